@@ -1,0 +1,121 @@
+"""The reference of every key, out of the schema: `python -m fedmpi.config.reference > configs/README.md`."""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Iterator
+from typing import Any, get_args
+
+from pydantic.fields import FieldInfo
+
+from fedmpi.config import words, yaml_text
+from fedmpi.config.load import Tables, default_name
+from fedmpi.config.schema import NAMED_SECTIONS, Config, Section
+
+_INTRO = """\
+# Configurations, and a reference of every key
+
+Generated from the schema by `python -m fedmpi.config.reference > configs/README.md`; a test keeps it true.
+
+    python -m fedmpi.main [CONFIG.yaml] [section.key=value ...] [--run-dir DIR] [--resume] [--plan | --plan=json]
+
+- **A YAML file stands alone.** What it leaves out takes the defaults below. The packaged `fedmpi/config/default.yaml`
+  (FedHM on digits, sized for two laptop cores) is taken only where no `CONFIG.yaml` is given.
+- **Overrides** are YAML, too: `train.lr=1e-3 method.rank_ratio=[1,0.5] train.schedule.name=cosine`. They work on the
+  file given, or on the default. A section as value sets each of its keys: `train={lr: 0.01, momentum: 0}`.
+- **Overriding a section's `name` resets that section** to the new name's own defaults, even if the name stays the
+  same; the section's other overrides apply on top, in whatever order they stand. So `model.name=resnet18` is always
+  the paper's whole net, and `model.name=resnet18 model.width=0.5` half of it.
+- **YAML as you mean it**: `1e-3` is a number; only `true` and `false` are booleans (`no`, `on`, `yes` are text);
+  unknown and duplicate keys are errors; aliases and tags are not read.
+- **All problems are told at once**, one line each, before anything starts (exit code 2).
+- **A resumed run** (`--resume`) may change the keys marked *resume* below, the number of ranks, and `rounds` unless the
+  schedule depends on it (`cosine`). Any other difference is refused, with the keys that differ.
+"""
+
+
+def reference(tables: Tables) -> str:
+    """The whole text, in markdown."""
+    return "\n".join([_INTRO, *_top(), *_sections(tables)]) + "\n"
+
+
+def _top() -> Iterator[str]:
+    keys = {key: info for key, info in Config.model_fields.items() if key in ("seed", "rounds")}
+    yield "## Top level\n"
+    yield from _table(keys.items())
+
+
+def _sections(tables: Tables) -> Iterator[str]:
+    for key, info in Config.model_fields.items():
+        if key in NAMED_SECTIONS:
+            yield f"## `{key}`: {_sentence(info.description)}\n"
+            yield f"`{key}.name` is one of the following; without it, `{default_name(tables[key])}`.\n"
+            for name, choice in tables[key].items():
+                yield from _named(key, f"{name}..." if name.endswith(":") else name, choice.options, choice.summary)
+        elif words.is_section(info.annotation):
+            yield f"## `{key}`: {_sentence(info.description)}\n"
+            yield from _section(key, info.annotation)
+
+
+def _sentence(description: str | None) -> str:
+    text = (description or "").strip().rstrip(".")
+    return text[:1].lower() + text[1:]
+
+
+def _section(path: str, section: Any) -> Iterator[str]:
+    yield from _table(section.model_fields.items())
+    for key, info in section.model_fields.items():
+        kind = words.kind_of(info)
+        for member in get_args(kind.core) if kind.is_named else ():
+            summary = member.model_fields["name"].description or ""
+            yield from _named(f"{path}.{key}", words.name_of(member), member, summary)
+
+
+def _named(path: str, name: str, options: type[Section], summary: str) -> Iterator[str]:
+    yield f"### `{path}.name: {name}`\n"
+    yield f"{summary[:1].upper()}{summary[1:].strip().rstrip('.')}.\n"
+    keys = {key: info for key, info in options.model_fields.items() if key != "name"}
+    if keys:
+        yield from _table(keys.items())
+
+
+def _table(keys: Any) -> Iterator[str]:
+    rows = [(f"`{key}`", words.allowed(info), _default(info), _meaning(info)) for key, info in keys]
+    yield "| key | allowed | default | meaning |"
+    yield "|---|---|---|---|"
+    yield from ("| " + " | ".join(_cell(text) for text in row) + " |" for row in rows)
+    yield ""
+
+
+def _default(info: FieldInfo) -> str:
+    if info.is_required():
+        return "(must be given)"
+    value = info.get_default(call_default_factory=True)
+    if isinstance(value, Section):
+        return f"`{{name: {words.name_of(type(value))}}}`" if "name" in type(value).model_fields else "(its defaults)"
+    plain = [_number(item) for item in value] if isinstance(value, tuple) else _number(value)
+    return f"`{yaml_text.flow(plain)}`"
+
+
+def _number(value: Any) -> Any:
+    return int(value) if isinstance(value, float) and value.is_integer() else value
+
+
+def _meaning(info: FieldInfo) -> str:
+    extra = info.json_schema_extra
+    is_free = isinstance(extra, dict) and extra.get("changes_results") is False
+    return " ".join((info.description or "").split()) + (" *resume*" if is_free else "")
+
+
+def _cell(text: str) -> str:
+    return text.replace("|", "\\|")
+
+
+def installed_tables() -> Tables:
+    """What this installation offers. The tables lie in layers above this one, so they are looked up by name."""
+    data, models, methods = (importlib.import_module(f"fedmpi.{name}") for name in ("data", "models", "methods"))
+    return {"data": data.NAMES, "partition": data.PARTITIONS, "model": models.NAMES, "method": methods.NAMES}
+
+
+if __name__ == "__main__":
+    print(reference(installed_tables()), end="")

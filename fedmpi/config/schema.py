@@ -1,0 +1,273 @@
+"""The sections of a configuration that do not depend on a method, a model or a data set.
+
+Each field says in its description what turning it does; `configs/README.md` is generated from
+here. `changes_results=False` marks what a resumed run may change. This module imports pydantic
+and nothing heavier: a config is checked in well under a second, before torch or MPI load.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Annotated, Any, ClassVar, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, PrivateAttr
+
+
+class Section(BaseModel):
+    """A frozen, strictly typed section: unknown keys are errors, nothing is converted silently."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, strict=True, use_attribute_docstrings=True)
+
+
+def free(default: Any, **constraints: Any) -> Any:
+    """A field that a resumed run may change: it cannot change what is computed."""
+    return Field(default, json_schema_extra={"changes_results": False}, **constraints)
+
+
+Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
+NotNegative = Annotated[float, Field(ge=0, allow_inf_nan=False)]
+Share = Annotated[float, Field(gt=0, le=1)]
+Count = Annotated[int, Field(ge=1, le=2**31 - 1)]
+# YAML has lists, frozen sections want tuples: the one conversion that is let through.
+Shares = Annotated[tuple[Share, ...], Field(strict=False, min_length=1)]
+Counts = Annotated[tuple[Count, ...], Field(strict=False)]
+
+
+class Clients(Section):
+    """Who takes part, and with which capacity."""
+
+    count: Count = 20
+    """Registered clients; the training set is partitioned among them."""
+    per_round: Count = 10
+    """Clients sampled in each round, uniformly without replacement (the cohort)."""
+    tier_blocks: Counts = ()
+    """Clients per tier, largest capacity first, as contiguous blocks of client numbers; empty means equal blocks (the
+    last takes the remainder).
+    """
+    tier_assignment: Literal["fixed", "dynamic"] = "fixed"
+    """`fixed`: a client keeps its tier. `dynamic`: every round each client draws one, with the blocks' shares as
+    probabilities.
+    """
+
+
+class StepSchedule(Section):
+    """Round t (from 1) trains with lr * factor^(number of milestones <= t - 1)."""
+
+    name: Literal["step"] = "step"
+    """Multiply the learning rate by `factor` at milestones."""
+    milestones: Counts = ()
+    """Rounds after which the learning rate drops; empty means a constant rate."""
+    factor: Share = 0.1
+    """What the rate is multiplied by at each milestone."""
+
+
+class CosineSchedule(Section):
+    """Round t of T trains with final_lr + (lr - final_lr) * (1 + cos(pi (t - 1) / T)) / 2."""
+
+    name: Literal["cosine"] = "cosine"
+    """Half a cosine from `train.lr` down to `final_lr` over all rounds."""
+    depends_on_rounds: ClassVar[bool] = True
+    final_lr: NotNegative = 1e-4
+    """The rate that the curve ends at."""
+
+
+Schedule = Annotated[StepSchedule | CosineSchedule, Field(discriminator="name")]
+
+
+class Train(Section):
+    """Local training, the same for every method."""
+
+    local_epochs: Count = 10
+    """Passes over a client's data in each round it takes part in."""
+    batch_size: Count = 64
+    """Examples in a mini-batch; the last, smaller batch is kept (a single left-over example joins the batch before
+    it).
+    """
+    lr: Positive = 0.1
+    """SGD's learning rate in the first round."""
+    momentum: Annotated[float, Field(ge=0, lt=1)] = 0.9
+    """SGD's momentum; it starts at zero for every client and round."""
+    weight_decay: NotNegative = 1e-4
+    """L2 on every parameter, BatchNorm and biases included (and lambda of the Frobenius decay where a method has one).
+    """
+    schedule: Schedule = StepSchedule()
+    """How the learning rate changes from round to round."""
+    masked_loss: bool = True
+    """Masked cross-entropy: in training, logits of classes that the client does not have are overwritten by 0."""
+    augment: bool = True
+    """Random crop and flip where the data set has them."""
+    precision: Literal["fp32", "bf16"] = "fp32"
+    """`bf16` runs forward and backward under autocast; parameters stay float32."""
+    memory_format: Literal["channels_last", "contiguous"] = "channels_last"
+    """How images and kernels lie in memory; `channels_last` is faster on CPUs and on GPUs with tensor cores."""
+    on_divergence: Literal["fail", "drop", "upload_last_finite"] = "fail"
+    """A client whose loss or result is not finite (or left its bound): end the run, leave the client out of the round,
+    or upload its last finite parameters.
+    """
+
+
+class Evaluation(Section):
+    """How the nets of every tier are tested."""
+
+    every: Count = 1
+    """Rounds between evaluations; the last round is always evaluated."""
+    batch_size: Count = 64
+    """Test batch size; under batch statistics it is part of the result."""
+    bn: Literal["batch", "restat", "milestone"] = "milestone"
+    """BatchNorm at test time: statistics of each test batch, statistics re-estimated over the union of the training
+    data, or the first until the first milestone and the second from then on (a schedule without milestones: the
+    first throughout).
+    """
+
+
+class Mpi(Section):
+    """What runs where. None of it changes a bit of the result, except the two that say so."""
+
+    exchange: Literal["gather", "reduce", "auto"] = free("gather")
+    """`gather`: factor tensors travel to rank 0, which lifts and adds. `reduce`: workers lift, sums travel. `auto`:
+    the one that moves fewer bytes.
+    """
+    server_trains: bool = free(False)
+    """Let rank 0 train clients, too."""
+    device: Literal["auto", "cpu", "cuda"] = "auto"
+    """Where clients train; `auto` takes GPUs if every worker has one. Results depend on it."""
+    server_device: Literal["cpu", "cuda"] = "cpu"
+    """Where factorization and lifting run, on whichever rank does it. Results depend on it."""
+    threads: Count = 1
+    """Compute threads of each rank. Results depend on it."""
+
+
+class Output(Section):
+    """What is written, and how often."""
+
+    dir: str = free("runs")
+    """The folder that new run directories are made in."""
+    checkpoint_every: Count = free(1)
+    """Rounds between checkpoints; the last round is always saved."""
+    keep_checkpoints: Count = free(2)
+    """How many of the newest checkpoints stay."""
+    tensorboard: bool = free(True)
+    """Write TensorBoard events."""
+    progress: Literal["auto", "live", "plain", "off"] = free("auto")
+    """`live` is one line that updates, `plain` a line a round; `auto` asks the terminal."""
+
+
+@dataclass(frozen=True)
+class Choice:
+    """One name that a section's `name` can take: its options and one line about it."""
+
+    options: type[Section]
+    summary: str
+
+
+NAMED_SECTIONS = ("data", "partition", "model", "method")
+"""Sections whose `name` selects their options out of a table; the other sections stand in this file."""
+
+
+class Config(Section):
+    """A whole run, validated. Two configs of equal `hash()` compute the same bits, round for round."""
+
+    seed: Annotated[int, Field(ge=0, lt=2**63)] = 0
+    """Seed of everything random: partition, initial values, cohorts, tiers, batches, augmentation."""
+    rounds: Count = 100
+    """Rounds of the run. A resumed run may ask for more, unless the schedule depends on it (cosine)."""
+    # The four named sections are of the options class that the name selects: schema knows no table.
+    data: Any
+    """The data set."""
+    partition: Any
+    """How the training set is divided among the clients."""
+    model: Any
+    """The net that the server keeps."""
+    method: Any
+    """The federated method."""
+    clients: Clients = Clients()
+    """Who takes part, and with which capacity."""
+    train: Train = Train()
+    """Local training, the same for every method."""
+    evaluation: Evaluation = Evaluation()
+    """How the nets of every tier are tested."""
+    mpi: Mpi = Mpi()
+    """What runs where."""
+    output: Output = Output()
+    """What is written, and how often."""
+    _where: str = PrivateAttr(default="config")
+
+    @property
+    def where(self) -> str:
+        """The file that the config was read from, for messages."""
+        return self._where
+
+    @property
+    def sections(self) -> dict[str, Section]:
+        return {name: getattr(self, name) for name in type(self).model_fields if name not in ("seed", "rounds")}
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain numbers, text, lists and dicts; `load` accepts it as YAML and gives an equal config."""
+        plain = _plain(self.model_dump())
+        assert isinstance(plain, dict)
+        return plain
+
+    def hash(self) -> str:
+        """SHA-256 of all keys that change results, so not of ranks, exchange, output and the like."""
+        values = {".".join(key): _canonical(value) for key, value in self._deciding(self.to_dict()).items()}
+        return hashlib.sha256(json.dumps(values, sort_keys=True, separators=(",", ":")).encode()).hexdigest()
+
+    def diff(self, saved: Mapping[str, Any]) -> list[str]:
+        """One line for each key that changes results and differs from a saved `to_dict()`."""
+        ours, theirs = self._deciding(self.to_dict()), self._deciding(_plain(saved))
+        lines = []
+        for key in [*ours, *(key for key in theirs if key not in ours)]:
+            here, there = (_short(side[key]) if key in side else "nothing" for side in (ours, theirs))
+            if ours.get(key) != theirs.get(key) and (key[-1] == "name" or not _renamed(ours, theirs, key)):
+                lines.append(f"{'.'.join(key)}: run has {there}, you ask {here}")
+        return lines
+
+    def _deciding(self, plain: Mapping[str, Any]) -> dict[tuple[str, ...], Any]:
+        free_keys = set(_free_keys(self, ()))
+        if not getattr(self.train.schedule, "depends_on_rounds", False):
+            free_keys.add(("rounds",))
+        return {key: value for key, value in _leaves(plain, ()) if key not in free_keys}
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, Mapping):
+        return {str(key): _plain(item) for key, item in value.items()}
+    return [_plain(item) for item in value] if isinstance(value, (list, tuple)) else value
+
+
+def _canonical(value: Any) -> Any:
+    """1 and 1.0 are the same setting."""
+    if isinstance(value, list):
+        return [_canonical(item) for item in value]
+    return int(value) if isinstance(value, float) and value.is_integer() else value
+
+
+def _leaves(plain: Mapping[str, Any], path: tuple[str, ...]) -> Iterator[tuple[tuple[str, ...], Any]]:
+    for key, value in plain.items():
+        if isinstance(value, Mapping) and value:
+            yield from _leaves(value, (*path, key))
+        else:
+            yield (*path, key), value
+
+
+def _free_keys(section: Section, path: tuple[str, ...]) -> Iterator[tuple[str, ...]]:
+    for name, info in type(section).model_fields.items():
+        extra, value = info.json_schema_extra, getattr(section, name)
+        if isinstance(extra, dict) and extra.get("changes_results") is False:
+            yield (*path, name)
+        elif isinstance(value, Section):
+            yield from _free_keys(value, (*path, name))
+
+
+def _renamed(ours: Mapping[tuple[str, ...], Any], theirs: Mapping[tuple[str, ...], Any], key: tuple[str, ...]) -> bool:
+    """Does the key's section bear another name on the other side? Then that name says it all."""
+    names = [(*key[:depth], "name") for depth in range(1, len(key))]
+    return any(ours.get(name) != theirs.get(name) for name in names)
+
+
+def _short(value: Any) -> str:
+    shown = repr(value)
+    return shown if len(shown) <= 60 else f"{shown[:40]}...{shown[-15:]}"

@@ -1,0 +1,158 @@
+"""YAML in and out, without the traps of YAML 1.1.
+
+Differences from PyYAML's SafeLoader: scalars resolve as in YAML 1.2's core schema (`1e-3` is a
+number; `no`, `on` and `2026-01-01` are text; whole numbers are decimal), duplicate keys are
+errors, and aliases, tags and deep nesting are refused, so that no small file can become a large
+value. Every value remembers its line.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import yaml
+from yaml.nodes import MappingNode, Node, ScalarNode, SequenceNode
+
+Path = tuple[str | int, ...]
+"""Keys and list indices, from the top of a document."""
+
+MAX_DEPTH = 10
+MAX_DIGITS = 400
+
+_SCALARS: tuple[tuple[str, str, str], ...] = (
+    ("tag:yaml.org,2002:null", r"~|null|Null|NULL|", "~nN\0"),
+    ("tag:yaml.org,2002:bool", r"true|True|TRUE|false|False|FALSE", "tTfF"),
+    ("tag:yaml.org,2002:int", r"[-+]?[0-9]+", "-+0123456789"),
+    (
+        "tag:yaml.org,2002:float",
+        r"[-+]?(\.[0-9]+|[0-9]+(\.[0-9]*)?)([eE][-+]?[0-9]+)?|[-+]?\.(inf|Inf|INF)|\.(nan|NaN|NAN)",
+        "-+.0123456789",
+    ),
+)
+
+
+class YamlError(Exception):
+    """A text that is not the YAML we read; `line` counts from 1."""
+
+    def __init__(self, line: int, text: str) -> None:
+        self.line, self.text = line, text
+        super().__init__(f"line {line}: {text}")
+
+
+@dataclass
+class Document:
+    """A parsed text: its value, the line of each path in it, and what is wrong with single keys."""
+
+    value: Any = None
+    lines: dict[Path, int] = field(default_factory=dict)
+    problems: list[tuple[Path, str]] = field(default_factory=list)
+
+
+class _Loader(yaml.SafeLoader):
+    yaml_implicit_resolvers: dict[str, Any] = {}
+    depth = 0
+
+    def compose_node(self, parent: Node | None, index: Any) -> Node | None:
+        event: Any = self.peek_event()  # type: ignore[no-untyped-call]
+        line = event.start_mark.line + 1
+        if isinstance(event, yaml.AliasEvent):
+            raise YamlError(line, f"aliases (*{event.anchor}) are not read; write the value out (or quote the text)")
+        if getattr(event, "tag", None) not in (None, "!"):
+            raise YamlError(line, f"tags ({event.tag}) are not read; leave it away")
+        if self.depth > MAX_DEPTH:
+            raise YamlError(line, f"nested deeper than {MAX_DEPTH} levels")
+        self.depth += 1
+        try:
+            return super().compose_node(parent, index)
+        finally:
+            self.depth -= 1
+
+
+class _Dumper(yaml.SafeDumper):
+    """PyYAML's own resolvers and ours: text that either would take for something else is quoted."""
+
+    yaml_implicit_resolvers = {key: list(value) for key, value in yaml.SafeDumper.yaml_implicit_resolvers.items()}
+
+
+for _tag, _pattern, _first in _SCALARS:
+    for _class in (_Loader, _Dumper):
+        _firsts = ["" if character == "\0" else character for character in _first]
+        _class.add_implicit_resolver(_tag, re.compile(f"^(?:{_pattern})$"), _firsts)
+
+
+def parse(text: str) -> Document:
+    """Raises YamlError for a text that is no YAML; duplicate keys and the like are in `problems`."""
+    try:
+        loader = _Loader(text)
+        node = loader.get_single_node()
+    except yaml.reader.ReaderError as error:
+        line = text.count("\n", 0, error.position) + 1
+        raise YamlError(line, f"not valid YAML: {error.reason} (0x{error.character:02x})") from None
+    except yaml.MarkedYAMLError as error:
+        mark = error.problem_mark or error.context_mark
+        raise YamlError(mark.line + 1 if mark else 1, f"not valid YAML: {error.problem or error.context}") from None
+    except (ValueError, LookupError, ArithmeticError) as error:  # PyYAML lets some through, e.g. for "\UFFFFFFFF"
+        raise YamlError(1, f"not valid YAML: {error}") from None
+    document = Document()
+    if node is not None:
+        document.value = _value(node, (), document)
+    return document
+
+
+def dump(plain: Mapping[str, Any]) -> str:
+    """A text that `parse` reads back to the same value."""
+    return str(yaml.dump(dict(plain), Dumper=_Dumper, sort_keys=False, default_flow_style=None, width=110))
+
+
+def flow(value: Any) -> str:
+    """One value on one line, as it can stand in an override."""
+    return str(yaml.dump([value], Dumper=_Dumper, default_flow_style=True, width=10**6)).strip()[1:-1]
+
+
+def is_number(text: str) -> bool:
+    """Would this text be a number if it stood without quotes?"""
+    return any(re.fullmatch(pattern, text) for tag, pattern, _ in _SCALARS if tag.endswith((":int", ":float")))
+
+
+def _value(node: Node, path: Path, document: Document) -> Any:
+    document.lines.setdefault(path, node.start_mark.line + 1)
+    if isinstance(node, MappingNode):
+        return _mapping(node, path, document)
+    if isinstance(node, SequenceNode):
+        return [_value(item, (*path, index), document) for index, item in enumerate(node.value)]
+    assert isinstance(node, ScalarNode)
+    return _scalar(node)
+
+
+def _mapping(node: MappingNode, path: Path, document: Document) -> dict[str, Any]:
+    found: dict[str, Any] = {}
+    for key_node, value_node in node.value:
+        line = key_node.start_mark.line + 1
+        if not isinstance(key_node, ScalarNode):
+            raise YamlError(line, "a key must be plain text, not a list or a section")
+        key = str(key_node.value)
+        if key in found:
+            first = document.lines[(*path, key)]
+            document.problems.append(((*path, key), f"given twice, on line {first} and on line {line}; leave one away"))
+            continue
+        document.lines[(*path, key)] = line
+        found[key] = _value(value_node, (*path, key), document)
+    return found
+
+
+def _scalar(node: ScalarNode) -> Any:
+    kind, text = node.tag.rpartition(":")[2], str(node.value)
+    if kind == "null":
+        return None
+    if kind == "bool":
+        return text.lower() == "true"
+    if kind == "int":
+        if len(text) > MAX_DIGITS:
+            raise YamlError(node.start_mark.line + 1, f"a whole number of {len(text)} digits; allowed: {MAX_DIGITS}")
+        return int(text)
+    if kind == "float":
+        return float(re.sub(r"\.(?=inf|nan)", "", text.lower()))
+    return text

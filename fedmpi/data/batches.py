@@ -1,0 +1,156 @@
+"""Mini-batches on a device: local training, BatchNorm re-estimation and evaluation take theirs here.
+
+Examples live on the device as they are stored (images: uint8, NHWC). Crop, flip and normalization
+are tensor operations over a whole batch. Everything random about one client's training is drawn
+beforehand on the CPU, so every device sees the same examples, crops and flips; a batch itself
+needs no random number and never makes the host wait for the device.
+
+Padding is added to the images of a batch, not to the stored ones: it costs 0.04 ms for 64 CIFAR
+images on one core, and padded copies would take 1.56 times the memory in every rank.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from fedmpi.data.dataset import Dataset
+from fedmpi.data.options import DataInfo
+
+
+@dataclass(frozen=True)
+class Draws:
+    """Everything random of one client's training, E epochs of n examples, on the device.
+
+    `examples` int64 (E, n): numbers of training examples in the order in which they are used.
+    `corners` int64 (E, n, 2): row and column of each crop's corner in the padded image, of
+    0..2 * padding. `flips` bool (E, n): mirror left-right. The last two are None without augmentation.
+    """
+
+    examples: Tensor
+    corners: Tensor | None = None
+    flips: Tensor | None = None
+
+
+class DeviceData:
+    """A data set resident on `device`.
+
+    On the CPU the arrays of `dataset` are used in place, not copied; they must not be changed.
+    With `augment`, images of training batches are cropped at random out of a zero-padded image
+    (padding before normalization, as torchvision's RandomCrop) and mirrored with probability 1/2,
+    as far as `info` allows; other kinds of examples are never augmented.
+    """
+
+    def __init__(self, info: DataInfo, dataset: Dataset, device: torch.device | str, augment: bool) -> None:
+        self.info = info
+        self.device = torch.device(device)
+        self.padding = info.crop_padding if augment else 0
+        self.flip = info.flip and augment
+        self.train_x, self.train_y = self._resident(dataset.train_x), self._resident(dataset.train_y)
+        self.test_x, self.test_y = self._resident(dataset.test_x), self._resident(dataset.test_y)
+        self._normalization = _normalization(info, self.device)
+
+    @property
+    def num_train(self) -> int:
+        return len(self.train_y)
+
+    @property
+    def num_test(self) -> int:
+        return len(self.test_y)
+
+    def draws(
+        self, examples: np.ndarray | Tensor, epochs: int, generator: torch.Generator, shuffle: bool = True
+    ) -> Draws:
+        """What is random in `epochs` passes over `examples` (int64 (n,), numbers of training examples).
+
+        `generator` is a CPU generator, used in this order: one permutation per epoch (none
+        without `shuffle`), all corners, all flips. BatchNorm re-estimation asks for one pass in
+        the given order.
+        """
+        numbers = torch.from_numpy(np.array(examples, dtype=np.int64))
+        if shuffle:
+            order = torch.stack([numbers[torch.randperm(len(numbers), generator=generator)] for _ in range(epochs)])
+        else:
+            order = numbers.repeat(epochs, 1)
+        corners = flips = None
+        if self.padding or self.flip:
+            corners = torch.randint(2 * self.padding + 1, (*order.shape, 2), generator=generator)
+            high = 2 if self.flip else 1
+            flips = torch.randint(high, order.shape, generator=generator) > 0
+        return Draws(*(None if drawn is None else self._move(drawn) for drawn in (order, corners, flips)))
+
+    def train_batch(self, draws: Draws, epoch: int, start: int, stop: int) -> tuple[Tensor, Tensor]:
+        """Examples start..stop of one epoch (from 0) of `draws`, and their labels, int64 (B,).
+
+        Images: float32 (B, C, H, W), normalized, in channels_last memory format. Vectors:
+        float32 (B, features). Tokens: int64 (B, length).
+        """
+        examples = draws.examples[epoch, start:stop]
+        x = self.train_x.index_select(0, examples)
+        if draws.corners is not None and draws.flips is not None:
+            x = crop(x, draws.corners[epoch, start:stop], draws.flips[epoch, start:stop], self.padding)
+        return self._ready(x), self.train_y.index_select(0, examples)
+
+    def test_batch(self, start: int, stop: int) -> tuple[Tensor, Tensor]:
+        """Test examples start..stop in stored order, and labels, as `train_batch` gives them, never augmented."""
+        return self._ready(self.test_x[start:stop]), self.test_y[start:stop]
+
+    def test_batch_of(self, examples: Tensor) -> tuple[Tensor, Tensor]:
+        """The test examples with the numbers `examples`, int64 (B,) on the device: personal test sets."""
+        return self._ready(self.test_x.index_select(0, examples)), self.test_y.index_select(0, examples)
+
+    def _ready(self, x: Tensor) -> Tensor:
+        """Stored examples as a net takes them; images uint8 (B, H, W, C) -> float32 (B, C, H, W)."""
+        if self.info.kind != "image":
+            return x
+        scale, shift = self._normalization
+        normalized = x.reshape(len(x), -1).to(torch.float32).mul_(scale).add_(shift)
+        return normalized.view(x.shape).permute(0, 3, 1, 2)
+
+    def _resident(self, array: np.ndarray) -> Tensor:
+        return torch.from_numpy(array).to(self.device)
+
+    def _move(self, tensor: Tensor) -> Tensor:
+        return tensor.to(self.device, non_blocking=True)
+
+
+def crop(images: Tensor, corners: Tensor, flips: Tensor, padding: int) -> Tensor:
+    """Crops of the images' own size out of the images with `padding` zeros on each side.
+
+    `images` uint8 (B, H, W, C), `corners` int64 (B, 2) of 0..2 * padding, `flips` bool (B,): read
+    the crop's columns from right to left. One gather of whole pixels out of the padded batch; its
+    positions are [image, row, column] in a table of B * (H + 2 padding) * (W + 2 padding) pixels.
+    """
+    count, height, width, channels = images.shape
+    padded_height, padded_width = height + 2 * padding, width + 2 * padding
+    padded = images
+    if padding:
+        padded = images.new_zeros((count, padded_height, padded_width, channels))
+        padded[:, padding : padding + height, padding : padding + width] = images
+    device = images.device
+    down, right = torch.arange(height, device=device), torch.arange(width, device=device)
+    columns = corners[:, 1, None] + torch.where(flips[:, None], right.flip(0), right)
+    first_pixel = torch.arange(count, device=device) * (padded_height * padded_width)
+    rows = (corners[:, 0, None] + down) * padded_width + first_pixel[:, None]
+    positions = (rows[:, :, None] + columns[:, None, :]).view(-1)
+    return padded.view(-1, channels).index_select(0, positions).view(images.shape)
+
+
+def _normalization(info: DataInfo, device: torch.device) -> tuple[Tensor, Tensor]:
+    """scale and shift, float32 (H * W * C,): pixel * scale + shift = (pixel / 255 - mean) / std.
+
+    One value per pixel instead of per channel: a broadcast over the last 3 elements does not vectorize.
+    """
+    if info.kind != "image":
+        return torch.empty(0), torch.empty(0)
+    channels, height, width = info.example_shape
+    mean = np.array(info.mean or (0.0,) * channels)
+    std = np.array(info.std or (1.0,) * channels)
+    scale_row, shift_row = (
+        torch.from_numpy(np.tile(values, height * width).astype(np.float32)).to(device)
+        for values in (1 / (255 * std), -mean / std)
+    )
+    return scale_row, shift_row

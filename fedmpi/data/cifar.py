@@ -1,0 +1,155 @@
+"""CIFAR-10 and CIFAR-100 as distributed ("python version"), the files that torchvision reads, too.
+
+Source of files and checksums: https://www.cs.toronto.edu/~kriz/cifar.html and torchvision's
+datasets/cifar.py. Every file's md5 is checked before it is opened as a pickle.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import pickle
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedmpi.data.dataset import Dataset
+from fedmpi.data.options import Cifar10, Cifar100
+from fedmpi.data.unpickle import unpickle
+from fedmpi.errors import DataError
+
+PAGE = "https://www.cs.toronto.edu/~kriz/cifar.html"
+SHAPE_CHW = (3, 32, 32)
+
+
+@dataclass(frozen=True)
+class Format:
+    """Names and checksums (md5) of one data set's files, in the order in which they are read."""
+
+    folder: str
+    archive: str
+    train: Mapping[str, str]
+    test: Mapping[str, str]
+    meta: Mapping[str, str]
+    label_key: str
+    names_key: str
+    num_classes: int
+
+
+CIFAR10 = Format(
+    folder="cifar-10-batches-py",
+    archive="cifar-10-python.tar.gz",
+    train={
+        "data_batch_1": "c99cafc152244af753f735de768cd75f",
+        "data_batch_2": "d4bba439e000b95fd0a9bffe97cbabec",
+        "data_batch_3": "54ebc095f3ab1f0389bbae665268c751",
+        "data_batch_4": "634d18415352ddfa80567beed471001a",
+        "data_batch_5": "482c414d41f54cd18b22e5b47cb7c3cb",
+    },
+    test={"test_batch": "40351d587109b95175f43aff81a1287e"},
+    meta={"batches.meta": "5ff9c542aee3614f3951f8cda6e48888"},
+    label_key="labels",
+    names_key="label_names",
+    num_classes=10,
+)
+CIFAR100 = Format(
+    folder="cifar-100-python",
+    archive="cifar-100-python.tar.gz",
+    train={"train": "16019d7e3df5f24257cddd939b257f8d"},
+    test={"test": "f0ef6b0ae62326f3e7ffdfab6717acfc"},
+    meta={"meta": "7973b15100ade9c7d40fb424638fde48"},
+    label_key="fine_labels",
+    names_key="fine_label_names",
+    num_classes=100,
+)
+
+
+def read_cifar10(options: Cifar10) -> Dataset:
+    return read_format(options.root, CIFAR10)
+
+
+def read_cifar100(options: Cifar100) -> Dataset:
+    return read_format(options.root, CIFAR100)
+
+
+def read_format(root: str, form: Format) -> Dataset:
+    """All images, uint8 (N, 32, 32, 3), and labels of the files below `root` that `form` lists."""
+    folder = find_folder(root, form)
+    missing = [name for name in (*form.train, *form.test, *form.meta) if not (folder / name).is_file()]
+    if missing:
+        raise DataError(str(folder), f"file(s) {', '.join(missing)} missing; unpack {form.archive} from {PAGE} again")
+    for name, md5 in form.meta.items():
+        _check_meta(folder / name, md5, form)
+    train = [_read_batch(folder / name, md5, form) for name, md5 in form.train.items()]
+    test = [_read_batch(folder / name, md5, form) for name, md5 in form.test.items()]
+    return Dataset(*_join(train), *_join(test))
+
+
+def find_folder(root: str, form: Format) -> Path:
+    """The folder with the files: `root` itself or the one below it that the archive makes."""
+    base = Path(root).expanduser()
+    for folder in (base / form.folder, base):
+        if any((folder / name).exists() for name in (*form.train, *form.test, *form.meta)):
+            return folder
+    raise DataError(
+        f"data.root={root}",
+        f"neither {base / form.folder} nor {base} holds the files of {form.archive}; "
+        f"unpack it there (from {PAGE}) or set data.root to where it is",
+    )
+
+
+def _join(batches: list[tuple[NDArray[np.uint8], NDArray[np.int64]]]) -> tuple[NDArray[np.uint8], NDArray[np.int64]]:
+    """Images as stored, uint8 (n, 3072), channel after channel -> uint8 (N, 32, 32, 3); labels joined."""
+    rows = np.concatenate([images for images, _ in batches])
+    images = np.ascontiguousarray(rows.reshape(-1, *SHAPE_CHW).transpose(0, 2, 3, 1))
+    return images, np.concatenate([labels for _, labels in batches])
+
+
+def _read_batch(path: Path, md5: str, form: Format) -> tuple[NDArray[np.uint8], NDArray[np.int64]]:
+    batch = _read_checked(path, md5, form)
+    images, labels = batch.get("data"), batch.get(form.label_key)
+    num_bytes = int(np.prod(SHAPE_CHW))
+    if not isinstance(images, np.ndarray) or images.dtype != np.uint8 or images.shape[1:] != (num_bytes,):
+        found = f"{images.dtype} {images.shape}" if isinstance(images, np.ndarray) else type(images).__name__
+        raise DataError(str(path), f"entry 'data' is {found}, expected uint8 (images, {num_bytes}); {_advice(form)}")
+    if (
+        not isinstance(labels, list)
+        or len(labels) != len(images)
+        or any(type(label) is not int or not 0 <= label < form.num_classes for label in labels)
+    ):
+        expected = f"a list of {len(images)} numbers from 0 to {form.num_classes - 1}"
+        raise DataError(str(path), f"entry '{form.label_key}' is not {expected}; {_advice(form)}")
+    return images, np.array(labels, dtype=np.int64)
+
+
+def _check_meta(path: Path, md5: str, form: Format) -> None:
+    names = _read_checked(path, md5, form).get(form.names_key)
+    if not isinstance(names, list) or len(names) != form.num_classes:
+        expected = f"a list of {form.num_classes} names"
+        raise DataError(str(path), f"entry '{form.names_key}' is not {expected}; {_advice(form)}")
+
+
+def _read_checked(path: Path, md5: str, form: Format) -> dict[str, object]:
+    try:
+        content = path.read_bytes()
+    except OSError as error:
+        raise DataError(str(path), f"cannot be read: {error.strerror}") from error
+    found = hashlib.md5(content, usedforsecurity=False).hexdigest()
+    if found != md5:
+        raise DataError(
+            str(path),
+            f"damaged or cut off: its {len(content):,} bytes have md5 {found}, expected {md5}; {_advice(form)}",
+        )
+    try:
+        entries = unpickle(content)
+    except pickle.UnpicklingError as error:
+        raise DataError(str(path), f"is not a batch of {form.archive}: {error}; {_advice(form)}") from error
+    if not isinstance(entries, dict):
+        raise DataError(str(path), f"holds a {type(entries).__name__}, expected a dict; {_advice(form)}")
+    return entries
+
+
+def _advice(form: Format) -> str:
+    return f"unpack {form.archive} from {PAGE} again"

@@ -1,0 +1,108 @@
+"""Which client holds which training examples: made once from the seed, saved with the run.
+
+Stored as one array of example numbers and the offsets of the clients in it, so a million clients
+are two arrays, not a million.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+import h5py
+import numpy as np
+from numpy.typing import NDArray
+
+from fedmpi.data import splits
+from fedmpi.data.partition_options import PartitionOptions
+from fedmpi.errors import DataError
+
+Ints = NDArray[np.int64]
+FORMAT = "fedmpi partition 1"
+
+PROCEDURES: dict[str, Callable[..., tuple[Ints, Ints]]] = {
+    "iid": splits.iid,
+    "dirichlet_feddf": splits.dirichlet_feddf,
+    "dirichlet": splits.dirichlet,
+    "class_dirichlet": splits.class_dirichlet,
+}
+
+
+@dataclass(frozen=True)
+class Partition:
+    """Client i holds the examples indices[offsets[i]:offsets[i + 1]].
+
+    `indices` int64 (examples in use,), each at most once; `offsets` int64 (clients + 1,). Both
+    are made read-only.
+    """
+
+    indices: Ints
+    offsets: Ints
+
+    def __post_init__(self) -> None:
+        self.indices.flags.writeable = False
+        self.offsets.flags.writeable = False
+
+    @property
+    def num_clients(self) -> int:
+        return len(self.offsets) - 1
+
+    @property
+    def sizes(self) -> Ints:
+        """Examples per client, int64 (clients,)."""
+        return np.diff(self.offsets)
+
+    def client(self, client: int) -> Ints:
+        """Numbers of the examples of one client, a read-only view."""
+        return self.indices[self.offsets[client] : self.offsets[client + 1]]
+
+    def save(self, path: str | Path) -> None:
+        """Write HDF5 at `path`, whole or not at all."""
+        partial = Path(f"{path}.partial")
+        with h5py.File(partial, "w") as file:
+            file.attrs["format"] = FORMAT
+            file["indices"] = self.indices
+            file["offsets"] = self.offsets
+        os.replace(partial, path)
+
+    @classmethod
+    def load(cls, path: str | Path) -> Partition:
+        """What `save` wrote. Raises DataError if it is anything else."""
+        try:
+            with h5py.File(path, "r") as file:
+                is_ours = file.attrs.get("format") == FORMAT
+                if is_ours:
+                    indices, offsets = (file[name][...].astype(np.int64) for name in ("indices", "offsets"))
+        except (OSError, KeyError) as error:
+            raise DataError(str(path), f"cannot be read as a partition: {error}") from error
+        if not is_ours or not _is_csr(indices, offsets):
+            raise DataError(str(path), f"does not hold what its format ({FORMAT}) says")
+        return cls(indices, offsets)
+
+
+def _is_csr(indices: Ints, offsets: Ints) -> bool:
+    return bool(
+        indices.ndim == offsets.ndim == 1
+        and len(offsets) >= 1
+        and offsets[0] == 0
+        and offsets[-1] == len(indices)
+        and (np.diff(offsets) >= 0).all()
+    )
+
+
+def make_partition(options: PartitionOptions, labels: Ints, num_clients: int, seed: int) -> Partition:
+    """Divide the examples with `labels`, int64 (N,), among clients; a pure function of its arguments.
+
+    Raises ConfigError if the options cannot be met (too many clients, a minimum size never reached).
+    """
+    indices, sizes = PROCEDURES[options.name](options, np.asarray(labels), num_clients, seed)
+    offsets = np.zeros(num_clients + 1, dtype=np.int64)
+    np.cumsum(sizes, out=offsets[1:])
+    return Partition(indices.astype(np.int64), offsets)
+
+
+def present_labels(labels: Ints, indices: Ints, num_classes: int) -> NDArray[np.bool_]:
+    """bool (num_classes,): which classes occur among the examples `indices` of `labels`, int64 (N,)."""
+    return np.bincount(labels[indices], minlength=num_classes) > 0

@@ -1,0 +1,57 @@
+"""The errors a user can meet.
+
+A `UserError` is something the person who started the run can mend: one line a problem, exit
+code 2, no traceback. Everything else that happens inside a round is a `RoundError`: it names
+where (rank, round, client, stage) and ends every rank. Asserts are for our own mistakes only.
+"""
+
+from __future__ import annotations
+
+
+class UserError(Exception):
+    """Something the user can mend.
+
+    `where` is a file or a section, `problems` one line each: what was found, what is allowed,
+    what to do.
+    """
+
+    exit_code = 2
+
+    def __init__(self, where: str, *problems: str) -> None:
+        self.where = where
+        self.problems = problems
+        super().__init__(self.text())
+
+    def text(self) -> str:
+        if len(self.problems) == 1:
+            return f"{self.where}: {self.problems[0]}"
+        lines = "".join(f"\n  {problem}" for problem in self.problems)
+        return f"{self.where}: {len(self.problems)} problems{lines}"
+
+
+class ConfigError(UserError):
+    """The configuration cannot be run as it stands."""
+
+
+class DataError(UserError):
+    """A data file is missing, damaged or not what its format says."""
+
+
+class DeviceError(UserError):
+    """A rank cannot use the device it was given."""
+
+
+class RunDirError(UserError):
+    """The run directory cannot be used as asked (occupied, unreadable, of another config)."""
+
+
+class RoundError(Exception):
+    """A failure inside a round: says on which rank, in which round, for which client and at which stage."""
+
+    def __init__(self, stage: str, *, round_number: int | None = None, client: int | None = None) -> None:
+        self.stage, self.round_number, self.client = stage, round_number, client
+        super().__init__(stage)
+
+
+class DivergenceError(Exception):
+    """A client's result is not finite or left its bound, and `train.on_divergence` is `fail`."""

@@ -1,0 +1,243 @@
+"""How clients' results reach the server: `gather` or `reduce`, with the same bits.
+
+gather   Factor tensors travel. Workers start sending a client's upload and train the next one
+         while it moves; rank 0 takes the uploads in waves of one client per worker, lifts them and
+         adds them up, so it never holds a whole cohort.
+reduce   Each worker lifts and adds its own clients; the sums (int64) travel once per phase. Wins
+         for large cohorts of large uploads.
+
+Both add the same whole numbers (`fedmpi.exactsum`), in whatever order, on the same kind of device.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Protocol
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from fedmpi.exactsum import ExactSum, WeightSum
+from fedmpi.federation.plan import Assignment, Task
+from fedmpi.methods.protocol import Method
+from fedmpi.tensors import ALIGN_BYTES, Layout, Params, Spec, copy_into
+
+if TYPE_CHECKING:
+    from fedmpi.mpi.comm import Comm
+    from fedmpi.mpi.serial import Request
+
+# Uploads of a worker that may be under way while it trains on. Two: with one, a worker whose
+# client was short would wait for the slowest of its wave.
+_UNDER_WAY = 2
+
+CONTRIBUTED, DROPPED = 1, 2
+"""What became of a client in this phase."""
+
+# 64 bytes, so that what follows in the message stays aligned.
+_REPORT = np.dtype(
+    [("client", "i8"), ("status", "i8"), ("steps", "i8"), ("loss", "f8"), ("training_s", "f8"), ("digest", "V24")]
+)
+_REPORT_NAME = "#report"
+
+
+@dataclass(frozen=True)
+class ClientReport:
+    """What a worker tells of one client beside its upload; 64 bytes on the wire."""
+
+    client: int
+    status: int
+    steps: int = 0
+    loss: float = 0.0
+    training_s: float = 0.0
+    memory_digest: str = ""
+    """Hexadecimal digest of the client's new memory, where the method keeps one."""
+
+    def to_row(self) -> np.ndarray:
+        digest = bytes.fromhex(self.memory_digest)
+        return np.array((self.client, self.status, self.steps, self.loss, self.training_s, digest), _REPORT)
+
+    @classmethod
+    def from_row(cls, row: np.void) -> ClientReport:
+        numbers = (int(row["client"]), int(row["status"]), int(row["steps"]), float(row["loss"]), float(row["training_s"]))
+        return cls(*numbers, bytes(row["digest"]).rstrip(b"\0").hex() if any(bytes(row["digest"])) else "")
+
+
+@dataclass(frozen=True)
+class Results:
+    """What a phase brought: a report per client (on every rank that knows it), and on rank 0 the means."""
+
+    reports: tuple[ClientReport, ...]
+    means: Params
+
+
+class Weights:
+    """The planned weight of every client of a cohort, divided by the largest: equal ones are exactly 1."""
+
+    def __init__(self, method: Method, tasks: Sequence[Task]) -> None:
+        raw = {task.client: method.client_weight(task) for task in tasks}
+        largest = max(raw.values())
+        self.of = {client: weight / largest for client, weight in raw.items()}
+        self.total = sum(self.of.values())
+
+
+class _Sums:
+    """Lifted results, added exactly; used by rank 0 under `gather` and by every worker under `reduce`."""
+
+    def __init__(self, method: Method, assignment: Assignment, bounds: dict[str, float], device: str) -> None:
+        self._method = method
+        self._weights = Weights(method, assignment.tasks)
+        self._tasks = {task.client: task for task in assignment.tasks}
+        self._shapes = {name: spec.shape for name, spec in method.state_specs().items()}
+        self.exact = ExactSum(self._shapes, bounds, self._weights.total, device)
+
+    def add(self, task: Task, upload: Params) -> None:
+        weight, regions = self._weights.of[task.client], self._method.regions(task)
+        for name, value in self._method.lift(upload, task):
+            self.exact.add(name, value, weight, regions.get(name))
+
+    def means(self, state: Params, reports: Sequence[ClientReport]) -> Params:
+        """The weighted means over the clients that contributed; what nobody sent keeps its value in `state`."""
+        weights = WeightSum(len(self._tasks))
+        for report in reports:
+            if report.status == CONTRIBUTED:
+                regions = self._method.regions(self._tasks[report.client])
+                weights.add(self._weights.of[report.client], {n: (self._shapes[n], r) for n, r in regions.items()})
+        return {name: self.exact.mean(name, weights.of(name), state[name]) for name in self._shapes}
+
+
+class Exchange(Protocol):
+    """One phase's exchange. Every rank calls `post` once per wave, then `finish`."""
+
+    def post(self, task: Task | None, report: ClientReport | None, upload: Params | None) -> None:
+        """Hands over this rank's client of the wave, if it has one; copies what it needs."""
+
+    def finish(self, state: Params) -> Results:
+        """Waits for what is under way; rank 0 gets all reports and the means."""
+
+
+class Gather:
+    """Uploads travel to rank 0 in waves, while workers train on."""
+
+    def __init__(self, comm: Comm, method: Method, assignment: Assignment, bounds: dict[str, float], device: str) -> None:
+        self._comm, self._method, self._device = comm, method, device
+        self._waves = iter(assignment.waves)
+        self._layouts = {task.tier: upload_layout(method, task.tier) for task in assignment.tasks}
+        self._sums = _Sums(method, assignment, bounds, device) if comm.is_root else None
+        mine = max((self._layouts[task.tier].num_bytes for task in assignment.by_rank[comm.rank]), default=0)
+        self._slots = [torch.zeros(mine, dtype=torch.uint8, pin_memory=_pins(device)) for _ in range(_UNDER_WAY)]
+        self._under_way: list[Request] = []
+        received = max((sum(self._sizes(wave)) for wave in assignment.waves), default=0) if comm.is_root else 0
+        self._received = torch.zeros(received, dtype=torch.uint8, pin_memory=_pins(device))
+        self._reports: list[ClientReport] = []
+
+    def post(self, task: Task | None, report: ClientReport | None, upload: Params | None) -> None:
+        wave = next(self._waves)
+        slot = self._slots[0]
+        self._slots = self._slots[1:] + [slot]
+        if len(self._under_way) == _UNDER_WAY:
+            self._under_way.pop(0).wait()
+        if task is not None and report is not None:
+            self._fill(slot, task, report, upload)
+        request = self._comm.start_gather(slot, self._sizes(wave), self._received)
+        self._under_way.append(request)
+        if self._sums is not None:
+            request.wait()
+            self._take(wave)
+
+    def _fill(self, slot: Tensor, task: Task, report: ClientReport, upload: Params | None) -> None:
+        views = self._layouts[task.tier].views(slot)
+        views.pop(_REPORT_NAME).numpy().view(_REPORT)[0] = report.to_row()
+        if upload is not None:
+            copy_into(views, upload)
+
+    def _take(self, wave: Sequence[Task | None]) -> None:
+        """Rank 0: adds up what has arrived of one wave."""
+        start = 0
+        for task, num_bytes in zip(wave, self._sizes(wave), strict=True):
+            if task is None:
+                continue
+            upload = self._layouts[task.tier].views(self._received[start : start + num_bytes])
+            report = ClientReport.from_row(upload.pop(_REPORT_NAME).numpy().view(_REPORT)[0])
+            self._reports.append(report)
+            if report.status == CONTRIBUTED:
+                assert self._sums is not None
+                self._sums.add(task, _on(self._device, upload))
+            start += num_bytes
+
+    def _sizes(self, wave: Sequence[Task | None]) -> list[int]:
+        return [self._layouts[task.tier].num_bytes if task else 0 for task in wave]
+
+    def finish(self, state: Params) -> Results:
+        for request in self._under_way:
+            request.wait()
+        if self._sums is None:
+            return Results((), {})
+        reports = tuple(sorted(self._reports, key=lambda report: report.client))
+        return Results(reports, self._sums.means(state, reports))
+
+
+class Reduce:
+    """Workers lift and add; the sums travel once."""
+
+    def __init__(self, comm: Comm, method: Method, assignment: Assignment, bounds: dict[str, float], device: str) -> None:
+        self._comm, self._device = comm, device
+        self._sums = _Sums(method, assignment, bounds, device)
+        self._longest = max(map(len, assignment.by_rank), default=0)
+        self._reports: list[ClientReport] = []
+
+    def post(self, task: Task | None, report: ClientReport | None, upload: Params | None) -> None:
+        if task is None or report is None:
+            return
+        self._reports.append(report)
+        if upload is not None:
+            self._sums.add(task, _on(self._device, upload))
+
+    def finish(self, state: Params) -> Results:
+        buffer = self._sums.exact.buffer
+        on_host = buffer.cpu()
+        self._comm.reduce_sum(on_host)
+        buffer.copy_(on_host)
+        rows = np.zeros(self._longest, _REPORT)
+        for place, report in enumerate(self._reports):
+            rows[place] = report.to_row()
+        everybody = self._comm.gather_rows(rows.view(np.uint8))
+        if everybody is None:
+            return Results((), {})
+        known = [ClientReport.from_row(row) for row in everybody.view(_REPORT).reshape(-1) if row["status"]]
+        reports = tuple(sorted(known, key=lambda report: report.client))
+        return Results(reports, self._sums.means(state, reports))
+
+
+def upload_layout(method: Method, tier: int) -> Layout:
+    """A client's message: 64 bytes of report, then its upload."""
+    return Layout.of({_REPORT_NAME: Spec((ALIGN_BYTES,), torch.uint8), **method.upload_specs(tier)})
+
+
+def choose(kind: str, method: Method, assignment: Assignment) -> str:
+    """`auto`: whichever of the two sends fewer bytes in this phase."""
+    if kind != "auto":
+        return kind
+    gathered = sum(upload_layout(method, task.tier).num_bytes for task in assignment.tasks)
+    senders = sum(1 for tasks in assignment.by_rank[1:] if tasks)
+    reduced = senders * sum(2 * spec.num_bytes for spec in method.state_specs().values())
+    return "gather" if gathered <= reduced else "reduce"
+
+
+def open_exchange(
+    kind: str, comm: Comm, method: Method, assignment: Assignment, bounds: dict[str, float], device: str
+) -> Exchange:
+    """The exchange of one phase; `device` is where results are lifted and added."""
+    exchange = {"gather": Gather, "reduce": Reduce}[choose(kind, method, assignment)]
+    return exchange(comm, method, assignment, bounds, device)
+
+
+def _on(device: str, upload: Params) -> Params:
+    if device == "cpu":
+        return {name: value.cpu() for name, value in upload.items()}
+    return {name: value.to(device, non_blocking=True) for name, value in upload.items()}
+
+
+def _pins(device: str) -> bool:
+    return device != "cpu" or torch.cuda.is_available()

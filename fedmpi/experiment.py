@@ -1,0 +1,226 @@
+"""A run: build once, resume, then round after round; save and report at round ends only."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import asdict, dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import yaml
+
+from fedmpi import costs, data, startup
+from fedmpi.clock import STAGES
+from fedmpi.config.schema import Config
+from fedmpi.exchange import CONTRIBUTED
+from fedmpi.federation import learning_rate
+from fedmpi.output import checkpoint, manifest
+from fedmpi.output.lock import RunLock
+from fedmpi.output.progress import Progress
+from fedmpi.output.records import Records
+from fedmpi.output.report import TierRow, closing_table
+from fedmpi.output.run_dir import RunDir
+from fedmpi.train_round import RoundResult, ServerState, Setup, publish, train_round
+
+if TYPE_CHECKING:
+    from fedmpi.mpi.comm import Comm
+
+
+@dataclass
+class Best:
+    """What the closing table needs of the rounds so far; saved with each checkpoint."""
+
+    last: dict[str, float] = field(default_factory=dict)
+    best: dict[str, float] = field(default_factory=dict)
+    best_round: dict[str, int] = field(default_factory=dict)
+    seconds: dict[str, float] = field(default_factory=dict)
+
+    def add_scores(self, round_number: int, accuracy: Mapping[str, float]) -> None:
+        for tier, share in accuracy.items():
+            self.last[tier] = share
+            if share > self.best.get(tier, -1.0):
+                self.best[tier], self.best_round[tier] = share, round_number
+
+    def add_seconds(self, split_s: Mapping[str, float]) -> None:
+        for stage, seconds in split_s.items():
+            self.seconds[stage] = self.seconds.get(stage, 0.0) + seconds
+
+
+def run(
+    config: Config, comm: Comm, *, run_dir: str | None, resume: bool, command: Sequence[str], where: dict[str, str]
+) -> None:
+    """Trains to the last round. Raises `StartupError` (on all ranks), or a `RoundError` where something broke.
+
+    `where["run_dir"]` is set as soon as it is known, for whoever must say how to go on.
+    """
+    folder = startup.open_run_dir(config, comm, run_dir, resume=resume)
+    where["run_dir"] = str(folder.path)
+    with ExitStack() as stack:
+        startup.together(comm, lambda: stack.enter_context(_lock(folder)) if comm.is_root else None)
+        setup = startup.prepare(config, comm, folder)
+        snapshot = startup.restore(config, comm, folder, resume=resume)
+        done = _done_rounds(comm, snapshot)
+        desk = stack.enter_context(Desk(setup, folder, snapshot, done, command)) if comm.is_root else None
+        _say_where_ranks_are(setup, desk)
+        state = startup.initial_state(setup.method, comm, snapshot, setup.device.server)
+        if done < config.rounds:
+            published = publish(setup, state, done + 1, 0)
+        for round_number in range(done + 1, config.rounds + 1):
+            state, published, result = train_round(setup, round_number, state, published)
+            split_s = _mean_over_ranks(setup)
+            if desk is not None:
+                desk.round_done(round_number, state, result, split_s)
+        if desk is not None:
+            desk.close_run()
+
+
+def _lock(folder: RunDir) -> RunLock:
+    return RunLock(folder, job=startup.slurm_job(), warn=lambda line: print(f"warning: {line}", flush=True))
+
+
+def _done_rounds(comm: Comm, snapshot: checkpoint.Snapshot | None) -> int:
+    return int(comm.allgather_text(str(snapshot.round if snapshot else 0))[0])
+
+
+def _say_where_ranks_are(setup: Setup, desk: Desk | None) -> None:
+    places = setup.comm.allgather_text(f"{setup.comm.host}: {setup.device.description}")
+    if desk is not None:
+        desk.announce(places)
+
+
+def _mean_over_ranks(setup: Setup) -> dict[str, float]:
+    """Seconds by stage since the last call, the mean over the ranks (rank 0; empty elsewhere)."""
+    names = (*STAGES, "wall")
+    taken = setup.clock.take()
+    rows = setup.comm.gather_rows(np.array([taken[name] for name in names]))
+    return {} if rows is None else dict(zip(names, rows.mean(axis=0).tolist(), strict=True))
+
+
+class Desk:
+    """Rank 0's paperwork: records, progress, checkpoints, the closing table."""
+
+    def __init__(
+        self, setup: Setup, folder: RunDir, snapshot: checkpoint.Snapshot | None, done: int, command: Sequence[str]
+    ) -> None:
+        self._setup, self._folder, self._done, self._command = setup, folder, done, command
+        self._best = Best(**snapshot.progress) if snapshot else Best()
+        self._stack = ExitStack()
+
+    def __enter__(self) -> Desk:
+        config, folder = self._setup.config, self._folder
+        folder.config_path.write_text(yaml.safe_dump(config.to_dict(), sort_keys=False), encoding="utf-8")
+        self._setup.partition.save(folder.partition_path)
+        records = Records(folder, resume_after=self._done or None, tensorboard=config.output.tensorboard)
+        self._records = self._stack.enter_context(records)
+        self._progress = self._stack.enter_context(
+            Progress(config.output.progress, config.rounds, done_rounds=self._done)
+        )
+        return self
+
+    def __exit__(self, *error: Any) -> None:
+        self._stack.__exit__(*error)
+
+    def announce(self, places: Sequence[str]) -> None:
+        """Says who got what, where results go and how to go on after an interruption."""
+        config, setup = self._setup.config, self._setup
+        threads = config.mpi.threads
+        ranks = [{"rank": rank, "place": place, "threads": threads} for rank, place in enumerate(places)]
+        resumed = self._done or None
+        manifest.add_start(self._folder, manifest.start_entry(ranks, self._command, resumed, job=startup.slurm_job()))
+        for rank, place in enumerate(places):
+            role = "server" if rank == 0 and rank not in setup.workers else "server and worker" if rank == 0 else "worker"
+            self._progress.say(f"rank {rank}: {role} on {place}, {threads} thread{'s' * (threads > 1)}")
+        workers, per_round = len(setup.workers), config.clients.per_round
+        if workers > per_round:
+            self._progress.say(f"warning: {workers} workers, but clients.per_round is {per_round}: some have nothing to do")
+        self._progress.say(f"run directory: {self._folder.path}")
+        if self._done:
+            self._progress.say(f"resuming after round {self._done}")
+
+    def round_done(
+        self, round_number: int, state: ServerState, result: RoundResult, split_s: Mapping[str, float]
+    ) -> None:
+        """Records the round, shows it, and saves if it is time."""
+        config, setup = self._setup.config, self._setup
+        tiers = [tier.name for tier in setup.method.tiers]
+        accuracy = {name: score.accuracy for name, score in zip(tiers, result.scores or ())}
+        self._best.add_scores(round_number, accuracy)
+        self._best.add_seconds(split_s)
+        record = _record(setup, round_number, result, split_s)
+        with setup.clock.stage("saving", round_number):
+            self._records.append(record)
+            if round_number % config.output.checkpoint_every == 0 or round_number == config.rounds:
+                self._save(round_number, state)
+        seconds = split_s["wall"]
+        self._progress.round_done(round_number, seconds=seconds, loss=record["train_loss"], accuracy=accuracy)
+
+    def _save(self, round_number: int, state: ServerState) -> None:
+        config = self._setup.config
+        snapshot = checkpoint.Snapshot(
+            round=round_number,
+            server=state.params,
+            clients=state.memories,
+            progress=asdict(self._best),
+            config=config.to_dict(),
+            config_hash=config.hash(),
+            seed=config.seed,
+            versions=manifest.versions(),
+        )
+        checkpoint.save(self._folder, snapshot, keep=config.output.keep_checkpoints)
+        live = checkpoint.referenced(self._folder) if state.memories else None
+        if live is not None:
+            current = {(client, *version) for client, version in state.memories.items()}
+            self._setup.memories.prune(live | current)
+
+    def close_run(self) -> None:
+        """The closing table and the report files."""
+        self._stack.close()
+        rows = tier_rows(self._setup, self._best)
+        split_s = {stage: seconds for stage, seconds in self._best.seconds.items() if stage != "wall"}
+        split_s["other"] = max(0.0, self._best.seconds.get("wall", 0.0) - sum(split_s.values()))
+        closing_table(rows, split_s, self._folder)
+
+
+def _record(setup: Setup, round_number: int, result: RoundResult, split_s: Mapping[str, float]) -> dict[str, Any]:
+    """One line of rounds.jsonl."""
+    method, config = setup.method, setup.config
+    contributed = [report for report in result.reports if report.status == CONTRIBUTED]
+    tier_of = {task.client: task.tier for task in result.tasks}
+    scores = dict(zip([tier.name for tier in method.tiers], map(asdict, result.scores or ())))
+    losses = [report.loss for report in contributed]
+    return {
+        "round": round_number,
+        "lr": learning_rate(config.train, round_number, config.rounds),
+        "tiers": scores,
+        "train_loss": sum(losses) / len(losses) if losses else None,
+        "clients": [task.client for task in result.tasks],
+        "dropped": [report.client for report in result.reports if report.status != CONTRIBUTED],
+        "exchange": result.exchange,
+        "protocol_down_bytes": sum(method.download_bytes(task.tier) for task in result.tasks),
+        "protocol_up_bytes": sum(method.upload_bytes(tier_of[report.client]) for report in contributed),
+        "wire_bytes": setup.comm.traffic.take_bytes(),
+        "seconds": dict(split_s),
+    }
+
+
+def tier_rows(setup: Setup, best: Best) -> list[TierRow]:
+    """The rows of the closing table."""
+    rows = []
+    shape = data.info(setup.config.data).example_shape
+    for tier in setup.method.tiers:
+        cost = costs.measure(setup.method.skeleton(tier.index), shape)
+        rows.append(
+            TierRow(
+                name=tier.name,
+                rank_ratio=tier.rank_ratio,
+                params=cost.params,
+                macs=cost.macs,
+                down_bytes=setup.method.download_bytes(tier.index),
+                up_bytes=setup.method.upload_bytes(tier.index),
+                accuracy_last=best.last.get(tier.name),
+                accuracy_best=best.best.get(tier.name),
+                best_round=best.best_round.get(tier.name),
+            )
+        )
+    return rows

@@ -1,0 +1,37 @@
+"""Which capacity a client has: fixed blocks of clients, or a draw in every round.
+
+FedHM, section 4.1: under the fixed setting clients are split into contiguous blocks, largest
+capacity first; under the dynamic one every client draws its tier anew in each round, with the
+blocks' shares as probabilities and independently of the others.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import accumulate
+
+from fedmpi import seeds
+
+
+@dataclass(frozen=True)
+class Tier:
+    """One level of capacity; `rank_ratio` is gamma (1 for the full model)."""
+
+    index: int
+    name: str
+    rank_ratio: float
+
+
+def equal_blocks(num_clients: int, num_tiers: int) -> tuple[int, ...]:
+    """Block sizes as equal as can be, the remainder with the last tier (as HeteroFL does)."""
+    size = num_clients // num_tiers
+    return (*[size] * (num_tiers - 1), num_clients - size * (num_tiers - 1))
+
+
+def tier_of(client: int, blocks: Sequence[int], *, dynamic: bool, seed: int, round_number: int) -> int:
+    """The tier's index of one client in one round; `blocks` are clients per tier, largest capacity first."""
+    number = client
+    if dynamic:
+        number = int(seeds.numpy_generator("tier", seed, round_number, client).integers(sum(blocks)))
+    return next(tier for tier, end in enumerate(accumulate(blocks)) if number < end)

@@ -1,0 +1,18 @@
+"""Local training, evaluation and BatchNorm policy: the same for every method, and knowing none."""
+
+from fedmpi.lazy import exports
+
+__getattr__ = exports(
+    __name__,
+    {
+        "Buffers": "flat",
+        "FlatNet": "flat",
+        "LocalTrainer": "local",
+        "MaskedCrossEntropy": "local",
+        "TrainOutcome": "local",
+        "make_deterministic": "determinism",
+        "test_nets": "evaluate",
+        "EvaluationPlan": "evaluate",
+        "TierScore": "evaluate",
+    },
+)

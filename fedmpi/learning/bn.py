@@ -1,0 +1,66 @@
+"""BatchNorm at test time.
+
+Nets train with batch statistics and keep none. For a test with statistics ("sBN", HeteroFL, Diao
+et al. 2021), the training data pass once, in train mode and without gradients, and each layer's
+statistics are the plain mean over the batches of that batch's mean and unbiased variance: what
+torch computes with momentum=None. The mean is an exact sum, so batches may be spread over ranks.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import torch
+from torch import Tensor, nn
+from torch.nn.modules.batchnorm import _BatchNorm
+
+
+def batch_norms(module: nn.Module) -> list[_BatchNorm]:
+    """The BatchNorm layers of a net, in order."""
+    return [part for part in module.modules() if isinstance(part, _BatchNorm)]
+
+
+def num_statistics(module: nn.Module) -> int:
+    """How many numbers a net's statistics are: a mean and a variance per channel."""
+    return 2 * sum(layer.num_features for layer in batch_norms(module))
+
+
+@contextmanager
+def collecting(module: nn.Module) -> Iterator[None]:
+    """Within, every forward pass leaves that batch's statistics in the layers (momentum 1 keeps nothing older)."""
+    layers = batch_norms(module)
+    momenta = [layer.momentum for layer in layers]
+    for layer in layers:
+        device = next(layer.parameters()).device if layer.affine else None
+        layer.running_mean = torch.zeros(layer.num_features, device=device)
+        layer.running_var = torch.zeros(layer.num_features, device=device)
+        layer.momentum, layer.track_running_stats = 1.0, True
+    module.train()
+    try:
+        yield
+    finally:
+        for layer, momentum in zip(layers, momenta, strict=True):
+            layer.running_mean = layer.running_var = None
+            layer.momentum, layer.track_running_stats = momentum, False
+
+
+def collected(module: nn.Module) -> Tensor:
+    """The statistics of the last forward pass, shape (num_statistics,)."""
+    return torch.cat([part for layer in batch_norms(module) for part in (layer.running_mean, layer.running_var)])
+
+
+@contextmanager
+def using(module: nn.Module, statistics: Tensor | None) -> Iterator[None]:
+    """Within, the net is in eval mode and normalizes with `statistics`; None means with those of each batch."""
+    layers = batch_norms(module)
+    module.eval()
+    if statistics is not None:
+        parts = iter(statistics.split([n for layer in layers for n in (layer.num_features,) * 2]))
+        for layer in layers:
+            layer.running_mean, layer.running_var = next(parts), next(parts)
+    try:
+        yield
+    finally:
+        for layer in layers:
+            layer.running_mean = layer.running_var = None

@@ -1,0 +1,90 @@
+"""A net whose parameters and gradients are views of flat buffers.
+
+A rank simulates one client at a time, so the nets of all tiers share three buffers as large as the
+largest of them: parameters, gradients, momentum. Loading a client is copying into the first,
+resetting the optimizer is zeroing the third, and SGD is a handful of operations on whole vectors,
+however many layers the net has. Nothing is allocated once a rank has started.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable
+
+import torch
+from torch import Tensor, nn
+
+from fedmpi.tensors import Layout, Params, specs_of
+
+
+class Buffers:
+    """Parameters, gradients and momentum of whichever net trains, float32, `num_bytes` each."""
+
+    def __init__(self, num_bytes: int, device: torch.device | str) -> None:
+        self.device = torch.device(device)
+        self.parameters, self.gradients, self.momentum = (
+            torch.zeros(num_bytes, dtype=torch.uint8, device=device) for _ in range(3)
+        )
+
+
+class FlatNet:
+    """A module living in `buffers`, with its SGD.
+
+    `own_decay` names parameters that weight decay leaves alone. They come last in the buffer, so
+    that each of SGD's two groups is one contiguous vector.
+    """
+
+    def __init__(self, module: nn.Module, layout: Layout, buffers: Buffers) -> None:
+        self.layout = layout
+        self.params: Params = layout.views(buffers.parameters)
+        self.grads: Params = layout.views(buffers.gradients)
+        self._momentum = buffers.momentum[: layout.num_bytes]
+        self._gradient = buffers.gradients[: layout.num_bytes]
+        self._parameter = buffers.parameters[: layout.num_bytes]
+        self.module = _adopt(module, self.params, self.grads).to(buffers.device)
+
+    def optimizer(self, *, momentum: float, weight_decay: float, own_decay: Collection[str]) -> torch.optim.SGD:
+        """SGD over the flat vectors; its momentum lies in the shared buffer (see `reset_momentum`)."""
+        split = min((self.layout.offsets[name] for name in own_decay), default=self.layout.num_bytes)
+        groups = []
+        for part, decay in ((slice(0, split), weight_decay), (slice(split, None), 0.0)):
+            vector = nn.Parameter(self._parameter[part].view(torch.float32))
+            if vector.numel():
+                vector.grad = self._gradient[part].view(torch.float32)
+                groups.append({"params": [vector], "weight_decay": decay, "part": part})
+        sgd = torch.optim.SGD(groups, lr=1.0, momentum=momentum, fused=True)
+        for group in sgd.param_groups if momentum else ():
+            sgd.state[group["params"][0]]["momentum_buffer"] = self._momentum[group["part"]].view(torch.float32)
+        return sgd
+
+    def reset_momentum(self) -> None:
+        """As a fresh optimizer: SGD's first step on a zero buffer leaves the gradient in it."""
+        self._momentum.zero_()
+
+    def zero_gradient(self) -> None:
+        self._gradient.zero_()
+
+    def copy_parameters_to(self, target: Tensor) -> None:
+        """Saves the parameters into the first bytes of `target` (uint8)."""
+        target[: self.layout.num_bytes].copy_(self._parameter)
+
+    def copy_parameters_from(self, source: Tensor) -> None:
+        self._parameter.copy_(source[: self.layout.num_bytes])
+
+
+def net_layout(parameters: Iterable[tuple[str, Tensor]], own_decay: Collection[str], *, channels_last: bool) -> Layout:
+    """The layout of a net's parameters, those that decay by themselves at the end."""
+    specs = specs_of(parameters, channels_last=channels_last)
+    return Layout.of(dict(sorted(specs.items(), key=lambda item: item[0] in own_decay)))
+
+
+def _adopt(module: nn.Module, params: Params, grads: Params) -> nn.Module:
+    """Makes every parameter of `module` a view of the flat buffers; values are not kept."""
+    for prefix, part in module.named_modules():
+        for name in list(part._parameters):
+            if part._parameters[name] is None:
+                continue
+            full = f"{prefix}.{name}" if prefix else name
+            parameter = nn.Parameter(params[full])
+            parameter.grad = grads[full]
+            part._parameters[name] = parameter
+    return module

@@ -1,0 +1,118 @@
+"""A client's local training: epochs of mini-batch SGD, with nothing in the loop but the steps.
+
+Per step: one batch out of resident data, forward, backward, the method's regularizer, SGD. No
+value is read back to the host and nothing but activations is allocated; the losses of all steps
+stay on the device and are read once, at the end.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from fedmpi.config.schema import Train
+from fedmpi.data import DeviceData, Draws, batch_bounds
+from fedmpi.learning.flat import FlatNet
+
+# FedHM's code ends a client's local training at this loss, or at one that is not a number.
+LARGEST_LOSS = 1000.0
+
+Backward = Callable[[FlatNet, Tensor, Tensor, Callable[[Tensor, Tensor], Tensor]], Tensor]
+
+
+class MaskedCrossEntropy:
+    """Cross-entropy in which logits of classes that the client does not have are overwritten by 0.
+
+    `present` is a bool vector over the classes, or None for plain cross-entropy (FedHM section 4,
+    following HeteroFL: the constant is 0, not minus infinity, and only in training).
+    """
+
+    def __init__(self, present: Tensor | None) -> None:
+        self._absent = None if present is None or bool(present.all()) else ~present
+
+    def __call__(self, logits: Tensor, targets: Tensor) -> Tensor:
+        if self._absent is not None:
+            logits = logits.masked_fill(self._absent, 0.0)
+        return F.cross_entropy(logits.float(), targets)
+
+
+@dataclass(frozen=True)
+class TrainOutcome:
+    """`loss` is the mean over all steps; `steps` those done; `finite` whether every loss was finite and at most 1000."""
+
+    loss: float
+    steps: int
+    finite: bool
+
+
+class LocalTrainer:
+    """Trains one net for one client after another; holds what all of them share."""
+
+    def __init__(self, net: FlatNet, data: DeviceData, train: Train, own_decay: list[str]) -> None:
+        self.net, self._data, self._train = net, data, train
+        owned = [name for name in net.params if name in own_decay]
+        self._sgd = net.optimizer(momentum=train.momentum, weight_decay=train.weight_decay, own_decay=owned)
+        self._stops_early = train.on_divergence == "upload_last_finite"
+        self._last_finite = torch.empty_like(net._parameter) if self._stops_early else None
+
+    def run(
+        self, draws: Draws, lr: float, loss: MaskedCrossEntropy, backward: Backward,
+        after_backward: Callable[[FlatNet], None],
+    ) -> TrainOutcome:
+        """Trains on the examples in `draws`, epoch by epoch."""
+        net, sgd = self.net, self._sgd
+        self._start(lr)
+        num_epochs, num_examples = draws.examples.shape
+        bounds = batch_bounds(num_examples, self._train.batch_size)
+        losses = torch.zeros(num_epochs * len(bounds), device=draws.examples.device)
+        step = 0
+        for epoch in range(num_epochs):
+            for start, stop in bounds:
+                inputs, targets = self._data.train_batch(draws, epoch, start, stop)
+                net.zero_gradient()
+                with self._autocast(inputs.device):
+                    losses[step] = backward(net, inputs, targets, loss)
+                if self._stops_early and not self._keep_or_restore(losses[step]):
+                    return _outcome(losses[: step + 1])
+                after_backward(net)
+                sgd.step()
+                step += 1
+        return _outcome(losses)
+
+    def restore_last_finite(self) -> None:
+        """Back to the last parameters whose loss was finite (under `upload_last_finite`)."""
+        assert self._last_finite is not None
+        self.net.copy_parameters_from(self._last_finite)
+
+    def _start(self, lr: float) -> None:
+        self.net.module.train()
+        self.net.reset_momentum()
+        for group in self._sgd.param_groups:
+            group["lr"] = lr
+        if self._last_finite is not None:
+            self.net.copy_parameters_to(self._last_finite)
+
+    def _keep_or_restore(self, loss: Tensor) -> bool:
+        """After a good loss remembers the parameters it was taken at; after a bad one goes back to the last good ones."""
+        assert self._last_finite is not None
+        if bool(torch.isfinite(loss) & (loss <= LARGEST_LOSS)):
+            self.net.copy_parameters_to(self._last_finite)
+            return True
+        self.restore_last_finite()
+        return False
+
+    def _autocast(self, device: torch.device) -> AbstractContextManager[object]:
+        if self._train.precision == "bf16":
+            return torch.autocast(device.type, dtype=torch.bfloat16)
+        return nullcontext()
+
+
+def _outcome(losses: Tensor) -> TrainOutcome:
+    values = losses.to("cpu", torch.float64)
+    finite = bool((torch.isfinite(values) & (values <= LARGEST_LOSS)).all())
+    return TrainOutcome(float(values.mean()) if len(values) else 0.0, len(values), finite)

@@ -1,0 +1,41 @@
+"""Frobenius decay: weight decay of the product of two factors.
+
+Local training, between backward and the optimizer's step. Khodak, Tenenholtz, Mackey, Fusi,
+"Initialization and regularization of factorized neural layers", arXiv:2105.01029; FedHM,
+arXiv:2111.14655, 2.3. With U (M, r) and V (r, N), the gradient of (lambda / 2) ||U V||_F^2 is
+lambda U (V V^T) for U and lambda (U^T U) V for V.
+
+Differences from the paper: none.
+"""
+
+from __future__ import annotations
+
+import torch
+
+from fedmpi.lowrank.layers import channels_inside
+
+
+@torch.no_grad()
+def frobenius_decay_(
+    u: torch.Tensor, v: torch.Tensor, grad_u: torch.Tensor, grad_v: torch.Tensor, coefficient: float
+) -> None:
+    """Add the gradient of (coefficient / 2) ||U V||_F^2 to `grad_u` and `grad_v`, in place.
+
+    `u` (r, m[, kh, kw]) and `v` (n, r[, kh, kw]) are the weights of a layer's two halves. Any
+    memory format will do; in channels_last nothing larger than (r, r) is allocated.
+    O(r^2 (M + N)) multiply-adds; nothing waits for the device.
+    """
+    r = u.shape[0]
+    u_rM = channels_inside(u).reshape(r, -1)
+    v_Nr = channels_inside(v).reshape(-1, r)
+    gram_u, gram_v = u_rM @ u_rM.t(), v_Nr.t() @ v_Nr
+    _add_product_(grad_u, gram_v, u_rM, coefficient)
+    _add_product_(grad_v, v_Nr, gram_u, coefficient)
+
+
+def _add_product_(grad: torch.Tensor, left: torch.Tensor, right: torch.Tensor, coefficient: float) -> None:
+    inside = channels_inside(grad)
+    if inside.is_contiguous():
+        inside.view(left.shape[0], right.shape[1]).addmm_(left, right, alpha=coefficient)
+    else:
+        inside.add_((left @ right).view(inside.shape), alpha=coefficient)

@@ -1,0 +1,107 @@
+"""What low rank needs to know of one layer: shapes, the unrolled matrix, and back.
+
+The paper (FedHM, arXiv:2111.14655, 2.2) unrolls a conv weight (n, m, kh, kw) into rows (m, kh) and
+columns (n, kw); u then holds r filters of kh x 1, applied first, and v n filters of 1 x kw. The
+authors' code pairs kh with the outputs: rows (m, kw) and columns (n, kh) here, the horizontal
+filters first (we transpose their matrix, so that `u` is the first one in both). Either is exact
+at full rank; truncated, they are different approximations with the same counts. A linear weight
+(n, m) is unrolled into (m, n).
+
+Differences from the paper: inside a side, the kernel index runs slower than the channel, which
+permutes rows and columns and leaves the approximation as it is. A factor in channels_last
+memory format then is its matrix: `u_matrix` and `v_matrix` are views.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+
+Unroll = Literal["paper", "code"]
+
+
+@dataclass(frozen=True)
+class FactorizedLayer:
+    """One layer that is sent as two factors.
+
+    `kernel` is (kh, kw), or None for a linear layer; `fixed` is this layer's own rank ratio
+    (float) or rank (int), whatever the tier.
+    """
+
+    name: str
+    in_features: int
+    out_features: int
+    kernel: tuple[int, int] | None
+    unroll_order: Unroll = "paper"
+    fixed: float | int | None = None
+
+    @property
+    def u_kernel(self) -> tuple[int, int]:
+        kh, kw = self.kernel or (1, 1)
+        return (kh, 1) if self.unroll_order == "paper" else (1, kw)
+
+    @property
+    def v_kernel(self) -> tuple[int, int]:
+        kh, kw = self.kernel or (1, 1)
+        return (1, kw) if self.unroll_order == "paper" else (kh, 1)
+
+    @property
+    def matrix_shape(self) -> tuple[int, int]:
+        """(M, N) of the unrolled weight."""
+        return self.in_features * max(self.u_kernel), self.out_features * max(self.v_kernel)
+
+    def r(self, rank_ratio: float) -> int:
+        """max(1, round(rank_ratio * n)), at most the full rank min(M, N)."""
+        asked = rank_ratio if self.fixed is None else self.fixed
+        wanted = asked if isinstance(asked, int) else max(1, round(asked * self.out_features))
+        return min(wanted, *self.matrix_shape)
+
+    def u_shape(self, r: int) -> tuple[int, ...]:
+        return (r, self.in_features, *(self.u_kernel if self.kernel else ()))
+
+    def v_shape(self, r: int) -> tuple[int, ...]:
+        return (self.out_features, r, *(self.v_kernel if self.kernel else ()))
+
+    def unroll(self, weight: torch.Tensor) -> torch.Tensor:
+        """Dense weight (n, m, kh, kw) or (n, m) -> matrix (M, N)."""
+        if self.kernel is None:
+            return weight.t()
+        axes = (2, 1, 0, 3) if self.unroll_order == "paper" else (3, 1, 0, 2)
+        return weight.permute(axes).reshape(self.matrix_shape)
+
+    def fold(self, matrix: torch.Tensor) -> torch.Tensor:
+        """Matrix (M, N) -> dense weight, contiguous."""
+        if self.kernel is None:
+            return matrix.t().contiguous()
+        n, m = self.out_features, self.in_features
+        axes = (2, 1, 0, 3) if self.unroll_order == "paper" else (2, 1, 3, 0)
+        return matrix.reshape(max(self.u_kernel), m, n, max(self.v_kernel)).permute(axes).contiguous()
+
+    def u_weight(self, u_matrix: torch.Tensor) -> torch.Tensor:
+        """(M, r) -> the first layer's weight (r, m, *kernel), contiguous."""
+        return self._weight(u_matrix.t(), self.u_shape(u_matrix.shape[1]))
+
+    def v_weight(self, v_matrix: torch.Tensor) -> torch.Tensor:
+        """(r, N) -> the second layer's weight (n, r, *kernel), contiguous."""
+        return self._weight(v_matrix.t(), self.v_shape(v_matrix.shape[0]))
+
+    def u_matrix(self, u_weight: torch.Tensor) -> torch.Tensor:
+        """(r, m, *kernel) -> (M, r); a view if `u_weight` is channels_last."""
+        return channels_inside(u_weight).reshape(u_weight.shape[0], -1).t()
+
+    def v_matrix(self, v_weight: torch.Tensor) -> torch.Tensor:
+        """(n, r, *kernel) -> (r, N); a view if `v_weight` is channels_last."""
+        return channels_inside(v_weight).reshape(-1, v_weight.shape[1]).t()
+
+    def _weight(self, rows: torch.Tensor, shape: tuple[int, ...]) -> torch.Tensor:
+        if self.kernel is None:
+            return rows.contiguous()
+        out_channels, in_channels, kh, kw = shape
+        return rows.reshape(out_channels, kh, kw, in_channels).permute(0, 3, 1, 2).contiguous()
+
+
+def channels_inside(weight: torch.Tensor) -> torch.Tensor:
+    """(out, in, kh, kw) -> (out, kh, kw, in), a view; two-dimensional weights as they are."""
+    return weight.permute(0, 2, 3, 1) if weight.dim() == 4 else weight

@@ -1,0 +1,91 @@
+"""Nets whose factorized layers are two plain layers in a row. FedHM, arXiv:2111.14655, 2.2 and Tables 5, 6.
+
+Each half of a conv carries the stride, padding and dilation of its own direction; the bias stays
+with the second half and nothing stands between the two. At full rank that is the dense layer.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Iterable
+
+import torch
+from torch import nn
+
+from fedmpi.lowrank.layers import FactorizedLayer
+from fedmpi.lowrank.recovery import lift
+
+
+class LowRank(nn.Module):
+    """`v(u(x))`: in place of the conv or linear layer whose weight the two factors approximate."""
+
+    def __init__(self, layer: FactorizedLayer, u: nn.Module, v: nn.Module) -> None:
+        super().__init__()
+        self.layer, self.u, self.v = layer, u, v
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.v(self.u(x))
+
+    @property
+    def weight(self) -> torch.Tensor:
+        """The dense weight that the factors stand for: some nets (Swin's attention) use it past `forward`."""
+        return lift(self.layer, self.u.weight, self.v.weight)
+
+    @property
+    def bias(self) -> torch.Tensor | None:
+        return self.v.bias
+
+
+def factorize_net(net: nn.Module, layers: Iterable[FactorizedLayer], rank_ratio: float) -> nn.Module:
+    """A copy of `net` whose `layers` are `LowRank` modules at this rank ratio; at ratio 1 a plain copy.
+
+    Dense tensors keep their values, names and devices (meta included); factors hold zeros until
+    they are loaded, biases excepted. State keys: `<layer>.u.weight`, `<layer>.v.weight`,
+    `<layer>.v.bias`.
+    """
+    result = copy.deepcopy(net)
+    if rank_ratio >= 1:
+        return result
+    for layer in layers:
+        parent_name, _, child_name = layer.name.rpartition(".")
+        parent = result.get_submodule(parent_name)
+        setattr(parent, child_name, _low_rank(layer, getattr(parent, child_name), layer.r(rank_ratio)))
+    return result
+
+
+def _low_rank(layer: FactorizedLayer, dense: nn.Module, r: int) -> LowRank:
+    halves = _linear_halves(dense, r) if isinstance(dense, nn.Linear) else _conv_halves(layer, dense, r)
+    module = LowRank(layer, *halves).to(dense.weight.dtype).train(dense.training)
+    module.to_empty(device=dense.weight.device)
+    for parameter in module.parameters():
+        nn.init.zeros_(parameter)
+    if dense.bias is not None:
+        module.v.bias = dense.bias
+    return module
+
+
+def _linear_halves(dense: nn.Linear, r: int) -> tuple[nn.Linear, nn.Linear]:
+    # On the meta device no random numbers are drawn for values that are about to be replaced.
+    first = nn.Linear(dense.in_features, r, bias=False, device="meta")
+    return first, nn.Linear(r, dense.out_features, bias=dense.bias is not None, device="meta")
+
+
+def _conv_halves(layer: FactorizedLayer, dense: nn.Conv2d, r: int) -> tuple[nn.Conv2d, nn.Conv2d]:
+    u_axis = 0 if layer.unroll_order == "paper" else 1
+    first = nn.Conv2d(dense.in_channels, r, bias=False, device="meta", **_along(dense, u_axis))
+    bias = dense.bias is not None
+    return first, nn.Conv2d(r, dense.out_channels, bias=bias, device="meta", **_along(dense, 1 - u_axis))
+
+
+def _along(dense: nn.Conv2d, axis: int) -> dict[str, tuple[int, int]]:
+    """The geometry of `dense` along one axis (0 vertical, 1 horizontal), and no geometry along the other."""
+
+    def keep(pair: tuple[int, ...], neutral: int) -> tuple[int, int]:
+        return (pair[0], neutral) if axis == 0 else (neutral, pair[1])
+
+    return {
+        "kernel_size": keep(dense.kernel_size, 1),
+        "stride": keep(dense.stride, 1),
+        "padding": keep(dense.padding, 0),
+        "dilation": keep(dense.dilation, 1),
+    }

@@ -1,0 +1,177 @@
+"""The command: argv -> config -> a guarded run.
+
+    mpirun -n 5 python -m fedmpi.main [CONFIG.yaml] [section.key=value ...]
+        [--run-dir DIR] [--resume] [--plan | --plan=json] [--version]
+
+A mistake in the config is reported by one rank, without traceback, before torch or MPI load. After
+that, every exception on any rank ends all ranks: an uncaught one would leave the others waiting in
+a collective for ever.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import signal
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NoReturn
+
+import fedmpi
+from fedmpi import data, methods, models
+from fedmpi.config.load import load
+from fedmpi.config.schema import Config
+from fedmpi.errors import ConfigError, RoundError, UserError
+from fedmpi.mpi.launch import launched_as
+
+if TYPE_CHECKING:
+    from fedmpi.mpi.comm import Comm
+
+TABLES = {"data": data.NAMES, "partition": data.PARTITIONS, "model": models.NAMES, "method": methods.NAMES}
+
+# Ranks that stay silent about a mistake leave it to rank 0 to print: the launcher ends all ranks
+# as soon as one exits with an error.
+_SILENT_S = 3.0
+
+
+class Stopped(BaseException):
+    """A signal asked the run to end."""
+
+    def __init__(self, number: int) -> None:
+        self.number = number
+        super().__init__(signal.Signals(number).name)
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Runs the command; returns the exit code (0, 2 for a user's mistake, 1 for a failure)."""
+    rank, size = launched_as() or (0, 1)
+    try:
+        arguments = parse(sys.argv[1:] if argv is None else argv)
+        config = read_config(arguments)
+        if arguments.plan:
+            return _plan(config, arguments.plan, rank, size)
+    except UserError as error:
+        return _report(error, rank)
+    return _run(config, arguments)
+
+
+class _Parser(argparse.ArgumentParser):
+    """Reports as all our mistakes are reported: one line, exit code 2."""
+
+    def error(self, message: str) -> NoReturn:
+        raise ConfigError("command line", f"{message}; see python -m fedmpi.main --help")
+
+
+def parse(argv: Sequence[str]) -> argparse.Namespace:
+    """The command line. Raises `ConfigError`."""
+    parser = _Parser(prog="python -m fedmpi.main", description=fedmpi.__doc__, allow_abbrev=False)
+    parser.add_argument("words", nargs="*", metavar="CONFIG.yaml | section.key=value")
+    parser.add_argument("--run-dir", metavar="DIR", help="where the run lives; a fresh folder under output.dir by default")
+    parser.add_argument("--resume", action="store_true", help="go on from the newest intact checkpoint in --run-dir")
+    parser.add_argument(
+        "--plan", nargs="?", const="text", choices=["text", "json"], help="say what the run will cost, and train nothing"
+    )
+    parser.add_argument("--version", action="version", version=f"fedmpi {fedmpi.__version__}")
+    arguments = parser.parse_intermixed_args(argv)
+    configs = [word for word in arguments.words if "=" not in word]
+    if len(configs) > 1:
+        raise ConfigError("command line", f"one config, or none, is allowed, got {', '.join(configs)}")
+    if arguments.resume and arguments.run_dir is None:
+        raise ConfigError("command line", "--resume needs --run-dir: the directory of the run to go on with")
+    arguments.config = configs[0] if configs else None
+    arguments.overrides = [word for word in arguments.words if "=" in word]
+    return arguments
+
+
+def read_config(arguments: argparse.Namespace) -> Config:
+    """The validated config; a resumed run takes the one it was begun with unless another is given."""
+    path = arguments.config
+    if path is None and arguments.resume:
+        begun_with = Path(arguments.run_dir) / "config.yaml"
+        path = str(begun_with) if begun_with.is_file() else None
+    return load(path, arguments.overrides, TABLES)
+
+
+def _plan(config: Config, form: str, rank: int, size: int) -> int:
+    if rank == 0:
+        from fedmpi.forecast import forecast
+
+        print(forecast(config, size).text(form))
+    return 0
+
+
+def _report(error: UserError, rank: int) -> int:
+    """Rank 0 prints; the others give it time to."""
+    if rank == 0:
+        print(error.text(), file=sys.stderr, flush=True)
+    else:
+        time.sleep(_SILENT_S)
+    return error.exit_code
+
+
+def _run(config: Config, arguments: argparse.Namespace) -> int:
+    # Before CUDA starts: with it, cuBLAS gives the same bits in every run.
+    os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
+    from fedmpi.experiment import run
+    from fedmpi.mpi import world
+    from fedmpi.startup import StartupError
+
+    comm = world()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, _stop)
+    where: dict[str, str] = {}
+    try:
+        command = [sys.executable, "-m", "fedmpi.main", *sys.argv[1:]]
+        run(config, comm, run_dir=arguments.run_dir, resume=arguments.resume, command=command, where=where)
+        return 0
+    except StartupError as error:
+        return _report(error, comm.rank)
+    except Stopped as stopped:
+        if comm.is_root:
+            _say(f"fedmpi: stopped by {stopped}; what was saved stays\n{_how_to_resume(where, comm)}")
+        os._exit(128 + stopped.number)
+    except BaseException as error:  # noqa: BLE001 - the one place where nothing may pass
+        _say(f"{describe(error, comm)}\n{_how_to_resume(where, comm)}")
+        comm.abort(error.exit_code if isinstance(error, UserError) else 1)
+        raise
+
+
+def _stop(number: int, frame: Any) -> NoReturn:
+    raise Stopped(number)
+
+
+def describe(error: BaseException, comm: Comm) -> str:
+    """One block: rank, host, round, client, stage and cause, then where in the code."""
+    import traceback
+
+    head = [f"rank {comm.rank} on {comm.host}"]
+    cause = error
+    if isinstance(error, RoundError):
+        head += [f"round {error.round_number}"] if error.round_number is not None else []
+        head += [f"client {error.client}"] if error.client is not None else []
+        head += [f"stage {error.stage}"]
+        cause = error.__cause__ or error
+    lines = [f"fedmpi: failed on {', '.join(head)}", f"  cause: {type(cause).__name__}: {cause}"]
+    for frame in traceback.extract_tb(cause.__traceback__)[-4:]:
+        lines.append(f"  at {frame.filename}:{frame.lineno} in {frame.name}")
+    return "\n".join(lines)
+
+
+def _how_to_resume(where: dict[str, str], comm: Comm) -> str:
+    if "run_dir" not in where:
+        return "nothing was saved yet"
+    launcher = f"mpirun -n {comm.size} " if comm.size > 1 else ""
+    return f"to go on: {launcher}python -m fedmpi.main --run-dir {where['run_dir']} --resume"
+
+
+def _say(text: str) -> None:
+    """One write, so that the lines of several ranks do not mix."""
+    sys.stderr.flush()
+    sys.stdout.flush()
+    os.write(2, f"{text}\n".encode(errors="replace"))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

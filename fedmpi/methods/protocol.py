@@ -1,0 +1,207 @@
+"""What a federated method is: the functions a round calls, server half and client half in one class.
+
+A round (`fedmpi.train_round`) calls, in this order:
+
+    rank 0          publish(state)            what clients need, as named tensors
+    every worker    narrow, restore           this client's net: out of what was published, out of its memory
+                    backward, after_backward  each step of local training
+                    upload, remember          the client's result, in the form that travels; its new memory
+    rank 0 (or the  lift(upload)              the result in server coordinates, tensor by tensor
+     worker)
+    rank 0          update(state, means)      the new state, out of weighted means over the clients
+
+Everything has a default that makes `Method` itself federated averaging: a method overrides what it
+changes and nothing else. State and published tensors are values: named tensors, passed in and
+returned; nothing is remembered in `self` between rounds. A method never sees a communicator, a
+path, a clock or an environment variable, and its file imports no torch at module level, so that
+its options can be validated before torch loads. How to write one: `fedmpi/methods/README.md`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterator, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Literal
+
+from fedmpi.config.schema import Section
+from fedmpi.federation.plan import Task
+from fedmpi.federation.tiers import Tier
+
+if TYPE_CHECKING:
+    from torch import Tensor, nn
+
+    from fedmpi.exactsum import Region
+    from fedmpi.learning.flat import FlatNet
+    from fedmpi.tensors import Params, Spec
+
+    Loss = Callable[[Tensor, Tensor], Tensor]
+
+
+class MethodOptions(Section):
+    """What every method's options have beside their own."""
+
+    name: str
+
+    @property
+    def tiers(self) -> tuple[float, ...]:
+        """The capacity of each tier, largest first (FedHM: rank ratios); one full tier by default."""
+        return (1.0,)
+
+
+@dataclass(frozen=True)
+class MethodContext:
+    """What a method is built from: its options, and the experiment as far as it concerns a method.
+
+    `make_net` gives the model with values, the same ones at every call; `make_skeleton` gives it on
+    the meta device, without values and at no cost.
+    """
+
+    options: MethodOptions
+    make_net: Callable[[], nn.Module]
+    make_skeleton: Callable[[], nn.Module]
+    dense_layers: int
+    weight_decay: float
+    dynamic_tiers: bool
+    channels_last: bool
+    seed: int
+
+
+@dataclass(frozen=True)
+class Client:
+    """One client while a worker simulates it: its task, what the server published, and what it remembers.
+
+    `memory` is what `remember` returned when the client last took part, None if it never did.
+    """
+
+    task: Task
+    published: Params
+    memory: Params | None = None
+
+
+@dataclass(frozen=True)
+class Phase:
+    """One exchange of a round: which tiers take part (None: all) and how many clients (None: `clients.per_round`)."""
+
+    name: str = "train"
+    tiers: frozenset[int] | None = None
+    num_clients: int | None = None
+
+
+class Method:
+    """Federated averaging, and the base of every other method."""
+
+    publishing_is: Literal["submodel_creation", "svd"] = "submodel_creation"
+    """The stage of PriSM's Table 3 that the server's `publish` counts as."""
+    keeps_memory: bool = False
+    """Whether clients keep something of their own between rounds (`remember`, `restore`)."""
+    own_decay: Collection[str] = ()
+    """Names of parameters that weight decay must leave alone, because the method decays them itself."""
+
+    def __init__(self, context: MethodContext) -> None:
+        self.context = context
+        self.tiers = tuple(Tier(i, f"{capacity:g}", capacity) for i, capacity in enumerate(context.options.tiers))
+
+    # The shape of a round.
+
+    def phases(self, round_number: int) -> tuple[Phase, ...]:
+        """The exchanges of this round, in order."""
+        return (Phase(),)
+
+    # Server half.
+
+    def state_specs(self) -> dict[str, Spec]:
+        """Names and shapes of the server's tensors that uploads are averaged into."""
+        from fedmpi.tensors import specs_of
+
+        return specs_of(self.context.make_skeleton().named_parameters(), channels_last=self.context.channels_last)
+
+    def initial_state(self) -> Params:
+        """The state before round 1, a function of the seed alone."""
+        return {name: value.detach().clone() for name, value in self.context.make_net().named_parameters()}
+
+    def published_specs(self, tiers: Collection[int]) -> dict[str, Spec]:
+        """Names and shapes of what clients of these tiers need; every rank knows them without being told."""
+        return self.state_specs()
+
+    def publish(self, state: Params, tiers: Collection[int], out: Params) -> None:
+        """Writes into `out` (as `published_specs` says) what clients of these tiers need."""
+        from fedmpi.tensors import copy_into
+
+        copy_into(out, state)
+
+    def client_weight(self, task: Task) -> float:
+        """The weight of a client's result, up to a factor common to the cohort."""
+        return 1.0
+
+    def lift(self, upload: Params, task: Task) -> Iterator[tuple[str, Tensor]]:
+        """The upload in server coordinates: (name in `state_specs`, tensor), one at a time.
+
+        The tensor has the shape of the region that `regions` gives, else of the whole.
+        """
+        yield from upload.items()
+
+    def regions(self, task: Task) -> Mapping[str, Region]:
+        """The entries a client holds, for tensors of which it does not hold all. Empty: it holds everything."""
+        return {}
+
+    def magnitudes(self, upload: Params, task: Task) -> Tensor:
+        """Upper bounds of max|x| of what `lift` will give, one for each of `state_specs` in its order."""
+        from fedmpi.tensors import max_magnitudes
+
+        return max_magnitudes(upload.values())
+
+    def update(self, state: Params, means: Params, phase: Phase) -> Params:
+        """The new state, out of the old and the weighted means (tensors nobody sent keep their value in `means`)."""
+        return {**state, **means}
+
+    # Client half.
+
+    def net(self, tier: int) -> nn.Module:
+        """The net that clients of this tier train, with any values (they come from `narrow`)."""
+        return self.context.make_net()
+
+    def skeleton(self, tier: int) -> nn.Module:
+        """The same net without values, on the meta device: for counting."""
+        return self.context.make_skeleton()
+
+    def narrow(self, published: Params, tier: int, out: Params) -> None:
+        """Writes a client's net into `out`, the parameters of this tier's net."""
+        from fedmpi.tensors import copy_into
+
+        copy_into(out, published)
+
+    def restore(self, net: FlatNet, client: Client) -> None:
+        """Puts what the client remembers (a local part, a mask) into the net that `narrow` has filled."""
+
+    def backward(self, net: FlatNet, inputs: Tensor, targets: Tensor, loss: Loss, client: Client) -> Tensor:
+        """Gradients of one mini-batch into the net's gradient buffer; returns the loss (0-dim)."""
+        value = loss(net.module(inputs), targets)
+        value.backward()
+        return value.detach()
+
+    def after_backward(self, net: FlatNet, client: Client) -> None:
+        """Adds a regularizer's gradient, corrects or masks gradients, before the optimizer's step."""
+
+    def upload_specs(self, tier: int) -> dict[str, Spec]:
+        """Names and shapes of what a client of this tier sends back."""
+        from fedmpi.tensors import specs_of
+
+        return specs_of(self.skeleton(tier).named_parameters(), channels_last=self.context.channels_last)
+
+    def upload(self, net: FlatNet, client: Client) -> Params:
+        """What the client sends back, as `upload_specs` says; views of the net are fine, they are copied at once."""
+        return net.params
+
+    def remember(self, net: FlatNet, client: Client) -> Params:
+        """The client's new memory (only where `keeps_memory`); any tensors, of any shapes."""
+        return {}
+
+    # What it would cost real clients.
+
+    def download_bytes(self, tier: int) -> int:
+        """Protocol bytes that a client of this tier receives in a round: 4 per parameter of its net."""
+        return sum(spec.num_bytes for spec in self.upload_specs(tier).values())
+
+    def upload_bytes(self, tier: int) -> int:
+        """Protocol bytes that it sends."""
+        return self.download_bytes(tier)

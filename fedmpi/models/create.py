@@ -1,0 +1,33 @@
+"""A net out of its options: with values on the CPU (`build`), or shapes only (`skeleton`)."""
+
+from __future__ import annotations
+
+import torch
+from torch import nn
+
+from fedmpi import seeds
+from fedmpi.errors import ConfigError
+from fedmpi.models.options import Inputs, ModelOptions
+
+
+def build(options: ModelOptions, info: Inputs, seed: int, width: float = 1.0) -> nn.Module:
+    """The initialised net on the CPU, in float32; `width` multiplies the width that the options ask for.
+
+    The same (options, info, seed, width) gives the same values everywhere, and the global random
+    generators are left as they were. Raises `ConfigError` if the model cannot take such data.
+    """
+    return _net(options, info, width, "cpu", seeds.mix("init", seed))
+
+
+def skeleton(options: ModelOptions, info: Inputs, width: float = 1.0) -> nn.Module:
+    """The net of `build` on the meta device: names, shapes and modules, no values and no memory."""
+    return _net(options, info, width, "meta", 0)
+
+
+def _net(options: ModelOptions, info: Inputs, width: float, device: str, init_seed: int) -> nn.Module:
+    if info.kind != "image":
+        raise ConfigError("model.name", f"'{options.name}' takes images, the data are of kind '{info.kind}'")
+    with torch.random.fork_rng(devices=[]), torch.device(device):
+        # Not torch.manual_seed: that one would reseed the GPUs, too.
+        torch.default_generator.manual_seed(init_seed)
+        return options.net(info, width)

@@ -1,0 +1,97 @@
+"""Which device each rank computes on: a pure function of the node's ranks and GPUs.
+
+Workers of a node take its visible GPUs in turn (CUDA_VISIBLE_DEVICES and Slurm's masks have been
+applied by then); more workers than GPUs share them. A rank 0 that does not train takes no GPU from
+a worker: it computes on the CPU, or, with `mpi.server_device: cuda`, shares the first GPU of its
+node. A GPU that this torch was not built for is one line and exit code 2, before any round.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+
+from fedmpi.errors import DeviceError
+
+
+@dataclass(frozen=True)
+class Gpu:
+    """One visible GPU: its name and compute capability, as `major * 10 + minor`."""
+
+    name: str
+    capability: int
+
+
+@dataclass(frozen=True)
+class Device:
+    """Where a rank trains and where it factorizes and lifts."""
+
+    train: str
+    server: str
+    description: str
+
+
+def visible_gpus() -> tuple[Gpu, ...]:
+    """The GPUs that this process may use."""
+    if not torch.cuda.is_available():
+        return ()
+    found = (torch.cuda.get_device_properties(index) for index in range(torch.cuda.device_count()))
+    return tuple(Gpu(gpu.name, gpu.major * 10 + gpu.minor) for gpu in found)
+
+
+def worker_index(local_rank: int, *, server_here: bool, server_trains: bool) -> int | None:
+    """A rank's place among the workers of its node, or None for a server that does not train.
+
+    `local_rank` counts the node's ranks from 0, rank 0 of the job first where it is on this node.
+    """
+    if server_here and not server_trains:
+        return local_rank - 1 if local_rank else None
+    return local_rank
+
+
+def resolve(want: str, gpus_of_workers: Sequence[int]) -> str:
+    """`mpi.device: auto` means GPUs if every worker sees one: all ranks must agree, or bits would differ."""
+    if want != "auto":
+        return want
+    return "cuda" if gpus_of_workers and min(gpus_of_workers) > 0 else "cpu"
+
+
+def place(worker: int | None, gpus: Sequence[Gpu], *, train: str, server: str, built_for: Sequence[str]) -> Device:
+    """The devices of one rank, which is the `worker`-th of its node (None: it does not train).
+
+    `train` and `server` are "cpu" or "cuda"; `built_for` is torch's list of architectures ("sm_70",
+    "compute_90"). Raises `DeviceError` where a GPU is asked for and this rank sees none, or torch
+    has no code for it.
+    """
+    needs_gpu = (train == "cuda" and worker is not None) or server == "cuda"
+    if not needs_gpu:
+        return Device("cpu", "cpu", "CPU")
+    if not gpus:
+        raise DeviceError(
+            "mpi.device",
+            "a GPU is asked for, but this rank sees none; ask the scheduler for GPUs (and see CUDA_VISIBLE_DEVICES), "
+            "or use mpi.device=cpu mpi.server_device=cpu",
+        )
+    index = (worker or 0) % len(gpus)
+    _check_architecture(gpus[index], built_for)
+    gpu = f"cuda:{index}"
+    trains_there = train == "cuda" and worker is not None
+    return Device(gpu if trains_there else "cpu", gpu if server == "cuda" else "cpu", f"{gpu} ({gpus[index].name})")
+
+
+def _check_architecture(gpu: Gpu, built_for: Sequence[str]) -> None:
+    """A binary of the same major architecture and no newer minor runs here; so does any older PTX."""
+    for entry in built_for:
+        kind, _, number = entry.partition("_")
+        digits = "".join(filter(str.isdigit, number))
+        version = int(digits) if digits else 0
+        same_major = version // 10 == gpu.capability // 10 and version <= gpu.capability
+        if (kind == "sm" and same_major) or (kind == "compute" and version <= gpu.capability):
+            return
+    raise DeviceError(
+        "torch",
+        f"{gpu.name} has architecture sm_{gpu.capability}, but this torch was built for {', '.join(built_for)}; "
+        "install a build that has it (for V100: FEDMPI_TORCH_INDEX=https://download.pytorch.org/whl/cu126, see README)",
+    )

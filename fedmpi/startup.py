@@ -1,0 +1,197 @@
+"""From a config to everything a rank needs for all rounds, and to the state it begins with.
+
+Each step that can fail by the user's doing (a missing file, a GPU without code for it, an occupied
+run directory) is done by all ranks together: whoever fails tells the others, and all end with the
+same lines and exit code 2.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, TypeVar
+
+import numpy as np
+import torch
+
+from fedmpi import costs, data, learning, methods, models
+from fedmpi.clock import Clock
+from fedmpi.config.schema import Config
+from fedmpi.errors import RunDirError, UserError
+from fedmpi.federation import equal_blocks
+from fedmpi.federation.plan import worker_ranks
+from fedmpi.learning.flat import Buffers, FlatNet, net_layout
+from fedmpi.learning.local import LocalTrainer
+from fedmpi.mpi import placement
+from fedmpi.output import checkpoint
+from fedmpi.output.memory import MemoryStore
+from fedmpi.output.run_dir import RunDir
+from fedmpi.train_round import ServerState, Setup
+
+if TYPE_CHECKING:
+    from fedmpi.mpi.comm import Comm
+
+Value = TypeVar("Value")
+
+
+class StartupError(UserError):
+    """A user's mistake that every rank knows of: rank 0 says it, all exit with code 2."""
+
+    def text(self) -> str:
+        return "\n".join(self.problems)
+
+
+def together(comm: Comm, action: Callable[[], Value]) -> Value:
+    """`action` on every rank; if it is a `UserError` anywhere, a `StartupError` with all of them everywhere."""
+    problem, value = "", None
+    try:
+        value = action()
+    except UserError as error:
+        problem = error.text()
+    problems = list(dict.fromkeys(filter(None, comm.allgather_text(problem))))
+    if problems:
+        raise StartupError("start", *problems)
+    return value  # type: ignore[return-value]
+
+
+def prepare(config: Config, comm: Comm, run_dir: RunDir) -> Setup:
+    """Everything a rank is given once. Raises `StartupError` on all ranks together."""
+    learning.make_deterministic(config.mpi.threads)
+    device = _device(config, comm)
+    info = data.info(config.data)
+    dataset = together(comm, lambda: data.load(config.data))
+    partition = together(
+        comm, lambda: data.make_partition(config.partition, dataset.train_y, config.clients.count, config.seed)
+    )
+    method = together(comm, lambda: methods.create(method_context(config, info)))
+    resident = data.DeviceData(info, dataset, device.train, config.train.augment)
+    clock = Clock(comm.traffic)
+    return Setup(
+        config=config,
+        comm=comm,
+        device=device,
+        method=method,
+        data=resident,
+        labels=dataset.train_y,
+        partition=partition,
+        blocks=blocks(config, method),
+        trainers=_trainers(config, comm, method, resident),
+        evaluation=_evaluation(config, method, info, partition),
+        memories=MemoryStore(run_dir),
+        clock=clock,
+    )
+
+
+def method_context(config: Config, info: data.DataInfo) -> methods.MethodContext:
+    """What the config's method is built from."""
+    return methods.MethodContext(
+        options=config.method,
+        make_net=lambda: models.build(config.model, info, config.seed),
+        make_skeleton=lambda: models.skeleton(config.model, info),
+        dense_layers=config.model.dense_layers,
+        weight_decay=config.train.weight_decay,
+        dynamic_tiers=config.clients.tier_assignment == "dynamic",
+        channels_last=config.train.memory_format == "channels_last",
+        seed=config.seed,
+    )
+
+
+def blocks(config: Config, method: methods.Method) -> tuple[int, ...]:
+    """Clients per tier."""
+    return config.clients.tier_blocks or equal_blocks(config.clients.count, len(method.tiers))
+
+
+def _device(config: Config, comm: Comm) -> placement.Device:
+    """This rank's devices; all ranks agree on the kind. Says who got what."""
+    trains = config.mpi.server_trains or comm.size == 1
+    worker = placement.worker_index(comm.local_rank, server_here=comm.server_here, server_trains=trains)
+    gpus = placement.visible_gpus() if config.mpi.device != "cpu" or config.mpi.server_device != "cpu" else ()
+    counts = [int(text) for text in comm.allgather_text(str(len(gpus)))]
+    kind = placement.resolve(config.mpi.device, [counts[rank] for rank in worker_ranks(comm.size, server_trains=trains)])
+    needs_server = comm.is_root or config.mpi.exchange != "gather"
+    server = config.mpi.server_device if needs_server else "cpu"
+    built_for = torch.cuda.get_arch_list() if gpus else []
+    return together(comm, lambda: placement.place(worker, gpus, train=kind, server=server, built_for=built_for))
+
+
+def _trainers(config: Config, comm: Comm, method: methods.Method, resident: data.DeviceData) -> tuple[LocalTrainer, ...]:
+    """One net per tier, all in the same buffers. Rank 0 has none if it does not train."""
+    if comm.rank not in worker_ranks(comm.size, server_trains=config.mpi.server_trains):
+        return ()
+    own, channels_last = method.own_decay, config.train.memory_format == "channels_last"
+    layouts = [
+        net_layout(method.skeleton(tier.index).named_parameters(), own, channels_last=channels_last)
+        for tier in method.tiers
+    ]
+    buffers = Buffers(max(layout.num_bytes for layout in layouts), resident.device)
+    return tuple(
+        LocalTrainer(FlatNet(method.net(tier.index), layout, buffers), resident, config.train, list(own))
+        for tier, layout in zip(method.tiers, layouts, strict=True)
+    )
+
+
+def _evaluation(
+    config: Config, method: methods.Method, info: data.DataInfo, partition: data.Partition
+) -> learning.EvaluationPlan:
+    macs = [costs.measure(method.skeleton(tier.index), info.example_shape).macs for tier in method.tiers]
+    return learning.EvaluationPlan(
+        tuple(map(float, macs)), info.num_test, config.evaluation.batch_size, np.sort(partition.indices)
+    )
+
+
+# Where the run lives, and where it begins.
+
+
+def open_run_dir(config: Config, comm: Comm, asked: str | None, *, resume: bool) -> RunDir:
+    """The run directory, opened (or made) by rank 0 and known to all."""
+
+    def open_it() -> str:
+        if not comm.is_root:
+            return ""
+        if asked is None:
+            label = f"{Path(config.where).stem}-seed{config.seed}"
+            return str(RunDir.new(config.output.dir, label).path.resolve())
+        return str(RunDir.open_for(asked, resume=resume).path.resolve())
+
+    return RunDir(Path(comm.allgather_text(together(comm, open_it))[0]))
+
+
+def restore(config: Config, comm: Comm, run_dir: RunDir, *, resume: bool) -> checkpoint.Snapshot | None:
+    """The newest intact checkpoint (rank 0 only), or None to begin at round 1. Refuses another config."""
+
+    def find() -> checkpoint.Snapshot | None:
+        if not (resume and comm.is_root):
+            return None
+        snapshot = checkpoint.load_newest_intact(run_dir, lambda line: print(f"warning: {line}", file=sys.stderr))
+        if snapshot is None:
+            print(f"no intact checkpoint in {run_dir.path}: starting at round 1", flush=True)
+            return None
+        differences = config.diff(snapshot.config)
+        if differences:
+            raise RunDirError(
+                str(run_dir.path),
+                f"was run with another config: {'; '.join(differences)}; --resume needs the same, or take another --run-dir",
+            )
+        return snapshot
+
+    return together(comm, find)
+
+
+def initial_state(method: methods.Method, comm: Comm, snapshot: checkpoint.Snapshot | None, device: str) -> ServerState:
+    """Rank 0: the state before the next round; the others have none."""
+    if not comm.is_root:
+        return ServerState()
+    if snapshot is None:
+        return ServerState(_on(device, method.initial_state()))
+    return ServerState(_on(device, dict(snapshot.server)), dict(snapshot.clients))
+
+
+def _on(device: str, params: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+    return {name: value.to(device) for name, value in params.items()}
+
+
+def slurm_job() -> str:
+    """The batch job's number, for the lock and the manifest; empty outside Slurm."""
+    return os.environ.get("SLURM_JOB_ID", "")

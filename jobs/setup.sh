@@ -1,0 +1,139 @@
+#!/usr/bin/env bash
+# Makes or reuses .venv and installs fedmpi into it (editable), with an MPI and the tests' packages.
+# jobs/quickstart.sh and jobs/test.sh source this file; `bash jobs/setup.sh` only sets up.
+#
+#   PYTHON               interpreter to make .venv with, Python >= 3.10           (default: python3)
+#   FEDMPI_MPI           registry: Open MPI as a wheel; system: the site's mpicc  (default: registry)
+#   FEDMPI_TORCH_INDEX   wheel index to take torch from                           (default: pip's own)
+#   FEDMPI_TORCH         which torch and torchvision                              (default: the newest)
+#
+# A V100 (sm_70) needs torch's CUDA 12.6 builds, since the default ones no longer carry it:
+#   FEDMPI_TORCH_INDEX=https://download.pytorch.org/whl/cu126 FEDMPI_TORCH="torch==2.7.* torchvision==0.22.*" bash jobs/setup.sh
+#
+# These choices are remembered in .venv: later calls need not repeat them. Other choices, a moved folder,
+# a broken interpreter or an interrupted set-up make .venv anew; a changed setup.cfg updates it.
+set -euo pipefail
+
+top=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd -P)
+venv=$top/.venv
+PATH=${PATH//"$venv/bin:"/} # an activated .venv must not be what makes the next .venv, nor lend its mpicc
+
+fail() { echo "jobs/setup.sh: $*" >&2; exit 1; }
+
+remembered() { sed -n "s|^$1=||p" "$venv/fedmpi-choices" 2>/dev/null || true; }
+
+choices() {
+  printf '%s\n' "folder=$top" "python=$python" "mpi=$mpi" "torch_index=$torch_index" "torch=$torch"
+}
+
+stamp() { choices; cat "$top/setup.cfg" "$top/pyproject.toml" | cksum; }
+
+interpreter_works() { "$venv/bin/python" -c 'import sys; sys.exit(sys.version_info < (3, 10))' 2>/dev/null; }
+
+is_ready() { [ "$(cat "$venv/fedmpi-stamp" 2>/dev/null)" = "$(stamp)" ] && interpreter_works; }
+
+# A .venv without marks of ours was made by hand: it is used, not replaced.
+is_reusable() {
+  interpreter_works && [ ! -e "$venv/fedmpi-unfinished" ] &&
+    { [ ! -e "$venv/fedmpi-choices" ] || [ "$(cat "$venv/fedmpi-choices")" = "$(choices)" ]; }
+}
+
+# step TEXT COMMAND...: one line, how long it took, and the end of the log if it fails.
+step() {
+  local text=$1 started=$SECONDS
+  shift
+  printf 'set-up: %s ... ' "$text"
+  if "$@" >>"$venv/fedmpi-setup.log" 2>&1 </dev/null; then echo "$((SECONDS - started)) s"; return; fi
+  echo "failed"
+  tail -n 15 "$venv/fedmpi-setup.log" >&2
+  fail "the step '$text' failed (above: the end of .venv/fedmpi-setup.log); mend the cause and call again"
+}
+
+pip_install() { "$venv/bin/python" -m pip install --no-input --disable-pip-version-check "$@"; }
+
+# Debian and Ubuntu ship `venv` without ensurepip; a pip >= 22.3 beside the interpreter can fill in.
+has_new_pip='import sys, venv, pip; sys.exit([int(part) for part in pip.__version__.split(".")[:2]] < [22, 3])'
+make_venv() {
+  "$python" -m venv "$venv" && return
+  "$python" -m venv --without-pip "$venv" && "$python" -m pip --python "$venv/bin/python" install pip
+}
+
+new_venv() {
+  command -v "$python" >/dev/null || fail "no '$python' found: install Python >= 3.10, or say PYTHON=/path/to/python3"
+  "$python" -c 'import sys; sys.exit(sys.version_info < (3, 10))' ||
+    fail "$python is $("$python" -V 2>&1), and Python >= 3.10 is needed: say PYTHON=/path/to/a/newer/python3"
+  "$python" -c 'import ensurepip, venv' 2>/dev/null || "$python" -c "$has_new_pip" 2>/dev/null ||
+    fail "$python cannot make virtual environments: install its venv module ('apt install python3-venv' on Debian and Ubuntu), or say PYTHON="
+  rm -rf "$venv"
+  mkdir "$venv"
+  touch "$venv/fedmpi-unfinished"
+  step "virtual environment with $("$python" -V 2>&1)" make_venv
+}
+
+install_all() {
+  # pip < 21.3 (Python 3.10.0 brings 21.2) cannot install a setup.cfg project editable.
+  step "pip" pip_install "pip>=21.3"
+  if [ -n "$torch_index$torch" ]; then
+    # shellcheck disable=SC2086  # several requirements in one variable
+    step "torch as asked for (some GB)" pip_install ${torch_index:+--index-url "$torch_index"} ${torch:-torch torchvision}
+  fi
+  if [ "$mpi" = system ]; then
+    # Without pip's cache: a wheel there may have been built against another MPI.
+    step "mpi4py against $(command -v mpicc)" pip_install --no-cache-dir --no-binary mpi4py "mpi4py>=4.0,<5"
+    step "fedmpi and what it needs (torch: some GB at first)" pip_install -e "$top[test]"
+  else
+    step "fedmpi and what it needs (torch: some GB at first)" pip_install -e "$top[mpi,test]"
+  fi
+  # Loads the MPI library without starting it: login nodes may not allow that.
+  step "trying torch and MPI" "$venv/bin/python" -c "import torchvision, mpi4py; mpi4py.rc.initialize = False; from mpi4py import MPI"
+}
+
+set_up() {
+  is_ready && return
+  case $mpi in
+    registry) ;;
+    system) command -v mpicc >/dev/null || fail "FEDMPI_MPI=system needs the site's mpicc in PATH: load its MPI module first" ;;
+    *) fail "FEDMPI_MPI is '$mpi', and must be 'registry' or 'system'" ;;
+  esac
+  local started=$SECONDS
+  is_reusable || new_venv
+  rm -f "$venv/fedmpi-stamp"
+  touch "$venv/fedmpi-unfinished"
+  choices >"$venv/fedmpi-choices"
+  install_all
+  stamp >"$venv/fedmpi-stamp"
+  rm -f "$venv/fedmpi-unfinished"
+  echo "set-up: done in $((SECONDS - started)) s, in .venv"
+}
+
+# The lock is on setup.cfg, because .venv itself may be replaced; it ends with the subshell.
+set_up_alone() (
+  if command -v flock >/dev/null; then
+    exec 9<>"$top/setup.cfg"
+    flock -n 9 || { echo "set-up: waiting for another call to finish"; flock 9; }
+  fi
+  set_up
+)
+
+python=${PYTHON-$(remembered python)}
+python=${python:-python3}
+mpi=${FEDMPI_MPI-$(remembered mpi)}
+mpi=${mpi:-registry}
+torch_index=${FEDMPI_TORCH_INDEX-$(remembered torch_index)}
+torch=${FEDMPI_TORCH-$(remembered torch)}
+is_ready || set_up_alone
+export VIRTUAL_ENV=$venv PATH=$venv/bin:$PATH
+unset PYTHONHOME
+
+# Physical cores of this machine: Open MPI gives each rank one and refuses more ranks than that.
+physical_cores() { { lscpu -p=core,socket 2>/dev/null | grep -v '^#' | sort -u | wc -l; nproc; } | sort -n | head -n 1; }
+
+# ranks_environment N: what mpirun needs to start N ranks on this machine, as root and with fewer cores, too.
+ranks_environment() {
+  export HOME="${HOME:-$top}" # Open MPI does not start without
+  if [ "$(id -u)" = 0 ]; then export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1; fi
+  if [ "$1" -gt "$(physical_cores)" ]; then
+    # Open MPI 5 reads the first, Open MPI 4 the second. Either lifts the limit and leaves ranks unbound.
+    export PRTE_MCA_rmaps_default_mapping_policy=:oversubscribe OMPI_MCA_rmaps_base_oversubscribe=1
+  fi
+}

@@ -1,0 +1,67 @@
+"""What every test shares: one compute thread, data fixtures, and good manners under mpirun.
+
+Under `mpirun -n N python -m pytest --with-mpi` every rank runs pytest. Only tests marked `mpi` are
+kept then (the others would run N times, and some start mpirun themselves), and only rank 0 shows
+its report; another rank's is printed whole, at the end, if that rank failed.
+"""
+
+from __future__ import annotations
+
+import io
+import sys
+
+import pytest
+
+from fedmpi import mpi
+
+try:
+    from data_fixtures import *  # noqa: F403
+except ModuleNotFoundError:
+    pass
+
+WORLD: pytest.StashKey[mpi.SerialComm] = pytest.StashKey()
+
+
+@pytest.fixture(scope="session", autouse=True)
+def one_compute_thread() -> None:
+    """Bits are promised for one thread a rank; more threads than cores also make tests slow."""
+    import torch
+
+    torch.set_num_threads(1)
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    if config.stash[WORLD].size > 1:
+        serial = [item for item in items if item.get_closest_marker("mpi") is None]
+        config.hook.pytest_deselected(items=serial)
+        items[:] = [item for item in items if item.get_closest_marker("mpi") is not None]
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_configure(config: pytest.Config) -> None:
+    # Without --with-mpi this process is alone, whatever started it: serial tests must not start MPI.
+    world = mpi.world() if config.getoption("with_mpi", False) else mpi.SerialComm()
+    config.stash[WORLD] = world
+    if world.rank > 0:
+        config.pluginmanager.register(QuietRank(config, world.rank))
+
+
+class QuietRank:
+    """Keeps this rank's terminal report, and prints it at the end if something failed here."""
+
+    def __init__(self, config: pytest.Config, rank: int) -> None:
+        self.rank = rank
+        self.report = io.StringIO()
+        self.exit_status: int = pytest.ExitCode.INTERNAL_ERROR
+        loud = config.pluginmanager.getplugin("terminalreporter")
+        config.pluginmanager.unregister(loud)
+        config.pluginmanager.register(type(loud)(config, self.report), "terminalreporter")
+
+    def pytest_sessionfinish(self, exitstatus: int) -> None:
+        self.exit_status = exitstatus
+
+    def pytest_unconfigure(self) -> None:
+        if self.exit_status not in (pytest.ExitCode.OK, pytest.ExitCode.NO_TESTS_COLLECTED):
+            sys.stderr.write(f"\n----- what rank {self.rank} reports -----\n{self.report.getvalue()}")
+            sys.stderr.flush()
+

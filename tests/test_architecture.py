@@ -1,0 +1,142 @@
+"""The shape of fedmpi, kept true: layers, what may not load or see what, contract 6, sizes.
+
+The rules are in `tests/architecture_rules.py`; here they meet the code, and each is fed a bad source
+first, so that a rule that cannot fail is noticed.
+"""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from architecture_rules import RULES, Source, check_layers, check_sizes
+
+ROOT = Path(__file__).resolve().parent.parent
+PACKAGE = sorted((ROOT / "fedmpi").rglob("*.py"))
+ALL_CODE = [path for folder in ("fedmpi", "jobs", "tests") for path in sorted((ROOT / folder).rglob("*.py"))]
+
+
+def read(path: Path) -> Source:
+    name = ".".join(path.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__")
+    return Source(name, path.read_text(), is_package=path.name == "__init__.py")
+
+
+def test_the_package_is_found() -> None:
+    assert "fedmpi.errors" in {read(path).name for path in PACKAGE}
+
+
+@pytest.mark.parametrize("rule", RULES, ids=lambda rule: rule.__name__)
+def test_package_keeps(rule) -> None:
+    problems = [problem for path in PACKAGE for problem in rule(read(path))]
+    assert not problems, report(rule, problems)
+
+
+def test_code_keeps_size_limits() -> None:
+    problems = [problem for path in ALL_CODE for problem in check_sizes(read(path))]
+    assert not problems, report(check_sizes, problems)
+
+
+def report(rule, problems: list[str]) -> str:
+    return "\n".join([" ".join(rule.__doc__.split()), *problems])
+
+
+LONG_BODY = "".join(f"    x{i} = {i}\n" for i in range(40))
+
+# (rule, module it stands in, source that breaks it)
+BAD = [
+    ("check_layers", "fedmpi.seeds", "import fedmpi.main"),
+    ("check_layers", "fedmpi.seeds", "from fedmpi import experiment"),
+    ("check_layers", "fedmpi.data.cifar", "from fedmpi.models import build"),
+    ("check_layers", "fedmpi.data.cifar", "def f():\n    from ..models import build"),
+    ("check_layers", "fedmpi.tensors", "from fedmpi.exactsum import add"),
+    ("check_layers", "fedmpi.federation.plan", "from fedmpi import learning"),
+    ("check_layers", "fedmpi.config.schema", "from fedmpi.config.load import load"),
+    ("check_layers", "fedmpi.new_module", "x = 1"),
+    ("check_layers", "fedmpi.seeds", "import fedmpi.no_such_module"),
+    ("check_mpi4py", "fedmpi.experiment", "from mpi4py import MPI"),
+    ("check_mpi4py", "fedmpi.learning.local", "def f():\n    import mpi4py.MPI"),
+    ("check_torch_is_lazy", "fedmpi.config.load", "import torch"),
+    ("check_torch_is_lazy", "fedmpi.methods.fedhm", "try:\n    from torch import nn\nexcept ImportError: pass"),
+    ("check_torch_is_lazy", "fedmpi.data", "import torchvision.transforms"),
+    ("check_methods_are_apart", "fedmpi.methods.fedhm", "from fedmpi.methods.fedavg import FedAvg"),
+    ("check_methods_are_apart", "fedmpi.methods.fedhm", "from fedmpi.methods import fedavg"),
+    ("check_methods_are_apart", "fedmpi.methods.fedhm", "from .fedavg import FedAvg"),
+    ("check_collectives", "fedmpi.exchange", "if comm.rank == 0:\n    comm.bcast(x)"),
+    ("check_collectives", "fedmpi.exchange", "if comm.is_root:\n    pass\nelse:\n    comm.reduce_sum(x)"),
+    ("check_collectives", "fedmpi.exchange", "y = comm.gather_rows(x) if is_root else None"),
+    ("check_collectives", "fedmpi.exchange", "while rank < 3:\n    comm.wait_for_all()"),
+    ("check_collectives", "fedmpi.exchange", "is_root and comm.bcast(x)"),
+    ("check_collectives", "fedmpi.exchange", "for client in plan.of(comm.rank):\n    comm.start_gather(x)"),
+    ("check_collectives", "fedmpi.exchange", "[comm.bcast(x) for client in plan if client % rank]"),
+    ("check_collectives", "fedmpi.exchange", "if comm.rank:\n    for x in y:\n        exchange_wave(x)"),
+    ("check_collectives", "fedmpi.exchange", "def f():\n    if not comm.is_root:\n        return\n    comm.bcast(x)"),
+    ("check_purity", "fedmpi.methods.fedhm", "import os\nx = os.environ['A']"),
+    ("check_purity", "fedmpi.learning.local", "import time\nx = time.perf_counter()"),
+    ("check_purity", "fedmpi.data.cifar", "from os import environ"),
+    ("check_purity", "fedmpi.models.resnet", "from time import time"),
+    ("check_purity", "fedmpi.lowrank.svd", "import os\nx = os.getenv('A')"),
+    ("check_purity", "fedmpi.learning.local", "from datetime import datetime\nx = datetime.now()"),
+    ("check_no_communicator", "fedmpi.methods.fedhm", "from fedmpi import mpi"),
+    ("check_no_communicator", "fedmpi.learning.evaluate", "def f(net, comm): ..."),
+    ("check_rank_means_mpi_rank", "fedmpi.lowrank.svd", "def f(matrix, rank): ..."),
+    ("check_rank_means_mpi_rank", "fedmpi.lowrank.svd", "rank = 3"),
+    ("check_sizes", "fedmpi.experiment", "x = 1\n" * 351),
+    ("check_sizes", "fedmpi.experiment", f"def f():\n    '''Says what.'''\n{LONG_BODY}"),
+]
+
+# The same constructs where they are right: no rule may complain.
+GOOD = [
+    ("fedmpi.exchange", "from fedmpi import errors, mpi\nfrom fedmpi.methods import METHODS\nfrom fedmpi import __version__"),
+    ("fedmpi.exactsum", "from fedmpi.tensors import Layout"),
+    ("fedmpi.data", "from fedmpi.data.options import Digits\nfrom typing import TYPE_CHECKING\nif TYPE_CHECKING:\n    import torch"),
+    ("fedmpi.mpi.comm", "from mpi4py import MPI\nif comm.rank == 0:\n    comm.bcast(x)"),
+    ("fedmpi.methods.fedhm", "from fedmpi.methods.protocol import Method\ndef f():\n    import torch"),
+    ("fedmpi.exchange", "x = y if comm.is_root else None\ncomm.bcast(x)\nfor c in plan.mine(comm.rank):\n    train(c)\ncomm.bcast(y)"),
+    ("fedmpi.exchange", "def f():\n    comm.bcast(x)\n    if comm.is_root:\n        return 1\n    return 2"),
+    ("fedmpi.exchange", "def f():\n    if comm.is_root:\n        def g():\n            return 1\n    comm.bcast(x)"),
+    ("fedmpi.output.run_dir", "import os, time\nx = os.environ, time.time()"),
+    ("fedmpi.lowrank.svd", "def f(matrix, r, rank_ratio): ..."),
+    ("fedmpi.experiment", f"def f():\n    '''One.\n{chr(10) * 30}    '''\n{LONG_BODY[: LONG_BODY.index('    x39')]}"),
+]
+
+
+@pytest.mark.parametrize(("rule", "module", "text"), BAD)
+def test_rule_sees_bad_source(rule: str, module: str, text: str) -> None:
+    functions = {function.__name__: function for function in RULES}
+    is_package = module in ("fedmpi.data", "fedmpi.methods")
+    assert list(functions[rule](Source(module, text, is_package=is_package)))
+
+
+@pytest.mark.parametrize(("module", "text"), GOOD)
+def test_rules_let_good_source_pass(module: str, text: str) -> None:
+    source = Source(module, text, is_package=module == "fedmpi.data")
+    assert [problem for rule in RULES for problem in rule(source)] == []
+
+
+def test_every_rule_is_fed_a_bad_source() -> None:
+    assert {rule.__name__ for rule in RULES} == {name for name, _, _ in BAD}
+
+
+def test_layer_table_names_no_module_that_is_gone() -> None:
+    from architecture_rules import LAYERS
+
+    names = {read(path).name for path in PACKAGE}
+    assert {module for layer in LAYERS for module in layer} <= names
+
+
+def test_a_config_can_be_checked_without_torch_and_mpi() -> None:
+    """What `main` loads before it has a valid config: in a fresh interpreter, heavy modules stay out."""
+    script = (
+        "import sys, fedmpi.main, fedmpi.config.load, fedmpi.data, fedmpi.models, fedmpi.methods\n"
+        "print(sorted({'torch', 'torchvision', 'mpi4py', 'sklearn', 'h5py'} & set(sys.modules)))"
+    )
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=60, cwd=ROOT)
+    assert (done.stdout.strip(), done.returncode) == ("[]", 0), done.stderr
+
+
+def test_messages_quote_the_rule_in_words() -> None:
+    problem = next(iter(check_layers(Source("fedmpi.seeds", "import fedmpi.main"))))
+    assert problem == "fedmpi.seeds:1: imports fedmpi.main"
+    assert report(check_layers, [problem]).startswith("A module imports only from lower layers")

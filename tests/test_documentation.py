@@ -1,0 +1,113 @@
+"""What the documents say is true: links lead somewhere, configs load, command lines can be typed as they stand."""
+
+from __future__ import annotations
+
+import re
+import shlex
+import subprocess
+import sys
+from functools import cache
+from pathlib import Path
+
+import pytest
+
+from fedmpi import data, methods, models
+from fedmpi.config import load as loading
+from fedmpi.errors import ConfigError
+
+ROOT = Path(__file__).resolve().parent.parent
+TABLES = {"data": data.NAMES, "partition": data.PARTITIONS, "model": models.NAMES, "method": methods.NAMES}
+
+LINK = re.compile(r"\[[^\]]*\]\(<?([^)\s>]+)>?[^)]*\)")
+FENCE = re.compile(r"^```.*?^```", re.MULTILINE | re.DOTALL)
+OPTIONS_WITH_VALUE = {"--run-dir"}
+
+
+def tracked(pattern: str) -> list[Path]:
+    """The project's own files: not those of hidden folders (.venv, .git) or of runs."""
+    paths = (path for path in ROOT.rglob(pattern) if path.is_file())
+    return sorted(p for p in paths if not any(part.startswith(".") or part == "runs" for part in p.relative_to(ROOT).parts))
+
+
+def broken_links(text: str, folder: Path) -> list[str]:
+    """Relative links that lead to no file inside the project."""
+    targets = [target for target in LINK.findall(FENCE.sub("", text)) if not re.match(r"[a-z]+:|#", target)]
+    paths = {target: (folder / target.split("#")[0]).resolve() for target in targets}
+    return [target for target, path in paths.items() if not (path.exists() and path.is_relative_to(ROOT))]
+
+
+def command_lines(text: str) -> list[list[str]]:
+    """Arguments of every `[mpirun ...] python -m fedmpi.main` in a document; a synopsis (with [...]) is none."""
+    lines = re.sub(r"\\\n\s*", " ", text).splitlines()
+    found = [re.match(r"^[\s$]*(?:\w+=\S+ )*(?:(?:mpirun|mpiexec|srun) .*?)?python3? -m fedmpi\.main\b(.*)", line) for line in lines]
+    return [shlex.split(match[1], comments=True) for match in found if match and "[" not in match[1]]
+
+
+@cache
+def usage() -> str:
+    done = subprocess.run([sys.executable, "-m", "fedmpi.main", "--help"], capture_output=True, text=True, timeout=60, cwd=ROOT)
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def check_arguments(arguments: list[str]) -> None:
+    """Raises AssertionError for an option that `--help` does not name, ConfigError for a config or override."""
+    positional, waiting = [], iter(arguments)
+    for argument in waiting:
+        if argument.startswith("-"):
+            assert argument.split("=")[0] in usage(), f"{argument} is no option of fedmpi.main"
+            if argument in OPTIONS_WITH_VALUE:
+                next(waiting)
+        else:
+            positional.append(argument)
+    overrides = [argument for argument in positional if "=" in argument]
+    paths = [argument for argument in positional if "=" not in argument]
+    assert len(paths) <= 1, f"more than one config: {paths}"
+    loading.load(str(ROOT / paths[0]) if paths else None, overrides, TABLES)
+
+
+@pytest.mark.parametrize("path", tracked("*.md"), ids=lambda path: str(path.relative_to(ROOT)))
+def test_links_of_document_exist(path: Path) -> None:
+    assert broken_links(path.read_text(), path.parent) == []
+
+
+@pytest.mark.parametrize("path", tracked("configs/**/*.yaml"), ids=lambda path: str(path.relative_to(ROOT)))
+def test_config_loads(path: Path) -> None:
+    loading.load(str(path), (), TABLES)
+
+
+def test_default_config_loads() -> None:
+    loading.load(None, (), TABLES)
+
+
+@pytest.mark.parametrize("arguments", command_lines((ROOT / "README.md").read_text()), ids=" ".join)
+def test_command_line_of_readme_can_be_run(arguments: list[str]) -> None:
+    check_arguments(arguments)
+
+
+def test_readme_states_the_two_commands_first() -> None:
+    blocks = FENCE.findall((ROOT / "README.md").read_text())
+    assert "jobs/quickstart.sh" in blocks[0] and "jobs/test.sh" in blocks[0]
+
+
+def test_broken_links_are_seen() -> None:
+    text = "[a](README.md) [b](gone.md) [c](README.md#top) [d](https://x.org) [e](#here) [f](../../etc)\n```\n[g](gone)\n```\n"
+    assert broken_links(text, ROOT) == ["gone.md", "../../etc"]
+
+
+def test_command_lines_are_found() -> None:
+    text = (
+        "    mpirun -n 5 python -m fedmpi.main a.yaml \\\n        seed=1  # five ranks\n"
+        "$ A=1 python -m fedmpi.main\npython -m fedmpi.main [CONFIG.yaml]\nsee python -m fedmpi.main x\n"
+    )
+    assert command_lines(text) == [["a.yaml", "seed=1"], []]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "error"),
+    [(["--no-such"], AssertionError), (["configs/gone.yaml"], ConfigError), (["sed=1"], ConfigError), (["a", "b"], AssertionError)],
+    ids=str,
+)
+def test_wrong_command_lines_are_seen(arguments: list[str], error: type[Exception]) -> None:
+    with pytest.raises(error):
+        check_arguments(arguments)

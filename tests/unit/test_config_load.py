@@ -1,0 +1,275 @@
+"""From text and overrides to a Config or to every problem at once, with stand-in tables."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import pytest
+from pydantic import Field
+
+from fedmpi.config.load import load
+from fedmpi.config.schema import Choice, Config, Counts, Positive, Section, Shares, free
+from fedmpi.errors import ConfigError
+
+
+class Digits(Section):
+    name: Literal["digits"] = "digits"
+
+
+class Cifar(Section):
+    name: Literal["cifar10"] = "cifar10"
+    root: str = free("~/data")
+
+
+class Iid(Section):
+    name: Literal["iid"] = "iid"
+
+    def problems(self, config: Config) -> Iterator[tuple[str, str]]:
+        if config.clients.count > 1000:
+            yield "clients.count", "more clients than examples"
+
+
+class Net(Section):
+    name: Literal["net"] = "net"
+    width: Positive = 1.0
+    blocks: Counts = (2, 2)
+
+
+class Open(Section):
+    name: str
+
+
+class FedAvg(Section):
+    name: Literal["fedavg"] = "fedavg"
+
+
+class FedHM(Section):
+    name: Literal["fedhm"] = "fedhm"
+    rank_ratio: Shares = (1.0, 0.5)
+    tau: Annotated[float, Field(gt=0)] | Literal["auto"] = "auto"
+    layer_ranks: dict[str, Annotated[int, Field(ge=1)]] = {}
+
+    @property
+    def tiers(self) -> tuple[float, ...]:
+        return self.rank_ratio
+
+
+TABLES = {
+    "data": {"digits": Choice(Digits, ""), "cifar10": Choice(Cifar, "")},
+    "partition": {"iid": Choice(Iid, "")},
+    "model": {"net": Choice(Net, ""), "zoo:": Choice(Open, "")},
+    "method": {"fedavg": Choice(FedAvg, ""), "fedhm": Choice(FedHM, "")},
+}
+
+HM_KEYS = "layer_ranks, name, rank_ratio, tau"
+DROP = "Did you mean 'drop'?"
+KNOWN = "clients, data, evaluation, method, model, mpi, output, partition, rounds, seed, train"
+
+
+@pytest.fixture
+def read(tmp_path: Path) -> Any:
+    def read(text: str | bytes, *overrides: str) -> Config:
+        path = tmp_path / "a.yaml"
+        path.write_bytes(text if isinstance(text, bytes) else text.encode())
+        return load(str(path), overrides, TABLES)
+
+    return read
+
+
+@pytest.fixture
+def lines(read: Any) -> Any:
+    """The error's text, with the folder of the file left out."""
+
+    def lines(text: str | bytes, *overrides: str) -> list[str]:
+        with pytest.raises(ConfigError) as error:
+            read(text, *overrides)
+        folder = str(Path(error.value.where.split(" and ")[0]).parent) + "/"
+        return [line.strip() for line in str(error.value).replace(folder, "").splitlines()]
+
+    return lines
+
+
+def test_a_file_stands_alone(read: Any) -> None:
+    config = read("")
+    assert (config.data.name, config.model.name, config.method.name) == ("digits", "net", "fedavg")
+    assert config.clients.count == 20
+    assert read("clients:\n# nothing\n").clients == config.clients
+    assert config.where.endswith("a.yaml")
+
+
+def test_values_are_yaml_1_2(read: Any) -> None:
+    config = read("train: {lr: 1e-3}\nmethod: {name: fedhm, tau: .inf}\noutput: {dir: no}")
+    assert config.train.lr == 0.001 and isinstance(config.train.lr, float)
+    assert config.method.tau == float("inf")
+    assert config.output.dir == "no"
+
+
+def test_a_name_resets_its_section_whatever_the_order(read: Any) -> None:
+    text = "model: {name: net, width: 3, blocks: [1]}\ntrain: {schedule: {milestones: [3]}}"
+    for order in (["model.name=net", "model.width=2"], ["model.width=2", "model.name=net"]):
+        model = read(text, *order).model
+        assert (model.width, model.blocks) == (2.0, (2, 2))
+    assert read(text, "model.width=2").model.blocks == (1,)
+    assert read(text, "model={name: net, width: 2}").model.blocks == (2, 2)
+    assert read(text, "model={width: 2}").model.blocks == (1,)
+    assert read(text).train.schedule.milestones == (3,)
+    assert read(text, "train.schedule.name=step").train.schedule.milestones == ()
+    assert read(text, "train.schedule.final_lr=1e-2", "train.schedule.name=cosine").train.schedule.final_lr == 0.01
+
+
+def test_overrides_of_lists_and_open_names(read: Any) -> None:
+    config = read("", "method.name=fedhm", "method.rank_ratio=[1,0.5,.25]", "clients.tier_blocks=[10,5,5]")
+    assert config.method.rank_ratio == (1.0, 0.5, 0.25) and config.clients.tier_blocks == (10, 5, 5)
+    assert read("", "model.name=zoo:resnet50").model.name == "zoo:resnet50"
+    assert read("seed: 1", "seed=2", "seed=3").seed == 3
+
+
+def test_all_problems_at_once_each_with_its_place(lines: Any) -> None:
+    text = """\
+seed: -1
+method:
+  name: fedhm
+  rank_ration: [1]
+  rank_ratio: [1, 2]
+  tau: 0
+  layer_ranks: {"layer4.*": 0}
+train: {lr: "1e-3", on_divergence: drp, schedule: {fctor: 1}}
+model: {name: nett}
+partition: iid
+lr: 1
+"""
+    expected = f"""\
+a.yaml and command line: 13 problems
+seed (line 1)                           expected a whole number >= 0, got -1
+lr (line 11)                            no such key. Did you mean 'train.lr'? Known keys: {KNOWN}
+a.b.c.d (command line)                  no such key. Known keys: {KNOWN}
+partition (line 10)                     expected a section, as {{name: iid}}, got 'iid' (text)
+model.name (line 9)                     no model 'nett'. Did you mean 'net'? Known names: net, zoo:...
+method.rank_ratio[1] (line 5)           expected a number > 0 and <= 1, got 2
+method.tau (line 6)                     expected a number > 0 (.inf too) or 'auto', got 0
+method.layer_ranks.'layer4.*' (line 7)  expected a whole number >= 1, got 0
+method.rank_ration (line 4)             no such key. Did you mean 'rank_ratio'? Known keys: {HM_KEYS}
+train.lr (line 8)                       expected a number > 0, got '1e-3' (text; leave the quotes away)
+train.schedule.fctor (line 8)           no such key. Did you mean 'factor'? Known keys: factor, milestones, name
+train.on_divergence (line 8)            expected one of 'fail', 'drop', 'upload_last_finite', got 'drp'. {DROP}
+clients.count (command line)            expected a whole number >= 1, got true (true/false)
+"""
+    found = lines(text, "a.b.c.d=1", "clients.count=true")
+    assert sorted(found) == sorted(expected.splitlines())
+    assert found[0] == expected.splitlines()[0]
+
+
+@pytest.mark.parametrize(
+    ("override", "expected"),
+    [
+        ("train.lr", "override 'train.lr': expected section.key=value, as train.lr=0.1"),
+        ("=3", "override '=3': expected section.key=value, as train.lr=0.1"),
+        ("train..lr=3", "override 'train..lr=3': expected section.key=value, as train.lr=0.1"),
+        ("a.b.c.d.e.f.g.h.i.j.k=1", "override 'a.b.c.d.e.f.g.h.i.j.k=1': nested deeper than 10 levels"),
+        ("train.lr=[", "override 'train.lr=[': not valid YAML: expected the node content, but found '<stream end>'"),
+        (
+            "train={lr: 1, lr: 2}",
+            "override 'train={lr: 1, lr: 2}': lr given twice, on line 1 and on line 1; leave one away",
+        ),
+        ("train.lr=", "train.lr  expected a number > 0, got nothing"),
+        ("train.lr.x=1", "train.lr  expected a number > 0, got {'x': 1} (a section)"),
+        ("train.lr=nan", "train.lr  expected a number > 0, got 'nan' (text)"),
+        ("train.lr=.nan", "train.lr  expected a number > 0, got nan"),
+        ("train.lr=1e999", "train.lr  expected a number > 0, got inf"),
+        ("method.name=[1]", "method.name  expected one of 'fedavg', 'fedhm', got [1] (a list)"),
+        (
+            "train.schedule.name=cosin",
+            "train.schedule.name  no such name 'cosin'. Did you mean 'cosine'? Known names: cosine, step",
+        ),
+        (
+            "train.schedule=3",
+            "train.schedule  expected a section whose name is one of 'step', 'cosine', got 3 (a whole number)",
+        ),
+        ("where=x", f"where  no such key. Known keys: {KNOWN}"),
+    ],
+)
+def test_one_clear_line_for_a_bad_override(lines: Any, override: str, expected: str) -> None:
+    found = lines("", override)
+    assert found == [f"command line: {expected}"]
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("- 1", "a.yaml: expected sections (`seed: 1`, `data: ...`), got [1] (a list) on the top level"),
+        ("hello", "a.yaml: expected sections (`seed: 1`, `data: ...`), got 'hello' (text) on the top level"),
+        ("seed: 1\nrounds: [", "a.yaml: line 2: not valid YAML: expected the node content, but found '<stream end>'"),
+        ("seed: 1\nseed: 2", "a.yaml: seed (line 1)  given twice, on line 1 and on line 2; leave one away"),
+        (
+            "seed: &a 1\nrounds: *a",
+            "a.yaml: line 2: aliases (*a) are not read; write the value out (or quote the text)",
+        ),
+        ("seed: !!python/none x", "a.yaml: line 1: tags (tag:yaml.org,2002:python/none) are not read; leave it away"),
+        ("seed: 1\n? [a]\n: 2", "a.yaml: line 2: a key must be plain text, not a list or a section"),
+        ("x: " + "[" * 11 + "]" * 11, "a.yaml: line 1: nested deeper than 10 levels"),
+        ("\n" * 3 + "x: " + "[" * 100_000, "a.yaml: line 4: nested deeper than 10 levels"),
+        ("seed: " + "9" * 5000, "a.yaml: line 1: a whole number of 5000 digits; allowed: 400"),
+        (b"seed: 1\nx: \xff", "a.yaml: line 2: not valid UTF-8 (byte 0xff)"),
+        (b"seed: 1\nx: \x00", "a.yaml: line 2: not valid YAML: special characters are not allowed (0x00)"),
+        ("seed: 1\n---\nseed: 2", "a.yaml: line 2: not valid YAML: but found another document"),
+        ("#" * 1_000_001, "a.yaml: larger than 1,000,000 bytes; is this a config?"),
+    ],
+)
+def test_one_clear_line_for_a_bad_file(lines: Any, text: str | bytes, expected: str) -> None:
+    assert lines(text) == [expected]
+
+
+def test_escapes_that_pyyaml_trips_over(lines: Any) -> None:
+    """PyYAML hands the number to chr(), whose words differ between Python versions."""
+    (line,) = lines('x: "\\UFFFFFFFF"')
+    assert line.startswith("a.yaml: line 1: not valid YAML: ")
+
+
+def test_400_digits_and_long_texts_are_shortened(lines: Any) -> None:
+    (line,) = lines("", f"seed={'9' * 400}")
+    assert line.startswith("command line: seed  expected a whole number >= 0 and < 9223372036854775808, got 99999")
+    assert line.endswith("(400 digits)") and len(line) < 160
+    (line,) = lines("", f"rounds={'x' * 400}")
+    assert line.endswith("(400 characters) (text)") and len(line) < 160
+
+
+def test_many_problems_are_cut(lines: Any) -> None:
+    found = lines("clients: {tier_blocks: [" + "0, " * 200 + "0]}")
+    assert len(found) == 52 and found[-1] == "... and 151 more"
+
+
+def test_missing_files_and_folders(tmp_path: Path) -> None:
+    (tmp_path / "cifar10_fedhm.yaml").write_text("")
+    with pytest.raises(
+        ConfigError, match=r"cifar10_fedhn\.yaml: no such file\. Did you mean '.*/cifar10_fedhm\.yaml'\?"
+    ):
+        load(str(tmp_path / "cifar10_fedhn.yaml"), [], TABLES)
+    with pytest.raises(ConfigError, match="not a file"):
+        load(str(tmp_path), [], TABLES)
+    with pytest.raises(ConfigError, match="cannot be read"):
+        load("a\0b", [], TABLES)
+    with pytest.raises(ConfigError, match="cannot be read"):
+        load("a" * 5000, [], TABLES)
+
+
+def test_what_must_hold_between_sections(lines: Any, read: Any) -> None:
+    assert lines("clients: {per_round: 40}") == [
+        "a.yaml: clients.per_round (line 1)  40 clients per round, but clients.count is 20"
+    ]
+    hm = "method: {name: fedhm}\nclients: {tier_blocks: [10, 5, 4]}"
+    assert lines(hm) == [
+        "a.yaml: 2 problems",
+        "clients.tier_blocks (line 2)  3 blocks, but method 'fedhm' has 2 tiers; "
+        "give one block for each tier, or [] for equal blocks",
+        "clients.tier_blocks (line 2)  the blocks have 19 clients, but clients.count is 20; "
+        "make them equal, or give [] for equal blocks",
+    ]
+    assert read(hm, "clients.tier_blocks=[15, 5]").clients.tier_blocks == (15, 5)
+    assert lines(hm, "clients={count: 1, per_round: 1, tier_blocks: []}") == [
+        "command line: clients.count  1 clients, but method 'fedhm' has 2 tiers; "
+        "allowed: a client or more for each tier"
+    ]
+    assert lines("", "clients.count=1001") == ["command line: clients.count  more clients than examples"]
+    assert "method 'fedavg' has 1 tier;" in lines("clients: {tier_blocks: [10, 10]}")[0]

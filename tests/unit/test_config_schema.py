@@ -1,0 +1,112 @@
+"""Config as a value: plain form, YAML round trip, hash and diff over the keys that change results."""
+
+from __future__ import annotations
+
+import json
+import pickle
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from fedmpi.config import yaml_text
+from fedmpi.config.load import load
+from fedmpi.config.reference import installed_tables
+from fedmpi.config.schema import Config
+
+TEXTS = [
+    "1e3",
+    "no",
+    "true",
+    "010",
+    "08",
+    "1_0",
+    "0x10",
+    "1:30",
+    "~",
+    "",
+    " a",
+    "a: b",
+    "#",
+    "*x",
+    ".inf",
+    "2026-01-01",
+]
+
+
+def config(*overrides: str) -> Config:
+    return load(None, overrides, installed_tables())
+
+
+@pytest.mark.parametrize(
+    "value", [*TEXTS, 1e-5, 1e22, 0.1, float("inf"), -3, True, None, [1, [2.5]], {"layer4.*": 1}, {}, []]
+)
+def test_dump_and_parse_are_inverse(value: Any) -> None:
+    parsed = yaml_text.parse(yaml_text.dump({"key": value})).value
+    assert parsed == {"key": value} and type(parsed["key"]) is type(value)
+    assert yaml_text.parse(yaml_text.flow(value)).value == value
+
+
+def test_round_trip_through_yaml_and_json(tmp_path: Path) -> None:
+    first = config(
+        "method.tau=.inf", "method.layer_ranks={layer4.*: 8}", "output.dir='1e3'", "seed=9223372036854775807"
+    )
+    path = tmp_path / "config.yaml"
+    path.write_text(yaml_text.dump(first.to_dict()))
+    second = load(path, [], installed_tables())
+    assert second.to_dict() == first.to_dict() and second.hash() == first.hash()
+    assert second.where == str(path) and first.where == "default.yaml"
+    assert second.diff(first.to_dict()) == second.diff(json.loads(json.dumps(first.to_dict()))) == []
+    assert pickle.loads(pickle.dumps(first)).hash() == first.hash()
+
+
+@pytest.mark.parametrize(
+    "override",
+    [
+        "rounds=3",
+        "mpi.exchange=reduce",
+        "mpi.server_trains=true",
+        "output.dir=x",
+        "output.checkpoint_every=5",
+        "method.tau=auto",
+    ],
+)
+def test_what_a_resumed_run_may_change(override: str) -> None:
+    assert config(override).hash() == config().hash()
+    assert config(override).diff(config().to_dict()) == []
+
+
+@pytest.mark.parametrize(
+    "override", ["seed=1", "train.lr=0.2", "mpi.device=cuda", "mpi.threads=2", "evaluation.bn=batch"]
+)
+def test_what_changes_results(override: str) -> None:
+    key, _, _ = override.partition("=")
+    changed = config(override)
+    assert changed.hash() != config().hash()
+    (line,) = changed.diff(config().to_dict())
+    assert line.startswith(f"{key}: run has ")
+
+
+def test_diff_says_what_run_has_and_what_is_asked() -> None:
+    saved = config("data.name=cifar10", "method.layer_ranks={a: 1}").to_dict()
+    asked = config("data.name=cifar100", "data.root=elsewhere", "method.layer_ranks={b: 2}")
+    assert asked.diff(saved) == [
+        "data.name: run has 'cifar10', you ask 'cifar100'",
+        "method.layer_ranks.b: run has nothing, you ask 2",
+        "method.layer_ranks.a: run has 1, you ask nothing",
+    ]
+    assert config("data.name=cifar10", "data.root=x").hash() == config("data.name=cifar10").hash()
+
+
+def test_rounds_count_where_the_schedule_depends_on_them() -> None:
+    cosine = config("train.schedule.name=cosine", "rounds=10")
+    assert cosine.hash() != config("train.schedule.name=cosine", "rounds=11").hash()
+    assert cosine.diff({**cosine.to_dict(), "rounds": 11}) == ["rounds: run has 11, you ask 10"]
+    assert cosine.diff(config("rounds=10").to_dict()) == ["train.schedule.name: run has 'step', you ask 'cosine'"]
+    assert config("rounds=10").diff(cosine.to_dict()) == ["train.schedule.name: run has 'cosine', you ask 'step'"]
+
+
+def test_whole_numbers_and_floats_are_one_setting() -> None:
+    """A float field's default may be written 5 in a class; given as 5.0 it is the same setting."""
+    assert config("train.lr=1").hash() == config("train.lr=1.0").hash()
+    assert config("method.tau=5").diff({**config("method.tau=5.0").to_dict()}) == []

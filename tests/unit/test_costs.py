@@ -1,0 +1,110 @@
+"""Costs against the papers' figures (methods.md 2.12) and against an independent count."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+
+import pytest
+import torch
+from torch import nn
+
+from fedmpi import costs, lowrank, models
+
+MILLION = 1e6
+SHAPE = (3, 32, 32)
+
+
+def tier_net(options: models.ModelOptions, num_classes: int, rank_ratio: float) -> nn.Module:
+    net = models.skeleton(options, SimpleNamespace(kind="image", example_shape=SHAPE, num_classes=num_classes))
+    return lowrank.factorize_net(net, lowrank.plan_layers(net, lowrank.Rule(options.dense_layers)), rank_ratio)
+
+
+@pytest.mark.parametrize(
+    ("options", "num_classes", "rank_ratio", "params", "plain", "notebook"),
+    [
+        (models.ResNet18(), 10, 1, 11_173_962, 555.42, 557.22),
+        (models.ResNet18(), 10, 0.5, 4_157_514, 259.72, 261.52),
+        (models.ResNet18(), 10, 0.25, 2_209_866, 171.64, 173.44),
+        (models.ResNet18(), 10, 0.125, 1_236_042, 127.60, 129.40),
+        (models.ResNet34(), 100, 1, 21_328_292, 1159.45, 1162.47),
+        (models.ResNet34(), 100, 0.5, 8_401_316, 744.21, 747.24),
+        (models.ResNet34(), 100, 0.25, 4_985_252, 630.97, 633.99),
+        (models.ResNet34(), 100, 0.125, 3_277_220, 574.34, 577.37),
+        (models.ResNet34(), 100, 1 / 12, 2_707_748, 555.17, 558.20),
+    ],
+)
+def test_totals_of_the_papers(
+    options: models.ModelOptions, num_classes: int, rank_ratio: float, params: int, plain: float, notebook: float
+) -> None:
+    """In millions, to the two digits given: "plain" is convs and FC, "notebook" adds norms, ReLUs and pooling."""
+    measured = costs.measure(tier_net(options, num_classes, rank_ratio), SHAPE)
+    assert measured.params == params
+    assert measured.macs / MILLION == pytest.approx(plain, abs=0.0051)
+    assert measured.macs_with_norm_and_activations / MILLION == pytest.approx(notebook, abs=0.0051)
+
+
+def test_plain_macs_as_integers() -> None:
+    """ResNet-18 by hand: stem, stage 1; stages 2-4 cost 3.5/4 of stage 1 and a shortcut each; FC."""
+    stage1 = 4 * 1024 * 9 * 64 * 64
+    shortcut = 256 * 64 * 128
+    by_hand = 1024 * 27 * 64 + stage1 + 3 * (stage1 * 7 // 8 + shortcut) + 512 * 10
+    assert costs.measure(tier_net(models.ResNet18(), 10, 1), SHAPE).macs == by_hand == 555_422_720
+
+
+@pytest.mark.parametrize(
+    ("options", "macs", "params"),
+    [
+        (models.ResNet18(), [151.781, 134.676, 134.447, 134.332], [0.148, 0.526, 2.100, 8.394]),
+        (models.ResNet34(), [227.672, 286.065, 436.830, 209.879], [0.222, 1.116, 6.822, 13.114]),
+    ],
+)
+def test_stages_of_the_papers(options: models.ModelOptions, macs: list[float], params: list[float]) -> None:
+    net = tier_net(options, 10, 1)
+    inputs = [(64, 32, 32), (64, 32, 32), (128, 16, 16), (256, 8, 8)]
+    stages = [costs.measure(stage, shape) for stage, shape in zip(net.stages, inputs)]
+    assert [s.macs_with_norm_and_activations / MILLION for s in stages] == pytest.approx(macs, abs=0.00051)
+    assert [s.params / MILLION for s in stages] == pytest.approx(params, abs=0.00051)
+
+
+def macs_by_hooks(net: nn.Module, shape: tuple[int, ...]) -> int:
+    """The textbook formulas, layer by layer, on a batch of two."""
+    total = 0
+
+    def count(module: nn.Module, _inputs: object, output: torch.Tensor) -> None:
+        nonlocal total
+        total += output.numel() * module.weight[0].numel()
+
+    for module in net.modules():
+        if isinstance(module, (nn.Conv2d, nn.Linear)):
+            module.register_forward_hook(count)
+    with torch.no_grad():
+        net(torch.empty(2, *shape, device="meta"))
+    return total // 2
+
+
+@pytest.mark.parametrize("name", ["resnet50", "mobilenet_v2", "densenet121"])
+def test_macs_agree_with_the_layers_formulas(name: str) -> None:
+    """Grouped convs included; dense and factorized."""
+    options = models.Torchvision(name=f"torchvision:{name}")
+    for rank_ratio in (1, 0.25):
+        net = tier_net(options, 10, rank_ratio)
+        assert costs.measure(net, SHAPE).macs == macs_by_hooks(net, SHAPE)
+
+
+def test_activation_bytes_and_extras_by_hand() -> None:
+    """conv 3x4x4 -> 2x4x4: 32 outputs; BN 32; in-place ReLU adds no memory; pool 2; flatten 2; FC 5: 73 floats.
+
+    Extras: BN 2*32, ReLU 32, pool inputs 32. MACs: 32*27 + 2*5.
+    """
+    pool = [nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(2, 5)]
+    net = nn.Sequential(nn.Conv2d(3, 2, 3, padding=1), nn.BatchNorm2d(2), nn.ReLU(inplace=True), *pool)
+    measured = costs.measure(net, (3, 4, 4))
+    assert measured == costs.Costs(3 * 2 * 9 + 2 + 4 + 15, 874, 874 + 64 + 32 + 32, 4 * 73)
+
+
+def test_measuring_leaves_the_net_as_it_was() -> None:
+    net = nn.Sequential(nn.Conv2d(1, 2, 3), nn.BatchNorm2d(2), nn.ReLU())
+    before = {name: tensor.clone() for name, tensor in net.state_dict().items()}
+    costs.measure(net, (1, 4, 4))
+    assert all(torch.equal(before[name], tensor) for name, tensor in net.state_dict().items())
+    assert not any(module._forward_hooks for module in net.modules())

@@ -1,0 +1,344 @@
+"""Reading data sets: real CIFAR-10 against torchvision, files in CIFAR-100's format, digits, and what is refused."""
+
+from __future__ import annotations
+
+import gzip
+import io
+import pickle
+import shutil
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+from data_fixtures import pickle_as_python2, write_cifar100
+
+from fedmpi import data
+from fedmpi.data import cifar, digits, reading
+from fedmpi.data.dataset import Dataset, check
+from fedmpi.data.unpickle import unpickle
+from fedmpi.errors import DataError
+
+
+def one_line(caught: pytest.ExceptionInfo[DataError]) -> str:
+    assert "\n" not in caught.value.text()
+    return caught.value.text()
+
+
+# ---- CIFAR-10, real files
+
+
+def test_cifar10_is_what_torchvision_reads(cifar10_root: str) -> None:
+    torchvision_datasets = pytest.importorskip("torchvision.datasets")
+    ours = data.load(data.Cifar10(root=cifar10_root))
+    train = torchvision_datasets.CIFAR10(cifar10_root, train=True)
+    test = torchvision_datasets.CIFAR10(cifar10_root, train=False)
+    assert np.array_equal(ours.train_x, train.data) and np.array_equal(ours.test_x, test.data)
+    assert ours.train_y.tolist() == train.targets and ours.test_y.tolist() == test.targets
+    # The distributed file's known beginning: a frog, then a truck.
+    assert ours.train_y[:2].tolist() == [6, 9] and ours.train_x[0, 0, 0].tolist() == [59, 62, 63]
+
+
+def test_cifar10_constants_are_the_data_s_own(cifar10_root: str) -> None:
+    """The mean of train pixels / 255 per channel is the table's, to its 4 digits; 5,000 and 1,000 of each class."""
+    info, ours = data.Cifar10().info(), data.load(data.Cifar10(root=f"{cifar10_root}/cifar-10-batches-py"))
+    mean = ours.train_x.reshape(-1, 3).sum(axis=0, dtype=np.int64) / (255 * 50_000 * 1024)
+    assert np.abs(mean - info.mean).max() < 1e-4
+    assert set(np.bincount(ours.train_y)) == {5000} and set(np.bincount(ours.test_y)) == {1000}
+
+
+# ---- the distributed format, in files of our own
+
+
+@pytest.fixture
+def small(tmp_path: Path) -> tuple[Path, cifar.Format]:
+    """A folder with 5 + 3 images in CIFAR-100's files, and the format with their checksums."""
+    md5s = write_cifar100(tmp_path / "cifar-100-python", 5, 3)
+    return tmp_path, with_md5s(md5s)
+
+
+def with_md5s(md5s: dict[str, str]) -> cifar.Format:
+    return replace(cifar.CIFAR100, **{part: {name: md5s[name]} for part, name in PARTS.items()})
+
+
+PARTS = {"train": "train", "test": "test", "meta": "meta"}
+
+
+def test_published_checksums_are_torchvision_s() -> None:
+    source = pytest.importorskip("torchvision.datasets")
+    for ours, theirs in ((cifar.CIFAR10, source.CIFAR10), (cifar.CIFAR100, source.CIFAR100)):
+        assert dict(ours.train) == dict(theirs.train_list) and dict(ours.test) == dict(theirs.test_list)
+        assert dict(ours.meta) == {theirs.meta["filename"]: theirs.meta["md5"]}
+        assert (ours.folder, ours.archive) == (theirs.base_folder, theirs.filename)
+
+
+def test_cifar100_format_read_like_torchvision(small: tuple[Path, cifar.Format], monkeypatch) -> None:
+    source = pytest.importorskip("torchvision.datasets")
+    root, form = small
+    ours = cifar.read_format(str(root), form)
+    for part, x, y in (("train", ours.train_x, ours.train_y), ("test", ours.test_x, ours.test_y)):
+        monkeypatch.setattr(source.CIFAR100, f"{part}_list", list(getattr(form, part).items()))
+    monkeypatch.setattr(source.CIFAR100, "meta", {**source.CIFAR100.meta, "md5": form.meta["meta"]})
+    with pytest.MonkeyPatch.context() as quiet:
+        quiet.setattr("pickle.load", lambda file, encoding: unpickle(file.read()))
+        for is_train, x, y in ((True, ours.train_x, ours.train_y), (False, ours.test_x, ours.test_y)):
+            theirs = source.CIFAR100(root, train=is_train)
+            assert np.array_equal(x, theirs.data) and y.tolist() == theirs.targets
+    assert ours.train_x.shape == (5, 32, 32, 3) and ours.test_x.shape == (3, 32, 32, 3)
+
+
+def test_pixels_go_from_channel_rows_to_hwc(tmp_path: Path) -> None:
+    """Stored row: 1024 red, 1024 green, 1024 blue. Byte 1024 * c + 32 * y + x is pixel [y, x, c]: here the
+    byte at position p is p mod 251, so [2, 5, 1] holds (1024 + 64 + 5) mod 251 = 89."""
+    write_cifar100(tmp_path / "f", 1, 1)
+    content = {"data": (np.arange(3072) % 251).astype(np.uint8)[None], "fine_labels": [7]}
+    md5s = rewrite(tmp_path / "f", train=pickle_as_python2(content))
+    ours = cifar.read_format(str(tmp_path / "f"), with_md5s(md5s))
+    assert ours.train_x[0, 2, 5, 1] == 89 and ours.train_y.tolist() == [7]
+
+
+def rewrite(folder: Path, **contents: bytes) -> dict[str, str]:
+    """Replace files below `folder`; the md5 of all of them."""
+    import hashlib
+
+    for name, raw in contents.items():
+        (folder / name).write_bytes(raw)
+    return {path.name: hashlib.md5(path.read_bytes(), usedforsecurity=False).hexdigest() for path in folder.iterdir()}
+
+
+def test_public_table_refuses_other_files(small: tuple[Path, cifar.Format]) -> None:
+    with pytest.raises(DataError) as caught:
+        data.load(data.Cifar100(root=str(small[0])))
+    line = one_line(caught)
+    assert str(small[0] / "cifar-100-python" / "meta") in line
+    assert cifar.CIFAR100.meta["meta"] in line and "www.cs.toronto.edu" in line
+
+
+def test_missing_folder(tmp_path: Path) -> None:
+    with pytest.raises(DataError) as caught:
+        data.load(data.Cifar10(root=str(tmp_path / "nowhere")))
+    line = one_line(caught)
+    assert str(tmp_path / "nowhere" / "cifar-10-batches-py") in line and "data.root" in line
+    assert "cifar-10-python.tar.gz" in line and "https://www.cs.toronto.edu/~kriz/cifar.html" in line
+
+
+def test_tilde_is_the_home_folder(tmp_path: Path, monkeypatch) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    (tmp_path / "d").mkdir()
+    (tmp_path / "d" / "train").touch()
+    assert cifar.find_folder("~/d", cifar.CIFAR100) == tmp_path / "d"
+
+
+def test_missing_file(small: tuple[Path, cifar.Format]) -> None:
+    root, form = small
+    (root / "cifar-100-python" / "test").unlink()
+    with pytest.raises(DataError) as caught:
+        cifar.read_format(str(root), form)
+    line = one_line(caught)
+    assert str(root / "cifar-100-python") in line and " test missing" in line and "train" not in line
+
+
+@pytest.mark.parametrize("damage", ["truncated", "flipped bit", "empty"])
+def test_damaged_file(small: tuple[Path, cifar.Format], damage: str) -> None:
+    root, form = small
+    path = root / "cifar-100-python" / "train"
+    raw = bytearray(path.read_bytes())
+    raw[len(raw) // 2] ^= 1
+    path.write_bytes({"truncated": path.read_bytes()[:-1000], "flipped bit": raw, "empty": b""}[damage])
+    with pytest.raises(DataError) as caught:
+        cifar.read_format(str(root), form)
+    line = one_line(caught)
+    assert str(path) in line and form.train["train"] in line and "damaged or cut off" in line
+
+
+GOOD = {"data": np.zeros((2, 3072), np.uint8), "fine_labels": [0, 99]}
+WRONG = {
+    "cut off pickle": (pickle_as_python2(GOOD)[:-20], "is not a batch"),
+    "text": (b"<html>404 not found</html>", "is not a batch"),
+    "no dict": (pickle_as_python2([1, 2]), "holds a list, expected a dict"),
+    "no data": (pickle_as_python2({"fine_labels": [0]}), "entry 'data' is NoneType"),
+    "float data": (pickle_as_python2({**GOOD, "data": np.zeros((2, 3072))}), "float64 (2, 3072), expected uint8"),
+    "other size": (pickle_as_python2({**GOOD, "data": np.zeros((2, 784), np.uint8)}), "uint8 (2, 784), expected"),
+    "scalar data": (pickle_as_python2({**GOOD, "data": np.zeros((), np.uint8)}), "uint8 (), expected"),
+    "cifar10's labels": (pickle_as_python2({"data": GOOD["data"], "labels": [0, 1]}), "entry 'fine_labels'"),
+    "too few labels": (pickle_as_python2({**GOOD, "fine_labels": [0]}), "a list of 2 numbers from 0 to 99"),
+    "label 100": (pickle_as_python2({**GOOD, "fine_labels": [0, 100]}), "a list of 2 numbers from 0 to 99"),
+}
+
+
+@pytest.mark.parametrize("wrong", WRONG)
+def test_wrong_content(small: tuple[Path, cifar.Format], wrong: str) -> None:
+    """The checksum is right, what it stands for is not."""
+    content, expected = WRONG[wrong]
+    folder = small[0] / "cifar-100-python"
+    with pytest.raises(DataError) as caught:
+        cifar.read_format(str(folder), with_md5s(rewrite(folder, train=content)))
+    assert str(folder / "train") in one_line(caught) and expected in one_line(caught)
+
+
+def test_wrong_meta(small: tuple[Path, cifar.Format]) -> None:
+    folder = small[0] / "cifar-100-python"
+    with pytest.raises(DataError) as caught:
+        cifar.read_format(str(folder), with_md5s(rewrite(folder, meta=pickle_as_python2({"fine_label_names": ["a"]}))))
+    assert "a list of 100 names" in one_line(caught)
+
+
+# ---- the unpickler
+
+
+@pytest.mark.parametrize("protocol", [2, 3, 4])
+def test_unpickler_reads_arrays_of_every_age(protocol: int) -> None:
+    """Protocol 2 as Python 2 wrote it (numpy.core), 3 and 4 as this numpy writes them."""
+    value = {"data": np.arange(600, dtype=np.uint8).reshape(2, 300), "labels": [1, 2], "name": "caf\xe9"}
+    raw = pickle_as_python2(value) if protocol == 2 else pickle.dumps(value, protocol=protocol)
+    assert (b"numpy.core.multiarray" in raw) or protocol > 2
+    read = unpickle(raw)
+    assert np.array_equal(read.pop("data"), value["data"]) and read == {"labels": [1, 2], "name": "caf\xe9"}
+
+
+class Malicious:
+    """What runs code when an ordinary unpickler reads it."""
+
+    def __init__(self, *call: object) -> None:
+        self.call = call
+
+    def __reduce__(self) -> tuple[object, tuple[object, ...]]:
+        return self.call[0], self.call[1:]
+
+
+def test_unpickler_runs_no_code(tmp_path: Path) -> None:
+    trace = tmp_path / "ran"
+    raw = pickle.dumps({"data": Malicious(Path.touch, trace)}, protocol=2)
+    with pytest.raises(pickle.UnpicklingError, match="asks for"):
+        unpickle(raw)
+    assert not trace.exists()
+    pickle.loads(raw)
+    assert trace.exists(), "the pickle is not malicious, so this test shows nothing"
+
+
+@pytest.mark.parametrize(
+    "call", [(eval, "1"), (np.load, "x"), (getattr, np, "load"), (bytes, 3), (io.open, "x")], ids=lambda call: str(call[0])
+)
+def test_unpickler_refuses_every_other_name(call: tuple[object, ...]) -> None:
+    call = tuple("numpy" if argument is np else argument for argument in call)
+    with pytest.raises(pickle.UnpicklingError, match="asks for"):
+        unpickle(pickle.dumps(Malicious(*call), protocol=2))
+
+
+@pytest.mark.parametrize("raw", [b"", b"\x80\x02", b"cnumpy\nload\n.", b"\x80\x02}(K\x01u.", b"\xff" * 9])
+def test_unpickler_has_one_error(raw: bytes) -> None:
+    with pytest.raises(pickle.UnpicklingError):
+        unpickle(raw)
+
+
+# ---- digits
+
+
+def test_digits_are_scikit_learn_s() -> None:
+    """Every image v of 0..16 became floor(v * 255 / 16 + 1/2), and the two parts hold all 1,797 once."""
+    source = pytest.importorskip("sklearn.datasets").load_digits()
+    ours, (train, test) = data.load(data.Digits()), digits.split()
+    assert sorted([*train, *test]) == list(range(1797)) and (len(train), len(test)) == (1437, 360)
+    scaled = np.floor(source.images * 255 / 16 + 0.5)[..., None]
+    assert np.array_equal(ours.train_x, scaled[train]) and np.array_equal(ours.test_x, scaled[test])
+    assert np.array_equal(ours.train_y, source.target[train]) and np.array_equal(ours.test_y, source.target[test])
+    assert ours.train_x.max() == 255 and ours.train_x.dtype == np.uint8
+
+
+def test_digits_split_is_fixed() -> None:
+    """Positions of the smallest BLAKE2b hashes: another machine, numpy or seed has the same."""
+    assert digits.split()[0][:5].tolist() == FIRST_DIGITS
+
+
+FIRST_DIGITS = [0, 0, 0, 0, 0]
+
+
+def test_digits_constants_are_the_data_s_own() -> None:
+    pixels, info = data.load(data.Digits()).train_x / 255, data.Digits().info()
+    assert abs(pixels.mean() - info.mean[0]) < 1e-4 and abs(pixels.std() - info.std[0]) < 1e-4
+    assert not info.flip
+
+
+def test_digits_need_neither_torch_nor_sklearn_to_load() -> None:
+    code = (
+        "import sys; from fedmpi import data; assert 'numpy' not in sys.modules; data.load(data.Digits()); "
+        "assert not {'torch', 'sklearn'} & set(sys.modules)"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True, timeout=60)
+
+
+@pytest.mark.parametrize(
+    ("raw", "expected"),
+    [
+        (None, "not there"),
+        (b"no gzip", "cannot be read"),
+        (gzip.compress(b"1,2,3\n" * 10)[:-6], "cannot be read"),
+        (gzip.compress(b"1,2,3\n4,5,6\n"), "table of (2, 3), expected (1797, 65)"),
+        (gzip.compress(b"1,x\n"), "cannot be read"),
+        (gzip.compress((b"17," * 64 + b"1\n") * 1797), "pixels of 0..16"),
+    ],
+)
+def test_damaged_digits(tmp_path: Path, raw: bytes | None, expected: str) -> None:
+    path = tmp_path / "digits.csv.gz"
+    if raw is not None:
+        path.write_bytes(raw)
+    with pytest.raises(DataError) as caught:
+        digits.read_table(path)
+    assert str(path) in one_line(caught) and expected in one_line(caught)
+
+
+def test_digits_without_scikit_learn(monkeypatch) -> None:
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    with pytest.raises(DataError, match="pip install scikit-learn"):
+        digits.find_file()
+
+
+# ---- synthetic, and what all data sets share
+
+
+def test_synthetic_shapes_and_seeds() -> None:
+    options = data.Synthetic(shape=(2, 6, 9), classes=3, num_train=5000, num_test=7)
+    first, again = data.load(options), data.load(options)
+    other = data.load(options.model_copy(update={"seed": 1}))
+    assert first.train_x.shape == (5000, 6, 9, 2) and first.test_x.shape == (7, 6, 9, 2)
+    assert np.array_equal(first.train_x, again.train_x) and not np.array_equal(first.train_x, other.train_x)
+    assert np.bincount(first.train_y).tolist() == [1667, 1667, 1666]
+
+
+def test_synthetic_can_be_learned() -> None:
+    """The nearest class mean of the training images tells test images apart."""
+    ours = data.load(data.Synthetic(shape=(1, 8, 8), classes=4, num_train=400, num_test=100))
+    means = np.stack([ours.train_x[ours.train_y == label].mean(axis=0) for label in range(4)])
+    distances = ((ours.test_x[:, None] - means) ** 2).sum(axis=(2, 3, 4))
+    assert (distances.argmin(axis=1) == ours.test_y).mean() > 0.95
+
+
+def test_every_name_has_a_reader() -> None:
+    assert set(reading.READERS) == set(data.NAMES)
+    for name, choice in data.NAMES.items():
+        assert choice.options().name == name
+
+
+def test_check_names_every_disagreement() -> None:
+    """Wrong count and type of training examples, a test label out of range: three lines, one error."""
+    info = data.DataInfo("vector", (4,), 3, num_train=2, num_test=2)
+    wrong = Dataset(
+        np.zeros((3, 4), np.float64), np.zeros(2, np.int64), np.zeros((2, 4), np.float32), np.array([0, 3])
+    )
+    with pytest.raises(DataError) as caught:
+        check("here", wrong, info)
+    assert caught.value.problems == (
+        "training examples are float64 (3, 4), expected float32 (2, 4)",
+        "test labels reach from 0 to 3, expected 0 to 2",
+    )
+    right = replace(wrong, train_x=np.zeros((2, 4), np.float32), test_y=np.array([0, 2]))
+    assert check("here", right, info) is right
+
+
+def test_restoring_is_not_needed_twice(cifar10_root: str) -> None:
+    """The cache holds exactly the distributed files: no half-restored folder took their place."""
+    names = {path.name for path in Path(cifar10_root, "cifar-10-batches-py").iterdir()}
+    assert {*cifar.CIFAR10.train, *cifar.CIFAR10.test, *cifar.CIFAR10.meta} <= names
+    assert shutil.disk_usage(cifar10_root).total > 0

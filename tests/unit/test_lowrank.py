@@ -1,0 +1,161 @@
+"""Layers as two factors: full rank is the identity, truncation is the truncated SVD, decay is the gradient."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import nn
+
+from fedmpi import lowrank
+from fedmpi.lowrank import FactorizedLayer, Rule, factorize, factorize_net, frobenius_decay_, lift, plan_layers
+
+both_orders = pytest.mark.parametrize("unroll", ["paper", "code"])
+both_formats = pytest.mark.parametrize("memory_format", [torch.contiguous_format, torch.channels_last])
+
+LAYERS = [
+    nn.Conv2d(6, 10, 3, padding=1, bias=False),
+    nn.Conv2d(6, 10, 3, stride=2, padding=1),
+    nn.Conv2d(6, 10, 5, stride=2, padding=2),
+    nn.Conv2d(6, 10, (3, 1), stride=(2, 1), padding=(1, 0)),
+    nn.Conv2d(6, 10, (1, 7), padding=(0, 3)),
+    nn.Conv2d(6, 10, (2, 3), stride=(1, 2), padding=(0, 2)),
+    nn.Conv2d(6, 10, 3, padding=2, dilation=2),
+    nn.Conv2d(6, 10, 3, stride=(2, 1), padding=(3, 1), dilation=(3, 1)),
+]
+
+
+def randn(*shape: int, seed: int = 0) -> torch.Tensor:
+    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed))
+
+
+def load_factors(net: nn.Module, dense: nn.Module, layers: tuple[FactorizedLayer, ...], rank_ratio: float) -> None:
+    """What a client does with what the server published."""
+    state, dense_state = net.state_dict(), dense.state_dict()
+    for layer in layers:
+        u, v = factorize(layer, dense_state[f"{layer.name}.weight"], layer.r(rank_ratio))
+        state[f"{layer.name}.u.weight"].copy_(u)
+        state[f"{layer.name}.v.weight"].copy_(v)
+
+
+def at_full_rank(dense: nn.Module, rule: Rule) -> nn.Module:
+    """The factor net at the full rank of every layer, holding the factors of `dense`."""
+    layers = plan_layers(dense, rule)
+    full = {layer.name: min(layer.matrix_shape) for layer in layers}
+    layers = plan_layers(dense, Rule(rule.dense_layers, rule.unroll, full))
+    net = factorize_net(dense, layers, 0.5)
+    load_factors(net, dense, layers, 0.5)
+    return net
+
+
+@both_orders
+@both_formats
+@pytest.mark.parametrize("layer", LAYERS, ids=str)
+def test_full_rank_conv_gives_the_same_maps(layer: nn.Conv2d, unroll: str, memory_format: torch.memory_format) -> None:
+    dense = nn.Sequential(layer).to(memory_format=memory_format)
+    factored = at_full_rank(dense, Rule(0, unroll)).to(memory_format=memory_format)  # type: ignore[arg-type]
+    x = randn(2, 6, 13, 12).to(memory_format=memory_format)
+    torch.testing.assert_close(factored(x), dense(x), rtol=0, atol=1e-5)
+
+
+def test_full_rank_linear_gives_the_same_outputs() -> None:
+    dense = nn.Sequential(nn.Linear(9, 14), nn.Linear(14, 3))
+    factored = at_full_rank(dense, Rule(0))
+    assert isinstance(factored[0], lowrank.LowRank) and isinstance(factored[1], nn.Linear)
+    x = randn(5, 9)
+    torch.testing.assert_close(factored(x), dense(x), rtol=0, atol=1e-5)
+
+
+@both_orders
+def test_stride_2_conv_at_low_rank_runs_as_its_lifted_kernel(unroll: str) -> None:
+    """A truncated 64 -> 128 conv: two small convs and one conv with the lifted kernel give the same map."""
+    conv = nn.Conv2d(64, 128, 3, stride=2, padding=1, bias=False)
+    dense = nn.Sequential(conv)
+    layers = plan_layers(dense, Rule(0, unroll))  # type: ignore[arg-type]
+    factored = factorize_net(dense, layers, 0.125)
+    load_factors(factored, dense, layers, 0.125)
+    x = randn(2, 64, 8, 8)
+    expected = nn.functional.conv2d(x, factored[0].weight, stride=2, padding=1)
+    torch.testing.assert_close(factored(x), expected, rtol=0, atol=1e-5)
+
+
+def naive_matrix(weight: torch.Tensor, unroll: str) -> torch.Tensor:
+    """methods.md 2.4 in its own words: paper (1, 2, 0, 3) -> (mk, nk), code (0, 2, 1, 3) -> (nk, mk)."""
+    axes = (1, 2, 0, 3) if unroll == "paper" else (0, 2, 1, 3)
+    shuffled = weight.permute(axes)
+    return shuffled.reshape(shuffled.shape[0] * shuffled.shape[1], -1)
+
+
+@both_orders
+@pytest.mark.parametrize("kernel", [(3, 3), (5, 3), (1, 3)])
+def test_lifted_kernel_is_the_truncated_svd(unroll: str, kernel: tuple[int, int]) -> None:
+    weight = randn(12, 8, *kernel)
+    layer = FactorizedLayer("conv", 8, 12, kernel, unroll)  # type: ignore[arg-type]
+    lifted = lift(layer, *factorize(layer, weight, 4))
+    assert lifted.shape == weight.shape and lifted.is_contiguous()
+    left, sigma, right = torch.linalg.svd(naive_matrix(weight, unroll).double(), full_matrices=False)
+    truncated = (left[:, :4] * sigma[:4]) @ right[:4]
+    torch.testing.assert_close(naive_matrix(lifted, unroll).double(), truncated, rtol=0, atol=1e-5)
+
+
+@both_orders
+@both_formats
+def test_unroll_and_fold_are_inverse_and_factors_round_trip(unroll: str, memory_format: torch.memory_format) -> None:
+    layer = FactorizedLayer("conv", 4, 5, (3, 2), unroll)  # type: ignore[arg-type]
+    weight = randn(5, 4, 3, 2).to(memory_format=memory_format)
+    assert layer.unroll(weight).shape == layer.matrix_shape
+    assert torch.equal(layer.fold(layer.unroll(weight)), weight)
+    u, v = randn(*layer.u_shape(6)), randn(*layer.v_shape(6))
+    u, v = u.to(memory_format=memory_format), v.to(memory_format=memory_format)
+    assert torch.equal(layer.u_weight(layer.u_matrix(u)), u)
+    assert torch.equal(layer.v_weight(layer.v_matrix(v)), v)
+    if memory_format == torch.channels_last:
+        assert layer.u_matrix(u).data_ptr() == u.data_ptr() and layer.v_matrix(v).data_ptr() == v.data_ptr()
+
+
+@pytest.mark.parametrize(("m", "n"), [(4, 6), (6, 4)])
+def test_linear_factors(m: int, n: int) -> None:
+    layer = FactorizedLayer("fc", m, n, None)
+    weight = randn(n, m)
+    u, v = factorize(layer, weight, 3)
+    assert u.shape == layer.u_shape(3) == (3, m) and v.shape == layer.v_shape(3) == (n, 3)
+    left, sigma, right = torch.linalg.svd(weight, full_matrices=False)
+    torch.testing.assert_close(lift(layer, u, v), (left[:, :3] * sigma[:3]) @ right[:3], rtol=0, atol=1e-5)
+
+
+def test_orders_differ_in_approximation_and_agree_in_counts() -> None:
+    weight = randn(8, 8, 3, 3)
+    layers = [FactorizedLayer("conv", 8, 8, (3, 3), unroll) for unroll in ("paper", "code")]  # type: ignore[arg-type]
+    factors = [factorize(layer, weight, 2) for layer in layers]
+    lifted = [lift(layer, *pair) for layer, pair in zip(layers, factors)]
+    assert not torch.allclose(lifted[0], lifted[1], atol=1e-2)
+    assert factors[0][0].shape == (2, 8, 3, 1) and factors[0][1].shape == (8, 2, 1, 3)
+    assert factors[1][0].shape == (2, 8, 1, 3) and factors[1][1].shape == (8, 2, 3, 1)
+
+
+@both_orders
+def test_prefix_of_the_published_factors_is_the_smaller_tier(unroll: str) -> None:
+    """A tier takes the first r' filters of u and the first r' inputs of v."""
+    layer = FactorizedLayer("conv", 6, 8, (3, 3), unroll)  # type: ignore[arg-type]
+    weight = randn(8, 6, 3, 3)
+    (u, v), (small_u, small_v) = factorize(layer, weight, 4), factorize(layer, weight, 2)
+    assert torch.equal(u[:2], small_u) and torch.equal(v[:, :2], small_v)
+
+
+@both_orders
+@pytest.mark.parametrize("kernel", [None, (3, 3), (1, 5), (1, 1)])
+@pytest.mark.parametrize("formats", ["contiguous", "channels_last", "mixed"])
+def test_frobenius_decay_is_the_gradient(unroll: str, kernel: tuple[int, int] | None, formats: str) -> None:
+    """(coefficient / 2) ||U V||_F^2 differentiated by autograd, on top of the gradient that is there."""
+    layer = FactorizedLayer("layer", 5, 7, kernel, unroll)  # type: ignore[arg-type]
+    u, v = randn(*layer.u_shape(3)).double(), randn(*layer.v_shape(3), seed=1).double()
+    grad_u, grad_v = randn(*u.shape, seed=2).double(), randn(*v.shape, seed=3).double()
+    if kernel and formats != "contiguous":
+        u, v = u.contiguous(memory_format=torch.channels_last), v.contiguous(memory_format=torch.channels_last)
+    if kernel and formats == "channels_last":
+        grad_u, grad_v = grad_u.to(memory_format=torch.channels_last), grad_v.to(memory_format=torch.channels_last)
+    u.requires_grad_()
+    v.requires_grad_()
+    penalty = 0.5 * 0.3 * (layer.u_matrix(u) @ layer.v_matrix(v)).square().sum()
+    expected = [given + extra for given, extra in zip((grad_u, grad_v), torch.autograd.grad(penalty, (u, v)))]
+    frobenius_decay_(u, v, grad_u, grad_v, 0.3)
+    torch.testing.assert_close([grad_u, grad_v], expected, rtol=0, atol=1e-12)

@@ -1,0 +1,177 @@
+"""Which layers are factorized, at which rank, and the nets that come out."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+
+import pytest
+import torch
+from torch import nn
+
+from fedmpi import models
+from fedmpi.errors import ConfigError
+from fedmpi.lowrank import FactorizedLayer, LowRank, Rule, factorize, factorize_net, plan_layers
+
+INFO = SimpleNamespace(kind="image", example_shape=(3, 32, 32), num_classes=10)
+
+
+def names(net: nn.Module, rule: Rule) -> list[str]:
+    return [layer.name for layer in plan_layers(net, rule)]
+
+
+def params(net: nn.Module) -> int:
+    return sum(parameter.numel() for parameter in net.parameters())
+
+
+@pytest.mark.parametrize(("options", "count"), [(models.ResNet18(), 14), (models.ResNet34(), 18)])
+def test_rho_of_the_papers(options: models.ModelOptions, count: int) -> None:
+    """methods.md 15: one SVD for each factorized conv, R18 14 and R34 18; 1x1 shortcuts and FC stay dense."""
+    planned = names(models.skeleton(options, INFO), Rule(options.dense_layers))
+    assert len(planned) == count
+    assert not any("shortcut" in name or name == "fc" for name in planned)
+    assert planned[0] == {14: "stages.0.1.conv1", 18: "stages.2.0.conv1"}[count]
+
+
+@pytest.mark.parametrize(
+    ("dense_layers", "expected"), [(2, (4.13, 2.18, 1.20)), (3, (4.16, 2.21, 1.24)), (4, (4.18, 2.24, 1.27))]
+)
+@pytest.mark.parametrize("unroll", ["paper", "code"])
+def test_sizes_by_rho(dense_layers: int, expected: tuple[float, ...], unroll: str) -> None:
+    """methods.md 2.3's table for ResNet-18 at 1/2, 1/4, 1/8, in millions."""
+    net = models.skeleton(models.ResNet18(), INFO)
+    layers = plan_layers(net, Rule(dense_layers, unroll))  # type: ignore[arg-type]
+    sizes = [params(factorize_net(net, layers, rank_ratio)) / 1e6 for rank_ratio in (1 / 2, 1 / 4, 1 / 8)]
+    assert sizes == pytest.approx(expected, abs=0.0051)
+
+
+def test_every_conv_at_rank_k() -> None:
+    """FedHM's Fig. 8, "2 %": 17 convs at r = 3 and nothing else factorized.
+
+    9 (m + n) each: stem 603; 4 * 1,152; then (1,728 + 3 * 2,304) * (1 + 2 + 4) = 60,480; with shortcuts
+    172,032, BN 9,600 and FC 5,130 that is 252,453, 2.3 % of 11,173,962.
+    """
+    net = models.skeleton(models.ResNet18(), INFO)
+    layers = plan_layers(net, Rule(0, overrides={"*conv*": 3}))
+    assert len(layers) == 17
+    assert params(factorize_net(net, layers, 0.5)) == 603 + 4 * 1152 + 60480 + 172032 + 9600 + 5130
+
+
+class Zoo(nn.Sequential):
+    def __init__(self) -> None:
+        super().__init__()
+        self.plain = nn.Conv2d(4, 8, 3, padding=2, dilation=2)
+        self.pointwise = nn.Conv2d(8, 8, 1)
+        self.grouped = nn.Conv2d(8, 8, 3, groups=2, padding=1)
+        self.depthwise = nn.Conv2d(8, 8, 3, groups=8, padding=1)
+        self.reflecting = nn.Conv2d(8, 8, 3, padding=1, padding_mode="reflect")
+        self.same = nn.Conv2d(8, 8, 3, padding="same")
+        self.tied = nn.Conv2d(8, 8, 3, padding=1)
+        self.tied_again = self.tied
+        self.pool = nn.Sequential(nn.AdaptiveAvgPool2d(1), nn.Flatten())
+        self.hidden = nn.Linear(8, 8)
+        self.out = nn.Linear(8, 3)
+
+
+def test_layers_by_type() -> None:
+    assert names(Zoo(), Rule(0)) == ["plain", "hidden"]
+    assert names(Zoo(), Rule(1)) == ["hidden"]
+
+
+def test_overrides_beat_type_and_position() -> None:
+    layers = plan_layers(Zoo(), Rule(1, overrides={"hidden": "dense", "p[lo]*": 0.25, "out": 2, "*": 7}))
+    fixed = {layer.name: layer.fixed for layer in layers}
+    assert fixed == {"plain": 0.25, "pointwise": 0.25, "out": 2}
+    assert [layer.r(0.5) for layer in layers] == [2, 2, 2]
+
+
+@pytest.mark.parametrize(
+    ("overrides", "message"),
+    [
+        ({"hiden": 0.5}, r"no layer matches 'hiden'\. Did you mean 'hidden'\?"),
+        ({"grouped": 0.5}, "'grouped' cannot be factorized: Conv2d"),
+        ({"tied": 0.5}, "'tied' cannot be factorized"),
+        ({"plain": 1.0}, r"plain: expected 'dense', a ratio in \(0, 1\) or a rank >= 1, got 1\.0"),
+        ({"plain": 0}, "got 0"),
+        ({"plain": True}, "got True"),
+        ({"plain": "low"}, "got 'low'"),
+    ],
+)
+def test_impossible_overrides(overrides: dict[str, object], message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        plan_layers(Zoo(), Rule(0, overrides=overrides))  # type: ignore[arg-type]
+
+
+def test_rank_of_a_layer() -> None:
+    """max(1, round(ratio * n)), at most min(M, N); paper: M = m * kh, N = n * kw."""
+    assert [FactorizedLayer("c", 64, 64, (3, 3)).r(ratio) for ratio in (0.5, 0.25, 0.125, 1 / 12)] == [32, 16, 8, 5]
+    assert FactorizedLayer("c", 64, 5, (3, 3)).r(0.01) == 1
+    assert FactorizedLayer("c", 2, 64, (3, 3)).r(0.5) == 6
+    assert FactorizedLayer("c", 2, 64, (3, 3), fixed=100).r(0.5) == 6
+    assert FactorizedLayer("f", 100, 10, None, fixed=0.5).r(0.1) == 5
+
+
+def test_ratio_1_is_the_untouched_net() -> None:
+    net = Zoo()
+    copied = factorize_net(net, plan_layers(net, Rule(0)), 1)
+    assert copied is not net and not any(isinstance(module, LowRank) for module in copied.modules())
+    assert all(torch.equal(value, copied.state_dict()[name]) for name, value in net.state_dict().items())
+
+
+def test_factor_nets_keep_everything_else_and_draw_nothing() -> None:
+    """Keys and shapes as planned, bias with v, dense tensors equal, the given net as it was, no random numbers."""
+    net, generator = Zoo().eval(), torch.get_rng_state()
+    before = {name: tensor.clone() for name, tensor in net.state_dict().items()}
+    layers = plan_layers(net, Rule(0))
+    result = factorize_net(net, layers, 0.5)
+    assert torch.equal(torch.get_rng_state(), generator)
+    assert all(torch.equal(before[name], tensor) for name, tensor in net.state_dict().items())
+    state = result.state_dict()
+    for layer in layers:
+        assert state[f"{layer.name}.u.weight"].shape == layer.u_shape(layer.r(0.5))
+        assert state[f"{layer.name}.v.weight"].shape == layer.v_shape(layer.r(0.5))
+        assert torch.equal(state.pop(f"{layer.name}.v.bias"), before.pop(f"{layer.name}.bias"))
+        del state[f"{layer.name}.u.weight"], state[f"{layer.name}.v.weight"], before[f"{layer.name}.weight"]
+    assert state.keys() == before.keys() and all(torch.equal(state[name], before[name]) for name in before)
+    assert not any(module.training for module in result.modules())
+
+
+def full_rank_copy(net: nn.Module, dense_layers: int) -> nn.Module:
+    full = {layer.name: min(layer.matrix_shape) for layer in plan_layers(net, Rule(dense_layers))}
+    layers = plan_layers(net, Rule(dense_layers, overrides=full))
+    result = factorize_net(net, layers, 0.5)
+    state = result.state_dict()
+    for layer in layers:
+        u, v = factorize(layer, net.get_submodule(layer.name).weight.detach(), layer.r(0.5))
+        state[f"{layer.name}.u.weight"].copy_(u)
+        state[f"{layer.name}.v.weight"].copy_(v)
+    return result
+
+
+@pytest.mark.parametrize(("name", "count"), [("resnet50", 16), ("swin_t", 51)])
+def test_nets_that_nobody_prepared(name: str, count: int) -> None:
+    """torchvision's ResNet-50 (its 3x3 convs) and Swin (which uses weights past `forward`), on shapes alone."""
+    options = models.Torchvision(name=f"torchvision:{name}")
+    net = models.skeleton(options, INFO)
+    layers = plan_layers(net, Rule(options.dense_layers))
+    assert len(layers) == count
+    small = factorize_net(net, layers, 0.25)
+    assert params(small) < params(net)
+    assert small(torch.empty(2, 3, 32, 32, device="meta")).shape == (2, 10)
+
+
+def test_full_rank_resnet50_is_resnet50() -> None:
+    """The widths of torchvision's net cut to an eighth, so that 16 full SVDs take no time."""
+    from torchvision.models.resnet import Bottleneck, ResNet
+
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        net = ResNet(Bottleneck, [3, 4, 6, 3], num_classes=10, width_per_group=8)
+    models.use_batch_statistics(net)
+    factored = full_rank_copy(net, 1)
+    assert sum(isinstance(module, LowRank) for module in factored.modules()) == 16
+    x = torch.randn(4, 3, 64, 64, generator=torch.Generator().manual_seed(0))
+    with torch.no_grad():
+        # 53 BatchNorms divide by deviations and so enlarge the 1e-6 of float32; float64 shows the identity itself.
+        torch.testing.assert_close(factored(x), net(x), rtol=0, atol=2e-3)
+        exact, exact_factored = net.double(), full_rank_copy(net.double(), 1)
+        torch.testing.assert_close(exact_factored(x.double()), exact(x.double()), rtol=0, atol=1e-8)

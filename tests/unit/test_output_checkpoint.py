@@ -1,0 +1,254 @@
+"""Checkpoints: what is saved is found again, what is damaged is skipped, and a kill harms nothing."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import h5py
+import pytest
+import torch
+
+from fedmpi.errors import RunDirError
+from fedmpi.output import MemoryStore, RunDir, Snapshot, checkpoint, digest_of, files
+
+DIGEST = "0123456789abcdef0123456789abcdef"
+
+
+def snapshot(round_number: int, **changes: object) -> Snapshot:
+    server = {"conv.weight": torch.full((2, 3), float(round_number)), "queue": torch.tensor(round_number)}
+    plain = Snapshot(
+        round=round_number,
+        server=server,
+        clients={},
+        progress={"best": {"full": 0.1 + 0.2}},
+        config={"seed": 1, "train": {"lr": 0.1}},
+        config_hash="c" * 64,
+        seed=1,
+        versions={"torch": "2.4"},
+    )
+    return dataclasses.replace(plain, **changes)
+
+
+@pytest.fixture
+def run_dir(tmp_path: Path) -> RunDir:
+    return RunDir.open_for(tmp_path / "run", resume=False)
+
+
+def newest(run_dir: RunDir, config_hash: str | None = None) -> tuple[int | None, list[str]]:
+    lines: list[str] = []
+    found = checkpoint.load_newest_intact(run_dir, lines.append, config_hash)
+    return (found.round if found else None), lines
+
+
+def test_a_snapshot_comes_back_whole(run_dir: RunDir) -> None:
+    clients = {70000: MemoryStore(run_dir).put(70000, 2, {"mask": torch.tensor([True, False])})}
+    saved = snapshot(3, clients=clients)
+    path = checkpoint.save(run_dir, saved)
+    assert path == run_dir.path / "checkpoints" / "round-000003.h5"
+    found = checkpoint.load_newest_intact(run_dir, pytest.fail)
+    assert found is not None and digest_of(found.server) == digest_of(saved.server)
+    assert list(found.server) == ["conv.weight", "queue"]
+    assert dataclasses.replace(found, server=saved.server) == saved
+
+
+def test_the_file_says_what_it_is(run_dir: RunDir) -> None:
+    with h5py.File(checkpoint.save(run_dir, snapshot(3)), "r") as file:
+        assert (file.attrs["round"], file.attrs["seed"]) == (3, 1)
+        assert json.loads(file.attrs["config"]) == {"seed": 1, "train": {"lr": 0.1}}
+        assert json.loads(file.attrs["versions"]) == {"torch": "2.4"}
+        assert file.attrs["config_hash"].decode() == "c" * 64
+        assert file.attrs["server_digest"].decode() == digest_of(snapshot(3).server)
+        assert sorted(file) == ["clients", "server"]
+        assert sorted(file["clients"]) == ["client", "digest", "round"]
+
+
+def test_a_large_config_is_no_trouble(run_dir: RunDir) -> None:
+    """HDF5's old format holds 64 KB an attribute."""
+    config = {"blocks": list(range(30_000))}
+    assert checkpoint.load(checkpoint.save(run_dir, snapshot(1, config=config))).config == config
+
+
+def test_the_same_state_gives_the_same_bytes(run_dir: RunDir) -> None:
+    first = checkpoint.save(run_dir, snapshot(3)).read_bytes()
+    assert checkpoint.save(run_dir, snapshot(3)).read_bytes() == first
+
+
+def test_the_newest_k_stay(run_dir: RunDir) -> None:
+    for round_number in range(1, 6):
+        checkpoint.save(run_dir, snapshot(round_number), keep=2)
+        expected = [number for number in (round_number, round_number - 1) if number > 0]
+        assert [number for number, _ in run_dir.checkpoints()] == expected
+    checkpoint.save(run_dir, snapshot(6), keep=1)
+    assert [path.name for path in run_dir.checkpoints_dir.iterdir()] == ["round-000006.h5"]
+
+
+def test_files_of_a_future_that_was_given_up_do_not_push_out_good_ones(run_dir: RunDir) -> None:
+    """Rounds 8 and 9 are damaged, the run resumes after 7: saving 8 must leave 7 and 8, not 8 and 9."""
+    for round_number in (7, 8, 9):
+        checkpoint.save(run_dir, snapshot(round_number), keep=3)
+    for round_number in (8, 9):
+        run_dir.checkpoint_path(round_number).write_bytes(b"")
+    assert newest(run_dir)[0] == 7
+    checkpoint.save(run_dir, snapshot(8), keep=2)
+    assert [number for number, _ in run_dir.checkpoints()] == [8, 7]
+    assert newest(run_dir) == (8, [])
+
+
+def test_damaged_ones_are_skipped_with_a_line_that_names_them(run_dir: RunDir) -> None:
+    for round_number in range(1, 8):
+        checkpoint.save(run_dir, snapshot(round_number), keep=9)
+    whole = {number: path.read_bytes() for number, path in run_dir.checkpoints()}
+    run_dir.checkpoint_path(7).write_bytes(b"")
+    run_dir.checkpoint_path(6).write_bytes(whole[6][: len(whole[6]) // 2])
+    run_dir.checkpoint_path(5).write_bytes(whole[5][:-9] + bytes([whole[5][-9] ^ 1]) + whole[5][-8:])
+    with h5py.File(run_dir.checkpoint_path(4), "w") as foreign:
+        foreign["server/x"] = [1.0]
+    run_dir.checkpoint_path(3).write_bytes(whole[2])
+    found, lines = newest(run_dir)
+    assert found == 2
+    expected = ["is empty", "is truncated", "is damaged", "was not written by fedmpi", "holds round 2, not the round"]
+    assert len(lines) == 5
+    for number, line, reason in zip((7, 6, 5, 4, 3), lines, expected):
+        assert f"round-00000{number}.h5: " in line and reason in line and "\n" not in line
+
+
+def test_those_of_another_config_are_skipped_if_asked(run_dir: RunDir) -> None:
+    checkpoint.save(run_dir, snapshot(1))
+    checkpoint.save(run_dir, snapshot(2, config_hash="d" * 64))
+    assert newest(run_dir) == (2, [])
+    found, lines = newest(run_dir, "c" * 64)
+    assert found == 1 and "round-000002.h5: is of another config" in lines[0]
+
+
+@pytest.mark.parametrize("harm", ["missing", "damaged"])
+def test_a_checkpoint_whose_memory_is_lost_is_skipped(harm: str, run_dir: RunDir) -> None:
+    store = MemoryStore(run_dir)
+    for round_number in (1, 2):
+        version = store.put(5, round_number, {"residual": torch.full((3,), float(round_number))})
+        checkpoint.save(run_dir, snapshot(round_number, clients={5: version}))
+    path = run_dir.memory_path(5, *version)
+    path.unlink() if harm == "missing" else path.write_bytes(path.read_bytes()[:-1])
+    found, lines = newest(run_dir)
+    assert found == 1 and len(lines) == 1 and path.name in lines[0]
+
+
+def test_nothing_to_find(run_dir: RunDir) -> None:
+    assert newest(run_dir) == (None, [])
+    run_dir.checkpoint_path(1).write_bytes(b"")
+    found, lines = newest(run_dir)
+    assert found is None and len(lines) == 1
+
+
+def test_an_index_that_does_not_fit_together_is_refused(run_dir: RunDir, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Written with a valid checksum, as another program could: two clients, one round."""
+    honest = checkpoint._content(snapshot(1, clients={1: (1, DIGEST), 2: (1, DIGEST)}))
+    index = {**honest.groups["clients"], "round": torch.tensor([1])}
+    forged = dataclasses.replace(honest, groups={**honest.groups, "clients": index})
+    monkeypatch.setattr(checkpoint, "_content", lambda _: forged)
+    path = checkpoint.save(run_dir, snapshot(1))
+    with pytest.raises(RunDirError, match="does not fit together"):
+        checkpoint.load(path)
+    assert checkpoint.referenced(run_dir) is None
+
+
+def test_what_checkpoints_refer_to(run_dir: RunDir) -> None:
+    checkpoint.save(run_dir, snapshot(1, clients={1: (1, DIGEST)}))
+    checkpoint.save(run_dir, snapshot(2, clients={1: (1, DIGEST), 3: (2, DIGEST)}))
+    assert checkpoint.referenced(run_dir) == {(1, 1, DIGEST), (3, 2, DIGEST)}
+    run_dir.checkpoint_path(1).write_bytes(b"")
+    assert checkpoint.referenced(run_dir) is None
+
+
+@pytest.mark.parametrize("stage", ["fsync", "replace"])
+def test_a_failed_save_harms_nothing(stage: str, run_dir: RunDir, monkeypatch: pytest.MonkeyPatch) -> None:
+    checkpoint.save(run_dir, snapshot(1), keep=1)
+
+    def disk_is_full(*_: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(files.os, stage, disk_is_full)
+    with pytest.raises(RunDirError, match=r"round-000002\.h5: cannot be written: No space left on device"):
+        checkpoint.save(run_dir, snapshot(2), keep=1)
+    assert newest(run_dir) == (1, [])
+    assert len(list(run_dir.checkpoints_dir.iterdir())) == 1
+
+
+def test_a_directory_removed_under_the_run_is_said(run_dir: RunDir) -> None:
+    run_dir.checkpoints_dir.rmdir()
+    run_dir.path.rmdir()
+    with pytest.raises(RunDirError, match="the run directory is gone"):
+        checkpoint.save(run_dir, snapshot(1))
+
+
+KILLER = """
+import os, random, signal, sys, time
+import torch
+from fedmpi.output import MemoryStore, RunDir, Snapshot, checkpoint
+
+torch.set_num_threads(1)
+run_dir = RunDir.open_for(sys.argv[1], resume=True)
+store, draw = MemoryStore(run_dir), random.Random(int(sys.argv[2]))
+
+def save_for_ever(round_number, clients, announce):
+    while True:
+        round_number += 1
+        server = {f"w{i}": torch.full((200, 100), float(round_number)) for i in range(10)}
+        memory = {"m": torch.full((9,), float(round_number))}
+        clients = {**clients, round_number % 3: store.put(round_number % 3, round_number, memory)}
+        checkpoint.save(run_dir, Snapshot(round_number, server, clients, {}, {}, "", 0, {}))
+        store.prune(checkpoint.referenced(run_dir))
+        os.write(announce, b"x")
+
+def killed_after(last_round, clients):
+    heard, announce = os.pipe()
+    child = os.fork()
+    if child == 0:
+        save_for_ever(last_round, clients, announce)
+    os.close(announce)
+    os.read(heard, 1)
+    time.sleep(draw.uniform(0, 0.05))
+    os.kill(child, signal.SIGKILL)
+    os.waitpid(child, 0)
+    saved = 1
+    while rest := os.read(heard, 4096):
+        saved += len(rest)
+    os.close(heard)
+    return last_round + saved
+
+def complain(line):
+    raise AssertionError(line)
+
+last_round, clients, ahead, torn = 0, {}, 0, 0
+for _ in range(15):
+    announced = killed_after(last_round, clients)
+    torn += any(path.name.endswith(".tmp") for path in run_dir.checkpoints_dir.iterdir())
+    found = checkpoint.load_newest_intact(run_dir, complain)
+    assert found.round in (announced, announced + 1), (found.round, announced)
+    ahead += found.round > announced
+    last_round, clients = found.round, dict(found.clients)
+    assert len(found.server) == 10
+    assert all(bool((tensor == last_round).all()) for tensor in found.server.values())
+    assert sorted(version[0] for version in clients.values()) == list(range(max(1, last_round - 2), last_round + 1))
+    for client, version in clients.items():
+        assert bool((store.get(client, version)["m"] == version[0]).all())
+print("ok", last_round, "rounds", torn, "kills while writing", ahead, "between rename and announcement")
+"""
+
+
+def test_a_kill_at_any_moment_leaves_a_whole_checkpoint(tmp_path: Path) -> None:
+    """15 SIGKILLs of a process that saves in a loop, each up to 50 ms (some saves) after its first save.
+
+    The newest that loads is the last one announced, or the one that was renamed just before the
+    kill; it is complete, its memories included, nothing is skipped. One interpreter starts and
+    forks the children, as starting torch takes longer than the whole test.
+    """
+    command = [sys.executable, "-c", KILLER, str(tmp_path / "run"), "7"]
+    environ = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])}
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120, env=environ)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.startswith("ok "), done.stdout

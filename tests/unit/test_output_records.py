@@ -1,0 +1,140 @@
+"""rounds.jsonl, TensorBoard events and the manifest."""
+
+from __future__ import annotations
+
+import json
+import math
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from fedmpi.errors import RunDirError
+from fedmpi.output import Records, RunDir, add_start, manifest, read_records, start_entry
+from fedmpi.output.records import json_safe, scalars
+
+
+@pytest.fixture
+def run_dir(tmp_path: Path) -> RunDir:
+    return RunDir.open_for(tmp_path / "run", resume=False)
+
+
+def write(run_dir: RunDir, rounds: range, resume_after: int | None = None, tensorboard: bool = False) -> None:
+    with Records(run_dir, resume_after=resume_after, tensorboard=tensorboard) as records:
+        for number in rounds:
+            records.append({"round": number, "loss": 1 / number})
+
+
+def test_a_record_is_on_disk_as_one_line_at_once(run_dir: RunDir) -> None:
+    with Records(run_dir, resume_after=None, tensorboard=False) as records:
+        records.append({"round": 1, "time_s": {"svd": 0.25}, "text": "a\nb"})
+        assert run_dir.records_path.read_text() == '{"round": 1, "time_s": {"svd": 0.25}, "text": "a\\nb"}\n'
+
+
+def test_what_json_has_no_word_for_is_null(run_dir: RunDir) -> None:
+    with Records(run_dir, resume_after=None, tensorboard=False) as records:
+        records.append({"round": 1, "x": [math.nan, (math.inf, 0.1)]})
+    assert read_records(run_dir) == [{"round": 1, "x": [None, [None, 0.1]]}]
+    assert json.loads(run_dir.records_path.read_text(), parse_constant=pytest.fail)
+
+
+def test_numpy_and_torch_numbers_are_numbers() -> None:
+    import numpy as np
+    import torch
+
+    value = {"a": np.float32(0.5), "b": torch.tensor(3), 7: np.float64("nan")}
+    assert json_safe(value) == {"a": 0.5, "b": 3, "7": None}
+
+
+def test_a_record_needs_a_round(run_dir: RunDir) -> None:
+    with Records(run_dir, resume_after=None, tensorboard=False) as records, pytest.raises(KeyError):
+        records.append({"loss": 1.0})
+
+
+def test_resume_takes_back_later_rounds_and_a_torn_line(run_dir: RunDir) -> None:
+    write(run_dir, range(1, 6))
+    with run_dir.records_path.open("a") as file:
+        file.write('{"round": 6, "lo')
+    assert [record["round"] for record in read_records(run_dir)] == [1, 2, 3, 4, 5]
+    write(run_dir, range(4, 6), resume_after=3)
+    assert [record["round"] for record in read_records(run_dir)] == [1, 2, 3, 4, 5]
+    once = run_dir.records_path.read_text()
+    write(run_dir, range(0), resume_after=5)
+    assert run_dir.records_path.read_text() == once
+
+
+def test_a_fresh_start_has_no_records(run_dir: RunDir) -> None:
+    assert read_records(run_dir) == []
+    write(run_dir, range(1, 3))
+    write(run_dir, range(0))
+    assert read_records(run_dir) == []
+
+
+def test_lines_that_are_no_records_are_left_out(run_dir: RunDir) -> None:
+    run_dir.records_path.write_bytes(b'{"round": 1}\n[1]\n\xff\xfe\n{"loss": 1}\n{"round": "x"}\n\n{"round": 2}\n')
+    assert [record["round"] for record in read_records(run_dir)] == [1, 2]
+
+
+def test_a_run_directory_that_is_gone_is_said(tmp_path: Path) -> None:
+    with pytest.raises(RunDirError, match=r"rounds\.jsonl: cannot be written: No such file or directory"):
+        Records(RunDir(tmp_path / "gone"), resume_after=None, tensorboard=False)
+
+
+def test_scalars_of_a_record() -> None:
+    tiers = [{"name": "half", "accuracy": 0.5, "best": None}, {"accuracy": 0.1}, 3]
+    record = {"round": 4, "loss": math.nan, "ok": True, "time_s": {"svd": 2}, "tiers": tiers, "cohort": [1, 2]}
+    assert dict(scalars(record)) == {"time_s/svd": 2.0, "tiers/half/accuracy": 0.5}
+
+
+def test_tensorboard_shows_each_round_once_after_a_resume(run_dir: RunDir) -> None:
+    pytest.importorskip("tensorboard")
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+    write(run_dir, range(1, 6), tensorboard=True)
+    write(run_dir, range(4, 6), resume_after=3, tensorboard=True)
+    events = EventAccumulator(str(run_dir.tensorboard_dir))
+    events.Reload()
+    steps = [(event.step, event.value) for event in events.Scalars("loss")]
+    assert [step for step, _ in steps] == [1, 2, 3, 4, 5]
+    assert [value for _, value in steps] == pytest.approx([1, 1 / 2, 1 / 3, 1 / 4, 1 / 5])
+
+
+def test_tensorboard_is_off_when_asked(run_dir: RunDir) -> None:
+    write(run_dir, range(1, 3))
+    assert not run_dir.tensorboard_dir.exists()
+
+
+def test_the_manifest_lists_every_start(run_dir: RunDir) -> None:
+    ranks = [{"host": "a", "device": "cpu", "threads": 1}, {"host": "a", "device": "cuda:0", "threads": 1}]
+    add_start(run_dir, start_entry(ranks, ["python", "-m", "fedmpi.main"], None, mpi="Open MPI 5"))
+    add_start(run_dir, start_entry(ranks[:1], ["python", "-m", "fedmpi.main", "--resume"], 12))
+    first, second = json.loads(run_dir.manifest_path.read_text())["starts"]
+    assert first["ranks"] == ranks and second["ranks"] == ranks[:1]
+    assert (first["resumed_round"], second["resumed_round"]) == (None, 12)
+    assert first["mpi"] == "Open MPI 5" and "mpi" not in second
+    assert {"fedmpi", "python", "torch", "numpy", "h5py"} <= set(first["versions"])
+
+
+def test_a_damaged_manifest_does_not_end_the_run(run_dir: RunDir) -> None:
+    for text in ("", "[]", '{"starts": 3}'):
+        run_dir.manifest_path.write_text(text)
+        add_start(run_dir, {"command": []})
+        assert manifest.read_starts(run_dir) == [{"command": []}]
+
+
+def test_git_commit_of_a_repository_that_tracks_the_source(tmp_path: Path) -> None:
+    def git(*words: str) -> str:
+        who = ["-c", "user.name=n", "-c", "user.email=e@x"]
+        return subprocess.run(["git", *who, *words], cwd=tmp_path, check=True, capture_output=True, text=True).stdout
+
+    (tmp_path / "__init__.py").write_text("")
+    assert manifest.git_commit(tmp_path) is None
+    git("init", "-q")
+    assert manifest.git_commit(tmp_path) is None
+    git("add", ".")
+    git("commit", "-qm", "x")
+    git("tag", "v1")
+    commit = git("rev-parse", "HEAD").strip()
+    assert manifest.git_commit(tmp_path) == commit
+    (tmp_path / "__init__.py").write_text("1")
+    assert manifest.git_commit(tmp_path) == f"{commit}-dirty"

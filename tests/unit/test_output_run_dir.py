@@ -1,0 +1,153 @@
+"""The run directory: names, refusals, atomic files, and the lock that keeps a second run out."""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from fedmpi.errors import RunDirError
+from fedmpi.output import RunDir, RunLock, files, lock
+
+
+def test_new_never_takes_an_existing_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("time.strftime", lambda _: "20260102-030405")
+    names = [RunDir.new(tmp_path / "runs", "fedhm/digits x").path.name for _ in range(3)]
+    first = "fedhm_digits_x-20260102-030405"
+    assert names == [first, f"{first}-2", f"{first}-3"]
+
+
+def test_a_run_is_continued_only_when_asked(tmp_path: Path) -> None:
+    run = RunDir.open_for(tmp_path / "deep" / "run", resume=False)
+    assert not run.holds_run()
+    RunDir.open_for(run.path, resume=False)
+    for path in (run.config_path, run.records_path, run.checkpoint_path(3)):
+        path.write_text("")
+        with pytest.raises(RunDirError, match="already holds a run: --resume continues it, another --run-dir starts"):
+            RunDir.open_for(run.path, resume=False)
+        assert RunDir.open_for(run.path, resume=True) == run
+        path.unlink()
+
+
+def test_what_cannot_be_a_run_directory_is_refused(tmp_path: Path) -> None:
+    occupied = tmp_path / "file"
+    occupied.write_text("")
+    with pytest.raises(RunDirError, match="is not a directory"):
+        RunDir.open_for(occupied, resume=False)
+    with pytest.raises(RunDirError, match="cannot be written: Not a directory"):
+        RunDir.open_for(occupied / "run", resume=False)
+    with pytest.raises(RunDirError, match="cannot be written"):
+        RunDir.open_for("/proc/run", resume=False)  # not writable for root either
+    with pytest.raises(RunDirError, match="cannot be written"):
+        RunDir.new("/proc", "run")
+
+
+def test_checkpoints_are_found_newest_first_and_nothing_else(tmp_path: Path) -> None:
+    run = RunDir.open_for(tmp_path, resume=False)
+    for name in ("round-000009.h5", "round-1000000.h5", ".round-000010.h5.tmp", "round-x.h5", "round-000003.h5.bak"):
+        (run.checkpoints_dir / name).touch()
+    assert [number for number, _ in run.checkpoints()] == [1_000_000, 9]
+    assert run.checkpoint_path(1_000_000).name == "round-1000000.h5"
+
+
+def test_write_atomic_leaves_the_old_file_or_the_new_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "x"
+    files.write_atomic(path, b"old ", memoryview(b"text"))
+    assert path.read_bytes() == b"old text"
+
+    def fails(*_: object) -> None:
+        raise OSError(5, "Input/output error")
+
+    monkeypatch.setattr(files.os, "fsync", fails)
+    with pytest.raises(RunDirError, match="cannot be written: Input/output error"):
+        files.write_text(path, "new")
+    assert path.read_bytes() == b"old text" and [found.name for found in tmp_path.iterdir()] == ["x"]
+
+
+HOLDER = """
+import sys, time
+from fedmpi.output import RunDir, RunLock
+with RunLock(RunDir.open_for(sys.argv[1], resume=True)):
+    print("held", flush=True)
+    time.sleep(60)
+"""
+
+
+def test_a_second_process_is_refused_until_the_first_is_gone(tmp_path: Path) -> None:
+    environ = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])}
+    command = [sys.executable, "-c", HOLDER, str(tmp_path)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=environ) as first:
+        assert first.stdout is not None and first.stdout.readline() == "held\n"
+        refusal = f"is in use by pid {first.pid} on {socket.gethostname()}"
+        with pytest.raises(RunDirError, match=refusal), RunLock(RunDir(tmp_path)):
+            pass
+        first.kill()
+        first.wait()
+    lines: list[str] = []
+    with RunLock(RunDir(tmp_path), warn=lines.append):
+        assert len(lines) == 1 and f"pid {first.pid}" in lines[0]
+
+
+def test_the_lock_is_free_again_after_the_block(tmp_path: Path) -> None:
+    for _ in range(2):
+        with RunLock(RunDir(tmp_path), warn=pytest.fail):
+            assert json.loads((tmp_path / ".lock").read_text())["pid"] == os.getpid()
+        assert (tmp_path / ".lock").read_text() == ""
+    with pytest.raises(ZeroDivisionError), RunLock(RunDir(tmp_path)):
+        raise ZeroDivisionError
+    assert (tmp_path / ".lock").read_text() == ""
+
+
+def test_the_same_process_cannot_hold_it_twice(tmp_path: Path) -> None:
+    with RunLock(RunDir(tmp_path)), pytest.raises(RunDirError, match="is in use"), RunLock(RunDir(tmp_path)):
+        pass
+
+
+def _left_by(tmp_path: Path, *, age_s: float = 0, **changes: object) -> None:
+    note = {"host": "elsewhere", "pid": os.getpid(), "start": "boot:1", "job": "", **changes}
+    (tmp_path / ".lock").write_text(json.dumps(note))
+    os.utime(tmp_path / ".lock", (time.time() - age_s,) * 2)
+
+
+STALE = {
+    "pid given to another process": {"host": socket.gethostname()},
+    "dead pid": {"host": socket.gethostname(), "pid": 2**22 + 1, "start": ""},
+    "earlier life of the same job": {"job": "17"},
+    "silent for long": {"age_s": 2 * lock.STALE_AFTER_S},
+    "no pid at all": {"host": socket.gethostname(), "pid": 2**80},
+}
+
+
+@pytest.mark.parametrize("note", STALE.values(), ids=STALE)
+def test_stale_locks_are_taken_over_with_a_line(note: dict[str, object], tmp_path: Path) -> None:
+    _left_by(tmp_path, **note)
+    lines: list[str] = []
+    with RunLock(RunDir(tmp_path), job="17", warn=lines.append):
+        assert len(lines) == 1 and "taking over" in lines[0]
+
+
+@pytest.mark.parametrize("note", [{}, {"job": "18"}, {"age_s": lock.STALE_AFTER_S / 2}], ids=str)
+def test_a_run_on_another_host_is_believed_to_live(note: dict[str, object], tmp_path: Path) -> None:
+    _left_by(tmp_path, **note)
+    with pytest.raises(RunDirError, match="pid .* on elsewhere; .* if that run is gone, delete"):
+        with RunLock(RunDir(tmp_path), job="17"):
+            pass
+
+
+def test_a_torn_note_holds_nothing(tmp_path: Path) -> None:
+    (tmp_path / ".lock").write_text('{"host": "a", "pi')
+    with RunLock(RunDir(tmp_path)):
+        pass
+
+
+def test_refresh_is_a_heartbeat(tmp_path: Path) -> None:
+    with RunLock(RunDir(tmp_path)) as held:
+        os.utime(tmp_path / ".lock", (0, 0))
+        held.refresh()
+        assert time.time() - (tmp_path / ".lock").stat().st_mtime < 60
