@@ -8,20 +8,23 @@ from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import yaml
 
-from fedmpi import costs, data, startup
+from fedmpi import costs, data, methods, startup
 from fedmpi.clock import STAGES
+from fedmpi.config import yaml_text
 from fedmpi.config.schema import Config
 from fedmpi.exchange import CONTRIBUTED
 from fedmpi.federation import learning_rate
 from fedmpi.output import checkpoint, manifest
+from fedmpi.output.files import write_text
 from fedmpi.output.lock import RunLock
 from fedmpi.output.progress import Progress
 from fedmpi.output.records import Records
 from fedmpi.output.report import TierRow, closing_table
 from fedmpi.output.run_dir import RunDir
-from fedmpi.train_round import RoundResult, ServerState, Setup, publish, train_round
+from fedmpi.publish import publish
+from fedmpi.setup import ServerState, Setup
+from fedmpi.train_round import RoundResult, train_round
 
 if TYPE_CHECKING:
     from fedmpi.mpi.comm import Comm
@@ -48,7 +51,8 @@ class Best:
 
 
 def run(
-    config: Config, comm: Comm, *, run_dir: str | None, resume: bool, command: Sequence[str], where: dict[str, str]
+    config: Config, comm: Comm, *, run_dir: str | None, resume: bool, command: Sequence[str], where: dict[str, str],
+    make_method: startup.MakeMethod = methods.create,
 ) -> None:
     """Trains to the last round. Raises `StartupError` (on all ranks), or a `RoundError` where something broke.
 
@@ -57,15 +61,16 @@ def run(
     folder = startup.open_run_dir(config, comm, run_dir, resume=resume)
     where["run_dir"] = str(folder.path)
     with ExitStack() as stack:
-        startup.together(comm, lambda: stack.enter_context(_lock(folder)) if comm.is_root else None)
-        setup = startup.prepare(config, comm, folder)
+        lock = startup.together(comm, lambda: stack.enter_context(_lock(folder)) if comm.is_root else None)
+        setup = startup.prepare(config, comm, folder, make_method)
         snapshot = startup.restore(config, comm, folder, resume=resume)
         done = _done_rounds(comm, snapshot)
-        desk = stack.enter_context(Desk(setup, folder, snapshot, done, command)) if comm.is_root else None
+        desk = stack.enter_context(Desk(setup, folder, lock, snapshot, done, command)) if lock else None
         _say_where_ranks_are(setup, desk)
         state = startup.initial_state(setup.method, comm, snapshot, setup.device.server)
         if done < config.rounds:
             published = publish(setup, state, done + 1, 0)
+        setup.clock.take()  # what starting up took is no round's
         for round_number in range(done + 1, config.rounds + 1):
             state, published, result = train_round(setup, round_number, state, published)
             split_s = _mean_over_ranks(setup)
@@ -101,15 +106,21 @@ class Desk:
     """Rank 0's paperwork: records, progress, checkpoints, the closing table."""
 
     def __init__(
-        self, setup: Setup, folder: RunDir, snapshot: checkpoint.Snapshot | None, done: int, command: Sequence[str]
+        self,
+        setup: Setup,
+        folder: RunDir,
+        lock: RunLock,
+        snapshot: checkpoint.Snapshot | None,
+        done: int,
+        command: Sequence[str],
     ) -> None:
-        self._setup, self._folder, self._done, self._command = setup, folder, done, command
+        self._setup, self._folder, self._lock, self._done, self._command = setup, folder, lock, done, command
         self._best = Best(**snapshot.progress) if snapshot else Best()
         self._stack = ExitStack()
 
     def __enter__(self) -> Desk:
         config, folder = self._setup.config, self._folder
-        folder.config_path.write_text(yaml.safe_dump(config.to_dict(), sort_keys=False), encoding="utf-8")
+        write_text(folder.config_path, yaml_text.dump(config.to_dict()))
         self._setup.partition.save(folder.partition_path)
         records = Records(folder, resume_after=self._done or None, tensorboard=config.output.tensorboard)
         self._records = self._stack.enter_context(records)
@@ -149,6 +160,7 @@ class Desk:
         self._best.add_seconds(split_s)
         record = _record(setup, round_number, result, split_s)
         with setup.clock.stage("saving", round_number):
+            self._lock.refresh()
             self._records.append(record)
             if round_number % config.output.checkpoint_every == 0 or round_number == config.rounds:
                 self._save(round_number, state)

@@ -71,10 +71,11 @@ def parse(argv: Sequence[str]) -> argparse.Namespace:
     parser.add_argument("--run-dir", metavar="DIR", help="where the run lives; a fresh folder under output.dir by default")
     parser.add_argument("--resume", action="store_true", help="go on from the newest intact checkpoint in --run-dir")
     parser.add_argument(
-        "--plan", nargs="?", const="text", choices=["text", "json"], help="say what the run will cost, and train nothing"
+        "--plan", choices=["text", "json"], help="say what the run will cost, and train nothing; --plan is --plan=text"
     )
     parser.add_argument("--version", action="version", version=f"fedmpi {fedmpi.__version__}")
-    arguments = parser.parse_intermixed_args(argv)
+    # A bare --plan must not take the word after it for its value.
+    arguments = parser.parse_intermixed_args(["--plan=text" if word == "--plan" else word for word in argv])
     configs = [word for word in arguments.words if "=" not in word]
     if len(configs) > 1:
         raise ConfigError("command line", f"one config, or none, is allowed, got {', '.join(configs)}")
@@ -97,8 +98,11 @@ def read_config(arguments: argparse.Namespace) -> Config:
 def _plan(config: Config, form: str, rank: int, size: int) -> int:
     if rank == 0:
         from fedmpi.forecast import forecast
+        from fedmpi.startup import blocks, method_context
 
-        print(forecast(config, size).text(form))
+        info = data.info(config.data)
+        method = methods.create(method_context(config, info))
+        print(forecast(config, size, info, method, blocks(config, method)).text(form))
     return 0
 
 

@@ -28,7 +28,7 @@ from fedmpi.mpi import placement
 from fedmpi.output import checkpoint
 from fedmpi.output.memory import MemoryStore
 from fedmpi.output.run_dir import RunDir
-from fedmpi.train_round import ServerState, Setup
+from fedmpi.setup import ServerState, Setup
 
 if TYPE_CHECKING:
     from fedmpi.mpi.comm import Comm
@@ -56,7 +56,10 @@ def together(comm: Comm, action: Callable[[], Value]) -> Value:
     return value  # type: ignore[return-value]
 
 
-def prepare(config: Config, comm: Comm, run_dir: RunDir) -> Setup:
+MakeMethod = Callable[[methods.MethodContext], methods.Method]
+
+
+def prepare(config: Config, comm: Comm, run_dir: RunDir, make_method: MakeMethod = methods.create) -> Setup:
     """Everything a rank is given once. Raises `StartupError` on all ranks together."""
     learning.make_deterministic(config.mpi.threads)
     device = _device(config, comm)
@@ -65,7 +68,7 @@ def prepare(config: Config, comm: Comm, run_dir: RunDir) -> Setup:
     partition = together(
         comm, lambda: data.make_partition(config.partition, dataset.train_y, config.clients.count, config.seed)
     )
-    method = together(comm, lambda: methods.create(method_context(config, info)))
+    method = together(comm, lambda: make_method(method_context(config, info)))
     resident = data.DeviceData(info, dataset, device.train, config.train.augment)
     clock = Clock(comm.traffic)
     return Setup(
@@ -135,9 +138,11 @@ def _trainers(config: Config, comm: Comm, method: methods.Method, resident: data
 def _evaluation(
     config: Config, method: methods.Method, info: data.DataInfo, partition: data.Partition
 ) -> learning.EvaluationPlan:
-    macs = [costs.measure(method.skeleton(tier.index), info.example_shape).macs for tier in method.tiers]
+    nets = [method.skeleton(tier.index) for tier in method.tiers]
+    macs = tuple(float(costs.measure(net, info.example_shape).macs) for net in nets)
+    statistics = tuple(map(learning.num_statistics, nets))
     return learning.EvaluationPlan(
-        tuple(map(float, macs)), info.num_test, config.evaluation.batch_size, np.sort(partition.indices)
+        macs, statistics, info.num_test, config.evaluation.batch_size, np.sort(partition.indices)
     )
 
 

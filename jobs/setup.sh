@@ -8,7 +8,9 @@
 #   FEDMPI_TORCH         which torch and torchvision                              (default: the newest)
 #
 # A V100 (sm_70) needs torch's CUDA 12.6 builds, since the default ones no longer carry it:
-#   FEDMPI_TORCH_INDEX=https://download.pytorch.org/whl/cu126 FEDMPI_TORCH="torch==2.7.* torchvision==0.22.*" bash jobs/setup.sh
+#   export FEDMPI_TORCH_INDEX=https://download.pytorch.org/whl/cu126
+#   export FEDMPI_TORCH="torch==2.7.* torchvision==0.22.*"
+#   bash jobs/setup.sh
 #
 # These choices are remembered in .venv: later calls need not repeat them. Other choices, a moved folder,
 # a broken interpreter or an interrupted set-up make .venv anew; a changed setup.cfg updates it.
@@ -46,7 +48,7 @@ step() {
   if "$@" >>"$venv/fedmpi-setup.log" 2>&1 </dev/null; then echo "$((SECONDS - started)) s"; return; fi
   echo "failed"
   tail -n 15 "$venv/fedmpi-setup.log" >&2
-  fail "the step '$text' failed (above: the end of .venv/fedmpi-setup.log); mend the cause and call again"
+  fail "the step '$text' failed (above: the end of .venv/fedmpi-setup.log)"
 }
 
 pip_install() { "$venv/bin/python" -m pip install --no-input --disable-pip-version-check "$@"; }
@@ -63,19 +65,23 @@ new_venv() {
   "$python" -c 'import sys; sys.exit(sys.version_info < (3, 10))' ||
     fail "$python is $("$python" -V 2>&1), and Python >= 3.10 is needed: say PYTHON=/path/to/a/newer/python3"
   "$python" -c 'import ensurepip, venv' 2>/dev/null || "$python" -c "$has_new_pip" 2>/dev/null ||
-    fail "$python cannot make virtual environments: install its venv module ('apt install python3-venv' on Debian and Ubuntu), or say PYTHON="
+    fail "$python cannot make virtual environments: install its venv module (Debian, Ubuntu: apt install python3-venv)"
   rm -rf "$venv"
   mkdir "$venv"
   touch "$venv/fedmpi-unfinished"
   step "virtual environment with $("$python" -V 2>&1)" make_venv
 }
 
+# Loads the MPI library without starting it, which a login node may not allow.
+try_imports='import torchvision, mpi4py; mpi4py.rc.initialize = False; from mpi4py import MPI'
+
 install_all() {
   # pip < 21.3 (Python 3.10.0 brings 21.2) cannot install a setup.cfg project editable.
   step "pip" pip_install "pip>=21.3"
   if [ -n "$torch_index$torch" ]; then
     # shellcheck disable=SC2086  # several requirements in one variable
-    step "torch as asked for (some GB)" pip_install ${torch_index:+--index-url "$torch_index"} ${torch:-torch torchvision}
+    step "torch as asked for (some GB)" \
+      pip_install ${torch_index:+--index-url "$torch_index"} ${torch:-torch torchvision}
   fi
   if [ "$mpi" = system ]; then
     # Without pip's cache: a wheel there may have been built against another MPI.
@@ -84,15 +90,14 @@ install_all() {
   else
     step "fedmpi and what it needs (torch: some GB at first)" pip_install -e "$top[mpi,test]"
   fi
-  # Loads the MPI library without starting it: login nodes may not allow that.
-  step "trying torch and MPI" "$venv/bin/python" -c "import torchvision, mpi4py; mpi4py.rc.initialize = False; from mpi4py import MPI"
+  step "trying torch and MPI" "$venv/bin/python" -c "$try_imports"
 }
 
 set_up() {
   is_ready && return
   case $mpi in
     registry) ;;
-    system) command -v mpicc >/dev/null || fail "FEDMPI_MPI=system needs the site's mpicc in PATH: load its MPI module first" ;;
+    system) command -v mpicc >/dev/null || fail "FEDMPI_MPI=system needs mpicc in PATH: load the site's MPI module" ;;
     *) fail "FEDMPI_MPI is '$mpi', and must be 'registry' or 'system'" ;;
   esac
   local started=$SECONDS
@@ -126,7 +131,9 @@ export VIRTUAL_ENV=$venv PATH=$venv/bin:$PATH
 unset PYTHONHOME
 
 # Physical cores of this machine: Open MPI gives each rank one and refuses more ranks than that.
-physical_cores() { { lscpu -p=core,socket 2>/dev/null | grep -v '^#' | sort -u | wc -l; nproc; } | sort -n | head -n 1; }
+physical_cores() {
+  { lscpu -p=core,socket 2>/dev/null | grep -v '^#' | sort -u | wc -l; nproc; } | sort -n | head -n 1
+}
 
 # ranks_environment N: what mpirun needs to start N ranks on this machine, as root and with fewer cores, too.
 ranks_environment() {

@@ -14,7 +14,7 @@ part() {
   local name=$1 log code=0 verdict started=$SECONDS
   shift
   log=$(mktemp)
-  echo "===== $name: $*"
+  echo "===== $name"
   "$@" </dev/null 2>&1 | tee "$log" || code=${PIPESTATUS[0]}
   case $code in
     0) verdict=passed ;;
@@ -28,18 +28,22 @@ part() {
   rm -f "$log"
 }
 
-closing_line() { grep -aE '(passed|failed|errors?|skipped|deselected|no tests ran).* in [0-9.]+s' "$1" | tail -n 1 | tr -d '=' || true; }
+# Ranks close separately, so a line that tells of failures goes before one that does not.
+closing_line() {
+  awk '/(passed|failed|error|skipped|deselected|no tests ran).* in [0-9.]+s/ {
+         gsub("=", ""); last = $0; if (/failed|error/) bad = $0
+       }
+       END { print bad ? bad : last }' "$1"
+}
 
 # At a terminal Ctrl-C must reach the tests; elsewhere the time limit must end their subprocesses, too.
 if [ -t 0 ]; then foreground=--foreground; else foreground=; fi
 limited() { timeout $foreground --kill-after=20 "$limit_s" "$@"; }
-limited_ranks() (
-  ranks_environment "$1"
-  limited mpirun -n "$@"
-)
+limited_ranks() { limited mpirun -n "$@"; }
 
 num_arguments=$#
-tests=(python -m pytest --durations=10)
+tests=(python -m pytest --color=no --durations=10) # no colours: mpirun looks like a terminal
+ranks_environment 5 # for serial tests, too: some start mpirun themselves
 part serial limited "${tests[@]}" -m "not mpi" "$@"
 for num_ranks in 2 3 5; do
   part "$num_ranks ranks" limited_ranks "$num_ranks" "${tests[@]}" --with-mpi -m mpi tests/mpi "$@"

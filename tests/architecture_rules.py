@@ -9,11 +9,12 @@ import ast
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
-# Bottom first. In the bottom layer a module may use those to its left; elsewhere modules of one
-# layer do not know each other; inside a package anything goes.
+# Bottom first. Modules of one layer do not know each other; inside a package anything goes. The
+# first ones are the leaves, each of which may use those above it here.
 LAYERS = (
     ("fedmpi",),
     ("fedmpi.errors",),
+    ("fedmpi.clock",),
     ("fedmpi.seeds",),
     ("fedmpi.lazy",),
     ("fedmpi.tensors",),
@@ -23,8 +24,11 @@ LAYERS = (
     ("fedmpi.config", "fedmpi.data", "fedmpi.models", "fedmpi.lowrank", "fedmpi.mpi", "fedmpi.output"),
     ("fedmpi.federation", "fedmpi.learning"),
     ("fedmpi.methods",),
-    ("fedmpi.exchange",),
+    ("fedmpi.setup", "fedmpi.forecast"),
+    ("fedmpi.exchange", "fedmpi.publish"),
+    ("fedmpi.simulate",),
     ("fedmpi.train_round",),
+    ("fedmpi.startup",),
     ("fedmpi.experiment",),
     ("fedmpi.main",),
 )

@@ -1,4 +1,4 @@
-"""What every test shares: one compute thread, data fixtures, and good manners under mpirun.
+"""What every test shares: one compute thread, the real data sets, and good manners under mpirun.
 
 Under `mpirun -n N python -m pytest --with-mpi` every rank runs pytest. Only tests marked `mpi` are
 kept then (the others would run N times, and some start mpirun themselves), and only rank 0 shows
@@ -11,13 +11,9 @@ import io
 import sys
 
 import pytest
+from data_fixtures import cifar10_root  # noqa: F401  (a fixture, for every test)
 
 from fedmpi import mpi
-
-try:
-    from data_fixtures import *  # noqa: F403
-except ModuleNotFoundError:
-    pass
 
 WORLD: pytest.StashKey[mpi.SerialComm] = pytest.StashKey()
 

@@ -19,14 +19,16 @@ ROOT = Path(__file__).resolve().parent.parent
 TABLES = {"data": data.NAMES, "partition": data.PARTITIONS, "model": models.NAMES, "method": methods.NAMES}
 
 LINK = re.compile(r"\[[^\]]*\]\(<?([^)\s>]+)>?[^)]*\)")
+# `[A=1] [mpirun ...] python -m fedmpi.main ARGUMENTS`, alone on its line.
+COMMAND = re.compile(r"^[\s$]*(?:\w+=\S+ )*(?:(?:mpirun|srun) .*?)?python3? -m fedmpi\.main\b(.*)", re.MULTILINE)
 FENCE = re.compile(r"^```.*?^```", re.MULTILINE | re.DOTALL)
 OPTIONS_WITH_VALUE = {"--run-dir"}
 
 
 def tracked(pattern: str) -> list[Path]:
     """The project's own files: not those of hidden folders (.venv, .git) or of runs."""
-    paths = (path for path in ROOT.rglob(pattern) if path.is_file())
-    return sorted(p for p in paths if not any(part.startswith(".") or part == "runs" for part in p.relative_to(ROOT).parts))
+    relative = (path.relative_to(ROOT) for path in ROOT.rglob(pattern) if path.is_file())
+    return sorted(ROOT / path for path in relative if not any(part[0] == "." or part == "runs" for part in path.parts))
 
 
 def broken_links(text: str, folder: Path) -> list[str]:
@@ -38,14 +40,14 @@ def broken_links(text: str, folder: Path) -> list[str]:
 
 def command_lines(text: str) -> list[list[str]]:
     """Arguments of every `[mpirun ...] python -m fedmpi.main` in a document; a synopsis (with [...]) is none."""
-    lines = re.sub(r"\\\n\s*", " ", text).splitlines()
-    found = [re.match(r"^[\s$]*(?:\w+=\S+ )*(?:(?:mpirun|mpiexec|srun) .*?)?python3? -m fedmpi\.main\b(.*)", line) for line in lines]
-    return [shlex.split(match[1], comments=True) for match in found if match and "[" not in match[1]]
+    found = COMMAND.findall(re.sub(r"\\\n\s*", " ", text))
+    return [shlex.split(arguments, comments=True) for arguments in found if "[" not in arguments]
 
 
 @cache
 def usage() -> str:
-    done = subprocess.run([sys.executable, "-m", "fedmpi.main", "--help"], capture_output=True, text=True, timeout=60, cwd=ROOT)
+    command = [sys.executable, "-m", "fedmpi.main", "--help"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, cwd=ROOT)
     assert done.returncode == 0, done.stderr
     return done.stdout
 
@@ -91,7 +93,8 @@ def test_readme_states_the_two_commands_first() -> None:
 
 
 def test_broken_links_are_seen() -> None:
-    text = "[a](README.md) [b](gone.md) [c](README.md#top) [d](https://x.org) [e](#here) [f](../../etc)\n```\n[g](gone)\n```\n"
+    text = "[a](README.md) [b](gone.md) [c](README.md#top) [d](https://x.org) [e](#here) [f](../../etc)\n"
+    text += "```\n[g](inside_a_code_block)\n```\n"
     assert broken_links(text, ROOT) == ["gone.md", "../../etc"]
 
 
@@ -105,7 +108,12 @@ def test_command_lines_are_found() -> None:
 
 @pytest.mark.parametrize(
     ("arguments", "error"),
-    [(["--no-such"], AssertionError), (["configs/gone.yaml"], ConfigError), (["sed=1"], ConfigError), (["a", "b"], AssertionError)],
+    [
+        (["--no-such"], AssertionError),
+        (["a.yaml", "b.yaml"], AssertionError),
+        (["configs/gone.yaml"], ConfigError),
+        (["sed=1"], ConfigError),
+    ],
     ids=str,
 )
 def test_wrong_command_lines_are_seen(arguments: list[str], error: type[Exception]) -> None:

@@ -25,7 +25,8 @@ from fedmpi.errors import ConfigError
 Tables = Mapping[str, Mapping[str, Choice]]
 """For each named section ("data", "partition", "model", "method"): what its `name` can be."""
 
-MAX_BYTES = 1_000_000
+MAX_BYTES = 200_000
+"""A hundred times a config. PyYAML reads 80 kB/s, and an answer should take less than 5 s."""
 MAX_PROBLEMS = 50
 COMMAND_LINE = "command line"
 _DEFAULT = Path(__file__).with_name("default.yaml")

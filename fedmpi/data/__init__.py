@@ -22,8 +22,8 @@ NAMES: dict[str, Choice] = {
 PARTITIONS: dict[str, Choice] = {
     "iid": Choice(Iid, "contiguous slices of equal size, in file order or shuffled"),
     "dirichlet_feddf": Choice(DirichletFeddf, "label skew as in FedHM's tables (FedDF's procedure): equal sizes"),
-    "dirichlet": Choice(Dirichlet, "label skew of Hsu et al. 2019: a Dirichlet class mixture per client, equal sizes"),
-    "class_dirichlet": Choice(ClassDirichlet, "each class divided by a Dirichlet over clients: label and quantity skew"),
+    "dirichlet": Choice(Dirichlet, "label skew of Hsu et al. 2019: a Dirichlet class mixture per client; equal sizes"),
+    "class_dirichlet": Choice(ClassDirichlet, "each class divided among clients by a Dirichlet: uneven labels, sizes"),
 }
 
 

@@ -102,9 +102,14 @@ def find_folder(root: str, form: Format) -> Path:
 
 def _join(batches: list[tuple[NDArray[np.uint8], NDArray[np.int64]]]) -> tuple[NDArray[np.uint8], NDArray[np.int64]]:
     """Images as stored, uint8 (n, 3072), channel after channel -> uint8 (N, 32, 32, 3); labels joined."""
-    rows = np.concatenate([images for images, _ in batches])
-    images = np.ascontiguousarray(rows.reshape(-1, *SHAPE_CHW).transpose(0, 2, 3, 1))
-    return images, np.concatenate([labels for _, labels in batches])
+    channels, height, width = SHAPE_CHW
+    labels = np.concatenate([labels for _, labels in batches])
+    images = np.empty((len(labels), height, width, channels), dtype=np.uint8)
+    start = 0
+    for rows, _ in batches:
+        images[start : start + len(rows)] = rows.reshape(-1, *SHAPE_CHW).transpose(0, 2, 3, 1)
+        start += len(rows)
+    return images, labels
 
 
 def _read_batch(path: Path, md5: str, form: Format) -> tuple[NDArray[np.uint8], NDArray[np.int64]]:

@@ -42,7 +42,7 @@ class DirichletFeddf(PartitionOptions):
     """FedDF's procedure as FedHM's code uses it."""
 
     name: Literal["dirichlet_feddf"] = "dirichlet_feddf"
-    """Each class is divided among a group of 10 clients by a Dirichlet draw; the lists are then recut to equal sizes."""
+    """Each class is divided among a group of 10 clients by a Dirichlet draw; the lists are recut to equal sizes."""
     alpha: Positive = 0.5
     """Concentration of the Dirichlet distribution; small means strong label skew."""
 
@@ -53,7 +53,7 @@ class Dirichlet(PartitionOptions):
     name: Literal["dirichlet"] = "dirichlet"
     """Each client draws class proportions q ~ Dir(alpha * prior) and equally many examples by them."""
     alpha: Positive = 0.5
-    """Concentration; 100 is close to IID, 0.01 close to one class per client. The prior sums to 1, so it is not per class."""
+    """Concentration, in all, not per class; 100 is close to IID, 0.01 close to one class per client."""
     min_size: Count = 1
     """The fewest examples a client may hold; sizes are equal, so this only refuses too many clients."""
 
@@ -65,7 +65,7 @@ class ClassDirichlet(PartitionOptions):
     """M. Yurochkin et al., Bayesian Nonparametric Federated Learning of Neural Networks, ICML 2019, section 4."""
 
     name: Literal["class_dirichlet"] = "class_dirichlet"
-    """Each class is divided among all clients by a Dirichlet draw: classes and sizes are uneven, all examples are used."""
+    """Each class is divided among all clients by a Dirichlet draw: classes and sizes are uneven."""
     alpha: Positive = 0.5
     """Concentration of each class over clients; small means strong skew of labels and of sizes."""
     min_size: Count = 2

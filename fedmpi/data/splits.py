@@ -141,7 +141,7 @@ def _serve(sizes: Ints, left: Ints, concentration: NDArray[np.float64], generato
 
 
 def _take(pool: Ints, firsts: Ints, counts: Ints) -> Ints:
-    """Client after client, class after class, `counts` (clients, classes) examples; class c's next is pool[firsts[c]]."""
+    """Client after client, class after class, `counts` (clients, classes) examples; class c from pool[firsts[c]] on."""
     starts = firsts + np.cumsum(counts, axis=0) - counts
     lengths = counts.ravel()
     within = np.arange(lengths.sum()) - np.repeat(np.cumsum(lengths) - lengths, lengths)

@@ -14,5 +14,6 @@ __getattr__ = exports(
         "test_nets": "evaluate",
         "EvaluationPlan": "evaluate",
         "TierScore": "evaluate",
+        "num_statistics": "bn",
     },
 )

@@ -41,6 +41,8 @@ class EvaluationPlan:
 
     costs: tuple[float, ...]
     """Multiply-accumulates per example of each tier's net."""
+    num_statistics: tuple[int, ...]
+    """Numbers that each tier's BatchNorm statistics are."""
     num_test: int
     batch_size: int
     restat_indices: np.ndarray
@@ -116,14 +118,15 @@ def _reestimate(
     number_of = {piece: number for number, piece in enumerate(bounds)}
     mine = my_units(plan.costs, bounds, worker, num_workers)
     statistics = {}
-    for tier in range(len(plan.costs)):
+    totals = [StatisticSum(count, len(bounds)) for count in plan.num_statistics]
+    for tier, units in groupby(mine, key=lambda unit: unit[0]):
         net = load(tier)
-        total = StatisticSum(bn.num_statistics(net.module), len(bounds))
         with bn.collecting(net.module):
-            for _, (start, stop) in (unit for unit in mine if unit[0] == tier):
-                draws = data.draws(plan.restat_indices[start:stop], 1, generator(number_of[start, stop]), shuffle=False)
-                net.module(data.train_batch(draws, 0, 0, stop - start)[0])
-                total.add(bn.collected(net.module).cpu())
+            for _, piece in units:
+                draws = data.draws(plan.restat_indices[slice(*piece)], 1, generator(number_of[piece]), shuffle=False)
+                net.module(data.train_batch(draws, 0, 0, piece[1] - piece[0])[0])
+                totals[tier].add(bn.collected(net.module).cpu())
+    for tier, total in enumerate(totals):
         allreduce_sum(total.buffer)
         statistics[tier] = (total.total() / len(bounds)).to(data.device, torch.float32)
     return {tier: values for tier, values in statistics.items() if len(values)}

@@ -21,6 +21,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from typing import TYPE_CHECKING, Literal
 
 from fedmpi.config.schema import Section
@@ -101,6 +102,19 @@ class Method:
         self.context = context
         self.tiers = tuple(Tier(i, f"{capacity:g}", capacity) for i, capacity in enumerate(context.options.tiers))
 
+    @cached_property
+    def _dense_specs(self) -> dict[str, Spec]:
+        return self._specs_of(self.context.make_skeleton())
+
+    @cached_property
+    def _net_specs(self) -> list[dict[str, Spec]]:
+        return [self._specs_of(self.skeleton(tier.index)) for tier in self.tiers]
+
+    def _specs_of(self, net: nn.Module) -> dict[str, Spec]:
+        from fedmpi.tensors import specs_of
+
+        return specs_of(net.named_parameters(), channels_last=self.context.channels_last)
+
     # The shape of a round.
 
     def phases(self, round_number: int) -> tuple[Phase, ...]:
@@ -111,9 +125,7 @@ class Method:
 
     def state_specs(self) -> dict[str, Spec]:
         """Names and shapes of the server's tensors that uploads are averaged into."""
-        from fedmpi.tensors import specs_of
-
-        return specs_of(self.context.make_skeleton().named_parameters(), channels_last=self.context.channels_last)
+        return self._dense_specs
 
     def initial_state(self) -> Params:
         """The state before round 1, a function of the seed alone."""
@@ -184,9 +196,7 @@ class Method:
 
     def upload_specs(self, tier: int) -> dict[str, Spec]:
         """Names and shapes of what a client of this tier sends back."""
-        from fedmpi.tensors import specs_of
-
-        return specs_of(self.skeleton(tier).named_parameters(), channels_last=self.context.channels_last)
+        return self._net_specs[tier]
 
     def upload(self, net: FlatNet, client: Client) -> Params:
         """What the client sends back, as `upload_specs` says; views of the net are fine, they are copied at once."""

@@ -38,7 +38,7 @@ class Progress:
         columns = columns_of_terminal(self._stream) if mode in ("auto", "live") else 0
         self._shows = mode != "off"
         is_live = mode == "live" or (mode == "auto" and columns > 0)
-        self._live = _live(self._stream, columns or DEFAULT_COLUMNS) if is_live else None
+        self._live = _live_line(self._stream, columns or DEFAULT_COLUMNS) if is_live else None
         self._total_rounds, self._done_rounds = total_rounds, done_rounds
         self._recent_s: deque[float] = deque(maxlen=_ROUNDS_FOR_ETA)
         self._last_round = ""
@@ -86,15 +86,18 @@ class Progress:
     def say(self, line: str) -> None:
         """Print a line of its own (above the live one)."""
         if self._live is not None:
-            console = self._live.console
-            self._safely(lambda: console.print(line, markup=False, highlight=False, soft_wrap=True))
+            console, text = self._live.console, printable(line, self._stream)
+            self._safely(lambda: console.print(text, soft_wrap=True))
         else:
             self._safely(lambda: print(printable(line, self._stream), file=self._stream, flush=True))
 
     def _update(self, running: str) -> None:
         if self._live is not None:
-            live, line = self._live, "  |  ".join(part for part in (running, self._last_round) if part)
-            self._safely(lambda: live.update(_one_line(printable(line, self._stream)), refresh=True))
+            from fedmpi.output.console import one_line
+
+            line = "  |  ".join(part for part in (running, self._last_round) if part)
+            live, shown = self._live, one_line(printable(line, self._stream))
+            self._safely(lambda: live.update(shown, refresh=True))
 
     def _safely(self, show: Callable[[], None]) -> None:
         if self._shows:
@@ -127,16 +130,8 @@ def printable(text: str, stream: TextIO) -> str:
     return text.encode(encoding, errors="replace").decode(encoding)
 
 
-def _live(stream: TextIO, columns: int) -> Live:
-    from rich.console import Console
-    from rich.live import Live
 
-    console = Console(file=stream, force_terminal=True, width=columns, height=25)
-    # auto_refresh would start a thread; transient, because the closing table repeats what the line said.
-    return Live(console=console, auto_refresh=False, transient=True, redirect_stdout=False, redirect_stderr=False)
+def _live_line(stream: TextIO, columns: int) -> Live:
+    from fedmpi.output.console import live_line  # rich loads only where a terminal wants it
 
-
-def _one_line(text: str) -> object:
-    from rich.text import Text
-
-    return Text(text, no_wrap=True, overflow="ellipsis")
+    return live_line(stream, columns)

@@ -108,8 +108,9 @@ def _percent(share: float | None) -> str:
 
 def _print_table(rows: Sequence[TierRow], stream: TextIO) -> None:
     from rich import box
-    from rich.console import Console
     from rich.table import Table
+
+    from fedmpi.output.console import PlainConsole
 
     is_unicode = (getattr(stream, "encoding", None) or "").lower().replace("-", "") == "utf8"
     table = Table(box=box.SIMPLE_HEAD if is_unicode else box.ASCII, caption="bytes are per client and round")
@@ -119,4 +120,4 @@ def _print_table(rows: Sequence[TierRow], stream: TextIO) -> None:
         table.add_row(*(printable(cell, stream) for cell in row.cells()))
     columns = columns_of_terminal(stream)
     width = max(columns, _WIDEST_COLUMNS)  # a line that wraps in a narrow window beats a cut number
-    Console(file=stream, force_terminal=columns > 0, width=width, highlight=False, markup=False).print(table)
+    PlainConsole(stream, columns=width, is_terminal=columns > 0).print(table)

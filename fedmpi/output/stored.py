@@ -24,10 +24,10 @@ _KEPT = " !\"#$&'()*+,-.:;<=>?@[\\]^_`{|}~"
 
 
 def dtype_name(tensor: Tensor) -> str:
-    """`bfloat16` for torch.bfloat16. Raises TypeError for a dtype that cannot be stored."""
+    """`bfloat16` for torch.bfloat16. Raises TypeError for what cannot be stored."""
     name = str(tensor.dtype).removeprefix("torch.")
-    if name not in _STORED_AS:
-        raise TypeError(f"tensors of dtype {tensor.dtype} cannot be saved")
+    if name not in _STORED_AS or tensor.layout is not torch.strided:
+        raise TypeError(f"tensors of dtype {tensor.dtype} and layout {tensor.layout} cannot be saved")
     return name
 
 

@@ -5,8 +5,6 @@ from __future__ import annotations
 import random
 from pathlib import Path
 
-import pytest
-
 from fedmpi.config.load import load
 from fedmpi.config.reference import installed_tables
 from fedmpi.errors import ConfigError
@@ -46,12 +44,11 @@ def mutated(text: str, chance: random.Random) -> str:
     return text[: chance.randrange(len(text) + 1)] if chance.random() < 0.1 else text
 
 
-@pytest.mark.parametrize("seed", range(10))
-def test_any_file_and_any_override(seed: int, tmp_path: Path) -> None:
-    chance, tables, path = random.Random(seed), installed_tables(), tmp_path / "fuzz.yaml"
+def test_any_file_and_any_override(tmp_path: Path) -> None:
+    chance, tables, path = random.Random(0), installed_tables(), tmp_path / "fuzz.yaml"
     texts = [file.read_text() for file in sorted(CONFIGS.glob("*.yaml"))]
     refused = 0
-    for _ in range(50):
+    for _ in range(500):
         content = mutated(chance.choice(texts), chance).encode("utf-8", "surrogatepass")
         if chance.random() < 0.1:
             content = content.replace(bytes([chance.choice(content or b" ")]), bytes([chance.randrange(256)]), 2)
@@ -66,4 +63,4 @@ def test_any_file_and_any_override(seed: int, tmp_path: Path) -> None:
             str(error).encode()
         else:
             assert config.diff(config.to_dict()) == [] and len(config.hash()) == 64
-    assert 10 < refused < 50
+    assert 100 < refused < 490, "the mutations are too tame, or too wild, to test both outcomes"

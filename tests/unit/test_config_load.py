@@ -214,7 +214,7 @@ def test_one_clear_line_for_a_bad_override(lines: Any, override: str, expected: 
         (b"seed: 1\nx: \xff", "a.yaml: line 2: not valid UTF-8 (byte 0xff)"),
         (b"seed: 1\nx: \x00", "a.yaml: line 2: not valid YAML: special characters are not allowed (0x00)"),
         ("seed: 1\n---\nseed: 2", "a.yaml: line 2: not valid YAML: but found another document"),
-        ("#" * 1_000_001, "a.yaml: larger than 1,000,000 bytes; is this a config?"),
+        ("#" * 200_001, "a.yaml: larger than 200,000 bytes; is this a config?"),
     ],
 )
 def test_one_clear_line_for_a_bad_file(lines: Any, text: str | bytes, expected: str) -> None:

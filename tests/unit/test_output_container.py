@@ -50,7 +50,7 @@ def resealed(path: Path, change: Callable[[h5py.File], None]) -> Path:
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 @pytest.mark.parametrize("shape", [(), (0,), (3, 0, 2), (5,), (2, 3, 4)], ids=str)
-def test_every_dtype_and_shape_comes_back_to_the_bit(dtype: torch.dtype, shape: tuple[int, ...], tmp_path: Path) -> None:
+def test_every_dtype_and_shape_comes_back(dtype: torch.dtype, shape: tuple[int, ...], tmp_path: Path) -> None:
     values = (100 * torch.rand(shape, generator=torch.Generator().manual_seed(1))).to(dtype)
     found = read(write(tmp_path / "x.h5", {"a": values})).groups["server"]["a"]
     assert found.dtype == dtype and found.shape == values.shape
@@ -73,11 +73,12 @@ def test_names_order_and_attributes_come_back(tmp_path: Path) -> None:
 
 
 def test_the_file_is_plain_hdf5_with_one_dataset_a_tensor(tmp_path: Path) -> None:
-    path = write(tmp_path / "x.h5", {"conv.weight": torch.ones(2, 3), "a/b": torch.zeros(1)})
+    tensors = {"conv.weight": torch.ones(2, 3), "a/b": torch.zeros(1)}
+    path = write(tmp_path / "x.h5", tensors)
     with h5py.File(path, "r") as file:
         assert sorted(file["server"]) == ["a%2Fb", "conv.weight"]
         np.testing.assert_array_equal(file["server/conv.weight"], np.ones((2, 3), np.float32))
-        assert file.attrs["server_digest"].decode() == digest_of({"conv.weight": torch.ones(2, 3), "a/b": torch.zeros(1)})
+        assert file.attrs["server_digest"].decode() == digest_of(tensors)
 
 
 def test_names_that_are_no_names_are_refused() -> None:
@@ -92,8 +93,8 @@ def test_names_that_are_no_names_are_refused() -> None:
 def test_dtypes_that_do_not_fit_are_refused() -> None:
     with pytest.raises(ValueError, match="does not hold"):
         from_array(np.zeros(2, np.float32), "int64")
-    with pytest.raises(TypeError, match="cannot be saved"):
-        to_array(torch.empty(2, dtype=torch.complex32))
+    with pytest.raises(TypeError, match="sparse"):
+        to_array(torch.ones(2).to_sparse())
 
 
 def test_layout_and_grad_do_not_matter() -> None:
@@ -245,14 +246,26 @@ def _changed_attribute(file: h5py.File) -> None:
 
 
 FORGERIES = {
-    **{_huge_contiguous: "more data than is stored", _huge_chunked: "not a plain array", _compressed: "not a plain array"},
-    **{_objects: "not a plain array", _opaque: "not a plain array", _external_link: "a link in its place"},
-    **{_soft_link: "a link in its place", _nested_group: "not a dataset", _external_storage: "not a plain array"},
-    **{_virtual: "not a plain array", _many_names_for_one: "more data than the file has"},
-    **{_no_torch_dtype: "lacks the attribute torch_dtype", _wrong_torch_dtype: "does not hold 'storage'"},
-    **{_variable_length_attribute: "of a type that fedmpi does not write", _missing_attribute: "lacks the attribute number"},
-    **{_array_attribute: "of a type that fedmpi does not write", _missing_group: "has groups"},
-    **{_dataset_for_group: "not a group", _changed_value: "content digest", _changed_attribute: "content digest"},
+    _huge_contiguous: "more data than is stored",
+    _huge_chunked: "not a plain array",
+    _compressed: "not a plain array",
+    _objects: "not a plain array",
+    _opaque: "not a plain array",
+    _external_link: "a link in its place",
+    _soft_link: "a link in its place",
+    _nested_group: "not a dataset",
+    _external_storage: "not a plain array",
+    _virtual: "not a plain array",
+    _many_names_for_one: "more data than the file has",
+    _no_torch_dtype: "lacks the attribute torch_dtype",
+    _wrong_torch_dtype: "does not hold 'storage'",
+    _variable_length_attribute: "of a type that fedmpi does not write",
+    _array_attribute: "of a type that fedmpi does not write",
+    _missing_attribute: "lacks the attribute number",
+    _missing_group: "has groups",
+    _dataset_for_group: "not a group",
+    _changed_value: "content digest",
+    _changed_attribute: "content digest",
 }
 
 

@@ -1,0 +1,176 @@
+"""What a run will cost, before anyone queues for it (`--plan`). Trains nothing and reads no data file.
+
+Parameters and bytes are exact. Bytes per client are the papers' formula, 4 per parameter each way;
+a run's are summed over the very cohorts that it will draw. Compute is FedHM's measure (section 4):
+MACs of a forward pass x local epochs x samples x rounds, a client's samples being the mean. Memory
+is what fedmpi itself allocates, without the libraries' own few hundred MB.
+"""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from fedmpi import costs, methods
+from fedmpi.config.schema import Config
+from fedmpi.data.options import DataInfo
+from fedmpi.federation import sample_cohort, tier_of
+from fedmpi.federation.plan import worker_ranks
+from fedmpi.output.units import si, size
+from fedmpi.tensors import Layout
+
+# Above this many client-rounds cohorts are not drawn one by one: shares of the tiers are used.
+_DRAWN_AT_MOST = 200_000
+_ELEMENT_BYTES = {"image": 1, "vector": 4, "tokens": 8}
+
+
+@dataclass(frozen=True)
+class TierForecast:
+    """One tier. MACs are of one forward pass of one example; bytes and compute per client and round."""
+
+    name: str
+    rank_ratio: float
+    clients: int
+    params: int
+    macs: int
+    macs_with_norm_and_activations: int
+    activation_bytes: int
+    down_bytes: int
+    up_bytes: int
+    training_macs: float
+    client_rounds: float
+
+
+@dataclass(frozen=True)
+class Forecast:
+    """The whole run. `exact_cohorts` says whether cohorts were drawn, or their expectation taken."""
+
+    method: str
+    model: str
+    data: str
+    rounds: int
+    ranks: int
+    clients_per_worker: tuple[int, int]
+    down_bytes_per_round: float
+    up_bytes_per_round: float
+    bytes_per_run: float
+    training_macs_per_run: float
+    exact_cohorts: bool
+    model_bytes_worker: int
+    model_bytes_server: int
+    data_bytes_rank: int
+    tiers: tuple[TierForecast, ...]
+    warnings: tuple[str, ...] = ()
+
+    def text(self, form: str) -> str:
+        return json.dumps(asdict(self), indent=2) if form == "json" else _text(self)
+
+
+def forecast(config: Config, num_ranks: int, info: DataInfo, method: methods.Method, blocks: tuple[int, ...]) -> Forecast:
+    """What `config` will cost on `num_ranks` ranks; `method` is built from it, `blocks` are clients per tier."""
+    drawn, exact = _client_rounds(config, blocks)
+    samples = info.num_train / config.clients.count
+    tiers = tuple(_tier(config, info, method, blocks, tier, drawn[tier], samples) for tier in range(len(method.tiers)))
+    down = sum(tier.down_bytes * tier.client_rounds for tier in tiers)
+    up = sum(tier.up_bytes * tier.client_rounds for tier in tiers)
+    workers = len(worker_ranks(num_ranks, server_trains=config.mpi.server_trains))
+    per_round = config.clients.per_round
+    return Forecast(
+        method=config.method.name,
+        model=config.model.name,
+        data=config.data.name,
+        rounds=config.rounds,
+        ranks=num_ranks,
+        clients_per_worker=(per_round // workers, -(-per_round // workers)),
+        down_bytes_per_round=down / config.rounds,
+        up_bytes_per_round=up / config.rounds,
+        bytes_per_run=down + up,
+        training_macs_per_run=sum(tier.training_macs * tier.client_rounds for tier in tiers),
+        exact_cohorts=exact,
+        **_memory(config, info, method, workers),
+        tiers=tiers,
+        warnings=_warnings(workers, per_round),
+    )
+
+
+def _client_rounds(config: Config, blocks: tuple[int, ...]) -> tuple[list[float], bool]:
+    """How many times a client of each tier takes part in the run, and whether that is exact."""
+    clients, count = config.clients, config.rounds * config.clients.per_round
+    if count > _DRAWN_AT_MOST:
+        return [count * block / clients.count for block in blocks], False
+    times: Counter[int] = Counter()
+    dynamic = clients.tier_assignment == "dynamic"
+    for number in range(1, config.rounds + 1):
+        cohort = sample_cohort(clients.count, clients.per_round, seed=config.seed, round_number=number, phase="train")
+        times.update(tier_of(c, blocks, dynamic=dynamic, seed=config.seed, round_number=number) for c in cohort)
+    return [float(times[tier]) for tier in range(len(blocks))], True
+
+
+def _tier(
+    config: Config, info: DataInfo, method: methods.Method, blocks: tuple[int, ...], tier: int, times: float, samples: float
+) -> TierForecast:
+    cost = costs.measure(method.skeleton(tier), info.example_shape)
+    return TierForecast(
+        name=method.tiers[tier].name,
+        rank_ratio=method.tiers[tier].rank_ratio,
+        clients=blocks[tier],
+        **asdict(cost),
+        down_bytes=method.download_bytes(tier),
+        up_bytes=method.upload_bytes(tier),
+        training_macs=cost.macs * config.train.local_epochs * samples,
+        client_rounds=times,
+    )
+
+
+def _memory(config: Config, info: DataInfo, method: methods.Method, workers: int) -> dict[str, int]:
+    """Bytes of a worker's and the server's buffers, and of the data set in each rank."""
+    uploads = [Layout.of(method.upload_specs(tier.index)).num_bytes for tier in method.tiers]
+    published = Layout.of(method.published_specs(range(len(method.tiers)))).num_bytes
+    state = Layout.of(method.state_specs()).num_bytes
+    longest = max((spec.num_elements for spec in method.state_specs().values()), default=0)
+    received = workers * max(uploads) if config.mpi.exchange != "reduce" else 0
+    values = 1
+    for length in info.example_shape:
+        values *= length
+    return {
+        # parameters, gradients, momentum; what was published; two uploads under way
+        "model_bytes_worker": 3 * max(uploads) + published + 2 * max(uploads),
+        # old and new state; what is published; sums in int64 and one term; a wave of uploads
+        "model_bytes_server": 2 * state + published + 2 * state + 16 * longest + received,
+        "data_bytes_rank": (info.num_train + info.num_test) * (values * _ELEMENT_BYTES[info.kind] + 8),
+    }
+
+
+def _warnings(workers: int, per_round: int) -> tuple[str, ...]:
+    if workers > per_round:
+        return (f"{workers} workers, but clients.per_round is {per_round}: some have nothing to do",)
+    return ()
+
+
+def _text(plan: Forecast) -> str:
+    heads = ("tier", "rank ratio", "clients", "params", "MACs", "activations", "down/client", "up/client", "compute/client")
+    rows: list[tuple[str, ...]] = [heads]
+    for tier in plan.tiers:
+        rows.append((
+            tier.name, f"{tier.rank_ratio:g}", str(tier.clients), f"{tier.params:,}", si(tier.macs),
+            size(tier.activation_bytes), size(tier.down_bytes), size(tier.up_bytes), f"{si(tier.training_macs)} MACs",
+        ))  # fmt: skip
+    widths = [max(len(row[column]) for row in rows) for column in range(len(heads))]
+    table = ["  ".join(cell.rjust(width) for cell, width in zip(row, widths, strict=True)) for row in rows]
+    low, high = plan.clients_per_worker
+    share = f"{high}" if low == high else f"{low} to {high}"
+    drawn = "its own cohorts" if plan.exact_cohorts else "expected cohorts"
+    lines: list[Any] = [
+        f"{plan.method} on {plan.data} with {plan.model}: {plan.rounds} rounds on {plan.ranks} rank{'s' * (plan.ranks > 1)}",
+        *table,
+        "activations: per example; compute: MACs x local epochs x mean samples, per client and round",
+        f"per round: {size(plan.down_bytes_per_round)} down, {size(plan.up_bytes_per_round)} up",
+        f"per run:   {size(plan.bytes_per_run)}, {si(plan.training_macs_per_run)} MACs ({drawn})",
+        f"clients per worker and round: {share}",
+        f"memory per rank: {size(plan.model_bytes_worker)} model on a worker, {size(plan.model_bytes_server)} on rank 0, "
+        f"{size(plan.data_bytes_rank)} data",
+        *(f"warning: {warning}" for warning in plan.warnings),
+    ]
+    return "\n".join(lines)

@@ -1,0 +1,35 @@
+"""rich's console, with one change: a reader that went away is an error for us to handle, not an exit."""
+
+from __future__ import annotations
+
+from typing import NoReturn, TextIO
+
+from rich.console import Console
+from rich.live import Live
+from rich.text import Text
+
+
+class PlainConsole(Console):
+    """A console that prints text as it is: no markup, no colours of rich's own choice."""
+
+    def __init__(self, stream: TextIO, *, columns: int, is_terminal: bool) -> None:
+        super().__init__(
+            file=stream, width=columns, height=25, force_terminal=is_terminal, highlight=False, markup=False
+        )
+
+    def on_broken_pipe(self) -> NoReturn:
+        """rich would end the process with exit code 1."""
+        raise BrokenPipeError("nobody reads the output any more")
+
+
+def live_line(stream: TextIO, columns: int) -> Live:
+    """One line that is updated by `Live.update(..., refresh=True)` and is gone in the end.
+
+    Without auto_refresh, which would start a thread.
+    """
+    console = PlainConsole(stream, columns=columns, is_terminal=True)
+    return Live(console=console, auto_refresh=False, transient=True, redirect_stdout=False, redirect_stderr=False)
+
+
+def one_line(text: str) -> Text:
+    return Text(text, no_wrap=True, overflow="ellipsis")

@@ -1,0 +1,95 @@
+"""What a rank is given once, the state that travels from round to round, and the plan of a phase.
+
+`Setup` never changes; `ServerState` is all that the next round needs beside the config (and so what
+a checkpoint holds); `plan_phase` is a pure function of (config, seed, round) that every rank
+computes for itself.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from fedmpi.clock import Clock
+from fedmpi.config.schema import Config
+from fedmpi.data import DeviceData, Partition
+from fedmpi.federation import Assignment, Task, assign, sample_cohort, tier_of
+from fedmpi.federation.plan import worker_ranks
+from fedmpi.learning import EvaluationPlan, LocalTrainer
+from fedmpi.methods.protocol import Method, Phase
+from fedmpi.output.memory import MemoryStore, Version
+from fedmpi.tensors import Params
+
+if TYPE_CHECKING:
+    from fedmpi.mpi.comm import Comm
+    from fedmpi.mpi.placement import Device
+
+
+@dataclass(frozen=True)
+class Setup:
+    """What a rank is given once for all rounds; nothing in it changes what is computed next."""
+
+    config: Config
+    comm: Comm
+    device: Device
+    method: Method
+    data: DeviceData
+    labels: np.ndarray
+    partition: Partition
+    blocks: tuple[int, ...]
+    trainers: tuple[LocalTrainer, ...]
+    evaluation: EvaluationPlan
+    memories: MemoryStore
+    clock: Clock
+
+    @property
+    def workers(self) -> range:
+        return worker_ranks(self.comm.size, server_trains=self.config.mpi.server_trains)
+
+
+@dataclass(frozen=True)
+class ServerState:
+    """All that the next round needs beside the config: the method's tensors and the versions of client memories.
+
+    Only rank 0 has one with content.
+    """
+
+    params: Params = field(default_factory=dict)
+    memories: Mapping[int, Version] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Published:
+    """What rank 0 broadcast, on this rank's training device; `bounds` has B of each server tensor."""
+
+    params: Params
+    bounds: dict[str, float]
+    versions: dict[int, Version]
+
+
+def plan_phase(setup: Setup, round_number: int, phase: Phase) -> Assignment:
+    """This phase's clients with their tiers, and who simulates them: longest job first."""
+    seed, clients, train = setup.config.seed, setup.config.clients, setup.config.train
+    dynamic = clients.tier_assignment == "dynamic"
+
+    def tier(client: int) -> int:
+        return tier_of(client, setup.blocks, dynamic=dynamic, seed=seed, round_number=round_number)
+
+    eligible: int | list[int] = clients.count
+    if phase.tiers is not None:
+        eligible = [client for client in range(clients.count) if tier(client) in phase.tiers]
+    size = clients.per_round if phase.num_clients is None else phase.num_clients
+    cohort = sample_cohort(eligible, size, seed=seed, round_number=round_number, phase=phase.name)
+    tasks = []
+    for client in cohort:
+        examples = int(setup.partition.sizes[client])
+        cost = train.local_epochs * examples * setup.evaluation.costs[tier(client)]
+        tasks.append(Task(client, tier(client), round_number, phase.name, examples, cost))
+    return assign(tasks, setup.workers, setup.comm.size)
+
+
+def is_evaluated(config: Config, round_number: int) -> bool:
+    return round_number % config.evaluation.every == 0 or round_number == config.rounds
