@@ -77,9 +77,9 @@ class Weights:
 
     def __init__(self, method: Method, tasks: Sequence[Task]) -> None:
         raw = {task.client: method.client_weight(task) for task in tasks}
-        largest = max(raw.values())
+        largest = max(raw.values(), default=1.0)
         self.of = {client: weight / largest for client, weight in raw.items()}
-        self.total = sum(self.of.values())
+        self.total = sum(self.of.values()) or 1.0  # a phase may find nobody
 
 
 class _Sums:

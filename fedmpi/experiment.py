@@ -183,7 +183,7 @@ class Desk:
         live = checkpoint.referenced(self._folder) if state.memories else None
         if live is not None:
             current = {(client, *version) for client, version in state.memories.items()}
-            self._setup.memories.prune(live | current)
+            self._setup.memories.prune(live | current, up_to_round=round_number)
 
     def close_run(self) -> None:
         """The closing table and the report files."""

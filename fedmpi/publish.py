@@ -39,7 +39,7 @@ def publish(setup: Setup, state: ServerState, round_number: int, phase_number: i
     with setup.clock.stage(method.publishing_is, round_number):
         if comm.is_root:
             views = layout.views(buffer)
-            _write_head(views, state, tasks)
+            _write_head(method, views, state, tasks)
             method.publish(state.params, tiers, views)
     with setup.clock.stage("communication", round_number):
         buffer = buffer.cpu()
@@ -61,9 +61,9 @@ def _published_layout(method: Method, tiers: Collection[int], num_tasks: int) ->
     return Layout.of(head | method.published_specs(tiers))
 
 
-def _write_head(views: Params, state: ServerState, tasks: Collection[Task]) -> None:
-    magnitudes = max_magnitudes(state.params.values()).tolist()
-    views[_BOUNDS].copy_(torch.tensor([bound_of(m) for m in magnitudes], dtype=torch.float64))
+def _write_head(method: Method, views: Params, state: ServerState, tasks: Collection[Task]) -> None:
+    magnitudes = max_magnitudes(state.params[name] for name in method.state_specs()).tolist()
+    views.pop(_BOUNDS).copy_(torch.tensor([bound_of(m) for m in magnitudes], dtype=torch.float64))
     rows = views.pop(_VERSIONS).numpy().view(_VERSION)
     for place, task in enumerate(tasks) if len(rows) else ():
         number, digest = state.memories.get(task.client, (-1, ""))

@@ -22,6 +22,6 @@ _VARIABLES = (
 def launched_as(environment: Mapping[str, str] = os.environ) -> tuple[int, int] | None:
     """(rank, size) if a launcher started this process, else None."""
     for rank, size in _VARIABLES:
-        if rank in environment:
+        if environment.get(rank, "").isdecimal():
             return int(environment[rank]), int(environment.get(size, "1"))
     return None

@@ -55,17 +55,21 @@ class MemoryStore:
             raise RunDirError(str(path), f"holds client {found[0]}, round {found[1]}, not what its name says")
         return content.groups["params"]
 
-    def prune(self, live: Set[tuple[int, int, str]], clients: Iterable[int] | None = None) -> int:
+    def prune(
+        self, live: Set[tuple[int, int, str]], clients: Iterable[int] | None = None, *, up_to_round: int | None = None
+    ) -> int:
         """Delete every version that is not `live`; returns how many.
 
         `live` is what checkpoints refer to (`checkpoint.referenced`) and what the next one will.
         With `clients`, only theirs are looked at (those that have written since the last prune):
-        O(len(clients)) directory reads instead of one for every client.
+        O(len(clients)) directory reads instead of one for every client. Versions of rounds after
+        `up_to_round` stay: while rank 0 saves a round, workers write those of the next one.
         """
         num_deleted = 0
         for client in self._run_dir.clients_with_memory() if clients is None else clients:
             for version in list(self._run_dir.memory_versions(client)):
-                if (client, *version) not in live:
+                is_later = up_to_round is not None and version[0] > up_to_round
+                if (client, *version) not in live and not is_later:
                     with contextlib.suppress(OSError):
                         self._run_dir.memory_path(client, *version).unlink()
                         num_deleted += 1

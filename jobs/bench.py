@@ -1,0 +1,281 @@
+"""What a round costs beside the SGD steps in it.
+
+    python jobs/bench.py overhead [--ranks 3] [--pairs 5] [--case small,resnet18,...]
+    python jobs/bench.py memory   [--case resnet18]
+
+`overhead` runs one federated round and then the same SGD steps as bare PyTorch loops on the same
+processes, in turn, and prints the median ratio, where the round's time went, and rank 0's share of
+a core while workers train. The bare loop is what one would write without fedmpi: an ordinary
+module, `torch.optim.SGD`, images already normalized in memory; no broadcast, no aggregation.
+
+`memory` prints the peak resident memory of a worker against that of a process that runs the bare
+loop alone, and its growth from a cohort of 10 to one of 100 clients.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import resource
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+import traceback
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+CIFAR_SHAPE, DIGITS_SHAPE = "[3, 32, 32]", "[1, 8, 8]"
+
+
+@dataclass(frozen=True)
+class Case:
+    """One benchmark: a method on a net, with clients of equal size."""
+
+    title: str
+    overrides: tuple[str, ...]
+
+
+def _case(title: str, shape: str, examples: int, *overrides: str) -> Case:
+    clients = 10
+    return Case(
+        title,
+        (
+            "rounds=1000000", "evaluation.every=1000000", "train.augment=false", "train.masked_loss=false",
+            "data.name=synthetic", f"data.shape={shape}", "data.classes=10", f"data.num_train={clients * examples}",
+            "data.num_test=100", "partition.name=iid", f"clients.count={clients}", "clients.per_round=4",
+            "output.tensorboard=false", *overrides,
+        ),
+    )  # fmt: skip
+
+
+CASES = {
+    "small": _case(
+        "small CNN (8x8 inputs), FedAvg", DIGITS_SHAPE, 96,
+        "model.name=resnet18", "model.width=0.25", "model.blocks=[1,1,1,1]", "method.name=fedavg",
+        "train.batch_size=32", "train.local_epochs=10",
+    ),
+    "small-fedhm": _case(
+        "small CNN (8x8 inputs), FedHM", DIGITS_SHAPE, 96,
+        "model.name=resnet18", "model.width=0.25", "model.blocks=[1,1,1,1]", "method.name=fedhm",
+        "train.batch_size=32", "train.local_epochs=10",
+    ),
+    "resnet18": _case(
+        "ResNet-18, FedAvg", CIFAR_SHAPE, 128,
+        "model.name=resnet18", "method.name=fedavg", "train.batch_size=64", "train.local_epochs=2",
+    ),
+    "resnet18-fedhm": _case(
+        "ResNet-18, FedHM", CIFAR_SHAPE, 128,
+        "model.name=resnet18", "method.name=fedhm", "train.batch_size=64", "train.local_epochs=2",
+    ),
+}  # fmt: skip
+
+
+def main() -> None:
+    arguments = _arguments()
+    if arguments.what == "overhead":
+        for name in arguments.case or ("small", "resnet18", "resnet18-fedhm"):
+            _print_overhead(name, _launch(arguments.ranks, "overhead", name, arguments.pairs))
+    elif arguments.what == "memory":
+        for name in arguments.case or ("resnet18",):
+            _print_memory(name, arguments.ranks)
+    else:
+        _child(arguments.child, arguments.case[0], arguments.pairs)
+
+
+def _arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("what", choices=["overhead", "memory", "child"])
+    parser.add_argument("--ranks", type=int, default=3, help="rank 0 and the workers (default 3)")
+    parser.add_argument("--pairs", type=int, default=5, help="rounds, each followed by its bare twin (default 5)")
+    parser.add_argument("--case", type=lambda text: text.split(","), help=f"of {', '.join(CASES)}")
+    parser.add_argument("--child", help=argparse.SUPPRESS)
+    return parser.parse_args()
+
+
+def _launch(ranks: int, child: str, case: str, pairs: int) -> dict[str, float]:
+    """Runs this file under mpirun (or alone); the last line of its output is the result."""
+    mpirun = Path(sys.executable).with_name("mpirun")
+    launcher = [str(mpirun if mpirun.exists() else "mpirun"), "-n", str(ranks)] if ranks > 1 else []
+    environment = dict(os.environ)
+    if ranks > (os.cpu_count() or 1):
+        environment.setdefault("PRTE_MCA_rmaps_default_mapping_policy", ":oversubscribe")
+        environment.setdefault("PRTE_MCA_hwloc_default_binding_policy", "none")
+    if hasattr(os, "geteuid") and os.geteuid() == 0:
+        environment |= {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}
+    command = [*launcher, sys.executable, __file__, "child", "--child", child, "--case", case, "--pairs", str(pairs)]
+    done = subprocess.run(command, env=environment, stdout=subprocess.PIPE, text=True, check=True)
+    result: dict[str, float] = json.loads(done.stdout.strip().splitlines()[-1])
+    return result
+
+
+def _print_overhead(name: str, result: dict[str, float]) -> None:
+    print(f"{CASES[name].title}: round / bare loop = {result.pop('ratio'):.3f} "
+          f"(pairs {result.pop('lowest'):.3f} to {result.pop('highest'):.3f}); "
+          f"round {result.pop('round_s'):.2f} s, bare {result.pop('bare_s'):.2f} s; "
+          f"rank 0 used {100 * result.pop('root_cpu'):.1f} % of a core")
+    parts = sorted(result.items(), key=lambda part: -part[1])
+    print("  mean over ranks: " + ", ".join(f"{stage} {1000 * seconds:.0f} ms" for stage, seconds in parts if seconds > 5e-4))
+
+
+def _print_memory(name: str, ranks: int) -> None:
+    bare = _launch(1, "bare-memory", name, 1)["peak_bytes"]
+    peaks = {cohort: _launch(ranks, f"memory-{cohort}", name, 1)["peak_bytes"] for cohort in (10, 100)}
+    print(f"{CASES[name].title}: worker's peak / bare loop's = {peaks[10] / bare:.2f} at 10 clients a round, "
+          f"{peaks[100] / bare:.2f} at 100 (bare {bare / 1e6:.0f} MB)")
+
+
+# What runs under mpirun.
+
+
+def _child(what: str, case: str, pairs: int) -> None:
+    from fedmpi import mpi
+
+    comm = mpi.world()
+    try:
+        result = _measure(comm, what, case, pairs)
+    except BaseException:
+        traceback.print_exc()
+        comm.abort(1)
+        raise
+    if comm.is_root:
+        print(json.dumps(result), flush=True)
+
+
+def _measure(comm, what: str, case: str, pairs: int) -> dict[str, float]:
+    with tempfile.TemporaryDirectory() as folder:
+        if what == "overhead":
+            return _overhead(comm, case, pairs, folder)
+        if what == "bare-memory":
+            return _bare_memory(comm, case, folder)
+        return _worker_memory(comm, case, int(what.rpartition("-")[2]), folder)
+
+
+def _setup(comm, case: str, folder: str, *more: str):
+    from fedmpi.config.load import load
+    from fedmpi.main import TABLES
+    from fedmpi.output.run_dir import RunDir
+    from fedmpi.startup import prepare
+
+    return prepare(load(None, [*CASES[case].overrides, *more], TABLES), comm, RunDir(Path(folder)))
+
+
+def _rounds(setup) -> Iterator[None]:
+    """Each step of this iterator is one federated round."""
+    from fedmpi.publish import publish
+    from fedmpi.startup import initial_state
+    from fedmpi.train_round import train_round
+
+    state = initial_state(setup.method, setup.comm, None, setup.device.server)
+    published = publish(setup, state, 1, 0)
+    for round_number in range(1, 10**6):
+        state, published, _ = train_round(setup, round_number, state, published)
+        yield
+
+
+def _overhead(comm, case: str, pairs: int, folder: str) -> dict[str, float]:
+    setup = _setup(comm, case, folder)
+    rounds, bare = _rounds(setup), BareLoop(setup)
+    next(rounds), bare.run(1)  # warm-up
+    setup.clock.take()
+    round_s, bare_s, root_cpu, splits = [], [], [], []
+    for number in range(2, pairs + 2):
+        cpu = time.process_time()
+        round_s.append(_timed(comm, lambda: next(rounds)))
+        root_cpu.append((time.process_time() - cpu) / round_s[-1])
+        splits.append(setup.clock.take())
+        bare_s.append(_timed(comm, lambda number=number: bare.run(number)))
+        setup.clock.take()
+    ratios = [one / other for one, other in zip(round_s, bare_s, strict=True)]
+    stages = {stage: statistics.fmean(split[stage] for split in splits) for stage in splits[0] if stage != "wall"}
+    shares = _mean_over_ranks(comm, stages)
+    return {
+        "ratio": statistics.median(ratios), "lowest": min(ratios), "highest": max(ratios),
+        "round_s": statistics.median(round_s), "bare_s": statistics.median(bare_s),
+        "root_cpu": statistics.median(root_cpu), **shares,
+    }  # fmt: skip
+
+
+def _timed(comm, action) -> float:
+    """Seconds from the moment all ranks are there until the last of them is done."""
+    comm.wait_for_all()
+    started = time.perf_counter()
+    action()
+    comm.wait_for_all()
+    return time.perf_counter() - started
+
+
+def _mean_over_ranks(comm, stages: dict[str, float]) -> dict[str, float]:
+    import numpy as np
+
+    rows = comm.gather_rows(np.array(list(stages.values())))
+    return {} if rows is None else dict(zip(stages, rows.mean(axis=0).tolist(), strict=True))
+
+
+class BareLoop:
+    """The SGD steps of a round, on the same rank for the same clients, as plain PyTorch."""
+
+    def __init__(self, setup) -> None:
+        import torch
+
+        from fedmpi.models import use_batch_statistics
+
+        self.setup = setup
+        self.nets = [use_batch_statistics(setup.method.net(tier.index)) for tier in setup.method.tiers]
+        self.nets = [net.to(memory_format=torch.channels_last) for net in self.nets]
+        for net in self.nets:
+            for parameter in net.parameters():  # factors come as zeros, which would train unlike others
+                torch.nn.init.normal_(parameter, std=0.02)
+        data = setup.data
+        numbers = torch.arange(data.num_train)
+        self.images = data.train_batch(data.draws(numbers, 1, torch.Generator(), shuffle=False), 0, 0, len(numbers))[0]
+        self.labels = data.train_y
+
+    def run(self, round_number: int) -> None:
+        from fedmpi.setup import plan_phase
+
+        phase = self.setup.method.phases(round_number)[0]
+        for task in plan_phase(self.setup, round_number, phase).by_rank[self.setup.comm.rank]:
+            self._train(task)
+
+    def _train(self, task) -> None:
+        import torch
+        from torch.nn import functional
+
+        train, net = self.setup.config.train, self.nets[task.tier]
+        examples = torch.from_numpy(self.setup.partition.client(task.client).copy())
+        sgd = torch.optim.SGD(net.parameters(), lr=1e-4, momentum=train.momentum, weight_decay=train.weight_decay)
+        net.train()
+        for _ in range(train.local_epochs):
+            for batch in examples[torch.randperm(len(examples))].split(train.batch_size):
+                sgd.zero_grad()
+                functional.cross_entropy(net(self.images[batch]), self.labels[batch]).backward()
+                sgd.step()
+
+
+def _bare_memory(comm, case: str, folder: str) -> dict[str, float]:
+    setup = _setup(comm, case, folder)
+    object.__setattr__(setup, "trainers", ())  # the loop's own net and optimizer only
+    BareLoop(setup).run(1)
+    return {"peak_bytes": _peak_bytes()}
+
+
+def _worker_memory(comm, case: str, cohort: int, folder: str) -> dict[str, float]:
+    import numpy as np
+
+    examples = (f"clients.count={cohort}", f"clients.per_round={cohort}", "train.local_epochs=1", "data.num_train=1280")
+    next(_rounds(_setup(comm, case, folder, *examples)))
+    rows = comm.gather_rows(np.array([float(_peak_bytes())]))
+    return {} if rows is None else {"peak_bytes": float(rows[1:].max() if len(rows) > 1 else rows.max())}
+
+
+def _peak_bytes() -> int:
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    return peak if sys.platform == "darwin" else peak * 1024
+
+
+if __name__ == "__main__":
+    main()

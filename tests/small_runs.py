@@ -1,0 +1,81 @@
+"""Small runs for tests: a config in a line, its parts in this process, and what a finished run left behind."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import toy_methods
+
+from fedmpi import methods, startup
+from fedmpi.config.load import load
+from fedmpi.config.schema import Config
+from fedmpi.experiment import run
+from fedmpi.main import TABLES
+from fedmpi.mpi import SerialComm
+from fedmpi.output import RunDir, checkpoint, digest_of, read_records
+from fedmpi.setup import Setup
+
+if TYPE_CHECKING:
+    from fedmpi.mpi.comm import Comm
+
+ALL_TABLES = {**TABLES, "method": {**TABLES["method"], "toy": toy_methods.CHOICE}}
+
+SMALL = (
+    "data.name=synthetic", "data.shape=[1,8,8]", "data.classes=4", "data.num_train=160", "data.num_test=48",
+    "model.width=0.125", "model.blocks=[1,1]", "clients.count=8", "clients.per_round=4", "rounds=3",
+    "train.local_epochs=1", "train.batch_size=8", "train.lr=0.05", "train.schedule.milestones=[1]",
+    "evaluation.batch_size=16", "output.progress=off", "output.tensorboard=false",
+)  # fmt: skip
+"""A ResNet of 8 and 16 channels on 160 images: a round takes some 50 ms."""
+
+TOY = ("method.name=toy", "method.widths=[1,0.5,0.25]", "clients.tier_blocks=[3,3,2]")
+
+
+def small_config(*overrides: str) -> Config:
+    """`SMALL` with these overrides on top."""
+    return load(None, [*SMALL, *overrides], ALL_TABLES)
+
+
+def make_method(context: methods.MethodContext) -> methods.Method:
+    """As `methods.create`, the tests' own method included."""
+    return toy_methods.make(context) if context.options.name == "toy" else methods.create(context)
+
+
+def small_setup(folder: Path, *overrides: str) -> Setup:
+    """What a single process is given for a run in `folder`."""
+    return startup.prepare(small_config(*overrides), SerialComm(), RunDir(folder), make_method)
+
+
+@dataclass(frozen=True)
+class Finished:
+    """What of a finished run must not depend on ranks, exchange, interruptions or time."""
+
+    server: str
+    memories: Mapping[int, tuple[int, str]]
+    records: Sequence[Mapping[str, Any]]
+
+
+# Numbers of a record that tell of time, of what MPI moved, or of the exchange that `auto` chose.
+_NOT_RESULTS = ("seconds", "wire_bytes", "exchange")
+
+
+def finished(folder: Path) -> Finished:
+    """Reads it from the newest checkpoint and the records, every round of which must be there once."""
+    snapshot = checkpoint.load_newest_intact(RunDir(folder), _no_warning)
+    assert snapshot is not None, f"{folder} has no checkpoint"
+    records = read_records(RunDir(folder))
+    assert [record["round"] for record in records] == list(range(1, snapshot.round + 1))
+    results = [{key: value for key, value in record.items() if key not in _NOT_RESULTS} for record in records]
+    return Finished(digest_of(snapshot.server), dict(snapshot.clients), results)
+
+
+def _no_warning(line: str) -> None:
+    raise AssertionError(line)
+
+
+def run_all(config: Config, comm: Comm | SerialComm, folder: Path, *, resume: bool = False) -> None:
+    """The whole run, as the command would do it."""
+    run(config, comm, run_dir=str(folder), resume=resume, command=("test",), where={}, make_method=make_method)

@@ -1,0 +1,34 @@
+"""What a user reads: one line a problem, and exit code 2."""
+
+from __future__ import annotations
+
+import pytest
+
+from fedmpi.errors import ConfigError, DataError, DeviceError, DivergenceError, RoundError, RunDirError, UserError
+
+
+def test_one_problem_is_one_line() -> None:
+    error = ConfigError("a.yaml", "train.lr: expected a number > 0, got 'x'")
+    assert str(error) == error.text() == "a.yaml: train.lr: expected a number > 0, got 'x'"
+
+
+def test_several_problems_are_a_line_each() -> None:
+    assert ConfigError("a.yaml", "first", "second").text() == "a.yaml: 2 problems\n  first\n  second"
+
+
+@pytest.mark.parametrize("kind", [ConfigError, DataError, DeviceError, RunDirError])
+def test_every_user_error_exits_with_2(kind: type[UserError]) -> None:
+    error = kind("here", "wrong")
+    assert isinstance(error, UserError) and error.exit_code == 2
+    assert (error.where, error.problems) == ("here", ("wrong",))
+
+
+@pytest.mark.parametrize("error", [RoundError("svd"), DivergenceError("nan")])
+def test_failures_in_a_round_are_not_the_user_s(error: Exception) -> None:
+    """`main` tells them apart by type: a failure ends all ranks with code 1, a mistake with 2."""
+    assert not isinstance(error, UserError)
+
+
+def test_a_round_error_has_all_places() -> None:
+    error = RoundError("svd", round_number=3)
+    assert (error.stage, error.round_number, error.client, str(error)) == ("svd", 3, None, "svd")

@@ -1,0 +1,326 @@
+"""Order-free sums: equal bits for every order and split, hand-computed means, bounds that hold."""
+
+from __future__ import annotations
+
+import math
+import random
+from fractions import Fraction
+
+import pytest
+import torch
+from torch import Tensor
+
+from fedmpi.exactsum import ExactSum, Region, StatisticSum, WeightSum, bound_of, scale_exponent
+
+WEIGHTS = (1.0, 0.5, 0.3, 1 / 3, 0.8187307530779818, 1e-3)
+
+
+def sum_of(values: list[Tensor], weights: list[float], total: float, bound: float) -> ExactSum:
+    """A sum of one tensor "a" of the values' shape."""
+    exact = ExactSum({"a": tuple(values[0].shape)}, {"a": bound}, total)
+    for value, weight in zip(values, weights, strict=True):
+        exact.add("a", value, weight)
+    return exact
+
+
+def random_terms(count: int, size: int, seed: int) -> tuple[list[Tensor], list[float]]:
+    """Floats of both signs and of all magnitudes from 2^-60 to 64, with weights of eq. 2's kind."""
+    generator = torch.Generator().manual_seed(seed)
+    exponents = torch.randint(-60, 7, (count, size), generator=generator)
+    terms = torch.ldexp(torch.rand(count, size, generator=generator) * 2 - 1, exponents)
+    return list(terms), [WEIGHTS[place % len(WEIGHTS)] for place in range(count)]
+
+
+def as_fraction(exact: ExactSum, place: int, total: float, bound: float) -> Fraction:
+    """One entry of the running sum, with all its digits."""
+    return Fraction(int(exact.buffer[place])) / Fraction(2) ** scale_exponent(total, bound)
+
+
+# How many binary places.
+
+
+@pytest.mark.parametrize(
+    ("total", "bound", "k"),
+    [(1.0, 64.0, 55), (10.0, 64.0, 51), (16.0, 64.0, 51), (16.01, 64.0, 50), (10.0, 128.0, 50), (1.0, 2.0**100, -39)],
+)
+def test_places_by_hand(total: float, bound: float, k: int) -> None:
+    """61 - ceil(log2(W B)): 64 is 2^6; 640 lies between 2^9 and 2^10; 1024 is 2^10."""
+    assert scale_exponent(total, bound) == k
+
+
+@pytest.mark.parametrize("total", [1.0, 1.1, 3.0, 10.0, 999.5, 1e6])
+@pytest.mark.parametrize("bound", [64.0, 65.0, 1e5, 3.4e38 * 64])
+def test_places_are_as_many_as_fit(total: float, bound: float) -> None:
+    """W B 2^k is at most 2^61, and one place more would be too many."""
+    scaled = Fraction(total) * Fraction(bound) * Fraction(2) ** scale_exponent(total, bound)
+    assert 2**60 < scaled <= 2**61
+
+
+@pytest.mark.parametrize(("magnitude", "bound"), [(0.0, 64.0), (0.5, 64.0), (1.0, 64.0), (2.0, 128.0), (1e30, 6.4e31)])
+def test_bounds(magnitude: float, bound: float) -> None:
+    assert bound_of(magnitude) == bound
+
+
+# Order does not matter.
+
+
+def test_any_order_and_any_split_give_the_same_bits() -> None:
+    """100 permutations, each cut in two sums that are added as MPI would: all int64 equal, and the mean's bits too."""
+    values, weights = random_terms(23, 17, seed=1)
+    total, bound, shuffler = sum(weights), 64.0, random.Random(2)
+    reference = sum_of(values, weights, total, bound)
+    old, places = torch.zeros(17), list(range(23))
+    for _ in range(100):
+        shuffler.shuffle(places)
+        cut = shuffler.randint(1, 22)
+        first, second = (
+            sum_of([values[p] for p in part], [weights[p] for p in part], total, bound)
+            for part in (places[:cut], places[cut:])
+        )
+        first.buffer += second.buffer
+        assert torch.equal(first.buffer, reference.buffer)
+        assert torch.equal(first.mean("a", total, old), reference.mean("a", total, old))
+
+
+def test_these_terms_would_differ_as_floats() -> None:
+    """The test above can fail: summed as float32, even as float64, the same terms depend on their order."""
+    values, weights = random_terms(23, 17, seed=1)
+    terms = [value.double() * weight for value, weight in zip(values, weights, strict=True)]
+    assert not torch.equal(sum(terms), sum(reversed(terms)))
+
+
+# How exact they are.
+
+
+def test_a_term_loses_half_a_place_where_its_product_is_exact() -> None:
+    """A weight of 2^-j leaves the 24 bits of a float32 as they are, so only the rounding to 2^-k is lost."""
+    values, _ = random_terms(40, 1, seed=3)
+    for value in values:
+        for weight in (1.0, 0.5, 0.125):
+            found = as_fraction(sum_of([value], [weight], 10.0, 64.0), 0, 10.0, 64.0)
+            assert abs(found - Fraction(weight) * Fraction(float(value))) <= Fraction(2) ** -(51 + 1)
+
+
+def test_a_term_of_any_weight_loses_no_more_than_float64_does() -> None:
+    """w x is rounded to 53 bits, then to a multiple of 2^-k: at most 2^-53 |w x| + 2^-(k+1)."""
+    values, _ = random_terms(60, 1, seed=4)
+    for value in values:
+        for weight in WEIGHTS:
+            exact = Fraction(weight) * Fraction(float(value))
+            found = as_fraction(sum_of([value], [weight], 10.0, 64.0), 0, 10.0, 64.0)
+            assert abs(found - exact) <= Fraction(2) ** -52 + abs(exact) * Fraction(2) ** -53
+
+
+@pytest.mark.parametrize("sign", [1.0, -1.0])
+@pytest.mark.parametrize(("count", "magnitude"), [(1, 1.0), (3, 1.0), (1000, 3.0), (1024, 1.0), (7, 2.0**121)])
+def test_no_overflow_at_the_bound(count: int, magnitude: float, sign: float) -> None:
+    """Everybody's weight is 1 and everybody sits on B = 64 |theta|: the mean is B, sign and all. The largest B is 2^127."""
+    bound = bound_of(magnitude)
+    value = torch.full((3,), sign * bound)
+    exact = sum_of([value] * count, [1.0] * count, float(count), bound)
+    assert exact.buffer[:3].abs().max() <= 2**61
+    assert torch.equal(exact.mean("a", float(count), value), value)
+
+
+def test_equal_weights_are_the_arithmetic_mean() -> None:
+    """Weight 1 for each of n clients: exactly the float32 next to the rational (x_1 + ... + x_n) / n.
+
+    x is a multiple of 2^-30 below 64, so no term is rounded at all; n = 6 is no power of 2.
+    """
+    generator = torch.Generator().manual_seed(5)
+    values = [torch.randint(-(2**23), 2**23, (50,), generator=generator).float() * 2.0**-20 for _ in range(6)]
+    weights = WeightSum(6)
+    for _ in values:
+        weights.add(1.0, {})
+    assert weights.of("a") == 6.0
+    found = sum_of(values, [1.0] * 6, 6.0, 64.0).mean("a", weights.of("a"), torch.zeros(50))
+    by_hand = [float(sum(Fraction(float(value[place])) for value in values) / 6) for place in range(50)]
+    assert torch.equal(found, torch.tensor(by_hand, dtype=torch.float64).float())
+
+
+def test_a_weighted_mean_by_hand() -> None:
+    """Weights 1 and 1/4, values (1, 2) and (5, -2): (1 + 1.25) / 1.25 = 1.8 and (2 - 0.5) / 1.25 = 1.2."""
+    weights = WeightSum(2)
+    weights.add(1.0, {})
+    weights.add(0.25, {})
+    exact = sum_of([torch.tensor([1.0, 2.0]), torch.tensor([5.0, -2.0])], [1.0, 0.25], 1.25, 64.0)
+    assert weights.of("a") == 1.25
+    assert torch.equal(exact.mean("a", weights.of("a"), torch.zeros(2)), torch.tensor([1.8, 1.2]))
+
+
+# What a mean looks like.
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16])
+def test_a_mean_has_the_old_tensor_s_dtype_and_memory_format(dtype: torch.dtype) -> None:
+    old = torch.zeros(2, 3, 2, 2, dtype=dtype).to(memory_format=torch.channels_last)
+    value = torch.arange(24.0).view(2, 3, 2, 2).to(dtype)
+    mean = sum_of([value], [1.0], 1.0, 64.0).mean("a", 1.0, old)
+    assert mean.dtype == dtype and mean.is_contiguous(memory_format=torch.channels_last)
+    assert torch.equal(mean, value) and not old.any()
+
+
+def test_strided_values_are_added_by_place() -> None:
+    value = torch.arange(24.0).view(2, 3, 2, 2)
+    plain, strided = (sum_of([v], [1.0], 1.0, 64.0) for v in (value, value.to(memory_format=torch.channels_last)))
+    assert torch.equal(plain.buffer, strided.buffer) and plain.buffer.any()
+
+
+def test_names_do_not_disturb_each_other() -> None:
+    """Each has its own bound, so its own k, and its own cache lines; an empty tensor and a number are tensors, too."""
+    shapes = {"a": (3,), "none": (0, 2), "b": (), "c": (2, 2)}
+    exact = ExactSum(shapes, {"a": 64.0, "none": 64.0, "b": 1e6, "c": 640.0}, 2.0)
+    for name, shape in shapes.items():
+        exact.add(name, torch.full(shape, float(ord(name[0]) - 96)), 1.0)
+    for name, shape in shapes.items():
+        expected = torch.full(shape, (ord(name[0]) - 96) / 2)
+        assert torch.equal(exact.mean(name, 2.0, torch.zeros(shape)), expected)
+
+
+def test_a_tensor_that_nobody_sent_keeps_its_value() -> None:
+    exact, old = ExactSum({"a": (2,)}, {"a": 64.0}, 3.0), torch.tensor([5.0, -7.0])
+    mean = exact.mean("a", 0.0, old)
+    assert torch.equal(mean, old) and mean.data_ptr() != old.data_ptr()
+
+
+# Regions: rows 0 and 2 of column 1 of a (3, 2) tensor, said in three ways, or its upper left part as slices.
+
+PLACES = torch.tensor([[False, True], [False, False], [False, True]])
+REGIONS: list[tuple[Region, tuple[int, ...]]] = [
+    ((torch.tensor([0, 2])[:, None], torch.tensor([1])), (2, 1)),
+    ((slice(0, 3, 2), slice(1, 2)), (2, 1)),
+    (PLACES, (2,)),
+]
+
+
+@pytest.mark.parametrize(("region", "shape"), REGIONS, ids=["indices", "slices", "mask"])
+def test_regions_by_hand(region: Region, shape: tuple[int, ...]) -> None:
+    """One client holds all (weight 1, value 4), one a region (1/2, value 1): (4 + 1/2) / (3/2) = 3 there, else 4."""
+    exact, weights = ExactSum({"a": (3, 2)}, {"a": 64.0}, 1.5), WeightSum(2)
+    exact.add("a", torch.full((3, 2), 4.0), 1.0)
+    exact.add("a", torch.ones(shape), 0.5, region)
+    weights.add(1.0, {})
+    weights.add(0.5, {"a": ((3, 2), region)})
+    expected = torch.tensor([[4.0, 3.0], [4.0, 4.0], [4.0, 3.0]])
+    assert torch.equal(exact.mean("a", weights.of("a"), torch.zeros(3, 2)), expected)
+
+
+@pytest.mark.parametrize(("region", "shape"), REGIONS, ids=["indices", "slices", "mask"])
+def test_entries_that_nobody_holds_keep_their_value(region: Region, shape: tuple[int, ...]) -> None:
+    """Bit for bit: 0.1 and 1e30 are no multiples of 2^-k."""
+    exact, weights = ExactSum({"a": (3, 2)}, {"a": 64.0}, 0.5), WeightSum(1)
+    exact.add("a", torch.tensor([2.0, 3.0]).view(shape), 0.5, region)
+    weights.add(0.5, {"a": ((3, 2), region)})
+    old = torch.tensor([[0.1, 8.0], [1e30, -0.1], [7.0, 8.0]])
+    expected = torch.tensor([[0.1, 2.0], [1e30, -0.1], [7.0, 3.0]])
+    assert torch.equal(exact.mean("a", weights.of("a"), old), expected)
+
+
+def test_regions_in_any_order_give_the_same_bits() -> None:
+    values, weights = random_terms(9, 6, seed=6)
+    jobs = [(v, w, REGIONS[place % 3] if place % 4 else None) for place, (v, w) in enumerate(zip(values, weights))]
+    sums = []
+    for order in (jobs, jobs[::-1], jobs[4:] + jobs[:4]):
+        exact = ExactSum({"a": (3, 2)}, {"a": 64.0}, 10.0)
+        for value, weight, held in order:
+            region, shape = held or (None, (3, 2))
+            exact.add("a", value[: math.prod(shape)].view(shape), weight, region)
+        sums.append(exact.buffer.clone())
+    assert torch.equal(sums[0], sums[1]) and torch.equal(sums[0], sums[2])
+
+
+# Sums of weights.
+
+
+def test_weights_per_entry_by_hand() -> None:
+    """Weights 1, 1/2, 1/4; the second lacks the last entry of b, the third holds only its first."""
+    weights = WeightSum(3)
+    weights.add(1.0, {})
+    weights.add(0.5, {"b": ((3,), (slice(0, 2),))})
+    weights.add(0.25, {"b": ((3,), torch.tensor([True, False, False]))})
+    assert weights.of("a") == 1.75
+    assert weights.of("b").tolist() == [1.75, 1.5, 1.0]
+    assert weights.of("b").dtype == torch.float64
+
+
+def test_weights_in_any_order_are_the_same_number() -> None:
+    """0.3, 1/3 and their like: as floats their sum depends on the order, as whole numbers it does not."""
+    many, shuffler = list(WEIGHTS) * 7, random.Random(7)
+    floats, exact = set(), set()
+    for _ in range(50):
+        shuffler.shuffle(many)
+        weights, plain = WeightSum(len(many)), 0.0
+        for weight in many:
+            weights.add(weight, {})
+            plain += weight
+        floats.add(plain)
+        exact.add(weights.of("a"))
+    assert len(floats) > 1 and len(exact) == 1
+    assert exact.pop() == float(sum(map(Fraction, many)))
+
+
+@pytest.mark.parametrize("count", [1, 2, 3, 1000])
+def test_equal_weights_count(count: int) -> None:
+    """n times the weight 1 is exactly n, also per entry: 1 * 2^(61 - ceil(log2 n)) times n stays within int64."""
+    weights = WeightSum(count)
+    for _ in range(count):
+        weights.add(1.0, {"a": ((2,), (slice(0, 1),))})
+    assert weights.of("b") == count
+    assert weights.of("a").tolist() == [count, 0.0]
+
+
+def test_nobody_weighs_nothing() -> None:
+    assert WeightSum(0).of("a") == 0.0
+
+
+# Sums of statistics.
+
+
+def statistics(count: int, seed: int, *, signed: bool) -> Tensor:
+    """float32 values of magnitudes 1e-12 to 1e6, shape (count, 5)."""
+    generator = torch.Generator().manual_seed(seed)
+    values = 10.0 ** (torch.rand(count, 5, generator=generator) * 18 - 12)
+    signs = torch.randint(0, 2, values.shape, generator=generator) * 2 - 1
+    return (values * signs if signed else values).clamp(-1e6, 1e6).float()
+
+
+@pytest.mark.parametrize("signed", [False, True])
+@pytest.mark.parametrize("count", [1, 2, 100, 1000])
+def test_statistics_are_summed_exactly(count: int, signed: bool) -> None:
+    """Against Fractions. A float32 of 1e-12 ends at 2^-63, above the last place 2^-(122 - 20 - 2 * 10) for 1000
+    terms, so nothing is lost but by the two limbs' conversion to float64: 2^-53 of the total and of the fine
+    limb, which is below n 2^-32."""
+    values = statistics(count, count, signed=signed)
+    running = StatisticSum(5, count)
+    for row in values:
+        running.add(row)
+    for place, found in enumerate(running.total().tolist()):
+        exact = sum(Fraction(float(value)) for value in values[:, place])
+        slack = abs(exact) * Fraction(2) ** -51 + count * Fraction(2) ** -(32 + 53)
+        assert abs(Fraction(found) - exact) <= slack
+
+
+def test_statistics_in_any_order_and_split_give_the_same_bits() -> None:
+    values, shuffler = list(statistics(60, 8, signed=True)), random.Random(9)
+    totals = []
+    for _ in range(100):
+        shuffler.shuffle(values)
+        cut = shuffler.randint(1, 59)
+        first, second = StatisticSum(5, 60), StatisticSum(5, 60)
+        for place, value in enumerate(values):
+            (first if place < cut else second).add(value)
+        first.buffer += second.buffer
+        totals.append(first.total())
+    assert all(torch.equal(total, totals[0]) for total in totals)
+
+
+@pytest.mark.parametrize("sign", [1.0, -1.0])
+@pytest.mark.parametrize("count", [1, 3, 1024])
+def test_statistics_do_not_overflow_at_the_bound(count: int, sign: float) -> None:
+    """The largest float64 below 2^20, once for each planned term: n (2^20 - 2^-33), to float64's last place."""
+    largest = math.nextafter(2.0**20, 0.0)
+    running = StatisticSum(1, count)
+    for _ in range(count):
+        running.add(torch.tensor([sign * largest], dtype=torch.float64))
+    assert running.buffer.abs().max() <= 2**61
+    assert running.total().item() == sign * largest * count

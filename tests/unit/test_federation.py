@@ -1,0 +1,184 @@
+"""Cohorts, tiers and learning rates: uniform, reproducible, and as the papers say."""
+
+from __future__ import annotations
+
+import math
+import tracemalloc
+from collections import Counter
+from collections.abc import Sequence
+from itertools import combinations, product
+from math import comb
+
+import pytest
+
+from fedmpi.config.schema import CosineSchedule, StepSchedule, Train
+from fedmpi.federation import Tier, cohort, equal_blocks, learning_rate, sample_cohort, tier_of
+
+# Quantiles of the chi-square distribution at 0.999, by degrees of freedom. Seeds are fixed: a test
+# that passes once passes always, and a biased draw would exceed them by far.
+CHI_SQUARE_999 = {1: 10.83, 2: 13.82, 3: 16.27, 9: 27.88}
+
+
+def chi_square(counts: Counter, expected: dict) -> float:
+    assert set(counts) <= set(expected)
+    return sum((counts[key] - want) ** 2 / want for key, want in expected.items())
+
+
+def draw(eligible: int | Sequence[int], size: int, round_number: int = 1, phase: str = "train", seed: int = 0) -> list[int]:
+    return sample_cohort(eligible, size, seed=seed, round_number=round_number, phase=phase)
+
+
+# Cohorts.
+
+
+class Scripted:
+    """A generator whose draws are given, each checked to be within what was asked for."""
+
+    def __init__(self, draws: tuple[int, ...]) -> None:
+        self._draws = iter(draws)
+
+    def integers(self, below: int) -> int:
+        drawn = next(self._draws)
+        assert drawn < below
+        return drawn
+
+
+@pytest.mark.parametrize(("count", "size"), [(3, 1), (4, 2), (5, 3), (5, 5), (6, 2)])
+def test_every_cohort_has_the_same_chance(count: int, size: int) -> None:
+    """By enumeration: all equally likely sequences of draws; each of the C(count, size) sets comes equally often."""
+    sequences = list(product(*(range(last + 1) for last in range(count - size, count))))
+    sets = Counter(frozenset(cohort._distinct(count, size, Scripted(sequence))) for sequence in sequences)
+    assert set(sets) == set(map(frozenset, combinations(range(count), size)))
+    assert set(sets.values()) == {len(sequences) // comb(count, size)}
+
+
+def test_cohorts_over_rounds_are_uniform() -> None:
+    """With the real generator: 2,000 rounds over the ten pairs out of five clients, 200 each."""
+    pairs = Counter(tuple(draw(5, 2, number)) for number in range(1, 2001))
+    assert chi_square(pairs, dict.fromkeys(combinations(range(5), 2), 200)) < CHI_SQUARE_999[9]
+
+
+def test_cohorts_are_sorted_and_distinct() -> None:
+    for number in range(1, 101):
+        drawn = draw(20, 10, number)
+        assert len(drawn) == 10 and drawn == sorted(set(drawn)) and 0 <= drawn[0] and drawn[-1] < 20
+
+
+def test_cohorts_are_frozen() -> None:
+    """Golden: a change here changes the bits of every run."""
+    assert draw(20, 10) == [0, 1, 3, 4, 5, 6, 8, 13, 14, 18]
+    assert draw(10**9, 5) == [27056554, 126307875, 258437216, 490597314, 685999336]
+
+
+def test_a_cohort_does_not_depend_on_what_was_drawn_before() -> None:
+    forwards = [draw(20, 10, number) for number in range(1, 30)]
+    backwards = [draw(20, 10, number) for number in range(29, 0, -1)]
+    assert forwards == backwards[::-1]
+    assert len(set(map(tuple, forwards))) > 20
+
+
+@pytest.mark.parametrize("other", [{"phase": "small"}, {"seed": 1}, {"round_number": 2}])
+def test_phases_seeds_and_rounds_draw_for_themselves(other: dict) -> None:
+    """Equal cohorts by chance: 1 in C(20, 10) = 184,756."""
+    assert draw(20, 10) != draw(20, 10, **other)
+
+
+def test_phases_are_independent() -> None:
+    """The chance of client 0 in one phase does not depend on the other: four equal cells of 500 in 2,000 rounds."""
+    cells = Counter((0 in draw(4, 2, t, "large"), 0 in draw(4, 2, t, "small")) for t in range(1, 2001))
+    assert chi_square(cells, dict.fromkeys(product((False, True), repeat=2), 500)) < CHI_SQUARE_999[3]
+
+
+def test_a_list_of_eligible_clients() -> None:
+    """The places drawn are those of a federation of that many; more than there are means everybody."""
+    eligible = [3, 5, 8, 13, 21, 34]
+    assert draw(eligible, 3) == [eligible[place] for place in draw(6, 3)]
+    assert draw(eligible, 7) == draw(eligible, 6) == eligible
+    assert draw(4, 9) == [0, 1, 2, 3]
+    assert draw([], 3) == []
+
+
+def test_a_thousand_million_clients_cost_nothing() -> None:
+    """A list or a permutation of them would take 8 GB; 100 of them are a few kB, numpy's generator included."""
+    draw(10**9, 100)  # imports and caches
+    tracemalloc.start()
+    drawn = draw(10**9, 100, 2)
+    peak_bytes = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert len(set(drawn)) == 100 and drawn[-1] > 10**8
+    assert peak_bytes < 100_000
+
+
+# Tiers.
+
+
+@pytest.mark.parametrize(
+    ("clients", "tiers", "blocks"),
+    [(20, 4, (5, 5, 5, 5)), (22, 4, (5, 5, 5, 7)), (3, 3, (1, 1, 1)), (7, 1, (7,)), (9, 2, (4, 5))],
+)
+def test_equal_blocks(clients: int, tiers: int, blocks: tuple[int, ...]) -> None:
+    assert equal_blocks(clients, tiers) == blocks
+
+
+@pytest.mark.parametrize("blocks", [(5, 5, 5, 5), (10, 5, 5), (15, 5), (20,), (1, 18, 1)])
+def test_fixed_tiers_are_blocks_of_clients(blocks: tuple[int, ...]) -> None:
+    """Largest capacity first; neither the round nor the seed matters."""
+    expected = [tier for tier, size in enumerate(blocks) for _ in range(size)]
+    for seed, number in ((0, 1), (7, 99)):
+        tiers = [tier_of(c, blocks, dynamic=False, seed=seed, round_number=number) for c in range(20)]
+        assert tiers == expected
+
+
+@pytest.mark.parametrize("blocks", [(5, 5, 5, 5), (10, 5, 5), (15, 5)])
+def test_dynamic_tiers_have_the_blocks_shares(blocks: tuple[int, ...]) -> None:
+    """4,000 draws, 20 clients in 200 rounds: block / 20 of them in each tier, whoever the client is."""
+    drawn = Counter(
+        tier_of(c, blocks, dynamic=True, seed=0, round_number=t) for t in range(1, 201) for c in range(20)
+    )
+    expected = {tier: 4000 * size / 20 for tier, size in enumerate(blocks)}
+    assert chi_square(drawn, expected) < CHI_SQUARE_999[len(blocks) - 1]
+
+
+def test_dynamic_tiers_are_drawn_apart() -> None:
+    """Two clients in one round, and one client in two rounds: four equal cells of 500 in 2,000 draws each."""
+    def tier(client: int, number: int) -> int:
+        return tier_of(client, (10, 10), dynamic=True, seed=3, round_number=number)
+
+    cells = dict.fromkeys(product((0, 1), repeat=2), 500)
+    assert chi_square(Counter((tier(0, t), tier(1, t)) for t in range(2000)), cells) < CHI_SQUARE_999[3]
+    assert chi_square(Counter((tier(5, t), tier(5, t + 1)) for t in range(0, 4000, 2)), cells) < CHI_SQUARE_999[3]
+
+
+def test_a_tier_is_a_value() -> None:
+    assert Tier(1, "0.5", 0.5) == Tier(1, "0.5", 0.5)
+
+
+# Learning rates.
+
+
+@pytest.mark.parametrize(
+    ("round_number", "tenths"), [(1, 0), (100, 0), (101, 1), (150, 1), (151, 2), (160, 2)]
+)
+def test_step_schedule_of_the_paper(round_number: int, tenths: int) -> None:
+    """FedHM: 160 rounds, milestones 100 and 150: rounds 1-100 at 0.1, 101-150 at 0.01, 151-160 at 0.001."""
+    train = Train(lr=0.1, schedule=StepSchedule(milestones=(100, 150), factor=0.1))
+    assert learning_rate(train, round_number, 160) == pytest.approx(0.1 / 10**tenths, rel=1e-14)
+
+
+def test_a_step_schedule_ignores_the_number_of_rounds() -> None:
+    """So that a resumed run may ask for more of them."""
+    train = Train(lr=0.5, schedule=StepSchedule(milestones=(2,), factor=0.5))
+    assert [learning_rate(train, t, rounds) for t in (1, 2, 3, 4) for rounds in (4, 400)] == [0.5] * 4 + [0.25] * 4
+
+
+def test_no_milestones_are_a_constant_rate() -> None:
+    assert {learning_rate(Train(lr=0.3), t, 9) for t in range(1, 10)} == {0.3}
+
+
+def test_cosine_schedule_by_hand() -> None:
+    """From 1 to 0.5 in 4 rounds: 0.5 + 0.5 (1 + cos(0, 45, 90, 135 degrees)) / 2; round 5 would be at the end."""
+    train = Train(lr=1.0, schedule=CosineSchedule(final_lr=0.5))
+    rates = [learning_rate(train, t, 4) for t in range(1, 6)]
+    half = math.sqrt(0.5) / 4
+    assert rates == pytest.approx([1.0, 0.75 + half, 0.75, 0.75 - half, 0.5], rel=1e-14)
+    assert rates[0] == 1.0 and rates[-1] == 0.5

@@ -1,0 +1,221 @@
+"""A net in flat buffers trains as an ordinary one: SGD, decay groups, momentum, several nets in the same memory."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from fedmpi.learning.flat import Buffers, FlatNet, net_layout
+from fedmpi.tensors import copy_into
+
+OWN = ("conv.weight", "head.weight")
+SETTINGS = [(0.0, 0.0, ()), (0.9, 0.0, ()), (0.9, 1e-2, ()), (0.9, 1e-2, OWN), (0.0, 1e-2, OWN), (0.5, 1e-2, "all")]
+
+
+class Net(nn.Module):
+    """Odd sizes, so that every tensor is padded; a BatchNorm and a missing bias, as ResNets have."""
+
+    def __init__(self, width: int = 5) -> None:
+        super().__init__()
+        self.conv = nn.Conv2d(3, width, 3, padding=1, bias=False)
+        self.norm = nn.BatchNorm2d(width, track_running_stats=False)
+        self.head = nn.Linear(width, 7)
+
+    def forward(self, images: Tensor) -> Tensor:
+        return self.head(torch.relu(self.norm(self.conv(images))).mean((2, 3)))
+
+
+def seeded(width: int = 5) -> Net:
+    with torch.random.fork_rng():
+        torch.manual_seed(width)
+        return Net(width)
+
+
+def flat_twin(net: nn.Module, own: object = (), buffers: Buffers | None = None, *, channels_last: bool = False) -> FlatNet:
+    """The same net, with the same values, in flat buffers."""
+    values = {name: value.detach().clone() for name, value in net.named_parameters()}
+    layout = net_layout(values.items(), own, channels_last=channels_last)
+    twin = FlatNet(seeded(net.conv.out_channels), layout, buffers or Buffers(layout.num_bytes, "cpu"))
+    copy_into(twin.params, values)
+    return twin
+
+
+def plain_sgd(net: Net, own: object, momentum: float, weight_decay: float) -> torch.optim.SGD:
+    """torch's own optimizer on an ordinary module, with the two groups as anybody would write them."""
+    groups = [
+        {"params": [p for name, p in net.named_parameters() if (name in own) == owned], "weight_decay": decay}
+        for owned, decay in ((False, weight_decay), (True, 0.0))
+    ]
+    return torch.optim.SGD([g for g in groups if g["params"]], lr=1.0, momentum=momentum)
+
+
+def names_of(own: object) -> tuple[str, ...]:
+    return tuple(name for name, _ in Net().named_parameters()) if own == "all" else own
+
+
+def set_gradients(net: Net, flat: FlatNet, step: int) -> None:
+    """Small whole numbers: with rates that are powers of 2, every step of SGD is then exact in float32."""
+    for place, (name, parameter) in enumerate(net.named_parameters()):
+        count = torch.arange(parameter.numel()).view(parameter.shape)
+        parameter.grad = ((count * (3 + place) + step * 5) % 17 - 8).float()
+        flat.grads[name].copy_(parameter.grad)
+
+
+def equal(net: Net, flat: FlatNet) -> bool:
+    return all(torch.equal(value, flat.params[name]) for name, value in net.named_parameters())
+
+
+@pytest.mark.parametrize("channels_last", [False, True])
+@pytest.mark.parametrize("own", [(), OWN, "all"])
+def test_sgd_is_torch_s_to_the_bit_where_arithmetic_is_exact(own: object, channels_last: bool) -> None:
+    """Values in eighths, gradients whole, lr = momentum = decay = 1/4: after 4 steps at most 3 + 4 * 4 binary
+    places are needed, so float32 rounds nothing and any correct SGD gives the same bits."""
+    own, net = names_of(own), seeded()
+    with torch.no_grad():
+        for value in net.parameters():
+            value.copy_((value * 8).round() / 8)
+    flat = flat_twin(net, own, channels_last=channels_last)
+    ours, theirs = flat.optimizer(momentum=0.25, weight_decay=0.25, own_decay=own), plain_sgd(net, own, 0.25, 0.25)
+    for group in (*ours.param_groups, *theirs.param_groups):
+        group["lr"] = 0.25
+    for step in range(4):
+        set_gradients(net, flat, step)
+        before = flat.params["conv.weight"].clone()
+        ours.step()
+        theirs.step()
+        assert equal(net, flat) and not torch.equal(flat.params["conv.weight"], before)
+
+
+def test_one_parameter_by_hand() -> None:
+    """x = 1, gradient 1 twice, lr 1/2, momentum 1/2, decay 1/4: v = 1.25, x = 0.375; v = 0.625 + 1.09375, x = -0.484375.
+
+    Without decay, as in the group of `own_decay`: v = 1, x = 0.5; v = 1.5, x = -0.25.
+    """
+    values = {"a": torch.ones(1), "b": torch.ones(1)}
+    module = nn.Module()
+    module.a, module.b = nn.Parameter(torch.ones(1)), nn.Parameter(torch.ones(1))
+    layout = net_layout(values.items(), ("a",), channels_last=False)
+    net = FlatNet(module, layout, Buffers(layout.num_bytes, "cpu"))
+    copy_into(net.params, values)
+    sgd = net.optimizer(momentum=0.5, weight_decay=0.25, own_decay=("a",))
+    seen = []
+    for _ in range(2):
+        for group in sgd.param_groups:
+            group["lr"] = 0.5
+        net.grads["a"].fill_(1.0)
+        net.grads["b"].fill_(1.0)
+        sgd.step()
+        seen.append((net.params["a"].item(), net.params["b"].item()))
+    assert seen == [(0.5, 0.375), (-0.25, -0.484375)]
+
+
+@pytest.mark.parametrize("channels_last", [False, True])
+@pytest.mark.parametrize(("momentum", "weight_decay", "own"), SETTINGS)
+def test_training_is_an_ordinary_module_s(momentum: float, weight_decay: float, own: object, channels_last: bool) -> None:
+    """Six real steps, with a fresh optimizer after the third. The tolerance is float32's: kernels of another
+    memory format, and fused against unfused updates, round differently in the last place."""
+    own, net = names_of(own), seeded()
+    flat = flat_twin(net, own, channels_last=channels_last)
+    ours = flat.optimizer(momentum=momentum, weight_decay=weight_decay, own_decay=own)
+    generator = torch.Generator().manual_seed(3)
+    for step in range(6):
+        if step % 3 == 0:
+            theirs = plain_sgd(net, own, momentum, weight_decay)
+            flat.reset_momentum()
+        for group in (*ours.param_groups, *theirs.param_groups):
+            group["lr"] = 0.05
+        images = torch.rand(4, 3, 6, 6, generator=generator)
+        targets = torch.randint(7, (4,), generator=generator)
+        flat.zero_gradient()
+        theirs.zero_grad()
+        for module, sgd in ((flat.module, ours), (net, theirs)):
+            torch.nn.functional.cross_entropy(module(images), targets).backward()
+            sgd.step()
+    for name, value in net.named_parameters():
+        torch.testing.assert_close(flat.params[name], value, rtol=1e-5, atol=1e-6)
+
+
+def test_resetting_momentum_is_a_fresh_optimizer() -> None:
+    """Same gradient, before and after: with momentum left, the second step would be longer than the first."""
+    flat = flat_twin(seeded())
+    sgd = flat.optimizer(momentum=0.5, weight_decay=0.0, own_decay=())
+    steps = []
+    for resets in (False, False, True):
+        if resets:
+            flat.reset_momentum()
+        copy_into(flat.params, {name: torch.zeros_like(value) for name, value in flat.params.items()})
+        flat.grads["head.bias"].fill_(2.0)
+        sgd.step()
+        steps.append(flat.params["head.bias"][0].item())
+    assert steps == [-2.0, -3.0, -2.0]
+
+
+def test_padding_stays_zero() -> None:
+    """Momentum, decay and all: otherwise the bytes of a message would hold what no tensor owns."""
+    flat, buffers = flat_twin(net := seeded(), OWN), None
+    buffers = [flat._parameter, flat._gradient, flat._momentum]
+    sgd = flat.optimizer(momentum=0.9, weight_decay=0.1, own_decay=OWN)
+    for _ in range(3):
+        flat.zero_gradient()
+        flat.module(torch.rand(4, 3, 6, 6, generator=torch.Generator().manual_seed(1))).square().sum().backward()
+        sgd.step()
+    is_padding = torch.ones(flat.layout.num_bytes, dtype=torch.bool)
+    for name, spec in flat.layout.specs.items():
+        is_padding[flat.layout.offsets[name] : flat.layout.offsets[name] + spec.num_bytes] = False
+    assert is_padding.sum() > 0 and not equal(net, flat)
+    assert not any(buffer[is_padding].any() for buffer in buffers)
+    assert all(buffer[~is_padding].any() for buffer in buffers)
+
+
+def test_own_decay_comes_last_and_nothing_is_lost() -> None:
+    layout = net_layout(seeded().named_parameters(), OWN, channels_last=True)
+    assert list(layout.specs) == ["norm.weight", "norm.bias", "head.bias", "conv.weight", "head.weight"]
+    assert layout.specs["conv.weight"].channels_last
+
+
+def test_the_module_lives_in_the_buffers() -> None:
+    flat = flat_twin(seeded())
+    for name, parameter in flat.module.named_parameters():
+        assert parameter.data_ptr() == flat.params[name].data_ptr()
+        assert parameter.grad.data_ptr() == flat.grads[name].data_ptr()
+    flat.module(torch.ones(2, 3, 4, 4)).sum().backward()
+    for name, parameter in flat.module.named_parameters():
+        assert parameter.grad.data_ptr() == flat.grads[name].data_ptr()
+    assert flat.grads["head.bias"].tolist() == [2.0] * 7
+
+
+def test_nets_of_several_tiers_share_buffers() -> None:
+    """Wide and narrow take turns, as clients of two tiers do; each trains as if it were alone."""
+    nets = {width: seeded(width) for width in (5, 2)}
+    layouts = {width: net_layout(net.named_parameters(), (), channels_last=False) for width, net in nets.items()}
+    buffers = Buffers(max(layout.num_bytes for layout in layouts.values()), "cpu")
+    shared = {width: flat_twin(net, buffers=buffers) for width, net in nets.items()}
+    alone = {width: flat_twin(net) for width, net in nets.items()}
+    optimizers = {
+        (kind, width): flat.optimizer(momentum=0.9, weight_decay=0.1, own_decay=())
+        for kind, flats in (("shared", shared), ("alone", alone))
+        for width, flat in flats.items()
+    }
+    images = torch.rand(4, 3, 6, 6, generator=torch.Generator().manual_seed(1))
+    for width in (5, 2, 5, 2, 2):
+        for kind, flat in (("shared", shared[width]), ("alone", alone[width])):
+            copy_into(flat.params, {name: value.detach() for name, value in nets[width].named_parameters()})
+            flat.reset_momentum()
+            for _ in range(2):
+                flat.zero_gradient()
+                flat.module(images).square().sum().backward()
+                optimizers[kind, width].step()
+        assert all(torch.equal(shared[width].params[name], alone[width].params[name]) for name in alone[width].params)
+        assert not equal(nets[width], shared[width])
+    assert shared[5]._parameter.data_ptr() == shared[2]._parameter.data_ptr()
+
+
+def test_parameters_are_saved_and_brought_back() -> None:
+    flat = flat_twin(net := seeded())
+    kept = torch.zeros(flat.layout.num_bytes + 64, dtype=torch.uint8)
+    flat.copy_parameters_to(kept)
+    flat._parameter.zero_()
+    assert not equal(net, flat)
+    flat.copy_parameters_from(kept)
+    assert equal(net, flat) and not kept[-64:].any()

@@ -1,0 +1,73 @@
+"""Which rank a process is, out of what launchers leave behind."""
+
+from __future__ import annotations
+
+import pytest
+
+from fedmpi.mpi.launch import launched_as
+from fedmpi.mpi.serial import SerialComm, world
+
+LAUNCHERS = {
+    "Open MPI 5": ({"OMPI_COMM_WORLD_RANK": "2", "OMPI_COMM_WORLD_SIZE": "5", "PMIX_RANK": "2"}, (2, 5)),
+    "Open MPI 4": ({"OMPI_COMM_WORLD_RANK": "0", "OMPI_COMM_WORLD_SIZE": "5", "OMPI_COMM_WORLD_LOCAL_RANK": "0"}, (0, 5)),
+    "MPICH": ({"PMI_RANK": "3", "PMI_SIZE": "4", "MPI_LOCALRANKID": "1"}, (3, 4)),
+    "srun --mpi=pmi2": ({"PMI_RANK": "1", "PMI_SIZE": "8", "SLURM_PROCID": "1", "SLURM_NTASKS": "8"}, (1, 8)),
+    "srun --mpi=pmix": ({"PMIX_RANK": "7", "SLURM_PROCID": "7", "SLURM_STEP_NUM_TASKS": "8"}, (7, 8)),
+    "MVAPICH": ({"MV2_COMM_WORLD_RANK": "1", "MV2_COMM_WORLD_SIZE": "2"}, (1, 2)),
+    "Cray PALS": ({"PALS_RANKID": "1", "PALS_SIZE": "2"}, (1, 2)),
+    "PMIx alone": ({"PMIX_RANK": "1"}, (1, 1)),
+}
+
+
+@pytest.fixture
+def bare(monkeypatch: pytest.MonkeyPatch) -> pytest.MonkeyPatch:
+    """This process's environment without what a launcher may have left in it."""
+    for environment, _ in LAUNCHERS.values():
+        for name in environment:
+            monkeypatch.delenv(name, raising=False)
+    return monkeypatch
+
+
+@pytest.mark.parametrize(("environment", "expected"), LAUNCHERS.values(), ids=LAUNCHERS.keys())
+def test_launchers(environment: dict[str, str], expected: tuple[int, int]) -> None:
+    assert launched_as(environment) == expected
+
+
+@pytest.mark.parametrize(
+    "environment",
+    [
+        {},
+        {"SLURM_JOB_ID": "12", "SLURM_PROCID": "0", "SLURM_NTASKS": "8", "SLURM_LOCALID": "0"},
+        {"OMPI_MCA_btl": "self", "PMIX_VERSION": "5.0", "PMI_FD": "9"},
+        {"OMPI_COMM_WORLD_SIZE": "5"},
+    ],
+    ids=["nothing", "the shell of an sbatch script", "settings", "a size without a rank"],
+)
+def test_no_launcher(environment: dict[str, str]) -> None:
+    """A batch script's shell looks like rank 0 of 8 to who reads SLURM_PROCID; `python` there is one process."""
+    assert launched_as(environment) is None
+
+
+def test_mpirun_within_a_slurm_step() -> None:
+    """mpirun on an allocation starts its daemons by srun: what Open MPI says goes before what Slurm says of a daemon."""
+    both = {"OMPI_COMM_WORLD_RANK": "3", "OMPI_COMM_WORLD_SIZE": "4", "PMI_RANK": "0", "PMI_SIZE": "2"}
+    assert launched_as(both) == (3, 4)
+
+
+@pytest.mark.parametrize("garbage", ["", "x", "-1", "1.5", "0x1"])
+def test_what_is_no_rank_is_passed_over(garbage: str) -> None:
+    """Left-overs in an environment end neither `--plan` nor a run with a traceback."""
+    assert launched_as({"OMPI_COMM_WORLD_RANK": garbage}) is None
+    assert launched_as({"OMPI_COMM_WORLD_RANK": garbage, "PMI_RANK": "1", "PMI_SIZE": "2"}) == (1, 2)
+
+
+def test_the_process_s_own_environment_is_the_default(bare: pytest.MonkeyPatch) -> None:
+    assert launched_as() is None
+    bare.setenv("PMI_RANK", "1")
+    bare.setenv("PMI_SIZE", "3")
+    assert launched_as() == (1, 3)
+
+
+def test_without_a_launcher_a_process_is_its_own_world(bare: pytest.MonkeyPatch) -> None:
+    comm = world()
+    assert isinstance(comm, SerialComm) and (comm.rank, comm.size, comm.is_root) == (0, 1, True)

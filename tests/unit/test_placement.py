@@ -1,0 +1,191 @@
+"""Ranks to devices, with tables of GPUs that nobody needs to own."""
+
+from __future__ import annotations
+
+import pytest
+
+from fedmpi.errors import DeviceError
+from fedmpi.mpi.placement import Device, Gpu, place, resolve, worker_index
+
+V100 = Gpu("Tesla V100-SXM2-32GB", 70)
+A100 = Gpu("NVIDIA A100-SXM4-80GB", 80)
+A40 = Gpu("NVIDIA A40", 86)
+H200 = Gpu("NVIDIA H200", 90)
+B200 = Gpu("NVIDIA B200", 100)
+B300 = Gpu("NVIDIA B300", 103)
+RTX5090 = Gpu("NVIDIA GeForce RTX 5090", 120)
+
+CUDA_126 = ["sm_50", "sm_60", "sm_70", "sm_75", "sm_80", "sm_86", "sm_90"]
+CUDA_128 = ["sm_75", "sm_80", "sm_86", "sm_90", "sm_100", "sm_120", "compute_120"]
+
+
+def on_node(
+    num_ranks: int, gpus: list[Gpu], *, server_here: bool = True, server_trains: bool = False, server: str = "cpu"
+) -> list[Device]:
+    """The devices of all ranks of one node, all of which see the same GPUs."""
+    workers = [worker_index(r, server_here=server_here, server_trains=server_trains) for r in range(num_ranks)]
+    train = resolve("auto", [len(gpus)] * num_ranks)
+    return [
+        place(worker, gpus, train=train, server=server if rank == 0 and server_here else "cpu", built_for=CUDA_126)
+        for rank, worker in enumerate(workers)
+    ]
+
+
+# A rank's place among its node's workers.
+
+
+@pytest.mark.parametrize(
+    ("server_here", "server_trains", "workers"),
+    [(True, False, [None, 0, 1, 2]), (True, True, [0, 1, 2, 3]), (False, False, [0, 1, 2, 3]), (False, True, [0, 1, 2, 3])],
+)
+def test_a_server_that_does_not_train_counts_for_nothing(
+    server_here: bool, server_trains: bool, workers: list[int | None]
+) -> None:
+    assert [worker_index(r, server_here=server_here, server_trains=server_trains) for r in range(4)] == workers
+
+
+# Which kind.
+
+
+@pytest.mark.parametrize(
+    ("want", "gpus_of_workers", "kind"),
+    [
+        ("auto", [1, 1, 4], "cuda"),
+        ("auto", [1, 0, 1], "cpu"),
+        ("auto", [0], "cpu"),
+        ("auto", [], "cpu"),
+        ("cpu", [4, 4], "cpu"),
+        ("cuda", [0, 0], "cuda"),
+    ],
+)
+def test_auto_means_gpus_only_if_every_worker_has_one(want: str, gpus_of_workers: list[int], kind: str) -> None:
+    """A mixed job would have other bits than either kind; what is asked for is never weakened in silence."""
+    assert resolve(want, gpus_of_workers) == kind
+
+
+# Who gets what.
+
+
+def test_a_node_with_a_gpu_for_each_worker() -> None:
+    """Rank 0 serves on the CPU and takes no GPU from a worker."""
+    devices = on_node(5, [V100] * 4)
+    assert [device.train for device in devices] == ["cpu", "cuda:0", "cuda:1", "cuda:2", "cuda:3"]
+    assert {device.server for device in devices} == {"cpu"}
+    assert devices[0].description == "CPU"
+    assert devices[3].description == "cuda:2 (Tesla V100-SXM2-32GB)"
+
+
+def test_more_workers_than_gpus_share_them_in_turn() -> None:
+    devices = on_node(8, [A100, H200])
+    assert [device.train for device in devices[1:]] == ["cuda:0", "cuda:1"] * 3 + ["cuda:0"]
+    assert devices[2].description == "cuda:1 (NVIDIA H200)"
+
+
+def test_one_visible_gpu_for_each_rank() -> None:
+    """Slurm's --gpus-per-task=1 masks all others: every rank has its own cuda:0."""
+    assert [device.train for device in on_node(5, [A100])[1:]] == ["cuda:0"] * 4
+
+
+def test_a_node_without_the_server_uses_all_its_ranks() -> None:
+    devices = on_node(4, [V100] * 4, server_here=False)
+    assert [device.train for device in devices] == ["cuda:0", "cuda:1", "cuda:2", "cuda:3"]
+
+
+def test_a_server_on_the_first_gpu() -> None:
+    """`mpi.server_device: cuda`: it shares that GPU with the first worker, and trains nowhere."""
+    devices = on_node(3, [V100] * 2, server="cuda")
+    assert devices[0] == Device("cpu", "cuda:0", "cuda:0 (Tesla V100-SXM2-32GB)")
+    assert devices[1] == Device("cuda:0", "cpu", "cuda:0 (Tesla V100-SXM2-32GB)")
+
+
+def test_a_server_that_trains_does_both_in_one_place() -> None:
+    devices = on_node(3, [V100] * 4, server_trains=True, server="cuda")
+    assert [(device.train, device.server) for device in devices] == [
+        ("cuda:0", "cuda:0"), ("cuda:1", "cpu"), ("cuda:2", "cpu"),
+    ]  # fmt: skip
+
+
+def test_a_worker_that_lifts_does_it_on_its_own_gpu() -> None:
+    """Under `exchange: reduce` workers lift, too, on `mpi.server_device`."""
+    assert place(3, [V100] * 2, train="cuda", server="cuda", built_for=CUDA_126).server == "cuda:1"
+    assert place(3, [V100] * 2, train="cpu", server="cuda", built_for=CUDA_126).train == "cpu"
+
+
+def test_a_node_without_gpus() -> None:
+    assert on_node(3, []) == [Device("cpu", "cpu", "CPU")] * 3
+
+
+def test_gpus_that_nobody_asked_for_are_neither_used_nor_checked() -> None:
+    assert place(0, [V100], train="cpu", server="cpu", built_for=CUDA_128) == Device("cpu", "cpu", "CPU")
+    assert place(None, [V100], train="cuda", server="cpu", built_for=CUDA_128) == Device("cpu", "cpu", "CPU")
+
+
+@pytest.mark.parametrize(("worker", "train", "server"), [(0, "cuda", "cpu"), (None, "cpu", "cuda"), (None, "cuda", "cuda")])
+def test_a_gpu_is_asked_for_but_absent(worker: int | None, train: str, server: str) -> None:
+    with pytest.raises(DeviceError) as caught:
+        place(worker, [], train=train, server=server, built_for=[])
+    assert "\n" not in caught.value.text() and "CUDA_VISIBLE_DEVICES" in caught.value.text()
+    assert "mpi.device=cpu mpi.server_device=cpu" in caught.value.text()
+
+
+def test_a_server_without_gpu_beside_workers_with_one() -> None:
+    """Slurm may give rank 0's task none: as long as the server stays on the CPU, that is fine."""
+    assert place(None, [], train="cuda", server="cpu", built_for=[]).train == "cpu"
+
+
+# Which architectures.
+
+
+@pytest.mark.parametrize(
+    ("gpu", "built_for"),
+    [
+        (V100, CUDA_126),
+        (A100, CUDA_128),
+        (A40, CUDA_128),
+        (Gpu("RTX 4090", 89), CUDA_128),  # a binary for 8.6 runs on 8.9
+        (Gpu("RTX 4090", 89), ["sm_80"]),
+        (H200, CUDA_126),
+        (H200, ["sm_90a"]),
+        (B200, CUDA_128),
+        (B300, CUDA_128),  # a binary for 10.0 runs on 10.3
+        (RTX5090, CUDA_128),
+        (Gpu("GB10", 121), CUDA_128),
+        (Gpu("a later one", 130), CUDA_128),  # compute_120 is PTX, compiled at start for what is newer
+        (B200, ["sm_70", "compute_90"]),
+        (V100, ["compute_50"]),
+    ],
+)
+def test_architectures_that_run(gpu: Gpu, built_for: list[str]) -> None:
+    assert place(0, [gpu], train="cuda", server="cpu", built_for=built_for).train == "cuda:0"
+
+
+@pytest.mark.parametrize(
+    ("gpu", "built_for"),
+    [
+        (V100, CUDA_128),
+        (V100, ["sm_75", "compute_75"]),  # neither an older GPU's own code nor PTX goes backwards
+        (A100, ["sm_86"]),
+        (Gpu("T4", 75), ["sm_80", "sm_90"]),
+        (B200, CUDA_126),
+        (RTX5090, ["sm_90", "sm_100"]),  # consumer Blackwell is another major number
+        (H200, ["sm_100", "sm_120", "compute_120"]),
+        (H200, []),
+    ],
+)
+def test_architectures_that_do_not(gpu: Gpu, built_for: list[str]) -> None:
+    with pytest.raises(DeviceError):
+        place(0, [gpu], train="cuda", server="cpu", built_for=built_for)
+
+
+def test_a_v100_under_today_s_torch_is_one_line_with_the_way_out() -> None:
+    with pytest.raises(DeviceError) as caught:
+        place(2, [A100, A100, V100], train="cuda", server="cpu", built_for=CUDA_128)
+    text = caught.value.text()
+    assert "\n" not in text and caught.value.exit_code == 2
+    for part in (V100.name, "sm_70", ", ".join(CUDA_128), "FEDMPI_TORCH_INDEX=https://download.pytorch.org/whl/cu126"):
+        assert part in text
+
+
+def test_only_the_gpu_that_is_used_is_checked() -> None:
+    """A workstation with an old display card beside the one that computes."""
+    assert place(0, [A100, V100], train="cuda", server="cpu", built_for=CUDA_128).train == "cuda:0"

@@ -1,0 +1,126 @@
+"""Who simulates whom: every task once, longest first, near the best makespan, the same on every rank."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Sequence
+from fractions import Fraction
+from itertools import product
+
+import pytest
+
+from fedmpi.federation import Task, assign
+from fedmpi.federation.plan import Assignment, worker_ranks
+
+
+def tasks_of(costs: Sequence[float]) -> list[Task]:
+    """Client i costs costs[i]."""
+    return [Task(client, 0, 1, "train", 10, float(cost)) for client, cost in enumerate(costs)]
+
+
+def clients(assignment: Assignment) -> list[list[int]]:
+    return [[task.client for task in own] for own in assignment.by_rank]
+
+
+def makespan(assignment: Assignment) -> float:
+    return max(sum(task.cost for task in own) for own in assignment.by_rank)
+
+
+# Who trains.
+
+
+@pytest.mark.parametrize(
+    ("size", "server_trains", "workers"),
+    [(1, False, [0]), (1, True, [0]), (2, False, [1]), (2, True, [0, 1]), (5, False, [1, 2, 3, 4]), (3, True, [0, 1, 2])],
+)
+def test_rank_0_trains_alone_or_when_asked(size: int, server_trains: bool, workers: list[int]) -> None:
+    assert list(worker_ranks(size, server_trains=server_trains)) == workers
+
+
+# By hand.
+
+
+def test_longest_first_by_hand() -> None:
+    """Costs 2, 3, 3, 2, 2 on ranks 1 and 2: 3 to each, then client 0 to rank 1, 3 to rank 2, and 4 to rank 1 (5 = 5).
+
+    Makespan 7, while 3 + 3 and 2 + 2 + 2 would take 6: Graham's worst case for two workers, 4/3 - 1/6.
+    """
+    assignment = assign(tasks_of([2, 3, 3, 2, 2]), range(1, 3), 3)
+    assert clients(assignment) == [[], [1, 0, 4], [2, 3]]
+    assert makespan(assignment) == 7
+
+
+def test_waves_by_hand() -> None:
+    """Wave j has the j-th task of each rank; rank 0, the server, has none and rank 2 nothing left in the last."""
+    assignment = assign(tasks_of([2, 3, 3, 2, 2]), range(1, 3), 3)
+    waves = [[None if task is None else task.client for task in wave] for wave in assignment.waves]
+    assert waves == [[None, 1, 2], [None, 0, 3], [None, 4, None]]
+
+
+def test_one_long_client_does_not_hold_up_the_others() -> None:
+    """A full-rank client of cost 8 and four of cost 2: one worker has the first, the other all the rest."""
+    assert clients(assign(tasks_of([2, 2, 8, 2, 2]), (0, 1), 2)) == [[2], [0, 1, 3, 4]]
+
+
+def test_ties_go_to_the_lowest_client_and_rank() -> None:
+    assert clients(assign(tasks_of([1] * 7), (1, 2, 3), 4)) == [[], [0, 3, 6], [1, 4], [2, 5]]
+
+
+def test_more_workers_than_clients() -> None:
+    assignment = assign(tasks_of([1, 5]), range(1, 5), 5)
+    assert clients(assignment) == [[], [1], [0], [], []]
+    assert len(assignment.waves) == 1
+
+
+def test_no_tasks_are_no_waves() -> None:
+    assignment = assign([], range(1, 3), 3)
+    assert assignment == Assignment((), ((), (), ()))
+    assert assignment.waves == []
+
+
+# Properties, on random rounds with a fixed seed.
+
+
+def random_rounds(num_rounds: int, most_tasks: int) -> list[tuple[list[Task], range, int]]:
+    """(tasks, workers, size); few different costs, so that there are ties."""
+    chance, rounds = random.Random(11), []
+    for _ in range(num_rounds):
+        size = chance.randint(1, 4)
+        costs = [chance.choice([1, 2, 3, 5, 8, 13, 0.5]) for _ in range(chance.randint(1, most_tasks))]
+        rounds.append((tasks_of(costs), worker_ranks(size, server_trains=chance.random() < 0.3), size))
+    return rounds
+
+
+@pytest.mark.parametrize(("tasks", "workers", "size"), random_rounds(30, 40))
+def test_every_task_once_on_a_worker_in_waves(tasks: list[Task], workers: range, size: int) -> None:
+    assignment = assign(tasks, workers, size)
+    assert list(assignment.tasks) == tasks
+    assert len(assignment.by_rank) == size
+    assert sorted(c for own in clients(assignment) for c in own) == list(range(len(tasks)))
+    assert not any(own for rank, own in enumerate(assignment.by_rank) if rank not in workers)
+    for own in assignment.by_rank:
+        assert [task.cost for task in own] == sorted((task.cost for task in own), reverse=True)
+    in_waves = [[wave[rank].client for wave in assignment.waves if wave[rank]] for rank in range(size)]
+    assert in_waves == clients(assignment)
+    assert all(len(wave) == size and any(wave) for wave in assignment.waves)
+
+
+@pytest.mark.parametrize(("tasks", "workers", "size"), random_rounds(30, 12))
+def test_the_order_of_the_tasks_does_not_matter(tasks: list[Task], workers: range, size: int) -> None:
+    """Every rank computes the plan for itself: ties must fall the same way whatever order the cohort comes in."""
+    reference, shuffled = assign(tasks, workers, size), list(tasks)
+    chance = random.Random(12)
+    for _ in range(5):
+        chance.shuffle(shuffled)
+        assert assign(shuffled, workers, size) == reference
+
+
+@pytest.mark.parametrize(("tasks", "workers", "size"), random_rounds(40, 7))
+def test_within_four_thirds_of_the_best(tasks: list[Task], workers: range, size: int) -> None:
+    """Graham 1969: longest first takes at most 4/3 - 1/(3m) of the best makespan of m workers, found by trying all."""
+    best = min(
+        max(sum(task.cost for task, rank in zip(tasks, ranks, strict=True) if rank == own) for own in workers)
+        for ranks in product(workers, repeat=len(tasks))
+    )
+    limit = Fraction(4, 3) - Fraction(1, 3 * len(workers))
+    assert best <= makespan(assign(tasks, workers, size)) <= limit * Fraction(best)

@@ -1,0 +1,127 @@
+"""Flat buffers: where tensors lie, that views share memory, and in which order elements lie."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from fedmpi.tensors import ALIGN_BYTES, Layout, Spec, copy_into, max_magnitudes, specs_of
+
+SPECS = {
+    "kernel": Spec((2, 3, 5, 5), channels_last=True),
+    "bias": Spec((1,)),
+    "empty": Spec((0, 4)),
+    "number": Spec((), torch.float64),
+    "mask": Spec((65,), torch.bool),
+    "counts": Spec((8,), torch.int64),
+    "half": Spec((3,), torch.bfloat16),
+}
+
+
+def test_offsets_by_hand() -> None:
+    """150 floats are 600 bytes, so 10 lines of 64; then 1, 0, 1, 2, 1 and 1 lines: 16 lines in all."""
+    layout = Layout.of(SPECS)
+    lines = {"kernel": 0, "bias": 10, "empty": 11, "number": 11, "mask": 12, "counts": 14, "half": 15}
+    assert layout.offsets == {name: 64 * line for name, line in lines.items()}
+    assert layout.num_bytes == 64 * 16 and ALIGN_BYTES == 64
+
+
+def test_spec_counts() -> None:
+    assert (SPECS["kernel"].num_elements, SPECS["kernel"].num_bytes) == (150, 600)
+    assert (SPECS["number"].num_elements, SPECS["number"].num_bytes) == (1, 8)
+    assert (SPECS["empty"].num_elements, SPECS["empty"].num_bytes) == (0, 0)
+    assert SPECS["half"].num_bytes == 6
+
+
+def test_views_have_shape_and_dtype_and_begin_on_a_line() -> None:
+    layout = Layout.of(SPECS)
+    buffer = layout.new_buffer()
+    assert buffer.shape == (1024,) and buffer.dtype == torch.uint8 and not buffer.any()
+    for name, view in layout.views(buffer).items():
+        assert (tuple(view.shape), view.dtype) == (SPECS[name].shape, SPECS[name].dtype)
+        if view.numel():
+            assert view.data_ptr() == buffer.data_ptr() + layout.offsets[name]
+
+
+def test_views_share_the_buffer_and_do_not_overlap() -> None:
+    """Each tensor is filled with 1 bits in turn: exactly its own bytes change, never its neighbours' or the padding."""
+    layout = Layout.of(SPECS)
+    for name, spec in SPECS.items():
+        buffer = layout.new_buffer()
+        view = layout.views(buffer)[name]
+        view.copy_(torch.ones(spec.shape, dtype=spec.dtype))
+        touched = buffer.nonzero().flatten()
+        start, stop = layout.offsets[name], layout.offsets[name] + spec.num_bytes
+        assert len(touched) >= spec.num_elements
+        assert all(start <= byte < stop for byte in touched.tolist())
+        assert torch.equal(layout.views(buffer)[name], torch.ones(spec.shape, dtype=spec.dtype))
+
+
+def test_views_may_lie_in_a_longer_buffer() -> None:
+    layout = Layout.of({"a": Spec((2,))})
+    buffer = torch.zeros(640, dtype=torch.uint8)
+    layout.views(buffer)["a"].fill_(1.0)
+    assert buffer[8:].sum() == 0
+    assert buffer[:8].view(torch.float32).tolist() == [1.0, 1.0]
+
+
+def test_channels_last_lies_as_O_H_W_I() -> None:
+    """Element (o, i, h, w) of a (2, 3, 5, 5) kernel is number ((o 5 + h) 5 + w) 3 + i of the buffer."""
+    layout = Layout.of({"kernel": SPECS["kernel"]})
+    buffer = layout.new_buffer()
+    kernel = layout.views(buffer)["kernel"]
+    flat = buffer[:600].view(torch.float32)
+    flat.copy_(torch.arange(150.0))
+    assert kernel[1, 2, 3, 4] == ((1 * 5 + 3) * 5 + 4) * 3 + 2 == 134
+    assert kernel.is_contiguous(memory_format=torch.channels_last) and not kernel.is_contiguous()
+    assert torch.equal(kernel, flat.view(2, 5, 5, 3).permute(0, 3, 1, 2))
+
+
+@pytest.mark.parametrize("shape", [(4,), (3, 4), (2, 3, 4)])
+def test_channels_last_is_for_kernels_only(shape: tuple[int, ...]) -> None:
+    layout = Layout.of({"a": Spec(shape, channels_last=True)})
+    assert layout.views(layout.new_buffer())["a"].is_contiguous()
+
+
+def test_no_tensors_are_no_bytes() -> None:
+    layout = Layout.of({})
+    assert layout.num_bytes == 0
+    assert layout.views(layout.new_buffer()) == {}
+
+
+def test_specs_of_a_net() -> None:
+    named = [("conv", torch.zeros(2, 3, 1, 1)), ("fc", torch.zeros(4, 5, dtype=torch.float64))]
+    assert specs_of(named, channels_last=True) == {
+        "conv": Spec((2, 3, 1, 1), torch.float32, True),
+        "fc": Spec((4, 5), torch.float64, False),
+    }
+    assert not specs_of(named, channels_last=False)["conv"].channels_last
+
+
+def test_copy_goes_by_name_and_keeps_the_target_s_layout() -> None:
+    """Sources in another order, dtype and memory format; what the target does not have is left out."""
+    layout = Layout.of({"a": Spec((2, 2, 1, 2), channels_last=True), "b": Spec((2,))})
+    target = layout.views(layout.new_buffer())
+    pointers = {name: view.data_ptr() for name, view in target.items()}
+    source = {"b": torch.tensor([1, 2]), "extra": torch.ones(3), "a": torch.arange(8.0).view(2, 2, 1, 2)}
+    copy_into(target, source)
+    assert torch.equal(target["a"], source["a"]) and target["b"].tolist() == [1.0, 2.0]
+    assert {name: view.data_ptr() for name, view in target.items()} == pointers
+
+
+def test_copy_of_a_missing_tensor_is_an_error() -> None:
+    with pytest.raises(KeyError, match="b"):
+        copy_into({"b": torch.zeros(2)}, {"a": torch.zeros(2)})
+
+
+def test_max_magnitudes() -> None:
+    tensors = [torch.tensor([[1.0, -3.5], [2.0, 0.0]]), torch.zeros(0, 3), torch.tensor(-2.0)]
+    assert max_magnitudes(tensors).tolist() == [3.5, 0.0, 2.0]
+    assert max_magnitudes([]).tolist() == []
+
+
+@pytest.mark.parametrize("bad", [float("nan"), float("inf"), float("-inf")])
+def test_max_magnitudes_show_what_is_not_finite(bad: float) -> None:
+    """Divergence is found by comparing with a bound: a NaN must not hide behind a larger number."""
+    largest = max_magnitudes([torch.tensor([1.0, bad, 1e30]), torch.ones(2)])
+    assert not torch.isfinite(largest[0]) and largest[1] == 1.0
