@@ -42,7 +42,7 @@ class Clock:
 
     @contextmanager
     def stage(self, stage: Stage, round_number: int | None = None, client: int | None = None) -> Iterator[Timer]:
-        """Counts the time within; an exception leaves it as a `RoundError` that says where it happened."""
+        """Counts the time within (stages must not nest); an exception leaves as a `RoundError` that says where."""
         started = time.perf_counter()
         idle, communication = self._waiting.idle_s, self._waiting.communication_s
         timer = Timer()

@@ -5,8 +5,9 @@ it cannot be a floating-point sum. Each term w * x becomes the whole number rint
 64 bits; integer addition is associative, and the one division is done once, at the end.
 
 k of a tensor is 61 - ceil(log2(W * B)) with W the planned weight of the cohort and B the bound on
-|x|: the sum then stays below 2^61 and no term loses more than 2^-(k+1). With B = 64 (the least
-that is used) and 10 clients of weight 1 that is 2.8e-16, far below float32's own spacing.
+|x|: the sum then stays below 2^61, and a term is off by at most 2^-(k+1), its rounding to a whole
+number, and float64's own rounding of w * x. With B = 64 (the least that is used) and 10 clients of
+weight 1, 2^-(k+1) is 2.2e-16, far below float32's spacing.
 """
 
 from __future__ import annotations
@@ -45,8 +46,13 @@ class ExactSum:
     sum of all planned weights. Costs one pass in float64 and one in int64 per term.
     """
 
-    def __init__(self, shapes: Mapping[str, tuple[int, ...]], bounds: Mapping[str, float], total_weight: float,
-                 device: torch.device | str = "cpu") -> None:
+    def __init__(
+        self,
+        shapes: Mapping[str, tuple[int, ...]],
+        bounds: Mapping[str, float],
+        total_weight: float,
+        device: torch.device | str = "cpu",
+    ) -> None:
         layout = Layout.of({name: Spec(tuple(shape), torch.int64) for name, shape in shapes.items()})
         self.buffer = layout.new_buffer(device).view(torch.int64)
         self._sums = layout.views(self.buffer.view(torch.uint8))
@@ -73,6 +79,7 @@ class ExactSum:
         """
         value = self._sums[name].to(torch.float64).mul_(math.ldexp(1.0, -self._exponents[name]))
         if isinstance(weight, Tensor):
+            weight = weight.to(value.device)
             value = torch.where(weight > 0, value / weight, otherwise.to(torch.float64))
         elif weight > 0:
             value /= weight
@@ -82,7 +89,7 @@ class ExactSum:
 
 
 class WeightSum:
-    """The weights that stand under each mean, rebuilt by the server from the plan: numbers, or per entry where regions differ."""
+    """The weights under each mean, rebuilt by the server from the plan: numbers, or per entry where regions differ."""
 
     def __init__(self, num_terms: int) -> None:
         self._exponent = _BITS - math.ceil(math.log2(max(num_terms, 1)))
@@ -90,7 +97,7 @@ class WeightSum:
         self._parts: dict[str, Tensor] = {}
 
     def add(self, weight: float, regions: Mapping[str, tuple[tuple[int, ...], Region]]) -> None:
-        """One client of `weight` in (0, 1]; `regions` gives (tensor shape, entries held) where it holds less than all."""
+        """One client of `weight` in (0, 1]; `regions` has (tensor shape, entries held) where it holds less than all."""
         units = round(math.ldexp(weight, self._exponent))
         self._whole += units
         for name, (shape, region) in regions.items():
@@ -130,5 +137,3 @@ class StatisticSum:
         """The sum so far, float64 of shape (num_values,)."""
         coarse, rest = self.buffer.to(torch.float64).chunk(2)
         return coarse * math.ldexp(1.0, -self._coarse) + rest * math.ldexp(1.0, -self._fine)
-
-

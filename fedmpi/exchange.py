@@ -60,7 +60,13 @@ class ClientReport:
 
     @classmethod
     def from_row(cls, row: np.void) -> ClientReport:
-        numbers = (int(row["client"]), int(row["status"]), int(row["steps"]), float(row["loss"]), float(row["training_s"]))
+        numbers = (
+            int(row["client"]),
+            int(row["status"]),
+            int(row["steps"]),
+            float(row["loss"]),
+            float(row["training_s"]),
+        )
         return cls(*numbers, bytes(row["digest"]).rstrip(b"\0").hex() if any(bytes(row["digest"])) else "")
 
 
@@ -120,7 +126,9 @@ class Exchange(Protocol):
 class Gather:
     """Uploads travel to rank 0 in waves, while workers train on."""
 
-    def __init__(self, comm: Comm, method: Method, assignment: Assignment, bounds: dict[str, float], device: str) -> None:
+    def __init__(
+        self, comm: Comm, method: Method, assignment: Assignment, bounds: dict[str, float], device: str
+    ) -> None:
         self._comm, self._method, self._device = comm, method, device
         self._waves = iter(assignment.waves)
         self._layouts = {task.tier: upload_layout(method, task.tier) for task in assignment.tasks}
@@ -147,10 +155,15 @@ class Gather:
             self._take(wave)
 
     def _fill(self, slot: Tensor, task: Task, report: ClientReport, upload: Params | None) -> None:
-        views = self._layouts[task.tier].views(slot)
-        views.pop(_REPORT_NAME).numpy().view(_REPORT)[0] = report.to_row()
+        layout = self._layouts[task.tier]
         if upload is not None:
-            copy_into(views, upload)
+            device = next((value.device for value in upload.values()), slot.device)
+            # Packed where it is, so that a GPU's result crosses to the host in one piece.
+            packed = slot if device.type == "cpu" else layout.new_buffer(device)
+            copy_into(_without_report(layout.views(packed)), upload)
+            if packed is not slot:
+                slot[: layout.num_bytes].copy_(packed)
+        layout.views(slot)[_REPORT_NAME].numpy().view(_REPORT)[0] = report.to_row()
 
     def _take(self, wave: Sequence[Task | None]) -> None:
         """Rank 0: adds up what has arrived of one wave."""
@@ -181,7 +194,9 @@ class Gather:
 class Reduce:
     """Workers lift and add; the sums travel once."""
 
-    def __init__(self, comm: Comm, method: Method, assignment: Assignment, bounds: dict[str, float], device: str) -> None:
+    def __init__(
+        self, comm: Comm, method: Method, assignment: Assignment, bounds: dict[str, float], device: str
+    ) -> None:
         self._comm, self._device = comm, device
         self._sums = _Sums(method, assignment, bounds, device)
         self._longest = max(map(len, assignment.by_rank), default=0)
@@ -231,6 +246,10 @@ def open_exchange(
     """The exchange of one phase; `device` is where results are lifted and added."""
     exchange = {"gather": Gather, "reduce": Reduce}[choose(kind, method, assignment)]
     return exchange(comm, method, assignment, bounds, device)
+
+
+def _without_report(views: Params) -> Params:
+    return {name: view for name, view in views.items() if name != _REPORT_NAME}
 
 
 def _on(device: str, upload: Params) -> Params:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -51,7 +51,13 @@ class Best:
 
 
 def run(
-    config: Config, comm: Comm, *, run_dir: str | None, resume: bool, command: Sequence[str], where: dict[str, str],
+    config: Config,
+    comm: Comm,
+    *,
+    run_dir: str | None,
+    resume: bool,
+    command: Sequence[str],
+    where: dict[str, str],
     make_method: startup.MakeMethod = methods.create,
 ) -> None:
     """Trains to the last round. Raises `StartupError` (on all ranks), or a `RoundError` where something broke.
@@ -67,6 +73,7 @@ def run(
         done = _done_rounds(comm, snapshot)
         desk = stack.enter_context(Desk(setup, folder, lock, snapshot, done, command)) if lock else None
         _say_where_ranks_are(setup, desk)
+        setup = replace(setup, tell=desk.tell) if desk else setup
         state = startup.initial_state(setup.method, comm, snapshot, setup.device.server)
         if done < config.rounds:
             published = publish(setup, state, done + 1, 0)
@@ -140,14 +147,22 @@ class Desk:
         resumed = self._done or None
         manifest.add_start(self._folder, manifest.start_entry(ranks, self._command, resumed, job=startup.slurm_job()))
         for rank, place in enumerate(places):
-            role = "server" if rank == 0 and rank not in setup.workers else "server and worker" if rank == 0 else "worker"
+            role = (
+                "server" if rank == 0 and rank not in setup.workers else "server and worker" if rank == 0 else "worker"
+            )
             self._progress.say(f"rank {rank}: {role} on {place}, {threads} thread{'s' * (threads > 1)}")
         workers, per_round = len(setup.workers), config.clients.per_round
         if workers > per_round:
-            self._progress.say(f"warning: {workers} workers, but clients.per_round is {per_round}: some have nothing to do")
+            self._progress.say(
+                f"warning: {workers} workers, but clients.per_round is {per_round}: some have nothing to do"
+            )
         self._progress.say(f"run directory: {self._folder.path}")
         if self._done:
             self._progress.say(f"resuming after round {self._done}")
+
+    def tell(self, num_done: int, num_clients: int) -> None:
+        """Clients of the running phase that are done."""
+        self._progress.clients(num_done, num_clients)
 
     def round_done(
         self, round_number: int, state: ServerState, result: RoundResult, split_s: Mapping[str, float]

@@ -68,7 +68,9 @@ class Forecast:
         return json.dumps(asdict(self), indent=2) if form == "json" else _text(self)
 
 
-def forecast(config: Config, num_ranks: int, info: DataInfo, method: methods.Method, blocks: tuple[int, ...]) -> Forecast:
+def forecast(
+    config: Config, num_ranks: int, info: DataInfo, method: methods.Method, blocks: tuple[int, ...]
+) -> Forecast:
     """What `config` will cost on `num_ranks` ranks; `method` is built from it, `blocks` are clients per tier."""
     drawn, exact = _client_rounds(config, blocks)
     samples = info.num_train / config.clients.count
@@ -109,7 +111,13 @@ def _client_rounds(config: Config, blocks: tuple[int, ...]) -> tuple[list[float]
 
 
 def _tier(
-    config: Config, info: DataInfo, method: methods.Method, blocks: tuple[int, ...], tier: int, times: float, samples: float
+    config: Config,
+    info: DataInfo,
+    method: methods.Method,
+    blocks: tuple[int, ...],
+    tier: int,
+    times: float,
+    samples: float,
 ) -> TierForecast:
     cost = costs.measure(method.skeleton(tier), info.example_shape)
     return TierForecast(
@@ -150,7 +158,17 @@ def _warnings(workers: int, per_round: int) -> tuple[str, ...]:
 
 
 def _text(plan: Forecast) -> str:
-    heads = ("tier", "rank ratio", "clients", "params", "MACs", "activations", "down/client", "up/client", "compute/client")
+    heads = (
+        "tier",
+        "rank ratio",
+        "clients",
+        "params",
+        "MACs",
+        "activations",
+        "down/client",
+        "up/client",
+        "compute/client",
+    )
     rows: list[tuple[str, ...]] = [heads]
     for tier in plan.tiers:
         rows.append((
@@ -163,14 +181,15 @@ def _text(plan: Forecast) -> str:
     share = f"{high}" if low == high else f"{low} to {high}"
     drawn = "its own cohorts" if plan.exact_cohorts else "expected cohorts"
     lines: list[Any] = [
-        f"{plan.method} on {plan.data} with {plan.model}: {plan.rounds} rounds on {plan.ranks} rank{'s' * (plan.ranks > 1)}",
+        f"{plan.method} on {plan.data} with {plan.model}: {plan.rounds} rounds on "
+        f"{plan.ranks} rank{'s' * (plan.ranks > 1)}",
         *table,
         "activations: per example; compute: MACs x local epochs x mean samples, per client and round",
         f"per round: {size(plan.down_bytes_per_round)} down, {size(plan.up_bytes_per_round)} up",
         f"per run:   {size(plan.bytes_per_run)}, {si(plan.training_macs_per_run)} MACs ({drawn})",
         f"clients per worker and round: {share}",
-        f"memory per rank: {size(plan.model_bytes_worker)} model on a worker, {size(plan.model_bytes_server)} on rank 0, "
-        f"{size(plan.data_bytes_rank)} data",
+        f"memory per rank: {size(plan.model_bytes_worker)} model on a worker, "
+        f"{size(plan.model_bytes_server)} on rank 0, {size(plan.data_bytes_rank)} data",
         *(f"warning: {warning}" for warning in plan.warnings),
     ]
     return "\n".join(lines)

@@ -68,7 +68,9 @@ def parse(argv: Sequence[str]) -> argparse.Namespace:
     """The command line. Raises `ConfigError`."""
     parser = _Parser(prog="python -m fedmpi.main", description=fedmpi.__doc__, allow_abbrev=False)
     parser.add_argument("words", nargs="*", metavar="CONFIG.yaml | section.key=value")
-    parser.add_argument("--run-dir", metavar="DIR", help="where the run lives; a fresh folder under output.dir by default")
+    parser.add_argument(
+        "--run-dir", metavar="DIR", help="where the run lives; a fresh folder under output.dir by default"
+    )
     parser.add_argument("--resume", action="store_true", help="go on from the newest intact checkpoint in --run-dir")
     parser.add_argument(
         "--plan", choices=["text", "json"], help="say what the run will cost, and train nothing; --plan is --plan=text"

@@ -64,10 +64,12 @@ def _published_layout(method: Method, tiers: Collection[int], num_tasks: int) ->
 def _write_head(method: Method, views: Params, state: ServerState, tasks: Collection[Task]) -> None:
     magnitudes = max_magnitudes(state.params[name] for name in method.state_specs()).tolist()
     views.pop(_BOUNDS).copy_(torch.tensor([bound_of(m) for m in magnitudes], dtype=torch.float64))
-    rows = views.pop(_VERSIONS).numpy().view(_VERSION)
+    target = views.pop(_VERSIONS)
+    rows = np.zeros(target.numel() // _VERSION.itemsize, _VERSION)
     for place, task in enumerate(tasks) if len(rows) else ():
         number, digest = state.memories.get(task.client, (-1, ""))
         rows[place] = (number, bytes.fromhex(digest))
+    target.copy_(torch.from_numpy(rows.view(np.uint8)))
 
 
 def _read_versions(view: torch.Tensor, tasks: Collection[Task]) -> dict[int, Version]:

@@ -7,7 +7,7 @@ computes for itself.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -44,6 +44,8 @@ class Setup:
     evaluation: EvaluationPlan
     memories: MemoryStore
     clock: Clock
+    tell: Callable[[int, int], None] = lambda done, total: None
+    """Hears how many of a phase's clients are done, after each wave."""
 
     @property
     def workers(self) -> range:

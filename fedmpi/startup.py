@@ -112,14 +112,18 @@ def _device(config: Config, comm: Comm) -> placement.Device:
     worker = placement.worker_index(comm.local_rank, server_here=comm.server_here, server_trains=trains)
     gpus = placement.visible_gpus() if config.mpi.device != "cpu" or config.mpi.server_device != "cpu" else ()
     counts = [int(text) for text in comm.allgather_text(str(len(gpus)))]
-    kind = placement.resolve(config.mpi.device, [counts[rank] for rank in worker_ranks(comm.size, server_trains=trains)])
+    kind = placement.resolve(
+        config.mpi.device, [counts[rank] for rank in worker_ranks(comm.size, server_trains=trains)]
+    )
     needs_server = comm.is_root or config.mpi.exchange != "gather"
     server = config.mpi.server_device if needs_server else "cpu"
     built_for = torch.cuda.get_arch_list() if gpus else []
     return together(comm, lambda: placement.place(worker, gpus, train=kind, server=server, built_for=built_for))
 
 
-def _trainers(config: Config, comm: Comm, method: methods.Method, resident: data.DeviceData) -> tuple[LocalTrainer, ...]:
+def _trainers(
+    config: Config, comm: Comm, method: methods.Method, resident: data.DeviceData
+) -> tuple[LocalTrainer, ...]:
     """One net per tier, all in the same buffers. Rank 0 has none if it does not train."""
     if comm.rank not in worker_ranks(comm.size, server_trains=config.mpi.server_trains):
         return ()
@@ -177,7 +181,8 @@ def restore(config: Config, comm: Comm, run_dir: RunDir, *, resume: bool) -> che
         if differences:
             raise RunDirError(
                 str(run_dir.path),
-                f"was run with another config: {'; '.join(differences)}; --resume needs the same, or take another --run-dir",
+                f"was run with another config: {'; '.join(differences)}; "
+                "--resume needs the same, or take another --run-dir",
             )
         return snapshot
 

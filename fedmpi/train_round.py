@@ -48,11 +48,14 @@ def train_round(
         assignment = plan_phase(setup, round_number, phase)
         kind = choose(setup.config.mpi.exchange, setup.method, assignment)
         exchange = open_exchange(kind, setup.comm, setup.method, assignment, published.bounds, setup.device.server)
+        num_done = 0
         for wave in assignment.waves:
             task = wave[setup.comm.rank]
             report, upload = simulate_client(setup, task, published) if task else (None, None)
             with setup.clock.stage("aggregation" if setup.comm.is_root else "communication", round_number):
                 exchange.post(task, report, upload)
+            num_done += sum(task is not None for task in wave)
+            setup.tell(num_done, len(assignment.tasks))
         with setup.clock.stage("aggregation", round_number):
             results = exchange.finish(state.params)
             state = update(setup, state, results.means, results.reports, phase, round_number)

@@ -113,19 +113,26 @@ def _launch(ranks: int, child: str, case: str, pairs: int) -> dict[str, float]:
 
 
 def _print_overhead(name: str, result: dict[str, float]) -> None:
-    print(f"{CASES[name].title}: round / bare loop = {result.pop('ratio'):.3f} "
-          f"(pairs {result.pop('lowest'):.3f} to {result.pop('highest'):.3f}); "
-          f"round {result.pop('round_s'):.2f} s, bare {result.pop('bare_s'):.2f} s; "
-          f"rank 0 used {100 * result.pop('root_cpu'):.1f} % of a core")
+    print(
+        f"{CASES[name].title}: round / bare loop = {result.pop('ratio'):.3f} "
+        f"(pairs {result.pop('lowest'):.3f} to {result.pop('highest'):.3f}); "
+        f"round {result.pop('round_s'):.2f} s, bare {result.pop('bare_s'):.2f} s; "
+        f"rank 0 used {100 * result.pop('root_cpu'):.1f} % of a core"
+    )
     parts = sorted(result.items(), key=lambda part: -part[1])
-    print("  mean over ranks: " + ", ".join(f"{stage} {1000 * seconds:.0f} ms" for stage, seconds in parts if seconds > 5e-4))
+    print(
+        "  mean over ranks: "
+        + ", ".join(f"{stage} {1000 * seconds:.0f} ms" for stage, seconds in parts if seconds > 5e-4)
+    )
 
 
 def _print_memory(name: str, ranks: int) -> None:
     bare = _launch(1, "bare-memory", name, 1)["peak_bytes"]
     peaks = {cohort: _launch(ranks, f"memory-{cohort}", name, 1)["peak_bytes"] for cohort in (10, 100)}
-    print(f"{CASES[name].title}: worker's peak / bare loop's = {peaks[10] / bare:.2f} at 10 clients a round, "
-          f"{peaks[100] / bare:.2f} at 100 (bare {bare / 1e6:.0f} MB)")
+    print(
+        f"{CASES[name].title}: worker's peak / bare loop's = {peaks[10] / bare:.2f} at 10 clients a round, "
+        f"{peaks[100] / bare:.2f} at 100 (bare {bare / 1e6:.0f} MB)"
+    )
 
 
 # What runs under mpirun.

@@ -24,12 +24,12 @@ if TYPE_CHECKING:
 ALL_TABLES = {**TABLES, "method": {**TABLES["method"], "toy": toy_methods.CHOICE}}
 
 SMALL = (
-    "data.name=synthetic", "data.shape=[1,8,8]", "data.classes=4", "data.num_train=160", "data.num_test=48",
+    "data.name=synthetic", "data.shape=[1,8,8]", "data.classes=4", "data.num_train=120", "data.num_test=48",
     "model.width=0.125", "model.blocks=[1,1]", "clients.count=8", "clients.per_round=4", "rounds=3",
     "train.local_epochs=1", "train.batch_size=8", "train.lr=0.05", "train.schedule.milestones=[1]",
     "evaluation.batch_size=16", "output.progress=off", "output.tensorboard=false",
 )  # fmt: skip
-"""A ResNet of 8 and 16 channels on 160 images: a round takes some 50 ms."""
+"""A ResNet of 8 and 16 channels on 120 images: a round takes some 50 ms."""
 
 TOY = ("method.name=toy", "method.widths=[1,0.5,0.25]", "clients.tier_blocks=[3,3,2]")
 

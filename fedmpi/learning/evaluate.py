@@ -54,7 +54,7 @@ def my_units(costs: Sequence[float], bounds: Sequence[Bounds], worker: int | Non
     if worker is None:
         return []
     units = [(tier, piece) for tier in range(len(costs)) for piece in bounds]
-    weights = [costs[tier] * (stop - start) for tier, (start, stop) in units]
+    weights = [max(costs[tier], 1.0) * (stop - start) for tier, (start, stop) in units]
     ends = list(accumulate(weights))
     middles = [end - weight / 2 for end, weight in zip(ends, weights, strict=True)]
     low, high = (ends[-1] * share / num_workers for share in (worker, worker + 1))
@@ -63,8 +63,14 @@ def my_units(costs: Sequence[float], bounds: Sequence[Bounds], worker: int | Non
 
 @torch.no_grad()
 def test_nets(
-    plan: EvaluationPlan, load: Callable[[int], FlatNet], data: DeviceData, allreduce_sum: AllreduceSum, *,
-    worker: int | None, num_workers: int, restat_generator: Callable[[int], torch.Generator] | None,
+    plan: EvaluationPlan,
+    load: Callable[[int], FlatNet],
+    data: DeviceData,
+    allreduce_sum: AllreduceSum,
+    *,
+    worker: int | None,
+    num_workers: int,
+    restat_generator: Callable[[int], torch.Generator] | None,
 ) -> list[TierScore]:
     """Accuracy and loss of every tier; every rank calls it and gets all scores.
 
@@ -110,8 +116,13 @@ def _scores(counts: Tensor, losses: StatisticSum, num_test: int, allreduce_sum: 
 
 
 def _reestimate(
-    plan: EvaluationPlan, load: Callable[[int], FlatNet], data: DeviceData, allreduce_sum: AllreduceSum,
-    worker: int | None, num_workers: int, generator: Callable[[int], torch.Generator],
+    plan: EvaluationPlan,
+    load: Callable[[int], FlatNet],
+    data: DeviceData,
+    allreduce_sum: AllreduceSum,
+    worker: int | None,
+    num_workers: int,
+    generator: Callable[[int], torch.Generator],
 ) -> dict[int, Tensor]:
     """BatchNorm statistics of every tier over the union of the training data, train transforms on."""
     bounds = batch_bounds(len(plan.restat_indices), plan.batch_size)

@@ -78,13 +78,13 @@ def net_layout(parameters: Iterable[tuple[str, Tensor]], own_decay: Collection[s
 
 
 def _adopt(module: nn.Module, params: Params, grads: Params) -> nn.Module:
-    """Makes every parameter of `module` a view of the flat buffers; values are not kept."""
-    for prefix, part in module.named_modules():
-        for name in list(part._parameters):
-            if part._parameters[name] is None:
-                continue
-            full = f"{prefix}.{name}" if prefix else name
-            parameter = nn.Parameter(params[full])
-            parameter.grad = grads[full]
-            part._parameters[name] = parameter
+    """Makes every parameter of `module` a view of the flat buffers; values are not kept, ties between layers are."""
+    adopted = {}
+    for name, old in module.named_parameters():
+        adopted[id(old)] = nn.Parameter(params[name])
+        adopted[id(old)].grad = grads[name]
+    for part in module.modules():
+        for name, old in part._parameters.items():
+            if old is not None:
+                part._parameters[name] = adopted[id(old)]
     return module

@@ -43,7 +43,7 @@ class MaskedCrossEntropy:
 
 @dataclass(frozen=True)
 class TrainOutcome:
-    """`loss` is the mean over all steps; `steps` those done; `finite` whether every loss was finite and at most 1000."""
+    """`loss` is the mean over all `steps` done; `finite` whether every loss was finite and at most 1000."""
 
     loss: float
     steps: int
@@ -61,7 +61,11 @@ class LocalTrainer:
         self._last_finite = torch.empty_like(net._parameter) if self._stops_early else None
 
     def run(
-        self, draws: Draws, lr: float, loss: MaskedCrossEntropy, backward: Backward,
+        self,
+        draws: Draws,
+        lr: float,
+        loss: MaskedCrossEntropy,
+        backward: Backward,
         after_backward: Callable[[FlatNet], None],
     ) -> TrainOutcome:
         """Trains on the examples in `draws`, epoch by epoch."""
@@ -98,7 +102,7 @@ class LocalTrainer:
             self.net.copy_parameters_to(self._last_finite)
 
     def _keep_or_restore(self, loss: Tensor) -> bool:
-        """After a good loss remembers the parameters it was taken at; after a bad one goes back to the last good ones."""
+        """After a good loss remembers the parameters it was taken at; after a bad one restores the last good ones."""
         assert self._last_finite is not None
         if bool(torch.isfinite(loss) & (loss <= LARGEST_LOSS)):
             self.net.copy_parameters_to(self._last_finite)

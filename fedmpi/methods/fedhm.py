@@ -54,7 +54,7 @@ class FedHMOptions(MethodOptions):
     tau: Temperature | Literal["auto"] = "auto"
     """Temperature of the weights softmax(gamma / tau); `.inf` is uniform. `auto`: 5 for dynamic tiers, else `.inf`."""
     dense_layers: Annotated[int, Field(ge=0)] | Literal["auto"] = "auto"
-    """Rho: how many leading convolutions stay dense, the stem included; `auto` asks the model (ResNet-18: 3, ResNet-34: 15)."""
+    """Rho: how many leading convolutions stay dense, stem included; `auto` asks the model (ResNet-18: 3, ResNet-34: 15)."""
     layer_ranks: dict[str, LayerRank] = {}
     """Exceptions by layer name pattern (`layer4.*`): `dense`, a rank ratio below 1, or a rank as a whole number."""
     unroll: Literal["paper", "code"] = "paper"
@@ -64,7 +64,7 @@ class FedHMOptions(MethodOptions):
     plus_l2: bool = False
     """Weight decay on the factors too, as the authors' code does."""
     solver: Literal["gram", "exact"] = "gram"
-    """`gram`: eigenvectors of the Gram matrix in float64, nearer to the optimum than a float32 SVD; `exact`: LAPACK's float32 SVD."""
+    """`gram`: by the float64 eigenvectors of the Gram matrix, nearer to the optimum; `exact`: LAPACK's float32 SVD."""
 
     @property
     def tiers(self) -> tuple[float, ...]:
@@ -122,7 +122,9 @@ class FedHM(Method):
         for name, value in state.items():
             if name in out:
                 out[name].copy_(value)
-        for layer in self.layers.values() if ratio is not None else ():
+        if ratio is None:
+            return
+        for layer in self.layers.values():
             u, v = _factor_names(layer.name)
             matrix = layer.unroll(state[f"{layer.name}.weight"])
             matrix_u, matrix_v = lowrank.truncated_svd(matrix, layer.r(ratio), solver=self.options.solver)

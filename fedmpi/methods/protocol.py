@@ -188,7 +188,7 @@ class Method:
     def backward(self, net: FlatNet, inputs: Tensor, targets: Tensor, loss: Loss, client: Client) -> Tensor:
         """Gradients of one mini-batch into the net's gradient buffer; returns the loss (0-dim)."""
         value = loss(net.module(inputs), targets)
-        value.backward()
+        value.backward()  # type: ignore[no-untyped-call]
         return value.detach()
 
     def after_backward(self, net: FlatNet, client: Client) -> None:

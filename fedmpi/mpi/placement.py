@@ -82,13 +82,21 @@ def place(worker: int | None, gpus: Sequence[Gpu], *, train: str, server: str, b
 
 
 def _check_architecture(gpu: Gpu, built_for: Sequence[str]) -> None:
-    """A binary of the same major architecture and no newer minor runs here; so does any older PTX."""
+    """A binary of the same major architecture and no newer minor runs here, and so does any older PTX.
+
+    Code for an architecture-specific target (`sm_90a`) runs on exactly that one.
+    """
     for entry in built_for:
         kind, _, number = entry.partition("_")
         digits = "".join(filter(str.isdigit, number))
         version = int(digits) if digits else 0
-        same_major = version // 10 == gpu.capability // 10 and version <= gpu.capability
-        if (kind == "sm" and same_major) or (kind == "compute" and version <= gpu.capability):
+        if number.endswith("a"):
+            fits = version == gpu.capability
+        elif kind == "sm":
+            fits = version // 10 == gpu.capability // 10 and version <= gpu.capability
+        else:
+            fits = kind == "compute" and version <= gpu.capability
+        if fits:
             return
     raise DeviceError(
         "torch",

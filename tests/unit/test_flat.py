@@ -153,7 +153,7 @@ def test_resetting_momentum_is_a_fresh_optimizer() -> None:
 
 def test_padding_stays_zero() -> None:
     """Momentum, decay and all: otherwise the bytes of a message would hold what no tensor owns."""
-    flat, buffers = flat_twin(net := seeded(), OWN), None
+    flat = flat_twin(net := seeded(), OWN)
     buffers = [flat._parameter, flat._gradient, flat._momentum]
     sgd = flat.optimizer(momentum=0.9, weight_decay=0.1, own_decay=OWN)
     for _ in range(3):

@@ -1,0 +1,46 @@
+"""What the end-to-end tests share: whatever a test has started is ended with it."""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from launched import Launched, command, launch
+from small_runs import SMALL
+
+from fedmpi.main import main
+
+Start = Callable[..., Launched]
+
+
+@pytest.fixture
+def start(tmp_path: Path) -> Iterator[Start]:
+    """`start(ranks, *arguments, program=...)`: the command on small data, under way."""
+    under_way: list[Launched] = []
+
+    def begin(ranks: int, *arguments: str, small: bool = True, **program: object) -> Launched:
+        words = command(ranks, *(SMALL if small else ()), *arguments, **program)
+        under_way.append(launch(tmp_path, words))
+        return under_way[-1]
+
+    yield begin
+    for launched in under_way:
+        if launched.process.poll() is None:
+            launched.kill()
+
+
+@pytest.fixture
+def run_main(capfd: pytest.CaptureFixture[str]) -> Iterator[Callable[..., tuple[int, str, str]]]:
+    """`run_main(*arguments)`: the command in this process; its exit code, output and errors."""
+    handlers = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)}
+
+    def call(*arguments: str) -> tuple[int, str, str]:
+        capfd.readouterr()
+        code = main(list(arguments))
+        return (code, *capfd.readouterr())
+
+    yield call
+    for number, handler in handlers.items():
+        signal.signal(number, handler)

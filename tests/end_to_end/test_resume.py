@@ -1,0 +1,148 @@
+"""What `--resume` accepts and refuses, and what a run leaves behind, with the command in this process."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from small_runs import SMALL, finished, small_config
+
+from fedmpi import data
+from fedmpi.data import Partition, make_partition
+from fedmpi.output import RunDir, checkpoint
+
+RunMain = Callable[..., tuple[int, str, str]]
+ARGUMENTS = (*SMALL, "method.name=fedhm", "rounds=2", "output.progress=plain")
+
+
+@pytest.fixture
+def run_dir(run_main: RunMain, tmp_path: Path) -> Path:
+    """A run of two rounds that has ended."""
+    code, _, errors = run_main(*ARGUMENTS, "--run-dir", str(tmp_path / "run"))
+    assert code == 0, errors
+    return tmp_path / "run"
+
+
+@pytest.mark.parametrize(
+    ("change", "line"),
+    [
+        ("train.lr=0.2", "train.lr: run has 0.05, you ask 0.2"),
+        ("seed=1", "seed: run has 0, you ask 1"),
+        ("method.name=fedavg", "method.name: run has 'fedhm', you ask 'fedavg'"),
+        ("clients.tier_assignment=dynamic", "clients.tier_assignment: run has 'fixed', you ask 'dynamic'"),
+    ],
+)
+def test_a_config_that_would_change_results_is_refused(run_main: RunMain, run_dir: Path, change: str, line: str) -> None:
+    before = finished(run_dir)
+    code, out, errors = run_main(*ARGUMENTS, change, "--run-dir", str(run_dir), "--resume")
+    assert code == 2
+    assert line in errors and "Traceback" not in errors and len(errors.splitlines()) == 1, errors
+    assert finished(run_dir) == before
+
+
+def test_a_cosine_schedule_refuses_other_rounds(run_main: RunMain, tmp_path: Path) -> None:
+    """Its learning rates depend on the number of rounds."""
+    cosine = [*SMALL[:-3], "train.schedule.name=cosine", "rounds=1", "--run-dir", str(tmp_path / "run")]
+    cosine = [word for word in cosine if not word.startswith("train.schedule.milestones")]
+    assert run_main(*cosine)[0] == 0
+    code, _, errors = run_main(*cosine, "rounds=2", "--resume")
+    assert code == 2 and "rounds: run has 1, you ask 2" in errors
+
+
+def test_more_rounds_and_other_free_keys_are_accepted(run_main: RunMain, run_dir: Path, tmp_path: Path) -> None:
+    """Two rounds and one more, with another exchange and output, equal three rounds in one go."""
+    free = ("rounds=3", "mpi.exchange=reduce", "mpi.server_trains=true", "output.keep_checkpoints=5")
+    code, out, errors = run_main(*ARGUMENTS, *free, "--run-dir", str(run_dir), "--resume")
+    assert code == 0, errors
+    assert "resuming after round 2" in out
+    assert run_main(*ARGUMENTS, "rounds=3", "--run-dir", str(tmp_path / "one"))[0] == 0
+    assert finished(run_dir) == finished(tmp_path / "one")
+
+
+def test_the_run_s_own_config_is_enough(run_main: RunMain, run_dir: Path) -> None:
+    """`--run-dir DIR --resume rounds=3`: everything else comes from the run's config.yaml."""
+    code, out, errors = run_main("--run-dir", str(run_dir), "--resume", "rounds=3")
+    assert code == 0, errors
+    assert [record["clients"] for record in finished(run_dir).records][2] and "round 3/3" in out
+
+
+def test_a_run_that_has_ended_says_so_again(run_main: RunMain, run_dir: Path) -> None:
+    """Resuming it trains nothing, and shows the same closing table."""
+    before = finished(run_dir)
+    code, out, errors = run_main(*ARGUMENTS, "--run-dir", str(run_dir), "--resume")
+    assert code == 0, errors
+    assert "rank ratio" in out and finished(run_dir) == before
+
+
+@pytest.mark.parametrize("damage", ["truncated", "one byte", "empty"])
+def test_a_damaged_newest_checkpoint_is_skipped(run_main: RunMain, run_dir: Path, damage: str) -> None:
+    """With a warning that names it; the round is trained again, to the same bits."""
+    expected = finished(run_dir)
+    newest = RunDir(run_dir).checkpoint_path(2)
+    content = newest.read_bytes()
+    middle = len(content) // 2
+    flipped = content[:middle] + bytes([content[middle] ^ 1]) + content[middle + 1 :]
+    newest.write_bytes({"truncated": content[:middle], "one byte": flipped, "empty": b""}[damage])
+    code, out, errors = run_main(*ARGUMENTS, "--run-dir", str(run_dir), "--resume")
+    assert code == 0, errors
+    assert [line for line in errors.splitlines() if "skipping a checkpoint" in line and str(newest) in line], errors
+    assert "resuming after round 1" in out
+    assert finished(run_dir) == expected
+
+
+def test_without_a_checkpoint_it_starts_at_round_1_and_says_so(run_main: RunMain, run_dir: Path) -> None:
+    expected = finished(run_dir)
+    for _, path in RunDir(run_dir).checkpoints():
+        path.unlink()
+    code, out, errors = run_main(*ARGUMENTS, "--run-dir", str(run_dir), "--resume")
+    assert code == 0, errors
+    assert f"no intact checkpoint in {run_dir}: starting at round 1" in out
+    assert finished(run_dir) == expected
+
+
+def test_an_absent_run_is_begun(run_main: RunMain, tmp_path: Path) -> None:
+    code, out, errors = run_main(*ARGUMENTS, "--run-dir", str(tmp_path / "new"), "--resume")
+    assert code == 0, errors
+    assert "starting at round 1" in out and len(finished(tmp_path / "new").records) == 2
+
+
+def test_an_occupied_run_dir_is_one_line(run_main: RunMain, run_dir: Path) -> None:
+    code, out, errors = run_main(*ARGUMENTS, "--run-dir", str(run_dir))
+    assert (code, out) == (2, "")
+    assert errors == f"{run_dir}: already holds a run: --resume continues it, another --run-dir starts anew\n"
+
+
+def test_resume_needs_a_run_dir(run_main: RunMain) -> None:
+    assert run_main(*ARGUMENTS, "--resume")[0] == 2
+
+
+def test_the_partition_is_the_one_that_was_used(run_main: RunMain, tmp_path: Path) -> None:
+    """partition.h5 equals the one made again from the config that the run has saved."""
+    uneven = (*ARGUMENTS, "rounds=1", "partition.name=class_dirichlet", "seed=5")
+    assert run_main(*uneven, "--run-dir", str(tmp_path / "run"))[0] == 0
+    config = small_config("partition.name=class_dirichlet", "seed=5", "method.name=fedhm")
+    again = make_partition(config.partition, data.load(config.data).train_y, config.clients.count, config.seed)
+    saved = Partition.load(RunDir(tmp_path / "run").partition_path)
+    pairs = zip(dataclasses.astuple(saved), dataclasses.astuple(again), strict=True)
+    assert all(ours.tolist() == theirs.tolist() for ours, theirs in pairs)
+    assert len(set(saved.sizes.tolist())) > 1
+
+
+def test_records_and_events(run_main: RunMain, tmp_path: Path) -> None:
+    """TensorBoard has a point per round and tag, the closing files are there, the checkpoint says what it is of."""
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+    run_dir = tmp_path / "run"
+    code, out, errors = run_main(*ARGUMENTS, "output.tensorboard=true", "--run-dir", str(run_dir))
+    assert code == 0, errors
+    events = EventAccumulator(str(run_dir / "tensorboard")).Reload()
+    records = finished(run_dir).records
+    for tag in ("train_loss", "tiers/1/accuracy", "tiers/0.125/accuracy"):
+        assert [event.step for event in events.Scalars(tag)] == [1, 2]
+    assert [event.value for event in events.Scalars("train_loss")] == pytest.approx([r["train_loss"] for r in records])
+    for name in ("report/summary.json", "report/summary.md", "config.yaml", "manifest.json"):
+        assert (run_dir / name).stat().st_size > 0
+    snapshot = checkpoint.load(RunDir(run_dir).checkpoint_path(2))
+    assert snapshot.config_hash == small_config(*ARGUMENTS).hash()

@@ -1,0 +1,130 @@
+"""Starts the command as a user does, under mpirun, and ends it as the world does: by signals and kills.
+
+`mpirun` is the one beside this interpreter, or the one in PATH; a test that needs it skips where there
+is none. Only processes started here are ever signalled, each by its number.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+LIMIT_S = 120.0
+"""No run here takes more than seconds; this only ends a hang."""
+
+
+def mpirun() -> str:
+    """Its path; skips the test if there is none."""
+    beside = Path(sys.executable).with_name("mpirun")
+    found = str(beside) if beside.exists() else shutil.which("mpirun")
+    if found is None:
+        pytest.skip(f"no mpirun beside {sys.executable}, and none in PATH")
+    return found
+
+
+def environment() -> dict[str, str]:
+    """Ours, without marks of an MPI job that pytest itself may be part of, and fit for more ranks than cores."""
+    marks = ("OMPI_COMM_", "PMIX_", "PMI_", "PRTE_JOB")
+    kept = {key: value for key, value in os.environ.items() if not key.startswith(marks)}
+    kept["PATH"] = f"{Path(sys.executable).parent}{os.pathsep}{kept.get('PATH', '')}"
+    wanted = {
+        "OMPI_ALLOW_RUN_AS_ROOT": "1",
+        "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1",
+        "PRTE_MCA_rmaps_default_mapping_policy": ":oversubscribe",
+        "PRTE_MCA_hwloc_default_binding_policy": "none",
+        "OMPI_MCA_rmaps_base_oversubscribe": "1",
+    }
+    return kept | wanted
+
+
+def command(ranks: int, *arguments: str, program: Sequence[str] = ("-m", "fedmpi.main")) -> list[str]:
+    """`python -m fedmpi.main` on that many ranks; 1 is without mpirun."""
+    launcher = [mpirun(), "-n", str(ranks)] if ranks > 1 else []
+    return [*launcher, sys.executable, *program, *arguments]
+
+
+@dataclass
+class Launched:
+    """A command under way; its output goes to files, so it never waits for us to read."""
+
+    process: subprocess.Popen[bytes]
+    out_path: Path
+    err_path: Path
+    deadline: float
+
+    @property
+    def out(self) -> str:
+        return self.out_path.read_text(errors="replace")
+
+    @property
+    def err(self) -> str:
+        return self.err_path.read_text(errors="replace")
+
+    def wait(self) -> int:
+        """The exit code. A hang is an error, after the processes have been ended."""
+        try:
+            return self.process.wait(max(0.0, self.deadline - time.monotonic()))
+        except subprocess.TimeoutExpired:
+            self.kill()
+            raise AssertionError(f"no end within {LIMIT_S:g} s\n{self.out}\n{self.err}") from None
+
+    def wait_until(self, is_so: Callable[[], bool]) -> bool:
+        """Whether it became so while the command ran (looks every 2 ms)."""
+        while not is_so():
+            if self.process.poll() is not None or time.monotonic() > self.deadline:
+                return is_so()
+            time.sleep(0.002)
+        return True
+
+    def kill(self) -> None:
+        """SIGKILL to mpirun and all its ranks at (nearly) the same moment, and waits for their end."""
+        family = descendants(self.process.pid)
+        for number in (signal.SIGSTOP, signal.SIGKILL):
+            for pid in family:
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(pid, number)
+        self.process.wait(30)
+        while any(map(is_running, family)):
+            time.sleep(0.002)
+
+
+def launch(folder: Path, words: Sequence[str]) -> Launched:
+    """Starts `words` in a session of its own, with its output in `folder`."""
+    number = len(list(folder.glob("*.out")))
+    out_path, err_path = folder / f"{number}.out", folder / f"{number}.err"
+    with open(out_path, "wb") as out, open(err_path, "wb") as err:
+        process = subprocess.Popen(
+            words, stdin=subprocess.DEVNULL, stdout=out, stderr=err, env=environment(), start_new_session=True,
+            cwd=folder,
+        )  # fmt: skip
+    return Launched(process, out_path, err_path, time.monotonic() + LIMIT_S)
+
+
+def descendants(pid: int) -> list[int]:
+    """`pid` and all processes below it, as /proc knows them; parents first."""
+    parents: dict[int, int] = {}
+    for entry in Path("/proc").iterdir():
+        with contextlib.suppress(OSError, IndexError, ValueError):
+            parents[int(entry.name)] = int((entry / "stat").read_text().rpartition(")")[2].split()[1])
+    family = [pid]
+    for member in family:
+        family += [child for child, parent in parents.items() if parent == member]
+    return family
+
+
+def is_running(pid: int) -> bool:
+    """Whether the process is there and not a zombie."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] not in "ZX"
+    except OSError:
+        return False

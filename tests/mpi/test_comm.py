@@ -1,0 +1,202 @@
+"""The collectives: what every rank's buffer holds afterwards, as formulas in rank and size; inputs stay as they were."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pytest
+import torch
+
+import fedmpi.mpi.comm as comm_module
+from fedmpi.mpi.comm import Comm
+
+if TYPE_CHECKING:
+    OnAllRanks = Callable[[bool, str], None]
+
+pytestmark = pytest.mark.mpi(min_size=2)
+
+BLOCK = 64
+GIB = 2**30
+
+
+def pattern(rank: int, num_bytes: int) -> torch.Tensor:
+    """Bytes that differ from rank to rank and along the buffer: (31 rank + 7 i) mod 251."""
+    return ((31 * rank + 7 * torch.arange(num_bytes)) % 251).to(torch.uint8)
+
+
+@pytest.mark.parametrize("shape", [(), (0,), (1,), (3, 5, 2), (1000,)])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.int64, torch.uint8])
+def test_bcast_gives_everybody_the_roots(comm: Comm, on_all_ranks: OnAllRanks, shape: tuple[int, ...], dtype: torch.dtype) -> None:
+    def of_rank(rank: int) -> torch.Tensor:
+        return (torch.arange(int(np.prod(shape))) % 50 + rank).to(dtype).view(shape)
+
+    buffer = of_rank(comm.rank)
+    comm.bcast(buffer)
+    on_all_ranks(torch.equal(buffer, of_rank(0)), f"has {buffer.flatten()[:5]}")
+
+
+@pytest.mark.parametrize("piece_bytes", [8, 24, 4096, comm_module._PIECE_BYTES])
+def test_pieces_change_nothing(
+    comm: Comm, on_all_ranks: OnAllRanks, monkeypatch: pytest.MonkeyPatch, piece_bytes: int
+) -> None:
+    """Broadcast and sums go out in pieces; 101 numbers do not divide into any of these."""
+    monkeypatch.setattr(comm_module, "_PIECE_BYTES", piece_bytes)
+    whole = torch.arange(101) * (comm.rank + 1)
+    comm.allreduce_sum(whole)
+    on_all_ranks(torch.equal(whole, torch.arange(101) * triangle(comm.size)), "sum in pieces")
+    sent = torch.arange(101) + comm.rank
+    comm.bcast(sent)
+    on_all_ranks(torch.equal(sent, torch.arange(101)), "broadcast in pieces")
+
+
+def triangle(size: int) -> int:
+    """1 + 2 + ... + size."""
+    return size * (size + 1) // 2
+
+
+@pytest.mark.parametrize("length", [0, 1, 1000])
+def test_reduce_sum_adds_at_the_root(comm: Comm, on_all_ranks: OnAllRanks, length: int) -> None:
+    """Rank r has (r + 1) (i + 2^55): the sum is exact, as no float64 would be."""
+    terms = torch.arange(length) + 2**55
+    buffer = terms * (comm.rank + 1)
+    comm.reduce_sum(buffer)
+    on_all_ranks(comm.rank > 0 or torch.equal(buffer, terms * triangle(comm.size)), "wrong sum")
+
+
+@pytest.mark.parametrize("length", [0, 1, 1000])
+def test_allreduce_sum_adds_everywhere(comm: Comm, on_all_ranks: OnAllRanks, length: int) -> None:
+    terms = torch.arange(length) - 2**54 - 1
+    buffer = terms * (comm.rank + 1)
+    comm.allreduce_sum(buffer)
+    on_all_ranks(torch.equal(buffer, terms * triangle(comm.size)), "wrong sum")
+
+
+@pytest.mark.parametrize("dtype", [np.float64, np.uint8, np.int64])
+def test_gather_rows_stacks_them_in_order(comm: Comm, on_all_ranks: OnAllRanks, dtype: type) -> None:
+    """Also a row that is not contiguous (every second column)."""
+    row = (np.arange(24).reshape(3, 8) + 10 * comm.rank).astype(dtype)[:, ::2]
+    before = row.copy()
+    rows = comm.gather_rows(row)
+    on_all_ranks((rows is None) == (comm.rank > 0), "only rank 0 gets rows")
+    expected = (np.arange(24).reshape(3, 8)[None, :, ::2] + 10 * np.arange(comm.size)[:, None, None]).astype(dtype)
+    on_all_ranks(rows is None or np.array_equal(rows, expected), f"has {rows}")
+    on_all_ranks(np.array_equal(row, before), "input changed")
+
+
+def test_allgather_text_keeps_order_and_letters(comm: Comm, on_all_ranks: OnAllRanks) -> None:
+    texts = comm.allgather_text("" if comm.rank == 1 else f"rank {comm.rank}: Größe\n")
+    expected = ["" if rank == 1 else f"rank {rank}: Größe\n" for rank in range(comm.size)]
+    on_all_ranks(texts == expected, f"has {texts}")
+
+
+def gather(comm: Comm, num_bytes: list[int]) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """(what was sent, what it was before, what has arrived); the slot to send from is longer than needed."""
+    sent = pattern(comm.rank, num_bytes[comm.rank] + BLOCK)
+    before = sent.clone()
+    received = torch.full((sum(num_bytes) if comm.rank == 0 else 0,), 255, dtype=torch.uint8)
+    comm.start_gather(sent, num_bytes, received).wait()
+    return sent, before, received
+
+
+SIZES: dict[str, Callable[[int, int], int]] = {
+    "equal": lambda rank, size: BLOCK,
+    "growing": lambda rank, size: BLOCK * (rank + 1),
+    "root sends nothing": lambda rank, size: BLOCK * rank,
+    "only the root": lambda rank, size: 5 * BLOCK * (rank == 0),
+    "only the last": lambda rank, size: 3 * BLOCK * (rank == size - 1),
+    "nobody": lambda rank, size: 0,
+    "beyond eager": lambda rank, size: BLOCK * 20_000 * (rank + 1),
+}
+
+
+@pytest.mark.parametrize("sizes", SIZES)
+def test_start_gather_puts_one_after_the_other(comm: Comm, on_all_ranks: OnAllRanks, sizes: str) -> None:
+    num_bytes = [SIZES[sizes](rank, comm.size) for rank in range(comm.size)]
+    sent, before, received = gather(comm, num_bytes)
+    expected = torch.cat([pattern(rank, count) for rank, count in enumerate(num_bytes)])
+    on_all_ranks(comm.rank > 0 or torch.equal(received, expected), f"{sizes}: wrong bytes at the root")
+    on_all_ranks(torch.equal(sent, before), f"{sizes}: input changed")
+
+
+def test_several_gathers_under_way(comm: Comm, on_all_ranks: OnAllRanks) -> None:
+    """Four requests are posted before the first is waited for, of unequal sizes that change from one to the next.
+
+    In request j rank r sends ((r + j) mod size) * 40,000 blocks: someone sends nothing each time. They are
+    waited for in reverse.
+    """
+    plans = [[BLOCK * 4_000 * ((rank + j) % comm.size) for rank in range(comm.size)] for j in range(4)]
+    sent = [pattern(comm.rank + 10 * j, plan[comm.rank]) for j, plan in enumerate(plans)]
+    received = [torch.zeros(sum(plan) if comm.rank == 0 else 0, dtype=torch.uint8) for plan in plans]
+    requests = [comm.start_gather(s, plan, r) for s, plan, r in zip(sent, plans, received, strict=True)]
+    for request in reversed(requests):
+        request.wait()
+    for j, plan in enumerate(plans):
+        expected = torch.cat([pattern(rank + 10 * j, count) for rank, count in enumerate(plan)])
+        on_all_ranks(comm.rank > 0 or torch.equal(received[j], expected), f"request {j}")
+
+
+def test_a_collective_may_pass_a_gather_under_way(comm: Comm, on_all_ranks: OnAllRanks) -> None:
+    """A broadcast between the start of a gather and its end; workers do that when a phase ends."""
+    num_bytes = [BLOCK * 4_000] * comm.size
+    sent = pattern(comm.rank, num_bytes[0])
+    received = torch.zeros(sum(num_bytes) if comm.rank == 0 else 0, dtype=torch.uint8)
+    request = comm.start_gather(sent, num_bytes, received)
+    word = torch.tensor([comm.rank + 5])
+    comm.bcast(word)
+    request.wait()
+    expected = torch.cat([pattern(rank, num_bytes[0]) for rank in range(comm.size)])
+    on_all_ranks(int(word) == 5 and (comm.rank > 0 or torch.equal(received, expected)), "wrong bytes")
+
+
+def test_traffic_counts_what_ranks_received(comm: Comm, on_all_ranks: OnAllRanks) -> None:
+    """Everybody but the root receives a broadcast; the root receives everybody's part of a gather but its own."""
+    comm.traffic.take_bytes()
+    counts = []
+    for action in (
+        lambda: comm.bcast(torch.zeros(10, dtype=torch.float32)),
+        lambda: comm.reduce_sum(torch.zeros(10, dtype=torch.int64)),
+        lambda: comm.allreduce_sum(torch.zeros(10, dtype=torch.int64)),
+        lambda: gather(comm, [BLOCK * (rank + 2) for rank in range(comm.size)]),
+    ):
+        action()
+        counts.append(comm.traffic.take_bytes())
+    others = comm.size - 1
+    expected = [40 * others, 80 * others, 80 * others, BLOCK * (triangle(comm.size + 1) - 3)]
+    on_all_ranks(counts == expected and comm.traffic.take_bytes() == 0, f"{counts}, expected {expected}")
+
+
+def available_bytes() -> int:
+    with open("/proc/meminfo") as lines:
+        return next(int(line.split()[1]) * 1024 for line in lines if line.startswith("MemAvailable:"))
+
+
+def enough_memory(comm: Comm) -> bool:
+    return comm.size == 2 and comm.allgather_text(str(available_bytes() > 12 * GIB))[0] == "True"
+
+
+def test_messages_over_2_gib(comm: Comm, on_all_ranks: OnAllRanks) -> None:
+    """2 GiB and one block of numbers that say where they are, down by broadcast, then up by a gather.
+
+    A 32-bit count of bytes would wrap at 2 GiB. Each rank holds one buffer; rank 0's is cleared in between.
+    """
+    if not enough_memory(comm):
+        pytest.skip(f"wants 2 ranks and 12 GiB of free memory; {comm.size} ranks, {available_bytes() / GIB:.1f} GiB")
+    num_bytes = 2 * GIB + BLOCK
+    length = num_bytes // 8
+    buffer = torch.zeros(length, dtype=torch.int64)
+    if comm.rank == 0:
+        torch.arange(length, out=buffer)
+    comm.bcast(buffer)
+    on_all_ranks(counts_up(buffer), "broadcast")
+    octets = buffer.view(torch.uint8)
+    buffer.zero_() if comm.rank == 0 else None
+    comm.start_gather(octets, [0, num_bytes], octets if comm.rank == 0 else octets[:0]).wait()
+    on_all_ranks(counts_up(buffer), "gather")
+
+
+def counts_up(buffer: torch.Tensor, step: int = 2**24) -> bool:
+    """Whether it is 0, 1, 2, ...; looks at 128 MiB at a time."""
+    starts = range(0, len(buffer), step)
+    return all(torch.equal(p, torch.arange(s, s + len(p))) for s in starts for p in [buffer[s : s + step]])

@@ -1,0 +1,173 @@
+"""`--plan`'s numbers: by hand on a net small enough to count, and the papers' integers."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+
+import pytest
+
+from fedmpi import data, methods
+from fedmpi.config.load import load
+from fedmpi.config.schema import Config
+from fedmpi.federation import sample_cohort, tier_of
+from fedmpi.forecast import Forecast, forecast
+from fedmpi.main import TABLES
+from fedmpi.startup import blocks, method_context
+
+# A ResNet of one block and two channels on 8x8 grey digits, ten classes:
+#   stem 1*2*9 = 18, two convs 2*2*9 = 36 each, three BatchNorms of 4, FC 2*10 + 10 = 30: 132 parameters;
+#   MACs: 64 places * (18 + 36 + 36) + 20 = 5780.
+# At rank ratio 1/2 both convs have r = 1 and rk(m + n) = 1*3*(2 + 2) = 12 parameters: 132 - 72 + 24 = 84;
+#   MACs: 64 * (18 + 12 + 12) + 20 = 2708.
+TINY = [
+    "model.name=resnet18", "model.width=0.03125", "model.blocks=[1]", "data.name=digits", "method.name=fedhm",
+    "method.rank_ratio=[1, 0.5]", "method.dense_layers=1", "rounds=3", "clients.count=10", "clients.per_round=10",
+    "clients.tier_blocks=[4, 6]", "train.local_epochs=2",
+]  # fmt: skip
+FULL, HALF = 132, 84
+
+
+def config_of(*overrides: str) -> Config:
+    return load(None, overrides, TABLES)
+
+
+def plan(config: Config, num_ranks: int = 3) -> Forecast:
+    info = data.info(config.data)
+    method = methods.create(method_context(config, info))
+    return forecast(config, num_ranks, info, method, blocks(config, method))
+
+
+def test_tiers_by_hand() -> None:
+    """Bytes are 4 per parameter; compute is MACs x 2 epochs x 1437 / 10 examples."""
+    full, half = plan(config_of(*TINY)).tiers
+    assert (full.name, full.rank_ratio, full.clients, full.params, full.macs) == ("1", 1.0, 4, FULL, 5780)
+    assert (half.name, half.rank_ratio, half.clients, half.params, half.macs) == ("0.5", 0.5, 6, HALF, 2708)
+    assert (full.down_bytes, full.up_bytes) == (4 * FULL, 4 * FULL)
+    assert (half.down_bytes, half.up_bytes) == (4 * HALF, 4 * HALF)
+    assert half.training_macs == pytest.approx(2708 * 2 * 143.7, rel=1e-12)
+
+
+def test_a_run_by_hand() -> None:
+    """Everybody takes part in each of 3 rounds: 4 x 132 + 6 x 84 = 1032 parameters down, and as many up."""
+    run = plan(config_of(*TINY))
+    assert (run.down_bytes_per_round, run.up_bytes_per_round) == (4 * 1032, 4 * 1032)
+    assert run.bytes_per_run == 2 * 3 * 4 * 1032
+    assert [tier.client_rounds for tier in run.tiers] == [12.0, 18.0] and run.exact_cohorts
+    by_hand = 3 * (4 * 5780 + 6 * 2708) * 2 * 143.7
+    assert run.training_macs_per_run == pytest.approx(by_hand, rel=1e-12)
+
+
+@pytest.mark.parametrize("assignment", ["fixed", "dynamic"])
+def test_bytes_are_those_of_the_run_s_own_cohorts(assignment: str) -> None:
+    """By drawing all cohorts and tiers once more: 7 rounds of 4 out of 10."""
+    few = (f"clients.tier_assignment={assignment}", "clients.per_round=4", "rounds=7", "seed=5")
+    run = plan(config_of(*TINY, *few))
+    drawn: Counter[int] = Counter()
+    for t in range(1, 8):
+        for client in sample_cohort(10, 4, seed=5, round_number=t, phase="train"):
+            drawn[tier_of(client, (4, 6), dynamic=assignment == "dynamic", seed=5, round_number=t)] += 1
+    assert sum(drawn.values()) == 28
+    assert [tier.client_rounds for tier in run.tiers] == [drawn[0], drawn[1]]
+    assert run.bytes_per_run == 2 * 4 * (drawn[0] * FULL + drawn[1] * HALF)
+
+
+def test_dynamic_tiers_are_another_run() -> None:
+    fixed, dynamic = (
+        plan(config_of(*TINY, "rounds=40", "clients.per_round=4", f"clients.tier_assignment={kind}"))
+        for kind in ("fixed", "dynamic")
+    )
+    assert sum(tier.client_rounds for tier in dynamic.tiers) == sum(tier.client_rounds for tier in fixed.tiers) == 160
+    assert dynamic.bytes_per_run != fixed.bytes_per_run
+
+
+def test_very_long_runs_are_expectations() -> None:
+    """300,000 client-rounds are not drawn: 4 / 10 and 6 / 10 of them, and the plan says so."""
+    run = plan(config_of(*TINY, "rounds=100000", "clients.per_round=3"))
+    assert not run.exact_cohorts
+    assert [tier.client_rounds for tier in run.tiers] == pytest.approx([120_000, 180_000])
+    assert run.bytes_per_run == pytest.approx(2 * 4 * (120_000 * FULL + 180_000 * HALF))
+    assert "expected cohorts" in run.text("text")
+
+
+def test_memory_by_hand() -> None:
+    """Each tensor begins on 64 bytes. Full net: stem 72 -> 128, convs 144 -> 192 twice, six BN vectors of 64,
+    FC 80 -> 128 and 40 -> 64: 1088. FedAvg publishes just that.
+
+    Worker: parameters, gradients, momentum, published, two uploads: 6 x 1088. Server: states 2, published 1, int64
+    sums of 2, a term of 36 x 16 bytes, one upload for each of 2 workers: int64 sums are counted as twice the state.
+    """
+    run = plan(config_of(*[word for word in TINY if not word.startswith(("method", "clients"))], "method.name=fedavg"))
+    assert run.model_bytes_worker == 6 * 1088
+    assert run.model_bytes_server == (2 + 1 + 2 + 2) * 1088 + 16 * 36
+    assert run.data_bytes_rank == (1437 + 360) * (64 + 8)
+
+
+@pytest.mark.parametrize(
+    ("num_ranks", "server_trains", "share"),
+    [
+        (1, False, (10, 10)), (2, False, (10, 10)), (4, False, (3, 4)),
+        (4, True, (2, 3)), (11, False, (1, 1)), (12, False, (0, 1)),
+    ],
+)
+def test_clients_per_worker(num_ranks: int, server_trains: bool, share: tuple[int, int]) -> None:
+    """Ten clients among num_ranks - 1 workers, or num_ranks where rank 0 trains, too."""
+    run = plan(config_of(*TINY, f"mpi.server_trains={str(server_trains).lower()}"), num_ranks)
+    assert (run.ranks, run.clients_per_worker) == (num_ranks, share)
+
+
+def test_more_workers_than_clients_is_a_warning_with_both_numbers() -> None:
+    assert plan(config_of(*TINY), 11).warnings == ()
+    run = plan(config_of(*TINY), 14)
+    assert len(run.warnings) == 1
+    assert "13 workers" in run.warnings[0] and "clients.per_round is 10" in run.warnings[0]
+    assert f"warning: {run.warnings[0]}" in run.text("text")
+
+
+def test_json_has_the_keys_that_others_read() -> None:
+    run = plan(config_of(*TINY))
+    found = json.loads(run.text("json"))
+    tiers = [{key: tier[key] for key in ("name", "rank_ratio", "params", "macs")} for tier in found["tiers"]]
+    assert tiers == [
+        {"name": "1", "rank_ratio": 1.0, "params": FULL, "macs": 5780},
+        {"name": "0.5", "rank_ratio": 0.5, "params": HALF, "macs": 2708},
+    ]
+    assert found["bytes_per_run"] == run.bytes_per_run and found["warnings"] == []
+
+
+def test_the_text_names_every_tier_and_the_totals() -> None:
+    """Down and up per round 4,128 bytes each, 24,768 in the run; ten clients on two workers."""
+    text = plan(config_of(*TINY)).text("text")
+    lines = text.splitlines()
+    assert lines[0] == "fedhm on digits with resnet18: 3 rounds on 3 ranks"
+    assert lines[2].split()[:5] == ["1", "1", "4", "132", "5.78"]
+    assert lines[3].split()[:5] == ["0.5", "0.5", "6", "84", "2.71"]
+    assert "per round: 4.13 kB down, 4.13 kB up" in text and "per run:   24.77 kB" in text
+    assert "clients per worker and round: 5" in text
+
+
+@pytest.mark.parametrize(
+    ("model", "data_set", "params"),
+    [
+        ("resnet18", "cifar10", [11_173_962, 4_157_514, 2_209_866, 1_236_042]),
+        ("resnet34", "cifar100", [21_328_292, 8_401_316, 4_985_252, 3_277_220]),
+    ],
+)
+def test_the_papers_integers(model: str, data_set: str, params: list[int]) -> None:
+    """methods.md section 1 and 2.3, from nothing but two overrides of the default config; no data file is there."""
+    run = plan(config_of(f"model.name={model}", f"data.name={data_set}", "data.root=/nowhere"))
+    assert [tier.params for tier in run.tiers] == params
+    assert [tier.rank_ratio for tier in run.tiers] == [1.0, 0.5, 0.25, 0.125]
+    assert [tier.down_bytes for tier in run.tiers] == [4 * count for count in params]
+
+
+def test_a_net_that_nobody_prepared() -> None:
+    """torchvision's ResNet-18 with ten classes: 11,689,512 published at 1,000 classes, less 990 x 513 of its FC."""
+    run = plan(config_of(
+        "model.name=torchvision:resnet18", "data.name=synthetic", "data.shape=[3, 64, 64]", "rounds=2",
+    ))  # fmt: skip
+    params = [tier.params for tier in run.tiers]
+    assert params[0] == 11_689_512 - 990 * 513
+    assert params == sorted(params, reverse=True) and params[-1] < params[0] / 4
+    macs = [tier.macs for tier in run.tiers]
+    assert macs == sorted(macs, reverse=True) and len(set(macs)) == 4

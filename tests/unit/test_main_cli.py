@@ -1,0 +1,256 @@
+"""The command line: what is accepted, and that a mistake is one line, exit code 2, before anything heavy loads."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import fedmpi
+from fedmpi import main as command
+from fedmpi.errors import ConfigError, RoundError
+from fedmpi.main import describe, main, parse, read_config
+from fedmpi.mpi.serial import SerialComm
+
+ROOT = Path(__file__).resolve().parents[2]
+LAUNCHER = ("OMPI_COMM_WORLD_RANK", "PMI_RANK", "MV2_COMM_WORLD_RANK", "PALS_RANKID", "PMIX_RANK")
+TINY = ["model.width=0.03125", "model.blocks=[1]", "rounds=2"]
+CONFIG = "seed: 3\nrounds: 7\nmethod: {name: fedavg}\nclients: {count: 4, per_round: 2}\n"
+
+
+@pytest.fixture(autouse=True)
+def no_launcher(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in LAUNCHER:
+        monkeypatch.delenv(name, raising=False)
+
+
+@pytest.fixture
+def config_file(tmp_path: Path) -> str:
+    path = tmp_path / "mine.yaml"
+    path.write_text(CONFIG)
+    return str(path)
+
+
+def refusal(*argv: str) -> str:
+    """The text of the ConfigError that these arguments raise: always one line, about the command line."""
+    with pytest.raises(ConfigError) as caught:
+        parse(argv)
+    assert caught.value.exit_code == 2 and "\n" not in caught.value.text()
+    assert caught.value.text().startswith("command line: ")
+    return caught.value.text()
+
+
+# What is understood.
+
+
+def test_nothing_is_a_run_of_the_default() -> None:
+    arguments = parse([])
+    assert (arguments.config, arguments.overrides, arguments.plan) == (None, [], None)
+    assert (arguments.run_dir, arguments.resume) == (None, False)
+
+
+@pytest.mark.parametrize(
+    "argv",
+    [
+        ["a.yaml", "rounds=3", "train.lr=0.1", "--plan"],
+        ["--plan", "a.yaml", "rounds=3", "train.lr=0.1"],
+        ["rounds=3", "--plan", "a.yaml", "train.lr=0.1"],
+        ["rounds=3", "a.yaml", "--plan", "train.lr=0.1"],
+        ["rounds=3", "train.lr=0.1", "--plan=text", "a.yaml"],
+    ],
+)
+def test_words_may_stand_in_any_order(argv: list[str]) -> None:
+    arguments = parse(argv)
+    assert (arguments.config, arguments.overrides, arguments.plan) == ("a.yaml", ["rounds=3", "train.lr=0.1"], "text")
+
+
+@pytest.mark.parametrize("argv", [["--plan=json", "a.yaml"], ["a.yaml", "--plan=json"], ["x=1", "--plan=json", "a.yaml"]])
+def test_plan_as_json(argv: list[str]) -> None:
+    assert (parse(argv).plan, parse(argv).config) == ("json", "a.yaml")
+
+
+def test_the_run_directory_and_resume() -> None:
+    arguments = parse(["rounds=3", "--resume", "a.yaml", "--run-dir", "runs/x"])
+    assert (arguments.run_dir, arguments.resume, arguments.config) == ("runs/x", True, "a.yaml")
+    assert parse(["--run-dir=runs/x"]).run_dir == "runs/x"
+
+
+def test_an_override_s_value_may_hold_anything() -> None:
+    assert parse(["output.dir=a=b", "method.rank_ratio=[1, 0.5]", "x.y="]).overrides == [
+        "output.dir=a=b", "method.rank_ratio=[1, 0.5]", "x.y=",
+    ]  # fmt: skip
+
+
+def test_version(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as caught:
+        main(["--version"])
+    assert caught.value.code == 0
+    assert capsys.readouterr().out == f"fedmpi {fedmpi.__version__}\n"
+
+
+# What is refused.
+
+
+@pytest.mark.parametrize(
+    ("argv", "named"),
+    [
+        (["--bogus"], "--bogus"),
+        (["a.yaml", "--rounds", "3"], "--rounds"),
+        (["-x"], "-x"),
+        (["--plan=xml"], "xml"),
+        (["--run-dir"], "--run-dir"),
+        (["--resume=yes", "--run-dir", "x"], "--resume"),
+        (["--res", "--run-dir", "x"], "--res"),
+        (["--resume"], "--run-dir"),
+        (["a.yaml", "x=1", "b.yaml"], "a.yaml, b.yaml"),
+        (["--plan", "json"], ""),
+    ],
+)
+def test_refused_command_lines(argv: list[str], named: str) -> None:
+    """The last one is a config called json, which only `read_config` can miss."""
+    if argv == ["--plan", "json"]:
+        with pytest.raises(ConfigError, match="json: no such file"):
+            read_config(parse(argv))
+    else:
+        assert named in refusal(*argv)
+
+
+# Which config.
+
+
+def test_overrides_go_on_top_of_the_file(config_file: str) -> None:
+    config = read_config(parse(["rounds=9", config_file, "train.lr=1e-3"]))
+    assert (config.seed, config.rounds, config.train.lr, config.method.name) == (3, 9, 1e-3, "fedavg")
+    assert config.where == config_file
+
+
+def test_without_a_file_the_packaged_default_is_taken() -> None:
+    config = read_config(parse(["seed=4"]))
+    assert (config.seed, config.data.name, config.method.name, config.clients.count) == (4, "digits", "fedhm", 20)
+
+
+def test_a_resumed_run_takes_the_config_it_began_with(tmp_path: Path, config_file: str) -> None:
+    """Unless another is given; and the default where there is none yet."""
+    run_dir = tmp_path / "run"
+    run_dir.mkdir()
+    words = ["--resume", "--run-dir", str(run_dir)]
+    assert read_config(parse(words)).seed == 0
+    (run_dir / "config.yaml").write_text(CONFIG.replace("seed: 3", "seed: 8"))
+    assert read_config(parse(words)).seed == 8
+    assert read_config(parse([*words, "rounds=70"])).rounds == 70
+    assert read_config(parse([*words, config_file])).seed == 3
+    assert read_config(parse(["--run-dir", str(run_dir)])).seed == 0
+
+
+# The exit code, in this process.
+
+
+def test_a_mistake_is_told_by_rank_0_only(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    waits: list[float] = []
+    monkeypatch.setattr(command.time, "sleep", waits.append)
+    assert main(["rounds=0"]) == 2
+    assert "rounds" in capsys.readouterr().err and waits == []
+    monkeypatch.setenv("OMPI_COMM_WORLD_RANK", "2")
+    monkeypatch.setenv("OMPI_COMM_WORLD_SIZE", "3")
+    assert main(["rounds=0"]) == 2
+    assert capsys.readouterr() == ("", "") and len(waits) == 1
+
+
+def test_all_problems_at_once(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["train.lr=abc", "method.rank_ration=[1]", "rounds=-1"]) == 2
+    lines = capsys.readouterr().err.splitlines()
+    assert len(lines) == 4 and "3 problems" in lines[0]
+    assert any("Did you mean" in line and "rank_ratio" in line for line in lines)
+
+
+def test_a_plan_trains_nothing(capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """In an empty folder it prints one JSON object, leaves nothing behind, and answers for the launched size."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("PMI_RANK", "0")
+    monkeypatch.setenv("PMI_SIZE", "5")
+    assert main([*TINY, "--plan=json"]) == 0
+    printed = capsys.readouterr()
+    found = json.loads(printed.out)
+    assert printed.err == "" and found["ranks"] == 5 and len(found["tiers"]) == 4
+    assert list(tmp_path.iterdir()) == []
+    monkeypatch.setenv("PMI_RANK", "1")
+    assert main([*TINY, "--plan=json"]) == 0
+    assert capsys.readouterr() == ("", "")
+
+
+def test_a_model_that_cannot_be_built_is_the_user_s_mistake(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["model.name=torchvision:resnet81", "--plan"]) == 2
+    printed = capsys.readouterr()
+    assert printed.out == "" and "resnet81" in printed.err and len(printed.err.splitlines()) == 1
+
+
+def test_a_failure_is_described_in_one_block() -> None:
+    """Rank, host, round, client, stage, cause, and the innermost lines of code; not the RoundError around it."""
+    try:
+        try:
+            raise ValueError("bad pixel")
+        except ValueError as cause:
+            raise RoundError("local_training", round_number=12, client=345) from cause
+    except RoundError as error:
+        comm = SerialComm()
+        lines = describe(error, comm).splitlines()
+    assert lines[0] == f"fedmpi: failed on rank 0 on {comm.host}, round 12, client 345, stage local_training"
+    assert lines[1] == "  cause: ValueError: bad pixel"
+    assert lines[2].startswith(f"  at {__file__}:")
+
+
+# The same in processes of their own.
+
+
+def run(*argv: str, cwd: Path) -> subprocess.CompletedProcess[str]:
+    """`python -m fedmpi.main argv`, which also says which heavy modules it has loaded when it ends."""
+    script = (
+        "import sys, runpy, atexit\n"
+        "heavy = {'torch', 'torchvision', 'mpi4py', 'h5py', 'sklearn'}\n"
+        "atexit.register(lambda: print('LOADED', sorted(heavy & set(sys.modules))))\n"
+        "sys.argv = ['fedmpi', *sys.argv[1:]]\n"
+        "runpy.run_module('fedmpi.main', run_name='__main__')"
+    )
+    arguments, environment = [sys.executable, "-c", script, *argv], {**os.environ, "PYTHONPATH": str(ROOT)}
+    return subprocess.run(arguments, capture_output=True, text=True, timeout=120, cwd=cwd, env=environment)
+
+
+@pytest.mark.parametrize(
+    ("argv", "named"),
+    [
+        (["--bogus"], "--bogus"),
+        (["nowhere.yaml"], "nowhere.yaml"),
+        (["a.yaml", "b.yaml"], "a.yaml, b.yaml"),
+        (["--resume"], "--run-dir"),
+        (["train.lr=abc", "--plan"], "train.lr"),
+        (["model.name=resnet19"], "resnet18"),
+        (["clients.per_round=21"], "clients.count is 20"),
+    ],
+)
+def test_a_mistake_costs_a_moment(argv: list[str], named: str, tmp_path: Path) -> None:
+    """Exit code 2, one line, no traceback; neither torch nor MPI was loaded to say so, and no file was made."""
+    done = run(*argv, cwd=tmp_path)
+    assert (done.returncode, done.stdout) == (2, "LOADED []\n")
+    assert named in done.stderr and "Traceback" not in done.stderr and len(done.stderr.splitlines()) == 1
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_broken_file_is_a_line_for_each_problem(tmp_path: Path) -> None:
+    (tmp_path / "bad.yaml").write_text("rounds: 0\nrounds: 1\ntrain: {lr: x, momemtum: 0.5}\n")
+    done = run("bad.yaml", "seed=-1", cwd=tmp_path)
+    assert (done.returncode, done.stdout) == (2, "LOADED []\n")
+    lines = done.stderr.splitlines()
+    assert "Traceback" not in done.stderr and len(lines) == int(lines[0].split(": ")[-1].split()[0]) + 1 >= 4
+    assert all(any(key in line for line in lines) for key in ("rounds", "train.lr", "momentum", "seed"))
+
+
+def test_a_plan_needs_no_mpi(tmp_path: Path) -> None:
+    """On a login node that may have none; torch is loaded, for counting."""
+    done = run(*TINY, "--plan", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert "fedhm on digits with resnet18: 2 rounds on 1 rank\n" in done.stdout
+    assert "'torch'" in done.stdout and "mpi4py" not in done.stdout and "sklearn" not in done.stdout
