@@ -127,17 +127,23 @@ class Gather:
     """Uploads travel to rank 0 in waves, while workers train on."""
 
     def __init__(
-        self, comm: Comm, method: Method, assignment: Assignment, bounds: dict[str, float], device: str
+        self,
+        comm: Comm,
+        method: Method,
+        assignment: Assignment,
+        bounds: dict[str, float],
+        device: str,
+        pinned: bool,
     ) -> None:
         self._comm, self._method, self._device = comm, method, device
         self._waves = iter(assignment.waves)
         self._layouts = {task.tier: upload_layout(method, task.tier) for task in assignment.tasks}
         self._sums = _Sums(method, assignment, bounds, device) if comm.is_root else None
         mine = max((self._layouts[task.tier].num_bytes for task in assignment.by_rank[comm.rank]), default=0)
-        self._slots = [torch.zeros(mine, dtype=torch.uint8, pin_memory=_pins(device)) for _ in range(_UNDER_WAY)]
+        self._slots = [torch.empty(mine, dtype=torch.uint8, pin_memory=pinned) for _ in range(_UNDER_WAY)]
         self._under_way: list[Request] = []
         received = max((sum(self._sizes(wave)) for wave in assignment.waves), default=0) if comm.is_root else 0
-        self._received = torch.zeros(received, dtype=torch.uint8, pin_memory=_pins(device))
+        self._received = torch.empty(received, dtype=torch.uint8, pin_memory=pinned)
         self._reports: list[ClientReport] = []
 
     def post(self, task: Task | None, report: ClientReport | None, upload: Params | None) -> None:
@@ -195,7 +201,13 @@ class Reduce:
     """Workers lift and add; the sums travel once."""
 
     def __init__(
-        self, comm: Comm, method: Method, assignment: Assignment, bounds: dict[str, float], device: str
+        self,
+        comm: Comm,
+        method: Method,
+        assignment: Assignment,
+        bounds: dict[str, float],
+        device: str,
+        pinned: bool,
     ) -> None:
         self._comm, self._device = comm, device
         self._sums = _Sums(method, assignment, bounds, device)
@@ -241,11 +253,21 @@ def choose(kind: str, method: Method, assignment: Assignment) -> str:
 
 
 def open_exchange(
-    kind: str, comm: Comm, method: Method, assignment: Assignment, bounds: dict[str, float], device: str
+    kind: str,
+    comm: Comm,
+    method: Method,
+    assignment: Assignment,
+    bounds: dict[str, float],
+    device: str = "cpu",
+    pinned: bool = False,
 ) -> Exchange:
-    """The exchange of one phase; `device` is where results are lifted and added."""
+    """The exchange of one phase. `device` is where results are lifted and added, on whichever rank does it.
+
+    `pinned` puts the message buffers where this rank's GPU reads and writes them fastest; a rank
+    without one must not ask for it, because pinning memory opens a GPU.
+    """
     exchange = {"gather": Gather, "reduce": Reduce}[choose(kind, method, assignment)]
-    return exchange(comm, method, assignment, bounds, device)
+    return exchange(comm, method, assignment, bounds, device, pinned)
 
 
 def _without_report(views: Params) -> Params:
@@ -253,10 +275,5 @@ def _without_report(views: Params) -> Params:
 
 
 def _on(device: str, upload: Params) -> Params:
-    if device == "cpu":
-        return {name: value.cpu() for name, value in upload.items()}
-    return {name: value.to(device, non_blocking=True) for name, value in upload.items()}
-
-
-def _pins(device: str) -> bool:
-    return device != "cpu" or torch.cuda.is_available()
+    """Not asynchronously: the buffer that `upload` lies in takes the next wave as soon as this returns."""
+    return {name: value.to(device) for name, value in upload.items()}

@@ -69,7 +69,7 @@ def run(
     with ExitStack() as stack:
         lock = startup.together(comm, lambda: stack.enter_context(_lock(folder)) if comm.is_root else None)
         setup = startup.prepare(config, comm, folder, make_method)
-        snapshot = startup.restore(config, comm, folder, resume=resume)
+        snapshot = startup.restore(setup, folder, resume=resume)
         done = _done_rounds(comm, snapshot)
         desk = stack.enter_context(Desk(setup, folder, lock, snapshot, done, command)) if lock else None
         _say_where_ranks_are(setup, desk)
@@ -123,6 +123,7 @@ class Desk:
     ) -> None:
         self._setup, self._folder, self._lock, self._done, self._command = setup, folder, lock, done, command
         self._best = Best(**snapshot.progress) if snapshot else Best()
+        self._versions = startup.computed_with(setup)
         self._stack = ExitStack()
 
     def __enter__(self) -> Desk:
@@ -192,7 +193,7 @@ class Desk:
             config=config.to_dict(),
             config_hash=config.hash(),
             seed=config.seed,
-            versions=manifest.versions(),
+            versions=self._versions,
         )
         checkpoint.save(self._folder, snapshot, keep=config.output.keep_checkpoints)
         live = checkpoint.referenced(self._folder) if state.memories else None

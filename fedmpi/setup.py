@@ -35,6 +35,8 @@ class Setup:
     config: Config
     comm: Comm
     device: Device
+    worker_device: str
+    """The kind of device that all workers train on: `cpu` or `cuda`. Bits depend on it."""
     method: Method
     data: DeviceData
     labels: np.ndarray

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
@@ -25,7 +25,7 @@ from fedmpi.federation.plan import worker_ranks
 from fedmpi.learning.flat import Buffers, FlatNet, net_layout
 from fedmpi.learning.local import LocalTrainer
 from fedmpi.mpi import placement
-from fedmpi.output import checkpoint
+from fedmpi.output import checkpoint, manifest
 from fedmpi.output.memory import MemoryStore
 from fedmpi.output.run_dir import RunDir
 from fedmpi.setup import ServerState, Setup
@@ -62,7 +62,7 @@ MakeMethod = Callable[[methods.MethodContext], methods.Method]
 def prepare(config: Config, comm: Comm, run_dir: RunDir, make_method: MakeMethod = methods.create) -> Setup:
     """Everything a rank is given once. Raises `StartupError` on all ranks together."""
     learning.make_deterministic(config.mpi.threads)
-    device = _device(config, comm)
+    worker_device, device = _devices(config, comm)
     info = data.info(config.data)
     dataset = together(comm, lambda: data.load(config.data))
     partition = together(
@@ -75,6 +75,7 @@ def prepare(config: Config, comm: Comm, run_dir: RunDir, make_method: MakeMethod
         config=config,
         comm=comm,
         device=device,
+        worker_device=worker_device,
         method=method,
         data=resident,
         labels=dataset.train_y,
@@ -106,19 +107,18 @@ def blocks(config: Config, method: methods.Method) -> tuple[int, ...]:
     return config.clients.tier_blocks or equal_blocks(config.clients.count, len(method.tiers))
 
 
-def _device(config: Config, comm: Comm) -> placement.Device:
-    """This rank's devices; all ranks agree on the kind. Says who got what."""
+def _devices(config: Config, comm: Comm) -> tuple[str, placement.Device]:
+    """The kind of device that all workers train on, and this rank's own devices."""
     trains = config.mpi.server_trains or comm.size == 1
     worker = placement.worker_index(comm.local_rank, server_here=comm.server_here, server_trains=trains)
     gpus = placement.visible_gpus() if config.mpi.device != "cpu" or config.mpi.server_device != "cpu" else ()
     counts = [int(text) for text in comm.allgather_text(str(len(gpus)))]
-    kind = placement.resolve(
-        config.mpi.device, [counts[rank] for rank in worker_ranks(comm.size, server_trains=trains)]
-    )
+    workers = worker_ranks(comm.size, server_trains=trains)
+    kind = placement.resolve(config.mpi.device, [counts[rank] for rank in workers])
     needs_server = comm.is_root or config.mpi.exchange != "gather"
     server = config.mpi.server_device if needs_server else "cpu"
     built_for = torch.cuda.get_arch_list() if gpus else []
-    return together(comm, lambda: placement.place(worker, gpus, train=kind, server=server, built_for=built_for))
+    return kind, together(comm, lambda: placement.place(worker, gpus, train=kind, server=server, built_for=built_for))
 
 
 def _trainers(
@@ -167,26 +167,42 @@ def open_run_dir(config: Config, comm: Comm, asked: str | None, *, resume: bool)
     return RunDir(Path(comm.allgather_text(together(comm, open_it))[0]))
 
 
-def restore(config: Config, comm: Comm, run_dir: RunDir, *, resume: bool) -> checkpoint.Snapshot | None:
+def restore(setup: Setup, run_dir: RunDir, *, resume: bool) -> checkpoint.Snapshot | None:
     """The newest intact checkpoint (rank 0 only), or None to begin at round 1. Refuses another config."""
 
     def find() -> checkpoint.Snapshot | None:
-        if not (resume and comm.is_root):
+        if not (resume and setup.comm.is_root):
             return None
-        snapshot = checkpoint.load_newest_intact(run_dir, lambda line: print(f"warning: {line}", file=sys.stderr))
+        snapshot = checkpoint.load_newest_intact(run_dir, _warn)
         if snapshot is None:
             print(f"no intact checkpoint in {run_dir.path}: starting at round 1", flush=True)
             return None
-        differences = config.diff(snapshot.config)
+        differences = setup.config.diff(snapshot.config)
         if differences:
             raise RunDirError(
                 str(run_dir.path),
                 f"was run with another config: {'; '.join(differences)}; "
                 "--resume needs the same, or take another --run-dir",
             )
+        _warn_of_other_bits(snapshot.versions, computed_with(setup))
         return snapshot
 
-    return together(comm, find)
+    return together(setup.comm, find)
+
+
+def computed_with(setup: Setup) -> dict[str, str]:
+    """What bits depend on beside the config: versions and the workers' kind of device. Saved with each checkpoint."""
+    return {**manifest.versions(), "device": setup.worker_device}
+
+
+def _warn_of_other_bits(then: Mapping[str, str], now: Mapping[str, str]) -> None:
+    for name in ("torch", "numpy", "device"):
+        if then.get(name) != now.get(name):
+            _warn(f"the run was begun with {name} {then.get(name)}, this is {now.get(name)}: bits may differ from here on")
+
+
+def _warn(line: str) -> None:
+    print(f"warning: {line}", file=sys.stderr, flush=True)
 
 
 def initial_state(method: methods.Method, comm: Comm, snapshot: checkpoint.Snapshot | None, device: str) -> ServerState:

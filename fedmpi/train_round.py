@@ -47,7 +47,10 @@ def train_round(
     for number, phase in enumerate(phases):
         assignment = plan_phase(setup, round_number, phase)
         kind = choose(setup.config.mpi.exchange, setup.method, assignment)
-        exchange = open_exchange(kind, setup.comm, setup.method, assignment, published.bounds, setup.device.server)
+        place = setup.device
+        exchange = open_exchange(
+            kind, setup.comm, setup.method, assignment, published.bounds, place.server, pinned=place.has_gpu
+        )
         num_done = 0
         for wave in assignment.waves:
             task = wave[setup.comm.rank]

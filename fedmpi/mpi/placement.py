@@ -32,6 +32,10 @@ class Device:
     server: str
     description: str
 
+    @property
+    def has_gpu(self) -> bool:
+        return (self.train, self.server) != ("cpu", "cpu")
+
 
 def visible_gpus() -> tuple[Gpu, ...]:
     """The GPUs that this process may use."""
