@@ -31,6 +31,7 @@ from pydantic import Field
 
 from fedmpi import lowrank
 from fedmpi.config.schema import Positive, Shares
+from fedmpi.errors import ConfigError
 from fedmpi.federation.plan import Task
 from fedmpi.methods.protocol import Client, Method, MethodContext, MethodOptions
 
@@ -82,8 +83,12 @@ class FedHM(Method):
         assert isinstance(options, FedHMOptions)
         self.options = options
         dense = context.dense_layers if options.dense_layers == "auto" else options.dense_layers
-        rule = lowrank.Rule(dense_layers=dense, unroll=options.unroll, overrides=options.layer_ranks)
-        self.layers = {layer.name: layer for layer in lowrank.plan_layers(context.make_skeleton(), rule)}
+        skeleton = context.make_skeleton()
+        try:
+            rule = lowrank.Rule(dense_layers=dense, unroll=options.unroll, overrides=options.layer_ranks)
+            self.layers = {layer.name: layer for layer in lowrank.plan_layers(skeleton, rule)}
+        except ConfigError as error:
+            raise ConfigError("method.layer_ranks", *error.problems) from None
         self.lambda_ = context.weight_decay if options.frobenius_decay == "auto" else options.frobenius_decay
         if not options.plus_l2:
             self.own_decay = [name for layer in self.layers for name in _factor_names(layer)]

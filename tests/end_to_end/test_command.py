@@ -1,0 +1,61 @@
+"""The command as a user types it: the plan with the papers' sizes, and a run on real CIFAR-10."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from launched import Launched
+from small_runs import finished
+
+ROOT = Path(__file__).resolve().parents[2]
+RunMain = Callable[..., tuple[int, str, str]]
+Start = Callable[..., Launched]
+
+SIZES = {
+    "resnet18 cifar10": [11_173_962, 4_157_514, 2_209_866, 1_236_042],
+    "resnet34 cifar100": [21_328_292, 8_401_316, 4_985_252, 3_277_220],
+}
+
+
+@pytest.mark.parametrize("names", SIZES)
+def test_the_plan_has_the_papers_sizes(run_main: RunMain, tmp_path: Path, names: str) -> None:
+    """As overrides of the default config, whose own model is small; no data file is there to be read."""
+    model, dataset = names.split()
+    words = (f"model.name={model}", f"data.name={dataset}", f"data.root={tmp_path / 'nowhere'}")
+    code, out, errors = run_main(*words, "--plan=json")
+    assert (code, errors) == (0, "")
+    tiers = json.loads(out)["tiers"]
+    assert [tier["params"] for tier in tiers] == SIZES[names]
+    assert [tier["rank_ratio"] for tier in tiers] == [1, 0.5, 0.25, 0.125]
+    assert all({"name", "macs"} <= tier.keys() for tier in tiers)
+
+
+@pytest.mark.parametrize("config", sorted((ROOT / "configs").glob("*.yaml")), ids=lambda path: path.stem)
+def test_every_config_can_be_planned(run_main: RunMain, config: Path) -> None:
+    code, out, errors = run_main(str(config), "--plan=json")
+    assert (code, errors) == (0, "") and json.loads(out)["tiers"]
+
+
+def test_the_plan_as_text(run_main: RunMain) -> None:
+    """For people: the four sizes of the default config's tiers stand in it."""
+    plans = [run_main("model.name=resnet18", "data.name=cifar10", form) for form in ("--plan", "--plan=json")]
+    assert [plan[0] for plan in plans] == [0, 0]
+    assert all(text in plans[0][1] for text in ("11,173,962", "4,157,514", "2,209,866", "1,236,042")), plans[0][1]
+
+
+def test_real_cifar10_under_mpirun(start: Start, cifar10_root: str, tmp_path: Path) -> None:
+    """The paper's config at an eighth of its width; 500 clients of 100 images each, two of them, one round."""
+    words = (
+        str(ROOT / "configs" / "cifar10_fedhm.yaml"), f"data.root={cifar10_root}", "model.width=0.125", "rounds=1",
+        "clients.count=500", "clients.per_round=2", "train.local_epochs=1", "output.progress=plain",
+    )  # fmt: skip
+    launched = start(3, *words, "--run-dir", str(tmp_path / "run"), small=False)
+    assert launched.wait() == 0, launched.err
+    assert "round 1/1" in launched.out and "rank ratio" in launched.out
+    (record,) = finished(tmp_path / "run").records
+    assert set(record["tiers"]) == {"1", "0.5", "0.25", "0.125"} and len(record["clients"]) == 2
+    # 10,000 images of ten equal classes: an untrained net is right for some, never for none.
+    assert all(0 < score["accuracy"] < 1 for score in record["tiers"].values())

@@ -1,0 +1,186 @@
+"""Contract 7 and section 9: a failure on any rank ends all of them and says where; a signal loses nothing saved."""
+
+from __future__ import annotations
+
+import re
+import shlex
+import shutil
+import signal
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from launched import Launched, descendants, is_running, launch
+from small_runs import finished
+
+from fedmpi.output import RunDir, checkpoint, read_records
+
+Start = Callable[..., Launched]
+
+ENDS_WITHIN_S = 10.0
+"""Section 9: from the first word about a failure to the end of the last process."""
+ENDLESS = ("rounds=100000", "evaluation.every=100", "output.progress=plain")
+
+
+def ends_in_time(launched: Launched, started_to_fail: Callable[[], bool]) -> int:
+    """The exit code of a run that fails by itself; nothing of it may be left when its time is over."""
+    family: list[int] = []
+
+    def is_failing() -> bool:
+        family[:] = descendants(launched.process.pid)
+        return started_to_fail()
+
+    assert launched.wait_until(is_failing), f"it did not fail\n{launched.out}\n{launched.err}"
+    failed_at = time.monotonic()
+    code = launched.wait()
+    assert all_end(family, failed_at + ENDS_WITHIN_S), f"processes are left\n{launched.err}"
+    return code
+
+
+def all_end(family: list[int], deadline: float) -> bool:
+    """Whether the last of these processes ends before the deadline."""
+    while any(map(is_running, family)) and time.monotonic() < deadline:
+        time.sleep(0.01)
+    return not any(map(is_running, family))
+
+
+def block(errors: str) -> str:
+    """The one block that names where it happened, up to the command to resume; mpirun may put a space before it."""
+    blocks = re.findall(r"^ ?(fedmpi: failed on .*?\n)to go on: ", errors, re.MULTILINE | re.DOTALL)
+    assert len(blocks) == 1, f"{len(blocks)} blocks\n{errors}"
+    return blocks[0]
+
+
+def has_rounds(run_dir: Path, count: int) -> Callable[[], bool]:
+    return lambda: len(read_records(RunDir(run_dir))) >= count
+
+
+def test_a_worker_that_fails_ends_all(start: Start, tmp_path: Path) -> None:
+    """A learning rate of 1e30 makes every client diverge in round 1."""
+    fails = ("train.lr=1e30", "train.on_divergence=fail", "method.name=fedavg")
+    launched = start(3, *fails, "--run-dir", str(tmp_path / "run"))
+    code = ends_in_time(launched, lambda: "fedmpi: failed" in launched.err)
+    assert code not in (0, 2)
+    # Both workers train a client that diverges: one of them fails, or both before the abort reaches the second.
+    head = r"fedmpi: failed on rank [12] on \S+, round 1, client \d, stage local_training\n"
+    assert re.search(head + "  cause: DivergenceError: training diverged", launched.err), launched.err
+    assert "Traceback" not in launched.err
+
+
+# Rank 2 fails in round 3 with its second client; the others are fine.
+ONE_RANK_FAILS = """
+import sys
+from fedmpi import train_round
+from fedmpi.mpi.launch import launched_as
+simulate = train_round.simulate_client
+
+def simulate_or_fail(setup, task, published):
+    if launched_as()[0] == 2 and task.round_number == 3:
+        with setup.clock.stage("local_training", task.round_number, task.client):
+            raise {error}
+    return simulate(setup, task, published)
+
+train_round.simulate_client = simulate_or_fail
+from fedmpi.main import main
+sys.exit(main(sys.argv[1:]))
+"""
+
+
+@pytest.mark.parametrize("error", ["MemoryError('no memory left')", "ValueError('two\\nlines')"])
+def test_one_rank_of_three_fails_alone(start: Start, tmp_path: Path, error: str) -> None:
+    """One block, from that rank, with everything in it; what was saved stays and can be resumed."""
+    run_dir = tmp_path / "run"
+    launched = start(3, *ENDLESS, "--run-dir", str(run_dir), program=("-c", ONE_RANK_FAILS.format(error=error)))
+    code = ends_in_time(launched, lambda: "fedmpi: failed" in launched.err)
+    assert code not in (0, 2)
+    found = block(launched.err)
+    assert re.match(r"fedmpi: failed on rank 2 on \S+, round 3, client \d, stage local_training\n", found), found
+    assert f"cause: {error.split('(')[0]}: " in found and "in simulate_or_fail" in found
+    assert f"to go on: mpirun -n 3 python -m fedmpi.main --run-dir {run_dir} --resume" in launched.err
+    assert len(finished(run_dir).records) == 2
+
+
+@pytest.mark.parametrize("harm", ["removed", "blocked"])
+def test_rank_0_that_cannot_save_ends_all(start: Start, tmp_path: Path, harm: str) -> None:
+    """The run directory is removed under the run, or a file stands where checkpoints should go."""
+    run_dir = tmp_path / "run"
+    launched = start(3, *ENDLESS, "--run-dir", str(run_dir))
+    assert launched.wait_until(has_rounds(run_dir, 2)), launched.err
+    if harm == "removed":
+        run_dir.rename(tmp_path / "elsewhere")
+    else:
+        RunDir(run_dir).checkpoints_dir.rename(tmp_path / "elsewhere")
+        RunDir(run_dir).checkpoints_dir.write_text("in the way")
+    code = ends_in_time(launched, lambda: "fedmpi: failed" in launched.err)
+    assert code not in (0, 2)
+    assert re.match(r"fedmpi: failed on rank 0 on \S+, round \d+, stage saving\n", block(launched.err))
+    assert "cause: RunDirError: " in launched.err and str(run_dir) in launched.err
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT], ids=["SIGTERM", "SIGINT"])
+@pytest.mark.parametrize("ranks", [1, 3])
+def test_a_signal_loses_nothing_saved(start: Start, tmp_path: Path, ranks: int, number: signal.Signals) -> None:
+    """It ends the job, the newest checkpoint loads, and the command that is printed goes on from there."""
+    run_dir = tmp_path / "run"
+    launched = start(ranks, *ENDLESS, "--run-dir", str(run_dir))
+    assert launched.wait_until(has_rounds(run_dir, 3)), launched.err
+    family = descendants(launched.process.pid)
+    launched.process.send_signal(number)
+    assert launched.wait() != 0
+    assert all_end(family, time.monotonic() + ENDS_WITHIN_S), "processes are left"
+    snapshot = checkpoint.load_newest_intact(RunDir(run_dir), pytest.fail)
+    assert snapshot is not None and snapshot.round >= 2
+    rounds = snapshot.round + 2
+    again = launch(tmp_path, [*shlex.split(printed_command(launched)), f"rounds={rounds}"])
+    assert again.wait() == 0, again.err
+    assert f"resuming after round {snapshot.round}" in again.out
+    assert len(finished(run_dir).records) == rounds
+
+
+def printed_command(launched: Launched) -> str:
+    printed = re.search(r"to go on[^:\n]*: (.*)", launched.out + launched.err)
+    assert printed is not None, f"no command to resume\n{launched.out}\n{launched.err}"
+    return printed[1]
+
+
+def test_mistakes_in_a_config_are_said_once(start: Start, tmp_path: Path) -> None:
+    """On three ranks: one rank's lines, all problems, no traceback, exit code 2, within 20 s, no run directory."""
+    wrong = ("train.lr=fast", "method.rank_ration=0.5", "clients.per_round=400")
+    launched = start(3, *wrong, "--run-dir", str(tmp_path / "run"))
+    begun = time.monotonic()
+    assert launched.wait() == 2
+    assert time.monotonic() - begun < 20
+    assert launched.err.startswith("command line: 2 problems\n") or launched.err.startswith("command line: 3 problems\n")
+    for words in ("train.lr", "'fast'", "method.rank_ration", "Did you mean 'rank_ratio'?"):
+        assert launched.err.count(words) == 1, launched.err
+    assert "Traceback" not in launched.err + launched.out and not (tmp_path / "run").exists()
+
+
+def test_an_occupied_run_dir_is_said_once(start: Start, tmp_path: Path) -> None:
+    """On three ranks, after MPI has started: one line, exit code 2, and nothing there is touched."""
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run" / "config.yaml").write_text("seed: 1\n")
+    launched = start(3, "--run-dir", str(tmp_path / "run"))
+    assert launched.wait() == 2
+    lines = [line for line in launched.err.splitlines() if "already holds a run" in line]
+    assert len(lines) == 1 and lines[0].startswith(f"{tmp_path / 'run'}: "), launched.err
+    assert "Traceback" not in launched.err and launched.out == ""
+    assert [path.name for path in (tmp_path / "run").iterdir()] == ["config.yaml"]
+
+
+def test_two_runs_do_not_share_a_directory(start: Start, tmp_path: Path) -> None:
+    """The second is refused in one line while the first goes on; after a SIGKILL of the first it takes over."""
+    run_dir = tmp_path / "run"
+    first = start(1, *ENDLESS, "--run-dir", str(run_dir))
+    assert first.wait_until(has_rounds(run_dir, 2)), first.err
+    second = start(1, *ENDLESS, "--run-dir", str(run_dir), "--resume")
+    assert second.wait() == 2
+    assert f"{run_dir}: is in use by pid {first.process.pid} on" in second.err and "Traceback" not in second.err
+    assert first.process.poll() is None
+    first.kill()
+    done = len(read_records(RunDir(run_dir)))
+    third = start(1, *ENDLESS, f"rounds={done + 2}", "--run-dir", str(run_dir), "--resume")
+    assert third.wait() == 0, third.err
+    assert "taking over from a run that is gone" in third.out + third.err
+    shutil.rmtree(run_dir)
