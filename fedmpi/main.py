@@ -11,6 +11,7 @@ a collective for ever.
 from __future__ import annotations
 
 import argparse
+import contextlib
 import os
 import signal
 import sys
@@ -34,14 +35,6 @@ TABLES = {"data": data.NAMES, "partition": data.PARTITIONS, "model": models.NAME
 # Ranks that stay silent about a mistake leave it to rank 0 to print: the launcher ends all ranks
 # as soon as one exits with an error.
 _SILENT_S = 3.0
-
-
-class Stopped(BaseException):
-    """A signal asked the run to end."""
-
-    def __init__(self, number: int) -> None:
-        self.number = number
-        super().__init__(signal.Signals(number).name)
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -125,27 +118,26 @@ def _run(config: Config, arguments: argparse.Namespace) -> int:
     from fedmpi.startup import StartupError
 
     comm = world()
-    for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, _stop)
     where: dict[str, str] = {}
+
+    def stop(number: int, frame: Any) -> NoReturn:
+        """Ends this rank here and now: an exception raised in a handler is lost if it interrupts a destructor."""
+        if comm.is_root:
+            _say(f"fedmpi: stopped by {signal.Signals(number).name}; what was saved stays\n{_how_to_resume(where, comm)}")
+        os._exit(128 + number)
+
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, stop)
     try:
         command = [sys.executable, "-m", "fedmpi.main", *sys.argv[1:]]
         run(config, comm, run_dir=arguments.run_dir, resume=arguments.resume, command=command, where=where)
         return 0
     except StartupError as error:
         return _report(error, comm.rank)
-    except Stopped as stopped:
-        if comm.is_root:
-            _say(f"fedmpi: stopped by {stopped}; what was saved stays\n{_how_to_resume(where, comm)}")
-        os._exit(128 + stopped.number)
     except BaseException as error:  # noqa: BLE001 - the one place where nothing may pass
         _say(f"{describe(error, comm)}\n{_how_to_resume(where, comm)}")
         comm.abort(error.exit_code if isinstance(error, UserError) else 1)
         raise
-
-
-def _stop(number: int, frame: Any) -> NoReturn:
-    raise Stopped(number)
 
 
 def describe(error: BaseException, comm: Comm) -> str:
@@ -174,8 +166,9 @@ def _how_to_resume(where: dict[str, str], comm: Comm) -> str:
 
 def _say(text: str) -> None:
     """One write, so that the lines of several ranks do not mix."""
-    sys.stderr.flush()
-    sys.stdout.flush()
+    with contextlib.suppress(RuntimeError):  # a signal may have interrupted a print
+        sys.stderr.flush()
+        sys.stdout.flush()
     os.write(2, f"{text}\n".encode(errors="replace"))
 
 

@@ -68,7 +68,8 @@ class Launched:
 
     @property
     def err(self) -> str:
-        return self.err_path.read_text(errors="replace")
+        """Without the NUL that mpirun may put between the lines of two ranks."""
+        return self.err_path.read_text(errors="replace").replace("\0", "")
 
     def wait(self) -> int:
         """The exit code. A hang is an error, after the processes have been ended."""
