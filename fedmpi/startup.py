@@ -214,7 +214,7 @@ def computed_with(setup: Setup) -> dict[str, str]:
 def _warn_of_other_bits(then: Mapping[str, str], now: Mapping[str, str]) -> None:
     for name in ("torch", "numpy", "device"):
         if then.get(name) != now.get(name):
-            _warn(f"the run was begun with {name} {then.get(name)}, this is {now.get(name)}: bits may differ from here on")
+            _warn(f"the run was begun with {name} {then.get(name)}, this is {now.get(name)}: bits may differ from now on")
 
 
 def _warn(line: str) -> None:

@@ -24,7 +24,6 @@ from fedmpi.methods.protocol import Client, Phase
 from fedmpi.publish import publish
 from fedmpi.setup import Published, ServerState, Setup, client_of, is_evaluated, plan_phase
 from fedmpi.simulate import simulate_client
-from fedmpi.tensors import Params
 
 
 @dataclass(frozen=True)

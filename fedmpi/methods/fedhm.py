@@ -55,7 +55,7 @@ class FedHMOptions(MethodOptions):
     tau: Temperature | Literal["auto"] = "auto"
     """Temperature of the weights softmax(gamma / tau); `.inf` is uniform. `auto`: 5 for dynamic tiers, else `.inf`."""
     dense_layers: Annotated[int, Field(ge=0)] | Literal["auto"] = "auto"
-    """Rho: how many leading convolutions stay dense, stem included; `auto` asks the model (ResNet-18: 3, ResNet-34: 15)."""
+    """Rho: how many leading convolutions stay dense, stem included; `auto` asks the model (ResNet-18: 3; -34: 15)."""
     layer_ranks: dict[str, LayerRank] = {}
     """Exceptions by layer name pattern (`layer4.*`): `dense`, a rank ratio below 1, or a rank as a whole number."""
     unroll: Literal["paper", "code"] = "paper"
