@@ -116,24 +116,30 @@ class WeightSum:
 class StatisticSum:
     """An exact sum of float tensors whose size nobody knows beforehand (BatchNorm statistics, losses).
 
-    Two limbs: whole multiples of 2^-k1, and the remainders in multiples of 2^-k2; both are integers,
-    so batches may be added in any order on any rank. |x| up to 2^20, resolution below 2^-70.
+    Four limbs: whole multiples of a coarse power of two, then remainders in multiples of ever finer
+    ones. All are integers, so batches may be added in any order on any rank. Holds |x| up to 2^96
+    to below 2^-70; what is larger, or no number, counts as 2^96.
     """
 
+    _LARGEST = 96
+    _LIMBS = 4
+
     def __init__(self, num_values: int, num_terms: int) -> None:
-        places = math.ceil(math.log2(max(num_terms, 1)))
-        self._coarse, self._fine = _BITS - 20 - places, 2 * (_BITS - places) - 20
-        self.buffer = torch.zeros(2 * num_values, dtype=torch.int64)
+        room = _BITS - math.ceil(math.log2(max(num_terms, 1)))
+        self._places = [room * (limb + 1) - self._LARGEST for limb in range(self._LIMBS)]
+        self.buffer = torch.zeros(self._LIMBS * num_values, dtype=torch.int64)
 
     def add(self, values: Tensor) -> None:
-        """Adds one term, shape (num_values,), finite and below 2^20 in magnitude."""
-        exact = values.to(torch.float64)
-        coarse = torch.round(exact * math.ldexp(1.0, self._coarse))
-        rest = torch.round((exact - coarse * math.ldexp(1.0, -self._coarse)) * math.ldexp(1.0, self._fine))
-        self.buffer[: len(values)] += coarse.to(torch.int64)
-        self.buffer[len(values) :] += rest.to(torch.int64)
+        """Adds one term, shape (num_values,)."""
+        largest = math.ldexp(1.0, self._LARGEST)
+        rest = torch.nan_to_num(values.to(torch.float64), nan=largest).clamp_(-largest, largest)
+        for limb, places in zip(self.buffer.view(self._LIMBS, -1), self._places, strict=True):
+            units = torch.round(rest * math.ldexp(1.0, places))
+            rest -= units * math.ldexp(1.0, -places)
+            limb += units.to(torch.int64)
 
     def total(self) -> Tensor:
         """The sum so far, float64 of shape (num_values,)."""
-        coarse, rest = self.buffer.to(torch.float64).chunk(2)
-        return coarse * math.ldexp(1.0, -self._coarse) + rest * math.ldexp(1.0, -self._fine)
+        limbs = self.buffer.view(self._LIMBS, -1).to(torch.float64)
+        scales = torch.tensor([math.ldexp(1.0, -places) for places in self._places], dtype=torch.float64)
+        return (limbs * scales[:, None]).sum(0)

@@ -11,7 +11,7 @@ Both add the same whole numbers (`fedmpi.exactsum`), in whatever order, on the s
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
@@ -21,7 +21,8 @@ from torch import Tensor
 
 from fedmpi.exactsum import ExactSum, WeightSum
 from fedmpi.federation.plan import Assignment, Task
-from fedmpi.methods.protocol import Method
+from fedmpi.methods.protocol import Client, Method
+from fedmpi.output.stored import DIGEST_BYTES
 from fedmpi.tensors import ALIGN_BYTES, Layout, Params, Spec, copy_into
 
 if TYPE_CHECKING:
@@ -67,7 +68,8 @@ class ClientReport:
             float(row["loss"]),
             float(row["training_s"]),
         )
-        return cls(*numbers, bytes(row["digest"]).rstrip(b"\0").hex() if any(bytes(row["digest"])) else "")
+        digest = bytes(row["digest"])[:DIGEST_BYTES]
+        return cls(*numbers, digest.hex() if any(digest) else "")
 
 
 @dataclass(frozen=True)
@@ -88,19 +90,40 @@ class Weights:
         self.total = sum(self.of.values()) or 1.0  # a phase may find nobody
 
 
+@dataclass(frozen=True)
+class OpenPhase:
+    """What an exchange is opened for.
+
+    `bounds` has B of each server tensor; `client_of` makes the `Client` that a method wants to see
+    out of a task and the digest of its new memory. `device` is where results are lifted and added,
+    on whichever rank does it. `pinned` puts message buffers where this rank's GPU reads and writes
+    them fastest; a rank without one must not ask for it, because pinning memory opens a GPU.
+    """
+
+    comm: Comm
+    method: Method
+    assignment: Assignment
+    bounds: Mapping[str, float]
+    client_of: Callable[[Task, str], Client]
+    device: str = "cpu"
+    pinned: bool = False
+
+
 class _Sums:
     """Lifted results, added exactly; used by rank 0 under `gather` and by every worker under `reduce`."""
 
-    def __init__(self, method: Method, assignment: Assignment, bounds: dict[str, float], device: str) -> None:
-        self._method = method
+    def __init__(self, phase: OpenPhase) -> None:
+        method, assignment = phase.method, phase.assignment
+        self._method, self._client_of = method, phase.client_of
         self._weights = Weights(method, assignment.tasks)
         self._tasks = {task.client: task for task in assignment.tasks}
         self._shapes = {name: spec.shape for name, spec in method.state_specs().items()}
-        self.exact = ExactSum(self._shapes, bounds, self._weights.total, device)
+        self.exact = ExactSum(self._shapes, phase.bounds, self._weights.total, phase.device)
 
-    def add(self, task: Task, upload: Params) -> None:
-        weight, regions = self._weights.of[task.client], self._method.regions(task)
-        for name, value in self._method.lift(upload, task):
+    def add(self, task: Task, report: ClientReport, upload: Params) -> None:
+        client = self._client_of(task, report.memory_digest)
+        weight, regions = self._weights.of[task.client], self._method.regions(client)
+        for name, value in self._method.lift(upload, client):
             self.exact.add(name, value, weight, regions.get(name))
 
     def means(self, state: Params, reports: Sequence[ClientReport]) -> Params:
@@ -108,7 +131,8 @@ class _Sums:
         weights = WeightSum(len(self._tasks))
         for report in reports:
             if report.status == CONTRIBUTED:
-                regions = self._method.regions(self._tasks[report.client])
+                client = self._client_of(self._tasks[report.client], report.memory_digest)
+                regions = self._method.regions(client)
                 weights.add(self._weights.of[report.client], {n: (self._shapes[n], r) for n, r in regions.items()})
         return {name: self.exact.mean(name, weights.of(name), state[name]) for name in self._shapes}
 
@@ -126,24 +150,17 @@ class Exchange(Protocol):
 class Gather:
     """Uploads travel to rank 0 in waves, while workers train on."""
 
-    def __init__(
-        self,
-        comm: Comm,
-        method: Method,
-        assignment: Assignment,
-        bounds: dict[str, float],
-        device: str,
-        pinned: bool,
-    ) -> None:
-        self._comm, self._method, self._device = comm, method, device
-        self._waves = iter(assignment.waves)
-        self._layouts = {task.tier: upload_layout(method, task.tier) for task in assignment.tasks}
-        self._sums = _Sums(method, assignment, bounds, device) if comm.is_root else None
-        mine = max((self._layouts[task.tier].num_bytes for task in assignment.by_rank[comm.rank]), default=0)
-        self._slots = [torch.empty(mine, dtype=torch.uint8, pin_memory=pinned) for _ in range(_UNDER_WAY)]
+    def __init__(self, phase: OpenPhase) -> None:
+        self._comm, self._device = phase.comm, phase.device
+        waves, rank = phase.assignment.waves, phase.comm.rank
+        self._waves = iter(waves)
+        self._layouts = {task.tier: upload_layout(phase.method, task.tier) for task in phase.assignment.tasks}
+        self._sums = _Sums(phase) if phase.comm.is_root else None
+        mine = max((self._layouts[task.tier].num_bytes for task in phase.assignment.by_rank[rank]), default=0)
+        self._slots = [_message_buffer(mine, phase.pinned) for _ in range(_UNDER_WAY)]
         self._under_way: list[Request] = []
-        received = max((sum(self._sizes(wave)) for wave in assignment.waves), default=0) if comm.is_root else 0
-        self._received = torch.empty(received, dtype=torch.uint8, pin_memory=pinned)
+        received = max((sum(self._sizes(wave)) for wave in waves), default=0) if phase.comm.is_root else 0
+        self._received = _message_buffer(received, phase.pinned)
         self._reports: list[ClientReport] = []
 
     def post(self, task: Task | None, report: ClientReport | None, upload: Params | None) -> None:
@@ -182,7 +199,7 @@ class Gather:
             self._reports.append(report)
             if report.status == CONTRIBUTED:
                 assert self._sums is not None
-                self._sums.add(task, _on(self._device, upload))
+                self._sums.add(task, report, _on(self._device, upload))
             start += num_bytes
 
     def _sizes(self, wave: Sequence[Task | None]) -> list[int]:
@@ -200,18 +217,10 @@ class Gather:
 class Reduce:
     """Workers lift and add; the sums travel once."""
 
-    def __init__(
-        self,
-        comm: Comm,
-        method: Method,
-        assignment: Assignment,
-        bounds: dict[str, float],
-        device: str,
-        pinned: bool,
-    ) -> None:
-        self._comm, self._device = comm, device
-        self._sums = _Sums(method, assignment, bounds, device)
-        self._longest = max(map(len, assignment.by_rank), default=0)
+    def __init__(self, phase: OpenPhase) -> None:
+        self._comm, self._device = phase.comm, phase.device
+        self._sums = _Sums(phase)
+        self._longest = max(map(len, phase.assignment.by_rank), default=0)
         self._reports: list[ClientReport] = []
 
     def post(self, task: Task | None, report: ClientReport | None, upload: Params | None) -> None:
@@ -219,7 +228,7 @@ class Reduce:
             return
         self._reports.append(report)
         if upload is not None:
-            self._sums.add(task, _on(self._device, upload))
+            self._sums.add(task, report, _on(self._device, upload))
 
     def finish(self, state: Params) -> Results:
         buffer = self._sums.exact.buffer
@@ -252,22 +261,13 @@ def choose(kind: str, method: Method, assignment: Assignment) -> str:
     return "gather" if gathered <= reduced else "reduce"
 
 
-def open_exchange(
-    kind: str,
-    comm: Comm,
-    method: Method,
-    assignment: Assignment,
-    bounds: dict[str, float],
-    device: str = "cpu",
-    pinned: bool = False,
-) -> Exchange:
-    """The exchange of one phase. `device` is where results are lifted and added, on whichever rank does it.
+def open_exchange(kind: str, phase: OpenPhase) -> Exchange:
+    """The exchange of one phase; `kind` as `choose` returns it."""
+    return {"gather": Gather, "reduce": Reduce}[kind](phase)
 
-    `pinned` puts the message buffers where this rank's GPU reads and writes them fastest; a rank
-    without one must not ask for it, because pinning memory opens a GPU.
-    """
-    exchange = {"gather": Gather, "reduce": Reduce}[choose(kind, method, assignment)]
-    return exchange(comm, method, assignment, bounds, device, pinned)
+
+def _message_buffer(num_bytes: int, pinned: bool) -> Tensor:
+    return torch.empty(num_bytes, dtype=torch.uint8, pin_memory=pinned)
 
 
 def _without_report(views: Params) -> Params:

@@ -170,8 +170,8 @@ class Desk:
     ) -> None:
         """Records the round, shows it, and saves if it is time."""
         config, setup = self._setup.config, self._setup
-        tiers = [tier.name for tier in setup.method.tiers]
-        accuracy = {name: score.accuracy for name, score in zip(tiers, result.scores or ())}
+        scores = zip(setup.method.tested(), result.scores or (), strict=result.scores is not None)
+        accuracy = {net.name: score.accuracy for net, score in scores}
         self._best.add_scores(round_number, accuracy)
         self._best.add_seconds(split_s)
         record = _record(setup, round_number, result, split_s)
@@ -215,12 +215,12 @@ def _record(setup: Setup, round_number: int, result: RoundResult, split_s: Mappi
     method, config = setup.method, setup.config
     contributed = [report for report in result.reports if report.status == CONTRIBUTED]
     tier_of = {task.client: task.tier for task in result.tasks}
-    scores = dict(zip([tier.name for tier in method.tiers], map(asdict, result.scores or ())))
+    scores = zip(method.tested(), result.scores or (), strict=result.scores is not None)
     losses = [report.loss for report in contributed]
     return {
         "round": round_number,
         "lr": learning_rate(config.train, round_number, config.rounds),
-        "tiers": scores,
+        "tiers": {net.name: asdict(score) for net, score in scores},
         "train_loss": sum(losses) / len(losses) if losses else None,
         "clients": [task.client for task in result.tasks],
         "dropped": [report.client for report in result.reports if report.status != CONTRIBUTED],
@@ -233,22 +233,24 @@ def _record(setup: Setup, round_number: int, result: RoundResult, split_s: Mappi
 
 
 def tier_rows(setup: Setup, best: Best) -> list[TierRow]:
-    """The rows of the closing table."""
-    rows = []
+    """The rows of the closing table: the tiers, then nets that are tested but that no tier trains."""
+    method, rows = setup.method, []
+    tiers = {tier.name: (tier.index, tier.rank_ratio) for tier in method.tiers}
+    others = {net.name: (net.net, net.rank_ratio) for net in method.tested() if net.name not in tiers}
     shape = data.info(setup.config.data).example_shape
-    for tier in setup.method.tiers:
-        cost = costs.measure(setup.method.skeleton(tier.index), shape)
+    for name, (number, rank_ratio) in (tiers | others).items():
+        cost = costs.measure(method.skeleton(number), shape)
         rows.append(
             TierRow(
-                name=tier.name,
-                rank_ratio=tier.rank_ratio,
+                name=name,
+                rank_ratio=rank_ratio,
                 params=cost.params,
                 macs=cost.macs,
-                down_bytes=setup.method.download_bytes(tier.index),
-                up_bytes=setup.method.upload_bytes(tier.index),
-                accuracy_last=best.last.get(tier.name),
-                accuracy_best=best.best.get(tier.name),
-                best_round=best.best_round.get(tier.name),
+                down_bytes=method.download_bytes(number) if name in tiers else 0,
+                up_bytes=method.upload_bytes(number) if name in tiers else 0,
+                accuracy_last=best.last.get(name),
+                accuracy_best=best.best.get(name),
+                best_round=best.best_round.get(name),
             )
         )
     return rows

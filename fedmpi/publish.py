@@ -33,14 +33,14 @@ def publish(setup: Setup, state: ServerState, round_number: int, phase_number: i
     phase = method.phases(round_number)[phase_number]
     tasks = plan_phase(setup, round_number, phase).tasks
     tested = phase_number == 0 and round_number > 1 and is_evaluated(setup.config, round_number - 1)
-    tiers = {task.tier for task in tasks} | (set(range(len(method.tiers))) if tested else set())
-    layout = _published_layout(method, tiers, len(tasks))
+    nets = {task.tier for task in tasks} | ({net.net for net in method.tested()} if tested else set())
+    layout = _published_layout(method, nets, len(tasks))
     buffer = layout.new_buffer(setup.device.server if comm.is_root else "cpu")
     with setup.clock.stage(method.publishing_is, round_number):
         if comm.is_root:
             views = layout.views(buffer)
             _write_head(method, views, state, tasks)
-            method.publish(state.params, tiers, views)
+            method.publish(state.params, nets, views)
     with setup.clock.stage("communication", round_number):
         buffer = buffer.cpu()
         comm.bcast(buffer)
@@ -52,13 +52,13 @@ def publish(setup: Setup, state: ServerState, round_number: int, phase_number: i
     return Published(views, bounds, versions)
 
 
-def _published_layout(method: Method, tiers: Collection[int], num_tasks: int) -> Layout:
+def _published_layout(method: Method, nets: Collection[int], num_tasks: int) -> Layout:
     num_bounds, num_versions = len(method.state_specs()), num_tasks if method.keeps_memory else 0
     head = {
         _BOUNDS: Spec((num_bounds,), torch.float64),
         _VERSIONS: Spec((num_versions * _VERSION.itemsize,), torch.uint8),
     }
-    return Layout.of(head | method.published_specs(tiers))
+    return Layout.of(head | method.published_specs(nets))
 
 
 def _write_head(method: Method, views: Params, state: ServerState, tasks: Collection[Task]) -> None:

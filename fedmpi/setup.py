@@ -19,7 +19,7 @@ from fedmpi.data import DeviceData, Partition
 from fedmpi.federation import Assignment, Task, assign, sample_cohort, tier_of
 from fedmpi.federation.plan import worker_ranks
 from fedmpi.learning import EvaluationPlan, LocalTrainer
-from fedmpi.methods.protocol import Method, Phase
+from fedmpi.methods.protocol import Client, Method, Phase
 from fedmpi.output.memory import MemoryStore, Version
 from fedmpi.tensors import Params
 
@@ -42,7 +42,10 @@ class Setup:
     labels: np.ndarray
     partition: Partition
     blocks: tuple[int, ...]
+    macs: tuple[float, ...]
+    """Multiply-accumulates per example of each of the method's nets."""
     trainers: tuple[LocalTrainer, ...]
+    """One for each of the method's nets (none on a rank 0 that does not train)."""
     evaluation: EvaluationPlan
     memories: MemoryStore
     clock: Clock
@@ -88,11 +91,20 @@ def plan_phase(setup: Setup, round_number: int, phase: Phase) -> Assignment:
     size = clients.per_round if phase.num_clients is None else phase.num_clients
     cohort = sample_cohort(eligible, size, seed=seed, round_number=round_number, phase=phase.name)
     tasks = []
-    for client in cohort:
+    for place, client in enumerate(cohort):
         examples = int(setup.partition.sizes[client])
-        cost = train.local_epochs * examples * setup.evaluation.costs[tier(client)]
-        tasks.append(Task(client, tier(client), round_number, phase.name, examples, cost))
+        cost = train.local_epochs * examples * setup.macs[tier(client)]
+        tasks.append(Task(client, tier(client), round_number, phase.name, examples, cost, place, len(cohort)))
     return assign(tasks, setup.workers, setup.comm.size)
+
+
+def client_of(setup: Setup, task: Task, published: Published, version: Version | None) -> Client:
+    """The client as its method sees it; its memory of that version is read when first asked for."""
+
+    def recall() -> Params | None:
+        return setup.memories.get(task.client, version) if setup.method.keeps_memory else None
+
+    return Client(task, published.params, setup.partition.client(task.client), setup.config.seed, recall)
 
 
 def is_evaluated(config: Config, round_number: int) -> bool:

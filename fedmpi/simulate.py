@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-import numpy as np
 import torch
 
 from fedmpi import seeds
@@ -16,8 +15,8 @@ from fedmpi.errors import DivergenceError
 from fedmpi.exchange import CONTRIBUTED, DROPPED, ClientReport
 from fedmpi.federation import Task, learning_rate
 from fedmpi.learning import FlatNet, LocalTrainer, MaskedCrossEntropy
-from fedmpi.methods.protocol import Client, Method
-from fedmpi.setup import Published, Setup
+from fedmpi.methods.protocol import Client, LocalWork, Method
+from fedmpi.setup import Published, Setup, client_of
 from fedmpi.tensors import Params
 
 
@@ -26,21 +25,11 @@ def simulate_client(setup: Setup, task: Task, published: Published) -> tuple[Cli
     method, trainer, clock = setup.method, setup.trainers[task.tier], setup.clock
     where = task.round_number, task.client
     with clock.stage("submodel_creation", *where):
-        memory = setup.memories.get(task.client, published.versions.get(task.client)) if method.keeps_memory else None
-        client = Client(task, published.params, memory)
-        method.narrow(published.params, task.tier, trainer.net.params)
+        client = client_of(setup, task, published, published.versions.get(task.client))
+        method.narrow(published.params, task.tier, trainer.net.params, client)
         method.restore(trainer.net, client)
     with clock.stage("local_training", *where) as timer:
-        examples = setup.partition.client(task.client)
-        generator = seeds.torch_generator("batches", setup.config.seed, task.round_number, task.client)
-        draws = setup.data.draws(examples, setup.config.train.local_epochs, generator)
-        outcome = trainer.run(
-            draws,
-            learning_rate(setup.config.train, task.round_number, setup.config.rounds),
-            _loss(setup, examples),
-            lambda net, x, y, loss: method.backward(net, x, y, loss, client),
-            lambda net: method.after_backward(net, client),
-        )
+        outcome = method.train(trainer, client, _work(setup, client))
         contributes = _settle_divergence(setup, trainer, client, published.bounds, outcome.finite)
         upload = method.upload(trainer.net, client)
         digest = ""
@@ -51,11 +40,15 @@ def simulate_client(setup: Setup, task: Task, published: Published) -> tuple[Cli
     return report, upload if contributes else None
 
 
-def _loss(setup: Setup, examples: np.ndarray) -> MaskedCrossEntropy:
-    if not setup.config.train.masked_loss:
-        return MaskedCrossEntropy(None)
-    present = present_labels(setup.labels, examples, setup.data.info.num_classes)
-    return MaskedCrossEntropy(torch.from_numpy(present).to(setup.data.device))
+def _work(setup: Setup, client: Client) -> LocalWork:
+    train, number = setup.config.train, client.task.round_number
+    present = None
+    if train.masked_loss:
+        labels = present_labels(setup.labels, client.examples, setup.data.info.num_classes)
+        present = torch.from_numpy(labels).to(setup.data.device)
+    generator = seeds.torch_generator("batches", client.seed, number, client.task.client)
+    lr = learning_rate(train, number, setup.config.rounds)
+    return LocalWork(setup.data, train.local_epochs, lr, MaskedCrossEntropy(present), generator)
 
 
 def _settle_divergence(
@@ -78,6 +71,6 @@ def _settle_divergence(
 
 def _is_bounded(method: Method, net: FlatNet, client: Client, bounds: Mapping[str, float]) -> bool:
     """Whether everything this client would add is finite and within the bounds that exact sums need."""
-    largest = method.magnitudes(method.upload(net, client), client.task).double()
+    largest = method.magnitudes(method.upload(net, client), client).double()
     limits = torch.tensor(list(bounds.values()), dtype=torch.float64, device=largest.device)
     return bool((largest <= limits).all())  # False for NaN, too

@@ -9,12 +9,13 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
 import numpy as np
 import torch
+from torch import nn
 
 from fedmpi import costs, data, learning, methods, models
 from fedmpi.clock import Clock
@@ -68,7 +69,14 @@ def prepare(config: Config, comm: Comm, run_dir: RunDir, make_method: MakeMethod
     partition = together(
         comm, lambda: data.make_partition(config.partition, dataset.train_y, config.clients.count, config.seed)
     )
-    method = together(comm, lambda: make_method(method_context(config, info)))
+    labels = dataset.train_y
+
+    def present(client: int) -> np.ndarray:
+        return data.present_labels(labels, partition.client(client), info.num_classes)
+
+    method = together(comm, lambda: make_method(method_context(config, info, present)))
+    skeletons = [method.skeleton(number) for number in range(method.num_nets)]
+    macs = tuple(float(costs.measure(net, info.example_shape).macs) for net in skeletons)
     resident = data.DeviceData(info, dataset, device.train, config.train.augment)
     clock = Clock(comm.traffic)
     return Setup(
@@ -78,27 +86,31 @@ def prepare(config: Config, comm: Comm, run_dir: RunDir, make_method: MakeMethod
         worker_device=worker_device,
         method=method,
         data=resident,
-        labels=dataset.train_y,
+        labels=labels,
         partition=partition,
         blocks=blocks(config, method),
-        trainers=_trainers(config, comm, method, resident),
-        evaluation=_evaluation(config, method, info, partition),
+        macs=macs,
+        trainers=_trainers(config, comm, method, skeletons, resident),
+        evaluation=_evaluation(config, method, skeletons, macs, partition, info.num_test),
         memories=MemoryStore(run_dir),
         clock=clock,
     )
 
 
-def method_context(config: Config, info: data.DataInfo) -> methods.MethodContext:
-    """What the config's method is built from."""
+def method_context(
+    config: Config, info: data.DataInfo, present_labels: Callable[[int], np.ndarray] | None = None
+) -> methods.MethodContext:
+    """What the config's method is built from; a forecast has no labels."""
     return methods.MethodContext(
         options=config.method,
-        make_net=lambda: models.build(config.model, info, config.seed),
-        make_skeleton=lambda: models.skeleton(config.model, info),
+        make_net=lambda width=1.0: models.build(config.model, info, config.seed, width),
+        make_skeleton=lambda width=1.0: models.skeleton(config.model, info, width),
         dense_layers=config.model.dense_layers,
         weight_decay=config.train.weight_decay,
         dynamic_tiers=config.clients.tier_assignment == "dynamic",
         channels_last=config.train.memory_format == "channels_last",
         seed=config.seed,
+        present_labels=present_labels,
     )
 
 
@@ -122,31 +134,35 @@ def _devices(config: Config, comm: Comm) -> tuple[str, placement.Device]:
 
 
 def _trainers(
-    config: Config, comm: Comm, method: methods.Method, resident: data.DeviceData
+    config: Config, comm: Comm, method: methods.Method, skeletons: Sequence[nn.Module], resident: data.DeviceData
 ) -> tuple[LocalTrainer, ...]:
-    """One net per tier, all in the same buffers. Rank 0 has none if it does not train."""
+    """One for each of the method's nets, all in the same buffers. Rank 0 has none if it does not train."""
     if comm.rank not in worker_ranks(comm.size, server_trains=config.mpi.server_trains):
         return ()
     own, channels_last = method.own_decay, config.train.memory_format == "channels_last"
-    layouts = [
-        net_layout(method.skeleton(tier.index).named_parameters(), own, channels_last=channels_last)
-        for tier in method.tiers
-    ]
+    layouts = [net_layout(net.named_parameters(), own, channels_last=channels_last) for net in skeletons]
     buffers = Buffers(max(layout.num_bytes for layout in layouts), resident.device)
     return tuple(
-        LocalTrainer(FlatNet(method.net(tier.index), layout, buffers), resident, config.train, list(own))
-        for tier, layout in zip(method.tiers, layouts, strict=True)
+        LocalTrainer(FlatNet(method.net(number), layout, buffers), resident, config.train, list(own))
+        for number, layout in enumerate(layouts)
     )
 
 
 def _evaluation(
-    config: Config, method: methods.Method, info: data.DataInfo, partition: data.Partition
+    config: Config,
+    method: methods.Method,
+    skeletons: Sequence[nn.Module],
+    macs: Sequence[float],
+    partition: data.Partition,
+    num_test: int,
 ) -> learning.EvaluationPlan:
-    nets = [method.skeleton(tier.index) for tier in method.tiers]
-    macs = tuple(float(costs.measure(net, info.example_shape).macs) for net in nets)
-    statistics = tuple(map(learning.num_statistics, nets))
+    tested = [net.net for net in method.tested()]
     return learning.EvaluationPlan(
-        macs, statistics, info.num_test, config.evaluation.batch_size, np.sort(partition.indices)
+        costs=tuple(macs[number] for number in tested),
+        num_statistics=tuple(learning.num_statistics(skeletons[number]) for number in tested),
+        num_test=num_test,
+        batch_size=config.evaluation.batch_size,
+        restat_indices=np.sort(partition.indices),
     )
 
 
@@ -198,7 +214,7 @@ def computed_with(setup: Setup) -> dict[str, str]:
 def _warn_of_other_bits(then: Mapping[str, str], now: Mapping[str, str]) -> None:
     for name in ("torch", "numpy", "device"):
         if then.get(name) != now.get(name):
-            _warn(f"the run was begun with {name} {then.get(name)}, this is {now.get(name)}: bits may differ from here on")
+            _warn(f"the run was begun with {name} {then.get(name)}, this is {now.get(name)}: bits may differ from now on")
 
 
 def _warn(line: str) -> None:

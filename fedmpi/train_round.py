@@ -10,21 +10,20 @@ The steps, each in a module of its name: `setup.plan_phase`, `simulate`, `exchan
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
 
 from fedmpi import seeds
 from fedmpi.config.schema import Config
-from fedmpi.exchange import CONTRIBUTED, ClientReport, choose, open_exchange
-from fedmpi.federation import Task
+from fedmpi.exchange import CONTRIBUTED, ClientReport, OpenPhase, Results, choose, open_exchange
+from fedmpi.federation import Assignment, Task
 from fedmpi.learning import FlatNet, TierScore, test_nets
-from fedmpi.methods.protocol import Phase
+from fedmpi.methods.protocol import Client, Phase
 from fedmpi.publish import publish
-from fedmpi.setup import Published, ServerState, Setup, is_evaluated, plan_phase
+from fedmpi.setup import Published, ServerState, Setup, client_of, is_evaluated, plan_phase
 from fedmpi.simulate import simulate_client
-from fedmpi.tensors import Params
 
 
 @dataclass(frozen=True)
@@ -47,10 +46,7 @@ def train_round(
     for number, phase in enumerate(phases):
         assignment = plan_phase(setup, round_number, phase)
         kind = choose(setup.config.mpi.exchange, setup.method, assignment)
-        place = setup.device
-        exchange = open_exchange(
-            kind, setup.comm, setup.method, assignment, published.bounds, place.server, pinned=place.has_gpu
-        )
+        exchange = open_exchange(kind, open_phase(setup, assignment, published))
         num_done = 0
         for wave in assignment.waves:
             task = wave[setup.comm.rank]
@@ -61,7 +57,7 @@ def train_round(
             setup.tell(num_done, len(assignment.tasks))
         with setup.clock.stage("aggregation", round_number):
             results = exchange.finish(state.params)
-            state = update(setup, state, results.means, results.reports, phase, round_number)
+            state = update(setup, state, results, phase, assignment.tasks)
         last = number == len(phases) - 1
         published = publish(setup, state, *((round_number + 1, 0) if last else (round_number, number + 1)))
         reports, tasks = reports + results.reports, tasks + assignment.tasks
@@ -69,27 +65,38 @@ def train_round(
     return state, published, RoundResult(reports, tasks, scores, kind)
 
 
-def update(
-    setup: Setup, state: ServerState, means: Params, reports: Collection[ClientReport], phase: Phase, round_number: int
-) -> ServerState:
+def open_phase(setup: Setup, assignment: Assignment, published: Published) -> OpenPhase:
+    """What the exchange of a phase needs to know."""
+
+    def trained(task: Task, memory_digest: str) -> Client:
+        version = (task.round_number, memory_digest) if memory_digest else None
+        return client_of(setup, task, published, version)
+
+    place = setup.device
+    return OpenPhase(
+        setup.comm, setup.method, assignment, published.bounds, trained, place.server, pinned=place.has_gpu
+    )
+
+
+def update(setup: Setup, state: ServerState, results: Results, phase: Phase, tasks: Sequence[Task]) -> ServerState:
     """The new server state; new client memories become valid with it."""
     if not setup.comm.is_root:
         return state
-    fresh = {r.client: (round_number, r.memory_digest) for r in reports if r.memory_digest and r.status == CONTRIBUTED}
-    params = setup.method.update(state.params, means, phase) if _anybody(reports) else state.params
-    return ServerState(params, {**state.memories, **fresh})
-
-
-def _anybody(reports: Collection[ClientReport]) -> bool:
-    return any(report.status == CONTRIBUTED for report in reports)
+    of = {report.client: report for report in results.reports if report.status == CONTRIBUTED}
+    contributed = [task for task in tasks if task.client in of]
+    fresh = {task.client: (task.round_number, of[task.client].memory_digest) for task in contributed}
+    params = setup.method.update(state.params, results.means, phase, contributed) if contributed else state.params
+    return ServerState(params, {**state.memories, **fresh} if setup.method.keeps_memory else state.memories)
 
 
 def test_tiers(setup: Setup, round_number: int, published: Published) -> tuple[TierScore, ...]:
-    """Every tier's net on the whole test set; the work is spread over the workers."""
+    """The nets that the method has tested, on the whole test set; the work is spread over the workers."""
 
-    def load(tier: int) -> FlatNet:
-        net = setup.trainers[tier].net
-        setup.method.narrow(published.params, tier, net.params)
+    tested = setup.method.tested()
+
+    def load(place: int) -> FlatNet:
+        net = setup.trainers[tested[place].net].net
+        setup.method.narrow(published.params, tested[place].net, net.params)
         return net
 
     def augmentation(batch: int) -> torch.Generator:

@@ -17,7 +17,7 @@ would break them is noticed before they are written:
 from __future__ import annotations
 
 import copy
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Annotated, Literal
 
 import torch
@@ -85,39 +85,39 @@ class Toy(Method):
         phases_done = {"phases_done": torch.zeros((), dtype=torch.int64)}
         return velocity | phases_done | whole
 
-    def published_specs(self, tiers: Collection[int]) -> dict[str, Spec]:
+    def published_specs(self, nets: Collection[int]) -> dict[str, Spec]:
         return self._dense_specs
 
     def client_weight(self, task: Task) -> float:
         return float(task.num_examples)
 
-    def regions(self, task: Task) -> Mapping[str, Region]:
+    def regions(self, client: Client) -> Mapping[str, Region]:
         return {
-            name: tuple(slice(length) for length in self._net_specs[task.tier][name].shape)
+            name: tuple(slice(length) for length in self._net_specs[client.task.tier][name].shape)
             for name, spec in self.state_specs().items()
-            if self._net_specs[task.tier][name].shape != spec.shape
+            if self._net_specs[client.task.tier][name].shape != spec.shape
         }
 
-    def update(self, state: Params, means: Params, phase: Phase) -> Params:
+    def update(self, state: Params, means: Params, phase: Phase, contributed: Sequence[Task]) -> Params:
         new = {**state, "phases_done": state["phases_done"] + 1}
         for name, mean in means.items():
             velocity = self.options.momentum * state[f"velocity.{name}"] + (mean - state[name])
             new |= {f"velocity.{name}": velocity, name: state[name] + velocity}
         return new
 
-    def publish(self, state: Params, tiers: Collection[int], out: Params) -> None:
+    def publish(self, state: Params, nets: Collection[int], out: Params) -> None:
         for name, target in out.items():
             target.copy_(state[name])
 
     # Client half.
 
-    def net(self, tier: int) -> nn.Module:
-        return narrowed(self.context.make_net(), self.tiers[tier].rank_ratio)
+    def net(self, number: int) -> nn.Module:
+        return narrowed(self.context.make_net(), self.tiers[number].rank_ratio)
 
-    def skeleton(self, tier: int) -> nn.Module:
-        return narrowed(self.context.make_skeleton(), self.tiers[tier].rank_ratio)
+    def skeleton(self, number: int) -> nn.Module:
+        return narrowed(self.context.make_skeleton(), self.tiers[number].rank_ratio)
 
-    def narrow(self, published: Params, tier: int, out: Params) -> None:
+    def narrow(self, published: Params, number: int, out: Params, client: Client | None = None) -> None:
         for name, target in out.items():
             target.copy_(leading(published[name], target.shape))
 

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Task:
-    """One client's work in one phase of one round."""
+    """One client's work in one phase of one round; `place` is its position in the sorted cohort of `cohort_size`."""
 
     client: int
     tier: int
@@ -22,6 +22,8 @@ class Task:
     phase: str
     num_examples: int
     cost: float
+    place: int = 0
+    cohort_size: int = 1
 
 
 @dataclass(frozen=True)

@@ -99,7 +99,7 @@ def _add_loss(losses: StatisticSum, counts: Tensor, tier: int, loss: Tensor) -> 
     """A loss that no sum can hold is counted instead, and makes the tier's loss infinite."""
     value = torch.zeros(counts.shape[1], dtype=torch.float64)
     value[tier] = loss.double().cpu()
-    if bool(value[tier].abs() < 2**20):
+    if bool(torch.isfinite(value[tier])):
         losses.add(value)
     else:
         counts[1, tier] += 1

@@ -55,7 +55,7 @@ class FedHMOptions(MethodOptions):
     tau: Temperature | Literal["auto"] = "auto"
     """Temperature of the weights softmax(gamma / tau); `.inf` is uniform. `auto`: 5 for dynamic tiers, else `.inf`."""
     dense_layers: Annotated[int, Field(ge=0)] | Literal["auto"] = "auto"
-    """Rho: how many leading convolutions stay dense, stem included; `auto` asks the model (ResNet-18: 3, ResNet-34: 15)."""
+    """Rho: how many leading convolutions stay dense, stem included; `auto` asks the model (ResNet-18: 3; -34: 15)."""
     layer_ranks: dict[str, LayerRank] = {}
     """Exceptions by layer name pattern (`layer4.*`): `dense`, a rank ratio below 1, or a rank as a whole number."""
     unroll: Literal["paper", "code"] = "paper"
@@ -96,18 +96,18 @@ class FedHM(Method):
     def _is_dense(self, tier: int) -> bool:
         return self.tiers[tier].rank_ratio == 1
 
-    def _largest_ratio(self, tiers: Collection[int]) -> float | None:
-        """The largest gamma among the low-rank ones of these tiers."""
-        return max((self.tiers[tier].rank_ratio for tier in tiers if not self._is_dense(tier)), default=None)
+    def _largest_ratio(self, nets: Collection[int]) -> float | None:
+        """The largest gamma among the low-rank ones of these nets."""
+        return max((self.tiers[net].rank_ratio for net in nets if not self._is_dense(net)), default=None)
 
     # Server half.
 
-    def published_specs(self, tiers: Collection[int]) -> dict[str, Spec]:
+    def published_specs(self, nets: Collection[int]) -> dict[str, Spec]:
         specs = self.state_specs()
-        ratio = self._largest_ratio(tiers)
+        ratio = self._largest_ratio(nets)
         if ratio is None:
             return specs
-        if not any(map(self._is_dense, tiers)):
+        if not any(map(self._is_dense, nets)):
             specs = {name: spec for name, spec in specs.items() if name.removesuffix(".weight") not in self.layers}
         return specs | self._factor_specs(ratio)
 
@@ -121,9 +121,9 @@ class FedHM(Method):
                 specs[name] = Spec(shape, channels_last=self.context.channels_last and len(shape) == 4)
         return specs
 
-    def publish(self, state: Params, tiers: Collection[int], out: Params) -> None:
+    def publish(self, state: Params, nets: Collection[int], out: Params) -> None:
         """Algorithm 1, lines 3-4, once for all tiers: `out` gets the factors at the largest rank and the dense rest."""
-        ratio = self._largest_ratio(tiers)
+        ratio = self._largest_ratio(nets)
         for name, value in state.items():
             if name in out:
                 out[name].copy_(value)
@@ -143,7 +143,7 @@ class FedHM(Method):
             tau = 5.0 if self.context.dynamic_tiers else math.inf
         return math.exp((self.tiers[task.tier].rank_ratio - 1.0) / tau)
 
-    def lift(self, upload: Params, task: Task) -> Iterator[tuple[str, Tensor]]:
+    def lift(self, upload: Params, client: Client) -> Iterator[tuple[str, Tensor]]:
         """Eq. 1: W = U V^T, folded back into a kernel."""
         for name, value in upload.items():
             layer = self.layers.get(name.removesuffix(".u.weight"))
@@ -157,12 +157,12 @@ class FedHM(Method):
         layer = name.removesuffix(".v.bias")
         return f"{layer}.bias" if layer in self.layers else name
 
-    def magnitudes(self, upload: Params, task: Task) -> Tensor:
+    def magnitudes(self, upload: Params, client: Client) -> Tensor:
         """|U V^T|_ij <= |u_i| |v_j|: the largest row norms bound a lifted layer without lifting it."""
         from fedmpi.tensors import max_magnitudes
 
         bounds = {self._server_name(name): value for name, value in upload.items()}
-        for layer in self.layers.values() if not self._is_dense(task.tier) else ():
+        for layer in self.layers.values() if not self._is_dense(client.task.tier) else ():
             u, v = _factor_names(layer.name)
             rows = layer.u_matrix(upload[u]).norm(dim=1).max(), layer.v_matrix(upload[v]).norm(dim=0).max()
             bounds[f"{layer.name}.weight"] = rows[0] * rows[1]
@@ -170,13 +170,13 @@ class FedHM(Method):
 
     # Client half.
 
-    def net(self, tier: int) -> nn.Module:
-        return lowrank.factorize_net(self.context.make_net(), self.layers.values(), self.tiers[tier].rank_ratio)
+    def net(self, number: int) -> nn.Module:
+        return lowrank.factorize_net(self.context.make_net(), self.layers.values(), self.tiers[number].rank_ratio)
 
-    def skeleton(self, tier: int) -> nn.Module:
-        return lowrank.factorize_net(self.context.make_skeleton(), self.layers.values(), self.tiers[tier].rank_ratio)
+    def skeleton(self, number: int) -> nn.Module:
+        return lowrank.factorize_net(self.context.make_skeleton(), self.layers.values(), self.tiers[number].rank_ratio)
 
-    def narrow(self, published: Params, tier: int, out: Params) -> None:
+    def narrow(self, published: Params, number: int, out: Params, client: Client | None = None) -> None:
         """The leading r columns of each factor, and the dense rest whole."""
         for name, target in out.items():
             source = published[name if name in published else self._server_name(name)]

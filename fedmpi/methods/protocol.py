@@ -4,7 +4,7 @@ A round (`fedmpi.train_round`) calls, in this order:
 
     rank 0          publish(state)            what clients need, as named tensors
     every worker    narrow, restore           this client's net: out of what was published, out of its memory
-                    backward, after_backward  each step of local training
+                    train                     local training: `backward`, `after_backward` in each step
                     upload, remember          the client's result, in the form that travels; its new memory
     rank 0 (or the  lift(upload)              the result in server coordinates, tensor by tensor
      worker)
@@ -19,23 +19,28 @@ its options can be validated before torch loads. How to write one: `fedmpi/metho
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Literal
 
+from fedmpi import seeds
 from fedmpi.config.schema import Section
 from fedmpi.federation.plan import Task
 from fedmpi.federation.tiers import Tier
 
 if TYPE_CHECKING:
+    import numpy as np
+    import torch
     from torch import Tensor, nn
 
+    from fedmpi.data import DeviceData
     from fedmpi.exactsum import Region
-    from fedmpi.learning.flat import FlatNet
+    from fedmpi.learning import FlatNet, LocalTrainer, MaskedCrossEntropy, TrainOutcome
     from fedmpi.tensors import Params, Spec
 
     Loss = Callable[[Tensor, Tensor], Tensor]
+    MakeNet = Callable[..., nn.Module]
 
 
 class MethodOptions(Section):
@@ -53,30 +58,64 @@ class MethodOptions(Section):
 class MethodContext:
     """What a method is built from: its options, and the experiment as far as it concerns a method.
 
-    `make_net` gives the model with values, the same ones at every call; `make_skeleton` gives it on
-    the meta device, without values and at no cost.
+    `make_net` gives the model with values, the same ones at every call, its width multiplied by an
+    optional argument; `make_skeleton` gives it on the meta device, without values and at no cost.
+    `present_labels` says which classes a client's training examples have (bool, shape (classes,)).
     """
 
     options: MethodOptions
-    make_net: Callable[[], nn.Module]
-    make_skeleton: Callable[[], nn.Module]
+    make_net: MakeNet
+    make_skeleton: MakeNet
     dense_layers: int
     weight_decay: float
     dynamic_tiers: bool
     channels_last: bool
     seed: int
+    present_labels: Callable[[int], np.ndarray] | None = None
 
 
 @dataclass(frozen=True)
 class Client:
-    """One client while a worker simulates it: its task, what the server published, and what it remembers.
+    """One client as a method sees it: its task, what the server published, and what it remembers.
 
-    `memory` is what `remember` returned when the client last took part, None if it never did.
+    `memory` is what `remember` returned when the client last took part, None if it never did; for
+    `lift` and `regions`, which come after training, it is the new one. It is read when first asked
+    for. `examples` are the numbers of its training examples, int64. `seed` is the run's.
     """
 
     task: Task
     published: Params
-    memory: Params | None = None
+    examples: np.ndarray
+    seed: int
+    recall: Callable[[], Params | None] = lambda: None
+
+    @cached_property
+    def memory(self) -> Params | None:
+        return self.recall()
+
+    def generator(self, purpose: str) -> torch.Generator:
+        """Randomness of this client in this round, the same on every rank: kernels to sample, widths to draw."""
+        return seeds.torch_generator(f"method:{purpose}", self.seed, self.task.round_number, self.task.client)
+
+
+@dataclass(frozen=True)
+class LocalWork:
+    """What local training works with: data on the device, epochs, learning rate, loss, and its random numbers."""
+
+    data: DeviceData
+    epochs: int
+    lr: float
+    loss: MaskedCrossEntropy
+    generator: torch.Generator
+
+
+@dataclass(frozen=True)
+class TestedNet:
+    """A net that is tested after a round: its name in the records, and which of the method's nets it is."""
+
+    name: str
+    net: int
+    rank_ratio: float
 
 
 @dataclass(frozen=True)
@@ -117,6 +156,15 @@ class Method:
 
     # The shape of a round.
 
+    @property
+    def num_nets(self) -> int:
+        """How many different nets there are: one per tier, then any that only testing needs."""
+        return len(self.tiers)
+
+    def tested(self) -> tuple[TestedNet, ...]:
+        """The nets that are tested on the whole test set: by default those that the tiers train."""
+        return tuple(TestedNet(tier.name, tier.index, tier.rank_ratio) for tier in self.tiers)
+
     def phases(self, round_number: int) -> tuple[Phase, ...]:
         """The exchanges of this round, in order."""
         return (Phase(),)
@@ -131,12 +179,12 @@ class Method:
         """The state before round 1, a function of the seed alone."""
         return {name: value.detach().clone() for name, value in self.context.make_net().named_parameters()}
 
-    def published_specs(self, tiers: Collection[int]) -> dict[str, Spec]:
-        """Names and shapes of what clients of these tiers need; every rank knows them without being told."""
+    def published_specs(self, nets: Collection[int]) -> dict[str, Spec]:
+        """Names and shapes of what these nets (by number) are made of; every rank knows them without being told."""
         return self.state_specs()
 
-    def publish(self, state: Params, tiers: Collection[int], out: Params) -> None:
-        """Writes into `out` (as `published_specs` says) what clients of these tiers need."""
+    def publish(self, state: Params, nets: Collection[int], out: Params) -> None:
+        """Writes into `out` (as `published_specs` says) what these nets are made of."""
         from fedmpi.tensors import copy_into
 
         copy_into(out, state)
@@ -145,45 +193,62 @@ class Method:
         """The weight of a client's result, up to a factor common to the cohort."""
         return 1.0
 
-    def lift(self, upload: Params, task: Task) -> Iterator[tuple[str, Tensor]]:
+    def lift(self, upload: Params, client: Client) -> Iterator[tuple[str, Tensor]]:
         """The upload in server coordinates: (name in `state_specs`, tensor), one at a time.
 
         The tensor has the shape of the region that `regions` gives, else of the whole.
         """
         yield from upload.items()
 
-    def regions(self, task: Task) -> Mapping[str, Region]:
-        """The entries a client holds, for tensors of which it does not hold all. Empty: it holds everything."""
+    def regions(self, client: Client) -> Mapping[str, Region]:
+        """The entries a client holds, for tensors of which it does not hold all. Empty: it holds everything.
+
+        A function of what every rank knows and, where `keeps_memory`, of the client's new memory.
+        """
         return {}
 
-    def magnitudes(self, upload: Params, task: Task) -> Tensor:
+    def magnitudes(self, upload: Params, client: Client) -> Tensor:
         """Upper bounds of max|x| of what `lift` will give, one for each of `state_specs` in its order."""
         from fedmpi.tensors import max_magnitudes
 
-        return max_magnitudes(upload.values())
+        return max_magnitudes(upload[name] for name in self.state_specs())
 
-    def update(self, state: Params, means: Params, phase: Phase) -> Params:
-        """The new state, out of the old and the weighted means (tensors nobody sent keep their value in `means`)."""
+    def update(self, state: Params, means: Params, phase: Phase, contributed: Sequence[Task]) -> Params:
+        """The new state, out of the old and the weighted means over the clients that contributed.
+
+        Entries that nobody sent have their old value in `means`.
+        """
         return {**state, **means}
 
     # Client half.
 
-    def net(self, tier: int) -> nn.Module:
-        """The net that clients of this tier train, with any values (they come from `narrow`)."""
+    def net(self, number: int) -> nn.Module:
+        """The net that clients of the tier of this number train, with any values (they come from `narrow`)."""
         return self.context.make_net()
 
-    def skeleton(self, tier: int) -> nn.Module:
+    def skeleton(self, number: int) -> nn.Module:
         """The same net without values, on the meta device: for counting."""
         return self.context.make_skeleton()
 
-    def narrow(self, published: Params, tier: int, out: Params) -> None:
-        """Writes a client's net into `out`, the parameters of this tier's net."""
+    def narrow(self, published: Params, number: int, out: Params, client: Client | None = None) -> None:
+        """Writes net `number` into `out`, its parameters: for a client, or (None) for a test."""
         from fedmpi.tensors import copy_into
 
         copy_into(out, published)
 
     def restore(self, net: FlatNet, client: Client) -> None:
         """Puts what the client remembers (a local part, a mask) into the net that `narrow` has filled."""
+
+    def train(self, trainer: LocalTrainer, client: Client, work: LocalWork) -> TrainOutcome:
+        """Local training: epochs of mini-batch SGD. To override where a method trains otherwise."""
+        draws = work.data.draws(client.examples, work.epochs, work.generator)
+        return trainer.run(
+            draws,
+            work.lr,
+            work.loss,
+            lambda net, inputs, targets, loss: self.backward(net, inputs, targets, loss, client),
+            lambda net: self.after_backward(net, client),
+        )
 
     def backward(self, net: FlatNet, inputs: Tensor, targets: Tensor, loss: Loss, client: Client) -> Tensor:
         """Gradients of one mini-batch into the net's gradient buffer; returns the loss (0-dim)."""

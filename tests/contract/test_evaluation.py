@@ -1,0 +1,113 @@
+"""Evaluation against naive loops: counts and losses, and the three BatchNorm policies."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from small_runs import TOY, small_setup
+from torch import nn
+from torch.nn import functional as F
+
+from fedmpi import models, seeds
+from fedmpi.data import batch_bounds
+from fedmpi.publish import publish
+from fedmpi.setup import ServerState, Setup
+from fedmpi.train_round import test_tiers as score_tiers
+
+ROUND = 2
+METHODS = {"fedavg": ("method.name=fedavg",), "fedhm": ("method.name=fedhm",), "toy": TOY}
+
+
+def tier_net(setup: Setup, state: dict[str, torch.Tensor], tier: int) -> nn.Module:
+    """The tier's net as an ordinary module with the published values."""
+    published = {name: torch.zeros(spec.shape) for name, spec in setup.method.published_specs({tier}).items()}
+    setup.method.publish(state, {tier}, published)
+    net = setup.method.net(tier)
+    values = {name: torch.empty_like(value) for name, value in net.named_parameters()}
+    setup.method.narrow(published, tier, values)
+    net.load_state_dict(values)
+    return net.to(memory_format=torch.channels_last)
+
+
+def naive_scores(setup: Setup, net: nn.Module) -> tuple[float, float]:
+    """Accuracy and mean loss over test batches, one after the other."""
+    correct, loss = 0, 0.0
+    with torch.no_grad():
+        for start, stop in batch_bounds(setup.data.num_test, setup.config.evaluation.batch_size):
+            inputs, targets = setup.data.test_batch(start, stop)
+            logits = net(inputs)
+            correct += int((logits.argmax(1) == targets).sum())
+            loss += float(F.cross_entropy(logits, targets, reduction="sum"))
+    return correct / setup.data.num_test, loss / setup.data.num_test
+
+
+def use_torchs_statistics(setup: Setup, net: nn.Module) -> nn.Module:
+    """Running statistics by torch itself: momentum None is the cumulative mean over batches; then eval mode."""
+    norms = [part for part in net.modules() if isinstance(part, nn.BatchNorm2d)]
+    for part in norms:
+        part.momentum, part.track_running_stats = None, True
+        part.running_mean, part.running_var = torch.zeros(part.num_features), torch.ones(part.num_features)
+        part.num_batches_tracked = torch.tensor(0)
+    net.train()
+    examples = np.sort(setup.partition.indices)
+    with torch.no_grad():
+        for number, (start, stop) in enumerate(batch_bounds(len(examples), setup.config.evaluation.batch_size)):
+            generator = seeds.torch_generator("restat", setup.config.seed, ROUND, number)
+            draws = setup.data.draws(examples[start:stop], 1, generator, shuffle=False)
+            net(setup.data.train_batch(draws, 0, 0, stop - start)[0])
+    return net.eval()
+
+
+@pytest.mark.parametrize("name", METHODS)
+@pytest.mark.parametrize(("bn", "milestones", "restat"), [
+    ("batch", "[1]", False), ("restat", "[]", True), ("milestone", "[2]", True), ("milestone", "[3]", False),
+    ("milestone", "[]", False),
+])  # fmt: skip
+def test_scores_equal_a_naive_loop(tmp_path: Path, name: str, bn: str, milestones: str, restat: bool) -> None:
+    """For every tier, in round 2. Statistics are float64 sums here and float32 running means in torch: 1e-6 of the
+    loss; counts are the same. `milestone` is `restat` from the first milestone on."""
+    words = (*METHODS[name], f"evaluation.bn={bn}", f"train.schedule.milestones={milestones}", "rounds=3")
+    setup = small_setup(tmp_path, *words)
+    state = trained_a_little(setup)
+    published = publish(setup, ServerState(state), ROUND + 1, 0)
+    scores = score_tiers(setup, ROUND, published)
+    assert len(scores) == len(setup.method.tiers)
+    for tier, score in enumerate(scores):
+        net = tier_net(setup, state, tier)
+        batch = naive_scores(setup, net.train())
+        if restat:
+            accuracy, loss = naive_scores(setup, use_torchs_statistics(setup, net))
+            assert abs(loss - batch[1]) > 1e-3, "the two policies cannot be told apart here"
+        else:
+            accuracy, loss = batch
+        assert score.accuracy == accuracy
+        assert score.loss == pytest.approx(loss, rel=1e-5)
+
+
+def trained_a_little(setup: Setup) -> dict[str, torch.Tensor]:
+    """The initial state, with norms that are not 1 and 0."""
+    generator = torch.Generator().manual_seed(3)
+    return {
+        name: value + 0.3 * torch.rand(value.shape, generator=generator) if value.dim() == 1 else value
+        for name, value in setup.method.initial_state().items()
+    }
+
+
+def test_statistics_of_large_activations(tmp_path: Path) -> None:
+    """A net with BatchNorm works at any scale of its weights; a stem 3,000 times larger has variances of 1e7."""
+    setup = small_setup(tmp_path, "method.name=fedavg", "evaluation.bn=restat")
+    state = trained_a_little(setup)
+    state["conv1.weight"] = 3e3 * state["conv1.weight"]
+    (score,) = score_tiers(setup, ROUND, publish(setup, ServerState(state), ROUND + 1, 0))
+    accuracy, loss = naive_scores(setup, use_torchs_statistics(setup, tier_net(setup, state, 0)))
+    assert score.accuracy == accuracy and score.loss == pytest.approx(loss, rel=1e-5)
+
+
+def test_the_model_is_as_it_was(tmp_path: Path) -> None:
+    """Building the same net twice gives the same values: what the naive loops rely on."""
+    setup = small_setup(tmp_path, "method.name=fedavg")
+    nets = [models.build(setup.config.model, setup.data.info, 0).state_dict() for _ in range(2)]
+    assert all(torch.equal(nets[0][name], nets[1][name]) for name in nets[0])

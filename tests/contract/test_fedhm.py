@@ -1,0 +1,120 @@
+"""FedHM's own exact properties (methods.md 15): weights, the mean of dense tensors, one SVD a layer, gamma = 1."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import torch
+from small_runs import run_all, small_config, small_setup
+
+from fedmpi import lowrank
+from fedmpi.federation import Task
+from fedmpi.mpi import SerialComm
+from fedmpi.output import RunDir, checkpoint, digest_of
+from fedmpi.tensors import Params
+
+UNEVEN = "partition.name=class_dirichlet"
+
+
+def alphas(tmp_path: Path, *overrides: str) -> list[float]:
+    """Eq. 2 with one client of each tier: weights that sum to 1, largest capacity first."""
+    method = small_setup(tmp_path, "method.name=fedhm", *overrides).method
+    task = Task(0, 0, 1, "train", 1, 1.0)
+    raw = [method.client_weight(dataclasses.replace(task, tier=tier.index)) for tier in method.tiers]
+    return [weight / sum(raw) for weight in raw]
+
+
+def test_alpha_of_the_paper(tmp_path: Path) -> None:
+    """softmax(gamma / 5) over gamma = 1, 1/2, 1/4, 1/8, as methods.md prints it; to its four digits."""
+    expected = [0.2774, 0.2510, 0.2388, 0.2329]
+    assert alphas(tmp_path, "method.tau=5") == pytest.approx(expected, abs=5e-5)
+    powers = [math.exp(gamma / 5) for gamma in (1, 0.5, 0.25, 0.125)]
+    assert alphas(tmp_path, "method.tau=5") == pytest.approx([p / sum(powers) for p in powers], rel=1e-14)
+
+
+def test_tau_is_5_for_dynamic_tiers_and_infinite_for_fixed_ones(tmp_path: Path) -> None:
+    assert alphas(tmp_path, "clients.tier_assignment=dynamic") == alphas(tmp_path, "method.tau=5")
+    assert alphas(tmp_path) == alphas(tmp_path, "method.tau=.inf") == [0.25] * 4
+
+
+@pytest.mark.parametrize("tau", ["0.01", "1", "5", "1e3"])
+def test_alpha_grows_with_gamma(tmp_path: Path, tau: str) -> None:
+    found = alphas(tmp_path, f"method.tau={tau}")
+    assert found == sorted(found, reverse=True) and len(set(found)) == 4
+    assert sum(found) == pytest.approx(1, rel=1e-14)
+
+
+def test_a_huge_tau_is_nearly_uniform(tmp_path: Path) -> None:
+    """|alpha - 1/4| <= (1 - 1/8) / (4 tau) to first order."""
+    assert alphas(tmp_path, "method.tau=1e9") == pytest.approx([0.25] * 4, abs=3e-10)
+
+
+def test_one_level_is_uniform(tmp_path: Path) -> None:
+    assert alphas(tmp_path, "method.rank_ratio=[0.5]", "method.tau=0.3") == [1.0]
+
+
+def server_after(tmp_path: Path, name: str, *overrides: str) -> Params:
+    folder = tmp_path / name
+    run_all(small_config(*overrides), SerialComm(), folder)
+    snapshot = checkpoint.load_newest_intact(RunDir(folder), pytest.fail)
+    assert snapshot is not None
+    return dict(snapshot.server)
+
+
+@pytest.mark.parametrize("setting", [(), ("clients.tier_assignment=dynamic", UNEVEN), ("train.precision=bf16",)])
+def test_everybody_at_gamma_1_is_fedavg(tmp_path: Path, setting: tuple[str, ...]) -> None:
+    """Bit for bit, after two rounds."""
+    ours = server_after(tmp_path, "fedhm", "method.name=fedhm", "method.rank_ratio=[1]", "rounds=2", *setting)
+    theirs = server_after(tmp_path, "fedavg", "method.name=fedavg", "rounds=2", *setting)
+    assert digest_of(ours) == digest_of(theirs)
+    low = server_after(tmp_path, "low", "method.name=fedhm", "method.rank_ratio=[0.5]", "rounds=2", *setting)
+    assert digest_of(low) != digest_of(theirs)
+
+
+@pytest.mark.parametrize("rank_ratio", ["[0.5]", "[1,0.5]", "[1,0.5,0.25,0.125]", "[1]"])
+def test_one_svd_a_layer_and_round(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, rank_ratio: str) -> None:
+    """Whatever the number of tiers: rounds + 1 times the factorized layers (before round 1, and after each round)."""
+    calls: list[tuple[int, ...]] = []
+    real = lowrank.truncated_svd
+
+    def counting(matrix: torch.Tensor, r: int, solver: str) -> tuple[torch.Tensor, torch.Tensor]:
+        calls.append(tuple(matrix.shape))
+        return real(matrix, r, solver)
+
+    monkeypatch.setattr(lowrank, "truncated_svd", counting)
+    words = ("method.name=fedhm", f"method.rank_ratio={rank_ratio}", "method.dense_layers=1", "rounds=3")
+    server_after(tmp_path, "run", *words, "clients.per_round=8")
+    layers = small_setup(tmp_path, *words).method.layers
+    assert len(layers) == 4
+    assert len(calls) == (0 if rank_ratio == "[1]" else 4 * (3 + 1))
+
+
+def test_dense_tensors_are_the_alpha_mean(federation_of: Callable) -> None:
+    """Against a mean in float64: one rounding to float32 lies between, half a unit in the last place (2^-24).
+
+    The sums' own rounding, 2^-(k-2) with k = 61 - ceil(log2(4 * 64)) = 53, is far below.
+    """
+    federation = federation_of("fedhm-dynamic")
+    (assignment,) = federation.phases()
+    uploads = {task.client: federation.returned(task, scale=1 + task.client / 3) for task in assignment.tasks}
+    means = federation.exchanged("gather", assignment, uploads).means
+    weights = {task.client: math.exp(federation.method.tiers[task.tier].rank_ratio / 5) for task in assignment.tasks}
+    total = sum(weights.values())
+    dense = [name for name in means if name.removesuffix(".weight") not in federation.method.layers]
+    assert len({task.tier for task in assignment.tasks}) > 1 and len(dense) > 5
+    for name in dense:
+        expected = sum(weights[client] / total * upload[name].double() for client, upload in uploads.items())
+        torch.testing.assert_close(means[name].double(), expected, rtol=2**-24, atol=2.0**-50, msg=name)
+
+
+def test_dense_shapes_do_not_depend_on_the_tier(federation_of: Callable) -> None:
+    """Stem, shortcuts, norms and classifier have the same shape at every level."""
+    method = federation_of("fedhm").method
+    nets = [dict(method.skeleton(tier.index).named_parameters()) for tier in method.tiers]
+    dense = [name for name in nets[0] if name.removesuffix(".weight") not in method.layers]
+    assert {"conv1.weight", "fc.weight", "stages.1.0.shortcut.0.weight"} <= set(dense)
+    assert all(net[name].shape == nets[0][name].shape for net in nets for name in dense)

@@ -1,0 +1,103 @@
+"""Means by hand on a net of three numbers, and what becomes of clients whose training diverges."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from small_runs import run_all, small_config, small_setup
+from torch import nn
+
+from fedmpi.errors import DivergenceError, RoundError
+from fedmpi.exchange import CONTRIBUTED, DROPPED, ClientReport, OpenPhase, Results, open_exchange
+from fedmpi.federation import Task, assign
+from fedmpi.methods.fedavg import FedAvg, FedAvgOptions
+from fedmpi.methods.protocol import Client, MethodContext
+from fedmpi.mpi import SerialComm
+from fedmpi.output import digest_of
+from fedmpi.publish import publish
+from fedmpi.setup import ServerState
+from fedmpi.tensors import Params
+from fedmpi.train_round import train_round
+
+STATE = {"weight": torch.tensor([[10.0, 20.0]]), "bias": torch.tensor([30.0])}
+
+
+def three_numbers(weighting: str) -> FedAvg:
+    def make() -> nn.Module:
+        return nn.Linear(2, 1)
+
+    return FedAvg(MethodContext(FedAvgOptions(weighting=weighting), make, make, 0, 0.0, False, False, 0))
+
+
+def mean_of(weighting: str, clients: dict[int, tuple[int, tuple[float, float, float] | None]]) -> Results:
+    """client -> (examples, its three numbers, or None if it is dropped)."""
+    method = three_numbers(weighting)
+    tasks = [Task(client, 0, 1, "train", examples, 1.0) for client, (examples, _) in clients.items()]
+    assignment = assign(tasks, [0], 1)
+
+    def client_of(task: Task, memory_digest: str) -> Client:
+        return Client(task, STATE, np.arange(task.num_examples), 0)
+
+    phase = OpenPhase(SerialComm(), method, assignment, dict.fromkeys(STATE, 64.0), client_of)
+    exchange = open_exchange("gather", phase)
+    for (task,) in assignment.waves:
+        numbers = clients[task.client][1]
+        upload = None
+        if numbers is not None:
+            upload = {"weight": torch.tensor([numbers[:2]]), "bias": torch.tensor(numbers[2:])}
+        exchange.post(task, ClientReport(task.client, CONTRIBUTED if upload else DROPPED), upload)
+    return exchange.finish(STATE)
+
+
+def numbers(means: Params) -> list[float]:
+    return [*means["weight"].flatten().tolist(), *means["bias"].tolist()]
+
+
+def test_uniform_mean_by_hand() -> None:
+    """((1 + 3) / 2, (2 + 6) / 2, (-1 + 0) / 2), whoever has how many examples."""
+    results = mean_of("uniform", {4: (1, (1.0, 2.0, -1.0)), 7: (99, (3.0, 6.0, 0.0))})
+    assert numbers(results.means) == [2.0, 4.0, -0.5]
+    assert [report.client for report in results.reports] == [4, 7]
+
+
+def test_mean_by_samples_by_hand() -> None:
+    """Weights 1 and 3 of 4: (1 + 9) / 4, (2 + 18) / 4, (-1 + 0) / 4."""
+    results = mean_of("samples", {4: (5, (1.0, 2.0, -1.0)), 7: (15, (3.0, 6.0, 0.0))})
+    assert numbers(results.means) == [2.5, 5.0, -0.25]
+
+
+def test_weights_are_shared_anew_when_a_client_is_dropped() -> None:
+    """Of weights 2, 4, 2 the middle one is dropped: plain halves are left, (1 + 5) / 2 and so on."""
+    clients = {0: (2, (1.0, 0.0, 4.0)), 1: (4, None), 2: (2, (5.0, -8.0, 0.5))}
+    assert numbers(mean_of("samples", clients).means) == [3.0, -4.0, 2.25]
+
+
+def test_a_round_without_contributions_leaves_the_state() -> None:
+    results = mean_of("samples", {0: (2, None), 1: (4, None)})
+    assert numbers(results.means) == [10.0, 20.0, 30.0]
+    assert [report.status for report in results.reports] == [DROPPED, DROPPED]
+
+
+def test_fail_names_round_client_and_stage(tmp_path: Path) -> None:
+    config = small_config("method.name=fedavg", "train.lr=1e30", "clients.per_round=1")
+    with pytest.raises(RoundError) as failure:
+        run_all(config, SerialComm(), tmp_path)
+    error = failure.value
+    assert (error.round_number, error.stage) == (1, "local_training") and error.client in range(8)
+    assert isinstance(error.__cause__, DivergenceError)
+
+
+@pytest.mark.parametrize("policy", ["drop", "upload_last_finite"])
+def test_a_round_in_which_everybody_diverges(tmp_path: Path, policy: str) -> None:
+    """Everybody's first step leaps to 1e29: dropped, the state stays to the bit; with the last finite parameters,
+    which are the published ones, too, up to what the mean of equal numbers loses (nothing, at weight 1)."""
+    words = ("method.name=fedavg", "train.lr=1e30", f"train.on_divergence={policy}")
+    setup = small_setup(tmp_path, *words)
+    first = ServerState(setup.method.initial_state())
+    state, _, result = train_round(setup, 1, first, publish(setup, first, 1, 0))
+    assert digest_of(state.params) == digest_of(first.params)
+    status = DROPPED if policy == "drop" else CONTRIBUTED
+    assert [report.status for report in result.reports] == [status] * 4

@@ -1,0 +1,201 @@
+"""Local training against a bare torch loop on an ordinary net, the masked loss by hand, schedules, divergence."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from small_runs import small_config, small_setup
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from fedmpi import models, seeds
+from fedmpi.config.schema import CosineSchedule, StepSchedule, Train
+from fedmpi.data import Draws, batch_bounds
+from fedmpi.federation import Task, learning_rate
+from fedmpi.learning import FlatNet, LocalTrainer, MaskedCrossEntropy
+from fedmpi.lowrank import LowRank
+from fedmpi.methods.protocol import Client
+from fedmpi.setup import Setup
+
+EXAMPLES = np.arange(30)
+
+
+def test_masked_cross_entropy_by_hand() -> None:
+    """Logits (1, 5, 2), class 1 absent, target 2: the logit 5 becomes 0, not minus infinity.
+
+    loss = log(e^1 + e^0 + e^2) - 2; minus infinity would give log(e^1 + e^2) - 2.
+    """
+    loss = MaskedCrossEntropy(torch.tensor([True, False, True]))
+    logits = torch.tensor([[1.0, 5.0, 2.0]], requires_grad=True)
+    value = loss(logits, torch.tensor([2]))
+    assert value.item() == pytest.approx(math.log(math.e + 1 + math.e**2) - 2, rel=1e-6)
+    value.backward()
+    shares = [math.e / (math.e + 1 + math.e**2), 0.0, math.e**2 / (math.e + 1 + math.e**2) - 1]
+    assert logits.grad[0].tolist() == pytest.approx(shares, rel=1e-6)
+
+
+@pytest.mark.parametrize("present", [None, torch.tensor([True] * 3)])
+def test_with_all_classes_the_loss_is_cross_entropy(present: Tensor | None) -> None:
+    logits, targets = torch.randn(6, 3, generator=torch.Generator().manual_seed(0)), torch.arange(6) % 3
+    assert torch.equal(MaskedCrossEntropy(present)(logits, targets), F.cross_entropy(logits, targets))
+
+
+def test_step_schedule_at_its_boundaries() -> None:
+    """Milestones 100 and 150 of 160: rounds 1-100 at lr, 101-150 at lr / 10, 151-160 at lr / 100."""
+    train = Train(lr=0.1, schedule=StepSchedule(milestones=(100, 150), factor=0.1))
+    rates = {t: learning_rate(train, t, 160) for t in range(1, 161)}
+    assert {rates[t] for t in range(1, 101)} == {0.1}
+    assert {rates[t] for t in range(101, 151)} == {0.1 * 0.1}
+    assert {rates[t] for t in range(151, 161)} == {0.1 * 0.1**2}
+
+
+def test_cosine_schedule_at_its_boundaries() -> None:
+    """lr at round 1, half way the mean of both ends, and 1/T of the way short of final_lr at round T."""
+    train = Train(lr=0.1, schedule=CosineSchedule(final_lr=0.02))
+    assert learning_rate(train, 1, 10) == 0.1
+    assert learning_rate(train, 6, 10) == pytest.approx(0.06, rel=1e-14)
+    assert learning_rate(train, 10, 10) == pytest.approx(0.02 + 0.08 * (1 - math.cos(math.pi / 10)) / 2, rel=1e-12)
+    rates = [learning_rate(train, t, 10) for t in range(1, 11)]
+    assert rates == sorted(rates, reverse=True) and len(set(rates)) == 10
+
+
+def trained(setup: Setup, tier: int = 0, lr: float = 0.1) -> tuple[LocalTrainer, Draws]:
+    """The tier's trainer after one client's local training, from the initial state."""
+    method, trainer = setup.method, setup.trainers[tier]
+    task = Task(0, tier, 1, "train", len(EXAMPLES), 1.0)
+    published = {name: torch.zeros(spec.shape) for name, spec in method.published_specs({tier}).items()}
+    method.publish(method.initial_state(), {tier}, published)
+    client = Client(task, published, EXAMPLES, 0)
+    method.narrow(published, tier, trainer.net.params)
+    draws = setup.data.draws(EXAMPLES, setup.config.train.local_epochs, generator())
+    trainer.run(
+        draws, lr, MaskedCrossEntropy(None), lambda net, x, y, loss: method.backward(net, x, y, loss, client),
+        lambda net: method.after_backward(net, client),
+    )  # fmt: skip
+    return trainer, draws
+
+
+def generator() -> torch.Generator:
+    return seeds.torch_generator("test", 1)
+
+
+def bare_loop(setup: Setup, net: nn.Module, draws: Draws, sgd: torch.optim.Optimizer, after: Callable) -> nn.Module:
+    """What anybody would write: epochs, batches, zero_grad, backward, step."""
+    for epoch in range(setup.config.train.local_epochs):
+        for start, stop in batch_bounds(len(EXAMPLES), setup.config.train.batch_size):
+            inputs, targets = setup.data.train_batch(draws, epoch, start, stop)
+            sgd.zero_grad()
+            (F.cross_entropy(net(inputs), targets) + after(net)).backward()
+            sgd.step()
+    return net
+
+
+def nothing(net: nn.Module) -> float:
+    return 0.0
+
+
+@pytest.mark.parametrize(("momentum", "weight_decay"), [(0.0, 0.0), (0.9, 0.0), (0.0, 0.01), (0.9, 5e-4)])
+@pytest.mark.parametrize("memory_format", ["contiguous", "channels_last"])
+def test_training_equals_a_bare_loop(tmp_path: Path, momentum: float, weight_decay: float, memory_format: str) -> None:
+    """On an ordinary net and torch's SGD as it comes, bit for bit.
+
+    The trainer steps over one flat vector with the fused kernel. Its vectorized part rounds as torch's
+    default does; its scalar tail, which ours never reaches (tensors are padded to 64 bytes), does not.
+    """
+    words = (f"train.momentum={momentum}", f"train.weight_decay={weight_decay}", f"train.memory_format={memory_format}")
+    setup = small_setup(tmp_path, "method.name=fedavg", "train.local_epochs=2", *words)
+    trainer, draws = trained(setup)
+    net = models.build(setup.config.model, setup.data.info, setup.config.seed)
+    if memory_format == "channels_last":
+        net = net.to(memory_format=torch.channels_last)
+    sgd = torch.optim.SGD(net.parameters(), lr=0.1, momentum=momentum, weight_decay=weight_decay)
+    bare_loop(setup, net, draws, sgd, nothing)
+    for name, value in net.named_parameters():
+        assert torch.equal(trainer.net.params[name], value), name
+
+
+@pytest.mark.parametrize("plus_l2", [False, True])
+def test_frobenius_decay_against_autograd(tmp_path: Path, plus_l2: bool) -> None:
+    """In place of L2 on the factors, or beside it: a bare loop with lambda/2 |U V^T|_F^2 in its loss.
+
+    The gradient is a product of Gram matrices here and autograd's there: float32 rounding, some 1e-7 a step,
+    amplified by 8 steps of training. 1e-4 would still show a wrong coefficient (lambda = 0.05, L2 = 0.02).
+    """
+    words = ("method.rank_ratio=[1,0.5]", "method.frobenius_decay=0.05", f"method.plus_l2={str(plus_l2).lower()}")
+    setup = small_setup(tmp_path, "method.name=fedhm", *words, "method.dense_layers=1", "train.weight_decay=0.02")
+    start = start_of(setup)
+    trainer, draws = trained(setup, tier=1, lr=0.02)
+    net = setup.method.net(1)
+    with torch.no_grad():
+        for name, value in net.named_parameters():
+            value.copy_(start[name])
+    factors = {id(p) for part in low_rank_parts(net) for p in (part.u.weight, part.v.weight)}
+    groups = [
+        {"params": [p for p in net.parameters() if id(p) not in factors], "weight_decay": 0.02},
+        {"params": [p for p in net.parameters() if id(p) in factors], "weight_decay": 0.02 if plus_l2 else 0.0},
+    ]
+    sgd = torch.optim.SGD(groups, lr=0.02, momentum=setup.config.train.momentum)
+    bare_loop(setup, net, draws, sgd, lambda net: 0.025 * sum((p.weight**2).sum() for p in low_rank_parts(net)))
+    assert len(factors) == 8
+    for name, value in net.named_parameters():
+        torch.testing.assert_close(trainer.net.params[name], value.detach(), rtol=1e-4, atol=1e-5, msg=name)
+
+
+def start_of(setup: Setup) -> dict[str, Tensor]:
+    """What tier 1 starts from."""
+    specs = setup.method.published_specs({1})
+    published = {name: torch.zeros(spec.shape) for name, spec in specs.items()}
+    setup.method.publish(setup.method.initial_state(), {1}, published)
+    net = setup.trainers[1].net
+    setup.method.narrow(published, 1, net.params)
+    return {name: value.clone() for name, value in net.params.items()}
+
+
+def low_rank_parts(net: nn.Module) -> list[LowRank]:
+    return [part for part in net.modules() if isinstance(part, LowRank)]
+
+
+BAD_LOSSES = {"nan": float("nan"), "infinite": float("inf"), "above 1000": 1000.5}
+
+
+@pytest.mark.parametrize("bad", BAD_LOSSES)
+@pytest.mark.parametrize("bad_step", [0, 1, 3])
+def test_the_last_finite_parameters_are_those_of_the_last_good_loss(tmp_path: Path, bad: str, bad_step: int) -> None:
+    """Gradients of 1 at lr 1/2 take 1/2 off each parameter a step. The loss at step s is bad, so steps 0..s-1 were
+    good, and the parameters that the last of them was taken at are start - (s - 1) / 2 (the start if s = 0).
+    """
+    words = ("train.on_divergence=upload_last_finite", "train.momentum=0", "train.weight_decay=0")
+    setup = small_setup(tmp_path, "method.name=fedavg", *words)
+    trainer = setup.trainers[0]
+    losses: Iterator[float] = iter([1.0] * bad_step + [BAD_LOSSES[bad]] + [1.0] * 9)
+
+    def backward(net: FlatNet, inputs: Tensor, targets: Tensor, loss: Callable) -> Tensor:
+        for gradient in net.grads.values():
+            gradient.fill_(1.0)
+        return torch.tensor(next(losses))
+
+    for value in trainer.net.params.values():
+        value.fill_(8.0)
+    draws = setup.data.draws(EXAMPLES, 1, generator())
+    outcome = trainer.run(draws, 0.5, MaskedCrossEntropy(None), backward, lambda net: None)
+    assert not outcome.finite and outcome.steps == bad_step + 1
+    trainer.restore_last_finite()
+    left = {float(value) for tensor in trainer.net.params.values() for value in tensor.flatten()}
+    assert left == {8.0 - max(0, bad_step - 1) / 2}
+
+
+def test_a_loss_of_1000_is_not_yet_divergence(tmp_path: Path) -> None:
+    setup = small_setup(tmp_path, "method.name=fedavg")
+    draws = setup.data.draws(EXAMPLES, 1, generator())
+    run = setup.trainers[0].run
+    outcomes = [
+        run(draws, 1e-9, MaskedCrossEntropy(None), lambda *_, v=value: torch.tensor(v), lambda net: None)
+        for value in (1000.0, 1000.1)
+    ]
+    assert [outcome.finite for outcome in outcomes] == [True, False]
+    assert outcomes[0].loss == 1000.0 and outcomes[0].steps == len(batch_bounds(30, small_config().train.batch_size))
