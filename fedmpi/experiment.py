@@ -62,10 +62,10 @@ def run(
 ) -> None:
     """Trains to the last round. Raises `StartupError` (on all ranks), or a `RoundError` where something broke.
 
-    `where["run_dir"]` is set as soon as it is known, for whoever must say how to go on.
+    `where["resume"]` gets the command to go on with, as soon as there is something to go on with.
     """
     folder = startup.open_run_dir(config, comm, run_dir, resume=resume)
-    where["run_dir"] = str(folder.path)
+    where["resume"] = startup.resume_command(folder, comm.size)
     with ExitStack() as stack:
         lock = startup.together(comm, lambda: stack.enter_context(_lock(folder)) if comm.is_root else None)
         setup = startup.prepare(config, comm, folder, make_method)
@@ -158,6 +158,9 @@ class Desk:
                 f"warning: {workers} workers, but clients.per_round is {per_round}: some have nothing to do"
             )
         self._progress.say(f"run directory: {self._folder.path}")
+        # Said now, because a launcher that ends its ranks may pass on nothing that they say then.
+        again = startup.resume_command(self._folder, setup.comm.size)
+        self._progress.say(f"to go on after an interruption: {again}")
         if self._done:
             self._progress.say(f"resuming after round {self._done}")
 

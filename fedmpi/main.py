@@ -123,7 +123,7 @@ def _run(config: Config, arguments: argparse.Namespace) -> int:
     def stop(number: int, frame: Any) -> NoReturn:
         """Ends this rank here and now: an exception raised in a handler is lost if it interrupts a destructor."""
         if comm.is_root:
-            _say(f"fedmpi: stopped by {signal.Signals(number).name}; what was saved stays\n{_how_to_resume(where, comm)}")
+            _say(f"fedmpi: stopped by {signal.Signals(number).name}; what was saved stays\n{_how_to_resume(where)}")
         os._exit(128 + number)
 
     for number in (signal.SIGTERM, signal.SIGINT):
@@ -135,7 +135,7 @@ def _run(config: Config, arguments: argparse.Namespace) -> int:
     except StartupError as error:
         return _report(error, comm.rank)
     except BaseException as error:  # noqa: BLE001 - the one place where nothing may pass
-        _say(f"{describe(error, comm)}\n{_how_to_resume(where, comm)}")
+        _say(f"{describe(error, comm)}\n{_how_to_resume(where)}")
         comm.abort(error.exit_code if isinstance(error, UserError) else 1)
         raise
 
@@ -151,17 +151,15 @@ def describe(error: BaseException, comm: Comm) -> str:
         head += [f"client {error.client}"] if error.client is not None else []
         head += [f"stage {error.stage}"]
         cause = error.__cause__ or error
-    lines = [f"fedmpi: failed on {', '.join(head)}", f"  cause: {type(cause).__name__}: {cause}"]
+    text = str(cause).replace("\n", "\n    ")
+    lines = [f"fedmpi: failed on {', '.join(head)}", f"  cause: {type(cause).__name__}: {text}"]
     for frame in traceback.extract_tb(cause.__traceback__)[-4:]:
         lines.append(f"  at {frame.filename}:{frame.lineno} in {frame.name}")
     return "\n".join(lines)
 
 
-def _how_to_resume(where: dict[str, str], comm: Comm) -> str:
-    if "run_dir" not in where:
-        return "nothing was saved yet"
-    launcher = f"mpirun -n {comm.size} " if comm.size > 1 else ""
-    return f"to go on: {launcher}python -m fedmpi.main --run-dir {where['run_dir']} --resume"
+def _how_to_resume(where: dict[str, str]) -> str:
+    return f"to go on: {where['resume']}" if "resume" in where else "nothing was saved yet"
 
 
 def _say(text: str) -> None:

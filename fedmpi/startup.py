@@ -8,6 +8,7 @@ same lines and exit code 2.
 from __future__ import annotations
 
 import os
+import shlex
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -183,6 +184,12 @@ def open_run_dir(config: Config, comm: Comm, asked: str | None, *, resume: bool)
     return RunDir(Path(comm.allgather_text(together(comm, open_it))[0]))
 
 
+def resume_command(run_dir: RunDir, num_ranks: int) -> str:
+    """What to type to go on with a run."""
+    launcher = f"mpirun -n {num_ranks} " if num_ranks > 1 else ""
+    return f"{launcher}python -m fedmpi.main --run-dir {shlex.quote(str(run_dir.path))} --resume"
+
+
 def restore(setup: Setup, run_dir: RunDir, *, resume: bool) -> checkpoint.Snapshot | None:
     """The newest intact checkpoint (rank 0 only), or None to begin at round 1. Refuses another config."""
 
@@ -207,14 +214,14 @@ def restore(setup: Setup, run_dir: RunDir, *, resume: bool) -> checkpoint.Snapsh
 
 
 def computed_with(setup: Setup) -> dict[str, str]:
-    """What bits depend on beside the config: versions and the workers' kind of device. Saved with each checkpoint."""
+XX
     return {**manifest.versions(), "device": setup.worker_device}
 
 
 def _warn_of_other_bits(then: Mapping[str, str], now: Mapping[str, str]) -> None:
     for name in ("torch", "numpy", "device"):
         if then.get(name) != now.get(name):
-            _warn(f"the run was begun with {name} {then.get(name)}, this is {now.get(name)}: bits may differ from now on")
+            _warn(f"begun with {name} {then.get(name)}, going on with {now.get(name)}: bits may differ from now on")
 
 
 def _warn(line: str) -> None:

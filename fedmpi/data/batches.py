@@ -70,7 +70,7 @@ class DeviceData:
         without `shuffle`), all corners, all flips. BatchNorm re-estimation asks for one pass in
         the given order.
         """
-        numbers = torch.from_numpy(np.array(examples, dtype=np.int64))
+        numbers = examples.cpu() if isinstance(examples, Tensor) else torch.from_numpy(np.array(examples, np.int64))
         if shuffle:
             order = torch.stack([numbers[torch.randperm(len(numbers), generator=generator)] for _ in range(epochs)])
         else:

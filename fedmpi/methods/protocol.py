@@ -196,7 +196,8 @@ class Method:
     def lift(self, upload: Params, client: Client) -> Iterator[tuple[str, Tensor]]:
         """The upload in server coordinates: (name in `state_specs`, tensor), one at a time.
 
-        The tensor has the shape of the region that `regions` gives, else of the whole.
+        The tensor has the shape of the region that `regions` gives, else of the whole. A name that
+        is never given counts as zeros, unless its region is empty.
         """
         yield from upload.items()
 

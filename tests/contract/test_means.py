@@ -101,3 +101,9 @@ def test_a_round_in_which_everybody_diverges(tmp_path: Path, policy: str) -> Non
     assert digest_of(state.params) == digest_of(first.params)
     status = DROPPED if policy == "drop" else CONTRIBUTED
     assert [report.status for report in result.reports] == [status] * 4
+
+
+def test_a_phase_may_find_nobody() -> None:
+    """Nobody eligible (dynamic tiers, a phase for one tier): no exchange of anything, and the state stays."""
+    results = mean_of("samples", {})
+    assert numbers(results.means) == [10.0, 20.0, 30.0] and results.reports == ()
