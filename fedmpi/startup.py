@@ -214,7 +214,7 @@ def restore(setup: Setup, run_dir: RunDir, *, resume: bool) -> checkpoint.Snapsh
 
 
 def computed_with(setup: Setup) -> dict[str, str]:
-XX
+    """What bits depend on beside the config: versions and the workers' kind of device. Saved with each checkpoint."""
     return {**manifest.versions(), "device": setup.worker_device}
 
 
