@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass, field, replace
@@ -64,17 +65,20 @@ def run(
 
     `where["resume"]` gets the command to go on with, as soon as there is something to go on with.
     """
+    material = startup.load_material(config, comm)
     folder = startup.open_run_dir(config, comm, run_dir, resume=resume)
     where["resume"] = startup.resume_command(folder, comm.size)
     with ExitStack() as stack:
-        lock = startup.together(comm, lambda: stack.enter_context(_lock(folder)) if comm.is_root else None)
-        setup = startup.prepare(config, comm, folder, make_method)
+        lock = startup.together(comm, lambda: _take(stack, folder, config) if comm.is_root else None)
+        setup = startup.prepare(config, comm, folder, make_method, material)
         snapshot = startup.restore(setup, folder, resume=resume)
         done = _done_rounds(comm, snapshot)
         desk = stack.enter_context(Desk(setup, folder, lock, snapshot, done, command)) if lock else None
         _say_where_ranks_are(setup, desk)
         setup = replace(setup, tell=desk.tell) if desk else setup
         state = startup.initial_state(setup.method, comm, snapshot, setup.device.server)
+        if done >= config.rounds and desk is not None:
+            desk.say(f"nothing left to do: {done} of {config.rounds} rounds are done")
         if done < config.rounds:
             published = publish(setup, state, done + 1, 0)
         setup.clock.take()  # what starting up took is no round's
@@ -85,6 +89,14 @@ def run(
                 desk.round_done(round_number, state, result, split_s)
         if desk is not None:
             desk.close_run()
+
+
+def _take(stack: ExitStack, folder: RunDir, config: Config) -> RunLock:
+    """Locks the run directory and says at once which run it is, so that whatever happens next can be resumed."""
+    lock = stack.enter_context(_lock(folder))
+    if not folder.config_path.exists():
+        write_text(folder.config_path, yaml_text.dump(config.to_dict()))
+    return lock
 
 
 def _lock(folder: RunDir) -> RunLock:
@@ -128,7 +140,8 @@ class Desk:
 
     def __enter__(self) -> Desk:
         config, folder = self._setup.config, self._folder
-        write_text(folder.config_path, yaml_text.dump(config.to_dict()))
+        if self._done <= config.rounds:
+            write_text(folder.config_path, yaml_text.dump(config.to_dict()))
         self._setup.partition.save(folder.partition_path)
         records = Records(folder, resume_after=self._done or None, tensorboard=config.output.tensorboard)
         self._records = self._stack.enter_context(records)
@@ -157,12 +170,17 @@ class Desk:
             self._progress.say(
                 f"warning: {workers} workers, but clients.per_round is {per_round}: some have nothing to do"
             )
+        for warning in setup.method.warnings():
+            self._progress.say(f"warning: {warning}")
         self._progress.say(f"run directory: {self._folder.path}")
         # Said now, because a launcher that ends its ranks may pass on nothing that they say then.
         again = startup.resume_command(self._folder, setup.comm.size)
         self._progress.say(f"to go on after an interruption: {again}")
         if self._done:
             self._progress.say(f"resuming after round {self._done}")
+
+    def say(self, line: str) -> None:
+        self._progress.say(line)
 
     def tell(self, num_done: int, num_clients: int) -> None:
         """Clients of the running phase that are done."""
@@ -219,7 +237,7 @@ def _record(setup: Setup, round_number: int, result: RoundResult, split_s: Mappi
     contributed = [report for report in result.reports if report.status == CONTRIBUTED]
     tier_of = {task.client: task.tier for task in result.tasks}
     scores = zip(method.tested(), result.scores or (), strict=result.scores is not None)
-    losses = [report.loss for report in contributed]
+    losses = [report.loss for report in contributed if math.isfinite(report.loss)]
     return {
         "round": round_number,
         "lr": learning_rate(config.train, round_number, config.rounds),

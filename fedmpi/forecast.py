@@ -93,7 +93,7 @@ def forecast(
         exact_cohorts=exact,
         **_memory(config, info, method, workers),
         tiers=tiers,
-        warnings=_warnings(workers, per_round),
+        warnings=(*method.warnings(), *_warnings(workers, per_round)),
     )
 
 

@@ -76,6 +76,8 @@ def parse(argv: Sequence[str]) -> argparse.Namespace:
         raise ConfigError("command line", f"one config, or none, is allowed, got {', '.join(configs)}")
     if arguments.resume and arguments.run_dir is None:
         raise ConfigError("command line", "--resume needs --run-dir: the directory of the run to go on with")
+    if "" in configs:
+        raise ConfigError("command line", "an empty argument; see python -m fedmpi.main --help")
     arguments.config = configs[0] if configs else None
     arguments.overrides = [word for word in arguments.words if "=" in word]
     return arguments
@@ -93,9 +95,10 @@ def read_config(arguments: argparse.Namespace) -> Config:
 def _plan(config: Config, form: str, rank: int, size: int) -> int:
     if rank == 0:
         from fedmpi.forecast import forecast
-        from fedmpi.startup import blocks, method_context
+        from fedmpi.startup import blocks, check_model, method_context
 
         info = data.info(config.data)
+        check_model(config, info)
         method = methods.create(method_context(config, info))
         print(forecast(config, size, info, method, blocks(config, method)).text(form))
     return 0

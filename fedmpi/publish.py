@@ -12,7 +12,6 @@ from collections.abc import Collection
 import numpy as np
 import torch
 
-from fedmpi.exactsum import bound_of
 from fedmpi.federation import Task
 from fedmpi.methods.protocol import Method
 from fedmpi.output.memory import Version
@@ -62,8 +61,10 @@ def _published_layout(method: Method, nets: Collection[int], num_tasks: int) -> 
 
 
 def _write_head(method: Method, views: Params, state: ServerState, tasks: Collection[Task]) -> None:
-    magnitudes = max_magnitudes(state.params[name] for name in method.state_specs()).tolist()
-    views.pop(_BOUNDS).copy_(torch.tensor([bound_of(m) for m in magnitudes], dtype=torch.float64))
+    names = list(method.state_specs())
+    magnitudes = max_magnitudes(state.params[name] for name in names).tolist()
+    bounds = [method.bound(name, magnitude) for name, magnitude in zip(names, magnitudes, strict=True)]
+    views.pop(_BOUNDS).copy_(torch.tensor(bounds, dtype=torch.float64))
     target = views.pop(_VERSIONS)
     rows = np.zeros(target.numel() // _VERSION.itemsize, _VERSION)
     for place, task in enumerate(tasks) if len(rows) else ():

@@ -14,7 +14,7 @@ from fedmpi.data import present_labels
 from fedmpi.errors import DivergenceError
 from fedmpi.exchange import CONTRIBUTED, DROPPED, ClientReport
 from fedmpi.federation import Task, learning_rate
-from fedmpi.learning import FlatNet, LocalTrainer, MaskedCrossEntropy
+from fedmpi.learning import FlatNet, LocalTrainer, MaskedCrossEntropy, global_generator
 from fedmpi.methods.protocol import Client, LocalWork, Method
 from fedmpi.setup import Published, Setup, client_of
 from fedmpi.tensors import Params
@@ -29,7 +29,8 @@ def simulate_client(setup: Setup, task: Task, published: Published) -> tuple[Cli
         method.narrow(published.params, task.tier, trainer.net.params, client)
         method.restore(trainer.net, client)
     with clock.stage("local_training", *where) as timer:
-        outcome = method.train(trainer, client, _work(setup, client))
+        with global_generator(_seed(client, "dropout"), setup.data.device):
+            outcome = method.train(trainer, client, _work(setup, client))
         contributes = _settle_divergence(setup, trainer, client, published.bounds, outcome.finite)
         upload = method.upload(trainer.net, client)
         digest = ""
@@ -40,13 +41,19 @@ def simulate_client(setup: Setup, task: Task, published: Published) -> tuple[Cli
     return report, upload if contributes else None
 
 
+def _seed(client: Client, purpose: str) -> int:
+    """Of this client's training in this phase of this round."""
+    task = client.task
+    return seeds.mix(f"{purpose}:{task.phase}", client.seed, task.round_number, task.client)
+
+
 def _work(setup: Setup, client: Client) -> LocalWork:
     train, number = setup.config.train, client.task.round_number
     present = None
     if train.masked_loss:
         labels = present_labels(setup.labels, client.examples, setup.data.info.num_classes)
         present = torch.from_numpy(labels).to(setup.data.device)
-    generator = seeds.torch_generator("batches", client.seed, number, client.task.client)
+    generator = torch.Generator().manual_seed(_seed(client, "batches"))
     lr = learning_rate(train, number, setup.config.rounds)
     return LocalWork(setup.data, train.local_epochs, lr, MaskedCrossEntropy(present), generator)
 

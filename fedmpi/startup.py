@@ -11,6 +11,7 @@ import os
 import shlex
 import sys
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
@@ -18,10 +19,10 @@ import numpy as np
 import torch
 from torch import nn
 
-from fedmpi import costs, data, learning, methods, models
+from fedmpi import costs, data, learning, methods, models, seeds
 from fedmpi.clock import Clock
 from fedmpi.config.schema import Config
-from fedmpi.errors import RunDirError, UserError
+from fedmpi.errors import ConfigError, RunDirError, UserError
 from fedmpi.federation import equal_blocks
 from fedmpi.federation.plan import worker_ranks
 from fedmpi.learning.flat import Buffers, FlatNet, net_layout
@@ -58,19 +59,71 @@ def together(comm: Comm, action: Callable[[], Value]) -> Value:
     return value  # type: ignore[return-value]
 
 
-MakeMethod = Callable[[methods.MethodContext], methods.Method]
+@dataclass(frozen=True)
+class Material:
+    """The examples, and whose they are."""
+
+    info: data.DataInfo
+    dataset: data.Dataset
+    partition: data.Partition
 
 
-def prepare(config: Config, comm: Comm, run_dir: RunDir, make_method: MakeMethod = methods.create) -> Setup:
-    """Everything a rank is given once. Raises `StartupError` on all ranks together."""
-    learning.make_deterministic(config.mpi.threads)
-    worker_device, device = _devices(config, comm)
+def load_material(config: Config, comm: Comm) -> Material:
+    """Reads and partitions the data. Raises `StartupError` on all ranks together; touches nothing on disk."""
     info = data.info(config.data)
+    together(comm, lambda: check_model(config, info))
     dataset = together(comm, lambda: data.load(config.data))
     partition = together(
         comm, lambda: data.make_partition(config.partition, dataset.train_y, config.clients.count, config.seed)
     )
-    labels = dataset.train_y
+    together(comm, lambda: _check_batches(config, info, partition))
+    return Material(info, dataset, partition)
+
+
+def check_model(config: Config, info: data.DataInfo) -> None:
+    """Whether the model can take the data, found out on the meta device. Raises `ConfigError`."""
+    try:
+        costs.measure(models.skeleton(config.model, info), info.example_shape)
+    except (RuntimeError, ValueError, TypeError) as error:
+        shape = " x ".join(map(str, info.example_shape))
+        reason = str(error).partition("\n")[0]
+        raise ConfigError(
+            "model.name", f"{config.model.name} cannot take inputs of {shape} (data {config.data.name}): {reason}"
+        ) from None
+
+
+def _check_batches(config: Config, info: data.DataInfo, partition: data.Partition) -> None:
+    """Refuses batches of one example where the net normalizes single values: those have no variance."""
+    if not learning.normalizes_single_values(models.skeleton(config.model, info), info.example_shape):
+        return
+    because = f"but {config.model.name} ends at 1 x 1 on these inputs, and BatchNorm needs two values or more"
+    problems = []
+    if int(np.min(partition.sizes, initial=2, where=partition.sizes > 0)) == 1:
+        problems.append(f"partition: a client has a single example, {because}; take fewer clients")
+    for key, size in (("train", config.train.batch_size), ("evaluation", config.evaluation.batch_size)):
+        if size == 1:
+            problems.append(f"{key}.batch_size is 1, {because}; make it 2 or more")
+    if info.num_test == 1:
+        problems.append(f"data: there is one test example, {because}")
+    if problems:
+        raise ConfigError(config.where, *problems)
+
+
+MakeMethod = Callable[[methods.MethodContext], methods.Method]
+
+
+def prepare(
+    config: Config,
+    comm: Comm,
+    run_dir: RunDir,
+    make_method: MakeMethod = methods.create,
+    material: Material | None = None,
+) -> Setup:
+    """Everything a rank is given once. Raises `StartupError` on all ranks together."""
+    learning.make_deterministic(config.mpi.threads)
+    worker_device, device = _devices(config, comm)
+    material = material or load_material(config, comm)
+    info, labels, partition = material.info, material.dataset.train_y, material.partition
 
     def present(client: int) -> np.ndarray:
         return data.present_labels(labels, partition.client(client), info.num_classes)
@@ -78,8 +131,7 @@ def prepare(config: Config, comm: Comm, run_dir: RunDir, make_method: MakeMethod
     method = together(comm, lambda: make_method(method_context(config, info, present)))
     skeletons = [method.skeleton(number) for number in range(method.num_nets)]
     macs = tuple(float(costs.measure(net, info.example_shape).macs) for net in skeletons)
-    resident = data.DeviceData(info, dataset, device.train, config.train.augment)
-    clock = Clock(comm.traffic)
+    resident = data.DeviceData(info, material.dataset, device.train, config.train.augment)
     return Setup(
         config=config,
         comm=comm,
@@ -94,7 +146,7 @@ def prepare(config: Config, comm: Comm, run_dir: RunDir, make_method: MakeMethod
         trainers=_trainers(config, comm, method, skeletons, resident),
         evaluation=_evaluation(config, method, skeletons, macs, partition, info.num_test),
         memories=MemoryStore(run_dir),
-        clock=clock,
+        clock=Clock(comm.traffic),
     )
 
 
@@ -111,6 +163,7 @@ def method_context(
         dynamic_tiers=config.clients.tier_assignment == "dynamic",
         channels_last=config.train.memory_format == "channels_last",
         seed=config.seed,
+        num_clients=config.clients.count,
         present_labels=present_labels,
     )
 
@@ -163,7 +216,8 @@ def _evaluation(
         num_statistics=tuple(learning.num_statistics(skeletons[number]) for number in tested),
         num_test=num_test,
         batch_size=config.evaluation.batch_size,
-        restat_indices=np.sort(partition.indices),
+        # Shuffled once and for all: in a file sorted by class each batch would be one class.
+        restat_indices=seeds.numpy_generator("restat order", config.seed).permutation(np.sort(partition.indices)),
     )
 
 
@@ -198,7 +252,7 @@ def restore(setup: Setup, run_dir: RunDir, *, resume: bool) -> checkpoint.Snapsh
             return None
         snapshot = checkpoint.load_newest_intact(run_dir, _warn)
         if snapshot is None:
-            print(f"no intact checkpoint in {run_dir.path}: starting at round 1", flush=True)
+            print(f"no intact checkpoint in {run_dir.path}: starting at round 1 with {setup.config.where}", flush=True)
             return None
         differences = setup.config.diff(snapshot.config)
         if differences:
@@ -207,10 +261,23 @@ def restore(setup: Setup, run_dir: RunDir, *, resume: bool) -> checkpoint.Snapsh
                 f"was run with another config: {'; '.join(differences)}; "
                 "--resume needs the same, or take another --run-dir",
             )
+        _check_partition(setup, run_dir)
         _warn_of_other_bits(snapshot.versions, computed_with(setup))
         return snapshot
 
     return together(setup.comm, find)
+
+
+def _check_partition(setup: Setup, run_dir: RunDir) -> None:
+    """The saved partition must be the one that this config gives here and now."""
+    if not run_dir.partition_path.exists():
+        return
+    saved, ours = data.Partition.load(run_dir.partition_path), setup.partition
+    if not (np.array_equal(saved.indices, ours.indices) and np.array_equal(saved.offsets, ours.offsets)):
+        raise RunDirError(
+            str(run_dir.partition_path),
+            "is not the partition that this config gives with this numpy and these data; use those that the run had",
+        )
 
 
 def computed_with(setup: Setup) -> dict[str, str]:

@@ -13,8 +13,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-import torch
-
 from fedmpi import seeds
 from fedmpi.config.schema import Config
 from fedmpi.exchange import CONTRIBUTED, ClientReport, OpenPhase, Results, choose, open_exchange
@@ -99,8 +97,8 @@ def test_tiers(setup: Setup, round_number: int, published: Published) -> tuple[T
         setup.method.narrow(published.params, tested[place].net, net.params)
         return net
 
-    def augmentation(batch: int) -> torch.Generator:
-        return seeds.torch_generator("restat", setup.config.seed, round_number, batch)
+    def restat_seed(batch: int) -> int:
+        return seeds.mix("restat", setup.config.seed, round_number, batch)
 
     with setup.clock.stage("evaluation", round_number):
         scores = test_nets(
@@ -110,7 +108,7 @@ def test_tiers(setup: Setup, round_number: int, published: Published) -> tuple[T
             setup.comm.allreduce_sum,
             worker=setup.workers.index(setup.comm.rank) if setup.comm.rank in setup.workers else None,
             num_workers=len(setup.workers),
-            restat_generator=augmentation if _reestimates(setup.config, round_number) else None,
+            restat_seed=restat_seed if _reestimates(setup.config, round_number) else None,
         )
     return tuple(scores)
 

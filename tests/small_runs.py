@@ -35,8 +35,9 @@ TOY = ("method.name=toy", "method.widths=[1,0.5,0.25]", "clients.tier_blocks=[3,
 
 
 def small_config(*overrides: str) -> Config:
-    """`SMALL` with these overrides on top."""
-    return load(None, [*SMALL, *overrides], ALL_TABLES)
+    """`SMALL` with these overrides on top; one that gives a section another name has that section to itself."""
+    renamed = tuple(f"{override.partition('.name=')[0]}." for override in overrides if ".name=" in override)
+    return load(None, [*(line for line in SMALL if not line.startswith(renamed)), *overrides], ALL_TABLES)
 
 
 def make_method(context: methods.MethodContext) -> methods.Method:

@@ -100,7 +100,7 @@ class Train(Section):
     augment: bool = True
     """Random crop and flip where the data set has them."""
     precision: Literal["fp32", "bf16"] = "fp32"
-    """`bf16` runs forward and backward under autocast; parameters stay float32."""
+    """`bf16` trains under autocast; parameters, aggregation and tests stay float32."""
     memory_format: Literal["channels_last", "contiguous"] = "channels_last"
     """How images and kernels lie in memory; `channels_last` is faster on CPUs and on GPUs with tensor cores."""
     on_divergence: Literal["fail", "drop", "upload_last_finite"] = "fail"

@@ -10,10 +10,12 @@ __getattr__ = exports(
         "LocalTrainer": "local",
         "MaskedCrossEntropy": "local",
         "TrainOutcome": "local",
+        "global_generator": "determinism",
         "make_deterministic": "determinism",
         "test_nets": "evaluate",
         "EvaluationPlan": "evaluate",
         "TierScore": "evaluate",
+        "normalizes_single_values": "bn",
         "num_statistics": "bn",
     },
 )

@@ -26,6 +26,20 @@ def num_statistics(module: nn.Module) -> int:
     return 2 * sum(layer.num_features for layer in batch_norms(module))
 
 
+def normalizes_single_values(skeleton: nn.Module, example_shape: tuple[int, ...]) -> bool:
+    """Whether some BatchNorm of this net (on the meta device) gets one value per channel and example."""
+    found: list[bool] = []
+    handles = [
+        layer.register_forward_pre_hook(lambda _, inputs: found.append(inputs[0][0, 0].numel() == 1))
+        for layer in batch_norms(skeleton)
+    ]
+    with torch.no_grad():
+        skeleton(torch.empty(2, *example_shape, device="meta"))
+    for handle in handles:
+        handle.remove()
+    return any(found)
+
+
 @contextmanager
 def collecting(module: nn.Module) -> Iterator[None]:
     """Within, every forward pass leaves that batch's statistics in the layers (momentum 1 keeps nothing older)."""

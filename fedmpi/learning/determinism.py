@@ -1,6 +1,9 @@
-"""One switch for everything in torch that could make two equal runs differ."""
+"""Everything in torch that could make two equal runs differ: threads, kernels, the global generator."""
 
 from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 import torch
 
@@ -18,3 +21,18 @@ def make_deterministic(num_threads: int) -> None:
     torch.backends.cudnn.benchmark = False
     torch.backends.cudnn.allow_tf32 = False
     torch.backends.cuda.matmul.allow_tf32 = False
+
+
+@contextmanager
+def global_generator(seed: int, device: torch.device) -> Iterator[None]:
+    """Within, torch's global generator starts from `seed`; afterwards it is as it was.
+
+    Nets may draw from it (dropout, stochastic depth) and know no other; whoever lets a net run in
+    train mode says with this what it draws, so that it depends neither on the rank nor on the past.
+    """
+    gpus = [device] if device.type == "cuda" else []
+    with torch.random.fork_rng(devices=gpus):
+        torch.default_generator.manual_seed(seed)
+        for gpu in gpus:
+            torch.cuda.default_generators[gpu.index or 0].manual_seed(seed)
+        yield

@@ -20,6 +20,7 @@ from torch.nn import functional as F
 from fedmpi.data import DeviceData, batch_bounds
 from fedmpi.exactsum import StatisticSum
 from fedmpi.learning import bn
+from fedmpi.learning.determinism import global_generator
 from fedmpi.learning.flat import FlatNet
 
 Bounds = tuple[int, int]
@@ -70,16 +71,16 @@ def test_nets(
     *,
     worker: int | None,
     num_workers: int,
-    restat_generator: Callable[[int], torch.Generator] | None,
+    restat_seed: Callable[[int], int] | None,
 ) -> list[TierScore]:
     """Accuracy and loss of every tier; every rank calls it and gets all scores.
 
-    `load(tier)` puts that tier's net into place. `restat_generator` (batch number -> generator of
+    `load(tier)` puts that tier's net into place. `restat_seed` (batch number -> seed of
     its augmentation) asks for re-estimated BatchNorm statistics; None means batch statistics.
     """
     statistics: dict[int, Tensor] = {}
-    if restat_generator is not None:
-        statistics = _reestimate(plan, load, data, allreduce_sum, worker, num_workers, restat_generator)
+    if restat_seed is not None:
+        statistics = _reestimate(plan, load, data, allreduce_sum, worker, num_workers, restat_seed)
     bounds = batch_bounds(plan.num_test, plan.batch_size)
     counts = torch.zeros(2, len(plan.costs), dtype=torch.int64)
     losses = StatisticSum(len(plan.costs), len(bounds))
@@ -122,20 +123,24 @@ def _reestimate(
     allreduce_sum: AllreduceSum,
     worker: int | None,
     num_workers: int,
-    generator: Callable[[int], torch.Generator],
+    seed_of: Callable[[int], int],
 ) -> dict[int, Tensor]:
     """BatchNorm statistics of every tier over the union of the training data, train transforms on."""
     bounds = batch_bounds(len(plan.restat_indices), plan.batch_size)
     number_of = {piece: number for number, piece in enumerate(bounds)}
     mine = my_units(plan.costs, bounds, worker, num_workers)
+    mine = [unit for unit in mine if plan.num_statistics[unit[0]]]
     statistics = {}
     totals = [StatisticSum(count, len(bounds)) for count in plan.num_statistics]
     for tier, units in groupby(mine, key=lambda unit: unit[0]):
         net = load(tier)
         with bn.collecting(net.module):
             for _, piece in units:
-                draws = data.draws(plan.restat_indices[slice(*piece)], 1, generator(number_of[piece]), shuffle=False)
-                net.module(data.train_batch(draws, 0, 0, piece[1] - piece[0])[0])
+                seed = seed_of(number_of[piece])
+                augmentation = torch.Generator().manual_seed(seed)
+                draws = data.draws(plan.restat_indices[slice(*piece)], 1, augmentation, shuffle=False)
+                with global_generator(seed, data.device):
+                    net.module(data.train_batch(draws, 0, 0, piece[1] - piece[0])[0])
                 totals[tier].add(bn.collected(net.module).cpu())
     for tier, total in enumerate(totals):
         allreduce_sum(total.buffer)

@@ -25,6 +25,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Collection, Iterator
+from itertools import pairwise
 from typing import TYPE_CHECKING, Annotated, Literal
 
 from pydantic import Field
@@ -41,7 +42,8 @@ if TYPE_CHECKING:
     from fedmpi.learning.flat import FlatNet
     from fedmpi.tensors import Params, Spec
 
-Temperature = Annotated[float, Field(gt=0)]
+# Below, exp((gamma - 1) / tau) underflows; the weights have long been all on the largest tier.
+Temperature = Annotated[float, Field(ge=0.002)]
 LayerRank = Literal["dense"] | Positive | Annotated[int, Field(ge=1)]
 
 
@@ -71,6 +73,13 @@ class FedHMOptions(MethodOptions):
     def tiers(self) -> tuple[float, ...]:
         return self.rank_ratio
 
+    def problems(self, config: object) -> Iterator[tuple[str, str]]:
+        """Tiers are told apart by their ratios, and clients.tier_blocks counts from the largest."""
+        shown = [f"{ratio:g}" for ratio in self.rank_ratio]
+        falls = all(one > two for one, two in pairwise(self.rank_ratio))
+        if not falls or len(set(shown)) < len(shown):
+            yield "method.rank_ratio", f"expected ratios that fall from tier to tier, got {', '.join(shown)}"
+
 
 class FedHM(Method):
     """One SVD per layer and round on the server; prefixes of its factors on the clients."""
@@ -92,6 +101,11 @@ class FedHM(Method):
         self.lambda_ = context.weight_decay if options.frobenius_decay == "auto" else options.frobenius_decay
         if not options.plus_l2:
             self.own_decay = [name for layer in self.layers for name in _factor_names(layer)]
+
+    def warnings(self) -> tuple[str, ...]:
+        if self.layers or all(tier.rank_ratio == 1 for tier in self.tiers):
+            return ()
+        return ("fedhm factorizes no layer of this net, so all tiers train the same one; see method.dense_layers",)
 
     def _is_dense(self, tier: int) -> bool:
         return self.tiers[tier].rank_ratio == 1

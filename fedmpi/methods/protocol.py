@@ -20,7 +20,7 @@ its options can be validated before torch loads. How to write one: `fedmpi/metho
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING, Literal
 
@@ -71,6 +71,7 @@ class MethodContext:
     dynamic_tiers: bool
     channels_last: bool
     seed: int
+    num_clients: int = 1
     present_labels: Callable[[int], np.ndarray] | None = None
 
 
@@ -80,7 +81,8 @@ class Client:
 
     `memory` is what `remember` returned when the client last took part, None if it never did; for
     `lift` and `regions`, which come after training, it is the new one. It is read when first asked
-    for. `examples` are the numbers of its training examples, int64. `seed` is the run's.
+    for. `examples` are the numbers of its training examples, int64. `seed` is the run's. `scratch`
+    carries what a method finds in `train` to its `upload` and `remember`.
     """
 
     task: Task
@@ -88,6 +90,7 @@ class Client:
     examples: np.ndarray
     seed: int
     recall: Callable[[], Params | None] = lambda: None
+    scratch: Params = field(default_factory=dict)
 
     @cached_property
     def memory(self) -> Params | None:
@@ -95,7 +98,8 @@ class Client:
 
     def generator(self, purpose: str) -> torch.Generator:
         """Randomness of this client in this round, the same on every rank: kernels to sample, widths to draw."""
-        return seeds.torch_generator(f"method:{purpose}", self.seed, self.task.round_number, self.task.client)
+        stream = f"method:{purpose}:{self.task.phase}"
+        return seeds.torch_generator(stream, self.seed, self.task.round_number, self.task.client)
 
 
 @dataclass(frozen=True)
@@ -213,6 +217,19 @@ class Method:
         from fedmpi.tensors import max_magnitudes
 
         return max_magnitudes(upload[name] for name in self.state_specs())
+
+    def bound(self, name: str, magnitude: float) -> float:
+        """B of a server tensor for the coming phase: a client's entry beyond it counts as diverged.
+
+        `magnitude` is the state's largest entry. To override where uploads are no parameters.
+        """
+        from fedmpi.exactsum import bound_of
+
+        return bound_of(magnitude)
+
+    def warnings(self) -> tuple[str, ...]:
+        """What is legal but hardly meant, one line each; said before a run and in its plan."""
+        return ()
 
     def update(self, state: Params, means: Params, phase: Phase, contributed: Sequence[Task]) -> Params:
         """The new state, out of the old and the weighted means over the clients that contributed.

@@ -103,6 +103,7 @@ class Comm:
 
     def allgather_text(self, text: str) -> list[str]:
         """Every rank's text, in order of ranks. For start-up only: it pickles."""
+        self.wait_for_all()
         texts: list[str] = self._mpi.allgather(text)
         return texts
 

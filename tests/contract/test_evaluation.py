@@ -52,7 +52,8 @@ def use_torchs_statistics(setup: Setup, net: nn.Module) -> nn.Module:
         part.running_mean, part.running_var = torch.zeros(part.num_features), torch.ones(part.num_features)
         part.num_batches_tracked = torch.tensor(0)
     net.train()
-    examples = np.sort(setup.partition.indices)
+    order = seeds.numpy_generator("restat order", setup.config.seed)
+    examples = order.permutation(np.sort(setup.partition.indices))
     with torch.no_grad():
         for number, (start, stop) in enumerate(batch_bounds(len(examples), setup.config.evaluation.batch_size)):
             generator = seeds.torch_generator("restat", setup.config.seed, ROUND, number)

@@ -1,0 +1,52 @@
+"""Nets that draw from torch's global generator (dropout) keep contracts 1 and 2."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+from small_runs import finished, run_all, small_config
+
+from fedmpi.learning import global_generator
+from fedmpi.mpi import SerialComm
+
+DROPOUT = ("model.name=torchvision:squeezenet1_1", "data.shape=[3,32,32]", "method.name=fedavg", "rounds=2",
+           "evaluation.bn=restat", "train.schedule.milestones=[]")  # fmt: skip
+
+
+def test_what_ran_before_changes_nothing(tmp_path: Path) -> None:
+    """The same run twice, the global generator in another state each time, and left as it was found."""
+    results = []
+    for attempt in range(2):
+        torch.manual_seed(attempt)
+        before = torch.get_rng_state()
+        run_all(small_config(*DROPOUT), SerialComm(), tmp_path / str(attempt))
+        assert torch.equal(torch.get_rng_state(), before)
+        results.append(finished(tmp_path / str(attempt)))
+    assert results[0] == results[1]
+
+
+def test_clients_and_rounds_draw_differently(tmp_path: Path) -> None:
+    """The context gives its seed's numbers inside, and the outer stream goes on outside."""
+    cpu = torch.device("cpu")
+    torch.manual_seed(3)
+    expected = torch.rand(4)
+    torch.manual_seed(3)
+    first = torch.rand(2)
+    drawn = []
+    for seed in (1, 2, 1):
+        with global_generator(seed, cpu):
+            drawn.append(torch.rand(3))
+    assert torch.equal(torch.cat([first, torch.rand(2)]), expected)
+    assert torch.equal(drawn[0], drawn[2]) and not torch.equal(drawn[0], drawn[1])
+
+
+@pytest.mark.parametrize("kind", ["gather", "reduce"])
+def test_resume_draws_as_an_uninterrupted_run(tmp_path: Path, kind: str) -> None:
+    """One round, then resumed for the second, equals two in a row."""
+    whole, parts = tmp_path / "whole", tmp_path / "parts"
+    run_all(small_config(*DROPOUT), SerialComm(), whole)
+    run_all(small_config(*DROPOUT, "rounds=1"), SerialComm(), parts)
+    run_all(small_config(*DROPOUT, f"mpi.exchange={kind}"), SerialComm(), parts, resume=True)
+    assert finished(parts).server == finished(whole).server

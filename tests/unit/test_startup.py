@@ -1,0 +1,86 @@
+"""What is refused or said before a run begins: one line each, on the keys that matter."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from small_runs import run_all, small_config, small_setup
+
+from fedmpi import data, startup
+from fedmpi.errors import ConfigError
+from fedmpi.exchange import ClientReport
+from fedmpi.mpi import SerialComm
+from fedmpi.output import RunDir
+
+TO_ONE_VALUE = ("model.blocks=[1,1,1,1]",)  # 8 x 8 inputs end at 1 x 1
+
+
+@pytest.mark.parametrize(
+    ("overrides", "words"),
+    [
+        (("clients.count=120", "partition.name=iid"), "a client has a single example"),
+        (("train.batch_size=1",), "train.batch_size is 1"),
+        (("evaluation.batch_size=1",), "evaluation.batch_size is 1"),
+        (("data.num_test=1",), "there is one test example"),
+    ],
+)
+def test_single_values_cannot_be_normalized(overrides: tuple[str, ...], words: str) -> None:
+    """Refused where BatchNorm would meet one value per channel; the same with two stages (4 x 4 at the end) is fine."""
+    with pytest.raises(startup.StartupError, match=words):
+        startup.load_material(small_config(*TO_ONE_VALUE, *overrides), SerialComm())
+    startup.load_material(small_config(*overrides), SerialComm())
+
+
+def test_a_model_that_cannot_take_the_data_is_one_line() -> None:
+    config = small_config("model.name=torchvision:inception_v3", "data.shape=[3,8,8]", "method.name=fedavg")
+    with pytest.raises(ConfigError, match="torchvision:inception_v3 cannot take inputs of 3 x 8 x 8") as caught:
+        startup.check_model(config, data.info(config.data))
+    assert "\n" not in caught.value.text()
+
+
+@pytest.mark.parametrize("ratios", ["[0.5,0.5]", "[0.125,1]", "[0.3333333,0.3333332]"])
+def test_rank_ratios_fall(ratios: str) -> None:
+    """Two tiers of one name could not be told apart, and blocks are counted from the largest."""
+    with pytest.raises(ConfigError, match="method.rank_ratio  ?expected ratios that fall"):
+        small_config("method.name=fedhm", f"method.rank_ratio={ratios}")
+
+
+def test_low_rank_that_does_nothing_is_said(tmp_path: Path) -> None:
+    """A net of a stem and one block has three convs, all of which stay dense."""
+    setup = small_setup(tmp_path, "method.name=fedhm", "model.blocks=[1]")
+    assert [line[:23] for line in setup.method.warnings()] == ["fedhm factorizes no lay"]
+    assert small_setup(tmp_path, "method.name=fedhm").method.warnings() == ()
+
+
+def test_the_smallest_tau_still_has_weights(tmp_path: Path) -> None:
+    """exp(-0.875 / 0.002) = exp(-437.5) = 1e-190 is a number; below 0.002 the config is refused."""
+    setup = small_setup(tmp_path, "method.name=fedhm", "method.tau=0.002")
+    task = type("Task", (), {"tier": 3})()
+    assert 0 < setup.method.client_weight(task) < 1e-189
+    with pytest.raises(ConfigError, match="method.tau"):
+        small_config("method.name=fedhm", "method.tau=0.001")
+
+
+def test_a_digest_may_end_in_zero() -> None:
+    """16 bytes in a field of 24: what follows is padding, the last of the 16 is not."""
+    report = ClientReport(5, 1, memory_digest="ab" * 15 + "00")
+    assert ClientReport.from_row(report.to_row()) == report
+
+
+def test_another_partition_is_refused(tmp_path: Path) -> None:
+    """A resumed run must find the partition that it was begun with."""
+    run_all(small_config("rounds=1"), SerialComm(), tmp_path / "run")
+    folder = RunDir(tmp_path / "run")
+    saved = data.Partition.load(folder.partition_path)
+    data.Partition(np.roll(saved.indices, 1), saved.offsets).save(folder.partition_path)
+    with pytest.raises(startup.StartupError, match="is not the partition"):
+        run_all(small_config("rounds=2"), SerialComm(), tmp_path / "run", resume=True)
+
+
+def test_mistakes_leave_no_run_directory(tmp_path: Path) -> None:
+    config = small_config("data.name=cifar10", f"data.root={tmp_path / 'nowhere'}")
+    with pytest.raises(startup.StartupError, match="nowhere"):
+        run_all(config, SerialComm(), tmp_path / "run")
+    assert not (tmp_path / "run").exists()
