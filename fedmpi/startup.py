@@ -184,7 +184,10 @@ def _devices(config: Config, comm: Comm) -> tuple[str, placement.Device]:
     needs_server = comm.is_root or config.mpi.exchange != "gather"
     server = config.mpi.server_device if needs_server else "cpu"
     built_for = torch.cuda.get_arch_list() if gpus else []
-    return kind, together(comm, lambda: placement.place(worker, gpus, train=kind, server=server, built_for=built_for))
+    device = together(comm, lambda: placement.place(worker, gpus, train=kind, server=server, built_for=built_for))
+    if device.has_gpu:  # what does not name a device (pinned memory) must not open the first GPU in every rank
+        torch.cuda.set_device(device.train if device.train != "cpu" else device.server)
+    return kind, device
 
 
 def _trainers(

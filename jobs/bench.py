@@ -263,8 +263,12 @@ class BareLoop:
                 sgd.step()
 
 
+# The same data and the same batch of 64 whatever the cohort.
+_MEMORY = ("clients.count=100", "data.num_train=6400", "train.local_epochs=1")
+
+
 def _bare_memory(comm, case: str, folder: str) -> dict[str, float]:
-    setup = _setup(comm, case, folder)
+    setup = _setup(comm, case, folder, *_MEMORY, "clients.per_round=4")
     object.__setattr__(setup, "trainers", ())  # the loop's own net and optimizer only
     BareLoop(setup).run(1)
     return {"peak_bytes": _peak_bytes()}
@@ -273,8 +277,7 @@ def _bare_memory(comm, case: str, folder: str) -> dict[str, float]:
 def _worker_memory(comm, case: str, cohort: int, folder: str) -> dict[str, float]:
     import numpy as np
 
-    examples = (f"clients.count={cohort}", f"clients.per_round={cohort}", "train.local_epochs=1", "data.num_train=1280")
-    next(_rounds(_setup(comm, case, folder, *examples)))
+    next(_rounds(_setup(comm, case, folder, *_MEMORY, f"clients.per_round={cohort}")))
     rows = comm.gather_rows(np.array([float(_peak_bytes())]))
     return {} if rows is None else {"peak_bytes": float(rows[1:].max() if len(rows) > 1 else rows.max())}
 

@@ -5,8 +5,8 @@ Nothing here is pickled except the few words exchanged at start-up and in errors
 (`allgather_text`). Both ends of a collective are the same line of the caller's code.
 
 A waiting rank sleeps: on a laptop it would otherwise take a core from the ranks that train. It
-polls a non-blocking barrier every millisecond and then runs the blocking collective, because
-polling the collective itself moves a large message one fragment a poll.
+polls a non-blocking barrier, at first often and then every 5 ms, and then runs the blocking
+collective, because polling the collective itself moves a large message one fragment a poll.
 """
 
 from __future__ import annotations
@@ -25,7 +25,8 @@ from mpi4py import MPI  # noqa: E402
 from fedmpi.mpi.serial import Request, Traffic  # noqa: E402
 from fedmpi.tensors import ALIGN_BYTES  # noqa: E402
 
-_POLL_S = 1e-3
+# The first polls are close together for short waits; a long one is found to be over at most 5 ms late.
+_FIRST_POLL_S, _LAST_POLL_S = 2e-4, 5e-3
 # A broadcast or reduction goes out in pieces: below MPI's 2^31 counts, and small enough that the
 # temporary buffers of tree algorithms stay out of the memory bill.
 _PIECE_BYTES = 64 * 2**20
@@ -113,8 +114,10 @@ class Comm:
 
     def _sleep_until(self, request: Any) -> None:
         started = time.perf_counter()
+        pause_s = _FIRST_POLL_S
         while not request.Test():
-            time.sleep(_POLL_S)
+            time.sleep(pause_s)
+            pause_s = min(1.3 * pause_s, _LAST_POLL_S)
         self.traffic.idle_s += time.perf_counter() - started
 
     def _count(self, started: float, num_bytes: int) -> None:
