@@ -100,8 +100,16 @@ def _plan(config: Config, form: str, rank: int, size: int) -> int:
         info = data.info(config.data)
         check_model(config, info)
         method = methods.create(method_context(config, info))
-        print(forecast(config, size, info, method, blocks(config, method)).text(form))
+        _print(forecast(config, size, info, method, blocks(config, method)).text(form))
     return 0
+
+
+def _print(text: str) -> None:
+    """Without a traceback when the reader has gone, as with `| head`."""
+    try:
+        print(text, flush=True)
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def _report(error: UserError, rank: int) -> int:

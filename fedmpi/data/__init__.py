@@ -7,10 +7,43 @@ and one in `reading.py`.
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from fedmpi.config.schema import Choice
 from fedmpi.data.options import Cifar10, Cifar100, DataInfo, DataOptions, Digits, Synthetic
 from fedmpi.data.partition_options import ClassDirichlet, Dirichlet, DirichletFeddf, Iid
 from fedmpi.lazy import exports
+
+if TYPE_CHECKING:
+    from fedmpi.data.batches import DeviceData, Draws
+    from fedmpi.data.bounds import batch_bounds
+    from fedmpi.data.dataset import Dataset
+    from fedmpi.data.partition import Partition, make_partition, present_labels
+    from fedmpi.data.reading import load
+
+__all__ = [
+    "Cifar10",
+    "Cifar100",
+    "ClassDirichlet",
+    "DataInfo",
+    "DataOptions",
+    "Dataset",
+    "DeviceData",
+    "Digits",
+    "Dirichlet",
+    "DirichletFeddf",
+    "Draws",
+    "Iid",
+    "NAMES",
+    "PARTITIONS",
+    "Partition",
+    "Synthetic",
+    "batch_bounds",
+    "info",
+    "load",
+    "make_partition",
+    "present_labels",
+]
 
 NAMES: dict[str, Choice] = {
     "digits": Choice(Digits, "1,797 real handwritten digits, 8x8 grey, inside the package scikit-learn: no download"),

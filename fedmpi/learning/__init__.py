@@ -1,6 +1,30 @@
 """Local training, evaluation and BatchNorm policy: the same for every method, and knowing none."""
 
+from typing import TYPE_CHECKING
+
 from fedmpi.lazy import exports
+
+if TYPE_CHECKING:
+    from fedmpi.learning.bn import normalizes_single_values, num_statistics
+    from fedmpi.learning.determinism import global_generator, make_deterministic
+    from fedmpi.learning.evaluate import EvaluationPlan, TierScore, test_nets
+    from fedmpi.learning.flat import Buffers, FlatNet
+    from fedmpi.learning.local import LocalTrainer, MaskedCrossEntropy, TrainOutcome
+
+__all__ = [
+    "Buffers",
+    "EvaluationPlan",
+    "FlatNet",
+    "LocalTrainer",
+    "MaskedCrossEntropy",
+    "TierScore",
+    "TrainOutcome",
+    "global_generator",
+    "make_deterministic",
+    "normalizes_single_values",
+    "num_statistics",
+    "test_nets",
+]
 
 __getattr__ = exports(
     __name__,
