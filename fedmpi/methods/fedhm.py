@@ -144,11 +144,9 @@ class FedHM(Method):
         if ratio is None:
             return
         for layer in self.layers.values():
-            u, v = _factor_names(layer.name)
-            matrix = layer.unroll(state[f"{layer.name}.weight"])
-            matrix_u, matrix_v = lowrank.truncated_svd(matrix, layer.r(ratio), solver=self.options.solver)
-            out[u].copy_(layer.u_weight(matrix_u))
-            out[v].copy_(layer.v_weight(matrix_v))
+            factors = lowrank.factorize(layer, state[f"{layer.name}.weight"], layer.r(ratio), self.options.solver)
+            for name, factor in zip(_factor_names(layer.name), factors, strict=True):
+                out[name].copy_(factor)
 
     def client_weight(self, task: Task) -> float:
         """Eq. 2 without its denominator, which is common to the cohort."""

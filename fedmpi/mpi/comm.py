@@ -44,7 +44,6 @@ class Comm:
         self._block = MPI.BYTE.Create_contiguous(ALIGN_BYTES).Commit()
         node = mpi.Split_type(MPI.COMM_TYPE_SHARED)
         self.local_rank: int = node.Get_rank()
-        self.local_size: int = node.Get_size()
         self.server_here: bool = 0 in node.allgather(self.rank)
         self.host: str = MPI.Get_processor_name()
         node.Free()

@@ -48,7 +48,7 @@ class _Done:
 class SerialComm:
     """One process: every collective is the identity."""
 
-    rank, size, is_root, local_rank, local_size, server_here = 0, 1, True, 0, 1, True
+    rank, size, is_root, local_rank, server_here = 0, 1, True, 0, True
 
     def __init__(self) -> None:
         self.traffic = Traffic()

@@ -11,8 +11,8 @@ import pytest
 import torch
 from small_runs import run_all, small_config, small_setup
 
-from fedmpi import lowrank
 from fedmpi.federation import Task
+from fedmpi.lowrank import recovery
 from fedmpi.mpi import SerialComm
 from fedmpi.output import RunDir, checkpoint, digest_of
 from fedmpi.tensors import Params
@@ -79,13 +79,13 @@ def test_everybody_at_gamma_1_is_fedavg(tmp_path: Path, setting: tuple[str, ...]
 def test_one_svd_a_layer_and_round(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, rank_ratio: str) -> None:
     """Whatever the number of tiers: rounds + 1 times the factorized layers (before round 1, and after each round)."""
     calls: list[tuple[int, ...]] = []
-    real = lowrank.truncated_svd
+    real = recovery.truncated_svd
 
     def counting(matrix: torch.Tensor, r: int, solver: str) -> tuple[torch.Tensor, torch.Tensor]:
         calls.append(tuple(matrix.shape))
         return real(matrix, r, solver)
 
-    monkeypatch.setattr(lowrank, "truncated_svd", counting)
+    monkeypatch.setattr(recovery, "truncated_svd", counting)
     words = ("method.name=fedhm", f"method.rank_ratio={rank_ratio}", "method.dense_layers=1", "rounds=3")
     server_after(tmp_path, "run", *words, "clients.per_round=8")
     layers = small_setup(tmp_path, *words).method.layers
