@@ -9,7 +9,8 @@ runs on the meta device. Two counts of the compute (FedHM, arXiv:2111.14655; met
         Counted by hooks on modules: an activation called as a function is not seen.
 
 `activation_bytes` is what training keeps for the backward pass, roughly: the float32 outputs of
-all leaf modules; one that wrote over its input (an in-place ReLU) adds nothing.
+all leaf modules; one that wrote over its input (an in-place ReLU) adds nothing, an LSTM layer adds
+its gates and cells.
 """
 
 from __future__ import annotations
@@ -27,6 +28,8 @@ NORMS = (_BatchNorm, nn.GroupNorm, nn.LayerNorm)
 ACTIVATIONS = (nn.ReLU, nn.ReLU6, nn.LeakyReLU, nn.GELU, nn.SiLU, nn.Hardswish, nn.Sigmoid, nn.Hardsigmoid, nn.Tanh)
 AVERAGE_POOLS = (nn.AvgPool2d, nn.AdaptiveAvgPool2d)
 FLOAT32_BYTES = 4
+# Four gates, the cell and the output, at each token in each layer.
+LSTM_KEEPS = 6
 # Batch statistics of one value do not exist; two examples, then half of everything.
 EXAMPLES = 2
 
@@ -42,10 +45,10 @@ class Costs:
 
 
 def measure(net: nn.Module, example_shape: tuple[int, ...]) -> Costs:
-    """The costs of `net` (on any device, left as it is) on one float32 example, as (C, H, W)."""
+    """The costs of `net` (on any device, left as it is) on one example: an image (C, H, W), a vector, or tokens."""
     tensors = dict(net.named_parameters()) | dict(net.named_buffers())
     on_meta = {name: tensor.detach().to("meta") for name, tensor in tensors.items()}
-    batch = torch.empty(EXAMPLES, *example_shape, device="meta")
+    batch = meta_batch(net, example_shape)
     with torch.no_grad(), _counting(net) as tally, FlopCounterMode(display=False) as flops:
         torch.func.functional_call(net, on_meta, (batch,))
     macs = flops.get_total_flops() // 2 // EXAMPLES
@@ -57,6 +60,12 @@ def measure(net: nn.Module, example_shape: tuple[int, ...]) -> Costs:
     )
 
 
+def meta_batch(net: nn.Module, example_shape: tuple[int, ...]) -> torch.Tensor:
+    """Two examples without values: int64 for a net that embeds tokens, else float32."""
+    embeds = any(isinstance(module, nn.Embedding) for module in net.modules())
+    return torch.empty(EXAMPLES, *example_shape, dtype=torch.int64 if embeds else torch.float32, device="meta")
+
+
 @dataclass
 class _Tally:
     extra_macs: int = 0
@@ -64,13 +73,20 @@ class _Tally:
 
     def add(self, module: nn.Module, inputs: tuple[torch.Tensor, ...], output: object) -> None:
         outputs = [out for out in _tensors(output) if not any(out is given for given in inputs)]
-        self.activations += sum(out.numel() for out in outputs)
+        self.activations += _kept(module, outputs)
         if isinstance(module, NORMS):
             self.extra_macs += 2 * output.numel()
         elif isinstance(module, ACTIVATIONS):
             self.extra_macs += output.numel()
         elif isinstance(module, AVERAGE_POOLS):
             self.extra_macs += inputs[0].numel()
+
+
+def _kept(module: nn.Module, outputs: list[torch.Tensor]) -> int:
+    """How many numbers the backward pass needs of what a leaf module made."""
+    if isinstance(module, nn.LSTM):
+        return LSTM_KEEPS * module.num_layers * outputs[0].numel()
+    return sum(out.numel() for out in outputs)
 
 
 def _tensors(output: object) -> list[torch.Tensor]:

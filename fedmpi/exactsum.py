@@ -89,28 +89,51 @@ class ExactSum:
 
 
 class WeightSum:
-    """The weights under each mean, rebuilt by the server from the plan: numbers, or per entry where regions differ."""
+    """The weights under each mean, rebuilt by the server from the plan: numbers, or per entry where regions differ.
+
+    Regions made of slices (a tier's leading channels) are added up once for each distinct one, masks
+    and index tensors as they come: memory does not grow with the cohort.
+    """
 
     def __init__(self, num_terms: int) -> None:
         self._exponent = _BITS - math.ceil(math.log2(max(num_terms, 1)))
         self._whole = 0
-        self._parts: dict[str, Tensor] = {}
+        self._partial: dict[str, int] = {}
+        self._blocks: dict[str, dict[object, tuple[Region, int]]] = {}
+        self._entries: dict[str, Tensor] = {}
 
     def add(self, weight: float, regions: Mapping[str, tuple[tuple[int, ...], Region]]) -> None:
         """One client of `weight` in (0, 1]; `regions` has (tensor shape, entries held) where it holds less than all."""
         units = round(math.ldexp(weight, self._exponent))
         self._whole += units
         for name, (shape, region) in regions.items():
-            missing = torch.full(shape, units, dtype=torch.int64)
-            missing[region] = 0
-            self._parts[name] = self._parts.get(name, 0) + missing
+            if name not in self._entries:
+                self._entries[name] = torch.zeros(shape, dtype=torch.int64)
+            self._partial[name] = self._partial.get(name, 0) + units
+            if isinstance(region, tuple) and all(isinstance(part, slice) for part in region):
+                blocks = self._blocks.setdefault(name, {})
+                key = tuple((part.start, part.stop, part.step) for part in region)  # type: ignore[union-attr]
+                blocks[key] = region, blocks.get(key, (region, 0))[1] + units
+            else:
+                self._entries[name][region] += units
+
+    def _units(self, name: str) -> int | Tensor:
+        if name not in self._entries:
+            return self._whole
+        held = self._entries[name] + (self._whole - self._partial[name])
+        for region, units in self._blocks.get(name, {}).values():
+            held[region] += units
+        return held
 
     def of(self, name: str) -> float | Tensor:
         """The total weight of the tensor called `name`: a number, or float64 of its shape."""
-        scale = math.ldexp(1.0, -self._exponent)
-        if name in self._parts:
-            return (self._whole - self._parts[name]).to(torch.float64).mul_(scale)
-        return self._whole * scale
+        units, scale = self._units(name), math.ldexp(1.0, -self._exponent)
+        return units.to(torch.float64).mul_(scale) if isinstance(units, Tensor) else units * scale
+
+    def share(self, name: str) -> float | Tensor:
+        """The same as a share of everybody's weight: exactly 1 where all hold an entry, 0 where nobody does."""
+        units = self._units(name)
+        return units.to(torch.float64).div_(self._whole) if isinstance(units, Tensor) else 1.0
 
 
 class StatisticSum:

@@ -12,7 +12,7 @@ Both add the same whole numbers (`fedmpi.exactsum`), in whatever order, on the s
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
@@ -36,48 +36,48 @@ _UNDER_WAY = 2
 CONTRIBUTED, DROPPED = 1, 2
 """What became of a client in this phase."""
 
-# 64 bytes, so that what follows in the message stays aligned.
-_REPORT = np.dtype(
-    [("client", "i8"), ("status", "i8"), ("steps", "i8"), ("loss", "f8"), ("training_s", "f8"), ("digest", "V24")]
-)
+_FIELDS = ["client", "status", "steps", "loss", "training_s", "down_bytes", "up_bytes", "digest"]
+_FORMATS = ["i8", "i8", "i8", "f8", "f8", "i8", "i8", f"V{DIGEST_BYTES}"]
+# 128 bytes, so that what follows in the message stays aligned.
+_REPORT = np.dtype({"names": _FIELDS, "formats": _FORMATS, "itemsize": 2 * ALIGN_BYTES})
 _REPORT_NAME = "#report"
 
 
 @dataclass(frozen=True)
 class ClientReport:
-    """What a worker tells of one client beside its upload; 64 bytes on the wire."""
+    """What a worker tells of one client beside its upload; 128 bytes on the wire."""
 
     client: int
     status: int
     steps: int = 0
     loss: float = 0.0
     training_s: float = 0.0
+    down_bytes: int = 0
+    up_bytes: int = 0
+    """Protocol bytes: what this client would have moved."""
     memory_digest: str = ""
     """Hexadecimal digest of the client's new memory, where the method keeps one."""
 
     def to_row(self) -> np.ndarray:
-        digest = bytes.fromhex(self.memory_digest)
-        return np.array((self.client, self.status, self.steps, self.loss, self.training_s, digest), _REPORT)
+        numbers = self.client, self.status, self.steps, self.loss, self.training_s, self.down_bytes, self.up_bytes
+        return np.array((*numbers, bytes.fromhex(self.memory_digest)), _REPORT)
 
     @classmethod
     def from_row(cls, row: np.void) -> ClientReport:
-        numbers = (
-            int(row["client"]),
-            int(row["status"]),
-            int(row["steps"]),
-            float(row["loss"]),
-            float(row["training_s"]),
-        )
-        digest = bytes(row["digest"])[:DIGEST_BYTES]
+        *numbers, digest = row.tolist()
         return cls(*numbers, digest.hex() if any(digest) else "")
 
 
 @dataclass(frozen=True)
 class Results:
-    """What a phase brought: a report per client (on every rank that knows it), and on rank 0 the means."""
+    """What a phase brought: a report per client (on every rank that knows it), and on rank 0 the means.
 
-    reports: tuple[ClientReport, ...]
-    means: Params
+    `shares` is that of `methods.protocol.Contributions`.
+    """
+
+    reports: tuple[ClientReport, ...] = ()
+    means: Params = field(default_factory=dict)
+    shares: Callable[[str], float | Tensor] = lambda name: 1.0
 
 
 class Weights:
@@ -126,15 +126,17 @@ class _Sums:
         for name, value in self._method.lift(upload, client):
             self.exact.add(name, value, weight, regions.get(name))
 
-    def means(self, state: Params, reports: Sequence[ClientReport]) -> Params:
+    def results(self, state: Params, reports: Sequence[ClientReport]) -> Results:
         """The weighted means over the clients that contributed; what nobody sent keeps its value in `state`."""
+        reports = tuple(sorted(reports, key=lambda report: report.client))
         weights = WeightSum(len(self._tasks))
         for report in reports:
             if report.status == CONTRIBUTED:
                 client = self._client_of(self._tasks[report.client], report.memory_digest)
                 regions = self._method.regions(client)
                 weights.add(self._weights.of[report.client], {n: (self._shapes[n], r) for n, r in regions.items()})
-        return {name: self.exact.mean(name, weights.of(name), state[name]) for name in self._shapes}
+        means = {name: self.exact.mean(name, weights.of(name), state[name]) for name in self._shapes}
+        return Results(reports, means, weights.share)
 
 
 class Exchange(Protocol):
@@ -154,9 +156,9 @@ class Gather:
         self._comm, self._device = phase.comm, phase.device
         waves, rank = phase.assignment.waves, phase.comm.rank
         self._waves = iter(waves)
-        self._layouts = {task.tier: upload_layout(phase.method, task.tier) for task in phase.assignment.tasks}
+        self._layouts = {task.client: upload_layout(phase.method, task) for task in phase.assignment.tasks}
         self._sums = _Sums(phase) if phase.comm.is_root else None
-        mine = max((self._layouts[task.tier].num_bytes for task in phase.assignment.by_rank[rank]), default=0)
+        mine = max((self._layouts[task.client].num_bytes for task in phase.assignment.by_rank[rank]), default=0)
         self._slots = [_message_buffer(mine, phase.pinned) for _ in range(_UNDER_WAY)]
         self._under_way: list[Request] = []
         received = max((sum(self._sizes(wave)) for wave in waves), default=0) if phase.comm.is_root else 0
@@ -178,7 +180,7 @@ class Gather:
             self._take(wave)
 
     def _fill(self, slot: Tensor, task: Task, report: ClientReport, upload: Params | None) -> None:
-        layout = self._layouts[task.tier]
+        layout = self._layouts[task.client]
         if upload is not None:
             device = next((value.device for value in upload.values()), slot.device)
             # Packed where it is, so that a GPU's result crosses to the host in one piece.
@@ -194,7 +196,7 @@ class Gather:
         for task, num_bytes in zip(wave, self._sizes(wave), strict=True):
             if task is None:
                 continue
-            upload = self._layouts[task.tier].views(self._received[start : start + num_bytes])
+            upload = self._layouts[task.client].views(self._received[start : start + num_bytes])
             report = ClientReport.from_row(upload.pop(_REPORT_NAME).numpy().view(_REPORT)[0])
             self._reports.append(report)
             if report.status == CONTRIBUTED:
@@ -203,15 +205,12 @@ class Gather:
             start += num_bytes
 
     def _sizes(self, wave: Sequence[Task | None]) -> list[int]:
-        return [self._layouts[task.tier].num_bytes if task else 0 for task in wave]
+        return [self._layouts[task.client].num_bytes if task else 0 for task in wave]
 
     def finish(self, state: Params) -> Results:
         for request in self._under_way:
             request.wait()
-        if self._sums is None:
-            return Results((), {})
-        reports = tuple(sorted(self._reports, key=lambda report: report.client))
-        return Results(reports, self._sums.means(state, reports))
+        return Results() if self._sums is None else self._sums.results(state, self._reports)
 
 
 class Reduce:
@@ -240,22 +239,21 @@ class Reduce:
             rows[place] = report.to_row()
         everybody = self._comm.gather_rows(rows.view(np.uint8))
         if everybody is None:
-            return Results((), {})
+            return Results()
         known = [ClientReport.from_row(row) for row in everybody.view(_REPORT).reshape(-1) if row["status"]]
-        reports = tuple(sorted(known, key=lambda report: report.client))
-        return Results(reports, self._sums.means(state, reports))
+        return self._sums.results(state, known)
 
 
-def upload_layout(method: Method, tier: int) -> Layout:
-    """A client's message: 64 bytes of report, then its upload."""
-    return Layout.of({_REPORT_NAME: Spec((ALIGN_BYTES,), torch.uint8), **method.upload_specs(tier)})
+def upload_layout(method: Method, task: Task) -> Layout:
+    """A client's message: its report, then its upload."""
+    return Layout.of({_REPORT_NAME: Spec((_REPORT.itemsize,), torch.uint8), **method.upload_specs(task.tier, task)})
 
 
 def choose(kind: str, method: Method, assignment: Assignment) -> str:
     """`auto`: whichever of the two sends fewer bytes in this phase."""
     if kind != "auto":
         return kind
-    gathered = sum(upload_layout(method, task.tier).num_bytes for task in assignment.tasks)
+    gathered = sum(upload_layout(method, task).num_bytes for task in assignment.tasks)
     senders = sum(1 for tasks in assignment.by_rank[1:] if tasks)
     reduced = senders * sum(2 * spec.num_bytes for spec in method.state_specs().values())
     return "gather" if gathered <= reduced else "reduce"

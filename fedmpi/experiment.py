@@ -16,12 +16,13 @@ from fedmpi.config import yaml_text
 from fedmpi.config.schema import Config
 from fedmpi.exchange import CONTRIBUTED
 from fedmpi.federation import learning_rate
+from fedmpi.learning import ClientScores
 from fedmpi.output import checkpoint, manifest
 from fedmpi.output.files import write_text
 from fedmpi.output.lock import RunLock
 from fedmpi.output.progress import Progress
 from fedmpi.output.records import Records
-from fedmpi.output.report import TierRow, closing_table
+from fedmpi.output.report import CLIENTS, TierRow, closing_table
 from fedmpi.output.run_dir import RunDir
 from fedmpi.publish import publish
 from fedmpi.setup import ServerState, Setup
@@ -136,6 +137,7 @@ class Desk:
         self._setup, self._folder, self._lock, self._done, self._command = setup, folder, lock, done, command
         self._best = Best(**snapshot.progress) if snapshot else Best()
         self._versions = startup.computed_with(setup)
+        self._client_scores: ClientScores | None = None
         self._stack = ExitStack()
 
     def __enter__(self) -> Desk:
@@ -193,6 +195,9 @@ class Desk:
         config, setup = self._setup.config, self._setup
         scores = zip(setup.method.tested(), result.scores or (), strict=result.scores is not None)
         accuracy = {net.name: score.accuracy for net, score in scores}
+        if result.client_scores is not None:
+            accuracy[CLIENTS] = result.client_scores.summary()["accuracy"]
+            self._client_scores = result.client_scores
         self._best.add_scores(round_number, accuracy)
         self._best.add_seconds(split_s)
         record = _record(setup, round_number, result, split_s)
@@ -228,50 +233,51 @@ class Desk:
         rows = tier_rows(self._setup, self._best)
         split_s = {stage: seconds for stage, seconds in self._best.seconds.items() if stage != "wall"}
         split_s["other"] = max(0.0, self._best.seconds.get("wall", 0.0) - sum(split_s.values()))
-        closing_table(rows, split_s, self._folder)
+        closing_table(rows, split_s, self._folder, self._client_scores)
 
 
 def _record(setup: Setup, round_number: int, result: RoundResult, split_s: Mapping[str, float]) -> dict[str, Any]:
     """One line of rounds.jsonl."""
     method, config = setup.method, setup.config
     contributed = [report for report in result.reports if report.status == CONTRIBUTED]
-    tier_of = {task.client: task.tier for task in result.tasks}
     scores = zip(method.tested(), result.scores or (), strict=result.scores is not None)
     losses = [report.loss for report in contributed if math.isfinite(report.loss)]
     return {
         "round": round_number,
         "lr": learning_rate(config.train, round_number, config.rounds),
         "tiers": {net.name: asdict(score) for net, score in scores},
+        **({CLIENTS: result.client_scores.summary()} if result.client_scores is not None else {}),
+        **({"method": dict(result.diagnostics)} if result.diagnostics else {}),
         "train_loss": sum(losses) / len(losses) if losses else None,
-        "clients": [task.client for task in result.tasks],
+        "cohort": [task.client for task in result.tasks],
         "dropped": [report.client for report in result.reports if report.status != CONTRIBUTED],
         "exchange": result.exchange,
-        "protocol_down_bytes": sum(method.download_bytes(task.tier) for task in result.tasks),
-        "protocol_up_bytes": sum(method.upload_bytes(tier_of[report.client]) for report in contributed),
+        "protocol_down_bytes": sum(report.down_bytes for report in result.reports),
+        "protocol_up_bytes": sum(report.up_bytes for report in contributed),
         "wire_bytes": setup.comm.traffic.take_bytes(),
         "seconds": dict(split_s),
     }
 
 
 def tier_rows(setup: Setup, best: Best) -> list[TierRow]:
-    """The rows of the closing table: the tiers, then nets that are tested but that no tier trains."""
+    """The rows of the closing table: the tiers, then nets that are tested but that no tier trains, then all clients."""
     method, rows = setup.method, []
     tiers = {tier.name: (tier.index, tier.rank_ratio) for tier in method.tiers}
     others = {net.name: (net.net, net.rank_ratio) for net in method.tested() if net.name not in tiers}
     shape = data.info(setup.config.data).example_shape
     for name, (number, rank_ratio) in (tiers | others).items():
         cost = costs.measure(method.skeleton(number), shape)
-        rows.append(
-            TierRow(
-                name=name,
-                rank_ratio=rank_ratio,
-                params=cost.params,
-                macs=cost.macs,
-                down_bytes=method.download_bytes(number) if name in tiers else 0,
-                up_bytes=method.upload_bytes(number) if name in tiers else 0,
-                accuracy_last=best.last.get(name),
-                accuracy_best=best.best.get(name),
-                best_round=best.best_round.get(name),
-            )
+        row = TierRow(name, rank_ratio, cost.params, cost.macs)
+        if name in tiers:
+            row = replace(row, down_bytes=method.download_bytes(number), up_bytes=method.upload_bytes(number))
+        rows.append(row)
+    rows += [TierRow(CLIENTS)] if CLIENTS in best.last else []
+    return [
+        replace(
+            row,
+            accuracy_last=best.last.get(row.name),
+            accuracy_best=best.best.get(row.name),
+            best_round=best.best_round.get(row.name),
         )
-    return rows
+        for row in rows
+    ]

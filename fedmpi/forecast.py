@@ -16,13 +16,14 @@ from typing import Any
 from fedmpi import costs, methods
 from fedmpi.config.schema import Config
 from fedmpi.data.options import DataInfo
-from fedmpi.federation import sample_cohort, tier_of
 from fedmpi.federation.plan import worker_ranks
 from fedmpi.output.units import si, size
+from fedmpi.setup import draw_cohort
 from fedmpi.tensors import Layout
 
 # Above this many client-rounds cohorts are not drawn one by one: shares of the tiers are used.
 _DRAWN_AT_MOST = 200_000
+_LOOKED_AT = 1000
 _ELEMENT_BYTES = {"image": 1, "vector": 4, "tokens": 8}
 
 
@@ -72,7 +73,7 @@ def forecast(
     config: Config, num_ranks: int, info: DataInfo, method: methods.Method, blocks: tuple[int, ...]
 ) -> Forecast:
     """What `config` will cost on `num_ranks` ranks; `method` is built from it, `blocks` are clients per tier."""
-    drawn, exact = _client_rounds(config, blocks)
+    drawn, exact = _client_rounds(config, method, blocks)
     samples = info.num_train / config.clients.count
     tiers = tuple(_tier(config, info, method, blocks, tier, drawn[tier], samples) for tier in range(len(method.tiers)))
     down = sum(tier.down_bytes * tier.client_rounds for tier in tiers)
@@ -97,17 +98,28 @@ def forecast(
     )
 
 
-def _client_rounds(config: Config, blocks: tuple[int, ...]) -> tuple[list[float], bool]:
+def _client_rounds(config: Config, method: methods.Method, blocks: tuple[int, ...]) -> tuple[list[float], bool]:
     """How many times a client of each tier takes part in the run, and whether that is exact."""
-    clients, count = config.clients, config.rounds * config.clients.per_round
-    if count > _DRAWN_AT_MOST:
-        return [count * block / clients.count for block in blocks], False
+    if config.rounds * config.clients.per_round > _DRAWN_AT_MOST:
+        return _expected_client_rounds(config, method, blocks), False
     times: Counter[int] = Counter()
-    dynamic = clients.tier_assignment == "dynamic"
     for number in range(1, config.rounds + 1):
-        cohort = sample_cohort(clients.count, clients.per_round, seed=config.seed, round_number=number, phase="train")
-        times.update(tier_of(c, blocks, dynamic=dynamic, seed=config.seed, round_number=number) for c in cohort)
+        for phase in method.phases(number):
+            times.update(tier for _, tier in draw_cohort(config, blocks, number, phase))
     return [float(times[tier]) for tier in range(len(blocks))], True
+
+
+def _expected_client_rounds(config: Config, method: methods.Method, blocks: tuple[int, ...]) -> list[float]:
+    """Cohorts spread over the tiers by their shares; phases are those of some rounds, evenly spaced."""
+    looked_at = range(1, config.rounds + 1, -(-config.rounds // _LOOKED_AT))
+    times = [0.0] * len(blocks)
+    for phase in (phase for number in looked_at for phase in method.phases(number)):
+        tiers = range(len(blocks)) if phase.tiers is None else phase.tiers
+        eligible = sum(blocks[tier] for tier in tiers)
+        size = min(eligible, config.clients.per_round if phase.num_clients is None else phase.num_clients)
+        for tier in tiers if eligible else ():
+            times[tier] += size * blocks[tier] / eligible
+    return [count * config.rounds / len(looked_at) for count in times]
 
 
 def _tier(
@@ -127,7 +139,7 @@ def _tier(
         **asdict(cost),
         down_bytes=method.download_bytes(tier),
         up_bytes=method.upload_bytes(tier),
-        training_macs=cost.macs * config.train.local_epochs * samples,
+        training_macs=cost.macs * method.examples_per_round(samples),
         client_rounds=times,
     )
 

@@ -1,7 +1,7 @@
 """The command: argv -> config -> a guarded run.
 
     mpirun -n 5 python -m fedmpi.main [CONFIG.yaml] [section.key=value ...]
-        [--run-dir DIR] [--resume] [--plan | --plan=json] [--version]
+        [--run-dir DIR] [--resume] [--plan | --plan=json] [--list] [--version]
 
 A mistake in the config is reported by one rank, without traceback, before torch or MPI load. After
 that, every exception on any rank ends all ranks: an uncaught one would leave the others waiting in
@@ -42,6 +42,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     rank, size = launched_as() or (0, 1)
     try:
         arguments = parse(sys.argv[1:] if argv is None else argv)
+        if arguments.list:
+            return _list(rank)
         config = read_config(arguments)
         if arguments.plan:
             return _plan(config, arguments.plan, rank, size)
@@ -68,6 +70,7 @@ def parse(argv: Sequence[str]) -> argparse.Namespace:
     parser.add_argument(
         "--plan", choices=["text", "json"], help="say what the run will cost, and train nothing; --plan is --plan=text"
     )
+    parser.add_argument("--list", action="store_true", help="name all methods, models, data sets and partitions")
     parser.add_argument("--version", action="version", version=f"fedmpi {fedmpi.__version__}")
     # A bare --plan must not take the word after it for its value.
     arguments = parser.parse_intermixed_args(["--plan=text" if word == "--plan" else word for word in argv])
@@ -100,7 +103,21 @@ def _plan(config: Config, form: str, rank: int, size: int) -> int:
         info = data.info(config.data)
         check_model(config, info)
         method = methods.create(method_context(config, info))
-        _print(forecast(config, size, info, method, blocks(config, method)).text(form))
+        _print(forecast(config, size, info, method, blocks(config)).text(form))
+    return 0
+
+
+def _list(rank: int) -> int:
+    """Every name that a config can use, a line each."""
+    titles = {"method": "methods", "model": "models", "data": "data sets", "partition": "partitions"}
+    width = max(len(name) for table in TABLES.values() for name in table)
+    lines = []
+    for section, title in titles.items():
+        lines.append(f"{title} ({section}.name)")
+        lines += [f"  {name + 'NAME' * name.endswith(':'):{width + 4}}  {choice.summary}"
+                  for name, choice in TABLES[section].items()]  # fmt: skip
+    if rank == 0:
+        _print("\n".join(lines))
     return 0
 
 

@@ -7,7 +7,7 @@ and, where a method keeps client memories, the versions that the coming clients 
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 
 import numpy as np
 import torch
@@ -32,7 +32,7 @@ def publish(setup: Setup, state: ServerState, round_number: int, phase_number: i
     phase = method.phases(round_number)[phase_number]
     tasks = plan_phase(setup, round_number, phase).tasks
     tested = phase_number == 0 and round_number > 1 and is_evaluated(setup.config, round_number - 1)
-    nets = {task.tier for task in tasks} | ({net.net for net in method.tested()} if tested else set())
+    nets = {task.tier for task in tasks} | (tested_nets(setup) if tested else set())
     layout = _published_layout(method, nets, len(tasks))
     buffer = layout.new_buffer(setup.device.server if comm.is_root else "cpu")
     with setup.clock.stage(method.publishing_is, round_number):
@@ -51,6 +51,20 @@ def publish(setup: Setup, state: ServerState, round_number: int, phase_number: i
     return Published(views, bounds, versions)
 
 
+def tested_nets(setup: Setup) -> set[int]:
+    """The nets that an evaluation needs: those tested on the whole test set and, for personal tests, every tier's."""
+    nets = {net.net for net in setup.method.tested()}
+    return nets | {tier for tier, count in enumerate(setup.blocks) if count} if setup.personal_tests else nets
+
+
+def share_versions(setup: Setup, state: ServerState, tasks: Sequence[Task]) -> dict[int, Version]:
+    """The versions of these clients' memories, of which only rank 0 knows; every rank calls it."""
+    rows = torch.zeros(len(tasks) * _VERSION.itemsize, dtype=torch.uint8)
+    _write_versions(rows, state, tasks)
+    setup.comm.bcast(rows)
+    return _read_versions(rows, tasks)
+
+
 def _published_layout(method: Method, nets: Collection[int], num_tasks: int) -> Layout:
     num_bounds, num_versions = len(method.state_specs()), num_tasks if method.keeps_memory else 0
     head = {
@@ -65,7 +79,10 @@ def _write_head(method: Method, views: Params, state: ServerState, tasks: Collec
     magnitudes = max_magnitudes(state.params[name] for name in names).tolist()
     bounds = [method.bound(name, magnitude) for name, magnitude in zip(names, magnitudes, strict=True)]
     views.pop(_BOUNDS).copy_(torch.tensor(bounds, dtype=torch.float64))
-    target = views.pop(_VERSIONS)
+    _write_versions(views.pop(_VERSIONS), state, tasks)
+
+
+def _write_versions(target: torch.Tensor, state: ServerState, tasks: Collection[Task]) -> None:
     rows = np.zeros(target.numel() // _VERSION.itemsize, _VERSION)
     for place, task in enumerate(tasks) if len(rows) else ():
         number, digest = state.memories.get(task.client, (-1, ""))

@@ -7,7 +7,7 @@ computes for itself.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -16,7 +16,7 @@ import numpy as np
 from fedmpi.clock import Clock
 from fedmpi.config.schema import Config
 from fedmpi.data import DeviceData, Partition
-from fedmpi.federation import Assignment, Task, assign, sample_cohort, tier_of
+from fedmpi.federation import Assignment, Task, assign, eligible_clients, sample_cohort, tier_of
 from fedmpi.federation.plan import worker_ranks
 from fedmpi.learning import EvaluationPlan, LocalTrainer
 from fedmpi.methods.protocol import Client, Method, Phase
@@ -49,6 +49,8 @@ class Setup:
     evaluation: EvaluationPlan
     memories: MemoryStore
     clock: Clock
+    personal_tests: Partition | None = None
+    """Which test examples are each client's own, where clients are tested with nets of their own."""
     tell: Callable[[int, int], None] = lambda done, total: None
     """Hears how many of a phase's clients are done, after each wave."""
 
@@ -79,23 +81,23 @@ class Published:
 
 def plan_phase(setup: Setup, round_number: int, phase: Phase) -> Assignment:
     """This phase's clients with their tiers, and who simulates them: longest job first."""
-    seed, clients, train = setup.config.seed, setup.config.clients, setup.config.train
-    dynamic = clients.tier_assignment == "dynamic"
-
-    def tier(client: int) -> int:
-        return tier_of(client, setup.blocks, dynamic=dynamic, seed=seed, round_number=round_number)
-
-    eligible: int | list[int] = clients.count
-    if phase.tiers is not None:
-        eligible = [client for client in range(clients.count) if tier(client) in phase.tiers]
-    size = clients.per_round if phase.num_clients is None else phase.num_clients
-    cohort = sample_cohort(eligible, size, seed=seed, round_number=round_number, phase=phase.name)
+    cohort = draw_cohort(setup.config, setup.blocks, round_number, phase)
     tasks = []
-    for place, client in enumerate(cohort):
-        examples = int(setup.partition.sizes[client])
-        cost = train.local_epochs * examples * setup.macs[tier(client)]
-        tasks.append(Task(client, tier(client), round_number, phase.name, examples, cost, place, len(cohort)))
+    for place, (client, tier) in enumerate(cohort):
+        examples = setup.partition.size(client)
+        cost = setup.method.examples_per_round(examples) * setup.macs[tier]
+        tasks.append(Task(client, tier, round_number, phase.name, examples, cost, place, len(cohort)))
     return assign(tasks, setup.workers, setup.comm.size)
+
+
+def draw_cohort(config: Config, blocks: Sequence[int], round_number: int, phase: Phase) -> list[tuple[int, int]]:
+    """(client, tier) of everybody who takes part in this phase of this round."""
+    seed, clients = config.seed, config.clients
+    when = {"dynamic": clients.tier_assignment == "dynamic", "seed": seed, "round_number": round_number}
+    size = clients.per_round if phase.num_clients is None else phase.num_clients
+    eligible = eligible_clients(blocks, phase.tiers, **when)
+    cohort = sample_cohort(eligible, size, seed=seed, round_number=round_number, phase=phase.name)
+    return [(client, tier_of(client, blocks, **when)) for client in cohort]
 
 
 def client_of(setup: Setup, task: Task, published: Published, version: Version | None) -> Client:
@@ -107,5 +109,22 @@ def client_of(setup: Setup, task: Task, published: Published, version: Version |
     return Client(task, published.params, setup.partition.client(task.client), setup.config.seed, recall)
 
 
+def personal_task(setup: Setup, client: int, round_number: int) -> Task:
+    """The test of one client's own net after a round."""
+    assert setup.personal_tests is not None
+    dynamic = setup.config.clients.tier_assignment == "dynamic"
+    tier = tier_of(client, setup.blocks, dynamic=dynamic, seed=setup.config.seed, round_number=round_number)
+    cost = setup.macs[tier] * (setup.personal_tests.size(client) + setup.partition.size(client))
+    return Task(client, tier, round_number, "test", setup.partition.size(client), cost)
+
+
 def is_evaluated(config: Config, round_number: int) -> bool:
     return round_number % config.evaluation.every == 0 or round_number == config.rounds
+
+
+def reestimates(config: Config, round_number: int) -> bool:
+    """Whether BatchNorm is tested with re-estimated statistics in this round (`evaluation.bn`)."""
+    if config.evaluation.bn != "milestone":
+        return config.evaluation.bn == "restat"
+    milestones = getattr(config.train.schedule, "milestones", ())
+    return bool(milestones) and round_number >= min(milestones)

@@ -30,15 +30,23 @@ def simulate_client(setup: Setup, task: Task, published: Published) -> tuple[Cli
         method.restore(trainer.net, client)
     with clock.stage("local_training", *where) as timer:
         with global_generator(_seed(client, "dropout"), setup.data.device):
-            outcome = method.train(trainer, client, _work(setup, client))
-        contributes = _settle_divergence(setup, trainer, client, published.bounds, outcome.finite)
-        upload = method.upload(trainer.net, client)
-        digest = ""
-        if contributes and method.keeps_memory:
-            _, digest = setup.memories.put(task.client, task.round_number, method.remember(trainer.net, client))
-    status = CONTRIBUTED if contributes else DROPPED
-    report = ClientReport(task.client, status, outcome.steps, outcome.loss, timer.seconds, digest)
-    return report, upload if contributes else None
+            outcome = method.train(trainer, client, local_work(setup, client))
+        upload = _settle_divergence(setup, trainer, client, published.bounds, outcome.finite)
+        digest = "" if upload is None else _remember(setup, trainer.net, client)
+    down_bytes, up_bytes = method.traffic(trainer.net, client)
+    status = DROPPED if upload is None else CONTRIBUTED
+    report = ClientReport(
+        task.client, status, outcome.steps, outcome.loss, timer.seconds, down_bytes, up_bytes, digest
+    )
+    return report, upload
+
+
+def _remember(setup: Setup, net: FlatNet, client: Client) -> str:
+    """Stores the client's new memory; its digest, empty where there is nothing new."""
+    memory = setup.method.remember(net, client) if setup.method.keeps_memory else {}
+    if not memory:
+        return ""
+    return setup.memories.put(client.task.client, client.task.round_number, memory)[1]
 
 
 def _seed(client: Client, purpose: str) -> int:
@@ -47,7 +55,8 @@ def _seed(client: Client, purpose: str) -> int:
     return seeds.mix(f"{purpose}:{task.phase}", client.seed, task.round_number, task.client)
 
 
-def _work(setup: Setup, client: Client) -> LocalWork:
+def local_work(setup: Setup, client: Client) -> LocalWork:
+    """What the client's training works with in this phase of this round."""
     train, number = setup.config.train, client.task.round_number
     present = None
     if train.masked_loss:
@@ -60,24 +69,32 @@ def _work(setup: Setup, client: Client) -> LocalWork:
 
 def _settle_divergence(
     setup: Setup, trainer: LocalTrainer, client: Client, bounds: Mapping[str, float], finite: bool
-) -> bool:
-    """Whether the client contributes, after `train.on_divergence` has had its say. One synchronization."""
+) -> Params | None:
+    """What the client contributes, after `train.on_divergence` has had its say. One synchronization."""
     policy = setup.config.train.on_divergence
-    if finite and _is_bounded(setup.method, trainer.net, client, bounds):
-        return True
+    upload = _bounded_upload(setup.method, trainer.net, client, bounds) if finite else None
+    if upload is not None:
+        return upload
     if policy == "fail":
         raise DivergenceError(
             "training diverged: a loss was not finite or above 1000, or a parameter left its bound; lower train.lr, "
             "or choose train.on_divergence=drop or upload_last_finite"
         )
     if policy == "drop":
-        return False
+        return None
     trainer.restore_last_finite()
-    return _is_bounded(setup.method, trainer.net, client, bounds)
+    return _bounded_upload(setup.method, trainer.net, client, bounds)
 
 
-def _is_bounded(method: Method, net: FlatNet, client: Client, bounds: Mapping[str, float]) -> bool:
-    """Whether everything this client would add is finite and within the bounds that exact sums need."""
-    largest = method.magnitudes(method.upload(net, client), client).double()
+def _bounded_upload(method: Method, net: FlatNet, client: Client, bounds: Mapping[str, float]) -> Params | None:
+    """The upload, if everything this client would add is finite and within the bounds that exact sums need.
+
+    What stays with a client must be finite, too, or it would come back from its memory.
+    """
+    upload = method.upload(net, client)
+    largest = method.magnitudes(upload, client).double()
     limits = torch.tensor(list(bounds.values()), dtype=torch.float64, device=largest.device)
-    return bool((largest <= limits).all())  # False for NaN, too
+    good = (largest <= limits).all()  # False for NaN, too
+    if method.keeps_memory:
+        good &= net.is_finite()
+    return upload if bool(good) else None

@@ -23,7 +23,6 @@ from fedmpi import costs, data, learning, methods, models, seeds
 from fedmpi.clock import Clock
 from fedmpi.config.schema import Config
 from fedmpi.errors import ConfigError, RunDirError, UserError
-from fedmpi.federation import equal_blocks
 from fedmpi.federation.plan import worker_ranks
 from fedmpi.learning.flat import Buffers, FlatNet, net_layout
 from fedmpi.learning.local import LocalTrainer
@@ -141,12 +140,13 @@ def prepare(
         data=resident,
         labels=labels,
         partition=partition,
-        blocks=blocks(config, method),
+        blocks=blocks(config),
         macs=macs,
         trainers=_trainers(config, comm, method, skeletons, resident),
         evaluation=_evaluation(config, method, skeletons, macs, partition, info.num_test),
         memories=MemoryStore(run_dir),
         clock=Clock(comm.traffic),
+        personal_tests=_personal_tests(config, method, material),
     )
 
 
@@ -156,21 +156,38 @@ def method_context(
     """What the config's method is built from; a forecast has no labels."""
     return methods.MethodContext(
         options=config.method,
-        make_net=lambda width=1.0: models.build(config.model, info, config.seed, width),
-        make_skeleton=lambda width=1.0: models.skeleton(config.model, info, width),
+        make_net=lambda width=1.0, rounding="round", seed=config.seed: models.build(
+            config.model, info, seed, width, rounding
+        ),
+        make_skeleton=lambda width=1.0, rounding="round": models.skeleton(config.model, info, width, rounding),
         dense_layers=config.model.dense_layers,
         weight_decay=config.train.weight_decay,
         dynamic_tiers=config.clients.tier_assignment == "dynamic",
         channels_last=config.train.memory_format == "channels_last",
         seed=config.seed,
         num_clients=config.clients.count,
+        clients_per_round=config.clients.per_round,
+        tier_blocks=blocks(config),
+        num_classes=info.num_classes,
+        local_epochs=config.train.local_epochs,
+        batch_size=config.train.batch_size,
         present_labels=present_labels,
     )
 
 
-def blocks(config: Config, method: methods.Method) -> tuple[int, ...]:
+def blocks(config: Config) -> tuple[int, ...]:
     """Clients per tier."""
-    return config.clients.tier_blocks or equal_blocks(config.clients.count, len(method.tiers))
+    own: tuple[int, ...] = config.method.tier_blocks(config.clients.count)
+    return config.clients.tier_blocks or own
+
+
+def _personal_tests(config: Config, method: methods.Method, material: Material) -> data.Partition | None:
+    """Each client's own test examples, where clients are tested."""
+    asked, dataset = config.evaluation.personal, material.dataset
+    if asked == "off" or (asked == "auto" and not method.personal):
+        return None
+    how = config.evaluation.personal_test
+    return data.personal_tests(how, material.partition, dataset.train_y, dataset.test_y, config.seed)
 
 
 def _devices(config: Config, comm: Comm) -> tuple[str, placement.Device]:

@@ -24,9 +24,10 @@ LAYERS = (
     ("fedmpi.config", "fedmpi.data", "fedmpi.models", "fedmpi.lowrank", "fedmpi.mpi", "fedmpi.output"),
     ("fedmpi.federation", "fedmpi.learning"),
     ("fedmpi.methods",),
-    ("fedmpi.setup", "fedmpi.forecast"),
-    ("fedmpi.exchange", "fedmpi.publish"),
+    ("fedmpi.setup",),
+    ("fedmpi.exchange", "fedmpi.publish", "fedmpi.forecast"),
     ("fedmpi.simulate",),
+    ("fedmpi.personal",),
     ("fedmpi.train_round",),
     ("fedmpi.startup",),
     ("fedmpi.experiment",),
@@ -52,7 +53,7 @@ COLLECTIVE_WORDS = {
 COLLECTIVE_NAMES = {"wait_for_all"}
 RANK_NAMES = {"rank", "local_rank", "is_root", "is_server", "server_here"}
 # Modules of the package methods that are not methods.
-METHOD_HELPERS = {"fedmpi.methods", "fedmpi.methods.protocol"}
+METHOD_HELPERS = {"fedmpi.methods", "fedmpi.methods.protocol", "fedmpi.methods.values", "fedmpi.methods.widths"}
 
 Function = ast.FunctionDef | ast.AsyncFunctionDef
 SCOPES = (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda, ast.ClassDef)

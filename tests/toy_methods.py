@@ -17,7 +17,7 @@ would break them is noticed before they are written:
 from __future__ import annotations
 
 import copy
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping
 from typing import Annotated, Literal
 
 import torch
@@ -28,7 +28,7 @@ from fedmpi.config.schema import Choice, NotNegative, Shares
 from fedmpi.exactsum import Region
 from fedmpi.federation.plan import Task
 from fedmpi.learning.flat import FlatNet
-from fedmpi.methods.protocol import Client, Method, MethodContext, MethodOptions, Phase
+from fedmpi.methods.protocol import Client, Contributions, Method, MethodContext, MethodOptions, Phase
 from fedmpi.tensors import Params, Spec
 
 LOCAL = "fc.bias"
@@ -98,7 +98,7 @@ class Toy(Method):
             if self._net_specs[client.task.tier][name].shape != spec.shape
         }
 
-    def update(self, state: Params, means: Params, phase: Phase, contributed: Sequence[Task]) -> Params:
+    def update(self, state: Params, means: Params, contributions: Contributions) -> Params:
         new = {**state, "phases_done": state["phases_done"] + 1}
         for name, mean in means.items():
             velocity = self.options.momentum * state[f"velocity.{name}"] + (mean - state[name])
@@ -130,7 +130,7 @@ class Toy(Method):
             pull = value - leading(client.published[name], value.shape)
             net.grads[name].add_(pull, alpha=self.options.proximal)
 
-    def upload_specs(self, tier: int) -> dict[str, Spec]:
+    def upload_specs(self, tier: int, task: Task | None = None) -> dict[str, Spec]:
         specs = self._net_specs[tier]
         return {name: Spec(specs[name].shape, torch.bfloat16, specs[name].channels_last) for name in self.state_specs()}
 
@@ -147,9 +147,6 @@ class Toy(Method):
             residual = (client.memory or {}).get(f"residual.{name}")
             same_shape = residual is not None and residual.shape == net.params[name].shape
             yield name, net.params[name] + residual if same_shape else net.params[name]
-
-    def download_bytes(self, tier: int) -> int:
-        return sum(spec.num_bytes for spec in self._net_specs[tier].values())
 
     def upload_bytes(self, tier: int) -> int:
         return sum(spec.num_bytes for spec in self.upload_specs(tier).values())

@@ -1,17 +1,16 @@
 """From a YAML file and `section.key=value` overrides to a validated `Config`, or to every problem at once.
 
-A file stands alone: what it leaves out takes the defaults of the schema and of the options classes,
-never those of the packaged default.yaml, which is used only where no file is given. An override of
-a section's `name` resets that section to the new name's own defaults; the section's other overrides
-then apply on top, wherever they stand on the command line.
+A file stands on what it `extends` (another file, relative to its own folder), or alone: what is left
+out takes the defaults of the schema and of the options classes, never those of the packaged
+default.yaml, which is used only where no file is given. An override of a section's `name`, by the
+command line or by a file that extends, resets that section to the new name's own defaults; the
+section's other overrides then apply on top, wherever they stand.
 """
 
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
-from difflib import get_close_matches
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -20,52 +19,22 @@ from pydantic import ValidationError
 from fedmpi.config import checks, explain, words, yaml_text
 from fedmpi.config.explain import Problem
 from fedmpi.config.schema import NAMED_SECTIONS, Choice, Config, Section
+from fedmpi.config.tree import COMMAND_LINE, Tree, found, leaves, read_tree
 from fedmpi.errors import ConfigError
 
 Tables = Mapping[str, Mapping[str, Choice]]
 """For each named section ("data", "partition", "model", "method"): what its `name` can be."""
 
-MAX_BYTES = 200_000
-"""A hundred times a config. PyYAML reads 80 kB/s, and an answer should take less than 5 s."""
 MAX_PROBLEMS = 50
-COMMAND_LINE = "command line"
 _DEFAULT = Path(__file__).with_name("default.yaml")
-
-
-@dataclass
-class _Tree:
-    """Values as found, and where each of them stands ("line 3", "command line")."""
-
-    file: str
-    values: dict[str, Any]
-    origins: dict[yaml_text.Path, str]
-    problems: list[Problem] = field(default_factory=list)
-
-    def origin(self, path: yaml_text.Path) -> str:
-        """Of the path itself or of the innermost section or list around it."""
-        around = (self.origins.get(path[:length]) for length in range(len(path), 0, -1))
-        return next((origin for origin in around if origin), "")
-
-    def put(self, path: yaml_text.Path, value: Any) -> None:
-        """Sets a value of the command line; what it replaces, sections included, is gone."""
-        section: dict[Any, Any] = self.values
-        for length, key in enumerate(path[:-1], 1):
-            if not isinstance(section.get(key), dict):
-                section[key] = {}
-                self.origins[path[:length]] = COMMAND_LINE
-            section = section[key]
-        section[path[-1]] = value
-        self.origins = {known: where for known, where in self.origins.items() if known[: len(path)] != path}
-        self.origins[path] = COMMAND_LINE
-        self.problems = [problem for problem in self.problems if problem.path[: len(path)] != path]
 
 
 def load(path: str | os.PathLike[str] | None, overrides: Sequence[str], tables: Tables) -> Config:
     """The validated config. Raises ConfigError with one line for each problem, all at once.
 
-    `path` None is the packaged default. Reads one file; imports nothing but the tables' options.
+    `path` None is the packaged default. Reads the file and those it extends; imports nothing but the tables' options.
     """
-    tree = _read(_DEFAULT if path is None else Path(path), "default.yaml" if path is None else str(path))
+    tree = read_tree(_DEFAULT if path is None else Path(path), "default.yaml" if path is None else str(path))
     tree.problems += _apply(tree, overrides)
     config, problems = _validate(tree, tables)
     problems = tree.problems + problems
@@ -77,57 +46,7 @@ def load(path: str | os.PathLike[str] | None, overrides: Sequence[str], tables: 
     return config
 
 
-def _read(path: Path, shown: str) -> _Tree:
-    text = _decode(_bytes(path, shown), shown)
-    try:
-        document = yaml_text.parse(text)
-    except yaml_text.YamlError as error:
-        raise ConfigError(shown, str(error)) from None
-    values = {} if document.value is None else document.value
-    if not isinstance(values, dict):
-        raise ConfigError(shown, f"expected sections (`seed: 1`, `data: ...`), got {_found(values)} on the top level")
-    origins = {path: f"line {line}" for path, line in document.lines.items()}
-    return _Tree(shown, values, origins, [Problem(path, text, origins[path]) for path, text in document.problems])
-
-
-def _found(value: Any) -> str:
-    kind = words.type_of(value)
-    return f"{words.found(value)} ({kind})" if kind else words.found(value)
-
-
-def _bytes(path: Path, shown: str) -> bytes:
-    try:
-        if path.exists() and not path.is_file():
-            raise ConfigError(shown, "not a file; give the path of a YAML file")
-        with path.open("rb") as file:
-            content = file.read(MAX_BYTES + 1)
-    except FileNotFoundError:
-        raise ConfigError(shown, f"no such file.{_similar_files(path)}") from None
-    except (OSError, ValueError) as error:
-        raise ConfigError(shown, f"cannot be read: {getattr(error, 'strerror', None) or error}") from None
-    if len(content) > MAX_BYTES:
-        raise ConfigError(shown, f"larger than {MAX_BYTES:,} bytes; is this a config?")
-    return content
-
-
-def _similar_files(path: Path) -> str:
-    try:
-        names = sorted(file.name for file in path.parent.glob("*.yaml"))
-    except OSError:
-        names = []
-    close = get_close_matches(path.name, names, n=1)
-    return f" Did you mean {str(path.with_name(close[0]))!r}?" if close else ""
-
-
-def _decode(content: bytes, shown: str) -> str:
-    try:
-        return content.decode("utf-8-sig")
-    except UnicodeDecodeError as error:
-        line = content.count(b"\n", 0, error.start) + 1
-        raise ConfigError(shown, f"line {line}: not valid UTF-8 (byte 0x{content[error.start]:02x})") from None
-
-
-def _apply(tree: _Tree, overrides: Sequence[str]) -> list[Problem]:
+def _apply(tree: Tree, overrides: Sequence[str]) -> list[Problem]:
     """Writes the overrides into the tree, names first; returns what is wrong with the overrides themselves."""
     settings: list[tuple[yaml_text.Path, Any]] = []
     problems: list[Problem] = []
@@ -136,17 +55,8 @@ def _apply(tree: _Tree, overrides: Sequence[str]) -> list[Problem]:
             settings += _settings(override)
         except ValueError as error:
             problems.append(Problem((), f"override {words.found(override)}: {error}", COMMAND_LINE))
-    names = [(path, value) for path, value in settings if _is_name(path)]
-    for path, value in sorted(names, key=lambda setting: len(setting[0])):
-        tree.put(path[:-1], {"name": value})
-    for path, value in settings:
-        if not _is_name(path):
-            tree.put(path, value)
+    tree.put_all(settings, lambda path: COMMAND_LINE)
     return problems
-
-
-def _is_name(path: yaml_text.Path) -> bool:
-    return len(path) > 1 and path[-1] == "name"
 
 
 def _settings(override: str) -> list[tuple[yaml_text.Path, Any]]:
@@ -163,18 +73,10 @@ def _settings(override: str) -> list[tuple[yaml_text.Path, Any]]:
         raise ValueError(error.text) from None
     if document.problems:
         raise ValueError("; ".join(f"{words.dotted(path)} {text}" for path, text in document.problems))
-    return list(_leaves(parts, document.value))
+    return list(leaves(parts, document.value))
 
 
-def _leaves(path: yaml_text.Path, value: Any) -> Iterator[tuple[yaml_text.Path, Any]]:
-    if isinstance(value, dict) and value:
-        for key, item in value.items():
-            yield from _leaves((*path, key), item)
-    else:
-        yield path, value
-
-
-def _validate(tree: _Tree, tables: Tables) -> tuple[Config | None, list[Problem]]:
+def _validate(tree: Tree, tables: Tables) -> tuple[Config | None, list[Problem]]:
     """Section by section, so that a problem in one hides none in another."""
     problems: list[Problem] = []
     values = dict(tree.values)
@@ -216,12 +118,12 @@ def _choose(values: dict[str, Any], section: str, table: Mapping[str, Choice]) -
     if given is None:
         given = {}
     if not isinstance(given, dict):
-        raise ValueError(f"expected a section, as {{name: {default_name(table)}}}, got {_found(given)}")
+        raise ValueError(f"expected a section, as {{name: {default_name(table)}}}, got {found(given)}")
     name = given.get("name", default_name(table))
     values[section] = {**given, "name": name}
     known = {f"{key}..." if key.endswith(":") else key: choice for key, choice in table.items()}
     if not isinstance(name, str):
-        raise ValueError(f"expected {words.one_of(known)}, got {_found(name)}")
+        raise ValueError(f"expected {words.one_of(known)}, got {found(name)}")
     for key, choice in table.items():
         if name == key or (key.endswith(":") and name.startswith(key)):
             return choice.options
@@ -237,7 +139,7 @@ def _known_paths(options: Mapping[str, type[Section]]) -> list[str]:
     return [f"{section}.{key}" for section, model in options.items() for key in model.model_fields]
 
 
-def _report(tree: _Tree, problems: Sequence[Problem]) -> ConfigError:
+def _report(tree: Tree, problems: Sequence[Problem]) -> ConfigError:
     rows = [(*_head(tree, problem), problem.text) for problem in problems]
     from_command_line = [origin == COMMAND_LINE for _, origin, _ in rows]
     where = COMMAND_LINE if all(from_command_line) else tree.file
@@ -252,7 +154,7 @@ def _report(tree: _Tree, problems: Sequence[Problem]) -> ConfigError:
     return ConfigError(where, *lines)
 
 
-def _head(tree: _Tree, problem: Problem) -> tuple[str, str]:
+def _head(tree: Tree, problem: Problem) -> tuple[str, str]:
     """The key and where it stands; an override `a.b.c=1` whose `a` is unknown is named in full."""
     path, origin = problem.path, problem.origin or tree.origin(problem.path)
     value: Any = tree.values

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Annotated, Any, ClassVar, Literal
@@ -90,6 +91,10 @@ class Train(Section):
     """SGD's learning rate in the first round."""
     momentum: Annotated[float, Field(ge=0, lt=1)] = 0.9
     """SGD's momentum; it starts at zero for every client and round."""
+    clip_norm: Annotated[float, Field(gt=0)] = math.inf
+    """Longest gradient (Euclidean norm over the whole net) that a step may take; `.inf` does not clip."""
+    drop_last: bool = False
+    """Leave out a last batch that is smaller than `batch_size`, as PriSM's code does."""
     weight_decay: NotNegative = 1e-4
     """L2 on every parameter, BatchNorm and biases included (and lambda of the Frobenius decay where a method has one).
     """
@@ -120,6 +125,12 @@ class Evaluation(Section):
     """BatchNorm at test time: statistics of each test batch, statistics re-estimated over the union of the training
     data, or the first until the first milestone and the second from then on (a schedule without milestones: the
     first throughout).
+    """
+    personal: Literal["auto", "on", "off"] = "auto"
+    """Test every client's own net on its own test data; `auto`: where the method gives clients nets of their own."""
+    personal_test: Literal["matching", "classes"] = "matching"
+    """A client's own test data: test examples are divided so that they follow the clients' training classes, each
+    used once (`matching`); or all test examples of the classes that the client trains on (`classes`).
     """
 
 

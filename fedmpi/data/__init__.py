@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from fedmpi.data.bounds import batch_bounds
     from fedmpi.data.dataset import Dataset
     from fedmpi.data.partition import Partition, make_partition, present_labels
+    from fedmpi.data.personal import personal_tests
     from fedmpi.data.reading import load
 
 __all__ = [
@@ -42,6 +43,7 @@ __all__ = [
     "info",
     "load",
     "make_partition",
+    "personal_tests",
     "present_labels",
 ]
 
@@ -73,6 +75,7 @@ __getattr__ = exports(
         "Partition": "partition",
         "make_partition": "partition",
         "present_labels": "partition",
+        "personal_tests": "personal",
         "batch_bounds": "bounds",
         "DeviceData": "batches",
         "Draws": "batches",

@@ -1,7 +1,17 @@
 """Who takes part, with which capacity, and who simulates whom: pure functions, never sent."""
 
-from fedmpi.federation.cohort import learning_rate, sample_cohort
+from fedmpi.federation.cohort import eligible_clients, learning_rate, sample_cohort
 from fedmpi.federation.plan import Assignment, Task, assign
 from fedmpi.federation.tiers import Tier, equal_blocks, tier_of
 
-__all__ = ["Assignment", "Task", "Tier", "assign", "equal_blocks", "learning_rate", "sample_cohort", "tier_of"]
+__all__ = [
+    "Assignment",
+    "Task",
+    "Tier",
+    "assign",
+    "eligible_clients",
+    "equal_blocks",
+    "learning_rate",
+    "sample_cohort",
+    "tier_of",
+]

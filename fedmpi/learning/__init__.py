@@ -9,21 +9,26 @@ if TYPE_CHECKING:
     from fedmpi.learning.determinism import global_generator, make_deterministic
     from fedmpi.learning.evaluate import EvaluationPlan, TierScore, test_nets
     from fedmpi.learning.flat import Buffers, FlatNet
-    from fedmpi.learning.local import LocalTrainer, MaskedCrossEntropy, TrainOutcome
+    from fedmpi.learning.local import LocalTrainer, MaskedCrossEntropy, TrainOutcome, outcome_of, whole_batches
+    from fedmpi.learning.personal import ClientScores, count_correct
 
 __all__ = [
     "Buffers",
+    "ClientScores",
     "EvaluationPlan",
     "FlatNet",
     "LocalTrainer",
     "MaskedCrossEntropy",
     "TierScore",
     "TrainOutcome",
+    "count_correct",
     "global_generator",
     "make_deterministic",
     "normalizes_single_values",
     "num_statistics",
+    "outcome_of",
     "test_nets",
+    "whole_batches",
 ]
 
 __getattr__ = exports(
@@ -34,6 +39,10 @@ __getattr__ = exports(
         "LocalTrainer": "local",
         "MaskedCrossEntropy": "local",
         "TrainOutcome": "local",
+        "outcome_of": "local",
+        "whole_batches": "local",
+        "ClientScores": "personal",
+        "count_correct": "personal",
         "global_generator": "determinism",
         "make_deterministic": "determinism",
         "test_nets": "evaluate",

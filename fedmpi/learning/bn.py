@@ -15,6 +15,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
+from fedmpi.costs import meta_batch
+
 
 def batch_norms(module: nn.Module) -> list[_BatchNorm]:
     """The BatchNorm layers of a net, in order."""
@@ -34,7 +36,7 @@ def normalizes_single_values(skeleton: nn.Module, example_shape: tuple[int, ...]
         for layer in batch_norms(skeleton)
     ]
     with torch.no_grad():
-        skeleton(torch.empty(2, *example_shape, device="meta"))
+        skeleton(meta_batch(skeleton, example_shape))
     for handle in handles:
         handle.remove()
     return any(found)

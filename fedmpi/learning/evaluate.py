@@ -52,7 +52,7 @@ class EvaluationPlan:
 
 def my_units(costs: Sequence[float], bounds: Sequence[Bounds], worker: int | None, num_workers: int) -> list[Unit]:
     """The stretch of all (tier, batch) units whose middles lie in this worker's share of the total cost."""
-    if worker is None:
+    if worker is None or not costs:
         return []
     units = [(tier, piece) for tier in range(len(costs)) for piece in bounds]
     weights = [max(costs[tier], 1.0) * (stop - start) for tier, (start, stop) in units]

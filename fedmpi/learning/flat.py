@@ -60,6 +60,17 @@ class FlatNet:
         """As a fresh optimizer: SGD's first step on a zero buffer leaves the gradient in it."""
         self._momentum.zero_()
 
+    def is_finite(self) -> Tensor:
+        """Whether all parameters are finite (0-dim bool, on the device)."""
+        return torch.isfinite(self._parameter.view(torch.float32)).all()
+
+    @torch.no_grad()
+    def clip_gradient(self, largest_norm: float) -> None:
+        """Scales the gradient of the whole net down to this Euclidean norm if it is longer; nothing waits."""
+        gradient = self._gradient.view(torch.float32)
+        # As torch.nn.utils.clip_grad_norm_, which would visit every tensor of the net.
+        gradient.mul_((largest_norm / (torch.linalg.vector_norm(gradient) + 1e-6)).clamp(max=1.0))
+
     def zero_gradient(self) -> None:
         self._gradient.zero_()
 

@@ -7,7 +7,8 @@ stay on the device and are read once, at the end.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import math
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 
@@ -57,6 +58,7 @@ class LocalTrainer:
         self.net, self._data, self._train = net, data, train
         owned = [name for name in net.params if name in own_decay]
         self._sgd = net.optimizer(momentum=train.momentum, weight_decay=train.weight_decay, own_decay=owned)
+        self._clips = math.isfinite(train.clip_norm)
         self._stops_early = train.on_divergence == "upload_last_finite"
         self._last_finite = torch.empty_like(net._parameter) if self._stops_early else None
 
@@ -73,6 +75,8 @@ class LocalTrainer:
         self._start(lr)
         num_epochs, num_examples = draws.examples.shape
         bounds = batch_bounds(num_examples, self._train.batch_size)
+        if self._train.drop_last:
+            bounds = whole_batches(bounds, self._train.batch_size)
         losses = torch.zeros(num_epochs * len(bounds), device=draws.examples.device)
         step = 0
         for epoch in range(num_epochs):
@@ -82,11 +86,13 @@ class LocalTrainer:
                 with self._autocast(inputs.device):
                     losses[step] = backward(net, inputs, targets, loss)
                 if self._stops_early and not self._keep_or_restore(losses[step]):
-                    return _outcome(losses[: step + 1])
+                    return outcome_of(losses[: step + 1])
                 after_backward(net)
+                if self._clips:
+                    net.clip_gradient(self._train.clip_norm)
                 sgd.step()
                 step += 1
-        return _outcome(losses)
+        return outcome_of(losses)
 
     def restore_last_finite(self) -> None:
         """Back to the last parameters whose loss was finite (under `upload_last_finite`)."""
@@ -116,7 +122,14 @@ class LocalTrainer:
         return nullcontext()
 
 
-def _outcome(losses: Tensor) -> TrainOutcome:
+def whole_batches(bounds: Sequence[tuple[int, int]], batch_size: int) -> list[tuple[int, int]]:
+    """The batches of full size; the only one, if there is just one and it is smaller."""
+    whole = [(start, min(stop, start + batch_size)) for start, stop in bounds if stop - start >= batch_size]
+    return whole or list(bounds[:1])
+
+
+def outcome_of(losses: Tensor) -> TrainOutcome:
+    """The outcome of steps with these losses, shape (steps,); the one place that waits for the device."""
     values = losses.to("cpu", torch.float64)
     finite = bool((torch.isfinite(values) & (values <= LARGEST_LOSS)).all())
     return TrainOutcome(float(values.mean()) if len(values) else 0.0, len(values), finite)

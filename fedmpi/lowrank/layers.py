@@ -4,8 +4,9 @@ The paper (FedHM, arXiv:2111.14655, 2.2) unrolls a conv weight (n, m, kh, kw) in
 columns (n, kw); u then holds r filters of kh x 1, applied first, and v n filters of 1 x kw. The
 authors' code pairs kh with the outputs: rows (m, kw) and columns (n, kh) here, the horizontal
 filters first (we transpose their matrix, so that `u` is the first one in both). Either is exact
-at full rank; truncated, they are different approximations with the same counts. A linear weight
-(n, m) is unrolled into (m, n).
+at full rank; truncated, they are different approximations with the same counts. PriSM
+(arXiv:2208.13141, 3.1) keeps the kernel whole, rows (m, kh, kw) and columns n: u then holds r full
+filters, its "principal kernels", and v is 1 x 1. A linear weight (n, m) is unrolled into (m, n).
 
 Differences from the paper: inside a side, the kernel index runs slower than the channel, which
 permutes rows and columns and leaves the approximation as it is. A factor in channels_last
@@ -14,12 +15,17 @@ memory format then is its matrix: `u_matrix` and `v_matrix` are views.
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import Literal
 
 import torch
 
-Unroll = Literal["paper", "code"]
+Unroll = Literal["paper", "code", "output"]
+"""Which side the kernel's axes go to: FedHM's paper, FedHM's code, or both to the inputs (PriSM)."""
+
+# Of each order: the axes of (n, m, kh, kw) that are the rows, then those that are the columns.
+_AXES = {"paper": (2, 1, 0, 3), "code": (3, 1, 0, 2), "output": (2, 3, 1, 0)}
 
 
 @dataclass(frozen=True)
@@ -40,17 +46,17 @@ class FactorizedLayer:
     @property
     def u_kernel(self) -> tuple[int, int]:
         kh, kw = self.kernel or (1, 1)
-        return (kh, 1) if self.unroll_order == "paper" else (1, kw)
+        return {"paper": (kh, 1), "code": (1, kw), "output": (kh, kw)}[self.unroll_order]
 
     @property
     def v_kernel(self) -> tuple[int, int]:
         kh, kw = self.kernel or (1, 1)
-        return (1, kw) if self.unroll_order == "paper" else (kh, 1)
+        return {"paper": (1, kw), "code": (kh, 1), "output": (1, 1)}[self.unroll_order]
 
     @property
     def matrix_shape(self) -> tuple[int, int]:
         """(M, N) of the unrolled weight."""
-        return self.in_features * max(self.u_kernel), self.out_features * max(self.v_kernel)
+        return self.in_features * math.prod(self.u_kernel), self.out_features * math.prod(self.v_kernel)
 
     def r(self, rank_ratio: float) -> int:
         """max(1, round(rank_ratio * n)), at most the full rank min(M, N)."""
@@ -68,16 +74,16 @@ class FactorizedLayer:
         """Dense weight (n, m, kh, kw) or (n, m) -> matrix (M, N)."""
         if self.kernel is None:
             return weight.t()
-        axes = (2, 1, 0, 3) if self.unroll_order == "paper" else (3, 1, 0, 2)
-        return weight.permute(axes).reshape(self.matrix_shape)
+        return weight.permute(_AXES[self.unroll_order]).reshape(self.matrix_shape)
 
     def fold(self, matrix: torch.Tensor) -> torch.Tensor:
         """Matrix (M, N) -> dense weight, contiguous."""
         if self.kernel is None:
             return matrix.t().contiguous()
-        n, m = self.out_features, self.in_features
-        axes = (2, 1, 0, 3) if self.unroll_order == "paper" else (2, 1, 3, 0)
-        return matrix.reshape(max(self.u_kernel), m, n, max(self.v_kernel)).permute(axes).contiguous()
+        axes = _AXES[self.unroll_order]
+        dense_shape = (self.out_features, self.in_features, *self.kernel)
+        unrolled = matrix.reshape([dense_shape[axis] for axis in axes])
+        return unrolled.permute([axes.index(axis) for axis in range(4)]).contiguous()
 
     def u_weight(self, u_matrix: torch.Tensor) -> torch.Tensor:
         """(M, r) -> the first layer's weight (r, m, *kernel), contiguous."""

@@ -7,7 +7,7 @@ with the second half and nothing stands between the two. At full rank that is th
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 
 import torch
 from torch import nn
@@ -54,7 +54,8 @@ def factorize_net(net: nn.Module, layers: Iterable[FactorizedLayer], rank_ratio:
 
 
 def _low_rank(layer: FactorizedLayer, dense: nn.Module, r: int) -> LowRank:
-    halves = _linear_halves(dense, r) if isinstance(dense, nn.Linear) else _conv_halves(layer, dense, r)
+    n = layer.out_features
+    halves = linear_halves(dense, r, n) if isinstance(dense, nn.Linear) else conv_halves(layer, dense, r, n)
     module = LowRank(layer, *halves).to(dense.weight.dtype).train(dense.training)
     module.to_empty(device=dense.weight.device)
     for parameter in module.parameters():
@@ -64,24 +65,26 @@ def _low_rank(layer: FactorizedLayer, dense: nn.Module, r: int) -> LowRank:
     return module
 
 
-def _linear_halves(dense: nn.Linear, r: int) -> tuple[nn.Linear, nn.Linear]:
+def linear_halves(dense: nn.Linear, r: int, n: int) -> tuple[nn.Linear, nn.Linear]:
+    """m -> r and r -> n, without biases and without values."""
     # On the meta device no random numbers are drawn for values that are about to be replaced.
     first = nn.Linear(dense.in_features, r, bias=False, device="meta")
-    return first, nn.Linear(r, dense.out_features, bias=dense.bias is not None, device="meta")
+    return first, nn.Linear(r, n, bias=False, device="meta")
 
 
-def _conv_halves(layer: FactorizedLayer, dense: nn.Conv2d, r: int) -> tuple[nn.Conv2d, nn.Conv2d]:
-    u_axis = 0 if layer.unroll_order == "paper" else 1
-    first = nn.Conv2d(dense.in_channels, r, bias=False, device="meta", **_along(dense, u_axis))
-    bias = dense.bias is not None
-    return first, nn.Conv2d(r, dense.out_channels, bias=bias, device="meta", **_along(dense, 1 - u_axis))
+def conv_halves(layer: FactorizedLayer, dense: nn.Conv2d, r: int, n: int) -> tuple[nn.Conv2d, nn.Conv2d]:
+    """m -> r with the geometry of `dense` along the axes of `layer.u_kernel`, r -> n with the rest of it."""
+    axes = {"paper": (0,), "code": (1,), "output": (0, 1)}[layer.unroll_order]
+    rest = tuple(axis for axis in (0, 1) if axis not in axes)
+    first = nn.Conv2d(dense.in_channels, r, bias=False, device="meta", **_along(dense, axes))
+    return first, nn.Conv2d(r, n, bias=False, device="meta", **_along(dense, rest))
 
 
-def _along(dense: nn.Conv2d, axis: int) -> dict[str, tuple[int, int]]:
-    """The geometry of `dense` along one axis (0 vertical, 1 horizontal), and no geometry along the other."""
+def _along(dense: nn.Conv2d, axes: Collection[int]) -> dict[str, tuple[int, int]]:
+    """The geometry of `dense` along these axes (0 vertical, 1 horizontal), and no geometry along the others."""
 
     def keep(pair: tuple[int, ...], neutral: int) -> tuple[int, int]:
-        return (pair[0], neutral) if axis == 0 else (neutral, pair[1])
+        return (pair[0] if 0 in axes else neutral, pair[1] if 1 in axes else neutral)
 
     return {
         "kernel_size": keep(dense.kernel_size, 1),

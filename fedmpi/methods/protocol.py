@@ -9,6 +9,9 @@ A round (`fedmpi.train_round`) calls, in this order:
     rank 0 (or the  lift(upload)              the result in server coordinates, tensor by tensor
      worker)
     rank 0          update(state, means)      the new state, out of weighted means over the clients
+                    refresh(state)            what the server recomputes of it (an SVD)
+
+After a round, where clients are tested with nets of their own: narrow, restore, adapt, test.
 
 Everything has a default that makes `Method` itself federated averaging: a method overrides what it
 changes and nothing else. State and published tensors are values: named tensors, passed in and
@@ -19,116 +22,41 @@ its options can be validated before torch loads. How to write one: `fedmpi/metho
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Collection, Iterator, Mapping
 from functools import cached_property
 from typing import TYPE_CHECKING, Literal
 
-from fedmpi import seeds
-from fedmpi.config.schema import Section
 from fedmpi.federation.plan import Task
 from fedmpi.federation.tiers import Tier
+from fedmpi.methods.values import (
+    Client,
+    Contributions,
+    LocalWork,
+    MethodContext,
+    MethodOptions,
+    Phase,
+    TestedNet,
+)
 
 if TYPE_CHECKING:
-    import numpy as np
-    import torch
     from torch import Tensor, nn
 
-    from fedmpi.data import DeviceData
     from fedmpi.exactsum import Region
-    from fedmpi.learning import FlatNet, LocalTrainer, MaskedCrossEntropy, TrainOutcome
+    from fedmpi.learning import FlatNet, LocalTrainer, TrainOutcome
     from fedmpi.tensors import Params, Spec
 
     Loss = Callable[[Tensor, Tensor], Tensor]
-    MakeNet = Callable[..., nn.Module]
 
-
-class MethodOptions(Section):
-    """What every method's options have beside their own."""
-
-    name: str
-
-    @property
-    def tiers(self) -> tuple[float, ...]:
-        """The capacity of each tier, largest first (FedHM: rank ratios); one full tier by default."""
-        return (1.0,)
-
-
-@dataclass(frozen=True)
-class MethodContext:
-    """What a method is built from: its options, and the experiment as far as it concerns a method.
-
-    `make_net` gives the model with values, the same ones at every call, its width multiplied by an
-    optional argument; `make_skeleton` gives it on the meta device, without values and at no cost.
-    `present_labels` says which classes a client's training examples have (bool, shape (classes,)).
-    """
-
-    options: MethodOptions
-    make_net: MakeNet
-    make_skeleton: MakeNet
-    dense_layers: int
-    weight_decay: float
-    dynamic_tiers: bool
-    channels_last: bool
-    seed: int
-    num_clients: int = 1
-    present_labels: Callable[[int], np.ndarray] | None = None
-
-
-@dataclass(frozen=True)
-class Client:
-    """One client as a method sees it: its task, what the server published, and what it remembers.
-
-    `memory` is what `remember` returned when the client last took part, None if it never did; for
-    `lift` and `regions`, which come after training, it is the new one. It is read when first asked
-    for. `examples` are the numbers of its training examples, int64. `seed` is the run's. `scratch`
-    carries what a method finds in `train` to its `upload` and `remember`.
-    """
-
-    task: Task
-    published: Params
-    examples: np.ndarray
-    seed: int
-    recall: Callable[[], Params | None] = lambda: None
-    scratch: Params = field(default_factory=dict)
-
-    @cached_property
-    def memory(self) -> Params | None:
-        return self.recall()
-
-    def generator(self, purpose: str) -> torch.Generator:
-        """Randomness of this client in this round, the same on every rank: kernels to sample, widths to draw."""
-        stream = f"method:{purpose}:{self.task.phase}"
-        return seeds.torch_generator(stream, self.seed, self.task.round_number, self.task.client)
-
-
-@dataclass(frozen=True)
-class LocalWork:
-    """What local training works with: data on the device, epochs, learning rate, loss, and its random numbers."""
-
-    data: DeviceData
-    epochs: int
-    lr: float
-    loss: MaskedCrossEntropy
-    generator: torch.Generator
-
-
-@dataclass(frozen=True)
-class TestedNet:
-    """A net that is tested after a round: its name in the records, and which of the method's nets it is."""
-
-    name: str
-    net: int
-    rank_ratio: float
-
-
-@dataclass(frozen=True)
-class Phase:
-    """One exchange of a round: which tiers take part (None: all) and how many clients (None: `clients.per_round`)."""
-
-    name: str = "train"
-    tiers: frozenset[int] | None = None
-    num_clients: int | None = None
+__all__ = [
+    "Client",
+    "Contributions",
+    "LocalWork",
+    "Method",
+    "MethodContext",
+    "MethodOptions",
+    "Phase",
+    "TestedNet",
+]
 
 
 class Method:
@@ -138,6 +66,8 @@ class Method:
     """The stage of PriSM's Table 3 that the server's `publish` counts as."""
     keeps_memory: bool = False
     """Whether clients keep something of their own between rounds (`remember`, `restore`)."""
+    personal: bool = False
+    """Whether clients end with nets of their own, so that `evaluation.personal: auto` tests each on its own data."""
     own_decay: Collection[str] = ()
     """Names of parameters that weight decay must leave alone, because the method decays them itself."""
 
@@ -172,6 +102,10 @@ class Method:
     def phases(self, round_number: int) -> tuple[Phase, ...]:
         """The exchanges of this round, in order."""
         return (Phase(),)
+
+    def examples_per_round(self, num_examples: float) -> float:
+        """How many examples a client with `num_examples` passes forward and backward in a round: its compute."""
+        return float(self.context.local_epochs * num_examples)
 
     # Server half.
 
@@ -216,7 +150,8 @@ class Method:
         """Upper bounds of max|x| of what `lift` will give, one for each of `state_specs` in its order."""
         from fedmpi.tensors import max_magnitudes
 
-        return max_magnitudes(upload[name] for name in self.state_specs())
+        absent = next(iter(upload.values())).new_zeros(0) if upload else None
+        return max_magnitudes(upload.get(name, absent) for name in self.state_specs())
 
     def bound(self, name: str, magnitude: float) -> float:
         """B of a server tensor for the coming phase: a client's entry beyond it counts as diverged.
@@ -231,12 +166,20 @@ class Method:
         """What is legal but hardly meant, one line each; said before a run and in its plan."""
         return ()
 
-    def update(self, state: Params, means: Params, phase: Phase, contributed: Sequence[Task]) -> Params:
+    def update(self, state: Params, means: Params, contributions: Contributions) -> Params:
         """The new state, out of the old and the weighted means over the clients that contributed.
 
         Entries that nobody sent have their old value in `means`.
         """
         return {**state, **means}
+
+    def refresh(self, state: Params) -> Params:
+        """What the server recomputes of its state after `update` (PriSM: the SVD); counted as the stage `svd`."""
+        return state
+
+    def diagnostics(self, state: Params, contributions: Contributions) -> Mapping[str, object]:
+        """Numbers about the new state for the round's record: what JSON can hold."""
+        return {}
 
     # Client half.
 
@@ -277,8 +220,11 @@ class Method:
     def after_backward(self, net: FlatNet, client: Client) -> None:
         """Adds a regularizer's gradient, corrects or masks gradients, before the optimizer's step."""
 
-    def upload_specs(self, tier: int) -> dict[str, Spec]:
-        """Names and shapes of what a client of this tier sends back."""
+    def adapt(self, trainer: LocalTrainer, client: Client, work: LocalWork) -> None:
+        """What a client does to the net that `narrow` and `restore` have filled before it is tested on its own data."""
+
+    def upload_specs(self, tier: int, task: Task | None = None) -> dict[str, Spec]:
+        """Names and shapes of what a client of this tier sends back, in this very task where tasks differ."""
         return self._net_specs[tier]
 
     def upload(self, net: FlatNet, client: Client) -> Params:
@@ -286,15 +232,20 @@ class Method:
         return net.params
 
     def remember(self, net: FlatNet, client: Client) -> Params:
-        """The client's new memory (only where `keeps_memory`); any tensors, of any shapes."""
+        """The client's new memory (only where `keeps_memory`), tensors of any shapes; empty: it keeps the one it has."""
         return {}
 
     # What it would cost real clients.
 
     def download_bytes(self, tier: int) -> int:
         """Protocol bytes that a client of this tier receives in a round: 4 per parameter of its net."""
-        return sum(spec.num_bytes for spec in self.upload_specs(tier).values())
+        return sum(spec.num_bytes for spec in self._net_specs[tier].values())
 
     def upload_bytes(self, tier: int) -> int:
         """Protocol bytes that it sends."""
         return self.download_bytes(tier)
+
+    def traffic(self, net: FlatNet, client: Client) -> tuple[int, int]:
+        """Protocol bytes (down, up) of this client in this phase, after its training; to override where clients of
+        one tier differ."""
+        return self.download_bytes(client.task.tier), self.upload_bytes(client.task.tier)

@@ -6,7 +6,22 @@ from typing import TYPE_CHECKING
 
 from fedmpi.config.schema import Choice
 from fedmpi.lazy import exports
-from fedmpi.models.options import Inputs, ModelOptions, ResNet18, ResNet34, Torchvision
+from fedmpi.models.options import (
+    AlexNet,
+    CnnFemnist,
+    CnnHermes,
+    Inputs,
+    Lenet5,
+    LstmImdb,
+    Mlp,
+    MlpHar,
+    ModelOptions,
+    ResNet18,
+    ResNet34,
+    Torchvision,
+    Vgg16,
+)
+from fedmpi.models.width import Rounding, Width
 
 if TYPE_CHECKING:
     from fedmpi.models.create import build, skeleton
@@ -14,11 +29,21 @@ if TYPE_CHECKING:
 
 __all__ = [
     "NAMES",
+    "AlexNet",
+    "CnnFemnist",
+    "CnnHermes",
     "Inputs",
+    "Lenet5",
+    "LstmImdb",
+    "Mlp",
+    "MlpHar",
     "ModelOptions",
     "ResNet18",
     "ResNet34",
+    "Rounding",
     "Torchvision",
+    "Vgg16",
+    "Width",
     "build",
     "skeleton",
     "use_batch_statistics",
@@ -27,6 +52,14 @@ __all__ = [
 NAMES: dict[str, Choice] = {
     "resnet18": Choice(ResNet18, "CIFAR ResNet-18 (FedHM): 3x3 stem, no max-pool, BatchNorm with batch statistics"),
     "resnet34": Choice(ResNet34, "CIFAR ResNet-34 (FedHM): 3x3 stem, no max-pool, BatchNorm with batch statistics"),
+    "vgg16": Choice(Vgg16, "VGG-16 without BatchNorm (Hermes): images with a side below 32 are zero-padded to 32"),
+    "alexnet": Choice(AlexNet, "AlexNet (FDNNC): pixels are repeated until both sides of the image have 63 or more"),
+    "lenet5": Choice(Lenet5, "LeNet-5 (Hermes): images with a side below 32 are zero-padded to 32"),
+    "cnn_hermes": Choice(CnnHermes, "Hermes's CNN for EMNIST: images with a side below 28 are zero-padded to 28"),
+    "cnn_femnist": Choice(CnnFemnist, "PriSM's CNN for FEMNIST, for images of any size"),
+    "mlp": Choice(Mlp, "a multi-layer perceptron on vectors or flattened images"),
+    "mlp_har": Choice(MlpHar, "Hermes's perceptron for activity recognition: `mlp` with hidden layers of 1024 and 512"),
+    "lstm_imdb": Choice(LstmImdb, "PriSM's LSTM for texts: an embedding, two LSTM layers, a linear one"),
     "torchvision:": Choice(Torchvision, "any classification net of torchvision by its name, as torchvision:resnet50"),
 }
 

@@ -8,25 +8,31 @@ from torch import nn
 from fedmpi import seeds
 from fedmpi.errors import ConfigError
 from fedmpi.models.options import Inputs, ModelOptions
+from fedmpi.models.width import Rounding, Width
+
+_PLURALS = {"image": "images", "vector": "vectors", "tokens": "tokens"}
 
 
-def build(options: ModelOptions, info: Inputs, seed: int, width: float = 1.0) -> nn.Module:
+def build(
+    options: ModelOptions, info: Inputs, seed: int, width: float = 1.0, rounding: Rounding = "round"
+) -> nn.Module:
     """The initialised net on the CPU, in float32; `width` multiplies the width that the options ask for.
 
-    The same (options, info, seed, width) gives the same values everywhere, and the global random
-    generators are left as they were. Raises `ConfigError` if the model cannot take such data.
+    The same arguments give the same values everywhere, and the global random generators are left
+    as they were. Raises `ConfigError` if the model cannot take such data.
     """
-    return _net(options, info, width, "cpu", seeds.mix("init", seed))
+    return _net(options, info, Width(width, rounding), "cpu", seeds.mix("init", seed))
 
 
-def skeleton(options: ModelOptions, info: Inputs, width: float = 1.0) -> nn.Module:
+def skeleton(options: ModelOptions, info: Inputs, width: float = 1.0, rounding: Rounding = "round") -> nn.Module:
     """The net of `build` on the meta device: names, shapes and modules, no values and no memory."""
-    return _net(options, info, width, "meta", 0)
+    return _net(options, info, Width(width, rounding), "meta", 0)
 
 
-def _net(options: ModelOptions, info: Inputs, width: float, device: str, init_seed: int) -> nn.Module:
-    if info.kind != "image":
-        raise ConfigError("model.name", f"'{options.name}' takes images, the data are of kind '{info.kind}'")
+def _net(options: ModelOptions, info: Inputs, width: Width, device: str, init_seed: int) -> nn.Module:
+    if info.kind not in options.kinds:
+        takes = " and ".join(_PLURALS[kind] for kind in options.kinds)
+        raise ConfigError("model.name", f"'{options.name}' takes {takes}, the data are of kind '{info.kind}'")
     with torch.random.fork_rng(devices=[]), torch.device(device):
         # Not torch.manual_seed: that one would reseed the GPUs, too.
         torch.default_generator.manual_seed(init_seed)

@@ -6,16 +6,18 @@ and one line in `fedmpi.models.NAMES`.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated, Literal, Protocol
+from typing import TYPE_CHECKING, Annotated, ClassVar, Literal, Protocol
 
 from pydantic import Field
 
 from fedmpi.config.schema import Count, Positive, Section
+from fedmpi.models.width import Width
 
 if TYPE_CHECKING:
     from torch import nn
 
 Blocks = Annotated[tuple[Count, ...], Field(strict=False, min_length=1, max_length=8)]
+Dropout = Annotated[float, Field(ge=0, lt=1)]
 
 
 class Inputs(Protocol):
@@ -27,37 +29,47 @@ class Inputs(Protocol):
     def example_shape(self) -> tuple[int, ...]: ...
     @property
     def num_classes(self) -> int: ...
+    @property
+    def vocabulary_size(self) -> int: ...
 
 
 class ModelOptions(Protocol):
-    """What `build` and the methods need of a model's options."""
+    """What `build` and the methods need of a model's options; `kinds` are the kinds of data that it takes."""
 
+    kinds: ClassVar[tuple[str, ...]]
     name: str
 
     @property
     def dense_layers(self) -> int: ...
-    def net(self, info: Inputs, width: float) -> nn.Module: ...
+    def net(self, info: Inputs, width: Width) -> nn.Module: ...
 
 
 class ResNet18(Section):
     """CIFAR ResNet-18: 3x3 stem without max-pool, post-activation BasicBlocks, 11,173,962 parameters at 10 classes."""
 
+    kinds: ClassVar[tuple[str, ...]] = ("image",)
     name: Literal["resnet18"] = "resnet18"
     """The CIFAR ResNet-18 of FedHM."""
     width: Positive = 1.0
     """Width multiplier: stage i has round(width * 64 * 2^i) channels."""
     blocks: Blocks = (2, 2, 2, 2)
     """BasicBlocks in each stage; every stage but the first halves the side and doubles the channels."""
+    order: Literal["post", "pre"] = "post"
+    """`post`: BatchNorm and ReLU after each conv. `pre`: before it, as in HeteroFL's code (no BatchNorm in shortcuts,
+    one before the pooling).
+    """
 
     @property
     def dense_layers(self) -> int:
         """FedHM's rho: the stem and the first block stay dense."""
         return 3
 
-    def net(self, info: Inputs, width: float) -> nn.Module:
+    def net(self, info: Inputs, width: Width) -> nn.Module:
+        from fedmpi.models.preresnet import PreResNet
         from fedmpi.models.resnet import ResNet
 
-        return ResNet(info.example_shape[0], info.num_classes, self.blocks, self.width * width)
+        net = ResNet if self.order == "post" else PreResNet
+        return net(info.example_shape[0], info.num_classes, self.blocks, width.times(self.width))
 
 
 class ResNet34(ResNet18):
@@ -74,9 +86,134 @@ class ResNet34(ResNet18):
         return 1 + 2 * sum(self.blocks[:2])
 
 
+class ScaledNet(Section):
+    """What the nets below have in common."""
+
+    kinds: ClassVar[tuple[str, ...]] = ("image",)
+    name: str
+    width: Positive = 1.0
+    """Width multiplier of every layer but the last: round(width * its size)."""
+
+    @property
+    def dense_layers(self) -> int:
+        """Only the stem stays dense."""
+        return 1
+
+
+class Vgg16(ScaledNet):
+    """VGG-16 without BatchNorm, torchvision's layers: 134,301,514 parameters at 10 classes and 3 channels."""
+
+    name: Literal["vgg16"] = "vgg16"
+    """VGG-16 without BatchNorm (Hermes); images with a side below 32 are zero-padded to 32."""
+    dropout: Dropout = 0.5
+    """Share of the hidden linear layers' outputs that are dropped in training."""
+
+    def net(self, info: Inputs, width: Width) -> nn.Module:
+        from fedmpi.models import classic
+
+        return classic.Vgg16(info.example_shape, info.num_classes, width.times(self.width), self.dropout)
+
+
+class AlexNet(ScaledNet):
+    """AlexNet, torchvision's layers: 61,100,840 parameters at 1,000 classes and 3 channels."""
+
+    name: Literal["alexnet"] = "alexnet"
+    """AlexNet (FDNNC); the pixels of images with a side below 63 are repeated: of 32 twice, of 28 three times."""
+    dropout: Dropout = 0.5
+    """Share of the first two linear layers' inputs that are dropped in training."""
+
+    def net(self, info: Inputs, width: Width) -> nn.Module:
+        from fedmpi.models import classic
+
+        return classic.AlexNet(info.example_shape, info.num_classes, width.times(self.width), self.dropout)
+
+
+class Lenet5(ScaledNet):
+    """LeNet-5: 62,006 parameters at 10 classes and 3x32x32."""
+
+    name: Literal["lenet5"] = "lenet5"
+    """LeNet-5 (Hermes, Table 4); images with a side below 32 are zero-padded to 32."""
+
+    def net(self, info: Inputs, width: Width) -> nn.Module:
+        from fedmpi.models import cnn
+
+        return cnn.Cnn(cnn.LENET5, info.example_shape, info.num_classes, width.times(self.width))
+
+
+class CnnHermes(ScaledNet):
+    """10 and 20 kernels 5x5, 512 hidden units: 201,438 parameters at 62 classes and 1x28x28."""
+
+    name: Literal["cnn_hermes"] = "cnn_hermes"
+    """The EMNIST net of Hermes, Table 4; images with a side below 28 are zero-padded to 28."""
+
+    def net(self, info: Inputs, width: Width) -> nn.Module:
+        from fedmpi.models import cnn
+
+        return cnn.Cnn(cnn.CNN_HERMES, info.example_shape, info.num_classes, width.times(self.width))
+
+
+class CnnFemnist(ScaledNet):
+    """32 and 64 kernels 5x5: 246,590 parameters at 62 classes and 1x28x28."""
+
+    name: Literal["cnn_femnist"] = "cnn_femnist"
+    """The FEMNIST net of PriSM's code; images with a side below 4 are zero-padded to 4."""
+
+    def net(self, info: Inputs, width: Width) -> nn.Module:
+        from fedmpi.models import cnn
+
+        return cnn.Cnn(cnn.CNN_FEMNIST, info.example_shape, info.num_classes, width.times(self.width))
+
+
+class Mlp(ScaledNet):
+    """A multi-layer perceptron on vectors or flattened images."""
+
+    kinds: ClassVar[tuple[str, ...]] = ("image", "vector")
+    name: Literal["mlp"] = "mlp"
+    """A multi-layer perceptron with ReLU on vectors or flattened images."""
+    hidden: Annotated[tuple[Count, ...], Field(strict=False, max_length=8)] = (1024, 512)
+    """Sizes of the hidden layers; none is multinomial logistic regression."""
+
+    @property
+    def dense_layers(self) -> int:
+        """There is no stem."""
+        return 0
+
+    def net(self, info: Inputs, width: Width) -> nn.Module:
+        from fedmpi.models import mlp
+
+        hidden = [width.times(self.width).of(size) for size in self.hidden]
+        return mlp.Mlp(info.example_shape, info.num_classes, hidden)
+
+
+class MlpHar(Mlp):
+    """The MLP of Hermes's activity recognition: 1,103,366 parameters at 561 features and 6 classes."""
+
+    name: Literal["mlp_har"] = "mlp_har"  # type: ignore[assignment]
+    """The MLP of Hermes's activity recognition."""
+
+
+class LstmImdb(ScaledNet):
+    """Embedding, two LSTM layers and a linear one: 920,385 parameters at 1,001 words and two classes."""
+
+    kinds: ClassVar[tuple[str, ...]] = ("tokens",)
+    name: Literal["lstm_imdb"] = "lstm_imdb"
+    """The LSTM of PriSM (Table 6), for texts."""
+
+    @property
+    def dense_layers(self) -> int:
+        """There is no stem."""
+        return 0
+
+    def net(self, info: Inputs, width: Width) -> nn.Module:
+        from fedmpi.models import lstm
+
+        return lstm.TextLstm(info.vocabulary_size, info.num_classes, width.times(self.width))
+
+
 class Torchvision(Section):
     """Any classification net of torchvision, initialised as torchvision does, BatchNorm with batch statistics."""
 
+    kinds: ClassVar[tuple[str, ...]] = ("image",)
     name: Annotated[str, Field(pattern=r"^torchvision:\w+$")] = "torchvision:resnet50"
     """`torchvision:` and a name that `torchvision.models.list_models()` knows."""
 
@@ -85,7 +222,7 @@ class Torchvision(Section):
         """Only the stem stays dense."""
         return 1
 
-    def net(self, info: Inputs, width: float) -> nn.Module:
+    def net(self, info: Inputs, width: Width) -> nn.Module:
         from fedmpi.models.zoo import torchvision_net
 
-        return torchvision_net(self.name, info.num_classes, width)
+        return torchvision_net(self.name, info.num_classes, width.factor)

@@ -8,9 +8,11 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
-from typing import TextIO
+from typing import Protocol, TextIO
+
+import numpy as np
 
 from fedmpi.output.files import write_text
 from fedmpi.output.progress import printable
@@ -32,6 +34,17 @@ STAGES = (
 )
 _HEADS = ("tier", "rank ratio", "params", "MACs", "down/client", "up/client", "last", "best", "at round")
 _WIDEST_COLUMNS = 120
+CLIENTS = "clients"
+"""The row, and the record's key, of the clients' own nets on their own test data."""
+
+
+class ClientScores(Protocol):
+    """Accuracy of each client's own net, as `learning.ClientScores`."""
+
+    clients: np.ndarray
+    accuracy: np.ndarray
+
+    def summary(self) -> dict[str, float]: ...
 
 
 @dataclass(frozen=True)
@@ -39,28 +52,35 @@ class TierRow:
     """One tier of the closing table; accuracies are shares in [0, 1], None where nothing was evaluated."""
 
     name: str
-    rank_ratio: float | None
-    params: int
-    macs: int
+    rank_ratio: float | None = None
+    params: int | None = None
+    macs: int | None = None
     """Per example, forward."""
-    down_bytes: int
-    """Per client and round, from the server to the client."""
-    up_bytes: int
-    accuracy_last: float | None
-    accuracy_best: float | None
-    best_round: int | None
+    down_bytes: int | None = None
+    """Per client and round, from the server to the client; None where no client has this net."""
+    up_bytes: int | None = None
+    accuracy_last: float | None = None
+    accuracy_best: float | None = None
+    best_round: int | None = None
 
     def cells(self) -> tuple[str, ...]:
         ratio = "-" if self.rank_ratio is None else f"{self.rank_ratio:g}"
         best_round = "-" if self.best_round is None else str(self.best_round)
-        costs = si(self.params), si(self.macs), size(self.down_bytes), size(self.up_bytes)
+        costs = _or_dash(si, self.params), _or_dash(si, self.macs)
+        costs += _or_dash(size, self.down_bytes), _or_dash(size, self.up_bytes)
         return (self.name, ratio, *costs, _percent(self.accuracy_last), _percent(self.accuracy_best), best_round)
 
 
 def closing_table(
-    rows: Sequence[TierRow], split_s: Mapping[str, float], run_dir: RunDir, *, stream: TextIO | None = None
+    rows: Sequence[TierRow],
+    split_s: Mapping[str, float],
+    run_dir: RunDir,
+    clients: ClientScores | None = None,
+    *,
+    stream: TextIO | None = None,
 ) -> None:
-    """Print the table and write `report/summary.json` (exact numbers) and `report/summary.md`.
+    """Print the table and write `report/summary.json` (exact numbers), `report/summary.md` and, where clients were
+    tested with nets of their own, `report/clients.csv`.
 
     `split_s` has the seconds of each stage, named as in STAGES; stages of zero seconds are left
     out of the printed line. Raises RunDirError if the files cannot be written.
@@ -69,12 +89,16 @@ def closing_table(
     try:
         _print_table(rows, stream)
         lines = (f"time: {time_line(split_s)}", f"run directory: {run_dir.path}")
+        lines = (_clients_line(clients.summary()), *lines) if clients is not None else lines
         print(*(printable(line, stream) for line in lines), sep="\n", file=stream, flush=True)
     except (OSError, ValueError):  # nobody reads any more; the files still tell
         pass
     run_dir.make(run_dir.report_dir)
     write_text(run_dir.report_dir / "summary.json", summary_json(rows, split_s))
     write_text(run_dir.report_dir / "summary.md", summary_markdown(rows, split_s))
+    if clients is not None:
+        pairs = zip(clients.clients.tolist(), clients.accuracy.tolist(), strict=True)
+        write_text(run_dir.report_dir / "clients.csv", "client,accuracy\n" + "".join(f"{c},{a!r}\n" for c, a in pairs))
 
 
 def summary_json(rows: Sequence[TierRow], split_s: Mapping[str, float]) -> str:
@@ -100,6 +124,15 @@ def time_line(split_s: Mapping[str, float]) -> str:
         if seconds > 0
     )
     return f"{duration(total_s)} ({', '.join(shares)})"
+
+
+def _clients_line(summary: Mapping[str, float]) -> str:
+    mean, std, worst = (f"{100 * summary[name]:.2f} %" for name in ("accuracy", "std", "worst_decile"))
+    return f"{CLIENTS}: each one's own net on its own test data: mean {mean}, std {std}, worst decile {worst}"
+
+
+def _or_dash(show: Callable[[int], str], value: int | None) -> str:
+    return "-" if value is None else show(value)
 
 
 def _percent(share: float | None) -> str:

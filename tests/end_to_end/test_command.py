@@ -56,6 +56,6 @@ def test_real_cifar10_under_mpirun(start: Start, cifar10_root: str, tmp_path: Pa
     assert launched.wait() == 0, launched.err
     assert "round 1/1" in launched.out and "rank ratio" in launched.out
     (record,) = finished(tmp_path / "run").records
-    assert set(record["tiers"]) == {"1", "0.5", "0.25", "0.125"} and len(record["clients"]) == 2
+    assert set(record["tiers"]) == {"1", "0.5", "0.25", "0.125"} and len(record["cohort"]) == 2
     # 10,000 images of ten equal classes: an untrained net is right for some, never for none.
     assert all(0 < score["accuracy"] < 1 for score in record["tiers"].values())

@@ -65,7 +65,7 @@ def test_the_run_s_own_config_is_enough(run_main: RunMain, run_dir: Path) -> Non
     """`--run-dir DIR --resume rounds=3`: everything else comes from the run's config.yaml."""
     code, out, errors = run_main("--run-dir", str(run_dir), "--resume", "rounds=3")
     assert code == 0, errors
-    assert [record["clients"] for record in finished(run_dir).records][2] and "round 3/3" in out
+    assert [record["cohort"] for record in finished(run_dir).records][2] and "round 3/3" in out
 
 
 def test_a_run_that_has_ended_says_so_again(run_main: RunMain, run_dir: Path) -> None:

@@ -35,7 +35,7 @@ def config_of(*overrides: str) -> Config:
 def plan(config: Config, num_ranks: int = 3) -> Forecast:
     info = data.info(config.data)
     method = methods.create(method_context(config, info))
-    return forecast(config, num_ranks, info, method, blocks(config, method))
+    return forecast(config, num_ranks, info, method, blocks(config))
 
 
 def test_tiers_by_hand() -> None:

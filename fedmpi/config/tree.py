@@ -1,0 +1,140 @@
+"""What config files say, before anybody asks whether it makes sense: values, and where each of them stands."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from difflib import get_close_matches
+from pathlib import Path
+from typing import Any
+
+from fedmpi.config import words, yaml_text
+from fedmpi.config.explain import Problem
+from fedmpi.errors import ConfigError
+
+MAX_BYTES = 200_000
+"""A hundred times a config. PyYAML reads 80 kB/s, and an answer should take less than 5 s."""
+COMMAND_LINE = "command line"
+
+
+@dataclass
+class Tree:
+    """Values as found, and where each of them stands ("line 3", "command line")."""
+
+    file: str
+    values: dict[str, Any]
+    origins: dict[yaml_text.Path, str]
+    problems: list[Problem] = field(default_factory=list)
+
+    def origin(self, path: yaml_text.Path) -> str:
+        """Of the path itself or of the innermost section or list around it."""
+        around = (self.origins.get(path[:length]) for length in range(len(path), 0, -1))
+        return next((origin for origin in around if origin), "")
+
+    def put_all(self, settings: Sequence[tuple[yaml_text.Path, Any]], origin: Callable[[yaml_text.Path], str]) -> None:
+        """Sets values on top of those that are there; a section's name goes first and empties the section."""
+        names = [(path, value) for path, value in settings if _is_name(path)]
+        for path, value in sorted(names, key=lambda setting: len(setting[0])):
+            self.put(path[:-1], {"name": value}, origin(path))
+        for path, value in settings:
+            if not _is_name(path):
+                self.put(path, value, origin(path))
+
+    def put(self, path: yaml_text.Path, value: Any, origin: str) -> None:
+        """Sets a value that stands at `origin`; what it replaces, sections included, is gone."""
+        section: dict[Any, Any] = self.values
+        for length, key in enumerate(path[:-1], 1):
+            if not isinstance(section.get(key), dict):
+                section[key] = {}
+                self.origins[path[:length]] = origin
+            section = section[key]
+        section[path[-1]] = value
+        self.origins = {known: where for known, where in self.origins.items() if known[: len(path)] != path}
+        self.origins[path] = origin
+        self.problems = [problem for problem in self.problems if problem.path[: len(path)] != path]
+
+
+def read_tree(path: Path, shown: str, extended_by: tuple[Path, ...] = ()) -> Tree:
+    """What a file says, on top of what the files that it extends say. Raises ConfigError."""
+    top = _read(path, shown)
+    base = top.values.pop("extends", None)
+    if base is None:
+        return top
+    where = f"{shown}: extends ({top.origins.pop(('extends',), '')})"
+    if not isinstance(base, str) or not base:
+        raise ConfigError(where, f"expected the path of a YAML file, relative to this one's folder, got {found(base)}")
+    chain = (*extended_by, path.resolve())
+    base_path = path.parent / base
+    if base_path.resolve() in chain:
+        raise ConfigError(where, f"{base!r} extends this file in turn; a file may not extend itself")
+    try:
+        tree = read_tree(base_path, str(base_path), chain)
+    except ConfigError as error:
+        raise ConfigError(where, *error.text().splitlines()) from None
+    origins = {key: value if ":" in value else f"{base_path.name}: {value}" for key, value in tree.origins.items()}
+    tree = Tree(shown, tree.values, origins, tree.problems + top.problems)
+    tree.put_all([*leaves((), top.values)] if top.values else [], top.origin)
+    return tree
+
+
+def _is_name(path: yaml_text.Path) -> bool:
+    return len(path) > 1 and path[-1] == "name"
+
+
+def leaves(path: yaml_text.Path, value: Any) -> Iterator[tuple[yaml_text.Path, Any]]:
+    """Every value of nested sections with its path; an empty section is a value."""
+    if isinstance(value, dict) and value:
+        for key, item in value.items():
+            yield from leaves((*path, key), item)
+    else:
+        yield path, value
+
+
+def _read(path: Path, shown: str) -> Tree:
+    text = _decode(_bytes(path, shown), shown)
+    try:
+        document = yaml_text.parse(text)
+    except yaml_text.YamlError as error:
+        raise ConfigError(shown, str(error)) from None
+    values = {} if document.value is None else document.value
+    if not isinstance(values, dict):
+        raise ConfigError(shown, f"expected sections (`seed: 1`, `data: ...`), got {found(values)} on the top level")
+    origins = {path: f"line {line}" for path, line in document.lines.items()}
+    return Tree(shown, values, origins, [Problem(path, text, origins[path]) for path, text in document.problems])
+
+
+def found(value: Any) -> str:
+    kind = words.type_of(value)
+    return f"{words.found(value)} ({kind})" if kind else words.found(value)
+
+
+def _bytes(path: Path, shown: str) -> bytes:
+    try:
+        if path.exists() and not path.is_file():
+            raise ConfigError(shown, "not a file; give the path of a YAML file")
+        with path.open("rb") as file:
+            content = file.read(MAX_BYTES + 1)
+    except FileNotFoundError:
+        raise ConfigError(shown, f"no such file.{_similar_files(path)}") from None
+    except (OSError, ValueError) as error:
+        raise ConfigError(shown, f"cannot be read: {getattr(error, 'strerror', None) or error}") from None
+    if len(content) > MAX_BYTES:
+        raise ConfigError(shown, f"larger than {MAX_BYTES:,} bytes; is this a config?")
+    return content
+
+
+def _similar_files(path: Path) -> str:
+    try:
+        names = sorted(file.name for file in path.parent.glob("*.yaml"))
+    except OSError:
+        names = []
+    close = get_close_matches(path.name, names, n=1)
+    return f" Did you mean {str(path.with_name(close[0]))!r}?" if close else ""
+
+
+def _decode(content: bytes, shown: str) -> str:
+    try:
+        return content.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        line = content.count(b"\n", 0, error.start) + 1
+        raise ConfigError(shown, f"line {line}: not valid UTF-8 (byte 0x{content[error.start]:02x})") from None

@@ -1,0 +1,43 @@
+"""LSTMs, gate by gate: every gate's matrix becomes a layer of its own that can be factorized.
+
+Niu et al., PriSM, arXiv:2208.13141, Remark 3.1 (low rank of linear layers and LSTMs). torch's LSTM
+keeps the four gates of a matrix in one tensor; here each is a linear layer inside the LSTM, and
+before every forward pass a hook puts them together again and torch's own LSTM runs. Whatever takes
+a gate's place must have a `weight`. As in the authors' code, this saves parameters and messages
+but no computation.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import nn
+
+GATES = ("i", "f", "g", "o")
+"""In the order in which torch stacks them: input, forget, cell and output gate."""
+MATRICES = ("weight_ih_", "weight_hh_")
+
+
+def open_lstms(net: nn.Module) -> nn.Module:
+    """Gives every LSTM of `net` its gates as linear layers, in place; returns `net`.
+
+    `<lstm>.weight_ih_l0` (4 n, m) becomes `<lstm>.ih_l0.i.weight` (n, m), then `f`, `g`, `o`; so do the
+    recurrent ones. Biases stay where they are.
+    """
+    for lstm in [module for module in net.modules() if isinstance(module, nn.LSTM)]:
+        for name in [name for name in lstm._parameters if name.startswith(MATRICES)]:
+            gates = lstm._parameters.pop(name).detach().chunk(len(GATES))
+            layers = nn.ModuleDict(dict(zip(GATES, map(_linear, gates), strict=True)))
+            lstm.add_module(name.removeprefix("weight_"), layers)
+        lstm.register_forward_pre_hook(_stack_gates)
+    return net
+
+
+def _linear(weight: torch.Tensor) -> nn.Linear:
+    layer = nn.Linear(weight.shape[1], weight.shape[0], bias=False, device="meta", dtype=weight.dtype)
+    layer.weight = nn.Parameter(weight.clone())
+    return layer
+
+
+def _stack_gates(lstm: nn.Module, inputs: object) -> None:
+    for name, gates in lstm.named_children():
+        setattr(lstm, f"weight_{name}", torch.cat([gate.weight for gate in gates.values()]))

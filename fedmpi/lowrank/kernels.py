@@ -1,0 +1,112 @@
+"""Layers as sums of principal kernels, of which a client holds some. PriSM, arXiv:2208.13141, 3.2.
+
+At full rank R = min(M, N) a layer is the sum of R kernels of rank one, most important first: filter
+i of `u` and column i of `v`, the square root of sigma_i in both (`unroll_order` "output"). A client
+holds r of them, and of `v` the leading q rows.
+
+Differences from the paper: sigma is not a parameter of its own but merged, as in the authors' code.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Iterable, Mapping
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from fedmpi.lowrank.layers import FactorizedLayer
+from fedmpi.lowrank.modules import conv_halves, linear_halves
+from fedmpi.lowrank.recovery import factorize, lift
+
+
+class Kernels(nn.Module):
+    """`v(u(x))` in place of a conv or linear layer of n outputs: those beyond the q rows of `v` are zero.
+
+    The bias is the dense layer's, of all n outputs.
+    """
+
+    def __init__(self, u: nn.Module, v: nn.Module, num_outputs: int, bias: nn.Parameter | None) -> None:
+        super().__init__()
+        self.u, self.v, self.bias = u, v, bias
+        self._num_missing = num_outputs - len(v.weight)
+        # Of an image the channels come third to last, of anything else last.
+        self._behind_outputs = (0, 0) * (u.weight.dim() - 2)
+
+    def forward(self, x: Tensor) -> Tensor:
+        out = self.v(self.u(x))
+        if self._num_missing:
+            out = F.pad(out, (*self._behind_outputs, 0, self._num_missing))
+        if self.bias is None:
+            return out
+        return out + self.bias.view(-1, *(1,) * (len(self._behind_outputs) // 2))
+
+    @property
+    def weight(self) -> Tensor:
+        """The dense weight that the kernels add up to: an LSTM's gate or Swin's attention is read, not called."""
+        product = (self.v.weight.flatten(1) @ self.u.weight.flatten(1)).view(-1, *self.u.weight.shape[1:])
+        return F.pad(product, (0, 0) * (product.dim() - 1) + (0, self._num_missing))
+
+
+def kernel_net(net: nn.Module, sizes: Mapping[str, tuple[int, int]]) -> nn.Module:
+    """A copy of `net` whose layers named in `sizes` are `Kernels` of (r, q), q cut to the layer's outputs.
+
+    Dense tensors keep values, names and devices (meta included); factors hold zeros until they are
+    loaded. State keys: `<layer>.u.weight` (r, m, kh, kw), `<layer>.v.weight` (q, r, 1, 1), `<layer>.bias`.
+    """
+    result = copy.deepcopy(net)
+    for name, (r, q) in sizes.items():
+        parent = result.get_submodule(name.rpartition(".")[0])
+        dense = result.get_submodule(name)
+        setattr(parent, name.rpartition(".")[2], _kernels(name, dense, r, q).train(dense.training))
+    return result
+
+
+def _kernels(name: str, dense: nn.Module, r: int, q: int) -> Kernels:
+    num_outputs = len(dense.weight)
+    if isinstance(dense, nn.Linear):
+        halves = linear_halves(dense, r, min(q, num_outputs))
+    else:
+        layer = FactorizedLayer(name, dense.in_channels, num_outputs, tuple(dense.kernel_size), "output")
+        halves = conv_halves(layer, dense, r, min(q, num_outputs))
+    for half in halves:
+        half.to_empty(device=dense.weight.device)
+        nn.init.zeros_(half.weight)
+    return Kernels(*halves, num_outputs, dense.bias)
+
+
+def refreshed(layer: FactorizedLayer, u: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
+    """The factors of the same product with orthogonal kernels, most important first; float64 in between."""
+    new_u, new_v = factorize(layer, lift(layer, u.double(), v.double()), min(layer.matrix_shape))
+    return new_u.to(u.dtype), new_v.to(v.dtype)
+
+
+def singular_values(u: Tensor, v: Tensor) -> Tensor:
+    """sigma (R,) of orthogonal kernels, as |u_i| |v_i|."""
+    return u.flatten(1).norm(dim=1) * v.flatten(1).norm(dim=0)
+
+
+def effective_number(sigma: Tensor) -> float:
+    """How many kernels a layer needs: 1 / sum p_i^2 with p = sigma / sum sigma (the authors' code; 4.3 prints an
+    entropy)."""
+    shares = sigma.double() / sigma.double().sum()
+    return 1.0 / float(shares.square().sum())
+
+
+def draw_kernels(
+    sigma: Iterable[Tensor], sizes: Iterable[int], kappa: float, generator: torch.Generator
+) -> list[Tensor]:
+    """For each layer r kernels without replacement, p_i = sigma_i^kappa / sum (eq. 2), in order; int64 on the CPU.
+
+    Each kernel has an exponential clock of rate sigma_i^kappa, and the r that ring first are taken:
+    the same as drawing one after another, each time in proportion to what is left (Efraimidis and
+    Spirakis, "Weighted random sampling with a reservoir", 2006). In logarithms, so that no power
+    overflows; kernels of sigma 0 come last.
+    """
+    drawn = []
+    for values, r in zip(sigma, sizes, strict=True):
+        clocks = torch.empty(len(values), dtype=torch.float64).exponential_(generator=generator)
+        times = clocks.log() - torch.special.xlogy(kappa, values.double())
+        drawn.append(times.topk(r, largest=False).indices.sort().values)
+    return drawn

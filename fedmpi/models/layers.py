@@ -1,0 +1,59 @@
+"""What several nets share: layers that fit images of any size to nets of a fixed one, stacks, initial values."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import nn
+
+
+def padding_to(shape: tuple[int, ...], side: int) -> tuple[nn.Module, tuple[int, int]]:
+    """A layer that surrounds (C, H, W) images by zeros until both sides have `side` pixels; and the sides then.
+
+    The image stays in the middle (one pixel up and left of it where the zeros are odd); sides that
+    are long enough stay as they are.
+    """
+    _, height, breadth = shape
+    rows, columns = max(0, side - height), max(0, side - breadth)
+    if not rows and not columns:
+        return nn.Identity(), (height, breadth)
+    padding = (columns // 2, columns - columns // 2, rows // 2, rows - rows // 2)
+    return nn.ZeroPad2d(padding), (height + rows, breadth + columns)
+
+
+def enlargement_to(shape: tuple[int, ...], side: int) -> nn.Module:
+    """A layer that repeats the pixels of (C, H, W) images, as often as it takes for both sides to have `side`."""
+    factor = -(-side // min(shape[1:]))
+    return nn.Identity() if factor == 1 else nn.Upsample(scale_factor=factor)
+
+
+class SlicedAvgPool2d(nn.AdaptiveAvgPool2d):
+    """Adaptive average pooling to k x k, out of means of slices; a single pixel is repeated.
+
+    torch's own has no deterministic backward pass on CUDA for k > 1.
+    """
+
+    output_size: int
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        for axis in (2, 3):
+            length, k = x.shape[axis], self.output_size
+            windows = ((i * length // k, -(-(i + 1) * length // k)) for i in range(k))
+            x = torch.stack([x.narrow(axis, start, stop - start).mean(axis) for start, stop in windows], axis)
+        return x
+
+
+def linear_layers(inputs: int, hidden: Sequence[int], outputs: int) -> nn.Sequential:
+    """Linear layers with a ReLU between any two of them."""
+    layers = nn.Sequential()
+    for size in hidden:
+        layers.extend([nn.Linear(inputs, size), nn.ReLU(inplace=True)])
+        inputs = size
+    return layers.append(nn.Linear(inputs, outputs))
+
+
+def kaiming_normal(module: nn.Module) -> None:
+    """Fan-in, on the weight of a conv or linear layer."""
+    if isinstance(module, (nn.Conv2d, nn.Linear)):
+        nn.init.kaiming_normal_(module.weight)

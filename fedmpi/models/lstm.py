@@ -1,0 +1,66 @@
+"""The LSTM of PriSM for texts: an embedding, a stack of LSTM layers, and a linear layer on its last output.
+
+Niu, Prakash, Kundu, Lee, Avestimehr, "Federated learning of large models at the edge via principal
+sub-model training" (PriSM), arXiv:2208.13141, Table 6: 920,385 parameters at 1,001 words and two
+classes (methods.md 5.8). Initialisation: torch's default.
+"""
+
+from __future__ import annotations
+
+import warnings
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from fedmpi.models.width import Width
+
+EMBEDDING = 64
+HIDDEN = 256
+LAYERS = 2
+
+State = tuple[Tensor, Tensor]
+
+
+class Lstm(nn.LSTM):
+    """torch's LSTM, batch first, for weights that lie in a buffer of the caller and must stay there."""
+
+    def flatten_parameters(self) -> None:
+        """Nothing: on CUDA torch would move the weights into a buffer of its own, which nobody else trains or reads."""
+
+    def forward(self, x: Tensor) -> tuple[Tensor, State]:  # type: ignore[override]
+        """(B, length, inputs) -> (B, length, hidden) and the last states."""
+        if x.is_meta:
+            return self._shapes(x)
+        with warnings.catch_warnings():
+            # cuDNN copies weights that do not lie as it would lay them, and says so.
+            warnings.filterwarnings("ignore", message="RNN module weights")
+            return super().forward(x)
+
+    def _shapes(self, x: Tensor) -> tuple[Tensor, State]:
+        """The products of all steps at once: on meta, torch takes a step for each token, seconds for a text."""
+        states = x.new_empty(self.num_layers, len(x), self.hidden_size)
+        for from_input, from_state, *_ in self.all_weights:
+            outputs = x.new_empty(*x.shape[:2], self.hidden_size)
+            gates = F.linear(x, from_input) + F.linear(outputs, from_state)
+            x = gates[..., : self.hidden_size]
+        return x, (states, states)
+
+
+class TextLstm(nn.Module):
+    """Tokens int64 (B, length) -> logits (B, num_classes).
+
+    Two classes have one output z and the logits (0, z), whose cross-entropy is the binary one of sigmoid(z).
+    """
+
+    def __init__(self, vocabulary_size: int, num_classes: int, width: Width) -> None:
+        super().__init__()
+        self.is_binary = num_classes == 2
+        self.embedding = nn.Embedding(vocabulary_size, width.of(EMBEDDING))
+        self.lstm = Lstm(width.of(EMBEDDING), width.of(HIDDEN), LAYERS, batch_first=True)
+        self.fc = nn.Linear(width.of(HIDDEN), 1 if self.is_binary else num_classes)
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        outputs, _ = self.lstm(self.embedding(tokens))
+        logits = self.fc(outputs[:, -1])
+        return torch.cat([torch.zeros_like(logits), logits], 1) if self.is_binary else logits

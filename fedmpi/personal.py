@@ -1,0 +1,53 @@
+"""Personal evaluation: every client's own net on its own test data, spread over the ranks.
+
+The net is what the client would begin its next round with (`narrow`, `restore`), after the
+adaptation that its method gives it (Per-FedAvg: one step). Every client that has test data is
+tested, whether or not it ever took part; its memory is read by whichever rank tests it.
+"""
+
+from __future__ import annotations
+
+import torch
+
+from fedmpi import seeds
+from fedmpi.federation import Task, assign
+from fedmpi.learning import ClientScores, count_correct, global_generator
+from fedmpi.publish import share_versions
+from fedmpi.setup import Published, ServerState, Setup, client_of, personal_task, reestimates
+from fedmpi.simulate import local_work
+
+
+def test_clients(setup: Setup, round_number: int, state: ServerState, published: Published) -> ClientScores | None:
+    """How every client's own net does on its own test data (None where clients are not tested); on every rank."""
+    tests = setup.personal_tests
+    if tests is None:
+        return None
+    clients = (tests.sizes > 0).nonzero()[0]
+    with setup.clock.stage("evaluation", round_number):
+        tasks = [personal_task(setup, int(client), round_number) for client in clients]
+        versions = share_versions(setup, state, tasks)
+        place = {task.client: number for number, task in enumerate(tasks)}
+        correct = torch.zeros(len(tasks), dtype=torch.int64)
+        for task in assign(tasks, setup.workers, setup.comm.size).by_rank[setup.comm.rank]:
+            at_hand = Published(published.params, published.bounds, versions)
+            correct[place[task.client]] = _test_client(setup, task, at_hand)
+        setup.comm.allreduce_sum(correct)
+    return ClientScores(clients, correct.numpy() / tests.sizes[clients])
+
+
+def _test_client(setup: Setup, task: Task, published: Published) -> int:
+    """How many of its test examples one client gets right."""
+    method, trainer, tests = setup.method, setup.trainers[task.tier], setup.personal_tests
+    assert tests is not None
+    client = client_of(setup, task, published, published.versions.get(task.client))
+    method.narrow(published.params, task.tier, trainer.net.params, client)
+    method.restore(trainer.net, client)
+    seed = seeds.mix("personal", setup.config.seed, task.round_number, task.client)
+    with global_generator(seed, setup.data.device):
+        method.adapt(trainer, client, local_work(setup, client))
+    own = torch.from_numpy(tests.client(task.client)).to(setup.data.device)
+    # One example has no batch statistics.
+    with_own_statistics = reestimates(setup.config, task.round_number) or len(own) == 1
+    examples = torch.from_numpy(client.examples)
+    restat = (examples, seed) if with_own_statistics else None
+    return count_correct(trainer.net, setup.data, own, setup.config.evaluation.batch_size, restat)
