@@ -98,7 +98,8 @@ def _tensors(output: object) -> list[torch.Tensor]:
 @contextmanager
 def _counting(net: nn.Module) -> Iterator[_Tally]:
     tally = _Tally()
-    leaves = [module for module in net.modules() if not any(module.children())]
+    # An LSTM whose gates are layers of their own computes itself all the same.
+    leaves = [module for module in net.modules() if isinstance(module, nn.LSTM) or not any(module.children())]
     handles = [leaf.register_forward_hook(tally.add) for leaf in leaves]
     try:
         yield tally

@@ -45,9 +45,8 @@ def _test_client(setup: Setup, task: Task, published: Published) -> int:
     seed = seeds.mix("personal", setup.config.seed, task.round_number, task.client)
     with global_generator(seed, setup.data.device):
         method.adapt(trainer, client, local_work(setup, client))
-    own = torch.from_numpy(tests.client(task.client)).to(setup.data.device)
+    own = torch.tensor(tests.client(task.client), device=setup.data.device)
     # One example has no batch statistics.
     with_own_statistics = reestimates(setup.config, task.round_number) or len(own) == 1
-    examples = torch.from_numpy(client.examples)
-    restat = (examples, seed) if with_own_statistics else None
+    restat = (client.examples, seed) if with_own_statistics else None
     return count_correct(trainer.net, setup.data, own, setup.config.evaluation.batch_size, restat)

@@ -171,6 +171,7 @@ def method_context(
         num_classes=info.num_classes,
         local_epochs=config.train.local_epochs,
         batch_size=config.train.batch_size,
+        momentum=config.train.momentum,
         present_labels=present_labels,
     )
 

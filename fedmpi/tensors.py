@@ -83,7 +83,8 @@ def specs_of(tensors: Iterable[tuple[str, Tensor]], *, channels_last: bool) -> d
 def copy_into(target: Params, source: Mapping[str, Tensor]) -> None:
     """Copies every tensor of `target` from its namesake in `source`, in one fused launch where torch has one."""
     names = list(target)
-    torch._foreach_copy_([target[name] for name in names], [source[name] for name in names])
+    if names:  # torch refuses empty lists
+        torch._foreach_copy_([target[name] for name in names], [source[name] for name in names])
 
 
 def max_magnitudes(tensors: Iterable[Tensor]) -> Tensor:

@@ -37,6 +37,7 @@ class FlatNet:
         self.layout = layout
         self.params: Params = layout.views(buffers.parameters)
         self.grads: Params = layout.views(buffers.gradients)
+        self.momenta: Params = layout.views(buffers.momentum)
         self._momentum = buffers.momentum[: layout.num_bytes]
         self._gradient = buffers.gradients[: layout.num_bytes]
         self._parameter = buffers.parameters[: layout.num_bytes]

@@ -69,10 +69,12 @@ class LocalTrainer:
         loss: MaskedCrossEntropy,
         backward: Backward,
         after_backward: Callable[[FlatNet], None],
+        set_momentum: Callable[[FlatNet], None] = FlatNet.reset_momentum,
     ) -> TrainOutcome:
-        """Trains on the examples in `draws`, epoch by epoch."""
+        """Trains on the examples in `draws`, epoch by epoch; `set_momentum` gives the momentum to begin with."""
         net, sgd = self.net, self._sgd
         self._start(lr)
+        set_momentum(net)
         num_epochs, num_examples = draws.examples.shape
         bounds = batch_bounds(num_examples, self._train.batch_size)
         if self._train.drop_last:
@@ -101,7 +103,6 @@ class LocalTrainer:
 
     def _start(self, lr: float) -> None:
         self.net.module.train()
-        self.net.reset_momentum()
         for group in self._sgd.param_groups:
             group["lr"] = lr
         if self._last_finite is not None:

@@ -38,7 +38,7 @@ class ClientScores:
 
 @torch.no_grad()
 def count_correct(
-    net: FlatNet, data: DeviceData, test_examples: Tensor, batch_size: int, restat: tuple[Tensor, int] | None
+    net: FlatNet, data: DeviceData, test_examples: Tensor, batch_size: int, restat: tuple[np.ndarray, int] | None
 ) -> int:
     """How many of `test_examples` (int64 (n,), numbers) the net gets right.
 
@@ -54,7 +54,7 @@ def count_correct(
     return correct
 
 
-def _own_statistics(net: FlatNet, data: DeviceData, examples: Tensor, seed: int, batch_size: int) -> Tensor | None:
+def _own_statistics(net: FlatNet, data: DeviceData, examples: np.ndarray, seed: int, batch_size: int) -> Tensor | None:
     if not bn.num_statistics(net.module):
         return None
     draws = data.draws(examples, 1, torch.Generator().manual_seed(seed), shuffle=False)

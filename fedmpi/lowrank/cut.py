@@ -31,7 +31,7 @@ def with_whole_stem(narrow: nn.Module, whole: nn.Module) -> nn.Module:
     """`narrow` (changed) with the stem of `whole`, the same net at full width; values of new tensors are arbitrary.
 
     For nets that register their layers in the order in which they run: plain stacks of convs, and
-    residual nets whose blocks have their shortcut as a module. A net without convs has no stem.
+    residual nets whose blocks have an identity as a module. A net without convs has no stem.
     Raises ValueError for others.
     """
     names = [name for name, module in narrow.named_modules() if isinstance(module, WEIGHTED)]
@@ -42,21 +42,19 @@ def with_whole_stem(narrow: nn.Module, whole: nn.Module) -> nn.Module:
     stem = _stem(whole, names)
     for name in stem:
         _replace(narrow, name, copy.deepcopy(whole.get_submodule(name)))
-    reader = narrow.get_submodule(names[len(stem)])
-    if not isinstance(reader, nn.Conv2d):
-        raise ValueError(f"its first conv must feed another one, not {reader}")
-    _cut_identities(narrow.get_submodule(names[len(stem)].rpartition(".")[0]), reader.in_channels)
-    _read_all(reader, whole.get_submodule(stem[0]).out_channels)
-    _check_order(narrow, names)
+    reader = names[len(stem)]
+    _cut_identity(narrow.get_submodule(reader.rpartition(".")[0]), narrow.get_submodule(reader).in_channels)
+    _read_all(narrow.get_submodule(reader), whole.get_submodule(stem[0]).out_channels)
     return narrow
 
 
 def _stem(whole: nn.Module, names: list[str]) -> list[str]:
-    """The first conv, with the norm behind it."""
-    first, second, *_ = (whole.get_submodule(name) for name in names)
-    if not isinstance(first, nn.Conv2d):
-        raise ValueError(f"its first layer must be a conv, not {first}")
-    return names[: 2 if isinstance(second, _BatchNorm) else 1]
+    """The first conv, with the norm behind it; another conv must follow."""
+    kinds = [type(whole.get_submodule(name)) for name in names[:3]]
+    stem = names[: 2 if issubclass(kinds[1], _BatchNorm) else 1]
+    if kinds[0] is not nn.Conv2d or kinds[len(stem)] is not nn.Conv2d:
+        raise ValueError(f"it must begin with two convs, not with {', '.join(kind.__name__ for kind in kinds)}")
+    return stem
 
 
 def _replace(net: nn.Module, name: str, module: nn.Module) -> None:
@@ -64,22 +62,15 @@ def _replace(net: nn.Module, name: str, module: nn.Module) -> None:
     setattr(net.get_submodule(parent), child, module)
 
 
-def _cut_identities(block: nn.Module, num_channels: int) -> None:
-    for name, child in block.named_children():
-        if isinstance(child, nn.Identity):
-            setattr(block, name, Leading(num_channels))
+def _cut_identity(block: nn.Module, num_channels: int) -> None:
+    """What bypasses the first layer that reads the stem must lose channels, too."""
+    identities = [name for name, child in block.named_children() if isinstance(child, nn.Identity)]
+    if not (identities or isinstance(block, nn.Sequential)):
+        raise ValueError(f"a {type(block).__name__} has no identity that could be cut")
+    for name in identities:
+        setattr(block, name, Leading(num_channels))
 
 
-def _read_all(conv: nn.Conv2d, in_channels: int) -> None:
-    conv.in_channels = in_channels
-    conv.weight = nn.Parameter(torch.zeros(conv.out_channels, in_channels, *conv.kernel_size, device=conv.weight.device))
-
-
-def _check_order(net: nn.Module, names: list[str]) -> None:
-    """Where norms do not follow the convs that they normalize, neither can what the stem feeds be found by order."""
-    channels = 0
-    for name in names:
-        module = net.get_submodule(name)
-        if isinstance(module, _BatchNorm) and module.num_features != channels:
-            raise ValueError(f"'{name}' does not normalize the layer before it")
-        channels = module.out_channels if isinstance(module, nn.Conv2d) else channels
+def _read_all(conv: nn.Module, in_channels: int) -> None:
+    shape = (conv.out_channels, in_channels, *conv.kernel_size)
+    conv.in_channels, conv.weight = in_channels, nn.Parameter(torch.zeros(shape, device=conv.weight.device))

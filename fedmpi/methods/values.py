@@ -64,6 +64,7 @@ class MethodContext:
     num_classes: int = 0
     local_epochs: int = 1
     batch_size: int = 1
+    momentum: float = 0.0
     present_labels: Callable[[int], np.ndarray] | None = None
 
 

@@ -25,26 +25,34 @@ from fedmpi.models.width import Rounding, Width
 
 if TYPE_CHECKING:
     from fedmpi.models.create import build, skeleton
+    from fedmpi.models.ensemble import Ensemble
+    from fedmpi.models.nested import Part, fan_in_shares, nested_parts
     from fedmpi.models.norm import use_batch_statistics
+    from fedmpi.models.scaler import add_scaler
 
 __all__ = [
     "NAMES",
     "AlexNet",
     "CnnFemnist",
     "CnnHermes",
+    "Ensemble",
     "Inputs",
     "Lenet5",
     "LstmImdb",
     "Mlp",
     "MlpHar",
     "ModelOptions",
+    "Part",
     "ResNet18",
     "ResNet34",
     "Rounding",
     "Torchvision",
     "Vgg16",
     "Width",
+    "add_scaler",
     "build",
+    "fan_in_shares",
+    "nested_parts",
     "skeleton",
     "use_batch_statistics",
 ]
@@ -63,4 +71,16 @@ NAMES: dict[str, Choice] = {
     "torchvision:": Choice(Torchvision, "any classification net of torchvision by its name, as torchvision:resnet50"),
 }
 
-__getattr__ = exports(__name__, {"build": "create", "skeleton": "create", "use_batch_statistics": "norm"})
+__getattr__ = exports(
+    __name__,
+    {
+        "Ensemble": "ensemble",
+        "Part": "nested",
+        "add_scaler": "scaler",
+        "build": "create",
+        "fan_in_shares": "nested",
+        "nested_parts": "nested",
+        "skeleton": "create",
+        "use_batch_statistics": "norm",
+    },
+)

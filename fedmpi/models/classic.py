@@ -6,7 +6,7 @@ convolutional neural networks", arXiv:1404.5997 (FDNNC, methods.md 12.6). The po
 6 x 6 give the linear layers the same size for every image.
 
 Initialisation: AlexNet as torch does it; VGG-16 Kaiming normal, fan-in, on every weight, because at
-torch's default its logits differ by 1e-8 from image to image, and it stays at chance.
+torch's default its logits differ by less than 1e-7 between images, and it stays at chance.
 """
 
 from __future__ import annotations

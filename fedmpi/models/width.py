@@ -8,7 +8,7 @@ from typing import Literal
 
 Rounding = Literal["round", "ceil"]
 
-# Far above the error of a product of floats, far below any width in use: 0.1 * 30 is 3, not 4.
+# Far above the error of a product of floats, far below any width in use: 7 % of 100 is 7, not 8.
 CEIL_TOLERANCE = 1e-9
 
 

@@ -8,7 +8,8 @@ from pathlib import Path
 
 import pytest
 import torch
-from small_runs import TOY, small_setup
+from method_cases import CASES
+from small_runs import small_setup
 
 from fedmpi.exactsum import ExactSum, bound_of
 from fedmpi.exchange import CONTRIBUTED, ClientReport, OpenPhase, Results, open_exchange
@@ -16,17 +17,6 @@ from fedmpi.federation import Assignment, Task
 from fedmpi.methods.protocol import Client, Method
 from fedmpi.setup import Setup, plan_phase
 from fedmpi.tensors import Layout, Params
-
-UNEVEN = "partition.name=class_dirichlet"
-CASES: dict[str, tuple[str, ...]] = {
-    "fedavg": ("method.name=fedavg",),
-    "fedavg-samples": ("method.name=fedavg", "method.weighting=samples", UNEVEN),
-    "fedhm": ("method.name=fedhm", UNEVEN),
-    "fedhm-dynamic": ("method.name=fedhm", "clients.tier_assignment=dynamic", "method.rank_ratio=[1,0.6,0.3]", UNEVEN),
-    "fedhm-low-only": ("method.name=fedhm", "method.rank_ratio=[0.5,0.25]", "method.unroll=code", "method.plus_l2=true"),
-    "toy": (*TOY, UNEVEN),
-}
-
 
 @dataclass(frozen=True)
 class Federation:
@@ -67,10 +57,11 @@ class Federation:
     def returned(self, task: Task, scale: float = 1.0) -> Params:
         """The upload of a client that returns what it got (times `scale`), as tensors of its own."""
         published = self.published({task.tier})
+        client = self.client(task, published)
         net = self.setup.trainers[task.tier].net
-        self.method.narrow(published, task.tier, net.params)
+        self.method.narrow(published, task.tier, net.params, client)
         torch._foreach_mul_(list(net.params.values()), scale)
-        upload = self.method.upload(net, self.client(task, published))
+        upload = self.method.upload(net, client)
         return {name: value.clone() for name, value in upload.items()}
 
     def exchanged(self, kind: str, assignment: Assignment, uploads: dict[int, Params | None]) -> Results:
@@ -108,13 +99,3 @@ def federation_of(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], F
         return known[name]
 
     return make
-
-
-@pytest.fixture(params=CASES)
-def federation(request: pytest.FixtureRequest, federation_of: Callable[[str], Federation]) -> Federation:
-    return federation_of(request.param)
-
-
-@pytest.fixture(scope="session")
-def cases() -> dict[str, tuple[str, ...]]:
-    return CASES

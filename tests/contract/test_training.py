@@ -17,7 +17,7 @@ from fedmpi import models, seeds
 from fedmpi.config.schema import CosineSchedule, StepSchedule, Train
 from fedmpi.data import Draws, batch_bounds
 from fedmpi.federation import Task, learning_rate
-from fedmpi.learning import FlatNet, LocalTrainer, MaskedCrossEntropy
+from fedmpi.learning import FlatNet, LocalTrainer, MaskedCrossEntropy, whole_batches
 from fedmpi.lowrank import LowRank
 from fedmpi.methods.protocol import Client
 from fedmpi.setup import Setup
@@ -199,3 +199,41 @@ def test_a_loss_of_1000_is_not_yet_divergence(tmp_path: Path) -> None:
     ]
     assert [outcome.finite for outcome in outcomes] == [True, False]
     assert outcomes[0].loss == 1000.0 and outcomes[0].steps == len(batch_bounds(30, small_config().train.batch_size))
+
+
+@pytest.mark.parametrize("clip_norm", [0.5, 1e9])
+def test_clipping_is_torchs(tmp_path: Path, clip_norm: float) -> None:
+    """Against `clip_grad_norm_` in a bare loop; a limit that no gradient reaches changes no bit.
+
+    The norm is summed over one flat vector here and tensor by tensor there: float32 rounding, 8 steps.
+    """
+    setup = small_setup(tmp_path, "method.name=fedavg", f"train.clip_norm={clip_norm}", "train.momentum=0")
+    trainer, draws = trained(setup)
+    net = models.build(setup.config.model, setup.data.info, setup.config.seed).to(memory_format=torch.channels_last)
+    sgd = torch.optim.SGD(net.parameters(), lr=0.1, weight_decay=1e-4)
+    norms = []
+    for start, stop in batch_bounds(len(EXAMPLES), setup.config.train.batch_size):
+        inputs, targets = setup.data.train_batch(draws, 0, start, stop)
+        sgd.zero_grad()
+        F.cross_entropy(net(inputs), targets).backward()
+        norms.append(float(nn.utils.clip_grad_norm_(net.parameters(), clip_norm)))
+        sgd.step()
+    assert max(norms) > 0.5
+    for name, value in net.named_parameters():
+        torch.testing.assert_close(trainer.net.params[name], value.detach(), rtol=1e-4, atol=1e-6, msg=name)
+
+
+def test_drop_last_keeps_whole_batches() -> None:
+    """8 + 8 + 8 + 6 leaves three; 17 by 8 (8 + 9, the lone one joined) keeps two of 8; fewer than a batch stay."""
+    assert whole_batches(batch_bounds(30, 8), 8) == [(0, 8), (8, 16), (16, 24)]
+    assert whole_batches(batch_bounds(17, 8), 8) == [(0, 8), (8, 16)]
+    assert whole_batches(batch_bounds(5, 8), 8) == [(0, 5)] and whole_batches([], 8) == []
+
+
+def test_drop_last_in_training(tmp_path: Path) -> None:
+    """500 examples in batches of 32 are 15 steps an epoch in PriSM's code; 30 in batches of 8 are 3 here."""
+    setup = small_setup(tmp_path, "method.name=fedavg", "train.drop_last=true", "train.local_epochs=2")
+    draws = setup.data.draws(EXAMPLES, 2, generator())
+    loss = torch.tensor(1.0)
+    outcome = setup.trainers[0].run(draws, 0.1, MaskedCrossEntropy(None), lambda *_: loss, lambda net: None)
+    assert outcome.steps == 6

@@ -13,6 +13,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import method_cases
 import pytest
 from small_runs import TOY, Finished, finished, run_all, small_config
 
@@ -116,6 +117,21 @@ def test_ranks_and_exchange_change_nothing(
     comm: Comm, alone: Alone, folder: Path, all_or_none: Callable, on_all_ranks: Callable, case: str, exchange: str
 ) -> None:
     check(comm, alone, folder, all_or_none, on_all_ranks, case=(*CASES[case], "rounds=2"), how=EXCHANGES[exchange])
+
+
+@pytest.mark.parametrize("case", method_cases.CASES)
+def test_every_method_keeps_its_bits(
+    comm: Comm, alone: Alone, folder: Path, all_or_none: Callable, on_all_ranks: Callable, case: str
+) -> None:
+    """Two rounds by gather and, resumed, a third by reduce, on all ranks; personal tests on. Against one process."""
+    words = (*method_cases.CASES[case], "evaluation.personal=on")
+    expected = alone(*words, "rounds=3")
+    with all_or_none():
+        for rounds, exchange in ((2, "gather"), (3, "reduce")):
+            config = small_config(*words, f"rounds={rounds}", f"mpi.exchange={exchange}")
+            run_all(config, comm, folder, resume=rounds == 3)
+    found = "" if expected is None else difference(finished(folder), expected)
+    on_all_ranks(found == "", found)
 
 
 @pytest.mark.parametrize("setting", SETTINGS)

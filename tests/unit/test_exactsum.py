@@ -324,3 +324,22 @@ def test_statistics_do_not_overflow_at_the_bound(count: int, sign: float) -> Non
         running.add(torch.tensor([sign * largest], dtype=torch.float64))
     assert running.buffer.abs().max() <= 2**61
     assert running.total().item() == sign * largest * count
+
+
+def test_shares_by_hand() -> None:
+    """Weights 1, 1/2, 1/2: a block held by the first two (3/4 of all), a mask held by the last (1/4), one entry by both."""
+    weights = WeightSum(3)
+    mask = torch.tensor([False, False, True, True])
+    for weight, region in ((1.0, (slice(0, 3),)), (0.5, (slice(0, 3),)), (0.5, mask)):
+        weights.add(weight, {"a": ((4,), region)})
+    assert weights.share("a").tolist() == [0.75, 0.75, 1.0, 0.25]
+    assert weights.of("a").tolist() == [1.5, 1.5, 2.0, 0.5]
+    assert weights.share("b") == 1.0 and weights.of("b") == 2.0
+
+
+def test_a_share_of_everybody_is_exactly_one() -> None:
+    """Three weights of 1/3, 1/7 and 1: rounded to units, but the sum of all is the sum of all."""
+    weights = WeightSum(3)
+    for weight in (1.0, 1 / 3, 1 / 7):
+        weights.add(weight, {"a": ((2,), (slice(0, 1),))})
+    assert weights.share("a").tolist() == [1.0, 0.0]

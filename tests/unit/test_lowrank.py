@@ -9,7 +9,7 @@ from torch import nn
 from fedmpi import lowrank
 from fedmpi.lowrank import FactorizedLayer, Rule, factorize, factorize_net, frobenius_decay_, lift, plan_layers
 
-both_orders = pytest.mark.parametrize("unroll", ["paper", "code"])
+all_orders = pytest.mark.parametrize("unroll", ["paper", "code", "output"])
 both_formats = pytest.mark.parametrize("memory_format", [torch.contiguous_format, torch.channels_last])
 
 LAYERS = [
@@ -47,7 +47,7 @@ def at_full_rank(dense: nn.Module, rule: Rule) -> nn.Module:
     return net
 
 
-@both_orders
+@all_orders
 @both_formats
 @pytest.mark.parametrize("layer", LAYERS, ids=str)
 def test_full_rank_conv_gives_the_same_maps(layer: nn.Conv2d, unroll: str, memory_format: torch.memory_format) -> None:
@@ -65,7 +65,7 @@ def test_full_rank_linear_gives_the_same_outputs() -> None:
     torch.testing.assert_close(factored(x), dense(x), rtol=0, atol=1e-5)
 
 
-@both_orders
+@all_orders
 def test_stride_2_conv_at_low_rank_runs_as_its_lifted_kernel(unroll: str) -> None:
     """A truncated 64 -> 128 conv: two small convs and one conv with the lifted kernel give the same map."""
     conv = nn.Conv2d(64, 128, 3, stride=2, padding=1, bias=False)
@@ -79,13 +79,16 @@ def test_stride_2_conv_at_low_rank_runs_as_its_lifted_kernel(unroll: str) -> Non
 
 
 def naive_matrix(weight: torch.Tensor, unroll: str) -> torch.Tensor:
-    """methods.md 2.4 in its own words: paper (1, 2, 0, 3) -> (mk, nk), code (0, 2, 1, 3) -> (nk, mk)."""
+    """methods.md 2.4 and 5.1 in their own words: paper (1, 2, 0, 3) -> (mk, nk), code (0, 2, 1, 3) -> (nk, mk),
+    PriSM n x mk^2."""
+    if unroll == "output":
+        return weight.flatten(1)
     axes = (1, 2, 0, 3) if unroll == "paper" else (0, 2, 1, 3)
     shuffled = weight.permute(axes)
     return shuffled.reshape(shuffled.shape[0] * shuffled.shape[1], -1)
 
 
-@both_orders
+@all_orders
 @pytest.mark.parametrize("kernel", [(3, 3), (5, 3), (1, 3)])
 def test_lifted_kernel_is_the_truncated_svd(unroll: str, kernel: tuple[int, int]) -> None:
     weight = randn(12, 8, *kernel)
@@ -97,7 +100,7 @@ def test_lifted_kernel_is_the_truncated_svd(unroll: str, kernel: tuple[int, int]
     torch.testing.assert_close(naive_matrix(lifted, unroll).double(), truncated, rtol=0, atol=1e-5)
 
 
-@both_orders
+@all_orders
 @both_formats
 def test_unroll_and_fold_are_inverse_and_factors_round_trip(unroll: str, memory_format: torch.memory_format) -> None:
     layer = FactorizedLayer("conv", 4, 5, (3, 2), unroll)  # type: ignore[arg-type]
@@ -132,7 +135,7 @@ def test_orders_differ_in_approximation_and_agree_in_counts() -> None:
     assert factors[1][0].shape == (2, 8, 1, 3) and factors[1][1].shape == (8, 2, 3, 1)
 
 
-@both_orders
+@all_orders
 def test_prefix_of_the_published_factors_is_the_smaller_tier(unroll: str) -> None:
     """A tier takes the first r' filters of u and the first r' inputs of v."""
     layer = FactorizedLayer("conv", 6, 8, (3, 3), unroll)  # type: ignore[arg-type]
@@ -141,7 +144,7 @@ def test_prefix_of_the_published_factors_is_the_smaller_tier(unroll: str) -> Non
     assert torch.equal(u[:2], small_u) and torch.equal(v[:, :2], small_v)
 
 
-@both_orders
+@all_orders
 @pytest.mark.parametrize("kernel", [None, (3, 3), (1, 5), (1, 1)])
 @pytest.mark.parametrize("formats", ["contiguous", "channels_last", "mixed"])
 def test_frobenius_decay_is_the_gradient(unroll: str, kernel: tuple[int, int] | None, formats: str) -> None:

@@ -50,6 +50,24 @@ def test_sizes_of_the_papers(options: models.ModelOptions, num_classes: int, exp
     assert params(models.skeleton(plain, info, width=options.width)) == expected
 
 
+@pytest.mark.parametrize(
+    ("options", "num_classes", "post", "pre"),
+    [
+        (models.ResNet18, 10, {1: "11.17", 0.62: "4.29", 0.5: "2.80", 0.35: "1.37"}, {}),
+        (models.ResNet34, 100, {1: "21.33", 0.64: "8.77", 0.5: "5.35", 0.4: "3.42"}, {}),
+        (models.ResNet34, 200, {0.64: "8.80", 0.5: "5.38", 0.4: "3.44"}, {0.5: "5.37"}),
+    ],
+)
+def test_pre_activation_has_the_same_two_decimals_but_once(
+    options: type[models.ResNet18], num_classes: int, post: dict[float, str], pre: dict[float, str]
+) -> None:
+    """methods.md 3.6: in millions, pre-activation gives what post-activation does, except 5.38 of Tiny ImageNet."""
+    info = Info(num_classes=num_classes)
+    for width, expected in post.items():
+        sizes = [params(models.skeleton(options(order=order), info, width)) / 1e6 for order in ("post", "pre")]
+        assert [f"{size:.2f}" for size in sizes] == [expected, pre.get(width, expected)]
+
+
 @pytest.mark.parametrize(("width", "expected"), [(0.62, [40, 79, 159, 317]), (0.35, [22, 45, 90, 179])])
 def test_widths_are_rounded(width: float, expected: list[int]) -> None:
     net = models.skeleton(models.ResNet18(width=width), Info())
@@ -129,13 +147,28 @@ def test_torchvision_errors_say_what_to_write() -> None:
         models.skeleton(models.Torchvision(name="torchvision:resnet51"), Info())
     with pytest.raises(ConfigError, match=r"asked for width 0\.5, allowed is 1"):
         models.skeleton(models.Torchvision(), Info(), width=0.5)
-    with pytest.raises(ConfigError, match="takes images, the data are of kind 'tokens'"):
-        models.skeleton(TINY, Info(kind="tokens"))
+
+
+@pytest.mark.parametrize(
+    ("options", "kind", "message"),
+    [
+        (TINY, "tokens", "'resnet18' takes images, the data are of kind 'tokens'"),
+        (models.Torchvision(), "vector", "'torchvision:resnet50' takes images, the data are of kind 'vector'"),
+        (models.Mlp(), "tokens", "'mlp' takes images and vectors, the data are of kind 'tokens'"),
+        (models.LstmImdb(), "image", "'lstm_imdb' takes tokens, the data are of kind 'image'"),
+    ],
+)
+def test_data_of_another_kind_are_refused(options: models.ModelOptions, kind: str, message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        models.build(options, Info(kind=kind), seed=0)
 
 
 def test_dense_layers_by_default() -> None:
-    """methods.md 2.3: ResNet-18 stem + first block, ResNet-34 stem + two stages."""
-    assert (models.ResNet18().dense_layers, models.ResNet34().dense_layers) == (3, 15)
+    """methods.md 2.3: ResNet-18 stem + first block, ResNet-34 stem + two stages; other CNNs the stem."""
+    resnets = {"resnet18": 3, "resnet34": 15}
+    without_stem = {"mlp": 0, "mlp_har": 0, "lstm_imdb": 0}
+    for name, choice in models.NAMES.items():
+        assert choice.options().dense_layers == (resnets | without_stem).get(name, 1)
 
 
 def test_options_load_without_torch() -> None:

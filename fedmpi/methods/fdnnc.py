@@ -1,0 +1,343 @@
+"""FDNNC with CEFO: one mini-batch gradient a client and round; big devices train W, small ones A and B of W = A B^T.
+
+X. Li, Y. Li, S. Li, Y. Zhou, C. Chen, Z. Zheng: A Unified Federated DNNs Framework for Heterogeneous
+Mobile Devices, IEEE Internet of Things Journal 9, 2022, doi:10.1109/JIOT.2021.3088867. Eqs. 1-3
+(A = U sqrt(S), B = V sqrt(S)), 4-6 (loss, gradients), 8-19 (CEFO), III.D (the three patterns), IV.B
+(`upload`: FULL and HALF), IV.C (cohorts). An iteration of the paper is a round here.
+
+Server state: W of every layer if there are big devices, A and B of the factorized ones if there are
+small devices, and what both nets share (convs, biases). Factors that are all zero are yet to come,
+out of W. Between the two phases of a `both` round the state also has what the big devices made of it.
+In `lowrank`'s names u is B^T (r, in), applied first, and v is A (out, r).
+
+Differences from the paper:
+- Eqs. 7 and 17-19 add the gradient; here it is subtracted.
+- Rank, learning rate, batch size and initial values are not in the paper: `rank_ratio` and
+  `layer_ranks`, `train.lr`, `train.batch_size`, the model's own (factorized where only small devices are).
+- The loss of eq. 4 is `loss: mse`, as a mean over the batch, so that the learning rate does not depend
+  on its size. The output's activation is a sigmoid: eq. 5 multiplies by f'(z) element by element, which
+  excludes a softmax, and of the paper's examples the sigmoid has the labels' range. The default is
+  cross-entropy.
+- The paper is silent on what is not fully connected: gradients of convs are always sent, are averaged
+  over all senders, and in `both` the two groups' results are averaged half and half, as are biases.
+- Only layers that r makes smaller, (M + N) r < M N, are factorized.
+- HALF is III.C's, G_A and G_b or G_B and G_b for all layers at once; IV.B's "G_A and G_B" is a slip.
+  Of c clients floor(c / 2) send A; a single one sends A in odd rounds, B in even ones.
+- 10 % of each group: `clients.per_round` is shared in proportion, at least one client a group.
+- Without big or without small devices every pattern is FedSGD on the net of those that there are.
+- `train.weight_decay` adds its gradient to the client's, on factors as on the rest (the paper has none);
+  `train.local_epochs` and `train.momentum` have nothing to act on.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Mapping
+from dataclasses import replace
+from typing import TYPE_CHECKING, Annotated, Literal
+
+from pydantic import Field
+
+from fedmpi import lowrank, seeds
+from fedmpi.config.schema import Config, Count
+from fedmpi.errors import ConfigError
+from fedmpi.federation.plan import Task
+from fedmpi.federation.tiers import Tier
+from fedmpi.methods.protocol import (
+    Client,
+    Contributions,
+    LocalWork,
+    Method,
+    MethodContext,
+    MethodOptions,
+    Phase,
+    TestedNet,
+)
+
+if TYPE_CHECKING:
+    from torch import Tensor, nn
+
+    from fedmpi.exactsum import Region
+    from fedmpi.learning import FlatNet, LocalTrainer, TrainOutcome
+    from fedmpi.lowrank import FactorizedLayer
+    from fedmpi.methods.protocol import Loss
+    from fedmpi.tensors import Params, Spec
+
+BIG, SMALL = 0, 1
+LayerRank = Literal["dense"] | Annotated[float, Field(gt=0, lt=1)] | Annotated[int, Field(ge=1)]
+
+# What the big devices made of a tensor, until the small ones are done, too.
+_PARKED = "big device:"
+_NOTHING = (slice(0, 0),)
+# An entry of a gradient beyond this is divergence; exact sums keep 2^-37 of it at twenty clients.
+_LARGEST_GRADIENT = 2.0**20
+
+
+class FDNNCOptions(MethodOptions):
+    """Options of `fdnnc`."""
+
+    name: Literal["fdnnc"] = "fdnnc"
+    """Gradients of big devices (whole layers) and small ones (factors of the fully connected layers)."""
+    pattern: Literal["both", "bfirst", "switch"] = "switch"
+    """`both`: each round W <- (A B^T + W) / 2. `bfirst`: big devices alone until `switch_round`, then small ones alone.
+    `switch`: in each round first the big devices, then the small ones on their result.
+    """
+    switch_round: Count = 400
+    """Rounds that big devices train alone (`bfirst`)."""
+    upload: Literal["full", "half"] = "full"
+    """`half` (CEFO): half of the small devices send the gradient of A, the others that of B, all that of the rest."""
+    big_share: Annotated[float, Field(ge=0, le=1)] = 0.5
+    """Share of big devices among the clients, where `clients.tier_blocks` does not say."""
+    rank_ratio: Annotated[float, Field(gt=0, lt=1)] = 0.25
+    """r of a fully connected M x N layer is rank_ratio min(M, N); a layer that this does not make smaller is whole."""
+    layer_ranks: dict[str, LayerRank] = {}
+    """Exceptions by layer name pattern (`classifier.*`): `dense`, another ratio, or r as a whole number."""
+    loss: Literal["cross_entropy", "mse"] = "cross_entropy"
+    """`mse`: |y - sigmoid(output)|^2 / 2 to one-hot labels, which `train.masked_loss` leaves alone."""
+
+    @property
+    def tiers(self) -> tuple[float, ...]:
+        return 1.0, self.rank_ratio
+
+    def tier_blocks(self, num_clients: int) -> tuple[int, ...]:
+        num_big = round(self.big_share * num_clients)
+        return num_big, num_clients - num_big
+
+    def problems(self, config: Config) -> Iterator[tuple[str, str]]:
+        """Devices do not change their size, and small ones must have their turn."""
+        if config.clients.tier_assignment != "fixed":
+            yield "clients.tier_assignment", "devices of fdnnc stay big or small; allowed: fixed"
+        if self.pattern == "bfirst" and config.rounds <= self.switch_round:
+            todo = "small devices train after it; make it smaller, or the run longer"
+            yield "method.switch_round", f"round {self.switch_round} of {config.rounds}, but {todo}"
+
+
+class FDNNC(Method):
+    """Server SGD on two nets, of which one is the other's truncated SVD."""
+
+    def __init__(self, context: MethodContext) -> None:
+        super().__init__(context)
+        assert isinstance(context.options, FDNNCOptions)
+        self.options = context.options
+        self.tiers = Tier(BIG, "big", 1.0), Tier(SMALL, "small", self.options.rank_ratio)
+        self.layers = {layer.name: layer for layer in _plan_layers(context.make_skeleton(), self.options)}
+        self.blocks = context.tier_blocks or self.options.tier_blocks(context.num_clients)
+        # With one group alone there is nothing to switch or to merge.
+        self.pattern = self.options.pattern if all(self.blocks) else None
+
+    def warnings(self) -> tuple[str, ...]:
+        found = []
+        if not self.layers:
+            found.append("fdnnc makes no layer smaller, so all devices train the same net; see method.rank_ratio")
+        if self.pattern is None and self.options.pattern != "both":
+            found.append(f"all devices are of one size, so method.pattern={self.options.pattern} is plain FedSGD")
+        return tuple(found)
+
+    # The shape of a round.
+
+    def tested(self) -> tuple[TestedNet, ...]:
+        """B-ACC and S-ACC, whoever trains."""
+        return tuple(TestedNet(tier.name, tier.index, tier.rank_ratio) for tier in self.tiers)
+
+    def phases(self, round_number: int) -> tuple[Phase, ...]:
+        cohorts = self._cohort_sizes()
+        big, small = (Phase(tier.name, frozenset({tier.index}), cohorts[tier.index]) for tier in self.tiers)
+        if self.pattern == "bfirst":
+            return (big,) if round_number <= self.options.switch_round else (small,)
+        return tuple(phase for phase in (big, small) if phase.num_clients)
+
+    def _cohort_sizes(self) -> tuple[int, int]:
+        (big, small), per_round = self.blocks, self.context.clients_per_round
+        num_big = round(per_round * big / (big + small))
+        return min(big, max(1, num_big)), min(small, max(1, per_round - num_big))
+
+    def examples_per_round(self, num_examples: int) -> float:
+        return float(min(self.context.batch_size, num_examples))
+
+    # Server half.
+
+    def state_specs(self) -> dict[str, Spec]:
+        groups = [tier for tier in (BIG, SMALL) if self.blocks[tier]]
+        return self.published_specs(groups)
+
+    def initial_state(self) -> Params:
+        import torch
+
+        state, specs = super().initial_state(), self.state_specs()
+        if not self.blocks[BIG]:
+            state |= self._factors(state)
+        return {name: state[name] if name in state else torch.zeros(spec.shape) for name, spec in specs.items()}
+
+    def published_specs(self, nets: Collection[int]) -> dict[str, Spec]:
+        return {self._server_name(name): spec for net in sorted(nets) for name, spec in self._net_specs[net].items()}
+
+    def _server_name(self, name: str) -> str:
+        """A factorized layer carries its bias on `v`; the server knows it without."""
+        layer = name.removesuffix(".v.bias")
+        return f"{layer}.bias" if layer in self.layers else name
+
+    def publish(self, state: Params, nets: Collection[int], out: Params) -> None:
+        """Of a net that nobody trains, or not yet, the state has not all: the rest comes out of the other net."""
+        known = state | self._factors(state) if SMALL in nets else state
+        if BIG in nets and not self.blocks[BIG]:
+            known = known | self._weights(state)
+        for name, target in out.items():
+            target.copy_(known[name])
+
+    def _factors(self, state: Params) -> Params:
+        """B^T and A: those of the state, or where there are none yet the truncated SVD of W."""
+        factors: Params = {}
+        for layer in self.layers.values():
+            u, v = _factor_names(layer)
+            if u in state and bool(state[u].any()):
+                factors |= {u: state[u], v: state[v]}
+            else:
+                factors[u], factors[v] = lowrank.factorize(layer, state[f"{layer.name}.weight"], _r(layer))
+        return factors
+
+    def _weights(self, state: Params) -> Params:
+        """W = A B^T of every factorized layer."""
+        factors = {layer: (state[name] for name in _factor_names(layer)) for layer in self.layers.values()}
+        return {f"{layer.name}.weight": lowrank.lift(layer, *pair) for layer, pair in factors.items()}
+
+    def bound(self, name: str, magnitude: float) -> float:
+        return _LARGEST_GRADIENT
+
+    def regions(self, client: Client) -> Mapping[str, Region]:
+        """Eqs. 14, 15: a mean is over those who send; what a device never has needs no mean and may count as zero."""
+        return dict.fromkeys(self._withheld(client.task), _NOTHING)
+
+    def update(self, state: Params, means: Params, contributions: Contributions) -> Params:
+        """Eqs. 17-19 on the nets of this phase's devices, then what the pattern makes of it (III.D)."""
+        if contributions.phase.name == self.tiers[BIG].name:
+            stepped = self._stepped(state, means, contributions, BIG)
+            if self.pattern == "both":
+                return state | {_PARKED + name: value for name, value in stepped.items()}
+            return self._outdated(state | stepped)
+        state = state | self._factors(state)
+        stepped = self._stepped(state, means, contributions, SMALL)
+        if self.pattern == "both":
+            return self._merged(state, stepped)
+        return state | stepped | (self._weights(state | stepped) if self.blocks[BIG] else {})
+
+    def _stepped(self, state: Params, means: Params, contributions: Contributions, tier: int) -> Params:
+        """One step of SGD on each tensor of a tier's net, but for factors of which nobody sent the gradient."""
+        import torch
+
+        names = [name for name in self.published_specs({tier}) if torch.as_tensor(contributions.shares(name)).any()]
+        return {name: torch.sub(state[name], means[name], alpha=contributions.lr) for name in names}
+
+    def _merged(self, state: Params, small: Params) -> Params:
+        """W+ = (A B^T + W) / 2, and likewise what both nets share."""
+        both = state | small
+        both |= self._weights(both)
+        merged = {name: (both[name] + state.get(_PARKED + name, state[name])) / 2 for name in self._dense_specs}
+        return self._outdated({name: state[name] for name in self.state_specs()} | merged)
+
+    def _outdated(self, state: Params) -> Params:
+        """W is newer than A and B."""
+        names = {name for layer in self.layers.values() for name in _factor_names(layer)}
+        return {name: value.new_zeros(value.shape) if name in names else value for name, value in state.items()}
+
+    def refresh(self, state: Params) -> Params:
+        """The SVD of W wherever small devices go on from it in the same round or the next."""
+        return state | self._factors(state) if self.pattern in ("both", "switch") else state
+
+    # Client half.
+
+    def net(self, number: int) -> nn.Module:
+        return self._net(self.context.make_net(), number)
+
+    def skeleton(self, number: int) -> nn.Module:
+        return self._net(self.context.make_skeleton(), number)
+
+    def _net(self, dense: nn.Module, number: int) -> nn.Module:
+        return lowrank.factorize_net(dense, self.layers.values(), self.tiers[number].rank_ratio)
+
+    def narrow(self, published: Params, number: int, out: Params, client: Client | None = None) -> None:
+        for name, target in out.items():
+            target.copy_(published[self._server_name(name)])
+
+    def train(self, trainer: LocalTrainer, client: Client, work: LocalWork) -> TrainOutcome:
+        """The gradient of one mini-batch: a step of length 0 leaves it in the net, clipped as `train` says."""
+        import torch
+
+        order = torch.randperm(len(client.examples), generator=client.generator("batch"))
+        batch = client.examples[order[: self.context.batch_size].numpy()]
+        # A client without examples takes no step, so it would send what the one before it has left in the buffer.
+        trainer.net.zero_gradient()
+        return super().train(trainer, replace(client, examples=batch), replace(work, epochs=1, lr=0.0))
+
+    def backward(self, net: FlatNet, inputs: Tensor, targets: Tensor, loss: Loss, client: Client) -> Tensor:
+        chosen = _half_squared_error if self.options.loss == "mse" else loss
+        return super().backward(net, inputs, targets, chosen, client)
+
+    def upload_specs(self, tier: int, task: Task | None = None) -> dict[str, Spec]:
+        withheld = self._withheld(task) if task else ()
+        return {name: spec for name, spec in self.published_specs({tier}).items() if name not in withheld}
+
+    def upload(self, net: FlatNet, client: Client) -> Params:
+        """Gradients, that of L2 included."""
+        import torch
+
+        decay = self.context.weight_decay
+        decayed = torch._foreach_add(list(net.grads.values()), list(net.params.values()), alpha=decay)
+        named = dict(zip(map(self._server_name, net.grads), decayed, strict=True))
+        return {name: named[name] for name in self.upload_specs(client.task.tier, client.task)}
+
+    def _withheld(self, task: Task) -> tuple[str, ...]:
+        """CEFO: the factors whose gradients this client keeps to itself, those of B or those of A."""
+        if task.tier == BIG or self.options.upload == "full":
+            return ()
+        kept = 0 if self._sends_a(task) else 1
+        return tuple(_factor_names(layer)[kept] for layer in self.layers.values())
+
+    def _sends_a(self, task: Task) -> bool:
+        if task.cohort_size == 1:
+            return task.round_number % 2 == 1
+        generator = seeds.numpy_generator("method:cefo", self.context.seed, task.round_number)
+        return bool(generator.permutation(task.cohort_size)[task.place] < task.cohort_size // 2)
+
+    # What it would cost real clients.
+
+    def upload_bytes(self, tier: int) -> int:
+        """A small device under `half`: (M + N) r / 2 + M numbers of an M x N layer, on the average."""
+        specs = self.upload_specs(tier)
+        halved = self.layers.values() if tier == SMALL and self.options.upload == "half" else ()
+        saved = sum(specs[name].num_bytes for layer in halved for name in _factor_names(layer)) // 2
+        return sum(spec.num_bytes for spec in specs.values()) - saved
+
+    def traffic(self, net: FlatNet, client: Client) -> tuple[int, int]:
+        sent = self.upload_specs(client.task.tier, client.task).values()
+        return self.download_bytes(client.task.tier), sum(spec.num_bytes for spec in sent)
+
+
+def _plan_layers(net: nn.Module, options: FDNNCOptions) -> Iterator[FactorizedLayer]:
+    """The fully connected layers that become smaller, each with its r; the last one is no exception."""
+    overrides = dict(options.layer_ranks)
+    overrides.setdefault("*", options.rank_ratio)
+    try:
+        planned = lowrank.plan_layers(net, lowrank.Rule(overrides=overrides))
+    except ConfigError as error:
+        raise ConfigError("method.layer_ranks", *error.problems) from None
+    for layer in planned:
+        m, n = layer.matrix_shape
+        r = _r(layer)
+        if layer.kernel is None and (m + n) * r < m * n:
+            yield replace(layer, fixed=r)
+
+
+def _r(layer: FactorizedLayer) -> int:
+    assert layer.fixed is not None  # one of the patterns has matched
+    return layer.fixed if isinstance(layer.fixed, int) else max(1, round(layer.fixed * min(layer.matrix_shape)))
+
+
+def _factor_names(layer: FactorizedLayer) -> tuple[str, str]:
+    """Those of B^T and of A."""
+    return f"{layer.name}.u.weight", f"{layer.name}.v.weight"
+
+
+def _half_squared_error(output: Tensor, targets: Tensor) -> Tensor:
+    """Eq. 4, the mean over the batch of |y - sigmoid(output)|^2 / 2; output (B, classes), targets int64 (B,)."""
+    activated = output.float().sigmoid()
+    wanted = activated.new_zeros(activated.shape).scatter_(1, targets[:, None], 1.0)
+    return 0.5 * (wanted - activated).square().sum(1).mean()

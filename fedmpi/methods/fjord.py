@@ -1,0 +1,129 @@
+"""FjORD: every mini-batch trains a random width that the client can afford (ordered dropout).
+
+S. Horvath, S. Laskaridis, M. Almeida, I. Leontiadis, S. I. Venieris, N. D. Lane: FjORD: Fair and
+Accurate Federated Learning under heterogeneous targets with Ordered Dropout, NeurIPS 2021,
+arXiv:2102.13451. Sections 3 (ordered dropout, distillation) and 4 (Algorithm 1, aggregation).
+
+Server state: the net of the largest width. A client of capacity p_max gets ceil(p_max n) leading
+channels of every layer and draws for each mini-batch a width p <= p_max, the same for all layers,
+uniformly; linear layers have as many inputs as arrive. Each entry becomes the mean, weighted by
+samples, over the clients whose p_max covers it.
+
+Differences from the paper, and from its authors' baseline (adap/flower, baselines/fjord):
+- Nets keep no running statistics, so there are none for each width to send: a width is tested with
+  statistics of its own, of the batch or re-estimated (`evaluation.bn`). The affine of BatchNorm is
+  one for all widths, each with its leading entries, as in the baseline.
+- Distillation is the baseline's: cross-entropy of the sampled width against the softmax of p_max's
+  detached output, without a temperature, added to p_max's own loss in the same step. It compares all
+  logits, also where `train.masked_loss` masks the labels' loss. The loss in the records is p_max's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from functools import cached_property
+from typing import TYPE_CHECKING, Literal
+
+from fedmpi import models
+from fedmpi.config.schema import Shares
+from fedmpi.federation.plan import Task
+from fedmpi.methods.protocol import Client, LocalWork, MethodContext, MethodOptions
+from fedmpi.methods.widths import WidthMethod, falling
+
+if TYPE_CHECKING:
+    from torch import Tensor, nn
+
+    from fedmpi.learning import FlatNet, LocalTrainer, TrainOutcome
+    from fedmpi.methods.protocol import Loss
+
+
+class FjordOptions(MethodOptions):
+    """Options of `fjord`."""
+
+    name: Literal["fjord"] = "fjord"
+    """Ordered dropout: a random width for every mini-batch, up to the client's own."""
+    widths: Shares = (1.0, 0.8, 0.6, 0.4, 0.2)
+    """The widths p, largest first: each is the p_max of one tier, and clients draw from those up to theirs."""
+    rounding: models.Rounding = "ceil"
+    """Channels of a layer: rounded up, as in the paper, or to the nearest whole number."""
+    distillation: bool = False
+    """Train p_max on the labels and the sampled width on p_max's outputs, in every step."""
+
+    @property
+    def tiers(self) -> tuple[float, ...]:
+        return self.widths
+
+    def problems(self, config: object) -> Iterator[tuple[str, str]]:
+        yield from falling("method.widths", self.widths)
+
+
+class Fjord(WidthMethod):
+    """Ordered dropout; means over the clients that cover an entry, weighted by samples."""
+
+    def __init__(self, context: MethodContext) -> None:
+        super().__init__(context)
+        assert isinstance(context.options, FjordOptions)
+        self.options = context.options
+        self.rounding = self.options.rounding
+
+    def client_weight(self, task: Task) -> float:
+        return float(task.num_examples)
+
+    def examples_per_round(self, num_examples: int) -> float:
+        """Counted as p_max's, though smaller widths cost less; distillation passes every example twice."""
+        return super().examples_per_round(num_examples) * (2 if self.options.distillation else 1)
+
+    def train(self, trainer: LocalTrainer, client: Client, work: LocalWork) -> TrainOutcome:
+        """SGD with a width for each step, all of them drawn beforehand."""
+        draws = work.data.draws(client.examples, work.epochs, work.generator)
+        numbers = self._draw_nets(client, draws.examples.numel())
+        return trainer.run(
+            draws,
+            work.lr,
+            work.loss,
+            lambda net, inputs, targets, loss: self._step(net, inputs, targets, loss, client.task.tier, next(numbers)),
+            lambda net: self.after_backward(net, client),
+        )
+
+    def _draw_nets(self, client: Client, num_draws: int) -> Iterator[int]:
+        """The net of each step: the client's own or a narrower one."""
+        import torch
+
+        low, high = client.task.tier, self.num_nets
+        return iter(torch.randint(low, high, (num_draws,), generator=client.generator("widths")).tolist())
+
+    def _step(
+        self, net: FlatNet, inputs: Tensor, targets: Tensor, loss: Loss, tier: int, number: int
+    ) -> Tensor:
+        """Gradients of one mini-batch, of net `number` within that of the tier."""
+        if not self.options.distillation:
+            value = loss(self._logits(net, inputs, tier, number), targets)
+            value.backward()  # type: ignore[no-untyped-call]
+            return value.detach()
+        from torch.nn.functional import cross_entropy
+
+        teacher = net.module(inputs)
+        value = loss(teacher, targets)
+        value.backward()  # type: ignore[no-untyped-call]
+        student = self._logits(net, inputs, tier, number)
+        cross_entropy(student.float(), teacher.detach().float().softmax(1)).backward()  # type: ignore[no-untyped-call]
+        return value.detach()
+
+    def _logits(self, net: FlatNet, inputs: Tensor, tier: int, number: int) -> Tensor:
+        """Of net `number`, computed with the leading entries of the tier's parameters; gradients flow into those."""
+        from torch.func import functional_call
+
+        if number == tier:
+            return net.module(inputs)
+        own = dict(net.module.named_parameters())
+        parts = {name: part.of(own[name]) for name, part in self._parts_within[tier][number].items()}
+        return functional_call(self._skeletons[number], parts, (inputs,))
+
+    @cached_property
+    def _skeletons(self) -> list[nn.Module]:
+        return [self.skeleton(number) for number in range(self.num_nets)]
+
+    @cached_property
+    def _parts_within(self) -> list[list[dict[str, models.Part]]]:
+        """[tier][net]: the net's part of the tier's parameters; meaningful for nets no wider than the tier's."""
+        return [[models.nested_parts(wide, narrow) for narrow in self._skeletons] for wide in self._skeletons]

@@ -1,0 +1,344 @@
+"""Hermes: each client prunes the model to a structured-sparse net of its own and trains and sends only that.
+
+A. Li, J. Sun, P. Li, Y. Pu, H. Li, Y. Chen: Hermes: An Efficient Federated Learning Framework for
+Heterogeneous Mobile Clients, MobiCom 2021, doi:10.1145/3447993.3483278. Algorithm 1; eq. 2-3 (group
+lasso), eq. 4-6 (training under a mask that only shrinks), eq. 8 and Fig. 5 (aggregation).
+
+Server state: the dense model theta. A client remembers its mask M, a bool for every group that it
+may prune (`models.groups`). Its round: the accuracy of theta M on its validation examples; if that
+is above the threshold and more than the target share of the parameters remains, the groups of
+lowest norm go; then it trains on its other examples with the masked weights held at zero, and
+sends W M and M. Its personal net is theta M; `models.cutting` makes it really smaller.
+
+Differences from the paper, read with LotteryFL (Li et al., arXiv:2008.03371), by the same authors
+with the same symbols, whose code keeps a remaining share:
+- `target_share` is the share of parameters that remains in the end, as Table 3's sizes have it;
+  Algorithm 1 prunes "while r < r_target". The remaining share rho, of all parameters, goes to
+  max(rho (1 - r_p), target), or as little above it as whole groups allow.
+- Every layer is pruned at the same rate: of n groups the j-th goes at rate j / n, ties in the order
+  of the layers. One group of each layer stays, and the classes' outputs are never pruned. A pruned
+  output takes its bias and its BatchNorm entry along.
+- An entry is averaged over those who hold it, also where they are not all of the cohort: Algorithm 1
+  keeps one theta and sends theta M, so nobody's own values could survive. With
+  `intersection: all`, as in the framework Plato, only entries held by the whole cohort are averaged,
+  the others keep their old theta, and each client goes on with its own values of them. Where not
+  everybody takes part in each round, a client takes of theta what was averaged since it last did.
+- Lambda, the shares of training and validation data and the weights p are not in the paper: 1e-4,
+  80 / 20 by class, uniform. A client with fewer than 4 examples validates on what it trains on.
+"""
+
+from __future__ import annotations
+
+import math
+from bisect import bisect_right
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from typing import TYPE_CHECKING, Annotated, Literal
+
+from pydantic import Field
+
+from fedmpi import seeds
+from fedmpi.config.schema import NotNegative, Share
+from fedmpi.methods.protocol import Client, Contributions, LocalWork, Method, MethodContext, MethodOptions
+
+if TYPE_CHECKING:
+    import numpy as np
+    from torch import Tensor
+
+    from fedmpi.exactsum import Region
+    from fedmpi.learning import FlatNet, LocalTrainer, TrainOutcome
+    from fedmpi.models.groups import Masks
+    from fedmpi.tensors import Params, Spec
+
+# Products of shares and counts are whole numbers up to rounding: so much less than one is none.
+_ROUNDING = 1e-6
+# Squares of entries below it vanish in float32; a group of that norm counts as zero.
+_LEAST_NORM = 1e-20
+
+
+class HermesOptions(MethodOptions):
+    """Options of `hermes`."""
+
+    name: Literal["hermes"] = "hermes"
+    """Personal subnetworks by structured pruning."""
+    prune_rate: Annotated[float, Field(gt=0, lt=1)] = 0.2
+    """r_p: the share of a client's remaining parameters that one pruning takes."""
+    target_share: Share = 0.3
+    """r_target: the share of the parameters that remains in the end; never less."""
+    accuracy_threshold: Annotated[float, Field(ge=0, le=1)] = 0.5
+    """A client prunes only if its net's validation accuracy is above this; 1 is never."""
+    validation_share: Annotated[float, Field(ge=0, le=0.5)] = 0.2
+    """Share of each client's examples, class by class, that it validates on instead of training; 0: it validates on
+    its training examples.
+    """
+    group_lasso: NotNegative = 1e-4
+    """Lambda of the group lasso on the rows and columns, filters and input channels of all layers."""
+    prune_axes: Literal["output", "both"] = "output"
+    """What is pruned: filters and rows, or these and input channels and columns."""
+    score: Literal["l2", "l1"] = "l2"
+    """The norm by which a layer's groups are ranked."""
+    intersection: Literal["holders", "all"] = "holders"
+    """An entry is averaged over those who hold it, or only if the whole cohort does; then clients keep their own values
+    of the others.
+    """
+
+
+class Hermes(Method):
+    """theta M_k on each client; theta <- per-entry mean over the clients that hold it."""
+
+    keeps_memory = True
+    personal = True
+
+    def __init__(self, context: MethodContext) -> None:
+        from fedmpi.models import groups
+
+        super().__init__(context)
+        assert isinstance(context.options, HermesOptions)
+        self.options = context.options
+        self.structure = groups.follow(context.make_skeleton())
+        self._keeps_own = self.options.intersection == "all"
+        self._families = [f"out.{name}" for name in self.structure.layers if name not in self.structure.outputs]
+        if self.options.prune_axes == "both":
+            self._families += [f"in.{name}" for name in self.structure.layers]
+
+    def warnings(self) -> tuple[str, ...]:
+        import torch
+
+        least = self.remaining_share({family: torch.arange(self._size(family)) < 1 for family in self._families})
+        if least <= self.options.target_share:
+            return ()
+        return (
+            f"hermes can prune this net down to {least:.2g} of its parameters only, one group in each layer: "
+            f"method.target_share {self.options.target_share:g} will not be reached",
+        )
+
+    def remaining_share(self, masks: Masks) -> float:
+        """rho: the share of all parameters that these masks keep."""
+        return self._num_held(masks) / self.structure.num_params
+
+    def _num_held(self, masks: Masks) -> int:
+        from fedmpi.models import groups
+
+        return groups.num_held(self.structure, groups.kept_entries(self.structure, masks))
+
+    def _size(self, family: str) -> int:
+        axis, _, layer = family.partition(".")
+        return self.structure.layers[layer].size(axis)
+
+    def examples_per_round(self, num_examples: int) -> float:
+        """Epochs over the training part, and one forward pass (a third of a step) over the other."""
+        from fedmpi.data.holdout import holdout_size
+
+        num_validation = holdout_size(num_examples, self.options.validation_share)
+        return self.context.local_epochs * (num_examples - num_validation) + (num_validation or num_examples) / 3
+
+    # Server half.
+
+    def initial_state(self) -> Params:
+        import torch
+
+        state = super().initial_state()
+        versions = {_version(name): torch.zeros_like(value, dtype=torch.int32) for name, value in state.items()}
+        return state | (versions if self._keeps_own else {})
+
+    def published_specs(self, nets: Collection[int]) -> dict[str, Spec]:
+        """theta and, where clients keep own values, the round in which each entry was last averaged."""
+        import torch
+
+        from fedmpi.tensors import Spec
+
+        specs = self.state_specs()
+        if not self._keeps_own:
+            return specs
+        return specs | {_version(n): Spec(s.shape, torch.int32, s.channels_last) for n, s in specs.items()}
+
+    def regions(self, client: Client) -> Mapping[str, Region]:
+        """What the client's new mask keeps."""
+        from fedmpi.models import groups
+
+        kept = groups.kept_entries(self.structure, client.memory or {})
+        return {name: groups.region(axes) for name, axes in kept.items()}
+
+    def lift(self, upload: Params, client: Client) -> Iterator[tuple[str, Tensor]]:
+        regions = self.regions(client)
+        for name, value in upload.items():
+            yield name, value[regions[name]] if name in regions else value
+
+    def update(self, state: Params, means: Params, contributions: Contributions) -> Params:
+        """Fig. 5. With `all`, entries that somebody in the cohort does not hold stay as they were."""
+        import torch
+
+        if not self._keeps_own:
+            return super().update(state, means, contributions)
+        new = dict(state)
+        for name, mean in means.items():
+            held_by_all = torch.as_tensor(contributions.shares(name), device=mean.device) == 1
+            new[name] = torch.where(held_by_all, mean, state[name])
+            new[_version(name)] = state[_version(name)].masked_fill(held_by_all, contributions.round_number)
+        return new
+
+    def diagnostics(self, state: Params, contributions: Contributions) -> Mapping[str, object]:
+        """The mean of the cohort's remaining shares: by entry and by client it is the same."""
+        import torch
+
+        shapes = self.structure.shapes.items()
+        means = {name: float(torch.as_tensor(contributions.shares(name)).double().mean()) for name, _ in shapes}
+        num_held = sum(means[name] * math.prod(shape) for name, shape in shapes)
+        return {"remaining_share": num_held / self.structure.num_params}
+
+    # Client half.
+
+    def restore(self, net: FlatNet, client: Client) -> None:
+        """theta M; with `all`, own values where theta has nothing newer."""
+        from fedmpi.models import groups
+
+        if client.memory is None:
+            return
+        for name, value in net.params.items() if self._keeps_own else ():
+            own, last = (client.memory[key].to(value.device) for key in (_own(name), "round"))
+            value.copy_(value.where(client.published[_version(name)] >= last, own))
+        groups.zeroing(net.params, groups.kept_entries(self.structure, client.memory))()
+
+    def train(self, trainer: LocalTrainer, client: Client, work: LocalWork) -> TrainOutcome:
+        """Algorithm 1, lines 12-23."""
+        from fedmpi.models import groups
+
+        net, options = trainer.net, self.options
+        training, validation = self._parts(client, work)
+        masks = self._masks(client)
+        may_prune = self.remaining_share(masks) > options.target_share
+        if may_prune and self._accuracy(net, work, validation) > options.accuracy_threshold:
+            masks = self._pruned(net.params, masks)
+        kept = groups.kept_entries(self.structure, masks)
+        groups.zeroing(net.params, kept)()
+        zero_gradients = groups.zeroing(net.grads, kept)
+        client.scratch.update(masks)
+
+        def after_backward(net: FlatNet) -> None:
+            if options.group_lasso:
+                _add_group_lasso(net, (f"{name}.weight" for name in self.structure.layers), options.group_lasso)
+            zero_gradients()
+
+        draws = work.data.draws(training, work.epochs, work.generator)
+        return trainer.run(draws, work.lr, work.loss, lambda *batch: self.backward(*batch, client), after_backward)
+
+    def _parts(self, client: Client, work: LocalWork) -> tuple[np.ndarray, np.ndarray]:
+        """The client's examples for training and for validation, the same in every round."""
+        import torch
+
+        from fedmpi.data.holdout import stratified_holdout
+
+        numbers = torch.tensor(client.examples, device=work.labels.device)
+        generator = seeds.numpy_generator("holdout", client.seed, client.task.client)
+        training, validation = stratified_holdout(
+            client.examples, work.labels[numbers].cpu().numpy(), self.options.validation_share, generator
+        )
+        return training, validation if len(validation) else training
+
+    def _accuracy(self, net: FlatNet, work: LocalWork, examples: np.ndarray) -> float:
+        """Of the net as it is, without augmentation."""
+        import torch
+
+        from fedmpi.data import Draws, batch_bounds
+
+        as_stored = Draws(torch.tensor(examples, device=work.labels.device)[None])
+        net.module.eval()
+        num_correct = 0
+        with torch.no_grad():
+            for start, stop in batch_bounds(len(examples), self.context.batch_size):
+                inputs, targets = work.data.train_batch(as_stored, 0, start, stop)
+                num_correct += int((net.module(inputs).argmax(1) == targets).sum())
+        return num_correct / len(examples)
+
+    def _masks(self, client: Client) -> Params:
+        memory = client.memory or {}
+        return {family: memory[family] for family in self._families if family in memory}
+
+    def _pruned(self, params: Params, masks: Masks) -> Params:
+        """Masks that keep as little as they may: rho (1 - r_p) of the parameters, and no less than the target."""
+        import torch
+
+        share = max(self.remaining_share(masks) * (1 - self.options.prune_rate), self.options.target_share)
+        least = math.ceil(share * self.structure.num_params - _ROUNDING)
+        whole = {family: torch.ones(self._size(family), dtype=torch.bool) for family in self._families}
+        old = {**whole, **masks}
+        places, num_groups = _order_of_pruning(old, {family: self._scores(params, family) for family in old})
+
+        def without(count: int) -> Params:
+            return {family: mask & (places[family] >= count) for family, mask in old.items()}
+
+        # What remains falls with the number of groups that go: the last number that leaves enough.
+        counts = range(num_groups + 1)
+        return without(bisect_right(counts, -least, key=lambda count: -self._num_held(without(count))) - 1)
+
+    def _scores(self, params: Params, family: str) -> Tensor:
+        import torch
+
+        axis, _, layer = family.partition(".")
+        weight = params[f"{layer}.weight"]
+        order = 2 if self.options.score == "l2" else 1
+        return torch.linalg.vector_norm(weight, order, _all_but(0 if axis == "out" else 1, weight)).cpu()
+
+    def remember(self, net: FlatNet, client: Client) -> Params:
+        """The mask; with `all` also the client's values, and the round that they are of."""
+        import torch
+
+        if not self._keeps_own:
+            return client.scratch
+        own = {_own(name): value for name, value in net.params.items()}
+        return client.scratch | own | {"round": torch.tensor(client.task.round_number, dtype=torch.int32)}
+
+    # What it would cost real clients: the parameters that they hold, and a bit for each that there is.
+
+    def upload_bytes(self, tier: int) -> int:
+        """At the start, with nothing pruned."""
+        return self.download_bytes(tier) + self._mask_bytes
+
+    @property
+    def _mask_bytes(self) -> int:
+        return math.ceil(self.structure.num_params / 8)
+
+    def traffic(self, net: FlatNet, client: Client) -> tuple[int, int]:
+        return 4 * self._num_held(client.memory or {}), 4 * self._num_held(client.scratch) + self._mask_bytes
+
+
+def _version(name: str) -> str:
+    return f"version.{name}"
+
+
+def _own(name: str) -> str:
+    return f"own.{name}"
+
+
+def _all_but(axis: int, tensor: Tensor) -> list[int]:
+    return [other for other in range(tensor.dim()) if other != axis]
+
+
+def _order_of_pruning(masks: Masks, scores: Mapping[str, Tensor]) -> tuple[Params, int]:
+    """The place of each group in the order in which they go, and how many may go: not those gone, nor a family's last.
+
+    Of a family of n groups, the j-th since the first pruning goes at rate j / n; lowest score first.
+    """
+    import torch
+
+    rates = []
+    for family, mask in masks.items():
+        present = mask.nonzero().view(-1)
+        by_score = present[scores[family][present].argsort(stable=True)]
+        rate = torch.full(mask.shape, math.inf, dtype=torch.float64)
+        rate[by_score[:-1]] = torch.arange(len(mask) - len(present) + 1, len(mask), dtype=torch.float64) / len(mask)
+        rates.append(rate)
+    rate = torch.cat(rates)
+    place = rate.argsort(stable=True).argsort()
+    places = place.split([len(mask) for mask in masks.values()])
+    return dict(zip(masks, places, strict=True)), int(rate.isfinite().sum())
+
+
+def _add_group_lasso(net: FlatNet, names: Iterable[str], lambda_: float) -> None:
+    """Adds the gradient of eq. 2, W / |group| along outputs and along inputs, times lambda; 0 for a group of zeros."""
+    import torch
+
+    for name in names:
+        weight = net.params[name]
+        for axis in (0, 1):
+            norms = torch.linalg.vector_norm(weight, 2, _all_but(axis, weight), keepdim=True).clamp_(min=_LEAST_NORM)
+            net.grads[name].addcdiv_(weight, norms, value=lambda_)

@@ -1,0 +1,71 @@
+"""HeteroFL: clients train nets of their width, each entry is averaged over the clients that hold it.
+
+E. Diao, J. Ding, V. Tarokh: HeteroFL: Computation and Communication Efficient Federated Learning for
+Heterogeneous Clients, ICLR 2021, arXiv:2010.01264. Section 3 (nested sub-nets, aggregation over the
+holders, static BatchNorm, Scaler, masked cross-entropy), Algorithm 1.
+
+Server state: the net of the largest width. A client of width p gets the leading entries of every
+layer; the server takes, entry by entry, the unweighted mean over the clients that sent it. The rows
+of the classifier come from the clients that have examples of the class.
+
+Differences from the paper, and from its code (dem123456789/HeteroFL):
+- The defaults are those of FedHM's tables (YXShi2000/FedHM): post-activation ResNets, channels
+  rounded to the nearest, no clipping. The code's own are `model.order: pre`, `rounding: ceil` and
+  `train.clip_norm: 1`.
+- The Scaler before a norm layer is a larger eps of that layer, which is the same (`models.add_scaler`).
+- Every width is tested, as in FedHM's tables; the paper tests the largest.
+- Masked cross-entropy and BatchNorm statistics are settings of all methods (`train.masked_loss`,
+  `evaluation.bn`); the statistics are re-estimated for each width's net.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Literal
+
+from fedmpi import models
+from fedmpi.config.schema import Shares
+from fedmpi.methods.protocol import MethodContext, MethodOptions
+from fedmpi.methods.widths import WidthMethod, falling
+
+if TYPE_CHECKING:
+    from torch import nn
+
+
+class HeteroFLOptions(MethodOptions):
+    """Options of `heterofl`."""
+
+    name: Literal["heterofl"] = "heterofl"
+    """Nets of several widths, averaged where they overlap."""
+    widths: Shares = (1.0, 0.5, 0.25, 0.125)
+    """Share of every layer's channels that each tier has, largest first; the server's net is of the largest."""
+    rounding: models.Rounding = "round"
+    """Channels of a layer: rounded to the nearest whole number (FedHM's tables) or up (the paper's code)."""
+    scaler: bool = True
+    """Divide activations by width / largest width in training, before every norm layer; in a net without any, after
+    every conv and linear layer but the last.
+    """
+    label_aware: bool = True
+    """Average a class's row of the classifier over clients with examples of the class only."""
+
+    @property
+    def tiers(self) -> tuple[float, ...]:
+        return self.widths
+
+    def problems(self, config: object) -> Iterator[tuple[str, str]]:
+        yield from falling("method.widths", self.widths)
+
+
+class HeteroFL(WidthMethod):
+    """Leading channels by capacity; unweighted means over the holders."""
+
+    def __init__(self, context: MethodContext) -> None:
+        super().__init__(context)
+        assert isinstance(context.options, HeteroFLOptions)
+        self.options = context.options
+        self.rounding = self.options.rounding
+        self.label_aware = self.options.label_aware
+
+    def net(self, number: int) -> nn.Module:
+        net = super().net(number)
+        return models.add_scaler(net, self.net_widths[number] / max(self.net_widths)) if self.options.scaler else net

@@ -1,0 +1,119 @@
+"""LG-FedAvg: the last layers are shared, the first ones stay with their client.
+
+P. P. Liang, T. Liu, L. Ziyin, N. B. Allen, R. P. Auerbach, D. Brent, R. Salakhutdinov, L.-P. Morency:
+Think Locally, Act Globally: Federated Learning with Local and Global Representations,
+arXiv:2001.01523, Algorithm 1. Phase 1 is federated averaging of the whole net. In phase 2 a client
+trains its local part and the global part jointly, uploads the global part alone, and keeps the other.
+
+Server state: the whole net; from phase 2 on only its global part changes. A client remembers its
+local part. There is no global net to test: every client is tested with its own.
+
+Differences from the paper, and from the authors' code (pliang279/LG-FedAvg):
+- The global part is the last layers, as in the paper; the code's CIFAR net has it the other way
+  round, convolutions global and linear layers local. A layer is a module with a matrix or kernel;
+  norms belong to the part of the net in which they stand.
+- The code begins with a trained model's checkpoint; `pretrain_rounds` trains it in the same run.
+- A client that comes for the first time in phase 2 starts from the server's local part. That it has
+  to be told it is not counted in the bytes, which are the paper's: 4 |G| each way in phase 2.
+- Optimizer, epochs and schedule are those of `train`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import cached_property
+from typing import TYPE_CHECKING, Annotated, Literal
+
+from pydantic import Field
+
+from fedmpi.config.schema import Count
+from fedmpi.federation.plan import Task
+from fedmpi.methods.protocol import Client, Method, MethodContext, MethodOptions, TestedNet
+
+if TYPE_CHECKING:
+    from fedmpi.exactsum import Region
+    from fedmpi.learning import FlatNet
+    from fedmpi.tensors import Params, Spec
+
+
+class LGFedAvgOptions(MethodOptions):
+    """Options of `lgfedavg`."""
+
+    name: Literal["lgfedavg"] = "lgfedavg"
+    """Local first layers, global last ones."""
+    global_layers: Count = 1
+    """How many of the last layers (with a matrix or kernel: conv, linear, recurrent) are global; as many as the net has
+    is FedAvg.
+    """
+    pretrain_rounds: Annotated[int, Field(ge=0)] = 0
+    """Rounds of phase 1, FedAvg of the whole net, before clients begin to keep their first layers."""
+
+
+class LGFedAvg(Method):
+    """G <- mean of G_p; L_p stays with p."""
+
+    keeps_memory = True
+    personal = True
+
+    def __init__(self, context: MethodContext) -> None:
+        super().__init__(context)
+        assert isinstance(context.options, LGFedAvgOptions)
+        self.options = context.options
+
+    @cached_property
+    def _local(self) -> frozenset[str]:
+        """Names of the local part: all that stand before the first global layer."""
+        net = self.context.make_skeleton()
+        layers = [layer for layer in net.modules() if any(p.dim() > 1 for p in layer.parameters(recurse=False))]
+        if self.options.global_layers >= len(layers):
+            return frozenset()
+        names = {id(parameter): name for name, parameter in net.named_parameters()}
+        first_global = next(layers[-self.options.global_layers].parameters(recurse=False))
+        return frozenset(list(names.values())[: list(names).index(id(first_global))])
+
+    def _whole_net_travels(self, round_number: int) -> bool:
+        return round_number <= self.options.pretrain_rounds
+
+    def tested(self) -> tuple[TestedNet, ...]:
+        return ()
+
+    # Server half.
+
+    def regions(self, client: Client) -> Mapping[str, Region]:
+        """Nothing of the local part in phase 2, so that the server's never changes."""
+        return {} if self._whole_net_travels(client.task.round_number) else self._nothing_local
+
+    @cached_property
+    def _nothing_local(self) -> dict[str, Region]:
+        return {name: (slice(0, 0),) for name in self._local}
+
+    # Client half.
+
+    def restore(self, net: FlatNet, client: Client) -> None:
+        for name, value in (client.memory or {}).items():
+            net.params[name].copy_(value)
+
+    def upload_specs(self, tier: int, task: Task | None = None) -> dict[str, Spec]:
+        """Everything in phase 1, the global part in phase 2 (and in a plan without a task)."""
+        specs = super().upload_specs(tier)
+        if task is not None and self._whole_net_travels(task.round_number):
+            return specs
+        return {name: spec for name, spec in specs.items() if name not in self._local}
+
+    def upload(self, net: FlatNet, client: Client) -> Params:
+        return {name: net.params[name] for name in self.upload_specs(client.task.tier, client.task)}
+
+    def remember(self, net: FlatNet, client: Client) -> Params:
+        if self._whole_net_travels(client.task.round_number):
+            return {}
+        return {name: net.params[name].clone() for name in self._local}
+
+    # What it would cost real clients.
+
+    def download_bytes(self, tier: int) -> int:
+        """Of a round of phase 2."""
+        return sum(spec.num_bytes for spec in self.upload_specs(tier).values())
+
+    def traffic(self, net: FlatNet, client: Client) -> tuple[int, int]:
+        num_bytes = sum(spec.num_bytes for spec in self.upload_specs(client.task.tier, client.task).values())
+        return num_bytes, num_bytes

@@ -1,0 +1,166 @@
+"""Per-FedAvg: an initial model from which one step on a client's own data makes a good one.
+
+A. Fallah, A. Mokhtari, A. Ozdaglar: Personalized Federated Learning with Theoretical Guarantees: A
+Model-Agnostic Meta-Learning Approach, NeurIPS 2020, arXiv:2002.07948, Algorithm 1 with its two
+approximations of the meta-gradient. A local step with batches D, D' and D'':
+
+    w~ = w - alpha grad f(w; D),  g = grad f(w~; D')
+    FO:  w <- w - beta g
+    HF:  w <- w - beta (g - alpha d),  d = (grad f(w + delta g; D'') - grad f(w - delta g; D'')) / (2 delta)
+
+Server state: the model, the uniform mean of the clients'. Before a client is tested, it takes one
+step of rate alpha on one batch of its training data.
+
+Differences from the paper:
+- The paper takes tau steps on independent batches; here tau is what `train.local_epochs` epochs of
+  batches come to, counted by D'. D' are the batches of the client's permutations in federated
+  averaging, D and D'' those of further, independent permutations of the same examples: a step
+  passes 2 batches (FO) or 4 (HF).
+- Steps are plain SGD: `train.momentum` and `train.weight_decay` are not used; `train.clip_norm`
+  applies to the step of rate beta. alpha = 0 is federated averaging with plain steps of rate beta.
+- alpha and beta are constants (0.01 and 0.001, as in a public implementation, KarhouTam/Per-FedAvg);
+  `beta: lr` takes the learning rate of the round, with its schedule.
+- The reported loss is that at w~.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Literal
+
+from fedmpi.config.schema import NotNegative, Positive
+from fedmpi.methods.protocol import Client, LocalWork, Method, MethodContext, MethodOptions
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from fedmpi.data import DeviceData, Draws
+    from fedmpi.learning import FlatNet, LocalTrainer, TrainOutcome
+    from fedmpi.methods.protocol import Loss
+
+
+class PerFedAvgOptions(MethodOptions):
+    """Options of `perfedavg`."""
+
+    name: Literal["perfedavg"] = "perfedavg"
+    """A model to adapt from."""
+    variant: Literal["FO", "HF"] = "FO"
+    """Meta-gradient: first order (second derivatives left out), or with a Hessian-vector product by finite
+    differences, at twice the compute.
+    """
+    alpha: NotNegative = 0.01
+    """Rate of the inner step, and of the step with which a client adapts the model before it is tested."""
+    beta: Positive | Literal["lr"] = 0.001
+    """Rate of the outer step; `lr` takes `train.lr` with its schedule."""
+    delta: Positive = 1e-3
+    """Half the distance of HF's finite differences, in multiples of the gradient."""
+
+
+class PerFedAvg(Method):
+    """theta <- mean of theta_p, each trained for what a step makes of it."""
+
+    personal = True
+
+    def __init__(self, context: MethodContext) -> None:
+        super().__init__(context)
+        assert isinstance(context.options, PerFedAvgOptions)
+        self.options = context.options
+        self.own_decay = list(self._dense_specs)  # no weight decay at all
+
+    def warnings(self) -> tuple[str, ...]:
+        if self.context.weight_decay == 0:
+            return ()
+        return ("perfedavg takes plain SGD steps: train.weight_decay and train.momentum do nothing",)
+
+    def examples_per_round(self, num_examples: int) -> float:
+        return super().examples_per_round(num_examples) * (2 if self.options.variant == "FO" else 4)
+
+    def train(self, trainer: LocalTrainer, client: Client, work: LocalWork) -> TrainOutcome:
+        """The trainer's loop over D', with meta-gradients; momentum that starts at zero in each step is none."""
+        outer = work.data.draws(client.examples, work.epochs, work.generator)
+        inner, curvature = (
+            _Feed(work.data, work.data.draws(client.examples, work.epochs, client.generator(purpose)))
+            for purpose in ("inner", "curvature")
+        )
+        gradient = _MetaGradient(trainer.net, self.options, inner, curvature)
+        lr = work.lr if self.options.beta == "lr" else self.options.beta
+        return trainer.run(outer, lr, work.loss, gradient, lambda net: net.reset_momentum())
+
+    def adapt(self, trainer: LocalTrainer, client: Client, work: LocalWork) -> None:
+        """One step of rate alpha on one batch of training data."""
+        import torch
+
+        order = torch.randperm(len(client.examples), generator=work.generator)
+        examples = client.examples[order[: self.context.batch_size].numpy()]
+        trainer.run(
+            work.data.draws(examples, 1, work.generator, shuffle=False),
+            self.options.alpha,
+            work.loss,
+            lambda net, inputs, targets, loss: self.backward(net, inputs, targets, loss, client),
+            lambda net: None,
+        )
+
+
+class _Feed:
+    """Batches out of one permutation after the other, of the sizes that are asked for."""
+
+    def __init__(self, data: DeviceData, draws: Draws) -> None:
+        self._data, self._draws = data, draws
+        self._epoch, self._start = 0, 0
+
+    def take(self, size: int) -> tuple[Tensor, Tensor]:
+        """The next `size` examples; those of the next permutation once this one has not enough left."""
+        if self._start + size > self._draws.examples.shape[1]:
+            self._epoch, self._start = self._epoch + 1, 0
+        start, self._start = self._start, self._start + size
+        return self._data.train_batch(self._draws, self._epoch, start, self._start)
+
+
+class _MetaGradient:
+    """The gradient of one outer step, for the trainer's loop; the net's parameters are left as they were."""
+
+    def __init__(self, net: FlatNet, options: PerFedAvgOptions, inner: _Feed, curvature: _Feed) -> None:
+        import torch
+
+        self._options, self._inner, self._curvature = options, inner, curvature
+        self._params, self._grads = list(net.params.values()), list(net.grads.values())
+        self._start = torch.empty(net.layout.num_bytes, dtype=torch.uint8, device=self._params[0].device)
+        copies = 2 if options.variant == "HF" else 0
+        self._buffers = [[torch.empty_like(gradient) for gradient in self._grads] for _ in range(copies)]
+
+    def __call__(self, net: FlatNet, inputs: Tensor, targets: Tensor, loss: Loss) -> Tensor:
+        import torch
+
+        net.copy_parameters_to(self._start)
+        _gradient(net, *self._inner.take(len(targets)), loss)
+        torch._foreach_add_(self._params, self._grads, alpha=-self._options.alpha)
+        value = _gradient(net, inputs, targets, loss)
+        net.copy_parameters_from(self._start)
+        if self._options.variant == "HF":
+            self._add_curvature(net, *self._curvature.take(len(targets)), loss)
+        return value
+
+    def _add_curvature(self, net: FlatNet, inputs: Tensor, targets: Tensor, loss: Loss) -> None:
+        """g in the net's gradients becomes g - alpha d."""
+        import torch
+
+        delta = self._options.delta
+        outer, ahead = self._buffers
+        torch._foreach_copy_(outer, self._grads)
+        torch._foreach_add_(self._params, outer, alpha=delta)
+        _gradient(net, inputs, targets, loss)
+        torch._foreach_copy_(ahead, self._grads)
+        net.copy_parameters_from(self._start)
+        torch._foreach_sub_(self._params, outer, alpha=delta)
+        _gradient(net, inputs, targets, loss)
+        net.copy_parameters_from(self._start)
+        torch._foreach_sub_(self._grads, ahead)
+        torch._foreach_mul_(self._grads, self._options.alpha / (2 * delta))
+        torch._foreach_add_(self._grads, outer)
+
+
+def _gradient(net: FlatNet, inputs: Tensor, targets: Tensor, loss: Loss) -> Tensor:
+    """Of one batch at the net's parameters, into its gradient buffer; returns the loss (0-dim)."""
+    net.zero_gradient()
+    value = loss(net.module(inputs), targets)
+    value.backward()  # type: ignore[no-untyped-call]
+    return value.detach()

@@ -1,0 +1,345 @@
+"""PriSM: clients train a few principal kernels of every layer, drawn by importance, and some of its outputs.
+
+Y. Niu, S. Prakash, S. Kundu, S. Lee, S. Avestimehr: Federated Learning of Large Models at the Edge
+via Principal Sub-Model Training, arXiv:2208.13141. Eq. 2 (drawing), eq. 5 (aggregation), eq. 6
+(Frobenius decay), Algorithm 1. `orthdrop` is the paper's baseline OrthDrop: the first kernels, not drawn ones.
+
+Server state: of each low-rank layer all R kernels as two factors, u (the paper's V', r x M x k x k,
+applied first) and v (its U', N x r), the square roots of the singular values in both; the values
+themselves, for drawing; the rest dense. After each round u and v are multiplied and decomposed anew.
+
+Differences from the paper, and from the authors' code (yuehniu/modeldecomp-fl @04e2139):
+- Low-rank are all convs but the first and 1x1 ones, all linear layers but the last, and each gate's
+  two matrices of an LSTM, for which factors are multiplied back before use (as the code does).
+- Drawing is eq. 2, as in the paper; the code draws by softmax(sigma) or uniformly.
+- r = ceil(c R) kernels and q = ceil(c N) rows of v: the paper's q = r wherever R = N, which it
+  assumes; O2 doubles q. The code has q = ceil(0.4 N) for everybody.
+- sigma is merged into the factors (as in the code), not trained by itself.
+- A client's net has the kernels and rows that it holds and everything else whole, as the code simulates
+  it; `cut_inputs` is the net that Table 1 counts. There BatchNorm, shortcuts, biases and the inputs of
+  every layer are leading parts, averaged entry by entry over those who hold them; the stem stays whole.
+- Frobenius decay replaces weight decay on the factors, as in the code. Clipping, dropped last batches
+  and the cosine are settings of `train`. Momentum begins at zero; `server_momentum` shares it as the
+  code does, but for stem, shortcuts and classifier, where the code keeps each client's stale one.
+- The server's net is tested with u and v at full rank, which is the dense net.
+- Two tiers have 40 and 60 % of the clients exactly; the code draws each client's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterator, Mapping
+from functools import cached_property
+from itertools import pairwise
+from typing import TYPE_CHECKING, Annotated, Literal
+
+from pydantic import Field
+
+from fedmpi import lowrank
+from fedmpi.config.schema import NotNegative, Shares
+from fedmpi.errors import ConfigError
+from fedmpi.federation.plan import Task
+from fedmpi.federation.tiers import equal_blocks
+from fedmpi.methods.protocol import Client, Contributions, LocalWork, Method, MethodContext, MethodOptions, TestedNet
+from fedmpi.models.width import Width
+
+if TYPE_CHECKING:
+    from torch import Tensor, nn
+
+    from fedmpi.exactsum import Region
+    from fedmpi.learning import FlatNet, LocalTrainer, TrainOutcome
+    from fedmpi.lowrank import FactorizedLayer
+    from fedmpi.tensors import Params, Spec
+
+    Held = Mapping[str, tuple[slice | Tensor, ...]]
+
+SIGMA = "sigma"
+"""All layers' singular values in a row: one copy to the host reads them."""
+MOMENTUM = "momentum."
+LARGEST_MOMENTUM = 2.0**20
+"""B of averaged momenta: sums of gradients, which no published value bounds."""
+
+KAPPA, KAPPA_OF_SMALL, SMALL = 2.5, 4.0, 0.2
+"""Table 7: kappa, and what it is at keep ratios up to the third."""
+
+
+class OrthDropOptions(MethodOptions):
+    """Options of `orthdrop`."""
+
+    name: Literal["orthdrop"] = "orthdrop"
+    """The most important kernels of every layer."""
+    keep_ratio: Shares = (0.4, 0.2)
+    """Share of every layer's kernels and outputs that each tier trains, largest first. Two tiers have 40 and 60 % of
+    the clients, unless `clients.tier_blocks` says otherwise."""
+    o2: bool = False
+    """PriSM-O2: twice as many outputs as kernels."""
+    frobenius_decay: NotNegative | Literal["auto"] = "auto"
+    """Lambda of lambda/2 |U V|_F^2 on the factors, instead of weight decay; `auto` is `train.weight_decay`."""
+    cut_inputs: bool = False
+    """Cut every layer's inputs, too, and what runs past the blocks: the net of the paper's Table 1. Not for LSTMs."""
+    server_momentum: bool = False
+    """Clients begin with the averaged momentum of factors and BatchNorm, which then travels both ways."""
+
+    @property
+    def tiers(self) -> tuple[float, ...]:
+        return self.keep_ratio
+
+    def tier_blocks(self, num_clients: int) -> tuple[int, ...]:
+        """Two tiers: 40 and 60 % of the clients (4.2); others in equal blocks."""
+        if len(self.tiers) != 2:
+            return equal_blocks(num_clients, len(self.tiers))
+        larger = round(0.4 * num_clients)
+        return larger, num_clients - larger
+
+    def problems(self, config: object) -> Iterator[tuple[str, str]]:
+        """Tiers are told apart by their ratios, and clients.tier_blocks counts from the largest."""
+        shown = [f"{ratio:g}" for ratio in self.keep_ratio]
+        falls = all(one > two for one, two in pairwise(self.keep_ratio))
+        if not falls or len(set(shown)) < len(shown):
+            yield "method.keep_ratio", f"expected ratios that fall from tier to tier, got {', '.join(shown)}"
+
+
+class PrismOptions(OrthDropOptions):
+    """Options of `prism`."""
+
+    name: Literal["prism"] = "prism"  # type: ignore[assignment]
+    """Kernels drawn by importance."""
+    kappa: Annotated[tuple[NotNegative, ...], Field(strict=False, min_length=1)] | Literal["auto"] = "auto"
+    """Exponent of the drawing p_i = sigma_i^kappa / sum for each tier; 0 is uniform. `auto`: 2.5, and 4 at keep ratios
+    up to 0.2."""
+
+    @property
+    def kappas(self) -> tuple[float, ...]:
+        if self.kappa != "auto":
+            return self.kappa
+        return tuple(KAPPA_OF_SMALL if ratio <= SMALL else KAPPA for ratio in self.keep_ratio)
+
+    def problems(self, config: object) -> Iterator[tuple[str, str]]:
+        yield from super().problems(config)
+        if len(self.kappas) != len(self.keep_ratio):
+            yield "method.kappa", f"{len(self.kappas)} exponents for {len(self.keep_ratio)} keep ratios; give one for each"
+
+
+class OrthDrop(Method):
+    """The first r kernels and q rows of each layer for a client, an SVD of each layer after a round."""
+
+    def __init__(self, context: MethodContext) -> None:
+        super().__init__(context)
+        assert isinstance(context.options, OrthDropOptions)
+        self.options = context.options
+        skeleton = lowrank.open_lstms(context.make_skeleton())
+        self.factorized = lowrank.plan_layers(skeleton, lowrank.Rule(dense_layers=1, unroll="output"))
+        given = self.options.frobenius_decay
+        self.lambda_ = context.weight_decay if given == "auto" else given
+        self.own_decay = [name for layer in self.factorized for name in _factor_names(layer)]
+        self._whole = len(self.tiers)
+        try:
+            self._net_specs
+        except ValueError as error:
+            raise ConfigError("method.cut_inputs", f"not possible for this model: {error}") from None
+
+    def warnings(self) -> tuple[str, ...]:
+        if self.factorized:
+            return ()
+        return (f"{self.options.name} factorizes no layer of this net, so all tiers train all of it",)
+
+    # The nets: one for each tier, and the whole one that is tested.
+
+    @property
+    def num_nets(self) -> int:
+        return len(self.tiers) + 1
+
+    def tested(self) -> tuple[TestedNet, ...]:
+        return (TestedNet("server", self._whole, 1.0),)
+
+    def net(self, number: int) -> nn.Module:
+        return self._net(number, self.context.make_net)
+
+    def skeleton(self, number: int) -> nn.Module:
+        return self._net(number, self.context.make_skeleton)
+
+    def _net(self, number: int, make: Callable[..., nn.Module]) -> nn.Module:
+        net = make()
+        if self.options.cut_inputs and number != self._whole:
+            net = lowrank.with_whole_stem(make(self._share_of_outputs(number), "ceil"), net)
+        sizes = {layer.name: self._sizes(layer, number) for layer in self.factorized}
+        return lowrank.kernel_net(lowrank.open_lstms(net), sizes)
+
+    def _sizes(self, layer: FactorizedLayer, number: int) -> tuple[int, int]:
+        """(r, q) of a layer in this net."""
+        num_kernels = min(layer.matrix_shape)
+        if number == self._whole:
+            return num_kernels, layer.out_features
+        kept = Width(self.options.keep_ratio[number], "ceil")
+        q = (2 if self.options.o2 else 1) * kept.of(layer.out_features)
+        return kept.of(num_kernels), min(q, layer.out_features)
+
+    def _share_of_outputs(self, tier: int) -> float:
+        return min(1.0, (2 if self.options.o2 else 1) * self.options.keep_ratio[tier])
+
+    @cached_property
+    def _whole_specs(self) -> dict[str, Spec]:
+        return self._specs_of(self.skeleton(self._whole))
+
+    @cached_property
+    def _leading(self) -> list[Held]:
+        """For each tier the leading part of every tensor that its net does not hold whole."""
+        return [
+            {
+                name: tuple(slice(length) for length in spec.shape)
+                for name, spec in specs.items()
+                if spec.shape != self._whole_specs[name].shape
+            }
+            for specs in self._net_specs
+        ]
+
+    def _held(self, tier: int, client: Client | None) -> Held:
+        """Which entries of each tensor a client of this tier holds, where it does not hold all."""
+        return self._leading[tier]
+
+    # Server half.
+
+    @cached_property
+    def _shared_momenta(self) -> tuple[str, ...]:
+        """Parameters whose momentum the server averages: factors and BatchNorm."""
+        if not self.options.server_momentum:
+            return ()
+        from torch.nn.modules.batchnorm import _BatchNorm
+
+        norms = [n for n, part in self.context.make_skeleton().named_modules() if isinstance(part, _BatchNorm)]
+        of_norms = {f"{norm}.{kind}" for norm in norms for kind in ("weight", "bias")}
+        return tuple(name for name in self._whole_specs if name in of_norms.union(self.own_decay))
+
+    def _with_momenta(self, specs: Mapping[str, Spec]) -> dict[str, Spec]:
+        return {**specs, **{f"{MOMENTUM}{name}": specs[name] for name in self._shared_momenta}}
+
+    @cached_property
+    def _state_specs(self) -> dict[str, Spec]:
+        return self._with_momenta(self._whole_specs)
+
+    def state_specs(self) -> dict[str, Spec]:
+        return self._state_specs
+
+    def initial_state(self) -> Params:
+        import torch
+
+        net = lowrank.open_lstms(self.context.make_net())
+        values = {name: value.detach().clone() for name, value in net.named_parameters()}
+        for layer in self.factorized:
+            factors = lowrank.factorize(layer, values.pop(f"{layer.name}.weight"), min(layer.matrix_shape))
+            values.update(zip(_factor_names(layer), factors, strict=True))
+        momenta = {f"{MOMENTUM}{name}": torch.zeros_like(values[name]) for name in self._shared_momenta}
+        return {**{name: values[name] for name in self._whole_specs}, **momenta, SIGMA: self._sigma(values)}
+
+    def _sigma(self, state: Params) -> Tensor:
+        import torch
+
+        values = [lowrank.singular_values(*(state[name] for name in _factor_names(layer))) for layer in self.factorized]
+        return torch.cat(values) if values else torch.zeros(0)
+
+    def _sigma_of_layers(self, params: Params) -> tuple[Tensor, ...]:
+        return params[SIGMA].cpu().split([min(layer.matrix_shape) for layer in self.factorized])
+
+    def published_specs(self, nets: Collection[int]) -> dict[str, Spec]:
+        from fedmpi.tensors import Spec
+
+        num_values = sum(min(layer.matrix_shape) for layer in self.factorized)
+        return {**self._state_specs, SIGMA: Spec((num_values,))}
+
+    def regions(self, client: Client) -> Mapping[str, Region]:
+        """Eq. 5: kernel i is the mean over those who drew it, each row of v over those who have it."""
+        held = self._held(client.task.tier, client)
+        return {**held, **{f"{MOMENTUM}{name}": held[name] for name in self._shared_momenta if name in held}}
+
+    def bound(self, name: str, magnitude: float) -> float:
+        return LARGEST_MOMENTUM if name.startswith(MOMENTUM) else super().bound(name, magnitude)
+
+    def refresh(self, state: Params) -> Params:
+        """Algorithm 1, line 10. A kernel's momentum stays with its number."""
+        new = dict(state)
+        for layer in self.factorized:
+            u, v = _factor_names(layer)
+            new[u], new[v] = lowrank.refreshed(layer, state[u], state[v])
+        return {**new, SIGMA: self._sigma(new)}
+
+    def diagnostics(self, state: Params, contributions: Contributions) -> Mapping[str, object]:
+        """Of each layer: how many kernels it needs (4.3), and how many clients each kernel had (Fig. 7)."""
+        num_clients = len(contributions.tasks)
+        table = {}
+        for layer, sigma in zip(self.factorized, self._sigma_of_layers(state), strict=True):
+            shares = contributions.shares(_factor_names(layer)[0])
+            counts = sigma.new_full((len(sigma),), shares) if isinstance(shares, float) else shares.flatten(1)[:, 0]
+            counts = (counts * num_clients).round()
+            needed = lowrank.effective_number(sigma)
+            table[layer.name] = {
+                "effective_kernels": round(needed, 3),
+                "effective_share": round(needed / len(sigma), 4),
+                "clients_per_kernel": [int(counts.min()), round(float(counts.mean()), 3), int(counts.max())],
+                "share_untrained": round(float((counts == 0).double().mean()), 4),
+            }
+        return {"kernels": table}
+
+    # Client half.
+
+    def narrow(self, published: Params, number: int, out: Params, client: Client | None = None) -> None:
+        """The kernels and rows that the client holds (without a client: the leading ones), and the rest."""
+        held = {} if number == self._whole else self._held(number, client)
+        for name, target in out.items():
+            target.copy_(published[name][held[name]] if name in held else published[name])
+
+    def train(self, trainer: LocalTrainer, client: Client, work: LocalWork) -> TrainOutcome:
+        if not self._shared_momenta:
+            return super().train(trainer, client, work)
+        return trainer.run(
+            work.data.draws(client.examples, work.epochs, work.generator),
+            work.lr,
+            work.loss,
+            lambda net, inputs, targets, loss: self.backward(net, inputs, targets, loss, client),
+            lambda net: self.after_backward(net, client),
+            set_momentum=lambda net: self._load_momenta(net, client),
+        )
+
+    def _load_momenta(self, net: FlatNet, client: Client) -> None:
+        net.reset_momentum()
+        held = self._held(client.task.tier, client)
+        for name in self._shared_momenta:
+            averaged = client.published[f"{MOMENTUM}{name}"]
+            net.momenta[name].copy_(averaged[held[name]] if name in held else averaged)
+
+    def after_backward(self, net: FlatNet, client: Client) -> None:
+        """Eq. 6: the gradient of lambda/2 |U V|_F^2 over the kernels and rows that the client holds."""
+        for layer in self.factorized:
+            u, v = _factor_names(layer)
+            lowrank.frobenius_decay_(net.params[u], net.params[v], net.grads[u], net.grads[v], self.lambda_)
+
+    def upload_specs(self, tier: int, task: Task | None = None) -> dict[str, Spec]:
+        return self._with_momenta(self._net_specs[tier])
+
+    def upload(self, net: FlatNet, client: Client) -> Params:
+        return {**net.params, **{f"{MOMENTUM}{name}": net.momenta[name] for name in self._shared_momenta}}
+
+    def download_bytes(self, tier: int) -> int:
+        return sum(spec.num_bytes for spec in self.upload_specs(tier).values())
+
+
+class Prism(OrthDrop):
+    """Kernels drawn for each client and layer, sigma_i^kappa to one another."""
+
+    def _held(self, tier: int, client: Client | None) -> Held:
+        held = dict(super()._held(tier, client))
+        if client is None:
+            return held
+        assert isinstance(self.options, PrismOptions)
+        sizes = [self._sizes(layer, tier)[0] for layer in self.factorized]
+        sigma, kappa = self._sigma_of_layers(client.published), self.options.kappas[tier]
+        drawn = lowrank.draw_kernels(sigma, sizes, kappa, client.generator("kernels"))
+        for layer, kernels in zip(self.factorized, drawn, strict=True):
+            u, v = _factor_names(layer)
+            if u in held:
+                held[u] = (kernels, *held[u][1:])
+            if v in held:
+                held[v] = (held[v][0], kernels, *held[v][2:])
+        return held
+
+
+def _factor_names(layer: FactorizedLayer) -> tuple[str, str]:
+    return f"{layer.name}.u.weight", f"{layer.name}.v.weight"

@@ -1,0 +1,170 @@
+"""SCAFFOLD: control variates correct every local step for the drift between clients.
+
+S. P. Karimireddy, S. Kale, M. Mohri, S. Reddi, S. Stich, A. T. Suresh: SCAFFOLD: Stochastic
+Controlled Averaging for Federated Learning, ICML 2020, arXiv:1910.06378, Algorithm 1. A client
+starts at y = x, steps along g(y) - c_i + c, and sends y - x and c_i^+ - c_i; the server takes
+x <- x + eta_g mean(y_i - x) and c <- c + |S| / N mean(c_i^+ - c_i).
+
+Server state: the model x, and its control variate c as `control.<name>`. A client remembers c_i.
+All of them start at zero, so c is the mean of all N clients' c_i at any time.
+
+Differences from the paper:
+- Clients send y_i in place of y_i - x: the same bytes, and with eta_g = 1 the mean needs no rounding.
+- Local steps are the SGD of `train`, the correction added to the gradient before weight decay and
+  momentum. c_i^+ of option II, c_i - c + (x - y_i) / (K lr), is the mean gradient of the K steps for
+  plain SGD only: under momentum it overstates it, up to 1 / (1 - momentum) times. Weight decay
+  counts as part of the gradient there, as if it were in the loss; in option I it does not.
+- Option I, the gradient at x, is taken in one more pass over the client's data, in batches as in training.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Literal
+
+from fedmpi.config.schema import Positive
+from fedmpi.federation.plan import Task
+from fedmpi.methods.protocol import Client, Contributions, LocalWork, Method, MethodContext, MethodOptions
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from fedmpi.learning import FlatNet, LocalTrainer, TrainOutcome
+    from fedmpi.methods.protocol import Loss
+    from fedmpi.tensors import Params, Spec
+
+# B of a control variate, which is a gradient: parameters are no measure of it. Sums keep 2^-38 with 10 clients.
+LARGEST_CONTROL = 2.0**20
+
+
+class ScaffoldOptions(MethodOptions):
+    """Options of `scaffold`."""
+
+    name: Literal["scaffold"] = "scaffold"
+    """Control variates against client drift."""
+    option: Literal["I", "II"] = "II"
+    """How a client renews its control variate: `I` by the gradient at the published model (one more pass over its
+    data), `II` by the mean gradient of its local steps (free).
+    """
+    server_lr: Positive = 1.0
+    """Eta_g: how far the server goes towards the mean of the clients' models."""
+
+
+class Scaffold(Method):
+    """y_i by corrected SGD; x and c by the means of what clients bring."""
+
+    keeps_memory = True
+
+    def __init__(self, context: MethodContext) -> None:
+        super().__init__(context)
+        assert isinstance(context.options, ScaffoldOptions)
+        self.options = context.options
+
+    def examples_per_round(self, num_examples: int) -> float:
+        return super().examples_per_round(num_examples) + (num_examples if self.options.option == "I" else 0)
+
+    def warnings(self) -> tuple[str, ...]:
+        if self.options.option == "I" or self.context.momentum == 0:
+            return ()
+        return ("scaffold's option II measures the gradient of plain SGD, see method.option; train.momentum is not 0",)
+
+    # Server half.
+
+    def state_specs(self) -> dict[str, Spec]:
+        return self._dense_specs | self._control_specs()
+
+    def _control_specs(self) -> dict[str, Spec]:
+        return {_control(name): spec for name, spec in self._dense_specs.items()}
+
+    def initial_state(self) -> Params:
+        model = super().initial_state()
+        return model | {_control(name): value.new_zeros(value.shape) for name, value in model.items()}
+
+    def bound(self, name: str, magnitude: float) -> float:
+        return super().bound(name, magnitude) if name in self._dense_specs else LARGEST_CONTROL
+
+    def update(self, state: Params, means: Params, contributions: Contributions) -> Params:
+        """Algorithm 1, lines 16 and 17; lerp gives the mean itself where eta_g is 1."""
+        share = len(contributions.tasks) / self.context.num_clients
+        new = dict(state)
+        for name in self._dense_specs:
+            new[name] = state[name].lerp(means[name], self.options.server_lr)
+            new[_control(name)] = state[_control(name)].add(means[_control(name)], alpha=share)
+        return new
+
+    # Client half.
+
+    def train(self, trainer: LocalTrainer, client: Client, work: LocalWork) -> TrainOutcome:
+        """Lines 7 to 12; leaves in `scratch` what `_change` makes the new control variate of."""
+        import torch
+
+        scratch, published = client.scratch, client.published
+        if self.options.option == "I":
+            scratch |= {f"gradient.{name}": value for name, value in _gradient(trainer, client, work).items()}
+        own = self._own_control(trainer.net, client)
+        scratch |= {f"correction.{name}": published[_control(name)] - value for name, value in own.items()}
+        outcome = super().train(trainer, client, work)
+        if outcome.steps:
+            scratch["path"] = torch.tensor(outcome.steps * work.lr, dtype=torch.float64)
+        return outcome
+
+    def _own_control(self, net: FlatNet, client: Client) -> Params:
+        """c_i, on the net's device; zeros until the client has taken part."""
+        if client.memory is None:
+            return {name: value.new_zeros(value.shape) for name, value in net.params.items()}
+        return {name: client.memory[_control(name)].to(value.device) for name, value in net.params.items()}
+
+    def after_backward(self, net: FlatNet, client: Client) -> None:
+        """g(y) - c_i + c."""
+        import torch
+
+        corrections = [client.scratch[f"correction.{name}"] for name in net.grads]
+        torch._foreach_add_(list(net.grads.values()), corrections)
+
+    def _change(self, name: str, value: Tensor, client: Client) -> Tensor:
+        """c_i^+ - c_i; nothing for a client that took no step."""
+        if "path" not in client.scratch:
+            return value.new_zeros(value.shape)
+        control = client.published[_control(name)]
+        if self.options.option == "I":
+            return client.scratch[f"gradient.{name}"] - (control - client.scratch[f"correction.{name}"])
+        return (client.published[name] - value) / float(client.scratch["path"]) - control
+
+    def upload_specs(self, tier: int, task: Task | None = None) -> dict[str, Spec]:
+        return self._net_specs[tier] | self._control_specs()
+
+    def upload(self, net: FlatNet, client: Client) -> Params:
+        changes = {_control(name): self._change(name, value, client) for name, value in net.params.items()}
+        return net.params | changes
+
+    def remember(self, net: FlatNet, client: Client) -> Params:
+        own = self._own_control(net, client)
+        return {_control(name): own[name] + self._change(name, value, client) for name, value in net.params.items()}
+
+    def download_bytes(self, tier: int) -> int:
+        """The model and the control variate; as much goes back."""
+        return 2 * super().download_bytes(tier)
+
+
+def _control(name: str) -> str:
+    return f"control.{name}"
+
+
+def _gradient(trainer: LocalTrainer, client: Client, work: LocalWork) -> Params:
+    """Of the client's mean loss, at the parameters that the net has: an epoch of steps of length 0."""
+    import torch
+
+    total = {name: torch.zeros_like(value) for name, value in trainer.net.grads.items()}
+    sizes: list[int] = []
+
+    def backward(net: FlatNet, inputs: Tensor, targets: Tensor, loss: Loss) -> Tensor:
+        sizes.append(len(targets))
+        value = loss(net.module(inputs), targets)
+        (value * len(targets)).backward()  # type: ignore[no-untyped-call]
+        return value.detach()
+
+    def add_up(net: FlatNet) -> None:
+        torch._foreach_add_(list(total.values()), list(net.grads.values()))
+
+    draws = work.data.draws(client.examples, 1, client.generator("control"))
+    trainer.run(draws, 0.0, work.loss, backward, add_up)
+    return {name: value / max(1, sum(sizes)) for name, value in total.items()}

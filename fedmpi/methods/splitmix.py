@@ -1,0 +1,200 @@
+"""Split-Mix: independent narrow base nets; a client trains as many as it can afford, levels are ensembles of them.
+
+J. Hong, H. Wang, Z. Wang, J. Zhou: Efficient Split-Mix Federated Learning for On-Demand and In-Situ
+Customization, ICLR 2022, arXiv:2203.09747. Algorithm 1, without its adversarial part (dual BatchNorm).
+
+Server state: B = round(largest level / atom) base nets of width `atom`, `0.conv1.weight` being of the
+first. A client of level R trains b = round(R / atom) of them: the next one of a shuffled queue that
+all clients of all rounds draw from, and b - 1 random others. Each base becomes the mean over the
+clients that trained it; one that nobody trained stays. Level R is tested as the mean of the logits
+of the first b bases.
+
+Differences from the paper, and from its code (illidanlab/SplitMix):
+- The defaults are those of FedHM's tables (YXShi2000/FedHM): uniform weights, initial values as of
+  any narrow net, the client's classes masked and not the batch's (`train.masked_loss`). The code's
+  own are `weighting: samples`, `init: rescaled` and, for class-skewed data, `batch_mask`.
+- The queue's place is computed from the round and the client's place in the cohort, and each of its
+  shuffles has a seed of its own, so that every rank knows it.
+- Levels are rounded to whole bases (2.8 / 0.4 is 7); FedHM's code truncates it to 6.
+- The Scaler before a norm layer is a larger eps of that layer, which is the same (`models.add_scaler`).
+- The first bases are tested, not the best ones on a validation set. The recorded loss is the mean
+  over a client's bases.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping
+from functools import cached_property
+from typing import TYPE_CHECKING, Annotated, Literal
+
+from pydantic import Field
+
+from fedmpi import models, seeds
+from fedmpi.config.schema import Positive, Share
+from fedmpi.federation.plan import Task
+from fedmpi.methods.protocol import Client, Method, MethodContext, MethodOptions
+from fedmpi.methods.widths import falling
+
+if TYPE_CHECKING:
+    from torch import Tensor, nn
+
+    from fedmpi.exactsum import Region
+    from fedmpi.learning import FlatNet
+    from fedmpi.methods.protocol import Loss
+    from fedmpi.tensors import Params, Spec
+
+Levels = Annotated[tuple[Positive, ...], Field(strict=False, min_length=1)]
+
+NOTHING: Region = (slice(0, 0),)
+
+
+class SplitMixOptions(MethodOptions):
+    """Options of `splitmix`."""
+
+    name: Literal["splitmix"] = "splitmix"
+    """Ensembles of narrow base nets, each client trains some."""
+    levels: Levels = (1.0, 0.5, 0.25, 0.125)
+    """Budget R of each tier, largest first: it has round(R / atom) base nets. May exceed 1, as in FedHM's tables."""
+    atom: Share = 0.125
+    """Width of a base net."""
+    rounding: models.Rounding = "round"
+    """Channels of a base net's layers: rounded to the nearest whole number or up."""
+    weighting: Literal["uniform", "samples"] = "uniform"
+    """Weight of a client in the means of its bases: the same for all (FedHM's tables), or its examples (the code)."""
+    scaler: bool = True
+    """Divide a base's activations by `atom` in training, before every norm layer; in a net without any, after every
+    conv and linear layer but the last.
+    """
+    batch_mask: bool = False
+    """Overwrite logits of classes that the mini-batch does not have by 0 in training."""
+    init: Literal["own", "rescaled"] = "own"
+    """`own`: as any net of that width. `rescaled`: convs and linear layers times the root of their share of the full
+    net's inputs, as if drawn for the full net; those that see the data keep their values.
+    """
+
+    @property
+    def tiers(self) -> tuple[float, ...]:
+        return self.levels
+
+    def num_bases(self, level: float) -> int:
+        """b: how many base nets a level has. Not truncated: 2.8 / 0.4 is 6.999... in floating point."""
+        return round(level / self.atom)
+
+    def problems(self, config: object) -> Iterator[tuple[str, str]]:
+        yield from falling("method.levels", self.levels)
+        if self.num_bases(self.levels[-1]) < 1:
+            yield "method.levels", f"{self.levels[-1]:g} is less than half of method.atom ({self.atom:g}): no base net"
+
+
+class SplitMix(Method):
+    """B independent base nets; a tier's net is the ensemble of its first b, or of those that a client trains."""
+
+    def __init__(self, context: MethodContext) -> None:
+        super().__init__(context)
+        assert isinstance(context.options, SplitMixOptions)
+        self.options = context.options
+        self.num_bases = [self.options.num_bases(level) for level in self.options.levels]
+
+    def warnings(self) -> tuple[str, ...]:
+        if len(set(self.num_bases)) == len(self.num_bases):
+            return ()
+        return (f"some of method.levels have the same base nets: {', '.join(map(str, self.num_bases))} of them",)
+
+    # Server half.
+
+    @cached_property
+    def _dense_specs(self) -> dict[str, Spec]:
+        return self._specs_of(self._ensemble_skeleton(max(self.num_bases)))
+
+    @cached_property
+    def _base_names(self) -> list[str]:
+        return [name for name, _ in self._base_skeleton().named_parameters()]
+
+    def initial_state(self) -> Params:
+        """Every base has a seed of its own."""
+        shares = {}
+        if self.options.init == "rescaled":
+            shares = models.fan_in_shares(self.context.make_skeleton(), self._base_skeleton())
+        state = {}
+        for base in range(max(self.num_bases)):
+            net = self._base(seeds.mix("splitmix:base", self.context.seed, base))
+            for name, value in net.named_parameters():
+                state[f"{base}.{name}"] = value.detach() * math.sqrt(shares.get(name, 1.0))
+        return state
+
+    def client_weight(self, task: Task) -> float:
+        return float(task.num_examples) if self.options.weighting == "samples" else 1.0
+
+    def assigned(self, client: Client) -> list[int]:
+        """The base nets that the client trains: one from the queue, distinct random others."""
+        import torch
+
+        task, count = client.task, max(self.num_bases)
+        num_served = (task.round_number - 1) * task.cohort_size + task.place
+        cycle, turn = divmod(num_served, count)
+        first = int(seeds.numpy_generator("splitmix:queue", client.seed, cycle).permutation(count)[turn])
+        others = [base for base in range(count) if base != first]
+        order = torch.randperm(len(others), generator=client.generator("bases")).tolist()
+        return [first, *(others[place] for place in order[: self.num_bases[task.tier] - 1])]
+
+    def regions(self, client: Client) -> Mapping[str, Region]:
+        absent = set(range(max(self.num_bases))) - set(self.assigned(client))
+        return {f"{base}.{name}": NOTHING for base in absent for name in self._base_names}
+
+    def lift(self, upload: Params, client: Client) -> Iterator[tuple[str, Tensor]]:
+        """The client's j-th net is the j-th of those assigned to it."""
+        for place, base in enumerate(self.assigned(client)):
+            for name in self._base_names:
+                yield f"{base}.{name}", upload[f"{place}.{name}"]
+
+    def magnitudes(self, upload: Params, client: Client) -> Tensor:
+        return super().magnitudes(dict(self.lift(upload, client)), client)
+
+    # Client half.
+
+    def _base(self, seed: int) -> nn.Module:
+        return self.context.make_net(self.options.atom, self.options.rounding, seed)
+
+    def _base_skeleton(self) -> nn.Module:
+        return self.context.make_skeleton(self.options.atom, self.options.rounding)
+
+    def _ensemble_skeleton(self, count: int) -> nn.Module:
+        return models.Ensemble(self._base_skeleton() for _ in range(count))
+
+    def skeleton(self, number: int) -> nn.Module:
+        return self._ensemble_skeleton(self.num_bases[number])
+
+    def net(self, number: int) -> nn.Module:
+        rate = self.options.atom if self.options.scaler else 1.0
+        bases = (self._base(self.context.seed) for _ in range(self.num_bases[number]))
+        return models.Ensemble(models.add_scaler(base, rate) for base in bases)
+
+    def narrow(self, published: Params, number: int, out: Params, client: Client | None = None) -> None:
+        """A client trains those assigned to it; a level is tested with the first ones."""
+        from fedmpi.tensors import copy_into
+
+        trains = client is not None and client.task.phase != "test"
+        bases = self.assigned(client) if trains else range(self.num_bases[number])
+        named = ((f"{place}.{name}", f"{base}.{name}") for place, base in enumerate(bases) for name in self._base_names)
+        copy_into(out, {own: published[theirs] for own, theirs in named})
+
+    def backward(self, net: FlatNet, inputs: Tensor, targets: Tensor, loss: Loss, client: Client) -> Tensor:
+        """The sum of the bases' own losses, base by base: they share no parameter, and only one keeps activations."""
+        import torch
+
+        losses = []
+        for base in net.module.children():
+            logits = base(inputs)
+            value = loss(_masked(logits, targets) if self.options.batch_mask else logits, targets)
+            value.backward()  # type: ignore[no-untyped-call]
+            losses.append(value.detach())
+        return torch.stack(losses).mean()
+
+
+def _masked(logits: Tensor, targets: Tensor) -> Tensor:
+    """0 for classes that no target has."""
+    import torch
+
+    present = (targets[:, None] == torch.arange(logits.shape[1], device=logits.device)).any(0)
+    return logits.masked_fill(~present, 0.0)

@@ -1,0 +1,115 @@
+"""Standalone: every client trains a model of its own on its own data, and nothing is exchanged.
+
+The baseline of A. Li, J. Sun, P. Li, Y. Pu, H. Li, Y. Chen: Hermes: An Efficient Federated Learning
+Framework for Heterogeneous Mobile Clients, MobiCom 2021, section 5.3: local training only, for
+the same total time as the federated methods.
+
+Server state: the initial model, which is what a client starts from when it first takes part. A
+client remembers its model; every client is tested with its own.
+
+Differences from the paper:
+- The paper turns the time that communication would take into further epochs, and does not say how
+  many. Here time is counted in rounds, because no network is simulated. A federated run takes
+  `rounds` rounds, in most of which a device is not in the cohort and waits; one that needs no
+  server does not wait, and trains `train.local_epochs` epochs in every round. Clients are simulated
+  in the same cohorts as in a federated run, so each makes up for the rounds between its turns:
+  `epochs_factor: auto` is clients.count / clients.per_round, which is 1 where everybody takes part
+  in every round. `epochs_factor: 1` is the other fair comparison: as much compute per client as in
+  the federated run. The epochs are in every round's record.
+- A model begins each of its client's rounds with a fresh optimizer, at the round's learning rate.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from dataclasses import replace
+from functools import cached_property
+from typing import TYPE_CHECKING, Literal
+
+from fedmpi.config.schema import Positive
+from fedmpi.federation.plan import Task
+from fedmpi.methods.protocol import (
+    Client,
+    Contributions,
+    LocalWork,
+    Method,
+    MethodContext,
+    MethodOptions,
+    TestedNet,
+)
+
+if TYPE_CHECKING:
+    from fedmpi.learning import FlatNet, LocalTrainer, TrainOutcome
+    from fedmpi.tensors import Params, Spec
+
+
+class StandaloneOptions(MethodOptions):
+    """Options of `standalone`."""
+
+    name: Literal["standalone"] = "standalone"
+    """Local training only."""
+    epochs_factor: Positive | Literal["auto"] = "auto"
+    """How many times `train.local_epochs` a client trains in each round that it is drawn for (to the nearest whole
+    epoch, at least one). `auto`: clients.count / clients.per_round, so that it has trained in every round's time; 1:
+    with as much compute as in a federated run.
+    """
+
+
+class Standalone(Method):
+    """theta_p stays with p."""
+
+    keeps_memory = True
+    personal = True
+
+    def __init__(self, context: MethodContext) -> None:
+        super().__init__(context)
+        assert isinstance(context.options, StandaloneOptions)
+        self.options = context.options
+
+    @cached_property
+    def epochs(self) -> int:
+        """Local epochs of a round."""
+        factor = self.options.epochs_factor
+        if factor == "auto":
+            factor = self.context.num_clients / self.context.clients_per_round
+        return max(1, round(factor * self.context.local_epochs))
+
+    def examples_per_round(self, num_examples: int) -> float:
+        return float(self.epochs * num_examples)
+
+    def tested(self) -> tuple[TestedNet, ...]:
+        return ()
+
+    # Server half: it publishes the initial model and averages nothing.
+
+    def state_specs(self) -> dict[str, Spec]:
+        return {}
+
+    def published_specs(self, nets: Collection[int]) -> dict[str, Spec]:
+        return self._dense_specs
+
+    def diagnostics(self, state: Params, contributions: Contributions) -> Mapping[str, object]:
+        return {"local_epochs": self.epochs}
+
+    # Client half.
+
+    def restore(self, net: FlatNet, client: Client) -> None:
+        from fedmpi.tensors import copy_into
+
+        if client.memory is not None:
+            copy_into(net.params, client.memory)
+
+    def train(self, trainer: LocalTrainer, client: Client, work: LocalWork) -> TrainOutcome:
+        return super().train(trainer, client, replace(work, epochs=self.epochs))
+
+    def upload_specs(self, tier: int, task: Task | None = None) -> dict[str, Spec]:
+        return {}
+
+    def upload(self, net: FlatNet, client: Client) -> Params:
+        return {}
+
+    def remember(self, net: FlatNet, client: Client) -> Params:
+        return {name: value.clone() for name, value in net.params.items()}
+
+    def download_bytes(self, tier: int) -> int:
+        return 0

@@ -1,0 +1,155 @@
+"""Top-k: clients send the largest entries of their update, and keep the rest for the next time.
+
+A. F. Aji, K. Heafield: Sparse Communication for Distributed Gradient Descent, EMNLP 2017,
+arXiv:1704.05021, Algorithm 1, as the baseline of Hermes (A. Li et al., MobiCom 2021, section 5.3),
+which sends 10 %. A client adds what it held back to its update, sends the k entries of largest
+magnitude with their indices, and holds back the others.
+
+Server state: the model theta; theta <- theta + mean of the sparse updates, in which an entry that a
+client did not send counts as 0. The download is dense. A client remembers the residual, one float32 vector.
+
+Differences from the paper, and from public codes:
+- It is the update of a whole local training, theta_p - theta, that is cut, not one step's gradient.
+- k = max(1, ceil(ratio d)) out of the d entries of the whole net (`scope: global`), as the paper
+  prefers; `tensor` takes k of each tensor, as FedML does, which rounds down and by default keeps
+  no residual. The threshold is exact, where the paper estimates it from a sample.
+- Among entries of equal magnitude those of lower index go first, so that k is always met and bits
+  depend on nothing else.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from fractions import Fraction
+from functools import cached_property
+from itertools import accumulate
+from typing import TYPE_CHECKING, Annotated, Literal
+
+from pydantic import Field
+
+from fedmpi.config.schema import Share
+from fedmpi.federation.plan import Task
+from fedmpi.methods.protocol import Client, Contributions, Method, MethodContext, MethodOptions
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from fedmpi.learning import FlatNet
+    from fedmpi.tensors import Params, Spec
+
+VALUE_BYTES = 4
+
+
+class TopKOptions(MethodOptions):
+    """Options of `topk`."""
+
+    name: Literal["topk"] = "topk"
+    """Sparse updates."""
+    ratio: Share = 0.1
+    """Share of the update's entries that a client sends (rounded up, at least one); 1 is FedAvg up to rounding."""
+    scope: Literal["global", "tensor"] = "global"
+    """Where the largest are looked for: in the whole net, or in each tensor by itself."""
+    error_feedback: bool = True
+    """Whether a client adds next time what it did not send."""
+    index_bytes: Annotated[int, Field(ge=0, le=8)] | Literal["bitmap"] = 4
+    """Protocol bytes of an index; `bitmap` counts one bit for each entry of the net instead, 0 counts values only."""
+
+
+class TopK(Method):
+    """theta <- theta + mean of top_k(theta_p - theta + e_p)."""
+
+    def __init__(self, context: MethodContext) -> None:
+        super().__init__(context)
+        assert isinstance(context.options, TopKOptions)
+        self.options = context.options
+        self.keeps_memory = self.options.error_feedback
+
+    @cached_property
+    def _sizes(self) -> list[int]:
+        """Entries of each tensor, in the order in which the update is laid out."""
+        return [spec.num_elements for spec in self.state_specs().values()]
+
+    def _num_kept(self, size: int) -> int:
+        # 0.1 means a tenth: the float nearest to it is larger, and ceil would notice.
+        return max(1, math.ceil(Fraction(str(self.options.ratio)) * size))
+
+    @cached_property
+    def num_sent(self) -> int:
+        """How many entries an upload has."""
+        scopes = self._sizes if self.options.scope == "tensor" else [sum(self._sizes)]
+        return sum(map(self._num_kept, scopes))
+
+    # Server half.
+
+    def lift(self, upload: Params, client: Client) -> Iterator[tuple[str, Tensor]]:
+        """Zeros but for what was sent."""
+        for (name, spec), (values, places) in zip(self.state_specs().items(), self._parts(upload), strict=True):
+            flat = values.new_zeros(spec.num_elements)
+            flat[places] = values
+            yield name, flat.view(spec.shape)
+
+    def _parts(self, upload: Params) -> Iterator[tuple[Tensor, Tensor]]:
+        """Of each tensor, what was sent: values, and their places in it, int64."""
+        import torch
+
+        starts = [0, *accumulate(self._sizes)]
+        indices = upload["indices"].long()
+        edges = torch.searchsorted(indices, torch.tensor(starts, device=indices.device)).tolist()
+        for start, low, high in zip(starts, edges[:-1], edges[1:], strict=False):
+            yield upload["values"][low:high], indices[low:high] - start
+
+    def magnitudes(self, upload: Params, client: Client) -> Tensor:
+        from fedmpi.tensors import max_magnitudes
+
+        return max_magnitudes(values for values, _ in self._parts(upload))
+
+    def update(self, state: Params, means: Params, contributions: Contributions) -> Params:
+        return {name: value + means[name] for name, value in state.items()}
+
+    # Client half.
+
+    def upload_specs(self, tier: int, task: Task | None = None) -> dict[str, Spec]:
+        import torch
+
+        from fedmpi.tensors import Spec
+
+        return {"values": Spec((self.num_sent,)), "indices": Spec((self.num_sent,), torch.int32)}
+
+    def upload(self, net: FlatNet, client: Client) -> Params:
+        """Values and indices by rising index; leaves the new residual in `scratch`."""
+        import torch
+
+        wanted = torch.cat([(net.params[name] - client.published[name]).reshape(-1) for name in self.state_specs()])
+        if client.memory is not None:
+            wanted += client.memory["residual"].to(wanted.device)
+        scopes = wanted.split(self._sizes) if self.options.scope == "tensor" else [wanted]
+        chosen = torch.cat([largest(scope, self._num_kept(len(scope))) for scope in scopes])
+        if self.options.error_feedback:
+            client.scratch["residual"] = wanted.masked_fill(chosen, 0.0)
+        indices = chosen.nonzero().view(-1)
+        return {"values": wanted[indices], "indices": indices.int()}
+
+    def remember(self, net: FlatNet, client: Client) -> Params:
+        return {"residual": client.scratch["residual"]}
+
+    # What it would cost real clients.
+
+    def upload_bytes(self, tier: int) -> int:
+        num_entries = sum(self._sizes)
+        if self.options.index_bytes == "bitmap":
+            return VALUE_BYTES * self.num_sent + -(-num_entries // 8)
+        return (VALUE_BYTES + self.options.index_bytes) * self.num_sent
+
+
+def largest(values: Tensor, k: int) -> Tensor:
+    """Which k entries of a vector have the largest magnitudes, a bool mask; of equal ones the first.
+
+    O(n): no sort, which takes ten times as long. A NaN counts as the largest, so that it is sent and seen.
+    """
+    import torch
+
+    magnitudes = values.abs().nan_to_num_(nan=math.inf, posinf=math.inf)
+    threshold = magnitudes.topk(k, sorted=False).values.min()
+    above, ties = magnitudes > threshold, magnitudes == threshold
+    return above | (ties & (ties.cumsum(0, dtype=torch.int32) <= k - above.sum()))

@@ -1,0 +1,119 @@
+"""What methods share whose clients train narrow nets, the leading part of every layer of the widest one.
+
+Publish: the widest net. Narrow: its leading entries (`models.nested_parts`). Aggregation: each entry
+is the weighted mean over the clients that hold it; one that nobody holds keeps its value. All of it
+follows from `regions`; a method adds its widths, its weights and its training.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from functools import cached_property
+from itertools import pairwise
+from typing import TYPE_CHECKING
+
+from fedmpi import models
+from fedmpi.methods.protocol import Client, Method
+
+if TYPE_CHECKING:
+    from torch import Tensor, nn
+
+    from fedmpi.exactsum import Region
+    from fedmpi.tensors import Params, Spec
+
+
+class WidthMethod(Method):
+    """Nets of several widths, each the leading part of the widest; a tier's capacity is its width."""
+
+    rounding: models.Rounding = "round"
+    """What becomes of fractions of a channel."""
+    label_aware: bool = False
+    """Whether only clients that have examples of a class contribute its row of the last linear layer."""
+
+    @property
+    def net_widths(self) -> tuple[float, ...]:
+        """The width of each net by its number: those of the tiers, then any that only testing needs."""
+        return tuple(tier.rank_ratio for tier in self.tiers)
+
+    @property
+    def num_nets(self) -> int:
+        return len(self.net_widths)
+
+    @cached_property
+    def _widest(self) -> nn.Module:
+        return self.context.make_skeleton(max(self.net_widths), self.rounding)
+
+    @cached_property
+    def _dense_specs(self) -> dict[str, Spec]:
+        return self._specs_of(self._widest)
+
+    @cached_property
+    def _parts(self) -> list[dict[str, models.Part]]:
+        return [models.nested_parts(self._widest, self.skeleton(number)) for number in range(self.num_nets)]
+
+    def warnings(self) -> tuple[str, ...]:
+        if not self.label_aware or self._class_names:
+            return ()
+        return ("no linear layer of this net has an output for each class, so method.label_aware changes nothing",)
+
+    # Server half.
+
+    def initial_state(self) -> Params:
+        widest = self.context.make_net(max(self.net_widths), self.rounding)
+        return {name: value.detach().clone() for name, value in widest.named_parameters()}
+
+    def regions(self, client: Client) -> Mapping[str, Region]:
+        rows, tier = self._class_rows(client), client.task.tier
+        if rows is None:
+            return self._tier_regions[tier]
+        of_classes = {name: (rows, *self._parts[tier][name].region[1:]) for name in self._class_names}
+        return {**self._tier_regions[tier], **of_classes}
+
+    @cached_property
+    def _tier_regions(self) -> list[dict[str, Region]]:
+        return [{name: part.region for name, part in parts.items() if not part.is_whole} for parts in self._parts]
+
+    def lift(self, upload: Params, client: Client) -> Iterator[tuple[str, Tensor]]:
+        """As it came, but of the classes the client's own rows only."""
+        rows = self._class_rows(client)
+        for name, value in upload.items():
+            yield name, value if rows is None or name not in self._class_names else value[rows]
+
+    @cached_property
+    def _class_names(self) -> tuple[str, ...]:
+        """The parameters with a row for each class: those of the last linear layer, if it has such a size."""
+        from torch import nn
+
+        layers = [(name, part) for name, part in self._widest.named_modules() if isinstance(part, nn.Linear)]
+        names = [name for name, part in layers if part.out_features == self.context.num_classes]
+        return tuple(name for name in self.state_specs() if names and name.rpartition(".")[0] == names[-1])
+
+    def _class_rows(self, client: Client) -> Tensor | None:
+        """The classes whose rows this client contributes, int64; None means all."""
+        import torch
+
+        if not self.label_aware or not self._class_names or self.context.present_labels is None:
+            return None
+        present = torch.from_numpy(self.context.present_labels(client.task.client))
+        return None if bool(present.all()) else present.nonzero().squeeze(1)
+
+    # Client half.
+
+    def net(self, number: int) -> nn.Module:
+        return self.context.make_net(self.net_widths[number], self.rounding)
+
+    def skeleton(self, number: int) -> nn.Module:
+        return self.context.make_skeleton(self.net_widths[number], self.rounding)
+
+    def narrow(self, published: Params, number: int, out: Params, client: Client | None = None) -> None:
+        """The leading entries of every tensor."""
+        from fedmpi.tensors import copy_into
+
+        copy_into(out, {name: self._parts[number][name].of(published[name]) for name in out})
+
+
+def falling(key: str, capacities: Sequence[float]) -> Iterator[tuple[str, str]]:
+    """A problem unless they fall: tiers are named by what is shown, and clients.tier_blocks begins with the largest."""
+    shown = [f"{capacity:g}" for capacity in capacities]
+    if len(set(shown)) < len(shown) or any(one <= two for one, two in pairwise(capacities)):
+        yield key, f"expected values that fall from tier to tier, got {', '.join(shown)}"

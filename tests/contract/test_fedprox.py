@@ -1,0 +1,44 @@
+"""FedProx: the proximal pull by hand, and FedAvg's bits without it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from by_hand import PLAIN, Bench, after, numbers
+
+from fedmpi.federation import Task
+from fedmpi.methods.fedprox import FedProx, FedProxOptions
+from fedmpi.output import digest_of
+
+
+def bench(mu: float, weighting: str = "uniform") -> Bench:
+    """One client with f(w) = w^2 / 2, two steps of lr 1/4."""
+    options = FedProxOptions(mu=mu, weighting=weighting)
+    return Bench(FedProx, options, [[1.0]], [0], [[0]], PLAIN.model_copy(update={"local_epochs": 2}))
+
+
+def test_two_steps_by_hand() -> None:
+    """From w_t = 1 with mu = 1/2: g = 1, w = 3/4; then g = 3/4 + (3/4 - 1) / 2 = 5/8, w = 3/4 - 5/32 = 19/32."""
+    prox = bench(0.5)
+    assert numbers(prox.round(prox.start(1.0))) == [19 / 32]
+
+
+def test_without_the_pull_it_is_gradient_descent() -> None:
+    plain = bench(0.0)
+    assert numbers(plain.round(plain.start(1.0))) == [9 / 16]
+
+
+@pytest.mark.parametrize("weighting", ["uniform", "samples"])
+def test_mu_0_is_fedavg(tmp_path: Path, weighting: str) -> None:
+    """Bit for bit after two rounds; mu > 0 is not."""
+    common = (f"method.weighting={weighting}", "partition.name=class_dirichlet", "rounds=2")
+    theirs = after(tmp_path / "fedavg", "method.name=fedavg", *common).server
+    ours = after(tmp_path / "zero", "method.name=fedprox", "method.mu=0", *common).server
+    pulled = after(tmp_path / "pulled", "method.name=fedprox", "method.mu=0.1", *common).server
+    assert digest_of(ours) == digest_of(theirs) != digest_of(pulled)
+
+
+def test_weights() -> None:
+    task = Task(0, 0, 1, "train", 7, 1.0)
+    assert [bench(0.0, how).method.client_weight(task) for how in ("uniform", "samples")] == [1.0, 7.0]

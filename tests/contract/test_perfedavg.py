@@ -1,0 +1,117 @@
+"""Per-FedAvg: FO and HF by hand on quadratic losses, independent batches, the adaptation, FedAvg at alpha = 0."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from by_hand import PLAIN, Bench, after, numbers
+from small_runs import small_setup
+
+from fedmpi.methods.perfedavg import PerFedAvg, PerFedAvgOptions
+from fedmpi.output import digest_of
+
+DELTA = 2.0**-10
+"""A power of two: finite differences of a quadratic loss are then exact in float32."""
+
+
+def one_weight(variant: str) -> Bench:
+    """f = w^2 / 2 on one example, so D = D' = D''."""
+    options = PerFedAvgOptions(variant=variant, alpha=0.5, beta=0.25, delta=DELTA)
+    return Bench(PerFedAvg, options, [[1.0]], [0], [[0]])
+
+
+@pytest.mark.parametrize(("variant", "expected"), [("FO", 0.875), ("HF", 0.9375)])
+def test_a_step_by_hand(variant: str, expected: float) -> None:
+    """w = 1: w~ = 1/2, g = 1/2. FO: 1 - 1/4 * 1/2. HF: d = g, so 1 - 1/4 (1/2 - 1/2 * 1/2)."""
+    bench = one_weight(variant)
+    assert numbers(bench.round(bench.start(1.0))) == [expected]
+
+
+def test_hf_is_the_exact_gradient_of_a_quadratic_loss() -> None:
+    """Two weights, x = (1, 1) and (1, 0), y = 0 and 1: H = [[1, .5], [.5, .5]], b = (.5, 0), f' = H w - b.
+
+    The step is w - beta (I - alpha H) (H w~ - b); all numbers have few binary places.
+    """
+    options = PerFedAvgOptions(variant="HF", alpha=0.5, beta=0.25, delta=DELTA)
+    bench = Bench(PerFedAvg, options, [[1.0, 1.0], [1.0, 0.0]], [0, 1], [[0, 1]])
+    hessian, b, w = np.array([[1, 0.5], [0.5, 0.5]]), np.array([0.5, 0]), np.array([1.0, 2.0])
+    there = w - 0.5 * (hessian @ w - b)
+    expected = w - 0.25 * (np.eye(2) - 0.5 * hessian) @ (hessian @ there - b)
+    first_order = w - 0.25 * (hessian @ there - b)
+    found = numbers(bench.round(bench.start(*w)))
+    assert found == expected.tolist() and not np.allclose(expected, first_order)
+
+
+@pytest.mark.parametrize("variant", ["FO", "HF"])
+def test_steps_take_independent_batches(variant: str) -> None:
+    """Examples (w x - y)^2 / 2, one a batch, two epochs: ten steps in float64 beside ours. An example's H is x^2.
+
+    D' follow the permutations of federated averaging, D and D'' those of the client's generators. Numbers are
+    below 8: a float32 operation rounds by at most 2^-22, and HF's differences (delta = 1/4) double that.
+    """
+    x, y = [0.5, 1.0, 1.5, 1.0, 0.5], [0, 1, 2, 3, 4]
+    train = PLAIN.model_copy(update={"batch_size": 1, "local_epochs": 2})
+    options = PerFedAvgOptions(variant=variant, alpha=0.5, beta=0.25, delta=0.25)
+    bench = Bench(PerFedAvg, options, [[value] for value in x], y, [list(range(5))], train)
+    client = bench.client(0, bench.start(3.0))
+    orders = {
+        purpose: bench.data.draws(client.examples, 2, client.generator(purpose)).examples.flatten().tolist()
+        for purpose in ("batches", "inner", "curvature")
+    }
+    assert len({tuple(order) for order in orders.values()}) == 3
+    outcome = bench.method.train(bench.trainer, client, bench.work(client))
+    assert outcome.steps == 10
+    w, losses = 3.0, []
+    for i, j, k in zip(orders["inner"], orders["batches"], orders["curvature"], strict=True):
+        error = (w - 0.5 * (w * x[i] - y[i]) * x[i]) * x[j] - y[j]
+        losses.append(error**2 / 2)
+        w -= 0.25 * error * x[j] * (1 if variant == "FO" else 1 - 0.5 * x[k] ** 2)
+    assert bench.weights == pytest.approx([w], abs=10 * 2**-20)
+    assert outcome.loss == pytest.approx(float(np.mean(losses)), abs=1e-5)
+    assert bench.method.examples_per_round(5) == (20 if variant == "FO" else 40)
+
+
+def test_adaptation_is_one_step_on_one_training_batch() -> None:
+    """Of five examples the first two in the generator's order, a step of alpha = 1/2 from w = 8."""
+    train = PLAIN.model_copy(update={"batch_size": 2})
+    bench = Bench(PerFedAvg, PerFedAvgOptions(alpha=0.5), [[1.0]] * 5, list(range(5)), [list(range(5))], train)
+    client = bench.client(0, bench.start(8.0))
+    chosen = torch.randperm(5, generator=client.generator("batches"))[:2].tolist()
+    bench.method.adapt(bench.trainer, client, bench.work(client))
+    assert bench.weights == [8.0 - 0.5 * (8.0 - sum(chosen) / 2)]
+
+
+@pytest.mark.parametrize("variant", ["FO", "HF"])
+def test_alpha_0_is_fedavg(tmp_path: Path, variant: str) -> None:
+    """FedAvg with plain SGD, bit for bit after three rounds, whatever momentum and weight decay are asked for."""
+    plain = ("train.momentum=0", "train.weight_decay=0")
+    theirs = after(tmp_path / "fedavg", "method.name=fedavg", *plain).server
+    words = ("method.name=perfedavg", f"method.variant={variant}", "method.beta=lr", "train.weight_decay=0.1")
+    ours = after(tmp_path / "ours", *words, "method.alpha=0").server
+    other = after(tmp_path / "other", *words, "method.alpha=0.01").server
+    assert digest_of(ours) == digest_of(theirs) != digest_of(other)
+
+
+def test_beta_of_its_own_has_no_schedule(tmp_path: Path) -> None:
+    """A constant beta of the same size is FedAvg without milestones."""
+    plain = ("train.momentum=0", "train.weight_decay=0", "train.schedule.milestones=[]")
+    theirs = after(tmp_path / "fedavg", "method.name=fedavg", *plain).server
+    ours = after(tmp_path / "ours", "method.name=perfedavg", "method.alpha=0", "method.beta=0.05").server
+    assert digest_of(ours) == digest_of(theirs)
+
+
+@pytest.mark.parametrize("policy", ["drop", "upload_last_finite"])
+def test_divergence_is_settled_as_elsewhere(tmp_path: Path, policy: str) -> None:
+    """Everybody's first step leaps to 1e29: the state stays, by leaving out, or by the parameters before it."""
+    words = ("method.name=perfedavg", "method.beta=1e30", f"train.on_divergence={policy}", "rounds=1")
+    left = after(tmp_path, *words, "evaluation.personal=off").server
+    method = small_setup(tmp_path / "again", *words).method
+    assert digest_of(left) == digest_of(method.initial_state())
+
+
+def test_what_is_warned_of(tmp_path: Path) -> None:
+    assert "weight_decay" in small_setup(tmp_path, "method.name=perfedavg").method.warnings()[0]
+    assert small_setup(tmp_path, "method.name=perfedavg", "train.weight_decay=0").method.warnings() == ()

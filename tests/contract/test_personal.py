@@ -1,0 +1,102 @@
+"""Personal evaluation: every client's own net on its own test data."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from small_runs import TOY, finished, run_all, small_config, small_setup
+from toy_methods import LOCAL, Toy
+
+from fedmpi.learning import ClientScores, FlatNet
+from fedmpi.methods.protocol import Client
+from fedmpi.mpi import SerialComm
+from fedmpi.personal import test_clients as score_clients
+from fedmpi.publish import publish
+from fedmpi.setup import ServerState
+from fedmpi.train_round import train_round
+
+ON = "evaluation.personal=on"
+SKEW = ("partition.name=class_dirichlet", "evaluation.batch_size=5")
+
+
+def test_summary_by_hand() -> None:
+    """Of 11 clients the worst tenth are two: (0 + 0.1) / 2; mean 5.5 / 11; variance (0.5^2 + ... + 0^2) 2 / 11 = 0.1."""
+    accuracy = np.array([0.3, 0.1, 1.0, 0.9, 0.0, 0.2, 0.4, 0.5, 0.6, 0.7, 0.8])
+    summary = ClientScores(np.arange(11), accuracy).summary()
+    assert summary == pytest.approx({"accuracy": 0.5, "std": 0.1**0.5, "worst_decile": 0.05, "clients": 11})
+
+
+@pytest.mark.parametrize("how", ["matching", "classes"])
+def test_a_common_net_scores_as_a_naive_loop(tmp_path: Path, how: str) -> None:
+    """FedAvg: the published net, batch by batch, on each client's test examples, with test-batch statistics."""
+    setup = small_setup(tmp_path, *SKEW, "method.name=fedavg", ON, f"evaluation.personal_test={how}", "evaluation.bn=batch")
+    state = ServerState(setup.method.initial_state())
+    scores = score_clients(setup, 1, state, publish(setup, state, 1, 0))
+    net = setup.method.net(0).to(memory_format=torch.channels_last).eval()
+    expected = {}
+    for client in range(8):
+        own = setup.personal_tests.client(client)
+        # A lone last example joins the batch before it; a client with a single one is left to another test.
+        cuts = [0, *range(5, len(own) - 1, 5), len(own)]
+        right = 0
+        for start, stop in zip(cuts[:-1], cuts[1:], strict=True) if len(own) > 1 else ():
+            inputs, targets = setup.data.test_batch_of(torch.tensor(own[start:stop]))
+            right += int((net(inputs).argmax(1) == targets).sum())
+        if len(own) > 1:
+            expected[client] = right / len(own)
+    found = dict(zip(scores.clients.tolist(), scores.accuracy.tolist(), strict=True))
+    assert len(expected) > 4 and {client: found[client] for client in expected} == expected
+    assert set(found) == {client for client in range(8) if setup.personal_tests.size(client)}
+
+
+def test_a_single_test_example_borrows_the_statistics_of_the_training_data(tmp_path: Path) -> None:
+    """2 x 2 inputs end at 1 x 1, where one example has no variance; 8 clients, 8 test examples."""
+    words = ("data.num_test=8", "data.shape=[1,2,2]", "partition.name=iid", "evaluation.batch_size=4")
+    setup = small_setup(tmp_path, *words, "method.name=fedavg", ON, "evaluation.bn=batch")
+    assert 1 in setup.personal_tests.sizes.tolist()
+    state = ServerState(setup.method.initial_state())
+    assert len(score_clients(setup, 1, state, publish(setup, state, 1, 0)).clients) > 0
+
+
+def test_a_client_is_tested_with_what_it_remembers_and_adapts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The toy keeps a bias: before its test each client that took part has its own in place, the others the server's."""
+    setup = small_setup(tmp_path, *TOY, *SKEW, ON)
+    first = ServerState(setup.method.initial_state())
+    state, published, _ = train_round(setup, 1, first, publish(setup, first, 1, 0))
+    seen: dict[int, torch.Tensor] = {}
+
+    def adapt(self: Toy, trainer: object, client: Client, work: object) -> None:
+        net: FlatNet = trainer.net  # type: ignore[attr-defined]
+        seen[client.task.client] = net.params[LOCAL].clone()
+        net.params[LOCAL].copy_(torch.tensor([1e6, 0.0, 0.0, 0.0]))  # always class 0 from here on
+
+    monkeypatch.setattr(Toy, "adapt", adapt)
+    scores = score_clients(setup, 1, state, published)
+    for client, bias in seen.items():
+        memory = setup.memories.get(client, state.memories.get(client))
+        assert torch.equal(bias, state.params[LOCAL] if memory is None else memory[LOCAL])
+    assert any(client in state.memories for client in seen) and any(client not in state.memories for client in seen)
+    for client, accuracy in zip(scores.clients.tolist(), scores.accuracy.tolist(), strict=True):
+        labels = setup.data.test_y[torch.tensor(setup.personal_tests.client(client))]
+        assert accuracy == pytest.approx(float((labels == 0).double().mean()))
+
+
+def test_clients_are_in_records_table_and_report(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    run_all(small_config("method.name=fedavg", ON, "rounds=2", "output.progress=plain"), SerialComm(), tmp_path)
+    records = finished(tmp_path).records
+    lines = (tmp_path / "report" / "clients.csv").read_text().splitlines()
+    accuracy = [float(line.split(",")[1]) for line in lines[1:]]
+    assert lines[0] == "client,accuracy"
+    assert records[-1]["clients"]["accuracy"] == pytest.approx(sum(accuracy) / len(accuracy))
+    assert records[-1]["clients"]["clients"] == len(accuracy)
+    assert "clients: each one's own net on its own test data: mean" in capsys.readouterr().out
+
+
+def test_off_and_auto(tmp_path: Path) -> None:
+    """A method without personal nets is tested client by client only when asked; a personal one unless told not to."""
+    assert small_setup(tmp_path, "method.name=fedavg").personal_tests is None
+    assert small_setup(tmp_path, "method.name=fedavg", "evaluation.personal=on").personal_tests is not None
+    assert small_setup(tmp_path, "method.name=fedavg", "evaluation.personal=off").personal_tests is None

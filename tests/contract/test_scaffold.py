@@ -1,0 +1,108 @@
+"""SCAFFOLD: two clients by hand over two rounds, both options; c is the mean of all clients' c_i; the first round."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+from by_hand import PLAIN, Bench, after, numbers
+from small_runs import small_setup
+
+from fedmpi.methods.scaffold import Scaffold, ScaffoldOptions
+
+CONTROL = "control.weight"
+
+
+def bench(**options: object) -> Bench:
+    """Two of four clients, f_0 = w^2 / 2 and f_1 = (w - 4)^2 / 2, two steps of lr 1/4 each."""
+    train = PLAIN.model_copy(update={"local_epochs": 2})
+    return Bench(Scaffold, ScaffoldOptions(**options), [[1.0], [1.0]], [0, 4], [[0], [1]], train, num_clients=4)
+
+
+def test_two_rounds_by_hand() -> None:
+    """Round 1 from x = 1, c = c_i = 0, so no correction. K lr = 1/2.
+
+    Client 0: 1, 0.75, 0.5625; c_0 = 0.4375 / 0.5 = 0.875 = (1 + 0.75) / 2, the mean of its gradients.
+    Client 1: 1, 1.75, 2.3125; c_1 = -1.3125 / 0.5 = -2.625 = (-3 - 2.25) / 2.
+    x = 1 + 0.5 (0.4375 + ... ) with eta_g = 1/2: mean y = 1.4375, x = 1.21875.
+    c = 2/4 (0.875 - 2.625) / 2 = -0.4375.
+    Round 2, client 0: c - c_0 = -1.3125. Gradients 1.21875 and, at 1.2421875, 1.2421875, so
+    y = 1.21875 + 0.25 (0.09375 + 0.0703125) = 1.259765625 and c_0 = (1.21875 + 1.2421875) / 2 = 1.23046875.
+    """
+    two = bench(server_lr=0.5)
+    state = two.round(two.start(1.0))
+    assert numbers(state) == [1.21875] and numbers(state, CONTROL) == [-0.4375]
+    assert [numbers(two.memories[client], CONTROL) for client in (0, 1)] == [[0.875], [-2.625]]
+    _, upload = two.trained(0, state, round_number=2)
+    assert numbers(upload) == [1.259765625]
+    assert numbers(upload, CONTROL) == [1.23046875 - 0.875]
+    assert numbers(two.memories[0], CONTROL) == [1.23046875]
+
+
+def test_option_1_takes_the_gradient_at_x() -> None:
+    """At x = 1: c_0 = 1, c_1 = -3, c = 2/4 (1 - 3) / 2; the steps are those of option II, so x = mean y = 1.4375.
+
+    Round 2 from there: c_0 = 1.4375, c_1 = -2.5625, and c is a quarter of their sum.
+    """
+    two = bench(option="I")
+    state = two.round(two.start(1.0))
+    assert numbers(state) == [1.4375] and numbers(state, CONTROL) == [-0.5]
+    state = two.round(state, round_number=2)
+    assert [numbers(two.memories[client], CONTROL) for client in (0, 1)] == [[1.4375], [-2.5625]]
+    assert numbers(state, CONTROL) == [-1.125 / 4]
+
+
+def test_option_1_over_batches_is_the_gradient_over_all_examples() -> None:
+    """Five examples (w - y)^2 / 2 in batches of 2 and 3, y = 0, 1, 2, 3, 4: at x = 1 the gradient is 1 - 2."""
+    train = PLAIN.model_copy(update={"batch_size": 2})
+    five = Bench(Scaffold, ScaffoldOptions(option="I"), [[1.0]] * 5, [0, 1, 2, 3, 4], [[0, 1, 2, 3, 4]], train)
+    five.round(five.start(1.0))
+    assert numbers(five.memories[0], CONTROL) == [-1.0]
+    assert five.method.examples_per_round(5) == 10
+
+
+def test_a_client_without_a_step_changes_no_control() -> None:
+    """No examples: y = x, and c_i stays."""
+    idle = bench()
+    idle.round(idle.start(1.0))
+    idle.owned = [[], [1]]
+    _, upload = idle.trained(0, idle.start(1.0), round_number=2)
+    assert numbers(upload) == [1.0] and numbers(upload, CONTROL) == [0.0]
+    assert numbers(idle.memories[0], CONTROL) == [0.875]
+
+
+@pytest.mark.parametrize("option", ["I", "II"])
+@pytest.mark.parametrize("per_round", [8, 2])
+def test_c_is_the_mean_of_all_clients(tmp_path: Path, option: str, per_round: int) -> None:
+    """Over all 8 clients, also when 2 take part (the others keep theirs, zeros to begin with).
+
+    c gains dc / 8 where c_i gains dc: in three rounds float32 rounds the sums of eight by some 2^-24 of
+    their size each time, and exact sums keep 2^-38 of terms up to 2^20.
+    """
+    words = ("method.name=scaffold", f"method.option={option}", f"clients.per_round={per_round}", "train.momentum=0")
+    left = after(tmp_path, *words)
+    controls = [name for name in left.server if name.startswith("control.")]
+    assert controls and (len(left.memories) == 8) == (per_round == 8)
+    for name in controls:
+        own = [memory[name].double() for memory in left.memories.values()]
+        scale = max(float(value.abs().max()) for value in own)
+        assert scale > 0
+        torch.testing.assert_close(left.server[name].double(), sum(own) / 8, rtol=0, atol=8 * 2**-24 * scale + 2**-36)
+
+
+def test_the_first_round_is_fedavg(tmp_path: Path) -> None:
+    """All control variates are zero: the model has FedAvg's bits (with eta_g = 1); afterwards it has not."""
+    for rounds, same in ((1, True), (2, False)):
+        ours = after(tmp_path / f"ours{rounds}", "method.name=scaffold", f"rounds={rounds}").server
+        theirs = after(tmp_path / f"theirs{rounds}", "method.name=fedavg", f"rounds={rounds}").server
+        assert all(torch.equal(ours[name], theirs[name]) for name in theirs) == same
+
+
+def test_twice_the_bytes_and_what_is_warned_of(tmp_path: Path) -> None:
+    fedavg = small_setup(tmp_path, "method.name=fedavg").method
+    method = small_setup(tmp_path, "method.name=scaffold", "train.momentum=0").method
+    assert method.download_bytes(0) == method.upload_bytes(0) == 2 * fedavg.download_bytes(0)
+    assert method.warnings() == ()
+    assert "momentum" in small_setup(tmp_path, "method.name=scaffold").method.warnings()[0]
+    assert small_setup(tmp_path, "method.name=scaffold", "method.option=I").method.warnings() == ()

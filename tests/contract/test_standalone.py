@@ -1,0 +1,61 @@
+"""Standalone: clients go on from their own models, the server's never changes, epochs by the factor, no bytes."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from by_hand import Bench, after, numbers
+from small_runs import finished, small_setup
+
+from fedmpi.methods.standalone import Standalone, StandaloneOptions
+from fedmpi.output import digest_of
+
+ALONE = "method.name=standalone"
+
+
+def test_two_rounds_by_hand() -> None:
+    """f_0 = w^2 / 2 and f_1 = (w - 1)^2 / 2 from w = 1 with steps of 1/4, two a round.
+
+    Client 0: 1, 3/4, 9/16; then 27/64, 81/256. Client 1 is where it wants to be. The server's stays 1.
+    """
+    options = StandaloneOptions(epochs_factor=2.0)
+    two = Bench(Standalone, options, [[1.0], [1.0]], [0, 1], [[0], [1]])
+    state = two.start(1.0)
+    for round_number, expected in ((1, 9 / 16), (2, 81 / 256)):
+        state = two.round(state, round_number)
+        assert numbers(two.memories[0]) == [expected] and numbers(two.memories[1]) == [1.0]
+        assert numbers(state) == [1.0]
+
+
+@pytest.mark.parametrize(
+    ("factor", "per_round", "local_epochs", "epochs"),
+    [("auto", 4, 5, 10), ("auto", 8, 5, 5), ("auto", 3, 1, 3), ("1", 4, 5, 5), ("1.5", 4, 3, 4), ("0.1", 4, 3, 1)],
+)
+def test_epochs(tmp_path: Path, factor: str, per_round: int, local_epochs: int, epochs: int) -> None:
+    """`auto` is 8 clients / per_round times the epochs (8 / 3 is 3); 4.5 goes to the even 4; at least one."""
+    words = (f"method.epochs_factor={factor}", f"clients.per_round={per_round}", f"train.local_epochs={local_epochs}")
+    method = small_setup(tmp_path, ALONE, *words).method
+    assert isinstance(method, Standalone)
+    assert method.epochs == epochs and method.examples_per_round(7) == 7 * epochs
+
+
+def test_one_client_alone_is_fedavg_with_one_client(tmp_path: Path) -> None:
+    """Bit for bit over three rounds: the mean of one model is that model."""
+    one = ("clients.count=1", "clients.per_round=1")
+    theirs = after(tmp_path / "fedavg", "method.name=fedavg", *one).server
+    ours = after(tmp_path / "alone", ALONE, *one)
+    assert digest_of(ours.memories[0]) == digest_of(theirs) != digest_of(ours.server)
+
+
+def test_a_run_exchanges_nothing(tmp_path: Path) -> None:
+    """The server's model stays the initial one, no byte of the protocol is counted, the epochs are in the record."""
+    for exchange in ("gather", "reduce"):
+        folder = tmp_path / exchange
+        left = after(folder, ALONE, f"mpi.exchange={exchange}")
+        method = small_setup(folder, ALONE).method
+        assert digest_of(left.server) == digest_of(method.initial_state())
+        assert method.tested() == () and method.download_bytes(0) == method.upload_bytes(0) == 0
+        record = finished(folder).records[-1]
+        assert record["method"] == {"local_epochs": 2} and 0 <= record["clients"]["accuracy"] <= 1
+    assert len({digest_of(memory) for memory in left.memories.values()}) == len(left.memories) > 4

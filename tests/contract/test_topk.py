@@ -1,0 +1,157 @@
+"""Top-k: what is sent and what is held back, by hand and against sorting; FedAvg at ratio 1; bytes."""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+
+import pytest
+import torch
+from by_hand import Bench, after, numbers
+from small_runs import small_setup
+from torch import Tensor
+
+from fedmpi.federation import Task
+from fedmpi.methods.protocol import Client
+from fedmpi.methods.topk import TopK, TopKOptions, largest
+from fedmpi.tensors import Params
+
+
+def four(**options: object) -> Bench:
+    """Two clients of four weights each."""
+    return Bench(TopK, TopKOptions(**options), [[1.0] * 4] * 2, [0, 1], [[0], [1]])
+
+
+def sent(bench: Bench, number: int, state: Params, *update: float) -> tuple[Client, Params]:
+    """What a client uploads whose training took it from the state by `update`."""
+    client = bench.client(number, state)
+    bench.trainer.net.params["weight"].copy_(state["weight"] + torch.tensor([update]))
+    upload = bench.method.upload(bench.trainer.net, client)
+    if bench.method.keeps_memory:
+        bench.memories[number] = bench.method.remember(bench.trainer.net, client)
+    return client, upload
+
+
+def test_two_rounds_by_hand() -> None:
+    """k = 2 of 4. Of (3, -4, 1, 2): 3 and -4; (0, 0, 1, 2) waits. Next (0, 1, 1, -1) makes (0, 1, 2, 1):
+    the 2, and of the two 1s the first; (0, 0, 0, 1) waits.
+    """
+    bench = four(ratio=0.5)
+    state = bench.start(8.0, 8.0, 8.0, 8.0)
+    client, upload = sent(bench, 0, state, 3.0, -4.0, 1.0, 2.0)
+    assert (upload["values"].tolist(), upload["indices"].tolist()) == ([3.0, -4.0], [0, 1])
+    assert numbers(bench.memories[0], "residual") == [0.0, 0.0, 1.0, 2.0]
+    assert dict(bench.method.lift(upload, client))["weight"].tolist() == [[3.0, -4.0, 0.0, 0.0]]
+    _, upload = sent(bench, 0, state, 0.0, 1.0, 1.0, -1.0)
+    assert (upload["values"].tolist(), upload["indices"].tolist()) == ([1.0, 2.0], [1, 2])
+    assert numbers(bench.memories[0], "residual") == [0.0, 0.0, 0.0, 1.0]
+
+
+def test_without_error_feedback_nothing_is_kept() -> None:
+    bench = four(ratio=0.5, error_feedback=False)
+    state = bench.start(0.0, 0.0, 0.0, 0.0)
+    assert not bench.method.keeps_memory
+    for _ in range(2):
+        client, upload = sent(bench, 0, state, 3.0, -4.0, 1.0, 2.0)
+        assert upload["values"].tolist() == [3.0, -4.0] and not client.scratch
+
+
+def test_the_server_adds_the_mean_of_sparse_updates() -> None:
+    """Every weight has gradient w - y with w their sum: from 0 both clients' are equal in all four entries, 0 and -1.
+
+    k = 1: client 0 sends 0, client 1 sends 1/4 of the first weight, and the mean is 1/8 there and 0 elsewhere.
+    """
+    bench = four(ratio=0.25)
+    assert numbers(bench.round(bench.start(0.0, 0.0, 0.0, 0.0))) == [0.125, 0.0, 0.0, 0.0]
+    assert numbers(bench.memories[1], "residual") == [0.0, 0.25, 0.25, 0.25]
+
+
+def by_sorting(values: Tensor, k: int) -> Tensor:
+    """The twin that anybody would write: a stable sort by falling magnitude."""
+    mask = torch.zeros(len(values), dtype=torch.bool)
+    mask[values.abs().sort(descending=True, stable=True).indices[:k]] = True
+    return mask
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_largest_is_sorting(seed: int) -> None:
+    """With many ties (whole numbers of -3..3), and with the share of NaN and infinity that divergence brings."""
+    generator = torch.Generator().manual_seed(seed)
+    values = torch.randint(-3, 4, (50,), generator=generator).float()
+    for k in (1, 7, 25, 49, 50):
+        assert torch.equal(largest(values, k), by_sorting(values, k))
+    values[3], values[4], values[20] = float("nan"), float("-inf"), float("nan")
+    for k in (1, 2, 3, 4, 50):
+        mask = largest(values, k)
+        assert int(mask.sum()) == k and mask[3] and bool(mask[4]) == (k > 1) and bool(mask[20]) == (k > 2)
+
+
+def random_round(folder: Path, scope: str) -> tuple[TopK, Client, Params, Params, Tensor, list[str]]:
+    """A client of a real net with a random update and a random residual: method, client, upload, memory, wanted."""
+    setup = small_setup(folder, "method.name=topk", "method.ratio=0.1", f"method.scope={scope}")
+    method, net, state = setup.method, setup.trainers[0].net, setup.method.initial_state()
+    assert isinstance(method, TopK)
+    generator = torch.Generator().manual_seed(1)
+    old = torch.randn(sum(value.numel() for value in state.values()), generator=generator)
+    client = Client(Task(0, 0, 1, "train", 9, 1.0), state, setup.partition.client(0), 0, lambda: {"residual": old})
+    for name, value in net.params.items():
+        value.copy_(state[name] + torch.randn(value.shape, generator=generator))
+    update = torch.cat([(net.params[name] - state[name]).flatten() for name in state])
+    upload = method.upload(net, client)
+    return method, client, upload, method.remember(net, client), update + old, list(state)
+
+
+@pytest.mark.parametrize("scope", ["global", "tensor"])
+def test_sent_and_residual_are_update_and_old_residual(tmp_path: Path, scope: str) -> None:
+    """Bit for bit: every entry is in exactly one of them, as it was; k of them as the scope says."""
+    method, client, upload, memory, wanted, names = random_round(tmp_path, scope)
+    lifted = dict(method.lift(upload, client))
+    assert list(lifted) == names
+    sparse = torch.cat([value.flatten() for value in lifted.values()])
+    assert torch.equal(sparse + memory["residual"], wanted)
+    assert not bool(((sparse != 0) & (memory["residual"] != 0)).any())
+    specs = method.upload_specs(0)
+    assert {n: (tuple(v.shape), v.dtype) for n, v in upload.items()} == {n: (s.shape, s.dtype) for n, s in specs.items()}
+    scopes = [len(value.flatten()) for value in lifted.values()] if scope == "tensor" else [len(wanted)]
+    masks = [by_sorting(part, -(-len(part) // 10)) for part in wanted.split(scopes)]
+    assert torch.equal(sparse != 0, torch.cat(masks))
+    assert method.magnitudes(upload, client).tolist() == [float(value.abs().max()) for value in lifted.values()]
+
+
+def test_a_tenth_of_thirty_is_three(tmp_path: Path) -> None:
+    """0.1 is not a tenth in binary, and 0.1 * 30 is above 3; at least one entry goes."""
+    method = four(ratio=0.1).method
+    assert isinstance(method, TopK)
+    assert [method._num_kept(size) for size in (1, 10, 11, 30, 31)] == [1, 1, 2, 3, 4]
+
+
+def test_ratio_1_is_fedavg(tmp_path: Path) -> None:
+    """After a round, up to rounding: theta_p - theta and theta + mean round once each, 2^-24 of their sizes."""
+    ours = after(tmp_path / "ours", "method.name=topk", "method.ratio=1", "rounds=1")
+    theirs = after(tmp_path / "theirs", "method.name=fedavg", "rounds=1").server
+    largest_entry = max(float(value.abs().max()) for value in theirs.values())
+    for name, value in theirs.items():
+        torch.testing.assert_close(ours.server[name], value, rtol=0, atol=2**-23 * largest_entry)
+    assert all(not memory["residual"].any() for memory in ours.memories.values()) and len(ours.memories) == 4
+
+
+def test_bytes(tmp_path: Path) -> None:
+    """k (4 + 4), k 4 + d / 8 rounded up, k 4; both ways over FedAvg's: 0.6, 0.5656..., 0.55 for a tenth."""
+    dense = small_setup(tmp_path, "method.name=fedavg").method.download_bytes(0)
+    num_entries = dense // 4
+    k = -(-num_entries // 10)
+    expected = {"4": 8 * k, "bitmap": 4 * k + -(-num_entries // 8), "0": 4 * k}
+    for index_bytes, up in expected.items():
+        method = small_setup(tmp_path, "method.name=topk", f"method.index_bytes={index_bytes}").method
+        assert (method.download_bytes(0), method.upload_bytes(0)) == (dense, up)
+    # One entry more than a tenth, by rounding up, in some 5000.
+    assert (dense + expected["4"]) / (2 * dense) == pytest.approx(0.6, abs=1e-3)
+    assert (dense + expected["0"]) / (2 * dense) == pytest.approx(0.55, abs=1e-3)
+
+
+def test_a_client_that_diverged_is_noticed() -> None:
+    """A NaN anywhere is among what is sent."""
+    bench = four(ratio=0.25)
+    state = bench.start(0.0, 0.0, 0.0, 0.0)
+    client, upload = sent(bench, 0, state, 1.0, 2.0, float("nan"), 0.0)
+    assert bench.method.magnitudes(upload, dataclasses.replace(client)).isnan().all()

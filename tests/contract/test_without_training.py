@@ -1,0 +1,188 @@
+"""Rounds whose clients return what they got, taken apart: FedAvg, FedHM and the tests' own method, to exact numbers.
+
+What holds for every method is in test_every_method.py.
+"""
+
+from __future__ import annotations
+
+import math
+import random
+from collections.abc import Callable
+
+import pytest
+import torch
+from toy_methods import LOCAL
+
+from fedmpi.exactsum import scale_exponent
+from fedmpi.exchange import Weights
+from fedmpi.output import digest_of
+from fedmpi.tensors import Params
+
+CASES = ("fedavg", "fedavg-samples", "fedhm", "fedhm-dynamic", "fedhm-low-only", "toy")
+
+
+@pytest.fixture(params=CASES)
+def federation(request: pytest.FixtureRequest, federation_of: Callable) -> object:
+    return federation_of(request.param)
+
+
+def test_publish_writes_all_that_its_specs_say(federation) -> None:
+    """Every number of a buffer full of NaN, for each tier and for all; the state stays as it was."""
+    before = digest_of(federation.state)
+    for tiers in [{tier} for tier in federation.tiers] + [set(federation.tiers)]:
+        out = federation.published(tiers)
+        specs = federation.method.published_specs(tiers)
+        assert {name: (tuple(v.shape), v.dtype) for name, v in out.items()} == {
+            name: (spec.shape, spec.dtype) for name, spec in specs.items()
+        }
+        assert all(bool(torch.isfinite(value).all()) for value in out.values())
+    assert digest_of(federation.state) == before
+
+
+def test_narrow_fills_every_parameter(federation) -> None:
+    """With the same bits whether this tier's clients were asked for alone or with all others (prefix property)."""
+    everything = federation.published(set(federation.tiers))
+    for tier in federation.tiers:
+        net = federation.setup.trainers[tier].net
+        filled = []
+        for published in (everything, federation.published({tier})):
+            before = digest_of(published)
+            for value in net.params.values():
+                value.fill_(float("nan"))
+            federation.method.narrow(published, tier, net.params)
+            assert digest_of(published) == before
+            filled.append(digest_of(net.params))
+            assert all(bool(torch.isfinite(value).all()) for value in net.params.values())
+        assert filled[0] == filled[1]
+
+
+def test_upload_is_what_its_specs_say(federation) -> None:
+    """Names, shapes and types; asking twice gives the same, and the net stays as it was."""
+    for assignment in federation.phases():
+        for task in assignment.tasks:
+            net = federation.setup.trainers[task.tier].net
+            upload = federation.returned(task)
+            specs = federation.method.upload_specs(task.tier)
+            assert {n: (tuple(v.shape), v.dtype) for n, v in upload.items()} == {
+                n: (spec.shape, spec.dtype) for n, spec in specs.items()
+            }
+            before = digest_of(net.params)
+            client = federation.client(task)
+            assert digest_of(federation.method.upload(net, client)) == digest_of(upload)
+            assert digest_of(net.params) == before
+
+
+def test_lift_fits_the_state_and_its_bounds(federation) -> None:
+    """Each lifted tensor has the shape of its region, is finite, and is within what `magnitudes` promised."""
+    names = list(federation.method.state_specs())
+    for task in (task for assignment in federation.phases() for task in assignment.tasks):
+        upload = federation.returned(task, scale=1.5)
+        before = digest_of(upload)
+        largest = dict(zip(names, federation.method.magnitudes(upload, federation.client(task)).tolist(), strict=True))
+        regions = federation.method.regions(federation.client(task))
+        lifted = dict(federation.method.lift(upload, federation.client(task)))
+        assert set(lifted) == set(names)
+        for name, value in lifted.items():
+            whole = federation.state[name]
+            assert value.shape == (whole[regions[name]] if name in regions else whole).shape, name
+            # The bound of a product of factors is computed in float32: three roundings of 2^-24.
+            assert float(value.abs().max()) <= largest[name] * (1 + 3 * 2**-24), name
+        assert digest_of(upload) == before
+
+
+def expected_of_a_round_without_training(federation, assignment) -> Params:
+    """The state, but for what a method loses by design: low rank (float64 SVD, alpha-mean) and bfloat16."""
+    state, expected = federation.state, {}
+    for name in federation.method.state_specs():
+        expected[name] = state[name].double()
+        if federation.name == "toy":
+            held = torch.zeros_like(state[name], dtype=torch.bool)
+            for task in assignment.tasks:
+                held[federation.method.regions(federation.client(task)).get(name, ...)] = True
+            expected[name] = torch.where(held, state[name].bfloat16().double(), expected[name])
+    for layer in getattr(federation.method, "layers", {}).values():
+        expected[f"{layer.name}.weight"] = alpha_mean_of_truncations(federation, assignment, layer)
+    return expected
+
+
+def alpha_mean_of_truncations(federation, assignment, layer) -> torch.Tensor:
+    weight = federation.state[f"{layer.name}.weight"].double()
+    left, sigma, right = torch.linalg.svd(layer.unroll(weight), full_matrices=False)
+    total, mean = 0.0, torch.zeros_like(weight)
+    for task in assignment.tasks:
+        gamma = federation.method.tiers[task.tier].rank_ratio
+        r = layer.r(gamma) if gamma < 1 else len(sigma)
+        alpha = federation.method.client_weight(task)
+        mean += alpha * layer.fold(left[:, :r] @ torch.diag(sigma[:r]) @ right[:r])
+        total += alpha
+    return mean / total
+
+
+@pytest.mark.parametrize("kind", ["gather", "reduce"])
+def test_clients_that_return_what_they_got_change_nothing(federation, kind: str) -> None:
+    """A fixed point, up to what the method loses by design.
+
+    A term w x 2^k is rounded to a whole number and the sum divided by W: an error of 2^-(k+1) (n + 1) / W
+    before the one rounding to float32, so 2^-(k-2) for n <= 8 clients of weight > 1/4 is safe. Factors are
+    float32: the relative error of u v, r <= 16 terms, is within 2^-24 (r + 2).
+    """
+    for assignment in federation.phases():
+        uploads = {task.client: federation.returned(task) for task in assignment.tasks}
+        means = federation.exchanged(kind, assignment, uploads).means
+        expected = expected_of_a_round_without_training(federation, assignment)
+        total = Weights(federation.method, assignment.tasks).total
+        low_rank = {f"{name}.weight" for name in getattr(federation.method, "layers", {})}
+        for name, mean in means.items():
+            atol = math.ldexp(1.0, 2 - scale_exponent(total, federation.bounds()[name]))
+            if name in low_rank:
+                atol += 2**-24 * 18 * float(federation.state[name].abs().max()) * 4
+            torch.testing.assert_close(mean.double(), expected[name], rtol=0, atol=atol, msg=name)
+
+
+def test_contributions_add(federation) -> None:
+    """In any order, and in any number of partial sums: the same bits."""
+    for assignment in federation.phases():
+        terms = [(task, federation.returned(task, scale=1 / (1 + task.client))) for task in assignment.tasks]
+        in_order = federation.exact_sum(assignment, terms).buffer
+        shuffled = random.Random(0).sample(terms, len(terms))
+        assert torch.equal(federation.exact_sum(assignment, shuffled).buffer, in_order)
+        halves = [federation.exact_sum(assignment, part).buffer for part in (shuffled[:1], shuffled[1:])]
+        assert torch.equal(halves[0] + halves[1], in_order)
+        assert bool(in_order.any())
+
+
+def test_exchanges_agree(federation) -> None:
+    """Gather and reduce give the same bits, also where a client is dropped, and the state is not touched."""
+    before = digest_of(federation.state)
+    for assignment in federation.phases():
+        uploads: dict[int, Params | None] = {t.client: federation.returned(t, 1 + t.client / 7) for t in assignment.tasks}
+        uploads[assignment.tasks[0].client] = None
+        gathered, reduced = (federation.exchanged(kind, assignment, uploads) for kind in ("gather", "reduce"))
+        assert digest_of(gathered.means) == digest_of(reduced.means)
+        assert gathered.reports == reduced.reports and len(gathered.reports) == len(assignment.tasks)
+    assert digest_of(federation.state) == before
+
+
+def test_protocol_bytes_are_four_per_parameter(federation) -> None:
+    """Of the tier's own net, counted on its skeleton. The toy sends two for each, but for the local tensor."""
+    for tier in federation.tiers:
+        net = federation.method.skeleton(tier)
+        num_params = sum(parameter.numel() for parameter in net.parameters())
+        up = 4 * num_params
+        if federation.name == "toy":
+            up = 2 * (num_params - net.get_parameter(LOCAL).numel())
+        found = federation.method.download_bytes(tier), federation.method.upload_bytes(tier)
+        assert found == (4 * num_params, up)
+    sizes = [federation.method.download_bytes(tier) for tier in federation.tiers]
+    assert sorted(sizes, reverse=True) == sizes and len(set(sizes)) == len(sizes)
+
+
+def test_the_toy_uses_what_it_is_there_for(federation_of: Callable) -> None:
+    """Two phases of the right tiers, regions, memories that change what is trained, a state beside the means."""
+    federation = federation_of("toy")
+    wide, narrow = federation.phases()
+    assert {t.tier for t in wide.tasks} == {0} and len(wide.tasks) == 2
+    assert {t.tier for t in narrow.tasks} <= {1, 2} and len(narrow.tasks) == 4
+    assert set(federation.method.regions(federation.client(narrow.tasks[0])))
+    assert not federation.method.regions(federation.client(wide.tasks[0]))
+    assert set(federation.state) - set(federation.method.state_specs()) >= {"phases_done", LOCAL}

@@ -1,0 +1,41 @@
+"""Every method in a small federation: what the contract tests and the bits tests run. A method joins with a line here."""
+
+from __future__ import annotations
+
+from small_runs import TOY
+
+UNEVEN = "partition.name=class_dirichlet"
+CASES: dict[str, tuple[str, ...]] = {
+    "fedavg": ("method.name=fedavg",),
+    "fedavg-samples": ("method.name=fedavg", "method.weighting=samples", UNEVEN),
+    "fedhm": ("method.name=fedhm", UNEVEN),
+    "fedhm-dynamic": ("method.name=fedhm", "clients.tier_assignment=dynamic", "method.rank_ratio=[1,0.6,0.3]", UNEVEN),
+    "fedhm-low-only": ("method.name=fedhm", "method.rank_ratio=[0.5,0.25]", "method.unroll=code", "method.plus_l2=true"),
+    "orthdrop": ("method.name=orthdrop", "method.keep_ratio=[1,0.5]", "method.o2=true", UNEVEN),
+    "prism": ("method.name=prism", UNEVEN),
+    "prism-cut": ("method.name=prism", "method.cut_inputs=true", "method.keep_ratio=[0.7,0.4,0.2]"),
+    "fjord": ("method.name=fjord", "method.widths=[1,0.6,0.3]", UNEVEN),
+    "fjord-distillation": ("method.name=fjord", "method.widths=[0.8,0.4]", "method.distillation=true"),
+    "heterofl": ("method.name=heterofl", UNEVEN),
+    "heterofl-ceil": ("method.name=heterofl", "method.widths=[0.9,0.4]", "method.rounding=ceil", "model.order=pre"),
+    "origdrop": ("method.name=origdrop", UNEVEN),
+    "splitmix": ("method.name=splitmix", "method.levels=[1,0.5,0.25]", "method.atom=0.25", UNEVEN),
+    "toy": (*TOY, UNEVEN),
+}
+"""Overrides for `SMALL` of small_runs.py: 8 clients, 4 a round."""
+
+FIXED_POINT_SETTINGS: dict[str, tuple[str, ...]] = {}
+"""What must be set beside a vanishing learning rate so that a client of this case returns what it got."""
+
+MOVES_WITHOUT_TRAINING = {
+    "fedhm": "clients of low rank return a truncation: its exact mean is tested in test_without_training.py",
+    "fedhm-dynamic": "as fedhm: clients return a truncation",
+    "fedhm-low-only": "as fedhm: clients return a truncation",
+    "toy": "uploads are rounded to bfloat16: tested exactly in test_without_training.py",
+}
+"""Cases that are exempt from the fixed point, and why."""
+
+BYTES_DIFFER = {
+    "toy": "sends two bytes a number and keeps a tensor to itself: test_without_training.py",
+}
+"""Cases whose protocol bytes are not 4 per parameter both ways, and where their formula is tested."""

@@ -1,0 +1,110 @@
+"""What the tests of width methods share: a net of a few weights with a width, and the means of hand-written uploads.
+
+`Small` has one feature, 4 hidden units at width 1, and 3 classes; no activation.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from fedmpi import models
+from fedmpi.exactsum import bound_of
+from fedmpi.exchange import CONTRIBUTED, ClientReport, OpenPhase, open_exchange
+from fedmpi.federation import Task, assign
+from fedmpi.learning import Buffers, FlatNet
+from fedmpi.learning.flat import net_layout
+from fedmpi.methods.protocol import Client, Method, MethodContext, MethodOptions
+from fedmpi.mpi import SerialComm
+from fedmpi.tensors import Params
+
+
+class Small(nn.Module):
+    """(B, 1) -> (B, 3)."""
+
+    def __init__(self, width: models.Width) -> None:
+        super().__init__()
+        self.hidden = nn.Linear(1, width.of(4), bias=False)
+        self.out = nn.Linear(width.of(4), 3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.out(self.hidden(x))
+
+
+def make_small(width: float = 1.0, rounding: models.Rounding = "round", seed: int = 0) -> nn.Module:
+    with torch.random.fork_rng():
+        torch.manual_seed(seed)
+        return Small(models.Width(width, rounding))
+
+
+def context(options: MethodOptions, make: object = make_small, **more: object) -> MethodContext:
+    """Of a method on `Small`, or on another net that `make(width, rounding, seed)` makes."""
+    known: dict[str, object] = {"num_classes": 3, **more}
+    return MethodContext(options, make, make, 0, 0.0, False, False, 0, **known)
+
+
+@dataclass(frozen=True)
+class Info:
+    """Inputs of the real models."""
+
+    kind: str = "image"
+    example_shape: tuple[int, ...] = (1, 8, 8)
+    num_classes: int = 3
+    vocabulary_size: int = 11
+
+
+def context_of(options: MethodOptions, model: models.ModelOptions, info: Info = Info(), **more: object) -> MethodContext:
+    """Of a method on a real model."""
+
+    def make_net(width: float = 1.0, rounding: models.Rounding = "round", seed: int = 0) -> nn.Module:
+        return models.build(model, info, seed, width, rounding)
+
+    def make_skeleton(width: float = 1.0, rounding: models.Rounding = "round") -> nn.Module:
+        return models.skeleton(model, info, width, rounding)
+
+    known: dict[str, object] = {"num_classes": info.num_classes, **more}
+    return MethodContext(options, make_net, make_skeleton, 0, 0.0, False, False, 0, **known)
+
+
+def count(net: nn.Module) -> int:
+    return sum(parameter.numel() for parameter in net.parameters())
+
+
+def client_of(client: int, tier: int, num_examples: int = 1, round_number: int = 1, **more: int) -> Client:
+    task = Task(client, tier, round_number, "train", num_examples, 1.0, **more)
+    return Client(task, {}, np.arange(num_examples), 0)
+
+
+def means(method: Method, state: Params, *uploads: tuple[Client, Params]) -> Params:
+    """What an exchange makes of these uploads."""
+    of = {client.task.client: (client, upload) for client, upload in uploads}
+    assignment = assign([client.task for client, _ in uploads], [0], 1)
+    bounds = {name: bound_of(float(state[name].abs().max())) for name in method.state_specs()}
+    phase = OpenPhase(SerialComm(), method, assignment, bounds, lambda task, digest: of[task.client][0])
+    exchange = open_exchange("gather", phase)
+    for (task,) in assignment.waves:
+        assert task is not None
+        exchange.post(task, ClientReport(task.client, CONTRIBUTED), of[task.client][1])
+    return exchange.finish(state).means
+
+
+def flat(method: Method, number: int, published: Params, client: Client | None = None) -> FlatNet:
+    """Net `number` in flat buffers, after `narrow`."""
+    net = method.net(number)
+    layout = net_layout(net.named_parameters(), (), channels_last=False)
+    result = FlatNet(net, layout, Buffers(layout.num_bytes, "cpu"))
+    method.narrow(published, number, result.params, client)
+    return result
+
+
+def filled(method: Method, value: float, number: int) -> Params:
+    """An upload of net `number` with one value everywhere."""
+    return {name: torch.full(tuple(p.shape), value) for name, p in method.skeleton(number).named_parameters()}
+
+
+def state_of(method: Method, value: float) -> Params:
+    return {name: torch.full(spec.shape, value) for name, spec in method.state_specs().items()}
+

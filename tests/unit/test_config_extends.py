@@ -1,0 +1,85 @@
+"""Files that extend others: what wins, how names reset sections, where problems are said to stand."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from fedmpi.config.load import load
+from fedmpi.config.schema import Config
+from fedmpi.errors import ConfigError
+from fedmpi.main import TABLES
+
+BASE = """\
+seed: 4
+data: {name: digits}
+method: {name: fedhm, tau: 2, rank_ratio: [1, 0.25]}
+train:
+  lr: 0.3
+  schedule: {name: step, milestones: [3]}
+"""
+
+
+@pytest.fixture
+def files(tmp_path: Path) -> Path:
+    (tmp_path / "sub").mkdir()
+    (tmp_path / "base.yaml").write_text(BASE)
+    return tmp_path
+
+
+def read(folder: Path, text: str, *overrides: str, name: str = "sub/a.yaml") -> Config:
+    (folder / name).write_text(text)
+    return load(str(folder / name), overrides, TABLES)
+
+
+def test_what_a_file_says_goes_on_top(files: Path) -> None:
+    config = read(files, "extends: ../base.yaml\nseed: 5\ntrain: {momentum: 0.5}\nmethod: {tau: 3}")
+    assert (config.seed, config.train.lr, config.train.momentum) == (5, 0.3, 0.5)
+    assert (config.method.tau, config.method.rank_ratio) == (3.0, (1.0, 0.25))
+    assert config.train.schedule.milestones == (3,)
+    assert "extends" not in config.to_dict()
+
+
+def test_another_name_empties_the_section(files: Path) -> None:
+    """As on the command line: fedavg has no tau, and the cosine no milestones."""
+    config = read(files, "extends: ../base.yaml\nmethod: {name: fedavg}\ntrain: {schedule: {name: cosine}}")
+    assert config.method.name == "fedavg" and config.train.schedule.name == "cosine" and config.train.lr == 0.3
+
+
+def test_a_chain_and_the_command_line(files: Path) -> None:
+    (files / "middle.yaml").write_text("extends: base.yaml\nseed: 6\nrounds: 7\n")
+    config = read(files, "extends: ../middle.yaml\nrounds: 8", "train.lr=0.2")
+    assert (config.seed, config.rounds, config.train.lr) == (6, 8, 0.2)
+
+
+def test_alone_is_empty_of_the_other(files: Path) -> None:
+    assert read(files, "extends: ../base.yaml").to_dict() == read(files, BASE, name="base.yaml").to_dict()
+
+
+@pytest.mark.parametrize(("text", "expected"), [
+    ("extends: nowhere.yaml", "a.yaml: extends (line 1): nowhere.yaml: no such file."),
+    ("seed: 1\nextends: a.yaml", "a.yaml: extends (line 2): 'a.yaml' extends this file in turn"),
+    ("extends: 3", "a.yaml: extends (line 1): expected the path of a YAML file"),
+    ("extends: ''", "a.yaml: extends (line 1): expected the path of a YAML file"),
+    ("extends: [a]", "a.yaml: extends (line 1): expected the path of a YAML file"),
+    ("extends: ../sub", "a.yaml: extends (line 1): ../sub: not a file"),
+])  # fmt: skip
+def test_mistakes_are_one_line(files: Path, text: str, expected: str) -> None:
+    with pytest.raises(ConfigError) as error:
+        read(files, text)
+    shown = str(error.value).replace(f"{files}/sub/", "").replace(f"{files}/", "../")
+    assert shown.startswith(expected) and "\n" not in shown
+
+
+def test_a_problem_is_said_to_stand_in_its_own_file(files: Path) -> None:
+    (files / "base.yaml").write_text("train:\n  lr: -1\n")
+    with pytest.raises(ConfigError) as error:
+        read(files, "extends: ../base.yaml\nrounds: 0")
+    assert "train.lr (base.yaml: line 2)" in str(error.value) and "rounds (line 2)" in str(error.value)
+
+
+def test_a_circle_is_found(files: Path) -> None:
+    (files / "base.yaml").write_text("extends: sub/a.yaml\n")
+    with pytest.raises(ConfigError, match="extends this file in turn"):
+        read(files, "extends: ../base.yaml")

@@ -1,0 +1,209 @@
+"""Principal kernels: sub-layers by hand, drawing by enumeration, LSTMs gate by gate."""
+
+from __future__ import annotations
+
+import itertools
+from collections import Counter
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from fedmpi import lowrank
+from fedmpi.lowrank import FactorizedLayer, draw_kernels, effective_number, kernel_net, open_lstms, refreshed
+from fedmpi.models.lstm import Lstm
+
+
+def randn(*shape: int, seed: int = 0) -> Tensor:
+    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed))
+
+
+def filled(net: nn.Module, seed: int = 1) -> nn.Module:
+    """Random numbers in every parameter."""
+    generator = torch.Generator().manual_seed(seed)
+    with torch.no_grad():
+        for parameter in net.parameters():
+            parameter.copy_(torch.randn(parameter.shape, generator=generator))
+    return net
+
+
+# Sub-layers.
+
+
+def test_a_linear_sub_layer_by_hand() -> None:
+    """One kernel, one row: u = (1, 2), v = 3, x = (10, 1), so 3 (1 * 10 + 2 * 1) = 36; bias (1, 2, 4) whole."""
+    net = kernel_net(nn.Sequential(nn.Linear(2, 3)), {"0": (1, 1)})
+    for name, value in (("0.u.weight", [[1.0, 2.0]]), ("0.v.weight", [[3.0]]), ("0.bias", [1.0, 2.0, 4.0])):
+        net.get_parameter(name).data = torch.tensor(value)
+    assert net(torch.tensor([[10.0, 1.0]])).tolist() == [[37.0, 2.0, 4.0]]
+    assert net[0].weight.tolist() == [[3.0, 6.0], [0.0, 0.0], [0.0, 0.0]]
+
+
+@pytest.mark.parametrize("conv", [nn.Conv2d(4, 6, 3, 2, 1, bias=False), nn.Conv2d(4, 6, (3, 2), padding=2, dilation=2)])
+@pytest.mark.parametrize(("r", "q"), [(6, 6), (3, 4), (2, 6), (1, 1)])
+def test_a_conv_sub_layer_runs_as_the_kernels_it_holds(conv: nn.Conv2d, r: int, q: int) -> None:
+    """The sum of its u_i v_i^T, output channels beyond q exactly zero before the bias; parameters r m k k + q r."""
+    net = filled(kernel_net(nn.Sequential(conv), {"0": (r, q)}))
+    u, v = net.get_parameter("0.u.weight"), net.get_parameter("0.v.weight")
+    assert u.shape == (r, 4, *conv.kernel_size) and v.shape == (q, r, 1, 1)
+    weight = torch.zeros(6, 4, *conv.kernel_size)
+    for i in range(r):
+        weight[:q] += v[:, i, 0, 0].detach()[:, None, None, None] * u[i].detach()
+    x = randn(2, 4, 9, 8)
+    expected = F.conv2d(x, weight, net[0].bias, conv.stride, conv.padding, conv.dilation)
+    torch.testing.assert_close(net(x), expected, rtol=0, atol=1e-4)
+    torch.testing.assert_close(net[0].weight, weight, rtol=0, atol=1e-5)
+    beyond = net(x)[:, q:]
+    assert torch.equal(beyond, torch.zeros_like(beyond) if net[0].bias is None else net[0].bias[q:, None, None] + beyond * 0)
+
+
+def test_dense_tensors_stay_as_they_are() -> None:
+    """Names, values and the given net; a net on meta stays there."""
+    net = nn.Sequential(nn.Conv2d(2, 4, 3), nn.BatchNorm2d(4), nn.Linear(3, 3))
+    before = {name: value.clone() for name, value in net.state_dict().items()}
+    result = kernel_net(net, {"0": (2, 3)})
+    assert all(torch.equal(value, net.state_dict()[name]) for name, value in before.items())
+    state = result.state_dict()
+    assert {name for name in state if name.startswith("0.")} == {"0.u.weight", "0.v.weight", "0.bias"}
+    assert all(torch.equal(state[name], value) for name, value in before.items() if name != "0.weight")
+    assert all(p.is_meta for p in kernel_net(net.to("meta"), {"0": (2, 3)}).parameters())
+
+
+@pytest.mark.parametrize("kernel", [None, (3, 3)])
+@pytest.mark.parametrize(("m", "n"), [(4, 6), (20, 5)])
+def test_refresh_keeps_the_product_and_makes_kernels_orthogonal(kernel: tuple[int, int] | None, m: int, n: int) -> None:
+    """U'V' within 1e-5 of itself (methods.md 15); sigma of the product, largest first, its root in both factors."""
+    layer = FactorizedLayer("layer", m, n, kernel, "output")
+    r = min(layer.matrix_shape)
+    u, v = randn(*layer.u_shape(r)) / 4, randn(*layer.v_shape(r), seed=1) / 4
+    new_u, new_v = refreshed(layer, u, v)
+    torch.testing.assert_close(lowrank.lift(layer, new_u, new_v), lowrank.lift(layer, u, v), rtol=0, atol=1e-5)
+    sigma = lowrank.singular_values(new_u, new_v)
+    expected = torch.linalg.svdvals(layer.unroll(lowrank.lift(layer, u, v)))
+    torch.testing.assert_close(sigma, expected, rtol=1e-5, atol=1e-5)
+    for rows in (new_u.flatten(1), new_v.flatten(1).t()):
+        torch.testing.assert_close(rows @ rows.t(), torch.diag(sigma), rtol=1e-5, atol=1e-5)
+
+
+def test_effective_number_by_hand() -> None:
+    """1 / sum p^2: equal values count all; (3, 1) has p = 3/4, 1/4, so 1 / (10/16); one alone counts 1."""
+    assert effective_number(torch.ones(7)) == pytest.approx(7, rel=1e-12)
+    assert effective_number(torch.tensor([3.0, 1.0])) == pytest.approx(1.6, rel=1e-12)
+    assert effective_number(torch.tensor([5.0, 0.0, 0.0])) == pytest.approx(1, rel=1e-12)
+
+
+# Drawing.
+
+
+def chances(weights: list[float], r: int) -> dict[tuple[int, ...], float]:
+    """The exact probability of each set of r kernels: over all orders, each time in proportion to what is left."""
+    found: dict[tuple[int, ...], float] = Counter()
+    for order in itertools.permutations(range(len(weights)), r):
+        chance, left = 1.0, sum(weights)
+        for kernel in order:
+            chance *= weights[kernel] / left
+            left -= weights[kernel]
+        found[tuple(sorted(order))] += chance
+    return found
+
+
+@pytest.mark.parametrize("kappa", [0.0, 1.0, 2.5])
+def test_three_kernels_are_drawn_as_eq_2_says(kappa: float) -> None:
+    """Frequencies of {0, 1}, {0, 2}, {1, 2} against their enumeration; 20,000 draws, so five standard deviations
+    are at most 5 sqrt(1/4 / 20000) = 0.018. The generator is seeded: this cannot fail now and then."""
+    num_draws = 20_000
+    generator = torch.Generator().manual_seed(0)
+    sigma = [torch.tensor([3.0, 2.0, 1.0])] * num_draws
+    drawn = Counter(tuple(d.tolist()) for d in draw_kernels(sigma, [2] * num_draws, kappa, generator))
+    exact = chances([3.0**kappa, 2.0**kappa, 1.0], 2)
+    assert set(drawn) == set(exact)
+    for kernels, chance in exact.items():
+        assert drawn[kernels] / num_draws == pytest.approx(chance, abs=0.018), kernels
+
+
+def test_frequencies_follow_sigma() -> None:
+    """Ten kernels of falling sigma, 3 drawn 5,000 times: the more important, the more often."""
+    sigma = torch.linspace(2, 0.5, 10)
+    generator = torch.Generator().manual_seed(0)
+    counts = torch.cat(draw_kernels([sigma] * 5000, [3] * 5000, 2.5, generator)).bincount(minlength=10).tolist()
+    assert counts == sorted(counts, reverse=True) and sum(counts) == 15_000
+
+
+def test_draws_are_distinct_sorted_and_repeatable() -> None:
+    sigma = [torch.rand(size, generator=torch.Generator().manual_seed(size)) for size in (5, 64, 300)]
+    first, again = (draw_kernels(sigma, (5, 13, 60), 4.0, torch.Generator().manual_seed(3)) for _ in range(2))
+    assert all(torch.equal(one, two) for one, two in zip(first, again))
+    assert first[0].tolist() == [0, 1, 2, 3, 4]
+    assert all(torch.equal(drawn, drawn.unique()) for drawn in first) and [len(d) for d in first] == [5, 13, 60]
+
+
+def test_extreme_values_are_drawn_without_harm() -> None:
+    """sigma^kappa beyond float64, and zeros, which come last however many there are."""
+    generator = torch.Generator().manual_seed(0)
+    huge, tiny = torch.tensor([1e30, 1e-30, 1e-30]), torch.tensor([0.0, 1e-30, 0.0, 0.0])
+    for _ in range(20):
+        drawn = draw_kernels([huge, tiny], (1, 2), 40.0, generator)
+        assert drawn[0].tolist() == [0] and 1 in drawn[1].tolist()
+
+
+# LSTMs.
+
+
+class Reader(nn.Module):
+    def __init__(self, kind: type[nn.LSTM] = nn.LSTM, **words: object) -> None:
+        super().__init__()
+        self.lstm = kind(5, 6, 2, batch_first=True, **words)
+        self.fc = nn.Linear(6 * (1 + self.lstm.bidirectional), 2)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.fc(self.lstm(x)[0][:, -1])
+
+
+KINDS = [(nn.LSTM, {}), (Lstm, {}), (nn.LSTM, {"bidirectional": True}), (nn.LSTM, {"bias": False})]
+
+
+@pytest.mark.parametrize(("kind", "words"), KINDS, ids=str)
+def test_an_opened_lstm_is_the_same(kind: type[nn.LSTM], words: dict[str, object]) -> None:
+    """To the bit, with gradients to every gate; 8 matrices a layer and direction, named predictably."""
+    net = Reader(kind, **words)
+    x = randn(3, 4, 5)
+    expected = net(x)
+    expected.sum().backward()
+    stacked = torch.cat([p.grad.flatten() for p in net.parameters()]).sort().values
+    opened = open_lstms(net)
+    names = [name for name, _ in opened.named_parameters() if "weight" in name and "lstm" in name]
+    assert names[:4] == [f"lstm.ih_l0.{gate}.weight" for gate in "ifgo"]
+    assert len(names) == 8 * 2 * (2 if words.get("bidirectional") else 1)
+    opened.zero_grad()
+    found = opened(x)
+    found.sum().backward()
+    assert torch.equal(found, expected)
+    gradients = torch.cat([p.grad.flatten() for p in opened.parameters()]).sort().values
+    torch.testing.assert_close(gradients, stacked, rtol=0, atol=0)
+
+
+def test_gates_at_full_rank_are_the_same_net() -> None:
+    net = Reader(Lstm)
+    x = randn(3, 4, 5)
+    expected = net(x)
+    opened = open_lstms(net)
+    layers = lowrank.plan_layers(opened, lowrank.Rule(1, "output"))
+    assert len(layers) == 16 and "fc" not in {layer.name for layer in layers}
+    whole = kernel_net(opened, {layer.name: (min(layer.matrix_shape), layer.out_features) for layer in layers})
+    for layer in layers:
+        factors = lowrank.factorize(layer, opened.get_submodule(layer.name).weight.detach(), 99)
+        for half, factor in zip("uv", factors, strict=True):
+            whole.get_parameter(f"{layer.name}.{half}.weight").data = factor
+    torch.testing.assert_close(whole(x), expected, rtol=0, atol=1e-5)
+
+
+def test_rows_are_cut_gate_by_gate() -> None:
+    """q = 2 of 6 units: rows 2-5 of each of the four gates' matrices are zero, and their bias stays."""
+    opened = open_lstms(Reader())
+    net = filled(kernel_net(opened, {layer.name: (1, 2) for layer in lowrank.plan_layers(opened, lowrank.Rule(1))}))
+    net(randn(1, 3, 5))
+    for name in ("weight_ih_l0", "weight_hh_l1"):
+        rows = getattr(net.lstm, name).view(4, 6, -1)
+        assert bool((rows[:, :2] != 0).all()) and not bool(rows[:, 2:].any())
+    assert net.lstm.bias_ih_l0.shape == (24,)

@@ -1,0 +1,132 @@
+"""PriSM's LSTM: size, its mathematics, two classes as one output, and life in a flat buffer."""
+
+from __future__ import annotations
+
+import copy
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from fedmpi import costs, models
+from fedmpi.data.options import DataInfo
+from fedmpi.learning import FlatNet
+from fedmpi.learning.flat import Buffers, net_layout
+from fedmpi.models.lstm import Lstm
+
+SMALL = models.LstmImdb(width=0.03)  # 2 and 8 units
+
+
+def texts(num_classes: int = 2, vocabulary_size: int = 11, length: int = 5) -> DataInfo:
+    return DataInfo("tokens", (length,), num_classes, 1, 1, vocabulary_size=vocabulary_size)
+
+
+def tokens(seed: int = 0, length: int = 5) -> Tensor:
+    return torch.randint(0, 11, (3, length), generator=torch.Generator().manual_seed(seed))
+
+
+@pytest.mark.parametrize(
+    ("options", "num_classes", "expected"),
+    [(models.LstmImdb(), 2, 920_385), (models.LstmImdb(), 4, 921_156), (models.LstmImdb(width=0.5), 2, 247_201)],
+)
+def test_sizes(options: models.LstmImdb, num_classes: int, expected: int) -> None:
+    """methods.md 5.8: 1001 * 64 + 4 * 256 * (64 + 256 + 2) + 4 * 256 * (2 * 256 + 2) + 257; four classes: 3 * 257 more.
+
+    Half: 1001 * 32 + 4 * 128 * (32 + 128 + 2) + 4 * 128 * (2 * 128 + 2) + 129.
+    """
+    net = models.skeleton(options, texts(num_classes, 1001))
+    assert sum(parameter.numel() for parameter in net.parameters()) == expected
+
+
+def by_steps(net: nn.Module, words: Tensor) -> Tensor:
+    """The last output of the upper layer: i, f, o = sigmoid, g = tanh, c = f c + i g, h = o tanh(c)."""
+    inputs = net.embedding(words).unbind(1)
+    for layer in range(2):
+        h = c = torch.zeros(len(words), net.lstm.hidden_size)
+        outputs = []
+        for x in inputs:
+            from_x, from_h, bias_x, bias_h = (
+                getattr(net.lstm, f"{name}_l{layer}") for name in ("weight_ih", "weight_hh", "bias_ih", "bias_hh")
+            )
+            i, f, g, o = (x @ from_x.T + bias_x + h @ from_h.T + bias_h).chunk(4, 1)
+            c = f.sigmoid() * c + i.sigmoid() * g.tanh()
+            h = o.sigmoid() * c.tanh()
+            outputs.append(h)
+        inputs = outputs
+    return inputs[-1]
+
+
+@pytest.mark.parametrize("num_classes", [2, 3])
+def test_the_net_step_by_step(num_classes: int) -> None:
+    net = models.build(SMALL, texts(num_classes), 0)
+    logits = net(tokens())
+    expected = net.fc(by_steps(net, tokens()))
+    if num_classes == 2:
+        assert logits[:, 0].tolist() == [0, 0, 0]
+        logits = logits[:, 1:]
+    assert torch.allclose(logits, expected, atol=1e-6)
+
+
+def test_two_classes_are_binary_cross_entropy() -> None:
+    net = models.build(SMALL, texts(), 0)
+    logits, labels = net(tokens()), torch.tensor([0, 1, 1])
+    expected = F.binary_cross_entropy_with_logits(logits[:, 1], labels.float())
+    assert F.cross_entropy(logits, labels).item() == pytest.approx(expected.item(), abs=1e-6)
+
+
+@pytest.mark.parametrize("device", ["cpu", "cuda"])
+def test_trains_in_a_flat_buffer(device: str) -> None:
+    """Two steps of SGD on the flat vectors equal two on a plain copy; the net computes with what the buffer holds."""
+    if device == "cuda" and not torch.cuda.is_available():
+        pytest.skip("needs a GPU: cuDNN would move the weights out of the buffer")
+    plain = models.build(SMALL, texts(), 0)
+    layout = net_layout(plain.named_parameters(), (), channels_last=True)
+    flat = FlatNet(copy.deepcopy(plain), layout, Buffers(layout.num_bytes, device))
+    for name, parameter in plain.named_parameters():
+        flat.params[name].copy_(parameter.detach())
+    sgd = flat.optimizer(momentum=0.0, weight_decay=0.0, own_decay=())
+    sgd.param_groups[0]["lr"] = 1.0
+    labels = torch.tensor([0, 1, 1])
+    for step in range(2):
+        flat.zero_gradient()
+        with torch.backends.cudnn.flags(enabled=True, allow_tf32=False):
+            F.cross_entropy(flat.module(tokens(step).to(device)), labels.to(device)).backward()
+        sgd.step()
+        plain.zero_grad()
+        F.cross_entropy(plain(tokens(step)), labels).backward()
+        for parameter in plain.parameters():
+            parameter.data -= parameter.grad
+    for name, parameter in plain.named_parameters():
+        assert torch.allclose(flat.params[name].cpu(), parameter, atol=1e-5)
+    flat._parameter.zero_()
+    assert not flat.module(tokens().to(device)).any()
+
+
+def test_costs_are_those_of_torchs_own_lstm() -> None:
+    """On the meta device ours computes all steps at once; torch takes them one by one, and both are counted.
+
+    A token: 4 * 8 * (2 + 8) and 4 * 8 * (8 + 8) MACs; five of them, twice the embedding's values and
+    2 layers * 6 * 8 of the LSTM; two weight matrices and two biases in each layer.
+    """
+    ours, theirs = (nn.Sequential(kind(2, 8, 2, batch_first=True, device="meta")) for kind in (Lstm, nn.LSTM))
+    assert costs.measure(ours, (5, 2)) == costs.measure(theirs, (5, 2))
+    macs = 5 * 4 * 8 * (10 + 16)
+    params = 4 * 8 * (10 + 16) + 2 * 2 * 32
+    assert costs.measure(ours, (5, 2)) == costs.Costs(params, macs, macs, 4 * 5 * 2 * 6 * 8)
+
+
+def test_costs_of_the_net() -> None:
+    """300 tokens, each 4 * 256 * (64 + 256) + 4 * 256 * (256 + 256) MACs; the last output goes into one more."""
+    measured = costs.measure(models.skeleton(models.LstmImdb(), texts(2, 1001, 300)), (300,))
+    assert measured.macs == 300 * (327_680 + 524_288) + 256 == 255_590_656
+    assert measured.activation_bytes == 4 * (300 * (64 + 2 * 6 * 256) + 1)
+
+
+def test_costs_of_a_net_with_values_and_of_a_copy() -> None:
+    """Shapes on the meta device agree with those of a forward pass."""
+    net = models.build(SMALL, texts(3), 0)
+    assert costs.measure(net, (5,)) == costs.measure(models.skeleton(SMALL, texts(3)), (5,))
+    meta = models.skeleton(SMALL, texts(3))
+    assert meta(costs.meta_batch(meta, (5,))).shape == net(tokens()[:2]).shape == (2, 3)
+    assert torch.equal(copy.deepcopy(net)(tokens()), net(tokens()))

@@ -1,0 +1,121 @@
+"""A narrow net is the leading part of a wide one: by hand, per gate, for every model, and with its gradients."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from itertools import pairwise
+
+import pytest
+import torch
+from torch import nn
+
+from fedmpi import models
+
+
+@dataclass(frozen=True)
+class Info:
+    kind: str = "image"
+    example_shape: tuple[int, ...] = (1, 8, 8)
+    num_classes: int = 4
+    vocabulary_size: int = 0
+
+
+TEXT = Info("tokens", (5,), 3, 11)
+MODELS = [
+    (models.ResNet18(width=0.125, blocks=(1, 1)), Info()),
+    (models.ResNet18(width=0.125, blocks=(1, 1), order="pre"), Info()),
+    (models.Vgg16(width=0.0625, dropout=0.0), Info()),
+    (models.AlexNet(width=0.0625, dropout=0.0), Info()),
+    (models.Lenet5(), Info()),
+    (models.CnnFemnist(width=0.25), Info()),
+    (models.Mlp(hidden=(9, 7)), Info("vector", (6,))),
+    (models.LstmImdb(width=0.0625), TEXT),
+]
+
+
+def parts_of(options: models.ModelOptions, info: Info, wide: float, narrow: float) -> dict[str, models.Part]:
+    return models.nested_parts(*(models.skeleton(options, info, width) for width in (wide, narrow)))
+
+
+def test_a_matrix_by_hand() -> None:
+    """The leading 2 x 3 of [[0..3], [4..7], [8..11]]."""
+    part = models.Part((3, 4), (2, 3))
+    whole = torch.arange(12).view(3, 4)
+    expected = [[0, 1, 2], [4, 5, 6]]
+    assert part.of(whole).tolist() == whole[part.region].tolist() == expected
+    assert part.of(whole).untyped_storage().data_ptr() == whole.untyped_storage().data_ptr()
+    assert not part.is_whole and models.Part((3, 4), (3, 4)).is_whole
+
+
+@pytest.mark.parametrize(("layer", "gates"), [(nn.LSTM, 4), (nn.GRU, 3), (nn.RNN, 1)])
+def test_gates_by_hand(layer: type[nn.RNNBase], gates: int) -> None:
+    """Of 3 inputs and 2 hidden units the leading 2 and 1: row 0 of each gate is rows 0, 2, 4, ... of the stack."""
+    wide, narrow = layer(3, 2, num_layers=2), layer(2, 1, num_layers=2)
+    parts = models.nested_parts(nn.Sequential(wide), nn.Sequential(narrow))
+    rows = [2 * gate for gate in range(gates)]
+    weight = torch.arange(gates * 2 * 3).view(-1, 3)
+    expected = [[3 * row, 3 * row + 1] for row in rows]
+    assert parts["0.weight_ih_l0"].of(weight).tolist() == weight[parts["0.weight_ih_l0"].region].tolist() == expected
+    weight = torch.arange(gates * 2 * 2).view(-1, 2)
+    for name in ("0.weight_hh_l0", "0.weight_ih_l1"):
+        assert parts[name].of(weight).tolist() == weight[parts[name].region].tolist() == [[2 * row] for row in rows]
+    bias = torch.arange(gates * 2)
+    assert parts["0.bias_hh_l1"].of(bias).tolist() == bias[parts["0.bias_hh_l1"].region].tolist() == rows
+
+
+@pytest.mark.parametrize(("options", "info"), MODELS, ids=lambda value: getattr(value, "name", ""))
+def test_the_narrow_net_is_the_wide_one_with_zeros_elsewhere(options: models.ModelOptions, info: Info) -> None:
+    """Zero weights, and BatchNorm's bias 0, keep the cut channels at 0 in every layer (in an LSTM: g = tanh 0), so the
+    rest sees nothing of them. This fails for any other choice of entries, in one gate, input or flattened map."""
+    wide, narrow = models.build(options, info, 0), models.build(options, info, 1, width=0.6)
+    generator = torch.Generator().manual_seed(0)
+    with torch.no_grad():
+        for name, part in models.nested_parts(wide, narrow).items():
+            kept = torch.randn(part.shape, generator=generator) * math.sqrt(2 / math.prod(part.shape[1:]))
+            wide.get_parameter(name).zero_()[part.region] = kept
+            narrow.get_parameter(name).copy_(kept)
+        batch = torch.randn(6, *info.example_shape, generator=generator)
+        if info.kind == "tokens":
+            batch = torch.randint(info.vocabulary_size, (6, *info.example_shape), generator=generator)
+        torch.testing.assert_close(wide(batch), narrow(batch), rtol=1e-4, atol=1e-5)
+        assert narrow(batch).std(0).max() > 0.05
+
+
+@pytest.mark.parametrize(("options", "info"), MODELS, ids=lambda value: getattr(value, "name", ""))
+@pytest.mark.parametrize("rounding", ["round", "ceil"])
+def test_nets_are_nested(options: models.ModelOptions, info: Info, rounding: models.Rounding) -> None:
+    """A part of a part is the part: entries are numbered, so that equal ones are the same ones."""
+    widths = (1.0, 0.7, 0.35, 0.1)
+    nets = [models.skeleton(options, info, width, rounding) for width in widths]
+    for name, parameter in nets[0].named_parameters():
+        numbers = torch.arange(parameter.numel()).view(parameter.shape)
+        directly = [models.nested_parts(nets[0], net)[name].of(numbers) for net in nets]
+        for (outer, inner), (wide, narrow) in zip(pairwise(directly), pairwise(nets), strict=True):
+            assert torch.equal(models.nested_parts(wide, narrow)[name].of(outer), inner)
+
+
+def test_gradients_flow_into_the_part() -> None:
+    """Ones on the leading entries of each gate, zeros elsewhere; the same for slices."""
+    for part in (models.Part((4, 3), (2, 2)), models.Part((4, 3), (2, 2), gates=2)):
+        weight = torch.randn(4, 3, requires_grad=True)
+        part.of(weight).sum().backward()
+        expected = torch.zeros(4, 3)
+        expected[part.region] = 1
+        assert torch.equal(weight.grad, expected) and expected.sum() == 4
+
+
+def test_shares_of_the_inputs_by_hand() -> None:
+    """Hidden layers of 9 and 7 units at width 0.6: 5 and 4; the first layer sees all 6 features."""
+    options, info = models.Mlp(hidden=(9, 7)), Info("vector", (6,))
+    shares = models.fan_in_shares(models.skeleton(options, info), models.skeleton(options, info, 0.6))
+    assert list(shares.values()) == [1, 1, 5 / 9, 5 / 9, 4 / 7, 4 / 7]
+    names = [name for name, _ in models.skeleton(options, info).named_parameters()]
+    assert list(shares) == names
+
+
+def test_shares_of_a_resnet_leave_the_stem_and_the_norms() -> None:
+    options = models.ResNet18(blocks=(1, 1))
+    shares = models.fan_in_shares(models.skeleton(options, Info()), models.skeleton(options, Info(), 0.25))
+    assert shares.pop("conv1.weight") == 1 and set(shares.values()) == {0.25}
+    assert not any("bn" in name for name in shares) and {"fc.weight", "fc.bias"} <= set(shares)
