@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections import deque
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass, field, replace
@@ -138,6 +139,9 @@ class Desk:
         self._best = Best(**snapshot.progress) if snapshot else Best()
         self._versions = startup.computed_with(setup)
         self._client_scores: ClientScores | None = None
+        # Who has written a memory since each of the last saves; the first save looks at everybody.
+        self._writers: deque[set[int]] = deque([set()], maxlen=setup.config.output.keep_checkpoints + 2)
+        self._has_pruned = False
         self._stack = ExitStack()
 
     def __enter__(self) -> Desk:
@@ -204,6 +208,7 @@ class Desk:
         with setup.clock.stage("saving", round_number):
             self._lock.refresh()
             self._records.append(record)
+            self._writers[-1].update(report.client for report in result.reports if report.memory_digest)
             if round_number % config.output.checkpoint_every == 0 or round_number == config.rounds:
                 self._save(round_number, state)
         seconds = split_s["wall"]
@@ -225,7 +230,10 @@ class Desk:
         live = checkpoint.referenced(self._folder) if state.memories else None
         if live is not None:
             current = {(client, *version) for client, version in state.memories.items()}
-            self._setup.memories.prune(live | current, up_to_round=round_number)
+            recent = set().union(*self._writers) if self._has_pruned else None
+            self._setup.memories.prune(live | current, recent, up_to_round=round_number)
+            self._writers.append(set())
+            self._has_pruned = True
 
     def close_run(self) -> None:
         """The closing table and the report files."""

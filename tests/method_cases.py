@@ -20,6 +20,16 @@ CASES: dict[str, tuple[str, ...]] = {
     "heterofl-ceil": ("method.name=heterofl", "method.widths=[0.9,0.4]", "method.rounding=ceil", "model.order=pre"),
     "origdrop": ("method.name=origdrop", UNEVEN),
     "splitmix": ("method.name=splitmix", "method.levels=[1,0.5,0.25]", "method.atom=0.25", UNEVEN),
+    "fedprox": ("method.name=fedprox", "method.mu=0.1", UNEVEN),
+    "lgfedavg": ("method.name=lgfedavg", UNEVEN),
+    "lgfedavg-pretrained": ("method.name=lgfedavg", "method.pretrain_rounds=2", "method.global_layers=3"),
+    "perfedavg": ("method.name=perfedavg", "method.beta=lr", UNEVEN),
+    "perfedavg-hf": ("method.name=perfedavg", "method.beta=lr", "method.variant=HF"),
+    "scaffold": ("method.name=scaffold", "train.momentum=0", UNEVEN),
+    "scaffold-gradient": ("method.name=scaffold", "method.option=I", "method.server_lr=0.5"),
+    "standalone": ("method.name=standalone", UNEVEN),
+    "topk": ("method.name=topk", UNEVEN),
+    "topk-tensor": ("method.name=topk", "method.scope=tensor", "method.error_feedback=false"),
     "toy": (*TOY, UNEVEN),
 }
 """Overrides for `SMALL` of small_runs.py: 8 clients, 4 a round."""
@@ -32,10 +42,19 @@ MOVES_WITHOUT_TRAINING = {
     "fedhm-dynamic": "as fedhm: clients return a truncation",
     "fedhm-low-only": "as fedhm: clients return a truncation",
     "toy": "uploads are rounded to bfloat16: tested exactly in test_without_training.py",
+    "scaffold": "control variates are gradients, which also steps of no length measure; the model: test_scaffold.py",
+    "scaffold-gradient": "control variates are gradients, which also steps of no length measure; the model: test_scaffold.py",
 }
 """Cases that are exempt from the fixed point, and why."""
 
 BYTES_DIFFER = {
     "toy": "sends two bytes a number and keeps a tensor to itself: test_without_training.py",
+    "lgfedavg": "only the global part travels: test_lgfedavg.py",
+    "lgfedavg-pretrained": "the plan has the bytes of phase 2, round 1 is of phase 1: test_lgfedavg.py",
+    "scaffold": "control variates travel, too: test_scaffold.py",
+    "scaffold-gradient": "control variates travel, too: test_scaffold.py",
+    "standalone": "nothing travels at all: test_standalone.py",
+    "topk": "values and indices of a tenth go up: test_topk.py",
+    "topk-tensor": "values and indices of a tenth go up: test_topk.py",
 }
 """Cases whose protocol bytes are not 4 per parameter both ways, and where their formula is tested."""

@@ -1,0 +1,163 @@
+"""FjORD: the sampled width's gradient by hand and against the narrow net's own, draws, distillation, means by samples."""
+
+from __future__ import annotations
+
+from collections import Counter
+from pathlib import Path
+
+import pytest
+import torch
+from by_hand import after
+from narrow_nets import Info, client_of, context, context_of, count, filled, flat, make_small, means, state_of
+from torch import Tensor
+from torch.nn import functional as F
+
+from fedmpi import models
+from fedmpi.learning import MaskedCrossEntropy
+from fedmpi.methods.fjord import Fjord, FjordOptions
+from fedmpi.output import digest_of
+from fedmpi.tensors import Params
+
+UNEVEN = "partition.name=class_dirichlet"
+PLAIN = MaskedCrossEntropy(None)
+MODELS = [
+    (models.ResNet18(width=0.25, blocks=(1, 1)), Info()),
+    (models.Mlp(hidden=(12, 10)), Info("vector", (6,))),
+    (models.LstmImdb(width=0.125), Info("tokens", (5,))),
+]
+
+
+def batch_of(info: Info) -> tuple[Tensor, Tensor]:
+    generator = torch.Generator().manual_seed(0)
+    targets = torch.randint(info.num_classes, (6,), generator=generator)
+    if info.kind == "tokens":
+        return torch.randint(info.vocabulary_size, (6, *info.example_shape), generator=generator), targets
+    return torch.randn(6, *info.example_shape, generator=generator), targets
+
+
+def total(outputs: Tensor, targets: Tensor) -> Tensor:
+    return outputs.sum()
+
+
+def test_a_narrow_step_by_hand() -> None:
+    """4 hidden units, x = 2, loss the sum of all outputs; hidden weights a = 1, 2, 3, 4, output weights 1.
+
+    At width 1/2 (2 units): d out = a x = 2, 4; d a = x times the column sum 3 = 6; biases 1. Others get nothing.
+    """
+    method = Fjord(context(FjordOptions(widths=(1.0, 0.5))))
+    published = state_of(method, 1.0) | {"hidden.weight": torch.tensor([[1.0], [2.0], [3.0], [4.0]])}
+    net = flat(method, 0, published)
+    value = method._step(net, torch.tensor([[2.0]]), torch.tensor([0]), total, 0, 1)
+    assert net.grads["hidden.weight"].flatten().tolist() == [6, 6, 0, 0]
+    assert net.grads["out.weight"].tolist() == [[2, 4, 0, 0]] * 3
+    assert net.grads["out.bias"].tolist() == [1] * 3
+    assert float(value) == 3 * (2 + 4 + 1)
+
+
+@pytest.mark.parametrize(("model", "info"), MODELS, ids=lambda value: getattr(value, "name", ""))
+@pytest.mark.parametrize(("tier", "number"), [(0, 0), (0, 2), (1, 2)])
+def test_gradients_are_the_narrow_nets_own(model: models.ModelOptions, info: Info, tier: int, number: int) -> None:
+    """The same loss and gradients as of the net of that width, in the tier's leading entries; zeros elsewhere.
+
+    The same operations on the same numbers, in other strides: only rounding may differ.
+    """
+    method = Fjord(context_of(FjordOptions(widths=(1.0, 0.7, 0.3)), model, info))
+    published = method.initial_state()
+    inputs, targets = batch_of(info)
+    ours, narrow = flat(method, tier, published), flat(method, number, published)
+    value = method._step(ours, inputs, targets, PLAIN, tier, number)
+    theirs = method.backward(narrow, inputs, targets, PLAIN, client_of(0, number))
+    torch.testing.assert_close(value, theirs, rtol=1e-5, atol=0)
+    parts = models.nested_parts(method.skeleton(tier), method.skeleton(number))
+    for name, gradient in ours.grads.items():
+        expected = torch.zeros_like(gradient)
+        expected[parts[name].region] = narrow.grads[name]
+        torch.testing.assert_close(gradient, expected, rtol=1e-4, atol=1e-6, msg=name)
+        assert not bool(gradient[expected == 0].any())
+
+
+def test_widths_are_drawn_uniformly_up_to_the_clients_own() -> None:
+    """Of 3000 draws out of k = 5, 2, 1 widths each has 3000 / k within 5 sigma, sigma^2 = 3000 (k - 1) / k^2."""
+    method = Fjord(context(FjordOptions()))
+    for tier in (0, 3, 4):
+        k = 5 - tier
+        tally = Counter(method._draw_nets(client_of(7, tier), 3000))
+        assert set(tally) == set(range(tier, 5))
+        assert all(abs(n - 3000 / k) <= 5 * (3000 * (k - 1)) ** 0.5 / k for n in tally.values())
+
+
+def test_draws_belong_to_client_and_round() -> None:
+    method = Fjord(context(FjordOptions()))
+
+    def draws(client: int, round_number: int) -> list[int]:
+        return list(method._draw_nets(client_of(client, 0, round_number=round_number), 50))
+
+    assert draws(1, 1) == draws(1, 1)
+    assert len({tuple(draws(client, number)) for client in (1, 2) for number in (1, 2)}) == 4
+
+
+def test_distillation_is_both_gradients_in_one_step() -> None:
+    """Labels train p_max, its detached softmax trains the sampled width: against autograd on two nets of their own."""
+    method = Fjord(context(FjordOptions(widths=(1.0, 0.5), distillation=True)))
+    published = {name: value.detach() for name, value in make_small(seed=3).named_parameters()}
+    inputs, targets = torch.tensor([[2.0], [-1.0]]), torch.tensor([0, 2])
+    net = flat(method, 0, published)
+    value = method._step(net, inputs, targets, PLAIN, 0, 1)
+
+    wide, narrow = make_small(seed=3), make_small(0.5)
+    narrow.load_state_dict({name: part.of(published[name]) for name, part in models.nested_parts(wide, narrow).items()})
+    labels = F.cross_entropy(wide(inputs), targets)
+    soft = wide(inputs).softmax(1).detach()
+    (labels + -(soft * narrow(inputs).log_softmax(1)).sum(1).mean()).backward()
+    assert float(value) == pytest.approx(labels.item(), rel=1e-6)
+    for name, part in models.nested_parts(wide, narrow).items():
+        expected = wide.get_parameter(name).grad.clone()
+        expected[part.region] += narrow.get_parameter(name).grad
+        torch.testing.assert_close(net.grads[name], expected, rtol=1e-5, atol=1e-6)
+
+
+def test_the_own_width_teaches_itself_nothing() -> None:
+    """The gradient of cross-entropy at its own softmax is 0, so a step that samples p_max is a plain one."""
+    published = {name: value.detach() for name, value in make_small(seed=3).named_parameters()}
+    inputs, targets = torch.tensor([[2.0], [-1.0]]), torch.tensor([0, 2])
+    gradients: list[Params] = []
+    for distillation in (True, False):
+        method = Fjord(context(FjordOptions(widths=(1.0, 0.5), distillation=distillation)))
+        net = flat(method, 0, published)
+        method._step(net, inputs, targets, PLAIN, 0, 0)
+        gradients.append(net.grads)
+    for name, gradient in gradients[0].items():
+        torch.testing.assert_close(gradient, gradients[1][name], rtol=0, atol=1e-6)
+
+
+def test_means_are_weighted_by_samples_over_those_who_cover_an_entry() -> None:
+    """4 units from 1 example (sends 8), 2 units from 3 examples (sends 4): (8 + 12) / 4, then 8. Of ceil(0.3 * 4) = 2
+    units from both: a client that covers 2 units alone leaves the others at 7."""
+    method = Fjord(context(FjordOptions(widths=(1.0, 0.3))))
+    pairs = [(client_of(0, 0, 1), filled(method, 8.0, 0)), (client_of(1, 1, 3), filled(method, 4.0, 1))]
+    found = means(method, state_of(method, 7.0), *pairs)
+    assert found["hidden.weight"].flatten().tolist() == [5, 5, 8, 8]
+    assert found["out.weight"].tolist() == [[5, 5, 8, 8]] * 3 and found["out.bias"].tolist() == [5] * 3
+    assert means(method, state_of(method, 7.0), pairs[1])["hidden.weight"].flatten().tolist() == [4, 4, 7, 7]
+
+
+def test_every_width_is_tested_and_channels_are_rounded_up() -> None:
+    method = Fjord(context_of(FjordOptions(), models.ResNet18(), Info("image", (3, 32, 32), 10)))
+    assert [(net.name, net.net) for net in method.tested()] == [("1", 0), ("0.8", 1), ("0.6", 2), ("0.4", 3), ("0.2", 4)]
+    channels = [[stage[0].conv1.out_channels for stage in method.skeleton(n).stages] for n in range(5)]
+    assert channels[1:] == [[52, 103, 205, 410], [39, 77, 154, 308], [26, 52, 103, 205], [13, 26, 52, 103]]
+    assert count(method.skeleton(0)) == 11_173_962
+
+
+def test_distillation_passes_every_example_twice() -> None:
+    costs = [Fjord(context(FjordOptions(distillation=on))).examples_per_round(30) for on in (False, True)]
+    assert costs == [30, 60]
+
+
+def test_width_1_for_all_is_fedavg_by_samples(tmp_path: Path) -> None:
+    """Bit for bit, after two rounds, with clients of unequal sizes."""
+    theirs = after(tmp_path / "fedavg", "method.name=fedavg", "method.weighting=samples", "rounds=2", UNEVEN)
+    ours = after(tmp_path / "fjord", "method.name=fjord", "method.widths=[1]", "rounds=2", UNEVEN)
+    assert digest_of(ours.server) == digest_of(theirs.server)
+    uniform = after(tmp_path / "uniform", "method.name=fedavg", "rounds=2", UNEVEN)
+    assert digest_of(ours.server) != digest_of(uniform.server)

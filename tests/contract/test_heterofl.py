@@ -1,0 +1,148 @@
+"""HeteroFL: means over the holders and class rows by hand, sizes of FedHM's tables, FedAvg at width 1, the Scaler."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from by_hand import after
+from narrow_nets import Info, client_of, context, context_of, count, filled, means, state_of
+from small_runs import small_config, small_setup
+
+from fedmpi import models
+from fedmpi.errors import UserError
+from fedmpi.learning import MaskedCrossEntropy
+from fedmpi.methods.heterofl import HeteroFL, HeteroFLOptions
+from fedmpi.output import digest_of
+
+CIFAR10, CIFAR100 = Info("image", (3, 32, 32), 10), Info("image", (3, 32, 32), 100)
+UNEVEN = "partition.name=class_dirichlet"
+
+
+def small(labels: dict[int, list[bool]], **options: object) -> HeteroFL:
+    """Tiers of 4, 2 and 1 hidden units; `labels`: client -> which of the three classes it has."""
+    present = {client: np.array(has) for client, has in labels.items()}
+    asked = HeteroFLOptions(widths=(1.0, 0.5, 0.25), **options)
+    return HeteroFL(context(asked, present_labels=present.__getitem__))
+
+
+ALL = [True, True, True]
+
+
+def test_each_entry_is_the_mean_over_its_holders() -> None:
+    """Clients of 4, 2, 2 and 1 units send 10, 4, 1 and 3: unit 0 is 18 / 4, unit 1 is 15 / 3, units 2 and 3 are 10.
+
+    Unweighted: that the first has 100 examples does not matter. Biases of the classes are held by all.
+    """
+    method = small(dict.fromkeys(range(4), ALL))
+    clients = [client_of(0, 0, 100), client_of(1, 1), client_of(2, 1), client_of(3, 2)]
+    uploads = [filled(method, value, c.task.tier) for value, c in zip((10.0, 4.0, 1.0, 3.0), clients, strict=True)]
+    found = means(method, state_of(method, 7.0), *zip(clients, uploads, strict=True))
+    assert found["hidden.weight"].flatten().tolist() == [4.5, 5, 10, 10]
+    assert found["out.weight"].tolist() == [[4.5, 5, 10, 10]] * 3
+    assert found["out.bias"].tolist() == [4.5] * 3
+
+
+def test_what_nobody_holds_stays() -> None:
+    """One client of one unit: units 1 to 3 keep their 7."""
+    method = small({0: ALL})
+    found = means(method, state_of(method, 7.0), (client_of(0, 2), filled(method, 3.0, 2)))
+    assert found["hidden.weight"].flatten().tolist() == [3, 7, 7, 7]
+    assert found["out.weight"].tolist() == [[3, 7, 7, 7]] * 3
+
+
+@pytest.mark.parametrize("label_aware", [True, False])
+def test_rows_of_classes_come_from_their_owners(label_aware: bool) -> None:
+    """Client 0 (4 units, sends 2) has class 0, client 1 (2 units, sends 6) classes 0 and 1; class 2 has nobody.
+
+    Rows: 0 is (2 + 6) / 2 where both hold it, then 2; 1 is 6, then the old 7; 2 is 7. Without: as the hidden layer.
+    """
+    method = small({0: [True, False, False], 1: [True, True, False]}, label_aware=label_aware)
+    pairs = [(client_of(0, 0), filled(method, 2.0, 0)), (client_of(1, 1), filled(method, 6.0, 1))]
+    found = means(method, state_of(method, 7.0), *pairs)
+    assert found["hidden.weight"].flatten().tolist() == [4, 4, 2, 2]
+    if label_aware:
+        assert found["out.weight"].tolist() == [[4, 4, 2, 2], [6, 6, 7, 7], [7, 7, 7, 7]]
+        assert found["out.bias"].tolist() == [4, 6, 7]
+    else:
+        assert found["out.weight"].tolist() == [[4, 4, 2, 2]] * 3
+        assert found["out.bias"].tolist() == [4] * 3
+
+
+def test_a_net_without_class_rows_is_told() -> None:
+    """PriSM's LSTM has one output for two classes."""
+    info = Info("tokens", (5,), 2)
+    method = HeteroFL(context_of(HeteroFLOptions(), models.LstmImdb(width=0.0625), info))
+    assert len(method.warnings()) == 1 and "label_aware" in method.warnings()[0]
+    assert not HeteroFL(context_of(HeteroFLOptions(), models.Mlp(), Info("vector", (6,)))).warnings()
+
+
+@pytest.mark.parametrize(
+    ("model", "info", "expected"),
+    [
+        (models.ResNet18(), CIFAR10, {1.0: 11_173_962, 0.62: 4_293_347, 0.5: 2_797_610, 0.35: 1_373_160}),
+        (models.ResNet34(), CIFAR100, {1.0: 21_328_292, 0.64: 8_769_303, 0.5: 5_349_636, 0.4: 3_423_974}),
+    ],
+)
+def test_sizes_of_the_tables(model: models.ModelOptions, info: Info, expected: dict[float, int]) -> None:
+    """methods.md 3.6: round, and 0.62 for ResNet-18 (the paper's 0.64 gives 4.59 million). 4 bytes each, both ways."""
+    method = HeteroFL(context_of(HeteroFLOptions(widths=tuple(expected)), model, info))
+    assert [count(method.skeleton(tier.index)) for tier in method.tiers] == list(expected.values())
+    assert [method.download_bytes(tier.index) for tier in method.tiers] == [4 * size for size in expected.values()]
+    assert sum(spec.num_elements for spec in method.state_specs().values()) == expected[1.0]
+
+
+def test_the_server_has_the_widest_net_of_all() -> None:
+    """HeteroFL-V2: without a client of width 1 there is no net of width 1."""
+    method = HeteroFL(context_of(HeteroFLOptions(widths=(0.62, 0.5, 0.35)), models.ResNet18(), CIFAR10))
+    assert sum(spec.num_elements for spec in method.state_specs().values()) == 4_293_347
+    assert not method.regions(client_of(0, 0)) and method.regions(client_of(0, 1))
+
+
+def test_ceil_is_the_papers_rounding() -> None:
+    """Of 64, 128, ... channels 1/3: 22, 43, 86, 171 up, 21, 43, 85, 171 to the nearest."""
+    found = {}
+    for rounding in ("round", "ceil"):
+        options = HeteroFLOptions(widths=(1.0, 1 / 3), rounding=rounding)
+        net = HeteroFL(context_of(options, models.ResNet18(), CIFAR10)).skeleton(1)
+        found[rounding] = [stage[0].conv1.out_channels for stage in net.stages]
+    assert found == {"round": [21, 43, 85, 171], "ceil": [22, 43, 86, 171]}
+
+
+@pytest.mark.parametrize(("partition", "label_aware"), [(UNEVEN, "false"), ("partition.name=iid", "true")])
+def test_everybody_at_width_1_is_fedavg(tmp_path: Path, partition: str, label_aware: str) -> None:
+    """Bit for bit, after two rounds: where every client has every label, or rows are not restricted to owners."""
+    words = ("method.name=heterofl", "method.widths=[1]", f"method.label_aware={label_aware}", "rounds=2", partition)
+    context = small_setup(tmp_path / "setup", *words).method.context
+    assert label_aware == "false" or all(context.present_labels(client).all() for client in range(8))
+    theirs = digest_of(after(tmp_path / "fedavg", "method.name=fedavg", "rounds=2", partition).server)
+    assert digest_of(after(tmp_path / "ours", *words).server) == theirs
+    assert digest_of(after(tmp_path / "half", *words, "method.widths=[0.5]").server) != theirs
+
+
+def test_tiers_train_with_their_scaler(tmp_path: Path) -> None:
+    """p = 1/4: training divides by it (eps becomes eps / 16 before BatchNorm), a test and a re-estimation do not."""
+    words = ("method.name=heterofl", "method.widths=[0.8,0.2]", "model.width=0.25")
+    setups = {on: small_setup(tmp_path / str(on), *words, f"method.scaler={on}") for on in ("true", "false")}
+    inputs, targets = setups["true"].data.test_batch(0, 8)
+    state = setups["true"].method.initial_state()
+    for tier in (0, 1):
+        losses, tested = {}, {}
+        for on, setup in setups.items():
+            net = setup.trainers[tier].net
+            setup.method.narrow(state, tier, net.params)
+            value = setup.method.backward(net, inputs, targets, MaskedCrossEntropy(None), client_of(0, tier))
+            losses[on] = float(value)
+            with torch.no_grad():
+                tested[on] = net.module.train()(inputs)
+        assert torch.equal(tested["true"], tested["false"])
+        assert losses["true"] == pytest.approx(losses["false"], rel=1e-2)
+        assert (losses["true"] == losses["false"]) == (tier == 0)
+
+
+@pytest.mark.parametrize("widths", ["[0.5,1]", "[1,0.5,0.5]", "[1,0.5,0.4999999999]"])
+def test_widths_must_fall(widths: str) -> None:
+    with pytest.raises(UserError, match="method.widths .*expected values that fall"):
+        small_config("method.name=heterofl", f"method.widths={widths}")

@@ -1,0 +1,26 @@
+"""Memories on disk: exactly those that a checkpoint still refers to, whatever the rhythm of saving."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from small_runs import run_all, small_config
+
+from fedmpi.mpi import SerialComm
+from fedmpi.output import RunDir, checkpoint
+
+
+def on_disk(folder: Path) -> set[tuple[int, int, str]]:
+    run_dir = RunDir(folder)
+    return {(client, *version) for client in run_dir.clients_with_memory() for version in run_dir.memory_versions(client)}
+
+
+@pytest.mark.parametrize(("every", "keep"), [(1, 2), (1, 1), (3, 2), (2, 3)])
+def test_old_versions_go_with_the_last_checkpoint_that_names_them(tmp_path: Path, every: int, keep: int) -> None:
+    """Only clients that wrote lately are looked at, and still nothing is left over; after a resume neither."""
+    words = ("method.name=standalone", "clients.per_round=3", f"output.checkpoint_every={every}",
+             f"output.keep_checkpoints={keep}", "evaluation.every=100")  # fmt: skip
+    for rounds, resume in ((9, False), (16, True)):
+        run_all(small_config(*words, f"rounds={rounds}"), SerialComm(), tmp_path, resume=resume)
+        assert on_disk(tmp_path) == checkpoint.referenced(RunDir(tmp_path)) != set()

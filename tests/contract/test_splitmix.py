@@ -1,0 +1,235 @@
+"""Split-Mix: the queue, means of each base by hand, ensembles, training of independent bases, sizes, initial values."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from itertools import pairwise
+
+import pytest
+import torch
+from narrow_nets import Info, Small, client_of, context, context_of, count, filled, flat, make_small, means, state_of
+from small_runs import small_config
+from torch import nn
+
+from fedmpi import models
+from fedmpi.errors import UserError
+from fedmpi.learning import MaskedCrossEntropy
+from fedmpi.methods.protocol import Client
+from fedmpi.methods.splitmix import SplitMix, SplitMixOptions
+
+PLAIN = MaskedCrossEntropy(None)
+CIFAR10, CIFAR100 = Info("image", (3, 32, 32), 10), Info("image", (3, 32, 32), 100)
+
+
+def small(**options: object) -> SplitMix:
+    """Four bases of one hidden unit each; tiers of 4, 2 and 1."""
+    return SplitMix(context(SplitMixOptions(**{"levels": (1.0, 0.5, 0.25), "atom": 0.25, **options})))
+
+
+@pytest.mark.parametrize(
+    ("levels", "atom", "expected"),
+    [
+        ((2.8, 1.2, 0.8, 0.4), 0.4, [7, 3, 2, 1]),
+        ((3.15, 1.05, 0.7, 0.35), 0.35, [9, 3, 2, 1]),
+        ((1.0, 0.5, 0.25, 0.125), 0.125, [8, 4, 2, 1]),
+    ],
+)
+def test_levels_are_rounded_to_whole_bases(levels: tuple[float, ...], atom: float, expected: list[int]) -> None:
+    """2.8 / 0.4 and 1.2 / 0.4 are just below 7 and 3 in floating point."""
+    assert [SplitMixOptions(levels=levels, atom=atom).num_bases(level) for level in levels] == expected
+    assert int(2.8 / 0.4) == 6 and int(1.2 / 0.4) == 2
+
+
+@pytest.mark.parametrize(
+    ("model", "info", "levels", "atom", "base"),
+    [
+        (models.ResNet18(), CIFAR10, (3.15, 1.05, 0.7, 0.35), 0.35, 1_373_160),
+        (models.ResNet34(), CIFAR100, (2.8, 1.2, 0.8, 0.4), 0.4, 3_423_974),
+    ],
+)
+def test_sizes_of_the_tables(
+    model: models.ModelOptions, info: Info, levels: tuple[float, ...], atom: float, base: int
+) -> None:
+    """params(R) = b params(base), methods.md 4.5. Known slips of FedHM's tables: 9 bases are 12.36 million, printed
+    12.33 (9 x 1.37, rounded first); 3 and 2 bases of ResNet-34 are 10.27 and 6.85 million, printed 10.22 and 6.81, which
+    no width gives."""
+    method = SplitMix(context_of(SplitMixOptions(levels=levels, atom=atom), model, info))
+    sizes = [count(method.skeleton(tier.index)) for tier in method.tiers]
+    assert sizes == [b * base for b in method.num_bases]
+    assert [method.download_bytes(tier.index) for tier in method.tiers] == [4 * size for size in sizes]
+    assert sum(spec.num_elements for spec in method.state_specs().values()) == method.num_bases[0] * base
+
+
+def cohorts(method: SplitMix, tier: int, rounds: int, size: int) -> list[list[int]]:
+    """The bases of every client of these rounds, in the order of the queue."""
+    clients = (
+        client_of(10 + place, tier, round_number=number, place=place, cohort_size=size)
+        for number in range(1, rounds + 1)
+        for place in range(size)
+    )
+    return [method.assigned(client) for client in clients]
+
+
+def test_the_queue_serves_every_base_once_before_it_is_shuffled_anew() -> None:
+    """Cohorts of 3, 4 bases: 8 rounds are 24 clients and 6 cycles, whose ends do not fall on those of rounds."""
+    firsts = [bases[0] for bases in cohorts(small(), 2, 8, 3)]
+    cycles = [tuple(firsts[start : start + 4]) for start in range(0, 24, 4)]
+    assert all(sorted(cycle) == [0, 1, 2, 3] for cycle in cycles)
+    assert len(set(cycles)) > 1
+
+
+def test_others_are_distinct_and_uniform() -> None:
+    """Two of four: the second is one of the three others, each about as often: 1200 / 3, sigma = 16.3, within 5 sigma."""
+    chosen = cohorts(small(), 1, 400, 3)
+    assert all(len(bases) == len(set(bases)) == 2 for bases in chosen)
+    apart = Counter((second - first) % 4 for first, second in chosen)
+    assert set(apart) == {1, 2, 3} and all(abs(n - 400) < 82 for n in apart.values())
+    assert all(sorted(bases) == [0, 1, 2, 3] for bases in cohorts(small(), 0, 2, 3))
+
+
+def test_what_is_assigned_depends_on_the_task_alone() -> None:
+    assert cohorts(small(), 1, 5, 3) == cohorts(small(weighting="samples"), 1, 5, 3)
+
+
+def pair(method: SplitMix) -> tuple[Client, Client, dict[int, int]]:
+    """A client of one base and one of two, which share none; and base -> client."""
+    for number in range(1, 100):
+        one = client_of(0, 2, 1, round_number=number, place=0, cohort_size=2)
+        two = client_of(1, 1, 3, round_number=number, place=1, cohort_size=2)
+        of = {base: client.task.client for client in (one, two) for base in method.assigned(client)}
+        if len(of) == 3:
+            return one, two, of
+    raise AssertionError("no such round")
+
+
+def test_a_base_that_one_client_trained_is_that_clients_and_an_untouched_one_stays() -> None:
+    method = small()
+    one, two, of = pair(method)
+    sent = filled(method, 2.0, 1) | {f"1.{name}": value for name, value in filled_base(3.0).items()}
+    found = means(method, state_of(method, 7.0), (one, filled(method, 1.0, 2)), (two, sent))
+    (first,), (second, third) = method.assigned(one), method.assigned(two)
+    expected = {first: 1.0, second: 2.0, third: 3.0, next(iter({0, 1, 2, 3} - set(of))): 7.0}
+    assert {base: set(found[f"{base}.{name}"].flatten().tolist()) for base in range(4) for name in filled_base(0.0)} == {
+        base: {value} for base, value in expected.items()
+    }
+
+
+def filled_base(value: float) -> dict[str, torch.Tensor]:
+    return {name: torch.full(tuple(p.shape), value) for name, p in make_small(0.25).named_parameters()}
+
+
+@pytest.mark.parametrize(("weighting", "expected"), [("uniform", 4.0), ("samples", 5.0)])
+def test_a_base_of_two_clients_is_their_mean(weighting: str, expected: float) -> None:
+    """Both train all four bases and send 2 and 6: (2 + 6) / 2, or with 1 and 3 examples (2 + 18) / 4."""
+    method = small(weighting=weighting)
+    pairs = [(client_of(i, 0, n), filled(method, v, 0)) for i, (n, v) in enumerate([(1, 2.0), (3, 6.0)])]
+    for value in means(method, state_of(method, 7.0), *pairs).values():
+        assert set(value.flatten().tolist()) == {expected}
+
+
+def test_a_client_gets_its_bases_and_a_test_the_first_ones() -> None:
+    method = small()
+    state = method.initial_state()
+    client = client_of(4, 1, round_number=3, place=1, cohort_size=3)
+    assert method.assigned(client) != [0, 1]
+    got, tested = flat(method, 1, state, client).params, flat(method, 1, state).params
+    own_test = flat(method, 1, state, Client(client_of(4, 1).task.__class__(4, 1, 3, "test", 1, 1.0), {}, client.examples, 0))
+    for name in filled_base(0.0):
+        for place, base in enumerate(method.assigned(client)):
+            assert torch.equal(got[f"{place}.{name}"], state[f"{base}.{name}"])
+            assert torch.equal(tested[f"{place}.{name}"], state[f"{place}.{name}"])
+            assert torch.equal(own_test.params[f"{place}.{name}"], state[f"{place}.{name}"])
+
+
+def test_a_level_is_the_mean_of_the_logits_of_its_first_bases() -> None:
+    method, x = small(), torch.tensor([[1.5], [-2.0]])
+    state = method.initial_state()
+    bases = []
+    for base in range(4):
+        net = Small(models.Width(0.25))
+        net.load_state_dict({name: state[f"{base}.{name}"] for name in net.state_dict()})
+        bases.append(net(x).detach())
+    for number, b in enumerate((4, 2, 1)):
+        logits = flat(method, number, state).module.eval()(x)
+        torch.testing.assert_close(logits, sum(bases[:b]) / b, rtol=1e-6, atol=1e-7)
+    assert [(net.name, net.net) for net in method.tested()] == [("1", 0), ("0.5", 1), ("0.25", 2)]
+
+
+def test_bases_train_on_their_own_logits() -> None:
+    """The gradient of each is that of training it alone; the loss that is told is the mean."""
+    method = small(scaler=False)
+    state = method.initial_state()
+    x, y = torch.tensor([[1.5], [-2.0]]), torch.tensor([0, 2])
+    net = flat(method, 1, state)
+    told = method.backward(net, x, y, PLAIN, client_of(0, 1))
+    losses = []
+    for base in range(2):
+        alone = Small(models.Width(0.25))
+        alone.load_state_dict({name: state[f"{base}.{name}"] for name in alone.state_dict()})
+        value = PLAIN(alone(x), y)
+        value.backward()
+        losses.append(value.item())
+        for name, parameter in alone.named_parameters():
+            torch.testing.assert_close(net.grads[f"{base}.{name}"], parameter.grad, rtol=1e-6, atol=1e-7)
+    assert float(told) == pytest.approx(sum(losses) / 2, rel=1e-6)
+
+
+def test_the_scaler_divides_by_the_atom_in_training_only() -> None:
+    """`Small` has no norm layer: its hidden unit is divided by 1/4, so the loss is that of hidden weights times 4."""
+    state = small().initial_state()
+    scaled_up = {name: value * 4 if "hidden" in name else value for name, value in state.items()}
+    x, y = torch.tensor([[1.5], [-2.0]]), torch.tensor([0, 2])
+    method, plain = small(), small(scaler=False)
+    ours = method.backward(flat(method, 2, state), x, y, PLAIN, client_of(0, 2))
+    theirs = plain.backward(flat(plain, 2, scaled_up), x, y, PLAIN, client_of(0, 2))
+    assert float(ours) == pytest.approx(float(theirs), rel=1e-6)
+    assert torch.equal(flat(method, 2, state).module.eval()(x), flat(plain, 2, state).module.eval()(x))
+
+
+class Logits(nn.Module):
+    """One parameter, which is the logits of any example."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.own = nn.Parameter(torch.zeros(3))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.own.expand(len(x), 3)
+
+
+@pytest.mark.parametrize("batch_mask", [True, False])
+def test_logits_of_classes_absent_from_the_batch_are_0(batch_mask: bool) -> None:
+    """Logits (1, 5, 2), labels 0 and 2: the 5 counts as 0. Mean loss log(e + e^0 + e^2) - (1 + 2) / 2, else with e^5."""
+    options = SplitMixOptions(levels=(0.25,), atom=0.25, batch_mask=batch_mask)
+    method = SplitMix(context(options, lambda *arguments: Logits()))
+    net = flat(method, 0, {"0.own": torch.tensor([1.0, 5.0, 2.0])})
+    value = method.backward(net, torch.zeros(2, 1), torch.tensor([0, 2]), PLAIN, client_of(0, 0))
+    other = 1.0 if batch_mask else math.exp(5)
+    assert float(value) == pytest.approx(math.log(math.e + other + math.e**2) - 1.5, rel=1e-6)
+    assert (float(net.grads["0.own"][1]) == 0) == batch_mask
+
+
+def test_bases_begin_apart() -> None:
+    state = small().initial_state()
+    weights = [state[f"{base}.out.weight"] for base in range(4)]
+    assert not any(torch.equal(one, two) for one, two in pairwise(weights))
+    assert all(torch.equal(state[name], again) for name, again in small().initial_state().items())
+
+
+def test_rescaled_values_are_those_of_the_full_nets_fan_in() -> None:
+    """`Small`'s last layer sees 1 of 4 units: times sqrt(1/4). Its first sees the data: as it is."""
+    own, rescaled = small().initial_state(), small(init="rescaled").initial_state()
+    for base in range(4):
+        assert torch.equal(rescaled[f"{base}.hidden.weight"], own[f"{base}.hidden.weight"])
+        for name in ("weight", "bias"):
+            assert torch.equal(rescaled[f"{base}.out.{name}"], own[f"{base}.out.{name}"] / 2)
+
+
+def test_levels_that_make_no_sense_are_told() -> None:
+    with pytest.raises(UserError, match="method.levels .*expected values that fall"):
+        small_config("method.name=splitmix", "method.levels=[0.5,1]")
+    with pytest.raises(UserError, match=r"method.levels .*less than half of method.atom \(0.5\)"):
+        small_config("method.name=splitmix", "method.levels=[1,0.2]", "method.atom=0.5")
+    assert not small().warnings()
+    assert "4, 4 of them" in small(levels=(1.0, 0.9)).warnings()[0]
