@@ -262,6 +262,7 @@ def _record(setup: Setup, round_number: int, result: RoundResult, split_s: Mappi
         "exchange": result.exchange,
         "protocol_down_bytes": sum(report.down_bytes for report in result.reports),
         "protocol_up_bytes": sum(report.up_bytes for report in contributed),
+        "training_macs": sum(task.cost for task in result.tasks),
         "wire_bytes": setup.comm.traffic.take_bytes(),
         "seconds": dict(split_s),
     }

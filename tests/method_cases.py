@@ -21,6 +21,9 @@ CASES: dict[str, tuple[str, ...]] = {
     "origdrop": ("method.name=origdrop", UNEVEN),
     "splitmix": ("method.name=splitmix", "method.levels=[1,0.5,0.25]", "method.atom=0.25", UNEVEN),
     "fedprox": ("method.name=fedprox", "method.mu=0.1", UNEVEN),
+    "hermes": ("method.name=hermes", "method.accuracy_threshold=0", UNEVEN),
+    "hermes-all": ("method.name=hermes", "method.accuracy_threshold=0", "method.intersection=all",
+                   "method.prune_axes=both", "method.score=l1"),  # fmt: skip
     "lgfedavg": ("method.name=lgfedavg", UNEVEN),
     "lgfedavg-pretrained": ("method.name=lgfedavg", "method.pretrain_rounds=2", "method.global_layers=3"),
     "perfedavg": ("method.name=perfedavg", "method.beta=lr", UNEVEN),
@@ -30,6 +33,9 @@ CASES: dict[str, tuple[str, ...]] = {
     "standalone": ("method.name=standalone", UNEVEN),
     "topk": ("method.name=topk", UNEVEN),
     "topk-tensor": ("method.name=topk", "method.scope=tensor", "method.error_feedback=false"),
+    "fdnnc": ("method.name=fdnnc", "method.upload=half", UNEVEN),
+    "fdnnc-both": ("method.name=fdnnc", "method.pattern=both", "model.name=mlp", "model.hidden=[16]"),
+    "fdnnc-bfirst": ("method.name=fdnnc", "method.pattern=bfirst", "method.switch_round=1", "method.loss=mse"),
     "toy": (*TOY, UNEVEN),
 }
 """Overrides for `SMALL` of small_runs.py: 8 clients, 4 a round."""
@@ -42,17 +48,22 @@ MOVES_WITHOUT_TRAINING = {
     "fedhm-dynamic": "as fedhm: clients return a truncation",
     "fedhm-low-only": "as fedhm: clients return a truncation",
     "toy": "uploads are rounded to bfloat16: tested exactly in test_without_training.py",
+    "fdnnc": "W becomes its truncation: test_fdnnc.py has an iteration without gradients",
+    "fdnnc-both": "as fdnnc: W becomes the mean of itself and its truncation",
     "scaffold": "control variates are gradients, which also steps of no length measure; the model: test_scaffold.py",
-    "scaffold-gradient": "control variates are gradients, which also steps of no length measure; the model: test_scaffold.py",
+    "scaffold-gradient": "as scaffold: control variates move",
 }
 """Cases that are exempt from the fixed point, and why."""
 
 BYTES_DIFFER = {
     "toy": "sends two bytes a number and keeps a tensor to itself: test_without_training.py",
+    "hermes": "a mask goes up, and only what it keeps travels: test_hermes.py",
+    "hermes-all": "a mask goes up, and only what it keeps travels: test_hermes.py",
     "lgfedavg": "only the global part travels: test_lgfedavg.py",
     "lgfedavg-pretrained": "the plan has the bytes of phase 2, round 1 is of phase 1: test_lgfedavg.py",
     "scaffold": "control variates travel, too: test_scaffold.py",
     "scaffold-gradient": "control variates travel, too: test_scaffold.py",
+    "fdnnc": "a small device keeps half of its factors' gradients to itself: test_fdnnc.py",
     "standalone": "nothing travels at all: test_standalone.py",
     "topk": "values and indices of a tenth go up: test_topk.py",
     "topk-tensor": "values and indices of a tenth go up: test_topk.py",

@@ -56,7 +56,12 @@ class Info:
     vocabulary_size: int = 11
 
 
-def context_of(options: MethodOptions, model: models.ModelOptions, info: Info = Info(), **more: object) -> MethodContext:
+DIGITS = Info()
+
+
+def context_of(
+    options: MethodOptions, model: models.ModelOptions, info: Info = DIGITS, **more: object
+) -> MethodContext:
     """Of a method on a real model."""
 
     def make_net(width: float = 1.0, rounding: models.Rounding = "round", seed: int = 0) -> nn.Module:

@@ -147,8 +147,10 @@ class FDNNC(Method):
 
     def _cohort_sizes(self) -> tuple[int, int]:
         (big, small), per_round = self.blocks, self.context.clients_per_round
-        num_big = round(per_round * big / (big + small))
-        return min(big, max(1, num_big)), min(small, max(1, per_round - num_big))
+        if not all(self.blocks):
+            return (per_round, 0) if big else (0, per_round)
+        num_big = max(1, min(round(per_round * big / (big + small)), per_round - 1))
+        return num_big, max(1, per_round - num_big)
 
     def examples_per_round(self, num_examples: int) -> float:
         return float(min(self.context.batch_size, num_examples))
@@ -227,7 +229,7 @@ class FDNNC(Method):
         return {name: torch.sub(state[name], means[name], alpha=contributions.lr) for name in names}
 
     def _merged(self, state: Params, small: Params) -> Params:
-        """W+ = (A B^T + W) / 2, and likewise what both nets share."""
+        """W+ = (A B^T + W) / 2, and likewise what both nets share; big devices that were all dropped have not moved W."""
         both = state | small
         both |= self._weights(both)
         merged = {name: (both[name] + state.get(_PARKED + name, state[name])) / 2 for name in self._dense_specs}
@@ -338,6 +340,7 @@ def _factor_names(layer: FactorizedLayer) -> tuple[str, str]:
 
 def _half_squared_error(output: Tensor, targets: Tensor) -> Tensor:
     """Eq. 4, the mean over the batch of |y - sigmoid(output)|^2 / 2; output (B, classes), targets int64 (B,)."""
-    activated = output.float().sigmoid()
-    wanted = activated.new_zeros(activated.shape).scatter_(1, targets[:, None], 1.0)
-    return 0.5 * (wanted - activated).square().sum(1).mean()
+    import torch
+
+    wanted = torch.eye(output.shape[1], device=output.device)[targets]
+    return 0.5 * (wanted - output.float().sigmoid()).square().sum(1).mean()

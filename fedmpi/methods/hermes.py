@@ -207,7 +207,7 @@ class Hermes(Method):
         masks = self._masks(client)
         may_prune = self.remaining_share(masks) > options.target_share
         if may_prune and self._accuracy(net, work, validation) > options.accuracy_threshold:
-            masks = self._pruned(net.params, masks)
+            masks = self.pruned(net.params, masks)
         kept = groups.kept_entries(self.structure, masks)
         groups.zeroing(net.params, kept)()
         zero_gradients = groups.zeroing(net.grads, kept)
@@ -253,7 +253,7 @@ class Hermes(Method):
         memory = client.memory or {}
         return {family: memory[family] for family in self._families if family in memory}
 
-    def _pruned(self, params: Params, masks: Masks) -> Params:
+    def pruned(self, params: Params, masks: Masks) -> Params:
         """Masks that keep as little as they may: rho (1 - r_p) of the parameters, and no less than the target."""
         import torch
 

@@ -77,6 +77,13 @@ class LGFedAvg(Method):
     def tested(self) -> tuple[TestedNet, ...]:
         return ()
 
+    def warnings(self) -> tuple[str, ...]:
+        """A plan has one figure for all rounds."""
+        rounds, whole_bytes = self.options.pretrain_rounds, super().download_bytes(0)
+        if not (rounds and self._local):
+            return ()
+        return (f"lgfedavg plans with the bytes of phase 2; in rounds 1 to {rounds} they are {whole_bytes} each way",)
+
     # Server half.
 
     def regions(self, client: Client) -> Mapping[str, Region]:

@@ -97,9 +97,13 @@ class SplitMix(Method):
         self.num_bases = [self.options.num_bases(level) for level in self.options.levels]
 
     def warnings(self) -> tuple[str, ...]:
-        if len(set(self.num_bases)) == len(self.num_bases):
-            return ()
-        return (f"some of method.levels have the same base nets: {', '.join(map(str, self.num_bases))} of them",)
+        said = []
+        if len(set(self.num_bases)) < len(self.num_bases):
+            said.append(f"some of method.levels have the same base nets: {', '.join(map(str, self.num_bases))} of them")
+        if self.options.scaler and self.options.init == "own" and not models.norm_layers(self._base_skeleton()):
+            growth = f"{1 / self.options.atom:g}-fold"
+            said.append(f"without norm layers method.scaler enlarges each layer {growth}: choose method.init=rescaled")
+        return tuple(said)
 
     # Server half.
 

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from fedmpi.models.ensemble import Ensemble
     from fedmpi.models.nested import Part, fan_in_shares, nested_parts
     from fedmpi.models.norm import use_batch_statistics
-    from fedmpi.models.scaler import add_scaler
+    from fedmpi.models.scaler import add_scaler, norm_layers
 
 __all__ = [
     "NAMES",
@@ -53,6 +53,7 @@ __all__ = [
     "build",
     "fan_in_shares",
     "nested_parts",
+    "norm_layers",
     "skeleton",
     "use_batch_statistics",
 ]
@@ -80,6 +81,7 @@ __getattr__ = exports(
         "build": "create",
         "fan_in_shares": "nested",
         "nested_parts": "nested",
+        "norm_layers": "scaler",
         "skeleton": "create",
         "use_batch_statistics": "norm",
     },

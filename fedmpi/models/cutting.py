@@ -54,7 +54,10 @@ def _left(structure: Structure, kept: Kept, space: frozenset[str]) -> Tensor | N
             written |= True if rows is None else rows.cpu()
         if layer.sources <= space:
             read |= True if columns is None else columns.cpu().view(size, -1).any(1)
-    return written & read
+    left = written & read
+    # No layer may be empty; where what is written is never read, one channel of no effect stays.
+    left[0] |= not left.any()
+    return left
 
 
 def _cut_layer(module: nn.Module, outputs: Tensor | None, inputs: Tensor | None) -> None:

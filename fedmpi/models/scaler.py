@@ -14,6 +14,13 @@ from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _NormBase
 from torch.nn.modules.conv import _ConvNd
 
+Norm = _NormBase | nn.GroupNorm | nn.LayerNorm
+
+
+def norm_layers(net: nn.Module) -> list[Norm]:
+    """The layers that take statistics of what they normalize."""
+    return [part for part in net.modules() if isinstance(part, Norm)]
+
 
 def add_scaler(net: nn.Module, rate: float) -> nn.Module:
     """Makes `net` divide by `rate`, in place; returns `net`.
@@ -21,7 +28,7 @@ def add_scaler(net: nn.Module, rate: float) -> nn.Module:
     A pass in train mode without gradients is not training: BatchNorm statistics are re-estimated so,
     for a test that has no Scaler.
     """
-    norms = [part for part in net.modules() if isinstance(part, (_NormBase, nn.GroupNorm, nn.LayerNorm))]
+    norms = norm_layers(net)
     for norm in norms if rate != 1 else ():
         _scale_before(norm, rate)
     layers = [part for part in net.modules() if isinstance(part, (_ConvNd, nn.Linear))]
@@ -30,10 +37,11 @@ def add_scaler(net: nn.Module, rate: float) -> nn.Module:
     return net
 
 
-def _scale_before(norm: nn.Module, rate: float) -> None:
+def _scale_before(norm: Norm, rate: float) -> None:
     eps = norm.eps
 
-    def choose_eps(norm: nn.Module, inputs: tuple[Tensor, ...]) -> None:
+    # On its argument, not on the norm above: a copy of a net has its own layers and the same hooks.
+    def choose_eps(norm: Norm, inputs: tuple[Tensor, ...]) -> None:
         norm.eps = eps * rate**2 if _trains(norm) else eps
 
     norm.register_forward_pre_hook(choose_eps)

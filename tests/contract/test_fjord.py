@@ -1,4 +1,4 @@
-"""FjORD: the sampled width's gradient by hand and against the narrow net's own, draws, distillation, means by samples."""
+"""FjORD: a sampled width's gradient by hand and against that net's own, draws, distillation, means by samples."""
 
 from __future__ import annotations
 
@@ -143,7 +143,8 @@ def test_means_are_weighted_by_samples_over_those_who_cover_an_entry() -> None:
 
 def test_every_width_is_tested_and_channels_are_rounded_up() -> None:
     method = Fjord(context_of(FjordOptions(), models.ResNet18(), Info("image", (3, 32, 32), 10)))
-    assert [(net.name, net.net) for net in method.tested()] == [("1", 0), ("0.8", 1), ("0.6", 2), ("0.4", 3), ("0.2", 4)]
+    assert [net.name for net in method.tested()] == ["1", "0.8", "0.6", "0.4", "0.2"]
+    assert [net.net for net in method.tested()] == [0, 1, 2, 3, 4]
     channels = [[stage[0].conv1.out_channels for stage in method.skeleton(n).stages] for n in range(5)]
     assert channels[1:] == [[52, 103, 205, 410], [39, 77, 154, 308], [26, 52, 103, 205], [13, 26, 52, 103]]
     assert count(method.skeleton(0)) == 11_173_962

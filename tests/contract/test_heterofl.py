@@ -71,6 +71,18 @@ def test_rows_of_classes_come_from_their_owners(label_aware: bool) -> None:
         assert found["out.bias"].tolist() == [4] * 3
 
 
+def test_the_rows_of_classes_are_the_last_layers() -> None:
+    """A hidden layer may have as many outputs as there are classes: here 3, and the client has class 1 only."""
+    asked = HeteroFLOptions(widths=(1.0, 0.5))
+    model, labels = models.Mlp(hidden=(3,)), np.array([False, True, False])
+    method = HeteroFL(context_of(asked, model, Info("vector", (6,)), present_labels=lambda client: labels))
+    regions = method.regions(client_of(0, 0))
+    assert {name: region[0].tolist() for name, region in regions.items()} == {
+        "layers.2.weight": [1],
+        "layers.2.bias": [1],
+    }
+
+
 def test_a_net_without_class_rows_is_told() -> None:
     """PriSM's LSTM has one output for two classes."""
     info = Info("tokens", (5,), 2)

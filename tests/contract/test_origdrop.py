@@ -73,7 +73,11 @@ def test_an_lstm_is_cut_in_each_gate() -> None:
 
 @pytest.mark.parametrize(
     ("model", "info"),
-    [(models.Mlp(hidden=(9, 7)), Info("vector", (6,))), (models.LstmImdb(width=0.0625), TEXT), (models.Lenet5(), Info())],
+    [
+        (models.Mlp(hidden=(9, 7)), Info("vector", (6,))),
+        (models.LstmImdb(width=0.0625), TEXT),
+        (models.Lenet5(), Info()),
+    ],
     ids=["mlp", "lstm", "lenet5"],
 )
 def test_what_clients_return_is_put_where_it_came_from(model: models.ModelOptions, info: Info) -> None:

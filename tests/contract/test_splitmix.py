@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
 from collections import Counter
 from itertools import pairwise
@@ -52,8 +53,8 @@ def test_sizes_of_the_tables(
     model: models.ModelOptions, info: Info, levels: tuple[float, ...], atom: float, base: int
 ) -> None:
     """params(R) = b params(base), methods.md 4.5. Known slips of FedHM's tables: 9 bases are 12.36 million, printed
-    12.33 (9 x 1.37, rounded first); 3 and 2 bases of ResNet-34 are 10.27 and 6.85 million, printed 10.22 and 6.81, which
-    no width gives."""
+    12.33 (9 x 1.37, rounded first); 3 and 2 bases of ResNet-34 are 10.27 and 6.85 million, printed 10.22 and 6.81,
+    which no width gives."""
     method = SplitMix(context_of(SplitMixOptions(levels=levels, atom=atom), model, info))
     sizes = [count(method.skeleton(tier.index)) for tier in method.tiers]
     assert sizes == [b * base for b in method.num_bases]
@@ -80,7 +81,7 @@ def test_the_queue_serves_every_base_once_before_it_is_shuffled_anew() -> None:
 
 
 def test_others_are_distinct_and_uniform() -> None:
-    """Two of four: the second is one of the three others, each about as often: 1200 / 3, sigma = 16.3, within 5 sigma."""
+    """Two of four: the second is one of the three others, each about as often: 1200 / 3, within 5 sigma of 16.3."""
     chosen = cohorts(small(), 1, 400, 3)
     assert all(len(bases) == len(set(bases)) == 2 for bases in chosen)
     apart = Counter((second - first) % 4 for first, second in chosen)
@@ -110,9 +111,8 @@ def test_a_base_that_one_client_trained_is_that_clients_and_an_untouched_one_sta
     found = means(method, state_of(method, 7.0), (one, filled(method, 1.0, 2)), (two, sent))
     (first,), (second, third) = method.assigned(one), method.assigned(two)
     expected = {first: 1.0, second: 2.0, third: 3.0, next(iter({0, 1, 2, 3} - set(of))): 7.0}
-    assert {base: set(found[f"{base}.{name}"].flatten().tolist()) for base in range(4) for name in filled_base(0.0)} == {
-        base: {value} for base, value in expected.items()
-    }
+    for base, value in expected.items():
+        assert {number for name in filled_base(0.0) for number in found[f"{base}.{name}"].flatten().tolist()} == {value}
 
 
 def filled_base(value: float) -> dict[str, torch.Tensor]:
@@ -134,7 +134,7 @@ def test_a_client_gets_its_bases_and_a_test_the_first_ones() -> None:
     client = client_of(4, 1, round_number=3, place=1, cohort_size=3)
     assert method.assigned(client) != [0, 1]
     got, tested = flat(method, 1, state, client).params, flat(method, 1, state).params
-    own_test = flat(method, 1, state, Client(client_of(4, 1).task.__class__(4, 1, 3, "test", 1, 1.0), {}, client.examples, 0))
+    own_test = flat(method, 1, state, dataclasses.replace(client, task=dataclasses.replace(client.task, phase="test")))
     for name in filled_base(0.0):
         for place, base in enumerate(method.assigned(client)):
             assert torch.equal(got[f"{place}.{name}"], state[f"{base}.{name}"])
@@ -200,7 +200,7 @@ class Logits(nn.Module):
 
 @pytest.mark.parametrize("batch_mask", [True, False])
 def test_logits_of_classes_absent_from_the_batch_are_0(batch_mask: bool) -> None:
-    """Logits (1, 5, 2), labels 0 and 2: the 5 counts as 0. Mean loss log(e + e^0 + e^2) - (1 + 2) / 2, else with e^5."""
+    """Logits (1, 5, 2), labels 0 and 2: 5 counts as 0. Mean loss log(e + e^0 + e^2) - (1 + 2) / 2, else with e^5."""
     options = SplitMixOptions(levels=(0.25,), atom=0.25, batch_mask=batch_mask)
     method = SplitMix(context(options, lambda *arguments: Logits()))
     net = flat(method, 0, {"0.own": torch.tensor([1.0, 5.0, 2.0])})
@@ -231,5 +231,11 @@ def test_levels_that_make_no_sense_are_told() -> None:
         small_config("method.name=splitmix", "method.levels=[0.5,1]")
     with pytest.raises(UserError, match=r"method.levels .*less than half of method.atom \(0.5\)"):
         small_config("method.name=splitmix", "method.levels=[1,0.2]", "method.atom=0.5")
-    assert not small().warnings()
     assert "4, 4 of them" in small(levels=(1.0, 0.9)).warnings()[0]
+
+
+def test_a_scaler_without_norm_layers_wants_small_initial_values() -> None:
+    """`Small` has none, a ResNet has; where values are drawn for the full net's fan-in the factors cancel."""
+    assert ["4-fold" in line for line in small().warnings()] == [True]
+    assert not small(init="rescaled").warnings() and not small(scaler=False).warnings()
+    assert not SplitMix(context_of(SplitMixOptions(), models.ResNet18(), CIFAR10)).warnings()

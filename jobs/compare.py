@@ -1,0 +1,348 @@
+"""A set of methods on one data set, with equal budgets, over several seeds; one table.
+
+    python jobs/compare.py [--methods fedavg,fedhm | all] [--data digits] [--seeds 0,1,2] [--ranks 3]
+        [--out runs/compare-digits] [--target 0.9] [--scale 1.0] [--set section.key=value ...] [--collect]
+
+A method is `configs/NAME_DATA.yaml`, or a path to a YAML file; `all` is every `configs/*_DATA.yaml`.
+Each run has a folder and a log of its own in `--out`. Those that are finished are not run again,
+those that were interrupted go on, so the same command after a Ctrl-C does what is left to do. A
+run that fails is a line of the table, and the exit code is 1.
+
+`--scale` multiplies what counts rounds (rounds, milestones, `evaluation.every`, a method's options
+named `..._round(s)`), so that a smaller machine can do it. `--collect` runs nothing and prints the
+table of what is there. The table is also `comparison.md` and, exact, `comparison.csv`.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import re
+import shlex
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from itertools import groupby
+from pathlib import Path
+from typing import Any, NoReturn
+
+import comparison
+from comparison import Run
+
+from fedmpi.config import words
+from fedmpi.config.load import load
+from fedmpi.config.schema import Config
+from fedmpi.errors import ConfigError, RunDirError, UserError
+from fedmpi.main import TABLES
+from fedmpi.output.files import write_text, writing
+from fedmpi.output.run_dir import RunDir
+
+CONFIGS = Path(__file__).resolve().parent.parent / "configs"
+# mpirun passes the signal on and waits for its ranks.
+_PATIENCE_S = 20.0
+_RUN_FOLDER = re.compile(r"(.+)-seed(\d{1,18})")
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """The exit code: 0, 1 if a run failed, 2 for a user's mistake, 130 if interrupted."""
+    given = list(sys.argv[1:] if argv is None else argv)
+    try:
+        arguments = _arguments(given)
+        if arguments.collect:
+            _tell(list(_found(arguments)), arguments, failed="unfinished")
+            return 0
+        _launcher(arguments.ranks)  # told now, not after the first run's failure
+        jobs = _jobs(arguments)
+        _keep_settings(arguments, shlex.join(["python", "jobs/compare.py", *given]))
+        for number, job in enumerate(jobs, 1):
+            print(f"[{number}/{len(jobs)}] {job.run.name} seed {job.run.seed}: {_do(job, arguments.ranks)}", flush=True)
+        _tell([job.run for job in jobs], arguments, failed="failed")
+        return 0 if all(job.run.is_finished() for job in jobs) else 1
+    except UserError as error:
+        print(error.text(), file=sys.stderr, flush=True)
+        return error.exit_code
+    except KeyboardInterrupt:
+        print("stopped; the same command goes on from here, --collect prints what there is", file=sys.stderr)
+        return 130
+
+
+# The command line.
+
+
+class _Parser(argparse.ArgumentParser):
+    """Reports as all mistakes are reported: one line, exit code 2."""
+
+    def error(self, message: str) -> NoReturn:
+        raise ConfigError("command line", f"{message}; see python jobs/compare.py --help")
+
+
+def _arguments(argv: Sequence[str]) -> argparse.Namespace:
+    parser = _Parser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter, allow_abbrev=False)
+    parser.add_argument("--methods", help="names or paths, separated by commas (default all; with --collect, all there)")
+    parser.add_argument("--data", default="digits", help="the data set (default digits)")
+    parser.add_argument("--seeds", type=_seeds, help="default 0,1,2; with --collect, all there")
+    parser.add_argument("--ranks", type=_number(int, 1), default=3, help="of each run; 1 is without mpirun (default 3)")
+    parser.add_argument("--out", type=Path, help="the folder of all runs (default runs/compare-DATA)")
+    parser.add_argument("--target", type=_number(float, 0, 1), default=0.9, help="accuracy in (0, 1] (default 0.9)")
+    parser.add_argument("--scale", type=_number(float, 0), default=1.0, help="of all numbers of rounds (default 1)")
+    parser.add_argument("--set", nargs="+", action="extend", default=[], metavar="section.key=value")
+    parser.add_argument("--collect", action="store_true", help="run nothing, print the table of what is there")
+    arguments = parser.parse_args(argv)
+    arguments.out = (arguments.out or Path("runs") / f"compare-{arguments.data}").resolve()
+    return arguments
+
+
+def _seeds(text: str) -> list[int]:
+    seeds = text.split(",")
+    if not all(re.fullmatch(r"\d{1,18}", seed) for seed in seeds) or len(set(map(int, seeds))) < len(seeds):
+        raise argparse.ArgumentTypeError(f"expected different whole numbers >= 0, as 0,1,2, got {text!r}")
+    return [int(seed) for seed in seeds]
+
+
+def _number(kind: type, low: float, high: float = float("inf")) -> Any:
+    """An argument's type: a whole number >= low, or a number in (low, high]."""
+
+    def read(text: str) -> Any:
+        try:
+            value = kind(text)
+        except ValueError:
+            value = None
+        if value is None or not (low <= value if kind is int else low < value <= high and value != float("inf")):
+            allowed = f"a whole number >= {low:g}" if kind is int else f"a number > {low:g}"
+            allowed += f" and <= {high:g}" if high < float("inf") else ""
+            raise argparse.ArgumentTypeError(f"expected {allowed}, got {text!r}")
+        return value
+
+    return read
+
+
+def _configs(methods: str, data: str) -> list[Path]:
+    """The YAML file of each method asked for. Raises `ConfigError`."""
+    known = {path.stem.removesuffix(f"_{data}"): path for path in sorted(CONFIGS.glob(f"*_{data}.yaml"))
+             if not path.stem.startswith("base_")}  # fmt: skip
+    if methods == "all" and not known:
+        raise ConfigError("--data", f"there is no configs/*_{data}.yaml; give paths with --methods, or another --data")
+    chosen = list(known.values()) if methods == "all" else [_config(name, known) for name in methods.split(",")]
+    twice = [path.stem for path in chosen if [other.stem for other in chosen].count(path.stem) > 1]
+    if twice:
+        raise ConfigError("--methods", f"{twice[0]} is named twice, and its runs would share a folder")
+    return chosen
+
+
+def _config(name: str, known: dict[str, Path]) -> Path:
+    if name in known:
+        return known[name]
+    if name.endswith((".yaml", ".yml")) or os.sep in name:
+        return Path(name).resolve()
+    names = ", ".join(known) or "none"
+    raise ConfigError("--methods", f"no method {words.found(name)}.{words.suggest(name, known)} Known: {names}, or a path")
+
+
+# Which runs.
+
+
+@dataclass(frozen=True)
+class Job:
+    """A run to be made: its config file, the overrides on it, and both together."""
+
+    run: Run
+    path: Path
+    overrides: tuple[str, ...]
+    config: Config
+
+
+def _jobs(arguments: argparse.Namespace) -> list[Job]:
+    """All configs are read before anything runs. Raises `UserError`, also for a folder with another config's run."""
+    jobs = []
+    for path in _configs(arguments.methods or "all", arguments.data):
+        for seed in arguments.seeds or (0, 1, 2):
+            given = [*arguments.set, f"seed={seed}"]
+            overrides = (*given, *scaled(load(path, given, TABLES), arguments.scale))
+            run = Run(path.stem, seed, RunDir(arguments.out / f"{path.stem}-seed{seed}"))
+            jobs.append(Job(run, path, overrides, load(path, overrides, TABLES)))
+    for job in jobs:
+        _check_same(job)
+    return jobs
+
+
+def scaled(config: Config, scale: float) -> list[str]:
+    """Overrides that multiply what counts rounds, none of it below 1."""
+    if scale == 1:
+        return []
+
+    def times(count: int) -> int:
+        return max(1, round(scale * count))
+
+    overrides = [f"rounds={times(config.rounds)}"]
+    if milestones := getattr(config.train.schedule, "milestones", ()):
+        overrides.append(f"train.schedule.milestones=[{','.join(str(times(milestone)) for milestone in milestones)}]")
+    if scale < 1:  # a longer run needs no coarser look
+        overrides.append(f"evaluation.every={times(config.evaluation.every)}")
+    for key, value in config.method:
+        if key.endswith(("_round", "_rounds")) and isinstance(value, int) and value > 0:
+            overrides.append(f"method.{key}={times(value)}")
+    return overrides
+
+
+def _check_same(job: Job) -> None:
+    if not job.run.folder.config_path.exists():
+        return
+    saved = job.run.config
+    differences = job.config.diff(saved.to_dict())
+    if saved.rounds != job.config.rounds:
+        differences.append(f"rounds: run has {saved.rounds}, you ask {job.config.rounds}")
+    if differences:
+        text = f"was run with another config: {'; '.join(differences)}; take another --out"
+        raise RunDirError(str(job.run.folder.path), text)
+
+
+def _keep_settings(arguments: argparse.Namespace, command: str) -> None:
+    """Says in the folder what all its runs have in common, for `--collect`. Raises RunDirError if they would not."""
+    settings = {"scale": arguments.scale, "set": arguments.set}
+    kept = _settings(arguments.out)
+    if kept and {key: kept[key] for key in settings} != settings:
+        text = f"has runs with --scale {kept['scale']:g} and --set {kept['set']}; ask the same, or take another --out"
+        raise RunDirError(str(arguments.out), text)
+    with writing(arguments.out):
+        arguments.out.mkdir(parents=True, exist_ok=True)
+    write_text(arguments.out / "settings.json", json.dumps(settings | {"command": command}) + "\n")
+
+
+def _settings(out: Path) -> dict[str, Any]:
+    path = out / "settings.json"
+    return dict(json.loads(path.read_text(encoding="utf-8"))) if path.exists() else {}
+
+
+def _found(arguments: argparse.Namespace) -> Iterator[Run]:
+    """The runs in the folder, of the methods and seeds asked for. Raises RunDirError if there is none."""
+    asked = arguments.methods and [path.stem for path in _configs(arguments.methods, arguments.data)]
+    folders = sorted(arguments.out.iterdir()) if arguments.out.is_dir() else []
+    runs = [Run(name[1], int(name[2]), RunDir(folder)) for folder in folders
+            if (name := _RUN_FOLDER.fullmatch(folder.name)) and (folder / "config.yaml").exists()]  # fmt: skip
+    runs = [run for run in runs if asked is None or run.name in asked]
+    runs = [run for run in runs if arguments.seeds is None or run.seed in arguments.seeds]
+    if not runs:
+        raise RunDirError(str(arguments.out), "holds no such runs; leave --collect away to make them")
+    yield from sorted(runs, key=lambda run: (asked.index(run.name) if asked else 0, run.name, run.seed))
+
+
+# Running.
+
+
+def _launcher(ranks: int) -> list[str]:
+    """What starts that many ranks. Raises `UserError` if there is no mpirun."""
+    if ranks == 1:
+        return []
+    beside = Path(sys.executable).with_name("mpirun")
+    mpirun = str(beside) if beside.exists() else shutil.which("mpirun")
+    if mpirun is None:
+        raise UserError("--ranks", f"no mpirun beside {sys.executable}, and none in PATH; --ranks 1 needs none")
+    return [mpirun, "-n", str(ranks)]
+
+
+def _do(job: Job, ranks: int) -> str:
+    """Makes what is left of a run; how that went, in words."""
+    folder = job.run.folder
+    if job.run.is_finished():
+        return "finished before"
+    resume = ["--resume"] if folder.holds_run() else []
+    log = folder.path.with_name(f"{folder.path.name}.log")
+    program = [sys.executable, "-m", "fedmpi.main", str(job.path), *job.overrides, "--run-dir", str(folder.path)]
+    started = time.monotonic()
+    code = _launch([*_launcher(ranks), *program, *resume], log, _environment(ranks))
+    took = f"{'resumed, ' * bool(resume)}{time.monotonic() - started:.0f} s"
+    return f"finished ({took})" if code == 0 else f"failed with exit code {code} ({took}); see {log}"
+
+
+def _launch(command: Sequence[str], log: Path, environment: dict[str, str]) -> int:
+    """The exit code of a command that adds its output to `log`; it ends with us."""
+    with writing(log):
+        output = open(log, "ab")
+    with output:
+        process = subprocess.Popen(
+            command, stdin=subprocess.DEVNULL, stdout=output, stderr=subprocess.STDOUT, env=environment
+        )
+        try:
+            return process.wait()
+        finally:
+            _end(process)
+
+
+def _end(process: subprocess.Popen[bytes]) -> None:
+    """Ends it if it still runs: what it saved stays."""
+    if process.poll() is not None:
+        return
+    process.terminate()
+    try:
+        process.wait(_PATIENCE_S)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        process.wait()
+
+
+def _environment(ranks: int) -> dict[str, str]:
+    """Ours, and what Open MPI needs to start as root, or more ranks than cores."""
+    environment = dict(os.environ)
+    if ranks > (os.cpu_count() or 1):
+        environment.setdefault("PRTE_MCA_rmaps_default_mapping_policy", ":oversubscribe")
+        environment.setdefault("OMPI_MCA_rmaps_base_oversubscribe", "1")
+        environment.setdefault("PRTE_MCA_hwloc_default_binding_policy", "none")
+    if os.geteuid() == 0:
+        environment |= {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}
+    return environment
+
+
+# Telling.
+
+
+def _tell(runs: Sequence[Run], arguments: argparse.Namespace, *, failed: str) -> None:
+    """Prints the table and writes it beside the runs."""
+    rows, configs, budgets = [], {}, {}
+    for _, group in groupby(runs, key=lambda run: run.name):
+        of_method = list(group)
+        done = next((run for run in of_method if run.is_finished()), None)
+        if done is not None:
+            configs[done.method] = done.config
+            budgets[done.method] = comparison.budget_of(done.config)
+        budget = None if done is None else budgets[done.method]
+        rows += comparison.rows_of(of_method, arguments.target, budget, failed=failed)
+    caption = _caption(runs, arguments, configs, budgets)
+    settings = _settings(arguments.out)
+    command = settings.get("command", "python jobs/compare.py --collect")
+    title = f"Methods compared on {', '.join(sorted({config.data.name for config in configs.values()})) or 'nothing'}"
+    comparison.print_table(rows, caption, sys.stdout)
+    write_text(arguments.out / "comparison.md", comparison.markdown(rows, caption, title, command))
+    write_text(arguments.out / "comparison.csv", comparison.comma_separated(rows))
+    print(f"written: {arguments.out}/comparison.md and comparison.csv", flush=True)
+
+
+def _caption(
+    runs: Sequence[Run],
+    arguments: argparse.Namespace,
+    configs: dict[str, Config],
+    budgets: dict[str, comparison.Budget],
+) -> list[str]:
+    settings = _settings(arguments.out)
+    seeds = ", ".join(map(str, sorted({run.seed for run in runs})))
+    scale = settings.get("scale", 1.0)
+    scaled_by = f"; all numbers of rounds are the configs' times {scale:g}" if scale != 1 else ""
+    overrides = f"; set on all: {' '.join(settings['set'])}" if settings.get("set") else ""
+    return [
+        f"accuracy after the last round, mean ± sample standard deviation over the seeds {seeds}{scaled_by}{overrides}",
+        f"to target: until an evaluation of this row first reached {100 * arguments.target:g} %, mean over the seeds "
+        "that did; bytes down and up and compute (forward MACs x examples x epochs) are those of all clients",
+        "params and MACs (a forward pass of one example) of a row `clients` are means over the clients' tiers; its "
+        "accuracy is the mean over clients, each one's own net on its own test data",
+        *comparison.budget_lines(budgets),
+        *comparison.difference_lines(configs),
+    ]
+
+
+if __name__ == "__main__":
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # as Ctrl-C, so that no run is left behind
+    sys.exit(main())

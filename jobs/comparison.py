@@ -1,0 +1,304 @@
+"""From the folders of runs to one table: what `jobs/compare.py` prints and writes.
+
+A run counts when it is finished: all rounds are recorded and its report is written. Everything is
+read from the runs themselves, so a table can be made again at any time. Accuracies are shares.
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import statistics
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, astuple, dataclass, fields
+from functools import cached_property
+from typing import Any, TextIO
+
+from fedmpi.config import words, yaml_text
+from fedmpi.config.load import load
+from fedmpi.config.schema import Config
+from fedmpi.main import TABLES
+from fedmpi.output.progress import printable
+from fedmpi.output.records import Record, read_records
+from fedmpi.output.report import CLIENTS
+from fedmpi.output.run_dir import RunDir
+from fedmpi.output.terminal import columns_of_terminal
+from fedmpi.output.units import si, size
+
+# Budgets further from the median than this are warned of.
+TOLERANCE = 0.1
+_HEADS = ("method", "tier", "accuracy", "params", "MACs", "bytes to target", "compute to target", "rounds to target")
+_NOT_COMPARED = ("seed", "method", "mpi", "output")
+
+
+@dataclass(frozen=True)
+class Run:
+    """A run's folder, of one method (`name` is its config's) and one seed; it need not be finished, nor even begun."""
+
+    name: str
+    seed: int
+    folder: RunDir
+
+    @cached_property
+    def config(self) -> Config:
+        """The config it was begun with."""
+        return load(self.folder.config_path, (), TABLES)
+
+    @property
+    def method(self) -> str:
+        """What the table calls it: `fedhm` for `fedhm_digits`."""
+        return self.name.removesuffix(f"_{self.config.data.name}")
+
+    @property
+    def records(self) -> list[dict[str, Any]]:
+        return read_records(self.folder)
+
+    @property
+    def nets(self) -> list[dict[str, Any]]:
+        """The rows of its closing table."""
+        report = json.loads((self.folder.report_dir / "summary.json").read_text(encoding="utf-8"))
+        return [net for net in report["tiers"] if net["name"] != CLIENTS]
+
+    def is_finished(self) -> bool:
+        """The report is the last thing that a run writes."""
+        has_report = (self.folder.report_dir / "summary.json").exists()
+        return has_report and len(self.records) == self.config.rounds
+
+
+@dataclass(frozen=True)
+class Budget:
+    """What the plan says of one run of a method: its compute, and the mean net of its clients."""
+
+    examples: float
+    """Passed forward and backward by all clients in all rounds."""
+    training_macs: float
+    mean_params: float
+    mean_macs: float
+
+
+@dataclass(frozen=True)
+class Row:
+    """A line of the table, exact: a net of a method, all its clients' own nets, or a run that is not finished.
+
+    Means and sample standard deviations are over the finished seeds (a single one has no deviation); those of what it
+    takes to reach the target over the `seeds_at_target` that do.
+    """
+
+    method: str
+    tier: str
+    status: str = ""
+    """Empty, `untested`, or why there is no result."""
+    seeds: int = 0
+    accuracy: float | None = None
+    accuracy_std: float | None = None
+    best_accuracy: float | None = None
+    best_accuracy_std: float | None = None
+    clients_std: float | None = None
+    """Of the accuracy over clients, in the last round."""
+    clients_worst_decile: float | None = None
+    params: float | None = None
+    macs: float | None = None
+    seeds_at_target: int = 0
+    bytes_to_target: float | None = None
+    macs_to_target: float | None = None
+    rounds_to_target: float | None = None
+
+    def cells(self) -> tuple[str, ...]:
+        of = f" ({self.seeds_at_target} of {self.seeds})" if 0 < self.seeds_at_target < self.seeds else ""
+        rounds = "-" if self.rounds_to_target is None else f"{self.rounds_to_target:.4g}"
+        to_target = size(self.bytes_to_target), si(self.macs_to_target), rounds
+        return (
+            self.method, self.tier, self.status or _percent(self.accuracy, self.accuracy_std),
+            si(self.params), si(self.macs), *(cell if cell == "-" else cell + of for cell in to_target),
+        )  # fmt: skip
+
+
+def _percent(share: float | None, std: float | None) -> str:
+    if share is None:
+        return "-"
+    return f"{100 * share:.2f} %" if std is None else f"{100 * share:.2f} ± {100 * std:.2f} %"
+
+
+# What it takes to reach the target.
+
+
+def accuracy_of(record: Record, tier: str) -> float | None:
+    """None in a round without evaluation."""
+    scores = record.get(CLIENTS) if tier == CLIENTS else record["tiers"].get(tier)
+    return None if scores is None else scores["accuracy"]
+
+
+def to_target(records: Sequence[Record], tier: str, target: float) -> tuple[int, float, int] | None:
+    """Bytes, MACs and rounds up to and with the first round whose accuracy is `target` or more; None if none is."""
+    moved, macs = 0, 0.0
+    for record in records:
+        moved += record["protocol_down_bytes"] + record["protocol_up_bytes"]
+        macs += record["training_macs"]
+        accuracy = accuracy_of(record, tier)
+        if accuracy is not None and accuracy >= target:
+            return moved, macs, record["round"]
+    return None
+
+
+def mean_std(values: Sequence[float]) -> tuple[float | None, float | None]:
+    """Mean and sample standard deviation (n - 1), None where there are too few values."""
+    mean = statistics.fmean(values) if values else None
+    return mean, statistics.stdev(values) if len(values) > 1 else None
+
+
+# Rows.
+
+
+def rows_of(runs: Sequence[Run], target: float, budget: Budget | None, *, failed: str) -> Iterator[Row]:
+    """The rows of one method, `budget` None if no run is finished; `failed` is the word for the other runs."""
+    done = [run for run in runs if run.is_finished()]
+    if done and budget is not None:
+        histories = [run.records for run in done]
+        method, last = done[0].method, histories[0][-1]
+        has_clients = CLIENTS in last
+        for net in done[0].nets:
+            row = Row(method, net["name"], params=net["params"], macs=net["macs"])
+            if net["name"] in last["tiers"]:
+                yield _scored(row, histories, target)
+            elif not has_clients:
+                yield _with(row, status="untested", seeds=len(done))
+        if has_clients:
+            row = Row(method, CLIENTS, params=budget.mean_params, macs=budget.mean_macs)
+            yield _scored(row, histories, target)
+    for run in runs:
+        if run not in done:
+            yield _unfinished(run, failed)
+
+
+def _unfinished(run: Run, failed: str) -> Row:
+    if not run.folder.config_path.exists():
+        return Row(run.name, f"seed {run.seed}", f"{failed} before it began")
+    status = f"{failed} after {len(run.records)} of {run.config.rounds} rounds"
+    return Row(run.method, f"seed {run.seed}", status)
+
+
+def _scored(row: Row, histories: Sequence[Sequence[Record]], target: float) -> Row:
+    tier = row.tier
+    accuracies = [[a for a in (accuracy_of(record, tier) for record in records) if a is not None] for records in histories]
+    last, last_std = mean_std([scores[-1] for scores in accuracies])
+    best, best_std = mean_std([max(scores) for scores in accuracies])
+    reached = [found for records in histories if (found := to_target(records, tier, target))]
+    moved, macs, rounds = (mean_std(values)[0] for values in zip(*reached, strict=True)) if reached else (None,) * 3
+    clients = [records[-1][CLIENTS] for records in histories] if tier == CLIENTS else []
+    return _with(
+        row, seeds=len(histories), accuracy=last, accuracy_std=last_std,
+        best_accuracy=best, best_accuracy_std=best_std,
+        clients_std=mean_std([scores["std"] for scores in clients])[0],
+        clients_worst_decile=mean_std([scores["worst_decile"] for scores in clients])[0],
+        seeds_at_target=len(reached), bytes_to_target=moved, macs_to_target=macs, rounds_to_target=rounds,
+    )  # fmt: skip
+
+
+def _with(row: Row, **changes: Any) -> Row:
+    return Row(**(asdict(row) | changes))
+
+
+# Budgets, and whether they are equal.
+
+
+def budget_of(config: Config) -> Budget:
+    """What `--plan` says of this config."""
+    from fedmpi import data, methods
+    from fedmpi.forecast import forecast
+    from fedmpi.startup import blocks, method_context
+
+    info = data.info(config.data)
+    plan = forecast(config, 1, info, methods.create(method_context(config, info)), blocks(config))
+    clients = sum(tier.clients for tier in plan.tiers)
+    return Budget(
+        examples=sum(tier.client_rounds * tier.training_macs / tier.macs for tier in plan.tiers),
+        training_macs=plan.training_macs_per_run,
+        mean_params=sum(tier.clients * tier.params for tier in plan.tiers) / clients,
+        mean_macs=sum(tier.clients * tier.macs for tier in plan.tiers) / clients,
+    )
+
+
+def budget_lines(budgets: Mapping[str, Budget]) -> list[str]:
+    """What most methods spend, what the others do, and a warning of each that is far from the median."""
+    if not budgets:
+        return []
+    examples = {method: budget.examples for method, budget in budgets.items()}
+    said = _majority({method: si(number) for method, number in examples.items()})
+    lines = [f"examples passed forward and backward in a run, by the plan: {said}"]
+    compute = ", ".join(f"{method} {si(budget.training_macs)}" for method, budget in budgets.items())
+    lines.append(f"compute of a whole run, forward MACs x examples, by the plan: {compute}")
+    median = statistics.median(examples.values())
+    return lines + [
+        f"warning: {method} trains on {number / median:.2f} times as many examples as the median method: no equal budget"
+        for method, number in examples.items()
+        if abs(number - median) > TOLERANCE * median
+    ]
+
+
+def difference_lines(configs: Mapping[str, Config]) -> list[str]:
+    """One line for each setting that all methods have and not all have alike, the methods' own options left out."""
+    plain = {method: dict(_leaves(config.to_dict())) for method, config in configs.items()}
+    shared = [key for key in next(iter(plain.values()), {}) if all(key in other for other in plain.values())]
+    lines = []
+    for key in shared:
+        values = {method: yaml_text.flow(settings[key]) for method, settings in plain.items()}
+        if len(set(values.values())) > 1:
+            lines.append(f"not alike: {key} is {_majority(values)}")
+    return lines
+
+
+def _leaves(plain: Mapping[str, Any], path: tuple[str, ...] = ()) -> Iterator[tuple[str, Any]]:
+    for key, value in plain.items():
+        if not path and key in _NOT_COMPARED:
+            continue
+        if isinstance(value, Mapping):
+            yield from _leaves(value, (*path, key))
+        else:
+            yield words.dotted((*path, key)), value
+
+
+def _majority(values: Mapping[str, str]) -> str:
+    """`0.5; hermes, lgfedavg 0.1`: what most have, then who has something else."""
+    (common, _), *others = Counter(values.values()).most_common()
+    named = [f"{', '.join(name for name, own in values.items() if own == value)} {value}" for value, _ in others]
+    return "; ".join([common, *named])
+
+
+# What people and programs read.
+
+
+def print_table(rows: Sequence[Row], caption: Sequence[str], stream: TextIO) -> None:
+    from rich import box
+    from rich.table import Table
+
+    from fedmpi.output.console import PlainConsole
+
+    is_unicode = (getattr(stream, "encoding", None) or "").lower().replace("-", "") == "utf8"
+    table = Table(box=box.SIMPLE_HEAD if is_unicode else box.ASCII)
+    for head in _HEADS:
+        table.add_column(head, justify="left" if head in _HEADS[:2] else "right", no_wrap=True)
+    lines = [[printable(cell, stream) for cell in row.cells()] for row in rows]
+    for line in lines:
+        table.add_row(*line)
+    widths = (max(len(cell) for cell in column) + 3 for column in zip(_HEADS, *lines, strict=True))
+    columns = columns_of_terminal(stream)  # a line that wraps in a narrow window beats a cut number
+    console = PlainConsole(stream, columns=max(columns, sum(widths) + 2), is_terminal=columns > 0)
+    console.print(table)
+    print(*(printable(line, stream) for line in caption), sep="\n", file=stream, flush=True)
+
+
+def markdown(rows: Sequence[Row], caption: Sequence[str], title: str, command: str) -> str:
+    table = [_HEADS, ("---", "---", *("---:" for _ in _HEADS[2:])), *(row.cells() for row in rows)]
+    lines = ["| " + " | ".join(cell.replace("|", "\\|") for cell in line) + " |" for line in table]
+    notes = [f"- {line[0].upper()}{line[1:]}" for line in caption]
+    return "\n".join([f"# {title}", "", f"    {command}", "", *lines, "", *notes]) + "\n"
+
+
+def comma_separated(rows: Sequence[Row]) -> str:
+    text = io.StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerow(field.name for field in fields(Row))
+    writer.writerows(astuple(row) for row in rows)
+    return text.getvalue()

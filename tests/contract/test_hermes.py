@@ -1,0 +1,399 @@
+"""Hermes: the sequence of remaining shares, which groups go, training under a mask, both aggregations, bytes, sizes."""
+
+from __future__ import annotations
+
+import json
+import math
+from dataclasses import replace
+from fractions import Fraction
+from pathlib import Path
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+import torch
+from by_hand import PLAIN, Bench, after, numbers
+from small_runs import small_setup
+from torch import Tensor, nn
+
+from fedmpi import models
+from fedmpi.exchange import CONTRIBUTED, ClientReport, OpenPhase, open_exchange
+from fedmpi.federation import Assignment
+from fedmpi.methods.hermes import Hermes, HermesOptions, _add_group_lasso
+from fedmpi.methods.protocol import Contributions, MethodContext, Phase
+from fedmpi.models import groups
+from fedmpi.models.options import MlpHar, Vgg16
+from fedmpi.mpi import SerialComm
+from fedmpi.output import digest_of
+from fedmpi.tensors import Params
+
+HERMES = ("method.name=hermes", "method.accuracy_threshold=0")
+ALL = "method.intersection=all"
+PLAINLY = {"validation_share": 0.0, "group_lasso": 0.0}
+
+
+def method_of(make_net: nn.Module, **options: object) -> Hermes:
+    """Hermes on a net, for what needs no clients."""
+    context = MethodContext(HermesOptions(**options), lambda: make_net, lambda: make_net, 0, 0.0, False, False, 0)
+    return Hermes(context)
+
+
+def chain(inputs: int, hidden: int, *, bias: bool = False, act: bool = True) -> nn.Sequential:
+    """inputs -> hidden -> 1, linear up to a ReLU; with one output every prediction is class 0."""
+    return nn.Sequential(
+        nn.Linear(inputs, hidden, bias=bias), nn.ReLU() if act else nn.Identity(), nn.Linear(hidden, 1, bias=False)
+    )
+
+
+# The remaining share, and which groups go.
+
+
+def test_remaining_shares_of_the_paper() -> None:
+    """1, .8, .64, .512, .4096, .3277 (.32768), .3: exactly, on 15,625 rows of 5 and as many outgoing weights.
+
+    Of 93,750 numbers 20 % and so on are multiples of 5 up to the last one; 0.3 is 28,125. Then it stays; what
+    goes down and up are the numbers that the mask before and the new one keep, and a bit for each of all.
+    """
+    options = HermesOptions(**PLAINLY)
+    slow = PLAIN.model_copy(update={"lr": 2**-20})
+    bench = Bench(Hermes, options, [[0.1] * 4], [0], [[0]], slow, net=lambda: chain(4, 15625, bias=True))
+    state, held, mask_bytes = bench.method.initial_state(), [93750], math.ceil(93750 / 8)
+    for round_number in range(1, 9):
+        before = bench.memories.get(0)
+        client, _ = bench.trained(0, state, round_number)
+        held.append(round(bench.method.remaining_share(bench.memories[0]) * 93750))
+        at_work = replace(client, recall=lambda memory=before: memory)
+        assert bench.method.traffic(bench.trainer.net, at_work) == (4 * held[-2], 4 * held[-1] + mask_bytes)
+    assert held == [93750, 75000, 60000, 48000, 38400, 30720, 28125, 28125, 28125]
+    assert bench.method.upload_bytes(0) == 4 * 93750 + mask_bytes
+
+
+def naive_pruning(method: Hermes, params: Params, masks: Params, rate: float, target: Fraction) -> Params:
+    """One group after the other, counting the numbers that are left of every tensor each time."""
+    masks = {family: mask.clone() for family, mask in masks.items()}
+    total = sum(value.numel() for value in params.values())
+    least = max(target, Fraction(num_left(method, params, masks), total) * (1 - Fraction(rate).limit_denominator())) * total
+    queue = []
+    for number, (family, mask) in enumerate(masks.items()):
+        weight = params[f"{family.partition('.')[2]}.weight"]
+        rows = weight.flatten(1) if family.startswith("out") else weight.transpose(0, 1).flatten(1)
+        left = sorted(mask.nonzero().flatten().tolist(), key=lambda group: (float(rows[group].norm()), group))
+        gone = len(mask) - len(left)
+        queue += [(Fraction(gone + j, len(mask)), number, family, group) for j, group in enumerate(left[:-1], 1)]
+    for _, _, family, group in sorted(queue):
+        masks[family][group] = False
+        if num_left(method, params, masks) < least:
+            masks[family][group] = True
+            break
+    return masks
+
+
+def num_left(method: Hermes, params: Params, masks: Params) -> int:
+    whole = {name: torch.ones(value.shape) for name, value in params.items()}
+    groups.zeroing(whole, groups.kept_entries(method.structure, masks))()
+    return int(sum(value.sum() for value in whole.values()))
+
+
+@pytest.mark.parametrize("axes", ["output", "both"])
+@pytest.mark.parametrize("order", ["post", "pre"])
+def test_pruning_equals_its_naive_version(tmp_path: Path, axes: str, order: str) -> None:
+    """On a small ResNet, until the target; masks only shrink, the share never falls below what was asked, and every
+    layer keeps a group, the last one all its outputs."""
+    words = ("method.name=hermes", f"method.prune_axes={axes}", f"model.order={order}")
+    method = small_setup(tmp_path, *words).method
+    generator = torch.Generator().manual_seed(0)
+    params = {name: torch.randn(value.shape, generator=generator) for name, value in method.initial_state().items()}
+    families = [f"out.{name}" for name in method.structure.layers if name != "fc"]
+    families += [f"in.{name}" for name in method.structure.layers] if axes == "both" else []
+    old = {family: torch.ones(groups_of(method, family), dtype=torch.bool) for family in families}
+    share = 1.0
+    for _ in range(9):
+        new = method.pruned(params, old)
+        expected = naive_pruning(method, params, old, 0.2, Fraction(3, 10))
+        assert list(new) == families and all(torch.equal(new[family], expected[family]) for family in families)
+        assert all(bool((new[family] <= old[family]).all()) and bool(new[family].any()) for family in families)
+        assert max(0.8 * share, 0.3) <= method.remaining_share(new) <= share
+        old, share = new, method.remaining_share(new)
+    assert 0.3 <= share < 0.32
+
+
+def groups_of(method: Hermes, family: str) -> int:
+    axis, _, layer = family.partition(".")
+    return method.structure.layers[layer].size(axis)
+
+
+@pytest.mark.parametrize(("score", "first_gone"), [("l2", 0), ("l1", 1)])
+def test_the_lowest_norm_goes_first(score: str, first_gone: int) -> None:
+    """Rows (2, 2), (3, 0), (9, 9): l2 is 2.83, 3 and l1 4, 3; 0.23 of 9 numbers is one row of 2."""
+    net = chain(2, 3)
+    method = method_of(net, score=score, prune_rate=0.23, target_share=0.1)
+    weights = torch.tensor([[2.0, 2.0], [3.0, 0.0], [9.0, 9.0]])
+    masks = method.pruned({"0.weight": weights, "2.weight": torch.ones(1, 3)}, {})
+    assert masks["out.0"].tolist() == [group != first_gone for group in range(3)] and set(masks) == {"out.0"}
+
+
+def test_the_last_group_of_a_layer_stays() -> None:
+    """However small the target; and a target out of reach is said before the run."""
+    net = chain(2, 3)
+    method = method_of(net, prune_rate=0.99, target_share=0.01)
+    masks = method.pruned({"0.weight": torch.eye(3, 2), "2.weight": torch.ones(1, 3)}, {})
+    assert masks["out.0"].sum() == 1
+    (warning,) = method.warnings()
+    assert "0.56 of its parameters" in warning
+    assert method_of(net, target_share=0.6).warnings() == ()
+
+
+@pytest.mark.parametrize(("label", "threshold", "prunes"), [(0, 0.5, True), (1, 0.5, False), (0, 1.0, False)])
+def test_only_above_the_threshold(label: int, threshold: float, prunes: bool) -> None:
+    """The net's only output is class 0: its accuracy is 1 where that is the label, else 0. 1 is not above 1."""
+    options = HermesOptions(accuracy_threshold=threshold, **PLAINLY)
+    bench = Bench(Hermes, options, [[1.0, 1.0]], [label], [[0]], net=lambda: chain(2, 10))
+    bench.trained(0, bench.method.initial_state())
+    assert bool(bench.memories) == prunes
+
+
+def test_accuracy_is_of_the_validation_part() -> None:
+    """8 examples of class 0 and 2 of class 1 at 0.5: 4 and 1 validate, the net is right about 4/5."""
+    for threshold, prunes in ((0.79, True), (0.81, False)):
+        options = HermesOptions(accuracy_threshold=threshold, validation_share=0.5, group_lasso=0.0)
+        owned = [list(range(10))]
+        bench = Bench(Hermes, options, [[1.0, 0.0]] * 10, [0] * 8 + [1] * 2, owned, net=lambda: chain(2, 10))
+        bench.trained(0, bench.method.initial_state())
+        assert bool(bench.memories) == prunes
+
+
+# Local training.
+
+
+def test_a_step_under_a_mask_by_hand() -> None:
+    """y = v (W x) with hidden units 0 and 1 of three, x = (1, 1), y = 0, and no activation.
+
+    Units give 2, 4 and 0.5, v = 1: unit 2 is the weakest and goes (0.23 of 9 numbers is one row of 2).
+    Then y = 6, dL/dv = 6 (2, 4, 0), dL/dW = 6 (1, 1) for units 0 and 1; lr 1/64: W - 6/64, v - (12, 24, 0) / 64.
+    The outgoing weight of the pruned unit is no part of its group: it stays at 1.
+    """
+    options = HermesOptions(prune_rate=0.23, **PLAINLY)
+    train = PLAIN.model_copy(update={"lr": 1 / 64})
+    bench = Bench(Hermes, options, [[1.0, 1.0]], [0], [[0]], train, net=lambda: chain(2, 3, act=False))
+    state = bench.start(1.0, 1.0, 2.0, 2.0, 0.25, 0.25, 1.0, 1.0, 1.0)
+    client, upload = bench.trained(0, state)
+    step = 6 / 64
+    assert numbers(upload, "0.weight") == [1 - step, 1 - step, 2 - step, 2 - step, 0, 0]
+    assert numbers(upload, "2.weight") == [1 - 2 * step, 1 - 4 * step, 1.0]
+    assert bench.memories[0]["out.0"].tolist() == [True, True, False]
+    lifted = dict(bench.method.lift(upload, client))
+    assert numbers(lifted, "0.weight") == [1 - step, 1 - step, 2 - step, 2 - step]
+    assert numbers(lifted, "2.weight") == numbers(upload, "2.weight")
+
+
+def test_masked_weights_stay_at_zero(tmp_path: Path) -> None:
+    """With momentum, weight decay and group lasso on, on a ResNet with its norms, over all rounds: what comes back
+    is zero exactly where the memory says so, and the server still has values there."""
+    setup = small_setup(tmp_path, *HERMES, "method.group_lasso=0.01", "train.weight_decay=0.1")
+    left = after(tmp_path / "run", *HERMES, "rounds=4", "method.group_lasso=0.01", "train.weight_decay=0.1", ALL)
+    pruned = 0
+    for memory in left.memories.values():
+        kept = groups.kept_entries(setup.method.structure, memory)
+        for name in setup.method.state_specs():
+            value = memory[f"own.{name}"]
+            outside = torch.ones(value.shape, dtype=torch.bool)
+            if name in kept:
+                outside[groups.region(kept[name])] = False
+                assert not bool(value[outside].any()), name
+                assert bool(left.server[name][outside].any()) or name.endswith("bias")
+                pruned += int(outside.sum())
+            assert bool((value[~outside] if name in kept else value).any()) or name.endswith("bias")
+    assert pruned > 1000
+
+
+def group_lasso(weights: list[Tensor]) -> Tensor:
+    """Eq. 2, word for word: filters and channels of convs, rows and columns of linear layers."""
+    total = torch.zeros(())
+    for weight in weights:
+        for row in range(weight.shape[0]):
+            total = total + weight[row].square().sum().sqrt()
+        for column in range(weight.shape[1]):
+            total = total + weight[:, column].square().sum().sqrt()
+    return total
+
+
+def test_group_lasso_is_the_gradient_of_equation_3() -> None:
+    """Against autograd, float32 (1e-6); groups of zeros and of tiny numbers get finite gradients, zeros get 0."""
+    generator = torch.Generator().manual_seed(0)
+    params = {
+        "conv.weight": torch.randn(4, 3, 3, 3, generator=generator).to(memory_format=torch.channels_last),
+        "fc.weight": torch.randn(5, 7, generator=generator),
+    }
+    grads = {name: torch.ones_like(value) for name, value in params.items()}
+    _add_group_lasso(SimpleNamespace(params=params, grads=grads), params, 0.3)
+    weights = [value.clone().requires_grad_() for value in params.values()]
+    (0.3 * group_lasso(weights)).backward()
+    for weight, found in zip(weights, grads.values(), strict=True):
+        torch.testing.assert_close(found - 1, weight.grad, rtol=1e-5, atol=1e-6)
+    params["fc.weight"][:] = 0.0
+    params["fc.weight"][0, 0] = 1e-30
+    grads = {name: torch.zeros_like(value) for name, value in params.items()}
+    _add_group_lasso(SimpleNamespace(params=params, grads=grads), params, 1.0)
+    assert not bool(grads["fc.weight"][1:].any()) and 0 <= float(grads["fc.weight"][0, 0]) <= 2
+
+
+@pytest.mark.parametrize("setting", [(), (ALL,)], ids=["holders", "all"])
+def test_whole_masks_and_no_lasso_are_fedavg(tmp_path: Path, setting: tuple[str, ...]) -> None:
+    """Bit for bit after two rounds, where everybody trains on all it has; the lasso makes a difference."""
+    theirs = after(tmp_path / "fedavg", "method.name=fedavg", "rounds=2").server
+    words = ("method.name=hermes", "method.accuracy_threshold=1", "method.validation_share=0", "rounds=2", *setting)
+    ours = after(tmp_path / "ours", *words, "method.group_lasso=0").server
+    assert digest_of({name: ours[name] for name in theirs}) == digest_of(theirs)
+    lasso = after(tmp_path / "lasso", *words).server
+    assert digest_of({name: lasso[name] for name in theirs}) != digest_of(theirs)
+
+
+# Aggregation. Each client holds some of the rows of a first layer 1 -> 4; the second layer is everybody's.
+
+ROWS = {0: (True, True, False, False), 1: (True, False, True, False)}
+STATE = {"0.weight": torch.tensor([[10.0], [20.0], [30.0], [40.0]]), "2.weight": torch.tensor([[1.0, 1.0, 1.0, 1.0]])}
+
+
+def aggregated(bench: Bench, state: Params, uploads: dict[int, tuple[tuple[bool, ...], float]], round_number: int) -> Params:
+    """The state after clients with these rows have sent this number in all of them, and 2 in the second layer."""
+    tasks = []
+    for number, (rows, value) in uploads.items():
+        client = bench.client(number, state, round_number)
+        net, mask = bench.trainer.net, torch.tensor(rows)
+        net.params["0.weight"][:] = value * mask[:, None]
+        net.params["2.weight"][:] = 2.0
+        client.scratch["out.0"] = mask
+        bench.memories[number] = {n: v.clone() for n, v in bench.method.remember(net, client).items()}
+        tasks.append(client.task)
+    sent = {
+        number: {"0.weight": value * torch.tensor(rows)[:, None], "2.weight": torch.full((1, 4), 2.0)}
+        for number, (rows, value) in uploads.items()
+    }
+    clients = {task.client: replace(bench.client(task.client, state, round_number)) for task in tasks}
+    phase = OpenPhase(
+        SerialComm(), bench.method, Assignment(tuple(tasks), (tuple(tasks),)), dict.fromkeys(STATE, 64.0),
+        lambda task, digest: clients[task.client],
+    )  # fmt: skip
+    exchange = open_exchange("gather", phase)
+    for task in tasks:
+        exchange.post(task, ClientReport(task.client, CONTRIBUTED), sent[task.client])
+    results = exchange.finish(state)
+    contributions = Contributions(Phase(), round_number, 0.1, tasks, results.shares)
+    assert bench.method.diagnostics(state, contributions)["remaining_share"] == pytest.approx(
+        sum(bench.method.remaining_share({"out.0": torch.tensor(rows)}) for rows, _ in uploads.values()) / len(uploads)
+    )
+    return bench.method.update(state, results.means, contributions)
+
+
+def server(intersection: str) -> tuple[Bench, Params]:
+    options = HermesOptions(intersection=intersection, accuracy_threshold=1.0, **PLAINLY)
+    bench = Bench(Hermes, options, [[1.0]], [0], [[0], [0], [0]], net=lambda: chain(1, 4))
+    return bench, {**bench.method.initial_state(), **{name: value.clone() for name, value in STATE.items()}}
+
+
+def test_holders_by_hand() -> None:
+    """Both hold row 0: (2 + 6) / 2. Row 1 is client 0's, row 2 is client 1's, and row 3 nobody's."""
+    bench, state = server("holders")
+    state = aggregated(bench, state, {0: (ROWS[0], 2.0), 1: (ROWS[1], 6.0)}, 1)
+    assert numbers(state, "0.weight") == [4.0, 2.0, 6.0, 40.0] and numbers(state, "2.weight") == [2.0] * 4
+    bench.client(0, state, 2)
+    assert numbers(bench.trainer.net.params, "0.weight") == [4.0, 2.0, 0.0, 0.0]
+    bench.client(2, state, 2)
+    assert numbers(bench.trainer.net.params, "0.weight") == [4.0, 2.0, 6.0, 40.0]
+
+
+def test_a_single_holder_keeps_its_own_value() -> None:
+    """Alone, every value that client 1 holds becomes the server's."""
+    bench, state = server("holders")
+    state = aggregated(bench, state, {1: (ROWS[1], 7.0)}, 1)
+    assert numbers(state, "0.weight") == [7.0, 20.0, 7.0, 40.0]
+
+
+def test_all_by_hand() -> None:
+    """Round 1, clients 0 and 1: only row 0 is everybody's, (2 + 6) / 2; the others keep their theta.
+
+    Each goes on with its own rows beside it: client 0 with 2, client 1 with 6, client 2 with theta. In round 2
+    client 1 takes part alone with 8 and writes rows 0 and 2. In round 3 client 0, which was away, finds a newer
+    row 0 but nothing newer in row 1; a client that was there in round 2 finds theta equal to its own.
+    """
+    bench, state = server("all")
+    state = aggregated(bench, state, {0: (ROWS[0], 2.0), 1: (ROWS[1], 6.0)}, 1)
+    assert numbers(state, "0.weight") == [4.0, 20.0, 30.0, 40.0]
+    assert numbers(state, "version.0.weight") == [1, 0, 0, 0] and numbers(state, "version.2.weight") == [1] * 4
+    for number, expected in enumerate([[4.0, 2.0, 0.0, 0.0], [4.0, 0.0, 6.0, 0.0], [4.0, 20.0, 30.0, 40.0]]):
+        bench.client(number, state, 2)
+        assert numbers(bench.trainer.net.params, "0.weight") == expected
+    state = aggregated(bench, state, {1: (ROWS[1], 8.0)}, 2)
+    assert numbers(state, "0.weight") == [8.0, 20.0, 8.0, 40.0]
+    assert numbers(state, "version.0.weight") == [2, 0, 2, 0]
+    for number, expected in enumerate([[8.0, 2.0, 0.0, 0.0], [8.0, 0.0, 8.0, 0.0]]):
+        bench.client(number, state, 3)
+        assert numbers(bench.trainer.net.params, "0.weight") == expected
+
+
+# What it costs.
+
+
+def test_recorded_bytes_are_those_of_the_masks(tmp_path: Path) -> None:
+    """Of a whole run: up are 4 bytes for what the mean remaining share says and a bit for each parameter, each."""
+    left = after(tmp_path, *HERMES, "rounds=3", "partition.name=class_dirichlet")
+    total = sum(value.numel() for value in left.server.values())
+    records = [json.loads(line) for line in (tmp_path / "rounds.jsonl").read_text().splitlines()]
+    for record in records:
+        held = record["method"]["remaining_share"] * total
+        assert record["protocol_up_bytes"] == pytest.approx(4 * (4 * held + math.ceil(total / 8)), abs=1e-6)
+        assert record["protocol_down_bytes"] <= 4 * 4 * total
+    assert records[0]["protocol_down_bytes"] == 4 * 4 * total > records[2]["protocol_down_bytes"]
+
+
+def test_examples_of_a_round(tmp_path: Path) -> None:
+    """Three epochs over 80 of 100, and a forward pass, a third of a step, over 20 (all 3 where none is held out)."""
+    method = small_setup(tmp_path, *HERMES, "train.local_epochs=3").method
+    assert method.examples_per_round(100) == 240 + 20 / 3
+    assert method.examples_per_round(3) == 9 + 1
+
+
+@pytest.mark.parametrize(
+    ("options", "kind", "shape", "classes", "dense_mb", "sparse_mb"),
+    [
+        (Vgg16(), "image", (3, 32, 32), 10, 537.21, 161.16),
+        (Vgg16(), "image", (3, 32, 32), 64, 538.09, 161.43),
+        (MlpHar(), "vector", (561,), 6, 4.41, 1.32),
+    ],
+)
+def test_sizes_of_table_3(
+    options: models.ModelOptions, kind: str, shape: tuple[int, ...], classes: int, dense_mb: float, sparse_mb: float
+) -> None:
+    """In MB of 10^6 bytes, dense and at 0.3; weights of a single stored number, so that nothing is computed for long.
+
+    A row of VGG's first linear layer, the largest group, has 0.1 MB: so much may be left above the target.
+    """
+    info = SimpleNamespace(kind=kind, example_shape=shape, num_classes=classes)
+    net = models.skeleton(options, info)
+    method = method_of(net, prune_rate=0.7)
+    params = {name: torch.ones(()).expand(value.shape) for name, value in net.named_parameters()}
+    sizes = [4e-6 * method.structure.num_params * share for share in (1.0, method.remaining_share(method.pruned(params, {})))]
+    assert round(sizes[0], 2) == dense_mb
+    assert 0 <= sizes[1] - 0.3 * sizes[0] < 0.1003
+    assert sizes[1] == pytest.approx(sparse_mb, abs=0.11)
+
+
+# The data.
+
+
+def test_the_parts_are_the_same_in_every_round() -> None:
+    """What trains and what validates does not depend on the round, but on the client."""
+    options = HermesOptions(validation_share=0.5, accuracy_threshold=1.0)
+    owned = [list(range(20)), list(range(20))]
+    bench = Bench(Hermes, options, [[float(i)] for i in range(20)], [0, 1] * 10, owned, net=lambda: chain(1, 4))
+    seen: list[list[int]] = []
+    inner = bench.data.draws
+
+    def noting(examples: np.ndarray, *rest: object) -> object:
+        seen.append(sorted(examples.tolist()))
+        return inner(examples, *rest)
+
+    bench.data.draws = noting
+    for number, round_number in ((0, 1), (0, 2), (1, 1)):
+        bench.trained(number, bench.method.initial_state(), round_number)
+    assert seen[0] == seen[1] != seen[2] and len(seen[0]) == 10

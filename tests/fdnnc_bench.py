@@ -1,0 +1,138 @@
+"""FDNNC on one layer of six weights: a client's training, a round through the real exchange."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from fedmpi.config.schema import Train
+from fedmpi.data import DataInfo, Dataset, DeviceData
+from fedmpi.exchange import CONTRIBUTED, DROPPED, ClientReport, OpenPhase, open_exchange
+from fedmpi.federation import Task, assign
+from fedmpi.learning import Buffers, FlatNet, LocalTrainer, MaskedCrossEntropy, TrainOutcome
+from fedmpi.learning.flat import net_layout
+from fedmpi.methods.fdnnc import BIG, FDNNC, FDNNCOptions
+from fedmpi.methods.protocol import Client, Contributions, LocalWork, MethodContext
+from fedmpi.mpi import SerialComm
+from fedmpi.tensors import Layout, Params
+
+A, BT = "fc.v.weight", "fc.u.weight"
+"""As the server calls them: v is applied last, u first."""
+EXAMPLES = torch.tensor([[1.0, 0.0, 0.0], [2.0, 1.0, 0.0], [0.0, -1.0, 3.0]])
+LABELS = torch.tensor([0, 1, 1])
+MLP = ("method.name=fdnnc", "model.name=mlp", "model.hidden=[16]")
+
+
+class OneLayer(nn.Module):
+    """Three inputs, two outputs: the smallest layer that r = 1 makes smaller (5 numbers for 6)."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.fc = nn.Linear(3, 2)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.fc(x)
+
+
+class TwoLayers(nn.Module):
+    """Six inputs, five hidden units, three outputs."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.fc1, self.fc2 = nn.Linear(6, 5), nn.Linear(5, 3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.fc2(F.relu(self.fc1(x)))
+
+
+def method_of(blocks: tuple[int, int], per_round: int, net: type[nn.Module] = OneLayer, **options: object) -> FDNNC:
+    def make(*ignored: object) -> nn.Module:
+        torch.manual_seed(0)
+        return net()
+
+    context = MethodContext(
+        FDNNCOptions(**options), make, make, 0, 0.0, False, False, 0,
+        num_clients=sum(blocks), clients_per_round=per_round, tier_blocks=blocks, batch_size=8,
+    )  # fmt: skip
+    return FDNNC(context)
+
+
+def state_of(method: FDNNC, **values: list) -> Params:
+    """The initial state, with what is given of the one layer."""
+    state = method.initial_state()
+    given = {f"fc.{short}": torch.tensor(value) for short, value in values.items()}
+    assert all(state[name].shape == value.shape for name, value in given.items())
+    return state | given
+
+
+def published(method: FDNNC, state: Params, *nets: int) -> Params:
+    layout = Layout.of(method.published_specs(nets))
+    out = layout.views(layout.new_buffer())
+    method.publish(state, nets, out)
+    return out
+
+
+Gradients = Callable[[Task, Params], Mapping[str, Tensor] | None]
+
+
+def iteration(
+    method: FDNNC, state: Params, gradients: Gradients, *, lr: float = 1.0, number: int = 1, kind: str = "gather"
+) -> Params:
+    """A round in which the first clients of each group take part; `gradients` are theirs, None of one that diverges."""
+    bounds = {name: method.bound(name, 0.0) for name in method.state_specs()}
+    for phase in method.phases(number):
+        (tier,) = phase.tiers
+        first, count = (0, method.blocks[BIG])[tier], phase.num_clients
+        tasks = [Task(first + place, tier, number, phase.name, 1, 1.0, place, count) for place in range(count)]
+        known = published(method, state, tier)
+
+        def client_of(task: Task, digest: str, known: Params = known) -> Client:
+            return Client(task, known, np.arange(1), 0)
+
+        assignment = assign(tasks, [0], 1)
+        exchange = open_exchange(kind, OpenPhase(SerialComm(), method, assignment, bounds, client_of))
+        contributed = []
+        for (task,) in assignment.waves:
+            given = gradients(task, known)
+            upload = given and {name: given[name] for name in method.upload_specs(task.tier, task)}
+            exchange.post(task, ClientReport(task.client, CONTRIBUTED if upload else DROPPED), upload)
+            contributed += [task] if upload else []
+        results = exchange.finish(state)
+        if contributed:
+            brought = Contributions(phase, number, lr, contributed, results.shares)
+            state = method.refresh(method.update(state, results.means, brought))
+    return state
+
+
+def constant(**gradients: list) -> Gradients:
+    """Everybody's gradients; what is not given is zero."""
+    named = {f"fc.{short}": torch.tensor(value) for short, value in gradients.items()}
+
+    def of(task: Task, known: Params) -> Params:
+        return {name: named.get(name, torch.zeros(value.shape)) for name, value in known.items()}
+
+    return of
+
+
+def trainer_of(method: FDNNC, tier: int, x: Tensor, y: Tensor) -> tuple[LocalTrainer, DeviceData]:
+    info = DataInfo("vector", (x.shape[1],), int(y.max()) + 1, len(y), len(y))
+    data = DeviceData(info, Dataset(x.numpy(), y.numpy(), x.numpy(), y.numpy()), "cpu", augment=False)
+    layout = net_layout(method.skeleton(tier).named_parameters(), [], channels_last=False)
+    net = FlatNet(method.net(tier), layout, Buffers(layout.num_bytes, "cpu"))
+    return LocalTrainer(net, data, Train(batch_size=8), []), data
+
+
+def trained(
+    method: FDNNC, task: Task, known: Params, x: Tensor, y: Tensor, examples: list[int]
+) -> tuple[Params, FlatNet, TrainOutcome]:
+    """What a client that owns these examples uploads, the net that it leaves behind, and the outcome."""
+    trainer, data = trainer_of(method, task.tier, x, y)
+    client = Client(task, known, np.array(examples, np.int64), 0)
+    method.narrow(known, task.tier, trainer.net.params, client)
+    work = LocalWork(data, 3, 0.5, MaskedCrossEntropy(None), torch.Generator().manual_seed(1))
+    outcome = method.train(trainer, client, work)
+    return method.upload(trainer.net, client), trainer.net, outcome
