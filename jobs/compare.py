@@ -31,8 +31,8 @@ from itertools import groupby
 from pathlib import Path
 from typing import Any, NoReturn
 
-import comparison
-from comparison import Run
+import comparison_text
+from comparison import Run, budget_of, rows_of
 
 from fedmpi.config import words
 from fedmpi.config.load import load
@@ -190,7 +190,7 @@ def scaled(config: Config, scale: float) -> list[str]:
 
 
 def _check_same(job: Job) -> None:
-    if not job.run.folder.config_path.exists():
+    if not job.run.has_begun():
         return
     saved = job.run.config
     differences = job.config.diff(saved.to_dict())
@@ -223,8 +223,8 @@ def _found(arguments: argparse.Namespace) -> Iterator[Run]:
     asked = arguments.methods and [path.stem for path in _configs(arguments.methods, arguments.data)]
     folders = sorted(arguments.out.iterdir()) if arguments.out.is_dir() else []
     runs = [Run(name[1], int(name[2]), RunDir(folder)) for folder in folders
-            if (name := _RUN_FOLDER.fullmatch(folder.name)) and (folder / "config.yaml").exists()]  # fmt: skip
-    runs = [run for run in runs if asked is None or run.name in asked]
+            if (name := _RUN_FOLDER.fullmatch(folder.name))]  # fmt: skip
+    runs = [run for run in runs if run.has_begun() and (asked is None or run.name in asked)]
     runs = [run for run in runs if arguments.seeds is None or run.seed in arguments.seeds]
     if not runs:
         raise RunDirError(str(arguments.out), "holds no such runs; leave --collect away to make them")
@@ -308,39 +308,21 @@ def _tell(runs: Sequence[Run], arguments: argparse.Namespace, *, failed: str) ->
         done = next((run for run in of_method if run.is_finished()), None)
         if done is not None:
             configs[done.method] = done.config
-            budgets[done.method] = comparison.budget_of(done.config)
+            budgets[done.method] = budget_of(done.config)
         budget = None if done is None else budgets[done.method]
-        rows += comparison.rows_of(of_method, arguments.target, budget, failed=failed)
-    caption = _caption(runs, arguments, configs, budgets)
+        rows += rows_of(of_method, arguments.target, budget, failed=failed)
     settings = _settings(arguments.out)
-    command = settings.get("command", "python jobs/compare.py --collect")
-    title = f"Methods compared on {', '.join(sorted({config.data.name for config in configs.values()})) or 'nothing'}"
-    comparison.print_table(rows, caption, sys.stdout)
-    write_text(arguments.out / "comparison.md", comparison.markdown(rows, caption, title, command))
-    write_text(arguments.out / "comparison.csv", comparison.comma_separated(rows))
-    print(f"written: {arguments.out}/comparison.md and comparison.csv", flush=True)
-
-
-def _caption(
-    runs: Sequence[Run],
-    arguments: argparse.Namespace,
-    configs: dict[str, Config],
-    budgets: dict[str, comparison.Budget],
-) -> list[str]:
-    settings = _settings(arguments.out)
-    seeds = ", ".join(map(str, sorted({run.seed for run in runs})))
-    scale = settings.get("scale", 1.0)
-    scaled_by = f"; all numbers of rounds are the configs' times {scale:g}" if scale != 1 else ""
-    overrides = f"; set on all: {' '.join(settings['set'])}" if settings.get("set") else ""
-    return [
-        f"accuracy after the last round, mean ± sample standard deviation over the seeds {seeds}{scaled_by}{overrides}",
-        f"to target: until an evaluation of this row first reached {100 * arguments.target:g} %, mean over the seeds "
-        "that did; bytes down and up and compute (forward MACs x examples x epochs) are those of all clients",
-        "params and MACs (a forward pass of one example) of a row `clients` are means over the clients' tiers; its "
-        "accuracy is the mean over clients, each one's own net on its own test data",
-        *comparison.budget_lines(budgets),
-        *comparison.difference_lines(configs),
+    seeds = sorted({run.seed for run in runs})
+    caption = [
+        *comparison_text.what_is_shown(seeds, arguments.target, settings.get("scale", 1.0), settings.get("set", ())),
+        *comparison_text.budget_lines(budgets),
+        *comparison_text.difference_lines(configs),
     ]
+    command = settings.get("command", "python jobs/compare.py --collect")
+    comparison_text.print_table(rows, caption, sys.stdout)
+    write_text(arguments.out / "comparison.md", comparison_text.markdown(rows, caption, command))
+    write_text(arguments.out / "comparison.csv", comparison_text.comma_separated(rows))
+    print(f"written: {arguments.out}/comparison.md and comparison.csv", flush=True)
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""From the folders of runs to one table: what `jobs/compare.py` prints and writes.
+"""From the folders of runs to the rows of one table, for `jobs/compare.py`.
 
 A run counts when it is finished: all rounds are recorded and its report is written. Everything is
 read from the runs themselves, so a table can be made again at any time. Accuracies are shares.
@@ -6,31 +6,20 @@ read from the runs themselves, so a table can be made again at any time. Accurac
 
 from __future__ import annotations
 
-import csv
-import io
 import json
 import statistics
-from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, astuple, dataclass, fields
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any, TextIO
+from typing import Any
 
-from fedmpi.config import words, yaml_text
 from fedmpi.config.load import load
 from fedmpi.config.schema import Config
 from fedmpi.main import TABLES
-from fedmpi.output.progress import printable
 from fedmpi.output.records import Record, read_records
 from fedmpi.output.report import CLIENTS
 from fedmpi.output.run_dir import RunDir
-from fedmpi.output.terminal import columns_of_terminal
 from fedmpi.output.units import si, size
-
-# Budgets further from the median than this are warned of.
-TOLERANCE = 0.1
-_HEADS = ("method", "tier", "accuracy", "params", "MACs", "bytes to target", "compute to target", "rounds to target")
-_NOT_COMPARED = ("seed", "method", "mpi", "output")
 
 
 @dataclass(frozen=True)
@@ -60,6 +49,9 @@ class Run:
         """The rows of its closing table."""
         report = json.loads((self.folder.report_dir / "summary.json").read_text(encoding="utf-8"))
         return [net for net in report["tiers"] if net["name"] != CLIENTS]
+
+    def has_begun(self) -> bool:
+        return self.folder.config_path.exists()
 
     def is_finished(self) -> bool:
         """The report is the last thing that a run writes."""
@@ -154,29 +146,24 @@ def mean_std(values: Sequence[float]) -> tuple[float | None, float | None]:
 def rows_of(runs: Sequence[Run], target: float, budget: Budget | None, *, failed: str) -> Iterator[Row]:
     """The rows of one method, `budget` None if no run is finished; `failed` is the word for the other runs."""
     done = [run for run in runs if run.is_finished()]
+    method = next((run.method for run in runs if run.has_begun()), runs[0].name)
     if done and budget is not None:
         histories = [run.records for run in done]
-        method, last = done[0].method, histories[0][-1]
+        last = histories[0][-1]
         has_clients = CLIENTS in last
         for net in done[0].nets:
             row = Row(method, net["name"], params=net["params"], macs=net["macs"])
             if net["name"] in last["tiers"]:
                 yield _scored(row, histories, target)
             elif not has_clients:
-                yield _with(row, status="untested", seeds=len(done))
+                yield replace(row, status="untested", seeds=len(done))
         if has_clients:
             row = Row(method, CLIENTS, params=budget.mean_params, macs=budget.mean_macs)
             yield _scored(row, histories, target)
     for run in runs:
         if run not in done:
-            yield _unfinished(run, failed)
-
-
-def _unfinished(run: Run, failed: str) -> Row:
-    if not run.folder.config_path.exists():
-        return Row(run.name, f"seed {run.seed}", f"{failed} before it began")
-    status = f"{failed} after {len(run.records)} of {run.config.rounds} rounds"
-    return Row(run.method, f"seed {run.seed}", status)
+            of = f"after {len(run.records)} of {run.config.rounds} rounds" if run.has_begun() else "before it began"
+            yield Row(method, f"seed {run.seed}", f"{failed} {of}")
 
 
 def _scored(row: Row, histories: Sequence[Sequence[Record]], target: float) -> Row:
@@ -187,20 +174,13 @@ def _scored(row: Row, histories: Sequence[Sequence[Record]], target: float) -> R
     reached = [found for records in histories if (found := to_target(records, tier, target))]
     moved, macs, rounds = (mean_std(values)[0] for values in zip(*reached, strict=True)) if reached else (None,) * 3
     clients = [records[-1][CLIENTS] for records in histories] if tier == CLIENTS else []
-    return _with(
+    return replace(
         row, seeds=len(histories), accuracy=last, accuracy_std=last_std,
         best_accuracy=best, best_accuracy_std=best_std,
         clients_std=mean_std([scores["std"] for scores in clients])[0],
         clients_worst_decile=mean_std([scores["worst_decile"] for scores in clients])[0],
         seeds_at_target=len(reached), bytes_to_target=moved, macs_to_target=macs, rounds_to_target=rounds,
     )  # fmt: skip
-
-
-def _with(row: Row, **changes: Any) -> Row:
-    return Row(**(asdict(row) | changes))
-
-
-# Budgets, and whether they are equal.
 
 
 def budget_of(config: Config) -> Budget:
@@ -218,87 +198,3 @@ def budget_of(config: Config) -> Budget:
         mean_params=sum(tier.clients * tier.params for tier in plan.tiers) / clients,
         mean_macs=sum(tier.clients * tier.macs for tier in plan.tiers) / clients,
     )
-
-
-def budget_lines(budgets: Mapping[str, Budget]) -> list[str]:
-    """What most methods spend, what the others do, and a warning of each that is far from the median."""
-    if not budgets:
-        return []
-    examples = {method: budget.examples for method, budget in budgets.items()}
-    said = _majority({method: si(number) for method, number in examples.items()})
-    lines = [f"examples passed forward and backward in a run, by the plan: {said}"]
-    compute = ", ".join(f"{method} {si(budget.training_macs)}" for method, budget in budgets.items())
-    lines.append(f"compute of a whole run, forward MACs x examples, by the plan: {compute}")
-    median = statistics.median(examples.values())
-    return lines + [
-        f"warning: {method} trains on {number / median:.2f} times as many examples as the median method: no equal budget"
-        for method, number in examples.items()
-        if abs(number - median) > TOLERANCE * median
-    ]
-
-
-def difference_lines(configs: Mapping[str, Config]) -> list[str]:
-    """One line for each setting that all methods have and not all have alike, the methods' own options left out."""
-    plain = {method: dict(_leaves(config.to_dict())) for method, config in configs.items()}
-    shared = [key for key in next(iter(plain.values()), {}) if all(key in other for other in plain.values())]
-    lines = []
-    for key in shared:
-        values = {method: yaml_text.flow(settings[key]) for method, settings in plain.items()}
-        if len(set(values.values())) > 1:
-            lines.append(f"not alike: {key} is {_majority(values)}")
-    return lines
-
-
-def _leaves(plain: Mapping[str, Any], path: tuple[str, ...] = ()) -> Iterator[tuple[str, Any]]:
-    for key, value in plain.items():
-        if not path and key in _NOT_COMPARED:
-            continue
-        if isinstance(value, Mapping):
-            yield from _leaves(value, (*path, key))
-        else:
-            yield words.dotted((*path, key)), value
-
-
-def _majority(values: Mapping[str, str]) -> str:
-    """`0.5; hermes, lgfedavg 0.1`: what most have, then who has something else."""
-    (common, _), *others = Counter(values.values()).most_common()
-    named = [f"{', '.join(name for name, own in values.items() if own == value)} {value}" for value, _ in others]
-    return "; ".join([common, *named])
-
-
-# What people and programs read.
-
-
-def print_table(rows: Sequence[Row], caption: Sequence[str], stream: TextIO) -> None:
-    from rich import box
-    from rich.table import Table
-
-    from fedmpi.output.console import PlainConsole
-
-    is_unicode = (getattr(stream, "encoding", None) or "").lower().replace("-", "") == "utf8"
-    table = Table(box=box.SIMPLE_HEAD if is_unicode else box.ASCII)
-    for head in _HEADS:
-        table.add_column(head, justify="left" if head in _HEADS[:2] else "right", no_wrap=True)
-    lines = [[printable(cell, stream) for cell in row.cells()] for row in rows]
-    for line in lines:
-        table.add_row(*line)
-    widths = (max(len(cell) for cell in column) + 3 for column in zip(_HEADS, *lines, strict=True))
-    columns = columns_of_terminal(stream)  # a line that wraps in a narrow window beats a cut number
-    console = PlainConsole(stream, columns=max(columns, sum(widths) + 2), is_terminal=columns > 0)
-    console.print(table)
-    print(*(printable(line, stream) for line in caption), sep="\n", file=stream, flush=True)
-
-
-def markdown(rows: Sequence[Row], caption: Sequence[str], title: str, command: str) -> str:
-    table = [_HEADS, ("---", "---", *("---:" for _ in _HEADS[2:])), *(row.cells() for row in rows)]
-    lines = ["| " + " | ".join(cell.replace("|", "\\|") for cell in line) + " |" for line in table]
-    notes = [f"- {line[0].upper()}{line[1:]}" for line in caption]
-    return "\n".join([f"# {title}", "", f"    {command}", "", *lines, "", *notes]) + "\n"
-
-
-def comma_separated(rows: Sequence[Row]) -> str:
-    text = io.StringIO()
-    writer = csv.writer(text, lineterminator="\n")
-    writer.writerow(field.name for field in fields(Row))
-    writer.writerows(astuple(row) for row in rows)
-    return text.getvalue()

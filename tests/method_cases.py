@@ -14,6 +14,7 @@ CASES: dict[str, tuple[str, ...]] = {
     "orthdrop": ("method.name=orthdrop", "method.keep_ratio=[1,0.5]", "method.o2=true", UNEVEN),
     "prism": ("method.name=prism", UNEVEN),
     "prism-cut": ("method.name=prism", "method.cut_inputs=true", "method.keep_ratio=[0.7,0.4,0.2]"),
+    "prism-momentum": ("method.name=prism", "method.server_momentum=true", "method.keep_ratio=[0.5]"),
     "fjord": ("method.name=fjord", "method.widths=[1,0.6,0.3]", UNEVEN),
     "fjord-distillation": ("method.name=fjord", "method.widths=[0.8,0.4]", "method.distillation=true"),
     "heterofl": ("method.name=heterofl", UNEVEN),
@@ -50,6 +51,7 @@ MOVES_WITHOUT_TRAINING = {
     "toy": "uploads are rounded to bfloat16: tested exactly in test_without_training.py",
     "fdnnc": "W becomes its truncation: test_fdnnc.py has an iteration without gradients",
     "fdnnc-both": "as fdnnc: W becomes the mean of itself and its truncation",
+    "prism-momentum": "the server averages momenta, which steps of no length also gather; without: case prism",
     "scaffold": "control variates are gradients, which also steps of no length measure; the model: test_scaffold.py",
     "scaffold-gradient": "as scaffold: control variates move",
 }
@@ -59,6 +61,7 @@ BYTES_DIFFER = {
     "toy": "sends two bytes a number and keeps a tensor to itself: test_without_training.py",
     "hermes": "a mask goes up, and only what it keeps travels: test_hermes.py",
     "hermes-all": "a mask goes up, and only what it keeps travels: test_hermes.py",
+    "prism-momentum": "momenta travel, too: test_prism.py",
     "lgfedavg": "only the global part travels: test_lgfedavg.py",
     "lgfedavg-pretrained": "the plan has the bytes of phase 2, round 1 is of phase 1: test_lgfedavg.py",
     "scaffold": "control variates travel, too: test_scaffold.py",

@@ -229,7 +229,7 @@ class FDNNC(Method):
         return {name: torch.sub(state[name], means[name], alpha=contributions.lr) for name in names}
 
     def _merged(self, state: Params, small: Params) -> Params:
-        """W+ = (A B^T + W) / 2, and likewise what both nets share; big devices that were all dropped have not moved W."""
+        """W+ = (A B^T + W) / 2, and likewise what both nets share; if no big device got through, W has not moved."""
         both = state | small
         both |= self._weights(both)
         merged = {name: (both[name] + state.get(_PARKED + name, state[name])) / 2 for name in self._dense_specs}

@@ -115,8 +115,9 @@ class PrismOptions(OrthDropOptions):
 
     def problems(self, config: object) -> Iterator[tuple[str, str]]:
         yield from super().problems(config)
-        if len(self.kappas) != len(self.keep_ratio):
-            yield "method.kappa", f"{len(self.kappas)} exponents for {len(self.keep_ratio)} keep ratios; give one for each"
+        num_given, num_tiers = len(self.kappas), len(self.tiers)
+        if num_given != num_tiers:
+            yield "method.kappa", f"{num_given} exponents for {num_tiers} keep ratios; give one for each"
 
 
 class OrthDrop(Method):

@@ -71,7 +71,7 @@ class TopK(Method):
         return [spec.num_elements for spec in self.state_specs().values()]
 
     def _num_kept(self, size: int) -> int:
-        # 0.1 means a tenth: the float nearest to it is larger, and ceil would notice.
+        # In binary 0.07 * 100 is above 7, and ceil would make it 8.
         return max(1, math.ceil(Fraction(str(self.options.ratio)) * size))
 
     @cached_property

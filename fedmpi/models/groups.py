@@ -22,7 +22,7 @@ from fedmpi.errors import ConfigError
 
 Masks = Mapping[str, Tensor]
 Kept = dict[str, tuple[Tensor | None, ...]]
-"""Of each parameter that lost something, its leading axes: a bool per index (False: pruned), or None for a whole one."""
+"""Of each parameter that lost something, its leading axes: a bool per index (False: pruned), None for a whole axis."""
 
 INPUT = "input"
 """What writes the channels of the net's input, as if it were a layer."""
@@ -41,7 +41,7 @@ ADDITIONS = {"add", "iadd", "add_"}
 
 @dataclass(frozen=True)
 class Layer:
-    """A conv or linear layer; `sources` write the channels that it reads, in order and in equal shares of its inputs."""
+    """A conv or linear layer; `sources` write the channels that it reads, each an equal share of its inputs."""
 
     num_outputs: int
     num_inputs: int

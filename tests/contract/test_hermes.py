@@ -1,11 +1,11 @@
-"""Hermes: the sequence of remaining shares, which groups go, training under a mask, both aggregations, bytes, sizes."""
+"""Hermes: training under a mask, both aggregations by hand, bytes, FedAvg where nothing is pruned."""
 
 from __future__ import annotations
 
+import importlib.util
 import json
 import math
-from dataclasses import replace
-from fractions import Fraction
+import sys
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -13,153 +13,22 @@ import numpy as np
 import pytest
 import torch
 from by_hand import PLAIN, Bench, after, numbers
+from hermes_nets import PLAINLY, chain
 from small_runs import small_setup
-from torch import Tensor, nn
+from torch import Tensor
 
-from fedmpi import models
 from fedmpi.exchange import CONTRIBUTED, ClientReport, OpenPhase, open_exchange
 from fedmpi.federation import Assignment
 from fedmpi.methods.hermes import Hermes, HermesOptions, _add_group_lasso
-from fedmpi.methods.protocol import Contributions, MethodContext, Phase
+from fedmpi.methods.protocol import Contributions, Phase
 from fedmpi.models import groups
-from fedmpi.models.options import MlpHar, Vgg16
 from fedmpi.mpi import SerialComm
 from fedmpi.output import digest_of
 from fedmpi.tensors import Params
 
+ROOT = Path(__file__).resolve().parents[2]
 HERMES = ("method.name=hermes", "method.accuracy_threshold=0")
 ALL = "method.intersection=all"
-PLAINLY = {"validation_share": 0.0, "group_lasso": 0.0}
-
-
-def method_of(make_net: nn.Module, **options: object) -> Hermes:
-    """Hermes on a net, for what needs no clients."""
-    context = MethodContext(HermesOptions(**options), lambda: make_net, lambda: make_net, 0, 0.0, False, False, 0)
-    return Hermes(context)
-
-
-def chain(inputs: int, hidden: int, *, bias: bool = False, act: bool = True) -> nn.Sequential:
-    """inputs -> hidden -> 1, linear up to a ReLU; with one output every prediction is class 0."""
-    return nn.Sequential(
-        nn.Linear(inputs, hidden, bias=bias), nn.ReLU() if act else nn.Identity(), nn.Linear(hidden, 1, bias=False)
-    )
-
-
-# The remaining share, and which groups go.
-
-
-def test_remaining_shares_of_the_paper() -> None:
-    """1, .8, .64, .512, .4096, .3277 (.32768), .3: exactly, on 15,625 rows of 5 and as many outgoing weights.
-
-    Of 93,750 numbers 20 % and so on are multiples of 5 up to the last one; 0.3 is 28,125. Then it stays; what
-    goes down and up are the numbers that the mask before and the new one keep, and a bit for each of all.
-    """
-    options = HermesOptions(**PLAINLY)
-    slow = PLAIN.model_copy(update={"lr": 2**-20})
-    bench = Bench(Hermes, options, [[0.1] * 4], [0], [[0]], slow, net=lambda: chain(4, 15625, bias=True))
-    state, held, mask_bytes = bench.method.initial_state(), [93750], math.ceil(93750 / 8)
-    for round_number in range(1, 9):
-        before = bench.memories.get(0)
-        client, _ = bench.trained(0, state, round_number)
-        held.append(round(bench.method.remaining_share(bench.memories[0]) * 93750))
-        at_work = replace(client, recall=lambda memory=before: memory)
-        assert bench.method.traffic(bench.trainer.net, at_work) == (4 * held[-2], 4 * held[-1] + mask_bytes)
-    assert held == [93750, 75000, 60000, 48000, 38400, 30720, 28125, 28125, 28125]
-    assert bench.method.upload_bytes(0) == 4 * 93750 + mask_bytes
-
-
-def naive_pruning(method: Hermes, params: Params, masks: Params, rate: float, target: Fraction) -> Params:
-    """One group after the other, counting the numbers that are left of every tensor each time."""
-    masks = {family: mask.clone() for family, mask in masks.items()}
-    total = sum(value.numel() for value in params.values())
-    least = max(target, Fraction(num_left(method, params, masks), total) * (1 - Fraction(rate).limit_denominator())) * total
-    queue = []
-    for number, (family, mask) in enumerate(masks.items()):
-        weight = params[f"{family.partition('.')[2]}.weight"]
-        rows = weight.flatten(1) if family.startswith("out") else weight.transpose(0, 1).flatten(1)
-        left = sorted(mask.nonzero().flatten().tolist(), key=lambda group: (float(rows[group].norm()), group))
-        gone = len(mask) - len(left)
-        queue += [(Fraction(gone + j, len(mask)), number, family, group) for j, group in enumerate(left[:-1], 1)]
-    for _, _, family, group in sorted(queue):
-        masks[family][group] = False
-        if num_left(method, params, masks) < least:
-            masks[family][group] = True
-            break
-    return masks
-
-
-def num_left(method: Hermes, params: Params, masks: Params) -> int:
-    whole = {name: torch.ones(value.shape) for name, value in params.items()}
-    groups.zeroing(whole, groups.kept_entries(method.structure, masks))()
-    return int(sum(value.sum() for value in whole.values()))
-
-
-@pytest.mark.parametrize("axes", ["output", "both"])
-@pytest.mark.parametrize("order", ["post", "pre"])
-def test_pruning_equals_its_naive_version(tmp_path: Path, axes: str, order: str) -> None:
-    """On a small ResNet, until the target; masks only shrink, the share never falls below what was asked, and every
-    layer keeps a group, the last one all its outputs."""
-    words = ("method.name=hermes", f"method.prune_axes={axes}", f"model.order={order}")
-    method = small_setup(tmp_path, *words).method
-    generator = torch.Generator().manual_seed(0)
-    params = {name: torch.randn(value.shape, generator=generator) for name, value in method.initial_state().items()}
-    families = [f"out.{name}" for name in method.structure.layers if name != "fc"]
-    families += [f"in.{name}" for name in method.structure.layers] if axes == "both" else []
-    old = {family: torch.ones(groups_of(method, family), dtype=torch.bool) for family in families}
-    share = 1.0
-    for _ in range(9):
-        new = method.pruned(params, old)
-        expected = naive_pruning(method, params, old, 0.2, Fraction(3, 10))
-        assert list(new) == families and all(torch.equal(new[family], expected[family]) for family in families)
-        assert all(bool((new[family] <= old[family]).all()) and bool(new[family].any()) for family in families)
-        assert max(0.8 * share, 0.3) <= method.remaining_share(new) <= share
-        old, share = new, method.remaining_share(new)
-    assert 0.3 <= share < 0.32
-
-
-def groups_of(method: Hermes, family: str) -> int:
-    axis, _, layer = family.partition(".")
-    return method.structure.layers[layer].size(axis)
-
-
-@pytest.mark.parametrize(("score", "first_gone"), [("l2", 0), ("l1", 1)])
-def test_the_lowest_norm_goes_first(score: str, first_gone: int) -> None:
-    """Rows (2, 2), (3, 0), (9, 9): l2 is 2.83, 3 and l1 4, 3; 0.23 of 9 numbers is one row of 2."""
-    net = chain(2, 3)
-    method = method_of(net, score=score, prune_rate=0.23, target_share=0.1)
-    weights = torch.tensor([[2.0, 2.0], [3.0, 0.0], [9.0, 9.0]])
-    masks = method.pruned({"0.weight": weights, "2.weight": torch.ones(1, 3)}, {})
-    assert masks["out.0"].tolist() == [group != first_gone for group in range(3)] and set(masks) == {"out.0"}
-
-
-def test_the_last_group_of_a_layer_stays() -> None:
-    """However small the target; and a target out of reach is said before the run."""
-    net = chain(2, 3)
-    method = method_of(net, prune_rate=0.99, target_share=0.01)
-    masks = method.pruned({"0.weight": torch.eye(3, 2), "2.weight": torch.ones(1, 3)}, {})
-    assert masks["out.0"].sum() == 1
-    (warning,) = method.warnings()
-    assert "0.56 of its parameters" in warning
-    assert method_of(net, target_share=0.6).warnings() == ()
-
-
-@pytest.mark.parametrize(("label", "threshold", "prunes"), [(0, 0.5, True), (1, 0.5, False), (0, 1.0, False)])
-def test_only_above_the_threshold(label: int, threshold: float, prunes: bool) -> None:
-    """The net's only output is class 0: its accuracy is 1 where that is the label, else 0. 1 is not above 1."""
-    options = HermesOptions(accuracy_threshold=threshold, **PLAINLY)
-    bench = Bench(Hermes, options, [[1.0, 1.0]], [label], [[0]], net=lambda: chain(2, 10))
-    bench.trained(0, bench.method.initial_state())
-    assert bool(bench.memories) == prunes
-
-
-def test_accuracy_is_of_the_validation_part() -> None:
-    """8 examples of class 0 and 2 of class 1 at 0.5: 4 and 1 validate, the net is right about 4/5."""
-    for threshold, prunes in ((0.79, True), (0.81, False)):
-        options = HermesOptions(accuracy_threshold=threshold, validation_share=0.5, group_lasso=0.0)
-        owned = [list(range(10))]
-        bench = Bench(Hermes, options, [[1.0, 0.0]] * 10, [0] * 8 + [1] * 2, owned, net=lambda: chain(2, 10))
-        bench.trained(0, bench.method.initial_state())
-        assert bool(bench.memories) == prunes
 
 
 # Local training.
@@ -254,7 +123,9 @@ ROWS = {0: (True, True, False, False), 1: (True, False, True, False)}
 STATE = {"0.weight": torch.tensor([[10.0], [20.0], [30.0], [40.0]]), "2.weight": torch.tensor([[1.0, 1.0, 1.0, 1.0]])}
 
 
-def aggregated(bench: Bench, state: Params, uploads: dict[int, tuple[tuple[bool, ...], float]], round_number: int) -> Params:
+def aggregated(
+    bench: Bench, state: Params, uploads: dict[int, tuple[tuple[bool, ...], float]], round_number: int
+) -> Params:
     """The state after clients with these rows have sent this number in all of them, and 2 in the second layer."""
     tasks = []
     for number, (rows, value) in uploads.items():
@@ -269,7 +140,7 @@ def aggregated(bench: Bench, state: Params, uploads: dict[int, tuple[tuple[bool,
         number: {"0.weight": value * torch.tensor(rows)[:, None], "2.weight": torch.full((1, 4), 2.0)}
         for number, (rows, value) in uploads.items()
     }
-    clients = {task.client: replace(bench.client(task.client, state, round_number)) for task in tasks}
+    clients = {task.client: bench.client(task.client, state, round_number) for task in tasks}
     phase = OpenPhase(
         SerialComm(), bench.method, Assignment(tuple(tasks), (tuple(tasks),)), dict.fromkeys(STATE, 64.0),
         lambda task, digest: clients[task.client],
@@ -353,29 +224,25 @@ def test_examples_of_a_round(tmp_path: Path) -> None:
     assert method.examples_per_round(3) == 9 + 1
 
 
-@pytest.mark.parametrize(
-    ("options", "kind", "shape", "classes", "dense_mb", "sparse_mb"),
-    [
-        (Vgg16(), "image", (3, 32, 32), 10, 537.21, 161.16),
-        (Vgg16(), "image", (3, 32, 32), 64, 538.09, 161.43),
-        (MlpHar(), "vector", (561,), 6, 4.41, 1.32),
-    ],
-)
-def test_sizes_of_table_3(
-    options: models.ModelOptions, kind: str, shape: tuple[int, ...], classes: int, dense_mb: float, sparse_mb: float
+def test_the_job_measures_a_finished_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """In MB of 10^6 bytes, dense and at 0.3; weights of a single stored number, so that nothing is computed for long.
-
-    A row of VGG's first linear layer, the largest group, has 0.1 MB: so much may be left above the target.
-    """
-    info = SimpleNamespace(kind=kind, example_shape=shape, num_classes=classes)
-    net = models.skeleton(options, info)
-    method = method_of(net, prune_rate=0.7)
-    params = {name: torch.ones(()).expand(value.shape) for name, value in net.named_parameters()}
-    sizes = [4e-6 * method.structure.num_params * share for share in (1.0, method.remaining_share(method.pruned(params, {})))]
-    assert round(sizes[0], 2) == dense_mb
-    assert 0 <= sizes[1] - 0.3 * sizes[0] < 0.1003
-    assert sizes[1] == pytest.approx(sparse_mb, abs=0.11)
+    """A line for the dense net and two for each client, the cut one smaller and with the same logits."""
+    after(tmp_path / "run", *HERMES, "rounds=2", "method.prune_rate=0.5")
+    capsys.readouterr()
+    spec = importlib.util.spec_from_file_location("measure_pruned", ROOT / "jobs" / "measure_pruned.py")
+    job = importlib.util.module_from_spec(spec)
+    monkeypatch.setitem(sys.modules, "measure_pruned", job)
+    spec.loader.exec_module(job)
+    monkeypatch.setattr(sys, "argv", ["measure_pruned.py", str(tmp_path / "run"), "--all", "--times", "2"])
+    assert job.main() == 0
+    lines = [line.split() for line in capsys.readouterr().out.splitlines()]
+    assert [line[1] for line in lines[2:-1]] == ["dense", *["masked", "cut"] * 8]
+    cuts = [line for line in lines if line[1] == "cut"]
+    assert all(float(line[-1]) < 1e-5 for line in cuts)
+    assert min(int(line[4].replace(",", "")) for line in cuts) < 0.7 * int(lines[2][4].replace(",", ""))
+    monkeypatch.setattr(sys, "argv", ["measure_pruned.py", str(tmp_path)])
+    assert job.main() == 2
 
 
 # The data.

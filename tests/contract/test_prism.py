@@ -1,10 +1,12 @@
-"""PriSM's own exact properties (methods.md 5, 15): sizes, who trains what, the full-rank identity, shared momentum."""
+"""PriSM's own exact properties (methods.md 5, 15): who trains what, the refresh, the full-rank identity, momentum.
+
+Sizes and options: test_prism_sizes.py; kernels and their drawing: tests/unit/test_lowrank_kernels.py.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
-from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -12,8 +14,7 @@ import torch
 from small_runs import run_all, small_config, small_setup
 from torch import Tensor, nn
 
-from fedmpi import lowrank, models
-from fedmpi.errors import ConfigError
+from fedmpi import lowrank
 from fedmpi.exchange import CONTRIBUTED, ClientReport, OpenPhase, Results, open_exchange
 from fedmpi.federation import Task, assign
 from fedmpi.lowrank import kernels as kernels_module
@@ -28,146 +29,9 @@ from fedmpi.simulate import local_work
 from fedmpi.tensors import Params
 from fedmpi.train_round import train_round
 
-IMAGES = SimpleNamespace(kind="image", example_shape=(3, 32, 32), num_classes=10)
-TOKENS = SimpleNamespace(kind="tokens", example_shape=(20,), num_classes=2, vocabulary_size=30)
-RATIOS = (0.8, 0.6, 0.4, 0.2)
-
-
-def prism(model: models.ModelOptions, info: SimpleNamespace = IMAGES, **options: object) -> Prism:
-    def make(width: float = 1.0, rounding: str = "round") -> nn.Module:
-        return models.build(model, info, 0, width, rounding)
-
-    def skeleton(width: float = 1.0, rounding: str = "round") -> nn.Module:
-        return models.skeleton(model, info, width, rounding)
-
-    return Prism(MethodContext(PrismOptions(**options), make, skeleton, 1, 2e-4, False, True, 0))
-
 
 def num_params(net: nn.Module) -> int:
     return sum(parameter.numel() for parameter in net.parameters())
-
-
-# Sizes.
-
-
-def test_what_a_client_of_resnet18_holds() -> None:
-    """methods.md 5.9-6: 9.88, 7.30, 4.82 and 2.46 million parameters. 16 convs are low-rank, each of r = q =
-    ceil(c N) as r M 9 + q r; stem 1,728, shortcuts 172,032, BatchNorm 9,600 and classifier 5,130 are whole."""
-    method = prism(models.ResNet18(), keep_ratio=RATIOS)
-    assert len(method.factorized) == 16
-    nets = [method.skeleton(tier) for tier in range(4)]
-    assert [num_params(net) for net in nets] == [9_882_946, 7_302_210, 4_818_946, 2_460_418]
-    assert [method.download_bytes(tier) for tier in range(4)] == [4 * num_params(net) for net in nets]
-    assert {name for name, p in nets[3].named_parameters() if p.shape != dict(nets[0].named_parameters())[name].shape} == {
-        f"{layer.name}.{half}.weight" for layer in method.factorized for half in "uv"
-    }
-
-
-def test_o2_has_twice_the_rows() -> None:
-    plain, o2 = (prism(models.ResNet18(), keep_ratio=(0.2,), o2=o2).skeleton(0) for o2 in (False, True))
-    for layer, r in (("stages.0.0.conv1", 13), ("stages.3.1.conv2", 103)):
-        assert plain.get_parameter(f"{layer}.v.weight").shape[:2] == (r, r)
-        assert o2.get_parameter(f"{layer}.v.weight").shape[:2] == (2 * r, r)
-        assert plain.get_parameter(f"{layer}.u.weight").shape == o2.get_parameter(f"{layer}.u.weight").shape
-    whole = prism(models.ResNet18(), keep_ratio=(0.6,), o2=True).skeleton(0)
-    assert whole.get_parameter("stages.0.0.conv1.v.weight").shape[:2] == (64, 39)
-
-
-def table_1(share: float, stem: float = 64) -> tuple[float, float, float]:
-    """Params, 2 MACs 32 and Mem of the 16 block convs, r = q = c N unrounded (methods.md 5.8): u of r x m x 9, where m
-    is c M but the whole stem for the first; v of r x r; outputs of u, v and BatchNorm. At share 1: of the dense convs."""
-    params = macs = memory = 0.0
-    inputs = stem
-    for stage, side in enumerate((32, 16, 8, 4)):
-        for _ in range(4):
-            r = share * stem * 2**stage
-            size = 9 * r * inputs + (r * r if share < 1 else 0)
-            params, macs = params + size, macs + 64 * size * side**2
-            memory += 32 * (3 if share < 1 else 2) * r * side**2
-            inputs = r
-    return params, macs, memory
-
-
-PRINTED = {1: (11, 35, 31.5), 0.8: (7.9, 25.5, None), 0.6: (4.5, 14.7, 28.3), 0.4: (2, 6.87, 18.9), 0.2: (0.5, 2, 9.5)}
-
-
-@pytest.mark.parametrize("share", PRINTED)
-def test_table_1_as_printed(share: float) -> None:
-    """To the digits printed, and 0.07 for those that the paper cut rather than rounded (25.56 G as 25.5 G, 9.44 M as 9.5
-    M). Its 37 M of Mem at 0.8 is not what the other four follow, which would be 37.7."""
-    for found, printed, unit in zip(table_1(share), PRINTED[share], (1e6, 1e9, 1e6), strict=True):
-        assert printed is None or found / unit == pytest.approx(printed, abs=0.07)
-
-
-def measured(net: nn.Module, layers: Sequence[str]) -> tuple[int, int, int]:
-    """The same three of a net on meta: of these layers and of what normalizes them."""
-    params = macs = memory = 0
-
-    def count(module: nn.Module, inputs: object, output: Tensor) -> None:
-        nonlocal params, macs, memory
-        memory += 32 * output[0].numel()
-        if isinstance(module, nn.Conv2d):
-            params += module.weight.numel()
-            macs += 64 * module.weight.numel() * output[0, 0].numel()
-
-    for layer in layers:
-        block, _, conv = layer.rpartition(".")
-        for name in (f"{layer}.u", f"{layer}.v", f"{block}.{conv.replace('conv', 'bn')}"):
-            net.get_submodule(name).register_forward_hook(count)
-    net(torch.empty(2, 3, 32, 32, device="meta"))
-    return params, macs, memory
-
-
-@pytest.mark.parametrize("share", RATIOS)
-def test_table_1_of_the_net_that_is_built(share: float) -> None:
-    """Exactly, at a width whose channels (80, 160, ...) all four ratios divide without rest. At the paper's width r is
-    rounded up: 12.8 to 13, 25.6 to 26 ..., at most 1.6 % each, so 3.2 % of r^2, and 0.2 % of 51.2 to 52."""
-    for width, slack in ((1.25, 0.0), (1.0, 0.035)):
-        method = prism(models.ResNet18(width=width), keep_ratio=(share,), cut_inputs=True)
-        layers = [layer.name for layer in method.factorized]
-        for found, exact in zip(measured(method.skeleton(0), layers), table_1(share, 64 * width), strict=True):
-            assert exact * (1 - 1e-12) <= found <= exact * (1 + slack + 1e-12)
-
-
-@pytest.mark.parametrize("model", [models.ResNet18(blocks=(1, 1), width=0.25), models.Vgg16(width=0.1), models.Mlp()])
-def test_the_cut_net_is_smaller_and_runs(model: models.ModelOptions) -> None:
-    whole, cut = (prism(model, keep_ratio=(0.4,), cut_inputs=cut_inputs) for cut_inputs in (False, True))
-    assert num_params(cut.skeleton(0)) < num_params(whole.skeleton(0)) < num_params(whole.skeleton(1))
-    assert cut.skeleton(0)(torch.empty(2, 3, 32, 32, device="meta")).shape == (2, 10)
-    stem = next((n for n, m in cut.skeleton(1).named_modules() if isinstance(m, nn.Conv2d)), None)
-    assert stem is None or cut.skeleton(0).get_submodule(stem).out_channels == 64 * model.width // 1
-
-
-@pytest.mark.parametrize(
-    ("model", "info", "reason"),
-    [(models.ResNet18(order="pre"), IMAGES, "PreBlock has no identity"), (models.LstmImdb(), TOKENS, "an LSTM")],
-)
-def test_nets_that_cannot_be_cut(model: models.ModelOptions, info: SimpleNamespace, reason: str) -> None:
-    with pytest.raises(ConfigError, match=f"method.cut_inputs.*{reason}"):
-        prism(model, info, cut_inputs=True)
-
-
-# Options.
-
-
-def test_two_tiers_are_40_and_60_percent() -> None:
-    assert [PrismOptions().tier_blocks(n) for n in (100, 20, 8)] == [(40, 60), (8, 12), (3, 5)]
-    assert PrismOptions(keep_ratio=(0.8, 0.4, 0.2)).tier_blocks(9) == (3, 3, 3)
-    assert OrthDropOptions(keep_ratio=(0.2,)).tier_blocks(7) == (7,)
-
-
-def test_kappa_is_4_for_the_smallest() -> None:
-    assert PrismOptions(keep_ratio=(0.8, 0.4, 0.2, 0.1)).kappas == (2.5, 2.5, 4.0, 4.0)
-    assert PrismOptions(kappa=(1.0, 0.0)).kappas == (1.0, 0.0)
-
-
-@pytest.mark.parametrize(
-    ("override", "message"),
-    [("method.keep_ratio=[0.2,0.4]", "expected ratios that fall"), ("method.kappa=[2.5]", "1 exponents for 2 keep ratios")],
-)
-def test_wrong_options(override: str, message: str) -> None:
-    with pytest.raises(ConfigError, match=message):
-        small_config("method.name=prism", override)
 
 
 # Aggregation.
@@ -410,23 +274,6 @@ def test_shared_momentum_is_averaged_and_paid_for(tmp_path: Path) -> None:
     assert all(bool(after[f"{MOMENTUM}{name}"].any()) for name in method.own_decay)
     shared = sum(p.numel() for n, p in method.skeleton(0).named_parameters() if f"{MOMENTUM}{n}" in after)
     assert method.download_bytes(0) == 4 * (num_params(method.skeleton(0)) + shared)
-
-
-def test_lstm_is_low_rank_gate_by_gate() -> None:
-    """16 matrices, input and recurrent apart; at full rank the net of the initial state is the dense one. At 0.2 a
-    gate of 256 x 64 has r = 13 kernels and q = 52 rows, one of 256 x 256 52 and 52."""
-    method = prism(models.LstmImdb(), TOKENS, keep_ratio=(0.2,))
-    assert [layer.name for layer in method.factorized][3:5] == ["lstm.ih_l0.o", "lstm.hh_l0.i"]
-    sub = {name: tuple(p.shape) for name, p in method.skeleton(0).named_parameters()}
-    assert len(method.factorized) == 16
-    assert (sub["lstm.ih_l0.f.u.weight"], sub["lstm.ih_l0.f.v.weight"]) == ((13, 64), (52, 13))
-    assert (sub["lstm.hh_l1.o.u.weight"], sub["lstm.hh_l1.o.v.weight"]) == ((52, 256), (52, 52))
-    assert sub["lstm.bias_ih_l0"] == (1024,) and sub["embedding.weight"] == (30, 64) and sub["fc.weight"] == (1, 256)
-    small = prism(models.LstmImdb(width=0.0625), TOKENS)
-    dense, whole, state = small.context.make_net(), small.net(2), small.initial_state()
-    whole.load_state_dict({name: state[name] for name, _ in whole.named_parameters()})
-    tokens = torch.randint(30, (3, 20), generator=torch.Generator().manual_seed(0))
-    torch.testing.assert_close(whole(tokens), dense(tokens), rtol=0, atol=1e-5)
 
 
 def test_records_say_which_kernels_are_trained(tmp_path: Path) -> None:

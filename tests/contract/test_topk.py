@@ -110,19 +110,22 @@ def test_sent_and_residual_are_update_and_old_residual(tmp_path: Path, scope: st
     sparse = torch.cat([value.flatten() for value in lifted.values()])
     assert torch.equal(sparse + memory["residual"], wanted)
     assert not bool(((sparse != 0) & (memory["residual"] != 0)).any())
-    specs = method.upload_specs(0)
-    assert {n: (tuple(v.shape), v.dtype) for n, v in upload.items()} == {n: (s.shape, s.dtype) for n, s in specs.items()}
+    found = {name: (tuple(value.shape), value.dtype) for name, value in upload.items()}
+    assert found == {name: (spec.shape, spec.dtype) for name, spec in method.upload_specs(0).items()}
     scopes = [len(value.flatten()) for value in lifted.values()] if scope == "tensor" else [len(wanted)]
     masks = [by_sorting(part, -(-len(part) // 10)) for part in wanted.split(scopes)]
     assert torch.equal(sparse != 0, torch.cat(masks))
     assert method.magnitudes(upload, client).tolist() == [float(value.abs().max()) for value in lifted.values()]
 
 
-def test_a_tenth_of_thirty_is_three(tmp_path: Path) -> None:
-    """0.1 is not a tenth in binary, and 0.1 * 30 is above 3; at least one entry goes."""
-    method = four(ratio=0.1).method
+@pytest.mark.parametrize(
+    ("ratio", "kept"), [(0.1, {1: 1, 10: 1, 11: 2, 30: 3, 31: 4}), (0.07, {100: 7, 101: 8}), (1.0, {5: 5})]
+)
+def test_how_many_are_kept(ratio: float, kept: dict[int, int]) -> None:
+    """The share as it is written, rounded up, at least one; 0.07 * 100 is above 7 in binary."""
+    method = four(ratio=ratio).method
     assert isinstance(method, TopK)
-    assert [method._num_kept(size) for size in (1, 10, 11, 30, 31)] == [1, 1, 2, 3, 4]
+    assert {size: method._num_kept(size) for size in kept} == kept
 
 
 def test_ratio_1_is_fedavg(tmp_path: Path) -> None:

@@ -1,0 +1,126 @@
+"""The table of `jobs/compare.py` as people and programs read it, and the caption: what was equal and what was not."""
+
+from __future__ import annotations
+
+import csv
+import io
+import statistics
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import astuple, fields
+from typing import Any, TextIO
+
+from comparison import Budget, Row
+
+from fedmpi.config import words, yaml_text
+from fedmpi.config.schema import Config
+from fedmpi.output.progress import printable
+from fedmpi.output.terminal import columns_of_terminal
+from fedmpi.output.units import si
+
+# Budgets further from the median than this are warned of.
+TOLERANCE = 0.1
+_HEADS = ("method", "tier", "accuracy", "params", "MACs", "bytes to target", "compute to target", "rounds to target")
+_NOT_COMPARED = ("seed", "rounds", "method", "mpi", "output")
+
+
+def print_table(rows: Sequence[Row], caption: Sequence[str], stream: TextIO) -> None:
+    from rich import box
+    from rich.table import Table
+
+    from fedmpi.output.console import PlainConsole
+
+    is_unicode = (getattr(stream, "encoding", None) or "").lower().replace("-", "") == "utf8"
+    table = Table(box=box.SIMPLE_HEAD if is_unicode else box.ASCII)
+    for head in _HEADS:
+        table.add_column(head, justify="left" if head in _HEADS[:2] else "right", no_wrap=True)
+    lines = [[printable(cell, stream) for cell in row.cells()] for row in rows]
+    for line in lines:
+        table.add_row(*line)
+    widths = (max(len(cell) for cell in column) + 3 for column in zip(_HEADS, *lines, strict=True))
+    columns = columns_of_terminal(stream)  # a line that wraps in a narrow window beats a cut number
+    console = PlainConsole(stream, columns=max(columns, sum(widths) + 2), is_terminal=columns > 0)
+    console.print(table)
+    print(*(printable(line, stream) for line in caption), sep="\n", file=stream, flush=True)
+
+
+def markdown(rows: Sequence[Row], caption: Sequence[str], command: str) -> str:
+    table = [_HEADS, ("---", "---", *("---:" for _ in _HEADS[2:])), *(row.cells() for row in rows)]
+    lines = ["| " + " | ".join(cell.replace("|", "\\|") for cell in line) + " |" for line in table]
+    notes = [f"- {line[0].upper()}{line[1:]}" for line in caption]
+    return "\n".join(["# Methods compared", "", "The runs were made by", "", f"    {command}", "", *lines, "", *notes]) + "\n"
+
+
+def comma_separated(rows: Sequence[Row]) -> str:
+    text = io.StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerow(field.name for field in fields(Row))
+    writer.writerows(astuple(row) for row in rows)
+    return text.getvalue()
+
+
+# The caption.
+
+
+def what_is_shown(seeds: Sequence[int], target: float, scale: float, overrides: Sequence[str]) -> list[str]:
+    """What the columns mean, and what was changed for all methods."""
+    of_seeds = f"mean ± sample standard deviation over seeds {', '.join(map(str, seeds))}"
+    changed = [f"all numbers of rounds are {scale:g} times those of the configs"] if scale != 1 else []
+    changed += [f"set for all: {' '.join(overrides)}"] if overrides else []
+    return [
+        f"accuracy: after the last round, {of_seeds}",
+        f"to target: until an evaluation first gives this row {100 * target:g} % or more, mean over the seeds that do; "
+        "bytes (down and up) and compute (forward MACs x examples x epochs) are those of all clients together",
+        "clients: each one's own net on its own test data, mean over clients; params and MACs (a forward pass of one "
+        "example) are means over the clients' tiers",
+        *changed,
+    ]
+
+
+def budget_lines(budgets: Mapping[str, Budget]) -> list[str]:
+    """What most methods spend, what the others do, and a warning of each that is far from the median."""
+    if not budgets:
+        return []
+    examples = {method: budget.examples for method, budget in budgets.items()}
+    said = _majority({method: si(number) for method, number in examples.items()})
+    lines = [f"examples passed forward and backward in a run, by the plan: {said}"]
+    compute = ", ".join(f"{method} {si(budget.training_macs)}" for method, budget in budgets.items())
+    lines.append(f"compute of a whole run, forward MACs x examples, by the plan: {compute}")
+    median = statistics.median(examples.values())
+    return lines + [
+        f"warning: {method} trains on {number / median:.2f} times as many examples as the median method: no equal budget"
+        for method, number in examples.items()
+        if abs(number - median) > TOLERANCE * median
+    ]
+
+
+def difference_lines(configs: Mapping[str, Config]) -> list[str]:
+    """How many rounds, then a line for each setting that all methods have and not all have alike, their own options
+    left out."""
+    if not configs:
+        return []
+    plain = {method: dict(_leaves(config.to_dict())) for method, config in configs.items()}
+    shared = [key for key in next(iter(plain.values())) if all(key in other for other in plain.values())]
+    lines = [f"rounds: {_majority({method: str(config.rounds) for method, config in configs.items()})}"]
+    for key in shared:
+        values = {method: yaml_text.flow(settings[key]) for method, settings in plain.items()}
+        if len(set(values.values())) > 1:
+            lines.append(f"not alike: {key} is {_majority(values)}")
+    return lines
+
+
+def _leaves(plain: Mapping[str, Any], path: tuple[str, ...] = ()) -> Iterator[tuple[str, Any]]:
+    for key, value in plain.items():
+        if not path and key in _NOT_COMPARED:
+            continue
+        if isinstance(value, Mapping):
+            yield from _leaves(value, (*path, key))
+        else:
+            yield words.dotted((*path, key)), value
+
+
+def _majority(values: Mapping[str, str]) -> str:
+    """`0.5; hermes, lgfedavg 0.1`: what most have, then who has something else."""
+    (common, _), *others = Counter(values.values()).most_common()
+    named = [f"{', '.join(name for name, own in values.items() if own == value)} {value}" for value, _ in others]
+    return "; ".join([common, *named])
