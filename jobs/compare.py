@@ -83,7 +83,7 @@ class _Parser(argparse.ArgumentParser):
 
 def _arguments(argv: Sequence[str]) -> argparse.Namespace:
     parser = _Parser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter, allow_abbrev=False)
-    parser.add_argument("--methods", help="names or paths, separated by commas (default all; with --collect, all there)")
+    parser.add_argument("--methods", help="names or paths, with commas (default all; with --collect, all there)")
     parser.add_argument("--data", default="digits", help="the data set (default digits)")
     parser.add_argument("--seeds", type=_seeds, help="default 0,1,2; with --collect, all there")
     parser.add_argument("--ranks", type=_number(int, 1), default=3, help="of each run; 1 is without mpirun (default 3)")
@@ -139,8 +139,8 @@ def _config(name: str, known: dict[str, Path]) -> Path:
         return known[name]
     if name.endswith((".yaml", ".yml")) or os.sep in name:
         return Path(name).resolve()
-    names = ", ".join(known) or "none"
-    raise ConfigError("--methods", f"no method {words.found(name)}.{words.suggest(name, known)} Known: {names}, or a path")
+    allowed = f"Known: {', '.join(known) or 'none'}, or a path"
+    raise ConfigError("--methods", f"no method {words.found(name)}.{words.suggest(name, known)} {allowed}")
 
 
 # Which runs.

@@ -168,7 +168,8 @@ def rows_of(runs: Sequence[Run], target: float, budget: Budget | None, *, failed
 
 def _scored(row: Row, histories: Sequence[Sequence[Record]], target: float) -> Row:
     tier = row.tier
-    accuracies = [[a for a in (accuracy_of(record, tier) for record in records) if a is not None] for records in histories]
+    evaluations = [[accuracy_of(record, tier) for record in records] for records in histories]
+    accuracies = [[accuracy for accuracy in of_run if accuracy is not None] for of_run in evaluations]
     last, last_std = mean_std([scores[-1] for scores in accuracies])
     best, best_std = mean_std([max(scores) for scores in accuracies])
     reached = [found for records in histories if (found := to_target(records, tier, target))]

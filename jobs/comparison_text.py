@@ -48,7 +48,8 @@ def markdown(rows: Sequence[Row], caption: Sequence[str], command: str) -> str:
     table = [_HEADS, ("---", "---", *("---:" for _ in _HEADS[2:])), *(row.cells() for row in rows)]
     lines = ["| " + " | ".join(cell.replace("|", "\\|") for cell in line) + " |" for line in table]
     notes = [f"- {line[0].upper()}{line[1:]}" for line in caption]
-    return "\n".join(["# Methods compared", "", "The runs were made by", "", f"    {command}", "", *lines, "", *notes]) + "\n"
+    head = ["# Methods compared", "", "The runs were made by", "", f"    {command}", ""]
+    return "\n".join([*head, *lines, "", *notes, ""])
 
 
 def comma_separated(rows: Sequence[Row]) -> str:
@@ -88,7 +89,7 @@ def budget_lines(budgets: Mapping[str, Budget]) -> list[str]:
     lines.append(f"compute of a whole run, forward MACs x examples, by the plan: {compute}")
     median = statistics.median(examples.values())
     return lines + [
-        f"warning: {method} trains on {number / median:.2f} times as many examples as the median method: no equal budget"
+        f"warning: {method} trains on {number / median:.2f} times the examples of the median method: no equal budget"
         for method, number in examples.items()
         if abs(number - median) > TOLERANCE * median
     ]

@@ -17,7 +17,8 @@ with the same symbols, whose code keeps a remaining share:
   max(rho (1 - r_p), target), or as little above it as whole groups allow.
 - Every layer is pruned at the same rate: of n groups the j-th goes at rate j / n, ties in the order
   of the layers. One group of each layer stays, and the classes' outputs are never pruned. A pruned
-  output takes its bias and its BatchNorm entry along.
+  output takes its bias and its BatchNorm entry along; what the next layer has for it stays in the
+  mask, counts in rho and travels, so a net that is cut out is smaller than rho says.
 - An entry is averaged over those who hold it, also where they are not all of the cohort: Algorithm 1
   keeps one theta and sends theta M, so nobody's own values could survive. With
   `intersection: all`, as in the framework Plato, only entries held by the whole cohort are averaged,

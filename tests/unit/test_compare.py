@@ -18,7 +18,7 @@ from small_runs import small_config
 
 from fedmpi.config import yaml_text
 from fedmpi.data import Partition
-from fedmpi.errors import ConfigError, RunDirError
+from fedmpi.errors import RunDirError
 from fedmpi.main import main
 from fedmpi.output import RunDir
 from fedmpi.output.lock import RunLock
@@ -146,7 +146,7 @@ def test_a_budget_far_from_the_median_is_warned_of() -> None:
     budgets = {name: Budget(number, 2 * number, 1, 1) for name, number in dict(a=100, b=100, c=110, d=50).items()}
     said, compute, *warnings = comparison_text.budget_lines(budgets)
     assert said.endswith(": 100; c 110; d 50") and "c 220" in compute
-    assert len(warnings) == 1 and "warning: d trains on 0.50 times" in warnings[0]
+    assert len(warnings) == 1 and "warning: d trains on 0.50 times the examples" in warnings[0]
     assert len(comparison_text.budget_lines(budgets | {"c": Budget(111, 1, 1, 1)})) == 4
     assert comparison_text.budget_lines({}) == []
 
@@ -163,7 +163,7 @@ def test_settings_that_are_not_alike_are_told() -> None:
 @pytest.mark.parametrize(
     ("given", "told"),
     [
-        (["--methods", "fedhn"], "Did you mean 'fedhm'?"),
+        (["--methods", "fedhn"], "Did you mean 'fedhm'? Known: "),
         (["--methods", "fedavg,fedavg"], "twice"),
         (["--methods", "none/such.yaml"], "no such file"),
         (["--data", "dogits"], "configs/*_dogits.yaml"),
@@ -267,7 +267,7 @@ def test_two_methods_two_seeds(
     assert code == 0 and "unfinished after 2 of 2 rounds" in printed and "[1/" not in printed
     code, printed, _ = called(capsys, *words)
     assert code == 0 and printed.count(": finished before") == 3 and printed.count("finished (resumed, ") == 1
-    assert len(in_this_process) == 5 and [("--resume" in command) for command in in_this_process] == [False] * 4 + [True]
+    assert ["--resume" in command for command in in_this_process] == [False] * 4 + [True]
     assert (out / "comparison.csv").read_text() == before
     code, _, err = called(capsys, *words, "--scale", "2")
     assert code == 2 and "rounds: run has 2, you ask 4" in err
@@ -310,15 +310,16 @@ def test_a_failed_run_is_a_line_and_ends_no_other(
     assert "is not a directory" in (out / "fedavg_synthetic-seed0.log").read_text()
 
 
-def test_it_goes_on_after_sigterm(configs: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_sigterm_leaves_no_rank_behind(configs: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Under mpirun, so that ranks could be left behind, which would still hold the folder."""
     mpirun()
     out = tmp_path / "out"
     path = configs.partition(",")[0]
     words = ["--methods", path, "--seeds", "0", "--ranks", "2", "--out", str(out), "--set", "rounds=2000"]
     process = subprocess.Popen(
-        [sys.executable, str(ROOT / "jobs" / "compare.py"), *words], env=environment(), stderr=subprocess.PIPE, text=True
-    )
+        [sys.executable, str(ROOT / "jobs" / "compare.py"), *words],
+        env=environment(), stderr=subprocess.PIPE, text=True,
+    )  # fmt: skip
     records = out / "fedavg_synthetic-seed0" / "rounds.jsonl"
     deadline = time.monotonic() + 60
     while not (records.exists() and records.read_text().count("\n") >= 3) and time.monotonic() < deadline:
@@ -343,8 +344,3 @@ def _wait_until_free(folder: RunDir) -> None:
         except RunDirError:
             assert time.monotonic() < deadline, "a rank still runs"
             time.sleep(0.02)
-
-
-def test_the_refusal_is_a_config_error() -> None:
-    with pytest.raises(ConfigError, match="Known: fedhm, or a path"):
-        compare._config("fedavgs", {"fedhm": Path("fedhm.yaml")})
