@@ -1,11 +1,11 @@
 #!/usr/bin/env bash
 # Sets everything up (jobs/setup.sh), then runs all tests: serial, and under mpirun with 2, 3 and 5 ranks.
 # Arguments go to pytest in each part:  bash jobs/test.sh -k bits
-#   FEDMPI_TEST_TIMEOUT_S   seconds each part may take before it counts as hung   (default: 900)
+#   FEDMPI_TEST_TIMEOUT_S   seconds each part may take before it counts as hung   (default: 1800)
 source "$(dirname "${BASH_SOURCE[0]}")/setup.sh"
 
 cd "$top"
-limit_s=${FEDMPI_TEST_TIMEOUT_S:-900}
+limit_s=${FEDMPI_TEST_TIMEOUT_S:-1800}
 verdicts=()
 status=0
 
