@@ -35,9 +35,7 @@ def simulate_client(setup: Setup, task: Task, published: Published) -> tuple[Cli
         digest = "" if upload is None else _remember(setup, trainer.net, client)
     down_bytes, up_bytes = method.traffic(trainer.net, client)
     status = DROPPED if upload is None else CONTRIBUTED
-    report = ClientReport(
-        task.client, status, outcome.steps, outcome.loss, timer.seconds, down_bytes, up_bytes, digest
-    )
+    report = ClientReport(task.client, status, outcome.steps, outcome.loss, timer.seconds, down_bytes, up_bytes, digest)
     return report, upload
 
 

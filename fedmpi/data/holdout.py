@@ -21,9 +21,7 @@ def holdout_size(num_examples: int, share: float) -> int:
     return min(max(round(share * num_examples), LEAST), num_examples - LEAST)
 
 
-def stratified_holdout(
-    examples: Ints, labels: Ints, share: float, generator: np.random.Generator
-) -> tuple[Ints, Ints]:
+def stratified_holdout(examples: Ints, labels: Ints, share: float, generator: np.random.Generator) -> tuple[Ints, Ints]:
     """`examples` (with their `labels`) as (training, validation), both in their old order.
 
     Each class gives `share` of its examples, as near as whole numbers go: class by class, example j

@@ -32,7 +32,7 @@ def personal_tests(
 
 
 def _matching(partition: Partition, train_labels: Ints, test_labels: Ints, seed: int) -> list[Ints]:
-    """Class by class, cut where the clients' training examples of that class are cut: floor(n_test * cumulated share)."""
+    """Class by class, cut where the clients' training examples of that class are: floor(n_test * cumulated share)."""
     owner = np.repeat(np.arange(partition.num_clients), partition.sizes)
     labels = train_labels[partition.indices]
     owned: list[list[Ints]] = [[] for _ in range(partition.num_clients)]

@@ -152,7 +152,7 @@ class FDNNC(Method):
         num_big = max(1, min(round(per_round * big / (big + small)), per_round - 1))
         return num_big, max(1, per_round - num_big)
 
-    def examples_per_round(self, num_examples: int) -> float:
+    def examples_per_round(self, num_examples: float) -> float:
         return float(min(self.context.batch_size, num_examples))
 
     # Server half.

@@ -69,7 +69,7 @@ class Fjord(WidthMethod):
     def client_weight(self, task: Task) -> float:
         return float(task.num_examples)
 
-    def examples_per_round(self, num_examples: int) -> float:
+    def examples_per_round(self, num_examples: float) -> float:
         """Counted as p_max's, though smaller widths cost less; distillation passes every example twice."""
         return super().examples_per_round(num_examples) * (2 if self.options.distillation else 1)
 
@@ -92,9 +92,7 @@ class Fjord(WidthMethod):
         low, high = client.task.tier, self.num_nets
         return iter(torch.randint(low, high, (num_draws,), generator=client.generator("widths")).tolist())
 
-    def _step(
-        self, net: FlatNet, inputs: Tensor, targets: Tensor, loss: Loss, tier: int, number: int
-    ) -> Tensor:
+    def _step(self, net: FlatNet, inputs: Tensor, targets: Tensor, loss: Loss, tier: int, number: int) -> Tensor:
         """Gradients of one mini-batch, of net `number` within that of the tier."""
         if not self.options.distillation:
             value = loss(self._logits(net, inputs, tier, number), targets)
@@ -114,10 +112,10 @@ class Fjord(WidthMethod):
         from torch.func import functional_call
 
         if number == tier:
-            return net.module(inputs)
+            return net.module(inputs)  # type: ignore[no-any-return]
         own = dict(net.module.named_parameters())
         parts = {name: part.of(own[name]) for name, part in self._parts_within[tier][number].items()}
-        return functional_call(self._skeletons[number], parts, (inputs,))
+        return functional_call(self._skeletons[number], parts, (inputs,))  # type: ignore[no-any-return]
 
     @cached_property
     def _skeletons(self) -> list[nn.Module]:

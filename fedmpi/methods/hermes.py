@@ -125,11 +125,11 @@ class Hermes(Method):
         axis, _, layer = family.partition(".")
         return self.structure.layers[layer].size(axis)
 
-    def examples_per_round(self, num_examples: int) -> float:
+    def examples_per_round(self, num_examples: float) -> float:
         """Epochs over the training part, and one forward pass (a third of a step) over the other."""
         from fedmpi.data.holdout import holdout_size
 
-        num_validation = holdout_size(num_examples, self.options.validation_share)
+        num_validation = holdout_size(round(num_examples), self.options.validation_share)
         return self.context.local_epochs * (num_examples - num_validation) + (num_validation or num_examples) / 3
 
     # Server half.
@@ -220,7 +220,13 @@ class Hermes(Method):
             zero_gradients()
 
         draws = work.data.draws(training, work.epochs, work.generator)
-        return trainer.run(draws, work.lr, work.loss, lambda *batch: self.backward(*batch, client), after_backward)
+        return trainer.run(
+            draws,
+            work.lr,
+            work.loss,
+            lambda net, inputs, targets, loss: self.backward(net, inputs, targets, loss, client),
+            after_backward,
+        )
 
     def _parts(self, client: Client, work: LocalWork) -> tuple[np.ndarray, np.ndarray]:
         """The client's examples for training and for validation, the same in every round."""
@@ -258,11 +264,13 @@ class Hermes(Method):
         """Masks that keep as little as they may: rho (1 - r_p) of the parameters, and no less than the target."""
         import torch
 
+        from fedmpi.models import groups
+
         share = max(self.remaining_share(masks) * (1 - self.options.prune_rate), self.options.target_share)
         least = math.ceil(share * self.structure.num_params - _ROUNDING)
         whole = {family: torch.ones(self._size(family), dtype=torch.bool) for family in self._families}
         old = {**whole, **masks}
-        places, num_groups = _order_of_pruning(old, {family: self._scores(params, family) for family in old})
+        places, num_groups = groups.order_of_pruning(old, {family: self._scores(params, family) for family in old})
 
         def without(count: int) -> Params:
             return {family: mask & (places[family] >= count) for family, mask in old.items()}
@@ -277,7 +285,8 @@ class Hermes(Method):
         axis, _, layer = family.partition(".")
         weight = params[f"{layer}.weight"]
         order = 2 if self.options.score == "l2" else 1
-        return torch.linalg.vector_norm(weight, order, _all_but(0 if axis == "out" else 1, weight)).cpu()
+        norms: Tensor = torch.linalg.vector_norm(weight, order, _all_but(0 if axis == "out" else 1, weight))
+        return norms.cpu()
 
     def remember(self, net: FlatNet, client: Client) -> Params:
         """The mask; with `all` also the client's values, and the round that they are of."""
@@ -312,26 +321,6 @@ def _own(name: str) -> str:
 
 def _all_but(axis: int, tensor: Tensor) -> list[int]:
     return [other for other in range(tensor.dim()) if other != axis]
-
-
-def _order_of_pruning(masks: Masks, scores: Mapping[str, Tensor]) -> tuple[Params, int]:
-    """The place of each group in the order in which they go, and how many may go: not those gone, nor a family's last.
-
-    Of a family of n groups, the j-th since the first pruning goes at rate j / n; lowest score first.
-    """
-    import torch
-
-    rates = []
-    for family, mask in masks.items():
-        present = mask.nonzero().view(-1)
-        by_score = present[scores[family][present].argsort(stable=True)]
-        rate = torch.full(mask.shape, math.inf, dtype=torch.float64)
-        rate[by_score[:-1]] = torch.arange(len(mask) - len(present) + 1, len(mask), dtype=torch.float64) / len(mask)
-        rates.append(rate)
-    rate = torch.cat(rates)
-    place = rate.argsort(stable=True).argsort()
-    places = place.split([len(mask) for mask in masks.values()])
-    return dict(zip(masks, places, strict=True)), int(rate.isfinite().sum())
 
 
 def _add_group_lasso(net: FlatNet, names: Iterable[str], lambda_: float) -> None:

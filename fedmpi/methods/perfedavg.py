@@ -71,7 +71,7 @@ class PerFedAvg(Method):
             return ()
         return ("perfedavg takes plain SGD steps: train.weight_decay and train.momentum do nothing",)
 
-    def examples_per_round(self, num_examples: int) -> float:
+    def examples_per_round(self, num_examples: float) -> float:
         return super().examples_per_round(num_examples) * (2 if self.options.variant == "FO" else 4)
 
     def train(self, trainer: LocalTrainer, client: Client, work: LocalWork) -> TrainOutcome:

@@ -134,7 +134,7 @@ class OrthDrop(Method):
         self.own_decay = [name for layer in self.factorized for name in _factor_names(layer)]
         self._whole = len(self.tiers)
         try:
-            self._net_specs
+            self._net_specs  # noqa: B018 - a model that cannot be cut shows here
         except ValueError as error:
             raise ConfigError("method.cut_inputs", f"not possible for this model: {error}") from None
 
@@ -238,7 +238,9 @@ class OrthDrop(Method):
         return torch.cat(values) if values else torch.zeros(0)
 
     def _sigma_of_layers(self, params: Params) -> tuple[Tensor, ...]:
-        return params[SIGMA].cpu().split([min(layer.matrix_shape) for layer in self.factorized])
+        import torch
+
+        return torch.split(params[SIGMA].cpu(), [min(layer.matrix_shape) for layer in self.factorized])
 
     def published_specs(self, nets: Collection[int]) -> dict[str, Spec]:
         from fedmpi.tensors import Spec

@@ -148,10 +148,13 @@ class Method:
 
     def magnitudes(self, upload: Params, client: Client) -> Tensor:
         """Upper bounds of max|x| of what `lift` will give, one for each of `state_specs` in its order."""
+        import torch
+
         from fedmpi.tensors import max_magnitudes
 
-        absent = next(iter(upload.values())).new_zeros(0) if upload else None
-        return max_magnitudes(upload.get(name, absent) for name in self.state_specs())
+        sent = next(iter(upload.values()), None)
+        nothing = torch.empty(0) if sent is None else sent.new_empty(0)
+        return max_magnitudes(upload.get(name, nothing) for name in self.state_specs())
 
     def bound(self, name: str, magnitude: float) -> float:
         """B of a server tensor for the coming phase: a client's entry beyond it counts as diverged.
@@ -232,7 +235,7 @@ class Method:
         return net.params
 
     def remember(self, net: FlatNet, client: Client) -> Params:
-        """The client's new memory (only where `keeps_memory`), tensors of any shapes; empty: it keeps the one it has."""
+        """The client's new memory (only where `keeps_memory`), tensors of any shapes; empty: it keeps what it has."""
         return {}
 
     # What it would cost real clients.

@@ -59,7 +59,7 @@ class Scaffold(Method):
         assert isinstance(context.options, ScaffoldOptions)
         self.options = context.options
 
-    def examples_per_round(self, num_examples: int) -> float:
+    def examples_per_round(self, num_examples: float) -> float:
         return super().examples_per_round(num_examples) + (num_examples if self.options.option == "I" else 0)
 
     def warnings(self) -> tuple[str, ...]:

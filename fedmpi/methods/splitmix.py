@@ -24,7 +24,7 @@ Differences from the paper, and from its code (illidanlab/SplitMix):
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from functools import cached_property
 from typing import TYPE_CHECKING, Annotated, Literal
 
@@ -178,8 +178,9 @@ class SplitMix(Method):
         """A client trains those assigned to it; a level is tested with the first ones."""
         from fedmpi.tensors import copy_into
 
-        trains = client is not None and client.task.phase != "test"
-        bases = self.assigned(client) if trains else range(self.num_bases[number])
+        bases: Sequence[int] = range(self.num_bases[number])
+        if client is not None and client.task.phase != "test":
+            bases = self.assigned(client)
         named = ((f"{place}.{name}", f"{base}.{name}") for place, base in enumerate(bases) for name in self._base_names)
         copy_into(out, {own: published[theirs] for own, theirs in named})
 

@@ -74,7 +74,7 @@ class Standalone(Method):
             factor = self.context.num_clients / self.context.clients_per_round
         return max(1, round(factor * self.context.local_epochs))
 
-    def examples_per_round(self, num_examples: int) -> float:
+    def examples_per_round(self, num_examples: float) -> float:
         return float(self.epochs * num_examples)
 
     def tested(self) -> tuple[TestedNet, ...]:

@@ -123,7 +123,7 @@ class TopK(Method):
         wanted = torch.cat([(net.params[name] - client.published[name]).reshape(-1) for name in self.state_specs()])
         if client.memory is not None:
             wanted += client.memory["residual"].to(wanted.device)
-        scopes = wanted.split(self._sizes) if self.options.scope == "tensor" else [wanted]
+        scopes = torch.split(wanted, self._sizes) if self.options.scope == "tensor" else [wanted]
         chosen = torch.cat([largest(scope, self._num_kept(len(scope))) for scope in scopes])
         if self.options.error_feedback:
             client.scratch["residual"] = wanted.masked_fill(chosen, 0.0)

@@ -201,3 +201,21 @@ def zeroing(tensors: Mapping[str, Tensor], kept: Kept) -> Callable[[], None]:
                 tensor.index_fill_(axis, numbers, 0.0)
 
     return zero
+
+
+def order_of_pruning(masks: Masks, scores: Mapping[str, Tensor]) -> tuple[dict[str, Tensor], int]:
+    """The place of each group in the order in which they go, and how many may go: not those gone, nor a family's last.
+
+    Of a family of n groups, the j-th since the first pruning goes at rate j / n; lowest score first.
+    """
+    rates = []
+    for family, mask in masks.items():
+        present = mask.nonzero().view(-1)
+        by_score = present[scores[family][present].argsort(stable=True)]
+        rate = torch.full(mask.shape, math.inf, dtype=torch.float64)
+        rate[by_score[:-1]] = torch.arange(len(mask) - len(present) + 1, len(mask), dtype=torch.float64) / len(mask)
+        rates.append(rate)
+    rate = torch.cat(rates)
+    place = rate.argsort(stable=True).argsort()
+    places = torch.split(place, [len(mask) for mask in masks.values()])
+    return dict(zip(masks, places, strict=True)), int(rate.isfinite().sum())

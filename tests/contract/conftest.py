@@ -18,6 +18,7 @@ from fedmpi.methods.protocol import Client, Method
 from fedmpi.setup import Setup, plan_phase
 from fedmpi.tensors import Layout, Params
 
+
 @dataclass(frozen=True)
 class Federation:
     """One method with everything around it, and the state before round 1."""

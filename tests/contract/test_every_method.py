@@ -17,7 +17,8 @@ from method_cases import BYTES_DIFFER, CASES, FIXED_POINT_SETTINGS, MOVES_WITHOU
 from small_runs import small_setup
 
 from fedmpi import setup as setups
-from fedmpi import simulate, train_round as rounds
+from fedmpi import simulate
+from fedmpi import train_round as rounds
 from fedmpi.exactsum import ExactSum
 from fedmpi.exchange import CONTRIBUTED, ClientReport, OpenPhase, Results, open_exchange
 from fedmpi.federation import Assignment, Task

@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 import torch
 from fdnnc_bench import (
-    A,
     EXAMPLES,
     LABELS,
     MLP,
+    A,
     TwoLayers,
     constant,
     iteration,

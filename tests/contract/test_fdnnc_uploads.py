@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from fdnnc_bench import A, BT, MLP, TwoLayers, constant, iteration, method_of, published, state_of, trainer_of
+from fdnnc_bench import BT, MLP, A, TwoLayers, constant, iteration, method_of, published, state_of, trainer_of
 from small_runs import small_config, small_setup
 
 from fedmpi.errors import UserError

@@ -21,7 +21,9 @@ QUIET = ("output.progress=off", "output.tensorboard=false", "output.checkpoint_e
 SHORT = ("rounds=20", "train.schedule.milestones=[14,18]", "evaluation.every=20")
 
 GLOBAL: dict[str, tuple[str, ...]] = {
-    **dict.fromkeys(("fedavg", "fedhm", "fedprox", "fjord", "heterofl", "origdrop", "scaffold", "splitmix", "topk"), SHORT),
+    **dict.fromkeys(
+        ("fedavg", "fedhm", "fedprox", "fjord", "heterofl", "origdrop", "scaffold", "splitmix", "topk"), SHORT
+    ),
     **dict.fromkeys(("prism", "orthdrop"), ("rounds=20", "evaluation.every=20")),
     **dict.fromkeys(("fdnnc", "fdnnc_bfirst", "fdnnc_switch"), ("evaluation.every=1000",)),
 }
