@@ -19,7 +19,7 @@ from fedmpi.data.options import DataInfo
 from fedmpi.federation.plan import worker_ranks
 from fedmpi.output.units import si, size
 from fedmpi.setup import draw_cohort
-from fedmpi.tensors import Layout
+from fedmpi.tensors import Layout, specs_of
 
 # Above this many client-rounds cohorts are not drawn one by one: shares of the tiers are used.
 _DRAWN_AT_MOST = 200_000
@@ -147,6 +147,8 @@ def _tier(
 def _memory(config: Config, info: DataInfo, method: methods.Method, workers: int) -> dict[str, int]:
     """Bytes of a worker's and the server's buffers, and of the data set in each rank."""
     uploads = [Layout.of(method.upload_specs(tier.index)).num_bytes for tier in method.tiers]
+    skeletons = [method.skeleton(number).named_parameters() for number in range(method.num_nets)]
+    nets = [Layout.of(specs_of(parameters, channels_last=False)).num_bytes for parameters in skeletons]
     published = Layout.of(method.published_specs(range(len(method.tiers)))).num_bytes
     state = Layout.of(method.state_specs()).num_bytes
     longest = max((spec.num_elements for spec in method.state_specs().values()), default=0)
@@ -156,7 +158,7 @@ def _memory(config: Config, info: DataInfo, method: methods.Method, workers: int
         values *= length
     return {
         # parameters, gradients, momentum; what was published; two uploads under way
-        "model_bytes_worker": 3 * max(uploads) + published + 2 * max(uploads),
+        "model_bytes_worker": 3 * max(nets) + published + 2 * max(uploads),
         # old and new state; what is published; sums in int64 and one term; a wave of uploads
         "model_bytes_server": 2 * state + published + 2 * state + 16 * longest + received,
         "data_bytes_rank": (info.num_train + info.num_test) * (values * _ELEMENT_BYTES[info.kind] + 8),

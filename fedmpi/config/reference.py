@@ -18,9 +18,12 @@ _INTRO = """\
 Generated from the schema by `python -m fedmpi.config.reference > configs/README.md`; a test keeps it true.
 
     python -m fedmpi.main [CONFIG.yaml] [section.key=value ...] [--run-dir DIR] [--resume] [--plan | --plan=json]
+        [--list] [--version]
 
-- **A YAML file stands alone.** What it leaves out takes the defaults below. The packaged `fedmpi/config/default.yaml`
-  (FedHM on digits, sized for two laptop cores) is taken only where no `CONFIG.yaml` is given.
+- **A YAML file stands alone**, or on the one that it `extends` (a top-level key: a path relative to its own folder; what
+  the file says goes on top, as overrides do). What is left out takes the defaults below. The packaged
+  `fedmpi/config/default.yaml` (FedHM on digits, sized for two laptop cores) is taken only where no `CONFIG.yaml` is
+  given.
 - **Overrides** are YAML, too: `train.lr=1e-3 method.rank_ratio=[1,0.5] train.schedule.name=cosine`. They work on the
   file given, or on the default. A section as value sets each of its keys: `train={lr: 0.01, momentum: 0}`.
 - **Overriding a section's `name` resets that section** to the new name's own defaults, even if the name stays the
