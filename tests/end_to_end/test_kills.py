@@ -20,6 +20,9 @@ ROUNDS = 24
 METHODS = {
     "fedavg": ("method.name=fedavg", "method.weighting=samples", "partition.name=class_dirichlet"),
     "fedhm": ("method.name=fedhm", "clients.tier_assignment=dynamic", "partition.name=class_dirichlet"),
+    # Clients of these two have a memory.
+    "hermes": ("method.name=hermes", "method.accuracy_threshold=0.2", "method.intersection=all"),
+    "topk": ("method.name=topk", "partition.name=class_dirichlet"),
 }
 
 
@@ -47,7 +50,10 @@ def last_round(run_dir: Path) -> int:
     return max((record["round"] for record in read_records(RunDir(run_dir))), default=0)
 
 
-@pytest.mark.parametrize(("method", "seed", "ranks"), [("fedavg", 1, (2, 3)), ("fedhm", 2, (3, 2))])
+@pytest.mark.parametrize(
+    ("method", "seed", "ranks"),
+    [("fedavg", 1, (2, 3)), ("fedhm", 2, (3, 2)), ("hermes", 3, (3, 2)), ("topk", 4, (2, 3))],
+)
 def test_kills_at_random_moments(
     start: Start, undisturbed: Callable[[str], Finished], tmp_path: Path, method: str, seed: int, ranks: tuple[int, ...]
 ) -> None:
@@ -106,7 +112,8 @@ sys.exit(main(sys.argv[3:]))
 
 
 @pytest.mark.parametrize(
-    ("method", "moment", "ranks"), [("fedavg", "half written", 2), ("fedhm", "written", 1), ("fedhm", "renamed", 2)]
+    ("method", "moment", "ranks"),
+    [("fedavg", "half written", 2), ("fedhm", "written", 1), ("fedhm", "renamed", 2), ("topk", "renamed", 2)],
 )
 def test_kills_while_saving(
     start: Start, undisturbed: Callable[[str], Finished], tmp_path: Path, method: str, moment: str, ranks: int
