@@ -1,15 +1,17 @@
 """What a run will cost, before anyone queues for it (`--plan`). Trains nothing and reads no data file.
 
 Parameters and bytes are exact. Bytes per client are the papers' formula, 4 per parameter each way;
-a run's are summed over the very cohorts that it will draw. Compute is FedHM's measure (section 4):
+a run's are summed over the very cohorts that it will draw. Compute is that of arXiv:2111.14655, section 4:
 MACs of a forward pass x local epochs x samples x rounds, a client's samples being the mean. Memory
-is what fedmpi itself allocates, without the libraries' own few hundred MB.
+is what fedmpi itself allocates, without the libraries' own few hundred MB and without client
+memories, of which one at a time is read.
 """
 
 from __future__ import annotations
 
 import json
 from collections import Counter
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -29,7 +31,7 @@ _ELEMENT_BYTES = {"image": 1, "vector": 4, "tokens": 8}
 
 @dataclass(frozen=True)
 class TierForecast:
-    """One tier. MACs are of one forward pass of one example; bytes and compute per client and round."""
+    """One tier. MACs are of one forward pass of one example; bytes, examples and compute per client and round."""
 
     name: str
     rank_ratio: float
@@ -40,6 +42,7 @@ class TierForecast:
     activation_bytes: int
     down_bytes: int
     up_bytes: int
+    training_examples: float
     training_macs: float
     client_rounds: float
 
@@ -73,13 +76,12 @@ def forecast(
     config: Config, num_ranks: int, info: DataInfo, method: methods.Method, blocks: tuple[int, ...]
 ) -> Forecast:
     """What `config` will cost on `num_ranks` ranks; `method` is built from it, `blocks` are clients per tier."""
-    drawn, exact = _client_rounds(config, method, blocks)
+    drawn, exact = _draw(config, method, blocks)
     samples = info.num_train / config.clients.count
-    tiers = tuple(_tier(config, info, method, blocks, tier, drawn[tier], samples) for tier in range(len(method.tiers)))
-    down = sum(tier.down_bytes * tier.client_rounds for tier in tiers)
-    up = sum(tier.up_bytes * tier.client_rounds for tier in tiers)
+    nets = [costs.measure(method.skeleton(number), info.example_shape) for number in range(method.num_nets)]
+    tiers = tuple(_tier(method, nets, blocks, tier, drawn.times[tier], samples) for tier in range(len(method.tiers)))
     workers = len(worker_ranks(num_ranks, server_trains=config.mpi.server_trains))
-    per_round = config.clients.per_round
+    per_round = sum(len(draw_cohort(config, blocks, 1, phase)) for phase in method.phases(1))
     return Forecast(
         method=config.method.name,
         model=config.model.name,
@@ -87,9 +89,9 @@ def forecast(
         rounds=config.rounds,
         ranks=num_ranks,
         clients_per_worker=(per_round // workers, -(-per_round // workers)),
-        down_bytes_per_round=down / config.rounds,
-        up_bytes_per_round=up / config.rounds,
-        bytes_per_run=down + up,
+        down_bytes_per_round=drawn.down_bytes / config.rounds,
+        up_bytes_per_round=drawn.up_bytes / config.rounds,
+        bytes_per_run=drawn.down_bytes + drawn.up_bytes,
         training_macs_per_run=sum(tier.training_macs * tier.client_rounds for tier in tiers),
         exact_cohorts=exact,
         **_memory(config, info, method, workers),
@@ -98,48 +100,63 @@ def forecast(
     )
 
 
-def _client_rounds(config: Config, method: methods.Method, blocks: tuple[int, ...]) -> tuple[list[float], bool]:
-    """How many times a client of each tier takes part in the run, and whether that is exact."""
+@dataclass
+class _Drawn:
+    """How many times a client of each tier takes part in a run, and what that moves."""
+
+    times: list[float]
+    down_bytes: float = 0.0
+    up_bytes: float = 0.0
+
+    def add(self, method: methods.Method, round_number: int, counts: Mapping[int, float]) -> None:
+        for tier, count in counts.items():
+            down, up = method.planned_traffic(tier, round_number)
+            self.times[tier] += count
+            self.down_bytes += count * down
+            self.up_bytes += count * up
+
+
+def _draw(config: Config, method: methods.Method, blocks: tuple[int, ...]) -> tuple[_Drawn, bool]:
+    """The run's own cohorts, all of them; whether that was possible, or expectations had to do."""
+    drawn = _Drawn([0.0] * len(blocks))
     if config.rounds * config.clients.per_round > _DRAWN_AT_MOST:
-        return _expected_client_rounds(config, method, blocks), False
-    times: Counter[int] = Counter()
+        _expect(drawn, config, method, blocks)
+        return drawn, False
     for number in range(1, config.rounds + 1):
         for phase in method.phases(number):
-            times.update(tier for _, tier in draw_cohort(config, blocks, number, phase))
-    return [float(times[tier]) for tier in range(len(blocks))], True
+            drawn.add(method, number, Counter(tier for _, tier in draw_cohort(config, blocks, number, phase)))
+    return drawn, True
 
 
-def _expected_client_rounds(config: Config, method: methods.Method, blocks: tuple[int, ...]) -> list[float]:
+def _expect(drawn: _Drawn, config: Config, method: methods.Method, blocks: tuple[int, ...]) -> None:
     """Cohorts spread over the tiers by their shares; phases are those of some rounds, evenly spaced."""
     looked_at = range(1, config.rounds + 1, -(-config.rounds // _LOOKED_AT))
-    times = [0.0] * len(blocks)
-    for phase in (phase for number in looked_at for phase in method.phases(number)):
-        tiers = range(len(blocks)) if phase.tiers is None else phase.tiers
-        eligible = sum(blocks[tier] for tier in tiers)
-        size = min(eligible, config.clients.per_round if phase.num_clients is None else phase.num_clients)
-        for tier in tiers if eligible else ():
-            times[tier] += size * blocks[tier] / eligible
-    return [count * config.rounds / len(looked_at) for count in times]
+    for number in looked_at:
+        for phase in method.phases(number):
+            tiers = range(len(blocks)) if phase.tiers is None else sorted(phase.tiers)
+            eligible = sum(blocks[tier] for tier in tiers)
+            size = min(eligible, config.clients.per_round if phase.num_clients is None else phase.num_clients)
+            share = size / eligible * config.rounds / len(looked_at) if eligible else 0.0
+            drawn.add(method, number, {tier: share * blocks[tier] for tier in tiers})
 
 
 def _tier(
-    config: Config,
-    info: DataInfo,
     method: methods.Method,
+    nets: Sequence[costs.Costs],
     blocks: tuple[int, ...],
     tier: int,
     times: float,
     samples: float,
 ) -> TierForecast:
-    cost = costs.measure(method.skeleton(tier), info.example_shape)
     return TierForecast(
         name=method.tiers[tier].name,
         rank_ratio=method.tiers[tier].rank_ratio,
         clients=blocks[tier],
-        **asdict(cost),
+        **asdict(nets[tier]),
         down_bytes=method.download_bytes(tier),
         up_bytes=method.upload_bytes(tier),
-        training_macs=cost.macs * method.examples_per_round(samples),
+        training_examples=method.examples_per_round(samples),
+        training_macs=method.macs_per_round(samples, tier, [net.macs for net in nets]),
         client_rounds=times,
     )
 
@@ -148,7 +165,7 @@ def _memory(config: Config, info: DataInfo, method: methods.Method, workers: int
     """Bytes of a worker's and the server's buffers, and of the data set in each rank."""
     uploads = [Layout.of(method.upload_specs(tier.index)).num_bytes for tier in method.tiers]
     skeletons = [method.skeleton(number).named_parameters() for number in range(method.num_nets)]
-    nets = [Layout.of(specs_of(parameters, channels_last=False)).num_bytes for parameters in skeletons]
+    sizes = [Layout.of(specs_of(parameters, channels_last=False)).num_bytes for parameters in skeletons]
     published = Layout.of(method.published_specs(range(len(method.tiers)))).num_bytes
     state = Layout.of(method.state_specs()).num_bytes
     longest = max((spec.num_elements for spec in method.state_specs().values()), default=0)
@@ -158,7 +175,7 @@ def _memory(config: Config, info: DataInfo, method: methods.Method, workers: int
         values *= length
     return {
         # parameters, gradients, momentum; what was published; two uploads under way
-        "model_bytes_worker": 3 * max(nets) + published + 2 * max(uploads),
+        "model_bytes_worker": 3 * max(sizes) + published + 2 * max(uploads),
         # old and new state; what is published; sums in int64 and one term; a wave of uploads
         "model_bytes_server": 2 * state + published + 2 * state + 16 * longest + received,
         "data_bytes_rank": (info.num_train + info.num_test) * (values * _ELEMENT_BYTES[info.kind] + 8),
@@ -174,7 +191,7 @@ def _warnings(workers: int, per_round: int) -> tuple[str, ...]:
 def _text(plan: Forecast) -> str:
     heads = (
         "tier",
-        "rank ratio",
+        "capacity",
         "clients",
         "params",
         "MACs",

@@ -1,7 +1,7 @@
 """Personal evaluation: every client's own net on its own test data, spread over the ranks.
 
 The net is what the client would begin its next round with (`narrow`, `restore`), after the
-adaptation that its method gives it (Per-FedAvg: one step). Every client that has test data is
+adaptation that its method gives it (a step of SGD). Every client that has test data is
 tested, whether or not it ever took part; its memory is read by whichever rank tests it.
 """
 
@@ -32,7 +32,7 @@ def test_clients(setup: Setup, round_number: int, state: ServerState, published:
             at_hand = Published(published.params, published.bounds, versions)
             correct[place[task.client]] = _test_client(setup, task, at_hand)
         setup.comm.allreduce_sum(correct)
-    return ClientScores(clients, correct.numpy() / tests.sizes[clients])
+    return ClientScores(clients, correct.numpy() / tests.sizes[clients], tests.num_clients - len(clients))
 
 
 def _test_client(setup: Setup, task: Task, published: Published) -> int:

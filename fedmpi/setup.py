@@ -85,7 +85,7 @@ def plan_phase(setup: Setup, round_number: int, phase: Phase) -> Assignment:
     tasks = []
     for place, (client, tier) in enumerate(cohort):
         examples = setup.partition.size(client)
-        cost = setup.method.examples_per_round(examples) * setup.macs[tier]
+        cost = setup.method.macs_per_round(examples, tier, setup.macs)
         tasks.append(Task(client, tier, round_number, phase.name, examples, cost, place, len(cohort)))
     return assign(tasks, setup.workers, setup.comm.size)
 

@@ -81,6 +81,8 @@ def _settle_divergence(
     if policy == "drop":
         return None
     trainer.restore_last_finite()
+    if not setup.method.restored(trainer.net, client):
+        return None
     return _bounded_upload(setup.method, trainer.net, client, bounds)
 
 

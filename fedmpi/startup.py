@@ -146,7 +146,7 @@ def prepare(
         evaluation=_evaluation(config, method, skeletons, macs, partition, info.num_test),
         memories=MemoryStore(run_dir),
         clock=Clock(comm.traffic),
-        personal_tests=_personal_tests(config, method, material),
+        personal_tests=together(comm, lambda: _personal_tests(config, method, material)),
     )
 
 
@@ -185,6 +185,11 @@ def blocks(config: Config) -> tuple[int, ...]:
 def _personal_tests(config: Config, method: methods.Method, material: Material) -> data.Partition | None:
     """Each client's own test examples, where clients are tested."""
     asked, dataset = config.evaluation.personal, material.dataset
+    if asked == "off" and not method.tested():
+        name = config.method.name
+        raise ConfigError(
+            "evaluation.personal", f"off, but {name} has no common net, so nothing would be tested; allowed: auto, on"
+        )
     if asked == "off" or (asked == "auto" and not method.personal):
         return None
     how = config.evaluation.personal_test

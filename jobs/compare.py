@@ -9,8 +9,11 @@ those that were interrupted go on, so the same command after a Ctrl-C does what 
 run that fails is a line of the table, and the exit code is 1.
 
 `--scale` multiplies what counts rounds (rounds, milestones, `evaluation.every`, a method's options
-named `..._round(s)`), so that a smaller machine can do it. `--collect` runs nothing and prints the
-table of what is there. The table is also `comparison.md` and, exact, `comparison.csv`.
+named `..._round(s)`), so that a smaller machine can do it.
+
+The table is of all runs in `--out`, which several commands may have made, with the last `--target`
+given for them; it is also `comparison.md` and, exact, `comparison.csv`. `--collect` runs nothing and
+makes that table again; with methods, seeds or another target it prints one and writes no file.
 """
 
 from __future__ import annotations
@@ -25,14 +28,14 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from itertools import groupby
 from pathlib import Path
 from typing import Any, NoReturn
 
 import comparison_text
-from comparison import Run, budget_of, rows_of
+from comparison import Row, Run, budget_of, rows_of, runs_in, settings_of
 
 from fedmpi.config import words
 from fedmpi.config.load import load
@@ -45,7 +48,6 @@ from fedmpi.output.run_dir import RunDir
 CONFIGS = Path(__file__).resolve().parent.parent / "configs"
 # mpirun passes the signal on and waits for its ranks.
 _PATIENCE_S = 20.0
-_RUN_FOLDER = re.compile(r"(.+)-seed(\d{1,18})")
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -54,15 +56,16 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         arguments = _arguments(given)
         if arguments.collect:
-            _tell(list(_found(arguments)), arguments, failed="unfinished")
+            _collect(arguments)
             return 0
         _launcher(arguments.ranks)  # told now, not after the first run's failure
         jobs = _jobs(arguments)
-        _keep_settings(arguments, shlex.join(["python", "jobs/compare.py", *given]))
+        _keep_settings(arguments, jobs, shlex.join(["python", "jobs/compare.py", *given]))
         for number, job in enumerate(jobs, 1):
             print(f"[{number}/{len(jobs)}] {job.run.name} seed {job.run.seed}: {_do(job, arguments.ranks)}", flush=True)
-        _tell([job.run for job in jobs], arguments, failed="failed")
-        return 0 if all(job.run.is_finished() for job in jobs) else 1
+        failed = [job.run for job in jobs if not job.run.is_finished()]
+        _write(arguments.out, *_table({*runs_in(arguments.out), *failed}, arguments, failed))
+        return 1 if failed else 0
     except UserError as error:
         print(error.text(), file=sys.stderr, flush=True)
         return error.exit_code
@@ -88,12 +91,13 @@ def _arguments(argv: Sequence[str]) -> argparse.Namespace:
     parser.add_argument("--seeds", type=_seeds, help="default 0,1,2; with --collect, all there")
     parser.add_argument("--ranks", type=_number(int, 1), default=3, help="of each run; 1 is without mpirun (default 3)")
     parser.add_argument("--out", type=Path, help="the folder of all runs (default runs/compare-DATA)")
-    parser.add_argument("--target", type=_number(float, 0, 1), default=0.9, help="accuracy in (0, 1] (default 0.9)")
+    parser.add_argument("--target", type=_number(float, 0, 1), help="in (0, 1] (default as last in --out, or 0.9)")
     parser.add_argument("--scale", type=_number(float, 0), default=1.0, help="of all numbers of rounds (default 1)")
     parser.add_argument("--set", nargs="+", action="extend", default=[], metavar="section.key=value")
     parser.add_argument("--collect", action="store_true", help="run nothing, print the table of what is there")
     arguments = parser.parse_args(argv)
     arguments.out = (arguments.out or Path("runs") / f"compare-{arguments.data}").resolve()
+    arguments.target = arguments.target or settings_of(arguments.out).get("target", 0.9)
     return arguments
 
 
@@ -201,34 +205,24 @@ def _check_same(job: Job) -> None:
         raise RunDirError(str(job.run.folder.path), text)
 
 
-def _keep_settings(arguments: argparse.Namespace, command: str) -> None:
-    """Says in the folder what all its runs have in common, for `--collect`. Raises RunDirError if they would not."""
-    settings = {"scale": arguments.scale, "set": arguments.set}
-    kept = _settings(arguments.out)
-    if kept and {key: kept[key] for key in settings} != settings:
+def _keep_settings(arguments: argparse.Namespace, jobs: Sequence[Job], command: str) -> None:
+    """Adds this command to what the folder says of its runs. Raises RunDirError if they would have nothing in common.
+
+    A command that has nothing left to run made none of the runs, and is not kept.
+    """
+    common = {"scale": arguments.scale, "set": arguments.set}
+    kept = settings_of(arguments.out)
+    if kept and {key: kept[key] for key in common} != common:
         text = f"has runs with --scale {kept['scale']:g} and --set {kept['set']}; ask the same, or take another --out"
         raise RunDirError(str(arguments.out), text)
+    commands = kept.get("commands", [])
+    if not commands or not all(job.run.is_finished() for job in jobs):
+        commands = [*commands, command]
+    methods = [*kept.get("methods", ()), *(job.run.name for job in jobs)]
+    each_once = {"commands": list(dict.fromkeys(commands)), "methods": list(dict.fromkeys(methods))}
     with writing(arguments.out):
         arguments.out.mkdir(parents=True, exist_ok=True)
-    write_text(arguments.out / "settings.json", json.dumps(settings | {"command": command}) + "\n")
-
-
-def _settings(out: Path) -> dict[str, Any]:
-    path = out / "settings.json"
-    return dict(json.loads(path.read_text(encoding="utf-8"))) if path.exists() else {}
-
-
-def _found(arguments: argparse.Namespace) -> Iterator[Run]:
-    """The runs in the folder, of the methods and seeds asked for. Raises RunDirError if there is none."""
-    asked = arguments.methods and [path.stem for path in _configs(arguments.methods, arguments.data)]
-    folders = sorted(arguments.out.iterdir()) if arguments.out.is_dir() else []
-    runs = [Run(name[1], int(name[2]), RunDir(folder)) for folder in folders
-            if (name := _RUN_FOLDER.fullmatch(folder.name))]  # fmt: skip
-    runs = [run for run in runs if run.has_begun() and (asked is None or run.name in asked)]
-    runs = [run for run in runs if arguments.seeds is None or run.seed in arguments.seeds]
-    if not runs:
-        raise RunDirError(str(arguments.out), "holds no such runs; leave --collect away to make them")
-    yield from sorted(runs, key=lambda run: (asked.index(run.name) if asked else 0, run.name, run.seed))
+    write_text(arguments.out / "settings.json", json.dumps(common | {"target": arguments.target} | each_once) + "\n")
 
 
 # Running.
@@ -300,29 +294,55 @@ def _environment(ranks: int) -> dict[str, str]:
 # Telling.
 
 
-def _tell(runs: Sequence[Run], arguments: argparse.Namespace, *, failed: str) -> None:
-    """Prints the table and writes it beside the runs."""
-    rows, configs, budgets = [], {}, {}
-    for _, group in groupby(runs, key=lambda run: run.name):
+def _collect(arguments: argparse.Namespace) -> None:
+    """The table of the runs asked for, written if it is the folder's own. Raises RunDirError if there are none."""
+    asked = arguments.methods and [path.stem for path in _configs(arguments.methods, arguments.data)]
+    runs = [run for run in runs_in(arguments.out) if asked is None or run.name in asked]
+    runs = [run for run in runs if arguments.seeds is None or run.seed in arguments.seeds]
+    if not runs:
+        raise RunDirError(str(arguments.out), "holds no such runs; leave --collect away to make them")
+    rows, caption = _table(runs, arguments)
+    kept = settings_of(arguments.out).get("target")
+    if asked is None and arguments.seeds is None and arguments.target == kept:
+        _write(arguments.out, rows, caption)
+        return
+    comparison_text.print_table(rows, caption, sys.stdout)
+    why = "only of the runs asked for" if arguments.target == kept else f"its target is {kept or 'not known'}"
+    print(f"printed, and no file written in {arguments.out}: {why}", flush=True)
+
+
+def _table(
+    runs: Collection[Run], arguments: argparse.Namespace, failed: Collection[Run] = ()
+) -> tuple[list[Row], list[str]]:
+    """Rows, the methods in the order in which they were first run, and caption."""
+    settings = settings_of(arguments.out)
+    order = {name: place for place, name in enumerate(settings.get("methods", ()))}
+    ordered = sorted(runs, key=lambda run: (order.get(run.name, len(order)), run.name, run.seed))
+    rows: list[Row] = []
+    configs, budgets, seeds = {}, {}, {}
+    for _, group in groupby(ordered, key=lambda run: run.name):
         of_method = list(group)
-        done = next((run for run in of_method if run.is_finished()), None)
-        if done is not None:
-            configs[done.method] = done.config
-            budgets[done.method] = budget_of(done.config)
-        budget = None if done is None else budgets[done.method]
+        done = [run for run in of_method if run.is_finished()]
+        budget = budget_of(done[0].config) if done else None
+        if budget is not None:
+            method = done[0].method
+            configs[method], budgets[method] = done[0].config, budget
+            seeds[method] = [run.seed for run in done]
         rows += rows_of(of_method, arguments.target, budget, failed=failed)
-    settings = _settings(arguments.out)
-    seeds = sorted({run.seed for run in runs})
     caption = [
         *comparison_text.what_is_shown(seeds, arguments.target, settings.get("scale", 1.0), settings.get("set", ())),
         *comparison_text.budget_lines(budgets),
         *comparison_text.difference_lines(configs),
     ]
-    command = settings.get("command", "python jobs/compare.py --collect")
+    return rows, caption
+
+
+def _write(out: Path, rows: Sequence[Row], caption: Sequence[str]) -> None:
+    """Prints the table and writes it beside the runs."""
     comparison_text.print_table(rows, caption, sys.stdout)
-    write_text(arguments.out / "comparison.md", comparison_text.markdown(rows, caption, command))
-    write_text(arguments.out / "comparison.csv", comparison_text.comma_separated(rows))
-    print(f"written: {arguments.out}/comparison.md and comparison.csv", flush=True)
+    write_text(out / "comparison.md", comparison_text.markdown(rows, caption, settings_of(out)["commands"]))
+    write_text(out / "comparison.csv", comparison_text.comma_separated(rows))
+    print(f"written: {out}/comparison.md and comparison.csv", flush=True)
 
 
 if __name__ == "__main__":

@@ -7,10 +7,12 @@ read from the runs themselves, so a table can be made again at any time. Accurac
 from __future__ import annotations
 
 import json
+import re
 import statistics
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
+from pathlib import Path
 from typing import Any
 
 from fedmpi.config.load import load
@@ -20,6 +22,8 @@ from fedmpi.output.records import Record, read_records
 from fedmpi.output.report import CLIENTS
 from fedmpi.output.run_dir import RunDir
 from fedmpi.output.units import si, size
+
+_RUN_FOLDER = re.compile(r"(.+)-seed(\d{1,18})")
 
 
 @dataclass(frozen=True)
@@ -57,6 +61,21 @@ class Run:
         """The report is the last thing that a run writes."""
         has_report = (self.folder.report_dir / "summary.json").exists()
         return has_report and len(self.records) == self.config.rounds
+
+
+def runs_in(out: Path) -> list[Run]:
+    """All that were begun in this folder."""
+    folders = sorted(out.iterdir()) if out.is_dir() else []
+    runs = [Run(name[1], int(name[2]), RunDir(folder)) for folder in folders
+            if (name := _RUN_FOLDER.fullmatch(folder.name))]  # fmt: skip
+    return [run for run in runs if run.has_begun()]
+
+
+def settings_of(out: Path) -> dict[str, Any]:
+    """What its runs have in common (`scale`, `set`), its table's `target`, its `methods` in order (names of runs) and
+    the `commands` that made them; empty for a folder without."""
+    path = out / "settings.json"
+    return dict(json.loads(path.read_text(encoding="utf-8"))) if path.exists() else {}
 
 
 @dataclass(frozen=True)
@@ -143,8 +162,10 @@ def mean_std(values: Sequence[float]) -> tuple[float | None, float | None]:
 # Rows.
 
 
-def rows_of(runs: Sequence[Run], target: float, budget: Budget | None, *, failed: str) -> Iterator[Row]:
-    """The rows of one method, `budget` None if no run is finished; `failed` is the word for the other runs."""
+def rows_of(
+    runs: Sequence[Run], target: float, budget: Budget | None, *, failed: Collection[Run] = ()
+) -> Iterator[Row]:
+    """The rows of one method, `budget` None if no run is finished; the other runs have failed or are unfinished."""
     done = [run for run in runs if run.is_finished()]
     method = next((run.method for run in runs if run.has_begun()), runs[0].name)
     if done and budget is not None:
@@ -163,7 +184,7 @@ def rows_of(runs: Sequence[Run], target: float, budget: Budget | None, *, failed
     for run in runs:
         if run not in done:
             of = f"after {len(run.records)} of {run.config.rounds} rounds" if run.has_begun() else "before it began"
-            yield Row(method, f"seed {run.seed}", f"{failed} {of}")
+            yield Row(method, f"seed {run.seed}", f"{'failed' if run in failed else 'unfinished'} {of}")
 
 
 def _scored(row: Row, histories: Sequence[Sequence[Record]], target: float) -> Row:
@@ -194,7 +215,7 @@ def budget_of(config: Config) -> Budget:
     plan = forecast(config, 1, info, methods.create(method_context(config, info)), blocks(config))
     clients = sum(tier.clients for tier in plan.tiers)
     return Budget(
-        examples=sum(tier.client_rounds * tier.training_macs / tier.macs for tier in plan.tiers),
+        examples=sum(tier.client_rounds * tier.training_examples for tier in plan.tiers),
         training_macs=plan.training_macs_per_run,
         mean_params=sum(tier.clients * tier.params for tier in plan.tiers) / clients,
         mean_macs=sum(tier.clients * tier.macs for tier in plan.tiers) / clients,

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import csv
 import io
-import statistics
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import astuple, fields
@@ -18,7 +17,7 @@ from fedmpi.output.progress import printable
 from fedmpi.output.terminal import columns_of_terminal
 from fedmpi.output.units import si
 
-# Budgets further from the median than this are warned of.
+# Budgets that differ from what most methods spend by more than this share are warned of.
 TOLERANCE = 0.1
 _HEADS = ("method", "tier", "accuracy", "params", "MACs", "bytes to target", "compute to target", "rounds to target")
 _NOT_COMPARED = ("seed", "rounds", "method", "mpi", "output")
@@ -44,11 +43,11 @@ def print_table(rows: Sequence[Row], caption: Sequence[str], stream: TextIO) -> 
     print(*(printable(line, stream) for line in caption), sep="\n", file=stream, flush=True)
 
 
-def markdown(rows: Sequence[Row], caption: Sequence[str], command: str) -> str:
+def markdown(rows: Sequence[Row], caption: Sequence[str], commands: Sequence[str]) -> str:
     table = [_HEADS, ("---", "---", *("---:" for _ in _HEADS[2:])), *(row.cells() for row in rows)]
     lines = ["| " + " | ".join(cell.replace("|", "\\|") for cell in line) + " |" for line in table]
     notes = [f"- {line[0].upper()}{line[1:]}" for line in caption]
-    head = ["# Methods compared", "", "The runs were made by", "", f"    {command}", ""]
+    head = ["# Methods compared", "", "The runs were made by", "", *(f"    {command}" for command in commands), ""]
     return "\n".join([*head, *lines, "", *notes, ""])
 
 
@@ -63,23 +62,35 @@ def comma_separated(rows: Sequence[Row]) -> str:
 # The caption.
 
 
-def what_is_shown(seeds: Sequence[int], target: float, scale: float, overrides: Sequence[str]) -> list[str]:
-    """What the columns mean, and what was changed for all methods."""
-    of_seeds = f"mean ± sample standard deviation over seeds {', '.join(map(str, seeds))}"
+def what_is_shown(
+    seeds: Mapping[str, Sequence[int]], target: float, scale: float, overrides: Sequence[str]
+) -> list[str]:
+    """What the columns mean, and what was changed for all methods. `seeds` are each method's finished ones."""
+    of_seeds, over_seeds = _of_seeds(seeds)
     changed = [f"all numbers of rounds are {scale:g} times those of the configs"] if scale != 1 else []
     changed += [f"set for all: {' '.join(overrides)}"] if overrides else []
     return [
-        f"accuracy: after the last round, {of_seeds}",
-        f"to target: until an evaluation first gives this row {100 * target:g} % or more, mean over the seeds that do; "
-        "bytes (down and up) and compute (forward MACs x examples x epochs) are those of all clients together",
+        f"accuracy: after the last round{of_seeds}",
+        f"to target: until an evaluation first gives this row {100 * target:g} % or more{over_seeds}; bytes (down and "
+        "up) and compute (forward MACs x examples x epochs) are those of all clients together",
         "clients: each one's own net on its own test data, mean over clients; params and MACs (a forward pass of one "
         "example) are means over the clients' tiers",
         *changed,
     ]
 
 
+def _of_seeds(seeds: Mapping[str, Sequence[int]]) -> tuple[str, str]:
+    """What an accuracy is, and what a number to the target; with one seed there is neither mean nor deviation."""
+    if not seeds:
+        return "", ""
+    numbers = _majority({method: ", ".join(map(str, finished)) for method, finished in seeds.items()})
+    if all(len(finished) == 1 for finished in seeds.values()):
+        return f", of seed {numbers}", ""
+    return f", mean ± sample standard deviation over seeds {numbers}", ", mean over the seeds that do"
+
+
 def budget_lines(budgets: Mapping[str, Budget]) -> list[str]:
-    """What most methods spend, what the others do, and a warning of each that is far from the median."""
+    """What most methods spend, what the others do, and a warning of each that is far from it."""
     if not budgets:
         return []
     examples = {method: budget.examples for method, budget in budgets.items()}
@@ -87,12 +98,20 @@ def budget_lines(budgets: Mapping[str, Budget]) -> list[str]:
     lines = [f"examples passed forward and backward in a run, by the plan: {said}"]
     compute = ", ".join(f"{method} {si(budget.training_macs)}" for method, budget in budgets.items())
     lines.append(f"compute of a whole run, forward MACs x examples, by the plan: {compute}")
-    median = statistics.median(examples.values())
+    usual, whose = _usual(examples)
     return lines + [
-        f"warning: {method} trains on {number / median:.2f} times the examples of the median method: no equal budget"
+        f"warning: {method} trains on {number / usual:.2f} times the examples of {whose}: no equal budget"
         for method, number in examples.items()
-        if abs(number - median) > TOLERANCE * median
+        if abs(number - usual) > TOLERANCE * usual
     ]
+
+
+def _usual(examples: Mapping[str, float]) -> tuple[float, str]:
+    """The most common number, the smallest of those as common, and whose it is. Alike is what is printed alike."""
+    shared = Counter(map(si, examples.values()))
+    usual = min(examples.values(), key=lambda number: (-shared[si(number)], number))
+    owners = [method for method, number in examples.items() if si(number) == si(usual)]
+    return usual, "most methods" if 2 * len(owners) > len(examples) else " and ".join(owners)
 
 
 def difference_lines(configs: Mapping[str, Config]) -> list[str]:

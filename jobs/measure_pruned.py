@@ -11,17 +11,22 @@ peak memory of inference at the batch size (parameters, and the largest input an
 layer), the median time of a batch, and its energy as NVML counts it for the whole GPU, where there
 is one and `pynvml` is installed. The last column is the largest difference of logits from the
 masked net's, in units of the largest logit.
+
+The mask still counts the next layers' inputs of pruned outputs; the cut net has none of them, so it
+is smaller than rho says. Only where additions tie channels together may it hold more, as zeros.
 """
 
 from __future__ import annotations
 
 import argparse
+import re
 import statistics
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import NoReturn
 
 import torch
 from torch import nn
@@ -29,7 +34,7 @@ from torch import nn
 from fedmpi import costs, startup
 from fedmpi.config.load import load
 from fedmpi.data import Draws
-from fedmpi.errors import UserError
+from fedmpi.errors import ConfigError, UserError
 from fedmpi.federation import Task
 from fedmpi.learning.bn import batch_norms
 from fedmpi.main import TABLES
@@ -43,6 +48,10 @@ WARM_UP = 5
 CALIBRATION_EXAMPLES = 256
 # NVML counts energy in steps of some 20 ms: long enough for many of them.
 LEAST_ENERGY_S = 1.0
+# More would fill memories, or take days.
+MOST_BATCH = 65_536
+MOST_TIMES = 1_000_000
+KEPT = "kept is the mask's share, which still counts the next layers' inputs of pruned outputs: the cut net"
 
 
 @dataclass(frozen=True)
@@ -73,13 +82,14 @@ class Row:
 
 HEADER = (
     f"{'client':>6}  {'net':<6} {'kept':>8} {'parameters':>12} {'size':>12} {'MACs':>12}"
-    f" {'activations':>12} {'peak':>12} {'time':>12} {'energy':>13} {'differs':>8}"
+    f" {'activations':>12} {'peak (est.)':>12} {'time':>12} {'energy':>13} {'differs':>8}"
 )
 
 
-def main() -> int:
-    arguments = _arguments()
+def main(argv: Sequence[str] | None = None) -> int:
+    """The exit code: 0, or 2 for a user's mistake."""
     try:
+        arguments = _arguments(argv)
         setup, snapshot = _open(RunDir(Path(arguments.run_dir)))
         clients = range(setup.config.clients.count) if arguments.all else arguments.clients
         unknown = [client for client in clients if client not in range(setup.config.clients.count)]
@@ -92,25 +102,40 @@ def main() -> int:
     return 0
 
 
-def _arguments() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+class _Parser(argparse.ArgumentParser):
+    """Reports as all mistakes are reported: one line, exit code 2."""
+
+    def error(self, message: str) -> NoReturn:
+        raise ConfigError("command line", f"{message}; see python jobs/measure_pruned.py --help")
+
+
+def _arguments(argv: Sequence[str] | None) -> argparse.Namespace:
+    parser = _Parser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter, allow_abbrev=False)
     parser.add_argument("run_dir", help="the directory of a Hermes run")
     chosen = parser.add_mutually_exclusive_group()
-    chosen.add_argument("--clients", type=_numbers, default=[0], help="client numbers, with commas (default 0)")
+    chosen.add_argument("--clients", type=_clients, default=[0], help="client numbers, with commas (default 0)")
     chosen.add_argument("--all", action="store_true", help="all clients")
-    parser.add_argument("--batch", type=_positive, default=1, help="examples of an inference (default 1)")
-    parser.add_argument("--times", type=_positive, default=50, help="inferences; the median counts (default 50)")
-    return parser.parse_args()
+    parser.add_argument("--batch", type=_up_to(MOST_BATCH), default=1, help="examples of an inference (default 1)")
+    parser.add_argument("--times", type=_up_to(MOST_TIMES), default=50, help="of it; the median counts (default 50)")
+    return parser.parse_args(argv)
 
 
-def _numbers(text: str) -> list[int]:
-    return [int(number) for number in text.split(",")]
+def _clients(text: str) -> list[int]:
+    clients = text.split(",")
+    if not all(re.fullmatch(r"\d{1,18}", client) for client in clients) or len(set(map(int, clients))) < len(clients):
+        raise argparse.ArgumentTypeError(f"expected different client numbers >= 0, as 0,3, got {text!r}")
+    return [int(client) for client in clients]
 
 
-def _positive(text: str) -> int:
-    if int(text) < 1:
-        raise argparse.ArgumentTypeError(f"expected 1 or more, got {text}")
-    return int(text)
+def _up_to(most: int) -> Callable[[str], int]:
+    """An argument's type: a whole number from 1 to `most`."""
+
+    def read(text: str) -> int:
+        if not re.fullmatch(r"\d{1,18}", text) or not 1 <= int(text) <= most:
+            raise argparse.ArgumentTypeError(f"expected a whole number from 1 to {most}, got {text!r}")
+        return int(text)
+
+    return read
 
 
 def _open(run_dir: RunDir) -> tuple[Setup, Snapshot]:
@@ -138,7 +163,8 @@ def _print_rows(setup: Setup, snapshot: Snapshot, clients: list[int] | range, ba
             rows.append(_measured(str(client), name, kept, net, inputs, times, reference))
             print(rows[-1].text(), flush=True)
     masked, small = ([row.seconds for row in rows if row.net == name] for name in ("masked", "cut"))
-    print(f"cut nets are {sum(masked) / sum(small):.2f} times as fast as masked ones (clients measured: {len(small)})")
+    speed = f"{sum(masked) / sum(small):.2f} times as fast as masked ones (clients measured: {len(small)})"
+    print(f"cut nets are {speed}; {KEPT} is smaller than it says")
 
 
 def _nets(setup: Setup, snapshot: Snapshot, client: int) -> Iterator[tuple[str, float, nn.Module, nn.Module | None]]:

@@ -6,6 +6,7 @@ A rule's docstring is the rule in words: it is what a failing test prints first.
 from __future__ import annotations
 
 import ast
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
@@ -54,6 +55,16 @@ COLLECTIVE_NAMES = {"wait_for_all"}
 RANK_NAMES = {"rank", "local_rank", "is_root", "is_server", "server_here"}
 # Modules of the package methods that are not methods.
 METHOD_HELPERS = {"fedmpi.methods", "fedmpi.methods.protocol", "fedmpi.methods.values", "fedmpi.methods.widths"}
+
+ENGINE = (
+    "fedmpi.train_round", "fedmpi.setup", "fedmpi.simulate", "fedmpi.exchange", "fedmpi.publish", "fedmpi.personal",
+    "fedmpi.experiment", "fedmpi.startup", "fedmpi.forecast", "fedmpi.mpi", "fedmpi.learning",
+)  # fmt: skip
+METHOD_WORDS = re.compile(
+    r"fedavg|fed-?hm|hetero-?fl|fjord|split-?mix|prism|orthdrop|origdrop|hermes|per-?fedavg|lg-?fedavg|top-?k\b"
+    r"|standalone|fdnnc|cefo|fedprox|scaffold",
+    re.IGNORECASE,
+)
 
 Function = ast.FunctionDef | ast.AsyncFunctionDef
 SCOPES = (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda, ast.ClassDef)
@@ -248,6 +259,16 @@ def check_no_communicator(source: Source) -> Iterator[str]:
             yield source.at(node, f"takes an argument {node.arg}")
 
 
+def check_engine_knows_no_method(source: Source) -> Iterator[str]:
+    """The engine (train_round and its steps, experiment, mpi, learning) names no method, not even in words: what a
+    method needs is in the protocol."""
+    if not source.within(*ENGINE):
+        return
+    for number, line in enumerate(source.text.splitlines(), 1):
+        for word in METHOD_WORDS.findall(line):
+            yield f"{source.name}:{number}: says {word}"
+
+
 def check_rank_means_mpi_rank(source: Source) -> Iterator[str]:
     """`rank` means an MPI rank; in lowrank, where a matrix has one too, that is `r` or `rank_ratio`."""
     if not source.within("fedmpi.lowrank"):
@@ -282,6 +303,7 @@ RULES = (
     check_collectives,
     check_purity,
     check_no_communicator,
+    check_engine_knows_no_method,
     check_rank_means_mpi_rank,
     check_sizes,
 )

@@ -20,8 +20,8 @@ Generated from the schema by `python -m fedmpi.config.reference > configs/README
     python -m fedmpi.main [CONFIG.yaml] [section.key=value ...] [--run-dir DIR] [--resume] [--plan | --plan=json]
         [--list] [--version]
 
-- **A YAML file stands alone**, or on the one that it `extends` (a top-level key: a path relative to its own folder; what
-  the file says goes on top, as overrides do). What is left out takes the defaults below. The packaged
+- **A YAML file stands alone**, or on the one that it `extends` (a top-level key: a path relative to its own folder;
+  what the file says goes on top, as overrides do). What is left out takes the defaults below. The packaged
   `fedmpi/config/default.yaml` (FedHM on digits, sized for two laptop cores) is taken only where no `CONFIG.yaml` is
   given.
 - **Overrides** are YAML, too: `train.lr=1e-3 method.rank_ratio=[1,0.5] train.schedule.name=cosine`. They work on the
@@ -76,7 +76,8 @@ def _section(path: str, section: Any) -> Iterator[str]:
 
 def _named(path: str, name: str, options: type[Section], summary: str) -> Iterator[str]:
     yield f"### `{path}.name: {name}`\n"
-    yield f"{summary[:1].upper()}{summary[1:].strip().rstrip('.')}.\n"
+    text = summary.strip().rstrip(".")
+    yield f"{text[:1].upper()}{text[1:]}.\n"
     keys = {key: info for key, info in options.model_fields.items() if key != "name"}
     if keys:
         yield from _table(keys.items())

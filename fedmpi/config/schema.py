@@ -110,7 +110,7 @@ class Train(Section):
     """How images and kernels lie in memory; `channels_last` is faster on CPUs and on GPUs with tensor cores."""
     on_divergence: Literal["fail", "drop", "upload_last_finite"] = "fail"
     """A client whose loss or result is not finite (or left its bound): end the run, leave the client out of the round,
-    or upload its last finite parameters.
+    or upload its last finite parameters (it is left out if these are out of bounds, too, or if it sends gradients).
     """
 
 

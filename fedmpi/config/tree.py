@@ -63,9 +63,12 @@ def read_tree(path: Path, shown: str, extended_by: tuple[Path, ...] = ()) -> Tre
     where = f"{shown}: extends ({top.origins.pop(('extends',), '')})"
     if not isinstance(base, str) or not base:
         raise ConfigError(where, f"expected the path of a YAML file, relative to this one's folder, got {found(base)}")
-    chain = (*extended_by, path.resolve())
     base_path = path.parent / base
-    if base_path.resolve() in chain:
+    try:
+        chain, resolved = (*extended_by, path.resolve()), base_path.resolve()
+    except (OSError, ValueError) as error:
+        raise ConfigError(where, f"{words.found(base)} is no path: {error}") from None
+    if resolved in chain:
         raise ConfigError(where, f"{base!r} extends this file in turn; a file may not extend itself")
     try:
         tree = read_tree(base_path, str(base_path), chain)

@@ -116,7 +116,7 @@ def _list(kind: Kind, all_limits: bool) -> str:
     if len(items) > 1:
         return f"a list of {len(items)} {said}"
     least, most = kind.limits.get("min_length"), kind.limits.get("max_length")
-    count = f"{least} to {most} " if most else f"{least} or more " if least else ""
+    count = f"{least or 0} to {most} " if most else f"{least} or more " if least else ""
     return f"a list of {count}{said}"
 
 

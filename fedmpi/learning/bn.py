@@ -1,9 +1,9 @@
 """BatchNorm at test time.
 
-Nets train with batch statistics and keep none. For a test with statistics ("sBN", HeteroFL, Diao
-et al. 2021), the training data pass once, in train mode and without gradients, and each layer's
-statistics are the plain mean over the batches of that batch's mean and unbiased variance: what
-torch computes with momentum=None. The mean is an exact sum, so batches may be spread over ranks.
+Nets train with batch statistics and keep none. For a test with statistics ("sBN",
+arXiv:2010.01264), the training data pass once, in train mode and without gradients, and each
+layer's statistics are the plain mean over the batches of that batch's mean and unbiased variance:
+what torch computes with momentum=None. The mean is an exact sum, so batches may be spread over ranks.
 """
 
 from __future__ import annotations

@@ -20,7 +20,7 @@ from fedmpi.config.schema import Train
 from fedmpi.data import DeviceData, Draws, batch_bounds
 from fedmpi.learning.flat import FlatNet
 
-# FedHM's code ends a client's local training at this loss, or at one that is not a number.
+# The code of arXiv:2111.14655 ends a client's local training at this loss, or at one that is not a number.
 LARGEST_LOSS = 1000.0
 
 Backward = Callable[[FlatNet, Tensor, Tensor, Callable[[Tensor, Tensor], Tensor]], Tensor]
@@ -29,8 +29,8 @@ Backward = Callable[[FlatNet, Tensor, Tensor, Callable[[Tensor, Tensor], Tensor]
 class MaskedCrossEntropy:
     """Cross-entropy in which logits of classes that the client does not have are overwritten by 0.
 
-    `present` is a bool vector over the classes, or None for plain cross-entropy (FedHM section 4,
-    following HeteroFL: the constant is 0, not minus infinity, and only in training).
+    `present` is a bool vector over the classes, or None for plain cross-entropy (arXiv:2010.01264,
+    section 3: the constant is 0, not minus infinity, and only in training).
     """
 
     def __init__(self, present: Tensor | None) -> None:

@@ -23,6 +23,8 @@ class ClientScores:
 
     clients: np.ndarray
     accuracy: np.ndarray
+    without_test_data: int = 0
+    """How many clients could not be tested."""
 
     def summary(self) -> dict[str, float]:
         """Mean over clients, standard deviation, and the mean of the worst tenth (at least one client)."""
@@ -33,6 +35,7 @@ class ClientScores:
             "std": float(self.accuracy.std()),
             "worst_decile": float(worst.mean()),
             "clients": len(self.clients),
+            "without_test_data": self.without_test_data,
         }
 
 

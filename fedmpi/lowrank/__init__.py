@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from fedmpi.lowrank.layers import FactorizedLayer
     from fedmpi.lowrank.modules import LowRank, factorize_net
     from fedmpi.lowrank.plan import Rule, plan_layers
-    from fedmpi.lowrank.recovery import factorize, lift
+    from fedmpi.lowrank.recovery import factorize, lift, multiply_back
     from fedmpi.lowrank.svd import compose, truncated_svd
 
 __all__ = [
@@ -35,6 +35,7 @@ __all__ = [
     "frobenius_decay_",
     "kernel_net",
     "lift",
+    "multiply_back",
     "open_lstms",
     "plan_layers",
     "refreshed",
@@ -57,6 +58,7 @@ __getattr__ = exports(
         "frobenius_decay_": "decay",
         "kernel_net": "kernels",
         "lift": "recovery",
+        "multiply_back": "recovery",
         "open_lstms": "gates",
         "plan_layers": "plan",
         "refreshed": "kernels",

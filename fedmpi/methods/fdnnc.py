@@ -43,15 +43,8 @@ from fedmpi.errors import ConfigError
 from fedmpi.federation.plan import Task
 from fedmpi.federation.tiers import Tier
 from fedmpi.methods.protocol import (
-    Client,
-    Contributions,
-    LocalWork,
-    Method,
-    MethodContext,
-    MethodOptions,
-    Phase,
-    TestedNet,
-)
+    Client, Contributions, LocalWork, Method, MethodContext, MethodOptions, Phase, TestedNet,
+)  # fmt: skip
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
@@ -106,6 +99,9 @@ class FDNNCOptions(MethodOptions):
         """Devices do not change their size, and small ones must have their turn."""
         if config.clients.tier_assignment != "fixed":
             yield "clients.tier_assignment", "devices of fdnnc stay big or small; allowed: fixed"
+        both = all(config.clients.tier_blocks or self.tier_blocks(config.clients.count))
+        if both and config.clients.per_round < 2:
+            yield "clients.per_round", "1, but there are big and small devices; allowed: 2 or more"
         if self.pattern == "bfirst" and config.rounds <= self.switch_round:
             todo = "small devices train after it; make it smaller, or the run longer"
             yield "method.switch_round", f"round {self.switch_round} of {config.rounds}, but {todo}"
@@ -190,7 +186,7 @@ class FDNNC(Method):
         factors: Params = {}
         for layer in self.layers.values():
             u, v = _factor_names(layer)
-            if u in state and bool(state[u].any()):
+            if u in state and (bool(state[u].any()) or f"{layer.name}.weight" not in state):
                 factors |= {u: state[u], v: state[v]}
             else:
                 factors[u], factors[v] = lowrank.factorize(layer, state[f"{layer.name}.weight"], _r(layer))
@@ -210,15 +206,18 @@ class FDNNC(Method):
 
     def update(self, state: Params, means: Params, contributions: Contributions) -> Params:
         """Eqs. 17-19 on the nets of this phase's devices, then what the pattern makes of it (III.D)."""
+        import torch
+
         if contributions.phase.name == self.tiers[BIG].name:
             stepped = self._stepped(state, means, contributions, BIG)
             if self.pattern == "both":
-                return state | {_PARKED + name: value for name, value in stepped.items()}
+                parked = {_PARKED + name: value for name, value in stepped.items()}
+                return state | parked | {_PARKED: torch.tensor(contributions.round_number)}
             return self._outdated(state | stepped)
         state = state | self._factors(state)
         stepped = self._stepped(state, means, contributions, SMALL)
         if self.pattern == "both":
-            return self._merged(state, stepped)
+            return self._merged(state, stepped, contributions.round_number)
         return state | stepped | (self._weights(state | stepped) if self.blocks[BIG] else {})
 
     def _stepped(self, state: Params, means: Params, contributions: Contributions, tier: int) -> Params:
@@ -228,11 +227,12 @@ class FDNNC(Method):
         names = [name for name in self.published_specs({tier}) if torch.as_tensor(contributions.shares(name)).any()]
         return {name: torch.sub(state[name], means[name], alpha=contributions.lr) for name in names}
 
-    def _merged(self, state: Params, small: Params) -> Params:
+    def _merged(self, state: Params, small: Params, round_number: int) -> Params:
         """W+ = (A B^T + W) / 2, and likewise what both nets share; if no big device got through, W has not moved."""
         both = state | small
         both |= self._weights(both)
-        merged = {name: (both[name] + state.get(_PARKED + name, state[name])) / 2 for name in self._dense_specs}
+        prefix = _PARKED if int(state.get(_PARKED, -1)) == round_number else ""  # not of a round without small devices
+        merged = {name: (both[name] + state[prefix + name]) / 2 for name in self._dense_specs}
         return self._outdated({name: state[name] for name in self.state_specs()} | merged)
 
     def _outdated(self, state: Params) -> Params:
@@ -272,6 +272,10 @@ class FDNNC(Method):
     def backward(self, net: FlatNet, inputs: Tensor, targets: Tensor, loss: Loss, client: Client) -> Tensor:
         chosen = _half_squared_error if self.options.loss == "mse" else loss
         return super().backward(net, inputs, targets, chosen, client)
+
+    def restored(self, net: FlatNet, client: Client) -> bool:
+        """A gradient of a loss that diverged is none."""
+        return False
 
     def upload_specs(self, tier: int, task: Task | None = None) -> dict[str, Spec]:
         withheld = self._withheld(task) if task else ()

@@ -25,7 +25,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Collection, Iterator
-from itertools import pairwise
+from dataclasses import replace
 from typing import TYPE_CHECKING, Annotated, Literal
 
 from pydantic import Field
@@ -35,6 +35,7 @@ from fedmpi.config.schema import Positive, Shares
 from fedmpi.errors import ConfigError
 from fedmpi.federation.plan import Task
 from fedmpi.methods.protocol import Client, Method, MethodContext, MethodOptions
+from fedmpi.methods.widths import falling
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
@@ -74,11 +75,7 @@ class FedHMOptions(MethodOptions):
         return self.rank_ratio
 
     def problems(self, config: object) -> Iterator[tuple[str, str]]:
-        """Tiers are told apart by their ratios, and clients.tier_blocks counts from the largest."""
-        shown = [f"{ratio:g}" for ratio in self.rank_ratio]
-        falls = all(one > two for one, two in pairwise(self.rank_ratio))
-        if not falls or len(set(shown)) < len(shown):
-            yield "method.rank_ratio", f"expected ratios that fall from tier to tier, got {', '.join(shown)}"
+        yield from falling("method.rank_ratio", self.rank_ratio)
 
 
 class FedHM(Method):
@@ -87,12 +84,12 @@ class FedHM(Method):
     publishing_is = "svd"
 
     def __init__(self, context: MethodContext) -> None:
-        super().__init__(context)
+        super().__init__(_with_open_lstms(context))
         options = context.options
         assert isinstance(options, FedHMOptions)
         self.options = options
         dense = context.dense_layers if options.dense_layers == "auto" else options.dense_layers
-        skeleton = context.make_skeleton()
+        skeleton = self.context.make_skeleton()
         try:
             rule = lowrank.Rule(dense_layers=dense, unroll=options.unroll, overrides=options.layer_ranks)
             self.layers = {layer.name: layer for layer in lowrank.plan_layers(skeleton, rule)}
@@ -199,6 +196,15 @@ class FedHM(Method):
         for layer in self.layers.values() if not self._is_dense(client.task.tier) else ():
             u, v = _factor_names(layer.name)
             lowrank.frobenius_decay_(net.params[u], net.params[v], net.grads[u], net.grads[v], self.lambda_)
+
+
+def _with_open_lstms(context: MethodContext) -> MethodContext:
+    """An LSTM's gates as layers of their own, each factorized and sent like any other."""
+    return replace(
+        context,
+        make_net=lambda: lowrank.open_lstms(context.make_net()),
+        make_skeleton=lambda: lowrank.open_lstms(context.make_skeleton()),
+    )
 
 
 def _factor_names(layer: str) -> tuple[str, str]:

@@ -10,7 +10,7 @@ Differences from the paper:
 - The local solver is the SGD of `train` for `train.local_epochs` epochs on every client; partial
   work of slow clients (gamma-inexactness) is not simulated.
 - Clients are sampled uniformly and averaged uniformly; the paper samples them with p_k = n_k / n.
-  `weighting: samples` puts p_k into the mean instead, which has the same expectation.
+  `weighting: samples` puts p_k into the mean instead.
 """
 
 from __future__ import annotations

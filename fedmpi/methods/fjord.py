@@ -20,7 +20,7 @@ Differences from the paper, and from its authors' baseline (adap/flower, baselin
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from functools import cached_property
 from typing import TYPE_CHECKING, Literal
 
@@ -69,9 +69,10 @@ class Fjord(WidthMethod):
     def client_weight(self, task: Task) -> float:
         return float(task.num_examples)
 
-    def examples_per_round(self, num_examples: float) -> float:
-        """Counted as p_max's, though smaller widths cost less; distillation passes every example twice."""
-        return super().examples_per_round(num_examples) * (2 if self.options.distillation else 1)
+    def macs_per_round(self, num_examples: float, tier: int, macs: Sequence[float]) -> float:
+        """What the widths cost on average, each as likely as the others; distillation passes p_max's net as well."""
+        mean = sum(macs[tier:]) / len(macs[tier:])
+        return self.examples_per_round(num_examples) * (mean + (macs[tier] if self.options.distillation else 0.0))
 
     def train(self, trainer: LocalTrainer, client: Client, work: LocalWork) -> TrainOutcome:
         """SGD with a width for each step, all of them drawn beforehand."""

@@ -23,7 +23,10 @@ with the same symbols, whose code keeps a remaining share:
   keeps one theta and sends theta M, so nobody's own values could survive. With
   `intersection: all`, as in the framework Plato, only entries held by the whole cohort are averaged,
   the others keep their old theta, and each client goes on with its own values of them. Where not
-  everybody takes part in each round, a client takes of theta what was averaged since it last did.
+  everybody takes part in each round, a client takes of theta what was averaged since it last did;
+  the bytes that would tell it what is new are not counted.
+- What a mask keeps includes the next layers' inputs of pruned outputs, whose values can no longer
+  matter; the net that is cut out has none of them, so it is smaller than rho says.
 - Lambda, the shares of training and validation data and the weights p are not in the paper: 1e-4,
   80 / 20 by class, uniform. A client with fewer than 4 examples validates on what it trains on.
 """
@@ -39,6 +42,7 @@ from pydantic import Field
 
 from fedmpi import seeds
 from fedmpi.config.schema import NotNegative, Share
+from fedmpi.errors import ConfigError
 from fedmpi.methods.protocol import Client, Contributions, LocalWork, Method, MethodContext, MethodOptions
 
 if TYPE_CHECKING:
@@ -100,6 +104,9 @@ class Hermes(Method):
         self._families = [f"out.{name}" for name in self.structure.layers if name not in self.structure.outputs]
         if self.options.prune_axes == "both":
             self._families += [f"in.{name}" for name in self.structure.layers]
+
+        if not self._families:
+            raise ConfigError("method.prune_axes", "this net has no hidden outputs to prune; allowed: both")
 
     def warnings(self) -> tuple[str, ...]:
         import torch
@@ -275,9 +282,11 @@ class Hermes(Method):
         def without(count: int) -> Params:
             return {family: mask & (places[family] >= count) for family, mask in old.items()}
 
-        # What remains falls with the number of groups that go: the last number that leaves enough.
+        # What remains falls with the number of groups that go: the last number that leaves enough, then
+        # whatever still fits.
         counts = range(num_groups + 1)
-        return without(bisect_right(counts, -least, key=lambda count: -self._num_held(without(count))) - 1)
+        count = bisect_right(counts, -least, key=lambda count: -self._num_held(without(count))) - 1
+        return groups.shrunk(without(count), places, num_groups, lambda masks: self._num_held(masks) >= least)
 
     def _scores(self, params: Params, family: str) -> Tensor:
         import torch

@@ -66,6 +66,13 @@ class HeteroFL(WidthMethod):
         self.rounding = self.options.rounding
         self.label_aware = self.options.label_aware
 
+    def warnings(self) -> tuple[str, ...]:
+        rate = min(self.net_widths) / max(self.net_widths)
+        found = models.scaler_warning(self._widest, rate) if self.options.scaler else ""
+        if found and models.scaled_layers(self._widest):
+            found += ": choose method.scaler=false"
+        return (*super().warnings(), *([found] if found else []))
+
     def net(self, number: int) -> nn.Module:
         net = super().net(number)
         return models.add_scaler(net, self.net_widths[number] / max(self.net_widths)) if self.options.scaler else net

@@ -20,17 +20,20 @@ Differences from the paper, and from the authors' code (pliang279/LG-FedAvg):
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from functools import cached_property
+from itertools import takewhile
 from typing import TYPE_CHECKING, Annotated, Literal
 
 from pydantic import Field
 
-from fedmpi.config.schema import Count
+from fedmpi.config.schema import Config, Count
 from fedmpi.federation.plan import Task
 from fedmpi.methods.protocol import Client, Method, MethodContext, MethodOptions, TestedNet
 
 if TYPE_CHECKING:
+    from torch import nn
+
     from fedmpi.exactsum import Region
     from fedmpi.learning import FlatNet
     from fedmpi.tensors import Params, Spec
@@ -41,12 +44,18 @@ class LGFedAvgOptions(MethodOptions):
 
     name: Literal["lgfedavg"] = "lgfedavg"
     """Local first layers, global last ones."""
-    global_layers: Count = 1
-    """How many of the last layers (with a matrix or kernel: conv, linear, recurrent) are global; as many as the net has
-    is FedAvg.
+    global_layers: Count | Literal["auto"] = "auto"
+    """How many of the last layers (with a matrix or kernel: conv, linear, recurrent, in the net's own order) are global;
+    as many as the net has is FedAvg. `auto`: all linear layers behind the last other one; the last one of a net that
+    has only linear layers.
     """
     pretrain_rounds: Annotated[int, Field(ge=0)] = 0
     """Rounds of phase 1, FedAvg of the whole net, before clients begin to keep their first layers."""
+
+    def problems(self, config: Config) -> Iterator[tuple[str, str]]:
+        if self.pretrain_rounds > config.rounds:
+            todo = "phase 2 comes after them; make it smaller, or the run longer"
+            yield "method.pretrain_rounds", f"{self.pretrain_rounds} of {config.rounds} rounds, but {todo}"
 
 
 class LGFedAvg(Method):
@@ -65,10 +74,11 @@ class LGFedAvg(Method):
         """Names of the local part: all that stand before the first global layer."""
         net = self.context.make_skeleton()
         layers = [layer for layer in net.modules() if any(p.dim() > 1 for p in layer.parameters(recurse=False))]
-        if self.options.global_layers >= len(layers):
+        count = _trailing_linear(layers) if self.options.global_layers == "auto" else self.options.global_layers
+        if count >= len(layers):
             return frozenset()
         names = {id(parameter): name for name, parameter in net.named_parameters()}
-        first_global = next(layers[-self.options.global_layers].parameters(recurse=False))
+        first_global = next(layers[-count].parameters(recurse=False))
         return frozenset(list(names.values())[: list(names).index(id(first_global))])
 
     def _whole_net_travels(self, round_number: int) -> bool:
@@ -76,13 +86,6 @@ class LGFedAvg(Method):
 
     def tested(self) -> tuple[TestedNet, ...]:
         return ()
-
-    def warnings(self) -> tuple[str, ...]:
-        """A plan has one figure for all rounds."""
-        rounds, whole_bytes = self.options.pretrain_rounds, super().download_bytes(0)
-        if not (rounds and self._local):
-            return ()
-        return (f"lgfedavg plans with the bytes of phase 2; in rounds 1 to {rounds} they are {whole_bytes} each way",)
 
     # Server half.
 
@@ -118,9 +121,20 @@ class LGFedAvg(Method):
     # What it would cost real clients.
 
     def download_bytes(self, tier: int) -> int:
-        """Of a round of phase 2."""
+        """In a round of phase 2."""
         return sum(spec.num_bytes for spec in self.upload_specs(tier).values())
 
-    def traffic(self, net: FlatNet, client: Client) -> tuple[int, int]:
-        num_bytes = sum(spec.num_bytes for spec in self.upload_specs(client.task.tier, client.task).values())
+    def planned_traffic(self, tier: int, round_number: int) -> tuple[int, int]:
+        """The whole net in phase 1."""
+        num_bytes = super().download_bytes(tier) if self._whole_net_travels(round_number) else self.download_bytes(tier)
         return num_bytes, num_bytes
+
+    def traffic(self, net: FlatNet, client: Client) -> tuple[int, int]:
+        return self.planned_traffic(client.task.tier, client.task.round_number)
+
+
+def _trailing_linear(layers: Sequence[nn.Module]) -> int:
+    from torch import nn
+
+    count = len(list(takewhile(lambda layer: isinstance(layer, nn.Linear), reversed(layers))))
+    return count if 0 < count < len(layers) else 1

@@ -12,24 +12,27 @@ Differences from the paper, and from its code (yuehniu/modeldecomp-fl):
 - The code divides by the size of the cohort, so that channels nobody trained become 0; here, as in
   HeteroFL, which the paper says it follows, by the number of clients that hold an entry, and one that
   nobody holds keeps its value.
-- The code masks: the stem and BatchNorm stay whole, and the residual stream always has the stem's
-  channels. Here a client really has the small net, so the stem, BatchNorm and every layer's inputs
-  are cut with the channels that they belong to: the two sides of a residual sum must have one width.
+- The code masks: BatchNorm stays whole, and the residual stream always has the stem's channels. Here a
+  client really has the small net: BatchNorm and every layer's inputs are cut with the channels that
+  they belong to. The stem stays whole, as in the code, and what bypasses the next layer goes on with
+  its leading channels; in nets without a conv stem (perceptrons, LSTMs), and in pre-activation
+  ResNets, whose first block begins with a norm, the first layer is cut as the others.
 - No Scaler, no class rows of one's own: neither is in the code.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
+from fedmpi import lowrank
 from fedmpi.config.schema import Shares
 from fedmpi.federation.tiers import equal_blocks
 from fedmpi.methods.protocol import MethodOptions, TestedNet
 from fedmpi.methods.widths import WidthMethod, falling
 
-PAPER_RATIOS = (0.4, 0.2)
-PAPER_SHARE = 0.4
+if TYPE_CHECKING:
+    from torch import nn
 
 
 class OrigDropOptions(MethodOptions):
@@ -37,9 +40,9 @@ class OrigDropOptions(MethodOptions):
 
     name: Literal["origdrop"] = "origdrop"
     """Leading channels by capacity; the full net is tested."""
-    keep_ratio: Shares = PAPER_RATIOS
-    """Share of every layer's channels that each tier trains, largest first; rounded up. At 0.4 and 0.2, the paper's,
-    40 % of the clients have the first.
+    keep_ratio: Shares = (0.4, 0.2)
+    """Share of every layer's channels that each tier trains, largest first; rounded up. Two tiers have 40 and 60 % of
+    the clients, unless `clients.tier_blocks` says otherwise.
     """
 
     @property
@@ -47,9 +50,10 @@ class OrigDropOptions(MethodOptions):
         return self.keep_ratio
 
     def tier_blocks(self, num_clients: int) -> tuple[int, ...]:
-        if self.keep_ratio != PAPER_RATIOS:
+        """Two tiers: 40 and 60 % of the clients, as in the paper; others in equal blocks."""
+        if len(self.keep_ratio) != 2:
             return equal_blocks(num_clients, len(self.keep_ratio))
-        first = round(PAPER_SHARE * num_clients)
+        first = round(0.4 * num_clients)
         return first, num_clients - first
 
     def problems(self, config: object) -> Iterator[tuple[str, str]]:
@@ -65,5 +69,18 @@ class OrigDrop(WidthMethod):
     def net_widths(self) -> tuple[float, ...]:
         return (*super().net_widths, 1.0)
 
+    def net(self, number: int) -> nn.Module:
+        return _with_whole_stem(super().net(number), self._widest)
+
+    def skeleton(self, number: int) -> nn.Module:
+        return _with_whole_stem(super().skeleton(number), self._widest)
+
     def tested(self) -> tuple[TestedNet, ...]:
         return (TestedNet("full", len(self.tiers), 1.0),)
+
+
+def _with_whole_stem(narrow: nn.Module, whole: nn.Module) -> nn.Module:
+    try:
+        return lowrank.with_whole_stem(narrow, whole)
+    except ValueError:
+        return narrow

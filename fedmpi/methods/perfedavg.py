@@ -67,7 +67,7 @@ class PerFedAvg(Method):
         self.own_decay = list(self._dense_specs)  # no weight decay at all
 
     def warnings(self) -> tuple[str, ...]:
-        if self.context.weight_decay == 0:
+        if self.context.weight_decay == self.context.momentum == 0:
             return ()
         return ("perfedavg takes plain SGD steps: train.weight_decay and train.momentum do nothing",)
 
@@ -91,13 +91,10 @@ class PerFedAvg(Method):
 
         order = torch.randperm(len(client.examples), generator=work.generator)
         examples = client.examples[order[: self.context.batch_size].numpy()]
-        trainer.run(
-            work.data.draws(examples, 1, work.generator, shuffle=False),
-            self.options.alpha,
-            work.loss,
-            lambda net, inputs, targets, loss: self.backward(net, inputs, targets, loss, client),
-            lambda net: None,
-        )
+        net, draws = trainer.net, work.data.draws(examples, 1, work.generator, shuffle=False)
+        net.module.train()
+        _gradient(net, *work.data.train_batch(draws, 0, 0, len(examples)), work.loss)
+        torch._foreach_add_(list(net.params.values()), list(net.grads.values()), alpha=-self.options.alpha)
 
 
 class _Feed:

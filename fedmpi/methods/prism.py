@@ -21,7 +21,7 @@ Differences from the paper, and from the authors' code (yuehniu/modeldecomp-fl @
 - Frobenius decay replaces weight decay on the factors, as in the code. Clipping, dropped last batches
   and the cosine are settings of `train`. Momentum begins at zero; `server_momentum` shares it as the
   code does, but for stem, shortcuts and classifier, where the code keeps each client's stale one.
-- The server's net is tested with u and v at full rank, which is the dense net.
+- The server's net is tested as a dense one, multiplied back.
 - Two tiers have 40 and 60 % of the clients exactly; the code draws each client's.
 """
 
@@ -29,17 +29,17 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Mapping
 from functools import cached_property
-from itertools import pairwise
 from typing import TYPE_CHECKING, Annotated, Literal
 
 from pydantic import Field
 
 from fedmpi import lowrank
-from fedmpi.config.schema import NotNegative, Shares
+from fedmpi.config.schema import Config, NotNegative, Shares
 from fedmpi.errors import ConfigError
 from fedmpi.federation.plan import Task
 from fedmpi.federation.tiers import equal_blocks
 from fedmpi.methods.protocol import Client, Contributions, LocalWork, Method, MethodContext, MethodOptions, TestedNet
+from fedmpi.methods.widths import falling
 from fedmpi.models.width import Width
 
 if TYPE_CHECKING:
@@ -90,12 +90,10 @@ class OrthDropOptions(MethodOptions):
         larger = round(0.4 * num_clients)
         return larger, num_clients - larger
 
-    def problems(self, config: object) -> Iterator[tuple[str, str]]:
-        """Tiers are told apart by their ratios, and clients.tier_blocks counts from the largest."""
-        shown = [f"{ratio:g}" for ratio in self.keep_ratio]
-        falls = all(one > two for one, two in pairwise(self.keep_ratio))
-        if not falls or len(set(shown)) < len(shown):
-            yield "method.keep_ratio", f"expected ratios that fall from tier to tier, got {', '.join(shown)}"
+    def problems(self, config: Config) -> Iterator[tuple[str, str]]:
+        yield from falling("method.keep_ratio", self.keep_ratio)
+        if self.server_momentum and config.train.momentum == 0:
+            yield "method.server_momentum", "there is none to share where train.momentum is 0; set one, or leave it out"
 
 
 class PrismOptions(OrthDropOptions):
@@ -113,7 +111,7 @@ class PrismOptions(OrthDropOptions):
             return self.kappa
         return tuple(KAPPA_OF_SMALL if ratio <= SMALL else KAPPA for ratio in self.keep_ratio)
 
-    def problems(self, config: object) -> Iterator[tuple[str, str]]:
+    def problems(self, config: Config) -> Iterator[tuple[str, str]]:
         yield from super().problems(config)
         num_given, num_tiers = len(self.kappas), len(self.tiers)
         if num_given != num_tiers:
@@ -160,26 +158,27 @@ class OrthDrop(Method):
 
     def _net(self, number: int, make: Callable[..., nn.Module]) -> nn.Module:
         net = make()
-        if self.options.cut_inputs and number != self._whole:
+        if number == self._whole:
+            return lowrank.open_lstms(net)
+        if self.options.cut_inputs:
             net = lowrank.with_whole_stem(make(self._share_of_outputs(number), "ceil"), net)
         sizes = {layer.name: self._sizes(layer, number) for layer in self.factorized}
         return lowrank.kernel_net(lowrank.open_lstms(net), sizes)
 
     def _sizes(self, layer: FactorizedLayer, number: int) -> tuple[int, int]:
         """(r, q) of a layer in this net."""
-        num_kernels = min(layer.matrix_shape)
-        if number == self._whole:
-            return num_kernels, layer.out_features
         kept = Width(self.options.keep_ratio[number], "ceil")
         q = (2 if self.options.o2 else 1) * kept.of(layer.out_features)
-        return kept.of(num_kernels), min(q, layer.out_features)
+        return kept.of(min(layer.matrix_shape)), min(q, layer.out_features)
 
     def _share_of_outputs(self, tier: int) -> float:
         return min(1.0, (2 if self.options.o2 else 1) * self.options.keep_ratio[tier])
 
     @cached_property
     def _whole_specs(self) -> dict[str, Spec]:
-        return self._specs_of(self.skeleton(self._whole))
+        """The server's tensors: all kernels and rows of each layer, and the rest."""
+        sizes = {layer.name: (min(layer.matrix_shape), layer.out_features) for layer in self.factorized}
+        return self._specs_of(lowrank.kernel_net(lowrank.open_lstms(self.context.make_skeleton()), sizes))
 
     @cached_property
     def _leading(self) -> list[Held]:
@@ -285,7 +284,10 @@ class OrthDrop(Method):
 
     def narrow(self, published: Params, number: int, out: Params, client: Client | None = None) -> None:
         """The kernels and rows that the client holds (without a client: the leading ones), and the rest."""
-        held = {} if number == self._whole else self._held(number, client)
+        if number == self._whole:
+            lowrank.multiply_back(self.factorized, published, out)
+            return
+        held = self._held(number, client)
         for name, target in out.items():
             target.copy_(published[name][held[name]] if name in held else published[name])
 

@@ -22,7 +22,7 @@ its options can be validated before torch loads. How to write one: `fedmpi/metho
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from functools import cached_property
 from typing import TYPE_CHECKING, Literal
 
@@ -104,8 +104,12 @@ class Method:
         return (Phase(),)
 
     def examples_per_round(self, num_examples: float) -> float:
-        """How many examples a client with `num_examples` passes forward and backward in a round: its compute."""
+        """How many examples a client with `num_examples` passes forward and backward in a round."""
         return float(self.context.local_epochs * num_examples)
+
+    def macs_per_round(self, num_examples: float, tier: int, macs: Sequence[float]) -> float:
+        """The client's compute in the papers' measure, forward MACs x examples; `macs` has those of each net."""
+        return self.examples_per_round(num_examples) * macs[tier]
 
     # Server half.
 
@@ -223,6 +227,10 @@ class Method:
     def after_backward(self, net: FlatNet, client: Client) -> None:
         """Adds a regularizer's gradient, corrects or masks gradients, before the optimizer's step."""
 
+    def restored(self, net: FlatNet, client: Client) -> bool:
+        """After divergence, with the last finite parameters back in the net: whether the client still contributes."""
+        return True
+
     def adapt(self, trainer: LocalTrainer, client: Client, work: LocalWork) -> None:
         """What a client does to the net that `narrow` and `restore` have filled before it is tested on its own data."""
 
@@ -247,6 +255,10 @@ class Method:
     def upload_bytes(self, tier: int) -> int:
         """Protocol bytes that it sends."""
         return self.download_bytes(tier)
+
+    def planned_traffic(self, tier: int, round_number: int) -> tuple[int, int]:
+        """Protocol bytes (down, up) of a client of this tier in this round, as far as a plan can know."""
+        return self.download_bytes(tier), self.upload_bytes(tier)
 
     def traffic(self, net: FlatNet, client: Client) -> tuple[int, int]:
         """Protocol bytes (down, up) of this client in this phase, after its training; to override where clients of

@@ -120,8 +120,13 @@ class Scaffold(Method):
         corrections = [client.scratch[f"correction.{name}"] for name in net.grads]
         torch._foreach_add_(list(net.grads.values()), corrections)
 
+    def restored(self, net: FlatNet, client: Client) -> bool:
+        """Of a path that was cut short nobody knows how many steps are left: c_i stays as it is."""
+        client.scratch.pop("path", None)
+        return True
+
     def _change(self, name: str, value: Tensor, client: Client) -> Tensor:
-        """c_i^+ - c_i; nothing for a client that took no step."""
+        """c_i^+ - c_i; nothing for a client that took no step, or that diverged."""
         if "path" not in client.scratch:
             return value.new_zeros(value.shape)
         control = client.published[_control(name)]

@@ -17,6 +17,7 @@ Differences from the paper, and from its code (illidanlab/SplitMix):
   shuffles has a seed of its own, so that every rank knows it.
 - Levels are rounded to whole bases (2.8 / 0.4 is 7); FedHM's code truncates it to 6.
 - The Scaler before a norm layer is a larger eps of that layer, which is the same (`models.add_scaler`).
+- `train.clip_norm` limits the gradient of all of a client's bases together.
 - The first bases are tested, not the best ones on a validation set. The recorded loss is the mean
   over a client's bases.
 """
@@ -100,9 +101,12 @@ class SplitMix(Method):
         said = []
         if len(set(self.num_bases)) < len(self.num_bases):
             said.append(f"some of method.levels have the same base nets: {', '.join(map(str, self.num_bases))} of them")
-        if self.options.scaler and self.options.init == "own" and not models.norm_layers(self._base_skeleton()):
-            growth = f"{1 / self.options.atom:g}-fold"
-            said.append(f"without norm layers method.scaler enlarges each layer {growth}: choose method.init=rescaled")
+        base = self._base_skeleton()
+        found = models.scaler_warning(base, self.options.atom) if self.options.scaler else ""
+        if found and not models.scaled_layers(base):
+            said.append(found)
+        elif found and self.options.init == "own":
+            said.append(f"{found}: choose method.init=rescaled")
         return tuple(said)
 
     # Server half.

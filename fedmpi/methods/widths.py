@@ -116,4 +116,4 @@ def falling(key: str, capacities: Sequence[float]) -> Iterator[tuple[str, str]]:
     """A problem unless they fall: tiers are named by what is shown, and clients.tier_blocks begins with the largest."""
     shown = [f"{capacity:g}" for capacity in capacities]
     if len(set(shown)) < len(shown) or any(one <= two for one, two in pairwise(capacities)):
-        yield key, f"expected values that fall from tier to tier, got {', '.join(shown)}"
+        yield key, f"expected ratios that fall from tier to tier, got {', '.join(shown)}"

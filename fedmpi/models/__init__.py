@@ -28,10 +28,9 @@ if TYPE_CHECKING:
     from fedmpi.models.ensemble import Ensemble
     from fedmpi.models.nested import Part, fan_in_shares, nested_parts
     from fedmpi.models.norm import use_batch_statistics
-    from fedmpi.models.scaler import add_scaler, norm_layers
+    from fedmpi.models.scaler import add_scaler, norm_layers, scaled_layers, scaler_warning
 
 __all__ = [
-    "NAMES",
     "AlexNet",
     "CnnFemnist",
     "CnnHermes",
@@ -42,6 +41,7 @@ __all__ = [
     "Mlp",
     "MlpHar",
     "ModelOptions",
+    "NAMES",
     "Part",
     "ResNet18",
     "ResNet34",
@@ -54,6 +54,8 @@ __all__ = [
     "fan_in_shares",
     "nested_parts",
     "norm_layers",
+    "scaled_layers",
+    "scaler_warning",
     "skeleton",
     "use_batch_statistics",
 ]
@@ -82,6 +84,8 @@ __getattr__ = exports(
         "fan_in_shares": "nested",
         "nested_parts": "nested",
         "norm_layers": "scaler",
+        "scaled_layers": "scaler",
+        "scaler_warning": "scaler",
         "skeleton": "create",
         "use_batch_statistics": "norm",
     },

@@ -219,3 +219,19 @@ def order_of_pruning(masks: Masks, scores: Mapping[str, Tensor]) -> tuple[dict[s
     place = rate.argsort(stable=True).argsort()
     places = torch.split(place, [len(mask) for mask in masks.values()])
     return dict(zip(masks, places, strict=True)), int(rate.isfinite().sum())
+
+
+def shrunk(masks: Masks, places: Masks, num_groups: int, may_be: Callable[[Masks], bool]) -> dict[str, Tensor]:
+    """`masks` without every further group that may go, first in the order first; groups of a family weigh the same."""
+    masks = dict(masks)
+    while True:
+        firsts = {}
+        for family, mask in masks.items():
+            left = places[family].masked_fill(~mask, num_groups)
+            if int(mask.sum()) > 1 and int(left.min()) < num_groups:
+                firsts[family] = left == left.min()
+        trials = (masks | {f: masks[f] & ~firsts[f]} for f in sorted(firsts, key=lambda f: int(places[f][firsts[f]])))
+        fitting = next((trial for trial in trials if may_be(trial)), None)
+        if fitting is None:
+            return masks
+        masks = fitting

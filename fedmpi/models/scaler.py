@@ -22,19 +22,32 @@ def norm_layers(net: nn.Module) -> list[Norm]:
     return [part for part in net.modules() if isinstance(part, Norm)]
 
 
+def scaled_layers(net: nn.Module) -> list[nn.Module]:
+    """The convs and linear layers whose outputs are divided: none in a net with norm layers, and never the last."""
+    layers = [part for part in net.modules() if isinstance(part, (_ConvNd, nn.Linear))]
+    return [] if norm_layers(net) else layers[:-1]
+
+
 def add_scaler(net: nn.Module, rate: float) -> nn.Module:
     """Makes `net` divide by `rate`, in place; returns `net`.
 
     A pass in train mode without gradients is not training: BatchNorm statistics are re-estimated so,
     for a test that has no Scaler.
     """
-    norms = norm_layers(net)
-    for norm in norms if rate != 1 else ():
+    for norm in norm_layers(net) if rate != 1 else ():
         _scale_before(norm, rate)
-    layers = [part for part in net.modules() if isinstance(part, (_ConvNd, nn.Linear))]
-    for layer in layers[:-1] if rate != 1 and not norms else ():
+    for layer in scaled_layers(net) if rate != 1 else ():
         _scale_after(layer, rate)
     return net
+
+
+def scaler_warning(net: nn.Module, rate: float) -> str:
+    """What is to be said of a Scaler in this net: empty where norm layers take it up again."""
+    if rate == 1 or norm_layers(net):
+        return ""
+    if not scaled_layers(net):
+        return "this net has no norm layer and only one other, so method.scaler changes nothing"
+    return f"without norm layers method.scaler enlarges every layer up to {1 / rate:g}-fold in training"
 
 
 def _scale_before(norm: Norm, rate: float) -> None:

@@ -14,16 +14,18 @@ CEIL_TOLERANCE = 1e-9
 
 @dataclass(frozen=True)
 class Width:
-    """A multiplier, and what becomes of fractions: `round` (FedHM's code) or `ceil` (HeteroFL's; methods.md 3.2)."""
+    """A share of a net's channels, and what becomes of fractions: `round` (FedHM's code) or `ceil` (HeteroFL's;
+    methods.md 3.2). The net itself has `of_model` times the channels of its paper, rounded to the nearest."""
 
     factor: float = 1.0
     rounding: Rounding = "round"
+    of_model: float = 1.0
 
     def of(self, channels: int) -> int:
-        """Channels of a layer that has `channels` at width 1; at least 1."""
-        exact = channels * self.factor
+        """Channels of a layer that has `channels` in the paper; at least 1. A share of 1 is the net itself."""
+        exact = max(1, round(channels * self.of_model)) * self.factor
         return max(1, round(exact) if self.rounding == "round" else math.ceil(exact - CEIL_TOLERANCE))
 
-    def times(self, factor: float) -> Width:
-        """The product, so that a model's own width and a tier's are rounded once."""
-        return replace(self, factor=self.factor * factor)
+    def times(self, of_model: float) -> Width:
+        """Of the net whose own multiplier is this."""
+        return replace(self, of_model=self.of_model * of_model)

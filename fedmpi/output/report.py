@@ -32,7 +32,7 @@ STAGES = (
     "idle",
     "other",
 )
-_HEADS = ("tier", "rank ratio", "params", "MACs", "down/client", "up/client", "last", "best", "at round")
+_HEADS = ("tier", "capacity", "params", "MACs", "down/client", "up/client", "last", "best", "at round")
 _WIDEST_COLUMNS = 120
 CLIENTS = "clients"
 """The row, and the record's key, of the clients' own nets on their own test data."""
@@ -128,7 +128,9 @@ def time_line(split_s: Mapping[str, float]) -> str:
 
 def _clients_line(summary: Mapping[str, float]) -> str:
     mean, std, worst = (f"{100 * summary[name]:.2f} %" for name in ("accuracy", "std", "worst_decile"))
-    return f"{CLIENTS}: each one's own net on its own test data: mean {mean}, std {std}, worst decile {worst}"
+    line = f"{CLIENTS}: each one's own net on its own test data: mean {mean}, std {std}, worst decile {worst}"
+    untested = int(summary["without_test_data"])
+    return line + (f" ({int(summary['clients']):,} clients; {untested:,} have no test data)" if untested else "")
 
 
 def _or_dash(show: Callable[[int], str], value: int | None) -> str:

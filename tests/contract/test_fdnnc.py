@@ -171,6 +171,18 @@ def test_both_without_one_group(lost: int) -> None:
     assert list(again) == list(start)
 
 
+def test_a_round_that_lost_its_small_devices_leaves_nothing_behind() -> None:
+    """Big devices step by -9 in the first round, of which nothing comes; in the second they are lost. With W[0, 0] = 4
+    and (A B^T)[0, 0] = 2 the mean is 3, and 0 elsewhere."""
+    method = method_of((1, 1), 2, pattern="both", layer_ranks={"fc": 1})
+    layer = {"u.weight": [[1.0, 0.0, 0.0]], "v.weight": [[2.0], [0.0]]}
+    start = state_of(method, weight=[[4.0, 0.0, 0.0], [0.0] * 3], **layer)
+    given = constant(weight=[[9.0] * 3] * 2)
+    first = iteration(method, start, lambda task, known: None if task.tier == SMALL else given(task, known))
+    state = iteration(method, first, lambda task, known: None if task.tier == BIG else constant()(task, known), number=2)
+    assert published(method, state, BIG)["fc.weight"].tolist() == [[3.0, 0.0, 0.0], [0.0] * 3]
+
+
 SECOND = {"v.weight": [[1.0], [-1.0]], "u.weight": [[0.0, -1.0, 0.0]]}
 
 

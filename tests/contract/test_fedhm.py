@@ -9,10 +9,13 @@ from pathlib import Path
 
 import pytest
 import torch
+from narrow_nets import Info, context_of
 from small_runs import run_all, small_config, small_setup
 
+from fedmpi import models
 from fedmpi.federation import Task
 from fedmpi.lowrank import recovery
+from fedmpi.methods.fedhm import FedHM, FedHMOptions
 from fedmpi.mpi import SerialComm
 from fedmpi.output import RunDir, checkpoint, digest_of
 from fedmpi.tensors import Params
@@ -118,3 +121,22 @@ def test_dense_shapes_do_not_depend_on_the_tier(federation_of: Callable) -> None
     dense = [name for name in nets[0] if name.removesuffix(".weight") not in method.layers]
     assert {"conv1.weight", "fc.weight", "stages.1.0.shortcut.0.weight"} <= set(dense)
     assert all(net[name].shape == nets[0][name].shape for net in nets for name in dense)
+
+
+def test_an_lstm_is_factorized_gate_by_gate() -> None:
+    """Two layers of 16 units, inputs of 4: eight matrices each. At gamma 1/2 r is 8, but 4 for the first layer's inputs,
+    whose rank is 4: factors of 16 x 4 and 4 x 4; at full rank the net is the dense one, to float32 rounding."""
+    info = Info("tokens", (5,), 2, vocabulary_size=11)
+    method = FedHM(context_of(FedHMOptions(rank_ratio=(1.0, 0.5)), models.LstmImdb(width=0.0625), info))
+    assert len(method.layers) == 16
+    shapes = {name: tuple(p.shape) for name, p in method.skeleton(1).named_parameters()}
+    assert (shapes["lstm.ih_l0.f.u.weight"], shapes["lstm.ih_l0.f.v.weight"]) == ((4, 4), (16, 4))
+    assert (shapes["lstm.hh_l1.o.u.weight"], shapes["lstm.hh_l1.o.v.weight"]) == ((8, 16), (16, 8))
+    tokens = torch.randint(11, (3, 5), generator=torch.Generator().manual_seed(0))
+    whole = FedHM(context_of(FedHMOptions(rank_ratio=(0.999,)), models.LstmImdb(width=0.0625), info))
+    state = whole.initial_state()
+    published = {name: torch.empty(spec.shape) for name, spec in whole.published_specs({0}).items()}
+    whole.publish(state, {0}, published)
+    net = whole.net(0)
+    whole.narrow(published, 0, {name: value.data for name, value in net.named_parameters()})
+    torch.testing.assert_close(net(tokens), whole.context.make_net()(tokens), rtol=1e-5, atol=1e-6)

@@ -3,19 +3,24 @@
 from __future__ import annotations
 
 from collections import Counter
+from itertools import product
 from pathlib import Path
 
 import pytest
 import torch
 from by_hand import after
 from narrow_nets import Info, client_of, context, context_of, count, filled, flat, make_small, means, state_of
+from small_runs import small_setup
 from torch import Tensor
 from torch.nn import functional as F
 
 from fedmpi import models
+from fedmpi.federation import Task
 from fedmpi.learning import MaskedCrossEntropy
 from fedmpi.methods.fjord import Fjord, FjordOptions
+from fedmpi.methods.protocol import Client
 from fedmpi.output import digest_of
+from fedmpi.simulate import local_work
 from fedmpi.tensors import Params
 
 UNEVEN = "partition.name=class_dirichlet"
@@ -96,6 +101,39 @@ def test_draws_belong_to_client_and_round() -> None:
     assert len({tuple(draws(client, number)) for client in (1, 2) for number in (1, 2)}) == 4
 
 
+@pytest.mark.parametrize("numbers", [(2, 2, 2, 2), (1, 2, 0, 2)])
+def test_every_step_trains_the_net_that_was_drawn(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, numbers: tuple[int, ...]
+) -> None:
+    """Against nets of those widths, each made of the leading entries that the steps before it left, in four steps of
+    plain SGD: 15 examples in batches of 8 and 7, two epochs. To rounding; what no step's net has stays to the bit."""
+    words = ("method.widths=[1,0.5,0.25]", "train.weight_decay=0", "train.momentum=0", "train.local_epochs=2")
+    setup = small_setup(tmp_path, "method.name=fjord", *words)
+    method, net, state = setup.method, setup.trainers[0].net, setup.method.initial_state()
+    client = Client(Task(0, 0, 1, "train", 15, 1.0), state, setup.partition.client(0), 0)
+    monkeypatch.setattr(method, "_draw_nets", lambda client, num_draws: iter(numbers))
+    method.narrow(state, 0, net.params, client)
+    method.train(setup.trainers[0], client, local_work(setup, client))
+
+    expected = {name: value.clone() for name, value in state.items()}
+    trained = {name: torch.zeros(value.shape, dtype=torch.bool) for name, value in state.items()}
+    work = local_work(setup, client)
+    draws = work.data.draws(client.examples, 2, work.generator)
+    for number, (epoch, bounds) in zip(numbers, product(range(2), ((0, 8), (8, 15))), strict=True):
+        narrow = method.net(number)
+        parts = models.nested_parts(method.skeleton(0), narrow)
+        narrow.load_state_dict({name: part.of(expected[name]) for name, part in parts.items()})
+        inputs, targets = work.data.train_batch(draws, epoch, *bounds)
+        work.loss(narrow(inputs), targets).backward()
+        for name, part in parts.items():
+            expected[name][part.region] -= work.lr * narrow.get_parameter(name).grad
+            trained[name][part.region] = True
+    for name, value in net.params.items():
+        torch.testing.assert_close(value, expected[name], rtol=1e-4, atol=1e-5, msg=name)
+        assert torch.equal(value[~trained[name]], state[name][~trained[name]])
+        assert not torch.equal(value, state[name])
+
+
 def test_distillation_is_both_gradients_in_one_step() -> None:
     """Labels train p_max, its detached softmax trains the sampled width: against autograd on two nets of their own."""
     method = Fjord(context(FjordOptions(widths=(1.0, 0.5), distillation=True)))
@@ -150,9 +188,12 @@ def test_every_width_is_tested_and_channels_are_rounded_up() -> None:
     assert count(method.skeleton(0)) == 11_173_962
 
 
-def test_distillation_passes_every_example_twice() -> None:
-    costs = [Fjord(context(FjordOptions(distillation=on))).examples_per_round(30) for on in (False, True)]
-    assert costs == [30, 60]
+def test_compute_is_the_mean_of_the_widths_and_with_distillation_the_own_one_too() -> None:
+    """30 examples. Of 100, 64, 36, 16 and 4 MACs tier 0 takes 44 on average, tier 3 of 16 and 4 takes 10."""
+    macs = (100, 64, 36, 16, 4)
+    plain, distilling = (Fjord(context(FjordOptions(distillation=on))) for on in (False, True))
+    assert [plain.macs_per_round(30, tier, macs) for tier in (0, 3)] == [30 * 44, 30 * 10]
+    assert [distilling.macs_per_round(30, tier, macs) for tier in (0, 3)] == [30 * 144, 30 * 26]
 
 
 def test_width_1_for_all_is_fedavg_by_samples(tmp_path: Path) -> None:

@@ -16,6 +16,7 @@ from small_runs import small_setup
 from torch import nn
 
 from fedmpi import models
+from fedmpi.errors import ConfigError
 from fedmpi.methods.hermes import Hermes, HermesOptions
 from fedmpi.methods.protocol import MethodContext
 from fedmpi.models import groups
@@ -50,7 +51,7 @@ def test_remaining_shares_of_the_paper() -> None:
 
 
 def naive_pruning(method: Hermes, params: Params, masks: Params, rate: float, target: Fraction) -> Params:
-    """One group after the other, counting the numbers that are left of every tensor each time."""
+    """The first group in the order that fits goes, again and again, until none does."""
     masks = {family: mask.clone() for family, mask in masks.items()}
     total = sum(value.numel() for value in params.values())
     left = num_left(method, params, masks) * (1 - Fraction(rate).limit_denominator())
@@ -62,12 +63,18 @@ def naive_pruning(method: Hermes, params: Params, masks: Params, rate: float, ta
         alive = sorted(mask.nonzero().flatten().tolist(), key=lambda group: (float(rows[group].norm()), group))
         gone = len(mask) - len(alive)
         queue += [(Fraction(gone + j, len(mask)), number, family, group) for j, group in enumerate(alive[:-1], 1)]
-    for _, _, family, group in sorted(queue):
-        masks[family][group] = False
-        if num_left(method, params, masks) < least:
-            masks[family][group] = True
-            break
+    while any(take(method, params, masks[family], group, masks, least) for _, _, family, group in sorted(queue)):
+        pass
     return masks
+
+
+def take(method: Hermes, params: Params, mask: torch.Tensor, group: int, masks: Params, least: Fraction) -> bool:
+    """Prunes this group if enough is left without it."""
+    was_there = bool(mask[group])
+    mask[group] = False
+    if was_there and num_left(method, params, masks) < least:
+        mask[group] = True
+    return was_there and not bool(mask[group])
 
 
 def num_left(method: Hermes, params: Params, masks: Params) -> int:
@@ -168,3 +175,8 @@ def test_sizes_of_table_3(
     assert round(sizes[0], 2) == dense_mb
     assert 0 <= sizes[1] - 0.3 * sizes[0] < 0.1003
     assert sizes[1] == pytest.approx(sparse_mb, abs=0.11)
+
+
+def test_a_net_with_nothing_to_prune_is_refused() -> None:
+    with pytest.raises(ConfigError, match="no hidden outputs to prune"):
+        method_of(nn.Sequential(nn.Linear(2, 3)))

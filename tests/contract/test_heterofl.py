@@ -86,9 +86,21 @@ def test_the_rows_of_classes_are_the_last_layers() -> None:
 def test_a_net_without_class_rows_is_told() -> None:
     """PriSM's LSTM has one output for two classes."""
     info = Info("tokens", (5,), 2)
-    method = HeteroFL(context_of(HeteroFLOptions(), models.LstmImdb(width=0.0625), info))
+    method = HeteroFL(context_of(HeteroFLOptions(scaler=False), models.LstmImdb(width=0.0625), info))
     assert len(method.warnings()) == 1 and "label_aware" in method.warnings()[0]
-    assert not HeteroFL(context_of(HeteroFLOptions(), models.Mlp(), Info("vector", (6,)))).warnings()
+    assert not HeteroFL(context_of(HeteroFLOptions(scaler=False), models.Mlp(), Info("vector", (6,)))).warnings()
+
+
+@pytest.mark.parametrize(
+    ("model", "expected"),
+    [
+        (models.Mlp(), "enlarges every layer up to 8-fold in training: choose method.scaler=false"),
+        (models.Mlp(hidden=()), "method.scaler changes nothing"),
+    ],
+)
+def test_a_scaler_without_norm_layers_is_told(model: models.Mlp, expected: str) -> None:
+    (said,) = HeteroFL(context_of(HeteroFLOptions(), model, Info("vector", (6,)))).warnings()
+    assert said.endswith(expected)
 
 
 @pytest.mark.parametrize(
@@ -156,5 +168,5 @@ def test_tiers_train_with_their_scaler(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("widths", ["[0.5,1]", "[1,0.5,0.5]", "[1,0.5,0.4999999999]"])
 def test_widths_must_fall(widths: str) -> None:
-    with pytest.raises(UserError, match="method.widths .*expected values that fall"):
+    with pytest.raises(UserError, match="method.widths .*expected ratios that fall"):
         small_config("method.name=heterofl", f"method.widths={widths}")

@@ -45,8 +45,8 @@ def test_only_the_full_net_is_tested(tmp_path: Path) -> None:
     assert len(net.params) == len(state) and {tier.index for tier in method.tiers} == {0, 1}
 
 
-def test_every_layer_of_a_resnet_is_cut_upwards() -> None:
-    """ceil(0.4 * 64) = 26, ... in the stem, the blocks and the shortcuts; inputs and classes whole."""
+def test_every_layer_of_a_resnet_but_the_stem_is_cut_upwards() -> None:
+    """ceil(0.4 * 64) = 26, ... in the blocks and the shortcuts; stem and classes whole; the first block reads all 64."""
     method = OrigDrop(context_of(OrigDropOptions(), models.ResNet18(), CIFAR10))
     nets = [method.skeleton(number) for number in range(3)]
     assert [[stage[0].conv1.out_channels for stage in net.stages] for net in nets] == [
@@ -54,7 +54,9 @@ def test_every_layer_of_a_resnet_is_cut_upwards() -> None:
         [13, 26, 52, 103],
         [64, 128, 256, 512],
     ]
-    assert [tuple(net.conv1.weight.shape) for net in nets] == [(26, 3, 3, 3), (13, 3, 3, 3), (64, 3, 3, 3)]
+    assert [tuple(net.conv1.weight.shape) for net in nets] == [(64, 3, 3, 3)] * 3
+    assert [tuple(net.stages[0][0].conv1.weight.shape) for net in nets] == [(26, 64, 3, 3), (13, 64, 3, 3), (64, 64, 3, 3)]
+    assert [net.stages[0][1].conv1.in_channels for net in nets] == [26, 13, 64]
     assert [tuple(net.fc.weight.shape) for net in nets] == [(10, 205), (10, 103), (10, 512)]
     assert count(nets[2]) == 11_173_962
 

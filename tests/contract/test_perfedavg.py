@@ -10,7 +10,9 @@ import torch
 from by_hand import PLAIN, Bench, after, numbers
 from small_runs import small_setup
 
+from fedmpi.federation import Task
 from fedmpi.methods.perfedavg import PerFedAvg, PerFedAvgOptions
+from fedmpi.methods.protocol import Client, LocalWork
 from fedmpi.output import digest_of
 
 DELTA = 2.0**-10
@@ -114,4 +116,24 @@ def test_divergence_is_settled_as_elsewhere(tmp_path: Path, policy: str) -> None
 
 def test_what_is_warned_of(tmp_path: Path) -> None:
     assert "weight_decay" in small_setup(tmp_path, "method.name=perfedavg").method.warnings()[0]
-    assert small_setup(tmp_path, "method.name=perfedavg", "train.weight_decay=0").method.warnings() == ()
+    still = small_setup(tmp_path, "method.name=perfedavg", "train.weight_decay=0").method.warnings()
+    assert "momentum" in still[0]
+    nothing = ("train.weight_decay=0", "train.momentum=0")
+    assert small_setup(tmp_path, "method.name=perfedavg", *nothing).method.warnings() == ()
+
+
+def test_clipping_is_not_for_the_adaptation(tmp_path: Path) -> None:
+    """w = 8, f = w^2 / 2, alpha = 1/2: one step to 4, however short the gradient of a step may be in training."""
+    words = ("method.name=perfedavg", "method.alpha=0.5", "train.clip_norm=0.001", "train.momentum=0", "train.weight_decay=0")
+    setup = small_setup(tmp_path, *words, "evaluation.personal=on")
+    method, trainer = setup.method, setup.trainers[0]
+    task = Task(0, 0, 1, "test", setup.partition.size(0), 1.0)
+    state = method.initial_state()
+    client = Client(task, state, setup.partition.client(0), 0)
+    trainer.net.module.forward = lambda inputs: sum((p**2).sum() for p in trainer.net.module.parameters()) / 2
+    method.narrow(state, 0, trainer.net.params)
+    before = {name: value.clone() for name, value in trainer.net.params.items()}
+    loss = lambda value, targets: value  # noqa: E731
+    method.adapt(trainer, client, LocalWork(setup.data, 1, 0.1, loss, torch.Generator().manual_seed(0)))
+    for name, value in trainer.net.params.items():
+        torch.testing.assert_close(value, before[name] / 2)

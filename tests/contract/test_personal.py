@@ -9,13 +9,16 @@ import pytest
 import torch
 from small_runs import TOY, finished, run_all, small_config, small_setup
 from toy_methods import LOCAL, Toy
+from torch import nn
 
+from fedmpi import seeds
+from fedmpi.data import batch_bounds
 from fedmpi.learning import ClientScores, FlatNet
 from fedmpi.methods.protocol import Client
 from fedmpi.mpi import SerialComm
 from fedmpi.personal import test_clients as score_clients
 from fedmpi.publish import publish
-from fedmpi.setup import ServerState
+from fedmpi.setup import ServerState, Setup
 from fedmpi.train_round import train_round
 
 ON = "evaluation.personal=on"
@@ -25,8 +28,9 @@ SKEW = ("partition.name=class_dirichlet", "evaluation.batch_size=5")
 def test_summary_by_hand() -> None:
     """Of 11 clients the worst tenth are two: (0 + 0.1) / 2; mean 5.5 / 11; variance (0.5^2 + ... + 0^2) 2 / 11 = 0.1."""
     accuracy = np.array([0.3, 0.1, 1.0, 0.9, 0.0, 0.2, 0.4, 0.5, 0.6, 0.7, 0.8])
-    summary = ClientScores(np.arange(11), accuracy).summary()
-    assert summary == pytest.approx({"accuracy": 0.5, "std": 0.1**0.5, "worst_decile": 0.05, "clients": 11})
+    summary = ClientScores(np.arange(11), accuracy, 3).summary()
+    expected = {"accuracy": 0.5, "std": 0.1**0.5, "worst_decile": 0.05, "clients": 11, "without_test_data": 3}
+    assert summary == pytest.approx(expected)
 
 
 @pytest.mark.parametrize("how", ["matching", "classes"])
@@ -50,6 +54,40 @@ def test_a_common_net_scores_as_a_naive_loop(tmp_path: Path, how: str) -> None:
     found = dict(zip(scores.clients.tolist(), scores.accuracy.tolist(), strict=True))
     assert len(expected) > 4 and {client: found[client] for client in expected} == expected
     assert set(found) == {client for client in range(8) if setup.personal_tests.size(client)}
+
+
+def test_restat_takes_torchs_statistics_of_the_clients_own_training_data(tmp_path: Path) -> None:
+    """Cumulative ones (momentum None) over its batches; enough test examples that other statistics score otherwise."""
+    words = (*SKEW, "data.num_test=800", "method.name=fedavg", ON)
+    setup = small_setup(tmp_path, *words, "evaluation.bn=restat")
+    state = ServerState(setup.method.initial_state())
+    published = publish(setup, state, 1, 0)
+    scores = score_clients(setup, 1, state, published)
+    expected = []
+    for client in scores.clients.tolist():
+        net = with_torchs_statistics(setup, client)
+        inputs, targets = setup.data.test_batch_of(torch.tensor(setup.personal_tests.client(client)))
+        expected.append(int((net(inputs).argmax(1) == targets).sum()) / len(targets))
+    assert scores.accuracy.tolist() == expected
+    by_batch = score_clients(small_setup(tmp_path, *words, "evaluation.bn=batch"), 1, state, published)
+    assert (by_batch.accuracy != scores.accuracy).sum() > 4, "the two policies cannot be told apart here"
+
+
+def with_torchs_statistics(setup: Setup, client: int) -> nn.Module:
+    """The published net, in eval mode after one pass of the client's training data in batches."""
+    net = setup.method.net(0).to(memory_format=torch.channels_last).train()
+    for part in net.modules():
+        if isinstance(part, nn.BatchNorm2d):
+            part.momentum, part.track_running_stats = None, True
+            part.running_mean, part.running_var = torch.zeros(part.num_features), torch.ones(part.num_features)
+            part.num_batches_tracked = torch.tensor(0)
+    examples = setup.partition.client(client)
+    generator = seeds.torch_generator("personal", setup.config.seed, 1, client)
+    draws = setup.data.draws(examples, 1, generator, shuffle=False)
+    with torch.no_grad():
+        for start, stop in batch_bounds(len(examples), setup.config.evaluation.batch_size):
+            net(setup.data.train_batch(draws, 0, start, stop)[0])
+    return net.eval()
 
 
 def test_a_single_test_example_borrows_the_statistics_of_the_training_data(tmp_path: Path) -> None:

@@ -1,6 +1,7 @@
 """PriSM's own exact properties (methods.md 5, 15): who trains what, the refresh, the full-rank identity, momentum.
 
-Sizes and options: test_prism_sizes.py; kernels and their drawing: tests/unit/test_lowrank_kernels.py.
+Sizes and options: test_prism_sizes.py; what is drawn: test_prism_drawing.py; kernels and the drawing itself:
+tests/unit/test_lowrank_kernels.py.
 """
 
 from __future__ import annotations
@@ -242,26 +243,34 @@ def test_all_kernels_and_one_client_train_the_factorized_net(tmp_path: Path, nam
 
 def test_momentum_goes_on_from_the_servers(tmp_path: Path) -> None:
     """At a learning rate of 0 gradients do not depend on the steps before, so after S steps the momentum that training
-    began with is left 0.9^S times: on factors and BatchNorm, and not elsewhere. What is uploaded is that momentum."""
+    began with is left 0.9^S times: on factors and BatchNorm, and not elsewhere. What is uploaded is that momentum.
+
+    The server's entries all differ, by 1/2304 and more, and the client has those of the kernels that it drew.
+    """
     setup, state, client, work = one_client(
         tmp_path, "method.name=prism", "method.server_momentum=true", "method.keep_ratio=[0.5]"
     )
     method, trainer = setup.method, setup.trainers[0]
     still = [LocalWork(work.data, 1, 0.0, work.loss, torch.Generator().manual_seed(5)) for _ in range(2)]
-    ones = {name: torch.ones_like(value) for name, value in client.published.items() if name.startswith(MOMENTUM)}
+    momenta = {name: value for name, value in client.published.items() if name.startswith(MOMENTUM)}
+    numbered = {n: torch.arange(1.0, v.numel() + 1).view(v.shape) / v.numel() for n, v in momenta.items()}
     found = []
-    for published, one_work in zip((client.published, {**client.published, **ones}), still, strict=True):
+    for published, one_work in zip((client.published, {**client.published, **numbered}), still, strict=True):
         one = Client(client.task, published, client.examples, client.seed)
         method.narrow(published, 0, trainer.net.params, one)
         outcome = method.train(trainer, one, one_work)
         found.append({name: value.clone() for name, value in trainer.net.momenta.items()})
     upload = method.upload(trainer.net, client)
-    left = 0.9**outcome.steps
+    left, held = 0.9**outcome.steps, method.regions(client)
+    drawn = [held[f"{layer.name}.u.weight"][0].tolist() for layer in method.factorized]
+    assert any(kernels != list(range(len(kernels))) for kernels in drawn)
     for name, value in found[1].items():
         shared = name in method.own_decay or ".bn" in name or name.startswith("bn")
         shared = shared or "shortcut.1" in name
-        torch.testing.assert_close(value - found[0][name], torch.full_like(value, left * shared), rtol=0, atol=1e-5)
-        assert (f"{MOMENTUM}{name}" in upload) == shared
+        sent_as = f"{MOMENTUM}{name}"
+        began = numbered[sent_as][held.get(sent_as, ...)] if shared else torch.zeros_like(value)
+        torch.testing.assert_close(value - found[0][name], left * began, rtol=0, atol=1e-5)
+        assert (sent_as in upload) == shared
     assert {n: v.shape for n, v in upload.items()} == {n: s.shape for n, s in method.upload_specs(0).items()}
 
 

@@ -124,6 +124,25 @@ def test_the_cut_net_is_smaller_and_runs(model: models.ModelOptions) -> None:
     assert stem is None or cut.skeleton(0).get_submodule(stem).out_channels == 64 * model.width // 1
 
 
+@pytest.mark.parametrize("model", [models.ResNet18(blocks=(2, 1), width=0.125), models.Mlp(hidden=(20, 10))])
+def test_the_cut_net_is_the_leading_part_of_the_whole_one(model: models.ModelOptions) -> None:
+    """Its outputs are those of the dense net that has its weights, kernels multiplied back, as the leading entries of
+    every tensor and zeros elsewhere: nothing then reads the channels that the residual stream has lost."""
+    method = prism(model, keep_ratio=(0.4,), cut_inputs=True)
+    cut, wide, generator = method.net(0), method.context.make_net(), torch.Generator().manual_seed(0)
+    with torch.no_grad():
+        for parameter in cut.parameters():
+            parameter.copy_(torch.randn(parameter.shape, generator=generator) / parameter[0].numel() ** 0.5)
+        for name, parameter in wide.named_parameters():
+            layer, _, kind = name.rpartition(".")
+            weight = getattr(cut.get_submodule(layer), kind)
+            parameter.zero_()[tuple(map(slice, weight.shape))] = weight
+        images = torch.randn(4, 3, 32, 32, generator=generator) * torch.arange(1.0, 5.0).view(4, 1, 1, 1)
+        outputs = cut(images)
+        torch.testing.assert_close(outputs, wide(images), rtol=0, atol=1e-4)
+    assert float(outputs.std(0).min()) > 1e-2
+
+
 @pytest.mark.parametrize(
     ("model", "info", "reason"),
     [(models.ResNet18(order="pre"), IMAGES, "PreBlock has no identity"), (models.LstmImdb(), TOKENS, "an LSTM")],
@@ -175,6 +194,7 @@ def test_lstm_is_low_rank_gate_by_gate() -> None:
     assert sub["lstm.bias_ih_l0"] == (1024,) and sub["embedding.weight"] == (30, 64) and sub["fc.weight"] == (1, 256)
     small = prism(models.LstmImdb(width=0.0625), TOKENS)
     dense, whole, state = small.context.make_net(), small.net(2), small.initial_state()
-    whole.load_state_dict({name: state[name] for name, _ in whole.named_parameters()})
+    with torch.no_grad():
+        small.narrow(state, 2, dict(whole.named_parameters()))
     tokens = torch.randint(30, (3, 20), generator=torch.Generator().manual_seed(0))
     torch.testing.assert_close(whole(tokens), dense(tokens), rtol=0, atol=1e-5)

@@ -175,16 +175,18 @@ def test_bases_train_on_their_own_logits() -> None:
     assert float(told) == pytest.approx(sum(losses) / 2, rel=1e-6)
 
 
-def test_the_scaler_divides_by_the_atom_in_training_only() -> None:
-    """`Small` has no norm layer: its hidden unit is divided by 1/4, so the loss is that of hidden weights times 4."""
+@pytest.mark.parametrize("number", [0, 1, 2])
+def test_the_scaler_divides_by_the_atom_in_training_only(number: int) -> None:
+    """`Small` has no norm layer: its hidden unit is divided by 1/4, so the loss is that of hidden weights times 4. In
+    every tier: what counts is the width of a base, not how many of them a client trains."""
     state = small().initial_state()
     scaled_up = {name: value * 4 if "hidden" in name else value for name, value in state.items()}
     x, y = torch.tensor([[1.5], [-2.0]]), torch.tensor([0, 2])
     method, plain = small(), small(scaler=False)
-    ours = method.backward(flat(method, 2, state), x, y, PLAIN, client_of(0, 2))
-    theirs = plain.backward(flat(plain, 2, scaled_up), x, y, PLAIN, client_of(0, 2))
+    ours = method.backward(flat(method, number, state), x, y, PLAIN, client_of(0, number))
+    theirs = plain.backward(flat(plain, number, scaled_up), x, y, PLAIN, client_of(0, number))
     assert float(ours) == pytest.approx(float(theirs), rel=1e-6)
-    assert torch.equal(flat(method, 2, state).module.eval()(x), flat(plain, 2, state).module.eval()(x))
+    assert torch.equal(flat(method, number, state).module.eval()(x), flat(plain, number, state).module.eval()(x))
 
 
 class Logits(nn.Module):
@@ -227,7 +229,7 @@ def test_rescaled_values_are_those_of_the_full_nets_fan_in() -> None:
 
 
 def test_levels_that_make_no_sense_are_told() -> None:
-    with pytest.raises(UserError, match="method.levels .*expected values that fall"):
+    with pytest.raises(UserError, match="method.levels .*expected ratios that fall"):
         small_config("method.name=splitmix", "method.levels=[0.5,1]")
     with pytest.raises(UserError, match=r"method.levels .*less than half of method.atom \(0.5\)"):
         small_config("method.name=splitmix", "method.levels=[1,0.2]", "method.atom=0.5")

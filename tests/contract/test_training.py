@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
+from narrow_nets import flat
 from small_runs import small_config, small_setup
 from torch import Tensor, nn
 from torch.nn import functional as F
@@ -19,7 +21,8 @@ from fedmpi.data import Draws, batch_bounds
 from fedmpi.federation import Task, learning_rate
 from fedmpi.learning import FlatNet, LocalTrainer, MaskedCrossEntropy, whole_batches
 from fedmpi.lowrank import LowRank
-from fedmpi.methods.protocol import Client
+from fedmpi.methods.prism import Prism, PrismOptions
+from fedmpi.methods.protocol import Client, MethodContext
 from fedmpi.setup import Setup
 
 EXAMPLES = np.arange(30)
@@ -221,6 +224,30 @@ def test_clipping_is_torchs(tmp_path: Path, clip_norm: float) -> None:
     assert max(norms) > 0.5
     for name, value in net.named_parameters():
         torch.testing.assert_close(trainer.net.params[name], value.detach(), rtol=1e-4, atol=1e-6, msg=name)
+
+
+def test_frobenius_decay_comes_before_clipping(tmp_path: Path) -> None:
+    """methods.md 5.3. At u = 1, v = 2 and lambda = 10 decay adds (10 u v^2, 10 u^2 v) = (40, 20) to (-37, -16): (3, 4),
+    of norm 5, is cut to 1/2, so (0.3, 0.4). A step of lr 1 ends at 0.7 and 1.6; clipping first, near -38.5 and -17.8.
+    """
+    options = PrismOptions(keep_ratio=(1.0,), frobenius_decay=10.0)
+    two_layers = partial(nn.Sequential, *(nn.Linear(1, 1, bias=False) for _ in range(2)))
+    method = Prism(MethodContext(options, two_layers, two_layers, 0, 0.0, False, False, 0))
+    start = {"0.u.weight": torch.tensor([[1.0]]), "0.v.weight": torch.tensor([[2.0]]), "1.weight": torch.ones(1, 1)}
+    net, data = flat(method, 0, start), small_setup(tmp_path, "method.name=fedavg").data
+    trainer = LocalTrainer(net, data, Train(batch_size=32, momentum=0.0, clip_norm=0.5), list(method.own_decay))
+
+    def backward(net: FlatNet, inputs: Tensor, targets: Tensor, loss: Callable) -> Tensor:
+        net.grads["0.u.weight"].fill_(-37.0)
+        net.grads["0.v.weight"].fill_(-16.0)
+        return torch.tensor(1.0)
+
+    client = Client(Task(0, 0, 1, "train", len(EXAMPLES), 1.0), start, EXAMPLES, 0)
+    draws = data.draws(EXAMPLES, 1, generator())
+    after = partial(method.after_backward, client=client)
+    assert trainer.run(draws, 1.0, MaskedCrossEntropy(None), backward, after).steps == 1
+    ended = [float(net.params[f"0.{half}.weight"]) for half in "uv"]
+    assert ended == pytest.approx([0.7, 1.6], abs=1e-6)
 
 
 def test_drop_last_keeps_whole_batches() -> None:

@@ -54,7 +54,7 @@ def test_real_cifar10_under_mpirun(start: Start, cifar10_root: str, tmp_path: Pa
     )  # fmt: skip
     launched = start(3, *words, "--run-dir", str(tmp_path / "run"), small=False)
     assert launched.wait() == 0, launched.err
-    assert "round 1/1" in launched.out and "rank ratio" in launched.out
+    assert "round 1/1" in launched.out and "capacity" in launched.out
     (record,) = finished(tmp_path / "run").records
     assert set(record["tiers"]) == {"1", "0.5", "0.25", "0.125"} and len(record["cohort"]) == 2
     # 10,000 images of ten equal classes: an untrained net is right for some, never for none.

@@ -73,7 +73,7 @@ def test_a_run_that_has_ended_says_so_again(run_main: RunMain, run_dir: Path) ->
     before = finished(run_dir)
     code, out, errors = run_main(*ARGUMENTS, "--run-dir", str(run_dir), "--resume")
     assert code == 0, errors
-    assert "rank ratio" in out and finished(run_dir) == before
+    assert "capacity" in out and finished(run_dir) == before
 
 
 @pytest.mark.parametrize("damage", ["truncated", "one byte", "empty"])

@@ -27,6 +27,12 @@ def test_every_config_is_valid_and_says_what_it_is(path: Path) -> None:
     assert path.read_text().startswith("# ")
 
 
+def test_summaries_and_lists_read_as_sentences() -> None:
+    text = reference(installed_tables())
+    assert "\nA multi-layer perceptron" in text and "a list of 0 to 8 whole numbers >= 1" in text
+    assert "None" not in text
+
+
 def test_the_papers_setting() -> None:
     """methods.md 1: 20 clients, 10 a round, 160 rounds with milestones 100 and 150, batch 64, 10 epochs, lr 0.1."""
     config = load(CONFIGS / "cifar10_fedhm.yaml", [], installed_tables())

@@ -33,11 +33,18 @@ def test_one_channel_at_least(rounding: models.Rounding) -> None:
     assert models.Width(0.001, rounding).of(64) == 1
 
 
-@pytest.mark.parametrize(("rounding", "expected"), [("round", [20, 41]), ("ceil", [21, 41])])
-def test_the_models_and_the_tiers_width_are_rounded_once(rounding: models.Rounding, expected: list[int]) -> None:
-    """0.4 * 0.8 of 64 and 128: 20.48 and 40.96. Twice: 25.6, 26, 20.8, 21 by `round`; 51.2, 52, 41.6, 42 by `ceil`."""
-    net = models.skeleton(models.ResNet18(width=0.4, blocks=(1, 1)), IMAGES, 0.8, rounding)
+@pytest.mark.parametrize(("rounding", "expected"), [("round", [15, 31]), ("ceil", [16, 32])])
+def test_a_tier_has_a_share_of_the_models_own_channels(rounding: models.Rounding, expected: list[int]) -> None:
+    """0.35 of 64 and 128 are 22.4 and 44.8, so 22 and 45; 0.7 of those 15.4 and 31.49 (of 22.4: 15.68)."""
+    net = models.skeleton(models.ResNet18(width=0.35, blocks=(1, 1)), IMAGES, 0.7, rounding)
     assert [stage[-1].conv2.out_channels for stage in net.stages] == expected
+
+
+@pytest.mark.parametrize("rounding", ["round", "ceil"])
+def test_all_of_a_net_is_the_net(rounding: models.Rounding) -> None:
+    """22.4 channels are 22, also where a tier's fractions are rounded up."""
+    net = models.skeleton(models.ResNet18(width=0.35, blocks=(1, 1)), IMAGES, 1.0, rounding)
+    assert [stage[-1].conv2.out_channels for stage in net.stages] == [22, 45]
 
 
 def test_build_and_skeleton_round_alike() -> None:
