@@ -23,7 +23,10 @@ CONFIGS = Path(__file__).resolve().parents[2] / "configs"
 DIGITS = sorted(path for path in CONFIGS.glob("*_digits.yaml") if not path.stem.startswith("base"))
 SHORT = ("rounds=2", "train.local_epochs=1", "output.progress=off", "output.tensorboard=false")
 # What a run of two rounds needs to come to everything that the method does.
-ALSO = {"fdnnc_bfirst_digits": ("method.switch_round=1",)}
+ALSO = {
+    "fdnnc_bfirst_digits": ("method.switch_round=1",),
+    "lgfedavg_digits": ("method.pretrain_rounds=1",),
+}
 
 
 @pytest.mark.parametrize("path", DIGITS, ids=lambda path: path.stem)
