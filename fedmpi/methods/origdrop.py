@@ -27,9 +27,8 @@ from typing import TYPE_CHECKING, Literal
 
 from fedmpi import lowrank
 from fedmpi.config.schema import Shares
-from fedmpi.federation.tiers import equal_blocks
 from fedmpi.methods.protocol import MethodOptions, TestedNet
-from fedmpi.methods.widths import WidthMethod, falling
+from fedmpi.methods.widths import WidthMethod, falling, forty_sixty
 
 if TYPE_CHECKING:
     from torch import nn
@@ -50,11 +49,7 @@ class OrigDropOptions(MethodOptions):
         return self.keep_ratio
 
     def tier_blocks(self, num_clients: int) -> tuple[int, ...]:
-        """Two tiers: 40 and 60 % of the clients, as in the paper; others in equal blocks."""
-        if len(self.keep_ratio) != 2:
-            return equal_blocks(num_clients, len(self.keep_ratio))
-        first = round(0.4 * num_clients)
-        return first, num_clients - first
+        return forty_sixty(num_clients, len(self.tiers))
 
     def problems(self, config: object) -> Iterator[tuple[str, str]]:
         yield from falling("method.keep_ratio", self.keep_ratio)

@@ -37,9 +37,8 @@ from fedmpi import lowrank
 from fedmpi.config.schema import Config, NotNegative, Shares
 from fedmpi.errors import ConfigError
 from fedmpi.federation.plan import Task
-from fedmpi.federation.tiers import equal_blocks
 from fedmpi.methods.protocol import Client, Contributions, LocalWork, Method, MethodContext, MethodOptions, TestedNet
-from fedmpi.methods.widths import falling
+from fedmpi.methods.widths import falling, forty_sixty
 from fedmpi.models.width import Width
 
 if TYPE_CHECKING:
@@ -84,11 +83,7 @@ class OrthDropOptions(MethodOptions):
         return self.keep_ratio
 
     def tier_blocks(self, num_clients: int) -> tuple[int, ...]:
-        """Two tiers: 40 and 60 % of the clients (4.2); others in equal blocks."""
-        if len(self.tiers) != 2:
-            return equal_blocks(num_clients, len(self.tiers))
-        larger = round(0.4 * num_clients)
-        return larger, num_clients - larger
+        return forty_sixty(num_clients, len(self.tiers))
 
     def problems(self, config: Config) -> Iterator[tuple[str, str]]:
         yield from falling("method.keep_ratio", self.keep_ratio)

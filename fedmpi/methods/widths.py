@@ -13,6 +13,7 @@ from itertools import pairwise
 from typing import TYPE_CHECKING
 
 from fedmpi import models
+from fedmpi.federation.tiers import equal_blocks
 from fedmpi.methods.protocol import Client, Method
 
 if TYPE_CHECKING:
@@ -110,6 +111,14 @@ class WidthMethod(Method):
         from fedmpi.tensors import copy_into
 
         copy_into(out, {name: self._parts[number][name].of(published[name]) for name in out})
+
+
+def forty_sixty(num_clients: int, num_tiers: int) -> tuple[int, ...]:
+    """PriSM's clients, and so its baselines': of two tiers 40 % have the larger (4.2); others are equal blocks."""
+    if num_tiers != 2:
+        return equal_blocks(num_clients, num_tiers)
+    larger = round(0.4 * num_clients)
+    return larger, num_clients - larger
 
 
 def falling(key: str, capacities: Sequence[float]) -> Iterator[tuple[str, str]]:
