@@ -26,7 +26,7 @@ from fedmpi.tensors import Layout, specs_of
 # Above this many client-rounds cohorts are not drawn one by one: shares of the tiers are used.
 _DRAWN_AT_MOST = 200_000
 _LOOKED_AT = 1000
-_ELEMENT_BYTES = {"image": 1, "vector": 4, "tokens": 8}
+_ELEMENT_BYTES = {"image": 1, "vector": 4, "tokens": 2}
 
 
 @dataclass(frozen=True)

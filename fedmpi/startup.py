@@ -72,8 +72,9 @@ def load_material(config: Config, comm: Comm) -> Material:
     info = data.info(config.data)
     together(comm, lambda: check_model(config, info))
     dataset = together(comm, lambda: data.load(config.data))
+    labels, groups = dataset.train_y, dataset.groups
     partition = together(
-        comm, lambda: data.make_partition(config.partition, dataset.train_y, config.clients.count, config.seed)
+        comm, lambda: data.make_partition(config.partition, labels, config.clients.count, config.seed, groups)
     )
     together(comm, lambda: _check_batches(config, info, partition))
     return Material(info, dataset, partition)

@@ -15,6 +15,8 @@ from fedmpi.errors import ConfigError
 MAX_BYTES = 200_000
 """A hundred times a config. PyYAML reads 80 kB/s, and an answer should take less than 5 s."""
 COMMAND_LINE = "command line"
+MAX_CHAIN = 8
+MAX_BASES = 8
 
 
 @dataclass
@@ -55,14 +57,30 @@ class Tree:
 
 
 def read_tree(path: Path, shown: str, extended_by: tuple[Path, ...] = ()) -> Tree:
-    """What a file says, on top of what the files that it extends say. Raises ConfigError."""
+    """What a file says, on top of what the files that it extends say, the later of these on the earlier. Raises
+    ConfigError.
+    """
     top = _read(path, shown)
     base = top.values.pop("extends", None)
     if base is None:
         return top
     where = f"{shown}: extends ({top.origins.pop(('extends',), '')})"
+    bases = base if isinstance(base, list) and base else [base]
+    if len(bases) > MAX_BASES:
+        raise ConfigError(where, f"{len(bases)} files; allowed: at most {MAX_BASES}")
+    tree = Tree(shown, {}, {}, [])
+    for name in bases:
+        _put_on_top(tree, _read_base(path, name, where, extended_by))
+    top.origins = {key: value for key, value in top.origins.items() if key[:1] != ("extends",)}
+    _put_on_top(tree, top)
+    return tree
+
+
+def _read_base(path: Path, base: Any, where: str, extended_by: tuple[Path, ...]) -> Tree:
+    """One of the files that the file at `path` extends, each of its origins naming the file."""
     if not isinstance(base, str) or not base:
-        raise ConfigError(where, f"expected the path of a YAML file, relative to this one's folder, got {found(base)}")
+        expected = "the path of a YAML file, relative to this one's folder, or a list of such"
+        raise ConfigError(where, f"expected {expected}, got {found(base)}")
     base_path = path.parent / base
     try:
         chain, resolved = (*extended_by, path.resolve()), base_path.resolve()
@@ -70,14 +88,20 @@ def read_tree(path: Path, shown: str, extended_by: tuple[Path, ...] = ()) -> Tre
         raise ConfigError(where, f"{words.found(base)} is no path: {error}") from None
     if resolved in chain:
         raise ConfigError(where, f"{base!r} extends this file in turn; a file may not extend itself")
+    if len(chain) > MAX_CHAIN:
+        raise ConfigError(where, f"more than {MAX_CHAIN} files extend one another")
     try:
         tree = read_tree(base_path, str(base_path), chain)
     except ConfigError as error:
         raise ConfigError(where, *error.text().splitlines()) from None
-    origins = {key: value if ":" in value else f"{base_path.name}: {value}" for key, value in tree.origins.items()}
-    tree = Tree(shown, tree.values, origins, tree.problems + top.problems)
-    tree.put_all([*leaves((), top.values)] if top.values else [], top.origin)
+    tree.origins = {key: value if ":" in value else f"{base_path.name}: {value}" for key, value in tree.origins.items()}
     return tree
+
+
+def _put_on_top(tree: Tree, top: Tree) -> None:
+    problems = tree.problems + top.problems
+    tree.put_all([*leaves((), top.values)] if top.values else [], top.origin)
+    tree.problems = problems
 
 
 def _is_name(path: yaml_text.Path) -> bool:

@@ -105,7 +105,7 @@ class DeviceData:
     def _ready(self, x: Tensor) -> Tensor:
         """Stored examples as a net takes them; images uint8 (B, H, W, C) -> float32 (B, C, H, W)."""
         if self.info.kind != "image":
-            return x
+            return x.long() if self.info.kind == "tokens" else x
         scale, shift = self._normalization
         normalized = x.reshape(len(x), -1).to(torch.float32).mul_(scale).add_(shift)
         return normalized.view(x.shape).permute(0, 3, 1, 2)

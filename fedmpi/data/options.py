@@ -30,6 +30,10 @@ class DataInfo:
     flip: bool = False
     vocabulary_size: int = 0
     """Number of different tokens (kind "tokens" only)."""
+    num_groups: int = 0
+    """How many groups (writers, subjects, roles) the training examples come from; 0 where nobody knows whose they are."""
+    shares_groups: bool = False
+    """Whether the test examples come from the same groups."""
 
 
 class DataOptions(Protocol):

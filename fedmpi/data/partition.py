@@ -96,12 +96,17 @@ def _is_csr(indices: Ints, offsets: Ints) -> bool:
     )
 
 
-def make_partition(options: PartitionOptions, labels: Ints, num_clients: int, seed: int) -> Partition:
+def make_partition(
+    options: PartitionOptions, labels: Ints, num_clients: int, seed: int, groups: Ints | None = None
+) -> Partition:
     """Divide the examples with `labels`, int64 (N,), among clients; a pure function of its arguments.
 
-    Raises ConfigError if the options cannot be met (too many clients, a minimum size never reached).
+    `groups`, int64 (N,), says whose each example is; only a partition by groups needs it. Raises
+    ConfigError if the options cannot be met (too many clients, a minimum size never reached).
     """
-    indices, sizes = PROCEDURES[options.name](options, np.asarray(labels), num_clients, seed)
+    procedure = PROCEDURES[options.name]
+    given = {"groups": groups} if options.by_groups else {}
+    indices, sizes = procedure(options, np.asarray(labels), num_clients, seed, **given)
     offsets = np.zeros(num_clients + 1, dtype=np.int64)
     np.cumsum(sizes, out=offsets[1:])
     return Partition(indices.astype(np.int64), offsets)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, ClassVar, Literal
 
 from fedmpi.config.schema import Count, Positive, Section
 
@@ -13,6 +13,9 @@ if TYPE_CHECKING:
 
 class PartitionOptions(Section):
     """What all partitions share: no client may be left without examples."""
+
+    by_groups: ClassVar[bool] = False
+    """Whether it goes by whose the examples are (writer, subject, role)."""
 
     def smallest_client_examples(self) -> int:
         """The fewest examples a client may hold."""

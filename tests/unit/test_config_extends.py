@@ -57,12 +57,25 @@ def test_alone_is_empty_of_the_other(files: Path) -> None:
     assert read(files, "extends: ../base.yaml").to_dict() == read(files, BASE, name="base.yaml").to_dict()
 
 
+def test_of_several_bases_the_later_wins(files: Path) -> None:
+    """A name in a later base empties the section of an earlier one; other keys go on top, key by key."""
+    (files / "fast.yaml").write_text("train: {lr: 0.9, momentum: 0.5}\nmethod: {name: fedavg}\n")
+    (files / "iid.yaml").write_text("extends: fast.yaml\npartition: {name: iid}\ntrain: {lr: 0.7}\n")
+    config = read(files, "extends: [../base.yaml, ../fast.yaml, ../iid.yaml]\nseed: 9")
+    assert (config.seed, config.train.lr, config.train.momentum) == (9, 0.7, 0.5)
+    assert config.method.name == "fedavg" and config.partition.name == "iid"
+    assert config.train.schedule.milestones == (3,)
+
+
 @pytest.mark.parametrize(("text", "expected"), [
     ("extends: nowhere.yaml", "a.yaml: extends (line 1): nowhere.yaml: no such file."),
     ("seed: 1\nextends: a.yaml", "a.yaml: extends (line 2): 'a.yaml' extends this file in turn"),
     ("extends: 3", "a.yaml: extends (line 1): expected the path of a YAML file"),
     ("extends: ''", "a.yaml: extends (line 1): expected the path of a YAML file"),
-    ("extends: [a]", "a.yaml: extends (line 1): expected the path of a YAML file"),
+    ("extends: []", "a.yaml: extends (line 1): expected the path of a YAML file"),
+    ("extends: [3]", "a.yaml: extends (line 1): expected the path of a YAML file"),
+    ("extends: [../base.yaml, a.yaml]", "a.yaml: extends (line 1): 'a.yaml' extends this file in turn"),
+    (f"extends: {['../base.yaml'] * 9}", "a.yaml: extends (line 1): 9 files; allowed: at most 8"),
     ("extends: ../sub", "a.yaml: extends (line 1): ../sub: not a file"),
 ])  # fmt: skip
 def test_mistakes_are_one_line(files: Path, text: str, expected: str) -> None:

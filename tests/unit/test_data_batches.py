@@ -134,7 +134,7 @@ def test_examples_are_not_copied_on_the_cpu() -> None:
     assert (device.num_train, device.num_test) == (1437, 360)
 
 
-@pytest.mark.parametrize(("kind", "dtype"), [("vector", np.float32), ("tokens", np.int64)])
+@pytest.mark.parametrize(("kind", "dtype"), [("vector", np.float32), ("tokens", np.int16)])
 def test_vectors_and_tokens_pass_as_they_are(kind: str, dtype: type) -> None:
     """No augmentation whatever was asked: rows 2 and 0 of the training examples."""
     x, y = np.arange(12, dtype=dtype).reshape(3, 4), np.array([0, 1, 1])

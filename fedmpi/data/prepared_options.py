@@ -1,0 +1,37 @@
+"""What the options of all prepared data sets share; see `prepared.py`. Imports neither torch nor numpy."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any, ClassVar
+
+from fedmpi.config.schema import Section, free
+
+
+class PreparedOptions(Section):
+    """Options of a data set that is read from a prepared file."""
+
+    counts: ClassVar[tuple[str, ...]] = ("num_train", "num_test", "num_groups")
+    """Options that say what is expected in the file, without deciding it."""
+    name: str
+    root: str = free("~/data")
+    """The folder with the file that `python -m fedmpi.data prepare` wrote."""
+
+    @property
+    def path(self) -> Path:
+        """Where the prepared file is."""
+        return Path(self.root).expanduser() / f"{self.name}.fedmpi.h5"
+
+    def recipe(self) -> dict[str, Any]:
+        """The options that decide what is in the file."""
+        plain: dict[str, Any] = json.loads(self.model_dump_json())
+        return {key: value for key, value in plain.items() if key not in ("name", "root", *self.counts)}
+
+
+def how_to_prepare(options: PreparedOptions) -> str:
+    """The command that makes the file."""
+    defaults = type(options)().recipe()
+    told = [f"data.{key}={json.dumps(value)}" for key, value in options.recipe().items() if value != defaults[key]]
+    words = ["python -m fedmpi.data prepare", options.name, *told, "--data-dir", options.root]
+    return " ".join(words)
