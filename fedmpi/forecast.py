@@ -77,7 +77,7 @@ def forecast(
 ) -> Forecast:
     """What `config` will cost on `num_ranks` ranks; `method` is built from it, `blocks` are clients per tier."""
     drawn, exact = _draw(config, method, blocks)
-    samples = info.num_train / config.clients.count
+    samples = config.partition.mean_examples(info, config.clients.count)
     nets = [costs.measure(method.skeleton(number), info.example_shape) for number in range(method.num_nets)]
     tiers = tuple(_tier(method, nets, blocks, tier, drawn.times[tier], samples) for tier in range(len(method.tiers)))
     workers = len(worker_ranks(num_ranks, server_trains=config.mpi.server_trains))

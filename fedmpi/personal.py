@@ -2,23 +2,49 @@
 
 The net is what the client would begin its next round with (`narrow`, `restore`), after the
 adaptation that its method gives it (a step of SGD). Every client that has test data is
-tested, whether or not it ever took part; its memory is read by whichever rank tests it.
+tested (or a choice of them, `evaluation.clients`), whether or not it ever took part; its memory is
+read by whichever rank tests it.
 """
 
 from __future__ import annotations
 
 import torch
 
-from fedmpi import seeds
+from fedmpi import data, seeds
+from fedmpi.config.schema import Config
+from fedmpi.data.personal import choose_test
+from fedmpi.errors import ConfigError
 from fedmpi.federation import Task, assign
 from fedmpi.learning import ClientScores, count_correct, global_generator
+from fedmpi.methods.protocol import Method
 from fedmpi.publish import share_versions
 from fedmpi.setup import Published, ServerState, Setup, client_of, personal_task, reestimates
 from fedmpi.simulate import local_work
 
 
+def own_tests(
+    config: Config, method: Method, partition: data.Partition, dataset: data.Dataset
+) -> data.Partition | None:
+    """Each client's own test examples, where clients are tested (none for one that is not). Raises ConfigError."""
+    evaluation = config.evaluation
+    if evaluation.personal == "off" and not method.tested():
+        name = config.method.name
+        raise ConfigError(
+            "evaluation.personal", f"off, but {name} has no common net, so nothing would be tested; allowed: auto, on"
+        )
+    if evaluation.personal == "off" or (evaluation.personal == "auto" and not method.personal):
+        return None
+    how = choose_test(evaluation.personal_test, config.partition, data.info(config.data))
+    tests = data.personal_tests(how, partition, dataset, config.seed, evaluation.clients)
+    if not len(tests.indices):
+        raise ConfigError(
+            "evaluation.personal_test", f"{how}: no client has a test example; take another, or evaluation.personal=off"
+        )
+    return tests
+
+
 def test_clients(setup: Setup, round_number: int, state: ServerState, published: Published) -> ClientScores | None:
-    """How every client's own net does on its own test data (None where clients are not tested); on every rank."""
+    """How the clients' own nets do on their own test data (None where clients are not tested); on every rank."""
     tests = setup.personal_tests
     if tests is None:
         return None
@@ -32,7 +58,8 @@ def test_clients(setup: Setup, round_number: int, state: ServerState, published:
             at_hand = Published(published.params, published.bounds, versions)
             correct[place[task.client]] = _test_client(setup, task, at_hand)
         setup.comm.allreduce_sum(correct)
-    return ClientScores(clients, correct.numpy() / tests.sizes[clients], tests.num_clients - len(clients))
+    asked = setup.config.evaluation.clients or tests.num_clients
+    return ClientScores(clients, correct.numpy() / tests.sizes[clients], max(0, asked - len(clients)))
 
 
 def _test_client(setup: Setup, task: Task, published: Published) -> int:

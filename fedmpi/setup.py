@@ -16,7 +16,15 @@ import numpy as np
 from fedmpi.clock import Clock
 from fedmpi.config.schema import Config
 from fedmpi.data import DeviceData, Partition
-from fedmpi.federation import Assignment, Task, assign, eligible_clients, sample_cohort, tier_of
+from fedmpi.federation import (
+    Assignment,
+    Task,
+    assign,
+    eligible_clients,
+    sample_cohort,
+    sample_drawn_tiers,
+    tier_of,
+)
 from fedmpi.federation.plan import worker_ranks
 from fedmpi.learning import EvaluationPlan, LocalTrainer
 from fedmpi.methods.protocol import Client, Method, Phase
@@ -92,12 +100,14 @@ def plan_phase(setup: Setup, round_number: int, phase: Phase) -> Assignment:
 
 def draw_cohort(config: Config, blocks: Sequence[int], round_number: int, phase: Phase) -> list[tuple[int, int]]:
     """(client, tier) of everybody who takes part in this phase of this round."""
-    seed, clients = config.seed, config.clients
-    when = {"dynamic": clients.tier_assignment == "dynamic", "seed": seed, "round_number": round_number}
+    clients, when = config.clients, {"seed": config.seed, "round_number": round_number}
+    dynamic = clients.tier_assignment == "dynamic"
     size = clients.per_round if phase.num_clients is None else phase.num_clients
-    eligible = eligible_clients(blocks, phase.tiers, **when)
-    cohort = sample_cohort(eligible, size, seed=seed, round_number=round_number, phase=phase.name)
-    return [(client, tier_of(client, blocks, **when)) for client in cohort]
+    if dynamic and phase.tiers is not None:
+        cohort = sample_drawn_tiers(blocks, phase.tiers, size, phase=phase.name, **when)
+    else:
+        cohort = sample_cohort(eligible_clients(blocks, phase.tiers), size, phase=phase.name, **when)
+    return [(client, tier_of(client, blocks, dynamic=dynamic, **when)) for client in cohort]
 
 
 def client_of(setup: Setup, task: Task, published: Published, version: Version | None) -> Client:

@@ -30,6 +30,7 @@ from fedmpi.mpi import placement
 from fedmpi.output import checkpoint, manifest
 from fedmpi.output.memory import MemoryStore
 from fedmpi.output.run_dir import RunDir
+from fedmpi.personal import own_tests
 from fedmpi.setup import ServerState, Setup
 
 if TYPE_CHECKING:
@@ -147,7 +148,7 @@ def prepare(
         evaluation=_evaluation(config, method, skeletons, macs, partition, info.num_test),
         memories=MemoryStore(run_dir),
         clock=Clock(comm.traffic),
-        personal_tests=together(comm, lambda: _personal_tests(config, method, material)),
+        personal_tests=together(comm, lambda: own_tests(config, method, partition, material.dataset)),
     )
 
 
@@ -181,20 +182,6 @@ def blocks(config: Config) -> tuple[int, ...]:
     """Clients per tier."""
     own: tuple[int, ...] = config.method.tier_blocks(config.clients.count)
     return config.clients.tier_blocks or own
-
-
-def _personal_tests(config: Config, method: methods.Method, material: Material) -> data.Partition | None:
-    """Each client's own test examples, where clients are tested."""
-    asked, dataset = config.evaluation.personal, material.dataset
-    if asked == "off" and not method.tested():
-        name = config.method.name
-        raise ConfigError(
-            "evaluation.personal", f"off, but {name} has no common net, so nothing would be tested; allowed: auto, on"
-        )
-    if asked == "off" or (asked == "auto" and not method.personal):
-        return None
-    how = config.evaluation.personal_test
-    return data.personal_tests(how, material.partition, dataset.train_y, dataset.test_y, config.seed)
 
 
 def _devices(config: Config, comm: Comm) -> tuple[str, placement.Device]:

@@ -2,6 +2,7 @@
 
     python jobs/bench.py overhead [--ranks 3] [--pairs 5] [--case small,resnet18,...]
     python jobs/bench.py memory   [--case resnet18]
+    python jobs/bench.py population [--ranks 1]
 
 `overhead` runs one federated round and then the same SGD steps as bare PyTorch loops on the same
 processes, in turn, and prints the median ratio, where the round's time went, and rank 0's share of
@@ -10,6 +11,10 @@ module, `torch.optim.SGD`, images already normalized in memory; no broadcast, no
 
 `memory` prints the peak resident memory of a worker against that of a process that runs the bare
 loop alone, and its growth from a cohort of 10 to one of 100 clients.
+
+`population` runs the same cohort of 20 clients with two examples each, out of the same two million
+examples, for 1,000, 100,000 and 1,000,000 registered clients, and prints start-up (data, partition,
+setup, saving the partition), a round, and peak memory, with their ratios.
 """
 
 from __future__ import annotations
@@ -71,7 +76,14 @@ CASES = {
         "ResNet-18, FedHM", CIFAR_SHAPE, 128,
         "model.name=resnet18", "method.name=fedhm", "train.batch_size=64", "train.local_epochs=2",
     ),
+    "population": Case("20 of N clients", (
+        "rounds=1000000", "evaluation.every=1000000", "data.name=synthetic", "data.shape=[1, 4, 4]",
+        "data.num_train=2000000", "data.num_test=1000", "partition.name=dirichlet_equal", "partition.alpha=.inf",
+        "partition.examples=2", "model.name=mlp", "method.name=fedhm", "clients.tier_assignment=dynamic",
+        "clients.per_round=20", "train.augment=false", "output.tensorboard=false",
+    )),
 }  # fmt: skip
+POPULATIONS = (1_000, 100_000, 1_000_000)
 
 
 def main() -> None:
@@ -82,13 +94,16 @@ def main() -> None:
     elif arguments.what == "memory":
         for name in arguments.case or ("resnet18",):
             _print_memory(name, arguments.ranks)
+    elif arguments.what == "population":
+        counts = {count: f"population-{count}" for count in POPULATIONS}
+        _print_population({n: _launch(arguments.ranks, child, "population", 5) for n, child in counts.items()})
     else:
         _child(arguments.child, arguments.case[0], arguments.pairs)
 
 
 def _arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("what", choices=["overhead", "memory", "child"])
+    parser.add_argument("what", choices=["overhead", "memory", "population", "child"])
     parser.add_argument("--ranks", type=int, default=3, help="rank 0 and the workers (default 3)")
     parser.add_argument("--pairs", type=int, default=5, help="rounds, each followed by its bare twin (default 5)")
     parser.add_argument("--case", type=lambda text: text.split(","), help=f"of {', '.join(CASES)}")
@@ -135,6 +150,18 @@ def _print_memory(name: str, ranks: int) -> None:
     )
 
 
+def _print_population(results: dict[int, dict[str, float]]) -> None:
+    first = results[POPULATIONS[0]]
+    units = {"startup_s": 1.0, "round_s": 1.0, "peak_bytes": 1e6}
+    print(f"{'clients':>9}  {'start-up':>18}  {'round':>18}  {'peak memory':>18}")
+    for count, result in results.items():
+        cells = []
+        for name, unit in units.items():
+            shown = f"{result[name] / unit:.3f} s" if unit == 1.0 else f"{result[name] / unit:.0f} MB"
+            cells.append(f"{shown} (x {result[name] / first[name]:.2f})".rjust(18))
+        print(f"{count:9,}  {'  '.join(cells)}")
+
+
 # What runs under mpirun.
 
 
@@ -158,7 +185,10 @@ def _measure(comm, what: str, case: str, pairs: int) -> dict[str, float]:
             return _overhead(comm, case, pairs, folder)
         if what == "bare-memory":
             return _bare_memory(comm, case, folder)
-        return _worker_memory(comm, case, int(what.rpartition("-")[2]), folder)
+        number = int(what.rpartition("-")[2])
+        if what.startswith("population"):
+            return _population(comm, case, number, pairs, folder)
+        return _worker_memory(comm, case, number, folder)
 
 
 def _setup(comm, case: str, folder: str, *more: str):
@@ -280,6 +310,30 @@ def _worker_memory(comm, case: str, cohort: int, folder: str) -> dict[str, float
     next(_rounds(_setup(comm, case, folder, *_MEMORY, f"clients.per_round={cohort}")))
     rows = comm.gather_rows(np.array([float(_peak_bytes())]))
     return {} if rows is None else {"peak_bytes": float(rows[1:].max() if len(rows) > 1 else rows.max())}
+
+
+def _population(comm, case: str, count: int, num_rounds: int, folder: str) -> dict[str, float]:
+    """Seconds until the first round could begin (without loading torch), median seconds of a round, peak memory."""
+    import numpy as np
+    import torch._dynamo  # noqa: F401 - torch loads it when a net is first measured: seconds that no client costs
+
+    import fedmpi.startup  # noqa: F401
+    from fedmpi.train_round import train_round  # noqa: F401
+
+    held = []
+
+    def start() -> None:
+        setup = _setup(comm, case, folder, f"clients.count={count}")
+        if comm.is_root:
+            setup.partition.save(Path(folder, "partition.h5"))
+        held.append(_rounds(setup))
+
+    startup_s = _timed(comm, start)
+    next(held[0])  # the first broadcast, and warm-up
+    round_s = [_timed(comm, lambda: next(held[0])) for _ in range(num_rounds)]
+    rows = comm.gather_rows(np.array([float(_peak_bytes())]))
+    peak_bytes = float(rows.max()) if rows is not None else 0.0
+    return {"startup_s": startup_s, "round_s": statistics.median(round_s), "peak_bytes": peak_bytes}
 
 
 def _peak_bytes() -> int:

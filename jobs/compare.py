@@ -21,33 +21,23 @@ from __future__ import annotations
 import argparse
 import json
 import os
-import re
 import shlex
-import shutil
 import signal
-import subprocess
 import sys
-import time
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass
 from itertools import groupby
 from pathlib import Path
-from typing import Any, NoReturn
 
 import comparison_text
 from comparison import Row, Run, budget_of, rows_of, runs_in, settings_of
+from running import CONFIGS, Job, Parser, check_same, do, launcher, number, scaled, seed_list
 
 from fedmpi.config import words
 from fedmpi.config.load import load
-from fedmpi.config.schema import Config
 from fedmpi.errors import ConfigError, RunDirError, UserError
 from fedmpi.main import TABLES
 from fedmpi.output.files import write_text, writing
 from fedmpi.output.run_dir import RunDir
-
-CONFIGS = Path(__file__).resolve().parent.parent / "configs"
-# mpirun passes the signal on and waits for its ranks.
-_PATIENCE_S = 20.0
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -58,11 +48,11 @@ def main(argv: Sequence[str] | None = None) -> int:
         if arguments.collect:
             _collect(arguments)
             return 0
-        _launcher(arguments.ranks)  # told now, not after the first run's failure
+        launcher(arguments.ranks)  # told now, not after the first run's failure
         jobs = _jobs(arguments)
         _keep_settings(arguments, jobs, shlex.join(["python", "jobs/compare.py", *given]))
         for number, job in enumerate(jobs, 1):
-            print(f"[{number}/{len(jobs)}] {job.run.name} seed {job.run.seed}: {_do(job, arguments.ranks)}", flush=True)
+            print(f"[{number}/{len(jobs)}] {job.run.name} seed {job.run.seed}: {do(job, arguments.ranks)}", flush=True)
         failed = [job.run for job in jobs if not job.run.is_finished()]
         _write(arguments.out, *_table({*runs_in(arguments.out), *failed}, arguments, failed))
         return 1 if failed else 0
@@ -77,52 +67,21 @@ def main(argv: Sequence[str] | None = None) -> int:
 # The command line.
 
 
-class _Parser(argparse.ArgumentParser):
-    """Reports as all mistakes are reported: one line, exit code 2."""
-
-    def error(self, message: str) -> NoReturn:
-        raise ConfigError("command line", f"{message}; see python jobs/compare.py --help")
-
-
 def _arguments(argv: Sequence[str]) -> argparse.Namespace:
-    parser = _Parser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter, allow_abbrev=False)
+    parser = Parser("jobs/compare.py", __doc__)
     parser.add_argument("--methods", help="names or paths, with commas (default all; with --collect, all there)")
     parser.add_argument("--data", default="digits", help="the data set (default digits)")
-    parser.add_argument("--seeds", type=_seeds, help="default 0,1,2; with --collect, all there")
-    parser.add_argument("--ranks", type=_number(int, 1), default=3, help="of each run; 1 is without mpirun (default 3)")
+    parser.add_argument("--seeds", type=seed_list, help="default 0,1,2; with --collect, all there")
+    parser.add_argument("--ranks", type=number(int, 1), default=3, help="of each run; 1 is without mpirun (default 3)")
     parser.add_argument("--out", type=Path, help="the folder of all runs (default runs/compare-DATA)")
-    parser.add_argument("--target", type=_number(float, 0, 1), help="in (0, 1] (default as last in --out, or 0.9)")
-    parser.add_argument("--scale", type=_number(float, 0), default=1.0, help="of all numbers of rounds (default 1)")
+    parser.add_argument("--target", type=number(float, 0, 1), help="in (0, 1] (default as last in --out, or 0.9)")
+    parser.add_argument("--scale", type=number(float, 0), default=1.0, help="of all numbers of rounds (default 1)")
     parser.add_argument("--set", nargs="+", action="extend", default=[], metavar="section.key=value")
     parser.add_argument("--collect", action="store_true", help="run nothing, print the table of what is there")
     arguments = parser.parse_args(argv)
     arguments.out = (arguments.out or Path("runs") / f"compare-{arguments.data}").resolve()
     arguments.target = arguments.target or settings_of(arguments.out).get("target", 0.9)
     return arguments
-
-
-def _seeds(text: str) -> list[int]:
-    seeds = text.split(",")
-    if not all(re.fullmatch(r"\d{1,18}", seed) for seed in seeds) or len(set(map(int, seeds))) < len(seeds):
-        raise argparse.ArgumentTypeError(f"expected different whole numbers >= 0, as 0,1,2, got {text!r}")
-    return [int(seed) for seed in seeds]
-
-
-def _number(kind: type, low: float, high: float = float("inf")) -> Any:
-    """An argument's type: a whole number >= low, or a number in (low, high]."""
-
-    def read(text: str) -> Any:
-        try:
-            value = kind(text)
-        except ValueError:
-            value = None
-        if value is None or not (low <= value if kind is int else low < value <= high and value != float("inf")):
-            allowed = f"a whole number >= {low:g}" if kind is int else f"a number > {low:g}"
-            allowed += f" and <= {high:g}" if high < float("inf") else ""
-            raise argparse.ArgumentTypeError(f"expected {allowed}, got {text!r}")
-        return value
-
-    return read
 
 
 def _configs(methods: str, data: str) -> list[Path]:
@@ -150,16 +109,6 @@ def _config(name: str, known: dict[str, Path]) -> Path:
 # Which runs.
 
 
-@dataclass(frozen=True)
-class Job:
-    """A run to be made: its config file, the overrides on it, and both together."""
-
-    run: Run
-    path: Path
-    overrides: tuple[str, ...]
-    config: Config
-
-
 def _jobs(arguments: argparse.Namespace) -> list[Job]:
     """All configs are read before anything runs. Raises `UserError`, also for a folder with another config's run."""
     jobs = []
@@ -170,39 +119,8 @@ def _jobs(arguments: argparse.Namespace) -> list[Job]:
             run = Run(path.stem, seed, RunDir(arguments.out / f"{path.stem}-seed{seed}"))
             jobs.append(Job(run, path, overrides, load(path, overrides, TABLES)))
     for job in jobs:
-        _check_same(job)
+        check_same(job)
     return jobs
-
-
-def scaled(config: Config, scale: float) -> list[str]:
-    """Overrides that multiply what counts rounds, none of it below 1."""
-    if scale == 1:
-        return []
-
-    def times(count: int) -> int:
-        return max(1, round(scale * count))
-
-    overrides = [f"rounds={times(config.rounds)}"]
-    if milestones := getattr(config.train.schedule, "milestones", ()):
-        overrides.append(f"train.schedule.milestones=[{','.join(str(times(milestone)) for milestone in milestones)}]")
-    if scale < 1:  # a longer run needs no coarser look
-        overrides.append(f"evaluation.every={times(config.evaluation.every)}")
-    for key, value in config.method:
-        if key.endswith(("_round", "_rounds")) and isinstance(value, int) and value > 0:
-            overrides.append(f"method.{key}={times(value)}")
-    return overrides
-
-
-def _check_same(job: Job) -> None:
-    if not job.run.has_begun():
-        return
-    saved = job.run.config
-    differences = job.config.diff(saved.to_dict())
-    if saved.rounds != job.config.rounds:
-        differences.append(f"rounds: run has {saved.rounds}, you ask {job.config.rounds}")
-    if differences:
-        text = f"was run with another config: {'; '.join(differences)}; take another --out"
-        raise RunDirError(str(job.run.folder.path), text)
 
 
 def _keep_settings(arguments: argparse.Namespace, jobs: Sequence[Job], command: str) -> None:
@@ -223,72 +141,6 @@ def _keep_settings(arguments: argparse.Namespace, jobs: Sequence[Job], command: 
     with writing(arguments.out):
         arguments.out.mkdir(parents=True, exist_ok=True)
     write_text(arguments.out / "settings.json", json.dumps(common | {"target": arguments.target} | each_once) + "\n")
-
-
-# Running.
-
-
-def _launcher(ranks: int) -> list[str]:
-    """What starts that many ranks. Raises `UserError` if there is no mpirun."""
-    if ranks == 1:
-        return []
-    beside = Path(sys.executable).with_name("mpirun")
-    mpirun = str(beside) if beside.exists() else shutil.which("mpirun")
-    if mpirun is None:
-        raise UserError("--ranks", f"no mpirun beside {sys.executable}, and none in PATH; --ranks 1 needs none")
-    return [mpirun, "-n", str(ranks)]
-
-
-def _do(job: Job, ranks: int) -> str:
-    """Makes what is left of a run; how that went, in words."""
-    folder = job.run.folder
-    if job.run.is_finished():
-        return "finished before"
-    resume = ["--resume"] if folder.holds_run() else []
-    log = folder.path.with_name(f"{folder.path.name}.log")
-    program = [sys.executable, "-m", "fedmpi.main", str(job.path), *job.overrides, "--run-dir", str(folder.path)]
-    started = time.monotonic()
-    code = _launch([*_launcher(ranks), *program, *resume], log, _environment(ranks))
-    took = f"{'resumed, ' * bool(resume)}{time.monotonic() - started:.0f} s"
-    return f"finished ({took})" if code == 0 else f"failed with exit code {code} ({took}); see {log}"
-
-
-def _launch(command: Sequence[str], log: Path, environment: dict[str, str]) -> int:
-    """The exit code of a command that adds its output to `log`; it ends with us."""
-    with writing(log):
-        output = open(log, "ab")
-    with output:
-        process = subprocess.Popen(
-            command, stdin=subprocess.DEVNULL, stdout=output, stderr=subprocess.STDOUT, env=environment
-        )
-        try:
-            return process.wait()
-        finally:
-            _end(process)
-
-
-def _end(process: subprocess.Popen[bytes]) -> None:
-    """Ends it if it still runs: what it saved stays."""
-    if process.poll() is not None:
-        return
-    process.terminate()
-    try:
-        process.wait(_PATIENCE_S)
-    except subprocess.TimeoutExpired:
-        process.kill()
-        process.wait()
-
-
-def _environment(ranks: int) -> dict[str, str]:
-    """Ours, and what Open MPI needs to start as root, or more ranks than cores."""
-    environment = dict(os.environ)
-    if ranks > (os.cpu_count() or 1):
-        environment.setdefault("PRTE_MCA_rmaps_default_mapping_policy", ":oversubscribe")
-        environment.setdefault("OMPI_MCA_rmaps_base_oversubscribe", "1")
-        environment.setdefault("PRTE_MCA_hwloc_default_binding_policy", "none")
-    if os.geteuid() == 0:
-        environment |= {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}
-    return environment
 
 
 # Telling.

@@ -9,43 +9,28 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import astuple, fields
 from typing import Any, TextIO
 
+import table_text
 from comparison import Budget, Row
 
 from fedmpi.config import words, yaml_text
 from fedmpi.config.schema import Config
 from fedmpi.output.progress import printable
-from fedmpi.output.terminal import columns_of_terminal
 from fedmpi.output.units import si
 
 # Budgets that differ from what most methods spend by more than this share are warned of.
 TOLERANCE = 0.1
 _HEADS = ("method", "tier", "accuracy", "params", "MACs", "bytes to target", "compute to target", "rounds to target")
+_NUM_LEFT = 2
 _NOT_COMPARED = ("seed", "rounds", "method", "mpi", "output")
 
 
 def print_table(rows: Sequence[Row], caption: Sequence[str], stream: TextIO) -> None:
-    from rich import box
-    from rich.table import Table
-
-    from fedmpi.output.console import PlainConsole
-
-    is_unicode = (getattr(stream, "encoding", None) or "").lower().replace("-", "") == "utf8"
-    table = Table(box=box.SIMPLE_HEAD if is_unicode else box.ASCII)
-    for head in _HEADS:
-        table.add_column(head, justify="left" if head in _HEADS[:2] else "right", no_wrap=True)
-    lines = [[printable(cell, stream) for cell in row.cells()] for row in rows]
-    for line in lines:
-        table.add_row(*line)
-    widths = (max(len(cell) for cell in column) + 3 for column in zip(_HEADS, *lines, strict=True))
-    columns = columns_of_terminal(stream)  # a line that wraps in a narrow window beats a cut number
-    console = PlainConsole(stream, columns=max(columns, sum(widths) + 2), is_terminal=columns > 0)
-    console.print(table)
+    table_text.print_lines(_HEADS, [row.cells() for row in rows], _NUM_LEFT, stream)
     print(*(printable(line, stream) for line in caption), sep="\n", file=stream, flush=True)
 
 
 def markdown(rows: Sequence[Row], caption: Sequence[str], commands: Sequence[str]) -> str:
-    table = [_HEADS, ("---", "---", *("---:" for _ in _HEADS[2:])), *(row.cells() for row in rows)]
-    lines = ["| " + " | ".join(cell.replace("|", "\\|") for cell in line) + " |" for line in table]
+    lines = table_text.markdown_lines(_HEADS, [row.cells() for row in rows], _NUM_LEFT)
     notes = [f"- {line[0].upper()}{line[1:]}" for line in caption]
     head = ["# Methods compared", "", "The runs were made by", "", *(f"    {command}" for command in commands), ""]
     return "\n".join([*head, *lines, "", *notes, ""])

@@ -167,6 +167,19 @@ def _print_rows(setup: Setup, snapshot: Snapshot, clients: list[int] | range, ba
     print(f"cut nets are {speed}; {KEPT} is smaller than it says")
 
 
+def savings(run_dir: RunDir, client: int = 0, times: int = 50) -> tuple[float, float | None]:
+    """How much longer an inference of the dense net takes than that of a client's cut one, on this machine, and how
+    much more energy (None where NVML cannot tell). Raises `UserError`."""
+    setup, snapshot = _open(run_dir)
+    shape = setup.data.info.example_shape
+    inputs = torch.randn(1, *shape, generator=torch.Generator().manual_seed(0)).to(setup.data.device)
+    dense = _measured("-", "dense", 1.0, _with_statistics(setup, setup.method.net(0), client), inputs, times, None)
+    [(name, kept, net)] = [row[:3] for row in _nets(setup, snapshot, client) if row[0] == "cut"]
+    small = _measured(str(client), name, kept, net, inputs, times, None)
+    energy = dense.joules / small.joules if dense.joules and small.joules else None
+    return dense.seconds / small.seconds, energy
+
+
 def _nets(setup: Setup, snapshot: Snapshot, client: int) -> Iterator[tuple[str, float, nn.Module, nn.Module | None]]:
     """The client's net as it is tested, masked and cut, each with rho and the net that it should agree with."""
     method = setup.method

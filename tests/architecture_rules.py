@@ -21,6 +21,7 @@ LAYERS = (
     ("fedmpi.tensors",),
     ("fedmpi.exactsum",),
     ("fedmpi.costs",),
+    ("fedmpi.papers",),
     ("fedmpi.config.schema",),
     ("fedmpi.config", "fedmpi.data", "fedmpi.models", "fedmpi.lowrank", "fedmpi.mpi", "fedmpi.output"),
     ("fedmpi.federation", "fedmpi.learning"),
@@ -33,6 +34,9 @@ LAYERS = (
     ("fedmpi.startup",),
     ("fedmpi.experiment",),
     ("fedmpi.main",),
+    ("fedmpi.verify",),
+    ("fedmpi.data_command",),
+    ("fedmpi.data.__main__",),
 )
 LEVELS = {module: level for level, layer in enumerate(LAYERS) for module in layer}
 

@@ -128,10 +128,29 @@ class Evaluation(Section):
     """
     personal: Literal["auto", "on", "off"] = "auto"
     """Test every client's own net on its own test data; `auto`: where the method gives clients nets of their own."""
-    personal_test: Literal["matching", "classes"] = "matching"
+    personal_test: Literal["auto", "matching", "classes", "groups"] = "auto"
     """A client's own test data: test examples are divided so that they follow the clients' training classes, each
-    used once (`matching`); or all test examples of the classes that the client trains on (`classes`).
+    used once (`matching`); all test examples of the classes that the client trains on (`classes`); or all of the
+    writers, subjects or roles that it trains on (`groups`). `auto`: `groups` where the partition is by these and the
+    test examples come from the same ones, else `matching`.
     """
+    clients: Annotated[int, Field(ge=0, le=2**31 - 1)] = 0
+    """How many clients are tested with their own nets, the same ones in every round, chosen at random among those
+    that have test data; 0 tests all.
+    """
+
+    def problems(self, config: Config) -> Iterator[tuple[str, str]]:
+        if self.personal_test == "groups" and not config.data.info().shares_groups:
+            yield (
+                "evaluation.personal_test",
+                f"groups, but the test examples of {config.data.name} do not come from the writers, subjects or "
+                "roles of its training examples; allowed: auto, matching, classes",
+            )
+        if self.clients > config.clients.count:
+            yield (
+                "evaluation.clients",
+                f"{self.clients} clients are to be tested, but clients.count is {config.clients.count}; 0 tests all",
+            )
 
 
 class Mpi(Section):

@@ -17,10 +17,10 @@ from numpy.typing import NDArray
 
 from fedmpi.data.dataset import Dataset
 from fedmpi.data.options import Cifar10, Cifar100
+from fedmpi.data.sources import get_again
 from fedmpi.data.unpickle import unpickle
 from fedmpi.errors import DataError
 
-PAGE = "https://www.cs.toronto.edu/~kriz/cifar.html"
 SHAPE_CHW = (3, 32, 32)
 
 
@@ -28,6 +28,7 @@ SHAPE_CHW = (3, 32, 32)
 class Format:
     """Names and checksums (md5) of one data set's files, in the order in which they are read."""
 
+    name: str
     folder: str
     archive: str
     train: Mapping[str, str]
@@ -39,6 +40,7 @@ class Format:
 
 
 CIFAR10 = Format(
+    name="cifar10",
     folder="cifar-10-batches-py",
     archive="cifar-10-python.tar.gz",
     train={
@@ -55,6 +57,7 @@ CIFAR10 = Format(
     num_classes=10,
 )
 CIFAR100 = Format(
+    name="cifar100",
     folder="cifar-100-python",
     archive="cifar-100-python.tar.gz",
     train={"train": "16019d7e3df5f24257cddd939b257f8d"},
@@ -79,7 +82,7 @@ def read_format(root: str, form: Format) -> Dataset:
     folder = find_folder(root, form)
     missing = [name for name in (*form.train, *form.test, *form.meta) if not (folder / name).is_file()]
     if missing:
-        raise DataError(str(folder), f"file(s) {', '.join(missing)} missing; unpack {form.archive} from {PAGE} again")
+        raise DataError(str(folder), f"file(s) {', '.join(missing)} missing; {_advice(folder, form)}")
     for name, md5 in form.meta.items():
         _check_meta(folder / name, md5, form)
     train = [_read_batch(folder / name, md5, form) for name, md5 in form.train.items()]
@@ -96,7 +99,7 @@ def find_folder(root: str, form: Format) -> Path:
     raise DataError(
         f"data.root={root}",
         f"neither {base / form.folder} nor {base} holds the files of {form.archive}; "
-        f"unpack it there (from {PAGE}) or set data.root to where it is",
+        f"{get_again(form.name, root)}, or set data.root to where they are",
     )
 
 
@@ -118,14 +121,16 @@ def _read_batch(path: Path, md5: str, form: Format) -> tuple[NDArray[np.uint8], 
     num_bytes = int(np.prod(SHAPE_CHW))
     if not isinstance(images, np.ndarray) or images.dtype != np.uint8 or images.shape[1:] != (num_bytes,):
         found = f"{images.dtype} {images.shape}" if isinstance(images, np.ndarray) else type(images).__name__
-        raise DataError(str(path), f"entry 'data' is {found}, expected uint8 (images, {num_bytes}); {_advice(form)}")
+        raise DataError(
+            str(path), f"entry 'data' is {found}, expected uint8 (images, {num_bytes}); {_advice(path.parent, form)}"
+        )
     if (
         not isinstance(labels, list)
         or len(labels) != len(images)
         or any(type(label) is not int or not 0 <= label < form.num_classes for label in labels)
     ):
         expected = f"a list of {len(images)} numbers from 0 to {form.num_classes - 1}"
-        raise DataError(str(path), f"entry '{form.label_key}' is not {expected}; {_advice(form)}")
+        raise DataError(str(path), f"entry '{form.label_key}' is not {expected}; {_advice(path.parent, form)}")
     return images, np.array(labels, dtype=np.int64)
 
 
@@ -133,7 +138,7 @@ def _check_meta(path: Path, md5: str, form: Format) -> None:
     names = _read_checked(path, md5, form).get(form.names_key)
     if not isinstance(names, list) or len(names) != form.num_classes:
         expected = f"a list of {form.num_classes} names"
-        raise DataError(str(path), f"entry '{form.names_key}' is not {expected}; {_advice(form)}")
+        raise DataError(str(path), f"entry '{form.names_key}' is not {expected}; {_advice(path.parent, form)}")
 
 
 def _read_checked(path: Path, md5: str, form: Format) -> dict[str, object]:
@@ -145,16 +150,19 @@ def _read_checked(path: Path, md5: str, form: Format) -> dict[str, object]:
     if found != md5:
         raise DataError(
             str(path),
-            f"damaged or cut off: its {len(content):,} bytes have md5 {found}, expected {md5}; {_advice(form)}",
+            f"damaged or cut off: its {len(content):,} bytes have md5 {found}, expected {md5}; "
+            f"{_advice(path.parent, form)}",
         )
     try:
         entries = unpickle(content)
     except pickle.UnpicklingError as error:
-        raise DataError(str(path), f"is not a batch of {form.archive}: {error}; {_advice(form)}") from error
+        raise DataError(
+            str(path), f"is not a batch of {form.archive}: {error}; {_advice(path.parent, form)}"
+        ) from error
     if not isinstance(entries, dict):
-        raise DataError(str(path), f"holds a {type(entries).__name__}, expected a dict; {_advice(form)}")
+        raise DataError(str(path), f"holds a {type(entries).__name__}, expected a dict; {_advice(path.parent, form)}")
     return entries
 
 
-def _advice(form: Format) -> str:
-    return f"unpack {form.archive} from {PAGE} again"
+def _advice(folder: Path, form: Format) -> str:
+    return get_again(form.name, folder.parent if folder.name == form.folder else folder, "--force")

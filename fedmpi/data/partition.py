@@ -15,7 +15,7 @@ import h5py
 import numpy as np
 from numpy.typing import NDArray
 
-from fedmpi.data import splits
+from fedmpi.data import by_group, dirichlet_equal, shards, splits
 from fedmpi.data.partition_options import PartitionOptions
 from fedmpi.errors import DataError
 
@@ -26,7 +26,12 @@ PROCEDURES: dict[str, Callable[..., tuple[Ints, Ints]]] = {
     "iid": splits.iid,
     "dirichlet_feddf": splits.dirichlet_feddf,
     "dirichlet": splits.dirichlet,
+    "dirichlet_equal": dirichlet_equal.dirichlet_equal,
     "class_dirichlet": splits.class_dirichlet,
+    "quantity_skew": splits.quantity_skew,
+    "shards": shards.shards,
+    "lottery": shards.lottery,
+    "natural": by_group.natural,
 }
 
 

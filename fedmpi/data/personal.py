@@ -1,10 +1,11 @@
 """Which test examples are a client's own: what its personal net is tested on.
 
-A pure function of the training partition, the labels and the seed. `matching` divides the test set:
+A pure function of the training partition, the data and the seed. `matching` divides the test set:
 of each class a client gets the share of test examples that it has of the training examples, so its
 test data follow its training classes and every test example is used once (a client with few
 examples may get none). `classes` gives everybody all test examples of the classes that it trains
-on, as LotteryFL and LG-FedAvg do.
+on, as LotteryFL and LG-FedAvg do; `groups` all test examples of the writers (subjects, roles) whose
+examples it trains on, as LEAF does.
 """
 
 from __future__ import annotations
@@ -14,42 +15,93 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from fedmpi.data.partition import Partition, present_labels
+from fedmpi.data.dataset import Dataset
+from fedmpi.data.options import DataInfo
+from fedmpi.data.partition import Partition
+from fedmpi.data.partition_options import PartitionOptions
+from fedmpi.data.splits import runs
 from fedmpi.seeds import numpy_generator
 
 Ints = NDArray[np.int64]
+How = Literal["matching", "classes", "groups"]
 
 
-def personal_tests(
-    how: Literal["matching", "classes"], partition: Partition, train_labels: Ints, test_labels: Ints, seed: int
-) -> Partition:
-    """The test examples of each client, as a `Partition` of their numbers (under `classes` they overlap)."""
-    divide = _matching if how == "matching" else _classes
-    owned = divide(partition, train_labels, test_labels, seed)
-    offsets = np.zeros(partition.num_clients + 1, dtype=np.int64)
-    np.cumsum([len(examples) for examples in owned], out=offsets[1:])
-    return Partition(np.concatenate([np.empty(0, np.int64), *owned]), offsets)
+def choose_test(asked: Literal["auto"] | How, options: PartitionOptions, info: DataInfo) -> How:
+    """`auto` is `groups` where clients are groups and the test examples come from the same ones, else `matching`."""
+    if asked != "auto":
+        return asked
+    return "groups" if options.by_groups and info.shares_groups else "matching"
 
 
-def _matching(partition: Partition, train_labels: Ints, test_labels: Ints, seed: int) -> list[Ints]:
+def personal_tests(how: How, partition: Partition, dataset: Dataset, seed: int, num_clients: int = 0) -> Partition:
+    """The test examples of each client, as a `Partition` of their numbers, which overlap unless it is `matching`.
+
+    With `num_clients` only that many of the clients that have test examples, a seeded choice, get theirs; 0 is all
+    of them. Costs what the chosen clients' examples cost, and some passes over the labels.
+    """
+    if how == "matching":
+        tests = _matching(partition, dataset.train_y, dataset.test_y, seed)
+        return _only(tests, _chosen(tests.sizes > 0, num_clients, seed))
+    train, test = (dataset.groups, dataset.test_groups) if how == "groups" else (dataset.train_y, dataset.test_y)
+    assert train is not None and test is not None, "the config was checked"
+    has_tests = np.zeros(partition.num_clients, dtype=bool)
+    has_tests[_owners(partition)[np.isin(train[partition.indices], test)]] = True
+    return _alike(partition, train, test, _chosen(has_tests, num_clients, seed))
+
+
+def _owners(partition: Partition) -> Ints:
+    """Whose each of `partition.indices` is."""
+    return np.repeat(np.arange(partition.num_clients), partition.sizes)
+
+
+def _chosen(has_tests: NDArray[np.bool_], num_clients: int, seed: int) -> Ints:
+    """The clients to test, in order."""
+    clients = np.flatnonzero(has_tests)
+    if not 0 < num_clients < len(clients):
+        return clients
+    return np.sort(numpy_generator("tested clients", seed).permutation(clients)[:num_clients])
+
+
+def _matching(partition: Partition, train_labels: Ints, test_labels: Ints, seed: int) -> Partition:
     """Class by class, cut where the clients' training examples of that class are: floor(n_test * cumulated share)."""
-    owner = np.repeat(np.arange(partition.num_clients), partition.sizes)
-    labels = train_labels[partition.indices]
-    owned: list[list[Ints]] = [[] for _ in range(partition.num_clients)]
+    owners, labels = _owners(partition), train_labels[partition.indices]
     generator = numpy_generator("personal tests", seed)
+    examples, whose = [np.empty(0, np.int64)], [np.empty(0, np.int64)]
     for label in np.unique(test_labels):
-        examples = generator.permutation(np.flatnonzero(test_labels == label))
-        counts = np.bincount(owner[labels == label], minlength=partition.num_clients)
+        own = generator.permutation(np.flatnonzero(test_labels == label))
+        counts = np.bincount(owners[labels == label], minlength=partition.num_clients)
         if counts.sum() == 0:
             continue
-        ends = np.cumsum(counts) * len(examples) // counts.sum()
-        starts = np.concatenate([[0], ends[:-1]])
-        for client in np.flatnonzero(ends > starts):
-            owned[client].append(examples[starts[client] : ends[client]])
-    return [np.sort(np.concatenate([np.empty(0, np.int64), *parts])) for parts in owned]
+        ends = np.cumsum(counts) * len(own) // counts.sum()
+        examples.append(own)
+        whose.append(np.repeat(np.arange(partition.num_clients), np.diff(ends, prepend=0)))
+    return _of(np.concatenate(examples), np.concatenate(whose), partition.num_clients)
 
 
-def _classes(partition: Partition, train_labels: Ints, test_labels: Ints, seed: int) -> list[Ints]:
-    num_classes = int(max(train_labels.max(), test_labels.max())) + 1
-    present = (present_labels(train_labels, partition.client(c), num_classes) for c in range(partition.num_clients))
-    return [np.flatnonzero(classes[test_labels]) for classes in present]
+def _of(examples: Ints, whose: Ints, num_clients: int) -> Partition:
+    """Each client's examples, sorted."""
+    offsets = np.zeros(num_clients + 1, dtype=np.int64)
+    np.cumsum(np.bincount(whose, minlength=num_clients), out=offsets[1:])
+    return Partition(examples[np.lexsort((examples, whose))], offsets)
+
+
+def _only(tests: Partition, clients: Ints) -> Partition:
+    """`tests` of these clients; the others have none."""
+    sizes = np.zeros(tests.num_clients, dtype=np.int64)
+    sizes[clients] = tests.sizes[clients]
+    offsets = np.concatenate([[0], np.cumsum(sizes)])
+    return Partition(tests.indices[runs(tests.offsets[clients], sizes[clients])], offsets)
+
+
+def _alike(partition: Partition, train: Ints, test: Ints, clients: Ints) -> Partition:
+    """All test examples with a number (class, group) that occurs among a client's training examples."""
+    by_number = np.argsort(test, kind="stable")
+    sizes = np.bincount(test)
+    firsts = np.cumsum(sizes) - sizes
+    owned, offsets = [np.empty(0, np.int64)], np.zeros(partition.num_clients + 1, dtype=np.int64)
+    for client in clients.tolist():
+        numbers = np.unique(train[partition.client(client)])
+        numbers = numbers[numbers < len(sizes)]
+        owned.append(np.sort(by_number[runs(firsts[numbers], sizes[numbers])]))
+        offsets[client + 1] = len(owned[-1])
+    return Partition(np.concatenate(owned), np.cumsum(offsets))

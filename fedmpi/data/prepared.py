@@ -16,6 +16,7 @@ import numpy as np
 
 from fedmpi.data.dataset import Dataset
 from fedmpi.data.prepared_options import PreparedOptions, how_to_prepare
+from fedmpi.data.sources import how_to_fetch
 from fedmpi.errors import DataError
 
 FORMAT = "fedmpi data 1"
@@ -48,8 +49,7 @@ def read(options: PreparedOptions) -> Dataset:
     if not path.is_file():
         raise DataError(
             f"data.root={options.root}",
-            f"no {path.name} there; get the files by `python -m fedmpi.data fetch {options.name} --data-dir "
-            f"{options.root}`, where there is a network, and decode them by `{todo}`",
+            f"no {path.name} there; {how_to_fetch(options)}, and decode them by `{todo}`",
         )
     try:
         with h5py.File(path, "r") as file:

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from fedmpi.config.schema import Section, free
+from fedmpi.data.sources import quoted
 
 
 class PreparedOptions(Section):
@@ -33,5 +34,5 @@ def how_to_prepare(options: PreparedOptions) -> str:
     """The command that makes the file."""
     defaults = type(options)().recipe()
     told = [f"data.{key}={json.dumps(value)}" for key, value in options.recipe().items() if value != defaults[key]]
-    words = ["python -m fedmpi.data prepare", options.name, *told, "--data-dir", options.root]
+    words = ["python -m fedmpi.data prepare", options.name, *told, "--data-dir", quoted(options.root)]
     return " ".join(words)

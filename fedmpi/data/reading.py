@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from fedmpi.data import cifar, digits, synthetic
+from fedmpi.data import cifar, digits, mnist, prepared, synthetic
 from fedmpi.data.dataset import Dataset, check
 from fedmpi.data.options import DataOptions
 
@@ -12,6 +12,14 @@ READERS: dict[str, Callable[..., Dataset]] = {
     "digits": digits.read,
     "cifar10": cifar.read_cifar10,
     "cifar100": cifar.read_cifar100,
+    "mnist": mnist.read_mnist,
+    "qmnist": mnist.read_qmnist,
+    "emnist": mnist.read_emnist,
+    "femnist": prepared.read,
+    "tinyimagenet": prepared.read,
+    "har": prepared.read,
+    "imdb": prepared.read,
+    "shakespeare": prepared.read,
     "synthetic": synthetic.read,
 }
 

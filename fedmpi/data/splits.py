@@ -3,12 +3,16 @@
 Each returns the example numbers, client after client, int64, and the clients' sizes, int64
 (num_clients,). Sources: `iid` and `dirichlet_feddf` are FedHM's code (pcode/datasets/
 partition_data.py, derived from T. Lin et al., FedDF, arXiv:2006.07242); `dirichlet` is T.-M. H.
-Hsu et al., arXiv:1909.06335, section 3.1; `class_dirichlet` is M. Yurochkin et al., ICML 2019.
+Hsu et al., arXiv:1909.06335, section 3.1; `class_dirichlet` is M. Yurochkin et al., ICML 2019;
+`quantity_skew` is Q. Li et al., arXiv:2102.02079, section IV-C. Others stand in `shards.py`,
+`dirichlet_equal.py` and `by_group.py`.
 
 Differences from the sources. `iid` and `dirichlet` use every example: where the number of clients
 does not divide that of the examples, sizes differ by one. `dirichlet` serves clients in blocks of
 4,096: within a block every client's first choices are served before anybody's second choices (the
 paper leaves the order open; served one by one, the last clients would get mere left-overs).
+`quantity_skew` sets everybody's minimum apart before the draw; the paper's code draws anew until
+nobody is below it, which for a hundred clients would take for ever.
 """
 
 from __future__ import annotations
@@ -16,7 +20,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from fedmpi.data.partition_options import ClassDirichlet, Dirichlet, DirichletFeddf, Iid
+from fedmpi.data.partition_options import ClassDirichlet, Dirichlet, DirichletFeddf, Iid, QuantitySkew
 from fedmpi.errors import ConfigError
 from fedmpi.seeds import numpy_generator
 
@@ -28,7 +32,7 @@ MAX_DRAWS = 1000
 
 def iid(options: Iid, labels: Ints, num_clients: int, seed: int) -> tuple[Ints, Ints]:
     """Contiguous slices of the examples, in order or shuffled; client i gets floor(i N / n) .. floor((i + 1) N / n)."""
-    _refuse_small(options.name, len(labels), num_clients, 1)
+    refuse_small(options.name, len(labels), num_clients, 1)
     order = np.arange(len(labels))
     if options.shuffle:
         order = numpy_generator("partition", seed).permutation(order)
@@ -45,7 +49,7 @@ def dirichlet_feddf(options: DirichletFeddf, labels: Ints, num_clients: int, see
 
     The up to n - 1 examples after the last slice belong to nobody.
     """
-    _refuse_small(options.name, len(labels), num_clients, 1)
+    refuse_small(options.name, len(labels), num_clients, 1)
     lists = feddf_lists(options, labels, num_clients, seed)
     size = len(labels) // num_clients
     return np.concatenate(lists)[: size * num_clients], np.full(num_clients, size, dtype=np.int64)
@@ -108,11 +112,9 @@ def dirichlet(options: Dirichlet, labels: Ints, num_clients: int, seed: int) -> 
     `prior` is the share of each class in `labels`. A class that runs out leaves q, which is
     renormalised; a client whose q has nothing left draws by what is left. Every example is used.
     """
-    _refuse_small(options.name, len(labels), num_clients, options.min_size)
+    refuse_small(options.name, len(labels), num_clients, options.min_size)
     generator = numpy_generator("partition", seed)
-    shuffled = generator.permutation(len(labels))
-    pool = shuffled[np.argsort(labels[shuffled], kind="stable")]
-    class_sizes = np.unique(labels, return_counts=True)[1]
+    pool, class_sizes = by_class(generator.permutation(len(labels)), labels)
     concentration = options.alpha * class_sizes / len(labels)
     left, sizes, blocks = class_sizes.copy(), equal_sizes(len(labels), num_clients), []
     for start in range(0, num_clients, BLOCK_CLIENTS):
@@ -143,9 +145,19 @@ def _serve(sizes: Ints, left: Ints, concentration: NDArray[np.float64], generato
 def _take(pool: Ints, firsts: Ints, counts: Ints) -> Ints:
     """Client after client, class after class, `counts` (clients, classes) examples; class c from pool[firsts[c]] on."""
     starts = firsts + np.cumsum(counts, axis=0) - counts
-    lengths = counts.ravel()
+    return pool[runs(starts.ravel(), counts.ravel())]
+
+
+def runs(starts: Ints, lengths: Ints) -> Ints:
+    """starts[0], starts[0] + 1, ... (lengths[0] of them), then as many from starts[1] on, and so forth."""
     within = np.arange(lengths.sum()) - np.repeat(np.cumsum(lengths) - lengths, lengths)
-    return pool[np.repeat(starts.ravel(), lengths) + within]
+    return np.repeat(starts, lengths) + within
+
+
+def by_class(examples: Ints, labels: Ints) -> tuple[Ints, Ints]:
+    """`examples` class after class, otherwise in the given order, and the sizes of the classes that occur."""
+    own = labels[examples]
+    return examples[np.argsort(own, kind="stable")], np.unique(own, return_counts=True)[1]
 
 
 def class_dirichlet(options: ClassDirichlet, labels: Ints, num_clients: int, seed: int) -> tuple[Ints, Ints]:
@@ -153,14 +165,13 @@ def class_dirichlet(options: ClassDirichlet, labels: Ints, num_clients: int, see
 
     Repeated with the seed's next stream until the smallest client has `min_size` examples.
     """
-    _refuse_small(options.name, len(labels), num_clients, options.min_size)
+    refuse_small(options.name, len(labels), num_clients, options.min_size)
     class_sizes = np.unique(labels, return_counts=True)[1]
     for attempt in range(MAX_DRAWS):
         generator = numpy_generator("partition", seed, attempt)
         counts = np.stack([_class_counts(options.alpha, n, num_clients, generator) for n in class_sizes], axis=1)
         if counts.sum(axis=1).min() >= options.min_size:
-            shuffled = generator.permutation(len(labels))
-            pool = shuffled[np.argsort(labels[shuffled], kind="stable")]
+            pool, _ = by_class(generator.permutation(len(labels)), labels)
             return _take(pool, np.cumsum(class_sizes) - class_sizes, counts), counts.sum(axis=1)
     raise ConfigError(
         f"partition.name={options.name}",
@@ -170,12 +181,23 @@ def class_dirichlet(options: ClassDirichlet, labels: Ints, num_clients: int, see
 
 
 def _class_counts(alpha: float, num_examples: int, num_clients: int, generator: np.random.Generator) -> Ints:
+    """int64 (clients,): `num_examples` cut at floor(cumsum(q) num_examples), q ~ Dir(alpha) over the clients."""
     q = generator.dirichlet(np.full(num_clients, alpha))
     cuts = np.floor(np.cumsum(q[:-1]) * num_examples).astype(np.int64)
     return np.diff(cuts.clip(0, num_examples), prepend=0, append=num_examples)
 
 
-def _refuse_small(name: str, num_examples: int, num_clients: int, least: int) -> None:
+def quantity_skew(options: QuantitySkew, labels: Ints, num_clients: int, seed: int) -> tuple[Ints, Ints]:
+    """Shuffled examples: `min_size` for each client and floor differences of cumsum(q) of the rest, q ~ Dir(alpha)."""
+    refuse_small(options.name, len(labels), num_clients, options.min_size)
+    generator = numpy_generator("partition", seed)
+    order = generator.permutation(len(labels))
+    rest = _class_counts(options.alpha, len(labels) - num_clients * options.min_size, num_clients, generator)
+    return order, rest + options.min_size
+
+
+def refuse_small(name: str, num_examples: int, num_clients: int, least: int) -> None:
+    """Raises ConfigError where `num_clients` cannot each get `least` examples."""
     if num_examples // num_clients < least:
         raise ConfigError(
             f"partition.name={name}",

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from functools import partial
-from itertools import accumulate, chain
+from itertools import accumulate, islice
 
 from fedmpi import seeds
 from fedmpi.config.schema import CosineSchedule, Train
@@ -22,21 +22,57 @@ def sample_cohort(eligible: int | Sequence[int], size: int, *, seed: int, round_
     return drawn if isinstance(eligible, int) else [eligible[place] for place in drawn]
 
 
-def eligible_clients(
-    blocks: Sequence[int], tiers: Collection[int] | None, *, dynamic: bool, seed: int, round_number: int
-) -> int | Sequence[int]:
-    """The clients of these tiers in this round (None: all), as `sample_cohort` takes them.
+def eligible_clients(blocks: Sequence[int], tiers: Collection[int] | None) -> int | Sequence[int]:
+    """The clients of these fixed tiers (None: all), as `sample_cohort` takes them.
 
-    With fixed tiers a tier is a range of clients, so one tier of a million costs nothing to name.
+    A tier is a range of clients, so those of a million clients cost nothing to name.
     """
     if tiers is None:
         return sum(blocks)
-    if dynamic:
-        draw = partial(tier_of, blocks=blocks, dynamic=True, seed=seed, round_number=round_number)
-        return [client for client in range(sum(blocks)) if draw(client) in tiers]
     ends = list(accumulate(blocks))
-    ranges = [range(ends[tier] - blocks[tier], ends[tier]) for tier in sorted(tiers)]
-    return ranges[0] if len(ranges) == 1 else list(chain(*ranges))
+    return Ranges([range(ends[tier] - blocks[tier], ends[tier]) for tier in sorted(tiers)])
+
+
+class Ranges(Sequence[int]):
+    """Ranges one after the other, without their numbers in memory."""
+
+    def __init__(self, ranges: Sequence[range]) -> None:
+        self._ranges = ranges
+
+    def __len__(self) -> int:
+        return sum(map(len, self._ranges))
+
+    def __getitem__(self, place: int) -> int:  # type: ignore[override]
+        for numbers in self._ranges:
+            if place < len(numbers):
+                return numbers[place]
+            place -= len(numbers)
+        raise IndexError(place)
+
+
+def sample_drawn_tiers(
+    blocks: Sequence[int], tiers: Collection[int], size: int, *, seed: int, round_number: int, phase: str
+) -> list[int]:
+    """As `sample_cohort`, among the clients that draw one of these tiers in this round.
+
+    Clients are asked in random order until enough have drawn one: O(size / share of these tiers) of them, not all.
+    """
+    count = sum(blocks)
+    if not any(blocks[tier] for tier in tiers):
+        return []
+    order = _random_order(count, seeds.numpy_generator(f"cohort:{phase}", seed, round_number))
+    draw = partial(tier_of, blocks=blocks, dynamic=True, seed=seed, round_number=round_number)
+    return sorted(islice((client for client in order if draw(client) in tiers), size))
+
+
+def _random_order(count: int, generator: object) -> Iterator[int]:
+    """0 .. count - 1 in uniformly random order: Fisher and Yates's shuffle that keeps only what it has moved."""
+    moved: dict[int, int] = {}
+    for last in range(count - 1, -1, -1):
+        place = int(generator.integers(last + 1))  # type: ignore[attr-defined]
+        chosen = moved.get(place, place)
+        moved[place] = moved.pop(last, last)
+        yield chosen
 
 
 def _distinct(count: int, size: int, generator: object) -> list[int]:

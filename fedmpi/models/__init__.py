@@ -12,6 +12,7 @@ from fedmpi.models.options import (
     CnnHermes,
     Inputs,
     Lenet5,
+    LstmChar,
     LstmImdb,
     Mlp,
     MlpHar,
@@ -20,10 +21,12 @@ from fedmpi.models.options import (
     ResNet34,
     Torchvision,
     Vgg16,
+    VitSmall,
 )
 from fedmpi.models.width import Rounding, Width
 
 if TYPE_CHECKING:
+    from fedmpi.models.attention import Attention, open_attention
     from fedmpi.models.create import build, skeleton
     from fedmpi.models.ensemble import Ensemble
     from fedmpi.models.nested import Part, fan_in_shares, nested_parts
@@ -32,11 +35,13 @@ if TYPE_CHECKING:
 
 __all__ = [
     "AlexNet",
+    "Attention",
     "CnnFemnist",
     "CnnHermes",
     "Ensemble",
     "Inputs",
     "Lenet5",
+    "LstmChar",
     "LstmImdb",
     "Mlp",
     "MlpHar",
@@ -48,12 +53,14 @@ __all__ = [
     "Rounding",
     "Torchvision",
     "Vgg16",
+    "VitSmall",
     "Width",
     "add_scaler",
     "build",
     "fan_in_shares",
     "nested_parts",
     "norm_layers",
+    "open_attention",
     "scaled_layers",
     "scaler_warning",
     "skeleton",
@@ -71,12 +78,15 @@ NAMES: dict[str, Choice] = {
     "mlp": Choice(Mlp, "a multi-layer perceptron on vectors or flattened images"),
     "mlp_har": Choice(MlpHar, "Hermes's perceptron for activity recognition: `mlp` with hidden layers of 1024 and 512"),
     "lstm_imdb": Choice(LstmImdb, "PriSM's LSTM for texts: an embedding, two LSTM layers, a linear one"),
+    "lstm_char": Choice(LstmChar, "the character LSTM of McMahan et al. and LEAF: which symbol follows"),
+    "vit_small": Choice(VitSmall, "a vision transformer of DeiT-S's size: images are zero-padded to whole patches"),
     "torchvision:": Choice(Torchvision, "any classification net of torchvision by its name, as torchvision:resnet50"),
 }
 
 __getattr__ = exports(
     __name__,
     {
+        "Attention": "attention",
         "Ensemble": "ensemble",
         "Part": "nested",
         "add_scaler": "scaler",
@@ -84,6 +94,7 @@ __getattr__ = exports(
         "fan_in_shares": "nested",
         "nested_parts": "nested",
         "norm_layers": "scaler",
+        "open_attention": "attention",
         "scaled_layers": "scaler",
         "scaler_warning": "scaler",
         "skeleton": "create",

@@ -19,6 +19,7 @@ from torch import Tensor, fx, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
 from fedmpi.errors import ConfigError
+from fedmpi.models.attention import Attention
 
 Masks = Mapping[str, Tensor]
 Kept = dict[str, tuple[Tensor | None, ...]]
@@ -89,6 +90,10 @@ def follow(net: nn.Module) -> Structure:
     """The structure of `net` (on any device). Raises `ConfigError` where its channels cannot be followed."""
     found = Structure({name: tuple(value.shape) for name, value in net.named_parameters()})
     modules = dict(net.named_modules())
+    for name, module in modules.items():
+        if isinstance(module, (Attention, nn.RNNBase)):
+            todo = "take another model, or a method that does not prune"
+            raise _refusal(f"{name} (of type {type(module).__name__}) mixes them; {todo}")
     written: dict[fx.Node, frozenset[str]] = {}
     try:
         graph = _Tracer().trace(net)

@@ -1,8 +1,16 @@
-"""The LSTM of PriSM for texts: an embedding, a stack of LSTM layers, and a linear layer on its last output.
+"""LSTMs for texts: an embedding, a stack of LSTM layers, and a linear layer on its last output.
 
-Niu, Prakash, Kundu, Lee, Avestimehr, "Federated learning of large models at the edge via principal
-sub-model training" (PriSM), arXiv:2208.13141, Table 6: 920,385 parameters at 1,001 words and two
-classes (methods.md 5.8). Initialisation: torch's default.
+`lstm_imdb`: Niu, Prakash, Kundu, Lee, Avestimehr, "Federated learning of large models at the edge
+via principal sub-model training" (PriSM), arXiv:2208.13141, Table 6: 920,385 parameters at 1,001
+words and two classes (methods.md 5.8).
+
+`lstm_char`: McMahan, Moore, Ramage, Hampson, Agüera y Arcas, "Communication-efficient learning of deep
+networks from decentralized data", arXiv:1602.05629, section 3, as LEAF (arXiv:1812.01097) has it:
+which symbol follows. At V symbols 265 V + 798,720 parameters, 2,048 more than with one bias a gate, as
+TensorFlow has it (820,522 at 90 symbols). McMahan et al. print 866,578: that is one bias, 258 symbols,
+and peepholes, which torch's LSTM does not have.
+
+Initialisation: torch's default.
 """
 
 from __future__ import annotations
@@ -16,6 +24,7 @@ from torch.nn import functional as F
 from fedmpi.models.width import Width
 
 EMBEDDING = 64
+CHAR_EMBEDDING = 8
 HIDDEN = 256
 LAYERS = 2
 
@@ -47,20 +56,30 @@ class Lstm(nn.LSTM):
         return x, (states, states)
 
 
-class TextLstm(nn.Module):
+class CharLstm(nn.Module):
+    """Tokens int64 (B, length) -> logits (B, num_classes) of what follows."""
+
+    def __init__(self, vocabulary_size: int, num_classes: int, width: Width, embedding: int = CHAR_EMBEDDING) -> None:
+        super().__init__()
+        self.embedding = nn.Embedding(vocabulary_size, width.of(embedding))
+        self.lstm = Lstm(width.of(embedding), width.of(HIDDEN), LAYERS, batch_first=True)
+        self.fc = nn.Linear(width.of(HIDDEN), num_classes)
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        outputs, _ = self.lstm(self.embedding(tokens))
+        return self.fc(outputs[:, -1])
+
+
+class TextLstm(CharLstm):
     """Tokens int64 (B, length) -> logits (B, num_classes).
 
     Two classes have one output z and the logits (0, z), whose cross-entropy is the binary one of sigmoid(z).
     """
 
     def __init__(self, vocabulary_size: int, num_classes: int, width: Width) -> None:
-        super().__init__()
+        super().__init__(vocabulary_size, 1 if num_classes == 2 else num_classes, width, EMBEDDING)
         self.is_binary = num_classes == 2
-        self.embedding = nn.Embedding(vocabulary_size, width.of(EMBEDDING))
-        self.lstm = Lstm(width.of(EMBEDDING), width.of(HIDDEN), LAYERS, batch_first=True)
-        self.fc = nn.Linear(width.of(HIDDEN), 1 if self.is_binary else num_classes)
 
     def forward(self, tokens: Tensor) -> Tensor:
-        outputs, _ = self.lstm(self.embedding(tokens))
-        logits = self.fc(outputs[:, -1])
+        logits = super().forward(tokens)
         return torch.cat([torch.zeros_like(logits), logits], 1) if self.is_binary else logits

@@ -3,11 +3,14 @@
 What methods that cut widths need in `narrow` and `regions`. They are the leading entries along every
 dimension, so nets of falling width are nested. An LSTM stacks the weights of its four gates (a GRU
 of three) along the first dimension: there it is the leading entries of each gate, so that the same
-hidden units stay in all gates, in the recurrent inputs and in the next layer (methods.md 14).
+hidden units stay in all gates, in the recurrent inputs and in the next layer (methods.md 14). Heads of
+an attention are stacked likewise: a narrow net has the leading numbers of every head, as in HeteroFL's
+code for its transformer (src/fed.py), so that all heads stay.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from math import prod
@@ -15,14 +18,20 @@ from math import prod
 import torch
 from torch import Tensor, nn
 
+from fedmpi.models.attention import INPUTS, Attention
+
 
 @dataclass(frozen=True)
 class Part:
-    """The leading entries of a tensor of shape `wide`: as many as `shape` says, in each of `gates` equal stacks."""
+    """The leading entries of a tensor of shape `wide`: as many as `shape` says, in each of `gates` equal stacks.
+
+    `axis` is where the stacks are: 0 for rows, 1 for columns.
+    """
 
     wide: tuple[int, ...]
     shape: tuple[int, ...]
     gates: int = 1
+    axis: int = 0
 
     @property
     def is_whole(self) -> bool:
@@ -30,28 +39,28 @@ class Part:
 
     @cached_property
     def region(self) -> tuple[slice | Tensor, ...]:
-        """What indexes these entries: slices, and for several gates the numbers of the rows (int64, on the CPU)."""
-        slices = _leading(self.shape)
-        if self.gates == 1:
-            return slices
-        firsts = torch.arange(self.gates)[:, None] * (self.wide[0] // self.gates)
-        return (firsts + torch.arange(self.shape[0] // self.gates)).flatten(), *slices[1:]
+        """What indexes these entries: slices, and for several gates numbers along the axis (int64, on the CPU)."""
+        index: list[slice | Tensor] = [*_leading(self.shape)]
+        if self.gates > 1:
+            firsts = torch.arange(self.gates)[:, None] * (self.wide[self.axis] // self.gates)
+            index[self.axis] = (firsts + torch.arange(self.shape[self.axis] // self.gates)).flatten()
+        return tuple(index)
 
     def of(self, tensor: Tensor) -> Tensor:
         """These entries of `tensor`: a view, for several gates a copy; gradients flow back either way."""
         if self.gates == 1:
             return tensor[_leading(self.shape)]
-        rows, *columns = self.shape
-        stacks = tensor.unflatten(0, (self.gates, -1))
-        return stacks[_leading((self.gates, rows // self.gates, *columns))].flatten(0, 1)
+        axis, lengths = self.axis, list(self.shape)
+        lengths[axis : axis + 1] = [self.gates, lengths[axis] // self.gates]
+        return tensor.unflatten(axis, (self.gates, -1))[_leading(lengths)].flatten(axis, axis + 1)
 
 
 def nested_parts(wide: nn.Module, narrow: nn.Module) -> dict[str, Part]:
     """For every parameter of `narrow`, its part of the parameter of that name of `wide`; both may be on meta."""
     shapes = {name: tuple(parameter.shape) for name, parameter in wide.named_parameters()}
-    gates = _gates(wide)
+    stacks = _gates(wide) | _heads(wide)
     return {
-        name: Part(shapes[name], tuple(parameter.shape), gates.get(name, 1))
+        name: Part(shapes[name], tuple(parameter.shape), *stacks.get(name, ()))
         for name, parameter in narrow.named_parameters()
     }
 
@@ -67,15 +76,27 @@ def fan_in_shares(wide: nn.Module, narrow: nn.Module) -> dict[str, float]:
     }
 
 
-def _gates(net: nn.Module) -> dict[str, int]:
-    """How many gates are stacked in each parameter of a recurrent layer: 4 in an LSTM, 3 in a GRU."""
+def _gates(net: nn.Module) -> dict[str, tuple[int, int]]:
+    """How many gates are stacked in each parameter of a recurrent layer (4 in an LSTM, 3 in a GRU), and along which
+    axis."""
     return {
-        f"{layer}.{name}" if layer else name: len(parameter) // part.hidden_size
+        f"{layer}.{name}" if layer else name: (len(parameter) // part.hidden_size, 0)
         for layer, part in net.named_modules()
         if isinstance(part, nn.RNNBase)
         for name, parameter in part.named_parameters(recurse=False)
     }
 
 
-def _leading(shape: tuple[int, ...]) -> tuple[slice, ...]:
+def _heads(net: nn.Module) -> dict[str, tuple[int, int]]:
+    """The same of an attention's heads: they write the rows of its inputs' layers, and its output reads them."""
+    stacks: dict[str, tuple[int, int]] = {}
+    for layer, part in net.named_modules():
+        for name in INPUTS if isinstance(part, Attention) else ():
+            stacks |= {f"{layer}.{name}.weight": (part.num_heads, 0), f"{layer}.{name}.bias": (part.num_heads, 0)}
+        if isinstance(part, Attention):
+            stacks[f"{layer}.out.weight"] = (part.num_heads, 1)
+    return stacks
+
+
+def _leading(shape: Sequence[int]) -> tuple[slice, ...]:
     return tuple(slice(0, length) for length in shape)

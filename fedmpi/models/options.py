@@ -6,6 +6,7 @@ and one line in `fedmpi.models.NAMES`.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Annotated, ClassVar, Literal, Protocol
 
 from pydantic import Field
@@ -208,6 +209,54 @@ class LstmImdb(ScaledNet):
         from fedmpi.models import lstm
 
         return lstm.TextLstm(info.vocabulary_size, info.num_classes, width.times(self.width))
+
+
+class LstmChar(ScaledNet):
+    """Embedding of 8, two LSTM layers of 256, a linear one: 822,570 parameters at 90 symbols."""
+
+    kinds: ClassVar[tuple[str, ...]] = ("tokens",)
+    name: Literal["lstm_char"] = "lstm_char"
+    """The character LSTM of McMahan et al. and LEAF: the symbol that follows a text."""
+
+    @property
+    def dense_layers(self) -> int:
+        """There is no stem."""
+        return 0
+
+    def net(self, info: Inputs, width: Width) -> nn.Module:
+        from fedmpi.models import lstm
+
+        return lstm.CharLstm(info.vocabulary_size, info.num_classes, width.times(self.width))
+
+
+class VitSmall(ScaledNet):
+    """A vision transformer of DeiT-S's size: 21,342,346 parameters at 10 classes and 3x32x32."""
+
+    name: Literal["vit_small"] = "vit_small"
+    """A small vision transformer; images are zero-padded to the next square whose side is a multiple of `patch`."""
+    width: Positive = 1.0
+    """Width multiplier: each head has round(width * embedding / heads) numbers, the stream `heads` times as many."""
+    patch: Count = 4
+    """Pixels of a patch's side: 4 makes 64 patches of 32x32, and 49 of 28x28."""
+    embedding: Count = 384
+    """Numbers for each patch, a multiple of `heads`; the perceptron of a block has four times as many inside."""
+    depth: Count = 12
+    """Blocks of attention and perceptron."""
+    heads: Count = 6
+    """Attention heads in each block, at every width."""
+    dropout: Dropout = 0.0
+    """Share of the patches' numbers, and of each block's results, that are dropped in training."""
+
+    def problems(self, config: object) -> Iterator[tuple[str, str]]:
+        if self.embedding % self.heads:
+            todo = f"give a multiple of {self.heads}, or other heads"
+            yield "model.embedding", f"{self.embedding} numbers cannot be shared by {self.heads} heads; {todo}"
+
+    def net(self, info: Inputs, width: Width) -> nn.Module:
+        from fedmpi.models.vit import Vit
+
+        sizes = {name: getattr(self, name) for name in ("patch", "depth", "heads", "embedding", "dropout")}
+        return Vit(info.example_shape, info.num_classes, width.times(self.width), **sizes)
 
 
 class Torchvision(Section):

@@ -7,6 +7,7 @@ import difflib
 from torch import nn
 
 from fedmpi.errors import ConfigError
+from fedmpi.models.attention import open_attention
 from fedmpi.models.norm import use_batch_statistics
 
 PREFIX = "torchvision:"
@@ -29,4 +30,5 @@ def torchvision_net(name: str, num_classes: int, width: float) -> nn.Module:
     if width != 1:
         raise ConfigError("model.name", f"'{name}' has no width multiplier; asked for width {width:g}, allowed is 1")
     extra = ONE_OUTPUT if wanted in WITH_AUXILIARY_HEADS else {}
-    return use_batch_statistics(torchvision.models.get_model(wanted, weights=None, num_classes=num_classes, **extra))
+    net = torchvision.models.get_model(wanted, weights=None, num_classes=num_classes, **extra)
+    return open_attention(use_batch_statistics(net))

@@ -28,6 +28,7 @@ ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT / "jobs"))  # scripts, and no package
 
 import compare  # noqa: E402
+import running  # noqa: E402
 
 FAST = ("data.num_train=48", "data.num_test=16", "clients.count=4", "clients.per_round=2", "clients.tier_blocks=[]")
 
@@ -62,11 +63,11 @@ def test_mistakes_are_one_line_and_code_2(
 
 
 def test_without_mpirun(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    monkeypatch.setattr(compare.shutil, "which", lambda name: None)
-    monkeypatch.setattr(compare.sys, "executable", str(tmp_path / "python"))
+    monkeypatch.setattr(running.shutil, "which", lambda name: None)
+    monkeypatch.setattr(running.sys, "executable", str(tmp_path / "python"))
     assert compare.main(["--methods", "fedavg", "--out", str(tmp_path / "out")]) == 2
     assert "no mpirun" in capsys.readouterr().err and not (tmp_path / "out").exists()
-    assert compare._launcher(1) == []
+    assert running.launcher(1) == []
 
 
 def test_all_are_the_data_set_s_configs_without_their_bases() -> None:
@@ -83,11 +84,11 @@ def test_scaling_multiplies_whatever_counts_rounds() -> None:
         rounds=40, train=SimpleNamespace(schedule=schedule), evaluation=SimpleNamespace(every=15),
         method=[("name", "x"), ("switch_round", 3), ("pretrain_rounds", 0), ("rounding", "ceil"), ("tau", 3)],
     )  # fmt: skip
-    assert compare.scaled(config, 0.1) == [
+    assert running.scaled(config, 0.1) == [
         "rounds=4", "train.schedule.milestones=[1,2]", "evaluation.every=2", "method.switch_round=1",
     ]  # fmt: skip
-    assert compare.scaled(config, 1.0) == []
-    assert "rounds=80" in compare.scaled(config, 2) and not any("every" in line for line in compare.scaled(config, 2))
+    assert running.scaled(config, 1.0) == []
+    assert "rounds=80" in running.scaled(config, 2) and not any("every" in line for line in running.scaled(config, 2))
 
 
 # Real runs.
@@ -118,7 +119,7 @@ def in_this_process(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[Sequence[s
         commands.append(command)
         return main(command[3:])
 
-    monkeypatch.setattr(compare, "_launch", launch)
+    monkeypatch.setattr(running, "launch", launch)
     yield commands
     for number, handler in handlers.items():
         signal.signal(number, handler)

@@ -108,7 +108,7 @@ def test_public_table_refuses_other_files(small: tuple[Path, cifar.Format]) -> N
         data.load(data.Cifar100(root=str(small[0])))
     line = one_line(caught)
     assert str(small[0] / "cifar-100-python" / "meta") in line
-    assert cifar.CIFAR100.meta["meta"] in line and "www.cs.toronto.edu" in line
+    assert cifar.CIFAR100.meta["meta"] in line and f"fetch cifar100 --force --data-dir {small[0]}`" in line
 
 
 def test_missing_folder(tmp_path: Path) -> None:
@@ -116,7 +116,7 @@ def test_missing_folder(tmp_path: Path) -> None:
         data.load(data.Cifar10(root=str(tmp_path / "nowhere")))
     line = one_line(caught)
     assert str(tmp_path / "nowhere" / "cifar-10-batches-py") in line and "data.root" in line
-    assert "cifar-10-python.tar.gz" in line and "https://www.cs.toronto.edu/~kriz/cifar.html" in line
+    assert "cifar-10-python.tar.gz" in line and f"`python -m fedmpi.data fetch cifar10 --data-dir {tmp_path / 'nowhere'}`" in line
 
 
 def test_tilde_is_the_home_folder(tmp_path: Path, monkeypatch) -> None:

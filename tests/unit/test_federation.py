@@ -12,11 +12,20 @@ from math import comb
 import pytest
 
 from fedmpi.config.schema import CosineSchedule, StepSchedule, Train
-from fedmpi.federation import Tier, cohort, equal_blocks, learning_rate, sample_cohort, tier_of
+from fedmpi.federation import (
+    Tier,
+    cohort,
+    eligible_clients,
+    equal_blocks,
+    learning_rate,
+    sample_cohort,
+    sample_drawn_tiers,
+    tier_of,
+)
 
 # Quantiles of the chi-square distribution at 0.999, by degrees of freedom. Seeds are fixed: a test
 # that passes once passes always, and a biased draw would exceed them by far.
-CHI_SQUARE_999 = {1: 10.83, 2: 13.82, 3: 16.27, 9: 27.88}
+CHI_SQUARE_999 = {1: 10.83, 2: 13.82, 3: 16.27, 9: 27.88, 14: 36.12}
 
 
 def chi_square(counts: Counter, expected: dict) -> float:
@@ -182,3 +191,49 @@ def test_cosine_schedule_by_hand() -> None:
     half = math.sqrt(0.5) / 4
     assert rates == pytest.approx([1.0, 0.75 + half, 0.75, 0.75 - half, 0.5], rel=1e-14)
     assert rates[0] == 1.0 and rates[-1] == 0.5
+
+
+# Cohorts of some tiers.
+
+
+def test_clients_of_fixed_tiers() -> None:
+    """Blocks 3, 2, 4 are clients 0-2, 3-4 and 5-8; tiers that are apart are two ranges, joined."""
+    assert list(eligible_clients((3, 2, 4), {1})) == [3, 4]
+    joined = eligible_clients((3, 2, 4), {2, 0})
+    assert list(joined) == [0, 1, 2, 5, 6, 7, 8] and len(joined) == 7
+    assert eligible_clients((3, 2, 4), None) == 9
+    assert draw(joined, 7) == list(joined)
+
+
+def test_clients_of_drawn_tiers_are_uniform_among_those_who_drew_them() -> None:
+    """2 of the clients 0-5 in tier 0 of (3, 3), in 3,000 rounds: each pair as often as the rounds in which it could be
+    drawn say, one over the number of pairs."""
+    when = {"seed": 3, "phase": "big"}
+    seen: Counter = Counter()
+    expected: dict[tuple[int, ...], float] = dict.fromkeys(combinations(range(6), 2), 0.0)
+    for number in range(1, 3001):
+        chosen = sample_drawn_tiers((3, 3), {0}, 2, round_number=number, **when)
+        could = [c for c in range(6) if tier_of(c, (3, 3), dynamic=True, seed=3, round_number=number) == 0]
+        assert set(chosen) <= set(could) and len(chosen) == min(2, len(could)) and chosen == sorted(chosen)
+        if len(could) >= 2:
+            seen[tuple(chosen)] += 1
+            pairs = list(combinations(could, 2))
+            expected |= {pair: expected[pair] + 1 / len(pairs) for pair in pairs}
+    assert chi_square(seen, expected) < CHI_SQUARE_999[14]
+
+
+def test_a_tier_of_nobody_has_no_cohort() -> None:
+    assert sample_drawn_tiers((4, 0), {1}, 2, seed=0, round_number=1, phase="p") == []
+
+
+def test_drawn_tiers_of_a_million_clients_cost_the_cohort(monkeypatch: pytest.MonkeyPatch) -> None:
+    """20 clients of a tier of one in ten: some 200 are asked, 1,000 at most (a chance of 1e-60); few kB, not 36 MB."""
+    asked: list[int] = []
+    monkeypatch.setattr(cohort, "tier_of", lambda client, **kw: asked.append(client) or tier_of(client, **kw))
+    tracemalloc.start()
+    drawn = sample_drawn_tiers((100_000, 900_000), {0}, 20, seed=0, round_number=1, phase="big")
+    peak_bytes = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert len(drawn) == 20 and len(asked) < 1000 and peak_bytes < 300_000
+    fixed = eligible_clients((300_000, 300_000, 400_000), {0, 2})
+    assert len(fixed) == 700_000 and fixed[300_000] == 600_000

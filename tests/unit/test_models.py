@@ -142,6 +142,22 @@ def test_torchvision_by_name(name: str) -> None:
     assert options.dense_layers == 1
 
 
+@pytest.mark.parametrize(
+    ("name", "expected"),
+    [
+        ("resnet50", 25_557_032),
+        ("mobilenet_v2", 3_504_872),
+        ("densenet121", 7_978_856),
+        ("vgg16", 138_357_544),
+        ("vit_b_16", 86_567_656),
+    ],
+)
+def test_sizes_of_torchvisions_nets(name: str, expected: int) -> None:
+    """As torchvision's documentation prints them, at ImageNet's 1,000 classes."""
+    options = models.Torchvision(name=f"torchvision:{name}")
+    assert params(models.skeleton(options, Info((3, 224, 224), 1000))) == expected
+
+
 def test_torchvision_errors_say_what_to_write() -> None:
     with pytest.raises(ConfigError, match=r"no classification net 'resnet51'\. Did you mean 'torchvision:resnet"):
         models.skeleton(models.Torchvision(name="torchvision:resnet51"), Info())
@@ -166,7 +182,7 @@ def test_data_of_another_kind_are_refused(options: models.ModelOptions, kind: st
 def test_dense_layers_by_default() -> None:
     """methods.md 2.3: ResNet-18 stem + first block, ResNet-34 stem + two stages; other CNNs the stem."""
     resnets = {"resnet18": 3, "resnet34": 15}
-    without_stem = {"mlp": 0, "mlp_har": 0, "lstm_imdb": 0}
+    without_stem = {"mlp": 0, "mlp_har": 0, "lstm_imdb": 0, "lstm_char": 0}
     for name, choice in models.NAMES.items():
         assert choice.options().dense_layers == (resnets | without_stem).get(name, 1)
 

@@ -11,8 +11,10 @@ from torch.nn import functional as F
 
 from fedmpi import costs, models
 from fedmpi.data.options import DataInfo
+from fedmpi.errors import ConfigError
 from fedmpi.learning import FlatNet
 from fedmpi.learning.flat import Buffers, net_layout
+from fedmpi.models.groups import follow
 from fedmpi.models.lstm import Lstm
 
 SMALL = models.LstmImdb(width=0.03)  # 2 and 8 units
@@ -37,6 +39,28 @@ def test_sizes(options: models.LstmImdb, num_classes: int, expected: int) -> Non
     """
     net = models.skeleton(options, texts(num_classes, 1001))
     assert sum(parameter.numel() for parameter in net.parameters()) == expected
+
+
+@pytest.mark.parametrize(("num_symbols", "expected"), [(80, 819_920), (90, 822_570), (258, 867_090)])
+def test_sizes_of_the_character_lstm(num_symbols: int, expected: int) -> None:
+    """8 V + 4 * 256 * (8 + 256 + 2) + 4 * 256 * (2 * 256 + 2) + 257 V.
+
+    With one bias for each gate 2 * 4 * 256 less: 820,522 at 90 symbols; McMahan et al. print 866,578, which is that
+    at 258 symbols and 3 * 256 peepholes in each layer.
+    """
+    net = models.skeleton(models.LstmChar(), texts(num_symbols, num_symbols, 80))
+    assert sum(parameter.numel() for parameter in net.parameters()) == expected
+    assert expected == 265 * num_symbols + 272_384 + 526_336
+    assert 265 * 90 + 271_360 + 525_312 == 820_522
+    assert 265 * 258 + 271_360 + 525_312 + 2 * 3 * 256 == 866_578
+
+
+def test_the_character_lstm_predicts_every_symbol_of_its_vocabulary() -> None:
+    """Step by step; also where there are two symbols, each has a logit of its own."""
+    for num_symbols in (11, 2):
+        net = models.build(models.LstmChar(width=0.03), texts(num_symbols, 11), 0)
+        assert torch.allclose(net(tokens()), net.fc(by_steps(net, tokens())), atol=1e-6)
+        assert net(tokens()).shape == (3, num_symbols) and net(tokens()).all()
 
 
 def by_steps(net: nn.Module, words: Tensor) -> Tensor:
@@ -130,3 +154,8 @@ def test_costs_of_a_net_with_values_and_of_a_copy() -> None:
     meta = models.skeleton(SMALL, texts(3))
     assert meta(costs.meta_batch(meta, (5,))).shape == net(tokens()[:2]).shape == (2, 3)
     assert torch.equal(copy.deepcopy(net)(tokens()), net(tokens()))
+
+
+def test_channels_cannot_be_followed_through_it() -> None:
+    with pytest.raises(ConfigError, match=r"lstm \(of type Lstm\) mixes them; .* does not prune"):
+        follow(models.skeleton(SMALL, texts()))

@@ -31,7 +31,9 @@ MODELS = [
     (models.CnnFemnist(width=0.25), Info()),
     (models.Mlp(hidden=(9, 7)), Info("vector", (6,))),
     (models.LstmImdb(width=0.0625), TEXT),
+    (models.LstmChar(width=0.25), TEXT),
 ]
+VIT = (models.VitSmall(embedding=24, heads=2, depth=1), Info())
 
 
 def parts_of(options: models.ModelOptions, info: Info, wide: float, narrow: float) -> dict[str, models.Part]:
@@ -82,7 +84,7 @@ def test_the_narrow_net_is_the_wide_one_with_zeros_elsewhere(options: models.Mod
         assert narrow(batch).std(0).max() > 0.05
 
 
-@pytest.mark.parametrize(("options", "info"), MODELS, ids=lambda value: getattr(value, "name", ""))
+@pytest.mark.parametrize(("options", "info"), [*MODELS, VIT], ids=lambda value: getattr(value, "name", ""))
 @pytest.mark.parametrize("rounding", ["round", "ceil"])
 def test_nets_are_nested(options: models.ModelOptions, info: Info, rounding: models.Rounding) -> None:
     """A part of a part is the part: entries are numbered, so that equal ones are the same ones."""

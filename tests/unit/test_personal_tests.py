@@ -5,12 +5,26 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from fedmpi.data import Partition, personal_tests
+from fedmpi.config.load import load
+from fedmpi.data import DataInfo, Dataset, Iid, Natural, Partition, personal_tests
+from fedmpi.data.personal import choose_test
+from fedmpi.errors import ConfigError
+from fedmpi.main import TABLES
 
 # Client 0 trains on three 0s and one 1, client 1 on one 0 and two 2s, client 2 on three 1s.
 TRAIN = np.array([0, 0, 0, 0, 1, 1, 1, 1, 2, 2])
 OWNED = Partition(np.array([0, 1, 2, 4, 3, 8, 9, 5, 6, 7]), np.array([0, 4, 7, 10]))
 TEST = np.array([0] * 8 + [1] * 4 + [2] * 5)
+
+
+def made_of(train: np.ndarray, test: np.ndarray, groups: object = None, test_groups: object = None) -> Dataset:
+    """Only whose and what class the examples are."""
+    nothing = np.empty(0)
+    asked = [None if numbers is None else np.asarray(numbers) for numbers in (groups, test_groups)]
+    return Dataset(nothing, train, nothing, test, *asked)
+
+
+DATA = made_of(TRAIN, TEST)
 
 
 def classes_of(tests: Partition, client: int) -> list[int]:
@@ -19,13 +33,13 @@ def classes_of(tests: Partition, client: int) -> list[int]:
 
 def test_matching_by_hand() -> None:
     """Class 0: shares 3/4, 1/4 of 8; class 1: 1/4, 3/4 of 4; class 2 all to client 1."""
-    tests = personal_tests("matching", OWNED, TRAIN, TEST, 0)
+    tests = personal_tests("matching", OWNED, DATA, 0)
     assert [classes_of(tests, client) for client in range(3)] == [[6, 1, 0], [2, 0, 5], [0, 3, 0]]
 
 
 def test_classes_by_hand() -> None:
     """All test examples of the classes that a client trains on."""
-    tests = personal_tests("classes", OWNED, TRAIN, TEST, 0)
+    tests = personal_tests("classes", OWNED, DATA, 0)
     assert [classes_of(tests, client) for client in range(3)] == [[8, 4, 0], [8, 0, 5], [0, 4, 0]]
 
 
@@ -37,7 +51,7 @@ def test_matching_divides_the_test_set(num_clients: int) -> None:
     train, test = generator.integers(5, size=900), generator.integers(5, size=120)
     sizes = np.full(num_clients, 900 // num_clients)
     partition = Partition(generator.permutation(900)[: sizes.sum()], np.concatenate([[0], np.cumsum(sizes)]))
-    tests = personal_tests("matching", partition, train, test, 3)
+    tests = personal_tests("matching", partition, made_of(train, test), 3)
     assert sorted(tests.indices.tolist()) == list(range(120))
     for client in range(num_clients):
         for label in range(5):
@@ -47,10 +61,74 @@ def test_matching_divides_the_test_set(num_clients: int) -> None:
 
 
 def test_a_class_that_nobody_trains_is_not_tested() -> None:
-    tests = personal_tests("matching", OWNED, TRAIN, np.array([0, 3, 3]), 0)
+    tests = personal_tests("matching", OWNED, made_of(TRAIN, np.array([0, 3, 3])), 0)
     assert tests.indices.tolist() == [0]
 
 
 def test_the_seed_decides() -> None:
-    one, same, other = (personal_tests("matching", OWNED, TRAIN, TEST, seed) for seed in (0, 0, 2))
+    one, same, other = (personal_tests("matching", OWNED, DATA, seed) for seed in (0, 0, 2))
     assert np.array_equal(one.indices, same.indices) and not np.array_equal(one.indices, other.indices)
+
+
+def test_groups_by_hand() -> None:
+    """Writers 0, 1, 2 wrote the training examples in thirds; client 0 has writers 0 and 1, client 1 all, client 2 the
+    last two; writer 3 has test examples only and is nobody's."""
+    writers = [0, 0, 0, 1, 1, 1, 2, 2, 2, 0]
+    data = made_of(TRAIN, TEST[:6], writers, [2, 0, 3, 1, 0, 2])
+    tests = personal_tests("groups", OWNED, data, 0)
+    assert [tests.client(client).tolist() for client in range(3)] == [[1, 3, 4], [0, 1, 3, 4, 5], [0, 3, 5]]
+
+
+def test_natural_clients_have_disjoint_tests() -> None:
+    """One writer a client: every writer's test examples once, and nobody else's; writer 4 has none at all."""
+    groups = np.random.default_rng(0).integers(5, size=200)
+    data = made_of(np.zeros(200, np.int64), np.zeros(60, np.int64), groups, np.arange(60) % 4)
+    partition = Partition(np.argsort(groups, kind="stable"), np.concatenate([[0], np.cumsum(np.bincount(groups))]))
+    tests = personal_tests("groups", partition, data, 0)
+    assert [tests.client(writer).tolist() for writer in range(4)] == [list(range(w, 60, 4)) for w in range(4)]
+    assert tests.size(4) == 0
+
+
+@pytest.mark.parametrize("how", ["matching", "classes", "groups"])
+def test_a_choice_of_clients(how: str) -> None:
+    """Exactly as many as asked for, each with what it has where all are tested; always the same ones for a seed."""
+    generator = np.random.default_rng(1)
+    data = made_of(*(generator.integers(9, size=n) for n in (900, 120, 900, 120)))
+    partition = Partition(generator.permutation(900), np.arange(0, 901, 9))
+    everybody = personal_tests(how, partition, data, 5)
+    chosen, again = (personal_tests(how, partition, data, 5, 17) for _ in range(2))
+    tested = np.flatnonzero(chosen.sizes)
+    assert len(tested) == 17 and np.array_equal(chosen.indices, again.indices)
+    assert all(np.array_equal(chosen.client(client), everybody.client(client)) for client in tested)
+    assert chosen.sizes.sum() == len(chosen.indices) and chosen.num_clients == 100
+    assert not np.array_equal(tested, np.flatnonzero(personal_tests(how, partition, data, 6, 17).sizes))
+    many = personal_tests(how, partition, data, 5, 100)
+    assert np.array_equal(many.offsets, everybody.offsets) and np.array_equal(many.indices, everybody.indices)
+
+
+@pytest.mark.parametrize("how", ["matching", "classes"])
+def test_only_clients_that_have_test_data_are_chosen(how: str) -> None:
+    """Of 100 clients 5 train on the only class that is tested: whichever are chosen, they are among these."""
+    train = np.where(np.arange(100) % 20 == 7, 1, 0)
+    partition = Partition(np.arange(100), np.arange(101))
+    for seed in range(5):
+        tests = personal_tests(how, partition, made_of(train, np.ones(50, np.int64)), seed, 3)
+        assert len(np.flatnonzero(tests.sizes)) == 3 and set(np.flatnonzero(tests.sizes) % 20) == {7}
+
+
+@pytest.mark.parametrize(
+    ("partition", "shares", "expected"),
+    [(Natural(), True, "groups"), (Natural(), False, "matching"), (Iid(), True, "matching")],
+)
+def test_auto(partition: object, shares: bool, expected: str) -> None:
+    info = DataInfo("image", (1, 8, 8), 10, 100, 10, num_groups=5, shares_groups=shares)
+    assert choose_test("auto", partition, info) == expected
+    assert choose_test("classes", partition, info) == "classes"
+
+
+def test_what_cannot_be_tested_is_refused_before_data_are_read() -> None:
+    with pytest.raises(ConfigError) as caught:
+        load(None, ["evaluation.personal_test=groups", "evaluation.clients=21"], TABLES)
+    lines = caught.value.text().splitlines()
+    assert "evaluation.personal_test" in lines[1] and "digits do not come from" in lines[1] and "matching" in lines[1]
+    assert "evaluation.clients" in lines[2] and "clients.count is 20" in lines[2] and len(lines) == 3

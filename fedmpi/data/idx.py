@@ -1,0 +1,78 @@
+"""The idx format of MNIST and its relatives, packed by gzip or not.
+
+A file is two zero bytes, a byte for the type, one for the number of axes, the length of each axis
+(4 bytes, big-endian), and the values, big-endian. Source: http://yann.lecun.com/exdb/mnist/.
+"""
+
+from __future__ import annotations
+
+import gzip
+import hashlib
+import math
+import struct
+import zlib
+from pathlib import Path
+from typing import Any, BinaryIO
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedmpi.errors import DataError
+
+TYPES: dict[int, np.dtype[Any]] = {8: np.dtype("u1"), 12: np.dtype(">i4")}
+
+
+def read(path: Path, dtype: str, shape: tuple[int, ...], advice: str) -> NDArray[Any]:
+    """The array in `path`, if it is of this dtype ("uint8" or "int32") and shape.
+
+    The header is compared with `shape` before anything is read, so that a crafted one costs no
+    memory. Raises DataError, which ends with `advice`.
+    """
+    try:
+        with _open(path) as file:
+            return _values(file, np.dtype(dtype), shape)
+    except (OSError, EOFError, zlib.error) as error:
+        reason = f"damaged or cut off ({error})" if path.suffix == ".gz" else f"cannot be read ({error})"
+        raise DataError(str(path), f"{reason}; {advice}") from error
+    except ValueError as error:
+        raise DataError(str(path), f"{error}; {advice}") from error
+
+
+def check_md5(path: Path, md5: str, advice: str) -> None:
+    """Raises DataError if the file, as it lies there, has another md5."""
+    digest, num_bytes = hashlib.md5(usedforsecurity=False), 0
+    try:
+        with path.open("rb") as file:
+            while piece := file.read(2**20):
+                digest.update(piece)
+                num_bytes += len(piece)
+    except OSError as error:
+        raise DataError(str(path), f"cannot be read ({error}); {advice}") from error
+    if digest.hexdigest() != md5:
+        found = f"its {num_bytes:,} bytes have md5 {digest.hexdigest()}, expected {md5}"
+        raise DataError(str(path), f"damaged or cut off: {found}; {advice}")
+
+
+def _open(path: Path) -> BinaryIO:
+    return gzip.open(path, "rb") if path.suffix == ".gz" else path.open("rb")  # type: ignore[return-value]
+
+
+def _values(file: BinaryIO, dtype: np.dtype[Any], shape: tuple[int, ...]) -> NDArray[Any]:
+    head = file.read(4)
+    if len(head) < 4 or head[:2] != b"\0\0" or head[2] not in TYPES:
+        raise ValueError(f"is no idx file of 8-bit or 32-bit whole numbers: it begins with {head.hex() or 'nothing'}")
+    lengths = file.read(4 * head[3])
+    if len(lengths) < 4 * head[3]:
+        raise ValueError("is cut off within its header")
+    found_type, found_shape = TYPES[head[2]], struct.unpack(f">{head[3]}I", lengths)
+    if found_type.newbyteorder("=") != dtype or found_shape != shape:
+        found = f"{found_type.newbyteorder('=')} {found_shape[:8]}"
+        raise ValueError(f"holds {found}, expected {dtype} {shape}")
+    num_bytes = math.prod(shape) * dtype.itemsize
+    array = np.empty(shape, found_type)
+    num_read = file.readinto(array.reshape(-1).view(np.uint8))  # type: ignore[attr-defined]
+    if num_read < num_bytes:
+        raise ValueError(f"is cut off: {num_read:,} of the {num_bytes:,} bytes that its header promises")
+    if file.read(1):
+        raise ValueError(f"goes on after the {num_bytes:,} bytes that its header promises")
+    return array.astype(dtype, copy=False)

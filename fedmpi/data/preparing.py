@@ -1,0 +1,112 @@
+"""What `python -m fedmpi.data prepare` does: original files in, one HDF5 file out.
+
+`PREPARERS` says which module decodes which data set: `prepare(options, folder, tell)` decodes the
+unpacked original files below `folder` and calls `tell(done, total)` as it goes on.
+"""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+
+from fedmpi.data import archives, femnist, har, imdb, prepared, shakespeare, tinyimagenet
+from fedmpi.data.dataset import Dataset, check
+from fedmpi.data.options import DataInfo
+from fedmpi.data.prepared_options import PreparedOptions
+from fedmpi.data.sources import SOURCES, how_to_fetch, unpacked
+from fedmpi.errors import DataError
+
+Tell = Callable[[int, int], None]
+
+PREPARERS: dict[str, Callable[..., Dataset]] = {
+    "femnist": femnist.prepare,
+    "har": har.prepare,
+    "imdb": imdb.prepare,
+    "shakespeare": shakespeare.prepare,
+    "tinyimagenet": tinyimagenet.prepare,
+}
+
+COUNTS = ("num_train", "num_test", "num_groups")
+
+
+def prepare(
+    options: PreparedOptions, given: Path | None, tell_unpacking: Tell, tell: Tell, unpack_in: Path | None = None
+) -> tuple[Path, Dataset]:
+    """Decodes the originals, from `given` or from below data.root, and writes the prepared file.
+
+    Counts may be other than expected (see `other_counts`), shapes and types may not. Raises DataError.
+    """
+    with originals(options, given, tell_unpacking, unpack_in or options.path.parent) as folder:
+        dataset = PREPARERS[options.name](options, folder, tell)
+    info, found = options.info(), counts_of(dataset)
+    if not info.num_groups:  # nobody asked whose the examples are
+        found["num_groups"] = 0
+    told = {name: found[name] for name in COUNTS if name in type(options).model_fields}
+    check(f"data.name={options.name}", dataset, replace(info, **told))
+    return prepared.save(options, dataset), dataset
+
+
+@contextmanager
+def originals(options: PreparedOptions, given: Path | None, tell: Tell, unpack_in: Path) -> Iterator[Path]:
+    """A folder with the unpacked originals; what an archive holds is there only until the end of the `with`."""
+    place = _find(options) if given is None else given
+    if place.is_dir():
+        yield place
+        return
+    if not place.is_file():
+        raise DataError(str(place), "no such file or folder")
+    try:
+        unpack_in.mkdir(parents=True, exist_ok=True)
+        temporary = tempfile.TemporaryDirectory(dir=unpack_in, prefix=".preparing-")
+    except OSError as error:
+        raise DataError(str(unpack_in), f"cannot be written: {error}") from error
+    with temporary as name:
+        _fill(Path(name), place, tell)
+        yield Path(name)
+
+
+def _fill(folder: Path, place: Path, tell: Tell) -> None:
+    """An archive is unpacked into the folder; a lone file is linked there."""
+    try:
+        if archives.is_archive(place):
+            archives.unpack_into(place, folder, tell)
+        else:
+            (folder / place.name).symlink_to(place.resolve())
+    except OSError as error:
+        raise DataError(str(folder.parent), f"{place.name} cannot be unpacked there: {error}") from error
+
+
+def _find(options: PreparedOptions) -> Path:
+    """The unpacked originals below data.root, or the archive (or file) as downloaded. Raises DataError."""
+    root, source = Path(options.root).expanduser(), SOURCES[options.name]
+    files = source.needed(options)
+    for file in files:
+        there = unpacked(file, root)
+        if there is not None:
+            return there if there.is_dir() else there.parent
+        if (root / file.path).is_file():
+            return root / file.path
+    where = f"data.root={options.root}"
+    if not files:
+        raise DataError(where, f"say --from FOLDER: these files cannot be downloaded. {source.other}")
+    names = " or ".join(name for file in files for name in (file.path, *file.contents))
+    raise DataError(where, f"no {names} there; {how_to_fetch(options)}, or say --from FOLDER_OR_ARCHIVE")
+
+
+def counts_of(dataset: Dataset) -> dict[str, int]:
+    """Training and test examples, and groups of the training examples."""
+    num_groups = 0 if dataset.groups is None else len(np.unique(dataset.groups))
+    return {"num_train": len(dataset.train_y), "num_test": len(dataset.test_y), "num_groups": num_groups}
+
+
+def other_counts(info: DataInfo, dataset: Dataset) -> list[str]:
+    """The settings that a config needs, because the files hold other counts than it expects."""
+    found, expected = counts_of(dataset), {name: getattr(info, name) for name in COUNTS}
+    if not info.num_groups:
+        expected["num_groups"] = found["num_groups"]
+    return [f"data.{name}={found[name]}" for name in COUNTS if expected[name] != found[name]]

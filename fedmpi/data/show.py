@@ -1,0 +1,136 @@
+"""Who holds what, as a table and as a picture, for any number of clients.
+
+The picture has two parts: which classes the clients have, and how many examples. Up to 60 clients
+are one bar each; more are sorted by their most frequent class and drawn as a heat map of class
+shares, in at most 500 columns, each the mean of neighbouring clients.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedmpi.data.partition import Partition
+from fedmpi.data.splits import runs
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+Ints = NDArray[np.int64]
+MAX_BARS = 60
+MAX_COLUMNS = 500
+BLOCK_CLIENTS = 65_536
+
+
+def class_counts(partition: Partition, labels: Ints, num_classes: int, first: int = 0, stop: int | None = None) -> Ints:
+    """int64 (clients, classes): how many examples of each class the clients first .. stop - 1 have."""
+    offsets = partition.offsets[first : partition.num_clients + 1 if stop is None else stop + 1]
+    owner = np.repeat(np.arange(len(offsets) - 1), np.diff(offsets))
+    cells = owner * num_classes + labels[partition.indices[offsets[0] : offsets[-1]]]
+    return np.bincount(cells, minlength=(len(offsets) - 1) * num_classes).reshape(-1, num_classes)
+
+
+def table(partition: Partition, labels: Ints, num_classes: int, groups: Ints | None = None) -> str:
+    """A few lines of text: examples in use, clients, sizes, classes for each client, examples of each class, groups."""
+    sizes = partition.sizes
+    rows = [
+        ("clients", f"{partition.num_clients:,}"),
+        ("examples", f"{len(partition.indices):,} of {len(labels):,} in use"),
+        ("per client", _spread(sizes)),
+        ("classes per client", _spread(_kinds(partition, labels, num_classes))),
+        ("per class", _spread(np.bincount(labels[partition.indices], minlength=num_classes))),
+    ]
+    if groups is not None:
+        num_groups = int(groups.max()) + 1
+        in_use = len(np.unique(groups[partition.indices]))
+        rows.append(("groups", f"{in_use:,} of {num_groups:,} in use"))
+        rows.append(("groups per client", _spread(_kinds(partition, groups, num_groups))))
+    return "\n".join(f"{name:18}  {text}" for name, text in rows)
+
+
+def _kinds(partition: Partition, numbers: Ints, num_numbers: int) -> Ints:
+    """How many different `numbers` each client has; memory as for the examples, whatever the number of clients."""
+    owner = np.repeat(np.arange(partition.num_clients), partition.sizes)
+    pairs = np.unique(owner * num_numbers + numbers[partition.indices])
+    return np.bincount(pairs // num_numbers, minlength=partition.num_clients)
+
+
+def _spread(values: Ints) -> str:
+    low, middle, high = int(values.min()), float(np.median(values)), int(values.max())
+    return f"{low:,}" if low == high else f"{low:,} to {high:,}, median {middle:,.10g}"
+
+
+def picture(partition: Partition, labels: Ints, num_classes: int, path: str | Path, title: str = "") -> None:
+    """Writes the picture to `path`, whose ending says the format (.png, .pdf, .svg)."""
+    # Loaded here: a second of imports that nothing else needs. No pyplot, which keeps figures and a backend globally.
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(10, 6), layout="constrained")
+    classes, sizes = figure.subplots(2, 1, height_ratios=[3, 1])
+    if partition.num_clients <= MAX_BARS:
+        _bars(classes, class_counts(partition, labels, num_classes))
+    else:
+        _heat_map(classes, partition, labels, num_classes)
+    step = -(-(int(partition.sizes.max()) + 1) // MAX_BARS)
+    edges = np.arange(0, partition.sizes.max() + step + 1, step) - 0.5
+    sizes.hist(partition.sizes, bins=edges, color="tab:gray")
+    sizes.set(xlabel="examples of a client", ylabel="clients")
+    for axis in (classes.xaxis, sizes.xaxis, sizes.yaxis):
+        axis.get_major_locator().set_params(integer=True)
+    figure.suptitle(title)
+    figure.savefig(path, dpi=120)
+
+
+def _bars(axes: Axes, counts: Ints) -> None:
+    """One stacked bar for each client."""
+    from matplotlib import colormaps
+
+    num_clients, num_classes = counts.shape
+    colors = colormaps["tab20" if 10 < num_classes <= 20 else "tab10" if num_classes <= 10 else "turbo"]
+    bottom = np.zeros(num_clients)
+    for label in range(num_classes):
+        color = colors(label) if num_classes <= 20 else colors(label / (num_classes - 1))
+        name = str(label) if num_classes <= 20 else None
+        axes.bar(np.arange(num_clients), counts[:, label], bottom=bottom, color=color, width=0.9, label=name)
+        bottom += counts[:, label]
+    axes.set(xlabel="client", ylabel="examples by class", xlim=(-0.6, num_clients - 0.4))
+    if num_classes <= 20:
+        axes.legend(title="class", loc="center left", bbox_to_anchor=(1.0, 0.5), fontsize="small")
+
+
+def _heat_map(axes: Axes, partition: Partition, labels: Ints, num_classes: int) -> None:
+    """Shares of the classes (rows) of the clients (columns), these sorted by most frequent class."""
+    image = axes.imshow(
+        sorted_shares(partition, labels, num_classes).T, aspect="auto", cmap="magma_r", vmin=0, interpolation="nearest"
+    )
+    axes.set(xlabel=f"{partition.num_clients:,} clients, sorted by their most frequent class", ylabel="class")
+    axes.tick_params(bottom=False, labelbottom=False)
+    axes.figure.colorbar(image, ax=axes, label="share of a client's examples")
+
+
+def sorted_shares(partition: Partition, labels: Ints, num_classes: int) -> NDArray[np.float64]:
+    """(columns, classes), rows adding up to 1: class shares of neighbouring clients, averaged to MAX_COLUMNS or fewer.
+
+    Clients are sorted by their most frequent class and, within it, by its share; those without examples are left out.
+    """
+    total = partition.num_clients
+    favourite, share = np.empty(total, dtype=np.int64), np.empty(total)
+    for first in range(0, total, BLOCK_CLIENTS):
+        stop = min(first + BLOCK_CLIENTS, total)
+        counts = class_counts(partition, labels, num_classes, first, stop)
+        favourite[first:stop] = counts.argmax(axis=1)
+        share[first:stop] = counts.max(axis=1) / np.maximum(counts.sum(axis=1), 1)
+    order = np.lexsort((-share, favourite))
+    order = order[share[order] > 0]
+    columns = np.array_split(order, min(MAX_COLUMNS, len(order)))
+    return np.stack([_mean_shares(partition, labels, num_classes, clients) for clients in columns])
+
+
+def _mean_shares(partition: Partition, labels: Ints, num_classes: int, clients: Ints) -> NDArray[np.float64]:
+    """(classes,): the mean of these clients' class shares, each of which has examples."""
+    sizes = partition.offsets[clients + 1] - partition.offsets[clients]
+    owned = partition.indices[runs(partition.offsets[clients], sizes)]
+    return np.bincount(labels[owned], weights=np.repeat(1 / sizes, sizes), minlength=num_classes) / len(clients)

@@ -1,0 +1,7 @@
+"""`python -m fedmpi.verify`: what the papers print of sizes, compute and bytes, against nets that are built.
+
+Every printed number that follows from the nets alone is a claim: the facts of the papers' data
+files, the cells of their computed tables, and the sizes in the row labels of the others. A module
+per paper (`fedhm`, `prism`, `hermes`, `fdnnc`) has the functions that compute ours, out of the
+configs under `configs/` and of nets on the meta device; nothing of ours is typed.
+"""

@@ -1,0 +1,79 @@
+"""The command `python -m fedmpi.verify [PAPER ...]`: prints paper, ours and verdict, and exits with 1 if one changed.
+
+Verdicts: `equal`, ours rounds to the digits that are printed; `slip`, the paper's own mistake; `not
+reproduced`, no reading gives what is printed. They are on record: a change in either direction is
+a failure.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections import Counter
+from collections.abc import Sequence
+from importlib import import_module
+
+from fedmpi.errors import UserError
+from fedmpi.papers import PAPERS, PapersError, read
+from fedmpi.verify.claims import Checked, Claim, check, claims
+from fedmpi.verify.nets import params_of_cell
+
+_HEADS = ("where", "what", "paper", "ours", "verdict")
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Runs the command; returns the exit code: 1 for a verdict that no longer holds, 2 for a user's mistake."""
+    parser = argparse.ArgumentParser(prog="python -m fedmpi.verify", description=__doc__)
+    parser.add_argument("papers", nargs="*", metavar="PAPER", help=f"{', '.join(PAPERS)}; all if none is named")
+    asked = parser.parse_args(argv).papers
+    try:
+        unknown = [paper for paper in asked if paper not in PAPERS]
+        if unknown:
+            raise PapersError("command line", f"no paper '{unknown[0]}'; allowed: {', '.join(PAPERS)}")
+        found = {paper: [check(claim) for claim in claims_of(paper)] for paper in asked or PAPERS}
+    except UserError as error:
+        print(error.text(), file=sys.stderr)
+        return error.exit_code
+    for paper, checked in found.items():
+        print(f"{paper}: {read(paper).source}", *_lines(checked), "", sep="\n")
+    everything = [checked for of_paper in found.values() for checked in of_paper]
+    print(_summary(everything))
+    return 1 if any(checked.problem for checked in everything) else 0
+
+
+def claims_of(paper: str) -> list[Claim]:
+    """All that is checked of a paper."""
+    return claims(read(paper), import_module(f"fedmpi.verify.{paper}").CHECKS, params_of_cell)
+
+
+def _lines(found: Sequence[Checked]) -> list[str]:
+    """A table; what is not equal has its reason below it, a problem is marked."""
+    rows = [_HEADS, *(_cells(checked) for checked in found)]
+    widths = [max(len(row[column]) for row in rows) for column in range(len(_HEADS))]
+    lines = []
+    for row, checked in zip(rows, [None, *found], strict=True):
+        texts, numbers = row[:2], row[2:4]
+        cells = [*map(str.ljust, texts, widths), *map(str.rjust, numbers, widths[2:]), row[4]]
+        lines.append("  " + "  ".join(cells))
+        if checked is not None and checked.claim.why:
+            lines.append(f"      {checked.claim.why}")
+        if checked is not None and checked.problem:
+            lines.append(f"   !! {checked.problem}")
+    return lines
+
+
+def _cells(checked: Checked) -> tuple[str, ...]:
+    claim = checked.claim
+    unit = f" {claim.unit}" if claim.unit else ""
+    return claim.where, claim.what, claim.printed + unit, checked.ours + unit, claim.verdict.replace("_", " ")
+
+
+def _summary(found: Sequence[Checked]) -> str:
+    counts = Counter(checked.claim.verdict for checked in found)
+    changed = sum(bool(checked.problem) for checked in found)
+    parts = f"{counts['equal']} equal, {counts['slip']} slips of the papers, {counts['not_reproduced']} not reproduced"
+    return f"{len(found)} facts: {parts}; {f'{changed} NOT as recorded' if changed else 'all as recorded'}"
+
+
+if __name__ == "__main__":
+    sys.exit(main())

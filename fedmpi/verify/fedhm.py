@@ -1,0 +1,278 @@
+"""Ours for FedHM (arXiv:2111.14655): Tables 1 and 5-8, Figures 4 and 7, sections 4.3, C and D."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import cache, partial
+
+from torch import nn
+
+from fedmpi import costs, lowrank
+from fedmpi.papers import Cell, read
+from fedmpi.verify.claims import Checks, Ours, Sample
+from fedmpi.verify.nets import Setting, of_run, params, setting
+
+CHECKS = Checks()
+
+# Table 1: counts of single layers, (m, n, k, r, side) with n = r where a layer is not factorized.
+_SIZES = ((64, 128, 3, 16, 8), (48, 24, 5, 7, 6), (3, 10, 3, 2, 5))
+
+
+def _layer(kind: str, count: str) -> Ours:
+    """Parameters or MACs of a layer of each size; `kind` names the layer and how it is unrolled, `dense` not at all."""
+    shape, _, unroll = kind.partition(" ")
+    samples = []
+    for m, n, k, r, side in _SIZES:
+        dense = nn.Conv2d(m, n, k, padding=k // 2, bias=False) if shape == "conv" else nn.Linear(m, n, bias=False)
+        net: nn.Module = nn.Sequential(dense).to("meta")
+        if unroll == "output":
+            net = lowrank.kernel_net(net, {"0": (r, n)})
+        elif unroll:
+            rule = lowrank.Rule(dense_layers=0, overrides={"0": r})
+            net = lowrank.factorize_net(net, lowrank.plan_layers(net, rule), 0.5)
+        example = (m, side, side) if shape == "conv" else (m,)
+        at = {"m": m, "n": n, "k": k, "r": r, "H": side, "W": side}
+        samples.append(Sample(at, getattr(costs.measure(net, example), count)))
+    return tuple(samples)
+
+
+for _fact, _kind in (("fc", "fc"), ("fc_lowrank", "fc paper"), ("conv", "conv"), ("conv_lowrank", "conv paper"),
+                     ("conv_pufferfish", "conv output")):  # fmt: skip
+    CHECKS.fact(f"table1_{_fact}_params")(partial(_layer, _kind, "params"))
+    CHECKS.fact(f"table1_{_fact}_macs")(partial(_layer, _kind, "macs"))
+
+
+# What is factorized.
+
+
+def _fedhm(data: str) -> Setting:
+    return setting(f"fedhm/table3_{data}_iid_fedhm")
+
+
+@CHECKS.fact("rho_resnet18")
+def _rho_resnet18() -> float:
+    return _dense_convs(_fedhm("cifar10"))
+
+
+@CHECKS.fact("rho_resnet34")
+def _rho_resnet34() -> float:
+    return _dense_convs(_fedhm("cifar100"))
+
+
+def _dense_convs(found: Setting) -> float:
+    """3 x 3 convs of the smallest net that are whole."""
+    return float(sum(isinstance(m, nn.Conv2d) and m.kernel_size == (3, 3) for m in found.net("0.125").modules()))
+
+
+def _factorized(data: str, stage: int) -> float:
+    modules = _fedhm(data).net("0.125").named_modules()
+    return float(sum(isinstance(m, lowrank.LowRank) and name.startswith(f"stages.{stage}.") for name, m in modules))
+
+
+for _table, _data, _stages in (("table5", "cifar10", (1, 2, 3, 4)), ("table6", "cifar100", (3, 4))):
+    for _number in _stages:
+        CHECKS.fact(f"{_table}_layer{_number}")(partial(_factorized, _data, _number - 1))
+
+
+def _samples(data: str) -> float:
+    found = _fedhm(data)
+    return found.info.num_train / found.config.clients.count
+
+
+for _data in ("cifar10", "cifar100", "tinyimagenet"):
+    CHECKS.fact(f"samples_{_data}")(partial(_samples, _data))
+
+
+def _second_width(data: str) -> float:
+    return float(setting(f"fedhm/table3_{data}_iid_heterofl").method.tiers[1].rank_ratio)
+
+
+for _data in ("cifar10", "cifar100"):
+    CHECKS.fact(f"heterofl_rate_{_data}")(partial(_second_width, _data))
+
+
+@CHECKS.reading("CIFAR-10 Split-Mix 12.33M")
+def _nine_times_rounded() -> float:
+    """Nine of the size of one base net that the table prints."""
+    found = setting("fedhm/table3_cifar10_iid_splitmix")
+    nets = [params(found.method.skeleton(tier.index)) for tier in found.method.tiers]
+    return round(nets[0] / nets[-1]) * _millions(nets[-1]) * 1e6
+
+
+def _millions(number: float) -> float:
+    """As the paper prints it."""
+    return round(number / 1e6, 2)
+
+
+@CHECKS.reading("CIFAR-100 FedHM 3.27M")
+@CHECKS.reading("CIFAR-100 Low Rank Model 3.27M")
+def _cut_off() -> float:
+    return params(_fedhm("cifar100").net("0.125")) // 10_000 * 1e4
+
+
+# Compute: section 4.3, Figures 4 and 7, appendices C.3 and D.2.
+
+_TWELFTH = "method.rank_ratio=[0.0833333333]"
+"""Gamma 1/12, which is in the authors' plots and in no table."""
+
+
+def _homogeneous(data: str, level: str) -> Setting:
+    """One net for all clients: `Original`, or its rank ratio as a fraction."""
+    if level == "Original":
+        return setting(f"fedhm/table8_{data}_iid_slim")
+    if level == "1/12":
+        return setting(f"fedhm/table8_{data}_iid_lowrank", _TWELFTH)
+    return setting(f"fedhm/table8_{data}_iid_lowrank", f"method.rank_ratio=[{1 / int(level[2:])}]")
+
+
+@cache
+def _costs(data: str, level: str) -> costs.Costs:
+    found = _homogeneous(data, level)
+    return costs.measure(found.method.skeleton(0), found.info.example_shape)
+
+
+def _macs(data: str, level: str) -> float:
+    """MACs as the paper counts them, with norm layers and activations."""
+    return float(_costs(data, level).macs_with_norm_and_activations)
+
+
+for _name, _level in (("full", "Original"), ("half", "1/2"), ("quarter", "1/4"), ("eighth", "1/8"), ("12th", "1/12")):
+    CHECKS.fact(f"macs_resnet34_{_name}")(partial(_macs, "cifar100", _level))
+
+
+@CHECKS.fact("params_resnet34_12th")
+def _params_of_twelfth() -> float:
+    return float(_costs("cifar100", "1/12").params)
+
+
+@CHECKS.table("figure7")
+def _stage(cell: Cell) -> float:
+    """Parameters or MACs of a stage, or of the classifier without the pooling."""
+    slug = {"CIFAR-10": "cifar10", "CIFAR-100": "cifar100", "Tiny-ImageNet": "tinyimagenet"}
+    return _stage_costs(slug[cell.block.split()[0]], cell.row)[cell.column.split()[0]]
+
+
+@cache
+def _stage_costs(data: str, row: str) -> dict[str, float]:
+    found = _homogeneous(data, "Original")
+    net, (_, height, width) = found.model, found.info.example_shape
+    if row == "fc":
+        part, shape = "fc", tuple(net.get_parameter("fc.weight").shape[1:])
+    else:
+        stage = int(row.removeprefix("layer")) - 1
+        part, scale = f"stages.{stage}", 2 ** max(0, stage - 1)
+        channels = net.get_parameter(f"{part}.0.conv1.weight").shape[1]
+        shape = (channels, height // scale, width // scale)
+    measured = costs.measure(net.get_submodule(part), shape)
+    return {"Params": float(measured.params), "MACs": float(measured.macs_with_norm_and_activations)}
+
+
+def _share_of_later_stages(data: str, what: str) -> float:
+    whole = {"Params": _costs(data, "Original").params, "MACs": _macs(data, "Original")}[what]
+    return sum(_stage_costs(data, row)[what] for row in ("layer3", "layer4")) / whole
+
+
+CHECKS.fact("later_params_resnet18")(partial(_share_of_later_stages, "cifar10", "Params"))
+CHECKS.fact("later_params_resnet34")(partial(_share_of_later_stages, "cifar100", "Params"))
+CHECKS.fact("later_macs_resnet34")(partial(_share_of_later_stages, "cifar100", "MACs"))
+
+
+@CHECKS.fact("reduction_high")
+def _reduction_high() -> float:
+    return _costs("cifar10", "Original").params / _costs("cifar10", "1/8").params
+
+
+@CHECKS.fact("reduction_low")
+def _reduction_low() -> float:
+    return _costs("cifar100", "Original").params / _costs("cifar100", "1/12").params
+
+
+@CHECKS.reading("reduction_low")
+def _reduction_cut_off() -> float:
+    return int(10 * _reduction_low()) / 10
+
+
+@CHECKS.fact("reduction_compute")
+def _reduction_compute() -> float:
+    return _macs("cifar100", "Original") / _macs("cifar100", "1/8")
+
+
+def _two_percent(data: str) -> float:
+    found = setting(f"fedhm/figure8_{data}_iid_twopercent")
+    return params(found.method.skeleton(0)) / params(found.model)
+
+
+for _data in ("cifar10", "cifar100"):
+    CHECKS.fact(f"two_percent_{_data}")(partial(_two_percent, _data))
+
+
+# Costs of a run: section 4.3's formulas, and Figure 4's bars of them.
+
+
+@CHECKS.fact("communication_cost")
+def _communication_cost() -> Ours:
+    return _run_costs(lambda found: found.plan.bytes_per_run / 4)
+
+
+@CHECKS.fact("computation_cost")
+def _computation_cost() -> Ours:
+    return _run_costs(lambda found: found.plan.training_macs_per_run)
+
+
+def _run_costs(measure: Callable[[Setting], float]) -> Ours:
+    """What `--plan` says of a run; `samples` are those of the whole cohort."""
+    samples = []
+    for level in ("Original", "1/8"):
+        found = _homogeneous("cifar10", level)
+        config, net = found.config, _costs("cifar10", level)
+        cohort = config.clients.per_round * found.info.num_train // config.clients.count
+        at = {"participants": config.clients.per_round, "parameters": net.params, "rounds": config.rounds,
+              "MACs": net.macs, "epochs": config.train.local_epochs, "samples": cohort}  # fmt: skip
+        samples.append(Sample(at, measure(found)))
+    return tuple(samples)
+
+
+@CHECKS.table("figure4a")
+def _communication_bar(cell: Cell) -> float:
+    """2 x 10 x the printed size x rounds / 1024, for the whole number of rounds that comes nearest."""
+    found = of_run(cell.run)
+    moved = 2 * found.config.clients.per_round * _millions(params(found.method.skeleton(0))) / 1024
+    return moved * round(float(cell.printed) / moved)
+
+
+@CHECKS.table("figure4b")
+def _computation_bar(cell: Cell) -> float:
+    """MACs in millions, to two digits, x 10 x rounds / 1024, likewise."""
+    found = of_run(cell.run)
+    net = costs.measure(found.method.skeleton(0), found.info.example_shape)
+    computed = _millions(net.macs_with_norm_and_activations) * found.config.clients.per_round / 1024
+    return computed * round(float(cell.printed) / computed)
+
+
+def _saved(which: int, data: str, setting_name: str, level: str) -> float:
+    return _savings(data, setting_name, level)[which]
+
+
+def _savings(data: str, setting_name: str, level: str) -> tuple[float, float]:
+    """By how much the factorized net moves and computes less until it reaches the target.
+
+    Rounds of the original net are those of its bar in Figure 4a; rounds of the other are the whole
+    number that comes nearest to the printed saving of bytes. Both savings must then be right.
+    """
+    block = {"cifar10": "CIFAR-10", "cifar100": "CIFAR-100"}[data] + f" {setting_name}"
+    paper = read("fedhm")
+    bar = next(cell for cell in paper.tables["figure4a"].cells if cell.block == block and cell.column == "Original")
+    sizes = [_millions(_costs(data, which).params) for which in ("Original", level)]
+    rounds = round(float(bar.printed) * 1024 / 20 / sizes[0])
+    key = f"saved_bytes_{data}_{setting_name.lower().replace('-', '')}"
+    printed = float(next(fact for fact in paper.facts if fact.id == key).printed)
+    factorized = round(sizes[0] * rounds / sizes[1] / printed)
+    macs = _macs(data, "Original") / _macs(data, level)
+    return sizes[0] * rounds / sizes[1] / factorized, macs * rounds / factorized
+
+
+for _data, _level in (("cifar10", "1/8"), ("cifar100", "1/12")):
+    for _name in ("IID", "Non-IID"):
+        _key = f"{_data}_{_name.lower().replace('-', '')}"
+        CHECKS.fact(f"saved_bytes_{_key}")(partial(_saved, 0, _data, _name, _level))
+        CHECKS.fact(f"saved_macs_{_key}")(partial(_saved, 1, _data, _name, _level))

@@ -1,0 +1,183 @@
+"""From the name of a table or figure to the runs that it needs, for `jobs/reproduce.py`.
+
+A run's folder is named by its config, by what is set on it and by its seed, and lies in one folder
+with those of all tables, so that a run which two tables need is made once.
+"""
+
+from __future__ import annotations
+
+import argparse
+import hashlib
+import json
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from comparison import Run
+from running import CONFIGS, Job, check_same, number, scaled
+
+from fedmpi import papers
+from fedmpi.config import words
+from fedmpi.config.load import load
+from fedmpi.config.schema import Config
+from fedmpi.errors import ConfigError
+from fedmpi.main import TABLES
+from fedmpi.output.run_dir import RunDir
+
+# File systems allow 255 bytes for a name; a log's is longer than its run's.
+_LONGEST_NAME = 160
+
+
+@dataclass(frozen=True)
+class Budget:
+    """What the numbers of rounds and of local epochs are multiplied by; none of them falls below 1."""
+
+    rounds: float = 1.0
+    epochs: float = 1.0
+
+    @classmethod
+    def read(cls, text: str) -> Budget:
+        """`0.05`, or `rounds=0.05,epochs=0.1`; for argparse."""
+        shares = dict(part.partition("=")[::2] for part in text.split(","))
+        if "=" not in text:
+            shares = {"rounds": text, "epochs": text}
+        if not set(shares) <= {"rounds", "epochs"} or len(shares) < text.count(",") + 1 - ("=" not in text):
+            raise argparse.ArgumentTypeError(f"expected a number, or rounds=0.05,epochs=0.1, got {text!r}")
+        return cls(**{name: number(float, 0)(share) for name, share in shares.items()})
+
+    @property
+    def parts(self) -> tuple[str, ...]:
+        """Of a folder's name."""
+        shares = (("rounds", self.rounds), ("epochs", self.epochs))
+        return tuple(f"{name}_x{share:g}" for name, share in shares if share != 1)
+
+    def overrides(self, config: Config) -> list[str]:
+        changed = scaled(config, self.rounds)
+        epochs = max(1, round(self.epochs * config.train.local_epochs))
+        return changed + ([f"train.local_epochs={epochs}"] if epochs != config.train.local_epochs else [])
+
+    def __str__(self) -> str:
+        if not self.parts:
+            return "the paper's numbers of rounds and local epochs"
+        shares = (("rounds", self.rounds), ("local epochs", self.epochs))
+        said = (f"{name} x {share:g}" for name, share in shares if share != 1)
+        return f"a small machine's budget: {', '.join(said)} of the paper's, at least 1 each"
+
+
+@dataclass(frozen=True)
+class Named:
+    """A table or figure and how it is called on the command line, `fedhm:table3`."""
+
+    paper: papers.Paper
+    table: papers.Table
+
+    @property
+    def name(self) -> str:
+        return f"{self.paper.name}:{self.table.name}"
+
+    @property
+    def folder(self) -> str:
+        return self.name.replace(":", "-")
+
+
+def every() -> Iterator[Named]:
+    """All tables and figures of all papers."""
+    for paper in map(papers.read, papers.PAPERS):
+        yield from (Named(paper, table) for table in paper.tables.values())
+
+
+def find(name: str) -> Named:
+    """`fedhm:table3`, or a table of a file of one's own: `my.yaml:table1`. Raises `UserError`."""
+    of_paper, colon, of_table = name.rpartition(":")
+    if not colon:
+        raise ConfigError("command line", f"expected PAPER:TABLE, as fedhm:table3, got {words.found(name)}; see --list")
+    if of_paper.endswith((".yaml", ".yml")):
+        paper = papers.read_file(Path(of_paper))
+    elif of_paper in papers.PAPERS:
+        paper = papers.read(of_paper)
+    else:
+        did_you_mean = words.suggest(of_paper, papers.PAPERS)
+        known = f"Known: {', '.join(papers.PAPERS)}, or a YAML file"
+        raise ConfigError("command line", f"no paper {words.found(of_paper)}.{did_you_mean} {known}")
+    if of_table not in paper.tables:
+        known = f"Known: {', '.join(paper.tables)}"
+        text = f"{paper.name} has no {words.found(of_table)}.{words.suggest(of_table, paper.tables)} {known}"
+        raise ConfigError("command line", text)
+    return Named(paper, paper.tables[of_table])
+
+
+def chosen(table: papers.Table, only: Sequence[str]) -> list[papers.Cell]:
+    """The cells that have all words of one of the texts, in whatever case; all cells without texts."""
+    return [cell for cell in table.cells if not only or any(_holds(cell, text) for text in only)]
+
+
+def _holds(cell: papers.Cell, text: str) -> bool:
+    """Words as a whole: `cifar-10` is not in CIFAR-100, but `cifar10` in table3_cifar10_iid."""
+    run = () if cell.run is None else (cell.run.config.rpartition("/")[2], *cell.run.overrides)
+    said = " ".join((cell.block, cell.column, cell.row, *run)).lower()
+    return all(re.search(rf"(?<![a-z0-9]){re.escape(word)}(?![a-z0-9])", said) for word in text.lower().split())
+
+
+def baseline_of(table: papers.Table, cell: papers.Cell) -> papers.Cell | None:
+    """The cell that this one is compared with: of the same block, its column (or, in this column, its row) is the
+    table's `baseline`; the one of this row where several are."""
+    if not table.baseline:
+        return None
+    block = [other for other in table.cells if other.block == cell.block and other.run is not None]
+    found = [other for other in block if other.column == table.baseline]
+    found = found or [other for other in block if (other.column, other.row) == (cell.column, table.baseline)]
+    return next((other for other in found if other.row == cell.row), found[0] if found else None)
+
+
+def runs_of(table: papers.Table, cells: Sequence[papers.Cell]) -> list[papers.Run]:
+    """What these cells and those that they are compared with need, each once, in the paper's order."""
+    compared = [baseline_of(table, cell) for cell in cells]
+    needed = {cell.run for cell in [*cells, *compared] if cell is not None and cell.run is not None}
+    return [run for run in table.runs if run in needed]
+
+
+@dataclass(frozen=True)
+class Request:
+    """How runs are made: what is set on all of them, with which budget, and where they and their data are."""
+
+    out: Path
+    budget: Budget = Budget()
+    changed: tuple[str, ...] = ()
+    data_dir: Path | None = None
+
+    @property
+    def runs_dir(self) -> Path:
+        return self.out / "runs"
+
+    def name_of(self, run: papers.Run) -> str:
+        """Different for different runs; data sets may move."""
+        config = run.config.strip("/").replace("/", "-")
+        parts = (config, *run.overrides, *self.changed, *self.budget.parts)
+        name = "-".join(re.sub(r"[^\w.=,-]+", "_", part) for part in parts)
+        digest = hashlib.sha256(name.encode()).hexdigest()[:8]
+        return name if len(name) <= _LONGEST_NAME else f"{name[: _LONGEST_NAME - 9]}-{digest}"
+
+    def run_of(self, run: papers.Run, seed: int) -> Run:
+        name = self.name_of(run)
+        return Run(name, seed, RunDir(self.runs_dir / f"{name}-seed{seed}"))
+
+    def begun(self, run: papers.Run, seeds: Sequence[int] | None = None) -> list[Run]:
+        """Its runs that are there, those of these seeds only if any are given."""
+        name = self.name_of(run)
+        found = (folder.name.removeprefix(f"{name}-seed") for folder in self.runs_dir.glob("*-seed*"))
+        there = sorted(int(seed) for seed in found if seed.isdecimal())
+        runs = (self.run_of(run, seed) for seed in there if seeds is None or seed in seeds)
+        return [run for run in runs if run.has_begun()]
+
+    def job_of(self, run: papers.Run, seed: int) -> Job:
+        """Raises `UserError`, also for a folder with another config's run."""
+        path = CONFIGS / f"{run.config}.yaml"
+        given = [*run.overrides, *self.changed, f"seed={seed}"]
+        config = load(path, given, TABLES)
+        if self.data_dir is not None and hasattr(config.data, "root"):
+            given.append(f"data.root={json.dumps(str(self.data_dir))}")
+        overrides = (*given, *self.budget.overrides(config))
+        job = Job(self.run_of(run, seed), path, overrides, load(path, overrides, TABLES))
+        check_same(job)
+        return job

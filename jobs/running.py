@@ -1,0 +1,181 @@
+"""Runs as `jobs/compare.py` and `jobs/reproduce.py` make them: each a command of its own, with a folder and a log.
+
+A run that is finished is not made again, one that was interrupted goes on, and one that fails ends no other.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import re
+import shlex
+import shutil
+import subprocess
+import sys
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NoReturn
+
+from comparison import Run
+
+from fedmpi.config.schema import Config
+from fedmpi.errors import ConfigError, RunDirError, UserError
+from fedmpi.output.files import writing
+
+CONFIGS = Path(__file__).resolve().parent.parent / "configs"
+# mpirun passes the signal on and waits for its ranks.
+_PATIENCE_S = 20.0
+
+
+# The command line.
+
+
+class Parser(argparse.ArgumentParser):
+    """Reports as all mistakes are reported: one line, exit code 2. Its help is the program's docstring."""
+
+    def __init__(self, program: str, description: str | None) -> None:
+        formatter = argparse.RawDescriptionHelpFormatter
+        super().__init__(prog=program, description=description, formatter_class=formatter, allow_abbrev=False)
+
+    def error(self, message: str) -> NoReturn:
+        raise ConfigError("command line", f"{message}; see python {self.prog} --help")
+
+
+def seed_list(text: str) -> list[int]:
+    """`0,1,2`; for argparse."""
+    seeds = text.split(",")
+    if not all(re.fullmatch(r"\d{1,18}", seed) for seed in seeds) or len(set(map(int, seeds))) < len(seeds):
+        raise argparse.ArgumentTypeError(f"expected different whole numbers >= 0, as 0,1,2, got {text!r}")
+    return [int(seed) for seed in seeds]
+
+
+def number(kind: type, low: float, high: float = float("inf")) -> Any:
+    """An argument's type: a whole number >= low, or a number in (low, high]."""
+
+    def read(text: str) -> Any:
+        try:
+            value = kind(text)
+        except ValueError:
+            value = None
+        if value is None or not (low <= value if kind is int else low < value <= high and value != float("inf")):
+            allowed = f"a whole number >= {low:g}" if kind is int else f"a number > {low:g}"
+            allowed += f" and <= {high:g}" if high < float("inf") else ""
+            raise argparse.ArgumentTypeError(f"expected {allowed}, got {text!r}")
+        return value
+
+    return read
+
+
+# What is run.
+
+
+@dataclass(frozen=True)
+class Job:
+    """A run to be made: its config file, the overrides on it, and both together."""
+
+    run: Run
+    path: Path
+    overrides: tuple[str, ...]
+    config: Config
+
+
+def scaled(config: Config, scale: float) -> list[str]:
+    """Overrides that multiply what counts rounds, none of it below 1."""
+    if scale == 1:
+        return []
+
+    def times(count: int) -> int:
+        return max(1, round(scale * count))
+
+    overrides = [f"rounds={times(config.rounds)}"]
+    if milestones := getattr(config.train.schedule, "milestones", ()):
+        overrides.append(f"train.schedule.milestones=[{','.join(str(times(milestone)) for milestone in milestones)}]")
+    if scale < 1:  # a longer run needs no coarser look
+        overrides.append(f"evaluation.every={times(config.evaluation.every)}")
+    for key, value in config.method:
+        if key.endswith(("_round", "_rounds")) and isinstance(value, int) and value > 0:
+            overrides.append(f"method.{key}={times(value)}")
+    return overrides
+
+
+def check_same(job: Job) -> None:
+    """Raises `RunDirError` if the folder has a run of another config."""
+    if not job.run.has_begun():
+        return
+    saved = job.run.config
+    differences = job.config.diff(saved.to_dict())
+    if saved.rounds != job.config.rounds:
+        differences.append(f"rounds: run has {saved.rounds}, you ask {job.config.rounds}")
+    if differences:
+        text = f"was run with another config: {'; '.join(differences)}; take another --out"
+        raise RunDirError(str(job.run.folder.path), text)
+
+
+# Running.
+
+
+def launcher(ranks: int, given: str | None = None) -> list[str]:
+    """What starts that many ranks: `given` (its `{ranks}` filled in) or mpirun. Raises `UserError` if there is none."""
+    if given is not None:
+        return shlex.split(given.replace("{ranks}", str(ranks)))
+    if ranks == 1:
+        return []
+    beside = Path(sys.executable).with_name("mpirun")
+    mpirun = str(beside) if beside.exists() else shutil.which("mpirun")
+    if mpirun is None:
+        raise UserError("--ranks", f"no mpirun beside {sys.executable}, and none in PATH; --ranks 1 needs none")
+    return [mpirun, "-n", str(ranks)]
+
+
+def do(job: Job, ranks: int, given: str | None = None) -> str:
+    """Makes what is left of a run; how that went, in words."""
+    folder = job.run.folder
+    if job.run.is_finished():
+        return "finished before"
+    resume = ["--resume"] if folder.holds_run() else []
+    log = folder.path.with_name(f"{folder.path.name}.log")
+    program = [sys.executable, "-m", "fedmpi.main", str(job.path), *job.overrides, "--run-dir", str(folder.path)]
+    started = time.monotonic()
+    code = launch([*launcher(ranks, given), *program, *resume], log, environment(ranks))
+    took = f"{'resumed, ' * bool(resume)}{time.monotonic() - started:.0f} s"
+    return f"finished ({took})" if code == 0 else f"failed with exit code {code} ({took}); see {log}"
+
+
+def launch(command: Sequence[str], log: Path, environment: dict[str, str]) -> int:
+    """The exit code of a command that adds its output to `log`; it ends with us."""
+    with writing(log):
+        output = open(log, "ab")
+    with output:
+        process = subprocess.Popen(
+            command, stdin=subprocess.DEVNULL, stdout=output, stderr=subprocess.STDOUT, env=environment
+        )
+        try:
+            return process.wait()
+        finally:
+            _end(process)
+
+
+def _end(process: subprocess.Popen[bytes]) -> None:
+    """Ends it if it still runs: what it saved stays."""
+    if process.poll() is not None:
+        return
+    process.terminate()
+    try:
+        process.wait(_PATIENCE_S)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        process.wait()
+
+
+def environment(ranks: int) -> dict[str, str]:
+    """Ours, and what Open MPI needs to start as root, or more ranks than cores."""
+    environment = dict(os.environ)
+    if ranks > (os.cpu_count() or 1):
+        environment.setdefault("PRTE_MCA_rmaps_default_mapping_policy", ":oversubscribe")
+        environment.setdefault("OMPI_MCA_rmaps_base_oversubscribe", "1")
+        environment.setdefault("PRTE_MCA_hwloc_default_binding_policy", "none")
+    if os.geteuid() == 0:
+        environment |= {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}
+    return environment

@@ -1,0 +1,91 @@
+"""The Slurm job array that makes the runs of a table: one task a run. Pure text; nothing is submitted here."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import groupby
+
+
+@dataclass(frozen=True)
+class Array:
+    """What the array is made of. `numbers` are those of the runs to make, from 1, as `--run` takes them."""
+
+    name: str
+    command: Sequence[str]
+    """Without `--run`, of `python jobs/reproduce.py`."""
+    numbers: Sequence[int]
+    ranks: int
+    folder: str
+    """Of the logs."""
+    project: str
+    """Where the command is to be started."""
+    max_at_once: int | None = None
+    options: Sequence[str] = ()
+    """`partition=gpu`, `gres=gpu:1`: more lines for sbatch, the last of an option counts."""
+    launcher: str | None = None
+
+
+_TEMPLATE = """\
+#!/bin/bash
+# {name}: {count} runs, one array task each. Written by
+#     {command} --slurm
+# Submit it with: sbatch {folder}/array.sbatch
+# The same command again lists what is left then; with --collect instead of --slurm it prints the table.
+#
+# To edit: what your site calls its partitions and accounts (--sbatch-option partition=... writes such lines),
+# the time (a run that is cut short goes on where it was, when it is submitted again), and below
+# the modules to load and how MPI programs are started.
+{options}
+set -euo pipefail
+cd {project}
+# module load openmpi
+source .venv/bin/activate
+
+# One job step of {ranks} ranks. Where mpirun does not know Slurm: LAUNCHER="srun --mpi=pmix -n {ranks}"
+LAUNCHER={launcher}
+
+# exec: Slurm's signal before the end reaches the program, which stops its ranks; what was saved stays.
+exec {command} --run "$SLURM_ARRAY_TASK_ID" --launcher "$LAUNCHER"
+"""
+
+
+def sbatch(array: Array) -> str:
+    """The file for sbatch."""
+    given = dict(option.partition("=")[::2] for option in array.options)
+    options = {
+        "job-name": array.name,
+        "array": ranges(array.numbers) + (f"%{array.max_at_once}" if array.max_at_once else ""),
+        "ntasks": str(array.ranks),
+        "cpus-per-task": "1",
+        "time": "24:00:00",
+        "output": f"{array.folder}/slurm-%A_%a.log",
+        "open-mode": "append",
+        "requeue": "",
+        "signal": "B:TERM@60",
+        **given,
+    }
+    lines = (f"#SBATCH --{key}={value}" if value else f"#SBATCH --{key}" for key, value in options.items())
+    return _TEMPLATE.format(
+        name=array.name,
+        count=len(array.numbers),
+        command=shlex.join(array.command),
+        folder=shlex.quote(array.folder),
+        project=shlex.quote(array.project),
+        ranks=array.ranks,
+        options="\n".join(lines),
+        launcher=shlex.quote(array.launcher or f"mpirun -n {array.ranks}"),
+    )
+
+
+def commands(array: Array) -> str:
+    """The same without Slurm: a command for each run, a line each."""
+    return "".join(f"{shlex.join([*array.command, '--run', str(number)])}\n" for number in array.numbers)
+
+
+def ranges(numbers: Sequence[int]) -> str:
+    """1, 2, 3, 7 as `1-3,7`."""
+    runs = groupby(enumerate(sorted(numbers)), key=lambda pair: pair[1] - pair[0])
+    ends = ([number for _, number in run] for _, run in runs)
+    return ",".join(str(run[0]) if len(run) == 1 else f"{run[0]}-{run[-1]}" for run in ends)

@@ -1,0 +1,262 @@
+"""Unpacking archives of other people: what comes out, and everything that must not."""
+
+from __future__ import annotations
+
+import bz2
+import gzip
+import io
+import lzma
+import stat
+import tarfile
+import zipfile
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from data_fixtures import SHARED_DATA
+
+from fedmpi.data import archives
+from fedmpi.data.archives import Limits
+from fedmpi.errors import DataError
+
+Members = dict[str, bytes]
+FILES: Members = {"set/a.txt": b"first", "set/deep/b.txt": b"", "set/c.bin": bytes(range(256)) * 1000}
+PACKERS = {"tar": bytes, "tar.gz": gzip.compress, "tar.bz2": bz2.compress, "tar.xz": lzma.compress}
+
+
+def silent(done: int, total: int) -> None:
+    pass
+
+
+def tar_bytes(members: Members, *odd: tarfile.TarInfo) -> bytes:
+    buffer = io.BytesIO()
+    with tarfile.open(fileobj=buffer, mode="w") as file:
+        for name, content in members.items():
+            member = tarfile.TarInfo(name)
+            member.size = len(content)
+            file.addfile(member, io.BytesIO(content))
+        for member in odd:
+            file.addfile(member)
+    return buffer.getvalue()
+
+
+def zip_bytes(members: Members) -> bytes:
+    buffer = io.BytesIO()
+    with zipfile.ZipFile(buffer, "w", zipfile.ZIP_DEFLATED) as file:
+        for name, content in members.items():
+            file.writestr(name, content)
+    return buffer.getvalue()
+
+
+def write(path: Path, content: bytes) -> Path:
+    path.write_bytes(content)
+    return path
+
+
+def files_below(folder: Path) -> Members:
+    return {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+
+
+def refusal(tmp_path: Path, content: bytes, **options: object) -> str:
+    """The one line of an archive that must not be unpacked; nothing of it may stay behind."""
+    archive = write(tmp_path / "odd", content)
+    with pytest.raises(DataError) as caught:
+        archives.unpack(archive, tmp_path / "out", silent, **options)
+    assert sorted(str(path.relative_to(tmp_path)) for path in tmp_path.rglob("*")) == ["odd", "out"]
+    assert "\n" not in str(caught.value)
+    return str(caught.value)
+
+
+@pytest.mark.parametrize("form", ["zip", *PACKERS])
+def test_every_form_comes_out_whole(tmp_path: Path, form: str) -> None:
+    """The name says nothing: content decides."""
+    content = zip_bytes(FILES) if form == "zip" else PACKERS[form](tar_bytes(FILES))
+    archive = write(tmp_path / "archive.dat", content)
+    assert archives.is_archive(archive)
+    told: list[tuple[int, int]] = []
+    made = archives.unpack(archive, tmp_path / "out", lambda done, total: told.append((done, total)))
+    assert files_below(tmp_path / "out") == FILES and made == [tmp_path / "out" / "set"]
+    assert told == [(done, 3 if form == "zip" else 0) for done in (1, 2, 3)]
+
+
+def test_a_zip_within_a_zip_is_unpacked_in_its_place_once(tmp_path: Path) -> None:
+    deepest = zip_bytes({"x.txt": b"x"})
+    inner = zip_bytes({"UCI/y.txt": b"y", "UCI/deeper.zip": deepest})
+    archive = write(tmp_path / "uci.zip", zip_bytes({"data.zip": inner, "names.txt": b"n", "__MACOSX/._a": b"-"}))
+    archives.unpack(archive, tmp_path / "out", silent)
+    assert files_below(tmp_path / "out") == {"UCI/y.txt": b"y", "UCI/deeper.zip": deepest, "names.txt": b"n"}
+
+
+def test_what_is_there_stays_unless_it_is_to_be_replaced(tmp_path: Path) -> None:
+    archive = write(tmp_path / "a.zip", zip_bytes({"set/new.txt": b"new"}))
+    write_old = tmp_path / "out" / "set" / "old.txt"
+    write_old.parent.mkdir(parents=True)
+    write_old.write_bytes(b"old")
+    with pytest.raises(DataError, match="is there already"):
+        archives.unpack(archive, tmp_path / "out", silent)
+    assert files_below(tmp_path / "out") == {"set/old.txt": b"old"}
+    archives.unpack(archive, tmp_path / "out", silent, replace=True)
+    assert files_below(tmp_path / "out") == {"set/new.txt": b"new"}
+
+
+UNSAFE_NAMES = ["/etc/x", "../x", "a/../../x", "a\\..\\x", "C:x", "a//../x", "a/\x01b", "n" * 256]
+
+
+@pytest.mark.parametrize("form", ["zip", "tar"])
+@pytest.mark.parametrize("name", UNSAFE_NAMES)
+def test_names_that_leave_the_folder(tmp_path: Path, name: str, form: str) -> None:
+    content = (zip_bytes if form == "zip" else tar_bytes)({"good.txt": b"", name: b"evil"})
+    assert "would land outside" in refusal(tmp_path, content)
+
+
+def test_a_zip_name_with_a_zero_byte(tmp_path: Path) -> None:
+    """zipfile itself would cut the name there."""
+    assert "would land outside" in refusal(tmp_path, zip_bytes({"a.txtQ.sh": b""}).replace(b"a.txtQ.sh", b"a.txt\0.sh"))
+
+
+SAME = [("a/x", "A/y"), ("x", "X"), ("x", "x/y"), ("x/y", "x"), ("stra\u00dfe", "strasse"), ("\u00e9", "e\u0301")]
+
+
+@pytest.mark.parametrize("form", ["zip", "tar"])
+@pytest.mark.parametrize("names", [*SAME, ("x", "x")], ids=repr)
+@pytest.mark.filterwarnings("ignore:Duplicate name")
+def test_names_that_some_disk_takes_for_one(tmp_path: Path, names: tuple[str, str], form: str) -> None:
+    buffer = io.BytesIO()
+    if form == "zip":
+        with zipfile.ZipFile(buffer, "w") as file:
+            for name in names:
+                file.writestr(name, b"1")
+    else:
+        with tarfile.open(fileobj=buffer, mode="w") as tar:
+            for name in names:
+                tar.addfile(tarfile.TarInfo(name))
+    assert "would be the same file" in refusal(tmp_path, buffer.getvalue())
+
+
+def test_a_folder_may_be_named_twice(tmp_path: Path) -> None:
+    archive = write(tmp_path / "a.zip", zip_bytes({"x/": b"", "x/y": b"1", "./x/z": b"2"}))
+    archives.unpack(archive, tmp_path / "out", silent)
+    assert files_below(tmp_path / "out") == {"x/y": b"1", "x/z": b"2"}
+
+
+@pytest.mark.parametrize("kind", [tarfile.SYMTYPE, tarfile.LNKTYPE, tarfile.CHRTYPE, tarfile.BLKTYPE, tarfile.FIFOTYPE])
+def test_links_and_devices_in_a_tar(tmp_path: Path, kind: bytes) -> None:
+    member = tarfile.TarInfo("set/link")
+    member.type, member.linkname = kind, "a.txt"
+    assert "is a link, a device" in refusal(tmp_path, tar_bytes(FILES, member))
+
+
+@pytest.mark.parametrize("kind", [stat.S_IFLNK, stat.S_IFCHR, stat.S_IFIFO])
+def test_links_and_devices_in_a_zip(tmp_path: Path, kind: int) -> None:
+    buffer = io.BytesIO()
+    with zipfile.ZipFile(buffer, "w") as file:
+        member = zipfile.ZipInfo("link")
+        member.external_attr = (kind | 0o777) << 16
+        file.writestr(member, "/etc/passwd")
+    assert "is a link, a device" in refusal(tmp_path, buffer.getvalue())
+
+
+def test_an_encrypted_zip(tmp_path: Path) -> None:
+    content = bytearray(zip_bytes({"a": b"1"}))
+    content[content.index(b"PK\x01\x02") + 8] |= 1
+    assert "a device or encrypted" in refusal(tmp_path, bytes(content))
+
+
+@pytest.mark.parametrize("form", ["zip", "tar.gz"])
+def test_limits(tmp_path: Path, form: str) -> None:
+    """FILES have 3 members and 256,005 bytes."""
+    content = zip_bytes(FILES) if form == "zip" else gzip.compress(tar_bytes(FILES))
+    assert "more than 2 members" in refusal(tmp_path, content, limits=Limits(max_members=2))
+    assert "more than 256,004 bytes" in refusal(tmp_path, content, limits=Limits(max_bytes=256_004))
+    archive = write(tmp_path / "good", content)
+    archives.unpack(archive, tmp_path / "out", silent, limits=Limits(max_members=3, max_bytes=256_005))
+    assert files_below(tmp_path / "out") == FILES
+
+
+def test_limits_count_what_nested_archives_hold(tmp_path: Path) -> None:
+    inner = zip_bytes({f"{number}": bytes(1000) for number in range(9)})
+    outer = zip_bytes({"one/in.zip": inner, "two/in.zip": inner})
+    assert "more than 19 members" in refusal(tmp_path, outer, limits=Limits(max_members=19))
+    assert "bytes" in refusal(tmp_path, outer, limits=Limits(max_bytes=18_000))
+
+
+def test_a_bomb_that_declares_little(tmp_path: Path) -> None:
+    """A member of 10 MB whose headers say 10 bytes: no more than these are written, and the archive is refused."""
+    true, told = ((size).to_bytes(4, "little") for size in (10_000_000, 10))
+    assert "damaged" in refusal(tmp_path, zip_bytes({"bomb": bytes(10_000_000)}).replace(true, told))
+
+
+def test_a_tar_that_declares_more_than_the_disk_has(tmp_path: Path) -> None:
+    member = tarfile.TarInfo("huge")
+    member.size = 1 << 62
+    assert "unpacks to more than" in refusal(tmp_path, member.tobuf(tarfile.GNU_FORMAT) + bytes(1024))
+    line = refusal(tmp_path, member.tobuf(tarfile.GNU_FORMAT) + bytes(1024), limits=Limits(max_bytes=1 << 63))
+    assert "make room" in line
+
+
+def test_a_tar_of_negative_size(tmp_path: Path) -> None:
+    member = tarfile.TarInfo("back")
+    member.size = -512
+    refusal(tmp_path, tar_bytes({"a": b"1"})[:1024] + member.tobuf(tarfile.GNU_FORMAT) + bytes(1024))
+
+
+def test_a_tar_header_that_asks_for_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A long name of 3 MB where 1 MiB is allowed: it would be read into memory before anybody could judge it."""
+    monkeypatch.setattr(archives, "_MAX_READ_BYTES", 1 << 20)
+    member = tarfile.TarInfo("././@LongLink")
+    member.type, member.size = tarfile.GNUTYPE_LONGNAME, 3_000_000
+    bomb = member.tobuf(tarfile.GNU_FORMAT) + b"n" * 3_000_320 + tar_bytes({"a": b""})
+    assert "header of 3,000,320 bytes" in refusal(tmp_path, gzip.compress(bomb, 1))
+
+
+@pytest.mark.parametrize("form", ["zip", "tar.gz", "tar.bz2", "tar.xz"])
+def test_cut_off_and_damaged_archives(tmp_path: Path, form: str) -> None:
+    content = zip_bytes(FILES) if form == "zip" else PACKERS[form](tar_bytes(FILES))
+    refusal(tmp_path, content[: len(content) * 2 // 3])
+    flipped = bytearray(content)
+    flipped[len(content) // 2] ^= 0xFF
+    refusal(tmp_path, bytes(flipped))
+
+
+@pytest.mark.parametrize("content", [b"", b"<html>404</html>" * 100, b"PK\x03\x04", b"\x1f\x8b"])
+def test_no_archive(tmp_path: Path, content: bytes) -> None:
+    line = refusal(tmp_path, content)
+    assert line.startswith(str(tmp_path / "odd")) and ("cut off" in line)
+
+
+def test_a_full_or_closed_disk_is_no_damage(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    archive = write(tmp_path / "a.zip", zip_bytes(FILES))
+
+    def full(*_: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(archives._Unpacking, "_write", full)
+    with pytest.raises(DataError, match="a.zip cannot be unpacked there: .*No space left"):
+        archives.unpack(archive, tmp_path / "out", silent)
+
+
+@pytest.mark.parametrize("form", ["zip", "tar"])
+def test_first_members_are_gone_when_a_later_one_is_refused(tmp_path: Path, form: str) -> None:
+    """What a caller's own folder has stays; nothing of the archive comes."""
+    write_to: Callable[[Members], bytes] = zip_bytes if form == "zip" else tar_bytes
+    archive = write(tmp_path / "a", write_to({"good": b"1", "../evil": b"2"}))
+    (tmp_path / "out").mkdir()
+    (tmp_path / "out" / "mine").write_bytes(b"m")
+    with pytest.raises(DataError):
+        archives.unpack(archive, tmp_path / "out", silent)
+    assert files_below(tmp_path) == {"a": archive.read_bytes(), "out/mine": b"m"}
+
+
+REAL = [
+    "hapt/HAPT_RawData.tar.xz",
+    "imdb/aclImdb_labelled.tar.xz",
+    "tiny-imagenet-subset10/tiny-imagenet-200-subset10.zip",
+]
+
+
+@pytest.mark.parametrize("name", REAL)
+def test_real_archives_are_known_by_their_content(name: str) -> None:
+    if not (SHARED_DATA / name).is_file():
+        pytest.skip(f"needs {SHARED_DATA / name}")
+    assert archives.is_archive(SHARED_DATA / name)
+    assert not archives.is_archive(SHARED_DATA / "tinyshakespeare" / "input.txt")

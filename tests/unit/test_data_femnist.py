@@ -1,0 +1,261 @@
+"""FEMNIST out of both of its sources, written here in the formats of LEAF and of TensorFlow Federated."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import h5py
+import numpy as np
+import pytest
+
+from fedmpi import data
+from fedmpi.data import femnist, prepared
+from fedmpi.data.dataset import Dataset, check
+from fedmpi.errors import DataError
+
+Writers = dict[str, tuple[np.ndarray, np.ndarray]]
+
+
+def line_of(caught: pytest.ExceptionInfo[DataError]) -> str:
+    assert "\n" not in caught.value.text()
+    return caught.value.text()
+
+
+def silent(done: int, total: int) -> None:
+    assert 0 < done <= total
+
+
+def draw(seed: int, **sizes: int) -> Writers:
+    """Bytes (n, 28, 28) and labels of each writer."""
+    generator = np.random.default_rng(seed)
+    return {
+        name: (generator.integers(0, 256, (n, 28, 28)), generator.integers(0, 62, n, dtype=np.int32))
+        for name, n in sizes.items()
+    }
+
+
+TRAIN = draw(1, f0002_3=2, f0000_14=3, f0001_41=1, f3999_10=4)
+TEST = draw(2, f3999_10=2, f0000_14=1, f0001_41=1, f0002_3=3)
+COUNTS = {"num_train": 10, "num_test": 7, "num_groups": 4}
+# By name: f0000_14, f0001_41, f0002_3, f3999_10.
+GROUPS, TEST_GROUPS = [0, 0, 0, 1, 2, 2, 3, 3, 3, 3], [0, 1, 2, 2, 2, 3, 3]
+
+
+def write_leaf(path: Path, writers: Writers) -> None:
+    """As LEAF's scripts: one object, numbers of 0..1, 784 a row."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    user_data = {name: {"x": (x.reshape(-1, 784) / 255).tolist(), "y": y.tolist()} for name, (x, y) in writers.items()}
+    counts = [len(y) for _, y in writers.values()]
+    path.write_text(json.dumps({"users": list(writers), "num_samples": counts, "user_data": user_data}))
+
+
+def write_tff(path: Path, writers: Writers) -> None:
+    """As TensorFlow Federated's files: a group for each writer, float32 pixels."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with h5py.File(path, "w") as file:
+        for name, (x, y) in writers.items():
+            group = file.create_group(f"examples/{name}")
+            group["pixels"], group["label"] = (x / 255).astype(np.float32), y
+
+
+def leaf(folder: Path, train: Writers = TRAIN, test: Writers = TEST) -> Path:
+    """Two files to train, one to test."""
+    names = list(train)
+    for number, part in enumerate((names[:2], names[2:])):
+        write_leaf(
+            folder / "train" / f"all_data_{number}_niid_0_keep_0_train_9.json", {name: train[name] for name in part}
+        )
+    write_leaf(folder / "test" / "all_data_0_niid_0_keep_0_test_9.json", test)
+    return folder
+
+
+def tff(folder: Path, train: Writers = TRAIN, test: Writers = TEST) -> Path:
+    write_tff(folder / "fed_emnist_train.h5", train)
+    write_tff(folder / "fed_emnist_test.h5", test)
+    return folder
+
+
+@pytest.mark.parametrize(("write", "below"), [(leaf, "data"), (leaf, "."), (tff, "."), (tff, "fed_emnist")])
+def test_both_sources_give_the_same_bytes(tmp_path: Path, write, below: str) -> None:
+    write(tmp_path / below)
+    steps: list[tuple[int, int]] = []
+    options = data.Femnist(**COUNTS)
+    ours = check("here", femnist.prepare(options, tmp_path, lambda *step: steps.append(step)), options.info())
+    assert ours.groups is not None and ours.groups.tolist() == GROUPS
+    assert ours.test_groups is not None and ours.test_groups.tolist() == TEST_GROUPS
+    expected = np.concatenate([TRAIN[name][0] for name in sorted(TRAIN)])
+    assert np.array_equal(ours.train_x[..., 0], expected)
+    assert ours.test_y.tolist() == [label for name in sorted(TEST) for label in TEST[name][1]]
+    assert steps[-1][0] == steps[-1][1] == len(steps) and len(steps) in (3, 8)
+
+
+def test_prepared_file_is_what_a_run_reads(tmp_path: Path) -> None:
+    options = data.Femnist(root=str(tmp_path), **COUNTS)
+    made = femnist.prepare(options, tff(tmp_path / "files"), silent)
+    prepared.save(options, made)
+    ours = data.load(options)
+    assert np.array_equal(ours.train_x, made.train_x) and np.array_equal(ours.test_groups, made.test_groups)
+    with pytest.raises(DataError, match=r"training examples are uint8 \(10, 28, 28, 1\), expected uint8 \(671585, 28"):
+        data.load(data.Femnist(root=str(tmp_path), num_test=7, num_groups=4))
+    with pytest.raises(DataError, match="data.writers=0, not 2"):
+        data.load(data.Femnist(root=str(tmp_path), writers=2, **COUNTS))
+
+
+def test_first_writers_and_drawn_test_images(tmp_path: Path) -> None:
+    folder = tff(tmp_path)
+    some = femnist.prepare(data.Femnist(writers=3), folder, silent)
+    assert some.groups is not None and some.groups.tolist() == GROUPS[:6]
+    assert some.test_groups is not None and some.test_groups.tolist() == TEST_GROUPS[:5]
+    every = femnist.prepare(data.Femnist(), folder, silent)
+    drawn = femnist.prepare(data.Femnist(test_examples=5), folder, silent)
+    # Five different test images, in file order, with their own labels and writers.
+    rows = {every.test_x[i].tobytes(): i for i in range(7)}
+    chosen = [rows[image.tobytes()] for image in drawn.test_x]
+    assert chosen == sorted(set(chosen)) and len(chosen) == 5 and chosen != [0, 1, 2, 3, 4]
+    assert np.array_equal(drawn.test_y, every.test_y[chosen])
+    assert np.array_equal(drawn.test_groups, every.test_groups[chosen])
+    assert np.array_equal(drawn.train_x, every.train_x)
+    again = femnist.prepare(data.Femnist(test_examples=5), folder, silent)
+    assert np.array_equal(again.test_x, drawn.test_x)
+    for options in (data.Femnist(writers=5), data.Femnist(test_examples=8)):
+        with pytest.raises(DataError, match="asks for more"):
+            femnist.prepare(options, folder, silent)
+
+
+def test_writers_without_images_leave_no_gap(tmp_path: Path) -> None:
+    folder = leaf(tmp_path, {**TRAIN, **draw(0, f0000_99=0)}, {**TEST, **draw(0, f0000_98=0)})
+    ours = femnist.prepare(data.Femnist(), folder, silent)
+    assert ours.groups is not None and ours.groups.tolist() == GROUPS
+
+
+def test_test_writers_of_their_own(tmp_path: Path) -> None:
+    """LEAF's split by user: test writers are numbered after the four training writers."""
+    folder = leaf(tmp_path, TRAIN, draw(3, f9=1, f8=2))
+    options = data.Femnist(test_writers="others", num_train=10, num_test=3, num_groups=4)
+    ours = check("here", femnist.prepare(options, folder, silent), options.info())
+    assert ours.test_groups is not None and ours.test_groups.tolist() == [4, 4, 5]
+    assert not options.info().shares_groups and data.Femnist().info().shares_groups
+    # Who the test writers are is said by the files; the option is only what a run expects.
+    assert options.recipe() == data.Femnist().recipe() == {"writers": 0, "test_examples": 0}
+    with pytest.raises(DataError, match="data.test_writers=others"):
+        femnist.prepare(data.Femnist(), folder, silent)
+    with pytest.raises(DataError, match="data.test_writers=same"):
+        femnist.prepare(options, tff(tmp_path / "other"), silent)
+
+
+def test_pixels_are_rounded_not_cut(tmp_path: Path) -> None:
+    """LEAF's decimals: 0.999 * 255 = 254.745 becomes 255."""
+    x = np.full((1, 28, 28), 0.999 * 255)
+    folder = leaf(tmp_path, {**TRAIN, "a": (x, np.array([1]))}, {**TEST, "a": (x, np.array([1]))})
+    assert np.unique(femnist.prepare(data.Femnist(writers=1), folder, silent).train_x).tolist() == [255]
+
+
+def test_default_counts_are_those_that_tensorflow_federated_documents() -> None:
+    info = data.Femnist().info()
+    assert (info.num_groups, info.num_train, info.num_test, info.num_classes) == (3400, 671_585, 77_483, 62)
+    assert info.mean == () and not info.flip
+
+
+# ---- what is refused
+
+
+def refused(folder: Path) -> str:
+    with pytest.raises(DataError) as caught:
+        femnist.prepare(data.Femnist(), folder, silent)
+    return line_of(caught)
+
+
+def test_neither_and_both_sources(tmp_path: Path) -> None:
+    assert "found neither" in refused(tmp_path)
+    leaf(tff(tmp_path) / "data")
+    assert f"found {tmp_path} and {tmp_path / 'data'}" in refused(tmp_path)
+    (tmp_path / "fed_emnist_test.h5").unlink()
+    assert "fed_emnist_test.h5 is missing" in refused(leaf_removed(tmp_path))
+
+
+def leaf_removed(folder: Path) -> Path:
+    for path in (folder / "data").rglob("*.json"):
+        path.unlink()
+    return folder
+
+
+def leaf_text(writers: object) -> str:
+    return json.dumps({"users": [], "num_samples": [], "user_data": writers})
+
+
+ROW = [0.5] * 784
+BAD_LEAF = [
+    ("cut off", '{"users": ["a"], "user_da', "damaged or cut off"),
+    ("no text", "\udcff\udcfe", "damaged or cut off"),
+    ("nested without end", "[" * 100_000, "damaged or cut off"),
+    ("a list", "[1, 2]", "no 'user_data'"),
+    ("no user_data", "{}", "no 'user_data'"),
+    ("another data set", leaf_text({"a": {"x": ["To be"]}}), "no 'user_data' with 'x' and 'y'"),
+    ("pixel above 1", leaf_text({"a": {"x": [[*ROW[1:], 1.1]], "y": [1]}}), "no numbers from 0 to 1"),
+    ("pixel below 0", leaf_text({"a": {"x": [[*ROW[1:], -0.1]], "y": [1]}}), "no numbers from 0 to 1"),
+    ("no number", leaf_text({"a": {"x": [[*ROW[1:], float("nan")]], "y": [1]}}), "no numbers from 0 to 1"),
+    ("pixel missing", leaf_text({"a": {"x": [ROW[1:]], "y": [1]}}), "do not make 1 images"),
+    ("ragged", leaf_text({"a": {"x": [ROW, ROW[1:]], "y": [1, 2]}}), "damaged or cut off"),
+    ("label missing", leaf_text({"a": {"x": [ROW, ROW], "y": [1]}}), "do not make 1 images"),
+    ("label 62", leaf_text({"a": {"x": [ROW], "y": [62]}}), "no numbers from 0 to 61"),
+    ("label -1", leaf_text({"a": {"x": [ROW], "y": [-1]}}), "no numbers from 0 to 61"),
+    ("label 1.5", leaf_text({"a": {"x": [ROW], "y": [1.5]}}), "no numbers from 0 to 61"),
+    ("text", leaf_text({"a": {"x": [["0.5"] * 784], "y": [1]}}), "no numbers from 0 to 1"),
+    ("nobody", leaf_text({}), "images of 0 writers to train and of 0 to test"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("text", "problem"), [case[1:] for case in BAD_LEAF], ids=[case[0] for case in BAD_LEAF])
+def test_bad_json_is_one_line(tmp_path: Path, text: str, problem: str) -> None:
+    path = tmp_path / "train" / "a.json"
+    path.parent.mkdir()
+    path.write_bytes(text.encode(errors="surrogateescape"))
+    line = refused(tmp_path)
+    assert problem in line and str(path if "writers" not in line else tmp_path) in line
+
+
+def test_writer_in_two_files(tmp_path: Path) -> None:
+    write_leaf(leaf(tmp_path) / "train" / "more.json", draw(0, f0000_14=1))
+    assert "writer f0000_14 is in another file there, too" in refused(tmp_path)
+
+
+def break_hdf5(path: Path, key: str, value: object) -> None:
+    with h5py.File(path, "a") as file:
+        del file[key]
+        if value is not None:
+            file[key] = value
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "problem"),
+    [
+        ("examples", None, "no group 'examples'"),
+        ("examples/f0001_41/label", None, "damaged at writer f0001_41"),
+        ("examples/f0001_41", 3, "damaged at writer f0001_41"),
+        ("examples/f0001_41/label", np.array([99]), "labels that are no numbers from 0 to 61"),
+        ("examples/f0001_41/pixels", np.full((1, 28, 28), 255.0), "pixels that are no numbers from 0 to 1"),
+        ("examples/f0001_41/pixels", np.zeros((1, 28, 27)), "do not make 1 images"),
+        ("examples/f0001_41/pixels", h5py.Empty("f4"), "damaged at writer f0001_41"),
+    ],
+)
+def test_bad_hdf5_is_one_line(tmp_path: Path, key: str, value: object, problem: str) -> None:
+    path = tff(tmp_path) / "fed_emnist_train.h5"
+    break_hdf5(path, key, value)
+    line = refused(tmp_path)
+    assert line.startswith(str(path)) and problem in line
+
+
+def test_hdf5_that_promises_more_memory_than_a_writer_needs(tmp_path: Path) -> None:
+    path = tff(tmp_path) / "fed_emnist_train.h5"
+    with h5py.File(path, "a") as file:
+        del file["examples/f0001_41/pixels"]
+        file.create_dataset("examples/f0001_41/pixels", (2**40, 784), "f4", chunks=(1, 784))
+    assert "no arrays of at most" in refused(tmp_path)
+    path.write_bytes(path.read_bytes()[:1000])
+    assert "damaged or cut off" in refused(tmp_path)
+
+
+def test_dataset_type_is_what_the_rest_expects(tmp_path: Path) -> None:
+    ours = femnist.prepare(data.Femnist(), leaf(tmp_path), silent)
+    assert isinstance(ours, Dataset) and ours.train_x.dtype == np.uint8 and ours.train_y.dtype == np.int64

@@ -1,0 +1,322 @@
+"""Downloads, against a server of our own on 127.0.0.1 that breaks off, changes files, lies and refuses."""
+
+from __future__ import annotations
+
+import fcntl
+import hashlib
+import re
+import socketserver
+import threading
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from http.server import BaseHTTPRequestHandler
+from pathlib import Path
+
+import pytest
+
+from fedmpi.data import fetching
+from fedmpi.data.fetching import DownloadError, fetch
+from fedmpi.data.sources import File
+from fedmpi.errors import DataError
+
+CONTENT = bytes(range(256)) * 4000  # 1,024,000 bytes: four chunks
+SHA256 = f"sha256:{hashlib.sha256(CONTENT).hexdigest()}"
+
+
+@dataclass
+class Server:
+    """What the server has and how it behaves; `requests` are the Range and If-Range headers it saw."""
+
+    url: str = ""
+    content: bytes = CONTENT
+    etag: str = '"one"'
+    statuses: list[int] = field(default_factory=list)
+    """Error statuses of the first answers."""
+    breaks_after: list[int] = field(default_factory=list)
+    """So many bytes of the body come in the first answers."""
+    has_range: bool = True
+    claims: str = ""
+    """A Content-Range that is not true."""
+    sends_length: bool = True
+    requests: list[tuple[str, str]] = field(default_factory=list)
+    meanwhile: Callable[[], None] = lambda: None
+    """Called after each answer."""
+
+
+class Handler(BaseHTTPRequestHandler):
+    def do_GET(self) -> None:
+        ours: Server = self.server.ours  # type: ignore[attr-defined]
+        asked, condition = self.headers.get("Range", ""), self.headers.get("If-Range", "")
+        ours.requests.append((asked, condition))
+        if ours.statuses:
+            self.send_error(ours.statuses.pop(0))
+            return
+        begin = int(re.findall(r"\d+", asked)[0]) if asked and ours.has_range and condition in ("", ours.etag) else 0
+        if begin > len(ours.content):
+            self.send_error(416)
+            return
+        self.send_response(206 if begin else 200)
+        if begin:
+            size = len(ours.content)
+            self.send_header("Content-Range", ours.claims or f"bytes {begin}-{size - 1}/{size}")
+        if ours.etag:
+            self.send_header("ETag", ours.etag)
+        body = ours.content[begin:]
+        if ours.sends_length:
+            self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body[: ours.breaks_after.pop(0)] if ours.breaks_after else body)
+        ours.meanwhile()
+
+    def log_message(self, *_: object) -> None:
+        pass
+
+
+@pytest.fixture
+def server() -> Iterator[Server]:
+    with socketserver.TCPServer(("127.0.0.1", 0), Handler) as tcp:
+        tcp.ours = Server(f"http://127.0.0.1:{tcp.server_address[1]}/file")  # type: ignore[attr-defined]
+        thread = threading.Thread(target=tcp.serve_forever, args=(0.01,))
+        thread.start()
+        yield tcp.ours  # type: ignore[attr-defined]
+        tcp.shutdown()
+        thread.join()
+
+
+def pinned(server: Server, **other: object) -> File:
+    given: dict[str, object] = {"checksum": SHA256, "num_bytes": len(CONTENT), **other}
+    return File("set/file.bin", (server.url,), **given)  # type: ignore[arg-type]
+
+
+class Pauses(list[float]):
+    def __call__(self, seconds: float) -> None:
+        self.append(seconds)
+
+
+def silent(done: int, total: int) -> None:
+    pass
+
+
+def load(server: Server, folder: Path, **other: object) -> bool:
+    return fetch(pinned(server, **other), folder, silent, sleep=Pauses())
+
+
+def only_file(folder: Path) -> bytes:
+    """The content of the file, which is all there is: no .part, no note, no lock."""
+    assert [path.name for path in (folder / "set").iterdir()] == ["file.bin"]
+    return (folder / "set" / "file.bin").read_bytes()
+
+
+def begin(server: Server, folder: Path, num_bytes: int) -> Path:
+    """A download that was killed after `num_bytes`."""
+
+    class Killed(Exception): ...  # fmt: skip
+
+    def kill(seconds: float) -> None:
+        raise Killed
+
+    server.breaks_after = [num_bytes]
+    with pytest.raises(Killed):
+        fetch(pinned(server), folder, silent, sleep=kill)
+    part = folder / "set" / "file.bin.part"
+    assert part.read_bytes() == server.content[:num_bytes]
+    server.requests.clear()
+    return part
+
+
+def test_a_download_and_its_progress(server: Server, tmp_path: Path) -> None:
+    told: list[tuple[int, int]] = []
+    assert fetch(pinned(server), tmp_path, lambda done, total: told.append((done, total)))
+    assert only_file(tmp_path) == CONTENT and server.requests == [("", "")]
+    assert told == [(done, 1_024_000) for done in (0, 262_144, 524_288, 786_432, 1_024_000)]
+
+
+def test_what_is_there_and_right_is_not_loaded_again(server: Server, tmp_path: Path) -> None:
+    load(server, tmp_path)
+    assert not load(server, tmp_path) and len(server.requests) == 1
+    assert fetch(pinned(server), tmp_path, silent, force=True) and len(server.requests) == 2
+    (tmp_path / "set" / "file.bin").write_bytes(CONTENT[:-1] + b"x")
+    assert load(server, tmp_path) and only_file(tmp_path) == CONTENT
+
+
+def test_a_broken_connection_goes_on_where_it_was(server: Server, tmp_path: Path) -> None:
+    pauses = Pauses()
+    server.breaks_after = [300_000, 400_000]
+    fetch(pinned(server), tmp_path, silent, sleep=pauses)
+    assert only_file(tmp_path) == CONTENT
+    assert server.requests == [("", ""), ("bytes=300000-", '"one"'), ("bytes=700000-", '"one"')]
+    assert pauses == [1.0, 1.0], "each try brought something, so none counts as a second failure in a row"
+
+
+def test_a_killed_download_goes_on_where_it_was(server: Server, tmp_path: Path) -> None:
+    begin(server, tmp_path, 500_000)
+    load(server, tmp_path)
+    assert only_file(tmp_path) == CONTENT and server.requests == [("bytes=500000-", '"one"')]
+
+
+def test_a_file_that_changed_meanwhile_comes_whole(server: Server, tmp_path: Path) -> None:
+    begin(server, tmp_path, 500_000)
+    server.content, server.etag = b"new" * 250_000, '"two"'
+    load(server, tmp_path, checksum="", num_bytes=0)
+    assert only_file(tmp_path) == b"new" * 250_000 and len(server.requests) == 1
+
+
+def test_a_change_that_the_server_hides_is_found_by_the_checksum(server: Server, tmp_path: Path) -> None:
+    part = begin(server, tmp_path, 500_000)
+    part.write_bytes(b"x" * 500_000)
+    load(server, tmp_path)
+    assert only_file(tmp_path) == CONTENT and [asked for asked, _ in server.requests] == ["bytes=500000-", ""]
+
+
+def test_no_going_on_without_a_mark_or_a_checksum(server: Server, tmp_path: Path) -> None:
+    """Nobody would notice halves of two versions."""
+    server.etag = ""
+    begin(server, tmp_path, 500_000)
+    load(server, tmp_path, checksum="", num_bytes=0)
+    assert only_file(tmp_path) == CONTENT and server.requests == [("", "")]
+    server.etag = 'W/"weak"'
+    (tmp_path / "set" / "file.bin").unlink()
+    begin(server, tmp_path, 500_000)
+    load(server, tmp_path)
+    assert only_file(tmp_path) == CONTENT and server.requests == [("bytes=500000-", "")], "a weak mark is not sent"
+
+
+def test_a_server_without_ranges(server: Server, tmp_path: Path) -> None:
+    begin(server, tmp_path, 500_000)
+    server.has_range = False
+    load(server, tmp_path)
+    assert only_file(tmp_path) == CONTENT and len(server.requests) == 1
+
+
+@pytest.mark.parametrize("claims", ["bytes 7-1023999/1024000", "bytes x"])
+def test_a_server_that_goes_on_elsewhere(server: Server, tmp_path: Path, claims: str) -> None:
+    begin(server, tmp_path, 500_000)
+    server.claims = claims
+    if "x" in claims:
+        with pytest.raises(DownloadError, match="without a usable Content-Range"):
+            load(server, tmp_path)
+    else:
+        load(server, tmp_path)
+        assert only_file(tmp_path) == CONTENT and [asked for asked, _ in server.requests] == ["bytes=500000-", ""]
+
+
+def test_a_part_that_is_longer_than_the_file(server: Server, tmp_path: Path) -> None:
+    begin(server, tmp_path, 500_000).write_bytes(bytes(2_000_000))
+    load(server, tmp_path)
+    assert only_file(tmp_path) == CONTENT
+
+
+def test_a_part_that_is_complete_needs_no_request(server: Server, tmp_path: Path) -> None:
+    begin(server, tmp_path, 500_000).write_bytes(CONTENT)
+    load(server, tmp_path)
+    assert only_file(tmp_path) == CONTENT and server.requests == []
+
+
+def test_a_wrong_checksum_puts_nothing_in_place(server: Server, tmp_path: Path) -> None:
+    server.content = b"y" * len(CONTENT)
+    with pytest.raises(DownloadError) as caught:
+        load(server, tmp_path)
+    line = str(caught.value)
+    assert server.url in line and SHA256.partition(":")[2] in line and "\n" not in line and caught.value.exit_code == 1
+    assert list((tmp_path / "set").iterdir()) == [] and len(server.requests) == 1, "the same bytes would come again"
+
+
+@pytest.mark.parametrize("size", [10, 2_000_000])
+def test_a_wrong_size_is_seen_before_the_body_comes(server: Server, tmp_path: Path, size: int) -> None:
+    server.content = bytes(size)
+    with pytest.raises(DownloadError, match=f"has {size:,} bytes, expected 1,024,000"):
+        load(server, tmp_path)
+    assert list((tmp_path / "set").iterdir()) == []
+
+
+def test_a_body_without_end(server: Server, tmp_path: Path) -> None:
+    server.content, server.sends_length = bytes(2_000_000), False
+    told: list[int] = []
+    with pytest.raises(DownloadError, match="more than the 1,024,000 bytes"):
+        fetch(pinned(server), tmp_path, lambda done, total: told.append(done), sleep=Pauses())
+    assert max(told) < 1_024_000 + 300_000, "stopped at once"
+    assert list((tmp_path / "set").iterdir()) == []
+
+
+def test_errors_that_pass_are_waited_for(server: Server, tmp_path: Path) -> None:
+    pauses = Pauses()
+    server.statuses = [503, 429, 500]
+    fetch(pinned(server), tmp_path, silent, sleep=pauses)
+    assert only_file(tmp_path) == CONTENT and pauses == [1.0, 2.0, 4.0]
+
+
+def test_an_error_that_stays(server: Server, tmp_path: Path) -> None:
+    pauses = Pauses()
+    server.statuses = [503] * 100
+    with pytest.raises(DownloadError, match="HTTP 503 .*6 times in a row"):
+        fetch(pinned(server), tmp_path, silent, sleep=pauses)
+    assert pauses == [1.0, 2.0, 4.0, 8.0, 16.0]
+
+
+def test_what_came_stays_after_the_last_try(server: Server, tmp_path: Path) -> None:
+    server.breaks_after = [500_000]
+    server.meanwhile = lambda: server.statuses.extend([503] * 6)
+    with pytest.raises(DownloadError, match="500,000 bytes are kept, the same command goes on there"):
+        load(server, tmp_path)
+    assert "500,000 bytes are kept" in fetching.kept(tmp_path, pinned(server))
+    server.statuses, server.meanwhile = [], lambda: None
+    load(server, tmp_path)
+    assert only_file(tmp_path) == CONTENT and server.requests[-1][0] == "bytes=500000-"
+    assert fetching.kept(tmp_path, pinned(server)) == ""
+
+
+@pytest.mark.parametrize("status", [403, 404, 410])
+def test_a_refusal_is_final_and_the_next_address_is_tried(server: Server, tmp_path: Path, status: int) -> None:
+    server.statuses = [status]
+    with pytest.raises(DownloadError, match=f"HTTP {status}"):
+        load(server, tmp_path)
+    server.statuses = [status]
+    file = File("set/file.bin", (server.url, f"{server.url}?mirror"), SHA256)
+    assert fetch(file, tmp_path, silent, sleep=Pauses()) and only_file(tmp_path) == CONTENT
+
+
+def test_nobody_listens(tmp_path: Path) -> None:
+    pauses = Pauses()
+    with socketserver.TCPServer(("127.0.0.1", 0), Handler) as gone:
+        port = gone.server_address[1]
+    with pytest.raises(DownloadError, match="refused.*6 times in a row"):
+        fetch(File("set/file.bin", (f"http://127.0.0.1:{port}/x",)), tmp_path, silent, sleep=pauses)
+    assert len(pauses) == 5
+
+
+def test_a_full_disk_is_seen_before_anything_is_written(
+    server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(fetching.shutil, "disk_usage", lambda folder: type("Usage", (), {"free": 1_023_999}))
+    with pytest.raises(DataError, match="1,023,999 bytes are free.*takes 1,024,000; make room") as caught:
+        load(server, tmp_path)
+    assert caught.value.exit_code == 2
+    monkeypatch.setattr(fetching.shutil, "disk_usage", lambda folder: type("Usage", (), {"free": 1_024_000}))
+    assert load(server, tmp_path)
+
+
+def test_a_folder_that_cannot_be_written(server: Server, tmp_path: Path) -> None:
+    (tmp_path / "set").write_bytes(b"a file")
+    with pytest.raises(DataError, match="cannot be written"):
+        load(server, tmp_path)
+
+
+def test_two_processes_do_not_write_one_file(server: Server, tmp_path: Path) -> None:
+    (tmp_path / "set").mkdir()
+    with (tmp_path / "set" / "file.bin.lock").open("a") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        with pytest.raises(DataError, match="another process is downloading"):
+            load(server, tmp_path)
+    assert server.requests == [] and load(server, tmp_path)
+
+
+def test_without_a_checksum_any_content_is_taken(server: Server, tmp_path: Path) -> None:
+    assert load(server, tmp_path, checksum="", num_bytes=0) and only_file(tmp_path) == CONTENT
+    assert not load(server, tmp_path, checksum="", num_bytes=0)
+
+
+def test_md5_is_checked_too(server: Server, tmp_path: Path) -> None:
+    right = hashlib.md5(CONTENT, usedforsecurity=False).hexdigest()
+    assert load(server, tmp_path, checksum=f"md5:{right}")
+    with pytest.raises(DownloadError, match=f"md5 {right}, expected 0"):
+        load(server, tmp_path, checksum=f"md5:{'0' * 32}")

@@ -1,0 +1,251 @@
+"""Activities of 30 people: HAPT's real signals, and small files in its format and in UCI HAR's."""
+
+from __future__ import annotations
+
+import tarfile
+from pathlib import Path
+
+import numpy as np
+import pytest
+from data_fixtures import SHARED_DATA
+
+from fedmpi import data
+from fedmpi.data import har, prepared
+from fedmpi.data.dataset import Dataset
+from fedmpi.errors import DataError
+
+ARCHIVE = SHARED_DATA / "hapt" / "HAPT_RawData.tar.xz"
+
+
+def line_of(caught: pytest.ExceptionInfo[DataError]) -> str:
+    assert "\n" not in caught.value.text()
+    return caught.value.text()
+
+
+def silent(done: int, total: int) -> None:
+    assert 0 < done <= total
+
+
+# ---- real signals
+
+
+@pytest.fixture(scope="module")
+def real(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Dataset]:
+    if not ARCHIVE.is_file():
+        pytest.skip(f"real HAPT needs {ARCHIVE}")
+    folder = tmp_path_factory.mktemp("hapt")
+    with tarfile.open(ARCHIVE) as archive:
+        archive.extractall(folder, filter="data")
+    options = data.Har(root=str(folder), standardize=False)
+    prepared.save(options, har.prepare(options, folder, silent))
+    return folder, data.load(options)
+
+
+def test_all_real_signals(real: tuple[Path, Dataset]) -> None:
+    """Counts of the defaults (checked by load), windows as awk cuts them out of the files, subjects on both sides."""
+    folder, ours = real
+    # labels.txt: user 1 walks first in samples 7496-8078 of experiment 1; window 1 begins 64 samples later.
+    acc, gyro = (np.loadtxt(folder / f"HAPT/RawData/{sensor}_exp01_user01.txt") for sensor in ("acc", "gyro"))
+    expected = np.hstack([acc[7495 + 64 : 7495 + 64 + 128], gyro[7495 + 64 : 7495 + 64 + 128]])
+    assert np.array_equal(ours.train_x[1].reshape(128, 6), expected.astype(np.float32))
+    assert ours.groups is not None and ours.test_groups is not None
+    assert np.bincount(ours.train_y).tolist() == [1340, 1233, 1118, 1407, 1548, 1534]
+    for groups, labels in ((ours.groups, ours.train_y), (ours.test_groups, ours.test_y)):
+        assert len(np.unique(groups * 6 + labels)) == 30 * 6  # everybody's six activities are in both parts
+    assert not {row.tobytes() for row in ours.train_x} & {row.tobytes() for row in ours.test_x}
+
+
+# ---- HAPT's format in small files: sample i of experiment e has the values 1000 e + i + axis / 10
+
+LABELS = """1 1 5 3 12
+1 1 1 13 22
+1 1 7 23 30
+2 1 1 1 10
+3 2 1 5 14
+"""
+
+
+def small_options(**changes: object) -> data.Har:
+    """Windows of 4 samples, a new one every 2."""
+    return data.Har.model_validate({"window": 4, "step": 2, "standardize": False, **changes})
+
+
+@pytest.fixture
+def small(tmp_path: Path) -> Path:
+    """Subject 1: activities 5 and 1 in experiment 1, 1 in experiment 2; subject 2: activity 1."""
+    raw = tmp_path / "HAPT" / "RawData"
+    raw.mkdir(parents=True)
+    (raw / "labels.txt").write_text(LABELS)
+    for experiment, user in ((1, 1), (2, 1), (3, 2)):
+        for sensor, first_axis in (("acc", 0), ("gyro", 3)):
+            samples = 1000 * experiment + np.arange(30)[:, None] + (first_axis + np.arange(3)) / 10
+            np.savetxt(raw / f"{sensor}_exp{experiment:02d}_user{user:02d}.txt", samples)
+    return tmp_path
+
+
+def firsts(x: np.ndarray) -> list[int]:
+    """The first sample of every window."""
+    return [round(float(row[0])) for row in x]
+
+
+def test_windows_by_hand(small: Path) -> None:
+    """Subject 1 walks 10 + 10 samples: the last 8 are test (0.4), all in experiment 2; its first 2 give no window."""
+    ours = har.prepare(small_options(test_share=0.4), small, silent)
+    walking = [1012, 1014, 1016, 1018]
+    standing = [1002, 1004]  # samples 3 to 8 of 3 to 12, counted from 1
+    assert firsts(ours.train_x) == [*walking, *standing, 3004, 3006]
+    assert ours.train_y.tolist() == [0, 0, 0, 0, 4, 4, 0, 0]
+    assert firsts(ours.test_x) == [2002, 2004, 2006, 1008, 3010]
+    assert ours.test_y.tolist() == [0, 0, 0, 4, 0]
+    assert ours.groups is not None and ours.groups.tolist() == [0] * 6 + [1] * 2
+    assert ours.test_groups is not None and ours.test_groups.tolist() == [0] * 4 + [1]
+    sample = 1012 + np.arange(6) / 10
+    assert np.allclose(ours.train_x[0].reshape(4, 6), [sample, sample + 1, sample + 2, sample + 3])
+    assert ours.train_x.dtype == np.float32 and ours.train_x.shape == (8, 24)
+
+
+def test_a_cut_inside_a_stretch_parts_it(small: Path) -> None:
+    """Of subject 1's 20 samples of walking 12 are test: 2 of experiment 1, which are no window, and 10 of the other."""
+    ours = har.prepare(small_options(test_share=0.6), small, silent)
+    assert firsts(ours.train_x) == [1012, 1014, 1016, 1002, 3004]  # 8 samples of walking, 4 of standing, 4 of subject 2
+    assert firsts(ours.test_x) == [2000, 2002, 2004, 2006, 1006, 1008, 3008, 3010]
+
+
+@pytest.mark.parametrize("test_share", [0.1, 0.25, 0.5, 0.73])
+def test_no_sample_is_on_both_sides(small: Path, test_share: float) -> None:
+    ours = har.prepare(small_options(test_share=test_share, window=1, step=1), small, silent)
+    train, test = (set(firsts(x)) for x in (ours.train_x, ours.test_x))
+    assert not train & test and len(train) + len(test) == 40
+    assert len(test) == sum(int(size * test_share + 0.5) for size in (20, 10, 10))
+
+
+def test_original_split_is_by_subject(small: Path) -> None:
+    ours = har.prepare(small_options(split="original"), small, silent)
+    assert firsts(ours.test_x) == [3004, 3006, 3008, 3010]  # subject 2 is one of UCI HAR's nine
+    assert set(firsts(ours.train_x)) == {*range(1012, 1019, 2), *range(2000, 2007, 2), *range(1002, 1009, 2)}
+    assert ours.groups is not None and set(ours.groups) == {0}
+    assert ours.test_groups is not None and set(ours.test_groups) == {1}
+    assert not small_options(split="original").info().shares_groups
+
+
+def test_standardized_by_the_training_windows(small: Path) -> None:
+    plain = har.prepare(small_options(), small, silent)
+    ours = har.prepare(small_options(standardize=True), small, silent)
+    samples = ours.train_x.reshape(-1, 6).astype(np.float64)
+    assert np.abs(samples.mean(axis=0)).max() < 1e-6 and np.abs(samples.std(axis=0) - 1).max() < 1e-6
+    axis = plain.train_x.reshape(-1, 6)[:, 2].astype(np.float64)
+    expected = (plain.test_x.reshape(-1, 6)[:, 2] - axis.mean()) / axis.std()
+    assert np.allclose(ours.test_x.reshape(-1, 6)[:, 2], expected, atol=1e-6)
+
+
+def test_prepared_and_loaded(small: Path) -> None:
+    options = small_options(root=str(small), num_train=12, num_test=1, num_groups=2)
+    dataset = har.prepare(options, small, silent)
+    prepared.save(options, dataset)
+    assert np.array_equal(data.load(options).train_x, dataset.train_x)
+    with pytest.raises(DataError, match=r"training examples are float32 \(12, 24\), expected float32 \(13, 24\)"):
+        data.load(options.model_copy(update={"num_train": 13}))
+
+
+@pytest.mark.parametrize(
+    ("file", "text", "problem"),
+    [
+        ("labels.txt", None, "expected one labels.txt in it or below, found none; give the folder of HAPT's raw"),
+        ("labels.txt", "1 1 5 20 31\n", "a stretch of experiment 1 is not inside 1 to 30"),
+        ("labels.txt", "1 1 5 0 9\n", "a stretch of experiment 1 is not inside 1 to 30"),
+        ("labels.txt", "1 1 5 9\n", "has 4 columns, expected 5"),
+        ("labels.txt", "", "cannot be read as a table of numbers"),
+        ("labels.txt", "1 1 7 1 9\n1 1 1 1 3\n", "gives no training example; choose a smaller data.window"),
+        ("acc_exp02_user01.txt", None, "acc_exp02_user01.txt: cannot be read"),
+        ("gyro_exp02_user01.txt", "1 2 3\n", "acc_exp02_user01.txt has 30 samples, gyro_exp02_user01.txt 1"),
+        ("gyro_exp02_user01.txt", "1 2 x\n", "cannot be read as a table of numbers"),
+    ],
+)
+def test_damaged_signals_are_one_line(small: Path, file: str, text: str | None, problem: str) -> None:
+    path = small / "HAPT" / "RawData" / file
+    path.unlink() if text is None else path.write_text(text)
+    with pytest.raises(DataError) as caught:
+        har.prepare(small_options(), small, silent)
+    assert problem in line_of(caught)
+
+
+def test_two_copies_are_told(small: Path) -> None:
+    (small / "again").mkdir()
+    (small / "again" / "labels.txt").write_text(LABELS)
+    with pytest.raises(DataError) as caught:
+        har.prepare(small_options(), small, silent)
+    assert "found 2 of them" in line_of(caught)
+
+
+# ---- UCI HAR's files
+
+
+@pytest.fixture
+def uci(tmp_path: Path) -> Path:
+    """Subjects 1 and 3 train, subject 2 tests; example i (train) or 100 + i (test) has that number as its features."""
+    activities = {"train": [5, 5, 5, 5, 5, 1, 1, 1, 6, 6, 6, 6], "test": [2, 2, 2, 2, 2, 4]}
+    subjects = {"train": [1] * 8 + [3] * 4, "test": [2] * 6}
+    for part, first in (("train", 0), ("test", 100)):
+        folder = tmp_path / "UCI HAR Dataset" / part
+        folder.mkdir(parents=True)
+        numbers = first + np.arange(len(activities[part]))
+        np.savetxt(folder / f"X_{part}.txt", np.repeat(numbers[:, None], 561, axis=1), fmt="%15.7e")
+        np.savetxt(folder / f"y_{part}.txt", activities[part], fmt="%d")
+        np.savetxt(folder / f"subject_{part}.txt", subjects[part], fmt="%d")
+    # Archives of UCI hold such a tree, too.
+    (tmp_path / "__MACOSX" / "train").mkdir(parents=True)
+    (tmp_path / "__MACOSX" / "train" / "subject_train.txt").write_text("")
+    return tmp_path
+
+
+def test_features_of_each_subject(uci: Path) -> None:
+    """Of each subject and activity the last are test (0.4: 2 of 5, 1 of 3, 2 of 4); the one before is left out."""
+    ours = har.prepare(data.Har(form="features", test_share=0.4), uci, silent)
+    # Subject 1: activity 1 (5, 6, 7), then 5 (0 to 4); subject 2: 2 (100 to 104), 4 (105, no test); subject 3.
+    assert ours.train_x[:, 0].tolist() == [5, 0, 1, 100, 101, 105, 8]
+    assert ours.test_x[:, 560].tolist() == [7, 3, 4, 103, 104, 10, 11]
+    assert ours.train_y.tolist() == [0, 4, 4, 1, 1, 3, 5] and ours.test_y.tolist() == [0, 4, 4, 1, 1, 5, 5]
+    assert ours.groups is not None and ours.groups.tolist() == [0, 0, 0, 1, 1, 1, 2]
+    assert ours.test_groups is not None and ours.test_groups.tolist() == [0, 0, 0, 1, 1, 2, 2]
+
+
+def test_features_as_distributed(uci: Path) -> None:
+    options = data.Har(form="features", split="original", num_train=12, num_test=6, num_groups=2, root=str(uci))
+    prepared.save(options, har.prepare(options, uci, silent))
+    ours = data.load(options)
+    assert ours.train_x[:, 5].tolist() == list(range(12)) and ours.test_x[:, 0].tolist() == list(range(100, 106))
+    assert ours.groups is not None and ours.groups.tolist() == [0] * 8 + [1] * 4
+    assert ours.test_groups is not None and ours.test_groups.tolist() == [2] * 6
+
+
+def test_features_that_do_not_fit_are_one_line(uci: Path) -> None:
+    (uci / "UCI HAR Dataset" / "test" / "y_test.txt").write_text("1\n2\n")
+    with pytest.raises(DataError) as caught:
+        har.prepare(data.Har(form="features"), uci, silent)
+    assert line_of(caught).endswith("test: holds 6 examples, 2 labels and 6 subjects")
+
+
+# The examples of UCI HAR by subject (from 1) and activity (laying, sitting, standing, walking, down, up), as many
+# analyses of it print them.
+UCI_COUNTS = """
+50 47 53 95 49 53  48 46 54 59 47 48  62 52 61 58 49 59  54 50 56 60 45 52  52 44 56 56 47 47  57 55 57 57 48 51
+52 48 53 57 47 51  54 46 54 48 38 41  50 50 45 52 42 49  58 54 44 53 38 47  57 53 47 59 46 54  60 51 61 50 46 52
+62 49 57 57 47 55  51 54 60 59 45 54  72 59 53 54 42 48  70 69 78 51 47 51  71 64 78 61 46 48  65 57 73 56 55 58
+83 73 73 52 39 40  68 66 73 51 45 51  90 85 89 52 45 47  72 62 63 46 36 42  72 68 68 59 54 51  72 68 69 58 55 59
+73 65 74 74 58 65  76 78 74 59 50 55  74 70 80 57 44 51  80 72 79 54 46 51  69 60 65 53 48 49  70 62 59 65 62 65
+"""
+
+
+def test_counts_that_are_promised() -> None:
+    """`--plan` reads no file: the counts of the complete files, each subject's activities divided as above."""
+    counts = [int(count) for count in UCI_COUNTS.split()]
+    assert len(counts) == 180 and sum(counts) == 7352 + 2947
+    in_test = sum(int(count * 0.2 + 0.5) for count in counts)
+    info = data.Har(form="features").info()
+    assert (info.num_test, info.num_train, info.num_groups) == (in_test, sum(counts) - in_test - 180, 30)
+    assert info.example_shape == (561,) and info.shares_groups
+    info = data.Har(form="features", split="original").info()
+    assert (info.num_train, info.num_test, info.num_groups, info.shares_groups) == (7352, 2947, 21, False)
+    info = data.Har().info()
+    assert info.kind == "vector" and info.example_shape == (768,) and info.num_classes == 6
+    assert data.Har(num_train=5).info().num_train == 5

@@ -1,0 +1,270 @@
+"""MNIST, QMNIST and EMNIST out of idx files: the real ones, small ones of our own, and hostile ones."""
+
+from __future__ import annotations
+
+import gzip
+import hashlib
+import struct
+from pathlib import Path
+
+import numpy as np
+import pytest
+from data_fixtures import SHARED_DATA
+
+from fedmpi import data
+from fedmpi.data import idx, mnist
+from fedmpi.data.image_options import EMNIST_SPLITS
+from fedmpi.errors import DataError
+
+REAL = SHARED_DATA / "mnist"
+needs_real_files = pytest.mark.skipif(not REAL.is_dir(), reason=f"real MNIST and QMNIST labels need {REAL}")
+
+
+def line_of(caught: pytest.ExceptionInfo[DataError]) -> str:
+    assert "\n" not in caught.value.text()
+    return caught.value.text()
+
+
+def idx_bytes(array: np.ndarray) -> bytes:
+    """The array in idx format: uint8 as type 8, int32 as type 12, big-endian."""
+    kind = {"uint8": 8, "int32": 12}[array.dtype.name]
+    head = struct.pack(f">BBBB{array.ndim}I", 0, 0, kind, array.ndim, *array.shape)
+    return head + array.astype(array.dtype.newbyteorder(">")).tobytes()
+
+
+# ---- real files
+
+
+@needs_real_files
+def test_qmnist_is_mnist_with_writers() -> None:
+    """Facts of the published files: 539 writers of 60,000 digits, 19 to 131 each; 297 others of the test's 10,000."""
+    plain, ours = data.load(data.Mnist(root=str(REAL))), data.load(data.Qmnist(root=str(REAL)))
+    assert np.array_equal(plain.train_x, ours.train_x) and np.array_equal(plain.test_y, ours.test_y)
+    assert plain.groups is None and ours.groups is not None and ours.test_groups is not None
+    sizes = np.bincount(ours.groups)
+    assert (len(sizes), sizes.min(), sizes.max(), np.median(sizes)) == (539, 19, 131, 116)
+    # The first training digit, a 5, is NIST writer 2150's: the 344th of all writers' numbers.
+    assert plain.train_y[:5].tolist() == [5, 0, 4, 1, 9] and ours.groups[0] == 343
+    test_sizes = np.bincount(ours.test_groups)
+    assert (len(test_sizes), test_sizes[:539].sum(), (test_sizes[539:] > 0).sum()) == (836, 0, 297)
+
+
+@needs_real_files
+def test_mnist_constants_are_the_data_s_own() -> None:
+    info, ours = data.Mnist().info(), data.load(data.Mnist(root=str(REAL / "MNIST" / "raw")))
+    values, counts = np.arange(256) / 255, np.bincount(ours.train_x.reshape(-1), minlength=256)
+    mean = np.average(values, weights=counts)
+    assert abs(mean - info.mean[0]) < 5e-5
+    assert abs(np.sqrt(np.average((values - mean) ** 2, weights=counts)) - info.std[0]) < 5e-5
+    assert np.bincount(ours.test_y).tolist() == [980, 1135, 1032, 1010, 982, 892, 958, 1028, 974, 1009]
+    # The first image's ink: no other order of rows and columns has this one.
+    assert ours.train_x[0, 5, 12:18, 0].tolist() == [3, 18, 18, 18, 126, 136]
+    assert ours.train_x.flags.writeable
+
+
+@needs_real_files
+def test_unpacked_files_have_the_checksums_of_the_table(tmp_path: Path) -> None:
+    packed = {path.name.removesuffix(".gz"): path for path in REAL.glob("*/raw/*.gz")}
+    assert packed.keys() == mnist.MD5S.keys()
+    for name, path in packed.items():
+        content = gzip.decompress(path.read_bytes())
+        (tmp_path / name).write_bytes(content)
+        assert hashlib.md5(content, usedforsecurity=False).hexdigest() == mnist.MD5S[name][1]
+    ours = data.load(data.Qmnist(root=str(tmp_path)))
+    assert ours.train_y[:5].tolist() == [5, 0, 4, 1, 9]
+
+
+def test_published_checksums_are_torchvision_s() -> None:
+    source = pytest.importorskip("torchvision.datasets")
+    theirs = dict(source.MNIST.resources)
+    theirs.update((url.rpartition("/")[2], md5) for part in ("train", "test") for url, md5 in
+                  source.QMNIST.resources[part] if url.endswith("idx2-int.gz"))  # fmt: skip
+    assert {f"{name}.gz": md5s[0] for name, md5s in mnist.MD5S.items()} == theirs
+
+
+# ---- the same format in small files of our own
+
+TRAIN_WRITERS, TEST_WRITERS = (30, 7, 30, 12), (99, 3)
+
+
+@pytest.fixture
+def small(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """MNIST with 4 and 2 images, QMNIST labels with 5 rows (test labels go on beyond MNIST's images)."""
+    contents = {
+        "train-images-idx3-ubyte": (np.arange(4 * 28 * 28) % 251).astype(np.uint8).reshape(4, 28, 28),
+        "train-labels-idx1-ubyte": np.array([1, 0, 9, 3], np.uint8),
+        "t10k-images-idx3-ubyte": np.full((2, 28, 28), 7, np.uint8),
+        "t10k-labels-idx1-ubyte": np.array([4, 4], np.uint8),
+        "qmnist-train-labels-idx2-int": table([1, 0, 9, 3, 5], [*TRAIN_WRITERS, 400]),
+        "qmnist-test-labels-idx2-int": table([4, 4, 0, 0, 0], [*TEST_WRITERS, 7, 7, 7]),
+    }
+    for name, size in (("NUM_TRAIN", 4), ("NUM_TEST", 2), ("QMNIST_ROWS", 5)):
+        monkeypatch.setattr(mnist, name, size)
+    monkeypatch.setattr(mnist, "MD5S", {})
+    for name, array in contents.items():
+        folder = tmp_path / ("QMNIST" if name.startswith("q") else "MNIST") / "raw"
+        folder.mkdir(parents=True, exist_ok=True)
+        (folder / f"{name}.gz").write_bytes(gzip.compress(idx_bytes(array), 1))
+    return tmp_path
+
+
+def table(classes: list[int], writers: list[int]) -> np.ndarray:
+    rows = np.zeros((len(classes), 8), np.int32)
+    rows[:, 0], rows[:, 2] = classes, writers
+    return rows
+
+
+def test_writers_are_numbered_in_the_order_of_their_nist_numbers(small: Path) -> None:
+    """Writers 7, 12, 30 train: 0, 1, 2. Writers 3, 99 test: 3, 4, though 3 is the smallest number of all."""
+    ours = mnist.read_qmnist(data.Qmnist(root=str(small)))
+    assert ours.groups is not None and ours.groups.tolist() == [2, 0, 2, 1] and ours.groups.dtype == np.int64
+    assert ours.test_groups is not None and ours.test_groups.tolist() == [4, 3]
+    assert ours.train_x.shape == (4, 28, 28, 1) and ours.train_x[1, 2, 3, 0] == (784 + 2 * 28 + 3) % 251
+    assert ours.train_y.tolist() == [1, 0, 9, 3] and ours.test_y.dtype == np.int64
+
+
+def test_files_are_found_flat_unpacked_and_under_the_dotted_name(small: Path) -> None:
+    expected = mnist.read_mnist(data.Mnist(root=str(small)))
+    for path in list(small.glob("MNIST/raw/*.gz")):
+        name = path.name.removesuffix(".gz")
+        name = name.replace("-idx", ".idx") if "labels" in name else name
+        (small / name).write_bytes(gzip.decompress(path.read_bytes()))
+        path.unlink()
+    flat = mnist.read_mnist(data.Mnist(root=str(small)))
+    assert np.array_equal(flat.train_x, expected.train_x) and np.array_equal(flat.test_y, expected.test_y)
+
+
+def test_label_files_that_do_not_belong_to_the_images_are_refused(small: Path) -> None:
+    path = small / "QMNIST" / "raw" / "qmnist-train-labels-idx2-int.gz"
+    path.write_bytes(gzip.compress(idx_bytes(table([1, 0, 9, 4, 5], [1, 2, 3, 4, 5]))))
+    with pytest.raises(DataError) as caught:
+        mnist.read_qmnist(data.Qmnist(root=str(small)))
+    assert str(path) in line_of(caught) and "classes are not those of MNIST's images" in line_of(caught)
+    path.write_bytes(gzip.compress(idx_bytes(table([1, 0, 9, 3, 5], [1, 2, 3, 99, 5]))))
+    with pytest.raises(DataError, match=r"NIST writers \[3, 99\] are in both parts"):
+        mnist.read_qmnist(data.Qmnist(root=str(small)))
+
+
+def test_checksum_is_that_of_the_file_as_it_lies_there(small: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    name = "t10k-labels-idx1-ubyte"
+    path = small / "MNIST" / "raw" / f"{name}.gz"
+    content = path.read_bytes()
+    md5s = [hashlib.md5(part, usedforsecurity=False).hexdigest() for part in (content, gzip.decompress(content))]
+    monkeypatch.setattr(mnist, "MD5S", {name: tuple(md5s)})
+    assert mnist.read_mnist(data.Mnist(root=str(small))).test_y.tolist() == [4, 4]
+    (path.parent / name).write_bytes(gzip.decompress(content))
+    path.unlink()
+    assert mnist.read_mnist(data.Mnist(root=str(small))).test_y.tolist() == [4, 4]
+    (path.parent / name).write_bytes(gzip.decompress(content)[:-1] + b"\5")
+    with pytest.raises(DataError) as caught:
+        mnist.read_mnist(data.Mnist(root=str(small)))
+    assert f"expected {md5s[1]}" in line_of(caught) and "python -m fedmpi.data fetch mnist" in line_of(caught)
+
+
+def test_missing_file_names_the_command_that_gets_it(small: Path) -> None:
+    (small / "QMNIST" / "raw" / "qmnist-test-labels-idx2-int.gz").unlink()
+    with pytest.raises(DataError) as caught:
+        mnist.read_qmnist(data.Qmnist(root=str(small)))
+    line = line_of(caught)
+    assert line.startswith(f"data.root={small}") and "qmnist-test-labels-idx2-int" in line
+    assert f"python -m fedmpi.data fetch qmnist --data-dir {small}" in line and str(small / "QMNIST" / "raw") in line
+
+
+# ---- EMNIST
+
+
+def write_emnist(folder: Path, split: str, labels: list[int]) -> np.ndarray:
+    """A training part of these labels and the same test part; returns the images as they should be read."""
+    generator = np.random.default_rng(0)
+    images = generator.integers(0, 256, (len(labels), 28, 28), dtype=np.uint8)
+    folder.mkdir(parents=True)
+    for part in ("train", "test"):
+        stored = np.ascontiguousarray(images.transpose(0, 2, 1))
+        for kind, array in (("images-idx3", stored), ("labels-idx1", np.array(labels, np.uint8))):
+            path = folder / f"emnist-{split}-{part}-{kind}-ubyte.gz"
+            path.write_bytes(gzip.compress(idx_bytes(array), 1))
+    return images
+
+
+@pytest.mark.parametrize("folder", ["EMNIST/raw/gzip", "gzip", "EMNIST/raw", "."])
+def test_emnist_is_turned_upright_and_letters_count_from_0(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, folder: str
+) -> None:
+    monkeypatch.setitem(EMNIST_SPLITS, "letters", (26, 3, 3))
+    images = write_emnist(tmp_path / "root" / folder, "letters", [1, 26, 13])
+    ours = data.load(data.Emnist(root=str(tmp_path / "root"), split="letters"))
+    assert np.array_equal(ours.train_x[..., 0], images) and np.array_equal(ours.test_x[..., 0], images)
+    assert ours.train_y.tolist() == [0, 25, 12] and ours.groups is None and ours.train_x.flags.c_contiguous
+
+
+@pytest.mark.parametrize(("split", "bad", "reach"), [("letters", 0, "from -1 to 0"), ("digits", 10, "from 1 to 10")])
+def test_labels_out_of_range_are_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, split: str, bad: int, reach: str
+) -> None:
+    monkeypatch.setitem(EMNIST_SPLITS, split, (EMNIST_SPLITS[split][0], 2, 2))
+    write_emnist(tmp_path / "gzip", split, [1, bad])
+    with pytest.raises(DataError, match=f"training labels reach {reach}, expected 0 to"):
+        data.load(data.Emnist(root=str(tmp_path), split=split))
+
+
+def test_emnist_sizes_are_nist_s() -> None:
+    """https://www.nist.gov/itl/products-and-services/emnist-dataset: characters and classes of each split."""
+    totals = {split: (train + test, classes) for split, (classes, train, test) in EMNIST_SPLITS.items()}
+    assert totals == {
+        "byclass": (814_255, 62), "bymerge": (814_255, 47), "balanced": (131_600, 47),
+        "letters": (145_600, 26), "digits": (280_000, 10), "mnist": (70_000, 10),
+    }  # fmt: skip
+    info = data.Emnist(split="byclass").info()
+    assert (info.num_classes, info.num_train, info.num_test) == (62, 697_932, 116_323)
+    assert not info.flip and not info.crop_padding and not info.num_groups
+
+
+# ---- hostile idx files
+
+GOOD = idx_bytes(np.arange(6, dtype=np.int32).reshape(2, 3) - 1)
+
+
+@pytest.mark.parametrize("packed", [True, False])
+def test_int32_is_read_big_endian(tmp_path: Path, packed: bool) -> None:
+    path = tmp_path / ("a.gz" if packed else "a")
+    path.write_bytes(gzip.compress(GOOD) if packed else GOOD)
+    array = idx.read(path, "int32", (2, 3), "advice")
+    assert array.tolist() == [[-1, 0, 1], [2, 3, 4]] and array.dtype == np.dtype("=i4")
+
+
+LYING = GOOD[:4] + struct.pack(">2I", 2**32 - 1, 2**32 - 1) + GOOD[12:]
+
+HOSTILE = [
+    ("empty", b"", "begins with nothing"),
+    ("text", b"<html>", "begins with 3c68746d"),
+    ("first bytes", b"\1" + GOOD[1:], "begins with 01000c02"),
+    ("float type", b"\0\0\x0d\2" + GOOD[4:], "begins with 00000d02"),
+    ("other type", b"\0\0\x08\2" + GOOD[4:], "holds uint8 (2, 3), expected int32 (2, 3)"),
+    ("short header", GOOD[:9], "cut off within its header"),
+    ("255 axes", b"\0\0\x0c\xff" + bytes(2000), "holds int32 (0, 0, 0, 0, 0, 0, 0, 0), expected int32 (2, 3)"),
+    ("lengths that lie", LYING, "holds int32 (4294967295, 4294967295), expected int32 (2, 3)"),
+    ("cut off", GOOD[:-1], "cut off: 23 of the 24 bytes that its header promises"),
+    ("too long", GOOD + b"\0", "goes on after the 24 bytes"),
+]
+
+
+@pytest.mark.parametrize(("content", "problem"), [case[1:] for case in HOSTILE], ids=[case[0] for case in HOSTILE])
+@pytest.mark.parametrize("packed", [True, False])
+def test_hostile_file_is_one_line(tmp_path: Path, content: bytes, problem: str, packed: bool) -> None:
+    path = tmp_path / ("a.gz" if packed else "a")
+    path.write_bytes(gzip.compress(content) if packed else content)
+    with pytest.raises(DataError) as caught:
+        idx.read(path, "int32", (2, 3), "do this")
+    line = line_of(caught)
+    assert line.startswith(f"{path}: ") and problem in line and line.endswith("; do this")
+
+
+@pytest.mark.parametrize("content", [b"no gzip at all", gzip.compress(GOOD)[:-12], gzip.compress(GOOD)[:-8] + bytes(8)])
+def test_damaged_gzip_is_one_line(tmp_path: Path, content: bytes) -> None:
+    path = tmp_path / "a.gz"
+    path.write_bytes(content)
+    with pytest.raises(DataError) as caught:
+        idx.read(path, "int32", (2, 3), "do this")
+    assert "damaged or cut off" in line_of(caught) or "is cut off" in line_of(caught)
+    with pytest.raises(DataError, match="cannot be read"):
+        idx.read(tmp_path / "absent", "int32", (2, 3), "do this")

@@ -1,0 +1,200 @@
+"""Film reviews: real ones, and small files in the distributed format."""
+
+from __future__ import annotations
+
+import tarfile
+from collections import Counter
+from pathlib import Path
+
+import numpy as np
+import pytest
+from data_fixtures import SHARED_DATA
+
+from fedmpi import data
+from fedmpi.data import imdb, prepared
+from fedmpi.errors import DataError
+
+ARCHIVE = SHARED_DATA / "imdb" / "aclImdb_labelled.tar.xz"
+
+
+def line_of(caught: pytest.ExceptionInfo[DataError]) -> str:
+    assert "\n" not in caught.value.text()
+    return caught.value.text()
+
+
+def silent(done: int, total: int) -> None:
+    assert 0 < done <= total
+
+
+# ---- real reviews
+
+NUM_REAL = 200
+
+
+@pytest.fixture(scope="module")
+def real(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Counter[str]]:
+    """A folder with the first 200 reviews of each kind and all addresses, and how many there are of each kind."""
+    if not ARCHIVE.is_file():
+        pytest.skip(f"real IMDB reviews need {ARCHIVE}")
+    folder, counts = tmp_path_factory.mktemp("imdb"), Counter[str]()
+    with tarfile.open(ARCHIVE) as archive:
+        for member in archive:
+            path = Path(member.name)
+            is_review = path.parent.name in imdb.CLASSES and imdb.FILE_NAME.fullmatch(path.name) is not None
+            counts[str(path.parent)] += is_review
+            if path.name.startswith("urls_") or (is_review and int(path.name.split("_")[0]) < NUM_REAL):
+                archive.extract(member, folder, filter="data")
+    return folder, counts
+
+
+def test_real_reviews(real: tuple[Path, Counter[str]]) -> None:
+    """The promised counts of the whole (reviews and films), and the first reviews, read word by word."""
+    folder, counts = real
+    assert {name: count for name, count in counts.items() if count} == dict.fromkeys(
+        (f"aclImdb/{part}/{kind}" for part in ("train", "test") for kind in ("neg", "pos")), 12_500
+    )
+    addresses = [(folder / f"aclImdb/train/urls_{kind}.txt").read_text().splitlines() for kind in imdb.CLASSES]
+    films, first_films = set(sum(addresses, [])), set(addresses[0][:NUM_REAL] + addresses[1][:NUM_REAL])
+    info = data.Imdb().info()
+    assert (len(films), 25_000, 25_000) == (info.num_groups, info.num_train, info.num_test)
+
+    options = data.Imdb(root=str(folder), num_train=400, num_test=400, num_groups=len(first_films))
+    prepared.save(options, imdb.prepare(options, folder, silent))
+    ours = data.load(options)
+    assert ours.train_y.tolist() == ours.test_y.tolist() == [0] * NUM_REAL + [1] * NUM_REAL
+    assert ours.train_x.max() == 1000 and (ours.train_x[:, -1] > 0).all()
+
+    def review(part: str, kind: str, number: int) -> str:
+        (path,) = (folder / "aclImdb" / part / kind).glob(f"{number}_*.txt")
+        return path.read_text(encoding="utf-8")
+
+    counted = Counter[str]()
+    for kind in imdb.CLASSES:
+        for number in range(NUM_REAL):
+            counted.update(by_hand(review("train", kind, number)))
+    kept = sorted(counted, key=lambda word: (-counted[word], word))[:1000]
+    for x, (part, kind, number) in (
+        (ours.train_x[0], ("train", "neg", 0)),
+        (ours.train_x[NUM_REAL + 7], ("train", "pos", 7)),
+        (ours.test_x[NUM_REAL - 1], ("test", "neg", NUM_REAL - 1)),
+    ):
+        expected = [word for word in by_hand(review(part, kind, number)) if word in kept]
+        assert [kept[token - 1] for token in x if token] == expected
+    # "Bromwell High is a cartoon comedy. It ran at the same time ...", of which three words are frequent here.
+    assert [kept[token - 1] for token in ours.train_x[NUM_REAL] if token][:3] == ["high", "comedy", "time"]
+
+
+def by_hand(text: str) -> list[str]:
+    """The words of a review, a character at a time."""
+    words = []
+    for piece in text.lower().replace("<br />", " ").split():
+        word = "".join(character for character in piece if character.isalpha())
+        if word and word not in imdb.STOP_WORDS:
+            words.append(word)
+    return words
+
+
+# ---- small files in the same format
+
+REVIEWS = {
+    ("train", "neg", "0_1"): "Bad film. Bad, bad!<br /><br />The worst",
+    ("train", "neg", "10_2"): "worst of 1999's ACTING",
+    ("train", "neg", "2_4"): "it was what it was",
+    ("train", "pos", "0_10"): "good film, don't miss; well-made",
+    ("train", "pos", "1_7"): "a_film good ACTING",
+    ("test", "neg", "0_3"): "unseen bad",
+    ("test", "neg", "1_3"): "worst film film film film film",
+    ("test", "pos", "0_9"): "the dont",
+    ("test", "pos", "1_8"): "GOOD",
+}
+FILMS = {("train", "neg"): 11, ("train", "pos"): 2, ("test", "neg"): 2, ("test", "pos"): 2}
+
+
+@pytest.fixture
+def small(tmp_path: Path) -> Path:
+    """The film of review i is tt<i> (train neg), tt<i>, tt<7 + i> (test neg), tt<i>."""
+    for (part, kind), count in FILMS.items():
+        (tmp_path / "aclImdb" / part / kind).mkdir(parents=True)
+        shift = 7 if (part, kind) == ("test", "neg") else 0
+        lines = [f"http://www.imdb.com/title/tt{i + shift}/usercomments\n" for i in range(count)]
+        (tmp_path / "aclImdb" / part / f"urls_{kind}.txt").write_text("".join(lines))
+    for (part, kind, name), text in REVIEWS.items():
+        (tmp_path / "aclImdb" / part / kind / f"{name}.txt").write_text(text, encoding="utf-8")
+    (tmp_path / "aclImdb" / "train" / "neg" / "notes.txt").write_text("no review")
+    return tmp_path
+
+
+def small_options(**changes: object) -> data.Imdb:
+    return data.Imdb.model_validate({"length": 5, "words": 6, **changes})
+
+
+def test_words_by_hand(small: Path) -> None:
+    """bad 3; acting, film, good, worst 2 (by the alphabet); then afilm, the first of the words that are there once."""
+    ours = imdb.prepare(small_options(), small, silent)
+    bad, acting, film, good, worst, afilm = 1, 2, 3, 4, 5, 6
+    assert ours.train_x.tolist() == [
+        [bad, film, bad, bad, worst],
+        [0, 0, 0, 0, 0],  # it was what it was: review 2 stands before review 10
+        [0, 0, 0, worst, acting],
+        [0, 0, 0, good, film],
+        [0, 0, afilm, good, acting],
+    ]
+    assert ours.test_x.tolist() == [[0, 0, 0, 0, bad], [worst, film, film, film, film], [0] * 5, [0, 0, 0, 0, good]]
+    assert ours.train_y.tolist() == [0, 0, 0, 1, 1] and ours.test_y.tolist() == [0, 0, 1, 1]
+    assert ours.train_x.dtype == np.int16 and ours.train_y.dtype == np.int64
+    # Films tt0, tt2, tt10, tt0, tt1: numbered as text is sorted (tt0, tt1, tt10, tt2); then tt7 and tt8 of the test.
+    assert ours.groups is not None and ours.groups.tolist() == [0, 3, 2, 0, 1]
+    assert ours.test_groups is not None and ours.test_groups.tolist() == [4, 5, 0, 1]
+
+
+def test_words_that_only_grammar_needs(small: Path) -> None:
+    reviews = [imdb.Review("it was what it was the dont wellmade", 0, "tt0")]
+    assert imdb.vocabulary(small_options(words=3), reviews) == ["dont", "wellmade"]
+    assert imdb.vocabulary(small_options(words=3, drop_stop_words=False), reviews) == ["it", "was", "dont"]
+
+
+def test_three_quarters_of_each_class(small: Path) -> None:
+    """5 bad reviews and 4 good ones in all: 3 and 3 to train, the others to test, by class."""
+    options = small_options(split="three_quarters", words=50)
+    first, again = (imdb.prepare(options, small, silent) for _ in range(2))
+    assert first.train_y.tolist() == [0, 0, 0, 1, 1, 1] and first.test_y.tolist() == [0, 0, 1]
+    assert np.array_equal(first.train_x, again.train_x) and np.array_equal(first.test_x, again.test_x)
+    assert first.groups is not None and first.test_groups is not None
+    num_films = len(np.unique(np.concatenate([first.groups, first.test_groups])))
+    assert num_films == 6 and set(first.groups) == set(range(len(set(first.groups))))  # tt0, 1, 2, 7, 8, 10
+
+
+def test_prepared_and_loaded(small: Path) -> None:
+    options = small_options(root=str(small), num_train=5, num_test=4, num_groups=4)
+    prepared.save(options, imdb.prepare(options, small, silent))
+    assert np.array_equal(data.load(options).test_y, [0, 0, 1, 1])
+    with pytest.raises(DataError) as caught:
+        data.load(options.model_copy(update={"num_groups": 5}))
+    assert "the training examples come from 4 groups, expected 5" in line_of(caught)
+
+
+@pytest.mark.parametrize(
+    ("file", "content", "problem"),
+    [
+        ("train/urls_pos.txt", None, "expected one train/urls_pos.txt in it or below, found none; give the folder of"),
+        ("test/urls_pos.txt", None, "urls_pos.txt: cannot be read as text"),
+        ("train/urls_neg.txt", b"/title/tt1\n" * 10, "has 10 lines, none for the review 10_2.txt"),
+        ("train/urls_neg.txt", b"/title/tt1\n/name/nm2\n", "line 2 has no title"),
+        ("test/pos/*.txt", None, "holds no review (<number>_<rating>.txt)"),
+        ("test/pos/0_9.txt", b"caf\xe9", "0_9.txt: cannot be read as text"),
+    ],
+)
+def test_damaged_files_are_one_line(small: Path, file: str, content: bytes | None, problem: str) -> None:
+    for path in sorted((small / "aclImdb").glob(file)):
+        path.unlink() if content is None else path.write_bytes(content)
+    with pytest.raises(DataError) as caught:
+        imdb.prepare(small_options(), small, silent)
+    assert problem in line_of(caught)
+
+
+def test_what_is_promised() -> None:
+    info = data.Imdb().info()
+    assert (info.kind, info.example_shape, info.num_classes, info.vocabulary_size) == ("tokens", (500,), 2, 1001)
+    info = data.Imdb(split="three_quarters").info()
+    assert (info.num_train, info.num_test) == (100 * 375, 12_500)  # PriSM's 100 clients with 375 reviews each
+    assert data.Imdb(words=20, length=7).info().vocabulary_size == 21

@@ -1,0 +1,68 @@
+"""Where data sets come from: that every file is pinned, and that the commands in messages are commands."""
+
+from __future__ import annotations
+
+import shlex
+from pathlib import Path
+
+import pytest
+from data_fixtures import SHARED_DATA
+
+from fedmpi import data, data_command
+from fedmpi.data import fetching, preparing
+from fedmpi.data.prepared_options import PreparedOptions, how_to_prepare
+from fedmpi.data.sources import SOURCES, how_to_fetch
+
+
+def test_every_data_set_with_files_has_a_source() -> None:
+    with_root = {name for name, choice in data.NAMES.items() if "root" in choice.options.model_fields}
+    assert with_root == set(SOURCES)
+    assert set(preparing.PREPARERS) == {n for n, c in data.NAMES.items() if issubclass(c.options, PreparedOptions)}
+
+
+@pytest.mark.parametrize("name", SOURCES)
+def test_sources_are_pinned(name: str) -> None:
+    digits = {"md5": 32, "sha256": 64}
+    for file in SOURCES[name].files:
+        algorithm, _, digest = file.checksum.partition(":")
+        assert len(digest) == digits[algorithm] and int(digest, 16) > 0
+        assert file.urls and all(url.startswith(("https://", "http://cs231n.stanford.edu/")) for url in file.urls)
+        assert not Path(file.path).is_absolute() and ".." not in Path(file.path).parts
+
+
+def test_checksums_are_torchvision_s() -> None:
+    theirs = pytest.importorskip("torchvision.datasets")
+    assert SOURCES["emnist"].files[0].checksum == f"md5:{theirs.EMNIST.md5}"
+    assert SOURCES["emnist"].files[0].urls == (theirs.EMNIST.url,)
+    for name, source in (("cifar10", theirs.CIFAR10), ("cifar100", theirs.CIFAR100)):
+        assert SOURCES[name].files[0].urls == (source.url,)
+    names = {Path(file.path).name for file in SOURCES["mnist"].files}
+    assert names == {name for name, _ in theirs.MNIST.resources}
+    urls = {url for split in theirs.QMNIST.resources.values() for url, _ in split}
+    assert {file.urls[0] for file in SOURCES["qmnist"].files if "QMNIST" in file.path} <= urls
+
+
+def test_checksums_of_real_files() -> None:
+    """MNIST, QMNIST's labels and the Shakespeare text are beside the project as distributed."""
+    if not (SHARED_DATA / "mnist").is_dir():
+        pytest.skip(f"needs {SHARED_DATA / 'mnist'}")
+    for file in SOURCES["qmnist"].files:
+        assert fetching.wrong_content(file, SHARED_DATA / "mnist" / file.path) == ""
+    assert fetching.wrong_content(SOURCES["shakespeare"].files[0], SHARED_DATA / "tinyshakespeare" / "input.txt") == ""
+
+
+def test_what_is_fetched_hangs_on_the_options() -> None:
+    windows, features = data.NAMES["har"].options(), data.NAMES["har"].options(form="features")
+    assert [file.path for file in SOURCES["har"].needed(windows)] == ["har-341.zip"]
+    assert [file.path for file in SOURCES["har"].needed(features)] == ["har-240.zip"]
+    assert "fetch har --data-dir" in how_to_fetch(windows)
+    assert "fetch har data.form=features --data-dir" in how_to_fetch(features)
+
+
+def test_the_commands_that_messages_name_are_taken(tmp_path: Path) -> None:
+    options = data.NAMES["har"].options(root=str(tmp_path / "my data"), form="features", test_share=0.5)
+    for text in (how_to_fetch(options).split("`")[1], how_to_prepare(options)):
+        arguments = data_command.parse(shlex.split(text)[3:])
+        again = data_command.data_options(arguments.name, arguments.words, arguments.data_dir)
+        assert again.form == "features" and again.root == str(tmp_path / "my data")
+    assert again == options

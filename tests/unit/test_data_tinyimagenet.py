@@ -1,0 +1,210 @@
+"""Tiny ImageNet: ten real classes, small folders in the same layout, and damaged ones."""
+
+from __future__ import annotations
+
+import zipfile
+from pathlib import Path
+
+import numpy as np
+import pytest
+from data_fixtures import SHARED_DATA
+from PIL import Image
+
+from fedmpi import data
+from fedmpi.data import prepared, tinyimagenet
+from fedmpi.errors import DataError
+
+ARCHIVE = SHARED_DATA / "tiny-imagenet-subset10" / "tiny-imagenet-200-subset10.zip"
+
+
+def line_of(caught: pytest.ExceptionInfo[DataError]) -> str:
+    assert "\n" not in caught.value.text()
+    return caught.value.text()
+
+
+def silent(done: int, total: int) -> None:
+    assert 0 < done <= total
+
+
+@pytest.mark.skipif(not ARCHIVE.is_file(), reason=f"real Tiny ImageNet needs {ARCHIVE}")
+def test_ten_real_classes(tmp_path: Path) -> None:
+    """Means per class and channel of the published pictures; a JPEG decoder may differ in a few last bits."""
+    with zipfile.ZipFile(ARCHIVE) as archive:
+        archive.extractall(tmp_path)
+    options = data.TinyImagenet(classes=10, root=str(tmp_path))
+    prepared.save(options, tinyimagenet.prepare(options, tmp_path, silent))
+    ours = data.load(options)
+    assert ours.train_x.shape == (5000, 64, 64, 3) and ours.test_x.shape == (500, 64, 64, 3)
+    assert set(np.bincount(ours.train_y)) == {500} and set(np.bincount(ours.test_y)) == {50}
+    per_class = ours.train_x.reshape(10, -1).mean(axis=1)
+    expected = [101.55, 114.37, 107.84, 103.61, 120.14, 119.46, 112.16, 122.34, 112.09, 113.30]
+    assert np.abs(per_class - expected).max() < 0.05
+    assert np.abs(ours.test_x.mean(axis=(0, 1, 2)) - [125.74, 115.40, 102.63]).max() < 0.05
+    # val_annotations.txt's first picture of the first class, and the number of pictures without colour.
+    assert abs(ours.test_x[0].mean() - 91.30) < 0.1
+    is_grey = (ours.train_x == ours.train_x[..., :1]).all(axis=(1, 2, 3))
+    assert is_grey.sum() == 71 and is_grey[531]
+    with pytest.raises(DataError, match="data.classes=10, not 200"):
+        data.load(data.TinyImagenet(root=str(tmp_path)))
+
+
+# ---- the same layout in small files of our own
+
+CLASSES, NUM_TRAIN, NUM_TEST = ("n02", "n01", "n03"), 12, 2
+
+
+@pytest.fixture
+def small(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Three classes; picture number i of class c has the colour (20 c, 10 i, 200), test pictures (20 c, 10 i, 100)."""
+    monkeypatch.setattr(tinyimagenet, "TRAIN_PER_CLASS", NUM_TRAIN)
+    monkeypatch.setattr(tinyimagenet, "TEST_PER_CLASS", NUM_TEST)
+    folder = tmp_path / "tiny-imagenet-200"
+    lines = []
+    for c, name in enumerate(CLASSES):
+        for i in range(NUM_TRAIN):
+            paint(folder / "train" / name / "images" / f"{name}_{i}.JPEG", (20 * c, 10 * i, 200))
+        for i in range(NUM_TEST):
+            picture = f"val_{len(CLASSES) * i + c}.JPEG"
+            paint(folder / "val" / "images" / picture, (20 * c, 10 * i, 100))
+            lines.append((i, f"{picture}\t{name}\t0\t32\t44\t62"))
+    # As distributed, the classes are mixed.
+    (folder / "val" / "val_annotations.txt").write_text("".join(f"{line}\n" for _, line in sorted(lines)))
+    (folder / "wnids.txt").write_text("".join(f"{name}\n" for name in CLASSES))
+    return folder
+
+
+def paint(path: Path, colour: tuple[int, ...] | int, size: tuple[int, int] = (64, 64), mode: str = "RGB") -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    Image.new(mode, size, colour).save(path, "JPEG", quality=95)
+
+
+def prepare(folder: Path, classes: int = 3) -> data.Dataset:
+    return tinyimagenet.prepare(data.TinyImagenet(classes=classes), folder, silent)
+
+
+def assert_colours(images: np.ndarray, expected: list[tuple[int, int, int]]) -> None:
+    """JPEG keeps a plain colour to within 2 of 255."""
+    assert np.abs(images.mean(axis=(1, 2)) - expected).max() < 2.5
+
+
+@pytest.mark.parametrize("given", ["the folder above", "the folder itself"])
+def test_labels_follow_wnids_and_pictures_their_numbers(small: Path, given: str) -> None:
+    ours = prepare(small if given == "the folder itself" else small.parent)
+    assert ours.train_y.tolist() == [0] * 12 + [1] * 12 + [2] * 12 and ours.test_y.tolist() == [0, 0, 1, 1, 2, 2]
+    # Picture 10 comes after picture 9, not after picture 1.
+    assert_colours(ours.train_x, [(20 * c, 10 * i, 200) for c in range(3) for i in range(12)])
+    assert_colours(ours.test_x, [(20 * c, 10 * i, 100) for c in range(3) for i in range(2)])
+    assert ours.train_x.dtype == np.uint8 and ours.train_y.dtype == ours.test_y.dtype == np.int64
+
+
+def test_first_classes_only(small: Path) -> None:
+    ours = prepare(small, classes=2)
+    assert ours.train_y.tolist() == [0] * 12 + [1] * 12
+    assert_colours(ours.test_x, [(0, 0, 100), (0, 10, 100), (20, 0, 100), (20, 10, 100)])
+
+
+def test_grey_picture_becomes_three_equal_channels(small: Path) -> None:
+    paint(small / "train" / "n02" / "images" / "n02_0.JPEG", 77, mode="L")
+    picture = prepare(small).train_x[0]
+    assert picture.shape == (64, 64, 3) and np.unique(picture).tolist() == [77]
+
+
+def test_progress_counts_pictures(small: Path) -> None:
+    steps: list[tuple[int, int]] = []
+    tinyimagenet.prepare(data.TinyImagenet(classes=3), small, lambda *step: steps.append(step))
+    assert steps == [(done, 42) for done in range(1, 43)]
+
+
+def test_info_is_that_of_the_distributed_data() -> None:
+    info = data.TinyImagenet().info()
+    assert (info.num_train, info.num_test, info.num_classes, info.example_shape) == (100_000, 10_000, 200, (3, 64, 64))
+    assert (info.mean, info.std, info.crop_padding, info.flip) == ((0.5,) * 3, (0.5,) * 3, 4, True)
+
+
+# ---- what is refused
+
+
+def refused(folder: Path, classes: int = 3) -> str:
+    with pytest.raises(DataError) as caught:
+        prepare(folder, classes)
+    return line_of(caught)
+
+
+PICTURE = "train/n01/images/n01_7.JPEG"
+
+
+def remove(path: Path) -> None:
+    path.unlink()
+
+
+def cut(path: Path) -> None:
+    path.write_bytes(path.read_bytes()[:-200])
+
+
+def no_picture(path: Path) -> None:
+    path.write_bytes(b"<html>not found</html>")
+
+
+def png(path: Path) -> None:
+    Image.new("RGB", (64, 64)).save(path, "PNG")
+
+
+def larger(path: Path) -> None:
+    paint(path, (0, 0, 0), (65, 64))
+
+
+def huge(path: Path) -> None:
+    """A header that claims 65,500 x 65,500 pixels over a small file."""
+    content = path.read_bytes()
+    at = content.index(b"\xff\xc0")
+    path.write_bytes(content[: at + 5] + b"\xff\xdc\xff\xdc" + content[at + 9 :])
+
+
+@pytest.mark.parametrize(
+    ("spoil", "problem"),
+    [
+        (remove, "1 picture(s) missing, the first is n01_7.JPEG"),
+        (cut, "damaged"),
+        (no_picture, "damaged"),
+        (png, "damaged"),
+        (larger, "65x64 pixels, expected 64x64"),
+        (huge, "damaged"),
+    ],
+)
+def test_bad_picture_is_one_line(small: Path, spoil, problem: str) -> None:
+    path = small / PICTURE
+    spoil(path)
+    line = refused(small)
+    assert line.startswith(str(path.parent)) and problem in line and "unpack tiny-imagenet-200.zip again" in line
+
+
+LINES = "val_0.JPEG\tn02\n"
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "problem"),
+    [
+        ("wnids.txt", "n02\nn01\n", "lists 2 classes, data.classes asks for 3; set data.classes=2"),
+        ("wnids.txt", "n02\nn01\nn02\n", "a class is there twice"),
+        ("wnids.txt", "n02\n../../n01\nn03\n", "'../../n01' is no class"),
+        ("wnids.txt", "n02\n\nn03\n", "'' is no class"),
+        ("wnids.txt", "n02\nn01\nn09\n", "12 picture(s) missing, the first is n09_0.JPEG"),
+        ("wnids.txt", "n02\nn01\n\xe9\n", "cannot be read"),
+        ("val/val_annotations.txt", LINES, "class n02 has 1 different pictures in 1 lines, expected 2"),
+        ("val/val_annotations.txt", LINES * 2, "class n02 has 1 different pictures in 2 lines, expected 2"),
+        ("val/val_annotations.txt", "../val_0.JPEG\tn02\n", "'../val_0.JPEG"),
+        ("val/val_annotations.txt", "val_0.JPEG\n", "expected a file name and a class"),
+    ],
+)
+def test_bad_list_is_one_line(small: Path, name: str, text: str, problem: str) -> None:
+    (small / name).write_bytes(text.encode("latin-1"))
+    assert problem in refused(small)
+
+
+def test_missing_lists_and_test_pictures(small: Path) -> None:
+    (small / "val" / "images" / "val_4.JPEG").unlink()
+    assert "1 picture(s) missing, the first is val_4.JPEG" in refused(small)
+    (small / "val" / "val_annotations.txt").unlink()
+    assert str(small / "val" / "val_annotations.txt") in refused(small)
+    (small / "wnids.txt").unlink()
+    assert "neither tiny-imagenet-200/wnids.txt nor wnids.txt is there" in refused(small)

@@ -1,0 +1,131 @@
+"""What a million registered clients cost: the same steps of Python as a thousand, and memory of the cohort only.
+
+Steps are counted, not timed: `steps` is how many lines of fedmpi run, loops and comprehensions included.
+"""
+
+from __future__ import annotations
+
+import sys
+import tracemalloc
+from collections.abc import Callable
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+import numpy as np
+import pytest
+
+from fedmpi import data, methods
+from fedmpi.config.load import load
+from fedmpi.data import Dataset, Dirichlet, DirichletEqual, Iid, Lottery, Natural, QuantitySkew, Shards
+from fedmpi.data.partition_options import PartitionOptions
+from fedmpi.forecast import forecast
+from fedmpi.main import TABLES
+from fedmpi.methods.protocol import Phase
+from fedmpi.setup import draw_cohort
+from fedmpi.startup import blocks, method_context
+
+MILLION = 1_000_000
+FEW, MANY = 500, 50_000
+
+
+def steps(action: Callable[[], Any]) -> int:
+    """How many lines of fedmpi's modules `action` runs."""
+    count = 0
+
+    def trace(frame: FrameType, event: str, argument: Any) -> Any:
+        nonlocal count
+        if "fedmpi" not in frame.f_code.co_filename:
+            return None
+        count += event == "line"
+        return trace
+
+    before = sys.gettrace()
+    sys.settrace(trace)
+    try:
+        action()
+    finally:
+        sys.settrace(before)
+    return count
+
+
+def test_a_loop_over_clients_would_be_seen() -> None:
+    """The measure itself, on what does loop: a partition's clients, one after the other."""
+    labels = np.arange(20_000) % 10
+
+    def look(partition: data.Partition) -> list[np.ndarray]:
+        return [partition.client(client) for client in range(partition.num_clients)]
+
+    partitions = [data.make_partition(Iid(), labels, num_clients, 0) for num_clients in (20, 2000)]
+    few, many = (steps(lambda p=p: look(p)) for p in partitions)
+    assert many > 20 * few
+
+
+VECTORIZED = [
+    Iid(shuffle=True), Dirichlet(), DirichletEqual(), DirichletEqual(alpha=float("inf")), QuantitySkew(min_size=1),
+    Shards(shards_per_client=1), Lottery(samples=1), Natural(),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("options", VECTORIZED, ids=lambda options: options.model_dump_json())
+def test_partitions_do_not_loop_over_clients(options: PartitionOptions, tmp_path: Path) -> None:
+    labels, groups = np.arange(2 * MANY) % 10, np.arange(2 * MANY) % MANY
+
+    def save(num_clients: int) -> None:
+        data.make_partition(options, labels, num_clients, 0, groups).save(tmp_path / "partition.h5")
+
+    few, many = (steps(lambda n=n: save(n)) for n in (FEW, MANY))
+    # What is done in blocks (of 4,096 clients, of 16,384 draws, of a share of what is left) takes more of them.
+    in_blocks = options.name in ("dirichlet", "dirichlet_equal", "lottery")
+    assert many < (20 * few if in_blocks else few + 20)
+
+
+@pytest.mark.parametrize("how", ["matching", "classes", "groups"])
+def test_personal_tests_cost_the_chosen(how: str) -> None:
+    """100 of 500 and 100 of 50,000 clients: the same steps."""
+    labels = np.random.default_rng(0).integers(10, size=2 * MANY)
+    everything = Dataset(np.empty(0), labels, np.empty(0), labels[:3000], labels, labels[:3000])
+
+    def choose(num_clients: int) -> None:
+        partition = data.make_partition(Iid(), labels, num_clients, 0)
+        tests = data.personal_tests(how, partition, everything, 0, 100)
+        assert (tests.sizes > 0).sum() == 100
+
+    few, many = (steps(lambda n=n: choose(n)) for n in (FEW, MANY))
+    assert many <= few
+
+
+@pytest.mark.parametrize("assignment", ["fixed", "dynamic"])
+@pytest.mark.parametrize("tiers", [None, frozenset({1, 3})])
+def test_a_cohort_of_a_million(assignment: str, tiers: frozenset[int] | None) -> None:
+    """20 clients with their tiers: a list of all of them would be 8 MB; steps as for a thousand."""
+    phase = Phase("train", tiers, 20)
+    cohorts = {}
+    for count in (1000, MILLION):
+        words = [f"clients.count={count}", "clients.per_round=20", f"clients.tier_assignment={assignment}"]
+        config = load(None, ["data.name=synthetic", f"data.num_train={MILLION}", "partition.name=iid", *words], TABLES)
+        cohorts[count] = lambda config=config: draw_cohort(config, blocks(config), 1, phase)
+    few, many = (steps(cohorts[count]) for count in cohorts)
+    assert many < 5 * few
+    tracemalloc.start()
+    cohort = cohorts[MILLION]()
+    peak_bytes = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert len(cohort) == 20 and peak_bytes < 300_000 and cohort[-1][0] > 1000
+    assert tiers is None or {tier for _, tier in cohort} <= tiers
+
+
+def test_a_plan_for_a_million() -> None:
+    """--plan: the same steps for a thousand and a million clients, with dynamic tiers."""
+    found = []
+    for count in (1000, MILLION):
+        words = [f"clients.count={count}", "clients.per_round=20", "clients.tier_assignment=dynamic", "rounds=3"]
+        words += ["partition.name=lottery", "partition.samples=1", "data.name=synthetic", "data.num_train=2000000"]
+        config = load(None, ["model.name=mlp", *words, "data.shape=[1,4,4]"], TABLES)
+        info = data.info(config.data)
+        method = methods.create(method_context(config, info))
+        plan = forecast(config, 5, info, method, blocks(config))  # torch loads what it needs here, untraced
+        found.append(steps(lambda c=config, i=info, m=method: forecast(c, 5, i, m, blocks(c))))
+        # Every client of this partition has two examples, however few of the two million that uses.
+        assert plan.tiers[0].training_examples == 2 * config.train.local_epochs
+    assert found[1] < 1.2 * found[0]

@@ -1,0 +1,150 @@
+"""The tables of `jobs/reproduce.py`: every quantity by hand, from folders of runs written here."""
+
+from __future__ import annotations
+
+import csv
+import sys
+from pathlib import Path
+
+import pytest
+from reproduced_runs import PAPER, named, record, write_run
+from small_runs import run_all, small_config
+
+from fedmpi import papers
+from fedmpi.mpi import SerialComm
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "jobs"))  # scripts, and no package
+
+import measure_pruned  # noqa: E402
+import measures  # noqa: E402
+import tables  # noqa: E402
+from reproduction import Request, find  # noqa: E402
+
+
+def test_numbers_by_hand(tmp_path: Path) -> None:
+    """FedAvg's best are 0.6 and 0.8: 70 and sqrt(2 x 100) = 14.14, 20 below the paper's 90; seed 2 is not finished and
+    left out. FedHM has one seed that is not finished; nobody has run the last."""
+    request = Request(tmp_path)
+    write_run(request, "one", 0, [record(1, {"1": 0.6}), record(2, {"1": 0.5}), record(3, {"1": 0.4})])
+    write_run(request, "one", 1, [record(1, {"1": 0.1}), record(2, {}), record(3, {"1": 0.8})])
+    write_run(request, "one", 2, [record(1, {"1": 0.9})])
+    write_run(request, "two", 0, [record(1, {"1": 0.9, "0.25": 0.8}), record(2, {"1": 0.95})])
+    table = named("table1")
+    fedavg, whole, half, not_run = tables.collect(table, tables.Archive(request))
+    assert fedavg.ours == pytest.approx(70) and fedavg.std == pytest.approx(200**0.5)
+    assert (fedavg.seeds, fedavg.waiting, fedavg.rounds, fedavg.is_finished) == ((0, 1), (2,), "3/3", True)
+    assert fedavg.difference == pytest.approx(-20)
+    assert (whole.ours, whole.std, whole.rounds, whole.is_finished) == (pytest.approx(95), None, "2/3", False)
+    assert half.ours is None and half.why_not == "no test of 0.5 yet; tested: 0.25, 1"
+    assert (not_run.ours, not_run.rounds, not_run.why_not) == (None, "-", "not run")
+    one_seed = tables.collect(table, tables.Archive(request, [1]))[0]
+    assert one_seed.ours == pytest.approx(80) and one_seed.seeds == (1,)
+
+    text = tables.text_of(table, request, [fedavg, whole, half, not_run])
+    assert text.lines[0] == ("IID", "FedAvg", "11M", "90.0", "70.00 (14.14)", "-20.00", "0,1", "3/3", "[1]")
+    assert text.lines[1] == ("", "FedHM", "11M", "91.25", "95.00", "+3.75", "0", "2/3", "[2][3]")
+    assert text.lines[2][3:] == ("lost", "-", "-", "-", "2/3", "[4][3][5]")
+    assert text.lines[3] == ("Non-IID", "FedHM", "11M", "80.5", "-", "-", "-", "-", "")
+    assert text.footnotes[:4] == [
+        "[1] unfinished seeds are left out", "[2] the paper's slip: it is another",
+        "[3] not finished: as far as it has come", "[4] the paper's text has lost this value",
+    ]  # fmt: skip
+    assert "| IID | FedAvg | 11M | 90.0 | 70.00 (14.14) | -20.00 | 0,1 | 3/3 | [1] |" in text.markdown()
+    assert "accuracy in %, best round" in text.markdown() and "the paper's numbers of rounds" in text.markdown()
+    rows = list(csv.DictReader(tables.comma_separated(table.table, [fedavg, half]).splitlines()))
+    assert (rows[0]["ours"], rows[0]["seeds"], rows[0]["config"]) == (str(fedavg.ours), "0 1", "one")
+    assert (rows[1]["lost"], rows[1]["finished"], rows[1]["ours"]) == ("True", "False", "")
+
+
+def history(tmp_path: Path, records: list[dict[str, object]], **other: object) -> measures.History:
+    found = measures.history_of(write_run(Request(tmp_path), "one", 0, records, **other))  # type: ignore[arg-type]
+    assert found is not None
+    return found
+
+
+def test_quantities_by_hand(tmp_path: Path) -> None:
+    """Three rounds of 60 bytes: 180 bytes are 45 parameters; 20 bytes up are 5 a round."""
+    kernels = {"conv": {"effective_kernels": 7.5, "clients_per_kernel": [1, 2.5, 4], "clients_of_kernel": [4, 1]}}
+    other = {"conv": {"effective_kernels": 6.5, "clients_per_kernel": [1, 1.5, 2], "clients_of_kernel": [2, 1]}}
+    run = history(tmp_path, [
+        record(1, {"1": 0.3}, seconds={"wall": 4.0, "svd": 1.0}, method={"kernels": kernels}),
+        record(2, {}, seconds={"wall": 6.0, "svd": 2.0}, method={"kernels": other}),
+        record(3, {"1": 0.5}, seconds={"wall": 5.0, "svd": 0.0}, clients={"accuracy": 0.7}),
+    ])  # fmt: skip
+
+    def value(quantity: str, net: str = "1", **asked: object) -> float | None:
+        return measures.value(run, measures.Asked(quantity, net, **asked))  # type: ignore[arg-type]
+
+    assert value("accuracy") == 0.5 and value("accuracy", "clients") == 0.7 and value("accuracy", "2") is None
+    assert value("train_loss", of="best") == pytest.approx(1 / 3)
+    assert value("seconds", "") == 5.0 and value("seconds", "svd") == 1.0
+    assert value("terabytes") == pytest.approx(180e-12)
+    assert value("mega_parameters") == pytest.approx(45 / 1024e6)
+    assert value("kernels_needed", "conv") == 6.5 and value("clients_per_kernel", "conv", of="best") == 2.5
+    assert value("bytes_to_target", target=0.5) == 180 and value("bytes_to_target", target=0.6) is None
+    assert value("macs_to_target", target=0.5) == 300 and value("macs_to_target", target=0.3) == 100
+    assert value("accuracy_drop") is None and value("relative_cost") is None
+    assert measures.kernel_profile(run, "conv") == [(1, 3), (2, 1)] and measures.kernel_profile(run, "fc") == []
+    assert measures.series(run, "accuracy", "1", "uploaded_parameters") == {1: (5, 0.3), 3: (15, 0.5)}
+    assert measures.series(run, "train_loss", "")[2] == (2, 0.5)
+
+
+def test_a_scale_is_the_unit_of_the_paper(tmp_path: Path) -> None:
+    """60 bytes until the target, in units of 4 bytes; the target is the block's own."""
+    text = """
+source: nobody
+tables:
+  cost: {title: t, quantity: bytes_to_target, scale: 4, targets: {A: 0.5, B: 0.7}, blocks: {
+    A: {FedAvg: {run: one, cells: {x: [1, 15]}}}, B: {FedAvg: {run: one, cells: {x: [1, 15]}}}}}
+"""
+    request = Request(tmp_path)
+    write_run(request, "one", 0, [record(number, {"1": 0.6}) for number in (1, 2, 3)])
+    reached, not_reached = tables.collect(named("cost", text), tables.Archive(request))
+    assert reached.ours == 15 and (not_reached.ours, not_reached.why_not) == (None, "70 % not reached")
+
+
+def test_computed_tables_need_no_run(tmp_path: Path) -> None:
+    """Hermes's Table 3: VGG16 of 134,301,514 parameters has 537.21 MB."""
+    found = tables.collect(find("hermes:table3"), tables.Archive(Request(tmp_path)))
+    baseline = next(result for result in found if (result.cell.block, result.cell.column) == ("IC-CIFAR10", "Baseline"))
+    assert baseline.ours == pytest.approx(4 * 134_301_514 / 1e6) and baseline.difference == pytest.approx(
+        -0.004, abs=1e-3
+    )
+
+
+def test_pruned_nets_are_measured_when_the_run_is_finished(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Three seconds, then two (after 5 to warm up, 50 count): 1.5. A run that is not
+    finished has no number; NVML counts no energy on a CPU."""
+    text = """
+source: nobody
+tables:
+  time: {title: t, quantity: inference_time, blocks: {A: {Hermes: {run: one, cells: {x: {paper: 1.83}}}}}}
+  energy: {title: t, quantity: inference_energy, blocks: {A: {Hermes: {run: one, cells: {x: {paper: 1.8}}}}}}
+"""
+    request = Request(tmp_path)
+    folder = request.run_of(papers.Run(config="one"), 0).folder.path
+    config = small_config("clients.count=4", "clients.per_round=2", "method.name=hermes", "rounds=1", "mpi.device=cpu")
+    run_all(config, SerialComm(), folder)
+    clock = iter([*[3.0] * 55, *[2.0] * 55] * 2)
+    monkeypatch.setattr(measure_pruned, "_timed", lambda action: next(clock))
+    time, energy = (tables.collect(named(name, text), tables.Archive(request))[0] for name in ("time", "energy"))
+    assert time.ours == 1.5 and energy.ours is None and "NVML" in energy.why_not
+    (folder / "report" / "summary.json").unlink()
+    assert tables.collect(named("time", text), tables.Archive(request))[0].ours is None
+
+
+def test_a_comparison_is_with_the_same_seed_in_the_rounds_that_both_have(tmp_path: Path) -> None:
+    """Two rounds of 30 bytes over two rounds of 60 (the third is not compared): 0.5. Seed 1 has no baseline."""
+    request = Request(tmp_path)
+    write_run(request, "one", 0, [record(number, {"1": 0.9}) for number in (1, 2, 3)])
+    cheap = [record(number, {"1": 0.8}, protocol_down_bytes=10) for number in (1, 2)]
+    write_run(request, "two", 0, cheap, rounds=2)
+    write_run(request, "two", 1, cheap, rounds=2)
+    table = named("table2")
+    own, fedhm = tables.collect(table, tables.Archive(request))
+    assert own.ours == 1.0 and fedhm.ours == 0.5 and fedhm.seeds == (0,) and fedhm.difference == 0
+    assert tables.decimals_of(table.table) == 1
+
+    drop = named("table2", PAPER.replace("relative_cost", "accuracy_drop").replace("0.5}}", '0.5}}').replace(
+        "title: Cost", 'title: Cost\n    unit: "%"'))  # fmt: skip
+    assert tables.collect(drop, tables.Archive(request))[1].ours == pytest.approx(10)
