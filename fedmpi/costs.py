@@ -49,9 +49,11 @@ def measure(net: nn.Module, example_shape: tuple[int, ...]) -> Costs:
     tensors = dict(net.named_parameters()) | dict(net.named_buffers())
     on_meta = {name: tensor.detach().to("meta") for name, tensor in tensors.items()}
     batch = meta_batch(net, example_shape)
-    with torch.no_grad(), _counting(net) as tally, FlopCounterMode(display=False) as flops:
-        torch.func.functional_call(net, on_meta, (batch,))
-    macs = flops.get_total_flops() // 2 // EXAMPLES
+    with torch.no_grad(), _counting(net) as tally:
+        flops = _flops(net, on_meta, batch)
+    # What a net does once a batch (an LSTM's gates multiplied back out of their factors) is no example's.
+    with torch.no_grad():
+        macs = (_flops(net, on_meta, torch.cat([batch, batch])) - flops) // 2 // EXAMPLES
     return Costs(
         params=sum(parameter.numel() for parameter in net.parameters()),
         macs=macs,
@@ -60,8 +62,15 @@ def measure(net: nn.Module, example_shape: tuple[int, ...]) -> Costs:
     )
 
 
+def _flops(net: nn.Module, on_meta: dict[str, torch.Tensor], batch: torch.Tensor) -> int:
+    """Of one forward pass."""
+    with FlopCounterMode(display=False) as counter:
+        torch.func.functional_call(net, on_meta, (batch,))
+    return int(counter.get_total_flops())
+
+
 def meta_batch(net: nn.Module, example_shape: tuple[int, ...]) -> torch.Tensor:
-    """Two examples without values: int64 for a net that embeds tokens, else float32."""
+    """A batch of two examples without values: int64 for a net that embeds tokens, else float32."""
     embeds = any(isinstance(module, nn.Embedding) for module in net.modules())
     return torch.empty(EXAMPLES, *example_shape, dtype=torch.int64 if embeds else torch.float32, device="meta")
 

@@ -21,18 +21,23 @@ class PreparedOptions(Section):
 
     @property
     def path(self) -> Path:
-        """Where the prepared file is."""
-        return Path(self.root).expanduser() / f"{self.name}.fedmpi.h5"
+        """Where the prepared file is; another recipe than the default one is part of its name."""
+        told = "".join(f"-{key}={value}" for key, value in self.own_recipe().items())
+        return Path(self.root).expanduser() / f"{self.name}{told}.fedmpi.h5"
 
     def recipe(self) -> dict[str, Any]:
         """The options that decide what is in the file."""
         plain: dict[str, Any] = json.loads(self.model_dump_json())
         return {key: value for key, value in plain.items() if key not in ("name", "root", *self.counts)}
 
+    def own_recipe(self) -> dict[str, Any]:
+        """What of the recipe is not the default."""
+        defaults = type(self)().recipe()
+        return {key: value for key, value in self.recipe().items() if value != defaults[key]}
+
 
 def how_to_prepare(options: PreparedOptions) -> str:
     """The command that makes the file."""
-    defaults = type(options)().recipe()
-    told = [f"data.{key}={json.dumps(value)}" for key, value in options.recipe().items() if value != defaults[key]]
+    told = [f"data.{key}={json.dumps(value)}" for key, value in options.own_recipe().items()]
     words = ["python -m fedmpi.data prepare", options.name, *told, "--data-dir", quoted(options.root)]
     return " ".join(words)

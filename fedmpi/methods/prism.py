@@ -271,6 +271,7 @@ class OrthDrop(Method):
                 "effective_kernels": round(needed, 3),
                 "effective_share": round(needed / len(sigma), 4),
                 "clients_per_kernel": [int(counts.min()), round(float(counts.mean()), 3), int(counts.max())],
+                "clients_of_kernel": counts.int().tolist(),
                 "share_untrained": round(float((counts == 0).double().mean()), 4),
             }
         return {"kernels": table}

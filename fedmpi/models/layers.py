@@ -54,6 +54,6 @@ def linear_layers(inputs: int, hidden: Sequence[int], outputs: int) -> nn.Sequen
 
 
 def kaiming_normal(module: nn.Module) -> None:
-    """Fan-in, on the weight of a conv or linear layer."""
-    if isinstance(module, (nn.Conv2d, nn.Linear)):
+    """Fan-in, on the weight of a conv or linear layer; a skeleton has no values, and torch would take its time."""
+    if isinstance(module, (nn.Conv2d, nn.Linear)) and not module.weight.is_meta:
         nn.init.kaiming_normal_(module.weight)

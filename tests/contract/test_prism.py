@@ -102,6 +102,7 @@ def test_eq_5_by_hand(monkeypatch: pytest.MonkeyPatch) -> None:
         "effective_kernels": 1.6,
         "effective_share": 0.5333,
         "clients_per_kernel": [0, 1.0, 2],
+        "clients_of_kernel": [2, 0, 1],
         "share_untrained": 0.3333,
     }
 
