@@ -1,8 +1,9 @@
 """The command for data: what there is, downloads, decoding, and a look at a partition.
 
     python -m fedmpi.data list [--data-dir D]
-    python -m fedmpi.data fetch NAME [data.key=value ...] [--data-dir D] [--force]
-    python -m fedmpi.data prepare NAME [data.key=value ...] [--data-dir D] [--from FOLDER_OR_ARCHIVE] [--unpack-in F]
+    python -m fedmpi.data fetch NAME | CONFIG.yaml [data.key=value ...] [--data-dir D] [--force]
+    python -m fedmpi.data prepare NAME | CONFIG.yaml [data.key=value ...] [--data-dir D]
+                                  [--from FOLDER_OR_ARCHIVE] [--unpack-in FOLDER]
     python -m fedmpi.data show [CONFIG.yaml] [section.key=value ...] [--data-dir D] [--out PICTURE.png]
 
 Exit code 2 for what the user can mend, 1 if network or server fail after all retries, 130 after Ctrl-C.
@@ -15,6 +16,7 @@ import json
 import os
 import signal
 import sys
+import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NoReturn
@@ -24,9 +26,10 @@ from pydantic import ValidationError
 from fedmpi import data
 from fedmpi.config import explain, words, yaml_text
 from fedmpi.config.load import load
+from fedmpi.config.schema import Config
 from fedmpi.data import sources
 from fedmpi.data.options import DataOptions
-from fedmpi.data.prepared_options import PreparedOptions, how_to_prepare
+from fedmpi.data.prepared_options import PreparedOptions, how_to_prepare, other_recipes
 from fedmpi.errors import ConfigError, DataError, UserError
 from fedmpi.main import TABLES
 from fedmpi.output.progress import printable
@@ -83,8 +86,10 @@ def parse(argv: Sequence[str]) -> argparse.Namespace:
         command.set_defaults(run=run)
         command.add_argument("--data-dir", metavar="D", help=f"the data folder, data.root of a config ({_DEFAULT_DIR})")
         if run in (fetch, prepare):
-            command.add_argument("name", metavar="NAME", help="the data set, as data.name in a config")
-            command.add_argument("words", nargs="*", metavar="data.key=value", help="its options, as in a config")
+            help_text = "the data set, as data.name in a config; or a config, whose section data is taken"
+            command.add_argument("name", metavar="NAME | CONFIG.yaml", help=help_text)
+            words_help = "its options, as in a config"
+            command.add_argument("words", nargs="*", default=[], metavar="data.key=value", help=words_help)
         if run is fetch:
             command.add_argument("--force", action="store_true", help="load again what is there")
         if run is prepare:
@@ -92,7 +97,7 @@ def parse(argv: Sequence[str]) -> argparse.Namespace:
             help_text = "where an archive is unpacked meanwhile (the data folder); memory, as /dev/shm, is quickest"
             command.add_argument("--unpack-in", metavar="FOLDER", help=help_text)
         if run is show:
-            command.add_argument("words", nargs="*", metavar="CONFIG.yaml | section.key=value")
+            command.add_argument("words", nargs="*", default=[], metavar="CONFIG.yaml | section.key=value")
             command.add_argument("--out", metavar="PICTURE.png", help="draw the classes of each client, too")
     return _parse(parser, argv)
 
@@ -111,10 +116,13 @@ def _parse(parser: argparse.ArgumentParser, argv: Sequence[str]) -> argparse.Nam
 def list_all(arguments: argparse.Namespace) -> None:
     """Every data set: is it there, and what it is."""
     folder = arguments.data_dir or _DEFAULT_DIR
-    states = {name: _state(data_options(name, (), folder)) for name in data.NAMES}
+    _checked(folder)
+    sets = [data_options(name, (), folder) for name in data.NAMES]
     print(f"data sets; files below {folder}")
-    for name, choice in data.NAMES.items():
-        print(f"  {name:14}{states[name]:26}{choice.summary}")
+    for options in sets:
+        print(f"  {options.name:14}{_state(options):26}{data.NAMES[options.name].summary}")
+        for told in other_recipes(options) if isinstance(options, PreparedOptions) else ():
+            print(f"  {'':14}ready with {' '.join(told)}")
 
 
 def _state(options: DataOptions) -> str:
@@ -124,10 +132,26 @@ def _state(options: DataOptions) -> str:
     if isinstance(options, PreparedOptions) and options.path.is_file():
         return "ready"
     files = source.needed(options)
-    if all(sources.present(file, _folder(options)) for file in files):
+    if sources.is_here(options):
         return "here, to be prepared" if isinstance(options, PreparedOptions) else "ready"
     num_bytes = sources.total_bytes(files)
     return f"to fetch ({size(num_bytes)})" if num_bytes else "to fetch"
+
+
+def _options(arguments: argparse.Namespace) -> DataOptions:
+    """What `fetch` and `prepare` are asked for: a data set by its name, or that of a config. Raises ConfigError."""
+    if arguments.name.endswith((".yaml", ".yml")):
+        options: DataOptions = _load(arguments.name, arguments.words, arguments.data_dir).data
+        return options
+    return data_options(arguments.name, arguments.words, arguments.data_dir)
+
+
+def _load(path: str | None, overrides: Sequence[str], data_dir: str | None) -> Config:
+    """A config, with another data folder where it has one. Raises ConfigError."""
+    config = load(path, overrides, TABLES)
+    if data_dir is None or not hasattr(config.data, "root"):
+        return config
+    return load(path, [*overrides, f"data.root={json.dumps(data_dir)}"], TABLES)
 
 
 def data_options(name: str, overrides: Sequence[str], data_dir: str | None) -> DataOptions:
@@ -160,7 +184,7 @@ def data_options(name: str, overrides: Sequence[str], data_dir: str | None) -> D
 
 def fetch(arguments: argparse.Namespace) -> None:
     """Downloads what the options need, and unpacks what a run reads unpacked."""
-    options = data_options(arguments.name, arguments.words, arguments.data_dir)
+    options = _options(arguments)
     source = sources.SOURCES.get(options.name)
     if source is None:
         print(f"{options.name} needs no files")
@@ -185,7 +209,7 @@ def _fetch_one(file: sources.File, folder: Path, force: bool) -> None:
         return
     try:
         with Telling(target.name, size) as telling:
-            is_new = fetching.fetch(file, folder, telling, force=force)
+            is_new = fetching.fetch(file, folder, telling, force=force, wait=_wait)
     except KeyboardInterrupt:
         print(f"{fetching.kept(folder, file) or 'nothing is kept'}; the same command goes on", file=sys.stderr)
         raise
@@ -199,12 +223,18 @@ def _fetch_one(file: sources.File, folder: Path, force: bool) -> None:
         print(f"unpacked: {', '.join(map(str, made))}")
 
 
+def _wait(seconds: float, why: str) -> None:
+    print(why, file=sys.stderr, flush=True)
+    time.sleep(seconds)
+
+
 def prepare(arguments: argparse.Namespace) -> None:
     """Decodes the originals into the prepared file."""
-    options = data_options(arguments.name, arguments.words, arguments.data_dir)
+    options = _options(arguments)
     if not isinstance(options, PreparedOptions):
         print(f"{options.name} is read as it is: nothing to prepare")
         return
+    _folder(options)
     from fedmpi.data import preparing
 
     given, unpack_in = (path and Path(path).expanduser() for path in (arguments.given, arguments.unpack_in))
@@ -226,9 +256,7 @@ def show(arguments: argparse.Namespace) -> None:
     if len(configs) > 1:
         raise ConfigError("command line", f"one config, or none, is allowed, got {', '.join(configs)}")
     path, overrides = configs[0] if configs else None, [word for word in arguments.words if "=" in word]
-    config = load(path, overrides, TABLES)
-    if arguments.data_dir is not None and hasattr(config.data, "root"):
-        config = load(path, [*overrides, f"data.root={json.dumps(arguments.data_dir)}"], TABLES)
+    config = _load(path, overrides, arguments.data_dir)
     from fedmpi.data import show as showing
 
     dataset = data.load(config.data)
@@ -245,4 +273,12 @@ def show(arguments: argparse.Namespace) -> None:
 
 
 def _folder(options: DataOptions) -> Path:
-    return Path(str(getattr(options, "root", _DEFAULT_DIR))).expanduser()
+    return _checked(str(getattr(options, "root", _DEFAULT_DIR)))
+
+
+def _checked(data_dir: str) -> Path:
+    """The data folder, which need not be there yet. Raises DataError if it is something else than a folder."""
+    folder = Path(data_dir).expanduser()
+    if folder.exists() and not folder.is_dir():
+        raise DataError(str(folder), "is no folder; --data-dir (data.root) is the folder of all data sets")
+    return folder

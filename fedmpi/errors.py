@@ -19,14 +19,20 @@ class UserError(Exception):
 
     def __init__(self, where: str, *problems: str) -> None:
         self.where = where
-        self.problems = problems
+        self.problems = tuple(one_line(problem) for problem in problems)
         super().__init__(self.text())
 
     def text(self) -> str:
+        where = one_line(self.where)
         if len(self.problems) == 1:
-            return f"{self.where}: {self.problems[0]}"
+            return f"{where}: {self.problems[0]}"
         lines = "".join(f"\n  {problem}" for problem in self.problems)
-        return f"{self.where}: {len(self.problems)} problems{lines}"
+        return f"{where}: {len(self.problems)} problems{lines}"
+
+
+def one_line(text: str) -> str:
+    """Line ends and control characters escaped: what a server or a file says must not write to a terminal."""
+    return "".join(sign if sign.isprintable() else ascii(sign)[1:-1] for sign in text)
 
 
 class ConfigError(UserError):

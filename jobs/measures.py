@@ -111,9 +111,24 @@ class Asked:
     target: float | None = None
 
 
+COMPARISONS = ("accuracy_drop", "relative_cost")
+"""With the same seed of a baseline."""
+
+
+def common(history: History, baseline: History) -> tuple[History, History]:
+    """Both as they are if they are finished; otherwise up to the last round that both have done."""
+    if history.is_finished and baseline.is_finished:
+        return history, baseline
+    both = min(len(history.records), len(baseline.records))
+    return replace(history, records=history.records[:both]), replace(baseline, records=baseline.records[:both])
+
+
 def value(history: History, asked: Asked, baseline: History | None = None, baseline_net: str = "") -> float | None:
-    """One run's number; accuracies are shares. None where the run has none (yet), or no baseline to compare with."""
+    """One run's number; accuracies are shares. None where the run has none (yet), or no baseline to compare with.
+    A comparison with a run that is not finished is over the rounds that both have done."""
     quantity = asked.quantity
+    if quantity in COMPARISONS and baseline is not None:
+        history, baseline = common(history, baseline)
     if quantity == "accuracy_drop":
         accuracy = replace(asked, quantity="accuracy")
         other = None if baseline is None else value(baseline, replace(accuracy, net=baseline_net))

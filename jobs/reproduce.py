@@ -13,7 +13,8 @@ other, and the exit code is 1.
 `--only` takes the cells in whose block, column, row or run all words of a TEXT stand (several TEXTs:
 of any of them). `--budget` multiplies rounds (with milestones) and local epochs, each at least 1, for
 a small machine: `0.05`, or `rounds=0.05,epochs=0.1`; the table says so, and such runs are apart from
-others. `--collect` runs nothing and makes the table of what is there.
+others. The steps of the learning rate keep their order and stay before the last round; the table says
+which had no room. `--collect` runs nothing and makes the table of what is there.
 
 The table is `table.md` and, exact, `table.csv` in `--out`/fedhm-table3; a figure is `figure.png` and
 `figure.svg`, too, and the points that it shows are `figure.csv`.
@@ -37,8 +38,8 @@ from pathlib import Path
 import slurm_array
 import table_text
 import tables
-from reproduction import Budget, Named, Request, chosen, every, find, runs_of
-from running import Job, Parser, do, launcher, number, seed_list
+from reproduction import Budget, Named, Request, changes, chosen, every, find, runs_of
+from running import Job, Parser, do, launcher, launcher_words, number, seed_list
 
 from fedmpi import papers
 from fedmpi.errors import ConfigError, UserError
@@ -59,10 +60,10 @@ def main(argv: Sequence[str] | None = None) -> int:
             return 0
         named = find(arguments.name)
         request = _request(arguments)
+        wanted = _wanted(named, arguments)
         if arguments.collect:
             _tell(named, request, arguments)
             return 0
-        wanted = _wanted(named, arguments)
         if arguments.list:
             _list_runs(named, request, wanted)
             return 0
@@ -109,7 +110,7 @@ def _arguments(argv: Sequence[str]) -> argparse.Namespace:
 
 def _request(arguments: argparse.Namespace) -> Request:
     data_dir = arguments.data_dir and arguments.data_dir.expanduser().resolve()
-    return Request(arguments.out.resolve(), arguments.budget, tuple(arguments.set), data_dir)
+    return Request(arguments.out.resolve(), arguments.budget, changes(arguments.set), data_dir)
 
 
 # Which runs.
@@ -211,9 +212,12 @@ def _write_array(
         return 0
     folder = request.out / named.folder
     command = ["python", "jobs/reproduce.py", *_for_tasks(named, request, arguments)]
+    starts = arguments.launcher
+    if starts is not None:
+        starts = shlex.join(launcher_words(arguments.ranks, starts))
     array = slurm_array.Array(
         named.folder, command, left, arguments.ranks, str(folder), str(_PROJECT), arguments.array_max,
-        arguments.sbatch_option, arguments.launcher and arguments.launcher.replace("{ranks}", str(arguments.ranks)),
+        arguments.sbatch_option, starts,
     )  # fmt: skip
     for made in (folder, request.runs_dir):
         with writing(made):
@@ -232,14 +236,13 @@ def _write_array(
 
 def _for_tasks(named: Named, request: Request, arguments: argparse.Namespace) -> list[str]:
     """The command line as a task takes it, with absolute paths: it starts in the project's folder."""
-    name = arguments.name if named.paper.name in papers.PAPERS else str(Path(arguments.name).resolve())
+    name = f"{named.file}:{named.table.name}" if named.file else named.name
     words = [name, "--out", str(request.out), "--ranks", str(arguments.ranks)]
     words += ["--seeds", ",".join(map(str, arguments.seeds or _SEEDS))]
     words += ["--only", *arguments.only] if arguments.only else []
-    words += ["--set", *arguments.set] if arguments.set else []
+    words += ["--set", *request.changed] if request.changed else []
     words += ["--data-dir", str(request.data_dir)] if request.data_dir else []
-    budget = request.budget
-    return words + ([f"--budget=rounds={budget.rounds:g},epochs={budget.epochs:g}"] if budget.parts else [])
+    return words + ([f"--budget={request.budget.text}"] if request.budget.parts else [])
 
 
 if __name__ == "__main__":

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from comparison import Run
-from running import CONFIGS, Job, check_same, number, scaled
+from running import CONFIGS, Job, check_same, number, scaled, scaled_milestones
 
 from fedmpi import papers
 from fedmpi.config import words
@@ -52,6 +52,19 @@ class Budget:
         shares = (("rounds", self.rounds), ("epochs", self.epochs))
         return tuple(f"{name}_x{share:g}" for name, share in shares if share != 1)
 
+    @property
+    def text(self) -> str:
+        """As on the command line, exact."""
+        return f"rounds={self.rounds!r},epochs={self.epochs!r}"
+
+    def lost_steps(self, config: Config) -> tuple[int, int]:
+        """Of a config: how many of its steps of the learning rate there is no round left for, and how many it has."""
+        rounds = max(1, round(self.rounds * config.rounds))
+        milestones = getattr(config.train.schedule, "milestones", ())
+        pairs = zip(milestones, scaled_milestones(config, self.rounds), strict=True)
+        moved = [now for before, now in pairs if before < config.rounds]
+        return sum(now >= rounds for now in moved), len(moved)
+
     def overrides(self, config: Config) -> list[str]:
         changed = scaled(config, self.rounds)
         epochs = max(1, round(self.epochs * config.train.local_epochs))
@@ -71,10 +84,13 @@ class Named:
 
     paper: papers.Paper
     table: papers.Table
+    file: Path | None = None
+    """A file of one's own; None for one of `papers.PAPERS`."""
 
     @property
     def name(self) -> str:
-        return f"{self.paper.name}:{self.table.name}"
+        """With the suffix of a file of one's own, which may be called as one of the papers: `fedhm.yaml:table3`."""
+        return f"{self.file.name if self.file else self.paper.name}:{self.table.name}"
 
     @property
     def folder(self) -> str:
@@ -92,7 +108,8 @@ def find(name: str) -> Named:
     of_paper, colon, of_table = name.rpartition(":")
     if not colon:
         raise ConfigError("command line", f"expected PAPER:TABLE, as fedhm:table3, got {words.found(name)}; see --list")
-    if of_paper.endswith((".yaml", ".yml")):
+    file = Path(of_paper).resolve() if of_paper.endswith((".yaml", ".yml")) else None
+    if file is not None:
         paper = papers.read_file(Path(of_paper))
     elif of_paper in papers.PAPERS:
         paper = papers.read(of_paper)
@@ -104,7 +121,7 @@ def find(name: str) -> Named:
         known = f"Known: {', '.join(paper.tables)}"
         text = f"{paper.name} has no {words.found(of_table)}.{words.suggest(of_table, paper.tables)} {known}"
         raise ConfigError("command line", text)
-    return Named(paper, paper.tables[of_table])
+    return Named(paper, paper.tables[of_table], file)
 
 
 def chosen(table: papers.Table, only: Sequence[str]) -> list[papers.Cell]:
@@ -113,10 +130,11 @@ def chosen(table: papers.Table, only: Sequence[str]) -> list[papers.Cell]:
 
 
 def _holds(cell: papers.Cell, text: str) -> bool:
-    """Words as a whole: `cifar-10` is not in CIFAR-100, but `cifar10` in table3_cifar10_iid."""
+    """Words as a whole: `cifar-10` is not in CIFAR-100 and `iid` not in Non-IID, but `cifar10` is in
+    table3_cifar10_iid."""
     run = () if cell.run is None else (cell.run.config.rpartition("/")[2], *cell.run.overrides)
     said = " ".join((cell.block, cell.column, cell.row, *run)).lower()
-    return all(re.search(rf"(?<![a-z0-9]){re.escape(word)}(?![a-z0-9])", said) for word in text.lower().split())
+    return all(re.search(rf"(?<![a-z0-9-]){re.escape(word)}(?![a-z0-9])", said) for word in text.lower().split())
 
 
 def baseline_of(table: papers.Table, cell: papers.Cell) -> papers.Cell | None:
@@ -137,6 +155,15 @@ def runs_of(table: papers.Table, cells: Sequence[papers.Cell]) -> list[papers.Ru
     return [run for run in table.runs if run in needed]
 
 
+def changes(given: Sequence[str]) -> tuple[str, ...]:
+    """What `--set` has, by key and each key once, the last one: the order given makes no other runs. Raises
+    `ConfigError` for the seed."""
+    by_key = {"".join(override.partition("=")[0].split()): override for override in given}
+    if "seed" in by_key:
+        raise ConfigError("--set", f"{by_key['seed']} would be overridden; the seeds are given by --seeds")
+    return tuple(by_key[key] for key in sorted(by_key))
+
+
 @dataclass(frozen=True)
 class Request:
     """How runs are made: what is set on all of them, with which budget, and where they and their data are."""
@@ -144,6 +171,7 @@ class Request:
     out: Path
     budget: Budget = Budget()
     changed: tuple[str, ...] = ()
+    """Each key once, in order: `changes`."""
     data_dir: Path | None = None
 
     @property
@@ -170,6 +198,12 @@ class Request:
         runs = (self.run_of(run, seed) for seed in there if seeds is None or seed in seeds)
         return [run for run in runs if run.has_begun()]
 
+    def lost_steps(self, run: papers.Run) -> tuple[int, int]:
+        """Of its steps of the learning rate, those that the budget leaves no round for, and all."""
+        if self.budget.rounds == 1:
+            return 0, 0
+        return self.budget.lost_steps(load(CONFIGS / f"{run.config}.yaml", [*run.overrides, *self.changed], TABLES))
+
     def job_of(self, run: papers.Run, seed: int) -> Job:
         """Raises `UserError`, also for a folder with another config's run."""
         path = CONFIGS / f"{run.config}.yaml"
@@ -178,6 +212,10 @@ class Request:
         if self.data_dir is not None and hasattr(config.data, "root"):
             given.append(f"data.root={json.dumps(str(self.data_dir))}")
         overrides = (*given, *self.budget.overrides(config))
-        job = Job(self.run_of(run, seed), path, overrides, load(path, overrides, TABLES))
+        try:
+            scaled_config = load(path, overrides, TABLES)
+        except ConfigError as error:  # without the budget it is one that can be run
+            raise ConfigError(f"{run.config} with --budget {self.budget.text}", *error.problems) from None
+        job = Job(self.run_of(run, seed), path, overrides, scaled_config)
         check_same(job)
         return job

@@ -82,22 +82,38 @@ class Job:
 
 
 def scaled(config: Config, scale: float) -> list[str]:
-    """Overrides that multiply what counts rounds, none of it below 1."""
+    """Overrides that multiply what counts rounds, none of it below 1; what happened in the run still does if it can."""
     if scale == 1:
         return []
 
     def times(count: int) -> int:
         return max(1, round(scale * count))
 
-    overrides = [f"rounds={times(config.rounds)}"]
-    if milestones := getattr(config.train.schedule, "milestones", ()):
-        overrides.append(f"train.schedule.milestones=[{','.join(str(times(milestone)) for milestone in milestones)}]")
+    rounds = times(config.rounds)
+    overrides = [f"rounds={rounds}"]
+    if milestones := scaled_milestones(config, scale):
+        overrides.append(f"train.schedule.milestones=[{','.join(map(str, milestones))}]")
     if scale < 1:  # a longer run needs no coarser look
         overrides.append(f"evaluation.every={times(config.evaluation.every)}")
     for key, value in config.method:
         if key.endswith(("_round", "_rounds")) and isinstance(value, int) and value > 0:
-            overrides.append(f"method.{key}={times(value)}")
+            latest = max(1, rounds - 1) if value < config.rounds else times(value)
+            overrides.append(f"method.{key}={min(times(value), latest)}")
     return overrides
+
+
+def scaled_milestones(config: Config, scale: float) -> list[int]:
+    """Those of `train.schedule`: different ones stay different and, as long as there are enough rounds, before the last
+    round, so that each still changes the learning rate; where there are not, the last ones come too late."""
+    milestones = getattr(config.train.schedule, "milestones", ())
+    rounds = max(1, round(scale * config.rounds))
+    effective = sorted({milestone for milestone in milestones if milestone < config.rounds})
+    latest = max(rounds - 1, len(effective))
+    places: dict[int, int] = {}
+    for number, milestone in enumerate(effective, 1):
+        after_last = max(places.values(), default=0) + 1
+        places[milestone] = min(max(round(scale * milestone), after_last), latest - (len(effective) - number))
+    return [places.get(milestone, max(rounds, round(scale * milestone))) for milestone in milestones]
 
 
 def check_same(job: Job) -> None:
@@ -116,10 +132,24 @@ def check_same(job: Job) -> None:
 # Running.
 
 
+def launcher_words(ranks: int, given: str) -> list[str]:
+    """A launcher of one's own, its `{ranks}` filled in. Raises `UserError` for words that a shell would not take."""
+    try:
+        words = shlex.split(given.replace("{ranks}", str(ranks)))
+    except ValueError as error:
+        raise UserError("--launcher", f"cannot be read: {error}, in {given!r}") from None
+    if not words:
+        raise UserError("--launcher", "expected a program and its arguments, as 'srun -n {ranks}', got nothing")
+    return words
+
+
 def launcher(ranks: int, given: str | None = None) -> list[str]:
-    """What starts that many ranks: `given` (its `{ranks}` filled in) or mpirun. Raises `UserError` if there is none."""
+    """What starts that many ranks: `given` or mpirun. Raises `UserError` if there is none."""
     if given is not None:
-        return shlex.split(given.replace("{ranks}", str(ranks)))
+        words = launcher_words(ranks, given)
+        if shutil.which(words[0]) is None:
+            raise UserError("--launcher", f"no program {words[0]!r} in PATH")
+        return words
     if ranks == 1:
         return []
     beside = Path(sys.executable).with_name("mpirun")
@@ -137,10 +167,24 @@ def do(job: Job, ranks: int, given: str | None = None) -> str:
     resume = ["--resume"] if folder.holds_run() else []
     log = folder.path.with_name(f"{folder.path.name}.log")
     program = [sys.executable, "-m", "fedmpi.main", str(job.path), *job.overrides, "--run-dir", str(folder.path)]
-    started = time.monotonic()
+    started, length = time.monotonic(), _length(log)
     code = launch([*launcher(ranks, given), *program, *resume], log, environment(ranks))
     took = f"{'resumed, ' * bool(resume)}{time.monotonic() - started:.0f} s"
-    return f"finished ({took})" if code == 0 else f"failed with exit code {code} ({took}); see {log}"
+    if code == 0:
+        return f"finished ({took})"
+    holder = _holder(log, length)
+    return f"left alone: {holder}" if holder else f"failed with exit code {code} ({took}); see {log}"
+
+
+def _length(log: Path) -> int:
+    return log.stat().st_size if log.exists() else 0
+
+
+def _holder(log: Path, start: int) -> str | None:
+    """What the run's lock says of the process that makes the same run, if the log has such words since `start`."""
+    text = log.read_bytes()[start:] if log.exists() else b""
+    found = re.search(rb"is (in use by (?:another process|pid \d+ on \S+));", text)
+    return found[1].decode(errors="replace") if found else None
 
 
 def launch(command: Sequence[str], log: Path, environment: dict[str, str]) -> int:
@@ -148,9 +192,12 @@ def launch(command: Sequence[str], log: Path, environment: dict[str, str]) -> in
     with writing(log):
         output = open(log, "ab")
     with output:
-        process = subprocess.Popen(
-            command, stdin=subprocess.DEVNULL, stdout=output, stderr=subprocess.STDOUT, env=environment
-        )
+        try:
+            process = subprocess.Popen(
+                command, stdin=subprocess.DEVNULL, stdout=output, stderr=subprocess.STDOUT, env=environment
+            )
+        except OSError as error:
+            raise UserError(command[0], f"cannot be started: {error.strerror or error}") from None
         try:
             return process.wait()
         finally:

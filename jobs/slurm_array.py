@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shlex
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -30,8 +31,8 @@ class Array:
 _TEMPLATE = """\
 #!/bin/bash
 # {name}: {count} runs, one array task each. Written by
-#     {command} --slurm
-# Submit it with: sbatch {folder}/array.sbatch
+#     {written_by}
+# Submit it with: sbatch {file}
 # The same command again lists what is left then; with --collect instead of --slurm it prints the table.
 #
 # To edit: what your site calls its partitions and accounts (--sbatch-option partition=... writes such lines),
@@ -60,18 +61,19 @@ def sbatch(array: Array) -> str:
         "ntasks": str(array.ranks),
         "cpus-per-task": "1",
         "time": "24:00:00",
-        "output": f"{array.folder}/slurm-%A_%a.log",
+        "output": f"{array.folder.replace('%', '%%')}/slurm-%A_%a.log",
         "open-mode": "append",
         "requeue": "",
         "signal": "B:TERM@60",
         **given,
     }
-    lines = (f"#SBATCH --{key}={value}" if value else f"#SBATCH --{key}" for key, value in options.items())
+    lines = (f"#SBATCH --{key}={_quoted(value)}" if value else f"#SBATCH --{key}" for key, value in options.items())
     return _TEMPLATE.format(
         name=array.name,
         count=len(array.numbers),
         command=shlex.join(array.command),
-        folder=shlex.quote(array.folder),
+        written_by=shlex.join([*array.command, "--slurm", *_own_options(array)]),
+        file=shlex.quote(f"{array.folder}/array.sbatch"),
         project=shlex.quote(array.project),
         ranks=array.ranks,
         options="\n".join(lines),
@@ -79,9 +81,28 @@ def sbatch(array: Array) -> str:
     )
 
 
+def _own_options(array: Array) -> list[str]:
+    """Those of the command that no task has."""
+    words = ["--array-max", str(array.max_at_once)] if array.max_at_once else []
+    words += [f"--sbatch-option={option}" for option in array.options]
+    return words + _launcher(array)
+
+
+def _launcher(array: Array) -> list[str]:
+    return ["--launcher", array.launcher] if array.launcher else []
+
+
+def _quoted(value: str) -> str:
+    """As sbatch reads its lines: blanks need quotes, and a backslash takes the next character as it is."""
+    if not re.search(r"[\s#\"'\\]", value):
+        return value
+    return '"' + re.sub(r'(["\\])', r"\\\1", value) + '"'
+
+
 def commands(array: Array) -> str:
     """The same without Slurm: a command for each run, a line each."""
-    return "".join(f"{shlex.join([*array.command, '--run', str(number)])}\n" for number in array.numbers)
+    command = [*array.command, *_launcher(array)]
+    return "".join(f"{shlex.join([*command, '--run', str(number)])}\n" for number in array.numbers)
 
 
 def ranges(numbers: Sequence[int]) -> str:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import csv
 import io
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import groupby
 
@@ -27,6 +27,10 @@ NOT_RUN = "not run"
 _SHARES = ("accuracy", "accuracy_drop")
 _MEASURED = ("inference_time", "inference_energy")
 """What is measured on the nets of a finished run, on this machine."""
+_HAVE = {
+    **dict.fromkeys(("bytes_to_target", "macs_to_target"), "reach it"),
+    **dict.fromkeys(measures.COMPARISONS, "have a baseline"),
+}
 
 
 @dataclass(frozen=True)
@@ -44,7 +48,9 @@ class Result:
     asked: int | None = None
     is_finished: bool = False
     waiting: tuple[int, ...] = ()
-    """Seeds that are not finished and therefore left out."""
+    """Seeds that are not finished (or whose baseline is not) and therefore left out."""
+    notes: tuple[str, ...] = ()
+    """What the number is of, where it is not of all seeds and rounds."""
     why_not: str = ""
     """Why there is no number."""
 
@@ -82,6 +88,13 @@ class Archive:
         begun = self.begun(cell)
         return [history for history in begun if history.is_finished] or begun
 
+    def used(self, table: papers.Table, cell: papers.Cell) -> list[History]:
+        """What its number is the mean of: of a comparison, those whose baseline is finished, too, where any is."""
+        histories = self.histories(cell)
+        others = [self.baseline(table, cell, history) for history in histories]
+        complete = [history for history, other in zip(histories, others, strict=True) if other and other.is_finished]
+        return complete if complete and table.quantity in measures.COMPARISONS else histories
+
     def begun(self, cell: papers.Cell) -> list[History]:
         runs = [] if cell.run is None else self.request.begun(cell.run, self._seeds)
         return [history for run in runs if (history := self._history(run))]
@@ -93,10 +106,14 @@ class Archive:
         if quantity is None and table.quantity in _MEASURED:
             return _measured(table.quantity, history)
         other = baseline_of(table, cell)
-        baseline = self._history(self.request.run_of(other.run, history.run.seed)) if other and other.run else None
         target = table.targets.get(cell.block)
         asked = measures.Asked(quantity or table.quantity, cell.net, table.of, target)
-        return measures.value(history, asked, baseline, other.net if other else "")
+        return measures.value(history, asked, self.baseline(table, cell, history), other.net if other else "")
+
+    def baseline(self, table: papers.Table, cell: papers.Cell, history: History) -> History | None:
+        """What a cell's run is compared with, of the same seed; it may be the run itself."""
+        other = baseline_of(table, cell)
+        return self._history(self.request.run_of(other.run, history.run.seed)) if other and other.run else None
 
     def _history(self, run: Run) -> History | None:
         if run not in self._read:
@@ -116,7 +133,7 @@ def _computed(named: Named) -> list[Result]:
     from fedmpi.verify.__main__ import claims_of
     from fedmpi.verify.claims import UNITS
 
-    known = {claim.key: claim for claim in claims_of(named.paper.name)} if named.paper.name in papers.PAPERS else {}
+    known = {} if named.file else {claim.key: claim for claim in claims_of(named.paper.name)}
     results = []
     for cell in named.table.cells:
         claim = known.get("/".join((named.table.name, cell.block, cell.column, cell.row)))
@@ -127,7 +144,7 @@ def _computed(named: Named) -> list[Result]:
 
 
 def _result(table: papers.Table, cell: papers.Cell, archive: Archive) -> Result:
-    used = archive.histories(cell)
+    used = archive.used(table, cell)
     if not used:
         return Result(cell, why_not="there is no config for it" if cell.run is None else NOT_RUN)
     numbers = {history.run.seed: archive.number(table, cell, history) for history in used}
@@ -142,8 +159,26 @@ def _result(table: papers.Table, cell: papers.Cell, archive: Archive) -> Result:
         asked=used[0].rounds,
         is_finished=used[0].is_finished,
         waiting=tuple(history.run.seed for history in archive.begun(cell) if history not in used),
-        why_not="" if found else _why_nothing(table, cell, used[0]),
+        notes=tuple(_what_it_is_of(table, cell, used, len(found), archive)),
+        why_not="" if found else _why_nothing(table, cell, used[0], archive),
     )
+
+
+def _what_it_is_of(
+    table: papers.Table, cell: papers.Cell, used: Sequence[History], num_found: int, archive: Archive
+) -> Iterator[str]:
+    """Which seeds have no number, and which comparisons are of the first rounds only."""
+    if len(used) < len(archive.begun(cell)):
+        is_compared = table.quantity in measures.COMPARISONS
+        yield f"unfinished seeds{' and those of unfinished baselines' * is_compared} are left out"
+    if 0 < num_found < len(used):
+        yield f"{num_found} of {len(used)} seeds {_HAVE.get(table.quantity, 'have it')}"
+    if num_found and table.quantity in measures.COMPARISONS:
+        pairs = [(history, archive.baseline(table, cell, history)) for history in used]
+        others = [(history, other) for history, other in pairs if other is not None and other.run != history.run]
+        if not all(history.is_finished and other.is_finished for history, other in others):
+            is_short = not all(other.is_finished for _, other in others)
+            yield f"{'its baseline is not finished: ' * is_short}compared over the rounds that both have done"
 
 
 def _measured(quantity: str, history: History) -> float | None:
@@ -153,12 +188,13 @@ def _measured(quantity: str, history: History) -> float | None:
     return savings(history.run.folder)[_MEASURED.index(quantity)] if history.is_finished else None
 
 
-def _why_nothing(table: papers.Table, cell: papers.Cell, history: History) -> str:
+def _why_nothing(table: papers.Table, cell: papers.Cell, history: History, archive: Archive) -> str:
     if table.quantity.endswith("_to_target"):
         target = table.targets.get(cell.block)
         return "no target is given" if target is None else f"{100 * target:g} % not reached"
-    if table.quantity in ("accuracy_drop", "relative_cost"):
-        return "its baseline is not run"
+    if table.quantity in measures.COMPARISONS:
+        has_baseline = archive.baseline(table, cell, history) is not None
+        return "nothing to compare in the rounds that both have done" if has_baseline else "its baseline is not run"
     if table.quantity == "accuracy" and all(accuracy_of(record, cell.net) is None for record in history.records):
         tested = {net for record in history.records for net in record["tiers"]}
         return f"no test of {cell.net} yet; tested: {', '.join(sorted(tested)) or 'nothing'}"
@@ -196,15 +232,16 @@ def text_of(named: Named, request: Request, results: Sequence[Result]) -> Text:
             marks = "".join(_mark(footnotes, note) for note in _notes(result))
             lines.append((block if number == 0 else "", *_cells(result, places), marks))
     title = f"{named.name}: {named.table.title}"
-    return Text(title, _head(named, request), lines, [f"[{place}] {note}" for place, note in enumerate(footnotes, 1)])
+    below = [f"[{place}] {note}" for place, note in enumerate(footnotes, 1)]
+    return Text(title, _head(named, request, results), lines, below)
 
 
-def _head(named: Named, request: Request) -> list[str]:
+def _head(named: Named, request: Request, results: Sequence[Result]) -> list[str]:
     table = named.table
     unit = f" in {table.unit}" if table.unit else ""
     of = f", {table.of} round" if table.quantity in (*_SHARES, "train_loss") else ""
     ours = f"{table.quantity.replace('_', ' ')}{unit}{of}; ours is the mean over seeds (standard deviation)"
-    budget = [f"runs with {request.budget}"]
+    budget = [f"runs with {request.budget}", *_lost_steps(request, results)]
     if table.quantity == "computed":
         ours, budget = f"computed{unit} from nets that are built; no run is needed (python -m fedmpi.verify)", []
     if table.quantity in _MEASURED:
@@ -212,6 +249,19 @@ def _head(named: Named, request: Request) -> list[str]:
     changed = [f"set on all: {' '.join(request.changed)}"] if request.changed else []
     note = [table.note] if table.note else []
     return [named.paper.source, f"a cell is {ours}", *budget, *changed, *note]
+
+
+def _lost_steps(request: Request, results: Sequence[Result]) -> Iterator[str]:
+    """A line for each number of steps of the learning rate that the budget's rounds are too few for."""
+    runs = dict.fromkeys(result.cell.run for result in results if result.done and result.cell.run)
+    losses = ((request.lost_steps(run), run.config.rpartition("/")[2]) for run in runs)
+    by_loss: dict[tuple[int, int], list[str]] = {}
+    for loss, config in losses:
+        by_loss.setdefault(loss, []).append(config)
+    for (lost, steps), configs in by_loss.items():
+        if lost:
+            of = f"{lost} of {steps} steps of the learning rate"
+            yield f"too few rounds for {of} in {', '.join(dict.fromkeys(configs))}"
 
 
 def decimals_of(table: papers.Table) -> int:
@@ -236,8 +286,7 @@ def _notes(result: Result) -> list[str]:
     notes += [f"not reproduced: {cell.not_reproduced}"] if cell.not_reproduced else []
     notes += ["the paper's text has lost this value"] if cell.lost else []
     notes += ["not finished: as far as it has come"] if result.done and not result.is_finished else []
-    notes += ["unfinished seeds are left out"] if result.waiting else []
-    return notes + ([result.why_not] if result.why_not and result.why_not != NOT_RUN else [])
+    return [*notes, *result.notes] + ([result.why_not] if result.why_not and result.why_not != NOT_RUN else [])
 
 
 def _mark(footnotes: list[str], note: str) -> str:
@@ -248,7 +297,7 @@ def _mark(footnotes: list[str], note: str) -> str:
 
 _CSV_HEADS = (
     "block", "column", "row", "net", "quantity", "unit", "of", "paper", "paper_std", "lost", "slip", "ours", "ours_std",
-    "difference", "seeds", "rounds_done", "rounds_asked", "finished", "config", "overrides", "why_not",
+    "difference", "seeds", "rounds_done", "rounds_asked", "finished", "config", "overrides", "why_not", "notes",
 )  # fmt: skip
 
 
@@ -263,6 +312,6 @@ def comma_separated(table: papers.Table, results: Sequence[Result]) -> str:
             cell.block, cell.column, cell.row, cell.net, table.quantity, table.unit, table.of,
             cell.printed, cell.std, cell.lost, cell.slip, result.ours, result.std, result.difference,
             " ".join(map(str, result.seeds)), " ".join(map(str, result.done)), result.asked, result.is_finished,
-            run.config if run else "", " ".join(run.overrides) if run else "", result.why_not,
+            run.config if run else "", " ".join(run.overrides) if run else "", result.why_not, "; ".join(result.notes),
         ])  # fmt: skip
     return text.getvalue()

@@ -11,7 +11,7 @@ import io
 import sys
 
 import pytest
-from data_fixtures import cifar10_root  # noqa: F401  (a fixture, for every test)
+from data_fixtures import cifar10_root, no_network, run_data  # noqa: F401  (fixtures, for every test)
 
 from fedmpi import mpi
 

@@ -9,18 +9,43 @@ import hashlib
 import io
 import os
 import pickle
+import socket
 import subprocess
 import sys
 import tempfile
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
 import pytest
 
-__all__ = ["cifar10_root", "pickle_as_python2", "write_cifar100"]
+__all__ = ["RunData", "cifar10_root", "no_network", "pickle_as_python2", "run_data", "write_cifar100"]
 
 SHARED_DATA = Path(__file__).resolve().parents[2] / "shared" / "data"
 CACHE = Path("~/.cache/fedmpi/data").expanduser()
+RunData = Callable[..., tuple[int, str, str]]
+
+
+@pytest.fixture
+def run_data(capsys: pytest.CaptureFixture[str]) -> RunData:
+    """Runs `python -m fedmpi.data` in this process: exit code, stdout, stderr."""
+
+    from fedmpi import data_command
+
+    def command(*argv: object) -> tuple[int, str, str]:
+        code = data_command.main([str(word) for word in argv])
+        return code, *capsys.readouterr()
+
+    return command
+
+
+@pytest.fixture
+def no_network(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*_: object) -> None:
+        raise AssertionError("opened a socket")
+
+    monkeypatch.setattr(socket.socket, "connect", refuse)
+    monkeypatch.setattr(socket, "getaddrinfo", refuse)
 
 
 @pytest.fixture(scope="session")

@@ -61,7 +61,7 @@ def paper(text: str = PAPER) -> papers.Paper:
 
 def named(table: str, text: str = PAPER) -> Named:
     own = paper(text)
-    return Named(own, own.tables[table])
+    return Named(own, own.tables[table], Path("own.yaml"))
 
 
 def record(number: int, tiers: Mapping[str, float], **other: Any) -> dict[str, Any]:

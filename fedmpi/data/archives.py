@@ -7,6 +7,7 @@ and what they really hold are both counted. Everything is written beside the tar
 
 from __future__ import annotations
 
+import fnmatch
 import lzma
 import re
 import shutil
@@ -22,10 +23,8 @@ from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
 from typing import IO, BinaryIO, cast
 
+from fedmpi.data.tell import Tell
 from fedmpi.errors import DataError
-
-Tell = Callable[[int, int], None]
-"""Called with the members (or bytes) done and their total, 0 if unknown."""
 
 _BROKEN = (
     tarfile.TarError, zipfile.BadZipFile, zlib.error, lzma.LZMAError, struct.error,
@@ -33,6 +32,7 @@ _BROKEN = (
 )  # fmt: skip
 _CHUNK_BYTES = 1 << 20
 _MAX_READ_BYTES = 1 << 26  # a tar header may ask for any amount of memory
+_JUDGED_AFTER = 1000  # members of a .tar, whose names come one by one; a .zip lists all of them at once
 _CLUTTER = ("__MACOSX", ".DS_Store")
 
 
@@ -72,9 +72,14 @@ def unpack(
         raise DataError(str(folder), f"{archive.name} cannot be unpacked there: {error}") from error
 
 
-def unpack_into(archive: Path, empty: Path, tell: Tell, limits: Limits | None = None) -> None:
-    """Unpacks into an empty folder of the caller, who throws it away if this fails."""
-    _Unpacking(archive, empty, tell, limits or Limits()).run()
+def unpack_into(
+    archive: Path, empty: Path, tell: Tell, limits: Limits | None = None, traces: tuple[str, ...] = ()
+) -> None:
+    """Unpacks into an empty folder of the caller, who throws it away if this fails.
+
+    An archive whose (first) members have no name like any of the `traces`, as *.json, is refused early.
+    """
+    _Unpacking(archive, empty, tell, limits or Limits(), traces).run()
 
 
 def _move(entry: Path, target: Path, archive: Path, replace: bool) -> Path:
@@ -96,6 +101,7 @@ class _Unpacking:
     place: Path
     tell: Tell
     limits: Limits
+    traces: tuple[str, ...] = ()
     num_members: int = 0
     num_bytes: int = 0
     names: dict[str, str] = field(default_factory=dict)
@@ -112,6 +118,7 @@ class _Unpacking:
             if isinstance(error, tarfile.ReadError) and not is_archive(archive):
                 raise self._refuse("is neither a .zip nor a .tar (plain, .gz, .bz2, .xz), or is cut off") from error
             raise self._refuse(f"damaged or cut off ({error}); get it again") from error
+        self.traces = ()  # what is in an archive within the archive may be anything
         for inner in nested if not is_nested else ():
             if _is_zip(inner):
                 self._unpack(inner, PurePosixPath(inner.parent.relative_to(self.place)), is_nested=True)
@@ -121,12 +128,14 @@ class _Unpacking:
         with zipfile.ZipFile(archive) as file:
             members = file.infolist()
             self._check_room(sum(member.file_size for member in members), len(members))
+            if self.traces and not any(self._is_trace(member.orig_filename) for member in members):
+                raise self._strange(len(members))
             for done, member in enumerate(members, 1):
                 kind = stat.S_IFMT(member.external_attr >> 16)
                 if kind not in (0, stat.S_IFREG, stat.S_IFDIR) or member.flag_bits & 1:
                     raise self._refuse(f"member {member.orig_filename!r} is a link, a device or encrypted")
                 # zipfile cuts a name at a zero byte: the original one is what is judged.
-                target = self._target(member.orig_filename, below, member.is_dir())
+                target = self._target(member.orig_filename, below, member.filename.endswith("/"))
                 if target is not None:
                     with file.open(member) as content:
                         self._write(content, target, member.file_size)
@@ -135,7 +144,11 @@ class _Unpacking:
 
     def _tar(self, archive: Path, below: PurePosixPath) -> Iterator[Path]:
         with _open_tar(archive) as raw, tarfile.open(fileobj=raw, mode="r:") as file:
-            for member in file:
+            is_known = not self.traces
+            for done, member in enumerate(file, 1):
+                is_known = is_known or self._is_trace(member.name)
+                if not is_known and done >= _JUDGED_AFTER:
+                    raise self._strange(done)
                 if not (member.isreg() or member.isdir()) or member.size < 0:
                     raise self._refuse(f"member {member.name!r} is a link, a device or of negative size")
                 self._check_room(member.size)
@@ -147,6 +160,14 @@ class _Unpacking:
                     yield from [target] if target.suffix == ".zip" else []
                 file.members = []  # type: ignore[attr-defined]  # tarfile keeps every header it has read
                 self.tell(self.num_members, 0)
+
+    def _is_trace(self, name: str) -> bool:
+        """Whether such a member is in the archives that the caller wants; an archive within may hold one."""
+        return any(fnmatch.fnmatchcase(name, trace) for trace in (*self.traces, "*.zip"))
+
+    def _strange(self, num_members: int) -> DataError:
+        names = " or ".join(self.traces)
+        return self._refuse(f"no {names} among its first {num_members:,} members: these are other files")
 
     def _target(self, name: str, below: PurePosixPath, is_folder: bool) -> Path | None:
         """Where a member goes; None for a folder, which is made, and for clutter. Refuses what is unsafe."""

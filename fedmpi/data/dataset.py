@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -11,6 +13,11 @@ from fedmpi.data.options import DataInfo
 from fedmpi.errors import DataError
 
 DTYPES = {"image": np.uint8, "vector": np.float32, "tokens": np.int16}
+PARTS = {
+    "train_x": "training examples", "train_y": "training labels", "groups": "training groups",
+    "test_x": "test examples", "test_y": "test labels", "test_groups": "test groups",
+}  # fmt: skip
+"""The arrays of a Dataset, in words."""
 
 
 @dataclass(frozen=True)
@@ -32,54 +39,73 @@ class Dataset:
 
 
 def check(where: str, dataset: Dataset, info: DataInfo) -> Dataset:
-    """`dataset`, if shapes, types, counts and labels are those of `info`; else a DataError that begins with `where`."""
-    shape = info.example_shape
-    if info.kind == "image":
-        shape = (*shape[1:], shape[0])
-    problems = [
-        *_part_problems("training", dataset.train_x, dataset.train_y, info.num_train, shape, info),
-        *_part_problems("test", dataset.test_x, dataset.test_y, info.num_test, shape, info),
-        *_group_problems(dataset, info),
-    ]
+    """`dataset`, if shapes, types, counts and values are those of `info`; else a DataError that begins with `where`."""
+    arrays = vars(dataset)
+    problems = layout_problems(arrays, info)
+    for name, array in arrays.items():
+        if array is not None and name not in problems:
+            problem = _group_problem(dataset, info, name) if "groups" in name else _value_problem(array, info, name)
+            problems |= {name: problem} if problem else {}
     if problems:
-        raise DataError(where, *problems)
+        raise DataError(where, *problems.values())
     return dataset
 
 
-def _part_problems(
-    part: str,
-    x: NDArray[np.generic],
-    y: NDArray[np.int64],
-    num_examples: int,
-    shape: tuple[int, ...],
-    info: DataInfo,
-) -> list[str]:
-    problems = []
-    if x.shape != (num_examples, *shape) or x.dtype != DTYPES[info.kind]:
-        expected = f"{np.dtype(DTYPES[info.kind])} {(num_examples, *shape)}"
-        problems.append(f"{part} examples are {x.dtype} {x.shape}, expected {expected}")
-    elif info.kind == "tokens" and len(x) and (x.min() < 0 or x.max() >= info.vocabulary_size):
-        problems.append(f"{part} tokens reach from {x.min()} to {x.max()}, expected 0 to {info.vocabulary_size - 1}")
-    if y.shape != (num_examples,) or y.dtype != np.int64:
-        problems.append(f"{part} labels are {y.dtype} {y.shape}, expected int64 {(num_examples,)}")
-    elif y.min() < 0 or y.max() >= info.num_classes:
-        problems.append(f"{part} labels reach from {y.min()} to {y.max()}, expected 0 to {info.num_classes - 1}")
+def layout_problems(arrays: Mapping[str, Any], info: DataInfo) -> dict[str, str]:
+    """What is wrong with the shape or type of some of a Dataset's arrays, by name; their values are not looked at.
+
+    An array is anything with `shape` and `dtype` (such as one in a file), or None.
+    """
+    shape = info.example_shape
+    if info.kind == "image":
+        shape = (*shape[1:], shape[0])
+    counts = {"train": info.num_train, "test": info.num_test}
+    problems = {}
+    for name, what in PARTS.items():
+        num_examples = counts["test" if name.startswith("test") else "train"]
+        expected = (num_examples, *shape) if name.endswith("x") else (num_examples,)
+        dtype = np.dtype(DTYPES[info.kind] if name.endswith("x") else np.int64)
+        array = arrays.get(name)
+        if array is not None and (array.shape != expected or array.dtype != dtype):
+            problems[name] = f"{what} are {array.dtype} {array.shape}, expected {dtype} {expected}"
+        elif array is None and "groups" not in name:
+            problems[name] = f"there are no {what}"
+    needed = {"groups": info.num_groups > 0, "test_groups": info.shares_groups}
+    for name, is_needed in needed.items():
+        if is_needed and arrays.get(name) is None:
+            problems[name] = f"nobody knows from which groups the {PARTS[name].split()[0]} examples come"
     return problems
 
 
-def _group_problems(dataset: Dataset, info: DataInfo) -> list[str]:
-    """Whether the groups are there where they were promised, and are as many."""
-    problems = []
-    if info.num_groups:
-        found = "none" if dataset.groups is None else str(len(np.unique(dataset.groups)))
-        if found != str(info.num_groups):
-            problems.append(f"the training examples come from {found} groups, expected {info.num_groups}")
-    if info.shares_groups and dataset.test_groups is None:
-        problems.append("nobody knows from which groups the test examples come")
-    for part, groups, labels in (
-        ("training", dataset.groups, dataset.train_y),
-        ("test", dataset.test_groups, dataset.test_y),
-    ):
-        if groups is not None and (groups.shape != labels.shape or groups.dtype != np.int64):
-            problems.append(f"{part} groups are {groups.dtype} {groups.shape}, expected int64 {labels.shape}")
-    return problems
+def _value_problem(array: NDArray[Any], info: DataInfo, name: str) -> str:
+    """What is wrong with examples or labels of the right shape and type; empty if nothing is."""
+    is_x = name.endswith("x")
+    if not len(array):
+        return f"there are no {PARTS[name]}: too little data, or other options leave none" if is_x else ""
+    if is_x and info.kind == "image":
+        return ""
+    lowest, highest = array.min(), array.max()
+    if is_x and info.kind == "vector":
+        # A NaN anywhere is the lowest and the highest value.
+        return "" if np.isfinite([lowest, highest]).all() else f"{PARTS[name]} have values that are no finite numbers"
+    limit, what = (info.vocabulary_size, "tokens") if is_x else (info.num_classes, "labels")
+    if lowest < 0 or highest >= limit:
+        return f"{PARTS[name].split()[0]} {what} reach from {lowest} to {highest}, expected 0 to {limit - 1}"
+    return ""
+
+
+def _group_problem(dataset: Dataset, info: DataInfo, name: str) -> str:
+    """Whether groups are numbered as promised: others would take memory, or make clients out of nobody."""
+    numbers = np.unique(dataset.groups) if dataset.groups is not None else np.empty(0, np.int64)
+    if name == "groups":
+        if info.num_groups and len(numbers) != info.num_groups:
+            return f"the training examples come from {len(numbers)} groups, expected {info.num_groups}"
+        if not np.array_equal(numbers, np.arange(len(numbers))):
+            found = f"{len(numbers)} numbers from {numbers[0]} to {numbers[-1]}"
+            return f"training groups are {found}, expected 0 to {len(numbers) - 1} without gaps"
+        return ""
+    groups = dataset.test_groups
+    limit = (info.num_groups or len(numbers)) + (0 if info.shares_groups else len(dataset.test_y))
+    if groups is not None and len(groups) and (groups.min() < 0 or groups.max() >= limit):
+        return f"test groups reach from {groups.min()} to {groups.max()}, expected 0 to {limit - 1}"
+    return ""

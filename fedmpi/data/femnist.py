@@ -9,7 +9,6 @@ its preprocess.sh writes, data/train/*.json and data/test/*.json, each {"users",
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +18,8 @@ from numpy.typing import NDArray
 
 from fedmpi.data.dataset import Dataset
 from fedmpi.data.image_options import Femnist
+from fedmpi.data.series import once
+from fedmpi.data.tell import Tell
 from fedmpi.errors import DataError
 from fedmpi.seeds import numpy_generator
 
@@ -29,7 +30,6 @@ FOLDERS = ("", "fed_emnist", "femnist", "data", "femnist/data", "leaf/data/femni
 # NIST's forms have a few hundred characters, 1.5 MB: a file that promises far more was made to take memory.
 MAX_BYTES = 2**25
 
-Tell = Callable[[int, int], None]
 Images = tuple[NDArray[np.uint8], NDArray[np.int64]]
 """Images uint8 (n, 28, 28, 1) and labels int64 (n,) of one writer."""
 ByWriter = dict[str, Images]
@@ -151,14 +151,15 @@ def _read_json(folder: Path, tell: Tell) -> tuple[ByWriter, ByWriter]:
 
 
 def _json_writers(path: Path) -> ByWriter:
-    def shrink(entries: dict[str, Any]) -> Any:
+    def shrink(pairs: list[tuple[str, Any]]) -> Any:
+        entries = once(pairs)
         # Called as each object ends: a writer's numbers become bytes before the next writer is read.
         return _images(entries["x"], entries["y"]) if {"x", "y"} <= entries.keys() else entries
 
     advice = "write it again by LEAF's preprocess.sh"
     try:
         with path.open("rb") as file:
-            content = json.load(file, object_hook=shrink)
+            content = json.load(file, object_pairs_hook=shrink)
     except (OSError, TypeError, ValueError, RecursionError) as error:
         raise DataError(str(path), f"damaged or cut off ({error}); {advice}") from error
     writers = content.get("user_data") if isinstance(content, dict) else None

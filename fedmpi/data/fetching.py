@@ -16,6 +16,7 @@ import shutil
 import ssl
 import time
 import urllib.error
+import urllib.parse
 import urllib.request
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -24,17 +25,24 @@ from pathlib import Path
 from typing import Any
 
 import fedmpi
+from fedmpi.data.folders import made
 from fedmpi.data.sources import File
-from fedmpi.errors import DataError, UserError
+from fedmpi.data.tell import Tell
+from fedmpi.errors import DataError, UserError, one_line
 
-Tell = Callable[[int, int], None]
-"""Called with the bytes there are and their total, 0 if unknown."""
+Wait = Callable[[float, str], None]
+"""Called to wait so many seconds before the next try, with a line that says why."""
 
 _CHUNK_BYTES = 1 << 18
 _TIMEOUT_S = 60.0
 _PAUSES_S = (1.0, 2.0, 4.0, 8.0, 16.0)  # between tries that brought nothing
 _MAX_BYTES = 32 * 10**9  # where neither we nor the server know the size
+_MAX_CHARACTERS = 200  # of what a server says
 _WORTH_WAITING_FOR = (408, 425, 429, 500, 502, 503, 504)
+
+
+def _wait(seconds: float, why: str) -> None:
+    time.sleep(seconds)
 
 
 class DownloadError(UserError):
@@ -51,9 +59,7 @@ class _Hopeless(Exception):
     """This address will not give the file."""
 
 
-def fetch(
-    file: File, data_dir: Path, tell: Tell, *, force: bool = False, sleep: Callable[[float], None] = time.sleep
-) -> bool:
+def fetch(file: File, data_dir: Path, tell: Tell, *, force: bool = False, wait: Wait = _wait) -> bool:
     """Brings `file` to its place below `data_dir`; False if it was there, complete, already.
 
     Raises DownloadError after all retries, DataError if the disk is full or another process loads the same file.
@@ -63,11 +69,10 @@ def fetch(
         return False
     part = Part(target)
     try:
-        target.parent.mkdir(parents=True, exist_ok=True)
-        with part.only_one():
+        with made(target.parent), part.only_one():
             if force:
                 part.remove()
-            _load_and_check(file, part, tell, sleep)
+            _load_and_check(file, part, tell, wait)
             part.path.replace(target)
             part.remove()
     except OSError as error:
@@ -140,14 +145,14 @@ class Part:
                 lock.unlink(missing_ok=True)
 
 
-def _load_and_check(file: File, part: Part, tell: Tell, sleep: Callable[[float], None]) -> None:
+def _load_and_check(file: File, part: Part, tell: Tell, wait: Wait) -> None:
     """Address after address until the bytes are right; what was resumed and is wrong is loaded once afresh."""
     reasons = []
     for url in file.urls:
         for _ in range(2):
             was_resumed = part.num_bytes() > 0
             try:
-                _load(url, file, part, tell, sleep)
+                _load(url, file, part, tell, wait)
             except _Hopeless as error:
                 reasons.append(f"{url}: {error}")
                 break
@@ -161,7 +166,7 @@ def _load_and_check(file: File, part: Part, tell: Tell, sleep: Callable[[float],
     raise DownloadError(str(part.target), f"not loaded: {'; '.join(reasons)}")
 
 
-def _load(url: str, file: File, part: Part, tell: Tell, sleep: Callable[[float], None]) -> None:
+def _load(url: str, file: File, part: Part, tell: Tell, wait: Wait) -> None:
     """Tries until all bytes are there. Raises _Hopeless after too many tries in a row that brought nothing."""
     failures = 0
     while True:
@@ -173,7 +178,8 @@ def _load(url: str, file: File, part: Part, tell: Tell, sleep: Callable[[float],
             if failures > len(_PAUSES_S):
                 kept = f"; {part.num_bytes():,} bytes are kept, the same command goes on there" if before else ""
                 raise _Hopeless(f"{error}, {failures} times in a row{kept}") from error
-            sleep(_PAUSES_S[failures - 1])
+            pause_s = _PAUSES_S[failures - 1]
+            wait(pause_s, f"{urllib.parse.urlsplit(url).hostname}: {error}; trying again in {pause_s:.0f} s")
 
 
 def _try(url: str, file: File, part: Part, tell: Tell) -> None:
@@ -195,14 +201,16 @@ def _try(url: str, file: File, part: Part, tell: Tell) -> None:
         _refused(error, part)
     except (urllib.error.URLError, http.client.HTTPException, TimeoutError, ConnectionError, ssl.SSLError) as error:
         reason = getattr(error, "reason", "") or error
-        is_hopeless = isinstance(reason, ssl.SSLCertVerificationError)
-        raise (_Hopeless if is_hopeless else _Unlucky)(str(reason) or type(error).__name__) from error
+        is_hopeless = isinstance(reason, (ssl.SSLCertVerificationError, http.client.InvalidURL))
+        raise (_Hopeless if is_hopeless else _Unlucky)(one_line(str(reason) or type(error).__name__)) from error
+    except ValueError as error:  # from deep in urllib: an address or a header that is none
+        raise _Hopeless(one_line(f"the server's answer makes no sense: {error}"[:_MAX_CHARACTERS])) from error
 
 
 def _refused(error: urllib.error.HTTPError, part: Part) -> None:
     """What an error status means for the next try."""
     error.close()
-    text = f"HTTP {error.code} {error.reason}"
+    text = one_line(f"HTTP {error.code} {error.reason}"[:_MAX_CHARACTERS])
     if error.code == 416:  # we asked to go on behind the end: the file is another one, or ours is too long
         part.remove()
         raise _Unlucky(text) from error
@@ -249,7 +257,8 @@ def _position(answer: Any) -> tuple[int, int]:
 def _version(headers: Message) -> str:
     """A mark that If-Range takes: a strong ETag, else the date of the last change."""
     etag = headers.get("ETag", "")
-    return etag if etag.startswith('"') else headers.get("Last-Modified", "")
+    mark = etag if etag.startswith('"') else headers.get("Last-Modified", "")
+    return mark if mark.isascii() and mark.isprintable() else ""
 
 
 def _check_disk(folder: Path, num_bytes: int, name: str) -> None:

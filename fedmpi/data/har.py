@@ -17,7 +17,6 @@ Neighbours there overlap by half, so the one example before the test part is in 
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable
 from pathlib import Path
 from typing import TypeVar
 
@@ -27,10 +26,10 @@ from numpy.typing import NDArray
 from fedmpi.data.dataset import Dataset
 from fedmpi.data.series import Ints, find, first_of_test, number_groups, window_starts
 from fedmpi.data.series_options import HAR_AXES, HAR_FEATURES, Har
+from fedmpi.data.tell import Tell
 from fedmpi.errors import DataError
 
 Floats = NDArray[np.float32]
-Tell = Callable[[int, int], None]
 Stretch = tuple[int, int, int]
 """Experiment, first sample and the one after the last, counted from 0."""
 Number = TypeVar("Number", bound=np.generic)
@@ -158,7 +157,7 @@ def _later_examples(options: Har, labels: Ints, subjects: Ints) -> tuple[Ints, I
     for subject, activity in np.unique(np.stack([subjects, labels], axis=1), axis=0).tolist():
         rows = np.flatnonzero((subjects == subject) & (labels == activity))
         first = first_of_test(len(rows), options.test_share)
-        train.append(rows[: first - 1] if first < len(rows) else rows)
+        train.append(rows[: max(first - 1, 0)] if first < len(rows) else rows)
         test.append(rows[first:])
     return np.concatenate(train), np.concatenate(test)
 
@@ -186,4 +185,7 @@ def _table(path: Path, columns: int, dtype: type[Number]) -> NDArray[Number]:
         raise DataError(str(path), f"cannot be read as a table of numbers ({error}); unpack the files again") from error
     if table.shape[1] != columns:
         raise DataError(str(path), f"has {table.shape[1]} columns, expected {columns}")
+    is_finite = np.isfinite(table).all(axis=1)
+    if not is_finite.all():
+        raise DataError(str(path), f"row {int(is_finite.argmin()) + 1} has a value that is no finite number")
     return table

@@ -6,6 +6,8 @@ word ("don't" is dont, "well-made" is wellmade); words are split at white space;
 1,000 most frequent words of the training reviews are 1 to 1000 in that order; other words are dropped; the first
 500 that remain are used; 0 pads on the left, because the net reads its answer off the last word.
 
+Signs such as ½ and ², which Python's `\\w` knows and `\\d` does not, stay, too, as in that code.
+
 Differences from PriSM's code: the line break `<br />` is a space, not a word "br"; an underscore is not a letter;
 words of equal frequency are in the order of the alphabet, not of their first appearance; the split is drawn once
 (from our seeds, the same in every run), not in every run.
@@ -17,7 +19,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from pathlib import Path
 from typing import NamedTuple
 
@@ -27,10 +29,9 @@ from numpy.typing import NDArray
 from fedmpi.data.dataset import Dataset
 from fedmpi.data.series import Ints, find, number_groups, read_text
 from fedmpi.data.series_options import Imdb
+from fedmpi.data.tell import Tell
 from fedmpi.errors import DataError
 from fedmpi.seeds import numpy_generator
-
-Tell = Callable[[int, int], None]
 
 CLASSES = ("neg", "pos")
 FILE_NAME = re.compile(r"(\d+)_\d+\.txt")

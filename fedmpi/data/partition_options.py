@@ -205,7 +205,8 @@ class Natural(PartitionOptions):
         return self.groups_per_client * self.min_examples
 
     def mean_examples(self, info: DataInfo, num_clients: int) -> float:
-        return info.num_train / max(info.num_groups, 1) * self.groups_per_client
+        of_a_group = max(info.num_train / max(info.num_groups, 1), self.min_examples)
+        return of_a_group * self.groups_per_client
 
     def problems(self, config: Config) -> Problems:
         info, num_clients = config.data.info(), config.clients.count

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 from typing import Any, ClassVar
 
 from fedmpi.config.schema import Section, free
 from fedmpi.data.sources import quoted
+
+_ENDING = ".fedmpi.h5"
 
 
 class PreparedOptions(Section):
@@ -23,7 +26,7 @@ class PreparedOptions(Section):
     def path(self) -> Path:
         """Where the prepared file is; another recipe than the default one is part of its name."""
         told = "".join(f"-{key}={value}" for key, value in self.own_recipe().items())
-        return Path(self.root).expanduser() / f"{self.name}{told}.fedmpi.h5"
+        return Path(self.root).expanduser() / f"{self.name}{told}{_ENDING}"
 
     def recipe(self) -> dict[str, Any]:
         """The options that decide what is in the file."""
@@ -34,6 +37,13 @@ class PreparedOptions(Section):
         """What of the recipe is not the default."""
         defaults = type(self)().recipe()
         return {key: value for key, value in self.recipe().items() if value != defaults[key]}
+
+
+def other_recipes(options: PreparedOptions) -> list[list[str]]:
+    """data.key=value for each option that a prepared file in the folder names, file by file; the default names none."""
+    other = Path(options.root).expanduser().glob(f"{options.name}-*{_ENDING}")
+    recipes = [path.name[len(options.name) : -len(_ENDING)] for path in other]
+    return [[f"data.{word}" for word in re.split(r"-(?=[a-z_]+=)", recipe)[1:]] for recipe in sorted(recipes)]
 
 
 def how_to_prepare(options: PreparedOptions) -> str:

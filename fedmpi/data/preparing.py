@@ -6,9 +6,9 @@ unpacked original files below `folder` and calls `tell(done, total)` as it goes 
 
 from __future__ import annotations
 
+import contextlib
 import tempfile
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 
@@ -16,12 +16,12 @@ import numpy as np
 
 from fedmpi.data import archives, femnist, har, imdb, prepared, shakespeare, tinyimagenet
 from fedmpi.data.dataset import Dataset, check
+from fedmpi.data.folders import made
 from fedmpi.data.options import DataInfo
 from fedmpi.data.prepared_options import PreparedOptions
 from fedmpi.data.sources import SOURCES, how_to_fetch, unpacked
+from fedmpi.data.tell import Tell
 from fedmpi.errors import DataError
-
-Tell = Callable[[int, int], None]
 
 PREPARERS: dict[str, Callable[..., Dataset]] = {
     "femnist": femnist.prepare,
@@ -30,6 +30,15 @@ PREPARERS: dict[str, Callable[..., Dataset]] = {
     "shakespeare": shakespeare.prepare,
     "tinyimagenet": tinyimagenet.prepare,
 }
+
+TRACES: dict[str, tuple[str, ...]] = {
+    "femnist": ("*.h5", "*.json"),
+    "har": ("*labels.txt", "*X_train.txt"),
+    "imdb": ("*/pos/*", "*/neg/*", "*/unsup/*"),
+    "shakespeare": ("*input.txt", "*.json"),
+    "tinyimagenet": ("*wnids.txt", "*.JPEG"),
+}
+"""Names of which an archive of the originals soon shows one."""
 
 COUNTS = ("num_train", "num_test", "num_groups")
 
@@ -41,7 +50,11 @@ def prepare(
 
     Counts may be other than expected (see `other_counts`), shapes and types may not. Raises DataError.
     """
-    with originals(options, given, tell_unpacking, unpack_in or options.path.parent) as folder:
+    place = _find(options) if given is None else given
+    if not place.exists():
+        raise DataError(str(place), "no such file or folder")
+    prepared.try_place(options)
+    with originals(options.name, place, tell_unpacking, unpack_in or options.path.parent) as folder:
         dataset = PREPARERS[options.name](options, folder, tell)
     info, found = options.info(), counts_of(dataset)
     if not info.num_groups:  # nobody asked whose the examples are
@@ -51,30 +64,39 @@ def prepare(
     return prepared.save(options, dataset), dataset
 
 
-@contextmanager
-def originals(options: PreparedOptions, given: Path | None, tell: Tell, unpack_in: Path) -> Iterator[Path]:
+@contextlib.contextmanager
+def originals(name: str, place: Path, tell: Tell, unpack_in: Path) -> Iterator[Path]:
     """A folder with the unpacked originals; what an archive holds is there only until the end of the `with`."""
-    place = _find(options) if given is None else given
     if place.is_dir():
         yield place
         return
-    if not place.is_file():
-        raise DataError(str(place), "no such file or folder")
-    try:
-        unpack_in.mkdir(parents=True, exist_ok=True)
-        temporary = tempfile.TemporaryDirectory(dir=unpack_in, prefix=".preparing-")
-    except OSError as error:
-        raise DataError(str(unpack_in), f"cannot be written: {error}") from error
-    with temporary as name:
-        _fill(Path(name), place, tell)
-        yield Path(name)
+    with contextlib.ExitStack() as stack:
+        try:
+            stack.enter_context(made(unpack_in))
+            folder = Path(stack.enter_context(tempfile.TemporaryDirectory(dir=unpack_in, prefix=".preparing-")))
+        except OSError as error:
+            raise DataError(str(unpack_in), f"cannot be written: {error}") from error
+        try:
+            _fill(folder, place, tell, TRACES[name])
+            yield folder
+        except DataError as error:
+            raise _as_given(error, folder, place) from error
 
 
-def _fill(folder: Path, place: Path, tell: Tell) -> None:
+def _as_given(error: DataError, folder: Path, place: Path) -> DataError:
+    """The error with the user's own file in place of the temporary folder, which is gone when the user reads it."""
+    texts = [
+        text.replace(str(folder / place.name), str(place)).replace(str(folder), str(place))
+        for text in (error.where, *error.problems)
+    ]
+    return DataError(*texts)
+
+
+def _fill(folder: Path, place: Path, tell: Tell, traces: tuple[str, ...]) -> None:
     """An archive is unpacked into the folder; a lone file is linked there."""
     try:
         if archives.is_archive(place):
-            archives.unpack_into(place, folder, tell)
+            archives.unpack_into(place, folder, tell, traces=traces)
         else:
             (folder / place.name).symlink_to(place.resolve())
     except OSError as error:
@@ -82,7 +104,7 @@ def _fill(folder: Path, place: Path, tell: Tell) -> None:
 
 
 def _find(options: PreparedOptions) -> Path:
-    """The unpacked originals below data.root, or the archive (or file) as downloaded. Raises DataError."""
+    """Where the unpacked originals below data.root are, or the archive (or file) as downloaded. Raises DataError."""
     root, source = Path(options.root).expanduser(), SOURCES[options.name]
     files = source.needed(options)
     for file in files:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -30,6 +32,15 @@ def read_text(path: Path) -> str:
         return path.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
         raise DataError(str(path), f"cannot be read as text ({error}); get the files again") from error
+
+
+def once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """An object of a JSON file. Raises ValueError if a name is there twice: the last one would count, unseen."""
+    entries = dict(pairs)
+    if len(entries) < len(pairs):
+        (name, count), *_ = Counter(name for name, _ in pairs).most_common(1)
+        raise ValueError(f"{name} is there {count} times")
+    return entries
 
 
 def first_of_test(size: int, test_share: float) -> int:

@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -25,11 +25,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedmpi.data.dataset import Dataset
-from fedmpi.data.series import find, first_of_test, number_groups, read_text, window_starts
+from fedmpi.data.series import find, first_of_test, number_groups, once, read_text, window_starts
 from fedmpi.data.series_options import ALPHABETS, Shakespeare
+from fedmpi.data.tell import Tell
 from fedmpi.errors import DataError
 
-Tell = Callable[[int, int], None]
 Tokens = NDArray[np.int16]
 Roles = dict[str, Tokens]
 """Role -> its examples, int16 (n, length + 1): the last token is the label."""
@@ -150,8 +150,8 @@ def _roles(options: Shakespeare, paths: list[Path], tell: Tell) -> Iterator[tupl
 
 def _user_data(path: Path) -> dict[str, dict[str, Any]]:
     try:
-        user_data = json.loads(read_text(path))["user_data"]
-    except (ValueError, KeyError, TypeError) as error:
+        user_data = json.loads(read_text(path), object_pairs_hook=once)["user_data"]
+    except (ValueError, KeyError, TypeError, RecursionError) as error:
         raise DataError(str(path), f"is not a JSON file of LEAF ({type(error).__name__}: {error})") from error
     if not isinstance(user_data, dict) or not all(isinstance(part, dict) for part in user_data.values()):
         raise DataError(str(path), "is not a JSON file of LEAF (user_data is no table of tables)")
@@ -164,11 +164,11 @@ def _examples(options: Shakespeare, path: Path, role: str, part: Mapping[str, An
     is_text = isinstance(x, list) and isinstance(y, list) and all(isinstance(text, str) for text in [*x, *y])
     if not is_text or len(x) != len(y):
         raise DataError(str(path), f"role {role}: x and y are not as many texts")
-    lengths = {len(text) for text in x}, {len(text) for text in y}
-    if x and lengths != ({options.length}, {1}):
-        raise DataError(
-            str(path), f"role {role}: texts of {sorted(lengths[0])} characters, data.length={options.length}"
-        )
+    for name, given, length in (("texts", x, options.length), ("labels", y, 1)):
+        others = sorted({len(text) for text in given} - {length})
+        if others:
+            expected = f"expected data.length={length}" if given is x else "expected 1"
+            raise DataError(str(path), f"role {role}: {name} of {others[:5]} characters, {expected}")
     joined = "".join(text + label for text, label in zip(x, y, strict=True))
     return _tokens(joined, options, path).reshape(-1, options.length + 1)
 

@@ -74,14 +74,20 @@ def picture(partition: Partition, labels: Ints, num_classes: int, path: str | Pa
         _bars(classes, class_counts(partition, labels, num_classes))
     else:
         _heat_map(classes, partition, labels, num_classes)
-    step = -(-(int(partition.sizes.max()) + 1) // MAX_BARS)
-    edges = np.arange(0, partition.sizes.max() + step + 1, step) - 0.5
+    edges = _edges(int(partition.sizes.min()), int(partition.sizes.max()))
     sizes.hist(partition.sizes, bins=edges, color="tab:gray")
-    sizes.set(xlabel="examples of a client", ylabel="clients")
-    for axis in (classes.xaxis, sizes.xaxis, sizes.yaxis):
-        axis.get_major_locator().set_params(integer=True)
+    sizes.set(xlabel="examples of a client", ylabel="clients", xlim=(edges[0], edges[-1]))
+    for axis in (classes.xaxis, classes.yaxis, sizes.xaxis, sizes.yaxis):
+        axis.get_major_locator().set_params(integer=True, min_n_ticks=1)  # else it cuts 0 to 1 into fractions
     figure.suptitle(title)
     figure.savefig(path, dpi=120)
+
+
+def _edges(low: int, high: int) -> NDArray[np.float64]:
+    """About MAX_BARS bins of whole sizes or fewer, from 0 if `low` is near it, else from just below `low`."""
+    begin = 0 if low <= high - low else low - 1
+    step = -(-(high - begin + 1) // MAX_BARS)
+    return np.arange(begin, high + step + 2, step, dtype=np.float64) - 0.5
 
 
 def _bars(axes: Axes, counts: Ints) -> None:

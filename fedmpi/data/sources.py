@@ -243,6 +243,13 @@ def present(file: File, data_dir: Path) -> bool:
     return unpacked(file, data_dir) is not None or (not file.unpack_to and (data_dir / file.path).is_file())
 
 
+def is_here(options: DataOptions) -> bool:
+    """Whether all original files that these options need are below data.root, and there are any to need."""
+    files = SOURCES[options.name].needed(options)
+    root = Path(str(getattr(options, "root", ""))).expanduser()
+    return bool(files) and all(present(file, root) for file in files)
+
+
 def unpacked(file: File, data_dir: Path) -> Path | None:
     """Where the unpacked contents are, if they are."""
     places = (data_dir / file.unpack_to / name for name in file.contents)

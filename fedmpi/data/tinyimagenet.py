@@ -6,7 +6,7 @@ here: those of test/ have no labels. Which bits a JPEG decodes to depends a litt
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import warnings
 from pathlib import Path
 
 import numpy as np
@@ -15,13 +15,14 @@ from PIL import Image
 
 from fedmpi.data.dataset import Dataset
 from fedmpi.data.image_options import TinyImagenet
+from fedmpi.data.tell import Tell
 from fedmpi.errors import DataError
 
 SIDE, TRAIN_PER_CLASS, TEST_PER_CLASS = 64, 500, 50
 ADVICE = "unpack tiny-imagenet-200.zip again"
 
 
-def prepare(options: TinyImagenet, folder: Path, tell: Callable[[int, int], None]) -> Dataset:
+def prepare(options: TinyImagenet, folder: Path, tell: Tell) -> Dataset:
     """Images uint8 (N, 64, 64, 3), class after class in the order of wnids.txt; a class's number is its line there.
 
     Within a class, training pictures come in the order of their numbers, test pictures in that of
@@ -103,9 +104,12 @@ def _read_lines(path: Path) -> list[str]:
 def _decode(path: Path) -> NDArray[np.uint8]:
     """uint8 (64, 64, 3); a grey picture gets three equal channels."""
     try:
-        with Image.open(path, formats=["JPEG"]) as picture:
-            if picture.size != (SIDE, SIDE):
-                raise ValueError(f"{picture.width}x{picture.height} pixels, expected {SIDE}x{SIDE}")
-            return np.asarray(picture.convert("RGB"))
+        with warnings.catch_warnings():
+            # Pillow warns of much that is no matter: large pictures, which are refused here, and odd camera notes.
+            warnings.simplefilter("ignore")
+            with Image.open(path, formats=["JPEG"]) as picture:
+                if picture.size != (SIDE, SIDE):
+                    raise ValueError(f"{picture.width}x{picture.height} pixels, expected {SIDE}x{SIDE}")
+                return np.asarray(picture.convert("RGB"))
     except (OSError, SyntaxError, ValueError, Image.DecompressionBombError) as error:
         raise DataError(str(path), f"is no such picture or damaged ({error}); {ADVICE}") from error

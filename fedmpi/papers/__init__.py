@@ -17,7 +17,11 @@ facts. All scalars are read as text, so that every number keeps the digits that 
 A cell is [net, value], [net, value, override ...] or a mapping with the keys of `Cell`; `net` is the
 name of the tested net in a run's records (`clients`: the mean over the clients' own nets). A value
 that the paper's text has lost is `lost`, one that was only drawn is left out. A column without
-cells is a curve.
+cells is a curve. What is said of a column holds for each of its cells that says nothing else. What
+is malformed is told by table, block, column and row.
+
+Where a printed number is not ours, the record has ours as well (`ours`). It is never shown as a
+result: it is what `fedmpi.verify` expects to compute again, so that it notices a changed net there, too.
 """
 
 from __future__ import annotations
@@ -29,9 +33,10 @@ from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import yaml
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError, model_validator
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from fedmpi.errors import UserError
+from fedmpi.papers.form import TextLoader, check_keys, is_number, mapping, named, refuse
 
 PAPERS = ("fedhm", "prism", "hermes", "fdnnc")
 
@@ -63,33 +68,28 @@ class PapersError(UserError):
 
 
 class _Part(BaseModel):
-    model_config = ConfigDict(frozen=True, extra="forbid")
+    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
 
 
 class Run(_Part):
     """A run: a config (its path under `configs/`, without .yaml) and overrides as on the command line."""
 
-    config: str
+    config: str = Field(min_length=1)
     overrides: tuple[str, ...] = ()
 
-    @property
-    def name(self) -> str:
-        """A folder's name, different for different runs."""
-        changed = (override.replace("/", "_") for override in self.overrides)
-        return "-".join([self.config.replace("/", "-"), *changed])
+
+class _Claimed(_Part):
+    """What `fedmpi.verify` is told of a printed number, beside the number."""
+
+    ours: str = ""
+    """What it computed, where that is not what is printed: a number in the same unit, or a formula."""
+    within: float | None = Field(None, gt=0)
+    """Ours and the printed number differ by no more than this share of ours."""
+    unchecked: str = ""
+    """Why it cannot be checked."""
 
 
-def _number(value: str) -> str:
-    """Text that is a number, or empty."""
-    if value:
-        float(value)
-    return value
-
-
-Number = Annotated[str, AfterValidator(_number)]
-
-
-class Cell(_Part):
+class Cell(_Claimed):
     """One number of a table, one point or bar of a figure; or (`row` empty) a curve."""
 
     block: str
@@ -97,9 +97,9 @@ class Cell(_Part):
     row: str = ""
     run: Run | None = None
     net: str = ""
-    printed: Number = ""
+    printed: str = ""
     """As printed, without unit; empty where the paper has only drawn it, or its text is lost."""
-    std: float | None = None
+    std: float | None = Field(None, ge=0)
     lost: bool = False
     slip: str = ""
     """Why what is printed cannot be right, or what it really is."""
@@ -113,6 +113,12 @@ class Cell(_Part):
     @property
     def verdict(self) -> Verdict:
         return "slip" if self.slip else "not_reproduced" if self.not_reproduced else "equal"
+
+    @model_validator(mode="after")
+    def _differs(self) -> Cell:
+        refuse(bool(self.ours) and self.verdict == "equal", "`ours` belongs to a slip, or to what is not reproduced")
+        refuse(bool(self.ours) and not is_number(self.ours), f"ours: expected a number, got {self.ours!r}")
+        return self
 
 
 class Axes(_Part):
@@ -130,21 +136,17 @@ class Table(_Part):
     quantity: Quantity
     unit: str = ""
     of: Literal["best", "last"] = "last"
-    scale: float = 1.0
+    scale: float = Field(1.0, gt=0)
     """Ours is divided by it: FedHM's "GB" are 4.096e9 bytes."""
     rows: Literal["", "params"] = ""
     baseline: str = ""
     """What others in the same block are compared with: the cell of this column, or of this row in the same column."""
-    targets: dict[str, float] = {}
+    targets: dict[str, Annotated[float, Field(gt=0, le=1)]] = {}
     """Accuracy to reach, by block."""
     kind: Literal["table", "curves", "bars", "scatter"] = "table"
     axes: Axes | None = None
     note: str = ""
     cells: tuple[Cell, ...]
-
-    @property
-    def curves(self) -> tuple[Cell, ...]:
-        return tuple(cell for cell in self.cells if not cell.row)
 
     @property
     def runs(self) -> tuple[Run, ...]:
@@ -154,8 +156,9 @@ class Table(_Part):
     @model_validator(mode="before")
     @classmethod
     def _flatten(cls, values: dict[str, Any]) -> dict[str, Any]:
+        refuse("cells" in values, "unknown key 'cells'; they stand in the columns of `blocks`")
         return {**{key: value for key, value in values.items() if key != "blocks"},
-                "cells": list(_cells(values.get("blocks", {})))}  # fmt: skip
+                "cells": list(_cells(values.get("blocks")))}  # fmt: skip
 
     @model_validator(mode="after")
     def _consistent(self) -> Table:
@@ -172,20 +175,45 @@ class Table(_Part):
         return self
 
 
-def _cells(blocks: dict[str, Any]) -> Iterator[dict[str, Any]]:
-    """Each cell with what its column says of all of them; one with a run of its own leaves the column's overrides."""
-    for block, columns in blocks.items():
-        for column, content in columns.items():
-            own = dict(content)
-            rows = own.pop("cells", {"": {}})
+_CELL_KEYS = {*Cell.model_fields, "paper", "set"} - {"block", "column", "row", "printed", "lost"}
+_COLUMN_KEYS = _CELL_KEYS - {"paper"} | {"cells"}
+
+
+def _cells(blocks: Any) -> Iterator[Cell]:
+    """Each cell with what its column says of all of them. Raises ValueError that says which cell is malformed."""
+    for block, columns in mapping(blocks, "blocks", "block: {column: ...}").items():
+        for column, content in mapping(columns, block, "column: {run: ..., cells: ...}").items():
+            place = f"{block} / {column}"
+            own = mapping(content, place, "run: ..., net: ..., cells: ...")
+            check_keys(own, place, _COLUMN_KEYS)
+            shared = {key: value for key, value in own.items() if key != "cells"}
+            rows = mapping(own["cells"], f"{place}: cells", "row: [net, value]") if "cells" in own else {"": {}}
             for row, given in rows.items():
-                cell = _cell(given)
-                overrides = [*(() if "run" in cell else own.get("set", ())), *cell.pop("set", ())]
-                found = {"block": block, "column": column, "row": row, **own, **cell}
-                found.pop("set", None)
-                if found.get("run") is not None:
-                    found["run"] = {"config": found["run"], "overrides": overrides}
-                yield found
+                where = f"{place} / {row}" if row else place
+                try:
+                    yield Cell(block=block, column=column, row=row, **_content(shared, _cell(given)))
+                except ValidationError as error:
+                    raise ValueError("; ".join(f"{where}: {_problem(item)}" for item in error.errors())) from None
+                except ValueError as error:
+                    raise ValueError(f"{where}: {error}") from None
+
+
+def _content(shared: dict[str, Any], cell: dict[str, Any]) -> dict[str, Any]:
+    """A cell on top of its column; one with a run of its own leaves the column's overrides."""
+    found = {**shared, **cell}
+    overrides = [*([] if "run" in cell else _overrides(shared)), *_overrides(cell)]
+    refuse(bool(overrides) and "run" not in found, "set: there is no run to set it on")
+    if "run" in found:
+        found["run"] = {"config": found["run"], "overrides": overrides}
+    found.pop("set", None)
+    return found
+
+
+def _overrides(given: dict[str, Any]) -> list[str]:
+    overrides = given.get("set", [])
+    is_list = isinstance(overrides, list) and all(isinstance(one, str) and "=" in one for one in overrides)
+    refuse(not is_list, f"set: expected a list, as [rounds=2, train.lr=0.1], got {overrides!r:.80}")
+    return overrides  # type: ignore[no-any-return]
 
 
 def _cell(cell: Any) -> dict[str, Any]:
@@ -194,13 +222,15 @@ def _cell(cell: Any) -> dict[str, Any]:
         cell = {"net": net, "paper": value, "set": overrides}
     if not isinstance(cell, dict):
         raise ValueError(f"a cell is [net, value, override ...] or a mapping, got {cell}")
-    cell = dict(cell)
-    value = cell.pop("paper", "")
-    return {**cell, "lost": True} if value == "lost" else {**cell, "printed": value}
+    check_keys(cell, "", _CELL_KEYS)
+    value = cell.get("paper", "")
+    refuse(value not in ("", "lost") and not is_number(value), f"paper: expected a number, or lost, got {value!r}")
+    said = {key: content for key, content in cell.items() if key != "paper"}
+    return {**said, "lost": True} if value == "lost" else {**said, "printed": value}
 
 
-class Fact(_Part):
-    """A printed number or formula that follows from the nets alone."""
+class Fact(_Claimed):
+    """A printed number or formula that follows from the nets alone, or from the paper's own tables."""
 
     id: str
     where: str
@@ -218,6 +248,20 @@ class Fact(_Part):
     def _explained(self) -> Fact:
         if (self.verdict == "equal") == bool(self.why):
             raise ValueError("`why` belongs to a verdict other than `equal`, and to all of those")
+        if bool(self.ours) != (self.verdict != "equal" and not self.unchecked):
+            raise ValueError("`ours` belongs to a verdict other than `equal` that is checked, and to all of those")
+        return self
+
+
+class SizeSlip(_Part):
+    """Of a row label that is not the rounded size of its net: why, and the size, in millions."""
+
+    why: str = Field(min_length=1)
+    ours: str
+
+    @model_validator(mode="after")
+    def _counted(self) -> SizeSlip:
+        refuse(not is_number(self.ours), f"ours: expected a number, got {self.ours!r}")
         return self
 
 
@@ -228,23 +272,27 @@ class Paper(_Part):
     source: str
     tables: dict[str, Table]
     facts: tuple[Fact, ...] = ()
-    size_slips: dict[str, str] = Field(default={})
-    """`<data> <column> <row>` of a row label that is not the rounded size of its net, and why."""
+    size_slips: dict[str, SizeSlip] = Field(default={})
+    """By `<data> <column> <row>`."""
 
     @model_validator(mode="before")
     @classmethod
     def _name_tables(cls, values: dict[str, Any]) -> dict[str, Any]:
-        tables = {name: {"name": name, **table} for name, table in (values.get("tables") or {}).items()}
-        facts = [{"id": key, **fact} for key, fact in (values.get("facts") or {}).items()]
-        return {**values, "tables": tables, "facts": facts}
+        tables = named(values.get("tables"), "tables", "name", "title: ..., quantity: ..., blocks: ...")
+        facts = named(values["facts"], "facts", "id", "where: ..., what: ...") if "facts" in values else {}
+        return {**values, "tables": tables, "facts": list(facts.values())}
 
     def cell(self, path: str) -> Cell:
         """The cell `table/block/column/row`. Raises KeyError."""
-        table, *place = path.split("/")
-        found = [cell for cell in self.tables[table].cells if [cell.block, cell.column, cell.row] == place]
+        table, _, place = path.partition("/")
+        found = [cell for cell in self.tables[table].cells if f"{cell.block}/{cell.column}/{cell.row}" == place]
         if not found:
             raise KeyError(path)
         return found[0]
+
+    def fact(self, key: str) -> Fact:
+        """The fact of this id. Raises KeyError."""
+        return {fact.id: fact for fact in self.facts}[key]
 
 
 @cache
@@ -268,25 +316,24 @@ def read_file(file: Path) -> Paper:
 def parse(name: str, text: str, where: str) -> Paper:
     """The paper `name` out of YAML; `where` is what errors call it."""
     try:
-        return Paper.model_validate({"name": name, **yaml.load(text, _TextLoader)})
+        document = yaml.load(text, TextLoader)
+        if not isinstance(document, dict):
+            found = f"{document!r:.80}" if document else "nothing"
+            raise PapersError(where, f"expected a mapping (source, tables, facts), got {found}")
+        if "name" in document:
+            raise PapersError(where, "unknown key 'name'; a paper is called as its file")
+        return Paper.model_validate({"name": name, **document})
     except yaml.YAMLError as error:
         raise PapersError(where, " ".join(str(error).split())) from None
     except ValidationError as error:
-        raise PapersError(where, *(_problem(item) for item in error.errors())) from None
-    except (TypeError, AttributeError, ValueError) as error:
-        raise PapersError(where, f"not in the form that fedmpi.papers describes: {error}") from None
+        raise PapersError(where, *(_problem(item, document) for item in error.errors())) from None
 
 
-def _problem(item: Any) -> str:
-    return f"{'.'.join(map(str, item['loc'])) or 'file'}: {item['msg']}, got {item['input']!r:.80}"
-
-
-class _TextLoader(yaml.BaseLoader):
-    """All scalars as text; no key twice."""
-
-    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
-        keys = [key.value for key, _ in node.value]
-        twice = {key for key in keys if keys.count(key) > 1}
-        if twice:
-            raise yaml.YAMLError(f"line {node.start_mark.line + 1}: {', '.join(map(str, twice))} given twice")
-        return super().construct_mapping(node, deep)
+def _problem(item: Any, document: dict[str, Any] | None = None) -> str:
+    """Where and what; facts, which are validated by their numbers, by their names."""
+    loc = list(item["loc"])
+    if document is not None and loc[:1] == ["facts"] and len(loc) > 1:
+        loc[1] = [*document["facts"]][loc[1]]
+    found = "" if item["type"] in ("missing", "value_error") else f", got {item['input']!r:.80}"
+    text = item["msg"].removeprefix("Value error, ") + found
+    return f"{'.'.join(map(str, loc))}: {text}" if loc else text

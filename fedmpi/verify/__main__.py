@@ -1,8 +1,8 @@
 """The command `python -m fedmpi.verify [PAPER ...]`: prints paper, ours and verdict, and exits with 1 if one changed.
 
 Verdicts: `equal`, ours rounds to the digits that are printed; `slip`, the paper's own mistake; `not
-reproduced`, no reading gives what is printed. They are on record: a change in either direction is
-a failure.
+reproduced`, no reading gives what is printed. They are on record, and for the last two what ours was:
+a change in either direction is a failure. What is printed and cannot be checked is listed with the reason.
 """
 
 from __future__ import annotations
@@ -57,6 +57,8 @@ def _lines(found: Sequence[Checked]) -> list[str]:
         lines.append("  " + "  ".join(cells))
         if checked is not None and checked.claim.why:
             lines.append(f"      {checked.claim.why}")
+        if checked is not None and checked.claim.unchecked:
+            lines.append(f"      not checked: {checked.claim.unchecked}")
         if checked is not None and checked.problem:
             lines.append(f"   !! {checked.problem}")
     return lines
@@ -65,14 +67,20 @@ def _lines(found: Sequence[Checked]) -> list[str]:
 def _cells(checked: Checked) -> tuple[str, ...]:
     claim = checked.claim
     unit = f" {claim.unit}" if claim.unit else ""
-    return claim.where, claim.what, claim.printed + unit, checked.ours + unit, claim.verdict.replace("_", " ")
+    ours, verdict = checked.ours + unit, claim.verdict.replace("_", " ")
+    if claim.unchecked:
+        ours, verdict = "-", "not checked" if claim.verdict == "equal" else f"{verdict}, not checked"
+    return claim.where, claim.what, claim.printed + unit, ours, verdict
 
 
 def _summary(found: Sequence[Checked]) -> str:
-    counts = Counter(checked.claim.verdict for checked in found)
+    counts = Counter(checked.claim.verdict for checked in found if not checked.claim.unchecked)
     changed = sum(bool(checked.problem) for checked in found)
     parts = f"{counts['equal']} equal, {counts['slip']} slips of the papers, {counts['not_reproduced']} not reproduced"
-    return f"{len(found)} facts: {parts}; {f'{changed} NOT as recorded' if changed else 'all as recorded'}"
+    result = f"{changed} NOT as recorded" if changed else "all as recorded"
+    skipped = len(found) - counts.total()
+    more = f"; {skipped} more on record are not checked, each for the reason above" if skipped else ""
+    return f"{counts.total()} facts: {parts}; {result}{more}"
 
 
 if __name__ == "__main__":

@@ -76,11 +76,17 @@ class Claim:
     why: str
     ours: Callable[[], Ours]
     reading: Callable[[], float] | None = None
+    expected: str = ""
+    """Where the verdict is not `equal`: what ours was when that was recorded."""
+    within: float | None = None
+    """The largest difference from what is printed, as a share of ours."""
+    unchecked: str = ""
+    """Why nothing is computed."""
 
 
 @dataclass(frozen=True)
 class Checked:
-    """A claim with our number. `problem` is empty where both agree, or disagree, as recorded."""
+    """A claim with our number (empty if it is unchecked). `problem` is empty where all is as recorded."""
 
     claim: Claim
     ours: str
@@ -97,8 +103,8 @@ def claims(paper: Paper, checks: Checks, params: Callable[[Cell], float]) -> lis
 
 
 def is_checked(table: Table, cell: Cell) -> bool:
-    """Whether the cell says a number that a plan can be asked for."""
-    return bool(cell.printed) and (table.quantity == "computed" or cell.run is not None)
+    """Whether the cell says a number that a plan can be asked for, or says why it cannot."""
+    return bool(cell.printed) and (table.quantity == "computed" or cell.run is not None or bool(cell.unchecked))
 
 
 def _of_fact(paper: Paper, fact: Fact, checks: Checks) -> Claim:
@@ -106,8 +112,8 @@ def _of_fact(paper: Paper, fact: Fact, checks: Checks) -> Claim:
     if fact.same_as:
         printed, unit = paper.cell(fact.same_as).printed, paper.tables[fact.same_as.partition("/")[0]].unit
     return Claim(
-        fact.id, fact.where, fact.what, printed, unit, fact.verdict, fact.why,
-        checks.facts[fact.id], checks.readings.get(fact.id),
+        fact.id, fact.where, fact.what, printed, unit, fact.verdict, fact.why, lambda: checks.facts[fact.id](),
+        checks.readings.get(fact.id), fact.ours, fact.within, fact.unchecked,
     )  # fmt: skip
 
 
@@ -119,6 +125,7 @@ def _of_cell(table: Table, cell: Cell, checks: Checks) -> Claim:
     return Claim(
         key, _heading(table.name), what, cell.printed, unit, cell.verdict,
         cell.slip or cell.not_reproduced, lambda: checks.cells[table.name](cell), checks.readings.get(key),
+        cell.ours, cell.within, cell.unchecked,
     )  # fmt: skip
 
 
@@ -138,10 +145,11 @@ def _sizes(paper: Paper, checks: Checks, params: Callable[[Cell], float]) -> Ite
                 cells.setdefault(key, []).append((table.name, cell))
     for key, uses in cells.items():
         tables = ", ".join(dict.fromkeys(_heading(name) for name, _ in uses))
-        printed, why = _SIZE.match(uses[0][1].row)[1], paper.size_slips.get(key, "")  # type: ignore[index]
+        printed, slip = _SIZE.match(uses[0][1].row)[1], paper.size_slips.get(key)  # type: ignore[index]
         yield Claim(
-            key, tables, f"parameters of {key.rpartition(' ')[0]}", printed, "M", "slip" if why else "equal", why,
-            partial(_common_size, params, [cell for _, cell in uses]), checks.readings.get(key),
+            key, tables, f"parameters of {key.rpartition(' ')[0]}", printed, "M", "slip" if slip else "equal",
+            slip.why if slip else "", partial(_common_size, params, [cell for _, cell in uses]),
+            checks.readings.get(key), slip.ours if slip else "",
         )  # fmt: skip
 
 
@@ -153,26 +161,43 @@ def _common_size(params: Callable[[Cell], float], cells: Iterable[Cell]) -> floa
 
 def check(claim: Claim) -> Checked:
     """Computes ours and compares."""
+    if claim.unchecked:
+        return Checked(claim, "")
     ours = claim.ours()
-    agrees = _agrees(claim, ours)
+    return Checked(claim, _show(claim, ours), _problem(claim, ours))
+
+
+def _problem(claim: Claim, ours: Ours) -> str:
+    """In what it is not as recorded."""
+    agrees = _agrees(claim.printed, claim.unit, ours)
     if agrees and claim.verdict != "equal":
-        problem = f"recorded as {claim.verdict}, but ours is what is printed"
-    elif not agrees and claim.verdict == "equal":
-        problem = "recorded as equal, but ours is another"
-    elif claim.reading is not None and not _agrees(claim, claim.reading()):
-        problem = f"recorded as: {claim.why}; but that gives {_show(claim, claim.reading())}"
-    else:
-        problem = ""
-    return Checked(claim, _show(claim, ours), problem)
+        return f"recorded as {claim.verdict}, but ours is what is printed"
+    if not agrees and claim.verdict == "equal":
+        return "recorded as equal, but ours is another"
+    if claim.verdict != "equal" and not claim.expected:
+        return "recorded without `ours`, so that a change would not be noticed"
+    if claim.expected and not _agrees(claim.expected, claim.unit, ours):
+        return f"ours was another when this was recorded: {claim.expected}"
+    if claim.reading is not None and not _agrees(claim.printed, claim.unit, claim.reading()):
+        return f"recorded as: {claim.why}; but that gives {_show(claim, claim.reading())}"
+    if claim.within is not None and not _is_within(claim, ours):
+        return f"recorded as within {claim.within:g} of ours, but it is not"
+    return ""
 
 
-def _agrees(claim: Claim, ours: Ours) -> bool:
+def _agrees(number: str, unit: str, ours: Ours) -> bool:
+    """Whether ours rounds to the number's digits, or is what the formula gives."""
     if isinstance(ours, tuple):
-        return all(evaluate(claim.printed, sample.at) == sample.measured for sample in ours)
-    number = ours / UNITS[claim.unit]
-    if claim.printed.startswith(">"):
-        return number > float(claim.printed[1:])
-    return abs(round(number, _decimals(claim.printed)) - float(claim.printed)) < _ROUNDING
+        return all(evaluate(number, sample.at) == sample.measured for sample in ours)
+    in_unit = ours / UNITS[unit]
+    if number.startswith(">"):
+        return in_unit > float(number[1:])
+    return abs(round(in_unit, _decimals(number)) - float(number)) < _ROUNDING
+
+
+def _is_within(claim: Claim, ours: Ours) -> bool:
+    assert claim.within is not None and not isinstance(ours, tuple)
+    return abs(float(claim.printed) * UNITS[claim.unit] - ours) <= claim.within * abs(ours)
 
 
 def _decimals(printed: str) -> int:
@@ -180,13 +205,14 @@ def _decimals(printed: str) -> int:
 
 
 def _show(claim: Claim, ours: Ours) -> str:
-    """With two digits more than the paper has; a formula by its samples."""
+    """With two digits more than the paper has, or those on record if they are more; a formula by its samples."""
     if isinstance(ours, tuple):
         return ", ".join(f"{sample.measured:,g}" for sample in ours)
     number = ours / UNITS[claim.unit]
     if math.isnan(number):
         return "no common value"
-    digits = 0 if number.is_integer() and not claim.unit else _decimals(claim.printed) + 2
+    more = max(_decimals(claim.printed) + 2, _decimals(claim.expected))
+    digits = 0 if number.is_integer() and not claim.unit else more
     return f"{number:,.{digits}f}"
 
 

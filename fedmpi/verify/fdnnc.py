@@ -8,6 +8,7 @@ from torch import nn
 
 from fedmpi import models
 from fedmpi.methods.fdnnc import BIG, FDNNC, SMALL
+from fedmpi.papers import read
 from fedmpi.verify.claims import Checks, Ours, Sample
 from fedmpi.verify.nets import params, setting, with_classes
 
@@ -37,6 +38,12 @@ def _num_layers(kind: type[nn.Module]) -> float:
     return float(sum(isinstance(module, kind) for module in _alexnet().modules()))
 
 
+@CHECKS.fact("fc_share")
+def _fc_share() -> float:
+    net = _alexnet()
+    return sum(params(module) for module in net.modules() if isinstance(module, nn.Linear)) / params(net)
+
+
 CHECKS.fact("alexnet_convs")(partial(_num_layers, nn.Conv2d))
 CHECKS.fact("alexnet_fcs")(partial(_num_layers, nn.Linear))
 
@@ -45,6 +52,21 @@ CHECKS.fact("alexnet_fcs")(partial(_num_layers, nn.Linear))
 def _samples_cifar10() -> float:
     found = setting(_CIFAR10)
     return found.info.num_train / found.config.clients.count
+
+
+@CHECKS.fact("samples_femnist")
+def _samples_femnist() -> float:
+    """Of the total that the same table prints."""
+    return float(read("fdnnc").fact("total_femnist").printed) / setting(_FEMNIST).config.clients.count
+
+
+@CHECKS.fact("middle_share")
+def _middle_share() -> float:
+    """Of Tables III and IV, between 0.2 and 0.7."""
+    tables = read("fdnnc").tables
+    columns = {cell.column for name in ("table3", "table4") for cell in tables[name].cells if "BOTH" in cell.block}
+    (share,) = columns - {"0%", "20%", "70%", "100%"}
+    return float(share.removesuffix("%")) / 100
 
 
 @CHECKS.fact("devices_cifar10")
@@ -78,3 +100,4 @@ def _message(tier: int, upload: str) -> Ours:
 CHECKS.fact("message_full")(partial(_message, BIG, "full"))
 CHECKS.fact("message_small")(partial(_message, SMALL, "full"))
 CHECKS.fact("message_half")(partial(_message, SMALL, "half"))
+CHECKS.fact("message_half_iv")(partial(_message, SMALL, "half"))

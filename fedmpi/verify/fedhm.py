@@ -1,13 +1,15 @@
-"""Ours for FedHM (arXiv:2111.14655): Tables 1 and 5-8, Figures 4 and 7, sections 4.3, C and D."""
+"""Ours for FedHM (arXiv:2111.14655): Tables 1 and 5-8, Figures 4 and 7, sections 4.2, 4.3, C and D."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from functools import cache, partial
 
 from torch import nn
 
 from fedmpi import costs, lowrank
+from fedmpi.methods.fedhm import FedHM
 from fedmpi.papers import Cell, read
 from fedmpi.verify.claims import Checks, Ours, Sample
 from fedmpi.verify.nets import Setting, of_run, params, setting
@@ -140,6 +142,16 @@ for _name, _level in (("full", "Original"), ("half", "1/2"), ("quarter", "1/4"),
     CHECKS.fact(f"macs_resnet34_{_name}")(partial(_macs, "cifar100", _level))
 
 
+@CHECKS.reading("macs_resnet34_12th")
+def _macs_of_ranks_cut_off() -> float:
+    """Of ranks N / 12 cut off instead of rounded."""
+    found = _homogeneous("cifar100", "1/12")
+    assert isinstance(found.method, FedHM)
+    layers = [replace(layer, fixed=layer.out_features // 12) for layer in found.method.layers.values()]
+    net = lowrank.factorize_net(found.model, layers, 1 / 12)
+    return float(costs.measure(net, found.info.example_shape).macs_with_norm_and_activations)
+
+
 @CHECKS.fact("params_resnet34_12th")
 def _params_of_twelfth() -> float:
     return float(_costs("cifar100", "1/12").params)
@@ -235,44 +247,70 @@ def _run_costs(measure: Callable[[Setting], float]) -> Ours:
 @CHECKS.table("figure4a")
 def _communication_bar(cell: Cell) -> float:
     """2 x 10 x the printed size x rounds / 1024, for the whole number of rounds that comes nearest."""
-    found = of_run(cell.run)
-    moved = 2 * found.config.clients.per_round * _millions(params(found.method.skeleton(0))) / 1024
+    moved = _moved_in_a_round(of_run(cell.run))
     return moved * round(float(cell.printed) / moved)
+
+
+def _moved_in_a_round(found: Setting) -> float:
+    return 2 * found.config.clients.per_round * _millions(params(found.method.skeleton(0))) / 1024
 
 
 @CHECKS.table("figure4b")
 def _computation_bar(cell: Cell) -> float:
-    """MACs in millions, to two digits, x 10 x rounds / 1024, likewise."""
+    """MACs in millions, to two digits, x 10 x rounds / 1024, likewise; its rounds need not be those of Figure 4a."""
     found = of_run(cell.run)
     net = costs.measure(found.method.skeleton(0), found.info.example_shape)
     computed = _millions(net.macs_with_norm_and_activations) * found.config.clients.per_round / 1024
     return computed * round(float(cell.printed) / computed)
 
 
-def _saved(which: int, data: str, setting_name: str, level: str) -> float:
-    return _savings(data, setting_name, level)[which]
-
-
-def _savings(data: str, setting_name: str, level: str) -> tuple[float, float]:
-    """By how much the factorized net moves and computes less until it reaches the target.
-
-    Rounds of the original net are those of its bar in Figure 4a; rounds of the other are the whole
-    number that comes nearest to the printed saving of bytes. Both savings must then be right.
-    """
+def _bar(table: str, data: str, setting_name: str, level: str) -> Cell:
     block = {"cifar10": "CIFAR-10", "cifar100": "CIFAR-100"}[data] + f" {setting_name}"
-    paper = read("fedhm")
-    bar = next(cell for cell in paper.tables["figure4a"].cells if cell.block == block and cell.column == "Original")
-    sizes = [_millions(_costs(data, which).params) for which in ("Original", level)]
-    rounds = round(float(bar.printed) * 1024 / 20 / sizes[0])
+    return read("fedhm").cell(f"{table}/{block}/{level}/{level}")
+
+
+def _saved_bytes(data: str, setting_name: str, level: str) -> float:
+    """By how much the factorized net moves less until it reaches the target.
+
+    The bar of the original net is that of Figure 4a; rounds of the other, whose bar is drawn only, are
+    the whole number that comes nearest to what is printed.
+    """
     key = f"saved_bytes_{data}_{setting_name.lower().replace('-', '')}"
-    printed = float(next(fact for fact in paper.facts if fact.id == key).printed)
-    factorized = round(sizes[0] * rounds / sizes[1] / printed)
-    macs = _macs(data, "Original") / _macs(data, level)
-    return sizes[0] * rounds / sizes[1] / factorized, macs * rounds / factorized
+    bar = _communication_bar(_bar("figure4a", data, setting_name, "Original"))
+    moved = _moved_in_a_round(of_run(_bar("figure4a", data, setting_name, level).run))
+    return bar / (moved * round(bar / moved / float(read("fedhm").fact(key).printed)))
+
+
+def _saved_macs(data: str, setting_name: str, level: str) -> float:
+    """By how much it computes less: the ratio of the bars of Figure 4b."""
+    bars = (_computation_bar(_bar("figure4b", data, setting_name, which)) for which in ("Original", level))
+    original, factorized = bars
+    return original / factorized
 
 
 for _data, _level in (("cifar10", "1/8"), ("cifar100", "1/12")):
     for _name in ("IID", "Non-IID"):
         _key = f"{_data}_{_name.lower().replace('-', '')}"
-        CHECKS.fact(f"saved_bytes_{_key}")(partial(_saved, 0, _data, _name, _level))
-        CHECKS.fact(f"saved_macs_{_key}")(partial(_saved, 1, _data, _name, _level))
+        CHECKS.fact(f"saved_bytes_{_key}")(partial(_saved_bytes, _data, _name, _level))
+        CHECKS.fact(f"saved_macs_{_key}")(partial(_saved_macs, _data, _name, _level))
+
+
+# Differences that section 4.2 takes out of the tables.
+
+
+def _gain(better: str, worse: str) -> float:
+    """Between two cells, as they are printed."""
+    high, low = (read("fedhm").cell(place).paper for place in (better, worse))
+    assert high is not None and low is not None
+    return (high - low) / 100
+
+
+for _block, _server, _ensemble in (("CIFAR-10", "11.17M", "12.33M"), ("CIFAR-100", "21.33M", "23.97M")):
+    for _name in ("IID", "Non-IID"):
+        _key = f"gain_{_block}_{_name}".lower().replace("-", "")
+        _place = f"table3/{_block} {_name}"
+        CHECKS.fact(_key)(partial(_gain, f"{_place}/FedHM/{_server}", f"{_place}/Split-Mix/{_ensemble}"))
+
+_SMALLEST = "table2/CIFAR-100 IID/FedHM/3.27M"
+CHECKS.fact("gain_smallest_iid")(partial(_gain, _SMALLEST, "table2/CIFAR-100 IID/HeteroFL/3.42M"))
+CHECKS.reading("gain_smallest_iid")(partial(_gain, _SMALLEST, "table2/CIFAR-100 IID/HeteroFL/8.77M"))

@@ -8,6 +8,7 @@ their BatchNorms; a batch of 32) at ranks c N that need not be whole. Ours are c
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from functools import cache, partial
 
@@ -15,7 +16,7 @@ from torch import nn
 
 from fedmpi import lowrank
 from fedmpi.methods.prism import OrthDrop
-from fedmpi.papers import Cell
+from fedmpi.papers import Cell, read
 from fedmpi.verify.claims import Checks
 from fedmpi.verify.nets import Outputs, Setting, measured, setting
 
@@ -80,10 +81,26 @@ def _cut_off(cost: Callable[[str], Outputs], ratio: str, column: str, step: floa
     return _number(cost(ratio), column) // step * step
 
 
+def _rounded_up(cost: Callable[[str], Outputs], ratio: str, column: str, step: float) -> float:
+    return math.ceil(_number(cost(ratio), column) / step) * step
+
+
+CHECKS.reading("table1/PriSM/Params (%)/0.2")(partial(_cut_off, _prism, "0.2", "Params (%)", 0.001))
 CHECKS.reading("table1/PriSM/MACs (G)/0.8")(partial(_cut_off, _prism, "0.8", "MACs (G)", 1e8))
+CHECKS.reading("table1/PriSM/Mem (M)/0.8")(partial(_cut_off, _prism, "0.8", "Mem (M)", 1e6))
+CHECKS.reading("table1/PriSM/Mem (M)/0.2")(partial(_rounded_up, _prism, "0.2", "Mem (M)", 1e5))
 CHECKS.reading("table10/FedHM/Params (M)/0.4")(partial(_cut_off, _fedhm, "0.4", "Params (M)", 1e5))
 for _ratio in ("0.6", "0.2"):
     CHECKS.reading(f"table10/FedHM/Params (%)/{_ratio}")(partial(_cut_off, _fedhm, _ratio, "Params (%)", 0.01))
+
+
+@CHECKS.reading("table10/FedHM/Params (%)/0.4")
+def _share_as_printed() -> float:
+    """Of the numbers that the tables print."""
+    part, whole = (read("prism").cell(f"{place}").paper for place in
+                   ("table10/FedHM/Params (M)/0.4", "table1/PriSM/Params (M)/Full"))  # fmt: skip
+    assert part is not None and whole is not None
+    return part / whole // 0.01 * 0.01
 
 
 @CHECKS.fact("small_share")
@@ -102,7 +119,13 @@ def _o2_memory() -> float:
     return sum(r + 2 * q for r, q in sizes) / sum(3 * r for r, _ in sizes) - 1
 
 
-# Tables 5 and 6: the small nets.
+# Tables 4, 5 and 6: the nets.
+
+
+@CHECKS.fact("table4_downsample")
+def _downsample() -> float:
+    modules = setting(_RUN).model.modules()
+    return float(sum(isinstance(module, nn.Conv2d) and module.kernel_size == (1, 1) for module in modules))
 
 
 def _cnn() -> list[nn.Conv2d]:

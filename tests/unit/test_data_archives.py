@@ -53,6 +53,27 @@ def write(path: Path, content: bytes) -> Path:
     return path
 
 
+def test_an_archive_of_something_else_is_refused_early(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A .tar after some members (here ten), a .zip before the first; a nested .zip may hold anything."""
+    monkeypatch.setattr(archives, "_JUDGED_AFTER", 10)
+    many = {f"set/{number}.txt": b"x" for number in range(10)}
+    late, soon = {**many, "set/a.json": b""}, {"set/a.json": b"", **many}
+    for number, (content, num_written) in enumerate([
+        (zip_bytes(many), 0), (zip_bytes(late), 11), (tar_bytes(late), 9), (tar_bytes(soon), 11),
+        (zip_bytes({"a.zip": zip_bytes(many)}), 10), (tar_bytes({"x": b""}), 1),
+    ]):  # fmt: skip
+        place = tmp_path / str(number)
+        place.mkdir()
+        archive = write(tmp_path / "archive", content)
+        if num_written in (0, 9):
+            with pytest.raises(DataError, match=r"no \*\.h5 or \*\.json among its first 10 members"):
+                archives.unpack_into(archive, place, silent, traces=("*.h5", "*.json"))
+        else:
+            archives.unpack_into(archive, place, silent, traces=("*.h5", "*.json"))
+        assert len(files_below(place)) == num_written
+    archives.unpack_into(write(tmp_path / "archive", zip_bytes({})), tmp_path / "0", silent)
+
+
 def files_below(folder: Path) -> Members:
     return {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
 
@@ -112,6 +133,18 @@ def test_names_that_leave_the_folder(tmp_path: Path, name: str, form: str) -> No
 def test_a_zip_name_with_a_zero_byte(tmp_path: Path) -> None:
     """zipfile itself would cut the name there."""
     assert "would land outside" in refusal(tmp_path, zip_bytes({"a.txtQ.sh": b""}).replace(b"a.txtQ.sh", b"a.txt\0.sh"))
+
+
+def test_a_zip_member_without_a_name(tmp_path: Path) -> None:
+    buffer = io.BytesIO()
+    with zipfile.ZipFile(buffer, "w") as file:
+        file.writestr("good.txt", b"1")
+        file.writestr(zipfile.ZipInfo(""), b"2")
+    assert "has no portable name" in refusal(tmp_path, buffer.getvalue())
+
+
+def test_a_zip_name_that_begins_with_a_zero_byte(tmp_path: Path) -> None:
+    assert "has no portable name" in refusal(tmp_path, zip_bytes({"QQ": b""}).replace(b"QQ", b"\0a"))
 
 
 SAME = [("a/x", "A/y"), ("x", "X"), ("x", "x/y"), ("x/y", "x"), ("stra\u00dfe", "strasse"), ("\u00e9", "e\u0301")]
@@ -184,6 +217,19 @@ def test_a_bomb_that_declares_little(tmp_path: Path) -> None:
     """A member of 10 MB whose headers say 10 bytes: no more than these are written, and the archive is refused."""
     true, told = ((size).to_bytes(4, "little") for size in (10_000_000, 10))
     assert "damaged" in refusal(tmp_path, zip_bytes({"bomb": bytes(10_000_000)}).replace(true, told))
+
+
+def test_a_zip_member_that_is_shorter_than_declared(tmp_path: Path) -> None:
+    """Its checksum is right, for what there is: only the count tells."""
+    content = bytearray(zip_bytes({"short": b"0123456789"}))
+    at = content.index(b"PK\x01\x02") + 24
+    assert content[at : at + 4] == (10).to_bytes(4, "little")
+    content[at : at + 4] = (20).to_bytes(4, "little")
+    assert "'short' holds 10 bytes or more, but declares 20" in refusal(tmp_path, bytes(content))
+
+
+def test_a_tar_member_that_is_shorter_than_declared(tmp_path: Path) -> None:
+    assert "damaged or cut off" in refusal(tmp_path, tar_bytes({"a": b"1", "b": bytes(20_000)})[:10_000])
 
 
 def test_a_tar_that_declares_more_than_the_disk_has(tmp_path: Path) -> None:

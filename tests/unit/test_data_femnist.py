@@ -98,8 +98,10 @@ def test_prepared_file_is_what_a_run_reads(tmp_path: Path) -> None:
     assert np.array_equal(ours.train_x, made.train_x) and np.array_equal(ours.test_groups, made.test_groups)
     with pytest.raises(DataError, match=r"training examples are uint8 \(10, 28, 28, 1\), expected uint8 \(671585, 28"):
         data.load(data.Femnist(root=str(tmp_path), num_test=7, num_groups=4))
-    with pytest.raises(DataError, match="data.writers=0, not 2"):
-        data.load(data.Femnist(root=str(tmp_path), writers=2, **COUNTS))
+    other = data.Femnist(root=str(tmp_path), writers=2, **COUNTS)
+    options.path.rename(other.path)
+    with pytest.raises(DataError, match="was made with data.writers=0, not 2; change the config, or run"):
+        data.load(other)
 
 
 def test_first_writers_and_drawn_test_images(tmp_path: Path) -> None:
@@ -218,6 +220,15 @@ def test_bad_json_is_one_line(tmp_path: Path, text: str, problem: str) -> None:
 def test_writer_in_two_files(tmp_path: Path) -> None:
     write_leaf(leaf(tmp_path) / "train" / "more.json", draw(0, f0000_14=1))
     assert "writer f0000_14 is in another file there, too" in refused(tmp_path)
+
+
+def test_writer_twice_in_one_file(tmp_path: Path) -> None:
+    """The last one would count, and nobody would know."""
+    path = leaf(tmp_path) / "test" / "twice.json"
+    one = json.dumps({"x": [ROW], "y": [1]})
+    path.write_text(f'{{"user_data": {{"f1": {one}, "f2": {one}, "f1": {one}}}}}')
+    line = refused(tmp_path)
+    assert line.startswith(str(path)) and "f1 is there 2 times" in line
 
 
 def break_hdf5(path: Path, key: str, value: object) -> None:

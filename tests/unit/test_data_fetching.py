@@ -89,8 +89,14 @@ def pinned(server: Server, **other: object) -> File:
 
 
 class Pauses(list[float]):
-    def __call__(self, seconds: float) -> None:
+    """Waits for nothing; keeps the seconds, and the lines that say why."""
+
+    def __init__(self) -> None:
+        self.lines: list[str] = []
+
+    def __call__(self, seconds: float, why: str) -> None:
         self.append(seconds)
+        self.lines.append(why)
 
 
 def silent(done: int, total: int) -> None:
@@ -98,7 +104,7 @@ def silent(done: int, total: int) -> None:
 
 
 def load(server: Server, folder: Path, **other: object) -> bool:
-    return fetch(pinned(server, **other), folder, silent, sleep=Pauses())
+    return fetch(pinned(server, **other), folder, silent, wait=Pauses())
 
 
 def only_file(folder: Path) -> bytes:
@@ -112,12 +118,12 @@ def begin(server: Server, folder: Path, num_bytes: int) -> Path:
 
     class Killed(Exception): ...  # fmt: skip
 
-    def kill(seconds: float) -> None:
+    def kill(seconds: float, why: str) -> None:
         raise Killed
 
     server.breaks_after = [num_bytes]
     with pytest.raises(Killed):
-        fetch(pinned(server), folder, silent, sleep=kill)
+        fetch(pinned(server), folder, silent, wait=kill)
     part = folder / "set" / "file.bin.part"
     assert part.read_bytes() == server.content[:num_bytes]
     server.requests.clear()
@@ -142,7 +148,7 @@ def test_what_is_there_and_right_is_not_loaded_again(server: Server, tmp_path: P
 def test_a_broken_connection_goes_on_where_it_was(server: Server, tmp_path: Path) -> None:
     pauses = Pauses()
     server.breaks_after = [300_000, 400_000]
-    fetch(pinned(server), tmp_path, silent, sleep=pauses)
+    fetch(pinned(server), tmp_path, silent, wait=pauses)
     assert only_file(tmp_path) == CONTENT
     assert server.requests == [("", ""), ("bytes=300000-", '"one"'), ("bytes=700000-", '"one"')]
     assert pauses == [1.0, 1.0], "each try brought something, so none counts as a second failure in a row"
@@ -218,7 +224,7 @@ def test_a_wrong_checksum_puts_nothing_in_place(server: Server, tmp_path: Path) 
         load(server, tmp_path)
     line = str(caught.value)
     assert server.url in line and SHA256.partition(":")[2] in line and "\n" not in line and caught.value.exit_code == 1
-    assert list((tmp_path / "set").iterdir()) == [] and len(server.requests) == 1, "the same bytes would come again"
+    assert list(tmp_path.iterdir()) == [] and len(server.requests) == 1, "the same bytes would come again"
 
 
 @pytest.mark.parametrize("size", [10, 2_000_000])
@@ -226,22 +232,22 @@ def test_a_wrong_size_is_seen_before_the_body_comes(server: Server, tmp_path: Pa
     server.content = bytes(size)
     with pytest.raises(DownloadError, match=f"has {size:,} bytes, expected 1,024,000"):
         load(server, tmp_path)
-    assert list((tmp_path / "set").iterdir()) == []
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_a_body_without_end(server: Server, tmp_path: Path) -> None:
     server.content, server.sends_length = bytes(2_000_000), False
     told: list[int] = []
     with pytest.raises(DownloadError, match="more than the 1,024,000 bytes"):
-        fetch(pinned(server), tmp_path, lambda done, total: told.append(done), sleep=Pauses())
+        fetch(pinned(server), tmp_path, lambda done, total: told.append(done), wait=Pauses())
     assert max(told) < 1_024_000 + 300_000, "stopped at once"
-    assert list((tmp_path / "set").iterdir()) == []
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_errors_that_pass_are_waited_for(server: Server, tmp_path: Path) -> None:
     pauses = Pauses()
     server.statuses = [503, 429, 500]
-    fetch(pinned(server), tmp_path, silent, sleep=pauses)
+    fetch(pinned(server), tmp_path, silent, wait=pauses)
     assert only_file(tmp_path) == CONTENT and pauses == [1.0, 2.0, 4.0]
 
 
@@ -249,7 +255,7 @@ def test_an_error_that_stays(server: Server, tmp_path: Path) -> None:
     pauses = Pauses()
     server.statuses = [503] * 100
     with pytest.raises(DownloadError, match="HTTP 503 .*6 times in a row"):
-        fetch(pinned(server), tmp_path, silent, sleep=pauses)
+        fetch(pinned(server), tmp_path, silent, wait=pauses)
     assert pauses == [1.0, 2.0, 4.0, 8.0, 16.0]
 
 
@@ -272,7 +278,7 @@ def test_a_refusal_is_final_and_the_next_address_is_tried(server: Server, tmp_pa
         load(server, tmp_path)
     server.statuses = [status]
     file = File("set/file.bin", (server.url, f"{server.url}?mirror"), SHA256)
-    assert fetch(file, tmp_path, silent, sleep=Pauses()) and only_file(tmp_path) == CONTENT
+    assert fetch(file, tmp_path, silent, wait=Pauses()) and only_file(tmp_path) == CONTENT
 
 
 def test_nobody_listens(tmp_path: Path) -> None:
@@ -280,8 +286,10 @@ def test_nobody_listens(tmp_path: Path) -> None:
     with socketserver.TCPServer(("127.0.0.1", 0), Handler) as gone:
         port = gone.server_address[1]
     with pytest.raises(DownloadError, match="refused.*6 times in a row"):
-        fetch(File("set/file.bin", (f"http://127.0.0.1:{port}/x",)), tmp_path, silent, sleep=pauses)
-    assert len(pauses) == 5
+        fetch(File("set/file.bin", (f"http://127.0.0.1:{port}/x",)), tmp_path / "new", silent, wait=pauses)
+    assert pauses == [1.0, 2.0, 4.0, 8.0, 16.0]
+    assert re.fullmatch(r"127\.0\.0\.1: .*refused; trying again in 4 s", pauses.lines[2])
+    assert list(tmp_path.iterdir()) == [], "the folders that it made are gone"
 
 
 def test_a_full_disk_is_seen_before_anything_is_written(

@@ -10,7 +10,7 @@ import pytest
 from data_fixtures import SHARED_DATA
 
 from fedmpi import data
-from fedmpi.data import har, prepared
+from fedmpi.data import har, prepared, preparing
 from fedmpi.data.dataset import Dataset
 from fedmpi.errors import DataError
 
@@ -138,6 +138,20 @@ def test_standardized_by_the_training_windows(small: Path) -> None:
     assert np.allclose(ours.test_x.reshape(-1, 6)[:, 2], expected, atol=1e-6)
 
 
+def test_an_axis_that_never_changes_is_only_shifted(small: Path) -> None:
+    for path in (small / "HAPT" / "RawData").glob("gyro*.txt"):
+        np.savetxt(path, np.loadtxt(path) * [1, 0, 1] + [0, 2.5, 0])
+    ours = har.prepare(small_options(standardize=True), small, silent)
+    assert np.isfinite(ours.train_x).all() and (ours.test_x.reshape(-1, 6)[:, 4] == 0).all()
+
+
+def test_stretches_count_in_the_order_of_time(small: Path) -> None:
+    """Two stretches of one experiment, the later one first in the file: its last 4 samples are test."""
+    (small / "HAPT" / "RawData" / "labels.txt").write_text("1 1 1 21 28\n1 1 1 3 10\n")
+    ours = har.prepare(small_options(test_share=0.25), small, silent)
+    assert firsts(ours.train_x) == [1002, 1004, 1006, 1020] and firsts(ours.test_x) == [1024]
+
+
 def test_prepared_and_loaded(small: Path) -> None:
     options = small_options(root=str(small), num_train=12, num_test=1, num_groups=2)
     dataset = har.prepare(options, small, silent)
@@ -159,6 +173,8 @@ def test_prepared_and_loaded(small: Path) -> None:
         ("acc_exp02_user01.txt", None, "acc_exp02_user01.txt: cannot be read"),
         ("gyro_exp02_user01.txt", "1 2 3\n", "acc_exp02_user01.txt has 30 samples, gyro_exp02_user01.txt 1"),
         ("gyro_exp02_user01.txt", "1 2 x\n", "cannot be read as a table of numbers"),
+        ("gyro_exp02_user01.txt", "1 2 3\n1 nan 3\n", "gyro_exp02_user01.txt: row 2 has a value that is no finite"),
+        ("acc_exp02_user01.txt", "-inf 2 3\n", "acc_exp02_user01.txt: row 1 has a value that is no finite"),
     ],
 )
 def test_damaged_signals_are_one_line(small: Path, file: str, text: str | None, problem: str) -> None:
@@ -207,6 +223,20 @@ def test_features_of_each_subject(uci: Path) -> None:
     assert ours.train_y.tolist() == [0, 4, 4, 1, 1, 3, 5] and ours.test_y.tolist() == [0, 4, 4, 1, 1, 5, 5]
     assert ours.groups is not None and ours.groups.tolist() == [0, 0, 0, 1, 1, 1, 2]
     assert ours.test_groups is not None and ours.test_groups.tolist() == [0, 0, 0, 1, 1, 2, 2]
+
+
+@pytest.mark.parametrize("test_share", [0.2, 0.5, 0.8, 0.9, 0.99])
+def test_no_training_example_is_in_the_test_part_or_beside_it(uci: Path, test_share: float) -> None:
+    """Where all of a group's examples are test, none is left to train, however large the share."""
+    ours = har.prepare(data.Har(form="features", test_share=test_share), uci, silent)
+    train, test = set(firsts(ours.train_x)), set(firsts(ours.test_x))
+    assert not train & (test | {number - 1 for number in test})
+
+
+def test_a_share_that_leaves_nothing_to_train_is_one_line(uci: Path) -> None:
+    with pytest.raises(DataError) as caught:
+        preparing.prepare(data.Har(form="features", test_share=0.9, root=str(uci)), uci, silent, silent)
+    assert "there are no training examples: too little data, or other options leave none" in caught.value.text()
 
 
 def test_features_as_distributed(uci: Path) -> None:

@@ -153,6 +153,11 @@ def test_words_that_only_grammar_needs(small: Path) -> None:
     assert imdb.vocabulary(small_options(words=3, drop_stop_words=False), reviews) == ["it", "was", "dont"]
 
 
+def test_what_counts_as_a_letter() -> None:
+    """Digits and the underscore do not; a fraction or a small digit does, as Python's \\w has it."""
+    assert imdb._letters("It's 7/10, WELL-made<br />Café: 2½ m², a_b!") == "its  wellmade café ½ m² ab"
+
+
 def test_three_quarters_of_each_class(small: Path) -> None:
     """5 bad reviews and 4 good ones in all: 3 and 3 to train, the others to test, by class."""
     options = small_options(split="three_quarters", words=50)

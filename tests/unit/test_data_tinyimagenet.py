@@ -44,8 +44,10 @@ def test_ten_real_classes(tmp_path: Path) -> None:
     assert abs(ours.test_x[0].mean() - 91.30) < 0.1
     is_grey = (ours.train_x == ours.train_x[..., :1]).all(axis=(1, 2, 3))
     assert is_grey.sum() == 71 and is_grey[531]
+    every = data.TinyImagenet(root=str(tmp_path))
+    options.path.rename(every.path)
     with pytest.raises(DataError, match="data.classes=10, not 200"):
-        data.load(data.TinyImagenet(root=str(tmp_path)))
+        data.load(every)
 
 
 # ---- the same layout in small files of our own
@@ -154,10 +156,7 @@ def larger(path: Path) -> None:
 
 
 def huge(path: Path) -> None:
-    """A header that claims 65,500 x 65,500 pixels over a small file."""
-    content = path.read_bytes()
-    at = content.index(b"\xff\xc0")
-    path.write_bytes(content[: at + 5] + b"\xff\xdc\xff\xdc" + content[at + 9 :])
+    claim(path, 65_500)
 
 
 @pytest.mark.parametrize(
@@ -176,6 +175,28 @@ def test_bad_picture_is_one_line(small: Path, spoil, problem: str) -> None:
     spoil(path)
     line = refused(small)
     assert line.startswith(str(path.parent)) and problem in line and "unpack tiny-imagenet-200.zip again" in line
+
+
+def claim(path: Path, side: int) -> None:
+    """A header of side x side pixels over the same file."""
+    content = path.read_bytes()
+    at = content.index(b"\xff\xc0")
+    path.write_bytes(content[: at + 5] + side.to_bytes(2, "big") * 2 + content[at + 9 :])
+
+
+@pytest.mark.filterwarnings("error")
+def test_a_large_picture_is_refused_by_its_size_without_a_warning(small: Path) -> None:
+    """Pillow warns from 89 megapixels on."""
+    claim(small / PICTURE, 9800)
+    assert "9800x9800 pixels, expected 64x64" in refused(small)
+
+
+@pytest.mark.filterwarnings("error")
+def test_notes_of_a_camera_that_cannot_be_read_are_no_matter(small: Path) -> None:
+    path = small / PICTURE
+    exif = b"Exif\0\0II*\0\x08\0\0\0\x05\0\x12\x01"
+    Image.new("RGB", (64, 64), (20, 70, 200)).save(path, "JPEG", exif=exif)
+    assert_colours(prepare(small).train_x[19:20], [(20, 70, 200)])
 
 
 LINES = "val_0.JPEG\tn02\n"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
 from collections import Counter
@@ -54,17 +55,12 @@ def test_the_form() -> None:
     assert [cell.paper for cell in table.cells] == [93.4, None, None, 7.0]
     assert [cell.verdict for cell in table.cells] == ["equal", "equal", "equal", "slip"]
     assert table.runs == (run, other, Run(config="x/b"))
-    assert (table.axes, table.curves) == (None, ())
-    assert [(cell.column, cell.row, cell.net) for cell in figure.curves] == [("Full", "", ""), ("Half", "", "0.5")]
+    assert table.axes is None
+    assert [(cell.column, cell.row, cell.net) for cell in figure.cells] == [("Full", "", ""), ("Half", "", "0.5")]
     assert (paper.name, table.name, paper.facts[0].id, paper.facts[0].printed) == ("tiny", "table1", "size", "1.10")
     assert paper.cell("table1/IID/B/1.10M").printed == "7"
     with pytest.raises(KeyError):
         paper.cell("table1/IID/B/2M")
-
-
-def test_names_of_runs_are_folders_names() -> None:
-    names = [Run(config="x/a", overrides=o).name for o in ((), ("a.b=1",), ("a.b=2",), ("a.b=c/d",))]
-    assert names == ["x-a", "x-a-a.b=1", "x-a-a.b=2", "x-a-a.b=c_d"]
 
 
 @pytest.mark.parametrize(
@@ -72,7 +68,30 @@ def test_names_of_runs_are_folders_names() -> None:
     [
         ("quantity: accuracy\n", "quantity: acuracy\n", "tables.table1.quantity: Input should be"),
         ("title: A table", "titel: A table", "tables.table1.titel: Extra inputs"),
-        ("93.40", "93.4o", "could not convert string to float: '93.4o'"),
+        ("93.40", "93.4o", "tables.table1: IID / A / 1.10M: paper: expected a number, or lost, got '93.4o'"),
+        ("93.40", "nan", "IID / A / 1.10M: paper: expected a number, or lost, got 'nan'"),
+        ("paper: 7", "printed: 7", "IID / B / 1.10M: unknown key 'printed'; allowed: net, not_reproduced, "),
+        ("paper: 7", "paper: [7]", "IID / B / 1.10M: paper: expected a number, or lost, got ['7']"),
+        ("std: 0.3", "std: inf", "tables.table1: IID / B / 1.10M: std: Input should be a finite number, got 'inf'"),
+        ("set: [rounds=2]", "set: rounds=2", "IID / A / 1.10M: set: expected a list, as [rounds=2, train.lr=0.1]"),
+        ('"method.q=[1]"', "switched", "IID / A / 2M: set: expected a list"),
+        ("{slip: another", "{set: [rounds=3], slip: another", "IID / B / 1.10M: set: there is no run to set it on"),
+        ("{slip: another", "{paper: 3, slip: another", "IID / B: unknown key 'paper'; allowed: cells, net, "),
+        ("{run: x/b, net: 0.5}", "", "IID / Half: expected a mapping (run: ..., net: ..., cells: ...), got noth"),
+        ("{Full: {run: x/a}, Half: {run: x/b, net: 0.5}}", "", "tables.figure2: IID: expected a mapping (column: "),
+        ("    blocks:\n      IID: {Full: {run: x/a}, Half: {run: x/b, net: 0.5}}\n", "", "figure2: blocks: expected"),
+        ("cells: {1.10M: {net: clients, paper: 7, std: 0.3}}", "cells: {}", "IID / B: cells: expected a mapping"),
+        ("title: A table", "title: A table\n    scale: 0", "tables.table1.scale: Input should be greater than 0"),
+        ("title: A table", "title: A table\n    scale: nan", "tables.table1.scale: Input should be a finite number"),
+        ("title: A table", "title: A table\n    targets: {IID: 91}", "tables.table1.targets.IID: Input should be less"),
+        ("title: A table", "name: table9\n    title: A table", "tables.table1: unknown key 'name'"),
+        ("title: A table", "cells: []\n    title: A table", "tables.table1: unknown key 'cells'"),
+        ("source: a test", "source: a test\nname: tiny", "unknown key 'name'; a paper is called as its file"),
+        ("source: a test", "source: a test\nsauce: a test", "sauce: Extra inputs"),
+        ("  figure2:", "  none:\n  figure2:", "tables.none: expected a mapping (title: ..., quantity: "),
+        ("  size: {", "  size: 3\n  other: {", "facts.size: expected a mapping (where: ..., what: ...), got '3'"),
+        ("  figure2:", "  figure2: {}\n  figure2:", "line 12: figure2 given twice"),
+        ("source: a test", "[source]: a test", "line 2: a key must be text"),
         ("[1, 93.40]", "[1]", "a cell is [net, value, override ...] or a mapping, got ['1']"),
         ("[1, 93.40]", "93.40", "a cell is [net, value, override ...] or a mapping, got 93.40"),
         ("2M: [", "1.10M: [", "line 9: 1.10M given twice"),
@@ -80,13 +99,20 @@ def test_names_of_runs_are_folders_names() -> None:
         (", y: accuracy_drop", ", y: accuracy", "axes.y is accuracy, but quantity is accuracy_drop"),
         ("baseline: Full", "baseline: Whole", "baseline 'Whole' is neither a column nor a row of IID"),
         ("quantity: accuracy\n", "quantity: bytes_to_target\n", "`targets` must name the blocks: IID"),
-        ("unit: M}", "unit: M, verdict: slip}", "`why` belongs to"),
+        ("unit: M}", "unit: M, verdict: slip}", "facts.size: `why` belongs to"),
         ("unit: M}", "unit: M, why: so}", "`why` belongs to"),
+        ("unit: M}", "unit: M, verdict: slip, why: so}", "facts.size: `ours` belongs to"),
+        ("unit: M}", "unit: M, ours: 1.2}", "facts.size: `ours` belongs to"),
+        ("unit: M}", "unit: M, verdict: slip, why: so, ours: 1.2, unchecked: so}", "facts.size: `ours` belongs to"),
+        ("[1, 93.40]", "{net: 1, paper: 93.40, ours: 9}", "IID / A / 1.10M: `ours` belongs to a slip"),
+        ("paper: 7,", "paper: 7, ours: x,", "IID / B / 1.10M: ours: expected a number, got 'x'"),
+        ("source: a test", "source: a test\nsize_slips: {D A 1M: {ours: x, why: so}}", "D A 1M: ours: expected a n"),
         ("source: a test", "", "source: Field required"),
         ("blocks:\n      IID:", "blocks: [\n      IID:", "while parsing"),
-        (TINY, "- a list", "not in the form"),
-        (TINY, "", "not in the form"),
-        ("  table1:", "  table1: 3\n  table3:", "not in the form"),
+        (TINY, "- a list", "expected a mapping (source, tables, facts), got ['a list']"),
+        (TINY, "", "expected a mapping (source, tables, facts), got nothing"),
+        (TINY, "source: a test", "tables: expected a mapping (name: {title: ..., quantity: ..."),
+        ("  table1:", "  table1: 3\n  table3:", "tables.table1: expected a mapping (title: ..., quantity: ..., blocks"),
     ],
 )  # fmt: skip
 def test_a_malformed_file_is_refused_in_words(old: str, new: str, problem: str) -> None:
@@ -121,8 +147,8 @@ def test_every_table_and_figure_of_the_papers_is_there() -> None:
     assert there == {
         "fedhm": ["figure2", "figure3", "figure4a", "figure4b", "figure7", "figure8", "table2", "table3", "table7",
                   "table8"],
-        "prism": ["figure1", "figure10", "figure4", "figure5", "figure6", "figure7", "figure8", "figure9", "table1",
-                  "table10", "table11", "table2", "table3"],
+        "prism": ["figure1", "figure10", "figure4", "figure5", "figure6", "figure7", "figure8", "figure9",
+                  "section4_1", "table1", "table10", "table11", "table2", "table3"],
         "hermes": ["figure10", "figure11", "figure2", "figure6", "figure7", "figure8", "figure9", "section2_2",
                    "section5_5a", "section5_5b", "table2a", "table2b", "table3"],
         "fdnnc": ["figure5", "figure5g", "figure6", "figure6g", "table3", "table4"],
@@ -181,6 +207,17 @@ def test_known_slips_of_accuracies_are_marked() -> None:
     repeated = {cell.row: cell.printed for cell in tables["table7"].cells
                 if (cell.block, cell.column) == ("CIFAR-10 IID", "FedHM")}  # fmt: skip
     assert dynamic == repeated
+
+
+def test_a_text_says_no_number_of_ours() -> None:
+    """Ours is in `ours`, where it is checked; what the words of a slip repeat is printed somewhere in the paper."""
+    for paper in map(papers.read, papers.PAPERS):
+        cells = [cell for table in paper.tables.values() for cell in table.cells]
+        slips = list(paper.size_slips.values())
+        said = [(part.why, part.ours) for part in [*paper.facts, *slips]]
+        for why, ours in [*said, *((cell.slip or cell.not_reproduced, cell.ours) for cell in cells)]:
+            decimals = [number for number in re.findall(r"\d+\.\d+", why) if ours.startswith(number)]
+            assert not decimals, why
 
 
 # The runs.

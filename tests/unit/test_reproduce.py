@@ -1,4 +1,4 @@
-"""`jobs/reproduce.py`: what it refuses, which runs a table needs, how they are made and resumed, the Slurm array."""
+"""`jobs/reproduce.py`: what it refuses, how runs are made and resumed, its Slurm array."""
 
 from __future__ import annotations
 
@@ -9,20 +9,21 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 import pytest
-from reproduced_runs import PAPER, named
+from reproduced_runs import PAPER
 from small_runs import small_config
 
 from fedmpi import papers
 from fedmpi.config import yaml_text
+from fedmpi.errors import RunDirError
 from fedmpi.main import main
+from fedmpi.output.lock import Holder, _refusal
 
 ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT / "jobs"))  # scripts, and no package
 
 import reproduce  # noqa: E402
 import running  # noqa: E402
-import slurm_array  # noqa: E402
-from reproduction import Budget, Request, baseline_of, chosen, every, runs_of  # noqa: E402
+from reproduction import Request, every, find  # noqa: E402
 
 FAST = ("data.num_train=48", "data.num_test=16", "clients.count=4", "clients.per_round=2", "clients.tier_blocks=[]")
 
@@ -84,6 +85,16 @@ def called(capsys: pytest.CaptureFixture[str], *given: str) -> tuple[int, str, s
         (["fedhm:table3", "--collect", "--list"], "not allowed with"),
         (["fedhm:table3", "--bogus"], "--bogus"),
         (["OWN:table1", "--set", "train.lt=1"], "no such key"),
+        (["OWN:table1", "--set", "train.lr=0.1", " seed = 7"], "--set:  seed = 7 would be overridden; the seeds"),
+        (["OWN:table1", "--collect", "--only", "zzz"], "--only: nothing in own.yaml:table1 has 'zzz'"),
+        (["OWN:table1", "--launcher", "env 'x"], '--launcher: cannot be read: No closing quotation, in "env \'x"'),
+        (["OWN:table1", "--slurm", "--launcher", "env 'x"], "--launcher: cannot be read: No closing quotation"),
+        (["OWN:table1", "--launcher", "no-such-program -n 2"], "--launcher: no program 'no-such-program' in PATH"),
+        (["OWN:table1", "--launcher", ""], "--launcher: expected a program"),
+        (
+            ["fdnnc:table3", "--only", "bfirst-full 70%", "--budget", "rounds=0.0008"],
+            "fdnnc/table3_cifar10_iid_bfirst_full with --budget rounds=0.0008,epochs=1.0: method.switch_round",
+        ),
     ],
 )
 def test_mistakes_are_one_line_and_code_2(
@@ -117,63 +128,6 @@ def test_the_runs_of_all_papers_have_configs() -> None:
     assert [config for config in sorted(configs) if not (running.CONFIGS / f"{config}.yaml").exists()] == []
 
 
-# Which runs.
-
-
-def test_chosen_cells_and_what_they_are_compared_with() -> None:
-    """Words stand whole: `11m fedhm` is two cells, `m` none; the baseline's run is needed though it is not chosen."""
-    table = named("table1").table
-    assert [(cell.block, cell.row) for cell in chosen(table, ["fedhm 11m"])] == [("IID", "11M"), ("Non-IID", "11M")]
-    assert len(chosen(table, ["4M", "fedavg"])) == 2 and len(chosen(table, [])) == 4 and chosen(table, ["m"]) == []
-    assert [cell.column for cell in chosen(table, ["one"])] == ["FedAvg"]
-    assert [run.config for run in runs_of(table, chosen(table, ["4M"]))] == ["two"]
-
-    cost = named("table2").table
-    fedhm = chosen(cost, ["fedhm"])
-    assert [run.config for run in runs_of(cost, fedhm)] == ["one", "two"]
-    assert baseline_of(cost, fedhm[0]) == cost.cells[0] and baseline_of(table, table.cells[0]) is None
-
-
-def test_a_baseline_is_of_the_same_row_where_there_are_several_and_may_be_a_row() -> None:
-    text = """
-source: nobody
-tables:
-  by_column:
-    {title: t, quantity: accuracy_drop, baseline: Full, blocks: {
-      A: {Full: {cells: {x: {run: a}, y: {run: b}}}, PriSM: {cells: {y: {run: c}, z: {run: d}}}}}}
-  by_row:
-    {title: t, quantity: relative_cost, baseline: 0.8, blocks: {A: {Cost: {cells: {0.3: {run: a}, 0.8: {run: b}}}}}}
-"""
-    table = named("by_column", text).table
-    found = [baseline_of(table, cell) for cell in table.cells]
-    assert [cell and cell.run and cell.run.config for cell in found] == ["a", "b", "b", "a"]
-    rows = named("by_row", text).table
-    assert [baseline_of(rows, cell) for cell in rows.cells] == [rows.cells[1]] * 2
-
-
-def test_folders_tell_runs_apart(tmp_path: Path) -> None:
-    run = papers.Run(config="fedhm/table8_cifar10_iid_slim", overrides=("model.width=0.5",))
-    request = Request(tmp_path)
-    assert (
-        request.run_of(run, 3).folder.path == tmp_path / "runs" / "fedhm-table8_cifar10_iid_slim-model.width=0.5-seed3"
-    )
-    small = Request(tmp_path, Budget(0.05, 0.1), ("train.lr=0.2",))
-    assert small.name_of(run).endswith("-model.width=0.5-train.lr=0.2-rounds_x0.05-epochs_x0.1")
-    assert Request(tmp_path, data_dir=tmp_path).name_of(run) == request.name_of(run)
-    long = [Request(tmp_path, changed=("x=" + "y" * 200 + end,)).name_of(run) for end in "ab"]
-    assert len({*long}) == 2 and {len(name) for name in long} == {160}
-
-
-def test_a_budget_scales_rounds_milestones_and_epochs_never_below_one() -> None:
-    config = small_config("rounds=40", "train.schedule.milestones=[10,30]", "train.local_epochs=5")
-    assert Budget.read("0.05") == Budget(0.05, 0.05) and Budget.read("epochs=0.1") == Budget(1.0, 0.1)
-    assert Budget.read("rounds=0.05,epochs=0.1").overrides(config) == [
-        "rounds=2", "train.schedule.milestones=[1,2]", "evaluation.every=1", "train.local_epochs=1",
-    ]  # fmt: skip
-    assert Budget().overrides(config) == [] and Budget(1.0, 0.5).overrides(config) == ["train.local_epochs=2"]
-    assert "rounds x 0.05, local epochs x 0.1" in str(Budget(0.05, 0.1)) and "small" not in str(Budget())
-
-
 # Real runs.
 
 
@@ -185,9 +139,9 @@ def test_a_table_is_made_shared_and_resumed(
     code, out, _ = called(capsys, f"{own}:table1", *words)
     assert code == 0 and out.count(": finished (") == 3 and "rounds x 0.5" in out
     assert all("rounds=2" in command and "train.schedule.milestones=[1]" in command for command in in_this_process)
-    rows = list(csv.DictReader((tmp_path / "out" / "own-table1" / "table.csv").read_text().splitlines()))
+    rows = list(csv.DictReader((tmp_path / "out" / "own.yaml-table1" / "table.csv").read_text().splitlines()))
     assert [row["rounds_done"] for row in rows] == ["2"] * 4 and all(0 <= float(row["ours"]) <= 100 for row in rows)
-    assert "rounds x 0.5" in (tmp_path / "out" / "own-table1" / "table.md").read_text()
+    assert "rounds x 0.5" in (tmp_path / "out" / "own.yaml-table1" / "table.md").read_text()
 
     code, out, _ = called(capsys, f"{own}:table2", *words)
     assert code == 0 and out.count(": finished before") == 2 and len(in_this_process) == 3
@@ -198,7 +152,8 @@ def test_a_table_is_made_shared_and_resumed(
     assert code == 0 and "not finished" in out and "FedHM" not in out
     assert called(capsys, f"{own}:table1", *words, "--list")[1].count(" finished ") == 2
     code, out, _ = called(capsys, f"{own}:table1", *words, "--run", "1")
-    assert code == 0 and "finished (resumed, " in out and "--resume" in in_this_process[-1] and "own:table1" not in out
+    assert code == 0 and "finished (resumed, " in out and "own.yaml:table1" not in out
+    assert "--resume" in in_this_process[-1]
 
 
 def test_a_failed_run_ends_no_other_and_another_config_is_refused(
@@ -218,6 +173,50 @@ def test_a_failed_run_ends_no_other_and_another_config_is_refused(
     assert code == 2 and "train.lr: run has 0.05, you ask 0.5; take another --out" in err
 
 
+def test_a_run_that_another_process_makes_is_left_alone(
+    own: str, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As the lock words it; what an earlier try left in the log tells nothing of this one."""
+
+    def launch(command: Sequence[str], log: Path, environment: Mapping[str, str]) -> int:
+        refusal = RunDirError(*_refusal(log, Holder("node1", 12, "", ""), is_certain=True)).text()
+        log.write_text(log.read_text() + (f"{refusal}\n" if "one" in log.name else "no data\n"))
+        return 2
+
+    monkeypatch.setattr(running, "launch", launch)
+    words = [f"{own}:table2", "--ranks", "1", "--seeds", "0", "--out", str(tmp_path / "out")]
+    (tmp_path / "out" / "runs").mkdir(parents=True)
+    request = Request((tmp_path / "out").resolve())
+    for name in ("one", "two"):
+        folder = request.run_of(papers.Run(config=f"{tmp_path}/{name}"), 0).folder.path
+        folder.with_name(f"{folder.name}.log").write_text("x: is in use by pid 3 on node9; wait for it\n")
+    code, printed, _ = called(capsys, *words)
+    lines = [line for line in printed.splitlines() if line.startswith("[")]
+    assert code == 1 and lines[0].endswith("seed 0: left alone: in use by pid 12 on node1")
+    assert "failed with exit code 2" in lines[1]
+
+
+def test_a_launcher_that_cannot_be_started_is_one_line(
+    own: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "start").write_bytes(b"\x00\x01")
+    (tmp_path / "start").chmod(0o755)
+    words = [f"{own}:table2", "--launcher", f"{tmp_path}/start", "--seeds", "0", "--out", str(tmp_path / "out")]
+    code, _, err = called(capsys, *words)
+    assert code == 2 and err == f"{tmp_path}/start: cannot be started: Exec format error\n"
+
+
+def test_the_head_tells_of_steps_without_a_round(
+    own: str, tmp_path: Path, capsys: pytest.CaptureFixture[str], in_this_process: list[Sequence[str]]
+) -> None:
+    """A quarter of 4 rounds is one round, and the step after round 2 has none to follow it."""
+    words = ["--ranks", "1", "--seeds", "0", "--only", "fedavg", "--out", str(tmp_path / "out")]
+    code, out, _ = called(capsys, f"{own}:table1", *words, "--budget", "rounds=0.25")
+    assert code == 0 and "too few rounds for 1 of 1 steps of the learning rate in one\n" in out
+    code, out, _ = called(capsys, f"{own}:table1", *words, "--budget", "rounds=0.5")
+    assert code == 0 and "too few" not in out
+
+
 def test_the_data_directory_is_set_where_there_are_files(own: str, tmp_path: Path) -> None:
     """Digits and synthetic data have no root."""
     request = Request(tmp_path / "out", data_dir=Path("/some where"))
@@ -229,24 +228,16 @@ def test_the_data_directory_is_set_where_there_are_files(own: str, tmp_path: Pat
 # Slurm.
 
 
-def test_the_array_is_as_recorded() -> None:
-    """If it should be different now: delete the file, run the test twice and look at the difference."""
-    array = slurm_array.Array(
-        "fedhm-table3", ["python", "jobs/reproduce.py", "fedhm:table3", "--only", "two words"], [1, 2, 3, 7],
-        5, "/work/out/fedhm-table3", "/home/me/fedmpi", 2, ["partition=gpu", "time=01:00:00", "exclusive"],
-    )  # fmt: skip
-    golden = ROOT / "tests" / "golden" / "array.sbatch"
-    if not golden.exists():
-        golden.write_text(slurm_array.sbatch(array))
-        pytest.fail(f"{golden} was not there; it is now what the code writes")
-    assert slurm_array.sbatch(array) == golden.read_text()
-    assert slurm_array.commands(array).splitlines()[3] == (
-        "python jobs/reproduce.py fedhm:table3 --only 'two words' --run 7"
-    )
-
-
-def test_ranges() -> None:
-    assert slurm_array.ranges([7, 1, 2, 3, 9]) == "1-3,7,9" and slurm_array.ranges([4]) == "4"
+def test_a_file_called_like_a_paper_keeps_apart_from_it(
+    own: str, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its tasks find it from another folder, and its table is not written over the paper's."""
+    (tmp_path / "own.yaml").rename(tmp_path / "fedhm.yaml")
+    monkeypatch.chdir(tmp_path)
+    code, _, _ = called(capsys, "fedhm.yaml:table2", "--ranks", "1", "--seeds", "0", "--out", "out", "--slurm")
+    commands = (tmp_path / "out" / "fedhm.yaml-table2" / "commands.txt").read_text()
+    assert code == 0 and f" {tmp_path}/fedhm.yaml:table2 " in commands and not (tmp_path / "out/fedhm-table2").exists()
+    assert find("fedhm:table3").folder == "fedhm-table3" and find("fedhm.yaml:table2").name == "fedhm.yaml:table2"
 
 
 def test_the_array_has_what_is_left(
@@ -257,7 +248,7 @@ def test_the_array_has_what_is_left(
     out = tmp_path / "out"
     words = [f"{own}:table2", "--ranks", "1", "--seeds", "4", "--budget", "rounds=0.25", "--out", str(out)]
     code, printed, _ = called(capsys, *words, "--slurm", "--array-max", "3", "--sbatch-option", "account=me")
-    folder = out / "own-table2"
+    folder = out / "own.yaml-table2"
     assert code == 0 and "2 of 2 runs are left" in printed and in_this_process == []
     script = (folder / "array.sbatch").read_text()
     assert (
@@ -271,9 +262,9 @@ def test_the_array_has_what_is_left(
     code, _, err = called(capsys, *words, "--slurm", "--submit")
     assert code == 2 and "no sbatch in PATH" in err
     assert called(capsys, *words, "--run", "1")[0] == 0
-    assert "all 2 runs of own:table2 are finished" in called(capsys, *words, "--slurm")[1]
+    assert "all 2 runs of own.yaml:table2 are finished" in called(capsys, *words, "--slurm")[1]
 
 
 def test_a_launcher_of_one_s_own() -> None:
-    assert running.launcher(4, "srun --mpi=pmix -n {ranks}") == ["srun", "--mpi=pmix", "-n", "4"]
+    assert running.launcher(4, "env --mpi='p mix' -n {ranks}") == ["env", "--mpi=p mix", "-n", "4"]
     assert running.launcher(1, None) == []

@@ -57,6 +57,30 @@ def test_a_picture_is_written(tmp_path: Path, num_clients: int, num_classes: int
     assert path.read_bytes()[:8] == b"\x89PNG\r\n\x1a\n" and path.stat().st_size > 5000
 
 
+@pytest.mark.parametrize("low, high, first, last, num_most", [
+    (400, 400, 399, 401, 3), (300, 410, 299, 411, 60), (3, 5, 2, 6, 5), (0, 3, 0, 3, 6), (2, 9, 0, 9, 12),
+    (1, 100_000, 0, 100_000, 62), (50_000, 90_000, 49_999, 90_001, 62),
+])  # fmt: skip
+def test_the_bins_of_sizes(low: int, high: int, first: int, last: int, num_most: int) -> None:
+    """From just below the smallest size, or from 0 where less than half would be blank; every size is inside."""
+    edges = show._edges(low, high)
+    assert edges[0] == first - 0.5 and edges[-1] >= last + 0.5 and edges[-2] <= last + 1
+    assert len(edges) - 1 <= num_most
+
+
+@pytest.mark.parametrize(("num_clients", "num_classes"), [(61, 2), (61, 1), (2, 2)])
+def test_ticks_are_whole(num_clients: int, num_classes: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    from matplotlib.figure import Figure
+
+    drawn: list[Figure] = []
+    monkeypatch.setattr(Figure, "savefig", lambda self, path, dpi: drawn.append(self))
+    labels = np.arange(244) % num_classes
+    show.picture(data.make_partition(Iid(), labels, num_clients, 0), labels, num_classes, "x.png")
+    for axes in drawn[0].axes[:2]:
+        for ticks in (axes.get_xticks(), axes.get_yticks()):
+            assert len(ticks) and (ticks == np.round(ticks)).all()
+
+
 def test_bars_have_the_counts() -> None:
     """Every bar's height is a client's count of a class, stacked on those of the classes before."""
     from matplotlib.figure import Figure

@@ -1,0 +1,20 @@
+"""Folders that are made to write into, and are gone again if nothing came to lie there."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+from pathlib import Path
+
+
+@contextlib.contextmanager
+def made(folder: Path) -> Iterator[None]:
+    """Makes a folder and its parents; those that are new and empty at the end are removed. Raises OSError."""
+    missing = [place for place in (folder, *folder.parents) if not place.exists()]
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        yield
+    finally:
+        with contextlib.suppress(OSError):  # not empty: then its parents are not, either
+            for place in missing:
+                place.rmdir()
