@@ -111,6 +111,8 @@ def _config(name: str, known: dict[str, Path]) -> Path:
 
 def _jobs(arguments: argparse.Namespace) -> list[Job]:
     """All configs are read before anything runs. Raises `UserError`, also for a folder with another config's run."""
+    if any(override.partition("=")[0].strip() == "seed" for override in arguments.set):
+        raise ConfigError("--set", "seed would be overridden; the seeds are given by --seeds")
     jobs = []
     for path in _configs(arguments.methods or "all", arguments.data):
         for seed in arguments.seeds or (0, 1, 2):

@@ -66,8 +66,7 @@ def draw(named: Named, archive: Archive, folder: Path) -> list[str]:
     panels = panels_of(named, archive)
     if not any(line.y for panel in panels for line in panel.lines):
         return []
-    budget = archive.request.budget
-    figure = picture(named.table, panels, str(budget) if budget.parts else "")
+    figure = picture(named.table, panels, archive.request.made_with)
     names = ["figure.png", "figure.svg"]
     for name in names:
         with writing(folder / name), rc_context({"svg.fonttype": "none"}):  # text that can be searched and edited
@@ -229,6 +228,8 @@ def _draw_panel(axes: Axes, table: papers.Table, panel: Panel, colours: dict[str
     count = len(panel.lines) if len(set(places)) < len(places) else 1  # bars of a tick of their own are not set apart
     for place, line in enumerate(panel.lines):
         draw_one(axes, line, colours[line.label], min(place, count - 1), count)
+    if not any(line.y or line.paper_y for line in panel.lines):
+        axes.text(0.5, 0.5, "not run", transform=axes.transAxes, horizontalalignment="center")
     axes.set_title(panel.title)
     axes.set_xlabel(_axis_label(table, "x"))
     axes.set_ylabel(_axis_label(table, "y"))

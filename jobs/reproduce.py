@@ -41,7 +41,7 @@ import tables
 from reproduction import Budget, Named, Request, changes, chosen, every, find, runs_of
 from running import Job, Parser, do, launcher, launcher_words, number, seed_list
 
-from fedmpi import papers
+from fedmpi import data, papers
 from fedmpi.errors import ConfigError, UserError
 from fedmpi.output.files import write_text, writing
 from fedmpi.output.progress import printable
@@ -62,6 +62,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         request = _request(arguments)
         wanted = _wanted(named, arguments)
         if arguments.collect:
+            _jobs(request, wanted)  # what is asked for must make sense, though nothing is run
             _tell(named, request, arguments)
             return 0
         if arguments.list:
@@ -143,6 +144,7 @@ def _make(
     """Makes what is left of the runs, then the table; a task of an array leaves the table to others."""
     launcher(arguments.ranks, arguments.launcher)  # told now, not after the first run's failure
     jobs = _jobs(request, wanted)
+    _check_data(jobs)
     with writing(request.runs_dir):
         request.runs_dir.mkdir(parents=True, exist_ok=True)
     for place, job in enumerate(jobs, 1):
@@ -151,6 +153,13 @@ def _make(
     if arguments.run is None:
         _tell(named, request, arguments)
     return 0 if all(job.run.is_finished() for job in jobs) else 1
+
+
+def _check_data(jobs: Sequence[Job]) -> None:
+    """Reads each data set that is still needed, once: what is missing is told now. Raises `UserError`."""
+    needed = [job.config.data for job in jobs if not job.run.is_finished()]
+    for options in {options.model_dump_json(): options for options in needed}.values():
+        data.load(options)
 
 
 # Telling.
@@ -163,7 +172,7 @@ def _list_all() -> None:
 
 
 def _list_runs(named: Named, request: Request, wanted: Sequence[tuple[papers.Run, int]]) -> None:
-    print(f"{named.name}: {named.table.title}\n{request.budget}")
+    print(f"{named.name}: {named.table.title}\n{request.budget if wanted else 'no run is needed'}")
     for place, (run, seed) in enumerate(wanted, 1):
         one = request.run_of(run, seed)
         state = "finished" if one.is_finished() else f"{len(one.records)} rounds done" if one.has_begun() else "not run"
@@ -172,20 +181,22 @@ def _list_runs(named: Named, request: Request, wanted: Sequence[tuple[papers.Run
 
 def _tell(named: Named, request: Request, arguments: argparse.Namespace) -> None:
     """Prints the chosen part of the table; writes all of it, and the figure, beside the runs."""
-    folder = request.out / named.folder
+    folder = request.table_dir(named)
     with writing(folder):
         folder.mkdir(parents=True, exist_ok=True)
     archive = tables.Archive(request, arguments.seeds if arguments.collect else None)
     results = tables.collect(named, archive)
     pictures = _draw(named, archive, folder)
     write_text(folder / "table.md", tables.text_of(named, request, results).markdown(pictures))
-    write_text(folder / "table.csv", tables.comma_separated(named.table, results))
+    write_text(folder / "table.csv", tables.comma_separated(named.table, results, request.made_with))
     cells = chosen(named.table, arguments.only)
     shown = tables.text_of(named, request, [result for result in results if result.cell in cells])
     print(printable(shown.title, sys.stdout))
     if shown.lines:
         table_text.print_lines(tables.HEADS, shown.lines, tables.NUM_LEFT, sys.stdout)
     print(*(printable(line, sys.stdout) for line in (*shown.head, *shown.footnotes)), sep="\n")
+    if named.table.runs and not any(result.seeds for result in results):
+        print(f"no run of {named.name} with these options is in {request.runs_dir}; --budget, --set and --seeds count")
     print(f"written: {folder}/{', '.join(['table.md', 'table.csv', *pictures])}", flush=True)
 
 
@@ -210,13 +221,13 @@ def _write_array(
     if not left:
         print(f"all {len(jobs)} runs of {named.name} are finished; --collect makes the table")
         return 0
-    folder = request.out / named.folder
+    folder = request.table_dir(named)
     command = ["python", "jobs/reproduce.py", *_for_tasks(named, request, arguments)]
     starts = arguments.launcher
     if starts is not None:
         starts = shlex.join(launcher_words(arguments.ranks, starts))
     array = slurm_array.Array(
-        named.folder, command, left, arguments.ranks, str(folder), str(_PROJECT), arguments.array_max,
+        folder.name, command, left, arguments.ranks, str(folder), str(_PROJECT), arguments.array_max,
         arguments.sbatch_option, starts,
     )  # fmt: skip
     for made in (folder, request.runs_dir):

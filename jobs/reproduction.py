@@ -75,7 +75,7 @@ class Budget:
             return "the paper's numbers of rounds and local epochs"
         shares = (("rounds", self.rounds), ("local epochs", self.epochs))
         said = (f"{name} x {share:g}" for name, share in shares if share != 1)
-        return f"a small machine's budget: {', '.join(said)} of the paper's, at least 1 each"
+        return f"a budget of {', '.join(said)} of the paper's, at least 1 each"
 
 
 @dataclass(frozen=True)
@@ -164,6 +164,15 @@ def changes(given: Sequence[str]) -> tuple[str, ...]:
     return tuple(by_key[key] for key in sorted(by_key))
 
 
+def _plain(part: str) -> str:
+    return re.sub(r"[^\w.=,-]+", "_", part)
+
+
+def _short(name: str) -> str:
+    digest = hashlib.sha256(name.encode()).hexdigest()[:8]
+    return name if len(name) <= _LONGEST_NAME else f"{name[: _LONGEST_NAME - 9]}-{digest}"
+
+
 @dataclass(frozen=True)
 class Request:
     """How runs are made: what is set on all of them, with which budget, and where they and their data are."""
@@ -178,13 +187,21 @@ class Request:
     def runs_dir(self) -> Path:
         return self.out / "runs"
 
+    @property
+    def made_with(self) -> str:
+        """The budget and what is set, in words; empty for the paper's own runs."""
+        changed = f"set on all: {' '.join(self.changed)}" if self.changed else ""
+        return "; ".join(filter(None, [str(self.budget) if self.budget.parts else "", changed]))
+
+    def table_dir(self, named: Named) -> Path:
+        """Where the table goes; another one for each budget and setting, so that none is taken for the paper's."""
+        return self.out / _short("-".join(map(_plain, (named.folder, *self.changed, *self.budget.parts))))
+
     def name_of(self, run: papers.Run) -> str:
         """Different for different runs; data sets may move."""
         config = run.config.strip("/").replace("/", "-")
         parts = (config, *run.overrides, *self.changed, *self.budget.parts)
-        name = "-".join(re.sub(r"[^\w.=,-]+", "_", part) for part in parts)
-        digest = hashlib.sha256(name.encode()).hexdigest()[:8]
-        return name if len(name) <= _LONGEST_NAME else f"{name[: _LONGEST_NAME - 9]}-{digest}"
+        return _short("-".join(map(_plain, parts)))
 
     def run_of(self, run: papers.Run, seed: int) -> Run:
         name = self.name_of(run)

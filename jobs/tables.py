@@ -298,11 +298,12 @@ def _mark(footnotes: list[str], note: str) -> str:
 _CSV_HEADS = (
     "block", "column", "row", "net", "quantity", "unit", "of", "paper", "paper_std", "lost", "slip", "ours", "ours_std",
     "difference", "seeds", "rounds_done", "rounds_asked", "finished", "config", "overrides", "why_not", "notes",
+    "made_with",
 )  # fmt: skip
 
 
-def comma_separated(table: papers.Table, results: Sequence[Result]) -> str:
-    """Exact numbers, every cell a line."""
+def comma_separated(table: papers.Table, results: Sequence[Result], made_with: str = "") -> str:
+    """Exact numbers, every cell a line; `made_with` are the runs' budget and settings."""
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
     writer.writerow(_CSV_HEADS)
@@ -313,5 +314,6 @@ def comma_separated(table: papers.Table, results: Sequence[Result]) -> str:
             cell.printed, cell.std, cell.lost, cell.slip, result.ours, result.std, result.difference,
             " ".join(map(str, result.seeds)), " ".join(map(str, result.done)), result.asked, result.is_finished,
             run.config if run else "", " ".join(run.overrides) if run else "", result.why_not, "; ".join(result.notes),
+            made_with,
         ])  # fmt: skip
     return text.getvalue()

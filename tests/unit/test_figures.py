@@ -198,8 +198,9 @@ def test_pictures_and_their_points_are_written(tmp_path: Path) -> None:
     assert "<svg" in vector and "Communication round" in vector and "rounds x 0.5" in vector
     rows = list(csv.reader((tmp_path / "some" / "figure.csv").read_text().splitlines()))
     assert rows[1:] == [["IID", "FedAvg", "ours", "1.0", "25.0", ""], ["Non-IID", "FedAvg", "ours", "1.0", "25.0", ""]]
-    said = figures.picture(named("figure1").table, [Panel("A", ())], "a budget").get_suptitle()
-    assert said == "Accuracy by round\na budget"
+    drawn = figures.picture(named("figure1").table, [Panel("A", ())], "a budget")
+    assert drawn.get_suptitle() == "Accuracy by round\na budget"
+    assert [text.get_text() for text in drawn.axes[0].texts] == ["not run"]
 
 
 def test_points_of_words_are_written_as_words() -> None:

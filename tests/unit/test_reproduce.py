@@ -139,9 +139,13 @@ def test_a_table_is_made_shared_and_resumed(
     code, out, _ = called(capsys, f"{own}:table1", *words)
     assert code == 0 and out.count(": finished (") == 3 and "rounds x 0.5" in out
     assert all("rounds=2" in command and "train.schedule.milestones=[1]" in command for command in in_this_process)
-    rows = list(csv.DictReader((tmp_path / "out" / "own.yaml-table1" / "table.csv").read_text().splitlines()))
+    table_dir = tmp_path / "out" / "own.yaml-table1-rounds_x0.5-epochs_x0.5"
+    rows = list(csv.DictReader((table_dir / "table.csv").read_text().splitlines()))
+    assert {row["made_with"] for row in rows} == {
+        "a budget of rounds x 0.5, local epochs x 0.5 of the paper's, at least 1 each"
+    }
     assert [row["rounds_done"] for row in rows] == ["2"] * 4 and all(0 <= float(row["ours"]) <= 100 for row in rows)
-    assert "rounds x 0.5" in (tmp_path / "out" / "own.yaml-table1" / "table.md").read_text()
+    assert "rounds x 0.5" in (table_dir / "table.md").read_text()
 
     code, out, _ = called(capsys, f"{own}:table2", *words)
     assert code == 0 and out.count(": finished before") == 2 and len(in_this_process) == 3
@@ -149,11 +153,23 @@ def test_a_table_is_made_shared_and_resumed(
     [folder] = (tmp_path / "out" / "runs").glob("*one-*-seed0")
     (folder / "report" / "summary.json").unlink()
     code, out, _ = called(capsys, f"{own}:table1", *words, "--collect", "--only", "fedavg")
-    assert code == 0 and "not finished" in out and "FedHM" not in out
+    assert code == 0 and "not finished" in out and "FedHM" not in out and "no run of" not in out
+    code, out, _ = called(capsys, f"{own}:table1", "--out", str(tmp_path / "out"), "--collect")
+    assert code == 0 and "no run of own.yaml:table1 with these options" in out
+    assert not (tmp_path / "out" / "own.yaml-table1" / "table.csv").read_text().count("rounds x")
     assert called(capsys, f"{own}:table1", *words, "--list")[1].count(" finished ") == 2
     code, out, _ = called(capsys, f"{own}:table1", *words, "--run", "1")
     assert code == 0 and "finished (resumed, " in out and "own.yaml:table1" not in out
     assert "--resume" in in_this_process[-1]
+
+
+def test_missing_data_are_told_before_anything_runs(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], in_this_process: list[Sequence[str]]
+) -> None:
+    words = ["--only", "cifar10_iid fedavg", "--data-dir", str(tmp_path), "--out", str(tmp_path / "out")]
+    code, out, err = called(capsys, "fedhm:table3", *words, "--ranks", "1")
+    assert code == 2 and out == "" and err.count("\n") == 1 and in_this_process == []
+    assert "python -m fedmpi.data fetch cifar10" in err and not (tmp_path / "out").exists()
 
 
 def test_a_failed_run_ends_no_other_and_another_config_is_refused(
@@ -248,7 +264,7 @@ def test_the_array_has_what_is_left(
     out = tmp_path / "out"
     words = [f"{own}:table2", "--ranks", "1", "--seeds", "4", "--budget", "rounds=0.25", "--out", str(out)]
     code, printed, _ = called(capsys, *words, "--slurm", "--array-max", "3", "--sbatch-option", "account=me")
-    folder = out / "own.yaml-table2"
+    folder = out / "own.yaml-table2-rounds_x0.25"
     assert code == 0 and "2 of 2 runs are left" in printed and in_this_process == []
     script = (folder / "array.sbatch").read_text()
     assert (
