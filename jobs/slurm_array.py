@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import groupby
 
@@ -53,7 +53,6 @@ exec {command} --run "$SLURM_ARRAY_TASK_ID" --launcher "$LAUNCHER"
 
 def sbatch(array: Array) -> str:
     """The file for sbatch."""
-    given = dict(option.partition("=")[::2] for option in array.options)
     options = {
         "job-name": array.name,
         "array": ranges(array.numbers) + (f"%{array.max_at_once}" if array.max_at_once else ""),
@@ -64,9 +63,7 @@ def sbatch(array: Array) -> str:
         "open-mode": "append",
         "requeue": "",
         "signal": "B:TERM@60",
-        **given,
     }
-    lines = (f"#SBATCH --{key}={value}" if value else f"#SBATCH --{key}" for key, value in options.items())
     return _TEMPLATE.format(
         name=array.name,
         count=len(array.numbers),
@@ -74,9 +71,15 @@ def sbatch(array: Array) -> str:
         folder=shlex.quote(array.folder),
         project=shlex.quote(array.project),
         ranks=array.ranks,
-        options="\n".join(lines),
+        options=option_lines(options, array.options),
         launcher=shlex.quote(array.launcher or f"mpirun -n {array.ranks}"),
     )
+
+
+def option_lines(options: Mapping[str, str], given: Sequence[str]) -> str:
+    """`#SBATCH` lines of our options with those on top that the user gives, as `time=01:00:00` or `exclusive`."""
+    merged = {**options, **dict(option.partition("=")[::2] for option in given)}
+    return "\n".join(f"#SBATCH --{key}={value}" if value else f"#SBATCH --{key}" for key, value in merged.items())
 
 
 def commands(array: Array) -> str:
