@@ -27,7 +27,7 @@ from fedmpi.output.report import CLIENTS, TierRow, closing_table
 from fedmpi.output.run_dir import RunDir
 from fedmpi.publish import publish
 from fedmpi.setup import ServerState, Setup
-from fedmpi.stopping import GO_ON, Stopping
+from fedmpi.stopping import Stopping
 from fedmpi.train_round import RoundResult, train_round
 
 if TYPE_CHECKING:
@@ -91,12 +91,10 @@ def run(
         for round_number in range(done + 1, config.rounds + 1):
             state, published, result = train_round(setup, round_number, state, published)
             split_s, wish = _seconds_and_wish(setup, stopping)
-            stops = wish != GO_ON and round_number < config.rounds
+            stops = stopping.why(wish) if round_number < config.rounds else ""
             if desk is not None:
-                desk.round_done(round_number, state, result, split_s, save=stops)
+                desk.round_done(round_number, state, result, split_s, stops)
             if stops:
-                if desk is not None:
-                    desk.stopped(round_number, stopping.why(wish))
                 return False
         if desk is not None:
             desk.close_run()
@@ -206,9 +204,9 @@ class Desk:
         self._progress.clients(num_done, num_clients)
 
     def round_done(
-        self, round_number: int, state: ServerState, result: RoundResult, split_s: Mapping[str, float], *, save: bool
+        self, round_number: int, state: ServerState, result: RoundResult, split_s: Mapping[str, float], stops: str
     ) -> None:
-        """Records the round, shows it, and saves if it is time, or if `save`."""
+        """Records the round, shows it, and saves if it is time, or if the run `stops` (why, else empty)."""
         config, setup = self._setup.config, self._setup
         scores = zip(setup.method.tested(), result.scores or (), strict=result.scores is not None)
         accuracy = {net.name: score.accuracy for net, score in scores}
@@ -222,10 +220,12 @@ class Desk:
             self._lock.refresh()
             self._records.append(record)
             self._writers[-1].update(report.client for report in result.reports if report.memory_digest)
-            if save or round_number % config.output.checkpoint_every == 0 or round_number == config.rounds:
+            if stops or round_number % config.output.checkpoint_every == 0 or round_number == config.rounds:
                 self._save(round_number, state)
         seconds = split_s["wall"]
         self._progress.round_done(round_number, seconds=seconds, loss=record["train_loss"], accuracy=accuracy)
+        if stops:
+            self._say_stopped(round_number, stops)
 
     def _save(self, round_number: int, state: ServerState) -> None:
         config = self._setup.config
@@ -248,8 +248,8 @@ class Desk:
             self._writers.append(set())
             self._has_pruned = True
 
-    def stopped(self, round_number: int, why: str) -> None:
-        """Says that the run is to go on later, where it is now."""
+    def _say_stopped(self, round_number: int, why: str) -> None:
+        """The run is to go on later, where it is now: for people and, in the manifest, for programs."""
         manifest.add_stop(self._folder, round_number, why)
         again = startup.resume_command(self._folder, self._setup.comm.size)
         self._progress.say(f"stopped after round {round_number} of {self._setup.config.rounds}: {why}; all is saved")

@@ -72,7 +72,7 @@ class Stopping:
         return _PATIENCE * max(self._recent_s)
 
     def why(self, wish: int) -> str:
-        """The wish that was agreed on, in words."""
-        if wish == SIGNALLED:
-            return SIGNAL.name
+        """The wish that was agreed on, in words; empty for going on."""
+        if wish != OUT_OF_TIME:
+            return SIGNAL.name if wish == SIGNALLED else ""
         return f"the time that is left would not be enough for another round ({self.next_round_s:.0f} s)"

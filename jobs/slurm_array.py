@@ -35,19 +35,18 @@ _TEMPLATE = """\
 # The same command again lists what is left then; with --collect instead of --slurm it prints the table.
 #
 # To edit: what your site calls its partitions and accounts (--sbatch-option partition=... writes such lines),
-# the time (a run that is cut short goes on where it was, when it is submitted again), and below
+# the time (a run that does not fit saves, goes back into the queue, and goes on where it was), and below
 # the modules to load and how MPI programs are started.
 {options}
-set -euo pipefail
 cd {project}
+source slurm/life_cycle.sh
 # module load openmpi
 source .venv/bin/activate
 
 # One job step of {ranks} ranks. Where mpirun does not know Slurm: LAUNCHER="srun --mpi=pmix -n {ranks}"
 LAUNCHER={launcher}
 
-# exec: Slurm's signal before the end reaches the program, which stops its ranks; what was saved stays.
-exec {command} --run "$SLURM_ARRAY_TASK_ID" --launcher "$LAUNCHER"
+resumable {command} --run "$SLURM_ARRAY_TASK_ID" --launcher "$LAUNCHER"
 """
 
 
@@ -62,7 +61,7 @@ def sbatch(array: Array) -> str:
         "output": f"{array.folder}/slurm-%A_%a.log",
         "open-mode": "append",
         "requeue": "",
-        "signal": "B:TERM@60",
+        "signal": "B:USR1@120",
     }
     return _TEMPLATE.format(
         name=array.name,

@@ -40,9 +40,7 @@ source slurm/life_cycle.sh
 # module load openmpi
 source .venv/bin/activate
 
-case ${{SLURM_ARRAY_TASK_ID:-1}} in
-{cases}
-esac
+{runs}
 
 # Where the site has it, in place of mpirun: srun --mpi=pmix -n {ranks}
 resumable {launcher} python -m fedmpi.main "${{run[@]}}" --resume
@@ -64,14 +62,15 @@ def sbatch(batch: Batch) -> str:
         "open-mode": "append",
         "output": f"{batch.folder}/slurm-{'%A_%a' if is_array else '%j'}.log",
     }
-    cases = [f"  {number}) run=({shlex.join(run)}) ;;" for number, run in enumerate(batch.runs, 1)]
+    runs = [f"run=({shlex.join(run)})" for run in batch.runs]
+    cases = [f"  {number}) {run} ;;" for number, run in enumerate(runs, 1)]
     return _TEMPLATE.format(
         name=batch.name,
         what=f"{len(batch.numbers)} of {len(batch.runs)} runs, one array task each" if is_array else "one run",
         command=shlex.join(batch.command),
         options=option_lines(options, batch.options),
         project=shlex.quote(batch.project),
-        cases="\n".join(cases),
+        runs="\n".join(["case $SLURM_ARRAY_TASK_ID in", *cases, "esac"] if is_array else runs),
         ranks=batch.ranks,
         launcher=batch.launcher or f"mpirun -n {batch.ranks}",
     )

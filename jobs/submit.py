@@ -91,7 +91,8 @@ def _jobs(arguments: argparse.Namespace, folder: Path) -> list[Job]:
         check_same(jobs[-1])
     names = [job.run.name for job in jobs]
     if twice := sorted({name for name in names if names.count(name) > 1}):
-        raise ConfigError("--sweep", f"two runs would be called {twice[0]}; give each value once, and configs other names")
+        problem = f"two runs would be called {twice[0]}; give each value once, and configs names of their own"
+        raise ConfigError("--sweep", problem)
     return jobs
 
 

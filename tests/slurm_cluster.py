@@ -1,6 +1,6 @@
-"""A Slurm of one node, in a folder of its own: munged, slurmctld and slurmd, all ended with it.
+"""A Slurm of two nodes on this machine, in a folder of its own: munged, slurmctld and two slurmd, all ended with it.
 
-Needs root (slurmd starts jobs) and Debian's slurm-wlm and munge; whatever is missing is a reason to skip. The node
+Needs root (slurmd starts jobs) and Debian's slurm-wlm and munge; whatever is missing is a reason to skip. A node
 says that it has 8 cores and 4 GPUs, whatever it has.
 """
 
@@ -32,13 +32,12 @@ AuthInfo=socket={folder}/munge.socket
 SlurmUser=root
 SlurmdUser=root
 StateSaveLocation={folder}/state
-SlurmdSpoolDir={folder}/spool
+SlurmdSpoolDir={folder}/spool-%n
 SlurmctldPidFile={folder}/slurmctld.pid
-SlurmdPidFile={folder}/slurmd.pid
+SlurmdPidFile={folder}/slurmd-%n.pid
 SlurmctldLogFile={folder}/slurmctld.log
-SlurmdLogFile={folder}/slurmd.log
+SlurmdLogFile={folder}/slurmd-%n.log
 SlurmctldPort={controller_port}
-SlurmdPort={node_port}
 ProctrackType=proctrack/linuxproc
 TaskPlugin=task/none
 SelectType=select/cons_tres
@@ -50,7 +49,8 @@ JobAcctGatherType=jobacct_gather/none
 MpiDefault=none
 KillWait=5
 GresTypes=gpu
-NodeName={host} NodeAddr=127.0.0.1 CPUs=8 Gres=gpu:4 State=UNKNOWN
+NodeName=node1 NodeHostname={host} NodeAddr=127.0.0.1 Port={port_1} CPUs=8 Gres=gpu:4 State=UNKNOWN
+NodeName=node2 NodeHostname={host} NodeAddr=127.0.0.1 Port={port_2} CPUs=8 Gres=gpu:4 State=UNKNOWN
 PartitionName=all Nodes=ALL Default=YES MaxTime=INFINITE State=UP
 """
 
@@ -79,13 +79,13 @@ class Cluster:
         # Not in pytest's folder: munge's socket must lie where everybody may look.
         self.folder = Path(tempfile.mkdtemp(prefix="fedmpi-slurm-", dir="/tmp"))
         self.folder.chmod(0o711)
-        for name in ("state", "spool"):
+        for name in ("state", "spool-node1", "spool-node2"):
             (self.folder / name).mkdir()
         (self.folder / "munge.key").touch(0o600)
         (self.folder / "munge.key").write_bytes(os.urandom(1024))
         config = _CONFIG.format(
             host=socket.gethostname().split(".")[0], folder=self.folder,
-            controller_port=_free_port(), node_port=_free_port(),
+            controller_port=_free_port(), port_1=_free_port(), port_2=_free_port(),
         )  # fmt: skip
         (self.folder / "slurm.conf").write_text(config)
         (self.folder / "gres.conf").write_text(f"Name=gpu File={self.folder}/gpu[0-3]\n")
@@ -101,7 +101,7 @@ class Cluster:
         return self
 
     def __exit__(self, *error: object) -> None:
-        for name in ("slurmd", "slurmctld", "munged"):
+        for name in ("slurmd-node1", "slurmd-node2", "slurmctld", "munged"):
             _end(self.folder / f"{name}.pid")
         shutil.rmtree(self.folder, ignore_errors=True)
 
@@ -119,9 +119,10 @@ class Cluster:
         munged = [f"--{option}={self.folder}/munge.{suffix}" for option, suffix in files.items()]
         self._run(str(_path("munged")), *munged, f"--pid-file={self.folder}/munged.pid", "--num-threads=10")
         self._run(str(_path("slurmctld")))
-        self._run(str(_path("slurmd")))
+        for node in ("node1", "node2"):
+            self._run(str(_path("slurmd")), "-N", node)
         deadline = time.monotonic() + 60
-        while "idle" not in self._run("sinfo", "--noheader", "--format=%t", check=False):
+        while self._run("sinfo", "--noheader", "--format=%t %D", check=False).split() != ["idle", "2"]:
             assert time.monotonic() < deadline, self._logs()
             time.sleep(0.2)
 
@@ -136,7 +137,9 @@ class Cluster:
         assert done.returncode == 0 or not check, f"{command}\n{done.stdout}\n{done.stderr}"
         return done.stdout
 
-    def submit(self, file: str, *words: str, edits: Mapping[str, str] | None = None, options: Sequence[str] = ()) -> str:
+    def submit(
+        self, file: str, *words: str, edits: Mapping[str, str] | None = None, options: Sequence[str] = ()
+    ) -> str:
         """`sbatch OPTIONS FILE WORDS` in the project, the file edited first (pattern -> text); the job's number."""
         text = (self.project / file).read_text()
         for pattern, replacement in (edits or {}).items():

@@ -1,4 +1,4 @@
-"""The project's own sbatch files, submitted to a real Slurm: to the end, through a signal and a requeue, as an array."""
+"""The project's own sbatch files on a real Slurm: to the end, on two nodes, through a requeue, as an array."""
 
 from __future__ import annotations
 
@@ -49,6 +49,20 @@ def test_a_run_finishes(cluster: Cluster, tmp_path: Path) -> None:
     assert finished(cluster.project / "runs" / f"fedmpi-4gpu-{job}") == undisturbed(tmp_path, *TOPK)
     log = (cluster.project / f"fedmpi-4gpu-{job}.log").read_text()
     assert len(re.findall(r"^rank \d: ", log, re.MULTILINE)) == 5, log
+
+
+def test_two_nodes(cluster: Cluster, tmp_path: Path) -> None:
+    """Rank 0 and four workers on the first, four on the second: each worker is one of four on its node."""
+    job = cluster.submit("slurm/several_nodes.sbatch", *TOPK, edits=NO_CONFIG)
+    assert ended_well(cluster, job), cluster.log()
+    assert finished(cluster.project / "runs" / f"fedmpi-nodes-{job}") == undisturbed(tmp_path, *TOPK)
+    script = "import os; print('on', os.environ['SLURMD_NODENAME'], os.environ['OMPI_COMM_WORLD_RANK'])"
+    edits = {r"python -m fedmpi\.main [^\\]*\\\n.*": f'python -c "{script}"'}
+    job = cluster.submit("slurm/several_nodes.sbatch", edits=edits)
+    assert ended_well(cluster, job), cluster.log()
+    log = (cluster.project / f"fedmpi-nodes-{job}.log").read_text()
+    places = {int(rank): node for node, rank in re.findall(r"^on (node\d) (\d)$", log, re.MULTILINE)}
+    assert places == {rank: "node1" if rank < 5 else "node2" for rank in range(9)}, log
 
 
 def test_a_signalled_run_goes_on_after_its_requeue(cluster: Cluster, tmp_path: Path) -> None:

@@ -41,7 +41,7 @@ def own(tmp_path: Path) -> str:
 @pytest.fixture
 def in_this_process(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[Sequence[str]]]:
     """Runs the command here, which is a tenth of the time; a list of what was run."""
-    handlers = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)}
+    handlers = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1)}
     commands: list[Sequence[str]] = []
 
     def launch(command: Sequence[str], log: Path, environment: Mapping[str, str]) -> int:
@@ -243,6 +243,25 @@ def test_the_array_is_as_recorded() -> None:
     assert slurm_array.commands(array).splitlines()[3] == (
         "python jobs/reproduce.py fedhm:table3 --only 'two words' --run 7"
     )
+
+
+def test_a_signal_reaches_the_run(tmp_path: Path) -> None:
+    """USR1 from outside goes on to the command, whose exit code says that it is to go on later."""
+    before = signal.getsignal(signal.SIGUSR1)
+    script = "trap 'exit 75' USR1; kill -USR1 $PPID; while :; do sleep 0.05; done"
+    assert running.launch(["bash", "-c", script], tmp_path / "log", running.environment(1)) == 75
+    assert signal.getsignal(signal.SIGUSR1) is before
+
+
+def test_a_run_that_stopped_is_the_last_for_now(
+    own: str, tmp_path: Path, capsys: pytest.CaptureFixture[str], in_this_process: list[Sequence[str]]
+) -> None:
+    """No time is left after a round: exit code 75 and no other run; the same command goes on with it."""
+    words = [f"{own}:table2", "--ranks", "1", "--seeds", "4", "--only", "one", "--out", str(tmp_path / "out")]
+    code, printed, _ = called(capsys, *words, "--set", "mpi.time_limit_s=0.001")
+    assert code == 75 and len(in_this_process) == 1 and "stopped, to go on" in printed
+    code, printed, _ = called(capsys, *words)
+    assert code == 0 and "finished (resumed" in printed
 
 
 def test_ranges() -> None:

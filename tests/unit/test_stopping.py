@@ -50,11 +50,12 @@ def test_a_round_begins_only_if_it_ends_in_time(clock: list[float]) -> None:
     assert wishes.wish(8.0) == GO_ON
     clock[0] = 138.1
     assert wishes.wish(8.0) == OUT_OF_TIME
+    assert wishes.why(GO_ON) == ""
     assert wishes.why(OUT_OF_TIME) == "the time that is left would not be enough for another round (12 s)"
 
 
 def test_the_longest_of_the_last_rounds_counts(clock: list[float]) -> None:
-    """One of 20 s (30 s are left over from 150 - 120) is remembered for four more rounds, or as many as `every` says."""
+    """One of 20 s (30 s are left over from 150 - 120) is remembered for four more rounds, or for `every`."""
     for every, remembered in ((1, 5), (9, 9)):
         wishes = Stopping(60.0, 10.0, every)
         clock[0] = 100.0
