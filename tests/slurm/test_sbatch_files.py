@@ -57,7 +57,7 @@ def test_two_nodes(cluster: Cluster, tmp_path: Path) -> None:
     assert ended_well(cluster, job), cluster.log()
     assert finished(cluster.project / "runs" / f"fedmpi-nodes-{job}") == undisturbed(tmp_path, *TOPK)
     script = "import os; print('on', os.environ['SLURMD_NODENAME'], os.environ['OMPI_COMM_WORLD_RANK'])"
-    edits = {r"python -m fedmpi\.main [^\\]*\\\n.*": f'python -c "{script}"'}
+    edits = {r"^(resumable mpirun .*)python -m fedmpi\.main .*\n.*": rf'\1python -c "{script}"'}
     job = cluster.submit("slurm/several_nodes.sbatch", edits=edits)
     assert ended_well(cluster, job), cluster.log()
     log = (cluster.project / f"fedmpi-nodes-{job}.log").read_text()

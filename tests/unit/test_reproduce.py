@@ -256,12 +256,13 @@ def test_a_signal_reaches_the_run(tmp_path: Path) -> None:
 def test_a_run_that_stopped_is_the_last_for_now(
     own: str, tmp_path: Path, capsys: pytest.CaptureFixture[str], in_this_process: list[Sequence[str]]
 ) -> None:
-    """No time is left after a round: exit code 75 and no other run; the same command goes on with it."""
-    words = [f"{own}:table2", "--ranks", "1", "--seeds", "4", "--only", "one", "--out", str(tmp_path / "out")]
-    code, printed, _ = called(capsys, *words, "--set", "mpi.time_limit_s=0.001")
-    assert code == 75 and len(in_this_process) == 1 and "stopped, to go on" in printed
-    code, printed, _ = called(capsys, *words)
-    assert code == 0 and "finished (resumed" in printed
+    """No time is left after each of its four rounds: exit code 75 and no other run; the same command goes on with it."""
+    words = [f"{own}:table2", "--ranks", "1", "--seeds", "4", "--out", str(tmp_path / "out")]
+    limit = ["--set", "mpi.time_limit_s=0.001"]
+    ends = [called(capsys, *words, *limit, "--run", "1") for _ in range(4)]
+    assert [code for code, _, _ in ends] == [75, 75, 75, 0] and len(in_this_process) == 4
+    assert "stopped, to go on" in ends[0][1] and "finished (resumed" in ends[3][1]
+    assert called(capsys, *words, *limit)[0] == 75 and len(in_this_process) == 5
 
 
 def test_ranges() -> None:
