@@ -1,7 +1,8 @@
 """A Slurm of two nodes on this machine, in a folder of its own: munged, slurmctld and two slurmd, all ended with it.
 
 Needs root (slurmd starts jobs) and Debian's slurm-wlm and munge; whatever is missing is a reason to skip. A node
-says that it has 8 cores and 4 GPUs, whatever it has.
+says that it has 8 cores and 4 GPUs, whatever it has. The first has this machine's name: `srun --mpi=pmix` works
+on that one only.
 """
 
 from __future__ import annotations
@@ -49,8 +50,8 @@ JobAcctGatherType=jobacct_gather/none
 MpiDefault=none
 KillWait=5
 GresTypes=gpu
-NodeName=node1 NodeHostname={host} NodeAddr=127.0.0.1 Port={port_1} CPUs=8 Gres=gpu:4 State=UNKNOWN
-NodeName=node2 NodeHostname={host} NodeAddr=127.0.0.1 Port={port_2} CPUs=8 Gres=gpu:4 State=UNKNOWN
+NodeName={host} NodeHostname={host} NodeAddr=127.0.0.1 Port={port_1} CPUs=8 Gres=gpu:4 State=UNKNOWN
+NodeName={host}2 NodeHostname={host} NodeAddr=127.0.0.1 Port={port_2} CPUs=8 Gres=gpu:4 State=UNKNOWN
 PartitionName=all Nodes=ALL Default=YES MaxTime=INFINITE State=UP
 """
 
@@ -79,12 +80,13 @@ class Cluster:
         # Not in pytest's folder: munge's socket must lie where everybody may look.
         self.folder = Path(tempfile.mkdtemp(prefix="fedmpi-slurm-", dir="/tmp"))
         self.folder.chmod(0o711)
-        for name in ("state", "spool-node1", "spool-node2"):
+        self.host = socket.gethostname().split(".")[0]
+        for name in ("state", f"spool-{self.host}", f"spool-{self.host}2"):
             (self.folder / name).mkdir()
         (self.folder / "munge.key").touch(0o600)
         (self.folder / "munge.key").write_bytes(os.urandom(1024))
         config = _CONFIG.format(
-            host=socket.gethostname().split(".")[0], folder=self.folder,
+            host=self.host, folder=self.folder,
             controller_port=_free_port(), port_1=_free_port(), port_2=_free_port(),
         )  # fmt: skip
         (self.folder / "slurm.conf").write_text(config)
@@ -101,7 +103,7 @@ class Cluster:
         return self
 
     def __exit__(self, *error: object) -> None:
-        for name in ("slurmd-node1", "slurmd-node2", "slurmctld", "munged"):
+        for name in (f"slurmd-{self.host}", f"slurmd-{self.host}2", "slurmctld", "munged"):
             _end(self.folder / f"{name}.pid")
         shutil.rmtree(self.folder, ignore_errors=True)
 
@@ -119,7 +121,7 @@ class Cluster:
         munged = [f"--{option}={self.folder}/munge.{suffix}" for option, suffix in files.items()]
         self._run(str(_path("munged")), *munged, f"--pid-file={self.folder}/munged.pid", "--num-threads=10")
         self._run(str(_path("slurmctld")))
-        for node in ("node1", "node2"):
+        for node in (self.host, f"{self.host}2"):
             self._run(str(_path("slurmd")), "-N", node)
         deadline = time.monotonic() + 60
         while self._run("sinfo", "--noheader", "--format=%t %D", check=False).split() != ["idle", "2"]:

@@ -61,8 +61,8 @@ def test_two_nodes(cluster: Cluster, tmp_path: Path) -> None:
     job = cluster.submit("slurm/several_nodes.sbatch", edits=edits)
     assert ended_well(cluster, job), cluster.log()
     log = (cluster.project / f"fedmpi-nodes-{job}.log").read_text()
-    places = {int(rank): node for node, rank in re.findall(r"^on (node\d) (\d)$", log, re.MULTILINE)}
-    assert places == {rank: "node1" if rank < 5 else "node2" for rank in range(9)}, log
+    places = {int(rank): node for node, rank in re.findall(r"^on (\S+) (\d)$", log, re.MULTILINE)}
+    assert places == {rank: cluster.host + "2" * (rank >= 5) for rank in range(9)}, log
 
 
 def test_a_signalled_run_goes_on_after_its_requeue(cluster: Cluster, tmp_path: Path) -> None:
@@ -108,7 +108,7 @@ def test_with_srun(cluster: Cluster, tmp_path: Path) -> None:
     if "pmix" not in cluster.control("srun", "--mpi=list"):
         pytest.skip("this Slurm has no PMIx (libpmix-dev must be there before it starts)")
     edits = {**NO_CONFIG, r"^resumable mpirun -n \S+": "resumable srun --mpi=pmix"}
-    job = cluster.submit("slurm/cpu.sbatch", *TOPK, edits=edits, options=["--ntasks=3"])
+    job = cluster.submit("slurm/cpu.sbatch", *TOPK, edits=edits, options=["--ntasks=3", f"--nodelist={cluster.host}"])
     assert ended_well(cluster, job), cluster.log()
     assert finished(cluster.project / "runs" / f"fedmpi-cpu-{job}") == undisturbed(tmp_path, *TOPK)
 
