@@ -47,6 +47,10 @@ class DeviceError(UserError):
     """A rank cannot use the device it was given."""
 
 
+class LaunchError(UserError):
+    """The ranks were started in a way in which they do not find each other."""
+
+
 class RunDirError(UserError):
     """The run directory cannot be used as asked (occupied, unreadable, of another config)."""
 

@@ -27,6 +27,7 @@ from fedmpi.output.report import CLIENTS, TierRow, closing_table
 from fedmpi.output.run_dir import RunDir
 from fedmpi.publish import publish
 from fedmpi.setup import ServerState, Setup
+from fedmpi.stopping import Stopping
 from fedmpi.train_round import RoundResult, train_round
 
 if TYPE_CHECKING:
@@ -62,11 +63,14 @@ def run(
     command: Sequence[str],
     where: dict[str, str],
     make_method: startup.MakeMethod = methods.create,
-) -> None:
-    """Trains to the last round. Raises `StartupError` (on all ranks), or a `RoundError` where something broke.
+    stopping: Stopping | None = None,
+) -> bool:
+    """Trains to the last round; False if it was stopped before. Raises `StartupError` (on all ranks), or a
+    `RoundError` where something broke.
 
     `where["resume"]` gets the command to go on with, as soon as there is something to go on with.
     """
+    stopping = stopping or Stopping()
     material = startup.load_material(config, comm)
     folder = startup.open_run_dir(config, comm, run_dir, resume=resume)
     where["resume"] = startup.resume_command(folder, comm.size)
@@ -86,11 +90,15 @@ def run(
         setup.clock.take()  # what starting up took is no round's
         for round_number in range(done + 1, config.rounds + 1):
             state, published, result = train_round(setup, round_number, state, published)
-            split_s = _mean_over_ranks(setup)
+            split_s, wish = _seconds_and_wish(setup, stopping)
+            stops = stopping.why(wish) if round_number < config.rounds else ""
             if desk is not None:
-                desk.round_done(round_number, state, result, split_s)
+                desk.round_done(round_number, state, result, split_s, stops)
+            if stops:
+                return False
         if desk is not None:
             desk.close_run()
+    return True
 
 
 def _take(stack: ExitStack, folder: RunDir, config: Config) -> RunLock:
@@ -115,12 +123,15 @@ def _say_where_ranks_are(setup: Setup, desk: Desk | None) -> None:
         desk.announce(places)
 
 
-def _mean_over_ranks(setup: Setup) -> dict[str, float]:
-    """Seconds by stage since the last call, the mean over the ranks (rank 0; empty elsewhere)."""
+def _seconds_and_wish(setup: Setup, stopping: Stopping) -> tuple[dict[str, float], int]:
+    """Seconds by stage since the last call, the mean over the ranks; and whether to go on, the same on all ranks.
+
+    Rank 0 knows best how long a round takes: it is the one that saves.
+    """
     names = (*STAGES, "wall")
     taken = setup.clock.take()
-    rows = setup.comm.gather_rows(np.array([taken[name] for name in names]))
-    return {} if rows is None else dict(zip(names, rows.mean(axis=0).tolist(), strict=True))
+    rows = setup.comm.allgather_rows(np.array([*(taken[name] for name in names), stopping.wish(taken["wall"])]))
+    return dict(zip(names, rows[:, :-1].mean(axis=0).tolist(), strict=True)), int(rows[:, -1].max())
 
 
 class Desk:
@@ -193,9 +204,9 @@ class Desk:
         self._progress.clients(num_done, num_clients)
 
     def round_done(
-        self, round_number: int, state: ServerState, result: RoundResult, split_s: Mapping[str, float]
+        self, round_number: int, state: ServerState, result: RoundResult, split_s: Mapping[str, float], stops: str
     ) -> None:
-        """Records the round, shows it, and saves if it is time."""
+        """Records the round, shows it, and saves if it is time, or if the run `stops` (why, else empty)."""
         config, setup = self._setup.config, self._setup
         scores = zip(setup.method.tested(), result.scores or (), strict=result.scores is not None)
         accuracy = {net.name: score.accuracy for net, score in scores}
@@ -209,10 +220,12 @@ class Desk:
             self._lock.refresh()
             self._records.append(record)
             self._writers[-1].update(report.client for report in result.reports if report.memory_digest)
-            if round_number % config.output.checkpoint_every == 0 or round_number == config.rounds:
+            if stops or round_number % config.output.checkpoint_every == 0 or round_number == config.rounds:
                 self._save(round_number, state)
         seconds = split_s["wall"]
         self._progress.round_done(round_number, seconds=seconds, loss=record["train_loss"], accuracy=accuracy)
+        if stops:
+            self._say_stopped(round_number, stops)
 
     def _save(self, round_number: int, state: ServerState) -> None:
         config = self._setup.config
@@ -234,6 +247,13 @@ class Desk:
             self._setup.memories.prune(live | current, recent, up_to_round=round_number)
             self._writers.append(set())
             self._has_pruned = True
+
+    def _say_stopped(self, round_number: int, why: str) -> None:
+        """The run is to go on later, where it is now: for people and, in the manifest, for programs."""
+        manifest.add_stop(self._folder, round_number, why)
+        again = startup.resume_command(self._folder, self._setup.comm.size)
+        self._progress.say(f"stopped after round {round_number} of {self._setup.config.rounds}: {why}; all is saved")
+        self._progress.say(f"to go on: {again}")
 
     def close_run(self) -> None:
         """The closing table and the report files."""

@@ -24,8 +24,9 @@ import fedmpi
 from fedmpi import data, methods, models
 from fedmpi.config.load import load
 from fedmpi.config.schema import Config
-from fedmpi.errors import ConfigError, RoundError, UserError
-from fedmpi.mpi.launch import launched_as
+from fedmpi.errors import ConfigError, LaunchError, RoundError, UserError
+from fedmpi.mpi.launch import check_launch, claimed
+from fedmpi.stopping import EXIT_CODE, Stopping, seconds_left
 
 if TYPE_CHECKING:
     from fedmpi.mpi.comm import Comm
@@ -38,9 +39,10 @@ _SILENT_S = 3.0
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Runs the command; returns the exit code (0, 2 for a user's mistake, 1 for a failure)."""
-    rank, size = launched_as() or (0, 1)
+    """Runs the command; the exit code: 0, 2 for a user's mistake, 1 for a failure, 75 for a run that is to go on."""
+    rank, size = claimed()
     try:
+        check_launch()
         arguments = parse(sys.argv[1:] if argv is None else argv)
         if arguments.list:
             return _list(rank)
@@ -49,7 +51,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             return _plan(config, arguments.plan, rank, size)
     except UserError as error:
         return _report(error, rank)
-    return _run(config, arguments)
+    return _run(config, arguments, rank)
 
 
 class _Parser(argparse.ArgumentParser):
@@ -138,14 +140,19 @@ def _report(error: UserError, rank: int) -> int:
     return error.exit_code
 
 
-def _run(config: Config, arguments: argparse.Namespace) -> int:
+def _run(config: Config, arguments: argparse.Namespace, rank: int) -> int:
+    stopping = _stopping(config)
+    stopping.listen(_say if rank == 0 else lambda line: None)  # loading torch takes seconds
     # Before CUDA starts: with it, cuBLAS gives the same bits in every run.
     os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
     from fedmpi.experiment import run
     from fedmpi.mpi import world
     from fedmpi.startup import StartupError
 
-    comm = world()
+    try:
+        comm = world()
+    except LaunchError as error:
+        return _report(error, rank)
     where: dict[str, str] = {}
 
     def stop(number: int, frame: Any) -> NoReturn:
@@ -158,14 +165,24 @@ def _run(config: Config, arguments: argparse.Namespace) -> int:
         signal.signal(number, stop)
     try:
         command = [sys.executable, "-m", "fedmpi.main", *sys.argv[1:]]
-        run(config, comm, run_dir=arguments.run_dir, resume=arguments.resume, command=command, where=where)
-        return 0
+        options = {"run_dir": arguments.run_dir, "resume": arguments.resume, "command": command}
+        if run(config, comm, **options, where=where, stopping=stopping):
+            return 0
+        # The launcher ends the others as soon as one exits with a code: all are ending, and say nothing more.
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)
+        return EXIT_CODE
     except StartupError as error:
         return _report(error, comm.rank)
     except BaseException as error:  # noqa: BLE001 - the one place where nothing may pass
         _say(f"{describe(error, comm)}\n{_how_to_resume(where)}")
         comm.abort(error.exit_code if isinstance(error, UserError) else 1)
         raise
+
+
+def _stopping(config: Config) -> Stopping:
+    left_s = seconds_left(config.mpi.time_limit_s, os.environ, time.time())
+    every = max(config.evaluation.every, config.output.checkpoint_every)
+    return Stopping(left_s, config.mpi.spare_time_s, every)
 
 
 def describe(error: BaseException, comm: Comm) -> str:

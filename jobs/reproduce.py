@@ -39,19 +39,20 @@ import slurm_array
 import table_text
 import tables
 from reproduction import Budget, Named, Request, changes, chosen, every, find, runs_of
-from running import Job, Parser, do, launcher, launcher_words, number, seed_list
+from running import Job, Parser, do, is_stopped, launcher, launcher_words, number, seed_list
 
 from fedmpi import data, papers
 from fedmpi.errors import ConfigError, UserError
 from fedmpi.output.files import write_text, writing
 from fedmpi.output.progress import printable
+from fedmpi.stopping import EXIT_CODE
 
 _PROJECT = Path(__file__).resolve().parent.parent
 _SEEDS = (0, 1, 2)
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """The exit code: 0, 1 if a run failed, 2 for a user's mistake, 130 if interrupted."""
+    """The exit code: 0, 1 if a run failed, 2 for a user's mistake, 75 if it is to go on later, 130 if interrupted."""
     given = list(sys.argv[1:] if argv is None else argv)
     try:
         arguments = _arguments(given)
@@ -150,6 +151,8 @@ def _make(
     for place, job in enumerate(jobs, 1):
         how = do(job, arguments.ranks, arguments.launcher)
         print(f"[{place}/{len(jobs)}] {job.run.name} seed {job.run.seed}: {how}", flush=True)
+        if is_stopped(job):
+            return EXIT_CODE
     if arguments.run is None:
         _tell(named, request, arguments)
     return 0 if all(job.run.is_finished() for job in jobs) else 1

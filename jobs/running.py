@@ -10,19 +10,23 @@ import os
 import re
 import shlex
 import shutil
+import signal
 import subprocess
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NoReturn
 
 from comparison import Run
 
+from fedmpi import stopping
 from fedmpi.config.schema import Config
 from fedmpi.errors import ConfigError, RunDirError, UserError
 from fedmpi.output.files import writing
+from fedmpi.output.manifest import read_starts
 
 CONFIGS = Path(__file__).resolve().parent.parent / "configs"
 # mpirun passes the signal on and waits for its ranks.
@@ -172,6 +176,8 @@ def do(job: Job, ranks: int, given: str | None = None) -> str:
     took = f"{'resumed, ' * bool(resume)}{time.monotonic() - started:.0f} s"
     if code == 0:
         return f"finished ({took})"
+    if code == stopping.EXIT_CODE:
+        return f"stopped, to go on ({took})"
     holder = _holder(log, length)
     return f"left alone: {holder}" if holder else f"failed with exit code {code} ({took}); see {log}"
 
@@ -187,21 +193,51 @@ def _holder(log: Path, start: int) -> str | None:
     return found[1].decode(errors="replace") if found else None
 
 
+def is_stopped(job: Job) -> bool:
+    """Whether the run was asked to stop, or had no time left: whoever makes it must stop, too."""
+    starts = read_starts(job.run.folder)
+    return bool(starts) and "stopped" in starts[-1]
+
+
 def launch(command: Sequence[str], log: Path, environment: dict[str, str]) -> int:
-    """The exit code of a command that adds its output to `log`; it ends with us."""
+    """The exit code of a command that adds its output to `log`; it ends with us, and stops when we are asked to."""
     with writing(log):
         output = open(log, "ab")
-    with output:
+    with output, _passing_on() as under_way:
         try:
             process = subprocess.Popen(
                 command, stdin=subprocess.DEVNULL, stdout=output, stderr=subprocess.STDOUT, env=environment
             )
         except OSError as error:
             raise UserError(command[0], f"cannot be started: {error.strerror or error}") from None
+        under_way(process)
         try:
             return process.wait()
         finally:
             _end(process)
+
+
+@contextmanager
+def _passing_on() -> Iterator[Callable[[subprocess.Popen[bytes]], None]]:
+    """The signal that asks to stop goes on to the process that is named, even if it came before that."""
+    heard: list[int] = []
+    processes: list[subprocess.Popen[bytes]] = []
+
+    def hear(number: int, frame: Any = None) -> None:
+        heard.append(number)
+        for process in processes:
+            process.send_signal(number)
+
+    def name(process: subprocess.Popen[bytes]) -> None:
+        processes.append(process)
+        if heard:
+            process.send_signal(heard[0])
+
+    before = signal.signal(stopping.SIGNAL, hear)
+    try:
+        yield name
+    finally:
+        signal.signal(stopping.SIGNAL, before)
 
 
 def _end(process: subprocess.Popen[bytes]) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import shlex
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import groupby
 
@@ -36,25 +36,23 @@ _TEMPLATE = """\
 # The same command again lists what is left then; with --collect instead of --slurm it prints the table.
 #
 # To edit: what your site calls its partitions and accounts (--sbatch-option partition=... writes such lines),
-# the time (a run that is cut short goes on where it was, when it is submitted again), and below
+# the time (a run that does not fit saves, goes back into the queue, and goes on where it was), and below
 # the modules to load and how MPI programs are started.
 {options}
-set -euo pipefail
 cd {project}
+source slurm/life_cycle.sh
 # module load openmpi
 source .venv/bin/activate
 
 # One job step of {ranks} ranks. Where mpirun does not know Slurm: LAUNCHER="srun --mpi=pmix -n {ranks}"
 LAUNCHER={launcher}
 
-# exec: Slurm's signal before the end reaches the program, which stops its ranks; what was saved stays.
-exec {command} --run "$SLURM_ARRAY_TASK_ID" --launcher "$LAUNCHER"
+resumable {command} --run "$SLURM_ARRAY_TASK_ID" --launcher "$LAUNCHER"
 """
 
 
 def sbatch(array: Array) -> str:
     """The file for sbatch."""
-    given = dict(option.partition("=")[::2] for option in array.options)
     options = {
         "job-name": array.name,
         "array": ranges(array.numbers) + (f"%{array.max_at_once}" if array.max_at_once else ""),
@@ -64,10 +62,8 @@ def sbatch(array: Array) -> str:
         "output": f"{array.folder.replace('%', '%%')}/slurm-%A_%a.log",
         "open-mode": "append",
         "requeue": "",
-        "signal": "B:TERM@60",
-        **given,
+        "signal": "B:USR1@120",
     }
-    lines = (f"#SBATCH --{key}={_quoted(value)}" if value else f"#SBATCH --{key}" for key, value in options.items())
     return _TEMPLATE.format(
         name=array.name,
         count=len(array.numbers),
@@ -76,7 +72,7 @@ def sbatch(array: Array) -> str:
         file=shlex.quote(f"{array.folder}/array.sbatch"),
         project=shlex.quote(array.project),
         ranks=array.ranks,
-        options="\n".join(lines),
+        options=option_lines(options, array.options),
         launcher=shlex.quote(array.launcher or f"mpirun -n {array.ranks}"),
     )
 
@@ -97,6 +93,13 @@ def _quoted(value: str) -> str:
     if not re.search(r"[\s#\"'\\]", value):
         return value
     return '"' + re.sub(r'(["\\])', r"\\\1", value) + '"'
+
+
+def option_lines(options: Mapping[str, str], given: Sequence[str]) -> str:
+    """`#SBATCH` lines of our options with those on top that the user gives, as `time=01:00:00` or `exclusive`."""
+    merged = {**options, **dict(option.partition("=")[::2] for option in given)}
+    lines = (f"#SBATCH --{key}={_quoted(value)}" if value else f"#SBATCH --{key}" for key, value in merged.items())
+    return "\n".join(lines)
 
 
 def commands(array: Array) -> str:

@@ -45,7 +45,9 @@ num_arguments=$#
 tests=(python -m pytest --color=no --durations=10) # no colours: mpirun looks like a terminal
 ranks_environment 5 # for serial tests, too: some start mpirun themselves
 # Serial tests do not know each other, so they share the cores.
-part serial limited "${tests[@]}" -n auto --maxprocesses 8 --dist worksteal -m "not mpi" "$@"
+part serial limited "${tests[@]}" -n auto --maxprocesses 8 --dist worksteal -m "not mpi" --ignore tests/slurm "$@"
+# Each of these starts a cluster and needs the cores for itself.
+part Slurm limited "${tests[@]}" tests/slurm "$@"
 for num_ranks in 2 3 5; do
   part "$num_ranks ranks" limited_ranks "$num_ranks" "${tests[@]}" --with-mpi -m mpi tests/mpi "$@"
 done

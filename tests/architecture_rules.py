@@ -16,6 +16,7 @@ LAYERS = (
     ("fedmpi",),
     ("fedmpi.errors",),
     ("fedmpi.clock",),
+    ("fedmpi.stopping",),
     ("fedmpi.seeds",),
     ("fedmpi.lazy",),
     ("fedmpi.tensors",),

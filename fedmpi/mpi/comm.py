@@ -101,6 +101,13 @@ class Comm:
         self._mpi.Gather(np.ascontiguousarray(row), rows, root=0)
         return rows
 
+    def allgather_rows(self, row: np.ndarray) -> np.ndarray:
+        """One row of equal length from each rank, stacked everywhere."""
+        self.wait_for_all()
+        rows = np.empty((self.size, *row.shape), row.dtype)
+        self._mpi.Allgather(np.ascontiguousarray(row), rows)
+        return rows
+
     def allgather_text(self, text: str) -> list[str]:
         """Every rank's text, in order of ranks. For start-up only: it pickles."""
         self.wait_for_all()

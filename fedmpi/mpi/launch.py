@@ -2,12 +2,17 @@
 
 Needed before MPI starts: a mistake in a config must be reported by one rank, within seconds, on a
 login node that may have no working MPI at all. One table, so that a new launcher is one line.
+
+Also known here: launches that make N jobs of one rank each out of one job of N, which would all run
+the same. They are refused.
 """
 
 from __future__ import annotations
 
 import os
 from collections.abc import Mapping
+
+from fedmpi.errors import LaunchError
 
 # (rank, size) as Open MPI, MPICH / Intel MPI / Slurm's PMI-2, MVAPICH, Cray PALS and PMIx set them.
 _VARIABLES = (
@@ -25,3 +30,35 @@ def launched_as(environment: Mapping[str, str] = os.environ) -> tuple[int, int] 
         if environment.get(rank, "").isdecimal():
             return int(environment[rank]), int(environment.get(size, "1"))
     return None
+
+
+def claimed(environment: Mapping[str, str] = os.environ) -> tuple[int, int]:
+    """(rank, size) as the launcher, or Slurm's `srun` alone, counts the processes; (0, 1) for a process by itself."""
+    return launched_as(environment) or _of_slurm_step(environment) or (0, 1)
+
+
+def check_launch(environment: Mapping[str, str] = os.environ) -> None:
+    """Raises `LaunchError` if `srun` has started several processes without what MPI needs to join them."""
+    if launched_as(environment) is None and (step := _of_slurm_step(environment)) is not None and step[1] > 1:
+        raise _apart(step[1])
+
+
+def check_size(size: int, environment: Mapping[str, str] = os.environ) -> None:
+    """Raises `LaunchError` if MPI has `size` 1 where the launcher has started more processes."""
+    count = claimed(environment)[1]
+    if size == 1 and count > 1:
+        raise _apart(count)
+
+
+def _of_slurm_step(environment: Mapping[str, str]) -> tuple[int, int] | None:
+    """A batch script's own shell is in no step."""
+    rank, size = environment.get("SLURM_PROCID", ""), environment.get("SLURM_STEP_NUM_TASKS", "")
+    return (int(rank), int(size)) if rank.isdecimal() and size.isdecimal() else None
+
+
+def _apart(count: int) -> LaunchError:
+    return LaunchError(
+        "MPI",
+        f"{count} processes were started, but each is an MPI job of one rank; start them with the mpirun of this MPI, "
+        "or, where `srun --mpi=list` names it, with srun --mpi=pmix (see slurm/README.md)",
+    )

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Protocol
 import numpy as np
 import torch
 
-from fedmpi.mpi.launch import launched_as
+from fedmpi.mpi.launch import check_size, launched_as
 
 if TYPE_CHECKING:
     from fedmpi.mpi.comm import Comm
@@ -69,6 +69,9 @@ class SerialComm:
     def gather_rows(self, row: np.ndarray) -> np.ndarray | None:
         return row[None]
 
+    def allgather_rows(self, row: np.ndarray) -> np.ndarray:
+        return row[None]
+
     def allgather_text(self, text: str) -> list[str]:
         return [text]
 
@@ -77,9 +80,14 @@ class SerialComm:
 
 
 def world() -> Comm | SerialComm:
-    """This job's ranks: MPI's if a launcher started us, else this process alone."""
+    """This job's ranks: MPI's if a launcher started us, else this process alone.
+
+    Raises `LaunchError` where MPI knows of one rank only, and the launcher has started more.
+    """
     if launched_as() is None:
         return SerialComm()
     from fedmpi.mpi.comm import all_ranks
 
-    return all_ranks()
+    comm = all_ranks()
+    check_size(comm.size)
+    return comm

@@ -101,6 +101,25 @@ class RunLock:
             os.pwrite(self._handle, json.dumps(asdict(self._me)).encode(), 0)
 
 
+def seen(run_dir: RunDir, patience_s: float) -> tuple[Holder, bool] | None:
+    """For who only looks: the process that the lock names, and whether it lives as far as can be told from here.
+
+    On another host it is believed to for `patience_s` after its last round. None if the lock names nobody.
+    """
+    try:
+        handle = os.open(run_dir.lock_path, os.O_RDONLY)
+    except OSError:
+        return None
+    try:
+        holder, silent_s = _read(handle), time.time() - os.fstat(handle).st_mtime
+    finally:
+        os.close(handle)
+    if holder is None:
+        return None
+    me = Holder.this_process("")
+    return holder, not holder.is_gone(me, silent_s) if holder.host == me.host else silent_s <= patience_s
+
+
 def _refusal(path: Path, holder: Holder | None, is_certain: bool) -> tuple[str, str]:
     who = f"pid {holder.pid} on {holder.host}" if holder else "another process"
     doubt = "" if is_certain else f" (if that run is gone, delete {path})"

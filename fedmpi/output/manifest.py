@@ -42,7 +42,7 @@ def start_entry(
     caller knows besides (the MPI library's version, the batch job).
     """
     return {
-        "started": time.strftime("%Y-%m-%dT%H:%M:%S%z"),
+        "started": _now(),
         "command": list(command),
         "resumed_round": resumed_round,
         "host": socket.gethostname(),
@@ -60,6 +60,14 @@ def add_start(run_dir: RunDir, entry: Mapping[str, Any]) -> None:
     write_text(run_dir.manifest_path, json.dumps(json_safe(manifest), indent=2) + "\n")
 
 
+def add_stop(run_dir: RunDir, round_number: int, why: str) -> None:
+    """Note with the last start that it stopped after this round, to go on later. Raises RunDirError."""
+    starts = read_starts(run_dir)
+    if starts:
+        starts[-1]["stopped"] = {"time": _now(), "round": round_number, "why": why}
+        write_text(run_dir.manifest_path, json.dumps(json_safe({"starts": starts}), indent=2) + "\n")
+
+
 def read_starts(run_dir: RunDir) -> list[dict[str, Any]]:
     """The starts so far; none if the file is missing or is no manifest."""
     try:
@@ -67,6 +75,10 @@ def read_starts(run_dir: RunDir) -> list[dict[str, Any]]:
     except (OSError, ValueError, KeyError, TypeError):
         return []
     return starts if isinstance(starts, list) else []
+
+
+def _now() -> str:
+    return time.strftime("%Y-%m-%dT%H:%M:%S%z")
 
 
 def git_commit(folder: Path) -> str | None:

@@ -1,7 +1,7 @@
 """The one module that owns every path of a run.
 
     runs/<label>-<timestamp>/
-      config.yaml  manifest.json  partition.h5  rounds.jsonl  .lock
+      config.yaml  manifest.json  partition.h5  rounds.jsonl  .lock  submitted.json
       checkpoints/round-000012.h5
       memory/<client // 1000>/<client>/<round>-<digest>.h5
       tensorboard/  report/
@@ -68,6 +68,11 @@ class RunDir:
     @property
     def manifest_path(self) -> Path:
         return self.path / "manifest.json"
+
+    @property
+    def submission_path(self) -> Path:
+        """Which batch job is to make the run; written by who submits it."""
+        return self.path / "submitted.json"
 
     @property
     def partition_path(self) -> Path:

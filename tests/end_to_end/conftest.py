@@ -34,7 +34,7 @@ def start(tmp_path: Path) -> Iterator[Start]:
 @pytest.fixture
 def run_main(capfd: pytest.CaptureFixture[str]) -> Iterator[Callable[..., tuple[int, str, str]]]:
     """`run_main(*arguments)`: the command in this process; its exit code, output and errors."""
-    handlers = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)}
+    handlers = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1)}
 
     def call(*arguments: str) -> tuple[int, str, str]:
         capfd.readouterr()

@@ -73,6 +73,13 @@ def test_allreduce_sum_adds_everywhere(comm: Comm, on_all_ranks: OnAllRanks, len
     on_all_ranks(torch.equal(buffer, terms * triangle(comm.size)), "wrong sum")
 
 
+@pytest.mark.parametrize("dtype", [np.float64, np.uint8])
+def test_allgather_rows_stacks_them_everywhere(comm: Comm, on_all_ranks: OnAllRanks, dtype: type) -> None:
+    rows = comm.allgather_rows((np.arange(8) + 10 * comm.rank).astype(dtype)[::2])
+    expected = np.arange(8)[::2] + 10 * np.arange(comm.size)[:, None]
+    on_all_ranks(rows.dtype == dtype and np.array_equal(rows, expected), f"has {rows}")
+
+
 @pytest.mark.parametrize("dtype", [np.float64, np.uint8, np.int64])
 def test_gather_rows_stacks_them_in_order(comm: Comm, on_all_ranks: OnAllRanks, dtype: type) -> None:
     """Also a row that is not contiguous (every second column)."""

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from fedmpi.mpi.launch import launched_as
+from fedmpi.errors import LaunchError
+from fedmpi.mpi.launch import check_launch, check_size, claimed, launched_as
 from fedmpi.mpi.serial import SerialComm, world
 
 LAUNCHERS = {
@@ -71,3 +72,50 @@ def test_the_process_s_own_environment_is_the_default(bare: pytest.MonkeyPatch) 
 def test_without_a_launcher_a_process_is_its_own_world(bare: pytest.MonkeyPatch) -> None:
     comm = world()
     assert isinstance(comm, SerialComm) and (comm.rank, comm.size, comm.is_root) == (0, 1, True)
+
+
+# Processes that do not find each other.
+
+# Slurm's own counts: those of a job's only shell, and of each task of `srun -n 3`.
+SHELL = {"SLURM_JOB_ID": "1", "SLURM_NTASKS": "3", "SLURM_PROCID": "0"}
+TASK = {**SHELL, "SLURM_PROCID": "2", "SLURM_STEP_NUM_TASKS": "3"}
+
+
+@pytest.mark.parametrize(
+    ("environment", "expected"),
+    [({}, (0, 1)), (SHELL, (0, 1)), (TASK, (2, 3)), ({**TASK, "PMIX_RANK": "1"}, (1, 3)),
+     ({**TASK, "OMPI_COMM_WORLD_RANK": "4", "OMPI_COMM_WORLD_SIZE": "5"}, (4, 5))],
+)  # fmt: skip
+def test_who_a_process_is(environment: dict[str, str], expected: tuple[int, int]) -> None:
+    """An `srun` without --mpi still numbers its tasks: one of them speaks for all."""
+    assert claimed(environment) == expected
+
+
+def test_tasks_without_mpi_are_refused() -> None:
+    with pytest.raises(LaunchError, match="^MPI: 3 processes were started, but each is an MPI job of one") as caught:
+        check_launch(TASK)
+    assert caught.value.exit_code == 2 and "\n" not in caught.value.text()
+    assert "mpirun" in caught.value.text() and "srun --mpi=pmix" in caught.value.text()
+
+
+@pytest.mark.parametrize(
+    "environment", [{}, SHELL, {**TASK, "SLURM_STEP_NUM_TASKS": "1"}, *(start for start, _ in LAUNCHERS.values())]
+)
+def test_other_launches_are_not(environment: dict[str, str]) -> None:
+    """Also within a step: mpirun starts its daemons by srun."""
+    check_launch(environment)
+    check_launch({**environment, "OMPI_COMM_WORLD_RANK": "0", "SLURM_PROCID": "1", "SLURM_STEP_NUM_TASKS": "2"})
+
+
+@pytest.mark.parametrize("launcher", ["Open MPI 5", "MPICH", "srun --mpi=pmi2", "srun --mpi=pmix", "MVAPICH"])
+def test_ranks_that_do_not_find_each_other_are_refused(launcher: str) -> None:
+    """The launcher of one MPI, the library of another: it says 5 (8, 4, 2), MPI says 1."""
+    environment, (_, size) = LAUNCHERS[launcher]
+    with pytest.raises(LaunchError, match=f"^MPI: {size} processes were started"):
+        check_size(1, environment)
+    check_size(size, environment)
+
+
+def test_one_rank_alone_is_a_job() -> None:
+    check_size(1, {"OMPI_COMM_WORLD_RANK": "0", "OMPI_COMM_WORLD_SIZE": "1"})
+    check_size(1, SHELL)

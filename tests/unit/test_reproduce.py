@@ -42,7 +42,7 @@ def own(tmp_path: Path) -> str:
 @pytest.fixture
 def in_this_process(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[Sequence[str]]]:
     """Runs the command here, which is a tenth of the time; a list of what was run."""
-    handlers = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)}
+    handlers = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1)}
     commands: list[Sequence[str]] = []
 
     def launch(command: Sequence[str], log: Path, environment: Mapping[str, str]) -> int:
@@ -254,6 +254,26 @@ def test_a_file_called_like_a_paper_keeps_apart_from_it(
     commands = (tmp_path / "out" / "fedhm.yaml-table2" / "commands.txt").read_text()
     assert code == 0 and f" {tmp_path}/fedhm.yaml:table2 " in commands and not (tmp_path / "out/fedhm-table2").exists()
     assert find("fedhm:table3").folder == "fedhm-table3" and find("fedhm.yaml:table2").name == "fedhm.yaml:table2"
+
+
+def test_a_signal_reaches_the_run(tmp_path: Path) -> None:
+    """USR1 from outside goes on to the command, whose exit code says that it is to go on later."""
+    before = signal.getsignal(signal.SIGUSR1)
+    script = "trap 'exit 75' USR1; kill -USR1 $PPID; while :; do sleep 0.05; done"
+    assert running.launch(["bash", "-c", script], tmp_path / "log", running.environment(1)) == 75
+    assert signal.getsignal(signal.SIGUSR1) is before
+
+
+def test_a_run_that_stopped_is_the_last_for_now(
+    own: str, tmp_path: Path, capsys: pytest.CaptureFixture[str], in_this_process: list[Sequence[str]]
+) -> None:
+    """No time is left after each of its four rounds: exit code 75 and no other run; the same command goes on with it."""
+    words = [f"{own}:table2", "--ranks", "1", "--seeds", "4", "--out", str(tmp_path / "out")]
+    limit = ["--set", "mpi.time_limit_s=0.001"]
+    ends = [called(capsys, *words, *limit, "--run", "1") for _ in range(4)]
+    assert [code for code, _, _ in ends] == [75, 75, 75, 0] and len(in_this_process) == 4
+    assert "stopped, to go on" in ends[0][1] and "finished (resumed" in ends[3][1]
+    assert called(capsys, *words, *limit)[0] == 75 and len(in_this_process) == 5
 
 
 def test_the_array_has_what_is_left(

@@ -1,0 +1,122 @@
+"""How far runs are, read from their directories alone: it needs no Slurm, and works on any machine that sees them."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from comparison import Run
+
+from fedmpi.errors import UserError
+from fedmpi.output import lock
+from fedmpi.output.manifest import read_starts
+from fedmpi.output.records import Record
+from fedmpi.output.report import CLIENTS
+from fedmpi.output.run_dir import RunDir
+from fedmpi.output.units import duration
+
+HEADS = ("run", "state", "job", "starts", "round", "accuracy", "ETA")
+NUM_LEFT = 3
+
+_RECENT_ROUNDS = 20
+# A run on another host shows a sign of life once a round; a round may take this much longer than the longest so far.
+_PATIENCE = 3.0
+
+
+@dataclass(frozen=True)
+class Status:
+    """A run as its directory shows it.
+
+    `state`: `queued` (submitted, not begun since), `running`, `silent` (no sign of life from another host),
+    `requeued` (stopped and saved, to go on), `interrupted` (ended without being asked), `finished`.
+    """
+
+    folder: Path
+    state: str
+    job: str
+    starts: int
+    round: int
+    rounds: int | None
+    accuracy: float | None
+    eta_s: float | None
+
+    def line(self, above: Path) -> tuple[str, ...]:
+        """The cells under `HEADS`, the folder as seen from `above`."""
+        name = os.path.relpath(self.folder, above) if self.folder.is_relative_to(above) else str(self.folder)
+        accuracy = "-" if self.accuracy is None else f"{100 * self.accuracy:.2f} %"
+        rounds = f"{self.round}/{self.rounds or '?'}"
+        return name, self.state, self.job or "-", str(self.starts), rounds, accuracy, duration(self.eta_s)
+
+
+def runs_below(folder: Path) -> Iterator[RunDir]:
+    """All runs in a folder, begun or submitted, however deep; the folder itself may be one."""
+    run = RunDir(folder)
+    if run.holds_run() or run.submission_path.exists():
+        yield run
+        return
+    for inner in sorted(path for path in folder.iterdir() if path.is_dir() and not path.is_symlink()):
+        yield from runs_below(inner)
+
+
+def status_of(run_dir: RunDir) -> Status:
+    """Whatever the directory lacks is unknown; nothing is changed."""
+    run = Run(run_dir.path.name, 0, run_dir)
+    records, starts, submitted = run.records, read_starts(run_dir), _submission(run_dir)
+    try:
+        rounds, finished = run.config.rounds, run.is_finished()
+    except UserError:
+        rounds, finished = None, False
+    state = "finished" if finished else _unfinished_state(run_dir, records, starts, submitted)
+    last = starts[-1] if starts else {}
+    return Status(
+        folder=run_dir.path,
+        state=state,
+        job=str(submitted.get("job", "") if state == "queued" else last.get("job") or submitted.get("job", "")),
+        starts=len(starts),
+        round=len(records),
+        rounds=rounds,
+        accuracy=next((found for record in reversed(records) if (found := _accuracy(record)) is not None), None),
+        eta_s=None if rounds is None or finished else _eta_s(records, rounds),
+    )
+
+
+def _unfinished_state(
+    run_dir: RunDir, records: Sequence[Record], starts: Sequence[Mapping[str, Any]], submitted: Mapping[str, Any]
+) -> str:
+    patience_s = max([lock.STALE_AFTER_S, *(_PATIENCE * seconds for seconds in _round_seconds(records))])
+    holder, lives = lock.seen(run_dir, patience_s) or (None, False)
+    if lives:
+        return "running"
+    if submitted and len(starts) <= submitted.get("starts", 0):
+        return "queued"
+    if holder is not None and holder.host != lock.Holder.this_process("").host:
+        return "silent"
+    return "requeued" if starts and "stopped" in starts[-1] else "interrupted"
+
+
+def _submission(run_dir: RunDir) -> dict[str, Any]:
+    try:
+        found = json.loads(run_dir.submission_path.read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return {}
+    return found if isinstance(found, dict) else {}
+
+
+def _accuracy(record: Record) -> float | None:
+    """The clients' own where they have nets of their own, else the first net's: that of the largest capacity."""
+    scores = record.get(CLIENTS) or next(iter(record.get("tiers", {}).values()), None)
+    return scores.get("accuracy") if scores else None
+
+
+def _round_seconds(records: Sequence[Record]) -> list[float]:
+    return [float(record.get("seconds", {}).get("wall") or 0.0) for record in records[-_RECENT_ROUNDS:]]
+
+
+def _eta_s(records: Sequence[Record], rounds: int) -> float | None:
+    """Seconds of work to go, by the mean of the last rounds; waiting in the queue comes on top."""
+    recent_s = _round_seconds(records)
+    return (rounds - len(records)) * sum(recent_s) / len(recent_s) if recent_s else None

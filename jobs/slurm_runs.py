@@ -1,0 +1,76 @@
+"""The sbatch file of a run, or of a sweep as an array: one task a run. Pure text; nothing is submitted here."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from slurm_array import option_lines, ranges
+
+
+@dataclass(frozen=True)
+class Batch:
+    """What the file is made of. `numbers` are those of the runs to make, from 1; the others are named, too."""
+
+    name: str
+    command: Sequence[str]
+    """That wrote the file."""
+    runs: Sequence[Sequence[str]]
+    """The arguments of `python -m fedmpi.main` for each run, `--run-dir` among them."""
+    numbers: Sequence[int]
+    ranks: int
+    folder: str
+    """Of the logs."""
+    project: str
+    max_at_once: int | None = None
+    options: Sequence[str] = ()
+    """As of `slurm_array.Array`."""
+    launcher: str | None = None
+
+
+_TEMPLATE = """\
+#!/bin/bash
+# {name}: {what}. Written by
+#     {command}
+# Submitted again, it goes on with what is not finished.
+{options}
+cd {project}
+source slurm/life_cycle.sh
+# module load openmpi
+source .venv/bin/activate
+
+{runs}
+
+# Where the site has it, in place of mpirun: srun --mpi=pmix -n {ranks}
+resumable {launcher} python -m fedmpi.main "${{run[@]}}" --resume
+"""
+
+
+def sbatch(batch: Batch) -> str:
+    """The file for sbatch."""
+    is_array = len(batch.runs) > 1
+    array = {"array": ranges(batch.numbers) + (f"%{batch.max_at_once}" if batch.max_at_once else "")}
+    options = {
+        "job-name": batch.name,
+        **(array if is_array else {}),
+        "ntasks": str(batch.ranks),
+        "cpus-per-task": "1",
+        "time": "24:00:00",
+        "signal": "B:USR1@120",
+        "requeue": "",
+        "open-mode": "append",
+        "output": f"{batch.folder}/slurm-{'%A_%a' if is_array else '%j'}.log",
+    }
+    runs = [f"run=({shlex.join(run)})" for run in batch.runs]
+    cases = [f"  {number}) {run} ;;" for number, run in enumerate(runs, 1)]
+    return _TEMPLATE.format(
+        name=batch.name,
+        what=f"{len(batch.numbers)} of {len(batch.runs)} runs, one array task each" if is_array else "one run",
+        command=shlex.join(batch.command),
+        options=option_lines(options, batch.options),
+        project=shlex.quote(batch.project),
+        runs="\n".join(["case $SLURM_ARRAY_TASK_ID in", *cases, "esac"] if is_array else runs),
+        ranks=batch.ranks,
+        launcher=batch.launcher or f"mpirun -n {batch.ranks}",
+    )

@@ -1,0 +1,192 @@
+"""A run or a sweep as a Slurm job, and how far runs are.
+
+    python jobs/submit.py CONFIG.yaml ... [section.key=value ...] [--sweep key=a,b,c ...] [--ranks 5] [--name NAME]
+        [--out runs] [--array-max M] [--sbatch-option time=04:00:00 ...] [--launcher "srun --mpi=pmix -n 5"] [--submit]
+    python jobs/submit.py status DIR ...
+
+The first makes one run of each config with each combination of the `--sweep` values, each in a folder of its own
+in `--out`/NAME (the first config's name by default). It checks all of them, writes `--out`/NAME/job.sbatch (an array
+if there are several) to look at, and hands it to sbatch with `--submit`. Runs that are finished are left out, those
+that were interrupted go on: the same command again submits what is left. A value may be a list: lr=0.1,0.2 are two
+values, blocks=[1,1],[2,2] two lists.
+
+`status` shows every run below the folders: queued, running, silent (no sign of life for long, from another host),
+requeued (stopped and saved, to go on), interrupted or finished, with its last job, how often it was started, round,
+last accuracy (of clients' own nets, or of the largest tier) and the time that the rounds to go will take. It reads the
+run directories alone, so it works wherever these can be seen.
+"""
+
+from __future__ import annotations
+
+import argparse
+import itertools
+import json
+import re
+import shlex
+import shutil
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+
+import run_status
+import slurm_runs
+import table_text
+from comparison import Run
+from running import Job, Parser, check_same, number
+
+from fedmpi.config.load import load
+from fedmpi.errors import ConfigError, UserError
+from fedmpi.main import TABLES
+from fedmpi.output.files import write_text, writing
+from fedmpi.output.manifest import read_starts
+from fedmpi.output.run_dir import RunDir
+
+_PROJECT = Path(__file__).resolve().parent.parent
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """The exit code: 0, 2 for a user's mistake, or sbatch's."""
+    given = list(sys.argv[1:] if argv is None else argv)
+    try:
+        return _status(given[1:]) if given[:1] == ["status"] else _write(_arguments(given), given)
+    except UserError as error:
+        print(error.text(), file=sys.stderr, flush=True)
+        return error.exit_code
+
+
+def _arguments(argv: Sequence[str]) -> argparse.Namespace:
+    parser = Parser("jobs/submit.py", __doc__)
+    parser.add_argument("words", nargs="+", metavar="CONFIG.yaml | section.key=value")
+    parser.add_argument("--sweep", action="append", default=[], metavar="key=a,b,c", help="a run for each value")
+    parser.add_argument("--ranks", type=number(int, 1), default=5, help="of each run (default 5)")
+    parser.add_argument("--name", help="of the job and its folder")
+    parser.add_argument("--out", type=Path, default=Path("runs"), help="default runs")
+    parser.add_argument("--launcher", help="what starts the ranks (default mpirun)")
+    parser.add_argument("--array-max", type=number(int, 1), metavar="M", help="runs at the same time")
+    parser.add_argument("--sbatch-option", action="append", default=[], metavar="KEY=VALUE")
+    parser.add_argument("--submit", action="store_true", help="hand it to sbatch")
+    arguments = parser.parse_intermixed_args(argv)
+    arguments.configs = [word for word in arguments.words if "=" not in word]
+    arguments.overrides = [word for word in arguments.words if "=" in word]
+    if not arguments.configs:
+        raise ConfigError("command line", "expected a config, as configs/fedhm_digits.yaml")
+    return arguments
+
+
+# Which runs.
+
+
+def _jobs(arguments: argparse.Namespace, folder: Path) -> list[Job]:
+    """All are checked before anything is written. Raises `UserError`."""
+    grid = [_values(sweep) for sweep in arguments.sweep]
+    jobs = []
+    for config, combination in itertools.product(arguments.configs, itertools.product(*grid)):
+        path = Path(config).resolve()
+        overrides = (*arguments.overrides, *combination)
+        run_dir = RunDir(folder / "-".join([path.stem, *map(_label, combination)]))
+        loaded = load(str(path), overrides, TABLES)
+        jobs.append(Job(Run(run_dir.path.name, loaded.seed, run_dir), path, overrides, loaded))
+        check_same(jobs[-1])
+    names = [job.run.name for job in jobs]
+    if twice := sorted({name for name in names if names.count(name) > 1}):
+        problem = f"two runs would be called {twice[0]}; give each value once, and configs names of their own"
+        raise ConfigError("--sweep", problem)
+    return jobs
+
+
+def _values(sweep: str) -> list[str]:
+    """`lr=0.1,0.2` as overrides; a comma within brackets parts nothing. Raises `ConfigError`."""
+    key, equals, text = sweep.partition("=")
+    depth, values = 0, [""]
+    for sign in text:
+        depth += (sign in "[{") - (sign in "]}")
+        values = [*values, ""] if sign == "," and depth == 0 else [*values[:-1], values[-1] + sign]
+    if not (key and equals and all(values)):
+        raise ConfigError("--sweep", f"expected section.key=a,b,c, got {sweep!r}")
+    return [f"{key}={value}" for value in values]
+
+
+def _label(override: str) -> str:
+    """`train.lr=0.1` as `lr0.1`, `method.rank_ratio=[1,0.5]` as `rank_ratio1_0.5`."""
+    key, _, value = override.partition("=")
+    return key.rpartition(".")[2] + re.sub(r"[^A-Za-z0-9.+-]+", "_", value).strip("_")
+
+
+# Writing and submitting.
+
+
+def _write(arguments: argparse.Namespace, argv: Sequence[str]) -> int:
+    name = arguments.name or Path(arguments.configs[0]).stem
+    folder = arguments.out.resolve() / name
+    jobs = _jobs(arguments, folder)
+    left = [place for place, job in enumerate(jobs, 1) if not job.run.is_finished()]
+    if not left:
+        print(f"all {len(jobs)} runs are finished")
+        return 0
+    batch = slurm_runs.Batch(
+        name, ["python", "jobs/submit.py", *argv], [_words(job) for job in jobs], left, arguments.ranks, str(folder),
+        str(_PROJECT), arguments.array_max, arguments.sbatch_option, arguments.launcher,
+    )  # fmt: skip
+    file = folder / "job.sbatch"
+    with writing(folder):
+        folder.mkdir(parents=True, exist_ok=True)
+    write_text(file, slurm_runs.sbatch(batch))
+    print(f"{len(left)} of {len(jobs)} runs are left; written: {file}")
+    if not arguments.submit:
+        print(f"look at it, then: {shlex.join(['sbatch', str(file)])}")
+        return 0
+    waiting = {str(place) if len(jobs) > 1 else "": jobs[place - 1] for place in left}
+    return _submit(file, waiting)
+
+
+def _words(job: Job) -> list[str]:
+    return [str(job.path), *job.overrides, "--run-dir", str(job.run.folder.path)]
+
+
+def _submit(file: Path, waiting: Mapping[str, Job]) -> int:
+    """Hands it over, and leaves in the folder of each run (by task; "" for the only one) which job it waits for."""
+    if shutil.which("sbatch") is None:
+        raise UserError("--submit", "no sbatch in PATH; run this where Slurm is")
+    done = subprocess.run(["sbatch", "--parsable", str(file)], stdout=subprocess.PIPE, text=True, check=False)
+    if done.returncode != 0:
+        return done.returncode
+    job = done.stdout.strip().partition(";")[0]
+    for task, made in waiting.items():
+        run_dir = made.run.folder
+        with writing(run_dir.path):
+            run_dir.path.mkdir(parents=True, exist_ok=True)
+        entry = {"job": f"{job}_{task}" if task else job, "starts": len(read_starts(run_dir))}
+        entry["submitted"] = time.strftime("%Y-%m-%dT%H:%M:%S%z")
+        write_text(run_dir.submission_path, json.dumps(entry) + "\n")
+    print(f"submitted job {job}; how it goes: python jobs/submit.py status {shlex.quote(str(file.parent))}")
+    return 0
+
+
+# How far runs are.
+
+
+def _status(folders: Sequence[str]) -> int:
+    parser = Parser("jobs/submit.py status", __doc__)
+    parser.add_argument("folders", nargs="+", type=Path, metavar="DIR")
+    lines = [line for folder in parser.parse_args(folders).folders for line in _lines(folder)]
+    if not lines:
+        print("no runs there")
+        return 0
+    table_text.print_lines(run_status.HEADS, lines, run_status.NUM_LEFT, sys.stdout)
+    states = [line[1] for line in lines]
+    print(", ".join(f"{states.count(state)} {state}" for state in dict.fromkeys(states)))
+    return 0
+
+
+def _lines(folder: Path) -> Iterator[tuple[str, ...]]:
+    if not folder.is_dir():
+        raise UserError(str(folder), "is no folder; status wants run directories, or a folder of them")
+    for run in run_status.runs_below(folder.resolve()):
+        above = folder.resolve() if run.path != folder.resolve() else folder.resolve().parent
+        yield run_status.status_of(run).line(above)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,125 @@
+"""The project's own sbatch files on a real Slurm: to the end, on two nodes, through a requeue, as an array."""
+
+from __future__ import annotations
+
+import re
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from slurm_cluster import LIMIT_S, ROOT, Cluster
+from small_runs import SMALL, Finished, finished, run_all
+
+from fedmpi.config.load import load
+from fedmpi.main import TABLES
+from fedmpi.mpi import SerialComm
+from fedmpi.output import RunDir, read_records
+from fedmpi.output.manifest import read_starts
+
+SHORT = (*(word for word in SMALL if not word.startswith("output.progress")), "output.progress=plain")
+TOPK = (*SHORT, "method.name=topk")  # clients have a memory
+NO_CONFIG = {r"^config=\(.*": "config=()"}
+"""As a user edits them: the words after the file's name say all."""
+
+
+def undisturbed(folder: Path, *overrides: str, config: str | None = None) -> Finished:
+    """What a config comes to in one go, in this process."""
+    run_all(load(config and str(ROOT / config), overrides, TABLES), SerialComm(), folder)
+    return finished(folder)
+
+
+def ended_well(cluster: Cluster, job: str) -> bool:
+    """Waits for it."""
+    states = cluster.wait_until_left(job)
+    return {(state["JobState"], state["ExitCode"]) for state in states} == {("COMPLETED", "0:0")}
+
+
+def wait_for(is_so: Callable[[], bool], cluster: Cluster) -> None:
+    deadline = time.monotonic() + LIMIT_S
+    while not is_so():
+        assert time.monotonic() < deadline, cluster.log()
+        time.sleep(0.01)
+
+
+def test_a_run_finishes(cluster: Cluster, tmp_path: Path) -> None:
+    """Five ranks on one node."""
+    job = cluster.submit("slurm/one_node_4gpu.sbatch", *TOPK, edits=NO_CONFIG)
+    assert ended_well(cluster, job), cluster.log()
+    assert finished(cluster.project / "runs" / f"fedmpi-4gpu-{job}") == undisturbed(tmp_path, *TOPK)
+    log = (cluster.project / f"fedmpi-4gpu-{job}.log").read_text()
+    assert len(re.findall(r"^rank \d: ", log, re.MULTILINE)) == 5, log
+
+
+def test_two_nodes(cluster: Cluster, tmp_path: Path) -> None:
+    """Rank 0 and four workers on the first, four on the second: each worker is one of four on its node."""
+    job = cluster.submit("slurm/several_nodes.sbatch", *TOPK, edits=NO_CONFIG)
+    assert ended_well(cluster, job), cluster.log()
+    assert finished(cluster.project / "runs" / f"fedmpi-nodes-{job}") == undisturbed(tmp_path, *TOPK)
+    script = "import os; print('on', os.environ['SLURMD_NODENAME'], os.environ['OMPI_COMM_WORLD_RANK'])"
+    edits = {r"^(resumable mpirun .*)python -m fedmpi\.main .*\n.*": rf'\1python -c "{script}"'}
+    job = cluster.submit("slurm/several_nodes.sbatch", edits=edits)
+    assert ended_well(cluster, job), cluster.log()
+    log = (cluster.project / f"fedmpi-nodes-{job}.log").read_text()
+    places = {int(rank): node for node, rank in re.findall(r"^on (\S+) (\d)$", log, re.MULTILINE)}
+    assert places == {rank: cluster.host + "2" * (rank >= 5) for rank in range(9)}, log
+
+
+def test_a_signalled_run_goes_on_after_its_requeue(cluster: Cluster, tmp_path: Path) -> None:
+    """To the bits of one that was left alone. No checkpoint comes before the last round by itself."""
+    words = (*TOPK, "rounds=40", "output.checkpoint_every=1000", "evaluation.every=5")
+    job = cluster.submit("slurm/long_resumable.sbatch", *words, edits=NO_CONFIG)
+    run_dir = RunDir(cluster.project / "runs" / "fedmpi-long")
+    wait_for(lambda: len(read_records(run_dir)) >= 2, cluster)
+    cluster.control("scancel", "--signal=USR1", "--batch", job)
+    wait_for(lambda: (cluster.jobs(job)[0]["JobState"], cluster.jobs(job)[0]["Restarts"]) == ("PENDING", "1"), cluster)
+    assert len(finished(run_dir.path).records) < 40
+    cluster.control("scontrol", "update", f"JobId={job}", "StartTime=now")
+    assert ended_well(cluster, job), cluster.log()
+    first, second = read_starts(run_dir)
+    assert first["stopped"]["why"] == "SIGUSR1" and second["resumed_round"] == first["stopped"]["round"]
+    assert finished(run_dir.path) == undisturbed(tmp_path, *words)
+    log = (cluster.project / f"fedmpi-long-{job}.log").read_text()
+    assert f"requeued: job {job} goes on from what is saved" in log and "stopped by" not in log, log
+
+
+def test_without_requeueing_it_ends_with_75(cluster: Cluster) -> None:
+    """The time is over after the first round; submitted again, it goes on."""
+    options = ("--job-name=again", "--export=ALL,FEDMPI_REQUEUE=no")
+    for number in (1, 2):
+        words = (*TOPK, "rounds=3", "mpi.time_limit_s=0.001")
+        job = cluster.submit("slurm/long_resumable.sbatch", *words, edits=NO_CONFIG, options=options)
+        (state,) = cluster.wait_until_left(job)
+        assert (state["JobState"], state["ExitCode"]) == ("FAILED", "75:0"), cluster.log()
+        assert len(finished(cluster.project / "runs" / "again").records) == number
+
+
+def test_an_array_makes_all_its_runs(cluster: Cluster, tmp_path: Path) -> None:
+    job = cluster.submit("slurm/sweep_array.sbatch", *SHORT, "rounds=2")
+    assert ended_well(cluster, job), cluster.log()
+    runs = [cluster.project / "runs" / "fedmpi-sweep" / str(number) for number in range(4)]
+    assert [len(finished(run).records) for run in runs] == [2, 2, 2, 2]
+    expected = undisturbed(tmp_path, "seed=1", *SHORT, "rounds=2", config="configs/heterofl_digits.yaml")
+    assert finished(runs[3]) == expected != finished(runs[2])
+
+
+def test_with_srun(cluster: Cluster, tmp_path: Path) -> None:
+    """The alternative that the files name."""
+    if "pmix" not in cluster.control("srun", "--mpi=list"):
+        pytest.skip("this Slurm has no PMIx (libpmix-dev must be there before it starts)")
+    edits = {**NO_CONFIG, r"^resumable mpirun -n \S+": "resumable srun --mpi=pmix"}
+    job = cluster.submit("slurm/cpu.sbatch", *TOPK, edits=edits, options=["--ntasks=3", f"--nodelist={cluster.host}"])
+    assert ended_well(cluster, job), cluster.log()
+    assert finished(cluster.project / "runs" / f"fedmpi-cpu-{job}") == undisturbed(tmp_path, *TOPK)
+
+
+@pytest.mark.parametrize("launcher", ["srun", "srun --mpi=pmi2"])
+def test_jobs_of_one_rank_are_refused(cluster: Cluster, launcher: str) -> None:
+    """An srun that does not know MPI, or not this one: one of the three processes says so, and nothing runs."""
+    edits = {**NO_CONFIG, r"^resumable mpirun -n \S+": f"resumable {launcher}"}
+    job = cluster.submit("slurm/cpu.sbatch", *TOPK, edits=edits, options=["--ntasks=3"])
+    (state,) = cluster.wait_until_left(job)
+    log = (cluster.project / f"fedmpi-cpu-{job}.log").read_text()
+    assert (state["JobState"], state["ExitCode"]) == ("FAILED", "2:0"), log
+    assert log.count("MPI: 3 processes were started, but each is an MPI job of one rank") == 1, log
+    assert "Traceback" not in log and not (cluster.project / "runs" / f"fedmpi-cpu-{job}").exists()

@@ -1,0 +1,91 @@
+"""When a run stops before its last round: what a rank wishes, by signal and by the clock."""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Iterator
+
+import pytest
+
+from fedmpi import stopping
+from fedmpi.stopping import GO_ON, OUT_OF_TIME, SIGNALLED, Stopping, seconds_left
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> list[float]:
+    """Its one number is the time."""
+    now_s = [100.0]
+    monkeypatch.setattr(stopping.time, "monotonic", lambda: now_s[0])
+    return now_s
+
+
+@pytest.fixture
+def handler() -> Iterator[None]:
+    before = signal.getsignal(stopping.SIGNAL)
+    yield
+    signal.signal(stopping.SIGNAL, before)
+
+
+@pytest.mark.parametrize(
+    ("limit_s", "environment", "left_s"),
+    [
+        (0.0, {}, None),
+        (90.0, {"SLURM_JOB_END_TIME": "2000"}, 90.0),
+        (0.0, {"SLURM_JOB_END_TIME": "2000"}, 1000.0),
+        (0.0, {"SLURM_JOB_END_TIME": "900"}, -100.0),
+        (0.0, {"SLURM_JOB_END_TIME": ""}, None),
+        (0.0, {"SLURM_JOB_END_TIME": "UNLIMITED"}, None),
+    ],
+)
+def test_the_end(limit_s: float, environment: dict[str, str], left_s: float | None) -> None:
+    assert seconds_left(limit_s, environment, now_s=1000.0) == left_s
+
+
+def test_a_round_begins_only_if_it_ends_in_time(clock: list[float]) -> None:
+    """60 s less 10 s to spare: the end is at 150. A round of 8 s is given 12: the last one begins at 138."""
+    wishes = Stopping(60.0, 10.0)
+    assert wishes.wish(8.0) == GO_ON
+    clock[0] = 138.0
+    assert wishes.wish(8.0) == GO_ON
+    clock[0] = 138.1
+    assert wishes.wish(8.0) == OUT_OF_TIME
+    assert wishes.why(GO_ON) == ""
+    assert wishes.why(OUT_OF_TIME) == "the time that is left would not be enough for another round (12 s)"
+
+
+def test_the_longest_of_the_last_rounds_counts(clock: list[float]) -> None:
+    """One of 20 s (30 s are left over from 150 - 120) is remembered for four more rounds, or for `every`."""
+    for every, remembered in ((1, 5), (9, 9)):
+        wishes = Stopping(60.0, 10.0, every)
+        clock[0] = 100.0
+        assert wishes.wish(20.0) == GO_ON
+        clock[0] = 120.5
+        assert [wishes.wish(1.0) for _ in range(remembered)] == [OUT_OF_TIME] * (remembered - 1) + [GO_ON]
+        clock[0] = 100.0
+
+
+def test_without_an_end_it_goes_on(clock: list[float]) -> None:
+    wishes = Stopping()
+    clock[0] = 1e9
+    assert wishes.wish(1e6) == GO_ON
+
+
+def test_a_signal_is_heard_once(handler: None) -> None:
+    said: list[str] = []
+    wishes = Stopping()
+    wishes.listen(said.append)
+    assert wishes.wish(1.0) == GO_ON
+    for _ in range(2):
+        os.kill(os.getpid(), signal.SIGUSR1)
+    assert wishes.wish(1.0) == wishes.wish(1.0) == SIGNALLED
+    assert said == ["fedmpi: SIGUSR1: the run stops after this round"]
+    assert wishes.why(SIGNALLED) == "SIGUSR1"
+
+
+def test_a_signal_goes_before_the_clock(handler: None, clock: list[float]) -> None:
+    """The highest wish of all ranks is done, and the reason that it names is said."""
+    wishes = Stopping(0.0)
+    wishes.listen(lambda line: None)
+    os.kill(os.getpid(), signal.SIGUSR1)
+    assert wishes.wish(1.0) == SIGNALLED > OUT_OF_TIME > GO_ON
