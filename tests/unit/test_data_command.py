@@ -112,7 +112,7 @@ def test_a_run_without_its_data_ends_with_one_line(
 ) -> None:
     """In this process, which keeps its own signal handlers and environment."""
     monkeypatch.setattr("fedmpi.mpi.world", SerialComm)
-    monkeypatch.setattr("fedmpi.main.launched_as", lambda: None)
+    monkeypatch.setattr("fedmpi.main.claimed", lambda: (0, 1))
     monkeypatch.setattr("fedmpi.startup.check_model", lambda *_: None)  # takes seconds, and is not asked here
     monkeypatch.setattr("signal.signal", lambda *_: None)
     monkeypatch.setattr(os, "environ", dict(os.environ))
