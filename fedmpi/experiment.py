@@ -2,56 +2,29 @@
 
 from __future__ import annotations
 
-import math
-from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from contextlib import ExitStack
-from dataclasses import asdict, dataclass, field, replace
-from typing import TYPE_CHECKING, Any
+from dataclasses import replace
+from typing import TYPE_CHECKING
 
 import numpy as np
 
-from fedmpi import costs, data, methods, startup
+from fedmpi import methods, startup
 from fedmpi.clock import STAGES
 from fedmpi.config import yaml_text
 from fedmpi.config.schema import Config
-from fedmpi.exchange import CONTRIBUTED
-from fedmpi.federation import learning_rate
-from fedmpi.learning import ClientScores
-from fedmpi.output import checkpoint, manifest
+from fedmpi.desk import Desk
+from fedmpi.output import checkpoint
 from fedmpi.output.files import write_text
 from fedmpi.output.lock import RunLock
-from fedmpi.output.progress import Progress
-from fedmpi.output.records import Records
-from fedmpi.output.report import CLIENTS, TierRow, closing_table
 from fedmpi.output.run_dir import RunDir
 from fedmpi.publish import publish
-from fedmpi.setup import ServerState, Setup
+from fedmpi.setup import Setup
 from fedmpi.stopping import Stopping
-from fedmpi.train_round import RoundResult, train_round
+from fedmpi.train_round import train_round
 
 if TYPE_CHECKING:
     from fedmpi.mpi.comm import Comm
-
-
-@dataclass
-class Best:
-    """What the closing table needs of the rounds so far; saved with each checkpoint."""
-
-    last: dict[str, float] = field(default_factory=dict)
-    best: dict[str, float] = field(default_factory=dict)
-    best_round: dict[str, int] = field(default_factory=dict)
-    seconds: dict[str, float] = field(default_factory=dict)
-
-    def add_scores(self, round_number: int, accuracy: Mapping[str, float]) -> None:
-        for tier, share in accuracy.items():
-            self.last[tier] = share
-            if share > self.best.get(tier, -1.0):
-                self.best[tier], self.best_round[tier] = share, round_number
-
-    def add_seconds(self, split_s: Mapping[str, float]) -> None:
-        for stage, seconds in split_s.items():
-            self.seconds[stage] = self.seconds.get(stage, 0.0) + seconds
 
 
 def run(
@@ -132,181 +105,3 @@ def _seconds_and_wish(setup: Setup, stopping: Stopping) -> tuple[dict[str, float
     taken = setup.clock.take()
     rows = setup.comm.allgather_rows(np.array([*(taken[name] for name in names), stopping.wish(taken["wall"])]))
     return dict(zip(names, rows[:, :-1].mean(axis=0).tolist(), strict=True)), int(rows[:, -1].max())
-
-
-class Desk:
-    """Rank 0's paperwork: records, progress, checkpoints, the closing table."""
-
-    def __init__(
-        self,
-        setup: Setup,
-        folder: RunDir,
-        lock: RunLock,
-        snapshot: checkpoint.Snapshot | None,
-        done: int,
-        command: Sequence[str],
-    ) -> None:
-        self._setup, self._folder, self._lock, self._done, self._command = setup, folder, lock, done, command
-        self._best = Best(**snapshot.progress) if snapshot else Best()
-        self._versions = startup.computed_with(setup)
-        self._client_scores: ClientScores | None = None
-        # Who has written a memory since each of the last saves; the first save looks at everybody.
-        self._writers: deque[set[int]] = deque([set()], maxlen=setup.config.output.keep_checkpoints + 2)
-        self._has_pruned = False
-        self._stack = ExitStack()
-
-    def __enter__(self) -> Desk:
-        config, folder = self._setup.config, self._folder
-        if self._done <= config.rounds:
-            write_text(folder.config_path, yaml_text.dump(config.to_dict()))
-        self._setup.partition.save(folder.partition_path)
-        records = Records(folder, resume_after=self._done or None, tensorboard=config.output.tensorboard)
-        self._records = self._stack.enter_context(records)
-        self._progress = self._stack.enter_context(
-            Progress(config.output.progress, config.rounds, done_rounds=self._done)
-        )
-        return self
-
-    def __exit__(self, *error: Any) -> None:
-        self._stack.__exit__(*error)
-
-    def announce(self, places: Sequence[str]) -> None:
-        """Says who got what, where results go and how to go on after an interruption."""
-        config, setup = self._setup.config, self._setup
-        threads = config.mpi.threads
-        ranks = [{"rank": rank, "place": place, "threads": threads} for rank, place in enumerate(places)]
-        resumed = self._done or None
-        manifest.add_start(self._folder, manifest.start_entry(ranks, self._command, resumed, job=startup.slurm_job()))
-        for rank, place in enumerate(places):
-            role = (
-                "server" if rank == 0 and rank not in setup.workers else "server and worker" if rank == 0 else "worker"
-            )
-            self._progress.say(f"rank {rank}: {role} on {place}, {threads} thread{'s' * (threads > 1)}")
-        workers, per_round = len(setup.workers), config.clients.per_round
-        if workers > per_round:
-            self._progress.say(
-                f"warning: {workers} workers, but clients.per_round is {per_round}: some have nothing to do"
-            )
-        for warning in setup.method.warnings():
-            self._progress.say(f"warning: {warning}")
-        self._progress.say(f"run directory: {self._folder.path}")
-        # Said now, because a launcher that ends its ranks may pass on nothing that they say then.
-        again = startup.resume_command(self._folder, setup.comm.size)
-        self._progress.say(f"to go on after an interruption: {again}")
-        if self._done:
-            self._progress.say(f"resuming after round {self._done}")
-
-    def say(self, line: str) -> None:
-        self._progress.say(line)
-
-    def tell(self, num_done: int, num_clients: int) -> None:
-        """Clients of the running phase that are done."""
-        self._progress.clients(num_done, num_clients)
-
-    def round_done(
-        self, round_number: int, state: ServerState, result: RoundResult, split_s: Mapping[str, float], stops: str
-    ) -> None:
-        """Records the round, shows it, and saves if it is time, or if the run `stops` (why, else empty)."""
-        config, setup = self._setup.config, self._setup
-        scores = zip(setup.method.tested(), result.scores or (), strict=result.scores is not None)
-        accuracy = {net.name: score.accuracy for net, score in scores}
-        if result.client_scores is not None:
-            accuracy[CLIENTS] = result.client_scores.summary()["accuracy"]
-            self._client_scores = result.client_scores
-        self._best.add_scores(round_number, accuracy)
-        self._best.add_seconds(split_s)
-        record = _record(setup, round_number, result, split_s)
-        with setup.clock.stage("saving", round_number):
-            self._lock.refresh()
-            self._records.append(record)
-            self._writers[-1].update(report.client for report in result.reports if report.memory_digest)
-            if stops or round_number % config.output.checkpoint_every == 0 or round_number == config.rounds:
-                self._save(round_number, state)
-        seconds = split_s["wall"]
-        self._progress.round_done(round_number, seconds=seconds, loss=record["train_loss"], accuracy=accuracy)
-        if stops:
-            self._say_stopped(round_number, stops)
-
-    def _save(self, round_number: int, state: ServerState) -> None:
-        config = self._setup.config
-        snapshot = checkpoint.Snapshot(
-            round=round_number,
-            server=state.params,
-            clients=state.memories,
-            progress=asdict(self._best),
-            config=config.to_dict(),
-            config_hash=config.hash(),
-            seed=config.seed,
-            versions=self._versions,
-        )
-        checkpoint.save(self._folder, snapshot, keep=config.output.keep_checkpoints)
-        live = checkpoint.referenced(self._folder) if state.memories else None
-        if live is not None:
-            current = {(client, *version) for client, version in state.memories.items()}
-            recent = set().union(*self._writers) if self._has_pruned else None
-            self._setup.memories.prune(live | current, recent, up_to_round=round_number)
-            self._writers.append(set())
-            self._has_pruned = True
-
-    def _say_stopped(self, round_number: int, why: str) -> None:
-        """The run is to go on later, where it is now: for people and, in the manifest, for programs."""
-        manifest.add_stop(self._folder, round_number, why)
-        again = startup.resume_command(self._folder, self._setup.comm.size)
-        self._progress.say(f"stopped after round {round_number} of {self._setup.config.rounds}: {why}; all is saved")
-        self._progress.say(f"to go on: {again}")
-
-    def close_run(self) -> None:
-        """The closing table and the report files."""
-        self._stack.close()
-        rows = tier_rows(self._setup, self._best)
-        split_s = {stage: seconds for stage, seconds in self._best.seconds.items() if stage != "wall"}
-        split_s["other"] = max(0.0, self._best.seconds.get("wall", 0.0) - sum(split_s.values()))
-        closing_table(rows, split_s, self._folder, self._client_scores)
-
-
-def _record(setup: Setup, round_number: int, result: RoundResult, split_s: Mapping[str, float]) -> dict[str, Any]:
-    """One line of rounds.jsonl."""
-    method, config = setup.method, setup.config
-    contributed = [report for report in result.reports if report.status == CONTRIBUTED]
-    scores = zip(method.tested(), result.scores or (), strict=result.scores is not None)
-    losses = [report.loss for report in contributed if math.isfinite(report.loss)]
-    return {
-        "round": round_number,
-        "lr": learning_rate(config.train, round_number, config.rounds),
-        "tiers": {net.name: asdict(score) for net, score in scores},
-        **({CLIENTS: result.client_scores.summary()} if result.client_scores is not None else {}),
-        **({"method": dict(result.diagnostics)} if result.diagnostics else {}),
-        "train_loss": sum(losses) / len(losses) if losses else None,
-        "cohort": [task.client for task in result.tasks],
-        "dropped": [report.client for report in result.reports if report.status != CONTRIBUTED],
-        "exchange": result.exchange,
-        "protocol_down_bytes": sum(report.down_bytes for report in result.reports),
-        "protocol_up_bytes": sum(report.up_bytes for report in contributed),
-        "training_macs": sum(task.cost for task in result.tasks),
-        "wire_bytes": setup.comm.traffic.take_bytes(),
-        "seconds": dict(split_s),
-    }
-
-
-def tier_rows(setup: Setup, best: Best) -> list[TierRow]:
-    """The rows of the closing table: the tiers, then nets that are tested but that no tier trains, then all clients."""
-    method, rows = setup.method, []
-    tiers = {tier.name: (tier.index, tier.rank_ratio) for tier in method.tiers}
-    others = {net.name: (net.net, net.rank_ratio) for net in method.tested() if net.name not in tiers}
-    shape = data.info(setup.config.data).example_shape
-    for name, (number, rank_ratio) in (tiers | others).items():
-        cost = costs.measure(method.skeleton(number), shape)
-        row = TierRow(name, rank_ratio, cost.params, cost.macs)
-        if name in tiers:
-            row = replace(row, down_bytes=method.download_bytes(number), up_bytes=method.upload_bytes(number))
-        rows.append(row)
-    rows += [TierRow(CLIENTS)] if CLIENTS in best.last else []
-    return [
-        replace(
-            row,
-            accuracy_last=best.last.get(row.name),
-            accuracy_best=best.best.get(row.name),
-            best_round=best.best_round.get(row.name),
-        )
-        for row in rows
-    ]

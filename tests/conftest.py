@@ -26,6 +26,11 @@ def one_compute_thread() -> None:
     torch.set_num_threads(1)
 
 
+def pytest_make_parametrize_id(val: object) -> str | None:
+    """Bytes may hold a time (gzip's do), and tests must have the same names in every process."""
+    return f"{len(val)} bytes" if isinstance(val, bytes) else None
+
+
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     if config.stash[WORLD].size > 1:
         serial = [item for item in items if item.get_closest_marker("mpi") is None]
