@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Literal, Protocol, get_args
 
-from fedmpi.errors import RoundError
+from fedmpi.errors import RankLossError, RoundError, where
 
 Stage = Literal[
     "submodel_creation", "local_training", "aggregation", "svd", "communication", "evaluation", "saving", "idle"
@@ -39,6 +39,7 @@ class Clock:
         self._waiting = waiting
         self._seconds = dict.fromkeys(STAGES, 0.0)
         self._begun = time.perf_counter()
+        self._here: tuple[str, int | None, int | None] = ("start", None, None)
 
     @contextmanager
     def stage(self, stage: Stage, round_number: int | None = None, client: int | None = None) -> Iterator[Timer]:
@@ -46,9 +47,10 @@ class Clock:
         started = time.perf_counter()
         idle, communication = self._waiting.idle_s, self._waiting.communication_s
         timer = Timer()
+        self._here = stage, round_number, client
         try:
             yield timer
-        except RoundError:
+        except (RoundError, RankLossError):
             raise
         except Exception as error:
             raise RoundError(stage, round_number=round_number, client=client) from error
@@ -58,6 +60,10 @@ class Clock:
             self._seconds[stage] += timer.seconds
             self._seconds["idle"] += idle
             self._seconds["communication"] += communication
+
+    def where(self) -> str:
+        """The stage that was entered last, in words; may be called by another thread."""
+        return where(*self._here)
 
     def take(self) -> dict[str, float]:
         """Seconds by stage and in all (`wall`) since the last call, and starts anew."""

@@ -7,7 +7,7 @@ from collections import deque
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass, field, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from fedmpi import costs, data, startup
 from fedmpi.config import yaml_text
@@ -23,6 +23,9 @@ from fedmpi.output.report import CLIENTS, TierRow, closing_table
 from fedmpi.output.run_dir import RunDir
 from fedmpi.setup import ServerState, Setup
 from fedmpi.train_round import RoundResult
+
+if TYPE_CHECKING:
+    from fedmpi.mpi.recovery import Loss
 
 
 @dataclass
@@ -65,6 +68,7 @@ class Desk:
         self._writers: deque[set[int]] = deque([set()], maxlen=setup.config.output.keep_checkpoints + 2)
         self._has_pruned = False
         self._stack = ExitStack()
+        self._losses: list[dict[str, Any]] = []
 
     def __enter__(self) -> Desk:
         config, folder = self._setup.config, self._folder
@@ -85,13 +89,13 @@ class Desk:
         """Says who got what, where results go and how to go on after an interruption."""
         config, setup = self._setup.config, self._setup
         threads = config.mpi.threads
-        ranks = [{"rank": rank, "place": place, "threads": threads} for rank, place in enumerate(places)]
+        who = list(zip(setup.comm.members, places, strict=True))
+        ranks = [{"rank": rank, "place": place, "threads": threads} for rank, place in who]
         resumed = self._done or None
         manifest.add_start(self._folder, manifest.start_entry(ranks, self._command, resumed, job=startup.slurm_job()))
-        for rank, place in enumerate(places):
-            role = (
-                "server" if rank == 0 and rank not in setup.workers else "server and worker" if rank == 0 else "worker"
-            )
+        server = "server and worker" if 0 in setup.workers else "server"
+        for rank, place in who:
+            role = server if rank == setup.comm.members[0] else "worker"
             self._progress.say(f"rank {rank}: {role} on {place}, {threads} thread{'s' * (threads > 1)}")
         workers, per_round = len(setup.workers), config.clients.per_round
         if workers > per_round:
@@ -102,7 +106,7 @@ class Desk:
             self._progress.say(f"warning: {warning}")
         self._progress.say(f"run directory: {self._folder.path}")
         # Said now, because a launcher that ends its ranks may pass on nothing that they say then.
-        again = startup.resume_command(self._folder, setup.comm.size)
+        again = startup.resume_command(self._folder, setup.comm.started_size)
         self._progress.say(f"to go on after an interruption: {again}")
         if self._done:
             self._progress.say(f"resuming after round {self._done}")
@@ -114,8 +118,29 @@ class Desk:
         """Clients of the running phase that are done."""
         self._progress.clients(num_done, num_clients)
 
+    def tell_losses(self, losses: Sequence[Loss], round_number: int) -> None:
+        """Ranks died, and those left go on with this round."""
+        for loss in losses:
+            recovery_s, server = loss.seconds(), self._setup.comm.members[0]
+            entries = [
+                {"rank": rank, "host": host, "round": round_number, "recovery_s": recovery_s}
+                for rank, host in zip(loss.ranks, loss.hosts, strict=True)
+            ]
+            names = ", ".join(f"rank {entry['rank']} on {entry['host']}" for entry in entries)
+            then = f"rank {server} is the server now" if loss.server else "nothing that was done is lost"
+            left = f"{self._setup.comm.size} of {self._setup.comm.started_size} ranks go on with round {round_number}"
+            self._progress.say(f"lost {names}: {left}; {then}; recovery took {recovery_s:.3f} s")
+            manifest.add_losses(self._folder, entries)
+            self._losses += entries
+
     def round_done(
-        self, round_number: int, state: ServerState, result: RoundResult, split_s: Mapping[str, float], stops: str
+        self,
+        round_number: int,
+        state: ServerState,
+        result: RoundResult,
+        split_s: Mapping[str, float],
+        busy_s: Mapping[int, float],
+        stops: str,
     ) -> None:
         """Records the round, shows it, and saves if it is time, or if the run `stops` (why, else empty)."""
         config, setup = self._setup.config, self._setup
@@ -126,7 +151,9 @@ class Desk:
             self._client_scores = result.client_scores
         self._best.add_scores(round_number, accuracy)
         self._best.add_seconds(split_s)
-        record = _record(setup, round_number, result, split_s)
+        record = _record(setup, round_number, result, split_s, busy_s)
+        if self._losses:
+            record["losses"], self._losses = self._losses, []
         with setup.clock.stage("saving", round_number):
             self._lock.refresh()
             self._records.append(record)
@@ -159,10 +186,17 @@ class Desk:
             self._writers.append(set())
             self._has_pruned = True
 
+    def stop(self, round_number: int, state: ServerState, why: str) -> None:
+        """Ends the run after the last round that was finished, saving it if that was not done."""
+        if round_number and not self._folder.checkpoint_path(round_number).exists():
+            with self._setup.clock.stage("saving", round_number):
+                self._save(round_number, state)
+        self._say_stopped(round_number, why)
+
     def _say_stopped(self, round_number: int, why: str) -> None:
         """The run is to go on later, where it is now: for people and, in the manifest, for programs."""
         manifest.add_stop(self._folder, round_number, why)
-        again = startup.resume_command(self._folder, self._setup.comm.size)
+        again = startup.resume_command(self._folder, self._setup.comm.started_size)
         self._progress.say(f"stopped after round {round_number} of {self._setup.config.rounds}: {why}; all is saved")
         self._progress.say(f"to go on: {again}")
 
@@ -175,7 +209,9 @@ class Desk:
         closing_table(rows, split_s, self._folder, self._client_scores)
 
 
-def _record(setup: Setup, round_number: int, result: RoundResult, split_s: Mapping[str, float]) -> dict[str, Any]:
+def _record(
+    setup: Setup, round_number: int, result: RoundResult, split_s: Mapping[str, float], busy_s: Mapping[int, float]
+) -> dict[str, Any]:
     """One line of rounds.jsonl."""
     method, config = setup.method, setup.config
     contributed = [report for report in result.reports if report.status == CONTRIBUTED]
@@ -196,6 +232,7 @@ def _record(setup: Setup, round_number: int, result: RoundResult, split_s: Mappi
         "training_macs": sum(task.cost for task in result.tasks),
         "wire_bytes": setup.comm.traffic.take_bytes(),
         "seconds": dict(split_s),
+        "busy_s": {str(rank): seconds for rank, seconds in busy_s.items()},
     }
 
 

@@ -62,6 +62,28 @@ class RoundError(Exception):
         self.stage, self.round_number, self.client = stage, round_number, client
         super().__init__(stage)
 
+    def where(self) -> str:
+        return where(self.stage, self.round_number, self.client)
+
+
+def where(stage: str, round_number: int | None, client: int | None) -> str:
+    """A place within a run, in the words of every message: `round 3, client 17, stage local_training`."""
+    words = [f"round {round_number}"] if round_number is not None else []
+    words += [f"client {client}"] if client is not None else []
+    return ", ".join([*words, f"stage {stage}"])
+
 
 class DivergenceError(Exception):
     """A client's result is not finite or left its bound, and `train.on_divergence` is `fail`."""
+
+
+class RankLossError(Exception):
+    """Other ranks died, or are taken to have: this communicator is over. Those left meet in `Comm.recover`."""
+
+
+class ServerLossError(Exception):
+    """The rank that was the server died, and with it all that is not in a checkpoint."""
+
+
+class TooFewRanksError(Exception):
+    """So many ranks were lost that those left are to stop (`mpi.min_ranks`)."""

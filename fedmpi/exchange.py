@@ -142,6 +142,15 @@ class _Sums:
 class Exchange(Protocol):
     """One phase's exchange. Every rank calls `post` once per wave, then `finish`."""
 
+    def begin_again(self, assignment: Assignment) -> None:
+        """After a loss of ranks: what this rank `has` stays, what was under way is forgotten, and this is left to do."""
+
+    def has(self) -> dict[int, int]:
+        """Client -> `ADDED` or `AT_HAND`, for those whose results this rank has."""
+
+    def can_repeat(self, task: Task) -> bool:
+        """Whether the client's result was at hand when this was begun again: it is posted without a report."""
+
     def post(self, task: Task | None, report: ClientReport | None, upload: Params | None) -> None:
         """Hands over this rank's client of the wave, if it has one; copies what it needs."""
 
@@ -149,21 +158,36 @@ class Exchange(Protocol):
         """Waits for what is under way; rank 0 gets all reports and the means."""
 
 
+ADDED, AT_HAND = 1, 2
+"""A client's result is in this rank's sums; or it was posted, may not have arrived, and can be posted again."""
+
+
 class Gather:
     """Uploads travel to rank 0 in waves, while workers train on."""
 
     def __init__(self, phase: OpenPhase) -> None:
-        self._comm, self._device = phase.comm, phase.device
-        waves, rank = phase.assignment.waves, phase.comm.rank
-        self._waves = iter(waves)
+        self._comm, self._device, self._pinned = phase.comm, phase.device, phase.pinned
         self._layouts = {task.client: upload_layout(phase.method, task) for task in phase.assignment.tasks}
         self._sums = _Sums(phase) if phase.comm.is_root else None
-        mine = max((self._layouts[task.client].num_bytes for task in phase.assignment.by_rank[rank]), default=0)
-        self._slots = [_message_buffer(mine, phase.pinned) for _ in range(_UNDER_WAY)]
-        self._under_way: list[Request] = []
-        received = max((sum(self._sizes(wave)) for wave in waves), default=0) if phase.comm.is_root else 0
-        self._received = _message_buffer(received, phase.pinned)
+        self._posted: dict[int, Tensor] = {}
         self._reports: list[ClientReport] = []
+        self.begin_again(phase.assignment)
+
+    def begin_again(self, assignment: Assignment) -> None:
+        waves, comm = assignment.waves, self._comm
+        self._waves = iter(waves)
+        self._at_hand, self._posted = self._posted, {}
+        mine = max((self._layouts[task.client].num_bytes for task in assignment.by_rank[comm.rank]), default=0)
+        self._slots = [_message_buffer(mine, self._pinned) for _ in range(_UNDER_WAY)]
+        self._under_way: list[Request] = []
+        received = max((sum(self._sizes(wave)) for wave in waves), default=0) if comm.is_root else 0
+        self._received = _message_buffer(received, self._pinned)
+
+    def has(self) -> dict[int, int]:
+        return dict.fromkeys(self._posted, AT_HAND) | {report.client: ADDED for report in self._reports}
+
+    def can_repeat(self, task: Task) -> bool:
+        return task.client in self._at_hand
 
     def post(self, task: Task | None, report: ClientReport | None, upload: Params | None) -> None:
         wave = next(self._waves)
@@ -171,7 +195,7 @@ class Gather:
         self._slots = self._slots[1:] + [slot]
         if len(self._under_way) == _UNDER_WAY:
             self._under_way.pop(0).wait()
-        if task is not None and report is not None:
+        if task is not None:
             self._fill(slot, task, report, upload)
         request = self._comm.start_gather(slot, self._sizes(wave), self._received)
         self._under_way.append(request)
@@ -179,8 +203,13 @@ class Gather:
             request.wait()
             self._take(wave)
 
-    def _fill(self, slot: Tensor, task: Task, report: ClientReport, upload: Params | None) -> None:
+    def _fill(self, slot: Tensor, task: Task, report: ClientReport | None, upload: Params | None) -> None:
         layout = self._layouts[task.client]
+        # What the slot held is on its way for long; a result counts as at hand until its buffer is used again.
+        self._posted = {client: held for client, held in self._posted.items() if held is not slot} | {task.client: slot}
+        if report is None:
+            slot[: layout.num_bytes].copy_(self._at_hand[task.client][: layout.num_bytes])
+            return
         if upload is not None:
             device = next((value.device for value in upload.values()), slot.device)
             # Packed where it is, so that a GPU's result crosses to the host in one piece.
@@ -219,8 +248,21 @@ class Reduce:
     def __init__(self, phase: OpenPhase) -> None:
         self._comm, self._device = phase.comm, phase.device
         self._sums = _Sums(phase)
-        self._longest = max(map(len, phase.assignment.by_rank), default=0)
+        self._own: Tensor | None = None
         self._reports: list[ClientReport] = []
+        self._longest = max(map(len, phase.assignment.by_rank), default=0)
+        self._num_tasks = len(phase.assignment.tasks)
+
+    def begin_again(self, assignment: Assignment) -> None:
+        if self._own is not None:  # this rank's sums, before a reduction that failed
+            self._sums.exact.buffer.copy_(self._own)
+        self._longest = self._num_tasks  # more than any rank has, and the same on all
+
+    def has(self) -> dict[int, int]:
+        return {report.client: ADDED for report in self._reports}
+
+    def can_repeat(self, task: Task) -> bool:
+        return False
 
     def post(self, task: Task | None, report: ClientReport | None, upload: Params | None) -> None:
         if task is None or report is None:
@@ -231,6 +273,8 @@ class Reduce:
 
     def finish(self, state: Params) -> Results:
         buffer = self._sums.exact.buffer
+        if self._comm.recovers:
+            self._own = buffer.clone() if self._own is None else self._own.copy_(buffer)
         on_host = buffer.cpu()
         self._comm.reduce_sum(on_host)
         buffer.copy_(on_host)

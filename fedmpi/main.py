@@ -150,7 +150,7 @@ def _run(config: Config, arguments: argparse.Namespace, rank: int) -> int:
     from fedmpi.startup import StartupError
 
     try:
-        comm = world()
+        comm = world(config.mpi.startup_timeout_s)
     except LaunchError as error:
         return _report(error, rank)
     where: dict[str, str] = {}
@@ -159,6 +159,8 @@ def _run(config: Config, arguments: argparse.Namespace, rank: int) -> int:
         """Ends this rank here and now: an exception raised in a handler is lost if it interrupts a destructor."""
         if comm.is_root:
             _say(f"fedmpi: stopped by {signal.Signals(number).name}; what was saved stays\n{_how_to_resume(where)}")
+        signal.signal(number, signal.SIG_DFL)  # to the launcher, an exit code alone is no death
+        os.kill(os.getpid(), number)
         os._exit(128 + number)
 
     for number in (signal.SIGTERM, signal.SIGINT):
@@ -167,12 +169,12 @@ def _run(config: Config, arguments: argparse.Namespace, rank: int) -> int:
         command = [sys.executable, "-m", "fedmpi.main", *sys.argv[1:]]
         options = {"run_dir": arguments.run_dir, "resume": arguments.resume, "command": command}
         if run(config, comm, **options, where=where, stopping=stopping):
-            return 0
+            return comm.leave(0)
         # The launcher ends the others as soon as one exits with a code: all are ending, and say nothing more.
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
-        return EXIT_CODE
+        return comm.leave(EXIT_CODE)
     except StartupError as error:
-        return _report(error, comm.rank)
+        return comm.leave(_report(error, comm.rank))
     except BaseException as error:  # noqa: BLE001 - the one place where nothing may pass
         _say(f"{describe(error, comm)}\n{_how_to_resume(where)}")
         comm.abort(error.exit_code if isinstance(error, UserError) else 1)
@@ -189,12 +191,10 @@ def describe(error: BaseException, comm: Comm) -> str:
     """One block: rank, host, round, client, stage and cause, then where in the code."""
     import traceback
 
-    head = [f"rank {comm.rank} on {comm.host}"]
+    head = [f"rank {comm.started_as} on {comm.host}"]
     cause = error
     if isinstance(error, RoundError):
-        head += [f"round {error.round_number}"] if error.round_number is not None else []
-        head += [f"client {error.client}"] if error.client is not None else []
-        head += [f"stage {error.stage}"]
+        head.append(error.where())
         cause = error.__cause__ or error
     text = str(cause).replace("\n", "\n    ")
     lines = [f"fedmpi: failed on {', '.join(head)}", f"  cause: {type(cause).__name__}: {text}"]

@@ -323,5 +323,13 @@ def _on(device: str, params: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]
 
 
 def slurm_job() -> str:
-    """The batch job's number, for the lock and the manifest; empty outside Slurm."""
+    """The batch job's number, for the manifest; empty outside Slurm."""
     return os.environ.get("SLURM_JOB_ID", "")
+
+
+def job_name() -> str:
+    """For the lock: the batch job, else what the launcher calls its job; empty for a process by itself.
+
+    A rank that takes over from one on another host knows by it that nobody else holds the run.
+    """
+    return slurm_job() or os.environ.get("PMIX_NAMESPACE", "")

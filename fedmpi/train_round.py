@@ -6,16 +6,31 @@ with which capacity, and who simulates whom is computed by every rank and never 
 
 The steps, each in a module of its name: `setup.plan_phase`, `simulate`, `exchange`, the method's
 `update` and `refresh`, `publish`, `learning.evaluate`, `personal`.
+
+Where ranks may be lost (`mpi.recovery`), a phase ends with an agreement of all ranks, and what
+`OpenRound` has of it stays: those left train only clients whose results nobody has.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
+
+import numpy as np
 
 from fedmpi import seeds
-from fedmpi.exchange import CONTRIBUTED, ClientReport, OpenPhase, Results, choose, open_exchange
-from fedmpi.federation import Assignment, Task, learning_rate
+from fedmpi.exchange import (
+    ADDED,
+    AT_HAND,
+    CONTRIBUTED,
+    ClientReport,
+    Exchange,
+    OpenPhase,
+    Results,
+    choose,
+    open_exchange,
+)
+from fedmpi.federation import Assignment, Task, assign, learning_rate
 from fedmpi.learning import FlatNet, TierScore, test_nets
 from fedmpi.learning.personal import ClientScores
 from fedmpi.methods.protocol import Client, Contributions, Phase
@@ -37,39 +52,96 @@ class RoundResult:
     exchange: str
 
 
-def train_round(
-    setup: Setup, round_number: int, state: ServerState, published: Published
-) -> tuple[ServerState, Published, RoundResult]:
-    """The state after round `round_number` (from 1), what was published of it, and what there is to report."""
+@dataclass
+class OpenRound:
+    """How far round `number` (from 1) has come: all that outlives a loss of ranks."""
+
+    number: int
+    state: ServerState
+    """After the phases that are done; on rank 0."""
+    published: Published | None = None
+    """Of that state, for the step that comes next; None if this rank has yet to get it."""
+    kinds: tuple[str, ...] = ()
+    """Of the exchange of each phase that was begun."""
+    num_phases: int = 0
+    """Phases that are done; the same on all ranks."""
+    exchange: Exchange | None = None
+    """Of the phase that is not; None if this rank has yet to open it."""
+    has_lost_ranks: bool = False
+    """Since the last phase that is done. Those left may have come to different places in it."""
     reports: tuple[ClientReport, ...] = ()
     tasks: tuple[Task, ...] = ()
-    diagnostics: Mapping[str, object] = {}
-    phases = setup.method.phases(round_number)
-    for number, phase in enumerate(phases):
-        assignment = plan_phase(setup, round_number, phase)
-        kind = choose(setup.config.mpi.exchange, setup.method, assignment)
-        exchange = open_exchange(kind, open_phase(setup, assignment, published))
-        num_done = 0
-        for wave in assignment.waves:
-            task = wave[setup.comm.rank]
-            report, upload = simulate_client(setup, task, published) if task else (None, None)
-            with setup.clock.stage("aggregation" if setup.comm.is_root else "communication", round_number):
-                exchange.post(task, report, upload)
-            num_done += sum(task is not None for task in wave)
-            setup.tell(num_done, len(assignment.tasks))
-        with setup.clock.stage("aggregation", round_number):
-            results = exchange.finish(state.params)
-            state, brought = update(setup, state, results, phase, round_number, assignment.tasks)
-        with setup.clock.stage("svd", round_number):
-            state, noted = refresh(setup, state, brought)
-        last = number == len(phases) - 1
-        published = publish(setup, state, *((round_number + 1, 0) if last else (round_number, number + 1)))
-        reports, tasks, diagnostics = reports + results.reports, tasks + assignment.tasks, {**diagnostics, **noted}
+    diagnostics: Mapping[str, object] = field(default_factory=dict)
+    seconds: Mapping[str, float] = field(default_factory=dict)
+    """Of this rank, by stage."""
+
+
+def train_round(setup: Setup, opened: OpenRound) -> RoundResult:
+    """Takes a round from where it is to its end, and tells what there is to report.
+
+    Raises `RankLossError` where ranks have died; those left call it again.
+    """
+    for phase in setup.method.phases(opened.number)[opened.num_phases :]:
+        train_phase(setup, opened, phase)
+    published = published_now(setup, opened, opened.number + 1, 0)
     scores = client_scores = None
-    if is_evaluated(setup.config, round_number):
-        scores = test_tiers(setup, round_number, published)
-        client_scores = test_clients(setup, round_number, state, published)
-    return state, published, RoundResult(reports, tasks, scores, client_scores, diagnostics, kind)
+    if is_evaluated(setup.config, opened.number):
+        scores = test_tiers(setup, opened.number, published)
+        client_scores = test_clients(setup, opened.number, opened.state, published)
+    return RoundResult(opened.reports, opened.tasks, scores, client_scores, opened.diagnostics, opened.kinds[-1])
+
+
+def train_phase(setup: Setup, opened: OpenRound, phase: Phase) -> None:
+    """Publish, broadcast; narrow, train and contribute each client; exchange, update. Done by all ranks or by none."""
+    number, comm, clock = opened.number, setup.comm, setup.clock
+    planned = assignment = plan_phase(setup, number, phase)
+    if len(opened.kinds) == opened.num_phases:
+        opened.kinds += (choose(setup.config.mpi.exchange, setup.method, planned),)
+    published = published_now(setup, opened, number, opened.num_phases)
+    exchange = opened.exchange or open_exchange(opened.kinds[-1], open_phase(setup, planned, published))
+    opened.exchange = exchange
+    if opened.has_lost_ranks:
+        assignment = plan_rest(setup, planned, exchange)
+        exchange.begin_again(assignment)
+    num_done = len(planned.tasks) - len(assignment.tasks)
+    for wave in assignment.waves:
+        task = wave[comm.rank]
+        is_new = task is not None and not exchange.can_repeat(task)
+        report, upload = simulate_client(setup, task, published) if task and is_new else (None, None)
+        with clock.stage("aggregation" if comm.is_root else "communication", number):
+            exchange.post(task, report, upload)
+        num_done += sum(task is not None for task in wave)
+        setup.tell(num_done, len(planned.tasks))
+    with clock.stage("aggregation", number):
+        results = exchange.finish(opened.state.params)
+        comm.agree()
+        state, brought = update(setup, opened.state, results, phase, number, planned.tasks)
+    with clock.stage("svd", number):
+        opened.state, noted = refresh(setup, state, brought)
+    opened.num_phases += 1
+    opened.published, opened.exchange, opened.has_lost_ranks = None, None, False
+    opened.reports, opened.tasks = opened.reports + results.reports, opened.tasks + planned.tasks
+    opened.diagnostics = {**opened.diagnostics, **noted}
+
+
+def published_now(setup: Setup, opened: OpenRound, round_number: int, phase_number: int) -> Published:
+    """What the coming step works with, published if it is not yet; after a loss, if anybody has it not."""
+    published = opened.published
+    if opened.has_lost_ranks and not setup.comm.allgather_rows(np.array([published is not None])).all():
+        published = None
+    opened.published = published or publish(setup, opened.state, round_number, phase_number)
+    return opened.published
+
+
+def plan_rest(setup: Setup, planned: Assignment, exchange: Exchange) -> Assignment:
+    """After a loss: the clients whose results nobody has added, first those whose results somebody has at hand."""
+    has = exchange.has()
+    own = np.array([has.get(task.client, 0) for task in planned.tasks], np.uint8)
+    rows = setup.comm.allgather_rows(own)
+    rest = [task for task, added in zip(planned.tasks, (rows == ADDED).any(0), strict=True) if not added]
+    places = {task.client: column for task, column in zip(planned.tasks, (rows == AT_HAND).T, strict=True)}
+    at_hand = {task.client: int(places[task.client].argmax()) for task in rest if places[task.client].any()}
+    return assign(rest, setup.workers, setup.comm.size, at_hand)
 
 
 def open_phase(setup: Setup, assignment: Assignment, published: Published) -> OpenPhase:

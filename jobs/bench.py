@@ -202,14 +202,13 @@ def _setup(comm, case: str, folder: str, *more: str):
 
 def _rounds(setup) -> Iterator[None]:
     """Each step of this iterator is one federated round."""
-    from fedmpi.publish import publish
     from fedmpi.startup import initial_state
-    from fedmpi.train_round import train_round
+    from fedmpi.train_round import OpenRound, train_round
 
-    state = initial_state(setup.method, setup.comm, None, setup.device.server)
-    published = publish(setup, state, 1, 0)
-    for round_number in range(1, 10**6):
-        state, published, _ = train_round(setup, round_number, state, published)
+    opened = OpenRound(1, initial_state(setup.method, setup.comm, None, setup.device.server))
+    while True:
+        train_round(setup, opened)
+        opened = OpenRound(opened.number + 1, opened.state, opened.published)
         yield
 
 

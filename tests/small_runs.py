@@ -16,7 +16,8 @@ from fedmpi.experiment import run
 from fedmpi.main import TABLES
 from fedmpi.mpi import SerialComm
 from fedmpi.output import RunDir, checkpoint, digest_of, read_records
-from fedmpi.setup import Setup
+from fedmpi.setup import Published, ServerState, Setup
+from fedmpi.train_round import OpenRound, RoundResult, train_round
 
 if TYPE_CHECKING:
     from fedmpi.mpi.comm import Comm
@@ -50,6 +51,16 @@ def small_setup(folder: Path, *overrides: str) -> Setup:
     return startup.prepare(small_config(*overrides), SerialComm(), RunDir(folder), make_method)
 
 
+def one_round(
+    setup: Setup, number: int, state: ServerState, published: Published | None = None
+) -> tuple[ServerState, Published, RoundResult]:
+    """That round from this state: the state after it, what is then published, and what there is to report."""
+    opened = OpenRound(number, state, published)
+    result = train_round(setup, opened)
+    assert opened.published is not None
+    return opened.state, opened.published, result
+
+
 @dataclass(frozen=True)
 class Finished:
     """What of a finished run must not depend on ranks, exchange, interruptions or time."""
@@ -60,7 +71,7 @@ class Finished:
 
 
 # Numbers of a record that tell of time, of what MPI moved, or of the exchange that `auto` chose.
-_NOT_RESULTS = ("seconds", "wire_bytes", "exchange")
+_NOT_RESULTS = ("seconds", "busy_s", "losses", "wire_bytes", "exchange")
 
 
 def finished(folder: Path) -> Finished:

@@ -11,9 +11,15 @@ collective, because polling the collective itself moves a large message one frag
 
 from __future__ import annotations
 
+import contextlib
+import functools
+import math
+import os
+import signal
+import sys
 import time
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Callable, Sequence
+from typing import Any, TypeVar, cast
 
 import numpy as np
 import torch
@@ -22,6 +28,10 @@ from mpi4py import rc
 rc.thread_level = "funneled"  # one thread per rank talks to MPI
 from mpi4py import MPI  # noqa: E402
 
+from fedmpi.errors import RankLossError  # noqa: E402
+from fedmpi.mpi import recovery  # noqa: E402
+from fedmpi.mpi.deadline import within  # noqa: E402
+from fedmpi.mpi.recovery import Loss  # noqa: E402
 from fedmpi.mpi.serial import Request, Traffic  # noqa: E402
 from fedmpi.tensors import ALIGN_BYTES  # noqa: E402
 
@@ -30,28 +40,72 @@ _FIRST_POLL_S, _LAST_POLL_S = 2e-4, 5e-3
 # A broadcast or reduction goes out in pieces: below MPI's 2^31 counts, and small enough that the
 # temporary buffers of tree algorithms stay out of the memory bill.
 _PIECE_BYTES = 64 * 2**20
+# An MPI that fails again and again while nobody dies is not to be waited for.
+_MOST_VAIN = 3
+# For words to get out, and for MPI to end the job.
+_ENDING_S = 3.0
+
+
+Collective = TypeVar("Collective", bound=Callable[..., Any])
+
+
+def _may_lose_ranks(collective: Collective) -> Collective:
+    """Where a job outlives its ranks, an error of MPI ends the communicator for all: see `recovery`."""
+
+    @functools.wraps(collective)
+    def call(self: Comm, *arguments: Any, **options: Any) -> Any:
+        try:
+            return collective(self, *arguments, **options)
+        except MPI.Exception as error:
+            if not self.recovers:
+                raise
+            self._end()
+            raise RankLossError(str(error)) from error
+
+    return cast(Collective, call)
 
 
 class Comm:
-    """The ranks of this job."""
+    """The ranks of this job; after `recover` those that are left."""
 
     def __init__(self, mpi: Any) -> None:
+        self.recovers = recovery.is_on()
+        self.traffic = Traffic()
+        self.host: str = MPI.Get_processor_name()
+        self.started_as: int = mpi.Get_rank()
+        """This rank as the job started; `rank` counts those that are left."""
+        self.started_size: int = mpi.Get_size()
+        self._block = MPI.BYTE.Create_contiguous(ALIGN_BYTES).Commit()
+        node = mpi.Split_type(MPI.COMM_TYPE_SHARED)
+        places = mpi.allgather((self.host, node.bcast(self.started_as)))
+        node.Free()
+        self._hosts, self._nodes = [host for host, _ in places], [first for _, first in places]
+        self._patience_s = math.inf
+        self._num_vain = 0
+        # Buffers of what was under way belong to MPI for ever, so its requests are kept.
+        self._under_way: dict[int, Any] = {}
+        self._left_behind: list[Any] = []
+        self._attach(mpi)
+
+    def _attach(self, mpi: Any) -> None:
         self._mpi = mpi
+        self._noticed: float | None = None
+        self._has_disagreed = False
+        self.members = recovery.ranks_at_start(mpi)
+        """Who is left, numbered as at the start."""
         self.rank: int = mpi.Get_rank()
         self.size: int = mpi.Get_size()
         self.is_root = self.rank == 0
-        self.traffic = Traffic()
-        self._block = MPI.BYTE.Create_contiguous(ALIGN_BYTES).Commit()
-        node = mpi.Split_type(MPI.COMM_TYPE_SHARED)
-        self.local_rank: int = node.Get_rank()
-        self.server_here: bool = 0 in node.allgather(self.rank)
-        self.host: str = MPI.Get_processor_name()
-        node.Free()
+        nodes = [self._nodes[member] for member in self.members]
+        self.local_rank: int = nodes[: self.rank].count(nodes[self.rank])
+        self.server_here: bool = nodes[0] == nodes[self.rank]
 
+    @_may_lose_ranks
     def wait_for_all(self) -> None:
         """A barrier in which a waiting rank sleeps."""
         self._sleep_until(self._mpi.Ibarrier())
 
+    @_may_lose_ranks
     def bcast(self, buffer: torch.Tensor) -> None:
         """Fills `buffer` (any dtype, on the CPU, contiguous) on every rank with rank 0's."""
         self.wait_for_all()
@@ -61,10 +115,12 @@ class Comm:
             self._mpi.Bcast(octets[start : start + _PIECE_BYTES], root=0)
         self._count(started, len(octets) * (self.size - 1))
 
+    @_may_lose_ranks
     def reduce_sum(self, buffer: torch.Tensor) -> None:
         """Adds every rank's `buffer` (int64, on the CPU) into rank 0's; the others' is undefined afterwards."""
         self._add(buffer, lambda send, receive: self._mpi.Reduce(send, receive, op=MPI.SUM, root=0))
 
+    @_may_lose_ranks
     def allreduce_sum(self, buffer: torch.Tensor) -> None:
         """Adds every rank's `buffer` (int64, on the CPU) into everybody's."""
         self._add(buffer, lambda send, receive: self._mpi.Allreduce(send, receive, op=MPI.SUM))
@@ -81,6 +137,7 @@ class Comm:
             piece[:] = received[: len(piece)]
         self._count(started, values.nbytes * (self.size - 1))
 
+    @_may_lose_ranks
     def start_gather(self, send: torch.Tensor, num_bytes: Sequence[int], receive: torch.Tensor) -> Request:
         """Starts moving the first num_bytes[rank] bytes of every rank's `send` to rank 0.
 
@@ -92,8 +149,16 @@ class Comm:
         mine = [send.numpy(), blocks[self.rank], self._block]
         target = [receive.numpy(), blocks, starts, self._block] if self.is_root else None
         self.traffic.wire_bytes += sum(num_bytes[1:])
-        return _MpiRequest(self, self._mpi.Igatherv(mine, target, root=0))
+        request = self._mpi.Igatherv(mine, target, root=0)
+        self._under_way[id(request)] = request
+        return _MpiRequest(self, request)
 
+    @_may_lose_ranks
+    def _finish(self, request: Any) -> None:
+        self._sleep_until(request)
+        self._under_way.pop(id(request), None)
+
+    @_may_lose_ranks
     def gather_rows(self, row: np.ndarray) -> np.ndarray | None:
         """One row of equal length from each rank, stacked on rank 0 (None elsewhere)."""
         self.wait_for_all()
@@ -101,6 +166,7 @@ class Comm:
         self._mpi.Gather(np.ascontiguousarray(row), rows, root=0)
         return rows
 
+    @_may_lose_ranks
     def allgather_rows(self, row: np.ndarray) -> np.ndarray:
         """One row of equal length from each rank, stacked everywhere."""
         self.wait_for_all()
@@ -108,23 +174,91 @@ class Comm:
         self._mpi.Allgather(np.ascontiguousarray(row), rows)
         return rows
 
+    @_may_lose_ranks
     def allgather_text(self, text: str) -> list[str]:
         """Every rank's text, in order of ranks. For start-up only: it pickles."""
         self.wait_for_all()
         texts: list[str] = self._mpi.allgather(text)
         return texts
 
+    def agree(self) -> None:
+        """At the end of a step: raises `RankLossError` on all ranks unless all came through it.
+
+        Costs nothing where a job ends with its ranks.
+        """
+        if not self.recovers:
+            return
+        came_through = True
+        try:
+            self._sleep_until(self._mpi.Ibarrier())
+        except MPI.Exception:
+            came_through = False
+            self._end()
+        if not recovery.agreed(self._mpi, came_through, self._sleep_until):
+            self._end()
+            self._has_disagreed = True
+            raise RankLossError("ranks did not agree that all came through")
+
+    def recover(self) -> Loss:
+        """After a `RankLossError`, on all ranks that are left: from here on, they are the ranks of this job.
+
+        Raises `MPI.Exception` if MPI has failed and nobody died.
+        """
+        noticed = self._end()
+        if not self._has_disagreed:
+            recovery.agreed(self._mpi, False, self._sleep_until)
+        before = self.members
+        self._left_behind += [self._mpi, *self._under_way.values()]
+        self._under_way.clear()
+        self._attach(recovery.survivors(self._mpi))
+        lost = tuple(member for member in before if member not in self.members)
+        self._num_vain = 0 if lost else self._num_vain + 1
+        if self._num_vain > _MOST_VAIN:
+            raise MPI.Exception(MPI.ERR_OTHER)
+        return Loss(lost, tuple(self._hosts[rank] for rank in lost), before[0] in lost, noticed)
+
+    def _end(self) -> float:
+        """Makes every other call on this communicator fail, on all ranks; when this was first done here."""
+        if self._noticed is None:
+            self._noticed = time.perf_counter()
+            self._mpi.Revoke()
+        return self._noticed
+
+    def wait_at_most(self, seconds: float) -> None:
+        """From now on, a longer wait for others raises `TimeoutError`."""
+        self._patience_s = seconds
+
+    def leave(self, code: int) -> int:
+        """For the end of the program: the exit code, where it may end as programs do.
+
+        A job that has lost ranks cannot: MPI_Finalize may wait for the dead, and of an exit code other than 0
+        the launcher takes no notice.
+        """
+        if self.recovers and code == 0:
+            sys.stdout.flush()
+            sys.stderr.flush()
+            os._exit(0)
+        if self.size < self.started_size:
+            with contextlib.suppress(RankLossError):
+                self.wait_for_all()  # rank 0 may be saving
+            if not self.is_root:
+                time.sleep(_ENDING_S)
+            self.abort(code)
+        return code
+
     def abort(self, code: int) -> None:
-        """Ends every rank at once."""
+        """Ends every rank at once, if need be with the launcher: MPI may be too broken to."""
+        within(_ENDING_S, "MPI_Abort did not end the job; ending its launcher", os.getppid(), signal.SIGTERM)
         self._mpi.Abort(code)
 
     def _sleep_until(self, request: Any) -> None:
-        started = time.perf_counter()
-        pause_s = _FIRST_POLL_S
-        while not request.Test():
-            time.sleep(pause_s)
-            pause_s = min(1.3 * pause_s, _LAST_POLL_S)
-        self.traffic.idle_s += time.perf_counter() - started
+        with self.traffic.waiting():
+            pause_s, over = _FIRST_POLL_S, time.perf_counter() + self._patience_s
+            while not request.Test():
+                time.sleep(pause_s)
+                pause_s = min(1.3 * pause_s, _LAST_POLL_S)
+                if time.perf_counter() > over:
+                    raise TimeoutError(f"waited for other ranks for more than {self._patience_s:.0f} s")
 
     def _count(self, started: float, num_bytes: int) -> None:
         self.traffic.communication_s += time.perf_counter() - started
@@ -136,7 +270,7 @@ class _MpiRequest:
         self._comm, self._request = comm, request
 
     def wait(self) -> None:
-        self._comm._sleep_until(self._request)
+        self._comm._finish(self._request)
 
 
 def _octets(buffer: torch.Tensor) -> np.ndarray:

@@ -6,17 +6,23 @@ machine that need not have MPI at all.
 
 from __future__ import annotations
 
+import os
 import platform
-from collections.abc import Sequence
+import signal
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
 import torch
 
+from fedmpi.mpi.deadline import within
 from fedmpi.mpi.launch import check_size, launched_as
 
 if TYPE_CHECKING:
     from fedmpi.mpi.comm import Comm
+    from fedmpi.mpi.recovery import Loss
 
 
 class Request(Protocol):
@@ -33,6 +39,22 @@ class Traffic:
         self.idle_s = 0.0
         self.communication_s = 0.0
         self.wire_bytes = 0
+        self._waiting_since: float | None = None
+
+    @contextmanager
+    def waiting(self) -> Iterator[None]:
+        """What happens within is waiting for other ranks."""
+        self._waiting_since = started = time.perf_counter()
+        try:
+            yield
+        finally:
+            self._waiting_since = None
+            self.idle_s += time.perf_counter() - started
+
+    def idle_so_far(self) -> float:
+        """`idle_s` and the wait under way; may be called by another thread."""
+        since, idle_s = self._waiting_since, self.idle_s
+        return idle_s if since is None else idle_s + time.perf_counter() - since
 
     def take_bytes(self) -> int:
         """Bytes since the last call."""
@@ -49,6 +71,7 @@ class SerialComm:
     """One process: every collective is the identity."""
 
     rank, size, is_root, local_rank, server_here = 0, 1, True, 0, True
+    started_as, started_size, members, recovers = 0, 1, (0,), False
 
     def __init__(self) -> None:
         self.traffic = Traffic()
@@ -75,19 +98,35 @@ class SerialComm:
     def allgather_text(self, text: str) -> list[str]:
         return [text]
 
+    def agree(self) -> None: ...
+
+    def recover(self) -> Loss:
+        raise AssertionError("one process loses nobody")
+
+    def wait_at_most(self, seconds: float) -> None: ...
+
+    def leave(self, code: int) -> int:
+        return code
+
     def abort(self, code: int) -> None:
         raise SystemExit(code)
 
 
-def world() -> Comm | SerialComm:
+def world(limit_s: float = 0.0) -> Comm | SerialComm:
     """This job's ranks: MPI's if a launcher started us, else this process alone.
 
-    Raises `LaunchError` where MPI knows of one rank only, and the launcher has started more.
+    Raises `LaunchError` where MPI knows of one rank only, and the launcher has started more. Where MPI does not
+    start within `limit_s` (0: without limit), because a rank died before it or hangs, this process ends itself.
     """
-    if launched_as() is None:
+    if (launched := launched_as()) is None:
         return SerialComm()
+    text = f"fedmpi: rank {launched[0]} on {platform.node()}: MPI did not start within {limit_s:g} s: another rank died "
+    text += "or hangs; start again, or set mpi.startup_timeout_s"
+    has_started = within(limit_s, text, os.getpid(), signal.SIGKILL) if limit_s > 0 else None
     from fedmpi.mpi.comm import all_ranks
 
     comm = all_ranks()
+    if has_started is not None:
+        has_started()
     check_size(comm.size)
     return comm

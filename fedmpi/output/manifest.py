@@ -68,6 +68,14 @@ def add_stop(run_dir: RunDir, round_number: int, why: str) -> None:
         write_text(run_dir.manifest_path, json.dumps(json_safe({"starts": starts}), indent=2) + "\n")
 
 
+def add_losses(run_dir: RunDir, losses: Sequence[Mapping[str, Any]]) -> None:
+    """Note with the last start which ranks it lost: rank, host, round, recovery_s. Raises RunDirError."""
+    starts = read_starts(run_dir)
+    if starts:
+        starts[-1]["losses"] = [*starts[-1].get("losses", []), *losses]
+        write_text(run_dir.manifest_path, json.dumps(json_safe({"starts": starts}), indent=2) + "\n")
+
+
 def read_starts(run_dir: RunDir) -> list[dict[str, Any]]:
     """The starts so far; none if the file is missing or is no manifest."""
     try:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from small_runs import small_setup
+from small_runs import one_round, small_setup
 from torch import Tensor
 
 from fedmpi.exchange import CONTRIBUTED, DROPPED, ClientReport
@@ -21,7 +21,6 @@ from fedmpi.publish import publish
 from fedmpi.setup import Published, ServerState, Setup, client_of, plan_phase
 from fedmpi.simulate import simulate_client
 from fedmpi.tensors import Params
-from fedmpi.train_round import train_round
 
 BAD, NUM_CLIENTS = 1, 4
 # All classes and 30 examples to validate on: everybody is right somewhere and prunes.
@@ -89,12 +88,12 @@ def story(folder: Path, monkeypatch: pytest.MonkeyPatch, name: str, policy: str,
     words = (f"clients.count={NUM_CLIENTS}", f"train.on_divergence={policy}", "evaluation.every=100")
     setup = small_setup(folder, *METHODS[name], *words)
     first = ServerState(setup.method.initial_state())
-    before, published, result = train_round(setup, 1, first, publish(setup, first, 1, 0))
+    before, published, result = one_round(setup, 1, first, publish(setup, first, 1, 0))
     told = Story(setup, how, before, published, {report.client: report.steps for report in result.reports}[BAD])
     assert told.num_steps >= 3 and set(before.memories) == set(range(NUM_CLIENTS))
     monkeypatch.setattr(setup.method, "backward", told.backward)
     monkeypatch.setattr("fedmpi.train_round.simulate_client", told.simulate)
-    told.after, told.republished, _ = train_round(setup, 2, before, published)
+    told.after, told.republished, _ = one_round(setup, 2, before, published)
     assert told.steps_done >= 3 and told.report is not None
     return told
 
@@ -208,5 +207,5 @@ def test_a_gradient_that_diverged_is_dropped(tmp_path: Path, monkeypatch: pytest
         return torch.tensor(float("nan")) if client.task.client == bad else value
 
     monkeypatch.setattr(setup.method, "backward", backward)
-    _, _, result = train_round(setup, 1, first, publish(setup, first, 1, 0))
+    _, _, result = one_round(setup, 1, first, publish(setup, first, 1, 0))
     assert {report.client for report in result.reports if report.status == DROPPED} == {bad}

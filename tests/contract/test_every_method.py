@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 import torch
 from method_cases import BYTES_DIFFER, CASES, FIXED_POINT_SETTINGS, MOVES_WITHOUT_TRAINING
-from small_runs import small_setup
+from small_runs import one_round, small_setup
 
 from fedmpi import setup as setups
 from fedmpi import simulate
@@ -29,7 +29,6 @@ from fedmpi.personal import test_clients as score_clients
 from fedmpi.publish import publish
 from fedmpi.setup import Published, ServerState, Setup
 from fedmpi.tensors import Params
-from fedmpi.train_round import train_round
 
 Result = tuple[ClientReport, Params]
 
@@ -194,7 +193,7 @@ def test_without_training_nothing_moves(case: str, tmp_path: Path, monkeypatch: 
         monkeypatch.setattr(module, "learning_rate", lambda *arguments: 1e-30)
     setup = small_setup(tmp_path, *CASES[case], *FIXED_POINT_SETTINGS.get(case, ()))
     first = ServerState(setup.method.initial_state())
-    state, _, _ = train_round(setup, 1, first, publish(setup, first, 1, 0))
+    state, _, _ = one_round(setup, 1, first, publish(setup, first, 1, 0))
     for name in setup.method.state_specs():
         before, after = first.params[name], state.params[name]
         torch.testing.assert_close(after, before, rtol=0, atol=1e-5 * max(1.0, float(before.abs().max())), msg=name)
@@ -223,14 +222,14 @@ def test_a_saved_state_goes_on_with_the_same_bits(case: str, tmp_path: Path) -> 
     """Round 1, save, load, round 2, against round 2 without the detour; memories and personal scores included."""
     setup = small_setup(tmp_path, *CASES[case], "rounds=2", "evaluation.personal=on")
     first = ServerState(setup.method.initial_state())
-    state, published, _ = train_round(setup, 1, first, publish(setup, first, 1, 0))
+    state, published, _ = one_round(setup, 1, first, publish(setup, first, 1, 0))
     checkpoint.save(RunDir(tmp_path), Snapshot(1, state.params, state.memories, {}, {}, "", 0, {}))
     loaded = checkpoint.load_newest_intact(RunDir(tmp_path), pytest.fail)
     assert loaded is not None and list(loaded.server) == list(state.params)
     assert bool(state.memories) <= setup.method.keeps_memory
-    straight, _, there = train_round(setup, 2, state, published)
+    straight, _, there = one_round(setup, 2, state, published)
     restored = ServerState(dict(loaded.server), dict(loaded.clients))
-    detour, _, here = train_round(setup, 2, restored, publish(setup, restored, 2, 0))
+    detour, _, here = one_round(setup, 2, restored, publish(setup, restored, 2, 0))
     assert digest_of(detour.params) == digest_of(straight.params)
     assert detour.memories == straight.memories
     assert digest_of(detour.params) != digest_of(state.params) or detour.memories != restored.memories
@@ -243,7 +242,7 @@ def test_a_personal_test_changes_nothing(tmp_path: Path, run: list[PhaseOfRound]
     case = request.node.callspec.params["run"]
     setup = small_setup(tmp_path, *CASES[case], "evaluation.personal=on")
     first = ServerState(setup.method.initial_state())
-    state, published, result = train_round(setup, 1, first, publish(setup, first, 1, 0))
+    state, published, result = one_round(setup, 1, first, publish(setup, first, 1, 0))
     before = digest_of(state.params), digest_of(published.params)
     again = score_clients(setup, 1, state, published)
     assert (digest_of(state.params), digest_of(published.params)) == before

@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from small_runs import run_all, small_config, small_setup
+from small_runs import one_round, run_all, small_config, small_setup
 from torch import nn
 
 from fedmpi.errors import DivergenceError, RoundError
@@ -20,7 +20,6 @@ from fedmpi.output import digest_of
 from fedmpi.publish import publish
 from fedmpi.setup import ServerState
 from fedmpi.tensors import Params
-from fedmpi.train_round import train_round
 
 STATE = {"weight": torch.tensor([[10.0, 20.0]]), "bias": torch.tensor([30.0])}
 
@@ -97,7 +96,7 @@ def test_a_round_in_which_everybody_diverges(tmp_path: Path, policy: str) -> Non
     words = ("method.name=fedavg", "train.lr=1e30", f"train.on_divergence={policy}")
     setup = small_setup(tmp_path, *words)
     first = ServerState(setup.method.initial_state())
-    state, _, result = train_round(setup, 1, first, publish(setup, first, 1, 0))
+    state, _, result = one_round(setup, 1, first, publish(setup, first, 1, 0))
     assert digest_of(state.params) == digest_of(first.params)
     status = DROPPED if policy == "drop" else CONTRIBUTED
     assert [report.status for report in result.reports] == [status] * 4

@@ -7,9 +7,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from small_runs import TOY, finished, run_all, small_config, small_setup
-from toy_methods import LOCAL, Toy
+from small_runs import TOY, finished, one_round, run_all, small_config, small_setup
 from torch import nn
+from toy_methods import LOCAL, Toy
 
 from fedmpi import seeds
 from fedmpi.data import batch_bounds
@@ -19,7 +19,6 @@ from fedmpi.mpi import SerialComm
 from fedmpi.personal import test_clients as score_clients
 from fedmpi.publish import publish
 from fedmpi.setup import ServerState, Setup
-from fedmpi.train_round import train_round
 
 ON = "evaluation.personal=on"
 SKEW = ("partition.name=class_dirichlet", "evaluation.batch_size=5")
@@ -103,7 +102,7 @@ def test_a_client_is_tested_with_what_it_remembers_and_adapts(tmp_path: Path, mo
     """The toy keeps a bias: before its test each client that took part has its own in place, the others the server's."""
     setup = small_setup(tmp_path, *TOY, *SKEW, ON)
     first = ServerState(setup.method.initial_state())
-    state, published, _ = train_round(setup, 1, first, publish(setup, first, 1, 0))
+    state, published, _ = one_round(setup, 1, first, publish(setup, first, 1, 0))
     seen: dict[int, torch.Tensor] = {}
 
     def adapt(self: Toy, trainer: object, client: Client, work: object) -> None:

@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from small_runs import run_all, small_config, small_setup
+from small_runs import one_round, run_all, small_config, small_setup
 from torch import Tensor, nn
 
 from fedmpi import lowrank
@@ -28,7 +28,6 @@ from fedmpi.publish import publish
 from fedmpi.setup import ServerState, Setup, client_of
 from fedmpi.simulate import local_work
 from fedmpi.tensors import Params
-from fedmpi.train_round import train_round
 
 
 def num_params(net: nn.Module) -> int:
@@ -205,7 +204,7 @@ def one_client(tmp_path: Path, *overrides: str) -> tuple[Setup, ServerState, Cli
     setup = small_setup(tmp_path, *words)
     state = ServerState(setup.method.initial_state())
     published = publish(setup, state, 1, 0)
-    number = train_round(setup, 1, state, published)[2].reports[0].client
+    number = one_round(setup, 1, state, published)[2].reports[0].client
     client = client_of(setup, Task(number, 0, 1, "train", 15, 1.0), published, None)
     return setup, state, client, local_work(setup, client)
 
@@ -232,7 +231,7 @@ def test_all_kernels_and_one_client_train_the_factorized_net(tmp_path: Path, nam
             sgd.zero_grad()
             loss.backward()
             sgd.step()
-    after = train_round(setup, 1, state, publish(setup, state, 1, 0))[0].params
+    after = one_round(setup, 1, state, publish(setup, state, 1, 0))[0].params
     expected = {key: value.detach() for key, value in net.named_parameters()}
     for layer, weight in products(method, after).items():
         torch.testing.assert_close(weight, products(method, expected)[layer], rtol=0, atol=2e-5)
@@ -280,7 +279,7 @@ def test_shared_momentum_is_averaged_and_paid_for(tmp_path: Path) -> None:
     method = setup.method
     state = ServerState(method.initial_state())
     assert not any(bool(state.params[f"{MOMENTUM}{name}"].any()) for name in method.own_decay)
-    after = train_round(setup, 1, state, publish(setup, state, 1, 0))[0].params
+    after = one_round(setup, 1, state, publish(setup, state, 1, 0))[0].params
     assert all(bool(after[f"{MOMENTUM}{name}"].any()) for name in method.own_decay)
     shared = sum(p.numel() for n, p in method.skeleton(0).named_parameters() if f"{MOMENTUM}{n}" in after)
     assert method.download_bytes(0) == 4 * (num_params(method.skeleton(0)) + shared)

@@ -1,0 +1,68 @@
+"""A rank's own watchdog: it ends a rank that does not get through its part of a round.
+
+Waiting for others is not counted, so a hung rank ends itself and no other. One whose threads are
+all stopped cannot; then those that wait give up (`patience_s`).
+"""
+
+from __future__ import annotations
+
+import math
+import os
+import signal
+import sys
+import threading
+import time
+import traceback
+from collections.abc import Callable
+from typing import NoReturn
+
+from fedmpi.mpi.serial import Traffic
+
+_MARGIN_S = 10.0
+
+
+def patience_s(limit_s: float) -> float:
+    """How long a rank may wait for others that each have `limit_s` for a round: they may begin one after the other."""
+    return 2 * limit_s + _MARGIN_S if limit_s > 0 else math.inf
+
+
+class Watch:
+    """Calls `give_up(seconds)`, once, when this rank has worked on a round for more than `limit_s` (0: never)."""
+
+    def __init__(self, limit_s: float, traffic: Traffic, give_up: Callable[[float], None]) -> None:
+        self._limit_s, self._traffic, self._give_up = limit_s, traffic, give_up
+        self._begun = self._idle_s = math.inf
+
+    def round_begins(self) -> None:
+        """Counts from here; the first call starts the watching."""
+        is_first = self._begun == math.inf
+        self._begun, self._idle_s = time.perf_counter(), self._traffic.idle_so_far()
+        if is_first and self._limit_s > 0:
+            threading.Thread(target=self._watch, name="watch", daemon=True).start()
+
+    def __enter__(self) -> Watch:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self._limit_s = math.inf  # nothing more to watch
+
+    def busy_s(self) -> float:
+        """Seconds of this round in which this rank did not wait for others."""
+        return time.perf_counter() - self._begun - (self._traffic.idle_so_far() - self._idle_s)
+
+    def _watch(self) -> None:
+        pause_s = min(1.0, self._limit_s / 10)
+        while (busy_s := self.busy_s()) <= self._limit_s < math.inf:
+            time.sleep(pause_s)
+        if self._limit_s < math.inf:
+            self._give_up(busy_s)
+
+
+def end_at_once(text: str) -> NoReturn:
+    """Writes `text` and where the main thread is, and ends this process by SIGKILL: MPI takes it for a rank that died."""
+    frame = sys._current_frames().get(threading.main_thread().ident or 0)
+    places = traceback.extract_stack(frame)[-4:] if frame else []
+    lines = [text, *(f"  at {place.filename}:{place.lineno} in {place.name}" for place in places)]
+    os.write(2, ("\n".join(lines) + "\n").encode(errors="replace"))
+    os.kill(os.getpid(), signal.SIGKILL)
+    raise AssertionError
