@@ -143,7 +143,7 @@ class Exchange(Protocol):
     """One phase's exchange. Every rank calls `post` once per wave, then `finish`."""
 
     def begin_again(self, assignment: Assignment) -> None:
-        """After a loss of ranks: what this rank `has` stays, what was under way is forgotten, and this is left to do."""
+        """After a loss of ranks: what this rank `has` stays, what was under way is forgotten; this is left to do."""
 
     def has(self) -> dict[int, int]:
         """Client -> `ADDED` or `AT_HAND`, for those whose results this rank has."""

@@ -115,8 +115,8 @@ def quiet(case: str, folder: Path) -> Path:
     return run_dir
 
 
-def run(job: Job, folder: Path, number: int) -> Outcome:
-    """Starts the job, waits for its end and compares."""
+def run(job: Job, folder: Path, number: int, expected: Path) -> Outcome:
+    """Starts the job, waits for its end and compares it with the run in `expected`."""
     run_dir, markers = folder / f"job-{number}", folder / f"killed-{number}"
     markers.mkdir()
     kills = json.dumps([[kill.rank, kill.round, kill.stage, kill.delay_s] for kill in job.kills])
@@ -134,7 +134,7 @@ def run(job: Job, folder: Path, number: int) -> Outcome:
     seconds = time.monotonic() - started
     killed = tuple(kill for kill in job.kills if (markers / str(kill.rank)).exists())
     losses = [loss for start in manifest.read_starts(RunDir(run_dir)) for loss in start.get("losses", [])]
-    return Outcome(job, killed, _problem(code, run_dir, quiet(job.case, folder)), tuple(losses), seconds)
+    return Outcome(job, killed, _problem(code, run_dir, expected), tuple(losses), seconds)
 
 
 def _mpirun() -> str:
@@ -174,7 +174,8 @@ def print_kills(outcome: Outcome, number: int) -> None:
     for kill in outcome.killed:
         took = f"{recovery_s[kill.rank]:9.3f}" if kill.rank in recovery_s else "        -"
         moment = f"{kill.stage} + {kill.delay_s * 1000:.0f} ms"
-        print(f"{number:3}  {outcome.job.case:14} {kill.rank:4} {kill.round:5}  {moment:26} {took}  {verdict}", flush=True)
+        what = f"{outcome.job.case:14} {kill.rank:4} {kill.round:5}  {moment:26}"
+        print(f"{number:3}  {what} {took}  {verdict}", flush=True)
 
 
 def print_summary(outcomes: Sequence[Outcome]) -> None:
@@ -192,7 +193,8 @@ def print_summary(outcomes: Sequence[Outcome]) -> None:
         print(f"{what:28} {len(seconds):5} {numbers}")
     bad = sum(bool(outcome.problem) for outcome in outcomes)
     total = sum(len(outcome.killed) for outcome in outcomes)
-    print(f"{total} kills in {len(outcomes)} jobs; {len(outcomes) - bad} jobs ended with the bits of the quiet run, {bad} not")
+    good = len(outcomes) - bad
+    print(f"{total} kills in {len(outcomes)} jobs; {good} jobs ended with the bits of the quiet run, {bad} not")
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -208,11 +210,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     print(f"job  {'method':14} {'rank':4} {'round':5}  {'stage + delay':26} {'seconds':>9}  outcome")
     outcomes: list[Outcome] = []
     for number, job in enumerate(jobs(options.methods, options.ranks, options.seed)):
-        quiet(job.case, folder)
-        outcomes.append(run(job, folder, number))
+        outcomes.append(run(job, folder, number, quiet(job.case, folder)))
         print_kills(outcomes[-1], number)
         if outcomes[-1].problem and not outcomes[-1].killed:
-            print(f"{number:3}  {job.case}: {outcomes[-1].problem}, and nobody was killed; see {folder}/job-{number}.log")
+            print(f"{number:3}  {job.case}: {outcomes[-1].problem}, and nobody was killed")
         if sum(len(outcome.killed) for outcome in outcomes) >= options.kills:
             break
     print_summary(outcomes)

@@ -47,9 +47,15 @@ def environment() -> dict[str, str]:
     return kept | wanted
 
 
-def command(ranks: int, *arguments: str, program: Sequence[str] = ("-m", "fedmpi.main")) -> list[str]:
-    """`python -m fedmpi.main` on that many ranks; 1 is without mpirun."""
-    launcher = [mpirun(), "-n", str(ranks)] if ranks > 1 else []
+ULFM = ("--with-ft", "ulfm")
+"""Options of mpirun with which a job outlives its ranks."""
+
+
+def command(
+    ranks: int, *arguments: str, program: Sequence[str] = ("-m", "fedmpi.main"), options: Sequence[str] = ()
+) -> list[str]:
+    """`python -m fedmpi.main` on that many ranks; 1 is without mpirun, to which `options` go."""
+    launcher = [mpirun(), *options, "-n", str(ranks)] if ranks > 1 else []
     return [*launcher, sys.executable, *program, *arguments]
 
 

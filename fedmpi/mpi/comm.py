@@ -15,7 +15,7 @@ import contextlib
 import functools
 import math
 import os
-import signal
+import subprocess
 import sys
 import time
 from collections.abc import Callable, Sequence
@@ -30,7 +30,6 @@ from mpi4py import MPI  # noqa: E402
 
 from fedmpi.errors import RankLossError  # noqa: E402
 from fedmpi.mpi import recovery  # noqa: E402
-from fedmpi.mpi.deadline import within  # noqa: E402
 from fedmpi.mpi.recovery import Loss  # noqa: E402
 from fedmpi.mpi.serial import Request, Traffic  # noqa: E402
 from fedmpi.tensors import ALIGN_BYTES  # noqa: E402
@@ -42,8 +41,8 @@ _FIRST_POLL_S, _LAST_POLL_S = 2e-4, 5e-3
 _PIECE_BYTES = 64 * 2**20
 # An MPI that fails again and again while nobody dies is not to be waited for.
 _MOST_VAIN = 3
-# For words to get out, and for MPI to end the job.
-_ENDING_S = 3.0
+# For MPI to end the job: it asks processes to end, and then makes them.
+_ABORT_S = 8.0
 
 
 Collective = TypeVar("Collective", bound=Callable[..., Any])
@@ -229,26 +228,24 @@ class Comm:
         self._patience_s = seconds
 
     def leave(self, code: int) -> int:
-        """For the end of the program: the exit code, where it may end as programs do.
+        """For the end of the program, on all ranks: the exit code, where it may end as programs do.
 
-        A job that has lost ranks cannot: MPI_Finalize may wait for the dead, and of an exit code other than 0
-        the launcher takes no notice.
+        A job that may have lost ranks must not: MPI_Finalize can wait for the dead for ever.
         """
-        if self.recovers and code == 0:
-            sys.stdout.flush()
-            sys.stderr.flush()
-            os._exit(0)
-        if self.size < self.started_size:
-            with contextlib.suppress(RankLossError):
-                self.wait_for_all()  # rank 0 may be saving
-            if not self.is_root:
-                time.sleep(_ENDING_S)
-            self.abort(code)
-        return code
+        if not self.recovers:
+            return code
+        with contextlib.suppress(RankLossError):
+            self.wait_for_all()  # the launcher may end all with the first, and rank 0 may be saving
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(code)
 
     def abort(self, code: int) -> None:
-        """Ends every rank at once, if need be with the launcher: MPI may be too broken to."""
-        within(_ENDING_S, "MPI_Abort did not end the job; ending its launcher", os.getppid(), signal.SIGTERM)
+        """Ends every rank at once."""
+        if self.recovers:  # MPI_Abort of several ranks at once hangs now and then: then the launcher is ended
+            words = ["sh", "-c", f"sleep {_ABORT_S:g}; kill {os.getppid()}"]
+            quiet = {"stdin": subprocess.DEVNULL, "stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
+            subprocess.Popen(words, start_new_session=True, **quiet)
         self._mpi.Abort(code)
 
     def _sleep_until(self, request: Any) -> None:

@@ -1,35 +1,43 @@
-"""A limit to what cannot be interrupted: MPI's own start and end, which hold the interpreter.
+"""A limit to what cannot be interrupted: MPI's own start, which holds the interpreter.
 
-Neither a thread nor a signal handler of Python runs while they do. So a child process watches: it
-ends with its parent, or acts when the time is over.
+Neither a thread nor a signal handler of Python runs meanwhile, so faulthandler's thread ends the process and a child
+says why. (A process that is killed instead would not count: where a job outlives its ranks, that is no failure.)
 """
 
 from __future__ import annotations
 
+import faulthandler
 import os
 import select
-import signal
-from collections.abc import Callable
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+_TO_SPEAK_S = 1.0
 
 
-def within(limit_s: float, text: str, pid: int, number: signal.Signals) -> Callable[[], None]:
-    """Unless what it returns is called within `limit_s`, writes `text` to stderr and sends process `pid` a signal.
+@contextmanager
+def at_most(limit_s: float, text: str) -> Iterator[None]:
+    """If what happens within takes longer, writes `text` to stderr and ends this process with exit code 1.
 
-    To be called while this process is the only thread that matters: the child only waits, writes and kills.
+    It forks, so nothing must run yet that does not outlive that: no MPI, no GPU. 0 is no limit.
     """
+    if limit_s <= 0:
+        yield
+        return
     read, write = os.pipe()
     child = os.fork()
     if child == 0:
         os.close(write)
-        # Readable when the other end is closed: by who called us off, or by our parent's death.
+        # Readable once the other end is closed: because all is well, or because our parent died.
         if not select.select([read], [], [], limit_s)[0]:
             os.write(2, f"{text}\n".encode(errors="replace"))
-            os.kill(pid, number)
         os._exit(0)
     os.close(read)
-
-    def is_over() -> None:
-        os.close(write)
-        os.waitpid(child, 0)
-
-    return is_over
+    with open(os.devnull, "w") as nowhere:
+        faulthandler.dump_traceback_later(limit_s + _TO_SPEAK_S, exit=True, file=nowhere)
+        try:
+            yield
+        finally:
+            faulthandler.cancel_dump_traceback_later()
+            os.close(write)
+            os.waitpid(child, 0)

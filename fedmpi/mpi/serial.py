@@ -6,9 +6,7 @@ machine that need not have MPI at all.
 
 from __future__ import annotations
 
-import os
 import platform
-import signal
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -17,7 +15,7 @@ from typing import TYPE_CHECKING, Protocol
 import numpy as np
 import torch
 
-from fedmpi.mpi.deadline import within
+from fedmpi.mpi.deadline import at_most
 from fedmpi.mpi.launch import check_size, launched_as
 
 if TYPE_CHECKING:
@@ -120,13 +118,11 @@ def world(limit_s: float = 0.0) -> Comm | SerialComm:
     """
     if (launched := launched_as()) is None:
         return SerialComm()
-    text = f"fedmpi: rank {launched[0]} on {platform.node()}: MPI did not start within {limit_s:g} s: another rank died "
-    text += "or hangs; start again, or set mpi.startup_timeout_s"
-    has_started = within(limit_s, text, os.getpid(), signal.SIGKILL) if limit_s > 0 else None
-    from fedmpi.mpi.comm import all_ranks
+    text = f"fedmpi: rank {launched[0]} on {platform.node()}: MPI did not start within {limit_s:g} s: another rank "
+    text += "died or hangs; start again, or set mpi.startup_timeout_s"
+    with at_most(limit_s, text):
+        from fedmpi.mpi.comm import all_ranks
 
-    comm = all_ranks()
-    if has_started is not None:
-        has_started()
+        comm = all_ranks()
     check_size(comm.size)
     return comm

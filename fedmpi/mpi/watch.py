@@ -59,7 +59,7 @@ class Watch:
 
 
 def end_at_once(text: str) -> NoReturn:
-    """Writes `text` and where the main thread is, and ends this process by SIGKILL: MPI takes it for a rank that died."""
+    """Writes `text` and where the main thread is, and ends this process by SIGKILL: to the launcher, a rank died."""
     frame = sys._current_frames().get(threading.main_thread().ident or 0)
     places = traceback.extract_stack(frame)[-4:] if frame else []
     lines = [text, *(f"  at {place.filename}:{place.lineno} in {place.name}" for place in places)]

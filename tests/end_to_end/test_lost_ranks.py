@@ -1,0 +1,256 @@
+"""Ranks die while the job runs: under ULFM the others go on to the same bits; without, all ends at once, and is saved.
+
+`jobs/kill_ranks.py` does the same at random moments, as often as one likes.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import pytest
+from kill_ranks import Job, Kill, quiet, run
+from launched import ULFM, Launched, descendants, is_running
+from small_runs import finished, run_all, small_config
+
+from fedmpi.mpi import SerialComm
+from fedmpi.output import RunDir, manifest, read_records
+
+Start = Callable[..., Launched]
+
+METHOD = ("method.name=topk", "evaluation.every=5", "output.checkpoint_every=2", "output.progress=plain")
+ENDLESS = (*METHOD, "rounds=100000")
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Of the quiet runs, which several jobs compare themselves with."""
+    return tmp_path_factory.mktemp("killed")
+
+
+# All in all: workers and rank 0, in each stage, one after the other and at once, down to the last rank.
+JOBS = (
+    Job("fedhm", 5, (
+        Kill(4, 1, "communication", 0.0), Kill(2, 3, "local_training", 0.003), Kill(0, 4, "svd", 0.001),
+    )),
+    Job("topk", 4, (
+        Kill(3, 2, "evaluation", 0.001), Kill(0, 4, "saving", 0.002), Kill(1, 5, "local_training", 0.01),
+    )),
+    Job("hermes", 4, (
+        Kill(1, 3, "local_training", 0.0), Kill(2, 3, "local_training", 0.0), Kill(0, 3, "aggregation", 0.0),
+    )),
+    Job("fedavg-reduce", 4, (
+        Kill(3, 2, "aggregation", 0.0), Kill(0, 6, "evaluation", 0.001), Kill(2, 7, "communication", 0.001),
+    )),
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("job", JOBS, ids=lambda job: job.case)
+def test_the_others_go_on_to_the_same_bits(job: Job, folder: Path, tmp_path: Path) -> None:
+    """Twelve kills in all."""
+    outcome = run(job, tmp_path, 0, quiet(job.case, folder))
+    log = (tmp_path / "job-0.log").read_text(errors="replace")
+    assert outcome.killed == job.kills, f"not all were killed\n{log}"
+    assert not outcome.problem, f"{outcome.problem}\n{log}"
+    assert {loss["rank"] for loss in outcome.losses} == {kill.rank for kill in job.kills}, log
+    assert all(0 < loss["recovery_s"] < 60 and loss["host"] for loss in outcome.losses)
+
+
+def ranks_of(launched: Launched) -> list[int]:
+    """Process numbers of the ranks, in order."""
+    found = {}
+    for pid in descendants(launched.process.pid):
+        words = Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
+        number = [word.partition(b"=")[2] for word in words if word.startswith(b"OMPI_COMM_WORLD_RANK=")]
+        if number:
+            found[int(number[0])] = pid
+    return [found[rank] for rank in sorted(found)]
+
+
+def has_rounds(run_dir: Path, count: int) -> Callable[[], bool]:
+    return lambda: len(read_records(RunDir(run_dir))) >= count
+
+
+def kill(launched: Launched, *ranks: int, number: int = signal.SIGKILL) -> None:
+    pids = ranks_of(launched)
+    for rank in ranks:
+        os.kill(pids[rank], number)
+
+
+def test_a_signal_after_a_loss_still_saves(start: Start, tmp_path: Path) -> None:
+    """Exit code 75 of a job that has lost ranks: MPI_Finalize and plain exit codes do not work any more."""
+    run_dir = tmp_path / "run"
+    launched = start(4, *ENDLESS, "--run-dir", str(run_dir), options=ULFM)
+    assert launched.wait_until(has_rounds(run_dir, 2)), launched.err
+    kill(launched, 2)
+    assert launched.wait_until(lambda: "lost rank 2" in launched.out), launched.err
+    launched.process.send_signal(signal.SIGUSR1)
+    assert launched.wait() == 75, launched.err
+    done = len(finished(run_dir).records)
+    assert f"stopped after round {done} of 100000: SIGUSR1; all is saved\n" in launched.out
+    assert f"to go on: mpirun -n 4 python -m fedmpi.main --run-dir {run_dir} --resume" in launched.out
+    again = start(2, *METHOD, f"rounds={done + 2}", "--run-dir", str(run_dir), "--resume")
+    assert again.wait() == 0, again.err
+    run_all(small_config(*METHOD, f"rounds={done + 2}"), SerialComm(), tmp_path / "undisturbed")
+    assert finished(run_dir) == finished(tmp_path / "undisturbed")
+
+
+@pytest.mark.parametrize("victims", [(1, 2), (0, 1)], ids=["workers", "with rank 0"])
+def test_too_few_are_left(start: Start, tmp_path: Path, victims: Sequence[int]) -> None:
+    run_dir = tmp_path / "run"
+    options = ("mpi.min_ranks=3", "output.checkpoint_every=1000") if 0 not in victims else ("mpi.min_ranks=3",)
+    launched = start(4, *ENDLESS, *options, "--run-dir", str(run_dir), options=ULFM)
+    assert launched.wait_until(has_rounds(run_dir, 4)), launched.err
+    kill(launched, *victims)
+    assert launched.wait() == 75, launched.err
+    assert re.search(r"(stopped after round \d+ of 100000|stopped): 2 ranks are left, mpi.min_ranks is 3", launched.out)
+    assert f"to go on: mpirun -n 4 python -m fedmpi.main --run-dir {run_dir} --resume" in launched.out
+    again = start(2, *METHOD, f"rounds={len(read_records(RunDir(run_dir))) + 2}", "--run-dir", str(run_dir), "--resume")
+    assert again.wait() == 0, again.err
+    assert "resuming after round" in again.out
+
+
+def test_a_rank_that_hangs_is_excluded(start: Start, tmp_path: Path) -> None:
+    """Rank 1 sleeps in a client of round 3: its own watchdog ends it, and the others go on."""
+    run_dir = tmp_path / "run"
+    options = ("rounds=5", "mpi.round_timeout_s=4", "--run-dir", str(run_dir))
+    launched = start(3, *METHOD, *options, program=("-c", HANGS, "sleep"), options=ULFM)
+    assert launched.wait() == 0, launched.err
+    head = r"fedmpi: hung on rank 1 on \S+, round 3, client \d, stage local_training\n  cause: "
+    assert re.search(head, launched.err), launched.err
+    assert "mpi.round_timeout_s is 4; this rank ends itself" in launched.err and "time.sleep" not in launched.out
+    (loss,) = manifest.read_starts(RunDir(run_dir))[-1]["losses"]
+    assert (loss["rank"], loss["round"]) == (1, 3)
+    run_all(small_config(*METHOD, "rounds=5"), SerialComm(), tmp_path / "undisturbed")
+    assert finished(run_dir) == finished(tmp_path / "undisturbed")
+
+
+@pytest.mark.parametrize("options", [(), ULFM], ids=["plain", "ulfm"])
+def test_a_rank_that_is_stopped_ends_all(start: Start, tmp_path: Path, options: Sequence[str]) -> None:
+    """Its own watchdog is stopped, too, so those that wait for it give up."""
+    run_dir = tmp_path / "run"
+    words = (*ENDLESS, "mpi.round_timeout_s=1", "--run-dir", str(run_dir))
+    launched = start(3, *words, program=("-c", HANGS, "stop"), options=options)
+    started = time.monotonic()
+    assert launched.wait_until(has_rounds(run_dir, 2)), launched.err
+    family = descendants(launched.process.pid)
+    assert launched.wait() not in (0, 2, 75), launched.err
+    assert time.monotonic() - started < 60
+    assert re.search(r"cause: TimeoutError: waited for other ranks for more than 12 s", launched.err), launched.err
+    left = [pid for pid in family if is_running(pid)]
+    for pid in left:
+        os.kill(pid, signal.SIGKILL)
+    # Under ULFM Open MPI's launcher leaves a stopped process to whoever owns the job (Slurm ends it).
+    assert len(left) <= bool(options), "a rank was left behind"
+    assert "--resume" in launched.out
+
+
+def test_a_hang_without_ulfm_ends_all(start: Start, tmp_path: Path) -> None:
+    run_dir = tmp_path / "run"
+    launched = start(3, *ENDLESS, "mpi.round_timeout_s=3", "--run-dir", str(run_dir), program=("-c", HANGS, "sleep"))
+    assert launched.wait() not in (0, 2, 75), launched.err
+    assert "fedmpi: hung on rank 1" in launched.err
+    assert len(read_records(RunDir(run_dir))) == 2
+
+
+# Rank 1 hangs in its first client of round 3.
+HANGS = """
+import os, signal, sys, time
+from fedmpi import simulate, train_round
+from fedmpi.mpi.launch import launched_as
+local_work = simulate.local_work
+
+def hang(setup, client):
+    if launched_as()[0] == 1 and client.task.round_number == 3:
+        os.kill(os.getpid(), signal.SIGSTOP) if sys.argv[1] == "stop" else time.sleep(1000)
+    return local_work(setup, client)
+
+simulate.local_work = hang
+from fedmpi.main import main
+sys.exit(main(sys.argv[2:]))
+"""
+
+
+# A rank dies, or fails, before MPI starts; when the run directory is there; or with an error of Python's.
+EARLY = """
+import os, signal, sys
+from fedmpi import startup
+from fedmpi.mpi.launch import launched_as
+where, who = sys.argv[1], int(sys.argv[2])
+mine = launched_as()[0] == who
+
+def die():
+    os.kill(os.getpid(), signal.SIGKILL)
+
+if mine and where == "before MPI":
+    die()
+if mine and where in ("loading", "preparing", "restoring"):
+    name = {"loading": "check_model", "preparing": "_trainers", "restoring": "_check_partition"}[where]
+    setattr(startup, name, lambda *arguments: die())
+if mine and where == "failing":
+    from fedmpi import train_round
+    train_round.simulate_client = lambda *arguments: [][0]
+from fedmpi.main import main
+sys.exit(main(sys.argv[3:]))
+"""
+
+
+@pytest.mark.parametrize(("where", "who"), [("loading", 0), ("loading", 1), ("preparing", 0), ("preparing", 2)])
+def test_ranks_lost_while_starting(start: Start, tmp_path: Path, where: str, who: int) -> None:
+    run_dir = tmp_path / "run"
+    words = (*METHOD, "rounds=3", "--run-dir", str(run_dir))
+    launched = start(3, *words, program=("-c", EARLY, where, str(who)), options=ULFM)
+    assert launched.wait() == 0, launched.err
+    assert f"lost rank {who} on " in launched.out
+    run_all(small_config(*METHOD, "rounds=3"), SerialComm(), tmp_path / "undisturbed")
+    assert finished(run_dir) == finished(tmp_path / "undisturbed")
+
+
+@pytest.mark.parametrize("options", [(), ULFM], ids=["plain", "ulfm"])
+def test_a_rank_dies_before_mpi_starts(start: Start, tmp_path: Path, options: Sequence[str]) -> None:
+    words = (*METHOD, "mpi.startup_timeout_s=6", "--run-dir", str(tmp_path / "run"))
+    launched = start(3, *words, program=("-c", EARLY, "before MPI", "1"), options=options)
+    assert launched.wait() != 0
+    if options:
+        assert "MPI did not start within 6 s: another rank died or hangs" in launched.err
+    assert not (tmp_path / "run").exists()
+
+
+def test_an_error_of_python_ends_all_ranks(start: Start, tmp_path: Path) -> None:
+    """Not taken for a dead rank: it would come again on the next rank that trains this client."""
+    words = (*METHOD, "rounds=3", "--run-dir", str(tmp_path / "run"))
+    launched = start(3, *words, program=("-c", EARLY, "failing", "2"), options=ULFM)
+    assert launched.wait() == 1, launched.err
+    assert re.search(r"fedmpi: failed on rank 2 on \S+\n  cause: IndexError", launched.err), launched.err
+    assert "Traceback" not in launched.err
+
+
+def test_a_mistake_under_ulfm_is_one_line(start: Start, tmp_path: Path) -> None:
+    """Found before MPI starts, and by rank 0 when all ranks are there."""
+    (tmp_path / "file").write_text("")
+    for words in (("rounds=-1",), ("--run-dir", str(tmp_path / "file"))):
+        launched = start(3, *METHOD, *words, options=ULFM)
+        assert launched.wait() == 2
+        lines = [line for line in launched.err.splitlines() if "rounds" in line or "is not a directory" in line]
+        assert len(lines) == 1, launched.err
+
+
+def test_losses_are_on_record(start: Start, tmp_path: Path) -> None:
+    """In the record of the round that was disturbed; each record has what each rank that is left was busy for."""
+    run_dir = tmp_path / "run"
+    launched = start(3, *ENDLESS, "--run-dir", str(run_dir), options=ULFM)
+    assert launched.wait_until(has_rounds(run_dir, 2)), launched.err
+    kill(launched, 1)
+    assert launched.wait_until(lambda: any("losses" in record for record in read_records(RunDir(run_dir))))
+    launched.process.send_signal(signal.SIGUSR1)
+    assert launched.wait() == 75
+    first, *_, last = [json.loads(line) for line in RunDir(run_dir).records_path.read_text().splitlines()]
+    assert set(first["busy_s"]) == {"0", "1", "2"} and set(last["busy_s"]) == {"0", "2"}
+    (disturbed,) = [record for record in read_records(RunDir(run_dir)) if "losses" in record]
+    (loss,) = disturbed["losses"]
+    assert (loss["rank"], loss["round"]) == (1, disturbed["round"])
