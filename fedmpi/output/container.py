@@ -72,16 +72,6 @@ def unpack(path: Path, kind: str, attributes: Mapping[str, type], groups: tuple[
     return _guarded(path, read)
 
 
-def verify(path: Path, kind: str) -> None:
-    """Raises RunDirError if the file is not, byte for byte, what a `pack` of this `kind` wrote. O(file size)."""
-
-    def read() -> None:
-        with hdf5.opened(path, kind):
-            pass
-
-    _guarded(path, read)
-
-
 def unpack_group(path: Path, kind: str, group: str) -> Params:
     """One group of a file, without reading the others: its digest is checked, not the checksum of the file."""
 
