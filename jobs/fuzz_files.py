@@ -19,7 +19,9 @@ files by default, reads arrays as h5py offers it, to show why `fedmpi.hdf5` does
 from __future__ import annotations
 
 import argparse
+import contextlib
 import hashlib
+import io
 import os
 import random
 import resource
@@ -41,7 +43,7 @@ from fedmpi import data
 from fedmpi.data import prepared
 from fedmpi.data.dataset import Dataset
 from fedmpi.errors import UserError
-from fedmpi.main import main as run
+from fedmpi.main import main as fedmpi_main
 from fedmpi.output import MemoryStore, RunDir, checkpoint, digest_of
 
 OUTCOMES = ("refused", "unchanged", "other", "traceback", "crash", "hang", "memory")
@@ -63,12 +65,10 @@ class Victim:
     read: Callable[[], str]
 
 
-def victims(folder: Path) -> dict[str, Victim]:
-    """Real files of two small runs, and a prepared data set."""
+def victims(folder: Path, run: Callable[[str], None]) -> dict[str, Victim]:
+    """Real files of two small runs, and a prepared data set; `run(method)` is to make the run `folder/method`."""
     for method in ("fedhm", "topk"):
-        code = run([*SMALL, f"method.name={method}", "--run-dir", str(folder / method)])
-        if code:
-            sys.exit(code)
+        run(method)
     plain, keeping = RunDir(folder / "fedhm"), RunDir(folder / "topk")
     (_, newest), (_, with_memories) = plain.checkpoints()[0], keeping.checkpoints()[0]
     client, version = next(iter(checkpoint.load(with_memories).clients.items()))
@@ -186,7 +186,7 @@ def main(argv: list[str] | None = None) -> int:
     torch.set_num_threads(1)  # a child made by fork must not wait for threads that it has not
     counts: Counter[tuple[str, str, str]] = Counter()
     with tempfile.TemporaryDirectory() as folder:
-        found = victims(Path(folder))
+        found = victims(Path(folder), lambda method: _run(Path(folder, method), method))
         unknown = set(arguments.files.split(",")) - set(found)
         if unknown:
             parser.error(f"no such files: {', '.join(sorted(unknown))}; there are {', '.join(found)}")
@@ -194,6 +194,13 @@ def main(argv: list[str] | None = None) -> int:
             seeds = range(arguments.seed, arguments.seed + arguments.count)
             counts.update((name, *outcome) for outcome in outcomes(found[name], seeds))
     return _report(counts)
+
+
+def _run(folder: Path, method: str) -> None:
+    with contextlib.redirect_stdout(io.StringIO()):
+        code = fedmpi_main([*SMALL, f"method.name={method}", "--run-dir", str(folder)])
+    if code:
+        sys.exit(code)
 
 
 def _report(counts: Counter[tuple[str, str, str]]) -> int:

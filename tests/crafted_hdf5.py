@@ -7,12 +7,18 @@ table of contents around it, as somebody would who knows the format.
 from __future__ import annotations
 
 import pickle
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
-import damage
 import h5py
 import numpy as np
+
+from fedmpi.hdf5 import USER_BLOCK_BYTES
+
+sys.path.insert(0, str(Path(__file__).parents[1] / "jobs"))  # scripts, and no package
+
+import damage  # noqa: E402
 
 Fill = Callable[[h5py.File], object]
 
@@ -63,7 +69,7 @@ def _references(file: h5py.File) -> None:
 
 
 def _thousands_of_fields(file: h5py.File) -> None:
-    file["server"] = np.zeros(2, [(f"field{number}", "f4") for number in range(2000)])
+    file["server"] = np.zeros(2, [(f"field{number}", "f4") for number in range(1500)])
 
 
 def _enormous_attributes(file: h5py.File) -> None:
@@ -85,7 +91,7 @@ def _cycle(file: h5py.File) -> None:
 
 def _links(file: h5py.File) -> None:
     file["server/a"] = np.zeros(3)
-    for number in range(20_000):
+    for number in range(5_000):
         file["server"][f"l{number}"] = h5py.SoftLink("/server/a")
 
 
@@ -119,11 +125,11 @@ CRAFTED: dict[str, Fill] = {
     "enormous attributes": _enormous_attributes,
     "deep groups": _deep_groups,
     "a cycle": _cycle,
-    "20,000 links": _links,
+    "5,000 links": _links,
 }
 
 
-def write(path: Path, fill: Fill, *, libver: str = "earliest", userblock_size: int = 0) -> bytes:
+def write(path: Path, fill: Fill, *, libver: str = "latest", userblock_size: int = 0) -> bytes:
     """The bytes of a crafted file, which lies at `path`."""
     with h5py.File(path, "w", libver=libver, userblock_size=userblock_size) as file:
         fill(file)
@@ -132,7 +138,8 @@ def write(path: Path, fill: Fill, *, libver: str = "earliest", userblock_size: i
 
 def looped(path: Path) -> bytes:
     """A group whose B-tree has itself as its child."""
-    whole = bytearray(write(path, lambda file: [file.create_group(f"server/{number}") for number in range(400)]))
+    groups: Fill = lambda file: [file.create_group(f"server/{number}") for number in range(400)]  # noqa: E731
+    whole = bytearray(write(path, groups, libver="earliest"))
     tree = whole.rindex(b"TREE")
     for at in range(tree + 32, tree + 96, 16):
         whole[at : at + 8] = tree.to_bytes(8, "little")
@@ -143,5 +150,5 @@ def looped(path: Path) -> bytes:
 def disguised(path: Path, fill: Fill, good: bytes) -> bytes:
     """A crafted file behind the header of a `good` one and before its table of contents, all sealed."""
     kind, _, contents = damage.parts(good)
-    image = write(path, fill, libver="latest", userblock_size=512)[512:]
+    image = write(path, fill, userblock_size=USER_BLOCK_BYTES)[USER_BLOCK_BYTES:]
     return damage.sealed(kind, image + contents, len(contents))
