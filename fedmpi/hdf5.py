@@ -186,8 +186,8 @@ def _contents(text: bytes, end: int) -> tuple[Attributes, Mapping[str, Entry]]:
     entries: dict[str, Entry] = {}
     left_bytes = end  # of all arrays together, so that many names for the same bytes do not multiply them
     for name, dtype, shape, offset in table["arrays"]:
-        if not _DTYPE.fullmatch(dtype) or name in entries:
-            raise ValueError("an array that is not of plain numbers, or is there twice")
+        if not isinstance(name, str) or name in entries or not _DTYPE.fullmatch(dtype):
+            raise ValueError("an array without a name of its own, or not of plain numbers")
         if not all(type(number) is int and 0 <= number < 2**63 for number in (*shape, offset)):
             raise ValueError("a shape or an offset that is none")
         entries[name] = entry = Entry(np.dtype(dtype), tuple(shape), offset)

@@ -123,8 +123,8 @@ def _arrays(arrays: dict[str, np.ndarray]) -> str:
     return hashlib.blake2b(repr(found).encode()).hexdigest()
 
 
-def outcomes(victim: Victim, seeds: range) -> Iterator[tuple[str, str]]:
-    """(damage, outcome) of each seed; a child process reads until it is done or dies, and then the next goes on."""
+def outcomes(victim: Victim, seeds: range) -> Iterator[tuple[int, str, str]]:
+    """(seed, damage, outcome) of each seed; a child process reads until it is done or dies, and then the next goes on."""
     whole, expected, left = victim.path.read_bytes(), victim.read(), list(seeds)
     while left:
         heard, say = os.pipe()
@@ -135,11 +135,12 @@ def outcomes(victim: Victim, seeds: range) -> Iterator[tuple[str, str]]:
         with open(heard, encoding="ascii") as lines:
             answered = [line.strip().split("|") for line in lines]
         _, status = os.waitpid(child, 0)
-        yield from ((kind, outcome) for kind, outcome in answered)
+        yield from ((seed, kind, outcome) for seed, (kind, outcome) in zip(left, answered, strict=False))
         left = left[len(answered) :]
         if left:
             number = os.WTERMSIG(status) if os.WIFSIGNALED(status) else 0
-            yield _damaged(whole, left.pop(0))[0], "hang" if number == signal.SIGALRM else "crash"
+            seed = left.pop(0)
+            yield seed, _damaged(whole, seed)[0], "hang" if number == signal.SIGALRM else "crash"
     victim.path.write_bytes(whole)
 
 
@@ -192,7 +193,10 @@ def main(argv: list[str] | None = None) -> int:
             parser.error(f"no such files: {', '.join(sorted(unknown))}; there are {', '.join(found)}")
         for name in arguments.files.split(","):
             seeds = range(arguments.seed, arguments.seed + arguments.count)
-            counts.update((name, *outcome) for outcome in outcomes(found[name], seeds))
+            for seed, kind, outcome in outcomes(found[name], seeds):
+                counts[name, kind, outcome] += 1
+                if _is_bad(kind, outcome):
+                    print(f"{name}: {kind}: {outcome}; again: --files '{name}' --seed {seed} --count 1")
     return _report(counts)
 
 
@@ -208,10 +212,11 @@ def _report(counts: Counter[tuple[str, str, str]]) -> int:
     lines = [[*row, *(str(counts[(*row, outcome)]) for outcome in OUTCOMES)] for row in rows]
     totals = [str(sum(count for key, count in counts.items() if key[2] == outcome)) for outcome in OUTCOMES]
     print_lines(["file", "damage", *OUTCOMES], [*lines, ["all", "", *totals]], 2, sys.stdout)
-    is_bad = any(
-        outcome in BAD or (outcome == "other" and kind in damage.ACCIDENTS) for _, kind, outcome in counts
-    )
-    return int(is_bad)
+    return int(any(_is_bad(kind, outcome) for _, kind, outcome in counts))
+
+
+def _is_bad(kind: str, outcome: str) -> bool:
+    return outcome in BAD or (outcome == "other" and kind in damage.ACCIDENTS)
 
 
 if __name__ == "__main__":

@@ -105,8 +105,8 @@ def _group(file: hdf5.Reader, group: str) -> Params:
     tensors = {}
     for path in file.entries:
         if path.startswith(f"{group}/"):
-            array = file.array(path)
-            tensors[unescape(path.removeprefix(f"{group}/"))] = from_array(array, stored_for.get(path, array.dtype.name))
+            array, name = file.array(path), unescape(path.removeprefix(f"{group}/"))
+            tensors[name] = from_array(array, stored_for.get(path, array.dtype.name))
     return tensors
 
 

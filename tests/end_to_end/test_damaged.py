@@ -68,7 +68,10 @@ DAMAGE: dict[str, tuple[Callable[[bytes, Path], bytes], str]] = {
     "another format": (lambda whole, _: whole.replace(b"format 2", b"format 3", 1), "has format 3"),
     "another kind": (lambda whole, folder: (folder / "partition.h5").read_bytes(), "is a partition file"),
     "the one before": (lambda whole, folder: RunDir(folder).checkpoint_path(2).read_bytes(), "holds round 2, not"),
-    "another program": (lambda whole, _: crafted_hdf5.write(_ / "x.h5", crafted_hdf5.CRAFTED["netCDF"]), "not written by"),
+    "another program": (
+        lambda whole, folder: crafted_hdf5.write(folder / "crafted.h5", crafted_hdf5.CRAFTED["netCDF"]),
+        "was not written by fedmpi",
+    ),
     "forged": (_forged, ""),
     "a forged table": (lambda whole, _: damage.forged_contents(whole, random.Random(1)), ""),
 }  # fmt: skip

@@ -178,7 +178,8 @@ NO_TABLE, TOO_MUCH, OTHER = "a table of contents that is not one", "declares mor
 FORGERIES: dict[str, tuple[Callable[[dict[str, Any]], object], str]] = {
     "a petabyte": (_entry((SHAPE, [2**48])), TOO_MUCH),
     "2^126 bytes": (_entry((SHAPE, [2**62, 2**62])), TOO_MUCH),
-    "one byte too far": (lambda table: table["arrays"][0].__setitem__(OFFSET, table["arrays"][0][OFFSET] + 4), TOO_MUCH),
+    "too far": (lambda table: table["arrays"][0].__setitem__(OFFSET, table["arrays"][0][OFFSET] + 4), TOO_MUCH),
+    "a number for a name": (_entry((NAME, 7)), NO_TABLE),
     "the header": (_entry((OFFSET, 0)), TOO_MUCH),
     "behind the end": (_entry((OFFSET, 2**40)), TOO_MUCH),
     "before the beginning": (_entry((OFFSET, -8)), NO_TABLE),
