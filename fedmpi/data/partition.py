@@ -11,16 +11,16 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-import h5py
 import numpy as np
 from numpy.typing import NDArray
 
+from fedmpi import hdf5
 from fedmpi.data import by_group, dirichlet_equal, shards, splits
 from fedmpi.data.partition_options import PartitionOptions
 from fedmpi.errors import DataError
 
 Ints = NDArray[np.int64]
-FORMAT = "fedmpi partition 1"
+KIND = "partition"
 
 PROCEDURES: dict[str, Callable[..., tuple[Ints, Ints]]] = {
     "iid": splits.iid,
@@ -70,30 +70,26 @@ class Partition:
     def save(self, path: str | Path) -> None:
         """Write HDF5 at `path`, whole or not at all."""
         partial = Path(f"{path}.partial")
-        with h5py.File(partial, "w") as file:
-            file.attrs["format"] = FORMAT
-            file["indices"] = self.indices
-            file["offsets"] = self.offsets
+        partial.write_bytes(hdf5.pack(KIND, {}, {"indices": self.indices, "offsets": self.offsets}))
         os.replace(partial, path)
 
     @classmethod
     def load(cls, path: str | Path) -> Partition:
         """What `save` wrote. Raises DataError if it is anything else."""
         try:
-            with h5py.File(path, "r") as file:
-                is_ours = file.attrs.get("format") == FORMAT
-                if is_ours:
-                    indices, offsets = (file[name][...].astype(np.int64) for name in ("indices", "offsets"))
-        except (OSError, KeyError) as error:
-            raise DataError(str(path), f"cannot be read as a partition: {error}") from error
-        if not is_ours or not _is_csr(indices, offsets):
-            raise DataError(str(path), f"does not hold what its format ({FORMAT}) says")
-        return cls(indices, offsets)
+            with hdf5.opened(Path(path), KIND) as file:
+                arrays = {name: file.array(name) for name in file.entries}
+        except (hdf5.Damaged, OSError) as error:
+            raise DataError(str(path), f"{error}; without it, the partition is made again") from error
+        if arrays.keys() != {"indices", "offsets"} or not _is_csr(**arrays):
+            raise DataError(str(path), "does not hold a partition")
+        return cls(**arrays)
 
 
 def _is_csr(indices: Ints, offsets: Ints) -> bool:
     return bool(
-        indices.ndim == offsets.ndim == 1
+        indices.dtype == offsets.dtype == np.int64
+        and indices.ndim == offsets.ndim == 1
         and len(offsets) >= 1
         and offsets[0] == 0
         and offsets[-1] == len(indices)

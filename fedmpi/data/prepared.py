@@ -2,7 +2,8 @@
 
 `python -m fedmpi.data prepare NAME` writes the file, every rank of a run reads it. It says by which
 recipe it was made (the options that decide what is in it), and a run with other options refuses it.
-Arrays are stored whole and uncompressed, so reading is a copy from the page cache.
+Arrays are stored whole and uncompressed, so reading is a copy from the page cache, with a checksum on
+the way; `fedmpi.hdf5` says why a file that somebody crafted cannot do harm.
 """
 
 from __future__ import annotations
@@ -13,15 +14,14 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import h5py
-
+from fedmpi import hdf5
 from fedmpi.data.dataset import Dataset, layout_problems
 from fedmpi.data.folders import made
 from fedmpi.data.prepared_options import PreparedOptions, how_to_prepare
 from fedmpi.data.sources import how_to_fetch, is_here
 from fedmpi.errors import DataError
 
-FORMAT = "fedmpi data 1"
+KIND = "data"
 ARRAYS = ("train_x", "train_y", "test_x", "test_y", "groups", "test_groups")
 MAX_RECIPE_CHARACTERS = 10_000
 
@@ -29,13 +29,11 @@ MAX_RECIPE_CHARACTERS = 10_000
 def save(options: PreparedOptions, dataset: Dataset) -> Path:
     """Writes the file, whole or not at all, and returns where it is. Raises DataError if that cannot be done."""
     with _writing(options.path) as partial:
-        with h5py.File(partial, "w") as file:
-            file.attrs["format"] = FORMAT
-            file.attrs["recipe"] = json.dumps(options.recipe(), sort_keys=True)
-            for name in ARRAYS:
-                array = getattr(dataset, name)
-                if array is not None:
-                    file.create_dataset(name, data=array)
+        recipe = json.dumps(options.recipe(), sort_keys=True)
+        given = {name: getattr(dataset, name) for name in ARRAYS}
+        arrays = {name: array for name, array in given.items() if array is not None}
+        with open(partial, "w+b") as file:
+            hdf5.write(file, KIND, {"recipe": recipe}, arrays)
         partial.replace(options.path)
     return options.path
 
@@ -69,22 +67,21 @@ def read(options: PreparedOptions) -> Dataset:
         first = ", but the original files are:" if is_here(options) else f"; {how_to_fetch(options)}, and"
         raise DataError(f"data.root={options.root}", f"no {path.name} there{first} decode them by `{todo}`")
     try:
-        with h5py.File(path, "r") as file:
-            _check_head(file, options, path, todo)
-            arrays = {name: _stored(file, name) for name in ARRAYS}
-            problems = layout_problems(arrays, options.info())
+        with hdf5.opened(path, KIND) as file:
+            _check_recipe(file, options, path, todo)
+            problems = layout_problems(file.entries, options.info())
             if problems:
                 raise DataError(str(path), *problems.values())
-            values: dict[str, Any] = {name: array if array is None else array[...] for name, array in arrays.items()}
+            values: dict[str, Any] = {name: file.array(name) if name in file.entries else None for name in ARRAYS}
             return Dataset(**values)
-    except (OSError, KeyError, TypeError, ValueError, RuntimeError) as error:
-        raise DataError(str(path), f"damaged or cut off ({error}); make it again by `{todo}`") from error
+    except hdf5.Damaged as damage:
+        raise DataError(str(path), f"{damage}; make it again by `{todo}`") from None
+    except (OSError, KeyError, TypeError, ValueError, RecursionError) as error:
+        raise DataError(str(path), f"damaged ({error}); make it again by `{todo}`") from error
 
 
-def _check_head(file: h5py.File, options: PreparedOptions, path: Path, todo: str) -> None:
-    if file.attrs.get("format") != FORMAT:
-        raise DataError(str(path), f"is not a prepared data set ({FORMAT}); make it by `{todo}`")
-    found, asked = json.loads(str(file.attrs["recipe"])[:MAX_RECIPE_CHARACTERS]), options.recipe()
+def _check_recipe(file: hdf5.Reader, options: PreparedOptions, path: Path, todo: str) -> None:
+    found, asked = json.loads(str(file.attributes["recipe"])[:MAX_RECIPE_CHARACTERS]), options.recipe()
     if not isinstance(found, dict):
         raise ValueError("its recipe is no table")
     other = [
@@ -98,20 +95,3 @@ def _check_head(file: h5py.File, options: PreparedOptions, path: Path, todo: str
 
 def _told(recipe: dict[str, Any], key: str) -> str:
     return json.dumps(recipe[key])[:60] if key in recipe else "(nothing)"
-
-
-def _stored(file: h5py.File, name: str) -> h5py.Dataset | None:
-    """A dataset that lies in the file itself, whole; None where there is none. No link is followed, no value read."""
-    links = file.id.links
-    if not links.exists(name.encode()):
-        return None
-    if links.get_info(name.encode()).type != h5py.h5l.TYPE_HARD:
-        raise ValueError(f"{name} is a link to another place")
-    stored = file[name]
-    if not isinstance(stored, h5py.Dataset) or stored.shape is None:
-        raise ValueError(f"{name} is no array")
-    # A crafted file may promise more than it holds, and reading it would take that memory.
-    is_whole = stored.id.get_create_plist().get_layout() == h5py.h5d.CONTIGUOUS and stored.external is None
-    if not is_whole or stored.id.get_storage_size() < stored.size * stored.dtype.itemsize:
-        raise ValueError(f"{name} is not stored whole in this file")
-    return stored

@@ -94,18 +94,25 @@ def load(path: Path) -> Snapshot:
 def load_newest_intact(
     run_dir: RunDir, warn: Callable[[str], None], config_hash: str | None = None
 ) -> Snapshot | None:
-    """The newest checkpoint that is whole, its client memories included; None if there is none.
+    """The newest checkpoint that is whole, its client memories included; None if no round was saved yet.
 
     `warn` gets one line for each file that is skipped. With `config_hash`, checkpoints of another
-    config are skipped too.
+    config are skipped too. Raises RunDirError if all are: no kill leaves a run like that (files are
+    written whole or not at all), so whether to begin again and lose its records is not ours to decide.
     """
-    for round_number, path in run_dir.checkpoints():
+    found = run_dir.checkpoints()
+    for round_number, path in found:
         try:
             snapshot = load(path)
             _check(run_dir, snapshot, round_number, path, config_hash)
             return snapshot
         except RunDirError as error:
             warn(f"skipping a checkpoint: {error.text()}")
+    if found:
+        raise RunDirError(
+            str(run_dir.checkpoints_dir),
+            f"none of its {len(found)} checkpoints can be used; put one back, or move them away to begin at round 1",
+        )
     return None
 
 
@@ -131,7 +138,7 @@ def _check(run_dir: RunDir, snapshot: Snapshot, round_number: int, path: Path, c
     if config_hash is not None and snapshot.config_hash != config_hash:
         raise RunDirError(str(path), f"is of another config (hash {snapshot.config_hash[:12]}, not {config_hash[:12]})")
     for client, version in snapshot.clients.items():
-        memory.verify(run_dir, client, version)
+        memory.load(run_dir, client, version)
 
 
 def _content(snapshot: Snapshot) -> container.Content:

@@ -48,12 +48,12 @@ class MemoryStore:
         """The parameters of that version, None for None. Raises RunDirError if the file is not that version."""
         if version is None:
             return None
-        path = self._run_dir.memory_path(client, *version)
-        content = container.unpack(path, KIND, _ATTRIBUTES, ("params",))
-        found = content.attributes["client"], content.attributes["round"], content.attributes["params_digest"]
-        if found != (client, *version):
-            raise RunDirError(str(path), f"holds client {found[0]}, round {found[1]}, not what its name says")
-        return content.groups["params"]
+        try:
+            return load(self._run_dir, client, version)
+        except RunDirError as error:
+            # It was whole when the run began. A resume looks at all memories, and skips checkpoints that need this one.
+            advice = "--resume goes on from a checkpoint before it"
+            raise RunDirError(error.where, f"{error.problems[0]}; {advice}") from error
 
     def prune(
         self, live: Set[tuple[int, int, str]], clients: Iterable[int] | None = None, *, up_to_round: int | None = None
@@ -76,6 +76,11 @@ class MemoryStore:
         return num_deleted
 
 
-def verify(run_dir: RunDir, client: int, version: Version) -> None:
-    """Raises RunDirError if that version is missing or damaged."""
-    container.verify(run_dir.memory_path(client, *version), KIND)
+def load(run_dir: RunDir, client: int, version: Version) -> Params:
+    """The parameters of that version. Raises RunDirError if it is missing, damaged, or another one."""
+    path = run_dir.memory_path(client, *version)
+    content = container.unpack(path, KIND, _ATTRIBUTES, ("params",))
+    found = content.attributes["client"], content.attributes["round"], content.attributes["params_digest"]
+    if found != (client, *version):
+        raise RunDirError(str(path), f"holds client {found[0]}, round {found[1]}, not what its name says")
+    return content.groups["params"]

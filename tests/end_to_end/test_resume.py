@@ -76,22 +76,6 @@ def test_a_run_that_has_ended_says_so_again(run_main: RunMain, run_dir: Path) ->
     assert "capacity" in out and finished(run_dir) == before
 
 
-@pytest.mark.parametrize("damage", ["truncated", "one byte", "empty"])
-def test_a_damaged_newest_checkpoint_is_skipped(run_main: RunMain, run_dir: Path, damage: str) -> None:
-    """With a warning that names it; the round is trained again, to the same bits."""
-    expected = finished(run_dir)
-    newest = RunDir(run_dir).checkpoint_path(2)
-    content = newest.read_bytes()
-    middle = len(content) // 2
-    flipped = content[:middle] + bytes([content[middle] ^ 1]) + content[middle + 1 :]
-    newest.write_bytes({"truncated": content[:middle], "one byte": flipped, "empty": b""}[damage])
-    code, out, errors = run_main(*ARGUMENTS, "--run-dir", str(run_dir), "--resume")
-    assert code == 0, errors
-    assert [line for line in errors.splitlines() if "skipping a checkpoint" in line and str(newest) in line], errors
-    assert "resuming after round 1" in out
-    assert finished(run_dir) == expected
-
-
 def test_without_a_checkpoint_it_starts_at_round_1_and_says_so(run_main: RunMain, run_dir: Path) -> None:
     expected = finished(run_dir)
     for _, path in RunDir(run_dir).checkpoints():

@@ -125,23 +125,31 @@ def test_those_of_another_config_are_skipped_if_asked(run_dir: RunDir) -> None:
     assert found == 1 and "round-000002.h5: is of another config" in lines[0]
 
 
-@pytest.mark.parametrize("harm", ["missing", "damaged"])
+@pytest.mark.parametrize("harm", ["missing", "damaged", "of another version"])
 def test_a_checkpoint_whose_memory_is_lost_is_skipped(harm: str, run_dir: RunDir) -> None:
     store = MemoryStore(run_dir)
     for round_number in (1, 2):
         version = store.put(5, round_number, {"residual": torch.full((3,), float(round_number))})
         checkpoint.save(run_dir, snapshot(round_number, clients={5: version}))
     path = run_dir.memory_path(5, *version)
-    path.unlink() if harm == "missing" else path.write_bytes(path.read_bytes()[:-1])
+    first = run_dir.memory_path(5, 1, next(digest for number, digest in run_dir.memory_versions(5) if number == 1))
+    contents = {"missing": None, "damaged": path.read_bytes()[:-1], "of another version": first.read_bytes()}[harm]
+    path.unlink() if contents is None else path.write_bytes(contents)
     found, lines = newest(run_dir)
     assert found == 1 and len(lines) == 1 and path.name in lines[0]
 
 
 def test_nothing_to_find(run_dir: RunDir) -> None:
     assert newest(run_dir) == (None, [])
-    run_dir.checkpoint_path(1).write_bytes(b"")
-    found, lines = newest(run_dir)
-    assert found is None and len(lines) == 1
+
+
+def test_a_run_whose_checkpoints_are_all_damaged_is_not_begun_again(run_dir: RunDir) -> None:
+    for number in (1, 2):
+        run_dir.checkpoint_path(number).write_bytes(b"")
+    lines: list[str] = []
+    with pytest.raises(RunDirError, match="none of its 2 checkpoints can be used; put one back, or move them away"):
+        checkpoint.load_newest_intact(run_dir, lines.append)
+    assert len(lines) == 2 and all("is empty" in line for line in lines)
 
 
 def test_an_index_that_does_not_fit_together_is_refused(run_dir: RunDir, monkeypatch: pytest.MonkeyPatch) -> None:

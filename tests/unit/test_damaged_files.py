@@ -1,0 +1,155 @@
+"""Every file that a run or a user hands us, damaged and crafted: refused in one line, or nothing of it changes.
+
+The files are those of small runs, with and without client memories, and the damage is laid over all of
+them: header, HDF5 structure, values, table of contents. `jobs/fuzz_files.py` is the long version.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import random
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import crafted_hdf5
+import h5py
+import pytest
+from small_runs import run_all, small_config
+
+from fedmpi.errors import UserError
+from fedmpi.hdf5 import USER_BLOCK_BYTES
+from fedmpi.mpi import SerialComm
+
+ROOT = Path(__file__).parents[2]
+sys.path.insert(0, str(ROOT / "jobs"))  # scripts, and no package
+
+import damage  # noqa: E402
+import fuzz_files  # noqa: E402
+
+FILES = ("checkpoint", "with memories", "memory", "partition", "data")
+NUM_FLIPS = 300
+
+
+@pytest.fixture(scope="module")
+def victims(tmp_path_factory: pytest.TempPathFactory) -> dict[str, fuzz_files.Victim]:
+    folder = tmp_path_factory.mktemp("runs")
+
+    def run(method: str) -> None:
+        run_all(small_config(f"method.name={method}", "rounds=2"), SerialComm(), folder / method)
+
+    return fuzz_files.victims(folder, run)
+
+
+@pytest.fixture(params=FILES)
+def victim(request: pytest.FixtureRequest, victims: dict[str, fuzz_files.Victim]) -> fuzz_files.Victim:
+    return victims[request.param]
+
+
+def answer(victim: fuzz_files.Victim, content: bytes) -> str | None:
+    """The line with which `content` is refused, None if it reads as the good file does. It is a good one again."""
+    good = victim.path.read_bytes()
+    victim.path.write_bytes(content)
+    try:
+        found = victim.read()
+    except UserError as error:
+        assert error.text().isprintable() and str(victim.path) in error.text() and len(error.problems) == 1
+        return error.problems[0]
+    finally:
+        victim.path.write_bytes(good)
+    assert found == victim.read(), "it reads as something else"
+    return None
+
+
+@pytest.fixture
+def no_hdf5(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The HDF5 library, which crafted files can crash, is not asked."""
+    for name in ("File", "is_hdf5"):
+        monkeypatch.setattr(h5py, name, lambda *_, **__: pytest.fail("the HDF5 library was asked"))
+    for name in ("open", "is_hdf5"):
+        monkeypatch.setattr(h5py.h5f, name, lambda *_, **__: pytest.fail("the HDF5 library was asked"))
+
+
+def test_cut_off_at_every_tenth(victim: fuzz_files.Victim, no_hdf5: None) -> None:
+    whole = victim.path.read_bytes()
+    lines = [answer(victim, whole[: len(whole) * tenth // 10]) or "" for tenth in range(10)]
+    assert lines[0].startswith("is empty") and all(line.startswith("is truncated") for line in lines[1:]), lines
+
+
+def test_no_flipped_bit_changes_what_is_read(victim: fuzz_files.Victim, no_hdf5: None) -> None:
+    """One seeded bit in each of so many stretches of the file, and each bit of the line in front."""
+    whole, draw = victim.path.read_bytes(), random.Random(5)
+    line_bytes, stretch = whole.index(b"\n") + 1, len(whole) / NUM_FLIPS
+    anywhere = [8 * int(number * stretch) + draw.randrange(int(8 * stretch)) for number in range(NUM_FLIPS)]
+    for bit in [*anywhere, *range(8 * line_bytes)]:
+        flipped = bytearray(whole)
+        flipped[bit // 8] ^= 1 << bit % 8
+        assert answer(victim, bytes(flipped)) is not None, f"bit {bit % 8} of byte {bit // 8}"
+
+
+def test_another_format_and_another_kind(victim: fuzz_files.Victim, victims: dict[str, fuzz_files.Victim]) -> None:
+    whole, others = victim.path.read_bytes(), victims["memory" if victim is not victims["memory"] else "checkpoint"]
+    for number in (b"1", b"3", b"999999999"):
+        line = answer(victim, whole.replace(b"format 2", b"format " + number, 1)) or ""
+        assert line.startswith(f"has format {number.decode()}, this fedmpi reads format 2"), line
+    kind, ours = damage.parts(others.path.read_bytes())[0], damage.parts(whole)[0]
+    assert (answer(victim, others.path.read_bytes()) or "").startswith(f"is a {kind} file, not a {ours} file")
+
+
+@pytest.mark.parametrize("name", crafted_hdf5.CRAFTED)
+def test_other_programs_and_crafted_files(
+    name: str, victims: dict[str, fuzz_files.Victim], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As they are, behind a user block, and with our own header and table of contents around them.
+
+    The latter tell us where to find numbers; those of a checkpoint or memory have a digest beside.
+    """
+    fill, path = crafted_hdf5.CRAFTED[name], tmp_path / "crafted.h5"
+    plain, shifted = (crafted_hdf5.write(path, fill, userblock_size=size) for size in (0, USER_BLOCK_BYTES))
+    forgeries = {file: crafted_hdf5.disguised(path, fill, victims[file].path.read_bytes()) for file in FILES}
+    monkeypatch.setattr(h5py.h5f, "open", lambda *_, **__: pytest.fail("the HDF5 library was asked"))
+    for file in FILES:
+        for content in (plain, shifted):
+            assert "was not written by fedmpi" in (answer(victims[file], content) or "")
+    for file in ("checkpoint", "with memories", "memory"):
+        assert answer(victims[file], forgeries[file]) is not None
+    for file in ("partition", "data"):
+        good = victims[file].path.read_bytes()
+        victims[file].path.write_bytes(forgeries[file])
+        with contextlib.suppress(UserError):
+            victims[file].read()
+        victims[file].path.write_bytes(good)
+
+
+def test_a_b_tree_that_has_itself_as_its_child(victim: fuzz_files.Victim, tmp_path: Path) -> None:
+    assert "was not written by fedmpi" in (answer(victim, crafted_hdf5.looped(tmp_path / "crafted.h5")) or "")
+
+
+def test_the_fuzzer_finds_nothing(tmp_path: Path) -> None:
+    """The short version of `jobs/fuzz_files.py`: no traceback, crash, hang or excess of memory."""
+    command = [sys.executable, str(ROOT / "jobs" / "fuzz_files.py"), "--seed", "7", "--count", "250"]
+    environ = {**os.environ, "PYTHONPATH": str(ROOT)}
+    done = subprocess.run(command, capture_output=True, text=True, timeout=300, env=environ, cwd=tmp_path)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "forged contents" in done.stdout
+
+
+@pytest.mark.parametrize(
+    ("read", "outcome"),
+    [
+        (lambda content: "", "unchanged"),
+        (lambda content: content.hex(), "other"),
+        (lambda content: 1 // 0, "traceback"),
+        (lambda content: os._exit(139), "crash"),
+        (lambda content: bytearray(b"x" * 2**28), "memory"),
+    ],
+)
+def test_the_fuzzer_sees_what_it_is_there_for(read: Callable[[bytes], str], outcome: str, tmp_path: Path) -> None:
+    """A reader that goes wrong on damaged files."""
+    path = tmp_path / "x"
+    path.write_bytes(bytes(1000))
+    victim = fuzz_files.Victim(path, lambda: "" if path.read_bytes() == bytes(1000) else read(path.read_bytes()))
+    assert outcome in {found for _, _, found in fuzz_files.outcomes(victim, range(4))}
+    assert path.read_bytes() == bytes(1000)
