@@ -1,9 +1,9 @@
 """What one example costs a net: parameters, multiply-accumulates, activations.
 
-The planning step, before a run; nothing is computed and no memory is taken, because everything
-runs on the meta device. Two counts of the compute (FedHM, arXiv:2111.14655; methods.md 2.12):
+The planning step, before a run: a forward pass without weights and without products. Two counts
+of the compute (FedHM, arXiv:2111.14655; methods.md 2.12):
 
-`macs`  multiply-accumulates of convs and matrix products: torch's FlopCounterMode, halved.
+`macs`  multiply-accumulates of convs and matrix products: torch's FLOP formulas, halved.
 `macs_with_norm_and_activations`  the rule behind FedHM's figures: macs, and 2 for each output of
         a norm layer, 1 for each output of an activation, 1 for each input of an average pooling.
         Counted by hooks on modules: an activation called as a function is not seen.
@@ -18,11 +18,15 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import nn
+from torch._ops import OpOverload
+from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.nn.modules.batchnorm import _BatchNorm
-from torch.utils.flop_counter import FlopCounterMode
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils.flop_counter import flop_registry
 
 NORMS = (_BatchNorm, nn.GroupNorm, nn.LayerNorm)
 ACTIVATIONS = (nn.ReLU, nn.ReLU6, nn.LeakyReLU, nn.GELU, nn.SiLU, nn.Hardswish, nn.Sigmoid, nn.Hardsigmoid, nn.Tanh)
@@ -32,6 +36,14 @@ FLOAT32_BYTES = 4
 LSTM_KEEPS = 6
 # Batch statistics of one value do not exist; two examples, then half of everything.
 EXAMPLES = 2
+# Products, and which of their arguments have a row (an image, a matrix) for each row of the output.
+ROWS = {
+    torch.ops.aten.convolution: (0,),
+    torch.ops.aten.mm: (0,),
+    torch.ops.aten.addmm: (1,),
+    torch.ops.aten.bmm: (0, 1),
+    torch.ops.aten.baddbmm: (0, 1, 2),
+}
 
 
 @dataclass(frozen=True)
@@ -46,14 +58,10 @@ class Costs:
 
 def measure(net: nn.Module, example_shape: tuple[int, ...]) -> Costs:
     """The costs of `net` (on any device, left as it is) on one example: an image (C, H, W), a vector, or tokens."""
-    tensors = dict(net.named_parameters()) | dict(net.named_buffers())
-    on_meta = {name: tensor.detach().to("meta") for name, tensor in tensors.items()}
-    batch = meta_batch(net, example_shape)
-    with torch.no_grad(), _counting(net) as tally:
-        flops = _flops(net, on_meta, batch)
+    with _counting(net) as tally:
+        flops = dry_run(net, example_shape, EXAMPLES)
     # What a net does once a batch (an LSTM's gates multiplied back out of their factors) is no example's.
-    with torch.no_grad():
-        macs = (_flops(net, on_meta, torch.cat([batch, batch])) - flops) // 2 // EXAMPLES
+    macs = (dry_run(net, example_shape, 2 * EXAMPLES) - flops) // 2 // EXAMPLES
     return Costs(
         params=sum(parameter.numel() for parameter in net.parameters()),
         macs=macs,
@@ -62,17 +70,62 @@ def measure(net: nn.Module, example_shape: tuple[int, ...]) -> Costs:
     )
 
 
-def _flops(net: nn.Module, on_meta: dict[str, torch.Tensor], batch: torch.Tensor) -> int:
-    """Of one forward pass."""
-    with FlopCounterMode(display=False) as counter:
-        torch.func.functional_call(net, on_meta, (batch,))
-    return int(counter.get_total_flops())
+def dry_run(net: nn.Module, example_shape: tuple[int, ...], num_examples: int = EXAMPLES) -> int:
+    """Passes examples of zeros through `net` (left as it is) and its hooks; returns the FLOPs this would have cost.
 
-
-def meta_batch(net: nn.Module, example_shape: tuple[int, ...]) -> torch.Tensor:
-    """A batch of two examples without values: int64 for a net that embeds tokens, else float32."""
+    On the CPU, whose operators are compiled: many of the meta device's are Python and import torch._dynamo, half of
+    a rank's start. Weights are one zero that is seen everywhere, and products are left out (`_FlopCounter`).
+    """
     embeds = any(isinstance(module, nn.Embedding) for module in net.modules())
-    return torch.empty(EXAMPLES, *example_shape, dtype=torch.int64 if embeds else torch.float32, device="meta")
+    batch = torch.zeros(num_examples, *example_shape, dtype=torch.int64 if embeds else torch.float32)
+    weights = dict(net.named_parameters())
+    tensors = {name: torch.zeros((), dtype=weight.dtype).expand(weight.shape) for name, weight in weights.items()}
+    tensors |= {name: torch.zeros(buffer.shape, dtype=buffer.dtype) for name, buffer in net.named_buffers()}
+    # Operators that have no formula because they do too much in one: oneDNN's LSTM, fused attention.
+    apart = torch.backends.mkldnn.flags(enabled=False, allow_tf32=None), sdpa_kernel(SDPBackend.MATH)
+    with torch.no_grad(), _one_thread(), apart[0], apart[1], _FlopCounter() as counter:
+        torch.func.functional_call(net, tensors, (batch,))
+    return counter.total
+
+
+@contextmanager
+def _one_thread() -> Iterator[None]:
+    """There is little to compute, and threads that wait for each other on a busy machine take longer."""
+    num_threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(num_threads)
+
+
+class _FlopCounter(TorchDispatchMode):
+    """torch's FlopCounterMode, by its formulas, for nets whose values do not matter: products come out as zeros."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.total = 0
+
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        # The wrapper that keeps torch.compile out of such modes imports torch._dynamo, too.
+        return False
+
+    def __torch_dispatch__(
+        self, func: OpOverload, types: object, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        operator, kwargs = func.overloadpacket, kwargs or {}
+        out = _zeros_out(func, args, kwargs) if operator in ROWS else func(*args, **kwargs)
+        if operator in flop_registry:
+            self.total += flop_registry[operator](*args, **kwargs, out_val=out)
+        return out
+
+
+def _zeros_out(func: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> torch.Tensor:
+    """Zeros of the shape that a product has, which torch itself tells from no rows at all."""
+    places = ROWS[func.overloadpacket]
+    out = func(*(arg[:0] if place in places else arg for place, arg in enumerate(args)), **kwargs)
+    return out.new_zeros(len(args[places[-1]]), *out.shape[1:])
 
 
 @dataclass

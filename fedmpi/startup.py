@@ -82,7 +82,7 @@ def load_material(config: Config, comm: Comm) -> Material:
 
 
 def check_model(config: Config, info: data.DataInfo) -> None:
-    """Whether the model can take the data, found out on the meta device. Raises `ConfigError`."""
+    """Whether the model can take the data, found out in a dry run. Raises `ConfigError`."""
     try:
         costs.measure(models.skeleton(config.model, info), info.example_shape)
     except (RuntimeError, ValueError, TypeError) as error:

@@ -70,6 +70,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             _list_runs(named, request, wanted)
             return 0
         if arguments.slurm:
+            slurm_array.check_words(given)
             return _write_array(named, request, wanted, arguments)
         return _make(named, request, wanted, arguments)
     except UserError as error:
@@ -100,7 +101,8 @@ def _arguments(argv: Sequence[str]) -> argparse.Namespace:
     does.add_argument("--run", type=number(int, 1), metavar="K", help="make the Kth run only, as --list counts them")
     does.add_argument("--slurm", action="store_true", help="write a Slurm array instead of running")
     parser.add_argument("--array-max", type=number(int, 1), metavar="M", help="runs at the same time")
-    parser.add_argument("--sbatch-option", action="append", default=[], metavar="KEY=VALUE")
+    option = {"type": slurm_array.sbatch_option, "metavar": "KEY=VALUE"}
+    parser.add_argument("--sbatch-option", action="append", default=[], **option)
     parser.add_argument("--submit", action="store_true", help="hand the array to sbatch")
     arguments = parser.parse_args(argv)
     if arguments.name is None and not arguments.list:

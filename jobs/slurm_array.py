@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import re
 import shlex
+from argparse import ArgumentTypeError
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import groupby
+
+from fedmpi.errors import ConfigError
 
 
 @dataclass(frozen=True)
@@ -95,9 +98,39 @@ def _quoted(value: str) -> str:
     return '"' + re.sub(r'(["\\])', r"\\\1", value) + '"'
 
 
+_OWN_WORDS = {"array": "--array-max and the runs themselves", "ntasks": "--ranks", "wrap": "--launcher"}
+# Only this form reaches the batch shell alone, which tells the ranks (slurm/life_cycle.sh).
+_EARLY_SIGNAL = re.compile(r"B:(USR1|SIGUSR1|10)@\d+")
+
+
+def check_words(words: Sequence[str]) -> None:
+    """Raises `ConfigError` for a word that would break the lines of a job file: its name, folder and comments."""
+    broken = next((word for word in words if not word.isprintable()), None)
+    if broken is not None:
+        raise ConfigError("command line", f"a job file needs words of one line of printable characters, got {broken!r}")
+
+
+def sbatch_option(text: str) -> str:
+    """The type of `--sbatch-option`: `key=value` or `key`, as of sbatch's long options (`--` before it may stay)."""
+    key, equals, value = text.removeprefix("--").partition("=")
+    if not re.fullmatch(r"[a-z]+(-[a-z0-9]+)*", key):
+        raise ArgumentTypeError(f"expected a long option of sbatch, as partition=gpu or exclusive, got {text!r}")
+    if equals and not value:
+        raise ArgumentTypeError(f"{key} has no value; write {key}=VALUE, or {key} alone")
+    if not value.isprintable():
+        raise ArgumentTypeError(f"{key} must be one line of printable characters, got {value!r}")
+    if key in _OWN_WORDS:
+        raise ArgumentTypeError(f"{key} is set by {_OWN_WORDS[key]}")
+    if key == "signal" and not _EARLY_SIGNAL.fullmatch(value):
+        raise ArgumentTypeError(f"signal must be B:USR1@SECONDS, which slurm/life_cycle.sh listens to, got {value!r}")
+    return f"{key}{equals}{value}"
+
+
 def option_lines(options: Mapping[str, str], given: Sequence[str]) -> str:
     """`#SBATCH` lines of our options with those on top that the user gives, as `time=01:00:00` or `exclusive`."""
     merged = {**options, **dict(option.partition("=")[::2] for option in given)}
+    if "no-requeue" in merged:
+        merged.pop("requeue", None)
     lines = (f"#SBATCH --{key}={_quoted(value)}" if value else f"#SBATCH --{key}" for key, value in merged.items())
     return "\n".join(lines)
 

@@ -60,7 +60,7 @@ def sbatch(batch: Batch) -> str:
         "signal": "B:USR1@120",
         "requeue": "",
         "open-mode": "append",
-        "output": f"{batch.folder}/slurm-{'%A_%a' if is_array else '%j'}.log",
+        "output": f"{batch.folder.replace('%', '%%')}/slurm-{'%A_%a' if is_array else '%j'}.log",
     }
     runs = [f"run=({shlex.join(run)})" for run in batch.runs]
     cases = [f"  {number}) {run} ;;" for number, run in enumerate(runs, 1)]

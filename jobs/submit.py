@@ -31,6 +31,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 import run_status
+import slurm_array
 import slurm_runs
 import table_text
 from comparison import Run
@@ -50,7 +51,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     """The exit code: 0, 2 for a user's mistake, or sbatch's."""
     given = list(sys.argv[1:] if argv is None else argv)
     try:
-        return _status(given[1:]) if given[:1] == ["status"] else _write(_arguments(given), given)
+        if given[:1] == ["status"]:
+            return _status(given[1:])
+        slurm_array.check_words(given)
+        return _write(_arguments(given), given)
     except UserError as error:
         print(error.text(), file=sys.stderr, flush=True)
         return error.exit_code
@@ -65,7 +69,8 @@ def _arguments(argv: Sequence[str]) -> argparse.Namespace:
     parser.add_argument("--out", type=Path, default=Path("runs"), help="default runs")
     parser.add_argument("--launcher", help="what starts the ranks (default mpirun)")
     parser.add_argument("--array-max", type=number(int, 1), metavar="M", help="runs at the same time")
-    parser.add_argument("--sbatch-option", action="append", default=[], metavar="KEY=VALUE")
+    option = {"type": slurm_array.sbatch_option, "metavar": "KEY=VALUE"}
+    parser.add_argument("--sbatch-option", action="append", default=[], **option)
     parser.add_argument("--submit", action="store_true", help="hand it to sbatch")
     arguments = parser.parse_intermixed_args(argv)
     arguments.configs = [word for word in arguments.words if "=" not in word]

@@ -7,11 +7,19 @@
 # job goes on from there. SIGTERM would not do: mpirun ends its ranks at once.
 #
 #   FEDMPI_REQUEUE=no      where a site forbids requeueing: the job ends with 75, and is to be submitted again
-set -euo pipefail
+set -eo pipefail # without -u: scripts of module and conda read variables that are not set
+
+# Of a task of an array: $SLURM_JOB_ID of one of its tasks is the array's own, and would mean all of them.
+job=${SLURM_ARRAY_TASK_ID:+${SLURM_ARRAY_JOB_ID}_$SLURM_ARRAY_TASK_ID}
+job=${job:-${SLURM_JOB_ID:-}}
+
+# Also while modules load: then nothing is started any more.
+pid='' signalled=''
+trap 'signalled=yes; [ -z "$pid" ] || kill -USR1 "$pid" 2>/dev/null || true' USR1
 
 # The end of the job for the wall-time guard; Slurm before 23.02 does not say it by itself.
-if [ -z "${SLURM_JOB_END_TIME:-}" ] && [ -n "${SLURM_JOB_ID:-}" ]; then
-  end=$(squeue --noheader --jobs "$SLURM_JOB_ID" --format %e 2>/dev/null || true)
+if [ -z "${SLURM_JOB_END_TIME:-}" ] && [ -n "$job" ]; then
+  end=$(squeue --noheader --jobs "$job" --format %e 2>/dev/null || true)
   if [ -n "$end" ]; then # a job without end has a word there, and no date
     SLURM_JOB_END_TIME=$(date --date "$end" +%s 2>/dev/null || true)
     export SLURM_JOB_END_TIME
@@ -19,20 +27,23 @@ if [ -z "${SLURM_JOB_END_TIME:-}" ] && [ -n "${SLURM_JOB_ID:-}" ]; then
 fi
 
 resumable() {
-  local code=0
-  pid=
-  trap 'kill -USR1 "$pid" 2>/dev/null || true' USR1
-  "$@" &
-  pid=$!
-  # A signal ends `wait`, not the command; of one that has ended, bash still tells the exit code.
-  wait "$pid" || true
-  while kill -0 "$pid" 2>/dev/null; do wait "$pid" || true; done
-  wait "$pid" || code=$?
+  local code=75
+  if [ -z "$signalled" ]; then run_to_its_end "$@" && code=0 || code=$?; fi
   trap '' USR1
   if [ "$code" -eq 138 ]; then code=75; fi # the signal came before the command listened
-  if [ "$code" -eq 75 ] && [ "${FEDMPI_REQUEUE:-yes}" = yes ] && scontrol requeue "$SLURM_JOB_ID"; then
-    echo "requeued: job $SLURM_JOB_ID goes on from what is saved"
+  if [ "$code" -eq 75 ] && [ "${FEDMPI_REQUEUE:-yes}" = yes ] && scontrol requeue "$job"; then
+    echo "requeued: job $job goes on from what is saved"
     exit 0
   fi
   return "$code"
+}
+
+run_to_its_end() {
+  "$@" &
+  pid=$!
+  [ -z "$signalled" ] || kill -USR1 "$pid" 2>/dev/null || true
+  # A signal ends `wait`, not the command; of one that has ended, bash still tells the exit code.
+  wait "$pid" || true
+  while kill -0 "$pid" 2>/dev/null; do wait "$pid" || true; done
+  wait "$pid"
 }

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
-from fedmpi.costs import meta_batch
+from fedmpi.costs import dry_run
 
 
 def batch_norms(module: nn.Module) -> list[_BatchNorm]:
@@ -29,14 +29,13 @@ def num_statistics(module: nn.Module) -> int:
 
 
 def normalizes_single_values(skeleton: nn.Module, example_shape: tuple[int, ...]) -> bool:
-    """Whether some BatchNorm of this net (on the meta device) gets one value per channel and example."""
+    """Whether some BatchNorm of this net gets one value per channel and example."""
     found: list[bool] = []
     handles = [
         layer.register_forward_pre_hook(lambda _, inputs: found.append(inputs[0][0, 0].numel() == 1))
         for layer in batch_norms(skeleton)
     ]
-    with torch.no_grad():
-        skeleton(meta_batch(skeleton, example_shape))
+    dry_run(skeleton, example_shape)
     for handle in handles:
         handle.remove()
     return any(found)

@@ -15,7 +15,8 @@ def make_deterministic(num_threads: int) -> None:
     split by it. TF32 stays off, so that a float32 result means the same on every GPU.
     """
     torch.set_num_threads(num_threads)
-    torch.use_deterministic_algorithms(True)
+    # The same as use_deterministic_algorithms(True), which imports torch's compiler: 2 s at the start of every rank.
+    torch.set_deterministic_debug_mode("error")
     # Filling every fresh tensor with NaN finds bugs, but it is a pass over memory in each kernel.
     torch.utils.deterministic.fill_uninitialized_memory = False
     torch.backends.cudnn.benchmark = False

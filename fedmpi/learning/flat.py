@@ -9,11 +9,15 @@ however many layers the net has. Nothing is allocated once a rank has started.
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
+from torch.optim.sgd import sgd
 
 from fedmpi.tensors import Layout, Params, specs_of
+
+FLOAT32_BYTES = 4
 
 
 class Buffers:
@@ -24,6 +28,25 @@ class Buffers:
         self.parameters, self.gradients, self.momentum = (
             torch.zeros(num_bytes, dtype=torch.uint8, device=device) for _ in range(3)
         )
+
+
+@dataclass(frozen=True)
+class Sgd:
+    """torch's fused SGD of (parameter, gradient, momentum, weight decay) groups of flat vectors.
+
+    As a function: torch.optim.SGD as a class imports torch._dynamo, 2 s at the start of every rank.
+    """
+
+    momentum: float
+    groups: list[tuple[Tensor, Tensor, Tensor, float]]
+
+    @torch.no_grad()
+    def step(self, lr: float) -> None:
+        for parameter, gradient, momentum, weight_decay in self.groups:
+            sgd(
+                [parameter], [gradient], [momentum if self.momentum else None], fused=True, lr=lr,
+                momentum=self.momentum, weight_decay=weight_decay, dampening=0.0, nesterov=False, maximize=False,
+            )  # fmt: skip
 
 
 class FlatNet:
@@ -43,19 +66,12 @@ class FlatNet:
         self._parameter = buffers.parameters[: layout.num_bytes]
         self.module = _adopt(module, self.params, self.grads).to(buffers.device)
 
-    def optimizer(self, *, momentum: float, weight_decay: float, own_decay: Collection[str]) -> torch.optim.SGD:
+    def optimizer(self, *, momentum: float, weight_decay: float, own_decay: Collection[str]) -> Sgd:
         """SGD over the flat vectors; its momentum lies in the shared buffer (see `reset_momentum`)."""
         split = min((self.layout.offsets[name] for name in own_decay), default=self.layout.num_bytes)
-        groups = []
-        for part, decay in ((slice(0, split), weight_decay), (slice(split, None), 0.0)):
-            vector = nn.Parameter(self._parameter[part].view(torch.float32))
-            if vector.numel():
-                vector.grad = self._gradient[part].view(torch.float32)
-                groups.append({"params": [vector], "weight_decay": decay, "part": part})
-        sgd = torch.optim.SGD(groups, lr=1.0, momentum=momentum, fused=True)
-        for group in sgd.param_groups if momentum else ():
-            sgd.state[group["params"][0]]["momentum_buffer"] = self._momentum[group["part"]].view(torch.float32)
-        return sgd
+        vectors = [buffer.view(torch.float32) for buffer in (self._parameter, self._gradient, self._momentum)]
+        parts = (slice(0, split // FLOAT32_BYTES), weight_decay), (slice(split // FLOAT32_BYTES, None), 0.0)
+        return Sgd(momentum, [(*(vector[part] for vector in vectors), decay) for part, decay in parts])
 
     def reset_momentum(self) -> None:
         """As a fresh optimizer: SGD's first step on a zero buffer leaves the gradient in it."""

@@ -73,7 +73,7 @@ class LocalTrainer:
     ) -> TrainOutcome:
         """Trains on the examples in `draws`, epoch by epoch; `set_momentum` gives the momentum to begin with."""
         net, sgd = self.net, self._sgd
-        self._start(lr)
+        self._start()
         set_momentum(net)
         num_epochs, num_examples = draws.examples.shape
         bounds = batch_bounds(num_examples, self._train.batch_size)
@@ -92,7 +92,7 @@ class LocalTrainer:
                 after_backward(net)
                 if self._clips:
                     net.clip_gradient(self._train.clip_norm)
-                sgd.step()
+                sgd.step(lr)
                 step += 1
         return outcome_of(losses)
 
@@ -101,10 +101,8 @@ class LocalTrainer:
         assert self._last_finite is not None
         self.net.copy_parameters_from(self._last_finite)
 
-    def _start(self, lr: float) -> None:
+    def _start(self) -> None:
         self.net.module.train()
-        for group in self._sgd.param_groups:
-            group["lr"] = lr
         if self._last_finite is not None:
             self.net.copy_parameters_to(self._last_finite)
 

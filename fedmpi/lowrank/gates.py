@@ -29,6 +29,7 @@ def open_lstms(net: nn.Module) -> nn.Module:
             layers = nn.ModuleDict(dict(zip(GATES, map(_linear, gates), strict=True)))
             lstm.add_module(name.removeprefix("weight_"), layers)
         lstm.register_forward_pre_hook(_stack_gates)
+        lstm.register_forward_hook(_forget_stacks, always_call=True)
     return net
 
 
@@ -41,3 +42,9 @@ def _linear(weight: torch.Tensor) -> nn.Linear:
 def _stack_gates(lstm: nn.Module, inputs: object) -> None:
     for name, gates in lstm.named_children():
         setattr(lstm, f"weight_{name}", torch.cat([gate.weight for gate in gates.values()]))
+
+
+def _forget_stacks(lstm: nn.Module, inputs: object, outputs: object) -> None:
+    """Results of a pass that has gradients: an LSTM that kept them could not be copied."""
+    for name, _ in lstm.named_children():
+        setattr(lstm, f"weight_{name}", None)

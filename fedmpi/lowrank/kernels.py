@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from fedmpi.lowrank.layers import FactorizedLayer
-from fedmpi.lowrank.modules import conv_halves, linear_halves
+from fedmpi.lowrank.modules import conv_halves, fill_with_zeros, linear_halves
 from fedmpi.lowrank.recovery import factorize, lift
 
 
@@ -71,8 +71,7 @@ def _kernels(name: str, dense: nn.Module, r: int, q: int) -> Kernels:
         layer = FactorizedLayer(name, dense.in_channels, num_outputs, tuple(dense.kernel_size), "output")
         halves = conv_halves(layer, dense, r, min(q, num_outputs))
     for half in halves:
-        half.to_empty(device=dense.weight.device)
-        nn.init.zeros_(half.weight)
+        fill_with_zeros(half, dense)
     return Kernels(*halves, num_outputs, dense.bias)
 
 

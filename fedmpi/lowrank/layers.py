@@ -64,6 +64,12 @@ class FactorizedLayer:
         wanted = asked if isinstance(asked, int) else max(1, round(asked * self.out_features))
         return min(wanted, *self.matrix_shape)
 
+    def growth(self, r: int, num_outputs: int | None = None) -> int:
+        """How many more numbers the factors of rank r (with these outputs only) have than the layer; fewer: below 0."""
+        rows, columns = self.matrix_shape
+        kept = columns if num_outputs is None else columns // self.out_features * num_outputs
+        return r * (rows + kept) - rows * columns
+
     def u_shape(self, r: int) -> tuple[int, ...]:
         return (r, self.in_features, *(self.u_kernel if self.kernel else ()))
 

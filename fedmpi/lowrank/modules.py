@@ -56,13 +56,18 @@ def factorize_net(net: nn.Module, layers: Iterable[FactorizedLayer], rank_ratio:
 def _low_rank(layer: FactorizedLayer, dense: nn.Module, r: int) -> LowRank:
     n = layer.out_features
     halves = linear_halves(dense, r, n) if isinstance(dense, nn.Linear) else conv_halves(layer, dense, r, n)
-    module = LowRank(layer, *halves).to(dense.weight.dtype).train(dense.training)
-    module.to_empty(device=dense.weight.device)
-    for parameter in module.parameters():
-        nn.init.zeros_(parameter)
+    for half in halves:
+        fill_with_zeros(half, dense)
+    module = LowRank(layer, *halves).train(dense.training)
     if dense.bias is not None:
         module.v.bias = dense.bias
     return module
+
+
+def fill_with_zeros(half: nn.Module, dense: nn.Module) -> None:
+    """Gives a layer that was made on the meta device its weight: zeros, of the type and on the device of `dense`'s."""
+    # Not by `to_empty`, which imports sympy on its way from meta: 0.5 s at the start of every rank.
+    half.weight = nn.Parameter(torch.zeros(half.weight.shape, dtype=dense.weight.dtype, device=dense.weight.device))
 
 
 def linear_halves(dense: nn.Linear, r: int, n: int) -> tuple[nn.Linear, nn.Linear]:

@@ -35,7 +35,7 @@ from fedmpi.config.schema import Positive, Shares
 from fedmpi.errors import ConfigError
 from fedmpi.federation.plan import Task
 from fedmpi.methods.protocol import Client, Method, MethodContext, MethodOptions
-from fedmpi.methods.widths import falling
+from fedmpi.methods.widths import falling, larger_than_dense
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
@@ -100,9 +100,12 @@ class FedHM(Method):
             self.own_decay = [name for layer in self.layers for name in _factor_names(layer)]
 
     def warnings(self) -> tuple[str, ...]:
-        if self.layers or all(tier.rank_ratio == 1 for tier in self.tiers):
-            return ()
-        return ("fedhm factorizes no layer of this net, so all tiers train the same one; see method.dense_layers",)
+        if not self.layers and not all(tier.rank_ratio == 1 for tier in self.tiers):
+            return ("fedhm factorizes no layer of this net, so all tiers train the same one; see method.dense_layers",)
+        return larger_than_dense(
+            "method.rank_ratio", self.options.rank_ratio, self.context.make_skeleton(), self.layers.values(),
+            lambda layer, ratio: (layer.r(ratio),),
+        )  # fmt: skip
 
     def _is_dense(self, tier: int) -> bool:
         return self.tiers[tier].rank_ratio == 1

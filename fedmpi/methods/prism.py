@@ -38,7 +38,7 @@ from fedmpi.config.schema import Config, NotNegative, Shares
 from fedmpi.errors import ConfigError
 from fedmpi.federation.plan import Task
 from fedmpi.methods.protocol import Client, Contributions, LocalWork, Method, MethodContext, MethodOptions, TestedNet
-from fedmpi.methods.widths import falling, forty_sixty
+from fedmpi.methods.widths import falling, forty_sixty, larger_than_dense
 from fedmpi.models.width import Width
 
 if TYPE_CHECKING:
@@ -132,9 +132,10 @@ class OrthDrop(Method):
             raise ConfigError("method.cut_inputs", f"not possible for this model: {error}") from None
 
     def warnings(self) -> tuple[str, ...]:
-        if self.factorized:
-            return ()
-        return (f"{self.options.name} factorizes no layer of this net, so all tiers train all of it",)
+        if not self.factorized:
+            return (f"{self.options.name} factorizes no layer of this net, so all tiers train all of it",)
+        ratios = () if self.options.cut_inputs else self.options.keep_ratio
+        return larger_than_dense("method.keep_ratio", ratios, self.context.make_skeleton(), self.factorized, self._sizes)
 
     # The nets: one for each tier, and the whole one that is tested.
 
@@ -157,12 +158,12 @@ class OrthDrop(Method):
             return lowrank.open_lstms(net)
         if self.options.cut_inputs:
             net = lowrank.with_whole_stem(make(self._share_of_outputs(number), "ceil"), net)
-        sizes = {layer.name: self._sizes(layer, number) for layer in self.factorized}
+        sizes = {layer.name: self._sizes(layer, self.options.keep_ratio[number]) for layer in self.factorized}
         return lowrank.kernel_net(lowrank.open_lstms(net), sizes)
 
-    def _sizes(self, layer: FactorizedLayer, number: int) -> tuple[int, int]:
-        """(r, q) of a layer in this net."""
-        kept = Width(self.options.keep_ratio[number], "ceil")
+    def _sizes(self, layer: FactorizedLayer, keep_ratio: float) -> tuple[int, int]:
+        """(r, q) of a layer."""
+        kept = Width(keep_ratio, "ceil")
         q = (2 if self.options.o2 else 1) * kept.of(layer.out_features)
         return kept.of(min(layer.matrix_shape)), min(q, layer.out_features)
 
@@ -330,7 +331,7 @@ class Prism(OrthDrop):
         if client is None:
             return held
         assert isinstance(self.options, PrismOptions)
-        sizes = [self._sizes(layer, tier)[0] for layer in self.factorized]
+        sizes = [self._sizes(layer, self.options.keep_ratio[tier])[0] for layer in self.factorized]
         sigma, kappa = self._sigma_of_layers(client.published), self.options.kappas[tier]
         drawn = lowrank.draw_kernels(sigma, sizes, kappa, client.generator("kernels"))
         for layer, kernels in zip(self.factorized, drawn, strict=True):

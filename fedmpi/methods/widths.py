@@ -7,7 +7,7 @@ follows from `regions`; a method adds its widths, its weights and its training.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from functools import cached_property
 from itertools import pairwise
 from typing import TYPE_CHECKING
@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from torch import Tensor, nn
 
     from fedmpi.exactsum import Region
+    from fedmpi.lowrank import FactorizedLayer
     from fedmpi.tensors import Params, Spec
 
 
@@ -126,3 +127,28 @@ def falling(key: str, capacities: Sequence[float]) -> Iterator[tuple[str, str]]:
     shown = [f"{capacity:g}" for capacity in capacities]
     if len(set(shown)) < len(shown) or any(one <= two for one, two in pairwise(capacities)):
         yield key, f"expected ratios that fall from tier to tier, got {', '.join(shown)}"
+
+
+def larger_than_dense(
+    key: str,
+    ratios: Sequence[float],
+    dense: nn.Module,
+    layers: Collection[FactorizedLayer],
+    sizes: Callable[[FactorizedLayer, float], tuple[int, ...]],
+) -> tuple[str, ...]:
+    """A warning for each ratio below 1 whose factorized net has more parameters than `dense`, and what has fewer.
+
+    `sizes` gives the rank of a layer at a ratio, and how many outputs are kept if not all.
+    """
+
+    def growth(ratio: float) -> int:
+        return sum(layer.growth(*sizes(layer, ratio)) for layer in layers)
+
+    whole = sum(parameter.numel() for parameter in dense.parameters())
+    smaller = next((percent / 100 for percent in range(99, 0, -1) if growth(percent / 100) < 0), None)
+    advice = "no ratio makes it smaller" if smaller is None else f"{smaller:g} or less makes it smaller"
+    return tuple(
+        f"the net of {key} {ratio:g} has {whole + more:,} parameters, the dense one {whole:,}; {advice}"
+        for ratio in ratios
+        if ratio < 1 and (more := growth(ratio)) > 0
+    )

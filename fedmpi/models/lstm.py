@@ -20,6 +20,7 @@ import warnings
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
+from torch.utils._python_dispatch import is_in_torch_dispatch_mode
 
 from fedmpi.models.width import Width
 
@@ -39,7 +40,7 @@ class Lstm(nn.LSTM):
 
     def forward(self, x: Tensor) -> tuple[Tensor, State]:  # type: ignore[override]
         """(B, length, inputs) -> (B, length, hidden) and the last states."""
-        if x.is_meta:
+        if x.is_meta or is_in_torch_dispatch_mode():
             return self._shapes(x)
         with warnings.catch_warnings():
             # cuDNN copies weights that do not lie as it would lay them, and says so.
@@ -47,7 +48,7 @@ class Lstm(nn.LSTM):
             return super().forward(x)
 
     def _shapes(self, x: Tensor) -> tuple[Tensor, State]:
-        """The products of all steps at once: on meta, torch takes a step for each token, seconds for a text."""
+        """The products of all steps at once, for those who only count (fedmpi/costs.py): torch takes each alone."""
         states = x.new_empty(self.num_layers, len(x), self.hidden_size)
         for from_input, from_state, *_ in self.all_weights:
             outputs = x.new_empty(*x.shape[:2], self.hidden_size)

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from narrow_nets import Info, context_of
+from narrow_nets import Info, context_of, count
 from small_runs import run_all, small_config, small_setup
 
 from fedmpi import models
@@ -121,6 +121,23 @@ def test_dense_shapes_do_not_depend_on_the_tier(federation_of: Callable) -> None
     dense = [name for name in nets[0] if name.removesuffix(".weight") not in method.layers]
     assert {"conv1.weight", "fc.weight", "stages.1.0.shortcut.0.weight"} <= set(dense)
     assert all(net[name].shape == nets[0][name].shape for net in nets for name in dense)
+
+
+def test_a_factorized_net_that_is_larger_than_the_dense_one_is_told() -> None:
+    """PriSM's LSTM at 1,001 words: at gamma 1/2 gates of 256 x 256 are as large, those of 64 x 256 grow by
+    4 (64 * 64 + 64 * 256 - 64 * 256). One line for each such tier, and what it says makes the net smaller does."""
+    info = Info("tokens", (5,), 2, vocabulary_size=1001)
+
+    def method_of(**options: object) -> FedHM:
+        return FedHM(context_of(FedHMOptions(**options), models.LstmImdb(), info))
+
+    (said,) = method_of(rank_ratio=(1.0, 0.5, 0.25)).warnings()
+    assert said.startswith("the net of method.rank_ratio 0.5 has 936,769 parameters, the dense one 920,385; 0.49 or")
+    assert count(method_of(rank_ratio=(1.0, 0.5)).skeleton(1)) == 936_769 == 920_385 + 4 * 64 * 64
+    assert count(method_of(rank_ratio=(0.49,)).skeleton(0)) < 920_385 and not method_of(rank_ratio=(0.49,)).warnings()
+    assert len(method_of(rank_ratio=(0.9, 0.5)).warnings()) == 2
+    (said,) = method_of(rank_ratio=(0.5,), layer_ranks={"lstm.*": 200}).warnings()
+    assert said.endswith("; no ratio makes it smaller")
 
 
 def test_an_lstm_is_factorized_gate_by_gate() -> None:

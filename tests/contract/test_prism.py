@@ -292,3 +292,21 @@ def test_records_say_which_kernels_are_trained(tmp_path: Path) -> None:
     noted = record["method"]["kernels"]["stages.0.0.conv2"]
     assert noted["clients_per_kernel"] == [0, 2.0, 4] and noted["share_untrained"] == 0.5
     assert 1 < noted["effective_kernels"] <= 8 and noted["effective_share"] == round(noted["effective_kernels"] / 8, 4)
+
+
+@pytest.mark.parametrize(("option", "ratios"), [("false", "[0.9,0.8]"), ("true", "[0.9]")])
+def test_a_sub_model_that_is_larger_than_the_model_is_told(tmp_path: Path, option: str, ratios: str) -> None:
+    """Kernels and rows by their shapes; what the line says makes it smaller does, and 0.01 more does not."""
+    words = ("method.name=orthdrop", f"method.o2={option}")
+
+    def sizes(ratio: float) -> tuple[int, int, int]:
+        method = small_setup(tmp_path, *words, f"method.keep_ratio=[{ratio}]").method
+        nets = num_params(method.skeleton(0)), num_params(method.context.make_skeleton())
+        return *nets, len(method.warnings())
+
+    method = small_setup(tmp_path, *words, f"method.keep_ratio={ratios}").method
+    said = method.warnings()[0]
+    size, dense, _ = sizes(method.options.keep_ratio[0])
+    assert size > dense and f"{size:,} parameters, the dense one {dense:,}; " in said
+    smaller = float(said.rpartition("; ")[2].split()[0])
+    assert sizes(smaller)[0] < dense <= sizes(smaller + 0.01)[0] and sizes(smaller)[2] == 0

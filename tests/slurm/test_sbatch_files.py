@@ -103,6 +103,22 @@ def test_an_array_makes_all_its_runs(cluster: Cluster, tmp_path: Path) -> None:
     assert finished(runs[3]) == expected != finished(runs[2])
 
 
+def test_a_task_goes_back_into_the_queue_alone(cluster: Cluster) -> None:
+    """Of the task that has the array's own number: its requeue leaves the other one running, to its end."""
+    words, options = (*SHORT, "rounds=60", "output.checkpoint_every=1000", "evaluation.every=20"), ("--array=0-1",)
+    job = cluster.submit("slurm/sweep_array.sbatch", *words, options=options)
+    runs = [RunDir(cluster.project / "runs" / "fedmpi-sweep" / str(task)) for task in range(2)]
+    wait_for(lambda: all(len(read_records(run)) >= 2 for run in runs), cluster)
+    (namesake,) = (int(task["ArrayTaskId"]) for task in cluster.jobs(job) if task["JobId"] == job)
+    cluster.control("scancel", "--signal=USR1", "--batch", f"{job}_{namesake}")
+    wait_for(lambda: "1" in [task["Restarts"] for task in cluster.jobs(job)], cluster)
+    cluster.control("scontrol", "update", f"JobId={job}_{namesake}", "StartTime=now")
+    assert ended_well(cluster, job), cluster.log()
+    assert [len(finished(run.path).records) for run in runs] == [60, 60]
+    starts = [len(read_starts(run)) for run in runs]
+    assert starts == ([2, 1] if namesake == 0 else [1, 2]), cluster.log()
+
+
 def test_with_srun(cluster: Cluster, tmp_path: Path) -> None:
     """The alternative that the files name."""
     if "pmix" not in cluster.control("srun", "--mpi=list"):

@@ -7,8 +7,10 @@ from types import SimpleNamespace
 import pytest
 import torch
 from torch import nn
+from torch.utils.flop_counter import FlopCounterMode
 
 from fedmpi import costs, lowrank, models
+from fedmpi.data.options import DataInfo
 
 MILLION = 1e6
 SHAPE = (3, 32, 32)
@@ -89,6 +91,56 @@ def test_macs_agree_with_the_layers_formulas(name: str) -> None:
     for rank_ratio in (1, 0.25):
         net = tier_net(options, 10, rank_ratio)
         assert costs.measure(net, SHAPE).macs == macs_by_hooks(net, SHAPE)
+
+
+def flops_by_torch(net: nn.Module, shape: tuple[int, ...], num_examples: int) -> int:
+    """FlopCounterMode's, of a real pass on the meta device."""
+    kind = torch.int64 if any(isinstance(module, nn.Embedding) for module in net.modules()) else torch.float32
+    on_meta = {name: tensor.detach().to("meta") for name, tensor in (*net.named_parameters(), *net.named_buffers())}
+    with torch.no_grad(), FlopCounterMode(display=False) as counter:
+        torch.func.functional_call(net, on_meta, (torch.empty(num_examples, *shape, dtype=kind, device="meta"),))
+    return counter.get_total_flops()
+
+
+INPUTS = {
+    "image": DataInfo("image", (3, 32, 32), 10, 1, 1),
+    "tokens": DataInfo("tokens", (6,), 5, 1, 1, vocabulary_size=9),
+    "vector": DataInfo("vector", (7,), 6, 1, 1),
+}
+
+
+@pytest.mark.parametrize("form", ["dense", "low rank", "kernels"])
+@pytest.mark.parametrize(
+    "name", [name for name in models.NAMES if not name.endswith(":")] + ["torchvision:swin_t", "torchvision:densenet121"]
+)
+def test_dry_runs_cost_what_torch_counts(name: str, form: str) -> None:
+    """Every net of the registry, convs in groups, attention in windows; of 2 and of 3 examples, with its hooks."""
+    options = models.Torchvision(name=name) if ":" in name else models.NAMES[name].options()
+    info = INPUTS[options.kinds[0]]
+    net = models.skeleton(options, info)
+    if form != "dense":
+        layers = lowrank.plan_layers(lowrank.open_lstms(net), lowrank.Rule())
+        sizes = {layer.name: (2, 3) for layer in layers}
+        net = lowrank.kernel_net(net, sizes) if form == "kernels" else lowrank.factorize_net(net, layers, 0.25)
+    for count in (2, 3):
+        assert costs.dry_run(net, info.example_shape, count) == flops_by_torch(net, info.example_shape, count)
+
+
+def test_a_dry_run_passes_every_layer_with_the_shapes_of_a_real_one() -> None:
+    net, seen = models.build(models.ResNet18(width=0.125), INPUTS["image"], 0), []
+    for module in net.modules():
+        module.register_forward_hook(lambda module, inputs, out: seen.append((module, out.shape)))
+    net(torch.zeros(3, *SHAPE))
+    real, seen[:] = list(seen), []
+    num_threads = torch.get_num_threads()
+    costs.dry_run(net, SHAPE, 3)
+    assert seen == real and len(real) > 50 and torch.get_num_threads() == num_threads
+
+
+def test_weights_and_products_take_neither_memory_nor_time() -> None:
+    """A terabyte of weights, and a product of as many numbers."""
+    net = nn.Sequential(nn.Linear(3, 2**19, device="meta"), nn.Linear(2**19, 2**19, device="meta"))
+    assert costs.measure(net, (3,)).macs == 3 * 2**19 + 2**38
 
 
 def test_activation_bytes_and_extras_by_hand() -> None:

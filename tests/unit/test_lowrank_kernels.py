@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import itertools
 from collections import Counter
 
@@ -199,12 +200,37 @@ def test_gates_at_full_rank_are_the_same_net() -> None:
     torch.testing.assert_close(whole(x), expected, rtol=0, atol=1e-5)
 
 
+@pytest.mark.parametrize("lstm", [Lstm, nn.LSTM])
+@pytest.mark.parametrize("is_factorized", [False, True])
+def test_an_opened_lstm_can_be_copied_after_a_pass_with_gradients(lstm: type[nn.Module], is_factorized: bool) -> None:
+    """The copy computes with gates of its own: zeros there change nothing here. A pass that fails leaves no more."""
+    net = open_lstms(Reader(lstm))
+    if is_factorized:
+        net = filled(lowrank.factorize_net(net, lowrank.plan_layers(net, lowrank.Rule(1)), 0.5))
+    x = randn(3, 4, 5)
+    expected = net(x)
+    expected.sum().backward()
+    twin = copy.deepcopy(net)
+    assert torch.equal(twin(x), expected)
+    with torch.no_grad():
+        for parameter in twin.parameters():
+            parameter.zero_()
+    assert not twin(x).any() and torch.equal(net(x), expected)
+    with pytest.raises(RuntimeError):
+        net(randn(3, 4, 7))
+    assert torch.equal(copy.deepcopy(net)(x), expected)
+
+
 def test_rows_are_cut_gate_by_gate() -> None:
     """q = 2 of 6 units: rows 2-5 of each of the four gates' matrices are zero, and their bias stays."""
     opened = open_lstms(Reader())
     net = filled(kernel_net(opened, {layer.name: (1, 2) for layer in lowrank.plan_layers(opened, lowrank.Rule(1))}))
-    net(randn(1, 3, 5))
+    stacks = {}
     for name in ("weight_ih_l0", "weight_hh_l1"):
-        rows = getattr(net.lstm, name).view(4, 6, -1)
+        net.lstm.register_forward_pre_hook(lambda lstm, _, name=name: stacks.update({name: getattr(lstm, name)}))
+    net(randn(1, 3, 5))
+    assert len(stacks) == 2
+    for stack in stacks.values():
+        rows = stack.view(4, 6, -1)
         assert bool((rows[:, :2] != 0).all()) and not bool(rows[:, 2:].any())
     assert net.lstm.bias_ih_l0.shape == (24,)

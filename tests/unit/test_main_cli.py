@@ -6,6 +6,7 @@ import json
 import os
 import subprocess
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -206,17 +207,28 @@ def test_a_failure_is_described_in_one_block() -> None:
 # The same in processes of their own.
 
 
-def run(*argv: str, cwd: Path) -> subprocess.CompletedProcess[str]:
+HEAVY = ("torch", "torchvision", "mpi4py", "h5py", "sklearn")
+
+
+def run(*argv: str, cwd: Path, heavy: Sequence[str] = HEAVY) -> subprocess.CompletedProcess[str]:
     """`python -m fedmpi.main argv`, which also says which heavy modules it has loaded when it ends."""
     script = (
         "import sys, runpy, atexit\n"
-        "heavy = {'torch', 'torchvision', 'mpi4py', 'h5py', 'sklearn'}\n"
+        f"heavy = {set(heavy)}\n"
         "atexit.register(lambda: print('LOADED', sorted(heavy & set(sys.modules))))\n"
         "sys.argv = ['fedmpi', *sys.argv[1:]]\n"
         "runpy.run_module('fedmpi.main', run_name='__main__')"
     )
     arguments, environment = [sys.executable, "-c", script, *argv], {**os.environ, "PYTHONPATH": str(ROOT)}
     return subprocess.run(arguments, capture_output=True, text=True, timeout=120, cwd=cwd, env=environment)
+
+
+@pytest.mark.parametrize("argv", [("--plan",), ("--run-dir", "run", "rounds=1")])
+def test_no_rank_waits_for_torch_s_compiler(argv: tuple[str, ...], tmp_path: Path) -> None:
+    """Importing it takes 2 s of every rank's start, and much of torch does so on the way."""
+    done = run("clients.count=4", "clients.per_round=4", "train.local_epochs=1", *argv,
+               cwd=tmp_path, heavy=("torch._dynamo", "torch._inductor", "sympy"))  # fmt: skip
+    assert (done.returncode, done.stdout.splitlines()[-1]) == (0, "LOADED []"), done.stderr
 
 
 @pytest.mark.parametrize(

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import pytest
-import torch
-from torch import nn
 
 from fedmpi import costs, learning, models
 from fedmpi.data.options import DataInfo
@@ -40,12 +38,6 @@ def test_our_pooling_counts_as_an_average_pooling() -> None:
     measured = costs.measure(models.skeleton(models.Vgg16(), DataInfo("image", (3, 32, 32), 10, 1, 1)), (3, 32, 32))
     relus = 2 * 64 * 1024 + 2 * 128 * 256 + 3 * 256 * 64 + 3 * 512 * 16 + 3 * 512 * 4 + 2 * 4096
     assert measured.macs_with_norm_and_activations - measured.macs == relus + 512
-
-
-def test_a_meta_batch_is_of_tokens_where_the_net_embeds() -> None:
-    assert costs.meta_batch(nn.Sequential(nn.Embedding(3, 2)), (4,)).dtype == torch.int64
-    batch = costs.meta_batch(nn.Linear(4, 2), (4,))
-    assert (batch.dtype, batch.shape, batch.device.type) == (torch.float32, (2, 4), "meta")
 
 
 def test_nets_on_tokens_and_vectors_normalize_no_single_values() -> None:

@@ -110,13 +110,12 @@ def test_trains_in_a_flat_buffer(device: str) -> None:
     for name, parameter in plain.named_parameters():
         flat.params[name].copy_(parameter.detach())
     sgd = flat.optimizer(momentum=0.0, weight_decay=0.0, own_decay=())
-    sgd.param_groups[0]["lr"] = 1.0
     labels = torch.tensor([0, 1, 1])
     for step in range(2):
         flat.zero_gradient()
         with torch.backends.cudnn.flags(enabled=True, allow_tf32=False):
             F.cross_entropy(flat.module(tokens(step).to(device)), labels.to(device)).backward()
-        sgd.step()
+        sgd.step(1.0)
         plain.zero_grad()
         F.cross_entropy(plain(tokens(step)), labels).backward()
         for parameter in plain.parameters():
@@ -148,11 +147,8 @@ def test_costs_of_the_net() -> None:
 
 
 def test_costs_of_a_net_with_values_and_of_a_copy() -> None:
-    """Shapes on the meta device agree with those of a forward pass."""
     net = models.build(SMALL, texts(3), 0)
     assert costs.measure(net, (5,)) == costs.measure(models.skeleton(SMALL, texts(3)), (5,))
-    meta = models.skeleton(SMALL, texts(3))
-    assert meta(costs.meta_batch(meta, (5,))).shape == net(tokens()[:2]).shape == (2, 3)
     assert torch.equal(copy.deepcopy(net)(tokens()), net(tokens()))
 
 

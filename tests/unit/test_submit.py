@@ -101,6 +101,15 @@ def test_a_grid(config: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
         (["--sweep", "seed=1,,2"], "expected section.key=a,b,c"),
         (["--sweep", "seed=1,1"], "two runs would be called mine-seed1"),
         (["--ranks", "0"], "--ranks"),
+        (["--sbatch-option", "-p gpu"], "of sbatch, as partition=gpu or exclusive, got '-p gpu'"),
+        (["--sbatch-option", "partition gpu"], "expected a long option"),
+        (["--sbatch-option", "time="], "time has no value"),
+        (["--sbatch-option", "comment=a\nrm x"], "words of one line of printable characters, got 'comment=a\\nrm x'"),
+        (["--name", "a\nrm x"], "words of one line"),
+        (["--sbatch-option", "array=1-9"], "array is set by --array-max"),
+        (["--sbatch-option=--ntasks=9"], "ntasks is set by --ranks"),
+        (["--sbatch-option", "wrap=date"], "wrap is set by --launcher"),
+        (["--sbatch-option", "signal=TERM@60"], "signal must be B:USR1@SECONDS"),
     ],
 )
 def test_mistakes_are_one_line(
@@ -110,6 +119,18 @@ def test_mistakes_are_one_line(
     code, out, err = called(capsys, config, *words, "--out", tmp_path / "runs")
     assert code == 2 and problem in err and len(err.splitlines()) == 1 and out == ""
     assert not (tmp_path / "runs").exists()
+
+
+def test_options_for_sbatch(config: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Ours can be overridden, `--` may stay, a value is quoted as sbatch reads it; of an option the last counts."""
+    given = ["--time=01:00:00", "time=02:00:00", "exclusive", "no-requeue", "signal=B:USR1@300", 'comment=it\'s "so"']
+    words = [f"--sbatch-option={option}" for option in given]
+    assert called(capsys, config, *words, "--out", tmp_path / "100%")[0] == 0
+    lines = (tmp_path / "100%" / "mine" / "job.sbatch").read_text().splitlines()
+    assert [line.removeprefix("#SBATCH --") for line in lines if line.startswith("#SBATCH")] == [
+        "job-name=mine", "ntasks=5", "cpus-per-task=1", "time=02:00:00", "signal=B:USR1@300", "open-mode=append",
+        f"output={tmp_path}/100%%/mine/slurm-%j.log", "exclusive", "no-requeue", 'comment="it\'s \\"so\\""',
+    ]  # fmt: skip
 
 
 def test_submitting(
@@ -183,6 +204,27 @@ def test_a_run_that_was_killed(stopped: RunDir) -> None:
     assert run_status.status_of(stopped).state == "interrupted"
     stopped.submission_path.write_text(json.dumps({"job": "19", "starts": 2}))
     assert (run_status.status_of(stopped).state, run_status.status_of(stopped).job) == ("queued", "19")
+
+
+def test_a_run_that_lost_ranks(stopped: RunDir) -> None:
+    """What a newer version notes with a start, or beside the starts, changes nothing: rank 0 taken over, ranks lost."""
+    losses = [{"ranks": [0, 3], "hosts": ["a", "b"], "round": 2, "seconds": 0.3, "rank_0": 1}]
+    before = run_status.status_of(stopped)
+    starts = [start | {"losses": losses, "taken_over": {"by": 1}} for start in manifest.read_starts(stopped)]
+    stopped.manifest_path.write_text(json.dumps({"starts": starts, "version": 9}))
+    assert run_status.status_of(stopped) == before and before.state == "requeued"
+    manifest.add_start(stopped, {"job": "18", "losses": losses})
+    manifest.add_stop(stopped, 2, "SIGUSR1")
+    found = run_status.status_of(stopped)
+    assert (found.state, found.job, found.starts) == ("requeued", "18", 2)
+    assert manifest.read_starts(stopped)[-1]["losses"] == losses
+    stopped.lock_path.write_text(json.dumps(Holder.this_process("18").__dict__))
+    assert run_status.status_of(stopped).state == "running"
+    records = stopped.records_path.read_text().splitlines()
+    records = [json.dumps(json.loads(line) | {"losses": losses, "ranks_left": 3}) + "\n" for line in records]
+    stopped.records_path.write_text("".join(records))
+    stopped.lock_path.unlink()
+    assert run_status.status_of(stopped).accuracy == before.accuracy
 
 
 def test_a_run_under_way(stopped: RunDir) -> None:
