@@ -4,23 +4,25 @@ from __future__ import annotations
 
 import math
 from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 from fedmpi import costs, data, startup
 from fedmpi.config import yaml_text
+from fedmpi.errors import RunDirError
 from fedmpi.exchange import CONTRIBUTED
 from fedmpi.federation import learning_rate
 from fedmpi.learning import ClientScores
 from fedmpi.output import checkpoint, manifest
-from fedmpi.output.files import write_text
+from fedmpi.output.files import write_atomic, write_text, writing
 from fedmpi.output.lock import RunLock
 from fedmpi.output.progress import Progress
 from fedmpi.output.records import Records
 from fedmpi.output.report import CLIENTS, TierRow, closing_table
 from fedmpi.output.run_dir import RunDir
+from fedmpi.output.saving import Saving
 from fedmpi.setup import ServerState, Setup
 from fedmpi.train_round import RoundResult
 
@@ -64,18 +66,24 @@ class Desk:
         # Who has written a memory since each of the last saves; the first save looks at everybody.
         self._writers: deque[set[int]] = deque([set()], maxlen=setup.config.output.keep_checkpoints + 2)
         self._has_pruned = False
+        self._is_due = False
+        self._saving = Saving(setup.config.output.on_save_error, folder.path, self.say)
         self._stack = ExitStack()
 
     def __enter__(self) -> Desk:
         config, folder = self._setup.config, self._folder
+        self._progress = Progress(config.output.progress, config.rounds, done_rounds=self._done)
+        folder.clear_temporaries()
         if self._done <= config.rounds:
             write_text(folder.config_path, yaml_text.dump(config.to_dict()))
-        self._setup.partition.save(folder.partition_path)
-        records = Records(folder, resume_after=self._done or None, tensorboard=config.output.tensorboard)
-        self._records = self._stack.enter_context(records)
-        self._progress = self._stack.enter_context(
-            Progress(config.output.progress, config.rounds, done_rounds=self._done)
+        write_atomic(folder.partition_path, self._setup.partition.packed())
+        self._records = Records(
+            folder,
+            resume_after=self._done or None,
+            tensorboard=config.output.tensorboard,
+            warn=lambda line: self.say(f"warning: {line}"),
         )
+        self._stack.enter_context(self._progress)
         return self
 
     def __exit__(self, *error: Any) -> None:
@@ -112,6 +120,7 @@ class Desk:
 
     def tell(self, num_done: int, num_clients: int) -> None:
         """Clients of the running phase that are done."""
+        self._lock.beat()  # a round may be longer than others wait for a sign of life
         self._progress.clients(num_done, num_clients)
 
     def round_done(
@@ -126,17 +135,30 @@ class Desk:
             self._client_scores = result.client_scores
         self._best.add_scores(round_number, accuracy)
         self._best.add_seconds(split_s)
-        record = _record(setup, round_number, result, split_s)
-        with setup.clock.stage("saving", round_number):
+        record = _record(setup, round_number, result, split_s) | self._notes()
+        must_hold = bool(stops) or round_number == config.rounds
+        self._writers[-1].update(report.client for report in result.reports if report.memory_digest)
+        with setup.clock.stage("saving", round_number) as timer:
             self._lock.refresh()
-            self._records.append(record)
-            self._writers[-1].update(report.client for report in result.reports if report.memory_digest)
-            if stops or round_number % config.output.checkpoint_every == 0 or round_number == config.rounds:
-                self._save(round_number, state)
+            self._is_due |= must_hold or round_number % config.output.checkpoint_every == 0
+            self._saving.attempt(round_number, lambda: self._keep(round_number, state, record), must_hold=must_hold)
+        self._saving.took(timer.seconds, split_s["wall"])
         seconds = split_s["wall"]
         self._progress.round_done(round_number, seconds=seconds, loss=record["train_loss"], accuracy=accuracy)
         if stops:
             self._say_stopped(round_number, stops)
+
+    def _notes(self) -> dict[str, Any]:
+        """What the record has beside the round's results."""
+        errors = self._saving.take_errors()
+        return {"save_errors": errors} if errors else {}
+
+    def _keep(self, round_number: int, state: ServerState, record: Mapping[str, Any]) -> None:
+        """The record first: no checkpoint is of a round that has none."""
+        self._records.append(record)
+        if self._is_due:
+            self._save(round_number, state)
+            self._is_due = False
 
     def _save(self, round_number: int, state: ServerState) -> None:
         config = self._setup.config
@@ -161,7 +183,7 @@ class Desk:
 
     def _say_stopped(self, round_number: int, why: str) -> None:
         """The run is to go on later, where it is now: for people and, in the manifest, for programs."""
-        manifest.add_stop(self._folder, round_number, why)
+        self._if_possible("the manifest", lambda: manifest.add_stop(self._folder, round_number, why))
         again = startup.resume_command(self._folder, self._setup.comm.size)
         self._progress.say(f"stopped after round {round_number} of {self._setup.config.rounds}: {why}; all is saved")
         self._progress.say(f"to go on: {again}")
@@ -172,7 +194,17 @@ class Desk:
         rows = tier_rows(self._setup, self._best)
         split_s = {stage: seconds for stage, seconds in self._best.seconds.items() if stage != "wall"}
         split_s["other"] = max(0.0, self._best.seconds.get("wall", 0.0) - sum(split_s.values()))
-        closing_table(rows, split_s, self._folder, self._client_scores)
+        self._if_possible(
+            "the report", lambda: closing_table(rows, split_s, self._folder, self._client_scores)
+        )
+
+    def _if_possible(self, what: str, write: Callable[[], None]) -> None:
+        """For what a run that is saved can do without."""
+        try:
+            with writing(self._folder.path):
+                write()
+        except RunDirError as error:
+            self.say(f"warning: {what} is not written: {error.text()}")
 
 
 def _record(setup: Setup, round_number: int, result: RoundResult, split_s: Mapping[str, float]) -> dict[str, Any]:

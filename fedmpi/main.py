@@ -198,7 +198,8 @@ def describe(error: BaseException, comm: Comm) -> str:
         cause = error.__cause__ or error
     text = str(cause).replace("\n", "\n    ")
     lines = [f"fedmpi: failed on {', '.join(head)}", f"  cause: {type(cause).__name__}: {text}"]
-    for frame in traceback.extract_tb(cause.__traceback__)[-4:]:
+    is_ours = not isinstance(cause, UserError)  # else the cause says all: a disk is full, not a line of code wrong
+    for frame in traceback.extract_tb(cause.__traceback__)[-4:] if is_ours else ():
         lines.append(f"  at {frame.filename}:{frame.lineno} in {frame.name}")
     return "\n".join(lines)
 

@@ -6,7 +6,7 @@ are two arrays, not a million.
 
 from __future__ import annotations
 
-import os
+import io
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -67,18 +67,18 @@ class Partition:
         """Numbers of the examples of one client, a read-only view."""
         return self.indices[self.offsets[client] : self.offsets[client + 1]]
 
-    def save(self, path: str | Path) -> None:
-        """Write HDF5 at `path`, whole or not at all."""
-        partial = Path(f"{path}.partial")
-        with h5py.File(partial, "w") as file:
+    def packed(self) -> bytes:
+        """The bytes of an HDF5 file that `load` reads."""
+        buffer = io.BytesIO()
+        with h5py.File(buffer, "w") as file:
             file.attrs["format"] = FORMAT
             file["indices"] = self.indices
             file["offsets"] = self.offsets
-        os.replace(partial, path)
+        return buffer.getvalue()
 
     @classmethod
     def load(cls, path: str | Path) -> Partition:
-        """What `save` wrote. Raises DataError if it is anything else."""
+        """What `packed` made. Raises DataError if it is anything else."""
         try:
             with h5py.File(path, "r") as file:
                 is_ours = file.attrs.get("format") == FORMAT

@@ -13,7 +13,7 @@ from collections.abc import Iterable, Set
 
 from fedmpi.errors import RunDirError
 from fedmpi.output import container
-from fedmpi.output.files import write_atomic
+from fedmpi.output.files import wait_until_visible, write_atomic
 from fedmpi.output.run_dir import RunDir
 from fedmpi.output.stored import Params, digest_of
 
@@ -49,6 +49,7 @@ class MemoryStore:
         if version is None:
             return None
         path = self._run_dir.memory_path(client, *version)
+        wait_until_visible(path)
         content = container.unpack(path, KIND, _ATTRIBUTES, ("params",))
         found = content.attributes["client"], content.attributes["round"], content.attributes["params_digest"]
         if found != (client, *version):

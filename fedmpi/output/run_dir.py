@@ -9,6 +9,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
 import tempfile
@@ -18,7 +19,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from fedmpi.errors import RunDirError
-from fedmpi.output.files import writing
+from fedmpi.output.files import is_temporary, writing
 
 CLIENTS_PER_FOLDER = 1000  # keeps every folder small: shared file systems are slow in large ones
 _CHECKPOINT = re.compile(r"round-(\d{6,18})\.h5")
@@ -130,6 +131,14 @@ class RunDir:
             raise RunDirError(str(self.path), "the run directory is gone")
         with writing(folder):
             folder.mkdir(parents=True, exist_ok=True)
+
+    def clear_temporaries(self) -> None:
+        """Delete what dead writers have left half-written; only for who holds the lock, while nobody writes yet."""
+        memories = (self.client_dir(client) for client in self.clients_with_memory())
+        for folder in (self.path, self.checkpoints_dir, self.report_dir, *memories):
+            for path in filter(is_temporary, _listed(folder)):
+                with contextlib.suppress(OSError):
+                    path.unlink()
 
     def _with_folders(self) -> RunDir:
         self.checkpoints_dir.mkdir(exist_ok=True)
