@@ -137,6 +137,8 @@ class Desk:
         self._best.add_seconds(split_s)
         record = _record(setup, round_number, result, split_s) | self._notes()
         must_hold = bool(stops) or round_number == config.rounds
+        if record["cohort"] and len(record["dropped"]) == len(record["cohort"]):
+            self.say(f"warning: round {round_number} changes nothing: the training of all its clients diverged")
         self._writers[-1].update(report.client for report in result.reports if report.memory_digest)
         with setup.clock.stage("saving", round_number) as timer:
             self._lock.refresh()
@@ -212,6 +214,7 @@ def _record(setup: Setup, round_number: int, result: RoundResult, split_s: Mappi
     method, config = setup.method, setup.config
     contributed = [report for report in result.reports if report.status == CONTRIBUTED]
     scores = zip(method.tested(), result.scores or (), strict=result.scores is not None)
+    restored = [report.client for report in contributed if report.restored]
     losses = [report.loss for report in contributed if math.isfinite(report.loss)]
     return {
         "round": round_number,
@@ -222,6 +225,7 @@ def _record(setup: Setup, round_number: int, result: RoundResult, split_s: Mappi
         "train_loss": sum(losses) / len(losses) if losses else None,
         "cohort": [task.client for task in result.tasks],
         "dropped": [report.client for report in result.reports if report.status != CONTRIBUTED],
+        **({"restored": restored} if restored else {}),
         "exchange": result.exchange,
         "protocol_down_bytes": sum(report.down_bytes for report in result.reports),
         "protocol_up_bytes": sum(report.up_bytes for report in contributed),
