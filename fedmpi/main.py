@@ -210,10 +210,11 @@ def _how_to_resume(where: dict[str, str]) -> str:
 
 def _say(text: str) -> None:
     """One write, so that the lines of several ranks do not mix."""
-    with contextlib.suppress(RuntimeError):  # a signal may have interrupted a print
+    with contextlib.suppress(RuntimeError, OSError):  # a signal may have interrupted a print; a full disk has no room
         sys.stderr.flush()
         sys.stdout.flush()
-    os.write(2, f"{text}\n".encode(errors="replace"))
+    with contextlib.suppress(OSError):  # whoever cannot say it must end the others all the same
+        os.write(2, f"{text}\n".encode(errors="replace"))
 
 
 if __name__ == "__main__":

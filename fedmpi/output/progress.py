@@ -7,6 +7,7 @@ A terminal that goes away does not end the run.
 
 from __future__ import annotations
 
+import errno
 import sys
 import time
 from collections import deque
@@ -103,8 +104,8 @@ class Progress:
         if self._shows:
             try:
                 show()
-            except (OSError, ValueError):  # a closed pipe, a terminal that hung up
-                self._shows = False
+            except (OSError, ValueError) as error:  # a closed pipe, a terminal that hung up; a full disk may have room again
+                self._shows = getattr(error, "errno", None) in (errno.ENOSPC, errno.EDQUOT)
 
 
 def round_line(
@@ -128,7 +129,6 @@ def printable(text: str, stream: TextIO) -> str:
     """`text` without what the stream's encoding has no sign for."""
     encoding = getattr(stream, "encoding", None) or "ascii"
     return text.encode(encoding, errors="replace").decode(encoding)
-
 
 
 def _live_line(stream: TextIO, columns: int) -> Live:
