@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import os
 import re
 import shlex
 import time
@@ -17,7 +18,7 @@ from small_runs import Finished, finished, run_all, small_config
 
 from fedmpi.errors import RoundError, RunDirError
 from fedmpi.mpi import SerialComm
-from fedmpi.output import RunDir, checkpoint, read_records
+from fedmpi.output import RunDir, RunLock, checkpoint, files, read_records
 
 Start = Callable[..., Launched]
 Run = Callable[..., tuple[int, str, str]]
@@ -172,8 +173,41 @@ def test_the_last_round_must_be_saved(tmp_path: Path, monkeypatch: pytest.Monkey
     assert isinstance(caught.value.__cause__, RunDirError)
     snapshot = checkpoint.load_newest_intact(RunDir(tmp_path / "run"), pytest.fail)
     assert snapshot is not None and snapshot.round == 2
+    half_written = files.temporary_of(tmp_path / "run" / "memory" / "0" / "0" / f"9-{'0' * 32}.h5")
+    half_written.touch()  # as a worker leaves that is killed while it writes
     run_all(small_config(*words), SerialComm(), tmp_path / "run", resume=True)
-    assert finished(tmp_path / "run") == undisturbed(tmp_path / "undisturbed", *words)
+    assert finished(tmp_path / "run") == undisturbed(tmp_path / "undisturbed", *words) and not half_written.exists()
+
+
+def test_a_checkpoint_that_failed_is_made_a_round_later(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Not when the next one would be due; which is then made as well, and none in between."""
+    words = ("rounds=8", "output.checkpoint_every=3", "output.keep_checkpoints=9", "output.on_save_error=warn")
+    failing_disk.fail(monkeypatch, errno.EIO, lambda path: "round-000003" in path)
+    run_all(small_config(*words), SerialComm(), tmp_path)
+    assert [number for number, _ in RunDir(tmp_path).checkpoints()] == [8, 6, 4]
+
+
+def test_slow_saves_are_said_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd) -> None:
+    fsync = os.fsync
+    monkeypatch.setattr("os.fsync", lambda handle: time.sleep(0.1) or fsync(handle))
+    monkeypatch.setattr("fedmpi.output.saving._SLOW_S", 0.1)
+    run_all(small_config("rounds=7", "output.progress=plain"), SerialComm(), tmp_path)
+    assert capfd.readouterr().out.count("warning: saving takes 0.") == 1
+
+
+def test_a_run_whose_directory_another_one_took_ends(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Before it writes another byte there, and whatever the policy; the heartbeat goes on through a round."""
+    beats: list[int] = []
+
+    def taken(lock: RunLock) -> None:
+        raise RunDirError(str(tmp_path), "is in use by pid 7 on elsewhere")
+
+    monkeypatch.setattr(RunLock, "refresh", taken)
+    monkeypatch.setattr(RunLock, "beat", lambda lock: beats.append(1))
+    with pytest.raises(RoundError) as caught:
+        run_all(small_config("output.on_save_error=warn"), SerialComm(), tmp_path)
+    assert caught.value.stage == "saving" and "pid 7" in str(caught.value.__cause__)
+    assert read_records(RunDir(tmp_path)) == [] and len(beats) == 4
 
 
 def test_a_run_can_do_without_its_report_and_tensorboard(run_main: Run, tmp_path: Path) -> None:

@@ -186,6 +186,7 @@ def test_a_directory_that_is_gone_is_for_others_to_tell(tmp_path: Path) -> None:
         held.refresh()
         held.refresh()
         assert not run.path.exists()
+        (tmp_path / "elsewhere" / ".lock").unlink()
         (tmp_path / "elsewhere").rename(run.path)
         held.refresh()
         assert json.loads(run.lock_path.read_text())["pid"] == os.getpid()

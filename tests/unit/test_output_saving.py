@@ -161,6 +161,13 @@ def test_a_file_of_another_node_is_waited_for(tmp_path: Path, capsys: pytest.Cap
     assert 0.2 <= time.monotonic() - begun < 5 and capsys.readouterr().err == ""
 
 
+def test_the_folder_is_listed_for_a_file_system_that_remembers(tmp_path: Path, monkeypatch) -> None:
+    """One that says that the file is missing until somebody lists its folder."""
+    monkeypatch.setattr("os.listdir", lambda folder: (tmp_path / "x").touch() if folder == tmp_path else None)
+    files.wait_until_visible(tmp_path / "x", patience_s=5)
+    assert (tmp_path / "x").exists()
+
+
 def test_a_memory_of_another_node_is_waited_for(run_dir: RunDir, tmp_path: Path) -> None:
     store = MemoryStore(run_dir)
     version = store.put(7, 1, {})
