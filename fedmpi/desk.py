@@ -67,7 +67,7 @@ class Desk:
         self._writers: deque[set[int]] = deque([set()], maxlen=setup.config.output.keep_checkpoints + 2)
         self._has_pruned = False
         self._is_due = False
-        self._saving = Saving(setup.config.output.on_save_error, folder.path, self.say)
+        self._saving = Saving(setup.config.output.on_save_error, folder.path, say=self.say, warn=self.warn)
         self._stack = ExitStack()
 
     def __enter__(self) -> Desk:
@@ -81,7 +81,7 @@ class Desk:
             folder,
             resume_after=self._done or None,
             tensorboard=config.output.tensorboard,
-            warn=lambda line: self.say(f"warning: {line}"),
+            warn=self.warn,
         )
         self._stack.enter_context(self._progress)
         return self
@@ -103,11 +103,9 @@ class Desk:
             self._progress.say(f"rank {rank}: {role} on {place}, {threads} thread{'s' * (threads > 1)}")
         workers, per_round = len(setup.workers), config.clients.per_round
         if workers > per_round:
-            self._progress.say(
-                f"warning: {workers} workers, but clients.per_round is {per_round}: some have nothing to do"
-            )
+            self.warn(f"{workers} workers, but clients.per_round is {per_round}: some have nothing to do")
         for warning in setup.method.warnings():
-            self._progress.say(f"warning: {warning}")
+            self.warn(warning)
         self._progress.say(f"run directory: {self._folder.path}")
         # Said now, because a launcher that ends its ranks may pass on nothing that they say then.
         again = startup.resume_command(self._folder, setup.comm.size)
@@ -117,6 +115,9 @@ class Desk:
 
     def say(self, line: str) -> None:
         self._progress.say(line)
+
+    def warn(self, line: str) -> None:
+        self._progress.warn(line)
 
     def tell(self, num_done: int, num_clients: int) -> None:
         """Clients of the running phase that are done."""
@@ -138,7 +139,7 @@ class Desk:
         record = _record(setup, round_number, result, split_s) | self._notes()
         must_hold = bool(stops) or round_number == config.rounds
         if record["cohort"] and len(record["dropped"]) == len(record["cohort"]):
-            self.say(f"warning: round {round_number} changes nothing: the training of all its clients diverged")
+            self.warn(f"round {round_number} changes nothing: the training of all its clients diverged")
         self._writers[-1].update(report.client for report in result.reports if report.memory_digest)
         with setup.clock.stage("saving", round_number) as timer:
             self._lock.refresh()
@@ -206,7 +207,7 @@ class Desk:
             with writing(self._folder.path):
                 write()
         except RunDirError as error:
-            self.say(f"warning: {what} is not written: {error.text()}")
+            self.warn(f"{what} is not written: {error.text()}")
 
 
 def _record(setup: Setup, round_number: int, result: RoundResult, split_s: Mapping[str, float]) -> dict[str, Any]:

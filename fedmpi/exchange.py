@@ -62,7 +62,8 @@ class ClientReport:
 
     def to_row(self) -> np.ndarray:
         numbers = self.client, self.status, self.steps, self.loss, self.training_s
-        return np.array((*numbers, self.down_bytes, self.up_bytes, self.restored, bytes.fromhex(self.memory_digest)), _REPORT)
+        numbers += self.down_bytes, self.up_bytes, self.restored
+        return np.array((*numbers, bytes.fromhex(self.memory_digest)), _REPORT)
 
     @classmethod
     def from_row(cls, row: np.void) -> ClientReport:

@@ -82,7 +82,8 @@ def _write_head(method: Method, views: Params, state: ServerState, tasks: Collec
     names = list(method.state_specs())
     magnitudes = max_magnitudes(state.params[name] for name in names).tolist()
     if bad := [name for name, magnitude in zip(names, magnitudes, strict=True) if not math.isfinite(magnitude)]:
-        raise DivergenceError(f"the server's state is not finite any more (in {', '.join(bad)}) and is not saved; lower train.lr")
+        what = f"the server's state is not finite any more (in {', '.join(bad)}) and is not saved"
+        raise DivergenceError(f"{what}; lower train.lr")
     bounds = [method.bound(name, magnitude) for name, magnitude in zip(names, magnitudes, strict=True)]
     views.pop(_BOUNDS).copy_(torch.tensor(bounds, dtype=torch.float64))
     _write_versions(views.pop(_VERSIONS), state, tasks)

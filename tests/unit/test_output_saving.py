@@ -101,11 +101,11 @@ def fails() -> None:
 def test_stop_and_warn(tmp_path: Path) -> None:
     lines: list[str] = []
     with pytest.raises(RunDirError, match=f"^{tmp_path}: cannot be written: Input/output error; the disk"):
-        Saving("stop", tmp_path, lines.append).attempt(1, fails, must_hold=False)
-    saving = Saving("warn", tmp_path, lines.append)
+        Saving("stop", tmp_path, say=lines.append, warn=lines.append).attempt(1, fails, must_hold=False)
+    saving = Saving("warn", tmp_path, say=lines.append, warn=lines.append)
     assert saving.attempt(1, lambda: None, must_hold=True) and not lines
     assert not saving.attempt(2, fails, must_hold=False)
-    assert len(lines) == 1 and lines[0].startswith("warning: round 2 is not saved, the next round tries again: ")
+    assert len(lines) == 1 and lines[0].startswith("round 2 is not saved, the next round tries again: ")
     with pytest.raises(RunDirError):
         saving.attempt(3, fails, must_hold=True)
     assert [note["round"] for note in saving.take_errors()] == [2] and not saving.take_errors()
@@ -119,7 +119,7 @@ def test_stop_and_warn(tmp_path: Path) -> None:
 def test_slow_saves_are_said_once(tmp_path: Path, saving_s: float, round_s: float, is_said: bool) -> None:
     """More than a fifth of the last five rounds, and more than a second of each; one slow save is not enough."""
     lines: list[str] = []
-    saving = Saving("stop", tmp_path, lines.append)
+    saving = Saving("stop", tmp_path, say=lines.append, warn=lines.append)
     saving.took(saving_s, round_s)
     assert not lines
     for _ in range(10):
