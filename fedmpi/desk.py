@@ -4,23 +4,25 @@ from __future__ import annotations
 
 import math
 from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from fedmpi import costs, data, startup
 from fedmpi.config import yaml_text
+from fedmpi.errors import RunDirError
 from fedmpi.exchange import CONTRIBUTED
 from fedmpi.federation import learning_rate
 from fedmpi.learning import ClientScores
 from fedmpi.output import checkpoint, manifest
-from fedmpi.output.files import write_text
+from fedmpi.output.files import write_atomic, write_text, writing
 from fedmpi.output.lock import RunLock
 from fedmpi.output.progress import Progress
 from fedmpi.output.records import Records
 from fedmpi.output.report import CLIENTS, TierRow, closing_table
 from fedmpi.output.run_dir import RunDir
+from fedmpi.output.saving import Saving
 from fedmpi.setup import ServerState, Setup
 from fedmpi.train_round import RoundResult
 
@@ -67,19 +69,25 @@ class Desk:
         # Who has written a memory since each of the last saves; the first save looks at everybody.
         self._writers: deque[set[int]] = deque([set()], maxlen=setup.config.output.keep_checkpoints + 2)
         self._has_pruned = False
+        self._is_due = False
+        self._saving = Saving(setup.config.output.on_save_error, folder.path, say=self.say, warn=self.warn)
         self._stack = ExitStack()
         self._losses: list[dict[str, Any]] = []
 
     def __enter__(self) -> Desk:
         config, folder = self._setup.config, self._folder
+        self._progress = Progress(config.output.progress, config.rounds, done_rounds=self._done)
+        folder.clear_temporaries()
         if self._done <= config.rounds:
             write_text(folder.config_path, yaml_text.dump(config.to_dict()))
-        self._setup.partition.save(folder.partition_path)
-        records = Records(folder, resume_after=self._done or None, tensorboard=config.output.tensorboard)
-        self._records = self._stack.enter_context(records)
-        self._progress = self._stack.enter_context(
-            Progress(config.output.progress, config.rounds, done_rounds=self._done)
+        write_atomic(folder.partition_path, self._setup.partition.packed())
+        self._records = Records(
+            folder,
+            resume_after=self._done or None,
+            tensorboard=config.output.tensorboard,
+            warn=self.warn,
         )
+        self._stack.enter_context(self._progress)
         return self
 
     def __exit__(self, *error: Any) -> None:
@@ -99,11 +107,9 @@ class Desk:
             self._progress.say(f"rank {rank}: {role} on {place}, {threads} thread{'s' * (threads > 1)}")
         workers, per_round = len(setup.workers), config.clients.per_round
         if workers > per_round:
-            self._progress.say(
-                f"warning: {workers} workers, but clients.per_round is {per_round}: some have nothing to do"
-            )
+            self.warn(f"{workers} workers, but clients.per_round is {per_round}: some have nothing to do")
         for warning in setup.method.warnings():
-            self._progress.say(f"warning: {warning}")
+            self.warn(warning)
         self._progress.say(f"run directory: {self._folder.path}")
         # Said now, because a launcher that ends its ranks may pass on nothing that they say then.
         again = startup.resume_command(self._folder, setup.comm.started_size)
@@ -114,8 +120,12 @@ class Desk:
     def say(self, line: str) -> None:
         self._progress.say(line)
 
+    def warn(self, line: str) -> None:
+        self._progress.warn(line)
+
     def tell(self, num_done: int, num_clients: int) -> None:
         """Clients of the running phase that are done."""
+        self._lock.beat()  # a round may be longer than others wait for a sign of life
         self._progress.clients(num_done, num_clients)
 
     def tell_losses(self, losses: Sequence[Loss], round_number: int) -> None:
@@ -130,8 +140,8 @@ class Desk:
             then = f"rank {server} is the server now" if loss.server else "nothing that was done is lost"
             left = f"{self._setup.comm.size} of {self._setup.comm.started_size} ranks go on with round {round_number}"
             self._progress.say(f"lost {names}: {left}; {then}; recovery took {recovery_s:.3f} s")
-            manifest.add_losses(self._folder, entries)
-            self._losses += entries
+            self._if_possible("the manifest", lambda: manifest.add_losses(self._folder, entries))
+            self._losses = self._losses + entries
 
     def round_done(
         self,
@@ -151,19 +161,33 @@ class Desk:
             self._client_scores = result.client_scores
         self._best.add_scores(round_number, accuracy)
         self._best.add_seconds(split_s)
-        record = _record(setup, round_number, result, split_s, busy_s)
-        if self._losses:
-            record["losses"], self._losses = self._losses, []
-        with setup.clock.stage("saving", round_number):
+        record = _record(setup, round_number, result, split_s, busy_s) | self._notes()
+        must_hold = bool(stops) or round_number == config.rounds
+        if record["cohort"] and len(record["dropped"]) == len(record["cohort"]):
+            self.warn(f"round {round_number} changes nothing: the training of all its clients diverged")
+        self._writers[-1].update(report.client for report in result.reports if report.memory_digest)
+        with setup.clock.stage("saving", round_number) as timer:
             self._lock.refresh()
-            self._records.append(record)
-            self._writers[-1].update(report.client for report in result.reports if report.memory_digest)
-            if stops or round_number % config.output.checkpoint_every == 0 or round_number == config.rounds:
-                self._save(round_number, state)
+            self._is_due |= must_hold or round_number % config.output.checkpoint_every == 0
+            self._saving.attempt(round_number, lambda: self._keep(round_number, state, record), must_hold=must_hold)
+        self._saving.took(timer.seconds, split_s["wall"])
         seconds = split_s["wall"]
         self._progress.round_done(round_number, seconds=seconds, loss=record["train_loss"], accuracy=accuracy)
         if stops:
             self._say_stopped(round_number, stops)
+
+    def _notes(self) -> dict[str, Any]:
+        """What the record has beside the round's results."""
+        notes = {"save_errors": self._saving.take_errors(), "losses": self._losses}
+        self._losses = []
+        return {name: entries for name, entries in notes.items() if entries}
+
+    def _keep(self, round_number: int, state: ServerState, record: Mapping[str, Any]) -> None:
+        """The record first: no checkpoint is of a round that has none."""
+        self._records.append(record)
+        if self._is_due:
+            self._save(round_number, state)
+            self._is_due = False
 
     def _save(self, round_number: int, state: ServerState) -> None:
         config = self._setup.config
@@ -195,7 +219,7 @@ class Desk:
 
     def _say_stopped(self, round_number: int, why: str) -> None:
         """The run is to go on later, where it is now: for people and, in the manifest, for programs."""
-        manifest.add_stop(self._folder, round_number, why)
+        self._if_possible("the manifest", lambda: manifest.add_stop(self._folder, round_number, why))
         again = startup.resume_command(self._folder, self._setup.comm.started_size)
         self._progress.say(f"stopped after round {round_number} of {self._setup.config.rounds}: {why}; all is saved")
         self._progress.say(f"to go on: {again}")
@@ -206,7 +230,17 @@ class Desk:
         rows = tier_rows(self._setup, self._best)
         split_s = {stage: seconds for stage, seconds in self._best.seconds.items() if stage != "wall"}
         split_s["other"] = max(0.0, self._best.seconds.get("wall", 0.0) - sum(split_s.values()))
-        closing_table(rows, split_s, self._folder, self._client_scores)
+        self._if_possible(
+            "the report", lambda: closing_table(rows, split_s, self._folder, self._client_scores)
+        )
+
+    def _if_possible(self, what: str, write: Callable[[], None]) -> None:
+        """For what a run that is saved can do without."""
+        try:
+            with writing(self._folder.path):
+                write()
+        except RunDirError as error:
+            self.warn(f"{what} is not written: {error.text()}")
 
 
 def _record(
@@ -216,6 +250,7 @@ def _record(
     method, config = setup.method, setup.config
     contributed = [report for report in result.reports if report.status == CONTRIBUTED]
     scores = zip(method.tested(), result.scores or (), strict=result.scores is not None)
+    restored = [report.client for report in contributed if report.restored]
     losses = [report.loss for report in contributed if math.isfinite(report.loss)]
     return {
         "round": round_number,
@@ -226,6 +261,7 @@ def _record(
         "train_loss": sum(losses) / len(losses) if losses else None,
         "cohort": [task.client for task in result.tasks],
         "dropped": [report.client for report in result.reports if report.status != CONTRIBUTED],
+        **({"restored": restored} if restored else {}),
         "exchange": result.exchange,
         "protocol_down_bytes": sum(report.down_bytes for report in result.reports),
         "protocol_up_bytes": sum(report.up_bytes for report in contributed),

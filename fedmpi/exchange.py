@@ -36,8 +36,8 @@ _UNDER_WAY = 2
 CONTRIBUTED, DROPPED = 1, 2
 """What became of a client in this phase."""
 
-_FIELDS = ["client", "status", "steps", "loss", "training_s", "down_bytes", "up_bytes", "digest"]
-_FORMATS = ["i8", "i8", "i8", "f8", "f8", "i8", "i8", f"V{DIGEST_BYTES}"]
+_FIELDS = ["client", "status", "steps", "loss", "training_s", "down_bytes", "up_bytes", "restored", "digest"]
+_FORMATS = ["i8", "i8", "i8", "f8", "f8", "i8", "i8", "i8", f"V{DIGEST_BYTES}"]
 # 128 bytes, so that what follows in the message stays aligned.
 _REPORT = np.dtype({"names": _FIELDS, "formats": _FORMATS, "itemsize": 2 * ALIGN_BYTES})
 _REPORT_NAME = "#report"
@@ -55,11 +55,14 @@ class ClientReport:
     down_bytes: int = 0
     up_bytes: int = 0
     """Protocol bytes: what this client would have moved."""
+    restored: int = 0
+    """1 if its training diverged and it sent its last finite parameters."""
     memory_digest: str = ""
     """Hexadecimal digest of the client's new memory, where the method keeps one."""
 
     def to_row(self) -> np.ndarray:
-        numbers = self.client, self.status, self.steps, self.loss, self.training_s, self.down_bytes, self.up_bytes
+        numbers = self.client, self.status, self.steps, self.loss, self.training_s
+        numbers += self.down_bytes, self.up_bytes, self.restored
         return np.array((*numbers, bytes.fromhex(self.memory_digest)), _REPORT)
 
     @classmethod

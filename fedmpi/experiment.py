@@ -82,6 +82,7 @@ def run(
                 return _start_and_train(job)
             except RankLossError:  # before the first round: everybody starts up again
                 job.recover()
+                job.resume |= job.folder is not None
             except ServerLossError:
                 job.resume = True
     except TooFewRanksError as error:
@@ -94,13 +95,14 @@ def _start_and_train(job: Job) -> bool:
     config, comm = job.config, job.comm
     material, folder = _material(job), _folder(job)
     with ExitStack() as stack:
-        lock = startup.together(comm, lambda: _take(stack, folder, config) if comm.is_root else None)
+        lock = startup.together(comm, lambda: _take(stack, folder, job) if comm.is_root else None)
         setup = startup.prepare(config, comm, folder, job.make_method, material)
         snapshot = startup.restore(setup, folder, resume=job.resume)
         done = int(comm.allgather_text(str(snapshot.round if snapshot else 0))[0])
         places = comm.allgather_text(f"{comm.host}: {setup.device.description}")
+        words = setup, folder, lock, snapshot, done, job.command
+        desk = startup.together(comm, lambda: stack.enter_context(Desk(*words)) if lock else None)
         comm.agree()
-        desk = stack.enter_context(Desk(setup, folder, lock, snapshot, done, job.command)) if lock else None
         if desk is not None:
             desk.announce(places)
             desk.tell_losses(job.untold, done + 1)
@@ -130,11 +132,13 @@ def _folder(job: Job) -> RunDir:
     return job.folder
 
 
-def _take(stack: ExitStack, folder: RunDir, config: Config) -> RunLock:
+def _take(stack: ExitStack, folder: RunDir, job: Job) -> RunLock:
     """Locks the run directory and says at once which run it is, so that whatever happens next can be resumed."""
     lock = stack.enter_context(_lock(folder))
+    if not job.resume:
+        folder.refuse_run()  # another may have come and gone since it was opened
     if not folder.config_path.exists():
-        write_text(folder.config_path, yaml_text.dump(config.to_dict()))
+        write_text(folder.config_path, yaml_text.dump(job.config.to_dict()))
     return lock
 
 

@@ -198,7 +198,8 @@ def describe(error: BaseException, comm: Comm) -> str:
         cause = error.__cause__ or error
     text = str(cause).replace("\n", "\n    ")
     lines = [f"fedmpi: failed on {', '.join(head)}", f"  cause: {type(cause).__name__}: {text}"]
-    for frame in traceback.extract_tb(cause.__traceback__)[-4:]:
+    is_ours = not isinstance(cause, UserError)  # else the cause says all: a disk is full, not a line of code wrong
+    for frame in traceback.extract_tb(cause.__traceback__)[-4:] if is_ours else ():
         lines.append(f"  at {frame.filename}:{frame.lineno} in {frame.name}")
     return "\n".join(lines)
 
@@ -209,10 +210,11 @@ def _how_to_resume(where: dict[str, str]) -> str:
 
 def _say(text: str) -> None:
     """One write, so that the lines of several ranks do not mix."""
-    with contextlib.suppress(RuntimeError):  # a signal may have interrupted a print
+    with contextlib.suppress(RuntimeError, OSError):  # a signal may have interrupted a print; a full disk has no room
         sys.stderr.flush()
         sys.stdout.flush()
-    os.write(2, f"{text}\n".encode(errors="replace"))
+    with contextlib.suppress(OSError):  # whoever cannot say it must end the others all the same
+        os.write(2, f"{text}\n".encode(errors="replace"))
 
 
 if __name__ == "__main__":

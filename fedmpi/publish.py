@@ -7,11 +7,13 @@ and, where a method keeps client memories, the versions that the coming clients 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Collection, Sequence
 
 import numpy as np
 import torch
 
+from fedmpi.errors import DivergenceError
 from fedmpi.federation import Task
 from fedmpi.methods.protocol import Method
 from fedmpi.output.memory import Version
@@ -79,6 +81,9 @@ def _published_layout(method: Method, nets: Collection[int], num_tasks: int) -> 
 def _write_head(method: Method, views: Params, state: ServerState, tasks: Collection[Task]) -> None:
     names = list(method.state_specs())
     magnitudes = max_magnitudes(state.params[name] for name in names).tolist()
+    if bad := [name for name, magnitude in zip(names, magnitudes, strict=True) if not math.isfinite(magnitude)]:
+        what = f"the server's state is not finite any more (in {', '.join(bad)}) and is not saved"
+        raise DivergenceError(f"{what}; lower train.lr")
     bounds = [method.bound(name, magnitude) for name, magnitude in zip(names, magnitudes, strict=True)]
     views.pop(_BOUNDS).copy_(torch.tensor(bounds, dtype=torch.float64))
     _write_versions(views.pop(_VERSIONS), state, tasks)

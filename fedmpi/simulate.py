@@ -31,11 +31,12 @@ def simulate_client(setup: Setup, task: Task, published: Published) -> tuple[Cli
     with clock.stage("local_training", *where) as timer:
         with global_generator(_seed(client, "dropout"), setup.data.device):
             outcome = method.train(trainer, client, local_work(setup, client))
-        upload = _settle_divergence(setup, trainer, client, published.bounds, outcome.finite)
+        upload, restored = _settle_divergence(setup, trainer, client, published.bounds, outcome.finite)
         digest = "" if upload is None else _remember(setup, trainer.net, client)
     down_bytes, up_bytes = method.traffic(trainer.net, client)
     status = DROPPED if upload is None else CONTRIBUTED
-    report = ClientReport(task.client, status, outcome.steps, outcome.loss, timer.seconds, down_bytes, up_bytes, digest)
+    did = outcome.steps, outcome.loss, timer.seconds
+    report = ClientReport(task.client, status, *did, down_bytes, up_bytes, int(restored), digest)
     return report, upload
 
 
@@ -67,23 +68,25 @@ def local_work(setup: Setup, client: Client) -> LocalWork:
 
 def _settle_divergence(
     setup: Setup, trainer: LocalTrainer, client: Client, bounds: Mapping[str, float], finite: bool
-) -> Params | None:
-    """What the client contributes, after `train.on_divergence` has had its say. One synchronization."""
+) -> tuple[Params | None, bool]:
+    """What the client contributes after `train.on_divergence` has had its say, and whether that is of its last finite
+    parameters. One synchronization.
+    """
     policy = setup.config.train.on_divergence
     upload = _bounded_upload(setup.method, trainer.net, client, bounds) if finite else None
     if upload is not None:
-        return upload
+        return upload, False
     if policy == "fail":
         raise DivergenceError(
             "training diverged: a loss was not finite or above 1000, or a parameter left its bound; lower train.lr, "
             "or choose train.on_divergence=drop or upload_last_finite"
         )
     if policy == "drop":
-        return None
+        return None, False
     trainer.restore_last_finite()
-    if not setup.method.restored(trainer.net, client):
-        return None
-    return _bounded_upload(setup.method, trainer.net, client, bounds)
+    if setup.method.restored(trainer.net, client):
+        upload = _bounded_upload(setup.method, trainer.net, client, bounds)
+    return upload, upload is not None
 
 
 def _bounded_upload(method: Method, net: FlatNet, client: Client, bounds: Mapping[str, float]) -> Params | None:

@@ -324,7 +324,7 @@ def _population(comm, case: str, count: int, num_rounds: int, folder: str) -> di
     def start() -> None:
         setup = _setup(comm, case, folder, f"clients.count={count}")
         if comm.is_root:
-            setup.partition.save(Path(folder, "partition.h5"))
+            Path(folder, "partition.h5").write_bytes(setup.partition.packed())
         held.append(_rounds(setup))
 
     startup_s = _timed(comm, start)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -19,8 +20,13 @@ from pathlib import Path
 
 import pytest
 
+from fedmpi.output import RunDir, read_records
+
 LIMIT_S = 120.0
 """No run here takes more than seconds; this only ends a hang."""
+ENDS_WITHIN_S = 10.0
+"""Section 9: from the first word about a failure to the end of the last process."""
+ENDLESS = ("rounds=100000", "evaluation.every=100", "output.progress=plain")
 
 
 def mpirun() -> str:
@@ -135,3 +141,36 @@ def is_running(pid: int) -> bool:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] not in "ZX"
     except OSError:
         return False
+
+
+def ends_in_time(launched: Launched, started_to_fail: Callable[[], bool]) -> int:
+    """The exit code of a run that fails by itself; nothing of it may be left when its time is over."""
+    family: list[int] = []
+
+    def is_failing() -> bool:
+        family[:] = descendants(launched.process.pid)
+        return started_to_fail()
+
+    assert launched.wait_until(is_failing), f"it did not fail\n{launched.out}\n{launched.err}"
+    failed_at = time.monotonic()
+    code = launched.wait()
+    assert all_end(family, failed_at + ENDS_WITHIN_S), f"processes are left\n{launched.err}"
+    return code
+
+
+def all_end(family: list[int], deadline: float) -> bool:
+    """Whether the last of these processes ends before the deadline."""
+    while any(map(is_running, family)) and time.monotonic() < deadline:
+        time.sleep(0.01)
+    return not any(map(is_running, family))
+
+
+def block(errors: str) -> str:
+    """The one block that names where it happened, up to the command to resume."""
+    blocks = re.findall(r"^(fedmpi: failed on .*?\n)to go on: ", errors, re.MULTILINE | re.DOTALL)
+    assert len(blocks) == 1, f"{len(blocks)} blocks\n{errors}"
+    return blocks[0]
+
+
+def has_rounds(run_dir: Path, count: int) -> Callable[[], bool]:
+    return lambda: len(read_records(RunDir(run_dir))) >= count

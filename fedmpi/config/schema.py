@@ -193,6 +193,11 @@ class Output(Section):
     """Rounds between checkpoints; the last round is always saved."""
     keep_checkpoints: Count = free(2)
     """How many of the newest checkpoints stay."""
+    on_save_error: Literal["stop", "warn"] = free("stop")
+    """What a record or checkpoint that cannot be written (disk full, ...) does: end the run, or warn, note it in the
+    next record and try again after the next round. What clients remember must always be written, and so must the last
+    round, or the run ends with an error.
+    """
     tensorboard: bool = free(True)
     """Write TensorBoard events."""
     progress: Literal["auto", "live", "plain", "off"] = free("auto")

@@ -6,7 +6,6 @@ are two arrays, not a million.
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -67,15 +66,13 @@ class Partition:
         """Numbers of the examples of one client, a read-only view."""
         return self.indices[self.offsets[client] : self.offsets[client + 1]]
 
-    def save(self, path: str | Path) -> None:
-        """Write HDF5 at `path`, whole or not at all."""
-        partial = Path(f"{path}.partial")
-        partial.write_bytes(hdf5.pack(KIND, {}, {"indices": self.indices, "offsets": self.offsets}))
-        os.replace(partial, path)
+    def packed(self) -> bytes:
+        """The bytes of an HDF5 file that `load` reads."""
+        return hdf5.pack(KIND, {}, {"indices": self.indices, "offsets": self.offsets})
 
     @classmethod
     def load(cls, path: str | Path) -> Partition:
-        """What `save` wrote. Raises DataError if it is anything else."""
+        """What `packed` made. Raises DataError if it is anything else."""
         try:
             with hdf5.opened(Path(path), KIND) as file:
                 arrays = {name: file.array(name) for name in file.entries}

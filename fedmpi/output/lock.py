@@ -2,9 +2,11 @@
 
 The kernel's record lock on `.lock` decides where the file system has one: it ends with its
 process, on whatever node. What the file says (host, pid, start of the process, job) decides where
-it has none, and tells the second run whom it met. A lock is stale when its process is gone or its
-pid has been given to another one (same host), when it belongs to an earlier life of the same batch
-job, or when nobody has refreshed it for long (another host). The file stays; an empty one is free.
+it has none, and tells the second run whom it met: of several that start there at once, the last one
+to write its name stays, and the others find that name when they look again. A lock is stale when
+its process is gone or its pid has been given to another one (same host), when it belongs to an
+earlier life of the same batch job, or when nobody has refreshed it for long (another host). The
+file stays; an empty one is free.
 """
 
 from __future__ import annotations
@@ -20,12 +22,15 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from types import TracebackType
 
-from fedmpi.errors import RunDirError
+from fedmpi.errors import RunDirError, one_line
 from fedmpi.output.files import writing
 from fedmpi.output.run_dir import RunDir
 
 # Far above a heartbeat a round, far below the patience of somebody whose node has died.
 STALE_AFTER_S = 600.0
+_BEAT_EVERY_S = 10.0
+# Without the kernel's lock: far above the time from reading who is there to writing one's own name.
+_SETTLE_S = 1.0
 _LONGEST_NOTE_BYTES = 4096
 
 
@@ -64,41 +69,80 @@ class RunLock:
         self._me = Holder.this_process(job)
         self._warn = warn
         self._handle = -1
+        self._beaten_s = time.monotonic()
 
     def __enter__(self) -> RunLock:
         """Raises RunDirError if another run holds the directory."""
         with writing(self._path):
-            self._handle = os.open(self._path, os.O_RDWR | os.O_CREAT, 0o644)
-        try:
-            self._take()
-        except BaseException:
-            os.close(self._handle)
-            raise
+            self._open()
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         with contextlib.suppress(OSError):
-            os.ftruncate(self._handle, 0)
-        os.close(self._handle)
+            if _read(self._handle) == self._me:
+                os.ftruncate(self._handle, 0)
+        self._close()
+
+    def beat(self) -> None:
+        """A heartbeat, for runs on other hosts that ask; as often as one likes."""
+        now_s = time.monotonic()
+        if now_s - self._beaten_s >= _BEAT_EVERY_S:
+            self._beaten_s = now_s
+            with contextlib.suppress(OSError):
+                os.utime(self._handle)
 
     def refresh(self) -> None:
-        """A heartbeat, for runs on other hosts that ask."""
-        with contextlib.suppress(OSError):
+        """Once a round: a heartbeat, and a look whether the lock is still ours; one that was deleted is taken again.
+
+        Raises RunDirError if another run has it by now: somebody deleted it, or believed this run to be gone.
+        """
+        with contextlib.suppress(OSError):  # a file system that fails is for those to tell who write files
+            if not self._is_the_file():
+                self._close()
+                self._open(again=True)
+            elif (holder := _read(self._handle)) not in (self._me, None):
+                raise RunDirError(*_refusal(self._path, holder, is_certain=True))
             os.utime(self._handle)
 
-    def _take(self) -> None:
-        is_locked_by_other = not _lock(self._handle)
+    def _is_the_file(self) -> bool:
+        """Compared without opening it: to close it again would give up the kernel's lock."""
+        if self._handle < 0:
+            return False
+        try:
+            ours, found = os.fstat(self._handle), os.stat(self._path)
+        except FileNotFoundError:
+            return False
+        return (found.st_dev, found.st_ino) == (ours.st_dev, ours.st_ino)
+
+    def _open(self, *, again: bool = False) -> None:
+        self._handle = os.open(self._path, os.O_RDWR | os.O_CREAT, 0o644)
+        try:
+            self._take(again)
+        except BaseException:
+            self._close()
+            raise
+
+    def _close(self) -> None:
+        handle, self._handle = self._handle, -1
+        with contextlib.suppress(OSError):
+            os.close(handle)
+
+    def _take(self, again: bool) -> None:
+        is_locked = _lock(self._handle)
         holder = _read(self._handle)
         silent_s = time.time() - os.fstat(self._handle).st_mtime
-        if is_locked_by_other or (holder is not None and not holder.is_gone(self._me, silent_s)):
-            raise RunDirError(*_refusal(self._path, holder, is_locked_by_other))
+        holder = None if again and holder == self._me else holder
+        if is_locked is False or (holder is not None and not holder.is_gone(self._me, silent_s)):
+            raise RunDirError(*_refusal(self._path, holder, is_certain=is_locked is False))
         if holder is not None:
-            self._warn(f"taking over from a run that is gone (pid {holder.pid} on {holder.host})")
-        with writing(self._path):
-            os.ftruncate(self._handle, 0)
-            os.pwrite(self._handle, json.dumps(asdict(self._me)).encode(), 0)
+            self._warn(one_line(f"taking over from a run that is gone (pid {holder.pid} on {holder.host})"))
+        _write(self._handle, self._me)
+        if is_locked is None:
+            time.sleep(_SETTLE_S)
+            if (winner := _read(self._handle)) != self._me:
+                raise RunDirError(*_refusal(self._path, winner, is_certain=False))
 
 
 def seen(run_dir: RunDir, patience_s: float) -> tuple[Holder, bool] | None:
@@ -126,23 +170,30 @@ def _refusal(path: Path, holder: Holder | None, is_certain: bool) -> tuple[str, 
     return str(path.parent), f"is in use by {who}; wait for it or take another --run-dir{doubt}"
 
 
-def _lock(handle: int) -> bool:
-    """False if another process has the lock; True if it is ours, or the file system has no locks."""
+def _lock(handle: int) -> bool | None:
+    """True if the kernel's lock is ours, False if another process has it, None if the file system has no locks."""
     try:
         fcntl.lockf(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except (BlockingIOError, PermissionError):
         return False
     except OSError:
-        return True
+        return None
     return True
 
 
 def _read(handle: int) -> Holder | None:
-    """Who the file says holds it; None for an empty or torn note."""
+    """Who the file says holds it; None for an empty or torn note, or anything that is none."""
     try:
-        return Holder(**json.loads(os.pread(handle, _LONGEST_NOTE_BYTES, 0)))
-    except (ValueError, TypeError):
+        holder = Holder(**json.loads(os.pread(handle, _LONGEST_NOTE_BYTES, 0)))
+    except (ValueError, TypeError, RecursionError):
         return None
+    is_text = all(isinstance(text, str) for text in (holder.host, holder.start, holder.job))
+    return holder if is_text and type(holder.pid) is int and holder.pid > 0 else None
+
+
+def _write(handle: int, holder: Holder) -> None:
+    """One write of one size, whoever writes: of two at the same time, one is there whole."""
+    os.pwrite(handle, json.dumps(asdict(holder)).encode().ljust(_LONGEST_NOTE_BYTES), 0)
 
 
 def _is_alive(pid: int) -> bool:

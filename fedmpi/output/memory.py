@@ -13,7 +13,7 @@ from collections.abc import Iterable, Set
 
 from fedmpi.errors import RunDirError
 from fedmpi.output import container
-from fedmpi.output.files import write_atomic
+from fedmpi.output.files import wait_until_visible, write_atomic
 from fedmpi.output.run_dir import RunDir
 from fedmpi.output.stored import Params, digest_of
 
@@ -48,6 +48,7 @@ class MemoryStore:
         """The parameters of that version, None for None. Raises RunDirError if the file is not that version."""
         if version is None:
             return None
+        wait_until_visible(self._run_dir.memory_path(client, *version))
         try:
             return load(self._run_dir, client, version)
         except RunDirError as error:

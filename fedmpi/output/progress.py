@@ -7,6 +7,8 @@ A terminal that goes away does not end the run.
 
 from __future__ import annotations
 
+import contextlib
+import errno
 import sys
 import time
 from collections import deque
@@ -36,7 +38,8 @@ class Progress:
     def __init__(self, mode: Mode, total_rounds: int, *, done_rounds: int = 0, stream: TextIO | None = None) -> None:
         self._stream = stream or sys.stdout
         columns = columns_of_terminal(self._stream) if mode in ("auto", "live") else 0
-        self._shows = mode != "off"
+        self._is_off = mode == "off"
+        self._shows = not self._is_off
         is_live = mode == "live" or (mode == "auto" and columns > 0)
         self._live = _live_line(self._stream, columns or DEFAULT_COLUMNS) if is_live else None
         self._total_rounds, self._done_rounds = total_rounds, done_rounds
@@ -91,6 +94,13 @@ class Progress:
         else:
             self._safely(lambda: print(printable(line, self._stream), file=self._stream, flush=True))
 
+    def warn(self, line: str) -> None:
+        """As `say`, with `warning: ` in front; with `off` on stderr, because somebody should know."""
+        if self._is_off:
+            with contextlib.suppress(OSError, ValueError):
+                print(f"warning: {line}", file=sys.stderr, flush=True)
+        self.say(f"warning: {line}")
+
     def _update(self, running: str) -> None:
         if self._live is not None:
             from fedmpi.output.console import one_line
@@ -103,8 +113,9 @@ class Progress:
         if self._shows:
             try:
                 show()
-            except (OSError, ValueError):  # a closed pipe, a terminal that hung up
-                self._shows = False
+            except (OSError, ValueError) as error:  # a closed pipe, a terminal that hung up
+                # A full disk may have room again.
+                self._shows = getattr(error, "errno", None) in (errno.ENOSPC, errno.EDQUOT)
 
 
 def round_line(
@@ -128,7 +139,6 @@ def printable(text: str, stream: TextIO) -> str:
     """`text` without what the stream's encoding has no sign for."""
     encoding = getattr(stream, "encoding", None) or "ascii"
     return text.encode(encoding, errors="replace").decode(encoding)
-
 
 
 def _live_line(stream: TextIO, columns: int) -> Live:

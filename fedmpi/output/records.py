@@ -8,16 +8,16 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Iterator, Mapping
-from types import TracebackType
-from typing import TYPE_CHECKING, Any
+import os
+import sys
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
 
-from fedmpi.errors import UserError
-from fedmpi.output.files import write_text, writing
+from fedmpi.errors import RunDirError
+from fedmpi.output.events import Events
+from fedmpi.output.files import write_atomic, writing
 from fedmpi.output.run_dir import RunDir
-
-if TYPE_CHECKING:
-    from torch.utils.tensorboard import SummaryWriter
 
 Record = Mapping[str, Any]
 
@@ -26,43 +26,62 @@ class Records:
     """Appends records of a run.
 
     `resume_after` None starts afresh; n keeps the rounds up to n that are there. Raises
-    RunDirError if the file cannot be written.
+    RunDirError if the file cannot be written. TensorBoard's copy is given up with one line to
+    `warn` if it cannot be.
     """
 
-    def __init__(self, run_dir: RunDir, *, resume_after: int | None, tensorboard: bool) -> None:
-        self._path = run_dir.records_path
+    def __init__(
+        self,
+        run_dir: RunDir,
+        *,
+        resume_after: int | None,
+        tensorboard: bool,
+        warn: Callable[[str], None] = lambda line: print(f"warning: {line}", file=sys.stderr),
+    ) -> None:
+        self._path, self._warn = run_dir.records_path, warn
         last_round = resume_after or 0
-        kept = [record for record in read_records(run_dir) if _round_of(record) <= last_round]
-        write_text(self._path, "".join(_line(record) for record in kept))
-        with writing(self._path):
-            self._file = open(self._path, "a", encoding="utf-8")
-        self._events = _event_writer(run_dir, purge_step=last_round + 1) if tensorboard else None
+        kept = "".join(_line(record) for record in read_records(run_dir) if _round_of(record) <= last_round).encode()
+        write_atomic(self._path, kept)
+        self._whole_bytes, self._unwritten = len(kept), b""
+        self._events: Events | None = None
+        if tensorboard:
+            self._show(lambda: self._begin_events(run_dir.tensorboard_dir, last_round + 1))
 
     def append(self, record: Record) -> None:
-        """Write one record; `record["round"]` is its round. Numbers that JSON has no word for become null."""
+        """Write one record; `record["round"]` is its round. Numbers that JSON has no word for become null.
+
+        Raises RunDirError if it is not on disk; it is then written with the next one.
+        """
         if "round" not in record:
             raise KeyError("a record needs its round")
-        with writing(self._path):
-            self._file.write(_line(record))
-            self._file.flush()
-            if self._events is not None:
-                for tag, value in scalars(record):
-                    self._events.add_scalar(tag, value, global_step=record["round"])
-                self._events.flush()
+        self._unwritten += _line(record).encode()
+        with writing(self._path, len(self._unwritten)):
+            self._write()
+        self._whole_bytes, self._unwritten = self._whole_bytes + len(self._unwritten), b""
+        events = self._events
+        if events is not None:
+            self._show(lambda: events.add(_round_of(record), scalars(record)))
 
-    def close(self) -> None:
-        with writing(self._path):
-            self._file.close()
-            if self._events is not None:
-                self._events.close()
+    def _write(self) -> None:
+        """Opens the file anew: a run directory that is gone is noticed, and one that was away for a while is found."""
+        with open(self._path, "r+b", buffering=0) as file:
+            # What a full disk has torn last time goes, so that no line is glued to half a one.
+            file.truncate(file.seek(min(self._whole_bytes, file.seek(0, os.SEEK_END))))
+            left = memoryview(self._unwritten)
+            while left:
+                left = left[file.write(left) :]
+            os.fsync(file.fileno())
 
-    def __enter__(self) -> Records:
-        return self
+    def _begin_events(self, folder: Path, first_round: int) -> None:
+        self._events = Events(folder, first_round)
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
+    def _show(self, write: Callable[[], None]) -> None:
+        """What TensorBoard shows is in the records, too: no reason to end a run."""
+        try:
+            write()
+        except RunDirError as error:
+            self._events = None
+            self._warn(f"no more TensorBoard events (rounds.jsonl has the same numbers): {error.text()}")
 
 
 def read_records(run_dir: RunDir) -> list[dict[str, Any]]:
@@ -121,11 +140,3 @@ def _parse(line: str) -> dict[str, Any] | None:
 def _round_of(record: Record) -> int:
     return int(record["round"])
 
-
-def _event_writer(run_dir: RunDir, purge_step: int) -> SummaryWriter:
-    try:
-        from torch.utils.tensorboard import SummaryWriter
-    except ImportError as error:
-        raise UserError("output.tensorboard", f"{error}; install tensorboard or set it to false") from error
-    with writing(run_dir.tensorboard_dir):
-        return SummaryWriter(str(run_dir.tensorboard_dir), purge_step=purge_step)

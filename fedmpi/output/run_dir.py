@@ -9,6 +9,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
 import tempfile
@@ -18,7 +19,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from fedmpi.errors import RunDirError
-from fedmpi.output.files import writing
+from fedmpi.output.files import is_temporary, writing
 
 CLIENTS_PER_FOLDER = 1000  # keeps every folder small: shared file systems are slow in large ones
 _CHECKPOINT = re.compile(r"round-(\d{6,18})\.h5")
@@ -49,13 +50,18 @@ class RunDir:
         run = cls(Path(path))
         if run.path.exists() and not run.path.is_dir():
             raise RunDirError(str(path), "is not a directory; --run-dir wants a folder for the run")
-        if not resume and run.holds_run():
-            raise RunDirError(str(path), "already holds a run: --resume continues it, another --run-dir starts anew")
+        if not resume:
+            run.refuse_run()
         with writing(run.path):
             run.path.mkdir(parents=True, exist_ok=True)
             with tempfile.TemporaryFile(dir=run.path):
                 pass
             return run._with_folders()
+
+    def refuse_run(self) -> None:
+        """Raises RunDirError if a run has begun here."""
+        if self.holds_run():
+            raise RunDirError(str(self.path), "already holds a run: --resume continues it, another --run-dir starts anew")
 
     def holds_run(self) -> bool:
         """Whether a run has begun here."""
@@ -130,6 +136,14 @@ class RunDir:
             raise RunDirError(str(self.path), "the run directory is gone")
         with writing(folder):
             folder.mkdir(parents=True, exist_ok=True)
+
+    def clear_temporaries(self) -> None:
+        """Delete what dead writers have left half-written; only for who holds the lock, while nobody writes yet."""
+        memories = (self.client_dir(client) for client in self.clients_with_memory())
+        for folder in (self.path, self.checkpoints_dir, self.report_dir, *memories):
+            for path in filter(is_temporary, _listed(folder)):
+                with contextlib.suppress(OSError):
+                    path.unlink()
 
     def _with_folders(self) -> RunDir:
         self.checkpoints_dir.mkdir(exist_ok=True)

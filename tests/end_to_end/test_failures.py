@@ -11,50 +11,12 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from launched import Launched, descendants, is_running, launch
+from launched import ENDLESS, ENDS_WITHIN_S, Launched, all_end, block, descendants, ends_in_time, has_rounds, launch
 from small_runs import finished
 
 from fedmpi.output import RunDir, checkpoint, read_records
 
 Start = Callable[..., Launched]
-
-ENDS_WITHIN_S = 10.0
-"""Section 9: from the first word about a failure to the end of the last process."""
-ENDLESS = ("rounds=100000", "evaluation.every=100", "output.progress=plain")
-
-
-def ends_in_time(launched: Launched, started_to_fail: Callable[[], bool]) -> int:
-    """The exit code of a run that fails by itself; nothing of it may be left when its time is over."""
-    family: list[int] = []
-
-    def is_failing() -> bool:
-        family[:] = descendants(launched.process.pid)
-        return started_to_fail()
-
-    assert launched.wait_until(is_failing), f"it did not fail\n{launched.out}\n{launched.err}"
-    failed_at = time.monotonic()
-    code = launched.wait()
-    assert all_end(family, failed_at + ENDS_WITHIN_S), f"processes are left\n{launched.err}"
-    return code
-
-
-def all_end(family: list[int], deadline: float) -> bool:
-    """Whether the last of these processes ends before the deadline."""
-    while any(map(is_running, family)) and time.monotonic() < deadline:
-        time.sleep(0.01)
-    return not any(map(is_running, family))
-
-
-def block(errors: str) -> str:
-    """The one block that names where it happened, up to the command to resume."""
-    blocks = re.findall(r"^(fedmpi: failed on .*?\n)to go on: ", errors, re.MULTILINE | re.DOTALL)
-    assert len(blocks) == 1, f"{len(blocks)} blocks\n{errors}"
-    return blocks[0]
-
-
-def has_rounds(run_dir: Path, count: int) -> Callable[[], bool]:
-    return lambda: len(read_records(RunDir(run_dir))) >= count
-
 
 def test_a_worker_that_fails_ends_all(start: Start, tmp_path: Path) -> None:
     """A learning rate of 1e30 makes every client diverge in round 1."""

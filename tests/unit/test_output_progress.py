@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import io
 import json
 import os
@@ -79,6 +80,29 @@ def test_a_reader_that_went_away_does_not_end_the_run(mode: str, tmp_path: Path)
     run_dir = RunDir.open_for(tmp_path, resume=False)
     closing_table(ROWS, SPLIT_S, run_dir, stream=HungUp())
     assert (run_dir.report_dir / "summary.json").exists()
+
+
+def test_a_full_disk_under_the_log_loses_only_what_did_not_fit() -> None:
+    class Full(io.StringIO):
+        is_full = True
+
+        def flush(self) -> None:
+            if self.is_full:
+                raise OSError(errno.ENOSPC, "No space left on device")
+
+    stream = Full()
+    progress = Progress("plain", 10, stream=stream)
+    progress.say("one")
+    stream.is_full = False
+    progress.say("two")
+    assert stream.getvalue().endswith("two\n")
+
+
+def test_a_warning_is_always_said(capsys: pytest.CaptureFixture[str]) -> None:
+    """Once: on stderr only where nothing else is shown."""
+    for mode in ("off", "plain"):
+        Progress(mode, 10).warn("a word")
+    assert capsys.readouterr() == ("warning: a word\n", "warning: a word\n")
 
 
 def test_signs_that_the_encoding_lacks_do_not_end_the_run() -> None:

@@ -20,20 +20,20 @@ def run_dir(tmp_path: Path) -> RunDir:
 
 
 def write(run_dir: RunDir, rounds: range, resume_after: int | None = None, tensorboard: bool = False) -> None:
-    with Records(run_dir, resume_after=resume_after, tensorboard=tensorboard) as records:
-        for number in rounds:
-            records.append({"round": number, "loss": 1 / number})
+    records = Records(run_dir, resume_after=resume_after, tensorboard=tensorboard)
+    for number in rounds:
+        records.append({"round": number, "loss": 1 / number})
 
 
 def test_a_record_is_on_disk_as_one_line_at_once(run_dir: RunDir) -> None:
-    with Records(run_dir, resume_after=None, tensorboard=False) as records:
-        records.append({"round": 1, "time_s": {"svd": 0.25}, "text": "a\nb"})
-        assert run_dir.records_path.read_text() == '{"round": 1, "time_s": {"svd": 0.25}, "text": "a\\nb"}\n'
+    records = Records(run_dir, resume_after=None, tensorboard=False)
+    records.append({"round": 1, "time_s": {"svd": 0.25}, "text": "a\nb"})
+    assert run_dir.records_path.read_text() == '{"round": 1, "time_s": {"svd": 0.25}, "text": "a\\nb"}\n'
 
 
 def test_what_json_has_no_word_for_is_null(run_dir: RunDir) -> None:
-    with Records(run_dir, resume_after=None, tensorboard=False) as records:
-        records.append({"round": 1, "x": [math.nan, (math.inf, 0.1)]})
+    records = Records(run_dir, resume_after=None, tensorboard=False)
+    records.append({"round": 1, "x": [math.nan, (math.inf, 0.1)]})
     assert read_records(run_dir) == [{"round": 1, "x": [None, [None, 0.1]]}]
     assert json.loads(run_dir.records_path.read_text(), parse_constant=pytest.fail)
 
@@ -47,7 +47,8 @@ def test_numpy_and_torch_numbers_are_numbers() -> None:
 
 
 def test_a_record_needs_a_round(run_dir: RunDir) -> None:
-    with Records(run_dir, resume_after=None, tensorboard=False) as records, pytest.raises(KeyError):
+    records = Records(run_dir, resume_after=None, tensorboard=False)
+    with pytest.raises(KeyError):
         records.append({"loss": 1.0})
 
 

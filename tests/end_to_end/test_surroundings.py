@@ -1,0 +1,228 @@
+"""Full and read-only disks, folders that go away: nothing saved is lost, and the run says what is wrong."""
+
+from __future__ import annotations
+
+import errno
+import os
+import re
+import shlex
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import failing_disk
+import pytest
+from launched import ENDLESS, Launched, all_end, block, descendants, ends_in_time, has_rounds, launch
+from small_runs import Finished, finished, run_all, small_config
+
+from fedmpi.errors import RoundError, RunDirError
+from fedmpi.mpi import SerialComm
+from fedmpi.output import RunDir, RunLock, checkpoint, files, read_records
+
+Start = Callable[..., Launched]
+Run = Callable[..., tuple[int, str, str]]
+
+TOPK = ("method.name=topk", "output.progress=plain")
+
+
+def without_notes(run: Finished) -> Finished:
+    """As if every save had held."""
+    records = [{key: value for key, value in record.items() if key != "save_errors"} for record in run.records]
+    return replace(run, records=records)
+
+
+def undisturbed(folder: Path, *overrides: str) -> Finished:
+    run_all(small_config(*overrides), SerialComm(), folder)
+    return finished(folder)
+
+
+@pytest.mark.parametrize("ranks", [1, 2])
+def test_a_full_disk_ends_the_run_and_harms_nothing(start: Start, tmp_path: Path, ranks: int) -> None:
+    """One block: which file, how much is free, what to do; its command goes on to the same bits when there is room."""
+    with failing_disk.small_disk(tmp_path / "disk", "4m") as disk:
+        run_dir = disk / "run"
+        launched = start(ranks, *TOPK, *ENDLESS, "--run-dir", str(run_dir))
+        assert launched.wait_until(has_rounds(run_dir, 2)), launched.err
+        filler = failing_disk.fill(disk)
+        code = ends_in_time(launched, lambda: "fedmpi: failed" in launched.err)
+        assert code not in (0, 2, 75)
+        # Whoever meets the end of the disk first: rank 0 with a record, or the one that writes a client's memory.
+        assert re.search(
+            r"^fedmpi: failed on rank \d on \S+, round \d+, .*stage (saving|local_training)\n"
+            r"  cause: RunDirError: \S+: cannot be written: No space left on device; needs \S+ k?B, \S+ k?B free; free",
+            launched.err,
+            re.M,
+        ), launched.err
+        assert "Traceback" not in launched.err and "\n  at " not in launched.err
+        snapshot = checkpoint.load_newest_intact(RunDir(run_dir), pytest.fail)
+        assert snapshot is not None and snapshot.round >= 1
+        filler.unlink()
+        again = re.search(r"to go on: (.*)", launched.err)
+        assert again is not None
+        resumed = launch(tmp_path, [*shlex.split(again[1]), f"rounds={snapshot.round + 2}"])
+        assert resumed.wait() == 0, resumed.err
+        assert not [path for path in run_dir.rglob(".*.tmp")]
+        expected = undisturbed(tmp_path / "undisturbed", *TOPK, *ENDLESS, f"rounds={snapshot.round + 2}")
+        assert finished(run_dir) == expected
+
+
+def test_a_full_disk_may_be_warned_of(start: Start, tmp_path: Path) -> None:
+    """One line a round until there is room again; then all records are there, and the next one tells what was."""
+    words = ("method.name=fedavg", "rounds=24", "evaluation.every=12", "output.progress=plain")
+    with failing_disk.small_disk(tmp_path / "disk", "4m") as disk:
+        launched = start(2, *words, "output.on_save_error=warn", "--run-dir", str(disk / "run"))
+        assert launched.wait_until(has_rounds(disk / "run", 2)), launched.err
+        filler = failing_disk.fill(disk)
+        assert launched.wait_until(lambda: launched.out.count(" is not saved, ") >= 2), launched.out + launched.err
+        filler.unlink()
+        assert launched.wait() == 0, launched.err
+        failed = re.findall(r"^warning: round (\d+) is not saved, .*: No space left on device;", launched.out, re.M)
+        assert launched.out.count("warning: ") == len(failed) == len(set(failed))
+        assert f"all is saved again, after {len(failed)} saves that failed" in launched.out
+        run = finished(disk / "run")
+        noted = [note for record in run.records for note in record.get("save_errors", ())]
+        assert [str(note["round"]) for note in noted] == failed
+        assert "No space left on device" in noted[0]["error"]
+        assert without_notes(run) == undisturbed(tmp_path / "undisturbed", *words)
+
+
+def test_a_read_only_disk_is_said_before_anything_is_computed(start: Start, tmp_path: Path) -> None:
+    with failing_disk.small_disk(tmp_path / "disk", "1m", "ro") as disk:
+        launched = start(3, *TOPK, "--run-dir", str(disk / "run"))
+        assert launched.wait() == 2
+        assert f"{disk / 'run'}: cannot be written: Read-only file system; it is read-only now" in launched.err
+        assert "Traceback" not in launched.err and launched.out == ""
+
+
+@pytest.mark.parametrize("harm", ["removed", "replaced", "records are a folder"])
+def test_a_folder_that_goes_away_is_noticed_at_the_next_round(start: Start, tmp_path: Path, harm: str) -> None:
+    """Though the next checkpoint is far away; and nothing is made anew in its place."""
+    run_dir = tmp_path / "run"
+    launched = start(3, *ENDLESS, "output.checkpoint_every=100000", "--run-dir", str(run_dir))
+    assert launched.wait_until(has_rounds(run_dir, 2)), launched.err
+    if harm == "records are a folder":
+        RunDir(run_dir).records_path.rename(tmp_path / "elsewhere")
+        RunDir(run_dir).records_path.mkdir()
+    else:
+        run_dir.rename(tmp_path / "elsewhere")
+        if harm == "replaced":
+            run_dir.write_text("in the way")
+    code = ends_in_time(launched, lambda: "fedmpi: failed" in launched.err)
+    assert code not in (0, 2)
+    said = {"removed": "its folder is gone", "replaced": "a file stands where a folder should be"}
+    assert f"{run_dir}/rounds.jsonl: cannot be written: " in block(launched.err)
+    assert said.get(harm, "Is a directory") in block(launched.err)
+    assert harm != "removed" or not run_dir.exists()
+
+
+@pytest.mark.parametrize("policy", ["stop", "warn"])
+def test_a_memory_that_cannot_be_written_ends_the_run(start: Start, tmp_path: Path, policy: str) -> None:
+    """Whatever the policy: without it the client's next round would have other bits. Rank 1 or 2 says so."""
+    program = failing_disk.IN_ANOTHER_PROCESS.format(part="/.2-", error="EDQUOT")  # memories of round 2
+    run_dir = tmp_path / "run"
+    words = (*TOPK, f"output.on_save_error={policy}", "--run-dir", str(run_dir))
+    launched = start(3, *words, program=("-c", program))
+    family = descendants(launched.process.pid)
+    assert launched.wait() not in (0, 2)
+    assert all_end(family, time.monotonic() + 10)
+    assert re.search(
+        r"^fedmpi: failed on rank [12] on \S+, round 2, client \d, stage local_training\n"
+        r"  cause: RunDirError: \S+/memory/0/\d/2-\S+\.h5: cannot be written: Disk quota exceeded; .*quota$",
+        launched.err,
+        re.M,
+    ), launched.err
+    assert finished(run_dir).records[-1]["round"] == 1
+
+
+ERRORS = ("ENOSPC", "EDQUOT", "EIO", "ESTALE", "EROFS", "EFBIG")
+
+
+@pytest.mark.parametrize("error", ERRORS)
+@pytest.mark.parametrize("part", ["rounds.jsonl", "round-"])
+def test_any_save_may_fail_twice(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd, error: str, part: str) -> None:
+    """Under `warn`: the records or the checkpoints of rounds 2 and 3 fail, the next ones hold; bits are the same."""
+    words = (*TOPK, "rounds=5")
+    expected = undisturbed(tmp_path / "undisturbed", *words)
+    failures: list[str] = []
+
+    def is_broken(path: str) -> bool:
+        rounds = len(read_records(RunDir(tmp_path / "run")))
+        is_it = part in path and "/run/" in path and 1 <= rounds - ("jsonl" in part) and len(failures) < 2
+        failures.extend([path] * is_it)
+        return is_it
+
+    with monkeypatch.context() as patch:
+        failing_disk.fail(patch, getattr(errno, error), is_broken)
+        run_all(small_config(*words, "output.on_save_error=warn"), SerialComm(), tmp_path / "run")
+    out = capfd.readouterr().out
+    assert len(failures) == 2 and out.count(" is not saved, ") == 2 and "after 2 saves that failed" in out
+    assert without_notes(finished(tmp_path / "run")) == expected
+
+
+@pytest.mark.parametrize("part", ["rounds.jsonl", "round-000003"])
+def test_the_last_round_must_be_saved(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, part: str) -> None:
+    """Under `warn`, too; what was saved before stays, and a resume has the rest."""
+    words = (*TOPK, "output.on_save_error=warn")
+    with monkeypatch.context() as patch:
+        is_last = lambda path: part in path and len(read_records(RunDir(tmp_path / "run"))) >= 3  # noqa: E731
+        failing_disk.fail(patch, errno.EIO, is_last)
+        with pytest.raises(RoundError) as caught:
+            run_all(small_config(*words), SerialComm(), tmp_path / "run")
+    assert (caught.value.stage, caught.value.round_number) == ("saving", 3)
+    assert isinstance(caught.value.__cause__, RunDirError)
+    snapshot = checkpoint.load_newest_intact(RunDir(tmp_path / "run"), pytest.fail)
+    assert snapshot is not None and snapshot.round == 2
+    half_written = files.temporary_of(tmp_path / "run" / "memory" / "0" / "0" / f"9-{'0' * 32}.h5")
+    half_written.touch()  # as a worker leaves that is killed while it writes
+    run_all(small_config(*words), SerialComm(), tmp_path / "run", resume=True)
+    assert finished(tmp_path / "run") == undisturbed(tmp_path / "undisturbed", *words) and not half_written.exists()
+
+
+def test_a_checkpoint_that_failed_is_made_a_round_later(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Not when the next one would be due; which is then made as well, and none in between."""
+    words = ("rounds=8", "output.checkpoint_every=3", "output.keep_checkpoints=9", "output.on_save_error=warn")
+    failing_disk.fail(monkeypatch, errno.EIO, lambda path: "round-000003" in path)
+    run_all(small_config(*words), SerialComm(), tmp_path)
+    assert [number for number, _ in RunDir(tmp_path).checkpoints()] == [8, 6, 4]
+
+
+def test_slow_saves_are_said_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd) -> None:
+    fsync = os.fsync
+    monkeypatch.setattr("os.fsync", lambda handle: time.sleep(0.1) or fsync(handle))
+    monkeypatch.setattr("fedmpi.output.saving._SLOW_S", 0.1)
+    run_all(small_config("rounds=7", "output.progress=plain"), SerialComm(), tmp_path)
+    assert capfd.readouterr().out.count("warning: saving takes 0.") == 1
+
+
+def test_a_run_whose_directory_another_one_took_ends(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Before it writes another byte there, and whatever the policy; the heartbeat goes on through a round."""
+    beats: list[int] = []
+
+    def taken(lock: RunLock) -> None:
+        raise RunDirError(str(tmp_path), "is in use by pid 7 on elsewhere")
+
+    monkeypatch.setattr(RunLock, "refresh", taken)
+    monkeypatch.setattr(RunLock, "beat", lambda lock: beats.append(1))
+    with pytest.raises(RoundError) as caught:
+        run_all(small_config("output.on_save_error=warn"), SerialComm(), tmp_path)
+    assert caught.value.stage == "saving" and "pid 7" in str(caught.value.__cause__)
+    assert read_records(RunDir(tmp_path)) == [] and len(beats) == 4
+
+
+def test_a_run_can_do_without_its_report_and_tensorboard(run_main: Run, tmp_path: Path) -> None:
+    """A file stands where either's folder should be: one line each, and exit code 0."""
+    (tmp_path / "run").mkdir()
+    for name in ("report", "tensorboard"):
+        (tmp_path / "run" / name).write_text("in the way")
+    code, out, err = run_main(
+        *(f"{key}={value}" for key, value in {"data.name": "synthetic", "rounds": 2, "clients.count": 4}.items()),
+        "clients.per_round=2", "train.local_epochs=1", "data.num_train=64", "data.num_test=16", "model.width=0.125",
+        "output.tensorboard=true", "output.progress=plain", "--run-dir", str(tmp_path / "run"),
+    )  # fmt: skip
+    assert code == 0, err
+    lines = [line for line in (out + err).splitlines() if line.startswith("warning: ")]
+    assert len(lines) == 2 and "Traceback" not in err
+    assert "no more TensorBoard events" in lines[0] and str(tmp_path / "run" / "tensorboard") in lines[0]
+    assert "the report is not written: " in lines[1] and str(tmp_path / "run" / "report") in lines[1]
+    assert len(finished(tmp_path / "run").records) == 2

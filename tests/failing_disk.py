@@ -1,0 +1,65 @@
+"""A disk that fails: in this process, in another one, or a real one that is full."""
+
+from __future__ import annotations
+
+import errno
+import os
+import subprocess
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+IN_ANOTHER_PROCESS = """
+import errno, os, sys
+fsync = os.fsync
+def failing(handle):
+    if {part!r} in os.readlink(f"/proc/self/fd/{{handle}}"):
+        raise OSError(errno.{error}, os.strerror(errno.{error}))
+    fsync(handle)
+os.fsync = failing
+from fedmpi.main import main
+sys.exit(main(sys.argv[1:]))
+"""
+"""The command, on a disk that fails with `error` where a path has `part` in it: `format` fills both in."""
+
+
+def fail(patch: pytest.MonkeyPatch, error: int, is_broken: Callable[[str], bool]) -> None:
+    """From now on writes fail with errno `error` where `is_broken` says so of the (temporary) file's path."""
+    fsync = os.fsync
+
+    def failing(handle: int) -> None:
+        if is_broken(os.readlink(f"/proc/self/fd/{handle}")):
+            raise OSError(error, os.strerror(error))
+        fsync(handle)
+
+    patch.setattr("os.fsync", failing)
+
+
+@contextmanager
+def small_disk(folder: Path, size: str, *options: str) -> Iterator[Path]:
+    """A file system of its own, so small; skips the test where one may not be mounted."""
+    folder.mkdir()
+    words = ["mount", "-t", "tmpfs", "-o", ",".join((f"size={size}", *options)), "tmpfs", str(folder)]
+    try:
+        subprocess.run(words, check=True, capture_output=True, timeout=30)
+    except (OSError, subprocess.CalledProcessError) as error:
+        pytest.skip(f"no small file system may be mounted here: {error}")
+    try:
+        yield folder
+    finally:
+        subprocess.run(["umount", "-l", str(folder)], check=True, timeout=30)
+
+
+def fill(disk: Path) -> Path:
+    """Writes until nothing more goes there; the file to delete for room."""
+    filler = disk / "filler"
+    with open(filler, "ab", buffering=0) as file:
+        for num_bytes in (65536, 4096, 1):
+            try:
+                while True:
+                    file.write(b"x" * num_bytes)
+            except OSError as error:
+                assert error.errno == errno.ENOSPC
+    return filler

@@ -1,0 +1,213 @@
+"""Attacks on the lock of a run directory: races, file systems without locks, notes that are none, a lock deleted."""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from dataclasses import asdict
+from pathlib import Path
+
+import pytest
+
+from fedmpi.errors import RunDirError
+from fedmpi.output import RunDir, RunLock, lock
+
+# Two or more of these start together, again and again, without the seconds that a whole run takes to start. Each
+# waits for a line, tries to take the lock, says how that went, and holds it until the next line.
+CONTENDER = """
+import errno, sys
+from fedmpi.errors import RunDirError
+from fedmpi.output import RunDir, RunLock, lock
+if sys.argv[2:] == ["no locks"]:
+    def lockf(*_):
+        raise OSError(errno.ENOLCK, "No locks available")
+    lock.fcntl.lockf = lockf
+    lock._SETTLE_S = 0.1
+for _ in sys.stdin:
+    try:
+        with RunLock(RunDir.open_for(sys.argv[1], resume=True)):
+            print("won", flush=True)
+            sys.stdin.readline()
+    except RunDirError as error:
+        print(error.text(), flush=True)
+        sys.stdin.readline()
+    print("done", flush=True)
+"""
+
+
+class Contenders:
+    """Processes that want the same run directory."""
+
+    def __init__(self, folder: Path, count: int, *words: str) -> None:
+        environ = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])}
+        command = [sys.executable, "-c", CONTENDER, str(folder), *words]
+        pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True, "bufsize": 1, "env": environ}
+        self.processes = [subprocess.Popen(command, **pipes) for _ in range(count)]
+
+    def all_do(self) -> list[str]:
+        """What each of them says to one more line."""
+        for process in self.processes:
+            process.stdin.write("\n")
+        return [process.stdout.readline().rstrip("\n") for process in self.processes]
+
+    def end(self) -> None:
+        for process in self.processes:
+            process.stdin.close()
+            process.stdout.close()
+            process.wait(30)
+
+
+@pytest.fixture
+def contenders(tmp_path: Path) -> Iterator[object]:
+    started: list[Contenders] = []
+
+    def start(count: int, *words: str) -> Contenders:
+        started.append(Contenders(tmp_path, count, *words))
+        return started[-1]
+
+    yield start
+    for each in started:
+        each.end()
+
+
+NOTE = {"host": socket.gethostname(), "pid": 2**22 + 1, "start": "", "job": ""}
+LEFT = {"nothing": None, "a free lock": b"", "a stale lock": json.dumps(NOTE).encode(), "a torn note": b'{"host": "a'}
+
+
+@pytest.mark.parametrize("words", [(), ("no locks",)], ids=["locks", "no locks"])
+@pytest.mark.parametrize("left", LEFT.values(), ids=LEFT)
+def test_one_of_three_starts_wins(contenders, tmp_path: Path, left: bytes | None, words: tuple[str, ...]) -> None:
+    """25 races each, whatever the last run left behind; the others are told."""
+    three, path = contenders(3, *words), tmp_path / ".lock"
+    for _ in range(25):
+        path.unlink(missing_ok=True)
+        if left is not None:
+            path.write_bytes(left)
+        said = three.all_do()
+        assert said.count("won") == 1, said
+        assert sum("is in use by " in line for line in said) == 2, said
+        assert three.all_do() == ["done"] * 3
+
+
+NOT_NOTES = {
+    "torn": b'{"host": "a", "pi',
+    "binary": bytes(range(256)) * 4,
+    "zeros": bytes(4096),
+    "huge": b'{"host": "' + b"a" * 10_000_000 + b'", "pid": 1, "start": "", "job": ""}',
+    "nested": b"[" * 100_000,
+    "a list": b"[1, 2]",
+    "a number": b"7",
+    "other keys": b'{"a": 1}',
+    "pid as text": json.dumps({**NOTE, "pid": "1"}).encode(),
+    "pid of a group": json.dumps({**NOTE, "pid": -1}).encode(),
+    "pid 0": json.dumps({**NOTE, "pid": 0}).encode(),
+    "pid true": json.dumps({**NOTE, "pid": True}).encode(),
+    "no number": b'{"host": "a", "pid": NaN, "start": "", "job": ""}',
+    "host is a list": json.dumps({**NOTE, "host": ["a"], "pid": 1}).encode(),
+    "start is a number": json.dumps({**NOTE, "start": 4, "pid": 1}).encode(),
+    "job is nothing": json.dumps({**NOTE, "job": None, "pid": 1}).encode(),
+}
+
+
+@pytest.mark.parametrize("note", NOT_NOTES.values(), ids=NOT_NOTES)
+def test_what_is_no_note_holds_nothing(tmp_path: Path, note: bytes) -> None:
+    """It is as if nobody had been there; and the next one reads who is."""
+    (tmp_path / ".lock").write_bytes(note)
+    assert lock.seen(RunDir(tmp_path), 60) is None
+    with RunLock(RunDir(tmp_path), warn=pytest.fail):
+        found = lock.seen(RunDir(tmp_path), 60)
+        assert found is not None and found[0].pid == os.getpid() and found[1]
+    assert (tmp_path / ".lock").read_bytes() == b""
+
+
+def test_a_note_does_not_write_to_the_terminal(tmp_path: Path) -> None:
+    (tmp_path / ".lock").write_text(json.dumps({**NOTE, "host": "a\x1b[2J\nb", "job": "7"}))
+    lines: list[str] = []
+    with RunLock(RunDir(tmp_path), job="7", warn=lines.append):
+        assert len(lines) == 1 and lines[0].isprintable() and "a\\x1b[2J\\nb" in lines[0]
+
+
+@pytest.mark.parametrize("error", ["ENOLCK", "ENOTSUP", "ENOSYS", "EINVAL", "EIO"])
+def test_without_the_kernels_lock_the_note_decides(tmp_path: Path, monkeypatch, error: str) -> None:
+    def lockf(*_: object) -> None:
+        raise OSError(getattr(errno, error), "no locks here")
+
+    monkeypatch.setattr(lock.fcntl, "lockf", lockf)
+    monkeypatch.setattr(lock, "_SETTLE_S", 0.01)
+    with RunLock(RunDir(tmp_path)), pytest.raises(RunDirError, match="if that run is gone, delete"):
+        with RunLock(RunDir(tmp_path)):
+            pass
+    with RunLock(RunDir(tmp_path), warn=pytest.fail):
+        pass
+
+
+def test_a_lock_that_was_deleted_is_taken_again(tmp_path: Path) -> None:
+    with RunLock(RunDir(tmp_path), warn=pytest.fail) as held:
+        for _ in range(2):
+            (tmp_path / ".lock").unlink()
+            held.refresh()
+            assert json.loads((tmp_path / ".lock").read_text())["pid"] == os.getpid()
+    assert (tmp_path / ".lock").read_text() == ""
+
+
+def test_a_lock_that_another_run_took_ends_this_one(tmp_path: Path, contenders) -> None:
+    """As when somebody deletes it, because they believe that this run is gone, and starts another."""
+    (other,) = contenders(1).processes
+    with RunLock(RunDir(tmp_path)) as held:
+        (tmp_path / ".lock").unlink()
+        other.stdin.write("\n")
+        assert other.stdout.readline() == "won\n"
+        with pytest.raises(RunDirError, match=f"is in use by pid {other.pid} on"):
+            held.refresh()
+    assert json.loads((tmp_path / ".lock").read_text())["pid"] == other.pid
+
+
+def test_a_note_that_another_run_wrote_over_ours_ends_this_one(tmp_path: Path) -> None:
+    """Without locks, two that were slow to look may both have begun: the first to refresh notices, and leaves it."""
+    with RunLock(RunDir(tmp_path)) as held:
+        note = json.dumps({**asdict(lock.Holder.this_process("")), "host": "elsewhere"})
+        (tmp_path / ".lock").write_text(note)
+        with pytest.raises(RunDirError, match="is in use by .* on elsewhere"):
+            held.refresh()
+    assert (tmp_path / ".lock").read_text() == note
+
+
+def test_a_directory_that_is_gone_is_for_others_to_tell(tmp_path: Path) -> None:
+    """And when it is there again, so is the lock."""
+    run = RunDir.open_for(tmp_path / "run", resume=False)
+    with RunLock(run) as held:
+        run.path.rename(tmp_path / "elsewhere")
+        held.refresh()
+        held.refresh()
+        assert not run.path.exists()
+        (tmp_path / "elsewhere" / ".lock").unlink()
+        (tmp_path / "elsewhere").rename(run.path)
+        held.refresh()
+        assert json.loads(run.lock_path.read_text())["pid"] == os.getpid()
+
+
+def test_the_kernels_lock_survives_a_refresh(tmp_path: Path, contenders) -> None:
+    """To open and close the file would give it up: the note alone would be left."""
+    two = contenders(1)
+    with RunLock(RunDir(tmp_path)) as held:
+        held.refresh()
+        os.pwrite(held._handle, b" " * 4096, 0)
+        assert "is in use by another process" in two.all_do()[0]
+
+
+def test_a_long_round_has_a_heartbeat(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """At most every ten seconds, however often one asks."""
+    with RunLock(RunDir(tmp_path)) as held:
+        os.utime(tmp_path / ".lock", (0, 0))
+        held.beat()
+        assert (tmp_path / ".lock").stat().st_mtime == 0
+        now_s = time.monotonic()
+        monkeypatch.setattr("time.monotonic", lambda: now_s + 11)
+        held.beat()
+        assert time.time() - (tmp_path / ".lock").stat().st_mtime < 60

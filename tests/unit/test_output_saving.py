@@ -1,0 +1,177 @@
+"""Saves that fail or take long, one function at a time; test_surroundings.py has whole runs."""
+
+from __future__ import annotations
+
+import errno
+import os
+import re
+import threading
+import time
+from pathlib import Path
+
+import failing_disk
+import pytest
+
+from fedmpi.errors import RunDirError
+from fedmpi.output import MemoryStore, Records, RunDir, files, read_records
+from fedmpi.output.saving import Saving
+
+
+@pytest.fixture
+def run_dir(tmp_path: Path) -> RunDir:
+    return RunDir.open_for(tmp_path / "run", resume=False)
+
+
+@pytest.mark.parametrize("name", sorted(errno.errorcode[number] for number in files._ADVICE))
+def test_what_the_system_said_and_what_to_do(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+    """One line, the old file as it was, no temporary file left."""
+    number = getattr(errno, name)
+    path = tmp_path / "x"
+    files.write_text(path, "old")
+    failing_disk.fail(monkeypatch, number, lambda path: True)
+    with pytest.raises(RunDirError) as caught:
+        files.write_text(path, "n" * 2000)
+    text = caught.value.text()
+    assert text.startswith(f"{path}: cannot be written: {os.strerror(number)}; ") and "\n" not in text
+    assert text.endswith(files._ADVICE[number])
+    is_full = number in (errno.ENOSPC, errno.EDQUOT)
+    assert bool(re.search(r"; needs 2\.00 kB, \S+ [kMGT]?B free; ", text)) == is_full
+    assert path.read_text() == "old" and [found.name for found in tmp_path.iterdir()] == ["x"]
+
+
+def test_a_full_disk_leaves_the_old_file(tmp_path: Path) -> None:
+    """A real one: of the new file not a byte stays, the old one is whole."""
+    with failing_disk.small_disk(tmp_path / "disk", "1m") as disk:
+        files.write_atomic(disk / "x", b"o" * 10000)
+        filler = failing_disk.fill(disk)
+        with pytest.raises(RunDirError, match=r"No space left on device; needs 20\.00 kB, 0 B free; free space there"):
+            files.write_atomic(disk / "x", b"n" * 20000)
+        assert (disk / "x").read_bytes() == b"o" * 10000 and {*os.listdir(disk)} == {"x", "filler"}
+        filler.unlink()
+        files.write_atomic(disk / "x", b"n" * 20000)
+
+
+def test_records_that_a_full_disk_tore_are_written_whole_later(tmp_path: Path) -> None:
+    """A real full disk takes the beginning of a line; lines come later, in their order, each once."""
+    with failing_disk.small_disk(tmp_path / "disk", "1m") as disk:
+        run_dir = RunDir.open_for(disk / "run", resume=False)
+        records = Records(run_dir, resume_after=None, tensorboard=False)
+        records.append({"round": 1})
+        filler = failing_disk.fill(disk)
+        for number in (2, 3):
+            with pytest.raises(RunDirError, match="No space left on device"):
+                records.append({"round": number, "text": "x" * 10000})
+        torn = run_dir.records_path.stat().st_size
+        assert torn > len('{"round": 1}\n') and [record["round"] for record in read_records(run_dir)] == [1]
+        filler.unlink()
+        records.append({"round": 4})
+        assert [record["round"] for record in read_records(run_dir)] == [1, 2, 3, 4]
+        assert run_dir.records_path.read_text().count("\n") == 4
+
+
+def test_records_are_never_made_anew(run_dir: RunDir, tmp_path: Path) -> None:
+    """Nor longer than they are, with zeros, where somebody has emptied the file."""
+    records = Records(run_dir, resume_after=None, tensorboard=False)
+    records.append({"round": 1})
+    run_dir.records_path.rename(tmp_path / "elsewhere")
+    with pytest.raises(RunDirError, match=r"rounds\.jsonl: cannot be written: No such file.*; its folder is gone"):
+        records.append({"round": 2})
+    assert not run_dir.records_path.exists()
+    run_dir.records_path.write_text("")
+    records.append({"round": 3})
+    assert [record["round"] for record in read_records(run_dir)] == [2, 3]
+    assert "\0" not in run_dir.records_path.read_text()
+
+
+def test_tensorboard_is_given_up_with_one_line(run_dir: RunDir) -> None:
+    lines: list[str] = []
+    records = Records(run_dir, resume_after=None, tensorboard=True, warn=lines.append)
+    records.append({"round": 1, "loss": 1.0})
+    run_dir.tensorboard_dir.rename(run_dir.path / "elsewhere")
+    for number in (2, 3):
+        records.append({"round": number, "loss": 1.0})
+    assert len(lines) == 1 and "no more TensorBoard events" in lines[0] and "No such file" in lines[0]
+    assert [record["round"] for record in read_records(run_dir)] == [1, 2, 3]
+
+
+def fails() -> None:
+    raise OSError(errno.EIO, "Input/output error", "somewhere")
+
+
+def test_stop_and_warn(tmp_path: Path) -> None:
+    lines: list[str] = []
+    with pytest.raises(RunDirError, match=f"^{tmp_path}: cannot be written: Input/output error; the disk"):
+        Saving("stop", tmp_path, say=lines.append, warn=lines.append).attempt(1, fails, must_hold=False)
+    saving = Saving("warn", tmp_path, say=lines.append, warn=lines.append)
+    assert saving.attempt(1, lambda: None, must_hold=True) and not lines
+    assert not saving.attempt(2, fails, must_hold=False)
+    assert len(lines) == 1 and lines[0].startswith("round 2 is not saved, the next round tries again: ")
+    with pytest.raises(RunDirError):
+        saving.attempt(3, fails, must_hold=True)
+    assert [note["round"] for note in saving.take_errors()] == [2] and not saving.take_errors()
+    assert saving.attempt(4, lambda: None, must_hold=False)
+    assert lines[1:] == ["all is saved again, after 1 save that failed"]
+
+
+@pytest.mark.parametrize(
+    ("saving_s", "round_s", "is_said"), [(2.0, 9.0, True), (2.0, 11.0, False), (0.9, 1.0, False), (1.1, 1.2, True)]
+)
+def test_slow_saves_are_said_once(tmp_path: Path, saving_s: float, round_s: float, is_said: bool) -> None:
+    """More than a fifth of the last five rounds, and more than a second of each; one slow save is not enough."""
+    lines: list[str] = []
+    saving = Saving("stop", tmp_path, say=lines.append, warn=lines.append)
+    saving.took(saving_s, round_s)
+    assert not lines
+    for _ in range(10):
+        saving.took(saving_s, round_s)
+    assert len(lines) == is_said
+    if is_said:
+        assert f"saving takes {saving_s} s of the {round_s} s of a round" in lines[0]
+        assert "output.checkpoint_every" in lines[0]
+
+
+def test_temporaries_of_dead_writers_go(run_dir: RunDir) -> None:
+    """Wherever they lie; and nothing else."""
+    version = MemoryStore(run_dir).put(7, 1, {})
+    stay = [run_dir.config_path, run_dir.checkpoint_path(1), run_dir.memory_path(7, *version), run_dir.path / ".mine"]
+    go = [files.temporary_of(path) for path in (*stay[:3], run_dir.records_path)]
+    for path in (*stay, *go):
+        path.touch()
+    run_dir.clear_temporaries()
+    assert all(path.exists() for path in stay) and not any(path.exists() for path in go)
+
+
+def test_a_file_of_another_node_is_waited_for(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """It comes with its folder, 1.2 s later: a line says so; what is there at once, or never comes, has none."""
+    path = tmp_path / "memory" / "7" / "1.h5"
+
+    def come() -> None:
+        path.parent.mkdir(parents=True)
+        path.touch()
+
+    writer = threading.Timer(1.2, come)
+    writer.start()
+    files.wait_until_visible(path)
+    assert path.exists()
+    line = capsys.readouterr().err
+    assert re.fullmatch(rf"warning: {path} was written by another node and was seen here \d\.\d s later\n", line)
+    files.wait_until_visible(path)
+    begun = time.monotonic()
+    files.wait_until_visible(tmp_path / "never", patience_s=0.2)
+    assert 0.2 <= time.monotonic() - begun < 5 and capsys.readouterr().err == ""
+
+
+def test_the_folder_is_listed_for_a_file_system_that_remembers(tmp_path: Path, monkeypatch) -> None:
+    """One that says that the file is missing until somebody lists its folder."""
+    monkeypatch.setattr("os.listdir", lambda folder: (tmp_path / "x").touch() if folder == tmp_path else None)
+    files.wait_until_visible(tmp_path / "x", patience_s=5)
+    assert (tmp_path / "x").exists()
+
+
+def test_a_memory_of_another_node_is_waited_for(run_dir: RunDir, tmp_path: Path) -> None:
+    store = MemoryStore(run_dir)
+    version = store.put(7, 1, {})
+    path = run_dir.memory_path(7, *version)
+    path.rename(tmp_path / "under way")
+    threading.Timer(0.3, lambda: (tmp_path / "under way").rename(path)).start()
+    assert store.get(7, version) == {}
