@@ -130,18 +130,19 @@ class Desk:
 
     def tell_losses(self, losses: Sequence[Loss], round_number: int) -> None:
         """Ranks died, and those left go on with this round."""
+        comm = self._setup.comm
         for loss in losses:
-            recovery_s, server = loss.seconds(), self._setup.comm.members[0]
-            entries = [
+            recovery_s = loss.seconds()
+            names = ", ".join(f"rank {rank} on {host}" for rank, host in zip(loss.ranks, loss.hosts, strict=True))
+            left = f"{comm.size} of {comm.started_size} ranks go on with round {round_number}"
+            then = f"rank {comm.members[0]} is the server now" if loss.server else "nothing that was done is lost"
+            self._progress.say(f"lost {names}: {left}; {then}; recovery took {recovery_s:.3f} s")
+            self._losses = self._losses + [
                 {"rank": rank, "host": host, "round": round_number, "recovery_s": recovery_s}
                 for rank, host in zip(loss.ranks, loss.hosts, strict=True)
             ]
-            names = ", ".join(f"rank {entry['rank']} on {entry['host']}" for entry in entries)
-            then = f"rank {server} is the server now" if loss.server else "nothing that was done is lost"
-            left = f"{self._setup.comm.size} of {self._setup.comm.started_size} ranks go on with round {round_number}"
-            self._progress.say(f"lost {names}: {left}; {then}; recovery took {recovery_s:.3f} s")
-            self._if_possible("the manifest", lambda: manifest.add_losses(self._folder, entries))
-            self._losses = self._losses + entries
+        if losses:
+            self._if_possible("the manifest", lambda: manifest.add_losses(self._folder, self._losses))
 
     def round_done(
         self,

@@ -181,7 +181,8 @@ class Gather:
         self._waves = iter(waves)
         self._at_hand, self._posted = self._posted, {}
         mine = max((self._layouts[task.client].num_bytes for task in assignment.by_rank[comm.rank]), default=0)
-        self._slots = [_message_buffer(mine, self._pinned) for _ in range(_UNDER_WAY)]
+        # With one more, a result is at hand before this rank waits, and learns of a loss.
+        self._slots = [_message_buffer(mine, self._pinned) for _ in range(_UNDER_WAY + comm.recovers)]
         self._under_way: list[Request] = []
         received = max((sum(self._sizes(wave)) for wave in waves), default=0) if comm.is_root else 0
         self._received = _message_buffer(received, self._pinned)
@@ -196,15 +197,19 @@ class Gather:
         wave = next(self._waves)
         slot = self._slots[0]
         self._slots = self._slots[1:] + [slot]
-        if len(self._under_way) == _UNDER_WAY:
-            self._under_way.pop(0).wait()
+        self._wait_for_less_than(len(self._slots))
         if task is not None:
             self._fill(slot, task, report, upload)
+        self._wait_for_less_than(_UNDER_WAY)
         request = self._comm.start_gather(slot, self._sizes(wave), self._received)
         self._under_way.append(request)
         if self._sums is not None:
             request.wait()
             self._take(wave)
+
+    def _wait_for_less_than(self, number: int) -> None:
+        while len(self._under_way) >= number:
+            self._under_way.pop(0).wait()
 
     def _fill(self, slot: Tensor, task: Task, report: ClientReport | None, upload: Params | None) -> None:
         layout = self._layouts[task.client]

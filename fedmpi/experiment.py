@@ -24,7 +24,7 @@ from fedmpi.mpi.watch import Watch, end_at_once, patience_s
 from fedmpi.output.files import write_text
 from fedmpi.output.lock import RunLock
 from fedmpi.output.run_dir import RunDir
-from fedmpi.setup import ServerState, Setup
+from fedmpi.setup import Setup
 from fedmpi.stopping import Stopping
 from fedmpi.train_round import OpenRound, train_round
 

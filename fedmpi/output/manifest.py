@@ -69,10 +69,11 @@ def add_stop(run_dir: RunDir, round_number: int, why: str) -> None:
 
 
 def add_losses(run_dir: RunDir, losses: Sequence[Mapping[str, Any]]) -> None:
-    """Note with the last start which ranks it lost: rank, host, round, recovery_s. Raises RunDirError."""
+    """Note with the last start which ranks it lost: rank, host, round, recovery_s; each once. Raises RunDirError."""
     starts = read_starts(run_dir)
     if starts:
-        starts[-1]["losses"] = [*starts[-1].get("losses", []), *losses]
+        known = starts[-1].get("losses", [])
+        starts[-1]["losses"] = [*known, *(loss for loss in losses if loss not in known)]
         write_text(run_dir.manifest_path, json.dumps(json_safe({"starts": starts}), indent=2) + "\n")
 
 

@@ -61,7 +61,8 @@ class RunDir:
     def refuse_run(self) -> None:
         """Raises RunDirError if a run has begun here."""
         if self.holds_run():
-            raise RunDirError(str(self.path), "already holds a run: --resume continues it, another --run-dir starts anew")
+            advice = "--resume continues it, another --run-dir starts anew"
+            raise RunDirError(str(self.path), f"already holds a run: {advice}")
 
     def holds_run(self) -> bool:
         """Whether a run has begun here."""

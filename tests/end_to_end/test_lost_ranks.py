@@ -158,6 +158,46 @@ def test_a_hang_without_ulfm_ends_all(start: Start, tmp_path: Path) -> None:
     assert len(read_records(RunDir(run_dir))) == 2
 
 
+# Each client that a rank begins to train is a line; rank 2 dies when it has begun its third of round 2.
+COUNTS = """
+import os, signal, sys
+from fedmpi import train_round
+from fedmpi.mpi.launch import launched_as
+rank, log, begun = launched_as()[0], os.open(sys.argv[1], os.O_WRONLY | os.O_APPEND | os.O_CREAT), []
+simulate = train_round.simulate_client
+
+def counted(setup, task, published):
+    begun.append(task.round_number)
+    os.write(log, f"{rank} {task.round_number} {task.client}\\n".encode())
+    if rank == 2 and begun.count(2) == 3:
+        os.kill(os.getpid(), signal.SIGKILL)
+    return simulate(setup, task, published)
+
+train_round.simulate_client = counted
+from fedmpi.main import main
+sys.exit(main(sys.argv[2:]))
+"""
+
+
+@pytest.mark.parametrize("exchange", ["gather", "reduce"])
+def test_only_clients_of_the_dead_are_trained_again(start: Start, tmp_path: Path, exchange: str) -> None:
+    words = (*METHOD, "clients.count=12", "clients.per_round=12", "rounds=3", f"mpi.exchange={exchange}")
+    log, run_dir = tmp_path / "begun", tmp_path / "run"
+    launched = start(4, *words, "--run-dir", str(run_dir), program=("-c", COUNTS, str(log)), options=ULFM)
+    assert launched.wait() == 0, launched.err
+    begun = [tuple(map(int, line.split())) for line in log.read_text().splitlines()]
+    times: dict[tuple[int, int], list[int]] = {}
+    for rank, number, client in begun:
+        times.setdefault((number, client), []).append(rank)
+    again = {what: ranks for what, ranks in times.items() if len(ranks) > 1}
+    assert len(times) == 36 and len(begun) == 36 + len(again)
+    assert again and all(number == 2 and ranks[0] == 2 and 2 not in ranks[1:] for (number, _), ranks in again.items())
+    # Sums that a worker has added up die with it; uploads that have arrived do not.
+    assert len(again) == 3 if exchange == "reduce" else 1 <= len(again) <= 3
+    run_all(small_config(*words), SerialComm(), tmp_path / "undisturbed")
+    assert finished(run_dir) == finished(tmp_path / "undisturbed")
+
+
 # Rank 1 hangs in its first client of round 3.
 HANGS = """
 import os, signal, sys, time
