@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import copy
 import json
+import math
 import os
 import random
 from collections.abc import Callable, Iterator
@@ -171,9 +172,19 @@ def _near(old: Any, chance: random.Random) -> Any:
     if isinstance(old, bool):
         return chance.choice((not old, int(old), str(old)))
     if isinstance(old, (int, float)):
+        old = max(-(2**70), min(old, 2**70)) if isinstance(old, int) else old  # a float can be made of it
         factor = chance.choice((2, 10, 100, 10**4, 10**6, 10**9))
         return chance.choice(
-            (old * factor, old / factor, old + 1, old - 1, -old, str(old), float(old), int(min(old, 2**70)))
+            (
+                old * factor,
+                old / factor,
+                old + 1,
+                old - 1,
+                -old,
+                str(old),
+                float(old),
+                int(old) if math.isfinite(old) else 0,
+            )
         )
     if isinstance(old, str):
         words = sorted({name for table in TABLES.values() for name in table})

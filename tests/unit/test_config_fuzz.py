@@ -70,7 +70,10 @@ FOUND = {
     "two billion classes": (["data.name=synthetic", "data.classes=2147483647"], "refused"),
     "a seed of 400 digits": (["data.name=synthetic", f"data.seed={'9' * 400}"], "refused"),
     "a rank of 400 digits": ([f"method.layer_ranks={{fc: {'9' * 400}}}"], "refused"),
-    "a tier for each of 40 widths": ([f"method.rank_ratio={[1 - number / 50 for number in range(40)]}"], "refused"),
+    "a tier for each of 40 widths": (
+        ["clients.count=100", f"method.rank_ratio={[1 - number / 50 for number in range(40)]}"],
+        "refused",
+    ),
     "more threads than a machine has": (["mpi.threads=2147483647"], "refused"),
     "a folder with a NUL": (['output.dir="a\\0b"'], "refused"),
     "a folder that no system can name": (["data.name=cifar10", 'data.root="\\uD800"'], "refused"),
