@@ -26,6 +26,7 @@ from pydantic import ValidationError
 from fedmpi import data
 from fedmpi.config import explain, words, yaml_text
 from fedmpi.config.load import load
+from fedmpi.config.places import NOWHERE
 from fedmpi.config.schema import Config
 from fedmpi.data import sources
 from fedmpi.data.options import DataOptions
@@ -175,8 +176,7 @@ def data_options(name: str, overrides: Sequence[str], data_dir: str | None) -> D
     try:
         options: Any = section.model_validate(explain.completed(section, values))
     except ValidationError as error:
-        known_paths = [f"data.{key}" for key in section.model_fields]
-        problems = explain.problems(section, values, error, ("data",), known_paths)
+        problems = explain.problems(section, values, error, ("data",), NOWHERE)
         lines = [f"{words.dotted(problem.path)}  {problem.text}" for problem in problems]
         raise ConfigError("command line", *lines) from None
     return options  # type: ignore[no-any-return]

@@ -30,8 +30,15 @@ class UserError(Exception):
         return f"{where}: {len(self.problems)} problems{lines}"
 
 
+MAX_LINE = 1000
+
+
 def one_line(text: str) -> str:
-    """Line ends and control characters escaped: what a server or a file says must not write to a terminal."""
+    """Line ends and control characters escaped: what a server or a file says must not write to a terminal. Of a longer
+    text than MAX_LINE characters the middle is left out.
+    """
+    if len(text) > MAX_LINE:
+        text = f"{text[: MAX_LINE - 100]} ... {text[-90:]}"
     return "".join(sign if sign.isprintable() else ascii(sign)[1:-1] for sign in text)
 
 

@@ -19,6 +19,7 @@ from fedmpi import costs, methods
 from fedmpi.config.schema import Config
 from fedmpi.data.options import DataInfo
 from fedmpi.federation.plan import worker_ranks
+from fedmpi.methods.protocol import Phase
 from fedmpi.output.units import si, size
 from fedmpi.setup import draw_cohort
 from fedmpi.tensors import Layout, specs_of
@@ -81,7 +82,7 @@ def forecast(
     nets = [costs.measure(method.skeleton(number), info.example_shape) for number in range(method.num_nets)]
     tiers = tuple(_tier(method, nets, blocks, tier, drawn.times[tier], samples) for tier in range(len(method.tiers)))
     workers = len(worker_ranks(num_ranks, server_trains=config.mpi.server_trains))
-    per_round = sum(len(draw_cohort(config, blocks, 1, phase)) for phase in method.phases(1))
+    per_round = sum(_cohort(config, blocks, phase)[1] for phase in method.phases(1))
     return Forecast(
         method=config.method.name,
         model=config.model.name,
@@ -133,11 +134,16 @@ def _expect(drawn: _Drawn, config: Config, method: methods.Method, blocks: tuple
     looked_at = range(1, config.rounds + 1, -(-config.rounds // _LOOKED_AT))
     for number in looked_at:
         for phase in method.phases(number):
-            tiers = range(len(blocks)) if phase.tiers is None else sorted(phase.tiers)
-            eligible = sum(blocks[tier] for tier in tiers)
-            size = min(eligible, config.clients.per_round if phase.num_clients is None else phase.num_clients)
-            share = size / eligible * config.rounds / len(looked_at) if eligible else 0.0
+            tiers, size = _cohort(config, blocks, phase)
+            share = size / sum(blocks[tier] for tier in tiers) * config.rounds / len(looked_at) if size else 0.0
             drawn.add(method, number, {tier: share * blocks[tier] for tier in tiers})
+
+
+def _cohort(config: Config, blocks: tuple[int, ...], phase: Phase) -> tuple[Sequence[int], int]:
+    """The tiers of a phase, and how many of their clients take part; nobody is drawn, there may be a billion."""
+    tiers = range(len(blocks)) if phase.tiers is None else sorted(phase.tiers)
+    size = config.clients.per_round if phase.num_clients is None else phase.num_clients
+    return tiers, min(size, sum(blocks[tier] for tier in tiers))
 
 
 def _tier(

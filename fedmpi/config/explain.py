@@ -9,10 +9,12 @@ from typing import Any, get_args, get_origin
 from pydantic import ValidationError
 
 from fedmpi.config import words
+from fedmpi.config.places import MAX_PLACES, Places
 from fedmpi.config.schema import Section
 from fedmpi.config.words import Kind
 from fedmpi.config.yaml_text import Path, is_number
 
+MAX_PROBLEMS = 50
 _WRONG_NAME = ("union_tag_invalid", "union_tag_not_found")
 
 
@@ -55,17 +57,24 @@ def completed(section: type[Section], values: Any) -> Any:
 
 
 def problems(
-    section: type[Section], values: Any, error: ValidationError, prefix: Path, known_paths: Sequence[str]
+    section: type[Section], values: Any, error: ValidationError, prefix: Path, places: Places
 ) -> list[Problem]:
-    """The lines of one section's errors; `known_paths` are the dotted keys of all sections, for "did you mean"."""
-    lines: dict[Path, Problem] = {}
+    """One section's errors; `places` are for "did you mean".
+
+    Only the first MAX_PROBLEMS are explained, as more are not shown: looking for what was meant takes a millisecond.
+    """
+    spots: dict[Path, tuple[_Spot, Any]] = {}
     for one in error.errors(include_url=False):
         spot = _locate(section, one["loc"] + (("name",) if one["type"] in _WRONG_NAME else ()))
-        text = _line(spot, one, _value_at(values, spot.path), known_paths)
-        lines.setdefault(spot.path, Problem((*prefix, *spot.path), text, is_unknown=not spot.is_known))
+        spots.setdefault(spot.path, (spot, one))
     # A list whose items are wrong is also reported as too short.
-    inner = {path[:length] for path in lines for length in range(len(path))}
-    return [problem for path, problem in lines.items() if path not in inner]
+    inner = {path[:length] for path in spots for length in range(len(path))}
+    found: list[Problem] = []
+    for spot, one in (spots[path] for path in spots if path not in inner):
+        is_shown = len(found) < MAX_PROBLEMS
+        text = _line(spot, one, _value_at(values, spot.path), places) if is_shown else ""
+        found.append(Problem((*prefix, *spot.path), text, is_unknown=not spot.is_known))
+    return found
 
 
 def _locate(section: type[Section], loc: Sequence[str | int]) -> _Spot:
@@ -108,10 +117,10 @@ def _value_at(values: Any, path: Path) -> Any:
     return values
 
 
-def _line(spot: _Spot, error: Mapping[str, Any], value: Any, known_paths: Sequence[str]) -> str:
+def _line(spot: _Spot, error: Mapping[str, Any], value: Any, places: Places) -> str:
     kind = error["type"]
     if not spot.is_known:
-        return _unknown(spot, known_paths)
+        return _unknown(spot, places)
     if kind in ("value_error", "assertion_error"):
         return f"{error['ctx']['error']}, got {words.found(value)}".replace("\n", " ")
     if kind in _WRONG_NAME:
@@ -139,7 +148,8 @@ def _wrong_name(kind: Kind, value: Any) -> str:
     return f"no such name {words.found(value)}.{words.suggest(value, names)} Known names: {words.listed(names)}"
 
 
-def _unknown(spot: _Spot, known_paths: Sequence[str]) -> str:
+def _unknown(spot: _Spot, places: Places) -> str:
     key, known = spot.path[-1], list(spot.section.model_fields)
-    elsewhere = next((path for path in known_paths if path.endswith(f".{key}")), "")
-    return f"no such key.{words.suggest(key, known, elsewhere)} Known keys: {words.listed(known)}"
+    elsewhere = list(places.get(str(key), ()))[:MAX_PLACES]
+    meant = " or ".join([*map(repr, words.similar(key, known)), *elsewhere])
+    return f"no such key.{f' Did you mean {meant}?' if meant else ''} Known keys: {words.listed(known)}"

@@ -17,15 +17,15 @@ from typing import Any
 from pydantic import ValidationError
 
 from fedmpi.config import checks, explain, words, yaml_text
-from fedmpi.config.explain import Problem
+from fedmpi.config.explain import MAX_PROBLEMS, Problem
+from fedmpi.config.places import places
 from fedmpi.config.schema import NAMED_SECTIONS, Choice, Config, Section
-from fedmpi.config.tree import COMMAND_LINE, Tree, found, leaves, read_tree
+from fedmpi.config.tree import COMMAND_LINE, MAX_BYTES, Tree, found, leaves, read_tree
 from fedmpi.errors import ConfigError
 
 Tables = Mapping[str, Mapping[str, Choice]]
 """For each named section ("data", "partition", "model", "method"): what its `name` can be."""
 
-MAX_PROBLEMS = 50
 _DEFAULT = Path(__file__).with_name("default.yaml")
 
 
@@ -47,7 +47,12 @@ def load(path: str | os.PathLike[str] | None, overrides: Sequence[str], tables: 
 
 
 def _apply(tree: Tree, overrides: Sequence[str]) -> list[Problem]:
-    """Writes the overrides into the tree, names first; returns what is wrong with the overrides themselves."""
+    """Writes the overrides into the tree, names first; returns what is wrong with the overrides themselves. Raises
+    ConfigError for overrides that would take minutes to read.
+    """
+    length = sum(map(len, overrides))
+    if length > MAX_BYTES:
+        raise ConfigError(COMMAND_LINE, f"overrides of {length:,} characters; allowed: {MAX_BYTES:,} in all")
     settings: list[tuple[yaml_text.Path, Any]] = []
     problems: list[Problem] = []
     for override in overrides:
@@ -72,7 +77,8 @@ def _settings(override: str) -> list[tuple[yaml_text.Path, Any]]:
     except yaml_text.YamlError as error:
         raise ValueError(error.text) from None
     if document.problems:
-        raise ValueError("; ".join(f"{words.dotted(path)} {text}" for path, text in document.problems))
+        path, text = document.problems[0]
+        raise ValueError(f"{words.dotted(path)} {text}")
     return list(leaves(parts, document.value))
 
 
@@ -86,12 +92,12 @@ def _validate(tree: Tree, tables: Tables) -> tuple[Config | None, list[Problem]]
         try:
             values[name] = section.model_validate(values[name])
         except ValidationError as error:
-            problems += explain.problems(section, values[name], error, (name,), _known_paths(options))
+            problems += explain.problems(section, values[name], error, (name,), places(options, tables))
             values[name] = section.model_construct()
     try:
         config = Config.model_validate(values)
     except ValidationError as error:
-        return None, explain.problems(Config, values, error, (), _known_paths(options)) + problems
+        return None, explain.problems(Config, values, error, (), places(options, tables)) + problems
     return config, problems
 
 
@@ -133,10 +139,6 @@ def _choose(values: dict[str, Any], section: str, table: Mapping[str, Choice]) -
 def default_name(table: Mapping[str, Choice]) -> str:
     """What a section is that a file leaves out: the table's first name."""
     return next(name for name in table if not name.endswith(":"))
-
-
-def _known_paths(options: Mapping[str, type[Section]]) -> list[str]:
-    return [f"{section}.{key}" for section, model in options.items() for key in model.model_fields]
 
 
 def _report(tree: Tree, problems: Sequence[Problem]) -> ConfigError:

@@ -14,7 +14,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Annotated, Any, ClassVar, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, PrivateAttr
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, PrivateAttr
 
 
 class Section(BaseModel):
@@ -28,13 +28,27 @@ def free(default: Any, **constraints: Any) -> Any:
     return Field(default, json_schema_extra={"changes_results": False}, **constraints)
 
 
-Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
-NotNegative = Annotated[float, Field(ge=0, allow_inf_nan=False)]
+# Far beyond what any of them means, and products of three of them are still float32.
+MAX_NUMBER = 1e12
+Positive = Annotated[float, Field(gt=0, le=MAX_NUMBER, allow_inf_nan=False)]
+NotNegative = Annotated[float, Field(ge=0, le=MAX_NUMBER, allow_inf_nan=False)]
 Share = Annotated[float, Field(gt=0, le=1)]
 Count = Annotated[int, Field(ge=1, le=2**31 - 1)]
 # YAML has lists, frozen sections want tuples: the one conversion that is let through.
-Shares = Annotated[tuple[Share, ...], Field(strict=False, min_length=1)]
+# A tier or more; a net is built and tested for each. The papers have five at most.
+MAX_TIERS = 32
+Shares = Annotated[tuple[Share, ...], Field(strict=False, min_length=1, max_length=MAX_TIERS)]
 Counts = Annotated[tuple[Count, ...], Field(strict=False)]
+
+
+def _printable(text: str) -> str:
+    """No operating system takes a NUL or a lone surrogate in a name, and nobody means another control character."""
+    if not text.isprintable():
+        raise ValueError("expected a path without control characters")
+    return text
+
+
+Folder = Annotated[str, Field(max_length=4096), AfterValidator(_printable)]
 
 
 class Clients(Section):
@@ -166,7 +180,7 @@ class Mpi(Section):
     """Where clients train; `auto` takes GPUs if every worker has one. Results depend on it."""
     server_device: Literal["cpu", "cuda"] = "cpu"
     """Where factorization and lifting run, on whichever rank does it. Results depend on it."""
-    threads: Count = 1
+    threads: Annotated[int, Field(ge=1, le=1024)] = 1
     """Compute threads of each rank. Results depend on it."""
     time_limit_s: NotNegative = free(0.0)
     """Seconds that a start of the run may take: before a round that would not end in time (1.5 times the longest of
@@ -187,7 +201,7 @@ class Mpi(Section):
 class Output(Section):
     """What is written, and how often."""
 
-    dir: str = free("runs")
+    dir: Folder = free("runs")
     """The folder that new run directories are made in."""
     checkpoint_every: Count = free(1)
     """Rounds between checkpoints; the last round is always saved."""

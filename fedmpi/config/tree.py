@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+import os
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass, field
 from difflib import get_close_matches
 from pathlib import Path
@@ -13,10 +14,14 @@ from fedmpi.config.explain import Problem
 from fedmpi.errors import ConfigError
 
 MAX_BYTES = 200_000
-"""A hundred times a config. PyYAML reads 80 kB/s, and an answer should take less than 5 s."""
+"""A hundred times a config, for a file and all that it extends. PyYAML reads 80 kB/s, and an answer should take less
+than 5 s.
+"""
 COMMAND_LINE = "command line"
 MAX_CHAIN = 8
 MAX_BASES = 8
+MAX_FILES = 32
+"""In all: eight files that extend eight each, eight deep, would be two million."""
 
 
 @dataclass
@@ -34,16 +39,23 @@ class Tree:
         return next((origin for origin in around if origin), "")
 
     def put_all(self, settings: Sequence[tuple[yaml_text.Path, Any]], origin: Callable[[yaml_text.Path], str]) -> None:
-        """Sets values on top of those that are there; a section's name goes first and empties the section."""
-        names = [(path, value) for path, value in settings if _is_name(path)]
-        for path, value in sorted(names, key=lambda setting: len(setting[0])):
-            self.put(path[:-1], {"name": value}, origin(path))
+        """Sets values on top of those that are there; a section's name goes first and empties the section. What is
+        replaced is gone, with what was said of it.
+
+        Costs O(what is there + what is set), however much a setting replaces.
+        """
+        names = {path[:-1]: (path, value) for path, value in settings if _is_name(path)}
+        replaced = {*names, *(path for path, _ in settings)}
+        self.origins = {known: where for known, where in self.origins.items() if not _is_inside(known, replaced)}
+        self.problems = [problem for problem in self.problems if not _is_inside(problem.path, replaced)]
+        for section in sorted(names, key=len):
+            path, value = names[section]
+            self._put(section, {"name": value}, origin(path))
         for path, value in settings:
             if not _is_name(path):
-                self.put(path, value, origin(path))
+                self._put(path, value, origin(path))
 
-    def put(self, path: yaml_text.Path, value: Any, origin: str) -> None:
-        """Sets a value that stands at `origin`; what it replaces, sections included, is gone."""
+    def _put(self, path: yaml_text.Path, value: Any, origin: str) -> None:
         section: dict[Any, Any] = self.values
         for length, key in enumerate(path[:-1], 1):
             if not isinstance(section.get(key), dict):
@@ -51,16 +63,31 @@ class Tree:
                 self.origins[path[:length]] = origin
             section = section[key]
         section[path[-1]] = value
-        self.origins = {known: where for known, where in self.origins.items() if known[: len(path)] != path}
         self.origins[path] = origin
-        self.problems = [problem for problem in self.problems if problem.path[: len(path)] != path]
 
 
-def read_tree(path: Path, shown: str, extended_by: tuple[Path, ...] = ()) -> Tree:
+def _is_inside(path: yaml_text.Path, others: Collection[yaml_text.Path]) -> bool:
+    """Is the path one of these, or of something in one of them?"""
+    return any(path[:length] in others for length in range(1, len(path) + 1))
+
+
+@dataclass
+class _Allowance:
+    """What may still be read for one config."""
+
+    num_files: int = MAX_FILES
+    num_bytes: int = MAX_BYTES
+
+
+def read_tree(path: Path, shown: str) -> Tree:
     """What a file says, on top of what the files that it extends say, the later of these on the earlier. Raises
     ConfigError.
     """
-    top = _read(path, shown)
+    return _read_tree(path, shown, (), _Allowance())
+
+
+def _read_tree(path: Path, shown: str, extended_by: tuple[Path, ...], allowance: _Allowance) -> Tree:
+    top = _read(path, shown, allowance)
     base = top.values.pop("extends", None)
     if base is None:
         return top
@@ -70,13 +97,13 @@ def read_tree(path: Path, shown: str, extended_by: tuple[Path, ...] = ()) -> Tre
         raise ConfigError(where, f"{len(bases)} files; allowed: at most {MAX_BASES}")
     tree = Tree(shown, {}, {}, [])
     for name in bases:
-        _put_on_top(tree, _read_base(path, name, where, extended_by))
+        _put_on_top(tree, _read_base(path, name, where, extended_by, allowance))
     top.origins = {key: value for key, value in top.origins.items() if key[:1] != ("extends",)}
     _put_on_top(tree, top)
     return tree
 
 
-def _read_base(path: Path, base: Any, where: str, extended_by: tuple[Path, ...]) -> Tree:
+def _read_base(path: Path, base: Any, where: str, extended_by: tuple[Path, ...], allowance: _Allowance) -> Tree:
     """One of the files that the file at `path` extends, each of its origins naming the file."""
     if not isinstance(base, str) or not base:
         expected = "the path of a YAML file, relative to this one's folder, or a list of such"
@@ -91,7 +118,7 @@ def _read_base(path: Path, base: Any, where: str, extended_by: tuple[Path, ...])
     if len(chain) > MAX_CHAIN:
         raise ConfigError(where, f"more than {MAX_CHAIN} files extend one another")
     try:
-        tree = read_tree(base_path, str(base_path), chain)
+        tree = _read_tree(base_path, str(base_path), chain, allowance)
     except ConfigError as error:
         raise ConfigError(where, *error.text().splitlines()) from None
     tree.origins = {key: value if ":" in value else f"{base_path.name}: {value}" for key, value in tree.origins.items()}
@@ -117,8 +144,8 @@ def leaves(path: yaml_text.Path, value: Any) -> Iterator[tuple[yaml_text.Path, A
         yield path, value
 
 
-def _read(path: Path, shown: str) -> Tree:
-    text = _decode(_bytes(path, shown), shown)
+def _read(path: Path, shown: str, allowance: _Allowance) -> Tree:
+    text = _decode(_bytes(path, shown, allowance), shown)
     try:
         document = yaml_text.parse(text)
     except yaml_text.YamlError as error:
@@ -135,19 +162,29 @@ def found(value: Any) -> str:
     return f"{words.found(value)} ({kind})" if kind else words.found(value)
 
 
-def _bytes(path: Path, shown: str) -> bytes:
+def _bytes(path: Path, shown: str, allowance: _Allowance) -> bytes:
+    allowance.num_files -= 1
+    if allowance.num_files < 0:
+        raise ConfigError(shown, f"file {MAX_FILES + 1} of those that extend one another; allowed: at most {MAX_FILES}")
     try:
         if path.exists() and not path.is_file():
             raise ConfigError(shown, "not a file; give the path of a YAML file")
-        with path.open("rb") as file:
-            content = file.read(MAX_BYTES + 1)
+        with open(path, "rb", opener=_without_waiting) as file:
+            content = file.read(allowance.num_bytes + 1) or b""
     except FileNotFoundError:
         raise ConfigError(shown, f"no such file.{_similar_files(path)}") from None
     except (OSError, ValueError) as error:
         raise ConfigError(shown, f"cannot be read: {getattr(error, 'strerror', None) or error}") from None
-    if len(content) > MAX_BYTES:
-        raise ConfigError(shown, f"larger than {MAX_BYTES:,} bytes; is this a config?")
+    if len(content) > allowance.num_bytes:
+        in_all = " in all" if allowance.num_bytes < MAX_BYTES else ""
+        raise ConfigError(shown, f"larger than {MAX_BYTES:,} bytes{in_all}; is this a config?")
+    allowance.num_bytes -= len(content)
     return content
+
+
+def _without_waiting(path: str, flags: int) -> int:
+    """Some files of /proc are regular ones that wait for something to say."""
+    return os.open(path, flags | os.O_NONBLOCK)
 
 
 def _similar_files(path: Path) -> str:

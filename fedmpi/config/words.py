@@ -162,11 +162,14 @@ def literals(kind: Kind) -> Iterator[str]:
         yield from (choice for choice in get_args(kind.core) if isinstance(choice, str))
 
 
-def suggest(word: Any, known: Iterable[str], fallback: str = "") -> str:
-    """The question "Did you mean 'x'?" for the most similar known word, else for `fallback`, else nothing."""
-    close = get_close_matches(word[:MAX_SHOWN], list(known), n=1) if isinstance(word, str) else []
-    best = close[0] if close else fallback
-    return f" Did you mean {best!r}?" if best else ""
+def suggest(word: Any, known: Iterable[str]) -> str:
+    """The question "Did you mean 'x'?" for the most similar known word, or nothing."""
+    return "".join(f" Did you mean {best!r}?" for best in similar(word, known))
+
+
+def similar(word: Any, known: Iterable[str]) -> list[str]:
+    """The most similar known word, if one is similar."""
+    return get_close_matches(word[:MAX_SHOWN], list(known), n=1) if isinstance(word, str) else []
 
 
 def listed(names: Iterable[str]) -> str:

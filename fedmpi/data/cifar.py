@@ -16,6 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedmpi.data.dataset import Dataset
+from fedmpi.data.folders import below_home
 from fedmpi.data.options import Cifar10, Cifar100
 from fedmpi.data.sources import get_again
 from fedmpi.data.unpickle import unpickle
@@ -92,7 +93,7 @@ def read_format(root: str, form: Format) -> Dataset:
 
 def find_folder(root: str, form: Format) -> Path:
     """The folder with the files: `root` itself or the one below it that the archive makes."""
-    base = Path(root).expanduser()
+    base = below_home(root)
     for folder in (base / form.folder, base):
         if any((folder / name).exists() for name in (*form.train, *form.test, *form.meta)):
             return folder

@@ -1,10 +1,16 @@
-"""Folders that are made to write into, and are gone again if nothing came to lie there."""
+"""Folders as a user names them, and those that are made to write into and are gone again if nothing lies there."""
 
 from __future__ import annotations
 
 import contextlib
+import os
 from collections.abc import Iterator
 from pathlib import Path
+
+
+def below_home(folder: str) -> Path:
+    """A leading ~ or ~user is that home folder. Of somebody unknown here it stays, as a folder that is missing."""
+    return Path(os.path.expanduser(folder))
 
 
 @contextlib.contextmanager

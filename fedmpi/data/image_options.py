@@ -6,7 +6,7 @@ from typing import Annotated, ClassVar, Literal
 
 from pydantic import Field
 
-from fedmpi.config.schema import Count, Section, free
+from fedmpi.config.schema import Count, Folder, Section, free
 from fedmpi.data.options import DataInfo
 from fedmpi.data.prepared_options import PreparedOptions
 
@@ -29,7 +29,7 @@ class Mnist(Section):
 
     name: Literal["mnist"] = "mnist"
     """MNIST, idx files as distributed (.gz or unpacked); every file's md5 is checked."""
-    root: str = free("~/data")
+    root: Folder = free("~/data")
     """The folder that holds MNIST/raw, or the folder with the files itself."""
 
     def info(self) -> DataInfo:
@@ -45,7 +45,7 @@ class Qmnist(Section):
 
     name: Literal["qmnist"] = "qmnist"
     """MNIST's images with QMNIST's labels, which know the 539 writers; every file's md5 is checked."""
-    root: str = free("~/data")
+    root: Folder = free("~/data")
     """The folder that holds MNIST/raw and QMNIST/raw, or the folder with all their files."""
 
     def info(self) -> DataInfo:
@@ -60,7 +60,7 @@ class Emnist(Section):
 
     name: Literal["emnist"] = "emnist"
     """EMNIST, the idx files of NIST's gzip.zip (.gz or unpacked); nobody knows the writers (`femnist` does)."""
-    root: str = free("~/data")
+    root: Folder = free("~/data")
     """The folder that holds EMNIST/raw or gzip, or the folder with the files itself."""
     split: Literal["balanced", "byclass", "bymerge", "digits", "letters", "mnist"] = "byclass"
     """Which of NIST's divisions: `byclass` has all 62 classes, `bymerge` and `balanced` 47, `letters` 26, others 10."""

@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 
 from fedmpi.data import idx
 from fedmpi.data.dataset import Dataset
+from fedmpi.data.folders import below_home
 from fedmpi.data.image_options import EMNIST_SPLITS, Emnist, Mnist, Qmnist
 from fedmpi.data.sources import get_again
 from fedmpi.errors import DataError
@@ -83,7 +84,7 @@ class Files:
     """The files of one data set, in the folders where they may lie, packed or unpacked."""
 
     def __init__(self, name: str, root: str) -> None:
-        base = Path(root).expanduser()
+        base = below_home(root)
         self.where = f"data.root={root}"
         self.folders = [*(base / folder for folder in FOLDERS[name]), base]
         self.missing, self.damaged = get_again(name, root), get_again(name, root, "--force")

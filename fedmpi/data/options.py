@@ -7,7 +7,7 @@ from typing import Annotated, Literal, Protocol
 
 from pydantic import Field
 
-from fedmpi.config.schema import Count, Section, free
+from fedmpi.config.schema import Count, Folder, Section, free
 
 
 @dataclass(frozen=True)
@@ -64,7 +64,7 @@ class Cifar10(Section):
 
     name: Literal["cifar10"] = "cifar10"
     """CIFAR-10, python version, as distributed; every file's md5 is checked."""
-    root: str = free("~/data")
+    root: Folder = free("~/data")
     """The folder that holds cifar-10-batches-py, or that folder itself."""
 
     def info(self) -> DataInfo:
@@ -77,7 +77,7 @@ class Cifar100(Section):
 
     name: Literal["cifar100"] = "cifar100"
     """CIFAR-100 (fine labels), python version, as distributed; every file's md5 is checked."""
-    root: str = free("~/data")
+    root: Folder = free("~/data")
     """The folder that holds cifar-100-python, or that folder itself."""
 
     def info(self) -> DataInfo:
@@ -85,20 +85,24 @@ class Cifar100(Section):
         return DataInfo("image", (3, 32, 32), 100, 50_000, 10_000, mean, std, crop_padding=4, flip=True)
 
 
+# As many pixels as an image file has in a row, if it is an image at all.
+Side = Annotated[int, Field(ge=1, le=65_536)]
+
+
 class Synthetic(Section):
     """A coarse pattern per class under uniform noise: learnable, and as large as one likes."""
 
     name: Literal["synthetic"] = "synthetic"
     """Generated images; needs no files."""
-    shape: Annotated[tuple[Count, Count, Count], Field(strict=False)] = (3, 32, 32)
+    shape: Annotated[tuple[Side, Side, Side], Field(strict=False)] = (3, 32, 32)
     """Channels, height and width of an image."""
-    classes: Annotated[int, Field(ge=2, le=2**31 - 1)] = 10
+    classes: Annotated[int, Field(ge=2, le=1_000_000)] = 10
     """Number of classes, all of about the same size."""
     num_train: Count = 5000
     """Training examples."""
     num_test: Count = 1000
     """Test examples."""
-    seed: Annotated[int, Field(ge=0)] = 0
+    seed: Annotated[int, Field(ge=0, lt=2**63)] = 0
     """Seed of the examples; the run's own seed does not change them."""
 
     def info(self) -> DataInfo:

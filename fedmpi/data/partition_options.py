@@ -135,7 +135,7 @@ class Shards(PartitionOptions):
     def mean_examples(self, info: DataInfo, num_clients: int) -> float:
         """Dealt n of a deck of n N labels with n N / C of each class, a client holds some of a class or does not."""
         deck, dealt = self.shards_per_client * num_clients, self.shards_per_client
-        without = math.comb(deck - deck // info.num_classes, dealt) / math.comb(deck, dealt)
+        without = math.exp(_log_choices(deck - deck // info.num_classes, dealt) - _log_choices(deck, dealt))
         return info.num_train / deck * info.num_classes * (1 - without)
 
     def problems(self, config: Config) -> Problems:
@@ -147,6 +147,13 @@ class Shards(PartitionOptions):
                 f"{config.clients.count} clients with {self.shards_per_client} each hold {least} shards, but the data "
                 f"have {classes} classes; allowed: {-(-classes // config.clients.count)} or more",
             )
+
+
+def _log_choices(count: int, chosen: int) -> float:
+    """ln of (count over chosen), whose own digits would fill a disk for millions."""
+    if chosen > count:
+        return -math.inf
+    return math.lgamma(count + 1) - math.lgamma(chosen + 1) - math.lgamma(count - chosen + 1)
 
 
 class Lottery(PartitionOptions):
@@ -163,16 +170,19 @@ class Lottery(PartitionOptions):
 
     def class_samples(self) -> tuple[int, ...]:
         """Examples of a client's first class, second class, ..."""
+        return (self.samples, *[self._other_samples] * (self.classes_per_client - 1))
+
+    @property
+    def _other_samples(self) -> int:
         # 0.29 * 100 is 28.999999999999996: a share that a person can type is not to lose an example to rounding.
-        rest = math.floor(self.balance * self.samples + 1e-9)
-        return (self.samples, *[rest] * (self.classes_per_client - 1))
+        return math.floor(self.balance * self.samples + 1e-9)
 
     def smallest_client_examples(self) -> int:
         """What is set apart for a client: a whole shard of each class."""
         return self.samples * self.classes_per_client
 
     def mean_examples(self, info: DataInfo, num_clients: int) -> float:
-        return sum(self.class_samples())
+        return self.samples + self._other_samples * (self.classes_per_client - 1)
 
     def problems(self, config: Config) -> Problems:
         yield from super().problems(config)
@@ -182,7 +192,7 @@ class Lottery(PartitionOptions):
                 "partition.classes_per_client",
                 f"{self.classes_per_client}, but the data have {classes} classes; allowed: at most {classes}",
             )
-        if min(self.class_samples()) == 0:
+        if self.classes_per_client > 1 and self._other_samples == 0:
             yield (
                 "partition.balance",
                 f"{self.balance:g} of {self.samples} examples is less than one; "

@@ -7,7 +7,8 @@ import re
 from pathlib import Path
 from typing import Any, ClassVar
 
-from fedmpi.config.schema import Section, free
+from fedmpi.config.schema import Folder, Section, free
+from fedmpi.data.folders import below_home
 from fedmpi.data.sources import quoted
 
 _ENDING = ".fedmpi.h5"
@@ -19,14 +20,14 @@ class PreparedOptions(Section):
     counts: ClassVar[tuple[str, ...]] = ("num_train", "num_test", "num_groups")
     """Options that say what is expected in the file, without deciding it."""
     name: str
-    root: str = free("~/data")
+    root: Folder = free("~/data")
     """The folder with the file that `python -m fedmpi.data prepare` wrote."""
 
     @property
     def path(self) -> Path:
         """Where the prepared file is; another recipe than the default one is part of its name."""
         told = "".join(f"-{key}={value}" for key, value in self.own_recipe().items())
-        return Path(self.root).expanduser() / f"{self.name}{told}{_ENDING}"
+        return below_home(self.root) / f"{self.name}{told}{_ENDING}"
 
     def recipe(self) -> dict[str, Any]:
         """The options that decide what is in the file."""
@@ -41,7 +42,7 @@ class PreparedOptions(Section):
 
 def other_recipes(options: PreparedOptions) -> list[list[str]]:
     """data.key=value for each option that a prepared file in the folder names, file by file; the default names none."""
-    other = Path(options.root).expanduser().glob(f"{options.name}-*{_ENDING}")
+    other = below_home(options.root).glob(f"{options.name}-*{_ENDING}")
     recipes = [path.name[len(options.name) : -len(_ENDING)] for path in other]
     return [[f"data.{word}" for word in re.split(r"-(?=[a-z_]+=)", recipe)[1:]] for recipe in sorted(recipes)]
 

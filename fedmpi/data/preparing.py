@@ -16,7 +16,7 @@ import numpy as np
 
 from fedmpi.data import archives, femnist, har, imdb, prepared, shakespeare, tinyimagenet
 from fedmpi.data.dataset import Dataset, check
-from fedmpi.data.folders import made
+from fedmpi.data.folders import below_home, made
 from fedmpi.data.options import DataInfo
 from fedmpi.data.prepared_options import PreparedOptions
 from fedmpi.data.sources import SOURCES, how_to_fetch, unpacked
@@ -105,7 +105,7 @@ def _fill(folder: Path, place: Path, tell: Tell, traces: tuple[str, ...]) -> Non
 
 def _find(options: PreparedOptions) -> Path:
     """Where the unpacked originals below data.root are, or the archive (or file) as downloaded. Raises DataError."""
-    root, source = Path(options.root).expanduser(), SOURCES[options.name]
+    root, source = below_home(options.root), SOURCES[options.name]
     files = source.needed(options)
     for file in files:
         there = unpacked(file, root)

@@ -13,6 +13,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from fedmpi.data.folders import below_home
 from fedmpi.data.options import DataOptions
 
 
@@ -246,7 +247,7 @@ def present(file: File, data_dir: Path) -> bool:
 def is_here(options: DataOptions) -> bool:
     """Whether all original files that these options need are below data.root, and there are any to need."""
     files = SOURCES[options.name].needed(options)
-    root = Path(str(getattr(options, "root", ""))).expanduser()
+    root = below_home(str(getattr(options, "root", "")))
     return bool(files) and all(present(file, root) for file in files)
 
 

@@ -56,7 +56,7 @@ if TYPE_CHECKING:
     from fedmpi.tensors import Params, Spec
 
 BIG, SMALL = 0, 1
-LayerRank = Literal["dense"] | Annotated[float, Field(gt=0, lt=1)] | Annotated[int, Field(ge=1)]
+LayerRank = Literal["dense"] | Annotated[float, Field(gt=0, lt=1)] | Count
 
 # What the big devices made of a tensor, until the small ones are done, too.
 _PARKED = "big device:"

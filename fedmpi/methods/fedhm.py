@@ -31,7 +31,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 from pydantic import Field
 
 from fedmpi import lowrank
-from fedmpi.config.schema import Positive, Shares
+from fedmpi.config.schema import Count, NotNegative, Positive, Shares
 from fedmpi.errors import ConfigError
 from fedmpi.federation.plan import Task
 from fedmpi.methods.protocol import Client, Method, MethodContext, MethodOptions
@@ -45,7 +45,7 @@ if TYPE_CHECKING:
 
 # Below, exp((gamma - 1) / tau) underflows; the weights have long been all on the largest tier.
 Temperature = Annotated[float, Field(ge=0.002)]
-LayerRank = Literal["dense"] | Positive | Annotated[int, Field(ge=1)]
+LayerRank = Literal["dense"] | Positive | Count
 
 
 class FedHMOptions(MethodOptions):
@@ -57,13 +57,13 @@ class FedHMOptions(MethodOptions):
     """Gamma of each tier, largest first; 1 is the dense model. One value for all is the papers' "low rank model"."""
     tau: Temperature | Literal["auto"] = "auto"
     """Temperature of the weights softmax(gamma / tau); `.inf` is uniform. `auto`: 5 for dynamic tiers, else `.inf`."""
-    dense_layers: Annotated[int, Field(ge=0)] | Literal["auto"] = "auto"
+    dense_layers: Annotated[int, Field(ge=0, le=2**31 - 1)] | Literal["auto"] = "auto"
     """Rho: how many leading convolutions stay dense, stem included; `auto` asks the model (ResNet-18: 3; -34: 15)."""
     layer_ranks: dict[str, LayerRank] = {}
     """Exceptions by layer name pattern (`layer4.*`): `dense`, a rank ratio below 1, or a rank as a whole number."""
     unroll: Literal["paper", "code"] = "paper"
     """How a kernel becomes a matrix: (m k) x (n k) with k x 1 kernels first, or (n k) x (m k) with 1 x k first."""
-    frobenius_decay: Annotated[float, Field(ge=0, allow_inf_nan=False)] | Literal["auto"] = "auto"
+    frobenius_decay: NotNegative | Literal["auto"] = "auto"
     """Lambda of lambda/2 |U V^T|_F^2 on factorized layers; `auto` is `train.weight_decay`."""
     plus_l2: bool = False
     """Weight decay on the factors too, as the authors' code does."""

@@ -49,7 +49,7 @@ class LGFedAvgOptions(MethodOptions):
     as many as the net has is FedAvg. `auto`: all linear layers behind the last other one; the last one of a net that
     has only linear layers.
     """
-    pretrain_rounds: Annotated[int, Field(ge=0)] = 0
+    pretrain_rounds: Annotated[int, Field(ge=0, le=2**31 - 1)] = 0
     """Rounds of phase 1, FedAvg of the whole net, before clients begin to keep their first layers."""
 
     def problems(self, config: Config) -> Iterator[tuple[str, str]]:

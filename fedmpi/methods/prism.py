@@ -34,7 +34,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 from pydantic import Field
 
 from fedmpi import lowrank
-from fedmpi.config.schema import Config, NotNegative, Shares
+from fedmpi.config.schema import MAX_TIERS, Config, NotNegative, Shares
 from fedmpi.errors import ConfigError
 from fedmpi.federation.plan import Task
 from fedmpi.methods.protocol import Client, Contributions, LocalWork, Method, MethodContext, MethodOptions, TestedNet
@@ -59,6 +59,9 @@ LARGEST_MOMENTUM = 2.0**20
 
 KAPPA, KAPPA_OF_SMALL, SMALL = 2.5, 4.0, 0.2
 """Table 7: kappa, and what it is at keep ratios up to the third."""
+
+
+Exponents = Annotated[tuple[NotNegative, ...], Field(strict=False, min_length=1, max_length=MAX_TIERS)]
 
 
 class OrthDropOptions(MethodOptions):
@@ -96,7 +99,7 @@ class PrismOptions(OrthDropOptions):
 
     name: Literal["prism"] = "prism"  # type: ignore[assignment]
     """Kernels drawn by importance."""
-    kappa: Annotated[tuple[NotNegative, ...], Field(strict=False, min_length=1)] | Literal["auto"] = "auto"
+    kappa: Exponents | Literal["auto"] = "auto"
     """Exponent of the drawing p_i = sigma_i^kappa / sum for each tier; 0 is uniform. `auto`: 2.5, and 4 at keep ratios
     up to 0.2."""
 

@@ -32,7 +32,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 from pydantic import Field
 
 from fedmpi import models, seeds
-from fedmpi.config.schema import Positive, Share
+from fedmpi.config.schema import MAX_NUMBER, MAX_TIERS, Positive, Share
 from fedmpi.federation.plan import Task
 from fedmpi.methods.protocol import Client, Method, MethodContext, MethodOptions
 from fedmpi.methods.widths import falling
@@ -45,7 +45,9 @@ if TYPE_CHECKING:
     from fedmpi.methods.protocol import Loss
     from fedmpi.tensors import Params, Spec
 
-Levels = Annotated[tuple[Positive, ...], Field(strict=False, min_length=1)]
+Levels = Annotated[tuple[Positive, ...], Field(strict=False, min_length=1, max_length=MAX_TIERS)]
+# FedHM's tables have eight at most; all of them are nets of their own, in every ensemble that is tested.
+MAX_BASES = 16
 
 NOTHING: Region = (slice(0, 0),)
 
@@ -80,10 +82,13 @@ class SplitMixOptions(MethodOptions):
 
     def num_bases(self, level: float) -> int:
         """b: how many base nets a level has. Not truncated: 2.8 / 0.4 is 6.999... in floating point."""
-        return round(level / self.atom)
+        return round(min(level / self.atom, MAX_NUMBER))
 
     def problems(self, config: object) -> Iterator[tuple[str, str]]:
         yield from falling("method.levels", self.levels)
+        most = self.num_bases(max(self.levels))
+        if most > MAX_BASES:
+            yield "method.levels", f"{max(self.levels):g} is {most} times method.atom; allowed: {MAX_BASES} base nets"
         if self.num_bases(self.levels[-1]) < 1:
             yield "method.levels", f"{self.levels[-1]:g} is less than half of method.atom ({self.atom:g}): no base net"
 

@@ -11,13 +11,17 @@ from typing import TYPE_CHECKING, Annotated, ClassVar, Literal, Protocol
 
 from pydantic import Field
 
-from fedmpi.config.schema import Count, Positive, Section
+from fedmpi.config.schema import Count, Section
 from fedmpi.models.width import Width
 
 if TYPE_CHECKING:
     from torch import nn
 
+# ResNet-152 has 50. Each is a few Python objects for every tier, which alone take seconds for a hundred.
+MAX_BLOCKS = 100
 Blocks = Annotated[tuple[Count, ...], Field(strict=False, min_length=1, max_length=8)]
+# A hundred times a paper's channels is ten thousand times its parameters.
+Multiplier = Annotated[float, Field(gt=0, le=100)]
 Dropout = Annotated[float, Field(ge=0, lt=1)]
 
 
@@ -51,7 +55,7 @@ class ResNet18(Section):
     kinds: ClassVar[tuple[str, ...]] = ("image",)
     name: Literal["resnet18"] = "resnet18"
     """The CIFAR ResNet-18 of FedHM."""
-    width: Positive = 1.0
+    width: Multiplier = 1.0
     """Width multiplier: stage i has round(width * 64 * 2^i) channels."""
     blocks: Blocks = (2, 2, 2, 2)
     """BasicBlocks in each stage; every stage but the first halves the side and doubles the channels."""
@@ -64,6 +68,10 @@ class ResNet18(Section):
     def dense_layers(self) -> int:
         """FedHM's rho: the stem and the first block stay dense."""
         return 3
+
+    def problems(self, config: object) -> Iterator[tuple[str, str]]:
+        if sum(self.blocks) > MAX_BLOCKS:
+            yield "model.blocks", f"{sum(self.blocks)} blocks; allowed: at most {MAX_BLOCKS} in all"
 
     def net(self, info: Inputs, width: Width) -> nn.Module:
         from fedmpi.models.preresnet import PreResNet
@@ -92,7 +100,7 @@ class ScaledNet(Section):
 
     kinds: ClassVar[tuple[str, ...]] = ("image",)
     name: str
-    width: Positive = 1.0
+    width: Multiplier = 1.0
     """Width multiplier of every layer but the last: round(width * its size)."""
 
     @property
@@ -234,13 +242,13 @@ class VitSmall(ScaledNet):
 
     name: Literal["vit_small"] = "vit_small"
     """A small vision transformer; images are zero-padded to the next square whose side is a multiple of `patch`."""
-    width: Positive = 1.0
+    width: Multiplier = 1.0
     """Width multiplier: each head has round(width * embedding / heads) numbers, the stream `heads` times as many."""
     patch: Count = 4
     """Pixels of a patch's side: 4 makes 64 patches of 32x32, and 49 of 28x28."""
     embedding: Count = 384
     """Numbers for each patch, a multiple of `heads`; the perceptron of a block has four times as many inside."""
-    depth: Count = 12
+    depth: Annotated[int, Field(ge=1, le=50)] = 12
     """Blocks of attention and perceptron."""
     heads: Count = 6
     """Attention heads in each block, at every width."""

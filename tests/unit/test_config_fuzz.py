@@ -1,66 +1,164 @@
-"""Whatever a config or the command line holds: a Config or a ConfigError of one-line problems, never a traceback."""
+"""Whatever a config or the command line holds: one line a problem and exit code 2, or a plan that works.
+
+Mutations as in `jobs/fuzz_configs.py`, which has the long version; and each case that it has found, by name.
+"""
 
 from __future__ import annotations
 
-import random
+import sys
+import time
+import warnings
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
-from fedmpi.config.load import load
-from fedmpi.config.reference import installed_tables
-from fedmpi.errors import ConfigError
+import pytest
 
-CONFIGS = Path(__file__).parents[2] / "configs"
-PLAIN_VALUES = r"""
-~ yes true -1 0 1.5 .nan .inf -.inf 1e999 'x' "\uD800" [] {} [1,[2,[3]]] {name:x} {"a":{"b":{"c":1}}} *a &a !!int
-# % @ ` ? - <<: 2026-01-01 0x1F 1:30 torchvision: torchvision:x {"name":[1]} {"name":{"name":1}} 9223372036854775808
-"""
-LONG_VALUES = ["9" * 400, "9" * 5000, "x" * 3000, "[" * 50, "{a: " * 30, "[" + "0, " * 300 + "]"]
-ODD_VALUES = ["", "\t", "\r\n", "|\n  text", "\u00e9\u2028\x85", "\x07", "&a 1", "! x", "? a", "name: fedhm", "a b"]
-VALUES = [*PLAIN_VALUES.split(), *LONG_VALUES, *ODD_VALUES]
-PLAIN_KEYS = """
-seed train train.lr train.schedule train.schedule.name train.schedule.milestones model.name method method.rank_ratio
-method.layer_ranks method.tau clients.tier_blocks clients.count clients.per_round data data.name data.shape name . a.b.c
-partition.alpha.x output.dir
-"""
-KEYS = [*PLAIN_KEYS.split(), "", "\udcff", "x" * 400, "\n", "a b"]
+sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "jobs"))  # scripts, and no package
+
+import config_mutations  # noqa: E402
+import fuzz_configs  # noqa: E402
+
+from fedmpi.main import main  # noqa: E402
+
+CHUNKS, CASES = 16, 2000
+GIGABYTE = 2**30
+# In process time, on any machine: what it found took minutes or for ever.
+LONG_S = 30.0
 
 
-def mutated(text: str, chance: random.Random) -> str:
-    """Up to three of: a value replaced, a line doubled, lost or indented, a character replaced, the text cut."""
-    for _ in range(chance.randint(1, 3)):
-        lines = text.split("\n")
-        at = chance.randrange(len(lines))
-        key, colon, _ = lines[at].partition(":")
-        new = {
-            0: [key + colon + " " + chance.choice(VALUES)],
-            1: [lines[at], lines[at]],
-            2: [],
-            3: ["  " * chance.randint(1, 4) + lines[at]],
-            4: [chance.choice(VALUES) + ": " + lines[at]],
-            5: [lines[at].replace(chance.choice(lines[at] or " "), chance.choice("[]{}:,&*!|>'\"%@`#-?\t\x00e0"), 1)],
-        }
-        lines[at : at + 1] = new[chance.randrange(6)]
-        text = "\n".join(lines)
-    return text[: chance.randrange(len(text) + 1)] if chance.random() < 0.1 else text
+@pytest.fixture(autouse=True)
+def quick() -> Iterator[None]:
+    with fuzz_configs.quick_plans():
+        yield
 
 
-def test_any_file_and_any_override(tmp_path: Path) -> None:
-    chance, tables, path = random.Random(0), installed_tables(), tmp_path / "fuzz.yaml"
-    texts = [file.read_text() for file in sorted(CONFIGS.glob("*.yaml"))]
-    refused = 0
-    for _ in range(500):
-        content = mutated(chance.choice(texts), chance).encode("utf-8", "surrogatepass")
-        if chance.random() < 0.1:
-            content = content.replace(bytes([chance.choice(content or b" ")]), bytes([chance.randrange(256)]), 2)
-        path.write_bytes(content)
-        overrides = [f"{chance.choice(KEYS)}={chance.choice(VALUES)}" for _ in range(chance.choice([0, 0, 1, 3]))]
-        try:
-            config = load(path, overrides, tables)
-        except ConfigError as error:
-            refused += 1
-            assert error.problems and all(len(problem.splitlines()) == 1 for problem in error.problems), error.problems
-            assert max(map(len, error.problems)) < 600
-            str(error).encode()
-        else:
-            assert config.diff(config.to_dict()) == [] and len(config.hash()) == 64
-    assert 100 < refused < 490, "the mutations are too tame, or too wild, to test both outcomes"
+def verdict_of(words: Sequence[str], run: Callable[[Sequence[str]], int] = main) -> str:
+    """`refused` or `planned`, in bounded time and memory; anything else fails here."""
+    before, start = fuzz_configs.reset_peak(), time.process_time()
+    verdict, detail = fuzz_configs.judge(["--plan=json", *words], run)
+    assert verdict in ("refused", "planned", "helped"), detail
+    assert time.process_time() - start < LONG_S and fuzz_configs.peak() - before < GIGABYTE
+    return verdict
+
+
+@pytest.mark.parametrize("chunk", range(CHUNKS))
+def test_mutations(chunk: int, tmp_path: Path) -> None:
+    """One in four has a small net and is planned; planning those of the papers would take minutes."""
+    verdicts: Counter[str] = Counter()
+    is_planned = chunk % 4 == 0
+    for number in range(chunk, CASES, CHUNKS):
+        mutation = config_mutations.mutate(number, 0, fuzz_configs.is_small if is_planned else lambda name: True)
+        words = mutation.write(tmp_path / str(number))
+        verdicts[verdict_of(words, main if is_planned else fuzz_configs.only_read)] += 1
+    assert min(verdicts["refused"], verdicts["planned"]) > 10, "too tame, or too wild, to test both outcomes"
+
+
+def test_a_case_is_the_same_everywhere() -> None:
+    assert config_mutations.mutate(7, 3) == config_mutations.mutate(7, 3) != config_mutations.mutate(8, 3)
+
+
+# What was found: words of the command, on the default config, and what they are.
+
+FOUND = {
+    "a base for each of a billion atoms": (["method.name=splitmix", "method.atom=1e-300"], "refused"),
+    "more stages than anybody can build": (["model.blocks=[2147483647]"], "refused"),
+    "a transformer without end": (["model.name=vit_small", "model.depth=2147483647"], "refused"),
+    "a width that is no number of channels": (["model.width=1e308"], "refused"),
+    "epochs without end": (["method.name=standalone", "method.epochs_factor=1e308"], "refused"),
+    "two billion channels": (["data.name=synthetic", "data.shape=[2147483647, 8, 8]"], "refused"),
+    "two billion classes": (["data.name=synthetic", "data.classes=2147483647"], "refused"),
+    "a seed of 400 digits": (["data.name=synthetic", f"data.seed={'9' * 400}"], "refused"),
+    "a rank of 400 digits": ([f"method.layer_ranks={{fc: {'9' * 400}}}"], "refused"),
+    "a tier for each of 40 widths": (
+        ["clients.count=100", f"method.rank_ratio={[1 - number / 50 for number in range(40)]}"],
+        "refused",
+    ),
+    "more threads than a machine has": (["mpi.threads=2147483647"], "refused"),
+    "a folder with a NUL": (['output.dir="a\\0b"'], "refused"),
+    "a folder that no system can name": (["data.name=cifar10", 'data.root="\\uD800"'], "refused"),
+    "two billion classes each": (["partition.name=lottery", "partition.classes_per_client=2147483647"], "refused"),
+    "a hundred million shards": (
+        [
+            "data.name=synthetic",
+            "data.num_train=2000000000",
+            "partition.name=shards",
+            "partition.shards_per_client=90000000",
+        ],
+        "planned",
+    ),
+    "a billion clients in a round": (
+        [
+            "data.name=synthetic",
+            "data.num_train=2000000000",
+            "clients.count=2000000000",
+            "clients.per_round=1000000000",
+        ],
+        "planned",
+    ),
+    "two billion rounds": (["rounds=2147483647"], "planned"),
+    "a list of a million": (["train.schedule.milestones=[" + "1, " * 1_000_000 + "1]"], "refused"),
+    "a line for each of 20,000 duplicates": (["train={" + "a: 1, " * 20_000 + "}"], "refused"),
+}
+
+
+@pytest.mark.parametrize("name", FOUND)
+def test_found(name: str) -> None:
+    words, verdict = FOUND[name]
+    assert verdict_of(words) == verdict
+
+
+FILES = {
+    "many keys upon many": ("extends: [a.yaml, a.yaml]", b"".join(b"key%d: [1]\n" % number for number in range(7_000))),
+    "a billion files": (f"extends: {['a.yaml'] * 8}", f"extends: {['b.yaml'] * 8}".encode()),
+    "keys that nobody knows": ("train:\n" + "".join(f"  k{number}: 1\n" for number in range(9_000)), b""),
+    "a long name": (f"extends: {'x/' * 3_000}", b""),
+    "a device": ("extends: /dev/zero", b""),
+}
+
+
+@pytest.mark.parametrize("name", FILES)
+def test_found_in_files(name: str, tmp_path: Path) -> None:
+    top, base = FILES[name]
+    (tmp_path / "top.yaml").write_text(top)
+    (tmp_path / "a.yaml").write_bytes(base)
+    (tmp_path / "b.yaml").write_text("extends: [" + ", ".join(["c.yaml"] * 8) + "]")
+    (tmp_path / "c.yaml").write_text("extends: [" + ", ".join(["d.yaml"] * 8) + "]")
+    (tmp_path / "d.yaml").write_text("seed: 1")
+    assert verdict_of([str(tmp_path / "top.yaml")]) == "refused"
+
+
+# What the judge of all these lets pass.
+
+
+def answer(out: str = "", err: str = "", code: int = 2) -> str:
+    def run(words: Sequence[str]) -> int:
+        sys.stdout.write(out)
+        sys.stderr.write(err)
+        return code
+
+    return fuzz_configs.judge([], run)[0]
+
+
+def test_the_judge() -> None:
+    assert answer(err="a.yaml: 2 problems\n  seed  wrong\n  train.lr  wrong\n") == "refused"
+    assert answer(out='{"tiers": [{"params": 1}]}', code=0) == "planned"
+    for err in ("", "a.yaml wrong\n", "a.yaml: x\x1b[2J\n", "a: 2 problems\nseed\n", f"a: {'x' * 5000}\n", "a: b\n\n"):
+        assert answer(err=err) == "wrong", err
+    for plan in ("", "{", '{"tiers": [NaN]}', '{"tiers": [-1]}', '{"tiers": [1e50]}', '{"tiers": []}'):
+        assert answer(out=plan, code=0) == "wrong", plan
+    assert answer(out='{"tiers": [1]}', err="RuntimeWarning", code=0) == "wrong"
+    assert answer(err="a: b\n", code=1) == "wrong" and answer(out="x", err="a: b\n") == "wrong"
+
+
+def test_the_judge_sees_what_is_thrown_and_warned() -> None:
+    def fail(words: Sequence[str]) -> int:
+        raise MemoryError
+
+    def warn(words: Sequence[str]) -> int:
+        warnings.warn("overflow", RuntimeWarning, stacklevel=1)
+        print('{"tiers": [1]}')
+        return 0
+
+    assert fuzz_configs.judge([], fail)[0] == "traceback"
+    assert fuzz_configs.judge([], warn)[0] == "wrong"
