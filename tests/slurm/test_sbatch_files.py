@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
+import os
 import re
+import signal
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -81,6 +84,36 @@ def test_a_signalled_run_goes_on_after_its_requeue(cluster: Cluster, tmp_path: P
     assert finished(run_dir.path) == undisturbed(tmp_path, *words)
     log = (cluster.project / f"fedmpi-long-{job}.log").read_text()
     assert f"requeued: job {job} goes on from what is saved" in log and "stopped by" not in log, log
+
+
+def test_a_job_that_lost_a_rank_is_requeued_all_the_same(cluster: Cluster, tmp_path: Path) -> None:
+    """Under ULFM: a worker dies and the others go on; then the signal; requeued, all ranks are there again."""
+    words = (*TOPK, "rounds=60", "output.checkpoint_every=1000", "evaluation.every=5")
+    edits = {**NO_CONFIG, r"^resumable mpirun ": "resumable mpirun --with-ft ulfm "}
+    job = cluster.submit("slurm/long_resumable.sbatch", *words, edits=edits)
+    run_dir = RunDir(cluster.project / "runs" / "fedmpi-long")
+    wait_for(lambda: len(read_records(run_dir)) >= 2, cluster)
+    os.kill(rank_of_job(job, 2), signal.SIGKILL)
+    wait_for(lambda: any("losses" in record for record in read_records(run_dir)), cluster)
+    cluster.control("scancel", "--signal=USR1", "--batch", job)
+    wait_for(lambda: (cluster.jobs(job)[0]["JobState"], cluster.jobs(job)[0]["Restarts"]) == ("PENDING", "1"), cluster)
+    assert len(finished(run_dir.path).records) < 60
+    cluster.control("scontrol", "update", f"JobId={job}", "StartTime=now")
+    assert ended_well(cluster, job), cluster.log()
+    first, second = read_starts(run_dir)
+    assert [loss["rank"] for loss in first["losses"]] == [2] and first["stopped"]["why"] == "SIGUSR1"
+    assert len(second["ranks"]) == len(first["ranks"]) and "losses" not in second
+    assert finished(run_dir.path) == undisturbed(tmp_path, *words)
+
+
+def rank_of_job(job: str, rank: int) -> int:
+    """The process number of a rank."""
+    wanted = {f"SLURM_JOB_ID={job}".encode(), f"OMPI_COMM_WORLD_RANK={rank}".encode()}
+    for entry in Path("/proc").iterdir():
+        with contextlib.suppress(OSError):
+            if entry.name.isdecimal() and wanted <= set((entry / "environ").read_bytes().split(b"\0")):
+                return int(entry.name)
+    raise AssertionError(f"job {job} has no rank {rank}")
 
 
 def test_without_requeueing_it_ends_with_75(cluster: Cluster) -> None:
