@@ -1,0 +1,110 @@
+"""A loss of ranks at every call that could tell of one: the round goes on, trains nobody twice, to the same bits."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import method_cases
+import pytest
+from small_runs import small_setup
+
+from fedmpi import startup, train_round
+from fedmpi.errors import RankLossError
+from fedmpi.federation.plan import Task, assign
+from fedmpi.mpi import SerialComm
+from fedmpi.output import digest_of
+from fedmpi.setup import Setup
+from fedmpi.train_round import OpenRound
+
+NUM_ROUNDS = 2
+CASES = {
+    f"{case}, {exchange}": (*method_cases.CASES[case], f"mpi.exchange={exchange}")
+    for case in ("fedhm", "topk", "lgfedavg", "fdnnc")
+    for exchange in ("gather", "reduce")
+}
+"""Without and with client memories, with personal tests, with several phases."""
+
+
+class LossyComm(SerialComm):
+    """One process, told of a loss at the `fails_at`-th call, before it has done its work or after."""
+
+    recovers = True
+
+    def __init__(self, fails_at: int = -1, after: bool = False) -> None:
+        super().__init__()
+        self.num_calls, self._fails_at, self._after = 0, fails_at, after
+
+    def _call(self, call: Callable[..., Any], *arguments: Any) -> Any:
+        fails = self.num_calls == self._fails_at
+        self.num_calls += 1
+        if fails and not self._after:
+            raise RankLossError
+        value = call(*arguments)
+        if fails:
+            raise RankLossError
+        return value
+
+
+def _lossy(name: str) -> Callable[..., Any]:
+    def call(self: LossyComm, *arguments: Any) -> Any:
+        return self._call(getattr(super(LossyComm, self), name), *arguments)
+
+    return call
+
+
+CALLS = ("bcast", "reduce_sum", "allreduce_sum", "start_gather", "gather_rows", "allgather_rows", "agree")
+for _name in CALLS:
+    setattr(LossyComm, _name, _lossy(_name))
+
+
+def rounds(setup: Setup, comm: LossyComm) -> tuple[list[Any], list[tuple[int, str, int]]]:
+    """What comes of the rounds, and the clients (with round and phase) in the order in which they were trained."""
+    setup = replace(setup, comm=comm)
+    opened = OpenRound(1, startup.initial_state(setup.method, comm, None, "cpu"))
+    trained, results = [], []
+    simulate = train_round.simulate_client
+
+    def counted(setup: Setup, task: Task, published: Any) -> Any:
+        trained.append((task.round_number, task.phase, task.client))
+        return simulate(setup, task, published)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(train_round, "simulate_client", counted)
+        while opened.number <= NUM_ROUNDS:
+            try:
+                result = train_round.train_round(setup, opened)
+                comm.agree()
+            except RankLossError:
+                opened.has_lost_ranks = True
+                continue
+            scores = result.client_scores.correct.tolist() if hasattr(result.client_scores, "correct") else None
+            told = [(report.client, report.status, report.loss, report.memory_digest) for report in result.reports]
+            results += [told, result.scores, scores, digest_of(opened.state.params), dict(opened.state.memories)]
+            opened = OpenRound(opened.number + 1, opened.state, opened.published)
+    return results, trained
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_a_loss_at_every_call(tmp_path: Path, case: str) -> None:
+    setup = small_setup(tmp_path, *CASES[case], "evaluation.every=1", "data.num_train=80", "data.num_test=16")
+    quiet = LossyComm()
+    expected, trained = rounds(setup, quiet)
+    assert quiet.num_calls >= 10 and len(set(trained)) == len(trained)
+    for number in range(quiet.num_calls):
+        for after in (False, True):
+            told, again = rounds(setup, LossyComm(number, after))
+            assert told == expected, f"another result after a loss at call {number}"
+            assert again == trained, f"a loss at call {number} cost a client"
+
+
+def test_results_at_hand_come_first_and_cost_nothing() -> None:
+    """Costs 5, 4, 3, 2, 1; client 4's result lies on rank 2, client 1's on rank 1: 5, 3 and 2 are dealt as if anew."""
+    tasks = [Task(cost, 0, 1, "", 10, float(cost)) for cost in (5, 4, 3, 2, 1)]
+    planned = assign(tasks, range(1, 3), 3, {4: 2, 1: 1})
+    assert [[task.client for task in own] for own in planned.by_rank] == [[], [1, 5], [4, 3, 2]]
+    assert [task.client for task in planned.tasks] == [1, 2, 3, 4, 5]
+    anew = assign(tasks, range(1, 3), 3)
+    assert [[task.client for task in own] for own in anew.by_rank] == [[], [5, 2, 1], [4, 3]]
