@@ -1,0 +1,60 @@
+"""A rank's watchdog counts its own work only; a limit to the start of MPI ends the process with a word."""
+
+from __future__ import annotations
+
+import math
+import subprocess
+import sys
+import threading
+import time
+
+import pytest
+
+from fedmpi.mpi.serial import Traffic
+from fedmpi.mpi.watch import Watch, patience_s
+
+
+def test_waiting_is_not_work() -> None:
+    traffic, given_up = Traffic(), threading.Event()
+    with Watch(0.3, traffic, lambda busy_s: given_up.set()) as watch:
+        watch.round_begins()
+        with traffic.waiting():
+            time.sleep(0.6)
+            assert watch.busy_s() < 0.2  # seen from within a wait, too
+        assert not given_up.is_set() and traffic.idle_s > 0.5
+        assert given_up.wait(5), "half a second of work went by unnoticed"
+
+
+def test_each_round_has_the_whole_limit() -> None:
+    given_up = threading.Event()
+    with Watch(0.5, Traffic(), lambda busy_s: given_up.set()) as watch:
+        for _ in range(4):
+            watch.round_begins()
+            time.sleep(0.2)
+    time.sleep(0.6)
+    assert not given_up.is_set(), "neither 4 rounds nor the time after them count together"
+
+
+def test_without_a_limit_nobody_watches() -> None:
+    before = threading.active_count()
+    with Watch(0.0, Traffic(), lambda busy_s: None) as watch:
+        watch.round_begins()
+        assert threading.active_count() == before
+    assert patience_s(0.0) == math.inf and patience_s(5.0) > 10.0
+
+
+SLOW_START = """
+import sys, time
+from fedmpi.mpi.deadline import at_most
+with at_most(float(sys.argv[1]), "it took too long"):
+    time.sleep(float(sys.argv[2]))
+print("started")
+"""
+
+
+@pytest.mark.parametrize(("limit_s", "takes_s", "code"), [(0.3, 60.0, 1), (30.0, 0.1, 0), (0.0, 0.3, 0)])
+def test_a_start_has_a_limit(limit_s: float, takes_s: float, code: int) -> None:
+    words = [sys.executable, "-c", SLOW_START, str(limit_s), str(takes_s)]
+    done = subprocess.run(words, capture_output=True, text=True, timeout=50)
+    assert (done.returncode, done.stdout) == (code, "" if code else "started\n")
+    assert done.stderr == ("it took too long\n" if code else "")
