@@ -15,10 +15,11 @@ its gates and cells.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import math
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 from torch import nn
@@ -36,6 +37,8 @@ FLOAT32_BYTES = 4
 LSTM_KEEPS = 6
 # Batch statistics of one value do not exist; two examples, then half of everything.
 EXAMPLES = 2
+# In one tensor of a dry run on the CPU; VGG on 224 x 224 pixels has 13 million.
+MOST_NUMBERS = 2**24
 # Products, and which of their arguments have a row (an image, a matrix) for each row of the output.
 ROWS = {
     torch.ops.aten.convolution: (0,),
@@ -44,6 +47,9 @@ ROWS = {
     torch.ops.aten.bmm: (0, 1),
     torch.ops.aten.baddbmm: (0, 1, 2),
 }
+
+DryRun = Callable[[int], int]
+Result = TypeVar("Result")
 
 
 @dataclass(frozen=True)
@@ -58,34 +64,73 @@ class Costs:
 
 def measure(net: nn.Module, example_shape: tuple[int, ...]) -> Costs:
     """The costs of `net` (on any device, left as it is) on one example: an image (C, H, W), a vector, or tokens."""
-    with _counting(net) as tally:
-        flops = dry_run(net, example_shape, EXAMPLES)
-    # What a net does once a batch (an LSTM's gates multiplied back out of their factors) is no example's.
-    macs = (dry_run(net, example_shape, 2 * EXAMPLES) - flops) // 2 // EXAMPLES
-    return Costs(
-        params=sum(parameter.numel() for parameter in net.parameters()),
-        macs=macs,
-        macs_with_norm_and_activations=macs + tally.extra_macs // EXAMPLES,
-        activation_bytes=FLOAT32_BYTES * tally.activations // EXAMPLES,
-    )
+
+    def count(dry_run: DryRun) -> Costs:
+        with _counting(net) as tally:
+            flops = dry_run(EXAMPLES)
+        # What a net does once a batch (an LSTM's gates multiplied back out of their factors) is no example's.
+        macs = (dry_run(2 * EXAMPLES) - flops) // 2 // EXAMPLES
+        return Costs(
+            params=sum(parameter.numel() for parameter in net.parameters()),
+            macs=macs,
+            macs_with_norm_and_activations=macs + tally.extra_macs // EXAMPLES,
+            activation_bytes=FLOAT32_BYTES * tally.activations // EXAMPLES,
+        )
+
+    return in_dry_runs(net, example_shape, count)
 
 
-def dry_run(net: nn.Module, example_shape: tuple[int, ...], num_examples: int = EXAMPLES) -> int:
-    """Passes examples of zeros through `net` (left as it is) and its hooks; returns the FLOPs this would have cost.
+def in_dry_runs(net: nn.Module, example_shape: tuple[int, ...], count: Callable[[DryRun], Result]) -> Result:
+    """What `count` finds out by dry runs: each passes so many examples of zeros through `net` (left as it is) and its
+    hooks, and returns the FLOPs that this would have cost.
 
     On the CPU, whose operators are compiled: many of the meta device's are Python and import torch._dynamo, half of
-    a rank's start. Weights are one zero that is seen everywhere, and products are left out (`_FlopCounter`).
+    a rank's start. Weights are one zero that is seen everywhere, and products are left out (`_FlopCounter`). What
+    would take much memory even so is counted, from the beginning, on the meta device.
     """
-    embeds = any(isinstance(module, nn.Embedding) for module in net.modules())
-    batch = torch.zeros(num_examples, *example_shape, dtype=torch.int64 if embeds else torch.float32)
-    weights = dict(net.named_parameters())
+    try:
+        return count(lambda num_examples: _run_on_cpu(net, example_shape, num_examples))
+    except _TooLargeError:
+        return count(lambda num_examples: _run_on_meta(net, example_shape, num_examples))
+
+
+def _run_on_cpu(net: nn.Module, example_shape: tuple[int, ...], num_examples: int) -> int:
+    weights, buffers = dict(net.named_parameters()), dict(net.named_buffers())
+    _check_size((num_examples, *example_shape), *(buffer.shape for buffer in buffers.values()))
+    batch = torch.zeros(num_examples, *example_shape, dtype=_input_dtype(net))
     tensors = {name: torch.zeros((), dtype=weight.dtype).expand(weight.shape) for name, weight in weights.items()}
-    tensors |= {name: torch.zeros(buffer.shape, dtype=buffer.dtype) for name, buffer in net.named_buffers()}
+    tensors |= {name: torch.zeros(buffer.shape, dtype=buffer.dtype) for name, buffer in buffers.items()}
     # Operators that have no formula because they do too much in one: oneDNN's LSTM, fused attention.
     apart = torch.backends.mkldnn.flags(enabled=False, allow_tf32=None), sdpa_kernel(SDPBackend.MATH)
-    with torch.no_grad(), _one_thread(), apart[0], apart[1], _FlopCounter() as counter:
-        torch.func.functional_call(net, tensors, (batch,))
+    # A net in training mode draws for its dropout.
+    with torch.random.fork_rng(devices=[]), torch.no_grad(), _one_thread(), apart[0], apart[1]:
+        with _FlopCounter() as counter:
+            torch.func.functional_call(net, tensors, (batch,))
     return counter.total
+
+
+def _run_on_meta(net: nn.Module, example_shape: tuple[int, ...], num_examples: int) -> int:
+    from torch.utils.flop_counter import FlopCounterMode
+
+    tensors = dict(net.named_parameters()) | dict(net.named_buffers())
+    on_meta = {name: tensor.detach().to("meta") for name, tensor in tensors.items()}
+    batch = torch.empty(num_examples, *example_shape, dtype=_input_dtype(net), device="meta")
+    with torch.no_grad(), FlopCounterMode(display=False) as counter:
+        torch.func.functional_call(net, on_meta, (batch,))
+    return int(counter.get_total_flops())
+
+
+def _input_dtype(net: nn.Module) -> torch.dtype:
+    return torch.int64 if any(isinstance(module, nn.Embedding) for module in net.modules()) else torch.float32
+
+
+class _TooLargeError(Exception):
+    """A tensor of a dry run has more than `MOST_NUMBERS`."""
+
+
+def _check_size(*shapes: Sequence[int]) -> None:
+    if max(map(math.prod, shapes)) > MOST_NUMBERS:
+        raise _TooLargeError
 
 
 @contextmanager
@@ -116,6 +161,8 @@ class _FlopCounter(TorchDispatchMode):
     ) -> Any:
         operator, kwargs = func.overloadpacket, kwargs or {}
         out = _zeros_out(func, args, kwargs) if operator in ROWS else func(*args, **kwargs)
+        if isinstance(out, torch.Tensor):
+            _check_size(out.shape)  # before the next operator makes more of it
         if operator in flop_registry:
             self.total += flop_registry[operator](*args, **kwargs, out_val=out)
         return out
@@ -125,7 +172,9 @@ def _zeros_out(func: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) 
     """Zeros of the shape that a product has, which torch itself tells from no rows at all."""
     places = ROWS[func.overloadpacket]
     out = func(*(arg[:0] if place in places else arg for place, arg in enumerate(args)), **kwargs)
-    return out.new_zeros(len(args[places[-1]]), *out.shape[1:])
+    shape = len(args[places[-1]]), *out.shape[1:]
+    _check_size(shape)
+    return out.new_zeros(shape)
 
 
 @dataclass

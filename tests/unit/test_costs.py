@@ -109,6 +109,25 @@ INPUTS = {
 }
 
 
+def dry(net: nn.Module, shape: tuple[int, ...], num_examples: int) -> int:
+    return costs.in_dry_runs(net, shape, lambda dry_run: dry_run(num_examples))
+
+
+def test_what_is_too_large_is_counted_without_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    """4 channels of 2^20 pixels: 4 x 9 products for each, in two examples; and by halves on a limit that is met midway."""
+    net = nn.Sequential(nn.Conv2d(1, 4, 3, padding=1, bias=False), nn.ReLU(), nn.Conv2d(4, 2, 1, bias=False))
+    small = costs.measure(net, (1, 16, 16))
+    monkeypatch.setattr(costs, "MOST_NUMBERS", 1500)
+    assert costs.measure(net, (1, 16, 16)) == small
+    assert costs.measure(net, (1, 2**20, 2**20)).macs == 2**40 * (4 * 9 + 8)
+
+
+def test_a_dry_run_draws_nothing() -> None:
+    before = torch.get_rng_state()
+    dry(nn.Sequential(nn.Linear(4, 4), nn.Dropout()), (4,), 3)
+    assert torch.equal(torch.get_rng_state(), before)
+
+
 @pytest.mark.parametrize("form", ["dense", "low rank", "kernels"])
 @pytest.mark.parametrize(
     "name", [name for name in models.NAMES if not name.endswith(":")] + ["torchvision:swin_t", "torchvision:densenet121"]
@@ -123,7 +142,7 @@ def test_dry_runs_cost_what_torch_counts(name: str, form: str) -> None:
         sizes = {layer.name: (2, 3) for layer in layers}
         net = lowrank.kernel_net(net, sizes) if form == "kernels" else lowrank.factorize_net(net, layers, 0.25)
     for count in (2, 3):
-        assert costs.dry_run(net, info.example_shape, count) == flops_by_torch(net, info.example_shape, count)
+        assert dry(net, info.example_shape, count) == flops_by_torch(net, info.example_shape, count)
 
 
 def test_a_dry_run_passes_every_layer_with_the_shapes_of_a_real_one() -> None:
@@ -133,7 +152,7 @@ def test_a_dry_run_passes_every_layer_with_the_shapes_of_a_real_one() -> None:
     net(torch.zeros(3, *SHAPE))
     real, seen[:] = list(seen), []
     num_threads = torch.get_num_threads()
-    costs.dry_run(net, SHAPE, 3)
+    dry(net, SHAPE, 3)
     assert seen == real and len(real) > 50 and torch.get_num_threads() == num_threads
 
 

@@ -111,7 +111,7 @@ def test_a_run_without_its_data_ends_with_one_line(
     no_network: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """In this process, which keeps its own signal handlers and environment."""
-    monkeypatch.setattr("fedmpi.mpi.world", SerialComm)
+    monkeypatch.setattr("fedmpi.mpi.world", lambda limit_s: SerialComm())
     monkeypatch.setattr("fedmpi.main.claimed", lambda: (0, 1))
     monkeypatch.setattr("fedmpi.startup.check_model", lambda *_: None)  # takes seconds, and is not asked here
     monkeypatch.setattr("signal.signal", lambda *_: None)

@@ -68,13 +68,13 @@ VECTORIZED = [
 
 
 @pytest.mark.parametrize("options", VECTORIZED, ids=lambda options: options.model_dump_json())
-def test_partitions_do_not_loop_over_clients(options: PartitionOptions, tmp_path: Path) -> None:
+def test_partitions_do_not_loop_over_clients(options: PartitionOptions) -> None:
     labels, groups = np.arange(2 * MANY) % 10, np.arange(2 * MANY) % MANY
 
-    def save(num_clients: int) -> None:
-        data.make_partition(options, labels, num_clients, 0, groups).save(tmp_path / "partition.h5")
+    def pack(num_clients: int) -> None:
+        data.make_partition(options, labels, num_clients, 0, groups).packed()
 
-    few, many = (steps(lambda n=n: save(n)) for n in (FEW, MANY))
+    few, many = (steps(lambda n=n: pack(n)) for n in (FEW, MANY))
     # What is done in blocks (of 4,096 clients, of 16,384 draws, of a share of what is left) takes more of them.
     in_blocks = options.name in ("dirichlet", "dirichlet_equal", "lottery")
     assert many < (20 * few if in_blocks else few + 20)
