@@ -211,12 +211,20 @@ class Desk:
             self._writers.append(set())
             self._has_pruned = True
 
-    def stop(self, round_number: int, state: ServerState, why: str) -> None:
-        """Ends the run after the last round that was finished, saving it if that was not done."""
-        if round_number and not self._folder.checkpoint_path(round_number).exists():
-            with self._setup.clock.stage("saving", round_number):
-                self._save(round_number, state)
-        self._say_stopped(round_number, why)
+    def stop_early(self, losses: Sequence[Loss], round_number: int, before: ServerState | None, why: str) -> None:
+        """Ends the run in the middle of a round; the one `before` it, if this start has made one, is saved."""
+        self.tell_losses(losses, round_number)
+        if before is None:
+            return
+        done = round_number - 1
+        if not self._folder.checkpoint_path(done).exists():
+            with self._setup.clock.stage("saving", done):
+                self._saving.attempt(done, lambda: self._keep_again(done, before), must_hold=True)
+        self._say_stopped(done, why)
+
+    def _keep_again(self, round_number: int, state: ServerState) -> None:
+        self._records.write_pending()
+        self._save(round_number, state)
 
     def _say_stopped(self, round_number: int, why: str) -> None:
         """The run is to go on later, where it is now: for people and, in the manifest, for programs."""

@@ -94,3 +94,6 @@ class ServerLossError(Exception):
 
 class TooFewRanksError(Exception):
     """So many ranks were lost that those left are to stop (`mpi.min_ranks`)."""
+
+    gets_on = False
+    """Whether this start has finished a round: else another start might end where this one did."""

@@ -173,22 +173,24 @@ class Gather:
         self._layouts = {task.client: upload_layout(phase.method, task) for task in phase.assignment.tasks}
         self._sums = _Sums(phase) if phase.comm.is_root else None
         self._posted: dict[int, Tensor] = {}
+        self._at_hand: dict[int, Tensor] = {}
         self._reports: list[ClientReport] = []
         self.begin_again(phase.assignment)
 
     def begin_again(self, assignment: Assignment) -> None:
         waves, comm = assignment.waves, self._comm
         self._waves = iter(waves)
-        self._at_hand, self._posted = self._posted, {}
+        self._at_hand, self._posted = self._at_hand | self._posted, {}
         mine = max((self._layouts[task.client].num_bytes for task in assignment.by_rank[comm.rank]), default=0)
         # With one more, a result is at hand before this rank waits, and learns of a loss.
         self._slots = [_message_buffer(mine, self._pinned) for _ in range(_UNDER_WAY + comm.recovers)]
-        self._under_way: list[Request] = []
+        self._under_way: list[tuple[Request, ...]] = []
         received = max((sum(self._sizes(wave)) for wave in waves), default=0) if comm.is_root else 0
         self._received = _message_buffer(received, self._pinned)
 
     def has(self) -> dict[int, int]:
-        return dict.fromkeys(self._posted, AT_HAND) | {report.client: ADDED for report in self._reports}
+        at_hand = dict.fromkeys([*self._at_hand, *self._posted], AT_HAND)
+        return at_hand | {report.client: ADDED for report in self._reports}
 
     def can_repeat(self, task: Task) -> bool:
         return task.client in self._at_hand
@@ -202,14 +204,17 @@ class Gather:
             self._fill(slot, task, report, upload)
         self._wait_for_less_than(_UNDER_WAY)
         request = self._comm.start_gather(slot, self._sizes(wave), self._received)
-        self._under_way.append(request)
         if self._sums is not None:
             request.wait()
             self._take(wave)
+        # A send is done when MPI has a copy. Where ranks may die, a result stays at hand until rank 0 has added it up.
+        taken = (self._comm.start_barrier(),) if self._comm.recovers else ()
+        self._under_way.append((request, *taken))
 
     def _wait_for_less_than(self, number: int) -> None:
         while len(self._under_way) >= number:
-            self._under_way.pop(0).wait()
+            for request in self._under_way.pop(0):
+                request.wait()
 
     def _fill(self, slot: Tensor, task: Task, report: ClientReport | None, upload: Params | None) -> None:
         layout = self._layouts[task.client]
@@ -245,8 +250,7 @@ class Gather:
         return [self._layouts[task.client].num_bytes if task else 0 for task in wave]
 
     def finish(self, state: Params) -> Results:
-        for request in self._under_way:
-            request.wait()
+        self._wait_for_less_than(1)
         return Results() if self._sums is None else self._sums.results(state, self._reports)
 
 

@@ -70,25 +70,20 @@ def run(
     make_method: startup.MakeMethod = methods.create,
     stopping: Stopping | None = None,
 ) -> bool:
-    """Trains to the last round; False if it was stopped before. Raises `StartupError` (on all ranks), or a
-    `RoundError` where something broke.
+    """Trains to the last round; False if it was stopped before. Raises `StartupError` or `TooFewRanksError` (on all
+    ranks), or a `RoundError` where something broke.
 
     `where["resume"]` gets the command to go on with, as soon as there is something to go on with.
     """
     job = Job(config, comm, run_dir, resume, command, where, make_method, stopping or Stopping())
-    try:
-        while True:
-            try:
-                return _start_and_train(job)
-            except RankLossError:  # before the first round: everybody starts up again
-                job.recover()
-                job.resume |= job.folder is not None
-            except ServerLossError:
-                job.resume = True
-    except TooFewRanksError as error:
-        if comm.is_root:
-            print(f"stopped: {error}; what was saved stays\nto go on: {where.get('resume', 'nothing was saved yet')}")
-        return False
+    while True:
+        try:
+            return _start_and_train(job)
+        except RankLossError:  # before the first round: everybody starts up again
+            job.recover()
+            job.resume |= job.folder is not None
+        except ServerLossError:
+            job.resume = True
 
 
 def _start_and_train(job: Job) -> bool:
@@ -152,7 +147,7 @@ def _train(job: Job, setup: Setup, desk: Desk | None, opened: OpenRound) -> bool
     if opened.number > config.rounds and desk is not None:
         desk.say(f"nothing left to do: {opened.number - 1} of {config.rounds} rounds are done")
     comm.wait_at_most(patience_s(config.mpi.round_timeout_s))
-    before = opened.state
+    before, first = opened.state, opened.number
     with _watch(job, setup) as watch:
         while opened.number <= config.rounds:
             try:
@@ -164,10 +159,10 @@ def _train(job: Job, setup: Setup, desk: Desk | None, opened: OpenRound) -> bool
                 try:
                     setup = _without_the_lost(job, setup, desk, opened)
                 except TooFewRanksError as error:
-                    if desk is None:
-                        raise
-                    desk.stop(opened.number - 1, before, str(error))
-                    return False
+                    error.gets_on = opened.number > first
+                    if desk is not None:
+                        desk.stop_early(job.untold, opened.number, before if error.gets_on else None, str(error))
+                    raise
                 continue
             stops = job.stopping.why(wish) if opened.number < config.rounds else ""
             if desk is not None:
@@ -184,10 +179,10 @@ def _watch(job: Job, setup: Setup) -> Watch:
     limit_s, comm = job.config.mpi.round_timeout_s, job.comm
     then = "the others go on without it" if comm.recovers else f"to go on: {job.where['resume']}"
 
-    def give_up(busy_s: float) -> None:
+    def give_up(why: str) -> None:
         end_at_once(
-            f"fedmpi: hung on rank {comm.started_as} on {comm.host}, {setup.clock.where()}\n  cause: {busy_s:.0f} s of "
-            f"its own in this round, mpi.round_timeout_s is {limit_s:g}; this rank ends itself\n{then}"
+            f"fedmpi: hung on rank {comm.started_as} on {comm.host}, {setup.clock.where()}\n  cause: {why}, "
+            f"mpi.round_timeout_s is {limit_s:g}; this rank ends itself\n{then}"
         )
 
     return Watch(limit_s, comm.traffic, give_up)
@@ -219,8 +214,13 @@ def _close(job: Job, desk: Desk | None) -> None:
         try:
             return job.comm.agree()
         except RankLossError:
-            if job.comm.recover().server:
+            loss = job.comm.recover()
+            job.untold += [loss] if loss.ranks else []
+            if loss.server:
                 raise ServerLossError from None
+            if desk is not None:
+                desk.tell_losses(job.untold, job.config.rounds)
+            job.untold.clear()
 
 
 def _seconds_and_wish(

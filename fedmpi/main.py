@@ -24,7 +24,7 @@ import fedmpi
 from fedmpi import data, methods, models
 from fedmpi.config.load import load
 from fedmpi.config.schema import Config
-from fedmpi.errors import ConfigError, LaunchError, RoundError, UserError
+from fedmpi.errors import ConfigError, LaunchError, RoundError, TooFewRanksError, UserError
 from fedmpi.mpi.launch import check_launch, claimed
 from fedmpi.stopping import EXIT_CODE, Stopping, seconds_left
 
@@ -155,16 +155,7 @@ def _run(config: Config, arguments: argparse.Namespace, rank: int) -> int:
         return _report(error, rank)
     where: dict[str, str] = {}
 
-    def stop(number: int, frame: Any) -> NoReturn:
-        """Ends this rank here and now: an exception raised in a handler is lost if it interrupts a destructor."""
-        if comm.is_root:
-            _say(f"fedmpi: stopped by {signal.Signals(number).name}; what was saved stays\n{_how_to_resume(where)}")
-        signal.signal(number, signal.SIG_DFL)  # to the launcher, an exit code alone is no death
-        os.kill(os.getpid(), number)
-        os._exit(128 + number)
-
-    for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, stop)
+    _end_on_signals(comm, where)
     try:
         command = [sys.executable, "-m", "fedmpi.main", *sys.argv[1:]]
         options = {"run_dir": arguments.run_dir, "resume": arguments.resume, "command": command}
@@ -175,10 +166,27 @@ def _run(config: Config, arguments: argparse.Namespace, rank: int) -> int:
         return comm.leave(EXIT_CODE)
     except StartupError as error:
         return comm.leave(_report(error, comm.rank))
+    except TooFewRanksError as error:
+        if comm.is_root:
+            _say(f"fedmpi: stopped: {error}\n{_how_to_resume(where)}")
+        return comm.leave(EXIT_CODE if error.gets_on else 1)
     except BaseException as error:  # noqa: BLE001 - the one place where nothing may pass
         _say(f"{describe(error, comm)}\n{_how_to_resume(where)}")
         comm.abort(error.exit_code if isinstance(error, UserError) else 1)
         raise
+
+
+def _end_on_signals(comm: Comm, where: dict[str, str]) -> None:
+    def stop(number: int, frame: Any) -> NoReturn:
+        """Ends this rank here and now: an exception raised in a handler is lost if it interrupts a destructor."""
+        if comm.is_root:
+            _say(f"fedmpi: stopped by {signal.Signals(number).name}; what was saved stays\n{_how_to_resume(where)}")
+        signal.signal(number, signal.SIG_DFL)  # to the launcher, an exit code alone is no death
+        os.kill(os.getpid(), number)
+        os._exit(128 + number)
+
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, stop)
 
 
 def _stopping(config: Config) -> Stopping:

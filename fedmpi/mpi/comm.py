@@ -15,10 +15,9 @@ import contextlib
 import functools
 import math
 import os
-import subprocess
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeVar, cast
 
 import numpy as np
@@ -30,6 +29,7 @@ from mpi4py import MPI  # noqa: E402
 
 from fedmpi.errors import RankLossError  # noqa: E402
 from fedmpi.mpi import recovery  # noqa: E402
+from fedmpi.mpi.launch import Launcher  # noqa: E402
 from fedmpi.mpi.recovery import Loss  # noqa: E402
 from fedmpi.mpi.serial import Request, Traffic  # noqa: E402
 from fedmpi.tensors import ALIGN_BYTES  # noqa: E402
@@ -67,18 +67,17 @@ def _may_lose_ranks(collective: Collective) -> Collective:
 class Comm:
     """The ranks of this job; after `recover` those that are left."""
 
-    def __init__(self, mpi: Any) -> None:
+    def __init__(self, mpi: Any, places: Mapping[int, tuple[str, int]]) -> None:
+        """`places` has, of each rank as the job started, its host and the lowest rank on its node."""
         self.recovers = recovery.is_on()
         self.traffic = Traffic()
-        self.host: str = MPI.Get_processor_name()
-        self.started_as: int = mpi.Get_rank()
+        self.started_as: int = MPI.COMM_WORLD.Get_rank()
         """This rank as the job started; `rank` counts those that are left."""
-        self.started_size: int = mpi.Get_size()
+        self.started_size: int = MPI.COMM_WORLD.Get_size()
+        self.host = places[self.started_as][0]
+        self._places = places
+        self._launcher = Launcher.of_this_process()
         self._block = MPI.BYTE.Create_contiguous(ALIGN_BYTES).Commit()
-        node = mpi.Split_type(MPI.COMM_TYPE_SHARED)
-        places = mpi.allgather((self.host, node.bcast(self.started_as)))
-        node.Free()
-        self._hosts, self._nodes = [host for host, _ in places], [first for _, first in places]
         self._patience_s = math.inf
         self._num_vain = 0
         # Buffers of what was under way belong to MPI for ever, so its requests are kept.
@@ -95,7 +94,7 @@ class Comm:
         self.rank: int = mpi.Get_rank()
         self.size: int = mpi.Get_size()
         self.is_root = self.rank == 0
-        nodes = [self._nodes[member] for member in self.members]
+        nodes = [self._places[member][1] for member in self.members]
         self.local_rank: int = nodes[: self.rank].count(nodes[self.rank])
         self.server_here: bool = nodes[0] == nodes[self.rank]
 
@@ -108,11 +107,11 @@ class Comm:
     def bcast(self, buffer: torch.Tensor) -> None:
         """Fills `buffer` (any dtype, on the CPU, contiguous) on every rank with rank 0's."""
         self.wait_for_all()
-        started = time.perf_counter()
         octets = _octets(buffer)
-        for start in range(0, len(octets), _PIECE_BYTES):
-            self._mpi.Bcast(octets[start : start + _PIECE_BYTES], root=0)
-        self._count(started, len(octets) * (self.size - 1))
+        with self.traffic.moving():
+            for start in range(0, len(octets), _PIECE_BYTES):
+                self._mpi.Bcast(octets[start : start + _PIECE_BYTES], root=0)
+        self.traffic.wire_bytes += len(octets) * (self.size - 1)
 
     @_may_lose_ranks
     def reduce_sum(self, buffer: torch.Tensor) -> None:
@@ -126,15 +125,15 @@ class Comm:
 
     def _add(self, buffer: torch.Tensor, collective: Any) -> None:
         self.wait_for_all()
-        started = time.perf_counter()
         values = buffer.numpy()
         step = _PIECE_BYTES // values.itemsize
         received = np.empty(min(step, len(values)), values.dtype)
-        for start in range(0, len(values), step):
-            piece = values[start : start + step]
-            collective(piece, received[: len(piece)])
-            piece[:] = received[: len(piece)]
-        self._count(started, values.nbytes * (self.size - 1))
+        with self.traffic.moving():
+            for start in range(0, len(values), step):
+                piece = values[start : start + step]
+                collective(piece, received[: len(piece)])
+                piece[:] = received[: len(piece)]
+        self.traffic.wire_bytes += values.nbytes * (self.size - 1)
 
     @_may_lose_ranks
     def start_gather(self, send: torch.Tensor, num_bytes: Sequence[int], receive: torch.Tensor) -> Request:
@@ -153,6 +152,13 @@ class Comm:
         return _MpiRequest(self, request)
 
     @_may_lose_ranks
+    def start_barrier(self) -> Request:
+        """Is done when all ranks have called it as often as this one."""
+        request = self._mpi.Ibarrier()
+        self._under_way[id(request)] = request
+        return _MpiRequest(self, request)
+
+    @_may_lose_ranks
     def _finish(self, request: Any) -> None:
         self._sleep_until(request)
         self._under_way.pop(id(request), None)
@@ -162,7 +168,8 @@ class Comm:
         """One row of equal length from each rank, stacked on rank 0 (None elsewhere)."""
         self.wait_for_all()
         rows = np.empty((self.size, *row.shape), row.dtype) if self.is_root else None
-        self._mpi.Gather(np.ascontiguousarray(row), rows, root=0)
+        with self.traffic.moving():
+            self._mpi.Gather(np.ascontiguousarray(row), rows, root=0)
         return rows
 
     @_may_lose_ranks
@@ -170,14 +177,16 @@ class Comm:
         """One row of equal length from each rank, stacked everywhere."""
         self.wait_for_all()
         rows = np.empty((self.size, *row.shape), row.dtype)
-        self._mpi.Allgather(np.ascontiguousarray(row), rows)
+        with self.traffic.moving():
+            self._mpi.Allgather(np.ascontiguousarray(row), rows)
         return rows
 
     @_may_lose_ranks
     def allgather_text(self, text: str) -> list[str]:
         """Every rank's text, in order of ranks. For start-up only: it pickles."""
         self.wait_for_all()
-        texts: list[str] = self._mpi.allgather(text)
+        with self.traffic.moving():
+            texts: list[str] = self._mpi.allgather(text)
         return texts
 
     def agree(self) -> None:
@@ -209,12 +218,13 @@ class Comm:
         before = self.members
         self._left_behind += [self._mpi, *self._under_way.values()]
         self._under_way.clear()
-        self._attach(recovery.survivors(self._mpi))
+        with self.traffic.waiting():
+            self._attach(recovery.survivors(self._mpi))
         lost = tuple(member for member in before if member not in self.members)
         self._num_vain = 0 if lost else self._num_vain + 1
         if self._num_vain > _MOST_VAIN:
             raise MPI.Exception(MPI.ERR_OTHER)
-        return Loss(lost, tuple(self._hosts[rank] for rank in lost), before[0] in lost, noticed)
+        return Loss(lost, tuple(self._places[rank][0] for rank in lost), before[0] in lost, noticed)
 
     def _end(self) -> float:
         """Makes every other call on this communicator fail, on all ranks; when this was first done here."""
@@ -230,22 +240,29 @@ class Comm:
     def leave(self, code: int) -> int:
         """For the end of the program, on all ranks: the exit code, where it may end as programs do.
 
-        A job that may have lost ranks must not: MPI_Finalize can wait for the dead for ever.
+        A job that may have lost ranks must not: MPI_Finalize can wait for the dead for ever. Nobody leaves before
+        all that are left have come here: the launcher may end the job with the first, and rank 0 may be saving.
         """
         if not self.recovers:
             return code
-        with contextlib.suppress(RankLossError):
-            self.wait_for_all()  # the launcher may end all with the first, and rank 0 may be saving
+        with contextlib.suppress(MPI.Exception):
+            while not self._all_are_here():
+                self.recover()
         sys.stdout.flush()
         sys.stderr.flush()
         os._exit(code)
 
+    def _all_are_here(self) -> bool:
+        try:
+            self.agree()
+        except RankLossError:
+            return False
+        return True
+
     def abort(self, code: int) -> None:
         """Ends every rank at once."""
         if self.recovers:  # MPI_Abort of several ranks at once hangs now and then: then the launcher is ended
-            words = ["sh", "-c", f"sleep {_ABORT_S:g}; kill {os.getppid()}"]
-            quiet = {"stdin": subprocess.DEVNULL, "stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
-            subprocess.Popen(words, start_new_session=True, **quiet)
+            self._launcher.end_after(_ABORT_S)
         self._mpi.Abort(code)
 
     def _sleep_until(self, request: Any) -> None:
@@ -256,10 +273,6 @@ class Comm:
                 pause_s = min(1.3 * pause_s, _LAST_POLL_S)
                 if time.perf_counter() > over:
                     raise TimeoutError(f"waited for other ranks for more than {self._patience_s:.0f} s")
-
-    def _count(self, started: float, num_bytes: int) -> None:
-        self.traffic.communication_s += time.perf_counter() - started
-        self.traffic.wire_bytes += num_bytes
 
 
 class _MpiRequest:
@@ -276,5 +289,31 @@ def _octets(buffer: torch.Tensor) -> np.ndarray:
 
 
 def all_ranks() -> Comm:
-    """The communicator of the whole job."""
-    return Comm(MPI.COMM_WORLD)
+    """The communicator of the whole job; where it outlives its ranks, of those that have come as far as this."""
+    mpi, places = MPI.COMM_WORLD, None
+    while places is None:
+        try:
+            places = _places(mpi)
+        except MPI.Exception:
+            if not recovery.is_on():
+                raise
+            mpi.Revoke()
+        if recovery.is_on() and not recovery.agreed(mpi, places is not None, _wait):
+            mpi.Revoke()
+            mpi, places = recovery.survivors(mpi), None
+    assert places is not None
+    return Comm(mpi, places)
+
+
+def _places(mpi: Any) -> dict[int, tuple[str, int]]:
+    """Of each rank as the job started: its host, and the lowest rank on its node."""
+    mine = MPI.COMM_WORLD.Get_rank()
+    node = mpi.Split_type(MPI.COMM_TYPE_SHARED)
+    here = MPI.Get_processor_name(), int(node.bcast(mine))
+    node.Free()
+    return dict(mpi.allgather((mine, here)))
+
+
+def _wait(request: Any) -> None:
+    while not request.Test():
+        time.sleep(_LAST_POLL_S)

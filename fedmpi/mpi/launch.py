@@ -10,7 +10,10 @@ the same. They are refused.
 from __future__ import annotations
 
 import os
+import subprocess
 from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
 
 from fedmpi.errors import LaunchError
 
@@ -62,3 +65,32 @@ def _apart(count: int) -> LaunchError:
         f"{count} processes were started, but each is an MPI job of one rank; start them with the mpirun of this MPI, "
         "or, where `srun --mpi=list` names it, with srun --mpi=pmix (see slurm/README.md)",
     )
+
+
+@dataclass(frozen=True)
+class Launcher:
+    """The process that started this one (mpirun, or its daemon on this node), and no later one of its number."""
+
+    pid: int
+    started: str
+
+    @classmethod
+    def of_this_process(cls) -> Launcher:
+        return cls(os.getppid(), _start_of(os.getppid()))
+
+    def end_after(self, delay_s: float) -> None:
+        """Sends it SIGTERM then, if it is still there: from a shell, which outlives this process."""
+        if self.pid <= 1 or not self.started:
+            return
+        start = f"$(sed 's/.*) //' /proc/{self.pid}/stat | cut -d ' ' -f 20)"
+        words = ["sh", "-c", f'sleep {delay_s:g}; [ "{start}" = {self.started} ] && kill {self.pid}']
+        nothing = subprocess.DEVNULL
+        subprocess.Popen(words, start_new_session=True, stdin=nothing, stdout=nothing, stderr=nothing)
+
+
+def _start_of(pid: int) -> str:
+    """The clock tick of its start; empty where /proc does not tell."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[19]
+    except (OSError, IndexError):
+        return ""

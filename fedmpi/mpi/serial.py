@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import platform
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Protocol
 
@@ -37,22 +37,44 @@ class Traffic:
         self.idle_s = 0.0
         self.communication_s = 0.0
         self.wire_bytes = 0
-        self._waiting_since: float | None = None
+        # Seconds that were no work of this rank, and since when it has done none now: one value, so that a thread
+        # that looks sees both of the same moment.
+        self._not_working: tuple[float, float | None] = 0.0, None
 
     @contextmanager
     def waiting(self) -> Iterator[None]:
         """What happens within is waiting for other ranks."""
-        self._waiting_since = started = time.perf_counter()
-        try:
+        with self._counted() as seconds:
             yield
-        finally:
-            self._waiting_since = None
-            self.idle_s += time.perf_counter() - started
+        self.idle_s += seconds()
 
-    def idle_so_far(self) -> float:
-        """`idle_s` and the wait under way; may be called by another thread."""
-        since, idle_s = self._waiting_since, self.idle_s
-        return idle_s if since is None else idle_s + time.perf_counter() - since
+    @contextmanager
+    def moving(self) -> Iterator[None]:
+        """What happens within moves data: other ranks take part in it."""
+        with self._counted() as seconds:
+            yield
+        self.communication_s += seconds()
+
+    @contextmanager
+    def _counted(self) -> Iterator[Callable[[], float]]:
+        before, started = self._not_working[0], time.perf_counter()
+        taken = 0.0
+        self._not_working = before, started
+        try:
+            yield lambda: taken
+        finally:
+            taken = time.perf_counter() - started
+            self._not_working = before + taken, None
+
+    def not_working_s(self) -> float:
+        """Seconds so far of waiting for others and of moving data, those under way included; for any thread."""
+        seconds, since = self._not_working
+        return seconds if since is None else seconds + time.perf_counter() - since
+
+    def waits_for_s(self) -> float:
+        """How long this rank has been waiting or moving data now; 0 if it works. For any thread."""
+        since = self._not_working[1]
+        return 0.0 if since is None else time.perf_counter() - since
 
     def take_bytes(self) -> int:
         """Bytes since the last call."""
@@ -85,6 +107,9 @@ class SerialComm:
 
     def start_gather(self, send: torch.Tensor, num_bytes: Sequence[int], receive: torch.Tensor) -> Request:
         receive[: num_bytes[0]].copy_(send[: num_bytes[0]])
+        return _Done()
+
+    def start_barrier(self) -> Request:
         return _Done()
 
     def gather_rows(self, row: np.ndarray) -> np.ndarray | None:

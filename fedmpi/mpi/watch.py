@@ -27,16 +27,19 @@ def patience_s(limit_s: float) -> float:
 
 
 class Watch:
-    """Calls `give_up(seconds)`, once, when this rank has worked on a round for more than `limit_s` (0: never)."""
+    """Calls `give_up(why)`, once, when this rank has worked on a round for more than `limit_s` (0: never).
 
-    def __init__(self, limit_s: float, traffic: Traffic, give_up: Callable[[float], None]) -> None:
+    What it waits within a collective that cannot be interrupted has a limit, too (`patience_s`).
+    """
+
+    def __init__(self, limit_s: float, traffic: Traffic, give_up: Callable[[str], None]) -> None:
         self._limit_s, self._traffic, self._give_up = limit_s, traffic, give_up
-        self._begun = self._idle_s = math.inf
+        self._begun = math.inf, 0.0
 
     def round_begins(self) -> None:
         """Counts from here; the first call starts the watching."""
-        is_first = self._begun == math.inf
-        self._begun, self._idle_s = time.perf_counter(), self._traffic.idle_so_far()
+        is_first = self._begun[0] == math.inf
+        self._begun = time.perf_counter(), self._traffic.not_working_s()
         if is_first and self._limit_s > 0:
             threading.Thread(target=self._watch, name="watch", daemon=True).start()
 
@@ -47,15 +50,24 @@ class Watch:
         self._limit_s = math.inf  # nothing more to watch
 
     def busy_s(self) -> float:
-        """Seconds of this round in which this rank did not wait for others."""
-        return time.perf_counter() - self._begun - (self._traffic.idle_so_far() - self._idle_s)
+        """Seconds of this round in which this rank neither waited for others nor moved data with them."""
+        begun, not_working_s = self._begun
+        return time.perf_counter() - begun - (self._traffic.not_working_s() - not_working_s)
 
     def _watch(self) -> None:
         pause_s = min(1.0, self._limit_s / 10)
-        while (busy_s := self.busy_s()) <= self._limit_s < math.inf:
+        while not (why := self._what_is_wrong()):
             time.sleep(pause_s)
-        if self._limit_s < math.inf:
-            self._give_up(busy_s)
+            if self._limit_s == math.inf:
+                return
+        self._give_up(why)
+
+    def _what_is_wrong(self) -> str:
+        if (busy_s := self.busy_s()) > self._limit_s:
+            return f"{busy_s:.0f} s of its own in this round"
+        # `Comm` gives up by itself a little earlier where it can.
+        waits_s = self._traffic.waits_for_s()
+        return f"{waits_s:.0f} s in one call of MPI" if waits_s > patience_s(self._limit_s) + _MARGIN_S else ""
 
 
 def end_at_once(text: str) -> NoReturn:

@@ -55,12 +55,16 @@ class Records:
         if "round" not in record:
             raise KeyError("a record needs its round")
         self._unwritten += _line(record).encode()
-        with writing(self._path, len(self._unwritten)):
-            self._write()
-        self._whole_bytes, self._unwritten = self._whole_bytes + len(self._unwritten), b""
+        self.write_pending()
         events = self._events
         if events is not None:
             self._show(lambda: events.add(_round_of(record), scalars(record)))
+
+    def write_pending(self) -> None:
+        """Write what earlier calls could not. Raises RunDirError."""
+        with writing(self._path, len(self._unwritten)):
+            self._write()
+        self._whole_bytes, self._unwritten = self._whole_bytes + len(self._unwritten), b""
 
     def _write(self) -> None:
         """Opens the file anew: a run directory that is gone is noticed, and one that was away for a while is found."""

@@ -108,11 +108,24 @@ def test_too_few_are_left(start: Start, tmp_path: Path, victims: Sequence[int]) 
     assert launched.wait_until(has_rounds(run_dir, 4)), launched.err
     kill(launched, *victims)
     assert launched.wait() == 75, launched.err
-    assert re.search(r"(stopped after round \d+ of 100000|stopped): 2 ranks are left, mpi.min_ranks is 3", launched.out)
-    assert f"to go on: mpirun -n 4 python -m fedmpi.main --run-dir {run_dir} --resume" in launched.out
+    assert "fedmpi: stopped: 2 ranks are left, mpi.min_ranks is 3\n" in launched.err
+    assert f"to go on: mpirun -n 4 python -m fedmpi.main --run-dir {run_dir} --resume" in launched.err
+    if 0 not in victims:
+        assert re.search(r"stopped after round \d+ of 100000: 2 ranks are left, mpi.min_ranks is 3", launched.out)
+        lost = [loss["rank"] for loss in manifest.read_starts(RunDir(run_dir))[-1]["losses"]]
+        assert lost == list(victims)
     again = start(2, *METHOD, f"rounds={len(read_records(RunDir(run_dir))) + 2}", "--run-dir", str(run_dir), "--resume")
     assert again.wait() == 0, again.err
     assert "resuming after round" in again.out
+
+
+def test_too_few_before_a_round_is_done(start: Start, tmp_path: Path) -> None:
+    """Exit code 1, not 75: a job that gets nowhere must not be requeued again and again."""
+    words = (*ENDLESS, "mpi.min_ranks=3", "--run-dir", str(tmp_path / "run"))
+    launched = start(3, *words, program=("-c", EARLY, "training", "2"), options=ULFM)
+    assert launched.wait() == 1, launched.err
+    assert "fedmpi: stopped: 2 ranks are left, mpi.min_ranks is 3\n" in launched.err
+    assert "lost rank 2 on" in launched.out and "all is saved" not in launched.out
 
 
 def test_a_rank_that_hangs_is_excluded(start: Start, tmp_path: Path) -> None:
@@ -158,9 +171,10 @@ def test_a_hang_without_ulfm_ends_all(start: Start, tmp_path: Path) -> None:
     assert len(read_records(RunDir(run_dir))) == 2
 
 
-# Each client that a rank begins to train is a line; rank 2 dies when it has begun its third of round 2.
+# Each client that a rank begins to train is a line. In round 2 rank 2 dies when it has begun its third, or, while the
+# others get on, slowly in its first.
 COUNTS = """
-import os, signal, sys
+import os, signal, sys, time
 from fedmpi import train_round
 from fedmpi.mpi.launch import launched_as
 rank, log, begun = launched_as()[0], os.open(sys.argv[1], os.O_WRONLY | os.O_APPEND | os.O_CREAT), []
@@ -169,31 +183,32 @@ simulate = train_round.simulate_client
 def counted(setup, task, published):
     begun.append(task.round_number)
     os.write(log, f"{rank} {task.round_number} {task.client}\\n".encode())
-    if rank == 2 and begun.count(2) == 3:
+    if rank == 2 and begun.count(2) == int(sys.argv[2]):
+        time.sleep(2 if sys.argv[2] == "1" else 0)
         os.kill(os.getpid(), signal.SIGKILL)
     return simulate(setup, task, published)
 
 train_round.simulate_client = counted
 from fedmpi.main import main
-sys.exit(main(sys.argv[2:]))
+sys.exit(main(sys.argv[3:]))
 """
 
 
-@pytest.mark.parametrize("exchange", ["gather", "reduce"])
-def test_only_clients_of_the_dead_are_trained_again(start: Start, tmp_path: Path, exchange: str) -> None:
-    words = (*METHOD, "clients.count=12", "clients.per_round=12", "rounds=3", f"mpi.exchange={exchange}")
+@pytest.mark.parametrize(("exchange", "dies_in"), [("gather", 3), ("gather", 1), ("reduce", 3)])
+def test_only_clients_of_the_dead_are_trained_again(start: Start, tmp_path: Path, exchange: str, dies_in: int) -> None:
+    words = (*METHOD, "clients.count=24", "clients.per_round=24", "rounds=3", f"mpi.exchange={exchange}")
     log, run_dir = tmp_path / "begun", tmp_path / "run"
-    launched = start(4, *words, "--run-dir", str(run_dir), program=("-c", COUNTS, str(log)), options=ULFM)
+    launched = start(4, *words, "--run-dir", str(run_dir), program=("-c", COUNTS, str(log), str(dies_in)), options=ULFM)
     assert launched.wait() == 0, launched.err
     begun = [tuple(map(int, line.split())) for line in log.read_text().splitlines()]
     times: dict[tuple[int, int], list[int]] = {}
     for rank, number, client in begun:
         times.setdefault((number, client), []).append(rank)
     again = {what: ranks for what, ranks in times.items() if len(ranks) > 1}
-    assert len(times) == 36 and len(begun) == 36 + len(again)
+    assert len(times) == 72 and len(begun) == 72 + len(again)
     assert again and all(number == 2 and ranks[0] == 2 and 2 not in ranks[1:] for (number, _), ranks in again.items())
     # Sums that a worker has added up die with it; uploads that have arrived do not.
-    assert len(again) == 3 if exchange == "reduce" else 1 <= len(again) <= 3
+    assert len(again) == 3 if exchange == "reduce" else 1 <= len(again) <= dies_in
     run_all(small_config(*words), SerialComm(), tmp_path / "undisturbed")
     assert finished(run_dir) == finished(tmp_path / "undisturbed")
 
@@ -232,6 +247,12 @@ if mine and where == "before MPI":
 if mine and where in ("loading", "preparing", "restoring"):
     name = {"loading": "check_model", "preparing": "_trainers", "restoring": "_check_partition"}[where]
     setattr(startup, name, lambda *arguments: die())
+if mine and where == "training":
+    from fedmpi import train_round
+    train_round.simulate_client = lambda *arguments: die()
+if mine and where == "when MPI has started":
+    from fedmpi.mpi import comm
+    comm._places = lambda mpi: die()
 if mine and where == "failing":
     from fedmpi import train_round
     train_round.simulate_client = lambda *arguments: [][0]
@@ -240,13 +261,16 @@ sys.exit(main(sys.argv[3:]))
 """
 
 
-@pytest.mark.parametrize(("where", "who"), [("loading", 0), ("loading", 1), ("preparing", 0), ("preparing", 2)])
+@pytest.mark.parametrize(
+    ("where", "who"),
+    [("when MPI has started", 0), ("when MPI has started", 1), ("loading", 0), ("loading", 1), ("preparing", 0)],
+)
 def test_ranks_lost_while_starting(start: Start, tmp_path: Path, where: str, who: int) -> None:
     run_dir = tmp_path / "run"
     words = (*METHOD, "rounds=3", "--run-dir", str(run_dir))
     launched = start(3, *words, program=("-c", EARLY, where, str(who)), options=ULFM)
     assert launched.wait() == 0, launched.err
-    assert f"lost rank {who} on " in launched.out
+    assert f"lost rank {who} on " in launched.out or where == "when MPI has started"
     run_all(small_config(*METHOD, "rounds=3"), SerialComm(), tmp_path / "undisturbed")
     assert finished(run_dir) == finished(tmp_path / "undisturbed")
 
