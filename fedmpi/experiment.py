@@ -7,6 +7,7 @@ the server and all begin again, as a resumed run does, with the newest checkpoin
 
 from __future__ import annotations
 
+import time
 from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
@@ -19,7 +20,7 @@ from fedmpi.clock import STAGES
 from fedmpi.config import yaml_text
 from fedmpi.config.schema import Config
 from fedmpi.desk import Desk
-from fedmpi.errors import RankLossError, ServerLossError, TooFewRanksError
+from fedmpi.errors import RankLossError, RunDirError, ServerLossError, TooFewRanksError
 from fedmpi.mpi.watch import Watch, end_at_once, patience_s
 from fedmpi.output.files import write_text
 from fedmpi.output.lock import RunLock
@@ -31,6 +32,9 @@ from fedmpi.train_round import OpenRound, train_round
 if TYPE_CHECKING:
     from fedmpi.mpi.comm import Comm
     from fedmpi.mpi.recovery import Loss
+
+# A process with a GPU takes a while to end.
+_DYING_S = 20.0
 
 
 @dataclass
@@ -47,6 +51,8 @@ class Job:
     stopping: Stopping
     material: startup.Material | None = None
     folder: RunDir | None = None
+    takes_over: bool = False
+    """Whether a rank 0 has died: its lock may outlive it for a moment."""
     untold: list[Loss] = field(default_factory=list)
     """Losses that no desk has heard of."""
 
@@ -83,7 +89,7 @@ def run(
             job.recover()
             job.resume |= job.folder is not None
         except ServerLossError:
-            job.resume = True
+            job.resume = job.takes_over = True
 
 
 def _start_and_train(job: Job) -> bool:
@@ -129,7 +135,15 @@ def _folder(job: Job) -> RunDir:
 
 def _take(stack: ExitStack, folder: RunDir, job: Job) -> RunLock:
     """Locks the run directory and says at once which run it is, so that whatever happens next can be resumed."""
-    lock = stack.enter_context(_lock(folder))
+    until = time.monotonic() + (_DYING_S if job.takes_over else 0.0)
+    while True:
+        try:
+            lock = stack.enter_context(_lock(folder))
+            break
+        except RunDirError:
+            if time.monotonic() >= until:
+                raise
+            time.sleep(0.1)
     if not job.resume:
         folder.refuse_run()  # another may have come and gone since it was opened
     if not folder.config_path.exists():

@@ -28,14 +28,32 @@ fi
 
 resumable() {
   local code=75
+  begun=$(mktemp "$PWD/.begun-XXXXXX")
   if [ -z "$signalled" ]; then run_to_its_end "$@" && code=0 || code=$?; fi
   trap '' USR1
   if [ "$code" -eq 138 ]; then code=75; fi # the signal came before the command listened
+  if [ "$code" -eq 0 ] && ! is_finished "$@"; then
+    if [ -n "$signalled" ]; then code=75; else code=1; fi
+    echo "the command ended with 0, but its run is not finished"
+  fi
+  rm -f "$begun"
   if [ "$code" -eq 75 ] && [ "${FEDMPI_REQUEUE:-yes}" = yes ] && scontrol requeue "$job"; then
     echo "requeued: job $job goes on from what is saved"
     exit 0
   fi
   return "$code"
+}
+
+# `mpirun --with-ft ulfm` ends with 0 even if all ranks were killed; so the report of the run must be new.
+is_finished() {
+  local word last='' dir='' outlives=''
+  for word in "$@"; do
+    if [ "$last" = --run-dir ]; then dir=$word; fi
+    if [ "$word" = --with-ft ]; then outlives=yes; fi
+    last=$word
+  done
+  local report=$dir/report/summary.json
+  [ -z "$outlives" ] || [ -z "$dir" ] || { [ -e "$report" ] && [ ! "$begun" -nt "$report" ]; }
 }
 
 run_to_its_end() {

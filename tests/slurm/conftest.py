@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 
 import pytest
@@ -11,6 +12,8 @@ from slurm_cluster import Cluster, why_not
 @pytest.fixture(scope="session")
 def cluster() -> Iterator[Cluster]:
     reason = why_not()
+    if reason and os.environ.get("FEDMPI_NEEDS_SLURM"):
+        pytest.fail(f"FEDMPI_NEEDS_SLURM is set, and there is no Slurm: {reason}")
     if reason:
         pytest.skip(f"no Slurm: {reason}")
     with Cluster() as running:

@@ -75,3 +75,24 @@ def test_a_signal_is_not_lost(tmp_path: Path, when: str) -> None:
     process.send_signal(signal.SIGUSR1)
     out, _ = process.communicate(timeout=20)
     assert process.returncode == 0 and "requeued: job 17 goes on" in out
+
+
+@pytest.mark.parametrize(
+    ("report", "signals", "code"), [("new", False, 0), ("old", False, 1), ("none", False, 1), ("old", True, 75)]
+)
+def test_zero_is_not_believed_where_ranks_may_die(tmp_path: Path, report: str, signals: bool, code: int) -> None:
+    """With `--with-ft`, mpirun ends with 0 even if all ranks were killed: by a signal that came early, or one by one."""
+    summary = tmp_path / "run dir" / "report" / "summary.json"
+    summary.parent.mkdir(parents=True)
+    if report == "old":
+        summary.touch()
+        os.utime(summary, (0, 0))
+    launcher = tmp_path / "launcher"
+    write = f"touch '{summary}'" if report == "new" else "true"
+    launcher.write_text(f"#!/bin/sh\ntrap '' USR1\n{write}\n{'kill -USR1 $PPID; sleep 0.3' if signals else ''}\nexit 0\n")
+    launcher.chmod(0o755)
+    environment = {**JOB, "SLURM_JOB_END_TIME": "1893456000", "FEDMPI_REQUEUE": "no"}
+    script = f"cd {tmp_path}; resumable {launcher} --with-ft ulfm --run-dir '{summary.parents[1]}' --resume"
+    found, out, _ = ended(tmp_path, script, environment)
+    assert (found, "is not finished" in out) == (code, code != 0)
+    assert not list(tmp_path.glob(".begun*"))
