@@ -89,11 +89,19 @@ def parse(argv: Sequence[str]) -> argparse.Namespace:
 
 
 def read_config(arguments: argparse.Namespace) -> Config:
-    """The validated config; a resumed run takes the one it was begun with unless another is given."""
+    """The validated config; a resumed run takes the one it was begun with unless another is given.
+
+    Where there is none, a CONFIG or an override says that a run is to begin there (batch files, submitted again as
+    they are, give both); neither is a slip in DIR's name, and must not begin another experiment.
+    """
     path = arguments.config
     if path is None and arguments.resume:
         begun_with = Path(arguments.run_dir) / "config.yaml"
-        path = str(begun_with) if begun_with.is_file() else None
+        if os.path.isfile(begun_with):  # which is False, too, of a name that is too long
+            path = str(begun_with)
+        elif not arguments.overrides:
+            problem = "holds no run to go on with (no config.yaml); name the config to begin one there"
+            raise ConfigError(arguments.run_dir, problem)
     return load(path, arguments.overrides, TABLES)
 
 
