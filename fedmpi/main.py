@@ -132,17 +132,21 @@ def _list(rank: int) -> int:
 
 
 def _print(text: str) -> None:
-    """Without a traceback when the reader has gone, as with `| head`."""
+    """Without a word when the reader has gone, as with `| head`. Raises `UserError` where there is no room."""
     try:
         print(text, flush=True)
-    except BrokenPipeError:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    except OSError as error:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # Python flushes it once more at the end
+        if not isinstance(error, BrokenPipeError):
+            raise UserError("stdout", f"cannot be written: {error.strerror or error}") from error
 
 
 def _report(error: UserError, rank: int) -> int:
     """Rank 0 prints; the others give it time to."""
     if rank == 0:
-        print(error.text(), file=sys.stderr, flush=True)
+        with contextlib.suppress(OSError, AttributeError):  # full or closed; the exit code says it, too
+            sys.stderr.write(f"{error.text()}\n")
+            sys.stderr.flush()
     else:
         time.sleep(_SILENT_S)
     return error.exit_code
@@ -218,9 +222,10 @@ def _how_to_resume(where: dict[str, str]) -> str:
 
 def _say(text: str) -> None:
     """One write, so that the lines of several ranks do not mix."""
-    with contextlib.suppress(RuntimeError, OSError):  # a signal may have interrupted a print; a full disk has no room
-        sys.stderr.flush()
-        sys.stdout.flush()
+    for stream in (sys.stderr, sys.stdout):
+        # A signal may have interrupted a print; a full disk has no room; a closed stream is None or says ValueError.
+        with contextlib.suppress(RuntimeError, OSError, ValueError, AttributeError):
+            stream.flush()
     with contextlib.suppress(OSError):  # whoever cannot say it must end the others all the same
         os.write(2, f"{text}\n".encode(errors="replace"))
 

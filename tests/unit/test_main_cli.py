@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shlex
 import subprocess
 import sys
 from collections.abc import Sequence
@@ -278,3 +279,25 @@ def test_a_plan_needs_no_mpi(tmp_path: Path) -> None:
     assert done.returncode == 0, done.stderr
     assert "fedhm on digits with resnet18: 2 rounds on 1 rank\n" in done.stdout
     assert "'torch'" in done.stdout and "mpi4py" not in done.stdout and "sklearn" not in done.stdout
+
+
+@pytest.mark.parametrize("option", ["--list", "--plan"])
+@pytest.mark.parametrize(("to", "code"), [(">/dev/full", 2), (">&-", 0), (">&- 2>&-", 0), (">/dev/full 2>/dev/full", 2)])
+def test_nobody_can_read_it(option: str, to: str, code: int, tmp_path: Path) -> None:
+    words = [sys.executable, "-m", "fedmpi.main", "method.name=fedavg", *TINY, option]
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    command = f"{shlex.join(words)} {to}"
+    done = subprocess.run(["bash", "-c", command], cwd=tmp_path, env=environment, capture_output=True, text=True)
+    line = "stdout: cannot be written: No space left on device\n"
+    assert (done.returncode, done.stderr) == (code, line if code and "2>" not in to else "")
+
+
+def test_say_never_raises(monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> None:
+    closed = open(os.devnull, "w")
+    closed.close()
+    for stream in (None, closed):
+        monkeypatch.setattr(sys, "stdout", stream)
+        monkeypatch.setattr(sys, "stderr", stream)
+        command._say("the end \ud800")
+        monkeypatch.undo()
+    assert capfd.readouterr().err == "the end ?\n" * 2
