@@ -11,9 +11,9 @@ that were interrupted go on: the same command again submits what is left. A valu
 values, blocks=[1,1],[2,2] two lists.
 
 `status` shows every run below the folders: queued, running, silent (no sign of life for long, from another host),
-requeued (stopped and saved, to go on), interrupted, finished or unreadable, with its last job, how often it was started, round,
-last accuracy (of clients' own nets, or of the largest tier) and the time that the rounds to go will take. It reads the
-run directories alone, so it works wherever these can be seen.
+requeued (stopped and saved, to go on), interrupted, finished or unreadable, with its last job, how often it was
+started, round, last accuracy (of clients' own nets, or of the largest tier) and the time that the rounds to go will
+take. It reads the run directories alone, so it works wherever these can be seen.
 """
 
 from __future__ import annotations

@@ -48,7 +48,7 @@ class RunDir:
         not ask for.
         """
         run = cls(Path(path))
-        with writing(run.path):  # of some names (too long, links in a circle) the system does not even say what they are
+        with writing(run.path):  # of a name too long the system does not even say whether it is there
             if run.path.exists() and not run.path.is_dir():
                 raise RunDirError(str(path), "is not a directory; --run-dir wants a folder for the run")
             if not resume:
