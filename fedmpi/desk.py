@@ -6,7 +6,7 @@ import math
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, replace
 from typing import TYPE_CHECKING, Any
 
 from fedmpi import costs, data, startup
@@ -16,6 +16,7 @@ from fedmpi.exchange import CONTRIBUTED
 from fedmpi.federation import learning_rate
 from fedmpi.learning import ClientScores
 from fedmpi.output import checkpoint, manifest
+from fedmpi.output.best import Best
 from fedmpi.output.files import write_atomic, write_text, writing
 from fedmpi.output.lock import RunLock
 from fedmpi.output.progress import Progress
@@ -28,26 +29,6 @@ from fedmpi.train_round import RoundResult
 
 if TYPE_CHECKING:
     from fedmpi.mpi.recovery import Loss
-
-
-@dataclass
-class Best:
-    """What the closing table needs of the rounds so far; saved with each checkpoint."""
-
-    last: dict[str, float] = field(default_factory=dict)
-    best: dict[str, float] = field(default_factory=dict)
-    best_round: dict[str, int] = field(default_factory=dict)
-    seconds: dict[str, float] = field(default_factory=dict)
-
-    def add_scores(self, round_number: int, accuracy: Mapping[str, float]) -> None:
-        for tier, share in accuracy.items():
-            self.last[tier] = share
-            if share > self.best.get(tier, -1.0):
-                self.best[tier], self.best_round[tier] = share, round_number
-
-    def add_seconds(self, split_s: Mapping[str, float]) -> None:
-        for stage, seconds in split_s.items():
-            self.seconds[stage] = self.seconds.get(stage, 0.0) + seconds
 
 
 class Desk:

@@ -39,6 +39,7 @@ MAX_CONTENTS_BYTES = 8 * 2**20
 _BEGINNING = re.compile(rb"fedmpi ([a-z]+) format (\d{1,9}) bytes (\d{1,18}) ")
 _HEADER = re.compile(rb"(fedmpi [a-z]+ format \d+ bytes (\d+) contents (\d{1,9})) blake2b ([0-9a-f]{32})\n\0*")
 _DTYPE = re.compile(r"[<|][iuf][1248]")
+_MAX_DIMS = 32  # HDF5's limit
 _CHUNK_BYTES = 2**20
 _FOREIGN = "not written by fedmpi, or its first bytes are damaged"
 
@@ -190,6 +191,8 @@ def _contents(text: bytes, end: int) -> tuple[Attributes, Mapping[str, Entry]]:
             raise ValueError("an array without a name of its own, or not of plain numbers")
         if not all(type(number) is int and 0 <= number < 2**63 for number in (*shape, offset)):
             raise ValueError("a shape or an offset that is none")
+        if len(shape) > _MAX_DIMS or math.prod(filter(None, shape)) >= 2**60:  # numpy refuses those, empty ones too
+            raise ValueError("a shape that no array has")
         entries[name] = entry = Entry(np.dtype(dtype), tuple(shape), offset)
         left_bytes -= entry.nbytes
         if left_bytes < 0 or not USER_BLOCK_BYTES <= offset <= end - entry.nbytes:

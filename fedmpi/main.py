@@ -89,11 +89,19 @@ def parse(argv: Sequence[str]) -> argparse.Namespace:
 
 
 def read_config(arguments: argparse.Namespace) -> Config:
-    """The validated config; a resumed run takes the one it was begun with unless another is given."""
+    """The validated config; a resumed run takes the one it was begun with unless another is given.
+
+    Where there is none, a CONFIG or an override says that a run is to begin there (batch files, submitted again as
+    they are, give both); neither is a slip in DIR's name, and must not begin another experiment.
+    """
     path = arguments.config
     if path is None and arguments.resume:
         begun_with = Path(arguments.run_dir) / "config.yaml"
-        path = str(begun_with) if begun_with.is_file() else None
+        if os.path.isfile(begun_with):  # which is False, too, of a name that is too long
+            path = str(begun_with)
+        elif not arguments.overrides:
+            problem = "holds no run to go on with (no config.yaml); name the config to begin one there"
+            raise ConfigError(arguments.run_dir, problem)
     return load(path, arguments.overrides, TABLES)
 
 
@@ -124,17 +132,21 @@ def _list(rank: int) -> int:
 
 
 def _print(text: str) -> None:
-    """Without a traceback when the reader has gone, as with `| head`."""
+    """Without a word when the reader has gone, as with `| head`. Raises `UserError` where there is no room."""
     try:
         print(text, flush=True)
-    except BrokenPipeError:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    except OSError as error:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # Python flushes it once more at the end
+        if not isinstance(error, BrokenPipeError):
+            raise UserError("stdout", f"cannot be written: {error.strerror or error}") from error
 
 
 def _report(error: UserError, rank: int) -> int:
     """Rank 0 prints; the others give it time to."""
     if rank == 0:
-        print(error.text(), file=sys.stderr, flush=True)
+        with contextlib.suppress(OSError, AttributeError):  # full or closed; the exit code says it, too
+            sys.stderr.write(f"{error.text()}\n")
+            sys.stderr.flush()
     else:
         time.sleep(_SILENT_S)
     return error.exit_code
@@ -218,9 +230,10 @@ def _how_to_resume(where: dict[str, str]) -> str:
 
 def _say(text: str) -> None:
     """One write, so that the lines of several ranks do not mix."""
-    with contextlib.suppress(RuntimeError, OSError):  # a signal may have interrupted a print; a full disk has no room
-        sys.stderr.flush()
-        sys.stdout.flush()
+    for stream in (sys.stderr, sys.stdout):
+        # A signal may have interrupted a print; a full disk has no room; a closed stream is None or says ValueError.
+        with contextlib.suppress(RuntimeError, OSError, ValueError, AttributeError):
+            stream.flush()
     with contextlib.suppress(OSError):  # whoever cannot say it must end the others all the same
         os.write(2, f"{text}\n".encode(errors="replace"))
 

@@ -11,7 +11,7 @@ import os
 import shlex
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
@@ -28,6 +28,7 @@ from fedmpi.learning.flat import Buffers, FlatNet, net_layout
 from fedmpi.learning.local import LocalTrainer
 from fedmpi.mpi import placement
 from fedmpi.output import checkpoint, manifest
+from fedmpi.output.best import Best
 from fedmpi.output.memory import MemoryStore
 from fedmpi.output.run_dir import RunDir
 from fedmpi.personal import own_tests
@@ -264,7 +265,7 @@ def restore(setup: Setup, run_dir: RunDir, *, resume: bool) -> checkpoint.Snapsh
     def find() -> checkpoint.Snapshot | None:
         if not (resume and setup.comm.is_root):
             return None
-        snapshot = checkpoint.load_newest_intact(run_dir, _warn)
+        snapshot = checkpoint.load_newest_intact(run_dir, _warn, problem_of=lambda found: _problem(setup, found))
         if snapshot is None:
             print(f"no intact checkpoint in {run_dir.path}: starting at round 1 with {setup.config.where}", flush=True)
             return None
@@ -280,6 +281,20 @@ def restore(setup: Setup, run_dir: RunDir, *, resume: bool) -> checkpoint.Snapsh
         return snapshot
 
     return together(setup.comm, find)
+
+
+def _problem(setup: Setup, snapshot: checkpoint.Snapshot) -> str:
+    """Why this run cannot go on from a checkpoint that is whole; empty also for another config, which is refused."""
+    try:
+        if setup.config.diff(snapshot.config):
+            return ""
+    except RecursionError:
+        return "holds a config that is none"
+    if (snapshot.seed, snapshot.config_hash) != (setup.config.seed, setup.config.hash()):
+        return "holds a seed or a hash that is not its config's"
+    if unknown := snapshot.progress.keys() - asdict(Best()).keys():
+        return f"holds progress of another kind: {min(unknown)[:40]!r}"
+    return checkpoint.unfit(snapshot.server, setup.method.state_specs())
 
 
 def _check_partition(setup: Setup, run_dir: RunDir) -> None:

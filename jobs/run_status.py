@@ -32,7 +32,7 @@ class Status:
     """A run as its directory shows it.
 
     `state`: `queued` (submitted, not begun since), `running`, `silent` (no sign of life from another host),
-    `requeued` (stopped and saved, to go on), `interrupted` (ended without being asked), `finished`.
+    `requeued` (stopped and saved, to go on), `interrupted` (ended without being asked), `finished`, `unreadable`.
     """
 
     folder: Path
@@ -53,17 +53,31 @@ class Status:
 
 
 def runs_below(folder: Path) -> Iterator[RunDir]:
-    """All runs in a folder, begun or submitted, however deep; the folder itself may be one."""
-    run = RunDir(folder)
-    if run.holds_run() or run.submission_path.exists():
+    """All runs in a folder, begun or submitted, however deep; the folder itself may be one, or one cannot know."""
+    run, inner = RunDir(folder), []
+    try:
+        is_run = run.holds_run() or run.submission_path.exists()
+        if not is_run:
+            inner = sorted(path for path in folder.iterdir() if path.is_dir() and not path.is_symlink())
+    except OSError:
+        is_run = True  # who asks how far it is learns why that is not known
+    if is_run:
         yield run
-        return
-    for inner in sorted(path for path in folder.iterdir() if path.is_dir() and not path.is_symlink()):
-        yield from runs_below(inner)
+    for path in inner:
+        yield from runs_below(path)
 
 
 def status_of(run_dir: RunDir) -> Status:
-    """Whatever the directory lacks is unknown; nothing is changed."""
+    """Whatever the directory lacks is unknown; nothing is changed. Raises `UserError` where files hold nonsense."""
+    try:
+        return _status_of(run_dir)
+    except UserError:
+        raise
+    except (OSError, ValueError, TypeError, LookupError, AttributeError, RecursionError) as error:
+        raise UserError(str(run_dir.path), f"{type(error).__name__}: {error}") from error
+
+
+def _status_of(run_dir: RunDir) -> Status:
     run = Run(run_dir.path.name, 0, run_dir)
     records, starts, submitted = run.records, read_starts(run_dir), _submission(run_dir)
     try:
@@ -101,7 +115,7 @@ def _unfinished_state(
 def _submission(run_dir: RunDir) -> dict[str, Any]:
     try:
         found = json.loads(run_dir.submission_path.read_text(encoding="utf-8"))
-    except (OSError, ValueError):
+    except (OSError, ValueError, RecursionError):
         return {}
     return found if isinstance(found, dict) else {}
 

@@ -11,9 +11,9 @@ that were interrupted go on: the same command again submits what is left. A valu
 values, blocks=[1,1],[2,2] two lists.
 
 `status` shows every run below the folders: queued, running, silent (no sign of life for long, from another host),
-requeued (stopped and saved, to go on), interrupted or finished, with its last job, how often it was started, round,
-last accuracy (of clients' own nets, or of the largest tier) and the time that the rounds to go will take. It reads the
-run directories alone, so it works wherever these can be seen.
+requeued (stopped and saved, to go on), interrupted, finished or unreadable, with its last job, how often it was
+started, round, last accuracy (of clients' own nets, or of the largest tier) and the time that the rounds to go will
+take. It reads the run directories alone, so it works wherever these can be seen.
 """
 
 from __future__ import annotations
@@ -190,7 +190,12 @@ def _lines(folder: Path) -> Iterator[tuple[str, ...]]:
         raise UserError(str(folder), "is no folder; status wants run directories, or a folder of them")
     for run in run_status.runs_below(folder.resolve()):
         above = folder.resolve() if run.path != folder.resolve() else folder.resolve().parent
-        yield run_status.status_of(run).line(above)
+        try:
+            status = run_status.status_of(run)
+        except UserError as error:  # the others have nothing to do with it
+            print(f"unreadable: {error.text()}", file=sys.stderr, flush=True)
+            status = run_status.Status(run.path, "unreadable", "", 0, 0, None, None, None)
+        yield status.line(above)
 
 
 if __name__ == "__main__":

@@ -90,7 +90,7 @@ def _is_csr(indices: Ints, offsets: Ints) -> bool:
         and len(offsets) >= 1
         and offsets[0] == 0
         and offsets[-1] == len(indices)
-        and (np.diff(offsets) >= 0).all()
+        and (offsets[:-1] <= offsets[1:]).all()  # differences could overflow
     )
 
 

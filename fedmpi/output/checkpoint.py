@@ -19,7 +19,7 @@ import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 
@@ -28,6 +28,9 @@ from fedmpi.output import container, memory
 from fedmpi.output.files import is_temporary, write_atomic
 from fedmpi.output.run_dir import RunDir
 from fedmpi.output.stored import DIGEST_BYTES, Params
+
+if TYPE_CHECKING:
+    from fedmpi.tensors import Spec
 
 KIND = "checkpoint"
 _ATTRIBUTES: dict[str, type] = {
@@ -81,30 +84,50 @@ def load(path: Path) -> Snapshot:
             round=int(found["round"]),
             server=content.groups["server"],
             clients=_index(content.groups["clients"]),
-            progress=_object(found["progress"]),
+            progress=_numbers(_object(found["progress"])),
             config=_object(found["config"]),
             config_hash=str(found["config_hash"]),
             seed=int(found["seed"]),
             versions=_object(found["versions"]),
         )
-    except (ValueError, RecursionError) as error:
+    except (ValueError, OverflowError, RecursionError) as error:
         raise RunDirError(str(path), f"is not a fedmpi checkpoint: {error}") from None
 
 
+def unfit(server: Params, specs: Mapping[str, Spec]) -> str:
+    """Why rounds could not go on from these tensors, of which some are as `specs` say; empty if they could."""
+    for name, spec in specs.items():
+        if name not in server:
+            return f"lacks the server's tensor {name}"
+        found = server[name]
+        if (tuple(found.shape), found.dtype) != (spec.shape, spec.dtype):
+            return f"holds {name} as {found.dtype} {list(found.shape)}, not as {spec.dtype} {list(spec.shape)}"
+    for name, found in server.items():
+        if not torch.isfinite(found.float() if found.dtype.itemsize == 1 else found).all():
+            return f"holds values in {name} that are not finite"
+    return ""
+
+
 def load_newest_intact(
-    run_dir: RunDir, warn: Callable[[str], None], config_hash: str | None = None
+    run_dir: RunDir,
+    warn: Callable[[str], None],
+    config_hash: str | None = None,
+    problem_of: Callable[[Snapshot], str] = lambda snapshot: "",
 ) -> Snapshot | None:
     """The newest checkpoint that is whole, its client memories included; None if no round was saved yet.
 
     `warn` gets one line for each file that is skipped. With `config_hash`, checkpoints of another
-    config are skipped too. Raises RunDirError if all are: no kill leaves a run like that (files are
-    written whole or not at all), so whether to begin again and lose its records is not ours to decide.
+    config are skipped too, and those of which `problem_of` has something to say. Raises RunDirError if
+    all are: no kill leaves a run like that (files are written whole or not at all), so whether to begin
+    again and lose its records is not ours to decide.
     """
     found = run_dir.checkpoints()
     for round_number, path in found:
         try:
             snapshot = load(path)
             _check(run_dir, snapshot, round_number, path, config_hash)
+            if problem := problem_of(snapshot):
+                raise RunDirError(str(path), problem)
             return snapshot
         except RunDirError as error:
             warn(f"skipping a checkpoint: {error.text()}")
@@ -133,7 +156,7 @@ def referenced(run_dir: RunDir) -> set[tuple[int, int, str]] | None:
 
 
 def _check(run_dir: RunDir, snapshot: Snapshot, round_number: int, path: Path, config_hash: str | None) -> None:
-    if snapshot.round != round_number:
+    if snapshot.round < 1 or snapshot.round != round_number:
         raise RunDirError(str(path), f"holds round {snapshot.round}, not the round of its name")
     if config_hash is not None and snapshot.config_hash != config_hash:
         raise RunDirError(str(path), f"is of another config (hash {snapshot.config_hash[:12]}, not {config_hash[:12]})")
@@ -182,3 +205,13 @@ def _object(text: str | int) -> dict[str, Any]:
     if not isinstance(value, dict):
         raise ValueError("an attribute is not a JSON object")
     return value
+
+
+def _numbers(progress: dict[str, Any]) -> dict[str, Any]:
+    """What the report carries on: numbers by tier or stage. Raises ValueError or OverflowError for anything else."""
+    for name, by_key in progress.items():
+        if not isinstance(by_key, dict) or not all(type(value) in (int, float) for value in by_key.values()):
+            raise ValueError(f"its progress has no numbers under {name[:40]!r}")
+        for value in by_key.values():
+            float(value)  # an OverflowError where sums of floats would have one
+    return progress

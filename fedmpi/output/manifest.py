@@ -72,18 +72,19 @@ def add_losses(run_dir: RunDir, losses: Sequence[Mapping[str, Any]]) -> None:
     """Note with the last start which ranks it lost: rank, host, round, recovery_s; each once. Raises RunDirError."""
     starts = read_starts(run_dir)
     if starts:
-        known = starts[-1].get("losses", [])
+        known = starts[-1].get("losses")
+        known = known if isinstance(known, list) else []
         starts[-1]["losses"] = [*known, *(loss for loss in losses if loss not in known)]
         write_text(run_dir.manifest_path, json.dumps(json_safe({"starts": starts}), indent=2) + "\n")
 
 
 def read_starts(run_dir: RunDir) -> list[dict[str, Any]]:
-    """The starts so far; none if the file is missing or is no manifest."""
+    """The starts so far; none if the file is missing or is no manifest, and without entries that are none."""
     try:
-        starts = json.loads(run_dir.manifest_path.read_text(encoding="utf-8"))["starts"]
-    except (OSError, ValueError, KeyError, TypeError):
+        starts = json_safe(json.loads(run_dir.manifest_path.read_text(encoding="utf-8"))["starts"])
+    except (OSError, ValueError, KeyError, TypeError, RecursionError):
         return []
-    return starts if isinstance(starts, list) else []
+    return [entry for entry in starts if isinstance(entry, dict)] if isinstance(starts, list) else []
 
 
 def _now() -> str:

@@ -89,11 +89,16 @@ class Records:
 
 
 def read_records(run_dir: RunDir) -> list[dict[str, Any]]:
-    """Every whole record; a line that a kill has torn is left out. Empty if there is no file."""
+    """Every whole record; a line that a kill has torn is left out. Empty if there is no file.
+
+    Raises RunDirError if it cannot be read.
+    """
     try:
         text = run_dir.records_path.read_text(encoding="utf-8", errors="replace")
     except FileNotFoundError:
         return []
+    except OSError as error:
+        raise RunDirError(str(run_dir.records_path), f"cannot be read: {error.strerror or error}") from error
     parsed = (_parse(line) for line in text.splitlines())
     return [record for record in parsed if record is not None]
 
@@ -135,7 +140,7 @@ def _line(record: Record) -> str:
 
 def _parse(line: str) -> dict[str, Any] | None:
     try:
-        record = json.loads(line)
+        record = json_safe(json.loads(line))  # what is nested too deeply to be written again goes, too
     except (ValueError, RecursionError):
         return None
     return record if isinstance(record, dict) and isinstance(record.get("round"), int) else None

@@ -48,11 +48,11 @@ class RunDir:
         not ask for.
         """
         run = cls(Path(path))
-        if run.path.exists() and not run.path.is_dir():
-            raise RunDirError(str(path), "is not a directory; --run-dir wants a folder for the run")
-        if not resume:
-            run.refuse_run()
-        with writing(run.path):
+        with writing(run.path):  # of a name too long the system does not even say whether it is there
+            if run.path.exists() and not run.path.is_dir():
+                raise RunDirError(str(path), "is not a directory; --run-dir wants a folder for the run")
+            if not resume:
+                run.refuse_run()
             run.path.mkdir(parents=True, exist_ok=True)
             with tempfile.TemporaryFile(dir=run.path):
                 pass

@@ -11,12 +11,13 @@ from pathlib import Path
 
 import crafted_hdf5
 import pytest
+import torch
 from small_runs import SMALL, finished, run_all, small_config
 
 from fedmpi.errors import RoundError, RunDirError
 from fedmpi.main import describe
 from fedmpi.mpi import SerialComm
-from fedmpi.output import MemoryStore, RunDir, checkpoint
+from fedmpi.output import MemoryStore, RunDir, checkpoint, container
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "jobs"))  # scripts, and no package
 
@@ -87,6 +88,54 @@ def test_a_damaged_newest_checkpoint_is_skipped(run_main: RunMain, run: Path, ca
     assert code == 0, errors
     lines = [line for line in errors.splitlines() if "skipping a checkpoint" in line]
     assert len(lines) == 1 and f"{newest}: " in lines[0] and problem in lines[0], errors
+    assert "resuming after round 2" in out and "Traceback" not in errors
+    assert finished(run) == expected
+
+
+def _resealed(path: Path, change: Callable[[dict[str, str | int], dict[str, torch.Tensor]], object]) -> None:
+    """The file with its attributes and server tensors changed, and the checksum of what it is then."""
+    found = container.unpack(path, checkpoint.KIND, checkpoint._ATTRIBUTES, checkpoint._GROUPS)
+    attributes, server = dict(found.attributes), dict(found.groups["server"])
+    change(attributes, server)
+    path.write_bytes(container.pack(checkpoint.KIND, container.Content(attributes, {**found.groups, "server": server})))
+
+
+def _with(change: Callable[[torch.Tensor], torch.Tensor]) -> Callable[..., object]:
+    return lambda _, server: server.update({KERNEL: change(server[KERNEL])})
+
+
+def _attribute(name: str, value: str | int) -> Callable[..., object]:
+    return lambda attributes, _: attributes.update({name: value})
+
+
+KERNEL = "conv1.weight"
+UNFIT: dict[str, tuple[Callable[..., object], str]] = {
+    "shape": (_with(lambda kernel: kernel[:1].clone()), "holds conv1.weight as torch.float32 [1, 1, 3, 3], not as"),
+    "type": (_with(torch.Tensor.double), "holds conv1.weight as torch.float64"),
+    "nan": (_with(lambda kernel: kernel * float("nan")), "holds values in conv1.weight that are not finite"),
+    "missing": (lambda _, server: server.pop(KERNEL), "lacks the server's tensor conv1.weight"),
+    "nothing": (lambda _, server: server.clear(), "lacks the server's tensor conv1.weight"),
+    "seed": (_attribute("seed", 99), "holds a seed or a hash that is not its config's"),
+    "hash": (_attribute("config_hash", "c" * 64), "holds a seed or a hash that is not its config's"),
+    "round": (_attribute("round", -3), "holds round -3"),
+    "progress": (_attribute("progress", '{"best": "x"}'), "its progress has no numbers under 'best'"),
+    "text in progress": (_attribute("progress", '{"best": {"1": "x"}}'), "its progress has no numbers under 'best'"),
+    "large progress": (_attribute("progress", f'{{"seconds": {{"wall": {10**400}}}}}'), "is not a fedmpi checkpoint"),
+    "other progress": (_attribute("progress", '{"foo": {}}'), "holds progress of another kind: 'foo'"),
+    "deep": (_attribute("config", '{"a":' * 900 + "1" + "}" * 900), "holds a config that is none"),
+    "deeper": (_attribute("versions", '{"a":' * 99999 + "1" + "}" * 99999), "is not a fedmpi checkpoint"),
+}
+
+
+@pytest.mark.parametrize("case", UNFIT)
+def test_a_whole_checkpoint_that_does_not_fit_is_skipped(run_main: RunMain, run: Path, case: str) -> None:
+    """As a damaged one is: its checksum says nothing about who wrote it."""
+    expected, newest = finished(run), RunDir(run).checkpoint_path(3)
+    harm, problem = UNFIT[case]
+    _resealed(newest, harm)
+    code, out, errors = run_main(*words(run.name, run), "--resume")
+    lines = [line for line in errors.splitlines() if "skipping a checkpoint" in line]
+    assert code == 0 and len(lines) == 1 and f"{newest}: " in lines[0] and problem in lines[0], errors
     assert "resuming after round 2" in out and "Traceback" not in errors
     assert finished(run) == expected
 

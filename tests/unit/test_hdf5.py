@@ -120,6 +120,16 @@ def test_a_table_that_is_not_there(path: Path, contents_bytes: int) -> None:
     assert "table of contents" in refusal(path)
 
 
+@pytest.mark.parametrize("shape", [[1] * 70, [0] * 70, [0, 2**62, 2**62], [0, 2**62, 2**62, 2**62]], ids=str)
+def test_shapes_that_no_array_has(path: Path, shape: list[int]) -> None:
+    """Each has hardly any bytes, so it could be within the file."""
+    whole = path.read_bytes()
+    table = json.loads(damage.parts(whole)[2])
+    table["arrays"][0][1:3] = ["<f8", shape]
+    path.write_bytes(damage.with_contents(whole, json.dumps(table).encode()))
+    assert refusal(path) == "has a table of contents that is not one"
+
+
 def test_a_pipe_is_not_waited_for(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "pipe")
     assert refusal(tmp_path / "pipe") == "is no file"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shlex
 import subprocess
 import sys
 from collections.abc import Sequence
@@ -135,16 +136,28 @@ def test_without_a_file_the_packaged_default_is_taken() -> None:
 
 
 def test_a_resumed_run_takes_the_config_it_began_with(tmp_path: Path, config_file: str) -> None:
-    """Unless another is given; and the default where there is none yet."""
+    """Unless another is given; and the default, with overrides, where there is none yet."""
     run_dir = tmp_path / "run"
     run_dir.mkdir()
     words = ["--resume", "--run-dir", str(run_dir)]
-    assert read_config(parse(words)).seed == 0
+    assert read_config(parse([*words, "rounds=70"])).seed == 0
     (run_dir / "config.yaml").write_text(CONFIG.replace("seed: 3", "seed: 8"))
     assert read_config(parse(words)).seed == 8
     assert read_config(parse([*words, "rounds=70"])).rounds == 70
     assert read_config(parse([*words, config_file])).seed == 3
     assert read_config(parse(["--run-dir", str(run_dir)])).seed == 0
+
+
+def test_resuming_what_is_not_there_begins_nothing(tmp_path: Path, config_file: str) -> None:
+    """A slip in the directory's name; with a config or an override it is the first start of a batch job."""
+    (tmp_path / "empty").mkdir()
+    for name in ("absent", "empty", "x" * 300):
+        resume = ["--run-dir", str(tmp_path / name), "--resume"]
+        with pytest.raises(ConfigError, match="holds no run to go on with .* name the config to begin one") as caught:
+            read_config(parse(resume))
+        assert "\n" not in caught.value.text() and caught.value.exit_code == 2
+        assert read_config(parse([config_file, *resume])).rounds == 7
+        assert read_config(parse(["rounds=3", *resume])).rounds == 3
 
 
 # The exit code, in this process.
@@ -266,3 +279,25 @@ def test_a_plan_needs_no_mpi(tmp_path: Path) -> None:
     assert done.returncode == 0, done.stderr
     assert "fedhm on digits with resnet18: 2 rounds on 1 rank\n" in done.stdout
     assert "'torch'" in done.stdout and "mpi4py" not in done.stdout and "sklearn" not in done.stdout
+
+
+@pytest.mark.parametrize("option", ["--list", "--plan"])
+@pytest.mark.parametrize(("to", "code"), [(">/dev/full", 2), (">&-", 0), (">&- 2>&-", 0), (">/dev/full 2>/dev/full", 2)])
+def test_nobody_can_read_it(option: str, to: str, code: int, tmp_path: Path) -> None:
+    words = [sys.executable, "-m", "fedmpi.main", "method.name=fedavg", *TINY, option]
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    command = f"{shlex.join(words)} {to}"
+    done = subprocess.run(["bash", "-c", command], cwd=tmp_path, env=environment, capture_output=True, text=True)
+    line = "stdout: cannot be written: No space left on device\n"
+    assert (done.returncode, done.stderr) == (code, line if code and "2>" not in to else "")
+
+
+def test_say_never_raises(monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> None:
+    closed = open(os.devnull, "w")
+    closed.close()
+    for stream in (None, closed):
+        monkeypatch.setattr(sys, "stdout", stream)
+        monkeypatch.setattr(sys, "stderr", stream)
+        command._say("the end \ud800")
+        monkeypatch.undo()
+    assert capfd.readouterr().err == "the end ?\n" * 2

@@ -117,10 +117,39 @@ def test_the_manifest_lists_every_start(run_dir: RunDir) -> None:
 
 
 def test_a_damaged_manifest_does_not_end_the_run(run_dir: RunDir) -> None:
-    for text in ("", "[]", '{"starts": 3}'):
+    deep = '{"a":' * 900 + "1" + "}" * 900
+    for text in ("", "[]", '{"starts": 3}', '{"starts": [1]}', "[" * 99999, f'{{"starts": [{deep}]}}'):
         run_dir.manifest_path.write_text(text)
         add_start(run_dir, {"command": []})
         assert manifest.read_starts(run_dir) == [{"command": []}]
+
+
+def test_notes_with_entries_that_are_none(run_dir: RunDir) -> None:
+    run_dir.manifest_path.write_text('{"starts": [1]}')
+    manifest.add_stop(run_dir, 3, "time")
+    manifest.add_losses(run_dir, [{"rank": 1}])
+    assert manifest.read_starts(run_dir) == []
+    run_dir.manifest_path.write_text('{"starts": [1, {"losses": 5}, "x"]}')
+    manifest.add_losses(run_dir, [{"rank": 1}])
+    assert manifest.read_starts(run_dir) == [{"losses": [{"rank": 1}]}]
+
+
+@pytest.mark.parametrize("deep", ["[" * 99999, '{"round": 1, "a": ' + '{"a":' * 600 + "1" + "}" * 601])
+def test_records_nested_too_deeply_are_torn(deep: str, run_dir: RunDir) -> None:
+    """Some can be read, but not written again."""
+    run_dir.records_path.write_text(f'{deep}\n{{"round": 2}}\n')
+    write(run_dir, range(3, 4), resume_after=2)
+    assert [record["round"] for record in read_records(run_dir)] == [2, 3]
+
+
+def test_directories_in_their_place_are_one_line(run_dir: RunDir) -> None:
+    run_dir.records_path.mkdir()
+    run_dir.manifest_path.mkdir()
+    assert manifest.read_starts(run_dir) == []
+    for action in (lambda: write(run_dir, range(1, 2)), lambda: add_start(run_dir, {"command": []})):
+        with pytest.raises(RunDirError, match="Is a directory") as caught:
+            action()
+        assert "\n" not in caught.value.text()
 
 
 def test_git_commit_of_a_repository_that_tracks_the_source(tmp_path: Path) -> None:

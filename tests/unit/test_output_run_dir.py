@@ -42,6 +42,12 @@ def test_what_cannot_be_a_run_directory_is_refused(tmp_path: Path) -> None:
         RunDir.open_for(occupied, resume=False)
     with pytest.raises(RunDirError, match="cannot be written: Not a directory"):
         RunDir.open_for(occupied / "run", resume=False)
+    (tmp_path / "circle").symlink_to("circle")
+    for name in ("x" * 300, "circle", "circle/run"):
+        for resume in (False, True):
+            with pytest.raises(RunDirError, match="cannot be written") as caught:
+                RunDir.open_for(tmp_path / name, resume=resume)
+            assert "\n" not in caught.value.text()
     with pytest.raises(RunDirError, match="cannot be written"):
         RunDir.open_for("/proc/run", resume=False)  # not writable for root either
     with pytest.raises(RunDirError, match="cannot be written"):

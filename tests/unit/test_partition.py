@@ -6,7 +6,7 @@ import h5py
 import numpy as np
 import pytest
 
-from fedmpi import data
+from fedmpi import data, hdf5
 from fedmpi.data import splits
 from fedmpi.data.partition_options import ClassDirichlet, Dirichlet, DirichletFeddf, Iid, PartitionOptions
 from fedmpi.errors import ConfigError, DataError
@@ -288,6 +288,16 @@ def test_damaged_files_are_one_line(tmp_path) -> None:
         with pytest.raises(DataError) as caught:
             data.Partition.load(bad)
         assert str(bad) in caught.value.text() and "\n" not in caught.value.text()
+
+
+def test_offsets_whose_differences_overflow(tmp_path) -> None:
+    """-2 - (2**63 - 1) is 2**63 - 1 in 64 bits; and no offsets at all."""
+    for offsets in ([0, 2**63 - 1, -2, 10], [0, 11, 10], [], [[0], [10]]):
+        path = tmp_path / "partition.h5"
+        arrays = {"indices": np.arange(10), "offsets": np.array(offsets, dtype=np.int64)}
+        path.write_bytes(hdf5.pack("partition", {}, arrays))
+        with pytest.raises(DataError, match="does not hold a partition"):
+            data.Partition.load(path)
 
 
 def test_present_labels() -> None:

@@ -263,3 +263,18 @@ def test_status_of_a_folder(stopped: RunDir, capsys: pytest.CaptureFixture[str])
     assert called(capsys, "status", stopped.path / "checkpoints")[1] == "no runs there\n"
     assert "is no folder" in called(capsys, "status", stopped.path / "gone")[2]
     assert called(capsys, "status")[0] == 2
+
+
+@pytest.mark.parametrize(
+    "line", ['{"round": 1, "tiers": [1]}', '{"round": 1, "seconds": {"wall": "x"}}', '{"round": 1, "seconds": 5}', None]
+)
+def test_an_unreadable_run_does_not_hide_the_others(
+    stopped: RunDir, line: str | None, capsys: pytest.CaptureFixture[str]
+) -> None:
+    bad = RunDir(stopped.path.parent / "A")  # comes first
+    bad.path.mkdir()
+    bad.config_path.write_text("rounds: 3\n")
+    bad.records_path.write_text(f"{line}\n") if line else bad.records_path.mkdir()
+    code, out, errors = called(capsys, "status", stopped.path.parent)
+    assert code == 0 and out.splitlines()[-1] == "1 unreadable, 1 requeued"
+    assert errors.startswith(f"unreadable: {bad.path}") and errors.count("\n") == 1
