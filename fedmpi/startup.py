@@ -338,8 +338,9 @@ def _on(device: str, params: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]
 
 
 def slurm_job() -> str:
-    """The batch job's number, for the manifest; empty outside Slurm."""
-    return os.environ.get("SLURM_JOB_ID", "")
+    """The batch job's number (of one task of an array: its own), for the manifest; empty outside Slurm."""
+    array, task = (os.environ.get(f"SLURM_ARRAY_{name}", "") for name in ("JOB_ID", "TASK_ID"))
+    return f"{array}_{task}" if array and task else os.environ.get("SLURM_JOB_ID", "")
 
 
 def job_name() -> str:
