@@ -339,13 +339,10 @@ def _on(device: str, params: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]
 
 def slurm_job() -> str:
     """The batch job's number (of one task of an array: its own), for the manifest; empty outside Slurm."""
-    array, task = (os.environ.get(f"SLURM_ARRAY_{name}", "") for name in ("JOB_ID", "TASK_ID"))
-    return f"{array}_{task}" if array and task else os.environ.get("SLURM_JOB_ID", "")
+    task = "_".join(os.environ.get(f"SLURM_ARRAY_{name}", "") for name in ("JOB_ID", "TASK_ID"))
+    return task if len(task) > 1 else os.environ.get("SLURM_JOB_ID", "")
 
 
 def job_name() -> str:
-    """For the lock: the batch job, else what the launcher calls its job; empty for a process by itself.
-
-    A rank that takes over from one on another host knows by it that nobody else holds the run.
-    """
+    """For the lock, which a rank that takes over on another host may take: the batch job, or the launcher's own."""
     return slurm_job() or os.environ.get("PMIX_NAMESPACE", "")

@@ -59,7 +59,7 @@ def test_a_server_that_takes_the_step_itself(tmp_path: Path, policy: str) -> Non
     first, second = read_records(RunDir(tmp_path))
     assert set(first["dropped"]) < set(first["cohort"]) and second["dropped"] == second["cohort"] != []
     server = dict(newest(tmp_path).server)
-    assert is_finite(server) and max(float(value.abs().max()) for value in server.values()) > 1e20
+    assert is_finite(server) and max(float(value.abs().max()) for value in server.values()) > 1e9
 
 
 @pytest.mark.parametrize("step", ["update", "refresh"])

@@ -8,7 +8,6 @@ from __future__ import annotations
 import sys
 import tracemalloc
 from collections.abc import Callable
-from pathlib import Path
 from types import FrameType
 from typing import Any
 
