@@ -96,7 +96,9 @@ def in_dry_runs(net: nn.Module, example_shape: tuple[int, ...], count: Callable[
 
 def _run_on_cpu(net: nn.Module, example_shape: tuple[int, ...], num_examples: int) -> int:
     weights, buffers = dict(net.named_parameters()), dict(net.named_buffers())
-    _check_size((num_examples, *example_shape), *(buffer.shape for buffer in buffers.values()))
+    # A convolution copies its kernels together, rows or no rows.
+    kernels = (weight.shape for weight in weights.values() if weight.ndim > 2)
+    _check_size((num_examples, *example_shape), *(buffer.shape for buffer in buffers.values()), *kernels)
     batch = torch.zeros(num_examples, *example_shape, dtype=_input_dtype(net))
     tensors = {name: torch.zeros((), dtype=weight.dtype).expand(weight.shape) for name, weight in weights.items()}
     tensors |= {name: torch.zeros(buffer.shape, dtype=buffer.dtype) for name, buffer in buffers.items()}

@@ -61,6 +61,7 @@ def test_a_case_is_the_same_everywhere() -> None:
 # What was found: words of the command, on the default config, and what they are.
 
 FOUND = {
+    "kernels of 1.5 billion numbers": (["model.width=99.99"], "planned"),
     "a base for each of a billion atoms": (["method.name=splitmix", "method.atom=1e-300"], "refused"),
     "more stages than anybody can build": (["model.blocks=[2147483647]"], "refused"),
     "a transformer without end": (["model.name=vit_small", "model.depth=2147483647"], "refused"),
