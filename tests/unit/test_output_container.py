@@ -177,7 +177,7 @@ NAME, DTYPE, SHAPE, OFFSET = range(4)
 NO_TABLE, TOO_MUCH, OTHER = "a table of contents that is not one", "declares more data than it has", "content digest"
 FORGERIES: dict[str, tuple[Callable[[dict[str, Any]], object], str]] = {
     "a petabyte": (_entry((SHAPE, [2**48])), TOO_MUCH),
-    "2^126 bytes": (_entry((SHAPE, [2**62, 2**62])), TOO_MUCH),
+    "2^126 bytes": (_entry((SHAPE, [2**62, 2**62])), NO_TABLE),
     "too far": (lambda table: table["arrays"][0].__setitem__(OFFSET, table["arrays"][0][OFFSET] + 4), TOO_MUCH),
     "a number for a name": (_entry((NAME, 7)), NO_TABLE),
     "the header": (_entry((OFFSET, 0)), TOO_MUCH),
@@ -188,7 +188,7 @@ FORGERIES: dict[str, tuple[Callable[[dict[str, Any]], object], str]] = {
     ), TOO_MUCH),
     "one name twice": (lambda table: table["arrays"].append(table["arrays"][0]), NO_TABLE),
     "a negative shape": (_entry((SHAPE, [-1])), NO_TABLE),
-    "a shape of 100 axes": (_entry((SHAPE, [1] * 100)), "cannot be read"),
+    "a shape of 100 axes": (_entry((SHAPE, [1] * 100)), NO_TABLE),
     "a shape of fractions": (_entry((SHAPE, [1.5])), NO_TABLE),
     "objects": (_entry((DTYPE, "|O8")), NO_TABLE),
     "records": (_entry((DTYPE, "<f4,<f4")), NO_TABLE),
