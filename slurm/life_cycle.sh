@@ -28,7 +28,7 @@ fi
 
 resumable() {
   local code=75
-  begun=$(mktemp "$PWD/.begun-XXXXXX")
+  begun=$(mktemp "$PWD/.begun-XXXXXX" || true) # of the clock of the run's file system
   if [ -z "$signalled" ]; then run_to_its_end "$@" && code=0 || code=$?; fi
   trap '' USR1
   if [ "$code" -eq 138 ]; then code=75; fi # the signal came before the command listened
@@ -36,7 +36,7 @@ resumable() {
     if [ -n "$signalled" ]; then code=75; else code=1; fi
     echo "the command ended with 0, but its run is not finished"
   fi
-  rm -f "$begun"
+  [ -z "$begun" ] || rm -f "$begun"
   if [ "$code" -eq 75 ] && [ "${FEDMPI_REQUEUE:-yes}" = yes ] && scontrol requeue "$job"; then
     echo "requeued: job $job goes on from what is saved"
     exit 0
@@ -53,7 +53,7 @@ is_finished() {
     last=$word
   done
   local report=$dir/report/summary.json
-  [ -z "$outlives" ] || [ -z "$dir" ] || { [ -e "$report" ] && [ ! "$begun" -nt "$report" ]; }
+  [ -z "$outlives" ] || [ -z "$dir" ] || [ -z "$begun" ] || { [ -e "$report" ] && [ ! "$begun" -nt "$report" ]; }
 }
 
 run_to_its_end() {
