@@ -90,8 +90,8 @@ def test_a_job_that_lost_a_rank_is_requeued_all_the_same(cluster: Cluster, tmp_p
     """Under ULFM: a worker dies and the others go on; then the signal; requeued, all ranks are there again."""
     words = (*TOPK, "rounds=60", "output.checkpoint_every=1000", "evaluation.every=5")
     edits = {**NO_CONFIG, r"^resumable mpirun ": "resumable mpirun --with-ft ulfm "}
-    job = cluster.submit("slurm/long_resumable.sbatch", *words, edits=edits)
-    run_dir = RunDir(cluster.project / "runs" / "fedmpi-long")
+    job = cluster.submit("slurm/long_resumable.sbatch", *words, edits=edits, options=["--job-name=lost"])
+    run_dir = RunDir(cluster.project / "runs" / "lost")
     wait_for(lambda: len(read_records(run_dir)) >= 2, cluster)
     os.kill(rank_of_job(job, 2), signal.SIGKILL)
     wait_for(lambda: any("losses" in record for record in read_records(run_dir)), cluster)
@@ -138,9 +138,10 @@ def test_an_array_makes_all_its_runs(cluster: Cluster, tmp_path: Path) -> None:
 
 def test_a_task_goes_back_into_the_queue_alone(cluster: Cluster) -> None:
     """Of the task that has the array's own number: its requeue leaves the other one running, to its end."""
-    words, options = (*SHORT, "rounds=60", "output.checkpoint_every=1000", "evaluation.every=20"), ("--array=0-1",)
+    words = (*SHORT, "rounds=60", "output.checkpoint_every=1000", "evaluation.every=20")
+    options = ("--array=0-1", "--job-name=alone")
     job = cluster.submit("slurm/sweep_array.sbatch", *words, options=options)
-    runs = [RunDir(cluster.project / "runs" / "fedmpi-sweep" / str(task)) for task in range(2)]
+    runs = [RunDir(cluster.project / "runs" / "alone" / str(task)) for task in range(2)]
     wait_for(lambda: all(len(read_records(run)) >= 2 for run in runs), cluster)
     (namesake,) = (int(task["ArrayTaskId"]) for task in cluster.jobs(job) if task["JobId"] == job)
     cluster.control("scancel", "--signal=USR1", "--batch", f"{job}_{namesake}")
