@@ -7,13 +7,23 @@ its report; another rank's is printed whole, at the end, if that rank failed.
 
 from __future__ import annotations
 
+import atexit
 import io
+import os
+import shutil
 import sys
+import tempfile
 
 import pytest
 from data_fixtures import cifar10_root, no_network, run_data  # noqa: F401  (fixtures, for every test)
 
 from fedmpi import mpi
+from fedmpi.mpi.launch import launched_as
+
+if launched_as() is not None:
+    # pytest tidies up the folders of earlier sessions when it ends: ranks that do so at once fail each other.
+    os.environ["PYTEST_DEBUG_TEMPROOT"] = tempfile.mkdtemp(prefix="fedmpi-tests-")
+    atexit.register(shutil.rmtree, os.environ["PYTEST_DEBUG_TEMPROOT"], ignore_errors=True)
 
 WORLD: pytest.StashKey[mpi.SerialComm] = pytest.StashKey()
 
