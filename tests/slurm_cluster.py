@@ -68,6 +68,9 @@ def _path(program: str) -> str | None:
     return shutil.which(program, path=f"{os.environ.get('PATH', '')}:/usr/sbin:/sbin")
 
 
+ENDED = {"COMPLETED", "FAILED", "CANCELLED", "TIMEOUT", "NODE_FAIL", "OUT_OF_MEMORY"}
+
+
 class Cluster:
     """Running while the block does.
 
@@ -162,7 +165,8 @@ class Cluster:
     def wait_until_left(self, job: str) -> list[Mapping[str, str]]:
         """Until no task of the job is in the queue."""
         deadline = time.monotonic() + LIMIT_S
-        while {state["JobState"] for state in self.jobs(job)} & {"PENDING", "RUNNING", "COMPLETING"}:
+        # For a moment a job may be CONFIGURING, or in no list at all.
+        while not (states := {state["JobState"] for state in self.jobs(job)}) or states - ENDED:
             assert time.monotonic() < deadline, f"{self.jobs(job)}\n{self.log()}\n{self._logs()}"
             time.sleep(0.1)
         return self.jobs(job)

@@ -45,6 +45,15 @@ def wait_for(is_so: Callable[[], bool], cluster: Cluster) -> None:
         time.sleep(0.01)
 
 
+def goes_back_and_ends_well(cluster: Cluster, job: str, run_dir: RunDir, rounds: int) -> None:
+    """Signalled in the middle, put back into the queue, started again at once, and finished."""
+    cluster.control("scancel", "--signal=USR1", "--batch", job)
+    wait_for(lambda: (cluster.jobs(job)[0]["JobState"], cluster.jobs(job)[0]["Restarts"]) == ("PENDING", "1"), cluster)
+    assert len(finished(run_dir.path).records) < rounds
+    cluster.control("scontrol", "update", f"JobId={job}", "StartTime=now")
+    assert ended_well(cluster, job), cluster.log()
+
+
 def test_a_run_finishes(cluster: Cluster, tmp_path: Path) -> None:
     """Five ranks on one node."""
     job = cluster.submit("slurm/one_node_4gpu.sbatch", *TOPK, edits=NO_CONFIG)
@@ -74,11 +83,7 @@ def test_a_signalled_run_goes_on_after_its_requeue(cluster: Cluster, tmp_path: P
     job = cluster.submit("slurm/long_resumable.sbatch", *words, edits=NO_CONFIG)
     run_dir = RunDir(cluster.project / "runs" / "fedmpi-long")
     wait_for(lambda: len(read_records(run_dir)) >= 2, cluster)
-    cluster.control("scancel", "--signal=USR1", "--batch", job)
-    wait_for(lambda: (cluster.jobs(job)[0]["JobState"], cluster.jobs(job)[0]["Restarts"]) == ("PENDING", "1"), cluster)
-    assert len(finished(run_dir.path).records) < 40
-    cluster.control("scontrol", "update", f"JobId={job}", "StartTime=now")
-    assert ended_well(cluster, job), cluster.log()
+    goes_back_and_ends_well(cluster, job, run_dir, 40)
     first, second = read_starts(run_dir)
     assert first["stopped"]["why"] == "SIGUSR1" and second["resumed_round"] == first["stopped"]["round"]
     assert finished(run_dir.path) == undisturbed(tmp_path, *words)
@@ -95,11 +100,7 @@ def test_a_job_that_lost_a_rank_is_requeued_all_the_same(cluster: Cluster, tmp_p
     wait_for(lambda: len(read_records(run_dir)) >= 2, cluster)
     os.kill(rank_of_job(job, 2), signal.SIGKILL)
     wait_for(lambda: any("losses" in record for record in read_records(run_dir)), cluster)
-    cluster.control("scancel", "--signal=USR1", "--batch", job)
-    wait_for(lambda: (cluster.jobs(job)[0]["JobState"], cluster.jobs(job)[0]["Restarts"]) == ("PENDING", "1"), cluster)
-    assert len(finished(run_dir.path).records) < 60
-    cluster.control("scontrol", "update", f"JobId={job}", "StartTime=now")
-    assert ended_well(cluster, job), cluster.log()
+    goes_back_and_ends_well(cluster, job, run_dir, 60)
     first, second = read_starts(run_dir)
     assert [loss["rank"] for loss in first["losses"]] == [2] and first["stopped"]["why"] == "SIGUSR1"
     assert len(second["ranks"]) == len(first["ranks"]) and "losses" not in second
