@@ -32,10 +32,10 @@ def undisturbed(folder: Path, *overrides: str, config: str | None = None) -> Fin
     return finished(folder)
 
 
-def ended_well(cluster: Cluster, job: str) -> bool:
+def must_end_well(cluster: Cluster, job: str) -> None:
     """Waits for it."""
-    states = cluster.wait_until_left(job)
-    return {(state["JobState"], state["ExitCode"]) for state in states} == {("COMPLETED", "0:0")}
+    for state in cluster.wait_until_left(job):
+        assert (state["JobState"], state["ExitCode"]) == ("COMPLETED", "0:0"), f"{state}\n{cluster.log()}"
 
 
 def wait_for(is_so: Callable[[], bool], cluster: Cluster) -> None:
@@ -46,18 +46,18 @@ def wait_for(is_so: Callable[[], bool], cluster: Cluster) -> None:
 
 
 def goes_back_and_ends_well(cluster: Cluster, job: str, run_dir: RunDir, rounds: int) -> None:
-    """Signalled in the middle, put back into the queue, started again at once, and finished."""
+    """Signalled in the middle, put back into the queue, started again, and finished."""
     cluster.control("scancel", "--signal=USR1", "--batch", job)
     wait_for(lambda: (cluster.jobs(job)[0]["JobState"], cluster.jobs(job)[0]["Restarts"]) == ("PENDING", "1"), cluster)
     assert len(finished(run_dir.path).records) < rounds
-    cluster.control("scontrol", "update", f"JobId={job}", "StartTime=now")
-    assert ended_well(cluster, job), cluster.log()
+    cluster.start_again(job)
+    must_end_well(cluster, job)
 
 
 def test_a_run_finishes(cluster: Cluster, tmp_path: Path) -> None:
     """Five ranks on one node."""
     job = cluster.submit("slurm/one_node_4gpu.sbatch", *TOPK, edits=NO_CONFIG)
-    assert ended_well(cluster, job), cluster.log()
+    must_end_well(cluster, job)
     assert finished(cluster.project / "runs" / f"fedmpi-4gpu-{job}") == undisturbed(tmp_path, *TOPK)
     log = (cluster.project / f"fedmpi-4gpu-{job}.log").read_text()
     assert len(re.findall(r"^rank \d: ", log, re.MULTILINE)) == 5, log
@@ -66,12 +66,12 @@ def test_a_run_finishes(cluster: Cluster, tmp_path: Path) -> None:
 def test_two_nodes(cluster: Cluster, tmp_path: Path) -> None:
     """Rank 0 and four workers on the first, four on the second: each worker is one of four on its node."""
     job = cluster.submit("slurm/several_nodes.sbatch", *TOPK, edits=NO_CONFIG)
-    assert ended_well(cluster, job), cluster.log()
+    must_end_well(cluster, job)
     assert finished(cluster.project / "runs" / f"fedmpi-nodes-{job}") == undisturbed(tmp_path, *TOPK)
     script = "import os; print('on', os.environ['SLURMD_NODENAME'], os.environ['OMPI_COMM_WORLD_RANK'])"
     edits = {r"^(resumable mpirun .*)python -m fedmpi\.main .*\n.*": rf'\1python -c "{script}"'}
     job = cluster.submit("slurm/several_nodes.sbatch", edits=edits)
-    assert ended_well(cluster, job), cluster.log()
+    must_end_well(cluster, job)
     log = (cluster.project / f"fedmpi-nodes-{job}.log").read_text()
     places = {int(rank): node for node, rank in re.findall(r"^on (\S+) (\d)$", log, re.MULTILINE)}
     assert places == {rank: cluster.host + "2" * (rank >= 5) for rank in range(9)}, log
@@ -130,7 +130,7 @@ def test_without_requeueing_it_ends_with_75(cluster: Cluster) -> None:
 
 def test_an_array_makes_all_its_runs(cluster: Cluster, tmp_path: Path) -> None:
     job = cluster.submit("slurm/sweep_array.sbatch", *SHORT, "rounds=2")
-    assert ended_well(cluster, job), cluster.log()
+    must_end_well(cluster, job)
     runs = [cluster.project / "runs" / "fedmpi-sweep" / str(number) for number in range(4)]
     assert [len(finished(run).records) for run in runs] == [2, 2, 2, 2]
     expected = undisturbed(tmp_path, "seed=1", *SHORT, "rounds=2", config="configs/heterofl_digits.yaml")
@@ -147,8 +147,8 @@ def test_a_task_goes_back_into_the_queue_alone(cluster: Cluster) -> None:
     (namesake,) = (int(task["ArrayTaskId"]) for task in cluster.jobs(job) if task["JobId"] == job)
     cluster.control("scancel", "--signal=USR1", "--batch", f"{job}_{namesake}")
     wait_for(lambda: "1" in [task["Restarts"] for task in cluster.jobs(job)], cluster)
-    cluster.control("scontrol", "update", f"JobId={job}_{namesake}", "StartTime=now")
-    assert ended_well(cluster, job), cluster.log()
+    cluster.start_again(f"{job}_{namesake}")
+    must_end_well(cluster, job)
     assert [len(finished(run.path).records) for run in runs] == [60, 60]
     starts = [len(read_starts(run)) for run in runs]
     assert starts == ([2, 1] if namesake == 0 else [1, 2]), cluster.log()
@@ -160,7 +160,7 @@ def test_with_srun(cluster: Cluster, tmp_path: Path) -> None:
         pytest.skip("this Slurm has no PMIx (libpmix-dev must be there before it starts)")
     edits = {**NO_CONFIG, r"^resumable mpirun -n \S+": "resumable srun --mpi=pmix"}
     job = cluster.submit("slurm/cpu.sbatch", *TOPK, edits=edits, options=["--ntasks=3", f"--nodelist={cluster.host}"])
-    assert ended_well(cluster, job), cluster.log()
+    must_end_well(cluster, job)
     assert finished(cluster.project / "runs" / f"fedmpi-cpu-{job}") == undisturbed(tmp_path, *TOPK)
 
 
