@@ -216,6 +216,7 @@ def _without_the_lost(job: Job, setup: Setup, desk: Desk | None, opened: OpenRou
     # Rank 0 is alone now, and has to train.
     assert job.folder is not None
     alone = startup.prepare(job.config, job.comm, job.folder, job.make_method, job.material)
+    startup.warn_of_other_bits(startup.computed_with(setup), startup.computed_with(alone))
     opened.published = None  # it may lie on another device
     return replace(alone, tell=setup.tell, clock=setup.clock)
 

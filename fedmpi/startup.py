@@ -277,7 +277,7 @@ def restore(setup: Setup, run_dir: RunDir, *, resume: bool) -> checkpoint.Snapsh
                 "--resume needs the same, or take another --run-dir",
             )
         _check_partition(setup, run_dir)
-        _warn_of_other_bits(snapshot.versions, computed_with(setup))
+        warn_of_other_bits(snapshot.versions, computed_with(setup))
         return snapshot
 
     return together(setup.comm, find)
@@ -314,7 +314,8 @@ def computed_with(setup: Setup) -> dict[str, str]:
     return {**manifest.versions(), "device": setup.worker_device}
 
 
-def _warn_of_other_bits(then: Mapping[str, str], now: Mapping[str, str]) -> None:
+def warn_of_other_bits(then: Mapping[str, str], now: Mapping[str, str]) -> None:
+    """Says which of `computed_with` is another one now."""
     for name in ("torch", "numpy", "device"):
         if then.get(name) != now.get(name):
             _warn(f"begun with {name} {then.get(name)}, going on with {now.get(name)}: bits may differ from now on")

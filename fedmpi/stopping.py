@@ -27,11 +27,12 @@ _NUM_RECENT = 5
 
 
 def seconds_left(limit_s: float, environment: Mapping[str, str], now_s: float) -> float | None:
-    """Until this start of the run must have ended: `limit_s`, or the end that Slurm tells of; None without end."""
-    if limit_s > 0:
-        return limit_s
+    """Until this start of the run must have ended: `limit_s` (0: none) or the end that Slurm tells of, whichever comes
+    first; None without end.
+    """
     end = environment.get("SLURM_JOB_END_TIME", "")
-    return int(end) - now_s if end.isdecimal() else None
+    limits_s = ([limit_s] if limit_s > 0 else []) + ([int(end) - now_s] if end.isdecimal() else [])
+    return min(limits_s, default=None)
 
 
 class Stopping:

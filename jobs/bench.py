@@ -106,9 +106,15 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("what", choices=["overhead", "memory", "population", "child"])
     parser.add_argument("--ranks", type=int, default=3, help="rank 0 and the workers (default 3)")
     parser.add_argument("--pairs", type=int, default=5, help="rounds, each followed by its bare twin (default 5)")
-    parser.add_argument("--case", type=lambda text: text.split(","), help=f"of {', '.join(CASES)}")
+    parser.add_argument("--case", type=_cases, help=f"of {', '.join(CASES)}")
     parser.add_argument("--child", help=argparse.SUPPRESS)
     return parser.parse_args()
+
+
+def _cases(text: str) -> list[str]:
+    if unknown := set(text.split(",")) - CASES.keys():
+        raise argparse.ArgumentTypeError(f"no case {min(unknown)!r}; there are {', '.join(CASES)}")
+    return text.split(",")
 
 
 def _launch(ranks: int, child: str, case: str, pairs: int) -> dict[str, float]:

@@ -25,7 +25,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from running import Parser, number
+
+from fedmpi.errors import RunDirError, UserError
 from fedmpi.output import RunDir, checkpoint, digest_of, manifest, read_records
+from fedmpi.output.files import writing
+from fedmpi.output.records import NOT_RESULTS
 
 ROUNDS = 8
 LIMIT_S = 180.0
@@ -91,7 +96,7 @@ def jobs(cases: Sequence[str], ranks: int, seed: int) -> Iterator[Job]:
     draw = random.Random(seed)
     while True:
         for case in cases:
-            victims = draw.sample(range(ranks), draw.choice([1, 2, 2, 3, ranks - 1]))
+            victims = draw.sample(range(ranks), min(draw.choice([1, 2, 2, 3, ranks - 1]), ranks - 1))
             kills = [_kill(draw, rank) for rank in victims]
             if draw.random() < 0.4:  # all in one moment
                 first = kills[0]
@@ -149,9 +154,6 @@ def _problem(code: int, run_dir: Path, expected: Path) -> str:
     return f"differs: {', '.join(differences)}" if differences else ""
 
 
-_NOT_RESULTS = {"seconds", "busy_s", "losses", "wire_bytes", "exchange"}
-
-
 def results(run_dir: Path) -> dict[str, Any]:
     """What of a finished run must not depend on ranks or interruptions."""
     warnings: list[str] = []
@@ -160,7 +162,7 @@ def results(run_dir: Path) -> dict[str, Any]:
     return {
         "server state": snapshot and digest_of(snapshot.server),
         "client memories": snapshot and dict(snapshot.clients),
-        "records": [{key: value for key, value in record.items() if key not in _NOT_RESULTS} for record in records],
+        "records": [{key: value for key, value in record.items() if key not in NOT_RESULTS} for record in records],
         "progress": snapshot and {key: value for key, value in snapshot.progress.items() if key != "seconds"},
         "warnings": warnings,
         "report": (run_dir / "report").is_dir(),
@@ -197,23 +199,35 @@ def print_summary(outcomes: Sequence[Outcome]) -> None:
     print(f"{total} kills in {len(outcomes)} jobs; {good} jobs ended with the bits of the quiet run, {bad} not")
 
 
-def main(argv: Sequence[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(description="Kills ranks of running jobs and compares what the others make of it.")
-    parser.add_argument("--kills", type=int, default=40, help="stop when so many ranks were killed")
-    parser.add_argument("--ranks", type=int, default=5, help="of each job")
-    parser.add_argument("--seed", type=int, default=1)
+def _arguments(argv: Sequence[str] | None) -> argparse.Namespace:
+    parser = Parser("jobs/kill_ranks.py", __doc__)
+    parser.add_argument("--kills", type=number(int, 1), default=40, help="stop when so many ranks were killed")
+    parser.add_argument("--ranks", type=number(int, 2), default=5, help="of each job")
+    parser.add_argument("--seed", type=number(int, 0), default=1)
     parser.add_argument("--methods", nargs="+", choices=CASES, default=list(CASES), metavar="CASE")
-    parser.add_argument("--folder", type=Path, help="keep run directories and logs there")
+    parser.add_argument("--folder", type=Path, help="a new one, to keep run directories and logs in")
     options = parser.parse_args(argv)
-    folder = options.folder or Path(tempfile.mkdtemp(prefix="fedmpi-kills-"))
-    folder.mkdir(parents=True, exist_ok=True)
+    if options.folder and options.folder.exists() and any(options.folder.iterdir()):
+        raise RunDirError(str(options.folder), "is not empty; take a new --folder")
+    return options
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    try:
+        options = _arguments(argv)
+        folder = options.folder or Path(tempfile.mkdtemp(prefix="fedmpi-kills-"))
+        with writing(folder):
+            folder.mkdir(parents=True, exist_ok=True)
+    except UserError as error:
+        print(error.text(), file=sys.stderr, flush=True)
+        return error.exit_code
     print(f"job  {'method':14} {'rank':4} {'round':5}  {'stage + delay':26} {'seconds':>9}  outcome")
     outcomes: list[Outcome] = []
-    for number, job in enumerate(jobs(options.methods, options.ranks, options.seed)):
-        outcomes.append(run(job, folder, number, quiet(job.case, folder)))
-        print_kills(outcomes[-1], number)
+    for nth, job in enumerate(jobs(options.methods, options.ranks, options.seed)):
+        outcomes.append(run(job, folder, nth, quiet(job.case, folder)))
+        print_kills(outcomes[-1], nth)
         if outcomes[-1].problem and not outcomes[-1].killed:
-            print(f"{number:3}  {job.case}: {outcomes[-1].problem}, and nobody was killed")
+            print(f"{nth:3}  {job.case}: {outcomes[-1].problem}, and nobody was killed")
         if sum(len(outcome.killed) for outcome in outcomes) >= options.kills:
             break
     print_summary(outcomes)

@@ -137,13 +137,20 @@ def check_same(job: Job) -> None:
 
 
 def launcher_words(ranks: int, given: str) -> list[str]:
-    """A launcher of one's own, its `{ranks}` filled in. Raises `UserError` for words that a shell would not take."""
+    """A launcher of one's own, its `{ranks}` filled in.
+
+    Raises `UserError` for words that a shell would not take, or that start another number of ranks.
+    """
     try:
         words = shlex.split(given.replace("{ranks}", str(ranks)))
     except ValueError as error:
         raise UserError("--launcher", f"cannot be read: {error}, in {given!r}") from None
     if not words:
         raise UserError("--launcher", "expected a program and its arguments, as 'srun -n {ranks}', got nothing")
+    starts = re.search(r"(?:^| )(?:-n|-np|--np|--ntasks)[ =]?(\d+)(?: |$)", " ".join(words))
+    if starts and int(starts[1]) != ranks:
+        problem = f"starts {starts[1]} ranks, but --ranks is {ranks}; write {{ranks}} for the number"
+        raise UserError("--launcher", problem)
     return words
 
 

@@ -38,9 +38,9 @@ _TEMPLATE = """\
 # Submit it with: sbatch {file}
 # The same command again lists what is left then; with --collect instead of --slurm it prints the table.
 #
-# To edit: what your site calls its partitions and accounts (--sbatch-option partition=... writes such lines),
-# the time (a run that does not fit saves, goes back into the queue, and goes on where it was), and below
-# the modules to load and how MPI programs are started.
+# To edit: what your site calls its partitions and accounts, the GPUs of a node (--sbatch-option partition=...,
+# gres=gpu:4 write such lines), the time (a run that does not fit saves, goes back into the queue, and goes on
+# where it was), and below the modules to load and how MPI programs are started.
 {options}
 cd {project}
 source slurm/life_cycle.sh
@@ -56,17 +56,7 @@ resumable {command} --run "$SLURM_ARRAY_TASK_ID" --launcher "$LAUNCHER"
 
 def sbatch(array: Array) -> str:
     """The file for sbatch."""
-    options = {
-        "job-name": array.name,
-        "array": ranges(array.numbers) + (f"%{array.max_at_once}" if array.max_at_once else ""),
-        "ntasks": str(array.ranks),
-        "cpus-per-task": "1",
-        "time": "24:00:00",
-        "output": f"{array.folder.replace('%', '%%')}/slurm-%A_%a.log",
-        "open-mode": "append",
-        "requeue": "",
-        "signal": "B:USR1@120",
-    }
+    options = default_options(array.name, array.ranks, array.folder, ranges(array.numbers), array.max_at_once)
     return _TEMPLATE.format(
         name=array.name,
         count=len(array.numbers),
@@ -124,6 +114,22 @@ def sbatch_option(text: str) -> str:
     if key == "signal" and not _EARLY_SIGNAL.fullmatch(value):
         raise ArgumentTypeError(f"signal must be B:USR1@SECONDS, which slurm/life_cycle.sh listens to, got {value!r}")
     return f"{key}{equals}{value}"
+
+
+def default_options(name: str, ranks: int, folder: str, tasks: str, max_at_once: int | None) -> dict[str, str]:
+    """What sbatch is told if the user says nothing else; `tasks` are the array's, empty for a single job."""
+    array = {"array": tasks + (f"%{max_at_once}" if max_at_once else "")}
+    return {
+        "job-name": name,
+        **(array if tasks else {}),
+        "ntasks": str(ranks),
+        "cpus-per-task": "1",
+        "time": "24:00:00",
+        "signal": "B:USR1@120",
+        "requeue": "",
+        "open-mode": "append",
+        "output": f"{folder.replace('%', '%%')}/slurm-{'%A_%a' if tasks else '%j'}.log",
+    }
 
 
 def option_lines(options: Mapping[str, str], given: Sequence[str]) -> str:

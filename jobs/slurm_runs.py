@@ -6,7 +6,7 @@ import shlex
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from slurm_array import option_lines, ranges
+from slurm_array import default_options, option_lines, ranges
 
 
 @dataclass(frozen=True)
@@ -34,6 +34,10 @@ _TEMPLATE = """\
 # {name}: {what}. Written by
 #     {command}
 # Submitted again, it goes on with what is not finished.
+#
+# To edit: what your site calls its partitions and accounts, the GPUs of a node (--sbatch-option partition=...,
+# gres=gpu:4 write such lines), the time (a run that does not fit saves, goes back into the queue, and goes on
+# where it was), and below the modules to load.
 {options}
 cd {project}
 source slurm/life_cycle.sh
@@ -50,18 +54,8 @@ resumable {launcher} python -m fedmpi.main "${{run[@]}}" --resume
 def sbatch(batch: Batch) -> str:
     """The file for sbatch."""
     is_array = len(batch.runs) > 1
-    array = {"array": ranges(batch.numbers) + (f"%{batch.max_at_once}" if batch.max_at_once else "")}
-    options = {
-        "job-name": batch.name,
-        **(array if is_array else {}),
-        "ntasks": str(batch.ranks),
-        "cpus-per-task": "1",
-        "time": "24:00:00",
-        "signal": "B:USR1@120",
-        "requeue": "",
-        "open-mode": "append",
-        "output": f"{batch.folder.replace('%', '%%')}/slurm-{'%A_%a' if is_array else '%j'}.log",
-    }
+    tasks = ranges(batch.numbers) if is_array else ""
+    options = default_options(batch.name, batch.ranks, batch.folder, tasks, batch.max_at_once)
     runs = [f"run=({shlex.join(run)})" for run in batch.runs]
     cases = [f"  {number}) {run} ;;" for number, run in enumerate(runs, 1)]
     return _TEMPLATE.format(

@@ -1,7 +1,8 @@
 """A run or a sweep as a Slurm job, and how far runs are.
 
     python jobs/submit.py CONFIG.yaml ... [section.key=value ...] [--sweep key=a,b,c ...] [--ranks 5] [--name NAME]
-        [--out runs] [--array-max M] [--sbatch-option time=04:00:00 ...] [--launcher "srun --mpi=pmix -n 5"] [--submit]
+        [--out runs] [--array-max M] [--sbatch-option time=04:00:00 ...] [--launcher "srun --mpi=pmix -n {ranks}"]
+        [--submit]
     python jobs/submit.py status DIR ...
 
 The first makes one run of each config with each combination of the `--sweep` values, each in a folder of its own
@@ -35,7 +36,7 @@ import slurm_array
 import slurm_runs
 import table_text
 from comparison import Run
-from running import Job, Parser, check_same, number
+from running import Job, Parser, check_same, launcher_words, number
 
 from fedmpi.config.load import load
 from fedmpi.errors import ConfigError, UserError
@@ -67,7 +68,7 @@ def _arguments(argv: Sequence[str]) -> argparse.Namespace:
     parser.add_argument("--ranks", type=number(int, 1), default=5, help="of each run (default 5)")
     parser.add_argument("--name", help="of the job and its folder")
     parser.add_argument("--out", type=Path, default=Path("runs"), help="default runs")
-    parser.add_argument("--launcher", help="what starts the ranks (default mpirun)")
+    parser.add_argument("--launcher", help="what starts the ranks, as 'srun -n {ranks}' (default mpirun)")
     parser.add_argument("--array-max", type=number(int, 1), metavar="M", help="runs at the same time")
     option = {"type": slurm_array.sbatch_option, "metavar": "KEY=VALUE"}
     parser.add_argument("--sbatch-option", action="append", default=[], **option)
@@ -130,9 +131,12 @@ def _write(arguments: argparse.Namespace, argv: Sequence[str]) -> int:
     if not left:
         print(f"all {len(jobs)} runs are finished")
         return 0
+    starts = arguments.launcher
+    if starts is not None:
+        starts = shlex.join(launcher_words(arguments.ranks, starts))
     batch = slurm_runs.Batch(
         name, ["python", "jobs/submit.py", *argv], [_words(job) for job in jobs], left, arguments.ranks, str(folder),
-        str(_PROJECT), arguments.array_max, arguments.sbatch_option, arguments.launcher,
+        str(_PROJECT), arguments.array_max, arguments.sbatch_option, starts,
     )  # fmt: skip
     file = folder / "job.sbatch"
     with writing(folder):

@@ -16,6 +16,7 @@ from fedmpi.experiment import run
 from fedmpi.main import TABLES
 from fedmpi.mpi import SerialComm
 from fedmpi.output import RunDir, checkpoint, digest_of, read_records
+from fedmpi.output.records import NOT_RESULTS
 from fedmpi.setup import Published, ServerState, Setup
 from fedmpi.train_round import OpenRound, RoundResult, train_round
 
@@ -70,17 +71,13 @@ class Finished:
     records: Sequence[Mapping[str, Any]]
 
 
-# Numbers of a record that tell of time, of what MPI moved, or of the exchange that `auto` chose.
-_NOT_RESULTS = ("seconds", "busy_s", "losses", "wire_bytes", "exchange")
-
-
 def finished(folder: Path) -> Finished:
     """Reads it from the newest checkpoint and the records, every round of which must be there once."""
     snapshot = checkpoint.load_newest_intact(RunDir(folder), _no_warning)
     assert snapshot is not None, f"{folder} has no checkpoint"
     records = read_records(RunDir(folder))
     assert [record["round"] for record in records] == list(range(1, snapshot.round + 1))
-    results = [{key: value for key, value in record.items() if key not in _NOT_RESULTS} for record in records]
+    results = [{key: value for key, value in record.items() if key not in NOT_RESULTS} for record in records]
     return Finished(digest_of(snapshot.server), dict(snapshot.clients), results)
 
 

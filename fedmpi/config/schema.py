@@ -184,7 +184,8 @@ class Mpi(Section):
     """Compute threads of each rank. Results depend on it."""
     time_limit_s: NotNegative = free(0.0)
     """Seconds that a start of the run may take: before a round that would not end in time (1.5 times the longest of
-    the last ones) it saves and stops, with exit code 75. 0: as long as the Slurm job has (`SLURM_JOB_END_TIME`).
+    the last ones) it saves and stops, with exit code 75. 0: no limit but the Slurm job's (`SLURM_JOB_END_TIME`), which
+    always counts.
     """
     spare_time_s: NotNegative = free(30.0)
     """Seconds of that which stay free for saving and ending."""

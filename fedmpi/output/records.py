@@ -21,6 +21,9 @@ from fedmpi.output.run_dir import RunDir
 
 Record = Mapping[str, Any]
 
+NOT_RESULTS = frozenset({"seconds", "busy_s", "losses", "wire_bytes", "exchange"})
+"""Keys of a record that tell of time, of ranks, and of what MPI moved: records of the same bits are alike without."""
+
 
 class Records:
     """Appends records of a run.

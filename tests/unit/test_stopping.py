@@ -31,7 +31,9 @@ def handler() -> Iterator[None]:
     ("limit_s", "environment", "left_s"),
     [
         (0.0, {}, None),
+        (90.0, {}, 90.0),
         (90.0, {"SLURM_JOB_END_TIME": "2000"}, 90.0),
+        (5000.0, {"SLURM_JOB_END_TIME": "2000"}, 1000.0),
         (0.0, {"SLURM_JOB_END_TIME": "2000"}, 1000.0),
         (0.0, {"SLURM_JOB_END_TIME": "900"}, -100.0),
         (0.0, {"SLURM_JOB_END_TIME": ""}, None),

@@ -109,6 +109,8 @@ def test_a_grid(config: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
         (["--sbatch-option", "array=1-9"], "array is set by --array-max"),
         (["--sbatch-option=--ntasks=9"], "ntasks is set by --ranks"),
         (["--sbatch-option", "wrap=date"], "wrap is set by --launcher"),
+        (["--ranks", "3", "--launcher", "srun --ntasks=5"], "--launcher: starts 5 ranks, but --ranks is 3"),
+        (["--launcher", "env 'x"], "--launcher: cannot be read: No closing quotation"),
         (["--sbatch-option", "signal=TERM@60"], "signal must be B:USR1@SECONDS"),
     ],
 )
