@@ -131,7 +131,7 @@ class _TooLargeError(Exception):
 
 
 def _check_size(*shapes: Sequence[int]) -> None:
-    if max(map(math.prod, shapes)) > MOST_NUMBERS:
+    if max(map(math.prod, shapes), default=0) > MOST_NUMBERS:
         raise _TooLargeError
 
 
@@ -162,6 +162,8 @@ class _FlopCounter(TorchDispatchMode):
         self, func: OpOverload, types: object, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
         operator, kwargs = func.overloadpacket, kwargs or {}
+        if operator not in ROWS and not func.is_view:  # a weight takes no memory, but a copy of it would
+            _check_size(*(tensor.shape for tensor in _tensors(args)))
         out = _zeros_out(func, args, kwargs) if operator in ROWS else func(*args, **kwargs)
         if isinstance(out, torch.Tensor):
             _check_size(out.shape)  # before the next operator makes more of it
@@ -202,10 +204,10 @@ def _kept(module: nn.Module, outputs: list[torch.Tensor]) -> int:
     return sum(out.numel() for out in outputs)
 
 
-def _tensors(output: object) -> list[torch.Tensor]:
-    if isinstance(output, torch.Tensor):
-        return [output]
-    return [tensor for part in output for tensor in _tensors(part)] if isinstance(output, (tuple, list)) else []
+def _tensors(values: object) -> list[torch.Tensor]:
+    if isinstance(values, torch.Tensor):
+        return [values]
+    return [tensor for part in values for tensor in _tensors(part)] if isinstance(values, (tuple, list)) else []
 
 
 @contextmanager

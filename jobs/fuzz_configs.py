@@ -138,12 +138,6 @@ def _numbers(tree: Any, key: str) -> Iterator[tuple[str, float]]:
         yield key, tree
 
 
-def only_read(words: Sequence[str]) -> int:
-    """The command as far as the whole config has been read and checked: a tenth of the time of most plans."""
-    with mock.patch("fedmpi.main._plan", lambda *_: print('{"tiers": [1]}') or 0):
-        return command(words)
-
-
 @contextlib.contextmanager
 def quick_plans() -> Iterator[None]:
     """Nets of the same modules cost the same, so they are measured once; and values without memory need no drawing."""

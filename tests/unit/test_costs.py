@@ -157,9 +157,12 @@ def test_a_dry_run_passes_every_layer_with_the_shapes_of_a_real_one() -> None:
 
 
 def test_weights_and_products_take_neither_memory_nor_time() -> None:
-    """A terabyte of weights, and a product of as many numbers."""
+    """A terabyte of weights, a product of as many numbers, and gates that an LSTM puts together."""
     net = nn.Sequential(nn.Linear(3, 2**19, device="meta"), nn.Linear(2**19, 2**19, device="meta"))
     assert costs.measure(net, (3,)).macs == 3 * 2**19 + 2**38
+    with torch.device("meta"):
+        lstm = lowrank.open_lstms(nn.LSTM(1, 2**18, batch_first=True))
+    assert costs.measure(lstm, (2, 1)).macs == 2 * 4 * 2**18 * (2**18 + 1)
 
 
 def test_activation_bytes_and_extras_by_hand() -> None:
