@@ -9,7 +9,7 @@ import sys
 import time
 import warnings
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import pytest
@@ -18,8 +18,6 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "jobs"))  # scripts
 
 import config_mutations  # noqa: E402
 import fuzz_configs  # noqa: E402
-
-from fedmpi.main import main  # noqa: E402
 
 CHUNKS, CASES = 16, 2000
 GIGABYTE = 2**30
