@@ -110,18 +110,15 @@ class Desk:
         self._progress.clients(num_done, num_clients)
 
     def tell_losses(self, losses: Sequence[Loss], round_number: int) -> None:
-        """Ranks died, and those left go on with this round."""
+        """Ranks died, and those left are in this round."""
         comm = self._setup.comm
         for loss in losses:
-            recovery_s = loss.seconds()
-            names = ", ".join(f"rank {rank} on {host}" for rank, host in zip(loss.ranks, loss.hosts, strict=True))
-            left = f"{comm.size} of {comm.started_size} ranks go on with round {round_number}"
-            then = f"rank {comm.members[0]} is the server now" if loss.server else "nothing that was done is lost"
-            self._progress.say(f"lost {names}: {left}; {then}; recovery took {recovery_s:.3f} s")
-            self._losses = self._losses + [
-                {"rank": rank, "host": host, "round": round_number, "recovery_s": recovery_s}
-                for rank, host in zip(loss.ranks, loss.hosts, strict=True)
-            ]
+            entries = loss.entries(round_number)
+            left = f"{comm.size} of {comm.started_size} ranks are left, in round {round_number}"
+            then = f"; rank {comm.members[0]} is the server now" if loss.server else ""
+            took = f"recovery took {entries[0]['recovery_s']:.3f} s"
+            self._progress.say(f"lost {loss.names()}: {left}{then}; {took}")
+            self._losses = self._losses + entries
         if losses:
             self._if_possible("the manifest", lambda: manifest.add_losses(self._folder, self._losses))
 
@@ -192,12 +189,8 @@ class Desk:
             self._writers.append(set())
             self._has_pruned = True
 
-    def stop_early(self, losses: Sequence[Loss], round_number: int, before: ServerState | None, why: str) -> None:
-        """Ends the run in the middle of a round; the one `before` it, if this start has made one, is saved."""
-        self.tell_losses(losses, round_number)
-        if before is None:
-            return
-        done = round_number - 1
+    def stop_early(self, done: int, before: ServerState, why: str) -> None:
+        """Ends the run in the middle of a round; the last one that is `done`, with the state `before`, is saved."""
         if not self._folder.checkpoint_path(done).exists():
             with self._setup.clock.stage("saving", done):
                 self._saving.attempt(done, lambda: self._keep_again(done, before), must_hold=True)

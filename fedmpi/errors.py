@@ -93,7 +93,11 @@ class ServerLossError(Exception):
 
 
 class TooFewRanksError(Exception):
-    """So many ranks were lost that those left are to stop (`mpi.min_ranks`)."""
+    """So many ranks were lost that those left are to stop (`mpi.min_ranks`).
 
-    gets_on = False
-    """Whether this start has finished a round: else another start might end where this one did."""
+    `gets_on` tells whether this start has saved a round: else another start might end where this one did.
+    """
+
+    def __init__(self, why: str, *, gets_on: bool) -> None:
+        self.gets_on = gets_on
+        super().__init__(why)

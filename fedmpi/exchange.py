@@ -268,6 +268,7 @@ class Reduce:
     def begin_again(self, assignment: Assignment) -> None:
         if self._own is not None:  # this rank's sums, before a reduction that failed
             self._sums.exact.buffer.copy_(self._own)
+            self._own = None
         self._longest = self._num_tasks  # more than any rank has, and the same on all
 
     def has(self) -> dict[int, int]:

@@ -7,11 +7,13 @@ the server and all begin again, as a resumed run does, with the newest checkpoin
 
 from __future__ import annotations
 
+import contextlib
+import math
 import time
 from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NoReturn
 
 import numpy as np
 
@@ -20,8 +22,10 @@ from fedmpi.clock import STAGES
 from fedmpi.config import yaml_text
 from fedmpi.config.schema import Config
 from fedmpi.desk import Desk
-from fedmpi.errors import RankLossError, RunDirError, ServerLossError, TooFewRanksError
+from fedmpi.errors import RankLossError, RunDirError, ServerLossError, TooFewRanksError, UserError
+from fedmpi.federation.plan import worker_ranks
 from fedmpi.mpi.watch import Watch, end_at_once, patience_s
+from fedmpi.output import manifest
 from fedmpi.output.files import write_text
 from fedmpi.output.lock import RunLock
 from fedmpi.output.run_dir import RunDir
@@ -33,8 +37,8 @@ if TYPE_CHECKING:
     from fedmpi.mpi.comm import Comm
     from fedmpi.mpi.recovery import Loss
 
-# A process with a GPU takes a while to end.
-_DYING_S = 20.0
+# A process with a GPU takes a while to end; ranks of a job that has just ended may have to notice first.
+_DYING_S, _ENDING_S = 20.0, 5.0
 
 
 @dataclass
@@ -51,18 +55,30 @@ class Job:
     stopping: Stopping
     material: startup.Material | None = None
     folder: RunDir | None = None
+    begun_after: int | None = None
+    """The round that was the last one when training began; None before that."""
     takes_over: bool = False
     """Whether a rank 0 has died: its lock may outlive it for a moment."""
     untold: list[Loss] = field(default_factory=list)
     """Losses that no desk has heard of."""
 
     def recover(self) -> Loss:
-        """Goes on with the ranks that are left. Raises `TooFewRanksError`."""
-        loss, least = self.comm.recover(), self.config.mpi.min_ranks
+        """Goes on with the ranks that are left."""
+        loss = self.comm.recover()
         self.untold += [loss] if loss.ranks else []
-        if self.comm.size < least:
-            raise TooFewRanksError(f"{self.comm.size} ranks are left, mpi.min_ranks is {least}")
+        self.takes_over |= loss.server
         return loss
+
+    def tell(self, desk: Desk | None, round_number: int) -> None:
+        """What was lost, to the desk of the server (None on the others)."""
+        if desk is not None:
+            desk.tell_losses(self.untold, min(round_number, self.config.rounds))
+        self.untold.clear()
+
+    def too_few(self) -> str:
+        """Why the ranks that are left are to stop; empty if they are not."""
+        size, least = self.comm.size, self.config.mpi.min_ranks
+        return f"{size} rank{'s are' if size > 1 else ' is'} left, mpi.min_ranks is {least}" if size < least else ""
 
 
 def run(
@@ -82,18 +98,23 @@ def run(
     `where["resume"]` gets the command to go on with, as soon as there is something to go on with.
     """
     job = Job(config, comm, run_dir, resume, command, where, make_method, stopping or Stopping())
+    job.untold += comm.lost_at_start
+    job.takes_over = any(loss.server for loss in job.untold)
     while True:
         try:
             return _start_and_train(job)
-        except RankLossError:  # before the first round: everybody starts up again
+        except RankLossError:  # between rounds: everybody starts up again
             job.recover()
-            job.resume |= job.folder is not None
-        except ServerLossError:
-            job.resume = job.takes_over = True
+        except ServerLossError:  # after `recover`
+            pass
+        job.resume |= job.folder is not None
 
 
 def _start_and_train(job: Job) -> bool:
     config, comm = job.config, job.comm
+    comm.wait_at_most(_patience_to_start_s(job))
+    if why := job.too_few():
+        _give_up(job, why)
     material, folder = _material(job), _folder(job)
     with ExitStack() as stack:
         lock = startup.together(comm, lambda: _take(stack, folder, job) if comm.is_root else None)
@@ -103,15 +124,43 @@ def _start_and_train(job: Job) -> bool:
         places = comm.allgather_text(f"{comm.host}: {setup.device.description}")
         words = setup, folder, lock, snapshot, done, job.command
         desk = startup.together(comm, lambda: stack.enter_context(Desk(*words)) if lock else None)
+        startup.together(comm, lambda: desk.announce(places) if desk else None)
         comm.agree()
-        if desk is not None:
-            desk.announce(places)
-            desk.tell_losses(job.untold, done + 1)
-            setup = replace(setup, tell=desk.tell)
-        job.untold.clear()
+        job.begun_after = done if job.begun_after is None else job.begun_after
+        job.tell(desk, done + 1)
+        setup = replace(setup, tell=desk.tell) if desk else setup
         state = startup.initial_state(setup.method, comm, snapshot, setup.device.server)
         setup.clock.take()  # what starting up took is no round's
         return _train(job, setup, desk, OpenRound(done + 1, state))
+
+
+def _patience_to_start_s(job: Job) -> float:
+    """How long a rank waits for others until rounds begin: they have data to read; who takes over, what is saved."""
+    limit_s, startup_s = job.config.mpi.round_timeout_s, job.config.mpi.startup_timeout_s
+    if job.begun_after is None or startup_s == 0:
+        return math.inf
+    return max(patience_s(limit_s), startup_s)
+
+
+def _give_up(job: Job, why: str) -> NoReturn:
+    """Ends a run that has no server, on all ranks: losses go on record, and what is saved tells whether the run gets on.
+
+    Raises `TooFewRanksError`.
+    """
+    comm, folder = job.comm, job.folder
+    saved = max((number for number, _ in folder.checkpoints()), default=0) if folder and comm.is_root else 0
+    saved = int(comm.allgather_text(str(saved))[0])
+    gets_on = job.begun_after is not None and saved > job.begun_after
+    if comm.is_root:
+        for loss in job.untold:
+            print(f"lost {loss.names()}: {comm.size} of {comm.started_size} ranks are left", flush=True)
+        if folder and job.begun_after is not None:
+            entries = [entry for loss in job.untold for entry in loss.entries(min(saved + 1, job.config.rounds))]
+            with contextlib.suppress(UserError):  # it is said, and a full disk is no reason to end otherwise
+                manifest.add_losses(folder, entries)
+                if gets_on:
+                    manifest.add_stop(folder, saved, why)
+    raise TooFewRanksError(why, gets_on=gets_on)
 
 
 def _material(job: Job) -> startup.Material:
@@ -135,7 +184,7 @@ def _folder(job: Job) -> RunDir:
 
 def _take(stack: ExitStack, folder: RunDir, job: Job) -> RunLock:
     """Locks the run directory and says at once which run it is, so that whatever happens next can be resumed."""
-    until = time.monotonic() + (_DYING_S if job.takes_over else 0.0)
+    until = time.monotonic() + (_DYING_S if job.takes_over else _ENDING_S if job.resume else 0.0)
     while True:
         try:
             lock = stack.enter_context(_lock(folder))
@@ -157,60 +206,57 @@ def _lock(folder: RunDir) -> RunLock:
 
 def _train(job: Job, setup: Setup, desk: Desk | None, opened: OpenRound) -> bool:
     """All rounds from the one that is open; whether it came to the last. Raises `ServerLossError`."""
-    config, comm = job.config, job.comm
+    config, comm, stops = job.config, job.comm, ""
     if opened.number > config.rounds and desk is not None:
         desk.say(f"nothing left to do: {opened.number - 1} of {config.rounds} rounds are done")
-    comm.wait_at_most(patience_s(config.mpi.round_timeout_s))
-    before, first = opened.state, opened.number
-    with _watch(job, setup) as watch:
-        while opened.number <= config.rounds:
+    with Watch(comm.traffic, lambda why: _hangs(job, setup, why)) as watch:
+        while opened.number <= config.rounds and not stops:
             try:
-                watch.round_begins()
+                watch.round_begins(limit_s := _limit_s(setup))
+                comm.wait_at_most(patience_s(limit_s))
                 result = train_round(setup, opened)
                 split_s, busy_s, wish = _seconds_and_wish(setup, opened, job.stopping)
                 comm.agree()
             except RankLossError:
-                try:
-                    setup = _without_the_lost(job, setup, desk, opened)
-                except TooFewRanksError as error:
-                    error.gets_on = opened.number > first
-                    if desk is not None:
-                        desk.stop_early(job.untold, opened.number, before if error.gets_on else None, str(error))
-                    raise
+                setup = _without_the_lost(job, setup, desk, opened)
                 continue
             stops = job.stopping.why(wish) if opened.number < config.rounds else ""
             if desk is not None:
                 desk.round_done(opened.number, opened.state, result, split_s, busy_s, stops)
-            if stops:
-                return False
             opened = OpenRound(opened.number + 1, opened.state, opened.published)
-            before = opened.state
-    _close(job, desk)
-    return True
+    if desk is not None and not stops:
+        desk.close_run()
+    _come_to_the_end(job, desk, opened.number)
+    return not stops
 
 
-def _watch(job: Job, setup: Setup) -> Watch:
-    limit_s, comm = job.config.mpi.round_timeout_s, job.comm
-    then = "the others go on without it" if comm.recovers else f"to go on: {job.where['resume']}"
+def _limit_s(setup: Setup) -> float:
+    """`mpi.round_timeout_s` is for one worker's share; with lost ranks the shares of the others grow."""
+    mpi, comm = setup.config.mpi, setup.comm
+    num_started = len(worker_ranks(comm.started_size, server_trains=mpi.server_trains))
+    return mpi.round_timeout_s * num_started / len(setup.workers)
 
-    def give_up(why: str) -> None:
-        end_at_once(
-            f"fedmpi: hung on rank {comm.started_as} on {comm.host}, {setup.clock.where()}\n  cause: {why}, "
-            f"mpi.round_timeout_s is {limit_s:g}; this rank ends itself\n{then}"
-        )
 
-    return Watch(limit_s, comm.traffic, give_up)
+def _hangs(job: Job, setup: Setup, why: str) -> NoReturn:
+    """The end of a rank that has taken too long (`Watch`)."""
+    comm, again = job.comm, f"to go on: {job.where['resume']}"
+    is_alone = comm.size == 1
+    end_at_once(
+        f"fedmpi: hung on rank {comm.started_as} on {comm.host}, {setup.clock.where()}\n  cause: {why}; "
+        f"mpi.round_timeout_s is {job.config.mpi.round_timeout_s:g}; this rank ends itself\n"
+        f"{'the others go on without it' if comm.recovers and not is_alone else again}",
+        alone=is_alone,
+    )
 
 
 def _without_the_lost(job: Job, setup: Setup, desk: Desk | None, opened: OpenRound) -> Setup:
-    """What those left go on with, in the round that is open."""
-    loss = job.recover()
-    if loss.server:
+    """What those left go on with, in the round that is open. Raises `ServerLossError` or `TooFewRanksError`."""
+    if job.recover().server:
         raise ServerLossError
     opened.has_lost_ranks = True
-    if desk is not None:
-        desk.tell_losses(job.untold, opened.number)
-    job.untold.clear()
+    job.tell(desk, opened.number)
+    if why := job.too_few():
+        _stop_early(job, desk, opened, why)
     if setup.comm.rank not in setup.workers or setup.trainers:
         return setup
     # Rank 0 is alone now, and has to train.
@@ -221,21 +267,25 @@ def _without_the_lost(job: Job, setup: Setup, desk: Desk | None, opened: OpenRou
     return replace(alone, tell=setup.tell, clock=setup.clock)
 
 
-def _close(job: Job, desk: Desk | None) -> None:
-    """The report; nobody leaves before it is there, because whoever is left would have to write it."""
-    if desk is not None:
-        desk.close_run()
+def _stop_early(job: Job, desk: Desk | None, opened: OpenRound, why: str) -> NoReturn:
+    """Ends the run before the open round: what is done is saved. Raises `TooFewRanksError`."""
+    done = opened.number - 1
+    gets_on = job.begun_after is not None and done > job.begun_after
+    if desk is not None and gets_on:
+        desk.stop_early(done, opened.before, why)
+    _come_to_the_end(job, desk, opened.number)
+    raise TooFewRanksError(why, gets_on=gets_on)
+
+
+def _come_to_the_end(job: Job, desk: Desk | None, round_number: int) -> None:
+    """Nobody leaves before all is saved and written: else those left would have to do it. Raises `ServerLossError`."""
     while True:
         try:
             return job.comm.agree()
         except RankLossError:
-            loss = job.comm.recover()
-            job.untold += [loss] if loss.ranks else []
-            if loss.server:
+            if job.recover().server:
                 raise ServerLossError from None
-            if desk is not None:
-                desk.tell_losses(job.untold, job.config.rounds)
-            job.untold.clear()
+            job.tell(desk, round_number)
 
 
 def _seconds_and_wish(

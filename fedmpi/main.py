@@ -12,21 +12,26 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import math
 import os
 import signal
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
 import fedmpi
-from fedmpi import data, methods, models
-from fedmpi.config.load import load
-from fedmpi.config.schema import Config
-from fedmpi.errors import ConfigError, LaunchError, RoundError, TooFewRanksError, UserError
-from fedmpi.mpi.launch import check_launch, claimed
-from fedmpi.stopping import EXIT_CODE, Stopping, seconds_left
+from fedmpi.stopping import EXIT_CODE, Stopping, notice_early, seconds_left
+
+if __name__ == "__main__":  # what follows takes a while to load
+    notice_early()
+
+from fedmpi import data, methods, models  # noqa: E402
+from fedmpi.config.load import load  # noqa: E402
+from fedmpi.config.schema import Config  # noqa: E402
+from fedmpi.errors import ConfigError, LaunchError, RoundError, TooFewRanksError, UserError  # noqa: E402
+from fedmpi.mpi.launch import check_launch, claimed  # noqa: E402
 
 if TYPE_CHECKING:
     from fedmpi.mpi.comm import Comm
@@ -36,6 +41,8 @@ TABLES = {"data": data.NAMES, "partition": data.PARTITIONS, "model": models.NAME
 # Ranks that stay silent about a mistake leave it to rank 0 to print: the launcher ends all ranks
 # as soon as one exits with an error.
 _SILENT_S = 3.0
+# Loading torch from a slow file system takes a while.
+_LEAST_STARTUP_S = 30.0
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -49,6 +56,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         config = read_config(arguments)
         if arguments.plan:
             return _plan(config, arguments.plan, rank, size)
+        _check_ranks(config, size)
     except UserError as error:
         return _report(error, rank)
     return _run(config, arguments, rank)
@@ -103,6 +111,12 @@ def read_config(arguments: argparse.Namespace) -> Config:
             problem = "holds no run to go on with (no config.yaml); name the config to begin one there"
             raise ConfigError(arguments.run_dir, problem)
     return load(path, arguments.overrides, TABLES)
+
+
+def _check_ranks(config: Config, size: int) -> None:
+    if (least := config.mpi.min_ranks) > size:
+        here = f"{size} rank{'s' * (size > 1)}"
+        raise ConfigError("mpi.min_ranks", f"is {least}, but the job has {here}; start more, or allow {size}")
 
 
 def _plan(config: Config, form: str, rank: int, size: int) -> int:
@@ -162,7 +176,7 @@ def _run(config: Config, arguments: argparse.Namespace, rank: int) -> int:
     from fedmpi.startup import StartupError
 
     try:
-        comm = world(config.mpi.startup_timeout_s)
+        comm = world(_startup_limit_s(config, os.environ, time.time()))
     except LaunchError as error:
         return _report(error, rank)
     where: dict[str, str] = {}
@@ -177,7 +191,10 @@ def _run(config: Config, arguments: argparse.Namespace, rank: int) -> int:
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
         return comm.leave(EXIT_CODE)
     except StartupError as error:
-        return comm.leave(_report(error, comm.rank))
+        code = _report(error, comm.rank)
+        if comm.is_root and comm.size < comm.started_size:  # not at the start of the job, but on the way
+            _say(_how_to_resume(where))
+        return comm.leave(code)
     except TooFewRanksError as error:
         if comm.is_root:
             _say(f"fedmpi: stopped: {error}\n{_how_to_resume(where)}")
@@ -199,6 +216,14 @@ def _end_on_signals(comm: Comm, where: dict[str, str]) -> None:
 
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, stop)
+
+
+def _startup_limit_s(config: Config, environment: Mapping[str, str], now_s: float) -> float:
+    """Ranks that wait in vain when MPI starts (0: without limit) end while the batch job can still be requeued."""
+    limit_s, left_s = config.mpi.startup_timeout_s, seconds_left(0.0, environment, now_s)
+    if left_s is None:
+        return limit_s
+    return min(limit_s or math.inf, max(left_s - config.mpi.spare_time_s, _LEAST_STARTUP_S))
 
 
 def _stopping(config: Config) -> Stopping:

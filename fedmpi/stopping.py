@@ -18,12 +18,20 @@ from typing import Any
 EXIT_CODE = os.EX_TEMPFAIL  # 75: try again later
 SIGNAL = signal.SIGUSR1
 
+# The signal, if it came before anybody listened.
+_heard_early: list[int] = []
+
 GO_ON, OUT_OF_TIME, SIGNALLED = 0, 1, 2
 """What a rank wishes; the highest wish of all ranks is done."""
 
 # A round is given this much longer than the longest of the last ones took.
 _PATIENCE = 1.5
 _NUM_RECENT = 5
+
+
+def notice_early() -> None:
+    """From here on the signal does not end the process; `Stopping.listen` will hear of it."""
+    signal.signal(SIGNAL, lambda number, frame: _heard_early.append(number))
 
 
 def seconds_left(limit_s: float, environment: Mapping[str, str], now_s: float) -> float | None:
@@ -57,6 +65,8 @@ class Stopping:
 
         signal.signal(SIGNAL, heard)
         signal.siginterrupt(SIGNAL, False)  # what the libraries are reading or writing goes on
+        if _heard_early:
+            heard(_heard_early.pop(), None)
 
     def wish(self, round_s: float) -> int:
         """After a round that took `round_s`, the saving of the one before included."""

@@ -74,6 +74,11 @@ class OpenRound:
     diagnostics: Mapping[str, object] = field(default_factory=dict)
     seconds: Mapping[str, float] = field(default_factory=dict)
     """Of this rank, by stage."""
+    before: ServerState = field(init=False)
+    """The round: what is saved where it cannot be finished."""
+
+    def __post_init__(self) -> None:
+        self.before = self.state
 
 
 def train_round(setup: Setup, opened: OpenRound) -> RoundResult:

@@ -25,7 +25,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from running import Parser, number
+from running import Parser, environment, number
 
 from fedmpi.errors import RunDirError, UserError
 from fedmpi.output import RunDir, checkpoint, digest_of, manifest, read_records
@@ -130,7 +130,8 @@ def run(job: Job, folder: Path, number: int, expected: Path) -> Outcome:
     words = [*launcher, *program, *COMMON, *CASES[job.case], "--run-dir", str(run_dir)]
     started = time.monotonic()
     with open(folder / f"job-{number}.log", "wb") as log:
-        process = subprocess.Popen(words, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True)
+        files = {"stdin": subprocess.DEVNULL, "stdout": log, "stderr": log}
+        process = subprocess.Popen(words, **files, env=environment(job.ranks), start_new_session=True)
         try:
             code = process.wait(LIMIT_S)
         except subprocess.TimeoutExpired:
@@ -139,7 +140,8 @@ def run(job: Job, folder: Path, number: int, expected: Path) -> Outcome:
     seconds = time.monotonic() - started
     killed = tuple(kill for kill in job.kills if (markers / str(kill.rank)).exists())
     losses = [loss for start in manifest.read_starts(RunDir(run_dir)) for loss in start.get("losses", [])]
-    return Outcome(job, killed, _problem(code, run_dir, expected), tuple(losses), seconds)
+    problem = _problem(code, run_dir, expected) or _untold(killed, losses)
+    return Outcome(job, killed, problem, tuple(losses), seconds)
 
 
 def _mpirun() -> str:
@@ -152,6 +154,13 @@ def _problem(code: int, run_dir: Path, expected: Path) -> str:
         return "hangs" if code < 0 else f"exit code {code}"
     differences = [name for name, value in results(run_dir).items() if value != results(expected)[name]]
     return f"differs: {', '.join(differences)}" if differences else ""
+
+
+def _untold(killed: Sequence[Kill], losses: Sequence[Mapping[str, Any]]) -> str:
+    """Each loss must be on record; only one of the last round may come when nobody looks any more."""
+    told = {loss["rank"] for loss in losses}
+    missing = [str(kill.rank) for kill in killed if kill.rank not in told and kill.round < ROUNDS]
+    return f"no record of the loss of rank {', '.join(missing)}" if missing else ""
 
 
 def results(run_dir: Path) -> dict[str, Any]:

@@ -174,3 +174,20 @@ def block(errors: str) -> str:
 
 def has_rounds(run_dir: Path, count: int) -> Callable[[], bool]:
     return lambda: len(read_records(RunDir(run_dir))) >= count
+
+
+def ranks_of(launched: Launched) -> list[int]:
+    """Process numbers of the ranks, in order."""
+    found = {}
+    for pid in descendants(launched.process.pid):
+        words = Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
+        number = [word.partition(b"=")[2] for word in words if word.startswith(b"OMPI_COMM_WORLD_RANK=")]
+        if number:
+            found[int(number[0])] = pid
+    return [found[rank] for rank in sorted(found)]
+
+
+def kill(launched: Launched, *ranks: int, number: int = signal.SIGKILL) -> None:
+    pids = ranks_of(launched)
+    for rank in ranks:
+        os.kill(pids[rank], number)

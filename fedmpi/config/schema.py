@@ -190,10 +190,13 @@ class Mpi(Section):
     spare_time_s: NotNegative = free(30.0)
     """Seconds of that which stay free for saving and ending."""
     min_ranks: Count = free(1)
-    """Where a job outlives lost ranks (`mpirun --with-ft ulfm`): with fewer left it saves and stops, exit code 75."""
+    """With fewer ranks a job does not start; where it outlives lost ranks (`mpirun --with-ft ulfm`), with fewer left it
+    saves and stops, exit code 75.
+    """
     round_timeout_s: NotNegative = free(0.0)
     """Seconds of its own, waiting not counted, after which a rank that is not through a round counts as hung and ends
-    itself; the others go on without it, or end. 0: never.
+    itself; the others go on without it, or end. It is what the job starts with: with half of the workers lost, those
+    left have twice the time. 0: never.
     """
     startup_timeout_s: NotNegative = free(600.0)
     """Seconds after which a rank gives up to find the others when MPI starts. 0: never."""

@@ -67,14 +67,18 @@ def _may_lose_ranks(collective: Collective) -> Collective:
 class Comm:
     """The ranks of this job; after `recover` those that are left."""
 
-    def __init__(self, mpi: Any, places: Mapping[int, tuple[str, int]]) -> None:
-        """`places` has, of each rank as the job started, its host and the lowest rank on its node."""
+    def __init__(self, mpi: Any, places: Mapping[int, tuple[str, int]], noticed: float) -> None:
+        """`places` has, of each rank as the job started, its host and the lowest rank on its node; whoever is not there
+        has died before it could tell, which was `noticed` (`time.perf_counter`).
+        """
         self.recovers = recovery.is_on()
         self.traffic = Traffic()
         self.started_as: int = MPI.COMM_WORLD.Get_rank()
         """This rank as the job started; `rank` counts those that are left."""
         self.started_size: int = MPI.COMM_WORLD.Get_size()
         self.host = places[self.started_as][0]
+        lost = tuple(rank for rank in range(self.started_size) if rank not in places)
+        self.lost_at_start = (Loss(lost, ("an unknown host",) * len(lost), 0 in lost, noticed),) if lost else ()
         self._places = places
         self._launcher = Launcher.of_this_process()
         self._block = MPI.BYTE.Create_contiguous(ALIGN_BYTES).Commit()
@@ -290,7 +294,7 @@ def _octets(buffer: torch.Tensor) -> np.ndarray:
 
 def all_ranks() -> Comm:
     """The communicator of the whole job; where it outlives its ranks, of those that have come as far as this."""
-    mpi, places = MPI.COMM_WORLD, None
+    mpi, places, noticed = MPI.COMM_WORLD, None, math.inf
     while places is None:
         try:
             places = _places(mpi)
@@ -299,10 +303,11 @@ def all_ranks() -> Comm:
                 raise
             mpi.Revoke()
         if recovery.is_on() and not recovery.agreed(mpi, places is not None, _wait):
+            noticed = min(noticed, time.perf_counter())
             mpi.Revoke()
             mpi, places = recovery.survivors(mpi), None
     assert places is not None
-    return Comm(mpi, places)
+    return Comm(mpi, places, noticed)
 
 
 def _places(mpi: Any) -> dict[int, tuple[str, int]]:

@@ -38,6 +38,15 @@ class Loss:
         """Since then."""
         return time.perf_counter() - self.noticed
 
+    def names(self) -> str:
+        """Who, in words."""
+        return ", ".join(f"rank {rank} on {host}" for rank, host in zip(self.ranks, self.hosts, strict=True))
+
+    def entries(self, round_number: int) -> list[dict[str, Any]]:
+        """One for each rank, for records and the manifest, now that recovery is over."""
+        rest = {"round": round_number, "recovery_s": self.seconds()}
+        return [{"rank": rank, "host": host, **rest} for rank, host in zip(self.ranks, self.hosts, strict=True)]
+
 
 def is_on(environment: Mapping[str, str] = os.environ) -> bool:
     """Whether ranks may die without ending the job: `mpirun --with-ft ulfm`, and an mpi4py that can tell."""

@@ -92,6 +92,7 @@ class SerialComm:
 
     rank, size, is_root, local_rank, server_here = 0, 1, True, 0, True
     started_as, started_size, members, recovers = 0, 1, (0,), False
+    lost_at_start: tuple[Loss, ...] = ()
 
     def __init__(self) -> None:
         self.traffic = Traffic()
@@ -149,5 +150,5 @@ def world(limit_s: float = 0.0) -> Comm | SerialComm:
         from fedmpi.mpi.comm import all_ranks
 
         comm = all_ranks()
-    check_size(comm.size)
+    check_size(comm.started_size)
     return comm

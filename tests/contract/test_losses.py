@@ -15,6 +15,7 @@ from fedmpi import startup, train_round
 from fedmpi.errors import RankLossError
 from fedmpi.federation.plan import Task, assign
 from fedmpi.mpi import SerialComm
+from fedmpi.mpi.serial import Request
 from fedmpi.output import digest_of
 from fedmpi.setup import Setup
 from fedmpi.train_round import OpenRound
@@ -22,10 +23,20 @@ from fedmpi.train_round import OpenRound
 NUM_ROUNDS = 2
 CASES = {
     f"{case}, {exchange}": (*method_cases.CASES[case], f"mpi.exchange={exchange}")
-    for case in ("fedhm", "topk", "lgfedavg", "fdnnc")
+    for case in ("fedhm", "topk", "lgfedavg", "fdnnc", "scaffold", "hermes")
     for exchange in ("gather", "reduce")
 }
 """Without and with client memories, with personal tests, with several phases."""
+
+
+class LossyRequest:
+    """Waiting for it may fail, too."""
+
+    def __init__(self, comm: LossyComm, request: Request) -> None:
+        self._comm, self._request = comm, request
+
+    def wait(self) -> None:
+        self._comm._call(self._request.wait)
 
 
 class LossyComm(SerialComm):
@@ -50,12 +61,16 @@ class LossyComm(SerialComm):
 
 def _lossy(name: str) -> Callable[..., Any]:
     def call(self: LossyComm, *arguments: Any) -> Any:
-        return self._call(getattr(super(LossyComm, self), name), *arguments)
+        value = self._call(getattr(super(LossyComm, self), name), *arguments)
+        return LossyRequest(self, value) if name.startswith("start_") else value
 
     return call
 
 
-CALLS = ("bcast", "reduce_sum", "allreduce_sum", "start_gather", "gather_rows", "allgather_rows", "agree")
+CALLS = (
+    "bcast", "reduce_sum", "allreduce_sum", "start_gather", "start_barrier", "gather_rows", "allgather_rows",
+    "allgather_text", "wait_for_all", "agree",
+)  # fmt: skip
 for _name in CALLS:
     setattr(LossyComm, _name, _lossy(_name))
 

@@ -14,6 +14,7 @@ import pytest
 
 import fedmpi
 from fedmpi import main as command
+from fedmpi.config.load import load
 from fedmpi.errors import ConfigError, RoundError
 from fedmpi.main import describe, main, parse, read_config
 from fedmpi.mpi.serial import SerialComm
@@ -301,3 +302,13 @@ def test_say_never_raises(monkeypatch: pytest.MonkeyPatch, capfd: pytest.Capture
         command._say("the end \ud800")
         monkeypatch.undo()
     assert capfd.readouterr().err == "the end ?\n" * 2
+
+
+@pytest.mark.parametrize(
+    ("startup_timeout_s", "end", "limit_s"),
+    [(600, "", 600.0), (0, "", 0.0), (600, "1300", 270.0), (0, "1300", 270.0), (100, "1300", 100.0), (600, "1010", 30.0)],
+)
+def test_mpi_has_started_while_the_job_can_be_requeued(startup_timeout_s: float, end: str, limit_s: float) -> None:
+    """Now is 1000; `mpi.spare_time_s` is 30."""
+    config = load(None, [f"mpi.startup_timeout_s={startup_timeout_s}"], command.TABLES)
+    assert command._startup_limit_s(config, {"SLURM_JOB_END_TIME": end}, 1000.0) == limit_s

@@ -91,3 +91,15 @@ def test_a_signal_goes_before_the_clock(handler: None, clock: list[float]) -> No
     wishes.listen(lambda line: None)
     os.kill(os.getpid(), signal.SIGUSR1)
     assert wishes.wish(1.0) == SIGNALLED > OUT_OF_TIME > GO_ON
+
+
+def test_a_signal_before_anybody_listens_counts(handler: None) -> None:
+    stopping.notice_early()
+    os.kill(os.getpid(), stopping.SIGNAL)
+    said: list[str] = []
+    wishes = Stopping()
+    wishes.listen(said.append)
+    assert len(said) == 1 and wishes.wish(1.0) == SIGNALLED
+    later = Stopping()
+    later.listen(said.append)
+    assert later.wish(1.0) == GO_ON, "it was for one run"

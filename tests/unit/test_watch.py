@@ -16,8 +16,8 @@ from fedmpi.mpi.watch import Watch, patience_s
 
 def test_waiting_is_not_work() -> None:
     traffic, given_up = Traffic(), threading.Event()
-    with Watch(0.3, traffic, lambda busy_s: given_up.set()) as watch:
-        watch.round_begins()
+    with Watch(traffic, lambda why: given_up.set()) as watch:
+        watch.round_begins(0.3)
         with traffic.waiting():
             time.sleep(0.6)
             assert watch.busy_s() < 0.2  # seen from within a wait, too
@@ -27,18 +27,30 @@ def test_waiting_is_not_work() -> None:
 
 def test_each_round_has_the_whole_limit() -> None:
     given_up = threading.Event()
-    with Watch(0.5, Traffic(), lambda busy_s: given_up.set()) as watch:
+    with Watch(Traffic(), lambda why: given_up.set()) as watch:
         for _ in range(4):
-            watch.round_begins()
+            watch.round_begins(0.5)
             time.sleep(0.2)
     time.sleep(0.6)
     assert not given_up.is_set(), "neither 4 rounds nor the time after them count together"
 
 
+def test_a_later_round_may_have_a_longer_limit() -> None:
+    """As after a loss of ranks."""
+    given_up = threading.Event()
+    with Watch(Traffic(), lambda why: given_up.set()) as watch:
+        watch.round_begins(0.2)
+        watch.round_begins(60.0)
+        time.sleep(0.6)
+        assert not given_up.is_set()
+        watch.round_begins(0.1)
+        assert given_up.wait(5)
+
+
 def test_without_a_limit_nobody_watches() -> None:
     before = threading.active_count()
-    with Watch(0.0, Traffic(), lambda busy_s: None) as watch:
-        watch.round_begins()
+    with Watch(Traffic(), lambda why: None) as watch:
+        watch.round_begins(0.0)
         assert threading.active_count() == before
     assert patience_s(0.0) == math.inf and patience_s(5.0) > 10.0
 

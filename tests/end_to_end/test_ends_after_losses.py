@@ -1,0 +1,206 @@
+"""How a job ends that has lost ranks: too few are left, the server dies while it saves, the last rank hangs.
+
+Whatever happens, the loss is on record, what was saved stays, and the exit code tells whether to start again.
+"""
+
+from __future__ import annotations
+
+import re
+import signal
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import pytest
+from launched import ULFM, Launched, has_rounds, kill
+from small_runs import finished, run_all, small_config
+
+from fedmpi.mpi import SerialComm
+from fedmpi.output import RunDir, manifest
+
+Start = Callable[..., Launched]
+
+METHOD = ("method.name=topk", "evaluation.every=5", "output.progress=plain")
+
+PROGRAM = """
+import os, signal, sys, time
+from fedmpi import desk, experiment, simulate, startup, train_round
+from fedmpi.errors import RunDirError
+from fedmpi.mpi import watch
+from fedmpi.mpi.launch import launched_as
+rank = launched_as()[0]
+
+def die():
+    os.kill(os.getpid(), signal.SIGKILL)
+
+def before(module, name, what):
+    original = getattr(module, name)
+    def call(*arguments, **options):
+        what(*arguments, **options)
+        return original(*arguments, **options)
+    setattr(module, name, call)
+
+PATCH
+from fedmpi.main import main
+sys.exit(main(sys.argv[1:]))
+"""
+
+
+def patched(patch: str) -> Sequence[str]:
+    """The command as a program that begins with `patch`."""
+    return "-c", PROGRAM.replace("PATCH", patch)
+
+
+def undisturbed(tmp_path: Path, *words: str) -> object:
+    run_all(small_config(*words), SerialComm(), tmp_path / "undisturbed")
+    return finished(tmp_path / "undisturbed")
+
+
+def last_start(run_dir: Path) -> dict[str, object]:
+    return manifest.read_starts(RunDir(run_dir))[-1]
+
+
+def test_a_job_that_is_too_small_does_not_start(start: Start, tmp_path: Path) -> None:
+    launched = start(2, *METHOD, "mpi.min_ranks=3", "--run-dir", str(tmp_path / "run"))
+    assert launched.wait() == 2
+    assert launched.err.count("mpi.min_ranks: is 3, but the job has 2 ranks; start more, or allow 2\n") == 1
+    assert not (tmp_path / "run").exists()
+
+
+def test_too_few_come_through_the_start(start: Start, tmp_path: Path) -> None:
+    """Rank 1 dies when MPI has started: its loss is told, and counts."""
+    program = patched('from fedmpi.mpi import comm\nif rank == 1: before(comm, "_places", lambda mpi: die())')
+    words = (*METHOD, "mpi.min_ranks=3", "--run-dir", str(tmp_path / "run"))
+    launched = start(3, *words, program=program, options=ULFM)
+    assert launched.wait() == 1, launched.err
+    assert "lost rank 1 on an unknown host: 2 of 3 ranks are left" in launched.out
+    assert "fedmpi: stopped: 2 ranks are left, mpi.min_ranks is 3\n" in launched.err
+
+
+@pytest.mark.parametrize(("every", "code"), [(2, 75), (1000, 1)])
+def test_too_few_without_the_server(start: Start, tmp_path: Path, every: int, code: int) -> None:
+    """With rank 0 goes what is not saved: the job is to go on only where this start has saved a round."""
+    run_dir = tmp_path / "run"
+    words = (*METHOD, f"output.checkpoint_every={every}", "rounds=100000", "mpi.min_ranks=3")
+    launched = start(3, *words, "--run-dir", str(run_dir), options=ULFM)
+    assert launched.wait_until(has_rounds(run_dir, 4)), launched.err
+    kill(launched, 0)
+    assert launched.wait() == code, launched.err
+    assert re.search(r"^lost rank 0 on \S+: 2 of 3 ranks are left$", launched.out, re.MULTILINE), launched.out
+    assert f"to go on: mpirun -n 3 python -m fedmpi.main --run-dir {run_dir} --resume" in launched.err
+    (loss,) = last_start(run_dir)["losses"]
+    assert loss["rank"] == 0 and loss["recovery_s"] > 0
+    assert ("stopped" in last_start(run_dir)) == (code == 75)
+
+
+def test_too_few_after_a_takeover(start: Start, tmp_path: Path) -> None:
+    """What was saved before rank 0 died counts, too: 75, even if the new server has not finished a round."""
+    run_dir = tmp_path / "run"
+    words = (*METHOD, "output.checkpoint_every=2", "rounds=100000", "mpi.min_ranks=2")
+    # Rank 0 dies in round 5; rank 2 when it trains in it again.
+    patch = """
+def trains(setup, task, published):
+    if task.round_number == 5 and (rank == 2 and setup.comm.size == 2 or rank == 0):
+        die()
+before(train_round, "simulate_client", trains)"""
+    launched = start(
+        3, *words, "mpi.server_trains=true", "--run-dir", str(run_dir), program=patched(patch), options=ULFM
+    )
+    assert launched.wait() == 75, launched.err
+    assert "lost rank 0 on" in launched.out and "fedmpi: stopped: 1 rank is left, mpi.min_ranks is 2\n" in launched.err
+    again = start(2, *METHOD, "output.checkpoint_every=2", "rounds=6", "--run-dir", str(run_dir), "--resume")
+    assert again.wait() == 0, again.err
+    assert finished(run_dir) == undisturbed(tmp_path, *METHOD, "output.checkpoint_every=2", "rounds=6")
+
+
+def test_the_server_dies_while_it_saves_the_end(start: Start, tmp_path: Path) -> None:
+    """After the signal: rank 1 becomes the server and saves as well, and the job still ends with 75."""
+    run_dir = tmp_path / "run"
+    words = (*METHOD, "output.checkpoint_every=1000")
+    patch = """
+def done(self, number, state, result, split_s, busy_s, stops):
+    if stops and rank == 0:
+        die()
+before(desk.Desk, "round_done", done)"""
+    launched = start(3, *words, "rounds=100000", "--run-dir", str(run_dir), program=patched(patch), options=ULFM)
+    assert launched.wait_until(has_rounds(run_dir, 3)), launched.err
+    launched.process.send_signal(signal.SIGUSR1)
+    assert launched.wait() == 75, launched.err
+    assert "lost rank 0 on" in launched.out and "SIGUSR1; all is saved" in launched.out, launched.out
+    num_done = len(finished(run_dir).records)
+    assert last_start(run_dir)["stopped"]["round"] == num_done
+    again = start(2, *words, f"rounds={num_done + 2}", "--run-dir", str(run_dir), "--resume")
+    assert again.wait() == 0, again.err
+    assert finished(run_dir) == undisturbed(tmp_path, *words, f"rounds={num_done + 2}")
+
+
+def test_shares_that_grow_with_losses_are_no_hang(start: Start, tmp_path: Path) -> None:
+    """8 clients of 0.4 s are 0.8 s for each of four workers; the last one has 3.2 s of work, and 4 times 2 s."""
+    run_dir = tmp_path / "run"
+    words = (*METHOD, "clients.per_round=8", "rounds=4")
+    patch = 'before(train_round, "simulate_client", lambda *arguments: time.sleep(0.4))'
+    limited = (*words, "mpi.round_timeout_s=2", "--run-dir", str(run_dir))
+    launched = start(5, *limited, program=patched(patch), options=ULFM)
+    assert launched.wait_until(has_rounds(run_dir, 1)), launched.err
+    kill(launched, 1, 2, 3)
+    assert launched.wait() == 0, launched.err
+    assert "hung" not in launched.err and {loss["rank"] for loss in last_start(run_dir)["losses"]} == {1, 2, 3}
+    assert finished(run_dir) == undisturbed(tmp_path, *words)
+
+
+def test_the_last_rank_hangs(start: Start, tmp_path: Path) -> None:
+    """As every rank does in round 3: not a job that ended well, and the command to go on."""
+    run_dir = tmp_path / "run"
+    patch = """
+before(train_round, "simulate_client", lambda setup, task, _: time.sleep(1000 * (task.round_number == 3)))"""
+    words = (*METHOD, "rounds=5", "mpi.round_timeout_s=2", "--run-dir", str(run_dir))
+    launched = start(2, *words, program=patched(patch), options=ULFM)
+    assert launched.wait() == 1, launched.err
+    assert launched.err.count("fedmpi: hung on rank ") == 2
+    last = launched.err.partition("fedmpi: hung on rank 0")[2]
+    assert f"\nto go on: mpirun -n 2 python -m fedmpi.main --run-dir {run_dir} --resume" in last, launched.err
+
+
+def test_a_takeover_may_take_longer_than_a_round(start: Start, tmp_path: Path) -> None:
+    run_dir = tmp_path / "run"
+    words = (*METHOD, "output.checkpoint_every=2", "rounds=8")
+    patch = """
+watch._MARGIN_S = 1.0  # others are waited for for 3 s
+before(startup, "restore", lambda setup, folder, resume: time.sleep(6 * (rank == 1 and resume)))
+before(desk.Desk, "round_done", lambda self, number, *rest: die() if rank == 0 and number == 5 else None)"""
+    limited = (*words, "mpi.round_timeout_s=1", "--run-dir", str(run_dir))
+    launched = start(3, *limited, program=patched(patch), options=ULFM)
+    assert launched.wait() == 0, launched.err
+    assert finished(run_dir) == undisturbed(tmp_path, *words)
+
+
+def test_a_takeover_that_fails_says_how_to_go_on(start: Start, tmp_path: Path) -> None:
+    run_dir = tmp_path / "run"
+    patch = """
+def restore(setup, folder, resume):
+    if resume:
+        def fail(*arguments, **options):
+            raise RunDirError(str(folder.path), "none of its checkpoints is intact")
+        startup.checkpoint.load_newest_intact = fail
+before(startup, "restore", restore)
+before(desk.Desk, "round_done", lambda self, number, *rest: die() if rank == 0 and number == 5 else None)"""
+    words = (*METHOD, "output.checkpoint_every=2", "rounds=8", "--run-dir", str(run_dir))
+    launched = start(3, *words, program=patched(patch), options=ULFM)
+    assert launched.wait() == 2, launched.err
+    assert launched.err.count("none of its checkpoints is intact") == 1
+    assert f"to go on: mpirun -n 3 python -m fedmpi.main --run-dir {run_dir} --resume" in launched.err
+
+
+def test_the_lock_of_a_server_that_dies_at_the_start_is_waited_for(start: Start, tmp_path: Path) -> None:
+    """As where it takes the driver a while to end a process with a GPU."""
+    run_dir = tmp_path / "run"
+    patch = """
+tries = []
+def lock(folder):
+    tries.append(folder)
+    if rank == 1 and len(tries) < 4:
+        raise RunDirError(str(folder.path), "is in use")
+before(experiment, "_lock", lock)
+if rank == 0: before(startup, "_trainers", lambda *arguments: die())"""
+    launched = start(3, *METHOD, "rounds=2", "--run-dir", str(run_dir), program=patched(patch), options=ULFM)
+    assert launched.wait() == 0, launched.err
+    assert finished(run_dir) == undisturbed(tmp_path, *METHOD, "rounds=2")
