@@ -71,6 +71,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             return 0
         if arguments.slurm:
             slurm_array.check_words(given)
+            slurm_array.check_time(arguments.sbatch_option)
             return _write_array(named, request, wanted, arguments)
         return _make(named, request, wanted, arguments)
     except UserError as error:

@@ -31,8 +31,10 @@ _PATIENCE = 3.0
 class Status:
     """A run as its directory shows it.
 
-    `state`: `queued` (submitted, not begun since), `running`, `silent` (no sign of life from another host),
-    `requeued` (stopped and saved, to go on), `interrupted` (ended without being asked), `finished`, `unreadable`.
+    `state`: `queued` (submitted, not begun since), `running`, `requeued` (its job went back into the queue by itself),
+    `silent` (no sign of life from another host), `stopped` (saved, to be started again), `interrupted` (ended without
+    being asked), `finished`, `unreadable`. A task of `jobs/reproduce.py --slurm` is `stopped` in the queue, too: its
+    shell does not know the run's directory. No directory tells of a job that was cancelled in the queue.
     """
 
     folder: Path
@@ -107,9 +109,18 @@ def _unfinished_state(
         return "running"
     if submitted and len(starts) <= submitted.get("starts", 0):
         return "queued"
+    if _is_requeued(run_dir):
+        return "requeued"
     if holder is not None and holder.host != lock.Holder.this_process("").host:
         return "silent"
-    return "requeued" if starts and "stopped" in starts[-1] else "interrupted"
+    return "stopped" if starts and "stopped" in starts[-1] else "interrupted"
+
+
+def _is_requeued(run_dir: RunDir) -> bool:
+    """Whether there is a note of it, and no start since: that would have written the manifest."""
+    paths = run_dir.requeued_path, run_dir.manifest_path
+    noted, begun = (path.stat().st_mtime_ns if path.exists() else 0 for path in paths)
+    return noted > 0 and noted >= begun
 
 
 def _submission(run_dir: RunDir) -> dict[str, Any]:

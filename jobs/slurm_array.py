@@ -66,7 +66,7 @@ def sbatch(array: Array) -> str:
         project=shlex.quote(array.project),
         ranks=array.ranks,
         options=option_lines(options, array.options),
-        launcher=shlex.quote(array.launcher or f"mpirun -n {array.ranks}"),
+        launcher=shlex.quote(array.launcher or default_launcher(array.ranks)),
     )
 
 
@@ -116,6 +116,35 @@ def sbatch_option(text: str) -> str:
     return f"{key}{equals}{value}"
 
 
+def check_time(given: Sequence[str]) -> None:
+    """Raises `ConfigError` where the early signal would come before the job has begun."""
+    options = {**default_options("", 1, "", "", None), **_read(given)}
+    limit_s, early_s = _seconds(options["time"]), int(options["signal"].rpartition("@")[2])
+    if limit_s is not None and 0 < limit_s <= early_s:
+        problem = f"time={options['time']} is not longer than the {early_s} s before its end at which the signal comes"
+        raise ConfigError("--sbatch-option", f"{problem}; give it more, or signal=B:USR1@SECONDS less")
+
+
+def _read(options: Sequence[str]) -> dict[str, str]:
+    return dict(option.partition("=")[::2] for option in options)
+
+
+def _seconds(time: str) -> int | None:
+    """A limit as sbatch takes it: M, M:S, H:M:S, D-H, D-H:M, D-H:M:S; None for what sbatch is to judge."""
+    if not re.fullmatch(r"(\d+-)?\d+(:\d+){0,2}", time):
+        return None
+    days, dash, rest = time.rpartition("-")
+    parts = [int(part) for part in rest.split(":")]
+    parts = parts if dash or len(parts) == 3 else [0, *parts]
+    hours, minutes, seconds = (*parts, 0, 0)[:3]
+    return ((int(days or 0) * 24 + hours) * 60 + minutes) * 60 + seconds
+
+
+def default_launcher(ranks: int) -> str:
+    """With a word of its own for the places: variables that sbatch passes on may put all ranks on the first node."""
+    return f"mpirun -n {ranks} --map-by slot"
+
+
 def default_options(name: str, ranks: int, folder: str, tasks: str, max_at_once: int | None) -> dict[str, str]:
     """What sbatch is told if the user says nothing else; `tasks` are the array's, empty for a single job."""
     array = {"array": tasks + (f"%{max_at_once}" if max_at_once else "")}
@@ -134,7 +163,7 @@ def default_options(name: str, ranks: int, folder: str, tasks: str, max_at_once:
 
 def option_lines(options: Mapping[str, str], given: Sequence[str]) -> str:
     """`#SBATCH` lines of our options with those on top that the user gives, as `time=01:00:00` or `exclusive`."""
-    merged = {**options, **dict(option.partition("=")[::2] for option in given)}
+    merged = {**options, **_read(given)}
     if "no-requeue" in merged:
         merged.pop("requeue", None)
     lines = (f"#SBATCH --{key}={_quoted(value)}" if value else f"#SBATCH --{key}" for key, value in merged.items())

@@ -6,7 +6,7 @@ import shlex
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from slurm_array import default_options, option_lines, ranges
+from slurm_array import default_launcher, default_options, option_lines, ranges
 
 
 @dataclass(frozen=True)
@@ -46,7 +46,7 @@ source .venv/bin/activate
 
 {runs}
 
-# Where the site has it, in place of mpirun: srun --mpi=pmix -n {ranks}
+# Where the site has it, in place of mpirun and its options: srun --mpi=pmix -n {ranks}
 resumable {launcher} python -m fedmpi.main "${{run[@]}}" --resume
 """
 
@@ -66,5 +66,5 @@ def sbatch(batch: Batch) -> str:
         project=shlex.quote(batch.project),
         runs="\n".join(["case $SLURM_ARRAY_TASK_ID in", *cases, "esac"] if is_array else runs),
         ranks=batch.ranks,
-        launcher=batch.launcher or f"mpirun -n {batch.ranks}",
+        launcher=batch.launcher or default_launcher(batch.ranks),
     )

@@ -2,19 +2,21 @@
 
     python jobs/submit.py CONFIG.yaml ... [section.key=value ...] [--sweep key=a,b,c ...] [--ranks 5] [--name NAME]
         [--out runs] [--array-max M] [--sbatch-option time=04:00:00 ...] [--launcher "srun --mpi=pmix -n {ranks}"]
-        [--submit]
+        [--submit] [--again]
     python jobs/submit.py status DIR ...
 
 The first makes one run of each config with each combination of the `--sweep` values, each in a folder of its own
 in `--out`/NAME (the first config's name by default). It checks all of them, writes `--out`/NAME/job.sbatch (an array
 if there are several) to look at, and hands it to sbatch with `--submit`. Runs that are finished are left out, those
-that were interrupted go on: the same command again submits what is left. A value may be a list: lr=0.1,0.2 are two
-values, blocks=[1,1],[2,2] two lists.
+that were interrupted go on: the same command again submits what is left. So are those that run or wait in the queue
+(`--again`: not these, if their jobs were cancelled). A value may be a list: lr=0.1,0.2 are two values,
+blocks=[1,1],[2,2] two lists.
 
 `status` shows every run below the folders: queued, running, silent (no sign of life for long, from another host),
-requeued (stopped and saved, to go on), interrupted, finished or unreadable, with its last job, how often it was
-started, round, last accuracy (of clients' own nets, or of the largest tier) and the time that the rounds to go will
-take. It reads the run directories alone, so it works wherever these can be seen.
+requeued (its job went back into the queue), stopped (saved, to be submitted again), interrupted, finished or
+unreadable, with its last job, how often it was started, round, last accuracy (of clients' own nets, or of the largest
+tier) and the time that the rounds to go will take. It reads the run directories alone, so it works wherever these can
+be seen; a job that was cancelled in the queue is still queued or requeued there.
 """
 
 from __future__ import annotations
@@ -73,7 +75,9 @@ def _arguments(argv: Sequence[str]) -> argparse.Namespace:
     option = {"type": slurm_array.sbatch_option, "metavar": "KEY=VALUE"}
     parser.add_argument("--sbatch-option", action="append", default=[], **option)
     parser.add_argument("--submit", action="store_true", help="hand it to sbatch")
+    parser.add_argument("--again", action="store_true", help="also runs that run or wait in the queue")
     arguments = parser.parse_intermixed_args(argv)
+    slurm_array.check_time(arguments.sbatch_option)
     arguments.configs = [word for word in arguments.words if "=" not in word]
     arguments.overrides = [word for word in arguments.words if "=" in word]
     if not arguments.configs:
@@ -131,6 +135,11 @@ def _write(arguments: argparse.Namespace, argv: Sequence[str]) -> int:
     if not left:
         print(f"all {len(jobs)} runs are finished")
         return 0
+    if not arguments.again and (under_way := [place for place in left if _is_under_way(jobs[place - 1])]):
+        print(f"{len(under_way)} of {len(jobs)} runs run or wait in the queue, and are left out (not with --again)")
+        left = [place for place in left if place not in under_way]
+        if not left:
+            return 0
     starts = arguments.launcher
     if starts is not None:
         starts = shlex.join(launcher_words(arguments.ranks, starts))
@@ -148,6 +157,10 @@ def _write(arguments: argparse.Namespace, argv: Sequence[str]) -> int:
         return 0
     waiting = {str(place) if len(jobs) > 1 else "": jobs[place - 1] for place in left}
     return _submit(file, waiting)
+
+
+def _is_under_way(job: Job) -> bool:
+    return run_status.status_of(job.run.folder).state in ("running", "queued", "requeued")
 
 
 def _words(job: Job) -> list[str]:

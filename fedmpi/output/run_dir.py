@@ -1,7 +1,7 @@
 """The one module that owns every path of a run.
 
     runs/<label>-<timestamp>/
-      config.yaml  manifest.json  partition.h5  rounds.jsonl  .lock  submitted.json
+      config.yaml  manifest.json  partition.h5  rounds.jsonl  .lock  submitted.json  requeued
       checkpoints/round-000012.h5
       memory/<client // 1000>/<client>/<round>-<digest>.h5
       tensorboard/  report/
@@ -80,6 +80,11 @@ class RunDir:
     def submission_path(self) -> Path:
         """Which batch job is to make the run; written by who submits it."""
         return self.path / "submitted.json"
+
+    @property
+    def requeued_path(self) -> Path:
+        """The batch job that went back into the queue to go on with the run; written by slurm/life_cycle.sh."""
+        return self.path / "requeued"
 
     @property
     def partition_path(self) -> Path:

@@ -89,6 +89,7 @@ def called(capsys: pytest.CaptureFixture[str], *given: str) -> tuple[int, str, s
         (["OWN:table1", "--collect", "--only", "zzz"], "--only: nothing in own.yaml:table1 has 'zzz'"),
         (["OWN:table1", "--launcher", "env 'x"], '--launcher: cannot be read: No closing quotation, in "env \'x"'),
         (["OWN:table1", "--slurm", "--launcher", "env 'x"], "--launcher: cannot be read: No closing quotation"),
+        (["OWN:table1", "--slurm", "--sbatch-option", "time=1"], "--sbatch-option: time=1 is not longer than the 120 s"),
         (["OWN:table1", "--launcher", "no-such-program -n {ranks}"], "--launcher: no program 'no-such-program' in PATH"),
         (["OWN:table1", "--launcher", "mpirun -n 2"], "--launcher: starts 2 ranks, but --ranks is 1; write {ranks}"),
         (["OWN:table1", "--launcher", ""], "--launcher: expected a program"),

@@ -13,6 +13,7 @@ import pytest
 from small_runs import run_all, small_config
 
 from fedmpi.config import yaml_text
+from fedmpi.errors import ConfigError
 from fedmpi.mpi import SerialComm
 from fedmpi.output import RunDir, manifest
 from fedmpi.output.lock import STALE_AFTER_S, Holder, RunLock
@@ -22,6 +23,7 @@ ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT / "jobs"))  # scripts, and no package
 
 import run_status  # noqa: E402
+import slurm_array  # noqa: E402
 import slurm_runs  # noqa: E402
 import submit  # noqa: E402
 
@@ -112,6 +114,8 @@ def test_a_grid(config: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
         (["--ranks", "3", "--launcher", "srun --ntasks=5"], "--launcher: starts 5 ranks, but --ranks is 3"),
         (["--launcher", "env 'x"], "--launcher: cannot be read: No closing quotation"),
         (["--sbatch-option", "signal=TERM@60"], "signal must be B:USR1@SECONDS"),
+        (["--sbatch-option", "time=2"], "time=2 is not longer than the 120 s before its end at which the signal comes"),
+        (["--sbatch-option", "signal=B:USR1@86400"], "time=24:00:00 is not longer than the 86400 s"),
     ],
 )
 def test_mistakes_are_one_line(
@@ -135,6 +139,19 @@ def test_options_for_sbatch(config: Path, tmp_path: Path, capsys: pytest.Capture
     ]  # fmt: skip
 
 
+@pytest.mark.parametrize(
+    ("time", "seconds"),
+    [("3", 180), ("2:30", 150), ("1:00:30", 3630), ("1-2", 93600), ("1-2:03", 93780), ("1-2:03:04", 93784)],
+)
+def test_a_time_must_outlast_the_signal(time: str, seconds: int) -> None:
+    """In each of Slurm's forms; what it calls unlimited does."""
+    slurm_array.check_time([f"time={time}", f"signal=B:USR1@{seconds - 1}"])
+    with pytest.raises(ConfigError, match=f"not longer than the {seconds} s"):
+        slurm_array.check_time([f"time={time}", f"signal=B:USR1@{seconds}"])
+    slurm_array.check_time(["time=UNLIMITED"])
+    slurm_array.check_time(["time=0"])
+
+
 def test_submitting(
     config: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -156,8 +173,29 @@ def test_submitting(
     run_all(small_config("method.name=fedavg", "rounds=1"), SerialComm(), folder / "mine-seed0")
     assert run_status.status_of(RunDir(folder / "mine-seed0")).state == "finished"
     monkeypatch.setattr(submit.shutil, "which", lambda name: None)
-    code, _, err = called(capsys, *words)
+    code, _, err = called(capsys, *words, "--again")
     assert code == 2 and "no sbatch in PATH" in err
+
+
+def test_what_runs_or_waits_is_not_submitted_twice(
+    config: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Only with `--again`; an interrupted run is submitted."""
+    words = [config, "rounds=1", "--sweep", "seed=0,1,2", "--out", tmp_path / "runs"]
+    running, queued, requeued = (RunDir(tmp_path / "runs" / "mine" / f"mine-seed{seed}") for seed in range(3))
+    for run in (running, queued, requeued):
+        run.path.mkdir(parents=True)
+    queued.submission_path.write_text(json.dumps({"job": "17_2", "starts": 0}))
+    file = tmp_path / "runs" / "mine" / "job.sbatch"
+    with RunLock(running):
+        code, out, _ = called(capsys, *words)
+        assert code == 0 and out.startswith("2 of 3 runs run or wait in the queue, and are left out (not with --again)")
+        assert "\n1 of 3 runs are left" in out and "#SBATCH --array=3\n" in file.read_text()
+        requeued.requeued_path.write_text("17_3\n")
+        file.unlink()
+        code, out, _ = called(capsys, *words, "--submit")
+        assert code == 0 and out.startswith("3 of 3 runs run or wait") and not file.exists()
+        assert "3 of 3 runs are left" in called(capsys, *words, "--again")[1]
 
 
 # Status.
@@ -190,7 +228,7 @@ def stopped(tmp_path: Path) -> RunDir:
 
 def test_a_run_that_is_to_go_on(stopped: RunDir) -> None:
     found = run_status.status_of(stopped)
-    assert (found.state, found.starts, found.round, found.rounds) == ("requeued", 1, 2, 3)
+    assert (found.state, found.starts, found.round, found.rounds) == ("stopped", 1, 2, 3)
     records = [json.loads(line) for line in stopped.records_path.read_text().splitlines()]
     assert found.accuracy == records[1]["tiers"]["1"]["accuracy"]
     assert found.eta_s == pytest.approx(sum(record["seconds"]["wall"] for record in records) / 2)
@@ -214,11 +252,11 @@ def test_a_run_that_lost_ranks(stopped: RunDir) -> None:
     before = run_status.status_of(stopped)
     starts = [start | {"losses": losses, "taken_over": {"by": 1}} for start in manifest.read_starts(stopped)]
     stopped.manifest_path.write_text(json.dumps({"starts": starts, "version": 9}))
-    assert run_status.status_of(stopped) == before and before.state == "requeued"
+    assert run_status.status_of(stopped) == before and before.state == "stopped"
     manifest.add_start(stopped, {"job": "18", "losses": losses})
     manifest.add_stop(stopped, 2, "SIGUSR1")
     found = run_status.status_of(stopped)
-    assert (found.state, found.job, found.starts) == ("requeued", "18", 2)
+    assert (found.state, found.job, found.starts) == ("stopped", "18", 2)
     assert manifest.read_starts(stopped)[-1]["losses"] == losses
     stopped.lock_path.write_text(json.dumps(Holder.this_process("18").__dict__))
     assert run_status.status_of(stopped).state == "running"
@@ -232,6 +270,20 @@ def test_a_run_that_lost_ranks(stopped: RunDir) -> None:
 def test_a_run_under_way(stopped: RunDir) -> None:
     with RunLock(stopped):
         assert run_status.status_of(stopped).state == "running"
+    assert run_status.status_of(stopped).state == "stopped"
+
+
+def test_a_run_whose_job_went_back(stopped: RunDir) -> None:
+    """Said by slurm/life_cycle.sh, not where a later start says otherwise; submitted again it is queued."""
+    stopped.requeued_path.write_text("18\n")
+    assert run_status.status_of(stopped).state == "requeued"
+    stopped.submission_path.write_text(json.dumps({"job": "19", "starts": 1}))
+    assert run_status.status_of(stopped).state == "queued"
+    stopped.submission_path.unlink()
+    manifest.add_start(stopped, {"job": "20"})
+    os.utime(stopped.requeued_path, ns=(0, stopped.manifest_path.stat().st_mtime_ns - 1))
+    assert run_status.status_of(stopped).state == "interrupted"
+    stopped.manifest_path.unlink()
     assert run_status.status_of(stopped).state == "requeued"
 
 
@@ -259,8 +311,8 @@ def test_status_of_a_folder(stopped: RunDir, capsys: pytest.CaptureFixture[str])
     code, out, _ = called(capsys, "status", stopped.path.parent)
     assert code == 0
     lines = [line.split()[:2] for line in out.splitlines() if "/" in line]
-    assert lines == [["a", "requeued"], ["deep/b", "interrupted"]]
-    assert out.splitlines()[-1] == "1 requeued, 1 interrupted"
+    assert lines == [["a", "stopped"], ["deep/b", "interrupted"]]
+    assert out.splitlines()[-1] == "1 stopped, 1 interrupted"
     assert "2/3" in called(capsys, "status", stopped.path)[1]
     assert called(capsys, "status", stopped.path / "checkpoints")[1] == "no runs there\n"
     assert "is no folder" in called(capsys, "status", stopped.path / "gone")[2]
@@ -278,5 +330,5 @@ def test_an_unreadable_run_does_not_hide_the_others(
     bad.config_path.write_text("rounds: 3\n")
     bad.records_path.write_text(f"{line}\n") if line else bad.records_path.mkdir()
     code, out, errors = called(capsys, "status", stopped.path.parent)
-    assert code == 0 and out.splitlines()[-1] == "1 unreadable, 1 requeued"
+    assert code == 0 and out.splitlines()[-1] == "1 unreadable, 1 stopped"
     assert errors.startswith(f"unreadable: {bad.path}") and errors.count("\n") == 1
