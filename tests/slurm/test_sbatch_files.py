@@ -160,7 +160,7 @@ def test_with_srun(cluster: Cluster, tmp_path: Path) -> None:
     """The alternative that the files name."""
     if "pmix" not in cluster.control("srun", "--mpi=list"):
         pytest.skip("this Slurm has no PMIx (libpmix-dev must be there before it starts)")
-    edits = {**NO_CONFIG, r"^resumable mpirun -n \S+": "resumable srun --mpi=pmix"}
+    edits = {**NO_CONFIG, r"^resumable mpirun -n \S+ --map-by slot": "resumable srun --mpi=pmix"}
     job = cluster.submit("slurm/cpu.sbatch", *TOPK, edits=edits, options=["--ntasks=3", f"--nodelist={cluster.host}"])
     must_end_well(cluster, job)
     assert finished(cluster.project / "runs" / f"fedmpi-cpu-{job}") == undisturbed(tmp_path, *TOPK)
@@ -169,7 +169,7 @@ def test_with_srun(cluster: Cluster, tmp_path: Path) -> None:
 @pytest.mark.parametrize("launcher", ["srun", "srun --mpi=pmi2"])
 def test_jobs_of_one_rank_are_refused(cluster: Cluster, launcher: str) -> None:
     """An srun that does not know MPI, or not this one: one of the three processes says so, and nothing runs."""
-    edits = {**NO_CONFIG, r"^resumable mpirun -n \S+": f"resumable {launcher}"}
+    edits = {**NO_CONFIG, r"^resumable mpirun -n \S+ --map-by slot": f"resumable {launcher}"}
     job = cluster.submit("slurm/cpu.sbatch", *TOPK, edits=edits, options=["--ntasks=3"])
     (state,) = cluster.wait_until_left(job)
     log = (cluster.project / f"fedmpi-cpu-{job}.log").read_text()
