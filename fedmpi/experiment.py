@@ -30,6 +30,7 @@ from fedmpi.output.files import write_text
 from fedmpi.output.lock import RunLock
 from fedmpi.output.run_dir import RunDir
 from fedmpi.setup import Setup
+from fedmpi.startup import StartupError
 from fedmpi.stopping import Stopping
 from fedmpi.train_round import OpenRound, train_round
 
@@ -57,6 +58,10 @@ class Job:
     folder: RunDir | None = None
     begun_after: int | None = None
     """The round that was the last one when training began; None before that."""
+    round_number: int = 1
+    """That is open."""
+    is_finished: bool = False
+    """Whether the last round is saved."""
     takes_over: bool = False
     """Whether a rank 0 has died: its lock may outlive it for a moment."""
     untold: list[Loss] = field(default_factory=list)
@@ -76,7 +81,9 @@ class Job:
         self.untold.clear()
 
     def too_few(self) -> str:
-        """Why the ranks that are left are to stop; empty if they are not."""
+        """Why the ranks that are left are to stop; empty if they are not, or if all but the report is done."""
+        if self.is_finished:
+            return ""
         size, least = self.comm.size, self.config.mpi.min_ranks
         return f"{size} rank{'s are' if size > 1 else ' is'} left, mpi.min_ranks is {least}" if size < least else ""
 
@@ -107,12 +114,15 @@ def run(
             job.recover()
         except ServerLossError:  # after `recover`
             pass
+        except StartupError:
+            _tell_without_desk(job)
+            raise
         job.resume |= job.folder is not None
 
 
 def _start_and_train(job: Job) -> bool:
     config, comm = job.config, job.comm
-    comm.wait_at_most(_patience_to_start_s(job))
+    comm.wait_at_most(_long_patience_s(job))
     if why := job.too_few():
         _give_up(job, why)
     material, folder = _material(job), _folder(job)
@@ -134,8 +144,8 @@ def _start_and_train(job: Job) -> bool:
         return _train(job, setup, desk, OpenRound(done + 1, state))
 
 
-def _patience_to_start_s(job: Job) -> float:
-    """How long a rank waits for others until rounds begin: they have data to read; who takes over, what is saved."""
+def _long_patience_s(job: Job) -> float:
+    """How long a rank waits for others before the rounds (there are data, or what is saved, to read) and after them."""
     limit_s, startup_s = job.config.mpi.round_timeout_s, job.config.mpi.startup_timeout_s
     if job.begun_after is None or startup_s == 0:
         return math.inf
@@ -143,7 +153,7 @@ def _patience_to_start_s(job: Job) -> float:
 
 
 def _give_up(job: Job, why: str) -> NoReturn:
-    """Ends a run that has no server, on all ranks: losses go on record, and what is saved tells whether the run gets on.
+    """Ends a run that has no server, on all ranks: losses go on record; what is saved tells whether the run gets on.
 
     Raises `TooFewRanksError`.
     """
@@ -151,16 +161,25 @@ def _give_up(job: Job, why: str) -> NoReturn:
     saved = max((number for number, _ in folder.checkpoints()), default=0) if folder and comm.is_root else 0
     saved = int(comm.allgather_text(str(saved))[0])
     gets_on = job.begun_after is not None and saved > job.begun_after
-    if comm.is_root:
-        for loss in job.untold:
-            print(f"lost {loss.names()}: {comm.size} of {comm.started_size} ranks are left", flush=True)
-        if folder and job.begun_after is not None:
-            entries = [entry for loss in job.untold for entry in loss.entries(min(saved + 1, job.config.rounds))]
-            with contextlib.suppress(UserError):  # it is said, and a full disk is no reason to end otherwise
-                manifest.add_losses(folder, entries)
-                if gets_on:
-                    manifest.add_stop(folder, saved, why)
+    _tell_without_desk(job)
+    if folder and comm.is_root and gets_on:
+        with contextlib.suppress(UserError):
+            manifest.add_stop(folder, saved, why)
+    comm.agree()
     raise TooFewRanksError(why, gets_on=gets_on)
+
+
+def _tell_without_desk(job: Job) -> None:
+    """Says what was lost, where there is no server to say it, and puts it on record with the start that lost it."""
+    comm = job.comm
+    if not comm.is_root:
+        return
+    for loss in job.untold:
+        print(f"lost {loss.names()}: {comm.size} of {comm.started_size} ranks are left", flush=True)
+    if job.folder and job.untold and job.begun_after is not None:
+        entries = [entry for loss in job.untold for entry in loss.entries(job.round_number)]
+        with contextlib.suppress(UserError):  # it is said, and a full disk is no reason to end otherwise
+            manifest.add_losses(job.folder, entries)
 
 
 def _material(job: Job) -> startup.Material:
@@ -211,30 +230,35 @@ def _train(job: Job, setup: Setup, desk: Desk | None, opened: OpenRound) -> bool
         desk.say(f"nothing left to do: {opened.number - 1} of {config.rounds} rounds are done")
     with Watch(comm.traffic, lambda why: _hangs(job, setup, why)) as watch:
         while opened.number <= config.rounds and not stops:
+            job.round_number, limit_s = opened.number, config.mpi.round_timeout_s * _share(setup)
             try:
-                watch.round_begins(limit_s := _limit_s(setup))
+                watch.round_begins(limit_s)
                 comm.wait_at_most(patience_s(limit_s))
                 result = train_round(setup, opened)
                 split_s, busy_s, wish = _seconds_and_wish(setup, opened, job.stopping)
                 comm.agree()
             except RankLossError:
+                watch.round_begins(max(limit_s, config.mpi.startup_timeout_s))  # to set up anew, or to save
                 setup = _without_the_lost(job, setup, desk, opened)
                 continue
             stops = job.stopping.why(wish) if opened.number < config.rounds else ""
             if desk is not None:
                 desk.round_done(opened.number, opened.state, result, split_s, busy_s, stops)
             opened = OpenRound(opened.number + 1, opened.state, opened.published)
-    if desk is not None and not stops:
+    job.is_finished = not stops
+    if desk is not None and job.is_finished:
         desk.close_run()
     _come_to_the_end(job, desk, opened.number)
     return not stops
 
 
-def _limit_s(setup: Setup) -> float:
-    """`mpi.round_timeout_s` is for one worker's share; with lost ranks the shares of the others grow."""
-    mpi, comm = setup.config.mpi, setup.comm
-    num_started = len(worker_ranks(comm.started_size, server_trains=mpi.server_trains))
-    return mpi.round_timeout_s * num_started / len(setup.workers)
+def _share(setup: Setup) -> float:
+    """How much more a rank has to do in a round than with all ranks that the job was started with."""
+    comm, trains, per_round = setup.comm, setup.config.mpi.server_trains, setup.config.clients.per_round
+    started, left = len(worker_ranks(comm.started_size, server_trains=trains)), len(setup.workers)
+    clients = math.ceil(per_round / left) / math.ceil(per_round / started)
+    does_both = comm.size == 1 < comm.started_size and not trains  # the server's part, too
+    return max(started / left, clients) + does_both
 
 
 def _hangs(job: Job, setup: Setup, why: str) -> NoReturn:
@@ -244,7 +268,7 @@ def _hangs(job: Job, setup: Setup, why: str) -> NoReturn:
     end_at_once(
         f"fedmpi: hung on rank {comm.started_as} on {comm.host}, {setup.clock.where()}\n  cause: {why}; "
         f"mpi.round_timeout_s is {job.config.mpi.round_timeout_s:g}; this rank ends itself\n"
-        f"{'the others go on without it' if comm.recovers and not is_alone else again}",
+        f"{'the others go on without it; if none is left, ' if comm.recovers and not is_alone else ''}{again}",
         alone=is_alone,
     )
 
@@ -279,6 +303,7 @@ def _stop_early(job: Job, desk: Desk | None, opened: OpenRound, why: str) -> NoR
 
 def _come_to_the_end(job: Job, desk: Desk | None, round_number: int) -> None:
     """Nobody leaves before all is saved and written: else those left would have to do it. Raises `ServerLossError`."""
+    job.comm.wait_at_most(_long_patience_s(job))
     while True:
         try:
             return job.comm.agree()
@@ -299,7 +324,7 @@ def _seconds_and_wish(
     names = (*STAGES, "wall")
     taken = setup.clock.take()
     opened.seconds = {name: taken[name] + opened.seconds.get(name, 0.0) for name in names}
-    wish = stopping.wish(opened.seconds["wall"])
+    wish = stopping.wish(opened.seconds["wall"], _share(setup))
     rows = setup.comm.allgather_rows(np.array([*opened.seconds.values(), wish]))
     busy_s = rows[:, names.index("wall")] - rows[:, names.index("idle")]
     means = dict(zip(names, rows[:, :-1].mean(axis=0).tolist(), strict=True))

@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
 import fedmpi
-from fedmpi.stopping import EXIT_CODE, Stopping, notice_early, seconds_left
+from fedmpi.stopping import EXIT_CODE, SIGNAL, Stopping, notice_early, seconds_left
 
 if __name__ == "__main__":  # what follows takes a while to load
     notice_early()
@@ -185,7 +185,9 @@ def _run(config: Config, arguments: argparse.Namespace, rank: int) -> int:
     try:
         command = [sys.executable, "-m", "fedmpi.main", *sys.argv[1:]]
         options = {"run_dir": arguments.run_dir, "resume": arguments.resume, "command": command}
-        if run(config, comm, **options, where=where, stopping=stopping):
+        is_finished = run(config, comm, **options, where=where, stopping=stopping)
+        signal.signal(SIGNAL, signal.SIG_IGN)  # another one would end a rank that is leaving
+        if is_finished:
             return comm.leave(0)
         # The launcher ends the others as soon as one exits with a code: all are ending, and say nothing more.
         signal.signal(signal.SIGTERM, signal.SIG_IGN)

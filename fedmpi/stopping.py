@@ -54,6 +54,7 @@ class Stopping:
         self._end_s = None if left_s is None else time.monotonic() + left_s - spare_s
         self._recent_s: deque[float] = deque(maxlen=max(_NUM_RECENT, every))
         self._is_signalled = False
+        self._share = 1.0
 
     def listen(self, say: Callable[[str], None]) -> None:
         """From now on the signal asks to stop; `say` hears of the first one."""
@@ -68,9 +69,13 @@ class Stopping:
         if _heard_early:
             heard(_heard_early.pop(), None)
 
-    def wish(self, round_s: float) -> int:
-        """After a round that took `round_s`, the saving of the one before included."""
-        self._recent_s.append(round_s)
+    def wish(self, round_s: float, share: float = 1.0) -> int:
+        """After a round that took `round_s`, the saving of the one before included.
+
+        `share` is how much more a rank has to do in the next one than at the start, because others were lost.
+        """
+        self._recent_s.append(round_s / self._share)  # of its beginning: too much rather than too little
+        self._share = share
         if self._is_signalled:
             return SIGNALLED
         if self._end_s is None:
@@ -80,7 +85,7 @@ class Stopping:
     @property
     def next_round_s(self) -> float:
         """What the next round is given."""
-        return _PATIENCE * max(self._recent_s)
+        return _PATIENCE * max(self._recent_s) * self._share
 
     def why(self, wish: int) -> str:
         """The wish that was agreed on, in words; empty for going on."""

@@ -29,7 +29,7 @@ from mpi4py import MPI  # noqa: E402
 
 from fedmpi.errors import RankLossError  # noqa: E402
 from fedmpi.mpi import recovery  # noqa: E402
-from fedmpi.mpi.launch import Launcher  # noqa: E402
+from fedmpi.mpi.launch import Launcher, end_with_parent  # noqa: E402
 from fedmpi.mpi.recovery import Loss  # noqa: E402
 from fedmpi.mpi.serial import Request, Traffic  # noqa: E402
 from fedmpi.tensors import ALIGN_BYTES  # noqa: E402
@@ -81,6 +81,8 @@ class Comm:
         self.lost_at_start = (Loss(lost, ("an unknown host",) * len(lost), 0 in lost, noticed),) if lost else ()
         self._places = places
         self._launcher = Launcher.of_this_process()
+        if self.recovers:  # this mpirun ends, or is ended, without ending ranks that are busy or stopped
+            end_with_parent()
         self._block = MPI.BYTE.Create_contiguous(ALIGN_BYTES).Commit()
         self._patience_s = math.inf
         self._num_vain = 0

@@ -9,8 +9,11 @@ the same. They are refused.
 
 from __future__ import annotations
 
+import ctypes
 import os
+import signal
 import subprocess
+import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -25,6 +28,9 @@ _VARIABLES = (
     ("PALS_RANKID", "PALS_SIZE"),
     ("PMIX_RANK", "SLURM_STEP_NUM_TASKS"),
 )
+
+
+_PR_SET_PDEATHSIG = 1  # linux/prctl.h
 
 
 def launched_as(environment: Mapping[str, str] = os.environ) -> tuple[int, int] | None:
@@ -65,6 +71,16 @@ def _apart(count: int) -> LaunchError:
         f"{count} processes were started, but each is an MPI job of one rank; start them with the mpirun of this MPI, "
         "or, where `srun --mpi=list` names it, with srun --mpi=pmix (see slurm/README.md)",
     )
+
+
+def end_with_parent() -> None:
+    """From here on the kernel kills this process when the one that started it ends (on Linux; elsewhere nothing)."""
+    if not sys.platform.startswith("linux"):
+        return
+    parent = os.getppid()
+    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    if os.getppid() != parent:  # it has ended in between
+        os.kill(os.getpid(), signal.SIGKILL)
 
 
 @dataclass(frozen=True)

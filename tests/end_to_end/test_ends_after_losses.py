@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import pytest
-from launched import ULFM, Launched, has_rounds, kill
+from launched import ULFM, Launched, ends_in_time, has_rounds, kill
 from small_runs import finished, run_all, small_config
 
 from fedmpi.mpi import SerialComm
@@ -88,7 +88,7 @@ def test_too_few_without_the_server(start: Start, tmp_path: Path, every: int, co
     assert re.search(r"^lost rank 0 on \S+: 2 of 3 ranks are left$", launched.out, re.MULTILINE), launched.out
     assert f"to go on: mpirun -n 3 python -m fedmpi.main --run-dir {run_dir} --resume" in launched.err
     (loss,) = last_start(run_dir)["losses"]
-    assert loss["rank"] == 0 and loss["recovery_s"] > 0
+    assert loss["rank"] == 0 and loss["recovery_s"] > 0 and loss["round"] >= 4
     assert ("stopped" in last_start(run_dir)) == (code == 75)
 
 
@@ -186,7 +186,9 @@ before(desk.Desk, "round_done", lambda self, number, *rest: die() if rank == 0 a
     words = (*METHOD, "output.checkpoint_every=2", "rounds=8", "--run-dir", str(run_dir))
     launched = start(3, *words, program=patched(patch), options=ULFM)
     assert launched.wait() == 2, launched.err
-    assert launched.err.count("none of its checkpoints is intact") == 1
+    assert launched.err.count("none of its checkpoints is intact") == 1 and "lost rank 0 on" in launched.out
+    (loss,) = last_start(run_dir)["losses"]
+    assert (loss["rank"], loss["round"]) == (0, 6)  # the others had agreed on the fifth
     assert f"to go on: mpirun -n 3 python -m fedmpi.main --run-dir {run_dir} --resume" in launched.err
 
 
@@ -204,3 +206,47 @@ if rank == 0: before(startup, "_trainers", lambda *arguments: die())"""
     launched = start(3, *METHOD, "rounds=2", "--run-dir", str(run_dir), program=patched(patch), options=ULFM)
     assert launched.wait() == 0, launched.err
     assert finished(run_dir) == undisturbed(tmp_path, *METHOD, "rounds=2")
+
+
+@pytest.mark.parametrize("end", ["report", "save"])
+def test_the_end_may_take_longer_than_a_round(start: Start, tmp_path: Path, end: str) -> None:
+    """The report of a finished run; the save where too few are left, by a server that had worked on the round."""
+    run_dir = tmp_path / "run"
+    name, words, code = {
+        "report": ("close_run", ("rounds=3",), 0),
+        "save": ("_keep_again", ("rounds=100000", "mpi.min_ranks=3", "output.checkpoint_every=1000"), 75),
+    }[end]
+    patch = f"""
+watch._MARGIN_S = 1.0  # others are waited for for 3 s
+before(desk.Desk, "{name}", lambda *arguments: time.sleep(6))
+if {end == "save"} and rank == 2:
+    before(train_round, "simulate_client", lambda setup, task, _: die() if task.round_number == 3 else None)"""
+    limited = (*METHOD, *words, "mpi.round_timeout_s=1", "--run-dir", str(run_dir))
+    launched = start(3, *limited, program=patched(patch), options=ULFM)
+    assert launched.wait() == code, launched.err
+    assert len(finished(run_dir).records) == (3 if end == "report" else 2)
+
+
+def test_a_finished_run_needs_no_ranks_for_its_report(start: Start, tmp_path: Path) -> None:
+    """Rank 0 dies when all but the report is saved, and too few are left for another round."""
+    run_dir = tmp_path / "run"
+    patch = 'before(desk.Desk, "close_run", lambda self: die() if rank == 0 else None)'
+    words = (*METHOD, "rounds=3", "mpi.min_ranks=3", "--run-dir", str(run_dir))
+    launched = start(3, *words, program=patched(patch), options=ULFM)
+    assert launched.wait() == 0, launched.err
+    assert (run_dir / "report" / "summary.json").exists() and "lost rank 0 on" in launched.out
+    assert "stopped" not in last_start(run_dir)
+
+
+def test_an_error_ends_ranks_that_are_busy(start: Start, tmp_path: Path) -> None:
+    """mpirun leaves them to themselves then, and one may hold the lock."""
+    run_dir = tmp_path / "run"
+    patch = """
+def train(setup, task, published):
+    if task.round_number == 2 and rank == 1:
+        raise ValueError("boom")
+    time.sleep(1000 * (task.round_number == 2))
+before(train_round, "simulate_client", train)"""
+    words = (*METHOD, "rounds=3", "mpi.server_trains=true", "--run-dir", str(run_dir))
+    launched = start(3, *words, program=patched(patch), options=ULFM)
+    assert ends_in_time(launched, lambda: "ValueError: boom" in launched.err) == 1

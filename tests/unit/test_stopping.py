@@ -103,3 +103,13 @@ def test_a_signal_before_anybody_listens_counts(handler: None) -> None:
     later = Stopping()
     later.listen(said.append)
     assert later.wish(1.0) == GO_ON, "it was for one run"
+
+
+def test_a_round_of_fewer_ranks_takes_longer(clock: list[float]) -> None:
+    """10 s with all ranks are 40 s with a quarter of them, and 1.5 times as long are kept free: 60 of the 100 s."""
+    wishes = Stopping(100.0)
+    assert wishes.wish(10.0) == GO_ON and wishes.next_round_s == 15.0
+    assert wishes.wish(10.0, share=4.0) == GO_ON and wishes.next_round_s == 60.0
+    assert wishes.wish(40.0, share=4.0) == GO_ON and wishes.next_round_s == 60.0
+    clock[0] += 41.0
+    assert wishes.wish(40.0, share=4.0) == OUT_OF_TIME
