@@ -93,7 +93,7 @@ def called(capsys: pytest.CaptureFixture[str], *given: str) -> tuple[int, str, s
         (["OWN:table1", "--launcher", "no-such-program -n {ranks}"], "--launcher: no program 'no-such-program' in PATH"),
         (["OWN:table1", "--launcher", "mpirun -n 2"], "--launcher: starts 2 ranks, but --ranks is 1; write {ranks}"),
         (["OWN:table1", "--launcher", "nice -n 9 /opt/srun -n5"], "--launcher: starts 5 ranks, but --ranks is 1"),
-        (["OWN:table1", "--launcher", "mpirun -n $N"], "--launcher: variables are not filled in, but there is a $ in"),
+        (["OWN:table1", "--launcher", "no-mpi -n $N"], "--launcher: variables are not filled in, but there is a $ in"),
         (["OWN:table1", "--launcher", ""], "--launcher: expected a program"),
         (
             ["fdnnc:table3", "--only", "bfirst-full 70%", "--budget", "rounds=0.0008"],
