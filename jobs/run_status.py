@@ -34,7 +34,8 @@ class Status:
     `state`: `queued` (submitted, not begun since), `running`, `requeued` (its job went back into the queue by itself),
     `silent` (no sign of life from another host), `stopped` (saved, to be started again), `interrupted` (ended without
     being asked), `finished`, `unreadable`. A task of `jobs/reproduce.py --slurm` is `stopped` in the queue, too: its
-    shell does not know the run's directory. No directory tells of a job that was cancelled in the queue.
+    shell does not know the run's directory. No directory tells of a job that was cancelled in the queue, or that failed
+    before its run began: the run stays `queued` (or `requeued`).
     """
 
     folder: Path
@@ -77,6 +78,17 @@ def status_of(run_dir: RunDir) -> Status:
         raise
     except (OSError, ValueError, TypeError, LookupError, AttributeError, RecursionError) as error:
         raise UserError(str(run_dir.path), f"{type(error).__name__}: {error}") from error
+
+
+def jobs_of(run_dir: RunDir) -> set[str]:
+    """The batch jobs that may be making the run: the one it was submitted as, its last start's, the one requeued."""
+    last = next(reversed(read_starts(run_dir)), {})
+    try:
+        note = run_dir.requeued_path.read_text(encoding="utf-8")
+    except (OSError, ValueError):
+        note = ""
+    found = [_submission(run_dir).get("job"), last.get("job"), *note.split()[:1]]
+    return {str(job) for job in found if job}
 
 
 def _status_of(run_dir: RunDir) -> Status:

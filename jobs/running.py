@@ -29,6 +29,7 @@ from fedmpi.output.files import writing
 from fedmpi.output.manifest import read_starts
 
 CONFIGS = Path(__file__).resolve().parent.parent / "configs"
+_STARTERS = ("mpirun", "mpiexec", "prterun", "srun")
 # mpirun passes the signal on and waits for its ranks.
 _PATIENCE_S = 20.0
 
@@ -139,15 +140,19 @@ def check_same(job: Job) -> None:
 def launcher_words(ranks: int, given: str) -> list[str]:
     """A launcher of one's own, its `{ranks}` filled in.
 
-    Raises `UserError` for words that a shell would not take, or that start another number of ranks.
+    Raises `UserError` for words that a shell would not take or would fill in, or that start another number of ranks.
     """
+    if "$" in given:
+        problem = f"variables are not filled in, but there is a $ in {given!r}; write {{ranks}} for the number"
+        raise UserError("--launcher", problem)
     try:
         words = shlex.split(given.replace("{ranks}", str(ranks)))
     except ValueError as error:
         raise UserError("--launcher", f"cannot be read: {error}, in {given!r}") from None
     if not words:
         raise UserError("--launcher", "expected a program and its arguments, as 'srun -n {ranks}', got nothing")
-    starts = re.search(r"(?:^| )(?:-n|-np|--np|--ntasks)[ =]?(\d+)(?: |$)", " ".join(words))
+    place = next((place for place, word in enumerate(words) if Path(word).name in _STARTERS), len(words))
+    starts = re.search(r" (?:-n|-np|--np|--ntasks)[ =]?(\d+)(?: |$)", " ".join(words[place:]))
     if starts and int(starts[1]) != ranks:
         problem = f"starts {starts[1]} ranks, but --ranks is {ranks}; write {{ranks}} for the number"
         raise UserError("--launcher", problem)

@@ -9,14 +9,15 @@ The first makes one run of each config with each combination of the `--sweep` va
 in `--out`/NAME (the first config's name by default). It checks all of them, writes `--out`/NAME/job.sbatch (an array
 if there are several) to look at, and hands it to sbatch with `--submit`. Runs that are finished are left out, those
 that were interrupted go on: the same command again submits what is left. So are those that run or wait in the queue
-(`--again`: not these, if their jobs were cancelled). A value may be a list: lr=0.1,0.2 are two values,
-blocks=[1,1],[2,2] two lists.
+(not with `--again`): squeue says which jobs there are; where there is no squeue, the run directories do, which do not
+know of jobs that were cancelled in the queue or failed before their run began. A value may be a list: lr=0.1,0.2 are
+two values, blocks=[1,1],[2,2] two lists.
 
 `status` shows every run below the folders: queued, running, silent (no sign of life for long, from another host),
 requeued (its job went back into the queue), stopped (saved, to be submitted again), interrupted, finished or
 unreadable, with its last job, how often it was started, round, last accuracy (of clients' own nets, or of the largest
 tier) and the time that the rounds to go will take. It reads the run directories alone, so it works wherever these can
-be seen; a job that was cancelled in the queue is still queued or requeued there.
+be seen; a job that was cancelled in the queue, or failed before its run began, is still queued or requeued there.
 """
 
 from __future__ import annotations
@@ -47,6 +48,7 @@ from fedmpi.output.files import write_text, writing
 from fedmpi.output.manifest import read_starts
 from fedmpi.output.run_dir import RunDir
 
+_SQUEUE_TIMEOUT_S = 30.0
 _PROJECT = Path(__file__).resolve().parent.parent
 
 
@@ -135,7 +137,7 @@ def _write(arguments: argparse.Namespace, argv: Sequence[str]) -> int:
     if not left:
         print(f"all {len(jobs)} runs are finished")
         return 0
-    if not arguments.again and (under_way := [place for place in left if _is_under_way(jobs[place - 1])]):
+    if not arguments.again and (under_way := _under_way({place: jobs[place - 1] for place in left})):
         print(f"{len(under_way)} of {len(jobs)} runs run or wait in the queue, and are left out (not with --again)")
         left = [place for place in left if place not in under_way]
         if not left:
@@ -159,8 +161,33 @@ def _write(arguments: argparse.Namespace, argv: Sequence[str]) -> int:
     return _submit(file, waiting)
 
 
-def _is_under_way(job: Job) -> bool:
-    return run_status.status_of(job.run.folder).state in ("running", "queued", "requeued")
+def _under_way(left: Mapping[int, Job]) -> list[int]:
+    """The places of runs that run, or whose job Slurm knows; where it does not say, of those that seem to wait."""
+    queue = _queue()
+    if queue is not None:
+        return [place for place, job in left.items() if _state(job) == "running" or _jobs_of(job) & queue]
+    return [place for place, job in left.items() if _state(job) in ("running", "queued", "requeued")]
+
+
+def _state(job: Job) -> str:
+    return run_status.status_of(job.run.folder).state
+
+
+def _jobs_of(job: Job) -> set[str]:
+    return run_status.jobs_of(job.run.folder)
+
+
+def _queue() -> set[str] | None:
+    """All jobs that run or wait, of an array each task; None where Slurm does not say."""
+    if shutil.which("squeue") is None:
+        return None
+    command = ["squeue", "--noheader", "--array", "--format", "%i"]
+    try:
+        done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=False, timeout=_SQUEUE_TIMEOUT_S)
+    except (OSError, subprocess.TimeoutExpired) as error:
+        print(f"squeue: {error}; the run directories are asked instead", file=sys.stderr, flush=True)
+        return None
+    return set(done.stdout.split()) if done.returncode == 0 else None
 
 
 def _words(job: Job) -> list[str]:

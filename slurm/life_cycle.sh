@@ -14,8 +14,15 @@ job=${SLURM_ARRAY_TASK_ID:+${SLURM_ARRAY_JOB_ID}_$SLURM_ARRAY_TASK_ID}
 job=${job:-${SLURM_JOB_ID:-}}
 
 # Also while modules load: then nothing is started any more.
-pid='' signalled=''
-trap 'signalled=yes; [ -z "$pid" ] || kill -USR1 "$pid" 2>/dev/null || true' USR1
+pid='' signalled='' again_s=10
+heard() {
+  signalled=yes
+  tell
+}
+tell() {
+  [ -z "$pid" ] || kill -USR1 "$pid" 2>/dev/null || true
+}
+trap heard USR1
 
 # The end of the job for the wall-time guard; Slurm before 23.02 does not say it by itself.
 if [ -z "${SLURM_JOB_END_TIME:-}" ] && [ -n "$job" ]; then
@@ -33,16 +40,18 @@ resumable() {
     echo "not started: under ULFM mpirun ends with 0 even if all ranks were killed; the command needs a --run-dir"
     return 2
   fi
-  begun=$(mktemp "$PWD/.begun-XXXXXX" || true) # of the clock of the run's file system
-  rm -f "$note"
+  begin
   if [ -z "$signalled" ]; then run_to_its_end "$@" && code=0 || code=$?; fi
-  trap '' USR1 TERM # a requeue ends this shell, but not before it has said so
+  trap '' TERM # a requeue ends this shell, but not before it has said so
   judge
-  [ -z "$begun" ] || rm -f "$begun"
+  [ -z "$begun" ] || rm -f "$begun" || true
   if [ "$code" -eq 75 ] && [ -z "$why" ] && requeue; then
     echo "requeued: job $job $goes_on"
     exit 0
   fi
+  [ -z "$note" ] || rm -f "$note" || true
+  [ -z "$is_ours" ] || rmdir "$run_dir" 2>/dev/null || true # the command was refused, and left nothing there
+  trap - TERM
   [ "$code" -eq 0 ] || say_how_to_go_on
   return "$code"
 }
@@ -63,6 +72,21 @@ read_words() {
   note=${run_dir:+$run_dir/requeued}
 }
 
+# In the run directory: a file that has the time of its file system, and in the note of the last requeue how many starts
+# of this job in a row have saved nothing. The note stays until this start ends: Slurm, too, may requeue the job.
+begin() {
+  local noted=''
+  begun='' fruitless=0 is_ours=''
+  [ -n "$run_dir" ] || return 0
+  [ -d "$run_dir" ] || is_ours=yes
+  mkdir -p "$run_dir" 2>/dev/null || true # where that cannot be, the command says why
+  begun=$run_dir/.begun
+  rm -f "$begun" 2>/dev/null || true
+  { : >"$begun"; } 2>/dev/null || begun=''
+  { read -r noted fruitless <"$note"; } 2>/dev/null || true
+  [[ $noted = "$job" && $fruitless =~ ^[0-9]$ ]] || fruitless=0
+}
+
 # What the code means, and whether requeueing would only go round in circles, because nothing is ever saved.
 judge() {
   local saved
@@ -74,8 +98,9 @@ judge() {
   1) if [ -n "$signalled" ]; then code=75; fi ;; # before some ranks did, and the others gave up
   0) is_finished || unfinished ;;
   esac
-  if [ -n "$run_dir" ] && ! is_new "$saved" && [ "${SLURM_RESTART_COUNT:-0}" -ge 5 ]; then
-    why=" (start $((SLURM_RESTART_COUNT + 1)) of this job, and nothing was saved in it: it may need more time)"
+  if is_new "$saved"; then fruitless=0; else fruitless=$((fruitless + 1)); fi
+  if [ -n "$run_dir" ] && [ "$fruitless" -ge 6 ]; then
+    why=" ($fruitless starts in a row saved nothing: the job may need more time)"
   fi
 }
 
@@ -85,7 +110,7 @@ is_finished() {
 }
 
 is_new() {
-  [ -e "$1" ] && [ ! "$begun" -nt "$1" ]
+  [ -n "$begun" ] && [ -e "$1" ] && [ ! "$begun" -nt "$1" ]
 }
 
 unfinished() {
@@ -96,10 +121,8 @@ unfinished() {
 # The note, for `jobs/submit.py status`, comes first: the job may end before scontrol does.
 requeue() {
   [ "${FEDMPI_REQUEUE:-yes}" = yes ] || return 1
-  [ ! -d "$run_dir" ] || echo "$job" >"$note" || true
-  scontrol requeue "$job" && return
-  rm -f "$note"
-  return 1
+  [ -z "$note" ] || { echo "$job $fruitless" >"$note"; } 2>/dev/null || true
+  scontrol requeue "$job"
 }
 
 say_how_to_go_on() {
@@ -107,17 +130,30 @@ say_how_to_go_on() {
   case $run_dir in *-"${SLURM_JOB_ID:-}") where=", with --run-dir $run_dir in its file," ;; esac
   if [ "$code" -eq 75 ]; then
     echo "not requeued$why: submit it again$where to go on (exit code 75)"
+  elif [ "$code" -eq 2 ]; then
+    echo "ended with code 2: mend what is said above, then submit it again${where%,}"
   else
     echo "ended with code $code; submitted again${where:-,} it $goes_on"
   fi
 }
 
+# A signal may be lost: srun is still making the job's step, or the ranks do not listen yet. So it is told again.
 run_to_its_end() {
+  local waited_s=0
   "$@" &
   pid=$!
-  [ -z "$signalled" ] || kill -USR1 "$pid" 2>/dev/null || true
+  [ -z "$signalled" ] || tell
   # A signal ends `wait`, not the command; of one that has ended, bash still tells the exit code.
-  wait "$pid" || true
-  while kill -0 "$pid" 2>/dev/null; do wait "$pid" || true; done
-  wait "$pid"
+  while kill -0 "$pid" 2>/dev/null; do
+    if [ -z "$signalled" ]; then
+      wait "$pid" || true
+    else
+      sleep 1 || true
+      waited_s=$((waited_s + 1))
+      [ $((waited_s % again_s)) -ne 0 ] || tell
+    fi
+  done
+  set -- "$pid"
+  pid='' # its number may be another's soon
+  wait "$1"
 }

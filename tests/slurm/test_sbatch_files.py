@@ -50,7 +50,7 @@ def goes_back_and_ends_well(cluster: Cluster, job: str, run_dir: RunDir, rounds:
     cluster.control("scancel", "--signal=USR1", "--batch", job)
     wait_for(lambda: (cluster.jobs(job)[0]["JobState"], cluster.jobs(job)[0]["Restarts"]) == ("PENDING", "1"), cluster)
     assert len(finished(run_dir.path).records) < rounds
-    assert run_dir.requeued_path.read_text() == f"{job}\n"
+    assert run_dir.requeued_path.read_text() == f"{job} 0\n"
     cluster.start_again(job)
     must_end_well(cluster, job)
     assert not run_dir.requeued_path.exists()

@@ -10,6 +10,8 @@ from pathlib import Path
 
 import pytest
 
+from fedmpi.output import RunDir
+
 LIFE_CYCLE = Path(__file__).resolve().parents[2] / "slurm" / "life_cycle.sh"
 JOB = {"SLURM_JOB_ID": "17"}
 KNOWN_END = {**JOB, "SLURM_JOB_END_TIME": "1893456000"}
@@ -60,6 +62,7 @@ def test_other_ends_are_the_job_s(
     """Finished, failed, killed; a site that forbids requeueing, said or not."""
     found, out, calls = ended(tmp_path, f"resumable {command}", {**KNOWN_END, **more}, scontrol)
     assert found == code and len(calls) == scontrol
+    assert not list(tmp_path.rglob(".begun*"))
     said = {0: "", 75: "not requeued: submit it again to go on (exit code 75)\n"}
     assert out == said.get(code, f"ended with code {code}; submitted again, it goes on from what is saved\n")
 
@@ -83,6 +86,26 @@ def test_a_signal_is_not_lost(tmp_path: Path, when: str) -> None:
     assert process.returncode == 0 and "requeued: job 17 goes on" in out
 
 
+def test_a_signal_that_is_lost_comes_again(tmp_path: Path) -> None:
+    """srun does not hear it while it makes the job's step; what the command ends with counts all the same."""
+    rank = tmp_path / "rank"
+    hears = "heard=x$heard; [ $heard = x ] || exit 75"
+    rank.write_text(f"trap '{hears}' USR1; kill -USR1 $PPID; for i in $(seq 200); do sleep 0.05; done; exit 9\n")
+    began = time.monotonic()
+    code, out, calls = ended(tmp_path, f"again_s=2; resumable bash {rank}", KNOWN_END)
+    assert (code, out, calls) == (0, "requeued: job 17 goes on from what is saved\n", ["scontrol requeue 17"])
+    assert 1.5 < time.monotonic() - began < 6
+
+
+def test_every_command_of_a_file_hears_the_signal(tmp_path: Path) -> None:
+    """And after a command that ended with 0, SIGTERM ends the shell as before."""
+    rank = tmp_path / "rank"
+    rank.write_text("trap 'exit 75' USR1; kill -USR1 $PPID; for i in $(seq 100); do sleep 0.05; done\n")
+    code, out, _ = ended(tmp_path, f"resumable true; again_s=100; resumable bash {rank}", KNOWN_END)
+    assert (code, out) == (0, "requeued: job 17 goes on from what is saved\n")
+    assert ended(tmp_path, "resumable true; kill -TERM $$; echo still here", KNOWN_END)[:2] == (-signal.SIGTERM, "")
+
+
 @pytest.mark.parametrize(("ends", "code"), [("exit 1", 0), ("kill -USR1 $$", 0), ("exit 2", 2), ("exit 3", 3)])
 def test_a_signal_before_the_ranks_listen(tmp_path: Path, ends: str, code: int) -> None:
     """It kills some of them, and the others give up (1), or mpirun itself (138): to be requeued. A mistake is none."""
@@ -91,6 +114,7 @@ def test_a_signal_before_the_ranks_listen(tmp_path: Path, ends: str, code: int) 
     found, out, calls = ended(tmp_path, f"resumable bash {rank}", KNOWN_END)
     assert found == code and calls == ["scontrol requeue 17"] * (code == 0)
     assert ("requeued: job 17" in out) == (code == 0)
+    assert ("code 2: mend what is said above, then submit it again\n" in out) == (code == 2)
 
 
 ULFM = [
@@ -122,7 +146,7 @@ def test_zero_is_not_believed_where_ranks_may_die(
     words = words.format(summary.parents[1])
     found, out, _ = ended(tmp_path, f"cd {tmp_path}; resumable {launcher} {words} --resume", environment)
     assert (found, "is not finished" in out) == (code, code != 0)
-    assert not list(tmp_path.glob(".begun*"))
+    assert not list(tmp_path.rglob(".begun*"))
 
 
 @pytest.mark.parametrize(("word", "more"), [("--with-ft=ulfm", {}), ("", {"OMPI_MCA_mpi_ft_enable": "true"})])
@@ -148,47 +172,86 @@ def stops(tmp_path: Path, run_dir: Path, more: dict[str, str], does: str = "true
 
 
 @pytest.mark.parametrize(
-    ("before", "does", "restarts", "said"),
+    ("before", "does", "noted", "said"),
     [
         (False, "true", "", "requeued: job 17 begins again\n"),
-        (False, "true", "4", "requeued: job 17 begins again\n"),
-        (True, "true", "4", "requeued: job 17 goes on from what is saved\n"),
-        (True, "touch round-000002.h5", "5", "requeued: job 17 goes on from what is saved\n"),
-        (False, "true", "5", "not requeued (start 6 of this job, and nothing was saved in it: it may need more time)"),
-        (True, "true", "9", "not requeued (start 10 of this job, and nothing was saved in it: it may need more time)"),
+        (False, "true", "17 4", "requeued: job 17 begins again\n"),
+        (True, "true", "17 4", "requeued: job 17 goes on from what is saved\n"),
+        (True, "touch round-000002.h5", "17 5", "requeued: job 17 goes on from what is saved\n"),
+        (False, "true", "16 5", "requeued: job 17 begins again\n"),
+        (False, "true", "17 x[$(touch bad)]", "requeued: job 17 begins again\n"),
+        (False, "true", "17 5", "not requeued (6 starts in a row saved nothing: the job may need more time)"),
+        (True, "true", "17 5", "not requeued (6 starts in a row saved nothing: the job may need more time)"),
     ],
 )
 def test_requeueing_does_not_go_round_in_circles(
-    tmp_path: Path, run_dir: Path, before: bool, does: str, restarts: str, said: str
+    tmp_path: Path, run_dir: Path, before: bool, does: str, noted: str, said: str
 ) -> None:
-    """A start that saved nothing counts; in the end it is said how to go on."""
+    """Starts of this job in a row that saved nothing count; in the end it is said how to go on."""
     if before:
         (run_dir / "checkpoints" / "round-000001.h5").touch()
         os.utime(run_dir / "checkpoints" / "round-000001.h5", (0, 0))
-    code, out, _ = stops(tmp_path, run_dir, {"SLURM_RESTART_COUNT": restarts} if restarts else {}, does)
+    if noted:
+        (run_dir / "requeued").write_text(f"{noted}\n")
+    code, out, _ = stops(tmp_path, run_dir, {}, does)
     is_requeued = said.startswith("requeued")
     assert code == (0 if is_requeued else 75) and out.count("\n") == 1
     assert out == said if is_requeued else out == f"{said}: submit it again to go on (exit code 75)\n"
+    assert (run_dir / "requeued").exists() == is_requeued
+    if is_requeued:
+        count = 0 if does != "true" else 5 if noted == "17 4" else 1
+        assert (run_dir / "requeued").read_text() == f"17 {count}\n"
+
+
+def test_starts_are_counted_from_requeue_to_requeue(tmp_path: Path) -> None:
+    """Also of a run that has no directory yet: it gets one, for the note."""
+    new = tmp_path / "deep" / "new"
+    script = f"cd {tmp_path}; resumable sh -c 'exit 75' --run-dir {new}"
+    for count in range(1, 6):
+        assert ended(tmp_path, script, KNOWN_END)[:2] == (0, "requeued: job 17 begins again\n")
+        assert (new / "requeued").read_text() == f"17 {count}\n" and not RunDir(new).holds_run()
+    code, out, _ = ended(tmp_path, script, KNOWN_END)
+    assert code == 75 and "(6 starts in a row saved nothing" in out and [*new.iterdir()] == []
 
 
 def test_a_requeue_is_noted_in_the_run_directory(tmp_path: Path, run_dir: Path) -> None:
-    """Until the next start begins; not where it is refused or forbidden, nor for a run that has no directory yet."""
+    """Until the end of a start that is not requeued, because that is refused or forbidden; .begun while it runs."""
     note = run_dir / "requeued"
-    assert stops(tmp_path, run_dir, TASK)[0] == 0 and note.read_text() == "17_3\n"
-    found, out, _ = stops(tmp_path, run_dir, {"FEDMPI_REQUEUE": "no"}, "test ! -e ../requeued && echo gone")
-    assert found == 75 and out.startswith("gone\n") and not note.exists()
+    assert stops(tmp_path, run_dir, TASK)[0] == 0 and note.read_text() == "17_3 1\n"
+    looks = "test -e ../requeued && test -e ../.begun && echo there"
+    found, out, _ = stops(tmp_path, run_dir, {"FEDMPI_REQUEUE": "no"}, looks)
+    assert found == 75 and out.startswith("there\n") and not note.exists()
+    note.write_text("17 1\n")
     script = f"cd {tmp_path}; resumable sh -c 'exit 75' --run-dir"
     assert ended(tmp_path, f"{script} '{run_dir}'", KNOWN_END, scontrol=1)[0] == 75 and not note.exists()
-    assert ended(tmp_path, f"{script} {tmp_path}/new", KNOWN_END)[:2] == (0, "requeued: job 17 begins again\n")
-    assert not (tmp_path / "new").exists()
+    assert [path.name for path in run_dir.iterdir()] == ["checkpoints"]
 
 
-@pytest.mark.parametrize(("code", "says"), [(75, "submit it again{} to"), (3, "submitted again{} it begins again")])
+def test_a_folder_is_left_only_for_a_reason(tmp_path: Path) -> None:
+    """None for a command that refused to begin; one with .begun alone, of a shell that was killed, holds no run."""
+    new = tmp_path / "new"
+    says = f"test -e {new}/.begun && echo begun; exit 2"
+    code, out, _ = ended(tmp_path, f"resumable sh -c '{says}' --run-dir {new}", KNOWN_END)
+    assert code == 2 and out.startswith("begun\n") and not new.exists()
+    new.mkdir()
+    (new / ".begun").touch()
+    RunDir.open_for(new, resume=False)
+    (new / ".begun").unlink()
+    assert ended(tmp_path, f"resumable true --run-dir {new}", KNOWN_END)[0] == 0 and new.is_dir()
+    (tmp_path / "file").touch()
+    code, out, _ = ended(tmp_path, f"resumable sh -c 'exit 2' --run-dir {tmp_path}/file", KNOWN_END)
+    assert code == 2 and out == "ended with code 2: mend what is said above, then submit it again\n"
+
+
+@pytest.mark.parametrize(
+    ("code", "says"),
+    [(75, "submit it again{}, to"), (3, "submitted again{}, it begins"), (2, "submit it again{}\n")],
+)
 def test_a_new_job_has_another_number(tmp_path: Path, code: int, says: str) -> None:
     """So where the folder's name has this one's, it must be said which folder to go on with."""
     script = f"cd {tmp_path}; resumable sh -c 'exit {code}' --run-dir runs/me-17"
     out = ended(tmp_path, script, KNOWN_END, scontrol=1)[1]
-    assert says.format(", with --run-dir runs/me-17 in its file,") in out and out.count("\n") == 1
+    assert says.format(", with --run-dir runs/me-17 in its file") in out and out.count("\n") == 1
 
 
 @pytest.mark.parametrize(("task", "code"), [("3", 0), ("4", 1)])

@@ -92,6 +92,8 @@ def called(capsys: pytest.CaptureFixture[str], *given: str) -> tuple[int, str, s
         (["OWN:table1", "--slurm", "--sbatch-option", "time=1"], "--sbatch-option: time=1 is not longer than the 120 s"),
         (["OWN:table1", "--launcher", "no-such-program -n {ranks}"], "--launcher: no program 'no-such-program' in PATH"),
         (["OWN:table1", "--launcher", "mpirun -n 2"], "--launcher: starts 2 ranks, but --ranks is 1; write {ranks}"),
+        (["OWN:table1", "--launcher", "nice -n 9 /opt/srun -n5"], "--launcher: starts 5 ranks, but --ranks is 1"),
+        (["OWN:table1", "--launcher", "no-mpi -n $N"], "--launcher: variables are not filled in, but there is a $ in"),
         (["OWN:table1", "--launcher", ""], "--launcher: expected a program"),
         (
             ["fdnnc:table3", "--only", "bfirst-full 70%", "--budget", "rounds=0.0008"],
@@ -305,4 +307,7 @@ def test_the_array_has_what_is_left(
 
 def test_a_launcher_of_one_s_own() -> None:
     assert running.launcher(4, "env --mpi='p mix' -n {ranks}") == ["env", "--mpi=p mix", "-n", "4"]
+    words = ["nice", "-n", "10", "/opt/mpirun", "-n", "4"]
+    assert running.launcher_words(4, "nice -n 10 /opt/mpirun -n {ranks}") == words
+    assert running.launcher_words(4, "site-mpi -n 2")[0] == "site-mpi"  # whose -n may mean anything
     assert running.launcher(1, None) == []

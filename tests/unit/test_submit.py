@@ -1,4 +1,4 @@
-"""`jobs/submit.py`: the sbatch file of a run and of a sweep, what it refuses and submits, and what `status` shows."""
+"""`jobs/submit.py`: the sbatch file of a run and of a sweep, what it refuses, leaves out and submits."""
 
 from __future__ import annotations
 
@@ -16,8 +16,7 @@ from fedmpi.config import yaml_text
 from fedmpi.errors import ConfigError
 from fedmpi.mpi import SerialComm
 from fedmpi.output import RunDir, manifest
-from fedmpi.output.lock import STALE_AFTER_S, Holder, RunLock
-from fedmpi.stopping import Stopping
+from fedmpi.output.lock import RunLock
 
 ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT / "jobs"))  # scripts, and no package
@@ -64,6 +63,13 @@ SCRIPTS = [*ROOT.glob("slurm/*.s*"), *ROOT.glob("tests/golden/*.sbatch")]
 @pytest.mark.parametrize("path", SCRIPTS, ids=lambda path: path.name)
 def test_bash_understands_the_files(path: Path) -> None:
     assert subprocess.run(["bash", "-n", str(path)], capture_output=True).returncode == 0
+
+
+@pytest.fixture(autouse=True)
+def no_squeue(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whatever is installed here."""
+    which = submit.shutil.which
+    monkeypatch.setattr(submit.shutil, "which", lambda name: None if name == "squeue" else which(name))
 
 
 @pytest.fixture
@@ -162,7 +168,7 @@ def test_submitting(
         given.append(command)
         return subprocess.CompletedProcess(command, 0, stdout="17;cluster\n")
 
-    monkeypatch.setattr(submit.shutil, "which", lambda name: f"/bin/{name}")
+    monkeypatch.setattr(submit.shutil, "which", lambda name: "/bin/sbatch" if name == "sbatch" else None)
     monkeypatch.setattr(submit.subprocess, "run", sbatch)
     words = [config, "rounds=1", "--sweep", "seed=0,1", "--out", tmp_path / "runs", "--submit"]
     folder = tmp_path / "runs" / "mine"
@@ -198,137 +204,44 @@ def test_what_runs_or_waits_is_not_submitted_twice(
         assert "3 of 3 runs are left" in called(capsys, *words, "--again")[1]
 
 
-# Status.
-
-
-class StopsAfter(Stopping):
-    """Wishes to stop after so many rounds."""
-
-    def __init__(self, rounds: int) -> None:
-        super().__init__(0.0)
-        self._rounds = rounds
-
-    def wish(self, round_s: float) -> int:
-        super().wish(round_s)
-        self._rounds -= 1
-        return int(self._rounds == 0)
-
-
-@pytest.fixture
-def stopped(tmp_path: Path) -> RunDir:
-    """A run of three rounds that stopped after two."""
-    from fedmpi.experiment import run
-
-    config = small_config("method.name=fedavg", "output.checkpoint_every=9")
-    folder = tmp_path / "runs" / "a"
-    words = {"run_dir": str(folder), "resume": False, "command": ("test",), "where": {}}
-    assert run(config, SerialComm(), **words, stopping=StopsAfter(2)) is False
-    return RunDir(folder)
-
-
-def test_a_run_that_is_to_go_on(stopped: RunDir) -> None:
-    found = run_status.status_of(stopped)
-    assert (found.state, found.starts, found.round, found.rounds) == ("stopped", 1, 2, 3)
-    records = [json.loads(line) for line in stopped.records_path.read_text().splitlines()]
-    assert found.accuracy == records[1]["tiers"]["1"]["accuracy"]
-    assert found.eta_s == pytest.approx(sum(record["seconds"]["wall"] for record in records) / 2)
-
-
-def test_a_run_that_was_killed(stopped: RunDir) -> None:
-    """Started once more, and nobody is there: its lock is of a process that is gone, or is empty."""
-    manifest.add_start(stopped, {"job": "18"})
-    found = run_status.status_of(stopped)
-    assert (found.state, found.job, found.starts) == ("interrupted", "18", 2)
-    gone = Holder.this_process("18").__dict__ | {"start": "another boot:1"}
-    stopped.lock_path.write_text(json.dumps(gone))
-    assert run_status.status_of(stopped).state == "interrupted"
-    stopped.submission_path.write_text(json.dumps({"job": "19", "starts": 2}))
-    assert (run_status.status_of(stopped).state, run_status.status_of(stopped).job) == ("queued", "19")
-
-
-def test_a_run_that_lost_ranks(stopped: RunDir) -> None:
-    """What a newer version notes with a start, or beside the starts, changes nothing: rank 0 taken over, ranks lost."""
-    losses = [{"ranks": [0, 3], "hosts": ["a", "b"], "round": 2, "seconds": 0.3, "rank_0": 1}]
-    before = run_status.status_of(stopped)
-    starts = [start | {"losses": losses, "taken_over": {"by": 1}} for start in manifest.read_starts(stopped)]
-    stopped.manifest_path.write_text(json.dumps({"starts": starts, "version": 9}))
-    assert run_status.status_of(stopped) == before and before.state == "stopped"
-    manifest.add_start(stopped, {"job": "18", "losses": losses})
-    manifest.add_stop(stopped, 2, "SIGUSR1")
-    found = run_status.status_of(stopped)
-    assert (found.state, found.job, found.starts) == ("stopped", "18", 2)
-    assert manifest.read_starts(stopped)[-1]["losses"] == losses
-    stopped.lock_path.write_text(json.dumps(Holder.this_process("18").__dict__))
-    assert run_status.status_of(stopped).state == "running"
-    records = stopped.records_path.read_text().splitlines()
-    records = [json.dumps(json.loads(line) | {"losses": losses, "ranks_left": 3}) + "\n" for line in records]
-    stopped.records_path.write_text("".join(records))
-    stopped.lock_path.unlink()
-    assert run_status.status_of(stopped).accuracy == before.accuracy
-
-
-def test_a_run_under_way(stopped: RunDir) -> None:
-    with RunLock(stopped):
-        assert run_status.status_of(stopped).state == "running"
-    assert run_status.status_of(stopped).state == "stopped"
-
-
-def test_a_run_whose_job_went_back(stopped: RunDir) -> None:
-    """Said by slurm/life_cycle.sh, not where a later start says otherwise; submitted again it is queued."""
-    stopped.requeued_path.write_text("18\n")
-    assert run_status.status_of(stopped).state == "requeued"
-    stopped.submission_path.write_text(json.dumps({"job": "19", "starts": 1}))
-    assert run_status.status_of(stopped).state == "queued"
-    stopped.submission_path.unlink()
-    manifest.add_start(stopped, {"job": "20"})
-    os.utime(stopped.requeued_path, ns=(0, stopped.manifest_path.stat().st_mtime_ns - 1))
-    assert run_status.status_of(stopped).state == "interrupted"
-    stopped.manifest_path.unlink()
-    assert run_status.status_of(stopped).state == "requeued"
-
-
-def test_a_run_on_another_host(stopped: RunDir) -> None:
-    """Believed to run for ten minutes after its last sign of life, or three of its longest rounds."""
-    note = json.dumps({"host": "node7", "pid": 1, "start": "", "job": "18"})
-    now_s = stopped.lock_path.stat().st_mtime
-
-    def state(silent_s: float) -> str:
-        stopped.lock_path.write_text(note)
-        os.utime(stopped.lock_path, (now_s - silent_s, now_s - silent_s))
-        return run_status.status_of(stopped).state
-
-    assert [state(STALE_AFTER_S - 60), state(STALE_AFTER_S + 60)] == ["running", "silent"]
-    record = {"round": 3, "seconds": {"wall": 400.0}}
-    with stopped.records_path.open("a") as file:
-        file.write(json.dumps(record) + "\n")
-    assert [state(1100), state(1300)] == ["running", "silent"]
-
-
-def test_status_of_a_folder(stopped: RunDir, capsys: pytest.CaptureFixture[str]) -> None:
-    """All runs below it, or the one that it is; a damaged run is a line, too."""
-    (stopped.path.parent / "deep" / "b").mkdir(parents=True)
-    (stopped.path.parent / "deep" / "b" / "config.yaml").write_text("nonsense: [")
-    code, out, _ = called(capsys, "status", stopped.path.parent)
-    assert code == 0
-    lines = [line.split()[:2] for line in out.splitlines() if "/" in line]
-    assert lines == [["a", "stopped"], ["deep/b", "interrupted"]]
-    assert out.splitlines()[-1] == "1 stopped, 1 interrupted"
-    assert "2/3" in called(capsys, "status", stopped.path)[1]
-    assert called(capsys, "status", stopped.path / "checkpoints")[1] == "no runs there\n"
-    assert "is no folder" in called(capsys, "status", stopped.path / "gone")[2]
-    assert called(capsys, "status")[0] == 2
-
-
-@pytest.mark.parametrize(
-    "line", ['{"round": 1, "tiers": [1]}', '{"round": 1, "seconds": {"wall": "x"}}', '{"round": 1, "seconds": 5}', None]
-)
-def test_an_unreadable_run_does_not_hide_the_others(
-    stopped: RunDir, line: str | None, capsys: pytest.CaptureFixture[str]
+def test_slurm_is_asked_which_jobs_there_are(
+    config: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    bad = RunDir(stopped.path.parent / "A")  # comes first
-    bad.path.mkdir()
-    bad.config_path.write_text("rounds: 3\n")
-    bad.records_path.write_text(f"{line}\n") if line else bad.records_path.mkdir()
-    code, out, errors = called(capsys, "status", stopped.path.parent)
-    assert code == 0 and out.splitlines()[-1] == "1 unreadable, 1 stopped"
-    assert errors.startswith(f"unreadable: {bad.path}") and errors.count("\n") == 1
+    """A job that failed before its run began is submitted again; not one that Slurm requeued, or that just starts."""
+    runs = [RunDir(tmp_path / "runs" / "mine" / f"mine-seed{seed}") for seed in range(5)]
+    for run in runs:
+        run.path.mkdir(parents=True)
+    failed, starting, by_slurm, by_itself, running = runs
+    failed.submission_path.write_text(json.dumps({"job": "17_1", "starts": 0}))
+    starting.submission_path.write_text(json.dumps({"job": "17_2", "starts": 0}))
+    manifest.add_start(by_slurm, {"job": "18"})
+    manifest.add_start(by_slurm, {"job": "19"})
+    by_itself.requeued_path.write_text("20_4 3\n")
+    words = [config, "rounds=1", "--sweep", "seed=0,1,2,3,4", "--out", tmp_path / "runs"]
+    found = called_with_squeue(capsys, monkeypatch, tmp_path, "printf '17_2\\n19\\n20_4\\n'", words, running)
+    assert found.startswith("4 of 5 runs run or wait in the queue") and "\n1 of 5 runs are left" in found
+    file = tmp_path / "runs" / "mine" / "job.sbatch"
+    assert "#SBATCH --array=1\n" in file.read_text()
+    assert (tmp_path / "asked").read_text() == "--noheader --array --format %i\n"
+    found = called_with_squeue(capsys, monkeypatch, tmp_path, "printf '18\\n17_20\\n'", words, running)
+    assert "\n4 of 5 runs are left" in found
+    monkeypatch.setattr(submit, "_SQUEUE_TIMEOUT_S", 0.2)
+    for answer in ("echo 19; exit 1", "echo 19; exec sleep 9"):
+        found = called_with_squeue(capsys, monkeypatch, tmp_path, answer, words, running)
+        assert found.startswith("4 of 5 runs run or wait") and "#SBATCH --array=3\n" in file.read_text()
+
+
+def called_with_squeue(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, folder: Path, answer: str,
+    words: Sequence[str | Path], running: RunDir,
+) -> str:  # fmt: skip
+    """What is said while a run runs, and a squeue answers."""
+    squeue = folder / "squeue"
+    squeue.write_text(f'#!/bin/sh\necho "$@" > {folder}/asked\n{answer}\n')
+    squeue.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{folder}:{os.environ['PATH']}")
+    monkeypatch.setattr(submit.shutil, "which", lambda name: f"{folder}/{name}")
+    with RunLock(running):
+        code, out, _ = called(capsys, *words)
+    assert code == 0
+    return out
