@@ -1,7 +1,7 @@
 """The one module that owns every path of a run.
 
     runs/<label>-<timestamp>/
-      config.yaml  manifest.json  partition.h5  rounds.jsonl  .lock  submitted.json  requeued
+      config.yaml  manifest.json  partition.h5  rounds.jsonl  .lock  submitted.json  requeued  .begun
       checkpoints/round-000012.h5
       memory/<client // 1000>/<client>/<round>-<digest>.h5
       tensorboard/  report/
