@@ -33,8 +33,8 @@ class StopsAfter(Stopping):
         super().__init__(0.0)
         self._rounds = rounds
 
-    def wish(self, round_s: float) -> int:
-        super().wish(round_s)
+    def wish(self, round_s: float, share: float = 1.0) -> int:
+        super().wish(round_s, share)
         self._rounds -= 1
         return int(self._rounds == 0)
 
