@@ -63,6 +63,19 @@ def test_one_rank_of_three_fails_alone(start: Start, tmp_path: Path, error: str)
     assert len(finished(run_dir).records) == 2
 
 
+def put_a_file_in_place_of(directory: Path, elsewhere: Path) -> None:
+    """The run may make the directory anew between the two steps, at its next save: then both again."""
+    elsewhere.mkdir()
+    for attempt in range(100):
+        directory.rename(elsewhere / str(attempt))
+        try:
+            directory.write_text("in the way")
+            return
+        except IsADirectoryError:
+            continue
+    pytest.fail(f"{directory} came back {attempt + 1} times")
+
+
 @pytest.mark.parametrize("harm", ["removed", "blocked"])
 def test_rank_0_that_cannot_save_ends_all(start: Start, tmp_path: Path, harm: str) -> None:
     """The run directory is removed under the run, or a file stands where checkpoints should go."""
@@ -72,8 +85,7 @@ def test_rank_0_that_cannot_save_ends_all(start: Start, tmp_path: Path, harm: st
     if harm == "removed":
         run_dir.rename(tmp_path / "elsewhere")
     else:
-        RunDir(run_dir).checkpoints_dir.rename(tmp_path / "elsewhere")
-        RunDir(run_dir).checkpoints_dir.write_text("in the way")
+        put_a_file_in_place_of(RunDir(run_dir).checkpoints_dir, tmp_path / "elsewhere")
     code = ends_in_time(launched, lambda: "fedmpi: failed" in launched.err)
     assert code not in (0, 2)
     assert re.match(r"fedmpi: failed on rank 0 on \S+, round \d+, stage saving\n", block(launched.err))
