@@ -14,7 +14,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -137,10 +137,7 @@ def descendants(pid: int) -> list[int]:
 
 def is_running(pid: int) -> bool:
     """Whether the process is there and not a zombie."""
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] not in "ZX"
-    except OSError:
-        return False
+    return state_of(Path(f"/proc/{pid}")) not in "ZX"
 
 
 def ends_in_time(launched: Launched, started_to_fail: Callable[[], bool]) -> int:
@@ -185,6 +182,26 @@ def ranks_of(launched: Launched) -> list[int]:
         if number:
             found[int(number[0])] = pid
     return [found[rank] for rank in sorted(found)]
+
+
+@contextlib.contextmanager
+def paused(launched: Launched, rank: int) -> Iterator[None]:
+    """A rank does nothing within the block: what happens there, it meets all at once."""
+    (pid,) = ranks_of(launched)[rank : rank + 1]
+    os.kill(pid, signal.SIGSTOP)
+    try:
+        assert launched.wait_until(lambda: all(state_of(path) == "T" for path in Path(f"/proc/{pid}/task").iterdir()))
+        yield
+    finally:
+        os.kill(pid, signal.SIGCONT)
+
+
+def state_of(process: Path) -> str:
+    """The letter that its folder in /proc gives for its state, or a thread's; Z if it is gone."""
+    try:
+        return (process / "stat").read_text().rpartition(")")[2].split()[0]
+    except OSError:
+        return "Z"
 
 
 def kill(launched: Launched, *ranks: int, number: int = signal.SIGKILL) -> None:

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import failing_disk
 import pytest
-from launched import ENDLESS, Launched, all_end, block, descendants, ends_in_time, has_rounds, launch
+from launched import ENDLESS, Launched, all_end, block, descendants, ends_in_time, has_rounds, launch, paused
 from small_runs import Finished, finished, run_all, small_config
 
 from fedmpi.errors import RoundError, RunDirError
@@ -67,15 +67,37 @@ def test_a_full_disk_ends_the_run_and_harms_nothing(start: Start, tmp_path: Path
         assert finished(run_dir) == expected
 
 
+# The run waits in round 3 until the disk is full, and in round 20 until there is room again.
+WAITS = """
+import sys, time
+from pathlib import Path
+from fedmpi import train_round
+simulate = train_round.simulate_client
+
+def simulate_in_time(setup, task, published):
+    for round_number, sign in (3, "full"), (20, "room"):
+        while task.round_number == round_number and not Path(sys.argv[1], sign).exists():
+            time.sleep(0.01)
+    return simulate(setup, task, published)
+
+train_round.simulate_client = simulate_in_time
+from fedmpi.main import main
+sys.exit(main(sys.argv[2:]))
+"""
+
+
 def test_a_full_disk_may_be_warned_of(start: Start, tmp_path: Path) -> None:
     """One line a round until there is room again; then all records are there, and the next one tells what was."""
     words = ("method.name=fedavg", "rounds=24", "evaluation.every=12", "output.progress=plain")
     with failing_disk.small_disk(tmp_path / "disk", "4m") as disk:
-        launched = start(2, *words, "output.on_save_error=warn", "--run-dir", str(disk / "run"))
+        options = ("output.on_save_error=warn", "--run-dir", str(disk / "run"))
+        launched = start(2, *words, *options, program=("-c", WAITS, str(tmp_path)))
         assert launched.wait_until(has_rounds(disk / "run", 2)), launched.err
         filler = failing_disk.fill(disk)
+        (tmp_path / "full").touch()
         assert launched.wait_until(lambda: launched.out.count(" is not saved, ") >= 2), launched.out + launched.err
         filler.unlink()
+        (tmp_path / "room").touch()
         assert launched.wait() == 0, launched.err
         failed = re.findall(r"^warning: round (\d+) is not saved, .*: No space left on device;", launched.out, re.M)
         assert launched.out.count("warning: ") == len(failed) == len(set(failed))
@@ -101,13 +123,14 @@ def test_a_folder_that_goes_away_is_noticed_at_the_next_round(start: Start, tmp_
     run_dir = tmp_path / "run"
     launched = start(3, *ENDLESS, "output.checkpoint_every=100000", "--run-dir", str(run_dir))
     assert launched.wait_until(has_rounds(run_dir, 2)), launched.err
-    if harm == "records are a folder":
-        RunDir(run_dir).records_path.rename(tmp_path / "elsewhere")
-        RunDir(run_dir).records_path.mkdir()
-    else:
-        run_dir.rename(tmp_path / "elsewhere")
-        if harm == "replaced":
-            run_dir.write_text("in the way")
+    with paused(launched, 0):  # else it might look between the two steps
+        if harm == "records are a folder":
+            RunDir(run_dir).records_path.rename(tmp_path / "elsewhere")
+            RunDir(run_dir).records_path.mkdir()
+        else:
+            run_dir.rename(tmp_path / "elsewhere")
+            if harm == "replaced":
+                run_dir.write_text("in the way")
     code = ends_in_time(launched, lambda: "fedmpi: failed" in launched.err)
     assert code not in (0, 2)
     said = {"removed": "its folder is gone", "replaced": "a file stands where a folder should be"}
@@ -119,8 +142,9 @@ def test_a_folder_that_goes_away_is_noticed_at_the_next_round(start: Start, tmp_
 @pytest.mark.parametrize("policy", ["stop", "warn"])
 def test_a_memory_that_cannot_be_written_ends_the_run(start: Start, tmp_path: Path, policy: str) -> None:
     """Whatever the policy: without it the client's next round would have other bits. Rank 1 or 2 says so."""
-    program = failing_disk.IN_ANOTHER_PROCESS.format(part="/.2-", error="EDQUOT")  # memories of round 2
     run_dir = tmp_path / "run"
+    saved = str(RunDir(run_dir).checkpoint_path(1))
+    program = failing_disk.IN_ANOTHER_PROCESS.format(part="/.2-", error="EDQUOT", after=saved)  # memories of round 2
     words = (*TOPK, f"output.on_save_error={policy}", "--run-dir", str(run_dir))
     launched = start(3, *words, program=("-c", program))
     family = descendants(launched.process.pid)
