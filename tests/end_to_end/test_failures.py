@@ -30,15 +30,17 @@ def test_a_worker_that_fails_ends_all(start: Start, tmp_path: Path) -> None:
     assert "Traceback" not in launched.err
 
 
-# Rank 2 fails in round 3 with its second client; the others are fine.
+# Rank 2 fails in round 3, once rank 0 has saved round 2; the others are fine.
 ONE_RANK_FAILS = """
-import sys
+import os, sys, time
 from fedmpi import train_round
 from fedmpi.mpi.launch import launched_as
 simulate = train_round.simulate_client
 
 def simulate_or_fail(setup, task, published):
     if launched_as()[0] == 2 and task.round_number == 3:
+        while not os.path.exists(f"{{sys.argv[-1]}}/checkpoints/round-000002.h5"):
+            time.sleep(0.01)
         with setup.clock.stage("local_training", task.round_number, task.client):
             raise {error}
     return simulate(setup, task, published)
