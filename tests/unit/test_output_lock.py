@@ -20,21 +20,38 @@ from fedmpi.output import RunDir, RunLock, lock
 
 # Two or more of these start together, again and again, without the seconds that a whole run takes to start. Each
 # waits for a line, tries to take the lock, says how that went, and holds it until the next line.
+#
+# Without locks they rely on writing soon after they have read. On a busy machine that is no matter of time: who has
+# read holds `reading` until it has written, and who has written waits for these.
 CONTENDER = """
-import errno, sys
+import errno, fcntl, os, sys, time
+from pathlib import Path
+from types import SimpleNamespace
 from fedmpi.errors import RunDirError
 from fedmpi.output import RunDir, RunLock, lock
 if sys.argv[2:] == ["no locks"]:
+    reading, write = os.open(Path(sys.argv[1], "reading"), os.O_RDONLY | os.O_CREAT), lock._write
     def lockf(*_):
+        fcntl.flock(reading, fcntl.LOCK_SH)
         raise OSError(errno.ENOLCK, "No locks available")
-    lock.fcntl.lockf = lockf
-    lock._SETTLE_S = 0.1
+    def write_then_release(*arguments):
+        write(*arguments)
+        fcntl.flock(reading, fcntl.LOCK_UN)
+    def settle(seconds):
+        time.sleep(seconds)
+        fcntl.flock(reading, fcntl.LOCK_EX)
+        fcntl.flock(reading, fcntl.LOCK_UN)
+    lock.fcntl = SimpleNamespace(lockf=lockf, LOCK_EX=fcntl.LOCK_EX, LOCK_NB=fcntl.LOCK_NB)
+    lock._write, lock._SETTLE_S = write_then_release, 0.1
+    lock.time = SimpleNamespace(time=time.time, monotonic=time.monotonic, sleep=settle)
 for _ in sys.stdin:
     try:
         with RunLock(RunDir.open_for(sys.argv[1], resume=True)):
             print("won", flush=True)
             sys.stdin.readline()
     except RunDirError as error:
+        if sys.argv[2:] == ["no locks"]:
+            fcntl.flock(reading, fcntl.LOCK_UN)
         print(error.text(), flush=True)
         sys.stdin.readline()
     print("done", flush=True)
