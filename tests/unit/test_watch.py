@@ -7,6 +7,7 @@ import subprocess
 import sys
 import threading
 import time
+from types import SimpleNamespace
 
 import pytest
 
@@ -14,37 +15,55 @@ from fedmpi.mpi.serial import Traffic
 from fedmpi.mpi.watch import Watch, patience_s
 
 
-def test_waiting_is_not_work() -> None:
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> list[float]:
+    """Its one number is the time, for the watchdog and for what it watches."""
+    now_s = [100.0]
+    time_s = SimpleNamespace(perf_counter=lambda: now_s[0], sleep=time.sleep)
+    monkeypatch.setattr("fedmpi.mpi.watch.time", time_s)
+    monkeypatch.setattr("fedmpi.mpi.serial.time", time_s)
+    return now_s
+
+
+def pass_by(clock: list[float], seconds: float) -> None:
+    """And the watchdogs here look about three times."""
+    clock[0] += seconds
+    time.sleep(0.15)
+
+
+def test_waiting_is_not_work(clock: list[float]) -> None:
     traffic, given_up = Traffic(), threading.Event()
     with Watch(traffic, lambda why: given_up.set()) as watch:
         watch.round_begins(0.3)
         with traffic.waiting():
-            time.sleep(0.6)
+            pass_by(clock, 0.6)
             assert watch.busy_s() < 0.2  # seen from within a wait, too
         assert not given_up.is_set() and traffic.idle_s > 0.5
-        assert given_up.wait(5), "half a second of work went by unnoticed"
+        pass_by(clock, 0.35)
+        assert given_up.wait(30), "a third of a second of work went by unnoticed"
 
 
-def test_each_round_has_the_whole_limit() -> None:
+def test_each_round_has_the_whole_limit(clock: list[float]) -> None:
     given_up = threading.Event()
     with Watch(Traffic(), lambda why: given_up.set()) as watch:
         for _ in range(4):
             watch.round_begins(0.5)
-            time.sleep(0.2)
-    time.sleep(0.6)
+            pass_by(clock, 0.2)
+    pass_by(clock, 0.6)
     assert not given_up.is_set(), "neither 4 rounds nor the time after them count together"
 
 
-def test_a_later_round_may_have_a_longer_limit() -> None:
+def test_a_later_round_may_have_a_longer_limit(clock: list[float]) -> None:
     """As after a loss of ranks."""
     given_up = threading.Event()
     with Watch(Traffic(), lambda why: given_up.set()) as watch:
         watch.round_begins(0.2)
         watch.round_begins(60.0)
-        time.sleep(0.6)
+        pass_by(clock, 0.6)
         assert not given_up.is_set()
         watch.round_begins(0.1)
-        assert given_up.wait(5)
+        pass_by(clock, 0.2)
+        assert given_up.wait(30)
 
 
 def test_without_a_limit_nobody_watches() -> None:
