@@ -56,7 +56,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         config = read_config(arguments)
         if arguments.plan:
             return _plan(config, arguments.plan, rank, size)
-        _check_ranks(config, size)
+        check_ranks(config, size)
     except UserError as error:
         return _report(error, rank)
     return _run(config, arguments, rank)
@@ -113,7 +113,8 @@ def read_config(arguments: argparse.Namespace) -> Config:
     return load(path, arguments.overrides, TABLES)
 
 
-def _check_ranks(config: Config, size: int) -> None:
+def check_ranks(config: Config, size: int) -> None:
+    """Raises `ConfigError` for a job of fewer ranks than the config wants."""
     if (least := config.mpi.min_ranks) > size:
         here = f"{size} rank{'s' * (size > 1)}"
         raise ConfigError("mpi.min_ranks", f"is {least}, but the job has {here}; start more, or allow {size}")

@@ -3,6 +3,7 @@
     python jobs/reproduce.py fedhm:table3 [--only TEXT ...] [--seeds 0,1,2] [--ranks 3] [--budget 0.05]
         [--set section.key=value ...] [--data-dir DIR] [--out reproduced] [--collect | --list | --run K]
     python jobs/reproduce.py fedhm:table3 --slurm [--array-max M] [--sbatch-option partition=gpu ...] [--submit]
+        [--again]
     python jobs/reproduce.py --list
 
 `--list` names all tables and figures, and with a name its runs. Each run (a config under `configs/`,
@@ -19,8 +20,8 @@ which had no room. `--collect` runs nothing and makes the table of what is there
 The table is `table.md` and, exact, `table.csv` in `--out`/fedhm-table3; a figure is `figure.png` and
 `figure.svg`, too, and the points that it shows are `figure.csv`.
 
-`--slurm` runs nothing: it writes `array.sbatch`, one array task for each run that is not finished, and
-`commands.txt`, the same commands for any other queue; `--submit` hands the array to sbatch.
+`--slurm` runs nothing: as `jobs/submit.py` it writes `job.sbatch`, one array task for each run that is neither finished
+nor under way, and hands it to sbatch with `--submit`; and `commands.txt`, commands for any other queue.
 """
 
 from __future__ import annotations
@@ -28,18 +29,17 @@ from __future__ import annotations
 import argparse
 import os
 import shlex
-import shutil
 import signal
-import subprocess
 import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-import slurm_array
+import slurm_options
+import slurm_queue
 import table_text
 import tables
 from reproduction import Budget, Named, Request, changes, chosen, every, find, runs_of
-from running import Job, Parser, do, is_stopped, launcher, launcher_words, number, seed_list
+from running import Job, Parser, absolute, do, is_stopped, launcher, number, seed_list
 
 from fedmpi import data, papers
 from fedmpi.errors import ConfigError, UserError
@@ -47,7 +47,6 @@ from fedmpi.output.files import write_text, writing
 from fedmpi.output.progress import printable
 from fedmpi.stopping import EXIT_CODE
 
-_PROJECT = Path(__file__).resolve().parent.parent
 _SEEDS = (0, 1, 2)
 
 
@@ -70,9 +69,9 @@ def main(argv: Sequence[str] | None = None) -> int:
             _list_runs(named, request, wanted)
             return 0
         if arguments.slurm:
-            slurm_array.check_words(given)
-            slurm_array.check_time(arguments.sbatch_option)
-            return _write_array(named, request, wanted, arguments)
+            slurm_options.check_words(given)
+            slurm_options.check_time(arguments.sbatch_option)
+            return _hand_over(named, request, wanted, arguments)
         return _make(named, request, wanted, arguments)
     except UserError as error:
         print(error.text(), file=sys.stderr, flush=True)
@@ -101,21 +100,18 @@ def _arguments(argv: Sequence[str]) -> argparse.Namespace:
     does.add_argument("--list", action="store_true", help="name all tables and figures, or the runs of one")
     does.add_argument("--run", type=number(int, 1), metavar="K", help="make the Kth run only, as --list counts them")
     does.add_argument("--slurm", action="store_true", help="write a Slurm array instead of running")
-    parser.add_argument("--array-max", type=number(int, 1), metavar="M", help="runs at the same time")
-    option = {"type": slurm_array.sbatch_option, "metavar": "KEY=VALUE"}
-    parser.add_argument("--sbatch-option", action="append", default=[], **option)
-    parser.add_argument("--submit", action="store_true", help="hand the array to sbatch")
+    slurm_queue.add_arguments(parser)
     arguments = parser.parse_args(argv)
     if arguments.name is None and not arguments.list:
         raise ConfigError("command line", "expected a table or figure, as fedhm:table3; --list names all")
-    if not arguments.slurm and (arguments.submit or arguments.array_max or arguments.sbatch_option):
-        raise ConfigError("command line", "--submit, --array-max and --sbatch-option need --slurm")
+    if not arguments.slurm and (arguments.submit or arguments.again or arguments.array_max or arguments.sbatch_option):
+        raise ConfigError("command line", "--submit, --again, --array-max and --sbatch-option need --slurm")
     return arguments
 
 
 def _request(arguments: argparse.Namespace) -> Request:
     data_dir = arguments.data_dir and arguments.data_dir.expanduser().resolve()
-    return Request(arguments.out.resolve(), arguments.budget, changes(arguments.set), data_dir)
+    return Request(absolute(arguments.out), arguments.budget, changes(arguments.set), data_dir)
 
 
 # Which runs.
@@ -218,10 +214,10 @@ def _draw(named: Named, archive: tables.Archive, folder: Path) -> list[str]:
 # Slurm.
 
 
-def _write_array(
+def _hand_over(
     named: Named, request: Request, wanted: Sequence[tuple[papers.Run, int]], arguments: argparse.Namespace
 ) -> int:
-    """Writes the array of what is not finished; says how to submit it, or submits it."""
+    """As an array, or as commands for another queue."""
     jobs = _jobs(request, wanted)
     left = [place for place, job in enumerate(jobs, 1) if not job.run.is_finished()]
     if not left:
@@ -229,30 +225,27 @@ def _write_array(
         return 0
     folder = request.table_dir(named)
     command = ["python", "jobs/reproduce.py", *_for_tasks(named, request, arguments)]
-    starts = arguments.launcher
-    if starts is not None:
-        starts = shlex.join(launcher_words(arguments.ranks, starts))
-    array = slurm_array.Array(
-        folder.name, command, left, arguments.ranks, str(folder), str(_PROJECT), arguments.array_max,
-        arguments.sbatch_option, starts,
-    )  # fmt: skip
-    for made in (folder, request.runs_dir):
-        with writing(made):
-            made.mkdir(parents=True, exist_ok=True)
-    write_text(folder / "array.sbatch", slurm_array.sbatch(array))
-    write_text(folder / "commands.txt", slurm_array.commands(array))
-    print(f"{len(left)} of {len(jobs)} runs are left; written: {folder}/array.sbatch, commands.txt")
-    submit = ["sbatch", str(folder / "array.sbatch")]
-    if not arguments.submit:
-        print(f"look at it, then: {shlex.join(submit)}")
-        return 0
-    if shutil.which("sbatch") is None:
-        raise UserError("--submit", "no sbatch in PATH; run this where Slurm is, or use commands.txt")
-    return subprocess.run(submit, check=False).returncode
+    order = slurm_queue.Order(folder.name, [*command, "--slurm", *_for_slurm(arguments)], folder, arguments)
+    code = slurm_queue.hand_over(jobs, order)
+    launcher = ["--launcher", arguments.launcher] if arguments.launcher else []
+    lines = (f"{shlex.join([*command, *launcher, '--run', str(place)])}\n" for place in left)
+    with writing(folder):
+        folder.mkdir(parents=True, exist_ok=True)
+    write_text(folder / "commands.txt", "".join(lines))
+    print(f"for another queue: {folder}/commands.txt")
+    return code
+
+
+def _for_slurm(arguments: argparse.Namespace) -> list[str]:
+    """What was said about the job."""
+    words = ["--array-max", str(arguments.array_max)] if arguments.array_max else []
+    words += [f"--sbatch-option={option}" for option in arguments.sbatch_option]
+    words += ["--launcher", arguments.launcher] if arguments.launcher else []
+    return words + ["--submit"] * arguments.submit + ["--again"] * arguments.again
 
 
 def _for_tasks(named: Named, request: Request, arguments: argparse.Namespace) -> list[str]:
-    """The command line as a task takes it, with absolute paths: it starts in the project's folder."""
+    """The command line as another queue takes it, with absolute paths: from the project's folder."""
     name = f"{named.file}:{named.table.name}" if named.file else named.name
     words = [name, "--out", str(request.out), "--ranks", str(arguments.ranks)]
     words += ["--seeds", ",".join(map(str, arguments.seeds or _SEEDS))]

@@ -7,7 +7,6 @@ with those of all tables, so that a run which two tables need is made once.
 from __future__ import annotations
 
 import argparse
-import hashlib
 import json
 import re
 from collections.abc import Iterator, Sequence
@@ -15,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from comparison import Run
-from running import CONFIGS, Job, check_same, number, scaled, scaled_milestones
+from running import CONFIGS, Job, check_same, number, scaled, scaled_milestones, short
 
 from fedmpi import papers
 from fedmpi.config import words
@@ -24,9 +23,6 @@ from fedmpi.config.schema import Config
 from fedmpi.errors import ConfigError
 from fedmpi.main import TABLES
 from fedmpi.output.run_dir import RunDir
-
-# File systems allow 255 bytes for a name; a log's is longer than its run's.
-_LONGEST_NAME = 160
 
 
 @dataclass(frozen=True)
@@ -168,11 +164,6 @@ def _plain(part: str) -> str:
     return re.sub(r"[^\w.=,-]+", "_", part)
 
 
-def _short(name: str) -> str:
-    digest = hashlib.sha256(name.encode()).hexdigest()[:8]
-    return name if len(name) <= _LONGEST_NAME else f"{name[: _LONGEST_NAME - 9]}-{digest}"
-
-
 @dataclass(frozen=True)
 class Request:
     """How runs are made: what is set on all of them, with which budget, and where they and their data are."""
@@ -195,13 +186,13 @@ class Request:
 
     def table_dir(self, named: Named) -> Path:
         """Where the table goes; another one for each budget and setting, so that none is taken for the paper's."""
-        return self.out / _short("-".join(map(_plain, (named.folder, *self.changed, *self.budget.parts))))
+        return self.out / short("-".join(map(_plain, (named.folder, *self.changed, *self.budget.parts))))
 
     def name_of(self, run: papers.Run) -> str:
         """Different for different runs; data sets may move."""
         config = run.config.strip("/").replace("/", "-")
         parts = (config, *run.overrides, *self.changed, *self.budget.parts)
-        return _short("-".join(map(_plain, parts)))
+        return short("-".join(map(_plain, parts)))
 
     def run_of(self, run: papers.Run, seed: int) -> Run:
         name = self.name_of(run)

@@ -33,8 +33,7 @@ class Status:
 
     `state`: `queued` (submitted, not begun since), `running`, `requeued` (its job went back into the queue by itself),
     `silent` (no sign of life from another host), `stopped` (saved, to be started again), `interrupted` (ended without
-    being asked), `finished`, `unreadable`. A task of `jobs/reproduce.py --slurm` is `stopped` in the queue, too: its
-    shell does not know the run's directory. No directory tells of a job that was cancelled in the queue, or that failed
+    being asked), `finished`, `unreadable`. No directory tells of a job that was cancelled in the queue, or that failed
     before its run began: the run stays `queued` (or `requeued`).
     """
 

@@ -6,6 +6,7 @@ A run that is finished is not made again, one that was interrupted goes on, and 
 from __future__ import annotations
 
 import argparse
+import hashlib
 import os
 import re
 import shlex
@@ -32,6 +33,8 @@ CONFIGS = Path(__file__).resolve().parent.parent / "configs"
 _STARTERS = ("mpirun", "mpiexec", "prterun", "srun")
 # mpirun passes the signal on and waits for its ranks.
 _PATIENCE_S = 20.0
+# File systems allow 255 bytes for a name; a log's is longer than its run's.
+_LONGEST_NAME = 160
 
 
 # The command line.
@@ -71,6 +74,35 @@ def number(kind: type, low: float, high: float = float("inf")) -> Any:
         return value
 
     return read
+
+
+# Names of folders.
+
+
+def short(name: str) -> str:
+    """A name that a file system takes: the end of a long one gives way to its digest."""
+    if len(name.encode()) <= _LONGEST_NAME:
+        return name
+    digest = hashlib.sha256(name.encode()).hexdigest()[:8]
+    return f"{name.encode()[: _LONGEST_NAME - 9].decode(errors='ignore')}-{digest}"
+
+
+def folder_name(text: str) -> str:
+    """For argparse."""
+    if text in ("", ".", "..") or "/" in text or len(text.encode()) > _LONGEST_NAME:
+        allowed = f"a folder's name of at most {_LONGEST_NAME} bytes, without /"
+        raise argparse.ArgumentTypeError(f"expected {allowed}, got {text[:_LONGEST_NAME]!r}")
+    return text
+
+
+def absolute(out: Path) -> Path:
+    """`--out` as a path that is one from everywhere. Raises `UserError` if there can be no folder like that."""
+    path = out.resolve()
+    try:
+        (path / (_LONGEST_NAME * "x")).exists()
+    except OSError as error:
+        raise UserError("--out", f"cannot be used: {error.strerror}: {str(out)[:_LONGEST_NAME]}") from None
+    return path
 
 
 # What is run.
@@ -123,15 +155,17 @@ def scaled_milestones(config: Config, scale: float) -> list[int]:
 
 def check_same(job: Job) -> None:
     """Raises `RunDirError` if the folder has a run of another config."""
-    if not job.run.has_begun():
-        return
-    saved = job.run.config
-    differences = job.config.diff(saved.to_dict())
-    if saved.rounds != job.config.rounds:
-        differences.append(f"rounds: run has {saved.rounds}, you ask {job.config.rounds}")
-    if differences:
-        text = f"was run with another config: {'; '.join(differences)}; take another --out"
+    if job.run.has_begun() and (found := differences(job.config, job.run.config)):
+        text = f"was run with another config: {'; '.join(found)}; take another --out"
         raise RunDirError(str(job.run.folder.path), text)
+
+
+def differences(asked: Config, saved: Config) -> list[str]:
+    """A line for each; that a run may be longer than it was meant to be is no difference to fedmpi, but is here."""
+    found = asked.diff(saved.to_dict())
+    if saved.rounds != asked.rounds and not any(line.startswith("rounds:") for line in found):
+        found.append(f"rounds: run has {saved.rounds}, you ask {asked.rounds}")
+    return found
 
 
 # Running.

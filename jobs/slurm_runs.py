@@ -6,7 +6,7 @@ import shlex
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from slurm_array import default_launcher, default_options, option_lines, ranges
+from slurm_options import default_launcher, default_options, option_lines, ranges
 
 
 @dataclass(frozen=True)
@@ -15,7 +15,7 @@ class Batch:
 
     name: str
     command: Sequence[str]
-    """That wrote the file."""
+    """That wrote the file, from the project's folder."""
     runs: Sequence[Sequence[str]]
     """The arguments of `python -m fedmpi.main` for each run, `--run-dir` among them."""
     numbers: Sequence[int]
@@ -25,7 +25,7 @@ class Batch:
     project: str
     max_at_once: int | None = None
     options: Sequence[str] = ()
-    """As of `slurm_array.Array`."""
+    """`partition=gpu`, `gres=gpu:1`: more lines for sbatch, the last of an option counts."""
     launcher: str | None = None
 
 

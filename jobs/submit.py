@@ -7,11 +7,12 @@
 
 The first makes one run of each config with each combination of the `--sweep` values, each in a folder of its own
 in `--out`/NAME (the first config's name by default). It checks all of them, writes `--out`/NAME/job.sbatch (an array
-if there are several) to look at, and hands it to sbatch with `--submit`. Runs that are finished are left out, those
-that were interrupted go on: the same command again submits what is left. So are those that run or wait in the queue
-(not with `--again`): squeue says which jobs there are; where there is no squeue, the run directories do, which do not
-know of jobs that were cancelled in the queue or failed before their run began. A value may be a list: lr=0.1,0.2 are
-two values, blocks=[1,1],[2,2] two lists.
+if there are several) to look at, and hands it to sbatch with `--submit`. The configs stay as they are now, whatever
+becomes of their files while the job waits. Runs that are finished are left out, those that were interrupted go on: the
+same command again submits what is left. So are those that run or wait in the queue (not with `--again`): squeue says
+which jobs there are; where there is no squeue, the run directories do, which do not know of jobs that were cancelled
+in the queue or failed before their run began. A value may be a list: lr=0.1,0.2 are two values, blocks=[1,1],[2,2] two
+lists.
 
 `status` shows every run below the folders: queued, running, silent (no sign of life for long, from another host),
 requeued (its job went back into the queue), stopped (saved, to be submitted again), interrupted, finished or
@@ -24,32 +25,22 @@ from __future__ import annotations
 
 import argparse
 import itertools
-import json
 import re
-import shlex
-import shutil
-import subprocess
 import sys
-import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import run_status
-import slurm_array
-import slurm_runs
+import slurm_options
+import slurm_queue
 import table_text
 from comparison import Run
-from running import Job, Parser, check_same, launcher_words, number
+from running import Job, Parser, absolute, check_same, folder_name, number, short
 
 from fedmpi.config.load import load
 from fedmpi.errors import ConfigError, UserError
 from fedmpi.main import TABLES
-from fedmpi.output.files import write_text, writing
-from fedmpi.output.manifest import read_starts
 from fedmpi.output.run_dir import RunDir
-
-_SQUEUE_TIMEOUT_S = 30.0
-_PROJECT = Path(__file__).resolve().parent.parent
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -58,7 +49,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         if given[:1] == ["status"]:
             return _status(given[1:])
-        slurm_array.check_words(given)
+        slurm_options.check_words(given)
         return _write(_arguments(given), given)
     except UserError as error:
         print(error.text(), file=sys.stderr, flush=True)
@@ -70,16 +61,12 @@ def _arguments(argv: Sequence[str]) -> argparse.Namespace:
     parser.add_argument("words", nargs="+", metavar="CONFIG.yaml | section.key=value")
     parser.add_argument("--sweep", action="append", default=[], metavar="key=a,b,c", help="a run for each value")
     parser.add_argument("--ranks", type=number(int, 1), default=5, help="of each run (default 5)")
-    parser.add_argument("--name", help="of the job and its folder")
+    parser.add_argument("--name", type=folder_name, help="of the job and its folder")
     parser.add_argument("--out", type=Path, default=Path("runs"), help="default runs")
     parser.add_argument("--launcher", help="what starts the ranks, as 'srun -n {ranks}' (default mpirun)")
-    parser.add_argument("--array-max", type=number(int, 1), metavar="M", help="runs at the same time")
-    option = {"type": slurm_array.sbatch_option, "metavar": "KEY=VALUE"}
-    parser.add_argument("--sbatch-option", action="append", default=[], **option)
-    parser.add_argument("--submit", action="store_true", help="hand it to sbatch")
-    parser.add_argument("--again", action="store_true", help="also runs that run or wait in the queue")
+    slurm_queue.add_arguments(parser)
     arguments = parser.parse_intermixed_args(argv)
-    slurm_array.check_time(arguments.sbatch_option)
+    slurm_options.check_time(arguments.sbatch_option)
     arguments.configs = [word for word in arguments.words if "=" not in word]
     arguments.overrides = [word for word in arguments.words if "=" in word]
     if not arguments.configs:
@@ -92,12 +79,15 @@ def _arguments(argv: Sequence[str]) -> argparse.Namespace:
 
 def _jobs(arguments: argparse.Namespace, folder: Path) -> list[Job]:
     """All are checked before anything is written. Raises `UserError`."""
+    keys = [sweep.partition("=")[0] for sweep in arguments.sweep]
+    if twice := sorted({key for key in keys if keys.count(key) > 1}):
+        raise ConfigError("--sweep", f"{twice[0]} is given twice; give all its values at once, as {twice[0]}=1,2")
     grid = [_values(sweep) for sweep in arguments.sweep]
     jobs = []
     for config, combination in itertools.product(arguments.configs, itertools.product(*grid)):
         path = Path(config).resolve()
         overrides = (*arguments.overrides, *combination)
-        run_dir = RunDir(folder / "-".join([path.stem, *map(_label, combination)]))
+        run_dir = RunDir(folder / short("-".join([path.stem, *map(_label, combination)])))
         loaded = load(str(path), overrides, TABLES)
         jobs.append(Job(Run(run_dir.path.name, loaded.seed, run_dir), path, overrides, loaded))
         check_same(jobs[-1])
@@ -130,87 +120,10 @@ def _label(override: str) -> str:
 
 
 def _write(arguments: argparse.Namespace, argv: Sequence[str]) -> int:
-    name = arguments.name or Path(arguments.configs[0]).stem
-    folder = arguments.out.resolve() / name
-    jobs = _jobs(arguments, folder)
-    left = [place for place, job in enumerate(jobs, 1) if not job.run.is_finished()]
-    if not left:
-        print(f"all {len(jobs)} runs are finished")
-        return 0
-    if not arguments.again and (under_way := _under_way({place: jobs[place - 1] for place in left})):
-        print(f"{len(under_way)} of {len(jobs)} runs run or wait in the queue, and are left out (not with --again)")
-        left = [place for place in left if place not in under_way]
-        if not left:
-            return 0
-    starts = arguments.launcher
-    if starts is not None:
-        starts = shlex.join(launcher_words(arguments.ranks, starts))
-    batch = slurm_runs.Batch(
-        name, ["python", "jobs/submit.py", *argv], [_words(job) for job in jobs], left, arguments.ranks, str(folder),
-        str(_PROJECT), arguments.array_max, arguments.sbatch_option, starts,
-    )  # fmt: skip
-    file = folder / "job.sbatch"
-    with writing(folder):
-        folder.mkdir(parents=True, exist_ok=True)
-    write_text(file, slurm_runs.sbatch(batch))
-    print(f"{len(left)} of {len(jobs)} runs are left; written: {file}")
-    if not arguments.submit:
-        print(f"look at it, then: {shlex.join(['sbatch', str(file)])}")
-        return 0
-    waiting = {str(place) if len(jobs) > 1 else "": jobs[place - 1] for place in left}
-    return _submit(file, waiting)
-
-
-def _under_way(left: Mapping[int, Job]) -> list[int]:
-    """The places of runs that run, or whose job Slurm knows; where it does not say, of those that seem to wait."""
-    queue = _queue()
-    if queue is not None:
-        return [place for place, job in left.items() if _state(job) == "running" or _jobs_of(job) & queue]
-    return [place for place, job in left.items() if _state(job) in ("running", "queued", "requeued")]
-
-
-def _state(job: Job) -> str:
-    return run_status.status_of(job.run.folder).state
-
-
-def _jobs_of(job: Job) -> set[str]:
-    return run_status.jobs_of(job.run.folder)
-
-
-def _queue() -> set[str] | None:
-    """All jobs that run or wait, of an array each task; None where Slurm does not say."""
-    if shutil.which("squeue") is None:
-        return None
-    command = ["squeue", "--noheader", "--array", "--format", "%i"]
-    try:
-        done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=False, timeout=_SQUEUE_TIMEOUT_S)
-    except (OSError, subprocess.TimeoutExpired) as error:
-        print(f"squeue: {error}; the run directories are asked instead", file=sys.stderr, flush=True)
-        return None
-    return set(done.stdout.split()) if done.returncode == 0 else None
-
-
-def _words(job: Job) -> list[str]:
-    return [str(job.path), *job.overrides, "--run-dir", str(job.run.folder.path)]
-
-
-def _submit(file: Path, waiting: Mapping[str, Job]) -> int:
-    """Hands it over, and leaves in the folder of each run (by task; "" for the only one) which job it waits for."""
-    if shutil.which("sbatch") is None:
-        raise UserError("--submit", "no sbatch in PATH; run this where Slurm is")
-    done = subprocess.run(["sbatch", "--parsable", str(file)], stdout=subprocess.PIPE, text=True, check=False)
-    if done.returncode != 0:
-        return done.returncode
-    job = done.stdout.strip().partition(";")[0]
-    for task, made in waiting.items():
-        run_dir = made.run.folder
-        with writing(run_dir.path):
-            run_dir.path.mkdir(parents=True, exist_ok=True)
-        entry = {"job": f"{job}_{task}" if task else job, "starts": len(read_starts(run_dir))}
-        entry["submitted"] = time.strftime("%Y-%m-%dT%H:%M:%S%z")
-        write_text(run_dir.submission_path, json.dumps(entry) + "\n")
-    print(f"submitted job {job}; how it goes: python jobs/submit.py status {shlex.quote(str(file.parent))}")
-    return 0
+    name = arguments.name or short(Path(arguments.configs[0]).stem)
+    folder = absolute(arguments.out) / name
+    order = slurm_queue.Order(name, ["python", "jobs/submit.py", *argv], folder, arguments)
+    return slurm_queue.hand_over(_jobs(arguments, folder), order)
 
 
 # How far runs are.

@@ -14,8 +14,9 @@ from small_runs import small_config
 
 from fedmpi import papers
 from fedmpi.config import yaml_text
+from fedmpi.config.load import load
 from fedmpi.errors import RunDirError
-from fedmpi.main import main
+from fedmpi.main import TABLES, main
 from fedmpi.output.lock import Holder, _refusal
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -23,7 +24,8 @@ sys.path.insert(0, str(ROOT / "jobs"))  # scripts, and no package
 
 import reproduce  # noqa: E402
 import running  # noqa: E402
-from reproduction import Request, every, find  # noqa: E402
+import slurm_queue  # noqa: E402
+from reproduction import Budget, Request, every, find  # noqa: E402
 
 FAST = ("data.num_train=48", "data.num_test=16", "clients.count=4", "clients.per_round=2", "clients.tier_blocks=[]")
 
@@ -290,15 +292,19 @@ def test_the_array_has_what_is_left(
     code, printed, _ = called(capsys, *words, "--slurm", "--array-max", "3", "--sbatch-option", "account=me")
     folder = out / "own.yaml-table2-rounds_x0.25"
     assert code == 0 and "2 of 2 runs are left" in printed and in_this_process == []
-    script = (folder / "array.sbatch").read_text()
+    script = (folder / "job.sbatch").read_text()
     assert (
         "#SBATCH --array=1-2%3\n" in script and "#SBATCH --account=me\n" in script and "#SBATCH --ntasks=1\n" in script
     )
+    job = Request(out, Budget.read("rounds=0.25")).job_of(find(f"{own}:table2").table.runs[1], 4)
+    assert f"  2) run=({job.run.folder.path}/submitted.yaml --run-dir {job.run.folder.path}) ;;\n" in script
+    waiting = load(job.run.folder.submitted_config_path, (), TABLES)
+    assert waiting.to_dict() == job.config.to_dict() and waiting.rounds == 1
     command = (folder / "commands.txt").read_text().splitlines()[1].split()
     monkeypatch.chdir("/")
     assert called(capsys, *command[2:])[0] == 0 and len(in_this_process) == 1 and "rounds=1" in in_this_process[0]
-    assert called(capsys, *words, "--slurm")[0] == 0 and "--array=1\n" in (folder / "array.sbatch").read_text()
-    monkeypatch.setattr(reproduce.shutil, "which", lambda name: None)
+    assert called(capsys, *words, "--slurm")[0] == 0 and "--array=1\n" in (folder / "job.sbatch").read_text()
+    monkeypatch.setattr(slurm_queue.shutil, "which", lambda name: None)
     code, _, err = called(capsys, *words, "--slurm", "--submit")
     assert code == 2 and "no sbatch in PATH" in err
     assert called(capsys, *words, "--run", "1")[0] == 0

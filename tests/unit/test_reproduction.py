@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shlex
 import sys
 from pathlib import Path
 
@@ -16,7 +15,6 @@ ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT / "jobs"))  # scripts, and no package
 
 import running  # noqa: E402
-import slurm_array  # noqa: E402
 from reproduction import Budget, Request, baseline_of, changes, chosen, runs_of  # noqa: E402
 
 
@@ -114,43 +112,3 @@ def test_a_method_s_round_stays_before_the_last() -> None:
     )
     assert "method.switch_round=1" in running.scaled(config, 0.002)
     assert "method.switch_round=8" in running.scaled(config, 0.01)
-
-
-# Slurm.
-
-
-def test_the_array_is_as_recorded() -> None:
-    """If it should be different now: delete the file, run the test twice and look at the difference."""
-    array = slurm_array.Array(
-        "fedhm-table3", ["python", "jobs/reproduce.py", "fedhm:table3", "--only", "two words"], [1, 2, 3, 7],
-        5, "/work/out/fedhm-table3", "/home/me/fedmpi", 2, ["partition=gpu", "time=01:00:00", "exclusive"],
-    )  # fmt: skip
-    golden = ROOT / "tests" / "golden" / "array.sbatch"
-    if not golden.exists():
-        golden.write_text(slurm_array.sbatch(array))
-        pytest.fail(f"{golden} was not there; it is now what the code writes")
-    assert slurm_array.sbatch(array) == golden.read_text()
-    assert slurm_array.commands(array).splitlines()[3] == (
-        "python jobs/reproduce.py fedhm:table3 --only 'two words' --run 7"
-    )
-
-
-def test_an_array_with_blanks_and_a_launcher_of_one_s_own() -> None:
-    """sbatch takes quotes in its lines, %% is a per cent sign there, and the launcher is in every command."""
-    array = slurm_array.Array(
-        "a b", ["python", "jobs/reproduce.py", "x.yaml:t"], [1], 2, "/my out/50%", "/my project",
-        options=["comment=it's \\ \"so\""], launcher="srun -n 2",
-    )  # fmt: skip
-    text = slurm_array.sbatch(array)
-    assert '#SBATCH --output="/my out/50%%/slurm-%A_%a.log"\n' in text and '#SBATCH --job-name="a b"\n' in text
-    assert '#SBATCH --comment="it\'s \\\\ \\"so\\""\n' in text
-    assert "# Submit it with: sbatch '/my out/50%/array.sbatch'\n" in text and "cd '/my project'\n" in text
-    assert "LAUNCHER='srun -n 2'\n" in text
-    [written] = [line for line in text.splitlines() if line.startswith("#     python")]
-    given = ['--sbatch-option=comment=it\'s \\ "so"', "--launcher", "srun -n 2"]
-    assert shlex.split(written.removeprefix("#")) == [*array.command, "--slurm", *given]
-    assert slurm_array.commands(array) == "python jobs/reproduce.py x.yaml:t --launcher 'srun -n 2' --run 1\n"
-
-
-def test_ranges() -> None:
-    assert slurm_array.ranges([7, 1, 2, 3, 9]) == "1-3,7,9" and slurm_array.ranges([4]) == "4"

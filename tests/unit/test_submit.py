@@ -13,7 +13,9 @@ import pytest
 from small_runs import run_all, small_config
 
 from fedmpi.config import yaml_text
+from fedmpi.config.load import load
 from fedmpi.errors import ConfigError
+from fedmpi.main import TABLES
 from fedmpi.mpi import SerialComm
 from fedmpi.output import RunDir, manifest
 from fedmpi.output.lock import RunLock
@@ -22,17 +24,19 @@ ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT / "jobs"))  # scripts, and no package
 
 import run_status  # noqa: E402
-import slurm_array  # noqa: E402
+import slurm_options  # noqa: E402
+import slurm_queue  # noqa: E402
 import slurm_runs  # noqa: E402
 import submit  # noqa: E402
 
 SWEEP = slurm_runs.Batch(
     "grid", ["python", "jobs/submit.py", "a.yaml", "--sweep", "seed=0,1,2"],
-    [["/c/a.yaml", f"seed={seed}", "model.blocks=[1, 1]", "--run-dir", f"/r/grid/a-seed{seed}"] for seed in range(3)],
-    [1, 3], 5, "/r/grid", "/home/me/fed mpi", 2, ["time=01:00:00", "gres=gpu:4", "exclusive"],
+    [[f"/r/my grid/a-seed{seed}/submitted.yaml", "--run-dir", f"/r/my grid/a-seed{seed}"] for seed in range(3)],
+    [1, 3], 5, "/r/my grid", "/home/me/fed mpi", 2, ["time=01:00:00", "gres=gpu:4", "exclusive"],
 )  # fmt: skip
 ONE = slurm_runs.Batch(
-    "one", ["python", "jobs/submit.py", "a.yaml"], [["/c/a.yaml", "--run-dir", "/r/one/a"]], [1], 3, "/r/one", "/p",
+    "one", ["python", "jobs/submit.py", "a.yaml"], [["/r/one/a/submitted.yaml", "--run-dir", "/r/one/a"]], [1], 3,
+    "/r/one", "/p",
     launcher="srun --mpi=pmix -n 3",
 )  # fmt: skip
 
@@ -45,6 +49,24 @@ def test_the_file_is_as_recorded(name: str, batch: slurm_runs.Batch) -> None:
         golden.write_text(slurm_runs.sbatch(batch))
         pytest.fail(f"{golden} was not there; it is now what the code writes")
     assert slurm_runs.sbatch(batch) == golden.read_text()
+
+
+def test_blanks_and_quotes_in_lines_for_sbatch() -> None:
+    """sbatch takes quotes there, and %% is a per cent sign."""
+    options, launcher = ["comment=it's \\ \"so\""], "srun -n 2"
+    batch = slurm_runs.Batch(
+        "a b", ["python", "jobs/submit.py", "b c.yaml"], [["x"], ["y z"]], [1], 2, "/my out/50%", "/my project",
+        options=options, launcher=launcher,
+    )  # fmt: skip
+    text = slurm_runs.sbatch(batch)
+    assert '#SBATCH --output="/my out/50%%/slurm-%A_%a.log"\n' in text and '#SBATCH --job-name="a b"\n' in text
+    assert '#SBATCH --comment="it\'s \\\\ \\"so\\""\n' in text
+    assert "cd '/my project'\n" in text and "\nresumable srun -n 2 python -m fedmpi.main " in text
+    assert "#     python jobs/submit.py 'b c.yaml'\n" in text
+
+
+def test_ranges() -> None:
+    assert slurm_options.ranges([7, 1, 2, 3, 9]) == "1-3,7,9" and slurm_options.ranges([4]) == "4"
 
 
 def test_a_task_s_words_survive_the_shell() -> None:
@@ -68,8 +90,8 @@ def test_bash_understands_the_files(path: Path) -> None:
 @pytest.fixture(autouse=True)
 def no_squeue(monkeypatch: pytest.MonkeyPatch) -> None:
     """Whatever is installed here."""
-    which = submit.shutil.which
-    monkeypatch.setattr(submit.shutil, "which", lambda name: None if name == "squeue" else which(name))
+    which = slurm_queue.shutil.which
+    monkeypatch.setattr(slurm_queue.shutil, "which", lambda name: None if name == "squeue" else which(name))
 
 
 @pytest.fixture
@@ -92,9 +114,11 @@ def test_a_grid(config: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
     assert code == 0 and "4 of 4 runs are left" in out and f"sbatch {folder}/job.sbatch" in out
     text = (folder / "job.sbatch").read_text()
     assert "#SBATCH --array=1-4%2\n" in text and text.count("--run-dir") == 4
-    third = f"{config} rounds=1 seed=1 'model.blocks=[1,1]' --run-dir {folder}/mine-seed1-blocks1_1"
-    assert f"3) run=({third}) ;;\n" in text
-    assert [path.name for path in folder.iterdir()] == ["job.sbatch"]
+    run = folder / "mine-seed1-blocks1_1"
+    assert f"3) run=({run}/submitted.yaml --run-dir {run}) ;;\n" in text
+    asked = load(str(config), ("rounds=1", "seed=1", "model.blocks=[1,1]"), TABLES)
+    assert load(run / "submitted.yaml", (), TABLES).to_dict() == asked.to_dict()
+    assert len(list(folder.iterdir())) == 5 and [path.name for path in run.iterdir()] == ["submitted.yaml"]
     run_all(small_config("method.name=fedavg", "rounds=1", "seed=1"), SerialComm(), folder / "mine-seed1-blocks1_1")
     assert called(capsys, *words)[0] == 0
     assert "#SBATCH --array=1-2,4\n" in (folder / "job.sbatch").read_text()
@@ -119,6 +143,13 @@ def test_a_grid(config: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
         (["--sbatch-option", "wrap=date"], "wrap is set by --launcher"),
         (["--ranks", "3", "--launcher", "srun --ntasks=5"], "--launcher: starts 5 ranks, but --ranks is 3"),
         (["--launcher", "env 'x"], "--launcher: cannot be read: No closing quotation"),
+        (["--sbatch-option", "arr=0-3"], "arr is short for array to sbatch; write it in full"),
+        (["--sbatch-option", "sig=TERM@60"], "sig is short for signal to sbatch"),
+        (["--sweep", "seed=1", "--sweep", "seed=2"], "--sweep: seed is given twice; give all its values at once"),
+        (["--name", ".."], "--name: expected a folder's name of at most 160 bytes, without /, got '..'"),
+        (["--name", "a/b"], "without /, got 'a/b'"),
+        (["--name", 300 * "x"], "of at most 160 bytes"),
+        (["mpi.min_ranks=9"], "mpi.min_ranks: is 9, but the job has 5 ranks"),
         (["--sbatch-option", "signal=TERM@60"], "signal must be B:USR1@SECONDS"),
         (["--sbatch-option", "time=2"], "time=2 is not longer than the 120 s before its end at which the signal comes"),
         (["--sbatch-option", "signal=B:USR1@86400"], "time=24:00:00 is not longer than the 86400 s"),
@@ -131,6 +162,22 @@ def test_mistakes_are_one_line(
     code, out, err = called(capsys, config, *words, "--out", tmp_path / "runs")
     assert code == 2 and problem in err and len(err.splitlines()) == 1 and out == ""
     assert not (tmp_path / "runs").exists()
+
+
+def test_a_folder_with_too_long_a_name(config: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    code, _, err = called(capsys, config, "--out", "/".join(30 * [200 * "y"]))
+    assert code == 2 and err.startswith("--out: cannot be used: File name too long: yyy") and err.count("\n") == 1
+
+
+def test_long_values_make_short_names(config: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Different ones for different values, and the same ones again."""
+    values = [f"[{','.join(map(str, range(1, last)))}]" for last in (99, 100)]
+    words = [config, "--sweep", f"train.schedule.milestones={','.join(values)}", "--out", tmp_path / "runs"]
+    folders = set()
+    for _ in range(2):
+        assert called(capsys, *words)[0] == 0
+        folders |= {path.name for path in (tmp_path / "runs" / "mine").iterdir() if path.is_dir()}
+    assert len(folders) == 2 and all(name.startswith("mine-milestones1_2_3") and len(name) <= 160 for name in folders)
 
 
 def test_options_for_sbatch(config: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -151,11 +198,11 @@ def test_options_for_sbatch(config: Path, tmp_path: Path, capsys: pytest.Capture
 )
 def test_a_time_must_outlast_the_signal(time: str, seconds: int) -> None:
     """In each of Slurm's forms; what it calls unlimited does."""
-    slurm_array.check_time([f"time={time}", f"signal=B:USR1@{seconds - 1}"])
+    slurm_options.check_time([f"time={time}", f"signal=B:USR1@{seconds - 1}"])
     with pytest.raises(ConfigError, match=f"not longer than the {seconds} s"):
-        slurm_array.check_time([f"time={time}", f"signal=B:USR1@{seconds}"])
-    slurm_array.check_time(["time=UNLIMITED"])
-    slurm_array.check_time(["time=0"])
+        slurm_options.check_time([f"time={time}", f"signal=B:USR1@{seconds}"])
+    slurm_options.check_time(["time=UNLIMITED"])
+    slurm_options.check_time(["time=0"])
 
 
 def test_submitting(
@@ -168,8 +215,8 @@ def test_submitting(
         given.append(command)
         return subprocess.CompletedProcess(command, 0, stdout="17;cluster\n")
 
-    monkeypatch.setattr(submit.shutil, "which", lambda name: "/bin/sbatch" if name == "sbatch" else None)
-    monkeypatch.setattr(submit.subprocess, "run", sbatch)
+    monkeypatch.setattr(slurm_queue.shutil, "which", lambda name: "/bin/sbatch" if name == "sbatch" else None)
+    monkeypatch.setattr(slurm_queue.subprocess, "run", sbatch)
     words = [config, "rounds=1", "--sweep", "seed=0,1", "--out", tmp_path / "runs", "--submit"]
     folder = tmp_path / "runs" / "mine"
     code, out, _ = called(capsys, *words)
@@ -178,7 +225,7 @@ def test_submitting(
     assert (found.state, found.job, found.starts, found.round) == ("queued", "17_2", 0, 0)
     run_all(small_config("method.name=fedavg", "rounds=1"), SerialComm(), folder / "mine-seed0")
     assert run_status.status_of(RunDir(folder / "mine-seed0")).state == "finished"
-    monkeypatch.setattr(submit.shutil, "which", lambda name: None)
+    monkeypatch.setattr(slurm_queue.shutil, "which", lambda name: None)
     code, _, err = called(capsys, *words, "--again")
     assert code == 2 and "no sbatch in PATH" in err
 
@@ -204,6 +251,36 @@ def test_what_runs_or_waits_is_not_submitted_twice(
         assert "3 of 3 runs are left" in called(capsys, *words, "--again")[1]
 
 
+def test_a_config_that_is_edited_while_it_waits(
+    config: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The job has what it was submitted with; asked for again, the difference is told, and nothing is written."""
+    words = [config, "--sweep", "seed=0,1", "--out", tmp_path / "runs"]
+    assert called(capsys, *words)[0] == 0
+    run = RunDir(tmp_path / "runs" / "mine" / "mine-seed1")
+    run.submission_path.write_text(json.dumps({"job": "17_2", "starts": 0}))
+    config.write_text(yaml_text.dump(small_config("method.name=fedavg", "train.lr=0.7", "rounds=9").to_dict()))
+    file = tmp_path / "runs" / "mine" / "job.sbatch"
+    file.unlink()
+    code, _, err = called(capsys, *words)
+    assert code == 2 and err.startswith(f"{run.path}: waits in the queue with another config: train.lr: run has 0.05, ")
+    assert "rounds: run has 3, you ask 9; cancel its job first, or take another --out" in err and not file.exists()
+    assert load(run.submitted_config_path, (), TABLES).train.lr == 0.05
+    assert called(capsys, *words, "--again")[0] == 0
+    assert load(run.submitted_config_path, (), TABLES).train.lr == 0.7
+
+
+def test_data_are_where_they_are_seen_from_here(
+    config: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The job starts in another folder; one's home folder is what it is there."""
+    monkeypatch.chdir(tmp_path)
+    for given, meant in (("my data", f"{tmp_path}/my data"), ("~/data", "~/data"), ("/data", "/data")):
+        assert called(capsys, config, "data={name: cifar10}", f"data.root={given}", "--out", f"{given[0]}r")[0] == 0
+        written = tmp_path / f"{given[0]}r" / "mine" / "mine" / "submitted.yaml"
+        assert load(written, (), TABLES).data.root == meant
+
+
 def test_slurm_is_asked_which_jobs_there_are(
     config: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -225,7 +302,7 @@ def test_slurm_is_asked_which_jobs_there_are(
     assert (tmp_path / "asked").read_text() == "--noheader --array --format %i\n"
     found = called_with_squeue(capsys, monkeypatch, tmp_path, "printf '18\\n17_20\\n'", words, running)
     assert "\n4 of 5 runs are left" in found
-    monkeypatch.setattr(submit, "_SQUEUE_TIMEOUT_S", 0.2)
+    monkeypatch.setattr(slurm_queue, "_SQUEUE_TIMEOUT_S", 0.2)
     for answer in ("echo 19; exit 1", "echo 19; exec sleep 9"):
         found = called_with_squeue(capsys, monkeypatch, tmp_path, answer, words, running)
         assert found.startswith("4 of 5 runs run or wait") and "#SBATCH --array=3\n" in file.read_text()
@@ -237,10 +314,11 @@ def called_with_squeue(
 ) -> str:  # fmt: skip
     """What is said while a run runs, and a squeue answers."""
     squeue = folder / "squeue"
-    squeue.write_text(f'#!/bin/sh\necho "$@" > {folder}/asked\n{answer}\n')
+    squeue.write_text(f'#!/bin/sh\necho "$SQUEUE_STATES$@" > {folder}/asked\n{answer}\n')
     squeue.chmod(0o755)
+    monkeypatch.setenv("SQUEUE_STATES", "RUNNING")  # as a user may like it, but there are others
     monkeypatch.setenv("PATH", f"{folder}:{os.environ['PATH']}")
-    monkeypatch.setattr(submit.shutil, "which", lambda name: f"{folder}/{name}")
+    monkeypatch.setattr(slurm_queue.shutil, "which", lambda name: f"{folder}/{name}")
     with RunLock(running):
         code, out, _ = called(capsys, *words)
     assert code == 0

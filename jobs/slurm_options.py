@@ -1,84 +1,13 @@
-"""The Slurm job array that makes the runs of a table: one task a run. Pure text; nothing is submitted here."""
+"""What sbatch is told in a job file: our options, and those that the user gives on top. Pure text."""
 
 from __future__ import annotations
 
 import re
-import shlex
 from argparse import ArgumentTypeError
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from itertools import groupby
 
 from fedmpi.errors import ConfigError
-
-
-@dataclass(frozen=True)
-class Array:
-    """What the array is made of. `numbers` are those of the runs to make, from 1, as `--run` takes them."""
-
-    name: str
-    command: Sequence[str]
-    """Without `--run`, of `python jobs/reproduce.py`."""
-    numbers: Sequence[int]
-    ranks: int
-    folder: str
-    """Of the logs."""
-    project: str
-    """Where the command is to be started."""
-    max_at_once: int | None = None
-    options: Sequence[str] = ()
-    """`partition=gpu`, `gres=gpu:1`: more lines for sbatch, the last of an option counts."""
-    launcher: str | None = None
-
-
-_TEMPLATE = """\
-#!/bin/bash
-# {name}: {count} runs, one array task each. Written by
-#     {written_by}
-# Submit it with: sbatch {file}
-# The same command again lists what is left then; with --collect instead of --slurm it prints the table.
-#
-# To edit: what your site calls its partitions and accounts, the GPUs of a node (--sbatch-option partition=...,
-# gres=gpu:4 write such lines), the time (a run that does not fit saves, goes back into the queue, and goes on
-# where it was), and below the modules to load and how MPI programs are started.
-{options}
-cd {project}
-source slurm/life_cycle.sh
-# module load openmpi
-source .venv/bin/activate
-
-# One job step of {ranks} ranks. Where mpirun does not know Slurm: LAUNCHER="srun --mpi=pmix -n {ranks}"
-LAUNCHER={launcher}
-
-resumable {command} --run "$SLURM_ARRAY_TASK_ID" --launcher "$LAUNCHER"
-"""
-
-
-def sbatch(array: Array) -> str:
-    """The file for sbatch."""
-    options = default_options(array.name, array.ranks, array.folder, ranges(array.numbers), array.max_at_once)
-    return _TEMPLATE.format(
-        name=array.name,
-        count=len(array.numbers),
-        command=shlex.join(array.command),
-        written_by=shlex.join([*array.command, "--slurm", *_own_options(array)]),
-        file=shlex.quote(f"{array.folder}/array.sbatch"),
-        project=shlex.quote(array.project),
-        ranks=array.ranks,
-        options=option_lines(options, array.options),
-        launcher=shlex.quote(array.launcher or default_launcher(array.ranks)),
-    )
-
-
-def _own_options(array: Array) -> list[str]:
-    """Those of the command that no task has."""
-    words = ["--array-max", str(array.max_at_once)] if array.max_at_once else []
-    words += [f"--sbatch-option={option}" for option in array.options]
-    return words + _launcher(array)
-
-
-def _launcher(array: Array) -> list[str]:
-    return ["--launcher", array.launcher] if array.launcher else []
 
 
 def _quoted(value: str) -> str:
@@ -111,6 +40,9 @@ def sbatch_option(text: str) -> str:
         raise ArgumentTypeError(f"{key} must be one line of printable characters, got {value!r}")
     if key in _OWN_WORDS:
         raise ArgumentTypeError(f"{key} is set by {_OWN_WORDS[key]}")
+    ours = (*_OWN_WORDS, *default_options("", 1, "", "", None))
+    if meant := next((word for word in ours if word.startswith(key) and word != key), None):
+        raise ArgumentTypeError(f"{key} is short for {meant} to sbatch; write it in full")  # and we, to see what it is
     if key == "signal" and not _EARLY_SIGNAL.fullmatch(value):
         raise ArgumentTypeError(f"signal must be B:USR1@SECONDS, which slurm/life_cycle.sh listens to, got {value!r}")
     return f"{key}{equals}{value}"
@@ -168,12 +100,6 @@ def option_lines(options: Mapping[str, str], given: Sequence[str]) -> str:
         merged.pop("requeue", None)
     lines = (f"#SBATCH --{key}={_quoted(value)}" if value else f"#SBATCH --{key}" for key, value in merged.items())
     return "\n".join(lines)
-
-
-def commands(array: Array) -> str:
-    """The same without Slurm: a command for each run, a line each."""
-    command = [*array.command, *_launcher(array)]
-    return "".join(f"{shlex.join([*command, '--run', str(number)])}\n" for number in array.numbers)
 
 
 def ranges(numbers: Sequence[int]) -> str:

@@ -1,0 +1,182 @@
+"""Handing runs to Slurm: the job file, the config of each run as it is now, and no run twice.
+
+    FOLDER/job.sbatch     the file, and the logs
+    RUN/submitted.yaml    what the job makes the run of: the config may be edited while the job waits
+    RUN/submitted.json    which job the run waits for
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import shlex
+import shutil
+import subprocess
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import run_status
+import slurm_options
+import slurm_runs
+from running import Job, differences, launcher_words, number
+
+from fedmpi.config import yaml_text
+from fedmpi.config.load import load
+from fedmpi.config.schema import Config
+from fedmpi.errors import UserError
+from fedmpi.main import TABLES, check_ranks
+from fedmpi.output.files import write_text, writing
+from fedmpi.output.manifest import read_starts
+
+_SQUEUE_TIMEOUT_S = 30.0
+_PROJECT = Path(__file__).resolve().parent.parent
+
+
+@dataclass(frozen=True)
+class Order:
+    """What is wanted of Slurm."""
+
+    name: str
+    command: Sequence[str]
+    """That gave the order, from the project's folder."""
+    folder: Path
+    """Of the job file and the logs."""
+    given: argparse.Namespace
+    """With `--ranks`, `--launcher` and what `add_arguments` adds."""
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """What may be said about the job."""
+    parser.add_argument("--array-max", type=number(int, 1), metavar="M", help="runs at the same time")
+    option = {"type": slurm_options.sbatch_option, "metavar": "KEY=VALUE"}
+    parser.add_argument("--sbatch-option", action="append", default=[], **option)
+    parser.add_argument("--submit", action="store_true", help="hand it to sbatch")
+    parser.add_argument("--again", action="store_true", help="also runs that run or wait in the queue")
+
+
+def hand_over(jobs: Sequence[Job], order: Order) -> int:
+    """Writes the job file of the runs that are neither finished nor under way, and submits it if that is wanted; the
+    exit code.
+
+    Raises `UserError`, before anything is written for a mistake in what was asked for.
+    """
+    left = {place: job for place, job in enumerate(jobs, 1) if not job.run.is_finished()}
+    if not left:
+        print(f"all {len(jobs)} runs are finished")
+        return 0
+    if not order.given.again and (under_way := _under_way(left)):
+        for place in under_way:
+            _check_waits(left.pop(place))
+        print(f"{len(under_way)} of {len(jobs)} runs run or wait in the queue, and are left out (not with --again)")
+        if not left:
+            return 0
+    for job in left.values():
+        check_ranks(job.config, order.given.ranks)
+    file = _write(jobs, left, order)
+    print(f"{len(left)} of {len(jobs)} runs are left; written: {file}")
+    if not order.given.submit:
+        print(f"look at it, then: {shlex.join(['sbatch', str(file)])}")
+        return 0
+    return _submit(file, {str(place) if len(jobs) > 1 else "": job for place, job in left.items()})
+
+
+def _write(jobs: Sequence[Job], left: Mapping[int, Job], order: Order) -> Path:
+    """The job file, and what its tasks begin their runs with. Raises `UserError`."""
+    given, starts = order.given, order.given.launcher
+    if starts is not None:
+        starts = shlex.join(launcher_words(given.ranks, starts))
+    batch = slurm_runs.Batch(
+        order.name, order.command, [_words(job) for job in jobs], list(left), given.ranks, str(order.folder),
+        str(_PROJECT), given.array_max, given.sbatch_option, starts,
+    )  # fmt: skip
+    for job in left.values():
+        run_dir = job.run.folder
+        with writing(run_dir.path):
+            run_dir.path.mkdir(parents=True, exist_ok=True)
+        write_text(run_dir.submitted_config_path, yaml_text.dump(_from_anywhere(job.config)))
+    file = order.folder / "job.sbatch"
+    with writing(order.folder):
+        order.folder.mkdir(parents=True, exist_ok=True)
+    write_text(file, slurm_runs.sbatch(batch))
+    return file
+
+
+def _words(job: Job) -> list[str]:
+    return [str(job.run.folder.submitted_config_path), "--run-dir", str(job.run.folder.path)]
+
+
+def _from_anywhere(config: Config) -> dict[str, object]:
+    """As `to_dict`, for a job that starts in another folder than this one."""
+    plain = config.to_dict()
+    root = plain["data"].get("root", "~")
+    if not root.startswith("~"):
+        plain["data"]["root"] = os.path.abspath(root)
+    return plain
+
+
+# The queue.
+
+
+def _under_way(left: Mapping[int, Job]) -> list[int]:
+    """The places of runs that run, or whose job Slurm knows; where it does not say, of those that seem to wait."""
+    queue = _queue()
+    if queue is not None:
+        return [place for place, job in left.items() if _state(job) == "running" or _jobs_of(job) & queue]
+    return [place for place, job in left.items() if _state(job) in ("running", "queued", "requeued")]
+
+
+def _state(job: Job) -> str:
+    return run_status.status_of(job.run.folder).state
+
+
+def _jobs_of(job: Job) -> set[str]:
+    return run_status.jobs_of(job.run.folder)
+
+
+def _queue() -> set[str] | None:
+    """All jobs that run or wait, of an array each task; None where Slurm does not say."""
+    if shutil.which("squeue") is None:
+        return None
+    command = ["squeue", "--noheader", "--array", "--format", "%i"]
+    # What a user likes to see of the queue by default is not all of it.
+    environment = {key: value for key, value in os.environ.items() if not key.startswith("SQUEUE_")}
+    options = {"stdout": subprocess.PIPE, "text": True, "check": False, "timeout": _SQUEUE_TIMEOUT_S}
+    try:
+        done = subprocess.run(command, env=environment, **options)
+    except (OSError, subprocess.TimeoutExpired) as error:
+        print(f"squeue: {error}; the run directories are asked instead", file=sys.stderr, flush=True)
+        return None
+    return set(done.stdout.split()) if done.returncode == 0 else None
+
+
+def _check_waits(job: Job) -> None:
+    """Raises `UserError` if another config waits there to be run than the one that is asked for now."""
+    path = job.run.folder.submitted_config_path
+    if not path.exists():
+        return
+    if found := differences(job.config, load(path, (), TABLES)):
+        what = "; ".join(found)
+        problem = f"waits in the queue with another config: {what}; cancel its job first, or take another --out"
+        raise UserError(str(job.run.folder.path), problem)
+
+
+def _submit(file: Path, waiting: Mapping[str, Job]) -> int:
+    """Hands it over, and leaves in the folder of each run (by task; "" for the only one) which job it waits for."""
+    if shutil.which("sbatch") is None:
+        raise UserError("--submit", "no sbatch in PATH; run this where Slurm is")
+    starts = {task: len(read_starts(job.run.folder)) for task, job in waiting.items()}  # the job may start at once
+    done = subprocess.run(["sbatch", "--parsable", str(file)], stdout=subprocess.PIPE, text=True, check=False)
+    if done.returncode != 0:
+        return done.returncode
+    number = done.stdout.strip().partition(";")[0]
+    runs = next(iter(waiting.values())).run.folder.path.parent  # of all of them
+    print(f"submitted job {number}; how it goes: python jobs/submit.py status {shlex.quote(str(runs))}", flush=True)
+    submitted = time.strftime("%Y-%m-%dT%H:%M:%S%z")
+    for task, job in waiting.items():
+        entry = {"job": f"{number}_{task}" if task else number, "starts": starts[task], "submitted": submitted}
+        write_text(job.run.folder.submission_path, json.dumps(entry) + "\n")
+    return 0
