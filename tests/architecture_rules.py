@@ -35,6 +35,7 @@ LAYERS = (
     ("fedmpi.train_round",),
     ("fedmpi.startup",),
     ("fedmpi.desk",),
+    ("fedmpi.job",),
     ("fedmpi.experiment",),
     ("fedmpi.main",),
     ("fedmpi.verify",),
@@ -65,7 +66,7 @@ METHOD_HELPERS = {"fedmpi.methods", "fedmpi.methods.protocol", "fedmpi.methods.v
 
 ENGINE = (
     "fedmpi.train_round", "fedmpi.setup", "fedmpi.simulate", "fedmpi.exchange", "fedmpi.publish", "fedmpi.personal",
-    "fedmpi.desk", "fedmpi.experiment", "fedmpi.startup", "fedmpi.forecast", "fedmpi.mpi", "fedmpi.learning",
+    "fedmpi.desk", "fedmpi.job", "fedmpi.experiment", "fedmpi.startup", "fedmpi.forecast", "fedmpi.mpi", "fedmpi.learning",
 )  # fmt: skip
 METHOD_WORDS = re.compile(
     r"fedavg|fed-?hm|hetero-?fl|fjord|split-?mix|prism|orthdrop|origdrop|hermes|per-?fedavg|lg-?fedavg|top-?k\b"

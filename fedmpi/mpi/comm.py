@@ -11,14 +11,15 @@ collective, because polling the collective itself moves a large message one frag
 
 from __future__ import annotations
 
-import contextlib
+import faulthandler
 import functools
 import math
 import os
 import sys
+import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, TypeVar, cast
+from typing import Any, NoReturn, TypeVar, cast
 
 import numpy as np
 import torch
@@ -43,7 +44,8 @@ _PIECE_BYTES = 64 * 2**20
 _MOST_VAIN = 3
 # For MPI to end the job: it asks processes to end, and then makes them.
 _ABORT_S = 8.0
-
+# For the launcher to hear of a rank's exit code, before it is told to end the job.
+_END_S = 1.0
 
 Collective = TypeVar("Collective", bound=Callable[..., Any])
 
@@ -216,7 +218,8 @@ class Comm:
     def recover(self) -> Loss:
         """After a `RankLossError`, on all ranks that are left: from here on, they are the ranks of this job.
 
-        Raises `MPI.Exception` if MPI has failed and nobody died.
+        Raises `MPI.Exception` if MPI has failed and nobody died. To shrink cannot be interrupted, and waits for a rank
+        that hangs: `Watch` and `leave` set it a limit.
         """
         noticed = self._end()
         if not self._has_disagreed:
@@ -248,15 +251,25 @@ class Comm:
 
         A job that may have lost ranks must not: MPI_Finalize can wait for the dead for ever. Nobody leaves before
         all that are left have come here: the launcher may end the job with the first, and rank 0 may be saving.
+        All is saved here, so whoever waits too long for somebody that hangs ends the job.
         """
+        has_limit = self._patience_s < math.inf
         if not self.recovers:
+            if has_limit:  # MPI_Finalize holds the interpreter, so no thread of Python would do
+                faulthandler.dump_traceback_later(self._patience_s, exit=True)
+            MPI.Finalize()
+            faulthandler.cancel_dump_traceback_later()
             return code
-        with contextlib.suppress(MPI.Exception):
+        if has_limit:
+            hurry = threading.Timer(self._patience_s, lambda: (self.end_all(), _exit(code)))
+            hurry.daemon = True
+            hurry.start()
+        try:
             while not self._all_are_here():
                 self.recover()
-        sys.stdout.flush()
-        sys.stderr.flush()
-        os._exit(code)
+        except (MPI.Exception, TimeoutError):
+            self.end_all()
+        _exit(code)
 
     def _all_are_here(self) -> bool:
         try:
@@ -264,6 +277,11 @@ class Comm:
         except RankLossError:
             return False
         return True
+
+    def end_all(self) -> None:
+        """For a rank that ends with an exit code and can call MPI no more: the launcher ends the others."""
+        if self.recovers:  # else it does by itself
+            self._launcher.end_after(_END_S)
 
     def abort(self, code: int) -> None:
         """Ends every rank at once."""
@@ -287,6 +305,12 @@ class _MpiRequest:
 
     def wait(self) -> None:
         self._comm._finish(self._request)
+
+
+def _exit(code: int) -> NoReturn:
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(code)
 
 
 def _octets(buffer: torch.Tensor) -> np.ndarray:

@@ -129,6 +129,8 @@ class SerialComm:
 
     def wait_at_most(self, seconds: float) -> None: ...
 
+    def end_all(self) -> None: ...
+
     def leave(self, code: int) -> int:
         return code
 

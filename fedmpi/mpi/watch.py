@@ -21,67 +21,61 @@ from fedmpi.mpi.serial import Traffic
 _MARGIN_S = 10.0
 
 
-def patience_s(limit_s: float) -> float:
+def patience_s(limit_s: float, times: int = 2) -> float:
     """How long a rank may wait for others that each have `limit_s` for a round: they may begin one after the other."""
-    return 2 * limit_s + _MARGIN_S if limit_s > 0 else math.inf
+    return times * limit_s + _MARGIN_S if limit_s > 0 else math.inf
 
 
 class Watch:
-    """Calls `give_up(why)`, once, when this rank has worked on a round for longer than it may.
-
-    What it waits within a collective that cannot be interrupted has a limit, too (`patience_s`).
+    """Calls `give_up(why, is_own)`, once: when this rank has worked for longer than it may (`is_own`), or has waited
+    for others for longer within one call, as it may where the call cannot be interrupted.
     """
 
-    def __init__(self, traffic: Traffic, give_up: Callable[[str], None]) -> None:
+    def __init__(self, traffic: Traffic, give_up: Callable[[str, bool], None]) -> None:
         self._traffic, self._give_up = traffic, give_up
-        self._limit_s = 0.0
-        self._begun = math.inf, 0.0
+        self._limit_s, self._others_s = 0.0, math.inf
+        self._begun = 0.0, 0.0
+        self._thread: threading.Thread | None = None
+        self._is_over = False
 
-    def round_begins(self, limit_s: float) -> None:
-        """A round, or what is left of one, that may take this rank `limit_s` (0: as long as it likes)."""
-        is_first = self._begun[0] == math.inf
+    def begin(self, limit_s: float, others_s: float) -> None:
+        """A part of the run that may take this rank `limit_s` (0: as long as it likes) beside what it waits, which may
+        be a little more than `others_s` at a time: `Comm` gives up by itself where it can."""
         self._begun = time.perf_counter(), self._traffic.not_working_s()
-        self._limit_s = limit_s
-        if is_first and self._limit_s > 0:
-            threading.Thread(target=self._watch, name="watch", daemon=True).start()
+        self._limit_s, self._others_s = limit_s or math.inf, others_s + _MARGIN_S
+        if self._thread is None and limit_s > 0:
+            self._thread = threading.Thread(target=self._watch, name="watch", daemon=True)
+            self._thread.start()
 
     def __enter__(self) -> Watch:
         return self
 
     def __exit__(self, *error: object) -> None:
-        self._limit_s = math.inf  # nothing more to watch
+        self._is_over = True
 
     def busy_s(self) -> float:
-        """Seconds of this round in which this rank neither waited for others nor moved data with them."""
+        """Seconds since `begin` in which this rank neither waited for others nor moved data with them."""
         begun, not_working_s = self._begun
         return time.perf_counter() - begun - (self._traffic.not_working_s() - not_working_s)
 
     def _watch(self) -> None:
-        pause_s = min(1.0, self._limit_s / 10)
-        while not (why := self._what_is_wrong()):
-            time.sleep(pause_s)
-            if self._limit_s == math.inf:
-                return
-        self._give_up(why)
-
-    def _what_is_wrong(self) -> str:
-        if (busy_s := self.busy_s()) > self._limit_s:
-            return f"{busy_s:.0f} s of its own in this round, with {self._limit_s:g} s for its share"
-        # `Comm` gives up by itself a little earlier where it can.
-        waits_s = self._traffic.waits_for_s()
-        return f"{waits_s:.0f} s in one call of MPI" if waits_s > patience_s(self._limit_s) + _MARGIN_S else ""
+        while not self._is_over:
+            if (busy_s := self.busy_s()) > (limit_s := self._limit_s):
+                return self._give_up(f"{busy_s:.0f} s of its own, with {limit_s:g} s for its share", True)
+            if (waits_s := self._traffic.waits_for_s()) > self._others_s:
+                return self._give_up(f"{waits_s:.0f} s in one call of MPI", False)
+            time.sleep(min(1.0, self._limit_s / 10))
 
 
-def end_at_once(text: str, *, alone: bool = False) -> NoReturn:
-    """Writes `text` and where the main thread is, and ends this process by SIGKILL: to the launcher, a rank died.
-
-    The last rank of a job that outlives its ranks (`alone`) ends with exit code 1: mpirun would take its death for
-    the end of the job, and 0 for its code.
+def end_at_once(text: str, *, is_death: bool) -> NoReturn:
+    """Writes `text` and where the main thread is, and ends this process: by SIGKILL, so that to the launcher a rank
+    died and others may go on, or else with exit code 1. (Of a job that outlives its ranks, mpirun would take the death
+    of the last one for the end of the job, and 0 for its code.)
     """
     frame = sys._current_frames().get(threading.main_thread().ident or 0)
     places = traceback.extract_stack(frame)[-4:] if frame else []
     lines = [text, *(f"  at {place.filename}:{place.lineno} in {place.name}" for place in places)]
     os.write(2, ("\n".join(lines) + "\n").encode(errors="replace"))
-    if not alone:
+    if is_death:
         os.kill(os.getpid(), signal.SIGKILL)
     os._exit(1)

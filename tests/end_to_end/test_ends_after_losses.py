@@ -7,11 +7,12 @@ from __future__ import annotations
 
 import re
 import signal
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 from launched import ULFM, Launched, ends_in_time, has_rounds, kill
+from patched import patched
 from small_runs import finished, run_all, small_config
 
 from fedmpi.mpi import SerialComm
@@ -20,35 +21,6 @@ from fedmpi.output import RunDir, manifest
 Start = Callable[..., Launched]
 
 METHOD = ("method.name=topk", "evaluation.every=5", "output.progress=plain")
-
-PROGRAM = """
-import os, signal, sys, time
-from fedmpi import desk, experiment, simulate, startup, train_round
-from fedmpi.errors import RunDirError
-from fedmpi.mpi import watch
-from fedmpi.mpi.launch import launched_as
-rank = launched_as()[0]
-
-def die():
-    os.kill(os.getpid(), signal.SIGKILL)
-
-def before(module, name, what):
-    original = getattr(module, name)
-    def call(*arguments, **options):
-        what(*arguments, **options)
-        return original(*arguments, **options)
-    setattr(module, name, call)
-
-PATCH
-from fedmpi.main import main
-sys.exit(main(sys.argv[1:]))
-"""
-
-
-def patched(patch: str) -> Sequence[str]:
-    """The command as a program that begins with `patch`."""
-    return "-c", PROGRAM.replace("PATCH", patch)
-
 
 def undisturbed(tmp_path: Path, *words: str) -> object:
     run_all(small_config(*words), SerialComm(), tmp_path / "undisturbed")

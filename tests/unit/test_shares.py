@@ -6,28 +6,26 @@ from types import SimpleNamespace
 
 import pytest
 
-from fedmpi.experiment import _share
-from fedmpi.federation.plan import worker_ranks
+from fedmpi.job import Job
 
 
 @pytest.mark.parametrize(
-    ("started", "left", "trains", "per_round", "share"),
+    ("started", "left", "trains", "share"),
     [
-        (5, 5, False, 8, 1.0),
-        (5, 3, False, 8, 2.0),  # four workers with 2 clients each, then two with 4
-        (6, 5, False, 5, 2.0),  # one client each, then somebody has two
-        (5, 2, False, 8, 4.0),
-        (2, 1, False, 4, 2.0),  # the worker's part and the server's
-        (4, 1, False, 6, 4.0),
-        (2, 1, True, 4, 2.0),  # rank 0 did both before
-        (1, 1, False, 4, 1.0),
-        (9, 5, False, 4, 2.0),  # half of them had nothing to do
+        (5, 5, False, 1),
+        (5, 4, False, 2),  # one of the three workers has the fourth's clients, too
+        (5, 3, False, 2),
+        (5, 2, False, 4),
+        (6, 4, False, 2),  # five workers, then three
+        (2, 1, False, 2),  # the worker's part and the server's
+        (4, 1, False, 4),
+        (2, 1, True, 2),  # rank 0 did both before
+        (5, 3, True, 2),
+        (1, 1, False, 1),
+        (9, 5, False, 2),
     ],
 )
-def test_share(started: int, left: int, trains: bool, per_round: int, share: float) -> None:
-    mpi, clients = SimpleNamespace(server_trains=trains), SimpleNamespace(per_round=per_round)
-    setup = SimpleNamespace(
-        comm=SimpleNamespace(size=left, started_size=started), config=SimpleNamespace(mpi=mpi, clients=clients),
-        workers=worker_ranks(left, server_trains=trains),
-    )  # fmt: skip
-    assert _share(setup) == share
+def test_share(started: int, left: int, trains: bool, share: int) -> None:
+    config = SimpleNamespace(mpi=SimpleNamespace(server_trains=trains))
+    job = SimpleNamespace(comm=SimpleNamespace(size=left, started_size=started), config=config)
+    assert Job.share(job) == share

@@ -33,8 +33,8 @@ def pass_by(clock: list[float], seconds: float) -> None:
 
 def test_waiting_is_not_work(clock: list[float]) -> None:
     traffic, given_up = Traffic(), threading.Event()
-    with Watch(traffic, lambda why: given_up.set()) as watch:
-        watch.round_begins(0.3)
+    with Watch(traffic, lambda why, is_own: given_up.set()) as watch:
+        watch.begin(0.3, math.inf)
         with traffic.waiting():
             pass_by(clock, 0.6)
             assert watch.busy_s() < 0.2  # seen from within a wait, too
@@ -45,9 +45,9 @@ def test_waiting_is_not_work(clock: list[float]) -> None:
 
 def test_each_round_has_the_whole_limit(clock: list[float]) -> None:
     given_up = threading.Event()
-    with Watch(Traffic(), lambda why: given_up.set()) as watch:
+    with Watch(Traffic(), lambda why, is_own: given_up.set()) as watch:
         for _ in range(4):
-            watch.round_begins(0.5)
+            watch.begin(0.5, math.inf)
             pass_by(clock, 0.2)
     pass_by(clock, 0.6)
     assert not given_up.is_set(), "neither 4 rounds nor the time after them count together"
@@ -56,20 +56,20 @@ def test_each_round_has_the_whole_limit(clock: list[float]) -> None:
 def test_a_later_round_may_have_a_longer_limit(clock: list[float]) -> None:
     """As after a loss of ranks."""
     given_up = threading.Event()
-    with Watch(Traffic(), lambda why: given_up.set()) as watch:
-        watch.round_begins(0.2)
-        watch.round_begins(60.0)
+    with Watch(Traffic(), lambda why, is_own: given_up.set()) as watch:
+        watch.begin(0.2, math.inf)
+        watch.begin(60.0, math.inf)
         pass_by(clock, 0.6)
         assert not given_up.is_set()
-        watch.round_begins(0.1)
+        watch.begin(0.1, math.inf)
         pass_by(clock, 0.2)
         assert given_up.wait(30)
 
 
 def test_without_a_limit_nobody_watches() -> None:
     before = threading.active_count()
-    with Watch(Traffic(), lambda why: None) as watch:
-        watch.round_begins(0.0)
+    with Watch(Traffic(), lambda why, is_own: None) as watch:
+        watch.begin(0.0, math.inf)
         assert threading.active_count() == before
     assert patience_s(0.0) == math.inf and patience_s(5.0) > 10.0
 

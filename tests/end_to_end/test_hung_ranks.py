@@ -1,0 +1,132 @@
+"""Ranks that are stopped where nothing else would end the job: while others recover, at the end, in MPI's own end.
+
+Stopped processes do not even end themselves. The limits of these jobs are short: `mpi.round_timeout_s` for a rank's own
+work, twice that and a margin for waiting, and `mpi.startup_timeout_s` where a round's limit does
+not count.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import pytest
+from launched import ULFM, Launched, all_end, descendants
+from patched import patched
+from small_runs import finished
+
+from fedmpi.output import RunDir, manifest
+
+Start = Callable[..., Launched]
+
+METHOD = ("method.name=topk", "evaluation.every=5", "output.progress=plain")
+LIMITS = ("mpi.round_timeout_s=3", "mpi.startup_timeout_s=8")
+QUICK = "watch._MARGIN_S = 2.0\n"
+
+
+def ends(launched: Launched) -> int:
+    """The exit code; nothing is left a moment later."""
+    assert launched.wait_until(lambda: "round 2/" in launched.out or launched.process.poll() is not None), launched.err
+    family = descendants(launched.process.pid)
+    code = launched.wait()
+    assert all_end(family, time.monotonic() + 10), "processes are left"
+    return code
+
+
+def test_a_rank_that_is_stopped_while_others_recover(start: Start, tmp_path: Path) -> None:
+    """It has noticed the loss, and does not come to shrink: a call that nothing can interrupt. The others do not end
+    themselves one by one, which would leave the one that hangs.
+    """
+    run_dir = tmp_path / "run"
+    patch = QUICK + """
+from fedmpi.mpi import comm, recovery
+before(train_round, "simulate_client", lambda s, task, _: die() if rank == 1 and task.round_number == 3 else None)
+if rank == 2:
+    before(recovery, "survivors", lambda mpi: stop())"""
+    words = (*METHOD, *LIMITS, "rounds=5", "--run-dir", str(run_dir))
+    launched = start(4, *words, program=patched(patch), options=ULFM)
+    assert ends(launched) == 1, launched.err
+    assert "fedmpi: gave up on rank " in launched.err and "in one call of MPI" in launched.err, launched.err
+    assert "ends itself" not in launched.err
+    assert f"to go on: mpirun -n 4 python -m fedmpi.main --run-dir {run_dir} --resume" in launched.err
+    assert len(finished(run_dir).records) == 2
+
+
+def test_a_rank_that_is_stopped_as_it_leaves(start: Start, tmp_path: Path) -> None:
+    """All is saved, and the exit code says that there is more to do."""
+    run_dir = tmp_path / "run"
+    patch = QUICK + """
+from fedmpi.mpi.comm import Comm
+before(train_round, "simulate_client", lambda s, task, _: die() if rank == 1 and task.round_number == 3 else None)
+if rank == 2:
+    before(Comm, "leave", lambda self, code: stop())"""
+    words = (*METHOD, *LIMITS, "rounds=5", "mpi.min_ranks=3", "--run-dir", str(run_dir))
+    launched = start(3, *words, program=patched(patch), options=ULFM)
+    assert ends(launched) == 75, launched.err
+    assert "Traceback" not in launched.err
+    assert manifest.read_starts(RunDir(run_dir))[-1]["stopped"]["round"] == 2
+
+
+@pytest.mark.parametrize(("rank", "options"), [(0, ()), (1, ()), (1, ULFM)])
+def test_a_rank_that_is_stopped_when_the_rounds_are_over(
+    start: Start, tmp_path: Path, rank: int, options: Sequence[str]
+) -> None:
+    """The others wait for it no longer than for one that writes the report."""
+    run_dir = tmp_path / "run"
+    patch = QUICK + f"""
+if rank == {rank}:
+    before(experiment, "_come_to_the_end", lambda *arguments: stop())"""
+    launched = start(3, *METHOD, *LIMITS, "rounds=3", "--run-dir", str(run_dir), program=patched(patch), options=options)
+    assert ends(launched) == 1, launched.err
+    assert "cause: TimeoutError: waited for other ranks for more than 10 s" in launched.err
+    assert len(finished(run_dir).records) == 3 and (run_dir / "report" / "summary.json").exists()
+
+
+def test_a_rank_that_is_stopped_in_mpi_s_own_end(start: Start, tmp_path: Path) -> None:
+    run_dir = tmp_path / "run"
+    patch = QUICK + """
+from fedmpi.mpi.comm import Comm
+if rank == 1:
+    before(Comm, "leave", lambda self, code: stop())"""
+    launched = start(3, *METHOD, *LIMITS, "rounds=3", "--run-dir", str(run_dir), program=patched(patch))
+    assert ends(launched) == 1, launched.err
+    assert (run_dir / "report" / "summary.json").exists() and "fedmpi: failed" not in launched.err
+
+
+def test_a_report_that_hangs(start: Start, tmp_path: Path) -> None:
+    """As on a file system that does not answer: rank 0 ends itself, and the job with it."""
+    run_dir = tmp_path / "run"
+    patch = QUICK + """
+before(desk.Desk, "close_run", lambda self: time.sleep(1000))"""
+    launched = start(3, *METHOD, *LIMITS, "rounds=3", "--run-dir", str(run_dir), program=patched(patch))
+    assert ends(launched) not in (0, 2, 75), launched.err
+    assert "fedmpi: hung on rank 0 on " in launched.err and len(finished(run_dir).records) == 3
+
+
+def test_the_server_dies_before_the_last_round_is_saved(start: Start, tmp_path: Path) -> None:
+    """The others have come to the end of the rounds, but what is saved has not: too few are left to train again."""
+    run_dir = tmp_path / "run"
+    patch = 'before(desk.Desk, "round_done", lambda self, number, *rest: die() if number == 4 else None)'
+    words = (*METHOD, "rounds=4", "output.checkpoint_every=1000", "mpi.min_ranks=3", "--run-dir", str(run_dir))
+    launched = start(3, *words, program=patched(patch), options=ULFM)
+    assert launched.wait() == 1, launched.err
+    assert "fedmpi: stopped: 2 ranks are left, mpi.min_ranks is 3\n" in launched.err
+    assert launched.out.count("round 1/4") == 1 and not (run_dir / "report" / "summary.json").exists()
+
+
+def test_what_another_job_has_taken_is_left_alone(start: Start, tmp_path: Path) -> None:
+    """Rank 0 dies, and another job has the run before rank 1 takes over: the loss is said, but not put on its record."""
+    run_dir = tmp_path / "run"
+    patch = """
+experiment._DYING_S = 0.5
+def lock(folder):
+    if rank == 1:
+        raise RunDirError(str(folder.path), "is in use")
+before(experiment, "_lock", lock)
+before(desk.Desk, "round_done", lambda self, number, *rest: die() if number == 4 else None)"""
+    launched = start(3, *METHOD, "rounds=9", "--run-dir", str(run_dir), program=patched(patch), options=ULFM)
+    assert launched.wait() == 2, launched.err
+    assert launched.err.count("is in use") == 1 and "lost rank 0 on" in launched.out
+    (only,) = manifest.read_starts(RunDir(run_dir))
+    assert "losses" not in only

@@ -1,0 +1,36 @@
+"""The command with something of it changed, on some ranks: `die()` and `stop()` end or stop a rank's process."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+PROGRAM = """
+import os, signal, sys, time
+from fedmpi import desk, experiment, simulate, startup, train_round
+from fedmpi.errors import RunDirError
+from fedmpi.mpi import watch
+from fedmpi.mpi.launch import launched_as
+rank = launched_as()[0]
+
+def stop():
+    os.kill(os.getpid(), signal.SIGSTOP)
+
+def die():
+    os.kill(os.getpid(), signal.SIGKILL)
+
+def before(module, name, what):
+    original = getattr(module, name)
+    def call(*arguments, **options):
+        what(*arguments, **options)
+        return original(*arguments, **options)
+    setattr(module, name, call)
+
+PATCH
+from fedmpi.main import main
+sys.exit(main(sys.argv[1:]))
+"""
+
+
+def patched(patch: str) -> Sequence[str]:
+    """The command as a program that begins with `patch`."""
+    return "-c", PROGRAM.replace("PATCH", patch)
