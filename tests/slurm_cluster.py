@@ -86,7 +86,7 @@ class Cluster:
         self.folder = Path(tempfile.mkdtemp(prefix="fedmpi-slurm-", dir="/tmp"))
         self.folder.chmod(0o711)
         self.host = socket.gethostname().split(".")[0]
-        for name in ("state", f"spool-{self.host}", f"spool-{self.host}2"):
+        for name in ("state", "tmp", f"spool-{self.host}", f"spool-{self.host}2"):
             (self.folder / name).mkdir()
         (self.folder / "munge.key").touch(0o600)
         (self.folder / "munge.key").write_bytes(os.urandom(1024))
@@ -96,7 +96,9 @@ class Cluster:
         (self.folder / "gres.conf").write_text(f"Name=gpu File={self.folder}/gpu[0-3]\n")
         for number in range(4):
             (self.folder / f"gpu{number}").touch()
-        self.environment = environment() | {"SLURM_CONF": str(self.folder / "slurm.conf"), "PYTHONPATH": str(ROOT)}
+        # Not in /tmp: an mpirun that has the number of one that was killed finds its files there, and ends with 213.
+        own = {"SLURM_CONF": f"{self.folder}/slurm.conf", "TMPDIR": f"{self.folder}/tmp", "PYTHONPATH": str(ROOT)}
+        self.environment = environment() | own
         self.project = self._project()
         try:
             self._start()
