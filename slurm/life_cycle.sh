@@ -24,13 +24,16 @@ tell() {
 }
 trap heard USR1
 
-# The end of the job for the wall-time guard; Slurm before 23.02 does not say it by itself.
-if [ -z "${SLURM_JOB_END_TIME:-}" ] && [ -n "$job" ]; then
-  end=$(squeue --noheader --jobs "$job" --format %e 2>/dev/null || true)
-  if [ -n "$end" ]; then # a job without end has a word there, and no date
-    SLURM_JOB_END_TIME=$(date --date "$end" +%s 2>/dev/null || true)
-    export SLURM_JOB_END_TIME
-  fi
+# The end of the job, for the wall-time guard. What squeue says counts, without what users set for theirs: Slurm before
+# 23.02 sets no variable, so one that is there may be that of the job in which this one was submitted.
+if [ -n "$job" ] && end=$(
+  unset "${!SQUEUE_@}"
+  SLURM_TIME_FORMAT=standard squeue --noheader --jobs "$job" --format %e 2>/dev/null
+); then
+  case $end in
+  [0-9]*) end=$(date --date "$end" +%s) && export SLURM_JOB_END_TIME="$end" ;;
+  ?*) unset SLURM_JOB_END_TIME ;; # a word, and no date: the job has no end
+  esac
 fi
 
 resumable() {
@@ -49,7 +52,7 @@ resumable() {
     echo "requeued: job $job $goes_on"
     exit 0
   fi
-  [ -z "$note" ] || rm -f "$note" || true
+  forget_note
   [ -z "$is_ours" ] || rmdir "$run_dir" 2>/dev/null || true # the command was refused, and left nothing there
   trap - TERM
   [ "$code" -eq 0 ] || say_how_to_go_on
@@ -73,14 +76,15 @@ read_words() {
 }
 
 # In the run directory: a file that has the time of its file system, and in the note of the last requeue how many starts
-# of this job in a row have saved nothing. The note stays until this start ends: Slurm, too, may requeue the job.
+# of this job in a row have saved nothing. The note stays until this start ends: Slurm, too, may requeue the job. A second
+# job there is refused by the command, and leaves the files of the first alone.
 begin() {
   local noted=''
   begun='' fruitless=0 is_ours=''
   [ -n "$run_dir" ] || return 0
   [ -d "$run_dir" ] || is_ours=yes
   mkdir -p "$run_dir" 2>/dev/null || true # where that cannot be, the command says why
-  begun=$run_dir/.begun
+  begun=$run_dir/.begun${job:+-$job}
   rm -f "$begun" 2>/dev/null || true
   { : >"$begun"; } 2>/dev/null || begun=''
   { read -r noted fruitless <"$note"; } 2>/dev/null || true
@@ -118,16 +122,33 @@ unfinished() {
   echo "the command ended with 0, but its run is not finished"
 }
 
-# The note, for `jobs/submit.py status`, comes first: the job may end before scontrol does.
+# The note, for `jobs/submit.py status`, comes first: the job may end before scontrol does. Without one, starts that save
+# nothing would not be counted.
 requeue() {
-  [ "${FEDMPI_REQUEUE:-yes}" = yes ] || return 1
-  [ -z "$note" ] || { echo "$job $fruitless" >"$note"; } 2>/dev/null || true
+  [ "${FEDMPI_REQUEUE:-yes}" = yes ] && [ -n "$job" ] || return 1
+  [ -z "$note" ] || write_note || return 1
   scontrol requeue "$job"
+}
+
+# Whole, or as it was: on a full disk.
+write_note() {
+  local new=$note.$job problem=''
+  if problem=$({ echo "$job $fruitless" >"$new" && sync "$new" && mv -f "$new" "$note"; } 2>&1); then return 0; fi
+  rm -f "$new" || true
+  why=" ($note cannot be written: ${problem##*: })"
+  return 1
+}
+
+# If it is of this job.
+forget_note() {
+  local noted=''
+  [ -n "$note" ] && { read -r noted _ <"$note"; } 2>/dev/null || true
+  [ "$noted" != "$job" ] || rm -f "$note" || true
 }
 
 say_how_to_go_on() {
   local where='' # a new job has a new number
-  case $run_dir in *-"${SLURM_JOB_ID:-}") where=", with --run-dir $run_dir in its file," ;; esac
+  case $run_dir in *-"${SLURM_JOB_ID:-}") where=", with --run-dir $run_dir after the file's name," ;; esac
   if [ "$code" -eq 75 ]; then
     echo "not requeued$why: submit it again$where to go on (exit code 75)"
   elif [ "$code" -eq 2 ]; then

@@ -7,7 +7,9 @@ on that one only.
 
 from __future__ import annotations
 
+import contextlib
 import os
+import random
 import re
 import shutil
 import signal
@@ -84,19 +86,19 @@ class Cluster:
         self.folder = Path(tempfile.mkdtemp(prefix="fedmpi-slurm-", dir="/tmp"))
         self.folder.chmod(0o711)
         self.host = socket.gethostname().split(".")[0]
-        for name in ("state", f"spool-{self.host}", f"spool-{self.host}2"):
+        for name in ("state", "tmp", f"spool-{self.host}", f"spool-{self.host}2"):
             (self.folder / name).mkdir()
         (self.folder / "munge.key").touch(0o600)
         (self.folder / "munge.key").write_bytes(os.urandom(1024))
-        config = _CONFIG.format(
-            host=self.host, folder=self.folder,
-            controller_port=_free_port(), port_1=_free_port(), port_2=_free_port(),
-        )  # fmt: skip
+        ports = dict(zip(("controller_port", "port_1", "port_2"), free_ports(3), strict=True))
+        config = _CONFIG.format(host=self.host, folder=self.folder, **ports)
         (self.folder / "slurm.conf").write_text(config)
         (self.folder / "gres.conf").write_text(f"Name=gpu File={self.folder}/gpu[0-3]\n")
         for number in range(4):
             (self.folder / f"gpu{number}").touch()
-        self.environment = environment() | {"SLURM_CONF": str(self.folder / "slurm.conf"), "PYTHONPATH": str(ROOT)}
+        # Not in /tmp: an mpirun that has the number of one that was killed finds its files there, and ends with 213.
+        own = {"SLURM_CONF": f"{self.folder}/slurm.conf", "TMPDIR": f"{self.folder}/tmp", "PYTHONPATH": str(ROOT)}
+        self.environment = environment() | own
         self.project = self._project()
         try:
             self._start()
@@ -171,6 +173,14 @@ class Cluster:
             time.sleep(0.1)
         return self.jobs(job)
 
+    def end_jobs(self) -> None:
+        """All that are in the queue. A slurmd that ends leaves their processes behind."""
+        self.control("scancel", "--user=root")
+        deadline = time.monotonic() + LIMIT_S
+        while self.control("squeue", "--noheader"):
+            assert time.monotonic() < deadline, self.log()
+            time.sleep(0.1)
+
     def start_again(self, job: str) -> None:
         """A requeued job, without the two minutes that Slurm lets it wait.
 
@@ -185,10 +195,16 @@ class Cluster:
         return "\n".join([*jobs, self._logs()])
 
 
-def _free_port() -> int:
-    with socket.socket() as found:
-        found.bind(("127.0.0.1", 0))
-        return int(found.getsockname()[1])
+def free_ports(count: int) -> list[int]:
+    """Different ones that nobody has, below those that Linux gives away by itself (32768 and more)."""
+    with contextlib.ExitStack() as held:
+        found: list[int] = []
+        while len(found) < count:
+            port = random.randrange(20_000, 32_768)
+            with contextlib.suppress(OSError):
+                held.enter_context(socket.socket()).bind(("", port))
+                found.append(port)
+        return found
 
 
 def _end(pid_file: Path) -> None:

@@ -10,7 +10,7 @@ from slurm_cluster import Cluster, why_not
 
 
 @pytest.fixture(scope="session")
-def cluster() -> Iterator[Cluster]:
+def started() -> Iterator[Cluster]:
     reason = why_not()
     if reason and os.environ.get("FEDMPI_NEEDS_SLURM"):
         pytest.fail(f"FEDMPI_NEEDS_SLURM is set, and there is no Slurm: {reason}")
@@ -18,3 +18,10 @@ def cluster() -> Iterator[Cluster]:
         pytest.skip(f"no Slurm: {reason}")
     with Cluster() as running:
         yield running
+
+
+@pytest.fixture
+def cluster(started: Cluster) -> Iterator[Cluster]:
+    """Jobs of a test that failed end with it."""
+    yield started
+    started.end_jobs()

@@ -24,6 +24,9 @@ SHORT = (*(word for word in SMALL if not word.startswith("output.progress")), "o
 TOPK = (*SHORT, "method.name=topk")  # clients have a memory
 NO_CONFIG = {r"^config=\(.*": "config=()"}
 """As a user edits them: the words after the file's name say all."""
+ENDLESS = 100_000
+LONG = (*(word for word in SHORT if not word.startswith("rounds=")), "output.checkpoint_every=1000")
+"""A config says how many rounds; and no checkpoint comes before the last one by itself."""
 
 
 def undisturbed(folder: Path, *overrides: str, config: str | None = None) -> Finished:
@@ -45,20 +48,34 @@ def wait_for(is_so: Callable[[], bool], cluster: Cluster) -> None:
         time.sleep(0.01)
 
 
-def goes_back_and_ends_well(cluster: Cluster, job: str, run_dir: RunDir, rounds: int) -> None:
-    """Signalled in the middle, put back into the queue, started again, and finished."""
+def config_of(cluster: Cluster, rounds: int) -> str:
+    """Its path; a job reads it at each start."""
+    path = cluster.project / "rounds.yaml"
+    path.write_text(f"rounds: {rounds}\n")
+    return str(path)
+
+
+def state_of(cluster: Cluster, job: str) -> tuple[str, str]:
+    """And how often it was requeued."""
+    (found,) = cluster.jobs(job)
+    return found["JobState"], found["Restarts"]
+
+
+def goes_back(cluster: Cluster, job: str, run_dir: RunDir) -> int:
+    """Signalled in the middle, put back into the queue, and started again with few rounds left; how many in all."""
     cluster.control("scancel", "--signal=USR1", "--batch", job)
-    wait_for(lambda: (cluster.jobs(job)[0]["JobState"], cluster.jobs(job)[0]["Restarts"]) == ("PENDING", "1"), cluster)
-    assert len(finished(run_dir.path).records) < rounds
+    wait_for(lambda: state_of(cluster, job) == ("PENDING", "1"), cluster)
+    rounds = len(finished(run_dir.path).records) + 5
     assert run_dir.requeued_path.read_text() == f"{job} 0\n"
+    config_of(cluster, rounds)
     cluster.start_again(job)
-    must_end_well(cluster, job)
-    assert not run_dir.requeued_path.exists()
+    return rounds
 
 
 def test_a_run_finishes(cluster: Cluster, tmp_path: Path) -> None:
-    """Five ranks on one node."""
-    job = cluster.submit("slurm/one_node_4gpu.sbatch", *TOPK, edits=NO_CONFIG)
+    """Five ranks on one node. Another job's end, and what a user has set for squeue, do not end it early."""
+    options = ["--export=ALL,SLURM_JOB_END_TIME=5,SQUEUE_STATES=PD,FEDMPI_REQUEUE=no"]
+    job = cluster.submit("slurm/one_node_4gpu.sbatch", *TOPK, edits=NO_CONFIG, options=options)
     must_end_well(cluster, job)
     assert finished(cluster.project / "runs" / f"fedmpi-4gpu-{job}") == undisturbed(tmp_path, *TOPK)
     log = (cluster.project / f"fedmpi-4gpu-{job}.log").read_text()
@@ -80,33 +97,36 @@ def test_two_nodes(cluster: Cluster, tmp_path: Path) -> None:
 
 
 def test_a_signalled_run_goes_on_after_its_requeue(cluster: Cluster, tmp_path: Path) -> None:
-    """To the bits of one that was left alone. No checkpoint comes before the last round by itself."""
-    words = (*TOPK, "rounds=40", "output.checkpoint_every=1000", "evaluation.every=5")
-    job = cluster.submit("slurm/long_resumable.sbatch", *words, edits=NO_CONFIG)
+    """To the bits of one that was left alone."""
+    config, words = config_of(cluster, ENDLESS), (*LONG, "method.name=topk", "evaluation.every=5")
+    job = cluster.submit("slurm/long_resumable.sbatch", config, *words, edits=NO_CONFIG)
     run_dir = RunDir(cluster.project / "runs" / "fedmpi-long")
     wait_for(lambda: len(read_records(run_dir)) >= 2, cluster)
-    goes_back_and_ends_well(cluster, job, run_dir, 40)
+    goes_back(cluster, job, run_dir)
+    must_end_well(cluster, job)
+    assert not run_dir.requeued_path.exists()
     first, second = read_starts(run_dir)
     assert first["stopped"]["why"] == "SIGUSR1" and second["resumed_round"] == first["stopped"]["round"]
-    assert finished(run_dir.path) == undisturbed(tmp_path, *words)
+    assert finished(run_dir.path) == undisturbed(tmp_path, *words, config=config)
     log = (cluster.project / f"fedmpi-long-{job}.log").read_text()
     assert f"requeued: job {job} goes on from what is saved" in log and "stopped by" not in log, log
 
 
 def test_a_job_that_lost_a_rank_is_requeued_all_the_same(cluster: Cluster, tmp_path: Path) -> None:
     """Under ULFM: a worker dies and the others go on; then the signal; requeued, all ranks are there again."""
-    words = (*TOPK, "rounds=60", "output.checkpoint_every=1000", "evaluation.every=5")
+    config, words = config_of(cluster, ENDLESS), (*LONG, "method.name=topk", "evaluation.every=5")
     edits = {**NO_CONFIG, r"^resumable mpirun ": "resumable mpirun --with-ft ulfm "}
-    job = cluster.submit("slurm/long_resumable.sbatch", *words, edits=edits, options=["--job-name=lost"])
+    job = cluster.submit("slurm/long_resumable.sbatch", config, *words, edits=edits, options=["--job-name=lost"])
     run_dir = RunDir(cluster.project / "runs" / "lost")
     wait_for(lambda: len(read_records(run_dir)) >= 2, cluster)
     os.kill(rank_of_job(job, 2), signal.SIGKILL)
     wait_for(lambda: any("losses" in record for record in read_records(run_dir)), cluster)
-    goes_back_and_ends_well(cluster, job, run_dir, 60)
+    goes_back(cluster, job, run_dir)
+    must_end_well(cluster, job)
     first, second = read_starts(run_dir)
     assert [loss["rank"] for loss in first["losses"]] == [2] and first["stopped"]["why"] == "SIGUSR1"
     assert len(second["ranks"]) == len(first["ranks"]) and "losses" not in second
-    assert finished(run_dir.path) == undisturbed(tmp_path, *words)
+    assert finished(run_dir.path) == undisturbed(tmp_path, *words, config=config)
 
 
 def rank_of_job(job: str, rank: int) -> int:
@@ -140,20 +160,21 @@ def test_an_array_makes_all_its_runs(cluster: Cluster, tmp_path: Path) -> None:
 
 
 def test_a_task_goes_back_into_the_queue_alone(cluster: Cluster) -> None:
-    """Of the task that has the array's own number: its requeue leaves the other one running, to its end."""
-    words = (*SHORT, "rounds=60", "output.checkpoint_every=1000", "evaluation.every=20")
-    options = ("--array=0-1", "--job-name=alone")
-    job = cluster.submit("slurm/sweep_array.sbatch", *words, options=options)
+    """Of the task that has the array's own number: its requeue leaves the other one running."""
+    words, options = (*LONG, "evaluation.every=20"), ("--array=0-1", "--job-name=alone")
+    edits = {r"configs/fedhm_digits\.yaml": config_of(cluster, ENDLESS)}
+    job = cluster.submit("slurm/sweep_array.sbatch", *words, edits=edits, options=options)
     runs = [RunDir(cluster.project / "runs" / "alone" / str(task)) for task in range(2)]
     wait_for(lambda: all(len(read_records(run)) >= 2 for run in runs), cluster)
     (namesake,) = (int(task["ArrayTaskId"]) for task in cluster.jobs(job) if task["JobId"] == job)
-    cluster.control("scancel", "--signal=USR1", "--batch", f"{job}_{namesake}")
-    wait_for(lambda: "1" in [task["Restarts"] for task in cluster.jobs(job)], cluster)
-    cluster.start_again(f"{job}_{namesake}")
-    must_end_well(cluster, job)
-    assert [len(finished(run.path).records) for run in runs] == [60, 60]
-    starts = [len(read_starts(run)) for run in runs]
-    assert starts == ([2, 1] if namesake == 0 else [1, 2]), cluster.log()
+    rounds, other = goes_back(cluster, f"{job}_{namesake}", runs[namesake]), runs[1 - namesake]
+    assert state_of(cluster, f"{job}_{1 - namesake}") == ("RUNNING", "0"), cluster.log()
+    done = len(read_records(other))
+    wait_for(lambda: len(read_records(other)) > done, cluster)
+    cluster.control("scancel", f"{job}_{1 - namesake}")
+    must_end_well(cluster, f"{job}_{namesake}")
+    assert len(finished(runs[namesake].path).records) == rounds
+    assert len(read_starts(runs[namesake])) == 2 and len(read_starts(other)) == 1
 
 
 def test_with_srun(cluster: Cluster, tmp_path: Path) -> None:

@@ -19,25 +19,32 @@ KNOWN_END = {**JOB, "SLURM_JOB_END_TIME": "1893456000"}
 TASK = {"SLURM_JOB_ID": "17", "SLURM_ARRAY_JOB_ID": "17", "SLURM_ARRAY_TASK_ID": "3"}
 
 
-def start(folder: Path, script: str, environment: dict[str, str], scontrol: int = 0) -> subprocess.Popen[str]:
-    """bash on `script` after the life cycle; Slurm's commands append themselves to `folder`/calls.
+def write_command(path: Path, text: str) -> None:
+    path.write_text(f"#!/bin/sh\n{text}\n")
+    path.chmod(0o755)
+
+
+def start(
+    folder: Path, script: str, environment: dict[str, str], scontrol: int = 0, squeue: str = "echo 2030-01-01T00:00:00"
+) -> subprocess.Popen[str]:
+    """bash on `script` after the life cycle; `folder`/calls and `folder`/asked have what Slurm's commands were told.
 
     A requeue that succeeds ends the job's shell, as Slurm does.
     """
     requeue = f"exit {scontrol}" if scontrol else "kill -TERM $PPID"
-    for name, answer in (("scontrol", requeue), ("squeue", "echo 2030-01-01T00:00:00")):
-        command = folder / name
-        command.write_text(f'#!/bin/sh\necho {name} "$@" >> {folder}/calls\n{answer}\n')
-        command.chmod(0o755)
+    write_command(folder / "scontrol", f'echo scontrol "$@" >> {folder}/calls\n{requeue}')
+    write_command(folder / "squeue", f'echo squeue "$@" >> {folder}/asked\n{squeue}')
     words = {"PATH": f"{folder}:{os.environ['PATH']}", "TZ": "UTC", **environment}
     return subprocess.Popen(
         ["bash", "-c", f"source {LIFE_CYCLE}\n{script}"], env=words, stdout=subprocess.PIPE, text=True
     )
 
 
-def ended(folder: Path, script: str, environment: dict[str, str], scontrol: int = 0) -> tuple[int, str, list[str]]:
+def ended(
+    folder: Path, script: str, environment: dict[str, str], scontrol: int = 0, **more: str
+) -> tuple[int, str, list[str]]:
     """Exit code, output, and what Slurm was asked to do."""
-    process = start(folder, script, environment, scontrol)
+    process = start(folder, script, environment, scontrol, **more)
     out, _ = process.communicate(timeout=30)
     calls = folder / "calls"
     return process.returncode, out, calls.read_text().splitlines() if calls.exists() else []
@@ -48,7 +55,30 @@ def test_a_job_goes_back_by_itself_alone(tmp_path: Path, environment: dict[str, 
     """Not with all other tasks of its array; and its own end is what it asks for."""
     code, out, calls = ended(tmp_path, 'resumable sh -c "echo $SLURM_JOB_END_TIME; exit 75"', environment)
     assert (code, out) == (0, f"1893456000\nrequeued: job {job} goes on from what is saved\n")
-    assert calls == [f"squeue --noheader --jobs {job} --format %e", f"scontrol requeue {job}"]
+    assert calls == [f"scontrol requeue {job}"]
+    assert (tmp_path / "asked").read_text() == f"squeue --noheader --jobs {job} --format %e\n"
+
+
+@pytest.mark.parametrize("stale", ["", "5"])
+@pytest.mark.parametrize(
+    ("answer", "end"),
+    [("echo 2030-01-01T00:00:00", "1893456000"), ("echo N/A", ""), ("echo NONE", ""), ("echo Unknown", ""),
+     ("exit 1", "stale"), ("true", "stale"), ("kill -9 $$", "stale")],
+)  # fmt: skip
+def test_squeue_knows_the_end_of_the_job(tmp_path: Path, answer: str, end: str, stale: str) -> None:
+    """A job that was submitted within another one may have that one's end; where there is no answer, it stays."""
+    environment = {**JOB, **({"SLURM_JOB_END_TIME": stale} if stale else {})}
+    script = 'resumable sh -c "echo ${SLURM_JOB_END_TIME-none}"'
+    _, out, _ = ended(tmp_path, script, environment, squeue=answer)
+    assert out == (f"{stale if end == 'stale' else end}" or "none") + "\n"
+
+
+def test_what_users_set_for_squeue_does_not_bend_its_answer(tmp_path: Path) -> None:
+    """It would hide the job, or print the time in another way; the job's own commands keep what was set."""
+    mine = {"SQUEUE_STATES": "PD", "SQUEUE_FORMAT": "%i", "SLURM_TIME_FORMAT": "relative"}
+    answer = 'env | grep -q ^SQUEUE_ && exit; [ "$SLURM_TIME_FORMAT" = standard ] && echo 2030-01-01T00:00:00'
+    script = 'resumable sh -c "echo $SLURM_JOB_END_TIME $SQUEUE_STATES $SLURM_TIME_FORMAT"'
+    assert ended(tmp_path, script, {**JOB, **mine}, squeue=answer)[1] == "1893456000 PD relative\n"
 
 
 @pytest.mark.parametrize(
@@ -218,8 +248,8 @@ def test_a_requeue_is_noted_in_the_run_directory(tmp_path: Path, run_dir: Path) 
     """Until the end of a start that is not requeued, because that is refused or forbidden; .begun while it runs."""
     note = run_dir / "requeued"
     assert stops(tmp_path, run_dir, TASK)[0] == 0 and note.read_text() == "17_3 1\n"
-    looks = "test -e ../requeued && test -e ../.begun && echo there"
-    found, out, _ = stops(tmp_path, run_dir, {"FEDMPI_REQUEUE": "no"}, looks)
+    looks = "test -e ../requeued && test -e ../.begun-17_3 && echo there"
+    found, out, _ = stops(tmp_path, run_dir, {**TASK, "FEDMPI_REQUEUE": "no"}, looks)
     assert found == 75 and out.startswith("there\n") and not note.exists()
     note.write_text("17 1\n")
     script = f"cd {tmp_path}; resumable sh -c 'exit 75' --run-dir"
@@ -227,16 +257,61 @@ def test_a_requeue_is_noted_in_the_run_directory(tmp_path: Path, run_dir: Path) 
     assert [path.name for path in run_dir.iterdir()] == ["checkpoints"]
 
 
+def test_a_second_job_leaves_the_first_one_s_files_alone(tmp_path: Path, run_dir: Path) -> None:
+    """While the first waits in the queue, or runs; each has a file of its own for when it began."""
+    note, begun = run_dir / "requeued", run_dir / ".begun-16"
+    note.write_text("16 2\n")
+    begun.touch()
+    os.utime(begun, (0, 0))
+    for refused in (KNOWN_END, TASK, {}):
+        script = f"cd {tmp_path}; resumable sh -c 'exit 2' --run-dir '{run_dir}'"
+        assert ended(tmp_path, script, refused)[0] == 2
+        assert note.read_text() == "16 2\n" and begun.stat().st_mtime == 0
+        assert {path.name for path in run_dir.iterdir()} == {"checkpoints", "requeued", ".begun-16"}
+    looks = "ls -A .. | grep begun"
+    names = [stops(tmp_path, run_dir, more, looks)[1].splitlines()[1] for more in ({}, TASK)]
+    assert names == [".begun-17", ".begun-17_3"]
+
+
+@pytest.mark.parametrize("before", ["", "17 3\n"])
+def test_no_requeue_without_its_note(tmp_path: Path, run_dir: Path, before: str) -> None:
+    """On a full disk (here: files may have no bytes), where starts that save nothing would not be counted."""
+    note = run_dir / "requeued"
+    if before:
+        note.write_text(before)
+    script = f"trap '' XFSZ; ulimit -f 0; resumable sh -c 'exit 75' --run-dir '{run_dir}'"
+    code, out, _ = ended(tmp_path, f"cd {tmp_path}; {script}", KNOWN_END)
+    said = f"not requeued ({note} cannot be written: File too large): submit it again to go on (exit code 75)\n"
+    assert (code, out) == (75, said)
+    assert [path.name for path in run_dir.iterdir()] == ["checkpoints"]
+
+
+def test_a_note_is_whole_or_as_it_was(tmp_path: Path, run_dir: Path) -> None:
+    """Also for one who reads while it is written: the name is given to a file that is complete."""
+    (run_dir / "requeued").write_text("17 3\n")
+    write_command(tmp_path / "mv", f'cp "{run_dir}/requeued" {tmp_path}/before; exec /bin/mv "$@"')
+    assert stops(tmp_path, run_dir, {})[0] == 0
+    assert [path.read_text() for path in (tmp_path / "before", run_dir / "requeued")] == ["17 3\n", "17 4\n"]
+
+
+def test_without_slurm_nothing_is_requeued(tmp_path: Path, run_dir: Path) -> None:
+    """A file that is tried in a shell of one's own."""
+    script = f"cd {tmp_path}; resumable sh -c 'exit 75' --run-dir '{run_dir}'"
+    code, out, calls = ended(tmp_path, script, {})
+    assert (code, out, calls) == (75, "not requeued: submit it again to go on (exit code 75)\n", [])
+    assert not (tmp_path / "asked").exists() and [path.name for path in run_dir.iterdir()] == ["checkpoints"]
+
+
 def test_a_folder_is_left_only_for_a_reason(tmp_path: Path) -> None:
-    """None for a command that refused to begin; one with .begun alone, of a shell that was killed, holds no run."""
+    """None for a command that refused to begin; one with .begun-17 alone, of a shell that was killed, holds no run."""
     new = tmp_path / "new"
-    says = f"test -e {new}/.begun && echo begun; exit 2"
+    says = f"test -e {new}/.begun-17 && echo begun; exit 2"
     code, out, _ = ended(tmp_path, f"resumable sh -c '{says}' --run-dir {new}", KNOWN_END)
     assert code == 2 and out.startswith("begun\n") and not new.exists()
     new.mkdir()
-    (new / ".begun").touch()
+    (new / ".begun-17").touch()
     RunDir.open_for(new, resume=False)
-    (new / ".begun").unlink()
+    (new / ".begun-17").unlink()
     assert ended(tmp_path, f"resumable true --run-dir {new}", KNOWN_END)[0] == 0 and new.is_dir()
     (tmp_path / "file").touch()
     code, out, _ = ended(tmp_path, f"resumable sh -c 'exit 2' --run-dir {tmp_path}/file", KNOWN_END)
@@ -251,19 +326,4 @@ def test_a_new_job_has_another_number(tmp_path: Path, code: int, says: str) -> N
     """So where the folder's name has this one's, it must be said which folder to go on with."""
     script = f"cd {tmp_path}; resumable sh -c 'exit {code}' --run-dir runs/me-17"
     out = ended(tmp_path, script, KNOWN_END, scontrol=1)[1]
-    assert says.format(", with --run-dir runs/me-17 in its file") in out and out.count("\n") == 1
-
-
-@pytest.mark.parametrize(("task", "code"), [("3", 0), ("4", 1)])
-def test_a_task_beyond_the_list_of_configs(tmp_path: Path, task: str, code: int) -> None:
-    """Ends before anything is started: no config would be the default one."""
-    (tmp_path / ".venv" / "bin").mkdir(parents=True)
-    (tmp_path / ".venv" / "bin" / "activate").touch()
-    (tmp_path / "slurm").symlink_to(LIFE_CYCLE.parent)
-    (tmp_path / "mpirun").write_text("#!/bin/sh\necho \"$@\"\n")
-    (tmp_path / "mpirun").chmod(0o755)
-    words = {"PATH": f"{tmp_path}:{os.environ['PATH']}", "SLURM_ARRAY_TASK_ID": task, "SLURM_NTASKS": "3"}
-    file = "slurm/sweep_array.sbatch"
-    done = subprocess.run(["bash", file], env=words, cwd=tmp_path, capture_output=True, text=True, timeout=30)
-    assert done.returncode == code and ("heterofl_digits.yaml seed=1" in done.stdout) == (code == 0)
-    assert len(done.stderr.splitlines()) == code and ("no config" in done.stderr) == (code != 0)
+    assert says.format(", with --run-dir runs/me-17 after the file's name") in out and out.count("\n") == 1
