@@ -26,6 +26,7 @@ from fedmpi.job import Job
 from fedmpi.output import manifest
 from fedmpi.output.files import write_text
 from fedmpi.output.lock import RunLock
+from fedmpi.output.records import read_records, round_seconds
 from fedmpi.output.run_dir import RunDir
 from fedmpi.setup import Setup
 from fedmpi.startup import StartupError
@@ -93,7 +94,9 @@ def _start_and_train(job: Job) -> bool:
             comm.agree()
             job.begun_after = done if job.begun_after is None else job.begun_after
             job.tell(desk, done + 1)
-            setup = replace(setup, tell=desk.tell) if desk else setup
+            if desk is not None:
+                setup = replace(setup, tell=desk.tell)
+                job.stopping.remember(round_seconds(read_records(folder), comm.size))
             state = startup.initial_state(setup.method, comm, snapshot, setup.device.server)
             setup.clock.take()  # what starting up took is no round's
             return _train(job, setup, desk, OpenRound(done + 1, state))

@@ -12,7 +12,7 @@ import os
 import signal
 import time
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 EXIT_CODE = os.EX_TEMPFAIL  # 75: try again later
@@ -68,6 +68,12 @@ class Stopping:
         signal.siginterrupt(SIGNAL, False)  # what the libraries are reading or writing goes on
         if _heard_early:
             heard(_heard_early.pop(), None)
+
+    def remember(self, rounds_s: Sequence[float]) -> None:
+        """What rounds of an earlier start took, the last one last; a long one may come again before this start has seen
+        any. What this start has seen itself counts more."""
+        if not self._recent_s:
+            self._recent_s.extend(rounds_s)
 
     def wish(self, round_s: float, share: float = 1.0) -> int:
         """After a round that took `round_s`, the saving of the one before included.

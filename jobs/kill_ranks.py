@@ -131,7 +131,9 @@ def run(job: Job, folder: Path, number: int, expected: Path) -> Outcome:
     started = time.monotonic()
     with open(folder / f"job-{number}.log", "wb") as log:
         files = {"stdin": subprocess.DEVNULL, "stdout": log, "stderr": log}
-        process = subprocess.Popen(words, **files, env=environment(job.ranks), start_new_session=True)
+        # What a killed mpirun leaves among temporary files would end a later one with the same process number.
+        own = environment(job.ranks) | {"TMPDIR": str(folder)}
+        process = subprocess.Popen(words, **files, env=own, start_new_session=True)
         try:
             code = process.wait(LIMIT_S)
         except subprocess.TimeoutExpired:

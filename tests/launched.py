@@ -112,13 +112,16 @@ class Launched:
 
 
 def launch(folder: Path, words: Sequence[str]) -> Launched:
-    """Starts `words` in a session of its own, with its output in `folder`."""
+    """Starts `words` in a session of its own, with its output and temporary files in `folder`.
+
+    What an mpirun that was killed leaves there would end a later one with the same process number at its start.
+    """
     number = len(list(folder.glob("*.out")))
     out_path, err_path = folder / f"{number}.out", folder / f"{number}.err"
     with open(out_path, "wb") as out, open(err_path, "wb") as err:
         process = subprocess.Popen(
-            words, stdin=subprocess.DEVNULL, stdout=out, stderr=err, env=environment(), start_new_session=True,
-            cwd=folder,
+            words, stdin=subprocess.DEVNULL, stdout=out, stderr=err, env=environment() | {"TMPDIR": str(folder)},
+            start_new_session=True, cwd=folder,
         )  # fmt: skip
     return Launched(process, out_path, err_path, time.monotonic() + LIMIT_S)
 

@@ -195,11 +195,13 @@ class Mpi(Section):
     """
     round_timeout_s: NotNegative = free(0.0)
     """Seconds of its own, waiting not counted, after which a rank that is not through a round counts as hung and ends
-    itself; the others go on without it, or end. It is what the job starts with: with half of the workers lost, those
-    left have twice the time. 0: never.
+    itself; the others go on without it, or end. It is what the job starts with: once workers are lost, those left
+    have twice the time, or more. 0: never.
     """
     startup_timeout_s: NotNegative = free(600.0)
-    """Seconds after which a rank gives up to find the others when MPI starts. 0: never."""
+    """Seconds after which a rank gives up to find the others when MPI starts; with `round_timeout_s`, also for what is
+    no round: setting up anew after a loss, and the end. 0: never.
+    """
 
 
 class Output(Section):

@@ -10,7 +10,7 @@ import json
 import math
 import os
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +23,14 @@ Record = Mapping[str, Any]
 
 NOT_RESULTS = frozenset({"seconds", "busy_s", "losses", "wire_bytes", "exchange"})
 """Keys of a record that tell of time, of ranks, and of what MPI moved: records of the same bits are alike without."""
+
+
+def round_seconds(records: Sequence[Record], num_ranks: int) -> list[float]:
+    """What these rounds took; without those of another number of ranks, which tell little of the next ones."""
+    found = ((record.get("seconds"), record.get("busy_s")) for record in records)
+    times = (seconds.get("wall") for seconds, busy_s in found
+             if isinstance(seconds, Mapping) and isinstance(busy_s, Mapping) and len(busy_s) == num_ranks)  # fmt: skip
+    return [wall_s for wall_s in times if isinstance(wall_s, float)]
 
 
 class Records:

@@ -1,7 +1,8 @@
 """The one module that owns every path of a run.
 
     runs/<label>-<timestamp>/
-      config.yaml  manifest.json  partition.h5  rounds.jsonl  .lock  submitted.json  submitted.yaml  requeued
+      config.yaml  manifest.json  partition.h5  rounds.jsonl  .lock  submitted.json  submitted.yaml
+      requeued  .begun-<job>
       checkpoints/round-000012.h5
       memory/<client // 1000>/<client>/<round>-<digest>.h5
       tensorboard/  report/

@@ -1,8 +1,7 @@
 """Ranks that are stopped where nothing else would end the job: while others recover, at the end, in MPI's own end.
 
 Stopped processes do not even end themselves. The limits of these jobs are short: `mpi.round_timeout_s` for a rank's own
-work, twice that and a margin for waiting, and `mpi.startup_timeout_s` where a round's limit does
-not count.
+work, twice that and a margin for waiting, and `mpi.startup_timeout_s` where a round's limit does not count.
 """
 
 from __future__ import annotations
@@ -77,7 +76,8 @@ def test_a_rank_that_is_stopped_when_the_rounds_are_over(
     patch = QUICK + f"""
 if rank == {rank}:
     before(experiment, "_come_to_the_end", lambda *arguments: stop())"""
-    launched = start(3, *METHOD, *LIMITS, "rounds=3", "--run-dir", str(run_dir), program=patched(patch), options=options)
+    words = (*METHOD, *LIMITS, "rounds=3", "--run-dir", str(run_dir))
+    launched = start(3, *words, program=patched(patch), options=options)
     assert ends(launched) == 1, launched.err
     assert "cause: TimeoutError: waited for other ranks for more than 10 s" in launched.err
     assert len(finished(run_dir).records) == 3 and (run_dir / "report" / "summary.json").exists()
@@ -116,7 +116,7 @@ def test_the_server_dies_before_the_last_round_is_saved(start: Start, tmp_path: 
 
 
 def test_what_another_job_has_taken_is_left_alone(start: Start, tmp_path: Path) -> None:
-    """Rank 0 dies, and another job has the run before rank 1 takes over: the loss is said, but not put on its record."""
+    """Rank 0 dies, and another job has the run before rank 1 takes over: the loss is said, but not on its record."""
     run_dir = tmp_path / "run"
     patch = """
 experiment._DYING_S = 0.5

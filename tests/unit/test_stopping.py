@@ -2,13 +2,20 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
+from small_runs import make_method, run_all, small_config
 
 from fedmpi import stopping
+from fedmpi.experiment import run
+from fedmpi.mpi import SerialComm
+from fedmpi.output import RunDir, read_records
+from fedmpi.output.records import round_seconds
 from fedmpi.stopping import GO_ON, OUT_OF_TIME, SIGNALLED, Stopping, seconds_left
 
 
@@ -65,6 +72,43 @@ def test_the_longest_of_the_last_rounds_counts(clock: list[float]) -> None:
         clock[0] = 120.5
         assert [wishes.wish(1.0) for _ in range(remembered)] == [OUT_OF_TIME] * (remembered - 1) + [GO_ON]
         clock[0] = 100.0
+
+
+def test_long_rounds_of_an_earlier_start_count(clock: list[float]) -> None:
+    """Every tenth takes 30 s: with 40 s left none is begun, it may be that one. A start's own rounds count more."""
+    wishes = Stopping(40.0, 0.0, every=10)
+    wishes.remember([1.0, 30.0, 1.0])
+    assert wishes.wish(1.0) == OUT_OF_TIME and wishes.next_round_s == 45.0
+    wishes = Stopping(40.0, 0.0, every=10)
+    assert wishes.wish(1.0) == GO_ON
+    wishes.remember([30.0])
+    assert wishes.wish(1.0) == GO_ON
+
+
+def test_rounds_of_as_many_ranks_tell_of_the_next_ones() -> None:
+    busy_s = {"0": 1.0, "1": 2.0}
+    records = [
+        {"round": 1, "seconds": {"wall": 3.0}, "busy_s": busy_s},
+        {"round": 2, "seconds": {"wall": 9.0}, "busy_s": {"0": 1.0}},
+        {"round": 3, "seconds": {"wall": None}, "busy_s": busy_s},
+        {"round": 4, "seconds": None},
+        {"round": 5, "seconds": {"wall": 4.0}, "busy_s": busy_s},
+    ]
+    assert round_seconds(records, 2) == [3.0, 4.0]
+
+
+def test_a_run_that_goes_on_knows_how_long_its_rounds_were(tmp_path: Path) -> None:
+    """Two rounds of which one was slow; with less time than that would take, the next start makes one and stops."""
+    words = ("method.name=fedavg", "rounds=9", "output.checkpoint_every=1")
+    run_all(small_config(*words, "rounds=2"), SerialComm(), tmp_path)
+    path = RunDir(tmp_path).records_path
+    first, second = path.read_text().splitlines()
+    slow = json.loads(first)
+    slow["seconds"]["wall"] = 1000.0
+    path.write_text(f"{json.dumps(slow)}\n{second}\n")
+    options = {"run_dir": str(tmp_path), "resume": True, "command": ("test",), "where": {}, "make_method": make_method}
+    assert not run(small_config(*words), SerialComm(), **options, stopping=Stopping(900.0, 0.0))
+    assert len(read_records(RunDir(tmp_path))) == 3
 
 
 def test_without_an_end_it_goes_on(clock: list[float]) -> None:
