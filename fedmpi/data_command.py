@@ -25,7 +25,7 @@ from pydantic import ValidationError
 
 from fedmpi import data
 from fedmpi.config import explain, words, yaml_text
-from fedmpi.config.load import load
+from fedmpi.config.load import load, parted
 from fedmpi.config.places import NOWHERE
 from fedmpi.config.schema import Config
 from fedmpi.data import sources
@@ -252,11 +252,10 @@ def prepare(arguments: argparse.Namespace) -> None:
 
 def show(arguments: argparse.Namespace) -> None:
     """Reads the data of a config, divides them as its run would, and says what each client has."""
-    configs = [word for word in arguments.words if "=" not in word]
+    configs, overrides = parted(arguments.words)
     if len(configs) > 1:
         raise ConfigError("command line", f"one config, or none, is allowed, got {', '.join(configs)}")
-    path, overrides = configs[0] if configs else None, [word for word in arguments.words if "=" in word]
-    config = _load(path, overrides, arguments.data_dir)
+    config = _load(configs[0] if configs else None, overrides, arguments.data_dir)
     from fedmpi.data import show as showing
 
     dataset = data.load(config.data)

@@ -75,6 +75,7 @@ def run(
 
 def _start_and_train(job: Job) -> bool:
     config, comm = job.config, job.comm
+    job.clock = None
     job.take_time()
     if (why := job.too_few()) and not job.rounds_are_over:
         _give_up(job, why)
@@ -98,6 +99,7 @@ def _start_and_train(job: Job) -> bool:
                 setup = replace(setup, tell=desk.tell)
                 job.stopping.remember(round_seconds(read_records(folder), comm.size))
             state = startup.initial_state(setup.method, comm, snapshot, setup.device.server)
+            comm.wait_for_all()  # a rank that begins a round counts how long the others take
             setup.clock.take()  # what starting up took is no round's
             return _train(job, setup, desk, OpenRound(done + 1, state))
     _give_up(job, why)
@@ -132,7 +134,7 @@ def _tell_without_desk(job: Job, stop: tuple[int, str] | None = None, patience_s
     if folder is None or job.begun_after is None:
         return
     with contextlib.suppress(UserError), ExitStack() as stack:
-        _lock_within(patience_s, stack, folder)
+        _lock_within(patience_s, stack, job, folder)
         manifest.add_losses(folder, [entry for loss in losses for entry in loss.entries(job.round_number)])
         if stop is not None:
             manifest.add_stop(folder, *stop)
@@ -159,7 +161,7 @@ def _folder(job: Job) -> RunDir:
 
 def _take(stack: ExitStack, folder: RunDir, job: Job) -> RunLock:
     """Locks the run directory and says at once which run it is, so that whatever happens next can be resumed."""
-    lock = _lock_within(_DYING_S if job.takes_over else _ENDING_S if job.resume else 0.0, stack, folder)
+    lock = _lock_within(_DYING_S if job.takes_over else _ENDING_S if job.resume else 0.0, stack, job, folder)
     if not job.resume:
         folder.refuse_run()  # another may have come and gone since it was opened
     if not folder.config_path.exists():
@@ -167,7 +169,7 @@ def _take(stack: ExitStack, folder: RunDir, job: Job) -> RunLock:
     return lock
 
 
-def _lock_within(patience_s: float, stack: ExitStack, folder: RunDir) -> RunLock:
+def _lock_within(patience_s: float, stack: ExitStack, job: Job, folder: RunDir) -> RunLock:
     until = time.monotonic() + patience_s
     while True:
         try:
@@ -175,7 +177,8 @@ def _lock_within(patience_s: float, stack: ExitStack, folder: RunDir) -> RunLock
         except RunDirError:
             if time.monotonic() >= until:
                 raise
-            time.sleep(0.1)
+            with job.comm.traffic.waiting():
+                time.sleep(0.1)
 
 
 def _lock(folder: RunDir) -> RunLock:

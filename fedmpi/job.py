@@ -85,7 +85,7 @@ class Job:
             self._allow(0.0, math.inf)
         else:
             longer_s = max(limit_s, startup_s)
-            self._allow(longer_s, max(patience_s(limit_s), patience_s(longer_s, 1)))
+            self._allow(longer_s, patience_s(limit_s + longer_s, 1))  # others may still be in the round
 
     def _allow(self, limit_s: float, others_s: float) -> None:
         self.watch.begin(limit_s, others_s)

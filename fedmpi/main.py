@@ -28,7 +28,7 @@ if __name__ == "__main__":  # what follows takes a while to load
     notice_early()
 
 from fedmpi import data, methods, models  # noqa: E402
-from fedmpi.config.load import load  # noqa: E402
+from fedmpi.config.load import load, parted  # noqa: E402
 from fedmpi.config.schema import Config  # noqa: E402
 from fedmpi.errors import ConfigError, LaunchError, RoundError, TooFewRanksError, UserError  # noqa: E402
 from fedmpi.mpi.launch import check_launch, claimed  # noqa: E402
@@ -84,7 +84,7 @@ def parse(argv: Sequence[str]) -> argparse.Namespace:
     parser.add_argument("--version", action="version", version=f"fedmpi {fedmpi.__version__}")
     # A bare --plan must not take the word after it for its value.
     arguments = parser.parse_intermixed_args(["--plan=text" if word == "--plan" else word for word in argv])
-    configs = [word for word in arguments.words if "=" not in word]
+    configs, arguments.overrides = parted(arguments.words)
     if len(configs) > 1:
         raise ConfigError("command line", f"one config, or none, is allowed, got {', '.join(configs)}")
     if arguments.resume and arguments.run_dir is None:
@@ -92,7 +92,6 @@ def parse(argv: Sequence[str]) -> argparse.Namespace:
     if "" in configs:
         raise ConfigError("command line", "an empty argument; see python -m fedmpi.main --help")
     arguments.config = configs[0] if configs else None
-    arguments.overrides = [word for word in arguments.words if "=" in word]
     return arguments
 
 

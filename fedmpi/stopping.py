@@ -8,6 +8,7 @@ queue again and again gets on, and one whose rounds are longer than its time end
 
 from __future__ import annotations
 
+import math
 import os
 import signal
 import time
@@ -51,7 +52,8 @@ class Stopping:
     """
 
     def __init__(self, left_s: float | None = None, spare_s: float = 0.0, every: int = 1) -> None:
-        self._end_s = None if left_s is None else time.monotonic() + left_s - spare_s
+        self._total_s = math.inf if left_s is None else left_s - spare_s
+        self._end_s = time.monotonic() + self._total_s
         self._recent_s: deque[float] = deque(maxlen=max(_NUM_RECENT, every))
         self._is_signalled = False
         self._share = 1.0
@@ -70,10 +72,11 @@ class Stopping:
             heard(_heard_early.pop(), None)
 
     def remember(self, rounds_s: Sequence[float]) -> None:
-        """What rounds of an earlier start took, the last one last; a long one may come again before this start has seen
-        any. What this start has seen itself counts more."""
+        """What rounds of an earlier start took, the last one last: a long one may come again before this start has seen
+        any. Not those that would leave a start like this one no time for any round: something else was wrong then.
+        """
         if not self._recent_s:
-            self._recent_s.extend(rounds_s)
+            self._recent_s.extend(round_s for round_s in rounds_s if _PATIENCE * round_s <= self._total_s)
 
     def wish(self, round_s: float, share: float = 1.0) -> int:
         """After a round that took `round_s`, the saving of the one before included.
@@ -84,8 +87,6 @@ class Stopping:
         self._share = share
         if self._is_signalled:
             return SIGNALLED
-        if self._end_s is None:
-            return GO_ON
         return OUT_OF_TIME if self._end_s - time.monotonic() < self.next_round_s else GO_ON
 
     @property

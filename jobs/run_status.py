@@ -86,13 +86,13 @@ def jobs_of(run_dir: RunDir) -> set[str]:
         note = run_dir.requeued_path.read_text(encoding="utf-8")
     except (OSError, ValueError):
         note = ""
-    found = [_submission(run_dir).get("job"), last.get("job"), *note.split()[:1]]
+    found = [submission(run_dir).get("job"), last.get("job"), *note.split()[:1]]
     return {str(job) for job in found if job}
 
 
 def _status_of(run_dir: RunDir) -> Status:
     run = Run(run_dir.path.name, 0, run_dir)
-    records, starts, submitted = run.records, read_starts(run_dir), _submission(run_dir)
+    records, starts, submitted = run.records, read_starts(run_dir), submission(run_dir)
     try:
         rounds, finished = run.config.rounds, run.is_finished()
     except UserError:
@@ -134,7 +134,8 @@ def _is_requeued(run_dir: RunDir) -> bool:
     return noted > 0 and noted >= begun
 
 
-def _submission(run_dir: RunDir) -> dict[str, Any]:
+def submission(run_dir: RunDir) -> dict[str, Any]:
+    """What `submitted.json` says; empty where there is nothing that can be read."""
     try:
         found = json.loads(run_dir.submission_path.read_text(encoding="utf-8"))
     except (OSError, ValueError, RecursionError):

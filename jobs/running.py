@@ -89,15 +89,15 @@ def short(name: str) -> str:
 
 def folder_name(text: str) -> str:
     """For argparse."""
-    if text in ("", ".", "..") or "/" in text or len(text.encode()) > _LONGEST_NAME:
-        allowed = f"a folder's name of at most {_LONGEST_NAME} bytes, without /"
+    if text in ("", ".", "..") or "/" in text or "\\" in text or len(text.encode()) > _LONGEST_NAME:
+        allowed = f"a folder's name of at most {_LONGEST_NAME} bytes, without / and \\"
         raise argparse.ArgumentTypeError(f"expected {allowed}, got {text[:_LONGEST_NAME]!r}")
     return text
 
 
 def absolute(out: Path) -> Path:
     """`--out` as a path that is one from everywhere. Raises `UserError` if there can be no folder like that."""
-    path = out.resolve()
+    path = Path(os.path.expanduser(out)).resolve()
     try:
         (path / (_LONGEST_NAME * "x")).exists()
     except OSError as error:
@@ -179,6 +179,8 @@ def launcher_words(ranks: int, given: str) -> list[str]:
     if "$" in given:
         problem = f"variables are not filled in, but there is a $ in {given!r}; write {{ranks}} for the number"
         raise UserError("--launcher", problem)
+    if "{" in given.replace("{ranks}", "") or "}" in given.replace("{ranks}", ""):
+        raise UserError("--launcher", f"only {{ranks}} is filled in, but there are other braces in {given!r}")
     try:
         words = shlex.split(given.replace("{ranks}", str(ranks)))
     except ValueError as error:

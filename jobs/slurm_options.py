@@ -17,9 +17,12 @@ def _quoted(value: str) -> str:
     return '"' + re.sub(r'(["\\])', r"\\\1", value) + '"'
 
 
-_OWN_WORDS = {"array": "--array-max and the runs themselves", "ntasks": "--ranks", "wrap": "--launcher"}
+_OWN_WORDS = {
+    "array": "set by --array-max and the runs themselves", "ntasks": "set by --ranks", "wrap": "set by --launcher",
+    "test-only": "for sbatch itself; without --submit nothing is submitted", "wait": "not for a program that goes on",
+}  # fmt: skip
 # Only this form reaches the batch shell alone, which tells the ranks (slurm/life_cycle.sh).
-_EARLY_SIGNAL = re.compile(r"B:(USR1|SIGUSR1|10)@\d+")
+_EARLY_SIGNAL = re.compile(r"B:(USR1|SIGUSR1|10)@[1-9]\d*")
 
 
 def check_words(words: Sequence[str]) -> None:
@@ -39,7 +42,7 @@ def sbatch_option(text: str) -> str:
     if not value.isprintable():
         raise ArgumentTypeError(f"{key} must be one line of printable characters, got {value!r}")
     if key in _OWN_WORDS:
-        raise ArgumentTypeError(f"{key} is set by {_OWN_WORDS[key]}")
+        raise ArgumentTypeError(f"{key} is {_OWN_WORDS[key]}")
     ours = (*_OWN_WORDS, *default_options("", 1, "", "", None))
     if meant := next((word for word in ours if word.startswith(key) and word != key), None):
         raise ArgumentTypeError(f"{key} is short for {meant} to sbatch; write it in full")  # and we, to see what it is
@@ -51,10 +54,12 @@ def sbatch_option(text: str) -> str:
 def check_time(given: Sequence[str]) -> None:
     """Raises `ConfigError` where the early signal would come before the job has begun."""
     options = {**default_options("", 1, "", "", None), **_read(given)}
-    limit_s, early_s = _seconds(options["time"]), int(options["signal"].rpartition("@")[2])
-    if limit_s is not None and 0 < limit_s <= early_s:
-        problem = f"time={options['time']} is not longer than the {early_s} s before its end at which the signal comes"
-        raise ConfigError("--sbatch-option", f"{problem}; give it more, or signal=B:USR1@SECONDS less")
+    early_s = int(options["signal"].rpartition("@")[2])
+    for key in ("time", "time-min"):
+        limit_s = _seconds(options.get(key, ""))
+        if limit_s is not None and 0 < limit_s <= early_s:
+            what = f"{key}={options[key]} is not longer than the {early_s} s before its end at which the signal comes"
+            raise ConfigError("--sbatch-option", f"{what}; give it more, or signal=B:USR1@SECONDS less")
 
 
 def _read(options: Sequence[str]) -> dict[str, str]:

@@ -1,13 +1,14 @@
 """Handing runs to Slurm: the job file, the config of each run as it is now, and no run twice.
 
     FOLDER/job.sbatch     the file, and the logs
-    RUN/submitted.yaml    what the job makes the run of: the config may be edited while the job waits
-    RUN/submitted.json    which job the run waits for
+    RUN/submitted-*.yaml  what a job makes the run of: the config may be edited while the job waits
+    RUN/submitted.json    which job the run waits for, and with which of these
 """
 
 from __future__ import annotations
 
 import argparse
+import hashlib
 import json
 import os
 import shlex
@@ -26,7 +27,6 @@ from running import Job, differences, launcher_words, number
 
 from fedmpi.config import yaml_text
 from fedmpi.config.load import load
-from fedmpi.config.schema import Config
 from fedmpi.errors import UserError
 from fedmpi.main import TABLES, check_ranks
 from fedmpi.output.files import write_text, writing
@@ -42,7 +42,7 @@ class Order:
 
     name: str
     command: Sequence[str]
-    """That gave the order, from the project's folder."""
+    """That gave the order."""
     folder: Path
     """Of the job file and the logs."""
     given: argparse.Namespace
@@ -76,10 +76,12 @@ def hand_over(jobs: Sequence[Job], order: Order) -> int:
             return 0
     for job in left.values():
         check_ranks(job.config, order.given.ranks)
+    if "\\" in str(order.folder):
+        raise UserError("--out", f"Slurm takes a \\ in a log's name for its own; take another than {order.folder}")
     file = _write(jobs, left, order)
     print(f"{len(left)} of {len(jobs)} runs are left; written: {file}")
     if not order.given.submit:
-        print(f"look at it, then: {shlex.join(['sbatch', str(file)])}")
+        print("look at it, then the same command with --submit")
         return 0
     return _submit(file, {str(place) if len(jobs) > 1 else "": job for place, job in left.items()})
 
@@ -97,7 +99,7 @@ def _write(jobs: Sequence[Job], left: Mapping[int, Job], order: Order) -> Path:
         run_dir = job.run.folder
         with writing(run_dir.path):
             run_dir.path.mkdir(parents=True, exist_ok=True)
-        write_text(run_dir.submitted_config_path, yaml_text.dump(_from_anywhere(job.config)))
+        write_text(_config_path(job), _config_text(job))
     file = order.folder / "job.sbatch"
     with writing(order.folder):
         order.folder.mkdir(parents=True, exist_ok=True)
@@ -106,16 +108,21 @@ def _write(jobs: Sequence[Job], left: Mapping[int, Job], order: Order) -> Path:
 
 
 def _words(job: Job) -> list[str]:
-    return [str(job.run.folder.submitted_config_path), "--run-dir", str(job.run.folder.path)]
+    return [str(_config_path(job)), "--run-dir", str(job.run.folder.path)]
 
 
-def _from_anywhere(config: Config) -> dict[str, object]:
-    """As `to_dict`, for a job that starts in another folder than this one."""
-    plain = config.to_dict()
+def _config_path(job: Job) -> Path:
+    """Another one for another config: the file of a job that waits is never written again."""
+    return job.run.folder.submitted_config_path(hashlib.sha256(_config_text(job).encode()).hexdigest()[:8])
+
+
+def _config_text(job: Job) -> str:
+    """For a job that starts in another folder than this one."""
+    plain = job.config.to_dict()
     root = plain["data"].get("root", "~")
     if not root.startswith("~"):
         plain["data"]["root"] = os.path.abspath(root)
-    return plain
+    return yaml_text.dump(plain)
 
 
 # The queue.
@@ -148,20 +155,21 @@ def _queue() -> set[str] | None:
     try:
         done = subprocess.run(command, env=environment, **options)
     except (OSError, subprocess.TimeoutExpired) as error:
-        print(f"squeue: {error}; the run directories are asked instead", file=sys.stderr, flush=True)
+        is_slow = isinstance(error, subprocess.TimeoutExpired)
+        why = f"no answer in {_SQUEUE_TIMEOUT_S:g} s" if is_slow else error.strerror
+        print(f"squeue: {why}; the run directories are asked instead", file=sys.stderr, flush=True)
         return None
-    return set(done.stdout.split()) if done.returncode == 0 else None
+    # In an interactive job, that one makes no run by itself.
+    return set(done.stdout.split()) - {environment.get("SLURM_JOB_ID")} if done.returncode == 0 else None
 
 
 def _check_waits(job: Job) -> None:
     """Raises `UserError` if another config waits there to be run than the one that is asked for now."""
-    path = job.run.folder.submitted_config_path
-    if not path.exists():
-        return
-    if found := differences(job.config, load(path, (), TABLES)):
-        what = "; ".join(found)
-        problem = f"waits in the queue with another config: {what}; cancel its job first, or take another --out"
-        raise UserError(str(job.run.folder.path), problem)
+    path = job.run.folder.path / str(run_status.submission(job.run.folder).get("config"))
+    if path.is_file() and (found := differences(job.config, load(path, (), TABLES))):
+        problem = f"waits in the queue with another config: {'; '.join(found)}"
+        advice = "cancel its job first (--again, if that is done), or take another --out"
+        raise UserError(str(job.run.folder.path), f"{problem}; {advice}")
 
 
 def _submit(file: Path, waiting: Mapping[str, Job]) -> int:
@@ -171,12 +179,18 @@ def _submit(file: Path, waiting: Mapping[str, Job]) -> int:
     starts = {task: len(read_starts(job.run.folder)) for task, job in waiting.items()}  # the job may start at once
     done = subprocess.run(["sbatch", "--parsable", str(file)], stdout=subprocess.PIPE, text=True, check=False)
     if done.returncode != 0:
+        if len(waiting) > 1:
+            told = f"the highest task is {list(waiting)[-1]}; scontrol show config tells the site's MaxArraySize"
+            print(f"sbatch refuses {file}: {told}", file=sys.stderr, flush=True)
         return done.returncode
     number = done.stdout.strip().partition(";")[0]
+    if not number.isdecimal():
+        raise UserError("--submit", f"sbatch answers {done.stdout!r} instead of a job's number")
     runs = next(iter(waiting.values())).run.folder.path.parent  # of all of them
     print(f"submitted job {number}; how it goes: python jobs/submit.py status {shlex.quote(str(runs))}", flush=True)
     submitted = time.strftime("%Y-%m-%dT%H:%M:%S%z")
     for task, job in waiting.items():
-        entry = {"job": f"{number}_{task}" if task else number, "starts": starts[task], "submitted": submitted}
+        entry = {"job": f"{number}_{task}" if task else number, "starts": starts[task], "submitted": submitted,
+                 "config": _config_path(job).name}  # fmt: skip
         write_text(job.run.folder.submission_path, json.dumps(entry) + "\n")
     return 0

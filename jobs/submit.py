@@ -37,7 +37,7 @@ import table_text
 from comparison import Run
 from running import Job, Parser, absolute, check_same, folder_name, number, short
 
-from fedmpi.config.load import load
+from fedmpi.config.load import load, parted
 from fedmpi.errors import ConfigError, UserError
 from fedmpi.main import TABLES
 from fedmpi.output.run_dir import RunDir
@@ -67,8 +67,7 @@ def _arguments(argv: Sequence[str]) -> argparse.Namespace:
     slurm_queue.add_arguments(parser)
     arguments = parser.parse_intermixed_args(argv)
     slurm_options.check_time(arguments.sbatch_option)
-    arguments.configs = [word for word in arguments.words if "=" not in word]
-    arguments.overrides = [word for word in arguments.words if "=" in word]
+    arguments.configs, arguments.overrides = parted(arguments.words)
     if not arguments.configs:
         raise ConfigError("command line", "expected a config, as configs/fedhm_digits.yaml")
     return arguments
@@ -79,7 +78,7 @@ def _arguments(argv: Sequence[str]) -> argparse.Namespace:
 
 def _jobs(arguments: argparse.Namespace, folder: Path) -> list[Job]:
     """All are checked before anything is written. Raises `UserError`."""
-    keys = [sweep.partition("=")[0] for sweep in arguments.sweep]
+    keys = ["".join(sweep.partition("=")[0].split()) for sweep in arguments.sweep]
     if twice := sorted({key for key in keys if keys.count(key) > 1}):
         raise ConfigError("--sweep", f"{twice[0]} is given twice; give all its values at once, as {twice[0]}=1,2")
     grid = [_values(sweep) for sweep in arguments.sweep]
@@ -95,6 +94,11 @@ def _jobs(arguments: argparse.Namespace, folder: Path) -> list[Job]:
     if twice := sorted({name for name in names if names.count(name) > 1}):
         problem = f"two runs would be called {twice[0]}; give each value once, and configs names of their own"
         raise ConfigError("--sweep", problem)
+    known: dict[str, str] = {}
+    for job in jobs:
+        name = known.setdefault(repr(job.config.to_dict()), job.run.name)
+        if name != job.run.name:
+            raise ConfigError("--sweep", f"{name} and {job.run.name} would be the same run")
     return jobs
 
 
@@ -113,7 +117,7 @@ def _values(sweep: str) -> list[str]:
 def _label(override: str) -> str:
     """`train.lr=0.1` as `lr0.1`, `method.rank_ratio=[1,0.5]` as `rank_ratio1_0.5`."""
     key, _, value = override.partition("=")
-    return key.rpartition(".")[2] + re.sub(r"[^A-Za-z0-9.+-]+", "_", value).strip("_")
+    return key.strip().rpartition(".")[2] + re.sub(r"[^A-Za-z0-9.+-]+", "_", value).strip("_")
 
 
 # Writing and submitting.

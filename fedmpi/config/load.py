@@ -29,6 +29,13 @@ Tables = Mapping[str, Mapping[str, Choice]]
 _DEFAULT = Path(__file__).with_name("default.yaml")
 
 
+def parted(given: Sequence[str]) -> tuple[list[str], list[str]]:
+    """The words of a command line that name configs, and the overrides: those with a =, but for paths, which may have
+    one after a /."""
+    overrides = [word for word in given if "=" in word and "/" not in word.partition("=")[0]]
+    return [word for word in given if word not in overrides], overrides
+
+
 def load(path: str | os.PathLike[str] | None, overrides: Sequence[str], tables: Tables) -> Config:
     """The validated config. Raises ConfigError with one line for each problem, all at once.
 

@@ -11,15 +11,11 @@ collective, because polling the collective itself moves a large message one frag
 
 from __future__ import annotations
 
-import faulthandler
 import functools
 import math
-import os
-import sys
-import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, NoReturn, TypeVar, cast
+from typing import Any, TypeVar, cast
 
 import numpy as np
 import torch
@@ -31,8 +27,10 @@ from mpi4py import MPI  # noqa: E402
 from fedmpi.errors import RankLossError  # noqa: E402
 from fedmpi.mpi import recovery  # noqa: E402
 from fedmpi.mpi.launch import Launcher, end_with_parent  # noqa: E402
+from fedmpi.mpi.leaving import leave  # noqa: E402
 from fedmpi.mpi.recovery import Loss  # noqa: E402
 from fedmpi.mpi.serial import Request, Traffic  # noqa: E402
+from fedmpi.mpi.watch import STOPPED_S  # noqa: E402
 from fedmpi.tensors import ALIGN_BYTES  # noqa: E402
 
 # The first polls are close together for short waits; a long one is found to be over at most 5 ms late.
@@ -247,36 +245,8 @@ class Comm:
         self._patience_s = seconds
 
     def leave(self, code: int) -> int:
-        """For the end of the program, on all ranks: the exit code, where it may end as programs do.
-
-        A job that may have lost ranks must not: MPI_Finalize can wait for the dead for ever. Nobody leaves before
-        all that are left have come here: the launcher may end the job with the first, and rank 0 may be saving.
-        All is saved here, so whoever waits too long for somebody that hangs ends the job.
-        """
-        has_limit = self._patience_s < math.inf
-        if not self.recovers:
-            if has_limit:  # MPI_Finalize holds the interpreter, so no thread of Python would do
-                faulthandler.dump_traceback_later(self._patience_s, exit=True)
-            MPI.Finalize()
-            faulthandler.cancel_dump_traceback_later()
-            return code
-        if has_limit:
-            hurry = threading.Timer(self._patience_s, lambda: (self.end_all(), _exit(code)))
-            hurry.daemon = True
-            hurry.start()
-        try:
-            while not self._all_are_here():
-                self.recover()
-        except (MPI.Exception, TimeoutError):
-            self.end_all()
-        _exit(code)
-
-    def _all_are_here(self) -> bool:
-        try:
-            self.agree()
-        except RankLossError:
-            return False
-        return True
+        """For the end of the program, on all ranks: the exit code, where it may end as programs do (see `leaving`)."""
+        return leave(self, code, self._patience_s)
 
     def end_all(self) -> None:
         """For a rank that ends with an exit code and can call MPI no more: the launcher ends the others."""
@@ -291,11 +261,15 @@ class Comm:
 
     def _sleep_until(self, request: Any) -> None:
         with self.traffic.waiting():
-            pause_s, over = _FIRST_POLL_S, time.perf_counter() + self._patience_s
+            pause_s, looked = _FIRST_POLL_S, time.perf_counter()
+            over = looked + self._patience_s
             while not request.Test():
                 time.sleep(pause_s)
                 pause_s = min(1.3 * pause_s, _LAST_POLL_S)
-                if time.perf_counter() > over:
+                before, looked = looked, time.perf_counter()
+                if looked - before > STOPPED_S:
+                    over = looked + self._patience_s
+                if looked > over:
                     raise TimeoutError(f"waited for other ranks for more than {self._patience_s:.0f} s")
 
 
@@ -305,12 +279,6 @@ class _MpiRequest:
 
     def wait(self) -> None:
         self._comm._finish(self._request)
-
-
-def _exit(code: int) -> NoReturn:
-    sys.stdout.flush()
-    sys.stderr.flush()
-    os._exit(code)
 
 
 def _octets(buffer: torch.Tensor) -> np.ndarray:

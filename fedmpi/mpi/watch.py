@@ -19,6 +19,9 @@ from typing import NoReturn
 from fedmpi.mpi.serial import Traffic
 
 _MARGIN_S = 10.0
+STOPPED_S = 3.0
+"""Who looks every second and finds so much more gone was stopped, as Slurm's suspend does to all ranks of a job: what
+went by then is nobody's fault, and all limits begin anew."""
 
 
 def patience_s(limit_s: float, times: int = 2) -> float:
@@ -33,16 +36,16 @@ class Watch:
 
     def __init__(self, traffic: Traffic, give_up: Callable[[str, bool], None]) -> None:
         self._traffic, self._give_up = traffic, give_up
-        self._limit_s, self._others_s = 0.0, math.inf
-        self._begun = 0.0, 0.0
+        # One value, so that the thread sees what belongs together: since when, what was no work then, both limits.
+        self._part = 0.0, 0.0, math.inf, math.inf
         self._thread: threading.Thread | None = None
         self._is_over = False
 
     def begin(self, limit_s: float, others_s: float) -> None:
         """A part of the run that may take this rank `limit_s` (0: as long as it likes) beside what it waits, which may
         be a little more than `others_s` at a time: `Comm` gives up by itself where it can."""
-        self._begun = time.perf_counter(), self._traffic.not_working_s()
-        self._limit_s, self._others_s = limit_s or math.inf, others_s + _MARGIN_S
+        not_working_s = self._traffic.not_working_s()
+        self._part = time.perf_counter(), not_working_s, limit_s or math.inf, others_s + _MARGIN_S
         if self._thread is None and limit_s > 0:
             self._thread = threading.Thread(target=self._watch, name="watch", daemon=True)
             self._thread.start()
@@ -55,16 +58,24 @@ class Watch:
 
     def busy_s(self) -> float:
         """Seconds since `begin` in which this rank neither waited for others nor moved data with them."""
-        begun, not_working_s = self._begun
-        return time.perf_counter() - begun - (self._traffic.not_working_s() - not_working_s)
+        return self._busy_s(self._part)
+
+    def _busy_s(self, part: tuple[float, float, float, float]) -> float:
+        return time.perf_counter() - part[0] - (self._traffic.not_working_s() - part[1])
 
     def _watch(self) -> None:
+        looked = since = time.perf_counter()
         while not self._is_over:
-            if (busy_s := self.busy_s()) > (limit_s := self._limit_s):
-                return self._give_up(f"{busy_s:.0f} s of its own, with {limit_s:g} s for its share", True)
-            if (waits_s := self._traffic.waits_for_s()) > self._others_s:
+            now = time.perf_counter()
+            if now - looked > STOPPED_S:
+                since = now
+            looked = now
+            part = self._part
+            if (busy_s := min(self._busy_s(part), now - since)) > part[2]:
+                return self._give_up(f"{busy_s:.0f} s of its own, with {part[2]:g} s for its share", True)
+            if (waits_s := min(self._traffic.waits_for_s(), now - since)) > part[3]:
                 return self._give_up(f"{waits_s:.0f} s in one call of MPI", False)
-            time.sleep(min(1.0, self._limit_s / 10))
+            time.sleep(min(1.0, part[2] / 10))
 
 
 def end_at_once(text: str, *, is_death: bool) -> NoReturn:

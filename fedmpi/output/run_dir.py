@@ -1,7 +1,7 @@
 """The one module that owns every path of a run.
 
     runs/<label>-<timestamp>/
-      config.yaml  manifest.json  partition.h5  rounds.jsonl  .lock  submitted.json  submitted.yaml
+      config.yaml  manifest.json  partition.h5  rounds.jsonl  .lock  submitted.json  submitted-<digest>.yaml
       requeued  .begun-<job>
       checkpoints/round-000012.h5
       memory/<client // 1000>/<client>/<round>-<digest>.h5
@@ -82,10 +82,9 @@ class RunDir:
         """Which batch job is to make the run; written by who submits it."""
         return self.path / "submitted.json"
 
-    @property
-    def submitted_config_path(self) -> Path:
-        """The config that this job begins the run with, whatever becomes of the file that it was read from."""
-        return self.path / "submitted.yaml"
+    def submitted_config_path(self, digest: str) -> Path:
+        """The config that a batch job begins the run with, whatever becomes of the file that it was read from."""
+        return self.path / f"submitted-{digest}.yaml"
 
     @property
     def requeued_path(self) -> Path:

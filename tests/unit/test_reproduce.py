@@ -297,8 +297,9 @@ def test_the_array_has_what_is_left(
         "#SBATCH --array=1-2%3\n" in script and "#SBATCH --account=me\n" in script and "#SBATCH --ntasks=1\n" in script
     )
     job = Request(out, Budget.read("rounds=0.25")).job_of(find(f"{own}:table2").table.runs[1], 4)
-    assert f"  2) run=({job.run.folder.path}/submitted.yaml --run-dir {job.run.folder.path}) ;;\n" in script
-    waiting = load(job.run.folder.submitted_config_path, (), TABLES)
+    (written,) = job.run.folder.path.iterdir()
+    assert f"  2) run=({written} --run-dir {job.run.folder.path}) ;;\n" in script
+    waiting = load(written, (), TABLES)
     assert waiting.to_dict() == job.config.to_dict() and waiting.rounds == 1
     command = (folder / "commands.txt").read_text().splitlines()[1].split()
     monkeypatch.chdir("/")

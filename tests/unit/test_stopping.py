@@ -76,13 +76,21 @@ def test_the_longest_of_the_last_rounds_counts(clock: list[float]) -> None:
 
 def test_long_rounds_of_an_earlier_start_count(clock: list[float]) -> None:
     """Every tenth takes 30 s: with 40 s left none is begun, it may be that one. A start's own rounds count more."""
-    wishes = Stopping(40.0, 0.0, every=10)
+    wishes = Stopping(50.0, 0.0, every=10)
     wishes.remember([1.0, 30.0, 1.0])
+    clock[0] = 110.0
     assert wishes.wish(1.0) == OUT_OF_TIME and wishes.next_round_s == 45.0
     wishes = Stopping(40.0, 0.0, every=10)
     assert wishes.wish(1.0) == GO_ON
     wishes.remember([30.0])
     assert wishes.wish(1.0) == GO_ON
+
+
+def test_a_round_longer_than_a_start_does_not_come_again(clock: list[float]) -> None:
+    """A job that was suspended, a file system that stood still: else every start would make one round."""
+    wishes = Stopping(40.0, 0.0, every=10)
+    wishes.remember([1.0, 27.0, 2.0])  # 40.5 s with what is given on top
+    assert wishes.wish(1.0) == GO_ON and wishes.next_round_s == 3.0
 
 
 def test_rounds_of_as_many_ranks_tell_of_the_next_ones() -> None:
@@ -107,7 +115,8 @@ def test_a_run_that_goes_on_knows_how_long_its_rounds_were(tmp_path: Path) -> No
     slow["seconds"]["wall"] = 1000.0
     path.write_text(f"{json.dumps(slow)}\n{second}\n")
     options = {"run_dir": str(tmp_path), "resume": True, "command": ("test",), "where": {}, "make_method": make_method}
-    assert not run(small_config(*words), SerialComm(), **options, stopping=Stopping(900.0, 0.0))
+    stops = Stopping(1500.0, 0.0)  # nothing is left of the 1.5 times as long
+    assert not run(small_config(*words), SerialComm(), **options, stopping=stops)
     assert len(read_records(RunDir(tmp_path))) == 3
 
 

@@ -2,32 +2,24 @@
 
 from __future__ import annotations
 
-import json
-import os
 import subprocess
 import sys
-from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
 from small_runs import run_all, small_config
+from submitting import called, config_file, no_squeue  # noqa: F401
 
-from fedmpi.config import yaml_text
 from fedmpi.config.load import load
 from fedmpi.errors import ConfigError
 from fedmpi.main import TABLES
 from fedmpi.mpi import SerialComm
-from fedmpi.output import RunDir, manifest
-from fedmpi.output.lock import RunLock
 
 ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT / "jobs"))  # scripts, and no package
 
-import run_status  # noqa: E402
 import slurm_options  # noqa: E402
-import slurm_queue  # noqa: E402
 import slurm_runs  # noqa: E402
-import submit  # noqa: E402
 
 SWEEP = slurm_runs.Batch(
     "grid", ["python", "jobs/submit.py", "a.yaml", "--sweep", "seed=0,1,2"],
@@ -87,38 +79,19 @@ def test_bash_understands_the_files(path: Path) -> None:
     assert subprocess.run(["bash", "-n", str(path)], capture_output=True).returncode == 0
 
 
-@pytest.fixture(autouse=True)
-def no_squeue(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whatever is installed here."""
-    which = slurm_queue.shutil.which
-    monkeypatch.setattr(slurm_queue.shutil, "which", lambda name: None if name == "squeue" else which(name))
-
-
-@pytest.fixture
-def config(tmp_path: Path) -> Path:
-    path = tmp_path / "mine.yaml"
-    path.write_text(yaml_text.dump(small_config("method.name=fedavg").to_dict()))
-    return path
-
-
-def called(capsys: pytest.CaptureFixture[str], *words: str | Path) -> tuple[int, str, str]:
-    code = submit.main([str(word) for word in words])
-    return (code, *capsys.readouterr())
-
-
 def test_a_grid(config: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Every combination has a folder of its own; commas in brackets part nothing; a finished run is left out."""
     words = [config, "rounds=1", "--sweep", "seed=0,1", "--sweep", "model.blocks=[1,1],[1]", "--out", tmp_path / "runs"]
     code, out, _ = called(capsys, *words, "--array-max", "2")
     folder = tmp_path / "runs" / "mine"
-    assert code == 0 and "4 of 4 runs are left" in out and f"sbatch {folder}/job.sbatch" in out
+    assert code == 0 and "4 of 4 runs are left" in out and "look at it, then the same command with --submit" in out
     text = (folder / "job.sbatch").read_text()
     assert "#SBATCH --array=1-4%2\n" in text and text.count("--run-dir") == 4
     run = folder / "mine-seed1-blocks1_1"
-    assert f"3) run=({run}/submitted.yaml --run-dir {run}) ;;\n" in text
+    (written,) = run.iterdir()
+    assert f"3) run=({written} --run-dir {run}) ;;\n" in text
     asked = load(str(config), ("rounds=1", "seed=1", "model.blocks=[1,1]"), TABLES)
-    assert load(run / "submitted.yaml", (), TABLES).to_dict() == asked.to_dict()
-    assert len(list(folder.iterdir())) == 5 and [path.name for path in run.iterdir()] == ["submitted.yaml"]
+    assert load(written, (), TABLES).to_dict() == asked.to_dict() and len(list(folder.iterdir())) == 5
     run_all(small_config("method.name=fedavg", "rounds=1", "seed=1"), SerialComm(), folder / "mine-seed1-blocks1_1")
     assert called(capsys, *words)[0] == 0
     assert "#SBATCH --array=1-2,4\n" in (folder / "job.sbatch").read_text()
@@ -145,9 +118,15 @@ def test_a_grid(config: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
         (["--launcher", "env 'x"], "--launcher: cannot be read: No closing quotation"),
         (["--sbatch-option", "arr=0-3"], "arr is short for array to sbatch; write it in full"),
         (["--sbatch-option", "sig=TERM@60"], "sig is short for signal to sbatch"),
-        (["--sweep", "seed=1", "--sweep", "seed=2"], "--sweep: seed is given twice; give all its values at once"),
-        (["--name", ".."], "--name: expected a folder's name of at most 160 bytes, without /, got '..'"),
-        (["--name", "a/b"], "without /, got 'a/b'"),
+        (["--sweep", "seed=1", "--sweep", " seed =2"], "--sweep: seed is given twice; give all its values at once"),
+        (["--sweep", "seed=1,01"], "--sweep: mine-seed1 and mine-seed01 would be the same run"),
+        (["--sbatch-option", "test-only"], "without --submit nothing is submitted"),
+        (["--sbatch-option", "time-min=1"], "time-min=1 is not longer than the 120 s"),
+        (["--sbatch-option", "signal=B:USR1@0"], "signal must be B:USR1@SECONDS"),
+        (["--launcher", "mpirun -n {ranks"], "only {ranks} is filled in, but there are other braces"),
+        (["--name", "a\\b"], "without / and \\, got"),
+        (["--name", ".."], "--name: expected a folder's name of at most 160 bytes, without / and \\, got '..'"),
+        (["--name", "a/b"], "without / and \\, got 'a/b'"),
         (["--name", 300 * "x"], "of at most 160 bytes"),
         (["mpi.min_ranks=9"], "mpi.min_ranks: is 9, but the job has 5 ranks"),
         (["--sbatch-option", "signal=TERM@60"], "signal must be B:USR1@SECONDS"),
@@ -203,123 +182,3 @@ def test_a_time_must_outlast_the_signal(time: str, seconds: int) -> None:
         slurm_options.check_time([f"time={time}", f"signal=B:USR1@{seconds}"])
     slurm_options.check_time(["time=UNLIMITED"])
     slurm_options.check_time(["time=0"])
-
-
-def test_submitting(
-    config: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """sbatch gets the file; then each run's folder says which task it waits for, and can be begun all the same."""
-    given: list[Sequence[str]] = []
-
-    def sbatch(command: Sequence[str], **_: object) -> subprocess.CompletedProcess[str]:
-        given.append(command)
-        return subprocess.CompletedProcess(command, 0, stdout="17;cluster\n")
-
-    monkeypatch.setattr(slurm_queue.shutil, "which", lambda name: "/bin/sbatch" if name == "sbatch" else None)
-    monkeypatch.setattr(slurm_queue.subprocess, "run", sbatch)
-    words = [config, "rounds=1", "--sweep", "seed=0,1", "--out", tmp_path / "runs", "--submit"]
-    folder = tmp_path / "runs" / "mine"
-    code, out, _ = called(capsys, *words)
-    assert code == 0 and given == [["sbatch", "--parsable", str(folder / "job.sbatch")]] and "submitted job 17" in out
-    found = run_status.status_of(RunDir(folder / "mine-seed1"))
-    assert (found.state, found.job, found.starts, found.round) == ("queued", "17_2", 0, 0)
-    run_all(small_config("method.name=fedavg", "rounds=1"), SerialComm(), folder / "mine-seed0")
-    assert run_status.status_of(RunDir(folder / "mine-seed0")).state == "finished"
-    monkeypatch.setattr(slurm_queue.shutil, "which", lambda name: None)
-    code, _, err = called(capsys, *words, "--again")
-    assert code == 2 and "no sbatch in PATH" in err
-
-
-def test_what_runs_or_waits_is_not_submitted_twice(
-    config: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """Only with `--again`; an interrupted run is submitted."""
-    words = [config, "rounds=1", "--sweep", "seed=0,1,2", "--out", tmp_path / "runs"]
-    running, queued, requeued = (RunDir(tmp_path / "runs" / "mine" / f"mine-seed{seed}") for seed in range(3))
-    for run in (running, queued, requeued):
-        run.path.mkdir(parents=True)
-    queued.submission_path.write_text(json.dumps({"job": "17_2", "starts": 0}))
-    file = tmp_path / "runs" / "mine" / "job.sbatch"
-    with RunLock(running):
-        code, out, _ = called(capsys, *words)
-        assert code == 0 and out.startswith("2 of 3 runs run or wait in the queue, and are left out (not with --again)")
-        assert "\n1 of 3 runs are left" in out and "#SBATCH --array=3\n" in file.read_text()
-        requeued.requeued_path.write_text("17_3\n")
-        file.unlink()
-        code, out, _ = called(capsys, *words, "--submit")
-        assert code == 0 and out.startswith("3 of 3 runs run or wait") and not file.exists()
-        assert "3 of 3 runs are left" in called(capsys, *words, "--again")[1]
-
-
-def test_a_config_that_is_edited_while_it_waits(
-    config: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """The job has what it was submitted with; asked for again, the difference is told, and nothing is written."""
-    words = [config, "--sweep", "seed=0,1", "--out", tmp_path / "runs"]
-    assert called(capsys, *words)[0] == 0
-    run = RunDir(tmp_path / "runs" / "mine" / "mine-seed1")
-    run.submission_path.write_text(json.dumps({"job": "17_2", "starts": 0}))
-    config.write_text(yaml_text.dump(small_config("method.name=fedavg", "train.lr=0.7", "rounds=9").to_dict()))
-    file = tmp_path / "runs" / "mine" / "job.sbatch"
-    file.unlink()
-    code, _, err = called(capsys, *words)
-    assert code == 2 and err.startswith(f"{run.path}: waits in the queue with another config: train.lr: run has 0.05, ")
-    assert "rounds: run has 3, you ask 9; cancel its job first, or take another --out" in err and not file.exists()
-    assert load(run.submitted_config_path, (), TABLES).train.lr == 0.05
-    assert called(capsys, *words, "--again")[0] == 0
-    assert load(run.submitted_config_path, (), TABLES).train.lr == 0.7
-
-
-def test_data_are_where_they_are_seen_from_here(
-    config: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The job starts in another folder; one's home folder is what it is there."""
-    monkeypatch.chdir(tmp_path)
-    for given, meant in (("my data", f"{tmp_path}/my data"), ("~/data", "~/data"), ("/data", "/data")):
-        assert called(capsys, config, "data={name: cifar10}", f"data.root={given}", "--out", f"{given[0]}r")[0] == 0
-        written = tmp_path / f"{given[0]}r" / "mine" / "mine" / "submitted.yaml"
-        assert load(written, (), TABLES).data.root == meant
-
-
-def test_slurm_is_asked_which_jobs_there_are(
-    config: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A job that failed before its run began is submitted again; not one that Slurm requeued, or that just starts."""
-    runs = [RunDir(tmp_path / "runs" / "mine" / f"mine-seed{seed}") for seed in range(5)]
-    for run in runs:
-        run.path.mkdir(parents=True)
-    failed, starting, by_slurm, by_itself, running = runs
-    failed.submission_path.write_text(json.dumps({"job": "17_1", "starts": 0}))
-    starting.submission_path.write_text(json.dumps({"job": "17_2", "starts": 0}))
-    manifest.add_start(by_slurm, {"job": "18"})
-    manifest.add_start(by_slurm, {"job": "19"})
-    by_itself.requeued_path.write_text("20_4 3\n")
-    words = [config, "rounds=1", "--sweep", "seed=0,1,2,3,4", "--out", tmp_path / "runs"]
-    found = called_with_squeue(capsys, monkeypatch, tmp_path, "printf '17_2\\n19\\n20_4\\n'", words, running)
-    assert found.startswith("4 of 5 runs run or wait in the queue") and "\n1 of 5 runs are left" in found
-    file = tmp_path / "runs" / "mine" / "job.sbatch"
-    assert "#SBATCH --array=1\n" in file.read_text()
-    assert (tmp_path / "asked").read_text() == "--noheader --array --format %i\n"
-    found = called_with_squeue(capsys, monkeypatch, tmp_path, "printf '18\\n17_20\\n'", words, running)
-    assert "\n4 of 5 runs are left" in found
-    monkeypatch.setattr(slurm_queue, "_SQUEUE_TIMEOUT_S", 0.2)
-    for answer in ("echo 19; exit 1", "echo 19; exec sleep 9"):
-        found = called_with_squeue(capsys, monkeypatch, tmp_path, answer, words, running)
-        assert found.startswith("4 of 5 runs run or wait") and "#SBATCH --array=3\n" in file.read_text()
-
-
-def called_with_squeue(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, folder: Path, answer: str,
-    words: Sequence[str | Path], running: RunDir,
-) -> str:  # fmt: skip
-    """What is said while a run runs, and a squeue answers."""
-    squeue = folder / "squeue"
-    squeue.write_text(f'#!/bin/sh\necho "$SQUEUE_STATES$@" > {folder}/asked\n{answer}\n')
-    squeue.chmod(0o755)
-    monkeypatch.setenv("SQUEUE_STATES", "RUNNING")  # as a user may like it, but there are others
-    monkeypatch.setenv("PATH", f"{folder}:{os.environ['PATH']}")
-    monkeypatch.setattr(slurm_queue.shutil, "which", lambda name: f"{folder}/{name}")
-    with RunLock(running):
-        code, out, _ = called(capsys, *words)
-    assert code == 0
-    return out

@@ -66,6 +66,21 @@ def test_a_later_round_may_have_a_longer_limit(clock: list[float]) -> None:
         assert given_up.wait(30)
 
 
+def test_a_process_that_was_stopped_begins_anew(clock: list[float]) -> None:
+    """As when Slurm suspends a job: what went by then counts for nobody."""
+    traffic, given_up = Traffic(), threading.Event()
+    with Watch(traffic, lambda why, is_own: given_up.set()) as watch:
+        watch.begin(5.0, math.inf)
+        time.sleep(0.3)
+        clock[0] += 100.0
+        time.sleep(1.5)
+        assert not given_up.is_set()
+        for _ in range(3):
+            clock[0] += 2.0
+            time.sleep(0.8)
+        assert given_up.wait(30)
+
+
 def test_without_a_limit_nobody_watches() -> None:
     before = threading.active_count()
     with Watch(Traffic(), lambda why, is_own: None) as watch:

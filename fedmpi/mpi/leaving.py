@@ -1,0 +1,82 @@
+"""The end of the program: together, and not for ever where a rank does not come.
+
+A job that may have lost ranks must not end as programs do: MPI_Finalize can wait for the dead for ever. Nor may
+anybody leave before all that are left have come here: the launcher may end the job with the first, and rank 0 may be
+saving. All is saved by then, so whoever waits too long for a rank that hangs ends the job, with the exit code that it
+has anyway.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import faulthandler
+import math
+import os
+import sys
+import threading
+from typing import TYPE_CHECKING, NoReturn
+
+from mpi4py import MPI
+
+from fedmpi.errors import RankLossError
+from fedmpi.mpi.deadline import LONGEST_S
+
+if TYPE_CHECKING:
+    from fedmpi.mpi.comm import Comm
+
+
+def leave(comm: Comm, code: int, patience_s: float) -> int:
+    """On all ranks: the exit code, unless the process ends here."""
+    limit_s = min(patience_s, LONGEST_S)
+    if not comm.recovers:
+        if patience_s < math.inf:
+            _meet(comm, code)
+        _finalize(limit_s)
+        return code
+    hurry = threading.Timer(limit_s, lambda: _leave_others(comm, code))
+    hurry.daemon = True
+    hurry.start()
+    try:
+        while not _all_are_here(comm):
+            comm.recover()
+    except (MPI.Exception, TimeoutError):
+        _leave_others(comm, code)
+    _exit(code)
+
+
+def _meet(comm: Comm, code: int) -> None:
+    """As far as here a rank that waits can still be interrupted."""
+    try:
+        comm.wait_for_all()
+    except TimeoutError:
+        _leave_others(comm, code or 1)  # with a code, so that the launcher ends them
+
+
+def _finalize(limit_s: float) -> None:
+    """MPI's own end, which holds the interpreter: no thread of Python would run meanwhile."""
+    with open(os.devnull, "w") as nowhere:
+        faulthandler.dump_traceback_later(limit_s, exit=True, file=nowhere)
+        MPI.Finalize()
+        faulthandler.cancel_dump_traceback_later()
+
+
+def _all_are_here(comm: Comm) -> bool:
+    try:
+        comm.agree()
+    except RankLossError:
+        return False
+    return True
+
+
+def _leave_others(comm: Comm, code: int) -> NoReturn:
+    with contextlib.suppress(OSError):
+        os.write(2, b"fedmpi: all is saved, but not all ranks come to the end; the job ends\n")
+    comm.end_all()
+    _exit(code)
+
+
+def _exit(code: int) -> NoReturn:
+    for stream in filter(None, (sys.stdout, sys.stderr)):
+        with contextlib.suppress(OSError, ValueError):
+            stream.flush()
+    os._exit(code)
