@@ -45,7 +45,6 @@ class Desk:
     ) -> None:
         self._setup, self._folder, self._lock, self._done, self._command = setup, folder, lock, done, command
         self._best = Best(**snapshot.progress) if snapshot else Best()
-        self._versions = resuming.computed_with(setup)
         self._client_scores: ClientScores | None = None
         # Who has written a memory since each of the last saves; the first save looks at everybody.
         self._writers: deque[set[int]] = deque([set()], maxlen=setup.config.output.keep_checkpoints + 2)
@@ -61,7 +60,7 @@ class Desk:
         folder.clear_temporaries()
         if self._done <= config.rounds:
             write_text(folder.config_path, yaml_text.dump(config.to_dict()))
-        write_atomic(folder.partition_path, self._setup.partition.packed())
+        write_atomic(folder.partition_path, self._setup.partition.packed(self._setup.data_digest))
         self._records = Records(
             folder,
             resume_after=self._done or None,
@@ -81,7 +80,8 @@ class Desk:
         who = list(zip(setup.comm.members, places, strict=True))
         ranks = [{"rank": rank, "place": place, "threads": threads} for rank, place in who]
         resumed = self._done or None
-        manifest.add_start(self._folder, manifest.start_entry(ranks, self._command, resumed, job=resuming.slurm_job()))
+        more = {"job": resuming.slurm_job(), "data_digest": setup.data_digest}
+        manifest.add_start(self._folder, manifest.start_entry(ranks, self._command, resumed, **more))
         server = "server and worker" if 0 in setup.workers else "server"
         for rank, place in who:
             role = server if rank == setup.comm.members[0] else "worker"
@@ -178,7 +178,8 @@ class Desk:
             config=config.to_dict(),
             config_hash=config.hash(),
             seed=config.seed,
-            versions=self._versions,
+            versions=self._setup.computed_with,
+            data_digest=self._setup.data_digest,
         )
         checkpoint.save(self._folder, snapshot, keep=config.output.keep_checkpoints)
         live = checkpoint.referenced(self._folder) if state.memories else None

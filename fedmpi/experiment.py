@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, NoReturn
 
 import numpy as np
 
-from fedmpi import methods, resuming, startup
+from fedmpi import bits, methods, resuming, startup
 from fedmpi.clock import STAGES
 from fedmpi.config import yaml_text
 from fedmpi.config.schema import Config
@@ -225,7 +225,8 @@ def _without_the_lost(job: Job, setup: Setup, desk: Desk | None, opened: OpenRou
     # Rank 0 is alone now, and has to train.
     assert job.folder is not None
     alone = startup.prepare(job.config, job.comm, job.folder, job.make_method, job.material)
-    resuming.warn_of_other_bits(resuming.computed_with(setup), resuming.computed_with(alone))
+    if other_bits := bits.changes(setup.computed_with, alone.computed_with):
+        startup.warn(other_bits)
     opened.published = None  # it may lie on another device
     return replace(alone, tell=setup.tell, clock=setup.clock)
 

@@ -4,23 +4,23 @@ from __future__ import annotations
 
 import os
 import shlex
-import sys
 from collections.abc import Mapping
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
 
-from fedmpi import data, methods
+from fedmpi import bits, methods
 from fedmpi.config.schema import Config
+from fedmpi.data import digest, partition
 from fedmpi.errors import RunDirError
-from fedmpi.output import checkpoint, manifest
+from fedmpi.output import checkpoint
 from fedmpi.output.best import Best
 from fedmpi.output.run_dir import RunDir
 from fedmpi.setup import ServerState, Setup
-from fedmpi.startup import together
+from fedmpi.startup import together, warn
 
 if TYPE_CHECKING:
     from fedmpi.mpi.comm import Comm
@@ -47,12 +47,13 @@ def resume_command(run_dir: RunDir, num_ranks: int) -> str:
 
 
 def restore(setup: Setup, run_dir: RunDir, *, resume: bool) -> checkpoint.Snapshot | None:
-    """The newest intact checkpoint (rank 0 only), or None to begin at round 1. Refuses another config."""
+    """The newest intact checkpoint (rank 0 only), or None to begin at round 1. Refuses another config and
+    other data."""
 
     def find() -> checkpoint.Snapshot | None:
         if not (resume and setup.comm.is_root):
             return None
-        snapshot = checkpoint.load_newest_intact(run_dir, _warn, problem_of=lambda found: _problem(setup, found))
+        snapshot = checkpoint.load_newest_intact(run_dir, warn, problem_of=lambda found: _problem(setup, found))
         if snapshot is None:
             print(f"no intact checkpoint in {run_dir.path}: starting at round 1 with {setup.config.where}", flush=True)
             return None
@@ -63,8 +64,9 @@ def restore(setup: Setup, run_dir: RunDir, *, resume: bool) -> checkpoint.Snapsh
                 f"was run with another config: {'; '.join(differences)}; "
                 "--resume needs the same, or take another --run-dir",
             )
-        _check_partition(setup, run_dir)
-        warn_of_other_bits(snapshot.versions, computed_with(setup))
+        check_data(setup, run_dir, snapshot)
+        if other_bits := bits.changes(snapshot.versions, setup.computed_with):
+            warn(other_bits)
         return snapshot
 
     return together(setup.comm, find)
@@ -84,32 +86,37 @@ def _problem(setup: Setup, snapshot: checkpoint.Snapshot) -> str:
     return checkpoint.unfit(snapshot.server, setup.method.state_specs())
 
 
-def _check_partition(setup: Setup, run_dir: RunDir) -> None:
-    """The saved partition must be the one that this config gives here and now."""
-    if not run_dir.partition_path.exists():
+def check_data(setup: Setup, run_dir: RunDir, snapshot: checkpoint.Snapshot) -> None:
+    """Raises `RunDirError` if a run was computed with other data, or with another partition of them, than `setup` has.
+
+    Rank 0 warns if the run does not say which data it had.
+    """
+    _compare_data(setup, run_dir, snapshot.data_digest, snapshot.config)
+    saved_digest = ""
+    if run_dir.partition_path.exists():
+        saved, saved_digest = partition.saved(run_dir.partition_path)
+        _compare_data(setup, run_dir, saved_digest, snapshot.config)
+        if not all(np.array_equal(getattr(saved, name), getattr(setup.partition, name)) for name in vars(saved)):
+            raise RunDirError(
+                str(run_dir.partition_path),
+                "is not the partition that this config gives with this numpy and these data; use those that the run had",
+            )
+    if not (snapshot.data_digest or saved_digest):
+        warn(f"{run_dir.path} does not say which data it was computed with, so nobody knows whether these are the same")
+
+
+def _compare_data(setup: Setup, run_dir: RunDir, found: str, config: Mapping[str, Any]) -> None:
+    if found in ("", setup.data_digest):
         return
-    saved, ours = data.Partition.load(run_dir.partition_path), setup.partition
-    if not (np.array_equal(saved.indices, ours.indices) and np.array_equal(saved.offsets, ours.offsets)):
-        raise RunDirError(
-            str(run_dir.partition_path),
-            "is not the partition that this config gives with this numpy and these data; use those that the run had",
-        )
-
-
-def computed_with(setup: Setup) -> dict[str, str]:
-    """What bits depend on beside the config: versions and the workers' kind of device. Saved with each checkpoint."""
-    return {**manifest.versions(), "device": setup.worker_device}
-
-
-def warn_of_other_bits(then: Mapping[str, str], now: Mapping[str, str]) -> None:
-    """Says which of `computed_with` is another one now."""
-    for name in ("torch", "numpy", "device"):
-        if then.get(name) != now.get(name):
-            _warn(f"begun with {name} {then.get(name)}, going on with {now.get(name)}: bits may differ from now on")
-
-
-def _warn(line: str) -> None:
-    print(f"warning: {line}", file=sys.stderr, flush=True)
+    section = config.get("data")
+    root = section.get("root") if isinstance(section, dict) else None
+    has, had = digest.short(setup.data_digest), digest.short(found)
+    advice = "install the packages that the run had" if root is None else "set data.root to the run's data"
+    raise RunDirError(
+        digest.place(setup.config.data),
+        f"holds other data (digest {has}) than the run in {run_dir.path} was computed with (digest {had}"
+        f"{'' if root is None else f', data.root={root}'}); {advice}, or begin another run with another --run-dir",
+    )
 
 
 def initial_state(method: methods.Method, comm: Comm, snapshot: checkpoint.Snapshot | None, device: str) -> ServerState:

@@ -47,6 +47,10 @@ class Setup:
     """The kind of device that all workers train on: `cpu` or `cuda`. Bits depend on it."""
     method: Method
     data: DeviceData
+    data_digest: str
+    """`digest` of the Dataset, the same on all ranks."""
+    computed_with: Mapping[str, str]
+    """What bits depend on beside the config and the data, of all ranks (`bits.computed_with`)."""
     labels: np.ndarray
     partition: Partition
     blocks: tuple[int, ...]

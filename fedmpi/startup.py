@@ -7,18 +7,23 @@ same lines and exit code 2.
 
 from __future__ import annotations
 
+import json
+import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from hashlib import blake2b
 from typing import TYPE_CHECKING, TypeVar
 
 import numpy as np
 import torch
 from torch import nn
 
-from fedmpi import costs, data, learning, methods, models, seeds
+from fedmpi import bits, costs, data, learning, methods, models, seeds
+from fedmpi.bits import Gathered
 from fedmpi.clock import Clock
 from fedmpi.config.schema import Config
-from fedmpi.errors import ConfigError, UserError
+from fedmpi.data import digest
+from fedmpi.errors import ConfigError, UserError, one_line
 from fedmpi.federation.plan import worker_ranks
 from fedmpi.learning.flat import Buffers, FlatNet, net_layout
 from fedmpi.learning.local import LocalTrainer
@@ -68,12 +73,42 @@ def load_material(config: Config, comm: Comm) -> Material:
     info = data.info(config.data)
     together(comm, lambda: check_model(config, info))
     dataset = together(comm, lambda: data.load(config.data))
+    _check_alike(config, comm, dataset.digest)
     labels, groups = dataset.train_y, dataset.groups
     partition = together(
         comm, lambda: data.make_partition(config.partition, labels, config.clients.count, config.seed, groups)
     )
     together(comm, lambda: _check_batches(config, info, partition))
     return Material(info, dataset, partition)
+
+
+def _check_alike(config: Config, comm: Comm, data_digest: str) -> None:
+    """Refuses ranks that have read another config or other data, as where a node has files of its own.
+
+    Raises `StartupError` on all ranks together.
+    """
+    settings = config.to_dict()
+    settings["output"], settings["data"]["root"] = None, None  # only rank 0 writes, and data may lie anywhere
+    own = blake2b(json.dumps(settings, sort_keys=True).encode(), digest_size=6).hexdigest()
+    gathered = Gathered.of(comm, {"config": own, "data": digest.short(data_digest)})
+    for name, where in (("config", config.where), ("data", digest.place(config.data))):
+        if found := gathered.unlike(name):
+            problem = f"ranks have read different {name}, by digest: {found}; give all ranks the same files"
+            raise StartupError("start", one_line(f"{where}: {problem}"))
+
+
+def _computed_with(comm: Comm, worker_device: str, device: placement.Device) -> dict[str, str]:
+    """What the ranks compute with; rank 0 warns if they differ."""
+    gathered = Gathered.of(comm, bits.computed_with(worker_device, device))
+    found = [f"{name}: {text}" for name in bits.COMPARED if (text := gathered.unlike(name))]
+    if found and comm.is_root:
+        warn(one_line(f"ranks differ in {', '.join(found)}: results may depend on which rank simulates a client"))
+    return gathered.merged()
+
+
+def warn(line: str) -> None:
+    """For what is found before there is a desk."""
+    print(f"warning: {line}", file=sys.stderr, flush=True)
 
 
 def check_model(config: Config, info: data.DataInfo) -> None:
@@ -118,6 +153,7 @@ def prepare(
     """Everything a rank is given once. Raises `StartupError` on all ranks together."""
     learning.make_deterministic(config.mpi.threads)
     worker_device, device = _devices(config, comm)
+    computed_with = _computed_with(comm, worker_device, device)
     material = material or load_material(config, comm)
     info, labels, partition = material.info, material.dataset.train_y, material.partition
 
@@ -135,6 +171,8 @@ def prepare(
         worker_device=worker_device,
         method=method,
         data=resident,
+        data_digest=material.dataset.digest,
+        computed_with=computed_with,
         labels=labels,
         partition=partition,
         blocks=blocks(config),

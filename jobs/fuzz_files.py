@@ -87,7 +87,7 @@ def victims(folder: Path, run: Callable[[str], None]) -> dict[str, Victim]:
             keeping.memory_path(client, *version), lambda: digest_of(MemoryStore(keeping).get(client, version) or {})
         ),
         "partition": Victim(plain.partition_path, lambda: _partition(plain.partition_path)),
-        "data": Victim(options.path, lambda: _arrays(vars(data.load(options)))),
+        "data": Victim(options.path, lambda: _arrays(data.load(options).arrays)),
         "h5py": Victim(foreign, lambda: _h5py(foreign)),
     }
 

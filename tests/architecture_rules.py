@@ -33,6 +33,7 @@ LAYERS = (
     ("fedmpi.simulate",),
     ("fedmpi.personal",),
     ("fedmpi.train_round",),
+    ("fedmpi.bits",),
     ("fedmpi.startup",),
     ("fedmpi.resuming",),
     ("fedmpi.desk",),

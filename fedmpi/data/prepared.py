@@ -3,19 +3,22 @@
 `python -m fedmpi.data prepare NAME` writes the file, every rank of a run reads it. It says by which
 recipe it was made (the options that decide what is in it), and a run with other options refuses it.
 Arrays are stored whole and uncompressed, so reading is a copy from the page cache, with a checksum on
-the way; `fedmpi.hdf5` says why a file that somebody crafted cannot do harm.
+the way; `fedmpi.hdf5` says why a file that somebody crafted cannot do harm. The attribute `digest` is
+`digest_of` the arrays, computed once, when the file is written.
 """
 
 from __future__ import annotations
 
 import contextlib
 import json
+import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 from fedmpi import hdf5
 from fedmpi.data.dataset import Dataset, layout_problems
+from fedmpi.data.digest import DIGEST_BYTES, digest_of
 from fedmpi.data.folders import made
 from fedmpi.data.prepared_options import PreparedOptions, how_to_prepare
 from fedmpi.data.sources import how_to_fetch, is_here
@@ -33,7 +36,7 @@ def save(options: PreparedOptions, dataset: Dataset) -> Path:
         given = {name: getattr(dataset, name) for name in ARRAYS}
         arrays = {name: array for name, array in given.items() if array is not None}
         with open(partial, "w+b") as file:
-            hdf5.write(file, KIND, {"recipe": recipe}, arrays)
+            hdf5.write(file, KIND, {"recipe": recipe, "digest": digest_of(dataset.arrays)}, arrays)
         partial.replace(options.path)
     return options.path
 
@@ -73,11 +76,17 @@ def read(options: PreparedOptions) -> Dataset:
             if problems:
                 raise DataError(str(path), *problems.values())
             values: dict[str, Any] = {name: file.array(name) if name in file.entries else None for name in ARRAYS}
-            return Dataset(**values)
+            return Dataset(**values, digest=_digest(file))
     except hdf5.Damaged as damage:
         raise DataError(str(path), f"{damage}; make it again by `{todo}`") from None
     except (OSError, KeyError, TypeError, ValueError, RecursionError) as error:
         raise DataError(str(path), f"damaged ({error}); make it again by `{todo}`") from error
+
+
+def _digest(file: hdf5.Reader) -> str:
+    """The digest that `save` computed; empty in a file without one, as older versions wrote it."""
+    found = str(file.attributes.get("digest", ""))
+    return found if re.fullmatch(f"[0-9a-f]{{{2 * DIGEST_BYTES}}}", found) else ""
 
 
 def _check_recipe(file: hdf5.Reader, options: PreparedOptions, path: Path, todo: str) -> None:

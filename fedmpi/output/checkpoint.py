@@ -5,7 +5,7 @@ is what a checkpoint holds. Layout of `checkpoints/round-000012.h5`:
 
     /server    one dataset per tensor of the server state (attribute torch_dtype)
     /clients   client, round, digest: the version of each client's memory that is valid (a file of its own)
-    attributes round, seed, config (JSON), config_hash, progress (JSON), versions (JSON),
+    attributes round, seed, config (JSON), config_hash, progress (JSON), versions (JSON), data_digest,
                server_digest, clients_digest, content_digest
 
 `server_digest` is `digest_of(server)`: equal for runs that computed the same, whatever ranks,
@@ -35,8 +35,10 @@ if TYPE_CHECKING:
 KIND = "checkpoint"
 _ATTRIBUTES: dict[str, type] = {
     **{"round": int, "seed": int, "config": str, "config_hash": str},
-    **{"progress": str, "versions": str},
+    **{"progress": str, "versions": str, "data_digest": str},
 }
+_OPTIONAL = ("data_digest",)
+"""Attributes that older versions did not write."""
 _GROUPS = ("server", "clients")
 _INDEX_DTYPES = {"client": torch.int64, "round": torch.int64, "digest": torch.uint8}
 
@@ -56,6 +58,9 @@ class Snapshot:
     config_hash: str
     seed: int
     versions: Mapping[str, str]
+    """What the run was computed with: versions of packages, kinds of CPU and GPU."""
+    data_digest: str = ""
+    """`digest` of the Dataset that the run was computed with; empty in a checkpoint of an older version."""
 
 
 def save(run_dir: RunDir, snapshot: Snapshot, keep: int = 2) -> Path:
@@ -77,7 +82,7 @@ def save(run_dir: RunDir, snapshot: Snapshot, keep: int = 2) -> Path:
 
 def load(path: Path) -> Snapshot:
     """The snapshot in one file. Raises RunDirError with one line if it is not whole."""
-    content = container.unpack(path, KIND, _ATTRIBUTES, _GROUPS)
+    content = container.unpack(path, KIND, _ATTRIBUTES, _GROUPS, _OPTIONAL)
     found = content.attributes
     try:
         return Snapshot(
@@ -89,6 +94,7 @@ def load(path: Path) -> Snapshot:
             config_hash=str(found["config_hash"]),
             seed=int(found["seed"]),
             versions=_object(found["versions"]),
+            data_digest=str(found.get("data_digest", "")),
         )
     except (ValueError, OverflowError, RecursionError) as error:
         raise RunDirError(str(path), f"is not a fedmpi checkpoint: {error}") from None
@@ -173,6 +179,8 @@ def _content(snapshot: Snapshot) -> container.Content:
         "progress": _json(snapshot.progress),
         "versions": _json(snapshot.versions),
     }
+    if snapshot.data_digest:
+        attributes["data_digest"] = snapshot.data_digest
     clients = sorted(snapshot.clients)
     rounds = [snapshot.clients[client][0] for client in clients]
     digests = b"".join(bytes.fromhex(snapshot.clients[client][1]) for client in clients)

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar
@@ -49,16 +49,21 @@ def pack(kind: str, content: Content) -> memoryview:
     return hdf5.pack(kind, {**attributes, "content_digest": _digest_of_attributes(attributes)}, arrays)
 
 
-def unpack(path: Path, kind: str, attributes: Mapping[str, type], groups: tuple[str, ...]) -> Content:
+def unpack(
+    path: Path, kind: str, attributes: Mapping[str, type], groups: tuple[str, ...], optional: Collection[str] = ()
+) -> Content:
     """Read a file whole: exactly these `groups`, at least these `attributes` (name -> str or int).
 
-    Raises RunDirError with one line: what is wrong with the file.
+    Attributes that are `optional` may be missing. Raises RunDirError with one line: what is wrong with the file.
     """
 
     def read() -> Content:
         with hdf5.opened(path, kind) as file:
             expected = {**attributes, **{f"{name}_digest": str for name in groups}}
-            found: Attributes = {name: _attribute(file, name, type_) for name, type_ in expected.items()}
+            absent = {*optional} - {*file.attributes}
+            found: Attributes = {
+                name: _attribute(file, name, type_) for name, type_ in expected.items() if name not in absent
+            }
             there = {path.partition("/")[0] for path in file.entries}
             if not there <= {*groups}:
                 raise Damaged(f"has groups {sorted(there)}, expected {sorted(groups)}")
