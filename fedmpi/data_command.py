@@ -262,6 +262,7 @@ def show(arguments: argparse.Namespace) -> None:
     labels, info = dataset.train_y, data.info(config.data)
     partition = data.make_partition(config.partition, labels, config.clients.count, config.seed, dataset.groups)
     print(printable(showing.table(partition, labels, info.num_classes, dataset.groups), sys.stdout))
+    print(f"{'digest of the data':18}  {dataset.digest}")
     if arguments.out is not None:
         title = f"{config.data.name}, {config.partition.name}, {config.clients.count} clients, seed {config.seed}"
         try:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import re
 import statistics
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
@@ -17,7 +17,9 @@ from typing import Any
 
 from fedmpi.config.load import load
 from fedmpi.config.schema import Config
+from fedmpi.data.digest import short
 from fedmpi.main import TABLES
+from fedmpi.output.manifest import read_starts
 from fedmpi.output.records import Record, read_records
 from fedmpi.output.report import CLIENTS
 from fedmpi.output.run_dir import RunDir
@@ -54,6 +56,12 @@ class Run:
         report = json.loads((self.folder.report_dir / "summary.json").read_text(encoding="utf-8"))
         return [net for net in report["tiers"] if net["name"] != CLIENTS]
 
+    @property
+    def data_digest(self) -> str:
+        """Of the examples that it was computed with; empty if the run does not say."""
+        found = [start.get("data_digest") for start in read_starts(self.folder)]
+        return next((digest for digest in reversed(found) if isinstance(digest, str)), "")
+
     def has_begun(self) -> bool:
         return self.folder.config_path.exists()
 
@@ -69,6 +77,25 @@ def runs_in(out: Path) -> list[Run]:
     runs = [Run(name[1], int(name[2]), RunDir(folder)) for folder in folders
             if (name := _RUN_FOLDER.fullmatch(folder.name))]  # fmt: skip
     return [run for run in runs if run.has_begun()]
+
+
+def other_data(runs: Iterable[Run]) -> list[str]:
+    """A line for each data set of which these runs had different examples, though their configs ask for the same."""
+    names: dict[str, dict[str, list[str]]] = {}
+    for run in dict.fromkeys(runs):
+        if run.data_digest:
+            asked = json.dumps({**run.config.to_dict()["data"], "root": None}, sort_keys=True)
+            names.setdefault(asked, {}).setdefault(run.data_digest, []).append(run.folder.path.name)
+    return [
+        f"careful: these runs had different data of the same name: {'; '.join(map(_who, digests, digests.values()))}"
+        for digests in names.values()
+        if len(digests) > 1
+    ]
+
+
+def _who(digest: str, names: Sequence[str]) -> str:
+    more = f" and {len(names) - 1} more" if len(names) > 1 else ""
+    return f"{names[0]}{more} (digest {short(digest)})"
 
 
 def settings_of(out: Path) -> dict[str, Any]:

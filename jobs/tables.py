@@ -15,7 +15,7 @@ from itertools import groupby
 
 import measures
 import table_text
-from comparison import Run, accuracy_of, mean_std
+from comparison import Run, accuracy_of, mean_std, other_data
 from measures import History
 from reproduction import Named, Request, baseline_of
 
@@ -248,7 +248,8 @@ def _head(named: Named, request: Request, results: Sequence[Result]) -> list[str
         ours += "; ours is measured on this machine, on the nets of client 0"
     changed = [f"set on all: {' '.join(request.changed)}"] if request.changed else []
     note = [table.note] if table.note else []
-    return [named.paper.source, f"a cell is {ours}", *budget, *changed, *note]
+    runs = [request.run_of(result.cell.run, seed) for result in results for seed in result.seeds if result.cell.run]
+    return [named.paper.source, f"a cell is {ours}", *budget, *changed, *other_data(runs), *note]
 
 
 def _lost_steps(request: Request, results: Sequence[Result]) -> Iterator[str]:

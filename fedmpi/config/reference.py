@@ -33,7 +33,8 @@ Generated from the schema by `python -m fedmpi.config.reference > configs/README
   unknown and duplicate keys are errors; aliases and tags are not read.
 - **All problems are told at once**, one line each, before anything starts (exit code 2).
 - **A resumed run** (`--resume`) may change the keys marked *resume* below, the number of ranks, and `rounds` unless the
-  schedule depends on it (`cosine`). Any other difference is refused, with the keys that differ.
+  schedule depends on it (`cosine`). Any other difference is refused, with the keys that differ. So are other
+  data: `data.root` may change, the examples that are read may not.
 """
 
 

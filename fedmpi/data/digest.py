@@ -19,7 +19,7 @@ def digest_of(arrays: Mapping[str, NDArray[Any] | None]) -> str:
     """BLAKE2b (128 bits, hex) of the names, types, shapes and values of a Dataset's arrays; None is an absent one.
 
     It depends on nothing else: neither on the files that the arrays were read from, nor on the byte order or the
-    memory layout. Takes 0.8 s for each GB.
+    memory layout. Takes 0.8 s for each GB on one core of an AMD EPYC.
     """
     state = hashlib.blake2b(digest_size=DIGEST_BYTES)
     for name, array in sorted(arrays.items()):
