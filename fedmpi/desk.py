@@ -24,6 +24,7 @@ from fedmpi.output.records import Records
 from fedmpi.output.report import CLIENTS, TierRow, closing_table
 from fedmpi.output.run_dir import RunDir
 from fedmpi.output.saving import Saving
+from fedmpi.remarks import remarks
 from fedmpi.setup import ServerState, Setup
 from fedmpi.train_round import RoundResult
 
@@ -73,8 +74,8 @@ class Desk:
     def __exit__(self, *error: Any) -> None:
         self._stack.__exit__(*error)
 
-    def announce(self, places: Sequence[str]) -> None:
-        """Says who got what, where results go and how to go on after an interruption."""
+    def announce(self, places: Sequence[str], warnings: Sequence[str]) -> None:
+        """Says who got what, what to mind, where results go and how to go on after an interruption."""
         config, setup = self._setup.config, self._setup
         threads = config.mpi.threads
         who = list(zip(setup.comm.members, places, strict=True))
@@ -86,10 +87,8 @@ class Desk:
         for rank, place in who:
             role = server if rank == setup.comm.members[0] else "worker"
             self._progress.say(f"rank {rank}: {role} on {place}, {threads} thread{'s' * (threads > 1)}")
-        workers, per_round = len(setup.workers), config.clients.per_round
-        if workers > per_round:
-            self.warn(f"{workers} workers, but clients.per_round is {per_round}: some have nothing to do")
-        for warning in setup.method.warnings():
+        found = remarks(config, setup.data.info, setup.method, len(setup.workers), config.clients.per_round)
+        for warning in (*found, *warnings):
             self.warn(warning)
         self._progress.say(f"run directory: {self._folder.path}")
         # Said now, because a launcher that ends its ranks may pass on nothing that they say then.

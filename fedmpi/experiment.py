@@ -28,6 +28,7 @@ from fedmpi.output.files import write_text
 from fedmpi.output.lock import RunLock
 from fedmpi.output.records import read_records, round_seconds
 from fedmpi.output.run_dir import RunDir
+from fedmpi.selfcheck import check_nets
 from fedmpi.setup import Setup
 from fedmpi.startup import StartupError
 from fedmpi.stopping import Stopping
@@ -90,8 +91,9 @@ def _start_and_train(job: Job) -> bool:
         if not why or job.rounds_are_over:  # a report needs no more ranks than there are
             places = comm.allgather_text(f"{comm.host}: {setup.device.description}")
             words = setup, folder, lock, snapshot, done, job.command
+            warnings = check_nets(setup) if job.begun_after is None else ()
             desk = startup.together(comm, lambda: stack.enter_context(Desk(*words)) if lock else None)
-            startup.together(comm, lambda: desk.announce(places) if desk else None)
+            startup.together(comm, lambda: desk.announce(places, warnings) if desk else None)
             comm.agree()
             job.begun_after = done if job.begun_after is None else job.begun_after
             job.tell(desk, done + 1)

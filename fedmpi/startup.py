@@ -114,7 +114,8 @@ def warn(line: str) -> None:
 def check_model(config: Config, info: data.DataInfo) -> None:
     """Whether the model can take the data, found out in a dry run. Raises `ConfigError`."""
     try:
-        costs.measure(models.skeleton(config.model, info), info.example_shape)
+        costs.measure(net := models.skeleton(config.model, info), info.example_shape)
+        learning.refuse_changing_buffers(net, config.model.name, info.example_shape)
     except (RuntimeError, ValueError, TypeError) as error:
         shape = " x ".join(map(str, info.example_shape))
         reason = str(error).partition("\n")[0]

@@ -28,14 +28,14 @@ LAYERS = (
     ("fedmpi.config", "fedmpi.data", "fedmpi.models", "fedmpi.lowrank", "fedmpi.mpi", "fedmpi.output"),
     ("fedmpi.federation", "fedmpi.learning"),
     ("fedmpi.methods",),
-    ("fedmpi.setup",),
+    ("fedmpi.setup", "fedmpi.remarks"),
     ("fedmpi.exchange", "fedmpi.publish", "fedmpi.forecast"),
     ("fedmpi.simulate",),
     ("fedmpi.personal",),
     ("fedmpi.train_round",),
     ("fedmpi.bits",),
     ("fedmpi.startup",),
-    ("fedmpi.resuming",),
+    ("fedmpi.resuming", "fedmpi.selfcheck"),
     ("fedmpi.desk",),
     ("fedmpi.job",),
     ("fedmpi.experiment",),
@@ -68,8 +68,8 @@ METHOD_HELPERS = {"fedmpi.methods", "fedmpi.methods.protocol", "fedmpi.methods.v
 
 ENGINE = (
     "fedmpi.train_round", "fedmpi.setup", "fedmpi.simulate", "fedmpi.exchange", "fedmpi.publish", "fedmpi.personal",
-    "fedmpi.desk", "fedmpi.job", "fedmpi.experiment", "fedmpi.startup", "fedmpi.resuming", "fedmpi.forecast",
-    "fedmpi.mpi", "fedmpi.learning",
+    "fedmpi.desk", "fedmpi.job", "fedmpi.experiment", "fedmpi.startup", "fedmpi.resuming", "fedmpi.selfcheck",
+    "fedmpi.remarks", "fedmpi.forecast", "fedmpi.mpi", "fedmpi.learning",
 )  # fmt: skip
 METHOD_WORDS = re.compile(
     r"fedavg|fed-?hm|hetero-?fl|fjord|split-?mix|prism|orthdrop|origdrop|hermes|per-?fedavg|lg-?fedavg|top-?k\b"

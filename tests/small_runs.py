@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import brought_nets
 import toy_methods
 
 from fedmpi import methods, startup
@@ -23,7 +24,11 @@ from fedmpi.train_round import OpenRound, RoundResult, train_round
 if TYPE_CHECKING:
     from fedmpi.mpi.comm import Comm
 
-ALL_TABLES = {**TABLES, "method": {**TABLES["method"], "toy": toy_methods.CHOICE}}
+ALL_TABLES = {
+    **TABLES,
+    "method": {**TABLES["method"], "toy": toy_methods.CHOICE},
+    "model": {**TABLES["model"], "brought": brought_nets.CHOICE},
+}
 
 SMALL = (
     "data.name=synthetic", "data.shape=[1,8,8]", "data.classes=4", "data.num_train=120", "data.num_test=48",

@@ -115,12 +115,19 @@ class Fjord(WidthMethod):
         if number == tier:
             return net.module(inputs)  # type: ignore[no-any-return]
         own = dict(net.module.named_parameters())
-        parts = {name: part.of(own[name]) for name, part in self._parts_within[tier][number].items()}
+        parts: Params = {name: part.of(own[name]) for name, part in self._parts_within[tier][number].items()}
+        parts |= {name: value.to(inputs.device) for name, value in self._constants[number].items()}
         return functional_call(self._skeletons[number], parts, (inputs,))  # type: ignore[no-any-return]
 
     @cached_property
     def _skeletons(self) -> list[nn.Module]:
         return [self.skeleton(number) for number in range(self.num_nets)]
+
+    @cached_property
+    def _constants(self) -> list[dict[str, Tensor]]:
+        """The buffers of each net, which skeletons have without values; most nets have none."""
+        has_some = [any(True for _ in net.buffers()) for net in self._skeletons]
+        return [dict(self.net(number).named_buffers()) if has else {} for number, has in enumerate(has_some)]
 
     @cached_property
     def _parts_within(self) -> list[list[dict[str, models.Part]]]:

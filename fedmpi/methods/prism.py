@@ -119,6 +119,8 @@ class PrismOptions(OrthDropOptions):
 class OrthDrop(Method):
     """The first r kernels and q rows of each layer for a client, an SVD of each layer after a round."""
 
+    why_equal = "no layer of this net has other kernels at another ratio; take another model, or other ratios"
+
     def __init__(self, context: MethodContext) -> None:
         super().__init__(context)
         assert isinstance(context.options, OrthDropOptions)
@@ -135,8 +137,6 @@ class OrthDrop(Method):
             raise ConfigError("method.cut_inputs", f"not possible for this model: {error}") from None
 
     def warnings(self) -> tuple[str, ...]:
-        if not self.factorized:
-            return (f"{self.options.name} factorizes no layer of this net, so all tiers train all of it",)
         ratios = () if self.options.cut_inputs else self.options.keep_ratio
         return larger_than_dense("method.keep_ratio", ratios, self.context.make_skeleton(), self.factorized, self._sizes)
 

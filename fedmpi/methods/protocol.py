@@ -22,6 +22,7 @@ its options can be validated before torch loads. How to write one: `fedmpi/metho
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from functools import cached_property
 from typing import TYPE_CHECKING, Literal
@@ -68,6 +69,8 @@ class Method:
     """Whether clients keep something of their own between rounds (`remember`, `restore`)."""
     personal: bool = False
     """Whether clients end with nets of their own, so that `evaluation.personal: auto` tests each on its own data."""
+    why_equal: str = "its size does not follow the capacity; take another model, or one tier"
+    """Why tiers may come out with equal nets, and what to do: the end of the line that `equal_tiers` says."""
     own_decay: Collection[str] = ()
     """Names of parameters that weight decay must leave alone, because the method decays them itself."""
 
@@ -172,6 +175,27 @@ class Method:
     def warnings(self) -> tuple[str, ...]:
         """What is legal but hardly meant, one line each; said before a run and in its plan."""
         return ()
+
+    def equal_tiers(self) -> tuple[str, ...]:
+        """A line for each net that several tiers have in common, or that is the whole model below a capacity of 1.
+
+        Said with `warnings`. To override where tiers are meant to have one net.
+        """
+        if all(tier.rank_ratio == 1 for tier in self.tiers):
+            return ()
+        whole = self._specs_of(self.context.make_skeleton())
+        found: dict[tuple[tuple[int, ...], ...], list[Tier]] = {}
+        for tier, specs in zip(self.tiers, self._net_specs, strict=True):
+            found.setdefault(tuple(spec.shape for spec in specs.values()), []).append(tier)
+        said = []
+        for shapes, tiers in found.items():
+            is_whole = shapes == tuple(spec.shape for spec in whole.values())
+            if len(tiers) > 1 or (is_whole and tiers[0].rank_ratio < 1):
+                names, size = ", ".join(tier.name for tier in tiers), sum(map(math.prod, shapes))
+                net = "the whole net" if is_whole else "one and the same net"
+                have = f"tiers {names} have" if len(tiers) > 1 else f"tier {names} has"
+                said.append(f"{have} {net} of {size:,} parameters: {self.why_equal}")
+        return tuple(said)
 
     def update(self, state: Params, means: Params, contributions: Contributions) -> Params:
         """The new state, out of the old and the weighted means over the clients that contributed.
