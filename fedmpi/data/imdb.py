@@ -90,10 +90,8 @@ def vocabulary(options: Imdb, reviews: Iterable[Review]) -> list[str]:
     counts: Counter[str] = Counter()
     for review in reviews:
         counts.update(review.text.split())
-    if options.drop_stop_words:
-        for word in STOP_WORDS:
-            counts.pop(word, None)
-    return sorted(counts, key=lambda word: (-counts[word], word))[: options.words]
+    kept = (word for word in counts if not (options.drop_stop_words and word in STOP_WORDS))
+    return sorted(kept, key=lambda word: (-counts[word], word))[: options.words]
 
 
 def _files(part: Path) -> list[tuple[Path, int, str]]:
