@@ -17,6 +17,7 @@ from set_rule import check_sets
 LAYERS = (
     ("fedmpi",),
     ("fedmpi.errors",),
+    ("fedmpi.temporary",),
     ("fedmpi.clock",),
     ("fedmpi.stopping",),
     ("fedmpi.seeds",),
