@@ -32,14 +32,11 @@ _BYTES_PER_NAME = 200  # that Python takes for an entry of a dict and its two te
 
 
 def is_archive(path: Path) -> bool:
-    """Whether the content (not the name) is a .zip or a .tar, plain or packed by gzip, bzip2 or xz."""
+    """Whether the first bytes (not the name) are those of a .zip, a .tar, or anything packed by gzip, bzip2 or xz."""
     if _is_zip(path):
         return True
-    try:
-        with path.open("rb") as file:
-            return tars.is_header(packed.opened(file, Budget(path)).read(tars.BLOCK_BYTES))
-    except CRAFTED:
-        return False
+    with path.open("rb") as file:
+        return bool(packed.form_of(file)) or tars.is_header(file.read(tars.BLOCK_BYTES))
 
 
 def unpack(
@@ -113,9 +110,9 @@ class _Unpacking:
             raise self._damaged(error) from error
 
     def _damaged(self, error: BaseException) -> DataError:
-        if not self.budget.num_members and not is_archive(self.archive):
-            problem = "is neither a .zip nor a .tar (plain, .gz, .bz2, .xz), or is cut off"
-            return self.budget.refuse(problem, "get it again")
+        if not self.budget.num_members:
+            problem = "is neither a .zip nor a .tar (plain, .gz, .bz2, .xz), damaged or cut off"
+            return self.budget.refuse(f"{problem} ({reason(error)})", "get it again")
         return self.budget.refuse(f"damaged or cut off ({reason(error)})", "get it again")
 
     def _zip(self, file: BinaryIO) -> Iterator[tuple[Member, Content]]:

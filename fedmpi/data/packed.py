@@ -15,6 +15,7 @@ from typing import BinaryIO, Protocol
 from fedmpi.data.budget import Budget
 
 CHUNK_BYTES = 2**20
+_FIRST_BYTES = {"gz": b"\x1f\x8b", "bz2": b"BZh", "xz": b"\xfd7zXZ\x00"}
 _PACKED_BYTES = 2**14  # read at once: where many streams are concatenated, each next one copies what is left of them
 
 
@@ -122,13 +123,18 @@ class Stream:
         return True
 
 
-def opened(file: BinaryIO, budget: Budget) -> Stream:
-    """The stream in a file, by its first bytes: gzip, bzip2, xz or none of them."""
+def form_of(file: BinaryIO) -> str:
+    """How a file is packed, by its first bytes: `gz`, `bz2`, `xz`, or empty for none of them."""
     head = file.read(6)
     file.seek(0)
-    decoders: tuple[tuple[bytes, Callable[[], Decoder]], ...] = (
-        (b"\x1f\x8b", lambda: Deflate(wbits=31)),
-        (b"BZh", bz2.BZ2Decompressor),
-        (b"\xfd7zXZ\x00", lambda: lzma.LZMADecompressor(lzma.FORMAT_XZ, budget.limits.max_decoder_bytes)),
-    )
-    return Stream(file, budget, next((make for magic, make in decoders if head.startswith(magic)), None))
+    return next((form for form, magic in _FIRST_BYTES.items() if head.startswith(magic)), "")
+
+
+def opened(file: BinaryIO, budget: Budget) -> Stream:
+    """The stream in a file, which may be packed."""
+    decoders: dict[str, Callable[[], Decoder]] = {
+        "gz": lambda: Deflate(wbits=31),
+        "bz2": bz2.BZ2Decompressor,
+        "xz": lambda: lzma.LZMADecompressor(lzma.FORMAT_XZ, budget.limits.max_decoder_bytes),
+    }
+    return Stream(file, budget, decoders.get(form_of(file)))
