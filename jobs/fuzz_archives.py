@@ -193,6 +193,7 @@ def good(folder: Path) -> dict[str, Path]:
 
 def harmed(whole: bytes, draw: random.Random) -> tuple[str, bytes]:
     """What is wrong, and the bytes: damage to a good archive, or a forgery in place of it."""
+    draw.seed(f"{draw.random()} {whole[:2]!r}")  # other draws for each form
     if draw.random() < 0.3:
         kind, harm = draw.choice([*damage.ACCIDENTS.items()])
         return kind, harm(whole, draw)

@@ -53,6 +53,8 @@ def prepare(
     place = _find(options) if given is None else given
     if not place.exists():
         raise DataError(str(place), "no such file or folder")
+    if not place.is_dir() and not place.is_file():  # a pipe or a device could be read for ever
+        raise DataError(str(place), "is neither a file nor a folder")
     prepared.try_place(options)
     with originals(options.name, place, tell_unpacking, unpack_in or options.path.parent) as folder:
         dataset = PREPARERS[options.name](options, folder, tell)

@@ -69,7 +69,9 @@ def _directory(file: BinaryIO, file_bytes: int) -> tuple[int, int, int]:
     file.seek(tail_at)
     tail = file.read(file_bytes - tail_at)
     found = tail.rfind(b"PK\5\6")
-    if found < 0 or len(tail) - found < _END.size:
+    while found >= 0 and not _is_end(tail[found:]):  # a comment may hold these letters, too
+        found = tail.rfind(b"PK\5\6", 0, found)
+    if found < 0:
         raise ValueError("it has no directory")
     _, disk, _, _, count, num_bytes, begin, _ = _END.unpack_from(tail, found)
     end = tail_at + found
@@ -85,6 +87,11 @@ def _directory(file: BinaryIO, file_bytes: int) -> tuple[int, int, int]:
     if disk not in (0, 0xFFFF) or begin + num_bytes != end:
         raise ValueError("its directory is not where it says")
     return begin, end, count
+
+
+def _is_end(tail: bytes) -> bool:
+    """Whether the record of the end lies here, followed by its comment and nothing else."""
+    return len(tail) >= _END.size and len(tail) == _END.size + _END.unpack_from(tail)[-1]
 
 
 def _entry(fixed: tuple[int, ...], file: BinaryIO, at: int) -> tuple[Entry, int]:
