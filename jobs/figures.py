@@ -224,7 +224,7 @@ def picture(table: papers.Table, panels: Sequence[Panel], said: str = "") -> Fig
 
 def _draw_panel(axes: Axes, table: papers.Table, panel: Panel, colours: dict[str, object]) -> None:
     draw_one = {"bars": _draw_bars, "scatter": _draw_points}.get(table.kind, _draw_line)
-    places = [x for line in panel.lines for x in {*line.x, *line.paper_x}]
+    places = [x for line in panel.lines for x in dict.fromkeys((*line.x, *line.paper_x))]
     count = len(panel.lines) if len(set(places)) < len(places) else 1  # bars of a tick of their own are not set apart
     for place, line in enumerate(panel.lines):
         draw_one(axes, line, colours[line.label], min(place, count - 1), count)

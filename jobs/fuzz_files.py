@@ -3,7 +3,8 @@
     python jobs/fuzz_files.py [--seed 0] [--count 1000] [--files checkpoint,memory,...]
 
 Two small runs, with and without client memories, write real files; `--count` copies of each are damaged
-(`jobs/damage.py`) and read as fedmpi reads them, in a process of their own. The table says how it went:
+(`jobs/damage.py`) and read as fedmpi reads them, in a process of their own. So are archives of a data set (zip, and tar
+in gz, bz2 and xz), or archives that lie take their place (`jobs/fuzz_archives.py`). The table says how it went:
 
     refused      a UserError of one line
     unchanged    the damage is where nothing is read
@@ -31,9 +32,11 @@ import tempfile
 from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 import damage
+import fuzz_archives
 import h5py
 import numpy as np
 import torch
@@ -63,6 +66,11 @@ class Victim:
 
     path: Path
     read: Callable[[], str]
+    harm: Callable[[bytes, random.Random], tuple[str, bytes]] | None = None
+    """Returns what it has done to a good file, in a word, and the damaged bytes; None: as `_harmed`."""
+
+    def harmed(self, whole: bytes, seed: int) -> tuple[str, bytes]:
+        return (self.harm or _harmed)(whole, random.Random(seed))
 
 
 def victims(folder: Path, run: Callable[[str], None]) -> dict[str, Victim]:
@@ -89,6 +97,10 @@ def victims(folder: Path, run: Callable[[str], None]) -> dict[str, Victim]:
         "partition": Victim(plain.partition_path, lambda: _partition(plain.partition_path)),
         "data": Victim(options.path, lambda: _arrays(data.load(options).arrays)),
         "h5py": Victim(foreign, lambda: _h5py(foreign)),
+        **{
+            name: Victim(path, partial(fuzz_archives.digest, path), fuzz_archives.harmed)
+            for name, path in fuzz_archives.good(folder).items()
+        },
     }
 
 
@@ -140,12 +152,11 @@ def outcomes(victim: Victim, seeds: range) -> Iterator[tuple[int, str, str]]:
         if left:
             number = os.WTERMSIG(status) if os.WIFSIGNALED(status) else 0
             seed = left.pop(0)
-            yield seed, _damaged(whole, seed)[0], "hang" if number == signal.SIGALRM else "crash"
+            yield seed, victim.harmed(whole, seed)[0], "hang" if number == signal.SIGALRM else "crash"
     victim.path.write_bytes(whole)
 
 
-def _damaged(whole: bytes, seed: int) -> tuple[str, bytes]:
-    draw = random.Random(seed)
+def _harmed(whole: bytes, draw: random.Random) -> tuple[str, bytes]:
     if not whole.startswith(b"fedmpi "):
         return "structure changed", damage.structure_changed(whole, draw)
     kind, harm = draw.choice([*damage.ACCIDENTS.items(), *damage.FORGERIES.items()])
@@ -157,7 +168,7 @@ def _read_all(victim: Victim, whole: bytes, expected: str, seeds: list[int], say
     resource.setrlimit(resource.RLIMIT_AS, (ADDRESS_SPACE_BYTES, ADDRESS_SPACE_BYTES))
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     for seed in seeds:
-        kind, damaged = _damaged(whole, seed)
+        kind, damaged = victim.harmed(whole, seed)
         victim.path.write_bytes(damaged)
         before_kb = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
         signal.alarm(LIMIT_S)
@@ -182,7 +193,7 @@ def main(argv: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--count", type=int, default=1000, help="damaged copies of each file")
-    parser.add_argument("--files", default="checkpoint,with memories,index,memory,partition,data")
+    parser.add_argument("--files", default="checkpoint,with memories,index,memory,partition,data,zip,gz,bz2,xz")
     arguments = parser.parse_args(argv)
     torch.set_num_threads(1)  # a child made by fork must not wait for threads that it has not
     counts: Counter[tuple[str, str, str]] = Counter()

@@ -10,11 +10,14 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
+from set_rule import check_sets
+
 # Bottom first. Modules of one layer do not know each other; inside a package anything goes. The
 # first ones are the leaves, each of which may use those above it here.
 LAYERS = (
     ("fedmpi",),
     ("fedmpi.errors",),
+    ("fedmpi.temporary",),
     ("fedmpi.clock",),
     ("fedmpi.stopping",),
     ("fedmpi.seeds",),
@@ -316,5 +319,6 @@ RULES = (
     check_no_communicator,
     check_engine_knows_no_method,
     check_rank_means_mpi_rank,
+    check_sets,
     check_sizes,
 )

@@ -16,7 +16,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from fedmpi import hdf5
+from fedmpi import hdf5, temporary
 from fedmpi.data.dataset import Dataset, layout_problems
 from fedmpi.data.digest import DIGEST_BYTES, digest_of
 from fedmpi.data.folders import made
@@ -43,22 +43,22 @@ def save(options: PreparedOptions, dataset: Dataset) -> Path:
 
 def try_place(options: PreparedOptions) -> None:
     """Raises DataError if `save` could not write there, so that nobody decodes for minutes to learn it."""
-    with _writing(options.path) as partial:
-        partial.touch()
+    with _writing(options.path):
+        pass
 
 
 @contextlib.contextmanager
 def _writing(path: Path) -> Iterator[Path]:
-    """Where to write what becomes `path`; nothing of it stays there. Raises DataError for any OSError."""
-    partial = path.with_name(f"{path.name}.partial")
+    """A file of this process's own to write what becomes `path`: of several processes, the last rename counts.
+
+    Nothing of it stays there. Raises DataError for any OSError.
+    """
     try:
         with made(path.parent):
-            try:
-                if path.is_dir():
-                    raise IsADirectoryError("a folder has that name")
+            if path.is_dir():
+                raise IsADirectoryError("a folder has that name")
+            with temporary.own_file(path) as partial:
                 yield partial
-            finally:
-                partial.unlink(missing_ok=True)
     except OSError as error:
         raise DataError(str(path), f"cannot be written: {error}") from error
 

@@ -154,7 +154,8 @@ class SplitMix(Method):
         return [first, *(others[place] for place in order[: self.num_bases[task.tier] - 1])]
 
     def regions(self, client: Client) -> Mapping[str, Region]:
-        absent = set(range(max(self.num_bases))) - set(self.assigned(client))
+        assigned = self.assigned(client)
+        absent = [base for base in range(max(self.num_bases)) if base not in assigned]
         return {f"{base}.{name}": NOTHING for base in absent for name in self._base_names}
 
     def lift(self, upload: Params, client: Client) -> Iterator[tuple[str, Tensor]]:
