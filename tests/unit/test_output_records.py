@@ -145,8 +145,8 @@ def test_records_nested_too_deeply_are_torn(deep: str, run_dir: RunDir) -> None:
 def test_directories_in_their_place_are_one_line(run_dir: RunDir) -> None:
     run_dir.records_path.mkdir()
     run_dir.manifest_path.mkdir()
-    assert manifest.read_starts(run_dir) == []
-    for action in (lambda: write(run_dir, range(1, 2)), lambda: add_start(run_dir, {"command": []})):
+    actions = [lambda: write(run_dir, range(1, 2)), lambda: add_start(run_dir, {"command": []})]
+    for action in (*actions, lambda: manifest.read_starts(run_dir), lambda: read_records(run_dir)):
         with pytest.raises(RunDirError, match="Is a directory") as caught:
             action()
         assert "\n" not in caught.value.text()
