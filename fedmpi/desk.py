@@ -20,10 +20,11 @@ from fedmpi.output.best import Best
 from fedmpi.output.files import write_atomic, write_text, writing
 from fedmpi.output.lock import RunLock
 from fedmpi.output.progress import Progress
-from fedmpi.output.records import Records
+from fedmpi.output.records import Records, read_records
 from fedmpi.output.report import CLIENTS, TierRow, closing_table
 from fedmpi.output.run_dir import RunDir
 from fedmpi.output.saving import Saving
+from fedmpi.output.whereabouts import GoneError
 from fedmpi.remarks import remarks
 from fedmpi.setup import ServerState, Setup
 from fedmpi.train_round import RoundResult
@@ -58,6 +59,7 @@ class Desk:
     def __enter__(self) -> Desk:
         config, folder = self._setup.config, self._folder
         self._progress = Progress(config.output.progress, config.rounds, done_rounds=self._done)
+        self._check_records()
         folder.clear_temporaries()
         if self._done <= config.rounds:
             write_text(folder.config_path, yaml_text.dump(config.to_dict()))
@@ -69,7 +71,16 @@ class Desk:
             warn=self.warn,
         )
         self._stack.enter_context(self._progress)
+        self._stack.callback(self._setup.comm.call_while_waiting, None)
+        self._setup.comm.call_while_waiting(self._look)
         return self
+
+    def _check_records(self) -> None:
+        """Raises RunDirError if the records are another run's."""
+        records = [record for record in read_records(self._folder) if record["round"] <= self._done]
+        if problem := self._best.contradicts(records):
+            advice = "put the right file back, or move this one away (then its rounds are marked as missing)"
+            raise RunDirError(str(self._folder.records_path), f"is of another run than the checkpoint: {problem}; {advice}")
 
     def __exit__(self, *error: Any) -> None:
         self._stack.__exit__(*error)
@@ -105,8 +116,22 @@ class Desk:
 
     def tell(self, num_done: int, num_clients: int) -> None:
         """Clients of the running phase that are done."""
-        self._lock.beat()  # a round may be longer than others wait for a sign of life
+        self._look()
         self._progress.clients(num_done, num_clients)
+
+    def _look(self) -> None:
+        """A sign of life, since a round may be longer than others wait for one; and whether the directory is there.
+
+        Raises `GoneError`, unless the directory may come back and saves that fail are only to be reported.
+        """
+        self._unless_it_may_come_back(self._lock.beat)
+
+    def _unless_it_may_come_back(self, look: Callable[[], None]) -> None:
+        try:
+            look()
+        except GoneError as gone:
+            if gone.for_good or self._setup.config.output.on_save_error == "stop":
+                raise
 
     def tell_losses(self, losses: Sequence[Loss], round_number: int) -> None:
         """Ranks died, and those left are in this round."""
@@ -145,7 +170,7 @@ class Desk:
             self.warn(f"round {round_number} changes nothing: the training of all its clients diverged")
         self._writers[-1].update(report.client for report in result.reports if report.memory_digest)
         with setup.clock.stage("saving", round_number) as timer:
-            self._lock.refresh()
+            self._unless_it_may_come_back(self._lock.refresh)
             self._is_due |= must_hold or round_number % config.output.checkpoint_every == 0
             self._saving.attempt(round_number, lambda: self._keep(round_number, state, record), must_hold=must_hold)
         self._saving.took(timer.seconds, split_s["wall"])

@@ -23,7 +23,7 @@ from fedmpi.config.schema import Config
 from fedmpi.desk import Desk
 from fedmpi.errors import RankLossError, RunDirError, ServerLossError, TooFewRanksError, UserError
 from fedmpi.job import Job
-from fedmpi.output import manifest
+from fedmpi.output import checkpoint, manifest
 from fedmpi.output.files import write_text
 from fedmpi.output.lock import RunLock
 from fedmpi.output.records import read_records, round_seconds
@@ -113,7 +113,8 @@ def _give_up(job: Job, why: str) -> NoReturn:
     Raises `TooFewRanksError`.
     """
     comm, folder = job.comm, job.folder
-    saved = max((number for number, _ in folder.checkpoints()), default=0) if folder and comm.is_root else 0
+    own = checkpoint.of_run(folder, job.config.hash()) if folder and comm.is_root else []
+    saved = max((number for number, _ in own), default=0)
     saved = int(comm.allgather_text(str(saved))[0])
     gets_on = job.begun_after is not None and saved > job.begun_after
     _tell_without_desk(job, (saved, why) if gets_on else None, patience_s=_DYING_S)
@@ -157,6 +158,7 @@ def _folder(job: Job) -> RunDir:
         folder = resuming.open_run_dir(job.config, job.comm, job.run_dir, resume=job.resume)
         job.comm.agree()
         job.folder = folder
+        job.where["run_dir"] = str(folder.path)
         job.where["resume"] = resuming.resume_command(folder, job.comm.started_size)
     return job.folder
 

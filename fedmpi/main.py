@@ -252,6 +252,8 @@ def describe(error: BaseException, comm: Comm) -> str:
 
 
 def _how_to_resume(where: dict[str, str]) -> str:
+    if "run_dir" in where and not os.path.exists(os.path.join(where["run_dir"], "config.yaml")):
+        return f"nothing is left to go on with in {where['run_dir']}"
     return f"to go on: {where['resume']}" if "resume" in where else "nothing was saved yet"
 
 

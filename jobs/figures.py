@@ -23,7 +23,7 @@ from reproduction import Named
 from tables import Archive, Result, collect, in_unit
 
 from fedmpi import papers
-from fedmpi.output.files import write_text, writing
+from fedmpi.output.files import write_atomic, write_text
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -69,8 +69,10 @@ def draw(named: Named, archive: Archive, folder: Path) -> list[str]:
     figure = picture(named.table, panels, archive.request.made_with)
     names = ["figure.png", "figure.svg"]
     for name in names:
-        with writing(folder / name), rc_context({"svg.fonttype": "none"}):  # text that can be searched and edited
-            figure.savefig(folder / name, dpi=150)
+        drawn = io.BytesIO()
+        with rc_context({"svg.fonttype": "none"}):  # text that can be searched and edited
+            figure.savefig(drawn, dpi=150, format=name.rpartition(".")[2])
+        write_atomic(folder / name, drawn.getbuffer())
     write_text(folder / "figure.csv", comma_separated(panels))
     return names
 

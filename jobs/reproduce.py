@@ -45,6 +45,7 @@ from fedmpi import data, papers
 from fedmpi.errors import ConfigError, UserError
 from fedmpi.output.files import write_text, writing
 from fedmpi.output.progress import printable
+from fedmpi.output.records import rounds_done
 from fedmpi.stopping import EXIT_CODE
 
 _SEEDS = (0, 1, 2)
@@ -177,7 +178,7 @@ def _list_runs(named: Named, request: Request, wanted: Sequence[tuple[papers.Run
     print(f"{named.name}: {named.table.title}\n{request.budget if wanted else 'no run is needed'}")
     for place, (run, seed) in enumerate(wanted, 1):
         one = request.run_of(run, seed)
-        state = "finished" if one.is_finished() else f"{len(one.records)} rounds done" if one.has_begun() else "not run"
+        state = "finished" if one.is_finished() else f"{rounds_done(one.records)} rounds done" if one.has_begun() else "not run"
         print(" ".join([f"{place:4}  {state:18} {run.config}", *run.overrides, f"seed={seed}"]))
 
 

@@ -23,6 +23,7 @@ LAYERS = (
     ("fedmpi.seeds",),
     ("fedmpi.lazy",),
     ("fedmpi.tensors",),
+    ("fedmpi.plain_files",),
     ("fedmpi.hdf5",),
     ("fedmpi.exactsum",),
     ("fedmpi.costs",),
