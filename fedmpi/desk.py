@@ -9,7 +9,7 @@ from contextlib import ExitStack
 from dataclasses import asdict, replace
 from typing import TYPE_CHECKING, Any
 
-from fedmpi import costs, data, startup
+from fedmpi import costs, data, resuming
 from fedmpi.config import yaml_text
 from fedmpi.errors import RunDirError
 from fedmpi.exchange import CONTRIBUTED
@@ -45,7 +45,7 @@ class Desk:
     ) -> None:
         self._setup, self._folder, self._lock, self._done, self._command = setup, folder, lock, done, command
         self._best = Best(**snapshot.progress) if snapshot else Best()
-        self._versions = startup.computed_with(setup)
+        self._versions = resuming.computed_with(setup)
         self._client_scores: ClientScores | None = None
         # Who has written a memory since each of the last saves; the first save looks at everybody.
         self._writers: deque[set[int]] = deque([set()], maxlen=setup.config.output.keep_checkpoints + 2)
@@ -81,7 +81,7 @@ class Desk:
         who = list(zip(setup.comm.members, places, strict=True))
         ranks = [{"rank": rank, "place": place, "threads": threads} for rank, place in who]
         resumed = self._done or None
-        manifest.add_start(self._folder, manifest.start_entry(ranks, self._command, resumed, job=startup.slurm_job()))
+        manifest.add_start(self._folder, manifest.start_entry(ranks, self._command, resumed, job=resuming.slurm_job()))
         server = "server and worker" if 0 in setup.workers else "server"
         for rank, place in who:
             role = server if rank == setup.comm.members[0] else "worker"
@@ -93,7 +93,7 @@ class Desk:
             self.warn(warning)
         self._progress.say(f"run directory: {self._folder.path}")
         # Said now, because a launcher that ends its ranks may pass on nothing that they say then.
-        again = startup.resume_command(self._folder, setup.comm.started_size)
+        again = resuming.resume_command(self._folder, setup.comm.started_size)
         self._progress.say(f"to go on after an interruption: {again}")
         if self._done:
             self._progress.say(f"resuming after round {self._done}")
@@ -203,7 +203,7 @@ class Desk:
     def _say_stopped(self, round_number: int, why: str) -> None:
         """The run is to go on later, where it is now: for people and, in the manifest, for programs."""
         self._if_possible("the manifest", lambda: manifest.add_stop(self._folder, round_number, why))
-        again = startup.resume_command(self._folder, self._setup.comm.started_size)
+        again = resuming.resume_command(self._folder, self._setup.comm.started_size)
         self._progress.say(f"stopped after round {round_number} of {self._setup.config.rounds}: {why}; all is saved")
         self._progress.say(f"to go on: {again}")
 

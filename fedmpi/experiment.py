@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, NoReturn
 
 import numpy as np
 
-from fedmpi import methods, startup
+from fedmpi import methods, resuming, startup
 from fedmpi.clock import STAGES
 from fedmpi.config import yaml_text
 from fedmpi.config.schema import Config
@@ -84,7 +84,7 @@ def _start_and_train(job: Job) -> bool:
         lock = startup.together(comm, lambda: _take(stack, folder, job) if comm.is_root else None)
         setup = startup.prepare(config, comm, folder, job.make_method, material)
         job.clock = setup.clock
-        snapshot = startup.restore(setup, folder, resume=job.resume)
+        snapshot = resuming.restore(setup, folder, resume=job.resume)
         done = int(comm.allgather_text(str(snapshot.round if snapshot else 0))[0])
         job.rounds_are_over = done >= config.rounds
         if not why or job.rounds_are_over:  # a report needs no more ranks than there are
@@ -98,7 +98,7 @@ def _start_and_train(job: Job) -> bool:
             if desk is not None:
                 setup = replace(setup, tell=desk.tell)
                 job.stopping.remember(round_seconds(read_records(folder), comm.size))
-            state = startup.initial_state(setup.method, comm, snapshot, setup.device.server)
+            state = resuming.initial_state(setup.method, comm, snapshot, setup.device.server)
             comm.wait_for_all()  # a rank that begins a round counts how long the others take
             setup.clock.take()  # what starting up took is no round's
             return _train(job, setup, desk, OpenRound(done + 1, state))
@@ -152,10 +152,10 @@ def _material(job: Job) -> startup.Material:
 def _folder(job: Job) -> RunDir:
     """The run directory: known to all ranks, or to none."""
     if job.folder is None:
-        folder = startup.open_run_dir(job.config, job.comm, job.run_dir, resume=job.resume)
+        folder = resuming.open_run_dir(job.config, job.comm, job.run_dir, resume=job.resume)
         job.comm.agree()
         job.folder = folder
-        job.where["resume"] = startup.resume_command(folder, job.comm.started_size)
+        job.where["resume"] = resuming.resume_command(folder, job.comm.started_size)
     return job.folder
 
 
@@ -182,7 +182,7 @@ def _lock_within(patience_s: float, stack: ExitStack, job: Job, folder: RunDir) 
 
 
 def _lock(folder: RunDir) -> RunLock:
-    return RunLock(folder, job=startup.job_name(), warn=lambda line: print(f"warning: {line}", flush=True))
+    return RunLock(folder, job=resuming.job_name(), warn=lambda line: print(f"warning: {line}", flush=True))
 
 
 def _train(job: Job, setup: Setup, desk: Desk | None, opened: OpenRound) -> bool:
@@ -225,7 +225,7 @@ def _without_the_lost(job: Job, setup: Setup, desk: Desk | None, opened: OpenRou
     # Rank 0 is alone now, and has to train.
     assert job.folder is not None
     alone = startup.prepare(job.config, job.comm, job.folder, job.make_method, job.material)
-    startup.warn_of_other_bits(startup.computed_with(setup), startup.computed_with(alone))
+    resuming.warn_of_other_bits(resuming.computed_with(setup), resuming.computed_with(alone))
     opened.published = None  # it may lie on another device
     return replace(alone, tell=setup.tell, clock=setup.clock)
 

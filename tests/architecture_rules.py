@@ -34,6 +34,7 @@ LAYERS = (
     ("fedmpi.personal",),
     ("fedmpi.train_round",),
     ("fedmpi.startup",),
+    ("fedmpi.resuming",),
     ("fedmpi.desk",),
     ("fedmpi.job",),
     ("fedmpi.experiment",),
@@ -66,7 +67,8 @@ METHOD_HELPERS = {"fedmpi.methods", "fedmpi.methods.protocol", "fedmpi.methods.v
 
 ENGINE = (
     "fedmpi.train_round", "fedmpi.setup", "fedmpi.simulate", "fedmpi.exchange", "fedmpi.publish", "fedmpi.personal",
-    "fedmpi.desk", "fedmpi.job", "fedmpi.experiment", "fedmpi.startup", "fedmpi.forecast", "fedmpi.mpi", "fedmpi.learning",
+    "fedmpi.desk", "fedmpi.job", "fedmpi.experiment", "fedmpi.startup", "fedmpi.resuming", "fedmpi.forecast",
+    "fedmpi.mpi", "fedmpi.learning",
 )  # fmt: skip
 METHOD_WORDS = re.compile(
     r"fedavg|fed-?hm|hetero-?fl|fjord|split-?mix|prism|orthdrop|origdrop|hermes|per-?fedavg|lg-?fedavg|top-?k\b"
