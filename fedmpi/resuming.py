@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import shlex
 import sys
 from collections.abc import Mapping
 from dataclasses import asdict
@@ -13,7 +12,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import torch
 
-from fedmpi import data, methods
+from fedmpi import advice, data, methods
 from fedmpi.config.schema import Config
 from fedmpi.errors import RunDirError
 from fedmpi.output import checkpoint, manifest
@@ -26,15 +25,15 @@ if TYPE_CHECKING:
     from fedmpi.mpi.comm import Comm
 
 
-def open_run_dir(config: Config, comm: Comm, asked: str | None, *, resume: bool) -> RunDir:
-    """The run directory, opened (or made) by rank 0 and known to all."""
+def open_run_dir(config: Config, comm: Comm, asked: str | None, *, resume: bool, label: str = "") -> RunDir:
+    """The run directory, opened (or made) by rank 0 and known to all; `label` begins the name of a fresh one."""
 
     def open_it() -> str:
         if not comm.is_root:
             return ""
         if asked is None:
-            label = f"{Path(config.where).stem}-seed{config.seed}"
-            return str(RunDir.new(config.output.dir, label).path.resolve())
+            named = label or f"{Path(config.where).stem}-seed{config.seed}"
+            return str(RunDir.new(config.output.dir, named).path.resolve())
         return str(RunDir.open_for(asked, resume=resume).path.resolve())
 
     return RunDir(Path(comm.allgather_text(together(comm, open_it))[0]))
@@ -42,8 +41,7 @@ def open_run_dir(config: Config, comm: Comm, asked: str | None, *, resume: bool)
 
 def resume_command(run_dir: RunDir, num_ranks: int) -> str:
     """What to type to go on with a run."""
-    launcher = f"mpirun -n {num_ranks} " if num_ranks > 1 else ""
-    return f"{launcher}python -m fedmpi.main --run-dir {shlex.quote(str(run_dir.path))} --resume"
+    return advice.command(num_ranks, "--run-dir", str(run_dir.path), "--resume")
 
 
 def restore(setup: Setup, run_dir: RunDir, *, resume: bool) -> checkpoint.Snapshot | None:
@@ -61,9 +59,9 @@ def restore(setup: Setup, run_dir: RunDir, *, resume: bool) -> checkpoint.Snapsh
             raise RunDirError(
                 str(run_dir.path),
                 f"was run with another config: {'; '.join(differences)}; "
-                "--resume needs the same, or take another --run-dir",
+                f"--resume needs the same; --resume-from {run_dir.path} begins a new run from it with others",
             )
-        _check_partition(setup, run_dir)
+        check_partition(setup, run_dir)
         warn_of_other_bits(snapshot.versions, computed_with(setup))
         return snapshot
 
@@ -84,7 +82,7 @@ def _problem(setup: Setup, snapshot: checkpoint.Snapshot) -> str:
     return checkpoint.unfit(snapshot.server, setup.method.state_specs())
 
 
-def _check_partition(setup: Setup, run_dir: RunDir) -> None:
+def check_partition(setup: Setup, run_dir: RunDir) -> None:
     """The saved partition must be the one that this config gives here and now."""
     if not run_dir.partition_path.exists():
         return
