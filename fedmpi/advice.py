@@ -72,15 +72,19 @@ def _last_saved(where: Mapping[str, str]) -> int:
     return max((number for number, _ in RunDir(Path(where["run_dir"])).checkpoints()), default=0) if where else 0
 
 
-# A rank that fails leaves a note, so that rank 0 does not say that a signal has stopped the run: it is the launcher that
-# ends it, because of the failure.
+# The first rank that fails leaves a note. The others then give no advice of their own: neither a second rank that fails,
+# nor rank 0 when the launcher ends it with a signal.
 
 
-def note_failure(where: Mapping[str, str]) -> None:
-    """Notes in the run directory that this rank ends the job."""
+def note_failure(where: Mapping[str, str]) -> bool:
+    """Notes in the run directory that this rank ends the job; False if another rank has done so before."""
     if where:
         with contextlib.suppress(OSError):
-            RunDir(Path(where["run_dir"])).failure_path.touch()
+            try:
+                RunDir(Path(where["run_dir"])).failure_path.touch(exist_ok=False)
+            except FileExistsError:
+                return False
+    return True
 
 
 def has_failed(where: Mapping[str, str]) -> bool:

@@ -96,7 +96,7 @@ def _fitted(setup: Setup, origin: Origin, snapshot: Snapshot) -> Snapshot:
     """The parent's snapshot as one of this config. Raises RunDirError where the two do not fit."""
     config, method = setup.config, setup.method
     wanted = method.initial_state()
-    if problem := checkpoint.unfit(snapshot.server, specs_of(wanted.items())):
+    if problem := checkpoint.unfit(snapshot.server, specs_of(wanted.items(), channels_last=False)):
         raise RunDirError(str(origin.run_dir.path), f"does not fit this config: its round {snapshot.round} {problem}")
     server, clients = snapshot.server, snapshot.clients
     if _method_of(snapshot) != config.method.name:  # tensors and memories beyond what this method begins with mean nothing

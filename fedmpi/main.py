@@ -211,8 +211,8 @@ def _run(config: Config, arguments: argparse.Namespace, rank: int) -> int:
             _say(f"fedmpi: stopped: {error}\n{advice.how_to_go_on(where, config)}")
         return comm.leave(EXIT_CODE if error.gets_on else 1)
     except BaseException as error:  # noqa: BLE001 - the one place where nothing may pass
-        advice.note_failure(where)
-        _say(f"{describe(error, comm)}\n{advice.how_to_go_on(where, config, error)}")
+        is_first = advice.note_failure(where)
+        _say(describe(error, comm) + f"\n{advice.how_to_go_on(where, config, error)}" * is_first)
         comm.abort(error.exit_code if isinstance(error, UserError) else 1)
         raise
 
