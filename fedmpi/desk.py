@@ -9,7 +9,7 @@ from contextlib import ExitStack
 from dataclasses import asdict, replace
 from typing import TYPE_CHECKING, Any
 
-from fedmpi import costs, data, resuming
+from fedmpi import branching, costs, data, resuming
 from fedmpi.config import yaml_text
 from fedmpi.errors import RunDirError
 from fedmpi.exchange import CONTRIBUTED
@@ -92,7 +92,8 @@ class Desk:
         who = list(zip(setup.comm.members, places, strict=True))
         ranks = [{"rank": rank, "place": place, "threads": threads} for rank, place in who]
         resumed = self._done or None
-        more = {"job": resuming.slurm_job(), "data_digest": setup.data_digest}
+        parent = branching.noted(self._folder, self._done)
+        more = {"job": resuming.slurm_job(), "data_digest": setup.data_digest, **parent}
         manifest.add_start(self._folder, manifest.start_entry(ranks, self._command, resumed, **more))
         server = "server and worker" if 0 in setup.workers else "server"
         for rank, place in who:
@@ -107,6 +108,8 @@ class Desk:
         self._progress.say(f"to go on after an interruption: {again}")
         if self._done:
             self._progress.say(f"resuming after round {self._done}")
+        for origin in parent.values():
+            self._progress.say(f"a branch of {origin['run']}: {'; '.join(origin['config']) or 'with the same config'}")
 
     def say(self, line: str) -> None:
         self._progress.say(line)

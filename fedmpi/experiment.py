@@ -16,13 +16,14 @@ from typing import TYPE_CHECKING, NoReturn
 
 import numpy as np
 
-from fedmpi import bits, methods, resuming, startup
+from fedmpi import bits, branching, methods, resuming, startup
 from fedmpi.clock import STAGES
 from fedmpi.config import yaml_text
 from fedmpi.config.schema import Config
 from fedmpi.desk import Desk
 from fedmpi.errors import RankLossError, RunDirError, ServerLossError, TooFewRanksError, UserError
 from fedmpi.job import Job
+from fedmpi.origin import Origin
 from fedmpi.output import checkpoint, manifest
 from fedmpi.output.files import write_text
 from fedmpi.output.lock import RunLock
@@ -47,6 +48,7 @@ def run(
     *,
     run_dir: str | None,
     resume: bool,
+    origin: Origin | None = None,
     command: Sequence[str],
     where: dict[str, str],
     make_method: startup.MakeMethod = methods.create,
@@ -55,9 +57,10 @@ def run(
     """Trains to the last round; False if it was stopped before. Raises `StartupError` or `TooFewRanksError` (on all
     ranks), or a `RoundError` where something broke.
 
-    `where["resume"]` gets the command to go on with, as soon as there is something to go on with.
+    `origin` is the checkpoint of another run that this one begins from. `where` gets what `advice` needs as soon as
+    there is a run directory.
     """
-    job = Job(config, comm, run_dir, resume, command, where, make_method, stopping or Stopping())
+    job = Job(config, comm, run_dir, resume, origin, command, where, make_method, stopping or Stopping())
     job.untold += comm.lost_at_start
     job.takes_over = any(loss.server for loss in job.untold)
     with job.watch:
@@ -85,7 +88,9 @@ def _start_and_train(job: Job) -> bool:
         lock = startup.together(comm, lambda: _take(stack, folder, job) if comm.is_root else None)
         setup = startup.prepare(config, comm, folder, job.make_method, material)
         job.clock = setup.clock
-        snapshot = resuming.restore(setup, folder, resume=job.resume)
+        if job.origin is not None:
+            branching.begin(setup, folder, job.origin)
+        snapshot = resuming.restore(setup, folder, resume=job.resume or job.origin is not None)
         done = int(comm.allgather_text(str(snapshot.round if snapshot else 0))[0])
         job.rounds_are_over = done >= config.rounds
         if not why or job.rounds_are_over:  # a report needs no more ranks than there are
@@ -155,11 +160,12 @@ def _material(job: Job) -> startup.Material:
 def _folder(job: Job) -> RunDir:
     """The run directory: known to all ranks, or to none."""
     if job.folder is None:
-        folder = resuming.open_run_dir(job.config, job.comm, job.run_dir, resume=job.resume)
+        label = job.origin.label() if job.origin is not None else ""
+        folder = resuming.open_run_dir(job.config, job.comm, job.run_dir, resume=job.resume, label=label)
         job.comm.agree()
         job.folder = folder
-        job.where["run_dir"] = str(folder.path)
-        job.where["resume"] = resuming.resume_command(folder, job.comm.started_size)
+        resume = resuming.resume_command(folder, job.comm.started_size)
+        job.where.update(resume=resume, run_dir=str(folder.path), ranks=str(job.comm.started_size))
     return job.folder
 
 
@@ -168,7 +174,8 @@ def _take(stack: ExitStack, folder: RunDir, job: Job) -> RunLock:
     lock = _lock_within(_DYING_S if job.takes_over else _ENDING_S if job.resume else 0.0, stack, job, folder)
     if not job.resume:
         folder.refuse_run()  # another may have come and gone since it was opened
-    if not folder.config_path.exists():
+    folder.failure_path.unlink(missing_ok=True)
+    if job.origin is None and not folder.config_path.exists():  # a branch is a run only once it has its checkpoint
         write_text(folder.config_path, yaml_text.dump(job.config.to_dict()))
     return lock
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import shlex
 from collections.abc import Mapping
 from dataclasses import asdict
 from pathlib import Path
@@ -12,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 
-from fedmpi import bits, methods
+from fedmpi import advice, bits, methods
 from fedmpi.config.schema import Config
 from fedmpi.data import digest, partition
 from fedmpi.errors import RunDirError
@@ -26,15 +25,15 @@ if TYPE_CHECKING:
     from fedmpi.mpi.comm import Comm
 
 
-def open_run_dir(config: Config, comm: Comm, asked: str | None, *, resume: bool) -> RunDir:
-    """The run directory, opened (or made) by rank 0 and known to all."""
+def open_run_dir(config: Config, comm: Comm, asked: str | None, *, resume: bool, label: str = "") -> RunDir:
+    """The run directory, opened (or made) by rank 0 and known to all; `label` begins the name of a fresh one."""
 
     def open_it() -> str:
         if not comm.is_root:
             return ""
         if asked is None:
-            label = f"{Path(config.where).stem}-seed{config.seed}"
-            return str(RunDir.new(config.output.dir, label).path.resolve())
+            named = label or f"{Path(config.where).stem}-seed{config.seed}"
+            return str(RunDir.new(config.output.dir, named).path.resolve())
         return str(RunDir.open_for(asked, resume=resume).path.resolve())
 
     return RunDir(Path(comm.allgather_text(together(comm, open_it))[0]))
@@ -42,8 +41,7 @@ def open_run_dir(config: Config, comm: Comm, asked: str | None, *, resume: bool)
 
 def resume_command(run_dir: RunDir, num_ranks: int) -> str:
     """What to type to go on with a run."""
-    launcher = f"mpirun -n {num_ranks} " if num_ranks > 1 else ""
-    return f"{launcher}python -m fedmpi.main --run-dir {shlex.quote(str(run_dir.path))} --resume"
+    return advice.command(num_ranks, "--run-dir", str(run_dir.path), "--resume")
 
 
 def restore(setup: Setup, run_dir: RunDir, *, resume: bool) -> checkpoint.Snapshot | None:
@@ -62,7 +60,7 @@ def restore(setup: Setup, run_dir: RunDir, *, resume: bool) -> checkpoint.Snapsh
             raise RunDirError(
                 str(run_dir.path),
                 f"was run with another config: {'; '.join(differences)}; "
-                "--resume needs the same, or take another --run-dir",
+                f"--resume needs the same; --resume-from {run_dir.path} begins a new run from it with others",
             )
         check_data(setup, run_dir, snapshot)
         if other_bits := bits.changes(snapshot.versions, setup.computed_with):

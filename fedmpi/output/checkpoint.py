@@ -148,7 +148,7 @@ def load_newest_intact(
     for round_number, path in found:
         try:
             snapshot = load(path)
-            _check(run_dir, snapshot, round_number, path, config_hash)
+            check(run_dir, snapshot, round_number, path, config_hash)
             if problem := problem_of(snapshot):
                 raise RunDirError(str(path), problem)
             return snapshot
@@ -187,7 +187,10 @@ def index_of(path: Path) -> dict[int, tuple[int, str]]:
         raise container.DamagedFileError(str(path), str(error)) from None
 
 
-def _check(run_dir: RunDir, snapshot: Snapshot, round_number: int, path: Path, config_hash: str | None) -> None:
+def check(
+    run_dir: RunDir, snapshot: Snapshot, round_number: int, path: Path, config_hash: str | None = None
+) -> None:
+    """Raises RunDirError where a snapshot is not of the round of its file's name, or lacks a client's memory."""
     if snapshot.round < 1 or snapshot.round != round_number:
         raise RunDirError(str(path), f"holds round {snapshot.round}, not the round of its name")
     if config_hash is not None and snapshot.config_hash != config_hash:

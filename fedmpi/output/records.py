@@ -28,8 +28,13 @@ Record = Mapping[str, Any]
 # A record has some 20 bytes for each client of its cohort.
 _MOST_LINE_BYTES = 64 * 2**20
 
-NOT_RESULTS = frozenset({"seconds", "busy_s", "losses", "wire_bytes", "exchange"})
-"""Keys of a record that tell of time, of ranks, and of what MPI moved: records of the same bits are alike without."""
+BRANCHED_FROM = "branched_from"
+"""The key, in a branch's last record that is its parent's, of `run`, `round`, and `config`: what the branch changes."""
+
+NOT_RESULTS = frozenset({"seconds", "busy_s", "losses", "wire_bytes", "exchange", BRANCHED_FROM})
+"""Keys of a record that tell of time, of ranks, of what MPI moved, and of a branch's parent: records of the same bits
+are alike without.
+"""
 
 
 def round_seconds(records: Sequence[Record], num_ranks: int) -> list[float]:

@@ -2,7 +2,7 @@
 
     runs/<label>-<timestamp>/
       config.yaml  manifest.json  partition.h5  rounds.jsonl  .lock  submitted.json  submitted-<digest>.yaml
-      requeued  .begun-<job>
+      requeued  .begun-<job>  .failed
       checkpoints/round-000012.h5
       memory/<client // 1000>/<client>/<round>-<digest>.h5
       tensorboard/  report/
@@ -105,6 +105,11 @@ class RunDir:
     @property
     def lock_path(self) -> Path:
         return self.path / ".lock"
+
+    @property
+    def failure_path(self) -> Path:
+        """An empty file that a rank leaves when it ends the job, for the others; gone with the next start."""
+        return self.path / ".failed"
 
     @property
     def checkpoints_dir(self) -> Path:
