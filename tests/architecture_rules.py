@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 LAYERS = (
     ("fedmpi",),
     ("fedmpi.errors",),
+    ("fedmpi.environment",),
     ("fedmpi.clock",),
     ("fedmpi.stopping",),
     ("fedmpi.seeds",),
