@@ -49,8 +49,9 @@ _LEAST_STARTUP_S = 30.0
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Runs the command; the exit code: 0, 2 for a user's mistake, 1 for a failure, 75 for a run that is to go on."""
-    rank, size = claimed()
+    rank = 0  # until it is known, everybody speaks
     try:
+        rank, size = claimed()
         check_launch()
         arguments = parse(sys.argv[1:] if argv is None else argv)
         if arguments.list:
@@ -181,8 +182,9 @@ def _report(error: UserError, rank: int) -> int:
 def _run(config: Config, arguments: argparse.Namespace, rank: int) -> int:
     stopping = _stopping(config)
     stopping.listen(_say if rank == 0 else lambda line: None)  # loading torch takes seconds
-    # Before CUDA starts: with it, cuBLAS gives the same bits in every run.
-    os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
+    # Before CUDA starts: with one of these, cuBLAS gives the same bits in every run; with any other value torch refuses.
+    if os.environ.get("CUBLAS_WORKSPACE_CONFIG") not in (":4096:8", ":16:8"):
+        os.environ["CUBLAS_WORKSPACE_CONFIG"] = ":4096:8"
     from fedmpi.experiment import run
     from fedmpi.mpi import world
     from fedmpi.startup import StartupError

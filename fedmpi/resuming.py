@@ -132,8 +132,8 @@ def _on(device: str, params: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]
 
 def slurm_job() -> str:
     """The batch job's number (of one task of an array: its own), for the manifest; empty outside Slurm."""
-    task = "_".join(os.environ.get(f"SLURM_ARRAY_{name}", "") for name in ("JOB_ID", "TASK_ID"))
-    return task if len(task) > 1 else os.environ.get("SLURM_JOB_ID", "")
+    array, task = (os.environ.get(name, "") for name in ("SLURM_ARRAY_JOB_ID", "SLURM_ARRAY_TASK_ID"))
+    return f"{array}_{task}" if array or task else os.environ.get("SLURM_JOB_ID", "")
 
 
 def job_name() -> str:

@@ -42,6 +42,7 @@ from reproduction import Budget, Named, Request, changes, chosen, every, find, r
 from running import Job, Parser, absolute, do, is_stopped, launcher, number, seed_list
 
 from fedmpi import data, papers
+from fedmpi.data.folders import below_home
 from fedmpi.errors import ConfigError, UserError
 from fedmpi.output.files import write_text, writing
 from fedmpi.output.progress import printable
@@ -111,7 +112,7 @@ def _arguments(argv: Sequence[str]) -> argparse.Namespace:
 
 
 def _request(arguments: argparse.Namespace) -> Request:
-    data_dir = arguments.data_dir and arguments.data_dir.expanduser().resolve()
+    data_dir = arguments.data_dir and below_home(str(arguments.data_dir)).resolve()
     return Request(absolute(arguments.out), arguments.budget, changes(arguments.set), data_dir)
 
 

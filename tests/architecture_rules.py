@@ -18,6 +18,7 @@ LAYERS = (
     ("fedmpi",),
     ("fedmpi.errors",),
     ("fedmpi.temporary",),
+    ("fedmpi.environment",),
     ("fedmpi.clock",),
     ("fedmpi.stopping",),
     ("fedmpi.seeds",),
