@@ -219,8 +219,11 @@ def _fetch_one(file: sources.File, folder: Path, force: bool) -> None:
     )
     print(f"{target}: {'loaded' if is_new else 'there already'}, {size(target.stat().st_size)}, {checked}")
     if file.unpack_to:
-        with Telling(f"unpacking {target.name}") as telling:
-            made = archives.unpack(target, folder / file.unpack_to, telling, replace=force)
+        with fetching.only_one(target):
+            if not force and sources.unpacked(file, folder) is not None:
+                return  # another process was quicker
+            with Telling(f"unpacking {target.name}") as telling:
+                made = archives.unpack(target, folder / file.unpack_to, telling, replace=force)
         print(f"unpacked: {', '.join(map(str, made))}")
 
 

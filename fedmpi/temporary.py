@@ -49,6 +49,23 @@ def own_folder(parent: Path, purpose: str) -> Iterator[Path]:
         os.close(handle)
 
 
+@contextlib.contextmanager
+def locked(path: Path) -> Iterator[None]:
+    """Only one process at a time is inside, for the lock file `path`, which is gone at the end, however that comes.
+
+    Raises BlockingIOError if another process is inside, OSError if there can be no such file.
+    """
+    while True:
+        handle = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, 0o666)
+        if lock(path, handle):
+            break
+    try:
+        yield
+    finally:
+        path.unlink(missing_ok=True)
+        os.close(handle)
+
+
 def remove_leftovers(folder: Path, name: str) -> None:
     """Removes temporaries of this name and this user in `folder` whose process is dead; what cannot be removed stays."""
     pattern = re.compile(rf"\.{re.escape(_cut(name))}\.(.+)\.[0-9a-f]{{16}}\.partial")
@@ -105,11 +122,13 @@ def make_folder(folder: Path) -> None:
 def lock(path: Path, handle: int, *, wait: bool = False) -> bool:
     """Locks the open file `path` until the handle is closed; False if somebody has removed it before it was locked.
 
-    Where a file system has no locks it is True, too. Raises BlockingIOError if another process has the lock.
+    Where a file system has no locks it is True, too. Raises BlockingIOError if another process has the lock. The handle
+    is closed unless the result is True.
     """
     try:
         fcntl.flock(handle, fcntl.LOCK_EX if wait else fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
+        os.close(handle)
         raise
     except OSError:
         return True
