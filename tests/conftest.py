@@ -19,6 +19,7 @@ from pathlib import Path
 
 import pytest
 from data_fixtures import cifar10_root, no_network, run_data  # noqa: F401  (fixtures, for every test)
+from progress import show_progress
 
 from fedmpi import mpi
 from fedmpi.mpi.launch import launched_as
@@ -68,6 +69,7 @@ def pytest_configure(config: pytest.Config) -> None:
     # Without --with-mpi this process is alone, whatever started it: serial tests must not start MPI.
     world = mpi.world() if config.getoption("with_mpi", False) else mpi.SerialComm()
     config.stash[WORLD] = world
+    show_progress(config)
     if world.rank > 0:
         config.pluginmanager.register(QuietRank(config, world.rank))
 
