@@ -11,11 +11,15 @@ import atexit
 import io
 import os
 import shutil
+import signal
 import sys
 import tempfile
+from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 from data_fixtures import cifar10_root, no_network, run_data  # noqa: F401  (fixtures, for every test)
+from progress import show_progress
 
 from fedmpi import mpi
 from fedmpi.mpi.launch import launched_as
@@ -25,7 +29,19 @@ if launched_as() is not None:
     os.environ["PYTEST_DEBUG_TEMPROOT"] = tempfile.mkdtemp(prefix="fedmpi-tests-")
     atexit.register(shutil.rmtree, os.environ["PYTEST_DEBUG_TEMPROOT"], ignore_errors=True)
 
+# Caches of libraries (matplotlib's and fontconfig's lists of fonts) would go to the home folder otherwise.
+os.environ["XDG_CACHE_HOME"] = str(Path(__file__).resolve().parents[1] / ".pytest_cache" / "libraries")
+
 WORLD: pytest.StashKey[mpi.SerialComm] = pytest.StashKey()
+
+
+@pytest.fixture(autouse=True)
+def same_signals() -> Iterator[None]:
+    """A run within a test leaves handlers behind; a signal that is ignored is ignored by all later processes, too."""
+    before = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1)}
+    yield
+    for number, handler in before.items():
+        signal.signal(number, handler)
 
 
 @pytest.fixture(scope="session", autouse=True)
@@ -53,6 +69,7 @@ def pytest_configure(config: pytest.Config) -> None:
     # Without --with-mpi this process is alone, whatever started it: serial tests must not start MPI.
     world = mpi.world() if config.getoption("with_mpi", False) else mpi.SerialComm()
     config.stash[WORLD] = world
+    show_progress(config)
     if world.rank > 0:
         config.pluginmanager.register(QuietRank(config, world.rank))
 

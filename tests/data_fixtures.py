@@ -22,7 +22,6 @@ import pytest
 __all__ = ["RunData", "cifar10_root", "no_network", "pickle_as_python2", "run_data", "write_cifar100"]
 
 SHARED_DATA = Path(__file__).resolve().parents[2] / "shared" / "data"
-CACHE = Path("~/.cache/fedmpi/data").expanduser()
 RunData = Callable[..., tuple[int, str, str]]
 
 
@@ -49,19 +48,19 @@ def no_network(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture(scope="session")
-def cifar10_root() -> str:
-    """A folder that holds the real cifar-10-batches-py; restored once per machine (15 s), then reused."""
-    folder = CACHE / "cifar-10-batches-py"
+def cifar10_root(pytestconfig: pytest.Config) -> str:
+    """A folder that holds the real cifar-10-batches-py; restored once per checkout (15 s), then reused."""
+    root = pytestconfig.cache.mkdir("cifar10")
+    folder = root / "cifar-10-batches-py"
     if not folder.is_dir():
         restore_cifar10(folder)
-    return str(CACHE)
+    return str(root)
 
 
 def restore_cifar10(folder: Path) -> None:
     script, packed = SHARED_DATA / "restore_cifar.py", SHARED_DATA / "cifar10-packed"
     if not script.is_file() or not packed.is_dir():
         pytest.skip(f"real CIFAR-10 needs {packed} and {script}, or {folder}")
-    folder.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=folder.parent, prefix="restoring-") as temporary:
         complete = Path(temporary, folder.name)
         subprocess.run([sys.executable, script, packed, complete], check=True, capture_output=True, timeout=300)

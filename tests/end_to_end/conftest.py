@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import signal
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -32,15 +31,12 @@ def start(tmp_path: Path) -> Iterator[Start]:
 
 
 @pytest.fixture
-def run_main(capfd: pytest.CaptureFixture[str]) -> Iterator[Callable[..., tuple[int, str, str]]]:
+def run_main(capfd: pytest.CaptureFixture[str]) -> Callable[..., tuple[int, str, str]]:
     """`run_main(*arguments)`: the command in this process; its exit code, output and errors."""
-    handlers = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1)}
 
     def call(*arguments: str) -> tuple[int, str, str]:
         capfd.readouterr()
         code = main(list(arguments))
         return (code, *capfd.readouterr())
 
-    yield call
-    for number, handler in handlers.items():
-        signal.signal(number, handler)
+    return call

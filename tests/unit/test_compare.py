@@ -9,7 +9,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -109,9 +109,8 @@ def called(capsys: pytest.CaptureFixture[str], *given: str) -> tuple[int, str, s
 
 
 @pytest.fixture
-def in_this_process(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[Sequence[str]]]:
+def in_this_process(monkeypatch: pytest.MonkeyPatch) -> list[Sequence[str]]:
     """Runs the command here, which is a tenth of the time; a list of what was run."""
-    handlers = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)}
     commands: list[Sequence[str]] = []
 
     def launch(command: Sequence[str], log: Path, environment: Mapping[str, str]) -> int:
@@ -120,9 +119,7 @@ def in_this_process(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[Sequence[s
         return main(command[3:])
 
     monkeypatch.setattr(running, "launch", launch)
-    yield commands
-    for number, handler in handlers.items():
-        signal.signal(number, handler)
+    return commands
 
 
 def test_two_methods_two_seeds(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import csv
 import signal
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import pytest
@@ -42,9 +42,8 @@ def own(tmp_path: Path) -> str:
 
 
 @pytest.fixture
-def in_this_process(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[Sequence[str]]]:
+def in_this_process(monkeypatch: pytest.MonkeyPatch) -> list[Sequence[str]]:
     """Runs the command here, which is a tenth of the time; a list of what was run."""
-    handlers = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1)}
     commands: list[Sequence[str]] = []
 
     def launch(command: Sequence[str], log: Path, environment: Mapping[str, str]) -> int:
@@ -53,9 +52,7 @@ def in_this_process(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[Sequence[s
         return main(command[3:])
 
     monkeypatch.setattr(running, "launch", launch)
-    yield commands
-    for number, handler in handlers.items():
-        signal.signal(number, handler)
+    return commands
 
 
 def called(capsys: pytest.CaptureFixture[str], *given: str) -> tuple[int, str, str]:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import signal
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -25,13 +24,6 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> list[float]:
     now_s = [100.0]
     monkeypatch.setattr(stopping.time, "monotonic", lambda: now_s[0])
     return now_s
-
-
-@pytest.fixture
-def handler() -> Iterator[None]:
-    before = signal.getsignal(stopping.SIGNAL)
-    yield
-    signal.signal(stopping.SIGNAL, before)
 
 
 @pytest.mark.parametrize(
@@ -129,7 +121,7 @@ def test_without_an_end_it_goes_on(clock: list[float]) -> None:
     assert wishes.wish(1e6) == GO_ON
 
 
-def test_a_signal_is_heard_once(handler: None) -> None:
+def test_a_signal_is_heard_once() -> None:
     said: list[str] = []
     wishes = Stopping()
     wishes.listen(said.append)
@@ -141,7 +133,7 @@ def test_a_signal_is_heard_once(handler: None) -> None:
     assert wishes.why(SIGNALLED) == "SIGUSR1"
 
 
-def test_a_signal_goes_before_the_clock(handler: None, clock: list[float]) -> None:
+def test_a_signal_goes_before_the_clock(clock: list[float]) -> None:
     """The highest wish of all ranks is done, and the reason that it names is said."""
     wishes = Stopping(0.0)
     wishes.listen(lambda line: None)
@@ -149,7 +141,7 @@ def test_a_signal_goes_before_the_clock(handler: None, clock: list[float]) -> No
     assert wishes.wish(1.0) == SIGNALLED > OUT_OF_TIME > GO_ON
 
 
-def test_a_signal_before_anybody_listens_counts(handler: None) -> None:
+def test_a_signal_before_anybody_listens_counts() -> None:
     stopping.notice_early()
     os.kill(os.getpid(), stopping.SIGNAL)
     said: list[str] = []

@@ -135,9 +135,9 @@ def test_data_are_where_they_are_seen_from_here(
 ) -> None:
     """The job starts in another folder; one's home folder is what it is there."""
     monkeypatch.chdir(tmp_path)
-    for given, meant in (("my data", f"{tmp_path}/my data"), ("~/data", "~/data"), ("/data", "/data")):
-        assert called(capsys, config, "data={name: cifar10}", f"data.root={given}", "--out", f"./{given[0]}r")[0] == 0
-        (written,) = (tmp_path / f"{given[0]}r" / "mine" / "mine").iterdir()
+    for out, given, meant in (("1", "my data", f"{tmp_path}/my data"), ("~2", "~/data", "~/data"), ("3", "/a", "/a")):
+        assert called(capsys, config, "data={name: cifar10}", f"data.root={given}", "--out", f"./{out}")[0] == 0
+        (written,) = (tmp_path / out / "mine" / "mine").iterdir()
         assert load(written, (), TABLES).data.root == meant
 
 
