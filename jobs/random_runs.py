@@ -31,7 +31,7 @@ from pathlib import Path
 from typing import Any
 
 from combinations import NUM_RANKS, Combination, draw, write_data
-from run_bytes import differences
+from run_bytes import differences, leftovers
 from running import Parser, environment, launcher, number
 from table_text import print_lines
 
@@ -136,7 +136,7 @@ def judge(combination: Combination, folder: Path, seconds: float) -> Outcome:
             found.append(f"{last} {text}, not {reference} {expected[1]}")
         elif nth > 0 and reference != "refused":
             pair = folder / "run-0", folder / f"run-{nth}"
-            found += differences(*pair, is_finished=reference == "finished")
+            found += [*differences(*pair, is_finished=reference == "finished"), *leftovers(pair[1])]
         starts = "; then ".join(leg.text() for leg in legs)
         problems += [f"variant {nth}, {starts}: {line}" for line in found]
     return Outcome(combination, reference, counts, tuple(problems), seconds)

@@ -18,7 +18,9 @@ from fedmpi.errors import RunDirError
 from fedmpi.output import RunDir, checkpoint, read_records
 from fedmpi.output.records import NOT_RESULTS
 
-CONFIG_MAY_DIFFER = ("mpi.exchange", "mpi.server_trains", "output.checkpoint_every", "output.keep_checkpoints")
+CONFIG_MAY_DIFFER = (
+    "mpi.exchange", "mpi.server_trains", "mpi.round_timeout_s", "output.checkpoint_every", "output.keep_checkpoints",
+)  # fmt: skip
 """Keys of the config that a checkpoint holds: those that the two runs were given with other values."""
 PROGRESS_MAY_DIFFER = ("seconds",)
 """What a checkpoint's progress holds of time."""
@@ -36,8 +38,12 @@ def differences(reference: Path, other: Path, *, is_finished: bool = True) -> li
     lines += _same_bytes("partition.h5", ours.partition_path, theirs.partition_path)
     if is_finished:
         lines += _report(ours, theirs)
-    leftovers = [path.name for path in other.rglob("*.tmp")]
-    return lines + [f"a temporary file is left: {name}" for name in leftovers]
+    return lines
+
+
+def leftovers(run: Path) -> list[str]:
+    """A line for each temporary file that a run which came to its end has left."""
+    return [f"a temporary file is left: {path.relative_to(run)}" for path in sorted(run.rglob("*.tmp"))]
 
 
 def _checkpoints(ours: RunDir, theirs: RunDir, is_finished: bool) -> Iterator[str]:

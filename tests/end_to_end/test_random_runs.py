@@ -20,7 +20,7 @@ def test_random_combinations_give_the_same_bytes(tmp_path: Path, part: int) -> N
     mpirun()
     numbers = range(part * len(METHODS), (part + 1) * len(METHODS))
     outcomes = list(run(SEED, numbers, tmp_path, None))
-    problems = [f"combination {outcome.combination.number}: {line}" for outcome in outcomes for line in outcome.problems]
+    problems = [f"{outcome.combination.number}: {line}" for outcome in outcomes for line in outcome.problems]
     assert not problems, "\n".join([f"again: python jobs/random_runs.py --seed {SEED} --only NUMBER", *problems[:30]])
     assert {outcome.combination.method for outcome in outcomes} == set(METHODS)
     # What is to be attacked was: starts that stopped and that failed, and nearly no combination was refused.
