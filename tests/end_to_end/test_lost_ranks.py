@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import pytest
-from kill_ranks import Job, Kill, quiet, run
+from attacks import Job, Kill, quiet, run
 from launched import ULFM, Launched, all_end, descendants, has_rounds, kill
 from small_runs import finished, run_all, small_config
 
