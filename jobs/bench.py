@@ -263,11 +263,9 @@ class BareLoop:
     def __init__(self, setup) -> None:
         import torch
 
-        from fedmpi.models import use_batch_statistics
-
         self.setup = setup
-        self.nets = [use_batch_statistics(setup.method.net(tier.index)) for tier in setup.method.tiers]
-        self.nets = [net.to(memory_format=torch.channels_last) for net in self.nets]
+        nets = [setup.method.net(tier.index) for tier in setup.method.tiers]
+        self.nets = [net.to(memory_format=torch.channels_last) for net in nets]
         for net in self.nets:
             for parameter in net.parameters():  # factors come as zeros, which would train unlike others
                 torch.nn.init.normal_(parameter, std=0.02)

@@ -15,7 +15,7 @@ from torch import nn
 from fedmpi import models, startup
 from fedmpi.data import info
 from fedmpi.errors import ConfigError
-from fedmpi.learning import refuse_changing_buffers
+from fedmpi.forecast import forecast
 from fedmpi.mpi import SerialComm
 from fedmpi.remarks import remarks
 from fedmpi.selfcheck import check_nets
@@ -95,6 +95,7 @@ def test_a_net_that_ignores_its_width_is_told(tmp_path: Path, method: str) -> No
     words = f"method.name={method}", *brought("dropout")
     setup = small_setup(tmp_path, *words, "model.follows_width=false")
     said = remarks(setup.config, setup.data.info, setup.method, 1, 4)
+    assert said == forecast(setup.config, 1, setup.data.info, setup.method, setup.blocks).warnings
     assert any("width" in line for line in said) and sum("tier" in line for line in said) <= 1
     assert not [line for line in equal_tiers(tmp_path, *words) if "whole" in line]
 
