@@ -13,7 +13,9 @@ in gz, bz2 and xz), or archives that lie take their place (`jobs/fuzz_archives.p
     crash, hang  the process was ended by a signal, or took more than 10 s
     memory       it grew by more than 64 MiB (the files have some 10 KB)
 
-The last four must be 0, and `other` for accidents; else the exit code is 1. `h5py`, which is not among the
+The last four must be 0, and `other` for accidents; else the exit code is 1. `planted` are links, pipes and devices
+under the names of files in a run directory (`jobs/planted.py`), a tenth as many, since each is a resume or a look: there
+`unchanged` is a run that goes on, and `other` a file outside the run that has changed. `h5py`, which is not among the
 files by default, reads arrays as h5py offers it, to show why `fedmpi.hdf5` does without.
 """
 
@@ -39,6 +41,7 @@ import damage
 import fuzz_archives
 import h5py
 import numpy as np
+import planted
 import torch
 from table_text import print_lines
 
@@ -50,6 +53,7 @@ from fedmpi.main import main as fedmpi_main
 from fedmpi.output import MemoryStore, RunDir, checkpoint, digest_of
 
 OUTCOMES = ("refused", "unchanged", "other", "traceback", "crash", "hang", "memory")
+PLANTED = "planted"
 BAD = ("traceback", "crash", "hang", "memory")
 LIMIT_S, LIMIT_KB, ADDRESS_SPACE_BYTES = 10, 65_536, 8 * 2**30
 SMALL = (
@@ -110,10 +114,7 @@ def _checkpoint(path: Path) -> str:
 
 
 def _index(run_dir: RunDir) -> str:
-    versions = checkpoint.referenced(run_dir)
-    if versions is None:
-        raise UserError(str(run_dir.path), "it is not known which memories are needed, so none is deleted")
-    return repr(sorted(versions))
+    return repr(sorted(checkpoint.index_of(run_dir.checkpoints()[0][1]).items()))
 
 
 def _partition(path: Path) -> str:
@@ -193,22 +194,35 @@ def main(argv: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--count", type=int, default=1000, help="damaged copies of each file")
-    parser.add_argument("--files", default="checkpoint,with memories,index,memory,partition,data,zip,gz,bz2,xz")
+    files = "checkpoint,with memories,index,memory,partition,data,planted,zip,gz,bz2,xz"
+    parser.add_argument("--files", default=files)
     arguments = parser.parse_args(argv)
     torch.set_num_threads(1)  # a child made by fork must not wait for threads that it has not
     counts: Counter[tuple[str, str, str]] = Counter()
     with tempfile.TemporaryDirectory() as folder:
         found = victims(Path(folder), lambda method: _run(Path(folder, method), method))
-        unknown = set(arguments.files.split(",")) - set(found)
+        unknown = set(arguments.files.split(",")) - {*found, PLANTED}
         if unknown:
-            parser.error(f"no such files: {', '.join(sorted(unknown))}; there are {', '.join(found)}")
+            parser.error(f"no such files: {', '.join(sorted(unknown))}; there are {', '.join([*found, PLANTED])}")
         for name in arguments.files.split(","):
             seeds = range(arguments.seed, arguments.seed + arguments.count)
-            for seed, kind, outcome in outcomes(found[name], seeds):
+            for seed, kind, outcome in _outcomes(Path(folder), found, name, seeds):
                 counts[name, kind, outcome] += 1
                 if _is_bad(kind, outcome):
                     print(f"{name}: {kind}: {outcome}; again: --files '{name}' --seed {seed} --count 1")
     return _report(counts)
+
+
+def _outcomes(
+    folder: Path, found: dict[str, Victim], name: str, seeds: range
+) -> Iterator[tuple[int, str, str]]:
+    if name != PLANTED:
+        return outcomes(found[name], seeds)
+    return planted.outcomes(folder / "topk", seeds[: -(-len(seeds) // 10)], _resume)
+
+
+def _resume(folder: Path) -> int:
+    return fedmpi_main(["--run-dir", str(folder), "--resume", "rounds=3"])
 
 
 def _run(folder: Path, method: str) -> None:
@@ -227,7 +241,7 @@ def _report(counts: Counter[tuple[str, str, str]]) -> int:
 
 
 def _is_bad(kind: str, outcome: str) -> bool:
-    return outcome in BAD or (outcome == "other" and kind in damage.ACCIDENTS)
+    return outcome in BAD or (outcome == "other" and kind in (*damage.ACCIDENTS, *planted.SHAPES))
 
 
 if __name__ == "__main__":

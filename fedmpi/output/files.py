@@ -22,6 +22,8 @@ from fedmpi.output.units import size
 
 MOST_BYTES = 64 * 2**20
 """A manifest has some 100 bytes a rank and start; every other file of a run that is read at once is smaller."""
+MISSING = (FileNotFoundError, NotADirectoryError)
+"""What opening a file raises where there is none, and where its folder is none."""
 VISIBLE_WITHIN_S = 10.0
 _LONG_WAIT_S = 1.0
 
@@ -72,10 +74,10 @@ def write_text(path: Path, text: str) -> None:
 
 @contextlib.contextmanager
 def reading(path: Path) -> Iterator[None]:
-    """Turns what the operating system answers into a `RunDirError` of one line; a missing file stays an OSError."""
+    """Turns what the operating system answers into a `RunDirError` of one line; a missing file raises `MISSING`."""
     try:
         yield
-    except FileNotFoundError:
+    except MISSING:
         raise
     except OSError as error:
         raise RunDirError(str(path), f"cannot be read: {error.strerror or error}") from error
@@ -86,7 +88,7 @@ def read_whole(path: Path, most_bytes: int = MOST_BYTES) -> bytes | None:
     try:
         with reading(path):
             return read_bytes(path, most_bytes)
-    except FileNotFoundError:
+    except MISSING:
         return None
 
 

@@ -24,7 +24,7 @@ from types import TracebackType
 
 from fedmpi.errors import RunDirError, one_line
 from fedmpi.output import whereabouts
-from fedmpi.output.files import reading, writing
+from fedmpi.output.files import MISSING, reading, writing
 from fedmpi.output.run_dir import RunDir
 from fedmpi.plain_files import LinkedError, NotPlainError, open_in_place, open_to_read
 
@@ -188,7 +188,7 @@ def seen(run_dir: RunDir, patience_s: float) -> tuple[Holder, bool] | None:
     try:
         with reading(run_dir.lock_path), open_to_read(run_dir.lock_path) as file:
             holder, silent_s = _read(file.fileno()), time.time() - os.fstat(file.fileno()).st_mtime
-    except FileNotFoundError:
+    except MISSING:
         return None
     if holder is None:
         return None

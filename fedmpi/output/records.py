@@ -19,7 +19,7 @@ from typing import Any
 
 from fedmpi.errors import RunDirError
 from fedmpi.output.events import Events
-from fedmpi.output.files import reading, write_atomic, writing
+from fedmpi.output.files import MISSING, reading, write_atomic, writing
 from fedmpi.output.run_dir import RunDir
 from fedmpi.plain_files import LinkedError, open_in_place, read_lines
 
@@ -171,7 +171,7 @@ def _read(run_dir: RunDir) -> tuple[list[dict[str, Any]], int]:
     """The records, and how many lines are neither records, nor marks, nor torn."""
     by_round: dict[int, dict[str, Any]] = {}
     num_foreign = 0
-    with contextlib.suppress(FileNotFoundError), reading(run_dir.records_path):
+    with contextlib.suppress(*MISSING), reading(run_dir.records_path):
         for line in read_lines(run_dir.records_path, _MOST_LINE_BYTES):
             record = _parse(line)
             if record is None:
