@@ -15,7 +15,7 @@ import functools
 import math
 import time
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, TypeVar, cast
+from typing import Any, NoReturn, TypeVar, cast
 
 import numpy as np
 import torch
@@ -245,9 +245,9 @@ class Comm:
         """From now on, a longer wait for others raises `TimeoutError`."""
         self._patience_s = seconds
 
-    def leave(self, code: int) -> int:
-        """For the end of the program, on all ranks: the exit code, where it may end as programs do (see `leaving`)."""
-        return leave(self, code, self._patience_s)
+    def leave(self, code: int) -> NoReturn:
+        """On all ranks: ends the process with this exit code, soon after the others have called it (see `leaving`)."""
+        leave(self, code, self._patience_s)
 
     def end_all(self) -> None:
         """For a rank that ends with an exit code and can call MPI no more: the launcher ends the others."""
