@@ -151,6 +151,9 @@ class SplitMix(Method):
         order = torch.randperm(len(others), generator=client.generator("bases")).tolist()
         return [first, *(others[place] for place in order[: self.num_bases[task.tier] - 1])]
 
+    def drawn(self, client: Client) -> Mapping[str, object]:
+        return {"bases": self.assigned(client)}
+
     def regions(self, client: Client) -> Mapping[str, Region]:
         absent = set(range(max(self.num_bases))) - set(self.assigned(client))
         return {f"{base}.{name}": NOTHING for base in absent for name in self._base_names}
