@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import math
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
@@ -20,10 +21,11 @@ from fedmpi.output.best import Best
 from fedmpi.output.files import write_atomic, write_text, writing
 from fedmpi.output.lock import RunLock
 from fedmpi.output.progress import Progress
-from fedmpi.output.records import Records, read_records
+from fedmpi.output.records import DRAWS_ON, Records, read_records
 from fedmpi.output.report import CLIENTS, TierRow, closing_table
 from fedmpi.output.run_dir import RunDir
 from fedmpi.output.saving import Saving
+from fedmpi.output.stored import to_array
 from fedmpi.output.whereabouts import GoneError
 from fedmpi.remarks import remarks
 from fedmpi.setup import ServerState, Setup
@@ -55,6 +57,9 @@ class Desk:
         self._saving = Saving(setup.config.output.on_save_error, folder.path, say=self.say, warn=self.warn)
         self._stack = ExitStack()
         self._losses: list[dict[str, Any]] = []
+        self._last_recorded: int | None = None
+        self._unrecorded_s: dict[str, float] = {}
+        """Seconds by stage that no record has, of all starts."""
 
     def __enter__(self) -> Desk:
         config, folder = self._setup.config, self._folder
@@ -94,6 +99,7 @@ class Desk:
         resumed = self._done or None
         parent = branching.noted(self._folder, self._done)
         more = {"job": resuming.slurm_job(), "data_digest": setup.data_digest, **parent}
+        self._unrecorded_s = manifest.seconds_after_records(manifest.read_starts(self._folder))
         manifest.add_start(self._folder, manifest.start_entry(ranks, self._command, resumed, **more))
         server = "server and worker" if 0 in setup.workers else "server"
         for rank, place in who:
@@ -167,7 +173,7 @@ class Desk:
             self._client_scores = result.client_scores
         self._best.add_scores(round_number, accuracy)
         self._best.add_seconds(split_s)
-        record = _record(setup, round_number, result, split_s, busy_s) | self._notes()
+        record = _record(setup, round_number, result, split_s, busy_s) | _drawn_on(setup, state) | self._notes()
         must_hold = bool(stops) or round_number == config.rounds
         if record["cohort"] and len(record["dropped"]) == len(record["cohort"]):
             self.warn(f"round {round_number} changes nothing: the training of all its clients diverged")
@@ -176,6 +182,7 @@ class Desk:
             self._unless_it_may_come_back(self._lock.refresh)
             self._is_due |= must_hold or round_number % config.output.checkpoint_every == 0
             self._saving.attempt(round_number, lambda: self._keep(round_number, state, record), must_hold=must_hold)
+        self._last_recorded = round_number
         self._saving.took(timer.seconds, split_s["wall"])
         seconds = split_s["wall"]
         self._progress.round_done(round_number, seconds=seconds, loss=record["train_loss"], accuracy=accuracy)
@@ -231,6 +238,7 @@ class Desk:
     def _say_stopped(self, round_number: int, why: str) -> None:
         """The run is to go on later, where it is now: for people and, in the manifest, for programs."""
         self._if_possible("the manifest", lambda: manifest.add_stop(self._folder, round_number, why))
+        self._note_end()
         again = resuming.resume_command(self._folder, self._setup.comm.started_size)
         self._progress.say(f"stopped after round {round_number} of {self._setup.config.rounds}: {why}; all is saved")
         self._progress.say(f"to go on: {again}")
@@ -238,12 +246,27 @@ class Desk:
     def close_run(self) -> None:
         """The closing table and the report files."""
         self._stack.close()
+        self._note_end()
         rows = tier_rows(self._setup, self._best)
-        split_s = {stage: seconds for stage, seconds in self._best.seconds.items() if stage != "wall"}
-        split_s["other"] = max(0.0, self._best.seconds.get("wall", 0.0) - sum(split_s.values()))
+        split_s = _sum(self._best.seconds, self._unrecorded_s)
+        wall_s = split_s.pop("wall", 0.0)
+        split_s["other"] = max(0.0, wall_s - sum(split_s.values()))
         self._if_possible(
             "the report", lambda: closing_table(rows, split_s, self._folder, self._client_scores)
         )
+
+    def _note_end(self) -> None:
+        """Puts on record what this start has spent since its last record: mostly the save that came after it.
+
+        The other ranks wait meanwhile, so their part of the mean is known without asking them.
+        """
+        if (done := self._last_recorded) is None:
+            return
+        taken, size = self._setup.clock.take(), self._setup.comm.size
+        spent_s = {stage: seconds / size for stage, seconds in taken.items()} | {"wall": taken["wall"]}
+        spent_s["idle"] += taken["wall"] * (size - 1) / size
+        self._unrecorded_s = _sum(self._unrecorded_s, spent_s)
+        self._if_possible("the manifest", lambda: manifest.add_end(self._folder, done, spent_s))
 
     def _if_possible(self, what: str, write: Callable[[], None]) -> None:
         """For what a run that is saved can do without."""
@@ -252,6 +275,10 @@ class Desk:
                 write()
         except RunDirError as error:
             self.warn(f"{what} is not written: {error.text()}")
+
+
+def _sum(one_s: Mapping[str, float], other_s: Mapping[str, float]) -> dict[str, float]:
+    return {name: one_s.get(name, 0.0) + other_s.get(name, 0.0) for name in {**one_s, **other_s}}
 
 
 def _record(
@@ -281,6 +308,12 @@ def _record(
         "seconds": dict(split_s),
         "busy_s": {str(rank): seconds for rank, seconds in busy_s.items()},
     }
+
+
+def _drawn_on(setup: Setup, state: ServerState) -> dict[str, Any]:
+    """The tensors that the method draws on in the next round, for the record: no later state has them."""
+    packed = {name: base64.b64encode(to_array(state.params[name]).tobytes()).decode() for name in setup.method.draws_on}
+    return {DRAWS_ON: packed} if packed else {}
 
 
 def tier_rows(setup: Setup, best: Best) -> list[TierRow]:

@@ -47,6 +47,7 @@ LAYERS = (
     ("fedmpi.job",),
     ("fedmpi.experiment",),
     ("fedmpi.main",),
+    ("fedmpi.draws",),
     ("fedmpi.verify",),
     ("fedmpi.data_command",),
     ("fedmpi.data.__main__",),

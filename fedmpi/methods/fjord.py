@@ -20,8 +20,9 @@ Differences from the paper, and from its authors' baseline (adap/flower, baselin
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from functools import cached_property
+from itertools import islice
 from typing import TYPE_CHECKING, Literal
 
 from fedmpi import models
@@ -92,6 +93,15 @@ class Fjord(WidthMethod):
 
         low, high = client.task.tier, self.num_nets
         return iter(torch.randint(low, high, (num_draws,), generator=client.generator("widths")).tolist())
+
+    def drawn(self, client: Client) -> Mapping[str, object]:
+        """The width of each step of each epoch. Where batches are left out (`train.drop_last`), the last are not used."""
+        from fedmpi.data import batch_bounds
+
+        epochs, num_examples = self.context.local_epochs, len(client.examples)
+        numbers = self._draw_nets(client, epochs * num_examples)
+        num_steps = epochs * len(batch_bounds(num_examples, self.context.batch_size))
+        return {"widths": [self.options.widths[number] for number in islice(numbers, num_steps)]}
 
     def _step(self, net: FlatNet, inputs: Tensor, targets: Tensor, loss: Loss, tier: int, number: int) -> Tensor:
         """Gradients of one mini-batch, of net `number` within that of the tier."""

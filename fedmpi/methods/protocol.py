@@ -71,6 +71,8 @@ class Method:
     """Whether clients end with nets of their own, so that `evaluation.personal: auto` tests each on its own data."""
     why_equal: str = "its size does not follow the capacity; take another model, or one tier"
     """Why tiers may come out with equal nets, and what to do: the end of the line that `equal_tiers` says."""
+    draws_on: Collection[str] = ()
+    """Names of the server's tensors that `drawn` reads. Each round's record keeps them, as the next round has them."""
     own_decay: Collection[str] = ()
     """Names of parameters that weight decay must leave alone, because the method decays them itself."""
 
@@ -227,6 +229,17 @@ class Method:
         from fedmpi.tensors import copy_into
 
         copy_into(out, published)
+
+    def drawn(self, client: Client) -> Mapping[str, object]:
+        """What was drawn at random for this client in this phase, beside its tier: what JSON can hold.
+
+        For `fedmpi.draws`, so it must come out of the very functions that training uses. Of `client.published` only the
+        tensors of `draws_on` are there, and no memory. By default the tensors that other clients of its tier send, but
+        not this one.
+        """
+        sent = self.upload_specs(client.task.tier, client.task)
+        withheld = [name for name in self.upload_specs(client.task.tier) if name not in sent]
+        return {"withheld": withheld} if withheld else {}
 
     def restore(self, net: FlatNet, client: Client) -> None:
         """Puts what the client remembers (a local part, a mask) into the net that `narrow` has filled."""

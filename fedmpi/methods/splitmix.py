@@ -153,6 +153,9 @@ class SplitMix(Method):
         order = torch.randperm(len(others), generator=client.generator("bases")).tolist()
         return [first, *(others[place] for place in order[: self.num_bases[task.tier] - 1])]
 
+    def drawn(self, client: Client) -> Mapping[str, object]:
+        return {"bases": self.assigned(client)}
+
     def regions(self, client: Client) -> Mapping[str, Region]:
         assigned = self.assigned(client)
         absent = [base for base in range(max(self.num_bases)) if base not in assigned]

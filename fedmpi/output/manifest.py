@@ -68,6 +68,28 @@ def add_stop(run_dir: RunDir, round_number: int, why: str) -> None:
         write_text(run_dir.manifest_path, json.dumps(json_safe({"starts": starts}), indent=2) + "\n")
 
 
+def add_end(run_dir: RunDir, round_number: int, seconds: Mapping[str, float]) -> None:
+    """Note with the last start after which round it ended, and what it spent since that round's record (the last save),
+    in seconds by stage, the mean over the ranks. Raises RunDirError.
+    """
+    starts = read_starts(run_dir)
+    if starts:
+        starts[-1]["ended"] = {"time": _now(), "round": round_number, "seconds": dict(seconds)}
+        write_text(run_dir.manifest_path, json.dumps(json_safe({"starts": starts}), indent=2) + "\n")
+
+
+def seconds_after_records(starts: Sequence[Mapping[str, Any]]) -> dict[str, float]:
+    """The sum by stage of what `add_end` has noted: seconds that no record has."""
+    total: dict[str, float] = {}
+    for start in starts:
+        ended = start.get("ended")
+        seconds = ended.get("seconds") if isinstance(ended, Mapping) else None
+        for stage, value in seconds.items() if isinstance(seconds, Mapping) else ():
+            if isinstance(value, (int, float)):
+                total[stage] = total.get(stage, 0.0) + value
+    return total
+
+
 def add_losses(run_dir: RunDir, losses: Sequence[Mapping[str, Any]]) -> None:
     """Note with the last start which ranks it lost: rank, host, round, recovery_s; each once. Raises RunDirError."""
     starts = read_starts(run_dir)

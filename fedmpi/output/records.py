@@ -31,6 +31,9 @@ _MOST_LINE_BYTES = 64 * 2**20
 BRANCHED_FROM = "branched_from"
 """The key, in a branch's last record that is its parent's, of `run`, `round`, and `config`: what the branch changes."""
 
+DRAWS_ON = "draws_on"
+"""The key of tensors that the method draws on in the next round: their bytes in base64, for `fedmpi.draws`."""
+
 NOT_RESULTS = frozenset({"seconds", "busy_s", "losses", "wire_bytes", "exchange", BRANCHED_FROM})
 """Keys of a record that tell of time, of ranks, of what MPI moved, and of a branch's parent: records of the same bits
 are alike without.
