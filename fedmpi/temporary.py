@@ -67,7 +67,7 @@ def locked(path: Path) -> Iterator[None]:
 
 
 def remove_leftovers(folder: Path, name: str) -> None:
-    """Removes temporaries of this name and this user in `folder` whose process is dead; what cannot be removed stays."""
+    """Removes temporaries of this name and this user in `folder` whose process is dead. Raises nothing."""
     pattern = re.compile(rf"\.{re.escape(_cut(name))}\.(.+)\.[0-9a-f]{{16}}\.partial")
     with contextlib.suppress(OSError):
         for path in sorted(folder.iterdir()):
@@ -99,7 +99,8 @@ def _made(folder: Path, name: str, *, is_folder: bool) -> tuple[Path, int]:
     for _ in range(_TRIES):
         make_folder(folder)
         path = folder / _new_name(name)
-        with contextlib.suppress(FileNotFoundError):  # another process has removed the folder, or taken ours for left over
+        # Another process may remove the folder, or take our temporary for left over before it is locked.
+        with contextlib.suppress(FileNotFoundError):
             if is_folder:
                 path.mkdir(0o700)
             handle = os.open(path, flags | os.O_NOFOLLOW | os.O_CLOEXEC, 0o666)

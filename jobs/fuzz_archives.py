@@ -74,7 +74,8 @@ def long_name(draw: random.Random) -> bytes:
 
 def pax(draw: random.Random) -> bytes:
     """Records of sizes, names and sparse maps."""
-    value = draw.choice([str(draw.choice(SIZES)), draw.choice(NAMES), "9" * 4000, "1,1," * 4000]).encode("utf-8", "replace")
+    text = draw.choice([str(draw.choice(SIZES)), draw.choice(NAMES), "9" * 4000, "1,1," * 4000])
+    value = text.encode("utf-8", "replace")
     key = draw.choice([b"size", b"path", b"linkpath", b"GNU.sparse.size", b"GNU.sparse.map", b"GNU.sparse.major", b"x"])
     body = b" %s=%s\n" % (key, value)
     length = draw.choice([len(body) + len(str(len(body) + 3)), 0, 10**18, 5])
@@ -134,7 +135,8 @@ def far_zip(draw: random.Random) -> bytes:
     size, offset = draw.choice([10_000, draw.choice(SIZES) % 2**64]), draw.choice([0, draw.choice(SIZES) % 2**64])
     extra = struct.pack("<2H3Q", 1, draw.choice([24, 24, 8, 0, 60_000]), size, len(packed), offset)
     lies = 0xFFFFFFFF
-    entry = struct.pack("<4s6H3I5H2I", b"PK\1\2", 45, 45, 0, 8, 0, 0, crc, lies, lies, len(name), len(extra), 0, 0, 0, 0, lies)
+    lengths = (len(name), len(extra), 0)
+    entry = struct.pack("<4s6H3I5H2I", b"PK\1\2", 45, 45, 0, 8, 0, 0, crc, lies, lies, *lengths, 0, 0, 0, lies)
     directory = entry + name + extra
     count, num_bytes = (draw.choice([right, right, draw.choice(SIZES) % 2**64]) for right in (1, len(directory)))
     far = struct.pack("<4sQ2H2I4Q", b"PK\6\6", 44, 45, 45, 0, 0, count, count, num_bytes, len(local))
@@ -172,7 +174,8 @@ def dictionary(draw: random.Random) -> bytes:
         whole[12 + length - 4 : 12 + length] = zlib.crc32(bytes(whole[12 : 12 + length - 4])).to_bytes(4, "little")
         return bytes(whole)
     pack = PACKERS[draw.choice(["gz", "bz2", "xz"])]
-    return pack(tar(GOOD)[:1000]) + pack(b"") * draw.choice([1, 3000]) + pack(tar(GOOD)[1000:]) + draw.choice([b"", b"\0" * 9, b"x"])
+    empty, junk = pack(b"") * draw.choice([1, 3000]), draw.choice([b"", b"\0" * 9, b"x"])
+    return pack(tar(GOOD)[:1000]) + empty + pack(tar(GOOD)[1000:]) + junk
 
 
 FORGERIES: dict[str, Callable[[random.Random], bytes]] = {

@@ -44,8 +44,8 @@ class _Reader:
                 names = {name.id for name in node.decorator_list if isinstance(name, ast.Name)}
                 (self.attributes if names & {"property", "cached_property"} else self.functions).add(node.name)
             elif isinstance(node, ast.ClassDef):
-                fields = [field for field in node.body if isinstance(field, ast.AnnAssign) and _says_set(field.annotation)]
-                self.attributes |= {field.target.id for field in fields if isinstance(field.target, ast.Name)}
+                fields = [line for line in node.body if isinstance(line, ast.AnnAssign) and _says_set(line.annotation)]
+                self.attributes |= {line.target.id for line in fields if isinstance(line.target, ast.Name)}
             elif isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Attribute):
                 self.attributes |= {node.target.attr} if _says_set(node.annotation) else set()
 

@@ -140,12 +140,12 @@ class Budget:
 
 
 @contextlib.contextmanager
-def guarded(path: Path, advice: str, problem: str = "damaged or cut off", member: str = "") -> Iterator[None]:
-    """Turns whatever crafted or damaged bytes can raise into one line: path, member, problem, reason, advice."""
+def guarded(path: Path, advice: str, problem: str = "damaged or cut off") -> Iterator[None]:
+    """Turns whatever crafted or damaged bytes can raise into one line: path, problem, reason, advice."""
     try:
         yield
     except CRAFTED as error:
-        raise DataError(str(path), f"{member}{problem} ({reason(error)}); {advice}") from error
+        raise DataError(str(path), f"{problem} ({reason(error)}); {advice}") from error
 
 
 def reason(error: BaseException) -> str:

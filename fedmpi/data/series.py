@@ -33,7 +33,7 @@ def find(folder: Path, pattern: str, what: str) -> Path:
 
 
 def read_text(path: Path, budget: Budget) -> str:
-    """A whole file in UTF-8, every line end as a newline. Raises DataError if it cannot be read as that, or is too large."""
+    """A whole file in UTF-8, every line end as a newline. Raises DataError if it is none, or too large."""
     with guarded(path, "get the files again", "cannot be read as text"):
         return budget.read(path, MAX_TEXT_BYTES).decode("utf-8").replace("\r\n", "\n").replace("\r", "\n")
 

@@ -73,7 +73,8 @@ def _member(stream: Stream, for_all: dict[str, bytes]) -> Member | None:
         if len(block) == BLOCK_BYTES and not any(block):
             return None
         if not is_header(block):
-            raise EOFError("it ends without an end mark") if len(block) < BLOCK_BYTES else ValueError("a header is wrong")
+            is_short = len(block) < BLOCK_BYTES
+            raise EOFError("it ends without an end mark") if is_short else ValueError("a header is wrong")
         kind, num_bytes = block[156:157], _number(block[124:136])
         if kind in (_LONG_NAME, _LONG_LINK):
             text = _header(stream, num_bytes).partition(b"\0")[0]

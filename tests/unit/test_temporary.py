@@ -107,7 +107,8 @@ def test_a_lock_is_one_processs_and_follows_no_link(tmp_path: Path) -> None:
 def test_several_prepare_into_one_new_folder_at_once(tmp_path: Path) -> None:
     """Each has a temporary of its own, the last rename counts, nothing else stays."""
     (tmp_path / "input.txt").write_text(TEXT)
-    command = ["-m", "fedmpi.data", "prepare", "shakespeare", "--from", tmp_path / "input.txt", "--data-dir", tmp_path / "d"]
+    words = ("prepare", "shakespeare", "--from", tmp_path / "input.txt", "--data-dir", tmp_path / "d")
+    command = ["-m", "fedmpi.data", *words]
     processes = [start(*command) for _ in range(4)]
     ended = []
     try:
