@@ -65,3 +65,10 @@ def test_ranks_that_are_alike(values: Sequence[str | None]) -> None:
 def test_the_order_of_ranks_does_not_count() -> None:
     """What a checkpoint holds is the same, whichever node is first."""
     assert rows(["x", "y", "y"]).merged() == rows(["y", "x", "x"]).merged()
+
+
+def test_the_model_of_a_gpu_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The one that the rank trains on, or that the server computes on; with the libraries that have its kernels."""
+    monkeypatch.setattr("torch.cuda.get_device_name", lambda name: {"cuda:0": "V100", "cuda:1": "H100"}[name])
+    for device, model in ((Device("cuda:1", "cpu", ""), "H100"), (Device("cpu", "cuda:0", ""), "V100")):
+        assert bits.computed_with("cuda", device)["gpu"].startswith(f"{model} (CUDA ")
