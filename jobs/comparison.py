@@ -76,10 +76,10 @@ class Run:
 
 
 def missing_rounds(records: Sequence[Record]) -> str:
-    """`the records of 5 rounds are missing, the first is 3`: for a note on a run; empty if all are there."""
+    """`no records of 5 rounds, the first of which is 3`: for a note on a run; empty if all are there."""
     gaps = gaps_of(records, rounds_done(records))
     count = sum(last - first + 1 for first, last in gaps)
-    return f"the records of {count} rounds are missing, the first is {gaps[0][0]}" if gaps else ""
+    return f"no records of {count} round{'s' * (count > 1)}, the first of which is {gaps[0][0]}" if gaps else ""
 
 
 def runs_in(out: Path) -> list[Run]:
