@@ -5,4 +5,4 @@ source "$(dirname "${BASH_SOURCE[0]}")/setup.sh"
 
 num_ranks=$(whole_number FEDMPI_RANKS 5)
 ranks_environment "$num_ranks"
-exec mpirun -n "$num_ranks" python -m fedmpi.main "$@"
+on_this_machine mpirun -n "$num_ranks" python -m fedmpi.main "$@"

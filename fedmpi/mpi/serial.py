@@ -6,6 +6,7 @@ machine that need not have MPI at all.
 
 from __future__ import annotations
 
+import os
 import platform
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -17,6 +18,7 @@ import torch
 
 from fedmpi.mpi.deadline import at_most
 from fedmpi.mpi.launch import check_size, launched_as
+from fedmpi.mpi.network import keep_to_this_host
 
 if TYPE_CHECKING:
     from fedmpi.mpi.comm import Comm
@@ -150,6 +152,7 @@ def world(limit_s: float = 0.0) -> Comm | SerialComm:
         return SerialComm()
     text = f"fedmpi: rank {launched[0]} on {platform.node()}: MPI did not start within {limit_s:g} s: another rank "
     text += "died or hangs; start again, or set mpi.startup_timeout_s"
+    keep_to_this_host(os.environ)
     with at_most(limit_s, text):
         from fedmpi.mpi.comm import all_ranks
 
