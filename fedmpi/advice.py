@@ -36,11 +36,8 @@ def how_to_go_on(where: Mapping[str, str], config: Config, error: BaseException 
     """
     if not where:
         return NOTHING_SAVED
-    folder = RunDir(Path(where["run_dir"]))
-    if not folder.path.is_dir():
-        return f"the run directory {folder.path} is gone, and with it all that was saved"
-    if not folder.holds_run():  # a branch that has not begun
-        return NOTHING_SAVED
+    if not RunDir(Path(where["run_dir"])).holds_run():  # it is gone, or a branch has not begun
+        return f"nothing is left to go on with in {where['run_dir']}"
     cause = error.__cause__ or error if isinstance(error, RoundError) else error
     if isinstance(cause, DivergenceError):
         return _after_divergence(where, config)
