@@ -69,25 +69,71 @@ class Ranks:
         return self._world.bcast(found)
 
     def group(self, number: int, failed: Path, *, is_alone: bool) -> Any:
-        """A communicator of all ranks that give this number. Its waits end as soon as there is a file `failed`."""
+        """A communicator of all ranks that give this number; see `_group`."""
         from fedmpi.mpi import SerialComm
-        from fedmpi.mpi.comm import Comm
-
-        class Group(Comm):
-            def _sleep_until(self, request: Any) -> None:
-                def test() -> bool:
-                    if failed.exists():
-                        raise Abandoned
-                    return bool(request.Test())
-
-                super()._sleep_until(_Request(test))
 
         mpi = self._world.Split(number, self.rank)
         if is_alone:
             return SerialComm()
         # Requests of a group that has failed are never done, and their buffers belong to MPI.
-        self._kept.append(Group(mpi, self._places, math.inf))
+        self._kept.append(_group(mpi, self._places, failed))
         return self._kept[-1]
+
+
+def _group(mpi: Any, places: dict[int, tuple[str, int]], failed: Path) -> Any:
+    """A communicator whose waits end where a rank has failed.
+
+    Collectives are numbered; a rank that fails leaves in the folder `failed` an empty file, named by the last one that
+    it took part in. That one and those before it will end on all ranks, so they must not be left: others may be in the
+    blocking half of it. Those after it never end.
+    """
+    from fedmpi.mpi.comm import Comm
+
+    class Group(Comm):
+        last = 0
+        """Number of the collective that this rank began last."""
+        _number = 0
+        """Of the one that it waits in."""
+
+        def wait_for_all(self) -> None:
+            self.last += 1
+            self._number = self.last
+            super().wait_for_all()
+
+        def start_gather(self, *arguments: Any) -> Any:
+            return self._numbered(super().start_gather(*arguments))
+
+        def start_barrier(self) -> Any:
+            return self._numbered(super().start_barrier())
+
+        def _numbered(self, request: Any) -> Any:
+            self.last += 1
+            return _Numbered(self, request, self.last)
+
+        def _sleep_until(self, request: Any) -> None:
+            number = self._number
+
+            def test() -> bool:
+                if request.Test():
+                    return True
+                if failed.exists() and number > min((int(path.name) for path in failed.iterdir()), default=number):
+                    raise Abandoned
+                return False
+
+            super()._sleep_until(_Request(test))
+
+    return Group(mpi, places, math.inf)
+
+
+class _Numbered:
+    """A collective under way, as `fedmpi.mpi.comm` gives it, with its number."""
+
+    def __init__(self, group: Any, request: Any, number: int) -> None:
+        self._group, self._request, self._waits_in = group, request, number
+
+    def wait(self) -> None:
+        self._group._number = self._waits_in
+        self._request.wait()
 
 
 class _Request:
@@ -182,7 +228,8 @@ def run_combination(ranks: Ranks, combination: Combination, folder: Path) -> Non
             comm = ranks.group(number, failed, is_alone=leg.is_alone)
             ended = start(comm, combination, leg, folder / f"run-{variant}", resume=nth > 0)
             if ended["ending"] in ("fault", "failed", "refused"):
-                failed.touch()
+                failed.mkdir(exist_ok=True)
+                (failed / str(getattr(comm, "last", 0))).touch()
             name = f"{label}-{comm.rank}.json"
             (folder / "endings" / name).write_text(json.dumps(ended))
         ranks.meet()

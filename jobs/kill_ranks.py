@@ -4,9 +4,9 @@
         [--whole-job | --stops]
 
 A job starts as `mpirun --with-ft ulfm` and loses one rank or more (workers and rank 0, one after the other or at once,
-in every stage of a round). With `--whole-job`, mpirun and all ranks get SIGKILL at once, one to three times, and the run
-is resumed on another number of ranks. With `--stops`, a rank gets SIGSTOP for 5 to 60 s, with no limit to a round, or
-one (`mpi.round_timeout_s`) above or below that time; where the others give up, the run is resumed.
+in every stage of a round). With `--whole-job`, mpirun and all ranks get SIGKILL at once, one to three times, and the
+run is resumed on another number of ranks. With `--stops`, a rank gets SIGSTOP for 5 to 60 s, with no limit to a round,
+or one (`mpi.round_timeout_s`) above or below that time; where the others give up, the run is resumed.
 
 Each run must end with exit code 0 and the bytes of the quiet run (`jobs/run_bytes.py`): checkpoints, client memories,
 records. Prints a line an attack, then a table; the exit code is 1 if any run did not end so. `--methods memory` takes

@@ -16,6 +16,7 @@ fail alike (training diverged), counts as such. The exit code is 1 if anything d
 from __future__ import annotations
 
 import argparse
+import contextlib
 import json
 import shlex
 import shutil
@@ -40,6 +41,7 @@ from fedmpi.output.files import writing
 
 SILENT_S = 300.0
 """A combination takes seconds; a job that ends none for so long hangs."""
+_END_S = 20.0
 
 
 @dataclass(frozen=True)
@@ -86,15 +88,13 @@ class _job:  # noqa: N801 - used as a function
         return self._process
 
     def __exit__(self, *error: object) -> None:
-        try:
-            self._process.wait(SILENT_S if error[0] is None and (self._folder / "stop").exists() else 20)
-        except subprocess.TimeoutExpired:
-            self._process.send_signal(signal.SIGTERM)
-            try:
-                self._process.wait(20)
-            except subprocess.TimeoutExpired:
-                self._process.kill()
-                self._process.wait()
+        """Waits for its end where it has none of its combinations left, or was told to stop."""
+        process = self._process
+        for end in (*([] if error[0] else [lambda: None]), process.terminate, process.kill):
+            end()
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                process.wait(_END_S)
+                return
 
 
 def _next(
@@ -207,8 +207,9 @@ def main(argv: Sequence[str] | None = None) -> int:
         folder = (options.folder or Path(tempfile.mkdtemp(prefix="fedmpi-random-"))).resolve()
         with writing(folder):
             folder.mkdir(parents=True, exist_ok=True)
+        signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # which ends the job
         begun, outcomes = time.monotonic(), list[Outcome]()
-        for outcome in run(options.seed, options.only or range(options.count), folder, options.seconds):
+        for outcome in run(options.seed, list(dict.fromkeys(options.only or range(options.count))), folder, options.seconds):
             outcomes.append(outcome)
             show(outcome, options.seed)
             if not outcome.problems and options.folder is None:
