@@ -314,3 +314,12 @@ def environment(ranks: int) -> dict[str, str]:
     if os.geteuid() == 0:
         environment |= {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}
     return environment
+
+
+def files_in(folder: Path) -> dict[str, str]:
+    """Variables with which an mpirun has its temporary files and its ranks' shared memory in `folder`.
+
+    A job that is killed leaves both behind. The files would end a later mpirun that has the same process number when
+    it starts; the memory would be lost until the machine starts again.
+    """
+    return {"TMPDIR": str(folder), "OMPI_MCA_btl_sm_backing_directory": str(folder)}

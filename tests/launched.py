@@ -19,6 +19,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
+from running import files_in
 
 from fedmpi.output import RunDir, read_records
 
@@ -112,15 +113,12 @@ class Launched:
 
 
 def launch(folder: Path, words: Sequence[str]) -> Launched:
-    """Starts `words` in a session of its own, with its output and temporary files in `folder`.
-
-    What an mpirun that was killed leaves there would end a later one with the same process number at its start.
-    """
+    """Starts `words` in a session of its own, with its output and other files in `folder`."""
     number = len(list(folder.glob("*.out")))
     out_path, err_path = folder / f"{number}.out", folder / f"{number}.err"
     with open(out_path, "wb") as out, open(err_path, "wb") as err:
         process = subprocess.Popen(
-            words, stdin=subprocess.DEVNULL, stdout=out, stderr=err, env=environment() | {"TMPDIR": str(folder)},
+            words, stdin=subprocess.DEVNULL, stdout=out, stderr=err, env=environment() | files_in(folder),
             start_new_session=True, cwd=folder,
         )  # fmt: skip
     return Launched(process, out_path, err_path, time.monotonic() + LIMIT_S)

@@ -22,6 +22,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from launched import environment
+from running import files_in
 
 ROOT = Path(__file__).resolve().parent.parent
 LIMIT_S = 300.0
@@ -96,9 +97,8 @@ class Cluster:
         (self.folder / "gres.conf").write_text(f"Name=gpu File={self.folder}/gpu[0-3]\n")
         for number in range(4):
             (self.folder / f"gpu{number}").touch()
-        # Not in /tmp: an mpirun that has the number of one that was killed finds its files there, and ends with 213.
-        own = {"SLURM_CONF": f"{self.folder}/slurm.conf", "TMPDIR": f"{self.folder}/tmp", "PYTHONPATH": str(ROOT)}
-        self.environment = environment() | own
+        own = {"SLURM_CONF": f"{self.folder}/slurm.conf", "PYTHONPATH": str(ROOT)}
+        self.environment = environment() | files_in(self.folder / "tmp") | own
         self.project = self._project()
         try:
             self._start()
