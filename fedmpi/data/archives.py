@@ -11,6 +11,7 @@ from __future__ import annotations
 import fnmatch
 import re
 import shutil
+import tarfile
 import unicodedata
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -18,8 +19,8 @@ from pathlib import Path, PurePosixPath
 from typing import BinaryIO
 
 from fedmpi import temporary
-from fedmpi.data import packed, tars, zips
-from fedmpi.data.budget import CRAFTED, Budget, Limits, reason
+from fedmpi.data import members, packed
+from fedmpi.data.budget import Budget, Limits, reason
 from fedmpi.data.members import Content, Member
 from fedmpi.data.tell import Tell
 from fedmpi.errors import DataError
@@ -36,7 +37,7 @@ def is_archive(path: Path) -> bool:
     if _is_zip(path):
         return True
     with path.open("rb") as file:
-        return bool(packed.form_of(file)) or tars.is_header(file.read(tars.BLOCK_BYTES))
+        return bool(packed.form_of(file)) or members.is_tar(file.read(tarfile.BLOCKSIZE))
 
 
 def unpack(
@@ -99,14 +100,14 @@ class _Unpacking:
         """Returns the archives within the archive."""
         try:
             with archive.open("rb") as file:
-                members = self._zip(file) if _is_zip(archive) else self._tar(file)
-                targets = [self._write(member, content, below) for member, content in members]
+                found = self._zip(file) if _is_zip(archive) else self._tar(file)
+                targets = [self._write(member, content, below) for member, content in found]
                 return [target for target in targets if target is not None and target.suffix == ".zip"]
         except OSError as error:
             if error.errno is not None:
                 raise  # the disk's fault; bzip2 raises OSErrors without a number
             raise self._damaged(error) from error
-        except CRAFTED as error:
+        except members.BROKEN as error:
             raise self._damaged(error) from error
 
     def _damaged(self, error: BaseException) -> DataError:
@@ -116,26 +117,25 @@ class _Unpacking:
         return self.budget.refuse(f"damaged or cut off ({reason(error)})", "get it again")
 
     def _zip(self, file: BinaryIO) -> Iterator[tuple[Member, Content]]:
-        num_members = num_bytes = 0
-        is_known = not self.traces
-        for member in zips.entries(file, self.budget):
-            num_members += 1
-            num_bytes += member.num_bytes
-            is_known = is_known or self._is_trace(member.name)
-            self._check_member(member)
-            self._check_room(num_bytes)
+        with members.opened_zip(file, self.budget) as archive:
+            num_members, num_bytes = len(archive.infolist()), 0
             if self.budget.num_members + num_members > self.budget.limits.max_members:
                 self.budget.add_members(num_members)
-        if not is_known and num_members:
-            raise self._strange(num_members)
-        for done, member in enumerate(zips.entries(file, self.budget), 1):
-            self.budget.member = member.name
-            yield member, zips.Content(file, member, self.budget)
-            self.tell(done, num_members)
+            is_known = not self.traces
+            for member in members.declared(archive):
+                num_bytes += member.num_bytes
+                is_known = is_known or self._is_trace(member.name)
+                self._check_member(member)
+                self._check_room(num_bytes)
+            if not is_known and num_members:
+                raise self._strange(num_members)
+            for done, found in enumerate(members.of_zip(archive, self.budget), 1):
+                yield found
+                self.tell(done, num_members)
 
-    def _tar(self, file: BinaryIO) -> Iterator[tuple[Member, Content]]:
+    def _tar(self, file: BinaryIO) -> Iterator[tuple[Member, Content | None]]:
         is_known = not self.traces
-        for done, (member, content) in enumerate(tars.members(packed.opened(file, self.budget)), 1):
+        for done, (member, content) in enumerate(members.of_tar(packed.opened(file, self.budget)), 1):
             is_known = is_known or self._is_trace(member.name)
             if not is_known and done >= _JUDGED_AFTER:
                 raise self._strange(done)
@@ -195,10 +195,10 @@ class _Unpacking:
                 raise self.budget.refuse(f"it and {known!r} would be the same file", "get it again")
             self.names[same_to_a_disk] = spelling
 
-    def _write(self, member: Member, content: Content, below: PurePosixPath) -> Path | None:
+    def _write(self, member: Member, content: Content | None, below: PurePosixPath) -> Path | None:
         """Copies a member; one that holds more or less than it declares is refused. Returns where it lies."""
         target = self._target(member, below)
-        if target is None:
+        if target is None or content is None:
             return None
         written = 0
         with target.open("xb") as file:

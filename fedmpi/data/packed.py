@@ -56,14 +56,11 @@ class Deflate:
 class Stream:
     """The bytes of an open file, out of its compression if it has one.
 
-    `make` makes a decoder for each of the streams that follow each other; None: the bytes as they are. `num_packed`
-    bytes of the file belong to the stream (None: all that come).
+    `make` makes a decoder for each of the streams that follow each other; None: the bytes as they are.
     """
 
-    def __init__(
-        self, file: BinaryIO, budget: Budget, make: Callable[[], Decoder] | None, num_packed: int | None = None
-    ) -> None:
-        self._file, self._budget, self._make, self._num_packed = file, budget, make, num_packed
+    def __init__(self, file: BinaryIO, budget: Budget, make: Callable[[], Decoder] | None) -> None:
+        self._file, self._budget, self._make = file, budget, make
         self._decoder = make() if make else None
         self._waiting = b""
 
@@ -89,32 +86,25 @@ class Stream:
     def _piece(self, num_bytes: int) -> bytes:
         """Some bytes, at most so many; none at the end."""
         if self._decoder is None:
-            return self._packed(num_bytes)
+            return self._file.read(num_bytes)
         while True:
             if self._decoder.eof and not self._next_stream():
                 return b""
             data, self._waiting = self._waiting, b""
             is_wanted = not data and self._decoder.needs_input
-            data = self._packed(_PACKED_BYTES) if is_wanted else data
+            data = self._file.read(_PACKED_BYTES) if is_wanted else data
             piece = self._decoder.decompress(data, num_bytes)
             if piece:
                 return piece
             if is_wanted and not data and not self._decoder.eof:
                 raise EOFError("it ends within a compressed stream")
 
-    def _packed(self, num_bytes: int) -> bytes:
-        if self._num_packed is None:
-            return self._file.read(num_bytes)
-        data = self._file.read(min(num_bytes, self._num_packed))
-        self._num_packed -= len(data)
-        return data
-
     def _next_stream(self) -> bool:
         """Goes on to the stream that follows, behind zeros, which pad gzip and xz; False if there is none."""
         assert self._decoder is not None and self._make is not None
         data = self._decoder.unused_data.lstrip(b"\0")
         while not data:
-            packed = self._packed(_PACKED_BYTES)
+            packed = self._file.read(_PACKED_BYTES)
             if not packed:
                 return False
             data = packed.lstrip(b"\0")

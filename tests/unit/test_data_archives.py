@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 from data_fixtures import SHARED_DATA
 
-from fedmpi.data import archives
+from fedmpi.data import archives, members
 from fedmpi.data.archives import Limits
 from fedmpi.errors import DataError
 
@@ -214,9 +214,9 @@ def test_limits_count_what_nested_archives_hold(tmp_path: Path) -> None:
 
 
 def test_a_bomb_that_declares_little(tmp_path: Path) -> None:
-    """A member of 10 MB whose headers say 10 bytes: no more than these are written, and the archive is refused."""
+    """A member of 10 MB whose headers say 10 bytes: no more than these are read, and their checksum is wrong."""
     true, told = ((size).to_bytes(4, "little") for size in (10_000_000, 10))
-    assert "but declares 10" in refusal(tmp_path, zip_bytes({"bomb": bytes(10_000_000)}).replace(true, told))
+    assert "damaged or cut off" in refusal(tmp_path, zip_bytes({"bomb": bytes(10_000_000)}).replace(true, told))
 
 
 def test_a_zip_member_that_is_shorter_than_declared(tmp_path: Path) -> None:
@@ -230,6 +230,19 @@ def test_a_zip_member_that_is_shorter_than_declared(tmp_path: Path) -> None:
 
 def test_a_tar_member_that_is_shorter_than_declared(tmp_path: Path) -> None:
     assert "damaged or cut off" in refusal(tmp_path, tar_bytes({"a": b"1", "b": bytes(20_000)})[:10_000])
+
+
+@pytest.mark.parametrize("damage", [lambda whole: whole[:1024], lambda whole: whole[:1300],
+                                    lambda whole: whole[:1030] + b"!" + whole[1031:]])  # fmt: skip
+def test_a_tar_whose_second_header_is_missing_or_damaged(tmp_path: Path, damage: Callable[[bytes], bytes]) -> None:
+    """tarfile itself would take this for the end."""
+    assert "the end is missing" in refusal(tmp_path, damage(tar_bytes({"a": b"1", "b": b"2"})))
+
+
+def test_a_zip_whose_directory_is_too_long(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(members, "_MAX_DIRECTORY_BYTES", 500)
+    many = {f"{number}": b"" for number in range(20)}
+    assert "its directory has 950 bytes; at most 500 are read" in refusal(tmp_path, zip_bytes(many))
 
 
 def test_a_tar_that_declares_more_than_the_disk_has(tmp_path: Path) -> None:
