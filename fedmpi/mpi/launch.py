@@ -84,6 +84,11 @@ def check_size(size: int, environment: Mapping[str, str] = os.environ) -> None:
         raise _apart(count)
 
 
+def outlives_ranks(environment: Mapping[str, str] = os.environ) -> bool:
+    """Whether the job was started to outlive its ranks: `mpirun --with-ft ulfm`."""
+    return environment.get("OMPI_MCA_mpi_ft_enable", "").lower() in ("1", "true", "yes", "enabled")
+
+
 def _of_slurm_step(environment: Mapping[str, str]) -> tuple[int, int] | None:
     """A batch script's own shell is in no step. What makes no sense is left over: Slurm itself sets both variables."""
     rank, size = (whole_number(environment, name, _MOST_RANKS) for name in ("SLURM_PROCID", "SLURM_STEP_NUM_TASKS"))
