@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import base64
 import math
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
@@ -25,7 +24,7 @@ from fedmpi.output.records import DRAWS_ON, Records, read_records
 from fedmpi.output.report import CLIENTS, TierRow, closing_table
 from fedmpi.output.run_dir import RunDir
 from fedmpi.output.saving import Saving
-from fedmpi.output.stored import to_array
+from fedmpi.output.stored import to_text
 from fedmpi.output.whereabouts import GoneError
 from fedmpi.remarks import remarks
 from fedmpi.setup import ServerState, Setup
@@ -173,7 +172,7 @@ class Desk:
             self._client_scores = result.client_scores
         self._best.add_scores(round_number, accuracy)
         self._best.add_seconds(split_s)
-        record = _record(setup, round_number, result, split_s, busy_s) | _drawn_on(setup, state) | self._notes()
+        record = _record(setup, round_number, state, result, split_s, busy_s) | self._notes()
         must_hold = bool(stops) or round_number == config.rounds
         if record["cohort"] and len(record["dropped"]) == len(record["cohort"]):
             self.warn(f"round {round_number} changes nothing: the training of all its clients diverged")
@@ -282,7 +281,12 @@ def _sum(one_s: Mapping[str, float], other_s: Mapping[str, float]) -> dict[str, 
 
 
 def _record(
-    setup: Setup, round_number: int, result: RoundResult, split_s: Mapping[str, float], busy_s: Mapping[int, float]
+    setup: Setup,
+    round_number: int,
+    state: ServerState,
+    result: RoundResult,
+    split_s: Mapping[str, float],
+    busy_s: Mapping[int, float],
 ) -> dict[str, Any]:
     """One line of rounds.jsonl."""
     method, config = setup.method, setup.config
@@ -295,6 +299,7 @@ def _record(
         "lr": learning_rate(config.train, round_number, config.rounds),
         "tiers": {net.name: asdict(score) for net, score in scores},
         **({CLIENTS: result.client_scores.summary()} if result.client_scores is not None else {}),
+        **({DRAWS_ON: {name: to_text(state.params[name]) for name in method.draws_on}} if method.draws_on else {}),
         **({"method": dict(result.diagnostics)} if result.diagnostics else {}),
         "train_loss": sum(losses) / len(losses) if losses else None,
         "cohort": [task.client for task in result.tasks],
@@ -308,12 +313,6 @@ def _record(
         "seconds": dict(split_s),
         "busy_s": {str(rank): seconds for rank, seconds in busy_s.items()},
     }
-
-
-def _drawn_on(setup: Setup, state: ServerState) -> dict[str, Any]:
-    """The tensors that the method draws on in the next round, for the record: no later state has them."""
-    packed = {name: base64.b64encode(to_array(state.params[name]).tobytes()).decode() for name in setup.method.draws_on}
-    return {DRAWS_ON: packed} if packed else {}
 
 
 def tier_rows(setup: Setup, best: Best) -> list[TierRow]:

@@ -11,8 +11,6 @@ From Python: `Draws(run_dir).of_round(3)`.
 from __future__ import annotations
 
 import argparse
-import base64
-import binascii
 import json
 import sys
 from collections import Counter
@@ -21,8 +19,6 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-import torch
-
 from fedmpi import data, methods, startup
 from fedmpi.config.load import load
 from fedmpi.errors import RunDirError, UserError
@@ -30,6 +26,7 @@ from fedmpi.main import TABLES
 from fedmpi.methods.protocol import Client
 from fedmpi.output.records import BRANCHED_FROM, DRAWS_ON, read_records
 from fedmpi.output.run_dir import RunDir
+from fedmpi.output.stored import from_text
 from fedmpi.setup import draw_tasks
 from fedmpi.tensors import Params
 
@@ -98,12 +95,9 @@ class Draws:
             return {name: state[name] for name in names}
         specs = self._method.published_specs(range(self._method.num_nets))
         try:
-            kept = {name: base64.b64decode(self._records[number - 1][DRAWS_ON][name], validate=True) for name in names}
-            return {
-                name: torch.frombuffer(bytearray(kept[name]), dtype=specs[name].dtype).view(specs[name].shape)
-                for name in names
-            }
-        except (KeyError, TypeError, ValueError, RuntimeError, binascii.Error):
+            kept = self._records[number - 1][DRAWS_ON]
+            return {name: from_text(kept[name], specs[name].dtype, specs[name].shape) for name in names}
+        except (KeyError, TypeError, ValueError, RuntimeError):
             missing = f"round {number - 1} has no record of {', '.join(names)}"
             raise RunDirError(self._path, f"round {number} cannot be drawn again: {missing}, which it drew on") from None
 
