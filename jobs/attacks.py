@@ -177,12 +177,12 @@ def run(job: Job, folder: Path, number: int, expected: Path) -> Outcome:
         markers = folder / f"killed-{number}-{nth}"
         codes.append(_start(job, ranks, kills, markers, run_dir))
         killed += [kill for kill in kills if (markers / str(kill.rank)).exists()]
-    if job.kind == "stop" and killed and -1 not in codes and not _is_whole(run_dir):
-        # Others have given up. (Under ULFM mpirun's exit code says nothing of that.)
+    if job.kind == "stop" and -1 not in codes and not _is_whole(run_dir):
+        # Others have given up, or a starved machine has not kept the limit. Under ULFM mpirun's exit code can be 0.
         codes.append(_start(replace(job, timeout_s=0.0), 2, (), folder / f"killed-{number}-again", run_dir))
     seconds = time.monotonic() - started
     losses = [loss for start in manifest.read_starts(RunDir(run_dir)) for loss in start.get("losses", [])]
-    problem = _problem(job, codes, killed, run_dir, expected) or _untold(job, killed, losses)
+    problem = _problem(job, codes, run_dir, expected) or _untold(job, killed, losses)
     return Outcome(job, tuple(killed), tuple(codes), problem, tuple(losses), seconds)
 
 
@@ -247,12 +247,12 @@ def _is_running(pid: int) -> bool:
         return False
 
 
-def _problem(job: Job, codes: Sequence[int], killed: Sequence[Kill], run_dir: Path, expected: Path) -> str:
+def _problem(job: Job, codes: Sequence[int], run_dir: Path, expected: Path) -> str:
     if -1 in codes:
         return "hangs"
     if codes[-1]:
         return f"exit code {codes[-1]}"
-    if job.kind == "stop" and len(codes) > 1 and (not job.timeout_s or killed[0].stop_s < job.timeout_s):
+    if job.kind == "stop" and len(codes) > 1 and (not job.timeout_s or job.kills[0].stop_s < job.timeout_s):
         return f"ended with {codes[0]}, though others wait for longer than the rank was stopped"
     found = differences(expected, run_dir) + (leftovers(run_dir) if job.kind == "job" else [])
     return f"differs: {'; '.join(found[:5])}" if found else ""

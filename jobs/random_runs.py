@@ -42,11 +42,14 @@ from fedmpi.output.files import writing
 SILENT_S = 300.0
 """A combination takes seconds; a job that ends none for so long hangs."""
 _END_S = 20.0
+# Differences of a variant that are printed.
+_SHOWN = 10
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """How a combination went: what its reference came to, its starts by ending, and what differs, a line each."""
+    """How a combination went: what its reference came to, its starts by ending, and a line for each variant that
+    differs."""
 
     combination: Combination
     ending: str
@@ -137,8 +140,10 @@ def judge(combination: Combination, folder: Path, seconds: float) -> Outcome:
         elif nth > 0 and reference != "refused":
             pair = folder / "run-0", folder / f"run-{nth}"
             found += [*differences(*pair, is_finished=reference == "finished"), *leftovers(pair[1])]
-        starts = "; then ".join(leg.text() for leg in legs)
-        problems += [f"variant {nth}, {starts}: {line}" for line in found]
+        if found:
+            starts = "; then ".join(leg.text() for leg in legs)
+            more = f"; and {len(found) - _SHOWN} more" if len(found) > _SHOWN else ""
+            problems.append(f"variant {nth}, {starts}: {'; '.join(found[:_SHOWN])}{more}")
     return Outcome(combination, reference, counts, tuple(problems), seconds)
 
 
@@ -159,20 +164,20 @@ def show(outcome: Outcome, seed: int) -> None:
     """A line for the combination; where something differs, what it was and how to have it again."""
     combination = outcome.combination
     starts = ", ".join(f"{count} {ending}" for ending, count in sorted(outcome.endings.items()))
-    verdict = f"{len(outcome.problems)} differences" if outcome.problems else "same bytes"
+    verdict = f"{len(outcome.problems)} of {len(combination.variants)} differ" if outcome.problems else "same bytes"
     what = f"{combination.number:5}  {combination.method:11} {outcome.seconds:6.1f} s  {starts:48}"
     print(f"{what} {verdict}", flush=True)
     if outcome.problems:
         print(f"  again: python jobs/random_runs.py --seed {seed} --only {combination.number}")
         print(f"  as one run: python -m fedmpi.main {shlex.join(combination.overrides)}")
-        for problem in outcome.problems[:20]:
+        for problem in outcome.problems:
             print(f"  {problem}", flush=True)
 
 
 def print_table(outcomes: Sequence[Outcome], seconds: float) -> None:
     """A row for each method, and all together."""
     heads = ("method", "combinations", "variants", "starts", "stopped", "failed on purpose", "refused", "diverged",
-             "differences", "seconds")  # fmt: skip
+             "with differences", "seconds")  # fmt: skip
     rows = []
     methods = sorted({outcome.combination.method for outcome in outcomes})
     for method in [*methods, "all"]:
