@@ -21,6 +21,8 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
+from fedmpi import plain_files
+
 _FOREIGN_AFTER_S = 24 * 3600.0
 _TRIES = 100
 
@@ -56,7 +58,7 @@ def locked(path: Path) -> Iterator[None]:
     Raises BlockingIOError if another process is inside, OSError if there can be no such file.
     """
     while True:
-        handle = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, 0o666)
+        handle = plain_files.open_in_place(path, os.O_RDWR | os.O_CREAT)
         if lock(path, handle):
             break
     try:

@@ -17,6 +17,7 @@ from set_rule import check_sets
 LAYERS = (
     ("fedmpi",),
     ("fedmpi.errors",),
+    ("fedmpi.plain_files",),
     ("fedmpi.temporary",),
     ("fedmpi.environment",),
     ("fedmpi.clock",),
@@ -24,7 +25,6 @@ LAYERS = (
     ("fedmpi.seeds",),
     ("fedmpi.lazy",),
     ("fedmpi.tensors",),
-    ("fedmpi.plain_files",),
     ("fedmpi.hdf5",),
     ("fedmpi.exactsum",),
     ("fedmpi.costs",),

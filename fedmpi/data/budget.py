@@ -10,7 +10,6 @@ from __future__ import annotations
 import contextlib
 import lzma
 import os
-import stat
 import struct
 import zlib
 from collections.abc import Iterator
@@ -19,6 +18,7 @@ from pathlib import Path
 from typing import BinaryIO
 
 from fedmpi.errors import DataError
+from fedmpi.plain_files import NotPlainError, open_to_read
 
 CRAFTED = (
     ArithmeticError, AssertionError, BufferError, EOFError, LookupError, MemoryError, NotImplementedError, OSError,
@@ -115,18 +115,20 @@ class Budget:
 
         A pipe or a device, which could be read for ever, is refused. Raises OSError.
         """
-        with open(os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK), "rb") as file:
-            found = os.fstat(file.fileno())
-            if not stat.S_ISREG(found.st_mode):
-                raise DataError(str(path), "is no regular file; replace it by one")
-            if found.st_size > max_bytes:
+        try:
+            file = open_to_read(path)
+        except NotPlainError as error:
+            raise DataError(str(path), f"is {error.kind}, no regular file; replace it by one") from None
+        with file:
+            num_bytes = os.fstat(file.fileno()).st_size
+            if num_bytes > max_bytes:
                 allowed = f"at most {max_bytes:,} are allowed for such a file"
-                raise DataError(str(path), f"has {found.st_size:,} bytes; {allowed}; get the files again")
-            self.hold(found.st_size, path.name)
+                raise DataError(str(path), f"has {num_bytes:,} bytes; {allowed}; get the files again")
+            self.hold(num_bytes, path.name)
             try:
                 yield file
             finally:
-                self.release(found.st_size)
+                self.release(num_bytes)
 
     def read(self, path: Path, max_bytes: int) -> bytes:
         """The bytes of such a file. Raises OSError."""

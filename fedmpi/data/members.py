@@ -2,6 +2,7 @@
 
 Both believe what an archive says of itself: `tarfile` reads headers of any length into memory and skips 2^62 bytes
 block by block, `zipfile` holds every entry before anybody can count them. They get file objects that refuse this.
+Overriding `TarInfo.frombuf` would not do, because newer versions of `tarfile` do not call it.
 """
 
 from __future__ import annotations

@@ -7,6 +7,7 @@ import gzip
 import io
 import lzma
 import stat
+import struct
 import tarfile
 import zipfile
 from collections.abc import Callable
@@ -243,6 +244,21 @@ def test_a_zip_whose_directory_is_too_long(tmp_path: Path, monkeypatch: pytest.M
     monkeypatch.setattr(members, "_MAX_DIRECTORY_BYTES", 500)
     many = {f"{number}": b"" for number in range(20)}
     assert "its directory has 950 bytes; at most 500 are read" in refusal(tmp_path, zip_bytes(many))
+
+
+def test_zip_entries_that_share_their_bytes(tmp_path: Path) -> None:
+    whole = zip_bytes({"a": bytes(range(256))})
+    at, end = whole.index(b"PK\1\2"), whole.index(b"PK\5\6")
+    second = whole[at:end].replace(b"a", b"b")
+    both = whole[:end] + second + struct.pack("<4s4H2IH", b"PK\5\6", 0, 0, 2, 2, 2 * len(second), at, 0)
+    assert "members lie over each other" in refusal(tmp_path, both)
+
+
+def test_a_zip_member_of_a_method_without_a_limit(tmp_path: Path) -> None:
+    buffer = io.BytesIO()
+    with zipfile.ZipFile(buffer, "w", zipfile.ZIP_LZMA) as file:
+        file.writestr("a", b"1")
+    assert "stored and deflated members are read" in refusal(tmp_path, buffer.getvalue())
 
 
 def test_a_tar_that_declares_more_than_the_disk_has(tmp_path: Path) -> None:

@@ -102,6 +102,11 @@ def test_a_lock_is_one_processs_and_follows_no_link(tmp_path: Path) -> None:
     with pytest.raises(OSError), temporary.locked(path):
         pass
     assert not (tmp_path / "victim").exists()
+    path.unlink()
+    os.mkfifo(path)
+    with pytest.raises(OSError, match="a named pipe"), temporary.locked(path):
+        pass
+    assert path.is_fifo()
 
 
 def test_several_prepare_into_one_new_folder_at_once(tmp_path: Path) -> None:
