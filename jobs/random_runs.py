@@ -214,7 +214,8 @@ def main(argv: Sequence[str] | None = None) -> int:
             folder.mkdir(parents=True, exist_ok=True)
         signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # which ends the job
         begun, outcomes = time.monotonic(), list[Outcome]()
-        for outcome in run(options.seed, list(dict.fromkeys(options.only or range(options.count))), folder, options.seconds):
+        numbers = list(dict.fromkeys(options.only or range(options.count)))
+        for outcome in run(options.seed, numbers, folder, options.seconds):
             outcomes.append(outcome)
             show(outcome, options.seed)
             if not outcome.problems and options.folder is None:
