@@ -9,7 +9,7 @@ from contextlib import ExitStack
 from dataclasses import asdict, replace
 from typing import TYPE_CHECKING, Any
 
-from fedmpi import branching, costs, data, resuming
+from fedmpi import costs, data
 from fedmpi.config import yaml_text
 from fedmpi.errors import RunDirError
 from fedmpi.exchange import CONTRIBUTED
@@ -27,6 +27,7 @@ from fedmpi.output.saving import Saving
 from fedmpi.output.stored import to_text
 from fedmpi.output.whereabouts import GoneError
 from fedmpi.remarks import remarks
+from fedmpi.run import branching, resuming
 from fedmpi.setup import ServerState, Setup
 from fedmpi.train_round import RoundResult
 

@@ -27,13 +27,14 @@ from fedmpi.stopping import EXIT_CODE, SIGNAL, Stopping, notice_early, seconds_l
 if __name__ == "__main__":  # what follows takes a while to load
     notice_early()
 
-from fedmpi import advice, data, methods, models  # noqa: E402
+from fedmpi import data, methods, models  # noqa: E402
 from fedmpi.config.load import load, parted  # noqa: E402
 from fedmpi.config.schema import Config  # noqa: E402
 from fedmpi.errors import ConfigError, LaunchError, RoundError, TooFewRanksError, UserError  # noqa: E402
-from fedmpi.interruption import Interruption  # noqa: E402
-from fedmpi.origin import Origin, refuse_inside  # noqa: E402
 from fedmpi.mpi.launch import check_launch, claimed  # noqa: E402
+from fedmpi.run import advice  # noqa: E402
+from fedmpi.run.interruption import Interruption  # noqa: E402
+from fedmpi.run.origin import Origin, refuse_inside  # noqa: E402
 
 if TYPE_CHECKING:
     from fedmpi.mpi.comm import Comm

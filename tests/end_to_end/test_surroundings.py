@@ -14,7 +14,7 @@ from pathlib import Path
 
 import failing_disk
 import pytest
-from launched import ENDLESS, Launched, all_end, block, descendants, ends_in_time, has_rounds, launch, paused
+from launched import ENDLESS, Launched, all_end, descendants, ends_in_time, has_rounds, launch, paused
 from small_runs import Finished, finished, run_all, small_config
 
 from fedmpi.errors import RoundError, RunDirError

@@ -13,7 +13,7 @@ from small_runs import finished, run_all, small_config
 
 from fedmpi.mpi import SerialComm
 from fedmpi.mpi.comm import Comm
-from fedmpi.origin import Origin
+from fedmpi.run.origin import Origin
 
 pytestmark = pytest.mark.mpi(min_size=2)
 
