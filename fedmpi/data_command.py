@@ -29,6 +29,7 @@ from fedmpi.config.load import load, parted
 from fedmpi.config.places import NOWHERE
 from fedmpi.config.schema import Config
 from fedmpi.data import sources
+from fedmpi.data.folders import below_home
 from fedmpi.data.options import DataOptions
 from fedmpi.data.prepared_options import PreparedOptions, how_to_prepare, other_recipes
 from fedmpi.errors import ConfigError, DataError, UserError
@@ -218,8 +219,11 @@ def _fetch_one(file: sources.File, folder: Path, force: bool) -> None:
     )
     print(f"{target}: {'loaded' if is_new else 'there already'}, {size(target.stat().st_size)}, {checked}")
     if file.unpack_to:
-        with Telling(f"unpacking {target.name}") as telling:
-            made = archives.unpack(target, folder / file.unpack_to, telling, replace=force)
+        with fetching.only_one(target):
+            if not force and sources.unpacked(file, folder) is not None:
+                return  # another process was quicker
+            with Telling(f"unpacking {target.name}") as telling:
+                made = archives.unpack(target, folder / file.unpack_to, telling, replace=force)
         print(f"unpacked: {', '.join(map(str, made))}")
 
 
@@ -237,7 +241,7 @@ def prepare(arguments: argparse.Namespace) -> None:
     _folder(options)
     from fedmpi.data import preparing
 
-    given, unpack_in = (path and Path(path).expanduser() for path in (arguments.given, arguments.unpack_in))
+    given, unpack_in = (path and below_home(path) for path in (arguments.given, arguments.unpack_in))
     with Telling(f"unpacking for {options.name}") as unpacking, Telling(f"decoding {options.name}") as decoding:
         path, dataset = preparing.prepare(options, given, unpacking, decoding, unpack_in)
     found = preparing.counts_of(dataset)
@@ -262,10 +266,11 @@ def show(arguments: argparse.Namespace) -> None:
     labels, info = dataset.train_y, data.info(config.data)
     partition = data.make_partition(config.partition, labels, config.clients.count, config.seed, dataset.groups)
     print(printable(showing.table(partition, labels, info.num_classes, dataset.groups), sys.stdout))
+    print(f"{'digest of the data':18}  {dataset.digest}")
     if arguments.out is not None:
         title = f"{config.data.name}, {config.partition.name}, {config.clients.count} clients, seed {config.seed}"
         try:
-            showing.picture(partition, labels, info.num_classes, Path(arguments.out).expanduser(), title)
+            showing.picture(partition, labels, info.num_classes, below_home(arguments.out), title)
         except (OSError, ValueError) as error:  # ValueError: an ending that matplotlib does not know
             raise DataError(f"--out {arguments.out}", f"cannot be drawn: {error}") from error
         print(f"drawn: {arguments.out}")
@@ -277,7 +282,7 @@ def _folder(options: DataOptions) -> Path:
 
 def _checked(data_dir: str) -> Path:
     """The data folder, which need not be there yet. Raises DataError if it is something else than a folder."""
-    folder = Path(data_dir).expanduser()
+    folder = below_home(data_dir)
     if folder.exists() and not folder.is_dir():
         raise DataError(str(folder), "is no folder; --data-dir (data.root) is the folder of all data sets")
     return folder

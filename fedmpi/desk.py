@@ -9,7 +9,7 @@ from contextlib import ExitStack
 from dataclasses import asdict, replace
 from typing import TYPE_CHECKING, Any
 
-from fedmpi import costs, data, startup
+from fedmpi import branching, costs, data, resuming
 from fedmpi.config import yaml_text
 from fedmpi.errors import RunDirError
 from fedmpi.exchange import CONTRIBUTED
@@ -20,10 +20,13 @@ from fedmpi.output.best import Best
 from fedmpi.output.files import write_atomic, write_text, writing
 from fedmpi.output.lock import RunLock
 from fedmpi.output.progress import Progress
-from fedmpi.output.records import Records
+from fedmpi.output.records import DRAWS_ON, Records, read_records
 from fedmpi.output.report import CLIENTS, TierRow, closing_table
 from fedmpi.output.run_dir import RunDir
 from fedmpi.output.saving import Saving
+from fedmpi.output.stored import to_text
+from fedmpi.output.whereabouts import GoneError
+from fedmpi.remarks import remarks
 from fedmpi.setup import ServerState, Setup
 from fedmpi.train_round import RoundResult
 
@@ -45,7 +48,6 @@ class Desk:
     ) -> None:
         self._setup, self._folder, self._lock, self._done, self._command = setup, folder, lock, done, command
         self._best = Best(**snapshot.progress) if snapshot else Best()
-        self._versions = startup.computed_with(setup)
         self._client_scores: ClientScores | None = None
         # Who has written a memory since each of the last saves; the first save looks at everybody.
         self._writers: deque[set[int]] = deque([set()], maxlen=setup.config.output.keep_checkpoints + 2)
@@ -54,14 +56,18 @@ class Desk:
         self._saving = Saving(setup.config.output.on_save_error, folder.path, say=self.say, warn=self.warn)
         self._stack = ExitStack()
         self._losses: list[dict[str, Any]] = []
+        self._last_recorded: int | None = None
+        self._unrecorded_s: dict[str, float] = {}
+        """Seconds by stage that no record has, of all starts."""
 
     def __enter__(self) -> Desk:
         config, folder = self._setup.config, self._folder
         self._progress = Progress(config.output.progress, config.rounds, done_rounds=self._done)
+        self._check_records()
         folder.clear_temporaries()
         if self._done <= config.rounds:
             write_text(folder.config_path, yaml_text.dump(config.to_dict()))
-        write_atomic(folder.partition_path, self._setup.partition.packed())
+        write_atomic(folder.partition_path, self._setup.partition.packed(self._setup.data_digest))
         self._records = Records(
             folder,
             resume_after=self._done or None,
@@ -69,34 +75,46 @@ class Desk:
             warn=self.warn,
         )
         self._stack.enter_context(self._progress)
+        self._stack.callback(self._setup.comm.call_while_waiting, None)
+        self._setup.comm.call_while_waiting(self._look)
         return self
+
+    def _check_records(self) -> None:
+        """Raises RunDirError if the records are another run's."""
+        records = [record for record in read_records(self._folder) if record["round"] <= self._done]
+        if problem := self._best.contradicts(records):
+            advice = "put the right file back, or move this one away (then its rounds are marked as missing)"
+            raise RunDirError(str(self._folder.records_path), f"is of another run than the checkpoint: {problem}; {advice}")
 
     def __exit__(self, *error: Any) -> None:
         self._stack.__exit__(*error)
 
-    def announce(self, places: Sequence[str]) -> None:
-        """Says who got what, where results go and how to go on after an interruption."""
+    def announce(self, places: Sequence[str], warnings: Sequence[str]) -> None:
+        """Says who got what, what to mind, where results go and how to go on after an interruption."""
         config, setup = self._setup.config, self._setup
         threads = config.mpi.threads
         who = list(zip(setup.comm.members, places, strict=True))
         ranks = [{"rank": rank, "place": place, "threads": threads} for rank, place in who]
         resumed = self._done or None
-        manifest.add_start(self._folder, manifest.start_entry(ranks, self._command, resumed, job=startup.slurm_job()))
+        parent = branching.noted(self._folder, self._done)
+        more = {"job": resuming.slurm_job(), "data_digest": setup.data_digest, **parent}
+        self._unrecorded_s = manifest.seconds_after_records(manifest.read_starts(self._folder))
+        manifest.add_start(self._folder, manifest.start_entry(ranks, self._command, resumed, **more))
         server = "server and worker" if 0 in setup.workers else "server"
         for rank, place in who:
             role = server if rank == setup.comm.members[0] else "worker"
             self._progress.say(f"rank {rank}: {role} on {place}, {threads} thread{'s' * (threads > 1)}")
-        workers, per_round = len(setup.workers), config.clients.per_round
-        if workers > per_round:
-            self.warn(f"{workers} workers, but clients.per_round is {per_round}: some have nothing to do")
-        for warning in setup.method.warnings():
+        found = remarks(config, setup.data.info, setup.method, len(setup.workers), config.clients.per_round)
+        for warning in (*found, *warnings):
             self.warn(warning)
         self._progress.say(f"run directory: {self._folder.path}")
         # Said now, because a launcher that ends its ranks may pass on nothing that they say then.
-        again = startup.resume_command(self._folder, setup.comm.started_size)
+        again = resuming.resume_command(self._folder, setup.comm.started_size)
         self._progress.say(f"to go on after an interruption: {again}")
         if self._done:
             self._progress.say(f"resuming after round {self._done}")
+        for origin in parent.values():
+            self._progress.say(f"a branch of {origin['run']}: {'; '.join(origin['config']) or 'with the same config'}")
 
     def say(self, line: str) -> None:
         self._progress.say(line)
@@ -106,8 +124,22 @@ class Desk:
 
     def tell(self, num_done: int, num_clients: int) -> None:
         """Clients of the running phase that are done."""
-        self._lock.beat()  # a round may be longer than others wait for a sign of life
+        self._look()
         self._progress.clients(num_done, num_clients)
+
+    def _look(self) -> None:
+        """A sign of life, since a round may be longer than others wait for one; and whether the directory is there.
+
+        Raises `GoneError`, unless the directory may come back and saves that fail are only to be reported.
+        """
+        self._unless_it_may_come_back(self._lock.beat)
+
+    def _unless_it_may_come_back(self, look: Callable[[], None]) -> None:
+        try:
+            look()
+        except GoneError as gone:
+            if gone.for_good or self._setup.config.output.on_save_error == "stop":
+                raise
 
     def tell_losses(self, losses: Sequence[Loss], round_number: int) -> None:
         """Ranks died, and those left are in this round."""
@@ -140,15 +172,16 @@ class Desk:
             self._client_scores = result.client_scores
         self._best.add_scores(round_number, accuracy)
         self._best.add_seconds(split_s)
-        record = _record(setup, round_number, result, split_s, busy_s) | self._notes()
+        record = _record(setup, round_number, state, result, split_s, busy_s) | self._notes()
         must_hold = bool(stops) or round_number == config.rounds
         if record["cohort"] and len(record["dropped"]) == len(record["cohort"]):
             self.warn(f"round {round_number} changes nothing: the training of all its clients diverged")
         self._writers[-1].update(report.client for report in result.reports if report.memory_digest)
         with setup.clock.stage("saving", round_number) as timer:
-            self._lock.refresh()
+            self._unless_it_may_come_back(self._lock.refresh)
             self._is_due |= must_hold or round_number % config.output.checkpoint_every == 0
             self._saving.attempt(round_number, lambda: self._keep(round_number, state, record), must_hold=must_hold)
+        self._last_recorded = round_number
         self._saving.took(timer.seconds, split_s["wall"])
         seconds = split_s["wall"]
         self._progress.round_done(round_number, seconds=seconds, loss=record["train_loss"], accuracy=accuracy)
@@ -178,7 +211,8 @@ class Desk:
             config=config.to_dict(),
             config_hash=config.hash(),
             seed=config.seed,
-            versions=self._versions,
+            versions=self._setup.computed_with,
+            data_digest=self._setup.data_digest,
         )
         checkpoint.save(self._folder, snapshot, keep=config.output.keep_checkpoints)
         live = checkpoint.referenced(self._folder) if state.memories else None
@@ -203,19 +237,35 @@ class Desk:
     def _say_stopped(self, round_number: int, why: str) -> None:
         """The run is to go on later, where it is now: for people and, in the manifest, for programs."""
         self._if_possible("the manifest", lambda: manifest.add_stop(self._folder, round_number, why))
-        again = startup.resume_command(self._folder, self._setup.comm.started_size)
+        self._note_end()
+        again = resuming.resume_command(self._folder, self._setup.comm.started_size)
         self._progress.say(f"stopped after round {round_number} of {self._setup.config.rounds}: {why}; all is saved")
         self._progress.say(f"to go on: {again}")
 
     def close_run(self) -> None:
         """The closing table and the report files."""
         self._stack.close()
+        self._note_end()
         rows = tier_rows(self._setup, self._best)
-        split_s = {stage: seconds for stage, seconds in self._best.seconds.items() if stage != "wall"}
-        split_s["other"] = max(0.0, self._best.seconds.get("wall", 0.0) - sum(split_s.values()))
+        split_s = _sum(self._best.seconds, self._unrecorded_s)
+        wall_s = split_s.pop("wall", 0.0)
+        split_s["other"] = max(0.0, wall_s - sum(split_s.values()))
         self._if_possible(
             "the report", lambda: closing_table(rows, split_s, self._folder, self._client_scores)
         )
+
+    def _note_end(self) -> None:
+        """Puts on record what this start has spent since its last record: mostly the save that came after it.
+
+        The other ranks wait meanwhile, so their part of the mean is known without asking them.
+        """
+        if (done := self._last_recorded) is None:
+            return
+        taken, size = self._setup.clock.take(), self._setup.comm.size
+        spent_s = {stage: seconds / size for stage, seconds in taken.items()} | {"wall": taken["wall"]}
+        spent_s["idle"] += taken["wall"] * (size - 1) / size
+        self._unrecorded_s = _sum(self._unrecorded_s, spent_s)
+        self._if_possible("the manifest", lambda: manifest.add_end(self._folder, done, spent_s))
 
     def _if_possible(self, what: str, write: Callable[[], None]) -> None:
         """For what a run that is saved can do without."""
@@ -226,8 +276,17 @@ class Desk:
             self.warn(f"{what} is not written: {error.text()}")
 
 
+def _sum(one_s: Mapping[str, float], other_s: Mapping[str, float]) -> dict[str, float]:
+    return {name: one_s.get(name, 0.0) + other_s.get(name, 0.0) for name in {**one_s, **other_s}}
+
+
 def _record(
-    setup: Setup, round_number: int, result: RoundResult, split_s: Mapping[str, float], busy_s: Mapping[int, float]
+    setup: Setup,
+    round_number: int,
+    state: ServerState,
+    result: RoundResult,
+    split_s: Mapping[str, float],
+    busy_s: Mapping[int, float],
 ) -> dict[str, Any]:
     """One line of rounds.jsonl."""
     method, config = setup.method, setup.config
@@ -240,6 +299,7 @@ def _record(
         "lr": learning_rate(config.train, round_number, config.rounds),
         "tiers": {net.name: asdict(score) for net, score in scores},
         **({CLIENTS: result.client_scores.summary()} if result.client_scores is not None else {}),
+        **({DRAWS_ON: {name: to_text(state.params[name]) for name in method.draws_on}} if method.draws_on else {}),
         **({"method": dict(result.diagnostics)} if result.diagnostics else {}),
         "train_loss": sum(losses) / len(losses) if losses else None,
         "cohort": [task.client for task in result.tasks],

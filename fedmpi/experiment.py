@@ -16,18 +16,20 @@ from typing import TYPE_CHECKING, NoReturn
 
 import numpy as np
 
-from fedmpi import methods, startup
+from fedmpi import bits, branching, methods, resuming, startup
 from fedmpi.clock import STAGES
 from fedmpi.config import yaml_text
 from fedmpi.config.schema import Config
 from fedmpi.desk import Desk
 from fedmpi.errors import RankLossError, RunDirError, ServerLossError, TooFewRanksError, UserError
 from fedmpi.job import Job
-from fedmpi.output import manifest
+from fedmpi.origin import Origin
+from fedmpi.output import checkpoint, manifest
 from fedmpi.output.files import write_text
 from fedmpi.output.lock import RunLock
 from fedmpi.output.records import read_records, round_seconds
 from fedmpi.output.run_dir import RunDir
+from fedmpi.selfcheck import check_nets
 from fedmpi.setup import Setup
 from fedmpi.startup import StartupError
 from fedmpi.stopping import Stopping
@@ -46,6 +48,7 @@ def run(
     *,
     run_dir: str | None,
     resume: bool,
+    origin: Origin | None = None,
     command: Sequence[str],
     where: dict[str, str],
     make_method: startup.MakeMethod = methods.create,
@@ -54,9 +57,10 @@ def run(
     """Trains to the last round; False if it was stopped before. Raises `StartupError` or `TooFewRanksError` (on all
     ranks), or a `RoundError` where something broke.
 
-    `where["resume"]` gets the command to go on with, as soon as there is something to go on with.
+    `origin` is the checkpoint of another run that this one begins from. `where` gets what `advice` needs as soon as
+    there is a run directory.
     """
-    job = Job(config, comm, run_dir, resume, command, where, make_method, stopping or Stopping())
+    job = Job(config, comm, run_dir, resume, origin, command, where, make_method, stopping or Stopping())
     job.untold += comm.lost_at_start
     job.takes_over = any(loss.server for loss in job.untold)
     with job.watch:
@@ -84,21 +88,24 @@ def _start_and_train(job: Job) -> bool:
         lock = startup.together(comm, lambda: _take(stack, folder, job) if comm.is_root else None)
         setup = startup.prepare(config, comm, folder, job.make_method, material)
         job.clock = setup.clock
-        snapshot = startup.restore(setup, folder, resume=job.resume)
+        if job.origin is not None:
+            branching.begin(setup, folder, job.origin)
+        snapshot = resuming.restore(setup, folder, resume=job.resume or job.origin is not None)
         done = int(comm.allgather_text(str(snapshot.round if snapshot else 0))[0])
         job.rounds_are_over = done >= config.rounds
         if not why or job.rounds_are_over:  # a report needs no more ranks than there are
             places = comm.allgather_text(f"{comm.host}: {setup.device.description}")
             words = setup, folder, lock, snapshot, done, job.command
+            warnings = check_nets(setup) if job.begun_after is None else ()
             desk = startup.together(comm, lambda: stack.enter_context(Desk(*words)) if lock else None)
-            startup.together(comm, lambda: desk.announce(places) if desk else None)
+            startup.together(comm, lambda: desk.announce(places, warnings) if desk else None)
             comm.agree()
             job.begun_after = done if job.begun_after is None else job.begun_after
             job.tell(desk, done + 1)
             if desk is not None:
                 setup = replace(setup, tell=desk.tell)
                 job.stopping.remember(round_seconds(read_records(folder), comm.size))
-            state = startup.initial_state(setup.method, comm, snapshot, setup.device.server)
+            state = resuming.initial_state(setup.method, comm, snapshot, setup.device.server)
             comm.wait_for_all()  # a rank that begins a round counts how long the others take
             setup.clock.take()  # what starting up took is no round's
             return _train(job, setup, desk, OpenRound(done + 1, state))
@@ -111,7 +118,8 @@ def _give_up(job: Job, why: str) -> NoReturn:
     Raises `TooFewRanksError`.
     """
     comm, folder = job.comm, job.folder
-    saved = max((number for number, _ in folder.checkpoints()), default=0) if folder and comm.is_root else 0
+    own = checkpoint.of_run(folder, job.config.hash()) if folder and comm.is_root else []
+    saved = max((number for number, _ in own), default=0)
     saved = int(comm.allgather_text(str(saved))[0])
     gets_on = job.begun_after is not None and saved > job.begun_after
     _tell_without_desk(job, (saved, why) if gets_on else None, patience_s=_DYING_S)
@@ -152,10 +160,12 @@ def _material(job: Job) -> startup.Material:
 def _folder(job: Job) -> RunDir:
     """The run directory: known to all ranks, or to none."""
     if job.folder is None:
-        folder = startup.open_run_dir(job.config, job.comm, job.run_dir, resume=job.resume)
+        label = job.origin.label() if job.origin is not None else ""
+        folder = resuming.open_run_dir(job.config, job.comm, job.run_dir, resume=job.resume, label=label)
         job.comm.agree()
         job.folder = folder
-        job.where["resume"] = startup.resume_command(folder, job.comm.started_size)
+        resume = resuming.resume_command(folder, job.comm.started_size)
+        job.where.update(resume=resume, run_dir=str(folder.path), ranks=str(job.comm.started_size))
     return job.folder
 
 
@@ -164,7 +174,8 @@ def _take(stack: ExitStack, folder: RunDir, job: Job) -> RunLock:
     lock = _lock_within(_DYING_S if job.takes_over else _ENDING_S if job.resume else 0.0, stack, job, folder)
     if not job.resume:
         folder.refuse_run()  # another may have come and gone since it was opened
-    if not folder.config_path.exists():
+    folder.failure_path.unlink(missing_ok=True)
+    if job.origin is None and not folder.config_path.exists():  # a branch is a run only once it has its checkpoint
         write_text(folder.config_path, yaml_text.dump(job.config.to_dict()))
     return lock
 
@@ -182,7 +193,7 @@ def _lock_within(patience_s: float, stack: ExitStack, job: Job, folder: RunDir) 
 
 
 def _lock(folder: RunDir) -> RunLock:
-    return RunLock(folder, job=startup.job_name(), warn=lambda line: print(f"warning: {line}", flush=True))
+    return RunLock(folder, job=resuming.job_name(), warn=lambda line: print(f"warning: {line}", flush=True))
 
 
 def _train(job: Job, setup: Setup, desk: Desk | None, opened: OpenRound) -> bool:
@@ -225,7 +236,8 @@ def _without_the_lost(job: Job, setup: Setup, desk: Desk | None, opened: OpenRou
     # Rank 0 is alone now, and has to train.
     assert job.folder is not None
     alone = startup.prepare(job.config, job.comm, job.folder, job.make_method, job.material)
-    startup.warn_of_other_bits(startup.computed_with(setup), startup.computed_with(alone))
+    if other_bits := bits.changes(setup.computed_with, alone.computed_with):
+        startup.warn(other_bits)
     opened.published = None  # it may lie on another device
     return replace(alone, tell=setup.tell, clock=setup.clock)
 

@@ -21,6 +21,7 @@ from fedmpi.data.options import DataInfo
 from fedmpi.federation.plan import worker_ranks
 from fedmpi.methods.protocol import Phase
 from fedmpi.output.units import si, size
+from fedmpi.remarks import remarks
 from fedmpi.setup import draw_cohort
 from fedmpi.tensors import Layout, specs_of
 
@@ -97,7 +98,7 @@ def forecast(
         exact_cohorts=exact,
         **_memory(config, info, method, workers),
         tiers=tiers,
-        warnings=(*method.warnings(), *_warnings(workers, per_round)),
+        warnings=remarks(config, info, method, workers, per_round),
     )
 
 
@@ -186,12 +187,6 @@ def _memory(config: Config, info: DataInfo, method: methods.Method, workers: int
         "model_bytes_server": 2 * state + published + 2 * state + 16 * longest + received,
         "data_bytes_rank": (info.num_train + info.num_test) * (values * _ELEMENT_BYTES[info.kind] + 8),
     }
-
-
-def _warnings(workers: int, per_round: int) -> tuple[str, ...]:
-    if workers > per_round:
-        return (f"{workers} workers, but clients.per_round is {per_round}: some have nothing to do",)
-    return ()
 
 
 def _text(plan: Forecast) -> str:

@@ -32,6 +32,8 @@ import h5py
 import numpy as np
 from numpy.typing import NDArray
 
+from fedmpi.plain_files import NotPlainError, open_to_read
+
 FORMAT = 2
 USER_BLOCK_BYTES = 512
 MAX_CONTENTS_BYTES = 8 * 2**20
@@ -129,9 +131,11 @@ def opened(path: Path, kind: str, *, check: bool = True) -> Iterator[Reader]:
 
     Raises `Damaged`, or OSError. O(file size) with `check`, O(table of contents) without.
     """
-    if path.exists() and not path.is_file():
-        raise Damaged("is no file")  # opening a pipe would wait for ever
-    with open(path, "rb") as file:
+    try:
+        file = open_to_read(path)
+    except NotPlainError as error:
+        raise Damaged(f"is {error.kind}, not a file") from None
+    with file:
         signed, num_bytes, contents_bytes, checksum = _header(file, kind)
         if check and _checksum(signed, file) != checksum.decode():
             raise Damaged("is damaged: its checksum does not match its bytes")

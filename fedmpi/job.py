@@ -7,11 +7,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, NoReturn
 
-from fedmpi import startup
+from fedmpi import advice, startup
 from fedmpi.config.schema import Config
 from fedmpi.desk import Desk
 from fedmpi.federation.plan import worker_ranks
 from fedmpi.mpi.watch import Watch, end_at_once, patience_s
+from fedmpi.origin import Origin
 from fedmpi.output.run_dir import RunDir
 from fedmpi.stopping import Stopping
 
@@ -29,6 +30,7 @@ class Job:
     comm: Comm
     run_dir: str | None
     resume: bool
+    origin: Origin | None
     command: Sequence[str]
     where: dict[str, str]
     make_method: startup.MakeMethod
@@ -106,11 +108,12 @@ class Job:
         comm, where = self.comm, self.clock.where() if self.clock else "starting"
         limit = f"mpi.round_timeout_s is {self.config.mpi.round_timeout_s:g}"
         here, again = f"rank {comm.started_as} on {comm.host}, {where}", f"to go on: {self.where['resume']}"
+        if not (lives_on := is_own and comm.recovers and comm.size > 1):
+            advice.note_failure(self.where)
         if not is_own:
             comm.end_all()
             end_at_once(f"fedmpi: gave up on {here}\n  cause: waited for others: {why}; {limit}; the job ends\n{again}",
                         is_death=False)  # fmt: skip
-        lives_on = comm.recovers and comm.size > 1
         end_at_once(
             f"fedmpi: hung on {here}\n  cause: {why}; {limit}; this rank ends itself\n"
             f"{'the others go on without it; if none is left, ' if lives_on else ''}{again}",

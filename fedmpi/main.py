@@ -1,7 +1,7 @@
 """The command: argv -> config -> a guarded run.
 
     mpirun -n 5 python -m fedmpi.main [CONFIG.yaml] [section.key=value ...]
-        [--run-dir DIR] [--resume] [--plan | --plan=json] [--list] [--version]
+        [--run-dir DIR] [--resume] [--resume-from RUN[@ROUND]] [--plan | --plan=json] [--list] [--version]
 
 A mistake in the config is reported by one rank, without traceback, before torch or MPI load. After
 that, every exception on any rank ends all ranks: an uncaught one would leave the others waiting in
@@ -17,7 +17,7 @@ import os
 import signal
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
@@ -27,10 +27,12 @@ from fedmpi.stopping import EXIT_CODE, SIGNAL, Stopping, notice_early, seconds_l
 if __name__ == "__main__":  # what follows takes a while to load
     notice_early()
 
-from fedmpi import data, methods, models  # noqa: E402
+from fedmpi import advice, data, methods, models  # noqa: E402
 from fedmpi.config.load import load, parted  # noqa: E402
 from fedmpi.config.schema import Config  # noqa: E402
 from fedmpi.errors import ConfigError, LaunchError, RoundError, TooFewRanksError, UserError  # noqa: E402
+from fedmpi.interruption import Interruption  # noqa: E402
+from fedmpi.origin import Origin, refuse_inside  # noqa: E402
 from fedmpi.mpi.launch import check_launch, claimed  # noqa: E402
 
 if TYPE_CHECKING:
@@ -47,8 +49,9 @@ _LEAST_STARTUP_S = 30.0
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Runs the command; the exit code: 0, 2 for a user's mistake, 1 for a failure, 75 for a run that is to go on."""
-    rank, size = claimed()
+    rank = 0  # until it is known, everybody speaks
     try:
+        rank, size = claimed()
         check_launch()
         arguments = parse(sys.argv[1:] if argv is None else argv)
         if arguments.list:
@@ -78,6 +81,10 @@ def parse(argv: Sequence[str]) -> argparse.Namespace:
     )
     parser.add_argument("--resume", action="store_true", help="go on from the newest intact checkpoint in --run-dir")
     parser.add_argument(
+        "--resume-from", metavar="RUN[@ROUND]",
+        help="begin a new run after the newest whole checkpoint of RUN (or that of ROUND), with RUN's config and overrides",
+    )  # fmt: skip
+    parser.add_argument(
         "--plan", choices=["text", "json"], help="say what the run will cost, and train nothing; --plan is --plan=text"
     )
     parser.add_argument("--list", action="store_true", help="name all methods, models, data sets and partitions")
@@ -89,6 +96,8 @@ def parse(argv: Sequence[str]) -> argparse.Namespace:
         raise ConfigError("command line", f"one config, or none, is allowed, got {', '.join(configs)}")
     if arguments.resume and arguments.run_dir is None:
         raise ConfigError("command line", "--resume needs --run-dir: the directory of the run to go on with")
+    if arguments.resume_from is not None and arguments.run_dir is not None:
+        refuse_inside(arguments.resume_from, arguments.run_dir)
     if "" in configs:
         raise ConfigError("command line", "an empty argument; see python -m fedmpi.main --help")
     arguments.config = configs[0] if configs else None
@@ -96,19 +105,23 @@ def parse(argv: Sequence[str]) -> argparse.Namespace:
 
 
 def read_config(arguments: argparse.Namespace) -> Config:
-    """The validated config; a resumed run takes the one it was begun with unless another is given.
+    """The validated config. A resumed run takes the one it was begun with unless another is given, and a branch
+    (`--resume-from`) that of its parent.
 
     Where there is none, a CONFIG or an override says that a run is to begin there (batch files, submitted again as
     they are, give both); neither is a slip in DIR's name, and must not begin another experiment.
     """
-    path = arguments.config
-    if path is None and arguments.resume:
-        begun_with = Path(arguments.run_dir) / "config.yaml"
-        if os.path.isfile(begun_with):  # which is False, too, of a name that is too long
-            path = str(begun_with)
-        elif not arguments.overrides:
-            problem = "holds no run to go on with (no config.yaml); name the config to begin one there"
-            raise ConfigError(arguments.run_dir, problem)
+    path, new = arguments.config, Path(arguments.run_dir or "")
+    has_begun = arguments.resume and os.path.isfile(new / "config.yaml")  # False, too, of a name that is too long
+    arguments.origin = None
+    if arguments.resume_from is not None and not has_begun:
+        arguments.origin = Origin.named(arguments.resume_from)
+        path = path or str(arguments.origin.run_dir.config_path)
+    elif path is None and has_begun:
+        path = str(new / "config.yaml")
+    elif path is None and arguments.resume and not arguments.overrides:
+        problem = "holds no run to go on with (no config.yaml); name the config to begin one there"
+        raise ConfigError(arguments.run_dir, problem)
     return load(path, arguments.overrides, TABLES)
 
 
@@ -169,8 +182,9 @@ def _report(error: UserError, rank: int) -> int:
 def _run(config: Config, arguments: argparse.Namespace, rank: int) -> int:
     stopping = _stopping(config)
     stopping.listen(_say if rank == 0 else lambda line: None)  # loading torch takes seconds
-    # Before CUDA starts: with it, cuBLAS gives the same bits in every run.
-    os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
+    # Before CUDA starts: with one of these, cuBLAS gives the same bits in every run; with any other value torch refuses.
+    if os.environ.get("CUBLAS_WORKSPACE_CONFIG") not in (":4096:8", ":16:8"):
+        os.environ["CUBLAS_WORKSPACE_CONFIG"] = ":4096:8"
     from fedmpi.experiment import run
     from fedmpi.mpi import world
     from fedmpi.startup import StartupError
@@ -180,12 +194,9 @@ def _run(config: Config, arguments: argparse.Namespace, rank: int) -> int:
     except LaunchError as error:
         return _report(error, rank)
     where: dict[str, str] = {}
-
-    _end_on_signals(comm, where)
     try:
-        command = [sys.executable, "-m", "fedmpi.main", *sys.argv[1:]]
-        options = {"run_dir": arguments.run_dir, "resume": arguments.resume, "command": command}
-        is_finished = run(config, comm, **options, where=where, stopping=stopping)
+        with Interruption(_last_words(config, where) if comm.is_root else None):
+            is_finished = run(config, comm, **_wanted(arguments), where=where, stopping=stopping)
         signal.signal(SIGNAL, signal.SIG_IGN)  # another one would end a rank that is leaving
         if is_finished:
             return comm.leave(0)
@@ -195,29 +206,35 @@ def _run(config: Config, arguments: argparse.Namespace, rank: int) -> int:
     except StartupError as error:
         code = _report(error, comm.rank)
         if comm.is_root and comm.size < comm.started_size:  # not at the start of the job, but on the way
-            _say(_how_to_resume(where))
+            _say(advice.how_to_go_on(where, config))
         return comm.leave(code)
     except TooFewRanksError as error:
         if comm.is_root:
-            _say(f"fedmpi: stopped: {error}\n{_how_to_resume(where)}")
+            _say(f"fedmpi: stopped: {error}\n{advice.how_to_go_on(where, config)}")
         return comm.leave(EXIT_CODE if error.gets_on else 1)
     except BaseException as error:  # noqa: BLE001 - the one place where nothing may pass
-        _say(f"{describe(error, comm)}\n{_how_to_resume(where)}")
+        is_first = advice.note_failure(where)
+        _say(describe(error, comm) + f"\n{advice.how_to_go_on(where, config, error)}" * is_first)
         comm.abort(error.exit_code if isinstance(error, UserError) else 1)
         raise
 
 
-def _end_on_signals(comm: Comm, where: dict[str, str]) -> None:
-    def stop(number: int, frame: Any) -> NoReturn:
-        """Ends this rank here and now: an exception raised in a handler is lost if it interrupts a destructor."""
-        if comm.is_root:
-            _say(f"fedmpi: stopped by {signal.Signals(number).name}; what was saved stays\n{_how_to_resume(where)}")
-        signal.signal(number, signal.SIG_DFL)  # to the launcher, an exit code alone is no death
-        os.kill(os.getpid(), number)
-        os._exit(128 + number)
+def _wanted(arguments: argparse.Namespace) -> dict[str, Any]:
+    command = [sys.executable, "-m", "fedmpi.main", *sys.argv[1:]]
+    where = {"run_dir": arguments.run_dir, "resume": arguments.resume, "origin": arguments.origin}
+    return {**where, "command": command}
 
-    for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, stop)
+
+def _last_words(config: Config, where: Mapping[str, str]) -> Callable[[int], str]:
+    """What rank 0 says when a signal ends it; nothing if another rank has failed, for which the launcher ends all."""
+
+    def words(number: int) -> str:
+        if advice.has_failed(where):
+            return ""
+        saved, then = advice.what_is_saved(where), advice.how_to_go_on(where, config)
+        return f"fedmpi: stopped by {signal.Signals(number).name}; {saved}" + f"\n{then}" * (then != saved)
+
+    return words
 
 
 def _startup_limit_s(config: Config, environment: Mapping[str, str], now_s: float) -> float:
@@ -249,10 +266,6 @@ def describe(error: BaseException, comm: Comm) -> str:
     for frame in traceback.extract_tb(cause.__traceback__)[-4:] if is_ours else ():
         lines.append(f"  at {frame.filename}:{frame.lineno} in {frame.name}")
     return "\n".join(lines)
-
-
-def _how_to_resume(where: dict[str, str]) -> str:
-    return f"to go on: {where['resume']}" if "resume" in where else "nothing was saved yet"
 
 
 def _say(text: str) -> None:

@@ -34,7 +34,7 @@ def publish(setup: Setup, state: ServerState, round_number: int, phase_number: i
     phase = method.phases(round_number)[phase_number]
     tasks = plan_phase(setup, round_number, phase).tasks
     tested = phase_number == 0 and round_number > 1 and is_evaluated(setup.config, round_number - 1)
-    nets = {task.tier for task in tasks} | (tested_nets(setup) if tested else set())
+    nets = sorted({task.tier for task in tasks} | (tested_nets(setup) if tested else set()))
     layout = _published_layout(method, nets, len(tasks))
     buffer = layout.new_buffer(setup.device.server if comm.is_root else "cpu")
     with setup.clock.stage(method.publishing_is, round_number):

@@ -1,14 +1,17 @@
 """Every random number of a run: (purpose, seed, and what it is for) -> an independent generator.
 
-Nothing else in fedmpi draws random numbers. Nets that draw from torch's global generator (dropout)
-find it seeded from here (`learning.global_generator`). So what is drawn depends neither on the
-number of ranks nor on what ran before. The mixing is BLAKE2b over
+Nothing else in fedmpi draws random numbers. Nets that draw from the global generators of torch (dropout),
+Python or numpy find them seeded from here (`learning.global_generator`). So what is drawn depends
+neither on the number of ranks nor on what ran before. The mixing is BLAKE2b over
 the words, as independent streams as a cryptographic hash can make them.
 """
 
 from __future__ import annotations
 
 import hashlib
+import random
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -34,3 +37,18 @@ def torch_generator(purpose: str, *numbers: int) -> torch.Generator:
     import torch
 
     return torch.Generator().manual_seed(mix(purpose, *numbers))
+
+
+@contextmanager
+def python_and_numpy(seed: int) -> Iterator[None]:
+    """Within the block, the global generators of Python and numpy start from `seed`; afterwards they are as before."""
+    import numpy as np
+
+    before = random.getstate(), np.random.get_state()
+    random.seed(seed)
+    np.random.seed(seed % 2**32)
+    try:
+        yield
+    finally:
+        random.setstate(before[0])
+        np.random.set_state(before[1])

@@ -8,7 +8,7 @@ computes for itself.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -47,6 +47,10 @@ class Setup:
     """The kind of device that all workers train on: `cpu` or `cuda`. Bits depend on it."""
     method: Method
     data: DeviceData
+    data_digest: str
+    """`digest` of the Dataset, the same on all ranks."""
+    computed_with: Mapping[str, str]
+    """What bits depend on beside the config and the data, of all ranks (`bits.computed_with`)."""
     labels: np.ndarray
     partition: Partition
     blocks: tuple[int, ...]
@@ -89,13 +93,21 @@ class Published:
 
 def plan_phase(setup: Setup, round_number: int, phase: Phase) -> Assignment:
     """This phase's clients with their tiers, and who simulates them: longest job first."""
-    cohort = draw_cohort(setup.config, setup.blocks, round_number, phase)
-    tasks = []
-    for place, (client, tier) in enumerate(cohort):
-        examples = setup.partition.size(client)
-        cost = setup.method.macs_per_round(examples, tier, setup.macs)
-        tasks.append(Task(client, tier, round_number, phase.name, examples, cost, place, len(cohort)))
-    return assign(tasks, setup.workers, setup.comm.size)
+    tasks = draw_tasks(setup.config, setup.blocks, setup.partition, round_number, phase)
+    macs = (setup.method.macs_per_round(task.num_examples, task.tier, setup.macs) for task in tasks)
+    costly = [replace(task, cost=cost) for task, cost in zip(tasks, macs, strict=True)]
+    return assign(costly, setup.workers, setup.comm.size)
+
+
+def draw_tasks(
+    config: Config, blocks: Sequence[int], partition: Partition, round_number: int, phase: Phase
+) -> list[Task]:
+    """What the clients of this phase of this round have to do, at no cost yet."""
+    cohort = draw_cohort(config, blocks, round_number, phase)
+    return [
+        Task(client, tier, round_number, phase.name, partition.size(client), 0.0, place, len(cohort))
+        for place, (client, tier) in enumerate(cohort)
+    ]
 
 
 def draw_cohort(config: Config, blocks: Sequence[int], round_number: int, phase: Phase) -> list[tuple[int, int]]:

@@ -1,4 +1,4 @@
-"""From a config to everything a rank needs for all rounds, and to the state it begins with.
+"""From a config to everything a rank needs for all rounds; `resuming` has the state that it begins with.
 
 Each step that can fail by the user's doing (a missing file, a GPU without code for it, an occupied
 run directory) is done by all ranks together: whoever fails tells the others, and all end with the
@@ -7,32 +7,31 @@ same lines and exit code 2.
 
 from __future__ import annotations
 
-import os
-import shlex
+import json
 import sys
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass
-from pathlib import Path
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from hashlib import blake2b
 from typing import TYPE_CHECKING, TypeVar
 
 import numpy as np
 import torch
 from torch import nn
 
-from fedmpi import costs, data, learning, methods, models, seeds
+from fedmpi import bits, costs, data, learning, methods, models, seeds
+from fedmpi.bits import Gathered
 from fedmpi.clock import Clock
 from fedmpi.config.schema import Config
-from fedmpi.errors import ConfigError, RunDirError, UserError
+from fedmpi.data import digest
+from fedmpi.errors import ConfigError, UserError, one_line
 from fedmpi.federation.plan import worker_ranks
 from fedmpi.learning.flat import Buffers, FlatNet, net_layout
 from fedmpi.learning.local import LocalTrainer
 from fedmpi.mpi import placement
-from fedmpi.output import checkpoint, manifest
-from fedmpi.output.best import Best
 from fedmpi.output.memory import MemoryStore
 from fedmpi.output.run_dir import RunDir
 from fedmpi.personal import own_tests
-from fedmpi.setup import ServerState, Setup
+from fedmpi.setup import Setup
 
 if TYPE_CHECKING:
     from fedmpi.mpi.comm import Comm
@@ -74,6 +73,7 @@ def load_material(config: Config, comm: Comm) -> Material:
     info = data.info(config.data)
     together(comm, lambda: check_model(config, info))
     dataset = together(comm, lambda: data.load(config.data))
+    _check_alike(config, comm, dataset.digest)
     labels, groups = dataset.train_y, dataset.groups
     partition = together(
         comm, lambda: data.make_partition(config.partition, labels, config.clients.count, config.seed, groups)
@@ -82,10 +82,40 @@ def load_material(config: Config, comm: Comm) -> Material:
     return Material(info, dataset, partition)
 
 
+def _check_alike(config: Config, comm: Comm, data_digest: str) -> None:
+    """Refuses ranks that have read another config or other data, as where a node has files of its own.
+
+    Raises `StartupError` on all ranks together.
+    """
+    settings = config.to_dict()
+    settings["output"], settings["data"]["root"] = None, None  # only rank 0 writes, and data may lie anywhere
+    own = blake2b(json.dumps(settings, sort_keys=True).encode(), digest_size=6).hexdigest()
+    gathered = Gathered.of(comm, {"config": own, "data": digest.short(data_digest)})
+    for name, where in (("config", config.where), ("data", digest.place(config.data))):
+        if found := gathered.unlike(name):
+            problem = f"ranks have read different {name}, by digest: {found}; give all ranks the same files"
+            raise StartupError("start", one_line(f"{where}: {problem}"))
+
+
+def _computed_with(comm: Comm, worker_device: str, device: placement.Device) -> dict[str, str]:
+    """What the ranks compute with; rank 0 warns if they differ."""
+    gathered = Gathered.of(comm, bits.computed_with(worker_device, device))
+    found = [f"{name}: {text}" for name in bits.COMPARED if (text := gathered.unlike(name))]
+    if found and comm.is_root:
+        warn(one_line(f"ranks differ in {', '.join(found)}: results may depend on which rank simulates a client"))
+    return gathered.merged()
+
+
+def warn(line: str) -> None:
+    """For what is found before there is a desk."""
+    print(f"warning: {line}", file=sys.stderr, flush=True)
+
+
 def check_model(config: Config, info: data.DataInfo) -> None:
     """Whether the model can take the data, found out in a dry run. Raises `ConfigError`."""
     try:
-        costs.measure(models.skeleton(config.model, info), info.example_shape)
+        costs.measure(net := models.skeleton(config.model, info), info.example_shape)
+        learning.refuse_changing_buffers(net, config.model.name, info.example_shape)
     except (RuntimeError, ValueError, TypeError) as error:
         shape = " x ".join(map(str, info.example_shape))
         reason = str(error).partition("\n")[0]
@@ -124,6 +154,7 @@ def prepare(
     """Everything a rank is given once. Raises `StartupError` on all ranks together."""
     learning.make_deterministic(config.mpi.threads)
     worker_device, device = _devices(config, comm)
+    computed_with = _computed_with(comm, worker_device, device)
     material = material or load_material(config, comm)
     info, labels, partition = material.info, material.dataset.train_y, material.partition
 
@@ -141,6 +172,8 @@ def prepare(
         worker_device=worker_device,
         method=method,
         data=resident,
+        data_digest=material.dataset.digest,
+        computed_with=computed_with,
         labels=labels,
         partition=partition,
         blocks=blocks(config),
@@ -234,116 +267,3 @@ def _evaluation(
         # Shuffled once and for all: in a file sorted by class each batch would be one class.
         restat_indices=seeds.numpy_generator("restat order", config.seed).permutation(np.sort(partition.indices)),
     )
-
-
-# Where the run lives, and where it begins.
-
-
-def open_run_dir(config: Config, comm: Comm, asked: str | None, *, resume: bool) -> RunDir:
-    """The run directory, opened (or made) by rank 0 and known to all."""
-
-    def open_it() -> str:
-        if not comm.is_root:
-            return ""
-        if asked is None:
-            label = f"{Path(config.where).stem}-seed{config.seed}"
-            return str(RunDir.new(config.output.dir, label).path.resolve())
-        return str(RunDir.open_for(asked, resume=resume).path.resolve())
-
-    return RunDir(Path(comm.allgather_text(together(comm, open_it))[0]))
-
-
-def resume_command(run_dir: RunDir, num_ranks: int) -> str:
-    """What to type to go on with a run."""
-    launcher = f"mpirun -n {num_ranks} " if num_ranks > 1 else ""
-    return f"{launcher}python -m fedmpi.main --run-dir {shlex.quote(str(run_dir.path))} --resume"
-
-
-def restore(setup: Setup, run_dir: RunDir, *, resume: bool) -> checkpoint.Snapshot | None:
-    """The newest intact checkpoint (rank 0 only), or None to begin at round 1. Refuses another config."""
-
-    def find() -> checkpoint.Snapshot | None:
-        if not (resume and setup.comm.is_root):
-            return None
-        snapshot = checkpoint.load_newest_intact(run_dir, _warn, problem_of=lambda found: _problem(setup, found))
-        if snapshot is None:
-            print(f"no intact checkpoint in {run_dir.path}: starting at round 1 with {setup.config.where}", flush=True)
-            return None
-        differences = setup.config.diff(snapshot.config)
-        if differences:
-            raise RunDirError(
-                str(run_dir.path),
-                f"was run with another config: {'; '.join(differences)}; "
-                "--resume needs the same, or take another --run-dir",
-            )
-        _check_partition(setup, run_dir)
-        warn_of_other_bits(snapshot.versions, computed_with(setup))
-        return snapshot
-
-    return together(setup.comm, find)
-
-
-def _problem(setup: Setup, snapshot: checkpoint.Snapshot) -> str:
-    """Why this run cannot go on from a checkpoint that is whole; empty also for another config, which is refused."""
-    try:
-        if setup.config.diff(snapshot.config):
-            return ""
-    except RecursionError:
-        return "holds a config that is none"
-    if (snapshot.seed, snapshot.config_hash) != (setup.config.seed, setup.config.hash()):
-        return "holds a seed or a hash that is not its config's"
-    if unknown := snapshot.progress.keys() - asdict(Best()).keys():
-        return f"holds progress of another kind: {min(unknown)[:40]!r}"
-    return checkpoint.unfit(snapshot.server, setup.method.state_specs())
-
-
-def _check_partition(setup: Setup, run_dir: RunDir) -> None:
-    """The saved partition must be the one that this config gives here and now."""
-    if not run_dir.partition_path.exists():
-        return
-    saved, ours = data.Partition.load(run_dir.partition_path), setup.partition
-    if not (np.array_equal(saved.indices, ours.indices) and np.array_equal(saved.offsets, ours.offsets)):
-        raise RunDirError(
-            str(run_dir.partition_path),
-            "is not the partition that this config gives with this numpy and these data; use those that the run had",
-        )
-
-
-def computed_with(setup: Setup) -> dict[str, str]:
-    """What bits depend on beside the config: versions and the workers' kind of device. Saved with each checkpoint."""
-    return {**manifest.versions(), "device": setup.worker_device}
-
-
-def warn_of_other_bits(then: Mapping[str, str], now: Mapping[str, str]) -> None:
-    """Says which of `computed_with` is another one now."""
-    for name in ("torch", "numpy", "device"):
-        if then.get(name) != now.get(name):
-            _warn(f"begun with {name} {then.get(name)}, going on with {now.get(name)}: bits may differ from now on")
-
-
-def _warn(line: str) -> None:
-    print(f"warning: {line}", file=sys.stderr, flush=True)
-
-
-def initial_state(method: methods.Method, comm: Comm, snapshot: checkpoint.Snapshot | None, device: str) -> ServerState:
-    """Rank 0: the state before the next round; the others have none."""
-    if not comm.is_root:
-        return ServerState()
-    if snapshot is None:
-        return ServerState(_on(device, method.initial_state()))
-    return ServerState(_on(device, dict(snapshot.server)), dict(snapshot.clients))
-
-
-def _on(device: str, params: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
-    return {name: value.to(device) for name, value in params.items()}
-
-
-def slurm_job() -> str:
-    """The batch job's number (of one task of an array: its own), for the manifest; empty outside Slurm."""
-    task = "_".join(os.environ.get(f"SLURM_ARRAY_{name}", "") for name in ("JOB_ID", "TASK_ID"))
-    return task if len(task) > 1 else os.environ.get("SLURM_JOB_ID", "")
-
-
-def job_name() -> str:
-    """For the lock, which a rank that takes over on another host may take: the batch job, or the launcher's own."""
-    return slurm_job() or os.environ.get("PMIX_NAMESPACE", "")

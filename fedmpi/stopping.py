@@ -16,6 +16,8 @@ from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+from fedmpi.environment import whole_number
+
 EXIT_CODE = os.EX_TEMPFAIL  # 75: try again later
 SIGNAL = signal.SIGUSR1
 
@@ -39,8 +41,8 @@ def seconds_left(limit_s: float, environment: Mapping[str, str], now_s: float) -
     """Until this start of the run must have ended: `limit_s` (0: none) or the end that Slurm tells of, whichever comes
     first; None without end.
     """
-    end = environment.get("SLURM_JOB_END_TIME", "")
-    limits_s = ([limit_s] if limit_s > 0 else []) + ([int(end) - now_s] if end.isdecimal() else [])
+    end = whole_number(environment, "SLURM_JOB_END_TIME")
+    limits_s = ([limit_s] if limit_s > 0 else []) + ([end - now_s] if end is not None else [])
     return min(limits_s, default=None)
 
 

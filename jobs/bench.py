@@ -208,7 +208,7 @@ def _setup(comm, case: str, folder: str, *more: str):
 
 def _rounds(setup) -> Iterator[None]:
     """Each step of this iterator is one federated round."""
-    from fedmpi.startup import initial_state
+    from fedmpi.resuming import initial_state
     from fedmpi.train_round import OpenRound, train_round
 
     opened = OpenRound(1, initial_state(setup.method, setup.comm, None, setup.device.server))
@@ -263,11 +263,9 @@ class BareLoop:
     def __init__(self, setup) -> None:
         import torch
 
-        from fedmpi.models import use_batch_statistics
-
         self.setup = setup
-        self.nets = [use_batch_statistics(setup.method.net(tier.index)) for tier in setup.method.tiers]
-        self.nets = [net.to(memory_format=torch.channels_last) for net in self.nets]
+        nets = [setup.method.net(tier.index) for tier in setup.method.tiers]
+        self.nets = [net.to(memory_format=torch.channels_last) for net in nets]
         for net in self.nets:
             for parameter in net.parameters():  # factors come as zeros, which would train unlike others
                 torch.nn.init.normal_(parameter, std=0.02)

@@ -29,7 +29,7 @@ from itertools import groupby
 from pathlib import Path
 
 import comparison_text
-from comparison import Row, Run, budget_of, rows_of, runs_in, settings_of
+from comparison import Row, Run, budget_of, missing_rounds, other_data, rows_of, runs_in, settings_of
 from running import CONFIGS, Job, Parser, check_same, do, launcher, number, scaled, seed_list
 
 from fedmpi.config import words
@@ -184,9 +184,11 @@ def _table(
             seeds[method] = [run.seed for run in done]
         rows += rows_of(of_method, arguments.target, budget, failed=failed)
     caption = [
+        *other_data(ordered),
         *comparison_text.what_is_shown(seeds, arguments.target, settings.get("scale", 1.0), settings.get("set", ())),
         *comparison_text.budget_lines(budgets),
         *comparison_text.difference_lines(configs),
+        *(f"{run.folder.path.name}: {missing}" for run in ordered if (missing := missing_rounds(run.records))),
     ]
     return rows, caption
 

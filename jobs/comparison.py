@@ -6,10 +6,9 @@ read from the runs themselves, so a table can be made again at any time. Accurac
 
 from __future__ import annotations
 
-import json
 import re
 import statistics
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
@@ -17,8 +16,12 @@ from typing import Any
 
 from fedmpi.config.load import load
 from fedmpi.config.schema import Config
+from fedmpi.data.digest import short
+from fedmpi.errors import RunDirError
 from fedmpi.main import TABLES
-from fedmpi.output.records import Record, read_records
+from fedmpi.output.files import read_json
+from fedmpi.output.manifest import read_starts
+from fedmpi.output.records import Record, gaps_of, read_records, rounds_done
 from fedmpi.output.report import CLIENTS
 from fedmpi.output.run_dir import RunDir
 from fedmpi.output.units import si, size
@@ -51,8 +54,17 @@ class Run:
     @property
     def nets(self) -> list[dict[str, Any]]:
         """The rows of its closing table."""
-        report = json.loads((self.folder.report_dir / "summary.json").read_text(encoding="utf-8"))
-        return [net for net in report["tiers"] if net["name"] != CLIENTS]
+        path = self.folder.report_dir / "summary.json"
+        try:
+            return [net for net in read_json(path)["tiers"] if net["name"] != CLIENTS]
+        except (TypeError, KeyError):
+            raise RunDirError(str(path), "is no report; --resume writes it again") from None
+
+    @property
+    def data_digest(self) -> str:
+        """Of the examples that it was computed with; empty if the run does not say."""
+        found = [start.get("data_digest") for start in read_starts(self.folder)]
+        return next((digest for digest in reversed(found) if isinstance(digest, str)), "")
 
     def has_begun(self) -> bool:
         return self.folder.config_path.exists()
@@ -60,7 +72,14 @@ class Run:
     def is_finished(self) -> bool:
         """The report is the last thing that a run writes."""
         has_report = (self.folder.report_dir / "summary.json").exists()
-        return has_report and len(self.records) == self.config.rounds
+        return has_report and rounds_done(self.records) == self.config.rounds
+
+
+def missing_rounds(records: Sequence[Record]) -> str:
+    """`no records of 5 rounds, the first of which is 3`: for a note on a run; empty if all are there."""
+    gaps = gaps_of(records, rounds_done(records))
+    count = sum(last - first + 1 for first, last in gaps)
+    return f"no records of {count} round{'s' * (count > 1)}, the first of which is {gaps[0][0]}" if gaps else ""
 
 
 def runs_in(out: Path) -> list[Run]:
@@ -71,11 +90,30 @@ def runs_in(out: Path) -> list[Run]:
     return [run for run in runs if run.has_begun()]
 
 
+def other_data(runs: Iterable[Run]) -> list[str]:
+    """A line for each data set of which these runs had different examples, though their configs ask for the same."""
+    names: dict[str, dict[str, list[str]]] = {}
+    for run in dict.fromkeys(runs):
+        if run.data_digest:
+            asked = json.dumps({**run.config.to_dict()["data"], "root": None}, sort_keys=True)
+            names.setdefault(asked, {}).setdefault(run.data_digest, []).append(run.folder.path.name)
+    return [
+        f"careful: these runs had different data of the same name: {'; '.join(map(_who, digests, digests.values()))}"
+        for digests in names.values()
+        if len(digests) > 1
+    ]
+
+
+def _who(digest: str, names: Sequence[str]) -> str:
+    more = f" and {len(names) - 1} more" if len(names) > 1 else ""
+    return f"{names[0]}{more} (digest {short(digest)})"
+
+
 def settings_of(out: Path) -> dict[str, Any]:
     """What its runs have in common (`scale`, `set`), its table's `target`, its `methods` in order (names of runs) and
     the `commands` that made them; empty for a folder without."""
-    path = out / "settings.json"
-    return dict(json.loads(path.read_text(encoding="utf-8"))) if path.exists() else {}
+    found = read_json(out / "settings.json")
+    return found if isinstance(found, dict) else {}
 
 
 @dataclass(frozen=True)
@@ -142,9 +180,12 @@ def accuracy_of(record: Record, tier: str) -> float | None:
 
 
 def to_target(records: Sequence[Record], tier: str, target: float) -> tuple[int, float, int] | None:
-    """Bytes, MACs and rounds up to and with the first round whose accuracy is `target` or more; None if none is."""
+    """Bytes, MACs and rounds up to and with the first round whose accuracy is `target` or more; None if none is, or if
+    the record of a round before it is missing."""
     moved, macs = 0, 0.0
-    for record in records:
+    for number, record in enumerate(records, 1):
+        if record["round"] != number:
+            return None
         moved += record["protocol_down_bytes"] + record["protocol_up_bytes"]
         macs += record["training_macs"]
         accuracy = accuracy_of(record, tier)
@@ -183,7 +224,7 @@ def rows_of(
             yield _scored(row, histories, target)
     for run in runs:
         if run not in done:
-            of = f"after {len(run.records)} of {run.config.rounds} rounds" if run.has_begun() else "before it began"
+            of = f"after {rounds_done(run.records)} of {run.config.rounds} rounds" if run.has_begun() else "before it began"
             yield Row(method, f"seed {run.seed}", f"{'failed' if run in failed else 'unfinished'} {of}")
 
 

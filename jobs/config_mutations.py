@@ -2,9 +2,9 @@
 
 Case n of a seed is the same everywhere: `mutate(n, seed)` is a pure function of the two and of
 `configs/`. A mutation changes the tree of keys and values (`tree`), the text or its bytes (`text`), the
-overrides (`words`), what the file extends (`extends`), or several of these (`several`). It says
-what files there are and which words follow `python -m fedmpi.main`; `Mutation.write` makes the
-files. Relative names in the words and in `extends` are of that folder.
+overrides (`words`), what the file extends (`extends`), several of these (`several`), or the environment. It says
+what files there are, which words follow `python -m fedmpi.main`, and what stands in its environment;
+`Mutation.write` makes the files. Relative names in the words and in `extends` are of that folder.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from typing import Any
 
 import legal_values
 import odd_bases
-from odd_values import NUMBERS, ODD_KEYS, OTHERS, PREFIXES, RAW, TEXTS, WORDS
+from odd_values import ENVIRONMENT, ENVIRONMENT_TEXTS, NUMBERS, ODD_KEYS, OTHERS, PREFIXES, RAW, TEXTS, WORDS
 
 from fedmpi.config import yaml_text
 from fedmpi.config.load import load
@@ -31,7 +31,7 @@ from fedmpi.main import TABLES
 
 CONFIGS = Path(__file__).resolve().parents[1] / "configs"
 FILE = "mutated.yaml"
-KINDS = ("legal", "legal", "legal", "tree", "tree", "words", "text", "extends", "several")
+KINDS = ("legal", "legal", "legal", "tree", "tree", "words", "text", "extends", "several", "environment")
 
 
 @dataclass
@@ -45,6 +45,7 @@ class Mutation:
     words: list[str] = field(default_factory=list)
     files: dict[str, bytes] = field(default_factory=dict)
     fifos: list[str] = field(default_factory=list)
+    environment: dict[str, str] = field(default_factory=dict)
 
     def write(self, folder: Path) -> list[str]:
         """Makes the files in `folder`; the command's words, with the config's path first."""
@@ -80,13 +81,14 @@ def mutate(number: int, seed: int, among: Callable[[str], bool] = lambda name: T
     name = chance.choice([name for name in sources() if among(name)])
     kind = chance.choice(KINDS)
     mutation = Mutation(number, kind, name, sources()[name][0].encode())
-    steps = {"legal": _legal, "tree": _tree, "text": _text, "words": _words, "extends": _extends}
+    steps = {"legal": _legal, "tree": _tree, "text": _text, "words": _words, "extends": _extends,
+             "environment": _environment}  # fmt: skip
     chosen = (
         chance.sample(("legal", "tree", "words", "extends", "text"), chance.randint(2, 3))
         if kind == "several"
         else [kind]
     )
-    for step in sorted(chosen, key=["tree", "extends", "legal", "words", "text"].index):
+    for step in sorted(chosen, key=["environment", "tree", "extends", "legal", "words", "text"].index):
         steps[step](mutation, chance)
     return mutation
 
@@ -309,6 +311,14 @@ def _many(chance: random.Random) -> str:
         "wrong": ["train:", *(f"  key{number}: [1]" for number in range(count))],
     }
     return "\n" + "\n".join(chance.choice(list(lines.values()))) + "\n"
+
+
+# What launchers, and anybody else, leave in the environment.
+
+
+def _environment(mutation: Mutation, chance: random.Random) -> None:
+    names = chance.sample(ENVIRONMENT, chance.choice((1, 2, 4, len(ENVIRONMENT))))
+    mutation.environment = {name: chance.choice(ENVIRONMENT_TEXTS) for name in names}
 
 
 # What a file extends.

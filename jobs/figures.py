@@ -23,7 +23,7 @@ from reproduction import Named
 from tables import Archive, Result, collect, in_unit
 
 from fedmpi import papers
-from fedmpi.output.files import write_text, writing
+from fedmpi.output.files import write_atomic, write_text
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -69,8 +69,10 @@ def draw(named: Named, archive: Archive, folder: Path) -> list[str]:
     figure = picture(named.table, panels, archive.request.made_with)
     names = ["figure.png", "figure.svg"]
     for name in names:
-        with writing(folder / name), rc_context({"svg.fonttype": "none"}):  # text that can be searched and edited
-            figure.savefig(folder / name, dpi=150)
+        drawn = io.BytesIO()
+        with rc_context({"svg.fonttype": "none"}):  # text that can be searched and edited
+            figure.savefig(drawn, dpi=150, format=name.rpartition(".")[2])
+        write_atomic(folder / name, drawn.getbuffer())
     write_text(folder / "figure.csv", comma_separated(panels))
     return names
 
@@ -224,7 +226,7 @@ def picture(table: papers.Table, panels: Sequence[Panel], said: str = "") -> Fig
 
 def _draw_panel(axes: Axes, table: papers.Table, panel: Panel, colours: dict[str, object]) -> None:
     draw_one = {"bars": _draw_bars, "scatter": _draw_points}.get(table.kind, _draw_line)
-    places = [x for line in panel.lines for x in {*line.x, *line.paper_x}]
+    places = [x for line in panel.lines for x in dict.fromkeys((*line.x, *line.paper_x))]
     count = len(panel.lines) if len(set(places)) < len(places) else 1  # bars of a tick of their own are not set apart
     for place, line in enumerate(panel.lines):
         draw_one(axes, line, colours[line.label], min(place, count - 1), count)

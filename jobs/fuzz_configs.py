@@ -19,6 +19,7 @@ import faulthandler
 import io
 import json
 import math
+import os
 import resource
 import signal
 import subprocess
@@ -28,7 +29,7 @@ import time
 import traceback
 import warnings
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, NoReturn
@@ -75,8 +76,15 @@ class TooSlow(BaseException):
     """Not an Exception: nothing may take it for something else."""
 
 
-def judge(words: Sequence[str], run: Callable[[Sequence[str]], int] = command) -> tuple[str, str]:
+def judge(
+    words: Sequence[str], run: Callable[[Sequence[str]], int] = command, environment: Mapping[str, str] | None = None
+) -> tuple[str, str]:
     """(verdict, detail) of the command with `words` in this process; the detail is what it said."""
+    with mock.patch.dict(os.environ, environment or {}):
+        return _judged(words, run)
+
+
+def _judged(words: Sequence[str], run: Callable[[Sequence[str]], int]) -> tuple[str, str]:
     out, err, told = io.StringIO(), io.StringIO(), warnings.catch_warnings(record=True)
     try:
         with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err), told as caught:
@@ -180,7 +188,7 @@ def one(number: int, seed: int) -> Outcome:
         faulthandler.dump_traceback_later(LIMIT_WALL_S, exit=True)
         signal.setitimer(signal.ITIMER_PROF, LIMIT_S)
         try:
-            verdict, detail = judge(["--plan=json", *words])
+            verdict, detail = judge(["--plan=json", *words], environment=mutation.environment)
         finally:
             signal.setitimer(signal.ITIMER_PROF, 0)
             faulthandler.cancel_dump_traceback_later()

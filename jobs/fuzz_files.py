@@ -3,7 +3,8 @@
     python jobs/fuzz_files.py [--seed 0] [--count 1000] [--files checkpoint,memory,...]
 
 Two small runs, with and without client memories, write real files; `--count` copies of each are damaged
-(`jobs/damage.py`) and read as fedmpi reads them, in a process of their own. The table says how it went:
+(`jobs/damage.py`) and read as fedmpi reads them, in a process of their own. So are archives of a data set (zip, and tar
+in gz, bz2 and xz), or archives that lie take their place (`jobs/fuzz_archives.py`). The table says how it went:
 
     refused      a UserError of one line
     unchanged    the damage is where nothing is read
@@ -12,7 +13,9 @@ Two small runs, with and without client memories, write real files; `--count` co
     crash, hang  the process was ended by a signal, or took more than 10 s
     memory       it grew by more than 64 MiB (the files have some 10 KB)
 
-The last four must be 0, and `other` for accidents; else the exit code is 1. `h5py`, which is not among the
+The last four must be 0, and `other` for accidents; else the exit code is 1. `planted` are links, pipes and devices
+under the names of files in a run directory (`jobs/planted.py`), a tenth as many, since each is a resume or a look: there
+`unchanged` is a run that goes on, and `other` a file outside the run that has changed. `h5py`, which is not among the
 files by default, reads arrays as h5py offers it, to show why `fedmpi.hdf5` does without.
 """
 
@@ -31,11 +34,14 @@ import tempfile
 from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 import damage
+import fuzz_archives
 import h5py
 import numpy as np
+import planted
 import torch
 from table_text import print_lines
 
@@ -47,6 +53,7 @@ from fedmpi.main import main as fedmpi_main
 from fedmpi.output import MemoryStore, RunDir, checkpoint, digest_of
 
 OUTCOMES = ("refused", "unchanged", "other", "traceback", "crash", "hang", "memory")
+PLANTED = "planted"
 BAD = ("traceback", "crash", "hang", "memory")
 LIMIT_S, LIMIT_KB, ADDRESS_SPACE_BYTES = 10, 65_536, 8 * 2**30
 SMALL = (
@@ -63,6 +70,11 @@ class Victim:
 
     path: Path
     read: Callable[[], str]
+    harm: Callable[[bytes, random.Random], tuple[str, bytes]] | None = None
+    """Returns what it has done to a good file, in a word, and the damaged bytes; None: as `_harmed`."""
+
+    def harmed(self, whole: bytes, seed: int) -> tuple[str, bytes]:
+        return (self.harm or _harmed)(whole, random.Random(seed))
 
 
 def victims(folder: Path, run: Callable[[str], None]) -> dict[str, Victim]:
@@ -87,8 +99,12 @@ def victims(folder: Path, run: Callable[[str], None]) -> dict[str, Victim]:
             keeping.memory_path(client, *version), lambda: digest_of(MemoryStore(keeping).get(client, version) or {})
         ),
         "partition": Victim(plain.partition_path, lambda: _partition(plain.partition_path)),
-        "data": Victim(options.path, lambda: _arrays(vars(data.load(options)))),
+        "data": Victim(options.path, lambda: _arrays(data.load(options).arrays)),
         "h5py": Victim(foreign, lambda: _h5py(foreign)),
+        **{
+            name: Victim(path, partial(fuzz_archives.digest, path), fuzz_archives.harmed)
+            for name, path in fuzz_archives.good(folder).items()
+        },
     }
 
 
@@ -98,10 +114,7 @@ def _checkpoint(path: Path) -> str:
 
 
 def _index(run_dir: RunDir) -> str:
-    versions = checkpoint.referenced(run_dir)
-    if versions is None:
-        raise UserError(str(run_dir.path), "it is not known which memories are needed, so none is deleted")
-    return repr(sorted(versions))
+    return repr(sorted(checkpoint.index_of(run_dir.checkpoints()[0][1]).items()))
 
 
 def _partition(path: Path) -> str:
@@ -140,12 +153,11 @@ def outcomes(victim: Victim, seeds: range) -> Iterator[tuple[int, str, str]]:
         if left:
             number = os.WTERMSIG(status) if os.WIFSIGNALED(status) else 0
             seed = left.pop(0)
-            yield seed, _damaged(whole, seed)[0], "hang" if number == signal.SIGALRM else "crash"
+            yield seed, victim.harmed(whole, seed)[0], "hang" if number == signal.SIGALRM else "crash"
     victim.path.write_bytes(whole)
 
 
-def _damaged(whole: bytes, seed: int) -> tuple[str, bytes]:
-    draw = random.Random(seed)
+def _harmed(whole: bytes, draw: random.Random) -> tuple[str, bytes]:
     if not whole.startswith(b"fedmpi "):
         return "structure changed", damage.structure_changed(whole, draw)
     kind, harm = draw.choice([*damage.ACCIDENTS.items(), *damage.FORGERIES.items()])
@@ -157,7 +169,7 @@ def _read_all(victim: Victim, whole: bytes, expected: str, seeds: list[int], say
     resource.setrlimit(resource.RLIMIT_AS, (ADDRESS_SPACE_BYTES, ADDRESS_SPACE_BYTES))
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     for seed in seeds:
-        kind, damaged = _damaged(whole, seed)
+        kind, damaged = victim.harmed(whole, seed)
         victim.path.write_bytes(damaged)
         before_kb = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
         signal.alarm(LIMIT_S)
@@ -182,22 +194,35 @@ def main(argv: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--count", type=int, default=1000, help="damaged copies of each file")
-    parser.add_argument("--files", default="checkpoint,with memories,index,memory,partition,data")
+    files = "checkpoint,with memories,index,memory,partition,data,planted,zip,gz,bz2,xz"
+    parser.add_argument("--files", default=files)
     arguments = parser.parse_args(argv)
     torch.set_num_threads(1)  # a child made by fork must not wait for threads that it has not
     counts: Counter[tuple[str, str, str]] = Counter()
     with tempfile.TemporaryDirectory() as folder:
         found = victims(Path(folder), lambda method: _run(Path(folder, method), method))
-        unknown = set(arguments.files.split(",")) - set(found)
+        unknown = set(arguments.files.split(",")) - {*found, PLANTED}
         if unknown:
-            parser.error(f"no such files: {', '.join(sorted(unknown))}; there are {', '.join(found)}")
+            parser.error(f"no such files: {', '.join(sorted(unknown))}; there are {', '.join([*found, PLANTED])}")
         for name in arguments.files.split(","):
             seeds = range(arguments.seed, arguments.seed + arguments.count)
-            for seed, kind, outcome in outcomes(found[name], seeds):
+            for seed, kind, outcome in _outcomes(Path(folder), found, name, seeds):
                 counts[name, kind, outcome] += 1
                 if _is_bad(kind, outcome):
                     print(f"{name}: {kind}: {outcome}; again: --files '{name}' --seed {seed} --count 1")
     return _report(counts)
+
+
+def _outcomes(
+    folder: Path, found: dict[str, Victim], name: str, seeds: range
+) -> Iterator[tuple[int, str, str]]:
+    if name != PLANTED:
+        return outcomes(found[name], seeds)
+    return planted.outcomes(folder / "topk", seeds[: -(-len(seeds) // 10)], _resume)
+
+
+def _resume(folder: Path) -> int:
+    return fedmpi_main(["--run-dir", str(folder), "--resume", "rounds=3"])
 
 
 def _run(folder: Path, method: str) -> None:
@@ -216,7 +241,7 @@ def _report(counts: Counter[tuple[str, str, str]]) -> int:
 
 
 def _is_bad(kind: str, outcome: str) -> bool:
-    return outcome in BAD or (outcome == "other" and kind in damage.ACCIDENTS)
+    return outcome in BAD or (outcome == "other" and kind in (*damage.ACCIDENTS, *planted.SHAPES))
 
 
 if __name__ == "__main__":

@@ -31,7 +31,7 @@ from typing import NoReturn
 import torch
 from torch import nn
 
-from fedmpi import costs, startup
+from fedmpi import costs, resuming, startup
 from fedmpi.config.load import load
 from fedmpi.data import Draws
 from fedmpi.errors import ConfigError, UserError
@@ -146,7 +146,9 @@ def _open(run_dir: RunDir) -> tuple[Setup, Snapshot]:
     snapshot = checkpoint.load_newest_intact(run_dir, lambda line: print(line, file=sys.stderr))
     if snapshot is None:
         raise UserError(str(run_dir.path), "has no intact checkpoint")
-    return startup.prepare(config, SerialComm(), run_dir), snapshot
+    setup = startup.prepare(config, SerialComm(), run_dir)
+    resuming.check_data(setup, run_dir, snapshot)
+    return setup, snapshot
 
 
 def _print_rows(setup: Setup, snapshot: Snapshot, clients: list[int] | range, batch: int, times: int) -> None:

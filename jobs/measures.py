@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Literal
 from comparison import Run, accuracy_of, to_target
 
 from fedmpi.config.schema import Config
-from fedmpi.output.records import Record
+from fedmpi.output.records import Record, is_whole, rounds_done
 
 if TYPE_CHECKING:
     from fedmpi.costs import Costs
@@ -87,10 +87,14 @@ def moved(record: Record) -> float:
 
 
 def series(history: History, quantity: str, net: str, x: str = "round") -> dict[int, tuple[float, float]]:
-    """(x, y) after each round that has y, by round; x is the round, or what has been moved until then."""
-    rounds = [record["round"] for record in history.records]
-    places = list(accumulate(map(_SUMS[x], history.records))) if x in _SUMS else [float(done) for done in rounds]
-    values = [_SERIES[quantity](record, net) for record in history.records]
+    """(x, y) after each round that has y, by round; x is the round, or what has been moved until then, which is known
+    up to the first round whose record is missing."""
+    records = history.records
+    if x in _SUMS:
+        records = [record for number, record in enumerate(records, 1) if record["round"] == number]
+    rounds = [record["round"] for record in records]
+    places = list(accumulate(map(_SUMS[x], records))) if x in _SUMS else [float(done) for done in rounds]
+    values = [_SERIES[quantity](record, net) for record in records]
     return {
         done: (place, float(value))
         for done, place, value in zip(rounds, places, values, strict=True)
@@ -119,8 +123,9 @@ def common(history: History, baseline: History) -> tuple[History, History]:
     """Both as they are if they are finished; otherwise up to the last round that both have done."""
     if history.is_finished and baseline.is_finished:
         return history, baseline
-    both = min(len(history.records), len(baseline.records))
-    return replace(history, records=history.records[:both]), replace(baseline, records=baseline.records[:both])
+    both = min(rounds_done(history.records), rounds_done(baseline.records))
+    ours, theirs = ([record for record in run.records if record["round"] <= both] for run in (history, baseline))
+    return replace(history, records=ours), replace(baseline, records=theirs)
 
 
 def value(history: History, asked: Asked, baseline: History | None = None, baseline_net: str = "") -> float | None:
@@ -139,6 +144,8 @@ def value(history: History, asked: Asked, baseline: History | None = None, basel
     if quantity == "seconds":
         return statistics.fmean(record["seconds"][asked.net or "wall"] for record in history.records)
     if quantity in _SUMS:
+        if not is_whole(history.records):
+            return None
         return sum(map(_SUMS[quantity], history.records))
     if quantity in _TO_TARGET:
         reached = None if asked.target is None else to_target(history.records, asked.net, asked.target)
@@ -151,8 +158,10 @@ def value(history: History, asked: Asked, baseline: History | None = None, basel
 
 def _relative_cost(history: History, baseline: History) -> float | None:
     """Bytes over bytes, in the rounds that both have done."""
-    both = min(len(history.records), len(baseline.records))
-    ours, theirs = (sum(map(moved, run.records[:both])) for run in (history, baseline))
+    both = {record["round"] for record in history.records} & {record["round"] for record in baseline.records}
+    ours, theirs = (
+        sum(moved(record) for record in run.records if record["round"] in both) for run in (history, baseline)
+    )
     return ours / theirs if theirs else None
 
 

@@ -206,3 +206,14 @@ PREFIXES = (
     "seed: !!set {a, b}\n",
     "*a\n",
 )
+
+# Every environment variable that the package reads; a test keeps the list whole.
+ENVIRONMENT = tuple(
+    "CUBLAS_WORKSPACE_CONFIG MV2_COMM_WORLD_RANK MV2_COMM_WORLD_SIZE OMPI_COMM_WORLD_LOCAL_SIZE "
+    "OMPI_COMM_WORLD_RANK OMPI_COMM_WORLD_SIZE OMPI_MCA_btl OMPI_MCA_btl_sm_backing_directory "
+    "OMPI_MCA_mpi_ft_enable PALS_RANKID PALS_SIZE PMIX_NAMESPACE PMIX_RANK PMI_RANK PMI_SIZE SLURM_ARRAY_JOB_ID "
+    "SLURM_ARRAY_TASK_ID SLURM_JOB_END_TIME SLURM_JOB_ID SLURM_PROCID SLURM_STEP_ID SLURM_STEP_NUM_TASKS TERM".split()
+)
+# No positive rank: such a process leaves the answer to rank 0, and says nothing.
+ENVIRONMENT_TEXTS = ("", "0", "00", "-1", "x", "nan", "1e3", "0x1", " 0", "+0", "\u00b2", "\u0660", "9" * 20, "9" * 5_000,
+                     "\udcff", "a\nb", "\x1b[2J", "4294967296", "1.5", "UNLIMITED", "$(id)")  # fmt: skip

@@ -3,6 +3,6 @@
 # Arguments go to fedmpi.main:  bash jobs/quickstart.sh rounds=5     FEDMPI_RANKS=3 sets the ranks.
 source "$(dirname "${BASH_SOURCE[0]}")/setup.sh"
 
-num_ranks=${FEDMPI_RANKS:-5}
+num_ranks=$(whole_number FEDMPI_RANKS 5)
 ranks_environment "$num_ranks"
-exec mpirun -n "$num_ranks" python -m fedmpi.main "$@"
+on_this_machine mpirun -n "$num_ranks" python -m fedmpi.main "$@"

@@ -42,9 +42,11 @@ from reproduction import Budget, Named, Request, changes, chosen, every, find, r
 from running import Job, Parser, absolute, do, is_stopped, launcher, number, seed_list
 
 from fedmpi import data, papers
+from fedmpi.data.folders import below_home
 from fedmpi.errors import ConfigError, UserError
 from fedmpi.output.files import write_text, writing
 from fedmpi.output.progress import printable
+from fedmpi.output.records import rounds_done
 from fedmpi.stopping import EXIT_CODE
 
 _SEEDS = (0, 1, 2)
@@ -110,7 +112,7 @@ def _arguments(argv: Sequence[str]) -> argparse.Namespace:
 
 
 def _request(arguments: argparse.Namespace) -> Request:
-    data_dir = arguments.data_dir and arguments.data_dir.expanduser().resolve()
+    data_dir = arguments.data_dir and below_home(str(arguments.data_dir)).resolve()
     return Request(absolute(arguments.out), arguments.budget, changes(arguments.set), data_dir)
 
 
@@ -177,7 +179,7 @@ def _list_runs(named: Named, request: Request, wanted: Sequence[tuple[papers.Run
     print(f"{named.name}: {named.table.title}\n{request.budget if wanted else 'no run is needed'}")
     for place, (run, seed) in enumerate(wanted, 1):
         one = request.run_of(run, seed)
-        state = "finished" if one.is_finished() else f"{len(one.records)} rounds done" if one.has_begun() else "not run"
+        state = "finished" if one.is_finished() else f"{rounds_done(one.records)} rounds done" if one.has_begun() else "not run"
         print(" ".join([f"{place:4}  {state:18} {run.config}", *run.overrides, f"seed={seed}"]))
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -13,8 +12,9 @@ from comparison import Run
 
 from fedmpi.errors import UserError
 from fedmpi.output import lock
+from fedmpi.output.files import read_json, read_whole
 from fedmpi.output.manifest import read_starts
-from fedmpi.output.records import Record
+from fedmpi.output.records import Record, rounds_done
 from fedmpi.output.report import CLIENTS
 from fedmpi.output.run_dir import RunDir
 from fedmpi.output.units import duration
@@ -25,6 +25,7 @@ NUM_LEFT = 3
 _RECENT_ROUNDS = 20
 # A run on another host shows a sign of life once a round; a round may take this much longer than the longest so far.
 _PATIENCE = 3.0
+_MOST_NOTE_BYTES = 65_536
 
 
 @dataclass(frozen=True)
@@ -82,10 +83,7 @@ def status_of(run_dir: RunDir) -> Status:
 def jobs_of(run_dir: RunDir) -> set[str]:
     """The batch jobs that may be making the run: the one it was submitted as, its last start's, the one requeued."""
     last = next(reversed(read_starts(run_dir)), {})
-    try:
-        note = run_dir.requeued_path.read_text(encoding="utf-8")
-    except (OSError, ValueError):
-        note = ""
+    note = (read_whole(run_dir.requeued_path, _MOST_NOTE_BYTES) or b"").decode(errors="replace")
     found = [submission(run_dir).get("job"), last.get("job"), *note.split()[:1]]
     return {str(job) for job in found if job}
 
@@ -104,7 +102,7 @@ def _status_of(run_dir: RunDir) -> Status:
         state=state,
         job=str(submitted.get("job", "") if state == "queued" else last.get("job") or submitted.get("job", "")),
         starts=len(starts),
-        round=len(records),
+        round=rounds_done(records),
         rounds=rounds,
         accuracy=next((found for record in reversed(records) if (found := _accuracy(record)) is not None), None),
         eta_s=None if rounds is None or finished else _eta_s(records, rounds),
@@ -135,11 +133,8 @@ def _is_requeued(run_dir: RunDir) -> bool:
 
 
 def submission(run_dir: RunDir) -> dict[str, Any]:
-    """What `submitted.json` says; empty where there is nothing that can be read."""
-    try:
-        found = json.loads(run_dir.submission_path.read_text(encoding="utf-8"))
-    except (OSError, ValueError, RecursionError):
-        return {}
+    """What `submitted.json` says; empty where there is none, or one that says nothing. Raises RunDirError."""
+    found = read_json(run_dir.submission_path, _MOST_NOTE_BYTES)
     return found if isinstance(found, dict) else {}
 
 
@@ -156,4 +151,4 @@ def _round_seconds(records: Sequence[Record]) -> list[float]:
 def _eta_s(records: Sequence[Record], rounds: int) -> float | None:
     """Seconds of work to go, by the mean of the last rounds; waiting in the queue comes on top."""
     recent_s = _round_seconds(records)
-    return (rounds - len(records)) * sum(recent_s) / len(recent_s) if recent_s else None
+    return (rounds - rounds_done(records)) * sum(recent_s) / len(recent_s) if recent_s else None

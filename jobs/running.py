@@ -28,6 +28,7 @@ from fedmpi.config.schema import Config
 from fedmpi.errors import ConfigError, RunDirError, UserError
 from fedmpi.output.files import writing
 from fedmpi.output.manifest import read_starts
+from fedmpi.plain_files import open_in_place, open_to_read
 
 CONFIGS = Path(__file__).resolve().parent.parent / "configs"
 _STARTERS = ("mpirun", "mpiexec", "prterun", "srun")
@@ -35,6 +36,7 @@ _STARTERS = ("mpirun", "mpiexec", "prterun", "srun")
 _PATIENCE_S = 20.0
 # File systems allow 255 bytes for a name; a log's is longer than its run's.
 _LONGEST_NAME = 160
+_LOG_END_BYTES = 2**20
 
 
 # The command line.
@@ -236,7 +238,9 @@ def _length(log: Path) -> int:
 
 def _holder(log: Path, start: int) -> str | None:
     """What the run's lock says of the process that makes the same run, if the log has such words since `start`."""
-    text = log.read_bytes()[start:] if log.exists() else b""
+    with open_to_read(log) as file:
+        file.seek(max(start, file.seek(0, os.SEEK_END) - _LOG_END_BYTES))
+        text = file.read(_LOG_END_BYTES)
     found = re.search(rb"is (in use by (?:another process|pid \d+ on \S+));", text)
     return found[1].decode(errors="replace") if found else None
 
@@ -250,7 +254,7 @@ def is_stopped(job: Job) -> bool:
 def launch(command: Sequence[str], log: Path, environment: dict[str, str]) -> int:
     """The exit code of a command that adds its output to `log`; it ends with us, and stops when we are asked to."""
     with writing(log):
-        output = open(log, "ab")
+        output = open(open_in_place(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND), "ab")
     with output, _passing_on() as under_way:
         try:
             process = subprocess.Popen(

@@ -21,6 +21,14 @@ venv=$top/.venv
 PATH=${PATH//"$venv/bin:"/} # an activated .venv must not be what makes the next .venv, nor lend its mpicc
 
 fail() { echo "jobs/setup.sh: $*" >&2; exit 1; }
+mistake() { echo "jobs/setup.sh: $*" >&2; exit 2; }
+
+# whole_number NAME DEFAULT: what the environment variable NAME says, DEFAULT where it is unset or empty.
+whole_number() {
+  local value=${!1:-$2} LC_ALL=C
+  [[ $value =~ ^[1-9][0-9]{0,8}$ ]] || mistake "$1 is '$value', and must be a whole number from 1; unset it for $2"
+  echo "$value"
+}
 
 remembered() { sed -n "s|^$1=||p" "$venv/fedmpi-choices" 2>/dev/null || true; }
 
@@ -98,7 +106,7 @@ set_up() {
   case $mpi in
     registry) ;;
     system) command -v mpicc >/dev/null || fail "FEDMPI_MPI=system needs mpicc in PATH: load the site's MPI module" ;;
-    *) fail "FEDMPI_MPI is '$mpi', and must be 'registry' or 'system'" ;;
+    *) mistake "FEDMPI_MPI is '$mpi', and must be 'registry' or 'system'" ;;
   esac
   local started=$SECONDS
   is_reusable || new_venv
@@ -143,4 +151,11 @@ ranks_environment() {
     # Open MPI 5 reads the first, Open MPI 4 the second. Either lifts the limit and leaves ranks unbound.
     export PRTE_MCA_rmaps_default_mapping_policy=:oversubscribe OMPI_MCA_rmaps_base_oversubscribe=1
   fi
+}
+
+# on_this_machine COMMAND...: where no other machine reaches it, if the system allows that (jobs/loopback.py). A scheduler
+# may have given several nodes: there mpirun needs the network.
+on_this_machine() {
+  if [ -n "${SLURM_JOB_ID:-}${PBS_JOBID:-}${LSB_JOBID:-}" ]; then exec "$@"; fi
+  exec python "$top/jobs/loopback.py" --try "$@"
 }

@@ -15,11 +15,12 @@ from itertools import groupby
 
 import measures
 import table_text
-from comparison import Run, accuracy_of, mean_std
+from comparison import Run, accuracy_of, mean_std, missing_rounds, other_data
 from measures import History
 from reproduction import Named, Request, baseline_of
 
 from fedmpi import papers
+from fedmpi.output.records import rounds_done
 
 NUM_LEFT = 3
 HEADS = ("", "column", "row", "paper", "ours", "difference", "seeds", "rounds", "notes")
@@ -155,7 +156,7 @@ def _result(table: papers.Table, cell: papers.Cell, archive: Archive) -> Result:
         in_unit(table, mean),
         in_unit(table, std),
         tuple(found),
-        done=tuple(len(history.records) for history in used),
+        done=tuple(rounds_done(history.records) for history in used),
         asked=used[0].rounds,
         is_finished=used[0].is_finished,
         waiting=tuple(history.run.seed for history in archive.begun(cell) if history not in used),
@@ -167,7 +168,10 @@ def _result(table: papers.Table, cell: papers.Cell, archive: Archive) -> Result:
 def _what_it_is_of(
     table: papers.Table, cell: papers.Cell, used: Sequence[History], num_found: int, archive: Archive
 ) -> Iterator[str]:
-    """Which seeds have no number, and which comparisons are of the first rounds only."""
+    """Which seeds have no number or miss records, and which comparisons are of the first rounds only."""
+    for history in used:
+        if missing := missing_rounds(history.records):
+            yield f"seed {history.run.seed}: {missing}"
     if len(used) < len(archive.begun(cell)):
         is_compared = table.quantity in measures.COMPARISONS
         yield f"unfinished seeds{' and those of unfinished baselines' * is_compared} are left out"
@@ -248,7 +252,8 @@ def _head(named: Named, request: Request, results: Sequence[Result]) -> list[str
         ours += "; ours is measured on this machine, on the nets of client 0"
     changed = [f"set on all: {' '.join(request.changed)}"] if request.changed else []
     note = [table.note] if table.note else []
-    return [named.paper.source, f"a cell is {ours}", *budget, *changed, *note]
+    runs = [request.run_of(result.cell.run, seed) for result in results for seed in result.seeds if result.cell.run]
+    return [named.paper.source, f"a cell is {ours}", *budget, *changed, *other_data(runs), *note]
 
 
 def _lost_steps(request: Request, results: Sequence[Result]) -> Iterator[str]:

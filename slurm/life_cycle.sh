@@ -79,15 +79,16 @@ read_words() {
 # of this job in a row have saved nothing. The note stays until this start ends: Slurm, too, may requeue the job. A second
 # job there is refused by the command, and leaves the files of the first alone.
 begin() {
-  local noted=''
+  local noted='' new=''
   begun='' fruitless=0 is_ours=''
   [ -n "$run_dir" ] || return 0
   [ -d "$run_dir" ] || is_ours=yes
   mkdir -p "$run_dir" 2>/dev/null || true # where that cannot be, the command says why
   begun=$run_dir/.begun${job:+-$job}
-  rm -f "$begun" 2>/dev/null || true
-  { : >"$begun"; } 2>/dev/null || begun=''
-  { read -r noted fruitless <"$note"; } 2>/dev/null || true
+  rm -f "$begun" "$begun".???????? "$note.$job".???????? 2>/dev/null || true
+  # Under a name that nobody can guess, then renamed: in a shared folder a link may lie under any other name.
+  new=$(mktemp "$begun.XXXXXXXX" 2>/dev/null) && mv -fT "$new" "$begun" 2>/dev/null || begun=''
+  read -r noted fruitless < <(noted) || true
   [[ $noted = "$job" && $fruitless =~ ^[0-9]$ ]] || fruitless=0
 }
 
@@ -132,17 +133,26 @@ requeue() {
 
 # Whole, or as it was: on a full disk.
 write_note() {
-  local new=$note.$job problem=''
-  if problem=$({ echo "$job $fruitless" >"$new" && sync "$new" && mv -f "$new" "$note"; } 2>&1); then return 0; fi
-  rm -f "$new" || true
+  local new='' problem=''
+  if problem=$(mktemp "$note.$job.XXXXXXXX" 2>&1); then
+    new=$problem
+    if problem=$({ echo "$job $fruitless" >"$new" && chmod =rw "$new" && sync "$new" && mv -fT "$new" "$note"; } 2>&1)
+    then return 0; fi
+    rm -f "$new" || true
+  fi
   why=" ($note cannot be written: ${problem##*: })"
   return 1
+}
+
+# What the note says. A pipe or a device that somebody has put there is not waited for.
+noted() {
+  dd if="$note" iflag=nonblock,fullblock bs=200 count=1 2>/dev/null | tr -d '\0'
 }
 
 # If it is of this job.
 forget_note() {
   local noted=''
-  [ -n "$note" ] && { read -r noted _ <"$note"; } 2>/dev/null || true
+  [ -n "$note" ] && read -r noted _ < <(noted) || true
   [ "$noted" != "$job" ] || rm -f "$note" || true
 }
 

@@ -10,11 +10,16 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
+from set_rule import check_sets
+
 # Bottom first. Modules of one layer do not know each other; inside a package anything goes. The
 # first ones are the leaves, each of which may use those above it here.
 LAYERS = (
     ("fedmpi",),
     ("fedmpi.errors",),
+    ("fedmpi.plain_files",),
+    ("fedmpi.temporary",),
+    ("fedmpi.environment",),
     ("fedmpi.clock",),
     ("fedmpi.stopping",),
     ("fedmpi.seeds",),
@@ -26,18 +31,23 @@ LAYERS = (
     ("fedmpi.papers",),
     ("fedmpi.config.schema",),
     ("fedmpi.config", "fedmpi.data", "fedmpi.models", "fedmpi.lowrank", "fedmpi.mpi", "fedmpi.output"),
+    ("fedmpi.origin", "fedmpi.advice", "fedmpi.interruption"),
     ("fedmpi.federation", "fedmpi.learning"),
     ("fedmpi.methods",),
-    ("fedmpi.setup",),
+    ("fedmpi.setup", "fedmpi.remarks"),
     ("fedmpi.exchange", "fedmpi.publish", "fedmpi.forecast"),
     ("fedmpi.simulate",),
     ("fedmpi.personal",),
     ("fedmpi.train_round",),
+    ("fedmpi.bits",),
     ("fedmpi.startup",),
+    ("fedmpi.resuming", "fedmpi.selfcheck"),
+    ("fedmpi.branching",),
     ("fedmpi.desk",),
     ("fedmpi.job",),
     ("fedmpi.experiment",),
     ("fedmpi.main",),
+    ("fedmpi.draws",),
     ("fedmpi.verify",),
     ("fedmpi.data_command",),
     ("fedmpi.data.__main__",),
@@ -66,7 +76,8 @@ METHOD_HELPERS = {"fedmpi.methods", "fedmpi.methods.protocol", "fedmpi.methods.v
 
 ENGINE = (
     "fedmpi.train_round", "fedmpi.setup", "fedmpi.simulate", "fedmpi.exchange", "fedmpi.publish", "fedmpi.personal",
-    "fedmpi.desk", "fedmpi.job", "fedmpi.experiment", "fedmpi.startup", "fedmpi.forecast", "fedmpi.mpi", "fedmpi.learning",
+    "fedmpi.desk", "fedmpi.job", "fedmpi.experiment", "fedmpi.startup", "fedmpi.resuming", "fedmpi.branching",
+    "fedmpi.selfcheck", "fedmpi.remarks", "fedmpi.forecast", "fedmpi.mpi", "fedmpi.learning",
 )  # fmt: skip
 METHOD_WORDS = re.compile(
     r"fedavg|fed-?hm|hetero-?fl|fjord|split-?mix|prism|orthdrop|origdrop|hermes|per-?fedavg|lg-?fedavg|top-?k\b"
@@ -313,5 +324,6 @@ RULES = (
     check_no_communicator,
     check_engine_knows_no_method,
     check_rank_means_mpi_rank,
+    check_sets,
     check_sizes,
 )

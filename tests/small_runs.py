@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import brought_nets
 import toy_methods
 
 from fedmpi import methods, startup
@@ -15,6 +16,7 @@ from fedmpi.config.schema import Config
 from fedmpi.experiment import run
 from fedmpi.main import TABLES
 from fedmpi.mpi import SerialComm
+from fedmpi.origin import Origin
 from fedmpi.output import RunDir, checkpoint, digest_of, read_records
 from fedmpi.output.records import NOT_RESULTS
 from fedmpi.setup import Published, ServerState, Setup
@@ -23,7 +25,11 @@ from fedmpi.train_round import OpenRound, RoundResult, train_round
 if TYPE_CHECKING:
     from fedmpi.mpi.comm import Comm
 
-ALL_TABLES = {**TABLES, "method": {**TABLES["method"], "toy": toy_methods.CHOICE}}
+ALL_TABLES = {
+    **TABLES,
+    "method": {**TABLES["method"], "toy": toy_methods.CHOICE},
+    "model": {**TABLES["model"], "brought": brought_nets.CHOICE},
+}
 
 SMALL = (
     "data.name=synthetic", "data.shape=[1,8,8]", "data.classes=4", "data.num_train=120", "data.num_test=48",
@@ -85,6 +91,9 @@ def _no_warning(line: str) -> None:
     raise AssertionError(line)
 
 
-def run_all(config: Config, comm: Comm | SerialComm, folder: Path, *, resume: bool = False) -> None:
+def run_all(
+    config: Config, comm: Comm | SerialComm, folder: Path, *, resume: bool = False, origin: Origin | None = None
+) -> None:
     """The whole run, as the command would do it."""
-    run(config, comm, run_dir=str(folder), resume=resume, command=("test",), where={}, make_method=make_method)
+    options = {"run_dir": str(folder), "resume": resume, "origin": origin, "command": ("test",), "where": {}}
+    run(config, comm, **options, make_method=make_method)

@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 from architecture_rules import LAYERS, RULES, Source, check_layers, check_sizes
+from set_rule import check_sets
 
 Rule = Callable[[Source], Iterator[str]]
 
@@ -39,6 +40,11 @@ def test_package_keeps(rule: Rule) -> None:
 def test_code_keeps_size_limits() -> None:
     problems = [problem for path in ALL_CODE for problem in check_sizes(read(path))]
     assert not problems, report(check_sizes, problems)
+
+
+def test_code_of_the_jobs_iterates_no_sets() -> None:
+    problems = [problem for path in sorted((ROOT / "jobs").rglob("*.py")) for problem in check_sets(read(path))]
+    assert not problems, report(check_sets, problems)
 
 
 def report(rule: Rule, problems: list[str]) -> str:
@@ -87,6 +93,20 @@ BAD = [
     ("check_rank_means_mpi_rank", "fedmpi.lowrank.svd", "rank = 3"),
     ("check_engine_knows_no_method", "fedmpi.setup", "x = 1  # as FedHM wants it"),
     ("check_engine_knows_no_method", "fedmpi.mpi.comm", "if method.name == 'topk': pass"),
+    ("check_sets", "fedmpi.methods.lgfedavg", "def f() -> frozenset[str]: ...\nx = {name: 1 for name in f()}"),
+    ("check_sets", "fedmpi.methods.lgfedavg", "class A:\n    @property\n    def b(self) -> set[str]: ...\n[*a.b]"),
+    ("check_sets", "fedmpi.models.groups", "class A:\n    b: frozenset[str] = field()\nfor x in a.b: pass"),
+    ("check_sets", "fedmpi.models.groups", "def f(x: frozenset[str]):\n    return next(iter(x))"),
+    ("check_sets", "fedmpi.models.groups", "def f(x: set[str] | None):\n    return ', '.join(x or ())"),
+    ("check_sets", "fedmpi.setup", "for x in {1, 2}: pass"),
+    ("check_sets", "fedmpi.setup", "x = {1, *y}\nx |= z\na, b = x"),
+    ("check_sets", "fedmpi.setup", "x = list(a.keys() & b.keys())"),
+    ("check_sets", "fedmpi.setup", "x = [y for y in set(a) - set(b)]"),
+    ("check_sets", "fedmpi.setup", "x: set[str] = f()\ny = x.pop()"),
+    ("check_sets", "fedmpi.setup", "json.dumps({'a': 1} | {'b': 2}, default=x)\njson.dump(frozenset(y), z)"),
+    ("check_sets", "fedmpi.setup", "x = sum({a, b})"),
+    ("check_sets", "fedmpi.setup", "f(*a.union(b))"),
+    ("check_sets", "fedmpi.setup", "x = f'{set(y)}'"),
     ("check_sizes", "fedmpi.experiment", "x = 1\n" * 351),
     ("check_sizes", "fedmpi.experiment", f"def f():\n    '''Says what.'''\n{LONG_BODY}"),
 ]
@@ -98,6 +118,9 @@ GOOD = [
     ("fedmpi.data", "from fedmpi.data.options import Digits\nif TYPE_CHECKING:\n    import torch"),
     ("fedmpi.mpi.comm", "from mpi4py import MPI\nif comm.rank == 0:\n    comm.bcast(x)"),
     ("fedmpi.methods.fedhm", "from fedmpi.methods.protocol import Method\ndef f():\n    import torch"),
+    ("fedmpi.setup", "x = {1, *y}\nfor z in sorted(x): print(len(x), z in x, min(x), y in {*x})"),
+    ("fedmpi.setup", "def f(x: set[str]): return any(y for y in x)\ndef g(x: list[str]): return [y for y in x]"),
+    ("fedmpi.setup", "a = {'b': 1}\nfor x in a.keys(): pass\nfor x in a | {'c': 2}: pass\nx.pop()\nx.pop('a')"),
     ("fedmpi.exchange", "x = y if comm.is_root else None\ncomm.bcast(x)"),
     ("fedmpi.exchange", "for c in plan.mine(comm.rank):\n    train(c)\ncomm.bcast(y)"),
     ("fedmpi.exchange", "def f():\n    comm.bcast(x)\n    if comm.is_root:\n        return 1\n    return 2"),

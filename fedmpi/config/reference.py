@@ -17,8 +17,8 @@ _INTRO = """\
 
 Generated from the schema by `python -m fedmpi.config.reference > configs/README.md`; a test keeps it true.
 
-    python -m fedmpi.main [CONFIG.yaml] [section.key=value ...] [--run-dir DIR] [--resume] [--plan | --plan=json]
-        [--list] [--version]
+    python -m fedmpi.main [CONFIG.yaml] [section.key=value ...] [--run-dir DIR] [--resume] [--resume-from RUN]
+        [--plan | --plan=json] [--list] [--version]
 
 - **A YAML file stands alone**, or on the one that it `extends` (a top-level key: a path relative to its own folder;
   what the file says goes on top, as overrides do). What is left out takes the defaults below. The packaged
@@ -33,7 +33,10 @@ Generated from the schema by `python -m fedmpi.config.reference > configs/README
   unknown and duplicate keys are errors; aliases and tags are not read.
 - **All problems are told at once**, one line each, before anything starts (exit code 2).
 - **A resumed run** (`--resume`) may change the keys marked *resume* below, the number of ranks, and `rounds` unless the
-  schedule depends on it (`cosine`). Any other difference is refused, with the keys that differ.
+  schedule depends on it (`cosine`). Any other difference is refused, with the keys that differ. So are other
+  data: `data.root` may change, the examples that are read may not.
+- **A branch** (`--resume-from RUN`) may change every key with which the parent's server state still fits, but not the
+  partition; where clients keep memories, nor `method`, `model` and `clients`.
 """
 
 

@@ -221,7 +221,9 @@ class Output(Section):
     tensorboard: bool = free(True)
     """Write TensorBoard events."""
     progress: Literal["auto", "live", "plain", "off"] = free("auto")
-    """`live` is one line that updates, `plain` a line a round; `auto` asks the terminal."""
+    """`live` is one line that updates, `plain` a line a round. `auto` is `live` in a terminal; under a launcher, which
+    forwards whole lines only, and in files it is `plain`.
+    """
 
 
 @dataclass(frozen=True)

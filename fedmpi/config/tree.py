@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass, field
 from difflib import get_close_matches
@@ -12,6 +11,7 @@ from typing import Any
 from fedmpi.config import words, yaml_text
 from fedmpi.config.explain import Problem
 from fedmpi.errors import ConfigError
+from fedmpi.plain_files import NotPlainError, TooLongError, read_bytes
 
 MAX_BYTES = 200_000
 """A hundred times a config, for a file and all that it extends. PyYAML reads 80 kB/s, and an answer should take less
@@ -167,24 +167,18 @@ def _bytes(path: Path, shown: str, allowance: _Allowance) -> bytes:
     if allowance.num_files < 0:
         raise ConfigError(shown, f"file {MAX_FILES + 1} of those that extend one another; allowed: at most {MAX_FILES}")
     try:
-        if path.exists() and not path.is_file():
-            raise ConfigError(shown, "not a file; give the path of a YAML file")
-        with open(path, "rb", opener=_without_waiting) as file:
-            content = file.read(allowance.num_bytes + 1) or b""
+        content = read_bytes(path, allowance.num_bytes)
     except FileNotFoundError:
         raise ConfigError(shown, f"no such file.{_similar_files(path)}") from None
+    except NotPlainError:
+        raise ConfigError(shown, "not a file; give the path of a YAML file") from None
+    except TooLongError:
+        in_all = " in all" if allowance.num_bytes < MAX_BYTES else ""
+        raise ConfigError(shown, f"larger than {MAX_BYTES:,} bytes{in_all}; is this a config?") from None
     except (OSError, ValueError) as error:
         raise ConfigError(shown, f"cannot be read: {getattr(error, 'strerror', None) or error}") from None
-    if len(content) > allowance.num_bytes:
-        in_all = " in all" if allowance.num_bytes < MAX_BYTES else ""
-        raise ConfigError(shown, f"larger than {MAX_BYTES:,} bytes{in_all}; is this a config?")
     allowance.num_bytes -= len(content)
     return content
-
-
-def _without_waiting(path: str, flags: int) -> int:
-    """Some files of /proc are regular ones that wait for something to say."""
-    return os.open(path, flags | os.O_NONBLOCK)
 
 
 def _similar_files(path: Path) -> str:

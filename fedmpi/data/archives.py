@@ -1,57 +1,43 @@
 """Archives of other people, unpacked so that nothing lands outside the folder, nothing is overwritten, no disk fills.
 
-Only plain files and folders come out, written by our own code: links, devices, absolute names, `..`, names that
-differ by case alone and encrypted members are refused, whatever the rest of the archive. What members declare
-and what they really hold are both counted. Everything is written beside the target and renamed at the end.
+Only plain files and folders come out, written by our own code: links, devices, sparse files, absolute names, `..`,
+names that differ by case alone and encrypted members are refused, whatever the rest of the archive. What members
+declare and what they really hold are both counted, nested archives included, in one `Budget`. Everything is written
+beside the target and renamed at the end.
 """
 
 from __future__ import annotations
 
 import fnmatch
-import lzma
 import re
 import shutil
-import stat
-import struct
 import tarfile
-import tempfile
 import unicodedata
-import zipfile
-import zlib
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
-from typing import IO, BinaryIO, cast
+from typing import BinaryIO
 
+from fedmpi import temporary
+from fedmpi.data import members, packed
+from fedmpi.data.budget import Budget, Limits, reason
+from fedmpi.data.members import Content, Member
 from fedmpi.data.tell import Tell
 from fedmpi.errors import DataError
 
-_BROKEN = (
-    tarfile.TarError, zipfile.BadZipFile, zlib.error, lzma.LZMAError, struct.error,
-    EOFError, NotImplementedError, ValueError, OverflowError,
-)  # fmt: skip
-_CHUNK_BYTES = 1 << 20
-_MAX_READ_BYTES = 1 << 26  # a tar header may ask for any amount of memory
+_CHUNK_BYTES = packed.CHUNK_BYTES
 _JUDGED_AFTER = 1000  # members of a .tar, whose names come one by one; a .zip lists all of them at once
 _CLUTTER = ("__MACOSX", ".DS_Store")
-
-
-@dataclass(frozen=True)
-class Limits:
-    """No data set here comes near: Tiny ImageNet has 120,609 members, LEAF's and TFF's FEMNIST a few GB."""
-
-    max_members: int = 1_000_000
-    max_bytes: int = 32 * 10**9
+_MAX_PATH_BYTES, _MAX_FOLDERS = 1024, 32  # of a member's name, and in it
+_BYTES_PER_NAME = 200  # that Python takes for an entry of a dict and its two texts, beside their letters
 
 
 def is_archive(path: Path) -> bool:
-    """Whether the content (not the name) is a .zip or a .tar, plain or packed by gzip, bzip2 or xz."""
+    """Whether the first bytes (not the name) are those of a .zip, a .tar, or anything packed by gzip, bzip2 or xz."""
     if _is_zip(path):
         return True
-    try:
-        return tarfile.is_tarfile(path)
-    except (*_BROKEN, OSError):
-        return False
+    with path.open("rb") as file:
+        return bool(packed.form_of(file)) or members.is_tar(file.read(tarfile.BLOCKSIZE))
 
 
 def unpack(
@@ -63,9 +49,7 @@ def unpack(
     large for the limits or the disk, or something of that name is there already and `replace` is false.
     """
     try:
-        folder.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryDirectory(dir=folder, prefix=".unpacking-") as temporary:
-            place = Path(temporary)
+        with temporary.own_folder(folder, "unpacking") as place:
             unpack_into(archive, place, tell, limits)
             return [_move(entry, folder / entry.name, archive, replace) for entry in sorted(place.iterdir())]
     except OSError as error:
@@ -79,7 +63,7 @@ def unpack_into(
 
     An archive whose (first) members have no name like any of the `traces`, as *.json, is refused early.
     """
-    _Unpacking(archive, empty, tell, limits or Limits(), traces).run()
+    _Unpacking(archive, empty, tell, Budget(archive, limits or Limits()), traces).run()
 
 
 def _move(entry: Path, target: Path, archive: Path, replace: bool) -> Path:
@@ -95,91 +79,105 @@ def _move(entry: Path, target: Path, archive: Path, replace: bool) -> Path:
 
 @dataclass
 class _Unpacking:
-    """One archive on its way out: the names so far, members and bytes counted over nested archives, too."""
+    """One archive on its way out: the names so far, and what it has cost, nested archives included."""
 
     archive: Path
     place: Path
     tell: Tell
-    limits: Limits
+    budget: Budget
     traces: tuple[str, ...] = ()
-    num_members: int = 0
-    num_bytes: int = 0
     names: dict[str, str] = field(default_factory=dict)
 
     def run(self) -> None:
-        self._unpack(self.archive, PurePosixPath(), is_nested=False)
-
-    def _unpack(self, archive: Path, below: PurePosixPath, is_nested: bool) -> None:
-        try:
-            nested = list(self._zip(archive, below) if _is_zip(archive) else self._tar(archive, below))
-        except (*_BROKEN, RuntimeError, OSError) as error:
-            if isinstance(error, OSError) and error.errno is not None:
-                raise  # the disk's fault; gzip and bz2 raise OSErrors without a number
-            if isinstance(error, tarfile.ReadError) and not is_archive(archive):
-                raise self._refuse("is neither a .zip nor a .tar (plain, .gz, .bz2, .xz), or is cut off") from error
-            raise self._refuse(f"damaged or cut off ({error}); get it again") from error
+        nested = self._unpack(self.archive, PurePosixPath())
         self.traces = ()  # what is in an archive within the archive may be anything
-        for inner in nested if not is_nested else ():
+        for inner in nested:
             if _is_zip(inner):
-                self._unpack(inner, PurePosixPath(inner.parent.relative_to(self.place)), is_nested=True)
+                self._unpack(inner, PurePosixPath(inner.parent.relative_to(self.place)))
                 inner.unlink()
 
-    def _zip(self, archive: Path, below: PurePosixPath) -> Iterator[Path]:
-        with zipfile.ZipFile(archive) as file:
-            members = file.infolist()
-            self._check_room(sum(member.file_size for member in members), len(members))
-            if self.traces and not any(self._is_trace(member.orig_filename) for member in members):
-                raise self._strange(len(members))
-            for done, member in enumerate(members, 1):
-                kind = stat.S_IFMT(member.external_attr >> 16)
-                if kind not in (0, stat.S_IFREG, stat.S_IFDIR) or member.flag_bits & 1:
-                    raise self._refuse(f"member {member.orig_filename!r} is a link, a device or encrypted")
-                # zipfile cuts a name at a zero byte: the original one is what is judged.
-                target = self._target(member.orig_filename, below, member.filename.endswith("/"))
-                if target is not None:
-                    with file.open(member) as content:
-                        self._write(content, target, member.file_size)
-                    yield from [target] if target.suffix == ".zip" else []
-                self.tell(done, len(members))
+    def _unpack(self, archive: Path, below: PurePosixPath) -> list[Path]:
+        """Returns the archives within the archive."""
+        try:
+            with archive.open("rb") as file:
+                found = self._zip(file) if _is_zip(archive) else self._tar(file)
+                targets = [self._write(member, content, below) for member, content in found]
+                return [target for target in targets if target is not None and target.suffix == ".zip"]
+        except OSError as error:
+            if error.errno is not None:
+                raise  # the disk's fault; bzip2 raises OSErrors without a number
+            raise self._damaged(error) from error
+        except members.BROKEN as error:
+            raise self._damaged(error) from error
 
-    def _tar(self, archive: Path, below: PurePosixPath) -> Iterator[Path]:
-        with _open_tar(archive) as raw, tarfile.open(fileobj=raw, mode="r:") as file:
+    def _damaged(self, error: BaseException) -> DataError:
+        if not self.budget.num_members:
+            problem = "is neither a .zip nor a .tar (plain, .gz, .bz2, .xz), damaged or cut off"
+            return self.budget.refuse(f"{problem} ({reason(error)})", "get it again")
+        return self.budget.refuse(f"damaged or cut off ({reason(error)})", "get it again")
+
+    def _zip(self, file: BinaryIO) -> Iterator[tuple[Member, Content]]:
+        with members.opened_zip(file, self.budget) as archive:
+            num_members, num_bytes = len(archive.infolist()), 0
+            if self.budget.num_members + num_members > self.budget.limits.max_members:
+                self.budget.add_members(num_members)
             is_known = not self.traces
-            for done, member in enumerate(file, 1):
+            for member in members.declared(archive):
+                num_bytes += member.num_bytes
                 is_known = is_known or self._is_trace(member.name)
-                if not is_known and done >= _JUDGED_AFTER:
-                    raise self._strange(done)
-                if not (member.isreg() or member.isdir()) or member.size < 0:
-                    raise self._refuse(f"member {member.name!r} is a link, a device or of negative size")
-                self._check_room(member.size)
-                target = self._target(member.name, below, member.isdir())
-                content = file.extractfile(member) if target is not None else None
-                if target is not None and content is not None:
-                    with content:
-                        self._write(content, target, member.size)
-                    yield from [target] if target.suffix == ".zip" else []
-                file.members = []  # type: ignore[attr-defined]  # tarfile keeps every header it has read
-                self.tell(self.num_members, 0)
+                self._check_member(member)
+                self._check_room(num_bytes)
+            if not is_known and num_members:
+                raise self._strange(num_members)
+            for done, found in enumerate(members.of_zip(archive, self.budget), 1):
+                yield found
+                self.tell(done, num_members)
+
+    def _tar(self, file: BinaryIO) -> Iterator[tuple[Member, Content | None]]:
+        is_known = not self.traces
+        for done, (member, content) in enumerate(members.of_tar(packed.opened(file, self.budget)), 1):
+            is_known = is_known or self._is_trace(member.name)
+            if not is_known and done >= _JUDGED_AFTER:
+                raise self._strange(done)
+            self._check_member(member)
+            self._check_room(member.num_bytes)
+            yield member, content
+            self.tell(self.budget.num_members, 0)
 
     def _is_trace(self, name: str) -> bool:
         """Whether such a member is in the archives that the caller wants; an archive within may hold one."""
         return any(fnmatch.fnmatchcase(name, trace) for trace in (*self.traces, "*.zip"))
 
     def _strange(self, num_members: int) -> DataError:
+        self.budget.member = ""
         names = " or ".join(self.traces)
-        return self._refuse(f"no {names} among its first {num_members:,} members: these are other files")
+        return self.budget.refuse(f"no {names} among its first {num_members:,} members", "these are other files")
 
-    def _target(self, name: str, below: PurePosixPath, is_folder: bool) -> Path | None:
+    def _check_member(self, member: Member) -> None:
+        self.budget.member = member.name
+        if member.kind not in ("file", "folder"):
+            raise self.budget.refuse(f"it is {member.kind}", "only plain files and folders are unpacked: get it again")
+
+    def _check_room(self, num_bytes: int) -> None:
+        """Refuses, before anything is written, what is declared beyond the limits and the free disk space."""
+        self.budget.check_bytes(num_bytes)
+        free = shutil.disk_usage(self.place).free
+        if num_bytes > free:
+            raise DataError(
+                str(self.place.parent),
+                f"{free:,} bytes are free, unpacking {self.archive.name} takes {num_bytes:,}; make room",
+            )
+
+    def _target(self, member: Member, below: PurePosixPath) -> Path | None:
         """Where a member goes; None for a folder, which is made, and for clutter. Refuses what is unsafe."""
-        self.num_members += 1
-        if self.num_members > self.limits.max_members:
-            raise self._refuse(f"more than {self.limits.max_members:,} members")
-        parts = tuple(part for part in name.rstrip("/").split("/") if part != ".")
-        if any(not _is_safe(part) for part in parts):  # an absolute name begins with an empty part
-            raise self._refuse(f"member {name!r} would land outside the folder or has no portable name")
+        self.budget.add_members()
+        parts = tuple(part for part in member.name.rstrip("/").split("/") if part != ".")
+        is_long = len(member.name) > _MAX_PATH_BYTES or len(parts) > _MAX_FOLDERS
+        if is_long or not all(map(_is_safe, parts)):  # an absolute name begins with an empty part
+            raise self.budget.refuse("it would land outside the folder or has no portable name", "get it again")
         if not parts or any(part in _CLUTTER for part in parts):
             return None
-        path = below.joinpath(*parts)
+        path, is_folder = below.joinpath(*parts), member.kind == "folder"
         self._register(path, is_folder)
         target = self.place / path
         (target if is_folder else target.parent).mkdir(parents=True, exist_ok=True)
@@ -191,79 +189,39 @@ class _Unpacking:
             spelling = f"{prefix}/" if is_folder or prefix != path else str(prefix)
             same_to_a_disk = unicodedata.normalize("NFC", str(prefix)).casefold()
             known = self.names.get(same_to_a_disk)
-            if known is not None and (known != spelling or not spelling.endswith("/")):
-                raise self._refuse(f"members {known!r} and {spelling!r} would be the same file")
+            if known is None:
+                self.budget.hold(_BYTES_PER_NAME + 2 * len(spelling), "the names of its members")
+            elif known != spelling or not spelling.endswith("/"):
+                raise self.budget.refuse(f"it and {known!r} would be the same file", "get it again")
             self.names[same_to_a_disk] = spelling
 
-    def _write(self, content: IO[bytes], target: Path, declared_bytes: int) -> None:
-        """Copies a member; one that holds more or less than it declares is refused."""
+    def _write(self, member: Member, content: Content | None, below: PurePosixPath) -> Path | None:
+        """Copies a member; one that holds more or less than it declares is refused. Returns where it lies."""
+        target = self._target(member, below)
+        if target is None or content is None:
+            return None
         written = 0
         with target.open("xb") as file:
-            while chunk := content.read(_CHUNK_BYTES):
+            while written <= member.num_bytes and (chunk := content.read(_CHUNK_BYTES)):
                 written += len(chunk)
-                if written > declared_bytes:
-                    break
-                file.write(chunk)
-        self.num_bytes += written
-        if written != declared_bytes:
-            raise self._refuse(
-                f"member {target.name!r} holds {written:,} bytes or more, but declares {declared_bytes:,}"
-            )
-
-    def _check_room(self, num_bytes: int, num_members: int = 0) -> None:
-        """Refuses, before anything is written, what is declared beyond the limits and the free disk space."""
-        if self.num_members + num_members > self.limits.max_members:
-            raise self._refuse(f"more than {self.limits.max_members:,} members")
-        if self.num_bytes + num_bytes > self.limits.max_bytes:
-            raise self._refuse(f"unpacks to more than {self.limits.max_bytes:,} bytes")
-        free = shutil.disk_usage(self.place).free
-        if num_bytes > free:
-            raise DataError(
-                str(self.place.parent),
-                f"{free:,} bytes are free, unpacking {self.archive.name} takes {num_bytes:,}; make room",
-            )
-
-    def _refuse(self, problem: str) -> DataError:
-        return DataError(str(self.archive), problem)
+                file.write(chunk[: max(0, member.num_bytes - written + len(chunk))])
+        if written != member.num_bytes:
+            found = f"it holds {written:,} bytes or more, but declares {member.num_bytes:,}"
+            raise self.budget.refuse(found, "damaged, or made to take room: get it again")
+        self.budget.add_bytes(written)
+        return target
 
 
 def _is_safe(part: str) -> bool:
-    return part not in ("", "..") and len(part.encode()) <= 255 and not re.search(r"[\\\x00-\x1f\x7f]|^[A-Za-z]:", part)
+    """Whether a part of a name is one on every system, and leads nowhere else."""
+    try:
+        num_bytes = len(part.encode())
+    except UnicodeEncodeError:
+        return False
+    return part not in ("", "..") and num_bytes <= 255 and not re.search(r"[\\\x00-\x1f\x7f]|^[A-Za-z]:", part)
 
 
 def _is_zip(path: Path) -> bool:
-    """By the first bytes: zipfile.is_zipfile also takes files that merely end like one."""
+    """By the first bytes: a file that merely ends like a .zip is none."""
     with path.open("rb") as file:
         return file.read(4) in (b"PK\x03\x04", b"PK\x05\x06")
-
-
-class _Bounded:
-    """A stream that no header can make read much at once."""
-
-    def __init__(self, raw: BinaryIO) -> None:
-        self._raw = raw
-        self.seek, self.tell = raw.seek, raw.tell
-
-    def read(self, num_bytes: int = -1) -> bytes:
-        if not 0 <= num_bytes <= _MAX_READ_BYTES:
-            raise tarfile.ReadError(f"a header of {num_bytes:,} bytes")
-        return self._raw.read(num_bytes)
-
-    def __enter__(self) -> BinaryIO:
-        return cast(BinaryIO, self)
-
-    def __exit__(self, *_: object) -> None:
-        self._raw.close()
-
-
-def _open_tar(path: Path) -> _Bounded:
-    import bz2
-    import gzip
-
-    with path.open("rb") as file:
-        head = file.read(6)
-    openers: tuple[tuple[bytes, Callable[..., object]], ...] = (
-        (b"\x1f\x8b", gzip.open), (b"BZh", bz2.open), (b"\xfd7zXZ\x00", lzma.open),
-    )  # fmt: skip
-    opener = next((opener for magic, opener in openers if head.startswith(magic)), open)
-    return _Bounded(cast(BinaryIO, opener(path, "rb")))

@@ -36,11 +36,18 @@ class Dataset:
     test_y: NDArray[np.int64]
     groups: NDArray[np.int64] | None = None
     test_groups: NDArray[np.int64] | None = None
+    digest: str = ""
+    """`digest_of` the arrays; `data.load` fills it in."""
+
+    @property
+    def arrays(self) -> dict[str, NDArray[Any] | None]:
+        """The arrays by name; None for groups that the data set does not have."""
+        return {name: getattr(self, name) for name in PARTS}
 
 
 def check(where: str, dataset: Dataset, info: DataInfo) -> Dataset:
     """`dataset`, if shapes, types, counts and values are those of `info`; else a DataError that begins with `where`."""
-    arrays = vars(dataset)
+    arrays = dataset.arrays
     problems = layout_problems(arrays, info)
     for name, array in arrays.items():
         if array is not None and name not in problems:

@@ -8,7 +8,6 @@ its preprocess.sh writes, data/train/*.json and data/test/*.json, each {"users",
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any
 
@@ -16,9 +15,10 @@ import h5py
 import numpy as np
 from numpy.typing import NDArray
 
+from fedmpi.data.budget import DECODED, Budget, guarded
 from fedmpi.data.dataset import Dataset
 from fedmpi.data.image_options import Femnist
-from fedmpi.data.series import once
+from fedmpi.data.series import once, read_json
 from fedmpi.data.tell import Tell
 from fedmpi.errors import DataError
 from fedmpi.seeds import numpy_generator
@@ -103,45 +103,46 @@ def _read_hdf5(folder: Path, tell: Tell) -> tuple[ByWriter, ByWriter]:
     if missing:
         raise DataError(str(folder), f"{missing[0]} is missing; {UNPACK}")
     read: tuple[ByWriter, ByWriter] = ({}, {})
+    budget = Budget(folder, DECODED)
     with _hdf5(folder / HDF5_FILES[0]) as train, _hdf5(folder / HDF5_FILES[1]) as test:
         groups = [_examples(train), _examples(test)]
         todo = [(part, name) for part, group in enumerate(groups) for name in group]
         for done, (part, name) in enumerate(todo):
             read[part][name] = _hdf5_images(groups[part], name)
+            budget.hold(read[part][name][0].nbytes, "the images")
             tell(done + 1, len(todo))
     return read
 
 
 def _hdf5(path: Path) -> h5py.File:
-    try:
+    with guarded(path, UNPACK):
         return h5py.File(path, "r")
-    except OSError as error:
-        raise DataError(str(path), f"damaged or cut off ({error}); {UNPACK}") from error
 
 
 def _examples(file: h5py.File) -> h5py.Group:
-    group = file.get("examples")
+    with guarded(Path(file.filename), UNPACK):
+        group = file.get("examples")
     if not isinstance(group, h5py.Group):
         raise DataError(file.filename, "has no group 'examples'; is it TensorFlow Federated's file?")
     return group
 
 
 def _hdf5_images(group: h5py.Group, name: str) -> Images:
-    try:
+    with guarded(Path(group.file.filename), UNPACK, f"damaged at writer {name}"):
         arrays = [group[name][key] for key in ("pixels", "label")]
         if not all(isinstance(array, h5py.Dataset) and array.nbytes <= MAX_BYTES for array in arrays):
             raise ValueError(f"no arrays of at most {MAX_BYTES:,} bytes")
         return _images(arrays[0][...], arrays[1][...])
-    except (OSError, KeyError, TypeError, ValueError, RuntimeError) as error:
-        raise DataError(group.file.filename, f"damaged at writer {name} ({error}); {UNPACK}") from error
 
 
 def _read_json(folder: Path, tell: Tell) -> tuple[ByWriter, ByWriter]:
     """All writers of LEAF's files, one file in memory at a time."""
+    budget = Budget(folder, DECODED)
     files = [(part, path) for part in ("train", "test") for path in sorted((folder / part).glob("*.json"))]
     read: dict[str, ByWriter] = {"train": {}, "test": {}}
     for done, (part, path) in enumerate(files):
-        writers = _json_writers(path)
+        writers = _json_writers(path, budget)
+        budget.hold(sum(x.nbytes for x, _ in writers.values()), "the images")
         twice = writers.keys() & read[part].keys()
         if twice:
             raise DataError(str(path), f"writer {min(twice)} is in another file there, too; remove one of them")
@@ -150,18 +151,14 @@ def _read_json(folder: Path, tell: Tell) -> tuple[ByWriter, ByWriter]:
     return read["train"], read["test"]
 
 
-def _json_writers(path: Path) -> ByWriter:
+def _json_writers(path: Path, budget: Budget) -> ByWriter:
     def shrink(pairs: list[tuple[str, Any]]) -> Any:
         entries = once(pairs)
         # Called as each object ends: a writer's numbers become bytes before the next writer is read.
         return _images(entries["x"], entries["y"]) if {"x", "y"} <= entries.keys() else entries
 
     advice = "write it again by LEAF's preprocess.sh"
-    try:
-        with path.open("rb") as file:
-            content = json.load(file, object_pairs_hook=shrink)
-    except (OSError, TypeError, ValueError, RecursionError) as error:
-        raise DataError(str(path), f"damaged or cut off ({error}); {advice}") from error
+    content = read_json(path, budget, shrink, advice)
     writers = content.get("user_data") if isinstance(content, dict) else None
     if not isinstance(writers, dict) or not all(isinstance(images, tuple) for images in writers.values()):
         raise DataError(str(path), f"is no file of LEAF's FEMNIST: no 'user_data' with 'x' and 'y'; {advice}")

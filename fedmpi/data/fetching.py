@@ -11,6 +11,7 @@ import contextlib
 import hashlib
 import http.client
 import json
+import os
 import re
 import shutil
 import ssl
@@ -22,9 +23,10 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from email.message import Message
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 import fedmpi
+from fedmpi import temporary
 from fedmpi.data.folders import made
 from fedmpi.data.sources import File
 from fedmpi.data.tell import Tell
@@ -69,7 +71,7 @@ def fetch(file: File, data_dir: Path, tell: Tell, *, force: bool = False, wait: 
         return False
     part = Part(target)
     try:
-        with made(target.parent), part.only_one():
+        with made(target.parent), only_one(target):
             if force:
                 part.remove()
             _load_and_check(file, part, tell, wait)
@@ -119,30 +121,30 @@ class Part:
         return ""
 
     def restart(self, version: str) -> None:
-        self.path.write_bytes(b"")
-        self.note.write_text(json.dumps({"version": version}))
+        self.remove()
+        for path, text in ((self.path, ""), (self.note, json.dumps({"version": version}))):
+            with path.open("x") as file:
+                file.write(text)
 
     def remove(self) -> None:
         self.path.unlink(missing_ok=True)
         self.note.unlink(missing_ok=True)
 
-    @contextlib.contextmanager
-    def only_one(self) -> Iterator[None]:
-        """Two processes that append to one file would spoil it. The lock goes with the process, however it ends."""
-        import fcntl
+    def append(self) -> BinaryIO:
+        """The file, open to be written on. Raises OSError if it is a link, which somebody may have planted."""
+        return open(os.open(self.path, os.O_WRONLY | os.O_APPEND | os.O_NOFOLLOW | os.O_CLOEXEC), "ab")
 
-        lock = self.target.with_name(f"{self.target.name}.lock")
-        with lock.open("a") as stream:
-            try:
-                fcntl.flock(stream, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError:
-                raise DataError(str(self.target), "another process is downloading it; wait for that one") from None
-            except OSError:
-                pass  # some shared disks of clusters cannot lock
-            try:
-                yield
-            finally:
-                lock.unlink(missing_ok=True)
+
+@contextlib.contextmanager
+def only_one(target: Path) -> Iterator[None]:
+    """Two processes that append to one file would spoil it. The lock goes with the process, however it ends."""
+    with contextlib.ExitStack() as stack:
+        try:
+            stack.enter_context(temporary.locked(target.with_name(f"{target.name}.lock")))
+        except BlockingIOError:
+            problem = "another process is downloading or unpacking it; wait for that one"
+            raise DataError(str(target), problem) from None
+        yield
 
 
 def _load_and_check(file: File, part: Part, tell: Tell, wait: Wait) -> None:
@@ -231,7 +233,7 @@ def _receive(answer: Any, have: int, file: File, part: Part, tell: Tell) -> None
     have, total = begin, total or file.num_bytes
     _check_disk(part.path.parent, total - have, file.path)
     tell(have, total)
-    with part.path.open("ab") as stream:
+    with part.append() as stream:
         while have <= (total or _MAX_BYTES) and (chunk := answer.read(_CHUNK_BYTES)):
             stream.write(chunk)
             have += len(chunk)

@@ -7,6 +7,8 @@ import os
 from collections.abc import Iterator
 from pathlib import Path
 
+from fedmpi import temporary
+
 
 def below_home(folder: str) -> Path:
     """A leading ~ or ~user is that home folder. Of somebody unknown here it stays, as a folder that is missing."""
@@ -18,7 +20,7 @@ def made(folder: Path) -> Iterator[None]:
     """Makes a folder and its parents; those that are new and empty at the end are removed. Raises OSError."""
     missing = [place for place in (folder, *folder.parents) if not place.exists()]
     try:
-        folder.mkdir(parents=True, exist_ok=True)
+        temporary.make_folder(folder)
         yield
     finally:
         with contextlib.suppress(OSError):  # not empty: then its parents are not, either

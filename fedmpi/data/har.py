@@ -23,6 +23,7 @@ from typing import TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
+from fedmpi.data.budget import Budget, guarded
 from fedmpi.data.dataset import Dataset
 from fedmpi.data.series import Ints, find, first_of_test, number_groups, window_starts
 from fedmpi.data.series_options import HAR_AXES, HAR_FEATURES, Har
@@ -37,6 +38,7 @@ Part = list[tuple[Floats, int, int]]
 """Examples (n, features) with their activity (from 0) and their subject."""
 
 NUM_ACTIVITIES = 6
+_MAX_TABLE_BYTES = 2**29  # UCI HAR's X_train.txt has 66 MB
 # The 9 subjects of UCI HAR's test part (its file subject_test.txt).
 TEST_SUBJECTS = (2, 4, 9, 10, 12, 13, 18, 20, 24)
 
@@ -176,13 +178,15 @@ def _joined(where: Path, name: str, part: Part) -> tuple[Floats, Ints, Ints]:
 
 def _table(path: Path, columns: int, dtype: type[Number]) -> NDArray[Number]:
     """A table of numbers with so many columns. Raises DataError if the file is missing or holds anything else."""
-    try:
-        with warnings.catch_warnings():
-            # An empty file is only warned of.
-            warnings.simplefilter("error")
-            table: NDArray[Number] = np.loadtxt(path, dtype=dtype, ndmin=2)
-    except (OSError, ValueError, UserWarning) as error:
-        raise DataError(str(path), f"cannot be read as a table of numbers ({error}); unpack the files again") from error
+    problem = "cannot be read as a table of numbers"
+    with (
+        guarded(path, "unpack the files again", problem),
+        warnings.catch_warnings(),
+        Budget(path).opened(path, _MAX_TABLE_BYTES) as file,
+    ):
+        # An empty file is only warned of.
+        warnings.simplefilter("error")
+        table: NDArray[Number] = np.loadtxt(file, dtype=dtype, ndmin=2)
     if table.shape[1] != columns:
         raise DataError(str(path), f"has {table.shape[1]} columns, expected {columns}")
     is_finite = np.isfinite(table).all(axis=1)

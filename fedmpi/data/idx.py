@@ -10,13 +10,13 @@ import gzip
 import hashlib
 import math
 import struct
-import zlib
 from pathlib import Path
 from typing import Any, BinaryIO
 
 import numpy as np
 from numpy.typing import NDArray
 
+from fedmpi.data.budget import CRAFTED, reason
 from fedmpi.errors import DataError
 
 TYPES: dict[int, np.dtype[Any]] = {8: np.dtype("u1"), 12: np.dtype(">i4")}
@@ -31,11 +31,11 @@ def read(path: Path, dtype: str, shape: tuple[int, ...], advice: str) -> NDArray
     try:
         with _open(path) as file:
             return _values(file, np.dtype(dtype), shape)
-    except (OSError, EOFError, zlib.error) as error:
-        reason = f"damaged or cut off ({error})" if path.suffix == ".gz" else f"cannot be read ({error})"
-        raise DataError(str(path), f"{reason}; {advice}") from error
     except ValueError as error:
         raise DataError(str(path), f"{error}; {advice}") from error
+    except CRAFTED as error:
+        problem = "damaged or cut off" if path.suffix == ".gz" else "cannot be read"
+        raise DataError(str(path), f"{problem} ({reason(error)}); {advice}") from error
 
 
 def check_md5(path: Path, md5: str, advice: str) -> None:

@@ -26,6 +26,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from fedmpi.data.budget import DECODED, Budget
 from fedmpi.data.dataset import Dataset
 from fedmpi.data.series import Ints, find, number_groups, read_text
 from fedmpi.data.series_options import Imdb
@@ -70,11 +71,13 @@ class Review(NamedTuple):
 def prepare(options: Imdb, folder: Path, tell: Tell) -> Dataset:
     """The reviews below `folder`: tokens int16 (N, length), first all bad ones, then the good. Raises DataError."""
     home = find(folder, "train/urls_pos.txt", "the reviews (aclImdb)").parent.parent
-    train_files, test_files = (_files(home / part) for part in ("train", "test"))
+    budget = Budget(folder, DECODED)
+    train_files, test_files = (_files(home / part, budget) for part in ("train", "test"))
     files = train_files + test_files
     reviews = []
     for done, (path, label, film) in enumerate(files, start=1):
-        reviews.append(Review(_letters(read_text(path)), label, film))
+        reviews.append(Review(_letters(read_text(path, budget)), label, film))
+        budget.hold(len(reviews[-1].text), "the reviews")
         if done % TELL_EVERY == 0 or done == len(files):
             tell(done, len(files))
     train, test = reviews[: len(train_files)], reviews[len(train_files) :]
@@ -90,17 +93,15 @@ def vocabulary(options: Imdb, reviews: Iterable[Review]) -> list[str]:
     counts: Counter[str] = Counter()
     for review in reviews:
         counts.update(review.text.split())
-    if options.drop_stop_words:
-        for word in STOP_WORDS:
-            counts.pop(word, None)
-    return sorted(counts, key=lambda word: (-counts[word], word))[: options.words]
+    kept = (word for word in counts if not (options.drop_stop_words and word in STOP_WORDS))
+    return sorted(kept, key=lambda word: (-counts[word], word))[: options.words]
 
 
-def _files(part: Path) -> list[tuple[Path, int, str]]:
+def _files(part: Path, budget: Budget) -> list[tuple[Path, int, str]]:
     """File, class and film of each review of a part, by class, then by number."""
     files = []
     for label, name in enumerate(CLASSES):
-        films = _films(part / f"urls_{name}.txt")
+        films = _films(part / f"urls_{name}.txt", budget)
         found = [(FILE_NAME.fullmatch(path.name), path) for path in (part / name).glob("*.txt")]
         numbered = sorted((int(match[1]), path) for match, path in found if match)
         if not numbered:
@@ -116,9 +117,9 @@ def _letters(text: str) -> str:
     return NO_LETTER.sub("", text.lower().replace("<br />", " "))
 
 
-def _films(path: Path) -> list[str]:
+def _films(path: Path, budget: Budget) -> list[str]:
     """The title number of each line's address."""
-    found = [FILM.search(line) for line in read_text(path).splitlines()]
+    found = [FILM.search(line) for line in read_text(path, budget).splitlines()]
     if None in found:
         raise DataError(str(path), f"line {found.index(None) + 1} has no title (/title/tt...)")
     return [title[1] for title in found if title]

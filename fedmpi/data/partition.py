@@ -66,21 +66,31 @@ class Partition:
         """Numbers of the examples of one client, a read-only view."""
         return self.indices[self.offsets[client] : self.offsets[client + 1]]
 
-    def packed(self) -> bytes:
-        """The bytes of an HDF5 file that `load` reads."""
-        return hdf5.pack(KIND, {}, {"indices": self.indices, "offsets": self.offsets})
+    def packed(self, data_digest: str = "") -> bytes:
+        """The bytes of an HDF5 file that `load` reads; `data_digest` is that of the data set that it divides."""
+        attributes = {"data_digest": data_digest} if data_digest else {}
+        return hdf5.pack(KIND, attributes, {"indices": self.indices, "offsets": self.offsets})
 
     @classmethod
     def load(cls, path: str | Path) -> Partition:
         """What `packed` made. Raises DataError if it is anything else."""
-        try:
-            with hdf5.opened(Path(path), KIND) as file:
-                arrays = {name: file.array(name) for name in file.entries}
-        except (hdf5.Damaged, OSError) as error:
-            raise DataError(str(path), f"{error}; without it, the partition is made again") from error
-        if arrays.keys() != {"indices", "offsets"} or not _is_csr(**arrays):
-            raise DataError(str(path), "does not hold a partition")
-        return cls(**arrays)
+        return saved(Path(path))[0]
+
+
+def saved(path: Path) -> tuple[Partition, str]:
+    """A partition that was `packed`, and the digest of its data set; empty in a file that has none.
+
+    Raises DataError if it is anything else.
+    """
+    try:
+        with hdf5.opened(path, KIND) as file:
+            arrays = {name: file.array(name) for name in file.entries}
+            digest = str(file.attributes.get("data_digest", ""))
+    except (hdf5.Damaged, OSError) as error:
+        raise DataError(str(path), f"{error}; without it, the partition is made again") from error
+    if arrays.keys() != {"indices", "offsets"} or not _is_csr(**arrays):
+        raise DataError(str(path), "does not hold a partition")
+    return Partition(**arrays), digest
 
 
 def _is_csr(indices: Ints, offsets: Ints) -> bool:

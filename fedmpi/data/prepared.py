@@ -3,19 +3,22 @@
 `python -m fedmpi.data prepare NAME` writes the file, every rank of a run reads it. It says by which
 recipe it was made (the options that decide what is in it), and a run with other options refuses it.
 Arrays are stored whole and uncompressed, so reading is a copy from the page cache, with a checksum on
-the way; `fedmpi.hdf5` says why a file that somebody crafted cannot do harm.
+the way; `fedmpi.hdf5` says why a file that somebody crafted cannot do harm. The attribute `digest` is
+`digest_of` the arrays, computed once, when the file is written.
 """
 
 from __future__ import annotations
 
 import contextlib
 import json
+import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from fedmpi import hdf5
+from fedmpi import hdf5, temporary
 from fedmpi.data.dataset import Dataset, layout_problems
+from fedmpi.data.digest import DIGEST_BYTES, digest_of
 from fedmpi.data.folders import made
 from fedmpi.data.prepared_options import PreparedOptions, how_to_prepare
 from fedmpi.data.sources import how_to_fetch, is_here
@@ -33,29 +36,29 @@ def save(options: PreparedOptions, dataset: Dataset) -> Path:
         given = {name: getattr(dataset, name) for name in ARRAYS}
         arrays = {name: array for name, array in given.items() if array is not None}
         with open(partial, "w+b") as file:
-            hdf5.write(file, KIND, {"recipe": recipe}, arrays)
+            hdf5.write(file, KIND, {"recipe": recipe, "digest": digest_of(dataset.arrays)}, arrays)
         partial.replace(options.path)
     return options.path
 
 
 def try_place(options: PreparedOptions) -> None:
     """Raises DataError if `save` could not write there, so that nobody decodes for minutes to learn it."""
-    with _writing(options.path) as partial:
-        partial.touch()
+    with _writing(options.path):
+        pass
 
 
 @contextlib.contextmanager
 def _writing(path: Path) -> Iterator[Path]:
-    """Where to write what becomes `path`; nothing of it stays there. Raises DataError for any OSError."""
-    partial = path.with_name(f"{path.name}.partial")
+    """A file of this process's own to write what becomes `path`: of several processes, the last rename counts.
+
+    Nothing of it stays there. Raises DataError for any OSError.
+    """
     try:
         with made(path.parent):
-            try:
-                if path.is_dir():
-                    raise IsADirectoryError("a folder has that name")
+            if path.is_dir():
+                raise IsADirectoryError("a folder has that name")
+            with temporary.own_file(path) as partial:
                 yield partial
-            finally:
-                partial.unlink(missing_ok=True)
     except OSError as error:
         raise DataError(str(path), f"cannot be written: {error}") from error
 
@@ -73,11 +76,17 @@ def read(options: PreparedOptions) -> Dataset:
             if problems:
                 raise DataError(str(path), *problems.values())
             values: dict[str, Any] = {name: file.array(name) if name in file.entries else None for name in ARRAYS}
-            return Dataset(**values)
+            return Dataset(**values, digest=_digest(file))
     except hdf5.Damaged as damage:
         raise DataError(str(path), f"{damage}; make it again by `{todo}`") from None
     except (OSError, KeyError, TypeError, ValueError, RecursionError) as error:
         raise DataError(str(path), f"damaged ({error}); make it again by `{todo}`") from error
+
+
+def _digest(file: hdf5.Reader) -> str:
+    """The digest that `save` computed; empty in a file without one, as older versions wrote it."""
+    found = str(file.attributes.get("digest", ""))
+    return found if re.fullmatch(f"[0-9a-f]{{{2 * DIGEST_BYTES}}}", found) else ""
 
 
 def _check_recipe(file: hdf5.Reader, options: PreparedOptions, path: Path, todo: str) -> None:

@@ -7,13 +7,13 @@ unpacked original files below `folder` and calls `tell(done, total)` as it goes 
 from __future__ import annotations
 
 import contextlib
-import tempfile
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 
+from fedmpi import temporary
 from fedmpi.data import archives, femnist, har, imdb, prepared, shakespeare, tinyimagenet
 from fedmpi.data.dataset import Dataset, check
 from fedmpi.data.folders import below_home, made
@@ -53,6 +53,8 @@ def prepare(
     place = _find(options) if given is None else given
     if not place.exists():
         raise DataError(str(place), "no such file or folder")
+    if not place.is_dir() and not place.is_file():  # a pipe or a device could be read for ever
+        raise DataError(str(place), "is neither a file nor a folder")
     prepared.try_place(options)
     with originals(options.name, place, tell_unpacking, unpack_in or options.path.parent) as folder:
         dataset = PREPARERS[options.name](options, folder, tell)
@@ -73,7 +75,7 @@ def originals(name: str, place: Path, tell: Tell, unpack_in: Path) -> Iterator[P
     with contextlib.ExitStack() as stack:
         try:
             stack.enter_context(made(unpack_in))
-            folder = Path(stack.enter_context(tempfile.TemporaryDirectory(dir=unpack_in, prefix=".preparing-")))
+            folder = stack.enter_context(temporary.own_folder(unpack_in, "preparing"))
         except OSError as error:
             raise DataError(str(unpack_in), f"cannot be written: {error}") from error
         try:

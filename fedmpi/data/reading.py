@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 
 from fedmpi.data import cifar, digits, mnist, prepared, synthetic
 from fedmpi.data.dataset import Dataset, check
+from fedmpi.data.digest import digest_of
 from fedmpi.data.options import DataOptions
 
 READERS: dict[str, Callable[..., Dataset]] = {
@@ -25,8 +27,9 @@ READERS: dict[str, Callable[..., Dataset]] = {
 
 
 def load(options: DataOptions) -> Dataset:
-    """The examples of the data set that `options` names; nothing is ever downloaded.
+    """The examples of the data set that `options` names, with their digest; nothing is ever downloaded.
 
     Raises DataError, one line a problem, if files are missing, damaged or not what they should be.
     """
-    return check(f"data.name={options.name}", READERS[options.name](options), options.info())
+    dataset = check(f"data.name={options.name}", READERS[options.name](options), options.info())
+    return dataset if dataset.digest else replace(dataset, digest=digest_of(dataset.arrays))

@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
+import json
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from fedmpi.data.budget import Budget, guarded
 from fedmpi.errors import DataError
+
+MAX_TEXT_BYTES = 2**30
+"""Of one file. LEAF's Shakespeare is one JSON file of some 400 MB."""
+_BYTES_PER_SIGN = {b"[": 64, b"{": 72, b",": 40}
 
 Ints = NDArray[np.int64]
 Names = Sequence[str] | NDArray[np.str_] | Ints
@@ -26,12 +32,26 @@ def find(folder: Path, pattern: str, what: str) -> Path:
     return found[0]
 
 
-def read_text(path: Path) -> str:
-    """A whole file in UTF-8. Raises DataError if it cannot be read as that."""
-    try:
-        return path.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        raise DataError(str(path), f"cannot be read as text ({error}); get the files again") from error
+def read_text(path: Path, budget: Budget) -> str:
+    """A whole file in UTF-8, every line end as a newline. Raises DataError if it is none, or too large."""
+    with guarded(path, "get the files again", "cannot be read as text"):
+        return budget.read(path, MAX_TEXT_BYTES).decode("utf-8").replace("\r\n", "\n").replace("\r", "\n")
+
+
+def read_json(path: Path, budget: Budget, hook: Callable[[list[tuple[str, Any]]], Any], advice: str) -> Any:
+    """A file of JSON; `hook` makes what becomes of each object. Raises DataError.
+
+    What parsing takes is estimated before it begins, from the signs that begin a value: some bytes of text make an
+    empty list of 64. `hook` may shrink objects as they end, so the true need is lower.
+    """
+    with guarded(path, advice, "is not a JSON file of LEAF"), budget.opened(path, MAX_TEXT_BYTES) as file:
+        text = file.read()
+        estimated = 2 * len(text) + sum(text.count(sign) * size for sign, size in _BYTES_PER_SIGN.items())
+        budget.hold(estimated, f"{path.name}, parsed,")
+        try:
+            return json.loads(text, object_pairs_hook=hook)
+        finally:
+            budget.release(estimated)
 
 
 def once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:

@@ -15,7 +15,6 @@ Tokens are the position in an alphabet that is fixed (series_options.ALPHABETS);
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -24,8 +23,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from fedmpi.data.budget import DECODED, Budget
 from fedmpi.data.dataset import Dataset
-from fedmpi.data.series import find, first_of_test, number_groups, once, read_text, window_starts
+from fedmpi.data.series import find, first_of_test, number_groups, once, read_json, read_text, window_starts
 from fedmpi.data.series_options import ALPHABETS, Shakespeare
 from fedmpi.data.tell import Tell
 from fedmpi.errors import DataError
@@ -77,7 +77,7 @@ def _speakers(options: Shakespeare, folder: Path, tell: Tell) -> tuple[Roles, Ro
 def _speeches(path: Path) -> dict[str, list[str]]:
     """Speaker -> speeches in the order of the text; those without a word (stage directions) are left out."""
     speeches: dict[str, list[str]] = {}
-    for number, block in enumerate(re.split(r"\n{2,}", read_text(path).strip("\n")), start=1):
+    for number, block in enumerate(re.split(r"\n{2,}", read_text(path, Budget(path, DECODED)).strip("\n")), start=1):
         head, _, speech = block.partition("\n")
         if not head.endswith(":"):
             raise DataError(
@@ -149,10 +149,8 @@ def _roles(options: Shakespeare, paths: list[Path], tell: Tell) -> Iterator[tupl
 
 
 def _user_data(path: Path) -> dict[str, dict[str, Any]]:
-    try:
-        user_data = json.loads(read_text(path), object_pairs_hook=once)["user_data"]
-    except (ValueError, KeyError, TypeError, RecursionError) as error:
-        raise DataError(str(path), f"is not a JSON file of LEAF ({type(error).__name__}: {error})") from error
+    content = read_json(path, Budget(path, DECODED), once, "write it again by LEAF's preprocess.sh")
+    user_data = content.get("user_data") if isinstance(content, dict) else None
     if not isinstance(user_data, dict) or not all(isinstance(part, dict) for part in user_data.values()):
         raise DataError(str(path), "is not a JSON file of LEAF (user_data is no table of tables)")
     return user_data

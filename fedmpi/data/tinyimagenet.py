@@ -13,12 +13,14 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
 
+from fedmpi.data.budget import Budget, guarded
 from fedmpi.data.dataset import Dataset
 from fedmpi.data.image_options import TinyImagenet
 from fedmpi.data.tell import Tell
 from fedmpi.errors import DataError
 
 SIDE, TRAIN_PER_CLASS, TEST_PER_CLASS = 64, 500, 50
+MAX_PICTURE_BYTES, MAX_LIST_BYTES = 2**20, 2**24  # the largest picture has some 10 KB, val_annotations.txt 0.5 MB
 ADVICE = "unpack tiny-imagenet-200.zip again"
 
 
@@ -95,21 +97,23 @@ def _refuse_missing(folder: Path, missing: list[str]) -> None:
 
 
 def _read_lines(path: Path) -> list[str]:
-    try:
-        return path.read_text(encoding="ascii").splitlines()
-    except (OSError, UnicodeDecodeError) as error:
-        raise DataError(str(path), f"cannot be read ({error}); {ADVICE}") from error
+    with guarded(path, ADVICE, "cannot be read"):
+        return Budget(path).read(path, MAX_LIST_BYTES).decode("ascii").splitlines()
 
 
 def _decode(path: Path) -> NDArray[np.uint8]:
     """uint8 (64, 64, 3); a grey picture gets three equal channels."""
-    try:
-        with warnings.catch_warnings():
-            # Pillow warns of much that is no matter: large pictures, which are refused here, and odd camera notes.
-            warnings.simplefilter("ignore")
-            with Image.open(path, formats=["JPEG"]) as picture:
-                if picture.size != (SIDE, SIDE):
-                    raise ValueError(f"{picture.width}x{picture.height} pixels, expected {SIDE}x{SIDE}")
-                return np.asarray(picture.convert("RGB"))
-    except (OSError, SyntaxError, ValueError, Image.DecompressionBombError) as error:
-        raise DataError(str(path), f"is no such picture or damaged ({error}); {ADVICE}") from error
+    with (
+        guarded(path, ADVICE, "is no such picture or damaged"),
+        warnings.catch_warnings(),
+        Budget(path).opened(path, MAX_PICTURE_BYTES) as file,
+    ):
+        # Pillow warns of much that is no matter: large pictures, which are refused here, and odd camera notes.
+        warnings.simplefilter("ignore")
+        try:
+            picture = Image.open(file, formats=["JPEG"])
+        except Image.DecompressionBombError as error:
+            raise ValueError(str(error)) from error
+        if picture.size != (SIDE, SIDE):
+            raise ValueError(f"{picture.width}x{picture.height} pixels, expected {SIDE}x{SIDE}")
+        return np.asarray(picture.convert("RGB"))

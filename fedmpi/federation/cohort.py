@@ -75,13 +75,13 @@ def _random_order(count: int, generator: object) -> Iterator[int]:
         yield chosen
 
 
-def _distinct(count: int, size: int, generator: object) -> list[int]:
+def _distinct(count: int, size: int, generator: object) -> set[int]:
     """Floyd's algorithm (Bentley and Floyd, CACM 30(9), 1987): a uniform set of `size` out of `count`."""
     chosen: set[int] = set()
     for last in range(count - size, count):
         candidate = int(generator.integers(last + 1))  # type: ignore[attr-defined]
         chosen.add(last if candidate in chosen else candidate)
-    return list(chosen)
+    return chosen
 
 
 def learning_rate(train: Train, round_number: int, num_rounds: int) -> float:

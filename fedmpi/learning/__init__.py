@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     from fedmpi.learning.flat import Buffers, FlatNet
     from fedmpi.learning.local import LocalTrainer, MaskedCrossEntropy, TrainOutcome, outcome_of, whole_batches
     from fedmpi.learning.personal import ClientScores, count_correct
+    from fedmpi.learning.twice import check_nets, refuse_changing_buffers
 
 __all__ = [
     "Buffers",
@@ -21,12 +22,14 @@ __all__ = [
     "MaskedCrossEntropy",
     "TierScore",
     "TrainOutcome",
+    "check_nets",
     "count_correct",
     "global_generator",
     "make_deterministic",
     "normalizes_single_values",
     "num_statistics",
     "outcome_of",
+    "refuse_changing_buffers",
     "test_nets",
     "whole_batches",
 ]
@@ -41,6 +44,8 @@ __getattr__ = exports(
         "TrainOutcome": "local",
         "outcome_of": "local",
         "whole_batches": "local",
+        "check_nets": "twice",
+        "refuse_changing_buffers": "twice",
         "ClientScores": "personal",
         "count_correct": "personal",
         "global_generator": "determinism",

@@ -46,17 +46,18 @@ def collecting(module: nn.Module) -> Iterator[None]:
     """Within, every forward pass leaves that batch's statistics in the layers (momentum 1 keeps nothing older)."""
     layers = batch_norms(module)
     momenta = [layer.momentum for layer in layers]
+    device = next(module.parameters()).device
     for layer in layers:
-        device = next(layer.parameters()).device if layer.affine else None
         layer.running_mean = torch.zeros(layer.num_features, device=device)
         layer.running_var = torch.zeros(layer.num_features, device=device)
+        layer.num_batches_tracked = torch.zeros((), dtype=torch.int64, device=device)  # SyncBatchNorm insists
         layer.momentum, layer.track_running_stats = 1.0, True
     module.train()
     try:
         yield
     finally:
         for layer, momentum in zip(layers, momenta, strict=True):
-            layer.running_mean = layer.running_var = None
+            layer.running_mean = layer.running_var = layer.num_batches_tracked = None
             layer.momentum, layer.track_running_stats = momentum, False
 
 

@@ -1,4 +1,4 @@
-"""Everything in torch that could make two equal runs differ: threads, kernels, the global generator."""
+"""Everything in torch that could make two equal runs differ: threads, kernels, the global generators."""
 
 from __future__ import annotations
 
@@ -6,6 +6,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 import torch
+
+from fedmpi import seeds
 
 
 def make_deterministic(num_threads: int) -> None:
@@ -26,13 +28,14 @@ def make_deterministic(num_threads: int) -> None:
 
 @contextmanager
 def global_generator(seed: int, device: torch.device) -> Iterator[None]:
-    """Within, torch's global generator starts from `seed`; afterwards it is as it was.
+    """Within the block, the global generators of torch, Python and numpy start from `seed`; then they are as before.
 
-    Nets may draw from it (dropout, stochastic depth) and know no other; whoever lets a net run in
-    train mode says with this what it draws, so that it depends neither on the rank nor on the past.
+    A net may draw from these (dropout, stochastic depth) and from no generator of its own. Every
+    caller that runs a net in training mode seeds them, so that the numbers depend neither on the rank
+    nor on what ran before.
     """
     gpus = [device] if device.type == "cuda" else []
-    with torch.random.fork_rng(devices=gpus):
+    with torch.random.fork_rng(devices=gpus), seeds.python_and_numpy(seed):
         torch.default_generator.manual_seed(seed)
         for gpu in gpus:
             torch.cuda.default_generators[gpu.index or 0].manual_seed(seed)

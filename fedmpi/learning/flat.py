@@ -57,7 +57,7 @@ class FlatNet:
     """
 
     def __init__(self, module: nn.Module, layout: Layout, buffers: Buffers) -> None:
-        self.layout = layout
+        self.layout, self._buffers = layout, buffers
         self.params: Params = layout.views(buffers.parameters)
         self.grads: Params = layout.views(buffers.gradients)
         self.momenta: Params = layout.views(buffers.momentum)
@@ -65,6 +65,10 @@ class FlatNet:
         self._gradient = buffers.gradients[: layout.num_bytes]
         self._parameter = buffers.parameters[: layout.num_bytes]
         self.module = _adopt(module, self.params, self.grads).to(buffers.device)
+
+    def with_module(self, module: nn.Module) -> FlatNet:
+        """Another module of the same layout in the same buffers."""
+        return FlatNet(module, self.layout, self._buffers)
 
     def optimizer(self, *, momentum: float, weight_decay: float, own_decay: Collection[str]) -> Sgd:
         """SGD over the flat vectors; its momentum lies in the shared buffer (see `reset_momentum`)."""
@@ -90,6 +94,15 @@ class FlatNet:
 
     def zero_gradient(self) -> None:
         self._gradient.zero_()
+
+    def clear(self) -> None:
+        """Zeros for parameters, gradients and momentum, as at the start."""
+        for vector in (self._parameter, self._gradient, self._momentum):
+            vector.zero_()
+
+    def copy_of_parameters(self) -> Tensor:
+        """Their bytes, uint8 (layout.num_bytes,)."""
+        return self._parameter.clone()
 
     def copy_parameters_to(self, target: Tensor) -> None:
         """Saves the parameters into the first bytes of `target` (uint8)."""

@@ -55,12 +55,19 @@ class LocalTrainer:
     """Trains one net for one client after another; holds what all of them share."""
 
     def __init__(self, net: FlatNet, data: DeviceData, train: Train, own_decay: list[str]) -> None:
-        self.net, self._data, self._train = net, data, train
-        owned = [name for name in net.params if name in own_decay]
-        self._sgd = net.optimizer(momentum=train.momentum, weight_decay=train.weight_decay, own_decay=owned)
+        self.net, self.data, self._train = net, data, train
+        self._own_decay = [name for name in net.params if name in own_decay]
+        self._sgd = net.optimizer(
+            momentum=train.momentum, weight_decay=train.weight_decay, own_decay=self._own_decay
+        )
         self._clips = math.isfinite(train.clip_norm)
         self._stops_early = train.on_divergence == "upload_last_finite"
         self._last_finite = torch.empty_like(net._parameter) if self._stops_early else None
+
+    def with_net(self, net: FlatNet, batch_size: int) -> LocalTrainer:
+        """The same training of another net, in batches of this size, whatever the losses are."""
+        other = {"batch_size": batch_size, "drop_last": False, "on_divergence": "fail"}
+        return LocalTrainer(net, self.data, self._train.model_copy(update=other), self._own_decay)
 
     def run(
         self,
@@ -83,7 +90,7 @@ class LocalTrainer:
         step = 0
         for epoch in range(num_epochs):
             for start, stop in bounds:
-                inputs, targets = self._data.train_batch(draws, epoch, start, stop)
+                inputs, targets = self.data.train_batch(draws, epoch, start, stop)
                 net.zero_gradient()
                 with self._autocast(inputs.device):
                     losses[step] = backward(net, inputs, targets, loss)

@@ -110,6 +110,8 @@ class FDNNCOptions(MethodOptions):
 class FDNNC(Method):
     """Server SGD on two nets, of which one is the other's truncated SVD."""
 
+    why_equal = "fdnnc makes no fully connected layer smaller; see method.rank_ratio and method.layer_ranks"
+
     def __init__(self, context: MethodContext) -> None:
         super().__init__(context)
         assert isinstance(context.options, FDNNCOptions)
@@ -122,8 +124,6 @@ class FDNNC(Method):
 
     def warnings(self) -> tuple[str, ...]:
         found = []
-        if not self.layers:
-            found.append("fdnnc makes no layer smaller, so all devices train the same net; see method.rank_ratio")
         if self.pattern is None and self.options.pattern != "both":
             found.append(f"all devices are of one size, so method.pattern={self.options.pattern} is plain FedSGD")
         return tuple(found)

@@ -82,6 +82,9 @@ class FedHM(Method):
     """One SVD per layer and round on the server; prefixes of its factors on the clients."""
 
     publishing_is = "svd"
+    why_equal = (
+        "fedhm factorizes no layer of this net, or all to the same r; see method.dense_layers and method.layer_ranks"
+    )
 
     def __init__(self, context: MethodContext) -> None:
         super().__init__(_with_open_lstms(context))
@@ -100,8 +103,6 @@ class FedHM(Method):
             self.own_decay = [name for layer in self.layers for name in _factor_names(layer)]
 
     def warnings(self) -> tuple[str, ...]:
-        if not self.layers and not all(tier.rank_ratio == 1 for tier in self.tiers):
-            return ("fedhm factorizes no layer of this net, so all tiers train the same one; see method.dense_layers",)
         return larger_than_dense(
             "method.rank_ratio", self.options.rank_ratio, self.context.make_skeleton(), self.layers.values(),
             lambda layer, ratio: (layer.r(ratio),),

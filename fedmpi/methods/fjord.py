@@ -20,8 +20,9 @@ Differences from the paper, and from its authors' baseline (adap/flower, baselin
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from functools import cached_property
+from itertools import islice
 from typing import TYPE_CHECKING, Literal
 
 from fedmpi import models
@@ -93,6 +94,15 @@ class Fjord(WidthMethod):
         low, high = client.task.tier, self.num_nets
         return iter(torch.randint(low, high, (num_draws,), generator=client.generator("widths")).tolist())
 
+    def drawn(self, client: Client) -> Mapping[str, object]:
+        """The width of each step of each epoch. Where batches are left out (`train.drop_last`), the last are not used."""
+        from fedmpi.data import batch_bounds
+
+        epochs, num_examples = self.context.local_epochs, len(client.examples)
+        numbers = self._draw_nets(client, epochs * num_examples)
+        num_steps = epochs * len(batch_bounds(num_examples, self.context.batch_size))
+        return {"widths": [self.options.widths[number] for number in islice(numbers, num_steps)]}
+
     def _step(self, net: FlatNet, inputs: Tensor, targets: Tensor, loss: Loss, tier: int, number: int) -> Tensor:
         """Gradients of one mini-batch, of net `number` within that of the tier."""
         if not self.options.distillation:
@@ -115,12 +125,19 @@ class Fjord(WidthMethod):
         if number == tier:
             return net.module(inputs)  # type: ignore[no-any-return]
         own = dict(net.module.named_parameters())
-        parts = {name: part.of(own[name]) for name, part in self._parts_within[tier][number].items()}
+        parts: Params = {name: part.of(own[name]) for name, part in self._parts_within[tier][number].items()}
+        parts |= {name: value.to(inputs.device) for name, value in self._constants[number].items()}
         return functional_call(self._skeletons[number], parts, (inputs,))  # type: ignore[no-any-return]
 
     @cached_property
     def _skeletons(self) -> list[nn.Module]:
         return [self.skeleton(number) for number in range(self.num_nets)]
+
+    @cached_property
+    def _constants(self) -> list[dict[str, Tensor]]:
+        """The buffers of each net, which skeletons have without values; most nets have none."""
+        has_some = [any(True for _ in net.buffers()) for net in self._skeletons]
+        return [dict(self.net(number).named_buffers()) if has else {} for number, has in enumerate(has_some)]
 
     @cached_property
     def _parts_within(self) -> list[list[dict[str, models.Part]]]:

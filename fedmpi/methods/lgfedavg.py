@@ -70,16 +70,16 @@ class LGFedAvg(Method):
         self.options = context.options
 
     @cached_property
-    def _local(self) -> frozenset[str]:
-        """Names of the local part: all that stand before the first global layer."""
+    def _local(self) -> tuple[str, ...]:
+        """Names of the local part, in the net's order: all that stand before the first global layer."""
         net = self.context.make_skeleton()
         layers = [layer for layer in net.modules() if any(p.dim() > 1 for p in layer.parameters(recurse=False))]
         count = _trailing_linear(layers) if self.options.global_layers == "auto" else self.options.global_layers
         if count >= len(layers):
-            return frozenset()
-        names = {id(parameter): name for name, parameter in net.named_parameters()}
+            return ()
         first_global = next(layers[-count].parameters(recurse=False))
-        return frozenset(list(names.values())[: list(names).index(id(first_global))])
+        local = takewhile(lambda named: named[1] is not first_global, net.named_parameters())
+        return tuple(name for name, _ in local)
 
     def _whole_net_travels(self, round_number: int) -> bool:
         return round_number <= self.options.pretrain_rounds

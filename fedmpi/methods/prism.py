@@ -60,7 +60,6 @@ LARGEST_MOMENTUM = 2.0**20
 KAPPA, KAPPA_OF_SMALL, SMALL = 2.5, 4.0, 0.2
 """Table 7: kappa, and what it is at keep ratios up to the third."""
 
-
 Exponents = Annotated[tuple[NotNegative, ...], Field(strict=False, min_length=1, max_length=MAX_TIERS)]
 
 
@@ -119,6 +118,8 @@ class PrismOptions(OrthDropOptions):
 class OrthDrop(Method):
     """The first r kernels and q rows of each layer for a client, an SVD of each layer after a round."""
 
+    why_equal = "no layer of this net has other kernels at another ratio; take another model, or other ratios"
+
     def __init__(self, context: MethodContext) -> None:
         super().__init__(context)
         assert isinstance(context.options, OrthDropOptions)
@@ -135,8 +136,6 @@ class OrthDrop(Method):
             raise ConfigError("method.cut_inputs", f"not possible for this model: {error}") from None
 
     def warnings(self) -> tuple[str, ...]:
-        if not self.factorized:
-            return (f"{self.options.name} factorizes no layer of this net, so all tiers train all of it",)
         ratios = () if self.options.cut_inputs else self.options.keep_ratio
         return larger_than_dense("method.keep_ratio", ratios, self.context.make_skeleton(), self.factorized, self._sizes)
 
@@ -160,7 +159,8 @@ class OrthDrop(Method):
         if number == self._whole:
             return lowrank.open_lstms(net)
         if self.options.cut_inputs:
-            net = lowrank.with_whole_stem(make(self._share_of_outputs(number), "ceil"), net)
+            share = min(1.0, (2 if self.options.o2 else 1) * self.options.keep_ratio[number])
+            net = lowrank.with_whole_stem(make(share, "ceil"), net)
         sizes = {layer.name: self._sizes(layer, self.options.keep_ratio[number]) for layer in self.factorized}
         return lowrank.kernel_net(lowrank.open_lstms(net), sizes)
 
@@ -169,9 +169,6 @@ class OrthDrop(Method):
         kept = Width(keep_ratio, "ceil")
         q = (2 if self.options.o2 else 1) * kept.of(layer.out_features)
         return kept.of(min(layer.matrix_shape)), min(q, layer.out_features)
-
-    def _share_of_outputs(self, tier: int) -> float:
-        return min(1.0, (2 if self.options.o2 else 1) * self.options.keep_ratio[tier])
 
     @cached_property
     def _whole_specs(self) -> dict[str, Spec]:
@@ -243,8 +240,7 @@ class OrthDrop(Method):
     def published_specs(self, nets: Collection[int]) -> dict[str, Spec]:
         from fedmpi.tensors import Spec
 
-        num_values = sum(min(layer.matrix_shape) for layer in self.factorized)
-        return {**self._state_specs, SIGMA: Spec((num_values,))}
+        return {**self._state_specs, SIGMA: Spec((sum(min(layer.matrix_shape) for layer in self.factorized),))}
 
     def regions(self, client: Client) -> Mapping[str, Region]:
         """Eq. 5: kernel i is the mean over those who drew it, each row of v over those who have it."""
@@ -264,12 +260,11 @@ class OrthDrop(Method):
 
     def diagnostics(self, state: Params, contributions: Contributions) -> Mapping[str, object]:
         """Of each layer: how many kernels it needs (4.3), and how many clients each kernel had (Fig. 7)."""
-        num_clients = len(contributions.tasks)
         table = {}
         for layer, sigma in zip(self.factorized, self._sigma_of_layers(state), strict=True):
             shares = contributions.shares(_factor_names(layer)[0])
             counts = sigma.new_full((len(sigma),), shares) if isinstance(shares, float) else shares.flatten(1)[:, 0]
-            counts = (counts * num_clients).round()
+            counts = (counts * len(contributions.tasks)).round()
             needed = lowrank.effective_number(sigma)
             table[layer.name] = {
                 "effective_kernels": round(needed, 3),
@@ -329,6 +324,8 @@ class OrthDrop(Method):
 class Prism(OrthDrop):
     """Kernels drawn for each client and layer, sigma_i^kappa to one another."""
 
+    draws_on = (SIGMA,)
+
     def _held(self, tier: int, client: Client | None) -> Held:
         held = dict(super()._held(tier, client))
         if client is None:
@@ -338,12 +335,15 @@ class Prism(OrthDrop):
         sigma, kappa = self._sigma_of_layers(client.published), self.options.kappas[tier]
         drawn = lowrank.draw_kernels(sigma, sizes, kappa, client.generator("kernels"))
         for layer, kernels in zip(self.factorized, drawn, strict=True):
-            u, v = _factor_names(layer)
-            if u in held:
-                held[u] = (kernels, *held[u][1:])
-            if v in held:
-                held[v] = (held[v][0], kernels, *held[v][2:])
+            for axis, name in enumerate(_factor_names(layer)):
+                if name in held:
+                    held[name] = (*held[name][:axis], kernels, *held[name][axis + 1 :])
         return held
+
+    def drawn(self, client: Client) -> Mapping[str, object]:
+        held = self._held(client.task.tier, client)
+        names = {layer.name: _factor_names(layer)[0] for layer in self.factorized}
+        return {"kernels": {layer: held[u][0].tolist() for layer, u in names.items() if u in held}}
 
 
 def _factor_names(layer: FactorizedLayer) -> tuple[str, str]:

@@ -22,6 +22,7 @@ its options can be validated before torch loads. How to write one: `fedmpi/metho
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from functools import cached_property
 from typing import TYPE_CHECKING, Literal
@@ -68,6 +69,10 @@ class Method:
     """Whether clients keep something of their own between rounds (`remember`, `restore`)."""
     personal: bool = False
     """Whether clients end with nets of their own, so that `evaluation.personal: auto` tests each on its own data."""
+    why_equal: str = "its size does not follow the capacity; take another model, or one tier"
+    """Why tiers may come out with equal nets, and what to do: the end of the line that `equal_tiers` says."""
+    draws_on: Collection[str] = ()
+    """Names of the server's tensors that `drawn` reads. Each round's record keeps them, as the next round has them."""
     own_decay: Collection[str] = ()
     """Names of parameters that weight decay must leave alone, because the method decays them itself."""
 
@@ -173,6 +178,27 @@ class Method:
         """What is legal but hardly meant, one line each; said before a run and in its plan."""
         return ()
 
+    def equal_tiers(self) -> tuple[str, ...]:
+        """A line for each net that several tiers have in common, or that is the whole model below a capacity of 1.
+
+        Said with `warnings`. To override where tiers are meant to have one net.
+        """
+        if all(tier.rank_ratio == 1 for tier in self.tiers):
+            return ()
+        whole = self._specs_of(self.context.make_skeleton())
+        found: dict[tuple[tuple[int, ...], ...], list[Tier]] = {}
+        for tier, specs in zip(self.tiers, self._net_specs, strict=True):
+            found.setdefault(tuple(spec.shape for spec in specs.values()), []).append(tier)
+        said = []
+        for shapes, tiers in found.items():
+            is_whole = shapes == tuple(spec.shape for spec in whole.values())
+            if len(tiers) > 1 or (is_whole and tiers[0].rank_ratio < 1):
+                names, size = ", ".join(tier.name for tier in tiers), sum(map(math.prod, shapes))
+                net = "the whole net" if is_whole else "one and the same net"
+                have = f"tiers {names} have" if len(tiers) > 1 else f"tier {names} has"
+                said.append(f"{have} {net} of {size:,} parameters: {self.why_equal}")
+        return tuple(said)
+
     def update(self, state: Params, means: Params, contributions: Contributions) -> Params:
         """The new state, out of the old and the weighted means over the clients that contributed.
 
@@ -203,6 +229,17 @@ class Method:
         from fedmpi.tensors import copy_into
 
         copy_into(out, published)
+
+    def drawn(self, client: Client) -> Mapping[str, object]:
+        """What was drawn at random for this client in this phase, beside its tier: what JSON can hold.
+
+        For `fedmpi.draws`, so it must come out of the very functions that training uses. Of `client.published` only the
+        tensors of `draws_on` are there, and no memory. By default the tensors that other clients of its tier send, but
+        not this one.
+        """
+        sent = self.upload_specs(client.task.tier, client.task)
+        withheld = [name for name in self.upload_specs(client.task.tier) if name not in sent]
+        return {"withheld": withheld} if withheld else {}
 
     def restore(self, net: FlatNet, client: Client) -> None:
         """Puts what the client remembers (a local part, a mask) into the net that `narrow` has filled."""

@@ -96,6 +96,8 @@ class SplitMixOptions(MethodOptions):
 class SplitMix(Method):
     """B independent base nets; a tier's net is the ensemble of its first b, or of those that a client trains."""
 
+    why_equal = "method.levels round to one number of base nets, or the model ignores its width; take others"
+
     def __init__(self, context: MethodContext) -> None:
         super().__init__(context)
         assert isinstance(context.options, SplitMixOptions)
@@ -104,9 +106,9 @@ class SplitMix(Method):
 
     def warnings(self) -> tuple[str, ...]:
         said = []
-        if len(set(self.num_bases)) < len(self.num_bases):
-            said.append(f"some of method.levels have the same base nets: {', '.join(map(str, self.num_bases))} of them")
         base = self._base_skeleton()
+        if self.options.atom < 1 and self._specs_of(base) == self._specs_of(self.context.make_skeleton()):
+            said.append(f"a base net of method.atom {self.options.atom:g} is the whole net: the model ignores its width")
         found = models.scaler_warning(base, self.options.atom) if self.options.scaler else ""
         if found and not models.scaled_layers(base):
             said.append(found)
@@ -151,8 +153,12 @@ class SplitMix(Method):
         order = torch.randperm(len(others), generator=client.generator("bases")).tolist()
         return [first, *(others[place] for place in order[: self.num_bases[task.tier] - 1])]
 
+    def drawn(self, client: Client) -> Mapping[str, object]:
+        return {"bases": self.assigned(client)}
+
     def regions(self, client: Client) -> Mapping[str, Region]:
-        absent = set(range(max(self.num_bases))) - set(self.assigned(client))
+        assigned = self.assigned(client)
+        absent = [base for base in range(max(self.num_bases)) if base not in assigned]
         return {f"{base}.{name}": NOTHING for base in absent for name in self._base_names}
 
     def lift(self, upload: Params, client: Client) -> Iterator[tuple[str, Tensor]]:

@@ -29,6 +29,7 @@ class WidthMethod(Method):
 
     rounding: models.Rounding = "round"
     """What becomes of fractions of a channel."""
+    why_equal = "the model ignores its width, or rounds to the same channels; take another model, or other widths"
     label_aware: bool = False
     """Whether only clients that have examples of a class contribute its row of the last linear layer."""
 

@@ -27,8 +27,9 @@ from fedmpi.models.width import Rounding, Width
 
 if TYPE_CHECKING:
     from fedmpi.models.attention import Attention, open_attention
-    from fedmpi.models.create import build, skeleton
+    from fedmpi.models.create import build, conversions, skeleton
     from fedmpi.models.ensemble import Ensemble
+    from fedmpi.models.entry import refusal
     from fedmpi.models.nested import Part, fan_in_shares, nested_parts
     from fedmpi.models.norm import use_batch_statistics
     from fedmpi.models.scaler import add_scaler, norm_layers, scaled_layers, scaler_warning
@@ -57,10 +58,12 @@ __all__ = [
     "Width",
     "add_scaler",
     "build",
+    "conversions",
     "fan_in_shares",
     "nested_parts",
     "norm_layers",
     "open_attention",
+    "refusal",
     "scaled_layers",
     "scaler_warning",
     "skeleton",
@@ -91,10 +94,12 @@ __getattr__ = exports(
         "Part": "nested",
         "add_scaler": "scaler",
         "build": "create",
+        "conversions": "create",
         "fan_in_shares": "nested",
         "nested_parts": "nested",
         "norm_layers": "scaler",
         "open_attention": "attention",
+        "refusal": "entry",
         "scaled_layers": "scaler",
         "scaler_warning": "scaler",
         "skeleton": "create",

@@ -46,7 +46,7 @@ def _of(left: Channels, writers: frozenset[str]) -> Tensor | None:
 def _left(structure: Structure, kept: Kept, space: frozenset[str]) -> Tensor | None:
     if INPUT in space or space & structure.outputs:
         return None
-    size = structure.layers[next(iter(space))].num_outputs
+    size = structure.layers[min(space)].num_outputs
     written, read = torch.zeros(size, dtype=torch.bool), torch.zeros(size, dtype=torch.bool)
     for name, layer in structure.layers.items():
         rows, columns = kept.get(f"{name}.weight", (None, None))

@@ -61,7 +61,7 @@ class Structure:
     """The shape of every parameter."""
     layers: dict[str, Layer] = field(default_factory=dict)
     norms: dict[str, frozenset[str]] = field(default_factory=dict)
-    added: set[frozenset[str]] = field(default_factory=set)
+    added: list[frozenset[str]] = field(default_factory=list)
     """Layers whose outputs meet in an addition, channel by channel."""
     outputs: frozenset[str] = frozenset()
     """The layers that write the net's output: their outputs are the classes."""
@@ -132,7 +132,7 @@ def _pass_module(found: Structure, node: fx.Node, module: nn.Module, sources: fr
 def _pass_function(found: Structure, node: fx.Node, sources: list[frozenset[str]]) -> frozenset[str]:
     name = node.target if isinstance(node.target, str) else getattr(node.target, "__name__", str(node.target))
     if name in ADDITIONS and len(sources) == 2:
-        found.added.add(sources[0] | sources[1])
+        found.added.append(sources[0] | sources[1])
         return sources[0] | sources[1]
     if name in CHANNEL_WISE_NAMES and len(sources) == 1:
         return sources[0]
@@ -168,7 +168,7 @@ def _lost(axis: Tensor | None) -> bool:
 
 def _any_writer(masks: Masks, writers: frozenset[str]) -> Tensor | None:
     """The channels that at least one of the writers keeps; None for all."""
-    families = [masks.get(f"out.{writer}") for writer in writers]
+    families = [masks.get(f"out.{writer}") for writer in sorted(writers)]
     present = [family for family in families if family is not None]
     return torch.stack(present).any(0) if len(present) == len(families) else None
 

@@ -8,7 +8,6 @@ from torch import nn
 
 from fedmpi.errors import ConfigError
 from fedmpi.models.attention import open_attention
-from fedmpi.models.norm import use_batch_statistics
 
 PREFIX = "torchvision:"
 WITH_AUXILIARY_HEADS = ("googlenet", "inception_v3")
@@ -31,4 +30,4 @@ def torchvision_net(name: str, num_classes: int, width: float) -> nn.Module:
         raise ConfigError("model.name", f"'{name}' has no width multiplier; asked for width {width:g}, allowed is 1")
     extra = ONE_OUTPUT if wanted in WITH_AUXILIARY_HEADS else {}
     net = torchvision.models.get_model(wanted, weights=None, num_classes=num_classes, **extra)
-    return open_attention(use_batch_statistics(net))
+    return open_attention(net)

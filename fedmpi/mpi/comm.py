@@ -15,7 +15,7 @@ import functools
 import math
 import time
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, TypeVar, cast
+from typing import Any, NoReturn, TypeVar, cast
 
 import numpy as np
 import torch
@@ -86,6 +86,7 @@ class Comm:
         self._block = MPI.BYTE.Create_contiguous(ALIGN_BYTES).Commit()
         self._patience_s = math.inf
         self._num_vain = 0
+        self._while_waiting: Callable[[], None] = _nothing
         # Buffers of what was under way belong to MPI for ever, so its requests are kept.
         self._under_way: dict[int, Any] = {}
         self._left_behind: list[Any] = []
@@ -244,14 +245,18 @@ class Comm:
         """From now on, a longer wait for others raises `TimeoutError`."""
         self._patience_s = seconds
 
-    def leave(self, code: int) -> int:
-        """For the end of the program, on all ranks: the exit code, where it may end as programs do (see `leaving`)."""
-        return leave(self, code, self._patience_s)
+    def leave(self, code: int) -> NoReturn:
+        """On all ranks: ends the process with this exit code, soon after the others have called it (see `leaving`)."""
+        leave(self, code, self._patience_s)
 
     def end_all(self) -> None:
         """For a rank that ends with an exit code and can call MPI no more: the launcher ends the others."""
         if self.recovers:  # else it does by itself
             self._launcher.end_after(_END_S)
+
+    def call_while_waiting(self, look: Callable[[], None] | None) -> None:
+        """From now on calls `look` again and again while this rank waits for others; what it raises ends the wait."""
+        self._while_waiting = look or _nothing
 
     def abort(self, code: int) -> None:
         """Ends every rank at once."""
@@ -264,6 +269,7 @@ class Comm:
             pause_s, looked = _FIRST_POLL_S, time.perf_counter()
             over = looked + self._patience_s
             while not request.Test():
+                self._while_waiting()
                 time.sleep(pause_s)
                 pause_s = min(1.3 * pause_s, _LAST_POLL_S)
                 before, looked = looked, time.perf_counter()
@@ -271,6 +277,9 @@ class Comm:
                     over = looked + self._patience_s
                 if looked > over:
                     raise TimeoutError(f"waited for other ranks for more than {self._patience_s:.0f} s")
+
+
+def _nothing() -> None: ...
 
 
 class _MpiRequest:

@@ -18,31 +18,56 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from fedmpi.environment import whole_number
 from fedmpi.errors import LaunchError
 
-# (rank, size) as Open MPI, MPICH / Intel MPI / Slurm's PMI-2, MVAPICH, Cray PALS and PMIx set them.
+# (rank, size) as Open MPI, MPICH / Intel MPI / Slurm's PMI-2, MVAPICH and Cray PALS set them.
 _VARIABLES = (
     ("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE"),
     ("PMI_RANK", "PMI_SIZE"),
     ("MV2_COMM_WORLD_RANK", "MV2_COMM_WORLD_SIZE"),
     ("PALS_RANKID", "PALS_SIZE"),
-    ("PMIX_RANK", "SLURM_STEP_NUM_TASKS"),
 )
-
+_MOST_RANKS = 2**31 - 1  # MPI counts ranks in a C int
 
 _PR_SET_PDEATHSIG = 1  # linux/prctl.h
 
 
 def launched_as(environment: Mapping[str, str] = os.environ) -> tuple[int, int] | None:
-    """(rank, size) if a launcher started this process, else None."""
-    for rank, size in _VARIABLES:
-        if environment.get(rank, "").isdecimal():
-            return int(environment[rank]), int(environment.get(size, "1"))
-    return None
+    """(rank, size) if a launcher started this process, else None.
+
+    A variable that holds no rank is left over from something else, and ignored. Raises `LaunchError` where the size that
+    belongs to a rank is no number above it.
+    """
+    for rank_name, size_name in _VARIABLES:
+        if (pair := _pair(environment, rank_name, size_name)) is not None:
+            return pair
+    if (rank := whole_number(environment, "PMIX_RANK", _MOST_RANKS)) is None:
+        return None
+    # PMIx itself names no size. Slurm's is that of another launcher if the rank does not fit.
+    size = whole_number(environment, "SLURM_STEP_NUM_TASKS", _MOST_RANKS) or 1
+    return rank, size if size > rank else 1
+
+
+def _pair(environment: Mapping[str, str], rank_name: str, size_name: str) -> tuple[int, int] | None:
+    rank = whole_number(environment, rank_name, _MOST_RANKS)
+    if rank is None or size_name not in environment:
+        return None if rank is None else (rank, 1)
+    size = whole_number(environment, size_name, _MOST_RANKS)
+    if size is None or size <= rank:
+        raise LaunchError(
+            f"environment variable {size_name}",
+            f"is {environment[size_name]!r}, and must be a whole number above {rank_name}, which is {rank}; "
+            "start the ranks with mpirun, or unset both variables",
+        )
+    return rank, size
 
 
 def claimed(environment: Mapping[str, str] = os.environ) -> tuple[int, int]:
-    """(rank, size) as the launcher, or Slurm's `srun` alone, counts the processes; (0, 1) for a process by itself."""
+    """(rank, size) as the launcher, or Slurm's `srun` alone, counts the processes; (0, 1) for a process by itself.
+
+    Raises `LaunchError` as `launched_as` does.
+    """
     return launched_as(environment) or _of_slurm_step(environment) or (0, 1)
 
 
@@ -59,10 +84,15 @@ def check_size(size: int, environment: Mapping[str, str] = os.environ) -> None:
         raise _apart(count)
 
 
+def outlives_ranks(environment: Mapping[str, str] = os.environ) -> bool:
+    """Whether the job was started to outlive its ranks: `mpirun --with-ft ulfm`."""
+    return environment.get("OMPI_MCA_mpi_ft_enable", "").lower() in ("1", "true", "yes", "enabled")
+
+
 def _of_slurm_step(environment: Mapping[str, str]) -> tuple[int, int] | None:
-    """A batch script's own shell is in no step."""
-    rank, size = environment.get("SLURM_PROCID", ""), environment.get("SLURM_STEP_NUM_TASKS", "")
-    return (int(rank), int(size)) if rank.isdecimal() and size.isdecimal() else None
+    """A batch script's own shell is in no step. What makes no sense is left over: Slurm itself sets both variables."""
+    rank, size = (whole_number(environment, name, _MOST_RANKS) for name in ("SLURM_PROCID", "SLURM_STEP_NUM_TASKS"))
+    return (rank, size) if rank is not None and size is not None and rank < size else None
 
 
 def _apart(count: int) -> LaunchError:

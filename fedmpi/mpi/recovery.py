@@ -22,6 +22,8 @@ from typing import Any
 import numpy as np
 from mpi4py import MPI
 
+from fedmpi.mpi.launch import outlives_ranks
+
 
 @dataclass(frozen=True)
 class Loss:
@@ -50,8 +52,7 @@ class Loss:
 
 def is_on(environment: Mapping[str, str] = os.environ) -> bool:
     """Whether ranks may die without ending the job: `mpirun --with-ft ulfm`, and an mpi4py that can tell."""
-    wanted = environment.get("OMPI_MCA_mpi_ft_enable", "").lower() in ("1", "true", "yes", "enabled")
-    return wanted and hasattr(MPI.Comm, "Iagree")
+    return outlives_ranks(environment) and hasattr(MPI.Comm, "Iagree")
 
 
 def agreed(mpi: Any, came_through: bool, sleep_until: Callable[[Any], None]) -> bool:

@@ -6,6 +6,7 @@ machine that need not have MPI at all.
 
 from __future__ import annotations
 
+import os
 import platform
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -17,6 +18,8 @@ import torch
 
 from fedmpi.mpi.deadline import at_most
 from fedmpi.mpi.launch import check_size, launched_as
+from fedmpi.mpi.neighbours import Neighbours
+from fedmpi.mpi.network import keep_to_this_host
 
 if TYPE_CHECKING:
     from fedmpi.mpi.comm import Comm
@@ -129,6 +132,8 @@ class SerialComm:
 
     def wait_at_most(self, seconds: float) -> None: ...
 
+    def call_while_waiting(self, look: Callable[[], None] | None) -> None: ...
+
     def end_all(self) -> None: ...
 
     def leave(self, code: int) -> int:
@@ -142,15 +147,18 @@ def world(limit_s: float = 0.0) -> Comm | SerialComm:
     """This job's ranks: MPI's if a launcher started us, else this process alone.
 
     Raises `LaunchError` where MPI knows of one rank only, and the launcher has started more. Where MPI does not
-    start within `limit_s` (0: without limit), because a rank died before it or hangs, this process ends itself.
+    start within `limit_s` (0: without limit), because a rank died before it or hangs, this process ends itself; where
+    the job outlives its ranks and is on one host, a rank that died then ends the job at once.
     """
     if (launched := launched_as()) is None:
         return SerialComm()
     text = f"fedmpi: rank {launched[0]} on {platform.node()}: MPI did not start within {limit_s:g} s: another rank "
     text += "died or hangs; start again, or set mpi.startup_timeout_s"
-    with at_most(limit_s, text):
+    keep_to_this_host(os.environ)
+    with at_most(limit_s, text, Neighbours.of_this_process()) as has_started:
         from fedmpi.mpi.comm import all_ranks
 
+        has_started()
         comm = all_ranks()
     check_size(comm.started_size)
     return comm

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 
 @dataclass
@@ -24,3 +25,19 @@ class Best:
     def add_seconds(self, split_s: Mapping[str, float]) -> None:
         for stage, seconds in split_s.items():
             self.seconds[stage] = self.seconds.get(stage, 0.0) + seconds
+
+    def contradicts(self, records: Sequence[Mapping[str, Any]]) -> str:
+        """Which of these records cannot be of the same run, and why; empty if all can be."""
+        by_round = {record["round"]: record for record in records}
+        for tier, number in self.best_round.items():
+            scores = _scores(by_round.get(number, {}), tier)
+            if scores and scores.get("accuracy") != self.best[tier]:
+                return f"in round {number} the accuracy of {tier!r} is {scores.get('accuracy')}, not {self.best[tier]}"
+        return ""
+
+
+def _scores(record: Mapping[str, Any], tier: str) -> Mapping[str, Any]:
+    """What a record says of a tier, or of the clients' own nets."""
+    tiers = record.get("tiers")
+    found = tiers.get(tier) if isinstance(tiers, Mapping) and tier in tiers else record.get(tier)
+    return found if isinstance(found, Mapping) else {}

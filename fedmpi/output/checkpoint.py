@@ -5,7 +5,7 @@ is what a checkpoint holds. Layout of `checkpoints/round-000012.h5`:
 
     /server    one dataset per tensor of the server state (attribute torch_dtype)
     /clients   client, round, digest: the version of each client's memory that is valid (a file of its own)
-    attributes round, seed, config (JSON), config_hash, progress (JSON), versions (JSON),
+    attributes round, seed, config (JSON), config_hash, progress (JSON), versions (JSON), data_digest,
                server_digest, clients_digest, content_digest
 
 `server_digest` is `digest_of(server)`: equal for runs that computed the same, whatever ranks,
@@ -14,7 +14,6 @@ exchange or output they were asked for.
 
 from __future__ import annotations
 
-import contextlib
 import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -25,9 +24,10 @@ import torch
 
 from fedmpi.errors import RunDirError
 from fedmpi.output import container, memory
-from fedmpi.output.files import is_temporary, write_atomic
+from fedmpi.output.files import write_atomic
 from fedmpi.output.run_dir import RunDir
 from fedmpi.output.stored import DIGEST_BYTES, Params
+from fedmpi.plain_files import remove
 
 if TYPE_CHECKING:
     from fedmpi.tensors import Spec
@@ -35,8 +35,10 @@ if TYPE_CHECKING:
 KIND = "checkpoint"
 _ATTRIBUTES: dict[str, type] = {
     **{"round": int, "seed": int, "config": str, "config_hash": str},
-    **{"progress": str, "versions": str},
+    **{"progress": str, "versions": str, "data_digest": str},
 }
+_OPTIONAL = ("data_digest",)
+"""Attributes that older versions did not write."""
 _GROUPS = ("server", "clients")
 _INDEX_DTYPES = {"client": torch.int64, "round": torch.int64, "digest": torch.uint8}
 
@@ -56,28 +58,48 @@ class Snapshot:
     config_hash: str
     seed: int
     versions: Mapping[str, str]
+    """What the run was computed with: versions of packages, kinds of CPU and GPU."""
+    data_digest: str = ""
+    """`digest` of the Dataset that the run was computed with; empty in a checkpoint of an older version."""
 
 
 def save(run_dir: RunDir, snapshot: Snapshot, keep: int = 2) -> Path:
-    """Write the checkpoint of `snapshot.round`; once it is in place, delete all but the newest `keep`.
+    """Write the checkpoint of `snapshot.round`; once it is in place, delete all of this run but the newest `keep`.
 
-    Files of later rounds go too: they are left over from before a resume that had to skip them.
-    Raises RunDirError; the checkpoints that stood are then untouched.
+    Checkpoints of later rounds go too: they are left over from before a resume that had to skip them. Only files that
+    are `of_run` are ever deleted. Raises RunDirError; the checkpoints that stood are then untouched.
     """
     path = run_dir.checkpoint_path(snapshot.round)
     run_dir.make(run_dir.checkpoints_dir)
     write_atomic(path, container.pack(KIND, _content(snapshot)))
-    kept = [found for round_number, found in run_dir.checkpoints() if round_number <= snapshot.round][:keep]
-    for found in run_dir.checkpoints_dir.iterdir():
-        if is_temporary(found) or (found.suffix == ".h5" and found not in kept):
-            with contextlib.suppress(OSError):
-                found.unlink()
+    own = of_run(run_dir, snapshot.config_hash)
+    kept = [number for number, _ in own if number <= snapshot.round][:keep]
+    for number, found in own:
+        if number not in kept:
+            remove(found)
     return path
+
+
+def of_run(run_dir: RunDir, config_hash: str) -> list[tuple[int, Path]]:
+    """(round, path) of the checkpoints on disk that say that they are of this round and config, newest first.
+
+    Reads only their tables of contents. A damaged file that no longer says so, and any file that somebody else has put
+    there, is not among them.
+    """
+    return [(number, path) for number, path in run_dir.checkpoints() if _says(path) == (number, config_hash)]
+
+
+def _says(path: Path) -> tuple[int, str] | None:
+    try:
+        found = container.unpack_attributes(path, KIND, {"round": int, "config_hash": str})
+    except RunDirError:
+        return None
+    return int(found["round"]), str(found["config_hash"])
 
 
 def load(path: Path) -> Snapshot:
     """The snapshot in one file. Raises RunDirError with one line if it is not whole."""
-    content = container.unpack(path, KIND, _ATTRIBUTES, _GROUPS)
+    content = container.unpack(path, KIND, _ATTRIBUTES, _GROUPS, _OPTIONAL)
     found = content.attributes
     try:
         return Snapshot(
@@ -89,6 +111,7 @@ def load(path: Path) -> Snapshot:
             config_hash=str(found["config_hash"]),
             seed=int(found["seed"]),
             versions=_object(found["versions"]),
+            data_digest=str(found.get("data_digest", "")),
         )
     except (ValueError, OverflowError, RecursionError) as error:
         raise RunDirError(str(path), f"is not a fedmpi checkpoint: {error}") from None
@@ -125,7 +148,7 @@ def load_newest_intact(
     for round_number, path in found:
         try:
             snapshot = load(path)
-            _check(run_dir, snapshot, round_number, path, config_hash)
+            check(run_dir, snapshot, round_number, path, config_hash)
             if problem := problem_of(snapshot):
                 raise RunDirError(str(path), problem)
             return snapshot
@@ -142,20 +165,32 @@ def load_newest_intact(
 def referenced(run_dir: RunDir) -> set[tuple[int, int, str]] | None:
     """(client, round, digest) of every memory that a checkpoint on disk refers to: `MemoryStore.prune` must spare them.
 
-    None if a checkpoint cannot be read: then it is not known, and nothing should be deleted.
-    Reads the index only, not the server state.
+    None if a checkpoint cannot be read: then it is not known, and nothing should be deleted. One that is damaged refers
+    to nothing, since no run can go on from it. Reads the index only, not the server state.
     """
     versions: set[tuple[int, int, str]] = set()
     for _, path in run_dir.checkpoints():
         try:
-            index = _index(container.unpack_group(path, KIND, "clients"))
-        except (RunDirError, ValueError):
+            versions.update((client, *version) for client, version in index_of(path).items())
+        except container.DamagedFileError:
+            continue
+        except RunDirError:
             return None
-        versions.update((client, *version) for client, version in index.items())
     return versions
 
 
-def _check(run_dir: RunDir, snapshot: Snapshot, round_number: int, path: Path, config_hash: str | None) -> None:
+def index_of(path: Path) -> dict[int, tuple[int, str]]:
+    """Client -> (round, digest) of the memories that a checkpoint refers to. Raises RunDirError."""
+    try:
+        return _index(container.unpack_group(path, KIND, "clients"))
+    except ValueError as error:
+        raise container.DamagedFileError(str(path), str(error)) from None
+
+
+def check(
+    run_dir: RunDir, snapshot: Snapshot, round_number: int, path: Path, config_hash: str | None = None
+) -> None:
+    """Raises RunDirError where a snapshot is not of the round of its file's name, or lacks a client's memory."""
     if snapshot.round < 1 or snapshot.round != round_number:
         raise RunDirError(str(path), f"holds round {snapshot.round}, not the round of its name")
     if config_hash is not None and snapshot.config_hash != config_hash:
@@ -173,6 +208,8 @@ def _content(snapshot: Snapshot) -> container.Content:
         "progress": _json(snapshot.progress),
         "versions": _json(snapshot.versions),
     }
+    if snapshot.data_digest:
+        attributes["data_digest"] = snapshot.data_digest
     clients = sorted(snapshot.clients)
     rounds = [snapshot.clients[client][0] for client in clients]
     digests = b"".join(bytes.fromhex(snapshot.clients[client][1]) for client in clients)

@@ -1,4 +1,6 @@
-"""rich's console, with one change: a reader that went away is an error for us to handle, not an exit."""
+"""rich's console, with two changes: a reader that went away is an error for us to handle, not an exit; and the cursor
+always stays visible, because a process that is killed cannot show it again.
+"""
 
 from __future__ import annotations
 
@@ -20,6 +22,10 @@ class PlainConsole(Console):
     def on_broken_pipe(self) -> NoReturn:
         """rich would end the process with exit code 1."""
         raise BrokenPipeError("nobody reads the output any more")
+
+    def show_cursor(self, show: bool = True) -> bool:
+        """Changes nothing; rich would hide the cursor while a live line is shown."""
+        return False
 
 
 def live_line(stream: TextIO, columns: int) -> Live:

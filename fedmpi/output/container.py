@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar
@@ -49,16 +49,21 @@ def pack(kind: str, content: Content) -> memoryview:
     return hdf5.pack(kind, {**attributes, "content_digest": _digest_of_attributes(attributes)}, arrays)
 
 
-def unpack(path: Path, kind: str, attributes: Mapping[str, type], groups: tuple[str, ...]) -> Content:
+def unpack(
+    path: Path, kind: str, attributes: Mapping[str, type], groups: tuple[str, ...], optional: Collection[str] = ()
+) -> Content:
     """Read a file whole: exactly these `groups`, at least these `attributes` (name -> str or int).
 
-    Raises RunDirError with one line: what is wrong with the file.
+    Attributes that are `optional` may be missing. Raises RunDirError with one line: what is wrong with the file.
     """
 
     def read() -> Content:
         with hdf5.opened(path, kind) as file:
             expected = {**attributes, **{f"{name}_digest": str for name in groups}}
-            found: Attributes = {name: _attribute(file, name, type_) for name, type_ in expected.items()}
+            absent = {*optional} - {*file.attributes}
+            found: Attributes = {
+                name: _attribute(file, name, type_) for name, type_ in expected.items() if name not in absent
+            }
             there = {path.partition("/")[0] for path in file.entries}
             if not there <= {*groups}:
                 raise Damaged(f"has groups {sorted(there)}, expected {sorted(groups)}")
@@ -85,16 +90,34 @@ def unpack_group(path: Path, kind: str, group: str) -> Params:
     return _guarded(path, read)
 
 
+def unpack_attributes(path: Path, kind: str, attributes: Mapping[str, type]) -> Attributes:
+    """At least these attributes of a file, without reading its arrays: their digest is checked. Raises RunDirError."""
+
+    def read() -> Attributes:
+        with hdf5.opened(path, kind, check=False) as file:
+            others = {name: value for name, value in file.attributes.items() if name != "content_digest"}
+            if _attribute(file, "content_digest", str) != _digest_of_attributes(others):
+                raise Damaged("is damaged: its content digest does not match its attributes")
+            return {name: _attribute(file, name, type_) for name, type_ in attributes.items()}
+
+    return _guarded(path, read)
+
+
+class DamagedFileError(RunDirError):
+    """What is in a file, or that there is none, is the reason why it cannot be read; nothing else could change that."""
+
+
 def _guarded(path: Path, read: Callable[[], _T]) -> _T:
     try:
         return read()
     except Damaged as damage:
-        raise RunDirError(str(path), str(damage)) from None
+        raise DamagedFileError(str(path), str(damage)) from None
     except FileNotFoundError:
-        raise RunDirError(str(path), "no such file") from None
+        raise DamagedFileError(str(path), "no such file") from None
     except (OSError, ValueError, TypeError, IndexError, RuntimeError) as error:
         line = " ".join(str(error).split())[:200] or type(error).__name__
-        raise RunDirError(str(path), f"cannot be read: {line}") from error
+        kind = RunDirError if isinstance(error, (OSError, RuntimeError)) else DamagedFileError
+        raise kind(str(path), f"cannot be read: {line}") from error
 
 
 def _group(file: hdf5.Reader, group: str) -> Params:

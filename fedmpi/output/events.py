@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 
 from fedmpi.errors import UserError
 from fedmpi.output.files import writing
+from fedmpi.plain_files import open_in_place
 
 if TYPE_CHECKING:
     from tensorboard.compat.proto.event_pb2 import Event
@@ -41,6 +42,7 @@ class Events:
         begin = self._session(status=self._session.START)
         with writing(self._path):
             folder.mkdir(exist_ok=True)
+            os.close(open_in_place(self._path, os.O_WRONLY | os.O_CREAT | os.O_EXCL))
             self._append(version, self._event(wall_time=now_s, step=first_round, session_log=begin))
 
     def add(self, round_number: int, values: Iterator[tuple[str, float]]) -> None:
@@ -54,6 +56,6 @@ class Events:
         coded = io.BytesIO()
         for event in events:
             self._coding(coded).write(event.SerializeToString())
-        with open(self._path, "ab") as file:
+        with open(open_in_place(self._path, os.O_WRONLY | os.O_APPEND), "ab") as file:
             file.write(coded.getvalue())
 

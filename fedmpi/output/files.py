@@ -1,22 +1,29 @@
-"""Writing a file so that it is either the old one or the new one, whenever the power goes, and saying why not."""
+"""Files of a run: written whole or not at all, read within bounds, and errors in one line that says what to do.
+
+`fedmpi.plain_files` opens them; what it refuses (links, pipes, devices) is a `RunDirError` here.
+"""
 
 from __future__ import annotations
 
 import contextlib
 import errno
+import json
 import os
 import shutil
 import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 from fedmpi.errors import RunDirError
+from fedmpi.plain_files import read_bytes, replacing
 from fedmpi.output.units import size
 
-# What file systems answer that cannot sync a directory; the rename has taken place all the same.
-_NO_DIRECTORY_SYNC = frozenset({errno.EINVAL, errno.ENOTSUP, errno.EBADF, errno.EACCES})
-
+MOST_BYTES = 64 * 2**20
+"""A manifest has some 100 bytes a rank and start; every other file of a run that is read at once is smaller."""
+MISSING = (FileNotFoundError, NotADirectoryError)
+"""What opening a file raises where there is none, and where its folder is none."""
 VISIBLE_WITHIN_S = 10.0
 _LONG_WAIT_S = 1.0
 
@@ -52,29 +59,45 @@ def writing(path: Path, num_bytes: int = 0) -> Iterator[None]:
 def write_atomic(path: Path, *parts: bytes | memoryview) -> None:
     """Write `parts`, one after the other, as the file `path`: temporary file, fsync, rename, fsync of the folder.
 
-    The temporary file has a fixed name, so what a killed process left is overwritten by the next
-    one; two processes never write the same file of a run. Raises RunDirError; `path` is then
-    what it was before.
+    Raises RunDirError; `path` is then what it was before. What a killed process leaves is deleted by the next start
+    of the run (`RunDir.clear_temporaries`).
     """
-    temporary = temporary_of(path)
-    with writing(path, sum(memoryview(part).nbytes for part in parts)):
-        try:
-            with open(temporary, "wb") as file:
-                for part in parts:
-                    file.write(part)
-                file.flush()
-                os.fsync(file.fileno())
-            os.replace(temporary, path)
-        except BaseException:
-            with contextlib.suppress(OSError):
-                temporary.unlink()
-            raise
-        _sync_folder(path.parent)
+    with writing(path, sum(memoryview(part).nbytes for part in parts)), replacing(path) as file:
+        for part in parts:
+            file.write(part)
 
 
 def write_text(path: Path, text: str) -> None:
     """`write_atomic` of UTF-8 text."""
     write_atomic(path, text.encode())
+
+
+@contextlib.contextmanager
+def reading(path: Path) -> Iterator[None]:
+    """Turns what the operating system answers into a `RunDirError` of one line; a missing file raises `MISSING`."""
+    try:
+        yield
+    except MISSING:
+        raise
+    except OSError as error:
+        raise RunDirError(str(path), f"cannot be read: {error.strerror or error}") from error
+
+
+def read_whole(path: Path, most_bytes: int = MOST_BYTES) -> bytes | None:
+    """What a file has; None if there is none. Raises RunDirError: a pipe, a device, longer than `most_bytes`, ..."""
+    try:
+        with reading(path):
+            return read_bytes(path, most_bytes)
+    except MISSING:
+        return None
+
+
+def read_json(path: Path, most_bytes: int = MOST_BYTES) -> Any:
+    """The value in a file of JSON; None if there is none, or if the text is no JSON. Raises RunDirError."""
+    try:
+        return json.loads(read_whole(path, most_bytes) or b"null")
+    except (ValueError, RecursionError):
+        return None
 
 
 def wait_until_visible(path: Path, patience_s: float = VISIBLE_WITHIN_S) -> None:
@@ -97,28 +120,9 @@ def wait_until_visible(path: Path, patience_s: float = VISIBLE_WITHIN_S) -> None
         print(line, file=sys.stderr, flush=True)
 
 
-def temporary_of(path: Path) -> Path:
-    return path.with_name(f".{path.name}.tmp")
-
-
-def is_temporary(path: Path) -> bool:
-    return path.name.startswith(".") and path.name.endswith(".tmp")
-
-
 def _room(path: Path, num_bytes: int) -> str:
     """`needs 1.20 MB, 4.10 kB free`, as far as it is known."""
     parts = [f"needs {size(num_bytes)}"] if num_bytes else []
     with contextlib.suppress(OSError):
         parts.append(f"{size(shutil.disk_usage(path.parent).free)} free")
     return ", ".join(parts) or "how much is free is not known"
-
-
-def _sync_folder(folder: Path) -> None:
-    handle = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(handle)
-    except OSError as error:
-        if error.errno not in _NO_DIRECTORY_SYNC:
-            raise
-    finally:
-        os.close(handle)

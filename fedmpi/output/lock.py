@@ -23,12 +23,15 @@ from pathlib import Path
 from types import TracebackType
 
 from fedmpi.errors import RunDirError, one_line
-from fedmpi.output.files import writing
+from fedmpi.output import whereabouts
+from fedmpi.output.files import MISSING, reading, writing
 from fedmpi.output.run_dir import RunDir
+from fedmpi.plain_files import LinkedError, NotPlainError, open_in_place, open_to_read
 
 # Far above a heartbeat a round, far below the patience of somebody whose node has died.
 STALE_AFTER_S = 600.0
 _BEAT_EVERY_S = 10.0
+_LOOK_EVERY_S = 1.0
 # Without the kernel's lock: far above the time from reading who is there to writing one's own name.
 _SETTLE_S = 1.0
 _LONGEST_NOTE_BYTES = 4096
@@ -58,23 +61,29 @@ class Holder:
 
 
 class RunLock:
-    """Holds a run directory while the block runs.
+    """Holds a run directory while the block runs, and notices when it is gone.
 
     >>> with RunLock(run_dir, job=os.environ.get("SLURM_JOB_ID", "")) as lock:
     ...     lock.refresh()  # once a round
     """
 
     def __init__(self, run_dir: RunDir, *, job: str = "", warn: Callable[[str], None] = lambda line: None) -> None:
-        self._path = run_dir.lock_path
+        self._run_dir, self._path = run_dir, run_dir.lock_path
         self._me = Holder.this_process(job)
         self._warn = warn
-        self._handle = -1
-        self._beaten_s = time.monotonic()
+        self._handle = self._folder = -1
+        self._beaten_s = self._looked_s = time.monotonic()
+        self._holds_run = False
 
     def __enter__(self) -> RunLock:
         """Raises RunDirError if another run holds the directory."""
         with writing(self._path):
             self._open()
+            try:
+                self._folder = os.open(self._path.parent, os.O_RDONLY | os.O_DIRECTORY)
+            except OSError:
+                self._close()
+                raise
         return self
 
     def __exit__(
@@ -84,10 +93,20 @@ class RunLock:
             if _read(self._handle) == self._me:
                 os.ftruncate(self._handle, 0)
         self._close()
+        with contextlib.suppress(OSError):
+            os.close(self._folder)
 
     def beat(self) -> None:
-        """A heartbeat, for runs on other hosts that ask; as often as one likes."""
+        """A heartbeat, for runs on other hosts that ask, and a look whether the run directory is still there.
+
+        May be called at any time: it does something once a second at most. Raises `whereabouts.GoneError`.
+        """
         now_s = time.monotonic()
+        if now_s - self._looked_s >= _LOOK_EVERY_S:
+            self._looked_s = now_s
+            with contextlib.suppress(OSError):
+                if not self._is_the_file():
+                    self._check_folder()
         if now_s - self._beaten_s >= _BEAT_EVERY_S:
             self._beaten_s = now_s
             with contextlib.suppress(OSError):
@@ -96,28 +115,43 @@ class RunLock:
     def refresh(self) -> None:
         """Once a round: a heartbeat, and a look whether the lock is still ours; one that was deleted is taken again.
 
-        Raises RunDirError if another run has it by now: somebody deleted it, or believed this run to be gone.
+        Raises RunDirError if another run has it by now (somebody deleted it, or believed this run to be gone), or if
+        something else than a file has its name; `whereabouts.GoneError` if the run directory is gone.
         """
-        with contextlib.suppress(OSError):  # a file system that fails is for those to tell who write files
+        try:
             if not self._is_the_file():
+                self._check_folder()
                 self._close()
                 self._open(again=True)
             elif (holder := _read(self._handle)) not in (self._me, None):
                 raise RunDirError(*_refusal(self._path, holder, is_certain=True))
             os.utime(self._handle)
+        except (NotPlainError, LinkedError) as error:
+            raise RunDirError(str(self._path), f"cannot be taken again: {error.strerror}") from None
+        except OSError:  # a file system that fails is for those to tell who write files
+            pass
+
+    def _check_folder(self) -> None:
+        """Raises `whereabouts.GoneError`."""
+        folder = self._run_dir.path
+        if (error := whereabouts.gone(folder, self._folder)) is not None:
+            raise error
+        if self._holds_run and not self._run_dir.holds_run():
+            raise whereabouts.emptied(folder)
 
     def _is_the_file(self) -> bool:
         """Compared without opening it: to close it again would give up the kernel's lock."""
         if self._handle < 0:
             return False
         try:
-            ours, found = os.fstat(self._handle), os.stat(self._path)
-        except FileNotFoundError:
+            ours, found = os.fstat(self._handle), os.lstat(self._path)
+        except (FileNotFoundError, NotADirectoryError):
             return False
+        self._holds_run = self._holds_run or self._run_dir.config_path.exists()
         return (found.st_dev, found.st_ino) == (ours.st_dev, ours.st_ino)
 
     def _open(self, *, again: bool = False) -> None:
-        self._handle = os.open(self._path, os.O_RDWR | os.O_CREAT, 0o644)
+        self._handle = open_in_place(self._path, os.O_RDWR | os.O_CREAT, 0o644)
         try:
             self._take(again)
         except BaseException:
@@ -148,16 +182,14 @@ class RunLock:
 def seen(run_dir: RunDir, patience_s: float) -> tuple[Holder, bool] | None:
     """For who only looks: the process that the lock names, and whether it lives as far as can be told from here.
 
-    On another host it is believed to for `patience_s` after its last round. None if the lock names nobody.
+    On another host it is believed to for `patience_s` after its last round. None if the lock names nobody. Raises
+    RunDirError if it cannot be read.
     """
     try:
-        handle = os.open(run_dir.lock_path, os.O_RDONLY)
-    except OSError:
+        with reading(run_dir.lock_path), open_to_read(run_dir.lock_path) as file:
+            holder, silent_s = _read(file.fileno()), time.time() - os.fstat(file.fileno()).st_mtime
+    except MISSING:
         return None
-    try:
-        holder, silent_s = _read(handle), time.time() - os.fstat(handle).st_mtime
-    finally:
-        os.close(handle)
     if holder is None:
         return None
     me = Holder.this_process("")

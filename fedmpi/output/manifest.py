@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import fedmpi
-from fedmpi.output.files import write_text
+from fedmpi.output.files import read_json, write_text
 from fedmpi.output.records import json_safe
 from fedmpi.output.run_dir import RunDir
 
@@ -68,6 +68,28 @@ def add_stop(run_dir: RunDir, round_number: int, why: str) -> None:
         write_text(run_dir.manifest_path, json.dumps(json_safe({"starts": starts}), indent=2) + "\n")
 
 
+def add_end(run_dir: RunDir, round_number: int, seconds: Mapping[str, float]) -> None:
+    """Note with the last start after which round it ended, and what it spent since that round's record (the last save),
+    in seconds by stage, the mean over the ranks. Raises RunDirError.
+    """
+    starts = read_starts(run_dir)
+    if starts:
+        starts[-1]["ended"] = {"time": _now(), "round": round_number, "seconds": dict(seconds)}
+        write_text(run_dir.manifest_path, json.dumps(json_safe({"starts": starts}), indent=2) + "\n")
+
+
+def seconds_after_records(starts: Sequence[Mapping[str, Any]]) -> dict[str, float]:
+    """The sum by stage of what `add_end` has noted: seconds that no record has."""
+    total: dict[str, float] = {}
+    for start in starts:
+        ended = start.get("ended")
+        seconds = ended.get("seconds") if isinstance(ended, Mapping) else None
+        for stage, value in seconds.items() if isinstance(seconds, Mapping) else ():
+            if isinstance(value, (int, float)):
+                total[stage] = total.get(stage, 0.0) + value
+    return total
+
+
 def add_losses(run_dir: RunDir, losses: Sequence[Mapping[str, Any]]) -> None:
     """Note with the last start which ranks it lost: rank, host, round, recovery_s; each once. Raises RunDirError."""
     starts = read_starts(run_dir)
@@ -79,10 +101,14 @@ def add_losses(run_dir: RunDir, losses: Sequence[Mapping[str, Any]]) -> None:
 
 
 def read_starts(run_dir: RunDir) -> list[dict[str, Any]]:
-    """The starts so far; none if the file is missing or is no manifest, and without entries that are none."""
+    """The starts so far; none if the file is missing or is no manifest, and without entries that are none.
+
+    Raises RunDirError if it cannot be read.
+    """
+    found = read_json(run_dir.manifest_path)
     try:
-        starts = json_safe(json.loads(run_dir.manifest_path.read_text(encoding="utf-8"))["starts"])
-    except (OSError, ValueError, KeyError, TypeError, RecursionError):
+        starts = json_safe(found.get("starts")) if isinstance(found, dict) else None
+    except RecursionError:
         return []
     return [entry for entry in starts if isinstance(entry, dict)] if isinstance(starts, list) else []
 
@@ -94,14 +120,19 @@ def _now() -> str:
 def git_commit(folder: Path) -> str | None:
     """The commit that the source in `folder` is at, with `-dirty` if changed; None where git has no answer."""
     try:
-        tracked = _git(folder, "ls-files", "--error-unmatch", "__init__.py")
-        return _git(folder, "describe", "--always", "--abbrev=40", "--dirty", "--exclude=*") if tracked else None
+        if not _git(folder, "ls-files", "--error-unmatch", "__init__.py"):
+            return None
+        commit = _git(folder, "rev-parse", "--verify", "HEAD")
+        return f"{commit}-dirty" if _git(folder, "status", "--porcelain", "--untracked-files=no") else commit
     except (OSError, subprocess.SubprocessError):
         return None
 
 
 def _git(folder: Path, *arguments: str) -> str:
-    command = ["git", "-C", str(folder), *arguments]
+    """Writes nothing into the checkout and starts no monitor there. (`git describe --dirty` takes the lock of the index
+    even without optional locks.)
+    """
+    command = ["git", "-C", str(folder), "--no-optional-locks", "-c", "core.fsmonitor=false", *arguments]
     done = subprocess.run(
         command, capture_output=True, text=True, timeout=_GIT_TIMEOUT_S, check=True, stdin=subprocess.DEVNULL
     )

@@ -8,7 +8,6 @@ the number of clients.
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Iterable, Set
 
 from fedmpi.errors import RunDirError
@@ -16,6 +15,7 @@ from fedmpi.output import container
 from fedmpi.output.files import wait_until_visible, write_atomic
 from fedmpi.output.run_dir import RunDir
 from fedmpi.output.stored import Params, digest_of
+from fedmpi.plain_files import remove
 
 KIND = "memory"
 _ATTRIBUTES: dict[str, type] = {"client": int, "round": int}
@@ -71,9 +71,7 @@ class MemoryStore:
             for version in list(self._run_dir.memory_versions(client)):
                 is_later = up_to_round is not None and version[0] > up_to_round
                 if (client, *version) not in live and not is_later:
-                    with contextlib.suppress(OSError):
-                        self._run_dir.memory_path(client, *version).unlink()
-                        num_deleted += 1
+                    num_deleted += remove(self._run_dir.memory_path(client, *version))
         return num_deleted
 
 

@@ -1,7 +1,8 @@
 """What rank 0 shows while a run goes on.
 
 `plain` is one line a round and safe for log files; `live` is one line that updates itself, with
-the clients of the round as they finish; `auto` is live where a terminal shows it (see terminal.py).
+the clients of the round as they finish; `auto` is live on a terminal and plain in files, in pipes and under a launcher
+(see terminal.py).
 A terminal that goes away does not end the run.
 """
 

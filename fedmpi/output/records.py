@@ -1,11 +1,14 @@
 """One line of JSON per round, and the same numbers for TensorBoard.
 
 `rounds.jsonl` is what reports, sweeps and people read. A resumed run takes back the rounds that
-its checkpoint does not know, so the file reads as if nothing had happened.
+its checkpoint does not know, so the file reads as if nothing had happened. Rounds that the checkpoint
+knows and the file does not are marked: `{"round": 7, "missing_from": 3}` stands for rounds 3 to 7.
 """
 
 from __future__ import annotations
 
+import contextlib
+import itertools
 import json
 import math
 import os
@@ -16,13 +19,25 @@ from typing import Any
 
 from fedmpi.errors import RunDirError
 from fedmpi.output.events import Events
-from fedmpi.output.files import write_atomic, writing
+from fedmpi.output.files import MISSING, reading, write_atomic, writing
 from fedmpi.output.run_dir import RunDir
+from fedmpi.plain_files import LinkedError, open_in_place, read_lines
 
 Record = Mapping[str, Any]
 
-NOT_RESULTS = frozenset({"seconds", "busy_s", "losses", "wire_bytes", "exchange"})
-"""Keys of a record that tell of time, of ranks, and of what MPI moved: records of the same bits are alike without."""
+# A record has some 20 bytes for each client of its cohort.
+_MOST_LINE_BYTES = 64 * 2**20
+
+BRANCHED_FROM = "branched_from"
+"""The key, in a branch's last record that is its parent's, of `run`, `round`, and `config`: what the branch changes."""
+
+DRAWS_ON = "draws_on"
+"""The key of tensors that the method draws on in the next round: their bytes in base64, for `fedmpi.draws`."""
+
+NOT_RESULTS = frozenset({"seconds", "busy_s", "losses", "wire_bytes", "exchange", BRANCHED_FROM})
+"""Keys of a record that tell of time, of ranks, of what MPI moved, and of a branch's parent: records of the same bits
+are alike without.
+"""
 
 
 def round_seconds(records: Sequence[Record], num_ranks: int) -> list[float]:
@@ -36,9 +51,9 @@ def round_seconds(records: Sequence[Record], num_ranks: int) -> list[float]:
 class Records:
     """Appends records of a run.
 
-    `resume_after` None starts afresh; n keeps the rounds up to n that are there. Raises
-    RunDirError if the file cannot be written. TensorBoard's copy is given up with one line to
-    `warn` if it cannot be.
+    `resume_after` None starts afresh; n keeps the rounds up to n that are there, marks the others as missing, and says
+    so in one line to `warn`. Raises RunDirError if the file cannot be read or written. TensorBoard's copy is given up
+    with one line to `warn` if it cannot be.
     """
 
     def __init__(
@@ -49,14 +64,35 @@ class Records:
         tensorboard: bool,
         warn: Callable[[str], None] = lambda line: print(f"warning: {line}", file=sys.stderr),
     ) -> None:
-        self._path, self._warn = run_dir.records_path, warn
+        self._run_dir, self._path, self._warn = run_dir, run_dir.records_path, warn
         last_round = resume_after or 0
-        kept = "".join(_line(record) for record in read_records(run_dir) if _round_of(record) <= last_round).encode()
-        write_atomic(self._path, kept)
-        self._whole_bytes, self._unwritten = len(kept), b""
+        self._write_anew(self._kept(last_round) if last_round else [])
+        self._unwritten = b""
         self._events: Events | None = None
         if tensorboard:
             self._show(lambda: self._begin_events(run_dir.tensorboard_dir, last_round + 1))
+
+    def _kept(self, last_round: int) -> list[Record]:
+        """The records up to `last_round`, with marks where some are missing."""
+        found, num_foreign = _read(self._run_dir)
+        kept = [record for record in found if _round_of(record) <= last_round]
+        gaps = gaps_of(kept, last_round)
+        name = self._path.name
+        if gaps:
+            which = ", ".join(f"{first} to {last}" if first < last else f"{last}" for first, last in gaps[:5])
+            more = f" and {len(gaps) - 5} other gaps" if len(gaps) > 5 else ""
+            self._warn(
+                f"{name} has no record of rounds {which}{more}, which are done: the gap is marked there, and sums over "
+                "all rounds are not shown"
+            )
+        if num_foreign:
+            self._warn(f"{name} has {num_foreign} lines that are no records; they are left out")
+        return _marked(kept, gaps)
+
+    def _write_anew(self, records: Sequence[Record]) -> None:
+        content = "".join(map(_line, records)).encode()
+        write_atomic(self._path, content)
+        self._whole_bytes = len(content)
 
     def append(self, record: Record) -> None:
         """Write one record; `record["round"]` is its round. Numbers that JSON has no word for become null.
@@ -79,7 +115,13 @@ class Records:
 
     def _write(self) -> None:
         """Opens the file anew: a run directory that is gone is noticed, and one that was away for a while is found."""
-        with open(self._path, "r+b", buffering=0) as file:
+        try:
+            handle = open_in_place(self._path, os.O_RDWR)
+        except LinkedError:  # somebody made a snapshot of the folder with hard links: that one stays as it is
+            found, _ = _read(self._run_dir)
+            self._write_anew(_marked(found, gaps_of(found, rounds_done(found))))
+            handle = open_in_place(self._path, os.O_RDWR)
+        with open(handle, "r+b", buffering=0) as file:
             # What a full disk has torn last time goes, so that no line is glued to half a one.
             file.truncate(file.seek(min(self._whole_bytes, file.seek(0, os.SEEK_END))))
             left = memoryview(self._unwritten)
@@ -100,18 +142,46 @@ class Records:
 
 
 def read_records(run_dir: RunDir) -> list[dict[str, Any]]:
-    """Every whole record; a line that a kill has torn is left out. Empty if there is no file.
+    """Every whole record, in the order of rounds; of several of one round the last one. Empty if there is no file.
 
-    Raises RunDirError if it cannot be read.
+    Lines that are no records are left out: one that a kill has torn, or a mark of missing rounds. Raises RunDirError if
+    it cannot be read.
     """
-    try:
-        text = run_dir.records_path.read_text(encoding="utf-8", errors="replace")
-    except FileNotFoundError:
-        return []
-    except OSError as error:
-        raise RunDirError(str(run_dir.records_path), f"cannot be read: {error.strerror or error}") from error
-    parsed = (_parse(line) for line in text.splitlines())
-    return [record for record in parsed if record is not None]
+    return _read(run_dir)[0]
+
+
+def gaps_of(records: Sequence[Record], last_round: int) -> list[tuple[int, int]]:
+    """(first, last) of each stretch of rounds up to `last_round` that these records, in their order, lack."""
+    rounds = [0, *map(_round_of, records), last_round + 1]
+    return [(before + 1, after - 1) for before, after in itertools.pairwise(rounds) if after > before + 1]
+
+
+def rounds_done(records: Sequence[Record]) -> int:
+    """The last round that has a record; 0 for none."""
+    return _round_of(records[-1]) if records else 0
+
+
+def is_whole(records: Sequence[Record]) -> bool:
+    """Whether no round before the last one is missing: only then a sum over these records is one over all rounds."""
+    return rounds_done(records) == len(records)
+
+
+def _marked(records: Sequence[Record], gaps: Sequence[tuple[int, int]]) -> list[Record]:
+    return sorted([*records, *({"round": last, "missing_from": first} for first, last in gaps)], key=_round_of)
+
+
+def _read(run_dir: RunDir) -> tuple[list[dict[str, Any]], int]:
+    """The records, and how many lines are neither records, nor marks, nor torn."""
+    by_round: dict[int, dict[str, Any]] = {}
+    num_foreign = 0
+    with contextlib.suppress(*MISSING), reading(run_dir.records_path):
+        for line in read_lines(run_dir.records_path, _MOST_LINE_BYTES):
+            record = _parse(line)
+            if record is None:
+                num_foreign += line.endswith(b"\n") and not line.isspace()
+            elif "missing_from" not in record:
+                by_round[_round_of(record)] = record
+    return [by_round[number] for number in sorted(by_round)], num_foreign
 
 
 def json_safe(value: Any) -> Any:
@@ -149,12 +219,12 @@ def _line(record: Record) -> str:
     return json.dumps(json_safe(record), allow_nan=False) + "\n"
 
 
-def _parse(line: str) -> dict[str, Any] | None:
+def _parse(line: bytes) -> dict[str, Any] | None:
     try:
         record = json_safe(json.loads(line))  # what is nested too deeply to be written again goes, too
     except (ValueError, RecursionError):
         return None
-    return record if isinstance(record, dict) and isinstance(record.get("round"), int) else None
+    return record if isinstance(record, dict) and type(number := record.get("round")) is int and number > 0 else None
 
 
 def _round_of(record: Record) -> int:

@@ -2,7 +2,7 @@
 
     runs/<label>-<timestamp>/
       config.yaml  manifest.json  partition.h5  rounds.jsonl  .lock  submitted.json  submitted-<digest>.yaml
-      requeued  .begun-<job>
+      requeued  .begun-<job>  .failed
       checkpoints/round-000012.h5
       memory/<client // 1000>/<client>/<round>-<digest>.h5
       tensorboard/  report/
@@ -10,7 +10,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
 import re
 import tempfile
@@ -20,11 +19,15 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from fedmpi.errors import RunDirError
-from fedmpi.output.files import is_temporary, writing
+from fedmpi.output.files import writing
+from fedmpi.plain_files import becomes, remove
 
 CLIENTS_PER_FOLDER = 1000  # keeps every folder small: shared file systems are slow in large ones
 _CHECKPOINT = re.compile(r"round-(\d{6,18})\.h5")
 _MEMORY = re.compile(r"(\d{1,18})-([0-9a-f]{32})\.h5")
+# What a run writes itself. (A submission may be written while its job starts, so its temporary files stay.)
+_OWN = re.compile(r"config\.yaml|manifest\.json|partition\.h5|rounds\.jsonl")
+_REPORT = re.compile(r"summary\.(json|md)|clients\.csv")
 
 
 @dataclass(frozen=True)
@@ -104,6 +107,11 @@ class RunDir:
         return self.path / ".lock"
 
     @property
+    def failure_path(self) -> Path:
+        """An empty file that a rank leaves when it ends the job, for the others; gone with the next start."""
+        return self.path / ".failed"
+
+    @property
     def checkpoints_dir(self) -> Path:
         return self.path / "checkpoints"
 
@@ -123,9 +131,9 @@ class RunDir:
         return self.checkpoints_dir / f"round-{round_number:06d}.h5"
 
     def checkpoints(self) -> list[tuple[int, Path]]:
-        """(round, path) of every file named like a checkpoint, newest first."""
+        """(round, path) of every file named exactly as a checkpoint is, newest first."""
         found = [(int(name[1]), path) for path, name in _matching(self.checkpoints_dir, _CHECKPOINT)]
-        return sorted(found, reverse=True)
+        return sorted(((number, path) for number, path in found if path == self.checkpoint_path(number)), reverse=True)
 
     def client_dir(self, client: int) -> Path:
         return self.memory_dir / str(client // CLIENTS_PER_FOLDER) / str(client)
@@ -149,12 +157,15 @@ class RunDir:
             folder.mkdir(parents=True, exist_ok=True)
 
     def clear_temporaries(self) -> None:
-        """Delete what dead writers have left half-written; only for who holds the lock, while nobody writes yet."""
-        memories = (self.client_dir(client) for client in self.clients_with_memory())
-        for folder in (self.path, self.checkpoints_dir, self.report_dir, *memories):
-            for path in filter(is_temporary, _listed(folder)):
-                with contextlib.suppress(OSError):
-                    path.unlink()
+        """Delete what dead writers of the run have left half-written; only for who holds the lock, while nobody writes
+        yet. Files of any other name stay.
+        """
+        memories = ((self.client_dir(client), _MEMORY) for client in self.clients_with_memory())
+        own = (self.path, _OWN), (self.checkpoints_dir, _CHECKPOINT), (self.report_dir, _REPORT)
+        for folder, names in (*own, *memories):
+            for path in _listed(folder):
+                if names.fullmatch(becomes(path.name)):
+                    remove(path)
 
     def _with_folders(self) -> RunDir:
         self.checkpoints_dir.mkdir(exist_ok=True)

@@ -155,8 +155,8 @@ def _sizes(paper: Paper, checks: Checks, params: Callable[[Cell], float]) -> Ite
 
 def _common_size(params: Callable[[Cell], float], cells: Iterable[Cell]) -> float:
     """The size that the nets of all these cells have; NaN, which equals nothing, where they differ or are missing."""
-    sizes = {params(cell) for cell in cells}
-    return sizes.pop() if len(sizes) == 1 else math.nan
+    sizes = [params(cell) for cell in cells]
+    return sizes[0] if len(set(sizes)) == 1 else math.nan
 
 
 def check(claim: Claim) -> Checked:

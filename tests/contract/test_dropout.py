@@ -1,9 +1,12 @@
-"""Nets that draw from torch's global generator (dropout) keep contracts 1 and 2."""
+"""Nets that draw from global generators (dropout: torch's) keep contracts 1 and 2."""
 
 from __future__ import annotations
 
+import contextlib
+import random
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 from small_runs import finished, run_all, small_config
@@ -40,6 +43,17 @@ def test_clients_and_rounds_draw_differently(tmp_path: Path) -> None:
             drawn.append(torch.rand(3))
     assert torch.equal(torch.cat([first, torch.rand(2)]), expected)
     assert torch.equal(drawn[0], drawn[2]) and not torch.equal(drawn[0], drawn[1])
+
+
+def test_python_and_numpy_are_seeded_and_left_alone() -> None:
+    """As torch's: the numbers follow from the seed, and the outer streams go on, also after an error."""
+    before, drawn = (random.getstate(), np.random.get_state()[1].tolist()), []
+    for seed in (1, 2**62, 1):
+        with contextlib.suppress(ZeroDivisionError), global_generator(seed, torch.device("cpu")):
+            drawn.append((random.random(), np.random.random()))
+            raise ZeroDivisionError
+    assert drawn[0] == drawn[2] and drawn[0][0] != drawn[1][0] and drawn[0][1] != drawn[1][1]
+    assert (random.getstate(), np.random.get_state()[1].tolist()) == before
 
 
 @pytest.mark.parametrize("kind", ["gather", "reduce"])

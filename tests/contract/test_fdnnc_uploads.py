@@ -170,6 +170,6 @@ def test_what_a_config_may_not_ask_for() -> None:
 
 def test_what_is_hardly_meant_is_said() -> None:
     assert method_of((1, 1), 2, layer_ranks={"fc": 1}).warnings() == ()
-    assert "smaller" in method_of((1, 1), 2, layer_ranks={"fc": 2}).warnings()[0]
+    assert "smaller" in method_of((1, 1), 2, layer_ranks={"fc": 2}).equal_tiers()[0]
     assert "FedSGD" in method_of((0, 2), 2, layer_ranks={"fc": 1}, pattern="switch").warnings()[0]
     assert method_of((0, 2), 2, layer_ranks={"fc": 1}, pattern="both").warnings() == ()

@@ -11,7 +11,7 @@ import method_cases
 import pytest
 from small_runs import small_setup
 
-from fedmpi import startup, train_round
+from fedmpi import resuming, train_round
 from fedmpi.errors import RankLossError
 from fedmpi.federation.plan import Task, assign
 from fedmpi.mpi import SerialComm
@@ -78,7 +78,7 @@ for _name in CALLS:
 def rounds(setup: Setup, comm: LossyComm) -> tuple[list[Any], list[tuple[int, str, int]]]:
     """What comes of the rounds, and the clients (with round and phase) in the order in which they were trained."""
     setup = replace(setup, comm=comm)
-    opened = OpenRound(1, startup.initial_state(setup.method, comm, None, "cpu"))
+    opened = OpenRound(1, resuming.initial_state(setup.method, comm, None, "cpu"))
     trained, results = [], []
     simulate = train_round.simulate_client
 

@@ -233,7 +233,7 @@ def test_levels_that_make_no_sense_are_told() -> None:
         small_config("method.name=splitmix", "method.levels=[0.5,1]")
     with pytest.raises(UserError, match=r"method.levels .*less than half of method.atom \(0.5\)"):
         small_config("method.name=splitmix", "method.levels=[1,0.2]", "method.atom=0.5")
-    assert "4, 4 of them" in small(levels=(1.0, 0.9)).warnings()[0]
+    assert "1, 0.9" in small(levels=(1.0, 0.9)).equal_tiers()[0]
 
 
 def test_a_scaler_without_norm_layers_wants_small_initial_values() -> None:

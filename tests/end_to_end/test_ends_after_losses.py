@@ -140,7 +140,7 @@ def test_a_takeover_may_take_longer_than_a_round(start: Start, tmp_path: Path) -
     words = (*METHOD, "output.checkpoint_every=2", "rounds=8")
     patch = """
 watch._MARGIN_S = 1.0  # others are waited for for 3 s
-before(startup, "restore", lambda setup, folder, resume: time.sleep(6 * (rank == 1 and resume)))
+before(resuming, "restore", lambda setup, folder, resume: time.sleep(6 * (rank == 1 and resume)))
 before(desk.Desk, "round_done", lambda self, number, *rest: die() if rank == 0 and number == 5 else None)"""
     limited = (*words, "mpi.round_timeout_s=1", "--run-dir", str(run_dir))
     launched = start(3, *limited, program=patched(patch), options=ULFM)
@@ -155,8 +155,8 @@ def restore(setup, folder, resume):
     if resume:
         def fail(*arguments, **options):
             raise RunDirError(str(folder.path), "none of its checkpoints is intact")
-        startup.checkpoint.load_newest_intact = fail
-before(startup, "restore", restore)
+        resuming.checkpoint.load_newest_intact = fail
+before(resuming, "restore", restore)
 before(desk.Desk, "round_done", lambda self, number, *rest: die() if rank == 0 and number == 5 else None)"""
     words = (*METHOD, "output.checkpoint_every=2", "rounds=8", "--run-dir", str(run_dir))
     launched = start(3, *words, program=patched(patch), options=ULFM)

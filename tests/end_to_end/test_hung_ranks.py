@@ -102,7 +102,7 @@ if rank == 1:
 @pytest.mark.parametrize("options", [(), ULFM])
 def test_who_is_slow_at_the_start_is_not_given_up(start: Start, tmp_path: Path, options: Sequence[str]) -> None:
     """Rank 0 alone reads records and makes the first state. And the largest limits do no harm at the end."""
-    patch = 'watch._MARGIN_S = 1.0\nif rank == 0: before(startup, "initial_state", lambda *arguments: time.sleep(12))'
+    patch = 'watch._MARGIN_S = 1.0\nif rank == 0: before(resuming, "initial_state", lambda *arguments: time.sleep(12))'
     limits = ("mpi.round_timeout_s=3", "mpi.startup_timeout_s=1e12")
     words = (*METHOD, *limits, "rounds=2", "--run-dir", str(tmp_path / "run"))
     launched = start(3, *words, program=patched(patch), options=options)

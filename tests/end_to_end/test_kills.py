@@ -87,7 +87,7 @@ def resume(run_dir: Path) -> tuple[str, ...]:
 KILLED_WHILE_SAVING = """
 import os, signal, sys
 from pathlib import Path
-from fedmpi.output import files
+from fedmpi import plain_files
 moment, marker = sys.argv[1], Path(sys.argv[2])
 replace, fsync = os.replace, os.fsync
 
@@ -99,17 +99,18 @@ def die():
 class Os:
     def __getattr__(self, name):
         return getattr(os, name)
-    def replace(self, source, target):
+    def replace(self, source, target, **folders):
         is_it = Path(target).name == "round-000005.h5"
         if is_it and moment == "half written":
-            os.truncate(source, os.path.getsize(source) // 2)
+            half = f"/proc/self/fd/{folders['src_dir_fd']}/{source}"
+            os.truncate(half, os.path.getsize(half) // 2)
         if is_it and moment != "renamed":
             die()
-        replace(source, target)
+        replace(source, target, **folders)
         if is_it:
             die()
 
-files.os = Os()
+plain_files.os = Os()
 from fedmpi.main import main
 sys.exit(main(sys.argv[3:]))
 """

@@ -13,8 +13,9 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import pytest
-from kill_ranks import Job, Kill, quiet, run
+from attacks import Job, Kill, quiet, run
 from launched import ULFM, Launched, all_end, descendants, has_rounds, kill
+from patched import patched
 from small_runs import finished, run_all, small_config
 
 from fedmpi.mpi import SerialComm
@@ -253,13 +254,55 @@ def test_ranks_lost_while_starting(start: Start, tmp_path: Path, where: str, who
 
 
 @pytest.mark.parametrize("options", [(), ULFM], ids=["plain", "ulfm"])
-def test_a_rank_dies_before_mpi_starts(start: Start, tmp_path: Path, options: Sequence[str]) -> None:
-    words = (*METHOD, "mpi.startup_timeout_s=6", "--run-dir", str(tmp_path / "run"))
-    launched = start(3, *words, program=("-c", EARLY, "before MPI", "1"), options=options)
-    assert launched.wait() != 0
+@pytest.mark.parametrize("who", [0, 1])
+def test_a_rank_dies_before_mpi_starts(start: Start, tmp_path: Path, options: Sequence[str], who: int) -> None:
+    """The others do not wait for `mpi.startup_timeout_s`, which is longer than this test."""
+    program = ("-c", EARLY, "before MPI", str(who))
+    launched = start(3, *METHOD, "--run-dir", str(tmp_path / "run"), program=program, options=options)
+    family = all_ranks_of(launched, 3)
+    assert launched.wait() not in (0, 2, 75)
+    assert all_end(family, time.monotonic() + 10), "processes are left"
     if options:
-        assert "MPI did not start within 6 s: another rank died or hangs" in launched.err
+        assert launched.err.count("fedmpi: ") == launched.err.count(f"fedmpi: lost rank {who} on ") == 1, launched.err
     assert not (tmp_path / "run").exists()
+
+
+HANGS = """
+from contextlib import contextmanager
+from fedmpi.mpi import serial
+
+@contextmanager
+def at_most(*arguments):
+    if WHERE == "before MPI":
+        stop()
+    yield stop  # it is called when MPI has started
+
+if rank == 1:
+    serial.at_most = at_most"""
+
+
+@pytest.mark.parametrize("where", ["before MPI", "when MPI has started"])
+def test_a_rank_hangs_before_ranks_have_met(start: Start, tmp_path: Path, where: str) -> None:
+    """One of the others says so at the end of their patience, and all end."""
+    patch = HANGS.replace("WHERE", repr(where))
+    words = (*METHOD, "mpi.startup_timeout_s=12", "--run-dir", str(tmp_path / "run"))
+    launched = start(3, *words, program=patched(patch), options=ULFM)
+    family = all_ranks_of(launched, 3)
+    assert launched.wait() not in (0, 2, 75), launched.err
+    assert all_end(family, time.monotonic() + 10), "processes are left"
+    assert launched.err.count("MPI did not start within 12 s") == 1, launched.err
+
+
+def all_ranks_of(launched: Launched, count: int) -> list[int]:
+    """mpirun and its ranks, as soon as all have been started."""
+    family: list[int] = []
+
+    def are_there() -> bool:
+        family[:] = descendants(launched.process.pid)
+        return len(family) > count
+
+    assert launched.wait_until(are_there), launched.err
+    return family
 
 
 def test_an_error_of_python_ends_all_ranks(start: Start, tmp_path: Path) -> None:

@@ -11,7 +11,7 @@ from small_runs import SMALL, finished, small_config
 
 from fedmpi import data
 from fedmpi.data import Partition, make_partition
-from fedmpi.output import RunDir, checkpoint
+from fedmpi.output import RunDir, checkpoint, read_records
 
 RunMain = Callable[..., tuple[int, str, str]]
 ARGUMENTS = (*SMALL, "method.name=fedhm", "rounds=2", "output.progress=plain")
@@ -84,6 +84,33 @@ def test_without_a_checkpoint_it_starts_at_round_1_and_says_so(run_main: RunMain
     assert code == 0, errors
     assert f"no intact checkpoint in {run_dir}: starting at round 1" in out
     assert finished(run_dir) == expected
+
+
+def test_a_record_that_was_cut_off_is_said_and_the_gap_marked(run_main: RunMain, run_dir: Path) -> None:
+    """The results are those of a run with its whole record; only the record says that it lacks a round."""
+    path = RunDir(run_dir).records_path
+    whole = path.read_text()
+    for lines in (1, 1):  # the second time the mark is there
+        path.write_text("".join(path.read_text().splitlines(keepends=True)[:lines]))
+        code, out, errors = run_main("--run-dir", str(run_dir), "--resume", "rounds=2", "output.progress=plain")
+        assert code == 0, errors
+        assert (out + errors).count("rounds.jsonl has no record of rounds 2, which are done") == 1
+        assert path.read_text() == whole.splitlines(keepends=True)[0] + '{"round": 2, "missing_from": 2}\n'
+    code, out, errors = run_main("--run-dir", str(run_dir), "--resume", "rounds=3", "output.progress=plain")
+    assert code == 0, errors
+    assert [record["round"] for record in read_records(RunDir(run_dir))] == [1, 3]
+
+
+def test_the_records_of_another_run_are_refused(run_main: RunMain, run_dir: Path, tmp_path: Path) -> None:
+    other = tmp_path / "other"
+    assert run_main(*ARGUMENTS, "seed=3", "--run-dir", str(other))[0] == 0
+    content = RunDir(other).records_path.read_bytes()
+    RunDir(run_dir).records_path.write_bytes(content)
+    code, out, errors = run_main("--run-dir", str(run_dir), "--resume", "rounds=3", "output.progress=plain")
+    assert code == 2 and f"{run_dir}/rounds.jsonl: is of another run than the checkpoint: in round " in errors, errors
+    assert len(errors.splitlines()) == 1 and RunDir(run_dir).records_path.read_bytes() == content
+    RunDir(run_dir).records_path.unlink()
+    assert run_main("--run-dir", str(run_dir), "--resume", "rounds=3", "output.progress=plain")[0] == 0
 
 
 def test_an_absent_run_is_begun(run_main: RunMain, tmp_path: Path) -> None:

@@ -6,6 +6,7 @@ import errno
 import os
 import re
 import shlex
+import shutil
 import time
 from collections.abc import Callable
 from dataclasses import replace
@@ -18,7 +19,8 @@ from small_runs import Finished, finished, run_all, small_config
 
 from fedmpi.errors import RoundError, RunDirError
 from fedmpi.mpi import SerialComm
-from fedmpi.output import RunDir, RunLock, checkpoint, files, read_records
+from fedmpi.output import RunDir, RunLock, checkpoint, read_records
+from fedmpi.plain_files import temporary_name
 
 Start = Callable[..., Launched]
 Run = Callable[..., tuple[int, str, str]]
@@ -117,9 +119,18 @@ def test_a_read_only_disk_is_said_before_anything_is_computed(start: Start, tmp_
         assert "Traceback" not in launched.err and launched.out == ""
 
 
-@pytest.mark.parametrize("harm", ["removed", "replaced", "records are a folder"])
+GONE = {
+    "removed": "was removed while the run used it",
+    "moved": "was moved to {folder}/elsewhere",
+    "replaced": "something else has its name now; the run directory was moved to {folder}/elsewhere",
+    "made anew": "was removed while the run used it; another one has its name now",
+    "records are a folder": "{folder}/run/rounds.jsonl: cannot be written: Is a directory",
+}
+
+
+@pytest.mark.parametrize("harm", GONE)
 def test_a_folder_that_goes_away_is_noticed_at_the_next_round(start: Start, tmp_path: Path, harm: str) -> None:
-    """Though the next checkpoint is far away; and nothing is made anew in its place."""
+    """Though the next checkpoint is far away; and nothing is made anew in its place, or advised to be resumed there."""
     run_dir = tmp_path / "run"
     launched = start(3, *ENDLESS, "output.checkpoint_every=100000", "--run-dir", str(run_dir))
     assert launched.wait_until(has_rounds(run_dir, 2)), launched.err
@@ -127,16 +138,54 @@ def test_a_folder_that_goes_away_is_noticed_at_the_next_round(start: Start, tmp_
         if harm == "records are a folder":
             RunDir(run_dir).records_path.rename(tmp_path / "elsewhere")
             RunDir(run_dir).records_path.mkdir()
+        elif harm in ("removed", "made anew"):
+            shutil.rmtree(run_dir)
+            if harm == "made anew":
+                run_dir.mkdir()
         else:
             run_dir.rename(tmp_path / "elsewhere")
             if harm == "replaced":
                 run_dir.write_text("in the way")
     code = ends_in_time(launched, lambda: "fedmpi: failed" in launched.err)
     assert code not in (0, 2)
-    said = {"removed": "its folder is gone", "replaced": "a file stands where a folder should be"}
-    assert f"{run_dir}/rounds.jsonl: cannot be written: " in block(launched.err)
-    assert said.get(harm, "Is a directory") in block(launched.err)
-    assert harm != "removed" or not run_dir.exists()
+    blocks = re.findall(r"^fedmpi: failed on .*\n  cause: (.*)\n(.*)$", launched.err, re.M)
+    assert len(blocks) == 1 and GONE[harm].format(folder=tmp_path) in blocks[0][0], launched.err
+    is_there = harm == "records are a folder"
+    assert blocks[0][1].startswith("to go on: " if is_there else f"nothing is left to go on with in {run_dir}")
+    assert run_dir.is_dir() == (is_there or harm == "made anew")
+    assert is_there or not run_dir.is_dir() or not any(run_dir.iterdir())
+
+
+# The clients of round 2 train for ever.
+STANDS_STILL = """
+import sys, time
+from pathlib import Path
+from fedmpi import train_round
+simulate = train_round.simulate_client
+
+def simulate_for_ever(setup, task, published):
+    while task.round_number == 2:
+        Path(sys.argv[1], "waits").touch()
+        time.sleep(0.01)
+    return simulate(setup, task, published)
+
+train_round.simulate_client = simulate_for_ever
+from fedmpi.main import main
+sys.exit(main(sys.argv[2:]))
+"""
+
+
+@pytest.mark.parametrize("exchange", ["gather", "reduce"])
+def test_a_folder_that_goes_away_is_noticed_within_a_round(start: Start, tmp_path: Path, exchange: str) -> None:
+    """A round that would never end: the server waits for workers, and looks while it does."""
+    words = (*ENDLESS, f"mpi.exchange={exchange}", "--run-dir", str(tmp_path / "run"))
+    launched = start(3, *words, program=("-c", STANDS_STILL, str(tmp_path)))
+    is_saved = lambda: re.search(r"^round +1/", launched.out, re.M)  # noqa: E731 - workers may be ahead of the server
+    assert launched.wait_until(lambda: (tmp_path / "waits").exists() and is_saved() is not None), launched.err
+    shutil.rmtree(tmp_path / "run", ignore_errors=True)
+    code = ends_in_time(launched, lambda: "fedmpi: failed" in launched.err)
+    assert code not in (0, 75) and "was removed while the run used it" in launched.err, launched.err
+    assert "to go on: " not in launched.err and not (tmp_path / "run").exists()
 
 
 @pytest.mark.parametrize("policy", ["stop", "warn"])
@@ -197,7 +246,7 @@ def test_the_last_round_must_be_saved(tmp_path: Path, monkeypatch: pytest.Monkey
     assert isinstance(caught.value.__cause__, RunDirError)
     snapshot = checkpoint.load_newest_intact(RunDir(tmp_path / "run"), pytest.fail)
     assert snapshot is not None and snapshot.round == 2
-    half_written = files.temporary_of(tmp_path / "run" / "memory" / "0" / "0" / f"9-{'0' * 32}.h5")
+    half_written = tmp_path / "run" / "memory" / "0" / "0" / temporary_name(f"9-{'0' * 32}.h5")
     half_written.touch()  # as a worker leaves that is killed while it writes
     run_all(small_config(*words), SerialComm(), tmp_path / "run", resume=True)
     assert finished(tmp_path / "run") == undisturbed(tmp_path / "undisturbed", *words) and not half_written.exists()

@@ -13,12 +13,14 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import brought_nets
 import method_cases
 import pytest
 from small_runs import TOY, Finished, finished, run_all, small_config
 
 from fedmpi.mpi import SerialComm
 from fedmpi.output import checkpoint
+from fedmpi.startup import StartupError
 
 if TYPE_CHECKING:
     from fedmpi.mpi.comm import Comm
@@ -38,6 +40,10 @@ EXCHANGES: dict[str, tuple[str, ...]] = {
     "auto": ("mpi.exchange=auto",),
     "gather-server-trains": ("mpi.exchange=gather", "mpi.server_trains=true"),
     "reduce-server-trains": ("mpi.exchange=reduce", "mpi.server_trains=true"),
+}
+NETS: dict[str, tuple[str, ...]] = {
+    "torchvision": ("model.name=torchvision:resnet18", "data.shape=[3,32,32]", "data.num_train=64"),
+    **{part: ("model.name=brought", f"model.part={part}") for part in brought_nets.ALLOWED},
 }
 SETTINGS: dict[str, tuple[str, ...]] = {
     "restat": ("evaluation.bn=restat", "evaluation.batch_size=24"),
@@ -132,6 +138,25 @@ def test_every_method_keeps_its_bits(
             run_all(config, comm, folder, resume=rounds == 3)
     found = "" if expected is None else difference(finished(folder), expected)
     on_all_ranks(found == "", found)
+
+
+@pytest.mark.parametrize("net", NETS)
+def test_nets_of_others_keep_the_bits(
+    comm: Comm, alone: Alone, folder: Path, all_or_none: Callable, on_all_ranks: Callable, net: str
+) -> None:
+    """Also those that keep running statistics, draw random numbers outside torch or have buffers."""
+    case = (*NETS[net], "method.name=fedavg", "evaluation.bn=batch", "rounds=1")
+    check(comm, alone, folder, all_or_none, on_all_ranks, case=case)
+
+
+def test_a_net_that_keeps_something_is_refused_by_all(comm: Comm, folder: Path, on_all_ranks: Callable) -> None:
+    """With the same line on every rank, the server included."""
+    text = ""
+    try:
+        run_all(small_config("model.name=brought", "model.part=attribute", "method.name=fedavg"), comm, folder)
+    except StartupError as error:
+        text = error.text()
+    on_all_ranks("'part' (CountsSteps)" in text and "\n" not in text, f"not refused in one line: {text!r}")
 
 
 @pytest.mark.parametrize("setting", SETTINGS)

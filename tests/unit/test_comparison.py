@@ -17,7 +17,17 @@ from fedmpi.output import RunDir
 sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "jobs"))  # scripts, and no package
 
 import comparison_text  # noqa: E402
-from comparison import Budget, Row, Run, accuracy_of, budget_of, mean_std, rows_of, to_target  # noqa: E402
+from comparison import (  # noqa: E402
+    Budget,
+    Row,
+    Run,
+    accuracy_of,
+    budget_of,
+    mean_std,
+    missing_rounds,
+    rows_of,
+    to_target,
+)
 
 
 def record(number: int, tiers: Mapping[str, float], *, clients: float | None = None) -> dict[str, object]:
@@ -52,6 +62,18 @@ def test_to_target_sums_up_to_and_with_the_first_round_that_reaches_it() -> None
     assert to_target(records, "1", 0.4) == (15, 100.0, 1)
     assert to_target(records, "1", 0.51) is None
     assert to_target(records, "0.5", 0.1) is None
+
+
+def test_sums_over_missing_rounds_are_not_shown(tmp_path: Path) -> None:
+    """Of what was moved until the target nobody knows if a record before it is gone; accuracies are as recorded."""
+    records = [record(1, {"1": 0.4}), record(3, {"1": 0.5}), record(4, {"1": 0.6})]
+    assert to_target(records, "1", 0.4) == (15, 100.0, 1) and to_target(records, "1", 0.5) is None
+    run = finished_run(tmp_path, 0, records, rounds=4)
+    (run.folder.report_dir / "summary.json").write_text(json.dumps({"tiers": [{"name": "1", "params": 7, "macs": 9}]}))
+    assert run.is_finished() and missing_rounds(run.records) == "no records of 1 round, the first of which is 2"
+    (row,) = rows_of([run], 0.5, Budget(1, 1, 1, 1))
+    assert (row.accuracy, row.bytes_to_target, row.seeds_at_target) == (0.6, None, 0)
+    assert missing_rounds(records[:1]) == missing_rounds([]) == ""
 
 
 def test_the_clients_accuracy_is_a_row_of_its_own() -> None:

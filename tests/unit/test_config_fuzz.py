@@ -9,7 +9,7 @@ import sys
 import time
 import warnings
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 import pytest
@@ -31,10 +31,10 @@ def quick() -> Iterator[None]:
         yield
 
 
-def verdict_of(words: Sequence[str]) -> str:
+def verdict_of(words: Sequence[str], environment: Mapping[str, str] | None = None) -> str:
     """`refused` or `planned`, in bounded time and memory; anything else fails here."""
     before, start = fuzz_configs.reset_peak(), time.process_time()
-    verdict, detail = fuzz_configs.judge(["--plan=json", *words])
+    verdict, detail = fuzz_configs.judge(["--plan=json", *words], environment=environment)
     assert verdict in ("refused", "planned", "helped"), detail
     assert time.process_time() - start < LONG_S and fuzz_configs.peak() - before < GIGABYTE
     return verdict
@@ -45,7 +45,8 @@ def test_mutations(chunk: int, tmp_path: Path) -> None:
     """Of all shipped configs, to the end of the plan."""
     verdicts: Counter[str] = Counter()
     for number in range(chunk, CASES, CHUNKS):
-        verdicts[verdict_of(config_mutations.mutate(number, 0).write(tmp_path / str(number)))] += 1
+        mutation = config_mutations.mutate(number, 0)
+        verdicts[verdict_of(mutation.write(tmp_path / str(number)), mutation.environment)] += 1
     assert min(verdicts["refused"], verdicts["planned"]) > 10, "too tame, or too wild, to test both outcomes"
 
 

@@ -228,6 +228,7 @@ def test_show_divides_as_a_run_would(run_data: RunData, no_network: None, tmp_pa
     words = ["partition.name=iid", "clients.count=7", "clients.per_round=2"]
     code, out, _ = run_data("show", *words, "--data-dir", tmp_path, "--out", tmp_path / "x.png")
     assert code == 0 and "1,437 of 1,437" in out and "205 to 206" in out and f"drawn: {tmp_path / 'x.png'}" in out
+    assert f"digest of the data  {data.load(data.Digits()).digest}\n" in out
     assert (tmp_path / "x.png").read_bytes().startswith(b"\x89PNG")
 
 

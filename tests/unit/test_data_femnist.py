@@ -188,9 +188,9 @@ def leaf_text(writers: object) -> str:
 
 ROW = [0.5] * 784
 BAD_LEAF = [
-    ("cut off", '{"users": ["a"], "user_da', "damaged or cut off"),
-    ("no text", "\udcff\udcfe", "damaged or cut off"),
-    ("nested without end", "[" * 100_000, "damaged or cut off"),
+    ("cut off", '{"users": ["a"], "user_da', "is not a JSON file of LEAF"),
+    ("no text", "\udcff\udcfe", "is not a JSON file of LEAF"),
+    ("nested without end", "[" * 100_000, "is not a JSON file of LEAF"),
     ("a list", "[1, 2]", "no 'user_data'"),
     ("no user_data", "{}", "no 'user_data'"),
     ("another data set", leaf_text({"a": {"x": ["To be"]}}), "no 'user_data' with 'x' and 'y'"),
@@ -198,7 +198,7 @@ BAD_LEAF = [
     ("pixel below 0", leaf_text({"a": {"x": [[*ROW[1:], -0.1]], "y": [1]}}), "no numbers from 0 to 1"),
     ("no number", leaf_text({"a": {"x": [[*ROW[1:], float("nan")]], "y": [1]}}), "no numbers from 0 to 1"),
     ("pixel missing", leaf_text({"a": {"x": [ROW[1:]], "y": [1]}}), "do not make 1 images"),
-    ("ragged", leaf_text({"a": {"x": [ROW, ROW[1:]], "y": [1, 2]}}), "damaged or cut off"),
+    ("ragged", leaf_text({"a": {"x": [ROW, ROW[1:]], "y": [1, 2]}}), "is not a JSON file of LEAF"),
     ("label missing", leaf_text({"a": {"x": [ROW, ROW], "y": [1]}}), "do not make 1 images"),
     ("label 62", leaf_text({"a": {"x": [ROW], "y": [62]}}), "no numbers from 0 to 61"),
     ("label -1", leaf_text({"a": {"x": [ROW], "y": [-1]}}), "no numbers from 0 to 61"),

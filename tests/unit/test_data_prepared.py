@@ -8,23 +8,12 @@ from typing import Any
 
 import numpy as np
 import pytest
+from small_data import GROUPS, TEST, TRAIN, dataset, options_in, rewrite
 
 from fedmpi import data, hdf5
 from fedmpi.data import prepared
 from fedmpi.data.dataset import Dataset, check
 from fedmpi.errors import DataError
-
-TRAIN, TEST, GROUPS = 20, 8, 4
-
-
-def options_in(folder: Path) -> data.Har:
-    return data.Har(root=str(folder), num_train=TRAIN, num_test=TEST, num_groups=GROUPS, window=8)
-
-
-def dataset() -> Dataset:
-    x = np.arange(TRAIN * 48, dtype=np.float32).reshape(TRAIN, 48)
-    train, test = np.arange(TRAIN), np.arange(TEST)
-    return Dataset(x, train % 6, x[:TEST] + 0.5, test % 6, train % GROUPS, test % GROUPS)
 
 
 @pytest.fixture
@@ -45,18 +34,8 @@ def refused(options: data.Har) -> str:
 
 def test_what_was_saved_is_read(options: data.Har) -> None:
     ours = data.load(options)
-    for name, array in vars(dataset()).items():
+    for name, array in dataset().arrays.items():
         assert np.array_equal(getattr(ours, name), array) and getattr(ours, name).dtype == array.dtype, name
-
-
-def rewrite(options: data.Har, attributes: dict[str, Any] | None = None, **arrays: np.ndarray | None) -> None:
-    """The file with other attributes or arrays (None: without it), as if `save` had written them."""
-    with hdf5.opened(options.path, prepared.KIND) as file:
-        kept = {name: file.array(name) for name in file.entries}
-        held = dict(file.attributes)
-    given = {name: array for name, array in {**kept, **arrays}.items() if array is not None}
-    packed = hdf5.pack(prepared.KIND, held if attributes is None else attributes, given)
-    options.path.write_bytes(packed)
 
 
 X = dataset().train_x

@@ -132,7 +132,7 @@ def test_shapes_that_no_array_has(path: Path, shape: list[int]) -> None:
 
 def test_a_pipe_is_not_waited_for(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "pipe")
-    assert refusal(tmp_path / "pipe") == "is no file"
+    assert refusal(tmp_path / "pipe") == "is a named pipe, not a file"
 
 
 def test_a_file_that_shrinks_while_it_is_read(path: Path) -> None:

@@ -55,11 +55,33 @@ def test_mpirun_within_a_slurm_step() -> None:
     assert launched_as(both) == (3, 4)
 
 
-@pytest.mark.parametrize("garbage", ["", "x", "-1", "1.5", "0x1"])
+@pytest.mark.parametrize("garbage", ["", "x", "-1", "1.5", "0x1", "+1", "\u00b2", "\u0661", "2147483648", "9" * 5_000])
 def test_what_is_no_rank_is_passed_over(garbage: str) -> None:
     """Left-overs in an environment end neither `--plan` nor a run with a traceback."""
     assert launched_as({"OMPI_COMM_WORLD_RANK": garbage}) is None
     assert launched_as({"OMPI_COMM_WORLD_RANK": garbage, "PMI_RANK": "1", "PMI_SIZE": "2"}) == (1, 2)
+
+
+SIZES = ("", "x", "-1", "1.5", "3", "0", "\u0665", "2147483648", "9" * 5_000)
+
+
+@pytest.mark.parametrize("size", SIZES, ids=map(str, range(len(SIZES))))
+def test_a_size_that_does_not_fit_its_rank_is_refused(size: str) -> None:
+    for rank_name, size_name in (("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE"), ("PMI_RANK", "PMI_SIZE")):
+        with pytest.raises(LaunchError, match=f"^environment variable {size_name}: is .*3;") as caught:
+            claimed({rank_name: "3", size_name: size})
+        assert caught.value.exit_code == 2 and "\n" not in caught.value.text()
+
+
+@pytest.mark.parametrize("size", SIZES, ids=map(str, range(len(SIZES))))
+def test_a_step_of_slurm_that_makes_no_sense_is_passed_over(size: str) -> None:
+    assert claimed({"SLURM_PROCID": "3", "SLURM_STEP_NUM_TASKS": size}) == (0, 1)
+
+
+def test_a_size_of_another_launcher_is_passed_over() -> None:
+    """A PMIx launcher within an interactive step of Slurm, which has one task."""
+    assert launched_as({"PMIX_RANK": "3", "SLURM_STEP_NUM_TASKS": "1", "SLURM_PROCID": "0"}) == (3, 1)
+    assert launched_as({"PMIX_RANK": "3", "SLURM_STEP_NUM_TASKS": "x"}) == (3, 1)
 
 
 def test_the_process_s_own_environment_is_the_default(bare: pytest.MonkeyPatch) -> None:

@@ -273,6 +273,26 @@ def test_a_second_job_leaves_the_first_one_s_files_alone(tmp_path: Path, run_dir
     assert names == [".begun-17", ".begun-17_3"]
 
 
+@pytest.mark.parametrize("shape", ["link", "pipe", "device", "folder"])
+def test_what_others_plant_is_neither_followed_nor_waited_for(tmp_path: Path, run_dir: Path, shape: str) -> None:
+    """Under every name that the script uses and that somebody can know."""
+    victim = tmp_path / "victim"
+    victim.write_text("17 4\n")
+    for name in ("requeued", "requeued.17", ".begun-17"):
+        place = run_dir / name
+        if shape == "pipe":
+            os.mkfifo(place)
+        elif shape == "folder":
+            (tmp_path / "folder").mkdir(exist_ok=True)
+            place.symlink_to(tmp_path / "folder")
+        else:
+            place.symlink_to(victim if shape == "link" else "/dev/zero")
+    assert stops(tmp_path, run_dir, {})[0] == 0
+    assert victim.read_text() == "17 4\n" and not any((tmp_path / "folder").glob("*"))
+    note = run_dir / "requeued"
+    assert not note.is_symlink() and note.read_text() == f"17 {5 if shape == 'link' else 1}\n"
+
+
 @pytest.mark.parametrize("before", ["", "17 3\n"])
 def test_no_requeue_without_its_note(tmp_path: Path, run_dir: Path, before: str) -> None:
     """On a full disk (here: files may have no bytes), where starts that save nothing would not be counted."""

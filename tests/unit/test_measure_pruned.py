@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from small_runs import small_config
+from small_runs import run_all, small_config
 
 from fedmpi.config import yaml_text
-from fedmpi.output import RunDir
+from fedmpi.mpi import SerialComm
+from fedmpi.output import RunDir, checkpoint
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "jobs"))  # scripts, and no package
 
@@ -48,6 +50,16 @@ def test_only_a_hermes_run_with_a_checkpoint(tmp_path: Path, capsys: pytest.Capt
         RunDir(tmp_path).config_path.write_text(yaml_text.dump(config.to_dict()))
         assert measure_pruned.main([str(tmp_path)]) == 2
         assert_one_line(capsys, told)
+
+
+def test_other_data_are_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """The masks were made on other examples than those that statistics would be taken of here."""
+    run_all(small_config("method.name=hermes", "rounds=1"), SerialComm(), tmp_path)
+    snapshot = checkpoint.load(RunDir(tmp_path).checkpoint_path(1))
+    checkpoint.save(RunDir(tmp_path), replace(snapshot, data_digest="0" * 32))
+    capsys.readouterr()
+    assert measure_pruned.main([str(tmp_path)]) == 2
+    assert_one_line(capsys, "other data")
 
 
 def assert_one_line(capsys: pytest.CaptureFixture[str], told: str) -> None:

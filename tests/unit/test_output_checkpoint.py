@@ -13,8 +13,9 @@ import h5py
 import pytest
 import torch
 
+from fedmpi import plain_files
 from fedmpi.errors import RunDirError
-from fedmpi.output import MemoryStore, RunDir, Snapshot, checkpoint, digest_of, files
+from fedmpi.output import MemoryStore, RunDir, Snapshot, checkpoint, digest_of
 
 DIGEST = "0123456789abcdef0123456789abcdef"
 
@@ -90,13 +91,47 @@ def test_the_newest_k_stay(run_dir: RunDir) -> None:
 def test_files_of_a_future_that_was_given_up_do_not_push_out_good_ones(run_dir: RunDir) -> None:
     """Rounds 8 and 9 are damaged, the run resumes after 7: saving 8 must leave 7 and 8, not 8 and 9."""
     for round_number in (7, 8, 9):
-        checkpoint.save(run_dir, snapshot(round_number), keep=3)
+        path = checkpoint.save(run_dir, snapshot(round_number), keep=3)
     for round_number in (8, 9):
-        run_dir.checkpoint_path(round_number).write_bytes(b"")
+        path = run_dir.checkpoint_path(round_number)
+        whole = path.read_bytes()
+        first = whole.index(b"\0" * 100 + b"\x89HDF") + 600  # within the arrays: it still says whose it is
+        path.write_bytes(whole[:first] + bytes([whole[first] ^ 1]) + whole[first + 1 :])
     assert newest(run_dir)[0] == 7
     checkpoint.save(run_dir, snapshot(8), keep=2)
     assert [number for number, _ in run_dir.checkpoints()] == [8, 7]
     assert newest(run_dir) == (8, [])
+
+
+def test_files_of_others_stay(run_dir: RunDir, tmp_path: Path) -> None:
+    """Copies, pictures, links, another run's checkpoint under our own name, and what no longer says whose it is."""
+    other = RunDir.open_for(tmp_path / "other", resume=False)
+    for number in (1, 99):
+        checkpoint.save(other, snapshot(number, config_hash="d" * 64), keep=9)
+        checkpoint.save(other, snapshot(number + 1), keep=9)
+    folder = run_dir.checkpoints_dir
+    contents = {
+        "paper-figure-3.h5": b"figure",
+        "round-000002-backup.h5": other.checkpoint_path(2).read_bytes(),
+        "round-2.h5": other.checkpoint_path(2).read_bytes(),
+        "round-000001.h5": other.checkpoint_path(1).read_bytes(),
+        "round-000099.h5": other.checkpoint_path(99).read_bytes(),
+        "round-000098.h5": b"",
+        "round-000097.h5": other.checkpoint_path(2).read_bytes(),
+        ".notes.tmp": b"mine",
+        ".round-000001.h5.tmp": b"mine",
+        ".mine.h5.0123456789abcdef.tmp": b"mine",
+    }
+    for name, content in contents.items():
+        (folder / name).write_bytes(content)
+    (folder / "round-000096.h5").symlink_to(other.checkpoint_path(2))
+    (folder / "round-000095.h5").mkdir()
+    for number in range(3, 8):
+        checkpoint.save(run_dir, snapshot(number), keep=2)
+        run_dir.clear_temporaries()
+    assert {name: (folder / name).read_bytes() for name in contents} == contents
+    assert (folder / "round-000096.h5").is_symlink() and (folder / "round-000095.h5").is_dir()
+    assert checkpoint.of_run(run_dir, "c" * 64) == [(number, run_dir.checkpoint_path(number)) for number in (7, 6)]
 
 
 def test_damaged_ones_are_skipped_with_a_line_that_names_them(run_dir: RunDir) -> None:
@@ -159,27 +194,37 @@ def test_an_index_that_does_not_fit_together_is_refused(run_dir: RunDir, monkeyp
     forged = dataclasses.replace(honest, groups={**honest.groups, "clients": index})
     monkeypatch.setattr(checkpoint, "_content", lambda _: forged)
     path = checkpoint.save(run_dir, snapshot(1))
-    with pytest.raises(RunDirError, match="does not fit together"):
-        checkpoint.load(path)
-    assert checkpoint.referenced(run_dir) is None
+    for read in (checkpoint.load, checkpoint.index_of):
+        with pytest.raises(RunDirError, match="does not fit together"):
+            read(path)
 
 
 def test_what_checkpoints_refer_to(run_dir: RunDir) -> None:
     checkpoint.save(run_dir, snapshot(1, clients={1: (1, DIGEST)}))
     checkpoint.save(run_dir, snapshot(2, clients={1: (1, DIGEST), 3: (2, DIGEST)}))
     assert checkpoint.referenced(run_dir) == {(1, 1, DIGEST), (3, 2, DIGEST)}
-    run_dir.checkpoint_path(1).write_bytes(b"")
-    assert checkpoint.referenced(run_dir) is None
+    run_dir.checkpoint_path(1).write_bytes(b"")  # no run can go on from it
+    assert checkpoint.referenced(run_dir) == {(1, 1, DIGEST), (3, 2, DIGEST)}
+
+
+def test_nothing_is_known_of_what_cannot_be_read_now(run_dir: RunDir, monkeypatch: pytest.MonkeyPatch) -> None:
+    checkpoint.save(run_dir, snapshot(1, clients={1: (1, DIGEST)}))
+
+    def disk_fails(*_: object) -> None:
+        raise OSError(5, "Input/output error")
+
+    monkeypatch.setattr("fedmpi.hdf5.open_to_read", disk_fails)
+    assert checkpoint.referenced(run_dir) is None and checkpoint.of_run(run_dir, "c" * 64) == []
 
 
 @pytest.mark.parametrize("stage", ["fsync", "replace"])
 def test_a_failed_save_harms_nothing(stage: str, run_dir: RunDir, monkeypatch: pytest.MonkeyPatch) -> None:
     checkpoint.save(run_dir, snapshot(1), keep=1)
 
-    def disk_is_full(*_: object) -> None:
+    def disk_is_full(*_: object, **__: object) -> None:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(files.os, stage, disk_is_full)
+    monkeypatch.setattr(plain_files.os, stage, disk_is_full)
     with pytest.raises(RunDirError, match=r"round-000002\.h5: cannot be written: No space left on device"):
         checkpoint.save(run_dir, snapshot(2), keep=1)
     assert newest(run_dir) == (1, [])

@@ -160,7 +160,7 @@ def test_foreign_files_and_formats_are_named(tmp_path: Path) -> None:
         container.unpack(write(path, {}), "memory", ATTRIBUTES, ("server",))
     with pytest.raises(RunDirError, match="no such file"):
         read(tmp_path / "absent.h5")
-    with pytest.raises(RunDirError, match="is no file"):
+    with pytest.raises(RunDirError, match="is a directory, not a file"):
         read(tmp_path)
 
 

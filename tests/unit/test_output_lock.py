@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import json
 import os
+import shutil
 import socket
 import subprocess
 import sys
@@ -17,6 +18,7 @@ import pytest
 
 from fedmpi.errors import RunDirError
 from fedmpi.output import RunDir, RunLock, lock
+from fedmpi.output.whereabouts import GoneError
 
 # Two or more of these start together, again and again, without the seconds that a whole run takes to start. Each
 # waits for a line, tries to take the lock, says how that went, and holds it until the next line.
@@ -195,18 +197,46 @@ def test_a_note_that_another_run_wrote_over_ours_ends_this_one(tmp_path: Path) -
     assert (tmp_path / ".lock").read_text() == note
 
 
-def test_a_directory_that_is_gone_is_for_others_to_tell(tmp_path: Path) -> None:
-    """And when it is there again, so is the lock."""
+def test_a_directory_that_was_moved_may_come_back(tmp_path: Path) -> None:
+    """It is said where it is; and when it is there again, so is the lock."""
     run = RunDir.open_for(tmp_path / "run", resume=False)
     with RunLock(run) as held:
         run.path.rename(tmp_path / "elsewhere")
-        held.refresh()
-        held.refresh()
-        assert not run.path.exists()
+        for _ in range(2):
+            with pytest.raises(GoneError, match=rf"was moved to {tmp_path}/elsewhere") as caught:
+                held.refresh()
+            assert not caught.value.for_good and not run.path.exists()
         (tmp_path / "elsewhere" / ".lock").unlink()
         (tmp_path / "elsewhere").rename(run.path)
         held.refresh()
         assert json.loads(run.lock_path.read_text())["pid"] == os.getpid()
+
+
+@pytest.mark.parametrize("is_new", [False, True])
+def test_a_directory_that_was_removed_is_gone_for_good(tmp_path: Path, monkeypatch, is_new: bool) -> None:
+    """Within a round, too; even if another one is there under its name."""
+    run, now_s = RunDir.open_for(tmp_path / "run", resume=False), time.monotonic()
+    with RunLock(run) as held:
+        shutil.rmtree(run.path)
+        if is_new:
+            run.path.mkdir()
+        monkeypatch.setattr("time.monotonic", lambda: now_s + 2)
+        for look in (held.beat, held.refresh):
+            with pytest.raises(GoneError, match="was removed") as caught:
+                look()
+            assert caught.value.for_good
+    assert run.path.exists() == is_new and (not is_new or not any(run.path.iterdir()))
+
+
+def test_a_directory_that_was_emptied_is_gone_for_good(tmp_path: Path) -> None:
+    with RunLock(RunDir(tmp_path)) as held:
+        (tmp_path / "config.yaml").touch()
+        held.refresh()
+        for path in tmp_path.iterdir():
+            path.unlink()
+        with pytest.raises(GoneError, match="what was in the run directory was removed") as caught:
+            held.refresh()
+    assert caught.value.for_good and not any(tmp_path.iterdir())
 
 
 def test_the_kernels_lock_survives_a_refresh(tmp_path: Path, contenders) -> None:

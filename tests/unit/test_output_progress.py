@@ -14,6 +14,7 @@ from pathlib import Path
 
 import pytest
 
+from fedmpi.mpi import launch
 from fedmpi.output import Progress, RunDir, TierRow, closing_table
 from fedmpi.output.progress import round_line
 from fedmpi.output.report import STAGES, summary_markdown, time_line
@@ -185,10 +186,25 @@ def test_a_log_file_behind_mpirun_stays_clean(tmp_path: Path) -> None:
 
 
 @needs_mpirun
-def test_a_terminal_behind_mpirun_shows_the_live_line() -> None:
+def test_a_terminal_behind_mpirun_gets_plain_lines() -> None:
+    """mpirun forwards whole lines only, so a live one would not be seen before the end."""
     environ = {**_outside_mpi(), "PRTE_MCA_rmaps_default_mapping_policy": ":oversubscribe"}
-    shown = in_terminal([_mpirun(), "-n", "1", *COMMAND], environ)
-    assert b"\x1b[" in shown and b"clients 1/2" in shown
+    assert in_terminal([_mpirun(), "-n", "1", *COMMAND], environ) == b"round 1/2  loss 0.5  1.00 s  ETA 0:01\r\n"
+
+
+def test_every_launcher_is_known() -> None:
+    """`fedmpi.mpi.launch` and the terminal agree on what a launcher leaves in the environment."""
+
+    class Tty(io.StringIO):
+        def isatty(self) -> bool:
+            return True
+
+        def fileno(self) -> int:
+            raise OSError
+
+    assert columns_of_terminal(Tty(), {}) == 80
+    for rank, size in launch._VARIABLES:
+        assert columns_of_terminal(Tty(), {rank: "0", size: "2"}) == 0
 
 
 def test_what_is_no_file_is_no_terminal() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import os
 import subprocess
 from pathlib import Path
 
@@ -11,7 +12,8 @@ import pytest
 
 from fedmpi.errors import RunDirError
 from fedmpi.output import Records, RunDir, add_start, manifest, read_records, start_entry
-from fedmpi.output.records import json_safe, scalars
+from fedmpi.output.best import Best
+from fedmpi.output.records import gaps_of, is_whole, json_safe, rounds_done, scalars
 
 
 @pytest.fixture
@@ -62,6 +64,67 @@ def test_resume_takes_back_later_rounds_and_a_torn_line(run_dir: RunDir) -> None
     once = run_dir.records_path.read_text()
     write(run_dir, range(0), resume_after=5)
     assert run_dir.records_path.read_text() == once
+
+
+def resumed(run_dir: RunDir, resume_after: int) -> list[str]:
+    """What is said when the run goes on after that round."""
+    lines: list[str] = []
+    Records(run_dir, resume_after=resume_after, tensorboard=False, warn=lines.append)
+    return lines
+
+
+def test_missing_rounds_are_said_and_marked(run_dir: RunDir) -> None:
+    """Wherever they are; a run that goes on says so again, and its marks are the same."""
+    write(run_dir, range(1, 10))
+    lines = run_dir.records_path.read_text().splitlines(keepends=True)
+    run_dir.records_path.write_text("".join(lines[number - 1] for number in (2, 5, 6)))
+    for _ in range(2):
+        (said,) = resumed(run_dir, 8)
+        assert said.startswith("rounds.jsonl has no record of rounds 1, 3 to 4, 7 to 8, which are done")
+        found = [json.loads(line) for line in run_dir.records_path.read_text().splitlines()]
+        marks = [(line["missing_from"], line["round"]) for line in found if "missing_from" in line]
+        assert marks == [(1, 1), (3, 4), (7, 8)] and [line["round"] for line in found] == [1, 2, 4, 5, 6, 8]
+        records = read_records(run_dir)
+        assert [record["round"] for record in records] == [2, 5, 6] and not is_whole(records)
+        assert rounds_done(records) == 6 and gaps_of(records, 8) == [(1, 1), (3, 4), (7, 8)]
+    write(run_dir, range(9, 11), resume_after=8)
+    assert [record["round"] for record in read_records(run_dir)] == [2, 5, 6, 9, 10]
+
+
+def test_a_gap_of_any_length_is_one_line(run_dir: RunDir) -> None:
+    """A forged checkpoint may say any round."""
+    (said,) = resumed(run_dir, 10**17)
+    assert "rounds 1 to 100000000000000000," in said and len(run_dir.records_path.read_text().splitlines()) == 1
+
+
+def test_records_of_any_order_are_put_in_order(run_dir: RunDir) -> None:
+    """Of several of one round the last one counts; of rounds after the checkpoint nothing is said."""
+    run_dir.records_path.write_text("".join(f'{{"round": {n}, "x": {x}}}\n' for x, n in enumerate((2, 1, 3, 2, 9))))
+    assert [(record["round"], record["x"]) for record in read_records(run_dir)] == [(1, 1), (2, 3), (3, 2), (9, 4)]
+    assert resumed(run_dir, 3) == []
+    assert [(record["round"], record["x"]) for record in read_records(run_dir)] == [(1, 1), (2, 3), (3, 2)]
+
+
+def test_lines_that_are_no_records_are_said(run_dir: RunDir) -> None:
+    lines = ('{"round": 1}', "# my note", '{"round": 0}', '{"round": true}', '{"round": -3}', "", "[2]", '{"round": 2, "x')
+    run_dir.records_path.write_text("\n".join(lines))
+    (said,) = resumed(run_dir, 1)
+    assert said == "rounds.jsonl has 5 lines that are no records; they are left out"
+    assert run_dir.records_path.read_text() == '{"round": 1}\n'
+
+
+def test_records_of_another_run_are_known_by_what_the_checkpoint_knows() -> None:
+    best = Best()
+    for number, accuracy in enumerate((0.1, 0.30000000000000004, 0.2), 1):
+        best.add_scores(number, {"half": accuracy, "clients": accuracy})
+    ours = [
+        {"round": n, "tiers": {"half": {"accuracy": x}}, "clients": {"accuracy": x}}
+        for n, x in ((1, 0.1), (2, 0.1 + 0.2), (3, 0.2))
+    ]
+    assert best.contradicts(ours) == best.contradicts(ours[:1]) == best.contradicts([]) == ""
+    assert best.contradicts([{"round": 2}, {"round": 3, "tiers": 5}]) == ""
+    for other in ({"tiers": {"half": {"accuracy": 0.3}}}, {"clients": {"accuracy": None}}):
+        assert "in round 2 the accuracy of" in best.contradicts([{"round": 2, **other}])
 
 
 def test_a_fresh_start_has_no_records(run_dir: RunDir) -> None:
@@ -145,8 +208,8 @@ def test_records_nested_too_deeply_are_torn(deep: str, run_dir: RunDir) -> None:
 def test_directories_in_their_place_are_one_line(run_dir: RunDir) -> None:
     run_dir.records_path.mkdir()
     run_dir.manifest_path.mkdir()
-    assert manifest.read_starts(run_dir) == []
-    for action in (lambda: write(run_dir, range(1, 2)), lambda: add_start(run_dir, {"command": []})):
+    actions = [lambda: write(run_dir, range(1, 2)), lambda: add_start(run_dir, {"command": []})]
+    for action in (*actions, lambda: manifest.read_starts(run_dir), lambda: read_records(run_dir)):
         with pytest.raises(RunDirError, match="Is a directory") as caught:
             action()
         assert "\n" not in caught.value.text()
@@ -166,5 +229,12 @@ def test_git_commit_of_a_repository_that_tracks_the_source(tmp_path: Path) -> No
     git("tag", "v1")
     commit = git("rev-parse", "HEAD").strip()
     assert manifest.git_commit(tmp_path) == commit
-    (tmp_path / "__init__.py").write_text("1")
-    assert manifest.git_commit(tmp_path) == f"{commit}-dirty"
+    index = tmp_path / ".git" / "index"
+    for is_dirty in (False, True):
+        os.utime(tmp_path / "__init__.py", (0, 0))  # git would note in its index that it has looked again
+        before = index.read_bytes(), index.stat().st_mtime_ns, index.stat().st_ino
+        assert manifest.git_commit(tmp_path) == f"{commit}{'-dirty' * is_dirty}"
+        assert (index.read_bytes(), index.stat().st_mtime_ns, index.stat().st_ino) == before
+        (tmp_path / "__init__.py").write_text("1")
+    git("config", "core.fsmonitor", f"touch {tmp_path}/asked; false")
+    assert manifest.git_commit(tmp_path) == f"{commit}-dirty" and not (tmp_path / "asked").exists()

@@ -15,6 +15,7 @@ import pytest
 from fedmpi.errors import RunDirError
 from fedmpi.output import MemoryStore, Records, RunDir, files, read_records
 from fedmpi.output.saving import Saving
+from fedmpi.plain_files import temporary_name
 
 
 @pytest.fixture
@@ -134,7 +135,8 @@ def test_temporaries_of_dead_writers_go(run_dir: RunDir) -> None:
     """Wherever they lie; and nothing else."""
     version = MemoryStore(run_dir).put(7, 1, {})
     stay = [run_dir.config_path, run_dir.checkpoint_path(1), run_dir.memory_path(7, *version), run_dir.path / ".mine"]
-    go = [files.temporary_of(path) for path in (*stay[:3], run_dir.records_path)]
+    stay += [run_dir.path / ".mine.tmp", run_dir.path / ".mine.0123456789abcdef.tmp"]
+    go = [path.with_name(temporary_name(path.name)) for path in (*stay[:3], run_dir.records_path)]
     for path in (*stay, *go):
         path.touch()
     run_dir.clear_temporaries()

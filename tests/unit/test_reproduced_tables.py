@@ -12,6 +12,7 @@ from small_runs import run_all, small_config
 
 from fedmpi import papers
 from fedmpi.mpi import SerialComm
+from fedmpi.output import manifest
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "jobs"))  # scripts, and no package
 
@@ -54,6 +55,19 @@ def test_numbers_by_hand(tmp_path: Path) -> None:
     rows = list(csv.DictReader(tables.comma_separated(table.table, [fedavg, half]).splitlines()))
     assert (rows[0]["ours"], rows[0]["seeds"], rows[0]["config"]) == (str(fedavg.ours), "0 1", "one")
     assert (rows[1]["lost"], rows[1]["finished"], rows[1]["ours"]) == ("True", "False", "")
+
+
+def test_seeds_with_different_data_are_said(tmp_path: Path) -> None:
+    """Above the table, with a run of each kind and its digest; a run that does not know its data is left out."""
+    request, table = Request(tmp_path), named("table1")
+    for seed, digest in enumerate(("a" * 32, "b" * 32, "b" * 32, None)):
+        run = write_run(request, "one", seed, [record(number, {"1": 0.5}) for number in (1, 2, 3)])
+        manifest.add_start(run.folder, {} if digest is None else {"data_digest": digest})
+    for seeds, is_said in (([1, 2, 3], False), (None, True)):
+        results = tables.collect(table, tables.Archive(request, seeds))
+        lines = [line for line in tables.text_of(table, request, results).head if "different data" in line]
+        assert len(lines) == is_said
+    assert f"one-seed0 (digest {'a' * 12})" in lines[0] and f"one-seed1 and 1 more (digest {'b' * 12})" in lines[0]
 
 
 def history(tmp_path: Path, records: list[dict[str, object]], **other: object) -> measures.History:

@@ -37,6 +37,9 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> list[float]:
         (0.0, {"SLURM_JOB_END_TIME": "900"}, -100.0),
         (0.0, {"SLURM_JOB_END_TIME": ""}, None),
         (0.0, {"SLURM_JOB_END_TIME": "UNLIMITED"}, None),
+        (0.0, {"SLURM_JOB_END_TIME": "\u0662\u0660"}, None),
+        (90.0, {"SLURM_JOB_END_TIME": "9" * 400}, 90.0),
+        (0.0, {"SLURM_JOB_END_TIME": "9" * 5_000}, None),
     ],
 )
 def test_the_end(limit_s: float, environment: dict[str, str], left_s: float | None) -> None:

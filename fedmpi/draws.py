@@ -1,0 +1,169 @@
+"""What a run has drawn at random, round by round: recomputed from its run directory, without data files or training.
+
+    python -m fedmpi.draws RUN [--round N] [--json]
+
+lists the clients of each phase with their tiers, and what the method drew for each: Split-Mix's base nets, the factors
+whose gradients FD-NNC's half does not send, PriSM's kernels, FjORD's widths. All of it follows from (config, seed, round,
+client), PriSM's also from singular values that the round before has recorded, so neither ranks nor their losses matter.
+From Python: `Draws(run_dir).of_round(3)`.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from fedmpi import data, methods, startup
+from fedmpi.config.load import load
+from fedmpi.errors import RunDirError, UserError
+from fedmpi.main import TABLES
+from fedmpi.methods.protocol import Client
+from fedmpi.output.records import BRANCHED_FROM, DRAWS_ON, read_records
+from fedmpi.output.run_dir import RunDir
+from fedmpi.output.stored import from_text
+from fedmpi.setup import draw_tasks
+from fedmpi.tensors import Params
+
+_MOST_SHOWN = 16
+
+
+@dataclass(frozen=True)
+class DrawnClient:
+    """One client's part in a phase of a round."""
+
+    phase: str
+    client: int
+    tier: str
+    """The name of the tier, as in the records."""
+    drawn: Mapping[str, object]
+    """What the method drew for this client (`Method.drawn`)."""
+
+
+class Draws:
+    """The draws of the run in `run_dir`. Raises `UserError` where that holds no run."""
+
+    def __init__(self, run_dir: str | Path) -> None:
+        folder = RunDir(Path(run_dir))
+        if not folder.config_path.is_file():
+            raise RunDirError(str(run_dir), "holds no run (no config.yaml); name a run's folder")
+        self._path = str(run_dir)
+        self._config = load(str(folder.config_path), [], TABLES)
+        self._partition = data.Partition.load(folder.partition_path)
+        self._method = methods.create(startup.method_context(self._config, data.info(self._config.data)))
+        self._blocks = startup.blocks(self._config)
+        self._records = {record["round"]: record for record in read_records(folder)}
+
+    @property
+    def rounds(self) -> list[int]:
+        """The rounds on record."""
+        return sorted(self._records)
+
+    def of_round(self, number: int) -> list[DrawnClient]:
+        """Every client of the round, phase by phase, in the order of the record's `cohort`.
+
+        The round may be one to come, unless the method draws on the state before it. Raises `RunDirError` where the
+        draws of this round cannot be known.
+        """
+        published, found = self._published(number), []
+        for phase in self._method.phases(number):
+            for task in draw_tasks(self._config, self._blocks, self._partition, number, phase):
+                client = Client(task, published, self._partition.client(task.client), self._config.seed)
+                tier = self._method.tiers[task.tier].name
+                found.append(DrawnClient(phase.name, task.client, tier, self._method.drawn(client)))
+        self._check(number, [client.client for client in found])
+        return found
+
+    def phases(self, number: int, found: Iterable[DrawnClient]) -> dict[str, dict[str, int]]:
+        """Clients of each tier in each phase of the round, zeros included."""
+        counts = Counter((client.phase, client.tier) for client in found)
+        names = [tier.name for tier in self._method.tiers]
+        return {phase.name: {name: counts[phase.name, name] for name in names} for phase in self._method.phases(number)}
+
+    def _published(self, number: int) -> Params:
+        """The tensors that the method draws on, as they were before the round."""
+        names = self._method.draws_on
+        if not names:
+            return {}
+        if number == 1:
+            state = self._method.initial_state()
+            return {name: state[name] for name in names}
+        specs = self._method.published_specs(range(self._method.num_nets))
+        try:
+            kept = self._records[number - 1][DRAWS_ON]
+            return {name: from_text(kept[name], specs[name].dtype, specs[name].shape) for name in names}
+        except (KeyError, TypeError, ValueError, RuntimeError):
+            missing = f"round {number - 1} has no record of {', '.join(names)}"
+            raise RunDirError(self._path, f"round {number} cannot be drawn again: {missing}, which it drew on") from None
+
+    def _check(self, number: int, clients: Sequence[int]) -> None:
+        """Raises RunDirError where the record of the round has other clients."""
+        record = self._records.get(number)
+        if record is None or record.get("cohort") == list(clients):
+            return
+        branch = next((later for later in self._records.values() if BRANCHED_FROM in later), None)
+        if branch is not None and number <= branch["round"]:
+            raise RunDirError(self._path, f"round {number} is of the run it begins from; ask {branch[BRANCHED_FROM]['run']}")
+        raise RunDirError(self._path, f"round {number} had other clients than its config.yaml gives; was that changed?")
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Runs the command; returns the exit code: 2 for a user's mistake."""
+    parser = argparse.ArgumentParser(prog="python -m fedmpi.draws", description=__doc__.partition("\n")[0])
+    parser.add_argument("run", metavar="RUN", help="a run directory")
+    parser.add_argument("--round", type=int, metavar="N", help="this round only; all rounds on record by default")
+    parser.add_argument("--json", action="store_true", help="one JSON object a round, with everything that was drawn")
+    asked = parser.parse_args(argv)
+    try:
+        draws = Draws(asked.run)
+        for number in draws.rounds if asked.round is None else [asked.round]:
+            if number < 1:
+                raise RunDirError("--round", f"{number}, but the first round is 1")
+            found = draws.of_round(number)
+            print(_json(number, found) if asked.json else _text(number, found, draws.phases(number, found)), flush=True)
+    except UserError as error:
+        print(error.text(), file=sys.stderr)
+        return error.exit_code
+    except BrokenPipeError:  # as with `| head`
+        sys.stderr.close()
+    return 0
+
+
+def _json(number: int, found: Sequence[DrawnClient]) -> str:
+    return json.dumps({"round": number, "clients": [asdict(client) for client in found]})
+
+
+def _text(number: int, found: Sequence[DrawnClient], phases: Mapping[str, Mapping[str, int]]) -> str:
+    lines = []
+    for phase, tiers in phases.items():
+        counts = ", ".join(f"{count} of tier {tier}" for tier, count in tiers.items())
+        lines.append(f"round {number}, phase {phase}: {counts}")
+        lines += [
+            f"  client {client.client}, tier {client.tier}{_shown(client.drawn)}"
+            for client in found
+            if client.phase == phase
+        ]
+    return "\n".join(lines)
+
+
+def _shown(drawn: Mapping[str, Any], depth: int = 0) -> str:
+    """`; bases 3 0`; of long lists the beginning and the length."""
+    text = ""
+    for name, value in drawn.items():
+        if isinstance(value, Mapping):
+            text += f"\n    {name}:{_shown(value, depth + 1)}"
+        else:
+            items = [str(item) for item in value] if isinstance(value, (list, tuple)) else [str(value)]
+            more = f" ... ({len(items)} in all)" if len(items) > _MOST_SHOWN else ""
+            before = "\n      " if depth else "; "
+            text += f"{before}{name} {' '.join(items[:_MOST_SHOWN])}{more}"
+    return text
+
+
+if __name__ == "__main__":
+    sys.exit(main())

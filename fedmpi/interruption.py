@@ -1,0 +1,105 @@
+"""How a rank ends on SIGINT (Ctrl-C) or SIGTERM, and what rank 0 says then.
+
+On Ctrl-C, mpirun sends SIGTERM to all ranks, forwards nothing that they write from then on, and kills them a quarter of
+a second later (Open MPI 5, tried). Rank 0 therefore speaks at once, from a thread of its own, because its main thread
+may be in a long computation; and it writes to the stderr of mpirun itself.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from types import FrameType
+from typing import NoReturn
+
+from fedmpi.mpi.launch import launched_as
+
+ENDING = (signal.SIGTERM, signal.SIGINT)
+# The commands whose stderr is the user's. Daemons on other nodes have a stderr that nobody reads.
+_LAUNCHERS = frozenset({"mpirun", "mpiexec", "prterun", "orterun", "mpiexec.hydra"})
+_PATIENCE_S = 2.0
+
+
+class Interruption:
+    """Within the block a signal ends this process at once, after it has said `words(number of the signal)`, if any.
+
+    The process ends by the signal itself, because to a launcher an exit code alone is no death.
+    """
+
+    def __init__(self, words: Callable[[int], str] | None) -> None:
+        self._words = words
+        self._has_spoken, self._speaks = threading.Event(), threading.Lock()
+        self._pipe: tuple[int, int] | None = None
+
+    def __enter__(self) -> Interruption:
+        if self._words is not None:
+            self._pipe = reading, writing = os.pipe()
+            os.set_blocking(writing, False)  # as `set_wakeup_fd` wants it
+            signal.set_wakeup_fd(writing, warn_on_full_buffer=False)
+            threading.Thread(target=self._listen, args=(reading,), daemon=True).start()
+        for number in ENDING:
+            signal.signal(number, self._end)
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        for number in ENDING:
+            signal.signal(number, signal.SIG_DFL)
+        if self._pipe is not None:
+            signal.set_wakeup_fd(-1)
+            os.close(self._pipe[1])  # ends the thread
+
+    def _listen(self, reading: int) -> None:
+        while numbers := os.read(reading, 1):
+            if numbers[0] in ENDING:
+                self._speak(numbers[0])
+        os.close(reading)
+
+    def _end(self, number: int, frame: FrameType | None) -> NoReturn:
+        """Ends the process here: an exception raised in a handler is lost if it interrupts a destructor."""
+        self._speak(number)
+        signal.signal(number, signal.SIG_DFL)
+        os.kill(os.getpid(), number)
+        os._exit(128 + number)
+
+    def _speak(self, number: int) -> None:
+        """Says the words once; whoever comes second waits for the first, but not for ever: a second signal may have
+        interrupted the first one's handler.
+        """
+        if self._words is not None and self._speaks.acquire(blocking=False):
+            with contextlib.suppress(Exception):  # a process that cannot speak must end all the same
+                last_words(self._words(number))
+            self._has_spoken.set()
+        elif self._words is not None:
+            self._has_spoken.wait(_PATIENCE_S)
+
+
+def last_words(text: str) -> None:
+    """Writes a line or more where the user reads it: to the stderr of mpirun, else to ours. An empty text is not said.
+
+    Raises OSError.
+    """
+    if not text:
+        return
+    line = f"{text}\n".encode(errors="replace")
+    for path in _stderr_of_launcher():
+        with contextlib.suppress(OSError):  # of another user's process, a socket, a pipe that nobody reads
+            stderr = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_NOCTTY)
+            with open(stderr, "wb", buffering=0) as file:
+                file.write(line)
+                return
+    os.write(2, b"\n" * os.isatty(2) + line)  # a terminal has a ^C, and perhaps a live line, in the line it is at
+
+
+def _stderr_of_launcher(proc: Path = Path("/proc")) -> list[Path]:
+    """Of the first ancestor that is a launcher; empty where there is none, or /proc does not tell."""
+    pid = os.getppid() if launched_as() is not None else 0
+    with contextlib.suppress(OSError, ValueError, IndexError):
+        while pid > 1:
+            if (proc / str(pid) / "comm").read_text().strip() in _LAUNCHERS:
+                return [proc / str(pid) / "fd" / "2"]
+            pid = int((proc / str(pid) / "stat").read_text().rpartition(")")[2].split()[1])
+    return []

@@ -1,0 +1,123 @@
+"""Nets that users bring: what clients can train one after another, and what is refused, one line that names the module."""
+
+from __future__ import annotations
+
+import random
+from pathlib import Path
+
+import brought_nets
+import numpy as np
+import pytest
+import torch
+from small_runs import finished, run_all, small_config, small_setup
+from torch import nn
+
+from fedmpi import models, startup
+from fedmpi.data import info
+from fedmpi.errors import ConfigError
+from fedmpi.forecast import forecast
+from fedmpi.mpi import SerialComm
+from fedmpi.remarks import remarks
+from fedmpi.selfcheck import check_nets
+
+ONE_ROUND = ("rounds=1", "method.name=fedavg")
+IN_PLANS = ("counter", "spectral-norm", "parametrized", "frozen", "plain-tensor", "lazy", "double")
+
+
+def brought(part: str) -> tuple[str, str]:
+    return "model.name=brought", f"model.part={part}"
+
+
+@pytest.mark.parametrize("part", brought_nets.REFUSED)
+def test_a_net_that_keeps_something_is_refused(tmp_path: Path, part: str) -> None:
+    """In one line, before the first round."""
+    with pytest.raises(startup.StartupError) as caught:
+        run_all(small_config(*ONE_ROUND, *brought(part)), SerialComm(), tmp_path / "run")
+    text = caught.value.text()
+    assert brought_nets.REFUSED[part][1] in text and "\n" not in text and text.startswith("model.name")
+    assert caught.value.exit_code == 2 and not list((tmp_path / "run").glob("checkpoints/*"))
+
+
+@pytest.mark.parametrize("part", IN_PLANS)
+def test_a_plan_refuses_what_shows_without_data(part: str) -> None:
+    config = small_config(*brought(part))
+    with pytest.raises(ConfigError, match="model.name"):
+        startup.check_model(config, info(config.data))
+
+
+@pytest.mark.parametrize("part", brought_nets.ALLOWED)
+def test_a_net_that_keeps_nothing_trains(tmp_path: Path, part: str) -> None:
+    run_all(small_config(*ONE_ROUND, *brought(part)), SerialComm(), tmp_path / "run")
+    assert finished(tmp_path / "run").records
+
+
+@pytest.mark.parametrize("method", ["fedhm", "heterofl", "fjord", "splitmix", "prism"])
+def test_constant_buffers_go_with_every_method(tmp_path: Path, method: str) -> None:
+    """FjORD computes with nets of several widths within one."""
+    run_all(small_config("rounds=1", f"method.name={method}", *brought("positions")), SerialComm(), tmp_path / "run")
+    assert finished(tmp_path / "run").records
+
+
+@pytest.mark.parametrize("method", ["fedavg", "heterofl", "fedhm"])
+def test_the_check_leaves_nothing_behind(tmp_path: Path, method: str) -> None:
+    """Generators, buffers, modules and client memories are as before; a second check gives the same digest."""
+    setup = small_setup(tmp_path, f"method.name={method}")
+
+    def state() -> list[object]:
+        numpy = np.random.get_state()
+        flat = [trainer.net.copy_of_parameters().sum().item() for trainer in setup.trainers]
+        modes = [part.training for trainer in setup.trainers for part in trainer.net.module.modules()]
+        hooks = [len(part._forward_hooks) for trainer in setup.trainers for part in trainer.net.module.modules()]
+        return [torch.get_rng_state().tolist(), random.getstate(), numpy[1].tolist(), numpy[2], flat, modes, hooks]
+
+    before, files = state(), sorted(tmp_path.rglob("*"))
+    assert check_nets(setup) == () and state() == before and sorted(tmp_path.rglob("*")) == files
+
+
+def test_converted_layers_are_said() -> None:
+    """Of torchvision's nets as of any; fedmpi's own have nothing to convert."""
+    resnet = "model.name=torchvision:resnet18", "data.shape=[3,32,32]"
+    for words, expected in ((resnet, "20 BatchNorm2d"), (brought("instance-norm"), "1 InstanceNorm2d"), ((), "")):
+        config = small_config("method.name=fedavg", *words)
+        said = models.conversions(config.model, info(config.data))
+        assert [expected in line for line in said] == [True] * bool(expected)
+        net = models.skeleton(config.model, info(config.data))
+        assert not list(net.buffers())
+
+
+def equal_tiers(tmp_path: Path, *overrides: str) -> tuple[str, ...]:
+    return small_setup(tmp_path, *overrides).method.equal_tiers()
+
+
+@pytest.mark.parametrize("method", ["heterofl", "fjord", "origdrop", "splitmix"])
+def test_a_net_that_ignores_its_width_is_told(tmp_path: Path, method: str) -> None:
+    """In the plan and at the start; the same net that follows its width is fine."""
+    words = f"method.name={method}", *brought("dropout")
+    setup = small_setup(tmp_path, *words, "model.follows_width=false")
+    said = remarks(setup.config, setup.data.info, setup.method, 1, 4)
+    assert said == forecast(setup.config, 1, setup.data.info, setup.method, setup.blocks).warnings
+    assert any("width" in line for line in said) and sum("tier" in line for line in said) <= 1
+    assert not [line for line in equal_tiers(tmp_path, *words) if "whole" in line]
+
+
+@pytest.mark.parametrize(
+    ("overrides", "expected"),
+    [
+        (("method.name=heterofl", "model.follows_width=false"), "tiers 1, 0.5, 0.25, 0.125 have the whole net of"),
+        (("method.name=heterofl", "method.widths=[0.5]", "model.follows_width=false"), "tier 0.5 has the whole net of"),
+        (("method.name=heterofl", "method.widths=[1,0.52,0.5]"), "tiers 0.52, 0.5 have one and the same net of"),
+        (("method.name=splitmix", "method.levels=[1,0.9]", "method.atom=0.25"), "tiers 1, 0.9 have one and the same"),
+        (("method.name=fedhm",), "tiers 1, 0.5, 0.25, 0.125 have the whole net of"),
+        (("method.name=prism",), "tiers 0.4, 0.2 have the whole net of"),
+        (("method.name=fdnnc", "method.rank_ratio=0.9"), "tiers big, small have the whole net of"),
+        (("method.name=heterofl",), ""),
+        (("method.name=fedavg",), ""),
+        (("method.name=hermes", "model.name=resnet18"), ""),
+        (("method.name=fedhm", "method.rank_ratio=[1]"), ""),
+    ],
+)
+def test_equal_tiers_are_told(tmp_path: Path, overrides: tuple[str, ...], expected: str) -> None:
+    """One line for each net that tiers share."""
+    model = () if any(word.startswith("model.name") for word in overrides) else brought("dropout")
+    said = equal_tiers(tmp_path, *model, *overrides)
+    assert [line[: len(expected)] for line in said] == ([expected] if expected else [])

@@ -1,0 +1,213 @@
+"""`--resume-from`: a new run that begins where another one is; and what a run that diverged advises to type."""
+
+from __future__ import annotations
+
+import json
+import re
+import shlex
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from launched import Launched, launch
+from small_runs import SMALL, finished
+
+from fedmpi.output import RunDir, checkpoint, manifest, read_records
+
+RunMain = Callable[..., tuple[int, str, str]]
+Start = Callable[..., Launched]
+
+# With memory, and two checkpoints that stay.
+ARGUMENTS = (*SMALL, "method.name=topk", "rounds=3", "output.keep_checkpoints=2", "output.progress=plain")
+DIVERGES = ("output.progress=plain", "train.lr=30", "train.schedule.milestones=[]", "method.name=fedavg")
+"""Some clients diverge in round 1, and in round 2 after a round of healthy training; at a tenth of it none does."""
+
+
+@pytest.fixture
+def parent(run_main: RunMain, tmp_path: Path) -> Path:
+    """A run of three rounds that has ended."""
+    code, _, errors = run_main(*ARGUMENTS, "--run-dir", str(tmp_path / "parent"))
+    assert code == 0, errors
+    return tmp_path / "parent"
+
+
+def content(folder: Path) -> dict[str, tuple[bytes, int]]:
+    """Every file below, with the time of its last change."""
+    files = (path for path in folder.rglob("*") if path.is_file())
+    return {str(path.relative_to(folder)): (path.read_bytes(), path.stat().st_mtime_ns) for path in files}
+
+
+def branch(run_main: RunMain, origin: Path | str, folder: Path, *words: str) -> tuple[str, str]:
+    code, out, errors = run_main(*words, "--resume-from", str(origin), "--run-dir", str(folder))
+    assert code == 0, errors
+    return out, errors
+
+
+def test_a_branch_with_the_same_config_is_a_resume(run_main: RunMain, parent: Path, tmp_path: Path) -> None:
+    """RUN's config comes along, its memories and records, too; RUN itself is not touched."""
+    before = content(parent)
+    out, _ = branch(run_main, parent, tmp_path / "branch", "rounds=5")
+    assert content(parent) == before
+    assert f"a branch of {parent}: with the same config" in out and "resuming after round 3" in out
+    assert run_main("--run-dir", str(parent), "--resume", "rounds=5")[0] == 0
+    assert finished(tmp_path / "branch") == finished(parent)
+
+
+def test_the_round_may_be_chosen(run_main: RunMain, parent: Path, tmp_path: Path) -> None:
+    """As RUN@ROUND or as a checkpoint file; and both lead to where the run itself has come."""
+    expected = finished(parent)
+    for number, origin in enumerate((f"{parent}@2", RunDir(parent).checkpoint_path(2))):
+        out, _ = branch(run_main, origin, tmp_path / str(number))
+        assert "resuming after round 2" in out and finished(tmp_path / str(number)) == expected
+
+
+def test_the_branch_is_on_record(run_main: RunMain, parent: Path, tmp_path: Path) -> None:
+    """In the manifest's first start, and in the last record that is the parent's; a resume of the branch keeps both."""
+    folder = RunDir(tmp_path / "branch")
+    branch(run_main, parent, folder.path, "train.lr=0.01", "rounds=4")
+    note = {"run": str(parent), "round": 3, "config": ["train.lr: run has 0.05, you ask 0.01"]}
+    assert run_main("--run-dir", str(folder.path), "--resume", "rounds=5")[0] == 0
+    assert [start.get("branched_from") for start in manifest.read_starts(folder)] == [note, None]
+    assert [record.get("branched_from") for record in read_records(folder)] == [None, None, note, None, None]
+    rates = [record["lr"] for record in read_records(folder)]
+    assert rates == pytest.approx([0.05, 0.005, 0.005, 0.001, 0.001])
+
+
+def test_a_fresh_folder_is_made_where_none_is_named(run_main: RunMain, parent: Path, tmp_path: Path) -> None:
+    code, out, errors = run_main("--resume-from", str(parent), "rounds=4", f"output.dir={tmp_path / 'runs'}")
+    (folder,) = (tmp_path / "runs").iterdir()
+    assert code == 0 and folder.name.startswith("parent-branch-") and len(finished(folder).records) == 4, errors
+
+
+def test_a_batch_file_that_is_submitted_again_goes_on_with_its_branch(
+    run_main: RunMain, parent: Path, tmp_path: Path
+) -> None:
+    """`--resume-from RUN --run-dir NEW --resume` begins NEW, or goes on with it, even when RUN is gone by then."""
+    words = ("rounds=4", "--resume-from", str(parent), "--run-dir", str(tmp_path / "branch"), "--resume")
+    assert run_main(*words)[0] == 0
+    before = finished(tmp_path / "branch")
+    shutil.rmtree(parent)
+    assert run_main(*words)[0] == 0
+    assert finished(tmp_path / "branch") == before
+
+
+def test_a_branch_that_was_killed_while_it_was_made_is_no_run(
+    run_main: RunMain, parent: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It cannot be resumed at round 1 by mistake; the same command begins it again."""
+    folder = tmp_path / "branch"
+
+    def die(*_: object, **__: object) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr("fedmpi.branching.write_text", die)
+        patch.setattr("fedmpi.mpi.serial.SerialComm.abort", lambda comm, code: None)
+        with pytest.raises(KeyboardInterrupt):
+            run_main("rounds=4", "--resume-from", str(parent), "--run-dir", str(folder))
+    code, out, errors = run_main("--run-dir", str(folder), "--resume")
+    assert code == 2 and "holds no run to go on with" in errors
+    branch(run_main, parent, folder, "rounds=4")
+    assert len(finished(folder).records) == 4
+
+
+def test_a_newer_checkpoint_that_is_damaged_is_skipped(run_main: RunMain, parent: Path, tmp_path: Path) -> None:
+    RunDir(parent).checkpoint_path(3).write_bytes(b"no checkpoint")
+    out, errors = branch(run_main, parent, tmp_path / "branch")
+    assert "resuming after round 2" in out and errors.count("skipping a checkpoint") == 1
+
+
+def test_another_method_takes_what_it_has_a_use_for(run_main: RunMain, parent: Path, tmp_path: Path) -> None:
+    """From topk to fedavg: the server's net, but not what clients of topk remember."""
+    branch(run_main, parent, tmp_path / "branch", "method.name=fedavg", "rounds=4")
+    assert finished(tmp_path / "branch").memories == {} and finished(parent).memories
+
+
+@pytest.mark.parametrize(
+    ("origin", "words", "line"),
+    [
+        ("nowhere", (), "holds no run (no config.yaml)"),
+        ("{parent}@7", (), "holds no whole checkpoint of round 7 to begin a branch from; it has those of rounds 3, 2"),
+        ("{parent}/checkpoints/round-000009.h5", (), "is no checkpoint of a run"),
+        ("{parent}", ("model.width=0.25",), "does not fit this config: its round 3 holds "),
+        ("{parent}", ("method.name=scaffold", "train.momentum=0"), "does not fit this config: its round 3 lacks "),
+        ("{parent}", ("method.ratio=0.5",), "its clients remember what this setting has shaped"),
+        ("{parent}", ("partition.name=class_dirichlet",), "is not the partition that this config gives"),
+        ("{parent}", ("--run-dir", "{parent}"), "is the run that the branch begins from"),
+        ("{parent}", ("--run-dir", "{parent}/again"), "is inside the run that the branch begins from"),
+        ("{parent}", ("--run-dir", "{other}"), "already holds a run"),
+    ],
+)  # fmt: skip
+def test_what_does_not_fit_is_one_line(
+    run_main: RunMain, parent: Path, tmp_path: Path, origin: str, words: tuple[str, ...], line: str
+) -> None:
+    """Exit code 2, the parent is as it was, and nothing that could be resumed is left."""
+    (tmp_path / "other").mkdir()
+    (tmp_path / "other" / "config.yaml").write_text("seed: 1\n")
+    before = content(parent)
+    names = {"parent": parent, "other": tmp_path / "other"}
+    given = [word.format(**names) for word in words]
+    new = [] if "--run-dir" in given else ["--run-dir", str(tmp_path / "branch")]
+    code, out, errors = run_main("--resume-from", origin.format(**names), *given, *new)
+    assert code == 2 and line in errors and len(errors.splitlines()) == 1, errors
+    assert content(parent) == before and not RunDir(tmp_path / "branch").holds_run()
+
+
+@pytest.mark.parametrize("harm", ["another format", "no memory"])
+def test_a_run_without_a_whole_checkpoint_is_one_line(
+    run_main: RunMain, parent: Path, tmp_path: Path, harm: str
+) -> None:
+    if harm == "no memory":
+        shutil.rmtree(RunDir(parent).memory_dir)
+    else:
+        for _, path in RunDir(parent).checkpoints():
+            path.write_bytes(b"PK\x03\x04 of something else")
+    code, out, errors = run_main("--resume-from", str(parent), "--run-dir", str(tmp_path / "branch"))
+    assert code == 2 and "holds no whole checkpoint to begin a branch from: " in errors, errors
+    assert len(errors.splitlines()) == 1 and not RunDir(tmp_path / "branch").holds_run()
+
+
+def printed(launched: Launched) -> list[str]:
+    """The one command that the end of a run advises to type."""
+    (command,) = re.findall(r"^to go on[^:\n]*: (.*)", launched.err, re.MULTILINE)
+    return shlex.split(command)
+
+
+@pytest.mark.parametrize("ranks", [1, 3])
+def test_the_advice_of_a_run_that_diverged_works(start: Start, tmp_path: Path, ranks: int) -> None:
+    """Exactly the printed command, which finishes the run from the last round before the divergence."""
+    healthy, run_dir = tmp_path / "healthy", tmp_path / "run"
+    assert start(1, *DIVERGES, "train.lr=0.05", "rounds=1", "--run-dir", str(healthy)).wait() == 0
+    words = (*DIVERGES, f"output.dir={tmp_path / 'runs'}", "--resume-from", str(healthy), "--run-dir", str(run_dir))
+    diverged = start(ranks, *words)
+    assert diverged.wait() not in (0, 2) and "DivergenceError" in diverged.err
+    assert "--resume" not in (words := printed(diverged)) and "stopped by" not in diverged.err, diverged.err
+    resumed = launch(tmp_path, words)
+    assert resumed.wait() == 0, resumed.err
+    (folder,) = (tmp_path / "runs").iterdir()
+    assert "resuming after round 1" in resumed.out and len(finished(folder).records) == 3
+    assert json.loads((folder / "rounds.jsonl").read_text().splitlines()[1])["lr"] == 3.0
+
+
+def test_the_advice_of_a_run_that_diverged_before_its_first_save_works(start: Start, tmp_path: Path) -> None:
+    """It begins again, in the same place, with another learning rate."""
+    diverged = start(1, *DIVERGES, "--run-dir", str(tmp_path / "run"))
+    assert diverged.wait() not in (0, 2) and "DivergenceError" in diverged.err
+    again = launch(tmp_path, printed(diverged))
+    assert again.wait() == 0, again.err
+    assert [record["lr"] for record in finished(tmp_path / "run").records] == [3.0, 3.0, 3.0]
+
+
+def test_a_parent_that_is_running(start: Start, run_main: RunMain, tmp_path: Path) -> None:
+    """It saves, and deletes, while it is read; the branch begins from a whole checkpoint of it."""
+    run_dir = tmp_path / "run"
+    running = start(1, "method.name=topk", "rounds=100000", "evaluation.every=100", "--run-dir", str(run_dir))
+    assert running.wait_until(lambda: bool(RunDir(run_dir).checkpoints())), running.err
+    for number in range(3):
+        code, out, errors = run_main("--resume-from", str(run_dir), "--run-dir", str(tmp_path / str(number)),
+                                     "rounds=1", "output.progress=plain")  # fmt: skip
+        assert code == 0, errors
+        snapshot = checkpoint.load_newest_intact(RunDir(tmp_path / str(number)), pytest.fail)
+        assert snapshot is not None and f"resuming after round {snapshot.round}" in out
+    assert running.process.poll() is None

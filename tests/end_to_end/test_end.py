@@ -1,0 +1,32 @@
+"""How the ranks of a job end that went well, or stopped early: soon, with all that they had to say and do."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import pytest
+from launched import ULFM, Launched
+from patched import patched
+
+Start = Callable[..., Launched]
+
+# Python takes the modules apart last of all, `mark` among them; with torch that is a second of work for each rank.
+MARKS = """
+import atexit
+class Mark:
+    def __del__(self):
+        os.write(2, b"taken apart\\n")
+mark = Mark()
+atexit.register(lambda: sys.stdout.write("registered for the end\\n"))"""
+
+
+@pytest.mark.parametrize("options", [(), ULFM])
+@pytest.mark.parametrize(("words", "code"), [((), 0), (("mpi.time_limit_s=0.001",), 75)])
+def test_ranks_do_what_is_registered_and_are_gone(
+    start: Start, options: Sequence[str], words: Sequence[str], code: int
+) -> None:
+    """Each rank flushes its output, and the exit code stays."""
+    launched = start(3, "rounds=2", *words, program=patched(MARKS), options=options)
+    assert launched.wait() == code, launched.err
+    assert launched.out.count("registered for the end") == 3
+    assert "taken apart" not in launched.err

@@ -1,0 +1,102 @@
+"""What a person sees who runs the command in a terminal: rounds as they end, and at Ctrl-C how to go on."""
+
+from __future__ import annotations
+
+import re
+import shlex
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from in_terminal import Terminal, terminal
+from launched import LIMIT_S, command, environment, launch
+from small_runs import SMALL
+
+from fedmpi.output import RunDir
+
+ENDLESS = (*SMALL, "rounds=100000", "evaluation.every=100", "output.progress=auto", "mpi.exchange=reduce")
+HIDE_CURSOR = b"\x1b[?25l"
+FIRST_ROUND = re.compile(rb"round +1/100000 .*\n")
+ATTEMPTS = 5
+"""mpirun kills its ranks a quarter of a second after Ctrl-C: on a starved machine rank 0 may not run in that time."""
+
+
+def advice(shown: bytes) -> str:
+    """The command to go on with, said after ^C; empty if none was."""
+    after = shown.partition(b"^C")[2].decode(errors="replace")
+    found = re.search(r"fedmpi: stopped by SIG\w+; rounds? .* saved\r?\nto go on: (.*?)\r?\n", after)
+    return found[1] if found else ""
+
+
+def interrupted(shown: Terminal) -> str:
+    assert shown.read_until(lambda text: FIRST_ROUND.search(text) is not None), shown.shown
+    assert shown.process.poll() is None  # its first line came while it was running
+    shown.press_ctrl_c()
+    return advice(shown.read_all())
+
+
+def test_under_mpirun_rounds_are_shown_as_they_end_and_ctrl_c_says_how_to_go_on(tmp_path: Path) -> None:
+    for attempt in range(ATTEMPTS):
+        run_dir = tmp_path / str(attempt)
+        with terminal(tmp_path, command(3, *ENDLESS, "--run-dir", str(run_dir))) as shown:
+            again = interrupted(shown)
+            assert HIDE_CURSOR not in shown.shown and b"\x1b[2K" not in shown.shown
+        if again:
+            break
+    saved = RunDir(run_dir).checkpoints()[0][0]
+    resumed = launch(tmp_path, [*shlex.split(again), f"rounds={saved + 1}"])
+    assert resumed.wait() == 0 and f"resuming after round {saved}" in resumed.out, resumed.err
+
+
+@pytest.mark.parametrize("how", ["ctrl-c", "SIGTERM", "failure"])
+def test_a_live_line_leaves_the_cursor_visible(tmp_path: Path, how: str) -> None:
+    """However the run ends: rich would hide it while the line is shown."""
+    diverges = ("train.lr=1e12", "method.name=fedavg") if how == "failure" else ()
+    with terminal(tmp_path, command(1, *ENDLESS, *diverges, "--run-dir", str(tmp_path / "run"))) as shown:
+        if how != "failure":
+            assert shown.read_until(lambda text: b"\x1b[2K" in text and bool(RunDir(tmp_path / "run").checkpoints()))
+        if how == "ctrl-c":
+            shown.press_ctrl_c()
+        elif how == "SIGTERM":
+            shown.process.send_signal(signal.SIGTERM)
+        assert b"to go on" in shown.read_all() and HIDE_CURSOR not in shown.shown, shown.shown
+        assert how != "ctrl-c" or advice(shown.shown)
+
+
+# As mpirun after Ctrl-C: what its rank writes to stderr goes nowhere.
+DEAF_LAUNCHER = "#!/bin/sh\n\"$@\" 2>/dev/null &\nwait $!\n"
+
+
+def test_the_last_words_reach_the_stderr_of_a_launcher_that_forwards_nothing(tmp_path: Path) -> None:
+    launcher = tmp_path / "mpirun"
+    launcher.write_text(DEAF_LAUNCHER)
+    launcher.chmod(0o755)
+    say = "from fedmpi.interruption import last_words; last_words('how to go on')"
+    for wrapper in ([], ["sh", "-c", '"$@"; true', "sh"]):
+        words = [str(launcher), *wrapper, sys.executable, "-c", say]
+        own = environment() | {"OMPI_COMM_WORLD_RANK": "0"}
+        done = subprocess.run(words, capture_output=True, text=True, env=own, timeout=LIMIT_S, check=True)
+        assert (done.stdout, done.stderr) == ("", "how to go on\n")
+
+
+# The main thread is in one call for a long time, in which it cannot handle signals.
+BUSY = """
+import hashlib, os
+from fedmpi.interruption import Interruption
+with Interruption(lambda number: f"stopped by {number}"):
+    print("busy", flush=True)
+    hashlib.pbkdf2_hmac("sha256", b"", b"", 2_000_000_000)
+"""
+
+
+def test_the_last_words_are_said_while_the_main_thread_computes(tmp_path: Path) -> None:
+    busy = launch(tmp_path, [sys.executable, "-c", BUSY])
+    try:
+        assert busy.wait_until(lambda: "busy" in busy.out)
+        busy.process.send_signal(signal.SIGTERM)
+        assert busy.wait_until(lambda: busy.err == f"stopped by {int(signal.SIGTERM)}\n"), busy.err
+        assert busy.process.poll() is None
+    finally:
+        busy.kill()

@@ -1,0 +1,99 @@
+"""What a job on one host listens on: its ranks on nothing, and within `jobs/loopback.py` all of it is out of reach."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import subprocess
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import pytest
+from launched import ENDLESS, ULFM, Launched, command, descendants, has_rounds, launch, ranks_of
+from small_runs import SMALL
+
+from fedmpi.mpi.network import keep_to_this_host
+
+Start = Callable[..., Launched]
+
+LOOPBACK = Path(__file__).parents[2] / "jobs" / "loopback.py"
+HERE = {"OMPI_COMM_WORLD_SIZE": "3", "OMPI_COMM_WORLD_LOCAL_SIZE": "3"}
+
+
+def listens(pid: int) -> set[str]:
+    """The addresses beyond loopback, as /proc writes them, on which a process listens for TCP."""
+    own = set()
+    for handle in Path(f"/proc/{pid}/fd").iterdir():
+        with contextlib.suppress(OSError):
+            own.add(os.readlink(handle))
+    found = set()
+    for name in ("tcp", "tcp6"):
+        for line in Path(f"/proc/{pid}/net/{name}").read_text().splitlines()[1:]:
+            words = line.split()
+            if words[3] == "0A" and f"socket:[{words[9]}]" in own:
+                found.add(words[1].partition(":")[0])
+    return {address for address in found if not address.endswith("7F") and address != "0" * 24 + "01000000"}
+
+
+@pytest.mark.parametrize("options", [(), ULFM])
+def test_ranks_on_one_host_listen_on_nothing(start: Start, tmp_path: Path, options: Sequence[str]) -> None:
+    run_dir = tmp_path / "run"
+    launched = start(3, *ENDLESS, "--run-dir", str(run_dir), options=options)
+    assert launched.wait_until(has_rounds(run_dir, 1)), launched.err
+    assert [listens(pid) for pid in ranks_of(launched)] == [set()] * 3
+
+
+def test_transports_that_the_user_chose_stay(start: Start, tmp_path: Path) -> None:
+    run_dir = tmp_path / "run"
+    launched = start(2, *ENDLESS, "--run-dir", str(run_dir), options=("--mca", "btl", "self,sm,tcp"))
+    assert launched.wait_until(has_rounds(run_dir, 1)), launched.err
+    assert all(listens(pid) for pid in ranks_of(launched))
+
+
+def test_within_loopback_nothing_is_to_be_reached(tmp_path: Path) -> None:
+    """mpirun, too, has no interface but loopback."""
+    tried = subprocess.run([sys.executable, str(LOOPBACK), "true"], capture_output=True, text=True)
+    if tried.returncode:
+        assert tried.returncode == 2 and tried.stderr.count("\n") == 1
+        pytest.skip(tried.stderr.strip())
+    run_dir = tmp_path / "run"
+    words = command(3, *SMALL, *ENDLESS, "--run-dir", str(run_dir))
+    launched = launch(tmp_path, [sys.executable, str(LOOPBACK), *words])
+    try:
+        assert launched.wait_until(has_rounds(run_dir, 1)), launched.err
+        family = descendants(launched.process.pid)
+        devices = {line.split(":")[0].strip() for pid in family for line in _devices(pid)}
+        assert len(family) >= 4 and devices == {"lo"}
+    finally:
+        launched.kill()
+
+
+def _devices(pid: int) -> list[str]:
+    return Path(f"/proc/{pid}/net/dev").read_text().splitlines()[2:]
+
+
+@pytest.mark.parametrize(
+    "environment",
+    [
+        {},
+        {"OMPI_COMM_WORLD_SIZE": "3"},
+        {**HERE, "OMPI_COMM_WORLD_LOCAL_SIZE": "2"},
+        {**HERE, "OMPI_COMM_WORLD_LOCAL_SIZE": "x"},
+        {**HERE, "OMPI_MCA_btl": "self,tcp"},
+        {**HERE, "OMPI_MCA_btl_sm_backing_directory": "/nowhere"},
+        {"OMPI_COMM_WORLD_SIZE": str(10**8), "OMPI_COMM_WORLD_LOCAL_SIZE": str(10**8)},
+    ],
+    ids=["no launcher", "unknown", "two hosts", "garbage", "chosen", "no shared memory", "too little shared memory"],
+)
+def test_tcp_stays_where_it_is_needed_or_chosen(environment: dict[str, str]) -> None:
+    before = dict(environment)
+    keep_to_this_host(environment)
+    assert environment == before
+
+
+def test_tcp_is_left_out(tmp_path: Path) -> None:
+    environment = {"OMPI_COMM_WORLD_SIZE": "1", "OMPI_COMM_WORLD_LOCAL_SIZE": "1",
+                   "OMPI_MCA_btl_sm_backing_directory": str(tmp_path)}  # fmt: skip
+    keep_to_this_host(environment)
+    assert environment["OMPI_MCA_btl"] == "^tcp"

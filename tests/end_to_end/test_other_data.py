@@ -1,0 +1,100 @@
+"""A run goes on with the data that it was begun with, wherever they lie, and with no others."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+from launched import Launched
+from small_data import WORDS, dataset, options_in
+from small_runs import SMALL, finished
+
+from fedmpi import hdf5
+from fedmpi.data import prepared
+from fedmpi.output import RunDir, checkpoint, manifest
+
+RunMain = Callable[..., tuple[int, str, str]]
+Start = Callable[..., Launched]
+ARGUMENTS = (
+    *(word for word in SMALL if not word.startswith(("data.", "model."))),
+    *WORDS, "clients.count=4", "partition.name=natural", "model.name=mlp", "model.hidden=[8]", "method.name=fedavg",
+    "train.lr=0.000001",
+)  # fmt: skip
+
+
+@pytest.fixture
+def roots(tmp_path: Path) -> dict[str, Path]:
+    """Three folders with prepared data: `first`, the same as `copy`, and `other` with two examples exchanged.
+
+    Groups and labels are the same in all, so the partition is, too.
+    """
+    order = np.arange(20)
+    order[[0, 12]] = order[[12, 0]]
+    ours = dataset()
+    made = {"first": ours, "copy": ours, "other": replace(ours, train_x=ours.train_x[order])}
+    for name, what in made.items():
+        prepared.save(options_in(tmp_path / name), what)
+    return {name: tmp_path / name for name in made}
+
+
+@pytest.fixture
+def run_dir(run_main: RunMain, roots: dict[str, Path], tmp_path: Path) -> Path:
+    """Two rounds with the `first` data."""
+    code, _, errors = run_main(*with_data(roots["first"], tmp_path / "run"), "rounds=2")
+    assert code == 0, errors
+    return tmp_path / "run"
+
+
+def with_data(root: Path, run_dir: Path) -> tuple[str, ...]:
+    return *ARGUMENTS, f"data.root={root}", "--run-dir", str(run_dir)
+
+
+@pytest.mark.parametrize("ranks", [1, 3])
+def test_other_data_are_refused(start: Start, roots: dict[str, Path], run_dir: Path, ranks: int) -> None:
+    """In one line with both folders and both digests; the run is left as it was."""
+    before = finished(run_dir)
+    words = "--run-dir", str(run_dir), "--resume", "rounds=3", f"data.root={roots['other']}"
+    launched = start(ranks, *words, small=False)
+    assert launched.wait() == 2, launched.err
+    (line,) = [line for line in launched.err.splitlines() if "other data" in line]
+    digests = [prepared.read(options_in(roots[name])).digest[:12] for name in ("first", "other")]
+    assert all(word in line for word in (*digests, str(roots["first"]), str(roots["other"]))), line
+    assert "Traceback" not in launched.err and finished(run_dir) == before
+
+
+def test_data_that_change_where_they_lie_are_refused(run_main: RunMain, roots: dict[str, Path], run_dir: Path) -> None:
+    options_in(roots["first"]).path.write_bytes(options_in(roots["other"]).path.read_bytes())
+    code, _, errors = run_main("--run-dir", str(run_dir), "--resume", "rounds=3")
+    assert code == 2 and "other data" in errors and len(errors.splitlines()) == 1, errors
+
+
+def test_the_same_data_may_lie_elsewhere(run_main: RunMain, roots: dict[str, Path], run_dir: Path, tmp_path: Path) -> None:
+    code, _, errors = run_main("--run-dir", str(run_dir), "--resume", "rounds=3", f"data.root={roots['copy']}")
+    assert code == 0 and errors == "", errors
+    assert run_main(*with_data(roots["first"], tmp_path / "one"), "rounds=3")[0] == 0
+    assert finished(run_dir) == finished(tmp_path / "one")
+    digest = prepared.read(options_in(roots["first"])).digest
+    assert {entry["data_digest"] for entry in manifest.read_starts(RunDir(run_dir))} == {digest}
+
+
+def without_digests(run_dir: Path) -> None:
+    """As an older version would have left it."""
+    folder = RunDir(run_dir)
+    for _, path in folder.checkpoints():
+        snapshot = replace(checkpoint.load(path), data_digest="")
+        checkpoint.save(folder, snapshot, keep=5)
+    with hdf5.opened(folder.partition_path, "partition") as file:
+        arrays = {name: file.array(name) for name in file.entries}
+    folder.partition_path.write_bytes(hdf5.pack("partition", {}, arrays))
+
+
+def test_a_run_that_does_not_know_its_data_goes_on(run_main: RunMain, roots: dict[str, Path], run_dir: Path) -> None:
+    """It says so in one line; from then on it knows them, even if it saves nothing more."""
+    without_digests(run_dir)
+    code, _, errors = run_main("--run-dir", str(run_dir), "--resume")
+    assert code == 0 and len(errors.splitlines()) == 1 and "does not say which data" in errors, errors
+    code, _, errors = run_main("--run-dir", str(run_dir), "--resume", "rounds=3", f"data.root={roots['other']}")
+    assert code == 2 and "other data" in errors, errors

@@ -1,0 +1,67 @@
+"""A command in a pseudo terminal of its own, as a person runs it: what it shows, as it comes, and Ctrl-C."""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import os
+import pty
+import select
+import subprocess
+import termios
+import time
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+
+from launched import LIMIT_S, descendants, environment
+
+
+class Terminal:
+    """A command whose terminal this is, under way."""
+
+    def __init__(self, folder: Path, words: Sequence[str]) -> None:
+        self._ours, theirs = pty.openpty()
+        own = environment() | {"TMPDIR": str(folder), "TERM": "xterm"}
+        self.process = subprocess.Popen(
+            words, stdin=theirs, stdout=theirs, stderr=theirs, env=own, cwd=folder, start_new_session=True,
+            preexec_fn=lambda: fcntl.ioctl(0, termios.TIOCSCTTY, 0),
+        )  # fmt: skip
+        os.close(theirs)
+        self.shown = b""
+        self._deadline = time.monotonic() + LIMIT_S
+
+    def read_until(self, is_so: Callable[[bytes], bool]) -> bool:
+        """Whether what is shown came to be so, before the last process closed the terminal."""
+        while not is_so(self.shown):
+            assert time.monotonic() < self._deadline, self.shown
+            if select.select([self._ours], [], [], 1.0)[0]:
+                try:
+                    chunk = os.read(self._ours, 4096)
+                except OSError:  # how Linux says that the last writer has closed
+                    return is_so(self.shown)
+                self.shown += chunk
+        return True
+
+    def read_all(self) -> bytes:
+        self.read_until(lambda shown: False)
+        return self.shown
+
+    def press_ctrl_c(self) -> None:
+        os.write(self._ours, b"\x03")
+
+    def close(self) -> None:
+        for pid in descendants(self.process.pid) if self.process.poll() is None else ():
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, 9)
+        self.process.wait(30)
+        os.close(self._ours)
+
+
+@contextlib.contextmanager
+def terminal(folder: Path, words: Sequence[str]) -> Iterator[Terminal]:
+    """The command, which is ended with the block."""
+    shown = Terminal(folder, words)
+    try:
+        yield shown
+    finally:
+        shown.close()

@@ -1,0 +1,71 @@
+"""Ranks that do not have the same: refused where results would be wrong, said where bits may differ."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+from small_data import WORDS, dataset, options_in
+from small_runs import SMALL, run_all, small_config
+
+from fedmpi import bits, startup
+from fedmpi.data import prepared
+from fedmpi.startup import StartupError
+
+if TYPE_CHECKING:
+    from fedmpi.mpi.comm import Comm
+
+pytestmark = pytest.mark.mpi(min_size=2)
+
+
+def refused(comm: Comm, folder: Path, *words: str) -> str:
+    """What a run is refused with on this rank."""
+    shared = comm.allgather_text(str(folder))[0]
+    try:
+        run_all(small_config(*words), comm, Path(shared, "run"))
+    except StartupError as error:
+        is_clean = not Path(shared, "run").exists()
+        return error.text() if is_clean else "left a run directory"
+    return "was not refused"
+
+
+def test_one_rank_with_other_data(comm: Comm, tmp_path: Path, on_all_ranks: Callable) -> None:
+    """Each has data of its own, as on nodes with local disks; the last rank's have another label."""
+    ours, last = dataset(), comm.size - 1
+    labels = ours.train_y.copy()
+    labels[0] = 5
+    prepared.save(options_in(tmp_path / "data"), replace(ours, train_y=labels) if comm.rank == last else ours)
+    words = (*WORDS, f"data.root={tmp_path / 'data'}", "model.name=mlp", "clients.count=4", "method.name=fedavg")
+    line = refused(comm, tmp_path, *words)
+    ok = "different data" in line and f" on rank {last} (" in line and "\n" not in line
+    on_all_ranks(ok, f"refused with: {line}")
+
+
+def test_one_rank_with_another_config(comm: Comm, tmp_path: Path, on_all_ranks: Callable) -> None:
+    """A free key, too: ranks must agree on the exchange. Where data lie and what is written may differ."""
+    line = refused(comm, tmp_path, f"mpi.exchange={'gather' if comm.rank else 'reduce'}")
+    on_all_ranks("different config" in line and " on rank 0 (" in line, f"refused with: {line}")
+    own = (f"output.dir={tmp_path}", f"output.keep_checkpoints={comm.rank + 1}")
+    startup.load_material(small_config(*own), comm)
+
+
+def test_one_rank_with_other_kernels(
+    comm: Comm, tmp_path: Path, on_all_ranks: Callable, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """Said once, by rank 0, and the run goes on.
+
+    The variable is one that no library reads: this process would keep the other kernels for the tests that follow.
+    """
+    monkeypatch.setattr(bits, "VARIABLES", ("MAX_ISA_OF_A_TEST",))
+    if comm.rank == 1:
+        monkeypatch.setenv("MAX_ISA_OF_A_TEST", "SSE41")
+    run_all(small_config("rounds=1"), comm, Path(comm.allgather_text(str(tmp_path / "run"))[0]))
+    lines = [line for line in capfd.readouterr().err.splitlines() if "ranks differ" in line]
+    if comm.is_root:
+        ok = len(lines) == 1 and "MAX_ISA_OF_A_TEST=SSE41 on rank 1 (" in lines[0]
+    else:
+        ok = not lines
+    on_all_ranks(ok, f"said: {lines}")

@@ -1,0 +1,69 @@
+"""Environment variables are input like any other: whatever they hold, a command ends with an answer."""
+
+from __future__ import annotations
+
+import ast
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from fedmpi.environment import whole_number
+from fedmpi.main import main
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "jobs"))  # scripts, and no package
+
+import odd_values  # noqa: E402
+
+PACKAGE = Path(__file__).parents[2] / "fedmpi"
+VARIABLE = re.compile(r"(CUBLAS|MV2|OMPI|PALS|PMI|PMIX|SLURM|FEDMPI)_\w+|TERM")
+
+
+@pytest.mark.parametrize(("text", "number"), [("0", 0), ("007", 7), ("9" * 18, 10**18 - 1), ("12", 12)])
+def test_whole_numbers(text: str, number: int) -> None:
+    assert whole_number({"A": text}, "A") == number
+
+
+@pytest.mark.parametrize("text", ["", " 1", "1 ", "+1", "-1", "1_0", "1.0", "\u00b2", "\u0661", "9" * 19, "9" * 5_000])
+def test_what_is_no_whole_number(text: str) -> None:
+    assert whole_number({"A": text}, "A") is None
+
+
+def test_bounds() -> None:
+    assert whole_number({}, "A") is None
+    assert whole_number({"A": "8"}, "A", at_most=8) == 8 and whole_number({"A": "9"}, "A", at_most=8) is None
+
+
+def test_the_fuzzer_knows_every_variable() -> None:
+    """`jobs/odd_values.py` lists what the package reads: a new variable is fuzzed from its first day."""
+    trees = [ast.parse(path.read_text()) for path in PACKAGE.rglob("*.py")]
+    texts = {node.value for tree in trees for node in ast.walk(tree) if isinstance(node, ast.Constant)}
+    assert {text for text in texts if isinstance(text, str) and VARIABLE.fullmatch(text)} == set(odd_values.ENVIRONMENT)
+
+
+def test_an_environment_that_makes_no_sense_is_one_line(
+    monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """Every process says so: none can know whether it is rank 0."""
+    for name in odd_values.ENVIRONMENT:
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("PMI_RANK", "3")
+    monkeypatch.setenv("PMI_SIZE", "x")
+    assert main(["--list"]) == 2
+    out, err = capfd.readouterr()
+    assert out == "" and err == (
+        "environment variable PMI_SIZE: is 'x', and must be a whole number above PMI_RANK, which is 3; "
+        "start the ranks with mpirun, or unset both variables\n"
+    )
+
+
+@pytest.mark.parametrize(("value", "code"), [("3", 0), ("", 0), ("x", 2), ("0", 2), ("-1", 2), ("9" * 99, 2), ("1 2", 2)])
+def test_numbers_that_the_scripts_read(value: str, code: int) -> None:
+    script = "source <(sed -n '/^mistake()/,/^}/p' jobs/setup.sh); set -e; ranks=$(whole_number FEDMPI_RANKS 5); echo $ranks"
+    environment = {**os.environ, "FEDMPI_RANKS": value}
+    done = subprocess.run(["bash", "-c", script], env=environment, cwd=PACKAGE.parent, capture_output=True, text=True)
+    assert (done.returncode, done.stdout) == (code, "" if code else f"{value or 5}\n")
+    assert done.stderr.count("\n") == (code == 2)

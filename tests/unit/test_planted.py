@@ -1,0 +1,218 @@
+"""What others may plant in a shared run directory: nothing is followed, nobody waits, each refusal is one line."""
+
+from __future__ import annotations
+
+import os
+import socket
+import stat
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from fedmpi import plain_files
+from fedmpi.errors import RunDirError, UserError
+from fedmpi.output import Records, RunDir, RunLock, add_start, files, manifest, read_records
+from fedmpi.output.events import Events
+
+ROOT = Path(__file__).parents[2]
+sys.path.insert(0, str(ROOT / "jobs"))  # scripts, and no package
+
+import comparison  # noqa: E402
+import planted  # noqa: E402
+import run_status  # noqa: E402
+
+SPECIAL = ("link to a file", "link to nothing", "named pipe", "socket", "link to a device", "link to a pipe")
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> RunDir:
+    return RunDir.open_for(tmp_path / "run", resume=False)
+
+
+@pytest.fixture
+def plant(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[str, Path], None]]:
+    """Puts one of `planted.SHAPES` there; in the end the file that links lead to must be as it was."""
+    victim = tmp_path / "victim"
+    victim.write_text("precious\n")
+
+    def put(shape: str, place: Path) -> None:
+        planted.SHAPES[shape](place, victim)
+
+    yield put
+    assert victim.read_text() == "precious\n" and not (tmp_path / "absent").exists()
+
+
+def refused(action: Callable[[], object]) -> str:
+    with pytest.raises(UserError) as caught:
+        action()
+    assert len(caught.value.problems) == 1 and caught.value.problems[0].isprintable()
+    return caught.value.problems[0]
+
+
+@pytest.mark.parametrize("shape", [*SPECIAL, "hard link", "directory"])
+def test_the_lock_is_a_file_of_its_own(run: RunDir, plant: Callable[[str, Path], None], shape: str) -> None:
+    plant(shape, run.lock_path)
+    said = refused(RunLock(run).__enter__)
+    assert said.startswith("cannot be written: ")
+
+
+@pytest.mark.parametrize("shape", ["link to a file", "named pipe", "hard link"])
+def test_a_lock_that_is_replaced_under_the_run(run: RunDir, plant: Callable[[str, Path], None], shape: str) -> None:
+    with RunLock(run) as held:
+        run.lock_path.unlink()
+        plant(shape, run.lock_path)
+        assert "cannot be taken again: " in refused(held.refresh)
+
+
+@pytest.mark.parametrize("shape", [*SPECIAL, "hard link"])
+def test_what_is_replaced_as_a_whole(run: RunDir, plant: Callable[[str, Path], None], shape: str) -> None:
+    """The new file has the name; what was there has lost it. Names of temporary files cannot be guessed."""
+    for name in ("config.yaml", ".config.yaml.tmp"):
+        plant(shape, run.path / name)
+    files.write_text(run.config_path, "seed: 1\n")
+    assert stat.S_ISREG(os.lstat(run.config_path).st_mode) and run.config_path.read_text() == "seed: 1\n"
+    assert len(list(run.path.iterdir())) == 3  # with the folder of checkpoints
+
+
+def test_temporary_files_have_names_that_nobody_can_guess(run: RunDir) -> None:
+    names = {plain_files.temporary_name("config.yaml") for _ in range(100)}
+    assert len(names) == 100 and {plain_files.becomes(name) for name in names} == {"config.yaml"}
+    assert not any(map(plain_files.becomes, (".config.yaml.tmp", "config.yaml", ".x.0123456789ABCDEF.tmp", ".a.h5")))
+
+
+def test_linked_folders_stay_allowed(tmp_path: Path) -> None:
+    (tmp_path / "scratch" / "checkpoints").mkdir(parents=True)
+    (tmp_path / "runs").symlink_to("scratch")
+    run = RunDir.open_for(tmp_path / "runs" / "mine", resume=False)
+    run.checkpoints_dir.rmdir()
+    run.checkpoints_dir.symlink_to(tmp_path / "scratch" / "checkpoints")
+    files.write_text(run.checkpoint_path(1), "x")
+    with RunLock(run):
+        assert (tmp_path / "scratch" / "mine" / ".lock").exists()
+    assert (tmp_path / "scratch" / "checkpoints" / "round-000001.h5").read_text() == "x"
+
+
+@pytest.mark.parametrize("shape", [*SPECIAL, "directory"])
+def test_records_are_not_written_through_what_is_planted(
+    run: RunDir, plant: Callable[[str, Path], None], shape: str
+) -> None:
+    records = Records(run, resume_after=None, tensorboard=False)
+    records.append({"round": 1})
+    run.records_path.unlink()
+    plant(shape, run.records_path)
+    assert refused(lambda: records.append({"round": 2})).startswith("cannot be written: ")
+
+
+def test_a_snapshot_made_with_hard_links_stays_as_it_is(run: RunDir, tmp_path: Path) -> None:
+    """As `cp -al` makes: the run goes on in a file of its own."""
+    records = Records(run, resume_after=None, tensorboard=False)
+    records.append({"round": 1})
+    os.link(run.records_path, tmp_path / "snapshot")
+    for number in (2, 3):
+        records.append({"round": number})
+    assert [record["round"] for record in read_records(run)] == [1, 2, 3]
+    assert (tmp_path / "snapshot").read_text() == '{"round": 1}\n'
+
+
+def test_a_hard_link_planted_as_records_gives_nothing_away(run: RunDir, plant: Callable[[str, Path], None]) -> None:
+    records = Records(run, resume_after=None, tensorboard=False)
+    run.records_path.unlink()
+    plant("hard link", run.records_path)
+    records.append({"round": 1})
+    assert run.records_path.read_text() == '{"round": 1}\n'
+
+
+@pytest.mark.parametrize("shape", ["link to a file", "named pipe", "hard link"])
+def test_events_are_not_written_through_what_is_planted(
+    run: RunDir, plant: Callable[[str, Path], None], shape: str
+) -> None:
+    pytest.importorskip("tensorboard")
+    events = Events(run.tensorboard_dir, 1)
+    (path,) = run.tensorboard_dir.iterdir()
+    path.unlink()
+    plant(shape, path)
+    assert "cannot be written" in refused(lambda: events.add(1, iter([("loss", 1.0)])))
+
+
+READERS = {
+    "rounds.jsonl": read_records,
+    "manifest.json": manifest.read_starts,
+    "submitted.json": run_status.submission,
+    "requeued": run_status.jobs_of,
+    ".lock": lambda run: run_status.status_of(run),
+    "report/summary.json": lambda run: comparison.Run("fedavg", 0, run).nets,
+    "settings.json": lambda run: comparison.settings_of(run.path),
+}
+ENDLESS = ("named pipe", "socket", "link to a device", "link to a pipe", "directory")
+
+
+@pytest.mark.parametrize("shape", ENDLESS)
+@pytest.mark.parametrize("name", READERS)
+def test_nobody_waits_for_what_never_ends(
+    run: RunDir, plant: Callable[[str, Path], None], name: str, shape: str
+) -> None:
+    (run.path / name).parent.mkdir(exist_ok=True)
+    plant(shape, run.path / name)
+    assert refused(lambda: READERS[name](run)).startswith("cannot be read: ")
+
+
+@pytest.mark.parametrize("name", ["rounds.jsonl", "manifest.json", "submitted.json", "requeued", "report/summary.json"])
+def test_files_longer_than_any_of_ours_are_refused(run: RunDir, name: str) -> None:
+    """One of a terabyte that takes no room on the disk."""
+    (run.path / name).parent.mkdir(exist_ok=True)
+    with open(run.path / name, "wb") as file:
+        file.truncate(2**40)
+    assert "bytes, which no such file of fedmpi has" in refused(lambda: READERS[name](run))
+
+
+def test_a_link_to_a_regular_file_is_read(run: RunDir, tmp_path: Path) -> None:
+    """A user may keep a file elsewhere; written anew, it is a file of the run."""
+    (tmp_path / "mine").write_text('{"starts": [{"command": []}]}')
+    run.manifest_path.symlink_to(tmp_path / "mine")
+    add_start(run, {"command": ["x"]})
+    assert len(manifest.read_starts(run)) == 2 and not run.manifest_path.is_symlink()
+    assert (tmp_path / "mine").read_text() == '{"starts": [{"command": []}]}'
+
+
+def test_what_is_looked_at_first_may_be_exchanged_before_it_is_opened(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The handle decides: a pipe that comes in between is not waited for, a link not followed."""
+    os.mkfifo(tmp_path / "pipe")
+    (tmp_path / "link").symlink_to("file")
+    (tmp_path / "file").write_text("x")
+    good = os.stat(tmp_path / "file")
+    monkeypatch.setattr(plain_files.os, "stat", lambda *_, **__: good)
+    with pytest.raises(plain_files.NotPlainError, match="a named pipe"):
+        plain_files.open_to_read(tmp_path / "pipe")
+    with pytest.raises(plain_files.NotPlainError, match="a symbolic link"):
+        plain_files.open_in_place(tmp_path / "link", os.O_RDWR)
+
+
+def test_a_replacement_stays_in_the_folder_that_it_began_in(tmp_path: Path) -> None:
+    """Though another folder gets the name meanwhile."""
+    (tmp_path / "run").mkdir()
+    with plain_files.replacing(tmp_path / "run" / "x") as file:
+        (tmp_path / "run").rename(tmp_path / "elsewhere")
+        (tmp_path / "run").mkdir()
+        file.write(b"new")
+    assert (tmp_path / "elsewhere" / "x").read_bytes() == b"new" and not any((tmp_path / "run").iterdir())
+    with pytest.raises(RunDirError, match="Not a directory"):
+        files.write_text(tmp_path / "elsewhere" / "x" / "y", "")
+
+
+def test_several_replace_one_file_at_once(tmp_path: Path) -> None:
+    with plain_files.replacing(tmp_path / "x") as first:
+        with plain_files.replacing(tmp_path / "x") as second:
+            second.write(b"second")
+        first.write(b"first")
+    assert (tmp_path / "x").read_bytes() == b"first" and len(list(tmp_path.iterdir())) == 1
+
+
+def test_a_socket_can_be_planted(tmp_path: Path) -> None:
+    """So that the tests above see one."""
+    planted.SHAPES["socket"](tmp_path / "socket", tmp_path)
+    with socket.socket(socket.AF_UNIX) as client, pytest.raises(ConnectionRefusedError):
+        client.connect(str(tmp_path / "socket"))
