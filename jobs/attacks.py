@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from run_bytes import differences, leftovers
-from running import environment, launcher
+from running import environment, files_in, launcher
 
 from fedmpi.output import RunDir, manifest
 
@@ -198,8 +198,7 @@ def _start(job: Job, ranks: int, kills: Sequence[Kill], markers: Path, run_dir: 
     words += ["--resume"] if run_dir.exists() else []
     limit_s = LIMIT_S + sum(3 * kill.stop_s for kill in kills)
     with open(run_dir.with_name(f"{run_dir.name}.log"), "ab") as log:
-        # What a killed mpirun leaves among temporary files would end a later one with the same process number.
-        own = environment(ranks) | {"TMPDIR": str(run_dir.parent)}
+        own = environment(ranks) | files_in(run_dir.parent)
         process = subprocess.Popen(
             words, stdin=subprocess.DEVNULL, stdout=log, stderr=log, env=own, start_new_session=True
         )

@@ -33,7 +33,7 @@ from typing import Any
 
 from combinations import NUM_RANKS, Combination, draw, write_data
 from run_bytes import differences, leftovers
-from running import Parser, environment, launcher, number
+from running import Parser, environment, files_in, launcher, number
 from table_text import print_lines
 
 from fedmpi.errors import RunDirError, UserError
@@ -83,7 +83,7 @@ class _job:  # noqa: N801 - used as a function
         self._log, self._folder = folder / "log.txt", folder
 
     def __enter__(self) -> subprocess.Popen[bytes]:
-        own = environment(NUM_RANKS) | {"TMPDIR": str(self._folder)}
+        own = environment(NUM_RANKS) | files_in(self._folder)
         with open(self._log, "ab") as log:
             self._process = subprocess.Popen(
                 self._words, stdin=subprocess.DEVNULL, stdout=log, stderr=log, env=own, start_new_session=True

@@ -58,6 +58,9 @@ def pytest_make_parametrize_id(val: object) -> str | None:
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    if not config.getoption("with_mpi", False) and "mpi4py.MPI" in sys.modules:
+        # A process of pytest-xdist ends without MPI's own end, and leaves its shared memory behind.
+        raise pytest.UsageError("a module of tests imports mpi4py.MPI when it is collected, which starts MPI")
     if config.stash[WORLD].size > 1:
         serial = [item for item in items if item.get_closest_marker("mpi") is None]
         config.hook.pytest_deselected(items=serial)

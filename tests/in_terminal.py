@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 from launched import LIMIT_S, descendants, environment
+from running import files_in
 
 
 class Terminal:
@@ -21,7 +22,7 @@ class Terminal:
 
     def __init__(self, folder: Path, words: Sequence[str]) -> None:
         self._ours, theirs = pty.openpty()
-        own = environment() | {"TMPDIR": str(folder), "TERM": "xterm"}
+        own = environment() | files_in(folder) | {"TERM": "xterm"}
         self.process = subprocess.Popen(
             words, stdin=theirs, stdout=theirs, stderr=theirs, env=own, cwd=folder, start_new_session=True,
             preexec_fn=lambda: fcntl.ioctl(0, termios.TIOCSCTTY, 0),

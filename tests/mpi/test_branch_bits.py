@@ -6,14 +6,17 @@ import shutil
 import traceback
 from collections.abc import Callable
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import method_cases
 import pytest
 from small_runs import finished, run_all, small_config
 
 from fedmpi.mpi import SerialComm
-from fedmpi.mpi.comm import Comm
 from fedmpi.run.origin import Origin
+
+if TYPE_CHECKING:
+    from fedmpi.mpi.comm import Comm
 
 pytestmark = pytest.mark.mpi(min_size=2)
 
