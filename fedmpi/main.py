@@ -183,7 +183,7 @@ def _report(error: UserError, rank: int) -> int:
 def _run(config: Config, arguments: argparse.Namespace, rank: int) -> int:
     stopping = _stopping(config)
     stopping.listen(_say if rank == 0 else lambda line: None)  # loading torch takes seconds
-    # Before CUDA starts: with one of these, cuBLAS gives the same bits in every run; with any other value torch refuses.
+    # Before CUDA starts: with these, cuBLAS gives the same bits in every run; any other value torch refuses.
     if os.environ.get("CUBLAS_WORKSPACE_CONFIG") not in (":4096:8", ":16:8"):
         os.environ["CUBLAS_WORKSPACE_CONFIG"] = ":4096:8"
     from fedmpi.experiment import run
