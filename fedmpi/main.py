@@ -30,7 +30,14 @@ if __name__ == "__main__":  # what follows takes a while to load
 from fedmpi import data, methods, models  # noqa: E402
 from fedmpi.config.load import load, parted  # noqa: E402
 from fedmpi.config.schema import Config  # noqa: E402
-from fedmpi.errors import ConfigError, LaunchError, RoundError, TooFewRanksError, UserError  # noqa: E402
+from fedmpi.errors import (  # noqa: E402
+    ConfigError,
+    DivergenceError,
+    LaunchError,
+    RoundError,
+    TooFewRanksError,
+    UserError,
+)
 from fedmpi.mpi.launch import check_launch, claimed  # noqa: E402
 from fedmpi.run import advice  # noqa: E402
 from fedmpi.run.interruption import Interruption  # noqa: E402
@@ -214,8 +221,10 @@ def _run(config: Config, arguments: argparse.Namespace, rank: int) -> int:
             _say(f"fedmpi: stopped: {error}\n{advice.how_to_go_on(where, config)}")
         return comm.leave(EXIT_CODE if error.gets_on else 1)
     except BaseException as error:  # noqa: BLE001 - the one place where nothing may pass
-        is_first = advice.note_failure(where)
-        _say(describe(error, comm) + f"\n{advice.how_to_go_on(where, config, error)}" * is_first)
+        if advice.note_failure(where):
+            _say(f"{describe(error, comm)}\n{advice.how_to_go_on(where, config, error)}")
+        else:  # another rank has said what to do
+            _say("; ".join(line.strip() for line in describe(error, comm).splitlines()[:2]))
         comm.abort(error.exit_code if isinstance(error, UserError) else 1)
         raise
 
@@ -263,7 +272,8 @@ def describe(error: BaseException, comm: Comm) -> str:
         cause = error.__cause__ or error
     text = str(cause).replace("\n", "\n    ")
     lines = [f"fedmpi: failed on {', '.join(head)}", f"  cause: {type(cause).__name__}: {text}"]
-    is_ours = not isinstance(cause, UserError)  # else the cause says all: a disk is full, not a line of code wrong
+    # Else the cause says all: a disk is full or a learning rate too high, not a line of code wrong.
+    is_ours = not isinstance(cause, (UserError, DivergenceError))
     for frame in traceback.extract_tb(cause.__traceback__)[-4:] if is_ours else ():
         lines.append(f"  at {frame.filename}:{frame.lineno} in {frame.name}")
     return "\n".join(lines)

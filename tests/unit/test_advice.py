@@ -8,8 +8,9 @@ import pytest
 import torch
 from small_runs import small_config
 
-from fedmpi import advice
 from fedmpi.errors import DivergenceError, RoundError, RunDirError
+from fedmpi.output.whereabouts import GoneError
+from fedmpi.run import advice
 
 CONFIG = small_config()
 
@@ -41,10 +42,12 @@ def test_what_would_happen_again_is_to_be_changed_first(where: dict[str, str], e
 
 
 def test_a_divergence_begins_a_branch_or_begins_again(where: dict[str, str]) -> None:
-    """At a tenth of the learning rate, which is 0.05; with what is saved where anything is."""
+    """At a tenth of the learning rate, which is 0.05, at most at the default; with what is saved where anything is."""
     run_dir, error = where["run_dir"], DivergenceError("diverged")
     command = "mpirun -n 3 python -m fedmpi.main"
     assert advice.how_to_go_on(where, CONFIG, error).endswith(f": {command} --resume-from {run_dir} train.lr=0.005")
+    far_off = small_config("train.lr=1000")
+    assert advice.how_to_go_on(where, far_off, error).endswith(f" --resume-from {run_dir} train.lr=0.1")
     for path in Path(run_dir, "checkpoints").iterdir():
         path.unlink()
     again = f": {command} --run-dir {run_dir} --resume train.lr=0.005"
@@ -56,6 +59,9 @@ def test_what_is_saved_in_words(where: dict[str, str], tmp_path: Path) -> None:
     assert advice.what_is_saved({}) == advice.how_to_go_on({}, CONFIG) == "nothing was saved yet"
     gone = {**where, "run_dir": str(tmp_path / "gone")}
     assert advice.how_to_go_on(gone, CONFIG) == f"nothing is left to go on with in {tmp_path / 'gone'}"
+    moved = GoneError(tmp_path / "gone", "the run directory was moved", moved_to=str(tmp_path))
+    resumed = f"to go on: mpirun -n 3 python -m fedmpi.main --run-dir {tmp_path} --resume"
+    assert advice.how_to_go_on(gone, CONFIG, moved) == resumed
 
 
 def test_one_rank_gives_advice(where: dict[str, str]) -> None:
