@@ -238,6 +238,8 @@ def _length(log: Path) -> int:
 
 def _holder(log: Path, start: int) -> str | None:
     """What the run's lock says of the process that makes the same run, if the log has such words since `start`."""
+    if not log.exists():  # the launcher itself could not be started
+        return None
     with open_to_read(log) as file:
         file.seek(max(start, file.seek(0, os.SEEK_END) - _LOG_END_BYTES))
         text = file.read(_LOG_END_BYTES)

@@ -77,11 +77,15 @@ def _last_saved(where: Mapping[str, str]) -> int:
 
 
 def note_failure(where: Mapping[str, str]) -> bool:
-    """Notes in the run directory that this rank ends the job; False if another rank has done so before."""
-    if where:
+    """Notes in the run directory that this rank ends the job; False if another rank has done so before.
+
+    Another directory that has taken the run's name gets no note.
+    """
+    folder = RunDir(Path(where["run_dir"])) if where else None
+    if folder is not None and folder.holds_run():
         with contextlib.suppress(OSError):
             try:
-                RunDir(Path(where["run_dir"])).failure_path.touch(exist_ok=False)
+                folder.failure_path.touch(exist_ok=False)
             except FileExistsError:
                 return False
     return True

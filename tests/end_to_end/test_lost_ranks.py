@@ -267,7 +267,7 @@ def test_a_rank_dies_before_mpi_starts(start: Start, tmp_path: Path, options: Se
     assert not (tmp_path / "run").exists()
 
 
-HANGS = """
+HANGS_AT_START = """
 from contextlib import contextmanager
 from fedmpi.mpi import serial
 
@@ -284,7 +284,7 @@ if rank == 1:
 @pytest.mark.parametrize("where", ["before MPI", "when MPI has started"])
 def test_a_rank_hangs_before_ranks_have_met(start: Start, tmp_path: Path, where: str) -> None:
     """One of the others says so at the end of their patience, and all end."""
-    patch = HANGS.replace("WHERE", repr(where))
+    patch = HANGS_AT_START.replace("WHERE", repr(where))
     words = (*METHOD, "mpi.startup_timeout_s=12", "--run-dir", str(tmp_path / "run"))
     launched = start(3, *words, program=patched(patch), options=ULFM)
     family = all_ranks_of(launched, 3)
