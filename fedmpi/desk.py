@@ -9,7 +9,7 @@ from contextlib import ExitStack
 from dataclasses import asdict, replace
 from typing import TYPE_CHECKING, Any
 
-from fedmpi import branching, costs, data, resuming
+from fedmpi import costs, data
 from fedmpi.config import yaml_text
 from fedmpi.errors import RunDirError
 from fedmpi.exchange import CONTRIBUTED
@@ -27,6 +27,7 @@ from fedmpi.output.saving import Saving
 from fedmpi.output.stored import to_text
 from fedmpi.output.whereabouts import GoneError
 from fedmpi.remarks import remarks
+from fedmpi.run import branching, resuming
 from fedmpi.setup import ServerState, Setup
 from fedmpi.train_round import RoundResult
 
@@ -52,7 +53,7 @@ class Desk:
         # Who has written a memory since each of the last saves; the first save looks at everybody.
         self._writers: deque[set[int]] = deque([set()], maxlen=setup.config.output.keep_checkpoints + 2)
         self._has_pruned = False
-        self._is_due = False
+        self._is_due, self._last_saved = False, done
         self._saving = Saving(setup.config.output.on_save_error, folder.path, say=self.say, warn=self.warn)
         self._stack = ExitStack()
         self._losses: list[dict[str, Any]] = []
@@ -179,7 +180,7 @@ class Desk:
         self._writers[-1].update(report.client for report in result.reports if report.memory_digest)
         with setup.clock.stage("saving", round_number) as timer:
             self._unless_it_may_come_back(self._lock.refresh)
-            self._is_due |= must_hold or round_number % config.output.checkpoint_every == 0
+            self._is_due |= must_hold or round_number % config.output.checkpoint_every == 0 or self._has_lost_checkpoint()
             self._saving.attempt(round_number, lambda: self._keep(round_number, state, record), must_hold=must_hold)
         self._last_recorded = round_number
         self._saving.took(timer.seconds, split_s["wall"])
@@ -187,6 +188,14 @@ class Desk:
         self._progress.round_done(round_number, seconds=seconds, loss=record["train_loss"], accuracy=accuracy)
         if stops:
             self._say_stopped(round_number, stops)
+
+    def _has_lost_checkpoint(self) -> bool:
+        """Whether the newest checkpoint was removed while the run goes on: then the next save must not wait."""
+        path = self._folder.checkpoint_path(self._last_saved)
+        if self._is_due or self._last_saved == 0 or path.exists():
+            return False
+        self.warn(f"{path} was removed while the run used it; this round is saved in its place")
+        return True
 
     def _notes(self) -> dict[str, Any]:
         """What the record has beside the round's results."""
@@ -215,6 +224,7 @@ class Desk:
             data_digest=self._setup.data_digest,
         )
         checkpoint.save(self._folder, snapshot, keep=config.output.keep_checkpoints)
+        self._last_saved = round_number
         live = checkpoint.referenced(self._folder) if state.memories else None
         if live is not None:
             current = {(client, *version) for client, version in state.memories.items()}

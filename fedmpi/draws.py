@@ -54,6 +54,8 @@ class Draws:
             raise RunDirError(str(run_dir), "holds no run (no config.yaml); name a run's folder")
         self._path = str(run_dir)
         self._config = load(str(folder.config_path), [], TABLES)
+        if not folder.partition_path.exists():
+            raise RunDirError(str(folder.partition_path), "is missing; start the run with --resume, which makes it again")
         self._partition = data.Partition.load(folder.partition_path)
         self._method = methods.create(startup.method_context(self._config, data.info(self._config.data)))
         self._blocks = startup.blocks(self._config)

@@ -16,20 +16,21 @@ from typing import TYPE_CHECKING, NoReturn
 
 import numpy as np
 
-from fedmpi import bits, branching, methods, resuming, startup
+from fedmpi import bits, methods, startup
 from fedmpi.clock import STAGES
 from fedmpi.config import yaml_text
 from fedmpi.config.schema import Config
 from fedmpi.desk import Desk
 from fedmpi.errors import RankLossError, RunDirError, ServerLossError, TooFewRanksError, UserError
 from fedmpi.job import Job
-from fedmpi.origin import Origin
 from fedmpi.output import checkpoint, manifest
 from fedmpi.output.files import write_text
 from fedmpi.output.lock import RunLock
 from fedmpi.output.records import read_records, round_seconds
 from fedmpi.output.run_dir import RunDir
-from fedmpi.selfcheck import check_nets
+from fedmpi.run import branching, resuming
+from fedmpi.run.origin import Origin
+from fedmpi.run.selfcheck import check_nets
 from fedmpi.setup import Setup
 from fedmpi.startup import StartupError
 from fedmpi.stopping import Stopping

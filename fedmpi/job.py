@@ -7,13 +7,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, NoReturn
 
-from fedmpi import advice, startup
+from fedmpi import startup
 from fedmpi.config.schema import Config
 from fedmpi.desk import Desk
 from fedmpi.federation.plan import worker_ranks
 from fedmpi.mpi.watch import Watch, end_at_once, patience_s
-from fedmpi.origin import Origin
 from fedmpi.output.run_dir import RunDir
+from fedmpi.run import advice
+from fedmpi.run.origin import Origin
 from fedmpi.stopping import Stopping
 
 if TYPE_CHECKING:

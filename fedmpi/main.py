@@ -27,13 +27,21 @@ from fedmpi.stopping import EXIT_CODE, SIGNAL, Stopping, notice_early, seconds_l
 if __name__ == "__main__":  # what follows takes a while to load
     notice_early()
 
-from fedmpi import advice, data, methods, models  # noqa: E402
+from fedmpi import data, methods, models  # noqa: E402
 from fedmpi.config.load import load, parted  # noqa: E402
 from fedmpi.config.schema import Config  # noqa: E402
-from fedmpi.errors import ConfigError, LaunchError, RoundError, TooFewRanksError, UserError  # noqa: E402
-from fedmpi.interruption import Interruption  # noqa: E402
-from fedmpi.origin import Origin, refuse_inside  # noqa: E402
+from fedmpi.errors import (  # noqa: E402
+    ConfigError,
+    DivergenceError,
+    LaunchError,
+    RoundError,
+    TooFewRanksError,
+    UserError,
+)
 from fedmpi.mpi.launch import check_launch, claimed  # noqa: E402
+from fedmpi.run import advice  # noqa: E402
+from fedmpi.run.interruption import Interruption  # noqa: E402
+from fedmpi.run.origin import Origin, refuse_inside  # noqa: E402
 
 if TYPE_CHECKING:
     from fedmpi.mpi.comm import Comm
@@ -182,7 +190,7 @@ def _report(error: UserError, rank: int) -> int:
 def _run(config: Config, arguments: argparse.Namespace, rank: int) -> int:
     stopping = _stopping(config)
     stopping.listen(_say if rank == 0 else lambda line: None)  # loading torch takes seconds
-    # Before CUDA starts: with one of these, cuBLAS gives the same bits in every run; with any other value torch refuses.
+    # Before CUDA starts: with these, cuBLAS gives the same bits in every run; any other value torch refuses.
     if os.environ.get("CUBLAS_WORKSPACE_CONFIG") not in (":4096:8", ":16:8"):
         os.environ["CUBLAS_WORKSPACE_CONFIG"] = ":4096:8"
     from fedmpi.experiment import run
@@ -213,8 +221,10 @@ def _run(config: Config, arguments: argparse.Namespace, rank: int) -> int:
             _say(f"fedmpi: stopped: {error}\n{advice.how_to_go_on(where, config)}")
         return comm.leave(EXIT_CODE if error.gets_on else 1)
     except BaseException as error:  # noqa: BLE001 - the one place where nothing may pass
-        is_first = advice.note_failure(where)
-        _say(describe(error, comm) + f"\n{advice.how_to_go_on(where, config, error)}" * is_first)
+        if advice.note_failure(where):
+            _say(f"{describe(error, comm)}\n{advice.how_to_go_on(where, config, error)}")
+        else:  # another rank has said what to do
+            _say("; ".join(line.strip() for line in describe(error, comm).splitlines()[:2]))
         comm.abort(error.exit_code if isinstance(error, UserError) else 1)
         raise
 
@@ -262,7 +272,8 @@ def describe(error: BaseException, comm: Comm) -> str:
         cause = error.__cause__ or error
     text = str(cause).replace("\n", "\n    ")
     lines = [f"fedmpi: failed on {', '.join(head)}", f"  cause: {type(cause).__name__}: {text}"]
-    is_ours = not isinstance(cause, UserError)  # else the cause says all: a disk is full, not a line of code wrong
+    # Else the cause says all: a disk is full or a learning rate too high, not a line of code wrong.
+    is_ours = not isinstance(cause, (UserError, DivergenceError))
     for frame in traceback.extract_tb(cause.__traceback__)[-4:] if is_ours else ():
         lines.append(f"  at {frame.filename}:{frame.lineno} in {frame.name}")
     return "\n".join(lines)

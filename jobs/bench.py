@@ -208,7 +208,7 @@ def _setup(comm, case: str, folder: str, *more: str):
 
 def _rounds(setup) -> Iterator[None]:
     """Each step of this iterator is one federated round."""
-    from fedmpi.resuming import initial_state
+    from fedmpi.run.resuming import initial_state
     from fedmpi.train_round import OpenRound, train_round
 
     opened = OpenRound(1, initial_state(setup.method, setup.comm, None, setup.device.server))

@@ -6,6 +6,7 @@ read from the runs themselves, so a table can be made again at any time. Accurac
 
 from __future__ import annotations
 
+import json
 import re
 import statistics
 from collections.abc import Collection, Iterable, Iterator, Sequence

@@ -2,10 +2,10 @@
 
     python jobs/loopback.py [--try] mpirun -n 5 python -m fedmpi.main ...
 
-For a job on one machine. mpirun listens on all interfaces for daemons on other nodes, and no setting of Open MPI 5 keeps
-it from that; here nobody outside can reach it. The command keeps its user, files and process number, and has no network:
-fetch data before. Exit code 2 where the system allows no such network (most containers, and systems that forbid user
-namespaces); with --try the command then runs as it would without.
+For a job on one machine. mpirun listens on all interfaces for daemons on other nodes, and no setting of Open MPI 5
+keeps it from that; here nobody outside can reach it. The command keeps its user, files and process number, and has no
+network: fetch data before. Exit code 2 where the system allows no such network (most containers, and systems that
+forbid user namespaces); with --try the command then runs as it would without.
 """
 
 from __future__ import annotations
@@ -55,7 +55,8 @@ def main(argv: Sequence[str]) -> int:
         enter_own_network()
     except OSError as error:
         if not may_fail:
-            print(f"jobs/loopback.py: the system allows no network of its own: {error.strerror or error}", file=sys.stderr)
+            why = error.strerror or error
+            print(f"jobs/loopback.py: the system allows no network of its own: {why}", file=sys.stderr)
             return 2
     try:
         os.execvp(command[0], command)

@@ -31,7 +31,7 @@ from typing import NoReturn
 import torch
 from torch import nn
 
-from fedmpi import costs, resuming, startup
+from fedmpi import costs, startup
 from fedmpi.config.load import load
 from fedmpi.data import Draws
 from fedmpi.errors import ConfigError, UserError
@@ -42,6 +42,7 @@ from fedmpi.methods.hermes import Hermes
 from fedmpi.models.cutting import cut
 from fedmpi.mpi import SerialComm
 from fedmpi.output import RunDir, Snapshot, checkpoint
+from fedmpi.run import resuming
 from fedmpi.setup import Published, Setup, client_of
 
 WARM_UP = 5

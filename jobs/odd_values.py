@@ -215,5 +215,7 @@ ENVIRONMENT = tuple(
     "SLURM_ARRAY_TASK_ID SLURM_JOB_END_TIME SLURM_JOB_ID SLURM_PROCID SLURM_STEP_ID SLURM_STEP_NUM_TASKS TERM".split()
 )
 # No positive rank: such a process leaves the answer to rank 0, and says nothing.
-ENVIRONMENT_TEXTS = ("", "0", "00", "-1", "x", "nan", "1e3", "0x1", " 0", "+0", "\u00b2", "\u0660", "9" * 20, "9" * 5_000,
-                     "\udcff", "a\nb", "\x1b[2J", "4294967296", "1.5", "UNLIMITED", "$(id)")  # fmt: skip
+ENVIRONMENT_TEXTS = (
+    "", "0", "00", "-1", "x", "nan", "1e3", "0x1", " 0", "+0", "\u00b2", "\u0660", "9" * 20, "9" * 5_000, "\udcff", "a\nb",
+    "\x1b[2J", "4294967296", "1.5", "UNLIMITED", "$(id)",
+)  # fmt: skip

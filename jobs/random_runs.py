@@ -39,7 +39,7 @@ from table_text import print_lines
 from fedmpi.errors import RunDirError, UserError
 from fedmpi.output.files import writing
 
-SILENT_S = 300.0
+SILENT_S = 600.0
 """A combination takes seconds; a job that ends none for so long hangs."""
 _END_S = 20.0
 # Differences of a variant that are printed.

@@ -153,8 +153,8 @@ ranks_environment() {
   fi
 }
 
-# on_this_machine COMMAND...: where no other machine reaches it, if the system allows that (jobs/loopback.py). A scheduler
-# may have given several nodes: there mpirun needs the network.
+# on_this_machine COMMAND...: where no other machine reaches it, if the system allows that (jobs/loopback.py).
+# A scheduler may have given several nodes: there mpirun needs the network.
 on_this_machine() {
   if [ -n "${SLURM_JOB_ID:-}${PBS_JOBID:-}${LSB_JOBID:-}" ]; then exec "$@"; fi
   exec python "$top/jobs/loopback.py" --try "$@"

@@ -5,7 +5,7 @@
 source "$(dirname "${BASH_SOURCE[0]}")/setup.sh"
 
 cd "$top"
-silence_s=${FEDMPI_TEST_SILENCE_S:-900}
+silence_s=$(whole_number FEDMPI_TEST_SILENCE_S 900)
 verdicts=()
 status=0
 

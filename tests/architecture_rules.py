@@ -31,7 +31,6 @@ LAYERS = (
     ("fedmpi.papers",),
     ("fedmpi.config.schema",),
     ("fedmpi.config", "fedmpi.data", "fedmpi.models", "fedmpi.lowrank", "fedmpi.mpi", "fedmpi.output"),
-    ("fedmpi.origin", "fedmpi.advice", "fedmpi.interruption"),
     ("fedmpi.federation", "fedmpi.learning"),
     ("fedmpi.methods",),
     ("fedmpi.setup", "fedmpi.remarks"),
@@ -41,8 +40,7 @@ LAYERS = (
     ("fedmpi.train_round",),
     ("fedmpi.bits",),
     ("fedmpi.startup",),
-    ("fedmpi.resuming", "fedmpi.selfcheck"),
-    ("fedmpi.branching",),
+    ("fedmpi.run",),
     ("fedmpi.desk",),
     ("fedmpi.job",),
     ("fedmpi.experiment",),
@@ -76,8 +74,8 @@ METHOD_HELPERS = {"fedmpi.methods", "fedmpi.methods.protocol", "fedmpi.methods.v
 
 ENGINE = (
     "fedmpi.train_round", "fedmpi.setup", "fedmpi.simulate", "fedmpi.exchange", "fedmpi.publish", "fedmpi.personal",
-    "fedmpi.desk", "fedmpi.job", "fedmpi.experiment", "fedmpi.startup", "fedmpi.resuming", "fedmpi.branching",
-    "fedmpi.selfcheck", "fedmpi.remarks", "fedmpi.forecast", "fedmpi.mpi", "fedmpi.learning",
+    "fedmpi.desk", "fedmpi.job", "fedmpi.experiment", "fedmpi.startup", "fedmpi.run", "fedmpi.remarks",
+    "fedmpi.forecast", "fedmpi.mpi", "fedmpi.learning",
 )  # fmt: skip
 METHOD_WORDS = re.compile(
     r"fedavg|fed-?hm|hetero-?fl|fjord|split-?mix|prism|orthdrop|origdrop|hermes|per-?fedavg|lg-?fedavg|top-?k\b"

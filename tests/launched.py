@@ -164,8 +164,9 @@ def all_end(family: list[int], deadline: float) -> bool:
 
 
 def block(errors: str) -> str:
-    """The one block that names where it happened, up to the command to resume."""
-    blocks = re.findall(r"^(fedmpi: failed on .*?\n)to go on: ", errors, re.MULTILINE | re.DOTALL)
+    """The one block that names where it happened, up to how to go on."""
+    end = "(?:to go on: |nothing is left to go on with in )"
+    blocks = re.findall(rf"^(fedmpi: failed on .*?\n){end}", errors, re.MULTILINE | re.DOTALL)
     assert len(blocks) == 1, f"{len(blocks)} blocks\n{errors}"
     return blocks[0]
 

@@ -16,9 +16,9 @@ from fedmpi.config.schema import Config
 from fedmpi.experiment import run
 from fedmpi.main import TABLES
 from fedmpi.mpi import SerialComm
-from fedmpi.origin import Origin
 from fedmpi.output import RunDir, checkpoint, digest_of, read_records
 from fedmpi.output.records import NOT_RESULTS
+from fedmpi.run.origin import Origin
 from fedmpi.setup import Published, ServerState, Setup
 from fedmpi.train_round import OpenRound, RoundResult, train_round
 

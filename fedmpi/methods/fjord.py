@@ -36,6 +36,7 @@ if TYPE_CHECKING:
 
     from fedmpi.learning import FlatNet, LocalTrainer, TrainOutcome
     from fedmpi.methods.protocol import Loss
+    from fedmpi.tensors import Params
 
 
 class FjordOptions(MethodOptions):

@@ -29,8 +29,8 @@ LONGEST_S = 1e8
 @contextmanager
 def at_most(limit_s: float, text: str, neighbours: Neighbours | None = None) -> Iterator[Callable[[], None]]:
     """If what happens within takes longer, writes `text` to stderr and ends this process with exit code 1; with
-    `neighbours` one for all on this host writes it, and ends the job. So it does if a rank of a job on one host is gone,
-    until the yielded function is called: MPI has started, and takes notice of deaths itself.
+    `neighbours` one for all on this host writes it, and ends the job. So it does if a rank of a job on one host is
+    gone, until the yielded function is called: MPI has started, and takes notice of deaths itself.
 
     It forks, so nothing must run yet that does not outlive that: no MPI, no GPU. 0 is no limit.
     """
@@ -66,8 +66,8 @@ def _guard(read: int, limit_s: float, text: str, neighbours: Neighbours | None) 
             misses = misses + 1 if neighbours.lost(alive) else 0
             if misses >= _MOST_MISSES and neighbours.rank == min(alive):
                 ranks = ", ".join(map(str, sorted(neighbours.lost(alive))))
-                lost = f"fedmpi: lost rank {ranks} on {platform.node()} before MPI had started; the job ends: start it again"
-                _end(neighbours, lost)
+                lost = f"fedmpi: lost rank {ranks} on {platform.node()} before MPI had started"
+                _end(neighbours, f"{lost}; the job ends: start it again")
     alive = neighbours.alive() if neighbours else None
     if neighbours is None or alive is None:
         _say(text)

@@ -36,8 +36,8 @@ _PR_SET_PDEATHSIG = 1  # linux/prctl.h
 def launched_as(environment: Mapping[str, str] = os.environ) -> tuple[int, int] | None:
     """(rank, size) if a launcher started this process, else None.
 
-    A variable that holds no rank is left over from something else, and ignored. Raises `LaunchError` where the size that
-    belongs to a rank is no number above it.
+    A variable that holds no rank is left over from something else, and ignored. Raises `LaunchError` where the size
+    that belongs to a rank is no number above it.
     """
     for rank_name, size_name in _VARIABLES:
         if (pair := _pair(environment, rank_name, size_name)) is not None:

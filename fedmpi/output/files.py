@@ -17,8 +17,8 @@ from pathlib import Path
 from typing import Any
 
 from fedmpi.errors import RunDirError
-from fedmpi.plain_files import read_bytes, replacing
 from fedmpi.output.units import size
+from fedmpi.plain_files import read_bytes, replacing
 
 MOST_BYTES = 64 * 2**20
 """A manifest has some 100 bytes a rank and start; every other file of a run that is read at once is smaller."""

@@ -11,10 +11,12 @@ from fedmpi.errors import RunDirError
 
 
 class GoneError(RunDirError):
-    """The run directory is gone; `for_good` says that no mount and no `mv` brings it back."""
+    """The run directory is gone; `for_good` says that no mount and no `mv` brings it back, `moved_to` where it is now
+    (empty where that is not known).
+    """
 
-    def __init__(self, folder: Path, problem: str, *, for_good: bool) -> None:
-        self.for_good = for_good
+    def __init__(self, folder: Path, problem: str, *, for_good: bool = False, moved_to: str = "") -> None:
+        self.for_good, self.moved_to = for_good, moved_to
         super().__init__(str(folder), problem)
 
 
@@ -33,9 +35,11 @@ def gone(folder: Path, handle: int) -> GoneError | None:
         again = "; another one has its name now" if found is not None else ""
         problem = f"the run directory was removed while the run used it{again}"
         return GoneError(folder, f"{problem}; begin again in another --run-dir", for_good=True)
-    if found is not None:
-        return GoneError(folder, f"something else has its name now; the run directory {_moved(handle)}", for_good=False)
-    return GoneError(folder, f"the run directory {_moved(handle)}", for_good=False)
+    again = "something else has its name now; " if found is not None else ""
+    if place := _place_of(handle):
+        return GoneError(folder, f"{again}the run directory was moved to {place}", moved_to=place)
+    problem = "was moved, or its file system is not mounted any more; bring it back, then resume"
+    return GoneError(folder, f"{again}the run directory {problem}")
 
 
 def emptied(folder: Path) -> GoneError:
@@ -50,12 +54,10 @@ def _status(handle: int) -> os.stat_result | None:
         return None
 
 
-def _moved(handle: int) -> str:
-    """Where it is now, where the kernel tells that."""
+def _place_of(handle: int) -> str:
+    """Where it is now; empty where the kernel does not tell that."""
     place = ""
     if sys.platform == "linux":
         with contextlib.suppress(OSError):
             place = os.readlink(f"/proc/self/fd/{handle}")
-    if not place or not os.path.isdir(place):
-        return "was moved, or its file system is not mounted any more; bring it back, then resume"
-    return f"was moved to {place}; resume it there, or move it back first"
+    return place if os.path.isdir(place) else ""

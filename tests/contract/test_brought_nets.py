@@ -10,7 +10,6 @@ import numpy as np
 import pytest
 import torch
 from small_runs import finished, run_all, small_config, small_setup
-from torch import nn
 
 from fedmpi import models, startup
 from fedmpi.data import info
@@ -18,7 +17,7 @@ from fedmpi.errors import ConfigError
 from fedmpi.forecast import forecast
 from fedmpi.mpi import SerialComm
 from fedmpi.remarks import remarks
-from fedmpi.selfcheck import check_nets
+from fedmpi.run.selfcheck import check_nets
 
 ONE_ROUND = ("rounds=1", "method.name=fedavg")
 IN_PLANS = ("counter", "spectral-norm", "parametrized", "frozen", "plain-tensor", "lazy", "double")

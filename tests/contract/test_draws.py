@@ -16,8 +16,8 @@ from fedmpi import draws, methods
 from fedmpi.errors import RunDirError
 from fedmpi.methods.protocol import Client, Method
 from fedmpi.mpi import SerialComm
-from fedmpi.origin import Origin
 from fedmpi.output import RunDir, read_records
+from fedmpi.run.origin import Origin
 
 Seen = dict[tuple[int, str, int], Any]
 """(round, phase, client) -> what it was seen to do."""

@@ -11,12 +11,13 @@ import method_cases
 import pytest
 from small_runs import small_setup
 
-from fedmpi import resuming, train_round
+from fedmpi import train_round
 from fedmpi.errors import RankLossError
 from fedmpi.federation.plan import Task, assign
 from fedmpi.mpi import SerialComm
 from fedmpi.mpi.serial import Request
 from fedmpi.output import digest_of
+from fedmpi.run import resuming
 from fedmpi.setup import Setup
 from fedmpi.train_round import OpenRound
 

@@ -7,6 +7,7 @@ import os
 import re
 import shlex
 import shutil
+import signal
 import time
 from collections.abc import Callable
 from dataclasses import replace
@@ -14,7 +15,7 @@ from pathlib import Path
 
 import failing_disk
 import pytest
-from launched import ENDLESS, Launched, all_end, block, descendants, ends_in_time, has_rounds, launch, paused
+from launched import ENDLESS, Launched, all_end, descendants, ends_in_time, has_rounds, launch, paused
 from small_runs import Finished, finished, run_all, small_config
 
 from fedmpi.errors import RoundError, RunDirError
@@ -150,10 +151,29 @@ def test_a_folder_that_goes_away_is_noticed_at_the_next_round(start: Start, tmp_
     assert code not in (0, 2)
     blocks = re.findall(r"^fedmpi: failed on .*\n  cause: (.*)\n(.*)$", launched.err, re.M)
     assert len(blocks) == 1 and GONE[harm].format(folder=tmp_path) in blocks[0][0], launched.err
-    is_there = harm == "records are a folder"
-    assert blocks[0][1].startswith("to go on: " if is_there else f"nothing is left to go on with in {run_dir}")
+    is_there, is_elsewhere = harm == "records are a folder", harm in ("moved", "replaced")
+    if is_there or is_elsewhere:
+        found = run_dir if is_there else tmp_path / "elsewhere"
+        assert blocks[0][1] == f"to go on: mpirun -n 3 python -m fedmpi.main --run-dir {found} --resume"
+    else:
+        assert blocks[0][1] == f"nothing is left to go on with in {run_dir}"
     assert run_dir.is_dir() == (is_there or harm == "made anew")
     assert is_there or not run_dir.is_dir() or not any(run_dir.iterdir())
+
+
+def test_checkpoints_that_are_removed_are_made_again_at_the_next_round(start: Start, tmp_path: Path) -> None:
+    """Though the next one is far away; so no more than a round is lost."""
+    run = RunDir(tmp_path / "run")
+    launched = start(1, *ENDLESS, "output.checkpoint_every=2", "--run-dir", str(run.path))
+    assert launched.wait_until(lambda: bool(run.checkpoints())), launched.err
+    launched.process.send_signal(signal.SIGUSR1)
+    assert launched.wait() == 75, launched.err
+    resumed = start(1, *ENDLESS, "output.checkpoint_every=100000", "--run-dir", str(run.path), "--resume")
+    assert resumed.wait_until(lambda: "resuming after" in resumed.out), resumed.err
+    shutil.rmtree(run.checkpoints_dir)
+    assert resumed.wait_until(lambda: bool(run.checkpoints())), resumed.out + resumed.err
+    assert resumed.out.count("was removed while the run used it") == 1
+    resumed.kill()
 
 
 # The clients of round 2 train for ever.

@@ -13,7 +13,7 @@ import pytest
 from small_runs import finished, run_all, small_config
 
 from fedmpi.mpi import SerialComm
-from fedmpi.origin import Origin
+from fedmpi.run.origin import Origin
 
 if TYPE_CHECKING:
     from fedmpi.mpi.comm import Comm

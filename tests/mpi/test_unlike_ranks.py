@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 from small_data import WORDS, dataset, options_in
-from small_runs import SMALL, run_all, small_config
+from small_runs import run_all, small_config
 
 from fedmpi import bits, startup
 from fedmpi.data import prepared

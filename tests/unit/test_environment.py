@@ -60,9 +60,12 @@ def test_an_environment_that_makes_no_sense_is_one_line(
     )
 
 
-@pytest.mark.parametrize(("value", "code"), [("3", 0), ("", 0), ("x", 2), ("0", 2), ("-1", 2), ("9" * 99, 2), ("1 2", 2)])
+@pytest.mark.parametrize(
+    ("value", "code"), [("3", 0), ("", 0), ("x", 2), ("0", 2), ("-1", 2), ("9" * 99, 2), ("1 2", 2)]
+)
 def test_numbers_that_the_scripts_read(value: str, code: int) -> None:
-    script = "source <(sed -n '/^mistake()/,/^}/p' jobs/setup.sh); set -e; ranks=$(whole_number FEDMPI_RANKS 5); echo $ranks"
+    function = "source <(sed -n '/^mistake()/,/^}/p' jobs/setup.sh)"
+    script = f"{function}; set -e; ranks=$(whole_number FEDMPI_RANKS 5); echo $ranks"
     environment = {**os.environ, "FEDMPI_RANKS": value}
     done = subprocess.run(["bash", "-c", script], env=environment, cwd=PACKAGE.parent, capture_output=True, text=True)
     assert (done.returncode, done.stdout) == (code, "" if code else f"{value or 5}\n")

@@ -14,14 +14,14 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from fedmpi import resuming
 from fedmpi.errors import RunDirError
-from fedmpi.origin import Origin
 from fedmpi.output import checkpoint, memory
 from fedmpi.output.checkpoint import Snapshot
 from fedmpi.output.files import write_text
 from fedmpi.output.records import BRANCHED_FROM, json_safe, read_records
 from fedmpi.output.run_dir import RunDir
+from fedmpi.run import resuming
+from fedmpi.run.origin import Origin
 from fedmpi.setup import Setup
 from fedmpi.startup import together
 from fedmpi.tensors import specs_of

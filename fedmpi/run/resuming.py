@@ -11,13 +11,14 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 
-from fedmpi import advice, bits, methods
+from fedmpi import bits, methods
 from fedmpi.config.schema import Config
 from fedmpi.data import digest, partition
 from fedmpi.errors import RunDirError
 from fedmpi.output import checkpoint
 from fedmpi.output.best import Best
 from fedmpi.output.run_dir import RunDir
+from fedmpi.run import advice
 from fedmpi.setup import ServerState, Setup
 from fedmpi.startup import together, warn
 

@@ -7,11 +7,12 @@ import shlex
 from collections.abc import Mapping
 from pathlib import Path
 
-from fedmpi.config.schema import Config
+from fedmpi.config.schema import Config, Train
 from fedmpi.errors import DivergenceError, RoundError, UserError
 from fedmpi.output.run_dir import RunDir
+from fedmpi.output.whereabouts import GoneError
 
-# A client that diverges at a learning rate usually trains at a tenth of it.
+# A client that diverges at a learning rate usually trains at a tenth of it; the default is safe where that is far off.
 _LOWER = 0.1
 NOTHING_SAVED = "nothing was saved yet"
 
@@ -36,9 +37,11 @@ def how_to_go_on(where: Mapping[str, str], config: Config, error: BaseException 
     """
     if not where:
         return NOTHING_SAVED
+    cause = error.__cause__ or error if isinstance(error, RoundError) else error
+    if isinstance(cause, GoneError) and cause.moved_to:
+        return f"to go on: {command(int(where['ranks']), '--run-dir', cause.moved_to, '--resume')}"
     if not RunDir(Path(where["run_dir"])).holds_run():  # it is gone, or a branch has not begun
         return f"nothing is left to go on with in {where['run_dir']}"
-    cause = error.__cause__ or error if isinstance(error, RoundError) else error
     if isinstance(cause, DivergenceError):
         return _after_divergence(where, config)
     return f"{_before_a_resume(cause)}to go on: {where['resume']}"
@@ -46,7 +49,7 @@ def how_to_go_on(where: Mapping[str, str], config: Config, error: BaseException 
 
 def _after_divergence(where: Mapping[str, str], config: Config) -> str:
     """A resume computes the same bits, so it diverges at the same place; the same settings from round 1 do, too."""
-    last, lower = _last_saved(where), f"train.lr={config.train.lr * _LOWER:.3g}"
+    last, lower = _last_saved(where), f"train.lr={min(config.train.lr * _LOWER, Train().lr):.3g}"
     ranks, run_dir = int(where["ranks"]), where["run_dir"]
     if not last:
         again = command(ranks, "--run-dir", run_dir, "--resume", lower)

@@ -1,0 +1,1 @@
+"""How a run begins, continues and ends: resumes, branches, the check of nets before round 1, signals, the last words."""
