@@ -81,6 +81,7 @@ def project(tmp_path: Path) -> Path:
     for name in ("test.sh", "end_if_hung.sh"):
         shutil.copy(ROOT / "jobs" / name, tmp_path / "jobs")
     set_up = f"set -euo pipefail\ntop={tmp_path}\nPATH={tmp_path}:$PATH\nranks_environment() {{ :; }}\n"
+    set_up += 'whole_number() { echo "${!1:-$2}"; }\n'
     (tmp_path / "jobs" / "setup.sh").write_text(set_up)
     for name in ("python", "mpirun"):
         (tmp_path / name).write_text(f"#!/bin/bash\n[ -e {tmp_path}/calls ] && file=others || file=first\n")
