@@ -180,7 +180,8 @@ class Desk:
         self._writers[-1].update(report.client for report in result.reports if report.memory_digest)
         with setup.clock.stage("saving", round_number) as timer:
             self._unless_it_may_come_back(self._lock.refresh)
-            self._is_due |= must_hold or round_number % config.output.checkpoint_every == 0 or self._has_lost_checkpoint()
+            self._is_due |= must_hold or round_number % config.output.checkpoint_every == 0
+            self._is_due |= self._has_lost_checkpoint()
             self._saving.attempt(round_number, lambda: self._keep(round_number, state, record), must_hold=must_hold)
         self._last_recorded = round_number
         self._saving.took(timer.seconds, split_s["wall"])

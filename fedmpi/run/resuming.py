@@ -60,7 +60,7 @@ def restore(setup: Setup, run_dir: RunDir, *, resume: bool) -> checkpoint.Snapsh
         if differences:
             raise RunDirError(
                 str(run_dir.path),
-                f"was run with another config: {'; '.join(differences)}; "
+                f"was run with another config, says its checkpoint of round {snapshot.round}: {'; '.join(differences)}; "
                 f"--resume needs the same; --resume-from {run_dir.path} begins a new run from it with others",
             )
         check_data(setup, run_dir, snapshot)
