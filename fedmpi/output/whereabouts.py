@@ -15,6 +15,8 @@ class GoneError(RunDirError):
     (empty where that is not known).
     """
 
+    exit_code = 1  # whichever step of the run meets it: a failure on the way, no mistake in what was asked for
+
     def __init__(self, folder: Path, problem: str, *, for_good: bool = False, moved_to: str = "") -> None:
         self.for_good, self.moved_to = for_good, moved_to
         super().__init__(str(folder), problem)
