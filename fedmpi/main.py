@@ -203,7 +203,7 @@ def _run(config: Config, arguments: argparse.Namespace, rank: int) -> int:
         return _report(error, rank)
     where: dict[str, str] = {}
     try:
-        with Interruption(_last_words(config, where) if comm.is_root else None):
+        with Interruption(_last_words(config, comm, where)):
             is_finished = run(config, comm, **_wanted(arguments), where=where, stopping=stopping)
         signal.signal(SIGNAL, signal.SIG_IGN)  # another one would end a rank that is leaving
         if is_finished:
@@ -235,11 +235,11 @@ def _wanted(arguments: argparse.Namespace) -> dict[str, Any]:
     return {**where, "command": command}
 
 
-def _last_words(config: Config, where: Mapping[str, str]) -> Callable[[int], str]:
-    """What rank 0 says when a signal ends it; nothing if another rank has failed, for which the launcher ends all."""
+def _last_words(config: Config, comm: Comm, where: Mapping[str, str]) -> Callable[[int], str]:
+    """What the server says when a signal ends it; nothing if another rank has failed, for which the launcher ends all."""
 
     def words(number: int) -> str:
-        if advice.has_failed(where):
+        if not comm.is_root or advice.has_failed(where):  # asked now: after a loss another rank may be the server
             return ""
         saved, then = advice.what_is_saved(where), advice.how_to_go_on(where, config)
         return f"fedmpi: stopped by {signal.Signals(number).name}; {saved}" + f"\n{then}" * (then != saved)

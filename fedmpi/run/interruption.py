@@ -25,22 +25,20 @@ _PATIENCE_S = 2.0
 
 
 class Interruption:
-    """Within the block a signal ends this process at once, after it has said `words(number of the signal)`, if any.
+    """Within the block a signal ends this process at once, after it has said `words(number of the signal)`.
 
     The process ends by the signal itself, because to a launcher an exit code alone is no death.
     """
 
-    def __init__(self, words: Callable[[int], str] | None) -> None:
+    def __init__(self, words: Callable[[int], str]) -> None:
         self._words = words
         self._has_spoken, self._speaks = threading.Event(), threading.Lock()
-        self._pipe: tuple[int, int] | None = None
 
     def __enter__(self) -> Interruption:
-        if self._words is not None:
-            self._pipe = reading, writing = os.pipe()
-            os.set_blocking(writing, False)  # as `set_wakeup_fd` wants it
-            signal.set_wakeup_fd(writing, warn_on_full_buffer=False)
-            threading.Thread(target=self._listen, args=(reading,), daemon=True).start()
+        reading, self._writing = os.pipe()
+        os.set_blocking(self._writing, False)  # as `set_wakeup_fd` wants it
+        signal.set_wakeup_fd(self._writing, warn_on_full_buffer=False)
+        threading.Thread(target=self._listen, args=(reading,), daemon=True).start()
         for number in ENDING:
             signal.signal(number, self._end)
         return self
@@ -48,9 +46,8 @@ class Interruption:
     def __exit__(self, *error: object) -> None:
         for number in ENDING:
             signal.signal(number, signal.SIG_DFL)
-        if self._pipe is not None:
-            signal.set_wakeup_fd(-1)
-            os.close(self._pipe[1])  # ends the thread
+        signal.set_wakeup_fd(-1)
+        os.close(self._writing)  # ends the thread
 
     def _listen(self, reading: int) -> None:
         while numbers := os.read(reading, 1):
@@ -69,11 +66,11 @@ class Interruption:
         """Says the words once; whoever comes second waits for the first, but not for ever: a second signal may have
         interrupted the first one's handler.
         """
-        if self._words is not None and self._speaks.acquire(blocking=False):
+        if self._speaks.acquire(blocking=False):
             with contextlib.suppress(Exception):  # a process that cannot speak must end all the same
                 last_words(self._words(number))
             self._has_spoken.set()
-        elif self._words is not None:
+        else:
             self._has_spoken.wait(_PATIENCE_S)
 
 
