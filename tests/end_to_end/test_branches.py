@@ -187,7 +187,7 @@ def test_the_advice_of_a_run_that_diverged_works(start: Start, tmp_path: Path, r
     assert resumed.wait() == 0, resumed.err
     (folder,) = (tmp_path / "runs").iterdir()
     assert "resuming after round 1" in resumed.out and len(finished(folder).records) == 3
-    assert json.loads((folder / "rounds.jsonl").read_text().splitlines()[1])["lr"] == 3.0
+    assert json.loads((folder / "rounds.jsonl").read_text().splitlines()[1])["lr"] == 0.1
 
 
 def test_the_advice_of_a_run_that_diverged_before_its_first_save_works(start: Start, tmp_path: Path) -> None:
@@ -196,7 +196,7 @@ def test_the_advice_of_a_run_that_diverged_before_its_first_save_works(start: St
     assert diverged.wait() not in (0, 2) and "DivergenceError" in diverged.err
     again = launch(tmp_path, printed(diverged))
     assert again.wait() == 0, again.err
-    assert [record["lr"] for record in finished(tmp_path / "run").records] == [3.0, 3.0, 3.0]
+    assert [record["lr"] for record in finished(tmp_path / "run").records] == [0.1, 0.1, 0.1]
 
 
 def test_a_parent_that_is_running(start: Start, run_main: RunMain, tmp_path: Path) -> None:
