@@ -1,4 +1,4 @@
-"""The one door through which every net enters, whoever brings it: built in, torchvision's, or a user's own.
+"""The one door through which every net enters: built in, torchvision's, or a user's own.
 
 Ranks train one client after another with the same modules, and only parameters are loaded, sent and
 averaged. So nothing else may change in training, and every tensor of a net is a parameter that is

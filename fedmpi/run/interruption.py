@@ -63,8 +63,8 @@ class Interruption:
         os._exit(128 + number)
 
     def _speak(self, number: int) -> None:
-        """Says the words once; whoever comes second waits for the first, but not for ever: a second signal may have
-        interrupted the first one's handler.
+        """Says the words once. A second caller waits for the first for a limited time, because a second signal may
+        have interrupted the first one's handler.
         """
         if self._speaks.acquire(blocking=False):
             with contextlib.suppress(Exception):  # a process that cannot speak must end all the same
