@@ -19,15 +19,16 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from fedmpi import data, methods, startup
+from fedmpi import data, methods
 from fedmpi.config.load import load
 from fedmpi.errors import RunDirError, UserError
 from fedmpi.main import TABLES
 from fedmpi.methods.protocol import Client
-from fedmpi.output.records import BRANCHED_FROM, DRAWS_ON, read_records
-from fedmpi.output.run_dir import RunDir
-from fedmpi.output.stored import from_text
-from fedmpi.setup import draw_tasks
+from fedmpi.report.records import BRANCHED_FROM, DRAWS_ON, read_records
+from fedmpi.rounds.state import draw_tasks
+from fedmpi.run import start
+from fedmpi.store.run_dir import RunDir
+from fedmpi.store.stored import from_text
 from fedmpi.tensors import Params
 
 _MOST_SHOWN = 16
@@ -55,10 +56,12 @@ class Draws:
         self._path = str(run_dir)
         self._config = load(str(folder.config_path), [], TABLES)
         if not folder.partition_path.exists():
-            raise RunDirError(str(folder.partition_path), "is missing; start the run with --resume, which makes it again")
+            raise RunDirError(
+                str(folder.partition_path), "is missing; start the run with --resume, which makes it again"
+            )
         self._partition = data.Partition.load(folder.partition_path)
-        self._method = methods.create(startup.method_context(self._config, data.info(self._config.data)))
-        self._blocks = startup.blocks(self._config)
+        self._method = methods.create(start.method_context(self._config, data.info(self._config.data)))
+        self._blocks = start.blocks(self._config)
         self._records = {record["round"]: record for record in read_records(folder)}
 
     @property
@@ -101,7 +104,9 @@ class Draws:
             return {name: from_text(kept[name], specs[name].dtype, specs[name].shape) for name in names}
         except (KeyError, TypeError, ValueError, RuntimeError):
             missing = f"round {number - 1} has no record of {', '.join(names)}"
-            raise RunDirError(self._path, f"round {number} cannot be drawn again: {missing}, which it drew on") from None
+            raise RunDirError(
+                self._path, f"round {number} cannot be drawn again: {missing}, which it drew on"
+            ) from None
 
     def _check(self, number: int, clients: Sequence[int]) -> None:
         """Raises RunDirError where the record of the round has other clients."""
@@ -110,7 +115,9 @@ class Draws:
             return
         branch = next((later for later in self._records.values() if BRANCHED_FROM in later), None)
         if branch is not None and number <= branch["round"]:
-            raise RunDirError(self._path, f"round {number} is of the run it begins from; ask {branch[BRANCHED_FROM]['run']}")
+            raise RunDirError(
+                self._path, f"round {number} is of the run it begins from; ask {branch[BRANCHED_FROM]['run']}"
+            )
         raise RunDirError(self._path, f"round {number} had other clients than its config.yaml gives; was that changed?")
 
 

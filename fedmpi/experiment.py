@@ -16,24 +16,24 @@ from typing import TYPE_CHECKING, NoReturn
 
 import numpy as np
 
-from fedmpi import bits, methods, startup
+from fedmpi import methods
 from fedmpi.clock import STAGES
 from fedmpi.config import yaml_text
 from fedmpi.config.schema import Config
-from fedmpi.desk import Desk
 from fedmpi.errors import RankLossError, RunDirError, ServerLossError, TooFewRanksError, UserError
-from fedmpi.job import Job
-from fedmpi.output import checkpoint, manifest
-from fedmpi.output.files import write_text
-from fedmpi.output.lock import RunLock
-from fedmpi.output.records import read_records, round_seconds
-from fedmpi.output.run_dir import RunDir
-from fedmpi.run import branching, resuming
+from fedmpi.report.records import read_records, round_seconds
+from fedmpi.rounds.state import Setup
+from fedmpi.run import bits, branching, resuming, start
+from fedmpi.run.losses import Job
 from fedmpi.run.origin import Origin
 from fedmpi.run.selfcheck import check_nets
-from fedmpi.setup import Setup
-from fedmpi.startup import StartupError
-from fedmpi.stopping import Stopping
+from fedmpi.run.server import Desk
+from fedmpi.run.start import StartupError
+from fedmpi.run.stopping import Stopping
+from fedmpi.store import checkpoint, manifest
+from fedmpi.store.files import write_text
+from fedmpi.store.lock import RunLock
+from fedmpi.store.run_dir import RunDir
 from fedmpi.train_round import OpenRound, train_round
 
 if TYPE_CHECKING:
@@ -52,7 +52,7 @@ def run(
     origin: Origin | None = None,
     command: Sequence[str],
     where: dict[str, str],
-    make_method: startup.MakeMethod = methods.create,
+    make_method: start.MakeMethod = methods.create,
     stopping: Stopping | None = None,
 ) -> bool:
     """Trains to the last round; False if it was stopped before. Raises `StartupError` or `TooFewRanksError` (on all
@@ -86,8 +86,8 @@ def _start_and_train(job: Job) -> bool:
         _give_up(job, why)
     material, folder = _material(job), _folder(job)
     with ExitStack() as stack:
-        lock = startup.together(comm, lambda: _take(stack, folder, job) if comm.is_root else None)
-        setup = startup.prepare(config, comm, folder, job.make_method, material)
+        lock = start.together(comm, lambda: _take(stack, folder, job) if comm.is_root else None)
+        setup = start.prepare(config, comm, folder, job.make_method, material)
         job.clock = setup.clock
         if job.origin is not None:
             branching.begin(setup, folder, job.origin)
@@ -98,8 +98,8 @@ def _start_and_train(job: Job) -> bool:
             places = comm.allgather_text(f"{comm.host}: {setup.device.description}")
             words = setup, folder, lock, snapshot, done, job.command
             warnings = check_nets(setup) if job.begun_after is None else ()
-            desk = startup.together(comm, lambda: stack.enter_context(Desk(*words)) if lock else None)
-            startup.together(comm, lambda: desk.announce(places, warnings) if desk else None)
+            desk = start.together(comm, lambda: stack.enter_context(Desk(*words)) if lock else None)
+            start.together(comm, lambda: desk.announce(places, warnings) if desk else None)
             comm.agree()
             job.begun_after = done if job.begun_after is None else job.begun_after
             job.tell(desk, done + 1)
@@ -149,10 +149,10 @@ def _tell_without_desk(job: Job, stop: tuple[int, str] | None = None, patience_s
             manifest.add_stop(folder, *stop)
 
 
-def _material(job: Job) -> startup.Material:
+def _material(job: Job) -> start.Material:
     """The data: on all ranks, or on none."""
     if job.material is None:
-        material = startup.load_material(job.config, job.comm)
+        material = start.load_material(job.config, job.comm)
         job.comm.agree()
         job.material = material
     return job.material
@@ -236,9 +236,9 @@ def _without_the_lost(job: Job, setup: Setup, desk: Desk | None, opened: OpenRou
         return setup
     # Rank 0 is alone now, and has to train.
     assert job.folder is not None
-    alone = startup.prepare(job.config, job.comm, job.folder, job.make_method, job.material)
+    alone = start.prepare(job.config, job.comm, job.folder, job.make_method, job.material)
     if other_bits := bits.changes(setup.computed_with, alone.computed_with):
-        startup.warn(other_bits)
+        start.warn(other_bits)
     opened.published = None  # it may lie on another device
     return replace(alone, tell=setup.tell, clock=setup.clock)
 
@@ -268,9 +268,7 @@ def _come_to_the_end(job: Job, desk: Desk | None, round_number: int) -> None:
             job.tell(desk, round_number)
 
 
-def _seconds_and_wish(
-    job: Job, setup: Setup, opened: OpenRound
-) -> tuple[dict[str, float], dict[int, float], int]:
+def _seconds_and_wish(job: Job, setup: Setup, opened: OpenRound) -> tuple[dict[str, float], dict[int, float], int]:
     """Seconds of the round by stage, the mean over the ranks; each rank's own, without waiting for others; and whether
     to go on, the same on all ranks.
 

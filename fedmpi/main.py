@@ -22,26 +22,19 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
 import fedmpi
-from fedmpi.stopping import EXIT_CODE, SIGNAL, Stopping, notice_early, seconds_left
+from fedmpi.run.stopping import EXIT_CODE, SIGNAL, Stopping, notice_early, seconds_left
 
 if __name__ == "__main__":  # what follows takes a while to load
     notice_early()
 
-from fedmpi import data, methods, models  # noqa: E402
-from fedmpi.config.load import load, parted  # noqa: E402
-from fedmpi.config.schema import Config  # noqa: E402
-from fedmpi.errors import (  # noqa: E402
-    ConfigError,
-    DivergenceError,
-    LaunchError,
-    RoundError,
-    TooFewRanksError,
-    UserError,
-)
-from fedmpi.mpi.launch import check_launch, claimed  # noqa: E402
-from fedmpi.run import advice  # noqa: E402
-from fedmpi.run.interruption import Interruption  # noqa: E402
-from fedmpi.run.origin import Origin, refuse_inside  # noqa: E402
+from fedmpi import data, methods, models
+from fedmpi.config.load import load, parted
+from fedmpi.config.schema import Config
+from fedmpi.errors import ConfigError, DivergenceError, LaunchError, RoundError, TooFewRanksError, UserError
+from fedmpi.mpi.launch import check_launch, claimed
+from fedmpi.run import advice
+from fedmpi.run.interruption import Interruption
+from fedmpi.run.origin import Origin, refuse_inside
 
 if TYPE_CHECKING:
     from fedmpi.mpi.comm import Comm
@@ -142,8 +135,8 @@ def check_ranks(config: Config, size: int) -> None:
 
 def _plan(config: Config, form: str, rank: int, size: int) -> int:
     if rank == 0:
-        from fedmpi.forecast import forecast
-        from fedmpi.startup import blocks, check_model, method_context
+        from fedmpi.run.forecast import forecast
+        from fedmpi.run.start import blocks, check_model, method_context
 
         info = data.info(config.data)
         check_model(config, info)
@@ -194,8 +187,8 @@ def _run(config: Config, arguments: argparse.Namespace, rank: int) -> int:
     if os.environ.get("CUBLAS_WORKSPACE_CONFIG") not in (":4096:8", ":16:8"):
         os.environ["CUBLAS_WORKSPACE_CONFIG"] = ":4096:8"
     from fedmpi.experiment import run
-    from fedmpi.mpi import world
-    from fedmpi.startup import StartupError
+    from fedmpi.mpi.serial import world
+    from fedmpi.run.start import StartupError
 
     try:
         comm = world(_startup_limit_s(config, os.environ, time.time()))
@@ -220,7 +213,7 @@ def _run(config: Config, arguments: argparse.Namespace, rank: int) -> int:
         if comm.is_root:
             _say(f"fedmpi: stopped: {error}\n{advice.how_to_go_on(where, config)}")
         return comm.leave(EXIT_CODE if error.gets_on else 1)
-    except BaseException as error:  # noqa: BLE001 - the one place where nothing may pass
+    except BaseException as error:  # the one place where nothing may pass
         if advice.note_failure(where):
             _say(f"{describe(error, comm)}\n{advice.how_to_go_on(where, config, error)}")
         else:  # another rank has said what to do

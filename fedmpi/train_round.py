@@ -19,7 +19,14 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 
 from fedmpi import seeds
-from fedmpi.exchange import (
+from fedmpi.federation.cohort import learning_rate
+from fedmpi.federation.plan import Assignment, Task, assign
+from fedmpi.learning.client_scores import ClientScores
+from fedmpi.learning.evaluate import TierScore, test_nets
+from fedmpi.learning.flat import FlatNet
+from fedmpi.methods.protocol import Client, Contributions, Phase
+from fedmpi.rounds.client import simulate_client
+from fedmpi.rounds.exchange import (
     ADDED,
     AT_HAND,
     CONTRIBUTED,
@@ -30,14 +37,9 @@ from fedmpi.exchange import (
     choose,
     open_exchange,
 )
-from fedmpi.federation import Assignment, Task, assign, learning_rate
-from fedmpi.learning import FlatNet, TierScore, test_nets
-from fedmpi.learning.personal import ClientScores
-from fedmpi.methods.protocol import Client, Contributions, Phase
-from fedmpi.personal import test_clients
-from fedmpi.publish import publish
-from fedmpi.setup import Published, ServerState, Setup, client_of, is_evaluated, plan_phase, reestimates
-from fedmpi.simulate import simulate_client
+from fedmpi.rounds.personal import test_clients
+from fedmpi.rounds.publish import publish
+from fedmpi.rounds.state import Published, ServerState, Setup, client_of, is_evaluated, plan_phase, reestimates
 
 
 @dataclass(frozen=True)

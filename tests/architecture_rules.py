@@ -12,43 +12,37 @@ from dataclasses import dataclass, field
 
 from set_rule import check_sets
 
-# Bottom first. Modules of one layer do not know each other; inside a package anything goes. The
-# first ones are the leaves, each of which may use those above it here.
+# Bottom first; modules of one layer do not know each other, and inside a package anything goes.
 LAYERS = (
-    ("fedmpi",),
-    ("fedmpi.errors",),
-    ("fedmpi.plain_files",),
-    ("fedmpi.temporary",),
-    ("fedmpi.environment",),
-    ("fedmpi.clock",),
-    ("fedmpi.stopping",),
-    ("fedmpi.seeds",),
-    ("fedmpi.lazy",),
-    ("fedmpi.tensors",),
-    ("fedmpi.hdf5",),
-    ("fedmpi.exactsum",),
-    ("fedmpi.costs",),
-    ("fedmpi.papers",),
-    ("fedmpi.config.schema",),
-    ("fedmpi.config", "fedmpi.data", "fedmpi.models", "fedmpi.lowrank", "fedmpi.mpi", "fedmpi.output"),
-    ("fedmpi.federation", "fedmpi.learning"),
-    ("fedmpi.methods",),
-    ("fedmpi.setup", "fedmpi.remarks"),
-    ("fedmpi.exchange", "fedmpi.publish", "fedmpi.forecast"),
-    ("fedmpi.simulate",),
-    ("fedmpi.personal",),
-    ("fedmpi.train_round",),
-    ("fedmpi.bits",),
-    ("fedmpi.startup",),
-    ("fedmpi.run",),
-    ("fedmpi.desk",),
-    ("fedmpi.job",),
-    ("fedmpi.experiment",),
-    ("fedmpi.main",),
-    ("fedmpi.draws",),
-    ("fedmpi.verify",),
-    ("fedmpi.data_command",),
-    ("fedmpi.data.__main__",),
+    ("fedmpi",),  # the version
+    ("fedmpi.errors",),  # what a user is told
+    (
+        "fedmpi.disk",
+        "fedmpi.seeds",
+        "fedmpi.tensors",
+        "fedmpi.clock",
+        "fedmpi.costs",
+        "fedmpi.lazy",
+        "fedmpi.papers",
+    ),  # leaves
+    ("fedmpi.exactsum", "fedmpi.config.schema"),  # sums without an order; the sections of a config
+    (
+        "fedmpi.config",
+        "fedmpi.data",
+        "fedmpi.models",
+        "fedmpi.lowrank",
+        "fedmpi.mpi",
+        "fedmpi.store",
+    ),  # each for itself
+    ("fedmpi.federation", "fedmpi.learning", "fedmpi.report"),  # who takes part; one client trains; what people read
+    ("fedmpi.methods",),  # both halves of each method
+    ("fedmpi.rounds",),  # the parts of a round
+    ("fedmpi.train_round",),  # one round
+    ("fedmpi.run",),  # how a run begins, continues and ends
+    ("fedmpi.experiment",),  # the run
+    ("fedmpi.main",),  # the command
+    ("fedmpi.command", "fedmpi.draws", "fedmpi.verify"),  # the other commands
+    ("fedmpi.studies", "fedmpi.data.__main__"),  # many runs
 )
 LEVELS = {module: level for level, layer in enumerate(LAYERS) for module in layer}
 
@@ -72,11 +66,7 @@ RANK_NAMES = {"rank", "local_rank", "is_root", "is_server", "server_here"}
 # Modules of the package methods that are not methods.
 METHOD_HELPERS = {"fedmpi.methods", "fedmpi.methods.protocol", "fedmpi.methods.values", "fedmpi.methods.widths"}
 
-ENGINE = (
-    "fedmpi.train_round", "fedmpi.setup", "fedmpi.simulate", "fedmpi.exchange", "fedmpi.publish", "fedmpi.personal",
-    "fedmpi.desk", "fedmpi.job", "fedmpi.experiment", "fedmpi.startup", "fedmpi.run", "fedmpi.remarks",
-    "fedmpi.forecast", "fedmpi.mpi", "fedmpi.learning",
-)  # fmt: skip
+ENGINE = ("fedmpi.train_round", "fedmpi.experiment", "fedmpi.rounds", "fedmpi.run", "fedmpi.mpi", "fedmpi.learning")
 METHOD_WORDS = re.compile(
     r"fedavg|fed-?hm|hetero-?fl|fjord|split-?mix|prism|orthdrop|origdrop|hermes|per-?fedavg|lg-?fedavg|top-?k\b"
     r"|standalone|fdnnc|cefo|fedprox|scaffold",

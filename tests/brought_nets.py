@@ -213,7 +213,10 @@ REFUSED: dict[str, tuple[MakePart, str]] = {
     "first-batch": (lambda _: RemembersTheFirstBatch(), "'part' (RemembersTheFirstBatch) gives other results"),
     "last-batch": (lambda _: TestsWithTheLastBatch(), "'part' (TestsWithTheLastBatch) gives other results in tests"),
     "own-generator": (lambda _: OwnGenerator(), "'part' (OwnGenerator) gives other results in training"),
-    "own-numpy-generator": (lambda _: OwnNumpyGenerator(), "'part' (OwnNumpyGenerator) gives other results in training"),
+    "own-numpy-generator": (
+        lambda _: OwnNumpyGenerator(),
+        "'part' (OwnNumpyGenerator) gives other results in training",
+    ),
     "no-copies": (lambda _: CannotBeCopied(), "'part' (CannotBeCopied) gives other results in training"),
     "draws-in-tests": (lambda _: DrawsInTests(), "'part' (DrawsInTests) gives other results in tests"),
     "made-otherwise": (lambda _: OtherEachTime(), "'part' (OtherEachTime) has other values in its buffer 'scale'"),
@@ -221,7 +224,10 @@ REFUSED: dict[str, tuple[MakePart, str]] = {
     "frozen": (lambda _: Frozen(), "'part' (Frozen) has a frozen parameter 'scale'"),
     "plain-tensor": (lambda _: PlainTensor(), "'part' (PlainTensor) keeps the tensor 'mask'"),
     "lazy": (lambda channels: nn.LazyConv2d(channels, 3), "'part' (LazyConv2d) has no shape"),
-    "double": (lambda channels: conv(channels).double(), "'part' (Conv2d) has a parameter 'weight' of type torch.float64"),
+    "double": (
+        lambda channels: conv(channels).double(),
+        "'part' (Conv2d) has a parameter 'weight' of type torch.float64",
+    ),
 }
 """What is refused, and which module is named."""
 

@@ -19,13 +19,14 @@ from torch import Tensor, nn
 
 from fedmpi.config.schema import Train
 from fedmpi.data import DataInfo, Dataset, DeviceData
-from fedmpi.federation import Task
-from fedmpi.learning import Buffers, FlatNet, LocalTrainer
-from fedmpi.learning.flat import net_layout
+from fedmpi.federation.plan import Task
+from fedmpi.learning.flat import Buffers, FlatNet, net_layout
+from fedmpi.learning.local import LocalTrainer
 from fedmpi.methods.protocol import Client, Contributions, LocalWork, Method, MethodContext, MethodOptions, Phase
-from fedmpi.mpi import SerialComm
-from fedmpi.output import RunDir, checkpoint
-from fedmpi.output.memory import MemoryStore
+from fedmpi.mpi.serial import SerialComm
+from fedmpi.store import checkpoint
+from fedmpi.store.memory import MemoryStore
+from fedmpi.store.run_dir import RunDir
 from fedmpi.tensors import Params
 
 PLAIN = Train(momentum=0.0, weight_decay=0.0, local_epochs=1, batch_size=64, lr=0.25)

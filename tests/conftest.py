@@ -21,8 +21,9 @@ import pytest
 from data_fixtures import cifar10_root, no_network, run_data  # noqa: F401  (fixtures, for every test)
 from progress import show_progress
 
-from fedmpi import mpi
+from fedmpi.mpi import serial
 from fedmpi.mpi.launch import launched_as
+from fedmpi.mpi.serial import SerialComm
 
 if launched_as() is not None:
     # pytest tidies up the folders of earlier sessions when it ends: ranks that do so at once fail each other.
@@ -36,7 +37,7 @@ os.environ["XDG_CACHE_HOME"] = str(Path(__file__).resolve().parents[1] / ".pytes
 if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
-WORLD: pytest.StashKey[mpi.SerialComm] = pytest.StashKey()
+WORLD: pytest.StashKey[SerialComm] = pytest.StashKey()
 
 
 @pytest.fixture(autouse=True)
@@ -74,7 +75,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 @pytest.hookimpl(trylast=True)
 def pytest_configure(config: pytest.Config) -> None:
     # Without --with-mpi this process is alone, whatever started it: serial tests must not start MPI.
-    world = mpi.world() if config.getoption("with_mpi", False) else mpi.SerialComm()
+    world = serial.world() if config.getoption("with_mpi", False) else SerialComm()
     config.stash[WORLD] = world
     show_progress(config)
     if world.rank > 0:
@@ -99,4 +100,3 @@ class QuietRank:
         if self.exit_status not in (pytest.ExitCode.OK, pytest.ExitCode.NO_TESTS_COLLECTED):
             sys.stderr.write(f"\n----- what rank {self.rank} reports -----\n{self.report.getvalue()}")
             sys.stderr.flush()
-

@@ -7,18 +7,14 @@ table of contents around it, as somebody would who knows the format.
 from __future__ import annotations
 
 import pickle
-import sys
 from collections.abc import Callable
 from pathlib import Path
 
 import h5py
 import numpy as np
+from torture import damage
 
-from fedmpi.hdf5 import USER_BLOCK_BYTES
-
-sys.path.insert(0, str(Path(__file__).parents[1] / "jobs"))  # scripts, and no package
-
-import damage  # noqa: E402
+from fedmpi.disk.hdf5 import USER_BLOCK_BYTES
 
 Fill = Callable[[h5py.File], object]
 

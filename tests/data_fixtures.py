@@ -29,10 +29,10 @@ RunData = Callable[..., tuple[int, str, str]]
 def run_data(capsys: pytest.CaptureFixture[str]) -> RunData:
     """Runs `python -m fedmpi.data` in this process: exit code, stdout, stderr."""
 
-    from fedmpi import data_command
+    from fedmpi.command import data
 
     def command(*argv: object) -> tuple[int, str, str]:
-        code = data_command.main([str(word) for word in argv])
+        code = data.main([str(word) for word in argv])
         return code, *capsys.readouterr()
 
     return command

@@ -11,13 +11,13 @@ from torch.nn import functional as F
 
 from fedmpi.config.schema import Train
 from fedmpi.data import DataInfo, Dataset, DeviceData
-from fedmpi.exchange import CONTRIBUTED, DROPPED, ClientReport, OpenPhase, open_exchange
-from fedmpi.federation import Task, assign
-from fedmpi.learning import Buffers, FlatNet, LocalTrainer, MaskedCrossEntropy, TrainOutcome
-from fedmpi.learning.flat import net_layout
+from fedmpi.federation.plan import Task, assign
+from fedmpi.learning.flat import Buffers, FlatNet, net_layout
+from fedmpi.learning.local import LocalTrainer, MaskedCrossEntropy, TrainOutcome
 from fedmpi.methods.fdnnc import BIG, FDNNC, FDNNCOptions
 from fedmpi.methods.protocol import Client, Contributions, LocalWork, MethodContext
-from fedmpi.mpi import SerialComm
+from fedmpi.mpi.serial import SerialComm
+from fedmpi.rounds.exchange import CONTRIBUTED, DROPPED, ClientReport, OpenPhase, open_exchange
 from fedmpi.tensors import Layout, Params
 
 A, BT = "fc.v.weight", "fc.u.weight"

@@ -14,7 +14,8 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 from launched import LIMIT_S, descendants, environment
-from running import files_in
+
+from fedmpi.studies.launch import files_in
 
 
 class Terminal:

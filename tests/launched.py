@@ -19,9 +19,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
-from running import files_in
 
-from fedmpi.output import RunDir, read_records
+from fedmpi.report.records import read_records
+from fedmpi.store.run_dir import RunDir
+from fedmpi.studies.launch import files_in
 
 LIMIT_S = 120.0
 """No run here takes more than seconds; this only ends a hang."""

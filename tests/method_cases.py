@@ -10,7 +10,12 @@ CASES: dict[str, tuple[str, ...]] = {
     "fedavg-samples": ("method.name=fedavg", "method.weighting=samples", UNEVEN),
     "fedhm": ("method.name=fedhm", UNEVEN),
     "fedhm-dynamic": ("method.name=fedhm", "clients.tier_assignment=dynamic", "method.rank_ratio=[1,0.6,0.3]", UNEVEN),
-    "fedhm-low-only": ("method.name=fedhm", "method.rank_ratio=[0.5,0.25]", "method.unroll=code", "method.plus_l2=true"),
+    "fedhm-low-only": (
+        "method.name=fedhm",
+        "method.rank_ratio=[0.5,0.25]",
+        "method.unroll=code",
+        "method.plus_l2=true",
+    ),
     "orthdrop": ("method.name=orthdrop", "method.keep_ratio=[1,0.5]", "method.o2=true", UNEVEN),
     "prism": ("method.name=prism", UNEVEN),
     "prism-cut": ("method.name=prism", "method.cut_inputs=true", "method.keep_ratio=[0.7,0.4,0.2]"),
@@ -23,8 +28,13 @@ CASES: dict[str, tuple[str, ...]] = {
     "splitmix": ("method.name=splitmix", "method.levels=[1,0.5,0.25]", "method.atom=0.25", UNEVEN),
     "fedprox": ("method.name=fedprox", "method.mu=0.1", UNEVEN),
     "hermes": ("method.name=hermes", "method.accuracy_threshold=0", UNEVEN),
-    "hermes-all": ("method.name=hermes", "method.accuracy_threshold=0", "method.intersection=all",
-                   "method.prune_axes=both", "method.score=l1"),  # fmt: skip
+    "hermes-all": (
+        "method.name=hermes",
+        "method.accuracy_threshold=0",
+        "method.intersection=all",
+        "method.prune_axes=both",
+        "method.score=l1",
+    ),  # fmt: skip
     "lgfedavg": ("method.name=lgfedavg", UNEVEN),
     "lgfedavg-pretrained": ("method.name=lgfedavg", "method.pretrain_rounds=2", "method.global_layers=3"),
     "perfedavg": ("method.name=perfedavg", "method.beta=lr", UNEVEN),

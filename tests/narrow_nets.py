@@ -13,12 +13,11 @@ from torch import Tensor, nn
 
 from fedmpi import models
 from fedmpi.exactsum import bound_of
-from fedmpi.exchange import CONTRIBUTED, ClientReport, OpenPhase, open_exchange
-from fedmpi.federation import Task, assign
-from fedmpi.learning import Buffers, FlatNet
-from fedmpi.learning.flat import net_layout
+from fedmpi.federation.plan import Task, assign
+from fedmpi.learning.flat import Buffers, FlatNet, net_layout
 from fedmpi.methods.protocol import Client, Method, MethodContext, MethodOptions
-from fedmpi.mpi import SerialComm
+from fedmpi.mpi.serial import SerialComm
+from fedmpi.rounds.exchange import CONTRIBUTED, ClientReport, OpenPhase, open_exchange
 from fedmpi.tensors import Params
 
 
@@ -112,4 +111,3 @@ def filled(method: Method, value: float, number: int) -> Params:
 
 def state_of(method: Method, value: float) -> Params:
     return {name: torch.full(spec.shape, value) for name, spec in method.state_specs().items()}
-

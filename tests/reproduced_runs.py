@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -12,11 +11,8 @@ from small_runs import small_config
 
 from fedmpi import papers
 from fedmpi.config import yaml_text
-
-sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "jobs"))  # scripts, and no package
-
-from comparison import Run  # noqa: E402
-from reproduction import Named, Request  # noqa: E402
+from fedmpi.studies.reproduction import Named, Request
+from fedmpi.studies.runs import Run
 
 PAPER = """
 source: nobody, nowhere

@@ -22,7 +22,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from launched import environment
-from running import files_in
+
+from fedmpi.studies.launch import files_in
 
 ROOT = Path(__file__).resolve().parent.parent
 LIMIT_S = 300.0

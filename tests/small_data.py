@@ -7,9 +7,10 @@ from typing import Any
 
 import numpy as np
 
-from fedmpi import data, hdf5
+from fedmpi import data
 from fedmpi.data import prepared
 from fedmpi.data.dataset import Dataset
+from fedmpi.disk import hdf5
 
 TRAIN, TEST, GROUPS = 20, 8, 4
 WORDS = (

@@ -10,16 +10,19 @@ from typing import TYPE_CHECKING, Any
 import brought_nets
 import toy_methods
 
-from fedmpi import methods, startup
+from fedmpi import methods
 from fedmpi.config.load import load
 from fedmpi.config.schema import Config
 from fedmpi.experiment import run
 from fedmpi.main import TABLES
-from fedmpi.mpi import SerialComm
-from fedmpi.output import RunDir, checkpoint, digest_of, read_records
-from fedmpi.output.records import NOT_RESULTS
+from fedmpi.mpi.serial import SerialComm
+from fedmpi.report.records import NOT_RESULTS, read_records
+from fedmpi.rounds.state import Published, ServerState, Setup
+from fedmpi.run import start
 from fedmpi.run.origin import Origin
-from fedmpi.setup import Published, ServerState, Setup
+from fedmpi.store import checkpoint
+from fedmpi.store.run_dir import RunDir
+from fedmpi.store.stored import digest_of
 from fedmpi.train_round import OpenRound, RoundResult, train_round
 
 if TYPE_CHECKING:
@@ -55,7 +58,7 @@ def make_method(context: methods.MethodContext) -> methods.Method:
 
 def small_setup(folder: Path, *overrides: str) -> Setup:
     """What a single process is given for a run in `folder`."""
-    return startup.prepare(small_config(*overrides), SerialComm(), RunDir(folder), make_method)
+    return start.prepare(small_config(*overrides), SerialComm(), RunDir(folder), make_method)
 
 
 def one_round(

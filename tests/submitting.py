@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 
 import pytest
@@ -11,10 +10,9 @@ from small_runs import small_config
 from fedmpi.config import yaml_text
 
 ROOT = Path(__file__).resolve().parents[1]
-sys.path.insert(0, str(ROOT / "jobs"))  # scripts, and no package
 
-import slurm_queue  # noqa: E402
-import submit  # noqa: E402
+from fedmpi.studies.slurm import queue as slurm_queue  # noqa: E402
+from fedmpi.studies.slurm import submit  # noqa: E402
 
 
 @pytest.fixture(autouse=True)

@@ -14,8 +14,9 @@ from fedmpi import methods
 from fedmpi.config.load import load
 from fedmpi.config.schema import Choice
 from fedmpi.experiment import run
-from fedmpi.mpi import SerialComm
-from fedmpi.output import RunDir, checkpoint
+from fedmpi.mpi.serial import SerialComm
+from fedmpi.store import checkpoint
+from fedmpi.store.run_dir import RunDir
 from fedmpi.tensors import Params
 
 README = Path(__file__).resolve().parent.parent / "fedmpi" / "methods" / "README.md"
@@ -53,5 +54,7 @@ def test_the_first_round_is_fedavg_and_the_velocity_what_it_changed(example: Mod
 
 
 def test_later_rounds_have_momentum(example: ModuleType, tmp_path: Path) -> None:
-    states = [state_after(example, tmp_path / b, "method.name=fedavgm", f"method.beta={b}", "rounds=2") for b in ("0", "0.9")]
+    states = [
+        state_after(example, tmp_path / b, "method.name=fedavgm", f"method.beta={b}", "rounds=2") for b in ("0", "0.9")
+    ]
     assert not torch.equal(states[0]["fc.weight"], states[1]["fc.weight"])

@@ -10,8 +10,8 @@ from typing import Any
 
 from fedmpi.config import words, yaml_text
 from fedmpi.config.explain import Problem
+from fedmpi.disk.plain import NotPlainError, TooLongError, read_bytes
 from fedmpi.errors import ConfigError
-from fedmpi.plain_files import NotPlainError, TooLongError, read_bytes
 
 MAX_BYTES = 200_000
 """A hundred times a config, for a file and all that it extends. PyYAML reads 80 kB/s, and an answer should take less

@@ -30,11 +30,13 @@ if TYPE_CHECKING:
     from fedmpi.data.batches import DeviceData, Draws
     from fedmpi.data.bounds import batch_bounds
     from fedmpi.data.dataset import Dataset
+    from fedmpi.data.own_tests import personal_tests
     from fedmpi.data.partition import Partition, make_partition, present_labels
-    from fedmpi.data.personal import personal_tests
     from fedmpi.data.reading import load
 
 __all__ = [
+    "NAMES",
+    "PARTITIONS",
     "Cifar10",
     "Cifar100",
     "ClassDirichlet",
@@ -54,9 +56,7 @@ __all__ = [
     "Imdb",
     "Lottery",
     "Mnist",
-    "NAMES",
     "Natural",
-    "PARTITIONS",
     "Partition",
     "Qmnist",
     "QuantitySkew",
@@ -79,9 +79,13 @@ NAMES: dict[str, Choice] = {
     "mnist": Choice(Mnist, "70,000 handwritten digits, 28x28 grey, idx files as distributed"),
     "qmnist": Choice(Qmnist, "MNIST with the writers of its digits, as QMNIST's labels know them: 539 train, 297 test"),
     "emnist": Choice(Emnist, "up to 814,255 handwritten characters in up to 62 classes, NIST's idx files"),
-    "femnist": Choice(Femnist, "handwritten characters in 62 classes by writer: LEAF's or TensorFlow Federated's files"),
+    "femnist": Choice(
+        Femnist, "handwritten characters in 62 classes by writer: LEAF's or TensorFlow Federated's files"
+    ),
     "tinyimagenet": Choice(TinyImagenet, "110,000 colour pictures 64x64 in 200 classes, prepared from the JPEG files"),
-    "har": Choice(Har, "activities of 30 people from a phone's sensors, 6 classes: HAPT's raw signals or UCI HAR's features"),
+    "har": Choice(
+        Har, "activities of 30 people from a phone's sensors, 6 classes: HAPT's raw signals or UCI HAR's features"
+    ),
     "imdb": Choice(Imdb, "50,000 film reviews, good or bad, as rows of word numbers (a vocabulary of 1,001)"),
     "shakespeare": Choice(Shakespeare, "plays by role, the next character: tinyshakespeare or LEAF's files"),
     "synthetic": Choice(Synthetic, "generated images of any shape and class count, for load tests and benchmarks"),

@@ -18,11 +18,11 @@ from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
 from typing import BinaryIO
 
-from fedmpi import temporary
 from fedmpi.data import members, packed
 from fedmpi.data.budget import Budget, Limits, reason
 from fedmpi.data.members import Content, Member
 from fedmpi.data.tell import Tell
+from fedmpi.disk import temporary
 from fedmpi.errors import DataError
 
 _CHUNK_BYTES = packed.CHUNK_BYTES

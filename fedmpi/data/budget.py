@@ -17,8 +17,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import BinaryIO
 
+from fedmpi.disk.plain import NotPlainError, open_to_read
 from fedmpi.errors import DataError
-from fedmpi.plain_files import NotPlainError, open_to_read
 
 CRAFTED = (
     ArithmeticError, AssertionError, BufferError, EOFError, LookupError, MemoryError, NotImplementedError, OSError,

@@ -26,10 +26,10 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 import fedmpi
-from fedmpi import temporary
 from fedmpi.data.folders import made
 from fedmpi.data.sources import File
 from fedmpi.data.tell import Tell
+from fedmpi.disk import temporary
 from fedmpi.errors import DataError, UserError, one_line
 
 Wait = Callable[[float, str], None]

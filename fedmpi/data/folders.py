@@ -7,7 +7,7 @@ import os
 from collections.abc import Iterator
 from pathlib import Path
 
-from fedmpi import temporary
+from fedmpi.disk import temporary
 
 
 def below_home(folder: str) -> Path:

@@ -13,9 +13,9 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from fedmpi import hdf5
 from fedmpi.data import by_group, dirichlet_equal, shards, splits
 from fedmpi.data.partition_options import PartitionOptions
+from fedmpi.disk import hdf5
 from fedmpi.errors import DataError
 
 Ints = NDArray[np.int64]

@@ -3,7 +3,7 @@
 `python -m fedmpi.data prepare NAME` writes the file, every rank of a run reads it. It says by which
 recipe it was made (the options that decide what is in it), and a run with other options refuses it.
 Arrays are stored whole and uncompressed, so reading is a copy from the page cache, with a checksum on
-the way; `fedmpi.hdf5` says why a file that somebody crafted cannot do harm. The attribute `digest` is
+the way; `fedmpi.disk.hdf5` says why a file that somebody crafted cannot do harm. The attribute `digest` is
 `digest_of` the arrays, computed once, when the file is written.
 """
 
@@ -16,12 +16,12 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from fedmpi import hdf5, temporary
 from fedmpi.data.dataset import Dataset, layout_problems
 from fedmpi.data.digest import DIGEST_BYTES, digest_of
 from fedmpi.data.folders import made
 from fedmpi.data.prepared_options import PreparedOptions, how_to_prepare
 from fedmpi.data.sources import how_to_fetch, is_here
+from fedmpi.disk import hdf5, temporary
 from fedmpi.errors import DataError
 
 KIND = "data"

@@ -13,7 +13,6 @@ from pathlib import Path
 
 import numpy as np
 
-from fedmpi import temporary
 from fedmpi.data import archives, femnist, har, imdb, prepared, shakespeare, tinyimagenet
 from fedmpi.data.dataset import Dataset, check
 from fedmpi.data.folders import below_home, made
@@ -21,6 +20,7 @@ from fedmpi.data.options import DataInfo
 from fedmpi.data.prepared_options import PreparedOptions
 from fedmpi.data.sources import SOURCES, how_to_fetch, unpacked
 from fedmpi.data.tell import Tell
+from fedmpi.disk import temporary
 from fedmpi.errors import DataError
 
 PREPARERS: dict[str, Callable[..., Dataset]] = {

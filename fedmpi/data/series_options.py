@@ -112,13 +112,7 @@ class Imdb(SeriesOptions):
         complete = {"original": (25_000, 25_000, 3456), "three_quarters": (37_500, 12_500, 6609)}[self.split]
         num_train, num_test, num_groups = self.expected(complete)
         return DataInfo(
-            "tokens",
-            (self.length,),
-            2,
-            num_train,
-            num_test,
-            vocabulary_size=self.words + 1,
-            num_groups=num_groups,
+            "tokens", (self.length,), 2, num_train, num_test, vocabulary_size=self.words + 1, num_groups=num_groups
         )
 
 

@@ -116,9 +116,7 @@ SOURCES: Mapping[str, Source] = {
     ),
     "mnist": Source("http://yann.lecun.com/exdb/mnist/", "usually given as CC BY-SA 3.0", _MNIST_FILES),
     "qmnist": Source(
-        "https://github.com/facebookresearch/qmnist",
-        "labels BSD; images as MNIST",
-        (*_MNIST_FILES, *_QMNIST_LABELS),
+        "https://github.com/facebookresearch/qmnist", "labels BSD; images as MNIST", (*_MNIST_FILES, *_QMNIST_LABELS)
     ),
     "emnist": Source(
         "https://www.nist.gov/itl/products-and-services/emnist-dataset",

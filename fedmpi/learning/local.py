@@ -57,9 +57,7 @@ class LocalTrainer:
     def __init__(self, net: FlatNet, data: DeviceData, train: Train, own_decay: list[str]) -> None:
         self.net, self.data, self._train = net, data, train
         self._own_decay = [name for name in net.params if name in own_decay]
-        self._sgd = net.optimizer(
-            momentum=train.momentum, weight_decay=train.weight_decay, own_decay=self._own_decay
-        )
+        self._sgd = net.optimizer(momentum=train.momentum, weight_decay=train.weight_decay, own_decay=self._own_decay)
         self._clips = math.isfinite(train.clip_norm)
         self._stops_early = train.on_divergence == "upload_last_finite"
         self._last_finite = torch.empty_like(net._parameter) if self._stops_early else None

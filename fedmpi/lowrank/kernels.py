@@ -17,8 +17,8 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from fedmpi.lowrank.layers import FactorizedLayer
+from fedmpi.lowrank.lifting import factorize, lift
 from fedmpi.lowrank.modules import conv_halves, fill_with_zeros, linear_halves
-from fedmpi.lowrank.recovery import factorize, lift
 
 
 class Kernels(nn.Module):

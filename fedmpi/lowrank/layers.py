@@ -16,6 +16,7 @@ memory format then is its matrix: `u_matrix` and `v_matrix` are views.
 from __future__ import annotations
 
 import math
+from collections.abc import Container
 from dataclasses import dataclass
 from typing import Literal
 
@@ -42,6 +43,11 @@ class FactorizedLayer:
     kernel: tuple[int, int] | None
     unroll_order: Unroll = "paper"
     fixed: float | int | None = None
+
+    @property
+    def factor_names(self) -> tuple[str, str]:
+        """Names of the weights of `u` and `v`."""
+        return f"{self.name}.u.weight", f"{self.name}.v.weight"
 
     @property
     def u_kernel(self) -> tuple[int, int]:
@@ -117,3 +123,9 @@ class FactorizedLayer:
 def channels_inside(weight: torch.Tensor) -> torch.Tensor:
     """(out, in, kh, kw) -> (out, kh, kw, in), a view; two-dimensional weights as they are."""
     return weight.permute(0, 2, 3, 1) if weight.dim() == 4 else weight
+
+
+def dense_name(name: str, layers: Container[str]) -> str:
+    """The dense net's name of a parameter of the factorized one: `v` carries the bias of its layer, one of `layers`."""
+    layer = name.removesuffix(".v.bias")
+    return f"{layer}.bias" if layer in layers else name

@@ -13,7 +13,7 @@ import torch
 from torch import nn
 
 from fedmpi.lowrank.layers import FactorizedLayer
-from fedmpi.lowrank.recovery import lift
+from fedmpi.lowrank.lifting import lift
 
 
 class LowRank(nn.Module):

@@ -47,8 +47,11 @@ class Rule:
     overrides: Mapping[str, Override] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        bad = [f"{name}: expected 'dense', a ratio in (0, 1) or a rank >= 1, got {value!r}"
-               for name, value in self.overrides.items() if not _is_override(value)]
+        bad = [
+            f"{name}: expected 'dense', a ratio in (0, 1) or a rank >= 1, got {value!r}"
+            for name, value in self.overrides.items()
+            if not _is_override(value)
+        ]
         if bad:
             raise ConfigError("overrides", *bad)
 

@@ -43,15 +43,23 @@ from fedmpi.errors import ConfigError
 from fedmpi.federation.plan import Task
 from fedmpi.federation.tiers import Tier
 from fedmpi.methods.protocol import (
-    Client, Contributions, LocalWork, Method, MethodContext, MethodOptions, Phase, TestedNet,
+    Client,
+    Contributions,
+    LocalWork,
+    Method,
+    MethodContext,
+    MethodOptions,
+    Phase,
+    TestedNet,
 )  # fmt: skip
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
 
     from fedmpi.exactsum import Region
-    from fedmpi.learning import FlatNet, LocalTrainer, TrainOutcome
-    from fedmpi.lowrank import FactorizedLayer
+    from fedmpi.learning.flat import FlatNet
+    from fedmpi.learning.local import LocalTrainer, TrainOutcome
+    from fedmpi.lowrank.layers import FactorizedLayer
     from fedmpi.methods.protocol import Loss
     from fedmpi.tensors import Params, Spec
 
@@ -123,10 +131,9 @@ class FDNNC(Method):
         self.pattern = self.options.pattern if all(self.blocks) else None
 
     def warnings(self) -> tuple[str, ...]:
-        found = []
         if self.pattern is None and self.options.pattern != "both":
-            found.append(f"all devices are of one size, so method.pattern={self.options.pattern} is plain FedSGD")
-        return tuple(found)
+            return (f"all devices are of one size, so method.pattern={self.options.pattern} is plain FedSGD",)
+        return ()
 
     # The shape of a round.
 
@@ -154,8 +161,7 @@ class FDNNC(Method):
     # Server half.
 
     def state_specs(self) -> dict[str, Spec]:
-        groups = [tier for tier in (BIG, SMALL) if self.blocks[tier]]
-        return self.published_specs(groups)
+        return self.published_specs([tier for tier in (BIG, SMALL) if self.blocks[tier]])
 
     def initial_state(self) -> Params:
         import torch
@@ -166,12 +172,11 @@ class FDNNC(Method):
         return {name: state[name] if name in state else torch.zeros(spec.shape) for name, spec in specs.items()}
 
     def published_specs(self, nets: Collection[int]) -> dict[str, Spec]:
-        return {self._server_name(name): spec for net in sorted(nets) for name, spec in self._net_specs[net].items()}
-
-    def _server_name(self, name: str) -> str:
-        """A factorized layer carries its bias on `v`; the server knows it without."""
-        layer = name.removesuffix(".v.bias")
-        return f"{layer}.bias" if layer in self.layers else name
+        return {
+            lowrank.layers.dense_name(name, self.layers): spec
+            for net in sorted(nets)
+            for name, spec in self._net_specs[net].items()
+        }
 
     def publish(self, state: Params, nets: Collection[int], out: Params) -> None:
         """Of a net that nobody trains, or not yet, the state has not all: the rest comes out of the other net."""
@@ -185,17 +190,17 @@ class FDNNC(Method):
         """B^T and A: those of the state, or where there are none yet the truncated SVD of W."""
         factors: Params = {}
         for layer in self.layers.values():
-            u, v = _factor_names(layer)
+            u, v = layer.factor_names
             if u in state and (bool(state[u].any()) or f"{layer.name}.weight" not in state):
                 factors |= {u: state[u], v: state[v]}
             else:
-                factors[u], factors[v] = lowrank.factorize(layer, state[f"{layer.name}.weight"], _r(layer))
+                factors[u], factors[v] = lowrank.lifting.factorize(layer, state[f"{layer.name}.weight"], _r(layer))
         return factors
 
     def _weights(self, state: Params) -> Params:
         """W = A B^T of every factorized layer."""
-        factors = {layer: (state[name] for name in _factor_names(layer)) for layer in self.layers.values()}
-        return {f"{layer.name}.weight": lowrank.lift(layer, *pair) for layer, pair in factors.items()}
+        factors = {layer: (state[name] for name in layer.factor_names) for layer in self.layers.values()}
+        return {f"{layer.name}.weight": lowrank.lifting.lift(layer, *pair) for layer, pair in factors.items()}
 
     def bound(self, name: str, magnitude: float) -> float:
         return _LARGEST_GRADIENT
@@ -237,7 +242,7 @@ class FDNNC(Method):
 
     def _outdated(self, state: Params) -> Params:
         """W is newer than A and B."""
-        names = {name for layer in self.layers.values() for name in _factor_names(layer)}
+        names = {name for layer in self.layers.values() for name in layer.factor_names}
         return {name: value.new_zeros(value.shape) if name in names else value for name, value in state.items()}
 
     def refresh(self, state: Params) -> Params:
@@ -253,11 +258,11 @@ class FDNNC(Method):
         return self._net(self.context.make_skeleton(), number)
 
     def _net(self, dense: nn.Module, number: int) -> nn.Module:
-        return lowrank.factorize_net(dense, self.layers.values(), self.tiers[number].rank_ratio)
+        return lowrank.modules.factorize_net(dense, self.layers.values(), self.tiers[number].rank_ratio)
 
     def narrow(self, published: Params, number: int, out: Params, client: Client | None = None) -> None:
         for name, target in out.items():
-            target.copy_(published[self._server_name(name)])
+            target.copy_(published[lowrank.layers.dense_name(name, self.layers)])
 
     def train(self, trainer: LocalTrainer, client: Client, work: LocalWork) -> TrainOutcome:
         """The gradient of one mini-batch: a step of length 0 leaves it in the net, clipped as `train` says."""
@@ -287,7 +292,8 @@ class FDNNC(Method):
 
         decay = self.context.weight_decay
         decayed = torch._foreach_add(list(net.grads.values()), list(net.params.values()), alpha=decay)
-        named = dict(zip(map(self._server_name, net.grads), decayed, strict=True))
+        names = (lowrank.layers.dense_name(name, self.layers) for name in net.grads)
+        named = dict(zip(names, decayed, strict=True))
         return {name: named[name] for name in self.upload_specs(client.task.tier, client.task)}
 
     def _withheld(self, task: Task) -> tuple[str, ...]:
@@ -295,7 +301,7 @@ class FDNNC(Method):
         if task.tier == BIG or self.options.upload == "full":
             return ()
         kept = 0 if self._sends_a(task) else 1
-        return tuple(_factor_names(layer)[kept] for layer in self.layers.values())
+        return tuple(layer.factor_names[kept] for layer in self.layers.values())
 
     def _sends_a(self, task: Task) -> bool:
         if task.cohort_size == 1:
@@ -309,7 +315,7 @@ class FDNNC(Method):
         """A small device under `half`: (M + N) r / 2 + M numbers of an M x N layer, on the average."""
         specs = self.upload_specs(tier)
         halved = self.layers.values() if tier == SMALL and self.options.upload == "half" else ()
-        saved = sum(specs[name].num_bytes for layer in halved for name in _factor_names(layer)) // 2
+        saved = sum(specs[name].num_bytes for layer in halved for name in layer.factor_names) // 2
         return sum(spec.num_bytes for spec in specs.values()) - saved
 
     def traffic(self, net: FlatNet, client: Client) -> tuple[int, int]:
@@ -322,7 +328,7 @@ def _plan_layers(net: nn.Module, options: FDNNCOptions) -> Iterator[FactorizedLa
     overrides = dict(options.layer_ranks)
     overrides.setdefault("*", options.rank_ratio)
     try:
-        planned = lowrank.plan_layers(net, lowrank.Rule(overrides=overrides))
+        planned = lowrank.plan.plan_layers(net, lowrank.plan.Rule(overrides=overrides))
     except ConfigError as error:
         raise ConfigError("method.layer_ranks", *error.problems) from None
     for layer in planned:
@@ -335,11 +341,6 @@ def _plan_layers(net: nn.Module, options: FDNNCOptions) -> Iterator[FactorizedLa
 def _r(layer: FactorizedLayer) -> int:
     assert layer.fixed is not None  # one of the patterns has matched
     return layer.fixed if isinstance(layer.fixed, int) else max(1, round(layer.fixed * min(layer.matrix_shape)))
-
-
-def _factor_names(layer: FactorizedLayer) -> tuple[str, str]:
-    """Those of B^T and of A."""
-    return f"{layer.name}.u.weight", f"{layer.name}.v.weight"
 
 
 def _half_squared_error(output: Tensor, targets: Tensor) -> Tensor:

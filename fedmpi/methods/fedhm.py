@@ -94,13 +94,13 @@ class FedHM(Method):
         dense = context.dense_layers if options.dense_layers == "auto" else options.dense_layers
         skeleton = self.context.make_skeleton()
         try:
-            rule = lowrank.Rule(dense_layers=dense, unroll=options.unroll, overrides=options.layer_ranks)
-            self.layers = {layer.name: layer for layer in lowrank.plan_layers(skeleton, rule)}
+            rule = lowrank.plan.Rule(dense_layers=dense, unroll=options.unroll, overrides=options.layer_ranks)
+            self.layers = {layer.name: layer for layer in lowrank.plan.plan_layers(skeleton, rule)}
         except ConfigError as error:
             raise ConfigError("method.layer_ranks", *error.problems) from None
         self.lambda_ = context.weight_decay if options.frobenius_decay == "auto" else options.frobenius_decay
         if not options.plus_l2:
-            self.own_decay = [name for layer in self.layers for name in _factor_names(layer)]
+            self.own_decay = [name for layer in self.layers.values() for name in layer.factor_names]
 
     def warnings(self) -> tuple[str, ...]:
         return larger_than_dense(
@@ -132,7 +132,7 @@ class FedHM(Method):
         specs = {}
         for layer in self.layers.values():
             r = layer.r(ratio)
-            for name, shape in zip(_factor_names(layer.name), (layer.u_shape(r), layer.v_shape(r)), strict=True):
+            for name, shape in zip(layer.factor_names, (layer.u_shape(r), layer.v_shape(r)), strict=True):
                 specs[name] = Spec(shape, channels_last=self.context.channels_last and len(shape) == 4)
         return specs
 
@@ -145,8 +145,10 @@ class FedHM(Method):
         if ratio is None:
             return
         for layer in self.layers.values():
-            factors = lowrank.factorize(layer, state[f"{layer.name}.weight"], layer.r(ratio), self.options.solver)
-            for name, factor in zip(_factor_names(layer.name), factors, strict=True):
+            factors = lowrank.lifting.factorize(
+                layer, state[f"{layer.name}.weight"], layer.r(ratio), self.options.solver
+            )
+            for name, factor in zip(layer.factor_names, factors, strict=True):
                 out[name].copy_(factor)
 
     def client_weight(self, task: Task) -> float:
@@ -161,22 +163,17 @@ class FedHM(Method):
         for name, value in upload.items():
             layer = self.layers.get(name.removesuffix(".u.weight"))
             if layer is not None and name.endswith(".u.weight"):
-                yield f"{layer.name}.weight", lowrank.lift(layer, value, upload[f"{layer.name}.v.weight"])
+                yield f"{layer.name}.weight", lowrank.lifting.lift(layer, value, upload[f"{layer.name}.v.weight"])
             elif name.removesuffix(".v.weight") not in self.layers:
-                yield self._server_name(name), value
-
-    def _server_name(self, name: str) -> str:
-        """A factorized layer carries its bias on `v`; the server knows it without."""
-        layer = name.removesuffix(".v.bias")
-        return f"{layer}.bias" if layer in self.layers else name
+                yield lowrank.layers.dense_name(name, self.layers), value
 
     def magnitudes(self, upload: Params, client: Client) -> Tensor:
         """|U V^T|_ij <= |u_i| |v_j|: the largest row norms bound a lifted layer without lifting it."""
         from fedmpi.tensors import max_magnitudes
 
-        bounds = {self._server_name(name): value for name, value in upload.items()}
+        bounds = {lowrank.layers.dense_name(name, self.layers): value for name, value in upload.items()}
         for layer in self.layers.values() if not self._is_dense(client.task.tier) else ():
-            u, v = _factor_names(layer.name)
+            u, v = layer.factor_names
             rows = layer.u_matrix(upload[u]).norm(dim=1).max(), layer.v_matrix(upload[v]).norm(dim=0).max()
             bounds[f"{layer.name}.weight"] = rows[0] * rows[1]
         return max_magnitudes([bounds[name] for name in self.state_specs()])
@@ -184,35 +181,35 @@ class FedHM(Method):
     # Client half.
 
     def net(self, number: int) -> nn.Module:
-        return lowrank.factorize_net(self.context.make_net(), self.layers.values(), self.tiers[number].rank_ratio)
+        return lowrank.modules.factorize_net(
+            self.context.make_net(), self.layers.values(), self.tiers[number].rank_ratio
+        )
 
     def skeleton(self, number: int) -> nn.Module:
-        return lowrank.factorize_net(self.context.make_skeleton(), self.layers.values(), self.tiers[number].rank_ratio)
+        return lowrank.modules.factorize_net(
+            self.context.make_skeleton(), self.layers.values(), self.tiers[number].rank_ratio
+        )
 
     def narrow(self, published: Params, number: int, out: Params, client: Client | None = None) -> None:
         """The leading r columns of each factor, and the dense rest whole."""
         for name, target in out.items():
-            source = published[name if name in published else self._server_name(name)]
+            source = published[name if name in published else lowrank.layers.dense_name(name, self.layers)]
             target.copy_(source if source.shape == target.shape else _leading(source, target.shape))
 
     def after_backward(self, net: FlatNet, client: Client) -> None:
         """Frobenius decay: the gradient of lambda/2 |U V^T|_F^2 on every factorized layer."""
         for layer in self.layers.values() if not self._is_dense(client.task.tier) else ():
-            u, v = _factor_names(layer.name)
-            lowrank.frobenius_decay_(net.params[u], net.params[v], net.grads[u], net.grads[v], self.lambda_)
+            u, v = layer.factor_names
+            lowrank.decay.frobenius_decay_(net.params[u], net.params[v], net.grads[u], net.grads[v], self.lambda_)
 
 
 def _with_open_lstms(context: MethodContext) -> MethodContext:
     """An LSTM's gates as layers of their own, each factorized and sent like any other."""
     return replace(
         context,
-        make_net=lambda: lowrank.open_lstms(context.make_net()),
-        make_skeleton=lambda: lowrank.open_lstms(context.make_skeleton()),
+        make_net=lambda: lowrank.gates.open_lstms(context.make_net()),
+        make_skeleton=lambda: lowrank.gates.open_lstms(context.make_skeleton()),
     )
-
-
-def _factor_names(layer: str) -> tuple[str, str]:
-    return f"{layer}.u.weight", f"{layer}.v.weight"
 
 
 def _leading(source: Tensor, shape: tuple[int, ...]) -> Tensor:

@@ -22,7 +22,7 @@ from fedmpi.federation.plan import Task
 from fedmpi.methods.protocol import Client, Method, MethodContext, MethodOptions
 
 if TYPE_CHECKING:
-    from fedmpi.learning import FlatNet
+    from fedmpi.learning.flat import FlatNet
 
 
 class FedProxOptions(MethodOptions):

@@ -34,7 +34,8 @@ from fedmpi.methods.widths import WidthMethod, falling
 if TYPE_CHECKING:
     from torch import Tensor, nn
 
-    from fedmpi.learning import FlatNet, LocalTrainer, TrainOutcome
+    from fedmpi.learning.flat import FlatNet
+    from fedmpi.learning.local import LocalTrainer, TrainOutcome
     from fedmpi.methods.protocol import Loss
     from fedmpi.tensors import Params
 

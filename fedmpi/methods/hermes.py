@@ -50,7 +50,8 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from fedmpi.exactsum import Region
-    from fedmpi.learning import FlatNet, LocalTrainer, TrainOutcome
+    from fedmpi.learning.flat import FlatNet
+    from fedmpi.learning.local import LocalTrainer, TrainOutcome
     from fedmpi.models.groups import Masks
     from fedmpi.tensors import Params, Spec
 

@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from torch import nn
 
     from fedmpi.exactsum import Region
-    from fedmpi.learning import FlatNet
+    from fedmpi.learning.flat import FlatNet
     from fedmpi.tensors import Params, Spec
 
 

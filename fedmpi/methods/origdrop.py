@@ -76,6 +76,6 @@ class OrigDrop(WidthMethod):
 
 def _with_whole_stem(narrow: nn.Module, whole: nn.Module) -> nn.Module:
     try:
-        return lowrank.with_whole_stem(narrow, whole)
+        return lowrank.cut.with_whole_stem(narrow, whole)
     except ValueError:
         return narrow

@@ -34,7 +34,8 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from fedmpi.data import DeviceData, Draws
-    from fedmpi.learning import FlatNet, LocalTrainer, TrainOutcome
+    from fedmpi.learning.flat import FlatNet
+    from fedmpi.learning.local import LocalTrainer, TrainOutcome
     from fedmpi.methods.protocol import Loss
 
 

@@ -45,8 +45,9 @@ if TYPE_CHECKING:
     from torch import Tensor, nn
 
     from fedmpi.exactsum import Region
-    from fedmpi.learning import FlatNet, LocalTrainer, TrainOutcome
-    from fedmpi.lowrank import FactorizedLayer
+    from fedmpi.learning.flat import FlatNet
+    from fedmpi.learning.local import LocalTrainer, TrainOutcome
+    from fedmpi.lowrank.layers import FactorizedLayer
     from fedmpi.tensors import Params, Spec
 
     Held = Mapping[str, tuple[slice | Tensor, ...]]
@@ -124,20 +125,21 @@ class OrthDrop(Method):
         super().__init__(context)
         assert isinstance(context.options, OrthDropOptions)
         self.options = context.options
-        skeleton = lowrank.open_lstms(context.make_skeleton())
-        self.factorized = lowrank.plan_layers(skeleton, lowrank.Rule(dense_layers=1, unroll="output"))
+        skeleton = lowrank.gates.open_lstms(context.make_skeleton())
+        self.factorized = lowrank.plan.plan_layers(skeleton, lowrank.plan.Rule(dense_layers=1, unroll="output"))
         given = self.options.frobenius_decay
         self.lambda_ = context.weight_decay if given == "auto" else given
-        self.own_decay = [name for layer in self.factorized for name in _factor_names(layer)]
+        self.own_decay = [name for layer in self.factorized for name in layer.factor_names]
         self._whole = len(self.tiers)
         try:
-            self._net_specs  # noqa: B018 - a model that cannot be cut shows here
+            _ = self._net_specs  # a model that cannot be cut shows here
         except ValueError as error:
             raise ConfigError("method.cut_inputs", f"not possible for this model: {error}") from None
 
     def warnings(self) -> tuple[str, ...]:
         ratios = () if self.options.cut_inputs else self.options.keep_ratio
-        return larger_than_dense("method.keep_ratio", ratios, self.context.make_skeleton(), self.factorized, self._sizes)
+        skeleton = self.context.make_skeleton()
+        return larger_than_dense("method.keep_ratio", ratios, skeleton, self.factorized, self._sizes)
 
     # The nets: one for each tier, and the whole one that is tested.
 
@@ -157,12 +159,12 @@ class OrthDrop(Method):
     def _net(self, number: int, make: Callable[..., nn.Module]) -> nn.Module:
         net = make()
         if number == self._whole:
-            return lowrank.open_lstms(net)
+            return lowrank.gates.open_lstms(net)
         if self.options.cut_inputs:
             share = min(1.0, (2 if self.options.o2 else 1) * self.options.keep_ratio[number])
-            net = lowrank.with_whole_stem(make(share, "ceil"), net)
+            net = lowrank.cut.with_whole_stem(make(share, "ceil"), net)
         sizes = {layer.name: self._sizes(layer, self.options.keep_ratio[number]) for layer in self.factorized}
-        return lowrank.kernel_net(lowrank.open_lstms(net), sizes)
+        return lowrank.kernels.kernel_net(lowrank.gates.open_lstms(net), sizes)
 
     def _sizes(self, layer: FactorizedLayer, keep_ratio: float) -> tuple[int, int]:
         """(r, q) of a layer."""
@@ -174,7 +176,7 @@ class OrthDrop(Method):
     def _whole_specs(self) -> dict[str, Spec]:
         """The server's tensors: all kernels and rows of each layer, and the rest."""
         sizes = {layer.name: (min(layer.matrix_shape), layer.out_features) for layer in self.factorized}
-        return self._specs_of(lowrank.kernel_net(lowrank.open_lstms(self.context.make_skeleton()), sizes))
+        return self._specs_of(lowrank.kernels.kernel_net(lowrank.gates.open_lstms(self.context.make_skeleton()), sizes))
 
     @cached_property
     def _leading(self) -> list[Held]:
@@ -218,18 +220,19 @@ class OrthDrop(Method):
     def initial_state(self) -> Params:
         import torch
 
-        net = lowrank.open_lstms(self.context.make_net())
+        net = lowrank.gates.open_lstms(self.context.make_net())
         values = {name: value.detach().clone() for name, value in net.named_parameters()}
         for layer in self.factorized:
-            factors = lowrank.factorize(layer, values.pop(f"{layer.name}.weight"), min(layer.matrix_shape))
-            values.update(zip(_factor_names(layer), factors, strict=True))
+            factors = lowrank.lifting.factorize(layer, values.pop(f"{layer.name}.weight"), min(layer.matrix_shape))
+            values.update(zip(layer.factor_names, factors, strict=True))
         momenta = {f"{MOMENTUM}{name}": torch.zeros_like(values[name]) for name in self._shared_momenta}
         return {**{name: values[name] for name in self._whole_specs}, **momenta, SIGMA: self._sigma(values)}
 
     def _sigma(self, state: Params) -> Tensor:
         import torch
 
-        values = [lowrank.singular_values(*(state[name] for name in _factor_names(layer))) for layer in self.factorized]
+        factors = ([state[name] for name in layer.factor_names] for layer in self.factorized)
+        values = [lowrank.kernels.singular_values(*pair) for pair in factors]
         return torch.cat(values) if values else torch.zeros(0)
 
     def _sigma_of_layers(self, params: Params) -> tuple[Tensor, ...]:
@@ -254,18 +257,18 @@ class OrthDrop(Method):
         """Algorithm 1, line 10. A kernel's momentum stays with its number."""
         new = dict(state)
         for layer in self.factorized:
-            u, v = _factor_names(layer)
-            new[u], new[v] = lowrank.refreshed(layer, state[u], state[v])
+            u, v = layer.factor_names
+            new[u], new[v] = lowrank.kernels.refreshed(layer, state[u], state[v])
         return {**new, SIGMA: self._sigma(new)}
 
     def diagnostics(self, state: Params, contributions: Contributions) -> Mapping[str, object]:
         """Of each layer: how many kernels it needs (4.3), and how many clients each kernel had (Fig. 7)."""
         table = {}
         for layer, sigma in zip(self.factorized, self._sigma_of_layers(state), strict=True):
-            shares = contributions.shares(_factor_names(layer)[0])
+            shares = contributions.shares(layer.factor_names[0])
             counts = sigma.new_full((len(sigma),), shares) if isinstance(shares, float) else shares.flatten(1)[:, 0]
             counts = (counts * len(contributions.tasks)).round()
-            needed = lowrank.effective_number(sigma)
+            needed = lowrank.kernels.effective_number(sigma)
             table[layer.name] = {
                 "effective_kernels": round(needed, 3),
                 "effective_share": round(needed / len(sigma), 4),
@@ -280,7 +283,7 @@ class OrthDrop(Method):
     def narrow(self, published: Params, number: int, out: Params, client: Client | None = None) -> None:
         """The kernels and rows that the client holds (without a client: the leading ones), and the rest."""
         if number == self._whole:
-            lowrank.multiply_back(self.factorized, published, out)
+            lowrank.lifting.multiply_back(self.factorized, published, out)
             return
         held = self._held(number, client)
         for name, target in out.items():
@@ -308,8 +311,8 @@ class OrthDrop(Method):
     def after_backward(self, net: FlatNet, client: Client) -> None:
         """Eq. 6: the gradient of lambda/2 |U V|_F^2 over the kernels and rows that the client holds."""
         for layer in self.factorized:
-            u, v = _factor_names(layer)
-            lowrank.frobenius_decay_(net.params[u], net.params[v], net.grads[u], net.grads[v], self.lambda_)
+            u, v = layer.factor_names
+            lowrank.decay.frobenius_decay_(net.params[u], net.params[v], net.grads[u], net.grads[v], self.lambda_)
 
     def upload_specs(self, tier: int, task: Task | None = None) -> dict[str, Spec]:
         return self._with_momenta(self._net_specs[tier])
@@ -333,18 +336,14 @@ class Prism(OrthDrop):
         assert isinstance(self.options, PrismOptions)
         sizes = [self._sizes(layer, self.options.keep_ratio[tier])[0] for layer in self.factorized]
         sigma, kappa = self._sigma_of_layers(client.published), self.options.kappas[tier]
-        drawn = lowrank.draw_kernels(sigma, sizes, kappa, client.generator("kernels"))
+        drawn = lowrank.kernels.draw_kernels(sigma, sizes, kappa, client.generator("kernels"))
         for layer, kernels in zip(self.factorized, drawn, strict=True):
-            for axis, name in enumerate(_factor_names(layer)):
+            for axis, name in enumerate(layer.factor_names):
                 if name in held:
                     held[name] = (*held[name][:axis], kernels, *held[name][axis + 1 :])
         return held
 
     def drawn(self, client: Client) -> Mapping[str, object]:
         held = self._held(client.task.tier, client)
-        names = {layer.name: _factor_names(layer)[0] for layer in self.factorized}
+        names = {layer.name: layer.factor_names[0] for layer in self.factorized}
         return {"kernels": {layer: held[u][0].tolist() for layer, u in names.items() if u in held}}
-
-
-def _factor_names(layer: FactorizedLayer) -> tuple[str, str]:
-    return f"{layer.name}.u.weight", f"{layer.name}.v.weight"

@@ -29,35 +29,19 @@ from typing import TYPE_CHECKING, Literal
 
 from fedmpi.federation.plan import Task
 from fedmpi.federation.tiers import Tier
-from fedmpi.methods.values import (
-    Client,
-    Contributions,
-    LocalWork,
-    MethodContext,
-    MethodOptions,
-    Phase,
-    TestedNet,
-)
+from fedmpi.methods.values import Client, Contributions, LocalWork, MethodContext, MethodOptions, Phase, TestedNet
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
 
     from fedmpi.exactsum import Region
-    from fedmpi.learning import FlatNet, LocalTrainer, TrainOutcome
+    from fedmpi.learning.flat import FlatNet
+    from fedmpi.learning.local import LocalTrainer, TrainOutcome
     from fedmpi.tensors import Params, Spec
 
     Loss = Callable[[Tensor, Tensor], Tensor]
 
-__all__ = [
-    "Client",
-    "Contributions",
-    "LocalWork",
-    "Method",
-    "MethodContext",
-    "MethodOptions",
-    "Phase",
-    "TestedNet",
-]
+__all__ = ["Client", "Contributions", "LocalWork", "Method", "MethodContext", "MethodOptions", "Phase", "TestedNet"]
 
 
 class Method:

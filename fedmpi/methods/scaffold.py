@@ -28,7 +28,8 @@ from fedmpi.methods.protocol import Client, Contributions, LocalWork, Method, Me
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from fedmpi.learning import FlatNet, LocalTrainer, TrainOutcome
+    from fedmpi.learning.flat import FlatNet
+    from fedmpi.learning.local import LocalTrainer, TrainOutcome
     from fedmpi.methods.protocol import Loss
     from fedmpi.tensors import Params, Spec
 

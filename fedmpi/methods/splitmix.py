@@ -41,7 +41,7 @@ if TYPE_CHECKING:
     from torch import Tensor, nn
 
     from fedmpi.exactsum import Region
-    from fedmpi.learning import FlatNet
+    from fedmpi.learning.flat import FlatNet
     from fedmpi.methods.protocol import Loss
     from fedmpi.tensors import Params, Spec
 
@@ -108,7 +108,9 @@ class SplitMix(Method):
         said = []
         base = self._base_skeleton()
         if self.options.atom < 1 and self._specs_of(base) == self._specs_of(self.context.make_skeleton()):
-            said.append(f"a base net of method.atom {self.options.atom:g} is the whole net: the model ignores its width")
+            said.append(
+                f"a base net of method.atom {self.options.atom:g} is the whole net: the model ignores its width"
+            )
         found = models.scaler_warning(base, self.options.atom) if self.options.scaler else ""
         if found and not models.scaled_layers(base):
             said.append(found)

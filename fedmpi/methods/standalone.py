@@ -28,18 +28,11 @@ from typing import TYPE_CHECKING, Literal
 
 from fedmpi.config.schema import Positive
 from fedmpi.federation.plan import Task
-from fedmpi.methods.protocol import (
-    Client,
-    Contributions,
-    LocalWork,
-    Method,
-    MethodContext,
-    MethodOptions,
-    TestedNet,
-)
+from fedmpi.methods.protocol import Client, Contributions, LocalWork, Method, MethodContext, MethodOptions, TestedNet
 
 if TYPE_CHECKING:
-    from fedmpi.learning import FlatNet, LocalTrainer, TrainOutcome
+    from fedmpi.learning.flat import FlatNet
+    from fedmpi.learning.local import LocalTrainer, TrainOutcome
     from fedmpi.tensors import Params, Spec
 
 

@@ -35,7 +35,7 @@ from fedmpi.methods.protocol import Client, Contributions, Method, MethodContext
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from fedmpi.learning import FlatNet
+    from fedmpi.learning.flat import FlatNet
     from fedmpi.tensors import Params, Spec
 
 VALUE_BYTES = 4

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from torch import Tensor, nn
 
     from fedmpi.data import DeviceData
-    from fedmpi.learning import MaskedCrossEntropy
+    from fedmpi.learning.local import MaskedCrossEntropy
     from fedmpi.tensors import Params
 
     MakeNet = Callable[..., nn.Module]

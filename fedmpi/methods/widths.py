@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from torch import Tensor, nn
 
     from fedmpi.exactsum import Region
-    from fedmpi.lowrank import FactorizedLayer
+    from fedmpi.lowrank.layers import FactorizedLayer
     from fedmpi.tensors import Params, Spec
 
 

@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from fedmpi.models.scaler import add_scaler, norm_layers, scaled_layers, scaler_warning
 
 __all__ = [
+    "NAMES",
     "AlexNet",
     "Attention",
     "CnnFemnist",
@@ -47,7 +48,6 @@ __all__ = [
     "Mlp",
     "MlpHar",
     "ModelOptions",
-    "NAMES",
     "Part",
     "ResNet18",
     "ResNet34",

@@ -32,7 +32,9 @@ def admit(net: nn.Module, model: str) -> nn.Module:
 def refusal(model: str, net: nn.Module, module: str, problem: str) -> ConfigError:
     """The error of a net that is not admitted; `module` is the dotted name of the one at fault."""
     kind = type(net.get_submodule(module)).__name__
-    return ConfigError("model.name", f"'{model}': {f'module {module!r}' if module else 'the net itself'} ({kind}) {problem}")
+    return ConfigError(
+        "model.name", f"'{model}': {f'module {module!r}' if module else 'the net itself'} ({kind}) {problem}"
+    )
 
 
 def conversions(net: nn.Module) -> tuple[str, ...]:

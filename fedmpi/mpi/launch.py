@@ -18,8 +18,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from fedmpi.environment import whole_number
 from fedmpi.errors import LaunchError
+from fedmpi.mpi.environment import whole_number
 
 # (rank, size) as Open MPI, MPICH / Intel MPI / Slurm's PMI-2, MVAPICH and Cray PALS set them.
 _VARIABLES = (

@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from fedmpi.environment import whole_number
+from fedmpi.mpi.environment import whole_number
 from fedmpi.mpi.launch import outlives_ranks
 
 _JOB, _RANK = "PMIX_NAMESPACE", "OMPI_COMM_WORLD_RANK"

@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 from collections.abc import MutableMapping
 
-from fedmpi.environment import whole_number
+from fedmpi.mpi.environment import whole_number
 
 _CHOICE = "OMPI_MCA_btl"
 # Twice Open MPI's segment of shared memory for each rank. A container's /dev/shm may be smaller; messages need TCP then.

@@ -9,8 +9,8 @@ from pathlib import Path
 
 from fedmpi.config.schema import Config, Train
 from fedmpi.errors import DivergenceError, RoundError, UserError
-from fedmpi.output.run_dir import RunDir
-from fedmpi.output.whereabouts import GoneError
+from fedmpi.store.run_dir import RunDir
+from fedmpi.store.whereabouts import GoneError
 
 # A client that diverges at a learning rate usually trains at a tenth of it; the default is safe where that is far off.
 _LOWER = 0.1
@@ -26,7 +26,11 @@ def command(num_ranks: int, *words: str) -> str:
 def what_is_saved(where: Mapping[str, str]) -> str:
     """How many rounds, in words."""
     last = _last_saved(where)
-    return f"{'rounds 1 to ' if last > 1 else 'round '}{last} {'are' if last > 1 else 'is'} saved" if last else NOTHING_SAVED
+    return (
+        f"{'rounds 1 to ' if last > 1 else 'round '}{last} {'are' if last > 1 else 'is'} saved"
+        if last
+        else NOTHING_SAVED
+    )
 
 
 def how_to_go_on(where: Mapping[str, str], config: Config, error: BaseException | None = None) -> str:
@@ -53,7 +57,9 @@ def _after_divergence(where: Mapping[str, str], config: Config) -> str:
     ranks, run_dir = int(where["ranks"]), where["run_dir"]
     if not last:
         again = command(ranks, "--run-dir", run_dir, "--resume", lower)
-        return f"  {NOTHING_SAVED}, and the same settings diverge again\nto go on from the beginning with others: {again}"
+        return (
+            f"  {NOTHING_SAVED}, and the same settings diverge again\nto go on from the beginning with others: {again}"
+        )
     again = command(ranks, "--resume-from", run_dir, lower)
     saved = f"  {what_is_saved(where)}; --resume alone would diverge again, because it computes the same bits"
     return f"{saved}\nto go on after round {last} with other settings, in a new run directory: {again}"
@@ -62,7 +68,9 @@ def _after_divergence(where: Mapping[str, str], config: Config) -> str:
 def _before_a_resume(cause: BaseException | None) -> str:
     """What to do first where a plain resume may end in the same way; empty for what the surroundings have caused."""
     if isinstance(cause, MemoryError) or type(cause).__name__ == "OutOfMemoryError":  # torch's has no common base
-        return "  a resume needs as much memory again: start fewer ranks on a machine, or give the job more memory first\n"
+        return (
+            "  a resume needs as much memory again: start fewer ranks on a machine, or give the job more memory first\n"
+        )
     if cause is None or isinstance(cause, (UserError, OSError)) or not isinstance(cause, Exception):
         return ""
     return "  a resume computes the same bits: change what caused this first, if it lies in the code, config or data\n"

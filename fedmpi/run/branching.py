@@ -15,15 +15,15 @@ from pathlib import Path
 from typing import Any
 
 from fedmpi.errors import RunDirError
-from fedmpi.output import checkpoint, memory
-from fedmpi.output.checkpoint import Snapshot
-from fedmpi.output.files import write_text
-from fedmpi.output.records import BRANCHED_FROM, json_safe, read_records
-from fedmpi.output.run_dir import RunDir
+from fedmpi.report.records import BRANCHED_FROM, read_records
+from fedmpi.rounds.state import Setup
 from fedmpi.run import resuming
 from fedmpi.run.origin import Origin
-from fedmpi.setup import Setup
-from fedmpi.startup import together
+from fedmpi.run.start import together
+from fedmpi.store import checkpoint, memory
+from fedmpi.store.checkpoint import Snapshot
+from fedmpi.store.files import json_safe, write_text
+from fedmpi.store.run_dir import RunDir
 from fedmpi.tensors import specs_of
 
 # Sections whose settings shape what clients remember.
@@ -99,7 +99,9 @@ def _fitted(setup: Setup, origin: Origin, snapshot: Snapshot) -> Snapshot:
     if problem := checkpoint.unfit(snapshot.server, specs_of(wanted.items(), channels_last=False)):
         raise RunDirError(str(origin.run_dir.path), f"does not fit this config: its round {snapshot.round} {problem}")
     server, clients = snapshot.server, snapshot.clients
-    if _method_of(snapshot) != config.method.name:  # tensors and memories beyond what this method begins with mean nothing
+    if (
+        _method_of(snapshot) != config.method.name
+    ):  # tensors and memories beyond what this method begins with mean nothing
         server = {name: server[name] for name in wanted}
         clients = {}
     elif clients:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from fedmpi.errors import ConfigError
-from fedmpi.output.run_dir import RunDir
+from fedmpi.store.run_dir import RunDir
 
 _OPTION = "--resume-from"
 _AT_ROUND = re.compile(r"(.+)@(\d{1,18})", re.DOTALL)

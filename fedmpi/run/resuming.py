@@ -11,16 +11,16 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 
-from fedmpi import bits, methods
+from fedmpi import methods
 from fedmpi.config.schema import Config
 from fedmpi.data import digest, partition
 from fedmpi.errors import RunDirError
-from fedmpi.output import checkpoint
-from fedmpi.output.best import Best
-from fedmpi.output.run_dir import RunDir
-from fedmpi.run import advice
-from fedmpi.setup import ServerState, Setup
-from fedmpi.startup import together, warn
+from fedmpi.report.best import Best
+from fedmpi.rounds.state import ServerState, Setup
+from fedmpi.run import advice, bits
+from fedmpi.run.start import together, warn
+from fedmpi.store import checkpoint
+from fedmpi.store.run_dir import RunDir
 
 if TYPE_CHECKING:
     from fedmpi.mpi.comm import Comm

@@ -1,9 +1,10 @@
-"""The last check before the first round: every worker trains the same client twice (`learning.check_nets`)."""
+"""The last check before the first round: every worker trains the same client twice (`twice.check_nets`)."""
 
 from __future__ import annotations
 
-from fedmpi import learning, startup
-from fedmpi.setup import Setup
+from fedmpi.learning import twice
+from fedmpi.rounds.state import Setup
+from fedmpi.run import start
 
 
 def check_nets(setup: Setup) -> tuple[str, ...]:
@@ -17,9 +18,9 @@ def check_nets(setup: Setup) -> tuple[str, ...]:
         if not setup.trainers:
             return ""
         macs, examples = setup.macs, setup.partition.indices
-        return learning.check_nets(setup.trainers, setup.method.net, macs, examples, config.seed, config.model.name)
+        return twice.check_nets(setup.trainers, setup.method.net, macs, examples, config.seed, config.model.name)
 
-    digests = setup.comm.allgather_text(startup.together(setup.comm, check))
+    digests = setup.comm.allgather_text(start.together(setup.comm, check))
     first = digests[setup.workers[0]]
     others = [str(setup.comm.members[rank]) for rank in setup.workers if digests[rank] != first]
     if not others:

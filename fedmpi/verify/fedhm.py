@@ -8,7 +8,10 @@ from functools import cache, partial
 
 from torch import nn
 
-from fedmpi import costs, lowrank
+from fedmpi import costs
+from fedmpi.lowrank.kernels import kernel_net
+from fedmpi.lowrank.modules import LowRank, factorize_net
+from fedmpi.lowrank.plan import Rule, plan_layers
 from fedmpi.methods.fedhm import FedHM
 from fedmpi.papers import Cell, read
 from fedmpi.verify.claims import Checks, Ours, Sample
@@ -28,10 +31,10 @@ def _layer(kind: str, count: str) -> Ours:
         dense = nn.Conv2d(m, n, k, padding=k // 2, bias=False) if shape == "conv" else nn.Linear(m, n, bias=False)
         net: nn.Module = nn.Sequential(dense).to("meta")
         if unroll == "output":
-            net = lowrank.kernel_net(net, {"0": (r, n)})
+            net = kernel_net(net, {"0": (r, n)})
         elif unroll:
-            rule = lowrank.Rule(dense_layers=0, overrides={"0": r})
-            net = lowrank.factorize_net(net, lowrank.plan_layers(net, rule), 0.5)
+            rule = Rule(dense_layers=0, overrides={"0": r})
+            net = factorize_net(net, plan_layers(net, rule), 0.5)
         example = (m, side, side) if shape == "conv" else (m,)
         at = {"m": m, "n": n, "k": k, "r": r, "H": side, "W": side}
         samples.append(Sample(at, getattr(costs.measure(net, example), count)))
@@ -68,7 +71,7 @@ def _dense_convs(found: Setting) -> float:
 
 def _factorized(data: str, stage: int) -> float:
     modules = _fedhm(data).net("0.125").named_modules()
-    return float(sum(isinstance(m, lowrank.LowRank) and name.startswith(f"stages.{stage}.") for name, m in modules))
+    return float(sum(isinstance(m, LowRank) and name.startswith(f"stages.{stage}.") for name, m in modules))
 
 
 for _table, _data, _stages in (("table5", "cifar10", (1, 2, 3, 4)), ("table6", "cifar100", (3, 4))):
@@ -148,7 +151,7 @@ def _macs_of_ranks_cut_off() -> float:
     found = _homogeneous("cifar100", "1/12")
     assert isinstance(found.method, FedHM)
     layers = [replace(layer, fixed=layer.out_features // 12) for layer in found.method.layers.values()]
-    net = lowrank.factorize_net(found.model, layers, 1 / 12)
+    net = factorize_net(found.model, layers, 1 / 12)
     return float(costs.measure(net, found.info.example_shape).macs_with_norm_and_activations)
 
 

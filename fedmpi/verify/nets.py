@@ -12,7 +12,7 @@ from pathlib import Path
 import torch
 from torch import nn
 
-from fedmpi import costs, data, forecast, methods, models, startup
+from fedmpi import costs, data, methods, models
 from fedmpi.config.load import load
 from fedmpi.config.schema import Config
 from fedmpi.data.options import DataInfo
@@ -20,6 +20,7 @@ from fedmpi.errors import ConfigError
 from fedmpi.main import TABLES
 from fedmpi.methods.protocol import Method
 from fedmpi.papers import Cell, Run
+from fedmpi.run import forecast, start
 
 CONFIGS = Path(__file__).resolve().parents[2] / "configs"
 
@@ -36,7 +37,7 @@ class Setting:
 
     @cached_property
     def method(self) -> Method:
-        context = startup.method_context(self.config, self.info)
+        context = start.method_context(self.config, self.info)
         return methods.create(replace(context, make_skeleton=self._skeleton))
 
     def _skeleton(self, width: float = 1.0, rounding: models.Rounding = "round") -> nn.Module:
@@ -48,7 +49,7 @@ class Setting:
 
     @cached_property
     def plan(self) -> forecast.Forecast:
-        return forecast.forecast(self.config, 1, self.info, self.method, startup.blocks(self.config))
+        return forecast.forecast(self.config, 1, self.info, self.method, start.blocks(self.config))
 
     @cached_property
     def model(self) -> nn.Module:

@@ -14,7 +14,8 @@ from functools import cache, partial
 
 from torch import nn
 
-from fedmpi import lowrank
+from fedmpi.lowrank.kernels import kernel_net
+from fedmpi.lowrank.plan import Rule, plan_layers
 from fedmpi.methods.prism import OrthDrop
 from fedmpi.papers import Cell, read
 from fedmpi.verify.claims import Checks
@@ -52,9 +53,9 @@ def _prism(ratio: str) -> Outputs:
 def _fedhm(ratio: str) -> Outputs:
     """r = c N kernels over all inputs, whose outputs are all computed."""
     found = _wide()
-    layers = lowrank.plan_layers(found.model, lowrank.Rule(dense_layers=1, unroll="output"))
+    layers = plan_layers(found.model, Rule(dense_layers=1, unroll="output"))
     sizes = {layer.name: (round(float(ratio) * layer.out_features), layer.out_features) for layer in layers}
-    return _count(found, lowrank.kernel_net(found.model, sizes))
+    return _count(found, kernel_net(found.model, sizes))
 
 
 def _number(counted: Outputs, column: str) -> float:

@@ -12,10 +12,10 @@ from method_cases import CASES
 from small_runs import small_setup
 
 from fedmpi.exactsum import ExactSum, bound_of
-from fedmpi.exchange import CONTRIBUTED, ClientReport, OpenPhase, Results, open_exchange
-from fedmpi.federation import Assignment, Task
+from fedmpi.federation.plan import Assignment, Task
 from fedmpi.methods.protocol import Client, Method
-from fedmpi.setup import Setup, plan_phase
+from fedmpi.rounds.exchange import CONTRIBUTED, ClientReport, OpenPhase, Results, open_exchange
+from fedmpi.rounds.state import Setup, plan_phase
 from fedmpi.tensors import Layout, Params
 
 
@@ -68,8 +68,7 @@ class Federation:
     def exchanged(self, kind: str, assignment: Assignment, uploads: dict[int, Params | None]) -> Results:
         """What an exchange makes of these uploads (client -> upload, None for one that is dropped)."""
         exchange = open_exchange(
-            kind,
-            OpenPhase(self.setup.comm, self.method, assignment, self.bounds(), lambda task, _: self.client(task)),
+            kind, OpenPhase(self.setup.comm, self.method, assignment, self.bounds(), lambda task, _: self.client(task))
         )
         for (task,) in assignment.waves:
             assert task is not None

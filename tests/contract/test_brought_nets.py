@@ -11,12 +11,13 @@ import pytest
 import torch
 from small_runs import finished, run_all, small_config, small_setup
 
-from fedmpi import models, startup
+from fedmpi import models
 from fedmpi.data import info
 from fedmpi.errors import ConfigError
-from fedmpi.forecast import forecast
-from fedmpi.mpi import SerialComm
-from fedmpi.remarks import remarks
+from fedmpi.mpi.serial import SerialComm
+from fedmpi.run import start
+from fedmpi.run.forecast import forecast
+from fedmpi.run.remarks import remarks
 from fedmpi.run.selfcheck import check_nets
 
 ONE_ROUND = ("rounds=1", "method.name=fedavg")
@@ -30,7 +31,7 @@ def brought(part: str) -> tuple[str, str]:
 @pytest.mark.parametrize("part", brought_nets.REFUSED)
 def test_a_net_that_keeps_something_is_refused(tmp_path: Path, part: str) -> None:
     """In one line, before the first round."""
-    with pytest.raises(startup.StartupError) as caught:
+    with pytest.raises(start.StartupError) as caught:
         run_all(small_config(*ONE_ROUND, *brought(part)), SerialComm(), tmp_path / "run")
     text = caught.value.text()
     assert brought_nets.REFUSED[part][1] in text and "\n" not in text and text.startswith("model.name")
@@ -41,7 +42,7 @@ def test_a_net_that_keeps_something_is_refused(tmp_path: Path, part: str) -> Non
 def test_a_plan_refuses_what_shows_without_data(part: str) -> None:
     config = small_config(*brought(part))
     with pytest.raises(ConfigError, match="model.name"):
-        startup.check_model(config, info(config.data))
+        start.check_model(config, info(config.data))
 
 
 @pytest.mark.parametrize("part", brought_nets.ALLOWED)

@@ -11,15 +11,15 @@ import torch
 from small_runs import one_round, small_setup
 from torch import Tensor
 
-from fedmpi.exchange import CONTRIBUTED, DROPPED, ClientReport
-from fedmpi.federation import Task
-from fedmpi.learning import FlatNet
+from fedmpi.federation.plan import Task
+from fedmpi.learning.flat import FlatNet
 from fedmpi.methods.protocol import Client
 from fedmpi.models import groups
-from fedmpi.output import digest_of
-from fedmpi.publish import publish
-from fedmpi.setup import Published, ServerState, Setup, client_of, plan_phase
-from fedmpi.simulate import simulate_client
+from fedmpi.rounds.client import simulate_client
+from fedmpi.rounds.exchange import CONTRIBUTED, DROPPED, ClientReport
+from fedmpi.rounds.publish import publish
+from fedmpi.rounds.state import Published, ServerState, Setup, client_of, plan_phase
+from fedmpi.store.stored import digest_of
 from fedmpi.tensors import Params
 
 BAD, NUM_CLIENTS = 1, 4

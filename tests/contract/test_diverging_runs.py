@@ -11,8 +11,12 @@ from small_runs import run_all, small_config, small_setup
 
 from fedmpi import methods
 from fedmpi.errors import DivergenceError, RoundError
-from fedmpi.mpi import SerialComm
-from fedmpi.output import RunDir, Snapshot, checkpoint, digest_of, read_records
+from fedmpi.mpi.serial import SerialComm
+from fedmpi.report.records import read_records
+from fedmpi.store import checkpoint
+from fedmpi.store.checkpoint import Snapshot
+from fedmpi.store.run_dir import RunDir
+from fedmpi.store.stored import digest_of
 
 # With SVDs on the server (fedhm, prism), memories (hermes, topk), none of it (fedavg).
 METHODS = ("fedavg", "fedhm", "prism", "hermes", "topk")

@@ -15,9 +15,10 @@ from torch import Tensor
 from fedmpi import draws, methods
 from fedmpi.errors import RunDirError
 from fedmpi.methods.protocol import Client, Method
-from fedmpi.mpi import SerialComm
-from fedmpi.output import RunDir, read_records
+from fedmpi.mpi.serial import SerialComm
+from fedmpi.report.records import read_records
 from fedmpi.run.origin import Origin
+from fedmpi.store.run_dir import RunDir
 
 Seen = dict[tuple[int, str, int], Any]
 """(round, phase, client) -> what it was seen to do."""
@@ -53,7 +54,8 @@ def see_kernels(method: Method, seen: Seen) -> None:
         if client is not None:
             seen[place_of(client)] = {
                 name.removesuffix(".u.weight"): [
-                    next(i for i, kernel in enumerate(published[name]) if torch.equal(kernel[: len(row)], row)) for row in rows
+                    next(i for i, kernel in enumerate(published[name]) if torch.equal(kernel[: len(row)], row))
+                    for row in rows
                 ]
                 for name, rows in out.items()
                 if name.endswith(".u.weight") and len(rows) < len(published[name])

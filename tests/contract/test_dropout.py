@@ -11,8 +11,8 @@ import pytest
 import torch
 from small_runs import finished, run_all, small_config
 
-from fedmpi.learning import global_generator
-from fedmpi.mpi import SerialComm
+from fedmpi.learning.determinism import global_generator
+from fedmpi.mpi.serial import SerialComm
 
 DROPOUT = ("model.name=torchvision:squeezenet1_1", "data.shape=[3,32,32]", "method.name=fedavg", "rounds=2",
            "evaluation.bn=restat", "train.schedule.milestones=[]")  # fmt: skip

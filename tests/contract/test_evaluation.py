@@ -13,8 +13,8 @@ from torch.nn import functional as F
 
 from fedmpi import models, seeds
 from fedmpi.data import batch_bounds
-from fedmpi.publish import publish
-from fedmpi.setup import ServerState, Setup
+from fedmpi.rounds.publish import publish
+from fedmpi.rounds.state import ServerState, Setup
 from fedmpi.train_round import test_tiers as score_tiers
 
 ROUND = 2

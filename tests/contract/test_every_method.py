@@ -16,18 +16,20 @@ import torch
 from method_cases import BYTES_DIFFER, CASES, FIXED_POINT_SETTINGS, MOVES_WITHOUT_TRAINING
 from small_runs import one_round, small_setup
 
-from fedmpi import setup as setups
-from fedmpi import simulate
 from fedmpi import train_round as rounds
 from fedmpi.exactsum import ExactSum
-from fedmpi.exchange import CONTRIBUTED, ClientReport, OpenPhase, Results, open_exchange
-from fedmpi.federation import Assignment, Task
+from fedmpi.federation.plan import Assignment, Task
 from fedmpi.methods.protocol import Client, Method, Phase
-from fedmpi.output import Snapshot, checkpoint, digest_of
-from fedmpi.output.run_dir import RunDir
-from fedmpi.personal import test_clients as score_clients
-from fedmpi.publish import publish
-from fedmpi.setup import Published, ServerState, Setup
+from fedmpi.rounds import client as simulate
+from fedmpi.rounds import state as setups
+from fedmpi.rounds.exchange import CONTRIBUTED, ClientReport, OpenPhase, Results, open_exchange
+from fedmpi.rounds.personal import test_clients as score_clients
+from fedmpi.rounds.publish import publish
+from fedmpi.rounds.state import Published, ServerState, Setup
+from fedmpi.store import checkpoint
+from fedmpi.store.checkpoint import Snapshot
+from fedmpi.store.run_dir import RunDir
+from fedmpi.store.stored import digest_of
 from fedmpi.tensors import Params
 
 Result = tuple[ClientReport, Params]
@@ -237,7 +239,9 @@ def test_a_saved_state_goes_on_with_the_same_bits(case: str, tmp_path: Path) -> 
     assert here.client_scores.summary() == there.client_scores.summary()
 
 
-def test_a_personal_test_changes_nothing(tmp_path: Path, run: list[PhaseOfRound], request: pytest.FixtureRequest) -> None:
+def test_a_personal_test_changes_nothing(
+    tmp_path: Path, run: list[PhaseOfRound], request: pytest.FixtureRequest
+) -> None:
     """Testing every client leaves state, published tensors and memories as they were, and can be repeated."""
     case = request.node.callspec.params["run"]
     setup = small_setup(tmp_path, *CASES[case], "evaluation.personal=on")

@@ -24,12 +24,13 @@ from fdnnc_bench import (
 from small_runs import finished, run_all, small_config, small_setup
 from torch.nn import functional as F
 
-from fedmpi.federation import Task
-from fedmpi.learning import MaskedCrossEntropy
+from fedmpi.federation.plan import Task
+from fedmpi.learning.local import MaskedCrossEntropy
 from fedmpi.methods.fdnnc import BIG, SMALL
 from fedmpi.methods.protocol import Client, LocalWork
-from fedmpi.mpi import SerialComm
-from fedmpi.output import RunDir, checkpoint
+from fedmpi.mpi.serial import SerialComm
+from fedmpi.store import checkpoint
+from fedmpi.store.run_dir import RunDir
 from fedmpi.tensors import Params
 
 # What a client does.
@@ -179,7 +180,9 @@ def test_a_round_that_lost_its_small_devices_leaves_nothing_behind() -> None:
     start = state_of(method, weight=[[4.0, 0.0, 0.0], [0.0] * 3], **layer)
     given = constant(weight=[[9.0] * 3] * 2)
     first = iteration(method, start, lambda task, known: None if task.tier == SMALL else given(task, known))
-    state = iteration(method, first, lambda task, known: None if task.tier == BIG else constant()(task, known), number=2)
+    state = iteration(
+        method, first, lambda task, known: None if task.tier == BIG else constant()(task, known), number=2
+    )
     assert published(method, state, BIG)["fc.weight"].tolist() == [[3.0, 0.0, 0.0], [0.0] * 3]
 
 

@@ -11,8 +11,9 @@ from fdnnc_bench import BT, MLP, A, TwoLayers, constant, iteration, method_of, p
 from small_runs import small_config, small_setup
 
 from fedmpi.errors import UserError
-from fedmpi.federation import Task
-from fedmpi.lowrank import FactorizedLayer, factorize, lift
+from fedmpi.federation.plan import Task
+from fedmpi.lowrank.layers import FactorizedLayer
+from fedmpi.lowrank.lifting import factorize, lift
 from fedmpi.methods.fdnnc import BIG, FDNNC, SMALL, FDNNCOptions
 from fedmpi.methods.protocol import Client
 from fedmpi.tensors import Params
@@ -153,7 +154,7 @@ def test_cohorts_are_shared_in_proportion() -> None:
         return [phase.num_clients for phase in method_of(blocks, per_round).phases(1)]
 
     assert [sizes((big, 200 - big), 20) for big in (0, 40, 100, 140, 200)] == [[20], [4, 16], [10, 10], [14, 6], [20]]
-    assert sizes((1, 99), 10) == [1, 9] and sizes((99, 1), 10) == [9, 1] 
+    assert sizes((1, 99), 10) == [1, 9] and sizes((99, 1), 10) == [9, 1]
     assert sizes((5, 5), 10) == [5, 5]
     assert FDNNCOptions(big_share=0.7).tier_blocks(200) == (140, 60)
     assert FDNNCOptions(big_share=0).tier_blocks(9) == (0, 9)

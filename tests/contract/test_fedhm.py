@@ -13,11 +13,13 @@ from narrow_nets import Info, context_of, count
 from small_runs import run_all, small_config, small_setup
 
 from fedmpi import models
-from fedmpi.federation import Task
-from fedmpi.lowrank import recovery
+from fedmpi.federation.plan import Task
+from fedmpi.lowrank import lifting
 from fedmpi.methods.fedhm import FedHM, FedHMOptions
-from fedmpi.mpi import SerialComm
-from fedmpi.output import RunDir, checkpoint, digest_of
+from fedmpi.mpi.serial import SerialComm
+from fedmpi.store import checkpoint
+from fedmpi.store.run_dir import RunDir
+from fedmpi.store.stored import digest_of
 from fedmpi.tensors import Params
 
 UNEVEN = "partition.name=class_dirichlet"
@@ -82,13 +84,13 @@ def test_everybody_at_gamma_1_is_fedavg(tmp_path: Path, setting: tuple[str, ...]
 def test_one_svd_a_layer_and_round(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, rank_ratio: str) -> None:
     """Whatever the number of tiers: rounds + 1 times the factorized layers (before round 1, and after each round)."""
     calls: list[tuple[int, ...]] = []
-    real = recovery.truncated_svd
+    real = lifting.truncated_svd
 
     def counting(matrix: torch.Tensor, r: int, solver: str) -> tuple[torch.Tensor, torch.Tensor]:
         calls.append(tuple(matrix.shape))
         return real(matrix, r, solver)
 
-    monkeypatch.setattr(recovery, "truncated_svd", counting)
+    monkeypatch.setattr(lifting, "truncated_svd", counting)
     words = ("method.name=fedhm", f"method.rank_ratio={rank_ratio}", "method.dense_layers=1", "rounds=3")
     server_after(tmp_path, "run", *words, "clients.per_round=8")
     layers = small_setup(tmp_path, *words).method.layers

@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 from by_hand import PLAIN, Bench, after, numbers
 
-from fedmpi.federation import Task
+from fedmpi.federation.plan import Task
 from fedmpi.methods.fedprox import FedProx, FedProxOptions
-from fedmpi.output import digest_of
+from fedmpi.store.stored import digest_of
 
 
 def bench(mu: float, weighting: str = "uniform") -> Bench:

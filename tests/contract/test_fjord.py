@@ -15,12 +15,12 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from fedmpi import models
-from fedmpi.federation import Task
-from fedmpi.learning import MaskedCrossEntropy
+from fedmpi.federation.plan import Task
+from fedmpi.learning.local import MaskedCrossEntropy
 from fedmpi.methods.fjord import Fjord, FjordOptions
 from fedmpi.methods.protocol import Client
-from fedmpi.output import digest_of
-from fedmpi.simulate import local_work
+from fedmpi.rounds.client import local_work
+from fedmpi.store.stored import digest_of
 from fedmpi.tensors import Params
 
 UNEVEN = "partition.name=class_dirichlet"

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import json
 import math
 import sys
@@ -17,13 +16,14 @@ from hermes_nets import PLAINLY, chain
 from small_runs import small_setup
 from torch import Tensor
 
-from fedmpi.exchange import CONTRIBUTED, ClientReport, OpenPhase, open_exchange
-from fedmpi.federation import Assignment
+from fedmpi.federation.plan import Assignment
 from fedmpi.methods.hermes import Hermes, HermesOptions, _add_group_lasso
 from fedmpi.methods.protocol import Contributions, Phase
 from fedmpi.models import groups
-from fedmpi.mpi import SerialComm
-from fedmpi.output import digest_of
+from fedmpi.mpi.serial import SerialComm
+from fedmpi.rounds.exchange import CONTRIBUTED, ClientReport, OpenPhase, open_exchange
+from fedmpi.store.stored import digest_of
+from fedmpi.studies.bench import pruned
 from fedmpi.tensors import Params
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -230,19 +230,15 @@ def test_the_job_measures_a_finished_run(
     """A line for the dense net and two for each client, the cut one smaller and with the same logits."""
     after(tmp_path / "run", *HERMES, "rounds=2", "method.prune_rate=0.5")
     capsys.readouterr()
-    spec = importlib.util.spec_from_file_location("measure_pruned", ROOT / "jobs" / "measure_pruned.py")
-    job = importlib.util.module_from_spec(spec)
-    monkeypatch.setitem(sys.modules, "measure_pruned", job)
-    spec.loader.exec_module(job)
     monkeypatch.setattr(sys, "argv", ["measure_pruned.py", str(tmp_path / "run"), "--all", "--times", "2"])
-    assert job.main() == 0
+    assert pruned.main() == 0
     lines = [line.split() for line in capsys.readouterr().out.splitlines()]
     assert [line[1] for line in lines[2:-1]] == ["dense", *["masked", "cut"] * 8]
     cuts = [line for line in lines if line[1] == "cut"]
     assert all(float(line[-1]) < 1e-5 for line in cuts)
     assert min(int(line[4].replace(",", "")) for line in cuts) < 0.7 * int(lines[2][4].replace(",", ""))
     monkeypatch.setattr(sys, "argv", ["measure_pruned.py", str(tmp_path)])
-    assert job.main() == 2
+    assert pruned.main() == 2
 
 
 # The data.

@@ -13,9 +13,9 @@ from small_runs import small_config, small_setup
 
 from fedmpi import models
 from fedmpi.errors import UserError
-from fedmpi.learning import MaskedCrossEntropy
+from fedmpi.learning.local import MaskedCrossEntropy
 from fedmpi.methods.heterofl import HeteroFL, HeteroFLOptions
-from fedmpi.output import digest_of
+from fedmpi.store.stored import digest_of
 
 CIFAR10, CIFAR100 = Info("image", (3, 32, 32), 10), Info("image", (3, 32, 32), 100)
 UNEVEN = "partition.name=class_dirichlet"

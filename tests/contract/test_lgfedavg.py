@@ -10,9 +10,9 @@ from by_hand import Bench, after, numbers
 from small_runs import small_setup
 from torch import nn
 
-from fedmpi.federation import Task
+from fedmpi.federation.plan import Task
 from fedmpi.methods.lgfedavg import LGFedAvg, LGFedAvgOptions
-from fedmpi.output import digest_of
+from fedmpi.store.stored import digest_of
 
 LG = "method.name=lgfedavg"
 FIRST, LAST = "0.weight", "1.weight"

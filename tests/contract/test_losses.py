@@ -14,11 +14,10 @@ from small_runs import small_setup
 from fedmpi import train_round
 from fedmpi.errors import RankLossError
 from fedmpi.federation.plan import Task, assign
-from fedmpi.mpi import SerialComm
-from fedmpi.mpi.serial import Request
-from fedmpi.output import digest_of
+from fedmpi.mpi.serial import Request, SerialComm
+from fedmpi.rounds.state import Setup
 from fedmpi.run import resuming
-from fedmpi.setup import Setup
+from fedmpi.store.stored import digest_of
 from fedmpi.train_round import OpenRound
 
 NUM_ROUNDS = 2

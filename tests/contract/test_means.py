@@ -11,14 +11,14 @@ from small_runs import one_round, run_all, small_config, small_setup
 from torch import nn
 
 from fedmpi.errors import DivergenceError, RoundError
-from fedmpi.exchange import CONTRIBUTED, DROPPED, ClientReport, OpenPhase, Results, open_exchange
-from fedmpi.federation import Task, assign
+from fedmpi.federation.plan import Task, assign
 from fedmpi.methods.fedavg import FedAvg, FedAvgOptions
 from fedmpi.methods.protocol import Client, MethodContext
-from fedmpi.mpi import SerialComm
-from fedmpi.output import digest_of
-from fedmpi.publish import publish
-from fedmpi.setup import ServerState
+from fedmpi.mpi.serial import SerialComm
+from fedmpi.rounds.exchange import CONTRIBUTED, DROPPED, ClientReport, OpenPhase, Results, open_exchange
+from fedmpi.rounds.publish import publish
+from fedmpi.rounds.state import ServerState
+from fedmpi.store.stored import digest_of
 from fedmpi.tensors import Params
 
 STATE = {"weight": torch.tensor([[10.0, 20.0]]), "bias": torch.tensor([30.0])}

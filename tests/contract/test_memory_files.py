@@ -7,13 +7,16 @@ from pathlib import Path
 import pytest
 from small_runs import run_all, small_config
 
-from fedmpi.mpi import SerialComm
-from fedmpi.output import RunDir, checkpoint
+from fedmpi.mpi.serial import SerialComm
+from fedmpi.store import checkpoint
+from fedmpi.store.run_dir import RunDir
 
 
 def on_disk(folder: Path) -> set[tuple[int, int, str]]:
     run_dir = RunDir(folder)
-    return {(client, *version) for client in run_dir.clients_with_memory() for version in run_dir.memory_versions(client)}
+    return {
+        (client, *version) for client in run_dir.clients_with_memory() for version in run_dir.memory_versions(client)
+    }
 
 
 @pytest.mark.parametrize(("every", "keep"), [(1, 2), (1, 1), (3, 2), (2, 3)])

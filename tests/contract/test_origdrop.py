@@ -55,7 +55,11 @@ def test_every_layer_of_a_resnet_but_the_stem_is_cut_upwards() -> None:
         [64, 128, 256, 512],
     ]
     assert [tuple(net.conv1.weight.shape) for net in nets] == [(64, 3, 3, 3)] * 3
-    assert [tuple(net.stages[0][0].conv1.weight.shape) for net in nets] == [(26, 64, 3, 3), (13, 64, 3, 3), (64, 64, 3, 3)]
+    assert [tuple(net.stages[0][0].conv1.weight.shape) for net in nets] == [
+        (26, 64, 3, 3),
+        (13, 64, 3, 3),
+        (64, 64, 3, 3),
+    ]
     assert [net.stages[0][1].conv1.in_channels for net in nets] == [26, 13, 64]
     assert [tuple(net.fc.weight.shape) for net in nets] == [(10, 205), (10, 103), (10, 512)]
     assert count(nets[2]) == 11_173_962

@@ -10,10 +10,10 @@ import torch
 from by_hand import PLAIN, Bench, after, numbers
 from small_runs import small_setup
 
-from fedmpi.federation import Task
+from fedmpi.federation.plan import Task
 from fedmpi.methods.perfedavg import PerFedAvg, PerFedAvgOptions
 from fedmpi.methods.protocol import Client, LocalWork
-from fedmpi.output import digest_of
+from fedmpi.store.stored import digest_of
 
 DELTA = 2.0**-10
 """A power of two: finite differences of a quadratic loss are then exact in float32."""
@@ -124,7 +124,13 @@ def test_what_is_warned_of(tmp_path: Path) -> None:
 
 def test_clipping_is_not_for_the_adaptation(tmp_path: Path) -> None:
     """w = 8, f = w^2 / 2, alpha = 1/2: one step to 4, however short the gradient of a step may be in training."""
-    words = ("method.name=perfedavg", "method.alpha=0.5", "train.clip_norm=0.001", "train.momentum=0", "train.weight_decay=0")
+    words = (
+        "method.name=perfedavg",
+        "method.alpha=0.5",
+        "train.clip_norm=0.001",
+        "train.momentum=0",
+        "train.weight_decay=0",
+    )
     setup = small_setup(tmp_path, *words, "evaluation.personal=on")
     method, trainer = setup.method, setup.trainers[0]
     task = Task(0, 0, 1, "test", setup.partition.size(0), 1.0)

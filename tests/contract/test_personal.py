@@ -13,12 +13,13 @@ from toy_methods import LOCAL, Toy
 
 from fedmpi import seeds
 from fedmpi.data import batch_bounds
-from fedmpi.learning import ClientScores, FlatNet
+from fedmpi.learning.client_scores import ClientScores
+from fedmpi.learning.flat import FlatNet
 from fedmpi.methods.protocol import Client
-from fedmpi.mpi import SerialComm
-from fedmpi.personal import test_clients as score_clients
-from fedmpi.publish import publish
-from fedmpi.setup import ServerState, Setup
+from fedmpi.mpi.serial import SerialComm
+from fedmpi.rounds.personal import test_clients as score_clients
+from fedmpi.rounds.publish import publish
+from fedmpi.rounds.state import ServerState, Setup
 
 ON = "evaluation.personal=on"
 SKEW = ("partition.name=class_dirichlet", "evaluation.batch_size=5")
@@ -35,7 +36,9 @@ def test_summary_by_hand() -> None:
 @pytest.mark.parametrize("how", ["matching", "classes"])
 def test_a_common_net_scores_as_a_naive_loop(tmp_path: Path, how: str) -> None:
     """FedAvg: the published net, batch by batch, on each client's test examples, with test-batch statistics."""
-    setup = small_setup(tmp_path, *SKEW, "method.name=fedavg", ON, f"evaluation.personal_test={how}", "evaluation.bn=batch")
+    setup = small_setup(
+        tmp_path, *SKEW, "method.name=fedavg", ON, f"evaluation.personal_test={how}", "evaluation.bn=batch"
+    )
     state = ServerState(setup.method.initial_state())
     scores = score_clients(setup, 1, state, publish(setup, state, 1, 0))
     net = setup.method.net(0).to(memory_format=torch.channels_last).eval()

@@ -15,18 +15,18 @@ import torch
 from small_runs import one_round, run_all, small_config, small_setup
 from torch import Tensor, nn
 
-from fedmpi import lowrank
-from fedmpi.exchange import CONTRIBUTED, ClientReport, OpenPhase, Results, open_exchange
-from fedmpi.federation import Task, assign
+from fedmpi.federation.plan import Task, assign
 from fedmpi.lowrank import kernels as kernels_module
+from fedmpi.lowrank.lifting import lift
 from fedmpi.methods.prism import MOMENTUM, SIGMA, OrthDrop, OrthDropOptions, Prism, PrismOptions
 from fedmpi.methods.protocol import Client, Contributions, LocalWork, MethodContext, Phase
-from fedmpi.mpi import SerialComm
-from fedmpi.output import read_records
-from fedmpi.output.run_dir import RunDir
-from fedmpi.publish import publish
-from fedmpi.setup import ServerState, Setup, client_of
-from fedmpi.simulate import local_work
+from fedmpi.mpi.serial import SerialComm
+from fedmpi.report.records import read_records
+from fedmpi.rounds.client import local_work
+from fedmpi.rounds.exchange import CONTRIBUTED, ClientReport, OpenPhase, Results, open_exchange
+from fedmpi.rounds.publish import publish
+from fedmpi.rounds.state import ServerState, Setup, client_of
+from fedmpi.store.run_dir import RunDir
 from fedmpi.tensors import Params
 
 
@@ -160,7 +160,7 @@ def test_clients_draw_independently(federation_of: Callable) -> None:
 def products(method: OrthDrop, state: Params) -> Params:
     """The dense weights that the factors stand for."""
     halves = {layer: (f"{layer.name}.u.weight", f"{layer.name}.v.weight") for layer in method.factorized}
-    return {layer.name: lowrank.lift(layer, state[u], state[v]) for layer, (u, v) in halves.items()}
+    return {layer.name: lift(layer, state[u], state[v]) for layer, (u, v) in halves.items()}
 
 
 def test_the_initial_state_is_the_initial_net(federation_of: Callable) -> None:

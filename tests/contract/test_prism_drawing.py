@@ -10,7 +10,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from fedmpi.federation import Task
+from fedmpi.federation.plan import Task
 from fedmpi.lowrank import kernels as kernels_module
 from fedmpi.methods.prism import SIGMA, Prism, PrismOptions
 from fedmpi.methods.protocol import Client, MethodContext
@@ -35,9 +35,7 @@ def test_what_kernels_are_drawn_with(monkeypatch: pytest.MonkeyPatch) -> None:
     method = prism((4, 4, 3, 2), (0.75, 0.5, 0.25), (1.5, 0.0, 4.0))
     draw, seen = kernels_module.draw_kernels, []
 
-    def recorded(
-        sigma: tuple[Tensor, ...], sizes: list[int], kappa: float, generator: torch.Generator
-    ) -> list[Tensor]:
+    def recorded(sigma: tuple[Tensor, ...], sizes: list[int], kappa: float, generator: torch.Generator) -> list[Tensor]:
         seen.append(([values.tolist() for values in sigma], sizes, kappa, generator.get_state().tolist()))
         return draw(sigma, sizes, kappa, generator)
 

@@ -10,7 +10,7 @@ import torch
 from by_hand import PLAIN, Bench, after, numbers
 from small_runs import small_setup
 
-from fedmpi.federation import Task
+from fedmpi.federation.plan import Task
 from fedmpi.methods.protocol import Client
 from fedmpi.methods.scaffold import Scaffold, ScaffoldOptions
 
@@ -114,7 +114,9 @@ def test_twice_the_bytes_and_what_is_warned_of(tmp_path: Path) -> None:
 def test_a_client_that_was_restored_leaves_its_control_variate(tmp_path: Path) -> None:
     """How many steps are left of a path that was cut short nobody knows: the change is 0, whatever the parameters."""
     method = small_setup(tmp_path, "method.name=scaffold").method
-    client = Client(Task(0, 0, 1, "train", 3, 1.0), {"control.w": torch.tensor([5.0]), "w": torch.zeros(1)}, np.arange(3), 0)
+    client = Client(
+        Task(0, 0, 1, "train", 3, 1.0), {"control.w": torch.tensor([5.0]), "w": torch.zeros(1)}, np.arange(3), 0
+    )
     client.scratch["path"] = torch.tensor(0.5, dtype=torch.float64)
     assert method._change("w", torch.tensor([1.0]), client).tolist() == [-7.0]
     assert method.restored(None, client)

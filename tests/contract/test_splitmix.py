@@ -15,7 +15,7 @@ from torch import nn
 
 from fedmpi import models
 from fedmpi.errors import UserError
-from fedmpi.learning import MaskedCrossEntropy
+from fedmpi.learning.local import MaskedCrossEntropy
 from fedmpi.methods.protocol import Client
 from fedmpi.methods.splitmix import SplitMix, SplitMixOptions
 

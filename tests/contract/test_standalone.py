@@ -9,7 +9,7 @@ from by_hand import Bench, after, numbers
 from small_runs import finished, small_setup
 
 from fedmpi.methods.standalone import Standalone, StandaloneOptions
-from fedmpi.output import digest_of
+from fedmpi.store.stored import digest_of
 
 ALONE = "method.name=standalone"
 

@@ -9,7 +9,7 @@ import pytest
 from small_runs import finished, run_all, small_config, small_setup
 
 from fedmpi.errors import UserError
-from fedmpi.mpi import SerialComm
+from fedmpi.mpi.serial import SerialComm
 
 WORDS = ("method.name=lgfedavg", "clients.count=12", "clients.per_round=2", "rounds=2", "output.progress=off")
 
@@ -45,7 +45,8 @@ def test_those_without_test_data_are_counted(tmp_path: Path) -> None:
 
 
 def test_nobody_with_test_data_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from fedmpi import data, personal
+    from fedmpi import data
+    from fedmpi.rounds import personal
 
     nothing = data.Partition(np.empty(0, np.int64), np.zeros(13, np.int64))
     monkeypatch.setattr(personal.data, "personal_tests", lambda *arguments: nothing)

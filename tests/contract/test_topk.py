@@ -11,7 +11,7 @@ from by_hand import Bench, after, numbers
 from small_runs import small_setup
 from torch import Tensor
 
-from fedmpi.federation import Task
+from fedmpi.federation.plan import Task
 from fedmpi.methods.protocol import Client
 from fedmpi.methods.topk import TopK, TopKOptions, largest
 from fedmpi.tensors import Params

@@ -18,12 +18,14 @@ from torch.nn import functional as F
 from fedmpi import models, seeds
 from fedmpi.config.schema import CosineSchedule, StepSchedule, Train
 from fedmpi.data import Draws, batch_bounds
-from fedmpi.federation import Task, learning_rate
-from fedmpi.learning import FlatNet, LocalTrainer, MaskedCrossEntropy, whole_batches
-from fedmpi.lowrank import LowRank
+from fedmpi.federation.cohort import learning_rate
+from fedmpi.federation.plan import Task
+from fedmpi.learning.flat import FlatNet
+from fedmpi.learning.local import LocalTrainer, MaskedCrossEntropy, whole_batches
+from fedmpi.lowrank.modules import LowRank
 from fedmpi.methods.prism import Prism, PrismOptions
 from fedmpi.methods.protocol import Client, MethodContext
-from fedmpi.setup import Setup
+from fedmpi.rounds.state import Setup
 
 EXAMPLES = np.arange(30)
 

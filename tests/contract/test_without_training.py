@@ -14,8 +14,8 @@ import torch
 from toy_methods import LOCAL
 
 from fedmpi.exactsum import scale_exponent
-from fedmpi.exchange import Weights
-from fedmpi.output import digest_of
+from fedmpi.rounds.exchange import Weights
+from fedmpi.store.stored import digest_of
 from fedmpi.tensors import Params
 
 CASES = ("fedavg", "fedavg-samples", "fedhm", "fedhm-dynamic", "fedhm-low-only", "toy")
@@ -155,7 +155,9 @@ def test_exchanges_agree(federation) -> None:
     """Gather and reduce give the same bits, also where a client is dropped, and the state is not touched."""
     before = digest_of(federation.state)
     for assignment in federation.phases():
-        uploads: dict[int, Params | None] = {t.client: federation.returned(t, 1 + t.client / 7) for t in assignment.tasks}
+        uploads: dict[int, Params | None] = {
+            t.client: federation.returned(t, 1 + t.client / 7) for t in assignment.tasks
+        }
         uploads[assignment.tasks[0].client] = None
         gathered, reduced = (federation.exchanged(kind, assignment, uploads) for kind in ("gather", "reduce"))
         assert digest_of(gathered.means) == digest_of(reduced.means)

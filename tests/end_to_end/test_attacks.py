@@ -1,4 +1,4 @@
-"""Runs killed as a whole and runs with a rank that is stopped for a while; `jobs/kill_ranks.py` makes more by hand."""
+"""Runs killed as a whole and runs with a rank that is stopped for a while; `tests/torture/kill_ranks.py` makes more by hand."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ from itertools import islice
 from pathlib import Path
 
 import pytest
-from attacks import CASES, ROUNDS, WITH_MEMORY, Job, Kill, Kind, jobs, quiet, run
 from launched import mpirun
+from torture.attacks import CASES, ROUNDS, WITH_MEMORY, Job, Kill, Kind, jobs, quiet, run
 
 from fedmpi import methods
 

@@ -13,7 +13,9 @@ import pytest
 from launched import Launched, launch
 from small_runs import SMALL, finished
 
-from fedmpi.output import RunDir, checkpoint, manifest, read_records
+from fedmpi.report.records import read_records
+from fedmpi.store import checkpoint, manifest
+from fedmpi.store.run_dir import RunDir
 
 RunMain = Callable[..., tuple[int, str, str]]
 Start = Callable[..., Launched]

@@ -5,7 +5,6 @@ from __future__ import annotations
 import random
 import re
 import shutil
-import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -13,15 +12,14 @@ import crafted_hdf5
 import pytest
 import torch
 from small_runs import SMALL, finished, run_all, small_config
+from torture import damage
 
 from fedmpi.errors import RoundError, RunDirError
 from fedmpi.main import describe
-from fedmpi.mpi import SerialComm
-from fedmpi.output import MemoryStore, RunDir, checkpoint, container
-
-sys.path.insert(0, str(Path(__file__).parents[2] / "jobs"))  # scripts, and no package
-
-import damage  # noqa: E402
+from fedmpi.mpi.serial import SerialComm
+from fedmpi.store import checkpoint, container
+from fedmpi.store.memory import MemoryStore
+from fedmpi.store.run_dir import RunDir
 
 RunMain = Callable[..., tuple[int, str, str]]
 METHODS = ("fedhm", "topk")  # without and with client memories

@@ -13,8 +13,9 @@ import pytest
 from small_runs import ALL_TABLES, run_all
 
 from fedmpi.config.load import load
-from fedmpi.mpi import SerialComm
-from fedmpi.output import RunDir, read_records
+from fedmpi.mpi.serial import SerialComm
+from fedmpi.report.records import read_records
+from fedmpi.store.run_dir import RunDir
 
 CONFIGS = Path(__file__).resolve().parents[2] / "configs"
 QUIET = ("output.progress=off", "output.tensorboard=false", "output.checkpoint_every=1000")

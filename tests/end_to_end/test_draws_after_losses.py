@@ -9,8 +9,9 @@ from launched import ULFM, Launched, has_rounds, kill
 from small_runs import run_all, small_config
 
 from fedmpi.draws import Draws
-from fedmpi.mpi import SerialComm
-from fedmpi.output import RunDir, manifest
+from fedmpi.mpi.serial import SerialComm
+from fedmpi.store import manifest
+from fedmpi.store.run_dir import RunDir
 
 WORDS = ("method.name=prism", "evaluation.every=10", "output.progress=plain")
 

@@ -15,12 +15,14 @@ from launched import ULFM, Launched, ends_in_time, has_rounds, kill
 from patched import patched
 from small_runs import finished, run_all, small_config
 
-from fedmpi.mpi import SerialComm
-from fedmpi.output import RunDir, manifest
+from fedmpi.mpi.serial import SerialComm
+from fedmpi.store import manifest
+from fedmpi.store.run_dir import RunDir
 
 Start = Callable[..., Launched]
 
 METHOD = ("method.name=topk", "evaluation.every=5", "output.progress=plain")
+
 
 def undisturbed(tmp_path: Path, *words: str) -> object:
     run_all(small_config(*words), SerialComm(), tmp_path / "undisturbed")

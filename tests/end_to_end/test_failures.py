@@ -14,9 +14,12 @@ import pytest
 from launched import ENDLESS, ENDS_WITHIN_S, Launched, all_end, block, descendants, ends_in_time, has_rounds, launch
 from small_runs import finished
 
-from fedmpi.output import RunDir, checkpoint, read_records
+from fedmpi.report.records import read_records
+from fedmpi.store import checkpoint
+from fedmpi.store.run_dir import RunDir
 
 Start = Callable[..., Launched]
+
 
 def test_a_worker_that_fails_ends_all(start: Start, tmp_path: Path) -> None:
     """A learning rate of 1e12 makes every client diverge in round 1."""
@@ -158,7 +161,9 @@ def test_mistakes_in_a_config_are_said_once(start: Start, tmp_path: Path) -> Non
     begun = time.monotonic()
     assert launched.wait() == 2
     assert time.monotonic() - begun < 20
-    assert launched.err.startswith("command line: 2 problems\n") or launched.err.startswith("command line: 3 problems\n")
+    assert launched.err.startswith("command line: 2 problems\n") or launched.err.startswith(
+        "command line: 3 problems\n"
+    )
     for words in ("train.lr", "'fast'", "method.rank_ration", "Did you mean 'rank_ratio'?"):
         assert launched.err.count(words) == 1, launched.err
     assert "Traceback" not in launched.err + launched.out and not (tmp_path / "run").exists()

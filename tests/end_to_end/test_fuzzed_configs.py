@@ -3,17 +3,12 @@
 from __future__ import annotations
 
 import json
-import sys
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 from launched import Launched
-
-sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "jobs"))  # scripts, and no package
-
-import config_mutations  # noqa: E402
-import fuzz_configs  # noqa: E402
+from torture import config_mutations, fuzz_configs
 
 Start = Callable[..., Launched]
 CASES = 20

@@ -11,7 +11,7 @@ import pytest
 from launched import environment
 from small_runs import SMALL
 
-from fedmpi import hdf5
+from fedmpi.disk import hdf5
 
 CASES = ("lgfedavg", "hermes-all", "topk", "splitmix")
 """Three methods with memory, and one whose clients train some of the nets."""

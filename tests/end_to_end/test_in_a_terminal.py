@@ -14,7 +14,7 @@ from in_terminal import Terminal, terminal
 from launched import LIMIT_S, command, environment, launch
 from small_runs import SMALL
 
-from fedmpi.output import RunDir
+from fedmpi.store.run_dir import RunDir
 
 ENDLESS = (*SMALL, "rounds=100000", "evaluation.every=100", "output.progress=auto", "mpi.exchange=reduce")
 HIDE_CURSOR = b"\x1b[?25l"
@@ -66,7 +66,7 @@ def test_a_live_line_leaves_the_cursor_visible(tmp_path: Path, how: str) -> None
 
 
 # As mpirun after Ctrl-C: what its rank writes to stderr goes nowhere.
-DEAF_LAUNCHER = "#!/bin/sh\n\"$@\" 2>/dev/null &\nwait $!\n"
+DEAF_LAUNCHER = '#!/bin/sh\n"$@" 2>/dev/null &\nwait $!\n'
 
 
 def test_the_last_words_reach_the_stderr_of_a_launcher_that_forwards_nothing(tmp_path: Path) -> None:

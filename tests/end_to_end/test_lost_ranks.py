@@ -1,6 +1,6 @@
 """Ranks die while the job runs: under ULFM the others go on to the same bits; without, all ends at once, and is saved.
 
-`jobs/kill_ranks.py` does the same at random moments, as often as one likes.
+`tests/torture/kill_ranks.py` does the same at random moments, as often as one likes.
 """
 
 from __future__ import annotations
@@ -13,13 +13,15 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import pytest
-from attacks import Job, Kill, quiet, run
 from launched import ULFM, Launched, all_end, descendants, has_rounds, kill
 from patched import patched
 from small_runs import finished, run_all, small_config
+from torture.attacks import Job, Kill, quiet, run
 
-from fedmpi.mpi import SerialComm
-from fedmpi.output import RunDir, manifest, read_records
+from fedmpi.mpi.serial import SerialComm
+from fedmpi.report.records import read_records
+from fedmpi.store import manifest
+from fedmpi.store.run_dir import RunDir
 
 Start = Callable[..., Launched]
 

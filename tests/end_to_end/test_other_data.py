@@ -12,9 +12,10 @@ from launched import Launched
 from small_data import WORDS, dataset, options_in
 from small_runs import SMALL, finished
 
-from fedmpi import hdf5
 from fedmpi.data import prepared
-from fedmpi.output import RunDir, checkpoint, manifest
+from fedmpi.disk import hdf5
+from fedmpi.store import checkpoint, manifest
+from fedmpi.store.run_dir import RunDir
 
 RunMain = Callable[..., tuple[int, str, str]]
 Start = Callable[..., Launched]
@@ -71,7 +72,9 @@ def test_data_that_change_where_they_lie_are_refused(run_main: RunMain, roots: d
     assert code == 2 and "other data" in errors and len(errors.splitlines()) == 1, errors
 
 
-def test_the_same_data_may_lie_elsewhere(run_main: RunMain, roots: dict[str, Path], run_dir: Path, tmp_path: Path) -> None:
+def test_the_same_data_may_lie_elsewhere(
+    run_main: RunMain, roots: dict[str, Path], run_dir: Path, tmp_path: Path
+) -> None:
     code, _, errors = run_main("--run-dir", str(run_dir), "--resume", "rounds=3", f"data.root={roots['copy']}")
     assert code == 0 and errors == "", errors
     assert run_main(*with_data(roots["first"], tmp_path / "one"), "rounds=3")[0] == 0

@@ -1,4 +1,4 @@
-"""Random combinations by `jobs/random_runs.py`, each in variants that must give the same bytes; more by hand."""
+"""Random combinations by `tests/torture/random_runs.py`, each in variants that must give the same bytes; more by hand."""
 
 from __future__ import annotations
 
@@ -6,9 +6,9 @@ from collections import Counter
 from pathlib import Path
 
 import pytest
-from combinations import METHODS
 from launched import mpirun
-from random_runs import run
+from torture.combinations import METHODS
+from torture.random_runs import run
 
 SEED = 11
 PARTS = 4
@@ -21,7 +21,9 @@ def test_random_combinations_give_the_same_bytes(tmp_path: Path, part: int) -> N
     numbers = range(part * len(METHODS), (part + 1) * len(METHODS))
     outcomes = list(run(SEED, numbers, tmp_path, None))
     problems = [f"{outcome.combination.number}: {line}" for outcome in outcomes for line in outcome.problems]
-    assert not problems, "\n".join([f"again: python jobs/random_runs.py --seed {SEED} --only NUMBER", *problems[:30]])
+    assert not problems, "\n".join(
+        [f"again: python -m tests.torture.random_runs --seed {SEED} --only NUMBER", *problems[:30]]
+    )
     assert {outcome.combination.method for outcome in outcomes} == set(METHODS)
     # What is to be attacked was: starts that stopped and that failed, and nearly no combination was refused.
     endings = sum((Counter(outcome.endings) for outcome in outcomes), Counter())

@@ -11,7 +11,9 @@ from small_runs import SMALL, finished, small_config
 
 from fedmpi import data
 from fedmpi.data import Partition, make_partition
-from fedmpi.output import RunDir, checkpoint, read_records
+from fedmpi.report.records import read_records
+from fedmpi.store import checkpoint
+from fedmpi.store.run_dir import RunDir
 
 RunMain = Callable[..., tuple[int, str, str]]
 ARGUMENTS = (*SMALL, "method.name=fedhm", "rounds=2", "output.progress=plain")
@@ -34,7 +36,9 @@ def run_dir(run_main: RunMain, tmp_path: Path) -> Path:
         ("clients.tier_assignment=dynamic", "clients.tier_assignment: run has 'fixed', you ask 'dynamic'"),
     ],
 )
-def test_a_config_that_would_change_results_is_refused(run_main: RunMain, run_dir: Path, change: str, line: str) -> None:
+def test_a_config_that_would_change_results_is_refused(
+    run_main: RunMain, run_dir: Path, change: str, line: str
+) -> None:
     before = finished(run_dir)
     code, out, errors = run_main(*ARGUMENTS, change, "--run-dir", str(run_dir), "--resume")
     assert code == 2

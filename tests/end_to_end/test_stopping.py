@@ -11,8 +11,9 @@ import pytest
 from launched import Launched
 from small_runs import finished, run_all, small_config
 
-from fedmpi.mpi import SerialComm
-from fedmpi.output import RunDir, read_records
+from fedmpi.mpi.serial import SerialComm
+from fedmpi.report.records import read_records
+from fedmpi.store.run_dir import RunDir
 
 Start = Callable[..., Launched]
 

@@ -18,10 +18,13 @@ import pytest
 from launched import ENDLESS, Launched, all_end, descendants, ends_in_time, has_rounds, launch, paused
 from small_runs import Finished, finished, run_all, small_config
 
+from fedmpi.disk.plain import temporary_name
 from fedmpi.errors import RoundError, RunDirError
-from fedmpi.mpi import SerialComm
-from fedmpi.output import RunDir, RunLock, checkpoint, read_records
-from fedmpi.plain_files import temporary_name
+from fedmpi.mpi.serial import SerialComm
+from fedmpi.report.records import read_records
+from fedmpi.store import checkpoint
+from fedmpi.store.lock import RunLock
+from fedmpi.store.run_dir import RunDir
 
 Start = Callable[..., Launched]
 Run = Callable[..., tuple[int, str, str]]
@@ -241,7 +244,7 @@ def test_any_save_may_fail_twice(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 
     def is_broken(path: str) -> bool:
         rounds = len(read_records(RunDir(tmp_path / "run")))
-        is_it = part in path and "/run/" in path and 1 <= rounds - ("jsonl" in part) and len(failures) < 2
+        is_it = part in path and "/run/" in path and rounds - ("jsonl" in part) >= 1 and len(failures) < 2
         failures.extend([path] * is_it)
         return is_it
 
@@ -283,7 +286,7 @@ def test_a_checkpoint_that_failed_is_made_a_round_later(tmp_path: Path, monkeypa
 def test_slow_saves_are_said_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd) -> None:
     fsync = os.fsync
     monkeypatch.setattr("os.fsync", lambda handle: time.sleep(0.1) or fsync(handle))
-    monkeypatch.setattr("fedmpi.output.saving._SLOW_S", 0.1)
+    monkeypatch.setattr("fedmpi.store.saving._SLOW_S", 0.1)
     run_all(small_config("rounds=7", "output.progress=plain"), SerialComm(), tmp_path)
     assert capfd.readouterr().out.count("warning: saving takes 0.") == 1
 

@@ -10,8 +10,10 @@ from pathlib import Path
 import pytest
 from small_runs import SMALL
 
-from fedmpi.output import RunDir, checkpoint, manifest, read_records
-from fedmpi.output.report import time_line
+from fedmpi.report.closing import time_line
+from fedmpi.report.records import read_records
+from fedmpi.store import checkpoint, manifest
+from fedmpi.store.run_dir import RunDir
 
 RunMain = Callable[..., tuple[int, str, str]]
 SAVE_S = 0.2
@@ -27,9 +29,7 @@ def spent(folder: RunDir) -> dict[str, float]:
     return total
 
 
-def test_every_save_is_in_the_time_line(
-    run_main: RunMain, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_every_save_is_in_the_time_line(run_main: RunMain, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Three starts that save three times, at 0.2 s or more each: one that is stopped, one that ends, one more round."""
     save = checkpoint.save
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from fedmpi import mpi
+from fedmpi.mpi.serial import world
 
 if TYPE_CHECKING:
     from fedmpi.mpi.comm import Comm
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 @pytest.fixture(scope="session")
 def comm() -> Comm | SerialComm:
     """This job's communicator: `comm.rank`, `comm.size` and the collectives of `fedmpi.mpi`."""
-    return mpi.world()
+    return world()
 
 
 @pytest.fixture

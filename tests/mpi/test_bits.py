@@ -18,9 +18,9 @@ import method_cases
 import pytest
 from small_runs import TOY, Finished, finished, run_all, small_config
 
-from fedmpi.mpi import SerialComm
-from fedmpi.output import checkpoint
-from fedmpi.startup import StartupError
+from fedmpi.mpi.serial import SerialComm
+from fedmpi.run.start import StartupError
+from fedmpi.store import checkpoint
 
 if TYPE_CHECKING:
     from fedmpi.mpi.comm import Comm
@@ -102,12 +102,20 @@ def difference(ours: Finished, theirs: Finished) -> str:
     lines = [] if ours.server == theirs.server else ["server state"]
     lines += [] if ours.memories == theirs.memories else ["client memories"]
     for here, there in zip(ours.records, theirs.records):
-        lines += [f"round {here['round']} {key}: {here[key]} != {there[key]}" for key in here if here[key] != there[key]]
+        lines += [
+            f"round {here['round']} {key}: {here[key]} != {there[key]}" for key in here if here[key] != there[key]
+        ]
     return "; ".join(lines)
 
 
 def check(
-    comm: Comm, alone: Alone, folder: Path, all_or_none: Callable, on_all_ranks: Callable, *, case: tuple[str, ...],
+    comm: Comm,
+    alone: Alone,
+    folder: Path,
+    all_or_none: Callable,
+    on_all_ranks: Callable,
+    *,
+    case: tuple[str, ...],
     how: tuple[str, ...] = (),
 ) -> None:
     expected = alone(*case)
@@ -179,7 +187,9 @@ def test_a_run_goes_on_with_other_ranks(
     expected = alone(*CASES[case], "rounds=4")
     with all_or_none():
         for rounds, on_ranks in ((2, first == "ranks"), (4, first != "ranks")):
-            config = small_config(*CASES[case], f"rounds={rounds}", f"mpi.exchange={'gather' if on_ranks else 'reduce'}")
+            config = small_config(
+                *CASES[case], f"rounds={rounds}", f"mpi.exchange={'gather' if on_ranks else 'reduce'}"
+            )
             if on_ranks:
                 run_all(config, comm, folder, resume=rounds == 4)
             elif comm.rank == 0:
@@ -190,7 +200,11 @@ def test_a_run_goes_on_with_other_ranks(
 
 
 def test_memories_of_the_next_round_survive_a_slow_save(
-    comm: Comm, alone: Alone, folder: Path, all_or_none: Callable, on_all_ranks: Callable,
+    comm: Comm,
+    alone: Alone,
+    folder: Path,
+    all_or_none: Callable,
+    on_all_ranks: Callable,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """While rank 0 saves round t and prunes old memories, workers write those of round t + 1.

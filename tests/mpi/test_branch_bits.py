@@ -12,7 +12,7 @@ import method_cases
 import pytest
 from small_runs import finished, run_all, small_config
 
-from fedmpi.mpi import SerialComm
+from fedmpi.mpi.serial import SerialComm
 from fedmpi.run.origin import Origin
 
 if TYPE_CHECKING:

@@ -27,7 +27,9 @@ def pattern(rank: int, num_bytes: int) -> torch.Tensor:
 
 @pytest.mark.parametrize("shape", [(), (0,), (1,), (3, 5, 2), (1000,)])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.int64, torch.uint8])
-def test_bcast_gives_everybody_the_roots(comm: Comm, on_all_ranks: OnAllRanks, shape: tuple[int, ...], dtype: torch.dtype) -> None:
+def test_bcast_gives_everybody_the_roots(
+    comm: Comm, on_all_ranks: OnAllRanks, shape: tuple[int, ...], dtype: torch.dtype
+) -> None:
     def of_rank(rank: int) -> torch.Tensor:
         return (torch.arange(int(np.prod(shape))) % 50 + rank).to(dtype).view(shape)
 

@@ -10,7 +10,7 @@ import pytest
 from small_runs import ALL_TABLES, finished, run_all
 
 from fedmpi.config.load import load
-from fedmpi.mpi import SerialComm
+from fedmpi.mpi.serial import SerialComm
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -23,10 +23,7 @@ CONFIGS = Path(__file__).resolve().parents[2] / "configs"
 DIGITS = sorted(path for path in CONFIGS.glob("*_digits.yaml") if not path.stem.startswith("base"))
 SHORT = ("rounds=2", "train.local_epochs=1", "output.progress=off", "output.tensorboard=false")
 # What a run of two rounds needs to come to everything that the method does.
-ALSO = {
-    "fdnnc_bfirst_digits": ("method.switch_round=1",),
-    "lgfedavg_digits": ("method.pretrain_rounds=1",),
-}
+ALSO = {"fdnnc_bfirst_digits": ("method.switch_round=1",), "lgfedavg_digits": ("method.pretrain_rounds=1",)}
 
 
 @pytest.mark.parametrize("path", DIGITS, ids=lambda path: path.stem)

@@ -11,9 +11,9 @@ import pytest
 from small_data import WORDS, dataset, options_in
 from small_runs import run_all, small_config
 
-from fedmpi import bits, startup
 from fedmpi.data import prepared
-from fedmpi.startup import StartupError
+from fedmpi.run import bits, start
+from fedmpi.run.start import StartupError
 
 if TYPE_CHECKING:
     from fedmpi.mpi.comm import Comm
@@ -49,11 +49,15 @@ def test_one_rank_with_another_config(comm: Comm, tmp_path: Path, on_all_ranks: 
     line = refused(comm, tmp_path, f"mpi.exchange={'gather' if comm.rank else 'reduce'}")
     on_all_ranks("different config" in line and " on rank 0 (" in line, f"refused with: {line}")
     own = (f"output.dir={tmp_path}", f"output.keep_checkpoints={comm.rank + 1}")
-    startup.load_material(small_config(*own), comm)
+    start.load_material(small_config(*own), comm)
 
 
 def test_one_rank_with_other_kernels(
-    comm: Comm, tmp_path: Path, on_all_ranks: Callable, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+    comm: Comm,
+    tmp_path: Path,
+    on_all_ranks: Callable,
+    monkeypatch: pytest.MonkeyPatch,
+    capfd: pytest.CaptureFixture[str],
 ) -> None:
     """Said once, by rank 0, and the run goes on.
 

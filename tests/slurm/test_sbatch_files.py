@@ -16,9 +16,10 @@ from small_runs import SMALL, Finished, finished, run_all
 
 from fedmpi.config.load import load
 from fedmpi.main import TABLES
-from fedmpi.mpi import SerialComm
-from fedmpi.output import RunDir, read_records
-from fedmpi.output.manifest import read_starts
+from fedmpi.mpi.serial import SerialComm
+from fedmpi.report.records import read_records
+from fedmpi.store.manifest import read_starts
+from fedmpi.store.run_dir import RunDir
 
 SHORT = (*(word for word in SMALL if not word.startswith("output.progress")), "output.progress=plain")
 TOPK = (*SHORT, "method.name=topk")  # clients have a memory

@@ -9,8 +9,8 @@ import torch
 from small_runs import small_config
 
 from fedmpi.errors import DivergenceError, RoundError, RunDirError
-from fedmpi.output.whereabouts import GoneError
 from fedmpi.run import advice
+from fedmpi.store.whereabouts import GoneError
 
 CONFIG = small_config()
 

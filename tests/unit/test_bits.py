@@ -6,9 +6,9 @@ from collections.abc import Sequence
 
 import pytest
 
-from fedmpi import bits
-from fedmpi.bits import Gathered
 from fedmpi.mpi.placement import Device
+from fedmpi.run import bits
+from fedmpi.run.bits import Gathered
 
 CPU = Device("cpu", "cpu", "CPU")
 

@@ -95,9 +95,8 @@ def test_a_failure_says_where_and_keeps_its_cause(world: World) -> None:
 def test_the_innermost_stage_is_named(world: World) -> None:
     """A stage that a RoundError passes on its way out adds nothing to it."""
     cause = ValueError("x")
-    with pytest.raises(RoundError) as caught, world.clock.stage("aggregation", 1):
-        with world.clock.stage("svd", 2, 3):
-            raise cause
+    with pytest.raises(RoundError) as caught, world.clock.stage("aggregation", 1), world.clock.stage("svd", 2, 3):
+        raise cause
     error = caught.value
     assert (error.stage, error.round_number, error.client) == ("svd", 2, 3)
     assert error.__cause__ is cause

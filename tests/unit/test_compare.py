@@ -21,14 +21,13 @@ from fedmpi.config import yaml_text
 from fedmpi.data import Partition
 from fedmpi.errors import RunDirError
 from fedmpi.main import main
-from fedmpi.output import RunDir
-from fedmpi.output.lock import RunLock
+from fedmpi.store.lock import RunLock
+from fedmpi.store.run_dir import RunDir
 
 ROOT = Path(__file__).resolve().parents[2]
-sys.path.insert(0, str(ROOT / "jobs"))  # scripts, and no package
 
-import compare  # noqa: E402
-import running  # noqa: E402
+from fedmpi.studies import compare  # noqa: E402
+from fedmpi.studies import launch as running  # noqa: E402
 
 FAST = ("data.num_train=48", "data.num_test=16", "clients.count=4", "clients.per_round=2", "clients.tier_blocks=[]")
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import csv
 import json
-import sys
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -12,22 +11,9 @@ import pytest
 from small_runs import small_config
 
 from fedmpi.config import yaml_text
-from fedmpi.output import RunDir
-
-sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "jobs"))  # scripts, and no package
-
-import comparison_text  # noqa: E402
-from comparison import (  # noqa: E402
-    Budget,
-    Row,
-    Run,
-    accuracy_of,
-    budget_of,
-    mean_std,
-    missing_rounds,
-    rows_of,
-    to_target,
-)
+from fedmpi.store.run_dir import RunDir
+from fedmpi.studies import comparison_text
+from fedmpi.studies.runs import Budget, Row, Run, accuracy_of, budget_of, mean_std, missing_rounds, rows_of, to_target
 
 
 def record(number: int, tiers: Mapping[str, float], *, clients: float | None = None) -> dict[str, object]:

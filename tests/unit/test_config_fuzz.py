@@ -1,6 +1,6 @@
 """Whatever a config or the command line holds: one line a problem and exit code 2, or a plan that works.
 
-Mutations as in `jobs/fuzz_configs.py`, which has the long version; and each case that it has found, by name.
+Mutations as in `tests/torture/fuzz_configs.py`, which has the long version; and each case that it has found, by name.
 """
 
 from __future__ import annotations
@@ -13,11 +13,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 import pytest
-
-sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "jobs"))  # scripts, and no package
-
-import config_mutations  # noqa: E402
-import fuzz_configs  # noqa: E402
+from torture import config_mutations, fuzz_configs
 
 CHUNKS, CASES = 16, 2000
 GIGABYTE = 2**30

@@ -15,9 +15,9 @@ from fedmpi import costs, data, methods
 from fedmpi.config import yaml_text
 from fedmpi.config.load import load
 from fedmpi.config.schema import Config
-from fedmpi.forecast import Forecast, forecast
 from fedmpi.main import TABLES
-from fedmpi.startup import blocks, check_model, method_context
+from fedmpi.run.forecast import Forecast, forecast
+from fedmpi.run.start import blocks, check_model, method_context
 
 CONFIGS = Path(__file__).resolve().parents[2] / "configs"
 PAPERS = {"fedhm": "FedHM", "prism": "PriSM", "hermes": "Hermes", "fdnnc": "FDNNC"}

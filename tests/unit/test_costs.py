@@ -9,8 +9,12 @@ import torch
 from torch import nn
 from torch.utils.flop_counter import FlopCounterMode
 
-from fedmpi import costs, lowrank, models
+from fedmpi import costs, models
 from fedmpi.data.options import DataInfo
+from fedmpi.lowrank.gates import open_lstms
+from fedmpi.lowrank.kernels import kernel_net
+from fedmpi.lowrank.modules import factorize_net
+from fedmpi.lowrank.plan import Rule, plan_layers
 
 MILLION = 1e6
 SHAPE = (3, 32, 32)
@@ -18,7 +22,7 @@ SHAPE = (3, 32, 32)
 
 def tier_net(options: models.ModelOptions, num_classes: int, rank_ratio: float) -> nn.Module:
     net = models.skeleton(options, SimpleNamespace(kind="image", example_shape=SHAPE, num_classes=num_classes))
-    return lowrank.factorize_net(net, lowrank.plan_layers(net, lowrank.Rule(options.dense_layers)), rank_ratio)
+    return factorize_net(net, plan_layers(net, Rule(options.dense_layers)), rank_ratio)
 
 
 @pytest.mark.parametrize(
@@ -130,7 +134,8 @@ def test_a_dry_run_draws_nothing() -> None:
 
 @pytest.mark.parametrize("form", ["dense", "low rank", "kernels"])
 @pytest.mark.parametrize(
-    "name", [name for name in models.NAMES if not name.endswith(":")] + ["torchvision:swin_t", "torchvision:densenet121"]
+    "name",
+    [name for name in models.NAMES if not name.endswith(":")] + ["torchvision:swin_t", "torchvision:densenet121"],
 )
 def test_dry_runs_cost_what_torch_counts(name: str, form: str) -> None:
     """Every net of the registry, convs in groups, attention in windows; of 2 and of 3 examples, with its hooks."""
@@ -138,9 +143,9 @@ def test_dry_runs_cost_what_torch_counts(name: str, form: str) -> None:
     info = INPUTS[options.kinds[0]]
     net = models.skeleton(options, info)
     if form != "dense":
-        layers = lowrank.plan_layers(lowrank.open_lstms(net), lowrank.Rule())
+        layers = plan_layers(open_lstms(net), Rule())
         sizes = {layer.name: (2, 3) for layer in layers}
-        net = lowrank.kernel_net(net, sizes) if form == "kernels" else lowrank.factorize_net(net, layers, 0.25)
+        net = kernel_net(net, sizes) if form == "kernels" else factorize_net(net, layers, 0.25)
     for count in (2, 3):
         assert dry(net, info.example_shape, count) == flops_by_torch(net, info.example_shape, count)
 
@@ -161,7 +166,7 @@ def test_weights_and_products_take_neither_memory_nor_time() -> None:
     net = nn.Sequential(nn.Linear(3, 2**19, device="meta"), nn.Linear(2**19, 2**19, device="meta"))
     assert costs.measure(net, (3,)).macs == 3 * 2**19 + 2**38
     with torch.device("meta"):
-        lstm = lowrank.open_lstms(nn.LSTM(1, 2**18, batch_first=True))
+        lstm = open_lstms(nn.LSTM(1, 2**18, batch_first=True))
     assert costs.measure(lstm, (2, 1)).macs == 2 * 4 * 2**18 * (2**18 + 1)
 
 

@@ -1,7 +1,7 @@
 """Every file that a run or a user hands us, damaged and crafted: refused in one line, or nothing of it changes.
 
 The files are those of small runs, with and without client memories, and the damage is laid over all of
-them: header, HDF5 structure, values, table of contents. `jobs/fuzz_files.py` is the long version.
+them: header, HDF5 structure, values, table of contents. `tests/torture/fuzz_files.py` is the long version.
 """
 
 from __future__ import annotations
@@ -19,15 +19,13 @@ import h5py
 import pytest
 from small_runs import run_all, small_config
 
+from fedmpi.disk.hdf5 import USER_BLOCK_BYTES
 from fedmpi.errors import UserError
-from fedmpi.hdf5 import USER_BLOCK_BYTES
-from fedmpi.mpi import SerialComm
+from fedmpi.mpi.serial import SerialComm
 
 ROOT = Path(__file__).parents[2]
-sys.path.insert(0, str(ROOT / "jobs"))  # scripts, and no package
 
-import damage  # noqa: E402
-import fuzz_files  # noqa: E402
+from torture import damage, fuzz_files
 
 FILES = ("checkpoint", "with memories", "memory", "partition", "data")
 NUM_FLIPS = 300
@@ -132,8 +130,8 @@ def test_a_b_tree_that_has_itself_as_its_child(victim: fuzz_files.Victim, tmp_pa
     [("checkpoint,with memories,index,memory,partition,data", 250, "forged contents"), ("zip,gz,bz2,xz", 60, "zip64")],
 )
 def test_the_fuzzer_finds_nothing(tmp_path: Path, files: str, count: int, kind: str) -> None:
-    """The short version of `jobs/fuzz_files.py`: no traceback, crash, hang or excess of memory."""
-    command = [sys.executable, str(ROOT / "jobs" / "fuzz_files.py"), "--seed", "7", "--count", str(count)]
+    """The short version of `tests/torture/fuzz_files.py`: no traceback, crash, hang or excess of memory."""
+    command = [sys.executable, "-m", "tests.torture.fuzz_files", "--seed", "7", "--count", str(count)]
     environ = {**os.environ, "PYTHONPATH": str(ROOT)}
     command += ["--files", files]
     done = subprocess.run(command, capture_output=True, text=True, timeout=600, env=environ, cwd=tmp_path)

@@ -14,8 +14,8 @@ import zlib
 from collections.abc import Callable
 from pathlib import Path
 
-import fuzz_archives
 import pytest
+from torture import fuzz_archives
 
 from fedmpi.data import archives, series
 from fedmpi.data.archives import Limits

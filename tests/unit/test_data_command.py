@@ -16,11 +16,12 @@ import pytest
 from data_fixtures import RunData, pickle_as_python2
 
 import fedmpi.main
-from fedmpi import data, data_command
+from fedmpi import data
+from fedmpi.command import data as data_command
 from fedmpi.data import fetching, sources
 from fedmpi.data.sources import SOURCES
 from fedmpi.errors import DataError
-from fedmpi.mpi import SerialComm
+from fedmpi.mpi.serial import SerialComm
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -113,7 +114,7 @@ def test_a_run_without_its_data_ends_with_one_line(
     """In this process, which keeps its own signal handlers and environment."""
     monkeypatch.setattr("fedmpi.mpi.world", lambda limit_s: SerialComm())
     monkeypatch.setattr("fedmpi.main.claimed", lambda: (0, 1))
-    monkeypatch.setattr("fedmpi.startup.check_model", lambda *_: None)  # takes seconds, and is not asked here
+    monkeypatch.setattr("fedmpi.run.start.check_model", lambda *_: None)  # takes seconds, and is not asked here
     monkeypatch.setattr("signal.signal", lambda *_: None)
     monkeypatch.setattr(os, "environ", dict(os.environ))
     code = fedmpi.main.main(["data.name=cifar10", f"data.root={tmp_path}", f"output.dir={tmp_path / 'runs'}"])

@@ -12,10 +12,11 @@ import numpy as np
 import pytest
 from small_data import dataset, options_in, rewrite
 
-from fedmpi import data, hdf5
+from fedmpi import data
 from fedmpi.data import prepared
 from fedmpi.data.dataset import Dataset
 from fedmpi.data.digest import digest_of
+from fedmpi.disk import hdf5
 
 OURS = digest_of(dataset().arrays)
 
@@ -47,7 +48,9 @@ def test_every_change_gives_another_digest(change: str) -> None:
 def test_memory_layout_byte_order_and_chunks_do_not_count(monkeypatch: pytest.MonkeyPatch) -> None:
     """Nor does the order in which the arrays are named."""
     ours = dataset()
-    other = replace(ours, train_x=np.asfortranarray(ours.train_x).astype(">f4"), train_y=np.repeat(ours.train_y, 2)[::2])
+    other = replace(
+        ours, train_x=np.asfortranarray(ours.train_x).astype(">f4"), train_y=np.repeat(ours.train_y, 2)[::2]
+    )
     assert digest_of(other.arrays) == OURS == digest_of(dict(reversed(ours.arrays.items())))
     monkeypatch.setattr("fedmpi.data.digest._CHUNK_BYTES", 500)
     assert digest_of(other.arrays) == OURS

@@ -116,7 +116,10 @@ def test_missing_folder(tmp_path: Path) -> None:
         data.load(data.Cifar10(root=str(tmp_path / "nowhere")))
     line = one_line(caught)
     assert str(tmp_path / "nowhere" / "cifar-10-batches-py") in line and "data.root" in line
-    assert "cifar-10-python.tar.gz" in line and f"`python -m fedmpi.data fetch cifar10 --data-dir {tmp_path / 'nowhere'}`" in line
+    assert (
+        "cifar-10-python.tar.gz" in line
+        and f"`python -m fedmpi.data fetch cifar10 --data-dir {tmp_path / 'nowhere'}`" in line
+    )
 
 
 def test_tilde_is_the_home_folder(tmp_path: Path, monkeypatch) -> None:
@@ -321,9 +324,7 @@ def test_every_name_has_a_reader() -> None:
 def test_check_names_every_disagreement() -> None:
     """Wrong count and type of training examples, a test label out of range: three lines, one error."""
     info = data.DataInfo("vector", (4,), 3, num_train=2, num_test=2)
-    wrong = Dataset(
-        np.zeros((3, 4), np.float64), np.zeros(2, np.int64), np.zeros((2, 4), np.float32), np.array([0, 3])
-    )
+    wrong = Dataset(np.zeros((3, 4), np.float64), np.zeros(2, np.int64), np.zeros((2, 4), np.float32), np.array([0, 3]))
     with pytest.raises(DataError) as caught:
         check("here", wrong, info)
     assert caught.value.problems == (

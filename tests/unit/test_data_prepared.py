@@ -9,9 +9,10 @@ import numpy as np
 import pytest
 from small_data import GROUPS, TEST, TRAIN, dataset, options_in, rewrite
 
-from fedmpi import data, hdf5
+from fedmpi import data
 from fedmpi.data import prepared
 from fedmpi.data.dataset import Dataset, check
+from fedmpi.disk import hdf5
 from fedmpi.errors import DataError
 
 

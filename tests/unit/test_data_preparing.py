@@ -11,7 +11,8 @@ import numpy as np
 import pytest
 from data_fixtures import RunData
 
-from fedmpi import data, data_command
+from fedmpi import data
+from fedmpi.command import data as data_command
 from fedmpi.data import prepared, preparing
 from fedmpi.data.dataset import Dataset
 from fedmpi.errors import DataError

@@ -9,7 +9,8 @@ from pathlib import Path
 import pytest
 from data_fixtures import SHARED_DATA
 
-from fedmpi import data, data_command
+from fedmpi import data
+from fedmpi.command import data as data_command
 from fedmpi.data import fetching, preparing
 from fedmpi.data.prepared_options import PreparedOptions, how_to_prepare
 from fedmpi.data.sources import SOURCES, how_to_fetch

@@ -6,17 +6,13 @@ import ast
 import os
 import re
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
+from torture import odd_values
 
-from fedmpi.environment import whole_number
 from fedmpi.main import main
-
-sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "jobs"))  # scripts, and no package
-
-import odd_values  # noqa: E402
+from fedmpi.mpi.environment import whole_number
 
 PACKAGE = Path(__file__).parents[2] / "fedmpi"
 VARIABLE = re.compile(r"(CUBLAS|MV2|OMPI|PALS|PMI|PMIX|SLURM|FEDMPI)_\w+|TERM")
@@ -38,7 +34,7 @@ def test_bounds() -> None:
 
 
 def test_the_fuzzer_knows_every_variable() -> None:
-    """`jobs/odd_values.py` lists what the package reads: a new variable is fuzzed from its first day."""
+    """`tests/torture/odd_values.py` lists what the package reads: a new variable is fuzzed from its first day."""
     trees = [ast.parse(path.read_text()) for path in PACKAGE.rglob("*.py")]
     texts = {node.value for tree in trees for node in ast.walk(tree) if isinstance(node, ast.Constant)}
     assert {text for text in texts if isinstance(text, str) and VARIABLE.fullmatch(text)} == set(odd_values.ENVIRONMENT)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import csv
-import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -11,13 +10,10 @@ from typing import TYPE_CHECKING
 import pytest
 from reproduced_runs import named, record, write_run
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "jobs"))  # scripts, and no package
-
-import figures  # noqa: E402
-import measures  # noqa: E402
-from figures import Line, Panel  # noqa: E402
-from reproduction import Budget, Named, Request, every, find  # noqa: E402
-from tables import Archive  # noqa: E402
+from fedmpi.studies import figures, measures
+from fedmpi.studies.figures import Line, Panel
+from fedmpi.studies.reproduction import Budget, Named, Request, every, find
+from fedmpi.studies.tables import Archive
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -32,7 +32,9 @@ def seeded(width: int = 5) -> Net:
         return Net(width)
 
 
-def flat_twin(net: nn.Module, own: object = (), buffers: Buffers | None = None, *, channels_last: bool = False) -> FlatNet:
+def flat_twin(
+    net: nn.Module, own: object = (), buffers: Buffers | None = None, *, channels_last: bool = False
+) -> FlatNet:
     """The same net, with the same values, in flat buffers."""
     values = {name: value.detach().clone() for name, value in net.named_parameters()}
     layout = net_layout(values.items(), own, channels_last=channels_last)
@@ -110,7 +112,9 @@ def test_one_parameter_by_hand() -> None:
 
 @pytest.mark.parametrize("channels_last", [False, True])
 @pytest.mark.parametrize(("momentum", "weight_decay", "own"), SETTINGS)
-def test_training_is_an_ordinary_module_s(momentum: float, weight_decay: float, own: object, channels_last: bool) -> None:
+def test_training_is_an_ordinary_module_s(
+    momentum: float, weight_decay: float, own: object, channels_last: bool
+) -> None:
     """Six real steps, with a fresh optimizer after the third. The tolerance is float32's: kernels of another
     memory format, and fused against unfused updates, round differently in the last place."""
     own, net = names_of(own), seeded()

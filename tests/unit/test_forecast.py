@@ -10,10 +10,11 @@ import pytest
 from fedmpi import data, methods
 from fedmpi.config.load import load
 from fedmpi.config.schema import Config
-from fedmpi.federation import sample_cohort, tier_of
-from fedmpi.forecast import Forecast, forecast
+from fedmpi.federation.cohort import sample_cohort
+from fedmpi.federation.tiers import tier_of
 from fedmpi.main import TABLES
-from fedmpi.startup import blocks, method_context
+from fedmpi.run.forecast import Forecast, forecast
+from fedmpi.run.start import blocks, method_context
 
 # A ResNet of one block and two channels on 8x8 grey digits, ten classes:
 #   stem 1*2*9 = 18, two convs 2*2*9 = 36 each, three BatchNorms of 4, FC 2*10 + 10 = 30: 132 parameters;
@@ -106,8 +107,12 @@ def test_memory_by_hand() -> None:
 @pytest.mark.parametrize(
     ("num_ranks", "server_trains", "share"),
     [
-        (1, False, (10, 10)), (2, False, (10, 10)), (4, False, (3, 4)),
-        (4, True, (2, 3)), (11, False, (1, 1)), (12, False, (0, 1)),
+        (1, False, (10, 10)),
+        (2, False, (10, 10)),
+        (4, False, (3, 4)),
+        (4, True, (2, 3)),
+        (11, False, (1, 1)),
+        (12, False, (0, 1)),
     ],
 )
 def test_clients_per_worker(num_ranks: int, server_trains: bool, share: tuple[int, int]) -> None:

@@ -12,12 +12,9 @@ from pathlib import Path
 import h5py
 import numpy as np
 import pytest
+from torture import damage
 
-from fedmpi import hdf5
-
-sys.path.insert(0, str(Path(__file__).parents[2] / "jobs"))  # scripts, and no package
-
-import damage  # noqa: E402
+from fedmpi.disk import hdf5
 
 ARRAYS = {
     "server/b": np.arange(6, dtype=np.float32).reshape(2, 3),

@@ -10,7 +10,10 @@ from fedmpi.mpi.serial import SerialComm, world
 
 LAUNCHERS = {
     "Open MPI 5": ({"OMPI_COMM_WORLD_RANK": "2", "OMPI_COMM_WORLD_SIZE": "5", "PMIX_RANK": "2"}, (2, 5)),
-    "Open MPI 4": ({"OMPI_COMM_WORLD_RANK": "0", "OMPI_COMM_WORLD_SIZE": "5", "OMPI_COMM_WORLD_LOCAL_RANK": "0"}, (0, 5)),
+    "Open MPI 4": (
+        {"OMPI_COMM_WORLD_RANK": "0", "OMPI_COMM_WORLD_SIZE": "5", "OMPI_COMM_WORLD_LOCAL_RANK": "0"},
+        (0, 5),
+    ),
     "MPICH": ({"PMI_RANK": "3", "PMI_SIZE": "4", "MPI_LOCALRANKID": "1"}, (3, 4)),
     "srun --mpi=pmi2": ({"PMI_RANK": "1", "PMI_SIZE": "8", "SLURM_PROCID": "1", "SLURM_NTASKS": "8"}, (1, 8)),
     "srun --mpi=pmix": ({"PMIX_RANK": "7", "SLURM_PROCID": "7", "SLURM_STEP_NUM_TASKS": "8"}, (7, 8)),

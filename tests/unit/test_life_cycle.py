@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from fedmpi.output import RunDir
+from fedmpi.store.run_dir import RunDir
 
 LIFE_CYCLE = Path(__file__).resolve().parents[2] / "slurm" / "life_cycle.sh"
 JOB = {"SLURM_JOB_ID": "17"}
@@ -86,9 +86,7 @@ def test_what_users_set_for_squeue_does_not_bend_its_answer(tmp_path: Path) -> N
     [("true", {}, 0, 0), ("sh -c 'exit 3'", {}, 0, 3), ("sh -c 'exit 75'", {"FEDMPI_REQUEUE": "no"}, 0, 75),
      ("sh -c 'exit 75'", {}, 1, 75), ("sh -c 'kill -9 $$'", {}, 0, 137)],
 )  # fmt: skip
-def test_other_ends_are_the_job_s(
-    tmp_path: Path, command: str, more: dict[str, str], scontrol: int, code: int
-) -> None:
+def test_other_ends_are_the_job_s(tmp_path: Path, command: str, more: dict[str, str], scontrol: int, code: int) -> None:
     """Finished, failed, killed; a site that forbids requeueing, said or not."""
     found, out, calls = ended(tmp_path, f"resumable {command}", {**KNOWN_END, **more}, scontrol)
     assert found == code and len(calls) == scontrol
@@ -170,7 +168,9 @@ def test_zero_is_not_believed_where_ranks_may_die(
         os.utime(summary, (0, 0))
     launcher = tmp_path / "launcher"
     write = f"touch '{summary}'" if report == "new" else "true"
-    launcher.write_text(f"#!/bin/sh\ntrap '' USR1\n{write}\n{'kill -USR1 $PPID; sleep 0.3' if signals else ''}\nexit 0\n")
+    launcher.write_text(
+        f"#!/bin/sh\ntrap '' USR1\n{write}\n{'kill -USR1 $PPID; sleep 0.3' if signals else ''}\nexit 0\n"
+    )
     launcher.chmod(0o755)
     environment = {**KNOWN_END, "FEDMPI_REQUEUE": "no", **more}
     words = words.format(summary.parents[1])
@@ -339,8 +339,7 @@ def test_a_folder_is_left_only_for_a_reason(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("code", "says"),
-    [(75, "submit it again{}, to"), (3, "submitted again{}, it begins"), (2, "submit it again{}\n")],
+    ("code", "says"), [(75, "submit it again{}, to"), (3, "submitted again{}, it begins"), (2, "submit it again{}\n")]
 )
 def test_a_new_job_has_another_number(tmp_path: Path, code: int, says: str) -> None:
     """So where the folder's name has this one's, it must be said which folder to go on with."""

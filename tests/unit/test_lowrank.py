@@ -6,8 +6,11 @@ import pytest
 import torch
 from torch import nn
 
-from fedmpi import lowrank
-from fedmpi.lowrank import FactorizedLayer, Rule, factorize, factorize_net, frobenius_decay_, lift, plan_layers
+from fedmpi.lowrank.decay import frobenius_decay_
+from fedmpi.lowrank.layers import FactorizedLayer
+from fedmpi.lowrank.lifting import factorize, lift
+from fedmpi.lowrank.modules import LowRank, factorize_net
+from fedmpi.lowrank.plan import Rule, plan_layers
 
 all_orders = pytest.mark.parametrize("unroll", ["paper", "code", "output"])
 both_formats = pytest.mark.parametrize("memory_format", [torch.contiguous_format, torch.channels_last])
@@ -60,7 +63,7 @@ def test_full_rank_conv_gives_the_same_maps(layer: nn.Conv2d, unroll: str, memor
 def test_full_rank_linear_gives_the_same_outputs() -> None:
     dense = nn.Sequential(nn.Linear(9, 14), nn.Linear(14, 3))
     factored = at_full_rank(dense, Rule(0))
-    assert isinstance(factored[0], lowrank.LowRank) and isinstance(factored[1], nn.Linear)
+    assert isinstance(factored[0], LowRank) and isinstance(factored[1], nn.Linear)
     x = randn(5, 9)
     torch.testing.assert_close(factored(x), dense(x), rtol=0, atol=1e-5)
 

@@ -9,12 +9,17 @@ import torch
 from small_runs import finished, run_all, small_config, small_setup
 from torch import Tensor, nn
 
-from fedmpi import costs, lowrank, models
+from fedmpi import costs, models
 from fedmpi.data.options import DataInfo
-from fedmpi.lowrank import FactorizedLayer, LowRank
-from fedmpi.lowrank.kernels import Kernels
-from fedmpi.mpi import SerialComm
-from fedmpi.output import RunDir, checkpoint
+from fedmpi.lowrank.decay import frobenius_decay_
+from fedmpi.lowrank.kernels import Kernels, kernel_net
+from fedmpi.lowrank.layers import FactorizedLayer
+from fedmpi.lowrank.lifting import factorize, lift
+from fedmpi.lowrank.modules import LowRank, factorize_net
+from fedmpi.lowrank.plan import Rule, plan_layers
+from fedmpi.mpi.serial import SerialComm
+from fedmpi.store import checkpoint
+from fedmpi.store.run_dir import RunDir
 
 IMAGES = DataInfo("image", (3, 8, 8), 5, 1, 1)
 D, HIDDEN, DEPTH, TOKENS = 24, 96, 2, 5
@@ -39,7 +44,7 @@ def batch() -> Tensor:
 
 
 def planned(dense: nn.Module, **rule: object) -> tuple[FactorizedLayer, ...]:
-    return lowrank.plan_layers(dense, lowrank.Rule(**rule))  # type: ignore[arg-type]
+    return plan_layers(dense, Rule(**rule))  # type: ignore[arg-type]
 
 
 def loaded(low: nn.Module, dense: nn.Module, layers: tuple[FactorizedLayer, ...], ratio: float = 1.0) -> nn.Module:
@@ -47,7 +52,7 @@ def loaded(low: nn.Module, dense: nn.Module, layers: tuple[FactorizedLayer, ...]
     for layer in layers:
         place, weight = low.get_submodule(layer.name), dense.get_parameter(f"{layer.name}.weight").detach()
         r = min(layer.matrix_shape) if ratio == 1 else layer.r(ratio)
-        for half, factor in zip((place.u, place.v), lowrank.factorize(layer, weight, r), strict=True):
+        for half, factor in zip((place.u, place.v), factorize(layer, weight, r), strict=True):
             with torch.no_grad():
                 half.weight.copy_(factor)
     return low
@@ -63,7 +68,7 @@ def test_six_matrices_of_a_block_are_factorized() -> None:
 def test_each_matrix_has_r_times_m_plus_n_numbers(gamma: float) -> None:
     """r = gamma n: four d x d matrices, d x 4 d with r of its 4 d outputs, but at most the full rank d, and 4 d x d."""
     dense = models.skeleton(SMALL, IMAGES)
-    low = lowrank.factorize_net(dense, planned(dense), gamma)
+    low = factorize_net(dense, planned(dense), gamma)
     r, inside = round(gamma * D), min(D, round(gamma * HIDDEN))
     saved = DEPTH * (4 * D * D + 2 * D * HIDDEN - 4 * r * (D + D) - (inside + r) * (D + HIDDEN))
     assert sum(p.numel() for p in low.parameters()) == sum(p.numel() for p in dense.parameters()) - saved
@@ -72,7 +77,7 @@ def test_each_matrix_has_r_times_m_plus_n_numbers(gamma: float) -> None:
 def test_vit_small_at_a_quarter() -> None:
     """12 blocks of 4 * 96 * 768 + (384 + 96) * 1920 = 1,216,512 instead of 1,769,472: 14,706,826 of 21,342,346."""
     dense = models.skeleton(models.VitSmall(), DataInfo("image", (3, 32, 32), 10, 1, 1))
-    low = lowrank.factorize_net(dense, planned(dense), 0.25)
+    low = factorize_net(dense, planned(dense), 0.25)
     assert sum(p.numel() for p in low.parameters()) == 21_342_346 - 12 * (1_769_472 - 1_216_512) == 14_706_826
 
 
@@ -80,16 +85,16 @@ def test_at_full_rank_the_net_is_the_dense_one() -> None:
     """FedHM's factors and PriSM's kernels; what is lifted is the weight."""
     dense = net()
     layers = planned(dense, overrides={"*": 10**6})
-    low = loaded(lowrank.factorize_net(dense, layers, 0.5), dense, layers)
+    low = loaded(factorize_net(dense, layers, 0.5), dense, layers)
     assert {"conv_proj", "heads.head", f"{ATTENTION}.query"} <= {layer.name for layer in layers}
     kernels = planned(dense, unroll="output")
     sizes = {layer.name: (min(layer.matrix_shape), layer.out_features) for layer in kernels}
-    drawn = loaded(lowrank.kernel_net(dense, sizes), dense, kernels)
+    drawn = loaded(kernel_net(dense, sizes), dense, kernels)
     for other in (low, drawn):
         torch.testing.assert_close(other(batch()), dense(batch()), rtol=1e-5, atol=1e-5)
     for layer in layers:
         place = low.get_submodule(layer.name)
-        back = lowrank.lift(layer, place.u.weight, place.v.weight)
+        back = lift(layer, place.u.weight, place.v.weight)
         torch.testing.assert_close(back, dense.get_parameter(f"{layer.name}.weight"), rtol=1e-5, atol=1e-5)
 
 
@@ -97,7 +102,7 @@ def test_truncated_it_is_the_dense_net_of_the_truncated_matrices() -> None:
     """Rank 3 in every layer: the same outputs from dense layers that hold the products."""
     dense = net()
     layers = planned(dense, overrides={"encoder*": 3})
-    low = loaded(lowrank.factorize_net(dense, layers, 0.5), dense, layers, 0.5)
+    low = loaded(factorize_net(dense, layers, 0.5), dense, layers, 0.5)
     outputs = low(batch())
     with torch.no_grad():
         for layer in layers:
@@ -111,13 +116,13 @@ def test_rows_that_a_client_does_not_hold_are_zero() -> None:
     """PriSM, q = 7 rows of 24: one head of 8 numbers but for its last; the biases stay."""
     dense = net()
     layers = planned(dense, unroll="output")
-    part = lowrank.kernel_net(dense, {layer.name: (min(layer.matrix_shape), 7) for layer in layers})
+    part = kernel_net(dense, {layer.name: (min(layer.matrix_shape), 7) for layer in layers})
     with torch.no_grad():
         for layer in layers:
             place = part.get_submodule(layer.name)
             assert isinstance(place, Kernels)
             weight = dense.get_parameter(f"{layer.name}.weight")
-            u, v = lowrank.factorize(layer, weight, min(layer.matrix_shape))
+            u, v = factorize(layer, weight, min(layer.matrix_shape))
             place.u.weight.copy_(u)
             place.v.weight.copy_(v[:7])
             weight[7:] = 0
@@ -128,11 +133,11 @@ def test_frobenius_decay_reaches_the_queries() -> None:
     """As autograd of lambda/2 |U V|^2."""
     dense = net()
     layers = planned(dense)
-    low = loaded(lowrank.factorize_net(dense, layers, 0.25), dense, layers, 0.25)
+    low = loaded(factorize_net(dense, layers, 0.25), dense, layers, 0.25)
     place = low.get_submodule(f"{ATTENTION}.query")
     (0.05 * (place.v.weight @ place.u.weight).square().sum()).backward()
     ours = [torch.zeros_like(half.weight) for half in (place.u, place.v)]
-    lowrank.frobenius_decay_(place.u.weight, place.v.weight, *ours, 0.1)
+    frobenius_decay_(place.u.weight, place.v.weight, *ours, 0.1)
     for grad, half in zip(ours, (place.u, place.v), strict=True):
         torch.testing.assert_close(grad, half.weight.grad, rtol=1e-4, atol=1e-6)
 
@@ -140,7 +145,7 @@ def test_frobenius_decay_reaches_the_queries() -> None:
 def test_low_rank_saves_computation_too() -> None:
     """MACs by hand at gamma 1/4: r = 6 in d x d layers, 24 and 6 in the perceptron; products of tokens stay whole."""
     dense = models.skeleton(SMALL, IMAGES)
-    low = lowrank.factorize_net(dense, planned(dense), 0.25)
+    low = factorize_net(dense, planned(dense), 0.25)
     block = TOKENS * (4 * 6 * 2 * D + (24 + 6) * (D + HIDDEN)) + 2 * TOKENS * TOKENS * D
     assert costs.measure(low, (3, 8, 8)).macs == (TOKENS - 1) * 48 * D + DEPTH * block + D * 5
 
@@ -148,7 +153,7 @@ def test_low_rank_saves_computation_too() -> None:
 def test_low_rank_trains_in_bfloat16() -> None:
     dense = net()
     layers = planned(dense)
-    low = loaded(lowrank.factorize_net(dense, layers, 0.25), dense, layers, 0.25)
+    low = loaded(factorize_net(dense, layers, 0.25), dense, layers, 0.25)
     with torch.autocast("cpu", torch.bfloat16):
         logits = low(batch())
         torch.nn.functional.cross_entropy(logits, torch.tensor([0, 1, 2, 3])).backward()

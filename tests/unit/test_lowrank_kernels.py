@@ -11,8 +11,12 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from fedmpi import lowrank
-from fedmpi.lowrank import FactorizedLayer, draw_kernels, effective_number, kernel_net, open_lstms, refreshed
+from fedmpi.lowrank.gates import open_lstms
+from fedmpi.lowrank.kernels import draw_kernels, effective_number, kernel_net, refreshed, singular_values
+from fedmpi.lowrank.layers import FactorizedLayer
+from fedmpi.lowrank.lifting import factorize, lift
+from fedmpi.lowrank.modules import factorize_net
+from fedmpi.lowrank.plan import Rule, plan_layers
 from fedmpi.models.lstm import Lstm
 
 
@@ -80,9 +84,9 @@ def test_refresh_keeps_the_product_and_makes_kernels_orthogonal(kernel: tuple[in
     r = min(layer.matrix_shape)
     u, v = randn(*layer.u_shape(r)) / 4, randn(*layer.v_shape(r), seed=1) / 4
     new_u, new_v = refreshed(layer, u, v)
-    torch.testing.assert_close(lowrank.lift(layer, new_u, new_v), lowrank.lift(layer, u, v), rtol=0, atol=1e-5)
-    sigma = lowrank.singular_values(new_u, new_v)
-    expected = torch.linalg.svdvals(layer.unroll(lowrank.lift(layer, u, v)))
+    torch.testing.assert_close(lift(layer, new_u, new_v), lift(layer, u, v), rtol=0, atol=1e-5)
+    sigma = singular_values(new_u, new_v)
+    expected = torch.linalg.svdvals(layer.unroll(lift(layer, u, v)))
     torch.testing.assert_close(sigma, expected, rtol=1e-5, atol=1e-5)
     for rows in (new_u.flatten(1), new_v.flatten(1).t()):
         torch.testing.assert_close(rows @ rows.t(), torch.diag(sigma), rtol=1e-5, atol=1e-5)
@@ -190,11 +194,11 @@ def test_gates_at_full_rank_are_the_same_net() -> None:
     x = randn(3, 4, 5)
     expected = net(x)
     opened = open_lstms(net)
-    layers = lowrank.plan_layers(opened, lowrank.Rule(1, "output"))
+    layers = plan_layers(opened, Rule(1, "output"))
     assert len(layers) == 16 and "fc" not in {layer.name for layer in layers}
     whole = kernel_net(opened, {layer.name: (min(layer.matrix_shape), layer.out_features) for layer in layers})
     for layer in layers:
-        factors = lowrank.factorize(layer, opened.get_submodule(layer.name).weight.detach(), 99)
+        factors = factorize(layer, opened.get_submodule(layer.name).weight.detach(), 99)
         for half, factor in zip("uv", factors, strict=True):
             whole.get_parameter(f"{layer.name}.{half}.weight").data = factor
     torch.testing.assert_close(whole(x), expected, rtol=0, atol=1e-5)
@@ -206,7 +210,7 @@ def test_an_opened_lstm_can_be_copied_after_a_pass_with_gradients(lstm: type[nn.
     """The copy computes with gates of its own: zeros there change nothing here. A pass that fails leaves no more."""
     net = open_lstms(Reader(lstm))
     if is_factorized:
-        net = filled(lowrank.factorize_net(net, lowrank.plan_layers(net, lowrank.Rule(1)), 0.5))
+        net = filled(factorize_net(net, plan_layers(net, Rule(1)), 0.5))
     x = randn(3, 4, 5)
     expected = net(x)
     expected.sum().backward()
@@ -224,7 +228,7 @@ def test_an_opened_lstm_can_be_copied_after_a_pass_with_gradients(lstm: type[nn.
 def test_rows_are_cut_gate_by_gate() -> None:
     """q = 2 of 6 units: rows 2-5 of each of the four gates' matrices are zero, and their bias stays."""
     opened = open_lstms(Reader())
-    net = filled(kernel_net(opened, {layer.name: (1, 2) for layer in lowrank.plan_layers(opened, lowrank.Rule(1))}))
+    net = filled(kernel_net(opened, {layer.name: (1, 2) for layer in plan_layers(opened, Rule(1))}))
     stacks = {}
     for name in ("weight_ih_l0", "weight_hh_l1"):
         net.lstm.register_forward_pre_hook(lambda lstm, _, name=name: stacks.update({name: getattr(lstm, name)}))

@@ -10,7 +10,10 @@ from torch import nn
 
 from fedmpi import models
 from fedmpi.errors import ConfigError
-from fedmpi.lowrank import FactorizedLayer, LowRank, Rule, factorize, factorize_net, plan_layers
+from fedmpi.lowrank.layers import FactorizedLayer
+from fedmpi.lowrank.lifting import factorize
+from fedmpi.lowrank.modules import LowRank, factorize_net
+from fedmpi.lowrank.plan import Rule, plan_layers
 
 INFO = SimpleNamespace(kind="image", example_shape=(3, 32, 32), num_classes=10)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from fedmpi.lowrank import compose, truncated_svd
+from fedmpi.lowrank.svd import compose, truncated_svd
 
 both_solvers = pytest.mark.parametrize("solver", ["exact", "gram"])
 

@@ -71,7 +71,9 @@ def test_words_may_stand_in_any_order(argv: list[str]) -> None:
     assert (arguments.config, arguments.overrides, arguments.plan) == ("a.yaml", ["rounds=3", "train.lr=0.1"], "text")
 
 
-@pytest.mark.parametrize("argv", [["--plan=json", "a.yaml"], ["a.yaml", "--plan=json"], ["x=1", "--plan=json", "a.yaml"]])
+@pytest.mark.parametrize(
+    "argv", [["--plan=json", "a.yaml"], ["a.yaml", "--plan=json"], ["x=1", "--plan=json", "a.yaml"]]
+)
 def test_plan_as_json(argv: list[str]) -> None:
     assert (parse(argv).plan, parse(argv).config) == ("json", "a.yaml")
 
@@ -182,7 +184,9 @@ def test_all_problems_at_once(capsys: pytest.CaptureFixture[str]) -> None:
     assert any("Did you mean" in line and "rank_ratio" in line for line in lines)
 
 
-def test_a_plan_trains_nothing(capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_plan_trains_nothing(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """In an empty folder it prints one JSON object, leaves nothing behind, and answers for the launched size."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("PMI_RANK", "0")
@@ -306,7 +310,14 @@ def test_say_never_raises(monkeypatch: pytest.MonkeyPatch, capfd: pytest.Capture
 
 @pytest.mark.parametrize(
     ("startup_timeout_s", "end", "limit_s"),
-    [(600, "", 600.0), (0, "", 0.0), (600, "1300", 270.0), (0, "1300", 270.0), (100, "1300", 100.0), (600, "1010", 30.0)],
+    [
+        (600, "", 600.0),
+        (0, "", 0.0),
+        (600, "1300", 270.0),
+        (0, "1300", 270.0),
+        (100, "1300", 100.0),
+        (600, "1010", 30.0),
+    ],
 )
 def test_mpi_has_started_while_the_job_can_be_requeued(startup_timeout_s: float, end: str, limit_s: float) -> None:
     """Now is 1000; `mpi.spare_time_s` is 30."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from dataclasses import replace
 from pathlib import Path
 
@@ -10,12 +9,10 @@ import pytest
 from small_runs import run_all, small_config
 
 from fedmpi.config import yaml_text
-from fedmpi.mpi import SerialComm
-from fedmpi.output import RunDir, checkpoint
-
-sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "jobs"))  # scripts, and no package
-
-import measure_pruned  # noqa: E402
+from fedmpi.mpi.serial import SerialComm
+from fedmpi.store import checkpoint
+from fedmpi.store.run_dir import RunDir
+from fedmpi.studies.bench import pruned
 
 
 @pytest.mark.parametrize(
@@ -35,12 +32,12 @@ import measure_pruned  # noqa: E402
 def test_mistakes_are_one_line_and_code_2(
     given: list[str], told: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert measure_pruned.main([str(tmp_path), *given]) == 2
+    assert pruned.main([str(tmp_path), *given]) == 2
     assert_one_line(capsys, told)
 
 
 def test_a_run_must_be_named(capsys: pytest.CaptureFixture[str]) -> None:
-    assert measure_pruned.main([]) == 2
+    assert pruned.main([]) == 2
     assert_one_line(capsys, "required: run_dir")
 
 
@@ -48,7 +45,7 @@ def test_only_a_hermes_run_with_a_checkpoint(tmp_path: Path, capsys: pytest.Capt
     for method, told in (("fedavg", "is a run of fedavg; only Hermes"), ("hermes", "has no intact checkpoint")):
         config = small_config(f"method.name={method}")
         RunDir(tmp_path).config_path.write_text(yaml_text.dump(config.to_dict()))
-        assert measure_pruned.main([str(tmp_path)]) == 2
+        assert pruned.main([str(tmp_path)]) == 2
         assert_one_line(capsys, told)
 
 
@@ -58,7 +55,7 @@ def test_other_data_are_refused(tmp_path: Path, capsys: pytest.CaptureFixture[st
     snapshot = checkpoint.load(RunDir(tmp_path).checkpoint_path(1))
     checkpoint.save(RunDir(tmp_path), replace(snapshot, data_digest="0" * 32))
     capsys.readouterr()
-    assert measure_pruned.main([str(tmp_path)]) == 2
+    assert pruned.main([str(tmp_path)]) == 2
     assert_one_line(capsys, "other data")
 
 

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from fedmpi import costs, learning, models
+from fedmpi import costs, models
 from fedmpi.data.options import DataInfo
+from fedmpi.learning.bn import normalizes_single_values
 
 
 @pytest.mark.parametrize(
@@ -42,5 +43,5 @@ def test_our_pooling_counts_as_an_average_pooling() -> None:
 
 def test_nets_on_tokens_and_vectors_normalize_no_single_values() -> None:
     texts, vectors = DataInfo("tokens", (5,), 2, 1, 1, vocabulary_size=9), DataInfo("vector", (5,), 2, 1, 1)
-    assert not learning.normalizes_single_values(models.skeleton(models.LstmImdb(), texts), (5,))
-    assert not learning.normalizes_single_values(models.skeleton(models.Mlp(), vectors), (5,))
+    assert not normalizes_single_values(models.skeleton(models.LstmImdb(), texts), (5,))
+    assert not normalizes_single_values(models.skeleton(models.Mlp(), vectors), (5,))

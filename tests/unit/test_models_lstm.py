@@ -12,8 +12,7 @@ from torch.nn import functional as F
 from fedmpi import costs, models
 from fedmpi.data.options import DataInfo
 from fedmpi.errors import ConfigError
-from fedmpi.learning import FlatNet
-from fedmpi.learning.flat import Buffers, net_layout
+from fedmpi.learning.flat import Buffers, FlatNet, net_layout
 from fedmpi.models.groups import follow
 from fedmpi.models.lstm import Lstm
 

@@ -15,12 +15,13 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from torchvision.models.vision_transformer import VisionTransformer
 
-from fedmpi import costs, learning, models
+from fedmpi import costs, models
 from fedmpi.config.load import load
 from fedmpi.data.options import DataInfo
 from fedmpi.errors import ConfigError
 from fedmpi.exactsum import ExactSum, WeightSum
 from fedmpi.federation.plan import Task
+from fedmpi.learning.bn import normalizes_single_values, num_statistics
 from fedmpi.methods.protocol import Client
 from fedmpi.models.groups import follow
 from fedmpi.models.vit import HEAD_STD
@@ -276,7 +277,7 @@ def test_the_scaler_goes_into_the_layer_norms() -> None:
 def test_layer_norms_have_no_statistics_to_estimate() -> None:
     """Whatever a batch holds, an example's outputs are its own; so restat has nothing to do."""
     net = models.build(SMALL, IMAGES, 0)
-    assert learning.num_statistics(net) == 0 and not learning.normalizes_single_values(net.to("meta"), (3, 8, 8))
+    assert num_statistics(net) == 0 and not normalizes_single_values(net.to("meta"), (3, 8, 8))
     net = models.build(SMALL, IMAGES, 0)
     torch.testing.assert_close(net(batch())[:1], net(batch()[:1]), rtol=1e-4, atol=1e-6)
 

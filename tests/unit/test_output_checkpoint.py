@@ -13,9 +13,13 @@ import h5py
 import pytest
 import torch
 
-from fedmpi import plain_files
+from fedmpi.disk import plain as plain_files
 from fedmpi.errors import RunDirError
-from fedmpi.output import MemoryStore, RunDir, Snapshot, checkpoint, digest_of
+from fedmpi.store import checkpoint
+from fedmpi.store.checkpoint import Snapshot
+from fedmpi.store.memory import MemoryStore
+from fedmpi.store.run_dir import RunDir
+from fedmpi.store.stored import digest_of
 
 DIGEST = "0123456789abcdef0123456789abcdef"
 
@@ -213,7 +217,7 @@ def test_nothing_is_known_of_what_cannot_be_read_now(run_dir: RunDir, monkeypatc
     def disk_fails(*_: object) -> None:
         raise OSError(5, "Input/output error")
 
-    monkeypatch.setattr("fedmpi.hdf5.open_to_read", disk_fails)
+    monkeypatch.setattr("fedmpi.disk.hdf5.open_to_read", disk_fails)
     assert checkpoint.referenced(run_dir) is None and checkpoint.of_run(run_dir, "c" * 64) == []
 
 

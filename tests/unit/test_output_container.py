@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import pickle
 import random
-import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -15,14 +14,11 @@ import h5py
 import numpy as np
 import pytest
 import torch
+from torture import damage
 
 from fedmpi.errors import RunDirError
-from fedmpi.output import container
-from fedmpi.output.stored import digest_of, escape, from_array, to_array, unescape
-
-sys.path.insert(0, str(Path(__file__).parents[2] / "jobs"))  # scripts, and no package
-
-import damage  # noqa: E402
+from fedmpi.store import container
+from fedmpi.store.stored import digest_of, escape, from_array, to_array, unescape
 
 DTYPES = [
     *(torch.float16, torch.float32, torch.float64, torch.bfloat16, torch.bool, torch.complex64, torch.complex128),

@@ -17,8 +17,10 @@ from pathlib import Path
 import pytest
 
 from fedmpi.errors import RunDirError
-from fedmpi.output import RunDir, RunLock, lock
-from fedmpi.output.whereabouts import GoneError
+from fedmpi.store import lock
+from fedmpi.store.lock import RunLock
+from fedmpi.store.run_dir import RunDir
+from fedmpi.store.whereabouts import GoneError
 
 # Two or more of these start together, again and again, without the seconds that a whole run takes to start. Each
 # waits for a line, tries to take the lock, says how that went, and holds it until the next line.

@@ -8,7 +8,8 @@ import pytest
 import torch
 
 from fedmpi.errors import RunDirError
-from fedmpi.output import MemoryStore, RunDir
+from fedmpi.store.memory import MemoryStore
+from fedmpi.store.run_dir import RunDir
 
 
 @pytest.fixture
@@ -45,7 +46,7 @@ def test_the_same_parameters_are_the_same_version(run_dir: RunDir) -> None:
 
 
 def test_damage_and_mix_ups_are_refused(run_dir: RunDir, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("fedmpi.output.memory.wait_until_visible", lambda path: None)
+    monkeypatch.setattr("fedmpi.store.memory.wait_until_visible", lambda path: None)
     store = MemoryStore(run_dir)
     mine, other = store.put(1, 2, params(1.0)), store.put(2, 2, params(1.0))
     path = run_dir.memory_path(1, *mine)

@@ -15,11 +15,11 @@ from pathlib import Path
 import pytest
 
 from fedmpi.mpi import launch
-from fedmpi.output import Progress, RunDir, TierRow, closing_table
-from fedmpi.output.progress import round_line
-from fedmpi.output.report import STAGES, summary_markdown, time_line
-from fedmpi.output.terminal import columns_of_terminal
-from fedmpi.output.units import duration, si, size
+from fedmpi.report.closing import STAGES, TierRow, closing_table, summary_markdown, time_line
+from fedmpi.report.progress import Progress, round_line
+from fedmpi.report.terminal import columns_of_terminal
+from fedmpi.store.run_dir import RunDir
+from fedmpi.store.units import duration, si, size
 
 ROWS = [
     TierRow("full", 1.0, 11_173_962, 556_651_520, 44_695_848, 44_695_848, 0.91234, 0.92, 7),
@@ -119,7 +119,7 @@ def test_signs_that_the_encoding_lacks_do_not_end_the_run() -> None:
 SHOW = """
 import sys
 sys.path.insert(0, sys.argv[1])
-from fedmpi.output.progress import Progress
+from fedmpi.report.progress import Progress
 with Progress("auto", 2) as progress:
     progress.clients(1, 2)
     progress.round_done(1, seconds=1.0, loss=0.5, accuracy={})

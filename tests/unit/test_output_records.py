@@ -11,9 +11,12 @@ from pathlib import Path
 import pytest
 
 from fedmpi.errors import RunDirError
-from fedmpi.output import Records, RunDir, add_start, manifest, read_records, start_entry
-from fedmpi.output.best import Best
-from fedmpi.output.records import gaps_of, is_whole, json_safe, rounds_done, scalars
+from fedmpi.report.best import Best
+from fedmpi.report.records import Records, gaps_of, is_whole, read_records, rounds_done, scalars
+from fedmpi.store import manifest
+from fedmpi.store.files import json_safe
+from fedmpi.store.manifest import add_start, start_entry
+from fedmpi.store.run_dir import RunDir
 
 
 @pytest.fixture
@@ -106,7 +109,16 @@ def test_records_of_any_order_are_put_in_order(run_dir: RunDir) -> None:
 
 
 def test_lines_that_are_no_records_are_said(run_dir: RunDir) -> None:
-    lines = ('{"round": 1}', "# my note", '{"round": 0}', '{"round": true}', '{"round": -3}', "", "[2]", '{"round": 2, "x')
+    lines = (
+        '{"round": 1}',
+        "# my note",
+        '{"round": 0}',
+        '{"round": true}',
+        '{"round": -3}',
+        "",
+        "[2]",
+        '{"round": 2, "x',
+    )
     run_dir.records_path.write_text("\n".join(lines))
     (said,) = resumed(run_dir, 1)
     assert said == "rounds.jsonl has 5 lines that are no records; they are left out"

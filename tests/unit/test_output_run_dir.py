@@ -13,7 +13,9 @@ from pathlib import Path
 import pytest
 
 from fedmpi.errors import RunDirError
-from fedmpi.output import RunDir, RunLock, files, lock
+from fedmpi.store import files, lock
+from fedmpi.store.lock import RunLock
+from fedmpi.store.run_dir import RunDir
 
 
 def test_new_never_takes_an_existing_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -12,10 +12,13 @@ from pathlib import Path
 import failing_disk
 import pytest
 
+from fedmpi.disk.plain import temporary_name
 from fedmpi.errors import RunDirError
-from fedmpi.output import MemoryStore, Records, RunDir, files, read_records
-from fedmpi.output.saving import Saving
-from fedmpi.plain_files import temporary_name
+from fedmpi.report.records import Records, read_records
+from fedmpi.store import files
+from fedmpi.store.memory import MemoryStore
+from fedmpi.store.run_dir import RunDir
+from fedmpi.store.saving import Saving
 
 
 @pytest.fixture

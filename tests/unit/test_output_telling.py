@@ -6,13 +6,13 @@ import io
 
 import pytest
 
-from fedmpi.output.telling import Telling
+from fedmpi.report.telling import Telling
 
 
 def test_progress_in_words(monkeypatch: pytest.MonkeyPatch) -> None:
     """A plain line at most every ten seconds: 1,000 of 4,000 in 10 s are 100/s, and 30 s to go."""
     seconds = iter([100.0, 105.0, 110.0, 119.0, 121.0])
-    monkeypatch.setattr("fedmpi.output.telling.time.monotonic", lambda: next(seconds))
+    monkeypatch.setattr("fedmpi.report.telling.time.monotonic", lambda: next(seconds))
     stream = io.StringIO()
     with Telling("x.zip", stream=stream) as telling:
         for done in (0, 400, 1000, 1900, 2200):
@@ -24,7 +24,7 @@ def test_progress_in_words(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_the_rate_of_a_resumed_download_counts_what_came_now(monkeypatch: pytest.MonkeyPatch) -> None:
     seconds = iter([0.5, 20.5])
-    monkeypatch.setattr("fedmpi.output.telling.time.monotonic", lambda: next(seconds))
+    monkeypatch.setattr("fedmpi.report.telling.time.monotonic", lambda: next(seconds))
     stream = io.StringIO()
     telling = Telling("x", stream=stream)
     telling(3000, 4000)

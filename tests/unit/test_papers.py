@@ -15,7 +15,7 @@ from fedmpi import data, methods, papers
 from fedmpi.config.load import load
 from fedmpi.main import TABLES
 from fedmpi.papers import Cell, PapersError, Run, parse
-from fedmpi.startup import method_context
+from fedmpi.run.start import method_context
 
 CONFIGS = Path(__file__).parents[2] / "configs"
 
@@ -221,6 +221,7 @@ def test_a_text_says_no_number_of_ours() -> None:
 
 
 # The runs.
+
 
 @pytest.mark.parametrize("paper", papers.PAPERS)
 def test_every_run_loads_and_tests_the_nets_that_its_cells_name(paper: str) -> None:

@@ -6,9 +6,10 @@ import h5py
 import numpy as np
 import pytest
 
-from fedmpi import data, hdf5
+from fedmpi import data
 from fedmpi.data import splits
 from fedmpi.data.partition_options import ClassDirichlet, Dirichlet, DirichletFeddf, Iid, PartitionOptions
+from fedmpi.disk import hdf5
 from fedmpi.errors import ConfigError, DataError
 
 ALL = [Iid(), Iid(shuffle=True), DirichletFeddf(), Dirichlet(), ClassDirichlet()]

@@ -7,7 +7,7 @@ import pytest
 
 from fedmpi.config.load import load
 from fedmpi.data import DataInfo, Dataset, Iid, Natural, Partition, personal_tests
-from fedmpi.data.personal import choose_test
+from fedmpi.data.own_tests import choose_test
 from fedmpi.errors import ConfigError
 from fedmpi.main import TABLES
 

@@ -36,7 +36,12 @@ def on_node(
 
 @pytest.mark.parametrize(
     ("server_here", "server_trains", "workers"),
-    [(True, False, [None, 0, 1, 2]), (True, True, [0, 1, 2, 3]), (False, False, [0, 1, 2, 3]), (False, True, [0, 1, 2, 3])],
+    [
+        (True, False, [None, 0, 1, 2]),
+        (True, True, [0, 1, 2, 3]),
+        (False, False, [0, 1, 2, 3]),
+        (False, True, [0, 1, 2, 3]),
+    ],
 )
 def test_a_server_that_does_not_train_counts_for_nothing(
     server_here: bool, server_trains: bool, workers: list[int | None]
@@ -120,7 +125,9 @@ def test_gpus_that_nobody_asked_for_are_neither_used_nor_checked() -> None:
     assert place(None, [V100], train="cuda", server="cpu", built_for=CUDA_128) == Device("cpu", "cpu", "CPU")
 
 
-@pytest.mark.parametrize(("worker", "train", "server"), [(0, "cuda", "cpu"), (None, "cpu", "cuda"), (None, "cuda", "cuda")])
+@pytest.mark.parametrize(
+    ("worker", "train", "server"), [(0, "cuda", "cpu"), (None, "cpu", "cuda"), (None, "cuda", "cuda")]
+)
 def test_a_gpu_is_asked_for_but_absent(worker: int | None, train: str, server: str) -> None:
     with pytest.raises(DeviceError) as caught:
         place(worker, [], train=train, server=server, built_for=[])

@@ -9,8 +9,7 @@ from itertools import product
 
 import pytest
 
-from fedmpi.federation import Task, assign
-from fedmpi.federation.plan import Assignment, worker_ranks
+from fedmpi.federation.plan import Assignment, Task, assign, worker_ranks
 
 
 def tasks_of(costs: Sequence[float]) -> list[Task]:
@@ -31,7 +30,14 @@ def makespan(assignment: Assignment) -> float:
 
 @pytest.mark.parametrize(
     ("size", "server_trains", "workers"),
-    [(1, False, [0]), (1, True, [0]), (2, False, [1]), (2, True, [0, 1]), (5, False, [1, 2, 3, 4]), (3, True, [0, 1, 2])],
+    [
+        (1, False, [0]),
+        (1, True, [0]),
+        (2, False, [1]),
+        (2, True, [0, 1]),
+        (5, False, [1, 2, 3, 4]),
+        (3, True, [0, 1, 2]),
+    ],
 )
 def test_rank_0_trains_alone_or_when_asked(size: int, server_trains: bool, workers: list[int]) -> None:
     assert list(worker_ranks(size, server_trains=server_trains)) == workers

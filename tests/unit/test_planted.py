@@ -5,23 +5,26 @@ from __future__ import annotations
 import os
 import socket
 import stat
-import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
-from fedmpi import plain_files
+from fedmpi.disk import plain as plain_files
 from fedmpi.errors import RunDirError, UserError
-from fedmpi.output import Records, RunDir, RunLock, add_start, files, manifest, read_records
-from fedmpi.output.events import Events
+from fedmpi.report.events import Events
+from fedmpi.report.records import Records, read_records
+from fedmpi.store import files, manifest
+from fedmpi.store.lock import RunLock
+from fedmpi.store.manifest import add_start
+from fedmpi.store.run_dir import RunDir
 
 ROOT = Path(__file__).parents[2]
-sys.path.insert(0, str(ROOT / "jobs"))  # scripts, and no package
 
-import comparison  # noqa: E402
-import planted  # noqa: E402
-import run_status  # noqa: E402
+from torture import planted  # noqa: E402
+
+from fedmpi.studies import runs as comparison  # noqa: E402
+from fedmpi.studies.slurm import status as run_status  # noqa: E402
 
 SPECIAL = ("link to a file", "link to nothing", "named pipe", "socket", "link to a device", "link to a pipe")
 

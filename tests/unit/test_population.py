@@ -18,11 +18,11 @@ from fedmpi import data, methods
 from fedmpi.config.load import load
 from fedmpi.data import Dataset, Dirichlet, DirichletEqual, Iid, Lottery, Natural, QuantitySkew, Shards
 from fedmpi.data.partition_options import PartitionOptions
-from fedmpi.forecast import forecast
 from fedmpi.main import TABLES
 from fedmpi.methods.protocol import Phase
-from fedmpi.setup import draw_cohort
-from fedmpi.startup import blocks, method_context
+from fedmpi.rounds.state import draw_cohort
+from fedmpi.run.forecast import forecast
+from fedmpi.run.start import blocks, method_context
 
 MILLION = 1_000_000
 FEW, MANY = 500, 50_000

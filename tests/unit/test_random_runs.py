@@ -1,4 +1,4 @@
-"""What `jobs/random_runs.py` draws, and that its comparison sees every kind of difference."""
+"""What `tests/torture/random_runs.py` draws, and that its comparison sees every kind of difference."""
 
 from __future__ import annotations
 
@@ -8,14 +8,16 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from combinations import METHODS, NUM_RANKS, draw, write_data
-from random_runs import judge
-from run_bytes import differences, leftovers
 from small_runs import run_all, small_config
+from torture.combinations import METHODS, NUM_RANKS, draw, write_data
+from torture.random_runs import judge
+from torture.run_bytes import differences, leftovers
 
-from fedmpi import data, hdf5
-from fedmpi.mpi import SerialComm
-from fedmpi.output import RunDir, checkpoint
+from fedmpi import data
+from fedmpi.disk import hdf5
+from fedmpi.mpi.serial import SerialComm
+from fedmpi.store import checkpoint
+from fedmpi.store.run_dir import RunDir
 
 TOPK = ("method.name=topk", "evaluation.personal=on")
 KEPT = "output.keep_checkpoints=3"

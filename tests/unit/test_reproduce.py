@@ -17,15 +17,14 @@ from fedmpi.config import yaml_text
 from fedmpi.config.load import load
 from fedmpi.errors import RunDirError
 from fedmpi.main import TABLES, main
-from fedmpi.output.lock import Holder, _refusal
+from fedmpi.store.lock import Holder, _refusal
 
 ROOT = Path(__file__).resolve().parents[2]
-sys.path.insert(0, str(ROOT / "jobs"))  # scripts, and no package
 
-import reproduce  # noqa: E402
-import running  # noqa: E402
-import slurm_queue  # noqa: E402
-from reproduction import Budget, Request, every, find  # noqa: E402
+from fedmpi.studies import launch as running  # noqa: E402
+from fedmpi.studies import reproduce  # noqa: E402
+from fedmpi.studies.reproduction import Budget, Request, every, find  # noqa: E402
+from fedmpi.studies.slurm import queue as slurm_queue  # noqa: E402
 
 FAST = ("data.num_train=48", "data.num_test=16", "clients.count=4", "clients.per_round=2", "clients.tier_blocks=[]")
 
@@ -88,8 +87,14 @@ def called(capsys: pytest.CaptureFixture[str], *given: str) -> tuple[int, str, s
         (["OWN:table1", "--collect", "--only", "zzz"], "--only: nothing in own.yaml:table1 has 'zzz'"),
         (["OWN:table1", "--launcher", "env 'x"], '--launcher: cannot be read: No closing quotation, in "env \'x"'),
         (["OWN:table1", "--slurm", "--launcher", "env 'x"], "--launcher: cannot be read: No closing quotation"),
-        (["OWN:table1", "--slurm", "--sbatch-option", "time=1"], "--sbatch-option: time=1 is not longer than the 120 s"),
-        (["OWN:table1", "--launcher", "no-such-program -n {ranks}"], "--launcher: no program 'no-such-program' in PATH"),
+        (
+            ["OWN:table1", "--slurm", "--sbatch-option", "time=1"],
+            "--sbatch-option: time=1 is not longer than the 120 s",
+        ),
+        (
+            ["OWN:table1", "--launcher", "no-such-program -n {ranks}"],
+            "--launcher: no program 'no-such-program' in PATH",
+        ),
         (["OWN:table1", "--launcher", "mpirun -n 2"], "--launcher: starts 2 ranks, but --ranks is 1; write {ranks}"),
         (["OWN:table1", "--launcher", "nice -n 9 /opt/srun -n5"], "--launcher: starts 5 ranks, but --ranks is 1"),
         (["OWN:table1", "--launcher", "no-mpi -n $N"], "--launcher: variables are not filled in, but there is a $ in"),

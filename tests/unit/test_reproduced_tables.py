@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import csv
-import sys
 from pathlib import Path
 
 import pytest
@@ -11,15 +10,11 @@ from reproduced_runs import PAPER, named, record, write_run
 from small_runs import run_all, small_config
 
 from fedmpi import papers
-from fedmpi.mpi import SerialComm
-from fedmpi.output import manifest
-
-sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "jobs"))  # scripts, and no package
-
-import measure_pruned  # noqa: E402
-import measures  # noqa: E402
-import tables  # noqa: E402
-from reproduction import Request, find  # noqa: E402
+from fedmpi.mpi.serial import SerialComm
+from fedmpi.store import manifest
+from fedmpi.studies import measures, tables
+from fedmpi.studies.bench import pruned
+from fedmpi.studies.reproduction import Request, find
 
 
 def test_numbers_by_hand(tmp_path: Path) -> None:
@@ -197,7 +192,7 @@ tables:
     config = small_config("clients.count=4", "clients.per_round=2", "method.name=hermes", "rounds=1", "mpi.device=cpu")
     run_all(config, SerialComm(), folder)
     clock = iter([*[3.0] * 55, *[2.0] * 55] * 2)
-    monkeypatch.setattr(measure_pruned, "_timed", lambda action: next(clock))
+    monkeypatch.setattr(pruned, "_timed", lambda action: next(clock))
     time, energy = (tables.collect(named(name, text), tables.Archive(request))[0] for name in ("time", "energy"))
     assert time.ours == 1.5 and energy.ours is None and "NVML" in energy.why_not
     (folder / "report" / "summary.json").unlink()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 
 import pytest
@@ -12,10 +11,9 @@ from small_runs import small_config
 from fedmpi import papers
 
 ROOT = Path(__file__).resolve().parents[2]
-sys.path.insert(0, str(ROOT / "jobs"))  # scripts, and no package
 
-import running  # noqa: E402
-from reproduction import Budget, Request, baseline_of, changes, chosen, runs_of  # noqa: E402
+from fedmpi.studies import launch as running  # noqa: E402
+from fedmpi.studies.reproduction import Budget, Request, baseline_of, changes, chosen, runs_of  # noqa: E402
 
 
 def test_chosen_cells_and_what_they_are_compared_with() -> None:

@@ -4,21 +4,17 @@ from __future__ import annotations
 
 import json
 import os
-import sys
 from pathlib import Path
 
 import pytest
 from small_runs import small_config
 
-from fedmpi.mpi import SerialComm
-from fedmpi.output import RunDir, manifest
-from fedmpi.output.lock import STALE_AFTER_S, Holder, RunLock
-from fedmpi.stopping import Stopping
-
-sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "jobs"))  # scripts, and no package
-
-import run_status  # noqa: E402
-import submit  # noqa: E402
+from fedmpi.mpi.serial import SerialComm
+from fedmpi.run.stopping import Stopping
+from fedmpi.store import manifest
+from fedmpi.store.lock import STALE_AFTER_S, Holder, RunLock
+from fedmpi.store.run_dir import RunDir
+from fedmpi.studies.slurm import status, submit
 
 
 def shown(capsys: pytest.CaptureFixture[str], *folders: Path) -> tuple[int, str, str]:
@@ -52,7 +48,7 @@ def stopped(tmp_path: Path) -> RunDir:
 
 
 def test_a_run_that_is_to_go_on(stopped: RunDir) -> None:
-    found = run_status.status_of(stopped)
+    found = status.status_of(stopped)
     assert (found.state, found.starts, found.round, found.rounds) == ("stopped", 1, 2, 3)
     records = [json.loads(line) for line in stopped.records_path.read_text().splitlines()]
     assert found.accuracy == records[1]["tiers"]["1"]["accuracy"]
@@ -62,54 +58,54 @@ def test_a_run_that_is_to_go_on(stopped: RunDir) -> None:
 def test_a_run_that_was_killed(stopped: RunDir) -> None:
     """Started once more, and nobody is there: its lock is of a process that is gone, or is empty."""
     manifest.add_start(stopped, {"job": "18"})
-    found = run_status.status_of(stopped)
+    found = status.status_of(stopped)
     assert (found.state, found.job, found.starts) == ("interrupted", "18", 2)
     gone = Holder.this_process("18").__dict__ | {"start": "another boot:1"}
     stopped.lock_path.write_text(json.dumps(gone))
-    assert run_status.status_of(stopped).state == "interrupted"
+    assert status.status_of(stopped).state == "interrupted"
     stopped.submission_path.write_text(json.dumps({"job": "19", "starts": 2}))
-    assert (run_status.status_of(stopped).state, run_status.status_of(stopped).job) == ("queued", "19")
+    assert (status.status_of(stopped).state, status.status_of(stopped).job) == ("queued", "19")
 
 
 def test_a_run_that_lost_ranks(stopped: RunDir) -> None:
     """What a newer version notes with a start, or beside the starts, changes nothing: rank 0 taken over, ranks lost."""
     losses = [{"ranks": [0, 3], "hosts": ["a", "b"], "round": 2, "seconds": 0.3, "rank_0": 1}]
-    before = run_status.status_of(stopped)
+    before = status.status_of(stopped)
     starts = [start | {"losses": losses, "taken_over": {"by": 1}} for start in manifest.read_starts(stopped)]
     stopped.manifest_path.write_text(json.dumps({"starts": starts, "version": 9}))
-    assert run_status.status_of(stopped) == before and before.state == "stopped"
+    assert status.status_of(stopped) == before and before.state == "stopped"
     manifest.add_start(stopped, {"job": "18", "losses": losses})
     manifest.add_stop(stopped, 2, "SIGUSR1")
-    found = run_status.status_of(stopped)
+    found = status.status_of(stopped)
     assert (found.state, found.job, found.starts) == ("stopped", "18", 2)
     assert manifest.read_starts(stopped)[-1]["losses"] == losses
     stopped.lock_path.write_text(json.dumps(Holder.this_process("18").__dict__))
-    assert run_status.status_of(stopped).state == "running"
+    assert status.status_of(stopped).state == "running"
     records = stopped.records_path.read_text().splitlines()
     records = [json.dumps(json.loads(line) | {"losses": losses, "ranks_left": 3}) + "\n" for line in records]
     stopped.records_path.write_text("".join(records))
     stopped.lock_path.unlink()
-    assert run_status.status_of(stopped).accuracy == before.accuracy
+    assert status.status_of(stopped).accuracy == before.accuracy
 
 
 def test_a_run_under_way(stopped: RunDir) -> None:
     with RunLock(stopped):
-        assert run_status.status_of(stopped).state == "running"
-    assert run_status.status_of(stopped).state == "stopped"
+        assert status.status_of(stopped).state == "running"
+    assert status.status_of(stopped).state == "stopped"
 
 
 def test_a_run_whose_job_went_back(stopped: RunDir) -> None:
     """Said by slurm/life_cycle.sh, not where a later start says otherwise; submitted again it is queued."""
     stopped.requeued_path.write_text("18\n")
-    assert run_status.status_of(stopped).state == "requeued"
+    assert status.status_of(stopped).state == "requeued"
     stopped.submission_path.write_text(json.dumps({"job": "19", "starts": 1}))
-    assert run_status.status_of(stopped).state == "queued"
+    assert status.status_of(stopped).state == "queued"
     stopped.submission_path.unlink()
     manifest.add_start(stopped, {"job": "20"})
     os.utime(stopped.requeued_path, ns=(0, stopped.manifest_path.stat().st_mtime_ns - 1))
-    assert run_status.status_of(stopped).state == "interrupted"
+    assert status.status_of(stopped).state == "interrupted"
     stopped.manifest_path.unlink()
-    assert run_status.status_of(stopped).state == "requeued"
+    assert status.status_of(stopped).state == "requeued"
 
 
 def test_a_run_on_another_host(stopped: RunDir) -> None:
@@ -120,7 +116,7 @@ def test_a_run_on_another_host(stopped: RunDir) -> None:
     def state(silent_s: float) -> str:
         stopped.lock_path.write_text(note)
         os.utime(stopped.lock_path, (now_s - silent_s, now_s - silent_s))
-        return run_status.status_of(stopped).state
+        return status.status_of(stopped).state
 
     assert [state(STALE_AFTER_S - 60), state(STALE_AFTER_S + 60)] == ["running", "silent"]
     record = {"round": 3, "seconds": {"wall": 400.0}}

@@ -6,7 +6,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from fedmpi.job import Job
+from fedmpi.run.losses import Job
 
 
 @pytest.mark.parametrize(

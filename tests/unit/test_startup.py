@@ -8,11 +8,12 @@ import numpy as np
 import pytest
 from small_runs import run_all, small_config, small_setup
 
-from fedmpi import data, startup
+from fedmpi import data
 from fedmpi.errors import ConfigError
-from fedmpi.exchange import ClientReport
-from fedmpi.mpi import SerialComm
-from fedmpi.output import RunDir
+from fedmpi.mpi.serial import SerialComm
+from fedmpi.rounds.exchange import ClientReport
+from fedmpi.run import start
+from fedmpi.store.run_dir import RunDir
 
 TO_ONE_VALUE = ("model.blocks=[1,1,1,1]",)  # 8 x 8 inputs end at 1 x 1
 
@@ -28,15 +29,15 @@ TO_ONE_VALUE = ("model.blocks=[1,1,1,1]",)  # 8 x 8 inputs end at 1 x 1
 )
 def test_single_values_cannot_be_normalized(overrides: tuple[str, ...], words: str) -> None:
     """Refused where BatchNorm would meet one value per channel; the same with two stages (4 x 4 at the end) is fine."""
-    with pytest.raises(startup.StartupError, match=words):
-        startup.load_material(small_config(*TO_ONE_VALUE, *overrides), SerialComm())
-    startup.load_material(small_config(*overrides), SerialComm())
+    with pytest.raises(start.StartupError, match=words):
+        start.load_material(small_config(*TO_ONE_VALUE, *overrides), SerialComm())
+    start.load_material(small_config(*overrides), SerialComm())
 
 
 def test_a_model_that_cannot_take_the_data_is_one_line() -> None:
     config = small_config("model.name=torchvision:inception_v3", "data.shape=[3,8,8]", "method.name=fedavg")
     with pytest.raises(ConfigError, match="torchvision:inception_v3 cannot take inputs of 3 x 8 x 8") as caught:
-        startup.check_model(config, data.info(config.data))
+        start.check_model(config, data.info(config.data))
     assert "\n" not in caught.value.text()
 
 
@@ -78,12 +79,12 @@ def test_another_partition_is_refused(tmp_path: Path) -> None:
     saved = data.Partition.load(folder.partition_path)
     other = data.Partition(np.roll(saved.indices, 1), saved.offsets)
     folder.partition_path.write_bytes(other.packed())
-    with pytest.raises(startup.StartupError, match="is not the partition"):
+    with pytest.raises(start.StartupError, match="is not the partition"):
         run_all(small_config("rounds=2"), SerialComm(), tmp_path / "run", resume=True)
 
 
 def test_mistakes_leave_no_run_directory(tmp_path: Path) -> None:
     config = small_config("data.name=cifar10", f"data.root={tmp_path / 'nowhere'}")
-    with pytest.raises(startup.StartupError, match="nowhere"):
+    with pytest.raises(start.StartupError, match="nowhere"):
         run_all(config, SerialComm(), tmp_path / "run")
     assert not (tmp_path / "run").exists()

@@ -10,12 +10,12 @@ from pathlib import Path
 import pytest
 from small_runs import make_method, run_all, small_config
 
-from fedmpi import stopping
 from fedmpi.experiment import run
-from fedmpi.mpi import SerialComm
-from fedmpi.output import RunDir, read_records
-from fedmpi.output.records import round_seconds
-from fedmpi.stopping import GO_ON, OUT_OF_TIME, SIGNALLED, Stopping, seconds_left
+from fedmpi.mpi.serial import SerialComm
+from fedmpi.report.records import read_records, round_seconds
+from fedmpi.run import stopping
+from fedmpi.run.stopping import GO_ON, OUT_OF_TIME, SIGNALLED, Stopping, seconds_left
+from fedmpi.store.run_dir import RunDir
 
 
 @pytest.fixture

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -13,13 +12,12 @@ from submitting import called, config_file, no_squeue  # noqa: F401
 from fedmpi.config.load import load
 from fedmpi.errors import ConfigError
 from fedmpi.main import TABLES
-from fedmpi.mpi import SerialComm
+from fedmpi.mpi.serial import SerialComm
 
 ROOT = Path(__file__).resolve().parents[2]
-sys.path.insert(0, str(ROOT / "jobs"))  # scripts, and no package
 
-import slurm_options  # noqa: E402
-import slurm_runs  # noqa: E402
+from fedmpi.studies.slurm import options as slurm_options  # noqa: E402
+from fedmpi.studies.slurm import templates as slurm_runs  # noqa: E402
 
 SWEEP = slurm_runs.Batch(
     "grid", ["python", "jobs/submit.py", "a.yaml", "--sweep", "seed=0,1,2"],
@@ -45,7 +43,7 @@ def test_the_file_is_as_recorded(name: str, batch: slurm_runs.Batch) -> None:
 
 def test_blanks_and_quotes_in_lines_for_sbatch() -> None:
     """sbatch takes quotes there, and %% is a per cent sign."""
-    options, launcher = ["comment=it's \\ \"so\""], "srun -n 2"
+    options, launcher = ['comment=it\'s \\ "so"'], "srun -n 2"
     batch = slurm_runs.Batch(
         "a b", ["python", "jobs/submit.py", "b c.yaml"], [["x"], ["y z"]], [1], 2, "/my out/50%", "/my project",
         options=options, launcher=launcher,

@@ -6,7 +6,6 @@ import json
 import os
 import shlex
 import subprocess
-import sys
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -17,15 +16,15 @@ from submitting import called, config_file, no_squeue  # noqa: F401
 from fedmpi.config import yaml_text
 from fedmpi.config.load import load
 from fedmpi.main import TABLES, main
-from fedmpi.mpi import SerialComm
-from fedmpi.output import RunDir, manifest
-from fedmpi.output.lock import RunLock
+from fedmpi.mpi.serial import SerialComm
+from fedmpi.store import manifest
+from fedmpi.store.lock import RunLock
+from fedmpi.store.run_dir import RunDir
 
 ROOT = Path(__file__).resolve().parents[2]
-sys.path.insert(0, str(ROOT / "jobs"))  # scripts, and no package
 
-import run_status  # noqa: E402
-import slurm_queue  # noqa: E402
+from fedmpi.studies.slurm import queue as slurm_queue  # noqa: E402
+from fedmpi.studies.slurm import status as run_status  # noqa: E402
 
 
 def test_submitting(

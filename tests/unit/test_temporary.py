@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from fedmpi import temporary
+from fedmpi.disk import temporary
 
 ROOT = Path(__file__).parents[2]
 TEXT = "".join(f"{name}:\n{'To be or not to be, that is a question. ' * 40}\n\n" for name in ("First", "Second"))

@@ -1,0 +1,1 @@
+"""The commands beside the run itself, one file each."""

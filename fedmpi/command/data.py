@@ -1,0 +1,288 @@
+"""The command for data: what there is, downloads, decoding, and a look at a partition.
+
+    python -m fedmpi.data list [--data-dir D]
+    python -m fedmpi.data fetch NAME | CONFIG.yaml [data.key=value ...] [--data-dir D] [--force]
+    python -m fedmpi.data prepare NAME | CONFIG.yaml [data.key=value ...] [--data-dir D]
+                                  [--from FOLDER_OR_ARCHIVE] [--unpack-in FOLDER]
+    python -m fedmpi.data show [CONFIG.yaml] [section.key=value ...] [--data-dir D] [--out PICTURE.png]
+
+Exit code 2 for what the user can mend, 1 if network or server fail after all retries, 130 after Ctrl-C.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import signal
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, NoReturn
+
+from pydantic import ValidationError
+
+from fedmpi import data
+from fedmpi.config import explain, words, yaml_text
+from fedmpi.config.load import load, parted
+from fedmpi.config.places import NOWHERE
+from fedmpi.config.schema import Config
+from fedmpi.data import sources
+from fedmpi.data.folders import below_home
+from fedmpi.data.options import DataOptions
+from fedmpi.data.prepared_options import PreparedOptions, how_to_prepare, other_recipes
+from fedmpi.errors import ConfigError, DataError, UserError
+from fedmpi.main import TABLES
+from fedmpi.report.progress import printable
+from fedmpi.report.telling import Telling
+from fedmpi.store.units import size
+
+_DEFAULT_DIR = "~/data"
+_INTERRUPTED = 130
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Runs the command; returns the exit code."""
+    before = signal.signal(signal.SIGTERM, _stop)
+    try:
+        arguments = parse(sys.argv[1:] if argv is None else argv)
+        arguments.run(arguments)
+        return 0
+    except UserError as error:
+        print(error.text(), file=sys.stderr, flush=True)
+        return error.exit_code
+    except KeyboardInterrupt:
+        print("stopped; nothing half done was put in place", file=sys.stderr, flush=True)
+        return _INTERRUPTED
+    except BrokenPipeError:  # as with `| head`: leave without a traceback
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 0
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
+def _stop(number: int, frame: Any) -> NoReturn:
+    """A scheduler's SIGTERM cleans up as Ctrl-C does."""
+    raise KeyboardInterrupt
+
+
+class _Parser(argparse.ArgumentParser):
+    def error(self, message: str) -> NoReturn:
+        raise ConfigError("command line", f"{message}; see python -m fedmpi.data --help")
+
+
+def parse(argv: Sequence[str]) -> argparse.Namespace:
+    """The command line; `run` is the function to call. Raises `ConfigError`."""
+    parser = _Parser(prog="python -m fedmpi.data", description="Data sets: list, download, decode, look at.")
+    commands = parser.add_subparsers(required=True, metavar="list | fetch | prepare | show")
+    for run, text in (
+        (list_all, "name all data sets and say which are there"),
+        (fetch, "download the files of a data set"),
+        (prepare, "decode the files of a data set into the one that runs read"),
+        (show, "counts, and classes per client, of a config's partition"),
+    ):
+        command = commands.add_parser(
+            run.__name__.removesuffix("_all"), help=text, description=text, allow_abbrev=False
+        )
+        command.set_defaults(run=run)
+        command.add_argument("--data-dir", metavar="D", help=f"the data folder, data.root of a config ({_DEFAULT_DIR})")
+        if run in (fetch, prepare):
+            help_text = "the data set, as data.name in a config; or a config, whose section data is taken"
+            command.add_argument("name", metavar="NAME | CONFIG.yaml", help=help_text)
+            words_help = "its options, as in a config"
+            command.add_argument("words", nargs="*", default=[], metavar="data.key=value", help=words_help)
+        if run is fetch:
+            command.add_argument("--force", action="store_true", help="load again what is there")
+        if run is prepare:
+            command.add_argument("--from", dest="given", metavar="FOLDER_OR_ARCHIVE", help="where the originals are")
+            help_text = "where an archive is unpacked meanwhile (the data folder); memory, as /dev/shm, is quickest"
+            command.add_argument("--unpack-in", metavar="FOLDER", help=help_text)
+        if run is show:
+            command.add_argument("words", nargs="*", default=[], metavar="CONFIG.yaml | section.key=value")
+            command.add_argument("--out", metavar="PICTURE.png", help="draw the classes of each client, too")
+    return _parse(parser, argv)
+
+
+def _parse(parser: argparse.ArgumentParser, argv: Sequence[str]) -> argparse.Namespace:
+    """Options may stand between words, which argparse alone does not take after a subcommand."""
+    arguments, rest = parser.parse_known_args(argv)
+    unknown = [word for word in rest if word.startswith("-")]
+    if unknown or (rest and not hasattr(arguments, "words")):
+        raise ConfigError("command line", f"cannot use {words.found((unknown or rest)[0])}; see --help")
+    if rest:
+        arguments.words = [*arguments.words, *rest]
+    return arguments
+
+
+def list_all(arguments: argparse.Namespace) -> None:
+    """Every data set: is it there, and what it is."""
+    folder = arguments.data_dir or _DEFAULT_DIR
+    _checked(folder)
+    sets = [data_options(name, (), folder) for name in data.NAMES]
+    print(f"data sets; files below {folder}")
+    for options in sets:
+        print(f"  {options.name:14}{_state(options):26}{data.NAMES[options.name].summary}")
+        for told in other_recipes(options) if isinstance(options, PreparedOptions) else ():
+            print(f"  {'':14}ready with {' '.join(told)}")
+
+
+def _state(options: DataOptions) -> str:
+    source = sources.SOURCES.get(options.name)
+    if source is None:
+        return "needs no files"
+    if isinstance(options, PreparedOptions) and options.path.is_file():
+        return "ready"
+    files = source.needed(options)
+    if sources.is_here(options):
+        return "here, to be prepared" if isinstance(options, PreparedOptions) else "ready"
+    num_bytes = sources.total_bytes(files)
+    return f"to fetch ({size(num_bytes)})" if num_bytes else "to fetch"
+
+
+def _options(arguments: argparse.Namespace) -> DataOptions:
+    """What `fetch` and `prepare` are asked for: a data set by its name, or that of a config. Raises ConfigError."""
+    if arguments.name.endswith((".yaml", ".yml")):
+        options: DataOptions = _load(arguments.name, arguments.words, arguments.data_dir).data
+        return options
+    return data_options(arguments.name, arguments.words, arguments.data_dir)
+
+
+def _load(path: str | None, overrides: Sequence[str], data_dir: str | None) -> Config:
+    """A config, with another data folder where it has one. Raises ConfigError."""
+    config = load(path, overrides, TABLES)
+    if data_dir is None or not hasattr(config.data, "root"):
+        return config
+    return load(path, [*overrides, f"data.root={json.dumps(data_dir)}"], TABLES)
+
+
+def data_options(name: str, overrides: Sequence[str], data_dir: str | None) -> DataOptions:
+    """The options of one data set, validated by themselves. Raises ConfigError."""
+    if name not in data.NAMES:
+        known = ", ".join(data.NAMES)
+        problem = f"no data set {words.found(name)}.{words.suggest(name, data.NAMES)} Known names: {known}"
+        raise ConfigError("command line", problem)
+    section = data.NAMES[name].options
+    values: dict[str, Any] = {"name": name}
+    for override in overrides:
+        key, equals, text = override.partition("=")
+        if not equals or not key.startswith("data.") or key.count(".") != 1:
+            raise ConfigError("command line", f"expected data.key=value, got {words.found(override)}")
+        try:
+            values[key.removeprefix("data.")] = yaml_text.parse(text).value
+        except yaml_text.YamlError as error:
+            raise ConfigError("command line", f"override {words.found(override)}: {error.text}") from None
+    if data_dir is not None and "root" in section.model_fields:
+        values["root"] = data_dir
+    try:
+        options: Any = section.model_validate(explain.completed(section, values))
+    except ValidationError as error:
+        problems = explain.problems(section, values, error, ("data",), NOWHERE)
+        lines = [f"{words.dotted(problem.path)}  {problem.text}" for problem in problems]
+        raise ConfigError("command line", *lines) from None
+    return options  # type: ignore[no-any-return]
+
+
+def fetch(arguments: argparse.Namespace) -> None:
+    """Downloads what the options need, and unpacks what a run reads unpacked."""
+    options = _options(arguments)
+    source = sources.SOURCES.get(options.name)
+    if source is None:
+        print(f"{options.name} needs no files")
+        return
+    files = source.needed(options)
+    print(f"{options.name}: {source.page}; terms: {source.terms}", *filter(None, [source.other]), sep="\n")
+    if not files:
+        raise DataError(options.name, "these files cannot be downloaded; the line above says how to make them")
+    for file in files:
+        _fetch_one(file, _folder(options), arguments.force)
+    if isinstance(options, PreparedOptions):
+        print(f"now decode it: {how_to_prepare(options)}")
+
+
+def _fetch_one(file: sources.File, folder: Path, force: bool) -> None:
+    from fedmpi.data import archives, fetching
+
+    target = folder / file.path
+    unpacked = sources.unpacked(file, folder) if file.unpack_to else None
+    if unpacked is not None and not force:
+        print(f"{unpacked}: there already; --force loads it again")
+        return
+    try:
+        with Telling(target.name, size) as telling:
+            is_new = fetching.fetch(file, folder, telling, force=force, wait=_wait)
+    except KeyboardInterrupt:
+        print(f"{fetching.kept(folder, file) or 'nothing is kept'}; the same command goes on", file=sys.stderr)
+        raise
+    checked = (
+        f"{file.checksum.partition(':')[0]} right" if file.checksum else "no published checksum: its reader checks it"
+    )
+    print(f"{target}: {'loaded' if is_new else 'there already'}, {size(target.stat().st_size)}, {checked}")
+    if file.unpack_to:
+        with fetching.only_one(target):
+            if not force and sources.unpacked(file, folder) is not None:
+                return  # another process was quicker
+            with Telling(f"unpacking {target.name}") as telling:
+                made = archives.unpack(target, folder / file.unpack_to, telling, replace=force)
+        print(f"unpacked: {', '.join(map(str, made))}")
+
+
+def _wait(seconds: float, why: str) -> None:
+    print(why, file=sys.stderr, flush=True)
+    time.sleep(seconds)
+
+
+def prepare(arguments: argparse.Namespace) -> None:
+    """Decodes the originals into the prepared file."""
+    options = _options(arguments)
+    if not isinstance(options, PreparedOptions):
+        print(f"{options.name} is read as it is: nothing to prepare")
+        return
+    _folder(options)
+    from fedmpi.data import preparing
+
+    given, unpack_in = (path and below_home(path) for path in (arguments.given, arguments.unpack_in))
+    with Telling(f"unpacking for {options.name}") as unpacking, Telling(f"decoding {options.name}") as decoding:
+        path, dataset = preparing.prepare(options, given, unpacking, decoding, unpack_in)
+    found = preparing.counts_of(dataset)
+    groups = f", {found['num_groups']:,} groups" if found["num_groups"] else ""
+    print(
+        f"{path}: {found['num_train']:,} to train, {found['num_test']:,} to test{groups}, {size(path.stat().st_size)}"
+    )
+    other = preparing.other_counts(options.info(), dataset)
+    if other:
+        print(f"not the counts of the complete files: a config needs {' '.join(other)}")
+
+
+def show(arguments: argparse.Namespace) -> None:
+    """Reads the data of a config, divides them as its run would, and says what each client has."""
+    configs, overrides = parted(arguments.words)
+    if len(configs) > 1:
+        raise ConfigError("command line", f"one config, or none, is allowed, got {', '.join(configs)}")
+    config = _load(configs[0] if configs else None, overrides, arguments.data_dir)
+    from fedmpi.data import show as showing
+
+    dataset = data.load(config.data)
+    labels, info = dataset.train_y, data.info(config.data)
+    partition = data.make_partition(config.partition, labels, config.clients.count, config.seed, dataset.groups)
+    print(printable(showing.table(partition, labels, info.num_classes, dataset.groups), sys.stdout))
+    print(f"{'digest of the data':18}  {dataset.digest}")
+    if arguments.out is not None:
+        title = f"{config.data.name}, {config.partition.name}, {config.clients.count} clients, seed {config.seed}"
+        try:
+            showing.picture(partition, labels, info.num_classes, below_home(arguments.out), title)
+        except (OSError, ValueError) as error:  # ValueError: an ending that matplotlib does not know
+            raise DataError(f"--out {arguments.out}", f"cannot be drawn: {error}") from error
+        print(f"drawn: {arguments.out}")
+
+
+def _folder(options: DataOptions) -> Path:
+    return _checked(str(getattr(options, "root", _DEFAULT_DIR)))
+
+
+def _checked(data_dir: str) -> Path:
+    """The data folder, which need not be there yet. Raises DataError if it is something else than a folder."""
+    folder = below_home(data_dir)
+    if folder.exists() and not folder.is_dir():
+        raise DataError(str(folder), "is no folder; --data-dir (data.root) is the folder of all data sets")
+    return folder

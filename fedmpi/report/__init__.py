@@ -1,0 +1,1 @@
+"""What a run tells people: records, TensorBoard, progress, the closing table."""

@@ -1,0 +1,218 @@
+"""One line of JSON per round, and the same numbers for TensorBoard.
+
+`rounds.jsonl` is what reports, sweeps and people read. A resumed run takes back the rounds that
+its checkpoint does not know, so the file reads as if nothing had happened. Rounds that the checkpoint
+knows and the file does not are marked: `{"round": 7, "missing_from": 3}` stands for rounds 3 to 7.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import json
+import math
+import os
+import sys
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from fedmpi.disk.plain import LinkedError, open_in_place, read_lines
+from fedmpi.errors import RunDirError
+from fedmpi.report.events import Events
+from fedmpi.store.files import MISSING, json_safe, reading, write_atomic, writing
+from fedmpi.store.run_dir import RunDir
+
+Record = Mapping[str, Any]
+
+# A record has some 20 bytes for each client of its cohort.
+_MOST_LINE_BYTES = 64 * 2**20
+
+BRANCHED_FROM = "branched_from"
+"""The key, in a branch's last record that is its parent's, of `run`, `round`, and `config`: what the branch changes."""
+
+DRAWS_ON = "draws_on"
+"""The key of tensors that the method draws on in the next round: their bytes in base64, for `fedmpi.draws`."""
+
+NOT_RESULTS = frozenset({"seconds", "busy_s", "losses", "wire_bytes", "exchange", BRANCHED_FROM})
+"""Keys of a record that tell of time, of ranks, of what MPI moved, and of a branch's parent: records of the same bits
+are alike without.
+"""
+
+
+def round_seconds(records: Sequence[Record], num_ranks: int) -> list[float]:
+    """What these rounds took; without those of another number of ranks, which tell little of the next ones."""
+    found = ((record.get("seconds"), record.get("busy_s")) for record in records)
+    times = (seconds.get("wall") for seconds, busy_s in found
+             if isinstance(seconds, Mapping) and isinstance(busy_s, Mapping) and len(busy_s) == num_ranks)  # fmt: skip
+    return [wall_s for wall_s in times if isinstance(wall_s, float)]
+
+
+class Records:
+    """Appends records of a run.
+
+    `resume_after` None starts afresh; n keeps the rounds up to n that are there, marks the others as missing, and says
+    so in one line to `warn`. Raises RunDirError if the file cannot be read or written. TensorBoard's copy is given up
+    with one line to `warn` if it cannot be.
+    """
+
+    def __init__(
+        self,
+        run_dir: RunDir,
+        *,
+        resume_after: int | None,
+        tensorboard: bool,
+        warn: Callable[[str], None] = lambda line: print(f"warning: {line}", file=sys.stderr),
+    ) -> None:
+        self._run_dir, self._path, self._warn = run_dir, run_dir.records_path, warn
+        last_round = resume_after or 0
+        self._write_anew(self._kept(last_round) if last_round else [])
+        self._unwritten = b""
+        self._events: Events | None = None
+        if tensorboard:
+            self._show(lambda: self._begin_events(run_dir.tensorboard_dir, last_round + 1))
+
+    def _kept(self, last_round: int) -> list[Record]:
+        """The records up to `last_round`, with marks where some are missing."""
+        found, num_foreign = _read(self._run_dir)
+        kept = [record for record in found if _round_of(record) <= last_round]
+        gaps = gaps_of(kept, last_round)
+        name = self._path.name
+        if gaps:
+            which = ", ".join(f"{first} to {last}" if first < last else f"{last}" for first, last in gaps[:5])
+            more = f" and {len(gaps) - 5} other gaps" if len(gaps) > 5 else ""
+            self._warn(
+                f"{name} has no record of rounds {which}{more}, which are done: the gap is marked there, and sums over "
+                "all rounds are not shown"
+            )
+        if num_foreign:
+            self._warn(f"{name} has {num_foreign} lines that are no records; they are left out")
+        return _marked(kept, gaps)
+
+    def _write_anew(self, records: Sequence[Record]) -> None:
+        content = "".join(map(_line, records)).encode()
+        write_atomic(self._path, content)
+        self._whole_bytes = len(content)
+
+    def append(self, record: Record) -> None:
+        """Write one record; `record["round"]` is its round. Numbers that JSON has no word for become null.
+
+        Raises RunDirError if it is not on disk; it is then written with the next one.
+        """
+        if "round" not in record:
+            raise KeyError("a record needs its round")
+        self._unwritten += _line(record).encode()
+        self.write_pending()
+        events = self._events
+        if events is not None:
+            self._show(lambda: events.add(_round_of(record), scalars(record)))
+
+    def write_pending(self) -> None:
+        """Write what earlier calls could not. Raises RunDirError."""
+        with writing(self._path, len(self._unwritten)):
+            self._write()
+        self._whole_bytes, self._unwritten = self._whole_bytes + len(self._unwritten), b""
+
+    def _write(self) -> None:
+        """Opens the file anew: a run directory that is gone is noticed, and one that was away for a while is found."""
+        try:
+            handle = open_in_place(self._path, os.O_RDWR)
+        except LinkedError:  # somebody made a snapshot of the folder with hard links: that one stays as it is
+            found, _ = _read(self._run_dir)
+            self._write_anew(_marked(found, gaps_of(found, rounds_done(found))))
+            handle = open_in_place(self._path, os.O_RDWR)
+        with open(handle, "r+b", buffering=0) as file:
+            # What a full disk has torn last time goes, so that no line is glued to half a one.
+            file.truncate(file.seek(min(self._whole_bytes, file.seek(0, os.SEEK_END))))
+            left = memoryview(self._unwritten)
+            while left:
+                left = left[file.write(left) :]
+            os.fsync(file.fileno())
+
+    def _begin_events(self, folder: Path, first_round: int) -> None:
+        self._events = Events(folder, first_round)
+
+    def _show(self, write: Callable[[], None]) -> None:
+        """What TensorBoard shows is in the records, too: no reason to end a run."""
+        try:
+            write()
+        except RunDirError as error:
+            self._events = None
+            self._warn(f"no more TensorBoard events (rounds.jsonl has the same numbers): {error.text()}")
+
+
+def read_records(run_dir: RunDir) -> list[dict[str, Any]]:
+    """Every whole record, in the order of rounds; of several of one round the last one. Empty if there is no file.
+
+    Lines that are no records are left out: one that a kill has torn, or a mark of missing rounds. Raises RunDirError if
+    it cannot be read.
+    """
+    return _read(run_dir)[0]
+
+
+def gaps_of(records: Sequence[Record], last_round: int) -> list[tuple[int, int]]:
+    """(first, last) of each stretch of rounds up to `last_round` that these records, in their order, lack."""
+    rounds = [0, *map(_round_of, records), last_round + 1]
+    return [(before + 1, after - 1) for before, after in itertools.pairwise(rounds) if after > before + 1]
+
+
+def rounds_done(records: Sequence[Record]) -> int:
+    """The last round that has a record; 0 for none."""
+    return _round_of(records[-1]) if records else 0
+
+
+def is_whole(records: Sequence[Record]) -> bool:
+    """Whether no round before the last one is missing: only then a sum over these records is one over all rounds."""
+    return rounds_done(records) == len(records)
+
+
+def _marked(records: Sequence[Record], gaps: Sequence[tuple[int, int]]) -> list[Record]:
+    return sorted([*records, *({"round": last, "missing_from": first} for first, last in gaps)], key=_round_of)
+
+
+def _read(run_dir: RunDir) -> tuple[list[dict[str, Any]], int]:
+    """The records, and how many lines are neither records, nor marks, nor torn."""
+    by_round: dict[int, dict[str, Any]] = {}
+    num_foreign = 0
+    with contextlib.suppress(*MISSING), reading(run_dir.records_path):
+        for line in read_lines(run_dir.records_path, _MOST_LINE_BYTES):
+            record = _parse(line)
+            if record is None:
+                num_foreign += line.endswith(b"\n") and not line.isspace()
+            elif "missing_from" not in record:
+                by_round[_round_of(record)] = record
+    return [by_round[number] for number in sorted(by_round)], num_foreign
+
+
+def scalars(record: Record, prefix: str = "") -> Iterator[tuple[str, float]]:
+    """(tag, value) of every finite number in a record, `tiers/half/accuracy` for nested ones.
+
+    Items of lists take part if they are mappings with a `name`; `round` itself is the step.
+    """
+    for key, value in record.items():
+        tag = f"{prefix}{key}"
+        if isinstance(value, Mapping):
+            yield from scalars(value, f"{tag}/")
+        elif isinstance(value, (list, tuple)):
+            for item in value:
+                if isinstance(item, Mapping) and "name" in item:
+                    yield from scalars(item, f"{tag}/{item['name']}/")
+        elif isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value):
+            if tag != "round":
+                yield tag, float(value)
+
+
+def _line(record: Record) -> str:
+    return json.dumps(json_safe(record), allow_nan=False) + "\n"
+
+
+def _parse(line: bytes) -> dict[str, Any] | None:
+    try:
+        record = json_safe(json.loads(line))  # what is nested too deeply to be written again goes, too
+    except (ValueError, RecursionError):
+        return None
+    return record if isinstance(record, dict) and type(number := record.get("round")) is int and number > 0 else None
+
+
+def _round_of(record: Record) -> int:
+    return int(record["round"])

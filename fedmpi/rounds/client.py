@@ -1,0 +1,106 @@
+"""One client on the worker that simulates it: fetch its memory, narrow, train, contribute.
+
+Workers are stateless: any of them may train any client in any round, with the same bits.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import torch
+
+from fedmpi import seeds
+from fedmpi.data import present_labels
+from fedmpi.errors import DivergenceError
+from fedmpi.federation.cohort import learning_rate
+from fedmpi.federation.plan import Task
+from fedmpi.learning.determinism import global_generator
+from fedmpi.learning.flat import FlatNet
+from fedmpi.learning.local import LocalTrainer, MaskedCrossEntropy
+from fedmpi.methods.protocol import Client, LocalWork, Method
+from fedmpi.rounds.exchange import CONTRIBUTED, DROPPED, ClientReport
+from fedmpi.rounds.state import Published, Setup, client_of
+from fedmpi.tensors import Params
+
+
+def simulate_client(setup: Setup, task: Task, published: Published) -> tuple[ClientReport, Params | None]:
+    """Fetch the client's memory, narrow, train, and what it contributes (None if it is dropped)."""
+    method, trainer, clock = setup.method, setup.trainers[task.tier], setup.clock
+    where = task.round_number, task.client
+    with clock.stage("submodel_creation", *where):
+        client = client_of(setup, task, published, published.versions.get(task.client))
+        method.narrow(published.params, task.tier, trainer.net.params, client)
+        method.restore(trainer.net, client)
+    with clock.stage("local_training", *where) as timer:
+        with global_generator(_seed(client, "dropout"), setup.data.device):
+            outcome = method.train(trainer, client, local_work(setup, client))
+        upload, restored = _settle_divergence(setup, trainer, client, published.bounds, outcome.finite)
+        digest = "" if upload is None else _remember(setup, trainer.net, client)
+    down_bytes, up_bytes = method.traffic(trainer.net, client)
+    status = DROPPED if upload is None else CONTRIBUTED
+    did = outcome.steps, outcome.loss, timer.seconds
+    report = ClientReport(task.client, status, *did, down_bytes, up_bytes, int(restored), digest)
+    return report, upload
+
+
+def _remember(setup: Setup, net: FlatNet, client: Client) -> str:
+    """Stores the client's new memory; its digest, empty where there is nothing new."""
+    memory = setup.method.remember(net, client) if setup.method.keeps_memory else {}
+    if not memory:
+        return ""
+    return setup.memories.put(client.task.client, client.task.round_number, memory)[1]
+
+
+def _seed(client: Client, purpose: str) -> int:
+    """Of this client's training in this phase of this round."""
+    task = client.task
+    return seeds.mix(f"{purpose}:{task.phase}", client.seed, task.round_number, task.client)
+
+
+def local_work(setup: Setup, client: Client) -> LocalWork:
+    """What the client's training works with in this phase of this round."""
+    train, number = setup.config.train, client.task.round_number
+    present = None
+    if train.masked_loss:
+        labels = present_labels(setup.labels, client.examples, setup.data.info.num_classes)
+        present = torch.from_numpy(labels).to(setup.data.device)
+    generator = torch.Generator().manual_seed(_seed(client, "batches"))
+    lr = learning_rate(train, number, setup.config.rounds)
+    return LocalWork(setup.data, train.local_epochs, lr, MaskedCrossEntropy(present), generator)
+
+
+def _settle_divergence(
+    setup: Setup, trainer: LocalTrainer, client: Client, bounds: Mapping[str, float], finite: bool
+) -> tuple[Params | None, bool]:
+    """What the client contributes after `train.on_divergence` has had its say, and whether that is of its last finite
+    parameters. One synchronization.
+    """
+    policy = setup.config.train.on_divergence
+    upload = _bounded_upload(setup.method, trainer.net, client, bounds) if finite else None
+    if upload is not None:
+        return upload, False
+    if policy == "fail":
+        raise DivergenceError(
+            "training diverged: a loss was not finite or above 1000, or a parameter left its bound; lower train.lr, "
+            "or choose train.on_divergence=drop or upload_last_finite"
+        )
+    if policy == "drop":
+        return None, False
+    trainer.restore_last_finite()
+    if setup.method.restored(trainer.net, client):
+        upload = _bounded_upload(setup.method, trainer.net, client, bounds)
+    return upload, upload is not None
+
+
+def _bounded_upload(method: Method, net: FlatNet, client: Client, bounds: Mapping[str, float]) -> Params | None:
+    """The upload, if everything this client would add is finite and within the bounds that exact sums need.
+
+    What stays with a client must be finite, too, or it would come back from its memory.
+    """
+    upload = method.upload(net, client)
+    largest = method.magnitudes(upload, client).double()
+    limits = torch.tensor(list(bounds.values()), dtype=torch.float64, device=largest.device)
+    good = (largest <= limits).all()  # False for NaN, too
+    if method.keeps_memory:
+        good &= net.is_finite()
+    return upload if bool(good) else None

@@ -1,0 +1,334 @@
+"""How clients' results reach the server: `gather` or `reduce`, with the same bits.
+
+gather   Factor tensors travel. Workers start sending a client's upload and train the next one
+         while it moves; rank 0 takes the uploads in waves of one client per worker, lifts them and
+         adds them up, so it never holds a whole cohort.
+reduce   Each worker lifts and adds its own clients; the sums (int64) travel once per phase. Wins
+         for large cohorts of large uploads.
+
+Both add the same whole numbers (`fedmpi.exactsum`), in whatever order, on the same kind of device.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Protocol
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from fedmpi.exactsum import ExactSum, WeightSum
+from fedmpi.federation.plan import Assignment, Task
+from fedmpi.methods.protocol import Client, Method
+from fedmpi.store.stored import DIGEST_BYTES
+from fedmpi.tensors import ALIGN_BYTES, Layout, Params, Spec, copy_into
+
+if TYPE_CHECKING:
+    from fedmpi.mpi.comm import Comm
+    from fedmpi.mpi.serial import Request
+
+# Uploads of a worker that may be under way while it trains on. Two: with one, a worker whose
+# client was short would wait for the slowest of its wave.
+_UNDER_WAY = 2
+
+CONTRIBUTED, DROPPED = 1, 2
+"""What became of a client in this phase."""
+
+_FIELDS = ["client", "status", "steps", "loss", "training_s", "down_bytes", "up_bytes", "restored", "digest"]
+_FORMATS = ["i8", "i8", "i8", "f8", "f8", "i8", "i8", "i8", f"V{DIGEST_BYTES}"]
+# 128 bytes, so that what follows in the message stays aligned.
+_REPORT = np.dtype({"names": _FIELDS, "formats": _FORMATS, "itemsize": 2 * ALIGN_BYTES})
+_REPORT_NAME = "#report"
+
+
+@dataclass(frozen=True)
+class ClientReport:
+    """What a worker tells of one client beside its upload; 128 bytes on the wire."""
+
+    client: int
+    status: int
+    steps: int = 0
+    loss: float = 0.0
+    training_s: float = 0.0
+    down_bytes: int = 0
+    up_bytes: int = 0
+    """Protocol bytes: what this client would have moved."""
+    restored: int = 0
+    """1 if its training diverged and it sent its last finite parameters."""
+    memory_digest: str = ""
+    """Hexadecimal digest of the client's new memory, where the method keeps one."""
+
+    def to_row(self) -> np.ndarray:
+        numbers = self.client, self.status, self.steps, self.loss, self.training_s
+        numbers += self.down_bytes, self.up_bytes, self.restored
+        return np.array((*numbers, bytes.fromhex(self.memory_digest)), _REPORT)
+
+    @classmethod
+    def from_row(cls, row: np.void) -> ClientReport:
+        *numbers, digest = row.tolist()
+        return cls(*numbers, digest.hex() if any(digest) else "")
+
+
+@dataclass(frozen=True)
+class Results:
+    """What a phase brought: a report per client (on every rank that knows it), and on rank 0 the means.
+
+    `shares` is that of `methods.protocol.Contributions`.
+    """
+
+    reports: tuple[ClientReport, ...] = ()
+    means: Params = field(default_factory=dict)
+    shares: Callable[[str], float | Tensor] = lambda name: 1.0
+
+
+class Weights:
+    """The planned weight of every client of a cohort, divided by the largest: equal ones are exactly 1."""
+
+    def __init__(self, method: Method, tasks: Sequence[Task]) -> None:
+        raw = {task.client: method.client_weight(task) for task in tasks}
+        largest = max(raw.values(), default=1.0)
+        self.of = {client: weight / largest for client, weight in raw.items()}
+        self.total = sum(self.of.values()) or 1.0  # a phase may find nobody
+
+
+@dataclass(frozen=True)
+class OpenPhase:
+    """What an exchange is opened for.
+
+    `bounds` has B of each server tensor; `client_of` makes the `Client` that a method wants to see
+    out of a task and the digest of its new memory. `device` is where results are lifted and added,
+    on whichever rank does it. `pinned` puts message buffers where this rank's GPU reads and writes
+    them fastest; a rank without one must not ask for it, because pinning memory opens a GPU.
+    """
+
+    comm: Comm
+    method: Method
+    assignment: Assignment
+    bounds: Mapping[str, float]
+    client_of: Callable[[Task, str], Client]
+    device: str = "cpu"
+    pinned: bool = False
+
+
+class _Sums:
+    """Lifted results, added exactly; used by rank 0 under `gather` and by every worker under `reduce`."""
+
+    def __init__(self, phase: OpenPhase) -> None:
+        method, assignment = phase.method, phase.assignment
+        self._method, self._client_of = method, phase.client_of
+        self._weights = Weights(method, assignment.tasks)
+        self._tasks = {task.client: task for task in assignment.tasks}
+        self._shapes = {name: spec.shape for name, spec in method.state_specs().items()}
+        self.exact = ExactSum(self._shapes, phase.bounds, self._weights.total, phase.device)
+
+    def add(self, task: Task, report: ClientReport, upload: Params) -> None:
+        client = self._client_of(task, report.memory_digest)
+        weight, regions = self._weights.of[task.client], self._method.regions(client)
+        for name, value in self._method.lift(upload, client):
+            self.exact.add(name, value, weight, regions.get(name))
+
+    def results(self, state: Params, reports: Sequence[ClientReport]) -> Results:
+        """The weighted means over the clients that contributed; what nobody sent keeps its value in `state`."""
+        reports = tuple(sorted(reports, key=lambda report: report.client))
+        weights = WeightSum(len(self._tasks))
+        for report in reports:
+            if report.status == CONTRIBUTED:
+                client = self._client_of(self._tasks[report.client], report.memory_digest)
+                regions = self._method.regions(client)
+                weights.add(self._weights.of[report.client], {n: (self._shapes[n], r) for n, r in regions.items()})
+        means = {name: self.exact.mean(name, weights.of(name), state[name]) for name in self._shapes}
+        return Results(reports, means, weights.share)
+
+
+class Exchange(Protocol):
+    """One phase's exchange. Every rank calls `post` once per wave, then `finish`."""
+
+    def begin_again(self, assignment: Assignment) -> None:
+        """After a loss of ranks: what this rank `has` stays, what was under way is forgotten; this is left to do."""
+
+    def has(self) -> dict[int, int]:
+        """Client -> `ADDED` or `AT_HAND`, for those whose results this rank has."""
+
+    def can_repeat(self, task: Task) -> bool:
+        """Whether the client's result was at hand when this was begun again: it is posted without a report."""
+
+    def post(self, task: Task | None, report: ClientReport | None, upload: Params | None) -> None:
+        """Hands over this rank's client of the wave, if it has one; copies what it needs."""
+
+    def finish(self, state: Params) -> Results:
+        """Waits for what is under way; rank 0 gets all reports and the means."""
+
+
+ADDED, AT_HAND = 1, 2
+"""A client's result is in this rank's sums; or it was posted, may not have arrived, and can be posted again."""
+
+
+class Gather:
+    """Uploads travel to rank 0 in waves, while workers train on."""
+
+    def __init__(self, phase: OpenPhase) -> None:
+        self._comm, self._device, self._pinned = phase.comm, phase.device, phase.pinned
+        self._layouts = {task.client: upload_layout(phase.method, task) for task in phase.assignment.tasks}
+        self._sums = _Sums(phase) if phase.comm.is_root else None
+        self._posted: dict[int, Tensor] = {}
+        self._at_hand: dict[int, Tensor] = {}
+        self._reports: list[ClientReport] = []
+        self.begin_again(phase.assignment)
+
+    def begin_again(self, assignment: Assignment) -> None:
+        waves, comm = assignment.waves, self._comm
+        self._waves = iter(waves)
+        self._at_hand, self._posted = self._at_hand | self._posted, {}
+        mine = max((self._layouts[task.client].num_bytes for task in assignment.by_rank[comm.rank]), default=0)
+        # With one more, a result is at hand before this rank waits, and learns of a loss.
+        self._slots = [_message_buffer(mine, self._pinned) for _ in range(_UNDER_WAY + comm.recovers)]
+        self._under_way: list[tuple[Request, ...]] = []
+        received = max((sum(self._sizes(wave)) for wave in waves), default=0) if comm.is_root else 0
+        self._received = _message_buffer(received, self._pinned)
+
+    def has(self) -> dict[int, int]:
+        at_hand = dict.fromkeys([*self._at_hand, *self._posted], AT_HAND)
+        return at_hand | {report.client: ADDED for report in self._reports}
+
+    def can_repeat(self, task: Task) -> bool:
+        return task.client in self._at_hand
+
+    def post(self, task: Task | None, report: ClientReport | None, upload: Params | None) -> None:
+        wave = next(self._waves)
+        slot = self._slots[0]
+        self._slots = self._slots[1:] + [slot]
+        self._wait_for_less_than(len(self._slots))
+        if task is not None:
+            self._fill(slot, task, report, upload)
+        self._wait_for_less_than(_UNDER_WAY)
+        request = self._comm.start_gather(slot, self._sizes(wave), self._received)
+        if self._sums is not None:
+            request.wait()
+            self._take(wave)
+        # A send is done when MPI has a copy. Where ranks may die, a result stays at hand until rank 0 has added it up.
+        taken = (self._comm.start_barrier(),) if self._comm.recovers else ()
+        self._under_way.append((request, *taken))
+
+    def _wait_for_less_than(self, number: int) -> None:
+        while len(self._under_way) >= number:
+            for request in self._under_way.pop(0):
+                request.wait()
+
+    def _fill(self, slot: Tensor, task: Task, report: ClientReport | None, upload: Params | None) -> None:
+        layout = self._layouts[task.client]
+        # What the slot held is on its way for long; a result counts as at hand until its buffer is used again.
+        self._posted = {client: held for client, held in self._posted.items() if held is not slot} | {task.client: slot}
+        if report is None:
+            slot[: layout.num_bytes].copy_(self._at_hand[task.client][: layout.num_bytes])
+            return
+        if upload is not None:
+            device = next((value.device for value in upload.values()), slot.device)
+            # Packed where it is, so that a GPU's result crosses to the host in one piece.
+            packed = slot if device.type == "cpu" else layout.new_buffer(device)
+            copy_into(_without_report(layout.views(packed)), upload)
+            if packed is not slot:
+                slot[: layout.num_bytes].copy_(packed)
+        layout.views(slot)[_REPORT_NAME].numpy().view(_REPORT)[0] = report.to_row()
+
+    def _take(self, wave: Sequence[Task | None]) -> None:
+        """Rank 0: adds up what has arrived of one wave."""
+        start = 0
+        for task, num_bytes in zip(wave, self._sizes(wave), strict=True):
+            if task is None:
+                continue
+            upload = self._layouts[task.client].views(self._received[start : start + num_bytes])
+            report = ClientReport.from_row(upload.pop(_REPORT_NAME).numpy().view(_REPORT)[0])
+            self._reports.append(report)
+            if report.status == CONTRIBUTED:
+                assert self._sums is not None
+                self._sums.add(task, report, _on(self._device, upload))
+            start += num_bytes
+
+    def _sizes(self, wave: Sequence[Task | None]) -> list[int]:
+        return [self._layouts[task.client].num_bytes if task else 0 for task in wave]
+
+    def finish(self, state: Params) -> Results:
+        self._wait_for_less_than(1)
+        return Results() if self._sums is None else self._sums.results(state, self._reports)
+
+
+class Reduce:
+    """Workers lift and add; the sums travel once."""
+
+    def __init__(self, phase: OpenPhase) -> None:
+        self._comm, self._device = phase.comm, phase.device
+        self._sums = _Sums(phase)
+        self._own: Tensor | None = None
+        self._reports: list[ClientReport] = []
+        self._longest = max(map(len, phase.assignment.by_rank), default=0)
+        self._num_tasks = len(phase.assignment.tasks)
+
+    def begin_again(self, assignment: Assignment) -> None:
+        if self._own is not None:  # this rank's sums, before a reduction that failed
+            self._sums.exact.buffer.copy_(self._own)
+            self._own = None
+        self._longest = self._num_tasks  # more than any rank has, and the same on all
+
+    def has(self) -> dict[int, int]:
+        return {report.client: ADDED for report in self._reports}
+
+    def can_repeat(self, task: Task) -> bool:
+        return False
+
+    def post(self, task: Task | None, report: ClientReport | None, upload: Params | None) -> None:
+        if task is None or report is None:
+            return
+        self._reports.append(report)
+        if upload is not None:
+            self._sums.add(task, report, _on(self._device, upload))
+
+    def finish(self, state: Params) -> Results:
+        buffer = self._sums.exact.buffer
+        if self._comm.recovers:
+            self._own = buffer.clone() if self._own is None else self._own.copy_(buffer)
+        on_host = buffer.cpu()
+        self._comm.reduce_sum(on_host)
+        buffer.copy_(on_host)
+        rows = np.zeros(self._longest, _REPORT)
+        for place, report in enumerate(self._reports):
+            rows[place] = report.to_row()
+        everybody = self._comm.gather_rows(rows.view(np.uint8))
+        if everybody is None:
+            return Results()
+        known = [ClientReport.from_row(row) for row in everybody.view(_REPORT).reshape(-1) if row["status"]]
+        return self._sums.results(state, known)
+
+
+def upload_layout(method: Method, task: Task) -> Layout:
+    """A client's message: its report, then its upload."""
+    return Layout.of({_REPORT_NAME: Spec((_REPORT.itemsize,), torch.uint8), **method.upload_specs(task.tier, task)})
+
+
+def choose(kind: str, method: Method, assignment: Assignment) -> str:
+    """`auto`: whichever of the two sends fewer bytes in this phase."""
+    if kind != "auto":
+        return kind
+    gathered = sum(upload_layout(method, task).num_bytes for task in assignment.tasks)
+    senders = sum(1 for tasks in assignment.by_rank[1:] if tasks)
+    reduced = senders * sum(2 * spec.num_bytes for spec in method.state_specs().values())
+    return "gather" if gathered <= reduced else "reduce"
+
+
+def open_exchange(kind: str, phase: OpenPhase) -> Exchange:
+    """The exchange of one phase; `kind` as `choose` returns it."""
+    return {"gather": Gather, "reduce": Reduce}[kind](phase)
+
+
+def _message_buffer(num_bytes: int, pinned: bool) -> Tensor:
+    return torch.empty(num_bytes, dtype=torch.uint8, pin_memory=pinned)
+
+
+def _without_report(views: Params) -> Params:
+    return {name: view for name, view in views.items() if name != _REPORT_NAME}
+
+
+def _on(device: str, upload: Params) -> Params:
+    """Not asynchronously: the buffer that `upload` lies in takes the next wave as soon as this returns."""
+    return {name: value.to(device) for name, value in upload.items()}

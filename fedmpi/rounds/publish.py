@@ -1,0 +1,102 @@
+"""The broadcast: what rank 0 tells the clients, in one packed buffer.
+
+After round t it serves both the test of round t and the clients of round t + 1, so a factorization
+is computed once and never saved. With the method's tensors travel the bounds that exact sums need
+and, where a method keeps client memories, the versions that the coming clients go on from.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Collection, Sequence
+
+import numpy as np
+import torch
+
+from fedmpi.errors import DivergenceError
+from fedmpi.federation.plan import Task
+from fedmpi.methods.protocol import Method
+from fedmpi.rounds.state import Published, ServerState, Setup, is_evaluated, plan_phase
+from fedmpi.store.memory import Version
+from fedmpi.tensors import Layout, Params, Spec, max_magnitudes
+
+_BOUNDS, _VERSIONS = "#bounds", "#versions"
+_VERSION = np.dtype([("round", "i8"), ("digest", "V16")])
+
+
+def publish(setup: Setup, state: ServerState, round_number: int, phase_number: int) -> Published:
+    """Broadcasts what the coming phase's clients need and, after the last phase of a round, what its test needs.
+
+    After round t this is called for round t + 1: one factorization serves the test of round t and
+    the clients of round t + 1.
+    """
+    method, comm = setup.method, setup.comm
+    phase = method.phases(round_number)[phase_number]
+    tasks = plan_phase(setup, round_number, phase).tasks
+    tested = phase_number == 0 and round_number > 1 and is_evaluated(setup.config, round_number - 1)
+    nets = sorted({task.tier for task in tasks} | (tested_nets(setup) if tested else set()))
+    layout = _published_layout(method, nets, len(tasks))
+    buffer = layout.new_buffer(setup.device.server if comm.is_root else "cpu")
+    with setup.clock.stage(method.publishing_is, round_number):
+        if comm.is_root:
+            views = layout.views(buffer)
+            _write_head(method, views, state, tasks)
+            method.publish(state.params, nets, views)
+    with setup.clock.stage("communication", round_number):
+        buffer = buffer.cpu()
+        comm.bcast(buffer)
+        views = layout.views(buffer)
+        bounds = dict(zip(method.state_specs(), views.pop(_BOUNDS).tolist(), strict=True))
+        versions = _read_versions(views.pop(_VERSIONS), tasks)
+        if setup.data.device.type != "cpu":
+            views = {name: v for name, v in layout.views(buffer.to(setup.data.device)).items() if name in views}
+    return Published(views, bounds, versions)
+
+
+def tested_nets(setup: Setup) -> set[int]:
+    """The nets that an evaluation needs: those tested on the whole test set and, for personal tests, every tier's."""
+    nets = {net.net for net in setup.method.tested()}
+    return nets | {tier for tier, count in enumerate(setup.blocks) if count} if setup.personal_tests else nets
+
+
+def share_versions(setup: Setup, state: ServerState, tasks: Sequence[Task]) -> dict[int, Version]:
+    """The versions of these clients' memories, of which only rank 0 knows; every rank calls it."""
+    if not setup.method.keeps_memory:
+        return {}
+    rows = torch.zeros(len(tasks) * _VERSION.itemsize, dtype=torch.uint8)
+    _write_versions(rows, state, tasks)
+    setup.comm.bcast(rows)
+    return _read_versions(rows, tasks)
+
+
+def _published_layout(method: Method, nets: Collection[int], num_tasks: int) -> Layout:
+    num_bounds, num_versions = len(method.state_specs()), num_tasks if method.keeps_memory else 0
+    head = {
+        _BOUNDS: Spec((num_bounds,), torch.float64),
+        _VERSIONS: Spec((num_versions * _VERSION.itemsize,), torch.uint8),
+    }
+    return Layout.of(head | method.published_specs(nets))
+
+
+def _write_head(method: Method, views: Params, state: ServerState, tasks: Collection[Task]) -> None:
+    names = list(method.state_specs())
+    magnitudes = max_magnitudes(state.params[name] for name in names).tolist()
+    if bad := [name for name, magnitude in zip(names, magnitudes, strict=True) if not math.isfinite(magnitude)]:
+        what = f"the server's state is not finite any more (in {', '.join(bad)}) and is not saved"
+        raise DivergenceError(f"{what}; lower train.lr")
+    bounds = [method.bound(name, magnitude) for name, magnitude in zip(names, magnitudes, strict=True)]
+    views.pop(_BOUNDS).copy_(torch.tensor(bounds, dtype=torch.float64))
+    _write_versions(views.pop(_VERSIONS), state, tasks)
+
+
+def _write_versions(target: torch.Tensor, state: ServerState, tasks: Collection[Task]) -> None:
+    rows = np.zeros(target.numel() // _VERSION.itemsize, _VERSION)
+    for place, task in enumerate(tasks) if len(rows) else ():
+        number, digest = state.memories.get(task.client, (-1, ""))
+        rows[place] = (number, bytes.fromhex(digest))
+    target.copy_(torch.from_numpy(rows.view(np.uint8)))
+
+
+def _read_versions(view: torch.Tensor, tasks: Collection[Task]) -> dict[int, Version]:
+    rows = zip(view.numpy().view(_VERSION), tasks, strict=False)
+    return {task.client: (int(row["round"]), bytes(row["digest"]).hex()) for row, task in rows if row["round"] >= 0}

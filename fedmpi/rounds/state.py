@@ -1,0 +1,146 @@
+"""What a rank is given once, the state that travels from round to round, and the plan of a phase.
+
+`Setup` never changes; `ServerState` is all that the next round needs beside the config (and so what
+a checkpoint holds); `plan_phase` is a pure function of (config, seed, round) that every rank
+computes for itself.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from fedmpi.clock import Clock
+from fedmpi.config.schema import Config
+from fedmpi.data import DeviceData, Partition
+from fedmpi.federation.cohort import eligible_clients, sample_cohort, sample_drawn_tiers
+from fedmpi.federation.plan import Assignment, Task, assign, worker_ranks
+from fedmpi.federation.tiers import tier_of
+from fedmpi.learning.evaluate import EvaluationPlan
+from fedmpi.learning.local import LocalTrainer
+from fedmpi.methods.protocol import Client, Method, Phase
+from fedmpi.store.memory import MemoryStore, Version
+from fedmpi.tensors import Params
+
+if TYPE_CHECKING:
+    from fedmpi.mpi.comm import Comm
+    from fedmpi.mpi.placement import Device
+
+
+@dataclass(frozen=True)
+class Setup:
+    """What a rank is given once for all rounds; nothing in it changes what is computed next."""
+
+    config: Config
+    comm: Comm
+    device: Device
+    worker_device: str
+    """The kind of device that all workers train on: `cpu` or `cuda`. Bits depend on it."""
+    method: Method
+    data: DeviceData
+    data_digest: str
+    """`digest` of the Dataset, the same on all ranks."""
+    computed_with: Mapping[str, str]
+    """What bits depend on beside the config and the data, of all ranks (`bits.computed_with`)."""
+    labels: np.ndarray
+    partition: Partition
+    blocks: tuple[int, ...]
+    macs: tuple[float, ...]
+    """Multiply-accumulates per example of each of the method's nets."""
+    trainers: tuple[LocalTrainer, ...]
+    """One for each of the method's nets (none on a rank 0 that does not train)."""
+    evaluation: EvaluationPlan
+    memories: MemoryStore
+    clock: Clock
+    personal_tests: Partition | None = None
+    """Which test examples are each client's own, where clients are tested with nets of their own."""
+    tell: Callable[[int, int], None] = lambda done, total: None
+    """Hears how many of a phase's clients are done, after each wave."""
+
+    @property
+    def workers(self) -> range:
+        return worker_ranks(self.comm.size, server_trains=self.config.mpi.server_trains)
+
+
+@dataclass(frozen=True)
+class ServerState:
+    """All that the next round needs beside the config: the method's tensors and the versions of client memories.
+
+    Only rank 0 has one with content.
+    """
+
+    params: Params = field(default_factory=dict)
+    memories: Mapping[int, Version] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Published:
+    """What rank 0 broadcast, on this rank's training device; `bounds` has B of each server tensor."""
+
+    params: Params
+    bounds: dict[str, float]
+    versions: dict[int, Version]
+
+
+def plan_phase(setup: Setup, round_number: int, phase: Phase) -> Assignment:
+    """This phase's clients with their tiers, and who simulates them: longest job first."""
+    tasks = draw_tasks(setup.config, setup.blocks, setup.partition, round_number, phase)
+    macs = (setup.method.macs_per_round(task.num_examples, task.tier, setup.macs) for task in tasks)
+    costly = [replace(task, cost=cost) for task, cost in zip(tasks, macs, strict=True)]
+    return assign(costly, setup.workers, setup.comm.size)
+
+
+def draw_tasks(
+    config: Config, blocks: Sequence[int], partition: Partition, round_number: int, phase: Phase
+) -> list[Task]:
+    """What the clients of this phase of this round have to do, at no cost yet."""
+    cohort = draw_cohort(config, blocks, round_number, phase)
+    return [
+        Task(client, tier, round_number, phase.name, partition.size(client), 0.0, place, len(cohort))
+        for place, (client, tier) in enumerate(cohort)
+    ]
+
+
+def draw_cohort(config: Config, blocks: Sequence[int], round_number: int, phase: Phase) -> list[tuple[int, int]]:
+    """(client, tier) of everybody who takes part in this phase of this round."""
+    clients, when = config.clients, {"seed": config.seed, "round_number": round_number}
+    dynamic = clients.tier_assignment == "dynamic"
+    size = clients.per_round if phase.num_clients is None else phase.num_clients
+    if dynamic and phase.tiers is not None:
+        cohort = sample_drawn_tiers(blocks, phase.tiers, size, phase=phase.name, **when)
+    else:
+        cohort = sample_cohort(eligible_clients(blocks, phase.tiers), size, phase=phase.name, **when)
+    return [(client, tier_of(client, blocks, dynamic=dynamic, **when)) for client in cohort]
+
+
+def client_of(setup: Setup, task: Task, published: Published, version: Version | None) -> Client:
+    """The client as its method sees it; its memory of that version is read when first asked for."""
+
+    def recall() -> Params | None:
+        return setup.memories.get(task.client, version) if setup.method.keeps_memory else None
+
+    return Client(task, published.params, setup.partition.client(task.client), setup.config.seed, recall)
+
+
+def personal_task(setup: Setup, client: int, round_number: int) -> Task:
+    """The test of one client's own net after a round."""
+    assert setup.personal_tests is not None
+    dynamic = setup.config.clients.tier_assignment == "dynamic"
+    tier = tier_of(client, setup.blocks, dynamic=dynamic, seed=setup.config.seed, round_number=round_number)
+    cost = setup.macs[tier] * (setup.personal_tests.size(client) + setup.partition.size(client))
+    return Task(client, tier, round_number, "test", setup.partition.size(client), cost)
+
+
+def is_evaluated(config: Config, round_number: int) -> bool:
+    return round_number % config.evaluation.every == 0 or round_number == config.rounds
+
+
+def reestimates(config: Config, round_number: int) -> bool:
+    """Whether BatchNorm is tested with re-estimated statistics in this round (`evaluation.bn`)."""
+    if config.evaluation.bn != "milestone":
+        return config.evaluation.bn == "restat"
+    milestones = getattr(config.train.schedule, "milestones", ())
+    return bool(milestones) and round_number >= min(milestones)

@@ -1,0 +1,150 @@
+"""What bits depend on beside the config and the data: the code, its packages, the CPU, the GPU, a few variables.
+
+The ranks of a start compare theirs with each other, a resumed run compares its own with those in the checkpoint.
+"""
+
+from __future__ import annotations
+
+import importlib.metadata
+import json
+import os
+import platform
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from hashlib import blake2b
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import torch
+
+import fedmpi
+from fedmpi.errors import one_line
+from fedmpi.mpi.placement import Device
+from fedmpi.store import manifest
+
+if TYPE_CHECKING:
+    from fedmpi.mpi.comm import Comm
+
+# MPI and HDF5 only move and store numbers, so their versions are not compared.
+COMPARED = ("fedmpi", "python", "torch", "torchvision", "numpy", "libc", "cpu", "device", "gpu", "environment")
+# Variables that choose other kernels on the same machine. Measured with torch 2.15 on an AVX-512 CPU: MKL_CBWR changes
+# a matrix product, DNNL_MAX_CPU_ISA a convolution; numbers of threads change nothing, because `mpi.threads` sets them.
+# ATEN_CPU_CAPABILITY is part of "cpu".
+VARIABLES = (
+    "MKL_CBWR", "MKL_ENABLE_INSTRUCTIONS", "MKL_DEBUG_CPU_TYPE", "OPENBLAS_CORETYPE", "NPY_DISABLE_CPU_FEATURES",
+    "ONEDNN_MAX_CPU_ISA", "DNNL_MAX_CPU_ISA", "ONEDNN_DEFAULT_FPMATH_MODE", "DNNL_DEFAULT_FPMATH_MODE",
+)  # fmt: skip
+GPU_VARIABLES = ("CUBLAS_WORKSPACE_CONFIG", "NVIDIA_TF32_OVERRIDE", "TORCH_ALLOW_TF32_CUBLAS_OVERRIDE")
+_MOST_CHARACTERS = 100
+
+
+def computed_with(worker_device: str, device: Device) -> dict[str, str]:
+    """What this rank computes with: `COMPARED`, and the versions of other packages. Takes some 10 ms."""
+    variables = VARIABLES + (GPU_VARIABLES if device.has_gpu else ())
+    found = {
+        **{name: version for name, version in manifest.versions().items() if name != "torchvision"},
+        "fedmpi": f"{fedmpi.__version__} (code {_digest_of_code(Path(fedmpi.__file__).parent)})",
+        "libc": " ".join(platform.libc_ver()),
+        "cpu": f"{_cpu_model()} ({torch.backends.cpu.get_cpu_capability()})",
+        "device": worker_device,
+        "environment": " ".join(f"{name}={os.environ[name]}" for name in variables if name in os.environ),
+    }
+    if "torchvision" in sys.modules:  # where the model is one of its
+        found["torchvision"] = importlib.metadata.version("torchvision")
+    if device.has_gpu:
+        found["gpu"] = _gpu(device)
+    return found
+
+
+def _digest_of_code(folder: Path) -> str:
+    """Of all modules in `folder`: a version number says nothing of a checkout."""
+    state = blake2b(digest_size=4)
+    for path in sorted(folder.rglob("*.py")):
+        state.update(f"{path.relative_to(folder)}\0".encode() + path.read_bytes())
+    return state.hexdigest()
+
+
+def _cpu_model() -> str:
+    """Libraries choose kernels and block sizes by more than the instruction set that torch reports."""
+    try:
+        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8", errors="replace").splitlines()
+    except OSError:
+        lines = []
+    names = (line.partition(":")[2].strip() for line in lines if line.startswith("model name"))
+    return next(names, platform.machine())
+
+
+def _gpu(device: Device) -> str:
+    used = device.train if device.train != "cpu" else device.server
+    libraries = f"CUDA {torch.version.cuda}, cuDNN {torch.backends.cudnn.version()}"
+    return f"{torch.cuda.get_device_name(used)} ({libraries})"
+
+
+def changes(then: Mapping[str, str], now: Mapping[str, str]) -> str:
+    """A warning if `now` gives other bits than `then`, with all that differs; empty if nothing does.
+
+    What only one of them has is left out: older versions recorded less.
+    """
+    names = [name for name in COMPARED if name in then and name in now and _telling(name, then) != _telling(name, now)]
+    if not names:
+        return ""
+    before, after = (", ".join(f"{name} {_short(side[name])}" for name in names) for side in (then, now))
+    return one_line(f"begun with {before}; going on with {after}: bits may differ from now on")
+
+
+def _telling(name: str, found: Mapping[str, str]) -> str:
+    """The last number of Python's version changes no results."""
+    return str(found[name]).rpartition(".")[0] if name == "python" else str(found[name])
+
+
+def _short(value: object) -> str:
+    return str(value)[:_MOST_CHARACTERS] or "(nothing set)"
+
+
+@dataclass(frozen=True)
+class Gathered:
+    """A row of words from each rank, known to all of them."""
+
+    ranks: Sequence[int]
+    """As the job started."""
+    hosts: Sequence[str]
+    rows: Sequence[Mapping[str, str]]
+
+    @classmethod
+    def of(cls, comm: Comm, row: Mapping[str, str]) -> Gathered:
+        """Every rank calls it with its own row."""
+        found = [json.loads(text) for text in comm.allgather_text(json.dumps([comm.host, dict(row)]))]
+        return cls(comm.members, [host for host, _ in found], [row for _, row in found])
+
+    def merged(self) -> dict[str, str]:
+        """All that the ranks have; different values of a name are joined."""
+        names = sorted({name for row in self.rows for name in row})
+        return {name: " and ".join(sorted({row[name] for row in self.rows if name in row})) for name in names}
+
+    def unlike(self, name: str) -> str:
+        """Which ranks have which value, the rarest first; empty if all ranks that have one have the same."""
+        groups: dict[str, list[int]] = {}
+        for place, row in enumerate(self.rows):
+            if name in row:
+                groups.setdefault(row[name], []).append(place)
+        if len(groups) < 2:
+            return ""
+        rarest_first = sorted(groups.items(), key=lambda group: len(group[1]))
+        return "; ".join(f"{_short(value)} on {self._who(places)}" for value, places in rarest_first)
+
+    def _who(self, places: Sequence[int]) -> str:
+        hosts = list(dict.fromkeys(self.hosts[place] for place in places))
+        more = f" and {len(hosts) - 3} more" if len(hosts) > 3 else ""
+        return f"{_ranges([self.ranks[place] for place in places])} ({', '.join(hosts[:3])}{more})"
+
+
+def _ranges(ranks: Sequence[int]) -> str:
+    """`rank 3`, or `ranks 0-2, 5`."""
+    runs: list[list[int]] = []
+    for rank in ranks:
+        if runs and rank == runs[-1][-1] + 1:
+            runs[-1][1:] = [rank]
+        else:
+            runs.append([rank])
+    return f"rank{'s' * (len(ranks) > 1)} {', '.join('-'.join(map(str, run)) for run in runs)}"

@@ -1,0 +1,227 @@
+"""What a run will cost, before anyone queues for it (`--plan`). Trains nothing and reads no data file.
+
+Parameters and bytes are exact. Bytes per client are the papers' formula, 4 per parameter each way;
+a run's are summed over the very cohorts that it will draw. Compute is that of arXiv:2111.14655, section 4:
+MACs of a forward pass x local epochs x samples x rounds, a client's samples being the mean. Memory
+is what fedmpi itself allocates, without the libraries' own few hundred MB and without client
+memories, of which one at a time is read.
+"""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from fedmpi import costs, methods
+from fedmpi.config.schema import Config
+from fedmpi.data.options import DataInfo
+from fedmpi.federation.plan import worker_ranks
+from fedmpi.methods.protocol import Phase
+from fedmpi.rounds.state import draw_cohort
+from fedmpi.run.remarks import remarks
+from fedmpi.store.units import si, size
+from fedmpi.tensors import Layout, specs_of
+
+# Above this many client-rounds cohorts are not drawn one by one: shares of the tiers are used.
+_DRAWN_AT_MOST = 200_000
+_LOOKED_AT = 1000
+_ELEMENT_BYTES = {"image": 1, "vector": 4, "tokens": 2}
+
+
+@dataclass(frozen=True)
+class TierForecast:
+    """One tier. MACs are of one forward pass of one example; bytes, examples and compute per client and round."""
+
+    name: str
+    rank_ratio: float
+    clients: int
+    params: int
+    macs: int
+    macs_with_norm_and_activations: int
+    activation_bytes: int
+    down_bytes: int
+    up_bytes: int
+    training_examples: float
+    training_macs: float
+    client_rounds: float
+
+
+@dataclass(frozen=True)
+class Forecast:
+    """The whole run. `exact_cohorts` says whether cohorts were drawn, or their expectation taken."""
+
+    method: str
+    model: str
+    data: str
+    rounds: int
+    ranks: int
+    clients_per_worker: tuple[int, int]
+    down_bytes_per_round: float
+    up_bytes_per_round: float
+    bytes_per_run: float
+    training_macs_per_run: float
+    exact_cohorts: bool
+    model_bytes_worker: int
+    model_bytes_server: int
+    data_bytes_rank: int
+    tiers: tuple[TierForecast, ...]
+    warnings: tuple[str, ...] = ()
+
+    def text(self, form: str) -> str:
+        return json.dumps(asdict(self), indent=2) if form == "json" else _text(self)
+
+
+def forecast(
+    config: Config, num_ranks: int, info: DataInfo, method: methods.Method, blocks: tuple[int, ...]
+) -> Forecast:
+    """What `config` will cost on `num_ranks` ranks; `method` is built from it, `blocks` are clients per tier."""
+    drawn, exact = _draw(config, method, blocks)
+    samples = config.partition.mean_examples(info, config.clients.count)
+    nets = [costs.measure(method.skeleton(number), info.example_shape) for number in range(method.num_nets)]
+    tiers = tuple(_tier(method, nets, blocks, tier, drawn.times[tier], samples) for tier in range(len(method.tiers)))
+    workers = len(worker_ranks(num_ranks, server_trains=config.mpi.server_trains))
+    per_round = sum(_cohort(config, blocks, phase)[1] for phase in method.phases(1))
+    return Forecast(
+        method=config.method.name,
+        model=config.model.name,
+        data=config.data.name,
+        rounds=config.rounds,
+        ranks=num_ranks,
+        clients_per_worker=(per_round // workers, -(-per_round // workers)),
+        down_bytes_per_round=drawn.down_bytes / config.rounds,
+        up_bytes_per_round=drawn.up_bytes / config.rounds,
+        bytes_per_run=drawn.down_bytes + drawn.up_bytes,
+        training_macs_per_run=sum(tier.training_macs * tier.client_rounds for tier in tiers),
+        exact_cohorts=exact,
+        **_memory(config, info, method, workers),
+        tiers=tiers,
+        warnings=remarks(config, info, method, workers, per_round),
+    )
+
+
+@dataclass
+class _Drawn:
+    """How many times a client of each tier takes part in a run, and what that moves."""
+
+    times: list[float]
+    down_bytes: float = 0.0
+    up_bytes: float = 0.0
+
+    def add(self, method: methods.Method, round_number: int, counts: Mapping[int, float]) -> None:
+        for tier, count in counts.items():
+            down, up = method.planned_traffic(tier, round_number)
+            self.times[tier] += count
+            self.down_bytes += count * down
+            self.up_bytes += count * up
+
+
+def _draw(config: Config, method: methods.Method, blocks: tuple[int, ...]) -> tuple[_Drawn, bool]:
+    """The run's own cohorts, all of them; whether that was possible, or expectations had to do."""
+    drawn = _Drawn([0.0] * len(blocks))
+    if config.rounds * config.clients.per_round > _DRAWN_AT_MOST:
+        _expect(drawn, config, method, blocks)
+        return drawn, False
+    for number in range(1, config.rounds + 1):
+        for phase in method.phases(number):
+            drawn.add(method, number, Counter(tier for _, tier in draw_cohort(config, blocks, number, phase)))
+    return drawn, True
+
+
+def _expect(drawn: _Drawn, config: Config, method: methods.Method, blocks: tuple[int, ...]) -> None:
+    """Cohorts spread over the tiers by their shares; phases are those of some rounds, evenly spaced."""
+    looked_at = range(1, config.rounds + 1, -(-config.rounds // _LOOKED_AT))
+    for number in looked_at:
+        for phase in method.phases(number):
+            tiers, size = _cohort(config, blocks, phase)
+            share = size / sum(blocks[tier] for tier in tiers) * config.rounds / len(looked_at) if size else 0.0
+            drawn.add(method, number, {tier: share * blocks[tier] for tier in tiers})
+
+
+def _cohort(config: Config, blocks: tuple[int, ...], phase: Phase) -> tuple[Sequence[int], int]:
+    """The tiers of a phase, and how many of their clients take part; nobody is drawn, there may be a billion."""
+    tiers = range(len(blocks)) if phase.tiers is None else sorted(phase.tiers)
+    size = config.clients.per_round if phase.num_clients is None else phase.num_clients
+    return tiers, min(size, sum(blocks[tier] for tier in tiers))
+
+
+def _tier(
+    method: methods.Method,
+    nets: Sequence[costs.Costs],
+    blocks: tuple[int, ...],
+    tier: int,
+    times: float,
+    samples: float,
+) -> TierForecast:
+    return TierForecast(
+        name=method.tiers[tier].name,
+        rank_ratio=method.tiers[tier].rank_ratio,
+        clients=blocks[tier],
+        **asdict(nets[tier]),
+        down_bytes=method.download_bytes(tier),
+        up_bytes=method.upload_bytes(tier),
+        training_examples=method.examples_per_round(samples),
+        training_macs=method.macs_per_round(samples, tier, [net.macs for net in nets]),
+        client_rounds=times,
+    )
+
+
+def _memory(config: Config, info: DataInfo, method: methods.Method, workers: int) -> dict[str, int]:
+    """Bytes of a worker's and the server's buffers, and of the data set in each rank."""
+    uploads = [Layout.of(method.upload_specs(tier.index)).num_bytes for tier in method.tiers]
+    skeletons = [method.skeleton(number).named_parameters() for number in range(method.num_nets)]
+    sizes = [Layout.of(specs_of(parameters, channels_last=False)).num_bytes for parameters in skeletons]
+    published = Layout.of(method.published_specs(range(len(method.tiers)))).num_bytes
+    state = Layout.of(method.state_specs()).num_bytes
+    longest = max((spec.num_elements for spec in method.state_specs().values()), default=0)
+    received = workers * max(uploads) if config.mpi.exchange != "reduce" else 0
+    values = 1
+    for length in info.example_shape:
+        values *= length
+    return {
+        # parameters, gradients, momentum; what was published; two uploads under way
+        "model_bytes_worker": 3 * max(sizes) + published + 2 * max(uploads),
+        # old and new state; what is published; sums in int64 and one term; a wave of uploads
+        "model_bytes_server": 2 * state + published + 2 * state + 16 * longest + received,
+        "data_bytes_rank": (info.num_train + info.num_test) * (values * _ELEMENT_BYTES[info.kind] + 8),
+    }
+
+
+def _text(plan: Forecast) -> str:
+    heads = (
+        "tier",
+        "capacity",
+        "clients",
+        "params",
+        "MACs",
+        "activations",
+        "down/client",
+        "up/client",
+        "compute/client",
+    )
+    rows: list[tuple[str, ...]] = [heads]
+    for tier in plan.tiers:
+        rows.append((
+            tier.name, f"{tier.rank_ratio:g}", str(tier.clients), f"{tier.params:,}", si(tier.macs),
+            size(tier.activation_bytes), size(tier.down_bytes), size(tier.up_bytes), f"{si(tier.training_macs)} MACs",
+        ))  # fmt: skip
+    widths = [max(len(row[column]) for row in rows) for column in range(len(heads))]
+    table = ["  ".join(cell.rjust(width) for cell, width in zip(row, widths, strict=True)) for row in rows]
+    low, high = plan.clients_per_worker
+    share = f"{high}" if low == high else f"{low} to {high}"
+    drawn = "its own cohorts" if plan.exact_cohorts else "expected cohorts"
+    lines: list[Any] = [
+        f"{plan.method} on {plan.data} with {plan.model}: {plan.rounds} rounds on "
+        f"{plan.ranks} rank{'s' * (plan.ranks > 1)}",
+        *table,
+        "activations: per example; compute: MACs x local epochs x mean samples, per client and round",
+        f"per round: {size(plan.down_bytes_per_round)} down, {size(plan.up_bytes_per_round)} up",
+        f"per run:   {size(plan.bytes_per_run)}, {si(plan.training_macs_per_run)} MACs ({drawn})",
+        f"clients per worker and round: {share}",
+        f"memory per rank: {size(plan.model_bytes_worker)} model on a worker, "
+        f"{size(plan.model_bytes_server)} on rank 0, {size(plan.data_bytes_rank)} data",
+        *(f"warning: {warning}" for warning in plan.warnings),
+    ]
+    return "\n".join(lines)

@@ -1,0 +1,274 @@
+"""From a config to everything a rank needs for all rounds; `resuming` has the state that it begins with.
+
+Each step that can fail by the user's doing (a missing file, a GPU without code for it, an occupied
+run directory) is done by all ranks together: whoever fails tells the others, and all end with the
+same lines and exit code 2.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from hashlib import blake2b
+from typing import TYPE_CHECKING, TypeVar
+
+import numpy as np
+import torch
+from torch import nn
+
+from fedmpi import costs, data, methods, models, seeds
+from fedmpi.clock import Clock
+from fedmpi.config.schema import Config
+from fedmpi.data import digest
+from fedmpi.errors import ConfigError, UserError, one_line
+from fedmpi.federation.plan import worker_ranks
+from fedmpi.learning.bn import normalizes_single_values, num_statistics
+from fedmpi.learning.determinism import make_deterministic
+from fedmpi.learning.evaluate import EvaluationPlan
+from fedmpi.learning.flat import Buffers, FlatNet, net_layout
+from fedmpi.learning.local import LocalTrainer
+from fedmpi.learning.twice import refuse_changing_buffers
+from fedmpi.mpi import placement
+from fedmpi.rounds.personal import own_tests
+from fedmpi.rounds.state import Setup
+from fedmpi.run import bits
+from fedmpi.run.bits import Gathered
+from fedmpi.store.memory import MemoryStore
+from fedmpi.store.run_dir import RunDir
+
+if TYPE_CHECKING:
+    from fedmpi.mpi.comm import Comm
+
+Value = TypeVar("Value")
+
+
+class StartupError(UserError):
+    """A user's mistake that every rank knows of: rank 0 says it, all exit with code 2."""
+
+    def text(self) -> str:
+        return "\n".join(self.problems)
+
+
+def together(comm: Comm, action: Callable[[], Value]) -> Value:
+    """`action` on every rank; if it is a `UserError` anywhere, a `StartupError` with all of them everywhere."""
+    problem, value = "", None
+    try:
+        value = action()
+    except UserError as error:
+        problem = error.text()
+    problems = list(dict.fromkeys(filter(None, comm.allgather_text(problem))))
+    if problems:
+        raise StartupError("start", *problems)
+    return value  # type: ignore[return-value]
+
+
+@dataclass(frozen=True)
+class Material:
+    """The examples, and whose they are."""
+
+    info: data.DataInfo
+    dataset: data.Dataset
+    partition: data.Partition
+
+
+def load_material(config: Config, comm: Comm) -> Material:
+    """Reads and partitions the data. Raises `StartupError` on all ranks together; touches nothing on disk."""
+    info = data.info(config.data)
+    together(comm, lambda: check_model(config, info))
+    dataset = together(comm, lambda: data.load(config.data))
+    _check_alike(config, comm, dataset.digest)
+    labels, groups = dataset.train_y, dataset.groups
+    partition = together(
+        comm, lambda: data.make_partition(config.partition, labels, config.clients.count, config.seed, groups)
+    )
+    together(comm, lambda: _check_batches(config, info, partition))
+    return Material(info, dataset, partition)
+
+
+def _check_alike(config: Config, comm: Comm, data_digest: str) -> None:
+    """Refuses ranks that have read another config or other data, as where a node has files of its own.
+
+    Raises `StartupError` on all ranks together.
+    """
+    settings = config.to_dict()
+    settings["output"], settings["data"]["root"] = None, None  # only rank 0 writes, and data may lie anywhere
+    own = blake2b(json.dumps(settings, sort_keys=True).encode(), digest_size=6).hexdigest()
+    gathered = Gathered.of(comm, {"config": own, "data": digest.short(data_digest)})
+    for name, where in (("config", config.where), ("data", digest.place(config.data))):
+        if found := gathered.unlike(name):
+            problem = f"ranks have read different {name}, by digest: {found}; give all ranks the same files"
+            raise StartupError("start", one_line(f"{where}: {problem}"))
+
+
+def _computed_with(comm: Comm, worker_device: str, device: placement.Device) -> dict[str, str]:
+    """What the ranks compute with; rank 0 warns if they differ."""
+    gathered = Gathered.of(comm, bits.computed_with(worker_device, device))
+    found = [f"{name}: {text}" for name in bits.COMPARED if (text := gathered.unlike(name))]
+    if found and comm.is_root:
+        warn(one_line(f"ranks differ in {', '.join(found)}: results may depend on which rank simulates a client"))
+    return gathered.merged()
+
+
+def warn(line: str) -> None:
+    """For what is found before there is a desk."""
+    print(f"warning: {line}", file=sys.stderr, flush=True)
+
+
+def check_model(config: Config, info: data.DataInfo) -> None:
+    """Whether the model can take the data, found out in a dry run. Raises `ConfigError`."""
+    try:
+        costs.measure(net := models.skeleton(config.model, info), info.example_shape)
+        refuse_changing_buffers(net, config.model.name, info.example_shape)
+    except (RuntimeError, ValueError, TypeError) as error:
+        shape = " x ".join(map(str, info.example_shape))
+        reason = str(error).partition("\n")[0]
+        raise ConfigError(
+            "model.name", f"{config.model.name} cannot take inputs of {shape} (data {config.data.name}): {reason}"
+        ) from None
+
+
+def _check_batches(config: Config, info: data.DataInfo, partition: data.Partition) -> None:
+    """Refuses batches of one example where the net normalizes single values: those have no variance."""
+    if not normalizes_single_values(models.skeleton(config.model, info), info.example_shape):
+        return
+    because = f"but {config.model.name} ends at 1 x 1 on these inputs, and BatchNorm needs two values or more"
+    problems = []
+    if int(np.min(partition.sizes, initial=2, where=partition.sizes > 0)) == 1:
+        problems.append(f"partition: a client has a single example, {because}; take fewer clients")
+    for key, size in (("train", config.train.batch_size), ("evaluation", config.evaluation.batch_size)):
+        if size == 1:
+            problems.append(f"{key}.batch_size is 1, {because}; make it 2 or more")
+    if info.num_test == 1:
+        problems.append(f"data: there is one test example, {because}")
+    if problems:
+        raise ConfigError(config.where, *problems)
+
+
+MakeMethod = Callable[[methods.MethodContext], methods.Method]
+
+
+def prepare(
+    config: Config,
+    comm: Comm,
+    run_dir: RunDir,
+    make_method: MakeMethod = methods.create,
+    material: Material | None = None,
+) -> Setup:
+    """Everything a rank is given once. Raises `StartupError` on all ranks together."""
+    make_deterministic(config.mpi.threads)
+    worker_device, device = _devices(config, comm)
+    computed_with = _computed_with(comm, worker_device, device)
+    material = material or load_material(config, comm)
+    info, labels, partition = material.info, material.dataset.train_y, material.partition
+
+    def present(client: int) -> np.ndarray:
+        return data.present_labels(labels, partition.client(client), info.num_classes)
+
+    method = together(comm, lambda: make_method(method_context(config, info, present)))
+    skeletons = [method.skeleton(number) for number in range(method.num_nets)]
+    macs = tuple(float(costs.measure(net, info.example_shape).macs) for net in skeletons)
+    resident = data.DeviceData(info, material.dataset, device.train, config.train.augment)
+    return Setup(
+        config=config,
+        comm=comm,
+        device=device,
+        worker_device=worker_device,
+        method=method,
+        data=resident,
+        data_digest=material.dataset.digest,
+        computed_with=computed_with,
+        labels=labels,
+        partition=partition,
+        blocks=blocks(config),
+        macs=macs,
+        trainers=_trainers(config, comm, method, skeletons, resident),
+        evaluation=_evaluation(config, method, skeletons, macs, partition, info.num_test),
+        memories=MemoryStore(run_dir),
+        clock=Clock(comm.traffic),
+        personal_tests=together(comm, lambda: own_tests(config, method, partition, material.dataset)),
+    )
+
+
+def method_context(
+    config: Config, info: data.DataInfo, present_labels: Callable[[int], np.ndarray] | None = None
+) -> methods.MethodContext:
+    """What the config's method is built from; a forecast has no labels."""
+    return methods.MethodContext(
+        options=config.method,
+        make_net=lambda width=1.0, rounding="round", seed=config.seed: models.build(
+            config.model, info, seed, width, rounding
+        ),
+        make_skeleton=lambda width=1.0, rounding="round": models.skeleton(config.model, info, width, rounding),
+        dense_layers=config.model.dense_layers,
+        weight_decay=config.train.weight_decay,
+        dynamic_tiers=config.clients.tier_assignment == "dynamic",
+        channels_last=config.train.memory_format == "channels_last",
+        seed=config.seed,
+        num_clients=config.clients.count,
+        clients_per_round=config.clients.per_round,
+        tier_blocks=blocks(config),
+        num_classes=info.num_classes,
+        local_epochs=config.train.local_epochs,
+        batch_size=config.train.batch_size,
+        momentum=config.train.momentum,
+        present_labels=present_labels,
+    )
+
+
+def blocks(config: Config) -> tuple[int, ...]:
+    """Clients per tier."""
+    own: tuple[int, ...] = config.method.tier_blocks(config.clients.count)
+    return config.clients.tier_blocks or own
+
+
+def _devices(config: Config, comm: Comm) -> tuple[str, placement.Device]:
+    """The kind of device that all workers train on, and this rank's own devices."""
+    trains = config.mpi.server_trains or comm.size == 1
+    worker = placement.worker_index(comm.local_rank, server_here=comm.server_here, server_trains=trains)
+    gpus = placement.visible_gpus() if config.mpi.device != "cpu" or config.mpi.server_device != "cpu" else ()
+    counts = [int(text) for text in comm.allgather_text(str(len(gpus)))]
+    workers = worker_ranks(comm.size, server_trains=trains)
+    kind = placement.resolve(config.mpi.device, [counts[rank] for rank in workers])
+    needs_server = comm.is_root or config.mpi.exchange != "gather"
+    server = config.mpi.server_device if needs_server else "cpu"
+    built_for = torch.cuda.get_arch_list() if gpus else []
+    device = together(comm, lambda: placement.place(worker, gpus, train=kind, server=server, built_for=built_for))
+    if device.has_gpu:  # what does not name a device (pinned memory) must not open the first GPU in every rank
+        torch.cuda.set_device(device.train if device.train != "cpu" else device.server)
+    return kind, device
+
+
+def _trainers(
+    config: Config, comm: Comm, method: methods.Method, skeletons: Sequence[nn.Module], resident: data.DeviceData
+) -> tuple[LocalTrainer, ...]:
+    """One for each of the method's nets, all in the same buffers. Rank 0 has none if it does not train."""
+    if comm.rank not in worker_ranks(comm.size, server_trains=config.mpi.server_trains):
+        return ()
+    own, channels_last = method.own_decay, config.train.memory_format == "channels_last"
+    layouts = [net_layout(net.named_parameters(), own, channels_last=channels_last) for net in skeletons]
+    buffers = Buffers(max(layout.num_bytes for layout in layouts), resident.device)
+    return tuple(
+        LocalTrainer(FlatNet(method.net(number), layout, buffers), resident, config.train, list(own))
+        for number, layout in enumerate(layouts)
+    )
+
+
+def _evaluation(
+    config: Config,
+    method: methods.Method,
+    skeletons: Sequence[nn.Module],
+    macs: Sequence[float],
+    partition: data.Partition,
+    num_test: int,
+) -> EvaluationPlan:
+    tested = [net.net for net in method.tested()]
+    return EvaluationPlan(
+        costs=tuple(macs[number] for number in tested),
+        num_statistics=tuple(num_statistics(skeletons[number]) for number in tested),
+        num_test=num_test,
+        batch_size=config.evaluation.batch_size,
+        # Shuffled once and for all: in a file sorted by class each batch would be one class.
+        restat_indices=seeds.numpy_generator("restat order", config.seed).permutation(np.sort(partition.indices)),
+    )

@@ -1,0 +1,103 @@
+"""Stopping before the last round: a signal asks for it, or the job's time would not last for another round.
+
+Every rank keeps its own wish; at the end of a round all learn of all wishes and agree (`experiment`), so a
+signal that reaches one rank before another leaves nobody behind. The round is finished and saved, and the
+exit code says that there is more to do. A start always makes one round: a job that is put back into the
+queue again and again gets on, and one whose rounds are longer than its time ends by the time limit.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+import signal
+import time
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from fedmpi.mpi.environment import whole_number
+
+EXIT_CODE = os.EX_TEMPFAIL  # 75: try again later
+SIGNAL = signal.SIGUSR1
+
+# The signal, if it came before anybody listened.
+_heard_early: list[int] = []
+
+GO_ON, OUT_OF_TIME, SIGNALLED = 0, 1, 2
+"""What a rank wishes; the highest wish of all ranks is done."""
+
+# A round is given this much longer than the longest of the last ones took.
+_PATIENCE = 1.5
+_NUM_RECENT = 5
+
+
+def notice_early() -> None:
+    """From here on the signal does not end the process; `Stopping.listen` will hear of it."""
+    signal.signal(SIGNAL, lambda number, frame: _heard_early.append(number))
+
+
+def seconds_left(limit_s: float, environment: Mapping[str, str], now_s: float) -> float | None:
+    """Until this start of the run must have ended: `limit_s` (0: none) or the end that Slurm tells of, whichever comes
+    first; None without end.
+    """
+    end = whole_number(environment, "SLURM_JOB_END_TIME")
+    limits_s = ([limit_s] if limit_s > 0 else []) + ([end - now_s] if end is not None else [])
+    return min(limits_s, default=None)
+
+
+class Stopping:
+    """One rank's wish to stop.
+
+    `left_s` are the seconds until the end (None: no end), `spare_s` those that must stay free before it;
+    `every` is after how many rounds a long one comes (one that is evaluated, or saved).
+    """
+
+    def __init__(self, left_s: float | None = None, spare_s: float = 0.0, every: int = 1) -> None:
+        self._total_s = math.inf if left_s is None else left_s - spare_s
+        self._end_s = time.monotonic() + self._total_s
+        self._recent_s: deque[float] = deque(maxlen=max(_NUM_RECENT, every))
+        self._is_signalled = False
+        self._share = 1.0
+
+    def listen(self, say: Callable[[str], None]) -> None:
+        """From now on the signal asks to stop; `say` hears of the first one."""
+
+        def heard(number: int, frame: Any) -> None:
+            if not self._is_signalled:
+                self._is_signalled = True
+                say(f"fedmpi: {SIGNAL.name}: the run stops after this round")
+
+        signal.signal(SIGNAL, heard)
+        signal.siginterrupt(SIGNAL, False)  # what the libraries are reading or writing goes on
+        if _heard_early:
+            heard(_heard_early.pop(), None)
+
+    def remember(self, rounds_s: Sequence[float]) -> None:
+        """What rounds of an earlier start took, the last one last: a long one may come again before this start has seen
+        any. Not those that would leave a start like this one no time for any round: something else was wrong then.
+        """
+        if not self._recent_s:
+            self._recent_s.extend(round_s for round_s in rounds_s if _PATIENCE * round_s <= self._total_s)
+
+    def wish(self, round_s: float, share: float = 1.0) -> int:
+        """After a round that took `round_s`, the saving of the one before included.
+
+        `share` is how much more a rank has to do in the next one than at the start, because others were lost.
+        """
+        self._recent_s.append(round_s / self._share)  # of its beginning: too much rather than too little
+        self._share = share
+        if self._is_signalled:
+            return SIGNALLED
+        return OUT_OF_TIME if self._end_s - time.monotonic() < self.next_round_s else GO_ON
+
+    @property
+    def next_round_s(self) -> float:
+        """What the next round is given."""
+        return _PATIENCE * max(self._recent_s) * self._share
+
+    def why(self, wish: int) -> str:
+        """The wish that was agreed on, in words; empty for going on."""
+        if wish != OUT_OF_TIME:
+            return SIGNAL.name if wish == SIGNALLED else ""
+        return f"the time that is left would not be enough for another round ({self.next_round_s:.0f} s)"

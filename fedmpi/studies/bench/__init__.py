@@ -1,0 +1,1 @@
+"""What fedmpi costs beside a bare PyTorch loop, and what pruned nets save."""

@@ -1,0 +1,342 @@
+"""What a round costs beside the SGD steps in it.
+
+    python jobs/bench.py overhead [--ranks 3] [--pairs 5] [--case small,resnet18,...]
+    python jobs/bench.py memory   [--case resnet18]
+    python jobs/bench.py population [--ranks 1]
+
+`overhead` runs one federated round and then the same SGD steps as bare PyTorch loops on the same
+processes, in turn, and prints the median ratio, where the round's time went, and rank 0's share of
+a core while workers train. The bare loop is what one would write without fedmpi: an ordinary
+module, `torch.optim.SGD`, images already normalized in memory; no broadcast, no aggregation.
+
+`memory` prints the peak resident memory of a worker against that of a process that runs the bare
+loop alone, and its growth from a cohort of 10 to one of 100 clients.
+
+`population` runs the same cohort of 20 clients with two examples each, out of the same two million
+examples, for 1,000, 100,000 and 1,000,000 registered clients, and prints start-up (data, partition,
+setup, saving the partition), a round, and peak memory, with their ratios.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import resource
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+import traceback
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from fedmpi.studies.launch import environment, launcher
+
+CIFAR_SHAPE, DIGITS_SHAPE = "[3, 32, 32]", "[1, 8, 8]"
+
+
+@dataclass(frozen=True)
+class Case:
+    """One benchmark: a method on a net, with clients of equal size."""
+
+    title: str
+    overrides: tuple[str, ...]
+
+
+def _case(title: str, shape: str, examples: int, *overrides: str) -> Case:
+    clients = 10
+    return Case(
+        title,
+        (
+            "rounds=1000000", "evaluation.every=1000000", "train.augment=false", "train.masked_loss=false",
+            "data.name=synthetic", f"data.shape={shape}", "data.classes=10", f"data.num_train={clients * examples}",
+            "data.num_test=100", "partition.name=iid", f"clients.count={clients}", "clients.per_round=4",
+            "output.tensorboard=false", *overrides,
+        ),
+    )  # fmt: skip
+
+
+CASES = {
+    "small": _case(
+        "small CNN (8x8 inputs), FedAvg", DIGITS_SHAPE, 96,
+        "model.name=resnet18", "model.width=0.25", "model.blocks=[1,1,1,1]", "method.name=fedavg",
+        "train.batch_size=32", "train.local_epochs=10",
+    ),
+    "small-fedhm": _case(
+        "small CNN (8x8 inputs), FedHM", DIGITS_SHAPE, 96,
+        "model.name=resnet18", "model.width=0.25", "model.blocks=[1,1,1,1]", "method.name=fedhm",
+        "train.batch_size=32", "train.local_epochs=10",
+    ),
+    "resnet18": _case(
+        "ResNet-18, FedAvg", CIFAR_SHAPE, 128,
+        "model.name=resnet18", "method.name=fedavg", "train.batch_size=64", "train.local_epochs=2",
+    ),
+    "resnet18-fedhm": _case(
+        "ResNet-18, FedHM", CIFAR_SHAPE, 128,
+        "model.name=resnet18", "method.name=fedhm", "train.batch_size=64", "train.local_epochs=2",
+    ),
+    "population": Case("20 of N clients", (
+        "rounds=1000000", "evaluation.every=1000000", "data.name=synthetic", "data.shape=[1, 4, 4]",
+        "data.num_train=2000000", "data.num_test=1000", "partition.name=dirichlet_equal", "partition.alpha=.inf",
+        "partition.examples=2", "model.name=mlp", "method.name=fedhm", "clients.tier_assignment=dynamic",
+        "clients.per_round=20", "train.augment=false", "output.tensorboard=false",
+    )),
+}  # fmt: skip
+POPULATIONS = (1_000, 100_000, 1_000_000)
+
+
+def main() -> None:
+    arguments = _arguments()
+    if arguments.what == "overhead":
+        for name in arguments.case or ("small", "resnet18", "resnet18-fedhm"):
+            _print_overhead(name, _launch(arguments.ranks, "overhead", name, arguments.pairs))
+    elif arguments.what == "memory":
+        for name in arguments.case or ("resnet18",):
+            _print_memory(name, arguments.ranks)
+    elif arguments.what == "population":
+        counts = {count: f"population-{count}" for count in POPULATIONS}
+        _print_population({n: _launch(arguments.ranks, child, "population", 5) for n, child in counts.items()})
+    else:
+        _child(arguments.child, arguments.case[0], arguments.pairs)
+
+
+def _arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("what", choices=["overhead", "memory", "population", "child"])
+    parser.add_argument("--ranks", type=int, default=3, help="rank 0 and the workers (default 3)")
+    parser.add_argument("--pairs", type=int, default=5, help="rounds, each followed by its bare twin (default 5)")
+    parser.add_argument("--case", type=_cases, help=f"of {', '.join(CASES)}")
+    parser.add_argument("--child", help=argparse.SUPPRESS)
+    return parser.parse_args()
+
+
+def _cases(text: str) -> list[str]:
+    if unknown := set(text.split(",")) - CASES.keys():
+        raise argparse.ArgumentTypeError(f"no case {min(unknown)!r}; there are {', '.join(CASES)}")
+    return text.split(",")
+
+
+def _launch(ranks: int, child: str, case: str, pairs: int) -> dict[str, float]:
+    """Runs this module under mpirun (or alone); the last line of its output is the result."""
+    words = ["child", "--child", child, "--case", case, "--pairs", str(pairs)]
+    command = [*launcher(ranks), sys.executable, "-m", "fedmpi.studies.bench.overhead", *words]
+    done = subprocess.run(command, env=environment(ranks), stdout=subprocess.PIPE, text=True, check=True)
+    result: dict[str, float] = json.loads(done.stdout.strip().splitlines()[-1])
+    return result
+
+
+def _print_overhead(name: str, result: dict[str, float]) -> None:
+    print(
+        f"{CASES[name].title}: round / bare loop = {result.pop('ratio'):.3f} "
+        f"(pairs {result.pop('lowest'):.3f} to {result.pop('highest'):.3f}); "
+        f"round {result.pop('round_s'):.2f} s, bare {result.pop('bare_s'):.2f} s; "
+        f"rank 0 used {100 * result.pop('root_cpu'):.1f} % of a core"
+    )
+    parts = sorted(result.items(), key=lambda part: -part[1])
+    print(
+        "  mean over ranks: "
+        + ", ".join(f"{stage} {1000 * seconds:.0f} ms" for stage, seconds in parts if seconds > 5e-4)
+    )
+
+
+def _print_memory(name: str, ranks: int) -> None:
+    bare = _launch(1, "bare-memory", name, 1)["peak_bytes"]
+    peaks = {cohort: _launch(ranks, f"memory-{cohort}", name, 1)["peak_bytes"] for cohort in (10, 100)}
+    print(
+        f"{CASES[name].title}: worker's peak / bare loop's = {peaks[10] / bare:.2f} at 10 clients a round, "
+        f"{peaks[100] / bare:.2f} at 100 (bare {bare / 1e6:.0f} MB)"
+    )
+
+
+def _print_population(results: dict[int, dict[str, float]]) -> None:
+    first = results[POPULATIONS[0]]
+    units = {"startup_s": 1.0, "round_s": 1.0, "peak_bytes": 1e6}
+    print(f"{'clients':>9}  {'start-up':>18}  {'round':>18}  {'peak memory':>18}")
+    for count, result in results.items():
+        cells = []
+        for name, unit in units.items():
+            shown = f"{result[name] / unit:.3f} s" if unit == 1.0 else f"{result[name] / unit:.0f} MB"
+            cells.append(f"{shown} (x {result[name] / first[name]:.2f})".rjust(18))
+        print(f"{count:9,}  {'  '.join(cells)}")
+
+
+# What runs under mpirun.
+
+
+def _child(what: str, case: str, pairs: int) -> None:
+    from fedmpi.mpi.serial import world
+
+    comm = world()
+    try:
+        result = _measure(comm, what, case, pairs)
+    except BaseException:
+        traceback.print_exc()
+        comm.abort(1)
+        raise
+    if comm.is_root:
+        print(json.dumps(result), flush=True)
+
+
+def _measure(comm, what: str, case: str, pairs: int) -> dict[str, float]:
+    with tempfile.TemporaryDirectory() as folder:
+        if what == "overhead":
+            return _overhead(comm, case, pairs, folder)
+        if what == "bare-memory":
+            return _bare_memory(comm, case, folder)
+        number = int(what.rpartition("-")[2])
+        if what.startswith("population"):
+            return _population(comm, case, number, pairs, folder)
+        return _worker_memory(comm, case, number, folder)
+
+
+def _setup(comm, case: str, folder: str, *more: str):
+    from fedmpi.config.load import load
+    from fedmpi.main import TABLES
+    from fedmpi.run.start import prepare
+    from fedmpi.store.run_dir import RunDir
+
+    return prepare(load(None, [*CASES[case].overrides, *more], TABLES), comm, RunDir(Path(folder)))
+
+
+def _rounds(setup) -> Iterator[None]:
+    """Each step of this iterator is one federated round."""
+    from fedmpi.run.resuming import initial_state
+    from fedmpi.train_round import OpenRound, train_round
+
+    opened = OpenRound(1, initial_state(setup.method, setup.comm, None, setup.device.server))
+    while True:
+        train_round(setup, opened)
+        opened = OpenRound(opened.number + 1, opened.state, opened.published)
+        yield
+
+
+def _overhead(comm, case: str, pairs: int, folder: str) -> dict[str, float]:
+    setup = _setup(comm, case, folder)
+    rounds, bare = _rounds(setup), BareLoop(setup)
+    next(rounds), bare.run(1)  # warm-up
+    setup.clock.take()
+    round_s, bare_s, root_cpu, splits = [], [], [], []
+    for number in range(2, pairs + 2):
+        cpu = time.process_time()
+        round_s.append(_timed(comm, lambda: next(rounds)))
+        root_cpu.append((time.process_time() - cpu) / round_s[-1])
+        splits.append(setup.clock.take())
+        bare_s.append(_timed(comm, lambda number=number: bare.run(number)))
+        setup.clock.take()
+    ratios = [one / other for one, other in zip(round_s, bare_s, strict=True)]
+    stages = {stage: statistics.fmean(split[stage] for split in splits) for stage in splits[0] if stage != "wall"}
+    shares = _mean_over_ranks(comm, stages)
+    return {
+        "ratio": statistics.median(ratios), "lowest": min(ratios), "highest": max(ratios),
+        "round_s": statistics.median(round_s), "bare_s": statistics.median(bare_s),
+        "root_cpu": statistics.median(root_cpu), **shares,
+    }  # fmt: skip
+
+
+def _timed(comm, action) -> float:
+    """Seconds from the moment all ranks are there until the last of them is done."""
+    comm.wait_for_all()
+    started = time.perf_counter()
+    action()
+    comm.wait_for_all()
+    return time.perf_counter() - started
+
+
+def _mean_over_ranks(comm, stages: dict[str, float]) -> dict[str, float]:
+    import numpy as np
+
+    rows = comm.gather_rows(np.array(list(stages.values())))
+    return {} if rows is None else dict(zip(stages, rows.mean(axis=0).tolist(), strict=True))
+
+
+class BareLoop:
+    """The SGD steps of a round, on the same rank for the same clients, as plain PyTorch."""
+
+    def __init__(self, setup) -> None:
+        import torch
+
+        self.setup = setup
+        nets = [setup.method.net(tier.index) for tier in setup.method.tiers]
+        self.nets = [net.to(memory_format=torch.channels_last) for net in nets]
+        for net in self.nets:
+            for parameter in net.parameters():  # factors come as zeros, which would train unlike others
+                torch.nn.init.normal_(parameter, std=0.02)
+        data = setup.data
+        numbers = torch.arange(data.num_train)
+        self.images = data.train_batch(data.draws(numbers, 1, torch.Generator(), shuffle=False), 0, 0, len(numbers))[0]
+        self.labels = data.train_y
+
+    def run(self, round_number: int) -> None:
+        from fedmpi.rounds.state import plan_phase
+
+        phase = self.setup.method.phases(round_number)[0]
+        for task in plan_phase(self.setup, round_number, phase).by_rank[self.setup.comm.rank]:
+            self._train(task)
+
+    def _train(self, task) -> None:
+        import torch
+        from torch.nn import functional
+
+        train, net = self.setup.config.train, self.nets[task.tier]
+        examples = torch.from_numpy(self.setup.partition.client(task.client).copy())
+        sgd = torch.optim.SGD(net.parameters(), lr=1e-4, momentum=train.momentum, weight_decay=train.weight_decay)
+        net.train()
+        for _ in range(train.local_epochs):
+            for batch in examples[torch.randperm(len(examples))].split(train.batch_size):
+                sgd.zero_grad()
+                functional.cross_entropy(net(self.images[batch]), self.labels[batch]).backward()
+                sgd.step()
+
+
+# The same data and the same batch of 64 whatever the cohort.
+_MEMORY = ("clients.count=100", "data.num_train=6400", "train.local_epochs=1")
+
+
+def _bare_memory(comm, case: str, folder: str) -> dict[str, float]:
+    setup = _setup(comm, case, folder, *_MEMORY, "clients.per_round=4")
+    object.__setattr__(setup, "trainers", ())  # the loop's own net and optimizer only
+    BareLoop(setup).run(1)
+    return {"peak_bytes": _peak_bytes()}
+
+
+def _worker_memory(comm, case: str, cohort: int, folder: str) -> dict[str, float]:
+    import numpy as np
+
+    next(_rounds(_setup(comm, case, folder, *_MEMORY, f"clients.per_round={cohort}")))
+    rows = comm.gather_rows(np.array([float(_peak_bytes())]))
+    return {} if rows is None else {"peak_bytes": float(rows[1:].max() if len(rows) > 1 else rows.max())}
+
+
+def _population(comm, case: str, count: int, num_rounds: int, folder: str) -> dict[str, float]:
+    """Seconds until the first round could begin (without loading torch), median seconds of a round, peak memory."""
+    import numpy as np
+    import torch._dynamo  # noqa: F401 - torch loads it when a net is first measured: seconds that no client costs
+
+    import fedmpi.run.start  # noqa: F401
+    from fedmpi.train_round import train_round  # noqa: F401
+
+    held = []
+
+    def start() -> None:
+        setup = _setup(comm, case, folder, f"clients.count={count}")
+        if comm.is_root:
+            Path(folder, "partition.h5").write_bytes(setup.partition.packed())
+        held.append(_rounds(setup))
+
+    startup_s = _timed(comm, start)
+    next(held[0])  # the first broadcast, and warm-up
+    round_s = [_timed(comm, lambda: next(held[0])) for _ in range(num_rounds)]
+    rows = comm.gather_rows(np.array([float(_peak_bytes())]))
+    peak_bytes = float(rows.max()) if rows is not None else 0.0
+    return {"startup_s": startup_s, "round_s": statistics.median(round_s), "peak_bytes": peak_bytes}
+
+
+def _peak_bytes() -> int:
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    return peak if sys.platform == "darwin" else peak * 1024
+
+
+if __name__ == "__main__":
+    main()

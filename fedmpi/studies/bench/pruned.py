@@ -1,0 +1,286 @@
+"""What the pruned nets of a Hermes run save where they are deployed (its section 5.7: Table 3, Fig. 10 and 11).
+
+    python jobs/measure_pruned.py RUN_DIR [--clients 0,3 | --all] [--batch 1] [--times 50]
+
+For each client three nets on this machine's device: the dense one that everybody begins with, the
+client's own with zeros where it is pruned, and the same really cut (`fedmpi.models.cutting`).
+BatchNorm has the statistics of a batch of the client's own training data, as when deployed. A row
+has rho (the share of parameters that the mask keeps), the net's parameters and their bytes in
+float32, multiply-accumulates and the bytes of all activations for one example, an estimate of the
+peak memory of inference at the batch size (parameters, and the largest input and output of a
+layer), the median time of a batch, and its energy as NVML counts it for the whole GPU, where there
+is one and `pynvml` is installed. The last column is the largest difference of logits from the
+masked net's, in units of the largest logit.
+
+The mask still counts the next layers' inputs of pruned outputs; the cut net has none of them, so it
+is smaller than rho says. Only where additions tie channels together may it hold more, as zeros.
+"""
+
+from __future__ import annotations
+
+import argparse
+import re
+import statistics
+import sys
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import NoReturn
+
+import torch
+from torch import nn
+
+from fedmpi import costs
+from fedmpi.config.load import load
+from fedmpi.data import Draws
+from fedmpi.errors import ConfigError, UserError
+from fedmpi.federation.plan import Task
+from fedmpi.learning.bn import batch_norms
+from fedmpi.main import TABLES
+from fedmpi.methods.hermes import Hermes
+from fedmpi.models.cutting import cut
+from fedmpi.mpi.serial import SerialComm
+from fedmpi.rounds.state import Published, Setup, client_of
+from fedmpi.run import resuming, start
+from fedmpi.store import checkpoint
+from fedmpi.store.checkpoint import Snapshot
+from fedmpi.store.run_dir import RunDir
+
+WARM_UP = 5
+CALIBRATION_EXAMPLES = 256
+# NVML counts energy in steps of some 20 ms: long enough for many of them.
+LEAST_ENERGY_S = 1.0
+# More would fill memories, or take days.
+MOST_BATCH = 65_536
+MOST_TIMES = 1_000_000
+KEPT = "kept is the mask's share, which still counts the next layers' inputs of pruned outputs: the cut net"
+
+
+@dataclass(frozen=True)
+class Row:
+    """One net of one client, measured."""
+
+    client: str
+    net: str
+    kept: float
+    """rho: the share of the dense net's parameters that the mask keeps."""
+    costs: costs.Costs
+    peak_bytes: int
+    seconds: float
+    joules: float | None
+    difference: float | None
+
+    def text(self) -> str:
+        energy = "not measured" if self.joules is None else f"{1e3 * self.joules:.2f} mJ"
+        difference = "" if self.difference is None else f"{self.difference:.0e}"
+        found = self.costs
+        return (
+            f"{self.client:>6}  {self.net:<6} {100 * self.kept:>6.1f} %"
+            f" {found.params:>12,} {4e-6 * found.params:>9.3f} MB {1e-6 * found.macs:>10.2f} M"
+            f" {1e-6 * found.activation_bytes:>9.3f} MB {1e-6 * self.peak_bytes:>9.3f} MB"
+            f" {1e3 * self.seconds:>9.3f} ms {energy:>13} {difference:>8}"
+        )
+
+
+HEADER = (
+    f"{'client':>6}  {'net':<6} {'kept':>8} {'parameters':>12} {'size':>12} {'MACs':>12}"
+    f" {'activations':>12} {'peak (est.)':>12} {'time':>12} {'energy':>13} {'differs':>8}"
+)
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """The exit code: 0, or 2 for a user's mistake."""
+    try:
+        arguments = _arguments(argv)
+        setup, snapshot = _open(RunDir(Path(arguments.run_dir)))
+        clients = range(setup.config.clients.count) if arguments.all else arguments.clients
+        unknown = [client for client in clients if client not in range(setup.config.clients.count)]
+        if unknown:
+            raise UserError("--clients", f"no client {unknown[0]}; allowed: 0 to {setup.config.clients.count - 1}")
+        _print_rows(setup, snapshot, clients, arguments.batch, arguments.times)
+    except UserError as error:
+        print(error.text(), file=sys.stderr)
+        return 2
+    return 0
+
+
+class _Parser(argparse.ArgumentParser):
+    """Reports as all mistakes are reported: one line, exit code 2."""
+
+    def error(self, message: str) -> NoReturn:
+        raise ConfigError("command line", f"{message}; see python jobs/measure_pruned.py --help")
+
+
+def _arguments(argv: Sequence[str] | None) -> argparse.Namespace:
+    parser = _Parser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter, allow_abbrev=False)
+    parser.add_argument("run_dir", help="the directory of a Hermes run")
+    chosen = parser.add_mutually_exclusive_group()
+    chosen.add_argument("--clients", type=_clients, default=[0], help="client numbers, with commas (default 0)")
+    chosen.add_argument("--all", action="store_true", help="all clients")
+    parser.add_argument("--batch", type=_up_to(MOST_BATCH), default=1, help="examples of an inference (default 1)")
+    parser.add_argument("--times", type=_up_to(MOST_TIMES), default=50, help="of it; the median counts (default 50)")
+    return parser.parse_args(argv)
+
+
+def _clients(text: str) -> list[int]:
+    clients = text.split(",")
+    if not all(re.fullmatch(r"\d{1,18}", client) for client in clients) or len(set(map(int, clients))) < len(clients):
+        raise argparse.ArgumentTypeError(f"expected different client numbers >= 0, as 0,3, got {text!r}")
+    return [int(client) for client in clients]
+
+
+def _up_to(most: int) -> Callable[[str], int]:
+    """An argument's type: a whole number from 1 to `most`."""
+
+    def read(text: str) -> int:
+        if not re.fullmatch(r"\d{1,18}", text) or not 1 <= int(text) <= most:
+            raise argparse.ArgumentTypeError(f"expected a whole number from 1 to {most}, got {text!r}")
+        return int(text)
+
+    return read
+
+
+def _open(run_dir: RunDir) -> tuple[Setup, Snapshot]:
+    """The run as a single process would go on with it, and its newest checkpoint."""
+    config = load(run_dir.config_path, (), TABLES)
+    if config.method.name != "hermes":
+        raise UserError(str(run_dir.path), f"is a run of {config.method.name}; only Hermes prunes nets")
+    snapshot = checkpoint.load_newest_intact(run_dir, lambda line: print(line, file=sys.stderr))
+    if snapshot is None:
+        raise UserError(str(run_dir.path), "has no intact checkpoint")
+    setup = start.prepare(config, SerialComm(), run_dir)
+    resuming.check_data(setup, run_dir, snapshot)
+    return setup, snapshot
+
+
+def _print_rows(setup: Setup, snapshot: Snapshot, clients: list[int] | range, batch: int, times: int) -> None:
+    device = setup.data.device
+    shape = setup.data.info.example_shape
+    inputs = torch.randn(batch, *shape, generator=torch.Generator().manual_seed(0)).to(device)
+    print(f"after round {snapshot.round}, on {setup.device.description}, batches of {batch}, median of {times}")
+    print(HEADER)
+    dense = _with_statistics(setup, setup.method.net(0), clients[0])
+    print(_measured("-", "dense", 1.0, dense, inputs, times, None).text())
+    rows = []
+    for client in clients:
+        for name, kept, net, reference in _nets(setup, snapshot, client):
+            rows.append(_measured(str(client), name, kept, net, inputs, times, reference))
+            print(rows[-1].text(), flush=True)
+    masked, small = ([row.seconds for row in rows if row.net == name] for name in ("masked", "cut"))
+    speed = f"{sum(masked) / sum(small):.2f} times as fast as masked ones (clients measured: {len(small)})"
+    print(f"cut nets are {speed}; {KEPT} is smaller than it says")
+
+
+def savings(run_dir: RunDir, client: int = 0, times: int = 50) -> tuple[float, float | None]:
+    """How much longer an inference of the dense net takes than that of a client's cut one, on this machine, and how
+    much more energy (None where NVML cannot tell). Raises `UserError`."""
+    setup, snapshot = _open(run_dir)
+    shape = setup.data.info.example_shape
+    inputs = torch.randn(1, *shape, generator=torch.Generator().manual_seed(0)).to(setup.data.device)
+    dense = _measured("-", "dense", 1.0, _with_statistics(setup, setup.method.net(0), client), inputs, times, None)
+    [(name, kept, net)] = [row[:3] for row in _nets(setup, snapshot, client) if row[0] == "cut"]
+    small = _measured(str(client), name, kept, net, inputs, times, None)
+    energy = dense.joules / small.joules if dense.joules and small.joules else None
+    return dense.seconds / small.seconds, energy
+
+
+def _nets(setup: Setup, snapshot: Snapshot, client: int) -> Iterator[tuple[str, float, nn.Module, nn.Module | None]]:
+    """The client's net as it is tested, masked and cut, each with rho and the net that it should agree with."""
+    method = setup.method
+    assert isinstance(method, Hermes)
+    device, net = setup.data.device, setup.trainers[0].net
+    params = {name: snapshot.server[name].to(device) for name in method.published_specs({0})}
+    task = Task(client, 0, snapshot.round, "test", setup.partition.size(client), 0.0)
+    known = client_of(setup, task, Published(params, {}, {}), snapshot.clients.get(client))
+    method.narrow(params, 0, net.params, known)
+    method.restore(net, known)
+    masked = method.net(0)
+    masked.load_state_dict(net.params)
+    masked = _with_statistics(setup, masked, client)
+    masks = known.memory or {}
+    yield "masked", method.remaining_share(masks), masked, None
+    yield "cut", method.remaining_share(masks), cut(masked, masks), masked
+
+
+def _with_statistics(setup: Setup, net: nn.Module, client: int) -> nn.Module:
+    """The net on the training device, for inference, its norms with statistics of this client's data."""
+    net = net.to(setup.data.device).eval()
+    examples = torch.tensor(setup.partition.client(client)[:CALIBRATION_EXAMPLES], device=setup.data.device)
+    for norm in batch_norms(net):
+        norm.running_mean = torch.zeros(norm.num_features, device=setup.data.device)
+        norm.running_var = torch.ones(norm.num_features, device=setup.data.device)
+        norm.momentum, norm.track_running_stats = 1.0, True
+        norm.train()
+    with torch.no_grad():
+        net(setup.data.train_batch(Draws(examples[None]), 0, 0, len(examples))[0])
+    return net.eval()
+
+
+def _measured(
+    client: str, name: str, kept: float, net: nn.Module, inputs: torch.Tensor, times: int, reference: nn.Module | None
+) -> Row:
+    with torch.inference_mode():
+        logits = net(inputs)
+        wanted = logits if reference is None else reference(inputs)
+        difference = None if reference is None else float((logits - wanted).abs().max() / wanted.abs().max())
+        infer = _inference(net, inputs)
+        seconds = [_timed(infer) for _ in range(WARM_UP + times)][WARM_UP:]
+        median = statistics.median(seconds)
+        joules = _energy(infer, inputs.device, _times_for(median))
+    found = costs.measure(net, tuple(inputs.shape[1:]))
+    peak = 4 * (found.params + _largest_layer(net, inputs))
+    return Row(client, name, kept, found, peak, median, joules, difference)
+
+
+def _times_for(seconds: float) -> int:
+    """How many inferences of that length last long enough for NVML."""
+    return 1 + int(LEAST_ENERGY_S / max(seconds, 1e-6))
+
+
+def _inference(net: nn.Module, inputs: torch.Tensor) -> Callable[[], None]:
+    def infer() -> None:
+        net(inputs)
+        if inputs.is_cuda:
+            torch.cuda.synchronize(inputs.device)
+
+    return infer
+
+
+def _timed(action: Callable[[], None]) -> float:
+    started = time.perf_counter()
+    action()
+    return time.perf_counter() - started
+
+
+def _largest_layer(net: nn.Module, inputs: torch.Tensor) -> int:
+    """Numbers that the input and the output of a layer have together, at most."""
+    largest = [0]
+
+    def look(module: nn.Module, given: tuple[torch.Tensor, ...], output: torch.Tensor) -> None:
+        largest[0] = max(largest[0], given[0].numel() + output.numel())
+
+    handles = [part.register_forward_hook(look) for part in net.modules() if not any(part.children())]
+    net(inputs)
+    for handle in handles:
+        handle.remove()
+    return largest[0]
+
+
+def _energy(action: Callable[[], None], device: torch.device, times: int) -> float | None:
+    """Joules of one call on a GPU, idle power included; None where NVML cannot tell."""
+    if device.type != "cuda":
+        return None
+    try:
+        import pynvml
+    except ImportError:
+        return None
+    try:
+        pynvml.nvmlInit()
+        handle = pynvml.nvmlDeviceGetHandleByUUID(f"GPU-{torch.cuda.get_device_properties(device).uuid}")
+        before = pynvml.nvmlDeviceGetTotalEnergyConsumption(handle)
+        for _ in range(times):
+            action()
+        return float(pynvml.nvmlDeviceGetTotalEnergyConsumption(handle) - before) / 1e3 / times
+    except pynvml.NVMLError:
+        return None

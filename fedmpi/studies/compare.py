@@ -1,0 +1,205 @@
+"""A set of methods on one data set, with equal budgets, over several seeds; one table.
+
+    python jobs/compare.py [--methods fedavg,fedhm | all] [--data digits] [--seeds 0,1,2] [--ranks 3]
+        [--out runs/compare-digits] [--target 0.9] [--scale 1.0] [--set section.key=value ...] [--collect]
+
+A method is `configs/NAME_DATA.yaml`, or a path to a YAML file; `all` is every `configs/*_DATA.yaml`.
+Each run has a folder and a log of its own in `--out`. Those that are finished are not run again,
+those that were interrupted go on, so the same command after a Ctrl-C does what is left to do. A
+run that fails is a line of the table, and the exit code is 1.
+
+`--scale` multiplies what counts rounds (rounds, milestones, `evaluation.every`, a method's options
+named `..._round(s)`), so that a smaller machine can do it.
+
+The table is of all runs in `--out`, which several commands may have made, with the last `--target`
+given for them; it is also `comparison.md` and, exact, `comparison.csv`. `--collect` runs nothing and
+makes that table again; with methods, seeds or another target it prints one and writes no file.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import shlex
+import signal
+import sys
+from collections.abc import Collection, Sequence
+from itertools import groupby
+from pathlib import Path
+
+from fedmpi.config import words
+from fedmpi.config.load import load
+from fedmpi.errors import ConfigError, RunDirError, UserError
+from fedmpi.main import TABLES
+from fedmpi.store.files import write_text, writing
+from fedmpi.store.run_dir import RunDir
+from fedmpi.studies import comparison_text
+from fedmpi.studies.launch import CONFIGS, Job, Parser, check_same, do, launcher, number, scaled, seed_list
+from fedmpi.studies.runs import Row, Run, budget_of, missing_rounds, other_data, rows_of, runs_in, settings_of
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """The exit code: 0, 1 if a run failed, 2 for a user's mistake, 130 if interrupted."""
+    given = list(sys.argv[1:] if argv is None else argv)
+    try:
+        arguments = _arguments(given)
+        if arguments.collect:
+            _collect(arguments)
+            return 0
+        launcher(arguments.ranks)  # told now, not after the first run's failure
+        jobs = _jobs(arguments)
+        _keep_settings(arguments, jobs, shlex.join(["python", "jobs/compare.py", *given]))
+        for number, job in enumerate(jobs, 1):
+            print(f"[{number}/{len(jobs)}] {job.run.name} seed {job.run.seed}: {do(job, arguments.ranks)}", flush=True)
+        failed = [job.run for job in jobs if not job.run.is_finished()]
+        _write(arguments.out, *_table({*runs_in(arguments.out), *failed}, arguments, failed))
+        return 1 if failed else 0
+    except UserError as error:
+        print(error.text(), file=sys.stderr, flush=True)
+        return error.exit_code
+    except KeyboardInterrupt:
+        print("stopped; the same command goes on from here, --collect prints what there is", file=sys.stderr)
+        return 130
+
+
+# The command line.
+
+
+def _arguments(argv: Sequence[str]) -> argparse.Namespace:
+    parser = Parser("jobs/compare.py", __doc__)
+    parser.add_argument("--methods", help="names or paths, with commas (default all; with --collect, all there)")
+    parser.add_argument("--data", default="digits", help="the data set (default digits)")
+    parser.add_argument("--seeds", type=seed_list, help="default 0,1,2; with --collect, all there")
+    parser.add_argument("--ranks", type=number(int, 1), default=3, help="of each run; 1 is without mpirun (default 3)")
+    parser.add_argument("--out", type=Path, help="the folder of all runs (default runs/compare-DATA)")
+    parser.add_argument("--target", type=number(float, 0, 1), help="in (0, 1] (default as last in --out, or 0.9)")
+    parser.add_argument("--scale", type=number(float, 0), default=1.0, help="of all numbers of rounds (default 1)")
+    parser.add_argument("--set", nargs="+", action="extend", default=[], metavar="section.key=value")
+    parser.add_argument("--collect", action="store_true", help="run nothing, print the table of what is there")
+    arguments = parser.parse_args(argv)
+    arguments.out = (arguments.out or Path("runs") / f"compare-{arguments.data}").resolve()
+    arguments.target = arguments.target or settings_of(arguments.out).get("target", 0.9)
+    return arguments
+
+
+def _configs(methods: str, data: str) -> list[Path]:
+    """The YAML file of each method asked for. Raises `ConfigError`."""
+    known = {path.stem.removesuffix(f"_{data}"): path for path in sorted(CONFIGS.glob(f"*_{data}.yaml"))
+             if not path.stem.startswith("base_")}  # fmt: skip
+    if methods == "all" and not known:
+        raise ConfigError("--data", f"there is no configs/*_{data}.yaml; give paths with --methods, or another --data")
+    chosen = list(known.values()) if methods == "all" else [_config(name, known) for name in methods.split(",")]
+    twice = [path.stem for path in chosen if [other.stem for other in chosen].count(path.stem) > 1]
+    if twice:
+        raise ConfigError("--methods", f"{twice[0]} is named twice, and its runs would share a folder")
+    return chosen
+
+
+def _config(name: str, known: dict[str, Path]) -> Path:
+    if name in known:
+        return known[name]
+    if name.endswith((".yaml", ".yml")) or os.sep in name:
+        return Path(name).resolve()
+    allowed = f"Known: {', '.join(known) or 'none'}, or a path"
+    raise ConfigError("--methods", f"no method {words.found(name)}.{words.suggest(name, known)} {allowed}")
+
+
+# Which runs.
+
+
+def _jobs(arguments: argparse.Namespace) -> list[Job]:
+    """All configs are read before anything runs. Raises `UserError`, also for a folder with another config's run."""
+    if any(override.partition("=")[0].strip() == "seed" for override in arguments.set):
+        raise ConfigError("--set", "seed would be overridden; the seeds are given by --seeds")
+    jobs = []
+    for path in _configs(arguments.methods or "all", arguments.data):
+        for seed in arguments.seeds or (0, 1, 2):
+            given = [*arguments.set, f"seed={seed}"]
+            overrides = (*given, *scaled(load(path, given, TABLES), arguments.scale))
+            run = Run(path.stem, seed, RunDir(arguments.out / f"{path.stem}-seed{seed}"))
+            jobs.append(Job(run, path, overrides, load(path, overrides, TABLES)))
+    for job in jobs:
+        check_same(job)
+    return jobs
+
+
+def _keep_settings(arguments: argparse.Namespace, jobs: Sequence[Job], command: str) -> None:
+    """Adds this command to what the folder says of its runs. Raises RunDirError if they would have nothing in common.
+
+    A command that has nothing left to run made none of the runs, and is not kept.
+    """
+    common = {"scale": arguments.scale, "set": arguments.set}
+    kept = settings_of(arguments.out)
+    if kept and {key: kept[key] for key in common} != common:
+        text = f"has runs with --scale {kept['scale']:g} and --set {kept['set']}; ask the same, or take another --out"
+        raise RunDirError(str(arguments.out), text)
+    commands = kept.get("commands", [])
+    if not commands or not all(job.run.is_finished() for job in jobs):
+        commands = [*commands, command]
+    methods = [*kept.get("methods", ()), *(job.run.name for job in jobs)]
+    each_once = {"commands": list(dict.fromkeys(commands)), "methods": list(dict.fromkeys(methods))}
+    with writing(arguments.out):
+        arguments.out.mkdir(parents=True, exist_ok=True)
+    write_text(arguments.out / "settings.json", json.dumps(common | {"target": arguments.target} | each_once) + "\n")
+
+
+# Telling.
+
+
+def _collect(arguments: argparse.Namespace) -> None:
+    """The table of the runs asked for, written if it is the folder's own. Raises RunDirError if there are none."""
+    asked = arguments.methods and [path.stem for path in _configs(arguments.methods, arguments.data)]
+    runs = [run for run in runs_in(arguments.out) if asked is None or run.name in asked]
+    runs = [run for run in runs if arguments.seeds is None or run.seed in arguments.seeds]
+    if not runs:
+        raise RunDirError(str(arguments.out), "holds no such runs; leave --collect away to make them")
+    rows, caption = _table(runs, arguments)
+    kept = settings_of(arguments.out).get("target")
+    if asked is None and arguments.seeds is None and arguments.target == kept:
+        _write(arguments.out, rows, caption)
+        return
+    comparison_text.print_table(rows, caption, sys.stdout)
+    why = "only of the runs asked for" if arguments.target == kept else f"its target is {kept or 'not known'}"
+    print(f"printed, and no file written in {arguments.out}: {why}", flush=True)
+
+
+def _table(
+    runs: Collection[Run], arguments: argparse.Namespace, failed: Collection[Run] = ()
+) -> tuple[list[Row], list[str]]:
+    """Rows, the methods in the order in which they were first run, and caption."""
+    settings = settings_of(arguments.out)
+    order = {name: place for place, name in enumerate(settings.get("methods", ()))}
+    ordered = sorted(runs, key=lambda run: (order.get(run.name, len(order)), run.name, run.seed))
+    rows: list[Row] = []
+    configs, budgets, seeds = {}, {}, {}
+    for _, group in groupby(ordered, key=lambda run: run.name):
+        of_method = list(group)
+        done = [run for run in of_method if run.is_finished()]
+        budget = budget_of(done[0].config) if done else None
+        if budget is not None:
+            method = done[0].method
+            configs[method], budgets[method] = done[0].config, budget
+            seeds[method] = [run.seed for run in done]
+        rows += rows_of(of_method, arguments.target, budget, failed=failed)
+    caption = [
+        *other_data(ordered),
+        *comparison_text.what_is_shown(seeds, arguments.target, settings.get("scale", 1.0), settings.get("set", ())),
+        *comparison_text.budget_lines(budgets),
+        *comparison_text.difference_lines(configs),
+        *(f"{run.folder.path.name}: {missing}" for run in ordered if (missing := missing_rounds(run.records))),
+    ]
+    return rows, caption
+
+
+def _write(out: Path, rows: Sequence[Row], caption: Sequence[str]) -> None:
+    """Prints the table and writes it beside the runs."""
+    comparison_text.print_table(rows, caption, sys.stdout)
+    write_text(out / "comparison.md", comparison_text.markdown(rows, caption, settings_of(out)["commands"]))
+    write_text(out / "comparison.csv", comparison_text.comma_separated(rows))
+    print(f"written: {out}/comparison.md and comparison.csv", flush=True)
+
+
+if __name__ == "__main__":
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # as Ctrl-C, so that no run is left behind
+    sys.exit(main())

@@ -1,0 +1,277 @@
+"""A paper's figure from our runs, with the paper's axes, for `jobs/reproduce.py`: pictures and the points in them.
+
+Three kinds, whatever the figure shows: curves (a line for each method: by round, by what was moved, or
+over a setting), bars (a group for each setting), scatter. A panel is a block of `fedmpi.papers`. What
+the paper prints is drawn as crosses. Curves of several seeds are their
+mean, with a band of one standard deviation, over the rounds that all of them have.
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import groupby
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from fedmpi import papers
+from fedmpi.store.files import write_atomic, write_text
+from fedmpi.studies import measures
+from fedmpi.studies.measures import History
+from fedmpi.studies.reproduction import Named
+from fedmpi.studies.runs import mean_std
+from fedmpi.studies.tables import Archive, Result, collect, in_unit
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+_COLUMNS = 3
+_PANEL_INCHES = (4.2, 3.2)
+_BARS_TAKE = 0.8
+_COUNTED = ("keep_ratio", "clients_per_round", "local_epochs", "samples")
+"""Axes on which a row's label is a number."""
+_WHOLE = ("round", "kernel", "clients_per_round", "local_epochs", "samples")
+
+
+@dataclass(frozen=True)
+class Line:
+    """One method in one panel: points (x, y) with standard deviations, and what the paper prints, (x, y) too."""
+
+    label: str
+    x: tuple[float, ...] = ()
+    y: tuple[float, ...] = ()
+    std: tuple[float | None, ...] = ()
+    paper_x: tuple[float, ...] = ()
+    paper_y: tuple[float, ...] = ()
+    is_curve: bool = False
+
+
+@dataclass(frozen=True)
+class Panel:
+    """`ticks` are the words on the x axis, at 0, 1, 2 ...; without them it has numbers."""
+
+    title: str
+    lines: tuple[Line, ...]
+    ticks: tuple[str, ...] = ()
+
+
+def draw(named: Named, archive: Archive, folder: Path) -> list[str]:
+    """Writes the pictures and figure.csv; the pictures' names, none if there is nothing to show yet."""
+    from matplotlib import rc_context
+
+    panels = panels_of(named, archive)
+    if not any(line.y for panel in panels for line in panel.lines):
+        return []
+    figure = picture(named.table, panels, archive.request.made_with)
+    names = ["figure.png", "figure.svg"]
+    for name in names:
+        drawn = io.BytesIO()
+        with rc_context({"svg.fonttype": "none"}):  # text that can be searched and edited
+            figure.savefig(drawn, dpi=150, format=name.rpartition(".")[2])
+        write_atomic(folder / name, drawn.getbuffer())
+    write_text(folder / "figure.csv", comma_separated(panels))
+    return names
+
+
+# What is shown.
+
+
+def panels_of(named: Named, archive: Archive) -> list[Panel]:
+    """A panel for each block, a line for each of its columns; computed columns have units, and panels, of their own."""
+    results = {result.cell: result for result in collect(named, archive)}
+    shown = [cell for cell in named.table.cells if not _is_zero_line(named.table, cell)]
+    is_computed = named.table.quantity == "computed"
+    panels = groupby(shown, key=lambda cell: f"{cell.block}, {cell.column}" if is_computed else cell.block)
+    return [_panel(named.table, title, list(cells), results, archive) for title, cells in panels]
+
+
+def _panel(
+    table: papers.Table, title: str, cells: Sequence[papers.Cell], results: dict[papers.Cell, Result], archive: Archive
+) -> Panel:
+    rows = tuple(dict.fromkeys(cell.row for cell in cells if cell.row))
+    has_words = table.kind == "bars" or (table.kind == "curves" and not _are_numbers(table, rows))
+    ticks = rows if has_words else ()
+    lines = []
+    for column, of_column in groupby(cells, key=lambda cell: cell.column):
+        own = list(of_column)
+        points = [(_place(table, results[cell], ticks, archive), results[cell]) for cell in own if cell.row]
+        lines += [_curve(table, cell, archive) for cell in own if not cell.row]
+        lines += [_points(column, points)] if points else []
+    return Panel(title, tuple(lines), ticks)
+
+
+def _is_zero_line(table: papers.Table, cell: papers.Cell) -> bool:
+    """What the others fall short of, where that is what is shown."""
+    return table.quantity == "accuracy_drop" and cell.column == table.baseline
+
+
+def _are_numbers(table: papers.Table, rows: Sequence[str]) -> bool:
+    return table.axes is not None and table.axes.x in _COUNTED and all(_number(row) is not None for row in rows)
+
+
+def _number(text: str) -> float | None:
+    try:
+        return float(text)
+    except ValueError:
+        return None
+
+
+def _place(table: papers.Table, result: Result, ticks: Sequence[str], archive: Archive) -> float | None:
+    """Where on the x axis a cell stands; None while its run does not say."""
+    cell, axes = result.cell, table.axes
+    if cell.row in ticks:
+        return float(ticks.index(cell.row))
+    if axes is None or axes.x in _COUNTED:
+        return _number(cell.row)
+    histories = archive.histories(cell)
+    if axes.x == "params":
+        return float(measures.costs_of(histories[0].run.config, cell.net).params) if histories else None
+    found = [archive.number(table, cell, history, axes.x) for history in histories]
+    return mean_std([place for place in found if place is not None])[0]
+
+
+def _points(column: str, points: Sequence[tuple[float | None, Result]]) -> Line:
+    placed = sorted(((x, result) for x, result in points if x is not None), key=lambda pair: pair[0])
+    ours = [(x, result) for x, result in placed if result.ours is not None]
+    printed = [(x, result.cell.paper) for x, result in placed if result.cell.paper is not None]
+    return Line(
+        column,
+        x=tuple(x for x, _ in ours),
+        y=tuple(result.ours for _, result in ours if result.ours is not None),
+        std=tuple(result.std for _, result in ours),
+        paper_x=tuple(x for x, _ in printed),
+        paper_y=tuple(y for _, y in printed if y is not None),
+    )
+
+
+def _curve(table: papers.Table, cell: papers.Cell, archive: Archive) -> Line:
+    runs = [_course(table, cell, history) for history in archive.histories(cell)]
+    common = sorted(set.intersection(*map(set, runs))) if runs else []
+    xs = [mean_std([run[step][0] for run in runs])[0] for step in common]
+    ys = [mean_std([run[step][1] for run in runs]) for step in common]
+    return Line(
+        cell.column,
+        x=tuple(x for x in xs if x is not None),
+        y=tuple(in_unit(table, y) or 0.0 for y, _ in ys),
+        std=tuple(in_unit(table, std) for _, std in ys),
+        is_curve=True,
+    )
+
+
+def _course(table: papers.Table, cell: papers.Cell, history: History) -> dict[int, tuple[float, float]]:
+    """One seed's points, by round (or by kernel)."""
+    x = table.axes.x if table.axes else "round"
+    if x == "kernel":
+        return {int(kernel): (kernel, count) for kernel, count in measures.kernel_profile(history, cell.net)}
+    return measures.series(history, table.quantity, cell.net, x)
+
+
+def comma_separated(panels: Sequence[Panel]) -> str:
+    """Every point that is drawn, ours and the paper's, exact."""
+    text = io.StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerow(("panel", "label", "whose", "x", "y", "std"))
+    for panel in panels:
+        for line in panel.lines:
+            for x, y, std in zip(line.x, line.y, line.std, strict=True):
+                writer.writerow((panel.title, line.label, "ours", _said(panel, x), y, std))
+            for x, y in zip(line.paper_x, line.paper_y, strict=True):
+                writer.writerow((panel.title, line.label, "paper", _said(panel, x), y, None))
+    return text.getvalue()
+
+
+def _said(panel: Panel, x: float) -> str | float:
+    return panel.ticks[int(x)] if panel.ticks else x
+
+
+# How it is shown.
+
+
+def picture(table: papers.Table, panels: Sequence[Panel], said: str = "") -> Figure:
+    """The whole figure: panels in rows, one legend for all; `said` stands below its title."""
+    from matplotlib import colormaps
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
+    from matplotlib.lines import Line2D
+
+    across = min(_COLUMNS, len(panels))
+    down = -(-len(panels) // across)
+    width, height = _PANEL_INCHES
+    figure = Figure(figsize=(width * across, height * down + 0.8), layout="constrained")
+    FigureCanvasAgg(figure)
+    labels = list(dict.fromkeys(line.label for panel in panels for line in panel.lines))
+    colours = {label: colormaps["tab10" if len(labels) <= 10 else "tab20"](place) for place, label in enumerate(labels)}
+    grid = figure.subplots(down, across, squeeze=False).flat
+    for place, axes in enumerate(grid):
+        if place < len(panels):
+            _draw_panel(axes, table, panels[place], colours)
+        else:
+            axes.set_visible(False)
+    figure.suptitle("\n".join([table.title, said] if said else [table.title]), fontsize="medium")
+    legends = [axes.get_legend_handles_labels() for axes in figure.axes]
+    handles = {label: handle for legend in legends for handle, label in zip(*legend, strict=True)}
+    if any(line.paper_y for panel in panels for line in panel.lines):
+        handles["paper"] = Line2D([], [], color="black", marker="x", linestyle="none")
+    figure.legend(handles.values(), handles.keys(), loc="outside lower center", ncols=min(5, len(handles)))
+    return figure
+
+
+def _draw_panel(axes: Axes, table: papers.Table, panel: Panel, colours: dict[str, object]) -> None:
+    draw_one = {"bars": _draw_bars, "scatter": _draw_points}.get(table.kind, _draw_line)
+    places = [x for line in panel.lines for x in dict.fromkeys((*line.x, *line.paper_x))]
+    count = len(panel.lines) if len(set(places)) < len(places) else 1  # bars of a tick of their own are not set apart
+    for place, line in enumerate(panel.lines):
+        draw_one(axes, line, colours[line.label], min(place, count - 1), count)
+    if not any(line.y or line.paper_y for line in panel.lines):
+        axes.text(0.5, 0.5, "not run", transform=axes.transAxes, horizontalalignment="center")
+    axes.set_title(panel.title)
+    axes.set_xlabel(_axis_label(table, "x"))
+    axes.set_ylabel(_axis_label(table, "y"))
+    if panel.ticks:
+        axes.set_xticks(range(len(panel.ticks)), panel.ticks)
+    elif table.axes is not None and table.axes.x in _WHOLE:
+        axes.xaxis.get_major_locator().set_params(integer=True)
+    axes.grid(alpha=0.3)
+
+
+def _axis_label(table: papers.Table, name: str) -> str:
+    label = getattr(table.axes, f"{name}_label", "")
+    return label or str(getattr(table.axes, name, "")).replace("_", " ")
+
+
+def _draw_line(axes: Axes, line: Line, colour: object, place: int, count: int) -> None:
+    marker = None if line.is_curve and len(line.x) > 1 else "o"
+    if line.y:
+        axes.plot(line.x, line.y, color=colour, marker=marker, label=line.label)
+    if any(line.std):
+        low, high = ([y + sign * (std or 0) for y, std in zip(line.y, line.std, strict=True)] for sign in (-1, 1))
+        axes.fill_between(line.x, low, high, color=colour, alpha=0.2, linewidth=0)
+    _draw_printed(axes, line, colour)
+
+
+def _draw_bars(axes: Axes, line: Line, colour: object, place: int, count: int) -> None:
+    width = _BARS_TAKE / count
+    shift = (place - (count - 1) / 2) * width
+    if line.y:
+        axes.bar([x + shift for x in line.x], line.y, width, yerr=_errors(line), color=colour, label=line.label)
+    _draw_printed(axes, line, "black", shift)  # its own colour could not be seen on the bar
+
+
+def _draw_points(axes: Axes, line: Line, colour: object, place: int, count: int) -> None:
+    if line.y:
+        axes.plot(line.x, line.y, color=colour, marker="o", linestyle="none", label=line.label)
+    if errors := _errors(line):
+        axes.errorbar(line.x, line.y, yerr=errors, color=colour, linestyle="none")
+    _draw_printed(axes, line, colour)
+
+
+def _errors(line: Line) -> list[float] | None:
+    return [std or 0.0 for std in line.std] if any(line.std) else None
+
+
+def _draw_printed(axes: Axes, line: Line, colour: object, shift: float = 0.0) -> None:
+    if line.paper_y:
+        axes.plot([x + shift for x in line.paper_x], line.paper_y, color=colour, marker="x", linestyle="none")

@@ -1,0 +1,326 @@
+"""Runs as `jobs/compare.py` and `jobs/reproduce.py` make them: each a command of its own, with a folder and a log.
+
+A run that is finished is not made again, one that was interrupted goes on, and one that fails ends no other.
+"""
+
+from __future__ import annotations
+
+import argparse
+import hashlib
+import os
+import re
+import shlex
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NoReturn
+
+from fedmpi.config.schema import Config
+from fedmpi.disk.plain import open_in_place, open_to_read
+from fedmpi.errors import ConfigError, RunDirError, UserError
+from fedmpi.run import stopping
+from fedmpi.store.files import writing
+from fedmpi.store.manifest import read_starts
+from fedmpi.studies.runs import Run
+
+CONFIGS = Path(__file__).resolve().parents[2] / "configs"
+_STARTERS = ("mpirun", "mpiexec", "prterun", "srun")
+# mpirun passes the signal on and waits for its ranks.
+_PATIENCE_S = 20.0
+# File systems allow 255 bytes for a name; a log's is longer than its run's.
+_LONGEST_NAME = 160
+_LOG_END_BYTES = 2**20
+
+
+# The command line.
+
+
+class Parser(argparse.ArgumentParser):
+    """Reports as all mistakes are reported: one line, exit code 2. Its help is the program's docstring."""
+
+    def __init__(self, program: str, description: str | None) -> None:
+        formatter = argparse.RawDescriptionHelpFormatter
+        super().__init__(prog=program, description=description, formatter_class=formatter, allow_abbrev=False)
+
+    def error(self, message: str) -> NoReturn:
+        raise ConfigError("command line", f"{message}; see python {self.prog} --help")
+
+
+def seed_list(text: str) -> list[int]:
+    """`0,1,2`; for argparse."""
+    seeds = text.split(",")
+    if not all(re.fullmatch(r"\d{1,18}", seed) for seed in seeds) or len(set(map(int, seeds))) < len(seeds):
+        raise argparse.ArgumentTypeError(f"expected different whole numbers >= 0, as 0,1,2, got {text!r}")
+    return [int(seed) for seed in seeds]
+
+
+def number(kind: type, low: float, high: float = float("inf")) -> Any:
+    """An argument's type: a whole number >= low, or a number in (low, high]."""
+
+    def read(text: str) -> Any:
+        try:
+            value = kind(text)
+        except ValueError:
+            value = None
+        if value is None or not (low <= value if kind is int else low < value <= high and value != float("inf")):
+            allowed = f"a whole number >= {low:g}" if kind is int else f"a number > {low:g}"
+            allowed += f" and <= {high:g}" if high < float("inf") else ""
+            raise argparse.ArgumentTypeError(f"expected {allowed}, got {text!r}")
+        return value
+
+    return read
+
+
+# Names of folders.
+
+
+def short(name: str) -> str:
+    """A name that a file system takes: the end of a long one gives way to its digest."""
+    if len(name.encode()) <= _LONGEST_NAME:
+        return name
+    digest = hashlib.sha256(name.encode()).hexdigest()[:8]
+    return f"{name.encode()[: _LONGEST_NAME - 9].decode(errors='ignore')}-{digest}"
+
+
+def folder_name(text: str) -> str:
+    """For argparse."""
+    if text in ("", ".", "..") or "/" in text or "\\" in text or len(text.encode()) > _LONGEST_NAME:
+        allowed = f"a folder's name of at most {_LONGEST_NAME} bytes, without / and \\"
+        raise argparse.ArgumentTypeError(f"expected {allowed}, got {text[:_LONGEST_NAME]!r}")
+    return text
+
+
+def absolute(out: Path) -> Path:
+    """`--out` as a path that is one from everywhere. Raises `UserError` if there can be no folder like that."""
+    path = Path(os.path.expanduser(out)).resolve()
+    try:
+        (path / (_LONGEST_NAME * "x")).exists()
+    except OSError as error:
+        raise UserError("--out", f"cannot be used: {error.strerror}: {str(out)[:_LONGEST_NAME]}") from None
+    return path
+
+
+# What is run.
+
+
+@dataclass(frozen=True)
+class Job:
+    """A run to be made: its config file, the overrides on it, and both together."""
+
+    run: Run
+    path: Path
+    overrides: tuple[str, ...]
+    config: Config
+
+
+def scaled(config: Config, scale: float) -> list[str]:
+    """Overrides that multiply what counts rounds, none of it below 1; what happened in the run still does if it can."""
+    if scale == 1:
+        return []
+
+    def times(count: int) -> int:
+        return max(1, round(scale * count))
+
+    rounds = times(config.rounds)
+    overrides = [f"rounds={rounds}"]
+    if milestones := scaled_milestones(config, scale):
+        overrides.append(f"train.schedule.milestones=[{','.join(map(str, milestones))}]")
+    if scale < 1:  # a longer run needs no coarser look
+        overrides.append(f"evaluation.every={times(config.evaluation.every)}")
+    for key, value in config.method:
+        if key.endswith(("_round", "_rounds")) and isinstance(value, int) and value > 0:
+            latest = max(1, rounds - 1) if value < config.rounds else times(value)
+            overrides.append(f"method.{key}={min(times(value), latest)}")
+    return overrides
+
+
+def scaled_milestones(config: Config, scale: float) -> list[int]:
+    """Those of `train.schedule`: different ones stay different and, as long as there are enough rounds, before the last
+    round, so that each still changes the learning rate; where there are not, the last ones come too late."""
+    milestones = getattr(config.train.schedule, "milestones", ())
+    rounds = max(1, round(scale * config.rounds))
+    effective = sorted({milestone for milestone in milestones if milestone < config.rounds})
+    latest = max(rounds - 1, len(effective))
+    places: dict[int, int] = {}
+    for number, milestone in enumerate(effective, 1):
+        after_last = max(places.values(), default=0) + 1
+        places[milestone] = min(max(round(scale * milestone), after_last), latest - (len(effective) - number))
+    return [places.get(milestone, max(rounds, round(scale * milestone))) for milestone in milestones]
+
+
+def check_same(job: Job) -> None:
+    """Raises `RunDirError` if the folder has a run of another config."""
+    if job.run.has_begun() and (found := differences(job.config, job.run.config)):
+        text = f"was run with another config: {'; '.join(found)}; take another --out"
+        raise RunDirError(str(job.run.folder.path), text)
+
+
+def differences(asked: Config, saved: Config) -> list[str]:
+    """A line for each; that a run may be longer than it was meant to be is no difference to fedmpi, but is here."""
+    found = asked.diff(saved.to_dict())
+    if saved.rounds != asked.rounds and not any(line.startswith("rounds:") for line in found):
+        found.append(f"rounds: run has {saved.rounds}, you ask {asked.rounds}")
+    return found
+
+
+# Running.
+
+
+def launcher_words(ranks: int, given: str) -> list[str]:
+    """A launcher of one's own, its `{ranks}` filled in.
+
+    Raises `UserError` for words that a shell would not take or would fill in, or that start another number of ranks.
+    """
+    if "$" in given:
+        problem = f"variables are not filled in, but there is a $ in {given!r}; write {{ranks}} for the number"
+        raise UserError("--launcher", problem)
+    if "{" in given.replace("{ranks}", "") or "}" in given.replace("{ranks}", ""):
+        raise UserError("--launcher", f"only {{ranks}} is filled in, but there are other braces in {given!r}")
+    try:
+        words = shlex.split(given.replace("{ranks}", str(ranks)))
+    except ValueError as error:
+        raise UserError("--launcher", f"cannot be read: {error}, in {given!r}") from None
+    if not words:
+        raise UserError("--launcher", "expected a program and its arguments, as 'srun -n {ranks}', got nothing")
+    place = next((place for place, word in enumerate(words) if Path(word).name in _STARTERS), len(words))
+    starts = re.search(r" (?:-n|-np|--np|--ntasks)[ =]?(\d+)(?: |$)", " ".join(words[place:]))
+    if starts and int(starts[1]) != ranks:
+        problem = f"starts {starts[1]} ranks, but --ranks is {ranks}; write {{ranks}} for the number"
+        raise UserError("--launcher", problem)
+    return words
+
+
+def launcher(ranks: int, given: str | None = None) -> list[str]:
+    """What starts that many ranks: `given` or mpirun. Raises `UserError` if there is none."""
+    if given is not None:
+        words = launcher_words(ranks, given)
+        if shutil.which(words[0]) is None:
+            raise UserError("--launcher", f"no program {words[0]!r} in PATH")
+        return words
+    if ranks == 1:
+        return []
+    beside = Path(sys.executable).with_name("mpirun")
+    mpirun = str(beside) if beside.exists() else shutil.which("mpirun")
+    if mpirun is None:
+        raise UserError("--ranks", f"no mpirun beside {sys.executable}, and none in PATH; --ranks 1 needs none")
+    return [mpirun, "-n", str(ranks)]
+
+
+def do(job: Job, ranks: int, given: str | None = None) -> str:
+    """Makes what is left of a run; how that went, in words."""
+    folder = job.run.folder
+    if job.run.is_finished():
+        return "finished before"
+    resume = ["--resume"] if folder.holds_run() else []
+    log = folder.path.with_name(f"{folder.path.name}.log")
+    program = [sys.executable, "-m", "fedmpi.main", str(job.path), *job.overrides, "--run-dir", str(folder.path)]
+    started, length = time.monotonic(), _length(log)
+    code = launch([*launcher(ranks, given), *program, *resume], log, environment(ranks))
+    took = f"{'resumed, ' * bool(resume)}{time.monotonic() - started:.0f} s"
+    if code == 0:
+        return f"finished ({took})"
+    if code == stopping.EXIT_CODE:
+        return f"stopped, to go on ({took})"
+    holder = _holder(log, length)
+    return f"left alone: {holder}" if holder else f"failed with exit code {code} ({took}); see {log}"
+
+
+def _length(log: Path) -> int:
+    return log.stat().st_size if log.exists() else 0
+
+
+def _holder(log: Path, start: int) -> str | None:
+    """What the run's lock says of the process that makes the same run, if the log has such words since `start`."""
+    if not log.exists():  # the launcher itself could not be started
+        return None
+    with open_to_read(log) as file:
+        file.seek(max(start, file.seek(0, os.SEEK_END) - _LOG_END_BYTES))
+        text = file.read(_LOG_END_BYTES)
+    found = re.search(rb"is (in use by (?:another process|pid \d+ on \S+));", text)
+    return found[1].decode(errors="replace") if found else None
+
+
+def is_stopped(job: Job) -> bool:
+    """Whether the run was asked to stop, or had no time left: whoever makes it must stop, too."""
+    starts = read_starts(job.run.folder)
+    return bool(starts) and "stopped" in starts[-1]
+
+
+def launch(command: Sequence[str], log: Path, environment: dict[str, str]) -> int:
+    """The exit code of a command that adds its output to `log`; it ends with us, and stops when we are asked to."""
+    with writing(log):
+        output = open(open_in_place(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND), "ab")
+    with output, _passing_on() as under_way:
+        try:
+            process = subprocess.Popen(
+                command, stdin=subprocess.DEVNULL, stdout=output, stderr=subprocess.STDOUT, env=environment
+            )
+        except OSError as error:
+            raise UserError(command[0], f"cannot be started: {error.strerror or error}") from None
+        under_way(process)
+        try:
+            return process.wait()
+        finally:
+            _end(process)
+
+
+@contextmanager
+def _passing_on() -> Iterator[Callable[[subprocess.Popen[bytes]], None]]:
+    """The signal that asks to stop goes on to the process that is named, even if it came before that."""
+    heard: list[int] = []
+    processes: list[subprocess.Popen[bytes]] = []
+
+    def hear(number: int, frame: Any = None) -> None:
+        heard.append(number)
+        for process in processes:
+            process.send_signal(number)
+
+    def name(process: subprocess.Popen[bytes]) -> None:
+        processes.append(process)
+        if heard:
+            process.send_signal(heard[0])
+
+    before = signal.signal(stopping.SIGNAL, hear)
+    try:
+        yield name
+    finally:
+        signal.signal(stopping.SIGNAL, before)
+
+
+def _end(process: subprocess.Popen[bytes]) -> None:
+    """Ends it if it still runs: what it saved stays."""
+    if process.poll() is not None:
+        return
+    process.terminate()
+    try:
+        process.wait(_PATIENCE_S)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        process.wait()
+
+
+def environment(ranks: int) -> dict[str, str]:
+    """Ours, and what Open MPI needs to start as root, or more ranks than cores."""
+    environment = dict(os.environ)
+    if ranks > (os.cpu_count() or 1):
+        environment.setdefault("PRTE_MCA_rmaps_default_mapping_policy", ":oversubscribe")
+        environment.setdefault("OMPI_MCA_rmaps_base_oversubscribe", "1")
+        environment.setdefault("PRTE_MCA_hwloc_default_binding_policy", "none")
+    if os.geteuid() == 0:
+        environment |= {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}
+    return environment
+
+
+def files_in(folder: Path) -> dict[str, str]:
+    """Variables with which an mpirun has its temporary files and its ranks' shared memory in `folder`.
+
+    A job that is killed leaves both behind. The files would end a later mpirun that has the same process number when
+    it starts; the memory would be lost until the machine starts again.
+    """
+    return {"TMPDIR": str(folder), "OMPI_MCA_btl_sm_backing_directory": str(folder)}

@@ -1,0 +1,266 @@
+"""A table or figure of a paper, with our numbers beside its own.
+
+    python jobs/reproduce.py fedhm:table3 [--only TEXT ...] [--seeds 0,1,2] [--ranks 3] [--budget 0.05]
+        [--set section.key=value ...] [--data-dir DIR] [--out reproduced] [--collect | --list | --run K]
+    python jobs/reproduce.py fedhm:table3 --slurm [--array-max M] [--sbatch-option partition=gpu ...] [--submit]
+        [--again]
+    python jobs/reproduce.py --list
+
+`--list` names all tables and figures, and with a name its runs. Each run (a config under `configs/`,
+what the table sets on it, a seed) has a folder and a log of its own in `--out`/runs, whichever table it
+is for: what is finished is not made again, what was interrupted goes on. A run that fails ends no
+other, and the exit code is 1.
+
+`--only` takes the cells in whose block, column, row or run all words of a TEXT stand (several TEXTs:
+of any of them). `--budget` multiplies rounds (with milestones) and local epochs, each at least 1, for
+a small machine: `0.05`, or `rounds=0.05,epochs=0.1`; the table says so, and such runs are apart from
+others. The steps of the learning rate keep their order and stay before the last round; the table says
+which had no room. `--collect` runs nothing and makes the table of what is there.
+
+The table is `table.md` and, exact, `table.csv` in `--out`/fedhm-table3; a figure is `figure.png` and
+`figure.svg`, too, and the points that it shows are `figure.csv`.
+
+`--slurm` runs nothing: as `jobs/submit.py` it writes `job.sbatch`, one array task for each run that is neither finished
+nor under way, and hands it to sbatch with `--submit`; and `commands.txt`, commands for any other queue.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import shlex
+import signal
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from fedmpi import data, papers
+from fedmpi.data.folders import below_home
+from fedmpi.errors import ConfigError, UserError
+from fedmpi.report.progress import printable
+from fedmpi.report.records import rounds_done
+from fedmpi.run.stopping import EXIT_CODE
+from fedmpi.store.files import write_text, writing
+from fedmpi.studies import table_text, tables
+from fedmpi.studies.launch import Job, Parser, absolute, do, is_stopped, launcher, number, seed_list
+from fedmpi.studies.reproduction import Budget, Named, Request, changes, chosen, every, find, runs_of
+from fedmpi.studies.slurm import options as slurm_options
+from fedmpi.studies.slurm import queue as slurm_queue
+
+_SEEDS = (0, 1, 2)
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """The exit code: 0, 1 if a run failed, 2 for a user's mistake, 75 if it is to go on later, 130 if interrupted."""
+    given = list(sys.argv[1:] if argv is None else argv)
+    try:
+        arguments = _arguments(given)
+        if arguments.name is None:
+            _list_all()
+            return 0
+        named = find(arguments.name)
+        request = _request(arguments)
+        wanted = _wanted(named, arguments)
+        if arguments.collect:
+            _jobs(request, wanted)  # what is asked for must make sense, though nothing is run
+            _tell(named, request, arguments)
+            return 0
+        if arguments.list:
+            _list_runs(named, request, wanted)
+            return 0
+        if arguments.slurm:
+            slurm_options.check_words(given)
+            slurm_options.check_time(arguments.sbatch_option)
+            return _hand_over(named, request, wanted, arguments)
+        return _make(named, request, wanted, arguments)
+    except UserError as error:
+        print(error.text(), file=sys.stderr, flush=True)
+        return error.exit_code
+    except BrokenPipeError:  # the reader has gone, as with `| head`; what is written is written
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 0
+    except KeyboardInterrupt:
+        print("stopped; the same command goes on from here, --collect prints what there is", file=sys.stderr)
+        return 130
+
+
+def _arguments(argv: Sequence[str]) -> argparse.Namespace:
+    parser = Parser("jobs/reproduce.py", __doc__)
+    parser.add_argument("name", nargs="?", help="PAPER:TABLE, as fedhm:table3 or prism:figure4; see --list")
+    parser.add_argument("--only", nargs="+", action="extend", default=[], metavar="TEXT")
+    parser.add_argument("--seeds", type=seed_list, help="default 0,1,2; with --collect, all there")
+    parser.add_argument("--ranks", type=number(int, 1), default=3, help="of each run; 1 is without mpirun (default 3)")
+    parser.add_argument("--launcher", help="what starts the ranks, as 'srun -n {ranks}' (default mpirun)")
+    parser.add_argument("--budget", type=Budget.read, default=Budget(), help="0.05, or rounds=0.05,epochs=0.1")
+    parser.add_argument("--set", nargs="+", action="extend", default=[], metavar="section.key=value")
+    parser.add_argument("--data-dir", type=Path, help="data.root of every run")
+    parser.add_argument("--out", type=Path, default=Path("reproduced"), help="default reproduced")
+    does = parser.add_mutually_exclusive_group()
+    does.add_argument("--collect", action="store_true", help="run nothing, make the table of what is there")
+    does.add_argument("--list", action="store_true", help="name all tables and figures, or the runs of one")
+    does.add_argument("--run", type=number(int, 1), metavar="K", help="make the Kth run only, as --list counts them")
+    does.add_argument("--slurm", action="store_true", help="write a Slurm array instead of running")
+    slurm_queue.add_arguments(parser)
+    arguments = parser.parse_args(argv)
+    if arguments.name is None and not arguments.list:
+        raise ConfigError("command line", "expected a table or figure, as fedhm:table3; --list names all")
+    if not arguments.slurm and (arguments.submit or arguments.again or arguments.array_max or arguments.sbatch_option):
+        raise ConfigError("command line", "--submit, --again, --array-max and --sbatch-option need --slurm")
+    return arguments
+
+
+def _request(arguments: argparse.Namespace) -> Request:
+    data_dir = arguments.data_dir and below_home(str(arguments.data_dir)).resolve()
+    return Request(absolute(arguments.out), arguments.budget, changes(arguments.set), data_dir)
+
+
+# Which runs.
+
+
+def _wanted(named: Named, arguments: argparse.Namespace) -> list[tuple[papers.Run, int]]:
+    """The runs in the order in which `--run` counts them: all of the first seed first. Raises `ConfigError`."""
+    cells = chosen(named.table, arguments.only)
+    if not cells:
+        columns = dict.fromkeys(cell.column for cell in named.table.cells)
+        text = f"nothing in {named.name} has {' or '.join(map(repr, arguments.only))}; columns: {', '.join(columns)}"
+        raise ConfigError("--only", text)
+    runs = runs_of(named.table, cells)
+    wanted = [(run, seed) for seed in arguments.seeds or _SEEDS for run in runs]
+    if arguments.run is None:
+        return wanted
+    if arguments.run > len(wanted):
+        raise ConfigError("--run", f"no run {arguments.run}; {named.name} has {len(wanted)} with these options")
+    return wanted[arguments.run - 1 : arguments.run]
+
+
+def _jobs(request: Request, wanted: Sequence[tuple[papers.Run, int]]) -> list[Job]:
+    """All configs are read before anything runs. Raises `UserError`, also for a folder with another config's run."""
+    return [request.job_of(run, seed) for run, seed in wanted]
+
+
+def _make(
+    named: Named, request: Request, wanted: Sequence[tuple[papers.Run, int]], arguments: argparse.Namespace
+) -> int:
+    """Makes what is left of the runs, then the table; a task of an array leaves the table to others."""
+    launcher(arguments.ranks, arguments.launcher)  # told now, not after the first run's failure
+    jobs = _jobs(request, wanted)
+    _check_data(jobs)
+    with writing(request.runs_dir):
+        request.runs_dir.mkdir(parents=True, exist_ok=True)
+    for place, job in enumerate(jobs, 1):
+        how = do(job, arguments.ranks, arguments.launcher)
+        print(f"[{place}/{len(jobs)}] {job.run.name} seed {job.run.seed}: {how}", flush=True)
+        if is_stopped(job):
+            return EXIT_CODE
+    if arguments.run is None:
+        _tell(named, request, arguments)
+    return 0 if all(job.run.is_finished() for job in jobs) else 1
+
+
+def _check_data(jobs: Sequence[Job]) -> None:
+    """Reads each data set that is still needed, once: what is missing is told now. Raises `UserError`."""
+    needed = [job.config.data for job in jobs if not job.run.is_finished()]
+    for options in {options.model_dump_json(): options for options in needed}.values():
+        data.load(options)
+
+
+# Telling.
+
+
+def _list_all() -> None:
+    for named in every():
+        count = len(named.table.runs)
+        print(f"{named.name:18} {count:3} run{'s' if count != 1 else ' '}  {named.table.title}")
+
+
+def _list_runs(named: Named, request: Request, wanted: Sequence[tuple[papers.Run, int]]) -> None:
+    print(f"{named.name}: {named.table.title}\n{request.budget if wanted else 'no run is needed'}")
+    for place, (run, seed) in enumerate(wanted, 1):
+        one = request.run_of(run, seed)
+        state = (
+            "finished"
+            if one.is_finished()
+            else f"{rounds_done(one.records)} rounds done"
+            if one.has_begun()
+            else "not run"
+        )
+        print(" ".join([f"{place:4}  {state:18} {run.config}", *run.overrides, f"seed={seed}"]))
+
+
+def _tell(named: Named, request: Request, arguments: argparse.Namespace) -> None:
+    """Prints the chosen part of the table; writes all of it, and the figure, beside the runs."""
+    folder = request.table_dir(named)
+    with writing(folder):
+        folder.mkdir(parents=True, exist_ok=True)
+    archive = tables.Archive(request, arguments.seeds if arguments.collect else None)
+    results = tables.collect(named, archive)
+    pictures = _draw(named, archive, folder)
+    write_text(folder / "table.md", tables.text_of(named, request, results).markdown(pictures))
+    write_text(folder / "table.csv", tables.comma_separated(named.table, results, request.made_with))
+    cells = chosen(named.table, arguments.only)
+    shown = tables.text_of(named, request, [result for result in results if result.cell in cells])
+    print(printable(shown.title, sys.stdout))
+    if shown.lines:
+        table_text.print_lines(tables.HEADS, shown.lines, tables.NUM_LEFT, sys.stdout)
+    print(*(printable(line, sys.stdout) for line in (*shown.head, *shown.footnotes)), sep="\n")
+    if named.table.runs and not any(result.seeds for result in results):
+        print(f"no run of {named.name} with these options is in {request.runs_dir}; --budget, --set and --seeds count")
+    print(f"written: {folder}/{', '.join(['table.md', 'table.csv', *pictures])}", flush=True)
+
+
+def _draw(named: Named, archive: tables.Archive, folder: Path) -> list[str]:
+    """Names of the pictures; none for a table."""
+    if named.table.axes is None:
+        return []
+    from fedmpi.studies import figures  # matplotlib takes a second
+
+    return figures.draw(named, archive, folder)
+
+
+# Slurm.
+
+
+def _hand_over(
+    named: Named, request: Request, wanted: Sequence[tuple[papers.Run, int]], arguments: argparse.Namespace
+) -> int:
+    """As an array, or as commands for another queue."""
+    jobs = _jobs(request, wanted)
+    left = [place for place, job in enumerate(jobs, 1) if not job.run.is_finished()]
+    if not left:
+        print(f"all {len(jobs)} runs of {named.name} are finished; --collect makes the table")
+        return 0
+    folder = request.table_dir(named)
+    command = ["python", "jobs/reproduce.py", *_for_tasks(named, request, arguments)]
+    order = slurm_queue.Order(folder.name, [*command, "--slurm", *_for_slurm(arguments)], folder, arguments)
+    code = slurm_queue.hand_over(jobs, order)
+    launcher = ["--launcher", arguments.launcher] if arguments.launcher else []
+    lines = (f"{shlex.join([*command, *launcher, '--run', str(place)])}\n" for place in left)
+    with writing(folder):
+        folder.mkdir(parents=True, exist_ok=True)
+    write_text(folder / "commands.txt", "".join(lines))
+    print(f"for another queue: {folder}/commands.txt")
+    return code
+
+
+def _for_slurm(arguments: argparse.Namespace) -> list[str]:
+    """What was said about the job."""
+    words = ["--array-max", str(arguments.array_max)] if arguments.array_max else []
+    words += [f"--sbatch-option={option}" for option in arguments.sbatch_option]
+    words += ["--launcher", arguments.launcher] if arguments.launcher else []
+    return words + ["--submit"] * arguments.submit + ["--again"] * arguments.again
+
+
+def _for_tasks(named: Named, request: Request, arguments: argparse.Namespace) -> list[str]:
+    """The command line as another queue takes it, with absolute paths: from the project's folder."""
+    name = f"{named.file}:{named.table.name}" if named.file else named.name
+    words = [name, "--out", str(request.out), "--ranks", str(arguments.ranks)]
+    words += ["--seeds", ",".join(map(str, arguments.seeds or _SEEDS))]
+    words += ["--only", *arguments.only] if arguments.only else []
+    words += ["--set", *request.changed] if request.changed else []
+    words += ["--data-dir", str(request.data_dir)] if request.data_dir else []
+    return words + ([f"--budget={request.budget.text}"] if request.budget.parts else [])
+
+
+if __name__ == "__main__":
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # as Ctrl-C, so that no run is left behind
+    sys.exit(main())

@@ -1,0 +1,1 @@
+"""Runs as Slurm jobs: options, templates, the queue, the state of submitted runs."""

@@ -1,0 +1,195 @@
+"""Handing runs to Slurm: the job file, the config of each run as it is now, and no run twice.
+
+FOLDER/job.sbatch     the file, and the logs
+RUN/submitted-*.yaml  what a job makes the run of: the config may be edited while the job waits
+RUN/submitted.json    which job the run waits for, and with which of these
+"""
+
+from __future__ import annotations
+
+import argparse
+import hashlib
+import json
+import os
+import shlex
+import shutil
+import subprocess
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from fedmpi.config import yaml_text
+from fedmpi.config.load import load
+from fedmpi.errors import UserError
+from fedmpi.main import TABLES, check_ranks
+from fedmpi.store.files import write_text, writing
+from fedmpi.store.manifest import read_starts
+from fedmpi.studies.launch import Job, differences, launcher_words, number
+from fedmpi.studies.slurm import options as slurm_options
+from fedmpi.studies.slurm import status as run_status
+from fedmpi.studies.slurm import templates as slurm_runs
+
+_SQUEUE_TIMEOUT_S = 30.0
+_PROJECT = Path(__file__).resolve().parents[3]
+
+
+@dataclass(frozen=True)
+class Order:
+    """What is wanted of Slurm."""
+
+    name: str
+    command: Sequence[str]
+    """That gave the order."""
+    folder: Path
+    """Of the job file and the logs."""
+    given: argparse.Namespace
+    """With `--ranks`, `--launcher` and what `add_arguments` adds."""
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """What may be said about the job."""
+    parser.add_argument("--array-max", type=number(int, 1), metavar="M", help="runs at the same time")
+    option = {"type": slurm_options.sbatch_option, "metavar": "KEY=VALUE"}
+    parser.add_argument("--sbatch-option", action="append", default=[], **option)
+    parser.add_argument("--submit", action="store_true", help="hand it to sbatch")
+    parser.add_argument("--again", action="store_true", help="also runs that run or wait in the queue")
+
+
+def hand_over(jobs: Sequence[Job], order: Order) -> int:
+    """Writes the job file of the runs that are neither finished nor under way, and submits it if that is wanted; the
+    exit code.
+
+    Raises `UserError`, before anything is written for a mistake in what was asked for.
+    """
+    left = {place: job for place, job in enumerate(jobs, 1) if not job.run.is_finished()}
+    if not left:
+        print(f"all {len(jobs)} runs are finished")
+        return 0
+    if not order.given.again and (under_way := _under_way(left)):
+        for place in under_way:
+            _check_waits(left.pop(place))
+        print(f"{len(under_way)} of {len(jobs)} runs run or wait in the queue, and are left out (not with --again)")
+        if not left:
+            return 0
+    for job in left.values():
+        check_ranks(job.config, order.given.ranks)
+    if "\\" in str(order.folder):
+        raise UserError("--out", f"Slurm takes a \\ in a log's name for its own; take another than {order.folder}")
+    file = _write(jobs, left, order)
+    print(f"{len(left)} of {len(jobs)} runs are left; written: {file}")
+    if not order.given.submit:
+        print("look at it, then the same command with --submit")
+        return 0
+    return _submit(file, {str(place) if len(jobs) > 1 else "": job for place, job in left.items()})
+
+
+def _write(jobs: Sequence[Job], left: Mapping[int, Job], order: Order) -> Path:
+    """The job file, and what its tasks begin their runs with. Raises `UserError`."""
+    given, starts = order.given, order.given.launcher
+    if starts is not None:
+        starts = shlex.join(launcher_words(given.ranks, starts))
+    batch = slurm_runs.Batch(
+        order.name, order.command, [_words(job) for job in jobs], list(left), given.ranks, str(order.folder),
+        str(_PROJECT), given.array_max, given.sbatch_option, starts,
+    )  # fmt: skip
+    for job in left.values():
+        run_dir = job.run.folder
+        with writing(run_dir.path):
+            run_dir.path.mkdir(parents=True, exist_ok=True)
+        write_text(_config_path(job), _config_text(job))
+    file = order.folder / "job.sbatch"
+    with writing(order.folder):
+        order.folder.mkdir(parents=True, exist_ok=True)
+    write_text(file, slurm_runs.sbatch(batch))
+    return file
+
+
+def _words(job: Job) -> list[str]:
+    return [str(_config_path(job)), "--run-dir", str(job.run.folder.path)]
+
+
+def _config_path(job: Job) -> Path:
+    """Another one for another config: the file of a job that waits is never written again."""
+    return job.run.folder.submitted_config_path(hashlib.sha256(_config_text(job).encode()).hexdigest()[:8])
+
+
+def _config_text(job: Job) -> str:
+    """For a job that starts in another folder than this one."""
+    plain = job.config.to_dict()
+    root = plain["data"].get("root", "~")
+    if not root.startswith("~"):
+        plain["data"]["root"] = os.path.abspath(root)
+    return yaml_text.dump(plain)
+
+
+# The queue.
+
+
+def _under_way(left: Mapping[int, Job]) -> list[int]:
+    """The places of runs that run, or whose job Slurm knows; where it does not say, of those that seem to wait."""
+    queue = _queue()
+    if queue is not None:
+        return [place for place, job in left.items() if _state(job) == "running" or _jobs_of(job) & queue]
+    return [place for place, job in left.items() if _state(job) in ("running", "queued", "requeued")]
+
+
+def _state(job: Job) -> str:
+    return run_status.status_of(job.run.folder).state
+
+
+def _jobs_of(job: Job) -> set[str]:
+    return run_status.jobs_of(job.run.folder)
+
+
+def _queue() -> set[str] | None:
+    """All jobs that run or wait, of an array each task; None where Slurm does not say."""
+    if shutil.which("squeue") is None:
+        return None
+    command = ["squeue", "--noheader", "--array", "--format", "%i"]
+    # What a user likes to see of the queue by default is not all of it.
+    environment = {key: value for key, value in os.environ.items() if not key.startswith("SQUEUE_")}
+    options = {"stdout": subprocess.PIPE, "text": True, "check": False, "timeout": _SQUEUE_TIMEOUT_S}
+    try:
+        done = subprocess.run(command, env=environment, **options)
+    except (OSError, subprocess.TimeoutExpired) as error:
+        is_slow = isinstance(error, subprocess.TimeoutExpired)
+        why = f"no answer in {_SQUEUE_TIMEOUT_S:g} s" if is_slow else error.strerror
+        print(f"squeue: {why}; the run directories are asked instead", file=sys.stderr, flush=True)
+        return None
+    # In an interactive job, that one makes no run by itself.
+    return set(done.stdout.split()) - {environment.get("SLURM_JOB_ID")} if done.returncode == 0 else None
+
+
+def _check_waits(job: Job) -> None:
+    """Raises `UserError` if another config waits there to be run than the one that is asked for now."""
+    path = job.run.folder.path / str(run_status.submission(job.run.folder).get("config"))
+    if path.is_file() and (found := differences(job.config, load(path, (), TABLES))):
+        problem = f"waits in the queue with another config: {'; '.join(found)}"
+        advice = "cancel its job first (--again, if that is done), or take another --out"
+        raise UserError(str(job.run.folder.path), f"{problem}; {advice}")
+
+
+def _submit(file: Path, waiting: Mapping[str, Job]) -> int:
+    """Hands it over, and leaves in the folder of each run (by task; "" for the only one) which job it waits for."""
+    if shutil.which("sbatch") is None:
+        raise UserError("--submit", "no sbatch in PATH; run this where Slurm is")
+    starts = {task: len(read_starts(job.run.folder)) for task, job in waiting.items()}  # the job may start at once
+    done = subprocess.run(["sbatch", "--parsable", str(file)], stdout=subprocess.PIPE, text=True, check=False)
+    if done.returncode != 0:
+        if len(waiting) > 1:
+            told = f"the highest task is {list(waiting)[-1]}; scontrol show config tells the site's MaxArraySize"
+            print(f"sbatch refuses {file}: {told}", file=sys.stderr, flush=True)
+        return done.returncode
+    number = done.stdout.strip().partition(";")[0]
+    if not number.isdecimal():
+        raise UserError("--submit", f"sbatch answers {done.stdout!r} instead of a job's number")
+    runs = next(iter(waiting.values())).run.folder.path.parent  # of all of them
+    print(f"submitted job {number}; how it goes: python jobs/submit.py status {shlex.quote(str(runs))}", flush=True)
+    submitted = time.strftime("%Y-%m-%dT%H:%M:%S%z")
+    for task, job in waiting.items():
+        entry = {"job": f"{number}_{task}" if task else number, "starts": starts[task], "submitted": submitted,
+                 "config": _config_path(job).name}  # fmt: skip
+        write_text(job.run.folder.submission_path, json.dumps(entry) + "\n")
+    return 0

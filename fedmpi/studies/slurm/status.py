@@ -1,0 +1,153 @@
+"""How far runs are, read from their directories alone: it needs no Slurm, and works on any machine that sees them."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from fedmpi.errors import UserError
+from fedmpi.report.closing import CLIENTS
+from fedmpi.report.records import Record, rounds_done
+from fedmpi.store import lock
+from fedmpi.store.files import read_json, read_whole
+from fedmpi.store.manifest import read_starts
+from fedmpi.store.run_dir import RunDir
+from fedmpi.store.units import duration
+from fedmpi.studies.runs import Run
+
+HEADS = ("run", "state", "job", "starts", "round", "accuracy", "ETA")
+NUM_LEFT = 3
+
+_RECENT_ROUNDS = 20
+# A run on another host shows a sign of life once a round; a round may take this much longer than the longest so far.
+_PATIENCE = 3.0
+_MOST_NOTE_BYTES = 65_536
+
+
+@dataclass(frozen=True)
+class Status:
+    """A run as its directory shows it.
+
+    `state`: `queued` (submitted, not begun since), `running`, `requeued` (its job went back into the queue by itself),
+    `silent` (no sign of life from another host), `stopped` (saved, to be started again), `interrupted` (ended without
+    being asked), `finished`, `unreadable`. No directory tells of a job that was cancelled in the queue, or that failed
+    before its run began: the run stays `queued` (or `requeued`).
+    """
+
+    folder: Path
+    state: str
+    job: str
+    starts: int
+    round: int
+    rounds: int | None
+    accuracy: float | None
+    eta_s: float | None
+
+    def line(self, above: Path) -> tuple[str, ...]:
+        """The cells under `HEADS`, the folder as seen from `above`."""
+        name = os.path.relpath(self.folder, above) if self.folder.is_relative_to(above) else str(self.folder)
+        accuracy = "-" if self.accuracy is None else f"{100 * self.accuracy:.2f} %"
+        rounds = f"{self.round}/{self.rounds or '?'}"
+        return name, self.state, self.job or "-", str(self.starts), rounds, accuracy, duration(self.eta_s)
+
+
+def runs_below(folder: Path) -> Iterator[RunDir]:
+    """All runs in a folder, begun or submitted, however deep; the folder itself may be one, or one cannot know."""
+    run, inner = RunDir(folder), []
+    try:
+        is_run = run.holds_run() or run.submission_path.exists()
+        if not is_run:
+            inner = sorted(path for path in folder.iterdir() if path.is_dir() and not path.is_symlink())
+    except OSError:
+        is_run = True  # who asks how far it is learns why that is not known
+    if is_run:
+        yield run
+    for path in inner:
+        yield from runs_below(path)
+
+
+def status_of(run_dir: RunDir) -> Status:
+    """Whatever the directory lacks is unknown; nothing is changed. Raises `UserError` where files hold nonsense."""
+    try:
+        return _status_of(run_dir)
+    except UserError:
+        raise
+    except (OSError, ValueError, TypeError, LookupError, AttributeError, RecursionError) as error:
+        raise UserError(str(run_dir.path), f"{type(error).__name__}: {error}") from error
+
+
+def jobs_of(run_dir: RunDir) -> set[str]:
+    """The batch jobs that may be making the run: the one it was submitted as, its last start's, the one requeued."""
+    last = next(reversed(read_starts(run_dir)), {})
+    note = (read_whole(run_dir.requeued_path, _MOST_NOTE_BYTES) or b"").decode(errors="replace")
+    found = [submission(run_dir).get("job"), last.get("job"), *note.split()[:1]]
+    return {str(job) for job in found if job}
+
+
+def _status_of(run_dir: RunDir) -> Status:
+    run = Run(run_dir.path.name, 0, run_dir)
+    records, starts, submitted = run.records, read_starts(run_dir), submission(run_dir)
+    try:
+        rounds, finished = run.config.rounds, run.is_finished()
+    except UserError:
+        rounds, finished = None, False
+    state = "finished" if finished else _unfinished_state(run_dir, records, starts, submitted)
+    last = starts[-1] if starts else {}
+    return Status(
+        folder=run_dir.path,
+        state=state,
+        job=str(submitted.get("job", "") if state == "queued" else last.get("job") or submitted.get("job", "")),
+        starts=len(starts),
+        round=rounds_done(records),
+        rounds=rounds,
+        accuracy=next((found for record in reversed(records) if (found := _accuracy(record)) is not None), None),
+        eta_s=None if rounds is None or finished else _eta_s(records, rounds),
+    )
+
+
+def _unfinished_state(
+    run_dir: RunDir, records: Sequence[Record], starts: Sequence[Mapping[str, Any]], submitted: Mapping[str, Any]
+) -> str:
+    patience_s = max([lock.STALE_AFTER_S, *(_PATIENCE * seconds for seconds in _round_seconds(records))])
+    holder, lives = lock.seen(run_dir, patience_s) or (None, False)
+    if lives:
+        return "running"
+    if submitted and len(starts) <= submitted.get("starts", 0):
+        return "queued"
+    if _is_requeued(run_dir):
+        return "requeued"
+    if holder is not None and holder.host != lock.Holder.this_process("").host:
+        return "silent"
+    return "stopped" if starts and "stopped" in starts[-1] else "interrupted"
+
+
+def _is_requeued(run_dir: RunDir) -> bool:
+    """Whether there is a note of it, and no start since: that would have written the manifest."""
+    paths = run_dir.requeued_path, run_dir.manifest_path
+    noted, begun = (path.stat().st_mtime_ns if path.exists() else 0 for path in paths)
+    return noted > 0 and noted >= begun
+
+
+def submission(run_dir: RunDir) -> dict[str, Any]:
+    """What `submitted.json` says; empty where there is none, or one that says nothing. Raises RunDirError."""
+    found = read_json(run_dir.submission_path, _MOST_NOTE_BYTES)
+    return found if isinstance(found, dict) else {}
+
+
+def _accuracy(record: Record) -> float | None:
+    """The clients' own where they have nets of their own, else the first net's: that of the largest capacity."""
+    scores = record.get(CLIENTS) or next(iter(record.get("tiers", {}).values()), None)
+    return scores.get("accuracy") if scores else None
+
+
+def _round_seconds(records: Sequence[Record]) -> list[float]:
+    return [float(record.get("seconds", {}).get("wall") or 0.0) for record in records[-_RECENT_ROUNDS:]]
+
+
+def _eta_s(records: Sequence[Record], rounds: int) -> float | None:
+    """Seconds of work to go, by the mean of the last rounds; waiting in the queue comes on top."""
+    recent_s = _round_seconds(records)
+    return (rounds - rounds_done(records)) * sum(recent_s) / len(recent_s) if recent_s else None

@@ -1,0 +1,158 @@
+"""A run or a sweep as a Slurm job, and how far runs are.
+
+    python jobs/submit.py CONFIG.yaml ... [section.key=value ...] [--sweep key=a,b,c ...] [--ranks 5] [--name NAME]
+        [--out runs] [--array-max M] [--sbatch-option time=04:00:00 ...] [--launcher "srun --mpi=pmix -n {ranks}"]
+        [--submit] [--again]
+    python jobs/submit.py status DIR ...
+
+The first makes one run of each config with each combination of the `--sweep` values, each in a folder of its own
+in `--out`/NAME (the first config's name by default). It checks all of them, writes `--out`/NAME/job.sbatch (an array
+if there are several) to look at, and hands it to sbatch with `--submit`. The configs stay as they are now, whatever
+becomes of their files while the job waits. Runs that are finished are left out, those that were interrupted go on: the
+same command again submits what is left. So are those that run or wait in the queue (not with `--again`): squeue says
+which jobs there are; where there is no squeue, the run directories do, which do not know of jobs that were cancelled
+in the queue or failed before their run began. A value may be a list: lr=0.1,0.2 are two values, blocks=[1,1],[2,2] two
+lists.
+
+`status` shows every run below the folders: queued, running, silent (no sign of life for long, from another host),
+requeued (its job went back into the queue), stopped (saved, to be submitted again), interrupted, finished or
+unreadable, with its last job, how often it was started, round, last accuracy (of clients' own nets, or of the largest
+tier) and the time that the rounds to go will take. It reads the run directories alone, so it works wherever these can
+be seen; a job that was cancelled in the queue, or failed before its run began, is still queued or requeued there.
+"""
+
+from __future__ import annotations
+
+import argparse
+import itertools
+import re
+import sys
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+from fedmpi.config.load import load, parted
+from fedmpi.errors import ConfigError, UserError
+from fedmpi.main import TABLES
+from fedmpi.store.run_dir import RunDir
+from fedmpi.studies import table_text
+from fedmpi.studies.launch import Job, Parser, absolute, check_same, folder_name, number, short
+from fedmpi.studies.runs import Run
+from fedmpi.studies.slurm import options as slurm_options
+from fedmpi.studies.slurm import queue as slurm_queue
+from fedmpi.studies.slurm import status as run_status
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """The exit code: 0, 2 for a user's mistake, or sbatch's."""
+    given = list(sys.argv[1:] if argv is None else argv)
+    try:
+        if given[:1] == ["status"]:
+            return _status(given[1:])
+        slurm_options.check_words(given)
+        return _write(_arguments(given), given)
+    except UserError as error:
+        print(error.text(), file=sys.stderr, flush=True)
+        return error.exit_code
+
+
+def _arguments(argv: Sequence[str]) -> argparse.Namespace:
+    parser = Parser("jobs/submit.py", __doc__)
+    parser.add_argument("words", nargs="+", metavar="CONFIG.yaml | section.key=value")
+    parser.add_argument("--sweep", action="append", default=[], metavar="key=a,b,c", help="a run for each value")
+    parser.add_argument("--ranks", type=number(int, 1), default=5, help="of each run (default 5)")
+    parser.add_argument("--name", type=folder_name, help="of the job and its folder")
+    parser.add_argument("--out", type=Path, default=Path("runs"), help="default runs")
+    parser.add_argument("--launcher", help="what starts the ranks, as 'srun -n {ranks}' (default mpirun)")
+    slurm_queue.add_arguments(parser)
+    arguments = parser.parse_intermixed_args(argv)
+    slurm_options.check_time(arguments.sbatch_option)
+    arguments.configs, arguments.overrides = parted(arguments.words)
+    if not arguments.configs:
+        raise ConfigError("command line", "expected a config, as configs/fedhm_digits.yaml")
+    return arguments
+
+
+# Which runs.
+
+
+def _jobs(arguments: argparse.Namespace, folder: Path) -> list[Job]:
+    """All are checked before anything is written. Raises `UserError`."""
+    keys = ["".join(sweep.partition("=")[0].split()) for sweep in arguments.sweep]
+    if twice := sorted({key for key in keys if keys.count(key) > 1}):
+        raise ConfigError("--sweep", f"{twice[0]} is given twice; give all its values at once, as {twice[0]}=1,2")
+    grid = [_values(sweep) for sweep in arguments.sweep]
+    jobs = []
+    for config, combination in itertools.product(arguments.configs, itertools.product(*grid)):
+        path = Path(config).resolve()
+        overrides = (*arguments.overrides, *combination)
+        run_dir = RunDir(folder / short("-".join([path.stem, *map(_label, combination)])))
+        loaded = load(str(path), overrides, TABLES)
+        jobs.append(Job(Run(run_dir.path.name, loaded.seed, run_dir), path, overrides, loaded))
+        check_same(jobs[-1])
+    names = [job.run.name for job in jobs]
+    if twice := sorted({name for name in names if names.count(name) > 1}):
+        problem = f"two runs would be called {twice[0]}; give each value once, and configs names of their own"
+        raise ConfigError("--sweep", problem)
+    known: dict[str, str] = {}
+    for job in jobs:
+        name = known.setdefault(repr(job.config.to_dict()), job.run.name)
+        if name != job.run.name:
+            raise ConfigError("--sweep", f"{name} and {job.run.name} would be the same run")
+    return jobs
+
+
+def _values(sweep: str) -> list[str]:
+    """`lr=0.1,0.2` as overrides; a comma within brackets parts nothing. Raises `ConfigError`."""
+    key, equals, text = sweep.partition("=")
+    depth, values = 0, [""]
+    for sign in text:
+        depth += (sign in "[{") - (sign in "]}")
+        values = [*values, ""] if sign == "," and depth == 0 else [*values[:-1], values[-1] + sign]
+    if not (key and equals and all(values)):
+        raise ConfigError("--sweep", f"expected section.key=a,b,c, got {sweep!r}")
+    return [f"{key}={value}" for value in values]
+
+
+def _label(override: str) -> str:
+    """`train.lr=0.1` as `lr0.1`, `method.rank_ratio=[1,0.5]` as `rank_ratio1_0.5`."""
+    key, _, value = override.partition("=")
+    return key.strip().rpartition(".")[2] + re.sub(r"[^A-Za-z0-9.+-]+", "_", value).strip("_")
+
+
+# Writing and submitting.
+
+
+def _write(arguments: argparse.Namespace, argv: Sequence[str]) -> int:
+    name = arguments.name or short(Path(arguments.configs[0]).stem)
+    folder = absolute(arguments.out) / name
+    order = slurm_queue.Order(name, ["python", "jobs/submit.py", *argv], folder, arguments)
+    return slurm_queue.hand_over(_jobs(arguments, folder), order)
+
+
+# How far runs are.
+
+
+def _status(folders: Sequence[str]) -> int:
+    parser = Parser("jobs/submit.py status", __doc__)
+    parser.add_argument("folders", nargs="+", type=Path, metavar="DIR")
+    lines = [line for folder in parser.parse_args(folders).folders for line in _lines(folder)]
+    if not lines:
+        print("no runs there")
+        return 0
+    table_text.print_lines(run_status.HEADS, lines, run_status.NUM_LEFT, sys.stdout)
+    states = [line[1] for line in lines]
+    print(", ".join(f"{states.count(state)} {state}" for state in dict.fromkeys(states)))
+    return 0
+
+
+def _lines(folder: Path) -> Iterator[tuple[str, ...]]:
+    if not folder.is_dir():
+        raise UserError(str(folder), "is no folder; status wants run directories, or a folder of them")
+    for run in run_status.runs_below(folder.resolve()):
+        above = folder.resolve() if run.path != folder.resolve() else folder.resolve().parent
+        try:
+            status = run_status.status_of(run)
+        except UserError as error:  # the others have nothing to do with it
+            print(f"unreadable: {error.text()}", file=sys.stderr, flush=True)
+            status = run_status.Status(run.path, "unreadable", "", 0, 0, None, None, None)
+        yield status.line(above)

@@ -1,0 +1,55 @@
+"""Files that a config should not extend, or only so many of them."""
+
+from __future__ import annotations
+
+import random
+from pathlib import Path
+
+CONFIGS = Path(__file__).resolve().parents[2] / "configs"
+
+
+def files(top: str) -> dict[str, bytes]:
+    """What lies beside the config `top`, by name."""
+    return {
+        "one.yaml": b"extends: two.yaml\n",
+        "two.yaml": b"extends: one.yaml\n",
+        "empty.yaml": b"",
+        "sub/up.yaml": f"extends: ../{top}".encode(),
+        "list.yaml": b"- 1\n",
+        "binary.yaml": bytes(range(256)),
+        "wrong.yaml": b"train: {lr: -1, nothing: 1}\nseed: x\n",
+        "large.yaml": b"".join(b"key%d: [1]\n" % number for number in range(2_000)),
+        **{f"fan{level}.yaml": f"extends: [{', '.join([f'fan{level + 1}.yaml'] * 8)}]".encode() for level in range(8)},
+        "fan8.yaml": b"seed: 1\n",
+        **{f"chain{level}.yaml": f"extends: chain{level + 1}.yaml".encode() for level in range(40)},
+    }
+
+
+def targets(chance: random.Random, top: str, shipped: list[str]) -> dict[str, str]:
+    """What stands behind `extends:`, in YAML, by what is odd about it."""
+    return {
+        "self": top,
+        "cycle": "one.yaml",
+        "back": "sub/up.yaml",
+        "missing": chance.choice(("nothing.yaml", "a/b/c.yaml", "ones.yaml")),
+        "directory": chance.choice((".", "/", "sub", "..", "sub/")),
+        "fifo": "fifo.yaml",
+        "chain": "chain0.yaml",
+        "fan": "fan0.yaml",
+        "device": chance.choice(("/dev/zero", "/dev/random", "/dev/null", "/dev/stdin", "/dev/tty")),
+        "proc": chance.choice(
+            ("/proc/kmsg", "/proc/self/mem", "/proc/self/environ", "/proc/self/pagemap", "/proc/cpuinfo")
+        ),
+        "many": "[" + ", ".join(["empty.yaml"] * chance.choice((9, 1_000, 10_000))) + "]",
+        "large": "[large.yaml, large.yaml]",
+        "type": chance.choice(
+            ("5", "[]", "{}", "''", "~", "true", "[[empty.yaml]]", "[5]", "{name: empty.yaml}", ".nan")
+        ),
+        "odd": chance.choice(
+            ("'" + "x" * 300 + "'", "'" + "x/" * 3_000 + "'", '"a\\0b"', '"\\uD800"', '"\\e[2J"', "'*.yaml'", "~/x")
+        ),
+        "content": chance.choice(
+            ("list.yaml", "binary.yaml", "wrong.yaml", "[wrong.yaml, empty.yaml]", str(CONFIGS / "README.md"))
+        ),
+        "config": chance.choice([str(CONFIGS / name) for name in shipped]),
+    }
