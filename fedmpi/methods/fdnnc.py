@@ -290,11 +290,11 @@ class FDNNC(Method):
         """Gradients, that of L2 included."""
         import torch
 
-        decay = self.context.weight_decay
-        decayed = torch._foreach_add(list(net.grads.values()), list(net.params.values()), alpha=decay)
-        names = (lowrank.layers.dense_name(name, self.layers) for name in net.grads)
-        named = dict(zip(names, decayed, strict=True))
-        return {name: named[name] for name in self.upload_specs(client.task.tier, client.task)}
+        grads, params = list(net.grads.values()), list(net.params.values())
+        decayed = torch._foreach_add(grads, params, alpha=self.context.weight_decay)
+        named = dict(zip(net.grads, decayed, strict=True))
+        dense = {lowrank.layers.dense_name(name, self.layers): value for name, value in named.items()}
+        return {name: dense[name] for name in self.upload_specs(client.task.tier, client.task)}
 
     def _withheld(self, task: Task) -> tuple[str, ...]:
         """CEFO: the factors whose gradients this client keeps to itself, those of B or those of A."""
