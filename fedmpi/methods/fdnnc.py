@@ -332,8 +332,7 @@ def _plan_layers(net: nn.Module, options: FDNNCOptions) -> Iterator[FactorizedLa
     except ConfigError as error:
         raise ConfigError("method.layer_ranks", *error.problems) from None
     for layer in planned:
-        m, n = layer.matrix_shape
-        r = _r(layer)
+        (m, n), r = layer.matrix_shape, _r(layer)
         if layer.kernel is None and (m + n) * r < m * n:
             yield replace(layer, fixed=r)
 
