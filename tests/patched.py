@@ -6,8 +6,8 @@ from collections.abc import Sequence
 
 PROGRAM = """
 import os, signal, sys, time
-from fedmpi import desk, experiment, simulate, startup, train_round
-from fedmpi.run import resuming
+from fedmpi import experiment, train_round
+from fedmpi.run import resuming, server, start
 from fedmpi.errors import RunDirError
 from fedmpi.mpi import watch
 from fedmpi.mpi.launch import launched_as

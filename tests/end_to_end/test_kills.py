@@ -88,7 +88,7 @@ def resume(run_dir: Path) -> tuple[str, ...]:
 KILLED_WHILE_SAVING = """
 import os, signal, sys
 from pathlib import Path
-from fedmpi import plain_files
+from fedmpi.disk import plain
 moment, marker = sys.argv[1], Path(sys.argv[2])
 replace, fsync = os.replace, os.fsync
 
@@ -111,7 +111,7 @@ class Os:
         if is_it:
             die()
 
-plain_files.os = Os()
+plain.os = Os()
 from fedmpi.main import main
 sys.exit(main(sys.argv[3:]))
 """

@@ -194,16 +194,16 @@ def test_only_clients_of_the_dead_are_trained_again(start: Start, tmp_path: Path
 # Rank 1 hangs in its first client of round 3.
 HANGS = """
 import os, signal, sys, time
-from fedmpi import simulate, train_round
+from fedmpi.rounds import client
 from fedmpi.mpi.launch import launched_as
-local_work = simulate.local_work
+local_work = client.local_work
 
 def hang(setup, client):
     if launched_as()[0] == 1 and client.task.round_number == 3:
         os.kill(os.getpid(), signal.SIGSTOP) if sys.argv[1] == "stop" else time.sleep(1000)
     return local_work(setup, client)
 
-simulate.local_work = hang
+client.local_work = hang
 from fedmpi.main import main
 sys.exit(main(sys.argv[2:]))
 """
@@ -212,7 +212,7 @@ sys.exit(main(sys.argv[2:]))
 # A rank dies, or fails, before MPI starts; when the run directory is there; or with an error of Python's.
 EARLY = """
 import os, signal, sys
-from fedmpi import startup
+from fedmpi.run import start
 from fedmpi.mpi.launch import launched_as
 where, who = sys.argv[1], int(sys.argv[2])
 mine = launched_as()[0] == who
@@ -224,7 +224,7 @@ if mine and where == "before MPI":
     die()
 if mine and where in ("loading", "preparing"):
     name = {"loading": "check_model", "preparing": "_trainers"}[where]
-    setattr(startup, name, lambda *arguments: die())
+    setattr(start, name, lambda *arguments: die())
 if mine and where == "training":
     from fedmpi import train_round
     train_round.simulate_client = lambda *arguments: die()
