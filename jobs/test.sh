@@ -1,5 +1,7 @@
 #!/usr/bin/env bash
-# Sets everything up (jobs/setup.sh), then runs all tests: serial, and under mpirun with 2, 3 and 5 ranks.
+# Sets everything up (jobs/setup.sh), then checks the style and runs the fast tests: serial, on a Slurm where one is
+# installed, and under mpirun with 2, 3 and 5 ranks. tests/README.md says more.
+#   bash jobs/test.sh --all    the long versions of the tests, too
 # Arguments go to pytest in each part:  bash jobs/test.sh -k bits
 #   FEDMPI_TEST_SILENCE_S   seconds without a finished test after which a part counts as hung   (default: 900)
 source "$(dirname "${BASH_SOURCE[0]}")/setup.sh"
@@ -22,9 +24,9 @@ part() {
     124) verdict="FAILED ($(tail -n 1 "$log"))" ;;
     *) verdict="FAILED (exit code $code)" ;;
   esac
-  # With no arguments every part has tests, so an empty one is an error.
-  if [[ $verdict == FAILED* || ($code = 5 && $num_arguments = 0) ]]; then status=1; fi
-  verdicts+=("$(printf '%-8s %s, %s s: %s' "$name" "$verdict" "$((SECONDS - started))" "$(closing_line "$log")")")
+  # Without a choice of tests every part has some, so an empty one is an error.
+  if [[ $verdict == FAILED* || ($code = 5 && $has_all = yes) ]]; then status=1; fi
+  verdicts+=("$(printf '%-11s %s, %s s: %s' "$name" "$verdict" "$((SECONDS - started))" "$(closing_line "$log")")")
   rm -f "$log"
 }
 
@@ -33,13 +35,17 @@ closing_line() {
   awk '/(passed|failed|error|skipped|deselected|no tests ran).* in [0-9.]+s/ {
          gsub("=", ""); last = $0; if (/failed|error/) bad = $0
        }
-       END { print bad ? bad : last }' "$1"
+       END { print bad ? bad : last ? last : $0 }' "$1"
 }
 
 trap 'rm -f "${log:-}"; exit 130' INT # after Ctrl-C pytest still says what has failed; then no further part begins
-num_arguments=$#
+case "$*" in "" | --all) has_all=yes ;; *) has_all=no ;; esac
 tests=(python -m pytest --color=no --durations=10) # no colours: mpirun looks like a terminal
 ranks_environment 5 # for serial tests, too: some start mpirun themselves
+for check in "ruff check" "ruff format --check"; do
+  # shellcheck disable=SC2086  # a command of several words
+  part "${check%% --*}" python -m $check
+done
 # Serial tests do not know each other, so they share the cores.
 part serial "${tests[@]}" -n auto --maxprocesses 8 --dist worksteal -m "not mpi" --ignore tests/slurm "$@"
 # Each of these starts a cluster and needs the cores for itself.

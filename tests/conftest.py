@@ -1,5 +1,7 @@
 """What every test shares: one compute thread, the real data sets, and good manners under mpirun.
 
+Tests marked `slow`, the long version of what a fast test tries once, run with `--all` only.
+
 Under `mpirun -n N python -m pytest --with-mpi` every rank runs pytest. Only tests marked `mpi` are
 kept then (the others would run N times, and some start mpirun themselves), and only rank 0 shows
 its report; another rank's is printed whole, at the end, if that rank failed.
@@ -62,14 +64,30 @@ def pytest_make_parametrize_id(val: object) -> str | None:
     return f"{len(val)} bytes" if isinstance(val, bytes) else None
 
 
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--all", action="store_true", help="run the tests marked `slow`, too")
+
+
+def is_slow(item: pytest.Item, num_ranks: int) -> bool:
+    """Whether a mark `slow` holds on so many ranks: `slow(but_on=3)` does on any number but 3."""
+    return any(mark.kwargs.get("but_on") != num_ranks for mark in item.iter_markers("slow"))
+
+
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     if not config.getoption("with_mpi", False) and "mpi4py.MPI" in sys.modules:
         # A process of pytest-xdist ends without MPI's own end, and leaves its shared memory behind.
         raise pytest.UsageError("a module of tests imports mpi4py.MPI when it is collected, which starts MPI")
-    if config.stash[WORLD].size > 1:
-        serial = [item for item in items if item.get_closest_marker("mpi") is None]
-        config.hook.pytest_deselected(items=serial)
-        items[:] = [item for item in items if item.get_closest_marker("mpi") is not None]
+    size = config.stash[WORLD].size
+    # A test that is named with `::` runs, slow or not.
+    wants_slow = config.getoption("all") or any("::" in word for word in config.args)
+    out = [
+        item
+        for item in items
+        if (size > 1 and item.get_closest_marker("mpi") is None) or (not wants_slow and is_slow(item, size))
+    ]
+    config.hook.pytest_deselected(items=out)
+    left_out = set(out)
+    items[:] = [item for item in items if item not in left_out]
 
 
 @pytest.hookimpl(trylast=True)

@@ -1,0 +1,23 @@
+"""Chooses the parameters of the fast run: the mark `slow` goes to all others, which run with `--all`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import pytest
+
+
+def fast(*chosen: Any, of: Iterable[Any], but_on: int | None = None) -> list[Any]:
+    """The values of `of` as parameters; those not in `chosen` are slow (on any number of ranks, or on all `but_on`).
+
+    >>> @pytest.mark.parametrize("case", fast("fedhm", of=CASES))
+    """
+    values = list(of)
+    assert all(value in values for value in chosen), f"{chosen} are not all in {values}"
+    slow = pytest.mark.slow if but_on is None else pytest.mark.slow(but_on=but_on)
+    return [value if value in chosen else _marked(value, slow) for value in values]
+
+
+def _marked(value: Any, mark: pytest.MarkDecorator) -> Any:
+    return pytest.param(*value, marks=mark) if isinstance(value, tuple) else pytest.param(value, marks=mark)
