@@ -58,9 +58,22 @@ FORBIDDEN_IN_PURE = {
 
 # Parts of the names that collectives have here: bcast, reduce_sum, start_gather, wait_for_all, exchange_wave ...
 COLLECTIVE_WORDS = {
-    "bcast", "ibcast", "broadcast", "reduce", "ireduce", "allreduce", "gather", "igather", "gatherv", "allgather",
-    "scatter", "alltoall", "barrier", "ibarrier", "exchange",
-}  # fmt: skip
+    "bcast",
+    "ibcast",
+    "broadcast",
+    "reduce",
+    "ireduce",
+    "allreduce",
+    "gather",
+    "igather",
+    "gatherv",
+    "allgather",
+    "scatter",
+    "alltoall",
+    "barrier",
+    "ibarrier",
+    "exchange",
+}
 COLLECTIVE_NAMES = {"wait_for_all"}
 RANK_NAMES = {"rank", "local_rank", "is_root", "is_server", "server_here"}
 # Modules of the package methods that are not methods.

@@ -60,11 +60,20 @@ class Bench:
 
         self.method = self.make(
             MethodContext(
-                self.options, net, net, 0, self.train.weight_decay, False, False, 0,
-                num_clients=self.num_clients or len(self.owned), clients_per_round=len(self.owned),
-                local_epochs=self.train.local_epochs, batch_size=self.train.batch_size,
+                self.options,
+                net,
+                net,
+                0,
+                self.train.weight_decay,
+                False,
+                False,
+                0,
+                num_clients=self.num_clients or len(self.owned),
+                clients_per_round=len(self.owned),
+                local_epochs=self.train.local_epochs,
+                batch_size=self.train.batch_size,
             )
-        )  # fmt: skip
+        )
         own = self.method.own_decay
         layout = net_layout(net().named_parameters(), own, channels_last=False)
         flat = FlatNet(net(), layout, Buffers(layout.num_bytes, "cpu"))

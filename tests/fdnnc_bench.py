@@ -55,9 +55,19 @@ def method_of(blocks: tuple[int, int], per_round: int, net: type[nn.Module] = On
         return net()
 
     context = MethodContext(
-        FDNNCOptions(**options), make, make, 0, 0.0, False, False, 0,
-        num_clients=sum(blocks), clients_per_round=per_round, tier_blocks=blocks, batch_size=8,
-    )  # fmt: skip
+        FDNNCOptions(**options),
+        make,
+        make,
+        0,
+        0.0,
+        False,
+        False,
+        0,
+        num_clients=sum(blocks),
+        clients_per_round=per_round,
+        tier_blocks=blocks,
+        batch_size=8,
+    )
     return FDNNC(context)
 
 

@@ -25,9 +25,15 @@ class Terminal:
         self._ours, theirs = pty.openpty()
         own = environment() | files_in(folder) | {"TERM": "xterm"}
         self.process = subprocess.Popen(
-            words, stdin=theirs, stdout=theirs, stderr=theirs, env=own, cwd=folder, start_new_session=True,
+            words,
+            stdin=theirs,
+            stdout=theirs,
+            stderr=theirs,
+            env=own,
+            cwd=folder,
+            start_new_session=True,
             preexec_fn=lambda: fcntl.ioctl(0, termios.TIOCSCTTY, 0),
-        )  # fmt: skip
+        )
         os.close(theirs)
         self.shown = b""
         self._deadline = time.monotonic() + LIMIT_S

@@ -119,9 +119,14 @@ def launch(folder: Path, words: Sequence[str]) -> Launched:
     out_path, err_path = folder / f"{number}.out", folder / f"{number}.err"
     with open(out_path, "wb") as out, open(err_path, "wb") as err:
         process = subprocess.Popen(
-            words, stdin=subprocess.DEVNULL, stdout=out, stderr=err, env=environment() | files_in(folder),
-            start_new_session=True, cwd=folder,
-        )  # fmt: skip
+            words,
+            stdin=subprocess.DEVNULL,
+            stdout=out,
+            stderr=err,
+            env=environment() | files_in(folder),
+            start_new_session=True,
+            cwd=folder,
+        )
     return Launched(process, out_path, err_path, time.monotonic() + LIMIT_S)
 
 

@@ -68,9 +68,15 @@ def record(number: int, tiers: Mapping[str, float], **other: Any) -> dict[str, A
 
 
 def write_run(
-    request: Request, config: str, seed: int, records: Sequence[Mapping[str, Any]], *,
-    rounds: int = 3, overrides: tuple[str, ...] = (), method: str = "fedavg",
-) -> Run:  # fmt: skip
+    request: Request,
+    config: str,
+    seed: int,
+    records: Sequence[Mapping[str, Any]],
+    *,
+    rounds: int = 3,
+    overrides: tuple[str, ...] = (),
+    method: str = "fedavg",
+) -> Run:
     """The folder of a run with these records, finished if there are as many as rounds."""
     run = request.run_of(papers.Run(config=config, overrides=overrides), seed)
     run.folder.report_dir.mkdir(parents=True)

@@ -139,9 +139,15 @@ class Cluster:
 
     def _run(self, *command: str, check: bool = True) -> str:
         done = subprocess.run(
-            command, env=self.environment, cwd=self.project, stdin=subprocess.DEVNULL, capture_output=True, text=True,
-            timeout=60, check=False,
-        )  # fmt: skip
+            command,
+            env=self.environment,
+            cwd=self.project,
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            timeout=60,
+            check=False,
+        )
         assert done.returncode == 0 or not check, f"{command}\n{done.stdout}\n{done.stderr}"
         return done.stdout
 

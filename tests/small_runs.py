@@ -35,11 +35,24 @@ ALL_TABLES = {
 }
 
 SMALL = (
-    "data.name=synthetic", "data.shape=[1,8,8]", "data.classes=4", "data.num_train=120", "data.num_test=48",
-    "model.width=0.125", "model.blocks=[1,1]", "clients.count=8", "clients.per_round=4", "rounds=3",
-    "train.local_epochs=1", "train.batch_size=8", "train.lr=0.05", "train.schedule.milestones=[1]",
-    "evaluation.batch_size=16", "output.progress=off", "output.tensorboard=false",
-)  # fmt: skip
+    "data.name=synthetic",
+    "data.shape=[1,8,8]",
+    "data.classes=4",
+    "data.num_train=120",
+    "data.num_test=48",
+    "model.width=0.125",
+    "model.blocks=[1,1]",
+    "clients.count=8",
+    "clients.per_round=4",
+    "rounds=3",
+    "train.local_epochs=1",
+    "train.batch_size=8",
+    "train.lr=0.05",
+    "train.schedule.milestones=[1]",
+    "evaluation.batch_size=16",
+    "output.progress=off",
+    "output.tensorboard=false",
+)
 """A ResNet of 8 and 16 channels on 120 images: a round takes some 50 ms."""
 
 TOY = ("method.name=toy", "method.widths=[1,0.5,0.25]", "clients.tier_blocks=[3,3,2]")

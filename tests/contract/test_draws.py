@@ -99,12 +99,15 @@ def see_halves(method: Method, seen: Seen) -> None:
 
 CASES: dict[str, tuple[str, Callable[[Method, Seen], None], tuple[str, ...]]] = {
     "splitmix": ("bases", see_bases, ("method.levels=[1,0.5,0.25]", "method.atom=0.25")),
-    "splitmix-dynamic": ("bases", see_bases, ("method.levels=[1,0.25]", "method.atom=0.25",
-                                              "clients.tier_assignment=dynamic")),
+    "splitmix-dynamic": (
+        "bases",
+        see_bases,
+        ("method.levels=[1,0.25]", "method.atom=0.25", "clients.tier_assignment=dynamic"),
+    ),
     "prism": ("kernels", see_kernels, ()),
     "fjord": ("widths", see_widths, ("method.widths=[1,0.6,0.3]", "train.local_epochs=2")),
     "fdnnc": ("withheld", see_halves, ("method.upload=half",)),
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("case", CASES)

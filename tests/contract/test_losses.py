@@ -9,6 +9,7 @@ from typing import Any
 
 import method_cases
 import pytest
+from fast import fast
 from small_runs import small_setup
 
 from fedmpi import train_round
@@ -68,9 +69,17 @@ def _lossy(name: str) -> Callable[..., Any]:
 
 
 CALLS = (
-    "bcast", "reduce_sum", "allreduce_sum", "start_gather", "start_barrier", "gather_rows", "allgather_rows",
-    "allgather_text", "wait_for_all", "agree",
-)  # fmt: skip
+    "bcast",
+    "reduce_sum",
+    "allreduce_sum",
+    "start_gather",
+    "start_barrier",
+    "gather_rows",
+    "allgather_rows",
+    "allgather_text",
+    "wait_for_all",
+    "agree",
+)
 for _name in CALLS:
     setattr(LossyComm, _name, _lossy(_name))
 
@@ -102,13 +111,17 @@ def rounds(setup: Setup, comm: LossyComm) -> tuple[list[Any], list[tuple[int, st
     return results, trained
 
 
-@pytest.mark.parametrize("case", CASES)
-def test_a_loss_at_every_call(tmp_path: Path, case: str) -> None:
+FAST = (("fedhm, gather", 9), ("lgfedavg, reduce", 9), ("topk, gather", 9))
+
+
+@pytest.mark.parametrize(("case", "every"), fast(*FAST, of=(*FAST, *((case, 1) for case in CASES))))
+def test_a_loss_at_every_call(tmp_path: Path, case: str, every: int) -> None:
+    """At each of them, or, quicker, at some that are `every` calls apart."""
     setup = small_setup(tmp_path, *CASES[case], "evaluation.every=1", "data.num_train=80", "data.num_test=16")
     quiet = LossyComm()
     expected, trained = rounds(setup, quiet)
     assert quiet.num_calls >= 10 and len(set(trained)) == len(trained)
-    for number in range(quiet.num_calls):
+    for number in range(every // 2, quiet.num_calls, every):
         for after in (False, True):
             told, again = rounds(setup, LossyComm(number, after))
             assert told == expected, f"another result after a loss at call {number}"

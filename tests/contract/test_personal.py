@@ -20,6 +20,7 @@ from fedmpi.mpi.serial import SerialComm
 from fedmpi.rounds.personal import test_clients as score_clients
 from fedmpi.rounds.publish import publish
 from fedmpi.rounds.state import ServerState, Setup
+import itertools
 
 ON = "evaluation.personal=on"
 SKEW = ("partition.name=class_dirichlet", "evaluation.batch_size=5")
@@ -48,7 +49,7 @@ def test_a_common_net_scores_as_a_naive_loop(tmp_path: Path, how: str) -> None:
         # A lone last example joins the batch before it; a client with a single one is left to another test.
         cuts = [0, *range(5, len(own) - 1, 5), len(own)]
         right = 0
-        for start, stop in zip(cuts[:-1], cuts[1:], strict=True) if len(own) > 1 else ():
+        for start, stop in itertools.pairwise(cuts) if len(own) > 1 else ():
             inputs, targets = setup.data.test_batch_of(torch.tensor(own[start:stop]))
             right += int((net(inputs).argmax(1) == targets).sum())
         if len(own) > 1:

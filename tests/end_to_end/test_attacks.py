@@ -6,20 +6,26 @@ from itertools import islice
 from pathlib import Path
 
 import pytest
+from fast import fast
 from launched import mpirun
 from torture.attacks import CASES, ROUNDS, WITH_MEMORY, Job, Kill, Kind, jobs, quiet, run
 
 from fedmpi import methods
 
 TWICE = Job(
-    "lgfedavg-pretrained", 3, (Kill(0, 4, "saving", 0.002),), "job",
+    "lgfedavg-pretrained",
+    3,
+    (Kill(0, 4, "saving", 0.002),),
+    "job",
     resumed=((2, (Kill(1, 6, "local_training", 0.01),)), (1, ())),
-)  # fmt: skip
+)
 STOPPED = Job("scaffold", 3, (Kill(2, 3, "local_training", 0.001, stop_s=5.0),), "stop")
 GIVEN_UP = Job("standalone", 3, (Kill(0, 3, "aggregation", 0.0, stop_s=60.0),), "stop", timeout_s=6.0)
 
 
-@pytest.mark.parametrize("job", [TWICE, STOPPED, GIVEN_UP], ids=["killed twice", "stopped", "stopped for too long"])
+@pytest.mark.parametrize(
+    "job", fast(TWICE, of=(TWICE, STOPPED, GIVEN_UP)), ids=["killed twice", "stopped", "stopped for too long"]
+)
 def test_the_run_comes_to_the_bytes_of_a_quiet_one(job: Job, tmp_path: Path) -> None:
     mpirun()
     outcome = run(job, tmp_path, 0, quiet(job.case, tmp_path))

@@ -10,6 +10,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from fast import fast
 from launched import Launched, launch
 from small_runs import SMALL, finished
 
@@ -77,7 +78,7 @@ def test_the_branch_is_on_record(run_main: RunMain, parent: Path, tmp_path: Path
 
 
 def test_a_fresh_folder_is_made_where_none_is_named(run_main: RunMain, parent: Path, tmp_path: Path) -> None:
-    code, out, errors = run_main("--resume-from", str(parent), "rounds=4", f"output.dir={tmp_path / 'runs'}")
+    code, _out, errors = run_main("--resume-from", str(parent), "rounds=4", f"output.dir={tmp_path / 'runs'}")
     (folder,) = (tmp_path / "runs").iterdir()
     assert code == 0 and folder.name.startswith("parent-branch-") and len(finished(folder).records) == 4, errors
 
@@ -108,7 +109,7 @@ def test_a_branch_that_was_killed_while_it_was_made_is_no_run(
         patch.setattr("fedmpi.mpi.serial.SerialComm.abort", lambda comm, code: None)
         with pytest.raises(KeyboardInterrupt):
             run_main("rounds=4", "--resume-from", str(parent), "--run-dir", str(folder))
-    code, out, errors = run_main("--run-dir", str(folder), "--resume")
+    code, _out, errors = run_main("--run-dir", str(folder), "--resume")
     assert code == 2 and "holds no run to go on with" in errors
     branch(run_main, parent, folder, "rounds=4")
     assert len(finished(folder).records) == 4
@@ -140,7 +141,7 @@ def test_another_method_takes_what_it_has_a_use_for(run_main: RunMain, parent: P
         ("{parent}", ("--run-dir", "{parent}/again"), "is inside the run that the branch begins from"),
         ("{parent}", ("--run-dir", "{other}"), "already holds a run"),
     ],
-)  # fmt: skip
+)
 def test_what_does_not_fit_is_one_line(
     run_main: RunMain, parent: Path, tmp_path: Path, origin: str, words: tuple[str, ...], line: str
 ) -> None:
@@ -151,7 +152,7 @@ def test_what_does_not_fit_is_one_line(
     names = {"parent": parent, "other": tmp_path / "other"}
     given = [word.format(**names) for word in words]
     new = [] if "--run-dir" in given else ["--run-dir", str(tmp_path / "branch")]
-    code, out, errors = run_main("--resume-from", origin.format(**names), *given, *new)
+    code, _out, errors = run_main("--resume-from", origin.format(**names), *given, *new)
     assert code == 2 and line in errors and len(errors.splitlines()) == 1, errors
     assert content(parent) == before and not RunDir(tmp_path / "branch").holds_run()
 
@@ -165,7 +166,7 @@ def test_a_run_without_a_whole_checkpoint_is_one_line(
     else:
         for _, path in RunDir(parent).checkpoints():
             path.write_bytes(b"PK\x03\x04 of something else")
-    code, out, errors = run_main("--resume-from", str(parent), "--run-dir", str(tmp_path / "branch"))
+    code, _out, errors = run_main("--resume-from", str(parent), "--run-dir", str(tmp_path / "branch"))
     assert code == 2 and "holds no whole checkpoint to begin a branch from: " in errors, errors
     assert len(errors.splitlines()) == 1 and not RunDir(tmp_path / "branch").holds_run()
 
@@ -176,7 +177,7 @@ def printed(launched: Launched) -> list[str]:
     return shlex.split(command)
 
 
-@pytest.mark.parametrize("ranks", [1, 3])
+@pytest.mark.parametrize("ranks", fast(1, of=(1, 3)))
 def test_the_advice_of_a_run_that_diverged_works(start: Start, tmp_path: Path, ranks: int) -> None:
     """Exactly the printed command, which finishes the run from the last round before the divergence."""
     healthy, run_dir = tmp_path / "healthy", tmp_path / "run"
@@ -207,8 +208,9 @@ def test_a_parent_that_is_running(start: Start, run_main: RunMain, tmp_path: Pat
     running = start(1, "method.name=topk", "rounds=100000", "evaluation.every=100", "--run-dir", str(run_dir))
     assert running.wait_until(lambda: bool(RunDir(run_dir).checkpoints())), running.err
     for number in range(3):
-        code, out, errors = run_main("--resume-from", str(run_dir), "--run-dir", str(tmp_path / str(number)),
-                                     "rounds=1", "output.progress=plain")  # fmt: skip
+        code, out, errors = run_main(
+            "--resume-from", str(run_dir), "--run-dir", str(tmp_path / str(number)), "rounds=1", "output.progress=plain"
+        )
         assert code == 0, errors
         snapshot = checkpoint.load_newest_intact(RunDir(tmp_path / str(number)), pytest.fail)
         assert snapshot is not None and f"resuming after round {snapshot.round}" in out

@@ -46,13 +46,19 @@ def test_the_plan_as_text(run_main: RunMain) -> None:
     assert all(text in plans[0][1] for text in ("11,173,962", "4,157,514", "2,209,866", "1,236,042")), plans[0][1]
 
 
+@pytest.mark.slow
 def test_real_cifar10_under_mpirun(start: Start, cifar10_root: str, tmp_path: Path) -> None:
     """The paper's config at an eighth of its width; 500 clients of 100 images each, two of them, one round."""
     words = (
-        str(ROOT / "configs" / "fedhm" / "table3_cifar10_noniid_fedhm.yaml"), f"data.root={cifar10_root}",
-        "model.width=0.125", "rounds=1",
-        "clients.count=500", "clients.per_round=2", "train.local_epochs=1", "output.progress=plain",
-    )  # fmt: skip
+        str(ROOT / "configs" / "fedhm" / "table3_cifar10_noniid_fedhm.yaml"),
+        f"data.root={cifar10_root}",
+        "model.width=0.125",
+        "rounds=1",
+        "clients.count=500",
+        "clients.per_round=2",
+        "train.local_epochs=1",
+        "output.progress=plain",
+    )
     launched = start(3, *words, "--run-dir", str(tmp_path / "run"), small=False)
     assert launched.wait() == 0, launched.err
     assert "round 1/1" in launched.out and "capacity" in launched.out

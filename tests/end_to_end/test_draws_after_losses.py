@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from pathlib import Path
 
+import pytest
 from launched import ULFM, Launched, has_rounds, kill
 from small_runs import run_all, small_config
 
@@ -16,6 +17,7 @@ from fedmpi.store.run_dir import RunDir
 WORDS = ("method.name=prism", "evaluation.every=10", "output.progress=plain")
 
 
+@pytest.mark.slow
 def test_draws_after_a_loss(start: Callable[..., Launched], tmp_path: Path) -> None:
     run_dir = tmp_path / "run"
     launched = start(4, *WORDS, "rounds=30", "--run-dir", str(run_dir), options=ULFM)

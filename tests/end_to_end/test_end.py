@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 import pytest
+from fast import fast
 from launched import ULFM, Launched
 from patched import patched
 
@@ -20,8 +21,12 @@ mark = Mark()
 atexit.register(lambda: sys.stdout.write("registered for the end\\n"))"""
 
 
-@pytest.mark.parametrize("options", [(), ULFM])
-@pytest.mark.parametrize(("words", "code"), [((), 0), (("mpi.time_limit_s=0.001",), 75)])
+STOPS = ("mpi.time_limit_s=0.001",)
+
+
+@pytest.mark.parametrize(
+    ("options", "words", "code"), fast(((), (), 0), of=[((), (), 0), (ULFM, (), 0), ((), STOPS, 75), (ULFM, STOPS, 75)])
+)
 def test_ranks_do_what_is_registered_and_are_gone(
     start: Start, options: Sequence[str], words: Sequence[str], code: int
 ) -> None:

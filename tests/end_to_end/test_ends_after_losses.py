@@ -33,6 +33,7 @@ def last_start(run_dir: Path) -> dict[str, object]:
     return manifest.read_starts(RunDir(run_dir))[-1]
 
 
+@pytest.mark.slow
 def test_a_job_that_is_too_small_does_not_start(start: Start, tmp_path: Path) -> None:
     launched = start(2, *METHOD, "mpi.min_ranks=3", "--run-dir", str(tmp_path / "run"))
     assert launched.wait() == 2
@@ -40,6 +41,7 @@ def test_a_job_that_is_too_small_does_not_start(start: Start, tmp_path: Path) ->
     assert not (tmp_path / "run").exists()
 
 
+@pytest.mark.slow
 def test_too_few_come_through_the_start(start: Start, tmp_path: Path) -> None:
     """Rank 1 dies when MPI has started: its loss is told, and counts."""
     program = patched('from fedmpi.mpi import comm\nif rank == 1: before(comm, "_places", lambda mpi: die())')
@@ -50,6 +52,7 @@ def test_too_few_come_through_the_start(start: Start, tmp_path: Path) -> None:
     assert "fedmpi: stopped: 2 ranks are left, mpi.min_ranks is 3\n" in launched.err
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("every", "code"), [(2, 75), (1000, 1)])
 def test_too_few_without_the_server(start: Start, tmp_path: Path, every: int, code: int) -> None:
     """With rank 0 goes what is not saved: the job is to go on only where this start has saved a round."""
@@ -107,6 +110,7 @@ before(server.Desk, "round_done", done)"""
     assert finished(run_dir) == undisturbed(tmp_path, *words, f"rounds={num_done + 2}")
 
 
+@pytest.mark.slow
 def test_shares_that_grow_with_losses_are_no_hang(start: Start, tmp_path: Path) -> None:
     """8 clients of 0.8 s are 1.6 s for each of four workers; the last one has 6.4 s of work, and 4 times 4 s."""
     run_dir = tmp_path / "run"
@@ -124,6 +128,7 @@ before(train_round, "simulate_client", trains)"""
     assert finished(run_dir) == undisturbed(tmp_path, *words)
 
 
+@pytest.mark.slow
 def test_the_last_rank_hangs(start: Start, tmp_path: Path) -> None:
     """As every rank does in round 3: not a job that ended well, and the command to go on."""
     run_dir = tmp_path / "run"
@@ -137,6 +142,7 @@ before(train_round, "simulate_client", lambda setup, task, _: time.sleep(1000 * 
     assert f"\nto go on: mpirun -n 2 python -m fedmpi.main --run-dir {run_dir} --resume" in last, launched.err
 
 
+@pytest.mark.slow
 def test_a_takeover_may_take_longer_than_a_round(start: Start, tmp_path: Path) -> None:
     run_dir = tmp_path / "run"
     words = (*METHOD, "output.checkpoint_every=2", "rounds=8")
@@ -150,6 +156,7 @@ before(server.Desk, "round_done", lambda self, number, *rest: die() if rank == 0
     assert finished(run_dir) == undisturbed(tmp_path, *words)
 
 
+@pytest.mark.slow
 def test_a_takeover_that_fails_says_how_to_go_on(start: Start, tmp_path: Path) -> None:
     run_dir = tmp_path / "run"
     patch = """
@@ -169,6 +176,7 @@ before(server.Desk, "round_done", lambda self, number, *rest: die() if rank == 0
     assert f"to go on: mpirun -n 3 python -m fedmpi.main --run-dir {run_dir} --resume" in launched.err
 
 
+@pytest.mark.slow
 def test_the_lock_of_a_server_that_dies_at_the_start_is_waited_for(start: Start, tmp_path: Path) -> None:
     """As where it takes the driver a while to end a process with a GPU."""
     run_dir = tmp_path / "run"
@@ -185,6 +193,7 @@ if rank == 0: before(start, "_trainers", lambda *arguments: die())"""
     assert finished(run_dir) == undisturbed(tmp_path, *METHOD, "rounds=2")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("end", ["report", "save"])
 def test_the_end_may_take_longer_than_a_round(start: Start, tmp_path: Path, end: str) -> None:
     """The report of a finished run; the save where too few are left, by a server that had worked on the round."""
@@ -204,6 +213,7 @@ if {end == "save"} and rank == 2:
     assert len(finished(run_dir).records) == (3 if end == "report" else 2)
 
 
+@pytest.mark.slow
 def test_a_finished_run_needs_no_ranks_for_its_report(start: Start, tmp_path: Path) -> None:
     """Rank 0 dies when all but the report is saved, and too few are left for another round."""
     run_dir = tmp_path / "run"
@@ -215,6 +225,7 @@ def test_a_finished_run_needs_no_ranks_for_its_report(start: Start, tmp_path: Pa
     assert "stopped" not in last_start(run_dir)
 
 
+@pytest.mark.slow
 def test_an_error_ends_ranks_that_are_busy(start: Start, tmp_path: Path) -> None:
     """mpirun leaves them to themselves then, and one may hold the lock."""
     run_dir = tmp_path / "run"

@@ -11,6 +11,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from fast import fast
 from launched import ENDLESS, ENDS_WITHIN_S, Launched, all_end, block, descendants, ends_in_time, has_rounds, launch
 from small_runs import finished
 
@@ -21,6 +22,7 @@ from fedmpi.store.run_dir import RunDir
 Start = Callable[..., Launched]
 
 
+@pytest.mark.slow
 def test_a_worker_that_fails_ends_all(start: Start, tmp_path: Path) -> None:
     """A learning rate of 1e12 makes every client diverge in round 1."""
     fails = ("train.lr=1e12", "train.on_divergence=fail", "method.name=fedavg")
@@ -54,7 +56,10 @@ sys.exit(main(sys.argv[1:]))
 """
 
 
-@pytest.mark.parametrize("error", ["MemoryError('no memory left')", "ValueError('two\\nlines')"])
+ERRORS = ("MemoryError('no memory left')", "ValueError('two\\nlines')")
+
+
+@pytest.mark.parametrize("error", fast(ERRORS[1], of=ERRORS))
 def test_one_rank_of_three_fails_alone(start: Start, tmp_path: Path, error: str) -> None:
     """One block, from that rank, with everything in it; what was saved stays and can be resumed."""
     run_dir = tmp_path / "run"
@@ -81,7 +86,7 @@ def put_a_file_in_place_of(directory: Path, elsewhere: Path) -> None:
     pytest.fail(f"{directory} came back {attempt + 1} times")
 
 
-@pytest.mark.parametrize("harm", ["removed", "blocked"])
+@pytest.mark.parametrize("harm", fast("blocked", of=("removed", "blocked")))
 def test_rank_0_that_cannot_save_ends_all(start: Start, tmp_path: Path, harm: str) -> None:
     """The run directory is removed under the run, or a file stands where checkpoints should go."""
     run_dir = tmp_path / "run"
@@ -97,7 +102,10 @@ def test_rank_0_that_cannot_save_ends_all(start: Start, tmp_path: Path, harm: st
     assert "cause: RunDirError: " in launched.err and str(run_dir) in launched.err
 
 
-@pytest.mark.parametrize(("ranks", "number"), [(1, signal.SIGINT), (3, signal.SIGTERM), (3, signal.SIGINT)])
+SIGNALS = ((1, signal.SIGINT), (3, signal.SIGTERM), (3, signal.SIGINT))
+
+
+@pytest.mark.parametrize(("ranks", "number"), fast(SIGNALS[0], SIGNALS[1], of=SIGNALS))
 def test_a_signal_loses_nothing_saved(start: Start, tmp_path: Path, ranks: int, number: signal.Signals) -> None:
     """It ends the whole job with an error, and the newest checkpoint loads."""
     run_dir = tmp_path / "run"
@@ -134,7 +142,7 @@ sys.exit(main(sys.argv[1:]))
 """
 
 
-@pytest.mark.parametrize("ranks", [1, 3])
+@pytest.mark.parametrize("ranks", fast(1, of=(1, 3)))
 def test_the_command_to_resume_is_printed(start: Start, tmp_path: Path, ranks: int) -> None:
     """At the latest when a signal ends the run, at any moment; and it is one that goes on from there."""
     run_dir = tmp_path / "run"

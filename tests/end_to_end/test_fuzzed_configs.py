@@ -7,6 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from fast import fast
 from launched import Launched
 from torture import config_mutations, fuzz_configs
 
@@ -15,7 +16,7 @@ CASES = 20
 SEED = 5
 
 
-@pytest.mark.parametrize("number", range(CASES))
+@pytest.mark.parametrize("number", fast(*range(2), of=range(CASES)))
 def test_a_mutation_as_a_command(start: Start, tmp_path: Path, number: int) -> None:
     """What is to be refused runs without --plan: the answer comes before MPI starts."""
     mutation = config_mutations.mutate(number, SEED, fuzz_configs.is_small)

@@ -33,8 +33,11 @@ def both(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
     for seed, folder in enumerate(folders, 1):
         done = subprocess.run(
             [sys.executable, "-c", SCRIPT, str(folder), *words.split()],
-            env={**environment(), "PYTHONHASHSEED": str(seed)}, capture_output=True, text=True, timeout=600,
-        )  # fmt: skip
+            env={**environment(), "PYTHONHASHSEED": str(seed)},
+            capture_output=True,
+            text=True,
+            timeout=600,
+        )
         assert done.returncode == 0, done.stderr
     return folders
 

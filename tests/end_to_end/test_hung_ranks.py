@@ -58,6 +58,7 @@ if rank == 2:
     assert len(finished(run_dir).records) == 2
 
 
+@pytest.mark.slow
 def test_a_rank_that_is_stopped_as_it_leaves(start: Start, tmp_path: Path) -> None:
     """All is saved, and the exit code says that there is more to do."""
     run_dir = tmp_path / "run"
@@ -76,6 +77,7 @@ if rank == 2:
     assert manifest.read_starts(RunDir(run_dir))[-1]["stopped"]["round"] == 2
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("rank", "options"), [(0, ()), (1, ()), (1, ULFM)])
 def test_a_rank_that_is_stopped_when_the_rounds_are_over(
     start: Start, tmp_path: Path, rank: int, options: Sequence[str]
@@ -95,6 +97,7 @@ if rank == {rank}:
     assert len(finished(run_dir).records) == 3 and (run_dir / "report" / "summary.json").exists()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("place", "code"), [("_meet", 75), ("_finalize", 1)])
 def test_a_rank_that_is_stopped_in_mpi_s_own_end(start: Start, tmp_path: Path, place: str, code: int) -> None:
     """Without ULFM. Until all have met the exit code is what it would be; within MPI_Finalize nothing can be said."""
@@ -112,6 +115,7 @@ if rank == 1:
     assert "all is saved" in launched.out and "fedmpi: failed" not in launched.err and "Thread" not in launched.err
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("options", [(), ULFM])
 def test_who_is_slow_at_the_start_is_not_given_up(start: Start, tmp_path: Path, options: Sequence[str]) -> None:
     """Rank 0 alone reads records and makes the first state. And the largest limits do no harm at the end."""
@@ -123,6 +127,7 @@ def test_who_is_slow_at_the_start_is_not_given_up(start: Start, tmp_path: Path, 
     assert "Traceback" not in launched.err and "fedmpi" not in launched.err, launched.err
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("options", [(), ULFM])
 def test_a_job_that_was_suspended_goes_on(start: Start, tmp_path: Path, options: Sequence[str]) -> None:
     """All ranks are stopped for longer than any limit, as by Slurm, and go on."""
@@ -144,6 +149,7 @@ before(train_round, "simulate_client", lambda *arguments: time.sleep(0.25))"""
     assert len(finished(run_dir).records) == 16
 
 
+@pytest.mark.slow
 def test_a_report_that_hangs(start: Start, tmp_path: Path) -> None:
     """As on a file system that does not answer: rank 0 ends itself, and the job with it."""
     run_dir = tmp_path / "run"
@@ -157,6 +163,7 @@ before(server.Desk, "close_run", lambda self: time.sleep(1000))"""
     assert "fedmpi: hung on rank 0 on " in launched.err and len(finished(run_dir).records) == 3
 
 
+@pytest.mark.slow
 def test_the_server_dies_before_the_last_round_is_saved(start: Start, tmp_path: Path) -> None:
     """The others have come to the end of the rounds, but what is saved has not: too few are left to train again."""
     run_dir = tmp_path / "run"
@@ -168,6 +175,7 @@ def test_the_server_dies_before_the_last_round_is_saved(start: Start, tmp_path: 
     assert launched.out.count("round 1/4") == 1 and not (run_dir / "report" / "summary.json").exists()
 
 
+@pytest.mark.slow
 def test_what_another_job_has_taken_is_left_alone(start: Start, tmp_path: Path) -> None:
     """Rank 0 dies, and another job has the run before rank 1 takes over: the loss is said, but not on its record."""
     run_dir = tmp_path / "run"

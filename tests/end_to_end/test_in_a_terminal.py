@@ -10,6 +10,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from fast import fast
 from in_terminal import Terminal, terminal
 from launched import LIMIT_S, command, environment, launch
 from small_runs import SMALL
@@ -50,7 +51,7 @@ def test_under_mpirun_rounds_are_shown_as_they_end_and_ctrl_c_says_how_to_go_on(
     assert resumed.wait() == 0 and f"resuming after round {saved}" in resumed.out, resumed.err
 
 
-@pytest.mark.parametrize("how", ["ctrl-c", "SIGTERM", "failure"])
+@pytest.mark.parametrize("how", fast("ctrl-c", of=("ctrl-c", "SIGTERM", "failure")))
 def test_a_live_line_leaves_the_cursor_visible(tmp_path: Path, how: str) -> None:
     """However the run ends: rich would hide it while the line is shown."""
     diverges = ("train.lr=1e12", "method.name=fedavg") if how == "failure" else ()

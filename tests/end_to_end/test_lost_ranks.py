@@ -13,6 +13,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import pytest
+from fast import fast
 from launched import ULFM, Launched, all_end, descendants, has_rounds, kill
 from patched import patched
 from small_runs import finished, run_all, small_config
@@ -37,22 +38,22 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 # All in all: workers and rank 0, in each stage, one after the other and at once, down to the last rank.
 JOBS = (
-    Job("fedhm", 5, (
-        Kill(4, 1, "communication", 0.0), Kill(2, 3, "local_training", 0.003), Kill(0, 4, "svd", 0.001),
-    )),
-    Job("topk", 4, (
-        Kill(3, 2, "evaluation", 0.001), Kill(0, 4, "saving", 0.002), Kill(1, 5, "local_training", 0.01),
-    )),
-    Job("hermes", 4, (
-        Kill(1, 3, "local_training", 0.0), Kill(2, 3, "local_training", 0.0), Kill(0, 3, "aggregation", 0.0),
-    )),
-    Job("fedavg-reduce", 4, (
-        Kill(3, 2, "aggregation", 0.0), Kill(0, 6, "evaluation", 0.001), Kill(2, 7, "communication", 0.001),
-    )),
-)  # fmt: skip
+    Job("fedhm", 5, (Kill(4, 1, "communication", 0.0), Kill(2, 3, "local_training", 0.003), Kill(0, 4, "svd", 0.001))),
+    Job("topk", 4, (Kill(3, 2, "evaluation", 0.001), Kill(0, 4, "saving", 0.002), Kill(1, 5, "local_training", 0.01))),
+    Job(
+        "hermes",
+        4,
+        (Kill(1, 3, "local_training", 0.0), Kill(2, 3, "local_training", 0.0), Kill(0, 3, "aggregation", 0.0)),
+    ),
+    Job(
+        "fedavg-reduce",
+        4,
+        (Kill(3, 2, "aggregation", 0.0), Kill(0, 6, "evaluation", 0.001), Kill(2, 7, "communication", 0.001)),
+    ),
+)
 
 
-@pytest.mark.parametrize("job", JOBS, ids=lambda job: job.case)
+@pytest.mark.parametrize("job", fast(JOBS[0], of=JOBS), ids=lambda job: job.case)
 def test_the_others_go_on_to_the_same_bits(job: Job, folder: Path, tmp_path: Path) -> None:
     """Twelve kills in all."""
     outcome = run(job, tmp_path, 0, quiet(job.case, folder))
@@ -63,6 +64,7 @@ def test_the_others_go_on_to_the_same_bits(job: Job, folder: Path, tmp_path: Pat
     assert all(0 < loss["recovery_s"] < 60 and loss["host"] for loss in outcome.losses)
 
 
+@pytest.mark.slow
 def test_a_signal_after_a_loss_still_saves(start: Start, tmp_path: Path) -> None:
     """Exit code 75 of a job that has lost ranks: MPI_Finalize and plain exit codes do not work any more."""
     run_dir = tmp_path / "run"
@@ -81,6 +83,7 @@ def test_a_signal_after_a_loss_still_saves(start: Start, tmp_path: Path) -> None
     assert finished(run_dir) == finished(tmp_path / "undisturbed")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("victims", [(1, 2), (0, 1)], ids=["workers", "with rank 0"])
 def test_too_few_are_left(start: Start, tmp_path: Path, victims: Sequence[int]) -> None:
     run_dir = tmp_path / "run"
@@ -101,6 +104,7 @@ def test_too_few_are_left(start: Start, tmp_path: Path, victims: Sequence[int]) 
     assert "resuming after round" in again.out
 
 
+@pytest.mark.slow
 def test_too_few_before_a_round_is_done(start: Start, tmp_path: Path) -> None:
     """Exit code 1, not 75: a job that gets nowhere must not be requeued again and again."""
     words = (*ENDLESS, "mpi.min_ranks=3", "--run-dir", str(tmp_path / "run"))
@@ -125,6 +129,7 @@ def test_a_rank_that_hangs_is_excluded(start: Start, tmp_path: Path) -> None:
     assert finished(run_dir) == finished(tmp_path / "undisturbed")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("options", [(), ULFM], ids=["plain", "ulfm"])
 def test_a_rank_that_is_stopped_ends_all(start: Start, tmp_path: Path, options: Sequence[str]) -> None:
     """Its own watchdog is stopped, too, so those that wait for it give up."""
@@ -141,6 +146,7 @@ def test_a_rank_that_is_stopped_ends_all(start: Start, tmp_path: Path, options: 
     assert "--resume" in launched.out
 
 
+@pytest.mark.slow
 def test_a_hang_without_ulfm_ends_all(start: Start, tmp_path: Path) -> None:
     run_dir = tmp_path / "run"
     launched = start(3, *ENDLESS, "mpi.round_timeout_s=3", "--run-dir", str(run_dir), program=("-c", HANGS, "sleep"))
@@ -172,7 +178,7 @@ sys.exit(main(sys.argv[3:]))
 """
 
 
-@pytest.mark.parametrize(("exchange", "dies_in"), [("gather", 3), ("gather", 1), ("reduce", 3)])
+@pytest.mark.parametrize(("exchange", "dies_in"), fast(("gather", 3), of=[("gather", 3), ("gather", 1), ("reduce", 3)]))
 def test_only_clients_of_the_dead_are_trained_again(start: Start, tmp_path: Path, exchange: str, dies_in: int) -> None:
     words = (*METHOD, "clients.count=24", "clients.per_round=24", "rounds=3", f"mpi.exchange={exchange}")
     log, run_dir = tmp_path / "begun", tmp_path / "run"
@@ -241,7 +247,10 @@ sys.exit(main(sys.argv[3:]))
 
 @pytest.mark.parametrize(
     ("where", "who"),
-    [("when MPI has started", 0), ("when MPI has started", 1), ("loading", 0), ("loading", 1), ("preparing", 0)],
+    fast(
+        ("loading", 0),
+        of=[("when MPI has started", 0), ("when MPI has started", 1), ("loading", 0), ("loading", 1), ("preparing", 0)],
+    ),
 )
 def test_ranks_lost_while_starting(start: Start, tmp_path: Path, where: str, who: int) -> None:
     run_dir = tmp_path / "run"
@@ -255,8 +264,9 @@ def test_ranks_lost_while_starting(start: Start, tmp_path: Path, where: str, who
     assert finished(run_dir) == finished(tmp_path / "undisturbed")
 
 
-@pytest.mark.parametrize("options", [(), ULFM], ids=["plain", "ulfm"])
-@pytest.mark.parametrize("who", [0, 1])
+@pytest.mark.parametrize(
+    ("who", "options"), fast((1, ULFM), of=[(0, ()), (0, ULFM), (1, ()), (1, ULFM)]), ids=["0", "0 ulfm", "1", "1 ulfm"]
+)
 def test_a_rank_dies_before_mpi_starts(start: Start, tmp_path: Path, options: Sequence[str], who: int) -> None:
     """The others do not wait for `mpi.startup_timeout_s`, which is longer than this test."""
     program = ("-c", EARLY, "before MPI", str(who))
@@ -283,6 +293,7 @@ if rank == 1:
     serial.at_most = at_most"""
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("where", ["before MPI", "when MPI has started"])
 def test_a_rank_hangs_before_ranks_have_met(start: Start, tmp_path: Path, where: str) -> None:
     """One of the others says so at the end of their patience, and all end."""
@@ -307,6 +318,7 @@ def all_ranks_of(launched: Launched, count: int) -> list[int]:
     return family
 
 
+@pytest.mark.slow
 def test_an_error_of_python_ends_all_ranks(start: Start, tmp_path: Path) -> None:
     """Not taken for a dead rank: it would come again on the next rank that trains this client."""
     words = (*METHOD, "rounds=3", "--run-dir", str(tmp_path / "run"))
@@ -316,6 +328,7 @@ def test_an_error_of_python_ends_all_ranks(start: Start, tmp_path: Path) -> None
     assert "Traceback" not in launched.err
 
 
+@pytest.mark.slow
 def test_a_mistake_under_ulfm_is_one_line(start: Start, tmp_path: Path) -> None:
     """Found before MPI starts, and by rank 0 when all ranks are there."""
     (tmp_path / "file").write_text("")
@@ -326,6 +339,7 @@ def test_a_mistake_under_ulfm_is_one_line(start: Start, tmp_path: Path) -> None:
         assert len(lines) == 1, launched.err
 
 
+@pytest.mark.slow
 def test_losses_are_on_record(start: Start, tmp_path: Path) -> None:
     """In the record of the round that was disturbed; each record has what each rank that is left was busy for."""
     run_dir = tmp_path / "run"

@@ -6,10 +6,11 @@ import contextlib
 import os
 import subprocess
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from fast import fast
 from launched import ENDLESS, ULFM, Launched, command, descendants, has_rounds, launch, ranks_of
 from small_runs import SMALL
 
@@ -36,14 +37,15 @@ def listens(pid: int) -> set[str]:
     return {address for address in found if not address.endswith("7F") and address != "0" * 24 + "01000000"}
 
 
-@pytest.mark.parametrize("options", [(), ULFM])
-def test_ranks_on_one_host_listen_on_nothing(start: Start, tmp_path: Path, options: Sequence[str]) -> None:
+@pytest.mark.parametrize("has_ulfm", fast(True, of=(False, True)))
+def test_ranks_on_one_host_listen_on_nothing(start: Start, tmp_path: Path, has_ulfm: bool) -> None:
     run_dir = tmp_path / "run"
-    launched = start(3, *ENDLESS, "--run-dir", str(run_dir), options=options)
+    launched = start(3, *ENDLESS, "--run-dir", str(run_dir), options=ULFM if has_ulfm else ())
     assert launched.wait_until(has_rounds(run_dir, 1)), launched.err
     assert [listens(pid) for pid in ranks_of(launched)] == [set()] * 3
 
 
+@pytest.mark.slow
 def test_transports_that_the_user_chose_stay(start: Start, tmp_path: Path) -> None:
     run_dir = tmp_path / "run"
     launched = start(2, *ENDLESS, "--run-dir", str(run_dir), options=("--mca", "btl", "self,sm,tcp"))
@@ -51,6 +53,7 @@ def test_transports_that_the_user_chose_stay(start: Start, tmp_path: Path) -> No
     assert all(listens(pid) for pid in ranks_of(launched))
 
 
+@pytest.mark.slow
 def test_within_loopback_nothing_is_to_be_reached(tmp_path: Path) -> None:
     """mpirun, too, has no interface but loopback."""
     tried = subprocess.run([sys.executable, str(LOOPBACK), "true"], capture_output=True, text=True)
@@ -93,7 +96,10 @@ def test_tcp_stays_where_it_is_needed_or_chosen(environment: dict[str, str]) -> 
 
 
 def test_tcp_is_left_out(tmp_path: Path) -> None:
-    environment = {"OMPI_COMM_WORLD_SIZE": "1", "OMPI_COMM_WORLD_LOCAL_SIZE": "1",
-                   "OMPI_MCA_btl_sm_backing_directory": str(tmp_path)}  # fmt: skip
+    environment = {
+        "OMPI_COMM_WORLD_SIZE": "1",
+        "OMPI_COMM_WORLD_LOCAL_SIZE": "1",
+        "OMPI_MCA_btl_sm_backing_directory": str(tmp_path),
+    }
     keep_to_this_host(environment)
     assert environment["OMPI_MCA_btl"] == "^tcp"

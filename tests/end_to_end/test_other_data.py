@@ -8,6 +8,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from fast import fast
 from launched import Launched
 from small_data import WORDS, dataset, options_in
 from small_runs import SMALL, finished
@@ -21,9 +22,14 @@ RunMain = Callable[..., tuple[int, str, str]]
 Start = Callable[..., Launched]
 ARGUMENTS = (
     *(word for word in SMALL if not word.startswith(("data.", "model."))),
-    *WORDS, "clients.count=4", "partition.name=natural", "model.name=mlp", "model.hidden=[8]", "method.name=fedavg",
+    *WORDS,
+    "clients.count=4",
+    "partition.name=natural",
+    "model.name=mlp",
+    "model.hidden=[8]",
+    "method.name=fedavg",
     "train.lr=0.000001",
-)  # fmt: skip
+)
 
 
 @pytest.fixture
@@ -53,7 +59,7 @@ def with_data(root: Path, run_dir: Path) -> tuple[str, ...]:
     return *ARGUMENTS, f"data.root={root}", "--run-dir", str(run_dir)
 
 
-@pytest.mark.parametrize("ranks", [1, 3])
+@pytest.mark.parametrize("ranks", fast(1, of=(1, 3)))
 def test_other_data_are_refused(start: Start, roots: dict[str, Path], run_dir: Path, ranks: int) -> None:
     """In one line with both folders and both digests; the run is left as it was."""
     before = finished(run_dir)

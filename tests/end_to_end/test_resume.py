@@ -40,7 +40,7 @@ def test_a_config_that_would_change_results_is_refused(
     run_main: RunMain, run_dir: Path, change: str, line: str
 ) -> None:
     before = finished(run_dir)
-    code, out, errors = run_main(*ARGUMENTS, change, "--run-dir", str(run_dir), "--resume")
+    code, _out, errors = run_main(*ARGUMENTS, change, "--run-dir", str(run_dir), "--resume")
     assert code == 2
     assert line in errors and "Traceback" not in errors and len(errors.splitlines()) == 1, errors
     assert finished(run_dir) == before
@@ -110,7 +110,7 @@ def test_the_records_of_another_run_are_refused(run_main: RunMain, run_dir: Path
     assert run_main(*ARGUMENTS, "seed=3", "--run-dir", str(other))[0] == 0
     content = RunDir(other).records_path.read_bytes()
     RunDir(run_dir).records_path.write_bytes(content)
-    code, out, errors = run_main("--run-dir", str(run_dir), "--resume", "rounds=3", "output.progress=plain")
+    code, _out, errors = run_main("--run-dir", str(run_dir), "--resume", "rounds=3", "output.progress=plain")
     assert code == 2 and f"{run_dir}/rounds.jsonl: is of another run than the checkpoint: in round " in errors, errors
     assert len(errors.splitlines()) == 1 and RunDir(run_dir).records_path.read_bytes() == content
     RunDir(run_dir).records_path.unlink()
@@ -150,7 +150,7 @@ def test_records_and_events(run_main: RunMain, tmp_path: Path) -> None:
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
     run_dir = tmp_path / "run"
-    code, out, errors = run_main(*ARGUMENTS, "output.tensorboard=true", "--run-dir", str(run_dir))
+    code, _out, errors = run_main(*ARGUMENTS, "output.tensorboard=true", "--run-dir", str(run_dir))
     assert code == 0, errors
     events = EventAccumulator(str(run_dir / "tensorboard")).Reload()
     records = finished(run_dir).records

@@ -8,6 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from fast import fast
 from launched import Launched
 from small_runs import finished, run_all, small_config
 
@@ -35,7 +36,7 @@ def goes_on_to_the_same_bits(start: Start, run_dir: Path, tmp_path: Path, ranks:
     assert finished(run_dir) == finished(tmp_path / "undisturbed")
 
 
-@pytest.mark.parametrize(("ranks", "signals"), [(1, 1), (3, 2)])
+@pytest.mark.parametrize(("ranks", "signals"), fast((3, 2), of=[(1, 1), (3, 2)]))
 def test_a_signal_stops_after_the_round(start: Start, tmp_path: Path, ranks: int, signals: int) -> None:
     """Sent to mpirun, which passes it on to all ranks; the second changes nothing."""
     run_dir = tmp_path / "run"
@@ -54,6 +55,7 @@ def test_a_signal_stops_after_the_round(start: Start, tmp_path: Path, ranks: int
     goes_on_to_the_same_bits(start, run_dir, tmp_path, 4 - ranks)
 
 
+@pytest.mark.slow
 def test_no_round_begins_that_would_not_end_in_time(start: Start, tmp_path: Path) -> None:
     run_dir = tmp_path / "run"
     limits = ("mpi.time_limit_s=8", "mpi.spare_time_s=1")

@@ -15,6 +15,7 @@ from pathlib import Path
 
 import failing_disk
 import pytest
+from fast import fast
 from launched import ENDLESS, Launched, all_end, descendants, ends_in_time, has_rounds, launch, paused
 from small_runs import Finished, finished, run_all, small_config
 
@@ -43,7 +44,7 @@ def undisturbed(folder: Path, *overrides: str) -> Finished:
     return finished(folder)
 
 
-@pytest.mark.parametrize("ranks", [1, 2])
+@pytest.mark.parametrize("ranks", fast(1, of=(1, 2)))
 def test_a_full_disk_ends_the_run_and_harms_nothing(start: Start, tmp_path: Path, ranks: int) -> None:
     """One block: which file, how much is free, what to do; its command goes on to the same bits when there is room."""
     with failing_disk.small_disk(tmp_path / "disk", "4m") as disk:
@@ -68,7 +69,7 @@ def test_a_full_disk_ends_the_run_and_harms_nothing(start: Start, tmp_path: Path
         assert again is not None
         resumed = launch(tmp_path, [*shlex.split(again[1]), f"rounds={snapshot.round + 2}"])
         assert resumed.wait() == 0, resumed.err
-        assert not [path for path in run_dir.rglob(".*.tmp")]
+        assert not list(run_dir.rglob(".*.tmp"))
         expected = undisturbed(tmp_path / "undisturbed", *TOPK, *ENDLESS, f"rounds={snapshot.round + 2}")
         assert finished(run_dir) == expected
 
@@ -92,6 +93,7 @@ sys.exit(main(sys.argv[2:]))
 """
 
 
+@pytest.mark.slow
 def test_a_full_disk_may_be_warned_of(start: Start, tmp_path: Path) -> None:
     """One line a round until there is room again; then all records are there, and the next one tells what was."""
     words = ("method.name=fedavg", "rounds=24", "evaluation.every=12", "output.progress=plain")
@@ -115,6 +117,7 @@ def test_a_full_disk_may_be_warned_of(start: Start, tmp_path: Path) -> None:
         assert without_notes(run) == undisturbed(tmp_path / "undisturbed", *words)
 
 
+@pytest.mark.slow
 def test_a_read_only_disk_is_said_before_anything_is_computed(start: Start, tmp_path: Path) -> None:
     with failing_disk.small_disk(tmp_path / "disk", "1m", "ro") as disk:
         launched = start(3, *TOPK, "--run-dir", str(disk / "run"))
@@ -132,7 +135,7 @@ GONE = {
 }
 
 
-@pytest.mark.parametrize("harm", GONE)
+@pytest.mark.parametrize("harm", fast("moved", of=GONE))
 def test_a_folder_that_goes_away_is_noticed_at_the_next_round(start: Start, tmp_path: Path, harm: str) -> None:
     """Though the next checkpoint is far away; and nothing is made anew in its place, or advised to be resumed there."""
     run_dir = tmp_path / "run"
@@ -198,7 +201,7 @@ sys.exit(main(sys.argv[2:]))
 """
 
 
-@pytest.mark.parametrize("exchange", ["gather", "reduce"])
+@pytest.mark.parametrize("exchange", fast("gather", of=("gather", "reduce")))
 def test_a_folder_that_goes_away_is_noticed_within_a_round(start: Start, tmp_path: Path, exchange: str) -> None:
     """A round that would never end: the server waits for workers, and looks while it does."""
     words = (*ENDLESS, f"mpi.exchange={exchange}", "--run-dir", str(tmp_path / "run"))
@@ -211,7 +214,7 @@ def test_a_folder_that_goes_away_is_noticed_within_a_round(start: Start, tmp_pat
     assert "to go on: " not in launched.err and not (tmp_path / "run").exists()
 
 
-@pytest.mark.parametrize("policy", ["stop", "warn"])
+@pytest.mark.parametrize("policy", fast("warn", of=("stop", "warn")))
 def test_a_memory_that_cannot_be_written_ends_the_run(start: Start, tmp_path: Path, policy: str) -> None:
     """Whatever the policy: without it the client's next round would have other bits. Rank 1 or 2 says so."""
     run_dir = tmp_path / "run"
@@ -234,7 +237,7 @@ def test_a_memory_that_cannot_be_written_ends_the_run(start: Start, tmp_path: Pa
 ERRORS = ("ENOSPC", "EDQUOT", "EIO", "ESTALE", "EROFS", "EFBIG")
 
 
-@pytest.mark.parametrize("error", ERRORS)
+@pytest.mark.parametrize("error", fast("ENOSPC", of=ERRORS))
 @pytest.mark.parametrize("part", ["rounds.jsonl", "round-"])
 def test_any_save_may_fail_twice(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd, error: str, part: str) -> None:
     """Under `warn`: the records or the checkpoints of rounds 2 and 3 fail, the next ones hold; bits are the same."""
@@ -313,9 +316,16 @@ def test_a_run_can_do_without_its_report_and_tensorboard(run_main: Run, tmp_path
         (tmp_path / "run" / name).write_text("in the way")
     code, out, err = run_main(
         *(f"{key}={value}" for key, value in {"data.name": "synthetic", "rounds": 2, "clients.count": 4}.items()),
-        "clients.per_round=2", "train.local_epochs=1", "data.num_train=64", "data.num_test=16", "model.width=0.125",
-        "output.tensorboard=true", "output.progress=plain", "--run-dir", str(tmp_path / "run"),
-    )  # fmt: skip
+        "clients.per_round=2",
+        "train.local_epochs=1",
+        "data.num_train=64",
+        "data.num_test=16",
+        "model.width=0.125",
+        "output.tensorboard=true",
+        "output.progress=plain",
+        "--run-dir",
+        str(tmp_path / "run"),
+    )
     assert code == 0, err
     lines = [line for line in (out + err).splitlines() if line.startswith("warning: ")]
     assert len(lines) == 2 and "Traceback" not in err

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 import brought_nets
 import method_cases
 import pytest
+from fast import fast
 from small_runs import TOY, Finished, finished, run_all, small_config
 
 from fedmpi.mpi.serial import SerialComm
@@ -42,7 +43,7 @@ EXCHANGES: dict[str, tuple[str, ...]] = {
     "reduce-server-trains": ("mpi.exchange=reduce", "mpi.server_trains=true"),
 }
 NETS: dict[str, tuple[str, ...]] = {
-    "torchvision": ("model.name=torchvision:resnet18", "data.shape=[3,32,32]", "data.num_train=64"),
+    "torchvision": ("model.name=torchvision:resnet18", "data.shape=[3,16,16]", "data.num_train=32"),
     **{part: ("model.name=brought", f"model.part={part}") for part in brought_nets.ALLOWED},
 }
 SETTINGS: dict[str, tuple[str, ...]] = {
@@ -101,7 +102,7 @@ def difference(ours: Finished, theirs: Finished) -> str:
     """What differs, by name; empty if nothing does."""
     lines = [] if ours.server == theirs.server else ["server state"]
     lines += [] if ours.memories == theirs.memories else ["client memories"]
-    for here, there in zip(ours.records, theirs.records):
+    for here, there in zip(ours.records, theirs.records, strict=True):
         lines += [
             f"round {here['round']} {key}: {here[key]} != {there[key]}" for key in here if here[key] != there[key]
         ]
@@ -125,15 +126,24 @@ def check(
     on_all_ranks(found == "", found)
 
 
-@pytest.mark.parametrize("exchange", EXCHANGES)
-@pytest.mark.parametrize("case", CASES)
+PAIRS = tuple((case, exchange) for case in CASES for exchange in EXCHANGES)
+CHOSEN = (
+    ("fedavg", "gather"),
+    ("fedhm", "reduce-server-trains"),
+    ("toy", "auto"),
+    ("toy", "reduce"),
+    ("toy", "gather-server-trains"),
+)
+
+
+@pytest.mark.parametrize(("case", "exchange"), fast(*CHOSEN, of=PAIRS))
 def test_ranks_and_exchange_change_nothing(
     comm: Comm, alone: Alone, folder: Path, all_or_none: Callable, on_all_ranks: Callable, case: str, exchange: str
 ) -> None:
     check(comm, alone, folder, all_or_none, on_all_ranks, case=(*CASES[case], "rounds=2"), how=EXCHANGES[exchange])
 
 
-@pytest.mark.parametrize("case", method_cases.CASES)
+@pytest.mark.parametrize("case", fast("fedhm-dynamic", "hermes", of=method_cases.CASES, but_on=3))
 def test_every_method_keeps_its_bits(
     comm: Comm, alone: Alone, folder: Path, all_or_none: Callable, on_all_ranks: Callable, case: str
 ) -> None:
@@ -148,7 +158,7 @@ def test_every_method_keeps_its_bits(
     on_all_ranks(found == "", found)
 
 
-@pytest.mark.parametrize("net", NETS)
+@pytest.mark.parametrize("net", fast(*brought_nets.ALLOWED, of=NETS, but_on=3))
 def test_nets_of_others_keep_the_bits(
     comm: Comm, alone: Alone, folder: Path, all_or_none: Callable, on_all_ranks: Callable, net: str
 ) -> None:
@@ -167,7 +177,7 @@ def test_a_net_that_keeps_something_is_refused_by_all(comm: Comm, folder: Path, 
     on_all_ranks("'part' (CountsSteps)" in text and "\n" not in text, f"not refused in one line: {text!r}")
 
 
-@pytest.mark.parametrize("setting", SETTINGS)
+@pytest.mark.parametrize("setting", fast("drop", of=SETTINGS, but_on=3))
 def test_other_settings_keep_the_bits(
     comm: Comm, alone: Alone, folder: Path, all_or_none: Callable, on_all_ranks: Callable, setting: str
 ) -> None:
@@ -178,7 +188,7 @@ def test_other_settings_keep_the_bits(
     on_all_ranks(is_shown, "some clients of round 1 and all of round 2 should diverge here")
 
 
-@pytest.mark.parametrize("case", CASES)
+@pytest.mark.parametrize("case", fast("toy", of=CASES))
 @pytest.mark.parametrize("first", ["ranks", "alone"])
 def test_a_run_goes_on_with_other_ranks(
     comm: Comm, alone: Alone, folder: Path, all_or_none: Callable, on_all_ranks: Callable, case: str, first: str

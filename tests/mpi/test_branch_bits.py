@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 import method_cases
 import pytest
+from fast import fast
 from small_runs import finished, run_all, small_config
 
 from fedmpi.mpi.serial import SerialComm
@@ -21,7 +22,7 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.mpi(min_size=2)
 
 
-@pytest.mark.parametrize("case", ["topk", "hermes", "scaffold", "fedhm-dynamic"])
+@pytest.mark.parametrize("case", fast("topk", of=("topk", "hermes", "scaffold", "fedhm-dynamic")))
 def test_a_branch_equals_a_resume(
     comm: Comm, tmp_path: Path, capfd: pytest.CaptureFixture[str], on_all_ranks: Callable[[bool, str], None], case: str
 ) -> None:

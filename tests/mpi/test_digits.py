@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
+from fast import fast
 from small_runs import ALL_TABLES, finished, run_all
 
 from fedmpi.config.load import load
@@ -26,7 +27,10 @@ SHORT = ("rounds=2", "train.local_epochs=1", "output.progress=off", "output.tens
 ALSO = {"fdnnc_bfirst_digits": ("method.switch_round=1",), "lgfedavg_digits": ("method.pretrain_rounds=1",)}
 
 
-@pytest.mark.parametrize("path", DIGITS, ids=lambda path: path.stem)
+FAST = [path for path in DIGITS if path.stem in ("fedhm_digits", "lgfedavg_digits")]
+
+
+@pytest.mark.parametrize("path", fast(*FAST, of=DIGITS), ids=lambda path: path.stem)
 def test_one_rank_and_all_ranks(comm: Comm, tmp_path: Path, on_all_ranks: Callable, path: Path) -> None:
     config = load(path, [*SHORT, *ALSO.get(path.stem, ())], ALL_TABLES)
     folder = Path(comm.allgather_text(str(tmp_path))[0])

@@ -68,8 +68,5 @@ def test_one_rank_with_other_kernels(
         monkeypatch.setenv("MAX_ISA_OF_A_TEST", "SSE41")
     run_all(small_config("rounds=1"), comm, Path(comm.allgather_text(str(tmp_path / "run"))[0]))
     lines = [line for line in capfd.readouterr().err.splitlines() if "ranks differ" in line]
-    if comm.is_root:
-        ok = len(lines) == 1 and "MAX_ISA_OF_A_TEST=SSE41 on rank 1 (" in lines[0]
-    else:
-        ok = not lines
+    ok = len(lines) == 1 and "MAX_ISA_OF_A_TEST=SSE41 on rank 1 (" in lines[0] if comm.is_root else not lines
     on_all_ranks(ok, f"said: {lines}")

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pytest
 import torch
+from fast import fast
 
 if TYPE_CHECKING:
     from fedmpi.mpi.comm import Comm
@@ -51,7 +52,8 @@ def measured(comm: Comm, collective: str) -> tuple[float, float, float]:
     return cpu, wall, idle
 
 
-@pytest.mark.parametrize("collective", WAITS)
+@pytest.mark.slow(but_on=3)
+@pytest.mark.parametrize("collective", fast("wait_for_all", "start_gather", of=WAITS))
 def test_who_waits_for_a_late_rank_sleeps(
     comm: Comm, on_all_ranks: Callable[[bool, str], None], collective: str
 ) -> None:

@@ -20,6 +20,7 @@ def test_ports_are_different_and_free(monkeypatch: pytest.MonkeyPatch) -> None:
     assert found[0] == second and len({first, *found}) == 4
 
 
+@pytest.mark.slow
 def test_an_mpirun_that_was_killed_before_is_in_nobody_s_way(cluster: slurm_cluster.Cluster) -> None:
     """What it left in /tmp would end a new one that happens to have the same process number."""
     session = cluster.control("srun", "mpirun", "-n", "1", "printenv", "PMIX_SERVER_TMPDIR")

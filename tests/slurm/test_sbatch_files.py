@@ -83,6 +83,7 @@ def test_a_run_finishes(cluster: Cluster, tmp_path: Path) -> None:
     assert len(re.findall(r"^rank \d: ", log, re.MULTILINE)) == 5, log
 
 
+@pytest.mark.slow
 def test_two_nodes(cluster: Cluster, tmp_path: Path) -> None:
     """Rank 0 and four workers on the first, four on the second: each worker is one of four on its node."""
     job = cluster.submit("slurm/several_nodes.sbatch", *TOPK, edits=NO_CONFIG)
@@ -97,6 +98,7 @@ def test_two_nodes(cluster: Cluster, tmp_path: Path) -> None:
     assert places == {rank: cluster.host + "2" * (rank >= 5) for rank in range(9)}, log
 
 
+@pytest.mark.slow
 def test_a_signalled_run_goes_on_after_its_requeue(cluster: Cluster, tmp_path: Path) -> None:
     """To the bits of one that was left alone."""
     config, words = config_of(cluster, ENDLESS), (*LONG, "method.name=topk", "evaluation.every=5")
@@ -113,6 +115,7 @@ def test_a_signalled_run_goes_on_after_its_requeue(cluster: Cluster, tmp_path: P
     assert f"requeued: job {job} goes on from what is saved" in log and "stopped by" not in log, log
 
 
+@pytest.mark.slow
 def test_a_job_that_lost_a_rank_is_requeued_all_the_same(cluster: Cluster, tmp_path: Path) -> None:
     """Under ULFM: a worker dies and the others go on; then the signal; requeued, all ranks are there again."""
     config, words = config_of(cluster, ENDLESS), (*LONG, "method.name=topk", "evaluation.every=5")
@@ -140,6 +143,7 @@ def rank_of_job(job: str, rank: int) -> int:
     raise AssertionError(f"job {job} has no rank {rank}")
 
 
+@pytest.mark.slow
 def test_without_requeueing_it_ends_with_75(cluster: Cluster) -> None:
     """The time is over after the first round; submitted again, it goes on."""
     options = ("--job-name=again", "--export=ALL,FEDMPI_REQUEUE=no")
@@ -151,6 +155,7 @@ def test_without_requeueing_it_ends_with_75(cluster: Cluster) -> None:
         assert len(finished(cluster.project / "runs" / "again").records) == number
 
 
+@pytest.mark.slow
 def test_an_array_makes_all_its_runs(cluster: Cluster, tmp_path: Path) -> None:
     job = cluster.submit("slurm/sweep_array.sbatch", *SHORT, "rounds=2")
     must_end_well(cluster, job)
@@ -160,6 +165,7 @@ def test_an_array_makes_all_its_runs(cluster: Cluster, tmp_path: Path) -> None:
     assert finished(runs[3]) == expected != finished(runs[2])
 
 
+@pytest.mark.slow
 def test_a_task_goes_back_into_the_queue_alone(cluster: Cluster) -> None:
     """Of the task that has the array's own number: its requeue leaves the other one running."""
     words, options = (*LONG, "evaluation.every=20"), ("--array=0-1", "--job-name=alone")
@@ -178,6 +184,7 @@ def test_a_task_goes_back_into_the_queue_alone(cluster: Cluster) -> None:
     assert len(read_starts(runs[namesake])) == 2 and len(read_starts(other)) == 1
 
 
+@pytest.mark.slow
 def test_with_srun(cluster: Cluster, tmp_path: Path) -> None:
     """The alternative that the files name."""
     if "pmix" not in cluster.control("srun", "--mpi=list"):
@@ -188,6 +195,7 @@ def test_with_srun(cluster: Cluster, tmp_path: Path) -> None:
     assert finished(cluster.project / "runs" / f"fedmpi-cpu-{job}") == undisturbed(tmp_path, *TOPK)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("launcher", ["srun", "srun --mpi=pmi2"])
 def test_jobs_of_one_rank_are_refused(cluster: Cluster, launcher: str) -> None:
     """An srun that does not know MPI, or not this one: one of the three processes says so, and nothing runs."""

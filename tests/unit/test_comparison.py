@@ -110,8 +110,15 @@ def test_cells() -> None:
     row = Row("fedhm", "1", "", 3, 0.93214, 0.0045, 1.0, 0.0, None, None, 308538, 993536, 2, 14.8e6, 423e6, 12.5)
     of = "(2 of 3)"
     assert row.cells() == (
-        "fedhm", "1", "93.21 ± 0.45 %", "308.54 k", "993.54 k", f"14.80 MB {of}", f"423.00 M {of}", f"12.5 {of}",
-    )  # fmt: skip
+        "fedhm",
+        "1",
+        "93.21 ± 0.45 %",
+        "308.54 k",
+        "993.54 k",
+        f"14.80 MB {of}",
+        f"423.00 M {of}",
+        f"12.5 {of}",
+    )
     assert Row("fedhm", "seed 1", "failed before it began").cells()[2:] == ("failed before it began", *"-----")
     assert Row("fedhm", "1", seeds=1, accuracy=0.5, seeds_at_target=1, rounds_to_target=7).cells()[-1] == "7"
 
@@ -150,7 +157,9 @@ def test_the_budget_is_what_the_plan_counts() -> None:
 
 def test_a_budget_far_from_that_of_most_is_warned_of() -> None:
     """Two spend 100, half of all: 110 is within a tenth, 111 and 50 are not."""
-    budgets = {name: Budget(number, 2 * number, 1, 1) for name, number in dict(a=100, b=100, c=110, d=50).items()}
+    budgets = {
+        name: Budget(number, 2 * number, 1, 1) for name, number in {"a": 100, "b": 100, "c": 110, "d": 50}.items()
+    }
     said, compute, *warnings = comparison_text.budget_lines(budgets)
     assert said.endswith(": 100; c 110; d 50") and "c 220" in compute
     assert len(warnings) == 1 and "warning: d trains on 0.50 times the examples of a and b:" in warnings[0]
@@ -163,12 +172,16 @@ def test_a_budget_far_from_that_of_most_is_warned_of() -> None:
     [
         ({"standalone": 500, "fedavg": 100}, ["standalone trains on 5.00 times the examples of fedavg"]),
         ({"a": 500, "b": 100.00000001, "c": 100}, ["a trains on 5.00 times the examples of most methods"]),
-        ({"a": 60, "b": 30, "c": 40}, [f"{what} times the examples of b" for what in
-                                       ("a trains on 2.00", "c trains on 1.33")]),
-        ({"a": 20, "b": 20, "c": 10, "d": 10}, [f"{name} trains on 2.00 times the examples of c and d"
-                                                for name in "ab"]),
+        (
+            {"a": 60, "b": 30, "c": 40},
+            [f"{what} times the examples of b" for what in ("a trains on 2.00", "c trains on 1.33")],
+        ),
+        (
+            {"a": 20, "b": 20, "c": 10, "d": 10},
+            [f"{name} trains on 2.00 times the examples of c and d" for name in "ab"],
+        ),
     ],
-)  # fmt: skip
+)
 def test_what_a_budget_is_measured_by(examples: Mapping[str, float], warnings: list[str]) -> None:
     """The most common number, up to rounding, else the smallest: of two methods only one is to blame."""
     lines = comparison_text.budget_lines({name: Budget(number, 1, 1, 1) for name, number in examples.items()})

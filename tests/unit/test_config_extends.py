@@ -67,17 +67,20 @@ def test_of_several_bases_the_later_wins(files: Path) -> None:
     assert config.train.schedule.milestones == (3,)
 
 
-@pytest.mark.parametrize(("text", "expected"), [
-    ("extends: nowhere.yaml", "a.yaml: extends (line 1): nowhere.yaml: no such file."),
-    ("seed: 1\nextends: a.yaml", "a.yaml: extends (line 2): 'a.yaml' extends this file in turn"),
-    ("extends: 3", "a.yaml: extends (line 1): expected the path of a YAML file"),
-    ("extends: ''", "a.yaml: extends (line 1): expected the path of a YAML file"),
-    ("extends: []", "a.yaml: extends (line 1): expected the path of a YAML file"),
-    ("extends: [3]", "a.yaml: extends (line 1): expected the path of a YAML file"),
-    ("extends: [../base.yaml, a.yaml]", "a.yaml: extends (line 1): 'a.yaml' extends this file in turn"),
-    (f"extends: {['../base.yaml'] * 9}", "a.yaml: extends (line 1): 9 files; allowed: at most 8"),
-    ("extends: ../sub", "a.yaml: extends (line 1): ../sub: not a file"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("extends: nowhere.yaml", "a.yaml: extends (line 1): nowhere.yaml: no such file."),
+        ("seed: 1\nextends: a.yaml", "a.yaml: extends (line 2): 'a.yaml' extends this file in turn"),
+        ("extends: 3", "a.yaml: extends (line 1): expected the path of a YAML file"),
+        ("extends: ''", "a.yaml: extends (line 1): expected the path of a YAML file"),
+        ("extends: []", "a.yaml: extends (line 1): expected the path of a YAML file"),
+        ("extends: [3]", "a.yaml: extends (line 1): expected the path of a YAML file"),
+        ("extends: [../base.yaml, a.yaml]", "a.yaml: extends (line 1): 'a.yaml' extends this file in turn"),
+        (f"extends: {['../base.yaml'] * 9}", "a.yaml: extends (line 1): 9 files; allowed: at most 8"),
+        ("extends: ../sub", "a.yaml: extends (line 1): ../sub: not a file"),
+    ],
+)
 def test_mistakes_are_one_line(files: Path, text: str, expected: str) -> None:
     with pytest.raises(ConfigError) as error:
         read(files, text)

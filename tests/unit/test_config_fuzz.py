@@ -13,9 +13,12 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 import pytest
+from fast import fast
 from torture import config_mutations, fuzz_configs
 
-CHUNKS, CASES = 16, 2000
+CHUNKS, CASES = 20, 2000
+FAST = 2
+"""So many chunks of 100 mutations belong to the fast run."""
 GIGABYTE = 2**30
 # In process time, on any machine: what it found took minutes or for ever.
 LONG_S = 30.0
@@ -36,7 +39,7 @@ def verdict_of(words: Sequence[str], environment: Mapping[str, str] | None = Non
     return verdict
 
 
-@pytest.mark.parametrize("chunk", range(CHUNKS))
+@pytest.mark.parametrize("chunk", fast(*range(FAST), of=range(CHUNKS)))
 def test_mutations(chunk: int, tmp_path: Path) -> None:
     """Of all shipped configs, to the end of the plan."""
     verdicts: Counter[str] = Counter()

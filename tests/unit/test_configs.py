@@ -39,10 +39,20 @@ PARTITIONS = {
     "natural": {"name": "natural"},
 }
 COLUMNS = {
-    "heterofl_v2": "heterofl", "heterofl_v3": "heterofl", "fedhm_v2": "fedhm", "fedhm_v3": "fedhm", "lowrank": "fedhm",
-    "twopercent": "fedhm", "slim": "fedavg", "baseline": "fedavg", "full": "fedavg", "o2": "prism", "both": "fdnnc",
-    "bfirst": "fdnnc", "switch": "fdnnc",
-}  # fmt: skip
+    "heterofl_v2": "heterofl",
+    "heterofl_v3": "heterofl",
+    "fedhm_v2": "fedhm",
+    "fedhm_v3": "fedhm",
+    "lowrank": "fedhm",
+    "twopercent": "fedhm",
+    "slim": "fedavg",
+    "baseline": "fedavg",
+    "full": "fedavg",
+    "o2": "prism",
+    "both": "fdnnc",
+    "bfirst": "fdnnc",
+    "switch": "fdnnc",
+}
 
 
 @cache
@@ -212,17 +222,25 @@ def test_plan(name: str) -> None:
 
 
 MILLIONS_OF_FEDHM = {  # as printed; the slips are 3.27 (3.28) and Split-Mix's 12.33, 10.22, 6.81 (12.36, 10.27, 6.85)
-    "table3_cifar10_iid_fedhm": [11.17, 4.16, 2.21, 1.24], "table3_cifar100_iid_fedhm": [21.33, 8.40, 4.99, 3.28],
+    "table3_cifar10_iid_fedhm": [11.17, 4.16, 2.21, 1.24],
+    "table3_cifar100_iid_fedhm": [21.33, 8.40, 4.99, 3.28],
     "table3_tinyimagenet_iid_fedhm": [21.38, 8.45, 5.04, 3.33],
-    "table3_cifar10_iid_heterofl": [11.17, 4.29, 2.80, 1.37], "table2_cifar10_iid_heterofl_v2": [4.29, 2.80, 1.37],
-    "table3_cifar10_iid_heterofl_v3": [2.80, 1.37], "table3_cifar100_iid_heterofl": [21.33, 8.77, 5.35, 3.42],
-    "table3_tinyimagenet_iid_heterofl": [21.38, 8.80, 5.38, 3.44], "table3_cifar10_iid_fedavg": [1.37],
-    "table3_cifar100_iid_fedavg": [3.42], "table3_cifar10_iid_splitmix": [12.36, 4.12, 2.75, 1.37],
-    "table3_cifar100_iid_splitmix": [23.97, 10.27, 6.85, 3.42], "table7_cifar10_iid_fedhm_v2": [4.16, 2.21, 1.24],
-    "table7_cifar10_iid_fedhm_v3": [2.21, 1.24], "table8_cifar10_iid_slim": [11.17],
+    "table3_cifar10_iid_heterofl": [11.17, 4.29, 2.80, 1.37],
+    "table2_cifar10_iid_heterofl_v2": [4.29, 2.80, 1.37],
+    "table3_cifar10_iid_heterofl_v3": [2.80, 1.37],
+    "table3_cifar100_iid_heterofl": [21.33, 8.77, 5.35, 3.42],
+    "table3_tinyimagenet_iid_heterofl": [21.38, 8.80, 5.38, 3.44],
+    "table3_cifar10_iid_fedavg": [1.37],
+    "table3_cifar100_iid_fedavg": [3.42],
+    "table3_cifar10_iid_splitmix": [12.36, 4.12, 2.75, 1.37],
+    "table3_cifar100_iid_splitmix": [23.97, 10.27, 6.85, 3.42],
+    "table7_cifar10_iid_fedhm_v2": [4.16, 2.21, 1.24],
+    "table7_cifar10_iid_fedhm_v3": [2.21, 1.24],
+    "table8_cifar10_iid_slim": [11.17],
     "table8_cifar10_iid_lowrank": [1.24],
-    "figure8_cifar10_iid_twopercent": [0.25], "figure8_cifar100_iid_twopercent": [0.37],
-}  # fmt: skip
+    "figure8_cifar10_iid_twopercent": [0.25],
+    "figure8_cifar100_iid_twopercent": [0.37],
+}
 
 
 @pytest.mark.parametrize("name", MILLIONS_OF_FEDHM)
@@ -243,9 +261,12 @@ def sgd(config: Config) -> tuple[float, ...]:
 
 @pytest.mark.parametrize(
     ("data_set", "model", "rounds", "milestones"),
-    [("cifar10", "resnet18", 160, (100, 150)), ("cifar100", "resnet34", 100, (70, 90)),
-     ("tinyimagenet", "resnet34", 60, (40, 55))],
-)  # fmt: skip
+    [
+        ("cifar10", "resnet18", 160, (100, 150)),
+        ("cifar100", "resnet34", 100, (70, 90)),
+        ("tinyimagenet", "resnet34", 60, (40, 55)),
+    ],
+)
 def test_fedhm_table_4(data_set: str, model: str, rounds: int, milestones: tuple[int, ...]) -> None:
     config = config_of(f"fedhm/table3_{data_set}_noniid_fedhm")
     assert (config.rounds, config.model.name, config.model.width) == (rounds, model, 1.0)

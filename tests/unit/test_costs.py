@@ -67,7 +67,7 @@ def test_plain_macs_as_integers() -> None:
 def test_stages_of_the_papers(options: models.ModelOptions, macs: list[float], params: list[float]) -> None:
     net = tier_net(options, 10, 1)
     inputs = [(64, 32, 32), (64, 32, 32), (128, 16, 16), (256, 8, 8)]
-    stages = [costs.measure(stage, shape) for stage, shape in zip(net.stages, inputs)]
+    stages = [costs.measure(stage, shape) for stage, shape in zip(net.stages, inputs, strict=True)]
     assert [s.macs_with_norm_and_activations / MILLION for s in stages] == pytest.approx(macs, abs=0.00051)
     assert [s.params / MILLION for s in stages] == pytest.approx(params, abs=0.00051)
 

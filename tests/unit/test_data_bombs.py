@@ -107,8 +107,11 @@ def prepared(path: Path, *words: str) -> tuple[int, int, int, str]:
     """Exit code, growth of memory in KB, bytes left in the data folder, and stderr of the command in a new process."""
     done = subprocess.run(
         [sys.executable, "-c", SCRIPT, str(path), *words],
-        capture_output=True, text=True, timeout=120, env={**os.environ, "PYTHONPATH": str(ROOT)},
-    )  # fmt: skip
+        capture_output=True,
+        text=True,
+        timeout=120,
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+    )
     assert done.stdout, done.stderr
     code, grown_kb, left_bytes = map(int, done.stdout.split()[-3:])
     return code, grown_kb, left_bytes, done.stderr

@@ -116,7 +116,7 @@ def only_file(folder: Path) -> bytes:
 def begin(server: Server, folder: Path, num_bytes: int) -> Path:
     """A download that was killed after `num_bytes`."""
 
-    class Killed(Exception): ...  # fmt: skip
+    class Killed(Exception): ...
 
     def kill(seconds: float, why: str) -> None:
         raise Killed

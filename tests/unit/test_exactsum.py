@@ -218,7 +218,10 @@ def test_entries_that_nobody_holds_keep_their_value(region: Region, shape: tuple
 
 def test_regions_in_any_order_give_the_same_bits() -> None:
     values, weights = random_terms(9, 6, seed=6)
-    jobs = [(v, w, REGIONS[place % 3] if place % 4 else None) for place, (v, w) in enumerate(zip(values, weights))]
+    jobs = [
+        (v, w, REGIONS[place % 3] if place % 4 else None)
+        for place, (v, w) in enumerate(zip(values, weights, strict=True))
+    ]
     sums = []
     for order in (jobs, jobs[::-1], jobs[4:] + jobs[:4]):
         exact = ExactSum({"a": (3, 2)}, {"a": 64.0}, 10.0)

@@ -92,10 +92,16 @@ def test_curves_of_kernels_by_round_and_clients_by_kernel(tmp_path: Path) -> Non
         {"effective_kernels": needed, "clients_per_kernel": [0, 3, 5], "clients_of_kernel": counts}
         for needed, counts in ((3.5, [5, 1]), (2.0, [3, 3]))
     ]
-    write_run(request, "one", 0, [
-        record(number, {"server": 0.5}, method={"kernels": {"a": diagnostics}})
-        for number, diagnostics in enumerate(kernels, 1)
-    ], rounds=2)  # fmt: skip
+    write_run(
+        request,
+        "one",
+        0,
+        [
+            record(number, {"server": 0.5}, method={"kernels": {"a": diagnostics}})
+            for number, diagnostics in enumerate(kernels, 1)
+        ],
+        rounds=2,
+    )
     block = "A: {layer a: {run: one, net: a}}"
     [axes] = drawn(figure_of("curves", "x: round, y: kernels_needed", block, "kernels_needed"), request)
     assert points(axes, "layer a") == [[1, 3.5], [2, 2]]

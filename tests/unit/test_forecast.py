@@ -22,10 +22,19 @@ from fedmpi.run.start import blocks, method_context
 # At rank ratio 1/2 both convs have r = 1 and rk(m + n) = 1*3*(2 + 2) = 12 parameters: 132 - 72 + 24 = 84;
 #   MACs: 64 * (18 + 12 + 12) + 20 = 2708.
 TINY = [
-    "model.name=resnet18", "model.width=0.03125", "model.blocks=[1]", "data.name=digits", "method.name=fedhm",
-    "method.rank_ratio=[1, 0.5]", "method.dense_layers=1", "rounds=3", "clients.count=10", "clients.per_round=10",
-    "clients.tier_blocks=[4, 6]", "train.local_epochs=2",
-]  # fmt: skip
+    "model.name=resnet18",
+    "model.width=0.03125",
+    "model.blocks=[1]",
+    "data.name=digits",
+    "method.name=fedhm",
+    "method.rank_ratio=[1, 0.5]",
+    "method.dense_layers=1",
+    "rounds=3",
+    "clients.count=10",
+    "clients.per_round=10",
+    "clients.tier_blocks=[4, 6]",
+    "train.local_epochs=2",
+]
 FULL, HALF = 132, 84
 
 
@@ -168,9 +177,9 @@ def test_the_papers_integers(model: str, data_set: str, params: list[int]) -> No
 
 def test_a_net_that_nobody_prepared() -> None:
     """torchvision's ResNet-18 with ten classes: 11,689,512 published at 1,000 classes, less 990 x 513 of its FC."""
-    run = plan(config_of(
-        "model.name=torchvision:resnet18", "data.name=synthetic", "data.shape=[3, 64, 64]", "rounds=2",
-    ))  # fmt: skip
+    run = plan(
+        config_of("model.name=torchvision:resnet18", "data.name=synthetic", "data.shape=[3, 64, 64]", "rounds=2")
+    )
     params = [tier.params for tier in run.tiers]
     assert params[0] == 11_689_512 - 990 * 513
     assert params == sorted(params, reverse=True) and params[-1] < params[0] / 4

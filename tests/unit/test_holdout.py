@@ -10,9 +10,20 @@ from fedmpi.data.holdout import holdout_size, stratified_holdout
 
 @pytest.mark.parametrize(
     ("num_examples", "share", "size"),
-    [(100, 0.2, 20), (12, 0.2, 2), (13, 0.2, 3), (6, 0.2, 2), (4, 0.2, 2), (3, 0.2, 0), (1, 0.5, 0), (9, 0.0, 0),
-     (5, 0.5, 2), (1000, 0.001, 2), (5, 0.9, 3)],
-)  # fmt: skip
+    [
+        (100, 0.2, 20),
+        (12, 0.2, 2),
+        (13, 0.2, 3),
+        (6, 0.2, 2),
+        (4, 0.2, 2),
+        (3, 0.2, 0),
+        (1, 0.5, 0),
+        (9, 0.0, 0),
+        (5, 0.5, 2),
+        (1000, 0.001, 2),
+        (5, 0.9, 3),
+    ],
+)
 def test_size(num_examples: int, share: float, size: int) -> None:
     """round(share n), but 2 at least on either side; none of fewer than 4."""
     assert holdout_size(num_examples, share) == size

@@ -108,9 +108,14 @@ TASK = {**SHELL, "SLURM_PROCID": "2", "SLURM_STEP_NUM_TASKS": "3"}
 
 @pytest.mark.parametrize(
     ("environment", "expected"),
-    [({}, (0, 1)), (SHELL, (0, 1)), (TASK, (2, 3)), ({**TASK, "PMIX_RANK": "1"}, (1, 3)),
-     ({**TASK, "OMPI_COMM_WORLD_RANK": "4", "OMPI_COMM_WORLD_SIZE": "5"}, (4, 5))],
-)  # fmt: skip
+    [
+        ({}, (0, 1)),
+        (SHELL, (0, 1)),
+        (TASK, (2, 3)),
+        ({**TASK, "PMIX_RANK": "1"}, (1, 3)),
+        ({**TASK, "OMPI_COMM_WORLD_RANK": "4", "OMPI_COMM_WORLD_SIZE": "5"}, (4, 5)),
+    ],
+)
 def test_who_a_process_is(environment: dict[str, str], expected: tuple[int, int]) -> None:
     """An `srun` without --mpi still numbers its tasks: one of them speaks for all."""
     assert claimed(environment) == expected

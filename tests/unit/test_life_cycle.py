@@ -62,9 +62,16 @@ def test_a_job_goes_back_by_itself_alone(tmp_path: Path, environment: dict[str, 
 @pytest.mark.parametrize("stale", ["", "5"])
 @pytest.mark.parametrize(
     ("answer", "end"),
-    [("echo 2030-01-01T00:00:00", "1893456000"), ("echo N/A", ""), ("echo NONE", ""), ("echo Unknown", ""),
-     ("exit 1", "stale"), ("true", "stale"), ("kill -9 $$", "stale")],
-)  # fmt: skip
+    [
+        ("echo 2030-01-01T00:00:00", "1893456000"),
+        ("echo N/A", ""),
+        ("echo NONE", ""),
+        ("echo Unknown", ""),
+        ("exit 1", "stale"),
+        ("true", "stale"),
+        ("kill -9 $$", "stale"),
+    ],
+)
 def test_squeue_knows_the_end_of_the_job(tmp_path: Path, answer: str, end: str, stale: str) -> None:
     """A job that was submitted within another one may have that one's end; where there is no answer, it stays."""
     environment = {**JOB, **({"SLURM_JOB_END_TIME": stale} if stale else {})}
@@ -83,9 +90,14 @@ def test_what_users_set_for_squeue_does_not_bend_its_answer(tmp_path: Path) -> N
 
 @pytest.mark.parametrize(
     ("command", "more", "scontrol", "code"),
-    [("true", {}, 0, 0), ("sh -c 'exit 3'", {}, 0, 3), ("sh -c 'exit 75'", {"FEDMPI_REQUEUE": "no"}, 0, 75),
-     ("sh -c 'exit 75'", {}, 1, 75), ("sh -c 'kill -9 $$'", {}, 0, 137)],
-)  # fmt: skip
+    [
+        ("true", {}, 0, 0),
+        ("sh -c 'exit 3'", {}, 0, 3),
+        ("sh -c 'exit 75'", {"FEDMPI_REQUEUE": "no"}, 0, 75),
+        ("sh -c 'exit 75'", {}, 1, 75),
+        ("sh -c 'kill -9 $$'", {}, 0, 137),
+    ],
+)
 def test_other_ends_are_the_job_s(tmp_path: Path, command: str, more: dict[str, str], scontrol: int, code: int) -> None:
     """Finished, failed, killed; a site that forbids requeueing, said or not."""
     found, out, calls = ended(tmp_path, f"resumable {command}", {**KNOWN_END, **more}, scontrol)

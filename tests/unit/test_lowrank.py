@@ -132,7 +132,7 @@ def test_orders_differ_in_approximation_and_agree_in_counts() -> None:
     weight = randn(8, 8, 3, 3)
     layers = [FactorizedLayer("conv", 8, 8, (3, 3), unroll) for unroll in ("paper", "code")]  # type: ignore[arg-type]
     factors = [factorize(layer, weight, 2) for layer in layers]
-    lifted = [lift(layer, *pair) for layer, pair in zip(layers, factors)]
+    lifted = [lift(layer, *pair) for layer, pair in zip(layers, factors, strict=True)]
     assert not torch.allclose(lifted[0], lifted[1], atol=1e-2)
     assert factors[0][0].shape == (2, 8, 3, 1) and factors[0][1].shape == (8, 2, 1, 3)
     assert factors[1][0].shape == (2, 8, 1, 3) and factors[1][1].shape == (8, 2, 3, 1)
@@ -162,6 +162,8 @@ def test_frobenius_decay_is_the_gradient(unroll: str, kernel: tuple[int, int] | 
     u.requires_grad_()
     v.requires_grad_()
     penalty = 0.5 * 0.3 * (layer.u_matrix(u) @ layer.v_matrix(v)).square().sum()
-    expected = [given + extra for given, extra in zip((grad_u, grad_v), torch.autograd.grad(penalty, (u, v)))]
+    expected = [
+        given + extra for given, extra in zip((grad_u, grad_v), torch.autograd.grad(penalty, (u, v)), strict=True)
+    ]
     frobenius_decay_(u, v, grad_u, grad_v, 0.3)
     torch.testing.assert_close([grad_u, grad_v], expected, rtol=0, atol=1e-12)

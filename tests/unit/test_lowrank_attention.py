@@ -27,8 +27,13 @@ SMALL = models.VitSmall(embedding=D, heads=3, depth=DEPTH)
 RUN = ("model.name=vit_small", "model.embedding=12", "model.heads=2", "model.depth=1")
 ATTENTION = "encoder.layers.encoder_layer_0.self_attention"
 OF_A_BLOCK = (
-    "self_attention.query", "self_attention.key", "self_attention.value", "self_attention.out", "mlp.0", "mlp.3",
-)  # fmt: skip
+    "self_attention.query",
+    "self_attention.key",
+    "self_attention.value",
+    "self_attention.out",
+    "mlp.0",
+    "mlp.3",
+)
 
 
 def net() -> nn.Module:

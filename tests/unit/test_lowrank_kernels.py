@@ -139,7 +139,7 @@ def test_frequencies_follow_sigma() -> None:
 def test_draws_are_distinct_sorted_and_repeatable() -> None:
     sigma = [torch.rand(size, generator=torch.Generator().manual_seed(size)) for size in (5, 64, 300)]
     first, again = (draw_kernels(sigma, (5, 13, 60), 4.0, torch.Generator().manual_seed(3)) for _ in range(2))
-    assert all(torch.equal(one, two) for one, two in zip(first, again))
+    assert all(torch.equal(one, two) for one, two in zip(first, again, strict=True))
     assert first[0].tolist() == [0, 1, 2, 3, 4]
     assert all(torch.equal(drawn, drawn.unique()) for drawn in first) and [len(d) for d in first] == [5, 13, 60]
 

@@ -88,7 +88,7 @@ def test_signs_follow_the_rule(solver: str) -> None:
 
 def test_solvers_agree() -> None:
     matrix = decaying(48, 36, 0.7)
-    for exact, gram in zip(truncated_svd(matrix, 8, "exact"), truncated_svd(matrix, 8, "gram")):
+    for exact, gram in zip(truncated_svd(matrix, 8, "exact"), truncated_svd(matrix, 8, "gram"), strict=True):
         torch.testing.assert_close(gram, exact, rtol=0, atol=1e-5)
 
 

@@ -86,8 +86,10 @@ def test_the_run_directory_and_resume() -> None:
 
 def test_an_override_s_value_may_hold_anything() -> None:
     assert parse(["output.dir=a=b", "method.rank_ratio=[1, 0.5]", "x.y="]).overrides == [
-        "output.dir=a=b", "method.rank_ratio=[1, 0.5]", "x.y=",
-    ]  # fmt: skip
+        "output.dir=a=b",
+        "method.rank_ratio=[1, 0.5]",
+        "x.y=",
+    ]
 
 
 def test_version(capsys: pytest.CaptureFixture[str]) -> None:
@@ -244,8 +246,14 @@ def run(*argv: str, cwd: Path, heavy: Sequence[str] = HEAVY) -> subprocess.Compl
 @pytest.mark.parametrize("argv", [("--plan",), ("--run-dir", "run", "rounds=1")])
 def test_no_rank_waits_for_torch_s_compiler(argv: tuple[str, ...], tmp_path: Path) -> None:
     """Importing it takes 2 s of every rank's start, and much of torch does so on the way."""
-    done = run("clients.count=4", "clients.per_round=4", "train.local_epochs=1", *argv,
-               cwd=tmp_path, heavy=("torch._dynamo", "torch._inductor", "sympy"))  # fmt: skip
+    done = run(
+        "clients.count=4",
+        "clients.per_round=4",
+        "train.local_epochs=1",
+        *argv,
+        cwd=tmp_path,
+        heavy=("torch._dynamo", "torch._inductor", "sympy"),
+    )
     assert (done.returncode, done.stdout.splitlines()[-1]) == (0, "LOADED []"), done.stderr
 
 

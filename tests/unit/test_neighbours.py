@@ -69,9 +69,13 @@ def test_the_launcher_is_the_first_that_is_not_of_the_job() -> None:
 
 @pytest.mark.parametrize(
     "other",
-    [{"OMPI_MCA_mpi_ft_enable": "0"}, {"PMIX_NAMESPACE": ""}, {"OMPI_COMM_WORLD_RANK": "x"},
-     {"OMPI_COMM_WORLD_LOCAL_SIZE": ""}],
-)  # fmt: skip
+    [
+        {"OMPI_MCA_mpi_ft_enable": "0"},
+        {"PMIX_NAMESPACE": ""},
+        {"OMPI_COMM_WORLD_RANK": "x"},
+        {"OMPI_COMM_WORLD_LOCAL_SIZE": ""},
+    ],
+)
 def test_nobody_is_watched(other: dict[str, str]) -> None:
     """The job ends with its ranks, or another launcher has started it."""
     assert Neighbours.of_this_process({**MINE, **other}) is None

@@ -152,7 +152,7 @@ def test_damaged_ones_are_skipped_with_a_line_that_names_them(run_dir: RunDir) -
     assert found == 2
     expected = ["is empty", "is truncated", "is damaged", "was not written by fedmpi", "holds round 2, not the round"]
     assert len(lines) == 5
-    for number, line, reason in zip((7, 6, 5, 4, 3), lines, expected):
+    for number, line, reason in zip((7, 6, 5, 4, 3), lines, expected, strict=True):
         assert f"round-00000{number}.h5: " in line and reason in line and "\n" not in line
 
 

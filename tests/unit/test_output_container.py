@@ -179,9 +179,10 @@ FORGERIES: dict[str, tuple[Callable[[dict[str, Any]], object], str]] = {
     "the header": (_entry((OFFSET, 0)), TOO_MUCH),
     "behind the end": (_entry((OFFSET, 2**40)), TOO_MUCH),
     "before the beginning": (_entry((OFFSET, -8)), NO_TABLE),
-    "many names for one": (lambda table: table["arrays"].extend(
-        [f"server/{number}", *table["arrays"][0][1:]] for number in range(1000)
-    ), TOO_MUCH),
+    "many names for one": (
+        lambda table: table["arrays"].extend([f"server/{number}", *table["arrays"][0][1:]] for number in range(1000)),
+        TOO_MUCH,
+    ),
     "one name twice": (lambda table: table["arrays"].append(table["arrays"][0]), NO_TABLE),
     "a negative shape": (_entry((SHAPE, [-1])), NO_TABLE),
     "a shape of 100 axes": (_entry((SHAPE, [1] * 100)), NO_TABLE),
@@ -203,7 +204,7 @@ FORGERIES: dict[str, tuple[Callable[[dict[str, Any]], object], str]] = {
     "a missing attribute": (lambda table: table["attributes"].pop("number"), "lacks the attribute number"),
     "another attribute": (_attribute("number", 8), OTHER),
     "one attribute more": (_attribute("more", 8), OTHER),
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("case", FORGERIES)

@@ -18,7 +18,9 @@ def test_progress_in_words(monkeypatch: pytest.MonkeyPatch) -> None:
         for done in (0, 400, 1000, 1900, 2200):
             telling(done, 4000)
     assert stream.getvalue().splitlines() == [
-        "x.zip  1,000 of 4,000  25 %  100/s  0:30 to go", "x.zip  2,200 of 4,000  55 %  105/s  0:17 to go"]  # fmt: skip
+        "x.zip  1,000 of 4,000  25 %  100/s  0:30 to go",
+        "x.zip  2,200 of 4,000  55 %  105/s  0:17 to go",
+    ]
     assert Telling("x").line(5, 0, 1.0) == "x  5  5/s" and Telling("x").line(0, 0, 0.0) == "x  0"
 
 

@@ -106,8 +106,10 @@ def test_a_server_on_the_first_gpu() -> None:
 def test_a_server_that_trains_does_both_in_one_place() -> None:
     devices = on_node(3, [V100] * 4, server_trains=True, server="cuda")
     assert [(device.train, device.server) for device in devices] == [
-        ("cuda:0", "cuda:0"), ("cuda:1", "cpu"), ("cuda:2", "cpu"),
-    ]  # fmt: skip
+        ("cuda:0", "cuda:0"),
+        ("cuda:1", "cpu"),
+        ("cuda:2", "cpu"),
+    ]
 
 
 def test_a_worker_that_lifts_does_it_on_its_own_gpu() -> None:

@@ -61,9 +61,15 @@ def test_a_loop_over_clients_would_be_seen() -> None:
 
 
 VECTORIZED = [
-    Iid(shuffle=True), Dirichlet(), DirichletEqual(), DirichletEqual(alpha=float("inf")), QuantitySkew(min_size=1),
-    Shards(shards_per_client=1), Lottery(samples=1), Natural(),
-]  # fmt: skip
+    Iid(shuffle=True),
+    Dirichlet(),
+    DirichletEqual(),
+    DirichletEqual(alpha=float("inf")),
+    QuantitySkew(min_size=1),
+    Shards(shards_per_client=1),
+    Lottery(samples=1),
+    Natural(),
+]
 
 
 @pytest.mark.parametrize("options", VECTORIZED, ids=lambda options: options.model_dump_json())

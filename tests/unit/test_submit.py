@@ -20,15 +20,26 @@ from fedmpi.studies.slurm import options as slurm_options  # noqa: E402
 from fedmpi.studies.slurm import templates as slurm_runs  # noqa: E402
 
 SWEEP = slurm_runs.Batch(
-    "grid", ["python", "jobs/submit.py", "a.yaml", "--sweep", "seed=0,1,2"],
+    "grid",
+    ["python", "jobs/submit.py", "a.yaml", "--sweep", "seed=0,1,2"],
     [[f"/r/my grid/a-seed{seed}/submitted.yaml", "--run-dir", f"/r/my grid/a-seed{seed}"] for seed in range(3)],
-    [1, 3], 5, "/r/my grid", "/home/me/fed mpi", 2, ["time=01:00:00", "gres=gpu:4", "exclusive"],
-)  # fmt: skip
+    [1, 3],
+    5,
+    "/r/my grid",
+    "/home/me/fed mpi",
+    2,
+    ["time=01:00:00", "gres=gpu:4", "exclusive"],
+)
 ONE = slurm_runs.Batch(
-    "one", ["python", "jobs/submit.py", "a.yaml"], [["/r/one/a/submitted.yaml", "--run-dir", "/r/one/a"]], [1], 3,
-    "/r/one", "/p",
+    "one",
+    ["python", "jobs/submit.py", "a.yaml"],
+    [["/r/one/a/submitted.yaml", "--run-dir", "/r/one/a"]],
+    [1],
+    3,
+    "/r/one",
+    "/p",
     launcher="srun --mpi=pmix -n 3",
-)  # fmt: skip
+)
 
 
 @pytest.mark.parametrize(("name", "batch"), [("sweep", SWEEP), ("one", ONE)])
@@ -45,9 +56,16 @@ def test_blanks_and_quotes_in_lines_for_sbatch() -> None:
     """sbatch takes quotes there, and %% is a per cent sign."""
     options, launcher = ['comment=it\'s \\ "so"'], "srun -n 2"
     batch = slurm_runs.Batch(
-        "a b", ["python", "jobs/submit.py", "b c.yaml"], [["x"], ["y z"]], [1], 2, "/my out/50%", "/my project",
-        options=options, launcher=launcher,
-    )  # fmt: skip
+        "a b",
+        ["python", "jobs/submit.py", "b c.yaml"],
+        [["x"], ["y z"]],
+        [1],
+        2,
+        "/my out/50%",
+        "/my project",
+        options=options,
+        launcher=launcher,
+    )
     text = slurm_runs.sbatch(batch)
     assert '#SBATCH --output="/my out/50%%/slurm-%A_%a.log"\n' in text and '#SBATCH --job-name="a b"\n' in text
     assert '#SBATCH --comment="it\'s \\\\ \\"so\\""\n' in text
@@ -164,9 +182,17 @@ def test_options_for_sbatch(config: Path, tmp_path: Path, capsys: pytest.Capture
     assert called(capsys, config, *words, "--out", tmp_path / "100%")[0] == 0
     lines = (tmp_path / "100%" / "mine" / "job.sbatch").read_text().splitlines()
     assert [line.removeprefix("#SBATCH --") for line in lines if line.startswith("#SBATCH")] == [
-        "job-name=mine", "ntasks=5", "cpus-per-task=1", "time=02:00:00", "signal=B:USR1@300", "open-mode=append",
-        f"output={tmp_path}/100%%/mine/slurm-%j.log", "exclusive", "no-requeue", 'comment="it\'s \\"so\\""',
-    ]  # fmt: skip
+        "job-name=mine",
+        "ntasks=5",
+        "cpus-per-task=1",
+        "time=02:00:00",
+        "signal=B:USR1@300",
+        "open-mode=append",
+        f"output={tmp_path}/100%%/mine/slurm-%j.log",
+        "exclusive",
+        "no-requeue",
+        'comment="it\'s \\"so\\""',
+    ]
 
 
 @pytest.mark.parametrize(
