@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from pathlib import Path
 
 import numpy as np
@@ -12,7 +13,7 @@ from torch import nn
 from toy_methods import LOCAL, Toy
 
 from fedmpi import seeds
-from fedmpi.data import batch_bounds
+from fedmpi.data.bounds import batch_bounds
 from fedmpi.learning.client_scores import ClientScores
 from fedmpi.learning.flat import FlatNet
 from fedmpi.methods.protocol import Client
@@ -20,7 +21,6 @@ from fedmpi.mpi.serial import SerialComm
 from fedmpi.rounds.personal import test_clients as score_clients
 from fedmpi.rounds.publish import publish
 from fedmpi.rounds.state import ServerState, Setup
-import itertools
 
 ON = "evaluation.personal=on"
 SKEW = ("partition.name=class_dirichlet", "evaluation.batch_size=5")

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 from fast import fast
-from small_runs import ALL_TABLES, run_all
+from small_runs import run_all
 
 from fedmpi.config.load import load
 from fedmpi.mpi.serial import SerialComm
@@ -33,7 +33,7 @@ PERSONAL = ("hermes", "lgfedavg", "perfedavg", "standalone")
 
 
 def last_record(name: str, folder: Path, *overrides: str) -> dict:
-    config = load(CONFIGS / f"{name}_digits.yaml", [*QUIET, *overrides], ALL_TABLES)
+    config = load(CONFIGS / f"{name}_digits.yaml", [*QUIET, *overrides])
     assert config.seed == 0
     run_all(config, SerialComm(), folder)
     return read_records(RunDir(folder))[-1]

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 from fast import fast
-from small_runs import ALL_TABLES, finished, run_all
+from small_runs import finished, run_all
 
 from fedmpi.config.load import load
 from fedmpi.mpi.serial import SerialComm
@@ -32,7 +32,7 @@ FAST = [path for path in DIGITS if path.stem in ("fedhm_digits", "lgfedavg_digit
 
 @pytest.mark.parametrize("path", fast(*FAST, of=DIGITS), ids=lambda path: path.stem)
 def test_one_rank_and_all_ranks(comm: Comm, tmp_path: Path, on_all_ranks: Callable, path: Path) -> None:
-    config = load(path, [*SHORT, *ALSO.get(path.stem, ())], ALL_TABLES)
+    config = load(path, [*SHORT, *ALSO.get(path.stem, ())])
     folder = Path(comm.allgather_text(str(tmp_path))[0])
     try:
         if comm.rank == 0:
