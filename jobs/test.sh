@@ -41,6 +41,9 @@ closing_line() {
 trap 'rm -f "${log:-}"; exit 130' INT # after Ctrl-C pytest still says what has failed; then no further part begins
 case "$*" in "" | --all) has_all=yes ;; *) has_all=no ;; esac
 tests=(python -m pytest --color=no --durations=10) # no colours: mpirun looks like a terminal
+FEDMPI_TEST_REFERENCES=$(mktemp -d) # what one process has computed, for 2, 3 and 5 ranks
+export FEDMPI_TEST_REFERENCES
+trap 'rm -rf "$FEDMPI_TEST_REFERENCES"' EXIT
 ranks_environment 5 # for serial tests, too: some start mpirun themselves
 for check in "ruff check" "ruff format --check"; do
   # shellcheck disable=SC2086  # a command of several words

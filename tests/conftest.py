@@ -20,12 +20,14 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from data_fixtures import cifar10_root, no_network, run_data  # noqa: F401  (fixtures, for every test)
+from data_fixtures import cifar10_root, no_network, run_data
 from progress import show_progress
 
 from fedmpi.mpi import serial
 from fedmpi.mpi.launch import launched_as
 from fedmpi.mpi.serial import SerialComm
+
+__all__ = ["cifar10_root", "no_network", "run_data"]  # fixtures, for every test
 
 if launched_as() is not None:
     # pytest tidies up the folders of earlier sessions when it ends: ranks that do so at once fail each other.

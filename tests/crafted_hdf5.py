@@ -134,7 +134,11 @@ def write(path: Path, fill: Fill, *, libver: str = "latest", userblock_size: int
 
 def looped(path: Path) -> bytes:
     """A group whose B-tree has itself as its child."""
-    groups: Fill = lambda file: [file.create_group(f"server/{number}") for number in range(400)]  # noqa: E731
+
+    def groups(file: h5py.File) -> None:
+        for number in range(400):
+            file.create_group(f"server/{number}")
+
     whole = bytearray(write(path, groups, libver="earliest"))
     tree = whole.rindex(b"TREE")
     for at in range(tree + 32, tree + 96, 16):

@@ -15,6 +15,7 @@ import sys
 import tempfile
 from collections.abc import Callable
 from pathlib import Path
+from typing import ClassVar
 
 import numpy as np
 import pytest
@@ -74,7 +75,7 @@ def restore_cifar10(folder: Path) -> None:
 class Python2Pickler(pickle._Pickler):
     """Writes text and bytes as the `str` of Python 2, as in the distributed files."""
 
-    dispatch = dict(pickle._Pickler.dispatch)
+    dispatch: ClassVar[dict] = dict(pickle._Pickler.dispatch)
 
     def save_str2(self, value: bytes | str) -> None:
         raw = value if isinstance(value, bytes) else value.encode("latin1")

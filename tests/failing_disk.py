@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import itertools
 import os
 import subprocess
 from collections.abc import Callable, Iterator
@@ -61,9 +62,6 @@ def fill(disk: Path) -> Path:
     filler = disk / "filler"
     with open(filler, "ab", buffering=0) as file:
         for num_bytes in (65536, 4096, 1):
-            try:
-                while True:
-                    file.write(b"x" * num_bytes)
-            except OSError as error:
-                assert error.errno == errno.ENOSPC
+            with pytest.raises(OSError, match=os.strerror(errno.ENOSPC)):
+                file.writelines(itertools.repeat(b"x" * num_bytes))
     return filler

@@ -45,7 +45,7 @@ class FedHM(Section):
     name: str = "fedhm"
     rank_ratio: Shares = (1.0, 0.5)
     tau: Annotated[float, Field(gt=0)] | Literal["auto"] = "auto"
-    layer_ranks: dict[str, Annotated[int, Field(ge=1)]] = {}
+    layer_ranks: dict[str, Annotated[int, Field(ge=1)]] = Field(default_factory=dict)
 
     @property
     def tiers(self) -> tuple[float, ...]:

@@ -185,7 +185,8 @@ def test_the_advice_of_a_run_that_diverged_works(start: Start, tmp_path: Path, r
     words = (*DIVERGES, f"output.dir={tmp_path / 'runs'}", "--resume-from", str(healthy), "--run-dir", str(run_dir))
     diverged = start(ranks, *words)
     assert diverged.wait() not in (0, 2) and "DivergenceError" in diverged.err
-    assert "--resume" not in (words := printed(diverged)) and "stopped by" not in diverged.err, diverged.err
+    words = printed(diverged)
+    assert "--resume" not in words and "stopped by" not in diverged.err, diverged.err
     resumed = launch(tmp_path, words)
     assert resumed.wait() == 0, resumed.err
     (folder,) = (tmp_path / "runs").iterdir()

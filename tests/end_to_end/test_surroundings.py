@@ -206,8 +206,11 @@ def test_a_folder_that_goes_away_is_noticed_within_a_round(start: Start, tmp_pat
     """A round that would never end: the server waits for workers, and looks while it does."""
     words = (*ENDLESS, f"mpi.exchange={exchange}", "--run-dir", str(tmp_path / "run"))
     launched = start(3, *words, program=("-c", STANDS_STILL, str(tmp_path)))
-    is_saved = lambda: re.search(r"^round +1/", launched.out, re.M)  # noqa: E731 - workers may be ahead of the server
-    assert launched.wait_until(lambda: (tmp_path / "waits").exists() and is_saved() is not None), launched.err
+
+    def waits_after_its_save() -> bool:  # workers may be ahead of the server
+        return (tmp_path / "waits").exists() and re.search(r"^round +1/", launched.out, re.M) is not None
+
+    assert launched.wait_until(waits_after_its_save), launched.err
     shutil.rmtree(tmp_path / "run", ignore_errors=True)
     code = ends_in_time(launched, lambda: "fedmpi: failed" in launched.err)
     assert code not in (0, 75) and "was removed while the run used it" in launched.err, launched.err
@@ -263,8 +266,11 @@ def test_any_save_may_fail_twice(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 def test_the_last_round_must_be_saved(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, part: str) -> None:
     """Under `warn`, too; what was saved before stays, and a resume has the rest."""
     words = (*TOPK, "output.on_save_error=warn")
+
+    def is_last(path: str) -> bool:
+        return part in path and len(read_records(RunDir(tmp_path / "run"))) >= 3
+
     with monkeypatch.context() as patch:
-        is_last = lambda path: part in path and len(read_records(RunDir(tmp_path / "run"))) >= 3  # noqa: E731
         failing_disk.fail(patch, errno.EIO, is_last)
         with pytest.raises(RoundError) as caught:
             run_all(small_config(*words), SerialComm(), tmp_path / "run")

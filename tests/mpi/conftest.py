@@ -1,17 +1,22 @@
-"""Fixtures of the tests that run under mpirun: the communicator and a parallel assert."""
+"""Fixtures of the tests that run under mpirun: the communicator, a parallel assert, and runs compared bit for bit."""
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
+from same_bits import Bits
 
-from fedmpi.mpi.serial import world
+from fedmpi.mpi.serial import SerialComm, world
 
 if TYPE_CHECKING:
     from fedmpi.mpi.comm import Comm
-    from fedmpi.mpi.serial import SerialComm
+
+REFERENCES = "FEDMPI_TEST_REFERENCES"
+"""Names the folder in which `jobs/test.sh` lets jobs of 2, 3 and 5 ranks share what one process has computed."""
 
 
 @pytest.fixture(scope="session")
@@ -35,3 +40,15 @@ def on_all_ranks(comm: Comm | SerialComm) -> Callable[[bool, str], None]:
             pytest.fail(f"failed on {len(failed)} of {comm.size} ranks\n" + "\n".join(failed), pytrace=True)
 
     return check
+
+
+@pytest.fixture(scope="session")
+def references(comm: Comm, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return Path(comm.allgather_text(os.environ.get(REFERENCES) or str(tmp_path_factory.mktemp("references")))[0])
+
+
+@pytest.fixture
+def bits(
+    comm: Comm, tmp_path: Path, references: Path, on_all_ranks: Callable, capfd: pytest.CaptureFixture[str]
+) -> Bits:
+    return Bits(comm, Path(comm.allgather_text(str(tmp_path))[0]), references, on_all_ranks, capfd)

@@ -7,24 +7,18 @@ losses, client memories and protocol bytes must be the same, to the last bit.
 from __future__ import annotations
 
 import time
-import traceback
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import brought_nets
 import method_cases
 import pytest
 from fast import fast
-from small_runs import TOY, Finished, finished, run_all, small_config
+from same_bits import Bits, difference
+from small_runs import TOY, finished, run_all, small_config
 
 from fedmpi.mpi.serial import SerialComm
 from fedmpi.run.start import StartupError
 from fedmpi.store import checkpoint
-
-if TYPE_CHECKING:
-    from fedmpi.mpi.comm import Comm
 
 pytestmark = pytest.mark.mpi(min_size=2)
 
@@ -56,177 +50,78 @@ SETTINGS: dict[str, tuple[str, ...]] = {
 }
 
 
-class Alone:
-    """What rank 0 computes by itself, once for each config; the other ranks sleep meanwhile and get None."""
-
-    def __init__(self, comm: Comm, folder: Path) -> None:
-        self._comm, self._folder, self._known = comm, folder, dict[tuple[str, ...], Finished]()
-
-    def __call__(self, *overrides: str) -> Finished | None:
-        if self._comm.rank == 0 and overrides not in self._known:
-            folder = self._folder / str(len(self._known))
-            run_all(small_config(*overrides), SerialComm(), folder)
-            self._known[overrides] = finished(folder)
-        self._comm.wait_for_all()
-        return self._known.get(overrides)
-
-
-@pytest.fixture(scope="module")
-def alone(comm: Comm, tmp_path_factory: pytest.TempPathFactory) -> Alone:
-    return Alone(comm, tmp_path_factory.mktemp("alone"))
-
-
-@pytest.fixture
-def folder(comm: Comm, tmp_path: Path) -> Path:
-    """Rank 0's, known to all."""
-    return Path(comm.allgather_text(str(tmp_path / "run"))[0])
-
-
-@pytest.fixture
-def all_or_none(comm: Comm, capfd: pytest.CaptureFixture[str]) -> Callable[[], object]:
-    """A block in which an exception on one rank ends all: the others wait for it in a collective."""
-
-    @contextmanager
-    def block() -> Iterator[None]:
-        try:
-            yield
-        except BaseException:
-            with capfd.disabled():
-                traceback.print_exc()
-            comm.abort(1)
-
-    return block
-
-
-def difference(ours: Finished, theirs: Finished) -> str:
-    """What differs, by name; empty if nothing does."""
-    lines = [] if ours.server == theirs.server else ["server state"]
-    lines += [] if ours.memories == theirs.memories else ["client memories"]
-    for here, there in zip(ours.records, theirs.records, strict=True):
-        lines += [
-            f"round {here['round']} {key}: {here[key]} != {there[key]}" for key in here if here[key] != there[key]
-        ]
-    return "; ".join(lines)
-
-
-def check(
-    comm: Comm,
-    alone: Alone,
-    folder: Path,
-    all_or_none: Callable,
-    on_all_ranks: Callable,
-    *,
-    case: tuple[str, ...],
-    how: tuple[str, ...] = (),
-) -> None:
-    expected = alone(*case)
-    with all_or_none():
-        run_all(small_config(*case, *how), comm, folder)
-    found = "" if expected is None else difference(finished(folder), expected)
-    on_all_ranks(found == "", found)
-
-
 PAIRS = tuple((case, exchange) for case in CASES for exchange in EXCHANGES)
-CHOSEN = (
-    ("fedavg", "gather"),
-    ("fedhm", "reduce-server-trains"),
-    ("toy", "auto"),
-    ("toy", "reduce"),
-    ("toy", "gather-server-trains"),
-)
+OF_TOY = (("toy", exchange) for exchange in ("auto", "reduce", "gather-server-trains"))
+CHOSEN = (*OF_TOY, ("fedavg", "gather"), ("fedhm", "reduce-server-trains"))
 
 
 @pytest.mark.parametrize(("case", "exchange"), fast(*CHOSEN, of=PAIRS))
-def test_ranks_and_exchange_change_nothing(
-    comm: Comm, alone: Alone, folder: Path, all_or_none: Callable, on_all_ranks: Callable, case: str, exchange: str
-) -> None:
-    check(comm, alone, folder, all_or_none, on_all_ranks, case=(*CASES[case], "rounds=2"), how=EXCHANGES[exchange])
+def test_ranks_and_exchange_change_nothing(bits: Bits, case: str, exchange: str) -> None:
+    words = (*CASES[case], "rounds=2")
+    bits.run(small_config(*words, *EXCHANGES[exchange]))
+    bits.check(bits.alone(small_config(*words)))
 
 
 @pytest.mark.parametrize("case", fast("fedhm-dynamic", "hermes", of=method_cases.CASES, but_on=3))
-def test_every_method_keeps_its_bits(
-    comm: Comm, alone: Alone, folder: Path, all_or_none: Callable, on_all_ranks: Callable, case: str
-) -> None:
+def test_every_method_keeps_its_bits(bits: Bits, case: str) -> None:
     """Two rounds by gather and, resumed, a third by reduce, on all ranks; personal tests on. Against one process."""
     words = (*method_cases.CASES[case], "evaluation.personal=on")
-    expected = alone(*words, "rounds=3")
-    with all_or_none():
-        for rounds, exchange in ((2, "gather"), (3, "reduce")):
-            config = small_config(*words, f"rounds={rounds}", f"mpi.exchange={exchange}")
-            run_all(config, comm, folder, resume=rounds == 3)
-    found = "" if expected is None else difference(finished(folder), expected)
-    on_all_ranks(found == "", found)
+    for rounds, exchange in ((2, "gather"), (3, "reduce")):
+        bits.run(small_config(*words, f"rounds={rounds}", f"mpi.exchange={exchange}"), resume=rounds == 3)
+    bits.check(bits.alone(small_config(*words, "rounds=3")))
 
 
 @pytest.mark.parametrize("net", fast(*brought_nets.ALLOWED, of=NETS, but_on=3))
-def test_nets_of_others_keep_the_bits(
-    comm: Comm, alone: Alone, folder: Path, all_or_none: Callable, on_all_ranks: Callable, net: str
-) -> None:
+def test_nets_of_others_keep_the_bits(bits: Bits, net: str) -> None:
     """Also those that keep running statistics, draw random numbers outside torch or have buffers."""
-    case = (*NETS[net], "method.name=fedavg", "evaluation.bn=batch", "rounds=1")
-    check(comm, alone, folder, all_or_none, on_all_ranks, case=case)
+    config = small_config(*NETS[net], "method.name=fedavg", "evaluation.bn=batch", "rounds=1")
+    bits.run(config)
+    bits.check(bits.alone(config))
 
 
-def test_a_net_that_keeps_something_is_refused_by_all(comm: Comm, folder: Path, on_all_ranks: Callable) -> None:
+def test_a_net_that_keeps_something_is_refused_by_all(bits: Bits) -> None:
     """With the same line on every rank, the server included."""
-    text = ""
-    try:
-        run_all(
-            small_config("model.name=brought_nets:BroughtOptions", "model.part=attribute", "method.name=fedavg"),
-            comm,
-            folder,
-        )
-    except StartupError as error:
-        text = error.text()
-    on_all_ranks("'part' (CountsSteps)" in text and "\n" not in text, f"not refused in one line: {text!r}")
+    config = small_config("model.name=brought_nets:BroughtOptions", "model.part=attribute", "method.name=fedavg")
+    with pytest.raises(StartupError) as caught:
+        run_all(config, bits.comm, bits.folder)
+    text = caught.value.text()
+    bits.on_all_ranks("'part' (CountsSteps)" in text and "\n" not in text, f"not refused in one line: {text!r}")
 
 
 @pytest.mark.parametrize("setting", fast("drop", of=SETTINGS, but_on=3))
-def test_other_settings_keep_the_bits(
-    comm: Comm, alone: Alone, folder: Path, all_or_none: Callable, on_all_ranks: Callable, setting: str
-) -> None:
-    case = (*CASES["fedhm"], *SETTINGS[setting], "rounds=2")
-    check(comm, alone, folder, all_or_none, on_all_ranks, case=case)
-    expected = alone(*case)
+def test_other_settings_keep_the_bits(bits: Bits, setting: str) -> None:
+    config = small_config(*CASES["fedhm"], *SETTINGS[setting], "rounds=2")
+    bits.run(config)
+    expected = bits.alone(config)
+    bits.check(expected)
     is_shown = expected is None or setting != "drop" or [len(r["dropped"]) for r in expected.records] == [2, 4]
-    on_all_ranks(is_shown, "some clients of round 1 and all of round 2 should diverge here")
+    bits.on_all_ranks(is_shown, "some clients of round 1 and all of round 2 should diverge here")
 
 
 @pytest.mark.parametrize("case", fast("toy", of=CASES))
 @pytest.mark.parametrize("first", ["ranks", "alone"])
-def test_a_run_goes_on_with_other_ranks(
-    comm: Comm, alone: Alone, folder: Path, all_or_none: Callable, on_all_ranks: Callable, case: str, first: str
-) -> None:
+def test_a_run_goes_on_with_other_ranks(bits: Bits, case: str, first: str) -> None:
     """Two rounds on these ranks and two on rank 0 alone, or the other way round, equal four rounds alone."""
-    expected = alone(*CASES[case], "rounds=4")
-    with all_or_none():
-        for rounds, on_ranks in ((2, first == "ranks"), (4, first != "ranks")):
-            config = small_config(
-                *CASES[case], f"rounds={rounds}", f"mpi.exchange={'gather' if on_ranks else 'reduce'}"
-            )
-            if on_ranks:
-                run_all(config, comm, folder, resume=rounds == 4)
-            elif comm.rank == 0:
-                run_all(config, SerialComm(), folder, resume=rounds == 4)
-            comm.wait_for_all()
-    found = "" if expected is None else difference(finished(folder), expected)
-    on_all_ranks(found == "", found)
+    for rounds, on_ranks in ((2, first == "ranks"), (4, first != "ranks")):
+        exchange = f"mpi.exchange={'gather' if on_ranks else 'reduce'}"
+        config = small_config(*CASES[case], f"rounds={rounds}", exchange)
+        if on_ranks:
+            bits.run(config, resume=rounds == 4)
+            continue
+        with bits.all_or_none():
+            if bits.comm.rank == 0:
+                run_all(config, SerialComm(), bits.folder / "run", resume=rounds == 4)
+            bits.comm.wait_for_all()
+    bits.check(bits.alone(small_config(*CASES[case], "rounds=4")))
 
 
-def test_memories_of_the_next_round_survive_a_slow_save(
-    comm: Comm,
-    alone: Alone,
-    folder: Path,
-    all_or_none: Callable,
-    on_all_ranks: Callable,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_memories_of_the_next_round_survive_a_slow_save(bits: Bits, monkeypatch: pytest.MonkeyPatch) -> None:
     """While rank 0 saves round t and prunes old memories, workers write those of round t + 1.
 
     Saving takes 0.3 s here, longer than a round, so that they are there when pruning begins.
     """
-    case = (*CASES["toy"], "rounds=4")
-    expected = alone(*case)
+    config = small_config(*CASES["toy"], "rounds=4")
+    expected = bits.alone(config)
     save = checkpoint.save
 
     def slow_save(*args: object, **kwargs: object) -> Path:
@@ -234,14 +129,14 @@ def test_memories_of_the_next_round_survive_a_slow_save(
         return save(*args, **kwargs)
 
     monkeypatch.setattr(checkpoint, "save", slow_save)
-    with all_or_none():
-        run_all(small_config(*case), comm, folder)
-    found = "" if expected is None else difference(finished(folder), expected)
-    on_all_ranks(found == "", found)
+    bits.run(config)
+    bits.check(expected)
 
 
-def test_bits_differ_where_they_should(comm: Comm, alone: Alone, on_all_ranks: Callable) -> None:
+def test_bits_differ_where_they_should(bits: Bits) -> None:
     """The comparison sees a difference: another seed gives another state and other scores."""
-    pair = alone(*CASES["fedhm"], "rounds=2"), alone(*CASES["fedhm"], "rounds=2", "seed=1")
-    found = "" if pair[0] is None or pair[1] is None else difference(*pair)
-    on_all_ranks(comm.rank > 0 or ("server state" in found and "tiers" in found), "another seed gave the same bits")
+    words = (*CASES["fedhm"], "rounds=2")
+    bits.run(small_config(*words, "seed=1"))
+    expected = bits.alone(small_config(*words))
+    found = "" if expected is None else difference(finished(bits.folder / "run"), expected)
+    bits.on_all_ranks(expected is None or ("server state" in found and "tiers" in found), "another seed, same bits")

@@ -2,21 +2,13 @@
 
 from __future__ import annotations
 
-import traceback
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pytest
 from fast import fast
-from small_runs import finished, run_all
+from same_bits import Bits
 
 from fedmpi.config.load import load
-from fedmpi.mpi.serial import SerialComm
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from fedmpi.mpi.comm import Comm
 
 pytestmark = pytest.mark.mpi(min_size=5)
 
@@ -31,16 +23,7 @@ FAST = [path for path in DIGITS if path.stem in ("fedhm_digits", "lgfedavg_digit
 
 
 @pytest.mark.parametrize("path", fast(*FAST, of=DIGITS), ids=lambda path: path.stem)
-def test_one_rank_and_all_ranks(comm: Comm, tmp_path: Path, on_all_ranks: Callable, path: Path) -> None:
+def test_one_rank_and_all_ranks(bits: Bits, path: Path) -> None:
     config = load(path, [*SHORT, *ALSO.get(path.stem, ())])
-    folder = Path(comm.allgather_text(str(tmp_path))[0])
-    try:
-        if comm.rank == 0:
-            run_all(config, SerialComm(), folder / "alone")
-        comm.wait_for_all()
-        run_all(config, comm, folder / "together")
-    except BaseException:
-        traceback.print_exc()
-        comm.abort(1)
-    is_same = comm.rank > 0 or finished(folder / "alone") == finished(folder / "together")
-    on_all_ranks(is_same, f"{path.stem} has other bits on {comm.size} ranks")
+    bits.run(config)
+    bits.check(bits.alone(config))

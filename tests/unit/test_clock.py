@@ -83,9 +83,14 @@ def test_the_split_never_exceeds_the_wall(world: World) -> None:
 
 def test_a_failure_says_where_and_keeps_its_cause(world: World) -> None:
     cause = ValueError("bad pixel")
-    with pytest.raises(RoundError) as caught, world.clock.stage("local_training", 12, 345):
-        world.work(1.0)
-        raise cause
+
+    def fail() -> None:
+        with world.clock.stage("local_training", 12, 345):
+            world.work(1.0)
+            raise cause
+
+    with pytest.raises(RoundError) as caught:
+        fail()
     error = caught.value
     assert (error.stage, error.round_number, error.client) == ("local_training", 12, 345)
     assert error.__cause__ is cause

@@ -222,15 +222,21 @@ def test_what_must_hold_between_sections(lines: Any, read: Any) -> None:
     hm = "method: {name: fedhm}\nclients: {tier_blocks: [10, 5, 4]}"
     assert lines(hm) == [
         "a.yaml: 2 problems",
-        "clients.tier_blocks (line 2)  3 blocks, but method 'fedhm' has 2 tiers; "
-        "give one block for each tier, or [] for equal blocks",
-        "clients.tier_blocks (line 2)  the blocks have 19 clients, but clients.count is 20; "
-        "make them equal, or give [] for equal blocks",
+        (
+            "clients.tier_blocks (line 2)  3 blocks, but method 'fedhm' has 2 tiers; "
+            "give one block for each tier, or [] for equal blocks"
+        ),
+        (
+            "clients.tier_blocks (line 2)  the blocks have 19 clients, but clients.count is 20; "
+            "make them equal, or give [] for equal blocks"
+        ),
     ]
     assert read(hm, "clients.tier_blocks=[15, 5]").clients.tier_blocks == (15, 5)
     assert lines(hm, "clients={count: 1, per_round: 1, tier_blocks: []}") == [
-        "command line: clients.count  1 clients, but method 'fedhm' has 2 tiers; "
-        "allowed: a client or more for each tier"
+        (
+            "command line: clients.count  1 clients, but method 'fedhm' has 2 tiers; "
+            "allowed: a client or more for each tier"
+        )
     ]
     assert lines("", "clients.count=1001") == ["command line: clients.count  more clients than examples"]
     assert "method 'fedavg' has 1 tier;" in lines("clients: {tier_blocks: [10, 10]}")[0]

@@ -167,10 +167,12 @@ def test_forgeries_are_unpacked_or_refused_in_one_line(
 ) -> None:
     path, out = tmp_path / "a", tmp_path / "out"
     path.write_bytes(make(random.Random(seed)))
+    lines = []
     try:
         archives.unpack(path, out, lambda *_: None)
     except DataError as error:
-        assert error.text().isprintable() and list(out.iterdir()) == []
+        lines.append(error.text())
+    assert not lines or (lines[0].isprintable() and list(out.iterdir()) == [])
     assert sorted(tmp_path.iterdir()) == [path, out]
     assert not any(entry.is_symlink() for entry in tmp_path.rglob("*"))
 
@@ -190,4 +192,4 @@ def test_zips_as_others_write_them(method: int, tmp_path: Path) -> None:
 
 class _Unseekable:
     def __init__(self, raw: object) -> None:
-        self.write, self.flush = raw.write, raw.flush  # type: ignore[attr-defined]
+        self.write, self.flush = raw.write, raw.flush

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import tarfile
 from collections import Counter
 from pathlib import Path
@@ -54,7 +55,7 @@ def test_real_reviews(real: tuple[Path, Counter[str]]) -> None:
         (f"aclImdb/{part}/{kind}" for part in ("train", "test") for kind in ("neg", "pos")), 12_500
     )
     addresses = [(folder / f"aclImdb/train/urls_{kind}.txt").read_text().splitlines() for kind in imdb.CLASSES]
-    films, first_films = set(sum(addresses, [])), set(addresses[0][:NUM_REAL] + addresses[1][:NUM_REAL])
+    films, first_films = set(itertools.chain(*addresses)), set(addresses[0][:NUM_REAL] + addresses[1][:NUM_REAL])
     info = Imdb().info()
     assert (len(films), 25_000, 25_000) == (info.num_groups, info.num_train, info.num_test)
 

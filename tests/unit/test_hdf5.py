@@ -89,7 +89,7 @@ TABLES = {
 }
 
 
-@pytest.mark.parametrize("table")
+@pytest.mark.parametrize("table", TABLES)
 def test_no_table_takes_more_than_a_few_times_its_bytes(table: str, tmp_path: Path) -> None:
     path = tmp_path / "x.h5"
     path.write_bytes(damage.sealed("data", TABLES[table], len(TABLES[table])))
@@ -133,9 +133,10 @@ def test_a_pipe_is_not_waited_for(tmp_path: Path) -> None:
 
 
 def test_a_file_that_shrinks_while_it_is_read(path: Path) -> None:
-    with hdf5.opened(path, "data") as file, pytest.raises(hdf5.Damaged, match="has shrunk"):
+    with hdf5.opened(path, "data") as file:
         os.truncate(path, 1000)
-        file.array("large")
+        with pytest.raises(hdf5.Damaged, match="has shrunk"):
+            file.array("large")
 
 
 FULL = """

@@ -307,8 +307,8 @@ def test_nobody_can_read_it(option: str, to: str, code: int, tmp_path: Path) -> 
 
 
 def test_say_never_raises(monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> None:
-    closed = open(os.devnull, "w")
-    closed.close()
+    with open(os.devnull, "w") as closed:
+        pass
     for stream in (None, closed):
         monkeypatch.setattr(sys, "stdout", stream)
         monkeypatch.setattr(sys, "stderr", stream)

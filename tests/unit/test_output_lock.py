@@ -163,9 +163,9 @@ def test_without_the_kernels_lock_the_note_decides(tmp_path: Path, monkeypatch, 
 
     monkeypatch.setattr(lock.fcntl, "lockf", lockf)
     monkeypatch.setattr(lock, "_SETTLE_S", 0.01)
-    with RunLock(RunDir(tmp_path)), pytest.raises(RunDirError, match="if that run is gone, delete"):
-        with RunLock(RunDir(tmp_path)):
-            pass
+    refused = pytest.raises(RunDirError, match="if that run is gone, delete")
+    with RunLock(RunDir(tmp_path)), refused, RunLock(RunDir(tmp_path)):
+        pass
     with RunLock(RunDir(tmp_path), warn=pytest.fail):
         pass
 

@@ -144,9 +144,9 @@ def test_stale_locks_are_taken_over_with_a_line(note: dict[str, object], tmp_pat
 @pytest.mark.parametrize("note", [{}, {"job": "18"}, {"age_s": lock.STALE_AFTER_S / 2}], ids=str)
 def test_a_run_on_another_host_is_believed_to_live(note: dict[str, object], tmp_path: Path) -> None:
     _left_by(tmp_path, **note)
-    with pytest.raises(RunDirError, match="on elsewhere; .*if that run is gone, delete"):
-        with RunLock(RunDir(tmp_path), job="17"):
-            pass
+    refused = pytest.raises(RunDirError, match="on elsewhere; .*if that run is gone, delete")
+    with refused, RunLock(RunDir(tmp_path), job="17"):
+        pass
 
 
 def test_a_torn_note_holds_nothing(tmp_path: Path) -> None:

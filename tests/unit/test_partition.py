@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+
 import h5py
 import numpy as np
 import pytest
@@ -173,19 +175,19 @@ def test_hsu_serving_by_hand() -> None:
     """
     q = np.array([[1.0, 0.0, 0.0], [0.8, 0.2, 0.0], [0.7, 0.0, 0.3]])
 
-    class Generator:
-        choices = [[[2, 0, 0], [2, 0, 0], [2, 0, 0]], [[0, 0, 0], [0, 1, 0], [0, 0, 2]]]
+    choices = [[[2, 0, 0], [2, 0, 0], [2, 0, 0]], [[0, 0, 0], [0, 1, 0], [0, 0, 2]]]
 
+    class Generator:
         def dirichlet(self, concentration: np.ndarray, size: int) -> np.ndarray:
             return q
 
         def multinomial(self, need: np.ndarray, pvals: np.ndarray) -> np.ndarray:
-            if len(self.choices) == 1:
+            if len(choices) == 1:
                 assert need.tolist() == [0, 1, 2]
                 assert pvals[1:].tolist() == [[0, 1, 0], [0, 0, 1]]
                 # Client 0's whole q has run out: it would draw by what is left, 1 of class 1 and 2 of class 2.
                 assert np.allclose(pvals[0], [0, 1 / 3, 2 / 3])
-            return np.array(self.choices.pop(0))
+            return np.array(choices.pop(0))
 
     counts = splits._serve(np.array([2, 2, 2]), np.array([3, 1, 2]), np.ones(3), Generator())
     assert counts.tolist() == [[2, 0, 0], [1, 1, 0], [0, 0, 2]]
@@ -239,17 +241,13 @@ def test_more_clients_than_examples(options: PartitionOptions) -> None:
         make_partition(options, labels_of(10), 11, seed=0)
 
 
-class FakeConfig:
-    class clients:
-        count = 720
-
-    data = Digits()
+FAKE_CONFIG = SimpleNamespace(clients=SimpleNamespace(count=720), data=Digits())
 
 
 @pytest.mark.parametrize(("options", "most"), [(Dirichlet(min_size=2), 718), (ClassDirichlet(), 718), (Iid(), None)])
 def test_problems_are_found_before_data_are_read(options: PartitionOptions, most: int | None) -> None:
     """1,437 digits give 718 clients two each; 720 are too many, unless one example is enough."""
-    problems = list(options.problems(FakeConfig()))
+    problems = list(options.problems(FAKE_CONFIG))
     assert [key for key, _ in problems] == (["clients.count"] if most else [])
     assert not most or (f"at most {most}" in problems[0][1] and "720 clients" in problems[0][1])
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
 import math
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -183,7 +185,7 @@ def test_shards_are_runs_in_file_order() -> None:
         for own in (partition.client(i).tolist() for i in range(2)):
             firsts = [numbers for numbers in ([0, 1, 2], [3, 4]) if set(numbers) <= set(own)]
             seconds = [numbers for numbers in ([5, 6], [7, 8]) if set(numbers) <= set(own)]
-            assert len(firsts) <= 1 and len(seconds) <= 1 and sum(firsts + seconds, []) == own
+            assert len(firsts) <= 1 and len(seconds) <= 1 and list(itertools.chain(*firsts, *seconds)) == own
             seen.add(tuple(own))
     assert len(seen) == 8  # a shard of each class (4 ways), or one shard alone (4 ways)
 
@@ -315,22 +317,13 @@ def test_refused_before_data_are_read(words: list[str], expected: str) -> None:
 
 @pytest.mark.parametrize(("groups_per_client", "most"), [(1, 30), (10, 3)])
 def test_natural_knows_its_groups_without_data(groups_per_client: int, most: int) -> None:
-    class FakeConfig:
-        class clients:
-            count = most
-
-        class data:
-            name = "har"
-
-            @staticmethod
-            def info() -> DataInfo:
-                return DataInfo("vector", (768,), 6, 7000, 700, num_groups=30)
-
+    info = DataInfo("vector", (768,), 6, 7000, 700, num_groups=30)
+    config = SimpleNamespace(clients=SimpleNamespace(count=most), data=SimpleNamespace(name="har", info=lambda: info))
     options = Natural(groups_per_client=groups_per_client)
-    assert list(options.problems(FakeConfig())) == []
-    assert options.mean_examples(FakeConfig.data.info(), most) == pytest.approx(7000 / most)
-    FakeConfig.clients.count += 1
-    ((key, text),) = options.problems(FakeConfig())
+    assert list(options.problems(config)) == []
+    assert options.mean_examples(info, most) == pytest.approx(7000 / most)
+    config.clients.count += 1
+    ((key, text),) = options.problems(config)
     assert key == "clients.count" and f"har has 30 groups (writers, subjects, roles); allowed: at most {most}" in text
 
 

@@ -65,7 +65,7 @@ def test_views_may_lie_in_a_longer_buffer() -> None:
     assert buffer[:8].view(torch.float32).tolist() == [1.0, 1.0]
 
 
-def test_channels_last_lies_as_O_H_W_I() -> None:
+def test_channels_last_lies_as_o_h_w_i() -> None:
     """Element (o, i, h, w) of a (2, 3, 5, 5) kernel is number ((o 5 + h) 5 + w) 3 + i of the buffer."""
     layout = Layout.of({"kernel": SPECS["kernel"]})
     buffer = layout.new_buffer()

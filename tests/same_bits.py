@@ -1,0 +1,75 @@
+"""Runs on all ranks of a job and on one process alone, compared bit for bit; for the tests under mpirun."""
+
+from __future__ import annotations
+
+import hashlib
+import pickle
+import traceback
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+from small_runs import Finished, finished, run_all
+
+from fedmpi.config.schema import Config
+from fedmpi.mpi.serial import SerialComm
+
+if TYPE_CHECKING:
+    from fedmpi.mpi.comm import Comm
+
+
+@dataclass(frozen=True)
+class Bits:
+    """Runs of one test, on all ranks of this job and on rank 0 alone, and whether they have the same bits."""
+
+    comm: Comm
+    folder: Path
+    """Rank 0's, known to all."""
+    references: Path
+    on_all_ranks: Callable[[bool, str], None]
+    capfd: pytest.CaptureFixture[str]
+
+    @contextmanager
+    def all_or_none(self) -> Iterator[None]:
+        """A block in which an exception on one rank ends all: the others wait for it in a collective."""
+        try:
+            yield
+        except BaseException:
+            with self.capfd.disabled():
+                traceback.print_exc()
+            self.comm.abort(1)
+            raise
+
+    def alone(self, config: Config) -> Finished | None:
+        """What rank 0 computes by itself, once for each config; the other ranks sleep meanwhile and get None."""
+        path = self.references / hashlib.sha256(repr(config).encode()).hexdigest()
+        with self.all_or_none():
+            if self.comm.rank == 0 and not path.exists():
+                run_all(config, SerialComm(), self.folder / path.name)
+                path.write_bytes(pickle.dumps(finished(self.folder / path.name)))
+            self.comm.wait_for_all()
+        return pickle.loads(path.read_bytes()) if self.comm.rank == 0 else None
+
+    def run(self, config: Config, **options: object) -> None:
+        """On all ranks, in the folder `run`."""
+        with self.all_or_none():
+            run_all(config, self.comm, self.folder / "run", **options)
+
+    def check(self, expected: Finished | None) -> None:
+        """The run in the folder `run` has the results that are expected."""
+        found = "" if expected is None else difference(finished(self.folder / "run"), expected)
+        self.on_all_ranks(found == "", found)
+
+
+def difference(ours: Finished, theirs: Finished) -> str:
+    """What differs, by name; empty if nothing does."""
+    lines = [] if ours.server == theirs.server else ["server state"]
+    lines += [] if ours.memories == theirs.memories else ["client memories"]
+    for here, there in zip(ours.records, theirs.records, strict=True):
+        lines += [
+            f"round {here['round']} {key}: {here[key]} != {there[key]}" for key in here if here[key] != there[key]
+        ]
+    return "; ".join(lines)
