@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 from fdnnc_bench import BT, MLP, A, TwoLayers, constant, iteration, method_of, published, state_of, trainer_of
-from small_runs import small_config, small_setup
+from small_runs import small_setup
 
 from fedmpi.errors import UserError
 from fedmpi.federation.plan import Task
@@ -158,15 +158,6 @@ def test_cohorts_are_shared_in_proportion() -> None:
     assert sizes((5, 5), 10) == [5, 5]
     assert FDNNCOptions(big_share=0.7).tier_blocks(200) == (140, 60)
     assert FDNNCOptions(big_share=0).tier_blocks(9) == (0, 9)
-
-
-def test_what_a_config_may_not_ask_for() -> None:
-    """Devices that change their size, and a pretraining without the fine-tuning."""
-    with pytest.raises(UserError, match="clients.tier_assignment"):
-        small_config(*MLP, "clients.tier_assignment=dynamic")
-    with pytest.raises(UserError, match="method.switch_round"):
-        small_config(*MLP, "method.pattern=bfirst", "method.switch_round=3", "rounds=3")
-    assert small_config(*MLP, "method.pattern=bfirst", "method.switch_round=3", "rounds=4").rounds == 4
 
 
 def test_what_is_hardly_meant_is_said() -> None:

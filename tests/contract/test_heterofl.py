@@ -9,9 +9,8 @@ import pytest
 import torch
 from by_hand import after
 from narrow_nets import Info, client_of, context, context_of, count, filled, means, state_of
-from small_runs import small_config, small_setup
+from small_runs import small_setup
 
-from fedmpi.errors import UserError
 from fedmpi.learning.local import MaskedCrossEntropy
 from fedmpi.methods.heterofl import HeteroFL, HeteroFLOptions
 from fedmpi.models.options import LstmImdb, Mlp, ModelOptions, ResNet18, ResNet34
@@ -164,9 +163,3 @@ def test_tiers_train_with_their_scaler(tmp_path: Path) -> None:
         assert torch.equal(tested["true"], tested["false"])
         assert losses["true"] == pytest.approx(losses["false"], rel=1e-2)
         assert (losses["true"] == losses["false"]) == (tier == 0)
-
-
-@pytest.mark.parametrize("widths", ["[0.5,1]", "[1,0.5,0.5]", "[1,0.5,0.4999999999]"])
-def test_widths_must_fall(widths: str) -> None:
-    with pytest.raises(UserError, match="method.widths .*expected ratios that fall"):
-        small_config("method.name=heterofl", f"method.widths={widths}")

@@ -7,7 +7,6 @@ from types import SimpleNamespace
 
 import pytest
 import torch
-from small_runs import small_config
 from torch import Tensor, nn
 
 from fedmpi.errors import ConfigError
@@ -169,18 +168,6 @@ def test_kappa_is_4_for_the_smallest() -> None:
 
 def test_frobenius_decay_is_the_weight_decay_unless_given() -> None:
     assert [prism(ResNet18(), **given).lambda_ for given in ({}, {"frobenius_decay": 0.5})] == [2e-4, 0.5]
-
-
-@pytest.mark.parametrize(
-    ("override", "message"),
-    [
-        ("method.keep_ratio=[0.2,0.4]", "expected ratios that fall"),
-        ("method.kappa=[2.5]", "1 exponents for 2 keep ratios"),
-    ],
-)
-def test_wrong_options(override: str, message: str) -> None:
-    with pytest.raises(ConfigError, match=message):
-        small_config("method.name=prism", override)
 
 
 def test_lstm_is_low_rank_gate_by_gate() -> None:

@@ -69,6 +69,7 @@ def test_too_few_without_the_server(start: Start, tmp_path: Path, every: int, co
     assert ("stopped" in last_start(run_dir)) == (code == 75)
 
 
+@pytest.mark.slow
 def test_too_few_after_a_takeover(start: Start, tmp_path: Path) -> None:
     """What was saved before rank 0 died counts, too: 75, even if the new server has not finished a round."""
     run_dir = tmp_path / "run"

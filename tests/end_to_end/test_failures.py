@@ -177,6 +177,7 @@ def test_mistakes_in_a_config_are_said_once(start: Start, tmp_path: Path) -> Non
     assert "Traceback" not in launched.err + launched.out and not (tmp_path / "run").exists()
 
 
+@pytest.mark.slow
 def test_an_occupied_run_dir_is_said_once(start: Start, tmp_path: Path) -> None:
     """On three ranks, after MPI has started: one line, exit code 2, and nothing there is touched."""
     (tmp_path / "run").mkdir()

@@ -167,6 +167,7 @@ def test_a_folder_that_goes_away_is_noticed_at_the_next_round(start: Start, tmp_
     assert is_there or not run_dir.is_dir() or not any(run_dir.iterdir())
 
 
+@pytest.mark.slow
 def test_checkpoints_that_are_removed_are_made_again_at_the_next_round(start: Start, tmp_path: Path) -> None:
     """Though the next one is far away; so no more than a round is lost."""
     run = RunDir(tmp_path / "run")
@@ -201,6 +202,7 @@ sys.exit(main(sys.argv[2:]))
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("exchange", fast("gather", of=("gather", "reduce")))
 def test_a_folder_that_goes_away_is_noticed_within_a_round(start: Start, tmp_path: Path, exchange: str) -> None:
     """A round that would never end: the server waits for workers, and looks while it does."""

@@ -39,15 +39,6 @@ def config_file(tmp_path: Path) -> str:
     return str(path)
 
 
-def refusal(*argv: str) -> str:
-    """The text of the ConfigError that these arguments raise: always one line, about the command line."""
-    with pytest.raises(ConfigError) as caught:
-        parse(argv)
-    assert caught.value.exit_code == 2 and "\n" not in caught.value.text()
-    assert caught.value.text().startswith("command line: ")
-    return caught.value.text()
-
-
 # What is understood.
 
 
@@ -101,30 +92,6 @@ def test_version(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 # What is refused.
-
-
-@pytest.mark.parametrize(
-    ("argv", "named"),
-    [
-        (["--bogus"], "--bogus"),
-        (["a.yaml", "--rounds", "3"], "--rounds"),
-        (["-x"], "-x"),
-        (["--plan=xml"], "xml"),
-        (["--run-dir"], "--run-dir"),
-        (["--resume=yes", "--run-dir", "x"], "--resume"),
-        (["--res", "--run-dir", "x"], "--res"),
-        (["--resume"], "--run-dir"),
-        (["a.yaml", "x=1", "b.yaml"], "a.yaml, b.yaml"),
-        (["--plan", "json"], ""),
-    ],
-)
-def test_refused_command_lines(argv: list[str], named: str) -> None:
-    """The last one is a config called json, which only `read_config` can miss."""
-    if argv == ["--plan", "json"]:
-        with pytest.raises(ConfigError, match="json: no such file"):
-            read_config(parse(argv))
-    else:
-        assert named in refusal(*argv)
 
 
 # Which config.
@@ -202,12 +169,6 @@ def test_a_plan_trains_nothing(
     monkeypatch.setenv("PMI_RANK", "1")
     assert main([*TINY, "--plan=json"]) == 0
     assert capsys.readouterr() == ("", "")
-
-
-def test_a_model_that_cannot_be_built_is_the_user_s_mistake(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["model.name=torchvision:resnet81", "--plan"]) == 2
-    printed = capsys.readouterr()
-    assert printed.out == "" and "resnet81" in printed.err and len(printed.err.splitlines()) == 1
 
 
 def test_a_failure_is_described_in_one_block() -> None:

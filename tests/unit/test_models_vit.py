@@ -10,13 +10,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from small_runs import small_config, small_setup
+from small_runs import small_setup
 from torch import Tensor, nn
 from torch.nn import functional as F
 from torchvision.models.vision_transformer import VisionTransformer
 
 from fedmpi import costs
-from fedmpi.config.load import load
 from fedmpi.data.options import DataInfo
 from fedmpi.errors import ConfigError
 from fedmpi.exactsum import ExactSum, WeightSum
@@ -211,12 +210,6 @@ def test_images_are_surrounded_by_zeros_up_to_a_square_of_patches(
     canvas, image = torch.zeros(2, shape[0], side, side), batch(2, *shape)
     canvas[:, :, top : top + shape[1], left : left + shape[2]] = image
     assert torch.equal(net(image), wide(canvas))
-
-
-def test_heads_must_share_the_numbers() -> None:
-    with pytest.raises(ConfigError, match="model.embedding.*384 numbers cannot be shared by 5 heads"):
-        load(None, ["model.name=vit_small", "model.heads=5"])
-    assert small_config("model.name=vit_small", "model.heads=12").model.heads == 12
 
 
 def test_channels_cannot_be_followed_through_attention() -> None:

@@ -11,7 +11,6 @@ import pytest
 from data_fixtures import SHARED_DATA
 
 from fedmpi import registry
-from fedmpi.config.load import load
 from fedmpi.data import dirichlet_equal, reading, shards
 from fedmpi.data.options import DataInfo
 from fedmpi.data.own_tests import personal_tests
@@ -296,23 +295,6 @@ def test_refused_in_one_line(options: PartitionOptions, num_clients: int, words:
     with pytest.raises(ConfigError, match=words) as caught:
         made(options, num_clients)
     assert "\n" not in caught.value.text()
-
-
-@pytest.mark.parametrize(
-    ("words", "expected"),
-    [
-        (["partition.name=natural"], "partition.name.*nobody knows whose the examples of digits are"),
-        (["partition.name=lottery", "partition.samples=36"], "clients.count.*72 or more of 1437 .* at most 19"),
-        (["partition.name=lottery", "partition.classes_per_client=11"], "partition.classes_per_client.*at most 10"),
-        (["partition.name=lottery", "partition.balance=0.04"], "partition.balance.*allowed: 0.05 or more"),
-        (["partition.name=dirichlet_equal", "partition.examples=72"], "clients.count.* at most 19"),
-        (["partition.name=quantity_skew", "partition.min_size=72"], "clients.count.* at most 19"),
-        (["partition.name=shards", "data.name=synthetic", "data.classes=41"], "shards_per_client.*: 3 or more"),
-    ],
-)
-def test_refused_before_data_are_read(words: list[str], expected: str) -> None:
-    with pytest.raises(ConfigError, match=expected):
-        load(None, words)
 
 
 @pytest.mark.parametrize(("groups_per_client", "most"), [(1, 30), (10, 3)])

@@ -41,13 +41,6 @@ def test_a_model_that_cannot_take_the_data_is_one_line() -> None:
     assert "\n" not in caught.value.text()
 
 
-@pytest.mark.parametrize("ratios", ["[0.5,0.5]", "[0.125,1]", "[0.3333333,0.3333332]"])
-def test_rank_ratios_fall(ratios: str) -> None:
-    """Two tiers of one name could not be told apart, and blocks are counted from the largest."""
-    with pytest.raises(ConfigError, match="method.rank_ratio  ?expected ratios that fall"):
-        small_config("method.name=fedhm", f"method.rank_ratio={ratios}")
-
-
 def test_low_rank_that_does_nothing_is_said(tmp_path: Path) -> None:
     """A net of a stem and one block has three convs, all of which stay dense."""
     setup = small_setup(tmp_path, "method.name=fedhm", "model.blocks=[1]")

@@ -1,0 +1,79 @@
+"""What users are told of their mistakes, word for word: each line of `MISTAKES` on the default config.
+
+The texts stand in `tests/golden/messages.txt` and nowhere else; other tests match the key and the value that a message
+names.
+"""
+
+from __future__ import annotations
+
+import re
+import shlex
+from pathlib import Path
+
+import pytest
+from golden_file import check_golden
+
+from fedmpi.main import main
+
+MISTAKES = """
+--bogus
+a.yaml --rounds 3
+-x
+--plan=xml
+--run-dir
+--resume=yes --run-dir x
+--res --run-dir x
+--resume
+a.yaml x=1 b.yaml
+--plan json
+
+sed=1
+rounds=0 seed=-1 train.momemtum=0.5
+train.lr=fast method.rank_ration=0.5 clients.per_round=400
+clients.per_round=21
+evaluation.personal_test=groups evaluation.clients=21
+model.name=resnet19
+model.name=torchvision:resnet81 --plan
+model.name=vit_small model.heads=5
+data.name=imagenet
+partition.name=uniform
+
+partition.name=natural
+partition.name=lottery partition.samples=36
+partition.name=lottery partition.classes_per_client=11
+partition.name=lottery partition.balance=0.04
+partition.name=dirichlet_equal partition.examples=72
+partition.name=quantity_skew partition.min_size=72
+partition.name=shards data.name=synthetic data.classes=41
+
+method.name=fedhmm
+method.rank_ratio=[0.5,0.5]
+method.rank_ratio=[0.125,1]
+method.rank_ratio=[0.3333333,0.3333332]
+method.name=heterofl method.widths=[0.5,1]
+method.name=heterofl method.widths=[1,0.5,0.5]
+method.name=heterofl method.widths=[1,0.5,0.4999999999]
+method.name=splitmix method.levels=[0.5,1]
+method.name=splitmix method.levels=[1,0.2] method.atom=0.5
+method.name=prism method.keep_ratio=[0.2,0.4]
+method.name=prism method.kappa=[2.5]
+method.name=fdnnc model.name=mlp clients.tier_assignment=dynamic
+method.name=fdnnc model.name=mlp method.pattern=bfirst method.switch_round=3 rounds=3
+"""
+
+
+def told(words: str, capsys: pytest.CaptureFixture[str]) -> str:
+    """What the command says; always with exit code 2 and nothing on stdout."""
+    assert main(shlex.split(words)) == 2
+    out, err = capsys.readouterr()
+    assert out == "" and err, words
+    return err
+
+
+def test_messages(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.chdir(tmp_path)
+    text = "\n".join(f"$ {words}\n{told(words, capsys)}" for words in MISTAKES.splitlines() if words)
+    # What depends on versions: torchvision's, and how Python quotes choices.
+    text = re.sub(r"torchvision \d\S+", "torchvision", text)
+    check_golden("messages.txt", re.sub(r"\(choose from .*?\)", "(choose from ...)", text))
+    assert list(tmp_path.iterdir()) == []
