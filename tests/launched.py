@@ -28,6 +28,10 @@ LIMIT_S = 120.0
 """No run here takes more than seconds; this only ends a hang."""
 ENDS_WITHIN_S = 10.0
 """Section 9: from the first word about a failure to the end of the last process."""
+Start = Callable[..., "Launched"]
+"""The fixture `start` of the end-to-end tests."""
+RunMain = Callable[..., tuple[int, str, str]]
+"""Their fixture `run_main`: exit code, output and errors of the command in this process."""
 ENDLESS = ("rounds=100000", "evaluation.every=100", "output.progress=plain")
 
 

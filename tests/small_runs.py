@@ -24,24 +24,13 @@ if TYPE_CHECKING:
     from fedmpi.mpi.comm import Comm
 
 
-SMALL = (
-    "data.name=synthetic",
-    "data.shape=[1,8,8]",
-    "data.classes=4",
-    "data.num_train=120",
-    "data.num_test=48",
-    "model.width=0.125",
-    "model.blocks=[1,1]",
-    "clients.count=8",
-    "clients.per_round=4",
-    "rounds=3",
-    "train.local_epochs=1",
-    "train.batch_size=8",
-    "train.lr=0.05",
-    "train.schedule.milestones=[1]",
-    "evaluation.batch_size=16",
-    "output.progress=off",
-    "output.tensorboard=false",
+SMALL = tuple(
+    """
+    data.name=synthetic data.shape=[1,8,8] data.classes=4 data.num_train=120 data.num_test=48
+    model.width=0.125 model.blocks=[1,1] clients.count=8 clients.per_round=4 rounds=3 train.local_epochs=1
+    train.batch_size=8 train.lr=0.05 train.schedule.milestones=[1] evaluation.batch_size=16
+    output.progress=off output.tensorboard=false
+""".split()
 )
 """A ResNet of 8 and 16 channels on 120 images: a round takes some 50 ms."""
 
@@ -98,3 +87,9 @@ def run_all(
     """The whole run, as the command would do it."""
     options = {"run_dir": str(folder), "resume": resume, "origin": origin, "command": ("test",), "where": {}}
     run(config, comm, **options)
+
+
+def undisturbed(folder: Path, *overrides: str) -> Finished:
+    """What these overrides come to in one go, in this process."""
+    run_all(small_config(*overrides), SerialComm(), folder / "undisturbed")
+    return finished(folder / "undisturbed")

@@ -68,17 +68,11 @@ def _lossy(name: str) -> Callable[..., Any]:
     return call
 
 
-CALLS = (
-    "bcast",
-    "reduce_sum",
-    "allreduce_sum",
-    "start_gather",
-    "start_barrier",
-    "gather_rows",
-    "allgather_rows",
-    "allgather_text",
-    "wait_for_all",
-    "agree",
+CALLS = tuple(
+    """
+    bcast reduce_sum allreduce_sum start_gather start_barrier gather_rows allgather_rows allgather_text
+    wait_for_all agree
+""".split()
 )
 for _name in CALLS:
     setattr(LossyComm, _name, _lossy(_name))

@@ -6,12 +6,10 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from launched import Launched, command, launch
+from launched import Launched, Start, command, launch
 from small_runs import SMALL
 
 from fedmpi.main import main
-
-Start = Callable[..., Launched]
 
 
 @pytest.fixture

@@ -6,20 +6,16 @@ import json
 import re
 import shlex
 import shutil
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 from fast import fast
-from launched import Launched, launch
+from launched import Launched, RunMain, Start, launch
 from small_runs import SMALL, finished
 
 from fedmpi.report.records import read_records
 from fedmpi.store import checkpoint, manifest
 from fedmpi.store.run_dir import RunDir
-
-RunMain = Callable[..., tuple[int, str, str]]
-Start = Callable[..., Launched]
 
 # With memory, and two checkpoints that stay.
 ARGUMENTS = (*SMALL, "method.name=topk", "rounds=3", "output.keep_checkpoints=2", "output.progress=plain")

@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from launched import Launched
+from launched import RunMain, Start
 from small_runs import finished
 
 ROOT = Path(__file__).resolve().parents[2]
-RunMain = Callable[..., tuple[int, str, str]]
-Start = Callable[..., Launched]
 
 SIZES = {
     "resnet18 cifar10": [11_173_962, 4_157_514, 2_209_866, 1_236_042],

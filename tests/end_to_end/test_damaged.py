@@ -12,6 +12,7 @@ import crafted_hdf5
 import pytest
 import torch
 from fast import fast
+from launched import RunMain
 from small_runs import SMALL, finished, run_all, small_config
 from torture import damage
 
@@ -22,7 +23,6 @@ from fedmpi.store import checkpoint, container
 from fedmpi.store.memory import MemoryStore
 from fedmpi.store.run_dir import RunDir
 
-RunMain = Callable[..., tuple[int, str, str]]
 METHODS = ("fedhm", "topk")  # without and with client memories
 
 

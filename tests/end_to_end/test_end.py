@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 import pytest
 from fast import fast
-from launched import ULFM, Launched
+from launched import ULFM, Start
 from patched import patched
-
-Start = Callable[..., Launched]
 
 # Python takes the modules apart last of all, `mark` among them; with torch that is a second of work for each rank.
 MARKS = """

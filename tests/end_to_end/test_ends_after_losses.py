@@ -7,26 +7,17 @@ from __future__ import annotations
 
 import re
 import signal
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from launched import ULFM, Launched, ends_in_time, has_rounds, kill
+from launched import ULFM, Start, ends_in_time, has_rounds, kill
 from patched import patched
-from small_runs import finished, run_all, small_config
+from small_runs import finished, undisturbed
 
-from fedmpi.mpi.serial import SerialComm
 from fedmpi.store import manifest
 from fedmpi.store.run_dir import RunDir
 
-Start = Callable[..., Launched]
-
 METHOD = ("method.name=topk", "evaluation.every=5", "output.progress=plain")
-
-
-def undisturbed(tmp_path: Path, *words: str) -> object:
-    run_all(small_config(*words), SerialComm(), tmp_path / "undisturbed")
-    return finished(tmp_path / "undisturbed")
 
 
 def last_start(run_dir: Path) -> dict[str, object]:

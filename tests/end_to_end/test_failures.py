@@ -7,19 +7,16 @@ import shlex
 import shutil
 import signal
 import time
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 from fast import fast
-from launched import ENDLESS, ENDS_WITHIN_S, Launched, all_end, block, descendants, ends_in_time, has_rounds, launch
+from launched import ENDLESS, ENDS_WITHIN_S, Start, all_end, block, descendants, ends_in_time, has_rounds, launch
 from small_runs import finished
 
 from fedmpi.report.records import read_records
 from fedmpi.store import checkpoint
 from fedmpi.store.run_dir import RunDir
-
-Start = Callable[..., Launched]
 
 
 @pytest.mark.slow

@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 from fast import fast
-from launched import Launched
+from launched import Start
 from torture import config_mutations, fuzz_configs
 
-Start = Callable[..., Launched]
 CASES = 20
 SEED = 5
 

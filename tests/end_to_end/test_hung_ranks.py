@@ -9,22 +9,20 @@ from __future__ import annotations
 import os
 import signal
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
-from launched import ULFM, Launched, all_end, descendants, has_rounds
+from launched import ULFM, Launched, Start, all_end, descendants, has_rounds
 from patched import patched
 from small_runs import finished
 
 from fedmpi.store import manifest
 from fedmpi.store.run_dir import RunDir
 
-Start = Callable[..., Launched]
-
 METHOD = ("method.name=topk", "evaluation.every=5", "output.progress=plain")
 LIMITS = ("mpi.round_timeout_s=3", "mpi.startup_timeout_s=8")
-QUICK = "watch._MARGIN_S = 2.0\n"
+QUICK = "watch._MARGIN_S = 2.0"
 
 
 def ends(launched: Launched) -> int:
@@ -41,14 +39,11 @@ def test_a_rank_that_is_stopped_while_others_recover(start: Start, tmp_path: Pat
     themselves one by one, which would leave the one that hangs.
     """
     run_dir = tmp_path / "run"
-    patch = (
-        QUICK
-        + """
+    patch = """
 from fedmpi.mpi import comm, recovery
 before(train_round, "simulate_client", lambda s, task, _: die() if rank == 1 and task.round_number == 3 else None)
 if rank == 2:
     before(recovery, "survivors", lambda mpi: stop())"""
-    )
     words = (*METHOD, *LIMITS, "rounds=5", "--run-dir", str(run_dir))
     launched = start(4, *words, program=patched(patch), options=ULFM)
     assert ends(launched) == 1, launched.err
@@ -62,14 +57,11 @@ if rank == 2:
 def test_a_rank_that_is_stopped_as_it_leaves(start: Start, tmp_path: Path) -> None:
     """All is saved, and the exit code says that there is more to do."""
     run_dir = tmp_path / "run"
-    patch = (
-        QUICK
-        + """
+    patch = """
 from fedmpi.mpi.comm import Comm
 before(train_round, "simulate_client", lambda s, task, _: die() if rank == 1 and task.round_number == 3 else None)
 if rank == 2:
     before(Comm, "leave", lambda self, code: stop())"""
-    )
     words = (*METHOD, *LIMITS, "rounds=5", "mpi.min_ranks=3", "--run-dir", str(run_dir))
     launched = start(3, *words, program=patched(patch), options=ULFM)
     assert ends(launched) == 75, launched.err
@@ -84,12 +76,9 @@ def test_a_rank_that_is_stopped_when_the_rounds_are_over(
 ) -> None:
     """The others wait for it no longer than for one that writes the report."""
     run_dir = tmp_path / "run"
-    patch = (
-        QUICK
-        + f"""
+    patch = f"""
 if rank == {rank}:
     before(experiment, "_come_to_the_end", lambda *arguments: stop())"""
-    )
     words = (*METHOD, *LIMITS, "rounds=3", "--run-dir", str(run_dir))
     launched = start(3, *words, program=patched(patch), options=options)
     assert ends(launched) == 1, launched.err
@@ -101,13 +90,10 @@ if rank == {rank}:
 @pytest.mark.parametrize(("place", "code"), [("_meet", 75), ("_finalize", 1)])
 def test_a_rank_that_is_stopped_in_mpi_s_own_end(start: Start, tmp_path: Path, place: str, code: int) -> None:
     """Without ULFM. Until all have met the exit code is what it would be; within MPI_Finalize nothing can be said."""
-    patch = (
-        QUICK
-        + f"""
+    patch = f"""
 from fedmpi.mpi import leaving
 if rank == 1:
     before(leaving, "{place}", lambda *arguments: stop())"""
-    )
     words = (*METHOD, *LIMITS, "mpi.time_limit_s=0.001", "--run-dir", str(tmp_path / "run"))
     launched = start(3, *words, program=patched(patch))
     assert ends(launched) == code, launched.err
@@ -132,11 +118,8 @@ def test_who_is_slow_at_the_start_is_not_given_up(start: Start, tmp_path: Path, 
 def test_a_job_that_was_suspended_goes_on(start: Start, tmp_path: Path, options: Sequence[str]) -> None:
     """All ranks are stopped for longer than any limit, as by Slurm, and go on."""
     run_dir = tmp_path / "run"
-    patch = (
-        QUICK
-        + """
+    patch = """
 before(train_round, "simulate_client", lambda *arguments: time.sleep(0.25))"""
-    )
     words = (*METHOD, *LIMITS, "rounds=16", "--run-dir", str(run_dir))
     launched = start(3, *words, program=patched(patch), options=options)
     assert launched.wait_until(has_rounds(run_dir, 2)), launched.err
@@ -153,11 +136,8 @@ before(train_round, "simulate_client", lambda *arguments: time.sleep(0.25))"""
 def test_a_report_that_hangs(start: Start, tmp_path: Path) -> None:
     """As on a file system that does not answer: rank 0 ends itself, and the job with it."""
     run_dir = tmp_path / "run"
-    patch = (
-        QUICK
-        + """
+    patch = """
 before(server.Desk, "close_run", lambda self: time.sleep(1000))"""
-    )
     launched = start(3, *METHOD, *LIMITS, "rounds=3", "--run-dir", str(run_dir), program=patched(patch))
     assert ends(launched) not in (0, 2, 75), launched.err
     assert "fedmpi: hung on rank 0 on " in launched.err and len(finished(run_dir).records) == 3

@@ -9,14 +9,12 @@ from pathlib import Path
 
 import pytest
 from fast import fast
-from launched import Launched
+from launched import Start
 from small_runs import Finished, finished, run_all, small_config
 
 from fedmpi.mpi.serial import SerialComm
 from fedmpi.report.records import read_records
 from fedmpi.store.run_dir import RunDir
-
-Start = Callable[..., Launched]
 
 ROUNDS = 24
 METHODS = {

@@ -9,22 +9,19 @@ import json
 import re
 import signal
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
 from fast import fast
-from launched import ULFM, Launched, all_end, descendants, has_rounds, kill
+from launched import ULFM, Launched, Start, all_end, descendants, has_rounds, kill
 from patched import patched
-from small_runs import finished, run_all, small_config
+from small_runs import finished, undisturbed
 from torture.attacks import Job, Kill, quiet, run
 
-from fedmpi.mpi.serial import SerialComm
 from fedmpi.report.records import read_records
 from fedmpi.store import manifest
 from fedmpi.store.run_dir import RunDir
-
-Start = Callable[..., Launched]
 
 METHOD = ("method.name=topk", "evaluation.every=5", "output.checkpoint_every=2", "output.progress=plain")
 ENDLESS = (*METHOD, "rounds=100000")
@@ -79,8 +76,7 @@ def test_a_signal_after_a_loss_still_saves(start: Start, tmp_path: Path) -> None
     assert f"to go on: mpirun -n 4 python -m fedmpi.main --run-dir {run_dir} --resume" in launched.out
     again = start(2, *METHOD, f"rounds={done + 2}", "--run-dir", str(run_dir), "--resume")
     assert again.wait() == 0, again.err
-    run_all(small_config(*METHOD, f"rounds={done + 2}"), SerialComm(), tmp_path / "undisturbed")
-    assert finished(run_dir) == finished(tmp_path / "undisturbed")
+    assert finished(run_dir) == undisturbed(tmp_path, *METHOD, f"rounds={done + 2}")
 
 
 @pytest.mark.slow
@@ -125,8 +121,7 @@ def test_a_rank_that_hangs_is_excluded(start: Start, tmp_path: Path) -> None:
     assert "mpi.round_timeout_s is 4; this rank ends itself" in launched.err and "time.sleep" not in launched.out
     (loss,) = manifest.read_starts(RunDir(run_dir))[-1]["losses"]
     assert (loss["rank"], loss["round"]) == (1, 3)
-    run_all(small_config(*METHOD, "rounds=5"), SerialComm(), tmp_path / "undisturbed")
-    assert finished(run_dir) == finished(tmp_path / "undisturbed")
+    assert finished(run_dir) == undisturbed(tmp_path, *METHOD, "rounds=5")
 
 
 @pytest.mark.slow
@@ -193,8 +188,7 @@ def test_only_clients_of_the_dead_are_trained_again(start: Start, tmp_path: Path
     assert again and all(number == 2 and ranks[0] == 2 and 2 not in ranks[1:] for (number, _), ranks in again.items())
     # Sums that a worker has added up die with it; uploads that have arrived do not.
     assert len(again) == 3 if exchange == "reduce" else 1 <= len(again) <= dies_in
-    run_all(small_config(*words), SerialComm(), tmp_path / "undisturbed")
-    assert finished(run_dir) == finished(tmp_path / "undisturbed")
+    assert finished(run_dir) == undisturbed(tmp_path, *words)
 
 
 # Rank 1 hangs in its first client of round 3.
@@ -260,8 +254,7 @@ def test_ranks_lost_while_starting(start: Start, tmp_path: Path, where: str, who
     assert f"lost rank {who} on " in launched.out
     (loss,) = manifest.read_starts(RunDir(run_dir))[-1]["losses"]
     assert (loss["rank"], loss["round"]) == (who, 1)
-    run_all(small_config(*METHOD, "rounds=3"), SerialComm(), tmp_path / "undisturbed")
-    assert finished(run_dir) == finished(tmp_path / "undisturbed")
+    assert finished(run_dir) == undisturbed(tmp_path, *METHOD, "rounds=3")
 
 
 @pytest.mark.parametrize(

@@ -6,17 +6,14 @@ import contextlib
 import os
 import subprocess
 import sys
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 from fast import fast
-from launched import ENDLESS, ULFM, Launched, command, descendants, has_rounds, launch, ranks_of
+from launched import ENDLESS, ULFM, Start, command, descendants, has_rounds, launch, ranks_of
 from small_runs import SMALL
 
 from fedmpi.mpi.network import keep_to_this_host
-
-Start = Callable[..., Launched]
 
 LOOPBACK = Path(__file__).parents[2] / "jobs" / "loopback.py"
 HERE = {"OMPI_COMM_WORLD_SIZE": "3", "OMPI_COMM_WORLD_LOCAL_SIZE": "3"}

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
 from fast import fast
-from launched import Launched
+from launched import RunMain, Start
 from small_data import WORDS, dataset, options_in
 from small_runs import SMALL, finished
 
@@ -18,8 +17,6 @@ from fedmpi.disk import hdf5
 from fedmpi.store import checkpoint, manifest
 from fedmpi.store.run_dir import RunDir
 
-RunMain = Callable[..., tuple[int, str, str]]
-Start = Callable[..., Launched]
 ARGUMENTS = (
     *(word for word in SMALL if not word.startswith(("data.", "model."))),
     *WORDS,

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from launched import RunMain
 from small_runs import SMALL, finished, small_config
 
 from fedmpi.data import reading
@@ -15,7 +15,6 @@ from fedmpi.report.records import read_records
 from fedmpi.store import checkpoint
 from fedmpi.store.run_dir import RunDir
 
-RunMain = Callable[..., tuple[int, str, str]]
 ARGUMENTS = (*SMALL, "method.name=fedhm", "rounds=2", "output.progress=plain")
 
 

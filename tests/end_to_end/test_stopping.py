@@ -9,14 +9,11 @@ from pathlib import Path
 
 import pytest
 from fast import fast
-from launched import Launched
-from small_runs import finished, run_all, small_config
+from launched import Start
+from small_runs import finished, undisturbed
 
-from fedmpi.mpi.serial import SerialComm
 from fedmpi.report.records import read_records
 from fedmpi.store.run_dir import RunDir
-
-Start = Callable[..., Launched]
 
 # No checkpoint comes before the last round by itself.
 METHOD = ("method.name=topk", "evaluation.every=5", "output.checkpoint_every=1000", "output.progress=plain")
@@ -32,8 +29,7 @@ def goes_on_to_the_same_bits(start: Start, run_dir: Path, tmp_path: Path, ranks:
     again = start(ranks, *METHOD, rounds, "mpi.time_limit_s=0", "--run-dir", str(run_dir), "--resume")
     assert again.wait() == 0, again.err
     assert f"resuming after round {done}\n" in again.out
-    run_all(small_config(*METHOD, rounds), SerialComm(), tmp_path / "undisturbed")
-    assert finished(run_dir) == finished(tmp_path / "undisturbed")
+    assert finished(run_dir) == undisturbed(tmp_path, *METHOD, rounds)
 
 
 @pytest.mark.parametrize(("ranks", "signals"), fast((1, 1), of=[(1, 1), (3, 2)]))

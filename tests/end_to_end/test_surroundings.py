@@ -9,15 +9,14 @@ import shlex
 import shutil
 import signal
 import time
-from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
 import failing_disk
 import pytest
 from fast import fast
-from launched import ENDLESS, Launched, all_end, descendants, ends_in_time, has_rounds, launch, paused
-from small_runs import Finished, finished, run_all, small_config
+from launched import ENDLESS, RunMain, Start, all_end, descendants, ends_in_time, has_rounds, launch, paused
+from small_runs import Finished, finished, run_all, small_config, undisturbed
 
 from fedmpi.disk.plain import temporary_name
 from fedmpi.errors import RoundError, RunDirError
@@ -27,9 +26,6 @@ from fedmpi.store import checkpoint
 from fedmpi.store.lock import RunLock
 from fedmpi.store.run_dir import RunDir
 
-Start = Callable[..., Launched]
-Run = Callable[..., tuple[int, str, str]]
-
 TOPK = ("method.name=topk", "output.progress=plain")
 
 
@@ -37,11 +33,6 @@ def without_notes(run: Finished) -> Finished:
     """As if every save had held."""
     records = [{key: value for key, value in record.items() if key != "save_errors"} for record in run.records]
     return replace(run, records=records)
-
-
-def undisturbed(folder: Path, *overrides: str) -> Finished:
-    run_all(small_config(*overrides), SerialComm(), folder)
-    return finished(folder)
 
 
 @pytest.mark.parametrize("ranks", fast(1, of=(1, 2)))
@@ -70,7 +61,7 @@ def test_a_full_disk_ends_the_run_and_harms_nothing(start: Start, tmp_path: Path
         resumed = launch(tmp_path, [*shlex.split(again[1]), f"rounds={snapshot.round + 2}"])
         assert resumed.wait() == 0, resumed.err
         assert not list(run_dir.rglob(".*.tmp"))
-        expected = undisturbed(tmp_path / "undisturbed", *TOPK, *ENDLESS, f"rounds={snapshot.round + 2}")
+        expected = undisturbed(tmp_path, *TOPK, *ENDLESS, f"rounds={snapshot.round + 2}")
         assert finished(run_dir) == expected
 
 
@@ -114,7 +105,7 @@ def test_a_full_disk_may_be_warned_of(start: Start, tmp_path: Path) -> None:
         noted = [note for record in run.records for note in record.get("save_errors", ())]
         assert [str(note["round"]) for note in noted] == failed
         assert "No space left on device" in noted[0]["error"]
-        assert without_notes(run) == undisturbed(tmp_path / "undisturbed", *words)
+        assert without_notes(run) == undisturbed(tmp_path, *words)
 
 
 @pytest.mark.slow
@@ -247,7 +238,7 @@ ERRORS = ("ENOSPC", "EDQUOT", "EIO", "ESTALE", "EROFS", "EFBIG")
 def test_any_save_may_fail_twice(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd, error: str, part: str) -> None:
     """Under `warn`: the records or the checkpoints of rounds 2 and 3 fail, the next ones hold; bits are the same."""
     words = (*TOPK, "rounds=5")
-    expected = undisturbed(tmp_path / "undisturbed", *words)
+    expected = undisturbed(tmp_path, *words)
     failures: list[str] = []
 
     def is_broken(path: str) -> bool:
@@ -283,7 +274,7 @@ def test_the_last_round_must_be_saved(tmp_path: Path, monkeypatch: pytest.Monkey
     half_written = tmp_path / "run" / "memory" / "0" / "0" / temporary_name(f"9-{'0' * 32}.h5")
     half_written.touch()  # as a worker leaves that is killed while it writes
     run_all(small_config(*words), SerialComm(), tmp_path / "run", resume=True)
-    assert finished(tmp_path / "run") == undisturbed(tmp_path / "undisturbed", *words) and not half_written.exists()
+    assert finished(tmp_path / "run") == undisturbed(tmp_path, *words) and not half_written.exists()
 
 
 def test_a_checkpoint_that_failed_is_made_a_round_later(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -317,7 +308,7 @@ def test_a_run_whose_directory_another_one_took_ends(tmp_path: Path, monkeypatch
     assert read_records(RunDir(tmp_path)) == [] and len(beats) == 4
 
 
-def test_a_run_can_do_without_its_report_and_tensorboard(run_main: Run, tmp_path: Path) -> None:
+def test_a_run_can_do_without_its_report_and_tensorboard(run_main: RunMain, tmp_path: Path) -> None:
     """A file stands where either's folder should be: one line each, and exit code 0."""
     (tmp_path / "run").mkdir()
     for name in ("report", "tensorboard"):

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from launched import RunMain
 from small_runs import SMALL
 
 from fedmpi.report.closing import time_line
@@ -15,7 +15,6 @@ from fedmpi.report.records import read_records
 from fedmpi.store import checkpoint, manifest
 from fedmpi.store.run_dir import RunDir
 
-RunMain = Callable[..., tuple[int, str, str]]
 SAVE_S = 0.2
 
 

@@ -61,14 +61,10 @@ def test_round_trip_through_yaml_and_json(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     "override",
-    [
-        "rounds=3",
-        "mpi.exchange=reduce",
-        "mpi.server_trains=true",
-        "output.dir=x",
-        "output.checkpoint_every=5",
-        "method.tau=auto",
-    ],
+    """
+        rounds=3 mpi.exchange=reduce mpi.server_trains=true output.dir=x output.checkpoint_every=5
+        method.tau=auto
+    """.split(),
 )
 def test_what_a_resumed_run_may_change(override: str) -> None:
     assert config(override).hash() == config().hash()

@@ -28,13 +28,10 @@ D, HIDDEN, DEPTH, TOKENS = 24, 96, 2, 5
 SMALL = VitSmall(embedding=D, heads=3, depth=DEPTH)
 RUN = ("model.name=vit_small", "model.embedding=12", "model.heads=2", "model.depth=1")
 ATTENTION = "encoder.layers.encoder_layer_0.self_attention"
-OF_A_BLOCK = (
-    "self_attention.query",
-    "self_attention.key",
-    "self_attention.value",
-    "self_attention.out",
-    "mlp.0",
-    "mlp.3",
+OF_A_BLOCK = tuple(
+    """
+    self_attention.query self_attention.key self_attention.value self_attention.out mlp.0 mlp.3
+""".split()
 )
 
 

@@ -6,6 +6,7 @@ import subprocess
 from pathlib import Path
 
 import pytest
+from golden_file import check_golden
 from small_runs import run_all, small_config
 from submitting import called, config_file, no_squeue  # noqa: F401
 
@@ -44,11 +45,7 @@ ONE = slurm_runs.Batch(
 @pytest.mark.parametrize(("name", "batch"), [("sweep", SWEEP), ("one", ONE)])
 def test_the_file_is_as_recorded(name: str, batch: slurm_runs.Batch) -> None:
     """If it should be different now: delete the file, run the test twice and look at the difference."""
-    golden = ROOT / "tests" / "golden" / f"submit_{name}.sbatch"
-    if not golden.exists():
-        golden.write_text(slurm_runs.sbatch(batch))
-        pytest.fail(f"{golden} was not there; it is now what the code writes")
-    assert slurm_runs.sbatch(batch) == golden.read_text()
+    check_golden(f"submit_{name}.sbatch", slurm_runs.sbatch(batch))
 
 
 def test_blanks_and_quotes_in_lines_for_sbatch() -> None:
