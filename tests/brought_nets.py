@@ -1,7 +1,5 @@
 """Nets as users may bring them: small ones whose layer `part` keeps, draws or remembers something."""
 
-from __future__ import annotations
-
 import random
 import secrets
 import warnings

@@ -5,8 +5,6 @@ batch is the mean of (w x - y)^2 / 2, its gradient the mean of (w x - y) x. With
 places float32 is exact.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path

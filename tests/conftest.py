@@ -7,8 +7,6 @@ kept then (the others would run N times, and some start mpirun themselves), and 
 its report; another rank's is printed whole, at the end, if that rank failed.
 """
 
-from __future__ import annotations
-
 import atexit
 import io
 import os

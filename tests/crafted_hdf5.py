@@ -4,8 +4,6 @@ Each function fills an open h5py file; `write` makes the file, `disguised` puts 
 table of contents around it, as somebody would who knows the format.
 """
 
-from __future__ import annotations
-
 import pickle
 from collections.abc import Callable
 from pathlib import Path

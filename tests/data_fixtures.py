@@ -3,8 +3,6 @@
 A test that needs `cifar10_root` skips, and says why, where the shared data are absent.
 """
 
-from __future__ import annotations
-
 import hashlib
 import io
 import os

@@ -1,7 +1,5 @@
 """A disk that fails: in this process, in another one, or a real one that is full."""
 
-from __future__ import annotations
-
 import errno
 import itertools
 import os

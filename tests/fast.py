@@ -1,7 +1,5 @@
 """Chooses the parameters of the fast run: the mark `slow` goes to all others, which run with `--all`."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from typing import Any
 

@@ -1,7 +1,5 @@
 """FDNNC on one layer of six weights: a client's training, a round through the real exchange."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping
 
 import numpy as np

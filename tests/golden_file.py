@@ -1,7 +1,5 @@
 """Compares a text with a file of `golden/`; a file that is not there is written, and the test fails once."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

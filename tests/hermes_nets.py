@@ -1,7 +1,5 @@
 """What the tests of Hermes share: a net of two linear layers, options without what most of them do not need."""
 
-from __future__ import annotations
-
 from torch import nn
 
 PLAINLY = {"validation_share": 0.0, "group_lasso": 0.0}

@@ -1,7 +1,5 @@
 """A command in a pseudo terminal of its own, as a person runs it: what it shows, as it comes, and Ctrl-C."""
 
-from __future__ import annotations
-
 import contextlib
 import fcntl
 import os

@@ -4,8 +4,6 @@
 is none. Only processes started here are ever signalled, each by its number.
 """
 
-from __future__ import annotations
-
 import contextlib
 import os
 import re

@@ -1,7 +1,5 @@
 """Every method in a small federation: what the contract tests and the bits tests run. A method joins with a line here."""
 
-from __future__ import annotations
-
 from small_runs import TOY
 
 UNEVEN = "partition.name=class_dirichlet"

@@ -3,8 +3,6 @@
 `Small` has one feature, 4 hidden units at width 1, and 3 classes; no activation.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 import numpy as np

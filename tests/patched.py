@@ -1,7 +1,5 @@
 """The command with something of it changed, on some ranks: `die()` and `stop()` end or stop a rank's process."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 PROGRAM = """

@@ -4,8 +4,6 @@ The file comes when the test starts and goes when it has finished, so the folder
 Nothing printed would do: mpirun and pytest-xdist keep output back.
 """
 
-from __future__ import annotations
-
 import os
 from pathlib import Path
 

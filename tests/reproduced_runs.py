@@ -1,7 +1,5 @@
 """A small paper and runs of it as the command would leave them, for the tests of `jobs/reproduce.py`."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path

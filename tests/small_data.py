@@ -1,7 +1,5 @@
 """A small prepared data set: twenty examples of four people."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

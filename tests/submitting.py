@@ -1,7 +1,5 @@
 """`jobs/submit.py` in this process, with a config of its own and without the squeue of this machine."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

@@ -1,7 +1,5 @@
 """What the documents say is true: links lead somewhere, configs load, command lines can be typed as they stand."""
 
-from __future__ import annotations
-
 import re
 import shlex
 import subprocess

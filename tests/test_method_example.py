@@ -1,7 +1,5 @@
 """The example in fedmpi/methods/README.md is a complete method: it loads as a config's method, runs, and is right."""
 
-from __future__ import annotations
-
 import re
 import sys
 from pathlib import Path

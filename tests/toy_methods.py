@@ -14,8 +14,6 @@ would break them is noticed before they are written:
 - clients are weighted by their examples.
 """
 
-from __future__ import annotations
-
 import copy
 from collections.abc import Collection, Iterator, Mapping
 from typing import Annotated

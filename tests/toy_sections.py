@@ -1,7 +1,5 @@
 """Small sections of a config, for tests of how configs are read."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from typing import Annotated, Literal
 

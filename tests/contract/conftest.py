@@ -1,7 +1,5 @@
 """Every method in a small federation, before its first round: what the contract tests take apart."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass
 from pathlib import Path

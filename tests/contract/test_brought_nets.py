@@ -1,7 +1,5 @@
 """Nets that users bring: what clients can train one after another, and what is refused, one line that names the module."""
 
-from __future__ import annotations
-
 import random
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """One client of four diverges: what it sent, what it remembers, and who counts, for every method with memory."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path

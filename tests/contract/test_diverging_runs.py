@@ -1,7 +1,5 @@
 """Whole runs that diverge: what becomes of the server's state, what the record says, and how a run ends that must."""
 
-from __future__ import annotations
-
 import math
 from pathlib import Path
 

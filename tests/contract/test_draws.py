@@ -1,7 +1,5 @@
 """`python -m fedmpi.draws` against what runs really did: seen in the nets that clients were given and in their uploads."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable
 from pathlib import Path

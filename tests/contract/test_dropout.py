@@ -1,7 +1,5 @@
 """Nets that draw from global generators (dropout: torch's) keep contracts 1 and 2."""
 
-from __future__ import annotations
-
 import contextlib
 import random
 from pathlib import Path

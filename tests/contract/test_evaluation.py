@@ -1,7 +1,5 @@
 """Evaluation against naive loops: counts and losses, and the three BatchNorm policies."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import numpy as np

@@ -4,8 +4,6 @@ A method joins with a line in tests/method_cases.py. One that is exempt from a p
 table there, with the reason; what it keeps instead is proved in its own test file.
 """
 
-from __future__ import annotations
-
 import random
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """FDNNC: eq. 6, an iteration of each pattern by hand, its limits and whole runs (methods.md 12.2, 12.4, 12.5, 15)."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import numpy as np

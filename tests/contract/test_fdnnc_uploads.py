@@ -1,7 +1,5 @@
 """FDNNC: who sends what (CEFO), what it costs, which layers have factors, how large cohorts are (methods.md 12.3)."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import numpy as np

@@ -1,7 +1,5 @@
 """FedHM's own exact properties (methods.md 15): weights, the mean of dense tensors, one SVD a layer, gamma = 1."""
 
-from __future__ import annotations
-
 import dataclasses
 import math
 from collections.abc import Callable

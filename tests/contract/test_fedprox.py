@@ -1,7 +1,5 @@
 """FedProx: the proximal pull by hand, and FedAvg's bits without it."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

@@ -1,7 +1,5 @@
 """FjORD: a sampled width's gradient by hand and against that net's own, draws, distillation, means by samples."""
 
-from __future__ import annotations
-
 from collections import Counter
 from itertools import product
 from pathlib import Path

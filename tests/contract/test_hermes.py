@@ -1,7 +1,5 @@
 """Hermes: training under a mask, both aggregations by hand, bytes, FedAvg where nothing is pruned."""
 
-from __future__ import annotations
-
 import json
 import math
 import sys

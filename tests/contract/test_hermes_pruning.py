@@ -1,7 +1,5 @@
 """Which groups Hermes prunes, and when: the sequence of remaining shares, order, threshold, the sizes of Table 3."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import replace
 from fractions import Fraction

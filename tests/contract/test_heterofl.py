@@ -1,7 +1,5 @@
 """HeteroFL: means over the holders and class rows by hand, sizes of FedHM's tables, FedAvg at width 1, the Scaler."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import numpy as np

@@ -1,7 +1,5 @@
 """LG-FedAvg: a net of two weights by hand, which part is whose, its two phases, FedAvg where everything is global."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

@@ -1,7 +1,5 @@
 """Means by hand on a net of three numbers, and what becomes of clients whose training diverges."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import numpy as np

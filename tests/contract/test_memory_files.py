@@ -1,7 +1,5 @@
 """Memories on disk: exactly those that a checkpoint still refers to, whatever the rhythm of saving."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

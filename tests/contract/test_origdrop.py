@@ -1,7 +1,5 @@
 """OrigDrop: HeteroFL's means without its extras, 40 % and 60 % of the clients, only the full net tested; any net."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

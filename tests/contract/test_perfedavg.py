@@ -1,7 +1,5 @@
 """Per-FedAvg: FO and HF by hand on quadratic losses, independent batches, the adaptation, FedAvg at alpha = 0."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import numpy as np

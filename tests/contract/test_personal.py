@@ -1,7 +1,5 @@
 """Personal evaluation: every client's own net on its own test data."""
 
-from __future__ import annotations
-
 import itertools
 from pathlib import Path
 

@@ -4,8 +4,6 @@ Sizes and options: test_prism_sizes.py; what is drawn: test_prism_drawing.py; ke
 tests/unit/test_lowrank_kernels.py.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Which kernels PriSM's clients draw: by each layer's published sigma, their tier's kappa and a seed of their own."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from itertools import pairwise
 

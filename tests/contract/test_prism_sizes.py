@@ -1,7 +1,5 @@
 """What PriSM's nets hold and cost: methods.md 5.8 and 5.9-6, the paper's Table 1; and its options."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from types import SimpleNamespace
 

@@ -1,7 +1,5 @@
 """SCAFFOLD: two clients by hand over two rounds, both options; c is the mean of all clients' c_i; the first round."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Split-Mix: the queue, means of each base by hand, ensembles, training of independent bases, sizes, initial values."""
 
-from __future__ import annotations
-
 import dataclasses
 import math
 from collections import Counter

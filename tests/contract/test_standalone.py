@@ -1,7 +1,5 @@
 """Standalone: clients go on from their own models, the server's never changes, epochs by the factor, no bytes."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

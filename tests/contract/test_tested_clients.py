@@ -1,7 +1,5 @@
 """A choice of clients is tested (`evaluation.clients`), and only those that trained leave something on disk."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import numpy as np

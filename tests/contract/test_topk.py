@@ -1,7 +1,5 @@
 """Top-k: what is sent and what is held back, by hand and against sorting; FedAvg at ratio 1; bytes."""
 
-from __future__ import annotations
-
 import dataclasses
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Local training against a bare torch loop on an ordinary net, the masked loss by hand, schedules, divergence."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Iterator
 from functools import partial

@@ -3,8 +3,6 @@
 What holds for every method is in test_every_method.py.
 """
 
-from __future__ import annotations
-
 import math
 import random
 from collections.abc import Callable

@@ -1,7 +1,5 @@
 """What the end-to-end tests share: whatever a test has started is ended with it."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator
 from pathlib import Path
 

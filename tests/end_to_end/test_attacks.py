@@ -1,7 +1,5 @@
 """Runs killed as a whole and runs with a rank that is stopped for a while; `tests/torture/kill_ranks.py` makes more by hand."""
 
-from __future__ import annotations
-
 from itertools import islice
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """`--resume-from`: a new run that begins where another one is; and what a run that diverged advises to type."""
 
-from __future__ import annotations
-
 import json
 import re
 import shlex

@@ -1,7 +1,5 @@
 """The command as a user types it: the plan with the papers' sizes, and a run on real CIFAR-10."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """A run whose files are damaged: it goes on from the checkpoint before, to the same bits, or says that it cannot."""
 
-from __future__ import annotations
-
 import random
 import re
 import shutil

@@ -5,8 +5,6 @@ rounds (the rate drops after 14 and 18 of them). Personal methods are at least a
 global net is for the mean client, with the same budget.
 """
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

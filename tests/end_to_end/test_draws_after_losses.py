@@ -1,7 +1,5 @@
 """What was drawn does not depend on ranks, nor on their losses: `fedmpi.draws` of a run that has lost one."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from pathlib import Path
 

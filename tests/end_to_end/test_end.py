@@ -1,7 +1,5 @@
 """How the ranks of a job end that went well, or stopped early: soon, with all that they had to say and do."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 import pytest

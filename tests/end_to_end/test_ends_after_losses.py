@@ -3,8 +3,6 @@
 Whatever happens, the loss is on record, what was saved stays, and the exit code tells whether to start again.
 """
 
-from __future__ import annotations
-
 import re
 import signal
 from pathlib import Path

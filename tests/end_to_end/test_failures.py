@@ -1,7 +1,5 @@
 """Contract 7 and section 9: a failure on any rank ends all of them and says where; a signal loses nothing saved."""
 
-from __future__ import annotations
-
 import re
 import shlex
 import shutil

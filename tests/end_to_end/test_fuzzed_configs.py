@@ -1,7 +1,5 @@
 """Mutated configs as a user starts them, on two ranks: a mistake is told once and ends both, with exit code 2."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

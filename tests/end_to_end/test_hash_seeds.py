@@ -1,7 +1,5 @@
 """Contract 1 across processes: no byte of a run follows PYTHONHASHSEED, which differs from process to process."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 from pathlib import Path

@@ -4,8 +4,6 @@ Stopped processes do not even end themselves. The limits of these jobs are short
 work, twice that and a margin for waiting, and `mpi.startup_timeout_s` in addition where no round is open.
 """
 
-from __future__ import annotations
-
 import os
 import signal
 import time

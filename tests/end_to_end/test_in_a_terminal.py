@@ -1,7 +1,5 @@
 """What a person sees who runs the command in a terminal: rounds as they end, and at Ctrl-C how to go on."""
 
-from __future__ import annotations
-
 import re
 import shlex
 import signal

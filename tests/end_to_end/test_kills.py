@@ -1,7 +1,5 @@
 """A run killed by SIGKILL at any moment, that of saving included, resumes to the same bits."""
 
-from __future__ import annotations
-
 import random
 import time
 from collections.abc import Callable

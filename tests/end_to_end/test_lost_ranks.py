@@ -3,8 +3,6 @@
 `tests/torture/kill_ranks.py` does the same at random moments, as often as one likes.
 """
 
-from __future__ import annotations
-
 import json
 import re
 import signal

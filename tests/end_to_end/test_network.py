@@ -1,7 +1,5 @@
 """What a job on one host listens on: its ranks on nothing, and within `jobs/loopback.py` all of it is out of reach."""
 
-from __future__ import annotations
-
 import contextlib
 import os
 import subprocess

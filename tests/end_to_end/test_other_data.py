@@ -1,7 +1,5 @@
 """A run goes on with the data that it was begun with, wherever they lie, and with no others."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from pathlib import Path
 

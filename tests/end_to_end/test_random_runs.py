@@ -1,7 +1,5 @@
 """Random combinations by `tests/torture/random_runs.py`, each in variants that must give the same bytes; more by hand."""
 
-from __future__ import annotations
-
 from collections import Counter
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """What `--resume` accepts and refuses, and what a run leaves behind, with the command in this process."""
 
-from __future__ import annotations
-
 import dataclasses
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """A run that is asked to stop, or has no time for another round: saved, exit code 75, and the same bits after all."""
 
-from __future__ import annotations
-
 import json
 import signal
 from collections.abc import Callable

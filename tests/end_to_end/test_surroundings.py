@@ -1,7 +1,5 @@
 """Full and read-only disks, folders that go away: nothing saved is lost, and the run says what is wrong."""
 
-from __future__ import annotations
-
 import errno
 import os
 import re

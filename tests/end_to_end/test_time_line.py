@@ -1,7 +1,5 @@
 """Where the time went: what the closing line says is what the records and the manifest say, to the last save."""
 
-from __future__ import annotations
-
 import json
 import time
 from pathlib import Path

@@ -4,8 +4,6 @@ Each case runs on all ranks of this job and, alone, on rank 0; server state, sco
 losses, client memories and protocol bytes must be the same, to the last bit.
 """
 
-from __future__ import annotations
-
 import time
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """A branch without a changed config computes the bits of a resumed run, on any number of ranks, memories included."""
 
-from __future__ import annotations
-
 import method_cases
 import pytest
 from fast import fast

@@ -1,7 +1,5 @@
 """Every configs/*_digits.yaml computes the same bits on one rank and on all ranks of this job, real data included."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

@@ -1,7 +1,5 @@
 """What the tests on a real Slurm share: one cluster for all."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Iterator
 

@@ -1,7 +1,5 @@
 """What the test cluster is started with."""
 
-from __future__ import annotations
-
 import socket
 
 import pytest

@@ -1,7 +1,5 @@
 """The project's own sbatch files on a real Slurm: to the end, on two nodes, through a requeue, as an array."""
 
-from __future__ import annotations
-
 import contextlib
 import os
 import re

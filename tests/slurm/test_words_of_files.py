@@ -1,7 +1,5 @@
 """What the sbatch files start with which words; in bash, without Slurm."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 from pathlib import Path

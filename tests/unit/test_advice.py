@@ -1,7 +1,5 @@
 """What the end of a run advises: a plain resume only where it may help, and one rank's advice only."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

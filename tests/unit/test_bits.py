@@ -1,7 +1,5 @@
 """What bits depend on beside config and data: compared between ranks, and between the starts of a run."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 import pytest

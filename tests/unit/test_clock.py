@@ -1,7 +1,5 @@
 """Where time goes, with a clock that only moves when told: every number below is exact."""
 
-from __future__ import annotations
-
 from types import SimpleNamespace
 
 import pytest

@@ -1,7 +1,5 @@
 """`jobs/compare.py`: what it refuses, and small comparisons that are really run."""
 
-from __future__ import annotations
-
 import csv
 import json
 import shlex

@@ -1,7 +1,5 @@
 """The table of `jobs/compare.py`: sums and means by hand, what its caption says, and how it is written."""
 
-from __future__ import annotations
-
 import csv
 import json
 from collections.abc import Mapping

@@ -1,7 +1,5 @@
 """Files that extend others: what wins, how names reset sections, where problems are said to stand."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

@@ -3,8 +3,6 @@
 Mutations as in `tests/torture/fuzz_configs.py`, which has the long version; and each case that it has found, by name.
 """
 
-from __future__ import annotations
-
 import sys
 import time
 import warnings

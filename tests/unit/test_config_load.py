@@ -1,7 +1,5 @@
 """From text and overrides to a Config or to every problem at once, with stand-in tables."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

@@ -1,7 +1,5 @@
 """configs/: every file is valid, the reference is what the schema says, and loading stays light."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 from pathlib import Path

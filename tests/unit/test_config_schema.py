@@ -1,7 +1,5 @@
 """Config as a value: plain form, YAML round trip, hash and diff over the keys that change results."""
 
-from __future__ import annotations
-
 import json
 import pickle
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The papers' experiments in `configs/`: each is what its name says, passes `--plan`, and repeats no other."""
 
-from __future__ import annotations
-
 import itertools
 import json
 import re

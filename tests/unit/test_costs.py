@@ -1,7 +1,5 @@
 """Costs against the papers' figures (methods.md 2.12) and against an independent count."""
 
-from __future__ import annotations
-
 from types import SimpleNamespace
 
 import pytest

@@ -1,7 +1,5 @@
 """Channel groups of every net, and nets that are really cut: their outputs against those of the masked nets."""
 
-from __future__ import annotations
-
 from types import SimpleNamespace
 
 import pytest

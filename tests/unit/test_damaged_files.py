@@ -4,8 +4,6 @@ The files are those of small runs, with and without client memories, and the dam
 them: header, HDF5 structure, values, table of contents. `tests/torture/fuzz_files.py` is the long version.
 """
 
-from __future__ import annotations
-
 import contextlib
 import os
 import random

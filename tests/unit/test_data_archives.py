@@ -1,7 +1,5 @@
 """Unpacking archives of other people: what comes out, and everything that must not."""
 
-from __future__ import annotations
-
 import bz2
 import gzip
 import io

@@ -1,7 +1,5 @@
 """Batches: the same numbers as one image at a time, in the promised layout, from the promised draws."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 import torch

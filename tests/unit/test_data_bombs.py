@@ -1,7 +1,5 @@
 """Archives and files that were made to take memory, room or time: each ends in one line and takes little."""
 
-from __future__ import annotations
-
 import gzip
 import lzma
 import os

@@ -1,7 +1,5 @@
 """`python -m fedmpi.data`: its words, what it prints, its exit codes; and that a run itself never opens a socket."""
 
-from __future__ import annotations
-
 import io
 import json
 import os

@@ -1,7 +1,5 @@
 """The digest of a data set: the same for the same examples wherever they lie, another one for any other."""
 
-from __future__ import annotations
-
 import os
 import shutil
 from collections.abc import Callable

@@ -1,7 +1,5 @@
 """FEMNIST out of both of its sources, written here in the formats of LEAF and of TensorFlow Federated."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

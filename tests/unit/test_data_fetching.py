@@ -1,7 +1,5 @@
 """Downloads, against a server of our own on 127.0.0.1 that breaks off, changes files, lies and refuses."""
 
-from __future__ import annotations
-
 import fcntl
 import hashlib
 import re

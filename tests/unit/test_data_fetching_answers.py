@@ -1,7 +1,5 @@
 """Answers of a server that make no sense: each ends in one line that a terminal can show."""
 
-from __future__ import annotations
-
 import socketserver
 import threading
 from collections.abc import Iterator

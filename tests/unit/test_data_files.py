@@ -1,7 +1,5 @@
 """Reading data sets: real CIFAR-10 against torchvision, files in CIFAR-100's format, digits, and what is refused."""
 
-from __future__ import annotations
-
 import gzip
 import hashlib
 import io

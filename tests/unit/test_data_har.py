@@ -1,7 +1,5 @@
 """Activities of 30 people: HAPT's real signals, and small files in its format and in UCI HAR's."""
 
-from __future__ import annotations
-
 import tarfile
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """MNIST, QMNIST and EMNIST out of idx files: the real ones, small ones of our own, and hostile ones."""
 
-from __future__ import annotations
-
 import gzip
 import hashlib
 import struct

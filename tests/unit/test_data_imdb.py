@@ -1,7 +1,5 @@
 """Film reviews: real ones, and small files in the distributed format."""
 
-from __future__ import annotations
-
 import itertools
 import tarfile
 from collections import Counter

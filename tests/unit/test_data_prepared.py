@@ -1,7 +1,5 @@
 """Prepared files that somebody crafted or damaged: each is refused in one line, before its values are read."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

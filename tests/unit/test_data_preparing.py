@@ -1,7 +1,5 @@
 """`python -m fedmpi.data prepare`: every form of the originals, what is tried first, and what mistakes leave behind."""
 
-from __future__ import annotations
-
 import json
 import tarfile
 import zipfile

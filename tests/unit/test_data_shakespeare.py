@@ -1,7 +1,5 @@
 """Plays by role: tinyshakespeare whole, and small files in its format and in LEAF's."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Where data sets come from: that every file is pinned, and that the commands in messages are commands."""
 
-from __future__ import annotations
-
 import importlib.util
 import shlex
 from pathlib import Path

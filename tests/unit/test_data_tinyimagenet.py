@@ -1,7 +1,5 @@
 """Tiny ImageNet: ten real classes, small folders in the same layout, and damaged ones."""
 
-from __future__ import annotations
-
 import zipfile
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Environment variables are input like any other: whatever they hold, a command ends with an answer."""
 
-from __future__ import annotations
-
 import ast
 import os
 import re

@@ -1,7 +1,5 @@
 """What a user reads: one line a problem, and exit code 2."""
 
-from __future__ import annotations
-
 import pytest
 
 from fedmpi.errors import ConfigError, DataError, DeviceError, DivergenceError, RoundError, RunDirError, UserError

@@ -1,7 +1,5 @@
 """How the work of a test is dealt: every unit once, in contiguous stretches, about equal in cost."""
 
-from __future__ import annotations
-
 import pytest
 
 from fedmpi.learning.evaluate import Bounds, Unit, my_units

@@ -1,7 +1,5 @@
 """Order-free sums: equal bits for every order and split, hand-computed means, bounds that hold."""
 
-from __future__ import annotations
-
 import math
 import random
 from fractions import Fraction

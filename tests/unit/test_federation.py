@@ -1,7 +1,5 @@
 """Cohorts, tiers and learning rates: uniform, reproducible, and as the papers say."""
 
-from __future__ import annotations
-
 import math
 import tracemalloc
 from collections import Counter

@@ -1,7 +1,5 @@
 """A net in flat buffers trains as an ordinary one: SGD, decay groups, momentum, several nets in the same memory."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 from torch import Tensor, nn

@@ -1,7 +1,5 @@
 """`--plan`'s numbers: by hand on a net small enough to count, and the papers' integers."""
 
-from __future__ import annotations
-
 import json
 from collections import Counter
 

@@ -1,7 +1,5 @@
 """HDF5 files without the HDF5 library: what is written is ordinary HDF5, what is read takes no more than it has."""
 
-from __future__ import annotations
-
 import json
 import os
 import subprocess

@@ -1,7 +1,5 @@
 """The validation part of a client's examples: its size, its classes, and that it is the same in every round."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 

@@ -1,7 +1,5 @@
 """`jobs/test.sh` ends a part in which no test finishes any more, with all its processes, and says which test hung."""
 
-from __future__ import annotations
-
 import os
 import shutil
 import signal

@@ -1,7 +1,5 @@
 """Which rank a process is, out of what launchers leave behind."""
 
-from __future__ import annotations
-
 import pytest
 
 from fedmpi.errors import LaunchError

@@ -1,7 +1,5 @@
 """`slurm/life_cycle.sh` in bash, with commands of Slurm that only note how they were called."""
 
-from __future__ import annotations
-
 import os
 import signal
 import subprocess

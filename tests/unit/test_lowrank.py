@@ -1,7 +1,5 @@
 """Layers as two factors: full rank is the identity, truncation is the truncated SVD, decay is the gradient."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 from torch import nn

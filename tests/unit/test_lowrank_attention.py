@@ -1,7 +1,5 @@
 """Attention of low rank: queries, keys, values and outputs are a matrix each, factorized, counted and run as such."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

@@ -1,7 +1,5 @@
 """Principal kernels: sub-layers by hand, drawing by enumeration, LSTMs gate by gate."""
 
-from __future__ import annotations
-
 import copy
 import itertools
 from collections import Counter

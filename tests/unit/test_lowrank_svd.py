@@ -1,7 +1,5 @@
 """The truncated SVD: optimal, split evenly, prefix property, signs, edge cases; for both solvers."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 

@@ -1,7 +1,5 @@
 """The command line: what is accepted, and that a mistake is one line, exit code 2, before anything heavy loads."""
 
-from __future__ import annotations
-
 import json
 import os
 import shlex

@@ -1,7 +1,5 @@
 """`jobs/measure_pruned.py`: what it refuses. What it measures is in `tests/contract/test_hermes.py`."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from pathlib import Path
 

@@ -4,8 +4,6 @@ The texts stand in `tests/golden/messages.txt` and nowhere else; other tests mat
 names.
 """
 
-from __future__ import annotations
-
 import re
 import shlex
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Models: sizes, initialisation, batch statistics, names."""
 
-from __future__ import annotations
-
 import math
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """What the small nets cost, by hand."""
 
-from __future__ import annotations
-
 import pytest
 
 from fedmpi import costs

@@ -1,7 +1,5 @@
 """VGG-16, AlexNet, LeNet-5 and the small CNNs: the papers' sizes, and what becomes of images of other sizes."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 from torch import nn

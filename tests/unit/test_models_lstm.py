@@ -1,7 +1,5 @@
 """PriSM's LSTM: size, its mathematics, two classes as one output, and life in a flat buffer."""
 
-from __future__ import annotations
-
 import copy
 
 import pytest

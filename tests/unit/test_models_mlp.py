@@ -1,7 +1,5 @@
 """The multi-layer perceptron: sizes, and what it takes."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 

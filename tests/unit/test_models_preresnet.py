@@ -1,7 +1,5 @@
 """HeteroFL's pre-activation ResNets (methods.md 3.3)."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 from torch import nn

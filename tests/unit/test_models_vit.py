@@ -1,7 +1,5 @@
 """The vision transformer: size, its attention against torch's, the images that it takes, widths, costs, LayerNorm."""
 
-from __future__ import annotations
-
 import copy
 from dataclasses import replace
 from functools import partial

@@ -1,7 +1,5 @@
 """Width multipliers: what becomes of fractions, and that they are rounded once."""
 
-from __future__ import annotations
-
 import pytest
 from torch import nn
 

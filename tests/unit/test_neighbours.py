@@ -1,7 +1,5 @@
 """The ranks that one launcher has started on this host, out of /proc: here a shell is the launcher."""
 
-from __future__ import annotations
-
 import os
 import signal
 import subprocess

@@ -1,7 +1,5 @@
 """A narrow net is the leading part of a wide one: by hand, per gate, for every model, and with its gradients."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass
 from itertools import pairwise

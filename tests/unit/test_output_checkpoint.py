@@ -1,7 +1,5 @@
 """Checkpoints: what is saved is found again, what is damaged is skipped, and a kill harms nothing."""
 
-from __future__ import annotations
-
 import dataclasses
 import json
 import os

@@ -1,7 +1,5 @@
 """Files of tensors: what goes in comes out, and nothing else is let in."""
 
-from __future__ import annotations
-
 import json
 import pickle
 import random

@@ -1,7 +1,5 @@
 """Attacks on the lock of a run directory: races, file systems without locks, notes that are none, a lock deleted."""
 
-from __future__ import annotations
-
 import errno
 import json
 import os

@@ -1,7 +1,5 @@
 """Client memories: one file a version, read back whole or refused."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

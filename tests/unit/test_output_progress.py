@@ -1,7 +1,5 @@
 """What rank 0 prints: plain lines in files and pipes, one live line where a terminal shows it."""
 
-from __future__ import annotations
-
 import errno
 import io
 import json

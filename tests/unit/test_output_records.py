@@ -1,7 +1,5 @@
 """rounds.jsonl, TensorBoard events and the manifest."""
 
-from __future__ import annotations
-
 import json
 import math
 import os

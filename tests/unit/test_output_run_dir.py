@@ -1,7 +1,5 @@
 """The run directory: names, refusals, atomic files, and the lock that keeps a second run out."""
 
-from __future__ import annotations
-
 import json
 import os
 import socket

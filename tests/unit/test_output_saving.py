@@ -1,7 +1,5 @@
 """Saves that fail or take long, one function at a time; test_surroundings.py has whole runs."""
 
-from __future__ import annotations
-
 import errno
 import os
 import re

@@ -1,7 +1,5 @@
 """Progress of a long step, in words."""
 
-from __future__ import annotations
-
 import io
 
 import pytest

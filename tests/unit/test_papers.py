@@ -1,7 +1,5 @@
 """The papers' values: what is on record against a few of the papers' own lines, and that the runs exist."""
 
-from __future__ import annotations
-
 import re
 import subprocess
 import sys

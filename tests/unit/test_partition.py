@@ -1,7 +1,5 @@
 """Partitions: who holds what. Invariants, hand-checked small cases, seeds, scale, files."""
 
-from __future__ import annotations
-
 from types import SimpleNamespace
 
 import h5py

@@ -1,7 +1,5 @@
 """Partitions of equal or skewed sizes, by shards and by groups: invariants, hand-checked cases, refusals."""
 
-from __future__ import annotations
-
 import itertools
 import math
 from types import SimpleNamespace

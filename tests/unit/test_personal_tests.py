@@ -1,7 +1,5 @@
 """Which test examples are a client's own, by hand and as invariants."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 

@@ -1,7 +1,5 @@
 """Ranks to devices, with tables of GPUs that nobody needs to own."""
 
-from __future__ import annotations
-
 import pytest
 
 from fedmpi.errors import DeviceError

@@ -1,7 +1,5 @@
 """Who simulates whom: every task once, longest first, near the best makespan, the same on every rank."""
 
-from __future__ import annotations
-
 import random
 from collections.abc import Sequence
 from fractions import Fraction

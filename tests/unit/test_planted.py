@@ -1,7 +1,5 @@
 """What others may plant in a shared run directory: nothing is followed, nobody waits, each refusal is one line."""
 
-from __future__ import annotations
-
 import os
 import socket
 import stat

@@ -3,8 +3,6 @@
 Steps are counted, not timed: `steps` is how many lines of fedmpi run, loops and comprehensions included.
 """
 
-from __future__ import annotations
-
 import sys
 import tracemalloc
 from collections.abc import Callable

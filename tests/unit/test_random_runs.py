@@ -1,7 +1,5 @@
 """What `tests/torture/random_runs.py` draws, and that its comparison sees every kind of difference."""
 
-from __future__ import annotations
-
 import json
 import shutil
 from collections.abc import Callable

@@ -1,7 +1,5 @@
 """`jobs/reproduce.py`: what it refuses, how runs are made and resumed, its Slurm array."""
 
-from __future__ import annotations
-
 import csv
 import signal
 import sys

@@ -1,7 +1,5 @@
 """The tables of `jobs/reproduce.py`: every quantity by hand, from folders of runs written here."""
 
-from __future__ import annotations
-
 import csv
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Which runs `jobs/reproduce.py` makes of a table, with which budget and in which folders, and its Slurm array."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

@@ -1,7 +1,5 @@
 """`jobs/submit.py status`: how far runs are, as their directories show it."""
 
-from __future__ import annotations
-
 import json
 import os
 from pathlib import Path

@@ -1,7 +1,5 @@
 """`.ci/sandbox` shows a command a new machine, and tells which files it leaves behind."""
 
-from __future__ import annotations
-
 import os
 import shutil
 import subprocess

@@ -1,7 +1,5 @@
 """HeteroFL's Scaler: a larger eps is the division, by hand and against a literal one; and when it is off."""
 
-from __future__ import annotations
-
 import copy
 
 import pytest

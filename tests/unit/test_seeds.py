@@ -1,7 +1,5 @@
 """Random streams: what is drawn depends on (purpose, numbers) alone, and the mixing never changes unnoticed."""
 
-from __future__ import annotations
-
 import hashlib
 from itertools import permutations
 

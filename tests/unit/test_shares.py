@@ -1,7 +1,5 @@
 """What is left to each rank when others are lost, by hand."""
 
-from __future__ import annotations
-
 from types import SimpleNamespace
 
 import pytest

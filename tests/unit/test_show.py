@@ -1,7 +1,5 @@
 """The table and the picture of a partition: numbers by hand, files that are pictures, many clients."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import numpy as np

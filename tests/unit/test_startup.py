@@ -1,7 +1,5 @@
 """What is refused or said before a run begins: one line each, on the keys that matter."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import numpy as np

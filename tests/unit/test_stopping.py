@@ -1,7 +1,5 @@
 """When a run stops before its last round: what a rank wishes, by signal and by the clock."""
 
-from __future__ import annotations
-
 import json
 import os
 import signal

@@ -1,7 +1,5 @@
 """`jobs/submit.py`: the sbatch file of a run and of a sweep, what it refuses, leaves out and submits."""
 
-from __future__ import annotations
-
 import subprocess
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """`jobs/submit.py` hands runs to Slurm: what sbatch and squeue are told and answer, and no run twice."""
 
-from __future__ import annotations
-
 import json
 import os
 import shlex

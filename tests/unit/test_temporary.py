@@ -1,7 +1,5 @@
 """Temporaries of several processes at once, of dead ones, and of those who plant links."""
 
-from __future__ import annotations
-
 import contextlib
 import os
 import signal

@@ -1,7 +1,5 @@
 """Flat buffers: where tensors lie, that views share memory, and in which order elements lie."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 

@@ -1,7 +1,5 @@
 """`python -m fedmpi.verify`: every fact has a function, the recorded verdicts hold, and a changed net is noticed."""
 
-from __future__ import annotations
-
 import math
 import re
 import shutil

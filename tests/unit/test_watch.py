@@ -1,7 +1,5 @@
 """A rank's watchdog counts its own work only; a limit to the start of MPI ends the process with a word."""
 
-from __future__ import annotations
-
 import math
 import subprocess
 import sys
