@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
-from launched import ULFM, Launched, Start, all_end, descendants, has_rounds
+from launched import ENDS_WITHIN_S, ULFM, Launched, Start, all_end, descendants, has_rounds
 from patched import patched
 from small_runs import finished
 
@@ -28,7 +28,7 @@ def ends(launched: Launched) -> int:
     assert launched.wait_until(lambda: "round 1/" in launched.out or launched.process.poll() is not None), launched.err
     family = descendants(launched.process.pid)
     code = launched.wait()
-    assert all_end(family, time.monotonic() + 10), "processes are left"
+    assert all_end(family, time.monotonic() + ENDS_WITHIN_S), "processes are left"
     return code
 
 

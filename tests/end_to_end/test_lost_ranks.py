@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 from fast import fast
-from launched import ULFM, Launched, Start, all_end, descendants, has_rounds, kill
+from launched import ENDS_WITHIN_S, ULFM, Launched, Start, all_end, descendants, has_rounds, kill
 from patched import patched
 from small_runs import finished, undisturbed
 from torture.attacks import Job, Kill, quiet, run
@@ -111,12 +111,12 @@ def test_too_few_before_a_round_is_done(start: Start, tmp_path: Path) -> None:
 def test_a_rank_that_hangs_is_excluded(start: Start, tmp_path: Path) -> None:
     """Rank 1 sleeps in a client of round 3: its own watchdog ends it, and the others go on."""
     run_dir = tmp_path / "run"
-    options = ("rounds=5", "mpi.round_timeout_s=4", "--run-dir", str(run_dir))
+    options = ("rounds=5", "mpi.round_timeout_s=8", "--run-dir", str(run_dir))
     launched = start(3, *METHOD, *options, program=("-c", HANGS, "sleep"), options=ULFM)
     assert launched.wait() == 0, launched.err
     head = r"fedmpi: hung on rank 1 on \S+, round 3, client \d, stage local_training\n  cause: "
     assert re.search(head, launched.err), launched.err
-    assert "mpi.round_timeout_s is 4; this rank ends itself" in launched.err and "time.sleep" not in launched.out
+    assert "mpi.round_timeout_s is 8; this rank ends itself" in launched.err and "time.sleep" not in launched.out
     (loss,) = manifest.read_starts(RunDir(run_dir))[-1]["losses"]
     assert (loss["rank"], loss["round"]) == (1, 3)
     assert finished(run_dir) == undisturbed(tmp_path, *METHOD, "rounds=5")
@@ -135,7 +135,7 @@ def test_a_rank_that_is_stopped_ends_all(start: Start, tmp_path: Path, options: 
     assert launched.wait() not in (0, 2, 75), launched.err
     assert time.monotonic() - started < 60
     assert re.search(r"cause: TimeoutError: waited for other ranks for more than 16 s", launched.err), launched.err
-    assert all_end(family, time.monotonic() + 10), "a rank was left behind"
+    assert all_end(family, time.monotonic() + ENDS_WITHIN_S), "a rank was left behind"
     assert "--resume" in launched.out
 
 
@@ -264,7 +264,7 @@ def test_a_rank_dies_before_mpi_starts(start: Start, tmp_path: Path, options: Se
     launched = start(3, *METHOD, "--run-dir", str(tmp_path / "run"), program=program, options=options)
     family = all_ranks_of(launched, 3)
     assert launched.wait() not in (0, 2, 75)
-    assert all_end(family, time.monotonic() + 10), "processes are left"
+    assert all_end(family, time.monotonic() + ENDS_WITHIN_S), "processes are left"
     if options:
         assert launched.err.count("fedmpi: ") == launched.err.count(f"fedmpi: lost rank {who} on ") == 1, launched.err
     assert not (tmp_path / "run").exists()
@@ -293,7 +293,7 @@ def test_a_rank_hangs_before_ranks_have_met(start: Start, tmp_path: Path, where:
     launched = start(3, *words, program=patched(patch), options=ULFM)
     family = all_ranks_of(launched, 3)
     assert launched.wait() not in (0, 2, 75), launched.err
-    assert all_end(family, time.monotonic() + 10), "processes are left"
+    assert all_end(family, time.monotonic() + ENDS_WITHIN_S), "processes are left"
     assert launched.err.count("MPI did not start within 12 s") == 1, launched.err
 
 

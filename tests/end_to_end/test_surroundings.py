@@ -13,7 +13,18 @@ from pathlib import Path
 import failing_disk
 import pytest
 from fast import fast
-from launched import ENDLESS, RunMain, Start, all_end, descendants, ends_in_time, has_rounds, launch, paused
+from launched import (
+    ENDLESS,
+    ENDS_WITHIN_S,
+    RunMain,
+    Start,
+    all_end,
+    descendants,
+    ends_in_time,
+    has_rounds,
+    launch,
+    paused,
+)
 from small_runs import Finished, finished, run_all, small_config, undisturbed
 
 from fedmpi.disk.plain import temporary_name
@@ -218,7 +229,7 @@ def test_a_memory_that_cannot_be_written_ends_the_run(start: Start, tmp_path: Pa
     launched = start(3, *words, program=("-c", program))
     family = descendants(launched.process.pid)
     assert launched.wait() not in (0, 2)
-    assert all_end(family, time.monotonic() + 10)
+    assert all_end(family, time.monotonic() + ENDS_WITHIN_S)
     assert re.search(
         r"^fedmpi: failed on rank [12] on \S+, round 2, client \d, stage local_training\n"
         r"  cause: RunDirError: \S+/memory/0/\d/2-\S+\.h5: cannot be written: Disk quota exceeded; .*quota$",

@@ -39,6 +39,7 @@ def test_a_hung_part_ends_with_all_its_processes(tmp_path: Path) -> None:
     assert len(pids) == 3 and not any(map(is_running, pids))
 
 
+@pytest.mark.slow
 def test_a_part_with_progress_may_take_longer() -> None:
     script = f'for _ in {{1..30}}; do echo a >"${FOLDER}/1"; sleep 0.1; rm "${FOLDER}/1"; sleep 0.1; done; exit 7'
     started = time.monotonic()

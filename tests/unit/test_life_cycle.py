@@ -132,7 +132,7 @@ def test_a_signal_that_is_lost_comes_again(tmp_path: Path) -> None:
     began = time.monotonic()
     code, out, calls = ended(tmp_path, f"again_s=2; resumable bash {rank}", KNOWN_END)
     assert (code, out, calls) == (0, "requeued: job 17 goes on from what is saved\n", ["scontrol requeue 17"])
-    assert 1.5 < time.monotonic() - began < 9  # again_s is 10 by itself
+    assert time.monotonic() - began > 1.5  # by itself again_s is 10, and the command ends with 9 before
 
 
 def test_every_command_of_a_file_hears_the_signal(tmp_path: Path) -> None:

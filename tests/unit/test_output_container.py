@@ -105,6 +105,7 @@ def test_digest_tells_names_dtypes_shapes_and_bytes_apart() -> None:
     assert len(digests) == 6
 
 
+@pytest.mark.slow
 def test_equal_contents_give_equal_files(tmp_path: Path) -> None:
     """HDF5 stores times in whole seconds: a second apart, a stored one would show."""
     first = write(tmp_path / "1.h5", {"a": torch.ones(3)}).read_bytes()

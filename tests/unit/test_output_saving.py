@@ -166,7 +166,7 @@ def test_a_file_of_another_node_is_waited_for(
     files.wait_until_visible(path)
     begun = time.monotonic()
     files.wait_until_visible(tmp_path / "never", patience_s=0.2)
-    assert 0.2 <= time.monotonic() - begun < 5 and capsys.readouterr().err == ""
+    assert time.monotonic() - begun >= 0.2 and capsys.readouterr().err == ""
 
 
 def test_the_folder_is_listed_for_a_file_system_that_remembers(tmp_path: Path, monkeypatch) -> None:
