@@ -1,4 +1,4 @@
-"""Every method in a small federation: what the contract tests and the bits tests run. A method joins with a line here."""
+"""Every method in a small federation: what the contract tests and the bits tests run. A method joins here."""
 
 from small_runs import TOY
 

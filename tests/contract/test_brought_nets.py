@@ -1,4 +1,4 @@
-"""Nets that users bring: what clients can train one after another, and what is refused, one line that names the module."""
+"""Nets that users bring: what clients can train one after another, and what is refused, by the module's name."""
 
 import random
 from pathlib import Path

@@ -25,7 +25,7 @@ SKEW = ("partition.name=class_dirichlet", "evaluation.batch_size=5")
 
 
 def test_summary_by_hand() -> None:
-    """Of 11 clients the worst tenth are two: (0 + 0.1) / 2; mean 5.5 / 11; variance (0.5^2 + ... + 0^2) 2 / 11 = 0.1."""
+    """Of 11 the worst tenth are two: (0 + 0.1) / 2; mean 5.5 / 11; variance (0.5^2 + ... + 0^2) 2 / 11 = 0.1."""
     accuracy = np.array([0.3, 0.1, 1.0, 0.9, 0.0, 0.2, 0.4, 0.5, 0.6, 0.7, 0.8])
     summary = ClientScores(np.arange(11), accuracy, 3).summary()
     expected = {"accuracy": 0.5, "std": 0.1**0.5, "worst_decile": 0.05, "clients": 11, "without_test_data": 3}
@@ -101,7 +101,7 @@ def test_a_single_test_example_borrows_the_statistics_of_the_training_data(tmp_p
 
 
 def test_a_client_is_tested_with_what_it_remembers_and_adapts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The toy keeps a bias: before its test each client that took part has its own in place, the others the server's."""
+    """The toy keeps a bias: before its test each client that took part has its own, the others the server's."""
     setup = small_setup(tmp_path, *TOY, *SKEW, ON)
     first = ServerState(setup.method.initial_state())
     state, published, _ = one_round(setup, 1, first, publish(setup, first, 1, 0))

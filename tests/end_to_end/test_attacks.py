@@ -1,4 +1,4 @@
-"""Runs killed as a whole and runs with a rank that is stopped for a while; `tests/torture/kill_ranks.py` makes more by hand."""
+"""Runs killed as a whole, or with a rank stopped for a while; `tests/torture/kill_ranks.py` makes more."""
 
 from itertools import islice
 from pathlib import Path

@@ -59,7 +59,7 @@ def last_round(run_dir: Path) -> int:
 def test_kills_at_random_moments(
     start: Start, undisturbed: Callable[..., Finished], tmp_path: Path, method: str, seed: int, ranks: tuple[int, ...]
 ) -> None:
-    """Each start is killed some rounds on, up to 0.1 s (a round, or more) after that round is recorded; the last is not.
+    """Each start is killed some rounds on, up to 0.1 s (a round, or more) after that is recorded; the last is not.
 
     Checkpoints are made every second round, so what lies between them is done again. Ranks change between starts.
     However late the kills come, there are rounds left for the last start.

@@ -1,4 +1,4 @@
-"""Random combinations by `tests/torture/random_runs.py`, each in variants that must give the same bytes; more by hand."""
+"""Random combinations by `tests/torture/random_runs.py`, each in variants that must give the same bytes."""
 
 from collections import Counter
 from pathlib import Path

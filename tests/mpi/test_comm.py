@@ -1,4 +1,4 @@
-"""The collectives: what every rank's buffer holds afterwards, as formulas in rank and size; inputs stay as they were."""
+"""The collectives: what every rank's buffer holds afterwards, as formulas in rank and size; inputs do not change."""
 
 from __future__ import annotations
 

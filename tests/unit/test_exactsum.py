@@ -112,7 +112,7 @@ def test_a_term_of_any_weight_loses_no_more_than_float64_does() -> None:
 @pytest.mark.parametrize("sign", [1.0, -1.0])
 @pytest.mark.parametrize(("count", "magnitude"), [(1, 1.0), (3, 1.0), (1000, 3.0), (1024, 1.0), (7, 2.0**121)])
 def test_no_overflow_at_the_bound(count: int, magnitude: float, sign: float) -> None:
-    """Everybody's weight is 1 and everybody sits on B = 64 |theta|: the mean is B, sign and all. The largest B is 2^127."""
+    """All weights are 1, all values B = 64 |theta|: the mean is B, sign and all. The largest B is 2^127."""
     bound = bound_of(magnitude)
     value = torch.full((3,), sign * bound)
     exact = sum_of([value] * count, [1.0] * count, float(count), bound)
@@ -328,7 +328,7 @@ def test_statistics_do_not_overflow_at_the_bound(count: int, sign: float) -> Non
 
 
 def test_shares_by_hand() -> None:
-    """Weights 1, 1/2, 1/2: a block held by the first two (3/4 of all), a mask held by the last (1/4), one entry by both."""
+    """Weights 1, 1/2, 1/2: a block held by the first two (3/4), a mask held by the last (1/4), one entry by both."""
     weights = WeightSum(3)
     mask = torch.tensor([False, False, True, True])
     for weight, region in ((1.0, (slice(0, 3),)), (0.5, (slice(0, 3),)), (0.5, mask)):

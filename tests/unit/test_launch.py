@@ -51,7 +51,7 @@ def test_no_launcher(environment: dict[str, str]) -> None:
 
 
 def test_mpirun_within_a_slurm_step() -> None:
-    """mpirun on an allocation starts its daemons by srun: what Open MPI says goes before what Slurm says of a daemon."""
+    """On an allocation mpirun starts daemons by srun: what Open MPI says counts, not what Slurm says of a daemon."""
     both = {"OMPI_COMM_WORLD_RANK": "3", "OMPI_COMM_WORLD_SIZE": "4", "PMI_RANK": "0", "PMI_SIZE": "2"}
     assert launched_as(both) == (3, 4)
 

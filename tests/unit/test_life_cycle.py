@@ -170,7 +170,7 @@ ULFM = [
 def test_zero_is_not_believed_where_ranks_may_die(
     tmp_path: Path, report: str, signals: bool, code: int, words: str, more: dict[str, str]
 ) -> None:
-    """With `--with-ft`, mpirun ends with 0 even if all ranks were killed: by a signal that came early, or one by one."""
+    """With `--with-ft`, mpirun ends with 0 even if all ranks were killed: by an early signal, or one by one."""
     summary = tmp_path / "run dir" / "report" / "summary.json"
     summary.parent.mkdir(parents=True)
     if report == "old":

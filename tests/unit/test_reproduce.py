@@ -273,7 +273,7 @@ def test_a_signal_reaches_the_run(tmp_path: Path) -> None:
 def test_a_run_that_stopped_is_the_last_for_now(
     own: str, tmp_path: Path, capsys: pytest.CaptureFixture[str], in_this_process: list[Sequence[str]]
 ) -> None:
-    """No time is left after each of its four rounds: exit code 75 and no other run; the same command goes on with it."""
+    """No time is left after each of its four rounds: exit code 75 and no other run; the same command continues."""
     words = [f"{own}:table2", "--ranks", "1", "--seeds", "4", "--out", str(tmp_path / "out")]
     limit = ["--set", "mpi.time_limit_s=0.001"]
     ends = [called(capsys, *words, *limit, "--run", "1") for _ in range(4)]
