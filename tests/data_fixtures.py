@@ -18,7 +18,7 @@ from typing import ClassVar
 import numpy as np
 import pytest
 
-__all__ = ["RunData", "cifar10_root", "no_network", "pickle_as_python2", "run_data", "write_cifar100"]
+from fedmpi.errors import UserError
 
 SHARED_DATA = Path(__file__).resolve().parents[2] / "shared" / "data"
 RunData = Callable[..., tuple[int, str, str]]
@@ -119,3 +119,21 @@ def write_cifar100(folder: Path, num_train: int, num_test: int, seed: int = 0) -
         (folder / name).write_bytes(raw)
         md5s[name] = hashlib.md5(raw, usedforsecurity=False).hexdigest()
     return md5s
+
+
+def line_of(caught: pytest.ExceptionInfo[UserError]) -> str:
+    """What a user is told, in one line."""
+    assert "\n" not in caught.value.text()
+    return caught.value.text()
+
+
+def refusal(call: Callable[[], object]) -> str:
+    """The one line with which this call is refused."""
+    with pytest.raises(UserError) as caught:
+        call()
+    return line_of(caught)
+
+
+def silent(done: int, total: int) -> None:
+    """Is told of the progress of a preparation."""
+    assert 0 < done <= total

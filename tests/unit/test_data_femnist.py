@@ -6,6 +6,7 @@ from pathlib import Path
 import h5py
 import numpy as np
 import pytest
+from data_fixtures import line_of, silent
 
 from fedmpi.data import femnist, prepared, reading
 from fedmpi.data.dataset import Dataset, check
@@ -13,15 +14,6 @@ from fedmpi.data.image_options import Femnist
 from fedmpi.errors import DataError
 
 Writers = dict[str, tuple[np.ndarray, np.ndarray]]
-
-
-def line_of(caught: pytest.ExceptionInfo[DataError]) -> str:
-    assert "\n" not in caught.value.text()
-    return caught.value.text()
-
-
-def silent(done: int, total: int) -> None:
-    assert 0 < done <= total
 
 
 def draw(seed: int, **sizes: int) -> Writers:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from data_fixtures import SHARED_DATA
+from data_fixtures import SHARED_DATA, line_of, refusal
 
 from fedmpi.data import idx, mnist, reading
 from fedmpi.data.image_options import EMNIST_SPLITS, Emnist, Mnist, Qmnist
@@ -15,11 +15,6 @@ from fedmpi.errors import DataError
 
 REAL = SHARED_DATA / "mnist"
 needs_real_files = pytest.mark.skipif(not REAL.is_dir(), reason=f"real MNIST and QMNIST labels need {REAL}")
-
-
-def line_of(caught: pytest.ExceptionInfo[DataError]) -> str:
-    assert "\n" not in caught.value.text()
-    return caught.value.text()
 
 
 def idx_bytes(array: np.ndarray) -> bytes:
@@ -164,9 +159,7 @@ def test_checksum_is_that_of_the_file_as_it_lies_there(small: Path, monkeypatch:
 
 def test_missing_file_names_the_command_that_gets_it(small: Path) -> None:
     (small / "QMNIST" / "raw" / "qmnist-test-labels-idx2-int.gz").unlink()
-    with pytest.raises(DataError) as caught:
-        mnist.read_qmnist(Qmnist(root=str(small)))
-    line = line_of(caught)
+    line = refusal(lambda: mnist.read_qmnist(Qmnist(root=str(small))))
     assert line.startswith(f"data.root={small}") and "qmnist-test-labels-idx2-int" in line
     assert f"python -m fedmpi.data fetch qmnist --data-dir {small}" in line and str(small / "QMNIST" / "raw") in line
 
@@ -258,9 +251,7 @@ HOSTILE = [
 def test_hostile_file_is_one_line(tmp_path: Path, content: bytes, problem: str, packed: bool) -> None:
     path = tmp_path / ("a.gz" if packed else "a")
     path.write_bytes(gzip.compress(content) if packed else content)
-    with pytest.raises(DataError) as caught:
-        idx.read(path, "int32", (2, 3), "do this")
-    line = line_of(caught)
+    line = refusal(lambda: idx.read(path, "int32", (2, 3), "do this"))
     assert line.startswith(f"{path}: ") and problem in line and line.endswith("; do this")
 
 

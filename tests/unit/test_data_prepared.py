@@ -5,6 +5,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from data_fixtures import refusal
 from small_data import GROUPS, TEST, TRAIN, dataset, options_in, rewrite
 
 from fedmpi.data import prepared, reading
@@ -24,9 +25,7 @@ def options(tmp_path: Path) -> Har:
 
 
 def refused(options: Har) -> str:
-    with pytest.raises(DataError) as caught:
-        reading.load(options)
-    line = caught.value.text()
+    line = refusal(lambda: reading.load(options))
     assert line.isprintable() and len(line) < 1000
     return line
 

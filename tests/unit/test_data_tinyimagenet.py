@@ -5,7 +5,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from data_fixtures import SHARED_DATA
+from data_fixtures import SHARED_DATA, line_of, silent
 from PIL import Image
 
 from fedmpi.data import prepared, reading, tinyimagenet
@@ -14,15 +14,6 @@ from fedmpi.data.image_options import TinyImagenet
 from fedmpi.errors import DataError
 
 ARCHIVE = SHARED_DATA / "tiny-imagenet-subset10" / "tiny-imagenet-200-subset10.zip"
-
-
-def line_of(caught: pytest.ExceptionInfo[DataError]) -> str:
-    assert "\n" not in caught.value.text()
-    return caught.value.text()
-
-
-def silent(done: int, total: int) -> None:
-    assert 0 < done <= total
 
 
 @pytest.mark.skipif(not ARCHIVE.is_file(), reason=f"real Tiny ImageNet needs {ARCHIVE}")
