@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import torch
 
-from fedmpi.lowrank.layers import channels_inside
+from fedmpi.lowrank.factorized import channels_inside
 
 
 @torch.no_grad()

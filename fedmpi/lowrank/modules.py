@@ -12,7 +12,7 @@ from collections.abc import Collection, Iterable
 import torch
 from torch import nn
 
-from fedmpi.lowrank.layers import FactorizedLayer
+from fedmpi.lowrank.factorized import FactorizedLayer
 from fedmpi.lowrank.lifting import lift
 
 

@@ -27,7 +27,7 @@ from typing import Literal
 from torch import nn
 
 from fedmpi.errors import ConfigError
-from fedmpi.lowrank.layers import FactorizedLayer, Unroll
+from fedmpi.lowrank.factorized import FactorizedLayer, Unroll
 
 Override = Literal["dense"] | float | int
 

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from torch.nn.modules.lazy import LazyModuleMixin
 
 from fedmpi.errors import ConfigError
-from fedmpi.models.norm import use_batch_statistics, with_running_statistics
+from fedmpi.models.surgery.norm import use_batch_statistics, with_running_statistics
 
 
 def admit(net: nn.Module, model: str) -> nn.Module:

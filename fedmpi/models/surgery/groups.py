@@ -5,7 +5,7 @@ channel-wise operations, branches added. A group of layer L is one of its output
 linear: a row, called `out.L`) or one of its inputs (a channel, a column: `in.L`). `Masks` hold a
 bool per group, True where it is kept; a family that is absent is whole. A pruned output takes its
 bias along, and a norm's entry goes when all layers that write its channel have pruned it: then the
-channel is exactly zero from there on, and `models.cutting` can leave it out.
+channel is exactly zero from there on, and `surgery.cutting` can leave it out.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from torch import Tensor, fx, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
 from fedmpi.errors import ConfigError
-from fedmpi.models.attention import Attention
+from fedmpi.models.nets.attention import Attention
 
 Masks = Mapping[str, Tensor]
 Kept = dict[str, tuple[Tensor | None, ...]]

@@ -18,7 +18,7 @@ from math import prod
 import torch
 from torch import Tensor, nn
 
-from fedmpi.models.attention import INPUTS, Attention
+from fedmpi.models.nets.attention import INPUTS, Attention
 
 
 @dataclass(frozen=True)

@@ -14,8 +14,8 @@ from __future__ import annotations
 from torch import Tensor, nn
 from torchvision.models.vision_transformer import VisionTransformer
 
-from fedmpi.models.attention import open_attention
-from fedmpi.models.layers import padding_to
+from fedmpi.models.nets.attention import open_attention
+from fedmpi.models.nets.shared import padding_to
 from fedmpi.models.width import Width
 
 MLP_RATIO = 4

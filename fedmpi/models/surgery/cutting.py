@@ -14,7 +14,7 @@ import copy
 import torch
 from torch import Tensor, nn
 
-from fedmpi.models.groups import INPUT, Kept, Masks, Structure, follow, kept_entries, zeroing
+from fedmpi.models.surgery.groups import INPUT, Kept, Masks, Structure, follow, kept_entries, zeroing
 
 Channels = dict[frozenset[str], Tensor | None]
 """Which channels of each space are left; None for all."""

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 import torch
 from torch import nn
 
-from fedmpi.models.layers import linear_layers, padding_to
+from fedmpi.models.nets.shared import linear_layers, padding_to
 from fedmpi.models.width import Width
 
 KERNEL = 5
@@ -37,9 +37,11 @@ class Plan:
     same: bool = False
 
 
-LENET5 = Plan((6, 16), (120, 84), 32)
-CNN_HERMES = Plan((10, 20), (512,), 28)
-CNN_FEMNIST = Plan((32, 64), (), 4, same=True)
+PLANS = {
+    "lenet5": Plan((6, 16), (120, 84), 32),
+    "cnn_hermes": Plan((10, 20), (512,), 28),
+    "cnn_femnist": Plan((32, 64), (), 4, same=True),
+}
 
 
 class Cnn(nn.Module):
