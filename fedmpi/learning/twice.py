@@ -72,11 +72,8 @@ def _versions(net: nn.Module) -> dict[str, int]:
 
 def _changed(model: str, net: nn.Module, buffer: str) -> ConfigError:
     module, _, name = buffer.rpartition(".")
-    return admission.refusal(
-        model, net, module,
-        f"changes its buffer {name!r} in training, which the next client on the same rank would inherit; take a layer "
-        "that keeps nothing between batches",
-    )  # fmt: skip
+    why = f"changes its buffer {name!r} in training, which the next client on the same rank would inherit"
+    return admission.refusal(model, net, module, f"{why}; take a layer that keeps nothing between batches")
 
 
 def check_nets(
@@ -102,12 +99,19 @@ def check_nets(
             try:
                 digests.append(_check_net(trial, lambda number=number: make_net(number), model))
             except RuntimeError as error:
-                if "deterministic" not in str(error):
+                if not (why := _fault_of_net(str(error))):
                     raise
-                raise ConfigError("model.name", f"'{model}': {str(error).partition('. ')[0]}") from None
+                raise ConfigError("model.name", f"'{model}': {why}") from None
         net.clear()
         net.module.train()
     return " ".join(digests)
+
+
+def _fault_of_net(error: str) -> str:
+    """What torch says that a dry run does not show; empty for what may be no fault of the net."""
+    if error.startswith("view size is not compatible"):
+        return "images lie in memory with their channels last, where x.view fails; write x.flatten(1) or x.reshape"
+    return error.partition(". ")[0] if "deterministic" in error else ""
 
 
 def _to_try(trainers: Sequence[LocalTrainer], macs: Sequence[float]) -> Iterator[int]:

@@ -107,7 +107,9 @@ class WidthMethod(Method):
         return self.context.make_net(self.net_widths[number], self.rounding)
 
     def skeleton(self, number: int) -> nn.Module:
-        return self.context.make_skeleton(self.net_widths[number], self.rounding)
+        net = self.context.make_skeleton(self.net_widths[number], self.rounding)
+        surgery.nested.nested_parts(self._widest, net)  # refuses a net that does not nest before a round finds out
+        return net
 
     def narrow(self, published: Params, number: int, out: Params, client: Client | None = None) -> None:
         """The leading entries of every tensor."""

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator
+from contextlib import contextmanager
 
 import torch
 from torch import Tensor, nn
@@ -29,6 +30,34 @@ def admit(net: nn.Module, model: str) -> nn.Module:
     return use_batch_statistics(net)
 
 
+def as_module(made: object, model: str) -> nn.Module:
+    """What a model's options have made, if it is a net at all. Raises `ConfigError`."""
+    if not isinstance(made, nn.Module):
+        found = "nothing" if made is None else f"a value of type {type(made).__name__}"
+        raise ConfigError("model.name", f"'{model}' gives {found}; expected a torch.nn.Module")
+    return made
+
+
+@contextmanager
+def checked_outputs(net: nn.Module, model: str, num_classes: int) -> Iterator[None]:
+    """Within, a call of `net` raises `ConfigError` unless it gives a score of each class for each example."""
+
+    def check(net: nn.Module, inputs: tuple[Tensor, ...], output: object) -> None:
+        shape = len(inputs[0]), num_classes
+        if not isinstance(output, Tensor) or output.shape != shape or not output.is_floating_point():
+            found = tuple(output.shape) if isinstance(output, Tensor) else f"a value of type {type(output).__name__}"
+            if found == shape:
+                found = f"{found} of type {output.dtype}"
+            expected = f"a float tensor of shape {shape}, one number for each class"
+            raise ConfigError("model.name", f"'{model}' gives {found} for {shape[0]} examples; expected {expected}")
+
+    handle = net.register_forward_hook(check)
+    try:
+        yield
+    finally:
+        handle.remove()
+
+
 def refusal(model: str, net: nn.Module, module: str, problem: str) -> ConfigError:
     """The error of a net that is not admitted; `module` is the dotted name of the one at fault."""
     kind = type(net.get_submodule(module)).__name__
@@ -44,10 +73,10 @@ def conversions(net: nn.Module) -> tuple[str, ...]:
         return ()
     kinds = Counter(type(layer).__name__ for _, layer in layers)
     found = " and ".join(f"{count} {kind}" for kind, count in kinds.items())
-    return (
-        f"the running statistics of {found} (the first: {layers[0][0] or 'the net itself'}) are not used: they would "
-        "depend on who trained before on the same rank; each batch is normalized by its own statistics, see evaluation.bn",
-    )
+    first = layers[0][0] or "the net itself"
+    why = "they would depend on who trained before on the same rank"
+    instead = "each batch is normalized by its own statistics, see evaluation.bn"
+    return (f"the running statistics of {found} (the first: {first}) are not used: {why}; {instead}",)
 
 
 def _problems(part: nn.Module) -> Iterator[str]:

@@ -47,4 +47,4 @@ def _as_brought(options: ModelOptions, info: Inputs, width: Width, device: str, 
     with seeds.python_and_numpy(init_seed), torch.random.fork_rng(devices=[]), torch.device(device):
         # Not torch.manual_seed: that one would reseed the GPUs, too.
         torch.default_generator.manual_seed(init_seed)
-        return options.net(info, width)
+        return admission.as_module(options.net(info, width), options.name)
