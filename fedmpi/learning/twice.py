@@ -17,6 +17,7 @@ import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, replace
+from functools import partial
 
 import numpy as np
 import torch
@@ -35,8 +36,8 @@ BATCH_SIZE, LR = 2, 0.01
 # The other client's steps are an odd number, or a net that alternates would go unnoticed.
 STEPS = 2, 1
 KEEPS = (
-    "keeps something beside its parameters, draws from a generator of its own or is not deterministic, so results would "
-    "depend on the number of ranks; remove that, or draw from the global generators of torch, Python or numpy"
+    "keeps something beside its parameters, draws from a generator of its own or is not deterministic, so results "
+    "would depend on the number of ranks; remove that, or draw from the global generators of torch, Python or numpy"
 )
 
 Call = tuple[str, bytes, bytes]
@@ -97,7 +98,7 @@ def check_nets(
         trial = _Trial(trainers[number], clients, seed, _values(net, seed))
         with global_generator(trial.seed_of(2), trial.data.device):
             try:
-                digests.append(_check_net(trial, lambda number=number: make_net(number), model))
+                digests.append(_check_net(trial, partial(make_net, number), model))
             except RuntimeError as error:
                 if not (why := _fault_of_net(str(error))):
                     raise
@@ -170,9 +171,9 @@ class _Trial:
             return net.module(self.data.train_batch(as_stored, 0, 0, BATCH_SIZE)[0]).clone()
 
 
-def _backward(net: FlatNet, inputs: Tensor, targets: Tensor, loss: MaskedCrossEntropy) -> Tensor:
+def _backward(net: FlatNet, inputs: Tensor, targets: Tensor, loss: Callable[[Tensor, Tensor], Tensor]) -> Tensor:
     value = loss(net.module(inputs), targets)
-    value.backward()  # type: ignore[no-untyped-call]
+    value.backward()
     return value.detach()
 
 
@@ -294,5 +295,5 @@ def _bytes(tensor: Tensor) -> Tensor:
 def _digest(tensors: Iterable[Tensor]) -> str:
     digest = hashlib.blake2b(digest_size=8)
     for tensor in tensors:
-        digest.update(_bytes(tensor).cpu().numpy())
+        digest.update(_bytes(tensor).cpu().numpy().data)
     return digest.hexdigest()

@@ -108,7 +108,7 @@ class WidthMethod(Method):
 
     def skeleton(self, number: int) -> nn.Module:
         net = self.context.make_skeleton(self.net_widths[number], self.rounding)
-        surgery.nested.nested_parts(self._widest, net)  # refuses a net that does not nest before a round finds out
+        surgery.nested.refuse_unnested(self._widest, net)
         return net
 
     def narrow(self, published: Params, number: int, out: Params, client: Client | None = None) -> None:

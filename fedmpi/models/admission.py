@@ -44,12 +44,14 @@ def checked_outputs(net: nn.Module, model: str, num_classes: int) -> Iterator[No
 
     def check(net: nn.Module, inputs: tuple[Tensor, ...], output: object) -> None:
         shape = len(inputs[0]), num_classes
-        if not isinstance(output, Tensor) or output.shape != shape or not output.is_floating_point():
-            found = tuple(output.shape) if isinstance(output, Tensor) else f"a value of type {type(output).__name__}"
-            if found == shape:
-                found = f"{found} of type {output.dtype}"
-            expected = f"a float tensor of shape {shape}, one number for each class"
-            raise ConfigError("model.name", f"'{model}' gives {found} for {shape[0]} examples; expected {expected}")
+        if not isinstance(output, Tensor):
+            found = f"a value of type {type(output).__name__}"
+        elif output.shape == shape and output.is_floating_point():
+            return
+        else:
+            found = f"{tuple(output.shape)} of type {output.dtype}"
+        expected = f"a float tensor of shape {shape}, one number for each class"
+        raise ConfigError("model.name", f"'{model}' gives {found} for {shape[0]} examples; expected {expected}")
 
     handle = net.register_forward_hook(check)
     try:

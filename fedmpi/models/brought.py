@@ -1,9 +1,9 @@
 """A model that a user brings: `model.name: package.module:Name`, in full or by an installed package's entry point.
 
-`Name` is a `torch.nn.Module` class or a function that makes one; no base class of ours is needed. Of its parameters fedmpi
-fills `num_classes` (which it must take), `example_shape`, `vocabulary_size` and `width` by name; the others are its
-options in the YAML, typed by their annotations, or else by their defaults. One with a default that YAML cannot hold
-(a class, a function) stays at it. Or `Name` is an options class with `net(info, width)`, as the built-in ones are.
+`Name` is a `torch.nn.Module` class or a function that makes one; it needs no base class of ours. Of its parameters
+fedmpi fills `num_classes` (which it must take), `example_shape`, `vocabulary_size` and `width` by name. The others are
+its options in the YAML, typed by their annotations, or else by their defaults; one with a default that YAML cannot
+hold (a class, a function) stays at it. Or `Name` is an options class with `net(info, width)`, as the built-in ones are.
 
 `width` is the share of its channels that a method wants: a float, or the `Width` that rounds as the method asks,
 where it is annotated so. A net without this keyword is made narrower layer by layer, if that is possible
@@ -141,9 +141,8 @@ def options_of(name: str, found: object) -> type[Section]:
     if isinstance(found, module):
         raise UnknownError(f"{name!r} is a net already; name its class, or a function that makes it anew each time")
     if not callable(found) or (isinstance(found, type) and not issubclass(found, module)):
-        raise UnknownError(
-            f"{name!r} is {_a(found)}; expected a torch.nn.Module class, a function that makes one, or a class of options"
-        )
+        expected = "a torch.nn.Module class, a function that makes one, or a class of options"
+        raise UnknownError(f"{name!r} is {_a(found)}; expected {expected}")
     return _options_of_signature(name, found)
 
 

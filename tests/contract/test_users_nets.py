@@ -95,6 +95,7 @@ class Text(nn.Module):
     def forward(self, x):
         return self.fc(self.embedding(x).mean(1))
 
+DEPTH = 3
 class NotANet: pass
 class TakesNothing(nn.Module): pass
 def by_place(num_classes, example_shape, x, /): ...
@@ -114,7 +115,7 @@ def wrong_size(num_classes, example_shape): return nn.Linear(7, num_classes)
 def unlike(num_classes, example_shape, width=1.0):
     return nn.Sequential(nn.Flatten(), nn.Linear(64, 8 if width == 1 else 9), nn.Linear(8 if width == 1 else 9, num_classes))
 '''
-ONE_ROUND = ("rounds=1", "clients.count=4", "clients.per_round=2")
+ONE_ROUND = ("rounds=1", "clients.count=5", "clients.per_round=2")
 DATA = ("data.name=synthetic", "data.shape=[1,8,8]", "data.classes=4")
 
 
@@ -217,7 +218,7 @@ def test_a_derived_net_is_drawn_for_its_own_inputs() -> None:
         ("mybroken:Net", (), "ModuleNotFoundError: No module named 'no_such_package'"),
         ("mynets:Nets", (), "module 'mynets' has no 'Nets'"),
         ("mynets:NotANet", (), "is the class NotANet; expected a torch.nn.Module class"),
-        ("mynets:Literal", (), "expected a torch.nn.Module class"),
+        ("mynets:DEPTH", (), "is a value of type int; expected a torch.nn.Module class"),
         ("mynets:INSTANCE", (), "is a net already"),
         ("mynets:TakesNothing", (), "takes nothing; it must take num_classes, and may take example_shape"),
         ("mynets:by_place", (), "takes num_classes, example_shape, x by place alone"),
@@ -225,7 +226,7 @@ def test_a_derived_net_is_drawn_for_its_own_inputs() -> None:
         ("mynets:own_name", (), "has an option 'net', a name that fedmpi uses itself"),
         ("mynets:raises", (), "cannot be made with num_classes=4, example_shape=(1, 8, 8): KeyError: 'what'"),
         ("mynets:gives_text", (), "gives a value of type str; expected a torch.nn.Module"),
-        ("mynets:too_many", (), "gives (2, 5) for 2 examples; expected a float tensor of shape (2, 4)"),
+        ("mynets:too_many", (), "gives (2, 5) of type torch.float32 for 2 examples; expected a float tensor of shape (2, 4)"),
         ("mynets:a_pair", (), "gives a value of type tuple for 2 examples"),
         ("mynets:the_same", (), "gives modules that it has given before"),
         ("mynets:wrong_size", (), "cannot take inputs of 1 x 8 x 8"),
@@ -251,7 +252,9 @@ def test_a_mistake_is_one_line(
 
 def test_a_view_that_only_training_shows(tmp_path: Path) -> None:
     with pytest.raises(Exception, match=r"write x\.flatten\(1\) or x\.reshape") as caught:
-        run_all(small_config(*ONE_ROUND, "model.name=mynets:View", "method.name=fedavg"), SerialComm(), tmp_path / "run")
+        run_all(
+            small_config(*ONE_ROUND, "model.name=mynets:View", "method.name=fedavg"), SerialComm(), tmp_path / "run"
+        )
     assert caught.value.exit_code == 2
 
 

@@ -70,7 +70,7 @@ def _cut_layer(module: nn.Module, outputs: Tensor | None, inputs: Tensor | None)
 
 def _cut_norm(module: nn.Module, entries: Tensor | None) -> None:
     if entries is not None:
-        module.num_features = int(entries.sum())
+        vars(module)["num_features"] = int(entries.sum())
         for name in ("weight", "bias", "running_mean", "running_var"):
             _take(module, name, entries)
 

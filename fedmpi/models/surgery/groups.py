@@ -33,10 +33,10 @@ CHANNEL_WISE = (
     *(nn.Identity, nn.Flatten, nn.ReLU, nn.ReLU6, nn.LeakyReLU, nn.GELU, nn.SiLU, nn.Hardswish, nn.Tanh, nn.Dropout),
     *(nn.Dropout2d, nn.MaxPool2d, nn.AvgPool2d, nn.AdaptiveAvgPool2d, nn.AdaptiveMaxPool2d, nn.ZeroPad2d, nn.Upsample),
 )
-CHANNEL_WISE_NAMES = set(
-    "flatten relu relu_ relu6 leaky_relu gelu silu hardswish tanh dropout max_pool2d avg_pool2d adaptive_avg_pool2d "
-    "contiguous".split()
-)
+CHANNEL_WISE_NAMES = {
+    *("flatten", "relu", "relu_", "relu6", "leaky_relu", "gelu", "silu", "hardswish", "tanh", "dropout", "max_pool2d"),
+    *("avg_pool2d", "adaptive_avg_pool2d", "contiguous"),
+}
 # What flattens all axes but the first, if it is given two sizes.
 FLATTENING = {"view", "reshape"}
 ADDITIONS = {"add", "iadd", "add_"}

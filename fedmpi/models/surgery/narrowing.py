@@ -1,8 +1,8 @@
 """A narrower net out of one that knows no width: the leading channels of every layer but the last.
 
 Which channels a layer reads is found by running a copy whose layers take the size of what they are given, so that
-additions, flattening and any code between layers need no analysis. Then the result is proved: the narrow net must compute
-what the whole one computes whose other entries are zero, which is what HeteroFL and its kin mean by a sub-net
+additions, flattening and any code between layers need no analysis. Then the result is proved: the narrow net must
+compute what the whole one computes whose other entries are zero, which is what HeteroFL and its kin mean by a sub-net
 (arXiv:2010.01264, section 3). Joined, shuffled, grouped or averaged channels fail this test, as do fixed sizes
 in `forward`; nothing passes that a method would narrow wrongly. Norm layers count as their weights and
 biases alone here: each net takes statistics of its own channels.

@@ -56,17 +56,20 @@ class Part:
         return tensor.unflatten(axis, (self.gates, -1))[_leading(lengths)].flatten(axis, axis + 1)
 
 
-def nested_parts(wide: nn.Module, narrow: nn.Module) -> dict[str, Part]:
-    """For every parameter of `narrow`, its part of the parameter of that name of `wide`; both may be on meta.
-
-    Raises `ConfigError` if `narrow` is not of that kind: a user's net may make anything of its width.
-    """
+def refuse_unnested(wide: nn.Module, narrow: nn.Module) -> None:
+    """Raises `ConfigError` unless `narrow` has `wide`'s parameters, none longer: a user's net may make anything of its
+    width."""
     shapes = {name: tuple(parameter.shape) for name, parameter in wide.named_parameters()}
     for name, parameter in narrow.named_parameters():
         wanted, found = shapes.get(name, ()), tuple(parameter.shape)
         if len(wanted) != len(found) or any(less > more for less, more in zip(found, wanted, strict=True)):
             has = f"has {name} of shape {found}, the wider one " + (f"of {wanted}" if name in shapes else "has none")
             raise ConfigError("model.name", f"a narrower net {has}; expected the same layers, each as wide or narrower")
+
+
+def nested_parts(wide: nn.Module, narrow: nn.Module) -> dict[str, Part]:
+    """For every parameter of `narrow`, its part of the parameter of that name of `wide`; both may be on meta."""
+    shapes = {name: tuple(parameter.shape) for name, parameter in wide.named_parameters()}
     stacks = _gates(wide) | _heads(wide)
     return {
         name: Part(shapes[name], tuple(parameter.shape), *stacks.get(name, ()))
