@@ -172,7 +172,7 @@ def _options_of_signature(name: str, found: Callable[..., Any]) -> type[Section]
     made.as_lists = tuple(
         key
         for key, parameter in parameters.items()
-        if key in fields and (get_origin(hints.get(key)) is list or isinstance(parameter.default, list))
+        if key in fields and (_holds_list(hints.get(key)) or isinstance(parameter.default, list))
     )
     return made
 
@@ -221,6 +221,11 @@ def _field(name: str, parameter: inspect.Parameter, hint: object) -> Any:
     if default is None:
         kind = kind | None
     return (kind, Field(tuple(default) if isinstance(default, list) else default, validate_default=True))
+
+
+def _holds_list(hint: object) -> bool:
+    """Whether it is a list, or one of several types that is."""
+    return get_origin(hint) is list or any(get_origin(arg) is list for arg in get_args(hint))
 
 
 def _kind(hint: Any) -> Any:

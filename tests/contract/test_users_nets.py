@@ -1,8 +1,9 @@
-"""Nets that users bring as a class or a function: every method trains them, every mistake is one line and exit code 2."""
+"""Nets that users bring as a class or a function: methods train them, every mistake is one line and exit code 2."""
 
 from __future__ import annotations
 
 import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -18,112 +19,18 @@ from fedmpi.models import create
 from fedmpi.models.width import Width
 from fedmpi.mpi.serial import SerialComm
 
-MODULE = '''
-from __future__ import annotations
-from typing import Literal, Optional
-import torch
-from torch import nn
-from torch.nn import functional as F
-from fedmpi.models.width import Width as Share
-
-class Net(nn.Module):
-    """A small CNN of mine."""
-
-    def __init__(self, num_classes, example_shape, hidden: int = 16, channels: tuple[int, ...] = (8, 12),
-                 pool: Literal["max", "mean"] = "max", rate: Optional[float] = None, names: list[str] = [], act=nn.ReLU):
-        super().__init__()
-        assert isinstance(names, list) and isinstance(channels, tuple)
-        self.conv1 = nn.Conv2d(example_shape[0], channels[0], 3, padding=1)
-        self.bn = nn.BatchNorm2d(channels[0])
-        self.conv2 = nn.Conv2d(channels[0], channels[1], 3, padding=1)
-        self.fc1 = nn.Linear(channels[1] * (example_shape[1] // 4) * (example_shape[2] // 4), hidden)
-        self.fc2 = nn.Linear(hidden, num_classes)
-        self.act = act()
-
-    def forward(self, x):
-        x = F.max_pool2d(self.act(self.bn(self.conv1(x))), 2)
-        x = F.max_pool2d(self.act(self.conv2(x)), 2)
-        return self.fc2(self.act(self.fc1(x.reshape(x.size(0), -1))))
-
-class Wide(Net):
-    def __init__(self, num_classes, example_shape, width: float = 1.0):
-        super().__init__(num_classes, example_shape, round(16 * width), (round(8 * width), round(12 * width)))
-
-class Rounded(Net):
-    def __init__(self, num_classes, example_shape, width: Share):
-        super().__init__(num_classes, example_shape, width.of(15), (width.of(7), width.of(11)))
-
-def factory(num_classes, example_shape, hidden=8, depth: int = 2):
-    sizes = [hidden] * depth
-    layers = [nn.Sequential(nn.LazyLinear(size), nn.LayerNorm(size), nn.Tanh()) for size in sizes]
-    ins = [torch.Size(example_shape).numel(), *sizes]
-    layers = [nn.Sequential(nn.Linear(i, o), nn.LayerNorm(o), nn.Tanh()) for i, o in zip(ins, sizes)]
-    return nn.Sequential(nn.Flatten(), *layers, nn.Linear(sizes[-1], num_classes))
-
-class Lstm(nn.Module):
-    def __init__(self, num_classes, example_shape):
-        super().__init__()
-        self.lstm, self.fc = nn.LSTM(example_shape[-1], 8, batch_first=True), nn.Linear(8, num_classes)
-
-    def forward(self, x):
-        return self.fc(self.lstm(x[:, 0])[0][:, -1])
-
-class Joins(nn.Module):
-    def __init__(self, num_classes, example_shape):
-        super().__init__()
-        self.a, self.b = nn.Conv2d(1, 4, 1), nn.Conv2d(1, 4, 1)
-        self.c = nn.Conv2d(8, 6, 3)
-        self.fc = nn.Linear(6, num_classes)
-
-    def forward(self, x):
-        return self.fc(F.relu(self.c(torch.cat([self.a(x), self.b(x)], 1))).mean((2, 3)))
-
-class Fixed(Joins):
-    def forward(self, x):
-        return self.fc(self.c(torch.cat([self.a(x), self.b(x)], 1)).mean((2, 3)).view(-1, 6))
-
-class View(Net):
-    def forward(self, x):
-        x = F.max_pool2d(self.conv2(self.bn(self.conv1(x))), 4)
-        return self.fc2(self.fc1(x.view(len(x), -1)))
-
-class Text(nn.Module):
-    def __init__(self, num_classes, vocabulary_size, size=8):
-        super().__init__()
-        self.embedding, self.fc = nn.Embedding(vocabulary_size, size), nn.Linear(size, num_classes)
-
-    def forward(self, x):
-        return self.fc(self.embedding(x).mean(1))
-
-DEPTH = 3
-class NotANet: pass
-class TakesNothing(nn.Module): pass
-def by_place(num_classes, example_shape, x, /): ...
-def untyped(num_classes, example_shape, x): ...
-def own_name(num_classes, example_shape, net=3): ...
-def raises(num_classes, example_shape): raise KeyError("what")
-def gives_text(num_classes, example_shape): return "net"
-def too_many(num_classes, example_shape): return factory(num_classes + 1, example_shape)
-def a_pair(num_classes, example_shape):
-    class Pair(nn.Linear):
-        def forward(self, x):
-            return super().forward(x.flatten(1)), x
-    return Pair(64, num_classes)
-INSTANCE = nn.Linear(64, 4)
-def the_same(num_classes, example_shape): return nn.Sequential(nn.Flatten(), INSTANCE)
-def wrong_size(num_classes, example_shape): return nn.Linear(7, num_classes)
-def unlike(num_classes, example_shape, width=1.0):
-    return nn.Sequential(nn.Flatten(), nn.Linear(64, 8 if width == 1 else 9), nn.Linear(8 if width == 1 else 9, num_classes))
-'''
+NETS = Path(__file__).resolve().parents[1] / "mynets.py"
 ONE_ROUND = ("rounds=1", "clients.count=5", "clients.per_round=2")
 DATA = ("data.name=synthetic", "data.shape=[1,8,8]", "data.classes=4")
 
 
 @pytest.fixture(scope="module", autouse=True)
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder with `mynets.py`, which Python finds."""
+    """A folder that Python finds, with the nets of `mynets.py`, the README's and a module that does not load."""
     folder = tmp_path_factory.mktemp("mine")
-    (folder / "mynets.py").write_text(MODULE)
+    shutil.copy(NETS, folder)
+    readme = (NETS.parents[1] / "fedmpi" / "models" / "README.md").read_text()
+    (folder / "from_readme.py").write_text(readme.partition("```python\n")[2].partition("```")[0])
     (folder / "mybroken.py").write_text("import no_such_package")
     with pytest.MonkeyPatch.context() as patch:
         patch.syspath_prepend(folder)
@@ -156,6 +63,11 @@ def test_methods_train_it(tmp_path: Path, net: str, method: str) -> None:
     assert finished(tmp_path / "run").records
 
 
+def test_the_net_of_the_readme(capsys: pytest.CaptureFixture[str]) -> None:
+    words = "model.name=from_readme:net", "model.hidden=200", "method.name=fedavg"
+    assert main(["--plan", *DATA, *words]) == 0 and "from_readme:net" in capsys.readouterr().out
+
+
 def test_tokens_and_their_number_of_symbols() -> None:
     """An embedding is made narrower like a layer."""
     config = load(None, ["data.name=imdb", "model.name=mynets:Text", "method.name=fedavg", "partition.name=iid"])
@@ -171,7 +83,8 @@ def test_tokens_and_their_number_of_symbols() -> None:
 
 def test_options_come_from_the_signature(tmp_path: Path) -> None:
     """Typed, with defaults; a parameter of no YAML type stays at its default."""
-    config = small_config("model.name=mynets:Net", "model.channels=[4,6]", "model.pool=mean")
+    config = small_config("model.name=mynets:Net", "model.channels=[4,6]", "model.pool=mean", "model.names=[a,b]")
+    create.skeleton(config.model, config.data.info())
     assert set(type(config.model).model_fields) == {"name", "hidden", "channels", "pool", "rate", "names"}
     assert (config.model.hidden, config.model.channels, config.model.rate) == (16, (4, 6), None)
     again = load(None, []).model_copy(update={"model": config.model})
@@ -226,7 +139,11 @@ def test_a_derived_net_is_drawn_for_its_own_inputs() -> None:
         ("mynets:own_name", (), "has an option 'net', a name that fedmpi uses itself"),
         ("mynets:raises", (), "cannot be made with num_classes=4, example_shape=(1, 8, 8): KeyError: 'what'"),
         ("mynets:gives_text", (), "gives a value of type str; expected a torch.nn.Module"),
-        ("mynets:too_many", (), "gives (2, 5) of type torch.float32 for 2 examples; expected a float tensor of shape (2, 4)"),
+        (
+            "mynets:too_many",
+            (),
+            "gives (2, 5) of type torch.float32 for 2 examples; expected a float tensor of shape (2, 4)",
+        ),
         ("mynets:a_pair", (), "gives a value of type tuple for 2 examples"),
         ("mynets:the_same", (), "gives modules that it has given before"),
         ("mynets:wrong_size", (), "cannot take inputs of 1 x 8 x 8"),
@@ -234,7 +151,7 @@ def test_a_derived_net_is_drawn_for_its_own_inputs() -> None:
         ("mynets:Net", ("model.hiden=3",), "no such key. Did you mean 'hidden'?"),
         ("mynets:Net", ("model.pool=min",), "expected one of 'max', 'mean', got 'min'"),
         ("mynets:Net", ("model.act=relu",), "no such key"),
-        ("mynets:Lstm", ("method.name=heterofl",), "module 'lstm' (LSTM) has parameters of a kind that cannot be cut"),
+        ("mynets:Lstm", ("method.name=heterofl",), "'lstm' (LSTM) has parameters of a kind that cannot be cut"),
         ("mynets:Joins", ("method.name=heterofl",), "it joins, mixes or averages channels"),
         ("mynets:Fixed", ("method.name=heterofl",), "takes no width, and cannot be made narrower without: "),
         ("mynets:unlike", ("method.name=heterofl",), "a narrower net has 1.weight of shape (9, 64), the wider one of"),
