@@ -11,7 +11,7 @@ from torch import nn
 from fedmpi import costs
 from fedmpi.lowrank.kernels import kernel_net
 from fedmpi.lowrank.modules import LowRank, factorize_net
-from fedmpi.lowrank.plan import Rule, plan_layers
+from fedmpi.lowrank.rule import Rule, plan_layers
 from fedmpi.methods.fedhm import FedHM
 from fedmpi.papers import Cell, read
 from fedmpi.verify.claims import Checks, Ours, Sample

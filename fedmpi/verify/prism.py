@@ -15,7 +15,7 @@ from functools import cache, partial
 from torch import nn
 
 from fedmpi.lowrank.kernels import kernel_net
-from fedmpi.lowrank.plan import Rule, plan_layers
+from fedmpi.lowrank.rule import Rule, plan_layers
 from fedmpi.methods.prism import OrthDrop
 from fedmpi.papers import Cell, read
 from fedmpi.verify.claims import Checks

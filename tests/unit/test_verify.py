@@ -12,7 +12,7 @@ from types import ModuleType
 
 import pytest
 
-from fedmpi.models import classic, cnn, lstm, resnet
+from fedmpi.models.nets import classic, cnn, lstm, resnet
 from fedmpi.papers import PAPERS, Cell, Run, Verdict, parse, read
 from fedmpi.verify import __main__ as command
 from fedmpi.verify import nets

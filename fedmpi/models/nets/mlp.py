@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import torch
 from torch import nn
 
-from fedmpi.models.layers import linear_layers
+from fedmpi.models.nets.shared import linear_layers
 
 
 class Mlp(nn.Module):

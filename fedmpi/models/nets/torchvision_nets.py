@@ -7,7 +7,7 @@ import difflib
 from torch import nn
 
 from fedmpi.errors import ConfigError
-from fedmpi.models.attention import open_attention
+from fedmpi.models.nets.attention import open_attention
 
 PREFIX = "torchvision:"
 WITH_AUXILIARY_HEADS = ("googlenet", "inception_v3")

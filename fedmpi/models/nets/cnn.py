@@ -16,7 +16,7 @@ from dataclasses import dataclass
 import torch
 from torch import nn
 
-from fedmpi.models.layers import linear_layers, padding_to
+from fedmpi.models.nets.shared import linear_layers, padding_to
 from fedmpi.models.width import Width
 
 KERNEL = 5
@@ -37,9 +37,11 @@ class Plan:
     same: bool = False
 
 
-LENET5 = Plan((6, 16), (120, 84), 32)
-CNN_HERMES = Plan((10, 20), (512,), 28)
-CNN_FEMNIST = Plan((32, 64), (), 4, same=True)
+PLANS = {
+    "lenet5": Plan((6, 16), (120, 84), 32),
+    "cnn_hermes": Plan((10, 20), (512,), 28),
+    "cnn_femnist": Plan((32, 64), (), 4, same=True),
+}
 
 
 class Cnn(nn.Module):
@@ -47,16 +49,16 @@ class Cnn(nn.Module):
 
     def __init__(self, plan: Plan, shape: tuple[int, ...], num_classes: int, width: Width) -> None:
         super().__init__()
-        self.pad, sides = padding_to(shape, plan.least_side)
+        self.pad, (height, breadth) = padding_to(shape, plan.least_side)
         padding = KERNEL // 2 if plan.same else 0
         ins = (shape[0], width.of(plan.channels[0]))
         self.features = nn.Sequential()
         for in_channels, out_channels in zip(ins, map(width.of, plan.channels), strict=True):
             conv = nn.Conv2d(in_channels, out_channels, KERNEL, padding=padding)
             self.features.extend([conv, nn.ReLU(inplace=True), nn.MaxPool2d(POOL)])
-            sides = tuple((side + 2 * padding - KERNEL + 1) // POOL for side in sides)
+            height, breadth = ((side + 2 * padding - KERNEL + 1) // POOL for side in (height, breadth))
         self.classifier = linear_layers(
-            out_channels * sides[0] * sides[1], [width.of(size) for size in plan.hidden], num_classes
+            out_channels * height * breadth, [width.of(size) for size in plan.hidden], num_classes
         )
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:

@@ -40,19 +40,22 @@ def with_whole_stem(narrow: nn.Module, whole: nn.Module) -> nn.Module:
     if not any(isinstance(narrow.get_submodule(name), nn.Conv2d) for name in names):
         return narrow
     stem = _stem(whole, names)
+    reader = narrow.get_submodule(names[len(stem)])
+    first = whole.get_submodule(stem[0])
+    assert isinstance(reader, nn.Conv2d) and isinstance(first, nn.Conv2d)
+    # First, as it may refuse: then nothing of `narrow` has changed.
+    _cut_identity(narrow.get_submodule(names[len(stem)].rpartition(".")[0]), reader.in_channels)
     for name in stem:
         _replace(narrow, name, copy.deepcopy(whole.get_submodule(name)))
-    reader = names[len(stem)]
-    _cut_identity(narrow.get_submodule(reader.rpartition(".")[0]), narrow.get_submodule(reader).in_channels)
-    _read_all(narrow.get_submodule(reader), whole.get_submodule(stem[0]).out_channels)
+    _read_all(reader, first.out_channels)
     return narrow
 
 
 def _stem(whole: nn.Module, names: list[str]) -> list[str]:
     """The first conv, with the norm behind it; another conv must follow."""
     kinds = [type(whole.get_submodule(name)) for name in names[:3]]
-    stem = names[: 2 if issubclass(kinds[1], _BatchNorm) else 1]
-    if kinds[0] is not nn.Conv2d or kinds[len(stem)] is not nn.Conv2d:
+    stem = names[: 2 if any(issubclass(kind, _BatchNorm) for kind in kinds[1:2]) else 1]
+    if kinds[0] is not nn.Conv2d or kinds[len(stem) : len(stem) + 1] != [nn.Conv2d]:
         raise ValueError(f"it must begin with two convs, not with {', '.join(kind.__name__ for kind in kinds)}")
     return stem
 
@@ -71,6 +74,6 @@ def _cut_identity(block: nn.Module, num_channels: int) -> None:
         setattr(block, name, Leading(num_channels))
 
 
-def _read_all(conv: nn.Module, in_channels: int) -> None:
+def _read_all(conv: nn.Conv2d, in_channels: int) -> None:
     shape = (conv.out_channels, in_channels, *conv.kernel_size)
     conv.in_channels, conv.weight = in_channels, nn.Parameter(torch.zeros(shape, device=conv.weight.device))

@@ -14,7 +14,7 @@ from __future__ import annotations
 import torch
 from torch import nn
 
-from fedmpi.models.layers import SlicedAvgPool2d, enlargement_to, kaiming_normal, padding_to
+from fedmpi.models.nets.shared import SlicedAvgPool2d, enlargement_to, kaiming_normal, padding_to
 from fedmpi.models.width import Width
 
 HIDDEN = 4096

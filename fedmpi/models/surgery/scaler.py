@@ -24,7 +24,7 @@ def norm_layers(net: nn.Module) -> list[Norm]:
 
 def scaled_layers(net: nn.Module) -> list[nn.Module]:
     """The convs and linear layers whose outputs are divided: none in a net with norm layers, and never the last."""
-    layers = [part for part in net.modules() if isinstance(part, (_ConvNd, nn.Linear))]
+    layers: list[nn.Module] = [part for part in net.modules() if isinstance(part, (_ConvNd, nn.Linear))]
     return [] if norm_layers(net) else layers[:-1]
 
 

@@ -14,7 +14,7 @@ import copy
 import torch
 from torch import Tensor, nn
 
-from fedmpi.models.groups import INPUT, Kept, Masks, Structure, follow, kept_entries, zeroing
+from fedmpi.models.surgery.groups import INPUT, Kept, Masks, Structure, follow, kept_entries, zeroing
 
 Channels = dict[frozenset[str], Tensor | None]
 """Which channels of each space are left; None for all."""
@@ -70,7 +70,7 @@ def _cut_layer(module: nn.Module, outputs: Tensor | None, inputs: Tensor | None)
 
 def _cut_norm(module: nn.Module, entries: Tensor | None) -> None:
     if entries is not None:
-        module.num_features = int(entries.sum())
+        vars(module)["num_features"] = int(entries.sum())
         for name in ("weight", "bias", "running_mean", "running_var"):
             _take(module, name, entries)
 

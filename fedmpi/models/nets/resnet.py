@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 import torch
 from torch import nn
 
-from fedmpi.models.layers import kaiming_normal
+from fedmpi.models.nets.shared import kaiming_normal
 from fedmpi.models.width import Width
 
 STEM_WIDTH = 64

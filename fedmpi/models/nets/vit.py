@@ -14,8 +14,8 @@ from __future__ import annotations
 from torch import Tensor, nn
 from torchvision.models.vision_transformer import VisionTransformer
 
-from fedmpi.models.attention import open_attention
-from fedmpi.models.layers import padding_to
+from fedmpi.models.nets.attention import open_attention
+from fedmpi.models.nets.shared import padding_to
 from fedmpi.models.width import Width
 
 MLP_RATIO = 4
@@ -27,6 +27,8 @@ class Vit(VisionTransformer):
 
     A narrower net has as many heads, each of fewer numbers.
     """
+
+    conv_proj: nn.Conv2d
 
     def __init__(
         self,
@@ -47,7 +49,7 @@ class Vit(VisionTransformer):
         if shape[0] != self.conv_proj.in_channels:
             self.conv_proj = nn.Conv2d(shape[0], size, patch, stride=patch)
             nn.init.trunc_normal_(self.conv_proj.weight, std=(shape[0] * patch**2) ** -0.5)
-            nn.init.zeros_(self.conv_proj.bias)
+            nn.init.zeros_(self.conv_proj.get_parameter("bias"))
         nn.init.trunc_normal_(self.heads.head.weight, std=HEAD_STD)
         open_attention(self)
 

@@ -27,9 +27,10 @@ from typing import Literal
 from torch import nn
 
 from fedmpi.errors import ConfigError
-from fedmpi.lowrank.layers import FactorizedLayer, Unroll
+from fedmpi.lowrank.factorized import FactorizedLayer, Unroll
 
 Override = Literal["dense"] | float | int
+Weighted = nn.Conv2d | nn.Linear
 
 
 @dataclass(frozen=True)
@@ -77,22 +78,22 @@ def plan_layers(net: nn.Module, rule: Rule) -> tuple[FactorizedLayer, ...]:
     )
 
 
-def _dense_by_rule(weighted: Mapping[str, nn.Module], dense_layers: int) -> Iterator[str]:
+def _dense_by_rule(weighted: Mapping[str, Weighted], dense_layers: int) -> Iterator[str]:
     """Names of the first convs, of all 1x1 convs and of the last linear layer."""
-    convs = [name for name, module in weighted.items() if isinstance(module, nn.Conv2d)]
-    spatial = [name for name in convs if max(weighted[name].kernel_size) > 1]
-    yield from spatial[:dense_layers]
-    yield from (name for name in convs if max(weighted[name].kernel_size) == 1)
+    largest = {name: max(module.kernel_size) for name, module in weighted.items() if isinstance(module, nn.Conv2d)}
+    yield from [name for name, side in largest.items() if side > 1][:dense_layers]
+    yield from (name for name, side in largest.items() if side == 1)
     yield from [name for name, module in weighted.items() if isinstance(module, nn.Linear)][-1:]
 
 
-def _can_factorize(module: nn.Module) -> bool:
-    if type(module) is nn.Conv2d:
-        return module.groups == 1 and module.padding_mode == "zeros" and not isinstance(module.padding, str)
-    return type(module) is nn.Linear
+def _can_factorize(module: Weighted) -> bool:
+    if isinstance(module, nn.Linear):
+        return type(module) is nn.Linear
+    is_plain = module.groups == 1 and module.padding_mode == "zeros" and not isinstance(module.padding, str)
+    return type(module) is nn.Conv2d and is_plain
 
 
-def _shared(net: nn.Module, weighted: Mapping[str, nn.Module]) -> set[str]:
+def _shared(net: nn.Module, weighted: Mapping[str, Weighted]) -> set[str]:
     uses = Counter(id(parameter) for _, parameter in net.named_parameters(remove_duplicate=False))
     return {name for name, module in weighted.items() if uses[id(module.weight)] > 1}
 
@@ -102,16 +103,17 @@ def _is_wanted(rule: Rule, name: str, default: bool) -> bool:
     return default if pattern is None else rule.overrides[pattern] != "dense"
 
 
-def _layer(name: str, module: nn.Module, rule: Rule) -> FactorizedLayer:
+def _layer(name: str, module: Weighted, rule: Rule) -> FactorizedLayer:
     pattern = rule.pattern_for(name)
     fixed = None if pattern is None else rule.overrides[pattern]
+    assert fixed != "dense"
     if isinstance(module, nn.Linear):
         return FactorizedLayer(name, module.in_features, module.out_features, None, rule.unroll, fixed)
-    kernel = tuple(module.kernel_size)
-    return FactorizedLayer(name, module.in_channels, module.out_channels, kernel, rule.unroll, fixed)
+    height, breadth = module.kernel_size
+    return FactorizedLayer(name, module.in_channels, module.out_channels, (height, breadth), rule.unroll, fixed)
 
 
-def _check_patterns(rule: Rule, weighted: Mapping[str, nn.Module], impossible: set[str]) -> None:
+def _check_patterns(rule: Rule, weighted: Mapping[str, Weighted], impossible: set[str]) -> None:
     problems = []
     for pattern, value in rule.overrides.items():
         if not any(fnmatchcase(name, pattern) for name in weighted):

@@ -5,7 +5,7 @@ channel-wise operations, branches added. A group of layer L is one of its output
 linear: a row, called `out.L`) or one of its inputs (a channel, a column: `in.L`). `Masks` hold a
 bool per group, True where it is kept; a family that is absent is whole. A pruned output takes its
 bias along, and a norm's entry goes when all layers that write its channel have pruned it: then the
-channel is exactly zero from there on, and `models.cutting` can leave it out.
+channel is exactly zero from there on, and `surgery.cutting` can leave it out.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from torch import Tensor, fx, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
 from fedmpi.errors import ConfigError
-from fedmpi.models.attention import Attention
+from fedmpi.models.nets.attention import Attention
 
 Masks = Mapping[str, Tensor]
 Kept = dict[str, tuple[Tensor | None, ...]]
@@ -30,13 +30,15 @@ INPUT = "input"
 
 # Operations that work on each channel alone and give zeros for zeros.
 CHANNEL_WISE = (
-    nn.Identity, nn.Flatten, nn.ReLU, nn.ReLU6, nn.LeakyReLU, nn.GELU, nn.SiLU, nn.Hardswish, nn.Tanh, nn.Dropout,
-    nn.Dropout2d, nn.MaxPool2d, nn.AvgPool2d, nn.AdaptiveAvgPool2d, nn.AdaptiveMaxPool2d, nn.ZeroPad2d, nn.Upsample,
-)  # fmt: skip
+    *(nn.Identity, nn.Flatten, nn.ReLU, nn.ReLU6, nn.LeakyReLU, nn.GELU, nn.SiLU, nn.Hardswish, nn.Tanh, nn.Dropout),
+    *(nn.Dropout2d, nn.MaxPool2d, nn.AvgPool2d, nn.AdaptiveAvgPool2d, nn.AdaptiveMaxPool2d, nn.ZeroPad2d, nn.Upsample),
+)
 CHANNEL_WISE_NAMES = {
-    "flatten", "relu", "relu_", "relu6", "leaky_relu", "gelu", "silu", "hardswish", "tanh", "dropout", "max_pool2d",
-    "avg_pool2d", "adaptive_avg_pool2d", "contiguous",
-}  # fmt: skip
+    *("flatten", "relu", "relu_", "relu6", "leaky_relu", "gelu", "silu", "hardswish", "tanh", "dropout", "max_pool2d"),
+    *("avg_pool2d", "adaptive_avg_pool2d", "contiguous"),
+}
+# What flattens all axes but the first, if it is given two sizes.
+FLATTENING = {"view", "reshape"}
 ADDITIONS = {"add", "iadd", "add_"}
 
 
@@ -107,7 +109,7 @@ def follow(net: nn.Module) -> Structure:
             found.outputs = frozenset().union(*sources)
         elif node.op == "call_module":
             written[node] = _pass_module(found, node, modules[str(node.target)], sources[0])
-        elif node.op != "get_attr":
+        elif node.op != "get_attr" and not _gives_shapes(node, written):
             written[node] = _pass_function(found, node, sources)
     return found
 
@@ -129,12 +131,31 @@ def _pass_module(found: Structure, node: fx.Node, module: nn.Module, sources: fr
     raise _refusal(f"{name} is a {type(module).__name__}")
 
 
+def _name(node: fx.Node) -> str:
+    return node.target if isinstance(node.target, str) else getattr(node.target, "__name__", str(node.target))
+
+
+def _gives_shapes(node: fx.Node, written: Mapping[fx.Node, object]) -> bool:
+    """`x.size(0)`, `x.shape` and an item of either."""
+    first = node.args[0] if node.args else None
+    is_shape = _name(node) == "size" or (_name(node) == "getattr" and node.args[1:] == ("shape",))
+    return is_shape or (_name(node) == "getitem" and isinstance(first, fx.Node) and first not in written)
+
+
+def _keeps_channels(node: fx.Node) -> bool:
+    """Whether it is a mean over the places of images, or gives all numbers of an example in a row."""
+    name, given = _name(node), node.args[1:]
+    if name in FLATTENING:
+        return len(given) == 2
+    return name == "mean" and bool(given) and given[0] in ((2, 3), [2, 3])
+
+
 def _pass_function(found: Structure, node: fx.Node, sources: list[frozenset[str]]) -> frozenset[str]:
-    name = node.target if isinstance(node.target, str) else getattr(node.target, "__name__", str(node.target))
+    name = _name(node)
     if name in ADDITIONS and len(sources) == 2:
         found.added.append(sources[0] | sources[1])
         return sources[0] | sources[1]
-    if name in CHANNEL_WISE_NAMES and len(sources) == 1:
+    if len(sources) == 1 and (name in CHANNEL_WISE_NAMES or _keeps_channels(node)):
         return sources[0]
     raise _refusal(f"it calls {name}")
 

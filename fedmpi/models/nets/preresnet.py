@@ -13,8 +13,8 @@ from collections.abc import Sequence
 import torch
 from torch import nn
 
-from fedmpi.models.layers import kaiming_normal
-from fedmpi.models.resnet import batch_norm, conv1x1, conv3x3, make_stages, stage_widths
+from fedmpi.models.nets.resnet import batch_norm, conv1x1, conv3x3, make_stages, stage_widths
+from fedmpi.models.nets.shared import kaiming_normal
 from fedmpi.models.width import Width
 
 

@@ -9,13 +9,14 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator
+from contextlib import contextmanager
 
 import torch
 from torch import Tensor, nn
 from torch.nn.modules.lazy import LazyModuleMixin
 
 from fedmpi.errors import ConfigError
-from fedmpi.models.norm import use_batch_statistics, with_running_statistics
+from fedmpi.models.surgery.norm import use_batch_statistics, with_running_statistics
 
 
 def admit(net: nn.Module, model: str) -> nn.Module:
@@ -27,6 +28,36 @@ def admit(net: nn.Module, model: str) -> nn.Module:
         for problem in _problems(part):
             raise refusal(model, net, name, problem)
     return use_batch_statistics(net)
+
+
+def as_module(made: object, model: str) -> nn.Module:
+    """What a model's options have made, if it is a net at all. Raises `ConfigError`."""
+    if not isinstance(made, nn.Module):
+        found = "nothing" if made is None else f"a value of type {type(made).__name__}"
+        raise ConfigError("model.name", f"'{model}' gives {found}; expected a torch.nn.Module")
+    return made
+
+
+@contextmanager
+def checked_outputs(net: nn.Module, model: str, num_classes: int) -> Iterator[None]:
+    """Within, a call of `net` raises `ConfigError` unless it gives a score of each class for each example."""
+
+    def check(net: nn.Module, inputs: tuple[Tensor, ...], output: object) -> None:
+        shape = len(inputs[0]), num_classes
+        if not isinstance(output, Tensor):
+            found = f"a value of type {type(output).__name__}"
+        elif output.shape == shape and output.is_floating_point():
+            return
+        else:
+            found = f"{tuple(output.shape)} of type {output.dtype}"
+        expected = f"a float tensor of shape {shape}, one number for each class"
+        raise ConfigError("model.name", f"'{model}' gives {found} for {shape[0]} examples; expected {expected}")
+
+    handle = net.register_forward_hook(check)
+    try:
+        yield
+    finally:
+        handle.remove()
 
 
 def refusal(model: str, net: nn.Module, module: str, problem: str) -> ConfigError:
@@ -44,10 +75,10 @@ def conversions(net: nn.Module) -> tuple[str, ...]:
         return ()
     kinds = Counter(type(layer).__name__ for _, layer in layers)
     found = " and ".join(f"{count} {kind}" for kind, count in kinds.items())
-    return (
-        f"the running statistics of {found} (the first: {layers[0][0] or 'the net itself'}) are not used: they would "
-        "depend on who trained before on the same rank; each batch is normalized by its own statistics, see evaluation.bn",
-    )
+    first = layers[0][0] or "the net itself"
+    why = "they would depend on who trained before on the same rank"
+    instead = "each batch is normalized by its own statistics, see evaluation.bn"
+    return (f"the running statistics of {found} (the first: {first}) are not used: {why}; {instead}",)
 
 
 def _problems(part: nn.Module) -> Iterator[str]:

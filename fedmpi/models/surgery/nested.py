@@ -18,7 +18,8 @@ from math import prod
 import torch
 from torch import Tensor, nn
 
-from fedmpi.models.attention import INPUTS, Attention
+from fedmpi.errors import ConfigError
+from fedmpi.models.nets.attention import INPUTS, Attention
 
 
 @dataclass(frozen=True)
@@ -53,6 +54,17 @@ class Part:
         axis, lengths = self.axis, list(self.shape)
         lengths[axis : axis + 1] = [self.gates, lengths[axis] // self.gates]
         return tensor.unflatten(axis, (self.gates, -1))[_leading(lengths)].flatten(axis, axis + 1)
+
+
+def refuse_unnested(wide: nn.Module, narrow: nn.Module) -> None:
+    """Raises `ConfigError` unless `narrow` has `wide`'s parameters, none longer: a user's net may make anything of its
+    width."""
+    shapes = {name: tuple(parameter.shape) for name, parameter in wide.named_parameters()}
+    for name, parameter in narrow.named_parameters():
+        wanted, found = shapes.get(name, ()), tuple(parameter.shape)
+        if len(wanted) != len(found) or any(less > more for less, more in zip(found, wanted, strict=True)):
+            has = f"has {name} of shape {found}, the wider one " + (f"of {wanted}" if name in shapes else "has none")
+            raise ConfigError("model.name", f"a narrower net {has}; expected the same layers, each as wide or narrower")
 
 
 def nested_parts(wide: nn.Module, narrow: nn.Module) -> dict[str, Part]:
