@@ -41,7 +41,7 @@ def load(path: str | os.PathLike[str] | None, overrides: Sequence[str], tables: 
 
     `path` None is the packaged default. Reads the file and those it extends; imports nothing but the tables' options.
     """
-    tree = read_tree(_DEFAULT if path is None else Path(path), "default.yaml" if path is None else str(path))
+    tree = read_tree(_DEFAULT if path is None else path, "default.yaml" if path is None else str(path))
     tree.problems += _apply(tree, overrides)
     config, problems = _validate(tree, tables)
     problems = tree.problems + problems
