@@ -2,9 +2,9 @@
 
 A config is a file, or a cell of one (`address`). It stands on what it `extends` (another config, relative
 to the file's folder), or alone: what is left out takes the defaults of the schema and of the options
-classes, never those of the packaged default.yaml, which is used only where no file is given. An override of a section's `name`, by the
-command line or by a file that extends, resets that section to the new name's own defaults; the
-section's other overrides then apply on top, wherever they stand.
+classes, never those of the packaged default.yaml, which is used only where no file is given. An override
+of a section's `name`, by the command line or by a file that extends, resets that section to the new name's
+own defaults; the section's other overrides then apply on top, wherever they stand.
 """
 
 from __future__ import annotations

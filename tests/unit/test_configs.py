@@ -246,7 +246,7 @@ figure8.yaml@cifar100_iid_twopercent 0.37
 """As printed; the slips are 3.27 (3.28) and Split-Mix's 12.33, 10.22, 6.81 (12.36, 10.27, 6.85)."""
 
 
-@pytest.mark.parametrize("line", MILLIONS_OF_FEDHM.splitlines())
+@pytest.mark.parametrize("line", MILLIONS_OF_FEDHM.strip().splitlines())
 @pytest.mark.usefixtures("quick_plans")
 def test_sizes_that_fedhm_prints(line: str) -> None:
     name, *millions = line.split()
