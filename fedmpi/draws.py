@@ -19,10 +19,11 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from fedmpi import data, methods
+from fedmpi import methods
+from fedmpi.command.manners import Parser, run_command
 from fedmpi.config.load import load
-from fedmpi.errors import RunDirError, UserError
-from fedmpi.main import TABLES
+from fedmpi.data.partition import Partition
+from fedmpi.errors import RunDirError
 from fedmpi.methods.protocol import Client
 from fedmpi.report.records import BRANCHED_FROM, DRAWS_ON, read_records
 from fedmpi.rounds.state import draw_tasks
@@ -54,13 +55,13 @@ class Draws:
         if not folder.config_path.is_file():
             raise RunDirError(str(run_dir), "holds no run (no config.yaml); name a run's folder")
         self._path = str(run_dir)
-        self._config = load(str(folder.config_path), [], TABLES)
+        self._config = load(str(folder.config_path), [])
         if not folder.partition_path.exists():
             raise RunDirError(
                 str(folder.partition_path), "is missing; start the run with --resume, which makes it again"
             )
-        self._partition = data.Partition.load(folder.partition_path)
-        self._method = methods.create(start.method_context(self._config, data.info(self._config.data)))
+        self._partition = Partition.load(folder.partition_path)
+        self._method = methods.create(start.method_context(self._config, self._config.data.info()))
         self._blocks = start.blocks(self._config)
         self._records = {record["round"]: record for record in read_records(folder)}
 
@@ -123,24 +124,20 @@ class Draws:
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Runs the command; returns the exit code: 2 for a user's mistake."""
-    parser = argparse.ArgumentParser(prog="python -m fedmpi.draws", description=__doc__.partition("\n")[0])
+    parser = Parser("python -m fedmpi.draws", (__doc__ or "").partition("\n")[0])
     parser.add_argument("run", metavar="RUN", help="a run directory")
     parser.add_argument("--round", type=int, metavar="N", help="this round only; all rounds on record by default")
     parser.add_argument("--json", action="store_true", help="one JSON object a round, with everything that was drawn")
-    asked = parser.parse_args(argv)
-    try:
-        draws = Draws(asked.run)
-        for number in draws.rounds if asked.round is None else [asked.round]:
-            if number < 1:
-                raise RunDirError("--round", f"{number}, but the first round is 1")
-            found = draws.of_round(number)
-            print(_json(number, found) if asked.json else _text(number, found, draws.phases(number, found)), flush=True)
-    except UserError as error:
-        print(error.text(), file=sys.stderr)
-        return error.exit_code
-    except BrokenPipeError:  # as with `| head`
-        sys.stderr.close()
-    return 0
+    return run_command(lambda: _show(parser.parse_args(argv)))
+
+
+def _show(asked: argparse.Namespace) -> None:
+    draws = Draws(asked.run)
+    for number in draws.rounds if asked.round is None else [asked.round]:
+        if number < 1:
+            raise RunDirError("--round", f"{number}, but the first round is 1")
+        found = draws.of_round(number)
+        print(_json(number, found) if asked.json else _text(number, found, draws.phases(number, found)), flush=True)
 
 
 def _json(number: int, found: Sequence[DrawnClient]) -> str:

@@ -12,12 +12,10 @@ from pathlib import Path
 import pytest
 from shipped_configs import ADDRESSES, CONFIGS
 
-from fedmpi import data, methods, models
 from fedmpi.config import load as loading
 from fedmpi.errors import ConfigError
 
 ROOT = Path(__file__).resolve().parent.parent
-TABLES = {"data": data.NAMES, "partition": data.PARTITIONS, "model": models.NAMES, "method": methods.NAMES}
 
 LINK = re.compile(r"\[[^\]]*\]\(<?([^)\s>]+)>?[^)]*\)")
 # `[A=1] [mpirun ...] python -m fedmpi.main ARGUMENTS`, alone on its line.
@@ -66,7 +64,7 @@ def check_arguments(arguments: list[str]) -> None:
     overrides = [argument for argument in positional if "=" in argument]
     paths = [argument for argument in positional if "=" not in argument]
     assert len(paths) <= 1, f"more than one config: {paths}"
-    loading.load(str(ROOT / paths[0]) if paths else None, overrides, TABLES)
+    loading.load(str(ROOT / paths[0]) if paths else None, overrides)
 
 
 @pytest.mark.parametrize("path", tracked("*.md"), ids=lambda path: str(path.relative_to(ROOT)))
@@ -76,11 +74,11 @@ def test_links_of_document_exist(path: Path) -> None:
 
 @pytest.mark.parametrize("address", ADDRESSES)
 def test_config_loads(address: str) -> None:
-    loading.load(CONFIGS / address, (), TABLES)
+    loading.load(CONFIGS / address, ())
 
 
 def test_default_config_loads() -> None:
-    loading.load(None, (), TABLES)
+    loading.load(None, ())
 
 
 @pytest.mark.parametrize("arguments", command_lines((ROOT / "README.md").read_text()), ids=" ".join)

@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
 import signal
 import sys
 import time
@@ -23,42 +22,30 @@ from typing import Any, NoReturn
 
 from pydantic import ValidationError
 
-from fedmpi import data
+from fedmpi import registry
+from fedmpi.command.manners import Parser, run_command
 from fedmpi.config import explain, words, yaml_text
 from fedmpi.config.address import is_address
 from fedmpi.config.load import load, parted
 from fedmpi.config.places import NOWHERE
-from fedmpi.config.schema import Config
+from fedmpi.config.schema import Config, summary
 from fedmpi.data import sources
 from fedmpi.data.folders import below_home
 from fedmpi.data.options import DataOptions
 from fedmpi.data.prepared_options import PreparedOptions, how_to_prepare, other_recipes
-from fedmpi.errors import ConfigError, DataError, UserError
-from fedmpi.main import TABLES
+from fedmpi.errors import ConfigError, DataError
 from fedmpi.report.progress import printable
 from fedmpi.report.telling import Telling
 from fedmpi.store.units import size
 
 _DEFAULT_DIR = "~/data"
-_INTERRUPTED = 130
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Runs the command; returns the exit code."""
     before = signal.signal(signal.SIGTERM, _stop)
     try:
-        arguments = parse(sys.argv[1:] if argv is None else argv)
-        arguments.run(arguments)
-        return 0
-    except UserError as error:
-        print(error.text(), file=sys.stderr, flush=True)
-        return error.exit_code
-    except KeyboardInterrupt:
-        print("stopped; nothing half done was put in place", file=sys.stderr, flush=True)
-        return _INTERRUPTED
-    except BrokenPipeError:  # as with `| head`: leave without a traceback
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return 0
+        return run_command(lambda: _do(parse(sys.argv[1:] if argv is None else argv)))
     finally:
         signal.signal(signal.SIGTERM, before)
 
@@ -68,14 +55,13 @@ def _stop(number: int, frame: Any) -> NoReturn:
     raise KeyboardInterrupt
 
 
-class _Parser(argparse.ArgumentParser):
-    def error(self, message: str) -> NoReturn:
-        raise ConfigError("command line", f"{message}; see python -m fedmpi.data --help")
+def _do(arguments: argparse.Namespace) -> None:
+    arguments.run(arguments)
 
 
 def parse(argv: Sequence[str]) -> argparse.Namespace:
     """The command line; `run` is the function to call. Raises `ConfigError`."""
-    parser = _Parser(prog="python -m fedmpi.data", description="Data sets: list, download, decode, look at.")
+    parser = Parser("python -m fedmpi.data", "Data sets: list, download, decode, look at.")
     commands = parser.add_subparsers(required=True, metavar="list | fetch | prepare | show")
     for run, text in (
         (list_all, "name all data sets and say which are there"),
@@ -83,9 +69,7 @@ def parse(argv: Sequence[str]) -> argparse.Namespace:
         (prepare, "decode the files of a data set into the one that runs read"),
         (show, "counts, and classes per client, of a config's partition"),
     ):
-        command = commands.add_parser(
-            run.__name__.removesuffix("_all"), help=text, description=text, allow_abbrev=False
-        )
+        command = commands.add_parser(run.__name__.removesuffix("_all"), help=text, description=text)
         command.set_defaults(run=run)
         command.add_argument("--data-dir", metavar="D", help=f"the data folder, data.root of a config ({_DEFAULT_DIR})")
         if run in (fetch, prepare):
@@ -120,10 +104,10 @@ def list_all(arguments: argparse.Namespace) -> None:
     """Every data set: is it there, and what it is."""
     folder = arguments.data_dir or _DEFAULT_DIR
     _checked(folder)
-    sets = [data_options(name, (), folder) for name in data.NAMES]
+    sets = [data_options(name, (), folder) for name in registry.BUILT_IN["data"]]
     print(f"data sets; files below {folder}")
     for options in sets:
-        print(f"  {options.name:14}{_state(options):26}{data.NAMES[options.name].summary}")
+        print(f"  {options.name:14}{_state(options):26}{summary(type(options))}")
         for told in other_recipes(options) if isinstance(options, PreparedOptions) else ():
             print(f"  {'':14}ready with {' '.join(told)}")
 
@@ -151,19 +135,19 @@ def _options(arguments: argparse.Namespace) -> DataOptions:
 
 def _load(path: str | None, overrides: Sequence[str], data_dir: str | None) -> Config:
     """A config, with another data folder where it has one. Raises ConfigError."""
-    config = load(path, overrides, TABLES)
+    config = load(path, overrides)
     if data_dir is None or not hasattr(config.data, "root"):
         return config
-    return load(path, [*overrides, f"data.root={json.dumps(data_dir)}"], TABLES)
+    return load(path, [*overrides, f"data.root={json.dumps(data_dir)}"])
 
 
 def data_options(name: str, overrides: Sequence[str], data_dir: str | None) -> DataOptions:
     """The options of one data set, validated by themselves. Raises ConfigError."""
-    if name not in data.NAMES:
-        known = ", ".join(data.NAMES)
-        problem = f"no data set {words.found(name)}.{words.suggest(name, data.NAMES)} Known names: {known}"
+    known = registry.names("data")
+    if name not in known:
+        problem = f"no data set {words.found(name)}.{words.suggest(name, known)} Known names: {', '.join(known)}"
         raise ConfigError("command line", problem)
-    section = data.NAMES[name].options
+    section = registry.options("data", name)
     values: dict[str, Any] = {"name": name}
     for override in overrides:
         key, equals, text = override.partition("=")
@@ -257,15 +241,18 @@ def prepare(arguments: argparse.Namespace) -> None:
 
 def show(arguments: argparse.Namespace) -> None:
     """Reads the data of a config, divides them as its run would, and says what each client has."""
+    from fedmpi.data import reading
+    from fedmpi.data.partition import make_partition
+
     configs, overrides = parted(arguments.words)
     if len(configs) > 1:
         raise ConfigError("command line", f"one config, or none, is allowed, got {', '.join(configs)}")
     config = _load(configs[0] if configs else None, overrides, arguments.data_dir)
     from fedmpi.data import show as showing
 
-    dataset = data.load(config.data)
-    labels, info = dataset.train_y, data.info(config.data)
-    partition = data.make_partition(config.partition, labels, config.clients.count, config.seed, dataset.groups)
+    dataset = reading.load(config.data)
+    labels, info = dataset.train_y, config.data.info()
+    partition = make_partition(config.partition, labels, config.clients.count, config.seed, dataset.groups)
     print(printable(showing.table(partition, labels, info.num_classes, dataset.groups), sys.stdout))
     print(f"{'digest of the data':18}  {dataset.digest}")
     if arguments.out is not None:

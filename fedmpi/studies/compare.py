@@ -32,7 +32,6 @@ from fedmpi.config import words
 from fedmpi.config.address import is_address, label
 from fedmpi.config.load import load
 from fedmpi.errors import ConfigError, RunDirError, UserError
-from fedmpi.main import TABLES
 from fedmpi.store.files import write_text, writing
 from fedmpi.store.run_dir import RunDir
 from fedmpi.studies import comparison_text
@@ -118,9 +117,9 @@ def _jobs(arguments: argparse.Namespace) -> list[Job]:
     for path in _configs(arguments.methods or "all", arguments.data):
         for seed in arguments.seeds or (0, 1, 2):
             given = [*arguments.set, f"seed={seed}"]
-            overrides = (*given, *scaled(load(path, given, TABLES), arguments.scale))
+            overrides = (*given, *scaled(load(path, given), arguments.scale))
             run = Run(label(path), seed, RunDir(arguments.out / f"{label(path)}-seed{seed}"))
-            jobs.append(Job(run, path, overrides, load(path, overrides, TABLES)))
+            jobs.append(Job(run, path, overrides, load(path, overrides)))
     for job in jobs:
         check_same(job)
     return jobs

@@ -20,10 +20,10 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+from fedmpi import registry
 from fedmpi.config import yaml_text
 from fedmpi.config.load import load
 from fedmpi.errors import ConfigError
-from fedmpi.main import TABLES
 
 from . import legal_values, odd_bases
 from .odd_values import ENVIRONMENT, ENVIRONMENT_TEXTS, NUMBERS, ODD_KEYS, OTHERS, PREFIXES, RAW, TEXTS, WORDS
@@ -73,7 +73,7 @@ def sources() -> dict[str, tuple[str, dict[str, Any], dict[str, Any]]]:
                 tree["cells"] = {cell: _absolute(cells[cell], path.parent)}
             address = path if cell is None else path.with_name(f"{path.name}@{cell}")
             try:
-                whole = load(address, [], TABLES).to_dict()
+                whole = load(address, []).to_dict()
             except ConfigError:  # a part that needs what its heirs say
                 whole = {key: value for key, value in tree.items() if key != "cells"}
             found[address.relative_to(CONFIGS).as_posix()] = (yaml_text.dump(tree), tree, whole)
@@ -202,7 +202,7 @@ def _near(old: Any, chance: random.Random) -> Any:
             )
         )
     if isinstance(old, str):
-        words = sorted({name for table in TABLES.values() for name in table})
+        words = sorted({name for table in registry.BUILT_IN.values() for name in table})
         return chance.choice((old.upper(), old[:-1], old + "x", [old], *chance.sample(words, 6)))
     if isinstance(old, list):
         return chance.choice(

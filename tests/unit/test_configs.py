@@ -11,12 +11,11 @@ import pytest
 from shipped_configs import CONFIGS, EXPERIMENTS, FILES, cells_of
 from torch import nn
 
-from fedmpi import costs, data, methods
+from fedmpi import costs, methods
 from fedmpi.config.address import label
 from fedmpi.config.load import load
 from fedmpi.config.schema import Config
 from fedmpi.errors import ConfigError
-from fedmpi.main import TABLES
 from fedmpi.run.forecast import Forecast, forecast
 from fedmpi.run.start import blocks, check_model, method_context
 
@@ -50,7 +49,7 @@ METHOD_OF = {column: method for method, columns in COLUMNS.items() for column in
 
 @cache
 def config_of(name: str) -> Config:
-    return load(CONFIGS / name, [], TABLES)
+    return load(CONFIGS / name, [])
 
 
 def lines_of(name: str) -> list[str]:
@@ -142,7 +141,7 @@ def test_the_comment_names_the_paper_and_the_overrides_in_it_work(file: str) -> 
 def changes_results(name: str, override: str) -> bool:
     """False also where the cell's method has no such key."""
     try:
-        return load(CONFIGS / name, [override], TABLES).hash() != config_of(name).hash()
+        return load(CONFIGS / name, [override]).hash() != config_of(name).hash()
     except ConfigError:
         return False
 
@@ -174,7 +173,7 @@ def test_no_two_experiments_are_the_same() -> None:
 
 def group_key(name: str) -> str:
     plain = config_of(name).to_dict()
-    mean_examples = config_of(name).partition.mean_examples(data.info(config_of(name).data), plain["clients"]["count"])
+    mean_examples = config_of(name).partition.mean_examples(config_of(name).data.info(), plain["clients"]["count"])
     return json.dumps([{key: value for key, value in plain.items() if key != "partition"}, mean_examples])
 
 
@@ -189,7 +188,7 @@ def groups() -> dict[str, list[str]]:
 @cache
 def plan(name: str) -> Forecast:
     config = config_of(name)
-    info = data.info(config.data)
+    info = config.data.info()
     check_model(config, info)
     return forecast(config, 5, info, methods.create(method_context(config, info)), blocks(config))
 
@@ -310,7 +309,7 @@ def test_prism_tables_7_8_9() -> None:
 @pytest.mark.parametrize("name", cells_of("prism/figure9.yaml"))
 def test_prism_figure_9_has_as_many_epochs_in_all(name: str) -> None:
     for overrides in ([], ["rounds=2000", "train.local_epochs=1"], ["rounds=200", "train.local_epochs=10"]):
-        config = load(CONFIGS / name, overrides, TABLES)
+        config = load(CONFIGS / name, overrides)
         assert config.rounds * config.train.local_epochs == 2000
 
 

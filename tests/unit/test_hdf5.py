@@ -141,7 +141,7 @@ def test_a_file_that_shrinks_while_it_is_read(path: Path) -> None:
 FULL = """
 import resource, signal, sys
 import numpy as np
-from fedmpi import hdf5
+from fedmpi.disk import hdf5
 signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
 resource.setrlimit(resource.RLIMIT_FSIZE, (2**20, 2**20))
 try:

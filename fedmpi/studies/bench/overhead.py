@@ -193,11 +193,10 @@ def _measure(comm, what: str, case: str, pairs: int) -> dict[str, float]:
 
 def _setup(comm, case: str, folder: str, *more: str):
     from fedmpi.config.load import load
-    from fedmpi.main import TABLES
     from fedmpi.run.start import prepare
     from fedmpi.store.run_dir import RunDir
 
-    return prepare(load(None, [*CASES[case].overrides, *more], TABLES), comm, RunDir(Path(folder)))
+    return prepare(load(None, [*CASES[case].overrides, *more]), comm, RunDir(Path(folder)))
 
 
 def _rounds(setup) -> Iterator[None]:
