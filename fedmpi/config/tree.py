@@ -133,8 +133,8 @@ def _layers(address: _Address, document: yaml_text.Document) -> list[Tree]:
     elif address.cell is not None:
         raise ConfigError(address.shown, f"the file has no cells; leave @{address.cell} out")
     shared = {key: value for key, value in values.items() if key != "cells"}
-    lines = {path: line for path, line in document.lines.items() if path[:1] != ("cells",)}
-    problems = [one for one in document.problems if one[0][:1] != ("cells",) or len(one[0]) <= 2]
+    lines = {path: line for path, line in document.lines.items() if _is_shared(path)}
+    problems = [(path, text) for path, text in document.problems if _is_shared(path)]
     layers = [_layer(address, shared, lines, problems)]
     if address.cell is not None:
         own = ("cells", address.cell)
@@ -142,6 +142,11 @@ def _layers(address: _Address, document: yaml_text.Document) -> list[Tree]:
         problems = [(path[2:], text) for path, text in document.problems if path[:2] == own and len(path) > 2]
         layers.append(_layer(address, values["cells"][address.cell] or {}, lines, problems))
     return layers
+
+
+def _is_shared(path: yaml_text.Path) -> bool:
+    """Does it stand outside the cells, or is it the name of one?"""
+    return path[:1] != ("cells",) or len(path) <= 2
 
 
 def _layer(
