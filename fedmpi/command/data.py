@@ -25,6 +25,7 @@ from pydantic import ValidationError
 from fedmpi import registry
 from fedmpi.command.manners import Parser, run_command
 from fedmpi.config import explain, words, yaml_text
+from fedmpi.config.address import is_address
 from fedmpi.config.load import load, parted
 from fedmpi.config.places import NOWHERE
 from fedmpi.config.schema import Config, summary
@@ -126,7 +127,7 @@ def _state(options: DataOptions) -> str:
 
 def _options(arguments: argparse.Namespace) -> DataOptions:
     """What `fetch` and `prepare` are asked for: a data set by its name, or that of a config. Raises ConfigError."""
-    if arguments.name.endswith((".yaml", ".yml")):
+    if is_address(arguments.name):
         options: DataOptions = _load(arguments.name, arguments.words, arguments.data_dir).data
         return options
     return data_options(arguments.name, arguments.words, arguments.data_dir)

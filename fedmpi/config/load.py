@@ -1,10 +1,10 @@
 """From a YAML file and `section.key=value` overrides to a validated `Config`, or to every problem at once.
 
-A file stands on what it `extends` (another file, relative to its own folder), or alone: what is left
-out takes the defaults of the schema and of the options classes, never those of the packaged
-default.yaml, which is used only where no file is given. An override of a section's `name`, by the
-command line or by a file that extends, resets that section to the new name's own defaults; the
-section's other overrides then apply on top, wherever they stand.
+A config is a file, or a cell of one (`address`). It stands on what it `extends` (another config, relative
+to the file's folder), or alone: what is left out takes the defaults of the schema and of the options
+classes, never those of the packaged default.yaml, which is used only where no file is given. An override
+of a section's `name`, by the command line or by a file that extends, resets that section to the new name's
+own defaults; the section's other overrides then apply on top, wherever they stand.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ def load(path: str | os.PathLike[str] | None, overrides: Sequence[str]) -> Confi
 
     `path` None is the packaged default. Reads the file and those it extends; imports only what its names mean.
     """
-    tree = read_tree(_DEFAULT if path is None else Path(path), "default.yaml" if path is None else str(path))
+    tree = read_tree(_DEFAULT if path is None else path, "default.yaml" if path is None else str(path))
     tree.problems += _apply(tree, overrides)
     config, problems = _validate(tree)
     problems = tree.problems + problems

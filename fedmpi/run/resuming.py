@@ -12,6 +12,7 @@ import numpy as np
 import torch
 
 from fedmpi import methods
+from fedmpi.config import address
 from fedmpi.config.schema import Config
 from fedmpi.data import digest, partition
 from fedmpi.errors import RunDirError
@@ -33,7 +34,7 @@ def open_run_dir(config: Config, comm: Comm, asked: str | None, *, resume: bool,
         if not comm.is_root:
             return ""
         if asked is None:
-            named = label or f"{Path(config.where).stem}-seed{config.seed}"
+            named = label or f"{address.label(config.where)}-seed{config.seed}"
             return str(RunDir.new(config.output.dir, named).path.resolve())
         return str(RunDir.open_for(asked, resume=resume).path.resolve())
 

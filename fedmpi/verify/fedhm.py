@@ -51,7 +51,7 @@ for _fact, _kind in (("fc", "fc"), ("fc_lowrank", "fc paper"), ("conv", "conv"),
 
 
 def _fedhm(data: str) -> Setting:
-    return setting(f"fedhm/table3_{data}_iid_fedhm")
+    return setting(f"fedhm/table3.yaml@{data}_iid_fedhm")
 
 
 @CHECKS.fact("rho_resnet18")
@@ -89,7 +89,7 @@ for _data in ("cifar10", "cifar100", "tinyimagenet"):
 
 
 def _second_width(data: str) -> float:
-    return float(setting(f"fedhm/table3_{data}_iid_heterofl").method.tiers[1].rank_ratio)
+    return float(setting(f"fedhm/table3.yaml@{data}_iid_heterofl").method.tiers[1].rank_ratio)
 
 
 for _data in ("cifar10", "cifar100"):
@@ -99,7 +99,7 @@ for _data in ("cifar10", "cifar100"):
 @CHECKS.reading("CIFAR-10 Split-Mix 12.33M")
 def _nine_times_rounded() -> float:
     """Nine of the size of one base net that the table prints."""
-    found = setting("fedhm/table3_cifar10_iid_splitmix")
+    found = setting("fedhm/table3.yaml@cifar10_iid_splitmix")
     nets = [params(found.method.skeleton(tier.index)) for tier in found.method.tiers]
     return round(nets[0] / nets[-1]) * _millions(nets[-1]) * 1e6
 
@@ -124,10 +124,10 @@ _TWELFTH = "method.rank_ratio=[0.0833333333]"
 def _homogeneous(data: str, level: str) -> Setting:
     """One net for all clients: `Original`, or its rank ratio as a fraction."""
     if level == "Original":
-        return setting(f"fedhm/table8_{data}_iid_slim")
+        return setting(f"fedhm/table8.yaml@{data}_iid_slim")
     if level == "1/12":
-        return setting(f"fedhm/table8_{data}_iid_lowrank", _TWELFTH)
-    return setting(f"fedhm/table8_{data}_iid_lowrank", f"method.rank_ratio=[{1 / int(level[2:])}]")
+        return setting(f"fedhm/table8.yaml@{data}_iid_lowrank", _TWELFTH)
+    return setting(f"fedhm/table8.yaml@{data}_iid_lowrank", f"method.rank_ratio=[{1 / int(level[2:])}]")
 
 
 @cache
@@ -213,7 +213,7 @@ def _reduction_compute() -> float:
 
 
 def _two_percent(data: str) -> float:
-    found = setting(f"fedhm/figure8_{data}_iid_twopercent")
+    found = setting(f"fedhm/figure8.yaml@{data}_iid_twopercent")
     return params(found.method.skeleton(0)) / params(found.model)
 
 

@@ -24,7 +24,7 @@ from fedmpi.verify.nets import Outputs, Setting, measured, setting
 CHECKS = Checks()
 BATCH = 32
 _WIDTH = 1.25
-_RUN = "prism/figure4_cifar10_iid_prism"
+_RUN = "prism/figure4.yaml@cifar10_iid_prism"
 
 
 def _wide(*overrides: str) -> Setting:
@@ -130,7 +130,7 @@ def _downsample() -> float:
 
 
 def _cnn() -> list[nn.Conv2d]:
-    model = setting("prism/figure5_femnist_natural_prism").model
+    model = setting("prism/figure5.yaml@femnist_natural_prism").model
     return [module for module in model.modules() if isinstance(module, nn.Conv2d)]
 
 
@@ -156,11 +156,11 @@ def _size2() -> float:
 
 @CHECKS.fact("table5_classes")
 def _classes() -> float:
-    return float(setting("prism/figure5_femnist_natural_prism").info.num_classes)
+    return float(setting("prism/figure5.yaml@femnist_natural_prism").info.num_classes)
 
 
 def _lstm_shape(kind: type[nn.Module], attribute: str) -> float:
-    modules = setting("prism/figure8_imdb_iid_full").model.modules()
+    modules = setting("prism/figure8.yaml@imdb_iid_full").model.modules()
     return float(getattr(next(module for module in modules if isinstance(module, kind)), attribute))
 
 

@@ -30,6 +30,7 @@ import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
+from fedmpi.config.address import label
 from fedmpi.config.load import load, parted
 from fedmpi.errors import ConfigError, UserError
 from fedmpi.store.run_dir import RunDir
@@ -84,7 +85,7 @@ def _jobs(arguments: argparse.Namespace, folder: Path) -> list[Job]:
     for config, combination in itertools.product(arguments.configs, itertools.product(*grid)):
         path = Path(config).resolve()
         overrides = (*arguments.overrides, *combination)
-        run_dir = RunDir(folder / short("-".join([path.stem, *map(_label, combination)])))
+        run_dir = RunDir(folder / short("-".join([label(path), *map(_label, combination)])))
         loaded = load(str(path), overrides)
         jobs.append(Job(Run(run_dir.path.name, loaded.seed, run_dir), path, overrides, loaded))
         check_same(jobs[-1])
@@ -122,7 +123,7 @@ def _label(override: str) -> str:
 
 
 def _write(arguments: argparse.Namespace, argv: Sequence[str]) -> int:
-    name = arguments.name or short(Path(arguments.configs[0]).stem)
+    name = arguments.name or short(label(arguments.configs[0]))
     folder = absolute(arguments.out) / name
     order = slurm_queue.Order(name, ["python", "jobs/submit.py", *argv], folder, arguments)
     return slurm_queue.hand_over(_jobs(arguments, folder), order)
