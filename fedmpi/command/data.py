@@ -28,8 +28,8 @@ from fedmpi.config import explain, words, yaml_text
 from fedmpi.config.load import load, parted
 from fedmpi.config.places import NOWHERE
 from fedmpi.config.schema import Config, summary
-from fedmpi.data import sources
-from fedmpi.data.folders import below_home
+from fedmpi.data.files import source as sources
+from fedmpi.data.files.folders import below_home
 from fedmpi.data.options import DataOptions
 from fedmpi.data.prepared_options import PreparedOptions, how_to_prepare, other_recipes
 from fedmpi.errors import ConfigError, DataError, UserError
@@ -127,7 +127,7 @@ def list_all(arguments: argparse.Namespace) -> None:
 
 
 def _state(options: DataOptions) -> str:
-    source = sources.SOURCES.get(options.name)
+    source = options.source
     if source is None:
         return "needs no files"
     if isinstance(options, PreparedOptions) and options.path.is_file():
@@ -185,7 +185,7 @@ def data_options(name: str, overrides: Sequence[str], data_dir: str | None) -> D
 def fetch(arguments: argparse.Namespace) -> None:
     """Downloads what the options need, and unpacks what a run reads unpacked."""
     options = _options(arguments)
-    source = sources.SOURCES.get(options.name)
+    source = options.source
     if source is None:
         print(f"{options.name} needs no files")
         return
@@ -200,7 +200,7 @@ def fetch(arguments: argparse.Namespace) -> None:
 
 
 def _fetch_one(file: sources.File, folder: Path, force: bool) -> None:
-    from fedmpi.data import archives, fetching
+    from fedmpi.data.files import archives, fetching
 
     target = folder / file.path
     unpacked = sources.unpacked(file, folder) if file.unpack_to else None

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from fedmpi.config.schema import Section
-from fedmpi.data.partition_options import PartitionOptions
+from fedmpi.data.dealing import PartitionOptions
 from fedmpi.registry import UnknownError
 
 

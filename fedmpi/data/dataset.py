@@ -14,9 +14,13 @@ from fedmpi.errors import DataError
 
 DTYPES = {"image": np.uint8, "vector": np.float32, "tokens": np.int16}
 PARTS = {
-    "train_x": "training examples", "train_y": "training labels", "groups": "training groups",
-    "test_x": "test examples", "test_y": "test labels", "test_groups": "test groups",
-}  # fmt: skip
+    "train_x": "training examples",
+    "train_y": "training labels",
+    "groups": "training groups",
+    "test_x": "test examples",
+    "test_y": "test labels",
+    "test_groups": "test groups",
+}
 """The arrays of a Dataset, in words."""
 
 
@@ -37,7 +41,7 @@ class Dataset:
     groups: NDArray[np.int64] | None = None
     test_groups: NDArray[np.int64] | None = None
     digest: str = ""
-    """`digest_of` the arrays; `data.load` fills it in."""
+    """`digest_of` the arrays; `reading.load` fills it in."""
 
     @property
     def arrays(self) -> dict[str, NDArray[Any] | None]:

@@ -13,14 +13,15 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from data_fixtures import RunData, pickle_as_python2
+from data_fixtures import SOURCES, RunData, pickle_as_python2
 
 import fedmpi.main
 from fedmpi import registry
 from fedmpi.command import data as data_command
-from fedmpi.data import fetching, reading, sources
-from fedmpi.data.options import Digits
-from fedmpi.data.sources import SOURCES
+from fedmpi.data import reading
+from fedmpi.data.files import fetching
+from fedmpi.data.files import source as sources
+from fedmpi.data.sets.digits import Digits
 from fedmpi.errors import DataError
 from fedmpi.mpi.serial import SerialComm
 
@@ -184,7 +185,7 @@ def test_a_file_without_a_checksum_is_told(
 ) -> None:
     source = SOURCES["shakespeare"]
     without = replace(source, files=(replace(source.files[0], checksum=""),))
-    monkeypatch.setitem(SOURCES, "shakespeare", without)  # type: ignore[arg-type]
+    monkeypatch.setattr(registry.options("data", "shakespeare"), "source", without)
     served["input.txt"] = b"text"
     assert "no published checksum" in run_data("fetch", "shakespeare", "--data-dir", tmp_path)[1]
 

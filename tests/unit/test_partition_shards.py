@@ -10,11 +10,17 @@ from data_fixtures import SHARED_DATA
 
 from fedmpi import registry
 from fedmpi.config.load import load
-from fedmpi.data import dirichlet_equal, reading, shards
+from fedmpi.data import reading
+from fedmpi.data.dealing import PartitionOptions
 from fedmpi.data.options import DataInfo
 from fedmpi.data.own_tests import personal_tests
 from fedmpi.data.partition import Partition, make_partition
-from fedmpi.data.partition_options import DirichletEqual, Lottery, Natural, PartitionOptions, QuantitySkew, Shards
+from fedmpi.data.partitions import dirichlet_equal, lottery
+from fedmpi.data.partitions.dirichlet_equal import DirichletEqual
+from fedmpi.data.partitions.lottery import Lottery
+from fedmpi.data.partitions.natural import Natural
+from fedmpi.data.partitions.quantity_skew import QuantitySkew
+from fedmpi.data.partitions.shards import Shards
 from fedmpi.errors import ConfigError
 
 ALL = [
@@ -225,9 +231,9 @@ def test_lottery_shards_begin_at_multiples() -> None:
 @pytest.mark.parametrize("used", [[10, 10, 10], [1, 2, 9, 8, 10], [6, 6, 6, 6, 6], [0, 10, 10, 10]])
 def test_distinct_classes_never_get_stuck(used: list[int]) -> None:
     """10 clients, 3 classes each, every class as often as said, also where it is all or nothing."""
-    classes = shards._distinct_classes(np.array(used), 10, 3, np.random.default_rng(0))
+    classes = lottery._distinct_classes(np.array(used), 10, 3, np.random.default_rng(0))
     assert np.bincount(classes.ravel(), minlength=len(used)).tolist() == used
-    many = shards._distinct_classes(500 * np.array(used), 5000, 3, np.random.default_rng(0))  # in blocks
+    many = lottery._distinct_classes(500 * np.array(used), 5000, 3, np.random.default_rng(0))  # in blocks
     assert np.bincount(many.ravel(), minlength=len(used)).tolist() == [500 * times for times in used]
     assert all(len(set(row)) == 3 for row in many.tolist())
     assert all(len(set(row)) == 3 for row in classes.tolist())
@@ -235,7 +241,7 @@ def test_distinct_classes_never_get_stuck(used: list[int]) -> None:
 
 def test_lottery_pairs_are_uniform() -> None:
     """All classes alike: each of the 6 pairs out of 4 classes for a sixth of 6,000 clients (sigma 29)."""
-    classes = shards._distinct_classes(np.full(4, 3000), 6000, 2, np.random.default_rng(0))
+    classes = lottery._distinct_classes(np.full(4, 3000), 6000, 2, np.random.default_rng(0))
     pairs = np.unique(np.sort(classes, axis=1), axis=0, return_counts=True)[1]
     assert len(pairs) == 6 and (np.abs(pairs - 1000) < 120).all()
     assert (np.abs(np.bincount(classes[:, 0]) - 1500) < 150).all()  # any of them may be the first, whole one

@@ -18,10 +18,9 @@ from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
 from typing import BinaryIO
 
-from fedmpi.data import members, packed
-from fedmpi.data.budget import Budget, Limits, reason
-from fedmpi.data.members import Content, Member
-from fedmpi.data.tell import Tell
+from fedmpi.data.files import members, packed
+from fedmpi.data.files.budget import Budget, Limits, Tell, reason
+from fedmpi.data.files.members import Content, Member
 from fedmpi.disk import temporary
 from fedmpi.errors import DataError
 

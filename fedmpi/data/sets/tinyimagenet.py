@@ -6,17 +6,19 @@ here: those of test/ have no labels. Which bits a JPEG decodes to depends a litt
 
 from __future__ import annotations
 
-import warnings
 from pathlib import Path
+from typing import Annotated
 
 import numpy as np
 from numpy.typing import NDArray
-from PIL import Image
+from pydantic import Field
 
-from fedmpi.data.budget import Budget, guarded
 from fedmpi.data.dataset import Dataset
-from fedmpi.data.image_options import TinyImagenet
-from fedmpi.data.tell import Tell
+from fedmpi.data.files import pictures
+from fedmpi.data.files.budget import Budget, Tell, guarded
+from fedmpi.data.files.source import File, Source
+from fedmpi.data.options import DataInfo
+from fedmpi.data.prepared_options import PreparedOptions
 from fedmpi.errors import DataError
 
 SIDE, TRAIN_PER_CLASS, TEST_PER_CLASS = 64, 500, 50
@@ -24,24 +26,50 @@ MAX_PICTURE_BYTES, MAX_LIST_BYTES = 2**20, 2**24  # the largest picture has some
 ADVICE = "unpack tiny-imagenet-200.zip again"
 
 
-def prepare(options: TinyImagenet, folder: Path, tell: Tell) -> Dataset:
-    """Images uint8 (N, 64, 64, 3), class after class in the order of wnids.txt; a class's number is its line there.
+FILE = File(
+    "tiny-imagenet-200.zip",
+    ("http://cs231n.stanford.edu/tiny-imagenet-200.zip",),
+    "md5:90528d7ca1a48142e341f4ef8d21d0de",
+    248_100_043,
+    contents=("tiny-imagenet-200",),
+)
 
-    Within a class, training pictures come in the order of their numbers, test pictures in that of
-    val_annotations.txt. Raises DataError for the first picture that is missing, damaged or of another size.
+
+class TinyImagenet(PreparedOptions):
+    """Stanford's CS231n, Tiny ImageNet: 64x64 pictures of ImageNet; its validation part is the test part here.
+
+    The test part as distributed has no labels. Normalization and crops as in FedHM's code.
     """
-    folder = _find(folder)
-    classes = _read_classes(folder / "wnids.txt", options.classes)
-    train = [path for name in classes for path in _train_pictures(folder / "train" / name / "images", name)]
-    test = _test_pictures(folder / "val", classes)
-    pictures = [*train, *test]
-    images = np.empty((len(pictures), SIDE, SIDE, 3), np.uint8)
-    for done, path in enumerate(pictures):
-        images[done] = _decode(path)
-        tell(done + 1, len(pictures))
-    labels = np.arange(len(classes))
-    train_y, test_y = np.repeat(labels, TRAIN_PER_CLASS), np.repeat(labels, TEST_PER_CLASS)
-    return Dataset(images[: len(train)], train_y, images[len(train) :], test_y)
+
+    source = Source("http://cs231n.stanford.edu/", "ImageNet's: non-commercial research and education only", (FILE,))
+    traces = ("*wnids.txt", "*.JPEG")
+    name: str = "tinyimagenet"
+    """110,000 colour pictures 64x64 in 200 classes, prepared from the JPEG files."""
+    classes: Annotated[int, Field(ge=2, le=200)] = 200
+    """Take only the first so many classes of wnids.txt (500 training and 50 test images each)."""
+
+    def info(self) -> DataInfo:
+        half = (0.5,) * 3
+        counts = (TRAIN_PER_CLASS * self.classes, TEST_PER_CLASS * self.classes)
+        return DataInfo("image", (3, SIDE, SIDE), self.classes, *counts, mean=half, std=half, crop_padding=4, flip=True)
+
+    def prepare(self, folder: Path, tell: Tell) -> Dataset:
+        """Images uint8 (N, 64, 64, 3), class after class in the order of wnids.txt; a class's number is its line there.
+
+        Within a class, training pictures come in the order of their numbers, test pictures in that of
+        val_annotations.txt. Raises DataError for the first picture that is missing, damaged or of another size.
+        """
+        folder = _find(folder)
+        classes = _read_classes(folder / "wnids.txt", self.classes)
+        train = [path for name in classes for path in _train_pictures(folder / "train" / name / "images", name)]
+        paths = [*train, *_test_pictures(folder / "val", classes)]
+        images = np.empty((len(paths), SIDE, SIDE, 3), np.uint8)
+        for done, path in enumerate(paths):
+            images[done] = _decode(path)
+            tell(done + 1, len(paths))
+        labels = np.arange(len(classes))
+        train_y, test_y = np.repeat(labels, TRAIN_PER_CLASS), np.repeat(labels, TEST_PER_CLASS)
+        return Dataset(images[: len(train)], train_y, images[len(train) :], test_y)
 
 
 def _find(folder: Path) -> Path:
@@ -103,17 +131,7 @@ def _read_lines(path: Path) -> list[str]:
 
 def _decode(path: Path) -> NDArray[np.uint8]:
     """uint8 (64, 64, 3); a grey picture gets three equal channels."""
-    with (
-        guarded(path, ADVICE, "is no such picture or damaged"),
-        warnings.catch_warnings(),
-        Budget(path).opened(path, MAX_PICTURE_BYTES) as file,
-    ):
-        # Pillow warns of much that is no matter: large pictures, which are refused here, and odd camera notes.
-        warnings.simplefilter("ignore")
-        try:
-            picture = Image.open(file, formats=["JPEG"])
-        except Image.DecompressionBombError as error:
-            raise ValueError(str(error)) from error
+    with pictures.opened(path, ("JPEG",), MAX_PICTURE_BYTES, ADVICE) as picture:
         if picture.size != (SIDE, SIDE):
             raise ValueError(f"{picture.width}x{picture.height} pixels, expected {SIDE}x{SIDE}")
         return np.asarray(picture.convert("RGB"))

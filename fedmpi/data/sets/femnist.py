@@ -9,19 +9,24 @@ its preprocess.sh writes, data/train/*.json and data/test/*.json, each {"users",
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
-import h5py
 import numpy as np
 from numpy.typing import NDArray
+from pydantic import Field
 
-from fedmpi.data.budget import DECODED, Budget, guarded
+from fedmpi.config.schema import Count
 from fedmpi.data.dataset import Dataset
-from fedmpi.data.image_options import Femnist
+from fedmpi.data.files.budget import DECODED, Budget, Tell, guarded
+from fedmpi.data.files.source import File, Source
+from fedmpi.data.options import DataInfo
+from fedmpi.data.prepared_options import PreparedOptions
 from fedmpi.data.series import once, read_json
-from fedmpi.data.tell import Tell
 from fedmpi.errors import DataError
 from fedmpi.seeds import numpy_generator
+
+if TYPE_CHECKING:
+    import h5py
 
 SIDE, NUM_CLASSES = 28, 62
 HDF5_FILES = ("fed_emnist_train.h5", "fed_emnist_test.h5")
@@ -35,23 +40,74 @@ Images = tuple[NDArray[np.uint8], NDArray[np.int64]]
 ByWriter = dict[str, Images]
 
 
-def prepare(options: Femnist, folder: Path, tell: Tell) -> Dataset:
-    """Decodes the files below `folder`: images uint8 (N, 28, 28, 1), writer after writer in the order of their names.
+FILE = File(
+    "fed_emnist.tar.bz2",
+    ("https://storage.googleapis.com/tff-datasets-public/fed_emnist.tar.bz2",),
+    "sha256:fe1ed5a502cea3a952eb105920bff8cffb32836b5173cb18a57a32c3606f3ea0",
+    contents=("fed_emnist_train.h5",),
+)
 
-    Raises DataError: neither source there, or both; a damaged file; test writers who are not whom the options promise.
+
+class Femnist(PreparedOptions):
+    """S. Caldas et al., LEAF: A Benchmark for Federated Settings, arXiv:1812.01097; labels 0-9, A-Z, a-z.
+
+    Two sources: the HDF5 files of TensorFlow Federated (3,400 writers; its documentation of
+    `simulation.datasets.emnist` has the default counts) and the JSON files that LEAF's scripts
+    write. Ink is dark on paper that is 1, and pixels are used as they are, as in both sources.
     """
-    places = [folder / name for name in FOLDERS]
-    sources = [(_read_hdf5, place) for place in places if any((place / name).is_file() for name in HDF5_FILES)]
-    sources += [(_read_json, place) for place in places if any((place / "train").glob("*.json"))]
-    if len(sources) != 1:
-        found = " and ".join(str(place) for _, place in sources) or "neither"
-        raise DataError(
-            str(folder),
-            f"expected {' and '.join(HDF5_FILES)} (TensorFlow Federated) or train/*.json and test/*.json (LEAF), "
-            f"found {found}; give the folder of one",
+
+    counts = ("num_train", "num_test", "num_groups", "test_writers")
+    source = Source(
+        "https://www.tensorflow.org/federated/api_docs/python/tff/simulation/datasets/emnist",
+        "derived from NIST SD 19 by LEAF (BSD) and TensorFlow Federated (Apache 2.0)",
+        (FILE,),
+        other="LEAF's JSON is made by its own script: `./preprocess.sh -s niid --sf 1.0 -k 0 -t sample` in "
+        "data/femnist of https://github.com/TalwalkarLab/leaf; then `prepare femnist --from .../data/femnist/data`",
+    )
+    traces = ("*.h5", "*.json")
+    name: str = "femnist"
+    """Handwritten characters in 62 classes by writer: LEAF's or TensorFlow Federated's files."""
+    writers: Annotated[int, Field(ge=0, le=2**31 - 1)] = 0
+    """Take only the first so many writers, in the order of their names; 0 takes all."""
+    test_examples: Annotated[int, Field(ge=0, le=2**31 - 1)] = 0
+    """Take only so many of the test images, drawn at random, the same for every seed; 0 takes all."""
+    test_writers: Literal["same", "others"] = "same"
+    """Whether the test images are the training writers' (LEAF's `-t sample`) or of other people (`-t user`)."""
+    num_train: Count = 671_585
+    """Training images expected; the default is that of TensorFlow Federated's files."""
+    num_test: Count = 77_483
+    """Test images expected; the default is that of TensorFlow Federated's files."""
+    num_groups: Count = 3400
+    """Writers expected; the default is that of TensorFlow Federated's files."""
+
+    def info(self) -> DataInfo:
+        return DataInfo(
+            "image",
+            (1, SIDE, SIDE),
+            NUM_CLASSES,
+            self.num_train,
+            self.num_test,
+            num_groups=self.num_groups,
+            shares_groups=self.test_writers == "same",
         )
-    read, place = sources[0]
-    return _arrange(options, folder, *read(place, tell))
+
+    def prepare(self, folder: Path, tell: Tell) -> Dataset:
+        """Images uint8 (N, 28, 28, 1), writer after writer in the order of their names.
+
+        Raises DataError: neither source there, or both; a damaged file; other test writers than the options promise.
+        """
+        places = [folder / name for name in FOLDERS]
+        sources = [(_read_hdf5, place) for place in places if any((place / name).is_file() for name in HDF5_FILES)]
+        sources += [(_read_json, place) for place in places if any((place / "train").glob("*.json"))]
+        if len(sources) != 1:
+            found = " and ".join(str(place) for _, place in sources) or "neither"
+            raise DataError(
+                str(folder),
+                f"expected {' and '.join(HDF5_FILES)} (TensorFlow Federated) or train/*.json and test/*.json (LEAF), "
+                f"found {found}; give the folder of one",
+            )
+        read, place = sources[0]
+        return _arrange(self, folder, *read(place, tell))
 
 
 def _arrange(options: Femnist, folder: Path, train: ByWriter, test: ByWriter) -> Dataset:
@@ -115,11 +171,15 @@ def _read_hdf5(folder: Path, tell: Tell) -> tuple[ByWriter, ByWriter]:
 
 
 def _hdf5(path: Path) -> h5py.File:
+    import h5py
+
     with guarded(path, UNPACK):
         return h5py.File(path, "r")
 
 
 def _examples(file: h5py.File) -> h5py.Group:
+    import h5py
+
     with guarded(Path(file.filename), UNPACK):
         group = file.get("examples")
     if not isinstance(group, h5py.Group):
@@ -128,6 +188,8 @@ def _examples(file: h5py.File) -> h5py.Group:
 
 
 def _hdf5_images(group: h5py.Group, name: str) -> Images:
+    import h5py
+
     with guarded(Path(group.file.filename), UNPACK, f"damaged at writer {name}"):
         arrays = [group[name][key] for key in ("pixels", "label")]
         if not all(isinstance(array, h5py.Dataset) and array.nbytes <= MAX_BYTES for array in arrays):

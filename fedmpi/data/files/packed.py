@@ -12,7 +12,7 @@ import zlib
 from collections.abc import Callable
 from typing import BinaryIO, Protocol
 
-from fedmpi.data.budget import Budget
+from fedmpi.data.files.budget import Budget
 
 CHUNK_BYTES = 2**20
 _FIRST_BYTES = {"gz": b"\x1f\x8b", "bz2": b"BZh", "xz": b"\xfd7zXZ\x00"}

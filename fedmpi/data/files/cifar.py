@@ -15,25 +15,28 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from fedmpi.data.budget import Budget, guarded
 from fedmpi.data.dataset import Dataset
-from fedmpi.data.folders import below_home
-from fedmpi.data.options import Cifar10, Cifar100
-from fedmpi.data.sources import get_again
-from fedmpi.data.unpickle import unpickle
+from fedmpi.data.files.budget import Budget, guarded
+from fedmpi.data.files.folders import below_home
+from fedmpi.data.files.source import File, Source, get_again
+from fedmpi.data.files.unpickle import unpickle
 from fedmpi.errors import DataError
 
 SHAPE_CHW = (3, 32, 32)
+_TORONTO = "https://www.cs.toronto.edu/~kriz/"
+_TERMS = "no formal licence; cite Krizhevsky, Learning Multiple Layers of Features from Tiny Images, 2009"
 _MAX_BATCH_BYTES = 2**28  # CIFAR-100's train has 155 MB
 
 
 @dataclass(frozen=True)
 class Format:
-    """Names and checksums (md5) of one data set's files, in the order in which they are read."""
+    """Names and checksums (md5) of one data set's files, in the order in which they are read, and its archive."""
 
     name: str
     folder: str
     archive: str
+    sha256: str
+    num_bytes: int
     train: Mapping[str, str]
     test: Mapping[str, str]
     meta: Mapping[str, str]
@@ -41,46 +44,15 @@ class Format:
     names_key: str
     num_classes: int
 
-
-CIFAR10 = Format(
-    name="cifar10",
-    folder="cifar-10-batches-py",
-    archive="cifar-10-python.tar.gz",
-    train={
-        "data_batch_1": "c99cafc152244af753f735de768cd75f",
-        "data_batch_2": "d4bba439e000b95fd0a9bffe97cbabec",
-        "data_batch_3": "54ebc095f3ab1f0389bbae665268c751",
-        "data_batch_4": "634d18415352ddfa80567beed471001a",
-        "data_batch_5": "482c414d41f54cd18b22e5b47cb7c3cb",
-    },
-    test={"test_batch": "40351d587109b95175f43aff81a1287e"},
-    meta={"batches.meta": "5ff9c542aee3614f3951f8cda6e48888"},
-    label_key="labels",
-    names_key="label_names",
-    num_classes=10,
-)
-CIFAR100 = Format(
-    name="cifar100",
-    folder="cifar-100-python",
-    archive="cifar-100-python.tar.gz",
-    train={"train": "16019d7e3df5f24257cddd939b257f8d"},
-    test={"test": "f0ef6b0ae62326f3e7ffdfab6717acfc"},
-    meta={"meta": "7973b15100ade9c7d40fb424638fde48"},
-    label_key="fine_labels",
-    names_key="fine_label_names",
-    num_classes=100,
-)
+    @property
+    def source(self) -> Source:
+        """Where the archive comes from."""
+        urls, checksum = (f"{_TORONTO}{self.archive}",), f"sha256:{self.sha256}"
+        file = File(self.archive, urls, checksum, self.num_bytes, unpack_to=".", contents=(self.folder,))
+        return Source(f"{_TORONTO}cifar.html", _TERMS, (file,))
 
 
-def read_cifar10(options: Cifar10) -> Dataset:
-    return read_format(options.root, CIFAR10)
-
-
-def read_cifar100(options: Cifar100) -> Dataset:
-    return read_format(options.root, CIFAR100)
-
-
-def read_format(root: str, form: Format) -> Dataset:
+def read(root: str, form: Format) -> Dataset:
     """All images, uint8 (N, 32, 32, 3), and labels of the files below `root` that `form` lists."""
     folder = find_folder(root, form)
     missing = [name for name in (*form.train, *form.test, *form.meta) if not (folder / name).is_file()]

@@ -12,7 +12,7 @@ import lzma
 import os
 import struct
 import zlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import BinaryIO
@@ -20,10 +20,28 @@ from typing import BinaryIO
 from fedmpi.disk.plain import NotPlainError, open_to_read
 from fedmpi.errors import DataError
 
+Tell = Callable[[int, int], None]
+"""Called by long work with what is done (files, members, bytes ...) and the total, 0 if unknown."""
+
 CRAFTED = (
-    ArithmeticError, AssertionError, BufferError, EOFError, LookupError, MemoryError, NotImplementedError, OSError,
-    RecursionError, RuntimeError, SyntaxError, TypeError, ValueError, Warning, lzma.LZMAError, struct.error, zlib.error,
-)  # fmt: skip
+    ArithmeticError,
+    AssertionError,
+    BufferError,
+    EOFError,
+    LookupError,
+    MemoryError,
+    NotImplementedError,
+    OSError,
+    RecursionError,
+    RuntimeError,
+    SyntaxError,
+    TypeError,
+    ValueError,
+    Warning,
+    lzma.LZMAError,
+    struct.error,
+    zlib.error,
+)
 """What decoders raise at bytes that are not what their format says; RuntimeError covers RecursionError."""
 
 

@@ -15,40 +15,59 @@ the examples i, i + n, i + 2 n, ... of those sorted by class, in file order with
 from __future__ import annotations
 
 import math
+from typing import Annotated
 
 import numpy as np
 from numpy.typing import NDArray
+from pydantic import Field
 
-from fedmpi.data.partition_options import DirichletEqual
-from fedmpi.data.splits import by_class, equal_sizes, refuse_small, runs
+from fedmpi.data.dealing import Ints, PartitionOptions, by_class, equal_sizes, runs
+from fedmpi.data.options import DataInfo
 from fedmpi.seeds import numpy_generator
 
-Ints = NDArray[np.int64]
 Floats = NDArray[np.float64]
 BLOCK_DRAWS = 16_384
 EPSILON = 1e-5
 
 
-def dirichlet_equal(options: DirichletEqual, labels: Ints, num_clients: int, seed: int) -> tuple[Ints, Ints]:
-    """`examples` for each client (0: equal shares of all), by q ~ Dir(alpha, ..., alpha) over the classes."""
-    refuse_small(options.name, len(labels), num_clients, options.smallest_client_examples())
-    total = options.examples * num_clients or len(labels)
-    sizes = equal_sizes(total, num_clients)
-    if math.isinf(options.alpha):
-        return _round_robin(labels, sizes)
-    generator = numpy_generator("partition", seed)
-    pool, class_sizes = by_class(generator.permutation(len(labels)), labels)
-    ends, left, drawn = np.cumsum(class_sizes), class_sizes.copy(), []
-    step = max(1, BLOCK_DRAWS // int(sizes.max()))
-    for first in range(0, num_clients, step):
-        own = sizes[first : first + step]
-        classes = _draw(generator.dirichlet(np.full(len(left), options.alpha), len(own)), own, left, generator)
-        by_label, counts = np.argsort(classes, kind="stable"), np.bincount(classes, minlength=len(left))
-        examples = np.empty(len(classes), dtype=np.int64)
-        examples[by_label] = pool[runs(ends - left, counts)]
-        drawn.append(examples)
-        left -= counts
-    return np.concatenate(drawn), sizes
+class DirichletEqual(PartitionOptions):
+    """Y. Niu et al., Overcoming Resource Constraints in Federated Learning (PriSM), arXiv:2208.13141, section 4."""
+
+    name: str = "dirichlet_equal"
+    """Label skew as in PriSM: a class mixture per client, equal sizes."""
+    alpha: Annotated[float, Field(gt=0)] = 1.0
+    """Concentration of each class (`dirichlet` has that of all classes together); `.inf` deals the examples, sorted by
+    class, to the clients in turn, so that all have the same mixture.
+    """
+    examples: Annotated[int, Field(ge=0, le=2**31 - 1)] = 0
+    """Examples of each client; 0 shares out the whole training set (sizes then differ by at most one)."""
+
+    def smallest_client_examples(self) -> int:
+        return self.examples or 1
+
+    def mean_examples(self, info: DataInfo, num_clients: int) -> float:
+        return self.examples or super().mean_examples(info, num_clients)
+
+    def divide(self, labels: Ints, num_clients: int, seed: int, groups: Ints | None = None) -> tuple[Ints, Ints]:
+        """`examples` for each client (0: equal shares of all), by q ~ Dir(alpha, ..., alpha) over the classes."""
+        self.refuse_small(labels, num_clients)
+        total = self.examples * num_clients or len(labels)
+        sizes = equal_sizes(total, num_clients)
+        if math.isinf(self.alpha):
+            return _round_robin(labels, sizes)
+        generator = numpy_generator("partition", seed)
+        pool, class_sizes = by_class(generator.permutation(len(labels)), labels)
+        ends, left, drawn = np.cumsum(class_sizes), class_sizes.copy(), []
+        step = max(1, BLOCK_DRAWS // int(sizes.max()))
+        for first in range(0, num_clients, step):
+            own = sizes[first : first + step]
+            classes = _draw(generator.dirichlet(np.full(len(left), self.alpha), len(own)), own, left, generator)
+            by_label, counts = np.argsort(classes, kind="stable"), np.bincount(classes, minlength=len(left))
+            examples = np.empty(len(classes), dtype=np.int64)
+            examples[by_label] = pool[runs(ends - left, counts)]
+            drawn.append(examples)
+            left -= counts
+        return np.concatenate(drawn), sizes
 
 
 def _draw(mixtures: Floats, sizes: Ints, left: Ints, generator: np.random.Generator) -> Ints:

@@ -15,8 +15,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import IO, BinaryIO, Protocol, cast
 
-from fedmpi.data.budget import CRAFTED, Budget
-from fedmpi.data.packed import Stream
+from fedmpi.data.files.budget import CRAFTED, Budget
+from fedmpi.data.files.packed import Stream
 
 BROKEN = (*CRAFTED, tarfile.TarError, zipfile.BadZipFile)
 """What the readers of this module raise at an archive that is damaged, cut off or crafted."""

@@ -15,20 +15,34 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedmpi.data.dataset import Dataset
-from fedmpi.data.options import Digits
+from fedmpi.data.options import DataInfo, DataOptions
 from fedmpi.errors import DataError
 from fedmpi.seeds import mix
 
 NUM_EXAMPLES, NUM_TRAIN, SIDE = 1797, 1437, 8
 
 
-def read(options: Digits) -> Dataset:
-    """1,437 training and 360 test images, uint8 (N, 8, 8, 1); the split is the same for every run."""
-    table = read_table(find_file())
-    images = ((table[:, :-1] * 255 + 8) // 16).astype(np.uint8).reshape(-1, SIDE, SIDE, 1)
-    train, test = split()
-    labels = table[:, -1]
-    return Dataset(images[train], labels[train], images[test], labels[test])
+class Digits(DataOptions):
+    """E. Alpaydin and C. Kaynak, Optical Recognition of Handwritten Digits (UCI, 1998), its test part.
+
+    The split into training and test examples is ours and fixed. Digits are cropped with a
+    padding of one pixel and never flipped: a mirrored 2 is not a 2.
+    """
+
+    name: str = "digits"
+    """1,797 real handwritten digits, 8x8 grey, inside the package scikit-learn: no download."""
+
+    def info(self) -> DataInfo:
+        num_test = NUM_EXAMPLES - NUM_TRAIN
+        return DataInfo("image", (1, SIDE, SIDE), 10, NUM_TRAIN, num_test, (0.3049,), (0.3755,), crop_padding=1)
+
+    def read(self) -> Dataset:
+        """1,437 training and 360 test images, uint8 (N, 8, 8, 1); the split is the same for every run."""
+        table = read_table(find_file())
+        images = ((table[:, :-1] * 255 + 8) // 16).astype(np.uint8).reshape(-1, SIDE, SIDE, 1)
+        train, test = split()
+        labels = table[:, -1]
+        return Dataset(images[train], labels[train], images[test], labels[test])
 
 
 def split() -> tuple[NDArray[np.intp], NDArray[np.intp]]:

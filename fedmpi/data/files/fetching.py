@@ -26,9 +26,9 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 import fedmpi
-from fedmpi.data.folders import made
-from fedmpi.data.sources import File
-from fedmpi.data.tell import Tell
+from fedmpi.data.files.budget import Tell
+from fedmpi.data.files.folders import made
+from fedmpi.data.files.source import File
 from fedmpi.disk import temporary
 from fedmpi.errors import DataError, UserError, one_line
 

@@ -10,13 +10,17 @@ import gzip
 import hashlib
 import math
 import struct
+from collections.abc import Mapping
+from io import BufferedIOBase
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any, BinaryIO, cast
 
 import numpy as np
 from numpy.typing import NDArray
 
-from fedmpi.data.budget import CRAFTED, reason
+from fedmpi.data.files.budget import CRAFTED, reason
+from fedmpi.data.files.folders import below_home
+from fedmpi.data.files.source import get_again
 from fedmpi.errors import DataError
 
 TYPES: dict[int, np.dtype[Any]] = {8: np.dtype("u1"), 12: np.dtype(">i4")}
@@ -38,6 +42,36 @@ def read(path: Path, dtype: str, shape: tuple[int, ...], advice: str) -> NDArray
         raise DataError(str(path), f"{problem} ({reason(error)}); {advice}") from error
 
 
+class Files:
+    """The files of one data set, in the folders where they may lie, packed or unpacked.
+
+    `md5s` has those of a file packed, and unpacked, for the files that have published ones.
+    """
+
+    def __init__(self, name: str, root: str, folders: tuple[str, ...], md5s: Mapping[str, tuple[str, str]]) -> None:
+        base = below_home(root)
+        self.where, self.md5s = f"data.root={root}", md5s
+        self.folders = [*(base / folder for folder in folders), base]
+        self.missing, self.damaged = get_again(name, root), get_again(name, root, "--force")
+
+    def read(self, name: str, dtype: str, shape: tuple[int, ...]) -> NDArray[Any]:
+        """The file's array. Raises DataError if it is missing, damaged, or of another type or shape."""
+        path = self.find(name)
+        if name in self.md5s:
+            packed, unpacked = self.md5s[name]
+            check_md5(path, packed if path.suffix == ".gz" else unpacked, self.damaged)
+        return read(path, dtype, shape, self.damaged)
+
+    def find(self, name: str) -> Path:
+        for folder in self.folders:
+            # torchvision writes t10k-images-idx3-ubyte, some archives t10k-images.idx3-ubyte; packed ones come first.
+            for path in (folder / f"{name}.gz", folder / name, folder / name.replace("-idx", ".idx")):
+                if path.is_file():
+                    return path
+        folders = ", ".join(map(str, self.folders))
+        raise DataError(self.where, f"neither {name}.gz nor {name} in {folders}; {self.missing}")
+
+
 def check_md5(path: Path, md5: str, advice: str) -> None:
     """Raises DataError if the file, as it lies there, has another md5."""
     digest, num_bytes = hashlib.md5(usedforsecurity=False), 0
@@ -54,7 +88,7 @@ def check_md5(path: Path, md5: str, advice: str) -> None:
 
 
 def _open(path: Path) -> BinaryIO:
-    return gzip.open(path, "rb") if path.suffix == ".gz" else path.open("rb")  # type: ignore[return-value]
+    return cast(BinaryIO, gzip.open(path, "rb")) if path.suffix == ".gz" else path.open("rb")
 
 
 def _values(file: BinaryIO, dtype: np.dtype[Any], shape: tuple[int, ...]) -> NDArray[Any]:
@@ -70,7 +104,7 @@ def _values(file: BinaryIO, dtype: np.dtype[Any], shape: tuple[int, ...]) -> NDA
         raise ValueError(f"holds {found}, expected {dtype} {shape}")
     num_bytes = math.prod(shape) * dtype.itemsize
     array = np.empty(shape, found_type)
-    num_read = file.readinto(array.reshape(-1).view(np.uint8))  # type: ignore[attr-defined]
+    num_read = cast(BufferedIOBase, file).readinto(array.reshape(-1).view(np.uint8))
     if num_read < num_bytes:
         raise ValueError(f"is cut off: {num_read:,} of the {num_bytes:,} bytes that its header promises")
     if file.read(1):

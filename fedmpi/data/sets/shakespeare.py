@@ -10,7 +10,7 @@ characters, and y, the character after each; every next one begins a character l
 Where there are folders train and test, they are the split (LEAF's own, by sample). Else the later examples of a role
 are test, and the `length` examples before these, which overlap them, are in neither part.
 
-Tokens are the position in an alphabet that is fixed (series_options.ALPHABETS); any other character is an error.
+Tokens are the position in an alphabet that is fixed (ALPHABETS); any other character is an error.
 """
 
 from __future__ import annotations
@@ -18,16 +18,28 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from string import ascii_lowercase, ascii_uppercase
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
-from fedmpi.data.budget import DECODED, Budget
+from fedmpi.config.schema import Count
 from fedmpi.data.dataset import Dataset
-from fedmpi.data.series import find, first_of_test, number_groups, once, read_json, read_text, window_starts
-from fedmpi.data.series_options import ALPHABETS, Shakespeare
-from fedmpi.data.tell import Tell
+from fedmpi.data.files.budget import DECODED, Budget, Tell
+from fedmpi.data.files.source import File, Source
+from fedmpi.data.options import DataInfo
+from fedmpi.data.series import (
+    PartialShare,
+    SeriesOptions,
+    find,
+    first_of_test,
+    number_groups,
+    once,
+    read_json,
+    read_text,
+    window_starts,
+)
 from fedmpi.errors import DataError
 
 Tokens = NDArray[np.int16]
@@ -35,14 +47,72 @@ Roles = dict[str, Tokens]
 """Role -> its examples, int16 (n, length + 1): the last token is the label."""
 
 
-def prepare(options: Shakespeare, folder: Path, tell: Tell) -> Dataset:
-    """The examples below `folder` by role, in the order of the roles' names. Raises DataError."""
-    train, test = {"speakers": _speakers, "leaf": _leaf}[options.form](options, folder, tell)
-    if not train or not test:
-        raise DataError(
-            str(folder), f"no role has enough text (data.min_chars={options.min_chars}, length and test_share)"
+# The characters in the order of their tokens: those of tinyshakespeare's input.txt, and ALL_LETTERS of LEAF's code.
+ALPHABETS = {
+    "speakers": "\n !$&',-.3:;?" + ascii_uppercase + ascii_lowercase,
+    "leaf": "\n !\"&'(),-.0123456789:;>?" + ascii_uppercase + "[]" + ascii_lowercase + "}",
+}
+FILE = File(
+    "tinyshakespeare/input.txt",
+    ("https://raw.githubusercontent.com/karpathy/char-rnn/master/data/tinyshakespeare/input.txt",),
+    "sha256:86c4e6aa9db7c042ec79f339dcb96d42b0075e16b8fc2e86bf0ca57e2dc565ed",
+    1_115_394,
+    needed_if=("form", "speakers"),
+)
+
+
+class Shakespeare(SeriesOptions):
+    """S. Caldas et al., LEAF, arXiv:1812.01097; tinyshakespeare is A. Karpathy's, of his char-rnn."""
+
+    source = Source(
+        "https://github.com/karpathy/char-rnn",
+        "public domain (the text)",
+        (FILE,),
+        other="LEAF's JSON is made by its own script: `./preprocess.sh -s niid --sf 1.0 -k 0 -t sample` in "
+        "data/shakespeare of https://github.com/TalwalkarLab/leaf; then `prepare shakespeare data.form=leaf "
+        "--from .../data/shakespeare/data`",
+    )
+    traces = ("*input.txt", "*.json")
+    name: str = "shakespeare"
+    """Plays by role, the next character: tinyshakespeare or LEAF's files."""
+    form: Literal["speakers", "leaf"] = "speakers"
+    """`speakers`: a text in which each speech begins with its speaker's name and a colon, as tinyshakespeare's
+    input.txt (65 characters). `leaf`: LEAF's JSON files (80 characters).
+    """
+    length: Count = 80
+    """Characters in an example; the one after them is its label."""
+    stride: Count = 10
+    """Characters from the start of an example to that of the next; 1 takes them all (LEAF: every such example)."""
+    test_share: PartialShare = 0.2
+    """The later part of each role's text is test data; no training example has a character of it. LEAF's files that
+    are already divided (folders train and test) stay so.
+    """
+    min_chars: Count = 500
+    """Roles with fewer characters are left out, as are those with no example in one part. (LEAF: fewer examples; where
+    its files are already divided, no role is left out.)
+    """
+
+    def info(self) -> DataInfo:
+        num_train, num_test, num_groups = self.expected((79_131, 18_757, 181))
+        size = len(ALPHABETS[self.form])
+        return DataInfo(
+            "tokens",
+            (self.length,),
+            size,
+            num_train,
+            num_test,
+            vocabulary_size=size,
+            num_groups=num_groups,
+            shares_groups=True,
         )
-    return Dataset(*_joined(train), *_joined(test), *number_groups(_names(train), _names(test)))
+
+    def prepare(self, folder: Path, tell: Tell) -> Dataset:
+        """The examples by role, in the order of the roles' names. Raises DataError."""
+        train, test = (_speakers if self.form == "speakers" else _leaf)(self, folder, tell)
+        if not train or not test:
+            options = f"(data.min_chars={self.min_chars}, length and test_share)"
+            raise DataError(str(folder), f"no role has enough text {options}")
+        return Dataset(*_joined(train), *_joined(test), *number_groups(_names(train), _names(test)))
 
 
 def _joined(roles: Roles) -> tuple[Tokens, NDArray[np.int64]]:

@@ -21,16 +21,18 @@ import re
 from collections import Counter
 from collections.abc import Iterable
 from pathlib import Path
-from typing import NamedTuple
+from typing import Annotated, Literal, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
+from pydantic import Field
 
-from fedmpi.data.budget import DECODED, Budget
+from fedmpi.config.schema import Count
 from fedmpi.data.dataset import Dataset
-from fedmpi.data.series import Ints, find, number_groups, read_text
-from fedmpi.data.series_options import Imdb
-from fedmpi.data.tell import Tell
+from fedmpi.data.files.budget import DECODED, Budget, Tell
+from fedmpi.data.files.source import File, Source
+from fedmpi.data.options import DataInfo
+from fedmpi.data.series import Ints, SeriesOptions, find, number_groups, read_text
 from fedmpi.errors import DataError
 from fedmpi.seeds import numpy_generator
 
@@ -41,163 +43,16 @@ NO_LETTER = re.compile(r"[^\w\s]|[\d_]")
 TELL_EVERY = 1000
 
 # What NLTK's English list has once apostrophes are gone (fragments of contractions included), by kind.
-STOP_WORDS = frozenset(
-    [
-        "i",
-        "me",
-        "my",
-        "myself",
-        "we",
-        "our",
-        "ours",
-        "ourselves",
-        "you",
-        "your",
-        "yours",
-        "yourself",
-        "yourselves",
-        "he",
-        "him",
-        "his",
-        "himself",
-        "she",
-        "her",
-        "hers",
-        "herself",
-        "it",
-        "its",
-        "itself",
-        "they",
-        "them",
-        "their",
-        "theirs",
-        "themselves",
-        "what",
-        "which",
-        "who",
-        "whom",
-        "this",
-        "that",
-        "these",
-        "those",
-        "am",
-        "is",
-        "are",
-        "was",
-        "were",
-        "be",
-        "been",
-        "being",
-        "have",
-        "has",
-        "had",
-        "having",
-        "do",
-        "does",
-        "did",
-        "doing",
-        "can",
-        "will",
-        "should",
-        "a",
-        "an",
-        "the",
-        "and",
-        "but",
-        "if",
-        "or",
-        "because",
-        "as",
-        "until",
-        "while",
-        "of",
-        "at",
-        "by",
-        "for",
-        "with",
-        "about",
-        "against",
-        "between",
-        "into",
-        "through",
-        "during",
-        "before",
-        "after",
-        "above",
-        "below",
-        "to",
-        "from",
-        "up",
-        "down",
-        "in",
-        "out",
-        "on",
-        "off",
-        "over",
-        "under",
-        "again",
-        "further",
-        "then",
-        "once",
-        "here",
-        "there",
-        "when",
-        "where",
-        "why",
-        "how",
-        "all",
-        "any",
-        "both",
-        "each",
-        "few",
-        "more",
-        "most",
-        "other",
-        "some",
-        "such",
-        "no",
-        "nor",
-        "not",
-        "only",
-        "own",
-        "same",
-        "so",
-        "than",
-        "too",
-        "very",
-        "just",
-        "now",
-        "s",
-        "t",
-        "d",
-        "m",
-        "o",
-        "y",
-        "ll",
-        "re",
-        "ve",
-        "ma",
-        "don",
-        "ain",
-        "aren",
-        "couldn",
-        "didn",
-        "doesn",
-        "hadn",
-        "hasn",
-        "haven",
-        "isn",
-        "mightn",
-        "mustn",
-        "needn",
-        "shan",
-        "shouldn",
-        "wasn",
-        "weren",
-        "won",
-        "wouldn",
-    ]
-)
+_STOP_WORDS = """
+    i me my myself we our ours ourselves you your yours yourself yourselves he him his himself she her hers
+    herself it its itself they them their theirs themselves what which who whom this that these those am is are
+    was were be been being have has had having do does did doing can will should a an the and but if or because
+    as until while of at by for with about against between into through during before after above below to from
+    up down in out on off over under again further then once here there when where why how all any both each few
+    more most other some such no nor not only own same so than too very just now s t d m o y ll re ve ma don ain
+    aren couldn didn doesn hadn hasn haven isn mightn mustn needn shan shouldn wasn weren won wouldn
+"""
+STOP_WORDS = frozenset(_STOP_WORDS.split())
 
 
 class Review(NamedTuple):
@@ -208,24 +63,59 @@ class Review(NamedTuple):
     film: str
 
 
-def prepare(options: Imdb, folder: Path, tell: Tell) -> Dataset:
-    """The reviews below `folder`: tokens int16 (N, length), first all bad ones, then the good. Raises DataError."""
-    home = find(folder, "train/urls_pos.txt", "the reviews (aclImdb)").parent.parent
-    budget = Budget(folder, DECODED)
-    train_files, test_files = (_files(home / part, budget) for part in ("train", "test"))
-    files = train_files + test_files
-    reviews = []
-    for done, (path, label, film) in enumerate(files, start=1):
-        reviews.append(Review(_letters(read_text(path, budget)), label, film))
-        budget.hold(len(reviews[-1].text), "the reviews")
-        if done % TELL_EVERY == 0 or done == len(files):
-            tell(done, len(files))
-    train, test = reviews[: len(train_files)], reviews[len(train_files) :]
-    if options.split == "three_quarters":
-        train, test = _three_quarters(reviews)
-    numbers = {word: number for number, word in enumerate(vocabulary(options, train), start=1)}
-    groups = number_groups([review.film for review in train], [review.film for review in test])
-    return Dataset(*_encoded(options, train, numbers), *_encoded(options, test, numbers), *groups)
+FILE = File(
+    "aclImdb_v1.tar.gz",
+    ("https://ai.stanford.edu/~amaas/data/sentiment/aclImdb_v1.tar.gz",),
+    "md5:7c2ac02c03563afcf9b574c7e56c153a",
+    84_125_825,
+    contents=("aclImdb",),
+)
+
+
+class Imdb(SeriesOptions):
+    """A. L. Maas et al., Learning Word Vectors for Sentiment Analysis, ACL 2011; words as in PriSM's code."""
+
+    source = Source(
+        "https://ai.stanford.edu/~amaas/data/sentiment/", "no formal licence; cite Maas et al., ACL 2011", (FILE,)
+    )
+    traces = ("*/pos/*", "*/neg/*", "*/unsup/*")
+    name: str = "imdb"
+    """50,000 film reviews, good or bad, as rows of word numbers (a vocabulary of 1,001)."""
+    split: Literal["original", "three_quarters"] = "original"
+    """`original`: 25,000 to train and 25,000 to test, of other films (but one). `three_quarters`: of all 50,000, three
+    quarters of each class to train (37,500) and the rest to test, as in PriSM's code: its 100 clients have 375 each.
+    """
+    words: Annotated[int, Field(ge=1, le=32_766)] = 1000
+    """The most frequent words of the training reviews, numbered from 1; others are left out, 0 is padding."""
+    length: Count = 500
+    """Words of a review that are used, the first ones; shorter reviews are padded on the left."""
+    drop_stop_words: bool = True
+    """Leave out what only grammar needs (the, and, was ...), as PriSM's code does."""
+
+    def info(self) -> DataInfo:
+        complete = {"original": (25_000, 25_000, 3456), "three_quarters": (37_500, 12_500, 6609)}[self.split]
+        num_train, num_test, num_groups = self.expected(complete)
+        size = self.words + 1
+        return DataInfo("tokens", (self.length,), 2, num_train, num_test, vocabulary_size=size, num_groups=num_groups)
+
+    def prepare(self, folder: Path, tell: Tell) -> Dataset:
+        """Tokens int16 (N, length), first all bad reviews, then the good. Raises DataError."""
+        home = find(folder, "train/urls_pos.txt", "the reviews (aclImdb)").parent.parent
+        budget = Budget(folder, DECODED)
+        train_files, test_files = (_files(home / part, budget) for part in ("train", "test"))
+        files = train_files + test_files
+        reviews = []
+        for done, (path, label, film) in enumerate(files, start=1):
+            reviews.append(Review(_letters(read_text(path, budget)), label, film))
+            budget.hold(len(reviews[-1].text), "the reviews")
+            if done % TELL_EVERY == 0 or done == len(files):
+                tell(done, len(files))
+        train, test = reviews[: len(train_files)], reviews[len(train_files) :]
+        if self.split == "three_quarters":
+            train, test = _three_quarters(reviews)
+        numbers = {word: number for number, word in enumerate(vocabulary(self, train), start=1)}
+        groups = number_groups([review.film for review in train], [review.film for review in test])
+        return Dataset(*_encoded(self, train, numbers), *_encoded(self, test, numbers), *groups)
 
 
 def vocabulary(options: Imdb, reviews: Iterable[Review]) -> list[str]:

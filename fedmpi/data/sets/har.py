@@ -18,16 +18,17 @@ from __future__ import annotations
 
 import warnings
 from pathlib import Path
-from typing import TypeVar
+from typing import Literal, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
-from fedmpi.data.budget import Budget, guarded
+from fedmpi.config.schema import Count
 from fedmpi.data.dataset import Dataset
-from fedmpi.data.series import Ints, find, first_of_test, number_groups, window_starts
-from fedmpi.data.series_options import HAR_AXES, HAR_FEATURES, Har
-from fedmpi.data.tell import Tell
+from fedmpi.data.files.budget import Budget, Tell, guarded
+from fedmpi.data.files.source import File, Source
+from fedmpi.data.options import DataInfo
+from fedmpi.data.series import Ints, PartialShare, SeriesOptions, find, first_of_test, number_groups, window_starts
 from fedmpi.errors import DataError
 
 Floats = NDArray[np.float32]
@@ -37,16 +38,90 @@ Number = TypeVar("Number", bound=np.generic)
 Part = list[tuple[Floats, int, int]]
 """Examples (n, features) with their activity (from 0) and their subject."""
 
-NUM_ACTIVITIES = 6
+NUM_ACTIVITIES, AXES, FEATURES = 6, 6, 561
 _MAX_TABLE_BYTES = 2**29  # UCI HAR's X_train.txt has 66 MB
 # The 9 subjects of UCI HAR's test part (its file subject_test.txt).
 TEST_SUBJECTS = (2, 4, 9, 10, 12, 13, 18, 20, 24)
 
 
-def prepare(options: Har, folder: Path, tell: Tell) -> Dataset:
-    """The examples below `folder`: vectors float32, activities 1 to 6 as labels 0 to 5. Raises DataError."""
-    decode = {"windows": _windows, "features": _features}[options.form]
-    return decode(options, folder, tell)
+_UCI = "https://archive.ics.uci.edu/"
+_POSTURAL = "smartphone+based+recognition+of+human+activities+and+postural+transitions.zip"
+FILES = (
+    File(
+        "har-240.zip",
+        (f"{_UCI}static/public/240/human+activity+recognition+using+smartphones.zip",),
+        "sha256:c00b803081a5c797cd5e4b83700a9810b38d53d9d84e01917e090e1fdbc81031",
+        61_005_872,
+        contents=("UCI HAR Dataset",),
+        needed_if=("form", "features"),
+    ),
+    File(
+        "har-341.zip",
+        (f"{_UCI}static/public/341/{_POSTURAL}",),
+        "sha256:4ac4ae064227c07045a99551876b54d204837e995e298b6488559e209b3deb09",
+        79_596_192,
+        contents=("HAPT", "RawData"),
+        needed_if=("form", "windows"),
+    ),
+)
+
+
+class Har(SeriesOptions):
+    """Human activities from a phone at the waist of 30 people, 6 classes; a group is a subject.
+
+    D. Anguita et al., A Public Domain Dataset for Human Activity Recognition Using Smartphones, ESANN 2013 (UCI HAR,
+    `features`); J.-L. Reyes-Ortiz et al., Neurocomputing 2015 (HAPT, its raw signals, `windows`).
+    """
+
+    source = Source(
+        f"{_UCI}dataset/240 and {_UCI}dataset/341",
+        "CC BY 4.0 by UCI's page; the README within bars commercial use",
+        FILES,
+    )
+    traces = ("*labels.txt", "*X_train.txt")
+    name: str = "har"
+    """Activities of 30 people from a phone's sensors, 6 classes: HAPT's raw signals or UCI HAR's features."""
+    form: Literal["windows", "features"] = "windows"
+    """`windows`: pieces of HAPT's raw signals, `window` samples of 6 axes (3 of acceleration, 3 of rotation), cut out
+    of each labelled stretch. `features`: UCI HAR's 561 numbers, as distributed.
+    """
+    split: Literal["each_subject", "original"] = "each_subject"
+    """`each_subject`: the later part of each subject's time in each activity is test data, and no training example
+    overlaps it. `original`: UCI HAR's own, 21 subjects to train and 9 others to test.
+    """
+    test_share: PartialShare = 0.2
+    """The share of test data under `split: each_subject`."""
+    window: Count = 128
+    """Samples in a window, 50 a second (`form: windows`)."""
+    step: Count = 64
+    """Samples from the start of a window to that of the next (`form: windows`)."""
+    standardize: bool = True
+    """Each of the 6 axes minus its mean over all training windows, divided by its standard deviation there
+    (`form: windows`); else acceleration in g and rotation in rad/s, as recorded.
+    """
+
+    def info(self) -> DataInfo:
+        complete = {
+            ("windows", "each_subject"): (8180, 1982, 30),
+            ("windows", "original"): (7415, 2996, 21),
+            ("features", "each_subject"): (8059, 2060, 30),
+            ("features", "original"): (7352, 2947, 21),
+        }[self.form, self.split]
+        num_train, num_test, num_groups = self.expected(complete)
+        num_features = FEATURES if self.form == "features" else AXES * self.window
+        return DataInfo(
+            "vector",
+            (num_features,),
+            NUM_ACTIVITIES,
+            num_train,
+            num_test,
+            num_groups=num_groups,
+            shares_groups=self.split == "each_subject",
+        )
+
+    def prepare(self, folder: Path, tell: Tell) -> Dataset:
+        """Vectors float32, activities 1 to 6 as labels 0 to 5. Raises DataError."""
+        return (_windows if self.form == "windows" else _features)(self, folder, tell)
 
 
 # ---- windows of raw signals
@@ -111,17 +186,17 @@ def _cut(options: Har, signals: dict[int, Floats], stretch: Stretch) -> Floats:
     starts = window_starts(begin, end, options.window, options.step)
     samples = starts[:, None] + np.arange(options.window)
     windows: Floats = signals[experiment][samples]
-    return windows.reshape(len(starts), HAR_AXES * options.window)
+    return windows.reshape(len(starts), AXES * options.window)
 
 
 def _standardized(train_x: Floats, test_x: Floats) -> tuple[Floats, Floats]:
     """Each axis by its mean and standard deviation (computed in float64) over all training windows."""
-    samples = train_x.reshape(-1, HAR_AXES).astype(np.float64)
+    samples = train_x.reshape(-1, AXES).astype(np.float64)
     mean, deviation = samples.mean(axis=0), samples.std(axis=0)
     deviation[deviation == 0] = 1
 
     def scaled(x: Floats) -> Floats:
-        result: Floats = ((x.reshape(-1, HAR_AXES) - mean) / deviation).astype(np.float32)
+        result: Floats = ((x.reshape(-1, AXES) - mean) / deviation).astype(np.float32)
         return result.reshape(x.shape)
 
     return scaled(train_x), scaled(test_x)
@@ -145,7 +220,7 @@ def _features(options: Har, folder: Path, tell: Tell) -> Dataset:
 
 def _distributed(home: Path, part: str) -> tuple[Floats, Ints, Ints]:
     """Features, activities (from 0) and subjects of one part."""
-    x = _table(home / part / f"X_{part}.txt", HAR_FEATURES, np.float32)
+    x = _table(home / part / f"X_{part}.txt", FEATURES, np.float32)
     y = _table(home / part / f"y_{part}.txt", 1, np.int64)
     subjects = _table(home / part / f"subject_{part}.txt", 1, np.int64)
     if not len(x) == len(y) == len(subjects):
