@@ -28,6 +28,8 @@ BUILT_IN: dict[str, dict[str, str]] = {
         "imdb": "fedmpi.data.sets.imdb:Imdb",
         "shakespeare": "fedmpi.data.sets.shakespeare:Shakespeare",
         "synthetic": "fedmpi.data.sets.synthetic:Synthetic",
+        "npz": "fedmpi.data.sets.npz:Npz",
+        "image_folder": "fedmpi.data.sets.image_folder:ImageFolder",
     },
     "partition": {
         "iid": "fedmpi.data.partitions.iid:Iid",
@@ -100,6 +102,20 @@ def names(section: str) -> list[str]:
 def installed(section: str) -> dict[str, EntryPoint]:
     """What installed packages offer for `section`, by name; imports none of it."""
     return {point.name: point for point in sorted(entry_points(group=GROUPS[section]), key=lambda point: point.name)}
+
+
+def is_built_in(section: str, name: str) -> bool:
+    """Whether `name` is one of fedmpi's own."""
+    return bool(_key(section, name))
+
+
+def words_in_full(config: Any) -> list[str]:
+    """`section.name=package.module:Class` for each section of a config that names one in full.
+
+    A command that resumes a run repeats these words, because a run directory alone makes fedmpi import nothing.
+    """
+    named = {section: getattr(config, section).name for section in BUILT_IN}
+    return [f"{section}.name={name}" for section, name in named.items() if is_in_full(name)]
 
 
 def is_in_full(name: str) -> bool:

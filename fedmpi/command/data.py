@@ -103,10 +103,13 @@ def list_all(arguments: argparse.Namespace) -> None:
     """Every data set: is it there, and what it is."""
     folder = arguments.data_dir or _DEFAULT_DIR
     _checked(folder)
-    sets = [data_options(name, (), folder) for name in registry.BUILT_IN["data"]]
     print(f"data sets; files below {folder}")
-    for options in sets:
-        print(f"  {options.name:14}{_state(options):26}{summary(type(options))}")
+    for name, section in registry.built_in("data"):
+        if missing := [f"data.{key}" for key, field in section.model_fields.items() if field.is_required()]:
+            print(f"  {name:14}{f'yours: {missing[0]}=...':26}{summary(section)}")
+            continue
+        options = data_options(name, (), folder)
+        print(f"  {name:14}{_state(options):26}{summary(section)}")
         for told in other_recipes(options) if isinstance(options, PreparedOptions) else ():
             print(f"  {'':14}ready with {' '.join(told)}")
 
@@ -159,12 +162,12 @@ def data_options(name: str, overrides: Sequence[str], data_dir: str | None) -> D
     if data_dir is not None and "root" in section.model_fields:
         values["root"] = data_dir
     try:
-        options: Any = section.model_validate(explain.completed(section, values))
+        found: DataOptions = section.model_validate(explain.completed(section, values))
     except ValidationError as error:
         problems = explain.problems(section, values, error, ("data",), NOWHERE)
         lines = [f"{words.dotted(problem.path)}  {problem.text}" for problem in problems]
         raise ConfigError("command line", *lines) from None
-    return options  # type: ignore[no-any-return]
+    return found
 
 
 def fetch(arguments: argparse.Namespace) -> None:

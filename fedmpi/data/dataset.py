@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -40,7 +40,7 @@ class Dataset:
     test_y: NDArray[np.int64]
     groups: NDArray[np.int64] | None = None
     test_groups: NDArray[np.int64] | None = None
-    digest: str = ""
+    digest: str = field(default="", kw_only=True)
     """`digest_of` the arrays; `reading.load` fills it in."""
 
     @property

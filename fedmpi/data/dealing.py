@@ -76,8 +76,8 @@ def by_class(examples: Ints, labels: Ints) -> tuple[Ints, Ints]:
 
 def runs(starts: Ints, lengths: Ints) -> Ints:
     """starts[0], starts[0] + 1, ... (lengths[0] of them), then as many from starts[1] on, and so forth."""
-    within = np.arange(lengths.sum()) - np.repeat(np.cumsum(lengths) - lengths, lengths)
-    return np.repeat(starts, lengths) + within
+    within: Ints = np.arange(lengths.sum()) - np.repeat(np.cumsum(lengths) - lengths, lengths)
+    return within + np.repeat(starts, lengths)
 
 
 def take(pool: Ints, firsts: Ints, counts: Ints) -> Ints:

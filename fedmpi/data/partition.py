@@ -51,7 +51,7 @@ class Partition:
         """Numbers of the examples of one client, a read-only view."""
         return self.indices[self.offsets[client] : self.offsets[client + 1]]
 
-    def packed(self, data_digest: str = "") -> bytes:
+    def packed(self, data_digest: str = "") -> memoryview:
         """The bytes of an HDF5 file that `load` reads; `data_digest` is that of the data set that it divides."""
         attributes = {"data_digest": data_digest} if data_digest else {}
         return hdf5.pack(KIND, attributes, {"indices": self.indices, "offsets": self.offsets})

@@ -51,7 +51,7 @@ class PreparedOptions(DataOptions):
 
     def own_recipe(self) -> dict[str, Any]:
         """What of the recipe is not the default."""
-        defaults = type(self)().recipe()
+        defaults = type(self)(name=self.name).recipe()
         return {key: value for key, value in self.recipe().items() if value != defaults[key]}
 
 

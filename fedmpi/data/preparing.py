@@ -6,6 +6,7 @@ import contextlib
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -39,9 +40,9 @@ def prepare(
     with originals(place, options.traces, tell_unpacking, unpack_in or options.path.parent) as folder:
         dataset = options.prepare(folder, tell)
     info, found = options.info(), counts_of(dataset)
-    if not info.num_groups:  # nobody asked whose the examples are
+    if not info.num_groups:  # the options do not ask whose the examples are
         found["num_groups"] = 0
-    told = {name: found[name] for name in COUNTS if name in type(options).model_fields}
+    told: dict[str, Any] = {name: found[name] for name in COUNTS if name in type(options).model_fields}
     check(f"data.name={options.name}", dataset, replace(info, **told))
     return prepared.save(options, dataset), dataset
 

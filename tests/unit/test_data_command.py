@@ -248,7 +248,7 @@ def test_show_reads_a_config_and_the_data_folder(run_data: RunData, no_network: 
 def test_the_command_as_a_process_loads_nothing_heavy(tmp_path: Path) -> None:
     script = (
         "import atexit, runpy, sys\n"
-        "heavy = {'torch', 'numpy', 'h5py', 'mpi4py', 'urllib.request'}\n"
+        "heavy = {'torch', 'h5py', 'mpi4py', 'urllib.request', 'PIL'}\n"
         "atexit.register(lambda: print(sorted(heavy & set(sys.modules))))\n"
         "sys.argv = ['fedmpi.data', 'list', '--data-dir', sys.argv[1]]\n"
         "runpy.run_module('fedmpi.data', run_name='__main__')"

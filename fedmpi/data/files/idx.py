@@ -104,7 +104,7 @@ def _values(file: BinaryIO, dtype: np.dtype[Any], shape: tuple[int, ...]) -> NDA
         raise ValueError(f"holds {found}, expected {dtype} {shape}")
     num_bytes = math.prod(shape) * dtype.itemsize
     array = np.empty(shape, found_type)
-    num_read = cast(BufferedIOBase, file).readinto(array.reshape(-1).view(np.uint8))
+    num_read = cast(BufferedIOBase, file).readinto(array.reshape(-1).view(np.uint8).data)
     if num_read < num_bytes:
         raise ValueError(f"is cut off: {num_read:,} of the {num_bytes:,} bytes that its header promises")
     if file.read(1):

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 @contextlib.contextmanager
-def opened(path: Path, formats: Sequence[str], max_bytes: int, advice: str, max_pixels: int = 2**26) -> Iterator[Image]:
+def opened(path: Path, formats: Sequence[str], max_bytes: int, advice: str) -> Iterator[Image]:
     """The picture in a regular file of at most `max_bytes`; its pixels are decoded when they are asked for.
 
     Raises DataError, with `advice`, for whatever is wrong, also for a ValueError within the `with`.
@@ -27,13 +27,10 @@ def opened(path: Path, formats: Sequence[str], max_bytes: int, advice: str, max_
         warnings.catch_warnings(),
         Budget(path).opened(path, max_bytes) as file,
     ):
-        # Pillow warns of much that is no matter: large pictures, which are refused here, and odd camera notes.
+        # Pillow warns of much that is no matter, as odd camera notes; pictures of more than 179 million pixels it refuses.
         warnings.simplefilter("ignore")
         try:
             picture = Image.open(file, formats=list(formats))
         except Image.DecompressionBombError as error:
             raise ValueError(str(error)) from error
-        if picture.width * picture.height > max_pixels:
-            found = f"{picture.width} x {picture.height} pixels"
-            raise ValueError(f"it declares {found}; at most {max_pixels:,} are decoded")
         yield picture

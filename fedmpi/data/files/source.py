@@ -75,7 +75,7 @@ def _files(options: DataOptions) -> tuple[File, ...]:
     source = options.source
     if source is None:
         return ()
-    by_default = source.needed(type(options)())
+    by_default = source.needed(type(options)(name=options.name))
     return tuple(file for file in source.needed(options) if file not in by_default)
 
 

@@ -106,8 +106,9 @@ def _without_empty(q: Floats, left: Ints) -> Floats:
     """PriSM's rule for classes that have run out; `q` (..., classes)."""
     if left.all():
         return q.copy()
-    q = np.where(left > 0, q + EPSILON, 0.0)
-    return q / q.sum(axis=-1, keepdims=True)
+    kept: Floats = np.where(left > 0, q + EPSILON, 0.0)
+    kept /= kept.sum(axis=-1, keepdims=True)
+    return kept
 
 
 def _round_robin(labels: Ints, sizes: Ints) -> tuple[Ints, Ints]:
