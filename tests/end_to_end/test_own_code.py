@@ -14,6 +14,7 @@ from own_data import arrays_of, save_npz
 from small_runs import finished
 
 from fedmpi import registry
+from fedmpi.data.arrays import known
 
 RunMain = Callable[..., tuple[int, str, str]]
 SOURCE = Path(__file__).resolve().parents[1] / "own_data.py"
@@ -100,6 +101,7 @@ def test_a_file_of_the_user_s_is_planned_run_and_resumed(
     assert "brought" not in last_start(Path(run))
     (tmp_path / "moved").mkdir()
     moved = path.rename(tmp_path / "moved" / "mine.npz")
+    known.cache_clear()  # as a new process has read nothing
     code, _, errors = run_main("rounds=2", "--run-dir", run, "--resume")
     assert code == 2 and f"{path}: cannot be read" in errors
     assert run_main("rounds=2", f"data.path={moved}", "--run-dir", run, "--resume")[0] == 0

@@ -27,7 +27,7 @@ def opened(path: Path, formats: Sequence[str], max_bytes: int, advice: str) -> I
         warnings.catch_warnings(),
         Budget(path).opened(path, max_bytes) as file,
     ):
-        # Pillow warns of much that is no matter, as odd camera notes; pictures of more than 179 million pixels it refuses.
+        # Pillow warns of much that is no matter, as odd camera notes. It refuses more than 179 million pixels.
         warnings.simplefilter("ignore")
         try:
             picture = Image.open(file, formats=list(formats))
