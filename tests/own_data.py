@@ -46,7 +46,7 @@ def folder_of(root: Path, parts: dict[str, dict[str, int]]) -> Path:
 
 
 def blobs(
-    num: int = 60, spread: float = 0.1, form: Literal["flat", "high"] = "flat", centres: list[float] = [0.0, 1.0]
+    num: int = 60, spread: float = 0.1, form: Literal["flat", "high"] = "flat", centres: tuple[float, ...] = (0.0, 1.0)
 ) -> dict[str, np.ndarray]:
     """Points around centres."""
     blobs.calls += 1

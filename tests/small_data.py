@@ -14,8 +14,12 @@ from fedmpi.disk import hdf5
 
 TRAIN, TEST, GROUPS = 20, 8, 4
 WORDS = (
-    "data.name=har", f"data.num_train={TRAIN}", f"data.num_test={TEST}", f"data.num_groups={GROUPS}", "data.window=8",
-)  # fmt: skip
+    "data.name=har",
+    f"data.num_train={TRAIN}",
+    f"data.num_test={TEST}",
+    f"data.num_groups={GROUPS}",
+    "data.window=8",
+)
 """Its options in a config, without its folder."""
 
 

@@ -1,6 +1,6 @@
 """Data sets and partitions that a user brings, named in full or by an installed package.
 
-A data set is a class of options with `info` and `read`, or a function that returns arrays (see `arrays.py`). A
+A data set is a subclass of `DataOptions`, or a function that returns arrays (see `arrays.py`). A
 partition is a subclass of `PartitionOptions`, or a function of `labels`, `num_clients`, `seed` (and `groups`, if it
 goes by these) that returns the example numbers of each client. The other arguments of a function are the options that a
 config can set. Their types are those of its annotations, else those of their defaults; a list reaches it as a tuple.
@@ -22,6 +22,7 @@ from fedmpi.config.schema import Section
 from fedmpi.data.arrays import ArrayOptions, Arrays
 from fedmpi.data.dataset import Dataset
 from fedmpi.data.dealing import Ints, PartitionOptions
+from fedmpi.data.options import DataOptions
 from fedmpi.errors import DataError, UserError, one_line
 from fedmpi.registry import UnknownError
 
@@ -54,26 +55,20 @@ class FunctionPartition(PartitionOptions):
 
 def options_of_data(name: str, found: object) -> type[Section]:
     """The options class of the data set `found`, which a config calls `name`. Raises `UnknownError`."""
-    if isinstance(found, type) and issubclass(found, Section) and hasattr(found, "info") and hasattr(found, "read"):
-        return _named(name, found)
+    if isinstance(found, type) and issubclass(found, DataOptions) and found.read is not DataOptions.read:
+        return found
     if inspect.isfunction(found):
         return _of_function(name, found, FunctionData, ())
-    raise UnknownError(f"{name!r} is neither a class of options with `info` and `read` nor a function")
+    raise UnknownError(f"{name!r} is neither a subclass of DataOptions with `info` and `read` nor a function")
 
 
 def options_of_partition(name: str, found: object) -> type[Section]:
     """The options class of the partition `found`, which a config calls `name`. Raises `UnknownError`."""
     if isinstance(found, type) and issubclass(found, PartitionOptions) and found.divide is not PartitionOptions.divide:
-        return _named(name, found)
+        return found
     if inspect.isfunction(found):
         return _of_function(name, found, FunctionPartition, _GIVEN)
     raise UnknownError(f"{name!r} is neither a subclass of PartitionOptions with `divide` nor a function")
-
-
-def _named(name: str, found: type[Section]) -> type[Section]:
-    if "name" in found.model_fields:
-        return found
-    raise UnknownError(f"{name!r} has no field `name: str`, which says in a line what it is")
 
 
 @functools.cache

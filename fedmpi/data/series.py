@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections import Counter
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -13,6 +14,7 @@ from numpy.typing import NDArray
 from pydantic import Field
 
 from fedmpi.data.files.budget import Budget, guarded
+from fedmpi.data.options import DataInfo
 from fedmpi.data.prepared_options import PreparedOptions
 from fedmpi.errors import DataError
 
@@ -38,10 +40,10 @@ class SeriesOptions(PreparedOptions):
     num_groups: NumExpected = 0
     """Subjects, films or roles expected in the training examples; 0 as above."""
 
-    def expected(self, complete: tuple[int, int, int]) -> tuple[int, int, int]:
-        """Training examples, test examples and groups: what is told, else `complete`."""
-        told = (self.num_train, self.num_test, self.num_groups)
-        return (told[0] or complete[0], told[1] or complete[1], told[2] or complete[2])
+    def expected(self, info: DataInfo) -> DataInfo:
+        """`info` of the complete files, with the counts that the options give instead."""
+        given = {name: getattr(self, name) for name in ("num_train", "num_test", "num_groups")}
+        return replace(info, **{name: count for name, count in given.items() if count})
 
 
 def find(folder: Path, pattern: str, what: str) -> Path:

@@ -19,9 +19,14 @@ from fedmpi.data.arrays import known
 RunMain = Callable[..., tuple[int, str, str]]
 SOURCE = Path(__file__).resolve().parents[1] / "own_data.py"
 SMALL = (
-    "model.name=mlp", "method.name=fedavg", "clients.count=4", "clients.per_round=2", "train.local_epochs=1",
-    "output.progress=plain", "output.tensorboard=false",
-)  # fmt: skip
+    "model.name=mlp",
+    "method.name=fedavg",
+    "clients.count=4",
+    "clients.per_round=2",
+    "train.local_epochs=1",
+    "output.progress=plain",
+    "output.tensorboard=false",
+)
 OWN = ("data.name=mysets:blobs", "partition.name=mysets:rows")
 
 

@@ -108,8 +108,11 @@ def prepared(path: Path, *words: str) -> tuple[int, int, int, str]:
     """Exit code, growth of memory in KB, bytes left in the data folder, and stderr of the command in a new process."""
     done = subprocess.run(
         [sys.executable, "-c", SCRIPT, str(path), *words],
-        capture_output=True, text=True, timeout=120, env={**os.environ, "PYTHONPATH": str(ROOT)},
-    )  # fmt: skip
+        capture_output=True,
+        text=True,
+        timeout=120,
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+    )
     assert done.stdout, done.stderr
     code, grown_kb, left_bytes = map(int, done.stdout.split()[-3:])
     return code, grown_kb, left_bytes, done.stderr
@@ -188,4 +191,4 @@ def test_zips_as_others_write_them(method: int, tmp_path: Path) -> None:
 
 class _Unseekable:
     def __init__(self, raw: object) -> None:
-        self.write, self.flush = raw.write, raw.flush  # type: ignore[attr-defined]
+        self.write, self.flush = raw.write, raw.flush

@@ -136,7 +136,10 @@ def test_list_says_what_is_there(run_data: RunData, no_network: None, tmp_path: 
         return next(line[16:42].strip() for line in out.splitlines() if line.startswith(f"  {name} "))
 
     assert (state("digits"), state("cifar10"), state("imdb")) == (
-        "needs no files", "to fetch (170.50 MB)", "to fetch (84.13 MB)")  # fmt: skip
+        "needs no files",
+        "to fetch (170.50 MB)",
+        "to fetch (84.13 MB)",
+    )
     (tmp_path / "cifar-10-python.tar.gz").touch()
     assert state("cifar10") == "to fetch (170.50 MB)", "a run reads the unpacked files"
     (tmp_path / "cifar-10-batches-py").mkdir()

@@ -205,7 +205,7 @@ BAD_LEAF = [
     ("label 1.5", leaf_text({"a": {"x": [ROW], "y": [1.5]}}), "no numbers from 0 to 61"),
     ("text", leaf_text({"a": {"x": [["0.5"] * 784], "y": [1]}}), "no numbers from 0 to 1"),
     ("nobody", leaf_text({}), "images of 0 writers to train and of 0 to test"),
-]  # fmt: skip
+]
 
 
 @pytest.mark.parametrize(("text", "problem"), [case[1:] for case in BAD_LEAF], ids=[case[0] for case in BAD_LEAF])

@@ -270,7 +270,8 @@ def test_digits_constants_are_the_data_s_own() -> None:
 
 def test_digits_need_neither_torch_nor_sklearn_to_load() -> None:
     code = (
-        "import sys; from fedmpi.data import reading; from fedmpi.data.sets.digits import Digits; reading.load(Digits()); "
+        "import sys; from fedmpi.data import reading; from fedmpi.data.sets.digits import Digits; "
+        "reading.load(Digits()); "
         "assert not {'torch', 'sklearn'} & set(sys.modules)"
     )
     subprocess.run([sys.executable, "-c", code], check=True, timeout=60)

@@ -81,8 +81,12 @@ def test_unpacked_files_have_the_checksums_of_the_table(tmp_path: Path) -> None:
 def test_published_checksums_are_torchvision_s() -> None:
     source = pytest.importorskip("torchvision.datasets")
     theirs = dict(source.MNIST.resources)
-    theirs.update((url.rpartition("/")[2], md5) for part in ("train", "test") for url, md5 in
-                  source.QMNIST.resources[part] if url.endswith("idx2-int.gz"))  # fmt: skip
+    theirs.update(
+        (url.rpartition("/")[2], md5)
+        for part in ("train", "test")
+        for url, md5 in source.QMNIST.resources[part]
+        if url.endswith("idx2-int.gz")
+    )
     assert {f"{name}.gz": md5s[0] for name, md5s in MD5S.items()} == theirs
 
 
@@ -216,9 +220,13 @@ def test_emnist_sizes_are_nist_s() -> None:
     """https://www.nist.gov/itl/products-and-services/emnist-dataset: characters and classes of each split."""
     totals = {split: (train + test, classes) for split, (classes, train, test) in SPLITS.items()}
     assert totals == {
-        "byclass": (814_255, 62), "bymerge": (814_255, 47), "balanced": (131_600, 47),
-        "letters": (145_600, 26), "digits": (280_000, 10), "mnist": (70_000, 10),
-    }  # fmt: skip
+        "byclass": (814_255, 62),
+        "bymerge": (814_255, 47),
+        "balanced": (131_600, 47),
+        "letters": (145_600, 26),
+        "digits": (280_000, 10),
+        "mnist": (70_000, 10),
+    }
     info = Emnist(split="byclass").info()
     assert (info.num_classes, info.num_train, info.num_test) == (62, 697_932, 116_323)
     assert not info.flip and not info.crop_padding and not info.num_groups

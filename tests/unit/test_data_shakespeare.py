@@ -211,11 +211,15 @@ def test_leaf_as_divided(tmp_path: Path) -> None:
         ({"a.json": '{"user_data": {"A": {"x": ["a$c"], "y": ["d"]}}}'}, "holds ['$'], none of the 80 characters"),
         ({"a.json": '{"user_data": {"A": {"x": [], "y": []}}}'}, "no role has enough text"),
         (dict.fromkeys(("a.json", "b.json"), '{"user_data": {"A": {"x": [], "y": []}}}'), "role A is in"),
-        ({"train/a.json": '{"user_data": {"B": {"x": [], "y": []}}}',
-          "test/a.json": '{"user_data": {"B": {"x": ["abc"], "y": ["d"]}}}'},
-         "1 roles (B, ...) are in test alone; make the files with LEAF's `-t sample`"),
+        (
+            {
+                "train/a.json": '{"user_data": {"B": {"x": [], "y": []}}}',
+                "test/a.json": '{"user_data": {"B": {"x": ["abc"], "y": ["d"]}}}',
+            },
+            "1 roles (B, ...) are in test alone; make the files with LEAF's `-t sample`",
+        ),
     ],
-)  # fmt: skip
+)
 def test_damaged_leaf_files_are_one_line(tmp_path: Path, files: dict[str, str], problem: str) -> None:
     for name, text in files.items():
         path = tmp_path / name

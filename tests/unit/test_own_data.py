@@ -224,8 +224,12 @@ def test_each_mistake_in_a_folder_is_a_line(tmp_path: Path) -> None:
 def test_a_function_s_arguments_are_the_options() -> None:
     config = config_of("data.name=own_data:blobs", "data.num=90", "data.centres=[1,2]", "data.form=flat")
     assert config.to_dict()["data"] == {
-        "name": "own_data:blobs", "num": 90, "spread": 0.1, "form": "flat", "centres": [1.0, 2.0]
-    }  # fmt: skip
+        "name": "own_data:blobs",
+        "num": 90,
+        "spread": 0.1,
+        "form": "flat",
+        "centres": [1.0, 2.0],
+    }
     info = config.data.info()
     assert (info.kind, info.num_train, info.num_test) == ("vector", 60, 30)
     again = config_of("data.name=own_data:blobs", "data.num=90", "data.centres=[1,2]", "data.form=flat")
@@ -245,7 +249,7 @@ def test_a_function_s_arguments_are_the_options() -> None:
     ("name", "line"),
     [
         ("own_data:Nothing", "module 'own_data' has no 'Nothing'"),
-        ("own_data:MLP", "neither a class of options with `info` and `read` nor a function"),
+        ("own_data:MLP", "neither a subclass of DataOptions with `info` and `read` nor a function"),
         ("own_data:starred", "takes **more: int; expected arguments with names"),
         ("own_data:shadowing", "the argument 'read' of 'own_data:shadowing' cannot be an option; give it another name"),
         ("own_data:typed", "cannot be an option; allowed: int, float, bool, str"),

@@ -24,11 +24,18 @@ from fedmpi.data.partitions.shards import Shards
 from fedmpi.errors import ConfigError
 
 ALL = [
-    DirichletEqual(), DirichletEqual(alpha=0.05, examples=30), DirichletEqual(alpha=math.inf),
-    DirichletEqual(alpha=math.inf, examples=17), QuantitySkew(), Shards(), Shards(shards_per_client=5),
-    Lottery(samples=7), Lottery(samples=4, balance=0.5, classes_per_client=4), Natural(),
+    DirichletEqual(),
+    DirichletEqual(alpha=0.05, examples=30),
+    DirichletEqual(alpha=math.inf),
+    DirichletEqual(alpha=math.inf, examples=17),
+    QuantitySkew(),
+    Shards(),
+    Shards(shards_per_client=5),
+    Lottery(samples=7),
+    Lottery(samples=4, balance=0.5, classes_per_client=4),
+    Natural(),
     Natural(groups_per_client=3, min_examples=4),
-]  # fmt: skip
+]
 LABELS = np.random.default_rng(0).integers(0, 10, 1437)
 GROUPS = np.random.default_rng(1).integers(0, 150, 1437)
 

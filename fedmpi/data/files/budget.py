@@ -24,23 +24,8 @@ Tell = Callable[[int, int], None]
 """Called by long work with what is done (files, members, bytes ...) and the total, 0 if unknown."""
 
 CRAFTED = (
-    ArithmeticError,
-    AssertionError,
-    BufferError,
-    EOFError,
-    LookupError,
-    MemoryError,
-    NotImplementedError,
-    OSError,
-    RecursionError,
-    RuntimeError,
-    SyntaxError,
-    TypeError,
-    ValueError,
-    Warning,
-    lzma.LZMAError,
-    struct.error,
-    zlib.error,
+    *(ArithmeticError, AssertionError, BufferError, EOFError, LookupError, MemoryError, OSError, RuntimeError),
+    *(SyntaxError, TypeError, ValueError, Warning, lzma.LZMAError, struct.error, zlib.error),
 )
 """What decoders raise at bytes that are not what their format says; RuntimeError covers RecursionError."""
 

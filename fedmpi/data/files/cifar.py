@@ -11,6 +11,7 @@ import pickle
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -96,45 +97,38 @@ def _read_batch(path: Path, md5: str, form: Format) -> tuple[NDArray[np.uint8], 
     num_bytes = int(np.prod(SHAPE_CHW))
     if not isinstance(images, np.ndarray) or images.dtype != np.uint8 or images.shape[1:] != (num_bytes,):
         found = f"{images.dtype} {images.shape}" if isinstance(images, np.ndarray) else type(images).__name__
-        raise DataError(
-            str(path), f"entry 'data' is {found}, expected uint8 (images, {num_bytes}); {_advice(path.parent, form)}"
-        )
-    if (
-        not isinstance(labels, list)
-        or len(labels) != len(images)
-        or any(type(label) is not int or not 0 <= label < form.num_classes for label in labels)
-    ):
+        raise _wrong(path, form, f"entry 'data' is {found}, expected uint8 (images, {num_bytes})")
+    numbers = labels if isinstance(labels, list) and len(labels) == len(images) else [None]
+    if any(type(label) is not int or not 0 <= label < form.num_classes for label in numbers):
         expected = f"a list of {len(images)} numbers from 0 to {form.num_classes - 1}"
-        raise DataError(str(path), f"entry '{form.label_key}' is not {expected}; {_advice(path.parent, form)}")
-    return images, np.array(labels, dtype=np.int64)
+        raise _wrong(path, form, f"entry '{form.label_key}' is not {expected}")
+    return images, np.array(numbers, dtype=np.int64)
 
 
 def _check_meta(path: Path, md5: str, form: Format) -> None:
     names = _read_checked(path, md5, form).get(form.names_key)
     if not isinstance(names, list) or len(names) != form.num_classes:
-        expected = f"a list of {form.num_classes} names"
-        raise DataError(str(path), f"entry '{form.names_key}' is not {expected}; {_advice(path.parent, form)}")
+        raise _wrong(path, form, f"entry '{form.names_key}' is not a list of {form.num_classes} names")
 
 
-def _read_checked(path: Path, md5: str, form: Format) -> dict[str, object]:
+def _read_checked(path: Path, md5: str, form: Format) -> dict[str, Any]:
     with guarded(path, _advice(path.parent, form), "cannot be read"):
         content = Budget(path).read(path, _MAX_BATCH_BYTES)
     found = hashlib.md5(content, usedforsecurity=False).hexdigest()
     if found != md5:
-        raise DataError(
-            str(path),
-            f"damaged or cut off: its {len(content):,} bytes have md5 {found}, expected {md5}; "
-            f"{_advice(path.parent, form)}",
-        )
+        problem = f"damaged or cut off: its {len(content):,} bytes have md5 {found}, expected {md5}"
+        raise _wrong(path, form, problem)
     try:
         entries = unpickle(content)
     except pickle.UnpicklingError as error:
-        raise DataError(
-            str(path), f"is not a batch of {form.archive}: {error}; {_advice(path.parent, form)}"
-        ) from error
+        raise _wrong(path, form, f"is not a batch of {form.archive}: {error}") from error
     if not isinstance(entries, dict):
-        raise DataError(str(path), f"holds a {type(entries).__name__}, expected a dict; {_advice(path.parent, form)}")
+        raise _wrong(path, form, f"holds a {type(entries).__name__}, expected a dict")
     return entries
+
+
+def _wrong(path: Path, form: Format, problem: str) -> DataError:
+    return DataError(str(path), f"{problem}; {_advice(path.parent, form)}")
 
 
 def _advice(folder: Path, form: Format) -> str:

@@ -13,7 +13,7 @@ import tarfile
 import zipfile
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import IO, BinaryIO, Protocol, cast
+from typing import IO, Any, BinaryIO, Protocol, cast
 
 from fedmpi.data.files.budget import CRAFTED, Budget
 from fedmpi.data.files.packed import Stream
@@ -68,7 +68,7 @@ def of_tar(stream: Stream) -> Iterator[tuple[Member, Content | None]]:
             forward.num_left = max(0, found.size)
             yield member, file.extractfile(found) if member.kind == "file" else None
             forward.num_left = _MAX_HEADER_BYTES
-            file.members.clear()  # type: ignore[attr-defined]  # tarfile keeps every header that it has read
+            cast(Any, file).members.clear()  # tarfile keeps every header that it has read
     if forward.last != bytes(tarfile.BLOCKSIZE):  # tarfile takes what is no header for the end
         raise ValueError("a header is wrong, or the end is missing")
     while stream.read(2**20):

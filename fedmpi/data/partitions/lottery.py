@@ -58,18 +58,11 @@ class Lottery(PartitionOptions):
         yield from super().problems(config)
         classes = config.data.info().num_classes
         if self.classes_per_client > classes:
-            yield (
-                "partition.classes_per_client",
-                f"{self.classes_per_client}, but the data have {classes} classes; allowed: at most {classes}",
-            )
+            found = f"{self.classes_per_client}, but the data have {classes} classes"
+            yield "partition.classes_per_client", f"{found}; allowed: at most {classes}"
         if self.classes_per_client > 1 and self._other_samples == 0:
-            yield (
-                "partition.balance",
-                (
-                    f"{self.balance:g} of {self.samples} examples is less than one; "
-                    f"allowed: {1 / self.samples:g} or more, or raise partition.samples"
-                ),
-            )
+            found = f"{self.balance:g} of {self.samples} examples is less than one"
+            yield "partition.balance", f"{found}; allowed: {1 / self.samples:g} or more, or raise partition.samples"
 
     def divide(self, labels: Ints, num_clients: int, seed: int, groups: Ints | None = None) -> tuple[Ints, Ints]:
         """Each client's distinct classes are drawn by how many shards of `samples` examples are left of each class.

@@ -41,22 +41,13 @@ class Natural(PartitionOptions):
     def problems(self, config: Config) -> Problems:
         info, num_clients = config.data.info(), config.clients.count
         if not info.num_groups:
-            yield (
-                "partition.name",
-                (
-                    f"natural, but nobody knows whose the examples of {config.data.name} are; "
-                    "take another partition, or data with writers, subjects or roles"
-                ),
-            )
+            found = f"natural, but nobody knows whose the examples of {config.data.name} are"
+            yield "partition.name", f"{found}; take another partition, or data with writers, subjects or roles"
         elif num_clients * self.groups_per_client > info.num_groups:
             each = f" with {self.groups_per_client} groups each" if self.groups_per_client > 1 else ""
-            yield (
-                "clients.count",
-                (
-                    f"{num_clients} clients{each}, but {config.data.name} has {info.num_groups} groups "
-                    f"(writers, subjects, roles); allowed: at most {info.num_groups // self.groups_per_client}"
-                ),
-            )
+            groups = f"{info.num_groups} groups (writers, subjects, roles)"
+            allowed = f"allowed: at most {info.num_groups // self.groups_per_client}"
+            yield "clients.count", f"{num_clients} clients{each}, but {config.data.name} has {groups}; {allowed}"
         else:
             yield from super().problems(config)
 

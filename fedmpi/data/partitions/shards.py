@@ -44,13 +44,9 @@ class Shards(PartitionOptions):
         yield from super().problems(config)
         classes, least = config.data.info().num_classes, self.shards_per_client * config.clients.count
         if least < classes:
-            yield (
-                "partition.shards_per_client",
-                (
-                    f"{config.clients.count} clients with {self.shards_per_client} each hold {least} shards, "
-                    f"but the data have {classes} classes; allowed: {-(-classes // config.clients.count)} or more"
-                ),
-            )
+            found = f"{config.clients.count} clients with {self.shards_per_client} each hold {least} shards"
+            allowed = f"allowed: {-(-classes // config.clients.count)} or more"
+            yield "partition.shards_per_client", f"{found}, but the data have {classes} classes; {allowed}"
 
     def divide(self, labels: Ints, num_clients: int, seed: int, groups: Ints | None = None) -> tuple[Ints, Ints]:
         """Deals a shuffled deck of labels, as many of each class as it has shards; a client drops what it has already.

@@ -81,15 +81,9 @@ class Femnist(PreparedOptions):
     """Writers expected; the default is that of TensorFlow Federated's files."""
 
     def info(self) -> DataInfo:
-        return DataInfo(
-            "image",
-            (1, SIDE, SIDE),
-            NUM_CLASSES,
-            self.num_train,
-            self.num_test,
-            num_groups=self.num_groups,
-            shares_groups=self.test_writers == "same",
-        )
+        counts, shares = (self.num_train, self.num_test), self.test_writers == "same"
+        shape = (1, SIDE, SIDE)
+        return DataInfo("image", shape, NUM_CLASSES, *counts, num_groups=self.num_groups, shares_groups=shares)
 
     def prepare(self, folder: Path, tell: Tell) -> Dataset:
         """Images uint8 (N, 28, 28, 1), writer after writer in the order of their names.

@@ -17,6 +17,7 @@ Neighbours there overlap by half, so the one example before the test part is in 
 from __future__ import annotations
 
 import warnings
+from dataclasses import replace
 from pathlib import Path
 from typing import Literal, TypeVar
 
@@ -101,23 +102,15 @@ class Har(SeriesOptions):
     """
 
     def info(self) -> DataInfo:
-        complete = {
+        num_train, num_test, num_groups = {
             ("windows", "each_subject"): (8180, 1982, 30),
             ("windows", "original"): (7415, 2996, 21),
             ("features", "each_subject"): (8059, 2060, 30),
             ("features", "original"): (7352, 2947, 21),
         }[self.form, self.split]
-        num_train, num_test, num_groups = self.expected(complete)
-        num_features = FEATURES if self.form == "features" else AXES * self.window
-        return DataInfo(
-            "vector",
-            (num_features,),
-            NUM_ACTIVITIES,
-            num_train,
-            num_test,
-            num_groups=num_groups,
-            shares_groups=self.split == "each_subject",
-        )
+        shape = (FEATURES if self.form == "features" else AXES * self.window,)
+        complete = DataInfo("vector", shape, NUM_ACTIVITIES, num_train, num_test, num_groups=num_groups)
+        return self.expected(replace(complete, shares_groups=self.split == "each_subject"))
 
     def prepare(self, folder: Path, tell: Tell) -> Dataset:
         """Vectors float32, activities 1 to 6 as labels 0 to 5. Raises DataError."""
@@ -133,8 +126,7 @@ def _windows(options: Har, folder: Path, tell: Tell) -> Dataset:
     signals = _signals(labels_path.parent, rows, tell)
     rows = rows[rows[:, 2] <= NUM_ACTIVITIES]
     rows = rows[np.lexsort((rows[:, 3], rows[:, 0], rows[:, 2], rows[:, 1]))]
-    train: Part = []
-    test: Part = []
+    train, test = Part(), Part()
     for subject, activity in np.unique(rows[:, 1:3], axis=0).tolist():
         its_rows = rows[(rows[:, 1] == subject) & (rows[:, 2] == activity)]
         stretches = [(experiment, first - 1, last) for experiment, _, _, first, last in its_rows.tolist()]

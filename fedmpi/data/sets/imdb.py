@@ -20,6 +20,7 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Iterable
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Literal, NamedTuple
 
@@ -93,10 +94,9 @@ class Imdb(SeriesOptions):
     """Leave out what only grammar needs (the, and, was ...), as PriSM's code does."""
 
     def info(self) -> DataInfo:
-        complete = {"original": (25_000, 25_000, 3456), "three_quarters": (37_500, 12_500, 6609)}[self.split]
-        num_train, num_test, num_groups = self.expected(complete)
-        size = self.words + 1
-        return DataInfo("tokens", (self.length,), 2, num_train, num_test, vocabulary_size=size, num_groups=num_groups)
+        num_train, num_groups = {"original": (25_000, 3456), "three_quarters": (37_500, 6609)}[self.split]
+        complete = DataInfo("tokens", (self.length,), 2, num_train, 50_000 - num_train, num_groups=num_groups)
+        return self.expected(replace(complete, vocabulary_size=self.words + 1))
 
     def prepare(self, folder: Path, tell: Tell) -> Dataset:
         """Tokens int16 (N, length), first all bad reviews, then the good. Raises DataError."""

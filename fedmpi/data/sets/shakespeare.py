@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from pathlib import Path
 from string import ascii_lowercase, ascii_uppercase
 from typing import Any, Literal
@@ -93,18 +94,9 @@ class Shakespeare(SeriesOptions):
     """
 
     def info(self) -> DataInfo:
-        num_train, num_test, num_groups = self.expected((79_131, 18_757, 181))
         size = len(ALPHABETS[self.form])
-        return DataInfo(
-            "tokens",
-            (self.length,),
-            size,
-            num_train,
-            num_test,
-            vocabulary_size=size,
-            num_groups=num_groups,
-            shares_groups=True,
-        )
+        complete = DataInfo("tokens", (self.length,), size, 79_131, 18_757, num_groups=181, shares_groups=True)
+        return self.expected(replace(complete, vocabulary_size=size))
 
     def prepare(self, folder: Path, tell: Tell) -> Dataset:
         """The examples by role, in the order of the roles' names. Raises DataError."""
@@ -131,9 +123,7 @@ def _names(roles: Roles) -> NDArray[np.str_]:
 
 def _speakers(options: Shakespeare, folder: Path, tell: Tell) -> tuple[Roles, Roles]:
     path = find(folder, "input.txt", "tinyshakespeare")
-    train: Roles = {}
-    test: Roles = {}
-    speeches = _speeches(path)
+    train, test, speeches = Roles(), Roles(), _speeches(path)
     for done, (role, texts) in enumerate(sorted(speeches.items()), start=1):
         tokens = _tokens("\n".join(texts), options, path)
         cut = first_of_test(len(tokens), options.test_share)
@@ -176,8 +166,7 @@ def _leaf(options: Shakespeare, folder: Path, tell: Tell) -> tuple[Roles, Roles]
     by_part = [[path for path in paths if path.parent.name == part] for part in ("train", "test")]
     if all(by_part):
         return _as_divided(options, folder, by_part, tell)
-    train: Roles = {}
-    test: Roles = {}
+    train, test = Roles(), Roles()
     for role, examples in _roles(options, paths, tell):
         first = first_of_test(len(examples), options.test_share)
         if len(examples) >= options.min_chars and options.length < first < len(examples):

@@ -42,18 +42,9 @@ class Synthetic(DataOptions):
     """Seed of the examples; the run's own seed does not change them."""
 
     def info(self) -> DataInfo:
-        channels, height, width = self.shape
-        return DataInfo(
-            "image",
-            (channels, height, width),
-            self.classes,
-            self.num_train,
-            self.num_test,
-            mean=(0.5,) * channels,
-            std=(0.2,) * channels,
-            crop_padding=min(height, width) // 8,
-            flip=True,
-        )
+        counts, padding = (self.num_train, self.num_test), min(self.shape[1:]) // 8
+        mean, std = (0.5,) * self.shape[0], (0.2,) * self.shape[0]
+        return DataInfo("image", self.shape, self.classes, *counts, mean, std, crop_padding=padding, flip=True)
 
     def read(self) -> Dataset:
         """`num_train` and `num_test` images, uint8 (N, H, W, C), made from `seed`."""
