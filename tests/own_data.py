@@ -86,6 +86,10 @@ def no_dict() -> list[int]:
     return [1]
 
 
+def ragged() -> dict[str, list[list[int]]]:
+    return {"train_x": [[1], [2, 3]]}
+
+
 def more_keys() -> dict[str, np.ndarray]:
     return {**arrays_of("vectors"), "weights": np.zeros(3)}
 

@@ -80,7 +80,10 @@ def known(options: ArrayOptions) -> tuple[Dataset, DataInfo]:
     if not isinstance(given, Mapping):
         expected = f"a dict with {', '.join(_NEEDED)}, or a fedmpi.data.dataset.Dataset"
         raise DataError(where, f"gave a {type(given).__name__}, expected {expected}")
-    arrays = {str(name): np.asarray(array) for name, array in given.items() if array is not None}
+    try:
+        arrays = {str(name): np.asarray(array) for name, array in given.items() if array is not None}
+    except (TypeError, ValueError) as error:
+        raise DataError(where, f"gave something that is no array: {error}") from error
     if problem := _names_problem(arrays):
         raise DataError(where, problem)
     problems: list[str] = []

@@ -254,6 +254,7 @@ def test_a_function_s_arguments_are_the_options() -> None:
         ("own_data:shadowing", "the argument 'read' of 'own_data:shadowing' cannot be an option; give it another name"),
         ("own_data:typed", "cannot be an option; allowed: int, float, bool, str"),
         ("own_data:no_dict", "gave a list, expected a dict with train_x, train_y, test_x, test_y"),
+        ("own_data:ragged", "gave something that is no array: "),
         ("own_data:more_keys", "'weights' means nothing; known: train_x"),
         ("own_data:failing", "its function failed: ZeroDivisionError: division by zero ("),
         ("own_broken:data", "'own_broken:data' cannot be imported: RuntimeError: not today"),

@@ -23,19 +23,6 @@ from fedmpi.data.partitions.quantity_skew import QuantitySkew
 from fedmpi.data.partitions.shards import Shards
 from fedmpi.errors import ConfigError
 
-ALL = [
-    DirichletEqual(),
-    DirichletEqual(alpha=0.05, examples=30),
-    DirichletEqual(alpha=math.inf),
-    DirichletEqual(alpha=math.inf, examples=17),
-    QuantitySkew(),
-    Shards(),
-    Shards(shards_per_client=5),
-    Lottery(samples=7),
-    Lottery(samples=4, balance=0.5, classes_per_client=4),
-    Natural(),
-    Natural(groups_per_client=3, min_examples=4),
-]
 LABELS = np.random.default_rng(0).integers(0, 10, 1437)
 GROUPS = np.random.default_rng(1).integers(0, 150, 1437)
 
@@ -46,23 +33,6 @@ def made(options: PartitionOptions, num_clients: int, seed: int = 3) -> Partitio
 
 def held(partition: Partition, numbers: np.ndarray = LABELS) -> list[list[int]]:
     return [numbers[partition.client(client)].tolist() for client in range(partition.num_clients)]
-
-
-@pytest.mark.parametrize("options", ALL, ids=lambda options: options.model_dump_json())
-@pytest.mark.parametrize("num_clients", [7, 33])
-def test_no_example_has_two_owners(options: PartitionOptions, num_clients: int) -> None:
-    partition = made(options, num_clients)
-    assert partition.num_clients == num_clients and partition.sizes.min() >= 1
-    assert partition.sizes.sum() == len(partition.indices) == len(np.unique(partition.indices))
-    assert partition.indices.min() >= 0 and partition.indices.max() < 1437
-
-
-@pytest.mark.parametrize("options", ALL, ids=lambda options: options.model_dump_json())
-def test_a_pure_function_of_the_seed(options: PartitionOptions) -> None:
-    first, again, other = (made(options, 20, seed) for seed in (0, 0, 1))
-    assert np.array_equal(first.indices, again.indices) and np.array_equal(first.offsets, again.offsets)
-    is_drawn = getattr(options, "alpha", 1.0) != math.inf
-    assert np.array_equal(first.indices, other.indices) != is_drawn
 
 
 # ---- dirichlet_equal
