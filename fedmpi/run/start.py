@@ -99,7 +99,8 @@ def _check_alike(config: Config, comm: Comm, data_digest: str) -> None:
     Raises `StartupError` on all ranks together.
     """
     settings = config.to_dict()
-    settings["output"], settings["data"]["root"] = None, None  # only rank 0 writes, and data may lie anywhere
+    settings["output"] = None  # only rank 0 writes
+    settings["data"] = {key: value for key, value in settings["data"].items() if key not in digest.PLACES}
     own = blake2b(json.dumps(settings, sort_keys=True).encode(), digest_size=6).hexdigest()
     gathered = Gathered.of(comm, {"config": own, "data": digest.short(data_digest)})
     for name, where in (("config", config.where), ("data", digest.place(config.data))):

@@ -36,7 +36,7 @@ from pathlib import Path
 
 from fedmpi import papers
 from fedmpi.data import reading
-from fedmpi.data.folders import below_home
+from fedmpi.data.files.folders import below_home
 from fedmpi.errors import ConfigError, UserError
 from fedmpi.report.progress import printable
 from fedmpi.report.records import rounds_done
