@@ -28,12 +28,12 @@ from .run_bytes import differences, leftovers
 ROUNDS = 8
 LIMIT_S = 600.0
 """A start here takes seconds; this only ends a hang."""
-COMMON = (
-    "data.name=synthetic", "data.shape=[1,8,8]", "data.classes=4", "data.num_train=240", "data.num_test=96",
-    "clients.count=12", "clients.per_round=8", f"rounds={ROUNDS}", "train.local_epochs=1", "train.batch_size=8",
-    "train.lr=0.05", "train.schedule.milestones=[4]", "evaluation.batch_size=16", "evaluation.every=2",
-    "output.progress=plain", "output.tensorboard=false", "output.checkpoint_every=2",
-)  # fmt: skip
+COMMON = f"""
+    data.name=synthetic data.shape=[1,8,8] data.classes=4 data.num_train=240 data.num_test=96
+    clients.count=12 clients.per_round=8 rounds={ROUNDS} train.local_epochs=1 train.batch_size=8
+    train.lr=0.05 train.schedule.milestones=[4] evaluation.batch_size=16 evaluation.every=2
+    output.progress=plain output.tensorboard=false output.checkpoint_every=2
+""".split()
 _SMALL = ("model.width=0.125", "model.blocks=[1,1]")
 _UNEVEN = (*_SMALL, "partition.name=class_dirichlet")
 CASES: Mapping[str, tuple[str, ...]] = {
@@ -58,8 +58,7 @@ CASES: Mapping[str, tuple[str, ...]] = {
     "standalone": (*_UNEVEN, "method.name=standalone", "method.epochs_factor=1"),
 }
 """What is run."""
-WITH_MEMORY = ("scaffold", "hermes", "hermes-reduce", "topk", "topk-reduce", "lgfedavg", "lgfedavg-pretrained",
-               "standalone")  # fmt: skip
+WITH_MEMORY = "scaffold hermes hermes-reduce topk topk-reduce lgfedavg lgfedavg-pretrained standalone".split()
 """The cases whose clients keep something between rounds."""
 
 SERVER_STAGES = ("communication", "aggregation", "svd", "evaluation", "saving")
