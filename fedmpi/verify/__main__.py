@@ -43,7 +43,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def claims_of(paper: str) -> list[Claim]:
     """All that is checked of a paper."""
-    return claims(read(paper), import_module(f"fedmpi.verify.{paper}").CHECKS, params_of_cell)
+    return claims(read(paper), import_module(f"fedmpi.verify.paper_{paper}").CHECKS, params_of_cell)
 
 
 def _lines(found: Sequence[Checked]) -> list[str]:

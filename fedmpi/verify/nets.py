@@ -12,7 +12,7 @@ from pathlib import Path
 import torch
 from torch import nn
 
-from fedmpi import costs, methods
+from fedmpi import methods
 from fedmpi.config.load import load
 from fedmpi.config.schema import Config
 from fedmpi.data.options import DataInfo
@@ -61,9 +61,6 @@ class Setting:
         """The tested net of this name."""
         tested = {net.name: net.net for net in self.method.tested()}
         return self.method.skeleton(tested[name])
-
-    def costs(self, name: str) -> costs.Costs:
-        return costs.measure(self.net(name), self.info.example_shape)
 
 
 @cache

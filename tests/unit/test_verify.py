@@ -21,7 +21,7 @@ from fedmpi.verify.claims import Checks, Claim, Ours, Sample, check, claims, eva
 
 
 def checks_of(paper: str) -> Checks:
-    return import_module(f"fedmpi.verify.{paper}").CHECKS
+    return import_module(f"fedmpi.verify.paper_{paper}").CHECKS
 
 
 @pytest.fixture
@@ -35,7 +35,7 @@ def nothing_built() -> Iterator[None]:
 def forget() -> None:
     nets.forget()
     for paper in PAPERS:
-        for function in vars(import_module(f"fedmpi.verify.{paper}")).values():
+        for function in vars(import_module(f"fedmpi.verify.paper_{paper}")).values():
             getattr(function, "cache_clear", lambda: None)()
 
 
