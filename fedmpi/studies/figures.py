@@ -8,7 +8,6 @@ mean, with a band of one standard deviation, over the rounds that all of them ha
 
 from __future__ import annotations
 
-import csv
 import io
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -18,10 +17,9 @@ from typing import TYPE_CHECKING
 
 from fedmpi import papers
 from fedmpi.store.files import write_atomic, write_text
-from fedmpi.studies import measures
-from fedmpi.studies.measures import History
+from fedmpi.studies import measures, table_text
 from fedmpi.studies.reproduction import Named
-from fedmpi.studies.runs import mean_std
+from fedmpi.studies.runs import History, mean_std
 from fedmpi.studies.tables import Archive, Result, collect, in_unit
 
 if TYPE_CHECKING:
@@ -171,20 +169,14 @@ def _course(table: papers.Table, cell: papers.Cell, history: History) -> dict[in
 
 def comma_separated(panels: Sequence[Panel]) -> str:
     """Every point that is drawn, ours and the paper's, exact."""
-    text = io.StringIO()
-    writer = csv.writer(text, lineterminator="\n")
-    writer.writerow(("panel", "label", "whose", "x", "y", "std"))
-    for panel in panels:
-        for line in panel.lines:
-            for x, y, std in zip(line.x, line.y, line.std, strict=True):
-                writer.writerow((panel.title, line.label, "ours", _said(panel, x), y, std))
-            for x, y in zip(line.paper_x, line.paper_y, strict=True):
-                writer.writerow((panel.title, line.label, "paper", _said(panel, x), y, None))
-    return text.getvalue()
-
-
-def _said(panel: Panel, x: float) -> str | float:
-    return panel.ticks[int(x)] if panel.ticks else x
+    rows = []
+    for panel, line in ((each, line) for each in panels for line in each.lines):
+        ours = [("ours", *point) for point in zip(line.x, line.y, line.std, strict=True)]
+        printed = [("paper", x, y, None) for x, y in zip(line.paper_x, line.paper_y, strict=True)]
+        for whose, x, y, std in (*ours, *printed):
+            place = panel.ticks[int(x)] if panel.ticks else x
+            rows.append({"panel": panel.title, "label": line.label, "whose": whose, "x": place, "y": y, "std": std})
+    return table_text.comma_separated(rows)
 
 
 # How it is shown.
