@@ -8,11 +8,10 @@ import pytest
 from small_runs import small_config
 
 from fedmpi.config import yaml_text
+from fedmpi.studies.slurm import queue as slurm_queue
+from fedmpi.studies.slurm import submit
 
 ROOT = Path(__file__).resolve().parents[1]
-
-from fedmpi.studies.slurm import queue as slurm_queue  # noqa: E402
-from fedmpi.studies.slurm import submit  # noqa: E402
 
 
 @pytest.fixture(autouse=True)

@@ -1,4 +1,4 @@
-"""How the programs of `jobs/` read their command lines: one parser, and the types of arguments that several have."""
+"""Types of arguments that several programs of `jobs/` have; for argparse."""
 
 from __future__ import annotations
 
@@ -8,27 +8,16 @@ import os
 import re
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any
 
-from fedmpi.errors import ConfigError, UserError
+from fedmpi.errors import UserError
 
 # File systems allow 255 bytes for a name; a log's is longer than its run's.
 _LONGEST_NAME = 160
 
 
-class Parser(argparse.ArgumentParser):
-    """Reports as all mistakes are reported: one line, exit code 2. Its help is the program's docstring."""
-
-    def __init__(self, program: str, description: str | None) -> None:
-        formatter = argparse.RawDescriptionHelpFormatter
-        super().__init__(prog=program, description=description, formatter_class=formatter, allow_abbrev=False)
-
-    def error(self, message: str) -> NoReturn:
-        raise ConfigError("command line", f"{message}; see python {self.prog} --help")
-
-
 def numbers(text: str) -> list[int]:
-    """`0,1,2`: seeds, or clients; for argparse."""
+    """`0,1,2`: seeds, or clients."""
     found = text.split(",")
     if not all(re.fullmatch(r"\d{1,18}", number) for number in found) or len(set(map(int, found))) < len(found):
         raise argparse.ArgumentTypeError(f"expected different whole numbers >= 0, as 0,1,2, got {text!r}")
@@ -61,7 +50,7 @@ def short(name: str) -> str:
 
 
 def folder_name(text: str) -> str:
-    """For argparse."""
+    """A name for a folder of ours."""
     if text in ("", ".", "..") or "/" in text or "\\" in text or len(text.encode()) > _LONGEST_NAME:
         allowed = f"a folder's name of at most {_LONGEST_NAME} bytes, without / and \\"
         raise argparse.ArgumentTypeError(f"expected {allowed}, got {text[:_LONGEST_NAME]!r}")

@@ -28,40 +28,38 @@ from itertools import groupby
 from pathlib import Path
 from typing import Any
 
+from fedmpi.command.manners import Parser, run_command
 from fedmpi.config import words
 from fedmpi.config.load import load
-from fedmpi.errors import ConfigError, RunDirError, UserError
+from fedmpi.errors import ConfigError, RunDirError
 from fedmpi.store.files import read_json, write_text, writing
 from fedmpi.store.run_dir import RunDir
 from fedmpi.studies import comparison
-from fedmpi.studies.arguments import Parser, number, numbers
+from fedmpi.studies.arguments import number, numbers
 from fedmpi.studies.comparison import Row, effort_of, rows_of
-from fedmpi.studies.launch import CONFIGS, Job, check_same, do, launcher, scaled
+from fedmpi.studies.launch import CONFIGS, Job, check_same, do, launcher, scaled, stoppable
 from fedmpi.studies.runs import Run, missing_rounds, other_data, runs_in
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """The exit code: 0, 1 if a run failed, 2 for a user's mistake, 130 if interrupted."""
     given = list(sys.argv[1:] if argv is None else argv)
-    try:
-        arguments = _arguments(given)
-        if arguments.collect:
-            _collect(arguments)
-            return 0
-        launcher(arguments.ranks)  # told now, not after the first run's failure
-        jobs = _jobs(arguments)
-        _keep_settings(arguments, jobs, shlex.join(["python", "jobs/compare.py", *given]))
-        for number, job in enumerate(jobs, 1):
-            print(f"[{number}/{len(jobs)}] {job.run.name} seed {job.run.seed}: {do(job, arguments.ranks)}", flush=True)
-        failed = [job.run for job in jobs if not job.run.is_finished()]
-        _write(arguments.out, *_table({*runs_in(arguments.out), *failed}, arguments, failed))
-        return 1 if failed else 0
-    except UserError as error:
-        print(error.text(), file=sys.stderr, flush=True)
-        return error.exit_code
-    except KeyboardInterrupt:
-        print("stopped; the same command goes on from here, --collect prints what there is", file=sys.stderr)
-        return 130
+    return run_command(lambda: stoppable(lambda: _compare(given)))
+
+
+def _compare(given: Sequence[str]) -> int:
+    arguments = _arguments(given)
+    if arguments.collect:
+        _collect(arguments)
+        return 0
+    launcher(arguments.ranks)  # told now, not after the first run's failure
+    jobs = _jobs(arguments)
+    _keep_settings(arguments, jobs, shlex.join(["python", "jobs/compare.py", *given]))
+    for place, job in enumerate(jobs, 1):
+        print(f"[{place}/{len(jobs)}] {job.run.name} seed {job.run.seed}: {do(job, arguments.ranks)}", flush=True)
+    failed = [job.run for job in jobs if not job.run.is_finished()]
+    _write(arguments.out, *_table({*runs_in(arguments.out), *failed}, arguments, failed))
+    return 1 if failed else 0
 
 
 # The command line.

@@ -9,7 +9,7 @@ mean, with a band of one standard deviation, over the rounds that all of them ha
 from __future__ import annotations
 
 import io
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import groupby
 from pathlib import Path
@@ -211,7 +211,9 @@ def picture(table: papers.Table, panels: Sequence[Panel], said: str = "") -> Fig
     return figure
 
 
-def _draw_panel(axes: Axes, table: papers.Table, panel: Panel, colours: dict[str, object]) -> None:
+def _draw_panel(axes: Axes, table: papers.Table, panel: Panel, colours: Mapping[str, object]) -> None:
+    from matplotlib.ticker import MaxNLocator
+
     draw_one = {"bars": _draw_bars, "scatter": _draw_points}.get(table.kind, _draw_line)
     places = [x for line in panel.lines for x in dict.fromkeys((*line.x, *line.paper_x))]
     count = len(panel.lines) if len(set(places)) < len(places) else 1  # bars of a tick of their own are not set apart
@@ -225,7 +227,7 @@ def _draw_panel(axes: Axes, table: papers.Table, panel: Panel, colours: dict[str
     if panel.ticks:
         axes.set_xticks(range(len(panel.ticks)), panel.ticks)
     elif table.axes is not None and table.axes.x in _WHOLE:
-        axes.xaxis.get_major_locator().set_params(integer=True)
+        axes.xaxis.set_major_locator(MaxNLocator("auto", steps=[1, 2, 2.5, 5, 10], integer=True))
     axes.grid(alpha=0.3)
 
 

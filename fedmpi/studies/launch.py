@@ -13,11 +13,12 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from fedmpi.command.manners import INTERRUPTED
 from fedmpi.config.schema import Config
 from fedmpi.disk.plain import open_in_place, open_to_read
 from fedmpi.errors import RunDirError, UserError
@@ -171,6 +172,15 @@ def _holder(log: Path, start: int) -> str | None:
         text = file.read(_LOG_END_BYTES)
     found = re.search(rb"is (in use by (?:another process|pid \d+ on \S+));", text)
     return found[1].decode(errors="replace") if found else None
+
+
+def stoppable(action: Callable[[], int]) -> int:
+    """The exit code of an action that makes runs; after Ctrl-C it says how they go on."""
+    try:
+        return action()
+    except KeyboardInterrupt:
+        print("stopped; the same command goes on from here, --collect prints what there is", file=sys.stderr)
+        return INTERRUPTED
 
 
 def is_stopped(job: Job) -> bool:

@@ -27,23 +27,23 @@ nor under way, and hands it to sbatch with `--submit`; and `commands.txt`, comma
 from __future__ import annotations
 
 import argparse
-import os
 import shlex
 import sys
 from collections.abc import Sequence
 from pathlib import Path
 
 from fedmpi import papers
+from fedmpi.command.manners import Parser, run_command
 from fedmpi.data import reading
 from fedmpi.data.folders import below_home
-from fedmpi.errors import ConfigError, UserError
+from fedmpi.errors import ConfigError
 from fedmpi.report.progress import printable
 from fedmpi.report.records import rounds_done
 from fedmpi.run.stopping import EXIT_CODE
 from fedmpi.store.files import write_text, writing
 from fedmpi.studies import table_text, tables
-from fedmpi.studies.arguments import Parser, absolute, number, numbers
-from fedmpi.studies.launch import Job, do, is_stopped, launcher
+from fedmpi.studies.arguments import absolute, number, numbers
+from fedmpi.studies.launch import Job, do, is_stopped, launcher, stoppable
 from fedmpi.studies.reproduction import Budget, Named, Request, changes, chosen, every, find, runs_of
 from fedmpi.studies.slurm import job_file, queue
 
@@ -53,35 +53,29 @@ _SEEDS = (0, 1, 2)
 def main(argv: Sequence[str] | None = None) -> int:
     """The exit code: 0, 1 if a run failed, 2 for a user's mistake, 75 if it is to go on later, 130 if interrupted."""
     given = list(sys.argv[1:] if argv is None else argv)
-    try:
-        arguments = _arguments(given)
-        if arguments.name is None:
-            _list_all()
-            return 0
-        named = find(arguments.name)
-        request = _request(arguments)
-        wanted = _wanted(named, arguments)
-        if arguments.collect:
-            _jobs(request, wanted)  # what is asked for must make sense, though nothing is run
-            _tell(named, request, arguments)
-            return 0
-        if arguments.list:
-            _list_runs(named, request, wanted)
-            return 0
-        if arguments.slurm:
-            job_file.check_words(given)
-            job_file.check_time(arguments.sbatch_option)
-            return _hand_over(named, request, wanted, arguments)
-        return _make(named, request, wanted, arguments)
-    except UserError as error:
-        print(error.text(), file=sys.stderr, flush=True)
-        return error.exit_code
-    except BrokenPipeError:  # the reader has gone, as with `| head`; what is written is written
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    return run_command(lambda: stoppable(lambda: _reproduce(given)))
+
+
+def _reproduce(given: Sequence[str]) -> int:
+    arguments = _arguments(given)
+    if arguments.name is None:
+        _list_all()
         return 0
-    except KeyboardInterrupt:
-        print("stopped; the same command goes on from here, --collect prints what there is", file=sys.stderr)
-        return 130
+    named = find(arguments.name)
+    request = _request(arguments)
+    wanted = _wanted(named, arguments)
+    if arguments.collect:
+        _jobs(request, wanted)  # what is asked for must make sense, though nothing is run
+        _tell(named, request, arguments)
+        return 0
+    if arguments.list:
+        _list_runs(named, request, wanted)
+        return 0
+    if arguments.slurm:
+        job_file.check_words(given)
+        job_file.check_time(arguments.sbatch_option)
+        return _hand_over(named, request, wanted, arguments)
+    return _make(named, request, wanted, arguments)
 
 
 def _arguments(argv: Sequence[str]) -> argparse.Namespace:

@@ -115,14 +115,15 @@ def _sizes(paper: Paper, checks: Checks, params: Callable[[Cell], float]) -> Ite
     uses: dict[tuple[str, str], list[tuple[str, Cell]]] = {}
     for table in paper.tables.values():
         for cell in table.cells if table.rows == "params" else ():
-            if (size := _SIZE.match(cell.row)) and cell.run is not None:
+            if (found := _SIZE.match(cell.row)) and cell.run is not None:
                 of = f"{cell.block.partition(' ')[0]} {cell.column}"
-                uses.setdefault((of, size[1]), []).append((_heading(table.name), cell))
+                uses.setdefault((of, found[1]), []).append((_heading(table.name), cell))
     for (of, size), places in uses.items():
         key = f"{of} {size}M"
         slip = paper.size_slips.get(key)
         where, why = ", ".join(dict.fromkeys(name for name, _ in places)), slip.why if slip else ""
-        head = (key, where, f"parameters of {of}", size, "M", "slip" if slip else "equal", why)
+        verdict: Verdict = "slip" if slip else "equal"
+        head = (key, where, f"parameters of {of}", size, "M", verdict, why)
         ours = partial(_common_size, params, [cell for _, cell in places])
         yield Claim(*head, ours, checks.readings.get(key), slip.ours if slip else "")
 

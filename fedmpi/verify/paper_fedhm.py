@@ -57,7 +57,8 @@ def _fedhm(data: str) -> Setting:
 
 def _dense_convs(found: Setting) -> float:
     """3 x 3 convs of the smallest net that are whole."""
-    return sum(isinstance(m, nn.Conv2d) and m.kernel_size == (3, 3) for m in found.net("0.125").modules())
+    modules = found.net("0.125").modules()
+    return len([m for m in modules if isinstance(m, nn.Conv2d) and m.kernel_size == (3, 3)])
 
 
 def _factorized(data: str, stage: int) -> float:

@@ -23,12 +23,10 @@ from fedmpi.errors import RunDirError
 from fedmpi.main import main
 from fedmpi.store.lock import RunLock
 from fedmpi.store.run_dir import RunDir
+from fedmpi.studies import compare
+from fedmpi.studies import launch as running
 
 ROOT = Path(__file__).resolve().parents[2]
-
-from fedmpi.studies import compare  # noqa: E402
-from fedmpi.studies import launch as running  # noqa: E402
-
 FAST = ("data.num_train=48", "data.num_test=16", "clients.count=4", "clients.per_round=2", "clients.tier_blocks=[]")
 
 

@@ -18,13 +18,13 @@ from fedmpi.config.load import load
 from fedmpi.errors import RunDirError
 from fedmpi.main import main
 from fedmpi.store.lock import Holder, _refusal
+from fedmpi.studies import launch as running
+from fedmpi.studies import reproduce
+from fedmpi.studies.reproduction import Budget, Request, every, find
+from fedmpi.studies.slurm import queue as slurm_queue
 
 ROOT = Path(__file__).resolve().parents[2]
 
-from fedmpi.studies import launch as running  # noqa: E402
-from fedmpi.studies import reproduce  # noqa: E402
-from fedmpi.studies.reproduction import Budget, Request, every, find  # noqa: E402
-from fedmpi.studies.slurm import queue as slurm_queue  # noqa: E402
 
 FAST = ("data.num_train=48", "data.num_test=16", "clients.count=4", "clients.per_round=2", "clients.tier_blocks=[]")
 

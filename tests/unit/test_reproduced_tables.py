@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 from pathlib import Path
+from typing import Any
 
 import pytest
 from reproduced_runs import PAPER, named, record, write_run
@@ -15,6 +16,7 @@ from fedmpi.store import manifest
 from fedmpi.studies import measures, tables
 from fedmpi.studies.bench import pruned
 from fedmpi.studies.reproduction import Request, find
+from fedmpi.studies.runs import History
 
 
 def test_numbers_by_hand(tmp_path: Path) -> None:
@@ -65,8 +67,8 @@ def test_seeds_with_different_data_are_said(tmp_path: Path) -> None:
     assert f"one-seed0 (digest {'a' * 12})" in lines[0] and f"one-seed1 and 1 more (digest {'b' * 12})" in lines[0]
 
 
-def history(tmp_path: Path, records: list[dict[str, object]], **other: object) -> measures.History:
-    found = measures.history_of(write_run(Request(tmp_path), "one", 0, records, **other))  # type: ignore[arg-type]
+def history(tmp_path: Path, records: list[dict[str, object]], **other: Any) -> History:
+    found = write_run(Request(tmp_path), "one", 0, records, **other).history()
     assert found is not None
     return found
 

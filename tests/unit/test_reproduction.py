@@ -9,11 +9,10 @@ from reproduced_runs import PAPER, named
 from small_runs import small_config
 
 from fedmpi import papers
+from fedmpi.studies import launch as running
+from fedmpi.studies.reproduction import Budget, Request, baseline_of, changes, chosen, runs_of
 
 ROOT = Path(__file__).resolve().parents[2]
-
-from fedmpi.studies import launch as running  # noqa: E402
-from fedmpi.studies.reproduction import Budget, Request, baseline_of, changes, chosen, runs_of  # noqa: E402
 
 
 def test_chosen_cells_and_what_they_are_compared_with() -> None:

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import subprocess
+from argparse import Namespace
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 from small_runs import run_all, small_config
@@ -12,42 +15,50 @@ from submitting import called, config_file, no_squeue  # noqa: F401
 from fedmpi.config.load import load
 from fedmpi.errors import ConfigError
 from fedmpi.mpi.serial import SerialComm
+from fedmpi.studies.slurm import job_file
+from fedmpi.studies.slurm.job_file import Order
 
 ROOT = Path(__file__).resolve().parents[2]
 
-from fedmpi.studies.slurm import options as slurm_options  # noqa: E402
-from fedmpi.studies.slurm import templates as slurm_runs  # noqa: E402
 
-SWEEP = slurm_runs.Batch(
-    "grid", ["python", "jobs/submit.py", "a.yaml", "--sweep", "seed=0,1,2"],
-    [[f"/r/my grid/a-seed{seed}/submitted.yaml", "--run-dir", f"/r/my grid/a-seed{seed}"] for seed in range(3)],
-    [1, 3], 5, "/r/my grid", "/home/me/fed mpi", 2, ["time=01:00:00", "gres=gpu:4", "exclusive"],
-)  # fmt: skip
-ONE = slurm_runs.Batch(
-    "one", ["python", "jobs/submit.py", "a.yaml"], [["/r/one/a/submitted.yaml", "--run-dir", "/r/one/a"]], [1], 3,
-    "/r/one", "/p",
-    launcher="srun --mpi=pmix -n 3",
-)  # fmt: skip
+def order(name: str, *command: str, folder: str, ranks: int, launcher: str | None = None, **given: Any) -> Order:
+    said = {"array_max": None, "sbatch_option": [], **given}
+    words = ["python", "jobs/submit.py", *command]
+    return Order(name, words, Path(folder), Namespace(ranks=ranks, launcher=launcher, **said))
 
 
-@pytest.mark.parametrize(("name", "batch"), [("sweep", SWEEP), ("one", ONE)])
-def test_the_file_is_as_recorded(name: str, batch: slurm_runs.Batch) -> None:
+def sweep() -> str:
+    options = ["time=01:00:00", "gres=gpu:4", "exclusive"]
+    given = {"folder": "/r/my grid", "ranks": 5, "array_max": 2, "sbatch_option": options}
+    return job_file.sbatch(
+        order("grid", "a.yaml", "--sweep", "seed=0,1,2", **given), RUNS, [1, 3], Path("/home/me/fed mpi")
+    )
+
+
+def one() -> str:
+    runs = [["/r/one/a/submitted.yaml", "--run-dir", "/r/one/a"]]
+    of = order("one", "a.yaml", folder="/r/one", ranks=3, launcher="srun --mpi=pmix -n {ranks}")
+    return job_file.sbatch(of, runs, [1], Path("/p"))
+
+
+RUNS = [[f"/r/my grid/a-seed{seed}/submitted.yaml", "--run-dir", f"/r/my grid/a-seed{seed}"] for seed in range(3)]
+
+
+@pytest.mark.parametrize("make", [sweep, one])
+def test_the_file_is_as_recorded(make: Callable[[], str]) -> None:
     """If it should be different now: delete the file, run the test twice and look at the difference."""
-    golden = ROOT / "tests" / "golden" / f"submit_{name}.sbatch"
+    golden = ROOT / "tests" / "golden" / f"submit_{make.__name__}.sbatch"
     if not golden.exists():
-        golden.write_text(slurm_runs.sbatch(batch))
+        golden.write_text(make())
         pytest.fail(f"{golden} was not there; it is now what the code writes")
-    assert slurm_runs.sbatch(batch) == golden.read_text()
+    assert make() == golden.read_text()
 
 
 def test_blanks_and_quotes_in_lines_for_sbatch() -> None:
     """sbatch takes quotes there, and %% is a per cent sign."""
-    options, launcher = ['comment=it\'s \\ "so"'], "srun -n 2"
-    batch = slurm_runs.Batch(
-        "a b", ["python", "jobs/submit.py", "b c.yaml"], [["x"], ["y z"]], [1], 2, "/my out/50%", "/my project",
-        options=options, launcher=launcher,
-    )  # fmt: skip
-    text = slurm_runs.sbatch(batch)
+    given = {"launcher": "srun -n 2", "sbatch_option": ['comment=it\'s \\ "so"']}
+    of = order("a b", "b c.yaml", folder="/my out/50%", ranks=2, **given)
+    text = job_file.sbatch(of, [["x"], ["y z"]], [1], Path("/my project"))
     assert '#SBATCH --output="/my out/50%%/slurm-%A_%a.log"\n' in text and '#SBATCH --job-name="a b"\n' in text
     assert '#SBATCH --comment="it\'s \\\\ \\"so\\""\n' in text
     assert "cd '/my project'\n" in text and "\nresumable srun -n 2 python -m fedmpi.main " in text
@@ -55,14 +66,14 @@ def test_blanks_and_quotes_in_lines_for_sbatch() -> None:
 
 
 def test_ranges() -> None:
-    assert slurm_options.ranges([7, 1, 2, 3, 9]) == "1-3,7,9" and slurm_options.ranges([4]) == "4"
+    assert job_file.ranges([7, 1, 2, 3, 9]) == "1-3,7,9" and job_file.ranges([4]) == "4"
 
 
 def test_a_task_s_words_survive_the_shell() -> None:
     """bash, run on the file as a task of the array, passes on exactly the words of its run."""
-    text = slurm_runs.sbatch(SWEEP)
+    text = sweep()
     case = text[text.index("case ") : text.index("esac") + 4]
-    for number, run in enumerate(SWEEP.runs, 1):
+    for number, run in enumerate(RUNS, 1):
         command = ["bash", "-c", f'{case}\nprintf "%s\\n" "${{run[@]}}"']
         done = subprocess.run(command, env={"SLURM_ARRAY_TASK_ID": str(number)}, capture_output=True, text=True)
         assert done.stdout.splitlines() == run, done.stderr
@@ -174,8 +185,8 @@ def test_options_for_sbatch(config: Path, tmp_path: Path, capsys: pytest.Capture
 )
 def test_a_time_must_outlast_the_signal(time: str, seconds: int) -> None:
     """In each of Slurm's forms; what it calls unlimited does."""
-    slurm_options.check_time([f"time={time}", f"signal=B:USR1@{seconds - 1}"])
+    job_file.check_time([f"time={time}", f"signal=B:USR1@{seconds - 1}"])
     with pytest.raises(ConfigError, match=f"not longer than the {seconds} s"):
-        slurm_options.check_time([f"time={time}", f"signal=B:USR1@{seconds}"])
-    slurm_options.check_time(["time=UNLIMITED"])
-    slurm_options.check_time(["time=0"])
+        job_file.check_time([f"time={time}", f"signal=B:USR1@{seconds}"])
+    job_file.check_time(["time=UNLIMITED"])
+    job_file.check_time(["time=0"])

@@ -20,11 +20,10 @@ from fedmpi.mpi.serial import SerialComm
 from fedmpi.store import manifest
 from fedmpi.store.lock import RunLock
 from fedmpi.store.run_dir import RunDir
+from fedmpi.studies.slurm import queue as slurm_queue
+from fedmpi.studies.slurm import status as run_status
 
 ROOT = Path(__file__).resolve().parents[2]
-
-from fedmpi.studies.slurm import queue as slurm_queue  # noqa: E402
-from fedmpi.studies.slurm import status as run_status  # noqa: E402
 
 
 def test_submitting(

@@ -265,9 +265,9 @@ class BareLoop:
         sgd = torch.optim.SGD(net.parameters(), lr=1e-4, momentum=train.momentum, weight_decay=train.weight_decay)
         net.train()
         for _ in range(train.local_epochs):
-            for batch in examples[torch.randperm(len(examples))].split(train.batch_size):
+            for batch in torch.split(examples[torch.randperm(len(examples))], train.batch_size):
                 sgd.zero_grad()
-                functional.cross_entropy(net(self.images[batch]), self.labels[batch]).backward()
+                torch.autograd.backward(functional.cross_entropy(net(self.images[batch]), self.labels[batch]))
                 sgd.step()
 
 

@@ -30,6 +30,7 @@ import torch
 from torch import nn
 
 from fedmpi import costs
+from fedmpi.command.manners import Parser, run_command
 from fedmpi.config.load import load
 from fedmpi.data.batches import Draws
 from fedmpi.errors import UserError
@@ -43,7 +44,7 @@ from fedmpi.run import resuming, start
 from fedmpi.store import checkpoint
 from fedmpi.store.checkpoint import Snapshot
 from fedmpi.store.run_dir import RunDir
-from fedmpi.studies.arguments import Parser, number, numbers
+from fedmpi.studies.arguments import number, numbers
 
 WARM_UP = 5
 CALIBRATION_EXAMPLES = 256
@@ -89,18 +90,16 @@ HEADER = (
 
 def main(argv: Sequence[str] | None = None) -> int:
     """The exit code: 0, or 2 for a user's mistake."""
-    try:
-        arguments = _arguments(argv)
-        setup, snapshot = _open(RunDir(Path(arguments.run_dir)))
-        clients = range(setup.config.clients.count) if arguments.all else arguments.clients
-        unknown = [client for client in clients if client not in range(setup.config.clients.count)]
-        if unknown:
-            raise UserError("--clients", f"no client {unknown[0]}; allowed: 0 to {setup.config.clients.count - 1}")
-        _print_rows(setup, snapshot, clients, arguments.batch, arguments.times)
-    except UserError as error:
-        print(error.text(), file=sys.stderr)
-        return 2
-    return 0
+    return run_command(lambda: _measure(_arguments(argv)))
+
+
+def _measure(arguments: argparse.Namespace) -> None:
+    setup, snapshot = _open(RunDir(Path(arguments.run_dir)))
+    clients = range(setup.config.clients.count) if arguments.all else arguments.clients
+    unknown = [client for client in clients if client not in range(setup.config.clients.count)]
+    if unknown:
+        raise UserError("--clients", f"no client {unknown[0]}; allowed: 0 to {setup.config.clients.count - 1}")
+    _print_rows(setup, snapshot, clients, arguments.batch, arguments.times)
 
 
 def _arguments(argv: Sequence[str] | None) -> argparse.Namespace:

@@ -73,15 +73,14 @@ def hand_over(jobs: Sequence[Job], order: Order) -> int:
 
 def _write(jobs: Sequence[Job], left: Mapping[int, Job], order: Order) -> Path:
     """The job file, and what its tasks begin their runs with. Raises `UserError`."""
-    for job in left.values():
-        run_dir = job.run.folder
-        with writing(run_dir.path):
-            run_dir.path.mkdir(parents=True, exist_ok=True)
-        write_text(_config_path(job), _config_text(job))
+    text = job_file.sbatch(order, [_words(job) for job in jobs], list(left))
     file = order.folder / "job.sbatch"
-    with writing(order.folder):
-        order.folder.mkdir(parents=True, exist_ok=True)
-    write_text(file, job_file.sbatch(order, [_words(job) for job in jobs], list(left)))
+    for folder in (order.folder, *(job.run.folder.path for job in left.values())):
+        with writing(folder):
+            folder.mkdir(parents=True, exist_ok=True)
+    for job in left.values():
+        write_text(_config_path(job), _config_text(job))
+    write_text(file, text)
     return file
 
 
@@ -131,8 +130,7 @@ def _queue() -> set[str] | None:
             command, env=environment, stdout=subprocess.PIPE, text=True, check=False, timeout=_SQUEUE_TIMEOUT_S
         )
     except (OSError, subprocess.TimeoutExpired) as error:
-        is_slow = isinstance(error, subprocess.TimeoutExpired)
-        why = f"no answer in {_SQUEUE_TIMEOUT_S:g} s" if is_slow else error.strerror
+        why = error.strerror if isinstance(error, OSError) else f"no answer in {_SQUEUE_TIMEOUT_S:g} s"
         print(f"squeue: {why}; the run directories are asked instead", file=sys.stderr, flush=True)
         return None
     # In an interactive job, that one makes no run by itself.

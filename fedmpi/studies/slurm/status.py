@@ -107,7 +107,7 @@ def status_of(run_dir: RunDir) -> Status:
 
 def jobs_of(run_dir: RunDir) -> set[str]:
     """The batch jobs that may be making the run: the one it was submitted as, its last start's, the one requeued."""
-    last = next(reversed(read_starts(run_dir)), {})
+    last: Mapping[str, Any] = next(reversed(read_starts(run_dir)), {})
     note = (read_whole(run_dir.requeued_path, _MOST_NOTE_BYTES) or b"").decode(errors="replace")
     found = [submission(run_dir).get("job"), last.get("job"), *note.split()[:1]]
     return {str(job) for job in found if job}
@@ -121,7 +121,7 @@ def _status_of(run_dir: RunDir) -> Status:
     except UserError:
         rounds, finished = None, False
     state = "finished" if finished else _unfinished_state(run_dir, records, starts, submitted)
-    last = starts[-1] if starts else {}
+    last = next(reversed(starts), {})
     return Status(
         folder=run_dir.path,
         state=state,

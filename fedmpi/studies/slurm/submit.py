@@ -30,10 +30,11 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
+from fedmpi.command.manners import Parser, run_command
 from fedmpi.config.load import load, parted
-from fedmpi.errors import ConfigError, UserError
+from fedmpi.errors import ConfigError
 from fedmpi.store.run_dir import RunDir
-from fedmpi.studies.arguments import Parser, absolute, folder_name, number, short
+from fedmpi.studies.arguments import absolute, folder_name, number, short
 from fedmpi.studies.launch import Job, check_same
 from fedmpi.studies.runs import Run
 from fedmpi.studies.slurm import job_file, queue, status
@@ -42,21 +43,23 @@ from fedmpi.studies.slurm import job_file, queue, status
 def main(argv: Sequence[str] | None = None) -> int:
     """The exit code: 0, 2 for a user's mistake, or sbatch's."""
     given = list(sys.argv[1:] if argv is None else argv)
-    try:
-        if given[:1] == ["status"]:
-            parser = Parser("jobs/submit.py status", __doc__)
-            parser.add_argument("folders", nargs="+", type=Path, metavar="DIR")
-            status.print_status(parser.parse_args(given[1:]).folders)
-            return 0
-        job_file.check_words(given)
-        arguments = _arguments(given)
-        name = arguments.name or short(Path(arguments.configs[0]).stem)
-        folder = absolute(arguments.out) / name
-        order = job_file.Order(name, ["python", "jobs/submit.py", *given], folder, arguments)
-        return queue.hand_over(_jobs(arguments, folder), order)
-    except UserError as error:
-        print(error.text(), file=sys.stderr, flush=True)
-        return error.exit_code
+    return run_command(lambda: _status(given[1:]) if given[:1] == ["status"] else _submit(given))
+
+
+def _status(given: Sequence[str]) -> int:
+    parser = Parser("jobs/submit.py status", __doc__)
+    parser.add_argument("folders", nargs="+", type=Path, metavar="DIR")
+    status.print_status(parser.parse_args(given).folders)
+    return 0
+
+
+def _submit(given: Sequence[str]) -> int:
+    job_file.check_words(given)
+    arguments = _arguments(given)
+    name = arguments.name or short(Path(arguments.configs[0]).stem)
+    folder = absolute(arguments.out) / name
+    order = job_file.Order(name, ["python", "jobs/submit.py", *given], folder, arguments)
+    return queue.hand_over(_jobs(arguments, folder), order)
 
 
 def _arguments(argv: Sequence[str]) -> argparse.Namespace:
