@@ -1,7 +1,7 @@
 """Runs that lose ranks, are killed as a whole, or have a rank stopped; and whether they come to a quiet run's bytes.
 
-The library of `tests/torture/kill_ranks.py`. An attack is aimed at a moment of a run (`tests/torture/killed_rank.py` waits for it there),
-so the same seed attacks the same moments.
+The library of `kill_ranks.py`. An attack is aimed at a moment of a run (`killed_rank.py` waits for it there), so the
+same seed attacks the same moments.
 """
 
 from __future__ import annotations
@@ -58,7 +58,16 @@ CASES: Mapping[str, tuple[str, ...]] = {
     "standalone": (*_UNEVEN, "method.name=standalone", "method.epochs_factor=1"),
 }
 """What is run."""
-WITH_MEMORY = "scaffold hermes hermes-reduce topk topk-reduce lgfedavg lgfedavg-pretrained standalone".split()
+WITH_MEMORY = [
+    "scaffold",
+    "hermes",
+    "hermes-reduce",
+    "topk",
+    "topk-reduce",
+    "lgfedavg",
+    "lgfedavg-pretrained",
+    "standalone",
+]
 """The cases whose clients keep something between rounds."""
 
 SERVER_STAGES = ("communication", "aggregation", "svd", "evaluation", "saving")

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 # Written as they stand, where Python has no such value or YAML another word for it.
 RAW = [
-    *"0o17 017 0x1F 1_000 1e-3 1E+3 .5 5. +1 ~ null Null yes no on off True TRUE 2026-01-01 12:30:00 1:30".split(),
+    *("0o17", "017", "0x1F", "1_000", "1e-3", "1E+3", ".5", "5.", "+1", "~", "null", "Null", "yes", "no", "on"),
+    *("off", "True", "TRUE", "2026-01-01", "12:30:00", "1:30"),
     *(".nan", ".inf", "-.inf", "'1'", '"1.5"', "!!int", "!!python/object:os.system", "!!binary"),
-    *"*a &a <<: ? ! | > - @ ` % {} [] [[]] {} [{}] 1e999 -1e999 1e-999".split(),
+    *("*a", "&a", "<<:", "?", "!", "|", ">", "-", "@", "`", "%", "{}", "[]", "[[]]", "{}", "[{}]", "1e999"),
+    *("-1e999", "1e-999"),
     *(f"torchvision:{name}" for name in ("", "resnet18", "x", "maskrcnn_resnet50_fpn")),
     *('"\\uD800"', '"\\0"', '"\\e[2J"', "{a:{b:{c:1}}}", "[1,,2]", "[1,2", "{1:2", "!x", "#"),
     *("[" + "0.5, " * 2_000 + "1]", "[" + "1, " * 300_000 + "1]", "9" * 401, "9" * 9_000, "x" * 30_000),
@@ -61,15 +63,12 @@ PREFIXES = (
 )
 
 # Every environment variable that the package reads; a test keeps the list whole.
-ENVIRONMENT = tuple(
-    """
-    CUBLAS_WORKSPACE_CONFIG MV2_COMM_WORLD_RANK MV2_COMM_WORLD_SIZE
-    OMPI_COMM_WORLD_LOCAL_SIZE OMPI_COMM_WORLD_RANK OMPI_COMM_WORLD_SIZE
-    OMPI_MCA_btl OMPI_MCA_btl_sm_backing_directory OMPI_MCA_mpi_ft_enable
-    PALS_RANKID PALS_SIZE PMIX_NAMESPACE PMIX_RANK PMI_RANK PMI_SIZE
-    SLURM_ARRAY_JOB_ID SLURM_ARRAY_TASK_ID SLURM_JOB_END_TIME SLURM_JOB_ID
-    SLURM_PROCID SLURM_STEP_ID SLURM_STEP_NUM_TASKS TERM
-""".split()
+ENVIRONMENT = (
+    *("CUBLAS_WORKSPACE_CONFIG", "MV2_COMM_WORLD_RANK", "MV2_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_SIZE"),
+    *("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", "OMPI_MCA_btl", "OMPI_MCA_btl_sm_backing_directory"),
+    *("OMPI_MCA_mpi_ft_enable", "PALS_RANKID", "PALS_SIZE", "PMIX_NAMESPACE", "PMIX_RANK", "PMI_RANK", "PMI_SIZE"),
+    *("SLURM_ARRAY_JOB_ID", "SLURM_ARRAY_TASK_ID", "SLURM_JOB_END_TIME", "SLURM_JOB_ID", "SLURM_PROCID"),
+    *("SLURM_STEP_ID", "SLURM_STEP_NUM_TASKS", "TERM"),
 )
 # No positive rank: such a process leaves the answer to rank 0, and says nothing.
 ENVIRONMENT_TEXTS = (
