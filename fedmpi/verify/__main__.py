@@ -30,9 +30,9 @@ def main(argv: Sequence[str] | None = None) -> int:
 def _verify(papers: Sequence[str]) -> int:
     if unknown := [paper for paper in papers if paper not in PAPERS]:
         raise PapersError("command line", f"no paper '{unknown[0]}'; allowed: {', '.join(PAPERS)}")
-    found = {read(paper): [check(claim) for claim in claims_of(paper)] for paper in papers}
+    found = {paper: [check(claim) for claim in claims_of(paper)] for paper in papers}
     for paper, checked in found.items():
-        print(f"{paper.name}: {paper.source}", *_lines(checked), "", sep="\n")
+        print(f"{paper}: {read(paper).source}", *_lines(checked), "", sep="\n")
     everything = [checked for of_paper in found.values() for checked in of_paper]
     print(_summary(everything))
     return 1 if any(checked.problem for checked in everything) else 0

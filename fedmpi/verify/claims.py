@@ -37,7 +37,7 @@ class Checks:
     A reading reproduces the paper's own mistake: where the printed number is wrong, it must match the reading instead.
     """
 
-    facts: Mapping[str, Callable[[], Ours]]
+    facts: Mapping[str, Callable[[], Ours]] = field(default_factory=dict)
     cells: Mapping[str, Callable[[Cell], float]] = field(default_factory=dict)
     readings: Mapping[str, Callable[[], float]] = field(default_factory=dict)
 

@@ -83,14 +83,10 @@ def judge(
     words: Sequence[str], run: Callable[[Sequence[str]], int] = command, environment: Mapping[str, str] | None = None
 ) -> tuple[str, str]:
     """(verdict, detail) of the command with `words` in this process; the detail is what it said."""
-    with mock.patch.dict(os.environ, environment or {}):
-        return _judged(words, run)
-
-
-def _judged(words: Sequence[str], run: Callable[[Sequence[str]], int]) -> tuple[str, str]:
     out, err, told = io.StringIO(), io.StringIO(), warnings.catch_warnings(record=True)
+    heard = contextlib.redirect_stdout(out), contextlib.redirect_stderr(err)
     try:
-        with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err), told as caught:
+        with mock.patch.dict(os.environ, environment or {}), heard[0], heard[1], told as caught:
             warnings.simplefilter("always")
             code = run(words)
     except SystemExit as error:  # argparse's own --help and --version

@@ -121,7 +121,7 @@ def _status_of(run_dir: RunDir) -> Status:
     except UserError:
         rounds, finished = None, False
     state = "finished" if finished else _unfinished_state(run_dir, records, starts, submitted)
-    last = next(reversed(starts), {})
+    last: Mapping[str, Any] = next(reversed(starts), {})
     return Status(
         folder=run_dir.path,
         state=state,
