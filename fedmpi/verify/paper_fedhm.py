@@ -63,7 +63,7 @@ def _dense_convs(found: Setting) -> float:
 
 def _factorized(data: str, stage: int) -> float:
     modules = _fedhm(data).net("0.125").named_modules()
-    return sum(isinstance(m, LowRank) and name.startswith(f"stages.{stage}.") for name, m in modules)
+    return len([name for name, m in modules if isinstance(m, LowRank) and name.startswith(f"stages.{stage}.")])
 
 
 def _samples(data: str) -> float:

@@ -25,6 +25,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import nn
@@ -125,7 +126,8 @@ def _open(run_dir: RunDir) -> tuple[Setup, Snapshot]:
     snapshot = checkpoint.load_newest_intact(run_dir, lambda line: print(line, file=sys.stderr))
     if snapshot is None:
         raise UserError(str(run_dir.path), "has no intact checkpoint")
-    setup = start.prepare(config, SerialComm(), run_dir)
+    comm: Any = SerialComm()
+    setup = start.prepare(config, comm, run_dir)
     resuming.check_data(setup, run_dir, snapshot)
     return setup, snapshot
 
