@@ -15,7 +15,8 @@ gz, bz2 and xz), or archives that lie take their place (`fuzz_archives.py`). The
 
 The last four must be 0, and `other` for accidents; else the exit code is 1. `planted` are links, pipes and devices
 under the names of files in a run directory (`planted.py`), a tenth as many, since each is a resume or a look: there
-`unchanged` is a run that goes on, and `other` a file outside the run that has changed.
+`unchanged` is a run that goes on, and `other` a file outside the run that has changed. `h5py`, which is not among the
+files by default, reads arrays as h5py offers it, to show why `fedmpi.disk.hdf5` does without.
 """
 
 from __future__ import annotations
@@ -36,6 +37,7 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
+import h5py
 import numpy as np
 import torch
 
@@ -89,6 +91,10 @@ def victims(folder: Path, run: Callable[[str], None]) -> dict[str, Victim]:
     options = Har(root=str(folder), num_train=20, num_test=8, num_groups=4, window=8)
     x, numbers = np.zeros((20, 48), np.float32), np.arange(20)
     prepared.save(options, Dataset(x, numbers % 6, x[:8], numbers[:8] % 6, numbers % 4, numbers[:8] % 4))
+    foreign = folder / "foreign.h5"
+    with h5py.File(foreign, "w") as file:
+        file.attrs["format"] = "text"
+        file["indices"], file["offsets"] = np.arange(100), np.arange(11)
     return {
         "checkpoint": Victim(newest, lambda: _checkpoint(newest)),
         "with memories": Victim(with_memories, lambda: _checkpoint(with_memories)),
@@ -98,6 +104,7 @@ def victims(folder: Path, run: Callable[[str], None]) -> dict[str, Victim]:
         ),
         "partition": Victim(plain.partition_path, lambda: _partition(plain.partition_path)),
         "data": Victim(options.path, lambda: _arrays(reading.load(options).arrays)),
+        "h5py": Victim(foreign, lambda: _h5py(foreign)),
         **{
             name: Victim(path, partial(fuzz_archives.digest, path), fuzz_archives.harmed)
             for name, path in fuzz_archives.good(folder).items()
@@ -116,6 +123,16 @@ def _index(run_dir: RunDir) -> str:
 
 def _partition(path: Path) -> str:
     return _arrays(vars(Partition.load(path)))
+
+
+def _h5py(path: Path) -> str:
+    try:
+        with h5py.File(path, "r") as file:
+            if file.attrs.get("format") != "text":
+                raise KeyError("format")
+            return _arrays({name: file[name][...] for name in ("indices", "offsets")})
+    except Exception as error:  # whatever it answers, it has answered
+        raise UserError(str(path), str(error)) from error
 
 
 def _arrays(arrays: dict[str, np.ndarray]) -> str:
@@ -145,6 +162,8 @@ def outcomes(victim: Victim, seeds: range) -> Iterator[tuple[int, str, str]]:
 
 
 def _harmed(whole: bytes, draw: random.Random) -> tuple[str, bytes]:
+    if not whole.startswith(b"fedmpi "):
+        return "structure changed", damage.structure_changed(whole, draw)
     kind, harm = draw.choice([*damage.ACCIDENTS.items(), *damage.FORGERIES.items()])
     return kind, harm(whole, draw)
 
