@@ -45,7 +45,7 @@ def with_own_hash_seed(rank: int) -> None:
     """Starts this program again under a PYTHONHASHSEED of the rank's own, unless it has been."""
     if os.environ.get("PYTHONHASHSEED") != str(rank + 1):
         os.environ["PYTHONHASHSEED"] = str(rank + 1)
-        os.execv(sys.executable, [sys.executable, *sys.argv])
+        os.execv(sys.executable, sys.orig_argv)
 
 
 class Ranks:

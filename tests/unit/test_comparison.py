@@ -6,11 +6,12 @@ import csv
 import json
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import pytest
+import studied_runs
 from small_runs import small_config
 
-from fedmpi.config import yaml_text
 from fedmpi.store.run_dir import RunDir
 from fedmpi.studies import comparison
 from fedmpi.studies.comparison import Effort, Row, effort_of, rows_of
@@ -20,22 +21,15 @@ from fedmpi.studies.runs import Run, accuracy_of, mean_std, missing_rounds, to_t
 def record(number: int, tiers: Mapping[str, float], *, clients: float | None = None) -> dict[str, object]:
     """A round that moves 10 bytes down and 5 up, and takes 100 MACs, all times its number."""
     own = {} if clients is None else {"clients": {"accuracy": clients, "std": 0.1, "worst_decile": clients - 0.3}}
-    scores = {tier: {"accuracy": accuracy, "loss": 1.0} for tier, accuracy in tiers.items()}
     costs = {"protocol_down_bytes": 10 * number, "protocol_up_bytes": 5 * number, "training_macs": 100.0 * number}
-    return {"round": number, "tiers": scores, **costs, **own}
+    return studied_runs.record(number, tiers, **costs, **own)
 
 
-def finished_run(folder: Path, seed: int, records: list[dict[str, object]], *, rounds: int = 3) -> Run:
+def finished_run(folder: Path, seed: int, records: list[dict[str, object]], **more: Any) -> Run:
     """A run's folder as the command would leave it, with a tier `1` that is tested and `0.5` that is not."""
     run = Run("fedavg_synthetic", seed, RunDir(folder / f"fedavg_synthetic-seed{seed}"))
-    run.folder.report_dir.mkdir(parents=True)
-    run.folder.config_path.write_text(yaml_text.dump(small_config("method.name=fedavg", f"rounds={rounds}").to_dict()))
-    run.folder.records_path.write_text("".join(json.dumps(line) + "\n" for line in records))
-    names = ["1", "0.5", *(["clients"] if "clients" in records[-1] else [])]
-    tiers = [{"name": name, "params": 7, "macs": 9} for name in names]
-    if len(records) == rounds:
-        (run.folder.report_dir / "summary.json").write_text(json.dumps({"tiers": tiers}))
-    return run
+    nets = ["1", "0.5", *(["clients"] if "clients" in records[-1] else [])]
+    return studied_runs.write(run, records, **{"nets": nets, **more})
 
 
 # Sums and means.
@@ -55,7 +49,7 @@ def test_sums_over_missing_rounds_are_not_shown(tmp_path: Path) -> None:
     """Of what was moved until the target nobody knows if a record before it is gone; accuracies are as recorded."""
     records = [record(1, {"1": 0.4}), record(3, {"1": 0.5}), record(4, {"1": 0.6})]
     assert to_target(records, "1", 0.4) == (15, 100.0, 1) and to_target(records, "1", 0.5) is None
-    run = finished_run(tmp_path, 0, records, rounds=4)
+    run = finished_run(tmp_path, 0, records, rounds=4, nets=["1"])
     (run.folder.report_dir / "summary.json").write_text(json.dumps({"tiers": [{"name": "1", "params": 7, "macs": 9}]}))
     assert run.is_finished() and missing_rounds(run.records) == "no records of 1 round, the first of which is 2"
     (row,) = rows_of([run], 0.5, Effort(1, 1, 1, 1))

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
-from reproduced_runs import named, record, write_run
+from studied_runs import named, record, write_run
 
 from fedmpi.studies import figures, measures
 from fedmpi.studies.figures import Line, Panel

@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from reproduced_runs import PAPER, named, record, write_run
 from small_runs import run_all, small_config
+from studied_runs import PAPER, named, record, write_run
 
 from fedmpi import papers
 from fedmpi.mpi.serial import SerialComm

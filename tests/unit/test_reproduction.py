@@ -5,8 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from reproduced_runs import PAPER, named
 from small_runs import small_config
+from studied_runs import PAPER, named
 
 from fedmpi import papers
 from fedmpi.studies import launch as running

@@ -10,15 +10,17 @@ from typing import Any
 
 import pytest
 from small_runs import run_all, small_config
-from submitting import called, config_file, no_squeue  # noqa: F401
+from studied_runs import Called, calling, config_file, without_squeue
 
 from fedmpi.config.load import load
 from fedmpi.errors import ConfigError
 from fedmpi.mpi.serial import SerialComm
-from fedmpi.studies.slurm import job_file
+from fedmpi.studies.slurm import job_file, submit
 from fedmpi.studies.slurm.job_file import Order
 
 ROOT = Path(__file__).resolve().parents[2]
+pytestmark = pytest.mark.usefixtures("no_squeue")
+called, config, no_squeue = calling(submit.main), config_file, without_squeue
 
 
 def order(name: str, *command: str, folder: str, ranks: int, launcher: str | None = None, **given: Any) -> Order:
@@ -87,10 +89,10 @@ def test_bash_understands_the_files(path: Path) -> None:
     assert subprocess.run(["bash", "-n", str(path)], capture_output=True).returncode == 0
 
 
-def test_a_grid(config: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_grid(config: Path, tmp_path: Path, called: Called) -> None:
     """Every combination has a folder of its own; commas in brackets part nothing; a finished run is left out."""
     words = [config, "rounds=1", "--sweep", "seed=0,1", "--sweep", "model.blocks=[1,1],[1]", "--out", tmp_path / "runs"]
-    code, out, _ = called(capsys, *words, "--array-max", "2")
+    code, out, _ = called(*words, "--array-max", "2")
     folder = tmp_path / "runs" / "mine"
     assert code == 0 and "4 of 4 runs are left" in out and "look at it, then the same command with --submit" in out
     text = (folder / "job.sbatch").read_text()
@@ -101,7 +103,7 @@ def test_a_grid(config: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
     asked = load(str(config), ("rounds=1", "seed=1", "model.blocks=[1,1]"))
     assert load(written, ()).to_dict() == asked.to_dict() and len(list(folder.iterdir())) == 5
     run_all(small_config("method.name=fedavg", "rounds=1", "seed=1"), SerialComm(), folder / "mine-seed1-blocks1_1")
-    assert called(capsys, *words)[0] == 0
+    assert called(*words)[0] == 0
     assert "#SBATCH --array=1-2,4\n" in (folder / "job.sbatch").read_text()
 
 
@@ -142,36 +144,34 @@ def test_a_grid(config: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
         (["--sbatch-option", "signal=B:USR1@86400"], "time=24:00:00 is not longer than the 86400 s"),
     ],
 )
-def test_mistakes_are_one_line(
-    config: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], words: list[str], problem: str
-) -> None:
+def test_mistakes_are_one_line(config: Path, tmp_path: Path, called: Called, words: list[str], problem: str) -> None:
     """Also in the last run of a sweep; nothing is written."""
-    code, out, err = called(capsys, config, *words, "--out", tmp_path / "runs")
+    code, out, err = called(config, *words, "--out", tmp_path / "runs")
     assert code == 2 and problem in err and len(err.splitlines()) == 1 and out == ""
     assert not (tmp_path / "runs").exists()
 
 
-def test_a_folder_with_too_long_a_name(config: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    code, _, err = called(capsys, config, "--out", "/".join(30 * [200 * "y"]))
+def test_a_folder_with_too_long_a_name(config: Path, called: Called) -> None:
+    code, _, err = called(config, "--out", "/".join(30 * [200 * "y"]))
     assert code == 2 and err.startswith("--out: cannot be used: File name too long: yyy") and err.count("\n") == 1
 
 
-def test_long_values_make_short_names(config: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_long_values_make_short_names(config: Path, tmp_path: Path, called: Called) -> None:
     """Different ones for different values, and the same ones again."""
     values = [f"[{','.join(map(str, range(1, last)))}]" for last in (99, 100)]
     words = [config, "--sweep", f"train.schedule.milestones={','.join(values)}", "--out", tmp_path / "runs"]
     folders = set()
     for _ in range(2):
-        assert called(capsys, *words)[0] == 0
+        assert called(*words)[0] == 0
         folders |= {path.name for path in (tmp_path / "runs" / "mine").iterdir() if path.is_dir()}
     assert len(folders) == 2 and all(name.startswith("mine-milestones1_2_3") and len(name) <= 160 for name in folders)
 
 
-def test_options_for_sbatch(config: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_options_for_sbatch(config: Path, tmp_path: Path, called: Called) -> None:
     """Ours can be overridden, `--` may stay, a value is quoted as sbatch reads it; of an option the last counts."""
     given = ["--time=01:00:00", "time=02:00:00", "exclusive", "no-requeue", "signal=B:USR1@300", 'comment=it\'s "so"']
     words = [f"--sbatch-option={option}" for option in given]
-    assert called(capsys, config, *words, "--out", tmp_path / "100%")[0] == 0
+    assert called(config, *words, "--out", tmp_path / "100%")[0] == 0
     lines = (tmp_path / "100%" / "mine" / "job.sbatch").read_text().splitlines()
     assert [line.removeprefix("#SBATCH --") for line in lines if line.startswith("#SBATCH")] == [
         "job-name=mine", "ntasks=5", "cpus-per-task=1", "time=02:00:00", "signal=B:USR1@300", "open-mode=append",
