@@ -72,13 +72,11 @@ def test_all_are_the_data_set_s_configs_without_their_bases() -> None:
 def test_scaling_multiplies_whatever_counts_rounds() -> None:
     """Rounds 40 and milestones 10, 25 by 0.1: 4 and 1, 2 (2.5 to even); every 15: 2; a switch after 3: 1, never 0."""
     schedule = SimpleNamespace(milestones=(10, 25))
-    config = SimpleNamespace(
-        rounds=40, train=SimpleNamespace(schedule=schedule), evaluation=SimpleNamespace(every=15),
-        method=[("name", "x"), ("switch_round", 3), ("pretrain_rounds", 0), ("rounding", "ceil"), ("tau", 3)],
-    )  # fmt: skip
-    assert running.scaled(config, 0.1) == [
-        "rounds=4", "train.schedule.milestones=[1,2]", "evaluation.every=2", "method.switch_round=1",
-    ]  # fmt: skip
+    method = [("name", "x"), ("switch_round", 3), ("pretrain_rounds", 0), ("rounding", "ceil"), ("tau", 3)]
+    config = SimpleNamespace(rounds=40, train=SimpleNamespace(schedule=schedule), method=method)
+    config.evaluation = SimpleNamespace(every=15)
+    scaled = "rounds=4 train.schedule.milestones=[1,2] evaluation.every=2 method.switch_round=1"
+    assert " ".join(running.scaled(config, 0.1)) == scaled
     assert running.scaled(config, 1.0) == []
     assert "rounds=80" in running.scaled(config, 2) and not any("every" in line for line in running.scaled(config, 2))
 
@@ -193,10 +191,8 @@ def test_sigterm_leaves_no_rank_behind(configs: str, tmp_path: Path, called: Cal
     out = tmp_path / "out"
     path = configs.partition(",")[0]
     words = ["--methods", path, "--seeds", "0", "--ranks", "2", "--out", str(out), "--set", "rounds=2000"]
-    process = subprocess.Popen(
-        [sys.executable, str(ROOT / "jobs" / "compare.py"), *words],
-        env=environment(), stderr=subprocess.PIPE, text=True,
-    )  # fmt: skip
+    command = [sys.executable, str(ROOT / "jobs" / "compare.py"), *words]
+    process = subprocess.Popen(command, env=environment(), stderr=subprocess.PIPE, text=True)
     records = out / "fedavg_synthetic-seed0" / "rounds.jsonl"
     deadline = time.monotonic() + 60
     while not (records.exists() and records.read_text().count("\n") >= 3) and time.monotonic() < deadline:

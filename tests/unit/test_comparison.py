@@ -144,7 +144,7 @@ def test_the_budget_is_what_the_plan_counts() -> None:
 
 def test_a_budget_far_from_that_of_most_is_warned_of() -> None:
     """Two spend 100, half of all: 110 is within a tenth, 111 and 50 are not."""
-    budgets = {name: Effort(number, 2 * number, 1, 1) for name, number in dict(a=100, b=100, c=110, d=50).items()}
+    budgets = {name: Effort(number, 2 * number, 1, 1) for name, number in zip("abcd", (100, 100, 110, 50), strict=True)}
     said, compute, *warnings = comparison.effort_lines(budgets)
     assert said.endswith(": 100; c 110; d 50") and "c 220" in compute
     assert len(warnings) == 1 and "warning: d trains on 0.50 times the examples of a and b:" in warnings[0]

@@ -254,9 +254,8 @@ def test_a_run_that_stopped_is_the_last_for_now(own: str, tmp_path: Path, called
 
 
 def test_the_array_has_what_is_left(
-    own: str, tmp_path: Path, called: Called, in_this_process: Ran,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:  # fmt: skip
+    own: str, tmp_path: Path, called: Called, in_this_process: Ran, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Nothing runs; a task's command makes its run, whatever the folder it starts in; then there is one less."""
     out = tmp_path / "out"
     words = [f"{own}:table2", "--ranks", "1", "--seeds", "4", "--budget", "rounds=0.25", "--out", str(out)]

@@ -168,9 +168,13 @@ def test_slurm_is_asked_which_jobs_there_are(
 
 
 def called_with_squeue(
-    called: Called, monkeypatch: pytest.MonkeyPatch, folder: Path, answer: str,
-    words: Sequence[str | Path], running: RunDir,
-) -> str:  # fmt: skip
+    called: Called,
+    monkeypatch: pytest.MonkeyPatch,
+    folder: Path,
+    answer: str,
+    words: Sequence[str | Path],
+    running: RunDir,
+) -> str:
     """What is said while a run runs, and a squeue answers."""
     squeue = folder / "squeue"
     squeue.write_text(f'#!/bin/sh\necho "$SQUEUE_STATES$@" > {folder}/asked\n{answer}\n')
