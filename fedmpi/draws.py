@@ -3,8 +3,9 @@
     python -m fedmpi.draws RUN [--round N] [--json]
 
 lists the clients of each phase with their tiers, and what the method drew for each: Split-Mix's base nets, the factors
-whose gradients FD-NNC's half does not send, PriSM's kernels, FjORD's widths. All of it follows from (config, seed, round,
-client), PriSM's also from singular values that the round before has recorded, so neither ranks nor their losses matter.
+whose gradients FD-NNC's half does not send, PriSM's kernels, FjORD's widths. All of it follows from (config, seed,
+round, client), PriSM's also from singular values that the round before has recorded, so neither ranks nor their losses
+matter.
 From Python: `Draws(run_dir).of_round(3)`.
 """
 

@@ -12,7 +12,7 @@ from pathlib import Path
 import torch
 from torch import nn
 
-from fedmpi import costs, methods
+from fedmpi import methods
 from fedmpi.config.load import load
 from fedmpi.config.schema import Config
 from fedmpi.data.options import DataInfo
@@ -34,7 +34,8 @@ class Setting:
 
     @cached_property
     def info(self) -> DataInfo:
-        return self.config.data.info()
+        info: DataInfo = self.config.data.info()
+        return info
 
     @cached_property
     def method(self) -> Method:
@@ -61,9 +62,6 @@ class Setting:
         """The tested net of this name."""
         tested = {net.name: net.net for net in self.method.tested()}
         return self.method.skeleton(tested[name])
-
-    def costs(self, name: str) -> costs.Costs:
-        return costs.measure(self.net(name), self.info.example_shape)
 
 
 @cache

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from functools import cache, partial
 
@@ -16,8 +16,6 @@ from fedmpi.methods.fedhm import FedHM
 from fedmpi.papers import Cell, read
 from fedmpi.verify.claims import Checks, Ours, Sample
 from fedmpi.verify.nets import Setting, of_run, params, setting
-
-CHECKS = Checks()
 
 # Table 1: counts of single layers, (m, n, k, r, side) with n = r where a layer is not factorized.
 _SIZES = ((64, 128, 3, 16, 8), (48, 24, 5, 7, 6), (3, 10, 3, 2, 5))
@@ -41,10 +39,13 @@ def _layer(kind: str, count: str) -> Ours:
     return tuple(samples)
 
 
-for _fact, _kind in (("fc", "fc"), ("fc_lowrank", "fc paper"), ("conv", "conv"), ("conv_lowrank", "conv paper"),
-                     ("conv_pufferfish", "conv output")):  # fmt: skip
-    CHECKS.fact(f"table1_{_fact}_params")(partial(_layer, _kind, "params"))
-    CHECKS.fact(f"table1_{_fact}_macs")(partial(_layer, _kind, "macs"))
+_LAYERS = {
+    "fc": "fc",
+    "fc_lowrank": "fc paper",
+    "conv": "conv",
+    "conv_lowrank": "conv paper",
+    "conv_pufferfish": "conv output",
+}
 
 
 # What is factorized.
@@ -54,29 +55,15 @@ def _fedhm(data: str) -> Setting:
     return setting(f"fedhm/table3.yaml@{data}_iid_fedhm")
 
 
-@CHECKS.fact("rho_resnet18")
-def _rho_resnet18() -> float:
-    return _dense_convs(_fedhm("cifar10"))
-
-
-@CHECKS.fact("rho_resnet34")
-def _rho_resnet34() -> float:
-    return _dense_convs(_fedhm("cifar100"))
-
-
 def _dense_convs(found: Setting) -> float:
     """3 x 3 convs of the smallest net that are whole."""
-    return float(sum(isinstance(m, nn.Conv2d) and m.kernel_size == (3, 3) for m in found.net("0.125").modules()))
+    modules = found.net("0.125").modules()
+    return len([m for m in modules if isinstance(m, nn.Conv2d) and m.kernel_size == (3, 3)])
 
 
 def _factorized(data: str, stage: int) -> float:
     modules = _fedhm(data).net("0.125").named_modules()
-    return float(sum(isinstance(m, LowRank) and name.startswith(f"stages.{stage}.") for name, m in modules))
-
-
-for _table, _data, _stages in (("table5", "cifar10", (1, 2, 3, 4)), ("table6", "cifar100", (3, 4))):
-    for _number in _stages:
-        CHECKS.fact(f"{_table}_layer{_number}")(partial(_factorized, _data, _number - 1))
+    return len([name for name, m in modules if isinstance(m, LowRank) and name.startswith(f"stages.{stage}.")])
 
 
 def _samples(data: str) -> float:
@@ -84,19 +71,10 @@ def _samples(data: str) -> float:
     return found.info.num_train / found.config.clients.count
 
 
-for _data in ("cifar10", "cifar100", "tinyimagenet"):
-    CHECKS.fact(f"samples_{_data}")(partial(_samples, _data))
-
-
 def _second_width(data: str) -> float:
     return float(setting(f"fedhm/table3.yaml@{data}_iid_heterofl").method.tiers[1].rank_ratio)
 
 
-for _data in ("cifar10", "cifar100"):
-    CHECKS.fact(f"heterofl_rate_{_data}")(partial(_second_width, _data))
-
-
-@CHECKS.reading("CIFAR-10 Split-Mix 12.33M")
 def _nine_times_rounded() -> float:
     """Nine of the size of one base net that the table prints."""
     found = setting("fedhm/table3.yaml@cifar10_iid_splitmix")
@@ -109,8 +87,6 @@ def _millions(number: float) -> float:
     return round(number / 1e6, 2)
 
 
-@CHECKS.reading("CIFAR-100 FedHM 3.27M")
-@CHECKS.reading("CIFAR-100 Low Rank Model 3.27M")
 def _cut_off() -> float:
     return params(_fedhm("cifar100").net("0.125")) // 10_000 * 1e4
 
@@ -141,11 +117,6 @@ def _macs(data: str, level: str) -> float:
     return float(_costs(data, level).macs_with_norm_and_activations)
 
 
-for _name, _level in (("full", "Original"), ("half", "1/2"), ("quarter", "1/4"), ("eighth", "1/8"), ("12th", "1/12")):
-    CHECKS.fact(f"macs_resnet34_{_name}")(partial(_macs, "cifar100", _level))
-
-
-@CHECKS.reading("macs_resnet34_12th")
 def _macs_of_ranks_cut_off() -> float:
     """Of ranks N / 12 cut off instead of rounded."""
     found = _homogeneous("cifar100", "1/12")
@@ -155,12 +126,6 @@ def _macs_of_ranks_cut_off() -> float:
     return float(costs.measure(net, found.info.example_shape).macs_with_norm_and_activations)
 
 
-@CHECKS.fact("params_resnet34_12th")
-def _params_of_twelfth() -> float:
-    return float(_costs("cifar100", "1/12").params)
-
-
-@CHECKS.table("figure7")
 def _stage(cell: Cell) -> float:
     """Parameters or MACs of a stage, or of the classifier without the pooling."""
     slug = {"CIFAR-10": "cifar10", "CIFAR-100": "cifar100", "Tiny-ImageNet": "tinyimagenet"}
@@ -187,29 +152,8 @@ def _share_of_later_stages(data: str, what: str) -> float:
     return sum(_stage_costs(data, row)[what] for row in ("layer3", "layer4")) / whole
 
 
-CHECKS.fact("later_params_resnet18")(partial(_share_of_later_stages, "cifar10", "Params"))
-CHECKS.fact("later_params_resnet34")(partial(_share_of_later_stages, "cifar100", "Params"))
-CHECKS.fact("later_macs_resnet34")(partial(_share_of_later_stages, "cifar100", "MACs"))
-
-
-@CHECKS.fact("reduction_high")
-def _reduction_high() -> float:
-    return _costs("cifar10", "Original").params / _costs("cifar10", "1/8").params
-
-
-@CHECKS.fact("reduction_low")
-def _reduction_low() -> float:
-    return _costs("cifar100", "Original").params / _costs("cifar100", "1/12").params
-
-
-@CHECKS.reading("reduction_low")
-def _reduction_cut_off() -> float:
-    return int(10 * _reduction_low()) / 10
-
-
-@CHECKS.fact("reduction_compute")
-def _reduction_compute() -> float:
-    return _macs("cifar100", "Original") / _macs("cifar100", "1/8")
+def _reduction(data: str, level: str) -> float:
+    return _costs(data, "Original").params / _costs(data, level).params
 
 
 def _two_percent(data: str) -> float:
@@ -217,21 +161,7 @@ def _two_percent(data: str) -> float:
     return params(found.method.skeleton(0)) / params(found.model)
 
 
-for _data in ("cifar10", "cifar100"):
-    CHECKS.fact(f"two_percent_{_data}")(partial(_two_percent, _data))
-
-
 # Costs of a run: section 4.3's formulas, and Figure 4's bars of them.
-
-
-@CHECKS.fact("communication_cost")
-def _communication_cost() -> Ours:
-    return _run_costs(lambda found: found.plan.bytes_per_run / 4)
-
-
-@CHECKS.fact("computation_cost")
-def _computation_cost() -> Ours:
-    return _run_costs(lambda found: found.plan.training_macs_per_run)
 
 
 def _run_costs(measure: Callable[[Setting], float]) -> Ours:
@@ -241,13 +171,12 @@ def _run_costs(measure: Callable[[Setting], float]) -> Ours:
         found = _homogeneous("cifar10", level)
         config, net = found.config, _costs("cifar10", level)
         cohort = config.clients.per_round * found.info.num_train // config.clients.count
-        at = {"participants": config.clients.per_round, "parameters": net.params, "rounds": config.rounds,
-              "MACs": net.macs, "epochs": config.train.local_epochs, "samples": cohort}  # fmt: skip
+        at = {"participants": config.clients.per_round, "rounds": config.rounds, "epochs": config.train.local_epochs}
+        at |= {"parameters": net.params, "MACs": net.macs, "samples": cohort}
         samples.append(Sample(at, measure(found)))
     return tuple(samples)
 
 
-@CHECKS.table("figure4a")
 def _communication_bar(cell: Cell) -> float:
     """2 x 10 x the printed size x rounds / 1024, for the whole number of rounds that comes nearest."""
     moved = _moved_in_a_round(of_run(cell.run))
@@ -258,7 +187,6 @@ def _moved_in_a_round(found: Setting) -> float:
     return 2 * found.config.clients.per_round * _millions(params(found.method.skeleton(0))) / 1024
 
 
-@CHECKS.table("figure4b")
 def _computation_bar(cell: Cell) -> float:
     """MACs in millions, to two digits, x 10 x rounds / 1024, likewise; its rounds need not be those of Figure 4a."""
     found = of_run(cell.run)
@@ -291,13 +219,6 @@ def _saved_macs(data: str, setting_name: str, level: str) -> float:
     return original / factorized
 
 
-for _data, _level in (("cifar10", "1/8"), ("cifar100", "1/12")):
-    for _name in ("IID", "Non-IID"):
-        _key = f"{_data}_{_name.lower().replace('-', '')}"
-        CHECKS.fact(f"saved_bytes_{_key}")(partial(_saved_bytes, _data, _name, _level))
-        CHECKS.fact(f"saved_macs_{_key}")(partial(_saved_macs, _data, _name, _level))
-
-
 # Differences that section 4.2 takes out of the tables.
 
 
@@ -308,12 +229,63 @@ def _gain(better: str, worse: str) -> float:
     return (high - low) / 100
 
 
-for _block, _server, _ensemble in (("CIFAR-10", "11.17M", "12.33M"), ("CIFAR-100", "21.33M", "23.97M")):
-    for _name in ("IID", "Non-IID"):
-        _key = f"gain_{_block}_{_name}".lower().replace("-", "")
-        _place = f"table3/{_block} {_name}"
-        CHECKS.fact(_key)(partial(_gain, f"{_place}/FedHM/{_server}", f"{_place}/Split-Mix/{_ensemble}"))
-
 _SMALLEST = "table2/CIFAR-100 IID/FedHM/3.27M"
-CHECKS.fact("gain_smallest_iid")(partial(_gain, _SMALLEST, "table2/CIFAR-100 IID/HeteroFL/3.42M"))
-CHECKS.reading("gain_smallest_iid")(partial(_gain, _SMALLEST, "table2/CIFAR-100 IID/HeteroFL/8.77M"))
+_SETTINGS = {"iid": "IID", "noniid": "Non-IID"}
+_LEVELS = {"full": "Original", "half": "1/2", "quarter": "1/4", "eighth": "1/8", "12th": "1/12"}
+_STAGES = {"table5": ("cifar10", (1, 2, 3, 4)), "table6": ("cifar100", (3, 4))}
+
+
+def _gains() -> Iterator[tuple[str, Callable[[], float]]]:
+    """Of the server's net over the ensemble of all base nets, in Table 3."""
+    for block, server, ensemble in (("CIFAR-10", "11.17M", "12.33M"), ("CIFAR-100", "21.33M", "23.97M")):
+        for key, name in _SETTINGS.items():
+            place = f"table3/{block} {name}"
+            gain = partial(_gain, f"{place}/FedHM/{server}", f"{place}/Split-Mix/{ensemble}")
+            yield f"gain_{block.lower().replace('-', '')}_{key}", gain
+
+
+def _savings() -> Iterator[tuple[str, Callable[[], float]]]:
+    for data, level in (("cifar10", "1/8"), ("cifar100", "1/12")):
+        for key, name in _SETTINGS.items():
+            yield f"saved_bytes_{data}_{key}", partial(_saved_bytes, data, name, level)
+            yield f"saved_macs_{data}_{key}", partial(_saved_macs, data, name, level)
+
+
+CHECKS = Checks(
+    facts={
+        **{f"table1_{fact}_params": partial(_layer, kind, "params") for fact, kind in _LAYERS.items()},
+        **{f"table1_{fact}_macs": partial(_layer, kind, "macs") for fact, kind in _LAYERS.items()},
+        "rho_resnet18": lambda: _dense_convs(_fedhm("cifar10")),
+        "rho_resnet34": lambda: _dense_convs(_fedhm("cifar100")),
+        **{
+            f"{table}_layer{number}": partial(_factorized, data, number - 1)
+            for table, (data, stages) in _STAGES.items()
+            for number in stages
+        },
+        **{f"samples_{data}": partial(_samples, data) for data in ("cifar10", "cifar100", "tinyimagenet")},
+        **{f"heterofl_rate_{data}": partial(_second_width, data) for data in ("cifar10", "cifar100")},
+        **{f"macs_resnet34_{name}": partial(_macs, "cifar100", level) for name, level in _LEVELS.items()},
+        "params_resnet34_12th": lambda: _costs("cifar100", "1/12").params,
+        "later_params_resnet18": lambda: _share_of_later_stages("cifar10", "Params"),
+        "later_params_resnet34": lambda: _share_of_later_stages("cifar100", "Params"),
+        "later_macs_resnet34": lambda: _share_of_later_stages("cifar100", "MACs"),
+        "reduction_high": lambda: _reduction("cifar10", "1/8"),
+        "reduction_low": lambda: _reduction("cifar100", "1/12"),
+        "reduction_compute": lambda: _macs("cifar100", "Original") / _macs("cifar100", "1/8"),
+        **{f"two_percent_{data}": partial(_two_percent, data) for data in ("cifar10", "cifar100")},
+        "communication_cost": lambda: _run_costs(lambda found: found.plan.bytes_per_run / costs.FLOAT32_BYTES),
+        "computation_cost": lambda: _run_costs(lambda found: found.plan.training_macs_per_run),
+        **dict(_savings()),
+        **dict(_gains()),
+        "gain_smallest_iid": lambda: _gain(_SMALLEST, "table2/CIFAR-100 IID/HeteroFL/3.42M"),
+    },
+    cells={"figure7": _stage, "figure4a": _communication_bar, "figure4b": _computation_bar},
+    readings={
+        "CIFAR-10 Split-Mix 12.33M": _nine_times_rounded,
+        "CIFAR-100 FedHM 3.27M": _cut_off,
+        "CIFAR-100 Low Rank Model 3.27M": _cut_off,
+        "macs_resnet34_12th": _macs_of_ranks_cut_off,
+        "reduction_low": lambda: int(10 * _reduction("cifar100", "1/12")) / 10,  # cut off
+        "gain_smallest_iid": lambda: _gain(_SMALLEST, "table2/CIFAR-100 IID/HeteroFL/8.77M"),
+    },
+)

@@ -9,8 +9,8 @@ their BatchNorms; a batch of 32) at ranks c N that need not be whole. Ours are c
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
-from functools import cache, partial
+from functools import cache
+from typing import Any
 
 from torch import nn
 
@@ -21,10 +21,10 @@ from fedmpi.papers import Cell, read
 from fedmpi.verify.claims import Checks
 from fedmpi.verify.nets import Outputs, Setting, measured, setting
 
-CHECKS = Checks()
 BATCH = 32
 _WIDTH = 1.25
 _RUN = "prism/figure4.yaml@cifar10_iid_prism"
+_CNN = "prism/figure5.yaml@femnist_natural_prism"
 
 
 def _wide(*overrides: str) -> Setting:
@@ -67,49 +67,24 @@ def _number(counted: Outputs, column: str) -> float:
     return number / whole if unit == "(%)" else number
 
 
-@CHECKS.table("table1")
 def _table1(cell: Cell) -> float:
     return _number(_full() if cell.row == "Full" else _prism(cell.row), cell.column)
 
 
-@CHECKS.table("table10")
-def _table10(cell: Cell) -> float:
-    return _number(_fedhm(cell.row), cell.column)
-
-
-def _cut_off(cost: Callable[[str], Outputs], ratio: str, column: str, step: float) -> float:
+def _cut_off(counted: Outputs, column: str, step: float) -> float:
     """Cut off after the printed digit instead of rounded."""
-    return _number(cost(ratio), column) // step * step
+    return _number(counted, column) // step * step
 
 
-def _rounded_up(cost: Callable[[str], Outputs], ratio: str, column: str, step: float) -> float:
-    return math.ceil(_number(cost(ratio), column) / step) * step
-
-
-CHECKS.reading("table1/PriSM/Params (%)/0.2")(partial(_cut_off, _prism, "0.2", "Params (%)", 0.001))
-CHECKS.reading("table1/PriSM/MACs (G)/0.8")(partial(_cut_off, _prism, "0.8", "MACs (G)", 1e8))
-CHECKS.reading("table1/PriSM/Mem (M)/0.8")(partial(_cut_off, _prism, "0.8", "Mem (M)", 1e6))
-CHECKS.reading("table1/PriSM/Mem (M)/0.2")(partial(_rounded_up, _prism, "0.2", "Mem (M)", 1e5))
-CHECKS.reading("table10/FedHM/Params (M)/0.4")(partial(_cut_off, _fedhm, "0.4", "Params (M)", 1e5))
-for _ratio in ("0.6", "0.2"):
-    CHECKS.reading(f"table10/FedHM/Params (%)/{_ratio}")(partial(_cut_off, _fedhm, _ratio, "Params (%)", 0.01))
-
-
-@CHECKS.reading("table10/FedHM/Params (%)/0.4")
 def _share_as_printed() -> float:
     """Of the numbers that the tables print."""
-    part, whole = (read("prism").cell(f"{place}").paper for place in
-                   ("table10/FedHM/Params (M)/0.4", "table1/PriSM/Params (M)/Full"))  # fmt: skip
+    part, whole = (
+        read("prism").cell(place).paper for place in ("table10/FedHM/Params (M)/0.4", "table1/PriSM/Params (M)/Full")
+    )
     assert part is not None and whole is not None
     return part / whole // 0.01 * 0.01
 
 
-@CHECKS.fact("small_share")
-def _small_share() -> float:
-    return _prism("0.2").params / _full().params
-
-
-@CHECKS.fact("o2_memory")
 def _o2_memory() -> float:
     """PriSM-O2 at 0.2: inputs stay cut as they are, twice the outputs of the second half and of BatchNorm."""
     found = setting(_RUN, f"model.width={_WIDTH}", "method.keep_ratio=[0.2]", "method.o2=true")
@@ -123,50 +98,48 @@ def _o2_memory() -> float:
 # Tables 4, 5 and 6: the nets.
 
 
-@CHECKS.fact("table4_downsample")
-def _downsample() -> float:
-    modules = setting(_RUN).model.modules()
-    return float(sum(isinstance(module, nn.Conv2d) and module.kernel_size == (1, 1) for module in modules))
+def _modules(config: str, kind: type[nn.Module]) -> list[Any]:
+    return [module for module in setting(config).model.modules() if isinstance(module, kind)]
 
 
-def _cnn() -> list[nn.Conv2d]:
-    model = setting("prism/figure5.yaml@femnist_natural_prism").model
-    return [module for module in model.modules() if isinstance(module, nn.Conv2d)]
+def _conv(place: int) -> nn.Conv2d:
+    """Of the CNN of Table 5."""
+    found: nn.Conv2d = _modules(_CNN, nn.Conv2d)[place]
+    return found
 
 
-@CHECKS.fact("table5_kernels1")
-def _kernels1() -> float:
-    return float(_cnn()[0].out_channels)
+def _lstm(kind: type[nn.Module], attribute: str) -> float:
+    """Of the first such module in the net of Table 6."""
+    return float(getattr(_modules("prism/figure8.yaml@imdb_iid_full", kind)[0], attribute))
 
 
-@CHECKS.fact("table5_kernels2")
-def _kernels2() -> float:
-    return float(_cnn()[1].out_channels)
-
-
-@CHECKS.fact("table5_size1")
-def _size1() -> float:
-    return float(_cnn()[0].kernel_size[0])
-
-
-@CHECKS.fact("table5_size2")
-def _size2() -> float:
-    return float(_cnn()[1].kernel_size[0])
-
-
-@CHECKS.fact("table5_classes")
-def _classes() -> float:
-    return float(setting("prism/figure5.yaml@femnist_natural_prism").info.num_classes)
-
-
-def _lstm_shape(kind: type[nn.Module], attribute: str) -> float:
-    modules = setting("prism/figure8.yaml@imdb_iid_full").model.modules()
-    return float(getattr(next(module for module in modules if isinstance(module, kind)), attribute))
-
-
-for _key, _kind, _attribute in (
-    ("words", nn.Embedding, "num_embeddings"), ("embedding", nn.Embedding, "embedding_dim"),
-    ("inputs", nn.LSTM, "input_size"), ("hidden", nn.LSTM, "hidden_size"), ("layers", nn.LSTM, "num_layers"),
-    ("fc_inputs", nn.Linear, "in_features"), ("fc_outputs", nn.Linear, "out_features"),
-):  # fmt: skip
-    CHECKS.fact(f"table6_{_key}")(partial(_lstm_shape, _kind, _attribute))
+CHECKS = Checks(
+    facts={
+        "small_share": lambda: _prism("0.2").params / _full().params,
+        "o2_memory": _o2_memory,
+        "table4_downsample": lambda: sum(conv.kernel_size == (1, 1) for conv in _modules(_RUN, nn.Conv2d)),
+        "table5_kernels1": lambda: _conv(0).out_channels,
+        "table5_kernels2": lambda: _conv(1).out_channels,
+        "table5_size1": lambda: _conv(0).kernel_size[0],
+        "table5_size2": lambda: _conv(1).kernel_size[0],
+        "table5_classes": lambda: setting(_CNN).info.num_classes,
+        "table6_words": lambda: _lstm(nn.Embedding, "num_embeddings"),
+        "table6_embedding": lambda: _lstm(nn.Embedding, "embedding_dim"),
+        "table6_inputs": lambda: _lstm(nn.LSTM, "input_size"),
+        "table6_hidden": lambda: _lstm(nn.LSTM, "hidden_size"),
+        "table6_layers": lambda: _lstm(nn.LSTM, "num_layers"),
+        "table6_fc_inputs": lambda: _lstm(nn.Linear, "in_features"),
+        "table6_fc_outputs": lambda: _lstm(nn.Linear, "out_features"),
+    },
+    cells={"table1": _table1, "table10": lambda cell: _number(_fedhm(cell.row), cell.column)},
+    readings={
+        "table1/PriSM/Params (%)/0.2": lambda: _cut_off(_prism("0.2"), "Params (%)", 0.001),
+        "table1/PriSM/MACs (G)/0.8": lambda: _cut_off(_prism("0.8"), "MACs (G)", 1e8),
+        "table1/PriSM/Mem (M)/0.8": lambda: _cut_off(_prism("0.8"), "Mem (M)", 1e6),
+        "table1/PriSM/Mem (M)/0.2": lambda: math.ceil(_number(_prism("0.2"), "Mem (M)") / 1e5) * 1e5,  # rounded up
+        "table10/FedHM/Params (M)/0.4": lambda: _cut_off(_fedhm("0.4"), "Params (M)", 1e5),
+        "table10/FedHM/Params (%)/0.6": lambda: _cut_off(_fedhm("0.6"), "Params (%)", 0.01),
+        "table10/FedHM/Params (%)/0.2": lambda: _cut_off(_fedhm("0.2"), "Params (%)", 0.01),
+        "table10/FedHM/Params (%)/0.4": _share_as_printed,
+    },
+)
