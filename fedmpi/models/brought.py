@@ -250,6 +250,6 @@ def _kind(hint: Any) -> Any:
 
 def _kind_of_value(value: object) -> Any:
     """The same of a parameter that only has a default."""
-    if isinstance(value, (list, tuple)) and value and len(types_in := {type(item) for item in value}) == 1:
-        return _kind(types.GenericAlias(tuple, (*types_in, ...)))
+    if isinstance(value, (list, tuple)) and value and all(type(item) is type(value[0]) for item in value):
+        return _kind(types.GenericAlias(tuple, (type(value[0]), ...)))
     return None if value is None else _PLAIN.get(type(value))
