@@ -14,7 +14,7 @@ class Info:
     kind: str = "image"
     example_shape: tuple[int, ...] = (1, 8, 8)
     num_classes: int = 4
-    vocabulary_size: int = 0
+    vocabulary_size: int = 11
 
 
 def params(net: nn.Module) -> int:

@@ -46,7 +46,7 @@ def context(options: MethodOptions, make: object = make_small, **more: object) -
     return MethodContext(options, make, make, 0, 0.0, False, False, 0, **known)
 
 
-DIGITS = Info(num_classes=3, vocabulary_size=11)
+DIGITS = Info(num_classes=3)
 
 
 def context_of(options: MethodOptions, model: ModelOptions, info: Info = DIGITS, **more: object) -> MethodContext:
