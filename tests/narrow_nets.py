@@ -5,10 +5,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
 import torch
+from model_inputs import Info
 from torch import Tensor, nn
 
 from fedmpi.exactsum import bound_of
@@ -47,17 +46,7 @@ def context(options: MethodOptions, make: object = make_small, **more: object) -
     return MethodContext(options, make, make, 0, 0.0, False, False, 0, **known)
 
 
-@dataclass(frozen=True)
-class Info:
-    """Inputs of the real models."""
-
-    kind: str = "image"
-    example_shape: tuple[int, ...] = (1, 8, 8)
-    num_classes: int = 3
-    vocabulary_size: int = 11
-
-
-DIGITS = Info()
+DIGITS = Info(num_classes=3)
 
 
 def context_of(options: MethodOptions, model: ModelOptions, info: Info = DIGITS, **more: object) -> MethodContext:

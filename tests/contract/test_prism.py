@@ -12,6 +12,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from model_inputs import params
 from small_runs import one_round, run_all, small_config, small_setup
 from torch import Tensor, nn
 
@@ -28,11 +29,6 @@ from fedmpi.rounds.publish import publish
 from fedmpi.rounds.state import ServerState, Setup, client_of
 from fedmpi.store.run_dir import RunDir
 from fedmpi.tensors import Params
-
-
-def num_params(net: nn.Module) -> int:
-    return sum(parameter.numel() for parameter in net.parameters())
-
 
 # Aggregation.
 
@@ -282,7 +278,7 @@ def test_shared_momentum_is_averaged_and_paid_for(tmp_path: Path) -> None:
     after = one_round(setup, 1, state, publish(setup, state, 1, 0))[0].params
     assert all(bool(after[f"{MOMENTUM}{name}"].any()) for name in method.own_decay)
     shared = sum(p.numel() for n, p in method.skeleton(0).named_parameters() if f"{MOMENTUM}{n}" in after)
-    assert method.download_bytes(0) == 4 * (num_params(method.skeleton(0)) + shared)
+    assert method.download_bytes(0) == 4 * (params(method.skeleton(0)) + shared)
 
 
 def test_records_say_which_kernels_are_trained(tmp_path: Path) -> None:
@@ -301,7 +297,7 @@ def test_a_sub_model_that_is_larger_than_the_model_is_told(tmp_path: Path, optio
 
     def sizes(ratio: float) -> tuple[int, int, int]:
         method = small_setup(tmp_path, *words, f"method.keep_ratio=[{ratio}]").method
-        nets = num_params(method.skeleton(0)), num_params(method.context.make_skeleton())
+        nets = params(method.skeleton(0)), params(method.context.make_skeleton())
         return *nets, len(method.warnings())
 
     method = small_setup(tmp_path, *words, f"method.keep_ratio={ratios}").method

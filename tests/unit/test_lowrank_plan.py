@@ -6,6 +6,7 @@ from types import SimpleNamespace
 
 import pytest
 import torch
+from model_inputs import params
 from torch import nn
 
 from fedmpi.errors import ConfigError
@@ -24,10 +25,6 @@ INFO = SimpleNamespace(kind="image", example_shape=(3, 32, 32), num_classes=10)
 
 def names(net: nn.Module, rule: Rule) -> list[str]:
     return [layer.name for layer in plan_layers(net, rule)]
-
-
-def params(net: nn.Module) -> int:
-    return sum(parameter.numel() for parameter in net.parameters())
 
 
 @pytest.mark.parametrize(("options", "count"), [(ResNet18(), 14), (ResNet34(), 18)])
