@@ -181,9 +181,9 @@ def _tell(named: Named, request: Request, arguments: argparse.Namespace) -> None
     folder = request.table_dir(named)
     with writing(folder):
         folder.mkdir(parents=True, exist_ok=True)
-    archive = tables.Archive(request, arguments.seeds if arguments.collect else None)
-    results = tables.collect(named, archive)
-    pictures = _draw(named, archive, folder)
+    archive = tables.Archive(named, request, arguments.seeds if arguments.collect else None)
+    results = tables.collect(archive)
+    pictures = _draw(archive, folder)
     write_text(folder / "table.md", tables.text_of(named, request, results).markdown(pictures))
     write_text(folder / "table.csv", tables.comma_separated(named.table, results, request.made_with))
     cells = chosen(named.table, arguments.only)
@@ -197,13 +197,13 @@ def _tell(named: Named, request: Request, arguments: argparse.Namespace) -> None
     print(f"written: {folder}/{', '.join(['table.md', 'table.csv', *pictures])}", flush=True)
 
 
-def _draw(named: Named, archive: tables.Archive, folder: Path) -> list[str]:
+def _draw(archive: tables.Archive, folder: Path) -> list[str]:
     """Names of the pictures; none for a table."""
-    if named.table.axes is None:
+    if archive.table.axes is None:
         return []
     from fedmpi.studies import figures  # matplotlib takes a second
 
-    return figures.draw(named, archive, folder)
+    return figures.draw(archive, folder)
 
 
 # Slurm.
