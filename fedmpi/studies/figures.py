@@ -78,17 +78,20 @@ def draw(archive: Archive, folder: Path) -> list[str]:
 
 def panels_of(archive: Archive) -> list[Panel]:
     """A panel for each block, a line for each of its columns; computed columns have units, and panels, of their own."""
-    results = {result.cell: result for result in collect(archive)}
-    shown = [cell for cell in archive.table.cells if not _is_zero_line(archive.table, cell)]
-    is_computed = archive.table.quantity == "computed"
-    panels = groupby(shown, key=lambda cell: f"{cell.block}, {cell.column}" if is_computed else cell.block)
-    return [_panel(title, [results[cell] for cell in cells], archive) for title, cells in panels]
+    table, results = archive.table, collect(archive)
+    if table.quantity == "accuracy_drop":  # the baseline is what the others fall short of: a line at zero
+        results = [result for result in results if result.cell.column != table.baseline]
+
+    def title(result: Result) -> str:
+        return result.cell.block + f", {result.cell.column}" * (table.quantity == "computed")
+
+    return [_panel(name, list(those), archive) for name, those in groupby(results, key=title)]
 
 
 def _panel(title: str, results: Sequence[Result], archive: Archive) -> Panel:
     table, rows = archive.table, tuple(dict.fromkeys(result.cell.row for result in results if result.cell.row))
-    has_words = table.kind == "bars" or (table.kind == "curves" and not _are_numbers(table, rows))
-    ticks = rows if has_words else ()
+    is_counted = table.axes is not None and table.axes.x in _COUNTED and None not in map(_number, rows)
+    ticks = rows if table.kind == "bars" or (table.kind == "curves" and not is_counted) else ()
     lines = []
     for column, of_column in groupby(results, key=lambda result: result.cell.column):
         own = list(of_column)
@@ -96,15 +99,6 @@ def _panel(title: str, results: Sequence[Result], archive: Archive) -> Panel:
         lines += [_curve(result.cell, archive) for result in own if not result.cell.row]
         lines += [_points(column, points)] if points else []
     return Panel(title, tuple(lines), ticks)
-
-
-def _is_zero_line(table: papers.Table, cell: papers.Cell) -> bool:
-    """What the others fall short of, where that is what is shown."""
-    return table.quantity == "accuracy_drop" and cell.column == table.baseline
-
-
-def _are_numbers(table: papers.Table, rows: Sequence[str]) -> bool:
-    return table.axes is not None and table.axes.x in _COUNTED and all(_number(row) is not None for row in rows)
 
 
 def _number(text: str) -> float | None:

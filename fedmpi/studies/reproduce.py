@@ -62,7 +62,8 @@ def _reproduce(given: Sequence[str]) -> int:
         _list_all()
         return 0
     named = find(arguments.name)
-    request = _request(arguments)
+    data_dir = arguments.data_dir and below_home(str(arguments.data_dir)).resolve()
+    request = Request(absolute(arguments.out), arguments.budget, changes(arguments.set), data_dir)
     wanted = _wanted(named, arguments)
     if arguments.collect:
         _jobs(request, wanted)  # what is asked for must make sense, though nothing is run
@@ -101,11 +102,6 @@ def _arguments(argv: Sequence[str]) -> argparse.Namespace:
     if not arguments.slurm and (arguments.submit or arguments.again or arguments.array_max or arguments.sbatch_option):
         raise ConfigError("command line", "--submit, --again, --array-max and --sbatch-option need --slurm")
     return arguments
-
-
-def _request(arguments: argparse.Namespace) -> Request:
-    data_dir = arguments.data_dir and below_home(str(arguments.data_dir)).resolve()
-    return Request(absolute(arguments.out), arguments.budget, changes(arguments.set), data_dir)
 
 
 # Which runs.
