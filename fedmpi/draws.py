@@ -56,7 +56,7 @@ class Draws:
         if not folder.config_path.is_file():
             raise RunDirError(str(run_dir), "holds no run (no config.yaml); name a run's folder")
         self._path = str(run_dir)
-        self._config = load(str(folder.config_path), [])
+        self._config = load(str(folder.config_path), [], of_run=True)
         if not folder.partition_path.exists():
             raise RunDirError(
                 str(folder.partition_path), "is missing; start the run with --resume, which makes it again"

@@ -12,7 +12,7 @@ facts. All scalars are read as text, so that every number keeps the digits that 
         rows: params              # row labels are printed sizes of the tested nets, facts by themselves
         blocks:                   # block (a figure's panel) -> column (its label) -> row -> cell
           CIFAR-10 IID:
-            FedHM: {run: fedhm/table3_cifar10_iid_fedhm, cells: {11.17M: [1, 93.46], 4.16M: [0.5, 93.37]}}
+            FedHM: {run: fedhm/table3.yaml@cifar10_iid_fedhm, cells: {11.17M: [1, 93.46], 4.16M: [0.5, 93.37]}}
 
 A cell is [net, value], [net, value, override ...] or a mapping with the keys of `Cell`; `net` is the
 name of the tested net in a run's records (`clients`: the mean over the clients' own nets). A value
@@ -83,7 +83,7 @@ class _Part(BaseModel):
 
 
 class Run(_Part):
-    """A run: a config (its path under `configs/`, without .yaml) and overrides as on the command line."""
+    """A run: a config (its address under `configs/`) and overrides as on the command line."""
 
     config: str = Field(min_length=1)
     overrides: tuple[str, ...] = ()

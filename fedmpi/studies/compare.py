@@ -3,7 +3,7 @@
     python jobs/compare.py [--methods fedavg,fedhm | all] [--data digits] [--seeds 0,1,2] [--ranks 3]
         [--out runs/compare-digits] [--target 0.9] [--scale 1.0] [--set section.key=value ...] [--collect]
 
-A method is `configs/NAME_DATA.yaml`, or a path to a YAML file; `all` is every `configs/*_DATA.yaml`.
+A method is `configs/NAME_DATA.yaml`, or a path to a YAML file or a cell of one; `all` is every `configs/*_DATA.yaml`.
 Each run has a folder and a log of its own in `--out`. Those that are finished are not run again,
 those that were interrupted go on, so the same command after a Ctrl-C does what is left to do. A
 run that fails is a line of the table, and the exit code is 1.
@@ -30,6 +30,7 @@ from typing import Any
 
 from fedmpi.command.manners import Parser, run_command
 from fedmpi.config import words
+from fedmpi.config.address import is_address, label
 from fedmpi.config.load import load
 from fedmpi.errors import ConfigError, RunDirError
 from fedmpi.store.files import read_json, write_text, writing
@@ -89,7 +90,8 @@ def _configs(methods: str, data: str) -> list[Path]:
     if methods == "all" and not known:
         raise ConfigError("--data", f"there is no configs/*_{data}.yaml; give paths with --methods, or another --data")
     chosen = list(known.values()) if methods == "all" else [_config(name, known) for name in methods.split(",")]
-    twice = [path.stem for path in chosen if [other.stem for other in chosen].count(path.stem) > 1]
+    names = [label(path) for path in chosen]
+    twice = [name for name in names if names.count(name) > 1]
     if twice:
         raise ConfigError("--methods", f"{twice[0]} is named twice, and its runs would share a folder")
     return chosen
@@ -98,7 +100,7 @@ def _configs(methods: str, data: str) -> list[Path]:
 def _config(name: str, known: dict[str, Path]) -> Path:
     if name in known:
         return known[name]
-    if name.endswith((".yaml", ".yml")) or os.sep in name:
+    if is_address(name) or os.sep in name:
         return Path(name).resolve()
     allowed = f"Known: {', '.join(known) or 'none'}, or a path"
     raise ConfigError("--methods", f"no method {words.found(name)}.{words.suggest(name, known)} {allowed}")
@@ -116,7 +118,7 @@ def _jobs(arguments: argparse.Namespace) -> list[Job]:
         for seed in arguments.seeds or (0, 1, 2):
             given = [*arguments.set, f"seed={seed}"]
             overrides = (*given, *scaled(load(path, given), arguments.scale))
-            run = Run(path.stem, seed, RunDir(arguments.out / f"{path.stem}-seed{seed}"))
+            run = Run(label(path), seed, RunDir(arguments.out / f"{label(path)}-seed{seed}"))
             jobs.append(Job(run, path, overrides, load(path, overrides)))
     for job in jobs:
         check_same(job)
@@ -155,7 +157,7 @@ def settings_of(out: Path) -> dict[str, Any]:
 
 def _collect(arguments: argparse.Namespace) -> None:
     """The table of the runs asked for, written if it is the folder's own. Raises RunDirError if there are none."""
-    asked = arguments.methods and [path.stem for path in _configs(arguments.methods, arguments.data)]
+    asked = arguments.methods and [label(path) for path in _configs(arguments.methods, arguments.data)]
     runs = [run for run in runs_in(arguments.out) if asked is None or run.name in asked]
     runs = [run for run in runs if arguments.seeds is None or run.seed in arguments.seeds]
     if not runs:

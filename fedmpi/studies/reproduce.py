@@ -35,7 +35,7 @@ from pathlib import Path
 from fedmpi import papers
 from fedmpi.command.manners import Parser, run_command
 from fedmpi.data import reading
-from fedmpi.data.folders import below_home
+from fedmpi.data.files.folders import below_home
 from fedmpi.errors import ConfigError
 from fedmpi.report.progress import printable
 from fedmpi.report.records import rounds_done

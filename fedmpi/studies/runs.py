@@ -17,7 +17,7 @@ from typing import Any
 
 from fedmpi.config.load import load
 from fedmpi.config.schema import Config
-from fedmpi.data.digest import short
+from fedmpi.data.digest import PLACES, short
 from fedmpi.errors import RunDirError
 from fedmpi.report.closing import CLIENTS
 from fedmpi.report.records import Record, gaps_of, read_records, rounds_done
@@ -109,7 +109,7 @@ def other_data(runs: Iterable[Run]) -> list[str]:
     names: dict[str, dict[str, list[str]]] = {}
     for run in dict.fromkeys(runs):
         if run.data_digest:
-            asked = json.dumps({**run.config.to_dict()["data"], "root": None}, sort_keys=True)
+            asked = json.dumps({**run.config.to_dict()["data"], **dict.fromkeys(PLACES)}, sort_keys=True)
             names.setdefault(asked, {}).setdefault(run.data_digest, []).append(run.folder.path.name)
     return [
         f"careful: these runs had different data of the same name: {'; '.join(map(_who, digests, digests.values()))}"

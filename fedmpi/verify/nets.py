@@ -66,10 +66,10 @@ class Setting:
 
 @cache
 def setting(config: str, *overrides: str) -> Setting:
-    """The setting of `configs/<config>.yaml`. Raises `ConfigError`."""
+    """The setting of a config, by its address under `configs/`. Raises `ConfigError`."""
     if not CONFIGS.is_dir():
         raise ConfigError(str(CONFIGS), "not found; run python -m fedmpi.verify out of the repository")
-    return Setting(load(str(CONFIGS / f"{config}.yaml"), overrides))
+    return Setting(load(CONFIGS / config, overrides))
 
 
 def of_run(run: Run | None, *overrides: str) -> Setting:

@@ -13,7 +13,7 @@ from fedmpi.verify.nets import params, setting, with_classes
 
 # The paper means the AlexNet of ImageNet.
 _IMAGENET_CLASSES = 1000
-_CIFAR10, _FEMNIST = "fdnnc/table3_cifar10_iid_both_full", "fdnnc/table4_femnist_natural_both_full"
+_CIFAR10, _FEMNIST = "fdnnc/table3.yaml@cifar10_iid_both_full", "fdnnc/table4.yaml@femnist_natural_both_full"
 
 
 def _alexnet() -> nn.Module:

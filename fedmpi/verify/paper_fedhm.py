@@ -11,7 +11,7 @@ from torch import nn
 from fedmpi import costs
 from fedmpi.lowrank.kernels import kernel_net
 from fedmpi.lowrank.modules import LowRank, factorize_net
-from fedmpi.lowrank.plan import Rule, plan_layers
+from fedmpi.lowrank.rule import Rule, plan_layers
 from fedmpi.methods.fedhm import FedHM
 from fedmpi.papers import Cell, read
 from fedmpi.verify.claims import Checks, Ours, Sample
@@ -52,7 +52,7 @@ _LAYERS = {
 
 
 def _fedhm(data: str) -> Setting:
-    return setting(f"fedhm/table3_{data}_iid_fedhm")
+    return setting(f"fedhm/table3.yaml@{data}_iid_fedhm")
 
 
 def _dense_convs(found: Setting) -> float:
@@ -72,12 +72,12 @@ def _samples(data: str) -> float:
 
 
 def _second_width(data: str) -> float:
-    return float(setting(f"fedhm/table3_{data}_iid_heterofl").method.tiers[1].rank_ratio)
+    return float(setting(f"fedhm/table3.yaml@{data}_iid_heterofl").method.tiers[1].rank_ratio)
 
 
 def _nine_times_rounded() -> float:
     """Nine of the size of one base net that the table prints."""
-    found = setting("fedhm/table3_cifar10_iid_splitmix")
+    found = setting("fedhm/table3.yaml@cifar10_iid_splitmix")
     nets = [params(found.method.skeleton(tier.index)) for tier in found.method.tiers]
     return round(nets[0] / nets[-1]) * _millions(nets[-1]) * 1e6
 
@@ -100,10 +100,10 @@ _TWELFTH = "method.rank_ratio=[0.0833333333]"
 def _homogeneous(data: str, level: str) -> Setting:
     """One net for all clients: `Original`, or its rank ratio as a fraction."""
     if level == "Original":
-        return setting(f"fedhm/table8_{data}_iid_slim")
+        return setting(f"fedhm/table8.yaml@{data}_iid_slim")
     if level == "1/12":
-        return setting(f"fedhm/table8_{data}_iid_lowrank", _TWELFTH)
-    return setting(f"fedhm/table8_{data}_iid_lowrank", f"method.rank_ratio=[{1 / int(level[2:])}]")
+        return setting(f"fedhm/table8.yaml@{data}_iid_lowrank", _TWELFTH)
+    return setting(f"fedhm/table8.yaml@{data}_iid_lowrank", f"method.rank_ratio=[{1 / int(level[2:])}]")
 
 
 @cache
@@ -157,7 +157,7 @@ def _reduction(data: str, level: str) -> float:
 
 
 def _two_percent(data: str) -> float:
-    found = setting(f"fedhm/figure8_{data}_iid_twopercent")
+    found = setting(f"fedhm/figure8.yaml@{data}_iid_twopercent")
     return params(found.method.skeleton(0)) / params(found.model)
 
 

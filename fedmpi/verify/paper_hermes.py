@@ -15,7 +15,7 @@ _APPLICATIONS = {"IC-CIFAR10": "cifar10", "IC-EMNIST": "emnist", "HAR": "har"}
 
 
 def _run(data: str, *overrides: str) -> Setting:
-    return setting(f"hermes/figure7_{_RUNS[data]}_hermes", *overrides)
+    return setting(f"hermes/figure7.yaml@{_RUNS[data]}_hermes", *overrides)
 
 
 def _num_devices(data: str) -> float:
@@ -64,7 +64,7 @@ def _saved_of_wrong_sum() -> float:
 
 def _bandwidth_80() -> float:
     """Bytes of a round's cohort."""
-    few, many = _run("cifar10"), setting("hermes/figure8_cifar10_noniid_hermes", "clients.per_round=80")
+    few, many = _run("cifar10"), setting("hermes/figure8.yaml@cifar10_noniid_hermes", "clients.per_round=80")
     traffic = [sum(found.method.planned_traffic(0, 1)) * found.config.clients.per_round for found in (few, many)]
     return traffic[1] / traffic[0]
 

@@ -15,7 +15,7 @@ from typing import Any
 from torch import nn
 
 from fedmpi.lowrank.kernels import kernel_net
-from fedmpi.lowrank.plan import Rule, plan_layers
+from fedmpi.lowrank.rule import Rule, plan_layers
 from fedmpi.methods.prism import OrthDrop
 from fedmpi.papers import read
 from fedmpi.verify.claims import Checks
@@ -23,8 +23,8 @@ from fedmpi.verify.nets import Outputs, Setting, measured, setting
 
 BATCH = 32
 _WIDTH = 1.25
-_RUN = "prism/figure4_cifar10_iid_prism"
-_CNN = "prism/figure5_femnist_natural_prism"
+_RUN = "prism/figure4.yaml@cifar10_iid_prism"
+_CNN = "prism/figure5.yaml@femnist_natural_prism"
 
 
 def _wide(*overrides: str) -> Setting:
@@ -106,7 +106,7 @@ def _conv(place: int) -> nn.Conv2d:
 
 def _lstm(kind: type[nn.Module], attribute: str) -> float:
     """Of the first such module in the net of Table 6."""
-    return float(getattr(_modules("prism/figure8_imdb_iid_full", kind)[0], attribute))
+    return float(getattr(_modules("prism/figure8.yaml@imdb_iid_full", kind)[0], attribute))
 
 
 CHECKS = Checks(

@@ -19,7 +19,8 @@ from fedmpi.config.load import load
 from fedmpi.config.yaml_text import flow
 from fedmpi.data import prepared
 from fedmpi.data.dataset import Dataset
-from fedmpi.data.series_options import Har, Shakespeare
+from fedmpi.data.sets.har import Har
+from fedmpi.data.sets.shakespeare import Shakespeare
 from fedmpi.errors import UserError
 from fedmpi.run import start
 

@@ -55,24 +55,38 @@ class Mutation:
             path.write_bytes(content)
         for name in self.fifos:
             os.mkfifo(folder / name)
-        return [str(folder / FILE), *self.words]
+        cell = self.of.partition("@")[2] if b"cells:" in self.content else ""
+        return [str(folder / (f"{FILE}@{cell}" if cell else FILE)), *self.words]
 
 
 @functools.cache
 def sources() -> dict[str, tuple[str, dict[str, Any], dict[str, Any]]]:
-    """Each shipped config by name: its text and tree, with `extends` as absolute paths, and all its keys."""
+    """Each shipped config by address: its text and tree, of all cells only its own, and all its keys. What it extends
+    is an absolute path.
+    """
     found = {}
     for path in sorted(CONFIGS.rglob("*.yaml")):
-        tree = yaml_text.parse(path.read_text()).value or {}
-        bases = tree.pop("extends", [])
-        if bases:
-            tree["extends"] = [str(path.parent / base) for base in ([bases] if isinstance(bases, str) else bases)]
-        try:
-            whole = load(path, []).to_dict()
-        except ConfigError:  # a base that needs what its heirs say
-            whole = tree
-        found[path.relative_to(CONFIGS).as_posix()] = (yaml_text.dump(tree), tree, whole)
+        file = yaml_text.parse(path.read_text()).value
+        cells = file.pop("cells", {})
+        for cell in cells or [None]:
+            tree = _absolute(file, path.parent)
+            if cell is not None:
+                tree["cells"] = {cell: _absolute(cells[cell], path.parent)}
+            address = path if cell is None else path.with_name(f"{path.name}@{cell}")
+            try:
+                whole = load(address, []).to_dict()
+            except ConfigError:  # a part that needs what its heirs say
+                whole = {key: value for key, value in tree.items() if key != "cells"}
+            found[address.relative_to(CONFIGS).as_posix()] = (yaml_text.dump(tree), tree, whole)
     return found
+
+
+def _absolute(tree: dict[str, Any], folder: Path) -> dict[str, Any]:
+    """A copy whose `extends` holds in every folder."""
+    copied, bases = copy.deepcopy(tree), tree.get("extends", [])
+    if bases:
+        copied["extends"] = [str(folder / base) for base in ([bases] if isinstance(bases, str) else bases)]
+    return copied
 
 
 def mutate(number: int, seed: int, among: Callable[[str], bool] = lambda name: True) -> Mutation:

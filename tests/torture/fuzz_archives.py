@@ -21,6 +21,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from fedmpi.data import preparing, series
+from fedmpi.data.sets.shakespeare import Shakespeare
 
 from . import damage
 
@@ -222,7 +223,7 @@ def digest(archive: Path) -> str:
     """Of all that `prepare` would find in the archive. Raises DataError."""
     with (
         tempfile.TemporaryDirectory(dir=archive.parent) as place,
-        preparing.originals("shakespeare", archive, lambda done, total: None, Path(place)) as folder,
+        preparing.originals(archive, Shakespeare.traces, lambda done, total: None, Path(place)) as folder,
     ):
         series.find(folder, "input.txt", "tinyshakespeare")
         state = hashlib.blake2b()

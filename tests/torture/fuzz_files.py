@@ -45,7 +45,7 @@ from fedmpi.command.manners import Parser, run_command
 from fedmpi.data import prepared, reading
 from fedmpi.data.dataset import Dataset
 from fedmpi.data.partition import Partition
-from fedmpi.data.series_options import Har
+from fedmpi.data.sets.har import Har
 from fedmpi.errors import UserError
 from fedmpi.main import main as fedmpi_main
 from fedmpi.store import checkpoint

@@ -17,6 +17,9 @@ def files(top: str) -> dict[str, bytes]:
         "one.yaml": b"extends: two.yaml\n",
         "two.yaml": b"extends: one.yaml\n",
         "empty.yaml": b"",
+        "cells.yaml": b"cells: {a: {seed: 1}, b: {extends: cells.yaml@c}, c: {extends: cells.yaml@b}, d: 5, e: }\n",
+        "odd_cells.yaml": b"cells: {a/b: {seed: 1}, '': {}, a/b: 1}\n",
+        "no_cells.yaml": b"cells: [a]\n",
         "sub/up.yaml": f"extends: ../{top}".encode(),
         "list.yaml": b"- 1\n",
         "binary.yaml": bytes(range(256)),
@@ -34,6 +37,10 @@ def targets(chance: random.Random, top: str, shipped: list[str]) -> dict[str, st
         "self": top,
         "cycle": "one.yaml",
         "back": "sub/up.yaml",
+        "cell": chance.choice(
+            ("cells.yaml", *(f"cells.yaml@{cell}" for cell in ("a", "b", "d", "e", "f", "", "a@b", "..")))
+        ),
+        "odd cells": chance.choice(("odd_cells.yaml@a", "no_cells.yaml@a", "no_cells.yaml", "empty.yaml@a")),
         "missing": chance.choice(("nothing.yaml", "a/b/c.yaml", "ones.yaml")),
         "directory": chance.choice((".", "/", "sub", "..", "sub/")),
         "fifo": "fifo.yaml",

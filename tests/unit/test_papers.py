@@ -166,21 +166,21 @@ def test_fedhms_large_tables(name: str) -> None:
 
 
 VALUES = [
-    ("fedhm", "table2/CIFAR-10 IID/Split-Mix/12.33M", "90.34", "table2_cifar10_iid_splitmix", "3.15"),
-    ("fedhm", "table2/Tiny-ImageNet Non-IID/FedHM/3.33M", "51.75", "table2_tinyimagenet_noniid_fedhm", "0.125"),
-    ("fedhm", "table3/CIFAR-10 IID/FedHM/11.17M", "93.46", "table3_cifar10_iid_fedhm", "1"),
-    ("fedhm", "table3/CIFAR-100 Non-IID/HeteroFL-V3/3.42M", "60.06", "table3_cifar100_noniid_heterofl_v3", "0.4"),
-    ("fedhm", "table3/CIFAR-10 IID/Split-Mix/1.37M", "88.30", "table3_cifar10_iid_splitmix", "0.35"),
-    ("fedhm", "table7/CIFAR-10 Non-IID/FedHM-V2/1.24M", "91.25", "table7_cifar10_noniid_fedhm_v2", "0.125"),
-    ("fedhm", "table8/Tiny-ImageNet IID/Low Rank Model/5.04M", "57.27", "table8_tinyimagenet_iid_lowrank", "0.25"),
-    ("fedhm", "table8/CIFAR-100 IID/Width Slimming Model/3.42M", "63.07", "table3_cifar100_iid_fedavg", "1"),
-    ("prism", "table2/CIFAR-10/PriSM/non-i.i.d (0.1)", "82.58", "table2_cifar10_alpha01_prism", "server"),
-    ("prism", "table11/time/sub-model/0.6", "23.53", "table11_cifar10_iid_prism", "local_training"),
-    ("hermes", "table2a/IC-EMNIST/Accuracy/0.5", "91.35", "figure7_femnist_natural_hermes", "clients"),
-    ("hermes", "section5_5b/HAR/Per-FedAvg/HAR", "3.48", "figure7_har_natural_perfedavg", "clients"),
-    ("hermes", "figure9/IC-CIFAR10/balance rate 0.5/20", "83.67", "figure9_cifar10_noniid_hermes", "clients"),
-    ("fdnnc", "table3/SWITCH-HALF/50%/B-ACC", "0.6444", "table3_cifar10_iid_switch_half", "big"),
-    ("fdnnc", "table4/BOTH-FULL/100%/S-ACC", "0.8946", "table4_femnist_natural_both_full", "small"),
+    ("fedhm", "table2/CIFAR-10 IID/Split-Mix/12.33M", "90.34", "table2.yaml@cifar10_iid_splitmix", "3.15"),
+    ("fedhm", "table2/Tiny-ImageNet Non-IID/FedHM/3.33M", "51.75", "table2.yaml@tinyimagenet_noniid_fedhm", "0.125"),
+    ("fedhm", "table3/CIFAR-10 IID/FedHM/11.17M", "93.46", "table3.yaml@cifar10_iid_fedhm", "1"),
+    ("fedhm", "table3/CIFAR-100 Non-IID/HeteroFL-V3/3.42M", "60.06", "table3.yaml@cifar100_noniid_heterofl_v3", "0.4"),
+    ("fedhm", "table3/CIFAR-10 IID/Split-Mix/1.37M", "88.30", "table3.yaml@cifar10_iid_splitmix", "0.35"),
+    ("fedhm", "table7/CIFAR-10 Non-IID/FedHM-V2/1.24M", "91.25", "table7.yaml@cifar10_noniid_fedhm_v2", "0.125"),
+    ("fedhm", "table8/Tiny-ImageNet IID/Low Rank Model/5.04M", "57.27", "table8.yaml@tinyimagenet_iid_lowrank", "0.25"),
+    ("fedhm", "table8/CIFAR-100 IID/Width Slimming Model/3.42M", "63.07", "table3.yaml@cifar100_iid_fedavg", "1"),
+    ("prism", "table2/CIFAR-10/PriSM/non-i.i.d (0.1)", "82.58", "table2.yaml@cifar10_alpha01_prism", "server"),
+    ("prism", "table11/time/sub-model/0.6", "23.53", "table11.yaml@cifar10_iid_prism", "local_training"),
+    ("hermes", "table2a/IC-EMNIST/Accuracy/0.5", "91.35", "figure7.yaml@femnist_natural_hermes", "clients"),
+    ("hermes", "section5_5b/HAR/Per-FedAvg/HAR", "3.48", "figure7.yaml@har_natural_perfedavg", "clients"),
+    ("hermes", "figure9/IC-CIFAR10/balance rate 0.5/20", "83.67", "figure9.yaml@cifar10_noniid_hermes", "clients"),
+    ("fdnnc", "table3/SWITCH-HALF/50%/B-ACC", "0.6444", "table3.yaml@cifar10_iid_switch_half", "big"),
+    ("fdnnc", "table4/BOTH-FULL/100%/S-ACC", "0.8946", "table4.yaml@femnist_natural_both_full", "small"),
 ]
 
 
@@ -224,7 +224,7 @@ def test_a_text_says_no_number_of_ours() -> None:
 def test_every_run_loads_and_tests_the_nets_that_its_cells_name(paper: str) -> None:
     uses = [(table, cell) for table in papers.read(paper).tables.values() for cell in table.cells if cell.run]
     for run in dict.fromkeys(cell.run for _, cell in uses):
-        loaded = load(str(CONFIGS / f"{run.config}.yaml"), run.overrides)
+        loaded = load(CONFIGS / run.config, run.overrides)
         own = _names_of_its_own(loaded.method.name)
         names = own if own is not None else {f"{tier:g}" for tier in loaded.method.tiers}
         assert {cell.net for table, cell in uses if cell.run == run and _names_a_net(table)} <= names | {"clients"}, run

@@ -14,7 +14,8 @@ from torture.random_runs import judge
 from torture.run_bytes import differences, leftovers
 
 from fedmpi.data import reading
-from fedmpi.data.series_options import Har, Shakespeare
+from fedmpi.data.sets.har import Har
+from fedmpi.data.sets.shakespeare import Shakespeare
 from fedmpi.disk import hdf5
 from fedmpi.mpi.serial import SerialComm
 from fedmpi.store import checkpoint

@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import pytest
+from shipped_configs import EXPERIMENTS
 from studied_runs import PAPER, Called, Ran, calling, run_here, write_config
 
 from fedmpi import papers
@@ -27,7 +28,7 @@ def own(tmp_path: Path) -> str:
     """A paper's file whose runs are FedAvg and FedHM on tiny data, 4 rounds."""
     for name, method in (("one", "fedavg"), ("two", "fedhm")):
         write_config(tmp_path / f"{name}.yaml", f"method.name={method}", "rounds=4", "train.schedule.milestones=[2]")
-    text = PAPER.replace("run: one", f"run: {tmp_path}/one").replace("run: two", f"run: {tmp_path}/two")
+    text = PAPER.replace("run: one", f"run: {tmp_path}/one.yaml").replace("run: two", f"run: {tmp_path}/two.yaml")
     (tmp_path / "own.yaml").write_text(text)
     return str(tmp_path / "own.yaml")
 
@@ -78,7 +79,7 @@ called = calling(reproduce.main)
         (["OWN:table1", "--launcher", ""], "--launcher: expected a program"),
         (
             ["fdnnc:table3", "--only", "bfirst-full 70%", "--budget", "rounds=0.0008"],
-            "fdnnc/table3_cifar10_iid_bfirst_full with --budget rounds=0.0008,epochs=1.0: method.switch_round",
+            "fdnnc/table3.yaml@cifar10_iid_bfirst_full with --budget rounds=0.0008,epochs=1.0: method.switch_round",
         ),
     ],
 )
@@ -110,7 +111,7 @@ def test_the_list_names_every_table_of_every_paper(called: Called) -> None:
 
 def test_the_runs_of_all_papers_have_configs() -> None:
     configs = {run.config for table in every() for run in table.table.runs}
-    assert [config for config in sorted(configs) if not (running.CONFIGS / f"{config}.yaml").exists()] == []
+    assert configs <= {*EXPERIMENTS}
 
 
 # Real runs.
@@ -215,7 +216,7 @@ def test_the_head_tells_of_steps_without_a_round(
 def test_the_data_directory_is_set_where_there_are_files(own: str, tmp_path: Path) -> None:
     """Digits and synthetic data have no root."""
     request = Request(tmp_path / "out", data_dir=Path("/some where"))
-    job = request.job_of(papers.Run(config="fedhm/table3_cifar10_iid_fedhm"), 2)
+    job = request.job_of(papers.Run(config="fedhm/table3.yaml@cifar10_iid_fedhm"), 2)
     assert job.config.data.root == "/some where" and job.config.seed == 2
     assert request.job_of(papers.Run(config=f"{tmp_path}/one"), 0).config.data.name == "synthetic"
 

@@ -50,7 +50,7 @@ tables:
 
 
 def test_folders_tell_runs_apart(tmp_path: Path) -> None:
-    run = papers.Run(config="fedhm/table8_cifar10_iid_slim", overrides=("model.width=0.5",))
+    run = papers.Run(config="fedhm/table8.yaml@cifar10_iid_slim", overrides=("model.width=0.5",))
     request = Request(tmp_path)
     assert (
         request.run_of(run, 3).folder.path == tmp_path / "runs" / "fedhm-table8_cifar10_iid_slim-model.width=0.5-seed3"

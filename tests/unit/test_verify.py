@@ -12,7 +12,7 @@ from types import ModuleType
 
 import pytest
 
-from fedmpi.models import classic, cnn, lstm, resnet
+from fedmpi.models.nets import classic, cnn, lstm, resnet
 from fedmpi.papers import PAPERS, Cell, Run, Verdict, parse, read
 from fedmpi.verify import __main__ as command
 from fedmpi.verify import nets
@@ -136,10 +136,10 @@ def test_another_width_of_any_net_is_noticed(
 @pytest.mark.parametrize(
     ("file", "old", "new"),
     [
-        ("hermes/base_hermes.yaml", "target_share: 0.3", "target_share: 0.31"),
-        ("hermes/base_cifar10.yaml", "count: 400", "count: 401"),
-        ("hermes/base_har.yaml", "name: mlp_har", "name: mlp_har, hidden: [1024, 500]"),
-        ("fdnnc/base_cifar10.yaml", "count: 200", "count: 199"),
+        ("hermes/base.yaml", "target_share: 0.3", "target_share: 0.31"),
+        ("hermes/base.yaml", "count: 400", "count: 401"),
+        ("hermes/base.yaml", "name: mlp_har", "name: mlp_har, hidden: [1024, 500]"),
+        ("fdnnc/table3.yaml", "count: 200", "count: 199"),
     ],
 )
 def test_another_value_in_a_config_is_noticed(
@@ -242,7 +242,7 @@ def test_a_formula_is_arithmetic_only(formula: str) -> None:
 
 
 def test_a_net_that_a_run_no_longer_has_has_no_size() -> None:
-    run = Run(config="fedhm/table3_cifar10_iid_heterofl")
+    run = Run(config="fedhm/table3.yaml@cifar10_iid_heterofl")
     sizes = [nets.params_of_cell(Cell(block="", column="", run=run, net=net)) for net in ("0.35", "0.36")]
     assert sizes[0] == 1_373_160 and math.isnan(sizes[1])  # methods.md 3.6
 

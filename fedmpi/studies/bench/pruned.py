@@ -3,7 +3,7 @@
     python jobs/measure_pruned.py RUN_DIR [--clients 0,3 | --all] [--batch 1] [--times 50]
 
 For each client three nets on this machine's device: the dense one that everybody begins with, the
-client's own with zeros where it is pruned, and the same really cut (`fedmpi.models.cutting`).
+client's own with zeros where it is pruned, and the same really cut (`fedmpi.models.surgery.cutting`).
 BatchNorm has the statistics of a batch of the client's own training data, as when deployed. A row
 has rho (the share of parameters that the mask keeps), the net's parameters and their bytes in
 float32, multiply-accumulates and the bytes of all activations for one example, an estimate of the
@@ -38,7 +38,7 @@ from fedmpi.errors import UserError
 from fedmpi.federation.plan import Task
 from fedmpi.learning.bn import batch_norms
 from fedmpi.methods.hermes import Hermes
-from fedmpi.models.cutting import cut
+from fedmpi.models.surgery.cutting import cut
 from fedmpi.mpi.serial import SerialComm
 from fedmpi.rounds.state import Published, Setup, client_of
 from fedmpi.run import resuming, start

@@ -21,6 +21,7 @@ from pathlib import Path
 
 from fedmpi.config import yaml_text
 from fedmpi.config.load import load
+from fedmpi.data import digest
 from fedmpi.errors import UserError
 from fedmpi.main import check_ranks
 from fedmpi.store.files import write_text, writing
@@ -93,9 +94,9 @@ def _config_path(job: Job) -> Path:
 def _config_text(job: Job) -> str:
     """For a job that starts in another folder than this one."""
     plain = job.config.to_dict()
-    root = plain["data"].get("root", "~")
-    if not root.startswith("~"):
-        plain["data"]["root"] = os.path.abspath(root)
+    for key in digest.PLACES:
+        if not (place := plain["data"].get(key, "~")).startswith("~"):
+            plain["data"][key] = os.path.abspath(place)
     return yaml_text.dump(plain)
 
 

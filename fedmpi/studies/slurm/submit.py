@@ -31,6 +31,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from fedmpi.command.manners import Parser, run_command
+from fedmpi.config.address import label
 from fedmpi.config.load import load, parted
 from fedmpi.errors import ConfigError
 from fedmpi.store.run_dir import RunDir
@@ -56,7 +57,7 @@ def _status(given: Sequence[str]) -> int:
 def _submit(given: Sequence[str]) -> int:
     job_file.check_words(given)
     arguments = _arguments(given)
-    name = arguments.name or short(Path(arguments.configs[0]).stem)
+    name = arguments.name or short(label(arguments.configs[0]))
     folder = absolute(arguments.out) / name
     order = job_file.Order(name, ["python", "jobs/submit.py", *given], folder, arguments)
     return queue.hand_over(_jobs(arguments, folder), order)
@@ -92,7 +93,7 @@ def _jobs(arguments: argparse.Namespace, folder: Path) -> list[Job]:
     for config, combination in itertools.product(arguments.configs, itertools.product(*grid)):
         path = Path(config).resolve()
         overrides = (*arguments.overrides, *combination)
-        run_dir = RunDir(folder / short("-".join([path.stem, *map(_label, combination)])))
+        run_dir = RunDir(folder / short("-".join([label(path), *map(_label, combination)])))
         loaded = load(str(path), overrides)
         jobs.append(Job(Run(run_dir.path.name, loaded.seed, run_dir), path, overrides, loaded))
         check_same(jobs[-1])
