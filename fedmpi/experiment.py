@@ -20,24 +20,24 @@ from fedmpi import methods
 from fedmpi.clock import STAGES
 from fedmpi.config import yaml_text
 from fedmpi.config.schema import Config
-from fedmpi.errors import RankLossError, RunDirError, ServerLossError, TooFewRanksError, UserError
+from fedmpi.errors import RankLossError, RunDirError, ServerLossError, StartupError, TooFewRanksError, UserError
 from fedmpi.report.records import read_records, round_seconds
+from fedmpi.rounds.recovering import OpenRound
 from fedmpi.rounds.state import Setup
 from fedmpi.run import bits, branching, resuming, start
 from fedmpi.run.losses import Job
 from fedmpi.run.origin import Origin
 from fedmpi.run.selfcheck import check_nets
 from fedmpi.run.server import Desk
-from fedmpi.run.start import StartupError
 from fedmpi.run.stopping import Stopping
 from fedmpi.store import checkpoint, manifest
 from fedmpi.store.files import write_text
 from fedmpi.store.lock import RunLock
 from fedmpi.store.run_dir import RunDir
-from fedmpi.train_round import OpenRound, train_round
+from fedmpi.train_round import train_round
 
 if TYPE_CHECKING:
-    from fedmpi.mpi.comm import Comm
+    from fedmpi.mpi.communicator import Communicator
 
 # A process with a GPU takes a while to end; ranks of a job that has just ended may have to notice first.
 _DYING_S, _ENDING_S = 20.0, 5.0
@@ -45,7 +45,7 @@ _DYING_S, _ENDING_S = 20.0, 5.0
 
 def run(
     config: Config,
-    comm: Comm,
+    comm: Communicator,
     *,
     run_dir: str | None,
     resume: bool,
@@ -86,7 +86,7 @@ def _start_and_train(job: Job) -> bool:
         _give_up(job, why)
     material, folder = _material(job), _folder(job)
     with ExitStack() as stack:
-        lock = start.together(comm, lambda: _take(stack, folder, job) if comm.is_root else None)
+        lock = together(comm, lambda: _take(stack, folder, job) if comm.is_root else None)
         setup = start.prepare(config, comm, folder, job.make_method, material)
         job.clock = setup.clock
         if job.origin is not None:
@@ -98,13 +98,13 @@ def _start_and_train(job: Job) -> bool:
             places = comm.allgather_text(f"{comm.host}: {setup.device.description}")
             words = setup, folder, lock, snapshot, done, job.command
             warnings = check_nets(setup) if job.begun_after is None else ()
-            desk = start.together(comm, lambda: stack.enter_context(Desk(*words)) if lock else None)
-            start.together(comm, lambda: desk.announce(places, warnings) if desk else None)
+            desk = together(comm, lambda: stack.enter_context(Desk(*words)) if lock else None)
+            together(comm, lambda: desk.announce(places, warnings) if desk else None)
             comm.agree()
             job.begun_after = done if job.begun_after is None else job.begun_after
             job.tell(desk, done + 1)
             if desk is not None:
-                setup = replace(setup, tell=desk.tell)
+                setup = replace(setup, show_progress=desk.tell)
                 job.stopping.remember(round_seconds(read_records(folder), comm.size))
             state = resuming.initial_state(setup.method, comm, snapshot, setup.device.server)
             comm.wait_for_all()  # a rank that begins a round counts how long the others take
@@ -240,7 +240,7 @@ def _without_the_lost(job: Job, setup: Setup, desk: Desk | None, opened: OpenRou
     if other_bits := bits.changes(setup.computed_with, alone.computed_with):
         start.warn(other_bits)
     opened.published = None  # it may lie on another device
-    return replace(alone, tell=setup.tell, clock=setup.clock)
+    return replace(alone, show_progress=setup.show_progress, clock=setup.clock)
 
 
 def _stop_early(job: Job, desk: Desk | None, opened: OpenRound, why: str) -> NoReturn:

@@ -37,7 +37,7 @@ from fedmpi.run.interruption import Interruption
 from fedmpi.run.origin import Origin, refuse_inside
 
 if TYPE_CHECKING:
-    from fedmpi.mpi.comm import Comm
+    from fedmpi.mpi.communicator import Communicator
 
 TABLES = {"data": data.NAMES, "partition": data.PARTITIONS, "model": models.NAMES, "method": methods.NAMES}
 
@@ -186,9 +186,9 @@ def _run(config: Config, arguments: argparse.Namespace, rank: int) -> int:
     # Before CUDA starts: with these, cuBLAS gives the same bits in every run; any other value torch refuses.
     if os.environ.get("CUBLAS_WORKSPACE_CONFIG") not in (":4096:8", ":16:8"):
         os.environ["CUBLAS_WORKSPACE_CONFIG"] = ":4096:8"
+    from fedmpi.errors import StartupError
     from fedmpi.experiment import run
     from fedmpi.mpi.serial import world
-    from fedmpi.run.start import StartupError
 
     try:
         comm = world(_startup_limit_s(config, os.environ, time.time()))
@@ -228,7 +228,7 @@ def _wanted(arguments: argparse.Namespace) -> dict[str, Any]:
     return {**where, "command": command}
 
 
-def _last_words(config: Config, comm: Comm, where: Mapping[str, str]) -> Callable[[int], str]:
+def _last_words(config: Config, comm: Communicator, where: Mapping[str, str]) -> Callable[[int], str]:
     """What the server says when a signal ends it; nothing if another rank has failed, for which the launcher ends all."""
 
     def words(number: int) -> str:
@@ -254,7 +254,7 @@ def _stopping(config: Config) -> Stopping:
     return Stopping(left_s, config.mpi.spare_time_s, every)
 
 
-def describe(error: BaseException, comm: Comm) -> str:
+def describe(error: BaseException, comm: Communicator) -> str:
     """One block: rank, host, round, client, stage and cause, then where in the code."""
     import traceback
 

@@ -17,13 +17,14 @@ from fedmpi.experiment import run
 from fedmpi.main import TABLES
 from fedmpi.mpi.serial import SerialComm
 from fedmpi.report.records import NOT_RESULTS, read_records
-from fedmpi.rounds.state import Published, ServerState, Setup
+from fedmpi.rounds.recovering import OpenRound
+from fedmpi.rounds.state import Published, RoundResult, ServerState, Setup
 from fedmpi.run import start
 from fedmpi.run.origin import Origin
 from fedmpi.store import checkpoint
 from fedmpi.store.run_dir import RunDir
 from fedmpi.store.stored import digest_of
-from fedmpi.train_round import OpenRound, RoundResult, train_round
+from fedmpi.train_round import train_round
 
 if TYPE_CHECKING:
     from fedmpi.mpi.comm import Comm

@@ -24,7 +24,7 @@ from fedmpi.mpi.placement import Device
 from fedmpi.store import manifest
 
 if TYPE_CHECKING:
-    from fedmpi.mpi.comm import Comm
+    from fedmpi.mpi.communicator import Communicator
 
 # MPI and HDF5 only move and store numbers, so their versions are not compared.
 COMPARED = ("fedmpi", "python", "torch", "torchvision", "numpy", "libc", "cpu", "device", "gpu", "environment")
@@ -112,7 +112,7 @@ class Gathered:
     rows: Sequence[Mapping[str, str]]
 
     @classmethod
-    def of(cls, comm: Comm, row: Mapping[str, str]) -> Gathered:
+    def of(cls, comm: Communicator, row: Mapping[str, str]) -> Gathered:
         """Every rank calls it with its own row."""
         found = [json.loads(text) for text in comm.allgather_text(json.dumps([comm.host, dict(row)]))]
         return cls(comm.members, [host for host, _ in found], [row for _, row in found])

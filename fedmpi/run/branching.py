@@ -15,11 +15,11 @@ from pathlib import Path
 from typing import Any
 
 from fedmpi.errors import RunDirError
+from fedmpi.mpi.together import together
 from fedmpi.report.records import BRANCHED_FROM, read_records
 from fedmpi.rounds.state import Setup
 from fedmpi.run import resuming
 from fedmpi.run.origin import Origin
-from fedmpi.run.start import together
 from fedmpi.store import checkpoint, memory
 from fedmpi.store.checkpoint import Snapshot
 from fedmpi.store.files import json_safe, write_text

@@ -18,8 +18,7 @@ from fedmpi.store.run_dir import RunDir
 
 if TYPE_CHECKING:
     from fedmpi.clock import Clock
-    from fedmpi.mpi.comm import Comm
-    from fedmpi.mpi.recovery import Loss
+    from fedmpi.mpi.communicator import Communicator, Loss
 
 
 @dataclass
@@ -27,7 +26,7 @@ class Job:
     """What was asked for, and what starting up has come to: that stays when ranks are lost."""
 
     config: Config
-    comm: Comm
+    comm: Communicator
     run_dir: str | None
     resume: bool
     origin: Origin | None

@@ -15,18 +15,19 @@ from fedmpi import methods
 from fedmpi.config.schema import Config
 from fedmpi.data import digest, partition
 from fedmpi.errors import RunDirError
+from fedmpi.mpi.together import together
 from fedmpi.report.best import Best
 from fedmpi.rounds.state import ServerState, Setup
 from fedmpi.run import advice, bits
-from fedmpi.run.start import together, warn
+from fedmpi.run.start import warn
 from fedmpi.store import checkpoint
 from fedmpi.store.run_dir import RunDir
 
 if TYPE_CHECKING:
-    from fedmpi.mpi.comm import Comm
+    from fedmpi.mpi.communicator import Communicator
 
 
-def open_run_dir(config: Config, comm: Comm, asked: str | None, *, resume: bool, label: str = "") -> RunDir:
+def open_run_dir(config: Config, comm: Communicator, asked: str | None, *, resume: bool, label: str = "") -> RunDir:
     """The run directory, opened (or made) by rank 0 and known to all; `label` begins the name of a fresh one."""
 
     def open_it() -> str:
@@ -118,7 +119,9 @@ def _compare_data(setup: Setup, run_dir: RunDir, found: str, config: Mapping[str
     )
 
 
-def initial_state(method: methods.Method, comm: Comm, snapshot: checkpoint.Snapshot | None, device: str) -> ServerState:
+def initial_state(
+    method: methods.Method, comm: Communicator, snapshot: checkpoint.Snapshot | None, device: str
+) -> ServerState:
     """Rank 0: the state before the next round; the others have none."""
     if not comm.is_root:
         return ServerState()

@@ -19,7 +19,7 @@ from fedmpi.report.closing import CLIENTS, TierRow, closing_table
 from fedmpi.report.progress import Progress
 from fedmpi.report.records import DRAWS_ON, Records, read_records
 from fedmpi.rounds.exchange import CONTRIBUTED
-from fedmpi.rounds.state import ServerState, Setup
+from fedmpi.rounds.state import RoundResult, ServerState, Setup
 from fedmpi.run import branching, resuming
 from fedmpi.run.remarks import remarks
 from fedmpi.store import checkpoint, manifest
@@ -29,10 +29,9 @@ from fedmpi.store.run_dir import RunDir
 from fedmpi.store.saving import Saving
 from fedmpi.store.stored import to_text
 from fedmpi.store.whereabouts import GoneError
-from fedmpi.train_round import RoundResult
 
 if TYPE_CHECKING:
-    from fedmpi.mpi.recovery import Loss
+    from fedmpi.mpi.communicator import Loss
 
 
 class Desk:

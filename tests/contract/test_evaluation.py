@@ -15,7 +15,7 @@ from fedmpi import models, seeds
 from fedmpi.data import batch_bounds
 from fedmpi.rounds.publish import publish
 from fedmpi.rounds.state import ServerState, Setup
-from fedmpi.train_round import test_tiers as score_tiers
+from fedmpi.rounds.evaluate import test_tiers as score_tiers
 
 ROUND = 2
 METHODS = {"fedavg": ("method.name=fedavg",), "fedhm": ("method.name=fedhm",), "toy": TOY}

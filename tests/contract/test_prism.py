@@ -59,7 +59,7 @@ def aggregated(method: OrthDrop, state: Params, uploads: dict[int, Params]) -> R
     phase = OpenPhase(SerialComm(), method, assignment, dict.fromkeys(method.state_specs(), 64.0), client_of_task)
     exchange = open_exchange("gather", phase)
     for (task,) in assignment.waves:
-        exchange.post(task, ClientReport(task.client, CONTRIBUTED), uploads[task.client])
+        exchange.post(task, (ClientReport(task.client, CONTRIBUTED), uploads[task.client]))
     return exchange.finish(state)
 
 

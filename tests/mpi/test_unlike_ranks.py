@@ -13,7 +13,7 @@ from small_runs import run_all, small_config
 
 from fedmpi.data import prepared
 from fedmpi.run import bits, start
-from fedmpi.run.start import StartupError
+from fedmpi.errors import StartupError
 
 if TYPE_CHECKING:
     from fedmpi.mpi.comm import Comm

@@ -203,7 +203,8 @@ def _setup(comm, case: str, folder: str, *more: str):
 def _rounds(setup) -> Iterator[None]:
     """Each step of this iterator is one federated round."""
     from fedmpi.run.resuming import initial_state
-    from fedmpi.train_round import OpenRound, train_round
+    from fedmpi.rounds.recovering import OpenRound
+from fedmpi.train_round import train_round
 
     opened = OpenRound(1, initial_state(setup.method, setup.comm, None, setup.device.server))
     while True:
