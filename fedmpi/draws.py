@@ -19,10 +19,10 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from fedmpi import data, methods
+from fedmpi import methods
 from fedmpi.config.load import load
+from fedmpi.data.partition import Partition
 from fedmpi.errors import RunDirError, UserError
-from fedmpi.main import TABLES
 from fedmpi.methods.protocol import Client
 from fedmpi.report.records import BRANCHED_FROM, DRAWS_ON, read_records
 from fedmpi.rounds.state import draw_tasks
@@ -54,13 +54,13 @@ class Draws:
         if not folder.config_path.is_file():
             raise RunDirError(str(run_dir), "holds no run (no config.yaml); name a run's folder")
         self._path = str(run_dir)
-        self._config = load(str(folder.config_path), [], TABLES)
+        self._config = load(str(folder.config_path), [])
         if not folder.partition_path.exists():
             raise RunDirError(
                 str(folder.partition_path), "is missing; start the run with --resume, which makes it again"
             )
-        self._partition = data.Partition.load(folder.partition_path)
-        self._method = methods.create(start.method_context(self._config, data.info(self._config.data)))
+        self._partition = Partition.load(folder.partition_path)
+        self._method = methods.create(start.method_context(self._config, self._config.data.info()))
         self._blocks = start.blocks(self._config)
         self._records = {record["round"]: record for record in read_records(folder)}
 

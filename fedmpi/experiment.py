@@ -16,12 +16,12 @@ from typing import TYPE_CHECKING, NoReturn
 
 import numpy as np
 
-from fedmpi import methods
 from fedmpi.clock import STAGES
 from fedmpi.config import yaml_text
 from fedmpi.config.schema import Config
 from fedmpi.errors import RankLossError, RunDirError, ServerLossError, StartupError, TooFewRanksError, UserError
 from fedmpi.report.records import read_records, round_seconds
+from fedmpi.mpi.together import together
 from fedmpi.rounds.recovering import OpenRound
 from fedmpi.rounds.state import Setup
 from fedmpi.run import bits, branching, resuming, start
@@ -52,7 +52,6 @@ def run(
     origin: Origin | None = None,
     command: Sequence[str],
     where: dict[str, str],
-    make_method: start.MakeMethod = methods.create,
     stopping: Stopping | None = None,
 ) -> bool:
     """Trains to the last round; False if it was stopped before. Raises `StartupError` or `TooFewRanksError` (on all
@@ -61,7 +60,7 @@ def run(
     `origin` is the checkpoint of another run that this one begins from. `where` gets what `advice` needs as soon as
     there is a run directory.
     """
-    job = Job(config, comm, run_dir, resume, origin, command, where, make_method, stopping or Stopping())
+    job = Job(config, comm, run_dir, resume, origin, command, where, stopping or Stopping())
     job.untold += comm.lost_at_start
     job.takes_over = any(loss.server for loss in job.untold)
     with job.watch:
@@ -87,7 +86,7 @@ def _start_and_train(job: Job) -> bool:
     material, folder = _material(job), _folder(job)
     with ExitStack() as stack:
         lock = together(comm, lambda: _take(stack, folder, job) if comm.is_root else None)
-        setup = start.prepare(config, comm, folder, job.make_method, material)
+        setup = start.prepare(config, comm, folder, material)
         job.clock = setup.clock
         if job.origin is not None:
             branching.begin(setup, folder, job.origin)
@@ -236,7 +235,7 @@ def _without_the_lost(job: Job, setup: Setup, desk: Desk | None, opened: OpenRou
         return setup
     # Rank 0 is alone now, and has to train.
     assert job.folder is not None
-    alone = start.prepare(job.config, job.comm, job.folder, job.make_method, job.material)
+    alone = start.prepare(job.config, job.comm, job.folder, job.material)
     if other_bits := bits.changes(setup.computed_with, alone.computed_with):
         start.warn(other_bits)
     opened.published = None  # it may lie on another device

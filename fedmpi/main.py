@@ -27,9 +27,9 @@ from fedmpi.run.stopping import EXIT_CODE, SIGNAL, Stopping, notice_early, secon
 if __name__ == "__main__":  # what follows takes a while to load
     notice_early()
 
-from fedmpi import data, methods, models
+from fedmpi import registry
 from fedmpi.config.load import load, parted
-from fedmpi.config.schema import Config
+from fedmpi.config.schema import Config, summary
 from fedmpi.errors import ConfigError, DivergenceError, LaunchError, RoundError, TooFewRanksError, UserError
 from fedmpi.mpi.launch import check_launch, claimed
 from fedmpi.run import advice
@@ -38,8 +38,6 @@ from fedmpi.run.origin import Origin, refuse_inside
 
 if TYPE_CHECKING:
     from fedmpi.mpi.communicator import Communicator
-
-TABLES = {"data": data.NAMES, "partition": data.PARTITIONS, "model": models.NAMES, "method": methods.NAMES}
 
 # Ranks that stay silent about a mistake leave it to rank 0 to print: the launcher ends all ranks
 # as soon as one exits with an error.
@@ -123,7 +121,7 @@ def read_config(arguments: argparse.Namespace) -> Config:
     elif path is None and arguments.resume and not arguments.overrides:
         problem = "holds no run to go on with (no config.yaml); name the config to begin one there"
         raise ConfigError(arguments.run_dir, problem)
-    return load(path, arguments.overrides, TABLES)
+    return load(path, arguments.overrides)
 
 
 def check_ranks(config: Config, size: int) -> None:
@@ -135,12 +133,13 @@ def check_ranks(config: Config, size: int) -> None:
 
 def _plan(config: Config, form: str, rank: int, size: int) -> int:
     if rank == 0:
+        from fedmpi.methods import create
         from fedmpi.run.forecast import forecast
         from fedmpi.run.start import blocks, check_model, method_context
 
-        info = data.info(config.data)
+        info = config.data.info()
         check_model(config, info)
-        method = methods.create(method_context(config, info))
+        method = create(method_context(config, info))
         _print(forecast(config, size, info, method, blocks(config)).text(form))
     return 0
 
@@ -148,12 +147,14 @@ def _plan(config: Config, form: str, rank: int, size: int) -> int:
 def _list(rank: int) -> int:
     """Every name that a config can use, a line each."""
     titles = {"method": "methods", "model": "models", "data": "data sets", "partition": "partitions"}
-    width = max(len(name) for table in TABLES.values() for name in table)
+    width = max(len(name) for section in titles for name in registry.names(section))
     lines = []
     for section, title in titles.items():
         lines.append(f"{title} ({section}.name)")
-        lines += [f"  {name + 'NAME' * name.endswith(':'):{width + 4}}  {choice.summary}"
-                  for name, choice in TABLES[section].items()]  # fmt: skip
+        summaries = {name: summary(options) for name, options in registry.built_in(section)}
+        for name in registry.names(section):
+            text = summaries.get(name) or f"installed: {registry.installed(section)[name].value}"
+            lines.append(f"  {name + 'NAME' * name.endswith(':'):{width + 4}}  {text}")
     if rank == 0:
         _print("\n".join(lines))
     return 0

@@ -12,29 +12,16 @@ from dataclasses import dataclass, field
 
 from set_rule import check_sets
 
-# Bottom first; modules of one layer do not know each other, and inside a package anything goes.
+# Bottom first; modules of one layer do not know each other, and inside a package anything goes. Each with what it is.
+LEAVES = ("disk", "seeds", "tensors", "clock", "costs", "registry", "papers")
+PEERS = ("config", "data", "models", "lowrank", "mpi", "store")
 LAYERS = (
     ("fedmpi",),  # the version
     ("fedmpi.errors",),  # what a user is told
-    (
-        "fedmpi.disk",
-        "fedmpi.seeds",
-        "fedmpi.tensors",
-        "fedmpi.clock",
-        "fedmpi.costs",
-        "fedmpi.lazy",
-        "fedmpi.papers",
-    ),  # leaves
+    tuple(f"fedmpi.{name}" for name in LEAVES),  # small things that know nothing of each other
     ("fedmpi.exactsum", "fedmpi.config.schema"),  # sums without an order; the sections of a config
-    (
-        "fedmpi.config",
-        "fedmpi.data",
-        "fedmpi.models",
-        "fedmpi.lowrank",
-        "fedmpi.mpi",
-        "fedmpi.store",
-    ),  # each for itself
-    ("fedmpi.federation", "fedmpi.learning", "fedmpi.report"),  # who takes part; one client trains; what people read
+    tuple(f"fedmpi.{name}" for name in PEERS),  # one part of the subject each
+    ("fedmpi.federation", "fedmpi.learning", "fedmpi.report"),  # who takes part; how a client trains; what people read
     ("fedmpi.methods",),  # both halves of each method
     ("fedmpi.rounds",),  # the parts of a round
     ("fedmpi.train_round",),  # one round

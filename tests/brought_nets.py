@@ -6,7 +6,7 @@ import random
 import secrets
 import warnings
 from collections.abc import Callable
-from typing import ClassVar, Literal
+from typing import ClassVar
 
 import numpy as np
 import torch
@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.nn.utils import parametrizations, spectral_norm, weight_norm
 
-from fedmpi.config.schema import Choice, Section
+from fedmpi.config.schema import Section
 from fedmpi.models.options import Inputs
 from fedmpi.models.width import Width
 
@@ -236,7 +236,7 @@ class BroughtOptions(Section):
     """Options of `brought`."""
 
     kinds: ClassVar[tuple[str, ...]] = ("image",)
-    name: Literal["brought"] = "brought"
+    name: str = "brought"
     """A net of the tests' own."""
     part: str = "dropout"
     """A name of `ALLOWED` or `REFUSED`."""
@@ -251,6 +251,3 @@ class BroughtOptions(Section):
         channels = width.of(CHANNELS) if self.follows_width else CHANNELS
         make = ALLOWED.get(self.part) or REFUSED[self.part][0]
         return BroughtNet(info, channels, make(channels))
-
-
-CHOICE = Choice(BroughtOptions, "nets of the tests' own")

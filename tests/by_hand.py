@@ -18,7 +18,9 @@ from small_runs import run_all, small_config
 from torch import Tensor, nn
 
 from fedmpi.config.schema import Train
-from fedmpi.data import DataInfo, Dataset, DeviceData
+from fedmpi.data.batches import DeviceData
+from fedmpi.data.dataset import Dataset
+from fedmpi.data.options import DataInfo
 from fedmpi.federation.plan import Task
 from fedmpi.learning.flat import Buffers, FlatNet, net_layout
 from fedmpi.learning.local import LocalTrainer

@@ -10,7 +10,9 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from fedmpi.config.schema import Train
-from fedmpi.data import DataInfo, Dataset, DeviceData
+from fedmpi.data.batches import DeviceData
+from fedmpi.data.dataset import Dataset
+from fedmpi.data.options import DataInfo
 from fedmpi.federation.plan import Task, assign
 from fedmpi.learning.flat import Buffers, FlatNet, net_layout
 from fedmpi.learning.local import LocalTrainer, MaskedCrossEntropy, TrainOutcome

@@ -11,11 +11,13 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from fedmpi import models
 from fedmpi.exactsum import bound_of
 from fedmpi.federation.plan import Task, assign
 from fedmpi.learning.flat import Buffers, FlatNet, net_layout
 from fedmpi.methods.protocol import Client, Method, MethodContext, MethodOptions
+from fedmpi.models import create
+from fedmpi.models.options import ModelOptions
+from fedmpi.models.width import Rounding, Width
 from fedmpi.mpi.serial import SerialComm
 from fedmpi.rounds.exchange import CONTRIBUTED, ClientReport, OpenPhase, open_exchange
 from fedmpi.tensors import Params
@@ -24,7 +26,7 @@ from fedmpi.tensors import Params
 class Small(nn.Module):
     """(B, 1) -> (B, 3)."""
 
-    def __init__(self, width: models.Width) -> None:
+    def __init__(self, width: Width) -> None:
         super().__init__()
         self.hidden = nn.Linear(1, width.of(4), bias=False)
         self.out = nn.Linear(width.of(4), 3)
@@ -33,10 +35,10 @@ class Small(nn.Module):
         return self.out(self.hidden(x))
 
 
-def make_small(width: float = 1.0, rounding: models.Rounding = "round", seed: int = 0) -> nn.Module:
+def make_small(width: float = 1.0, rounding: Rounding = "round", seed: int = 0) -> nn.Module:
     with torch.random.fork_rng():
         torch.manual_seed(seed)
-        return Small(models.Width(width, rounding))
+        return Small(Width(width, rounding))
 
 
 def context(options: MethodOptions, make: object = make_small, **more: object) -> MethodContext:
@@ -58,16 +60,14 @@ class Info:
 DIGITS = Info()
 
 
-def context_of(
-    options: MethodOptions, model: models.ModelOptions, info: Info = DIGITS, **more: object
-) -> MethodContext:
+def context_of(options: MethodOptions, model: ModelOptions, info: Info = DIGITS, **more: object) -> MethodContext:
     """Of a method on a real model."""
 
-    def make_net(width: float = 1.0, rounding: models.Rounding = "round", seed: int = 0) -> nn.Module:
-        return models.build(model, info, seed, width, rounding)
+    def make_net(width: float = 1.0, rounding: Rounding = "round", seed: int = 0) -> nn.Module:
+        return create.build(model, info, seed, width, rounding)
 
-    def make_skeleton(width: float = 1.0, rounding: models.Rounding = "round") -> nn.Module:
-        return models.skeleton(model, info, width, rounding)
+    def make_skeleton(width: float = 1.0, rounding: Rounding = "round") -> nn.Module:
+        return create.skeleton(model, info, width, rounding)
 
     known: dict[str, object] = {"num_classes": info.num_classes, **more}
     return MethodContext(options, make_net, make_skeleton, 0, 0.0, False, False, 0, **known)

@@ -6,7 +6,9 @@ from collections.abc import Sequence
 
 PROGRAM = """
 import os, signal, sys, time
-from fedmpi import desk, experiment, simulate, startup, train_round
+from fedmpi.run import server as desk, start as startup
+from fedmpi import experiment, train_round
+from fedmpi.rounds import client as simulate
 from fedmpi.run import resuming
 from fedmpi.errors import RunDirError
 from fedmpi.mpi import watch

@@ -7,9 +7,9 @@ from typing import Any
 
 import numpy as np
 
-from fedmpi import data
 from fedmpi.data import prepared
 from fedmpi.data.dataset import Dataset
+from fedmpi.data.series_options import Har
 from fedmpi.disk import hdf5
 
 TRAIN, TEST, GROUPS = 20, 8, 4
@@ -19,8 +19,8 @@ WORDS = (
 """Its options in a config, without its folder."""
 
 
-def options_in(folder: Path) -> data.Har:
-    return data.Har(root=str(folder), num_train=TRAIN, num_test=TEST, num_groups=GROUPS, window=8)
+def options_in(folder: Path) -> Har:
+    return Har(root=str(folder), num_train=TRAIN, num_test=TEST, num_groups=GROUPS, window=8)
 
 
 def dataset() -> Dataset:
@@ -29,7 +29,7 @@ def dataset() -> Dataset:
     return Dataset(x, train % 6, x[:TEST] + 0.5, test % 6, train % GROUPS, test % GROUPS)
 
 
-def rewrite(options: data.Har, attributes: dict[str, Any] | None = None, **arrays: np.ndarray | None) -> None:
+def rewrite(options: Har, attributes: dict[str, Any] | None = None, **arrays: np.ndarray | None) -> None:
     """The file with other attributes or arrays (None: without it), as if `save` had written them."""
     with hdf5.opened(options.path, prepared.KIND) as file:
         kept = {name: file.array(name) for name in file.entries}

@@ -7,14 +7,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import brought_nets
-import toy_methods
-
-from fedmpi import methods
 from fedmpi.config.load import load
 from fedmpi.config.schema import Config
 from fedmpi.experiment import run
-from fedmpi.main import TABLES
 from fedmpi.mpi.serial import SerialComm
 from fedmpi.report.records import NOT_RESULTS, read_records
 from fedmpi.rounds.recovering import OpenRound
@@ -29,11 +24,6 @@ from fedmpi.train_round import train_round
 if TYPE_CHECKING:
     from fedmpi.mpi.comm import Comm
 
-ALL_TABLES = {
-    **TABLES,
-    "method": {**TABLES["method"], "toy": toy_methods.CHOICE},
-    "model": {**TABLES["model"], "brought": brought_nets.CHOICE},
-}
 
 SMALL = (
     "data.name=synthetic", "data.shape=[1,8,8]", "data.classes=4", "data.num_train=120", "data.num_test=48",
@@ -43,23 +33,18 @@ SMALL = (
 )  # fmt: skip
 """A ResNet of 8 and 16 channels on 120 images: a round takes some 50 ms."""
 
-TOY = ("method.name=toy", "method.widths=[1,0.5,0.25]", "clients.tier_blocks=[3,3,2]")
+TOY = ("method.name=toy_methods:Toy", "method.widths=[1,0.5,0.25]", "clients.tier_blocks=[3,3,2]")
 
 
 def small_config(*overrides: str) -> Config:
     """`SMALL` with these overrides on top; one that gives a section another name has that section to itself."""
     renamed = tuple(f"{override.partition('.name=')[0]}." for override in overrides if ".name=" in override)
-    return load(None, [*(line for line in SMALL if not line.startswith(renamed)), *overrides], ALL_TABLES)
-
-
-def make_method(context: methods.MethodContext) -> methods.Method:
-    """As `methods.create`, the tests' own method included."""
-    return toy_methods.make(context) if context.options.name == "toy" else methods.create(context)
+    return load(None, [*(line for line in SMALL if not line.startswith(renamed)), *overrides])
 
 
 def small_setup(folder: Path, *overrides: str) -> Setup:
     """What a single process is given for a run in `folder`."""
-    return start.prepare(small_config(*overrides), SerialComm(), RunDir(folder), make_method)
+    return start.prepare(small_config(*overrides), SerialComm(), RunDir(folder))
 
 
 def one_round(
@@ -100,4 +85,4 @@ def run_all(
 ) -> None:
     """The whole run, as the command would do it."""
     options = {"run_dir": str(folder), "resume": resume, "origin": origin, "command": ("test",), "where": {}}
-    run(config, comm, **options, make_method=make_method)
+    run(config, comm, **options)

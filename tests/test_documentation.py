@@ -11,12 +11,10 @@ from pathlib import Path
 
 import pytest
 
-from fedmpi import data, methods, models
 from fedmpi.config import load as loading
 from fedmpi.errors import ConfigError
 
 ROOT = Path(__file__).resolve().parent.parent
-TABLES = {"data": data.NAMES, "partition": data.PARTITIONS, "model": models.NAMES, "method": methods.NAMES}
 
 LINK = re.compile(r"\[[^\]]*\]\(<?([^)\s>]+)>?[^)]*\)")
 # `[A=1] [mpirun ...] python -m fedmpi.main ARGUMENTS`, alone on its line.
@@ -65,7 +63,7 @@ def check_arguments(arguments: list[str]) -> None:
     overrides = [argument for argument in positional if "=" in argument]
     paths = [argument for argument in positional if "=" not in argument]
     assert len(paths) <= 1, f"more than one config: {paths}"
-    loading.load(str(ROOT / paths[0]) if paths else None, overrides, TABLES)
+    loading.load(str(ROOT / paths[0]) if paths else None, overrides)
 
 
 @pytest.mark.parametrize("path", tracked("*.md"), ids=lambda path: str(path.relative_to(ROOT)))
@@ -79,11 +77,11 @@ WHOLE_CONFIGS = [path for path in tracked("configs/**/*.yaml") if not path.name.
 
 @pytest.mark.parametrize("path", WHOLE_CONFIGS, ids=lambda path: str(path.relative_to(ROOT)))
 def test_config_loads(path: Path) -> None:
-    loading.load(str(path), (), TABLES)
+    loading.load(str(path), ())
 
 
 def test_default_config_loads() -> None:
-    loading.load(None, (), TABLES)
+    loading.load(None, ())
 
 
 @pytest.mark.parametrize("arguments", command_lines((ROOT / "README.md").read_text()), ids=" ".join)

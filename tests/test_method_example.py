@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import re
+import sys
 from pathlib import Path
 from types import ModuleType
 
 import pytest
 import torch
-from small_runs import ALL_TABLES, SMALL, small_setup
+from small_runs import SMALL, small_setup
 
-from fedmpi import methods
 from fedmpi.config.load import load
-from fedmpi.config.schema import Choice
 from fedmpi.experiment import run
 from fedmpi.mpi.serial import SerialComm
 from fedmpi.store import checkpoint
@@ -26,18 +25,14 @@ README = Path(__file__).resolve().parent.parent / "fedmpi" / "methods" / "README
 def example() -> ModuleType:
     (code,) = re.findall(r"^```python\n(.*?)^```", README.read_text(encoding="utf-8"), re.MULTILINE | re.DOTALL)
     module = ModuleType("example")
+    sys.modules["example"] = module  # where a config finds it
     exec(compile(code, str(README), "exec", dont_inherit=True), module.__dict__)
     return module
 
 
 def state_after(example: ModuleType, folder: Path, *overrides: str) -> Params:
-    tables = {**ALL_TABLES, "method": {**ALL_TABLES["method"], "fedavgm": Choice(example.FedAvgMOptions, "")}}
-    config = load(None, [*SMALL, *overrides], tables)
-
-    def make(context: methods.MethodContext) -> methods.Method:
-        return example.FedAvgM(context) if context.options.name == "fedavgm" else methods.create(context)
-
-    run(config, SerialComm(), run_dir=str(folder), resume=False, command=("test",), where={}, make_method=make)
+    config = load(None, [*SMALL, *overrides])
+    run(config, SerialComm(), run_dir=str(folder), resume=False, command=("test",), where={})
     snapshot = checkpoint.load_newest_intact(RunDir(folder), pytest.fail)
     assert snapshot is not None
     return dict(snapshot.server)
@@ -45,7 +40,7 @@ def state_after(example: ModuleType, folder: Path, *overrides: str) -> Params:
 
 def test_the_first_round_is_fedavg_and_the_velocity_what_it_changed(example: ModuleType, tmp_path: Path) -> None:
     """v = 0.9 * 0 + (mean - theta), theta + v = mean up to two float32 roundings."""
-    ours = state_after(example, tmp_path / "ours", "method.name=fedavgm", "rounds=1")
+    ours = state_after(example, tmp_path / "ours", "method.name=example:FedAvgM", "rounds=1")
     mean = state_after(example, tmp_path / "fedavg", "method.name=fedavg", "rounds=1")
     start = small_setup(tmp_path / "start", "method.name=fedavg").method.initial_state()
     for name, value in mean.items():
@@ -55,6 +50,7 @@ def test_the_first_round_is_fedavg_and_the_velocity_what_it_changed(example: Mod
 
 def test_later_rounds_have_momentum(example: ModuleType, tmp_path: Path) -> None:
     states = [
-        state_after(example, tmp_path / b, "method.name=fedavgm", f"method.beta={b}", "rounds=2") for b in ("0", "0.9")
+        state_after(example, tmp_path / b, "method.name=example:FedAvgM", f"method.beta={b}", "rounds=2")
+        for b in ("0", "0.9")
     ]
     assert not torch.equal(states[0]["fc.weight"], states[1]["fc.weight"])

@@ -18,13 +18,13 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Collection, Iterator, Mapping
-from typing import Annotated, Literal
+from typing import Annotated
 
 import torch
 from pydantic import Field
 from torch import Tensor, nn
 
-from fedmpi.config.schema import Choice, NotNegative, Shares
+from fedmpi.config.schema import NotNegative, Shares
 from fedmpi.exactsum import Region
 from fedmpi.federation.plan import Task
 from fedmpi.learning.flat import FlatNet
@@ -38,7 +38,7 @@ LOCAL = "fc.bias"
 class ToyOptions(MethodOptions):
     """Options of `toy`."""
 
-    name: Literal["toy"] = "toy"
+    name: str = "toy"
     """The tests' own method."""
     widths: Shares = (1.0, 0.5, 0.25)
     """Share of every layer's channels that each tier trains."""
@@ -52,17 +52,10 @@ class ToyOptions(MethodOptions):
         return self.widths
 
 
-CHOICE = Choice(ToyOptions, "the tests' own method")
-
-
-def make(context: MethodContext) -> Toy:
-    """What `fedmpi.experiment.run` takes as `make_method`."""
-    return Toy(context)
-
-
 class Toy(Method):
     """Leading channels, two phases, client memory, bfloat16 uploads, server momentum."""
 
+    Options = ToyOptions
     keeps_memory = True
 
     def __init__(self, context: MethodContext) -> None:

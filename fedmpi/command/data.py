@@ -23,17 +23,16 @@ from typing import Any, NoReturn
 
 from pydantic import ValidationError
 
-from fedmpi import data
+from fedmpi import registry
 from fedmpi.config import explain, words, yaml_text
 from fedmpi.config.load import load, parted
 from fedmpi.config.places import NOWHERE
-from fedmpi.config.schema import Config
+from fedmpi.config.schema import Config, summary
 from fedmpi.data import sources
 from fedmpi.data.folders import below_home
 from fedmpi.data.options import DataOptions
 from fedmpi.data.prepared_options import PreparedOptions, how_to_prepare, other_recipes
 from fedmpi.errors import ConfigError, DataError, UserError
-from fedmpi.main import TABLES
 from fedmpi.report.progress import printable
 from fedmpi.report.telling import Telling
 from fedmpi.store.units import size
@@ -119,10 +118,10 @@ def list_all(arguments: argparse.Namespace) -> None:
     """Every data set: is it there, and what it is."""
     folder = arguments.data_dir or _DEFAULT_DIR
     _checked(folder)
-    sets = [data_options(name, (), folder) for name in data.NAMES]
+    sets = [data_options(name, (), folder) for name in registry.BUILT_IN["data"]]
     print(f"data sets; files below {folder}")
     for options in sets:
-        print(f"  {options.name:14}{_state(options):26}{data.NAMES[options.name].summary}")
+        print(f"  {options.name:14}{_state(options):26}{summary(type(options))}")
         for told in other_recipes(options) if isinstance(options, PreparedOptions) else ():
             print(f"  {'':14}ready with {' '.join(told)}")
 
@@ -150,19 +149,19 @@ def _options(arguments: argparse.Namespace) -> DataOptions:
 
 def _load(path: str | None, overrides: Sequence[str], data_dir: str | None) -> Config:
     """A config, with another data folder where it has one. Raises ConfigError."""
-    config = load(path, overrides, TABLES)
+    config = load(path, overrides)
     if data_dir is None or not hasattr(config.data, "root"):
         return config
-    return load(path, [*overrides, f"data.root={json.dumps(data_dir)}"], TABLES)
+    return load(path, [*overrides, f"data.root={json.dumps(data_dir)}"])
 
 
 def data_options(name: str, overrides: Sequence[str], data_dir: str | None) -> DataOptions:
     """The options of one data set, validated by themselves. Raises ConfigError."""
-    if name not in data.NAMES:
-        known = ", ".join(data.NAMES)
-        problem = f"no data set {words.found(name)}.{words.suggest(name, data.NAMES)} Known names: {known}"
+    known = registry.names("data")
+    if name not in known:
+        problem = f"no data set {words.found(name)}.{words.suggest(name, known)} Known names: {', '.join(known)}"
         raise ConfigError("command line", problem)
-    section = data.NAMES[name].options
+    section = registry.options("data", name)
     values: dict[str, Any] = {"name": name}
     for override in overrides:
         key, equals, text = override.partition("=")
@@ -256,15 +255,18 @@ def prepare(arguments: argparse.Namespace) -> None:
 
 def show(arguments: argparse.Namespace) -> None:
     """Reads the data of a config, divides them as its run would, and says what each client has."""
+    from fedmpi.data import reading
+    from fedmpi.data.partition import make_partition
+
     configs, overrides = parted(arguments.words)
     if len(configs) > 1:
         raise ConfigError("command line", f"one config, or none, is allowed, got {', '.join(configs)}")
     config = _load(configs[0] if configs else None, overrides, arguments.data_dir)
     from fedmpi.data import show as showing
 
-    dataset = data.load(config.data)
-    labels, info = dataset.train_y, data.info(config.data)
-    partition = data.make_partition(config.partition, labels, config.clients.count, config.seed, dataset.groups)
+    dataset = reading.load(config.data)
+    labels, info = dataset.train_y, config.data.info()
+    partition = make_partition(config.partition, labels, config.clients.count, config.seed, dataset.groups)
     print(printable(showing.table(partition, labels, info.num_classes, dataset.groups), sys.stdout))
     print(f"{'digest of the data':18}  {dataset.digest}")
     if arguments.out is not None:

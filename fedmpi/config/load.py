@@ -10,21 +10,19 @@ section's other overrides then apply on top, wherever they stand.
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from pydantic import ValidationError
 
+from fedmpi import registry
 from fedmpi.config import checks, explain, words, yaml_text
 from fedmpi.config.explain import MAX_PROBLEMS, Problem
 from fedmpi.config.places import places
-from fedmpi.config.schema import NAMED_SECTIONS, Choice, Config, Section
+from fedmpi.config.schema import NAMED_SECTIONS, Config, Section
 from fedmpi.config.tree import COMMAND_LINE, MAX_BYTES, Tree, found, leaves, read_tree
 from fedmpi.errors import ConfigError
-
-Tables = Mapping[str, Mapping[str, Choice]]
-"""For each named section ("data", "partition", "model", "method"): what its `name` can be."""
 
 _DEFAULT = Path(__file__).with_name("default.yaml")
 
@@ -36,14 +34,14 @@ def parted(given: Sequence[str]) -> tuple[list[str], list[str]]:
     return [word for word in given if word not in overrides], overrides
 
 
-def load(path: str | os.PathLike[str] | None, overrides: Sequence[str], tables: Tables) -> Config:
+def load(path: str | os.PathLike[str] | None, overrides: Sequence[str]) -> Config:
     """The validated config. Raises ConfigError with one line for each problem, all at once.
 
-    `path` None is the packaged default. Reads the file and those it extends; imports nothing but the tables' options.
+    `path` None is the packaged default. Reads the file and those it extends; imports only what its names mean.
     """
     tree = read_tree(_DEFAULT if path is None else Path(path), "default.yaml" if path is None else str(path))
     tree.problems += _apply(tree, overrides)
-    config, problems = _validate(tree, tables)
+    config, problems = _validate(tree)
     problems = tree.problems + problems
     if config is not None and not problems:
         problems = [Problem(checks.split(key), text) for key, text in checks.problems(config)]
@@ -89,26 +87,26 @@ def _settings(override: str) -> list[tuple[yaml_text.Path, Any]]:
     return list(leaves(parts, document.value))
 
 
-def _validate(tree: Tree, tables: Tables) -> tuple[Config | None, list[Problem]]:
+def _validate(tree: Tree) -> tuple[Config | None, list[Problem]]:
     """Section by section, so that a problem in one hides none in another."""
     problems: list[Problem] = []
     values = dict(tree.values)
-    options = _options(values, tables, problems)
+    options = _options(values, problems)
     for name, section in options.items():
         values[name] = explain.completed(section, values.get(name))
         try:
             values[name] = section.model_validate(values[name])
         except ValidationError as error:
-            problems += explain.problems(section, values[name], error, (name,), places(options, tables))
+            problems += explain.problems(section, values[name], error, (name,), places(options))
             values[name] = section.model_construct()
     try:
         config = Config.model_validate(values)
     except ValidationError as error:
-        return None, explain.problems(Config, values, error, (), places(options, tables)) + problems
+        return None, explain.problems(Config, values, error, (), places(options)) + problems
     return config, problems
 
 
-def _options(values: dict[str, Any], tables: Tables, problems: list[Problem]) -> dict[str, type[Section]]:
+def _options(values: dict[str, Any], problems: list[Problem]) -> dict[str, type[Section]]:
     """The class of each section. A section whose name is unknown is taken out of `values`, with its problem told."""
     options: dict[str, type[Section]] = {}
     for name, info in Config.model_fields.items():
@@ -117,7 +115,7 @@ def _options(values: dict[str, Any], tables: Tables, problems: list[Problem]) ->
                 options[name] = info.annotation  # type: ignore[assignment]
             continue
         try:
-            options[name] = _choose(values, name, tables[name])
+            options[name] = _choose(values, name)
         except ValueError as error:
             is_section = isinstance(values[name], dict)
             problems.append(Problem((name, "name") if is_section else (name,), str(error)))
@@ -125,27 +123,25 @@ def _options(values: dict[str, Any], tables: Tables, problems: list[Problem]) ->
     return options
 
 
-def _choose(values: dict[str, Any], section: str, table: Mapping[str, Choice]) -> type[Section]:
+def _choose(values: dict[str, Any], section: str) -> type[Section]:
     """The options class of a named section, its name filled in. Raises ValueError with the problem."""
+    default = next(iter(registry.BUILT_IN[section]))
     given = values.get(section)
     if given is None:
         given = {}
     if not isinstance(given, dict):
-        raise ValueError(f"expected a section, as {{name: {default_name(table)}}}, got {found(given)}")
-    name = given.get("name", default_name(table))
+        raise ValueError(f"expected a section, as {{name: {default}}}, got {found(given)}")
+    name = given.get("name", default)
     values[section] = {**given, "name": name}
-    known = {f"{key}..." if key.endswith(":") else key: choice for key, choice in table.items()}
+    known = [f"{key}..." if key.endswith(":") else key for key in registry.names(section)]
     if not isinstance(name, str):
         raise ValueError(f"expected {words.one_of(known)}, got {found(name)}")
-    for key, choice in table.items():
-        if name == key or (key.endswith(":") and name.startswith(key)):
-            return choice.options
-    raise ValueError(f"no {section} {words.found(name)}.{words.suggest(name, known)} Known names: {', '.join(known)}")
-
-
-def default_name(table: Mapping[str, Choice]) -> str:
-    """What a section is that a file leaves out: the table's first name."""
-    return next(name for name in table if not name.endswith(":"))
+    if not registry.is_known(section, name):
+        raise ValueError(
+            f"no {section} {words.found(name)}.{words.suggest(name, known)} Known names: {', '.join(known)}"
+        )
+    chosen: type[Section] = registry.options(section, name)
+    return chosen
 
 
 def _report(tree: Tree, problems: Sequence[Problem]) -> ConfigError:

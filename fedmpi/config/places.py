@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import get_args
 
+from fedmpi import registry
 from fedmpi.config import words
-from fedmpi.config.schema import Choice, Config, Section
+from fedmpi.config.schema import NAMED_SECTIONS, Config, Section
 
 Places = Mapping[str, Sequence[str]]
 """For the last word of a key: the keys that end in it, in words."""
@@ -15,16 +16,19 @@ NOWHERE: Places = {}
 MAX_PLACES = 4
 
 
-def places(options: Mapping[str, type[Section]], tables: Mapping[str, Mapping[str, Choice]]) -> Places:
-    """Of all keys that the sections have; of those that they would have under other names, where nobody has such."""
+def places(options: Mapping[str, type[Section]]) -> Places:
+    """Maps the last part of every known key to its full path.
+
+    Keys that exist only under another `name` are listed with that name.
+    """
     found: dict[str, list[str]] = {"extends": ["'extends'"]}
     for key in Config.model_fields:
         for path in _keys(key, options[key]) if key in options else [key]:
             found.setdefault(path.rpartition(".")[2], []).append(repr(path))
     others: dict[str, dict[str, list[str]]] = {}
-    for section, table in tables.items():
-        for name, choice in table.items():
-            for path in _keys(section, choice.options):
+    for section in NAMED_SECTIONS:
+        for name, built_in in registry.built_in(section):
+            for path in _keys(section, built_in):
                 others.setdefault(path.rpartition(".")[2], {}).setdefault(path, []).append(name)
     del found["name"]
     hints = {key: [f"{path!r} ({_named(path, names)})" for path, names in by.items()] for key, by in others.items()}

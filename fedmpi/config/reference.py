@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import importlib
 from collections.abc import Iterator
 from typing import Any, get_args
 
 from pydantic.fields import FieldInfo
 
+from fedmpi import registry
 from fedmpi.config import words, yaml_text
-from fedmpi.config.load import Tables, default_name
-from fedmpi.config.schema import NAMED_SECTIONS, Config, Section
+from fedmpi.config.schema import NAMED_SECTIONS, Config, Section, summary
 
 _INTRO = """\
 # Configurations, and a reference of every key
@@ -40,9 +39,9 @@ Generated from the schema by `python -m fedmpi.config.reference > configs/README
 """
 
 
-def reference(tables: Tables) -> str:
+def reference() -> str:
     """The whole text, in markdown."""
-    return "\n".join([_INTRO, *_top(), *_sections(tables)]) + "\n"
+    return "\n".join([_INTRO, *_top(), *_sections()]) + "\n"
 
 
 def _top() -> Iterator[str]:
@@ -51,13 +50,13 @@ def _top() -> Iterator[str]:
     yield from _table(keys.items())
 
 
-def _sections(tables: Tables) -> Iterator[str]:
+def _sections() -> Iterator[str]:
     for key, info in Config.model_fields.items():
         if key in NAMED_SECTIONS:
             yield f"## `{key}`: {_sentence(info.description)}\n"
-            yield f"`{key}.name` is one of the following; without it, `{default_name(tables[key])}`.\n"
-            for name, choice in tables[key].items():
-                yield from _named(key, f"{name}..." if name.endswith(":") else name, choice.options, choice.summary)
+            yield f"`{key}.name` is one of the following; without it, `{next(iter(registry.BUILT_IN[key]))}`.\n"
+            for name, options in registry.built_in(key):
+                yield from _named(key, f"{name}..." if name.endswith(":") else name, options)
         elif words.is_section(info.annotation):
             yield f"## `{key}`: {_sentence(info.description)}\n"
             yield from _section(key, info.annotation)
@@ -73,14 +72,12 @@ def _section(path: str, section: Any) -> Iterator[str]:
     for key, info in section.model_fields.items():
         kind = words.kind_of(info)
         for member in get_args(kind.core) if kind.is_named else ():
-            summary = member.model_fields["name"].description or ""
-            yield from _named(f"{path}.{key}", words.name_of(member), member, summary)
+            yield from _named(f"{path}.{key}", words.name_of(member), member)
 
 
-def _named(path: str, name: str, options: type[Section], summary: str) -> Iterator[str]:
+def _named(path: str, name: str, options: type[Section]) -> Iterator[str]:
     yield f"### `{path}.name: {name}`\n"
-    text = summary.strip().rstrip(".")
-    yield f"{text[:1].upper()}{text[1:]}.\n"
+    yield f"{summary(options)}.\n"
     keys = {key: info for key, info in options.model_fields.items() if key != "name"}
     if keys:
         yield from _table(keys.items())
@@ -118,11 +115,5 @@ def _cell(text: str) -> str:
     return text.replace("|", "\\|")
 
 
-def installed_tables() -> Tables:
-    """What this installation offers. The tables lie in layers above this one, so they are looked up by name."""
-    data, models, methods = (importlib.import_module(f"fedmpi.{name}") for name in ("data", "models", "methods"))
-    return {"data": data.NAMES, "partition": data.PARTITIONS, "model": models.NAMES, "method": methods.NAMES}
-
-
 if __name__ == "__main__":
-    print(reference(installed_tables()), end="")
+    print(reference(), end="")

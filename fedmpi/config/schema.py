@@ -11,7 +11,6 @@ import hashlib
 import json
 import math
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, PrivateAttr
@@ -226,16 +225,13 @@ class Output(Section):
     """
 
 
-@dataclass(frozen=True)
-class Choice:
-    """One name that a section's `name` can take: its options and one line about it."""
-
-    options: type[Section]
-    summary: str
-
-
 NAMED_SECTIONS = ("data", "partition", "model", "method")
-"""Sections whose `name` selects their options out of a table; the other sections stand in this file."""
+"""Sections whose `name` selects their options (`fedmpi.registry`); the other sections stand in this file."""
+
+
+def summary(options: type[Section]) -> str:
+    """One line about what `name` stands for: the description of that field."""
+    return " ".join((options.model_fields["name"].description or "").split()).rstrip(".")
 
 
 class Config(Section):

@@ -27,8 +27,8 @@ EMNIST_SPLITS = {
 class Mnist(Section):
     """Y. LeCun, L. Bottou, Y. Bengio, P. Haffner, Gradient-Based Learning Applied to Document Recognition, 1998."""
 
-    name: Literal["mnist"] = "mnist"
-    """MNIST, idx files as distributed (.gz or unpacked); every file's md5 is checked."""
+    name: str = "mnist"
+    """70,000 handwritten digits, 28x28 grey, idx files as distributed."""
     root: Folder = free("~/data")
     """The folder that holds MNIST/raw, or the folder with the files itself."""
 
@@ -43,8 +43,8 @@ class Qmnist(Section):
     test images are not among the 539 of the training images.
     """
 
-    name: Literal["qmnist"] = "qmnist"
-    """MNIST's images with QMNIST's labels, which know the 539 writers; every file's md5 is checked."""
+    name: str = "qmnist"
+    """MNIST with the writers of its digits, as QMNIST's labels know them: 539 train, 297 test."""
     root: Folder = free("~/data")
     """The folder that holds MNIST/raw and QMNIST/raw, or the folder with all their files."""
 
@@ -58,8 +58,8 @@ class Emnist(Section):
     Its pixels are scaled as MNIST's are, with the same two numbers for every split.
     """
 
-    name: Literal["emnist"] = "emnist"
-    """EMNIST, the idx files of NIST's gzip.zip (.gz or unpacked); nobody knows the writers (`femnist` does)."""
+    name: str = "emnist"
+    """Up to 814,255 handwritten characters in up to 62 classes, NIST's idx files."""
     root: Folder = free("~/data")
     """The folder that holds EMNIST/raw or gzip, or the folder with the files itself."""
     split: Literal["balanced", "byclass", "bymerge", "digits", "letters", "mnist"] = "byclass"
@@ -79,8 +79,8 @@ class Femnist(PreparedOptions):
     """
 
     counts: ClassVar[tuple[str, ...]] = ("num_train", "num_test", "num_groups", "test_writers")
-    name: Literal["femnist"] = "femnist"
-    """Handwritten characters in 62 classes by writer, prepared from TensorFlow Federated's HDF5 or LEAF's JSON."""
+    name: str = "femnist"
+    """Handwritten characters in 62 classes by writer: LEAF's or TensorFlow Federated's files."""
     writers: Annotated[int, Field(ge=0, le=2**31 - 1)] = 0
     """Take only the first so many writers, in the order of their names; 0 takes all."""
     test_examples: Annotated[int, Field(ge=0, le=2**31 - 1)] = 0
@@ -112,8 +112,8 @@ class TinyImagenet(PreparedOptions):
     The test part as distributed has no labels. Normalization and crops as in FedHM's code.
     """
 
-    name: Literal["tinyimagenet"] = "tinyimagenet"
-    """Tiny ImageNet, 64x64 colour, prepared from the folder tiny-imagenet-200 as distributed."""
+    name: str = "tinyimagenet"
+    """110,000 colour pictures 64x64 in 200 classes, prepared from the JPEG files."""
     classes: Annotated[int, Field(ge=2, le=200)] = 200
     """Take only the first so many classes of wnids.txt (500 training and 50 test images each)."""
 

@@ -52,8 +52,8 @@ class Digits(Section):
     padding of one pixel and never flipped: a mirrored 2 is not a 2.
     """
 
-    name: Literal["digits"] = "digits"
-    """1,797 handwritten digits, 8x8 grey, out of the installed package scikit-learn (1,437 to train, 360 to test)."""
+    name: str = "digits"
+    """1,797 real handwritten digits, 8x8 grey, inside the package scikit-learn: no download."""
 
     def info(self) -> DataInfo:
         return DataInfo("image", (1, 8, 8), 10, 1437, 360, mean=(0.3049,), std=(0.3755,), crop_padding=1)
@@ -62,8 +62,8 @@ class Digits(Section):
 class Cifar10(Section):
     """A. Krizhevsky, Learning Multiple Layers of Features from Tiny Images, 2009; normalization as in FedHM's code."""
 
-    name: Literal["cifar10"] = "cifar10"
-    """CIFAR-10, python version, as distributed; every file's md5 is checked."""
+    name: str = "cifar10"
+    """60,000 colour images 32x32 in 10 classes, files as distributed (python version)."""
     root: Folder = free("~/data")
     """The folder that holds cifar-10-batches-py, or that folder itself."""
 
@@ -75,8 +75,8 @@ class Cifar10(Section):
 class Cifar100(Section):
     """A. Krizhevsky, Learning Multiple Layers of Features from Tiny Images, 2009; normalization as in FedHM's code."""
 
-    name: Literal["cifar100"] = "cifar100"
-    """CIFAR-100 (fine labels), python version, as distributed; every file's md5 is checked."""
+    name: str = "cifar100"
+    """60,000 colour images 32x32 in 100 classes, files as distributed (python version)."""
     root: Folder = free("~/data")
     """The folder that holds cifar-100-python, or that folder itself."""
 
@@ -92,8 +92,8 @@ Side = Annotated[int, Field(ge=1, le=65_536)]
 class Synthetic(Section):
     """A coarse pattern per class under uniform noise: learnable, and as large as one likes."""
 
-    name: Literal["synthetic"] = "synthetic"
-    """Generated images; needs no files."""
+    name: str = "synthetic"
+    """Generated images of any shape and class count, for load tests and benchmarks."""
     shape: Annotated[tuple[Side, Side, Side], Field(strict=False)] = (3, 32, 32)
     """Channels, height and width of an image."""
     classes: Annotated[int, Field(ge=2, le=1_000_000)] = 10

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
+from typing import TYPE_CHECKING, Annotated, ClassVar
 
 from pydantic import Field
 
@@ -45,8 +45,8 @@ class PartitionOptions(Section):
 class Iid(PartitionOptions):
     """FedHM's IID setting: slices of the training set in file order."""
 
-    name: Literal["iid"] = "iid"
-    """Contiguous slices whose sizes differ by at most one example."""
+    name: str = "iid"
+    """Contiguous slices of equal size, in file order or shuffled."""
     shuffle: bool = False
     """Shuffle first (needed where the files are sorted by class)."""
 
@@ -54,8 +54,8 @@ class Iid(PartitionOptions):
 class DirichletFeddf(PartitionOptions):
     """FedDF's procedure as FedHM's code uses it."""
 
-    name: Literal["dirichlet_feddf"] = "dirichlet_feddf"
-    """Each class is divided among a group of 10 clients by a Dirichlet draw; the lists are recut to equal sizes."""
+    name: str = "dirichlet_feddf"
+    """Label skew as in FedHM's tables (FedDF's procedure): equal sizes."""
     alpha: Positive = 0.5
     """Concentration of the Dirichlet distribution; small means strong label skew."""
 
@@ -63,8 +63,8 @@ class DirichletFeddf(PartitionOptions):
 class Dirichlet(PartitionOptions):
     """T.-M. H. Hsu, H. Qi, M. Brown, Measuring the Effects of Non-Identical Data Distribution, arXiv:1909.06335."""
 
-    name: Literal["dirichlet"] = "dirichlet"
-    """Each client draws class proportions q ~ Dir(alpha * prior) and equally many examples by them."""
+    name: str = "dirichlet"
+    """Label skew of Hsu et al. 2019: a Dirichlet class mixture per client; equal sizes."""
     alpha: Positive = 0.5
     """Concentration, in all, not per class; 100 is close to IID, 0.01 close to one class per client."""
     min_size: Count = 1
@@ -77,8 +77,8 @@ class Dirichlet(PartitionOptions):
 class DirichletEqual(PartitionOptions):
     """Y. Niu et al., Overcoming Resource Constraints in Federated Learning (PriSM), arXiv:2208.13141, section 4."""
 
-    name: Literal["dirichlet_equal"] = "dirichlet_equal"
-    """Each client draws class probabilities q ~ Dir(alpha, ..., alpha) and then equally many examples one by one."""
+    name: str = "dirichlet_equal"
+    """Label skew as in PriSM: a class mixture per client, equal sizes."""
     alpha: Annotated[float, Field(gt=0)] = 1.0
     """Concentration of each class (`dirichlet` has that of all classes together); `.inf` deals the examples, sorted by
     class, to the clients in turn, so that all have the same mixture.
@@ -96,8 +96,8 @@ class DirichletEqual(PartitionOptions):
 class ClassDirichlet(PartitionOptions):
     """M. Yurochkin et al., Bayesian Nonparametric Federated Learning of Neural Networks, ICML 2019, section 4."""
 
-    name: Literal["class_dirichlet"] = "class_dirichlet"
-    """Each class is divided among all clients by a Dirichlet draw: classes and sizes are uneven."""
+    name: str = "class_dirichlet"
+    """Each class divided among clients by a Dirichlet: uneven labels, sizes."""
     alpha: Positive = 0.5
     """Concentration of each class over clients; small means strong skew of labels and of sizes."""
     min_size: Count = 2
@@ -110,8 +110,8 @@ class ClassDirichlet(PartitionOptions):
 class QuantitySkew(PartitionOptions):
     """Q. Li et al., Federated Learning on Non-IID Data Silos, ICDE 2022, arXiv:2102.02079, section IV-C."""
 
-    name: Literal["quantity_skew"] = "quantity_skew"
-    """Sizes by a Dirichlet draw over the clients, classes at random: clients differ only in how much they have."""
+    name: str = "quantity_skew"
+    """Sizes by a Dirichlet draw, classes at random."""
     alpha: Positive = 0.5
     """Concentration (the paper's beta); small means that few clients have most of the examples."""
     min_size: Count = 2
@@ -124,8 +124,8 @@ class QuantitySkew(PartitionOptions):
 class Shards(PartitionOptions):
     """E. Diao, J. Ding, V. Tarokh, HeteroFL, ICLR 2021, arXiv:2010.01264: its non-IID setting ("non-iid-n")."""
 
-    name: Literal["shards"] = "shards"
-    """Each class is cut into equal shards and every client gets a few of them: few classes, about equal sizes."""
+    name: str = "shards"
+    """A few shards of one class each per client, as in HeteroFL."""
     shards_per_client: Count = 2
     """Shards dealt to a client. Of two of the same class it keeps one, so it has this many classes or fewer."""
 
@@ -159,8 +159,8 @@ def _log_choices(count: int, chosen: int) -> float:
 class Lottery(PartitionOptions):
     """A. Li et al., LotteryFL, arXiv:2008.03371, section 5.1; Hermes (MobiCom 2021) divides CIFAR-10 by it."""
 
-    name: Literal["lottery"] = "lottery"
-    """Few examples of few distinct classes for each client, the first class with more than the others."""
+    name: str = "lottery"
+    """A few examples of two distinct classes per client, as in LotteryFL and Hermes."""
     classes_per_client: Count = 2
     """Classes of each client, all different."""
     samples: Count = 20
@@ -204,8 +204,8 @@ class Natural(PartitionOptions):
     """By whose the examples are: LEAF's setting (S. Caldas et al., arXiv:1812.01097), Hermes's EMNIST and HAR."""
 
     by_groups: ClassVar[bool] = True
-    name: Literal["natural"] = "natural"
-    """A client is a writer, a subject, a role (or several of them), with all their examples."""
+    name: str = "natural"
+    """By writer, subject or role, where the data say whose they are."""
     groups_per_client: Count = 1
     """Writers (subjects, roles) that make up one client."""
     min_examples: Count = 1

@@ -49,8 +49,8 @@ class Har(SeriesOptions):
     `features`); J.-L. Reyes-Ortiz et al., Neurocomputing 2015 (HAPT, its raw signals, `windows`).
     """
 
-    name: Literal["har"] = "har"
-    """Walking, upstairs, downstairs, sitting, standing, laying. Examples lie in the order of the subjects."""
+    name: str = "har"
+    """Activities of 30 people from a phone's sensors, 6 classes: HAPT's raw signals or UCI HAR's features."""
     form: Literal["windows", "features"] = "windows"
     """`windows`: pieces of HAPT's raw signals, `window` samples of 6 axes (3 of acceleration, 3 of rotation), cut out
     of each labelled stretch. `features`: UCI HAR's 561 numbers, as distributed.
@@ -93,10 +93,8 @@ class Har(SeriesOptions):
 class Imdb(SeriesOptions):
     """A. L. Maas et al., Learning Word Vectors for Sentiment Analysis, ACL 2011; words as in PriSM's code."""
 
-    name: Literal["imdb"] = "imdb"
-    """50,000 film reviews, good or bad; a group is a film. Examples lie in the order of their class: shuffle them
-    (`partition.shuffle`) where a partition would cut slices.
-    """
+    name: str = "imdb"
+    """50,000 film reviews, good or bad, as rows of word numbers (a vocabulary of 1,001)."""
     split: Literal["original", "three_quarters"] = "original"
     """`original`: 25,000 to train and 25,000 to test, of other films (but one). `three_quarters`: of all 50,000, three
     quarters of each class to train (37,500) and the rest to test, as in PriSM's code: its 100 clients have 375 each.
@@ -119,8 +117,8 @@ class Imdb(SeriesOptions):
 class Shakespeare(SeriesOptions):
     """S. Caldas et al., LEAF, arXiv:1812.01097; tinyshakespeare is A. Karpathy's, of his char-rnn."""
 
-    name: Literal["shakespeare"] = "shakespeare"
-    """Plays, by role: the next character after `length` of them. Examples lie in the order of the roles."""
+    name: str = "shakespeare"
+    """Plays by role, the next character: tinyshakespeare or LEAF's files."""
     form: Literal["speakers", "leaf"] = "speakers"
     """`speakers`: a text in which each speech begins with its speaker's name and a colon, as tinyshakespeare's
     input.txt (65 characters). `leaf`: LEAF's JSON files (80 characters).

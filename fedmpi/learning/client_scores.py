@@ -11,7 +11,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from fedmpi.data import DeviceData, batch_bounds
+from fedmpi.data.batches import DeviceData
+from fedmpi.data.bounds import batch_bounds
 from fedmpi.learning import bn
 from fedmpi.learning.determinism import global_generator
 from fedmpi.learning.flat import FlatNet

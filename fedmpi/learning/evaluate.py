@@ -17,7 +17,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from fedmpi.data import DeviceData, batch_bounds
+from fedmpi.data.batches import DeviceData
+from fedmpi.data.bounds import batch_bounds
 from fedmpi.exactsum import StatisticSum
 from fedmpi.learning import bn
 from fedmpi.learning.determinism import global_generator

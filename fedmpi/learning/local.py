@@ -17,7 +17,8 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from fedmpi.config.schema import Train
-from fedmpi.data import DeviceData, Draws, batch_bounds
+from fedmpi.data.batches import DeviceData, Draws
+from fedmpi.data.bounds import batch_bounds
 from fedmpi.learning.flat import FlatNet
 
 # The code of arXiv:2111.14655 ends a client's local training at this loss, or at one that is not a number.

@@ -22,13 +22,14 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from fedmpi import costs, models, seeds
-from fedmpi.data import DeviceData, Draws
+from fedmpi import costs, seeds
+from fedmpi.data.batches import DeviceData, Draws
 from fedmpi.errors import ConfigError
 from fedmpi.learning import bn
 from fedmpi.learning.determinism import global_generator
 from fedmpi.learning.flat import FlatNet
 from fedmpi.learning.local import LocalTrainer, MaskedCrossEntropy
+from fedmpi.models import entry
 
 BATCH_SIZE, LR = 2, 0.01
 # The other client's steps are an odd number, or a net that alternates would go unnoticed.
@@ -71,7 +72,7 @@ def _versions(net: nn.Module) -> dict[str, int]:
 
 def _changed(model: str, net: nn.Module, buffer: str) -> ConfigError:
     module, _, name = buffer.rpartition(".")
-    return models.refusal(
+    return entry.refusal(
         model, net, module,
         f"changes its buffer {name!r} in training, which the next client on the same rank would inherit; take a layer "
         "that keeps nothing between batches",
@@ -194,7 +195,7 @@ def _check_net(trial: _Trial, make_net: Callable[[], nn.Module], model: str) -> 
         if not torch.equal(_bytes(constants[name]), _bytes(value)):
             module, _, buffer = name.rpartition(".")
             problem = f"has other values in its buffer {buffer!r} each time it is made; make them the same each time"
-            raise models.refusal(model, net.module, module, problem)
+            raise entry.refusal(model, net.module, module, problem)
     pairs = list(_pairs(trial, net, again, lambda module: nullcontext([])))
     for name, value in net.module.named_buffers():
         if name in constants and not torch.equal(_bytes(constants[name]), _bytes(value)):
@@ -205,7 +206,7 @@ def _check_net(trial: _Trial, make_net: Callable[[], nn.Module], model: str) -> 
     for watched in trial, one_step:
         pairs = [*_pairs(watched, net.with_module(make_net()), net.with_module(make_net()), _watching), *pairs]
     module, what = _culprit(net, [pair for pair in pairs if not pair.is_same])
-    raise models.refusal(model, net.module, module, f"{what} {KEEPS}")
+    raise entry.refusal(model, net.module, module, f"{what} {KEEPS}")
 
 
 def _pairs(trial: _Trial, net: FlatNet, again: FlatNet, watch: Watch) -> Iterator[_Pair]:

@@ -76,8 +76,8 @@ _LARGEST_GRADIENT = 2.0**20
 class FDNNCOptions(MethodOptions):
     """Options of `fdnnc`."""
 
-    name: Literal["fdnnc"] = "fdnnc"
-    """Gradients of big devices (whole layers) and small ones (factors of the fully connected layers)."""
+    name: str = "fdnnc"
+    """Gradients of whole layers and of their factors, by device (Li et al. 2022)."""
     pattern: Literal["both", "bfirst", "switch"] = "switch"
     """`both`: each round W <- (A B^T + W) / 2. `bfirst`: big devices alone until `switch_round`, then small ones alone.
     `switch`: in each round first the big devices, then the small ones on their result.
@@ -118,6 +118,7 @@ class FDNNCOptions(MethodOptions):
 class FDNNC(Method):
     """Server SGD on two nets, of which one is the other's truncated SVD."""
 
+    Options = FDNNCOptions
     why_equal = "fdnnc makes no fully connected layer smaller; see method.rank_ratio and method.layer_ranks"
 
     def __init__(self, context: MethodContext) -> None:
@@ -142,8 +143,8 @@ class FDNNC(Method):
         return tuple(TestedNet(tier.name, tier.index, tier.rank_ratio) for tier in self.tiers)
 
     def phases(self, round_number: int) -> tuple[Phase, ...]:
-        cohorts = self._cohort_sizes()
-        big, small = (Phase(tier.name, frozenset({tier.index}), cohorts[tier.index]) for tier in self.tiers)
+        cohorts = zip(self.tiers, self._cohort_sizes(), strict=True)
+        big, small = (Phase(tier.name, frozenset({tier.index}), size) for tier, size in cohorts)
         if self.pattern == "bfirst":
             return (big,) if round_number <= self.options.switch_round else (small,)
         return tuple(phase for phase in (big, small) if phase.num_clients)
@@ -332,8 +333,7 @@ def _plan_layers(net: nn.Module, options: FDNNCOptions) -> Iterator[FactorizedLa
     except ConfigError as error:
         raise ConfigError("method.layer_ranks", *error.problems) from None
     for layer in planned:
-        (m, n), r = layer.matrix_shape, _r(layer)
-        if layer.kernel is None and (m + n) * r < m * n:
+        if layer.kernel is None and layer.growth(r := _r(layer)) < 0:
             yield replace(layer, fixed=r)
 
 

@@ -21,14 +21,16 @@ from fedmpi.methods.protocol import Method, MethodContext, MethodOptions
 class FedAvgOptions(MethodOptions):
     """Options of `fedavg`."""
 
-    name: Literal["fedavg"] = "fedavg"
-    """Federated averaging: one net for everybody."""
+    name: str = "fedavg"
+    """Federated averaging (McMahan et al. 2017): one net of any width for everybody."""
     weighting: Literal["uniform", "samples"] = "uniform"
     """Weight of a client in the mean: the same for all, or its number of training examples."""
 
 
 class FedAvg(Method):
     """theta <- sum of w_p theta_p / sum of w_p; everything else is the protocol's default."""
+
+    Options = FedAvgOptions
 
     def __init__(self, context: MethodContext) -> None:
         super().__init__(context)

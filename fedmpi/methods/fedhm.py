@@ -51,8 +51,8 @@ LayerRank = Literal["dense"] | Positive | Count
 class FedHMOptions(MethodOptions):
     """Options of `fedhm`."""
 
-    name: Literal["fedhm"] = "fedhm"
-    """Low-rank factorized nets by capacity."""
+    name: str = "fedhm"
+    """Low-rank factorized nets by capacity, lifted and averaged (Yao et al. 2021)."""
     rank_ratio: Shares = (1.0, 0.5, 0.25, 0.125)
     """Gamma of each tier, largest first; 1 is the dense model. One value for all is the papers' "low rank model"."""
     tau: Temperature | Literal["auto"] = "auto"
@@ -81,6 +81,7 @@ class FedHMOptions(MethodOptions):
 class FedHM(Method):
     """One SVD per layer and round on the server; prefixes of its factors on the clients."""
 
+    Options = FedHMOptions
     publishing_is = "svd"
     why_equal = (
         "fedhm factorizes no layer of this net, or all to the same r; see method.dense_layers and method.layer_ranks"

@@ -28,8 +28,8 @@ if TYPE_CHECKING:
 class FedProxOptions(MethodOptions):
     """Options of `fedprox`."""
 
-    name: Literal["fedprox"] = "fedprox"
-    """Federated averaging with a proximal term."""
+    name: str = "fedprox"
+    """Federated averaging with a proximal term (T. Li et al. 2020)."""
     mu: NotNegative = 0.01
     """Weight of mu/2 |w - w_t|^2 in every client's loss; 0 is FedAvg."""
     weighting: Literal["uniform", "samples"] = "uniform"
@@ -38,6 +38,8 @@ class FedProxOptions(MethodOptions):
 
 class FedProx(Method):
     """theta <- mean of theta_p, each trained with a pull towards the published theta."""
+
+    Options = FedProxOptions
 
     def __init__(self, context: MethodContext) -> None:
         super().__init__(context)

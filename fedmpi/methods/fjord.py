@@ -23,13 +23,14 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from functools import cached_property
 from itertools import islice
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING
 
 from fedmpi import models
 from fedmpi.config.schema import Shares
 from fedmpi.federation.plan import Task
 from fedmpi.methods.protocol import Client, LocalWork, MethodContext, MethodOptions
 from fedmpi.methods.widths import WidthMethod, falling
+from fedmpi.models.width import Rounding
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
@@ -43,11 +44,11 @@ if TYPE_CHECKING:
 class FjordOptions(MethodOptions):
     """Options of `fjord`."""
 
-    name: Literal["fjord"] = "fjord"
-    """Ordered dropout: a random width for every mini-batch, up to the client's own."""
+    name: str = "fjord"
+    """Ordered dropout: a random affordable width in every step (Horvath et al. 2021)."""
     widths: Shares = (1.0, 0.8, 0.6, 0.4, 0.2)
     """The widths p, largest first: each is the p_max of one tier, and clients draw from those up to theirs."""
-    rounding: models.Rounding = "ceil"
+    rounding: Rounding = "ceil"
     """Channels of a layer: rounded up, as in the paper, or to the nearest whole number."""
     distillation: bool = False
     """Train p_max on the labels and the sampled width on p_max's outputs, in every step."""
@@ -62,6 +63,8 @@ class FjordOptions(MethodOptions):
 
 class Fjord(WidthMethod):
     """Ordered dropout; means over the clients that cover an entry, weighted by samples."""
+
+    Options = FjordOptions
 
     def __init__(self, context: MethodContext) -> None:
         super().__init__(context)
@@ -98,7 +101,7 @@ class Fjord(WidthMethod):
 
     def drawn(self, client: Client) -> Mapping[str, object]:
         """The width of each step of each epoch. Where batches are left out (`train.drop_last`), the last are not used."""
-        from fedmpi.data import batch_bounds
+        from fedmpi.data.bounds import batch_bounds
 
         epochs, num_examples = self.context.local_epochs, len(client.examples)
         numbers = self._draw_nets(client, epochs * num_examples)
@@ -142,6 +145,6 @@ class Fjord(WidthMethod):
         return [dict(self.net(number).named_buffers()) if has else {} for number, has in enumerate(has_some)]
 
     @cached_property
-    def _parts_within(self) -> list[list[dict[str, models.Part]]]:
+    def _parts_within(self) -> list[list[dict[str, models.nested.Part]]]:
         """[tier][net]: the net's part of the tier's parameters; meaningful for nets no wider than the tier's."""
-        return [[models.nested_parts(wide, narrow) for narrow in self._skeletons] for wide in self._skeletons]
+        return [[models.nested.nested_parts(wide, narrow) for narrow in self._skeletons] for wide in self._skeletons]

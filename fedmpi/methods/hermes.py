@@ -64,8 +64,8 @@ _LEAST_NORM = 1e-20
 class HermesOptions(MethodOptions):
     """Options of `hermes`."""
 
-    name: Literal["hermes"] = "hermes"
-    """Personal subnetworks by structured pruning."""
+    name: str = "hermes"
+    """Personal pruned nets, averaged where they overlap (Li et al. 2021)."""
     prune_rate: Annotated[float, Field(gt=0, lt=1)] = 0.2
     """r_p: the share of a client's remaining parameters that one pruning takes."""
     target_share: Share = 0.3
@@ -91,6 +91,7 @@ class HermesOptions(MethodOptions):
 class Hermes(Method):
     """theta M_k on each client; theta <- per-entry mean over the clients that hold it."""
 
+    Options = HermesOptions
     keeps_memory = True
     personal = True
 
@@ -253,7 +254,8 @@ class Hermes(Method):
         """Of the net as it is, without augmentation."""
         import torch
 
-        from fedmpi.data import Draws, batch_bounds
+        from fedmpi.data.batches import Draws
+        from fedmpi.data.bounds import batch_bounds
 
         as_stored = Draws(torch.tensor(examples, device=work.labels.device)[None])
         net.module.eval()

@@ -21,12 +21,13 @@ Differences from the paper, and from its code (dem123456789/HeteroFL):
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING
 
 from fedmpi import models
 from fedmpi.config.schema import Shares
 from fedmpi.methods.protocol import MethodContext, MethodOptions
 from fedmpi.methods.widths import WidthMethod, falling
+from fedmpi.models.width import Rounding
 
 if TYPE_CHECKING:
     from torch import nn
@@ -35,11 +36,11 @@ if TYPE_CHECKING:
 class HeteroFLOptions(MethodOptions):
     """Options of `heterofl`."""
 
-    name: Literal["heterofl"] = "heterofl"
-    """Nets of several widths, averaged where they overlap."""
+    name: str = "heterofl"
+    """Narrow nets by capacity, nested, averaged by entry (Diao et al. 2021)."""
     widths: Shares = (1.0, 0.5, 0.25, 0.125)
     """Share of every layer's channels that each tier has, largest first; the server's net is of the largest."""
-    rounding: models.Rounding = "round"
+    rounding: Rounding = "round"
     """Channels of a layer: rounded to the nearest whole number (FedHM's tables) or up (the paper's code)."""
     scaler: bool = True
     """Divide activations by width / largest width in training, before every norm layer; in a net without any, after
@@ -59,6 +60,8 @@ class HeteroFLOptions(MethodOptions):
 class HeteroFL(WidthMethod):
     """Leading channels by capacity; unweighted means over the holders."""
 
+    Options = HeteroFLOptions
+
     def __init__(self, context: MethodContext) -> None:
         super().__init__(context)
         assert isinstance(context.options, HeteroFLOptions)
@@ -68,11 +71,15 @@ class HeteroFL(WidthMethod):
 
     def warnings(self) -> tuple[str, ...]:
         rate = min(self.net_widths) / max(self.net_widths)
-        found = models.scaler_warning(self._widest, rate) if self.options.scaler else ""
-        if found and models.scaled_layers(self._widest):
+        found = models.scaler.scaler_warning(self._widest, rate) if self.options.scaler else ""
+        if found and models.scaler.scaled_layers(self._widest):
             found += ": choose method.scaler=false"
         return (*super().warnings(), *([found] if found else []))
 
     def net(self, number: int) -> nn.Module:
         net = super().net(number)
-        return models.add_scaler(net, self.net_widths[number] / max(self.net_widths)) if self.options.scaler else net
+        return (
+            models.scaler.add_scaler(net, self.net_widths[number] / max(self.net_widths))
+            if self.options.scaler
+            else net
+        )

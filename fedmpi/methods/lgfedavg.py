@@ -42,8 +42,8 @@ if TYPE_CHECKING:
 class LGFedAvgOptions(MethodOptions):
     """Options of `lgfedavg`."""
 
-    name: Literal["lgfedavg"] = "lgfedavg"
-    """Local first layers, global last ones."""
+    name: str = "lgfedavg"
+    """First layers stay with their client, last ones are averaged (Liang et al. 2020)."""
     global_layers: Count | Literal["auto"] = "auto"
     """How many of the last layers (with a matrix or kernel: conv, linear, recurrent, in the net's own order) are global;
     as many as the net has is FedAvg. `auto`: all linear layers behind the last other one; the last one of a net that
@@ -61,6 +61,7 @@ class LGFedAvgOptions(MethodOptions):
 class LGFedAvg(Method):
     """G <- mean of G_p; L_p stays with p."""
 
+    Options = LGFedAvgOptions
     keeps_memory = True
     personal = True
 

@@ -23,7 +23,7 @@ Differences from the paper, and from its code (yuehniu/modeldecomp-fl):
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING
 
 from fedmpi import lowrank
 from fedmpi.config.schema import Shares
@@ -37,8 +37,8 @@ if TYPE_CHECKING:
 class OrigDropOptions(MethodOptions):
     """Options of `origdrop`."""
 
-    name: Literal["origdrop"] = "origdrop"
-    """Leading channels by capacity; the full net is tested."""
+    name: str = "origdrop"
+    """PriSM's baseline: leading channels by capacity, the full net is tested."""
     keep_ratio: Shares = (0.4, 0.2)
     """Share of every layer's channels that each tier trains, largest first; rounded up. Two tiers have 40 and 60 % of
     the clients, unless `clients.tier_blocks` says otherwise.
@@ -58,6 +58,7 @@ class OrigDropOptions(MethodOptions):
 class OrigDrop(WidthMethod):
     """HeteroFL's aggregation without its Scaler; the last net is the full one, for testing."""
 
+    Options = OrigDropOptions
     rounding = "ceil"
 
     @property

@@ -33,7 +33,7 @@ from fedmpi.methods.protocol import Client, LocalWork, Method, MethodContext, Me
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from fedmpi.data import DeviceData, Draws
+    from fedmpi.data.batches import DeviceData, Draws
     from fedmpi.learning.flat import FlatNet
     from fedmpi.learning.local import LocalTrainer, TrainOutcome
     from fedmpi.methods.protocol import Loss
@@ -42,8 +42,8 @@ if TYPE_CHECKING:
 class PerFedAvgOptions(MethodOptions):
     """Options of `perfedavg`."""
 
-    name: Literal["perfedavg"] = "perfedavg"
-    """A model to adapt from."""
+    name: str = "perfedavg"
+    """An initial model that one step adapts to a client (Fallah et al. 2020)."""
     variant: Literal["FO", "HF"] = "FO"
     """Meta-gradient: first order (second derivatives left out), or with a Hessian-vector product by finite
     differences, at twice the compute.
@@ -59,6 +59,7 @@ class PerFedAvgOptions(MethodOptions):
 class PerFedAvg(Method):
     """theta <- mean of theta_p, each trained for what a step makes of it."""
 
+    Options = PerFedAvgOptions
     personal = True
 
     def __init__(self, context: MethodContext) -> None:

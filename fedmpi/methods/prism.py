@@ -60,15 +60,14 @@ LARGEST_MOMENTUM = 2.0**20
 
 KAPPA, KAPPA_OF_SMALL, SMALL = 2.5, 4.0, 0.2
 """Table 7: kappa, and what it is at keep ratios up to the third."""
-
 Exponents = Annotated[tuple[NotNegative, ...], Field(strict=False, min_length=1, max_length=MAX_TIERS)]
 
 
 class OrthDropOptions(MethodOptions):
     """Options of `orthdrop`."""
 
-    name: Literal["orthdrop"] = "orthdrop"
-    """The most important kernels of every layer."""
+    name: str = "orthdrop"
+    """PriSM's baseline: the first principal kernels of every layer (Niu et al. 2022)."""
     keep_ratio: Shares = (0.4, 0.2)
     """Share of every layer's kernels and outputs that each tier trains, largest first. Two tiers have 40 and 60 % of
     the clients, unless `clients.tier_blocks` says otherwise."""
@@ -97,8 +96,8 @@ class OrthDropOptions(MethodOptions):
 class PrismOptions(OrthDropOptions):
     """Options of `prism`."""
 
-    name: Literal["prism"] = "prism"  # type: ignore[assignment]
-    """Kernels drawn by importance."""
+    name: str = "prism"
+    """Some principal kernels of every layer, drawn by importance (Niu et al. 2022)."""
     kappa: Exponents | Literal["auto"] = "auto"
     """Exponent of the drawing p_i = sigma_i^kappa / sum for each tier; 0 is uniform. `auto`: 2.5, and 4 at keep ratios
     up to 0.2."""
@@ -119,6 +118,7 @@ class PrismOptions(OrthDropOptions):
 class OrthDrop(Method):
     """The first r kernels and q rows of each layer for a client, an SVD of each layer after a round."""
 
+    Options = OrthDropOptions
     why_equal = "no layer of this net has other kernels at another ratio; take another model, or other ratios"
 
     def __init__(self, context: MethodContext) -> None:
@@ -327,6 +327,7 @@ class OrthDrop(Method):
 class Prism(OrthDrop):
     """Kernels drawn for each client and layer, sigma_i^kappa to one another."""
 
+    Options = PrismOptions
     draws_on = (SIGMA,)
 
     def _held(self, tier: int, client: Client | None) -> Held:

@@ -25,7 +25,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from functools import cached_property
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, ClassVar, Literal
 
 from fedmpi.federation.plan import Task
 from fedmpi.federation.tiers import Tier
@@ -47,6 +47,8 @@ __all__ = ["Client", "Contributions", "LocalWork", "Method", "MethodContext", "M
 class Method:
     """Federated averaging, and the base of every other method."""
 
+    Options: ClassVar[type[MethodOptions]]
+    """Its options, with its name and one line about it."""
     publishing_is: Literal["submodel_creation", "svd"] = "submodel_creation"
     """The stage of PriSM's Table 3 that the server's `publish` counts as."""
     keeps_memory: bool = False

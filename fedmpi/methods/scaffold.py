@@ -40,8 +40,8 @@ LARGEST_CONTROL = 2.0**20
 class ScaffoldOptions(MethodOptions):
     """Options of `scaffold`."""
 
-    name: Literal["scaffold"] = "scaffold"
-    """Control variates against client drift."""
+    name: str = "scaffold"
+    """Control variates against client drift (Karimireddy et al. 2020)."""
     option: Literal["I", "II"] = "II"
     """How a client renews its control variate: `I` by the gradient at the published model (one more pass over its
     data), `II` by the mean gradient of its local steps (free).
@@ -53,6 +53,7 @@ class ScaffoldOptions(MethodOptions):
 class Scaffold(Method):
     """y_i by corrected SGD; x and c by the means of what clients bring."""
 
+    Options = ScaffoldOptions
     keeps_memory = True
 
     def __init__(self, context: MethodContext) -> None:

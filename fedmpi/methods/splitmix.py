@@ -36,6 +36,7 @@ from fedmpi.config.schema import MAX_NUMBER, MAX_TIERS, Positive, Share
 from fedmpi.federation.plan import Task
 from fedmpi.methods.protocol import Client, Method, MethodContext, MethodOptions
 from fedmpi.methods.widths import falling
+from fedmpi.models.width import Rounding
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
@@ -55,13 +56,13 @@ NOTHING: Region = (slice(0, 0),)
 class SplitMixOptions(MethodOptions):
     """Options of `splitmix`."""
 
-    name: Literal["splitmix"] = "splitmix"
-    """Ensembles of narrow base nets, each client trains some."""
+    name: str = "splitmix"
+    """Ensembles of narrow base nets, by capacity (Hong et al. 2022)."""
     levels: Levels = (1.0, 0.5, 0.25, 0.125)
     """Budget R of each tier, largest first: it has round(R / atom) base nets. May exceed 1, as in FedHM's tables."""
     atom: Share = 0.125
     """Width of a base net."""
-    rounding: models.Rounding = "round"
+    rounding: Rounding = "round"
     """Channels of a base net's layers: rounded to the nearest whole number or up."""
     weighting: Literal["uniform", "samples"] = "uniform"
     """Weight of a client in the means of its bases: the same for all (FedHM's tables), or its examples (the code)."""
@@ -96,6 +97,7 @@ class SplitMixOptions(MethodOptions):
 class SplitMix(Method):
     """B independent base nets; a tier's net is the ensemble of its first b, or of those that a client trains."""
 
+    Options = SplitMixOptions
     why_equal = "method.levels round to one number of base nets, or the model ignores its width; take others"
 
     def __init__(self, context: MethodContext) -> None:
@@ -111,8 +113,8 @@ class SplitMix(Method):
             said.append(
                 f"a base net of method.atom {self.options.atom:g} is the whole net: the model ignores its width"
             )
-        found = models.scaler_warning(base, self.options.atom) if self.options.scaler else ""
-        if found and not models.scaled_layers(base):
+        found = models.scaler.scaler_warning(base, self.options.atom) if self.options.scaler else ""
+        if found and not models.scaler.scaled_layers(base):
             said.append(found)
         elif found and self.options.init == "own":
             said.append(f"{found}: choose method.init=rescaled")
@@ -132,7 +134,7 @@ class SplitMix(Method):
         """Every base has a seed of its own."""
         shares = {}
         if self.options.init == "rescaled":
-            shares = models.fan_in_shares(self.context.make_skeleton(), self._base_skeleton())
+            shares = models.nested.fan_in_shares(self.context.make_skeleton(), self._base_skeleton())
         state = {}
         for base in range(max(self.num_bases)):
             net = self._base(seeds.mix("splitmix:base", self.context.seed, base))
@@ -181,7 +183,7 @@ class SplitMix(Method):
         return self.context.make_skeleton(self.options.atom, self.options.rounding)
 
     def _ensemble_skeleton(self, count: int) -> nn.Module:
-        return models.Ensemble(self._base_skeleton() for _ in range(count))
+        return models.ensemble.Ensemble(self._base_skeleton() for _ in range(count))
 
     def skeleton(self, number: int) -> nn.Module:
         return self._ensemble_skeleton(self.num_bases[number])
@@ -189,7 +191,7 @@ class SplitMix(Method):
     def net(self, number: int) -> nn.Module:
         rate = self.options.atom if self.options.scaler else 1.0
         bases = (self._base(self.context.seed) for _ in range(self.num_bases[number]))
-        return models.Ensemble(models.add_scaler(base, rate) for base in bases)
+        return models.ensemble.Ensemble(models.scaler.add_scaler(base, rate) for base in bases)
 
     def narrow(self, published: Params, number: int, out: Params, client: Client | None = None) -> None:
         """A client trains those assigned to it; a level is tested with the first ones."""

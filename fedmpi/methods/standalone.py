@@ -39,8 +39,8 @@ if TYPE_CHECKING:
 class StandaloneOptions(MethodOptions):
     """Options of `standalone`."""
 
-    name: Literal["standalone"] = "standalone"
-    """Local training only."""
+    name: str = "standalone"
+    """Hermes's baseline: every client trains for itself, nothing is exchanged."""
     epochs_factor: Positive | Literal["auto"] = "auto"
     """How many times `train.local_epochs` a client trains in each round that it is drawn for (to the nearest whole
     epoch, at least one). `auto`: clients.count / clients.per_round, so that it has trained in every round's time; 1:
@@ -51,6 +51,7 @@ class StandaloneOptions(MethodOptions):
 class Standalone(Method):
     """theta_p stays with p."""
 
+    Options = StandaloneOptions
     keeps_memory = True
     personal = True
 

@@ -44,8 +44,8 @@ VALUE_BYTES = 4
 class TopKOptions(MethodOptions):
     """Options of `topk`."""
 
-    name: Literal["topk"] = "topk"
-    """Sparse updates."""
+    name: str = "topk"
+    """Sparse updates: the largest entries travel, the rest waits (Aji and Heafield 2017)."""
     ratio: Share = 0.1
     """Share of the update's entries that a client sends (rounded up, at least one); 1 is FedAvg up to rounding."""
     scope: Literal["global", "tensor"] = "global"
@@ -58,6 +58,8 @@ class TopKOptions(MethodOptions):
 
 class TopK(Method):
     """theta <- theta + mean of top_k(theta_p - theta + e_p)."""
+
+    Options = TopKOptions
 
     def __init__(self, context: MethodContext) -> None:
         super().__init__(context)

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     import torch
     from torch import Tensor, nn
 
-    from fedmpi.data import DeviceData
+    from fedmpi.data.batches import DeviceData
     from fedmpi.learning.local import MaskedCrossEntropy
     from fedmpi.tensors import Params
 

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 from fedmpi import models
 from fedmpi.federation.tiers import equal_blocks
 from fedmpi.methods.protocol import Client, Method
+from fedmpi.models.width import Rounding
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
@@ -27,7 +28,7 @@ if TYPE_CHECKING:
 class WidthMethod(Method):
     """Nets of several widths, each the leading part of the widest; a tier's capacity is its width."""
 
-    rounding: models.Rounding = "round"
+    rounding: Rounding = "round"
     """What becomes of fractions of a channel."""
     why_equal = "the model ignores its width, or rounds to the same channels; take another model, or other widths"
     label_aware: bool = False
@@ -51,8 +52,8 @@ class WidthMethod(Method):
         return self._specs_of(self._widest)
 
     @cached_property
-    def _parts(self) -> list[dict[str, models.Part]]:
-        return [models.nested_parts(self._widest, self.skeleton(number)) for number in range(self.num_nets)]
+    def _parts(self) -> list[dict[str, models.nested.Part]]:
+        return [models.nested.nested_parts(self._widest, self.skeleton(number)) for number in range(self.num_nets)]
 
     def warnings(self) -> tuple[str, ...]:
         if not self.label_aware or self._class_names:

@@ -53,8 +53,8 @@ class ResNet18(Section):
     """CIFAR ResNet-18: 3x3 stem without max-pool, post-activation BasicBlocks, 11,173,962 parameters at 10 classes."""
 
     kinds: ClassVar[tuple[str, ...]] = ("image",)
-    name: Literal["resnet18"] = "resnet18"
-    """The CIFAR ResNet-18 of FedHM."""
+    name: str = "resnet18"
+    """CIFAR ResNet-18 (FedHM): 3x3 stem, no max-pool, BatchNorm with batch statistics."""
     width: Multiplier = 1.0
     """Width multiplier: stage i has round(width * 64 * 2^i) channels."""
     blocks: Blocks = (2, 2, 2, 2)
@@ -84,8 +84,8 @@ class ResNet18(Section):
 class ResNet34(ResNet18):
     """CIFAR ResNet-34: as ResNet-18 with (3, 4, 6, 3) blocks, 21,328,292 parameters at 100 classes."""
 
-    name: Literal["resnet34"] = "resnet34"  # type: ignore[assignment]
-    """The CIFAR ResNet-34 of FedHM."""
+    name: str = "resnet34"
+    """CIFAR ResNet-34 (FedHM): 3x3 stem, no max-pool, BatchNorm with batch statistics."""
     blocks: Blocks = (3, 4, 6, 3)
     """BasicBlocks in each stage; every stage but the first halves the side and doubles the channels."""
 
@@ -112,8 +112,8 @@ class ScaledNet(Section):
 class Vgg16(ScaledNet):
     """VGG-16 without BatchNorm, torchvision's layers: 134,301,514 parameters at 10 classes and 3 channels."""
 
-    name: Literal["vgg16"] = "vgg16"
-    """VGG-16 without BatchNorm (Hermes); images with a side below 32 are zero-padded to 32."""
+    name: str = "vgg16"
+    """VGG-16 without BatchNorm (Hermes): images with a side below 32 are zero-padded to 32."""
     dropout: Dropout = 0.5
     """Share of the hidden linear layers' outputs that are dropped in training."""
 
@@ -126,8 +126,8 @@ class Vgg16(ScaledNet):
 class AlexNet(ScaledNet):
     """AlexNet, torchvision's layers: 61,100,840 parameters at 1,000 classes and 3 channels."""
 
-    name: Literal["alexnet"] = "alexnet"
-    """AlexNet (FDNNC); the pixels of images with a side below 63 are repeated: of 32 twice, of 28 three times."""
+    name: str = "alexnet"
+    """AlexNet (FDNNC): pixels are repeated until both sides of the image have 63 or more."""
     dropout: Dropout = 0.5
     """Share of the first two linear layers' inputs that are dropped in training."""
 
@@ -140,8 +140,8 @@ class AlexNet(ScaledNet):
 class Lenet5(ScaledNet):
     """LeNet-5: 62,006 parameters at 10 classes and 3x32x32."""
 
-    name: Literal["lenet5"] = "lenet5"
-    """LeNet-5 (Hermes, Table 4); images with a side below 32 are zero-padded to 32."""
+    name: str = "lenet5"
+    """LeNet-5 (Hermes): images with a side below 32 are zero-padded to 32."""
 
     def net(self, info: Inputs, width: Width) -> nn.Module:
         from fedmpi.models import cnn
@@ -152,8 +152,8 @@ class Lenet5(ScaledNet):
 class CnnHermes(ScaledNet):
     """10 and 20 kernels 5x5, 512 hidden units: 201,438 parameters at 62 classes and 1x28x28."""
 
-    name: Literal["cnn_hermes"] = "cnn_hermes"
-    """The EMNIST net of Hermes, Table 4; images with a side below 28 are zero-padded to 28."""
+    name: str = "cnn_hermes"
+    """Hermes's CNN for EMNIST: images with a side below 28 are zero-padded to 28."""
 
     def net(self, info: Inputs, width: Width) -> nn.Module:
         from fedmpi.models import cnn
@@ -164,8 +164,8 @@ class CnnHermes(ScaledNet):
 class CnnFemnist(ScaledNet):
     """32 and 64 kernels 5x5: 246,590 parameters at 62 classes and 1x28x28."""
 
-    name: Literal["cnn_femnist"] = "cnn_femnist"
-    """The FEMNIST net of PriSM's code; images with a side below 4 are zero-padded to 4."""
+    name: str = "cnn_femnist"
+    """PriSM's CNN for FEMNIST, for images of any size."""
 
     def net(self, info: Inputs, width: Width) -> nn.Module:
         from fedmpi.models import cnn
@@ -177,8 +177,8 @@ class Mlp(ScaledNet):
     """A multi-layer perceptron on vectors or flattened images."""
 
     kinds: ClassVar[tuple[str, ...]] = ("image", "vector")
-    name: Literal["mlp"] = "mlp"
-    """A multi-layer perceptron with ReLU on vectors or flattened images."""
+    name: str = "mlp"
+    """A multi-layer perceptron on vectors or flattened images."""
     hidden: Annotated[tuple[Count, ...], Field(strict=False, max_length=8)] = (1024, 512)
     """Sizes of the hidden layers; none is multinomial logistic regression."""
 
@@ -197,16 +197,16 @@ class Mlp(ScaledNet):
 class MlpHar(Mlp):
     """The MLP of Hermes's activity recognition: 1,103,366 parameters at 561 features and 6 classes."""
 
-    name: Literal["mlp_har"] = "mlp_har"  # type: ignore[assignment]
-    """The MLP of Hermes's activity recognition."""
+    name: str = "mlp_har"
+    """Hermes's perceptron for activity recognition: `mlp` with hidden layers of 1024 and 512."""
 
 
 class LstmImdb(ScaledNet):
     """Embedding, two LSTM layers and a linear one: 920,385 parameters at 1,001 words and two classes."""
 
     kinds: ClassVar[tuple[str, ...]] = ("tokens",)
-    name: Literal["lstm_imdb"] = "lstm_imdb"
-    """The LSTM of PriSM (Table 6), for texts."""
+    name: str = "lstm_imdb"
+    """PriSM's LSTM for texts: an embedding, two LSTM layers, a linear one."""
 
     @property
     def dense_layers(self) -> int:
@@ -223,8 +223,8 @@ class LstmChar(ScaledNet):
     """Embedding of 8, two LSTM layers of 256, a linear one: 822,570 parameters at 90 symbols."""
 
     kinds: ClassVar[tuple[str, ...]] = ("tokens",)
-    name: Literal["lstm_char"] = "lstm_char"
-    """The character LSTM of McMahan et al. and LEAF: the symbol that follows a text."""
+    name: str = "lstm_char"
+    """The character LSTM of McMahan et al. and LEAF: which symbol follows."""
 
     @property
     def dense_layers(self) -> int:
@@ -240,8 +240,8 @@ class LstmChar(ScaledNet):
 class VitSmall(ScaledNet):
     """A vision transformer of DeiT-S's size: 21,342,346 parameters at 10 classes and 3x32x32."""
 
-    name: Literal["vit_small"] = "vit_small"
-    """A small vision transformer; images are zero-padded to the next square whose side is a multiple of `patch`."""
+    name: str = "vit_small"
+    """A vision transformer of DeiT-S's size: images are zero-padded to whole patches."""
     width: Multiplier = 1.0
     """Width multiplier: each head has round(width * embedding / heads) numbers, the stream `heads` times as many."""
     patch: Count = 4
@@ -272,7 +272,7 @@ class Torchvision(Section):
 
     kinds: ClassVar[tuple[str, ...]] = ("image",)
     name: Annotated[str, Field(pattern=r"^torchvision:\w+$")] = "torchvision:resnet50"
-    """`torchvision:` and a name that `torchvision.models.list_models()` knows."""
+    """Any classification net of torchvision by its name, as torchvision:resnet50."""
 
     @property
     def dense_layers(self) -> int:

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 import torch
 
 from fedmpi import seeds
-from fedmpi.data import present_labels
+from fedmpi.data.partition import present_labels
 from fedmpi.errors import DivergenceError
 from fedmpi.federation.cohort import learning_rate
 from fedmpi.federation.plan import Task

@@ -13,9 +13,11 @@ from dataclasses import replace
 
 import torch
 
-from fedmpi import data, seeds
+from fedmpi import seeds
 from fedmpi.config.schema import Config
-from fedmpi.data.own_tests import choose_test
+from fedmpi.data.dataset import Dataset
+from fedmpi.data.own_tests import choose_test, personal_tests
+from fedmpi.data.partition import Partition
 from fedmpi.errors import ConfigError
 from fedmpi.federation.plan import Task, assign
 from fedmpi.learning.client_scores import ClientScores, count_correct
@@ -28,9 +30,7 @@ from fedmpi.rounds.publish import share_versions
 from fedmpi.rounds.state import Published, ServerState, Setup, client_of, personal_task, reestimates
 
 
-def own_tests(
-    config: Config, method: Method, partition: data.Partition, dataset: data.Dataset
-) -> data.Partition | None:
+def own_tests(config: Config, method: Method, partition: Partition, dataset: Dataset) -> Partition | None:
     """Each client's own test examples, where clients are tested (none for one that is not). Raises ConfigError."""
     evaluation = config.evaluation
     if evaluation.personal == "off" and not method.tested():
@@ -40,8 +40,8 @@ def own_tests(
         )
     if evaluation.personal == "off" or (evaluation.personal == "auto" and not method.personal):
         return None
-    how = choose_test(evaluation.personal_test, config.partition, data.info(config.data))
-    tests = data.personal_tests(how, partition, dataset, config.seed, evaluation.clients)
+    how = choose_test(evaluation.personal_test, config.partition, config.data.info())
+    tests = personal_tests(how, partition, dataset, config.seed, evaluation.clients)
     if not len(tests.indices):
         raise ConfigError(
             "evaluation.personal_test", f"{how}: no client has a test example; take another, or evaluation.personal=off"

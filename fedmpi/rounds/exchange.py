@@ -66,8 +66,7 @@ class ClientReport:
     @classmethod
     def from_row(cls, row: np.void) -> ClientReport:
         values: Any = row.tolist()
-        *numbers, digest = values
-        return cls(*numbers, digest.hex() if any(digest) else "")
+        return cls(*values[:-1], values[-1].hex() if any(values[-1]) else "")
 
 
 ClientResult = tuple[ClientReport, Params | None]

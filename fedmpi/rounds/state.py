@@ -15,7 +15,8 @@ import numpy as np
 
 from fedmpi.clock import Clock
 from fedmpi.config.schema import Config
-from fedmpi.data import DeviceData, Partition
+from fedmpi.data.batches import DeviceData
+from fedmpi.data.partition import Partition
 from fedmpi.federation.cohort import eligible_clients, sample_cohort, sample_drawn_tiers
 from fedmpi.federation.plan import Assignment, Task, assign, worker_ranks
 from fedmpi.federation.tiers import tier_of

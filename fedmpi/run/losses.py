@@ -32,7 +32,6 @@ class Job:
     origin: Origin | None
     command: Sequence[str]
     where: dict[str, str]
-    make_method: start.MakeMethod
     stopping: Stopping
     material: start.Material | None = None
     folder: RunDir | None = None

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from fedmpi import models
 from fedmpi.config.schema import Config
 from fedmpi.data.options import DataInfo
 from fedmpi.methods.protocol import Method
+from fedmpi.models import create
 
 
 def remarks(config: Config, info: DataInfo, method: Method, num_workers: int, per_round: int) -> tuple[str, ...]:
     """One line each; `per_round` clients take part in a round."""
-    of_nets = *models.conversions(config.model, info), *method.equal_tiers()
+    of_nets = *create.conversions(config.model, info), *method.equal_tiers()
     return *of_nets, *method.warnings(), *_idle(num_workers, per_round)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from fedmpi.learning import twice
+from fedmpi.mpi.together import together
 from fedmpi.rounds.state import Setup
 
 

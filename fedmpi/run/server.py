@@ -9,7 +9,7 @@ from contextlib import ExitStack
 from dataclasses import asdict, replace
 from typing import TYPE_CHECKING, Any
 
-from fedmpi import costs, data
+from fedmpi import costs
 from fedmpi.config import yaml_text
 from fedmpi.errors import RunDirError
 from fedmpi.federation.cohort import learning_rate
@@ -327,7 +327,7 @@ def tier_rows(setup: Setup, best: Best) -> list[TierRow]:
     method, rows = setup.method, []
     tiers = {tier.name: (tier.index, tier.rank_ratio) for tier in method.tiers}
     others = {net.name: (net.net, net.rank_ratio) for net in method.tested() if net.name not in tiers}
-    shape = data.info(setup.config.data).example_shape
+    shape = setup.config.data.info().example_shape
     for name, (number, rank_ratio) in (tiers | others).items():
         cost = costs.measure(method.skeleton(number), shape)
         row = TierRow(name, rank_ratio, cost.params, cost.macs)

@@ -18,10 +18,14 @@ import numpy as np
 import torch
 from torch import nn
 
-from fedmpi import costs, data, methods, models, seeds
+from fedmpi import costs, methods, seeds
 from fedmpi.clock import Clock
 from fedmpi.config.schema import Config
-from fedmpi.data import digest
+from fedmpi.data import digest, reading
+from fedmpi.data.batches import DeviceData
+from fedmpi.data.dataset import Dataset
+from fedmpi.data.options import DataInfo
+from fedmpi.data.partition import Partition, make_partition, present_labels
 from fedmpi.errors import ConfigError, StartupError, one_line
 from fedmpi.federation.plan import worker_ranks
 from fedmpi.learning.bn import normalizes_single_values, num_statistics
@@ -30,6 +34,7 @@ from fedmpi.learning.evaluate import EvaluationPlan
 from fedmpi.learning.flat import Buffers, FlatNet, net_layout
 from fedmpi.learning.local import LocalTrainer
 from fedmpi.learning.twice import refuse_changing_buffers
+from fedmpi.models import create
 from fedmpi.mpi import placement
 from fedmpi.mpi.together import together
 from fedmpi.rounds.evaluate import own_tests
@@ -47,20 +52,20 @@ if TYPE_CHECKING:
 class Material:
     """The examples, and whose they are."""
 
-    info: data.DataInfo
-    dataset: data.Dataset
-    partition: data.Partition
+    info: DataInfo
+    dataset: Dataset
+    partition: Partition
 
 
 def load_material(config: Config, comm: Communicator) -> Material:
     """Reads and partitions the data. Raises `StartupError` on all ranks together; touches nothing on disk."""
-    info = data.info(config.data)
+    info = config.data.info()
     together(comm, lambda: check_model(config, info))
-    dataset = together(comm, lambda: data.load(config.data))
+    dataset = together(comm, lambda: reading.load(config.data))
     _check_alike(config, comm, dataset.digest)
     labels, groups = dataset.train_y, dataset.groups
     partition = together(
-        comm, lambda: data.make_partition(config.partition, labels, config.clients.count, config.seed, groups)
+        comm, lambda: make_partition(config.partition, labels, config.clients.count, config.seed, groups)
     )
     together(comm, lambda: _check_batches(config, info, partition))
     return Material(info, dataset, partition)
@@ -95,10 +100,10 @@ def warn(line: str) -> None:
     print(f"warning: {line}", file=sys.stderr, flush=True)
 
 
-def check_model(config: Config, info: data.DataInfo) -> None:
+def check_model(config: Config, info: DataInfo) -> None:
     """Whether the model can take the data, found out in a dry run. Raises `ConfigError`."""
     try:
-        costs.measure(net := models.skeleton(config.model, info), info.example_shape)
+        costs.measure(net := create.skeleton(config.model, info), info.example_shape)
         refuse_changing_buffers(net, config.model.name, info.example_shape)
     except (RuntimeError, ValueError, TypeError) as error:
         shape = " x ".join(map(str, info.example_shape))
@@ -108,9 +113,9 @@ def check_model(config: Config, info: data.DataInfo) -> None:
         ) from None
 
 
-def _check_batches(config: Config, info: data.DataInfo, partition: data.Partition) -> None:
+def _check_batches(config: Config, info: DataInfo, partition: Partition) -> None:
     """Refuses batches of one example where the net normalizes single values: those have no variance."""
-    if not normalizes_single_values(models.skeleton(config.model, info), info.example_shape):
+    if not normalizes_single_values(create.skeleton(config.model, info), info.example_shape):
         return
     because = f"but {config.model.name} ends at 1 x 1 on these inputs, and BatchNorm needs two values or more"
     problems = []
@@ -125,16 +130,7 @@ def _check_batches(config: Config, info: data.DataInfo, partition: data.Partitio
         raise ConfigError(config.where, *problems)
 
 
-MakeMethod = Callable[[methods.MethodContext], methods.Method]
-
-
-def prepare(
-    config: Config,
-    comm: Communicator,
-    run_dir: RunDir,
-    make_method: MakeMethod = methods.create,
-    material: Material | None = None,
-) -> Setup:
+def prepare(config: Config, comm: Communicator, run_dir: RunDir, material: Material | None = None) -> Setup:
     """Everything a rank is given once. Raises `StartupError` on all ranks together."""
     make_deterministic(config.mpi.threads)
     worker_device, device = _devices(config, comm)
@@ -143,12 +139,12 @@ def prepare(
     info, labels, partition = material.info, material.dataset.train_y, material.partition
 
     def present(client: int) -> np.ndarray:
-        return data.present_labels(labels, partition.client(client), info.num_classes)
+        return present_labels(labels, partition.client(client), info.num_classes)
 
-    method = together(comm, lambda: make_method(method_context(config, info, present)))
+    method = together(comm, lambda: methods.create(method_context(config, info, present)))
     skeletons = [method.skeleton(number) for number in range(method.num_nets)]
     macs = tuple(float(costs.measure(net, info.example_shape).macs) for net in skeletons)
-    resident = data.DeviceData(info, material.dataset, device.train, config.train.augment)
+    resident = DeviceData(info, material.dataset, device.train, config.train.augment)
     return Setup(
         config=config,
         comm=comm,
@@ -171,15 +167,15 @@ def prepare(
 
 
 def method_context(
-    config: Config, info: data.DataInfo, present_labels: Callable[[int], np.ndarray] | None = None
+    config: Config, info: DataInfo, present_labels: Callable[[int], np.ndarray] | None = None
 ) -> methods.MethodContext:
     """What the config's method is built from; a forecast has no labels."""
     return methods.MethodContext(
         options=config.method,
-        make_net=lambda width=1.0, rounding="round", seed=config.seed: models.build(
+        make_net=lambda width=1.0, rounding="round", seed=config.seed: create.build(
             config.model, info, seed, width, rounding
         ),
-        make_skeleton=lambda width=1.0, rounding="round": models.skeleton(config.model, info, width, rounding),
+        make_skeleton=lambda width=1.0, rounding="round": create.skeleton(config.model, info, width, rounding),
         dense_layers=config.model.dense_layers,
         weight_decay=config.train.weight_decay,
         dynamic_tiers=config.clients.tier_assignment == "dynamic",
@@ -220,11 +216,7 @@ def _devices(config: Config, comm: Communicator) -> tuple[str, placement.Device]
 
 
 def _trainers(
-    config: Config,
-    comm: Communicator,
-    method: methods.Method,
-    skeletons: Sequence[nn.Module],
-    resident: data.DeviceData,
+    config: Config, comm: Communicator, method: methods.Method, skeletons: Sequence[nn.Module], resident: DeviceData
 ) -> tuple[LocalTrainer, ...]:
     """One for each of the method's nets, all in the same buffers. Rank 0 has none if it does not train."""
     if comm.rank not in worker_ranks(comm.size, server_trains=config.mpi.server_trains):
@@ -243,7 +235,7 @@ def _evaluation(
     method: methods.Method,
     skeletons: Sequence[nn.Module],
     macs: Sequence[float],
-    partition: data.Partition,
+    partition: Partition,
     num_test: int,
 ) -> EvaluationPlan:
     tested = [net.net for net in method.tested()]

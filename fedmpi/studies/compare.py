@@ -31,7 +31,6 @@ from pathlib import Path
 from fedmpi.config import words
 from fedmpi.config.load import load
 from fedmpi.errors import ConfigError, RunDirError, UserError
-from fedmpi.main import TABLES
 from fedmpi.store.files import write_text, writing
 from fedmpi.store.run_dir import RunDir
 from fedmpi.studies import comparison_text
@@ -116,9 +115,9 @@ def _jobs(arguments: argparse.Namespace) -> list[Job]:
     for path in _configs(arguments.methods or "all", arguments.data):
         for seed in arguments.seeds or (0, 1, 2):
             given = [*arguments.set, f"seed={seed}"]
-            overrides = (*given, *scaled(load(path, given, TABLES), arguments.scale))
+            overrides = (*given, *scaled(load(path, given), arguments.scale))
             run = Run(path.stem, seed, RunDir(arguments.out / f"{path.stem}-seed{seed}"))
-            jobs.append(Job(run, path, overrides, load(path, overrides, TABLES)))
+            jobs.append(Job(run, path, overrides, load(path, overrides)))
     for job in jobs:
         check_same(job)
     return jobs

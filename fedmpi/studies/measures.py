@@ -176,10 +176,10 @@ def kernel_profile(history: History, layer: str) -> Points:
 
 def costs_of(config: Config, net: str) -> Costs:
     """Of a tier's or tested net by its name. Raises KeyError for a name that the method does not have."""
-    from fedmpi import costs, data, methods
+    from fedmpi import costs, methods
     from fedmpi.run.start import method_context
 
-    info = data.info(config.data)
+    info = config.data.info()
     method = methods.create(method_context(config, info))
     numbers = {tested.name: tested.net for tested in method.tested()} | {tier.name: tier.index for tier in method.tiers}
     return costs.measure(method.skeleton(numbers[net]), info.example_shape)

@@ -34,7 +34,8 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from fedmpi import data, papers
+from fedmpi import papers
+from fedmpi.data import reading
 from fedmpi.data.folders import below_home
 from fedmpi.errors import ConfigError, UserError
 from fedmpi.report.progress import printable
@@ -161,7 +162,7 @@ def _check_data(jobs: Sequence[Job]) -> None:
     """Reads each data set that is still needed, once: what is missing is told now. Raises `UserError`."""
     needed = [job.config.data for job in jobs if not job.run.is_finished()]
     for options in {options.model_dump_json(): options for options in needed}.values():
-        data.load(options)
+        reading.load(options)
 
 
 # Telling.

@@ -18,7 +18,6 @@ from fedmpi.config import words
 from fedmpi.config.load import load
 from fedmpi.config.schema import Config
 from fedmpi.errors import ConfigError
-from fedmpi.main import TABLES
 from fedmpi.store.run_dir import RunDir
 from fedmpi.studies.launch import CONFIGS, Job, check_same, number, scaled, scaled_milestones, short
 from fedmpi.studies.runs import Run
@@ -209,18 +208,18 @@ class Request:
         """Of its steps of the learning rate, those that the budget leaves no round for, and all."""
         if self.budget.rounds == 1:
             return 0, 0
-        return self.budget.lost_steps(load(CONFIGS / f"{run.config}.yaml", [*run.overrides, *self.changed], TABLES))
+        return self.budget.lost_steps(load(CONFIGS / f"{run.config}.yaml", [*run.overrides, *self.changed]))
 
     def job_of(self, run: papers.Run, seed: int) -> Job:
         """Raises `UserError`, also for a folder with another config's run."""
         path = CONFIGS / f"{run.config}.yaml"
         given = [*run.overrides, *self.changed, f"seed={seed}"]
-        config = load(path, given, TABLES)
+        config = load(path, given)
         if self.data_dir is not None and hasattr(config.data, "root"):
             given.append(f"data.root={json.dumps(str(self.data_dir))}")
         overrides = (*given, *self.budget.overrides(config))
         try:
-            scaled_config = load(path, overrides, TABLES)
+            scaled_config = load(path, overrides)
         except ConfigError as error:  # without the budget it is one that can be run
             raise ConfigError(f"{run.config} with --budget {self.budget.text}", *error.problems) from None
         job = Job(self.run_of(run, seed), path, overrides, scaled_config)

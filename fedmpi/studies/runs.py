@@ -19,7 +19,6 @@ from fedmpi.config.load import load
 from fedmpi.config.schema import Config
 from fedmpi.data.digest import short
 from fedmpi.errors import RunDirError
-from fedmpi.main import TABLES
 from fedmpi.report.closing import CLIENTS
 from fedmpi.report.records import Record, gaps_of, read_records, rounds_done
 from fedmpi.store.files import read_json
@@ -41,7 +40,7 @@ class Run:
     @cached_property
     def config(self) -> Config:
         """The config it was begun with."""
-        return load(self.folder.config_path, (), TABLES)
+        return load(self.folder.config_path, ())
 
     @property
     def method(self) -> str:
@@ -253,11 +252,11 @@ def _scored(row: Row, histories: Sequence[Sequence[Record]], target: float) -> R
 
 def budget_of(config: Config) -> Budget:
     """What `--plan` says of this config."""
-    from fedmpi import data, methods
+    from fedmpi import methods
     from fedmpi.run.forecast import forecast
     from fedmpi.run.start import blocks, method_context
 
-    info = data.info(config.data)
+    info = config.data.info()
     plan = forecast(config, 1, info, methods.create(method_context(config, info)), blocks(config))
     clients = sum(tier.clients for tier in plan.tiers)
     return Budget(

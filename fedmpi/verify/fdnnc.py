@@ -6,8 +6,8 @@ from functools import partial
 
 from torch import nn
 
-from fedmpi import models
 from fedmpi.methods.fdnnc import BIG, FDNNC, SMALL
+from fedmpi.models import create
 from fedmpi.papers import read
 from fedmpi.verify.claims import Checks, Ours, Sample
 from fedmpi.verify.nets import params, setting, with_classes
@@ -21,7 +21,7 @@ _CIFAR10, _FEMNIST = "fdnnc/table3_cifar10_iid_both_full", "fdnnc/table4_femnist
 
 def _alexnet() -> nn.Module:
     found = setting(_CIFAR10)
-    return models.skeleton(found.config.model, with_classes(found.info, _IMAGENET_CLASSES))
+    return create.skeleton(found.config.model, with_classes(found.info, _IMAGENET_CLASSES))
 
 
 @CHECKS.fact("alexnet_params")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from functools import partial
 
-from fedmpi import models
+from fedmpi.models import create
 from fedmpi.papers import Cell, read
 from fedmpi.verify.claims import Checks
 from fedmpi.verify.nets import Setting, of_run, params, setting, with_classes
@@ -36,7 +36,7 @@ def _size(data: str, *overrides: str, classes: int = 0) -> float:
     """Bytes of the dense net; `classes` where they are not those of the data."""
     found = _run(data, *overrides)
     info = with_classes(found.info, classes) if classes else found.info
-    return float(FLOAT32_BYTES * params(models.skeleton(found.config.model, info)))
+    return float(FLOAT32_BYTES * params(create.skeleton(found.config.model, info)))
 
 
 def _dense(data: str) -> float:

@@ -12,13 +12,14 @@ from pathlib import Path
 import torch
 from torch import nn
 
-from fedmpi import costs, data, methods, models
+from fedmpi import costs, methods
 from fedmpi.config.load import load
 from fedmpi.config.schema import Config
 from fedmpi.data.options import DataInfo
 from fedmpi.errors import ConfigError
-from fedmpi.main import TABLES
 from fedmpi.methods.protocol import Method
+from fedmpi.models import create
+from fedmpi.models.width import Rounding
 from fedmpi.papers import Cell, Run
 from fedmpi.run import forecast, start
 
@@ -33,18 +34,18 @@ class Setting:
 
     @cached_property
     def info(self) -> DataInfo:
-        return data.info(self.config.data)
+        return self.config.data.info()
 
     @cached_property
     def method(self) -> Method:
         context = start.method_context(self.config, self.info)
         return methods.create(replace(context, make_skeleton=self._skeleton))
 
-    def _skeleton(self, width: float = 1.0, rounding: models.Rounding = "round") -> nn.Module:
+    def _skeleton(self, width: float = 1.0, rounding: Rounding = "round") -> nn.Module:
         """A net of the config's model; a copy of an equal one that was built before costs less."""
         key = f"{self.config.model.model_dump_json()}|{self.info}|{width}|{rounding}"
         if key not in _SKELETONS:
-            _SKELETONS[key] = models.skeleton(self.config.model, self.info, width, rounding)
+            _SKELETONS[key] = create.skeleton(self.config.model, self.info, width, rounding)
         return copy.deepcopy(_SKELETONS[key])
 
     @cached_property
@@ -70,7 +71,7 @@ def setting(config: str, *overrides: str) -> Setting:
     """The setting of `configs/<config>.yaml`. Raises `ConfigError`."""
     if not CONFIGS.is_dir():
         raise ConfigError(str(CONFIGS), "not found; run python -m fedmpi.verify out of the repository")
-    return Setting(load(str(CONFIGS / f"{config}.yaml"), overrides, TABLES))
+    return Setting(load(str(CONFIGS / f"{config}.yaml"), overrides))
 
 
 def of_run(run: Run | None, *overrides: str) -> Setting:

@@ -11,9 +11,8 @@ import pytest
 import torch
 from small_runs import finished, run_all, small_config, small_setup
 
-from fedmpi import models
-from fedmpi.data import info
-from fedmpi.errors import ConfigError
+from fedmpi.errors import ConfigError, StartupError
+from fedmpi.models import create
 from fedmpi.mpi.serial import SerialComm
 from fedmpi.run import start
 from fedmpi.run.forecast import forecast
@@ -25,7 +24,7 @@ IN_PLANS = ("counter", "spectral-norm", "parametrized", "frozen", "plain-tensor"
 
 
 def brought(part: str) -> tuple[str, str]:
-    return "model.name=brought", f"model.part={part}"
+    return "model.name=brought_nets:BroughtOptions", f"model.part={part}"
 
 
 @pytest.mark.parametrize("part", brought_nets.REFUSED)
@@ -42,7 +41,7 @@ def test_a_net_that_keeps_something_is_refused(tmp_path: Path, part: str) -> Non
 def test_a_plan_refuses_what_shows_without_data(part: str) -> None:
     config = small_config(*brought(part))
     with pytest.raises(ConfigError, match="model.name"):
-        start.check_model(config, info(config.data))
+        start.check_model(config, config.data.info())
 
 
 @pytest.mark.parametrize("part", brought_nets.ALLOWED)
@@ -79,9 +78,9 @@ def test_converted_layers_are_said() -> None:
     resnet = "model.name=torchvision:resnet18", "data.shape=[3,32,32]"
     for words, expected in ((resnet, "20 BatchNorm2d"), (brought("instance-norm"), "1 InstanceNorm2d"), ((), "")):
         config = small_config("method.name=fedavg", *words)
-        said = models.conversions(config.model, info(config.data))
+        said = create.conversions(config.model, config.data.info())
         assert [expected in line for line in said] == [True] * bool(expected)
-        net = models.skeleton(config.model, info(config.data))
+        net = create.skeleton(config.model, config.data.info())
         assert not list(net.buffers())
 
 

@@ -73,10 +73,10 @@ def test_a_server_state_that_is_not_finite_ends_the_run_unsaved(
 ) -> None:
     """As from an SVD that went wrong: one number, in the last round; the checkpoint before stays the newest."""
     config = small_config("method.name=fedavg", "rounds=2")
-    calls = []
+    calls, create = [], methods.create
 
     def make(context: methods.MethodContext) -> methods.Method:
-        method = methods.create(context)
+        method = create(context)
         healthy = getattr(method, step)
 
         def spoilt(*args: object) -> dict[str, torch.Tensor]:
@@ -89,7 +89,7 @@ def test_a_server_state_that_is_not_finite_ends_the_run_unsaved(
         monkeypatch.setattr(method, step, spoilt)
         return method
 
-    monkeypatch.setattr("small_runs.make_method", make)
+    monkeypatch.setattr("fedmpi.methods.create", make)
     with pytest.raises(RoundError) as caught:
         run_all(config, SerialComm(), tmp_path)
     cause = caught.value.__cause__

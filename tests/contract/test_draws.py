@@ -113,12 +113,14 @@ def test_what_was_drawn_is_what_was_done(tmp_path: Path, monkeypatch: pytest.Mon
     kind, see, words = CASES[case]
     seen: Seen = {}
 
+    create = methods.create
+
     def make(context: methods.MethodContext) -> Method:
-        method = methods.create(context)
+        method = create(context)
         see(method, seen)
         return method
 
-    monkeypatch.setattr("small_runs.make_method", make)
+    monkeypatch.setattr("fedmpi.methods.create", make)
     name = case.partition("-")[0]
     run_all(small_config(f"method.name={name}", *words, "partition.name=class_dirichlet"), SerialComm(), tmp_path)
     found = draws.Draws(tmp_path)

@@ -11,8 +11,9 @@ from small_runs import TOY, small_setup
 from torch import nn
 from torch.nn import functional as F
 
-from fedmpi import models, seeds
-from fedmpi.data import batch_bounds
+from fedmpi import seeds
+from fedmpi.data.bounds import batch_bounds
+from fedmpi.models import create
 from fedmpi.rounds.publish import publish
 from fedmpi.rounds.state import ServerState, Setup
 from fedmpi.rounds.evaluate import test_tiers as score_tiers
@@ -110,5 +111,5 @@ def test_statistics_of_large_activations(tmp_path: Path) -> None:
 def test_the_model_is_as_it_was(tmp_path: Path) -> None:
     """Building the same net twice gives the same values: what the naive loops rely on."""
     setup = small_setup(tmp_path, "method.name=fedavg")
-    nets = [models.build(setup.config.model, setup.data.info, 0).state_dict() for _ in range(2)]
+    nets = [create.build(setup.config.model, setup.data.info, 0).state_dict() for _ in range(2)]
     assert all(torch.equal(nets[0][name], nets[1][name]) for name in nets[0])

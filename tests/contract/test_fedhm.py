@@ -12,10 +12,10 @@ import torch
 from narrow_nets import Info, context_of, count
 from small_runs import run_all, small_config, small_setup
 
-from fedmpi import models
 from fedmpi.federation.plan import Task
 from fedmpi.lowrank import lifting
 from fedmpi.methods.fedhm import FedHM, FedHMOptions
+from fedmpi.models.options import LstmImdb
 from fedmpi.mpi.serial import SerialComm
 from fedmpi.store import checkpoint
 from fedmpi.store.run_dir import RunDir
@@ -131,7 +131,7 @@ def test_a_factorized_net_that_is_larger_than_the_dense_one_is_told() -> None:
     info = Info("tokens", (5,), 2, vocabulary_size=1001)
 
     def method_of(**options: object) -> FedHM:
-        return FedHM(context_of(FedHMOptions(**options), models.LstmImdb(), info))
+        return FedHM(context_of(FedHMOptions(**options), LstmImdb(), info))
 
     (said,) = method_of(rank_ratio=(1.0, 0.5, 0.25)).warnings()
     assert said.startswith("the net of method.rank_ratio 0.5 has 936,769 parameters, the dense one 920,385; 0.49 or")
@@ -146,13 +146,13 @@ def test_an_lstm_is_factorized_gate_by_gate() -> None:
     """Two layers of 16 units, inputs of 4: eight matrices each. At gamma 1/2 r is 8, but 4 for the first layer's inputs,
     whose rank is 4: factors of 16 x 4 and 4 x 4; at full rank the net is the dense one, to float32 rounding."""
     info = Info("tokens", (5,), 2, vocabulary_size=11)
-    method = FedHM(context_of(FedHMOptions(rank_ratio=(1.0, 0.5)), models.LstmImdb(width=0.0625), info))
+    method = FedHM(context_of(FedHMOptions(rank_ratio=(1.0, 0.5)), LstmImdb(width=0.0625), info))
     assert len(method.layers) == 16
     shapes = {name: tuple(p.shape) for name, p in method.skeleton(1).named_parameters()}
     assert (shapes["lstm.ih_l0.f.u.weight"], shapes["lstm.ih_l0.f.v.weight"]) == ((4, 4), (16, 4))
     assert (shapes["lstm.hh_l1.o.u.weight"], shapes["lstm.hh_l1.o.v.weight"]) == ((8, 16), (16, 8))
     tokens = torch.randint(11, (3, 5), generator=torch.Generator().manual_seed(0))
-    whole = FedHM(context_of(FedHMOptions(rank_ratio=(0.999,)), models.LstmImdb(width=0.0625), info))
+    whole = FedHM(context_of(FedHMOptions(rank_ratio=(0.999,)), LstmImdb(width=0.0625), info))
     state = whole.initial_state()
     published = {name: torch.empty(spec.shape) for name, spec in whole.published_specs({0}).items()}
     whole.publish(state, {0}, published)

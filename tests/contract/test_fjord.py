@@ -14,11 +14,12 @@ from small_runs import small_setup
 from torch import Tensor
 from torch.nn import functional as F
 
-from fedmpi import models
 from fedmpi.federation.plan import Task
 from fedmpi.learning.local import MaskedCrossEntropy
 from fedmpi.methods.fjord import Fjord, FjordOptions
 from fedmpi.methods.protocol import Client
+from fedmpi.models import nested
+from fedmpi.models.options import LstmImdb, Mlp, ModelOptions, ResNet18
 from fedmpi.rounds.client import local_work
 from fedmpi.store.stored import digest_of
 from fedmpi.tensors import Params
@@ -26,9 +27,9 @@ from fedmpi.tensors import Params
 UNEVEN = "partition.name=class_dirichlet"
 PLAIN = MaskedCrossEntropy(None)
 MODELS = [
-    (models.ResNet18(width=0.25, blocks=(1, 1)), Info()),
-    (models.Mlp(hidden=(12, 10)), Info("vector", (6,))),
-    (models.LstmImdb(width=0.125), Info("tokens", (5,))),
+    (ResNet18(width=0.25, blocks=(1, 1)), Info()),
+    (Mlp(hidden=(12, 10)), Info("vector", (6,))),
+    (LstmImdb(width=0.125), Info("tokens", (5,))),
 ]
 
 
@@ -61,7 +62,7 @@ def test_a_narrow_step_by_hand() -> None:
 
 @pytest.mark.parametrize(("model", "info"), MODELS, ids=lambda value: getattr(value, "name", ""))
 @pytest.mark.parametrize(("tier", "number"), [(0, 0), (0, 2), (1, 2)])
-def test_gradients_are_the_narrow_nets_own(model: models.ModelOptions, info: Info, tier: int, number: int) -> None:
+def test_gradients_are_the_narrow_nets_own(model: ModelOptions, info: Info, tier: int, number: int) -> None:
     """The same loss and gradients as of the net of that width, in the tier's leading entries; zeros elsewhere.
 
     The same operations on the same numbers, in other strides: only rounding may differ.
@@ -73,7 +74,7 @@ def test_gradients_are_the_narrow_nets_own(model: models.ModelOptions, info: Inf
     value = method._step(ours, inputs, targets, PLAIN, tier, number)
     theirs = method.backward(narrow, inputs, targets, PLAIN, client_of(0, number))
     torch.testing.assert_close(value, theirs, rtol=1e-5, atol=0)
-    parts = models.nested_parts(method.skeleton(tier), method.skeleton(number))
+    parts = nested.nested_parts(method.skeleton(tier), method.skeleton(number))
     for name, gradient in ours.grads.items():
         expected = torch.zeros_like(gradient)
         expected[parts[name].region] = narrow.grads[name]
@@ -121,7 +122,7 @@ def test_every_step_trains_the_net_that_was_drawn(
     draws = work.data.draws(client.examples, 2, work.generator)
     for number, (epoch, bounds) in zip(numbers, product(range(2), ((0, 8), (8, 15))), strict=True):
         narrow = method.net(number)
-        parts = models.nested_parts(method.skeleton(0), narrow)
+        parts = nested.nested_parts(method.skeleton(0), narrow)
         narrow.load_state_dict({name: part.of(expected[name]) for name, part in parts.items()})
         inputs, targets = work.data.train_batch(draws, epoch, *bounds)
         work.loss(narrow(inputs), targets).backward()
@@ -143,12 +144,12 @@ def test_distillation_is_both_gradients_in_one_step() -> None:
     value = method._step(net, inputs, targets, PLAIN, 0, 1)
 
     wide, narrow = make_small(seed=3), make_small(0.5)
-    narrow.load_state_dict({name: part.of(published[name]) for name, part in models.nested_parts(wide, narrow).items()})
+    narrow.load_state_dict({name: part.of(published[name]) for name, part in nested.nested_parts(wide, narrow).items()})
     labels = F.cross_entropy(wide(inputs), targets)
     soft = wide(inputs).softmax(1).detach()
     (labels + -(soft * narrow(inputs).log_softmax(1)).sum(1).mean()).backward()
     assert float(value) == pytest.approx(labels.item(), rel=1e-6)
-    for name, part in models.nested_parts(wide, narrow).items():
+    for name, part in nested.nested_parts(wide, narrow).items():
         expected = wide.get_parameter(name).grad.clone()
         expected[part.region] += narrow.get_parameter(name).grad
         torch.testing.assert_close(net.grads[name], expected, rtol=1e-5, atol=1e-6)
@@ -180,7 +181,7 @@ def test_means_are_weighted_by_samples_over_those_who_cover_an_entry() -> None:
 
 
 def test_every_width_is_tested_and_channels_are_rounded_up() -> None:
-    method = Fjord(context_of(FjordOptions(), models.ResNet18(), Info("image", (3, 32, 32), 10)))
+    method = Fjord(context_of(FjordOptions(), ResNet18(), Info("image", (3, 32, 32), 10)))
     assert [net.name for net in method.tested()] == ["1", "0.8", "0.6", "0.4", "0.2"]
     assert [net.net for net in method.tested()] == [0, 1, 2, 3, 4]
     channels = [[stage[0].conv1.out_channels for stage in method.skeleton(n).stages] for n in range(5)]

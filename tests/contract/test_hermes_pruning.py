@@ -15,12 +15,11 @@ from hermes_nets import PLAINLY, chain
 from small_runs import small_setup
 from torch import nn
 
-from fedmpi import models
 from fedmpi.errors import ConfigError
 from fedmpi.methods.hermes import Hermes, HermesOptions
 from fedmpi.methods.protocol import MethodContext
-from fedmpi.models import groups
-from fedmpi.models.options import MlpHar, Vgg16
+from fedmpi.models import create, groups
+from fedmpi.models.options import MlpHar, ModelOptions, Vgg16
 from fedmpi.tensors import Params
 
 
@@ -160,14 +159,14 @@ def test_accuracy_is_of_the_validation_part() -> None:
     ],
 )
 def test_sizes_of_table_3(
-    options: models.ModelOptions, kind: str, shape: tuple[int, ...], classes: int, dense_mb: float, sparse_mb: float
+    options: ModelOptions, kind: str, shape: tuple[int, ...], classes: int, dense_mb: float, sparse_mb: float
 ) -> None:
     """In MB of 10^6 bytes, dense and at 0.3; weights of a single stored number, so that nothing is computed for long.
 
     A row of VGG's first linear layer, the largest group, has 0.1 MB: so much may be left above the target.
     """
     info = SimpleNamespace(kind=kind, example_shape=shape, num_classes=classes)
-    net = models.skeleton(options, info)
+    net = create.skeleton(options, info)
     method = method_of(net, prune_rate=0.7)
     params = {name: torch.ones(()).expand(value.shape) for name, value in net.named_parameters()}
     shares = 1.0, method.remaining_share(method.pruned(params, {}))

@@ -11,10 +11,10 @@ from by_hand import after
 from narrow_nets import Info, client_of, context, context_of, count, filled, means, state_of
 from small_runs import small_config, small_setup
 
-from fedmpi import models
 from fedmpi.errors import UserError
 from fedmpi.learning.local import MaskedCrossEntropy
 from fedmpi.methods.heterofl import HeteroFL, HeteroFLOptions
+from fedmpi.models.options import LstmImdb, Mlp, ModelOptions, ResNet18, ResNet34
 from fedmpi.store.stored import digest_of
 
 CIFAR10, CIFAR100 = Info("image", (3, 32, 32), 10), Info("image", (3, 32, 32), 100)
@@ -74,7 +74,7 @@ def test_rows_of_classes_come_from_their_owners(label_aware: bool) -> None:
 def test_the_rows_of_classes_are_the_last_layers() -> None:
     """A hidden layer may have as many outputs as there are classes: here 3, and the client has class 1 only."""
     asked = HeteroFLOptions(widths=(1.0, 0.5))
-    model, labels = models.Mlp(hidden=(3,)), np.array([False, True, False])
+    model, labels = Mlp(hidden=(3,)), np.array([False, True, False])
     method = HeteroFL(context_of(asked, model, Info("vector", (6,)), present_labels=lambda client: labels))
     regions = method.regions(client_of(0, 0))
     assert {name: region[0].tolist() for name, region in regions.items()} == {
@@ -86,19 +86,19 @@ def test_the_rows_of_classes_are_the_last_layers() -> None:
 def test_a_net_without_class_rows_is_told() -> None:
     """PriSM's LSTM has one output for two classes."""
     info = Info("tokens", (5,), 2)
-    method = HeteroFL(context_of(HeteroFLOptions(scaler=False), models.LstmImdb(width=0.0625), info))
+    method = HeteroFL(context_of(HeteroFLOptions(scaler=False), LstmImdb(width=0.0625), info))
     assert len(method.warnings()) == 1 and "label_aware" in method.warnings()[0]
-    assert not HeteroFL(context_of(HeteroFLOptions(scaler=False), models.Mlp(), Info("vector", (6,)))).warnings()
+    assert not HeteroFL(context_of(HeteroFLOptions(scaler=False), Mlp(), Info("vector", (6,)))).warnings()
 
 
 @pytest.mark.parametrize(
     ("model", "expected"),
     [
-        (models.Mlp(), "enlarges every layer up to 8-fold in training: choose method.scaler=false"),
-        (models.Mlp(hidden=()), "method.scaler changes nothing"),
+        (Mlp(), "enlarges every layer up to 8-fold in training: choose method.scaler=false"),
+        (Mlp(hidden=()), "method.scaler changes nothing"),
     ],
 )
-def test_a_scaler_without_norm_layers_is_told(model: models.Mlp, expected: str) -> None:
+def test_a_scaler_without_norm_layers_is_told(model: Mlp, expected: str) -> None:
     (said,) = HeteroFL(context_of(HeteroFLOptions(), model, Info("vector", (6,)))).warnings()
     assert said.endswith(expected)
 
@@ -106,11 +106,11 @@ def test_a_scaler_without_norm_layers_is_told(model: models.Mlp, expected: str) 
 @pytest.mark.parametrize(
     ("model", "info", "expected"),
     [
-        (models.ResNet18(), CIFAR10, {1.0: 11_173_962, 0.62: 4_293_347, 0.5: 2_797_610, 0.35: 1_373_160}),
-        (models.ResNet34(), CIFAR100, {1.0: 21_328_292, 0.64: 8_769_303, 0.5: 5_349_636, 0.4: 3_423_974}),
+        (ResNet18(), CIFAR10, {1.0: 11_173_962, 0.62: 4_293_347, 0.5: 2_797_610, 0.35: 1_373_160}),
+        (ResNet34(), CIFAR100, {1.0: 21_328_292, 0.64: 8_769_303, 0.5: 5_349_636, 0.4: 3_423_974}),
     ],
 )
-def test_sizes_of_the_tables(model: models.ModelOptions, info: Info, expected: dict[float, int]) -> None:
+def test_sizes_of_the_tables(model: ModelOptions, info: Info, expected: dict[float, int]) -> None:
     """methods.md 3.6: round, and 0.62 for ResNet-18 (the paper's 0.64 gives 4.59 million). 4 bytes each, both ways."""
     method = HeteroFL(context_of(HeteroFLOptions(widths=tuple(expected)), model, info))
     assert [count(method.skeleton(tier.index)) for tier in method.tiers] == list(expected.values())
@@ -120,7 +120,7 @@ def test_sizes_of_the_tables(model: models.ModelOptions, info: Info, expected: d
 
 def test_the_server_has_the_widest_net_of_all() -> None:
     """HeteroFL-V2: without a client of width 1 there is no net of width 1."""
-    method = HeteroFL(context_of(HeteroFLOptions(widths=(0.62, 0.5, 0.35)), models.ResNet18(), CIFAR10))
+    method = HeteroFL(context_of(HeteroFLOptions(widths=(0.62, 0.5, 0.35)), ResNet18(), CIFAR10))
     assert sum(spec.num_elements for spec in method.state_specs().values()) == 4_293_347
     assert not method.regions(client_of(0, 0)) and method.regions(client_of(0, 1))
 
@@ -130,7 +130,7 @@ def test_ceil_is_the_papers_rounding() -> None:
     found = {}
     for rounding in ("round", "ceil"):
         options = HeteroFLOptions(widths=(1.0, 1 / 3), rounding=rounding)
-        net = HeteroFL(context_of(options, models.ResNet18(), CIFAR10)).skeleton(1)
+        net = HeteroFL(context_of(options, ResNet18(), CIFAR10)).skeleton(1)
         found[rounding] = [stage[0].conv1.out_channels for stage in net.stages]
     assert found == {"round": [21, 43, 85, 171], "ceil": [22, 43, 86, 171]}
 

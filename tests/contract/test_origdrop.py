@@ -9,8 +9,8 @@ import torch
 from narrow_nets import Info, client_of, context, context_of, count, filled, flat, means, state_of
 from small_runs import small_setup
 
-from fedmpi import models
 from fedmpi.methods.origdrop import OrigDrop, OrigDropOptions
+from fedmpi.models.options import Lenet5, LstmImdb, Mlp, ModelOptions, ResNet18
 
 CIFAR10 = Info("image", (3, 32, 32), 10)
 TEXT = Info("tokens", (5,), 2, 1001)
@@ -47,7 +47,7 @@ def test_only_the_full_net_is_tested(tmp_path: Path) -> None:
 
 def test_every_layer_of_a_resnet_but_the_stem_is_cut_upwards() -> None:
     """ceil(0.4 * 64) = 26, ... in the blocks and the shortcuts; stem and classes whole; the first block reads all 64."""
-    method = OrigDrop(context_of(OrigDropOptions(), models.ResNet18(), CIFAR10))
+    method = OrigDrop(context_of(OrigDropOptions(), ResNet18(), CIFAR10))
     nets = [method.skeleton(number) for number in range(3)]
     assert [[stage[0].conv1.out_channels for stage in net.stages] for net in nets] == [
         [26, 52, 103, 205],
@@ -67,7 +67,7 @@ def test_every_layer_of_a_resnet_but_the_stem_is_cut_upwards() -> None:
 
 def test_an_lstm_is_cut_in_each_gate() -> None:
     """Of 256 units 103 in each of the four gates: rows 0..102, 256..358, ...; the next layer's inputs likewise."""
-    method = OrigDrop(context_of(OrigDropOptions(), models.LstmImdb(), TEXT))
+    method = OrigDrop(context_of(OrigDropOptions(), LstmImdb(), TEXT))
     state = method.initial_state()
     net = flat(method, 0, state)
     assert net.params["lstm.weight_hh_l0"].shape == (4 * 103, 103)
@@ -79,14 +79,10 @@ def test_an_lstm_is_cut_in_each_gate() -> None:
 
 @pytest.mark.parametrize(
     ("model", "info"),
-    [
-        (models.Mlp(hidden=(9, 7)), Info("vector", (6,))),
-        (models.LstmImdb(width=0.0625), TEXT),
-        (models.Lenet5(), Info()),
-    ],
+    [(Mlp(hidden=(9, 7)), Info("vector", (6,))), (LstmImdb(width=0.0625), TEXT), (Lenet5(), Info())],
     ids=["mlp", "lstm", "lenet5"],
 )
-def test_what_clients_return_is_put_where_it_came_from(model: models.ModelOptions, info: Info) -> None:
+def test_what_clients_return_is_put_where_it_came_from(model: ModelOptions, info: Info) -> None:
     """Clients that return what they got change nothing, and one that adds 1 moves exactly its own entries."""
     method = OrigDrop(context_of(OrigDropOptions(keep_ratio=(0.6, 0.3)), model, info))
     state = method.initial_state()

@@ -12,7 +12,7 @@ from torch import nn
 from toy_methods import LOCAL, Toy
 
 from fedmpi import seeds
-from fedmpi.data import batch_bounds
+from fedmpi.data.bounds import batch_bounds
 from fedmpi.learning.client_scores import ClientScores
 from fedmpi.learning.flat import FlatNet
 from fedmpi.methods.protocol import Client

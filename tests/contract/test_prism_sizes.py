@@ -10,22 +10,23 @@ import torch
 from small_runs import small_config
 from torch import Tensor, nn
 
-from fedmpi import models
 from fedmpi.errors import ConfigError
 from fedmpi.methods.prism import OrthDropOptions, Prism, PrismOptions
 from fedmpi.methods.protocol import MethodContext
+from fedmpi.models import create
+from fedmpi.models.options import LstmImdb, Mlp, ModelOptions, ResNet18, Vgg16
 
 IMAGES = SimpleNamespace(kind="image", example_shape=(3, 32, 32), num_classes=10)
 TOKENS = SimpleNamespace(kind="tokens", example_shape=(20,), num_classes=2, vocabulary_size=30)
 RATIOS = (0.8, 0.6, 0.4, 0.2)
 
 
-def prism(model: models.ModelOptions, info: SimpleNamespace = IMAGES, **options: object) -> Prism:
+def prism(model: ModelOptions, info: SimpleNamespace = IMAGES, **options: object) -> Prism:
     def make(width: float = 1.0, rounding: str = "round") -> nn.Module:
-        return models.build(model, info, 0, width, rounding)
+        return create.build(model, info, 0, width, rounding)
 
     def skeleton(width: float = 1.0, rounding: str = "round") -> nn.Module:
-        return models.skeleton(model, info, width, rounding)
+        return create.skeleton(model, info, width, rounding)
 
     return Prism(MethodContext(PrismOptions(**options), make, skeleton, 1, 2e-4, False, True, 0))
 
@@ -37,7 +38,7 @@ def num_params(net: nn.Module) -> int:
 def test_what_a_client_of_resnet18_holds() -> None:
     """methods.md 5.9-6: 9.88, 7.30, 4.82 and 2.46 million parameters. 16 convs are low-rank, each of r = q =
     ceil(c N) as r M 9 + q r; stem 1,728, shortcuts 172,032, BatchNorm 9,600 and classifier 5,130 are whole."""
-    method = prism(models.ResNet18(), keep_ratio=RATIOS)
+    method = prism(ResNet18(), keep_ratio=RATIOS)
     assert len(method.factorized) == 16
     nets = [method.skeleton(tier) for tier in range(4)]
     assert [num_params(net) for net in nets] == [9_882_946, 7_302_210, 4_818_946, 2_460_418]
@@ -48,12 +49,12 @@ def test_what_a_client_of_resnet18_holds() -> None:
 
 
 def test_o2_has_twice_the_rows() -> None:
-    plain, o2 = (prism(models.ResNet18(), keep_ratio=(0.2,), o2=o2).skeleton(0) for o2 in (False, True))
+    plain, o2 = (prism(ResNet18(), keep_ratio=(0.2,), o2=o2).skeleton(0) for o2 in (False, True))
     for layer, r in (("stages.0.0.conv1", 13), ("stages.3.1.conv2", 103)):
         assert plain.get_parameter(f"{layer}.v.weight").shape[:2] == (r, r)
         assert o2.get_parameter(f"{layer}.v.weight").shape[:2] == (2 * r, r)
         assert plain.get_parameter(f"{layer}.u.weight").shape == o2.get_parameter(f"{layer}.u.weight").shape
-    whole = prism(models.ResNet18(), keep_ratio=(0.6,), o2=True).skeleton(0)
+    whole = prism(ResNet18(), keep_ratio=(0.6,), o2=True).skeleton(0)
     assert whole.get_parameter("stages.0.0.conv1.v.weight").shape[:2] == (64, 39)
 
 
@@ -109,14 +110,14 @@ def test_table_1_of_the_net_that_is_built(share: float) -> None:
     """Exactly, at a width whose channels (80, 160, ...) all four ratios divide without rest. At the paper's width r is
     rounded up: 12.8 to 13, 25.6 to 26 ..., at most 1.6 % each, so 3.2 % of r^2, and 0.2 % of 51.2 to 52."""
     for width, slack in ((1.25, 0.0), (1.0, 0.035)):
-        method = prism(models.ResNet18(width=width), keep_ratio=(share,), cut_inputs=True)
+        method = prism(ResNet18(width=width), keep_ratio=(share,), cut_inputs=True)
         layers = [layer.name for layer in method.factorized]
         for found, exact in zip(measured(method.skeleton(0), layers), table_1(share, 64 * width), strict=True):
             assert exact * (1 - 1e-12) <= found <= exact * (1 + slack + 1e-12)
 
 
-@pytest.mark.parametrize("model", [models.ResNet18(blocks=(1, 1), width=0.25), models.Vgg16(width=0.1), models.Mlp()])
-def test_the_cut_net_is_smaller_and_runs(model: models.ModelOptions) -> None:
+@pytest.mark.parametrize("model", [ResNet18(blocks=(1, 1), width=0.25), Vgg16(width=0.1), Mlp()])
+def test_the_cut_net_is_smaller_and_runs(model: ModelOptions) -> None:
     whole, cut = (prism(model, keep_ratio=(0.4,), cut_inputs=cut_inputs) for cut_inputs in (False, True))
     assert num_params(cut.skeleton(0)) < num_params(whole.skeleton(0)) < num_params(whole.skeleton(1))
     assert cut.skeleton(0)(torch.empty(2, 3, 32, 32, device="meta")).shape == (2, 10)
@@ -124,8 +125,8 @@ def test_the_cut_net_is_smaller_and_runs(model: models.ModelOptions) -> None:
     assert stem is None or cut.skeleton(0).get_submodule(stem).out_channels == 64 * model.width // 1
 
 
-@pytest.mark.parametrize("model", [models.ResNet18(blocks=(2, 1), width=0.125), models.Mlp(hidden=(20, 10))])
-def test_the_cut_net_is_the_leading_part_of_the_whole_one(model: models.ModelOptions) -> None:
+@pytest.mark.parametrize("model", [ResNet18(blocks=(2, 1), width=0.125), Mlp(hidden=(20, 10))])
+def test_the_cut_net_is_the_leading_part_of_the_whole_one(model: ModelOptions) -> None:
     """Its outputs are those of the dense net that has its weights, kernels multiplied back, as the leading entries of
     every tensor and zeros elsewhere: nothing then reads the channels that the residual stream has lost."""
     method = prism(model, keep_ratio=(0.4,), cut_inputs=True)
@@ -145,9 +146,9 @@ def test_the_cut_net_is_the_leading_part_of_the_whole_one(model: models.ModelOpt
 
 @pytest.mark.parametrize(
     ("model", "info", "reason"),
-    [(models.ResNet18(order="pre"), IMAGES, "PreBlock has no identity"), (models.LstmImdb(), TOKENS, "an LSTM")],
+    [(ResNet18(order="pre"), IMAGES, "PreBlock has no identity"), (LstmImdb(), TOKENS, "an LSTM")],
 )
-def test_nets_that_cannot_be_cut(model: models.ModelOptions, info: SimpleNamespace, reason: str) -> None:
+def test_nets_that_cannot_be_cut(model: ModelOptions, info: SimpleNamespace, reason: str) -> None:
     with pytest.raises(ConfigError, match=f"method.cut_inputs.*{reason}"):
         prism(model, info, cut_inputs=True)
 
@@ -167,7 +168,7 @@ def test_kappa_is_4_for_the_smallest() -> None:
 
 
 def test_frobenius_decay_is_the_weight_decay_unless_given() -> None:
-    assert [prism(models.ResNet18(), **given).lambda_ for given in ({}, {"frobenius_decay": 0.5})] == [2e-4, 0.5]
+    assert [prism(ResNet18(), **given).lambda_ for given in ({}, {"frobenius_decay": 0.5})] == [2e-4, 0.5]
 
 
 @pytest.mark.parametrize(
@@ -185,14 +186,14 @@ def test_wrong_options(override: str, message: str) -> None:
 def test_lstm_is_low_rank_gate_by_gate() -> None:
     """16 matrices, input and recurrent apart; at full rank the net of the initial state is the dense one. At 0.2 a
     gate of 256 x 64 has r = 13 kernels and q = 52 rows, one of 256 x 256 52 and 52."""
-    method = prism(models.LstmImdb(), TOKENS, keep_ratio=(0.2,))
+    method = prism(LstmImdb(), TOKENS, keep_ratio=(0.2,))
     assert [layer.name for layer in method.factorized][3:5] == ["lstm.ih_l0.o", "lstm.hh_l0.i"]
     sub = {name: tuple(p.shape) for name, p in method.skeleton(0).named_parameters()}
     assert len(method.factorized) == 16
     assert (sub["lstm.ih_l0.f.u.weight"], sub["lstm.ih_l0.f.v.weight"]) == ((13, 64), (52, 13))
     assert (sub["lstm.hh_l1.o.u.weight"], sub["lstm.hh_l1.o.v.weight"]) == ((52, 256), (52, 52))
     assert sub["lstm.bias_ih_l0"] == (1024,) and sub["embedding.weight"] == (30, 64) and sub["fc.weight"] == (1, 256)
-    small = prism(models.LstmImdb(width=0.0625), TOKENS)
+    small = prism(LstmImdb(width=0.0625), TOKENS)
     dense, whole, state = small.context.make_net(), small.net(2), small.initial_state()
     with torch.no_grad():
         small.narrow(state, 2, dict(whole.named_parameters()))

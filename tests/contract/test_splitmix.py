@@ -13,11 +13,12 @@ from narrow_nets import Info, Small, client_of, context, context_of, count, fill
 from small_runs import small_config
 from torch import nn
 
-from fedmpi import models
 from fedmpi.errors import UserError
 from fedmpi.learning.local import MaskedCrossEntropy
 from fedmpi.methods.protocol import Client
 from fedmpi.methods.splitmix import SplitMix, SplitMixOptions
+from fedmpi.models.options import ModelOptions, ResNet18, ResNet34
+from fedmpi.models.width import Width
 
 PLAIN = MaskedCrossEntropy(None)
 CIFAR10, CIFAR100 = Info("image", (3, 32, 32), 10), Info("image", (3, 32, 32), 100)
@@ -45,12 +46,12 @@ def test_levels_are_rounded_to_whole_bases(levels: tuple[float, ...], atom: floa
 @pytest.mark.parametrize(
     ("model", "info", "levels", "atom", "base"),
     [
-        (models.ResNet18(), CIFAR10, (3.15, 1.05, 0.7, 0.35), 0.35, 1_373_160),
-        (models.ResNet34(), CIFAR100, (2.8, 1.2, 0.8, 0.4), 0.4, 3_423_974),
+        (ResNet18(), CIFAR10, (3.15, 1.05, 0.7, 0.35), 0.35, 1_373_160),
+        (ResNet34(), CIFAR100, (2.8, 1.2, 0.8, 0.4), 0.4, 3_423_974),
     ],
 )
 def test_sizes_of_the_tables(
-    model: models.ModelOptions, info: Info, levels: tuple[float, ...], atom: float, base: int
+    model: ModelOptions, info: Info, levels: tuple[float, ...], atom: float, base: int
 ) -> None:
     """params(R) = b params(base), methods.md 4.5. Known slips of FedHM's tables: 9 bases are 12.36 million, printed
     12.33 (9 x 1.37, rounded first); 3 and 2 bases of ResNet-34 are 10.27 and 6.85 million, printed 10.22 and 6.81,
@@ -147,7 +148,7 @@ def test_a_level_is_the_mean_of_the_logits_of_its_first_bases() -> None:
     state = method.initial_state()
     bases = []
     for base in range(4):
-        net = Small(models.Width(0.25))
+        net = Small(Width(0.25))
         net.load_state_dict({name: state[f"{base}.{name}"] for name in net.state_dict()})
         bases.append(net(x).detach())
     for number, b in enumerate((4, 2, 1)):
@@ -165,7 +166,7 @@ def test_bases_train_on_their_own_logits() -> None:
     told = method.backward(net, x, y, PLAIN, client_of(0, 1))
     losses = []
     for base in range(2):
-        alone = Small(models.Width(0.25))
+        alone = Small(Width(0.25))
         alone.load_state_dict({name: state[f"{base}.{name}"] for name in alone.state_dict()})
         value = PLAIN(alone(x), y)
         value.backward()
@@ -240,4 +241,4 @@ def test_a_scaler_without_norm_layers_wants_small_initial_values() -> None:
     """`Small` has none, a ResNet has; where values are drawn for the full net's fan-in the factors cancel."""
     assert ["4-fold" in line for line in small().warnings()] == [True]
     assert not small(init="rescaled").warnings() and not small(scaler=False).warnings()
-    assert not SplitMix(context_of(SplitMixOptions(), models.ResNet18(), CIFAR10)).warnings()
+    assert not SplitMix(context_of(SplitMixOptions(), ResNet18(), CIFAR10)).warnings()

@@ -45,10 +45,10 @@ def test_those_without_test_data_are_counted(tmp_path: Path) -> None:
 
 
 def test_nobody_with_test_data_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from fedmpi import data
+    from fedmpi.data.partition import Partition
     from fedmpi.rounds import personal
 
-    nothing = data.Partition(np.empty(0, np.int64), np.zeros(13, np.int64))
+    nothing = Partition(np.empty(0, np.int64), np.zeros(13, np.int64))
     monkeypatch.setattr(personal.data, "personal_tests", lambda *arguments: nothing)
     with pytest.raises(UserError, match="evaluation.personal_test.*no client has a test example"):
         small_setup(tmp_path, *WORDS)

@@ -15,9 +15,10 @@ from small_runs import small_config, small_setup
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from fedmpi import models, seeds
+from fedmpi import seeds
 from fedmpi.config.schema import CosineSchedule, StepSchedule, Train
-from fedmpi.data import Draws, batch_bounds
+from fedmpi.data.batches import Draws
+from fedmpi.data.bounds import batch_bounds
 from fedmpi.federation.cohort import learning_rate
 from fedmpi.federation.plan import Task
 from fedmpi.learning.flat import FlatNet
@@ -25,6 +26,7 @@ from fedmpi.learning.local import LocalTrainer, MaskedCrossEntropy, whole_batche
 from fedmpi.lowrank.modules import LowRank
 from fedmpi.methods.prism import Prism, PrismOptions
 from fedmpi.methods.protocol import Client, MethodContext
+from fedmpi.models import create
 from fedmpi.rounds.state import Setup
 
 EXAMPLES = np.arange(30)
@@ -115,7 +117,7 @@ def test_training_equals_a_bare_loop(tmp_path: Path, momentum: float, weight_dec
     words = (f"train.momentum={momentum}", f"train.weight_decay={weight_decay}", f"train.memory_format={memory_format}")
     setup = small_setup(tmp_path, "method.name=fedavg", "train.local_epochs=2", *words)
     trainer, draws = trained(setup)
-    net = models.build(setup.config.model, setup.data.info, setup.config.seed)
+    net = create.build(setup.config.model, setup.data.info, setup.config.seed)
     if memory_format == "channels_last":
         net = net.to(memory_format=torch.channels_last)
     sgd = torch.optim.SGD(net.parameters(), lr=0.1, momentum=momentum, weight_decay=weight_decay)
@@ -214,7 +216,7 @@ def test_clipping_is_torchs(tmp_path: Path, clip_norm: float) -> None:
     """
     setup = small_setup(tmp_path, "method.name=fedavg", f"train.clip_norm={clip_norm}", "train.momentum=0")
     trainer, draws = trained(setup)
-    net = models.build(setup.config.model, setup.data.info, setup.config.seed).to(memory_format=torch.channels_last)
+    net = create.build(setup.config.model, setup.data.info, setup.config.seed).to(memory_format=torch.channels_last)
     sgd = torch.optim.SGD(net.parameters(), lr=0.1, weight_decay=1e-4)
     norms = []
     for start, stop in batch_bounds(len(EXAMPLES), setup.config.train.batch_size):

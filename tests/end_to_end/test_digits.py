@@ -10,7 +10,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from small_runs import ALL_TABLES, run_all
+from small_runs import run_all
 
 from fedmpi.config.load import load
 from fedmpi.mpi.serial import SerialComm
@@ -32,7 +32,7 @@ PERSONAL = ("hermes", "lgfedavg", "perfedavg", "standalone")
 
 
 def last_record(name: str, folder: Path, *overrides: str) -> dict:
-    config = load(CONFIGS / f"{name}_digits.yaml", [*QUIET, *overrides], ALL_TABLES)
+    config = load(CONFIGS / f"{name}_digits.yaml", [*QUIET, *overrides])
     assert config.seed == 0
     run_all(config, SerialComm(), folder)
     return read_records(RunDir(folder))[-1]

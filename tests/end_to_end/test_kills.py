@@ -88,7 +88,7 @@ def resume(run_dir: Path) -> tuple[str, ...]:
 KILLED_WHILE_SAVING = """
 import os, signal, sys
 from pathlib import Path
-from fedmpi import plain_files
+from fedmpi.disk import plain as plain_files
 moment, marker = sys.argv[1], Path(sys.argv[2])
 replace, fsync = os.replace, os.fsync
 

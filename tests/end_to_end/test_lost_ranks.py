@@ -194,7 +194,8 @@ def test_only_clients_of_the_dead_are_trained_again(start: Start, tmp_path: Path
 # Rank 1 hangs in its first client of round 3.
 HANGS = """
 import os, signal, sys, time
-from fedmpi import simulate, train_round
+from fedmpi.rounds import client as simulate
+from fedmpi import train_round
 from fedmpi.mpi.launch import launched_as
 local_work = simulate.local_work
 
@@ -212,7 +213,7 @@ sys.exit(main(sys.argv[2:]))
 # A rank dies, or fails, before MPI starts; when the run directory is there; or with an error of Python's.
 EARLY = """
 import os, signal, sys
-from fedmpi import startup
+from fedmpi.run import start as startup
 from fedmpi.mpi.launch import launched_as
 where, who = sys.argv[1], int(sys.argv[2])
 mine = launched_as()[0] == who

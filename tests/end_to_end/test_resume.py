@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 from small_runs import SMALL, finished, small_config
 
-from fedmpi import data
-from fedmpi.data import Partition, make_partition
+from fedmpi.data import reading
+from fedmpi.data.partition import Partition, make_partition
 from fedmpi.report.records import read_records
 from fedmpi.store import checkpoint
 from fedmpi.store.run_dir import RunDir
@@ -138,7 +138,7 @@ def test_the_partition_is_the_one_that_was_used(run_main: RunMain, tmp_path: Pat
     uneven = (*ARGUMENTS, "rounds=1", "partition.name=class_dirichlet", "seed=5")
     assert run_main(*uneven, "--run-dir", str(tmp_path / "run"))[0] == 0
     config = small_config("partition.name=class_dirichlet", "seed=5", "method.name=fedhm")
-    again = make_partition(config.partition, data.load(config.data).train_y, config.clients.count, config.seed)
+    again = make_partition(config.partition, reading.load(config.data).train_y, config.clients.count, config.seed)
     saved = Partition.load(RunDir(tmp_path / "run").partition_path)
     pairs = zip(dataclasses.astuple(saved), dataclasses.astuple(again), strict=True)
     assert all(ours.tolist() == theirs.tolist() for ours, theirs in pairs)

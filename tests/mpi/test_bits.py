@@ -43,7 +43,7 @@ EXCHANGES: dict[str, tuple[str, ...]] = {
 }
 NETS: dict[str, tuple[str, ...]] = {
     "torchvision": ("model.name=torchvision:resnet18", "data.shape=[3,32,32]", "data.num_train=64"),
-    **{part: ("model.name=brought", f"model.part={part}") for part in brought_nets.ALLOWED},
+    **{part: ("model.name=brought_nets:BroughtOptions", f"model.part={part}") for part in brought_nets.ALLOWED},
 }
 SETTINGS: dict[str, tuple[str, ...]] = {
     "restat": ("evaluation.bn=restat", "evaluation.batch_size=24"),
@@ -161,7 +161,11 @@ def test_a_net_that_keeps_something_is_refused_by_all(comm: Comm, folder: Path, 
     """With the same line on every rank, the server included."""
     text = ""
     try:
-        run_all(small_config("model.name=brought", "model.part=attribute", "method.name=fedavg"), comm, folder)
+        run_all(
+            small_config("model.name=brought_nets:BroughtOptions", "model.part=attribute", "method.name=fedavg"),
+            comm,
+            folder,
+        )
     except StartupError as error:
         text = error.text()
     on_all_ranks("'part' (CountsSteps)" in text and "\n" not in text, f"not refused in one line: {text!r}")

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
-from small_runs import ALL_TABLES, finished, run_all
+from small_runs import finished, run_all
 
 from fedmpi.config.load import load
 from fedmpi.mpi.serial import SerialComm
@@ -28,7 +28,7 @@ ALSO = {"fdnnc_bfirst_digits": ("method.switch_round=1",), "lgfedavg_digits": ("
 
 @pytest.mark.parametrize("path", DIGITS, ids=lambda path: path.stem)
 def test_one_rank_and_all_ranks(comm: Comm, tmp_path: Path, on_all_ranks: Callable, path: Path) -> None:
-    config = load(path, [*SHORT, *ALSO.get(path.stem, ())], ALL_TABLES)
+    config = load(path, [*SHORT, *ALSO.get(path.stem, ())])
     folder = Path(comm.allgather_text(str(tmp_path))[0])
     try:
         if comm.rank == 0:

@@ -15,7 +15,6 @@ from slurm_cluster import LIMIT_S, ROOT, Cluster
 from small_runs import SMALL, Finished, finished, run_all
 
 from fedmpi.config.load import load
-from fedmpi.main import TABLES
 from fedmpi.mpi.serial import SerialComm
 from fedmpi.report.records import read_records
 from fedmpi.store.manifest import read_starts
@@ -32,7 +31,7 @@ LONG = (*(word for word in SHORT if not word.startswith("rounds=")), "output.che
 
 def undisturbed(folder: Path, *overrides: str, config: str | None = None) -> Finished:
     """What a config comes to in one go, in this process."""
-    run_all(load(config and str(ROOT / config), overrides, TABLES), SerialComm(), folder)
+    run_all(load(config and str(ROOT / config), overrides), SerialComm(), folder)
     return finished(folder)
 
 

@@ -193,10 +193,9 @@ def start(comm: Any, combination: Combination, leg: Leg, folder: Path, *, resume
     from fedmpi.config.load import load
     from fedmpi.errors import RoundError, UserError
     from fedmpi.experiment import run
-    from fedmpi.main import TABLES
 
     try:
-        config = load(None, [*combination.overrides, *leg.settings], TABLES)
+        config = load(None, [*combination.overrides, *leg.settings])
         options: dict[str, Any] = {"resume": resume, "command": ("combination",), "where": {}}
         with fail_at(leg, comm.rank):
             finished = run(config, comm, run_dir=str(folder), **options, stopping=stopping_after(leg.stop_after))

@@ -13,20 +13,20 @@ from pathlib import Path
 
 import numpy as np
 
-from fedmpi import data, methods
+from fedmpi import methods, registry
 from fedmpi.config.load import load
 from fedmpi.config.yaml_text import flow
 from fedmpi.data import prepared
 from fedmpi.data.dataset import Dataset
+from fedmpi.data.series_options import Har, Shakespeare
 from fedmpi.errors import UserError
-from fedmpi.main import TABLES
 from fedmpi.run import start
 
 NUM_RANKS = 6
 """Of the job whose ranks form the groups."""
 _NUM_TRAIN, _NUM_TEST, _NUM_GROUPS = 96, 30, 6
 _COUNTS = (f"data.num_train={_NUM_TRAIN}", f"data.num_test={_NUM_TEST}", f"data.num_groups={_NUM_GROUPS}")
-METHODS = tuple(TABLES["method"])
+METHODS = tuple(registry.BUILT_IN["method"])
 SERVER_STAGES = ("communication", "aggregation", "svd", "evaluation", "saving")
 WORKER_STAGES = ("submodel_creation", "local_training", "communication", "aggregation", "evaluation")
 
@@ -166,8 +166,8 @@ def draw(seed: int, number: int, folder: Path) -> Combination:
     while True:
         overrides = tuple(_settings(chance, method, folder))
         try:
-            config = load(None, overrides, TABLES)
-            methods.create(start.method_context(config, data.info(config.data)))
+            config = load(None, overrides)
+            methods.create(start.method_context(config, config.data.info()))
         except UserError:
             continue
         variants = tuple(_variants(chance, config.rounds))
@@ -287,8 +287,8 @@ def write_data(folder: Path) -> None:
     """Prepared files with examples of six groups: rows of numbers, and texts; the same ones each time."""
     counts = {"root": str(folder), "num_train": _NUM_TRAIN, "num_test": _NUM_TEST, "num_groups": _NUM_GROUPS}
     folder.mkdir(parents=True, exist_ok=True)
-    rows = data.Har.model_validate({"form": "features", **counts})
-    texts = data.Shakespeare.model_validate({"length": 8, **counts})
+    rows = Har.model_validate({"form": "features", **counts})
+    texts = Shakespeare.model_validate({"length": 8, **counts})
     chance = np.random.default_rng(0)
     prepared.save(rows, _grouped(chance, chance.normal(size=(_NUM_TRAIN + _NUM_TEST, 561)).astype(np.float32), 6))
     letters = chance.integers(0, 65, (_NUM_TRAIN + _NUM_TEST, 8)).astype(np.int16)

@@ -20,10 +20,10 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+from fedmpi import registry
 from fedmpi.config import yaml_text
 from fedmpi.config.load import load
 from fedmpi.errors import ConfigError
-from fedmpi.main import TABLES
 
 from . import legal_values, odd_bases
 from .odd_values import ENVIRONMENT, ENVIRONMENT_TEXTS, NUMBERS, ODD_KEYS, OTHERS, PREFIXES, RAW, TEXTS, WORDS
@@ -67,7 +67,7 @@ def sources() -> dict[str, tuple[str, dict[str, Any], dict[str, Any]]]:
         if bases:
             tree["extends"] = [str(path.parent / base) for base in ([bases] if isinstance(bases, str) else bases)]
         try:
-            whole = load(path, [], TABLES).to_dict()
+            whole = load(path, []).to_dict()
         except ConfigError:  # a base that needs what its heirs say
             whole = tree
         found[path.relative_to(CONFIGS).as_posix()] = (yaml_text.dump(tree), tree, whole)
@@ -188,7 +188,7 @@ def _near(old: Any, chance: random.Random) -> Any:
             )
         )
     if isinstance(old, str):
-        words = sorted({name for table in TABLES.values() for name in table})
+        words = sorted({name for table in registry.BUILT_IN.values() for name in table})
         return chance.choice((old.upper(), old[:-1], old + "x", [old], *chance.sample(words, 6)))
     if isinstance(old, list):
         return chance.choice(

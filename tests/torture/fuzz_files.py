@@ -41,9 +41,10 @@ import h5py
 import numpy as np
 import torch
 
-from fedmpi import data
-from fedmpi.data import prepared
+from fedmpi.data import prepared, reading
 from fedmpi.data.dataset import Dataset
+from fedmpi.data.partition import Partition
+from fedmpi.data.series_options import Har
 from fedmpi.errors import UserError
 from fedmpi.main import main as fedmpi_main
 from fedmpi.store import checkpoint
@@ -86,7 +87,7 @@ def victims(folder: Path, run: Callable[[str], None]) -> dict[str, Victim]:
     plain, keeping = RunDir(folder / "fedhm"), RunDir(folder / "topk")
     (_, newest), (_, with_memories) = plain.checkpoints()[0], keeping.checkpoints()[0]
     client, version = next(iter(checkpoint.load(with_memories).clients.items()))
-    options = data.Har(root=str(folder), num_train=20, num_test=8, num_groups=4, window=8)
+    options = Har(root=str(folder), num_train=20, num_test=8, num_groups=4, window=8)
     x, numbers = np.zeros((20, 48), np.float32), np.arange(20)
     prepared.save(options, Dataset(x, numbers % 6, x[:8], numbers[:8] % 6, numbers % 4, numbers[:8] % 4))
     foreign = folder / "foreign.h5"
@@ -101,7 +102,7 @@ def victims(folder: Path, run: Callable[[str], None]) -> dict[str, Victim]:
             keeping.memory_path(client, *version), lambda: digest_of(MemoryStore(keeping).get(client, version) or {})
         ),
         "partition": Victim(plain.partition_path, lambda: _partition(plain.partition_path)),
-        "data": Victim(options.path, lambda: _arrays(data.load(options).arrays)),
+        "data": Victim(options.path, lambda: _arrays(reading.load(options).arrays)),
         "h5py": Victim(foreign, lambda: _h5py(foreign)),
         **{
             name: Victim(path, partial(fuzz_archives.digest, path), fuzz_archives.harmed)
@@ -120,7 +121,7 @@ def _index(run_dir: RunDir) -> str:
 
 
 def _partition(path: Path) -> str:
-    return _arrays(vars(data.Partition.load(path)))
+    return _arrays(vars(Partition.load(path)))
 
 
 def _h5py(path: Path) -> str:

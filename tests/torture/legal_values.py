@@ -7,10 +7,10 @@ import random
 from collections.abc import Iterator
 from typing import Any, Literal, get_args, get_origin
 
+from fedmpi import registry
 from fedmpi.config import words, yaml_text
 from fedmpi.config.schema import NAMED_SECTIONS, Config, Section
 from fedmpi.config.words import Kind
-from fedmpi.main import TABLES
 
 MOST_ITEMS = 6
 
@@ -20,7 +20,7 @@ def overrides(whole: dict[str, Any], chance: random.Random) -> list[str]:
     names = {section: whole.get(section, {}).get("name") for section in NAMED_SECTIONS}
     said = []
     for section in chance.sample(NAMED_SECTIONS, chance.choice((0, 0, 1, 1, 2))):
-        table = [name for name in TABLES[section] if not name.endswith(":")] + ["torchvision:resnet18"] * (
+        table = [name for name in registry.BUILT_IN[section] if not name.endswith(":")] + ["torchvision:resnet18"] * (
             section == "model"
         )
         names[section] = chance.choice(table)
@@ -35,10 +35,8 @@ def _fields(names: dict[str, str | None]) -> Iterator[tuple[str, Kind]]:
     """Every key of a config whose named sections have these names, with what it may be."""
     for section, info in Config.model_fields.items():
         if section in NAMED_SECTIONS:
-            options = next(
-                (c.options for name, c in TABLES[section].items() if (names[section] or "").startswith(name)), None
-            )
-            yield from _of_section(section, options) if options else ()
+            name = names[section]
+            yield from _of_section(section, registry.options(section, name)) if name else ()
         elif words.is_section(info.annotation):
             yield from _of_section(section, info.annotation)
         else:

@@ -18,7 +18,7 @@ from launched import environment, mpirun
 from small_runs import small_config
 
 from fedmpi.config import yaml_text
-from fedmpi.data import Partition
+from fedmpi.data.partition import Partition
 from fedmpi.errors import RunDirError
 from fedmpi.main import main
 from fedmpi.store.lock import RunLock

@@ -9,7 +9,6 @@ import pytest
 from fedmpi.config.load import load
 from fedmpi.config.schema import Config
 from fedmpi.errors import ConfigError
-from fedmpi.main import TABLES
 
 BASE = """\
 seed: 4
@@ -30,7 +29,7 @@ def files(tmp_path: Path) -> Path:
 
 def read(folder: Path, text: str, *overrides: str, name: str = "sub/a.yaml") -> Config:
     (folder / name).write_text(text)
-    return load(str(folder / name), overrides, TABLES)
+    return load(str(folder / name), overrides)
 
 
 def test_what_a_file_says_goes_on_top(files: Path) -> None:

@@ -2,65 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Any
 
 import pytest
-from pydantic import Field
 
+from fedmpi import registry
 from fedmpi.config.load import load
-from fedmpi.config.schema import Choice, Config, Counts, Positive, Section, Shares, free
+from fedmpi.config.schema import Config
 from fedmpi.errors import ConfigError
 
-
-class Digits(Section):
-    name: Literal["digits"] = "digits"
-
-
-class Cifar(Section):
-    name: Literal["cifar10"] = "cifar10"
-    root: str = free("~/data")
-
-
-class Iid(Section):
-    name: Literal["iid"] = "iid"
-
-    def problems(self, config: Config) -> Iterator[tuple[str, str]]:
-        if config.clients.count > 1000:
-            yield "clients.count", "more clients than examples"
-
-
-class Net(Section):
-    name: Literal["net"] = "net"
-    width: Positive = 1.0
-    blocks: Counts = (2, 2)
-
-
-class Open(Section):
-    name: str
-
-
-class FedAvg(Section):
-    name: Literal["fedavg"] = "fedavg"
-
-
-class FedHM(Section):
-    name: Literal["fedhm"] = "fedhm"
-    rank_ratio: Shares = (1.0, 0.5)
-    tau: Annotated[float, Field(gt=0)] | Literal["auto"] = "auto"
-    layer_ranks: dict[str, Annotated[int, Field(ge=1)]] = {}
-
-    @property
-    def tiers(self) -> tuple[float, ...]:
-        return self.rank_ratio
-
-
-TABLES = {
-    "data": {"digits": Choice(Digits, ""), "cifar10": Choice(Cifar, "")},
-    "partition": {"iid": Choice(Iid, "")},
-    "model": {"net": Choice(Net, ""), "zoo:": Choice(Open, "")},
-    "method": {"fedavg": Choice(FedAvg, ""), "fedhm": Choice(FedHM, "")},
+NAMES = {
+    "data": {"digits": "toy_sections:Digits", "cifar10": "toy_sections:Cifar"},
+    "partition": {"iid": "toy_sections:Iid"},
+    "model": {"net": "toy_sections:Net", "zoo:": "toy_sections:Open"},
+    "method": {"fedavg": "toy_sections:FedAvg", "fedhm": "toy_sections:FedHM"},
 }
 
 HM_KEYS = "layer_ranks, name, rank_ratio, tau"
@@ -68,12 +24,17 @@ DROP = "Did you mean 'drop'?"
 KNOWN = "clients, data, evaluation, method, model, mpi, output, partition, rounds, seed, train"
 
 
+@pytest.fixture(autouse=True)
+def other_names(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(registry, "BUILT_IN", NAMES)
+
+
 @pytest.fixture
 def read(tmp_path: Path) -> Any:
     def read(text: str | bytes, *overrides: str) -> Config:
         path = tmp_path / "a.yaml"
         path.write_bytes(text if isinstance(text, bytes) else text.encode())
-        return load(str(path), overrides, TABLES)
+        return load(str(path), overrides)
 
     return read
 
@@ -245,13 +206,13 @@ def test_missing_files_and_folders(tmp_path: Path) -> None:
     with pytest.raises(
         ConfigError, match=r"cifar10_fedhn\.yaml: no such file\. Did you mean '.*/cifar10_fedhm\.yaml'\?"
     ):
-        load(str(tmp_path / "cifar10_fedhn.yaml"), [], TABLES)
+        load(str(tmp_path / "cifar10_fedhn.yaml"), [])
     with pytest.raises(ConfigError, match="not a file"):
-        load(str(tmp_path), [], TABLES)
+        load(str(tmp_path), [])
     with pytest.raises(ConfigError, match="cannot be read"):
-        load("a\0b", [], TABLES)
+        load("a\0b", [])
     with pytest.raises(ConfigError, match="cannot be read"):
-        load("a" * 5000, [], TABLES)
+        load("a" * 5000, [])
 
 
 def test_what_must_hold_between_sections(lines: Any, read: Any) -> None:

@@ -11,7 +11,6 @@ import pytest
 
 from fedmpi.config import yaml_text
 from fedmpi.config.load import load
-from fedmpi.config.reference import installed_tables
 from fedmpi.config.schema import Config
 
 TEXTS = [
@@ -35,7 +34,7 @@ TEXTS = [
 
 
 def config(*overrides: str) -> Config:
-    return load(None, overrides, installed_tables())
+    return load(None, overrides)
 
 
 @pytest.mark.parametrize(
@@ -53,7 +52,7 @@ def test_round_trip_through_yaml_and_json(tmp_path: Path) -> None:
     )
     path = tmp_path / "config.yaml"
     path.write_text(yaml_text.dump(first.to_dict()))
-    second = load(path, [], installed_tables())
+    second = load(path, [])
     assert second.to_dict() == first.to_dict() and second.hash() == first.hash()
     assert second.where == str(path) and first.where == "default.yaml"
     assert second.diff(first.to_dict()) == second.diff(json.loads(json.dumps(first.to_dict()))) == []

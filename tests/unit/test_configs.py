@@ -11,11 +11,10 @@ from pathlib import Path
 import pytest
 from torch import nn
 
-from fedmpi import costs, data, methods
+from fedmpi import costs, methods
 from fedmpi.config import yaml_text
 from fedmpi.config.load import load
 from fedmpi.config.schema import Config
-from fedmpi.main import TABLES
 from fedmpi.run.forecast import Forecast, forecast
 from fedmpi.run.start import blocks, check_model, method_context
 
@@ -47,7 +46,7 @@ COLUMNS = {
 
 @cache
 def config_of(name: str) -> Config:
-    return load(CONFIGS / f"{name}.yaml", [], TABLES)
+    return load(CONFIGS / f"{name}.yaml", [])
 
 
 def comment_of(path: Path) -> str:
@@ -132,7 +131,7 @@ def test_the_comment_names_the_paper_and_the_overrides_in_it_work(name: str) -> 
     others = re.findall(r"\w+\.yaml", comment)
     assert all((path.parent / other).is_file() for other in others), others
     for override in re.findall(r"(?<!\S)[a-z_.]+=[^\s,;]+(?<![.:])", comment):
-        other = load(path, [override], TABLES)
+        other = load(path, [override])
         assert other.hash() != config_of(name).hash() or override == "rounds=2000", f"{override} changes nothing"
 
 
@@ -162,7 +161,7 @@ def test_no_two_experiments_are_the_same() -> None:
 
 def group_key(name: str) -> str:
     plain = config_of(name).to_dict()
-    mean_examples = config_of(name).partition.mean_examples(data.info(config_of(name).data), plain["clients"]["count"])
+    mean_examples = config_of(name).partition.mean_examples(config_of(name).data.info(), plain["clients"]["count"])
     return json.dumps([{key: value for key, value in plain.items() if key != "partition"}, mean_examples])
 
 
@@ -177,7 +176,7 @@ def groups() -> dict[str, list[str]]:
 @cache
 def plan(name: str) -> Forecast:
     config = config_of(name)
-    info = data.info(config.data)
+    info = config.data.info()
     check_model(config, info)
     return forecast(config, 5, info, methods.create(method_context(config, info)), blocks(config))
 
@@ -286,7 +285,7 @@ def test_prism_tables_7_8_9() -> None:
 @pytest.mark.parametrize("name", [name for name in NAMES if "figure9_cifar10_" in name and name.startswith("prism")])
 def test_prism_figure_9_has_as_many_epochs_in_all(name: str) -> None:
     for overrides in ([], ["rounds=2000", "train.local_epochs=1"], ["rounds=200", "train.local_epochs=10"]):
-        config = load(CONFIGS / f"{name}.yaml", overrides, TABLES)
+        config = load(CONFIGS / f"{name}.yaml", overrides)
         assert config.rounds * config.train.local_epochs == 2000
 
 

@@ -9,38 +9,40 @@ import torch
 from torch import nn
 from torch.utils.flop_counter import FlopCounterMode
 
-from fedmpi import costs, models
+from fedmpi import costs, registry
 from fedmpi.data.options import DataInfo
 from fedmpi.lowrank.gates import open_lstms
 from fedmpi.lowrank.kernels import kernel_net
 from fedmpi.lowrank.modules import factorize_net
 from fedmpi.lowrank.plan import Rule, plan_layers
+from fedmpi.models import create
+from fedmpi.models.options import ModelOptions, ResNet18, ResNet34, Torchvision
 
 MILLION = 1e6
 SHAPE = (3, 32, 32)
 
 
-def tier_net(options: models.ModelOptions, num_classes: int, rank_ratio: float) -> nn.Module:
-    net = models.skeleton(options, SimpleNamespace(kind="image", example_shape=SHAPE, num_classes=num_classes))
+def tier_net(options: ModelOptions, num_classes: int, rank_ratio: float) -> nn.Module:
+    net = create.skeleton(options, SimpleNamespace(kind="image", example_shape=SHAPE, num_classes=num_classes))
     return factorize_net(net, plan_layers(net, Rule(options.dense_layers)), rank_ratio)
 
 
 @pytest.mark.parametrize(
     ("options", "num_classes", "rank_ratio", "params", "plain", "notebook"),
     [
-        (models.ResNet18(), 10, 1, 11_173_962, 555.42, 557.22),
-        (models.ResNet18(), 10, 0.5, 4_157_514, 259.72, 261.52),
-        (models.ResNet18(), 10, 0.25, 2_209_866, 171.64, 173.44),
-        (models.ResNet18(), 10, 0.125, 1_236_042, 127.60, 129.40),
-        (models.ResNet34(), 100, 1, 21_328_292, 1159.45, 1162.47),
-        (models.ResNet34(), 100, 0.5, 8_401_316, 744.21, 747.24),
-        (models.ResNet34(), 100, 0.25, 4_985_252, 630.97, 633.99),
-        (models.ResNet34(), 100, 0.125, 3_277_220, 574.34, 577.37),
-        (models.ResNet34(), 100, 1 / 12, 2_707_748, 555.17, 558.20),
+        (ResNet18(), 10, 1, 11_173_962, 555.42, 557.22),
+        (ResNet18(), 10, 0.5, 4_157_514, 259.72, 261.52),
+        (ResNet18(), 10, 0.25, 2_209_866, 171.64, 173.44),
+        (ResNet18(), 10, 0.125, 1_236_042, 127.60, 129.40),
+        (ResNet34(), 100, 1, 21_328_292, 1159.45, 1162.47),
+        (ResNet34(), 100, 0.5, 8_401_316, 744.21, 747.24),
+        (ResNet34(), 100, 0.25, 4_985_252, 630.97, 633.99),
+        (ResNet34(), 100, 0.125, 3_277_220, 574.34, 577.37),
+        (ResNet34(), 100, 1 / 12, 2_707_748, 555.17, 558.20),
     ],
 )
 def test_totals_of_the_papers(
-    options: models.ModelOptions, num_classes: int, rank_ratio: float, params: int, plain: float, notebook: float
+    options: ModelOptions, num_classes: int, rank_ratio: float, params: int, plain: float, notebook: float
 ) -> None:
     """In millions, to the two digits given: "plain" is convs and FC, "notebook" adds norms, ReLUs and pooling."""
     measured = costs.measure(tier_net(options, num_classes, rank_ratio), SHAPE)
@@ -54,17 +56,17 @@ def test_plain_macs_as_integers() -> None:
     stage1 = 4 * 1024 * 9 * 64 * 64
     shortcut = 256 * 64 * 128
     by_hand = 1024 * 27 * 64 + stage1 + 3 * (stage1 * 7 // 8 + shortcut) + 512 * 10
-    assert costs.measure(tier_net(models.ResNet18(), 10, 1), SHAPE).macs == by_hand == 555_422_720
+    assert costs.measure(tier_net(ResNet18(), 10, 1), SHAPE).macs == by_hand == 555_422_720
 
 
 @pytest.mark.parametrize(
     ("options", "macs", "params"),
     [
-        (models.ResNet18(), [151.781, 134.676, 134.447, 134.332], [0.148, 0.526, 2.100, 8.394]),
-        (models.ResNet34(), [227.672, 286.065, 436.830, 209.879], [0.222, 1.116, 6.822, 13.114]),
+        (ResNet18(), [151.781, 134.676, 134.447, 134.332], [0.148, 0.526, 2.100, 8.394]),
+        (ResNet34(), [227.672, 286.065, 436.830, 209.879], [0.222, 1.116, 6.822, 13.114]),
     ],
 )
-def test_stages_of_the_papers(options: models.ModelOptions, macs: list[float], params: list[float]) -> None:
+def test_stages_of_the_papers(options: ModelOptions, macs: list[float], params: list[float]) -> None:
     net = tier_net(options, 10, 1)
     inputs = [(64, 32, 32), (64, 32, 32), (128, 16, 16), (256, 8, 8)]
     stages = [costs.measure(stage, shape) for stage, shape in zip(net.stages, inputs)]
@@ -91,7 +93,7 @@ def macs_by_hooks(net: nn.Module, shape: tuple[int, ...]) -> int:
 @pytest.mark.parametrize("name", ["resnet50", "mobilenet_v2", "densenet121"])
 def test_macs_agree_with_the_layers_formulas(name: str) -> None:
     """Grouped convs included; dense and factorized."""
-    options = models.Torchvision(name=f"torchvision:{name}")
+    options = Torchvision(name=f"torchvision:{name}")
     for rank_ratio in (1, 0.25):
         net = tier_net(options, 10, rank_ratio)
         assert costs.measure(net, SHAPE).macs == macs_by_hooks(net, SHAPE)
@@ -135,13 +137,14 @@ def test_a_dry_run_draws_nothing() -> None:
 @pytest.mark.parametrize("form", ["dense", "low rank", "kernels"])
 @pytest.mark.parametrize(
     "name",
-    [name for name in models.NAMES if not name.endswith(":")] + ["torchvision:swin_t", "torchvision:densenet121"],
+    [name for name in registry.BUILT_IN["model"] if not name.endswith(":")]
+    + ["torchvision:swin_t", "torchvision:densenet121"],
 )
 def test_dry_runs_cost_what_torch_counts(name: str, form: str) -> None:
     """Every net of the registry, convs in groups, attention in windows; of 2 and of 3 examples, with its hooks."""
-    options = models.Torchvision(name=name) if ":" in name else models.NAMES[name].options()
+    options = Torchvision(name=name) if ":" in name else registry.options("model", name)()
     info = INPUTS[options.kinds[0]]
-    net = models.skeleton(options, info)
+    net = create.skeleton(options, info)
     if form != "dense":
         layers = plan_layers(open_lstms(net), Rule())
         sizes = {layer.name: (2, 3) for layer in layers}
@@ -151,7 +154,7 @@ def test_dry_runs_cost_what_torch_counts(name: str, form: str) -> None:
 
 
 def test_a_dry_run_passes_every_layer_with_the_shapes_of_a_real_one() -> None:
-    net, seen = models.build(models.ResNet18(width=0.125), INPUTS["image"], 0), []
+    net, seen = create.build(ResNet18(width=0.125), INPUTS["image"], 0), []
     for module in net.modules():
         module.register_forward_hook(lambda module, inputs, out: seen.append((module, out.shape)))
     net(torch.zeros(3, *SHAPE))

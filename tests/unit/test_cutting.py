@@ -8,10 +8,19 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from fedmpi import models
 from fedmpi.errors import ConfigError
-from fedmpi.models import cutting, groups
-from fedmpi.models.options import CnnFemnist, CnnHermes, Lenet5, LstmImdb, Mlp, ResNet18, Torchvision, Vgg16
+from fedmpi.models import create, cutting, groups
+from fedmpi.models.options import (
+    CnnFemnist,
+    CnnHermes,
+    Lenet5,
+    LstmImdb,
+    Mlp,
+    ModelOptions,
+    ResNet18,
+    Torchvision,
+    Vgg16,
+)
 
 GREY, COLOUR = (1, 8, 8), (3, 32, 32)
 NETS = {
@@ -25,10 +34,10 @@ NETS = {
 }
 
 
-def build(options: models.ModelOptions, shape: tuple[int, ...], kind: str = "image") -> nn.Module:
+def build(options: ModelOptions, shape: tuple[int, ...], kind: str = "image") -> nn.Module:
     """The net in float64, with norms that are neither 1 nor 0, so that nothing is equal by chance."""
     info = SimpleNamespace(kind=kind, example_shape=shape, num_classes=10, vocabulary_size=50)
-    net = models.build(options, info, 0).double()
+    net = create.build(options, info, 0).double()
     generator = torch.Generator().manual_seed(1)
     with torch.no_grad():
         for value in net.parameters():
@@ -145,7 +154,7 @@ def test_regions_are_the_entries_of_the_masks(axes: tuple[str, ...]) -> None:
 @pytest.mark.parametrize(("name", "output"), [("resnet18", "fc"), ("vgg11", "classifier.6")])
 def test_torchvisions_nets_can_be_followed(name: str, output: str) -> None:
     info = SimpleNamespace(kind="image", example_shape=COLOUR, num_classes=10)
-    structure = groups.follow(models.skeleton(Torchvision(name=f"torchvision:{name}"), info))
+    structure = groups.follow(create.skeleton(Torchvision(name=f"torchvision:{name}"), info))
     assert structure.outputs == {output} and len(structure.layers) == {"resnet18": 21, "vgg11": 11}[name]
 
 

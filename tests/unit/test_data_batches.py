@@ -6,21 +6,26 @@ import numpy as np
 import pytest
 import torch
 
-from fedmpi import data
-from fedmpi.data.batches import crop
+from fedmpi import registry
+from fedmpi.data import reading
+from fedmpi.data.batches import DeviceData, crop
+from fedmpi.data.bounds import batch_bounds
+from fedmpi.data.dataset import Dataset
+from fedmpi.data.options import DataInfo, Digits, Synthetic
+from fedmpi.data.partition import make_partition
 
 
 def device_data(channels: int = 3, side: int = 8, padding: int = 2, flip: bool = True, augment: bool = True):
     """12 training and 5 test images of random pixels on the CPU."""
     generator = np.random.default_rng(0)
     mean, std = (0.2, 0.4, 0.6)[:channels], (0.3, 0.2, 0.1)[:channels]
-    info = data.DataInfo("image", (channels, side, side + 1), 10, 12, 5, mean, std, padding, flip)
+    info = DataInfo("image", (channels, side, side + 1), 10, 12, 5, mean, std, padding, flip)
     images = [generator.integers(0, 256, (n, side, side + 1, channels), dtype=np.uint8) for n in (12, 5)]
     labels = [generator.integers(0, 10, n) for n in (12, 5)]
-    return data.DeviceData(info, data.Dataset(images[0], labels[0], images[1], labels[1]), "cpu", augment)
+    return DeviceData(info, Dataset(images[0], labels[0], images[1], labels[1]), "cpu", augment)
 
 
-def naive_image(device: data.DeviceData, image: torch.Tensor, corner: tuple[int, int], flip: bool) -> torch.Tensor:
+def naive_image(device: DeviceData, image: torch.Tensor, corner: tuple[int, int], flip: bool) -> torch.Tensor:
     """Pad, crop, mirror and normalize one uint8 (H, W, C) image, pixel by pixel -> float32 (C, H, W)."""
     height, width, channels = image.shape
     scale = [np.float32(1 / (255 * std)) for std in device.info.std]
@@ -119,7 +124,7 @@ def test_draws_touch_no_global_generator() -> None:
 
 def test_a_fixed_list_keeps_its_order() -> None:
     """BatchNorm re-estimation: given examples, one pass, training transforms; a read-only partition view will do."""
-    examples = data.make_partition(data.PARTITIONS["iid"].options(), np.zeros(12, np.int64), 3, seed=0).client(1)
+    examples = make_partition(registry.options("partition", "iid")(), np.zeros(12, np.int64), 3, seed=0).client(1)
     device = device_data()
     draws = device.draws(examples, 1, torch.Generator().manual_seed(0), shuffle=False)
     assert draws.examples.tolist() == [[4, 5, 6, 7]] and draws.corners.shape == (1, 4, 2)
@@ -127,9 +132,9 @@ def test_a_fixed_list_keeps_its_order() -> None:
 
 
 def test_examples_are_not_copied_on_the_cpu() -> None:
-    options = data.Digits()
-    dataset = data.load(options)
-    device = data.DeviceData(options.info(), dataset, "cpu", augment=True)
+    options = Digits()
+    dataset = reading.load(options)
+    device = DeviceData(options.info(), dataset, "cpu", augment=True)
     assert device.train_x.data_ptr() == dataset.train_x.ctypes.data
     assert (device.num_train, device.num_test) == (1437, 360)
 
@@ -138,8 +143,8 @@ def test_examples_are_not_copied_on_the_cpu() -> None:
 def test_vectors_and_tokens_pass_as_they_are(kind: str, dtype: type) -> None:
     """No augmentation whatever was asked: rows 2 and 0 of the training examples."""
     x, y = np.arange(12, dtype=dtype).reshape(3, 4), np.array([0, 1, 1])
-    info = data.DataInfo(kind, (4,), 2, 3, 3, vocabulary_size=12)
-    device = data.DeviceData(info, data.Dataset(x, y, x, y), "cpu", augment=True)
+    info = DataInfo(kind, (4,), 2, 3, 3, vocabulary_size=12)
+    device = DeviceData(info, Dataset(x, y, x, y), "cpu", augment=True)
     draws = device.draws(np.array([2, 0]), 1, torch.Generator(), shuffle=False)
     batch, labels = device.train_batch(draws, 0, 0, 2)
     assert batch.tolist() == [[8, 9, 10, 11], [0, 1, 2, 3]] and labels.tolist() == [1, 0]
@@ -163,15 +168,15 @@ def test_vectors_and_tokens_pass_as_they_are(kind: str, dtype: type) -> None:
 )
 def test_batch_bounds(num_examples: int, batch_size: int, expected: list[tuple[int, int]]) -> None:
     """A single left-over example joins the batch before it; batches of one are what batch size 1 asks for."""
-    assert data.batch_bounds(num_examples, batch_size) == expected
+    assert batch_bounds(num_examples, batch_size) == expected
 
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU: the same draws and pixels on two devices")
 def test_gpu_sees_the_same_batches() -> None:
     """Equal draws and labels; pixels to float32 rounding (a GPU may fuse nothing here, but promises nothing)."""
-    options = data.Synthetic(num_train=200, num_test=50)
-    dataset = data.load(options)
-    devices = [data.DeviceData(options.info(), dataset, name, augment=True) for name in ("cpu", "cuda")]
+    options = Synthetic(num_train=200, num_test=50)
+    dataset = reading.load(options)
+    devices = [DeviceData(options.info(), dataset, name, augment=True) for name in ("cpu", "cuda")]
     draws = [device.draws(np.arange(200), 2, torch.Generator().manual_seed(0)) for device in devices]
     assert torch.equal(draws[0].examples, draws[1].examples.cpu()) and torch.equal(draws[0].flips, draws[1].flips.cpu())
     for host, other in (

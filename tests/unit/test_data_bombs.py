@@ -27,7 +27,7 @@ MAX_GROWTH_KB = 200_000
 SCRIPT = """
 import sys
 from pathlib import Path
-from fedmpi import data_command
+from fedmpi.command import data as data_command
 from fedmpi.data import preparing
 def peak_kb():  # not getrusage, which knows the peak of the process that started this one, too
     return next(int(line.split()[1]) for line in open("/proc/self/status") if line.startswith("VmHWM:"))

@@ -16,9 +16,10 @@ import pytest
 from data_fixtures import RunData, pickle_as_python2
 
 import fedmpi.main
-from fedmpi import data
+from fedmpi import registry
 from fedmpi.command import data as data_command
-from fedmpi.data import fetching, sources
+from fedmpi.data import fetching, reading, sources
+from fedmpi.data.options import Digits
 from fedmpi.data.sources import SOURCES
 from fedmpi.errors import DataError
 from fedmpi.mpi.serial import SerialComm
@@ -102,7 +103,7 @@ def test_words_and_options_in_any_order(run_data: RunData, no_network: None, tmp
 @pytest.mark.parametrize("name", SOURCES)
 def test_reading_names_the_command_and_opens_no_socket(name: str, no_network: None, tmp_path: Path) -> None:
     with pytest.raises(DataError) as caught:
-        data.load(data.NAMES[name].options(root=str(tmp_path)))
+        reading.load(registry.options("data", name)(root=str(tmp_path)))
     line = str(caught.value)
     assert f"`python -m fedmpi.data fetch {name} --data-dir {tmp_path}`, where there is a network" in line
     assert "\n" not in line
@@ -112,7 +113,7 @@ def test_a_run_without_its_data_ends_with_one_line(
     no_network: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """In this process, which keeps its own signal handlers and environment."""
-    monkeypatch.setattr("fedmpi.mpi.world", lambda limit_s: SerialComm())
+    monkeypatch.setattr("fedmpi.mpi.serial.world", lambda limit_s: SerialComm())
     monkeypatch.setattr("fedmpi.main.claimed", lambda: (0, 1))
     monkeypatch.setattr("fedmpi.run.start.check_model", lambda *_: None)  # takes seconds, and is not asked here
     monkeypatch.setattr("signal.signal", lambda *_: None)
@@ -130,7 +131,7 @@ def test_a_run_without_its_data_ends_with_one_line(
 def test_list_says_what_is_there(run_data: RunData, no_network: None, tmp_path: Path) -> None:
     def state(name: str) -> str:
         code, out, _ = run_data("list", "--data-dir", tmp_path)
-        assert code == 0 and [line.split()[0] for line in out.splitlines()[1:]] == list(data.NAMES)
+        assert code == 0 and [line.split()[0] for line in out.splitlines()[1:]] == list(registry.BUILT_IN["data"])
         return next(line[16:42].strip() for line in out.splitlines() if line.startswith(f"  {name} "))
 
     assert (state("digits"), state("cifar10"), state("imdb")) == (
@@ -145,7 +146,7 @@ def test_list_says_what_is_there(run_data: RunData, no_network: None, tmp_path: 
 
 
 def test_list_names_the_other_recipes(run_data: RunData, no_network: None, tmp_path: Path) -> None:
-    told = data.NAMES["har"].options(root=str(tmp_path), form="features", test_share=1e-5)
+    told = registry.options("data", "har")(root=str(tmp_path), form="features", test_share=1e-5)
     for path in (told.path, told.path.with_name("har.fedmpi.h5"), tmp_path / "tinyimagenet-classes=10.fedmpi.h5"):
         path.touch()
     lines = run_data("list", "--data-dir", tmp_path)[1].splitlines()
@@ -153,7 +154,7 @@ def test_list_names_the_other_recipes(run_data: RunData, no_network: None, tmp_p
     assert lines[har].split()[1] == "ready"
     assert lines[har + 1].split() == ["ready", "with", "data.form=features", "data.test_share=1e-05"]
     assert "to fetch" in lines[tiny] and lines[tiny + 1].split() == ["ready", "with", "data.classes=10"]
-    assert len(lines) == 1 + len(data.NAMES) + 2
+    assert len(lines) == 1 + len(registry.BUILT_IN["data"]) + 2
 
 
 def test_fetch_unpacks_what_a_run_reads_unpacked(run_data: RunData, served: dict[str, bytes], tmp_path: Path) -> None:
@@ -229,7 +230,7 @@ def test_show_divides_as_a_run_would(run_data: RunData, no_network: None, tmp_pa
     words = ["partition.name=iid", "clients.count=7", "clients.per_round=2"]
     code, out, _ = run_data("show", *words, "--data-dir", tmp_path, "--out", tmp_path / "x.png")
     assert code == 0 and "1,437 of 1,437" in out and "205 to 206" in out and f"drawn: {tmp_path / 'x.png'}" in out
-    assert f"digest of the data  {data.load(data.Digits()).digest}\n" in out
+    assert f"digest of the data  {reading.load(Digits()).digest}\n" in out
     assert (tmp_path / "x.png").read_bytes().startswith(b"\x89PNG")
 
 

@@ -12,10 +12,10 @@ import numpy as np
 import pytest
 from small_data import dataset, options_in, rewrite
 
-from fedmpi import data
-from fedmpi.data import prepared
+from fedmpi.data import prepared, reading
 from fedmpi.data.dataset import Dataset
 from fedmpi.data.digest import digest_of
+from fedmpi.data.options import Digits, Synthetic
 from fedmpi.disk import hdf5
 
 OURS = digest_of(dataset().arrays)
@@ -64,7 +64,7 @@ def test_a_prepared_file_knows_its_digest(tmp_path: Path, monkeypatch: pytest.Mo
     shutil.copy(here.path, there.path)
     os.utime(there.path, (0, 0))
     monkeypatch.setattr("fedmpi.data.reading.digest_of", lambda arrays: pytest.fail("computed again"))
-    assert data.load(here).digest == data.load(there).digest == OURS
+    assert reading.load(here).digest == reading.load(there).digest == OURS
 
 
 @pytest.mark.parametrize("attribute", [None, "", "no digest", 7])
@@ -76,17 +76,17 @@ def test_a_prepared_file_without_a_digest_is_read_all_the_same(tmp_path: Path, a
         kept = {"recipe": file.attributes["recipe"]}
     if attribute != "":
         rewrite(options, kept if attribute is None else {**kept, "digest": attribute})
-    assert data.load(options).digest == OURS
+    assert reading.load(options).digest == OURS
 
 
 def test_digests_stay() -> None:
     """Written into runs under way, which another digest of the same examples would refuse to go on."""
-    assert data.load(data.Digits()).digest == "83ba26716b9d1ab6dacfc7420e7b84da"
+    assert reading.load(Digits()).digest == "83ba26716b9d1ab6dacfc7420e7b84da"
     assert OURS == "faf8f05109bb36a1b851ae7e5ed08007"
 
 
 def test_options_that_change_what_is_generated_change_the_digest() -> None:
-    options = data.Synthetic(shape=(1, 8, 8), num_train=20, num_test=8)
+    options = Synthetic(shape=(1, 8, 8), num_train=20, num_test=8)
     changes: tuple[dict[str, int], ...] = ({}, {}, {"seed": 1}, {"num_test": 9})
-    first, again, *others = (data.load(options.model_copy(update=change)).digest for change in changes)
+    first, again, *others = (reading.load(options.model_copy(update=change)).digest for change in changes)
     assert first == again and len({first, *others}) == 3

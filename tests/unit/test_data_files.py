@@ -15,9 +15,10 @@ import numpy as np
 import pytest
 from data_fixtures import pickle_as_python2, write_cifar100
 
-from fedmpi import data
+from fedmpi import registry
 from fedmpi.data import cifar, digits, reading
 from fedmpi.data.dataset import Dataset, check
+from fedmpi.data.options import Cifar10, Cifar100, DataInfo, Digits, Synthetic
 from fedmpi.data.unpickle import unpickle
 from fedmpi.errors import DataError
 
@@ -32,7 +33,7 @@ def one_line(caught: pytest.ExceptionInfo[DataError]) -> str:
 
 def test_cifar10_is_what_torchvision_reads(cifar10_root: str) -> None:
     torchvision_datasets = pytest.importorskip("torchvision.datasets")
-    ours = data.load(data.Cifar10(root=cifar10_root))
+    ours = reading.load(Cifar10(root=cifar10_root))
     train = torchvision_datasets.CIFAR10(cifar10_root, train=True)
     test = torchvision_datasets.CIFAR10(cifar10_root, train=False)
     assert np.array_equal(ours.train_x, train.data) and np.array_equal(ours.test_x, test.data)
@@ -43,7 +44,7 @@ def test_cifar10_is_what_torchvision_reads(cifar10_root: str) -> None:
 
 def test_cifar10_constants_are_the_data_s_own(cifar10_root: str) -> None:
     """The mean of train pixels / 255 per channel is the table's, to its 4 digits; 5,000 and 1,000 of each class."""
-    info, ours = data.Cifar10().info(), data.load(data.Cifar10(root=f"{cifar10_root}/cifar-10-batches-py"))
+    info, ours = Cifar10().info(), reading.load(Cifar10(root=f"{cifar10_root}/cifar-10-batches-py"))
     mean = ours.train_x.reshape(-1, 3).sum(axis=0, dtype=np.int64) / (255 * 50_000 * 1024)
     assert np.abs(mean - info.mean).max() < 1e-4
     assert set(np.bincount(ours.train_y)) == {5000} and set(np.bincount(ours.test_y)) == {1000}
@@ -105,7 +106,7 @@ def rewrite(folder: Path, **contents: bytes) -> dict[str, str]:
 
 def test_public_table_refuses_other_files(small: tuple[Path, cifar.Format]) -> None:
     with pytest.raises(DataError) as caught:
-        data.load(data.Cifar100(root=str(small[0])))
+        reading.load(Cifar100(root=str(small[0])))
     line = one_line(caught)
     assert str(small[0] / "cifar-100-python" / "meta") in line
     assert cifar.CIFAR100.meta["meta"] in line and f"fetch cifar100 --force --data-dir {small[0]}`" in line
@@ -113,7 +114,7 @@ def test_public_table_refuses_other_files(small: tuple[Path, cifar.Format]) -> N
 
 def test_missing_folder(tmp_path: Path) -> None:
     with pytest.raises(DataError) as caught:
-        data.load(data.Cifar10(root=str(tmp_path / "nowhere")))
+        reading.load(Cifar10(root=str(tmp_path / "nowhere")))
     line = one_line(caught)
     assert str(tmp_path / "nowhere" / "cifar-10-batches-py") in line and "data.root" in line
     assert (
@@ -238,7 +239,7 @@ def test_unpickler_has_one_error(raw: bytes) -> None:
 def test_digits_are_scikit_learn_s() -> None:
     """Every image v of 0..16 became floor(v * 255 / 16 + 1/2), and the two parts hold all 1,797 once."""
     source = pytest.importorskip("sklearn.datasets").load_digits()
-    ours, (train, test) = data.load(data.Digits()), digits.split()
+    ours, (train, test) = reading.load(Digits()), digits.split()
     assert sorted([*train, *test]) == list(range(1797)) and (len(train), len(test)) == (1437, 360)
     scaled = np.floor(source.images * 255 / 16 + 0.5)[..., None]
     assert np.array_equal(ours.train_x, scaled[train]) and np.array_equal(ours.test_x, scaled[test])
@@ -256,14 +257,14 @@ def test_digits_split_is_fixed() -> None:
 
 
 def test_digits_constants_are_the_data_s_own() -> None:
-    pixels, info = data.load(data.Digits()).train_x / 255, data.Digits().info()
+    pixels, info = reading.load(Digits()).train_x / 255, Digits().info()
     assert abs(pixels.mean() - info.mean[0]) < 1e-4 and abs(pixels.std() - info.std[0]) < 1e-4
     assert not info.flip
 
 
 def test_digits_need_neither_torch_nor_sklearn_to_load() -> None:
     code = (
-        "import sys; from fedmpi import data; assert 'numpy' not in sys.modules; data.load(data.Digits()); "
+        "import sys; from fedmpi.data import options, reading; reading.load(options.Digits()); "
         "assert not {'torch', 'sklearn'} & set(sys.modules)"
     )
     subprocess.run([sys.executable, "-c", code], check=True, timeout=60)
@@ -299,9 +300,9 @@ def test_digits_without_scikit_learn(monkeypatch) -> None:
 
 
 def test_synthetic_shapes_and_seeds() -> None:
-    options = data.Synthetic(shape=(2, 6, 9), classes=3, num_train=5000, num_test=7)
-    first, again = data.load(options), data.load(options)
-    other = data.load(options.model_copy(update={"seed": 1}))
+    options = Synthetic(shape=(2, 6, 9), classes=3, num_train=5000, num_test=7)
+    first, again = reading.load(options), reading.load(options)
+    other = reading.load(options.model_copy(update={"seed": 1}))
     assert first.train_x.shape == (5000, 6, 9, 2) and first.test_x.shape == (7, 6, 9, 2)
     assert np.array_equal(first.train_x, again.train_x) and not np.array_equal(first.train_x, other.train_x)
     assert np.bincount(first.train_y).tolist() == [1667, 1667, 1666]
@@ -309,21 +310,21 @@ def test_synthetic_shapes_and_seeds() -> None:
 
 def test_synthetic_can_be_learned() -> None:
     """The nearest class mean of the training images tells test images apart."""
-    ours = data.load(data.Synthetic(shape=(1, 8, 8), classes=4, num_train=400, num_test=100))
+    ours = reading.load(Synthetic(shape=(1, 8, 8), classes=4, num_train=400, num_test=100))
     means = np.stack([ours.train_x[ours.train_y == label].mean(axis=0) for label in range(4)])
     distances = ((ours.test_x[:, None] - means) ** 2).sum(axis=(2, 3, 4))
     assert (distances.argmin(axis=1) == ours.test_y).mean() > 0.95
 
 
 def test_every_name_has_a_reader() -> None:
-    assert set(reading.READERS) == set(data.NAMES)
-    for name, choice in data.NAMES.items():
-        assert choice.options().name == name
+    assert set(reading.READERS) == set(registry.BUILT_IN["data"])
+    for name, options in registry.built_in("data"):
+        assert options().name == name
 
 
 def test_check_names_every_disagreement() -> None:
     """Wrong count and type of training examples, a test label out of range: three lines, one error."""
-    info = data.DataInfo("vector", (4,), 3, num_train=2, num_test=2)
+    info = DataInfo("vector", (4,), 3, num_train=2, num_test=2)
     wrong = Dataset(np.zeros((3, 4), np.float64), np.zeros(2, np.int64), np.zeros((2, 4), np.float32), np.array([0, 3]))
     with pytest.raises(DataError) as caught:
         check("here", wrong, info)

@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 from data_fixtures import SHARED_DATA
 
-from fedmpi import data
-from fedmpi.data import har, prepared, preparing
+from fedmpi.data import har, prepared, preparing, reading
 from fedmpi.data.dataset import Dataset
+from fedmpi.data.series_options import Har
 from fedmpi.errors import DataError
 
 ARCHIVE = SHARED_DATA / "hapt" / "HAPT_RawData.tar.xz"
@@ -36,9 +36,9 @@ def real(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Dataset]:
     folder = tmp_path_factory.mktemp("hapt")
     with tarfile.open(ARCHIVE) as archive:
         archive.extractall(folder, filter="data")
-    options = data.Har(root=str(folder), standardize=False)
+    options = Har(root=str(folder), standardize=False)
     prepared.save(options, har.prepare(options, folder, silent))
-    return folder, data.load(options)
+    return folder, reading.load(options)
 
 
 def test_all_real_signals(real: tuple[Path, Dataset]) -> None:
@@ -65,9 +65,9 @@ LABELS = """1 1 5 3 12
 """
 
 
-def small_options(**changes: object) -> data.Har:
+def small_options(**changes: object) -> Har:
     """Windows of 4 samples, a new one every 2."""
-    return data.Har.model_validate({"window": 4, "step": 2, "standardize": False, **changes})
+    return Har.model_validate({"window": 4, "step": 2, "standardize": False, **changes})
 
 
 @pytest.fixture
@@ -156,9 +156,9 @@ def test_prepared_and_loaded(small: Path) -> None:
     options = small_options(root=str(small), num_train=12, num_test=1, num_groups=2)
     dataset = har.prepare(options, small, silent)
     prepared.save(options, dataset)
-    assert np.array_equal(data.load(options).train_x, dataset.train_x)
+    assert np.array_equal(reading.load(options).train_x, dataset.train_x)
     with pytest.raises(DataError, match=r"training examples are float32 \(12, 24\), expected float32 \(13, 24\)"):
-        data.load(options.model_copy(update={"num_train": 13}))
+        reading.load(options.model_copy(update={"num_train": 13}))
 
 
 @pytest.mark.parametrize(
@@ -216,7 +216,7 @@ def uci(tmp_path: Path) -> Path:
 
 def test_features_of_each_subject(uci: Path) -> None:
     """Of each subject and activity the last are test (0.4: 2 of 5, 1 of 3, 2 of 4); the one before is left out."""
-    ours = har.prepare(data.Har(form="features", test_share=0.4), uci, silent)
+    ours = har.prepare(Har(form="features", test_share=0.4), uci, silent)
     # Subject 1: activity 1 (5, 6, 7), then 5 (0 to 4); subject 2: 2 (100 to 104), 4 (105, no test); subject 3.
     assert ours.train_x[:, 0].tolist() == [5, 0, 1, 100, 101, 105, 8]
     assert ours.test_x[:, 560].tolist() == [7, 3, 4, 103, 104, 10, 11]
@@ -228,21 +228,21 @@ def test_features_of_each_subject(uci: Path) -> None:
 @pytest.mark.parametrize("test_share", [0.2, 0.5, 0.8, 0.9, 0.99])
 def test_no_training_example_is_in_the_test_part_or_beside_it(uci: Path, test_share: float) -> None:
     """Where all of a group's examples are test, none is left to train, however large the share."""
-    ours = har.prepare(data.Har(form="features", test_share=test_share), uci, silent)
+    ours = har.prepare(Har(form="features", test_share=test_share), uci, silent)
     train, test = set(firsts(ours.train_x)), set(firsts(ours.test_x))
     assert not train & (test | {number - 1 for number in test})
 
 
 def test_a_share_that_leaves_nothing_to_train_is_one_line(uci: Path) -> None:
     with pytest.raises(DataError) as caught:
-        preparing.prepare(data.Har(form="features", test_share=0.9, root=str(uci)), uci, silent, silent)
+        preparing.prepare(Har(form="features", test_share=0.9, root=str(uci)), uci, silent, silent)
     assert "there are no training examples: too little data, or other options leave none" in caught.value.text()
 
 
 def test_features_as_distributed(uci: Path) -> None:
-    options = data.Har(form="features", split="original", num_train=12, num_test=6, num_groups=2, root=str(uci))
+    options = Har(form="features", split="original", num_train=12, num_test=6, num_groups=2, root=str(uci))
     prepared.save(options, har.prepare(options, uci, silent))
-    ours = data.load(options)
+    ours = reading.load(options)
     assert ours.train_x[:, 5].tolist() == list(range(12)) and ours.test_x[:, 0].tolist() == list(range(100, 106))
     assert ours.groups is not None and ours.groups.tolist() == [0] * 8 + [1] * 4
     assert ours.test_groups is not None and ours.test_groups.tolist() == [2] * 6
@@ -251,7 +251,7 @@ def test_features_as_distributed(uci: Path) -> None:
 def test_features_that_do_not_fit_are_one_line(uci: Path) -> None:
     (uci / "UCI HAR Dataset" / "test" / "y_test.txt").write_text("1\n2\n")
     with pytest.raises(DataError) as caught:
-        har.prepare(data.Har(form="features"), uci, silent)
+        har.prepare(Har(form="features"), uci, silent)
     assert line_of(caught).endswith("test: holds 6 examples, 2 labels and 6 subjects")
 
 
@@ -271,11 +271,11 @@ def test_counts_that_are_promised() -> None:
     counts = [int(count) for count in UCI_COUNTS.split()]
     assert len(counts) == 180 and sum(counts) == 7352 + 2947
     in_test = sum(int(count * 0.2 + 0.5) for count in counts)
-    info = data.Har(form="features").info()
+    info = Har(form="features").info()
     assert (info.num_test, info.num_train, info.num_groups) == (in_test, sum(counts) - in_test - 180, 30)
     assert info.example_shape == (561,) and info.shares_groups
-    info = data.Har(form="features", split="original").info()
+    info = Har(form="features", split="original").info()
     assert (info.num_train, info.num_test, info.num_groups, info.shares_groups) == (7352, 2947, 21, False)
-    info = data.Har().info()
+    info = Har().info()
     assert info.kind == "vector" and info.example_shape == (768,) and info.num_classes == 6
-    assert data.Har(num_train=5).info().num_train == 5
+    assert Har(num_train=5).info().num_train == 5

@@ -11,9 +11,8 @@ import numpy as np
 import pytest
 from data_fixtures import SHARED_DATA
 
-from fedmpi import data
-from fedmpi.data import idx, mnist
-from fedmpi.data.image_options import EMNIST_SPLITS
+from fedmpi.data import idx, mnist, reading
+from fedmpi.data.image_options import EMNIST_SPLITS, Emnist, Mnist, Qmnist
 from fedmpi.errors import DataError
 
 REAL = SHARED_DATA / "mnist"
@@ -38,7 +37,7 @@ def idx_bytes(array: np.ndarray) -> bytes:
 @needs_real_files
 def test_qmnist_is_mnist_with_writers() -> None:
     """Facts of the published files: 539 writers of 60,000 digits, 19 to 131 each; 297 others of the test's 10,000."""
-    plain, ours = data.load(data.Mnist(root=str(REAL))), data.load(data.Qmnist(root=str(REAL)))
+    plain, ours = reading.load(Mnist(root=str(REAL))), reading.load(Qmnist(root=str(REAL)))
     assert np.array_equal(plain.train_x, ours.train_x) and np.array_equal(plain.test_y, ours.test_y)
     assert plain.groups is None and ours.groups is not None and ours.test_groups is not None
     sizes = np.bincount(ours.groups)
@@ -51,7 +50,7 @@ def test_qmnist_is_mnist_with_writers() -> None:
 
 @needs_real_files
 def test_mnist_constants_are_the_data_s_own() -> None:
-    info, ours = data.Mnist().info(), data.load(data.Mnist(root=str(REAL / "MNIST" / "raw")))
+    info, ours = Mnist().info(), reading.load(Mnist(root=str(REAL / "MNIST" / "raw")))
     values, counts = np.arange(256) / 255, np.bincount(ours.train_x.reshape(-1), minlength=256)
     mean = np.average(values, weights=counts)
     assert abs(mean - info.mean[0]) < 5e-5
@@ -70,7 +69,7 @@ def test_unpacked_files_have_the_checksums_of_the_table(tmp_path: Path) -> None:
         content = gzip.decompress(path.read_bytes())
         (tmp_path / name).write_bytes(content)
         assert hashlib.md5(content, usedforsecurity=False).hexdigest() == mnist.MD5S[name][1]
-    ours = data.load(data.Qmnist(root=str(tmp_path)))
+    ours = reading.load(Qmnist(root=str(tmp_path)))
     assert ours.train_y[:5].tolist() == [5, 0, 4, 1, 9]
 
 
@@ -116,7 +115,7 @@ def table(classes: list[int], writers: list[int]) -> np.ndarray:
 
 def test_writers_are_numbered_in_the_order_of_their_nist_numbers(small: Path) -> None:
     """Writers 7, 12, 30 train: 0, 1, 2. Writers 3, 99 test: 3, 4, though 3 is the smallest number of all."""
-    ours = mnist.read_qmnist(data.Qmnist(root=str(small)))
+    ours = mnist.read_qmnist(Qmnist(root=str(small)))
     assert ours.groups is not None and ours.groups.tolist() == [2, 0, 2, 1] and ours.groups.dtype == np.int64
     assert ours.test_groups is not None and ours.test_groups.tolist() == [4, 3]
     assert ours.train_x.shape == (4, 28, 28, 1) and ours.train_x[1, 2, 3, 0] == (784 + 2 * 28 + 3) % 251
@@ -124,13 +123,13 @@ def test_writers_are_numbered_in_the_order_of_their_nist_numbers(small: Path) ->
 
 
 def test_files_are_found_flat_unpacked_and_under_the_dotted_name(small: Path) -> None:
-    expected = mnist.read_mnist(data.Mnist(root=str(small)))
+    expected = mnist.read_mnist(Mnist(root=str(small)))
     for path in list(small.glob("MNIST/raw/*.gz")):
         name = path.name.removesuffix(".gz")
         name = name.replace("-idx", ".idx") if "labels" in name else name
         (small / name).write_bytes(gzip.decompress(path.read_bytes()))
         path.unlink()
-    flat = mnist.read_mnist(data.Mnist(root=str(small)))
+    flat = mnist.read_mnist(Mnist(root=str(small)))
     assert np.array_equal(flat.train_x, expected.train_x) and np.array_equal(flat.test_y, expected.test_y)
 
 
@@ -138,11 +137,11 @@ def test_label_files_that_do_not_belong_to_the_images_are_refused(small: Path) -
     path = small / "QMNIST" / "raw" / "qmnist-train-labels-idx2-int.gz"
     path.write_bytes(gzip.compress(idx_bytes(table([1, 0, 9, 4, 5], [1, 2, 3, 4, 5]))))
     with pytest.raises(DataError) as caught:
-        mnist.read_qmnist(data.Qmnist(root=str(small)))
+        mnist.read_qmnist(Qmnist(root=str(small)))
     assert str(path) in line_of(caught) and "classes are not those of MNIST's images" in line_of(caught)
     path.write_bytes(gzip.compress(idx_bytes(table([1, 0, 9, 3, 5], [1, 2, 3, 99, 5]))))
     with pytest.raises(DataError, match=r"NIST writers \[3, 99\] are in both parts"):
-        mnist.read_qmnist(data.Qmnist(root=str(small)))
+        mnist.read_qmnist(Qmnist(root=str(small)))
 
 
 def test_checksum_is_that_of_the_file_as_it_lies_there(small: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -151,20 +150,20 @@ def test_checksum_is_that_of_the_file_as_it_lies_there(small: Path, monkeypatch:
     content = path.read_bytes()
     md5s = [hashlib.md5(part, usedforsecurity=False).hexdigest() for part in (content, gzip.decompress(content))]
     monkeypatch.setattr(mnist, "MD5S", {name: tuple(md5s)})
-    assert mnist.read_mnist(data.Mnist(root=str(small))).test_y.tolist() == [4, 4]
+    assert mnist.read_mnist(Mnist(root=str(small))).test_y.tolist() == [4, 4]
     (path.parent / name).write_bytes(gzip.decompress(content))
     path.unlink()
-    assert mnist.read_mnist(data.Mnist(root=str(small))).test_y.tolist() == [4, 4]
+    assert mnist.read_mnist(Mnist(root=str(small))).test_y.tolist() == [4, 4]
     (path.parent / name).write_bytes(gzip.decompress(content)[:-1] + b"\5")
     with pytest.raises(DataError) as caught:
-        mnist.read_mnist(data.Mnist(root=str(small)))
+        mnist.read_mnist(Mnist(root=str(small)))
     assert f"expected {md5s[1]}" in line_of(caught) and "python -m fedmpi.data fetch mnist" in line_of(caught)
 
 
 def test_missing_file_names_the_command_that_gets_it(small: Path) -> None:
     (small / "QMNIST" / "raw" / "qmnist-test-labels-idx2-int.gz").unlink()
     with pytest.raises(DataError) as caught:
-        mnist.read_qmnist(data.Qmnist(root=str(small)))
+        mnist.read_qmnist(Qmnist(root=str(small)))
     line = line_of(caught)
     assert line.startswith(f"data.root={small}") and "qmnist-test-labels-idx2-int" in line
     assert f"python -m fedmpi.data fetch qmnist --data-dir {small}" in line and str(small / "QMNIST" / "raw") in line
@@ -192,7 +191,7 @@ def test_emnist_is_turned_upright_and_letters_count_from_0(
 ) -> None:
     monkeypatch.setitem(EMNIST_SPLITS, "letters", (26, 3, 3))
     images = write_emnist(tmp_path / "root" / folder, "letters", [1, 26, 13])
-    ours = data.load(data.Emnist(root=str(tmp_path / "root"), split="letters"))
+    ours = reading.load(Emnist(root=str(tmp_path / "root"), split="letters"))
     assert np.array_equal(ours.train_x[..., 0], images) and np.array_equal(ours.test_x[..., 0], images)
     assert ours.train_y.tolist() == [0, 25, 12] and ours.groups is None and ours.train_x.flags.c_contiguous
 
@@ -204,7 +203,7 @@ def test_labels_out_of_range_are_refused(
     monkeypatch.setitem(EMNIST_SPLITS, split, (EMNIST_SPLITS[split][0], 2, 2))
     write_emnist(tmp_path / "gzip", split, [1, bad])
     with pytest.raises(DataError, match=f"training labels reach {reach}, expected 0 to"):
-        data.load(data.Emnist(root=str(tmp_path), split=split))
+        reading.load(Emnist(root=str(tmp_path), split=split))
 
 
 def test_emnist_sizes_are_nist_s() -> None:
@@ -214,7 +213,7 @@ def test_emnist_sizes_are_nist_s() -> None:
         "byclass": (814_255, 62), "bymerge": (814_255, 47), "balanced": (131_600, 47),
         "letters": (145_600, 26), "digits": (280_000, 10), "mnist": (70_000, 10),
     }  # fmt: skip
-    info = data.Emnist(split="byclass").info()
+    info = Emnist(split="byclass").info()
     assert (info.num_classes, info.num_train, info.num_test) == (62, 697_932, 116_323)
     assert not info.flip and not info.crop_padding and not info.num_groups
 

@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 from data_fixtures import SHARED_DATA
 
-from fedmpi import data
-from fedmpi.data import imdb, prepared
+from fedmpi.data import imdb, prepared, reading
+from fedmpi.data.series_options import Imdb
 from fedmpi.errors import DataError
 
 ARCHIVE = SHARED_DATA / "imdb" / "aclImdb_labelled.tar.xz"
@@ -55,12 +55,12 @@ def test_real_reviews(real: tuple[Path, Counter[str]]) -> None:
     )
     addresses = [(folder / f"aclImdb/train/urls_{kind}.txt").read_text().splitlines() for kind in imdb.CLASSES]
     films, first_films = set(sum(addresses, [])), set(addresses[0][:NUM_REAL] + addresses[1][:NUM_REAL])
-    info = data.Imdb().info()
+    info = Imdb().info()
     assert (len(films), 25_000, 25_000) == (info.num_groups, info.num_train, info.num_test)
 
-    options = data.Imdb(root=str(folder), num_train=400, num_test=400, num_groups=len(first_films))
+    options = Imdb(root=str(folder), num_train=400, num_test=400, num_groups=len(first_films))
     prepared.save(options, imdb.prepare(options, folder, silent))
-    ours = data.load(options)
+    ours = reading.load(options)
     assert ours.train_y.tolist() == ours.test_y.tolist() == [0] * NUM_REAL + [1] * NUM_REAL
     assert ours.train_x.max() == 1000 and (ours.train_x[:, -1] > 0).all()
 
@@ -124,8 +124,8 @@ def small(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def small_options(**changes: object) -> data.Imdb:
-    return data.Imdb.model_validate({"length": 5, "words": 6, **changes})
+def small_options(**changes: object) -> Imdb:
+    return Imdb.model_validate({"length": 5, "words": 6, **changes})
 
 
 def test_words_by_hand(small: Path) -> None:
@@ -172,9 +172,9 @@ def test_three_quarters_of_each_class(small: Path) -> None:
 def test_prepared_and_loaded(small: Path) -> None:
     options = small_options(root=str(small), num_train=5, num_test=4, num_groups=4)
     prepared.save(options, imdb.prepare(options, small, silent))
-    assert np.array_equal(data.load(options).test_y, [0, 0, 1, 1])
+    assert np.array_equal(reading.load(options).test_y, [0, 0, 1, 1])
     with pytest.raises(DataError) as caught:
-        data.load(options.model_copy(update={"num_groups": 5}))
+        reading.load(options.model_copy(update={"num_groups": 5}))
     assert "the training examples come from 4 groups, expected 5" in line_of(caught)
 
 
@@ -198,8 +198,8 @@ def test_damaged_files_are_one_line(small: Path, file: str, content: bytes | Non
 
 
 def test_what_is_promised() -> None:
-    info = data.Imdb().info()
+    info = Imdb().info()
     assert (info.kind, info.example_shape, info.num_classes, info.vocabulary_size) == ("tokens", (500,), 2, 1001)
-    info = data.Imdb(split="three_quarters").info()
+    info = Imdb(split="three_quarters").info()
     assert (info.num_train, info.num_test) == (100 * 375, 12_500)  # PriSM's 100 clients with 375 reviews each
-    assert data.Imdb(words=20, length=7).info().vocabulary_size == 21
+    assert Imdb(words=20, length=7).info().vocabulary_size == 21

@@ -9,31 +9,32 @@ import numpy as np
 import pytest
 from small_data import GROUPS, TEST, TRAIN, dataset, options_in, rewrite
 
-from fedmpi import data
-from fedmpi.data import prepared
+from fedmpi.data import prepared, reading
 from fedmpi.data.dataset import Dataset, check
+from fedmpi.data.options import DataInfo
+from fedmpi.data.series_options import Har
 from fedmpi.disk import hdf5
 from fedmpi.errors import DataError
 
 
 @pytest.fixture
-def options(tmp_path: Path) -> data.Har:
+def options(tmp_path: Path) -> Har:
     """A good prepared file lies at its path."""
     options = options_in(tmp_path)
     prepared.save(options, dataset())
     return options
 
 
-def refused(options: data.Har) -> str:
+def refused(options: Har) -> str:
     with pytest.raises(DataError) as caught:
-        data.load(options)
+        reading.load(options)
     line = caught.value.text()
     assert line.isprintable() and len(line) < 1000
     return line
 
 
-def test_what_was_saved_is_read(options: data.Har) -> None:
-    ours = data.load(options)
+def test_what_was_saved_is_read(options: Har) -> None:
+    ours = reading.load(options)
     for name, array in dataset().arrays.items():
         assert np.array_equal(getattr(ours, name), array) and getattr(ours, name).dtype == array.dtype, name
 
@@ -51,7 +52,7 @@ CRAFTED: dict[str, tuple[np.ndarray | None, str]] = {
 
 
 @pytest.mark.parametrize("case", CRAFTED)
-def test_crafted_array_is_one_line(options: data.Har, case: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_crafted_array_is_one_line(options: Har, case: str, monkeypatch: pytest.MonkeyPatch) -> None:
     array, problem = CRAFTED[case]
     rewrite(options, train_x=array)
     if "finite" not in problem:
@@ -69,7 +70,7 @@ def test_crafted_array_is_one_line(options: data.Har, case: str, monkeypatch: py
         ("test_groups", "nobody knows from which groups the test examples come"),
     ],
 )
-def test_missing_array_is_one_line(options: data.Har, name: str, problem: str) -> None:
+def test_missing_array_is_one_line(options: Har, name: str, problem: str) -> None:
     rewrite(options, **{name: None})
     assert refused(options) == f"{options.path}: {problem}"
 
@@ -93,13 +94,13 @@ HEADS = {
 
 
 @pytest.mark.parametrize("case", HEADS)
-def test_crafted_head_is_one_line(options: data.Har, case: str) -> None:
+def test_crafted_head_is_one_line(options: Har, case: str) -> None:
     head, problem = HEADS[case]
     rewrite(options, head)
     assert problem in refused(options)
 
 
-def test_no_hdf5_and_cut_off(options: data.Har) -> None:
+def test_no_hdf5_and_cut_off(options: Har) -> None:
     content = options.path.read_bytes()
     flipped = content[:4000] + bytes([content[4000] ^ 1]) + content[4001:]
     for damaged, problem in (
@@ -129,7 +130,7 @@ def test_no_hdf5_and_cut_off(options: data.Har) -> None:
         ("test_groups", np.full(TEST, 10**12), "from 1000000000000 to 1000000000000, expected 0 to 3"),
     ],
 )  # fmt: skip
-def test_groups_are_numbers_from_0_without_gaps(options: data.Har, name: str, values: np.ndarray, problem: str) -> None:
+def test_groups_are_numbers_from_0_without_gaps(options: Har, name: str, values: np.ndarray, problem: str) -> None:
     rewrite(options, **{name: values})
     assert problem in refused(options)
 
@@ -137,7 +138,7 @@ def test_groups_are_numbers_from_0_without_gaps(options: data.Har, name: str, va
 @pytest.mark.parametrize(("highest", "is_good"), [(11, True), (12, False)])
 def test_people_of_their_own_in_the_test_part(highest: int, is_good: bool) -> None:
     """4 training groups and 8 test examples: 12 groups at most, 0 to 11."""
-    info = data.DataInfo("vector", (48,), 6, TRAIN, TEST, num_groups=GROUPS)
+    info = DataInfo("vector", (48,), 6, TRAIN, TEST, num_groups=GROUPS)
     ours = dataset()
     ours = Dataset(ours.train_x, ours.train_y, ours.test_x, ours.test_y, ours.groups, np.full(TEST, highest))
     if is_good:
@@ -150,7 +151,7 @@ def test_people_of_their_own_in_the_test_part(highest: int, is_good: bool) -> No
 def test_empty_parts_are_one_line() -> None:
     nothing, labels = np.empty((0, 48), np.float32), np.empty(0, np.int64)
     with pytest.raises(DataError) as caught:
-        check("here", Dataset(nothing, labels, nothing, labels), data.DataInfo("vector", (48,), 6, 0, 0))
+        check("here", Dataset(nothing, labels, nothing, labels), DataInfo("vector", (48,), 6, 0, 0))
     reason = "too little data, or other options leave none"
     expected = tuple(f"there are no {part} examples: {reason}" for part in ("training", "test"))
     assert caught.value.problems == expected

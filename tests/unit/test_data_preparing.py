@@ -11,9 +11,9 @@ import numpy as np
 import pytest
 from data_fixtures import RunData
 
-from fedmpi import data
+from fedmpi import registry
 from fedmpi.command import data as data_command
-from fedmpi.data import prepared, preparing
+from fedmpi.data import prepared, preparing, reading
 from fedmpi.data.dataset import Dataset
 from fedmpi.errors import DataError
 
@@ -42,13 +42,13 @@ def test_prepare_takes_every_form(run_data: RunData, no_network: None, tmp_path:
     assert "2 groups" in out and "a config needs data.num_train=" in out
     counts = [word for word in out.split() if word.startswith("data.num_")]
     options = data_command.data_options("shakespeare", counts, str(root))
-    assert len(data.load(options).train_y) == options.num_train > 0
+    assert len(reading.load(options).train_y) == options.num_train > 0
     stays = ["tinyshakespeare"] if "root" in form else []
     assert sorted(path.name for path in root.iterdir()) == ["shakespeare.fedmpi.h5", *stays]
 
 
 def test_unpacked_originals_are_found_before_the_archive(tmp_path: Path) -> None:
-    options = data.NAMES["femnist"].options(root=str(tmp_path))
+    options = registry.options("data", "femnist")(root=str(tmp_path))
     for name in ("fed_emnist_train.h5", "fed_emnist.tar.bz2"):
         (tmp_path / name).touch()
     assert preparing._find(options) == tmp_path
@@ -100,7 +100,7 @@ def test_the_place_of_the_file_is_tried_before_anything_is_decoded(
 
 def test_a_file_that_cannot_be_written_in_the_end(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
-    options = data.NAMES["imdb"].options(root=str(tmp_path / "file"))
+    options = registry.options("data", "imdb")(root=str(tmp_path / "file"))
     with pytest.raises(DataError, match="cannot be written"):
         prepared.save(options, Dataset(*[np.zeros(1)] * 4))
 
@@ -126,18 +126,18 @@ def test_a_config_says_what_is_prepared(run_data: RunData, no_network: None, tmp
 
 
 def test_where_the_originals_are_only_preparing_is_named(tmp_path: Path) -> None:
-    options = data.NAMES["imdb"].options(root=str(tmp_path), split="three_quarters")
+    options = registry.options("data", "imdb")(root=str(tmp_path), split="three_quarters")
     with pytest.raises(DataError, match="fetch imdb"):
-        data.load(options)
+        reading.load(options)
     (tmp_path / "aclImdb_v1.tar.gz").touch()
     with pytest.raises(DataError) as caught:
-        data.load(options)
+        reading.load(options)
     assert "fetch" not in str(caught.value) and 'prepare imdb data.split="three_quarters"' in str(caught.value)
 
 
 def test_shapes_are_checked_before_anything_is_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Counts may differ from the complete files, shapes may not."""
-    options = data.NAMES["har"].options(root=str(tmp_path))
+    options = registry.options("data", "har")(root=str(tmp_path))
     labels = np.zeros(3, np.int64)
 
     def decode(features: int) -> Dataset:
@@ -151,7 +151,7 @@ def test_shapes_are_checked_before_anything_is_written(tmp_path: Path, monkeypat
     dataset = decode(768)
     assert [path.name for path in tmp_path.iterdir()] == ["har.fedmpi.h5"]
     with pytest.raises(DataError, match="expected"):
-        data.load(options)
+        reading.load(options)
     other = preparing.other_counts(options.info(), dataset)
     assert other == ["data.num_train=3", "data.num_test=3", "data.num_groups=1"]
 

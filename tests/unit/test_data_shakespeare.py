@@ -9,9 +9,8 @@ import numpy as np
 import pytest
 from data_fixtures import SHARED_DATA
 
-from fedmpi import data
-from fedmpi.data import prepared, shakespeare
-from fedmpi.data.series_options import ALPHABETS
+from fedmpi.data import prepared, reading, shakespeare
+from fedmpi.data.series_options import ALPHABETS, Shakespeare
 from fedmpi.errors import DataError
 
 REAL = SHARED_DATA / "tinyshakespeare"
@@ -26,11 +25,11 @@ def silent(done: int, total: int) -> None:
     assert 0 < done <= total
 
 
-def small_options(**changes: object) -> data.Shakespeare:
-    return data.Shakespeare.model_validate({"length": 3, "stride": 2, "min_chars": 11, "test_share": 0.4, **changes})
+def small_options(**changes: object) -> Shakespeare:
+    return Shakespeare.model_validate({"length": 3, "stride": 2, "min_chars": 11, "test_share": 0.4, **changes})
 
 
-def texts(options: data.Shakespeare, x: np.ndarray, y: np.ndarray) -> list[str]:
+def texts(options: Shakespeare, x: np.ndarray, y: np.ndarray) -> list[str]:
     """Examples as text, with | before the label."""
     alphabet = ALPHABETS[options.form]
     rows = ["".join(alphabet[token] for token in row) for row in x.tolist()]
@@ -45,9 +44,9 @@ def test_tinyshakespeare(tmp_path: Path) -> None:
     """The promised counts (checked by load); 65 characters in all; a role's examples are its own speeches, in time."""
     text = (REAL / "input.txt").read_text()
     assert "".join(sorted(set(text))) == ALPHABETS["speakers"]
-    options = data.Shakespeare(root=str(tmp_path))
+    options = Shakespeare(root=str(tmp_path))
     prepared.save(options, shakespeare.prepare(options, REAL, silent))
-    ours = data.load(options)
+    ours = reading.load(options)
     assert ours.groups is not None and ours.test_groups is not None
     assert set(ours.groups) == set(ours.test_groups) == set(range(181))
     train, test = (texts(options, x, y) for x, y in ((ours.train_x, ours.train_y), (ours.test_x, ours.test_y)))
@@ -118,9 +117,9 @@ def test_roles_need_an_example_on_both_sides(play: Path) -> None:
 def test_prepared_and_loaded(play: Path) -> None:
     options = small_options(root=str(play), num_train=7, num_test=4, num_groups=2)
     prepared.save(options, shakespeare.prepare(options, play, silent))
-    assert len(data.load(options).train_y) == 7
+    assert len(reading.load(options).train_y) == 7
     with pytest.raises(DataError) as caught:
-        data.load(options.model_copy(update={"num_groups": 3}))
+        reading.load(options.model_copy(update={"num_groups": 3}))
     assert "the training examples come from 2 groups, expected 3" in line_of(caught)
 
 
@@ -188,7 +187,7 @@ def test_leaf_as_divided(tmp_path: Path) -> None:
     write_leaf(tmp_path / "all_data" / "all_data.json", {"Z": leaf_user("not read")})
     options = small_options(form="leaf", root=str(tmp_path), num_train=5, num_test=2, num_groups=3)
     prepared.save(options, shakespeare.prepare(options, tmp_path, silent))
-    ours = data.load(options)
+    ours = reading.load(options)
     assert texts(options, ours.train_x, ours.train_y) == ["012|3", "MNO|P", "abc|d", "cde|f", "efg|h"]
     assert texts(options, ours.test_x, ours.test_y) == ["567|8", "wxy|z"]
     assert ours.groups is not None and ours.groups.tolist() == [0, 1, 2, 2, 2]
@@ -228,7 +227,7 @@ def test_damaged_leaf_files_are_one_line(tmp_path: Path, files: dict[str, str], 
 
 
 def test_what_is_promised() -> None:
-    info = data.Shakespeare().info()
+    info = Shakespeare().info()
     assert (info.kind, info.example_shape, info.num_classes, info.vocabulary_size) == ("tokens", (80,), 65, 65)
     assert info.shares_groups and info.num_groups == 181
-    assert data.Shakespeare(form="leaf").info().num_classes == 80
+    assert Shakespeare(form="leaf").info().num_classes == 80

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from data_fixtures import SHARED_DATA
 
-from fedmpi import data
+from fedmpi import registry
 from fedmpi.command import data as data_command
 from fedmpi.data import fetching, preparing
 from fedmpi.data.prepared_options import PreparedOptions, how_to_prepare
@@ -17,9 +17,11 @@ from fedmpi.data.sources import SOURCES, how_to_fetch
 
 
 def test_every_data_set_with_files_has_a_source() -> None:
-    with_root = {name for name, choice in data.NAMES.items() if "root" in choice.options.model_fields}
+    with_root = {name for name, options in registry.built_in("data") if "root" in options.model_fields}
     assert with_root == set(SOURCES)
-    assert set(preparing.PREPARERS) == {n for n, c in data.NAMES.items() if issubclass(c.options, PreparedOptions)}
+    assert set(preparing.PREPARERS) == {
+        n for n, options in registry.built_in("data") if issubclass(options, PreparedOptions)
+    }
 
 
 @pytest.mark.parametrize("name", SOURCES)
@@ -58,7 +60,7 @@ def test_checksums_of_real_files() -> None:
 
 
 def test_what_is_fetched_hangs_on_the_options() -> None:
-    windows, features = data.NAMES["har"].options(), data.NAMES["har"].options(form="features")
+    windows, features = registry.options("data", "har")(), registry.options("data", "har")(form="features")
     assert [file.path for file in SOURCES["har"].needed(windows)] == ["har-341.zip"]
     assert [file.path for file in SOURCES["har"].needed(features)] == ["har-240.zip"]
     assert "fetch har --data-dir" in how_to_fetch(windows)
@@ -66,7 +68,7 @@ def test_what_is_fetched_hangs_on_the_options() -> None:
 
 
 def test_the_commands_that_messages_name_are_taken(tmp_path: Path) -> None:
-    options = data.NAMES["har"].options(root=str(tmp_path / "my data"), form="features", test_share=0.5)
+    options = registry.options("data", "har")(root=str(tmp_path / "my data"), form="features", test_share=0.5)
     for text in (how_to_fetch(options).split("`")[1], how_to_prepare(options)):
         arguments = data_command.parse(shlex.split(text)[3:])
         again = data_command.data_options(arguments.name, arguments.words, arguments.data_dir)

@@ -10,8 +10,9 @@ import pytest
 from data_fixtures import SHARED_DATA
 from PIL import Image
 
-from fedmpi import data
-from fedmpi.data import prepared, tinyimagenet
+from fedmpi.data import prepared, reading, tinyimagenet
+from fedmpi.data.dataset import Dataset
+from fedmpi.data.image_options import TinyImagenet
 from fedmpi.errors import DataError
 
 ARCHIVE = SHARED_DATA / "tiny-imagenet-subset10" / "tiny-imagenet-200-subset10.zip"
@@ -31,9 +32,9 @@ def test_ten_real_classes(tmp_path: Path) -> None:
     """Means per class and channel of the published pictures; a JPEG decoder may differ in a few last bits."""
     with zipfile.ZipFile(ARCHIVE) as archive:
         archive.extractall(tmp_path)
-    options = data.TinyImagenet(classes=10, root=str(tmp_path))
+    options = TinyImagenet(classes=10, root=str(tmp_path))
     prepared.save(options, tinyimagenet.prepare(options, tmp_path, silent))
-    ours = data.load(options)
+    ours = reading.load(options)
     assert ours.train_x.shape == (5000, 64, 64, 3) and ours.test_x.shape == (500, 64, 64, 3)
     assert set(np.bincount(ours.train_y)) == {500} and set(np.bincount(ours.test_y)) == {50}
     per_class = ours.train_x.reshape(10, -1).mean(axis=1)
@@ -44,10 +45,10 @@ def test_ten_real_classes(tmp_path: Path) -> None:
     assert abs(ours.test_x[0].mean() - 91.30) < 0.1
     is_grey = (ours.train_x == ours.train_x[..., :1]).all(axis=(1, 2, 3))
     assert is_grey.sum() == 71 and is_grey[531]
-    every = data.TinyImagenet(root=str(tmp_path))
+    every = TinyImagenet(root=str(tmp_path))
     options.path.rename(every.path)
     with pytest.raises(DataError, match="data.classes=10, not 200"):
-        data.load(every)
+        reading.load(every)
 
 
 # ---- the same layout in small files of our own
@@ -80,8 +81,8 @@ def paint(path: Path, colour: tuple[int, ...] | int, size: tuple[int, int] = (64
     Image.new(mode, size, colour).save(path, "JPEG", quality=95)
 
 
-def prepare(folder: Path, classes: int = 3) -> data.Dataset:
-    return tinyimagenet.prepare(data.TinyImagenet(classes=classes), folder, silent)
+def prepare(folder: Path, classes: int = 3) -> Dataset:
+    return tinyimagenet.prepare(TinyImagenet(classes=classes), folder, silent)
 
 
 def assert_colours(images: np.ndarray, expected: list[tuple[int, int, int]]) -> None:
@@ -113,12 +114,12 @@ def test_grey_picture_becomes_three_equal_channels(small: Path) -> None:
 
 def test_progress_counts_pictures(small: Path) -> None:
     steps: list[tuple[int, int]] = []
-    tinyimagenet.prepare(data.TinyImagenet(classes=3), small, lambda *step: steps.append(step))
+    tinyimagenet.prepare(TinyImagenet(classes=3), small, lambda *step: steps.append(step))
     assert steps == [(done, 42) for done in range(1, 43)]
 
 
 def test_info_is_that_of_the_distributed_data() -> None:
-    info = data.TinyImagenet().info()
+    info = TinyImagenet().info()
     assert (info.num_train, info.num_test, info.num_classes, info.example_shape) == (100_000, 10_000, 200, (3, 64, 64))
     assert (info.mean, info.std, info.crop_padding, info.flip) == ((0.5,) * 3, (0.5,) * 3, 4, True)
 

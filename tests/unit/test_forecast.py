@@ -7,12 +7,11 @@ from collections import Counter
 
 import pytest
 
-from fedmpi import data, methods
+from fedmpi import methods
 from fedmpi.config.load import load
 from fedmpi.config.schema import Config
 from fedmpi.federation.cohort import sample_cohort
 from fedmpi.federation.tiers import tier_of
-from fedmpi.main import TABLES
 from fedmpi.run.forecast import Forecast, forecast
 from fedmpi.run.start import blocks, method_context
 
@@ -30,11 +29,11 @@ FULL, HALF = 132, 84
 
 
 def config_of(*overrides: str) -> Config:
-    return load(None, overrides, TABLES)
+    return load(None, overrides)
 
 
 def plan(config: Config, num_ranks: int = 3) -> Forecast:
-    info = data.info(config.data)
+    info = config.data.info()
     method = methods.create(method_context(config, info))
     return forecast(config, num_ranks, info, method, blocks(config))
 

@@ -9,7 +9,7 @@ import torch
 from small_runs import finished, run_all, small_config, small_setup
 from torch import Tensor, nn
 
-from fedmpi import costs, models
+from fedmpi import costs
 from fedmpi.data.options import DataInfo
 from fedmpi.lowrank.decay import frobenius_decay_
 from fedmpi.lowrank.kernels import Kernels, kernel_net
@@ -17,13 +17,15 @@ from fedmpi.lowrank.layers import FactorizedLayer
 from fedmpi.lowrank.lifting import factorize, lift
 from fedmpi.lowrank.modules import LowRank, factorize_net
 from fedmpi.lowrank.plan import Rule, plan_layers
+from fedmpi.models import create
+from fedmpi.models.options import VitSmall
 from fedmpi.mpi.serial import SerialComm
 from fedmpi.store import checkpoint
 from fedmpi.store.run_dir import RunDir
 
 IMAGES = DataInfo("image", (3, 8, 8), 5, 1, 1)
 D, HIDDEN, DEPTH, TOKENS = 24, 96, 2, 5
-SMALL = models.VitSmall(embedding=D, heads=3, depth=DEPTH)
+SMALL = VitSmall(embedding=D, heads=3, depth=DEPTH)
 RUN = ("model.name=vit_small", "model.embedding=12", "model.heads=2", "model.depth=1")
 ATTENTION = "encoder.layers.encoder_layer_0.self_attention"
 OF_A_BLOCK = (
@@ -33,7 +35,7 @@ OF_A_BLOCK = (
 
 def net() -> nn.Module:
     """With values that show every entry, biases included."""
-    built, generator = models.build(SMALL, IMAGES, 0), torch.Generator().manual_seed(1)
+    built, generator = create.build(SMALL, IMAGES, 0), torch.Generator().manual_seed(1)
     for parameter in built.parameters():
         nn.init.normal_(parameter, std=0.3, generator=generator)
     return built
@@ -61,13 +63,13 @@ def loaded(low: nn.Module, dense: nn.Module, layers: tuple[FactorizedLayer, ...]
 def test_six_matrices_of_a_block_are_factorized() -> None:
     """Not the patches (the stem) and not the classifier (the last linear layer)."""
     names = [f"encoder.layers.encoder_layer_{block}.{name}" for block in range(DEPTH) for name in OF_A_BLOCK]
-    assert [layer.name for layer in planned(models.skeleton(SMALL, IMAGES))] == names
+    assert [layer.name for layer in planned(create.skeleton(SMALL, IMAGES))] == names
 
 
 @pytest.mark.parametrize("gamma", [0.5, 0.25, 0.125])
 def test_each_matrix_has_r_times_m_plus_n_numbers(gamma: float) -> None:
     """r = gamma n: four d x d matrices, d x 4 d with r of its 4 d outputs, but at most the full rank d, and 4 d x d."""
-    dense = models.skeleton(SMALL, IMAGES)
+    dense = create.skeleton(SMALL, IMAGES)
     low = factorize_net(dense, planned(dense), gamma)
     r, inside = round(gamma * D), min(D, round(gamma * HIDDEN))
     saved = DEPTH * (4 * D * D + 2 * D * HIDDEN - 4 * r * (D + D) - (inside + r) * (D + HIDDEN))
@@ -76,7 +78,7 @@ def test_each_matrix_has_r_times_m_plus_n_numbers(gamma: float) -> None:
 
 def test_vit_small_at_a_quarter() -> None:
     """12 blocks of 4 * 96 * 768 + (384 + 96) * 1920 = 1,216,512 instead of 1,769,472: 14,706,826 of 21,342,346."""
-    dense = models.skeleton(models.VitSmall(), DataInfo("image", (3, 32, 32), 10, 1, 1))
+    dense = create.skeleton(VitSmall(), DataInfo("image", (3, 32, 32), 10, 1, 1))
     low = factorize_net(dense, planned(dense), 0.25)
     assert sum(p.numel() for p in low.parameters()) == 21_342_346 - 12 * (1_769_472 - 1_216_512) == 14_706_826
 
@@ -144,7 +146,7 @@ def test_frobenius_decay_reaches_the_queries() -> None:
 
 def test_low_rank_saves_computation_too() -> None:
     """MACs by hand at gamma 1/4: r = 6 in d x d layers, 24 and 6 in the perceptron; products of tokens stay whole."""
-    dense = models.skeleton(SMALL, IMAGES)
+    dense = create.skeleton(SMALL, IMAGES)
     low = factorize_net(dense, planned(dense), 0.25)
     block = TOKENS * (4 * 6 * 2 * D + (24 + 6) * (D + HIDDEN)) + 2 * TOKENS * TOKENS * D
     assert costs.measure(low, (3, 8, 8)).macs == (TOKENS - 1) * 48 * D + DEPTH * block + D * 5

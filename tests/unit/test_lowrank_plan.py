@@ -8,12 +8,14 @@ import pytest
 import torch
 from torch import nn
 
-from fedmpi import models
 from fedmpi.errors import ConfigError
 from fedmpi.lowrank.layers import FactorizedLayer
 from fedmpi.lowrank.lifting import factorize
 from fedmpi.lowrank.modules import LowRank, factorize_net
 from fedmpi.lowrank.plan import Rule, plan_layers
+from fedmpi.models import create
+from fedmpi.models.norm import use_batch_statistics
+from fedmpi.models.options import ModelOptions, ResNet18, ResNet34, Torchvision
 
 INFO = SimpleNamespace(kind="image", example_shape=(3, 32, 32), num_classes=10)
 
@@ -26,10 +28,10 @@ def params(net: nn.Module) -> int:
     return sum(parameter.numel() for parameter in net.parameters())
 
 
-@pytest.mark.parametrize(("options", "count"), [(models.ResNet18(), 14), (models.ResNet34(), 18)])
-def test_rho_of_the_papers(options: models.ModelOptions, count: int) -> None:
+@pytest.mark.parametrize(("options", "count"), [(ResNet18(), 14), (ResNet34(), 18)])
+def test_rho_of_the_papers(options: ModelOptions, count: int) -> None:
     """methods.md 15: one SVD for each factorized conv, R18 14 and R34 18; 1x1 shortcuts and FC stay dense."""
-    planned = names(models.skeleton(options, INFO), Rule(options.dense_layers))
+    planned = names(create.skeleton(options, INFO), Rule(options.dense_layers))
     assert len(planned) == count
     assert not any("shortcut" in name or name == "fc" for name in planned)
     assert planned[0] == {14: "stages.0.1.conv1", 18: "stages.2.0.conv1"}[count]
@@ -41,7 +43,7 @@ def test_rho_of_the_papers(options: models.ModelOptions, count: int) -> None:
 @pytest.mark.parametrize("unroll", ["paper", "code"])
 def test_sizes_by_rho(dense_layers: int, expected: tuple[float, ...], unroll: str) -> None:
     """methods.md 2.3's table for ResNet-18 at 1/2, 1/4, 1/8, in millions."""
-    net = models.skeleton(models.ResNet18(), INFO)
+    net = create.skeleton(ResNet18(), INFO)
     layers = plan_layers(net, Rule(dense_layers, unroll))  # type: ignore[arg-type]
     sizes = [params(factorize_net(net, layers, rank_ratio)) / 1e6 for rank_ratio in (1 / 2, 1 / 4, 1 / 8)]
     assert sizes == pytest.approx(expected, abs=0.0051)
@@ -53,7 +55,7 @@ def test_every_conv_at_rank_k() -> None:
     9 (m + n) each: stem 603; 4 * 1,152; then (1,728 + 3 * 2,304) * (1 + 2 + 4) = 60,480; with shortcuts
     172,032, BN 9,600 and FC 5,130 that is 252,453, 2.3 % of 11,173,962.
     """
-    net = models.skeleton(models.ResNet18(), INFO)
+    net = create.skeleton(ResNet18(), INFO)
     layers = plan_layers(net, Rule(0, overrides={"*conv*": 3}))
     assert len(layers) == 17
     assert params(factorize_net(net, layers, 0.5)) == 603 + 4 * 1152 + 60480 + 172032 + 9600 + 5130
@@ -153,8 +155,8 @@ def full_rank_copy(net: nn.Module, dense_layers: int) -> nn.Module:
 @pytest.mark.parametrize(("name", "count"), [("resnet50", 16), ("swin_t", 51)])
 def test_nets_that_nobody_prepared(name: str, count: int) -> None:
     """torchvision's ResNet-50 (its 3x3 convs) and Swin (which uses weights past `forward`), on shapes alone."""
-    options = models.Torchvision(name=f"torchvision:{name}")
-    net = models.skeleton(options, INFO)
+    options = Torchvision(name=f"torchvision:{name}")
+    net = create.skeleton(options, INFO)
     layers = plan_layers(net, Rule(options.dense_layers))
     assert len(layers) == count
     small = factorize_net(net, layers, 0.25)
@@ -169,7 +171,7 @@ def test_full_rank_resnet50_is_resnet50() -> None:
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)
         net = ResNet(Bottleneck, [3, 4, 6, 3], num_classes=10, width_per_group=8)
-    models.use_batch_statistics(net)
+    use_batch_statistics(net)
     factored = full_rank_copy(net, 1)
     assert sum(isinstance(module, LowRank) for module in factored.modules()) == 16
     x = torch.randn(4, 3, 64, 64, generator=torch.Generator().manual_seed(0))

@@ -321,5 +321,5 @@ def test_say_never_raises(monkeypatch: pytest.MonkeyPatch, capfd: pytest.Capture
 )
 def test_mpi_has_started_while_the_job_can_be_requeued(startup_timeout_s: float, end: str, limit_s: float) -> None:
     """Now is 1000; `mpi.spare_time_s` is 30."""
-    config = load(None, [f"mpi.startup_timeout_s={startup_timeout_s}"], command.TABLES)
+    config = load(None, [f"mpi.startup_timeout_s={startup_timeout_s}"])
     assert command._startup_limit_s(config, {"SLURM_JOB_END_TIME": end}, 1000.0) == limit_s

@@ -9,14 +9,16 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from fedmpi import costs, models
+from fedmpi import costs
 from fedmpi.data.options import DataInfo
 from fedmpi.errors import ConfigError
 from fedmpi.learning.flat import Buffers, FlatNet, net_layout
+from fedmpi.models import create
 from fedmpi.models.groups import follow
 from fedmpi.models.lstm import Lstm
+from fedmpi.models.options import LstmChar, LstmImdb
 
-SMALL = models.LstmImdb(width=0.03)  # 2 and 8 units
+SMALL = LstmImdb(width=0.03)  # 2 and 8 units
 
 
 def texts(num_classes: int = 2, vocabulary_size: int = 11, length: int = 5) -> DataInfo:
@@ -29,14 +31,14 @@ def tokens(seed: int = 0, length: int = 5) -> Tensor:
 
 @pytest.mark.parametrize(
     ("options", "num_classes", "expected"),
-    [(models.LstmImdb(), 2, 920_385), (models.LstmImdb(), 4, 921_156), (models.LstmImdb(width=0.5), 2, 247_201)],
+    [(LstmImdb(), 2, 920_385), (LstmImdb(), 4, 921_156), (LstmImdb(width=0.5), 2, 247_201)],
 )
-def test_sizes(options: models.LstmImdb, num_classes: int, expected: int) -> None:
+def test_sizes(options: LstmImdb, num_classes: int, expected: int) -> None:
     """methods.md 5.8: 1001 * 64 + 4 * 256 * (64 + 256 + 2) + 4 * 256 * (2 * 256 + 2) + 257; four classes: 3 * 257 more.
 
     Half: 1001 * 32 + 4 * 128 * (32 + 128 + 2) + 4 * 128 * (2 * 128 + 2) + 129.
     """
-    net = models.skeleton(options, texts(num_classes, 1001))
+    net = create.skeleton(options, texts(num_classes, 1001))
     assert sum(parameter.numel() for parameter in net.parameters()) == expected
 
 
@@ -47,7 +49,7 @@ def test_sizes_of_the_character_lstm(num_symbols: int, expected: int) -> None:
     With one bias for each gate 2 * 4 * 256 less: 820,522 at 90 symbols; McMahan et al. print 866,578, which is that
     at 258 symbols and 3 * 256 peepholes in each layer.
     """
-    net = models.skeleton(models.LstmChar(), texts(num_symbols, num_symbols, 80))
+    net = create.skeleton(LstmChar(), texts(num_symbols, num_symbols, 80))
     assert sum(parameter.numel() for parameter in net.parameters()) == expected
     assert expected == 265 * num_symbols + 272_384 + 526_336
     assert 265 * 90 + 271_360 + 525_312 == 820_522
@@ -57,7 +59,7 @@ def test_sizes_of_the_character_lstm(num_symbols: int, expected: int) -> None:
 def test_the_character_lstm_predicts_every_symbol_of_its_vocabulary() -> None:
     """Step by step; also where there are two symbols, each has a logit of its own."""
     for num_symbols in (11, 2):
-        net = models.build(models.LstmChar(width=0.03), texts(num_symbols, 11), 0)
+        net = create.build(LstmChar(width=0.03), texts(num_symbols, 11), 0)
         assert torch.allclose(net(tokens()), net.fc(by_steps(net, tokens())), atol=1e-6)
         assert net(tokens()).shape == (3, num_symbols) and net(tokens()).all()
 
@@ -82,7 +84,7 @@ def by_steps(net: nn.Module, words: Tensor) -> Tensor:
 
 @pytest.mark.parametrize("num_classes", [2, 3])
 def test_the_net_step_by_step(num_classes: int) -> None:
-    net = models.build(SMALL, texts(num_classes), 0)
+    net = create.build(SMALL, texts(num_classes), 0)
     logits = net(tokens())
     expected = net.fc(by_steps(net, tokens()))
     if num_classes == 2:
@@ -92,7 +94,7 @@ def test_the_net_step_by_step(num_classes: int) -> None:
 
 
 def test_two_classes_are_binary_cross_entropy() -> None:
-    net = models.build(SMALL, texts(), 0)
+    net = create.build(SMALL, texts(), 0)
     logits, labels = net(tokens()), torch.tensor([0, 1, 1])
     expected = F.binary_cross_entropy_with_logits(logits[:, 1], labels.float())
     assert F.cross_entropy(logits, labels).item() == pytest.approx(expected.item(), abs=1e-6)
@@ -103,7 +105,7 @@ def test_trains_in_a_flat_buffer(device: str) -> None:
     """Two steps of SGD on the flat vectors equal two on a plain copy; the net computes with what the buffer holds."""
     if device == "cuda" and not torch.cuda.is_available():
         pytest.skip("needs a GPU: cuDNN would move the weights out of the buffer")
-    plain = models.build(SMALL, texts(), 0)
+    plain = create.build(SMALL, texts(), 0)
     layout = net_layout(plain.named_parameters(), (), channels_last=True)
     flat = FlatNet(copy.deepcopy(plain), layout, Buffers(layout.num_bytes, device))
     for name, parameter in plain.named_parameters():
@@ -140,17 +142,17 @@ def test_costs_are_those_of_torchs_own_lstm() -> None:
 
 def test_costs_of_the_net() -> None:
     """300 tokens, each 4 * 256 * (64 + 256) + 4 * 256 * (256 + 256) MACs; the last output goes into one more."""
-    measured = costs.measure(models.skeleton(models.LstmImdb(), texts(2, 1001, 300)), (300,))
+    measured = costs.measure(create.skeleton(LstmImdb(), texts(2, 1001, 300)), (300,))
     assert measured.macs == 300 * (327_680 + 524_288) + 256 == 255_590_656
     assert measured.activation_bytes == 4 * (300 * (64 + 2 * 6 * 256) + 1)
 
 
 def test_costs_of_a_net_with_values_and_of_a_copy() -> None:
-    net = models.build(SMALL, texts(3), 0)
-    assert costs.measure(net, (5,)) == costs.measure(models.skeleton(SMALL, texts(3)), (5,))
+    net = create.build(SMALL, texts(3), 0)
+    assert costs.measure(net, (5,)) == costs.measure(create.skeleton(SMALL, texts(3)), (5,))
     assert torch.equal(copy.deepcopy(net)(tokens()), net(tokens()))
 
 
 def test_channels_cannot_be_followed_through_it() -> None:
     with pytest.raises(ConfigError, match=r"lstm \(of type Lstm\) mixes them; .* does not prune"):
-        follow(models.skeleton(SMALL, texts()))
+        follow(create.skeleton(SMALL, texts()))

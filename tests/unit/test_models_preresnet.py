@@ -6,23 +6,24 @@ import pytest
 import torch
 from torch import nn
 
-from fedmpi import models
 from fedmpi.data.options import DataInfo
+from fedmpi.models import create
+from fedmpi.models.options import ResNet18
 from fedmpi.models.preresnet import PreBlock
 
 IMAGES = DataInfo("image", (3, 32, 32), 10, 1, 1)
-PRE = models.ResNet18(order="pre")
+PRE = ResNet18(order="pre")
 
 
 def test_sizes() -> None:
     """Post-activation has 11,173,962. Less: BN of the stem 128 and of the shortcuts 2 (128 + 256 + 512), and a first
     block's bn1 has half the channels, 2 (64 + 128 + 256). More: the last BN, 2 * 512."""
-    net = models.skeleton(PRE, IMAGES)
+    net = create.skeleton(PRE, IMAGES)
     assert sum(p.numel() for p in net.parameters()) == 11_173_962 - 128 - 1792 - 896 + 1024 == 11_172_170
 
 
 def test_where_the_norms_are() -> None:
-    net = models.skeleton(PRE, IMAGES)
+    net = create.skeleton(PRE, IMAGES)
     norms = [name for name, module in net.named_modules() if isinstance(module, nn.BatchNorm2d)]
     blocks = [f"stages.{stage}.{block}.bn{i}" for stage in range(4) for block in range(2) for i in (1, 2)]
     assert norms == [*blocks, "bn"]
@@ -50,7 +51,7 @@ def test_block_by_hand(stride: int, expected: list[float]) -> None:
 def test_the_stem_is_bare_and_a_norm_stands_before_the_pooling() -> None:
     """With tanh for its stages the net is fc(pool(relu(bn(tanh(conv1(x))))))."""
     info = DataInfo("image", (1, 8, 8), 3, 1, 1)
-    net = models.build(models.ResNet18(order="pre", width=0.0625, blocks=(1,)), info, 0)
+    net = create.build(ResNet18(order="pre", width=0.0625, blocks=(1,)), info, 0)
     x = torch.randn(4, 1, 8, 8)
     net.stages = nn.Tanh()
     with torch.no_grad():

@@ -10,12 +10,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from small_runs import ALL_TABLES, small_config, small_setup
+from small_runs import small_config, small_setup
 from torch import Tensor, nn
 from torch.nn import functional as F
 from torchvision.models.vision_transformer import VisionTransformer
 
-from fedmpi import costs, models
+from fedmpi import costs
 from fedmpi.config.load import load
 from fedmpi.data.options import DataInfo
 from fedmpi.errors import ConfigError
@@ -23,11 +23,15 @@ from fedmpi.exactsum import ExactSum, WeightSum
 from fedmpi.federation.plan import Task
 from fedmpi.learning.bn import normalizes_single_values, num_statistics
 from fedmpi.methods.protocol import Client
+from fedmpi.models import create, nested
+from fedmpi.models.attention import Attention, open_attention
 from fedmpi.models.groups import follow
+from fedmpi.models.options import Torchvision, VitSmall
+from fedmpi.models.scaler import add_scaler, norm_layers, scaled_layers, scaler_warning
 from fedmpi.models.vit import HEAD_STD
 
 IMAGES = DataInfo("image", (3, 8, 8), 5, 1, 1)
-SMALL = models.VitSmall(embedding=24, heads=3, depth=2)
+SMALL = VitSmall(embedding=24, heads=3, depth=2)
 RUN = ("model.name=vit_small", "model.embedding=4", "model.heads=2", "model.depth=1")
 INPUTS = ("query", "key", "value")
 
@@ -61,28 +65,28 @@ def by_hand(channels: int, patch: int, num_patches: int, d: int, hidden: int, de
 @pytest.mark.parametrize(
     ("options", "info", "expected", "shape"),
     [
-        (models.VitSmall(), images(3, 32, 32), 21_342_346, (3, 4, 64, 384, 1536, 12, 10)),
-        (models.VitSmall(), images(3, 32, 32, num_classes=100), 21_376_996, (3, 4, 64, 384, 1536, 12, 100)),
-        (models.VitSmall(), images(1, 28, 28, num_classes=62), 21_344_318, (1, 4, 49, 384, 1536, 12, 62)),
-        (models.VitSmall(patch=8), images(3, 64, 64), 21_397_642, (3, 8, 64, 384, 1536, 12, 10)),
-        (models.VitSmall(width=0.5), images(3, 32, 32), 5_362_762, (3, 4, 64, 192, 768, 12, 10)),
+        (VitSmall(), images(3, 32, 32), 21_342_346, (3, 4, 64, 384, 1536, 12, 10)),
+        (VitSmall(), images(3, 32, 32, num_classes=100), 21_376_996, (3, 4, 64, 384, 1536, 12, 100)),
+        (VitSmall(), images(1, 28, 28, num_classes=62), 21_344_318, (1, 4, 49, 384, 1536, 12, 62)),
+        (VitSmall(patch=8), images(3, 64, 64), 21_397_642, (3, 8, 64, 384, 1536, 12, 10)),
+        (VitSmall(width=0.5), images(3, 32, 32), 5_362_762, (3, 4, 64, 192, 768, 12, 10)),
         (SMALL, IMAGES, 15_941, (3, 4, 4, 24, 96, 2, 5)),
     ],
 )
-def test_sizes(options: models.VitSmall, info: DataInfo, expected: int, shape: tuple[int, ...]) -> None:
-    assert params(models.skeleton(options, info)) == expected == by_hand(*shape)
+def test_sizes(options: VitSmall, info: DataInfo, expected: int, shape: tuple[int, ...]) -> None:
+    assert params(create.skeleton(options, info)) == expected == by_hand(*shape)
 
 
 @pytest.mark.parametrize(("width", "size", "hidden"), [(0.5, 12, 48), (0.3, 6, 29), (0.01, 3, 1)])
 def test_every_width_has_all_heads(width: float, size: int, hidden: int) -> None:
     """Three heads of 8 numbers: at 0.5 of 4, at 0.3 of round(2.4); the option and the share of a width method agree."""
     for net in (
-        models.skeleton(SMALL, IMAGES, width),
-        models.skeleton(SMALL.model_copy(update={"width": width}), IMAGES),
+        create.skeleton(SMALL, IMAGES, width),
+        create.skeleton(SMALL.model_copy(update={"width": width}), IMAGES),
     ):
         assert net.class_token.shape == (1, 1, size) and net.encoder.pos_embedding.shape == (1, 5, size)
         assert params(net) == by_hand(3, 4, 4, size, hidden, 2, 5)
-        assert {part.num_heads for part in net.modules() if isinstance(part, models.Attention)} == {3}
+        assert {part.num_heads for part in net.modules() if isinstance(part, Attention)} == {3}
 
 
 # Attention against torch's.
@@ -102,7 +106,7 @@ def test_the_net_is_torchvisions(training: bool) -> None:
     """Outputs and all gradients; torch's three matrices are the leading, middle and last thirds of one. In eval mode
     without gradients torch computes by other kernels."""
     theirs = torchvisions().train(training)
-    ours = models.open_attention(copy.deepcopy(theirs))
+    ours = open_attention(copy.deepcopy(theirs))
     torch.testing.assert_close(ours(batch()), theirs(batch()), rtol=1e-4, atol=1e-5)
     with torch.no_grad():
         torch.testing.assert_close(ours(batch()), theirs(batch()), rtol=1e-4, atol=1e-5)
@@ -126,7 +130,7 @@ def test_attention_by_hand() -> None:
         dense.in_proj_weight.copy_(torch.eye(2).repeat(3, 1))
         dense.out_proj.weight.copy_(torch.eye(2))
     tokens = torch.eye(2)[None]
-    outputs, weights = models.Attention(dense)(tokens, tokens, tokens)
+    outputs, weights = Attention(dense)(tokens, tokens, tokens)
     own = 1 / (1 + 2.718281828 ** -(2**-0.5))
     torch.testing.assert_close(outputs, torch.tensor([[[own, 1 - own], [1 - own, own]]]))
     assert weights is None
@@ -134,7 +138,7 @@ def test_attention_by_hand() -> None:
 
 def test_nets_of_torchvision_are_opened_too() -> None:
     """ViT-B/16 keeps its 86,567,656 parameters, now in linear layers alone."""
-    net = models.skeleton(models.Torchvision(name="torchvision:vit_b_16"), images(3, 224, 224, num_classes=1000))
+    net = create.skeleton(Torchvision(name="torchvision:vit_b_16"), images(3, 224, 224, num_classes=1000))
     assert params(net) == 86_567_656
     assert not any(isinstance(part, nn.MultiheadAttention) for part in net.modules())
     assert sum(type(part) is nn.Linear for part in net.modules()) == 12 * 6 + 1
@@ -144,8 +148,8 @@ def test_nets_of_torchvision_are_opened_too() -> None:
 
 
 def test_values_depend_on_the_seed_alone_and_names_are_those_of_the_skeleton() -> None:
-    first, again, other = (models.build(SMALL, IMAGES, seed) for seed in (0, 0, 1))
-    assert [*first.state_dict()] == [*models.skeleton(SMALL, IMAGES).state_dict()]
+    first, again, other = (create.build(SMALL, IMAGES, seed) for seed in (0, 0, 1))
+    assert [*first.state_dict()] == [*create.skeleton(SMALL, IMAGES).state_dict()]
     assert all(torch.equal(one, two) for one, two in zip(first.parameters(), again.parameters(), strict=True))
     assert not torch.equal(first.conv_proj.weight, other.conv_proj.weight)
 
@@ -153,7 +157,7 @@ def test_values_depend_on_the_seed_alone_and_names_are_those_of_the_skeleton() -
 @pytest.mark.parametrize("channels", [1, 3])
 def test_initialisation(channels: int) -> None:
     """Patches 1 / sqrt(inputs), classifier 0.02; biases 0."""
-    net = models.build(models.VitSmall(depth=1), images(channels, 32, 32, num_classes=100), 0)
+    net = create.build(VitSmall(depth=1), images(channels, 32, 32, num_classes=100), 0)
     assert net.conv_proj.weight.std().item() == pytest.approx((16 * channels) ** -0.5, rel=0.05)
     assert net.heads.head.weight.std().item() == pytest.approx(HEAD_STD, rel=0.05)
     assert not net.conv_proj.bias.any() and not net.heads.head.bias.any()
@@ -169,7 +173,7 @@ def test_it_trains_on_deterministic_kernels(device: str, dtype: torch.dtype, mon
     if device == "cuda" and not torch.cuda.is_available():
         pytest.skip("needs a GPU: attention has other kernels there")
     monkeypatch.setenv("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
-    net = models.build(SMALL, IMAGES, 0).to(device)
+    net = create.build(SMALL, IMAGES, 0).to(device)
     torch.use_deterministic_algorithms(True)
     try:
         first, second = (_gradients(net, dtype) for _ in range(2))
@@ -200,9 +204,9 @@ def test_images_are_surrounded_by_zeros_up_to_a_square_of_patches(
     shape: tuple[int, ...], patch: int, side: int
 ) -> None:
     options = SMALL.model_copy(update={"patch": patch})
-    net = models.build(options, images(*shape), 0).eval()
+    net = create.build(options, images(*shape), 0).eval()
     assert net.encoder.pos_embedding.shape[1] == 1 + (side // patch) ** 2
-    wide = models.build(options, images(shape[0], side, side), 0).eval()
+    wide = create.build(options, images(shape[0], side, side), 0).eval()
     top, left = (side - shape[1]) // 2, (side - shape[2]) // 2
     canvas, image = torch.zeros(2, shape[0], side, side), batch(2, *shape)
     canvas[:, :, top : top + shape[1], left : left + shape[2]] = image
@@ -211,7 +215,7 @@ def test_images_are_surrounded_by_zeros_up_to_a_square_of_patches(
 
 def test_heads_must_share_the_numbers() -> None:
     with pytest.raises(ConfigError, match="model.embedding.*384 numbers cannot be shared by 5 heads"):
-        load(None, ["model.name=vit_small", "model.heads=5"], ALL_TABLES)
+        load(None, ["model.name=vit_small", "model.heads=5"])
     assert small_config("model.name=vit_small", "model.heads=12").model.heads == 12
 
 
@@ -219,7 +223,7 @@ def test_channels_cannot_be_followed_through_attention() -> None:
     with pytest.raises(
         ConfigError, match=r"encoder_layer_0.self_attention \(of type Attention\) mixes them; .* does not prune"
     ):
-        follow(models.skeleton(SMALL, IMAGES))
+        follow(create.skeleton(SMALL, IMAGES))
 
 
 # Widths.
@@ -227,8 +231,8 @@ def test_channels_cannot_be_followed_through_attention() -> None:
 
 def test_a_narrow_net_has_the_leading_numbers_of_every_head_by_hand() -> None:
     """Two heads of 2 numbers, of which one each stays: rows 0 and 2 of queries, columns 0 and 2 of the output."""
-    options = models.VitSmall(embedding=4, heads=2, depth=1)
-    parts = models.nested_parts(models.skeleton(options, IMAGES), models.skeleton(options, IMAGES, 0.5))
+    options = VitSmall(embedding=4, heads=2, depth=1)
+    parts = nested.nested_parts(create.skeleton(options, IMAGES), create.skeleton(options, IMAGES, 0.5))
     layer = "encoder.layers.encoder_layer_0.self_attention"
     matrix, vector = torch.arange(16).view(4, 4), torch.arange(4)
     expected = {
@@ -246,11 +250,11 @@ def test_a_narrow_net_has_the_leading_numbers_of_every_head_by_hand() -> None:
 def test_the_narrow_net_is_the_wide_one_with_zeros_elsewhere() -> None:
     """Without norms (they see zeros, too) and with the wide net's queries enlarged by what its larger heads divide
     more: zeros then stay zeros in every layer. This fails for any other choice of entries."""
-    options = models.VitSmall(embedding=24, heads=3, depth=2)
-    wide, narrow = models.build(options, IMAGES, 0), models.build(options, IMAGES, 1, width=0.5)
+    options = VitSmall(embedding=24, heads=3, depth=2)
+    wide, narrow = create.build(options, IMAGES, 0), create.build(options, IMAGES, 1, width=0.5)
     generator = torch.Generator().manual_seed(0)
     with torch.no_grad():
-        for name, part in models.nested_parts(wide, narrow).items():
+        for name, part in nested.nested_parts(wide, narrow).items():
             kept = 0.5 * torch.randn(part.shape, generator=generator)
             enlarged = (8 / 4) ** 0.5 if ".query." in name else 1.0
             wide.get_parameter(name).zero_()[part.region] = kept * enlarged
@@ -265,20 +269,20 @@ def test_the_narrow_net_is_the_wide_one_with_zeros_elsewhere() -> None:
 
 def test_the_scaler_goes_into_the_layer_norms() -> None:
     """As eps rate^2 in training; nothing else is divided."""
-    net = models.add_scaler(models.build(SMALL, IMAGES, 0), 0.25)
-    assert len(models.norm_layers(net)) == 2 * 2 + 1 and not models.scaled_layers(net)
-    assert models.scaler_warning(net, 0.25) == ""
+    net = add_scaler(create.build(SMALL, IMAGES, 0), 0.25)
+    assert len(norm_layers(net)) == 2 * 2 + 1 and not scaled_layers(net)
+    assert scaler_warning(net, 0.25) == ""
     net(batch())
-    assert {norm.eps for norm in models.norm_layers(net)} == {1e-6 / 16}
+    assert {norm.eps for norm in norm_layers(net)} == {1e-6 / 16}
     net.eval()(batch())
-    assert {norm.eps for norm in models.norm_layers(net)} == {1e-6}
+    assert {norm.eps for norm in norm_layers(net)} == {1e-6}
 
 
 def test_layer_norms_have_no_statistics_to_estimate() -> None:
     """Whatever a batch holds, an example's outputs are its own; so restat has nothing to do."""
-    net = models.build(SMALL, IMAGES, 0)
+    net = create.build(SMALL, IMAGES, 0)
     assert num_statistics(net) == 0 and not normalizes_single_values(net.to("meta"), (3, 8, 8))
-    net = models.build(SMALL, IMAGES, 0)
+    net = create.build(SMALL, IMAGES, 0)
     torch.testing.assert_close(net(batch())[:1], net(batch()[:1]), rtol=1e-4, atol=1e-6)
 
 
@@ -309,14 +313,14 @@ def test_heterofl_averages_each_entry_over_those_who_hold_it(tmp_path: Path) -> 
 
 @pytest.mark.parametrize(
     ("options", "info", "tokens", "d", "hidden", "depth"),
-    [(models.VitSmall(), images(3, 32, 32), 65, 384, 1536, 12), (SMALL, replace(IMAGES, num_classes=10), 5, 24, 96, 2)],
+    [(VitSmall(), images(3, 32, 32), 65, 384, 1536, 12), (SMALL, replace(IMAGES, num_classes=10), 5, 24, 96, 2)],
 )
-def test_macs_by_hand(options: models.VitSmall, info: DataInfo, tokens: int, d: int, hidden: int, depth: int) -> None:
+def test_macs_by_hand(options: VitSmall, info: DataInfo, tokens: int, d: int, hidden: int, depth: int) -> None:
     """A block: four layers, products of queries and keys and of their weights and values, the perceptron; norms count
     2 and GELU 1 for each output. 1.42 billion at 32x32."""
     block = 4 * tokens * d * d + 2 * tokens * tokens * d + 2 * tokens * d * hidden
     macs = (tokens - 1) * 48 * d + depth * block + d * 10
-    measured = costs.measure(models.skeleton(options, info), info.example_shape)
+    measured = costs.measure(create.skeleton(options, info), info.example_shape)
     assert measured.macs == macs
     assert (
         measured.macs_with_norm_and_activations
@@ -328,4 +332,4 @@ def test_macs_by_hand(options: models.VitSmall, info: DataInfo, tokens: int, d: 
 
 def test_costs_with_values_are_those_of_the_skeleton() -> None:
     measure = partial(costs.measure, example_shape=(3, 8, 8))
-    assert measure(models.build(SMALL, IMAGES, 0)) == measure(models.skeleton(SMALL, IMAGES))
+    assert measure(create.build(SMALL, IMAGES, 0)) == measure(create.skeleton(SMALL, IMAGES))

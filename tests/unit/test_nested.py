@@ -10,7 +10,21 @@ import pytest
 import torch
 from torch import nn
 
-from fedmpi import models
+from fedmpi.models import create, nested
+from fedmpi.models.nested import Part, fan_in_shares
+from fedmpi.models.options import (
+    AlexNet,
+    CnnFemnist,
+    Lenet5,
+    LstmChar,
+    LstmImdb,
+    Mlp,
+    ModelOptions,
+    ResNet18,
+    Vgg16,
+    VitSmall,
+)
+from fedmpi.models.width import Rounding
 
 
 @dataclass(frozen=True)
@@ -23,38 +37,38 @@ class Info:
 
 TEXT = Info("tokens", (5,), 3, 11)
 MODELS = [
-    (models.ResNet18(width=0.125, blocks=(1, 1)), Info()),
-    (models.ResNet18(width=0.125, blocks=(1, 1), order="pre"), Info()),
-    (models.Vgg16(width=0.0625, dropout=0.0), Info()),
-    (models.AlexNet(width=0.0625, dropout=0.0), Info()),
-    (models.Lenet5(), Info()),
-    (models.CnnFemnist(width=0.25), Info()),
-    (models.Mlp(hidden=(9, 7)), Info("vector", (6,))),
-    (models.LstmImdb(width=0.0625), TEXT),
-    (models.LstmChar(width=0.25), TEXT),
+    (ResNet18(width=0.125, blocks=(1, 1)), Info()),
+    (ResNet18(width=0.125, blocks=(1, 1), order="pre"), Info()),
+    (Vgg16(width=0.0625, dropout=0.0), Info()),
+    (AlexNet(width=0.0625, dropout=0.0), Info()),
+    (Lenet5(), Info()),
+    (CnnFemnist(width=0.25), Info()),
+    (Mlp(hidden=(9, 7)), Info("vector", (6,))),
+    (LstmImdb(width=0.0625), TEXT),
+    (LstmChar(width=0.25), TEXT),
 ]
-VIT = (models.VitSmall(embedding=24, heads=2, depth=1), Info())
+VIT = (VitSmall(embedding=24, heads=2, depth=1), Info())
 
 
-def parts_of(options: models.ModelOptions, info: Info, wide: float, narrow: float) -> dict[str, models.Part]:
-    return models.nested_parts(*(models.skeleton(options, info, width) for width in (wide, narrow)))
+def parts_of(options: ModelOptions, info: Info, wide: float, narrow: float) -> dict[str, Part]:
+    return nested.nested_parts(*(create.skeleton(options, info, width) for width in (wide, narrow)))
 
 
 def test_a_matrix_by_hand() -> None:
     """The leading 2 x 3 of [[0..3], [4..7], [8..11]]."""
-    part = models.Part((3, 4), (2, 3))
+    part = Part((3, 4), (2, 3))
     whole = torch.arange(12).view(3, 4)
     expected = [[0, 1, 2], [4, 5, 6]]
     assert part.of(whole).tolist() == whole[part.region].tolist() == expected
     assert part.of(whole).untyped_storage().data_ptr() == whole.untyped_storage().data_ptr()
-    assert not part.is_whole and models.Part((3, 4), (3, 4)).is_whole
+    assert not part.is_whole and Part((3, 4), (3, 4)).is_whole
 
 
 @pytest.mark.parametrize(("layer", "gates"), [(nn.LSTM, 4), (nn.GRU, 3), (nn.RNN, 1)])
 def test_gates_by_hand(layer: type[nn.RNNBase], gates: int) -> None:
     """Of 3 inputs and 2 hidden units the leading 2 and 1: row 0 of each gate is rows 0, 2, 4, ... of the stack."""
     wide, narrow = layer(3, 2, num_layers=2), layer(2, 1, num_layers=2)
-    parts = models.nested_parts(nn.Sequential(wide), nn.Sequential(narrow))
+    parts = nested.nested_parts(nn.Sequential(wide), nn.Sequential(narrow))
     rows = [2 * gate for gate in range(gates)]
     weight = torch.arange(gates * 2 * 3).view(-1, 3)
     expected = [[3 * row, 3 * row + 1] for row in rows]
@@ -67,13 +81,13 @@ def test_gates_by_hand(layer: type[nn.RNNBase], gates: int) -> None:
 
 
 @pytest.mark.parametrize(("options", "info"), MODELS, ids=lambda value: getattr(value, "name", ""))
-def test_the_narrow_net_is_the_wide_one_with_zeros_elsewhere(options: models.ModelOptions, info: Info) -> None:
+def test_the_narrow_net_is_the_wide_one_with_zeros_elsewhere(options: ModelOptions, info: Info) -> None:
     """Zero weights, and BatchNorm's bias 0, keep the cut channels at 0 in every layer (in an LSTM: g = tanh 0), so the
     rest sees nothing of them. This fails for any other choice of entries, in one gate, input or flattened map."""
-    wide, narrow = models.build(options, info, 0), models.build(options, info, 1, width=0.6)
+    wide, narrow = create.build(options, info, 0), create.build(options, info, 1, width=0.6)
     generator = torch.Generator().manual_seed(0)
     with torch.no_grad():
-        for name, part in models.nested_parts(wide, narrow).items():
+        for name, part in nested.nested_parts(wide, narrow).items():
             kept = torch.randn(part.shape, generator=generator) * math.sqrt(2 / math.prod(part.shape[1:]))
             wide.get_parameter(name).zero_()[part.region] = kept
             narrow.get_parameter(name).copy_(kept)
@@ -86,20 +100,20 @@ def test_the_narrow_net_is_the_wide_one_with_zeros_elsewhere(options: models.Mod
 
 @pytest.mark.parametrize(("options", "info"), [*MODELS, VIT], ids=lambda value: getattr(value, "name", ""))
 @pytest.mark.parametrize("rounding", ["round", "ceil"])
-def test_nets_are_nested(options: models.ModelOptions, info: Info, rounding: models.Rounding) -> None:
+def test_nets_are_nested(options: ModelOptions, info: Info, rounding: Rounding) -> None:
     """A part of a part is the part: entries are numbered, so that equal ones are the same ones."""
     widths = (1.0, 0.7, 0.35, 0.1)
-    nets = [models.skeleton(options, info, width, rounding) for width in widths]
+    nets = [create.skeleton(options, info, width, rounding) for width in widths]
     for name, parameter in nets[0].named_parameters():
         numbers = torch.arange(parameter.numel()).view(parameter.shape)
-        directly = [models.nested_parts(nets[0], net)[name].of(numbers) for net in nets]
+        directly = [nested.nested_parts(nets[0], net)[name].of(numbers) for net in nets]
         for (outer, inner), (wide, narrow) in zip(pairwise(directly), pairwise(nets), strict=True):
-            assert torch.equal(models.nested_parts(wide, narrow)[name].of(outer), inner)
+            assert torch.equal(nested.nested_parts(wide, narrow)[name].of(outer), inner)
 
 
 def test_gradients_flow_into_the_part() -> None:
     """Ones on the leading entries of each gate, zeros elsewhere; the same for slices."""
-    for part in (models.Part((4, 3), (2, 2)), models.Part((4, 3), (2, 2), gates=2)):
+    for part in (Part((4, 3), (2, 2)), Part((4, 3), (2, 2), gates=2)):
         weight = torch.randn(4, 3, requires_grad=True)
         part.of(weight).sum().backward()
         expected = torch.zeros(4, 3)
@@ -109,15 +123,15 @@ def test_gradients_flow_into_the_part() -> None:
 
 def test_shares_of_the_inputs_by_hand() -> None:
     """Hidden layers of 9 and 7 units at width 0.6: 5 and 4; the first layer sees all 6 features."""
-    options, info = models.Mlp(hidden=(9, 7)), Info("vector", (6,))
-    shares = models.fan_in_shares(models.skeleton(options, info), models.skeleton(options, info, 0.6))
+    options, info = Mlp(hidden=(9, 7)), Info("vector", (6,))
+    shares = fan_in_shares(create.skeleton(options, info), create.skeleton(options, info, 0.6))
     assert list(shares.values()) == [1, 1, 5 / 9, 5 / 9, 4 / 7, 4 / 7]
-    names = [name for name, _ in models.skeleton(options, info).named_parameters()]
+    names = [name for name, _ in create.skeleton(options, info).named_parameters()]
     assert list(shares) == names
 
 
 def test_shares_of_a_resnet_leave_the_stem_and_the_norms() -> None:
-    options = models.ResNet18(blocks=(1, 1))
-    shares = models.fan_in_shares(models.skeleton(options, Info()), models.skeleton(options, Info(), 0.25))
+    options = ResNet18(blocks=(1, 1))
+    shares = fan_in_shares(create.skeleton(options, Info()), create.skeleton(options, Info(), 0.25))
     assert shares.pop("conv1.weight") == 1 and set(shares.values()) == {0.25}
     assert not any("bn" in name for name in shares) and {"fc.weight", "fc.bias"} <= set(shares)

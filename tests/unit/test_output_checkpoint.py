@@ -245,7 +245,10 @@ def test_a_directory_removed_under_the_run_is_said(run_dir: RunDir) -> None:
 KILLER = """
 import os, random, signal, sys, time
 import torch
-from fedmpi.output import MemoryStore, RunDir, Snapshot, checkpoint
+from fedmpi.store.memory import MemoryStore
+from fedmpi.store.run_dir import RunDir
+from fedmpi.store.checkpoint import Snapshot
+from fedmpi.store import checkpoint
 
 torch.set_num_threads(1)
 run_dir = RunDir.open_for(sys.argv[1], resume=True)

@@ -32,7 +32,9 @@ import errno, fcntl, os, sys, time
 from pathlib import Path
 from types import SimpleNamespace
 from fedmpi.errors import RunDirError
-from fedmpi.output import RunDir, RunLock, lock
+from fedmpi.store.run_dir import RunDir
+from fedmpi.store.lock import RunLock
+from fedmpi.store import lock
 if sys.argv[2:] == ["no locks"]:
     reading, write = os.open(Path(sys.argv[1], "reading"), os.O_RDONLY | os.O_CREAT), lock._write
     def lockf(*_):

@@ -80,7 +80,8 @@ def test_write_atomic_leaves_the_old_file_or_the_new_one(tmp_path: Path, monkeyp
 
 HOLDER = """
 import sys, time
-from fedmpi.output import RunDir, RunLock
+from fedmpi.store.run_dir import RunDir
+from fedmpi.store.lock import RunLock
 with RunLock(RunDir.open_for(sys.argv[1], resume=True)):
     print("held", flush=True)
     time.sleep(60)

@@ -11,9 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from fedmpi import data, methods, papers
+from fedmpi import methods, papers
 from fedmpi.config.load import load
-from fedmpi.main import TABLES
 from fedmpi.papers import Cell, PapersError, Run, parse
 from fedmpi.run.start import method_context
 
@@ -227,7 +226,7 @@ def test_a_text_says_no_number_of_ours() -> None:
 def test_every_run_loads_and_tests_the_nets_that_its_cells_name(paper: str) -> None:
     uses = [(table, cell) for table in papers.read(paper).tables.values() for cell in table.cells if cell.run]
     for run in dict.fromkeys(cell.run for _, cell in uses):
-        loaded = load(str(CONFIGS / f"{run.config}.yaml"), run.overrides, TABLES)
+        loaded = load(str(CONFIGS / f"{run.config}.yaml"), run.overrides)
         own = _names_of_its_own(loaded.method.name)
         names = own if own is not None else {f"{tier:g}" for tier in loaded.method.tiers}
         assert {cell.net for table, cell in uses if cell.run == run and _names_a_net(table)} <= names | {"clients"}, run
@@ -240,7 +239,7 @@ def _names_a_net(table: papers.Table) -> bool:
 @cache
 def _names_of_its_own(method: str) -> set[str] | None:
     """What a method calls its tested nets where these are not its tiers; it does so on any data."""
-    config = load(str(CONFIGS / f"{method}_digits.yaml"), ["model.name=mlp", "model.hidden=[16,16]"], TABLES)
-    built = methods.create(method_context(config, data.info(config.data)))
+    config = load(str(CONFIGS / f"{method}_digits.yaml"), ["model.name=mlp", "model.hidden=[16,16]"])
+    built = methods.create(method_context(config, config.data.info()))
     names = {net.name for net in built.tested()}
     return None if names == {f"{tier:g}" for tier in config.method.tiers} else names

@@ -6,8 +6,9 @@ import h5py
 import numpy as np
 import pytest
 
-from fedmpi import data
 from fedmpi.data import splits
+from fedmpi.data.options import Digits
+from fedmpi.data.partition import Partition, make_partition, present_labels
 from fedmpi.data.partition_options import ClassDirichlet, Dirichlet, DirichletFeddf, Iid, PartitionOptions
 from fedmpi.disk import hdf5
 from fedmpi.errors import ConfigError, DataError
@@ -24,7 +25,7 @@ def label_of(options: PartitionOptions) -> str:
     return options.name + ("-shuffled" if getattr(options, "shuffle", False) else "")
 
 
-def class_counts(partition: data.Partition, labels: np.ndarray, num_classes: int) -> np.ndarray:
+def class_counts(partition: Partition, labels: np.ndarray, num_classes: int) -> np.ndarray:
     """int (clients, classes)."""
     rows = [np.bincount(labels[partition.client(i)], minlength=num_classes) for i in range(partition.num_clients)]
     return np.stack(rows)
@@ -33,7 +34,7 @@ def class_counts(partition: data.Partition, labels: np.ndarray, num_classes: int
 @pytest.mark.parametrize("options", ALL, ids=label_of)
 @pytest.mark.parametrize("num_clients", [1, 7, 20, 33])
 def test_no_example_has_two_owners(options: PartitionOptions, num_clients: int) -> None:
-    partition = data.make_partition(options, labels_of(1437), num_clients, seed=3)
+    partition = make_partition(options, labels_of(1437), num_clients, seed=3)
     assert partition.num_clients == len(partition.sizes) == num_clients
     assert partition.sizes.sum() == len(partition.indices) == len(np.unique(partition.indices))
     assert partition.indices.min() >= 0 and partition.indices.max() < 1437 and partition.sizes.min() >= 1
@@ -42,14 +43,14 @@ def test_no_example_has_two_owners(options: PartitionOptions, num_clients: int) 
 
 @pytest.mark.parametrize("options", COMPLETE, ids=label_of)
 def test_every_example_has_an_owner(options: PartitionOptions) -> None:
-    partition = data.make_partition(options, labels_of(1437), 20, seed=3)
+    partition = make_partition(options, labels_of(1437), 20, seed=3)
     assert sorted(partition.indices) == list(range(1437))
 
 
 @pytest.mark.parametrize("options", ALL[1:], ids=label_of)
 def test_a_pure_function_of_the_seed(options: PartitionOptions) -> None:
     labels = labels_of(1437)
-    first, again, other = (data.make_partition(options, labels, 20, seed) for seed in (0, 0, 1))
+    first, again, other = (make_partition(options, labels, 20, seed) for seed in (0, 0, 1))
     assert np.array_equal(first.indices, again.indices) and np.array_equal(first.offsets, again.offsets)
     assert not np.array_equal(first.indices, other.indices)
 
@@ -59,12 +60,12 @@ def test_a_pure_function_of_the_seed(options: PartitionOptions) -> None:
 
 def test_iid_cuts_file_order() -> None:
     """10 examples, 4 clients: bounds floor(i * 10 / 4) = 0, 2, 5, 7, 10."""
-    partition = data.make_partition(Iid(), np.zeros(10, np.int64), 4, seed=9)
+    partition = make_partition(Iid(), np.zeros(10, np.int64), 4, seed=9)
     assert [partition.client(i).tolist() for i in range(4)] == [[0, 1], [2, 3, 4], [5, 6], [7, 8, 9]]
 
 
 def test_iid_of_cifar_is_twenty_slices() -> None:
-    partition = data.make_partition(Iid(), np.zeros(50_000, np.int64), 20, seed=0)
+    partition = make_partition(Iid(), np.zeros(50_000, np.int64), 20, seed=0)
     assert np.array_equal(partition.indices, np.arange(50_000)) and set(partition.sizes) == {2500}
 
 
@@ -74,7 +75,7 @@ def test_iid_of_cifar_is_twenty_slices() -> None:
 @pytest.mark.parametrize(("num_examples", "num_clients"), [(50_000, 20), (1437, 20), (5000, 25), (1000, 4)])
 def test_feddf_sizes_are_exactly_equal(num_examples: int, num_clients: int) -> None:
     """Every client has floor(N / n); at most n - 1 examples are left over."""
-    partition = data.make_partition(DirichletFeddf(), labels_of(num_examples), num_clients, seed=1)
+    partition = make_partition(DirichletFeddf(), labels_of(num_examples), num_clients, seed=1)
     assert set(partition.sizes) == {num_examples // num_clients}
 
 
@@ -98,7 +99,7 @@ def test_feddf_groups_before_the_recut(num_clients: int, groups: list[int]) -> N
 def test_feddf_recut_is_the_lists_joined() -> None:
     labels = labels_of(1437)
     joined = np.concatenate(splits.feddf_lists(DirichletFeddf(), labels, 20, seed=5))
-    assert np.array_equal(data.make_partition(DirichletFeddf(), labels, 20, seed=5).indices, joined[: 20 * 71])
+    assert np.array_equal(make_partition(DirichletFeddf(), labels, 20, seed=5).indices, joined[: 20 * 71])
 
 
 class ScriptedGenerator:
@@ -132,7 +133,7 @@ def test_feddf_recut_straddles_lists(monkeypatch) -> None:
     """6 of one class, 2 clients, q = (.7, .3): cut at floor(4.2) = 4, so the lists are {0..3} and {4, 5} (each has
     floor(.5 * 3) = 1 or more), recut to {0, 1, 2} and {3, 4, 5}."""
     monkeypatch.setattr(splits, "numpy_generator", lambda *_: ScriptedGenerator([0.7, 0.3]))
-    partition = data.make_partition(DirichletFeddf(), np.zeros(6, np.int64), 2, seed=0)
+    partition = make_partition(DirichletFeddf(), np.zeros(6, np.int64), 2, seed=0)
     assert [partition.client(i).tolist() for i in range(2)] == [[0, 1, 2], [3, 4, 5]]
 
 
@@ -150,8 +151,8 @@ def test_hsu_sizes_are_equal_and_skew_follows_alpha() -> None:
     """alpha = 1e-3: nearly one class each (until classes run out); alpha = 1e6: every client's counts are
     multinomial with the prior, whose variance is below 100 * 0.09 = 9, so 60 % of the prior is 13 sigma away."""
     labels = np.repeat(np.arange(10), 2000)
-    skewed = class_counts(data.make_partition(Dirichlet(alpha=1e-3), labels, 200, 0), labels, 10)
-    even = class_counts(data.make_partition(Dirichlet(alpha=1e6), labels, 200, 0), labels, 10)
+    skewed = class_counts(make_partition(Dirichlet(alpha=1e-3), labels, 200, 0), labels, 10)
+    even = class_counts(make_partition(Dirichlet(alpha=1e6), labels, 200, 0), labels, 10)
     assert (skewed.sum(axis=1) == 100).all() and (even.sum(axis=1) == 100).all()
     assert np.median(skewed.max(axis=1)) == 100
     assert np.median(even.max(axis=1)) < 25
@@ -160,7 +161,7 @@ def test_hsu_sizes_are_equal_and_skew_follows_alpha() -> None:
 def test_hsu_follows_the_prior() -> None:
     """Shares 0.9 and 0.1: q of every client is close to them for a large alpha, not close to one half each."""
     labels = np.repeat([0, 1], [9000, 1000])
-    counts = class_counts(data.make_partition(Dirichlet(alpha=1e6), labels, 10, 0), labels, 2)
+    counts = class_counts(make_partition(Dirichlet(alpha=1e6), labels, 10, 0), labels, 2)
     assert (np.abs(counts[:, 1] - 100) < 60).all()
 
 
@@ -200,7 +201,7 @@ def test_take_by_hand() -> None:
 def test_hsu_in_several_blocks(monkeypatch) -> None:
     """Blocks of 4 clients for 11: still disjoint, complete and of equal sizes."""
     monkeypatch.setattr(splits, "BLOCK_CLIENTS", 4)
-    partition = data.make_partition(Dirichlet(alpha=0.1), labels_of(1000), 11, seed=0)
+    partition = make_partition(Dirichlet(alpha=0.1), labels_of(1000), 11, seed=0)
     assert sorted(partition.indices) == list(range(1000)) and set(partition.sizes) == {90, 91}
 
 
@@ -208,7 +209,7 @@ def test_hsu_in_several_blocks(monkeypatch) -> None:
 
 
 def test_class_dirichlet_is_uneven_above_its_minimum() -> None:
-    partition = data.make_partition(ClassDirichlet(alpha=0.3, min_size=20), labels_of(1437), 20, seed=0)
+    partition = make_partition(ClassDirichlet(alpha=0.3, min_size=20), labels_of(1437), 20, seed=0)
     assert partition.sizes.min() >= 20 and partition.sizes.max() > 2 * partition.sizes.min()
 
 
@@ -217,14 +218,14 @@ def test_class_dirichlet_redraws_until_the_minimum(monkeypatch) -> None:
     Stream 1: q = (.5, .5) cuts class 0 at 2; q = (.4, .6) cuts class 1 at floor(.8) = 0: sizes 2 and 4."""
     streams = {0: ScriptedGenerator([1, 0], [1, 0]), 1: ScriptedGenerator([0.5, 0.5], [0.4, 0.6])}
     monkeypatch.setattr(splits, "numpy_generator", lambda purpose, seed, attempt: streams[attempt])
-    partition = data.make_partition(ClassDirichlet(), np.array([0, 0, 1, 0, 1, 0]), 2, seed=0)
+    partition = make_partition(ClassDirichlet(), np.array([0, 0, 1, 0, 1, 0]), 2, seed=0)
     assert [partition.client(i).tolist() for i in range(2)] == [[0, 1], [3, 5, 2, 4]]
 
 
 def test_class_dirichlet_that_cannot_succeed_says_so() -> None:
     """Each class goes almost whole to one client: 3 classes cannot feed 4 clients."""
     with pytest.raises(ConfigError) as caught:
-        data.make_partition(ClassDirichlet(alpha=1e-6), labels_of(60, 3), 4, seed=0)
+        make_partition(ClassDirichlet(alpha=1e-6), labels_of(60, 3), 4, seed=0)
     assert "\n" not in caught.value.text()
     assert "4 clients 2 examples" in caught.value.text() and "partition.min_size" in caught.value.text()
 
@@ -235,14 +236,14 @@ def test_class_dirichlet_that_cannot_succeed_says_so() -> None:
 @pytest.mark.parametrize("options", ALL, ids=label_of)
 def test_more_clients_than_examples(options: PartitionOptions) -> None:
     with pytest.raises(ConfigError, match="11 clients cannot each get"):
-        data.make_partition(options, labels_of(10), 11, seed=0)
+        make_partition(options, labels_of(10), 11, seed=0)
 
 
 class FakeConfig:
     class clients:
         count = 720
 
-    data = data.Digits()
+    data = Digits()
 
 
 @pytest.mark.parametrize(("options", "most"), [(Dirichlet(min_size=2), 718), (ClassDirichlet(), 718), (Iid(), None)])
@@ -256,28 +257,28 @@ def test_problems_are_found_before_data_are_read(options: PartitionOptions, most
 @pytest.mark.parametrize("options", [Iid(shuffle=True), Dirichlet()], ids=label_of)
 def test_a_million_clients(options: PartitionOptions) -> None:
     """About one second each: no step loops over the clients."""
-    partition = data.make_partition(options, labels_of(2_000_000), 1_000_000, seed=0)
+    partition = make_partition(options, labels_of(2_000_000), 1_000_000, seed=0)
     assert set(partition.sizes) == {2} and len(partition.client(999_999)) == 2
     assert np.bincount(partition.indices).max() == 1
 
 
 def test_saved_and_loaded(tmp_path) -> None:
-    path, made = tmp_path / "partition.h5", data.make_partition(ClassDirichlet(), labels_of(1437), 20, seed=0)
+    path, made = tmp_path / "partition.h5", make_partition(ClassDirichlet(), labels_of(1437), 20, seed=0)
     path.write_bytes(made.packed())
-    loaded = data.Partition.load(path)
+    loaded = Partition.load(path)
     assert np.array_equal(loaded.indices, made.indices) and np.array_equal(loaded.offsets, made.offsets)
     assert loaded.indices.dtype == loaded.offsets.dtype == np.int64
 
 
 def test_clients_views_are_read_only() -> None:
-    partition = data.make_partition(Iid(), labels_of(10), 2, seed=0)
+    partition = make_partition(Iid(), labels_of(10), 2, seed=0)
     with pytest.raises(ValueError, match="read-only"):
         partition.client(0)[0] = 5
 
 
 def test_damaged_files_are_one_line(tmp_path) -> None:
     path = tmp_path / "partition.h5"
-    path.write_bytes(data.make_partition(Iid(), labels_of(10), 2, seed=0).packed())
+    path.write_bytes(make_partition(Iid(), labels_of(10), 2, seed=0).packed())
     cut_off, foreign, wrong = tmp_path / "cut", tmp_path / "foreign", tmp_path / "wrong"
     cut_off.write_bytes(path.read_bytes()[:500])
     with h5py.File(foreign, "w") as file:
@@ -287,7 +288,7 @@ def test_damaged_files_are_one_line(tmp_path) -> None:
         file["offsets"][...] = [0, 5, 11]
     for bad in (cut_off, foreign, wrong, tmp_path / "absent"):
         with pytest.raises(DataError) as caught:
-            data.Partition.load(bad)
+            Partition.load(bad)
         assert str(bad) in caught.value.text() and "\n" not in caught.value.text()
 
 
@@ -298,10 +299,10 @@ def test_offsets_whose_differences_overflow(tmp_path) -> None:
         arrays = {"indices": np.arange(10), "offsets": np.array(offsets, dtype=np.int64)}
         path.write_bytes(hdf5.pack("partition", {}, arrays))
         with pytest.raises(DataError, match="does not hold a partition"):
-            data.Partition.load(path)
+            Partition.load(path)
 
 
 def test_present_labels() -> None:
     """Examples 1, 2 and 4 have the labels 3, 0 and 3; there is no example of class 4 at all."""
-    present = data.present_labels(np.array([1, 3, 0, 2, 3]), np.array([1, 2, 4]), 5)
+    present = present_labels(np.array([1, 3, 0, 2, 3]), np.array([1, 2, 4]), 5)
     assert present.tolist() == [True, False, False, True, False] and present.dtype == bool

@@ -8,12 +8,14 @@ import numpy as np
 import pytest
 from data_fixtures import SHARED_DATA
 
-from fedmpi import data
+from fedmpi import registry
 from fedmpi.config.load import load
-from fedmpi.data import DirichletEqual, Lottery, Natural, QuantitySkew, Shards, dirichlet_equal, shards
-from fedmpi.data.partition_options import PartitionOptions
+from fedmpi.data import dirichlet_equal, reading, shards
+from fedmpi.data.options import DataInfo
+from fedmpi.data.own_tests import personal_tests
+from fedmpi.data.partition import Partition, make_partition
+from fedmpi.data.partition_options import DirichletEqual, Lottery, Natural, PartitionOptions, QuantitySkew, Shards
 from fedmpi.errors import ConfigError
-from fedmpi.main import TABLES
 
 ALL = [
     DirichletEqual(), DirichletEqual(alpha=0.05, examples=30), DirichletEqual(alpha=math.inf),
@@ -25,11 +27,11 @@ LABELS = np.random.default_rng(0).integers(0, 10, 1437)
 GROUPS = np.random.default_rng(1).integers(0, 150, 1437)
 
 
-def made(options: PartitionOptions, num_clients: int, seed: int = 3) -> data.Partition:
-    return data.make_partition(options, LABELS, num_clients, seed, GROUPS)
+def made(options: PartitionOptions, num_clients: int, seed: int = 3) -> Partition:
+    return make_partition(options, LABELS, num_clients, seed, GROUPS)
 
 
-def held(partition: data.Partition, numbers: np.ndarray = LABELS) -> list[list[int]]:
+def held(partition: Partition, numbers: np.ndarray = LABELS) -> list[list[int]]:
     return [numbers[partition.client(client)].tolist() for client in range(partition.num_clients)]
 
 
@@ -64,9 +66,9 @@ def test_round_robin_by_hand() -> None:
     """Sorted by class: examples 1 4 5 (class 0), 0 2 3 6 (class 1). Three clients in turn: 1 0 6, 4 2, 5 3. With one
     example each, three of the seven: those at 0, 7/3 and 14/3 of the sorted ones, rounded down."""
     labels = np.array([1, 0, 1, 1, 0, 0, 1])
-    partition = data.make_partition(DirichletEqual(alpha=math.inf), labels, 3, seed=0)
+    partition = make_partition(DirichletEqual(alpha=math.inf), labels, 3, seed=0)
     assert [partition.client(i).tolist() for i in range(3)] == [[1, 0, 6], [4, 2], [5, 3]]
-    few = data.make_partition(DirichletEqual(alpha=math.inf, examples=1), labels, 3, seed=0)
+    few = make_partition(DirichletEqual(alpha=math.inf, examples=1), labels, 3, seed=0)
     assert few.indices.tolist() == [1, 5, 2]
 
 
@@ -133,9 +135,7 @@ def test_blocks_of_clients_change_no_invariant(monkeypatch: pytest.MonkeyPatch) 
 def test_equal_skew_follows_alpha() -> None:
     """Concentration is per class: 0.01 gives mostly one class each while classes last, 1e6 gives all ten."""
     labels = np.repeat(np.arange(10), 1000)
-    skewed, even = (
-        data.make_partition(DirichletEqual(alpha=alpha, examples=50), labels, 60, 0) for alpha in (0.01, 1e6)
-    )
+    skewed, even = (make_partition(DirichletEqual(alpha=alpha, examples=50), labels, 60, 0) for alpha in (0.01, 1e6))
     assert np.median([len(set(own)) for own in held(skewed, labels)]) == 1
     assert min(len(set(own)) for own in held(even, labels)) >= 9
 
@@ -146,7 +146,7 @@ def test_equal_skew_follows_alpha() -> None:
 def test_quantity_skew() -> None:
     """Every example has an owner, nobody is below the minimum, sizes are far apart, classes are not."""
     labels = np.random.default_rng(0).integers(0, 4, 20_000)
-    partition = data.make_partition(QuantitySkew(alpha=0.3, min_size=10), labels, 50, 0)
+    partition = make_partition(QuantitySkew(alpha=0.3, min_size=10), labels, 50, 0)
     assert sorted(partition.indices) == list(range(20_000)) and partition.sizes.min() >= 10
     assert partition.sizes.max() > 5 * np.median(partition.sizes)
     largest = labels[partition.client(int(partition.sizes.argmax()))]
@@ -172,7 +172,7 @@ def test_shards_are_runs_in_file_order() -> None:
     labels = np.repeat([0, 1], [5, 4])
     seen = set()
     for seed in range(40):
-        partition = data.make_partition(Shards(), labels, 2, seed)
+        partition = make_partition(Shards(), labels, 2, seed)
         for own in (partition.client(i).tolist() for i in range(2)):
             firsts = [numbers for numbers in ([0, 1, 2], [3, 4]) if set(numbers) <= set(own)]
             seconds = [numbers for numbers in ([5, 6], [7, 8]) if set(numbers) <= set(own)]
@@ -183,7 +183,7 @@ def test_shards_are_runs_in_file_order() -> None:
 
 def test_shards_forecast_what_is_held() -> None:
     """The mean over 200 seeds is within 1 % of what the plan says before anything is drawn."""
-    info = data.DataInfo("image", (1, 8, 8), 10, 1437, 1)
+    info = DataInfo("image", (1, 8, 8), 10, 1437, 1)
     sizes = [made(Shards(shards_per_client=3), 20, seed).sizes.mean() for seed in range(200)]
     assert Shards(shards_per_client=3).mean_examples(info, 20) == pytest.approx(np.mean(sizes), rel=0.01)
 
@@ -202,7 +202,7 @@ def test_one_large_class_is_not_everything() -> None:
     """A class of 100 shards beside two of 2, three clients: nobody gets the large one twice, so it is used thrice."""
     labels = np.repeat([0, 1, 2], [100, 2, 2])
     for seed in range(10):
-        own = held(data.make_partition(Lottery(samples=1), labels, 3, seed), labels)
+        own = held(make_partition(Lottery(samples=1), labels, 3, seed), labels)
         assert all(len(set(one)) == 2 for one in own)
 
 
@@ -215,7 +215,7 @@ def test_lottery_shards_begin_at_multiples() -> None:
     labels = np.repeat([0, 1], [7, 5])
     starts = set()
     for seed in range(30):
-        partition = data.make_partition(Lottery(samples=2), labels, 2, seed)
+        partition = make_partition(Lottery(samples=2), labels, 2, seed)
         for own in (partition.client(i).tolist() for i in range(2)):
             assert own[1] == own[0] + 1 and own[3] == own[2] + 1 and (own[0] < 7) != (own[2] < 7)
             starts |= {own[0], own[2]}
@@ -251,11 +251,11 @@ def test_natural_by_hand() -> None:
     of_writer = {0: [1, 4, 6], 1: [3], 2: [0, 2, 5, 7]}
     seen = set()
     for seed in range(30):
-        partition = data.make_partition(Natural(), np.zeros(8, np.int64), 2, seed, groups)
+        partition = make_partition(Natural(), np.zeros(8, np.int64), 2, seed, groups)
         own = [partition.client(i).tolist() for i in range(2)]
         assert all(one in of_writer.values() for one in own) and own[0] != own[1]
         seen.add(tuple(int(groups[one[0]]) for one in own))
-        many = data.make_partition(Natural(min_examples=2), np.zeros(8, np.int64), 2, seed, groups)
+        many = make_partition(Natural(min_examples=2), np.zeros(8, np.int64), 2, seed, groups)
         assert {int(groups[many.client(i)[0]]) for i in range(2)} == {0, 2}
     assert len(seen) == 6
 
@@ -303,7 +303,7 @@ def test_refused_in_one_line(options: PartitionOptions, num_clients: int, words:
 )
 def test_refused_before_data_are_read(words: list[str], expected: str) -> None:
     with pytest.raises(ConfigError, match=expected):
-        load(None, words, TABLES)
+        load(None, words)
 
 
 @pytest.mark.parametrize(("groups_per_client", "most"), [(1, 30), (10, 3)])
@@ -316,8 +316,8 @@ def test_natural_knows_its_groups_without_data(groups_per_client: int, most: int
             name = "har"
 
             @staticmethod
-            def info() -> data.DataInfo:
-                return data.DataInfo("vector", (768,), 6, 7000, 700, num_groups=30)
+            def info() -> DataInfo:
+                return DataInfo("vector", (768,), 6, 7000, 700, num_groups=30)
 
     options = Natural(groups_per_client=groups_per_client)
     assert list(options.problems(FakeConfig())) == []
@@ -331,11 +331,11 @@ def test_real_digits_by_writer() -> None:
     """QMNIST's 539 writers: ten whole writers for each of 50 clients, and test shares that follow their classes."""
     if not (SHARED_DATA / "mnist").is_dir():
         pytest.skip(f"real QMNIST needs {SHARED_DATA / 'mnist'}")
-    options = data.NAMES["qmnist"].options(root=str(SHARED_DATA / "mnist"))
-    digits = data.load(options)
-    partition = data.make_partition(Natural(groups_per_client=10), digits.train_y, 50, 0, digits.groups)
+    options = registry.options("data", "qmnist")(root=str(SHARED_DATA / "mnist"))
+    digits = reading.load(options)
+    partition = make_partition(Natural(groups_per_client=10), digits.train_y, 50, 0, digits.groups)
     writers = [set(digits.groups[partition.client(client)].tolist()) for client in range(50)]
     assert all(len(own) == 10 for own in writers) and len(set().union(*writers)) == 500
     assert partition.sizes.sum() == np.isin(digits.groups, list(set().union(*writers))).sum()
-    tests = data.personal_tests("matching", partition, digits, 0)
+    tests = personal_tests("matching", partition, digits, 0)
     assert sorted(tests.indices) == list(range(10_000))

@@ -6,10 +6,12 @@ import numpy as np
 import pytest
 
 from fedmpi.config.load import load
-from fedmpi.data import DataInfo, Dataset, Iid, Natural, Partition, personal_tests
-from fedmpi.data.own_tests import choose_test
+from fedmpi.data.dataset import Dataset
+from fedmpi.data.options import DataInfo
+from fedmpi.data.own_tests import choose_test, personal_tests
+from fedmpi.data.partition import Partition
+from fedmpi.data.partition_options import Iid, Natural
 from fedmpi.errors import ConfigError
-from fedmpi.main import TABLES
 
 # Client 0 trains on three 0s and one 1, client 1 on one 0 and two 2s, client 2 on three 1s.
 TRAIN = np.array([0, 0, 0, 0, 1, 1, 1, 1, 2, 2])
@@ -128,7 +130,7 @@ def test_auto(partition: object, shares: bool, expected: str) -> None:
 
 def test_what_cannot_be_tested_is_refused_before_data_are_read() -> None:
     with pytest.raises(ConfigError) as caught:
-        load(None, ["evaluation.personal_test=groups", "evaluation.clients=21"], TABLES)
+        load(None, ["evaluation.personal_test=groups", "evaluation.clients=21"])
     lines = caught.value.text().splitlines()
     assert "evaluation.personal_test" in lines[1] and "digits do not come from" in lines[1] and "matching" in lines[1]
     assert "evaluation.clients" in lines[2] and "clients.count is 20" in lines[2] and len(lines) == 3

@@ -14,11 +14,21 @@ from typing import Any
 import numpy as np
 import pytest
 
-from fedmpi import data, methods
+from fedmpi import methods
 from fedmpi.config.load import load
-from fedmpi.data import Dataset, Dirichlet, DirichletEqual, Iid, Lottery, Natural, QuantitySkew, Shards
-from fedmpi.data.partition_options import PartitionOptions
-from fedmpi.main import TABLES
+from fedmpi.data.dataset import Dataset
+from fedmpi.data.own_tests import personal_tests
+from fedmpi.data.partition import Partition, make_partition
+from fedmpi.data.partition_options import (
+    Dirichlet,
+    DirichletEqual,
+    Iid,
+    Lottery,
+    Natural,
+    PartitionOptions,
+    QuantitySkew,
+    Shards,
+)
 from fedmpi.methods.protocol import Phase
 from fedmpi.rounds.state import draw_cohort
 from fedmpi.run.forecast import forecast
@@ -52,10 +62,10 @@ def test_a_loop_over_clients_would_be_seen() -> None:
     """The measure itself, on what does loop: a partition's clients, one after the other."""
     labels = np.arange(20_000) % 10
 
-    def look(partition: data.Partition) -> list[np.ndarray]:
+    def look(partition: Partition) -> list[np.ndarray]:
         return [partition.client(client) for client in range(partition.num_clients)]
 
-    partitions = [data.make_partition(Iid(), labels, num_clients, 0) for num_clients in (20, 2000)]
+    partitions = [make_partition(Iid(), labels, num_clients, 0) for num_clients in (20, 2000)]
     few, many = (steps(lambda p=p: look(p)) for p in partitions)
     assert many > 20 * few
 
@@ -71,7 +81,7 @@ def test_partitions_do_not_loop_over_clients(options: PartitionOptions) -> None:
     labels, groups = np.arange(2 * MANY) % 10, np.arange(2 * MANY) % MANY
 
     def pack(num_clients: int) -> None:
-        data.make_partition(options, labels, num_clients, 0, groups).packed()
+        make_partition(options, labels, num_clients, 0, groups).packed()
 
     few, many = (steps(lambda n=n: pack(n)) for n in (FEW, MANY))
     # What is done in blocks (of 4,096 clients, of 16,384 draws, of a share of what is left) takes more of them.
@@ -86,8 +96,8 @@ def test_personal_tests_cost_the_chosen(how: str) -> None:
     everything = Dataset(np.empty(0), labels, np.empty(0), labels[:3000], labels, labels[:3000])
 
     def choose(num_clients: int) -> None:
-        partition = data.make_partition(Iid(), labels, num_clients, 0)
-        tests = data.personal_tests(how, partition, everything, 0, 100)
+        partition = make_partition(Iid(), labels, num_clients, 0)
+        tests = personal_tests(how, partition, everything, 0, 100)
         assert (tests.sizes > 0).sum() == 100
 
     few, many = (steps(lambda n=n: choose(n)) for n in (FEW, MANY))
@@ -102,7 +112,7 @@ def test_a_cohort_of_a_million(assignment: str, tiers: frozenset[int] | None) ->
     cohorts = {}
     for count in (1000, MILLION):
         words = [f"clients.count={count}", "clients.per_round=20", f"clients.tier_assignment={assignment}"]
-        config = load(None, ["data.name=synthetic", f"data.num_train={MILLION}", "partition.name=iid", *words], TABLES)
+        config = load(None, ["data.name=synthetic", f"data.num_train={MILLION}", "partition.name=iid", *words])
         cohorts[count] = lambda config=config: draw_cohort(config, blocks(config), 1, phase)
     few, many = (steps(cohorts[count]) for count in cohorts)
     assert many < 5 * few
@@ -120,8 +130,8 @@ def test_a_plan_for_a_million() -> None:
     for count in (1000, MILLION):
         words = [f"clients.count={count}", "clients.per_round=20", "clients.tier_assignment=dynamic", "rounds=3"]
         words += ["partition.name=lottery", "partition.samples=1", "data.name=synthetic", "data.num_train=2000000"]
-        config = load(None, ["model.name=mlp", *words, "data.shape=[1,4,4]"], TABLES)
-        info = data.info(config.data)
+        config = load(None, ["model.name=mlp", *words, "data.shape=[1,4,4]"])
+        info = config.data.info()
         method = methods.create(method_context(config, info))
         plan = forecast(config, 5, info, method, blocks(config))  # torch loads what it needs here, untraced
         found.append(steps(lambda c=config, i=info, m=method: forecast(c, 5, i, m, blocks(c))))

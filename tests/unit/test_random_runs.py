@@ -13,7 +13,8 @@ from torture.combinations import METHODS, NUM_RANKS, draw, write_data
 from torture.random_runs import judge
 from torture.run_bytes import differences, leftovers
 
-from fedmpi import data
+from fedmpi.data import reading
+from fedmpi.data.series_options import Har, Shakespeare
 from fedmpi.disk import hdf5
 from fedmpi.mpi.serial import SerialComm
 from fedmpi.store import checkpoint
@@ -68,8 +69,8 @@ def test_variants_have_all_numbers_of_ranks_and_fit_side_by_side(tmp_path: Path)
 def test_prepared_examples_can_be_read(tmp_path: Path) -> None:
     write_data(tmp_path)
     counts = {"root": str(tmp_path), "num_train": 96, "num_test": 30, "num_groups": 6}
-    for options in (data.Har(form="features", **counts), data.Shakespeare(length=8, **counts)):
-        assert len(data.load(options).train_y) == 96
+    for options in (Har(form="features", **counts), Shakespeare(length=8, **counts)):
+        assert len(reading.load(options).train_y) == 96
 
 
 # ---- what is compared

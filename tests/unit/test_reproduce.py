@@ -16,7 +16,7 @@ from fedmpi import papers
 from fedmpi.config import yaml_text
 from fedmpi.config.load import load
 from fedmpi.errors import RunDirError
-from fedmpi.main import TABLES, main
+from fedmpi.main import main
 from fedmpi.store.lock import Holder, _refusal
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -301,7 +301,7 @@ def test_the_array_has_what_is_left(
     job = Request(out, Budget.read("rounds=0.25")).job_of(find(f"{own}:table2").table.runs[1], 4)
     (written,) = job.run.folder.path.iterdir()
     assert f"  2) run=({written} --run-dir {job.run.folder.path}) ;;\n" in script
-    waiting = load(written, (), TABLES)
+    waiting = load(written, ())
     assert waiting.to_dict() == job.config.to_dict() and waiting.rounds == 1
     command = (folder / "commands.txt").read_text().splitlines()[1].split()
     monkeypatch.chdir("/")

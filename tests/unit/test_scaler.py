@@ -8,7 +8,9 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from fedmpi import models
+from fedmpi.models import create
+from fedmpi.models.options import ResNet18
+from fedmpi.models.scaler import add_scaler
 
 RATE = 0.25
 
@@ -47,7 +49,7 @@ def test_a_larger_eps_is_the_division(norm: nn.Module) -> None:
     x = torch.randn(5, 1, 8, 8, generator=torch.Generator().manual_seed(0)).double()
     plain, literal = norm_net(copy.deepcopy(norm)), norm_net(copy.deepcopy(norm))
     literal.load_state_dict(plain.state_dict())
-    scaled = models.add_scaler(copy.deepcopy(plain), RATE)
+    scaled = add_scaler(copy.deepcopy(plain), RATE)
     literal[1] = Literal(literal[1])
     torch.testing.assert_close(scaled(x), literal(x), rtol=1e-12, atol=1e-12)
     assert not torch.allclose(scaled(x), plain(x), rtol=1e-3)
@@ -60,7 +62,7 @@ def test_before_batch_norm_it_changes_nothing_up_to_eps() -> None:
     net = nn.Sequential(nn.BatchNorm1d(3, track_running_stats=False))
     x = 2 * torch.randn(50, 3, generator=torch.Generator().manual_seed(0)).double()
     plain = net.double()(x).detach()
-    scaled = models.add_scaler(net, RATE)(x)
+    scaled = add_scaler(net, RATE)(x)
     assert not torch.equal(scaled, plain)
     torch.testing.assert_close(scaled, plain, rtol=float(1e-5 / x.var(0).min()), atol=0)
 
@@ -73,24 +75,24 @@ def test_without_norm_layers_it_stands_after_all_but_the_last() -> None:
         nn.init.constant_(layer.bias, 1.0)
     one = torch.ones(1, 1)
     assert net(one).item() == ((1 * 2 + 1) * 3 + 1) * 5 + 1 == 51
-    assert models.add_scaler(net, RATE)(one).item() == 741
+    assert add_scaler(net, RATE)(one).item() == 741
     assert net.eval()(one).item() == 51
 
 
 def test_it_is_off_without_gradients_and_in_eval() -> None:
     """BatchNorm statistics are re-estimated in train mode without gradients, after training and before a test."""
-    options = models.ResNet18(width=0.125, blocks=(1, 1))
+    options = ResNet18(width=0.125, blocks=(1, 1))
 
     class Info:
         kind, example_shape, num_classes, vocabulary_size = "image", (1, 8, 8), 4, 0
 
-    net = models.build(options, Info(), 0)
+    net = create.build(options, Info(), 0)
     for part in net.modules():
         if isinstance(part, nn.BatchNorm2d):
             part.eps = 0.1
     plain = copy.deepcopy(net)
     x = torch.randn(4, 1, 8, 8, generator=torch.Generator().manual_seed(0))
-    assert models.add_scaler(net, RATE) is net
+    assert add_scaler(net, RATE) is net
     assert not torch.allclose(net(x), plain(x), rtol=1e-3)
     with torch.no_grad():
         assert torch.equal(net(x), plain(x))
@@ -99,5 +101,5 @@ def test_it_is_off_without_gradients_and_in_eval() -> None:
 
 
 def test_the_widest_net_has_none() -> None:
-    net = models.add_scaler(nn.Sequential(nn.Linear(1, 1), nn.BatchNorm1d(1)), 1.0)
+    net = add_scaler(nn.Sequential(nn.Linear(1, 1), nn.BatchNorm1d(1)), 1.0)
     assert not any(part._forward_hooks or part._forward_pre_hooks for part in net.modules())

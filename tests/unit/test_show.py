@@ -7,8 +7,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from fedmpi import data
-from fedmpi.data import Iid, Partition, show
+from fedmpi.data import show
+from fedmpi.data.partition import Partition, make_partition
+from fedmpi.data.partition_options import Iid
 
 # Client 0 has classes 0 0 1, client 1 class 2, client 2 nothing, client 3 classes 1 1; example 6 is nobody's.
 LABELS = np.array([0, 0, 1, 2, 1, 1, 2])
@@ -33,7 +34,7 @@ def test_table_by_hand() -> None:
 
 
 def test_equal_numbers_are_one_number() -> None:
-    lines = show.table(data.make_partition(Iid(), np.zeros(4000, np.int64), 2, 0), np.zeros(4000, np.int64), 1)
+    lines = show.table(make_partition(Iid(), np.zeros(4000, np.int64), 2, 0), np.zeros(4000, np.int64), 1)
     assert "per client          2,000\n" in lines
 
 
@@ -53,7 +54,7 @@ def test_neighbours_are_averaged(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_picture_is_written(tmp_path: Path, num_clients: int, num_classes: int) -> None:
     labels = np.arange(300) % num_classes
     path = tmp_path / "who.png"
-    show.picture(data.make_partition(Iid(), labels, num_clients, 0), labels, num_classes, path, "who has what")
+    show.picture(make_partition(Iid(), labels, num_clients, 0), labels, num_classes, path, "who has what")
     assert path.read_bytes()[:8] == b"\x89PNG\r\n\x1a\n" and path.stat().st_size > 5000
 
 
@@ -75,7 +76,7 @@ def test_ticks_are_whole(num_clients: int, num_classes: int, monkeypatch: pytest
     drawn: list[Figure] = []
     monkeypatch.setattr(Figure, "savefig", lambda self, path, dpi: drawn.append(self))
     labels = np.arange(244) % num_classes
-    show.picture(data.make_partition(Iid(), labels, num_clients, 0), labels, num_classes, "x.png")
+    show.picture(make_partition(Iid(), labels, num_clients, 0), labels, num_classes, "x.png")
     for axes in drawn[0].axes[:2]:
         for ticks in (axes.get_xticks(), axes.get_yticks()):
             assert len(ticks) and (ticks == np.round(ticks)).all()

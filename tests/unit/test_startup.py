@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 from small_runs import run_all, small_config, small_setup
 
-from fedmpi import data
-from fedmpi.errors import ConfigError
+from fedmpi.data.partition import Partition
+from fedmpi.errors import ConfigError, StartupError
 from fedmpi.mpi.serial import SerialComm
 from fedmpi.rounds.exchange import ClientReport
 from fedmpi.run import start
@@ -37,7 +37,7 @@ def test_single_values_cannot_be_normalized(overrides: tuple[str, ...], words: s
 def test_a_model_that_cannot_take_the_data_is_one_line() -> None:
     config = small_config("model.name=torchvision:inception_v3", "data.shape=[3,8,8]", "method.name=fedavg")
     with pytest.raises(ConfigError, match="torchvision:inception_v3 cannot take inputs of 3 x 8 x 8") as caught:
-        start.check_model(config, data.info(config.data))
+        start.check_model(config, config.data.info())
     assert "\n" not in caught.value.text()
 
 
@@ -76,8 +76,8 @@ def test_another_partition_is_refused(tmp_path: Path) -> None:
     """A resumed run must find the partition that it was begun with."""
     run_all(small_config("rounds=1"), SerialComm(), tmp_path / "run")
     folder = RunDir(tmp_path / "run")
-    saved = data.Partition.load(folder.partition_path)
-    other = data.Partition(np.roll(saved.indices, 1), saved.offsets)
+    saved = Partition.load(folder.partition_path)
+    other = Partition(np.roll(saved.indices, 1), saved.offsets)
     folder.partition_path.write_bytes(other.packed())
     with pytest.raises(StartupError, match="is not the partition"):
         run_all(small_config("rounds=2"), SerialComm(), tmp_path / "run", resume=True)

@@ -8,7 +8,7 @@ import signal
 from pathlib import Path
 
 import pytest
-from small_runs import make_method, run_all, small_config
+from small_runs import run_all, small_config
 
 from fedmpi.experiment import run
 from fedmpi.mpi.serial import SerialComm
@@ -109,7 +109,7 @@ def test_a_run_that_goes_on_knows_how_long_its_rounds_were(tmp_path: Path) -> No
     slow = json.loads(first)
     slow["seconds"]["wall"] = 1000.0
     path.write_text(f"{json.dumps(slow)}\n{second}\n")
-    options = {"run_dir": str(tmp_path), "resume": True, "command": ("test",), "where": {}, "make_method": make_method}
+    options = {"run_dir": str(tmp_path), "resume": True, "command": ("test",), "where": {}}
     stops = Stopping(1500.0, 0.0)  # nothing is left of the 1.5 times as long
     assert not run(small_config(*words), SerialComm(), **options, stopping=stops)
     assert len(read_records(RunDir(tmp_path))) == 3

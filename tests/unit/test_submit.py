@@ -11,7 +11,6 @@ from submitting import called, config_file, no_squeue  # noqa: F401
 
 from fedmpi.config.load import load
 from fedmpi.errors import ConfigError
-from fedmpi.main import TABLES
 from fedmpi.mpi.serial import SerialComm
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -88,8 +87,8 @@ def test_a_grid(config: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
     run = folder / "mine-seed1-blocks1_1"
     (written,) = run.iterdir()
     assert f"3) run=({written} --run-dir {run}) ;;\n" in text
-    asked = load(str(config), ("rounds=1", "seed=1", "model.blocks=[1,1]"), TABLES)
-    assert load(written, (), TABLES).to_dict() == asked.to_dict() and len(list(folder.iterdir())) == 5
+    asked = load(str(config), ("rounds=1", "seed=1", "model.blocks=[1,1]"))
+    assert load(written, ()).to_dict() == asked.to_dict() and len(list(folder.iterdir())) == 5
     run_all(small_config("method.name=fedavg", "rounds=1", "seed=1"), SerialComm(), folder / "mine-seed1-blocks1_1")
     assert called(capsys, *words)[0] == 0
     assert "#SBATCH --array=1-2,4\n" in (folder / "job.sbatch").read_text()

@@ -15,7 +15,7 @@ from submitting import called, config_file, no_squeue  # noqa: F401
 
 from fedmpi.config import yaml_text
 from fedmpi.config.load import load
-from fedmpi.main import TABLES, main
+from fedmpi.main import main
 from fedmpi.mpi.serial import SerialComm
 from fedmpi.store import manifest
 from fedmpi.store.lock import RunLock
@@ -91,9 +91,9 @@ def test_a_config_that_is_edited_while_it_waits(
     assert "rounds: run has 3, you ask 9; cancel its job first (--again, if that is done), or" in err
     assert not file.exists()
     assert called(capsys, *words, "--again")[0] == 0
-    assert load(first, (), TABLES).train.lr == 0.05 and str(first) not in file.read_text()
+    assert load(first, ()).train.lr == 0.05 and str(first) not in file.read_text()
     (second,) = set(first.parent.glob("*.yaml")) - {first}
-    assert load(second, (), TABLES).train.lr == 0.7 and str(second) in file.read_text()
+    assert load(second, ()).train.lr == 0.7 and str(second) in file.read_text()
 
 
 @pytest.mark.parametrize("answer", ["", "Submitted batch job 17\n"])
@@ -137,7 +137,7 @@ def test_data_are_where_they_are_seen_from_here(
     for out, given, meant in (("1", "my data", f"{tmp_path}/my data"), ("~2", "~/data", "~/data"), ("3", "/a", "/a")):
         assert called(capsys, config, "data={name: cifar10}", f"data.root={given}", "--out", f"./{out}")[0] == 0
         (written,) = (tmp_path / out / "mine" / "mine").iterdir()
-        assert load(written, (), TABLES).data.root == meant
+        assert load(written, ()).data.root == meant
 
 
 def test_slurm_is_asked_which_jobs_there_are(

@@ -18,7 +18,7 @@ TEXT = "".join(f"{name}:\n{'To be or not to be, that is a question. ' * 40}\n\n"
 HOLD = """
 import sys, time
 from pathlib import Path
-from fedmpi import temporary
+from fedmpi.disk import temporary
 with temporary.own_file(Path(sys.argv[1]) / "set.h5"), temporary.own_folder(Path(sys.argv[1]), "preparing"):
     print("ready", flush=True)
     sys.stdin.read()

@@ -193,18 +193,16 @@ def _measure(comm, what: str, case: str, pairs: int) -> dict[str, float]:
 
 def _setup(comm, case: str, folder: str, *more: str):
     from fedmpi.config.load import load
-    from fedmpi.main import TABLES
     from fedmpi.run.start import prepare
     from fedmpi.store.run_dir import RunDir
 
-    return prepare(load(None, [*CASES[case].overrides, *more], TABLES), comm, RunDir(Path(folder)))
+    return prepare(load(None, [*CASES[case].overrides, *more]), comm, RunDir(Path(folder)))
 
 
 def _rounds(setup) -> Iterator[None]:
     """Each step of this iterator is one federated round."""
     from fedmpi.run.resuming import initial_state
-    from fedmpi.rounds.recovering import OpenRound
-from fedmpi.train_round import train_round
+    from fedmpi.train_round import OpenRound, train_round
 
     opened = OpenRound(1, initial_state(setup.method, setup.comm, None, setup.device.server))
     while True:

@@ -33,11 +33,10 @@ from torch import nn
 
 from fedmpi import costs
 from fedmpi.config.load import load
-from fedmpi.data import Draws
+from fedmpi.data.batches import Draws
 from fedmpi.errors import ConfigError, UserError
 from fedmpi.federation.plan import Task
 from fedmpi.learning.bn import batch_norms
-from fedmpi.main import TABLES
 from fedmpi.methods.hermes import Hermes
 from fedmpi.models.cutting import cut
 from fedmpi.mpi.serial import SerialComm
@@ -143,7 +142,7 @@ def _up_to(most: int) -> Callable[[str], int]:
 
 def _open(run_dir: RunDir) -> tuple[Setup, Snapshot]:
     """The run as a single process would go on with it, and its newest checkpoint."""
-    config = load(run_dir.config_path, (), TABLES)
+    config = load(run_dir.config_path, ())
     if config.method.name != "hermes":
         raise UserError(str(run_dir.path), f"is a run of {config.method.name}; only Hermes prunes nets")
     snapshot = checkpoint.load_newest_intact(run_dir, lambda line: print(line, file=sys.stderr))

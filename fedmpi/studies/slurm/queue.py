@@ -23,7 +23,7 @@ from pathlib import Path
 from fedmpi.config import yaml_text
 from fedmpi.config.load import load
 from fedmpi.errors import UserError
-from fedmpi.main import TABLES, check_ranks
+from fedmpi.main import check_ranks
 from fedmpi.store.files import write_text, writing
 from fedmpi.store.manifest import read_starts
 from fedmpi.studies.launch import Job, differences, launcher_words, number
@@ -165,7 +165,7 @@ def _queue() -> set[str] | None:
 def _check_waits(job: Job) -> None:
     """Raises `UserError` if another config waits there to be run than the one that is asked for now."""
     path = job.run.folder.path / str(run_status.submission(job.run.folder).get("config"))
-    if path.is_file() and (found := differences(job.config, load(path, (), TABLES))):
+    if path.is_file() and (found := differences(job.config, load(path, ()))):
         problem = f"waits in the queue with another config: {'; '.join(found)}"
         advice = "cancel its job first (--again, if that is done), or take another --out"
         raise UserError(str(job.run.folder.path), f"{problem}; {advice}")

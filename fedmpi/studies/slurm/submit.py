@@ -32,7 +32,6 @@ from pathlib import Path
 
 from fedmpi.config.load import load, parted
 from fedmpi.errors import ConfigError, UserError
-from fedmpi.main import TABLES
 from fedmpi.store.run_dir import RunDir
 from fedmpi.studies import table_text
 from fedmpi.studies.launch import Job, Parser, absolute, check_same, folder_name, number, short
@@ -86,7 +85,7 @@ def _jobs(arguments: argparse.Namespace, folder: Path) -> list[Job]:
         path = Path(config).resolve()
         overrides = (*arguments.overrides, *combination)
         run_dir = RunDir(folder / short("-".join([path.stem, *map(_label, combination)])))
-        loaded = load(str(path), overrides, TABLES)
+        loaded = load(str(path), overrides)
         jobs.append(Job(Run(run_dir.path.name, loaded.seed, run_dir), path, overrides, loaded))
         check_same(jobs[-1])
     names = [job.run.name for job in jobs]

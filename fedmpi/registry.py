@@ -1,0 +1,179 @@
+"""What the `name` of a config's section can be: methods, models, data sets and partitions.
+
+A thing is built in (a line of `BUILT_IN`), or an installed package offers it under a name of its own (an entry point of
+the group in `GROUPS`), or the user names it in full, as `package.module:Class`. All three come through `options`, which
+gives the class of the section's options; that class makes everything else. Nothing is imported before it is named.
+"""
+
+from __future__ import annotations
+
+import importlib
+import re
+from collections.abc import Iterator
+from functools import cache
+from importlib.metadata import EntryPoint, entry_points
+from typing import Any
+
+BUILT_IN: dict[str, dict[str, str]] = {
+    "data": {
+        "digits": "fedmpi.data.options:Digits",
+        "cifar10": "fedmpi.data.options:Cifar10",
+        "cifar100": "fedmpi.data.options:Cifar100",
+        "mnist": "fedmpi.data.image_options:Mnist",
+        "qmnist": "fedmpi.data.image_options:Qmnist",
+        "emnist": "fedmpi.data.image_options:Emnist",
+        "femnist": "fedmpi.data.image_options:Femnist",
+        "tinyimagenet": "fedmpi.data.image_options:TinyImagenet",
+        "har": "fedmpi.data.series_options:Har",
+        "imdb": "fedmpi.data.series_options:Imdb",
+        "shakespeare": "fedmpi.data.series_options:Shakespeare",
+        "synthetic": "fedmpi.data.options:Synthetic",
+    },
+    "partition": {
+        "iid": "fedmpi.data.partition_options:Iid",
+        "dirichlet_feddf": "fedmpi.data.partition_options:DirichletFeddf",
+        "dirichlet": "fedmpi.data.partition_options:Dirichlet",
+        "class_dirichlet": "fedmpi.data.partition_options:ClassDirichlet",
+        "dirichlet_equal": "fedmpi.data.partition_options:DirichletEqual",
+        "shards": "fedmpi.data.partition_options:Shards",
+        "lottery": "fedmpi.data.partition_options:Lottery",
+        "natural": "fedmpi.data.partition_options:Natural",
+        "quantity_skew": "fedmpi.data.partition_options:QuantitySkew",
+    },
+    "model": {
+        "resnet18": "fedmpi.models.options:ResNet18",
+        "resnet34": "fedmpi.models.options:ResNet34",
+        "vgg16": "fedmpi.models.options:Vgg16",
+        "alexnet": "fedmpi.models.options:AlexNet",
+        "lenet5": "fedmpi.models.options:Lenet5",
+        "cnn_hermes": "fedmpi.models.options:CnnHermes",
+        "cnn_femnist": "fedmpi.models.options:CnnFemnist",
+        "mlp": "fedmpi.models.options:Mlp",
+        "mlp_har": "fedmpi.models.options:MlpHar",
+        "lstm_imdb": "fedmpi.models.options:LstmImdb",
+        "lstm_char": "fedmpi.models.options:LstmChar",
+        "vit_small": "fedmpi.models.options:VitSmall",
+        "torchvision:": "fedmpi.models.options:Torchvision",
+    },
+    "method": {
+        "fedavg": "fedmpi.methods.fedavg:FedAvg",
+        "fedhm": "fedmpi.methods.fedhm:FedHM",
+        "fdnnc": "fedmpi.methods.fdnnc:FDNNC",
+        "prism": "fedmpi.methods.prism:Prism",
+        "orthdrop": "fedmpi.methods.prism:OrthDrop",
+        "heterofl": "fedmpi.methods.heterofl:HeteroFL",
+        "splitmix": "fedmpi.methods.splitmix:SplitMix",
+        "fjord": "fedmpi.methods.fjord:Fjord",
+        "origdrop": "fedmpi.methods.origdrop:OrigDrop",
+        "fedprox": "fedmpi.methods.fedprox:FedProx",
+        "scaffold": "fedmpi.methods.scaffold:Scaffold",
+        "lgfedavg": "fedmpi.methods.lgfedavg:LGFedAvg",
+        "hermes": "fedmpi.methods.hermes:Hermes",
+        "perfedavg": "fedmpi.methods.perfedavg:PerFedAvg",
+        "topk": "fedmpi.methods.topk:TopK",
+        "standalone": "fedmpi.methods.standalone:Standalone",
+    },
+}
+"""Per section: every built-in name and its class; a section that a file leaves out has the first name. A name that ends
+in a colon stands for all names that begin with it."""
+
+GROUPS = {section: f"fedmpi.{section if section == 'data' else section + 's'}" for section in BUILT_IN}
+"""The group of entry points of each section: `fedmpi.methods`, `fedmpi.models`, `fedmpi.data`, `fedmpi.partitions`."""
+
+_ADAPTERS = {section: f"fedmpi.{section}s.brought:options_of" for section in ("model", "method")} | {
+    section: f"fedmpi.data.brought:options_of_{section}" for section in ("data", "partition")
+}
+# `package.module:Class`, both parts Python names with dots.
+_IN_FULL = re.compile(r"(?:[^\W\d]\w*\.)*[^\W\d]\w*:(?:[^\W\d]\w*\.)*[^\W\d]\w*")
+
+
+class UnknownError(ValueError):
+    """A name that means nothing, or something that cannot be used: its text says why, in one line."""
+
+
+def names(section: str) -> list[str]:
+    """All names that `section` can have without naming a class in full: the built-in ones first."""
+    return [*BUILT_IN[section], *(name for name in installed(section) if name not in BUILT_IN[section])]
+
+
+@cache
+def installed(section: str) -> dict[str, EntryPoint]:
+    """What installed packages offer for `section`, by name; imports none of it."""
+    return {point.name: point for point in sorted(entry_points(group=GROUPS[section]), key=lambda point: point.name)}
+
+
+def is_in_full(name: str) -> bool:
+    """Whether `name` is a `package.module:Class` that only the user's own words make fedmpi import."""
+    return bool(_IN_FULL.fullmatch(name)) and not any(_key(section, name) for section in BUILT_IN)
+
+
+def is_known(section: str, name: str) -> bool:
+    """Whether `name` is a built-in or installed one, or names a class in full; the latter may still not exist."""
+    return bool(_key(section, name)) or name in installed(section) or is_in_full(name)
+
+
+def options(section: str, name: str) -> Any:
+    """The options class (a `config.schema.Section`) of what `name` means in `section`. Raises `UnknownError`."""
+    if key := _key(section, name):
+        return options_of_class(_imported(BUILT_IN[section][key]))
+    if name in installed(section):
+        return _adapted(section, name, installed(section)[name].value)
+    if is_in_full(name):
+        return _adapted(section, name, name)
+    raise UnknownError(f"no {section} {name!r}")
+
+
+def made(section: str, name: str) -> Any:
+    """The class that `name` means, which may hold its options class as `Options`. Raises `UnknownError`."""
+    key = _key(section, name)
+    place = BUILT_IN[section][key] if key else name
+    return _imported(installed(section)[name].value if not key and name in installed(section) else place)
+
+
+def built_in(section: str) -> Iterator[tuple[str, Any]]:
+    """Every built-in name and its options class, which imports all of them (no torch)."""
+    for name, place in BUILT_IN[section].items():
+        yield name, options_of_class(_imported(place))
+
+
+def options_of_class(found: Any) -> Any:
+    """The options of a class: what it has as `Options`, else the class itself."""
+    return getattr(found, "Options", found)
+
+
+def brought(place: str) -> Any:
+    """The object `package.module:Name`. Raises `UnknownError` with the module's own error, in one line."""
+    if not _IN_FULL.fullmatch(place):
+        raise UnknownError(f"expected package.module:Class, got {place!r}")
+    return _imported(place)
+
+
+def _key(section: str, name: str) -> str:
+    """The built-in key that covers `name`; empty if there is none."""
+    table = BUILT_IN[section]
+    if name in table and not name.endswith(":"):
+        return name
+    return next((key for key in table if key.endswith(":") and name.startswith(key)), "")
+
+
+def _adapted(section: str, name: str, place: str) -> Any:
+    adapter = _imported(_ADAPTERS[section])
+    return adapter(name, _imported(place))
+
+
+def _imported(place: str) -> Any:
+    module, _, attributes = place.partition(":")
+    try:
+        found: Any = importlib.import_module(module)
+    except Exception as error:  # whatever the module of a user does when it loads
+        raise UnknownError(f"{place!r} cannot be imported: {type(error).__name__}: {_one_line(error)}") from error
+    for attribute in attributes.split("."):
+        try:
+            found = getattr(found, attribute)
+        except AttributeError:
+            raise UnknownError(f"module {module!r} has no {attributes!r}") from None
+    return found
+
+
+def _one_line(error: Exception) -> str:
+    return " ".join(str(error).split())
