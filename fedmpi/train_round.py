@@ -1,23 +1,23 @@
-"""One round, as every rank runs it; read `train_round` from top to bottom, beside its naive twin `tests/plain_round.py`.
+"""One round, as every rank runs it; read `train_round` from top to bottom, beside its twin `tests/plain_round.py`.
 
 Rank 0 is the server, the others simulate clients; alone, rank 0 does both. Whatever `is_root` selects here is a value,
 never a call that others wait in.
 
 What is sent. Once per phase rank 0 broadcasts what the clients need, in one packed buffer: the method's published
-    tensors, bounds for the sums, versions of client memories (`rounds/publish.py`). Then each client's upload travels to
-    rank 0 with a report of 128 bytes, or the sums of each worker do (`rounds/exchange.py`). A test adds up its counts
-    (`rounds/evaluate.py`). Cohort, tiers and who simulates whom are computed by every rank (`rounds/state.py`).
+    tensors, bounds for the sums, versions of client memories (`rounds/publish.py`). Then each client's upload travels
+    to rank 0 with a report of 128 bytes, or the sums of each worker do (`rounds/exchange.py`). A test adds up its
+    counts (`rounds/evaluate.py`). Cohort, tiers and who simulates whom are computed by every rank (`rounds/state.py`).
 What is summed. Weight times upload in the server's coordinates (the method's `lift`), as whole numbers: int64 sums of
-    rint(w x 2^k), which depend on no order and on no rank (`exactsum.py`). The server divides once, by the weights of the
-    clients that sent an entry; an entry that no client sent keeps its value. (`methods/protocol.py`: `update`.)
+    rint(w x 2^k), which depend on no order and on no rank (`exactsum.py`). The server divides once, by the weights of
+    the clients that sent an entry; an entry that no client sent keeps its value (`rounds/exchange.py`).
 What is random. The cohort and the tiers (`federation/cohort.py`); each client's batches, augmentation and dropout
     (`rounds/client.py`, `data/batches.py`); what a method draws. Each generator is seeded by its purpose, the seed, the
     round and the client (`seeds.py`), and none is global: any rank trains a client to the same bits, at any time.
 What happens if a rank dies here. Under plain `mpirun` the job ends, and `--resume` continues after the last checkpoint.
     Under `mpirun --with-ft ulfm` those left get a `RankLossError`, become the ranks of the job (`mpi/recovery.py`) and
-    call `train_round` again. `OpenRound` has kept the finished phases and the results that arrived, so only clients whose
-    results died are trained again (`rounds/recovering.py`). If rank 0 died, the next rank starts the run again from the
-    last checkpoint (`run/losses.py`).
+    call `train_round` again. `OpenRound` has kept the finished phases and the results that arrived, so only clients
+    whose results died are trained again (`rounds/recovering.py`). If rank 0 died, the next rank starts the run again
+    from the last checkpoint (`run/losses.py`).
 """
 
 from __future__ import annotations

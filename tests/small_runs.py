@@ -15,6 +15,7 @@ from fedmpi.report.records import NOT_RESULTS, read_records
 from fedmpi.rounds.recovering import OpenRound
 from fedmpi.rounds.state import Published, RoundResult, ServerState, Setup
 from fedmpi.run import start
+from fedmpi.run.folder import Asked
 from fedmpi.run.origin import Origin
 from fedmpi.store import checkpoint
 from fedmpi.store.run_dir import RunDir
@@ -22,7 +23,7 @@ from fedmpi.store.stored import digest_of
 from fedmpi.train_round import train_round
 
 if TYPE_CHECKING:
-    from fedmpi.mpi.comm import Comm
+    from fedmpi.mpi.communicator import Communicator
 
 
 SMALL = (
@@ -81,8 +82,7 @@ def _no_warning(line: str) -> None:
 
 
 def run_all(
-    config: Config, comm: Comm | SerialComm, folder: Path, *, resume: bool = False, origin: Origin | None = None
+    config: Config, comm: Communicator, folder: Path, *, resume: bool = False, origin: Origin | None = None
 ) -> None:
     """The whole run, as the command would do it."""
-    options = {"run_dir": str(folder), "resume": resume, "origin": origin, "command": ("test",), "where": {}}
-    run(config, comm, **options)
+    run(config, comm, Asked(str(folder), resume, origin, ("test",)))

@@ -73,7 +73,9 @@ class Comm:
         self.started_size: int = MPI.COMM_WORLD.Get_size()
         self.host = places[self.started_as][0]
         lost = tuple(rank for rank in range(self.started_size) if rank not in places)
-        self.lost_at_start: tuple[Loss, ...] = (Loss(lost, ("an unknown host",) * len(lost), 0 in lost, noticed),) if lost else ()
+        self.lost_at_start: tuple[Loss, ...] = (
+            (Loss(lost, ("an unknown host",) * len(lost), 0 in lost, noticed),) if lost else ()
+        )
         self._places = places
         self._launcher = Launcher.of_this_process()
         if self.recovers:  # this mpirun ends, or is ended, without ending ranks that are busy or stopped

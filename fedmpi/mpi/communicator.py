@@ -1,7 +1,7 @@
 """What a round sees of the ranks of its job: the calls that all ranks make together, and what each rank may do alone.
 
-`comm.Comm` is MPI, `serial.SerialComm` one process without it. Both ends of a collective are the same line of the caller's
-code, so there is one path through a round.
+`comm.Comm` is MPI, `serial.SerialComm` one process without it. Both ends of a collective are the same line of the
+caller's code, so there is one path through a round.
 """
 
 from __future__ import annotations
@@ -53,7 +53,8 @@ class Loss:
 class Collectives(Protocol):
     """The calls that every rank makes, in the same order: never in a branch or loop that depends on the rank.
 
-    In all but `agree` and `recover` a rank may learn of a loss: they raise `RankLossError` where a job outlives its ranks.
+    In all but `agree` and `recover` a rank may learn of a loss: they raise `RankLossError` where a job outlives its
+    ranks.
     """
 
     def wait_for_all(self) -> None:

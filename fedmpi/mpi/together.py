@@ -1,4 +1,5 @@
-"""A step that may fail by the user's doing, done by all ranks together: all come through it, or all end with the same lines."""
+"""A step that may fail by the user's doing, done by all ranks together: all come through it, or all end with the same
+lines."""
 
 from __future__ import annotations
 

@@ -65,8 +65,9 @@ class ClientReport:
 
     @classmethod
     def from_row(cls, row: np.void) -> ClientReport:
-        values: Any = row.tolist()
-        return cls(*values[:-1], values[-1].hex() if any(values[-1]) else "")
+        values: list[Any] = [*row.tolist()]
+        values[-1] = values[-1].hex() if any(values[-1]) else ""
+        return cls(*values)
 
 
 ClientResult = tuple[ClientReport, Params | None]
@@ -202,7 +203,7 @@ class Gather:
     def post(self, task: Task | None, result: ClientResult | None) -> None:
         wave = next(self._waves)
         slot = self._slots[0]
-        self._slots = self._slots[1:] + [slot]
+        self._slots = [*self._slots[1:], slot]
         self._wait_for_less_than(len(self._slots))
         if task is not None:
             self._fill(slot, task, result)
@@ -222,7 +223,7 @@ class Gather:
 
     def _fill(self, slot: Tensor, task: Task, result: ClientResult | None) -> None:
         layout = self._layouts[task.client]
-        # The slot's previous upload has been sent. Until the slot is overwritten, it can still be sent again after a loss.
+        # The slot's previous upload has been sent. Until the slot is overwritten it can be sent again after a loss.
         self._posted = {client: held for client, held in self._posted.items() if held is not slot} | {task.client: slot}
         if result is None:
             slot[: layout.num_bytes].copy_(self._held[task.client][: layout.num_bytes])

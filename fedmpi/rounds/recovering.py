@@ -1,9 +1,9 @@
 """All that outlives a loss of ranks within a round, and what those left do with it.
 
-Where ranks may die (`mpi.recovery`), every phase ends with an agreement of all ranks, and only then does it count. Those
-left are therefore in the same phase, or in the test after the last one, but perhaps at different places in it. Whatever
-one of them lacks is sent again to all; a client is trained again only where its result died with a rank. What the run does
-about a loss (another server, the end) is in `run.losses`.
+Where ranks may die (`mpi.recovery`), every phase ends with an agreement of all ranks, and only then does it count.
+Those left are therefore in the same phase, or in the test after the last one, but perhaps at different places in it.
+Whatever one of them lacks is sent again to all; a client is trained again only where its result died with a rank. What
+the run does about a loss (another server, the end) is in `run.losses`.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class OpenRound:
     """Of that state, for the step that comes next; None if this rank has yet to get it."""
     num_phases: int = 0
     """Phases that are done; the same on all ranks."""
-    result: RoundResult = RoundResult()
+    result: RoundResult = field(default_factory=RoundResult)
     """Of the phases that are done."""
     kind: str = ""
     """Of the exchange of the phase that is open; empty if no rank has begun it."""
@@ -56,8 +56,8 @@ class OpenRound:
             self.published = None
 
     def exchange_for(self, setup: Setup, planned: Assignment, published: Published) -> tuple[Exchange, Assignment]:
-        """The exchange of this phase, and the clients that are left for it: all that are planned, or, after a loss, those
-        whose results no rank has added.
+        """The exchange of this phase, and the clients that are left for it: all that are planned, or, after a loss,
+        those whose results no rank has added.
         """
         self.kind = self.kind or choose(setup.config.mpi.exchange, setup.method, planned)
         exchange = self.exchange or open_exchange(self.kind, _open_phase(setup, planned, published))

@@ -10,7 +10,7 @@ import json
 import os
 import platform
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from hashlib import blake2b
 from pathlib import Path
@@ -77,7 +77,8 @@ def _cpu_model() -> str:
 
 def _gpu(device: Device) -> str:
     used = device.train if device.train != "cpu" else device.server
-    libraries = f"CUDA {torch.version.cuda}, cuDNN {torch.backends.cudnn.version()}"
+    cudnn: Callable[[], int | None] = torch.backends.cudnn.version
+    libraries = f"CUDA {torch.version.cuda}, cuDNN {cudnn()}"
     return f"{torch.cuda.get_device_name(used)} ({libraries})"
 
 
