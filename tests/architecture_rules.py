@@ -29,8 +29,8 @@ LAYERS = (
     ("fedmpi.train_round",),  # one round
     ("fedmpi.run",),  # how a run begins, continues and ends
     ("fedmpi.experiment",),  # the run
-    ("fedmpi.main",),  # the command
-    ("fedmpi.command", "fedmpi.draws", "fedmpi.verify"),  # the other commands
+    ("fedmpi.command", "fedmpi.verify"),  # the parts of commands; the papers' claims
+    ("fedmpi.main", "fedmpi.draws"),  # the commands
     ("fedmpi.studies", "fedmpi.data.__main__"),  # many runs
 )
 LEVELS = {module: level for level, layer in enumerate(LAYERS) for module in layer}

@@ -72,7 +72,8 @@ def closing_table(
     """Print the table and write `report/summary.json` (exact numbers), `report/summary.md` and, where clients were
     tested with nets of their own, `report/clients.csv`.
 
-    `split_s` has the seconds of each stage; stages of zero seconds are left out of the printed line. Raises RunDirError if the files cannot be written.
+    `split_s` has the seconds of each stage, named as in `clock.STAGES`; stages of zero seconds are left
+    out of the printed line. Raises RunDirError if the files cannot be written.
     """
     stream = stream or sys.stdout
     try:

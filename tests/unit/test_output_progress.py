@@ -26,7 +26,7 @@ ROWS = [
     TierRow("full", 1.0, 11_173_962, 556_651_520, 44_695_848, 44_695_848, 0.91234, 0.92, 7),
     TierRow("eighth", 0.125, 1_236_042, 0, 4_944_168, 4_944_168, None, None, None),
 ]
-SPLIT_S = {**dict.fromkeys(STAGES, 0.0), "svd": 15.0, "local_training": 45.0}
+SPLIT_S = {**dict.fromkeys((*STAGES, "other"), 0.0), "svd": 15.0, "local_training": 45.0}
 
 
 def record(number: int, wall_s: float, loss: float | None, **accuracy: float) -> dict[str, object]:
@@ -208,8 +208,8 @@ def test_every_launcher_is_known() -> None:
             raise OSError
 
     assert columns_of_terminal(Tty(), {}) == 80
-    for rank, size in launch._VARIABLES:
-        assert columns_of_terminal(Tty(), {rank: "0", size: "2"}) == 0
+    for rank, count in launch._VARIABLES:
+        assert columns_of_terminal(Tty(), {rank: "0", count: "2"}) == 0
 
 
 def test_what_is_no_file_is_no_terminal() -> None:
