@@ -64,5 +64,5 @@ class Telling:
 
         if self._live is None:
             self._live = live_line(self._stream, self._columns)
-            self._live.start()  # type: ignore[attr-defined]
+            self._live.start()
         self._live.update(one_line(text), refresh=True)  # type: ignore[attr-defined]

@@ -157,11 +157,11 @@ def fail_at(leg: Leg, rank: int) -> AbstractContextManager[None]:
 
     @contextmanager
     def patched() -> Any:
-        Clock.stage = stage  # type: ignore[method-assign, assignment]
+        Clock.stage = stage
         try:
             yield
         finally:
-            Clock.stage = enter  # type: ignore[method-assign]
+            Clock.stage = enter
 
     return patched()
 

@@ -37,7 +37,7 @@ def attack_at(moments: dict[Moment, tuple[float, float | None]], marker: Path) -
             threading.Thread(target=_attack, args=words, daemon=True).start()
         return enter(self, name, round_number, client)
 
-    Clock.stage = stage  # type: ignore[method-assign, assignment]
+    Clock.stage = stage
 
 
 def _attack(marker: Path, what: str, delay_s: float, stop_s: float | None) -> None:

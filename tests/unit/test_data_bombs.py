@@ -187,4 +187,4 @@ def test_zips_as_others_write_them(method: int, tmp_path: Path) -> None:
 
 class _Unseekable:
     def __init__(self, raw: object) -> None:
-        self.write, self.flush = raw.write, raw.flush  # type: ignore[attr-defined]
+        self.write, self.flush = raw.write, raw.flush

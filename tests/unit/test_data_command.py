@@ -184,7 +184,7 @@ def test_a_file_without_a_checksum_is_told(
 ) -> None:
     source = SOURCES["shakespeare"]
     without = replace(source, files=(replace(source.files[0], checksum=""),))
-    monkeypatch.setitem(SOURCES, "shakespeare", without)  # type: ignore[arg-type]
+    monkeypatch.setitem(SOURCES, "shakespeare", without)
     served["input.txt"] = b"text"
     assert "no published checksum" in run_data("fetch", "shakespeare", "--data-dir", tmp_path)[1]
 

@@ -45,7 +45,7 @@ class Server:
 
 class Handler(BaseHTTPRequestHandler):
     def do_GET(self) -> None:
-        ours: Server = self.server.ours  # type: ignore[attr-defined]
+        ours: Server = self.server.ours
         asked, condition = self.headers.get("Range", ""), self.headers.get("If-Range", "")
         ours.requests.append((asked, condition))
         if ours.statuses:
@@ -75,17 +75,17 @@ class Handler(BaseHTTPRequestHandler):
 @pytest.fixture
 def server() -> Iterator[Server]:
     with socketserver.TCPServer(("127.0.0.1", 0), Handler) as tcp:
-        tcp.ours = Server(f"http://127.0.0.1:{tcp.server_address[1]}/file")  # type: ignore[attr-defined]
+        tcp.ours = Server(f"http://127.0.0.1:{tcp.server_address[1]}/file")
         thread = threading.Thread(target=tcp.serve_forever, args=(0.01,))
         thread.start()
-        yield tcp.ours  # type: ignore[attr-defined]
+        yield tcp.ours
         tcp.shutdown()
         thread.join()
 
 
 def pinned(server: Server, **other: object) -> File:
     given: dict[str, object] = {"checksum": SHA256, "num_bytes": len(CONTENT), **other}
-    return File("set/file.bin", (server.url,), **given)  # type: ignore[arg-type]
+    return File("set/file.bin", (server.url,), **given)
 
 
 class Pauses(list[float]):

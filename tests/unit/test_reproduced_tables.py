@@ -66,7 +66,7 @@ def test_seeds_with_different_data_are_said(tmp_path: Path) -> None:
 
 
 def history(tmp_path: Path, records: list[dict[str, object]], **other: object) -> measures.History:
-    found = measures.history_of(write_run(Request(tmp_path), "one", 0, records, **other))  # type: ignore[arg-type]
+    found = measures.history_of(write_run(Request(tmp_path), "one", 0, records, **other))
     assert found is not None
     return found
 
@@ -82,7 +82,7 @@ def test_quantities_by_hand(tmp_path: Path) -> None:
     ])  # fmt: skip
 
     def value(quantity: str, net: str = "1", **asked: object) -> float | None:
-        return measures.value(run, measures.Asked(quantity, net, **asked))  # type: ignore[arg-type]
+        return measures.value(run, measures.Asked(quantity, net, **asked))
 
     assert value("accuracy") == 0.5 and value("accuracy", "clients") == 0.7 and value("accuracy", "2") is None
     assert value("train_loss", of="best") == pytest.approx(1 / 3)
