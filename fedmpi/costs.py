@@ -105,9 +105,9 @@ def _run_on_cpu(net: nn.Module, example_shape: tuple[int, ...], num_examples: in
     # Operators that have no formula because they do too much in one: oneDNN's LSTM, fused attention.
     apart = torch.backends.mkldnn.flags(enabled=False, allow_tf32=None), sdpa_kernel(SDPBackend.MATH)
     # A net in training mode draws for its dropout.
-    with torch.random.fork_rng(devices=[]), torch.no_grad(), _one_thread(), apart[0], apart[1]:
-        with _FlopCounter() as counter:
-            torch.func.functional_call(net, tensors, (batch,))
+    counter = _FlopCounter()
+    with torch.random.fork_rng(devices=[]), torch.no_grad(), _one_thread(), apart[0], apart[1], counter:
+        torch.func.functional_call(net, tensors, (batch,))
     return counter.total
 
 
@@ -178,7 +178,8 @@ def _zeros_out(func: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) 
     out = func(*(arg[:0] if place in places else arg for place, arg in enumerate(args)), **kwargs)
     shape = len(args[places[-1]]), *out.shape[1:]
     _check_size(shape)
-    return out.new_zeros(shape)
+    zeros: torch.Tensor = out.new_zeros(shape)
+    return zeros
 
 
 @dataclass
@@ -189,9 +190,9 @@ class _Tally:
     def add(self, module: nn.Module, inputs: tuple[torch.Tensor, ...], output: object) -> None:
         outputs = [out for out in _tensors(output) if not any(out is given for given in inputs)]
         self.activations += _kept(module, outputs)
-        if isinstance(module, NORMS):
+        if isinstance(module, NORMS) and isinstance(output, torch.Tensor):
             self.extra_macs += 2 * output.numel()
-        elif isinstance(module, ACTIVATIONS):
+        elif isinstance(module, ACTIVATIONS) and isinstance(output, torch.Tensor):
             self.extra_macs += output.numel()
         elif isinstance(module, AVERAGE_POOLS):
             self.extra_macs += inputs[0].numel()

@@ -75,7 +75,7 @@ class FlatNet:
         split = min((self.layout.offsets[name] for name in own_decay), default=self.layout.num_bytes)
         vectors = [buffer.view(torch.float32) for buffer in (self._parameter, self._gradient, self._momentum)]
         parts = (slice(0, split // FLOAT32_BYTES), weight_decay), (slice(split // FLOAT32_BYTES, None), 0.0)
-        return Sgd(momentum, [(*(vector[part] for vector in vectors), decay) for part, decay in parts])
+        return Sgd(momentum, [(vectors[0][part], vectors[1][part], vectors[2][part], decay) for part, decay in parts])
 
     def reset_momentum(self) -> None:
         """As a fresh optimizer: SGD's first step on a zero buffer leaves the gradient in it."""
@@ -125,7 +125,7 @@ def _adopt(module: nn.Module, params: Params, grads: Params) -> nn.Module:
         adopted[id(old)] = nn.Parameter(params[name])
         adopted[id(old)].grad = grads[name]
     for part in module.modules():
-        for name, old in part._parameters.items():
-            if old is not None:
-                part._parameters[name] = adopted[id(old)]
+        for name, own in part._parameters.items():
+            if own is not None:
+                part._parameters[name] = adopted[id(own)]
     return module

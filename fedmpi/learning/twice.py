@@ -17,6 +17,7 @@ import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, replace
+from functools import partial
 
 import numpy as np
 import torch
@@ -100,7 +101,7 @@ def check_nets(
         trial = _Trial(trainers[number], clients, seed, _values(net, seed))
         with global_generator(trial.seed_of(2), trial.data.device):
             try:
-                digests.append(_check_net(trial, lambda number=number: make_net(number), model))
+                digests.append(_check_net(trial, partial(make_net, number), model))
             except RuntimeError as error:
                 if "deterministic" not in str(error):
                     raise
@@ -163,12 +164,13 @@ class _Trial:
         net.copy_parameters_from(trained)
         as_stored = Draws(torch.tensor(self.clients[0][None, :BATCH_SIZE], device=self.data.device))
         with bn.using(net.module, None), torch.no_grad():
-            return net.module(self.data.train_batch(as_stored, 0, 0, BATCH_SIZE)[0]).clone()
+            outputs: Tensor = net.module(self.data.train_batch(as_stored, 0, 0, BATCH_SIZE)[0])
+            return outputs.clone()
 
 
-def _backward(net: FlatNet, inputs: Tensor, targets: Tensor, loss: MaskedCrossEntropy) -> Tensor:
+def _backward(net: FlatNet, inputs: Tensor, targets: Tensor, loss: Callable[[Tensor, Tensor], Tensor]) -> Tensor:
     value = loss(net.module(inputs), targets)
-    value.backward()  # type: ignore[no-untyped-call]
+    value.backward()
     return value.detach()
 
 

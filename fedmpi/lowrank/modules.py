@@ -15,16 +15,20 @@ from torch import nn
 from fedmpi.lowrank.layers import FactorizedLayer
 from fedmpi.lowrank.lifting import lift
 
+Layer = nn.Linear | nn.Conv2d
+"""What two factors can stand for."""
+
 
 class LowRank(nn.Module):
     """`v(u(x))`: in place of the conv or linear layer whose weight the two factors approximate."""
 
-    def __init__(self, layer: FactorizedLayer, u: nn.Module, v: nn.Module) -> None:
+    def __init__(self, layer: FactorizedLayer, u: Layer, v: Layer) -> None:
         super().__init__()
         self.layer, self.u, self.v = layer, u, v
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return self.v(self.u(x))
+        out: torch.Tensor = self.v(self.u(x))
+        return out
 
     @property
     def weight(self) -> torch.Tensor:
@@ -53,9 +57,11 @@ def factorize_net(net: nn.Module, layers: Iterable[FactorizedLayer], rank_ratio:
     return result
 
 
-def _low_rank(layer: FactorizedLayer, dense: nn.Module, r: int) -> LowRank:
+def _low_rank(layer: FactorizedLayer, dense: Layer, r: int) -> LowRank:
     n = layer.out_features
-    halves = linear_halves(dense, r, n) if isinstance(dense, nn.Linear) else conv_halves(layer, dense, r, n)
+    halves: tuple[Layer, Layer] = (
+        linear_halves(dense, r, n) if isinstance(dense, nn.Linear) else conv_halves(layer, dense, r, n)
+    )
     for half in halves:
         fill_with_zeros(half, dense)
     module = LowRank(layer, *halves).train(dense.training)
@@ -64,7 +70,7 @@ def _low_rank(layer: FactorizedLayer, dense: nn.Module, r: int) -> LowRank:
     return module
 
 
-def fill_with_zeros(half: nn.Module, dense: nn.Module) -> None:
+def fill_with_zeros(half: Layer, dense: Layer) -> None:
     """Gives a layer that was made on the meta device its weight: zeros, of the type and on the device of `dense`'s."""
     # Not by `to_empty`, which imports sympy on its way from meta: 0.5 s at the start of every rank.
     half.weight = nn.Parameter(torch.zeros(half.weight.shape, dtype=dense.weight.dtype, device=dense.weight.device))
@@ -81,19 +87,20 @@ def conv_halves(layer: FactorizedLayer, dense: nn.Conv2d, r: int, n: int) -> tup
     """m -> r with the geometry of `dense` along the axes of `layer.u_kernel`, r -> n with the rest of it."""
     axes = {"paper": (0,), "code": (1,), "output": (0, 1)}[layer.unroll_order]
     rest = tuple(axis for axis in (0, 1) if axis not in axes)
-    first = nn.Conv2d(dense.in_channels, r, bias=False, device="meta", **_along(dense, axes))
-    return first, nn.Conv2d(r, n, bias=False, device="meta", **_along(dense, rest))
+    first = nn.Conv2d(dense.in_channels, r, *_along(dense, axes), bias=False, device="meta")
+    return first, nn.Conv2d(r, n, *_along(dense, rest), bias=False, device="meta")
 
 
-def _along(dense: nn.Conv2d, axes: Collection[int]) -> dict[str, tuple[int, int]]:
-    """The geometry of `dense` along these axes (0 vertical, 1 horizontal), and no geometry along the others."""
+Pair = tuple[int, int]
 
-    def keep(pair: tuple[int, ...], neutral: int) -> tuple[int, int]:
+
+def _along(dense: nn.Conv2d, axes: Collection[int]) -> tuple[Pair, Pair, Pair, Pair]:
+    """Kernel, stride, padding and dilation of `dense` along these axes (0 vertical, 1 horizontal), and none along the
+    others.
+    """
+
+    def keep(pair: str | tuple[int, ...], neutral: int) -> Pair:
+        assert not isinstance(pair, str)  # a padding in words is no layer to factorize
         return (pair[0] if 0 in axes else neutral, pair[1] if 1 in axes else neutral)
 
-    return {
-        "kernel_size": keep(dense.kernel_size, 1),
-        "stride": keep(dense.stride, 1),
-        "padding": keep(dense.padding, 0),
-        "dilation": keep(dense.dilation, 1),
-    }
+    return keep(dense.kernel_size, 1), keep(dense.stride, 1), keep(dense.padding, 0), keep(dense.dilation, 1)

@@ -79,10 +79,9 @@ def plan_layers(net: nn.Module, rule: Rule) -> tuple[FactorizedLayer, ...]:
 
 def _dense_by_rule(weighted: Mapping[str, nn.Module], dense_layers: int) -> Iterator[str]:
     """Names of the first convs, of all 1x1 convs and of the last linear layer."""
-    convs = [name for name, module in weighted.items() if isinstance(module, nn.Conv2d)]
-    spatial = [name for name in convs if max(weighted[name].kernel_size) > 1]
-    yield from spatial[:dense_layers]
-    yield from (name for name in convs if max(weighted[name].kernel_size) == 1)
+    convs = {name: max(module.kernel_size) for name, module in weighted.items() if isinstance(module, nn.Conv2d)}
+    yield from [name for name, size in convs.items() if size > 1][:dense_layers]
+    yield from [name for name, size in convs.items() if size == 1]
     yield from [name for name, module in weighted.items() if isinstance(module, nn.Linear)][-1:]
 
 

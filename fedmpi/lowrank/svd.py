@@ -49,7 +49,8 @@ def compose(u: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
 
 
 def _exact(matrix: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    return torch.linalg.svd(matrix, full_matrices=False)
+    u, s, vh = torch.linalg.svd(matrix, full_matrices=False)
+    return u, s, vh
 
 
 def _gram(matrix: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:

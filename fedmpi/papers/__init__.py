@@ -210,10 +210,10 @@ def _content(shared: dict[str, Any], cell: dict[str, Any]) -> dict[str, Any]:
 
 
 def _overrides(given: dict[str, Any]) -> list[str]:
-    overrides = given.get("set", [])
+    overrides: list[str] = given.get("set", [])
     is_list = isinstance(overrides, list) and all(isinstance(one, str) and "=" in one for one in overrides)
     refuse(not is_list, f"set: expected a list, as [rounds=2, train.lr=0.1], got {overrides!r:.80}")
-    return overrides  # type: ignore[no-any-return]
+    return overrides
 
 
 def _cell(cell: Any) -> dict[str, Any]:

@@ -139,13 +139,13 @@ def _sizes(paper: Paper, checks: Checks, params: Callable[[Cell], float]) -> Ite
     cells: dict[str, list[tuple[str, Cell]]] = {}
     for table in paper.tables.values():
         for cell in table.cells if table.rows == "params" else ():
-            if _SIZE.match(cell.row) and cell.run is not None:
+            if (size := _SIZE.match(cell.row)) and cell.run is not None:
                 data = cell.block.partition(" ")[0]
-                key = f"{data} {cell.column} {_SIZE.match(cell.row)[0]}"  # type: ignore[index]
+                key = f"{data} {cell.column} {size[0]}"
                 cells.setdefault(key, []).append((table.name, cell))
     for key, uses in cells.items():
         tables = ", ".join(dict.fromkeys(_heading(name) for name, _ in uses))
-        printed, slip = _SIZE.match(uses[0][1].row)[1], paper.size_slips.get(key)  # type: ignore[index]
+        printed, slip = key.rpartition(" ")[2].removesuffix("M"), paper.size_slips.get(key)
         yield Claim(
             key, tables, f"parameters of {key.rpartition(' ')[0]}", printed, "M", "slip" if slip else "equal",
             slip.why if slip else "", partial(_common_size, params, [cell for _, cell in uses]),

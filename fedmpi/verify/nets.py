@@ -34,7 +34,8 @@ class Setting:
 
     @cached_property
     def info(self) -> DataInfo:
-        return self.config.data.info()
+        info: DataInfo = self.config.data.info()
+        return info
 
     @cached_property
     def method(self) -> Method:
