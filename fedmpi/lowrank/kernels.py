@@ -16,9 +16,9 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from fedmpi.lowrank.layers import FactorizedLayer
+from fedmpi.lowrank.factorized import FactorizedLayer
 from fedmpi.lowrank.lifting import factorize, lift
-from fedmpi.lowrank.modules import Layer, conv_halves, fill_with_zeros, linear_halves
+from fedmpi.lowrank.modules import Half, conv_halves, fill_with_zeros, linear_halves
 
 
 class Kernels(nn.Module):
@@ -27,7 +27,7 @@ class Kernels(nn.Module):
     The bias is the dense layer's, of all n outputs.
     """
 
-    def __init__(self, u: Layer, v: Layer, num_outputs: int, bias: nn.Parameter | None) -> None:
+    def __init__(self, u: Half, v: Half, num_outputs: int, bias: Tensor | None) -> None:
         super().__init__()
         self.u, self.v, self.bias = u, v, bias
         self._num_missing = num_outputs - len(v.weight)
@@ -35,7 +35,7 @@ class Kernels(nn.Module):
         self._behind_outputs = (0, 0) * (u.weight.dim() - 2)
 
     def forward(self, x: Tensor) -> Tensor:
-        out: Tensor = self.v(self.u(x))
+        out = self.v(self.u(x))
         if self._num_missing:
             out = F.pad(out, (*self._behind_outputs, 0, self._num_missing))
         if self.bias is None:
@@ -58,22 +58,25 @@ def kernel_net(net: nn.Module, sizes: Mapping[str, tuple[int, int]]) -> nn.Modul
     result = copy.deepcopy(net)
     for name, (r, q) in sizes.items():
         parent = result.get_submodule(name.rpartition(".")[0])
-        dense = getattr(parent, name.rpartition(".")[2])
+        dense = result.get_submodule(name)
         setattr(parent, name.rpartition(".")[2], _kernels(name, dense, r, q).train(dense.training))
     return result
 
 
-def _kernels(name: str, dense: Layer, r: int, q: int) -> Kernels:
+def _kernels(name: str, dense: nn.Module, r: int, q: int) -> Kernels:
+    assert isinstance(dense, (nn.Linear, nn.Conv2d))
     num_outputs = len(dense.weight)
-    halves: tuple[Layer, Layer]
+    halves: tuple[Half, Half]
     if isinstance(dense, nn.Linear):
         halves = linear_halves(dense, r, min(q, num_outputs))
     else:
-        layer = FactorizedLayer(name, dense.in_channels, num_outputs, tuple(dense.kernel_size), "output")
+        height, breadth = dense.kernel_size
+        layer = FactorizedLayer(name, dense.in_channels, num_outputs, (height, breadth), "output")
         halves = conv_halves(layer, dense, r, min(q, num_outputs))
     for half in halves:
         fill_with_zeros(half, dense)
-    return Kernels(halves[0], halves[1], num_outputs, dense.bias)
+    u, v = halves
+    return Kernels(u, v, num_outputs, dense.bias)
 
 
 def refreshed(layer: FactorizedLayer, u: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
@@ -84,8 +87,7 @@ def refreshed(layer: FactorizedLayer, u: Tensor, v: Tensor) -> tuple[Tensor, Ten
 
 def singular_values(u: Tensor, v: Tensor) -> Tensor:
     """sigma (R,) of orthogonal kernels, as |u_i| |v_i|."""
-    sigma: Tensor = u.flatten(1).norm(dim=1) * v.flatten(1).norm(dim=0)
-    return sigma
+    return u.flatten(1).norm(dim=1) * v.flatten(1).norm(dim=0)
 
 
 def effective_number(sigma: Tensor) -> float:

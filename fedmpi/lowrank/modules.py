@@ -7,28 +7,27 @@ with the second half and nothing stands between the two. At full rank that is th
 from __future__ import annotations
 
 import copy
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Sequence
+from typing import Any
 
 import torch
 from torch import nn
 
-from fedmpi.lowrank.layers import FactorizedLayer
+from fedmpi.lowrank.factorized import FactorizedLayer
 from fedmpi.lowrank.lifting import lift
 
-Layer = nn.Linear | nn.Conv2d
-"""What two factors can stand for."""
+Half = nn.Linear | nn.Conv2d
 
 
 class LowRank(nn.Module):
     """`v(u(x))`: in place of the conv or linear layer whose weight the two factors approximate."""
 
-    def __init__(self, layer: FactorizedLayer, u: Layer, v: Layer) -> None:
+    def __init__(self, layer: FactorizedLayer, u: Half, v: Half) -> None:
         super().__init__()
         self.layer, self.u, self.v = layer, u, v
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        out: torch.Tensor = self.v(self.u(x))
-        return out
+        return self.v(self.u(x))
 
     @property
     def weight(self) -> torch.Tensor:
@@ -57,11 +56,11 @@ def factorize_net(net: nn.Module, layers: Iterable[FactorizedLayer], rank_ratio:
     return result
 
 
-def _low_rank(layer: FactorizedLayer, dense: Layer, r: int) -> LowRank:
+def _low_rank(layer: FactorizedLayer, dense: nn.Module, r: int) -> LowRank:
+    assert isinstance(dense, (nn.Linear, nn.Conv2d))
     n = layer.out_features
-    halves: tuple[Layer, Layer] = (
-        linear_halves(dense, r, n) if isinstance(dense, nn.Linear) else conv_halves(layer, dense, r, n)
-    )
+    halves: tuple[Half, Half]
+    halves = linear_halves(dense, r, n) if isinstance(dense, nn.Linear) else conv_halves(layer, dense, r, n)
     for half in halves:
         fill_with_zeros(half, dense)
     module = LowRank(layer, *halves).train(dense.training)
@@ -70,7 +69,7 @@ def _low_rank(layer: FactorizedLayer, dense: Layer, r: int) -> LowRank:
     return module
 
 
-def fill_with_zeros(half: Layer, dense: Layer) -> None:
+def fill_with_zeros(half: Half, dense: Half) -> None:
     """Gives a layer that was made on the meta device its weight: zeros, of the type and on the device of `dense`'s."""
     # Not by `to_empty`, which imports sympy on its way from meta: 0.5 s at the start of every rank.
     half.weight = nn.Parameter(torch.zeros(half.weight.shape, dtype=dense.weight.dtype, device=dense.weight.device))
@@ -87,20 +86,19 @@ def conv_halves(layer: FactorizedLayer, dense: nn.Conv2d, r: int, n: int) -> tup
     """m -> r with the geometry of `dense` along the axes of `layer.u_kernel`, r -> n with the rest of it."""
     axes = {"paper": (0,), "code": (1,), "output": (0, 1)}[layer.unroll_order]
     rest = tuple(axis for axis in (0, 1) if axis not in axes)
-    first = nn.Conv2d(dense.in_channels, r, *_along(dense, axes), bias=False, device="meta")
-    return first, nn.Conv2d(r, n, *_along(dense, rest), bias=False, device="meta")
+    first = nn.Conv2d(dense.in_channels, r, bias=False, device="meta", **_along(dense, axes))
+    return first, nn.Conv2d(r, n, bias=False, device="meta", **_along(dense, rest))
 
 
-Pair = tuple[int, int]
+def _along(dense: nn.Conv2d, axes: Collection[int]) -> dict[str, Any]:
+    """The geometry of `dense` along these axes (0 vertical, 1 horizontal), and no geometry along the others."""
 
-
-def _along(dense: nn.Conv2d, axes: Collection[int]) -> tuple[Pair, Pair, Pair, Pair]:
-    """Kernel, stride, padding and dilation of `dense` along these axes (0 vertical, 1 horizontal), and none along the
-    others.
-    """
-
-    def keep(pair: str | tuple[int, ...], neutral: int) -> Pair:
-        assert not isinstance(pair, str)  # a padding in words is no layer to factorize
+    def keep(pair: Sequence[int], neutral: int) -> tuple[int, int]:
         return (pair[0] if 0 in axes else neutral, pair[1] if 1 in axes else neutral)
 
-    return keep(dense.kernel_size, 1), keep(dense.stride, 1), keep(dense.padding, 0), keep(dense.dilation, 1)
+    return {
+        "kernel_size": keep(dense.kernel_size, 1),
+        "stride": keep(dense.stride, 1),
+        "padding": keep([*map(int, dense.padding)], 0),
+        "dilation": keep(dense.dilation, 1),
+    }

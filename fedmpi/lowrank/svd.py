@@ -49,8 +49,7 @@ def compose(u: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
 
 
 def _exact(matrix: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    u, s, vh = torch.linalg.svd(matrix, full_matrices=False)
-    return u, s, vh
+    return torch.linalg.svd(matrix, full_matrices=False)
 
 
 def _gram(matrix: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:

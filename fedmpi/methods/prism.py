@@ -47,7 +47,7 @@ if TYPE_CHECKING:
     from fedmpi.exactsum import Region
     from fedmpi.learning.flat import FlatNet
     from fedmpi.learning.local import LocalTrainer, TrainOutcome
-    from fedmpi.lowrank.layers import FactorizedLayer
+    from fedmpi.lowrank.factorized import FactorizedLayer
     from fedmpi.tensors import Params, Spec
 
     Held = Mapping[str, tuple[slice | Tensor, ...]]
@@ -126,7 +126,7 @@ class OrthDrop(Method):
         assert isinstance(context.options, OrthDropOptions)
         self.options = context.options
         skeleton = lowrank.gates.open_lstms(context.make_skeleton())
-        self.factorized = lowrank.plan.plan_layers(skeleton, lowrank.plan.Rule(dense_layers=1, unroll="output"))
+        self.factorized = lowrank.rule.plan_layers(skeleton, lowrank.rule.Rule(dense_layers=1, unroll="output"))
         given = self.options.frobenius_decay
         self.lambda_ = context.weight_decay if given == "auto" else given
         self.own_decay = [name for layer in self.factorized for name in layer.factor_names]
@@ -162,7 +162,7 @@ class OrthDrop(Method):
             return lowrank.gates.open_lstms(net)
         if self.options.cut_inputs:
             share = min(1.0, (2 if self.options.o2 else 1) * self.options.keep_ratio[number])
-            net = lowrank.cut.with_whole_stem(make(share, "ceil"), net)
+            net = lowrank.whole_stem.with_whole_stem(make(share, "ceil"), net)
         sizes = {layer.name: self._sizes(layer, self.options.keep_ratio[number]) for layer in self.factorized}
         return lowrank.kernels.kernel_net(lowrank.gates.open_lstms(net), sizes)
 

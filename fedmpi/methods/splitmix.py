@@ -16,7 +16,7 @@ Differences from the paper, and from its code (illidanlab/SplitMix):
 - The queue's place is computed from the round and the client's place in the cohort, and each of its
   shuffles has a seed of its own, so that every rank knows it.
 - Levels are rounded to whole bases (2.8 / 0.4 is 7); FedHM's code truncates it to 6.
-- The Scaler before a norm layer is a larger eps of that layer, which is the same (`models.add_scaler`).
+- The Scaler before a norm layer is a larger eps of that layer, which is the same (`surgery.scaler`).
 - `train.clip_norm` limits the gradient of all of a client's bases together.
 - The first bases are tested, not the best ones on a validation set. The recorded loss is the mean
   over a client's bases.
@@ -31,11 +31,12 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 from pydantic import Field
 
-from fedmpi import models, seeds
+from fedmpi import seeds
 from fedmpi.config.schema import MAX_NUMBER, MAX_TIERS, Positive, Share
 from fedmpi.federation.plan import Task
 from fedmpi.methods.protocol import Client, Method, MethodContext, MethodOptions
 from fedmpi.methods.widths import falling
+from fedmpi.models import surgery
 from fedmpi.models.width import Rounding
 
 if TYPE_CHECKING:
@@ -113,8 +114,8 @@ class SplitMix(Method):
             said.append(
                 f"a base net of method.atom {self.options.atom:g} is the whole net: the model ignores its width"
             )
-        found = models.scaler.scaler_warning(base, self.options.atom) if self.options.scaler else ""
-        if found and not models.scaler.scaled_layers(base):
+        found = surgery.scaler.scaler_warning(base, self.options.atom) if self.options.scaler else ""
+        if found and not surgery.scaler.scaled_layers(base):
             said.append(found)
         elif found and self.options.init == "own":
             said.append(f"{found}: choose method.init=rescaled")
@@ -134,7 +135,7 @@ class SplitMix(Method):
         """Every base has a seed of its own."""
         shares = {}
         if self.options.init == "rescaled":
-            shares = models.nested.fan_in_shares(self.context.make_skeleton(), self._base_skeleton())
+            shares = surgery.nested.fan_in_shares(self.context.make_skeleton(), self._base_skeleton())
         state = {}
         for base in range(max(self.num_bases)):
             net = self._base(seeds.mix("splitmix:base", self.context.seed, base))
@@ -183,7 +184,7 @@ class SplitMix(Method):
         return self.context.make_skeleton(self.options.atom, self.options.rounding)
 
     def _ensemble_skeleton(self, count: int) -> nn.Module:
-        return models.ensemble.Ensemble(self._base_skeleton() for _ in range(count))
+        return surgery.ensemble.Ensemble(self._base_skeleton() for _ in range(count))
 
     def skeleton(self, number: int) -> nn.Module:
         return self._ensemble_skeleton(self.num_bases[number])
@@ -191,7 +192,7 @@ class SplitMix(Method):
     def net(self, number: int) -> nn.Module:
         rate = self.options.atom if self.options.scaler else 1.0
         bases = (self._base(self.context.seed) for _ in range(self.num_bases[number]))
-        return models.ensemble.Ensemble(models.scaler.add_scaler(base, rate) for base in bases)
+        return surgery.ensemble.Ensemble(surgery.scaler.add_scaler(base, rate) for base in bases)
 
     def narrow(self, published: Params, number: int, out: Params, client: Client | None = None) -> None:
         """A client trains those assigned to it; a level is tested with the first ones."""

@@ -6,6 +6,7 @@ import contextlib
 import shlex
 from pathlib import Path
 
+from fedmpi import registry
 from fedmpi.config.schema import Config, Train
 from fedmpi.errors import DivergenceError, RoundError, UserError
 from fedmpi.store.run_dir import RunDir
@@ -29,7 +30,7 @@ def resume_command(run_dir: Path, num_ranks: int, config: Config) -> str:
 
 def _again(config: Config) -> list[str]:
     observers = config.output.observers
-    return [f"output.observers=[{','.join(observers)}]"] if observers else []
+    return registry.words_in_full(config) + ([f"output.observers=[{','.join(observers)}]"] if observers else [])
 
 
 class Advice:

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from fedmpi.config import yaml_text
+from fedmpi.config import address, yaml_text
 from fedmpi.config.schema import Config
 from fedmpi.errors import RunDirError
 from fedmpi.mpi.together import together
@@ -43,7 +43,7 @@ def open_run_dir(config: Config, comm: Communicator, asked: Asked, *, resume: bo
             return ""
         if asked.run_dir is not None:
             return str(RunDir.open_for(asked.run_dir, resume=resume).path.resolve())
-        named = asked.origin.label() if asked.origin else f"{Path(config.where).stem}-seed{config.seed}"
+        named = asked.origin.label() if asked.origin else f"{address.label(config.where)}-seed{config.seed}"
         return str(RunDir.new(config.output.dir, named).path.resolve())
 
     return RunDir(Path(comm.allgather_text(together(comm, open_it))[0]))

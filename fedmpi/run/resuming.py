@@ -15,7 +15,7 @@ from fedmpi.errors import RunDirError
 from fedmpi.mpi.together import together
 from fedmpi.report.best import Best
 from fedmpi.rounds.state import ServerState, Setup
-from fedmpi.run import bits
+from fedmpi.run import bits, provenance
 from fedmpi.run.start import warn
 from fedmpi.store import checkpoint
 from fedmpi.store.run_dir import RunDir
@@ -45,6 +45,8 @@ def restore(setup: Setup, run_dir: RunDir, *, resume: bool) -> checkpoint.Snapsh
         check_data(setup, run_dir, snapshot)
         if other_bits := bits.changes(snapshot.versions, setup.computed_with):
             warn(other_bits)
+        if changed := provenance.changes(run_dir, setup.config):
+            warn(changed)
         return snapshot
 
     return together(setup.comm, find)
@@ -87,13 +89,13 @@ def _compare_data(setup: Setup, run_dir: RunDir, found: str, config: Mapping[str
     if found in ("", setup.data_digest):
         return
     section = config.get("data")
-    root = section.get("root") if isinstance(section, dict) else None
+    key = next((key for key in digest.PLACES if isinstance(section, dict) and key in section), "")
     has, had = digest.short(setup.data_digest), digest.short(found)
-    advice = "install the packages that the run had" if root is None else "set data.root to the run's data"
+    advice = f"set data.{key} to the run's data" if key else "install the packages that the run had"
     raise RunDirError(
         digest.place(setup.config.data),
         f"holds other data (digest {has}) than the run in {run_dir.path} was computed with (digest {had}"
-        f"{'' if root is None else f', data.root={root}'}); {advice}, or begin another run with another --run-dir",
+        f"{f', data.{key}={section[key]}' if key else ''}); {advice}, or begin another run with another --run-dir",
     )
 
 

@@ -19,7 +19,7 @@ from fedmpi.report.observer import Ended, Started
 from fedmpi.report.progress import Progress
 from fedmpi.report.records import Records, read_records
 from fedmpi.rounds.state import RoundResult, ServerState, Setup
-from fedmpi.run import advice, branching
+from fedmpi.run import advice, branching, provenance
 from fedmpi.run.folder import slurm_job
 from fedmpi.run.observers import Observed, Observers
 from fedmpi.run.remarks import remarks
@@ -98,7 +98,7 @@ class Server:
         ranks = [{"rank": rank, "place": place, "threads": threads} for rank, place in who]
         resumed = self._done or None
         parent = branching.noted(self._folder, self._done)
-        more = {"job": slurm_job(), "data_digest": setup.data_digest, **parent}
+        more = {"job": slurm_job(), "data_digest": setup.data_digest, **provenance.noted(config), **parent}
         self._unrecorded_s = manifest.seconds_after_records(manifest.read_starts(self._folder))
         manifest.add_start(self._folder, manifest.start_entry(ranks, self._command, resumed, **more))
         server = "server and worker" if 0 in setup.workers else "server"

@@ -35,6 +35,7 @@ from fedmpi.learning.flat import Buffers, FlatNet, net_layout
 from fedmpi.learning.local import LocalTrainer
 from fedmpi.learning.twice import refuse_changing_buffers
 from fedmpi.models import create
+from fedmpi.models.admission import checked_outputs
 from fedmpi.mpi import placement
 from fedmpi.mpi.together import together
 from fedmpi.rounds.evaluate import own_tests
@@ -77,7 +78,8 @@ def _check_alike(config: Config, comm: Communicator, data_digest: str) -> None:
     Raises `StartupError` on all ranks together.
     """
     settings = config.to_dict()
-    settings["output"], settings["data"]["root"] = None, None  # only rank 0 writes, and data may lie anywhere
+    settings["output"] = None  # only rank 0 writes
+    settings["data"] = {key: value for key, value in settings["data"].items() if key not in digest.PLACES}
     own = blake2b(json.dumps(settings, sort_keys=True).encode(), digest_size=6).hexdigest()
     gathered = Gathered.of(comm, {"config": own, "data": digest.short(data_digest)})
     for name, where in (("config", config.where), ("data", digest.place(config.data))):
@@ -103,9 +105,11 @@ def warn(line: str) -> None:
 def check_model(config: Config, info: DataInfo) -> None:
     """Whether the model can take the data, found out in a dry run. Raises `ConfigError`."""
     try:
-        costs.measure(net := create.skeleton(config.model, info), info.example_shape)
+        net = create.skeleton(config.model, info)
+        with checked_outputs(net, config.model.name, info.num_classes):
+            costs.measure(net, info.example_shape)
         refuse_changing_buffers(net, config.model.name, info.example_shape)
-    except (RuntimeError, ValueError, TypeError) as error:
+    except (ArithmeticError, AssertionError, AttributeError, LookupError, RuntimeError, TypeError, ValueError) as error:
         shape = " x ".join(map(str, info.example_shape))
         reason = str(error).partition("\n")[0]
         raise ConfigError(
@@ -142,7 +146,7 @@ def prepare(config: Config, comm: Communicator, run_dir: RunDir, material: Mater
         return present_labels(labels, partition.client(client), info.num_classes)
 
     method = together(comm, lambda: methods.create(method_context(config, info, present)))
-    skeletons = [method.skeleton(number) for number in range(method.num_nets)]
+    skeletons = together(comm, lambda: [method.skeleton(number) for number in range(method.num_nets)])
     macs = tuple(float(costs.measure(net, info.example_shape).macs) for net in skeletons)
     resident = DeviceData(info, material.dataset, device.train, config.train.augment)
     return Setup(

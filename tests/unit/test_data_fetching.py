@@ -14,9 +14,9 @@ from pathlib import Path
 
 import pytest
 
-from fedmpi.data import fetching
-from fedmpi.data.fetching import DownloadError, fetch
-from fedmpi.data.sources import File
+from fedmpi.data.files import fetching
+from fedmpi.data.files.fetching import DownloadError, fetch
+from fedmpi.data.files.source import File
 from fedmpi.errors import DataError
 
 CONTENT = bytes(range(256)) * 4000  # 1,024,000 bytes: four chunks
@@ -116,7 +116,7 @@ def only_file(folder: Path) -> bytes:
 def begin(server: Server, folder: Path, num_bytes: int) -> Path:
     """A download that was killed after `num_bytes`."""
 
-    class Killed(Exception): ...  # fmt: skip
+    class Killed(Exception): ...
 
     def kill(seconds: float, why: str) -> None:
         raise Killed
