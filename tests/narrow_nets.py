@@ -80,7 +80,7 @@ def means(method: Method, state: Params, *uploads: tuple[Client, Params]) -> Par
     exchange = open_exchange("gather", phase)
     for (task,) in assignment.waves:
         assert task is not None
-        exchange.post(task, ClientReport(task.client, CONTRIBUTED), of[task.client][1])
+        exchange.post(task, (ClientReport(task.client, CONTRIBUTED), of[task.client][1]))
     return exchange.finish(state).means
 
 

@@ -12,16 +12,18 @@ from fedmpi.config.schema import Config
 from fedmpi.experiment import run
 from fedmpi.mpi.serial import SerialComm
 from fedmpi.report.records import NOT_RESULTS, read_records
-from fedmpi.rounds.state import Published, ServerState, Setup
+from fedmpi.rounds.recovering import OpenRound
+from fedmpi.rounds.state import Published, RoundResult, ServerState, Setup
 from fedmpi.run import start
+from fedmpi.run.folder import Asked
 from fedmpi.run.origin import Origin
 from fedmpi.store import checkpoint
 from fedmpi.store.run_dir import RunDir
 from fedmpi.store.stored import digest_of
-from fedmpi.train_round import OpenRound, RoundResult, train_round
+from fedmpi.train_round import train_round
 
 if TYPE_CHECKING:
-    from fedmpi.mpi.comm import Comm
+    from fedmpi.mpi.communicator import Communicator
 
 
 SMALL = (
@@ -80,8 +82,7 @@ def _no_warning(line: str) -> None:
 
 
 def run_all(
-    config: Config, comm: Comm | SerialComm, folder: Path, *, resume: bool = False, origin: Origin | None = None
+    config: Config, comm: Communicator, folder: Path, *, resume: bool = False, origin: Origin | None = None
 ) -> None:
     """The whole run, as the command would do it."""
-    options = {"run_dir": str(folder), "resume": resume, "origin": origin, "command": ("test",), "where": {}}
-    run(config, comm, **options)
+    run(config, comm, Asked(str(folder), resume, origin, ("test",)))

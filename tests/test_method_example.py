@@ -14,6 +14,7 @@ from small_runs import SMALL, small_setup
 from fedmpi.config.load import load
 from fedmpi.experiment import run
 from fedmpi.mpi.serial import SerialComm
+from fedmpi.run.folder import Asked
 from fedmpi.store import checkpoint
 from fedmpi.store.run_dir import RunDir
 from fedmpi.tensors import Params
@@ -32,7 +33,7 @@ def example() -> ModuleType:
 
 def state_after(example: ModuleType, folder: Path, *overrides: str) -> Params:
     config = load(None, [*SMALL, *overrides])
-    run(config, SerialComm(), run_dir=str(folder), resume=False, command=("test",), where={})
+    run(config, SerialComm(), Asked(str(folder)))
     snapshot = checkpoint.load_newest_intact(RunDir(folder), pytest.fail)
     assert snapshot is not None
     return dict(snapshot.server)

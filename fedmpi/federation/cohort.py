@@ -7,6 +7,8 @@ from collections.abc import Collection, Iterator, Sequence
 from functools import partial
 from itertools import accumulate, islice
 
+from numpy.random import Generator
+
 from fedmpi import seeds
 from fedmpi.config.schema import CosineSchedule, Train
 from fedmpi.federation.tiers import tier_of
@@ -65,21 +67,21 @@ def sample_drawn_tiers(
     return sorted(islice((client for client in order if draw(client) in tiers), size))
 
 
-def _random_order(count: int, generator: object) -> Iterator[int]:
+def _random_order(count: int, generator: Generator) -> Iterator[int]:
     """0 .. count - 1 in uniformly random order: Fisher and Yates's shuffle that keeps only what it has moved."""
     moved: dict[int, int] = {}
     for last in range(count - 1, -1, -1):
-        place = int(generator.integers(last + 1))  # type: ignore[attr-defined]
+        place = int(generator.integers(last + 1))
         chosen = moved.get(place, place)
         moved[place] = moved.pop(last, last)
         yield chosen
 
 
-def _distinct(count: int, size: int, generator: object) -> set[int]:
+def _distinct(count: int, size: int, generator: Generator) -> set[int]:
     """Floyd's algorithm (Bentley and Floyd, CACM 30(9), 1987): a uniform set of `size` out of `count`."""
     chosen: set[int] = set()
     for last in range(count - size, count):
-        candidate = int(generator.integers(last + 1))  # type: ignore[attr-defined]
+        candidate = int(generator.integers(last + 1))
         chosen.add(last if candidate in chosen else candidate)
     return chosen
 

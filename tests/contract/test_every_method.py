@@ -22,8 +22,8 @@ from fedmpi.federation.plan import Assignment, Task
 from fedmpi.methods.protocol import Client, Method, Phase
 from fedmpi.rounds import client as simulate
 from fedmpi.rounds import state as setups
+from fedmpi.rounds.evaluate import test_clients as score_clients
 from fedmpi.rounds.exchange import CONTRIBUTED, ClientReport, OpenPhase, Results, open_exchange
-from fedmpi.rounds.personal import test_clients as score_clients
 from fedmpi.rounds.publish import publish
 from fedmpi.rounds.state import Published, ServerState, Setup
 from fedmpi.store import checkpoint
@@ -63,7 +63,7 @@ class PhaseOfRound:
         phase = OpenPhase(self.setup.comm, self.method, self.assignment, self.published.bounds, client_of)
         exchange = open_exchange(kind, phase)
         for (task,) in self.assignment.waves:
-            exchange.post(task, *self.results[task.client])
+            exchange.post(task, self.results[task.client])
         return exchange.finish(self.state.params)
 
 

@@ -43,7 +43,7 @@ def test_rho_of_the_papers(options: ModelOptions, count: int) -> None:
 def test_sizes_by_rho(dense_layers: int, expected: tuple[float, ...], unroll: str) -> None:
     """methods.md 2.3's table for ResNet-18 at 1/2, 1/4, 1/8, in millions."""
     net = create.skeleton(ResNet18(), INFO)
-    layers = plan_layers(net, Rule(dense_layers, unroll))  # type: ignore[arg-type]
+    layers = plan_layers(net, Rule(dense_layers, unroll))
     sizes = [params(factorize_net(net, layers, rank_ratio)) / 1e6 for rank_ratio in (1 / 2, 1 / 4, 1 / 8)]
     assert sizes == pytest.approx(expected, abs=0.0051)
 
@@ -102,7 +102,7 @@ def test_overrides_beat_type_and_position() -> None:
 )
 def test_impossible_overrides(overrides: dict[str, object], message: str) -> None:
     with pytest.raises(ConfigError, match=message):
-        plan_layers(Zoo(), Rule(0, overrides=overrides))  # type: ignore[arg-type]
+        plan_layers(Zoo(), Rule(0, overrides=overrides))
 
 
 def test_rank_of_a_layer() -> None:
