@@ -88,7 +88,7 @@ def check_data(setup: Setup, run_dir: RunDir, snapshot: checkpoint.Snapshot) -> 
 def _compare_data(setup: Setup, run_dir: RunDir, found: str, config: Mapping[str, Any]) -> None:
     if found in ("", setup.data_digest):
         return
-    section = config.get("data")
+    section: Any = config.get("data")
     key = next((key for key in digest.PLACES if isinstance(section, dict) and key in section), "")
     has, had = digest.short(setup.data_digest), digest.short(found)
     advice = f"set data.{key} to the run's data" if key else "install the packages that the run had"
