@@ -27,7 +27,8 @@ Differences from the paper, and from the authors' code (yuehniu/modeldecomp-fl @
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
+from dataclasses import replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Annotated, Literal
 
@@ -37,7 +38,18 @@ from fedmpi import lowrank
 from fedmpi.config.schema import MAX_TIERS, Config, NotNegative, Shares
 from fedmpi.errors import ConfigError
 from fedmpi.federation.plan import Task
-from fedmpi.methods.protocol import Client, Contributions, LocalWork, Method, MethodContext, MethodOptions, TestedNet
+from fedmpi.methods.protocol import (
+    Client,
+    Contributions,
+    Costs,
+    LocalWork,
+    Method,
+    MethodContext,
+    MethodOptions,
+    TestedNet,
+    Traits,
+    Turn,
+)
 from fedmpi.methods.widths import falling, forty_sixty, larger_than_dense
 from fedmpi.models.width import Width
 
@@ -119,17 +131,19 @@ class OrthDrop(Method):
     """The first r kernels and q rows of each layer for a client, an SVD of each layer after a round."""
 
     Options = OrthDropOptions
-    why_equal = "no layer of this net has other kernels at another ratio; take another model, or other ratios"
+    options: OrthDropOptions
+    traits = Traits(
+        why_equal="no layer of this net has other kernels at another ratio; take another model, or other ratios"
+    )
 
     def __init__(self, context: MethodContext) -> None:
         super().__init__(context)
-        assert isinstance(context.options, OrthDropOptions)
-        self.options = context.options
-        skeleton = lowrank.gates.open_lstms(context.make_skeleton())
+        skeleton = lowrank.gates.open_lstms(context.make(empty=True))
         self.factorized = lowrank.plan.plan_layers(skeleton, lowrank.plan.Rule(dense_layers=1, unroll="output"))
         given = self.options.frobenius_decay
-        self.lambda_ = context.weight_decay if given == "auto" else given
-        self.own_decay = [name for layer in self.factorized for name in layer.factor_names]
+        self.lambda_ = context.train.weight_decay if given == "auto" else given
+        self._factors = [name for layer in self.factorized for name in layer.factor_names]
+        self.traits = replace(self.traits, own_decay=self._factors)
         self._whole = len(self.tiers)
         try:
             _ = self._net_specs  # a model that cannot be cut shows here
@@ -138,31 +152,21 @@ class OrthDrop(Method):
 
     def warnings(self) -> tuple[str, ...]:
         ratios = () if self.options.cut_inputs else self.options.keep_ratio
-        skeleton = self.context.make_skeleton()
+        skeleton = self.context.make(empty=True)
         return larger_than_dense("method.keep_ratio", ratios, skeleton, self.factorized, self._sizes)
 
     # The nets: one for each tier, and the whole one that is tested.
 
-    @property
-    def num_nets(self) -> int:
-        return len(self.tiers) + 1
-
     def tested(self) -> tuple[TestedNet, ...]:
         return (TestedNet("server", self._whole, 1.0),)
 
-    def net(self, number: int) -> nn.Module:
-        return self._net(number, self.context.make_net)
-
-    def skeleton(self, number: int) -> nn.Module:
-        return self._net(number, self.context.make_skeleton)
-
-    def _net(self, number: int, make: Callable[..., nn.Module]) -> nn.Module:
-        net = make()
+    def net(self, number: int, *, empty: bool = False) -> nn.Module:
+        net = self.context.make(empty=empty)
         if number == self._whole:
             return lowrank.gates.open_lstms(net)
         if self.options.cut_inputs:
             share = min(1.0, (2 if self.options.o2 else 1) * self.options.keep_ratio[number])
-            net = lowrank.cut.with_whole_stem(make(share, "ceil"), net)
+            net = lowrank.cut.with_whole_stem(self.context.make(share, "ceil", empty=empty), net)
         sizes = {layer.name: self._sizes(layer, self.options.keep_ratio[number]) for layer in self.factorized}
         return lowrank.kernels.kernel_net(lowrank.gates.open_lstms(net), sizes)
 
@@ -176,7 +180,9 @@ class OrthDrop(Method):
     def _whole_specs(self) -> dict[str, Spec]:
         """The server's tensors: all kernels and rows of each layer, and the rest."""
         sizes = {layer.name: (min(layer.matrix_shape), layer.out_features) for layer in self.factorized}
-        return self._specs_of(lowrank.kernels.kernel_net(lowrank.gates.open_lstms(self.context.make_skeleton()), sizes))
+        return self._specs_of(
+            lowrank.kernels.kernel_net(lowrank.gates.open_lstms(self.context.make(empty=True)), sizes)
+        )
 
     @cached_property
     def _leading(self) -> list[Held]:
@@ -203,9 +209,9 @@ class OrthDrop(Method):
             return ()
         from torch.nn.modules.batchnorm import _BatchNorm
 
-        norms = [n for n, part in self.context.make_skeleton().named_modules() if isinstance(part, _BatchNorm)]
+        norms = [n for n, part in self.context.make(empty=True).named_modules() if isinstance(part, _BatchNorm)]
         of_norms = {f"{norm}.{kind}" for norm in norms for kind in ("weight", "bias")}
-        return tuple(name for name in self._whole_specs if name in of_norms.union(self.own_decay))
+        return tuple(name for name in self._whole_specs if name in of_norms.union(self._factors))
 
     def _with_momenta(self, specs: Mapping[str, Spec]) -> dict[str, Spec]:
         return {**specs, **{f"{MOMENTUM}{name}": specs[name] for name in self._shared_momenta}}
@@ -220,7 +226,7 @@ class OrthDrop(Method):
     def initial_state(self) -> Params:
         import torch
 
-        net = lowrank.gates.open_lstms(self.context.make_net())
+        net = lowrank.gates.open_lstms(self.context.make())
         values = {name: value.detach().clone() for name, value in net.named_parameters()}
         for layer in self.factorized:
             factors = lowrank.lifting.factorize(layer, values.pop(f"{layer.name}.weight"), min(layer.matrix_shape))
@@ -320,21 +326,23 @@ class OrthDrop(Method):
     def upload(self, net: FlatNet, client: Client) -> Params:
         return {**net.params, **{f"{MOMENTUM}{name}": net.momenta[name] for name in self._shared_momenta}}
 
-    def download_bytes(self, tier: int) -> int:
-        return sum(spec.num_bytes for spec in self.upload_specs(tier).values())
+    def costs(self, turn: Turn) -> Costs:
+        """Momenta travel both ways."""
+        costs = super().costs(turn)
+        return replace(costs, down_bytes=costs.up_bytes)
 
 
 class Prism(OrthDrop):
     """Kernels drawn for each client and layer, sigma_i^kappa to one another."""
 
     Options = PrismOptions
-    draws_on = (SIGMA,)
+    options: PrismOptions
+    traits = replace(OrthDrop.traits, draws_on=(SIGMA,))
 
     def _held(self, tier: int, client: Client | None) -> Held:
         held = dict(super()._held(tier, client))
         if client is None:
             return held
-        assert isinstance(self.options, PrismOptions)
         sizes = [self._sizes(layer, self.options.keep_ratio[tier])[0] for layer in self.factorized]
         sigma, kappa = self._sigma_of_layers(client.published), self.options.kappas[tier]
         drawn = lowrank.kernels.draw_kernels(sigma, sizes, kappa, client.generator("kernels"))

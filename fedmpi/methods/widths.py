@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 from fedmpi import models
 from fedmpi.federation.tiers import equal_blocks
-from fedmpi.methods.protocol import Client, Method
+from fedmpi.methods.protocol import Client, Method, Traits, all_nets
 from fedmpi.models.width import Rounding
 
 if TYPE_CHECKING:
@@ -30,7 +30,9 @@ class WidthMethod(Method):
 
     rounding: Rounding = "round"
     """What becomes of fractions of a channel."""
-    why_equal = "the model ignores its width, or rounds to the same channels; take another model, or other widths"
+    traits = Traits(
+        why_equal="the model ignores its width, or rounds to the same channels; take another model, or other widths"
+    )
     label_aware: bool = False
     """Whether only clients that have examples of a class contribute its row of the last linear layer."""
 
@@ -39,13 +41,9 @@ class WidthMethod(Method):
         """The width of each net by its number: those of the tiers, then any that only testing needs."""
         return tuple(tier.rank_ratio for tier in self.tiers)
 
-    @property
-    def num_nets(self) -> int:
-        return len(self.net_widths)
-
     @cached_property
     def _widest(self) -> nn.Module:
-        return self.context.make_skeleton(max(self.net_widths), self.rounding)
+        return self.context.make(max(self.net_widths), self.rounding, empty=True)
 
     @cached_property
     def _dense_specs(self) -> dict[str, Spec]:
@@ -53,7 +51,7 @@ class WidthMethod(Method):
 
     @cached_property
     def _parts(self) -> list[dict[str, models.nested.Part]]:
-        return [models.nested.nested_parts(self._widest, self.skeleton(number)) for number in range(self.num_nets)]
+        return [models.nested.nested_parts(self._widest, self.net(number, empty=True)) for number in all_nets(self)]
 
     def warnings(self) -> tuple[str, ...]:
         if not self.label_aware or self._class_names:
@@ -63,7 +61,7 @@ class WidthMethod(Method):
     # Server half.
 
     def initial_state(self) -> Params:
-        widest = self.context.make_net(max(self.net_widths), self.rounding)
+        widest = self.context.make(max(self.net_widths), self.rounding)
         return {name: value.detach().clone() for name, value in widest.named_parameters()}
 
     def regions(self, client: Client) -> Mapping[str, Region]:
@@ -103,11 +101,8 @@ class WidthMethod(Method):
 
     # Client half.
 
-    def net(self, number: int) -> nn.Module:
-        return self.context.make_net(self.net_widths[number], self.rounding)
-
-    def skeleton(self, number: int) -> nn.Module:
-        return self.context.make_skeleton(self.net_widths[number], self.rounding)
+    def net(self, number: int, *, empty: bool = False) -> nn.Module:
+        return self.context.make(self.net_widths[number], self.rounding, empty=empty)
 
     def narrow(self, published: Params, number: int, out: Params, client: Client | None = None) -> None:
         """The leading entries of every tensor."""

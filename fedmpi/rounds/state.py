@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cache
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -22,7 +23,7 @@ from fedmpi.federation.plan import Assignment, Task, assign, worker_ranks
 from fedmpi.federation.tiers import tier_of
 from fedmpi.learning.evaluate import EvaluationPlan
 from fedmpi.learning.local import LocalTrainer
-from fedmpi.methods.protocol import Client, Method, Phase
+from fedmpi.methods.protocol import Client, Method, Phase, Turn
 from fedmpi.store.memory import MemoryStore, Version
 from fedmpi.tensors import Params
 
@@ -89,8 +90,12 @@ class Published:
 def plan_phase(setup: Setup, round_number: int, phase: Phase) -> Assignment:
     """This phase's clients with their tiers, and who simulates them: longest job first."""
     tasks = draw_tasks(setup.config, setup.blocks, setup.partition, round_number, phase)
-    macs = (setup.method.macs_per_round(task.num_examples, task.tier, setup.macs) for task in tasks)
-    costly = [replace(task, cost=cost) for task, cost in zip(tasks, macs, strict=True)]
+
+    @cache
+    def macs(tier: int, num_examples: int) -> float:
+        return setup.method.costs(Turn(tier, num_examples, setup.macs, round_number)).macs
+
+    costly = [replace(task, cost=macs(task.tier, task.num_examples)) for task in tasks]
     return assign(costly, setup.workers, setup.comm.size)
 
 
@@ -121,7 +126,7 @@ def client_of(setup: Setup, task: Task, published: Published, version: Version |
     """The client as its method sees it; its memory of that version is read when first asked for."""
 
     def recall() -> Params | None:
-        return setup.memories.get(task.client, version) if setup.method.keeps_memory else None
+        return setup.memories.get(task.client, version) if setup.method.traits.keeps_memory else None
 
     return Client(task, published.params, setup.partition.client(task.client), setup.config.seed, recall)
 

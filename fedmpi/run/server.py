@@ -14,6 +14,7 @@ from fedmpi.config import yaml_text
 from fedmpi.errors import RunDirError
 from fedmpi.federation.cohort import learning_rate
 from fedmpi.learning.client_scores import ClientScores
+from fedmpi.methods.protocol import Turn
 from fedmpi.report.best import Best
 from fedmpi.report.closing import CLIENTS, TierRow, closing_table
 from fedmpi.report.progress import Progress
@@ -297,7 +298,7 @@ def _record(
     busy_s: Mapping[int, float],
 ) -> dict[str, Any]:
     """One line of rounds.jsonl."""
-    method, config = setup.method, setup.config
+    method, config, draws_on = setup.method, setup.config, setup.method.traits.draws_on
     contributed = [report for report in result.reports if report.status == CONTRIBUTED]
     scores = zip(method.tested(), result.scores or (), strict=result.scores is not None)
     restored = [report.client for report in contributed if report.restored]
@@ -307,7 +308,7 @@ def _record(
         "lr": learning_rate(config.train, round_number, config.rounds),
         "tiers": {net.name: asdict(score) for net, score in scores},
         **({CLIENTS: result.client_scores.summary()} if result.client_scores is not None else {}),
-        **({DRAWS_ON: {name: to_text(state.params[name]) for name in method.draws_on}} if method.draws_on else {}),
+        **({DRAWS_ON: {name: to_text(state.params[name]) for name in draws_on}} if draws_on else {}),
         **({"method": dict(result.diagnostics)} if result.diagnostics else {}),
         "train_loss": sum(losses) / len(losses) if losses else None,
         "cohort": [task.client for task in result.tasks],
@@ -330,10 +331,11 @@ def tier_rows(setup: Setup, best: Best) -> list[TierRow]:
     others = {net.name: (net.net, net.rank_ratio) for net in method.tested() if net.name not in tiers}
     shape = setup.config.data.info().example_shape
     for name, (number, rank_ratio) in (tiers | others).items():
-        cost = costs.measure(method.skeleton(number), shape)
+        cost = costs.measure(method.net(number, empty=True), shape)
         row = TierRow(name, rank_ratio, cost.params, cost.macs)
         if name in tiers:
-            row = replace(row, down_bytes=method.download_bytes(number), up_bytes=method.upload_bytes(number))
+            turn = method.costs(Turn(number))
+            row = replace(row, down_bytes=turn.down_bytes, up_bytes=turn.up_bytes)
         rows.append(row)
     rows += [TierRow(CLIENTS)] if CLIENTS in best.last else []
     return [

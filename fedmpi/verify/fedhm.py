@@ -100,7 +100,7 @@ for _data in ("cifar10", "cifar100"):
 def _nine_times_rounded() -> float:
     """Nine of the size of one base net that the table prints."""
     found = setting("fedhm/table3_cifar10_iid_splitmix")
-    nets = [params(found.method.skeleton(tier.index)) for tier in found.method.tiers]
+    nets = [params(found.method.net(tier.index, empty=True)) for tier in found.method.tiers]
     return round(nets[0] / nets[-1]) * _millions(nets[-1]) * 1e6
 
 
@@ -133,7 +133,7 @@ def _homogeneous(data: str, level: str) -> Setting:
 @cache
 def _costs(data: str, level: str) -> costs.Costs:
     found = _homogeneous(data, level)
-    return costs.measure(found.method.skeleton(0), found.info.example_shape)
+    return costs.measure(found.method.net(0, empty=True), found.info.example_shape)
 
 
 def _macs(data: str, level: str) -> float:
@@ -214,7 +214,7 @@ def _reduction_compute() -> float:
 
 def _two_percent(data: str) -> float:
     found = setting(f"fedhm/figure8_{data}_iid_twopercent")
-    return params(found.method.skeleton(0)) / params(found.model)
+    return params(found.method.net(0, empty=True)) / params(found.model)
 
 
 for _data in ("cifar10", "cifar100"):
@@ -255,14 +255,14 @@ def _communication_bar(cell: Cell) -> float:
 
 
 def _moved_in_a_round(found: Setting) -> float:
-    return 2 * found.config.clients.per_round * _millions(params(found.method.skeleton(0))) / 1024
+    return 2 * found.config.clients.per_round * _millions(params(found.method.net(0, empty=True))) / 1024
 
 
 @CHECKS.table("figure4b")
 def _computation_bar(cell: Cell) -> float:
     """MACs in millions, to two digits, x 10 x rounds / 1024, likewise; its rounds need not be those of Figure 4a."""
     found = of_run(cell.run)
-    net = costs.measure(found.method.skeleton(0), found.info.example_shape)
+    net = costs.measure(found.method.net(0, empty=True), found.info.example_shape)
     computed = _millions(net.macs_with_norm_and_activations) * found.config.clients.per_round / 1024
     return computed * round(float(cell.printed) / computed)
 

@@ -19,7 +19,7 @@ from small_runs import one_round, small_setup
 from fedmpi import train_round as rounds
 from fedmpi.exactsum import ExactSum
 from fedmpi.federation.plan import Assignment, Task
-from fedmpi.methods.protocol import Client, Method, Phase
+from fedmpi.methods.protocol import Client, Method, Phase, Turn
 from fedmpi.rounds import client as simulate
 from fedmpi.rounds import state as setups
 from fedmpi.rounds.exchange import CONTRIBUTED, ClientReport, OpenPhase, Results, open_exchange
@@ -212,8 +212,8 @@ def test_protocol_bytes_are_four_per_parameter(run: list[PhaseOfRound], request:
     for phase in run:
         for task in phase.assignment.tasks:
             report, tier = phase.results[task.client][0], task.tier
-            params = sum(parameter.numel() for parameter in phase.method.skeleton(tier).parameters())
-            planned = phase.method.download_bytes(tier), phase.method.upload_bytes(tier)
+            params = sum(parameter.numel() for parameter in phase.method.net(tier, empty=True).parameters())
+            planned = phase.method.costs(Turn(tier)).down_bytes, phase.method.costs(Turn(tier)).up_bytes
             counted = report.down_bytes, report.up_bytes
             assert (planned == counted == (4 * params, 4 * params)) or is_other
             assert min(*planned, *counted) >= 0
@@ -228,7 +228,7 @@ def test_a_saved_state_goes_on_with_the_same_bits(case: str, tmp_path: Path) -> 
     checkpoint.save(RunDir(tmp_path), Snapshot(1, state.params, state.memories, {}, {}, "", 0, {}))
     loaded = checkpoint.load_newest_intact(RunDir(tmp_path), pytest.fail)
     assert loaded is not None and list(loaded.server) == list(state.params)
-    assert bool(state.memories) <= setup.method.keeps_memory
+    assert bool(state.memories) <= setup.method.traits.keeps_memory
     straight, _, there = one_round(setup, 2, state, published)
     restored = ServerState(dict(loaded.server), dict(loaded.clients))
     detour, _, here = one_round(setup, 2, restored, publish(setup, restored, 2, 0))

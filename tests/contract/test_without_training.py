@@ -14,6 +14,7 @@ import torch
 from toy_methods import LOCAL
 
 from fedmpi.exactsum import scale_exponent
+from fedmpi.methods.protocol import Turn
 from fedmpi.rounds.exchange import Weights
 from fedmpi.store.stored import digest_of
 from fedmpi.tensors import Params
@@ -168,14 +169,14 @@ def test_exchanges_agree(federation) -> None:
 def test_protocol_bytes_are_four_per_parameter(federation) -> None:
     """Of the tier's own net, counted on its skeleton. The toy sends two for each, but for the local tensor."""
     for tier in federation.tiers:
-        net = federation.method.skeleton(tier)
+        net = federation.method.net(tier, empty=True)
         num_params = sum(parameter.numel() for parameter in net.parameters())
         up = 4 * num_params
         if federation.name == "toy":
             up = 2 * (num_params - net.get_parameter(LOCAL).numel())
-        found = federation.method.download_bytes(tier), federation.method.upload_bytes(tier)
+        found = federation.method.costs(Turn(tier)).down_bytes, federation.method.costs(Turn(tier)).up_bytes
         assert found == (4 * num_params, up)
-    sizes = [federation.method.download_bytes(tier) for tier in federation.tiers]
+    sizes = [federation.method.costs(Turn(tier)).down_bytes for tier in federation.tiers]
     assert sorted(sizes, reverse=True) == sizes and len(set(sizes)) == len(sizes)
 
 

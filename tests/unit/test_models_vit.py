@@ -299,7 +299,7 @@ def test_heterofl_averages_each_entry_over_those_who_hold_it(tmp_path: Path) -> 
         client = Client(Task(tier, tier, 1, "train", 1, 1.0), {}, np.arange(1), 0)
         regions = method.regions(client)
         weights.add(1.0, {name: (tuple(before[name].shape), region) for name, region in regions.items()})
-        for name, parameter in method.skeleton(tier).named_parameters():
+        for name, parameter in method.net(tier, empty=True).named_parameters():
             sums.add(name, torch.full(parameter.shape, value), 1.0, regions.get(name))
     layer = "encoder.layers.encoder_layer_0.self_attention"
     means = {name: sums.mean(name, weights.of(name), before[name]).tolist() for name in before}
