@@ -20,9 +20,10 @@ from pathlib import Path
 from typing import Any
 
 from fedmpi import methods
+from fedmpi.command.manners import Parser, run_command
 from fedmpi.config.load import load
 from fedmpi.data.partition import Partition
-from fedmpi.errors import RunDirError, UserError
+from fedmpi.errors import RunDirError
 from fedmpi.methods.protocol import Client, all_nets
 from fedmpi.report.records import BRANCHED_FROM, DRAWS_ON, read_records
 from fedmpi.rounds.state import draw_tasks
@@ -123,24 +124,20 @@ class Draws:
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Runs the command; returns the exit code: 2 for a user's mistake."""
-    parser = argparse.ArgumentParser(prog="python -m fedmpi.draws", description=__doc__.partition("\n")[0])
+    parser = Parser("python -m fedmpi.draws", (__doc__ or "").partition("\n")[0])
     parser.add_argument("run", metavar="RUN", help="a run directory")
     parser.add_argument("--round", type=int, metavar="N", help="this round only; all rounds on record by default")
     parser.add_argument("--json", action="store_true", help="one JSON object a round, with everything that was drawn")
-    asked = parser.parse_args(argv)
-    try:
-        draws = Draws(asked.run)
-        for number in draws.rounds if asked.round is None else [asked.round]:
-            if number < 1:
-                raise RunDirError("--round", f"{number}, but the first round is 1")
-            found = draws.of_round(number)
-            print(_json(number, found) if asked.json else _text(number, found, draws.phases(number, found)), flush=True)
-    except UserError as error:
-        print(error.text(), file=sys.stderr)
-        return error.exit_code
-    except BrokenPipeError:  # as with `| head`
-        sys.stderr.close()
-    return 0
+    return run_command(lambda: _show(parser.parse_args(argv)))
+
+
+def _show(asked: argparse.Namespace) -> None:
+    draws = Draws(asked.run)
+    for number in draws.rounds if asked.round is None else [asked.round]:
+        if number < 1:
+            raise RunDirError("--round", f"{number}, but the first round is 1")
+        found = draws.of_round(number)
+        print(_json(number, found) if asked.json else _text(number, found, draws.phases(number, found)), flush=True)
 
 
 def _json(number: int, found: Sequence[DrawnClient]) -> str:

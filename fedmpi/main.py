@@ -11,7 +11,6 @@ a collective for ever.
 from __future__ import annotations
 
 import argparse
-import contextlib
 import math
 import os
 import signal
@@ -19,7 +18,7 @@ import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING, Any
 
 import fedmpi
 from fedmpi.run.stopping import EXIT_CODE, SIGNAL, Stopping, notice_early, seconds_left
@@ -27,10 +26,11 @@ from fedmpi.run.stopping import EXIT_CODE, SIGNAL, Stopping, notice_early, secon
 if __name__ == "__main__":  # what follows takes a while to load
     notice_early()
 
-from fedmpi import registry  # noqa: E402
+from fedmpi.command.listing import listing
+from fedmpi.command.manners import Parser, described, report, say, show
 from fedmpi.config.load import load, parted
-from fedmpi.config.schema import Config, summary  # noqa: E402
-from fedmpi.errors import ConfigError, DivergenceError, LaunchError, RoundError, TooFewRanksError, UserError
+from fedmpi.config.schema import Config
+from fedmpi.errors import ConfigError, LaunchError, TooFewRanksError, UserError
 from fedmpi.mpi.launch import check_launch, claimed
 from fedmpi.run import advice
 from fedmpi.run.interruption import Interruption
@@ -39,9 +39,6 @@ from fedmpi.run.origin import Origin, refuse_inside
 if TYPE_CHECKING:
     from fedmpi.mpi.comm import Comm
 
-# Ranks that stay silent about a mistake leave it to rank 0 to print: the launcher ends all ranks
-# as soon as one exits with an error.
-_SILENT_S = 3.0
 # Loading torch from a slow file system takes a while.
 _LEAST_STARTUP_S = 30.0
 
@@ -54,26 +51,19 @@ def main(argv: Sequence[str] | None = None) -> int:
         check_launch()
         arguments = parse(sys.argv[1:] if argv is None else argv)
         if arguments.list:
-            return _list(rank)
+            return _shown(rank, listing)
         config = read_config(arguments)
         if arguments.plan:
-            return _plan(config, arguments.plan, rank, size)
+            return _shown(rank, lambda: _plan(config, arguments.plan, size))
         check_ranks(config, size)
     except UserError as error:
-        return _report(error, rank)
+        return report(error, rank)
     return _run(config, arguments, rank)
-
-
-class _Parser(argparse.ArgumentParser):
-    """Reports as all our mistakes are reported: one line, exit code 2."""
-
-    def error(self, message: str) -> NoReturn:
-        raise ConfigError("command line", f"{message}; see python -m fedmpi.main --help")
 
 
 def parse(argv: Sequence[str]) -> argparse.Namespace:
     """The command line. Raises `ConfigError`."""
-    parser = _Parser(prog="python -m fedmpi.main", description=fedmpi.__doc__, allow_abbrev=False)
+    parser = Parser("python -m fedmpi.main", fedmpi.__doc__)
     parser.add_argument("words", nargs="*", metavar="CONFIG.yaml | section.key=value")
     parser.add_argument(
         "--run-dir", metavar="DIR", help="where the run lives; a fresh folder under output.dir by default"
@@ -131,59 +121,21 @@ def check_ranks(config: Config, size: int) -> None:
         raise ConfigError("mpi.min_ranks", f"is {least}, but the job has {here}; start more, or allow {size}")
 
 
-def _plan(config: Config, form: str, rank: int, size: int) -> int:
+def _shown(rank: int, text: Callable[[], str]) -> int:
     if rank == 0:
-        from fedmpi.methods import create
-        from fedmpi.run.forecast import forecast
-        from fedmpi.run.start import blocks, check_model, method_context
-
-        info = config.data.info()
-        check_model(config, info)
-        method = create(method_context(config, info))
-        _print(forecast(config, size, info, method, blocks(config)).text(form))
+        show(text())
     return 0
 
 
-def _list(rank: int) -> int:
-    """Every name that a config can use, a line each."""
-    titles = {"method": "methods", "model": "models", "data": "data sets", "partition": "partitions"}
-    width = max(len(name) for section in titles for name in registry.names(section))
-    lines = []
-    for section, title in titles.items():
-        lines.append(f"{title} ({section}.name)")
-        summaries = {name: summary(options) for name, options in registry.built_in(section)}
-        for name in registry.names(section):
-            text = summaries.get(name) or f"installed: {registry.installed(section)[name].value}"
-            lines.append(f"  {name + 'NAME' * name.endswith(':'):{width + 4}}  {text}")
-    if rank == 0:
-        _print("\n".join(lines))
-    return 0
+def _plan(config: Config, form: str, size: int) -> str:
+    from fedmpi.command.plan import plan  # loads torch
 
-
-def _print(text: str) -> None:
-    """Without a word when the reader has gone, as with `| head`. Raises `UserError` where there is no room."""
-    try:
-        print(text, flush=True)
-    except OSError as error:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # Python flushes it once more at the end
-        if not isinstance(error, BrokenPipeError):
-            raise UserError("stdout", f"cannot be written: {error.strerror or error}") from error
-
-
-def _report(error: UserError, rank: int) -> int:
-    """Rank 0 prints; the others give it time to."""
-    if rank == 0:
-        with contextlib.suppress(OSError, AttributeError):  # full or closed; the exit code says it, too
-            sys.stderr.write(f"{error.text()}\n")
-            sys.stderr.flush()
-    else:
-        time.sleep(_SILENT_S)
-    return error.exit_code
+    return plan(config, form, size)
 
 
 def _run(config: Config, arguments: argparse.Namespace, rank: int) -> int:
     stopping = _stopping(config)
-    stopping.listen(_say if rank == 0 else lambda line: None)  # loading torch takes seconds
+    stopping.listen(say if rank == 0 else lambda line: None)  # loading torch takes seconds
     # Before CUDA starts: with these, cuBLAS gives the same bits in every run; any other value torch refuses.
     if os.environ.get("CUBLAS_WORKSPACE_CONFIG") not in (":4096:8", ":16:8"):
         os.environ["CUBLAS_WORKSPACE_CONFIG"] = ":4096:8"
@@ -194,7 +146,7 @@ def _run(config: Config, arguments: argparse.Namespace, rank: int) -> int:
     try:
         comm = world(_startup_limit_s(config, os.environ, time.time()))
     except LaunchError as error:
-        return _report(error, rank)
+        return report(error, rank)
     where: dict[str, str] = {}
     try:
         with Interruption(_last_words(config, comm, where)):
@@ -206,19 +158,19 @@ def _run(config: Config, arguments: argparse.Namespace, rank: int) -> int:
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
         return comm.leave(EXIT_CODE)
     except StartupError as error:
-        code = _report(error, comm.rank)
+        code = report(error, comm.rank)
         if comm.is_root and comm.size < comm.started_size:  # not at the start of the job, but on the way
-            _say(advice.how_to_go_on(where, config))
+            say(advice.how_to_go_on(where, config))
         return comm.leave(code)
     except TooFewRanksError as error:
         if comm.is_root:
-            _say(f"fedmpi: stopped: {error}\n{advice.how_to_go_on(where, config)}")
+            say(f"fedmpi: stopped: {error}\n{advice.how_to_go_on(where, config)}")
         return comm.leave(EXIT_CODE if error.gets_on else 1)
     except BaseException as error:  # the one place where nothing may pass
         if advice.note_failure(where):
-            _say(f"{describe(error, comm)}\n{advice.how_to_go_on(where, config, error)}")
+            say(f"{described(error, comm)}\n{advice.how_to_go_on(where, config, error)}")
         else:  # another rank has said what to do
-            _say("; ".join(line.strip() for line in describe(error, comm).splitlines()[:2]))
+            say("; ".join(line.strip() for line in described(error, comm).splitlines()[:2]))
         comm.abort(error.exit_code if isinstance(error, UserError) else 1)
         raise
 
@@ -253,34 +205,6 @@ def _stopping(config: Config) -> Stopping:
     left_s = seconds_left(config.mpi.time_limit_s, os.environ, time.time())
     every = max(config.evaluation.every, config.output.checkpoint_every)
     return Stopping(left_s, config.mpi.spare_time_s, every)
-
-
-def describe(error: BaseException, comm: Comm) -> str:
-    """One block: rank, host, round, client, stage and cause, then where in the code."""
-    import traceback
-
-    head = [f"rank {comm.started_as} on {comm.host}"]
-    cause = error
-    if isinstance(error, RoundError):
-        head.append(error.where())
-        cause = error.__cause__ or error
-    text = str(cause).replace("\n", "\n    ")
-    lines = [f"fedmpi: failed on {', '.join(head)}", f"  cause: {type(cause).__name__}: {text}"]
-    # Else the cause says all: a disk is full or a learning rate too high, not a line of code wrong.
-    is_ours = not isinstance(cause, (UserError, DivergenceError))
-    for frame in traceback.extract_tb(cause.__traceback__)[-4:] if is_ours else ():
-        lines.append(f"  at {frame.filename}:{frame.lineno} in {frame.name}")
-    return "\n".join(lines)
-
-
-def _say(text: str) -> None:
-    """One write, so that the lines of several ranks do not mix."""
-    for stream in (sys.stderr, sys.stdout):
-        # A signal may have interrupted a print; a full disk has no room; a closed stream is None or says ValueError.
-        with contextlib.suppress(RuntimeError, OSError, ValueError, AttributeError):
-            stream.flush()
-    with contextlib.suppress(OSError):  # whoever cannot say it must end the others all the same
-        os.write(2, f"{text}\n".encode(errors="replace"))
 
 
 if __name__ == "__main__":

@@ -13,13 +13,12 @@ from dataclasses import dataclass, field
 from set_rule import check_sets
 
 # Bottom first; modules of one layer do not know each other, and inside a package anything goes. Each with what it is.
-LEAVES = ("disk", "seeds", "tensors", "clock", "costs", "registry", "papers")
-PEERS = ("config", "data", "models", "lowrank", "mpi", "store")
+LEAVES = ("disk", "seeds", "tensors", "clock", "costs", "registry", "papers", "config.schema")
+PEERS = ("exactsum", "config", "data", "models", "lowrank", "mpi", "store")
 LAYERS = (
     ("fedmpi",),  # the version
     ("fedmpi.errors",),  # what a user is told
     tuple(f"fedmpi.{name}" for name in LEAVES),  # small things that know nothing of each other
-    ("fedmpi.exactsum", "fedmpi.config.schema"),  # sums without an order; the sections of a config
     tuple(f"fedmpi.{name}" for name in PEERS),  # one part of the subject each
     ("fedmpi.federation", "fedmpi.learning", "fedmpi.report"),  # who takes part; how a client trains; what people read
     ("fedmpi.methods",),  # both halves of each method
@@ -27,9 +26,10 @@ LAYERS = (
     ("fedmpi.train_round",),  # one round
     ("fedmpi.run",),  # how a run begins, continues and ends
     ("fedmpi.experiment",),  # the run
-    ("fedmpi.main",),  # the command
-    ("fedmpi.command", "fedmpi.draws", "fedmpi.verify"),  # the other commands
+    ("fedmpi.command", "fedmpi.verify"),  # the parts of commands; the papers' claims
+    ("fedmpi.main", "fedmpi.draws"),  # the commands
     ("fedmpi.studies", "fedmpi.data.__main__"),  # many runs
+    ("fedmpi.check",),  # what a user brings, put to the tests
 )
 LEVELS = {module: level for level, layer in enumerate(LAYERS) for module in layer}
 

@@ -1,1 +1,1 @@
-"""The commands beside the run itself, one file each."""
+"""What the commands share (`manners`), and what `fedmpi.main` does beside running: one file each."""

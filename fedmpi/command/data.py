@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
 import signal
 import sys
 import time
@@ -24,6 +23,7 @@ from typing import Any, NoReturn
 from pydantic import ValidationError
 
 from fedmpi import registry
+from fedmpi.command.manners import Parser, run_command
 from fedmpi.config import explain, words, yaml_text
 from fedmpi.config.load import load, parted
 from fedmpi.config.places import NOWHERE
@@ -32,31 +32,19 @@ from fedmpi.data import sources
 from fedmpi.data.folders import below_home
 from fedmpi.data.options import DataOptions
 from fedmpi.data.prepared_options import PreparedOptions, how_to_prepare, other_recipes
-from fedmpi.errors import ConfigError, DataError, UserError
+from fedmpi.errors import ConfigError, DataError
 from fedmpi.report.progress import printable
 from fedmpi.report.telling import Telling
 from fedmpi.store.units import size
 
 _DEFAULT_DIR = "~/data"
-_INTERRUPTED = 130
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Runs the command; returns the exit code."""
     before = signal.signal(signal.SIGTERM, _stop)
     try:
-        arguments = parse(sys.argv[1:] if argv is None else argv)
-        arguments.run(arguments)
-        return 0
-    except UserError as error:
-        print(error.text(), file=sys.stderr, flush=True)
-        return error.exit_code
-    except KeyboardInterrupt:
-        print("stopped; nothing half done was put in place", file=sys.stderr, flush=True)
-        return _INTERRUPTED
-    except BrokenPipeError:  # as with `| head`: leave without a traceback
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return 0
+        return run_command(lambda: _do(parse(sys.argv[1:] if argv is None else argv)))
     finally:
         signal.signal(signal.SIGTERM, before)
 
@@ -66,14 +54,13 @@ def _stop(number: int, frame: Any) -> NoReturn:
     raise KeyboardInterrupt
 
 
-class _Parser(argparse.ArgumentParser):
-    def error(self, message: str) -> NoReturn:
-        raise ConfigError("command line", f"{message}; see python -m fedmpi.data --help")
+def _do(arguments: argparse.Namespace) -> None:
+    arguments.run(arguments)
 
 
 def parse(argv: Sequence[str]) -> argparse.Namespace:
     """The command line; `run` is the function to call. Raises `ConfigError`."""
-    parser = _Parser(prog="python -m fedmpi.data", description="Data sets: list, download, decode, look at.")
+    parser = Parser("python -m fedmpi.data", "Data sets: list, download, decode, look at.")
     commands = parser.add_subparsers(required=True, metavar="list | fetch | prepare | show")
     for run, text in (
         (list_all, "name all data sets and say which are there"),
@@ -81,9 +68,7 @@ def parse(argv: Sequence[str]) -> argparse.Namespace:
         (prepare, "decode the files of a data set into the one that runs read"),
         (show, "counts, and classes per client, of a config's partition"),
     ):
-        command = commands.add_parser(
-            run.__name__.removesuffix("_all"), help=text, description=text, allow_abbrev=False
-        )
+        command = commands.add_parser(run.__name__.removesuffix("_all"), help=text, description=text)
         command.set_defaults(run=run)
         command.add_argument("--data-dir", metavar="D", help=f"the data folder, data.root of a config ({_DEFAULT_DIR})")
         if run in (fetch, prepare):

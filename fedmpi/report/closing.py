@@ -20,17 +20,6 @@ from fedmpi.store.files import json_safe, write_text
 from fedmpi.store.run_dir import RunDir
 from fedmpi.store.units import duration, si, size
 
-STAGES = (
-    "submodel_creation",
-    "local_training",
-    "aggregation",
-    "svd",
-    "communication",
-    "evaluation",
-    "saving",
-    "idle",
-    "other",
-)
 _HEADS = ("tier", "capacity", "params", "MACs", "down/client", "up/client", "last", "best", "at round")
 _WIDEST_COLUMNS = 120
 CLIENTS = "clients"
@@ -81,7 +70,7 @@ def closing_table(
     """Print the table and write `report/summary.json` (exact numbers), `report/summary.md` and, where clients were
     tested with nets of their own, `report/clients.csv`.
 
-    `split_s` has the seconds of each stage, named as in STAGES; stages of zero seconds are left
+    `split_s` has the seconds of each stage, named as in `clock.STAGES`; stages of zero seconds are left
     out of the printed line. Raises RunDirError if the files cannot be written.
     """
     stream = stream or sys.stdout

@@ -66,10 +66,6 @@ class Progress:
             self._updated_s = now_s
             self._update(f"round {self._done_rounds + 1}/{self._total_rounds}  clients {done}/{total}")
 
-    def evaluating(self) -> None:
-        """The running round has come to its evaluation. Live only."""
-        self._update(f"round {self._done_rounds + 1}/{self._total_rounds}  evaluating")
-
     def round_done(
         self, round_number: int, *, seconds: float, loss: float | None, accuracy: Mapping[str, float]
     ) -> None:

@@ -8,7 +8,7 @@ import platform
 import socket
 import subprocess
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -55,26 +55,39 @@ def start_entry(
 
 def add_start(run_dir: RunDir, entry: Mapping[str, Any]) -> None:
     """Append `entry` to the manifest's `starts`. Raises RunDirError if the file cannot be written."""
-    manifest = {"starts": [*read_starts(run_dir), entry]}
-    write_text(run_dir.manifest_path, json.dumps(json_safe(manifest), indent=2) + "\n")
+    _write(run_dir, [*read_starts(run_dir), entry])
 
 
 def add_stop(run_dir: RunDir, round_number: int, why: str) -> None:
-    """Note with the last start that it stopped after this round, to go on later. Raises RunDirError."""
-    starts = read_starts(run_dir)
-    if starts:
-        starts[-1]["stopped"] = {"time": _now(), "round": round_number, "why": why}
-        write_text(run_dir.manifest_path, json.dumps(json_safe({"starts": starts}), indent=2) + "\n")
+    """Note with the last start that it stopped after this round, to be continued. Raises RunDirError."""
+    _note(run_dir, lambda start: {"stopped": {"time": _now(), "round": round_number, "why": why}})
 
 
 def add_end(run_dir: RunDir, round_number: int, seconds: Mapping[str, float]) -> None:
     """Note with the last start after which round it ended, and what it spent since that round's record (the last save),
     in seconds by stage, the mean over the ranks. Raises RunDirError.
     """
-    starts = read_starts(run_dir)
-    if starts:
-        starts[-1]["ended"] = {"time": _now(), "round": round_number, "seconds": dict(seconds)}
-        write_text(run_dir.manifest_path, json.dumps(json_safe({"starts": starts}), indent=2) + "\n")
+    _note(run_dir, lambda start: {"ended": {"time": _now(), "round": round_number, "seconds": dict(seconds)}})
+
+
+def add_losses(run_dir: RunDir, losses: Sequence[Mapping[str, Any]]) -> None:
+    """Note with the last start which ranks it lost: rank, host, round, recovery_s; each once. Raises RunDirError."""
+
+    def with_losses(start: Mapping[str, Any]) -> dict[str, Any]:
+        known = start["losses"] if isinstance(start.get("losses"), list) else []
+        return {"losses": [*known, *(loss for loss in losses if loss not in known)]}
+
+    _note(run_dir, with_losses)
+
+
+def _note(run_dir: RunDir, more: Callable[[Mapping[str, Any]], Mapping[str, Any]]) -> None:
+    """Adds entries to the last start; does nothing where the manifest has none."""
+    if starts := read_starts(run_dir):
+        _write(run_dir, [*starts[:-1], {**starts[-1], **more(starts[-1])}])
+
+
+def _write(run_dir: RunDir, starts: Sequence[Mapping[str, Any]]) -> None:
+    write_text(run_dir.manifest_path, json.dumps(json_safe({"starts": starts}), indent=2) + "\n")
 
 
 def seconds_after_records(starts: Sequence[Mapping[str, Any]]) -> dict[str, float]:
@@ -87,16 +100,6 @@ def seconds_after_records(starts: Sequence[Mapping[str, Any]]) -> dict[str, floa
             if isinstance(value, (int, float)):
                 total[stage] = total.get(stage, 0.0) + value
     return total
-
-
-def add_losses(run_dir: RunDir, losses: Sequence[Mapping[str, Any]]) -> None:
-    """Note with the last start which ranks it lost: rank, host, round, recovery_s; each once. Raises RunDirError."""
-    starts = read_starts(run_dir)
-    if starts:
-        known = starts[-1].get("losses")
-        known = known if isinstance(known, list) else []
-        starts[-1]["losses"] = [*known, *(loss for loss in losses if loss not in known)]
-        write_text(run_dir.manifest_path, json.dumps(json_safe({"starts": starts}), indent=2) + "\n")
 
 
 def read_starts(run_dir: RunDir) -> list[dict[str, Any]]:

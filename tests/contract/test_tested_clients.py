@@ -49,6 +49,6 @@ def test_nobody_with_test_data_is_refused(tmp_path: Path, monkeypatch: pytest.Mo
     from fedmpi.rounds import personal
 
     nothing = Partition(np.empty(0, np.int64), np.zeros(13, np.int64))
-    monkeypatch.setattr(personal.data, "personal_tests", lambda *arguments: nothing)
+    monkeypatch.setattr(personal, "personal_tests", lambda *arguments: nothing)
     with pytest.raises(UserError, match="evaluation.personal_test.*no client has a test example"):
         small_setup(tmp_path, *WORDS)

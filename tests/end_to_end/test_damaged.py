@@ -14,8 +14,8 @@ import torch
 from small_runs import SMALL, finished, run_all, small_config
 from torture import damage
 
+from fedmpi.command.manners import described
 from fedmpi.errors import RoundError, RunDirError
-from fedmpi.main import describe
 from fedmpi.mpi.serial import SerialComm
 from fedmpi.store import checkpoint, container
 from fedmpi.store.memory import MemoryStore
@@ -208,7 +208,7 @@ def test_a_memory_damaged_inside_a_round_is_named(
     with pytest.raises(RoundError) as caught:
         run_all(small_config("method.name=topk"), SerialComm(), run)
     assert isinstance(caught.value.__cause__, RunDirError)
-    told = describe(caught.value, SerialComm())
+    told = described(caught.value, SerialComm())
     assert re.match(r"fedmpi: failed on rank 0 on \S+, round 3, client \d, stage \w+\n", told), told
     problem = "is damaged: its checksum does not match its bytes; --resume goes on from a checkpoint before it"
     assert told.endswith(f"cause: RunDirError: {harmed[0]}: {problem}")

@@ -89,7 +89,7 @@ TABLES = {
 }
 
 
-@pytest.mark.parametrize("table")
+@pytest.mark.parametrize("table", TABLES)
 def test_no_table_takes_more_than_a_few_times_its_bytes(table: str, tmp_path: Path) -> None:
     path = tmp_path / "x.h5"
     path.write_bytes(damage.sealed("data", TABLES[table], len(TABLES[table])))

@@ -14,9 +14,10 @@ import pytest
 
 import fedmpi
 from fedmpi import main as command
+from fedmpi.command.manners import described, say
 from fedmpi.config.load import load
 from fedmpi.errors import ConfigError, RoundError
-from fedmpi.main import describe, main, parse, read_config
+from fedmpi.main import main, parse, read_config
 from fedmpi.mpi.serial import SerialComm
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -216,7 +217,7 @@ def test_a_failure_is_described_in_one_block() -> None:
             raise RoundError("local_training", round_number=12, client=345) from cause
     except RoundError as error:
         comm = SerialComm()
-        lines = describe(error, comm).splitlines()
+        lines = described(error, comm).splitlines()
     assert lines[0] == f"fedmpi: failed on rank 0 on {comm.host}, round 12, client 345, stage local_training"
     assert lines[1] == "  cause: ValueError: bad pixel"
     assert lines[2].startswith(f"  at {__file__}:")
@@ -303,7 +304,7 @@ def test_say_never_raises(monkeypatch: pytest.MonkeyPatch, capfd: pytest.Capture
     for stream in (None, closed):
         monkeypatch.setattr(sys, "stdout", stream)
         monkeypatch.setattr(sys, "stderr", stream)
-        command._say("the end \ud800")
+        say("the end \ud800")
         monkeypatch.undo()
     assert capfd.readouterr().err == "the end ?\n" * 2
 

@@ -14,8 +14,9 @@ from pathlib import Path
 
 import pytest
 
+from fedmpi.clock import STAGES
 from fedmpi.mpi import launch
-from fedmpi.report.closing import STAGES, TierRow, closing_table, summary_markdown, time_line
+from fedmpi.report.closing import TierRow, closing_table, summary_markdown, time_line
 from fedmpi.report.progress import Progress, round_line
 from fedmpi.report.terminal import columns_of_terminal
 from fedmpi.store.run_dir import RunDir
@@ -25,14 +26,13 @@ ROWS = [
     TierRow("full", 1.0, 11_173_962, 556_651_520, 44_695_848, 44_695_848, 0.91234, 0.92, 7),
     TierRow("eighth", 0.125, 1_236_042, 0, 4_944_168, 4_944_168, None, None, None),
 ]
-SPLIT_S = {**dict.fromkeys(STAGES, 0.0), "svd": 15.0, "local_training": 45.0}
+SPLIT_S = {**dict.fromkeys((*STAGES, "other"), 0.0), "svd": 15.0, "local_training": 45.0}
 
 
 def run(progress: Progress, rounds: int = 2) -> None:
     with progress:
         for number in range(1, rounds + 1):
             progress.clients(1, 2)
-            progress.evaluating()
             progress.round_done(number, seconds=1.5, loss=0.5, accuracy={"full": 0.9})
         progress.say("a word [bold]")
 
@@ -203,8 +203,8 @@ def test_every_launcher_is_known() -> None:
             raise OSError
 
     assert columns_of_terminal(Tty(), {}) == 80
-    for rank, size in launch._VARIABLES:
-        assert columns_of_terminal(Tty(), {rank: "0", size: "2"}) == 0
+    for rank, count in launch._VARIABLES:
+        assert columns_of_terminal(Tty(), {rank: "0", count: "2"}) == 0
 
 
 def test_what_is_no_file_is_no_terminal() -> None:

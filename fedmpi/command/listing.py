@@ -1,0 +1,21 @@
+"""`--list`: every name that a config can use, a line each."""
+
+from __future__ import annotations
+
+from fedmpi import registry
+from fedmpi.config.schema import summary
+
+_TITLES = {"method": "methods", "model": "models", "data": "data sets", "partition": "partitions"}
+
+
+def listing() -> str:
+    """Built-in names with their summaries; those of installed packages with where they are, without importing them."""
+    width = max(len(name) for section in _TITLES for name in registry.names(section)) + 4
+    lines = []
+    for section, title in _TITLES.items():
+        lines.append(f"{title} ({section}.name)")
+        found = {name: summary(options) for name, options in registry.built_in(section)}
+        found = {name: f"installed: {point.value}" for name, point in registry.installed(section).items()} | found
+        for name in registry.names(section):
+            lines.append(f"  {name + 'NAME' * name.endswith(':'):{width}}  {found[name]}")
+    return "\n".join(lines)

@@ -1,0 +1,101 @@
+"""How every command reads its words and says what is wrong: one line, exit code 2, no traceback."""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import os
+import sys
+import time
+import traceback
+from collections.abc import Callable
+from typing import TYPE_CHECKING, NoReturn
+
+from fedmpi.errors import ConfigError, DivergenceError, RoundError, UserError
+
+if TYPE_CHECKING:
+    from fedmpi.mpi.comm import Comm
+
+INTERRUPTED = 130
+"""The exit code after Ctrl-C."""
+# Ranks that stay silent about a mistake leave it to rank 0 to print: the launcher ends all ranks
+# as soon as one exits with an error.
+_SILENT_S = 3.0
+
+
+class Parser(argparse.ArgumentParser):
+    """Its help is the text of `description` as it stands; a mistake is a `ConfigError`."""
+
+    def __init__(self, prog: str, description: str | None = None, **more: object) -> None:
+        formatter = argparse.RawDescriptionHelpFormatter
+        super().__init__(prog=prog, description=description, formatter_class=formatter, allow_abbrev=False)
+
+    def error(self, message: str) -> NoReturn:
+        program = " ".join(self.prog.split()[:3]) if self.prog.startswith("python") else f"python {self.prog}"
+        raise ConfigError("command line", f"{message}; see {program} --help")
+
+
+def run_command(action: Callable[[], int | None]) -> int:
+    """The exit code of a command of one process: what `action` gives, 2 and a line for a mistake of the user."""
+    try:
+        return action() or 0
+    except UserError as error:
+        return report(error)
+    except KeyboardInterrupt:
+        print("stopped; nothing half done was put in place", file=sys.stderr, flush=True)
+        return INTERRUPTED
+    except BrokenPipeError:  # as with `| head`: leave without a traceback
+        _forget_stdout()
+        return 0
+
+
+def report(error: UserError, rank: int = 0) -> int:
+    """Rank 0 prints; the others give it time to. Returns the exit code."""
+    if rank == 0:
+        with contextlib.suppress(OSError, AttributeError):  # full or closed; the exit code says it, too
+            sys.stderr.write(f"{error.text()}\n")
+            sys.stderr.flush()
+    else:
+        time.sleep(_SILENT_S)
+    return error.exit_code
+
+
+def show(text: str) -> None:
+    """Prints; without a word when the reader has gone, as with `| head`. Raises `UserError` where there is no room."""
+    try:
+        print(text, flush=True)
+    except OSError as error:
+        _forget_stdout()
+        if not isinstance(error, BrokenPipeError):
+            raise UserError("stdout", f"cannot be written: {error.strerror or error}") from error
+
+
+def say(text: str) -> None:
+    """One write to stderr, so that the lines of several ranks do not mix."""
+    for stream in (sys.stderr, sys.stdout):
+        # A signal may have interrupted a print; a full disk has no room; a closed stream is None or says ValueError.
+        with contextlib.suppress(RuntimeError, OSError, ValueError, AttributeError):
+            stream.flush()
+    with contextlib.suppress(OSError):  # a rank that cannot say it must end the others all the same
+        os.write(2, f"{text}\n".encode(errors="replace"))
+
+
+def described(error: BaseException, comm: Comm) -> str:
+    """A failure in one block: rank, host, round, client, stage and cause, then where in the code."""
+    head = [f"rank {comm.started_as} on {comm.host}"]
+    cause = error
+    if isinstance(error, RoundError):
+        head.append(error.where())
+        cause = error.__cause__ or error
+    text = str(cause).replace("\n", "\n    ")
+    lines = [f"fedmpi: failed on {', '.join(head)}", f"  cause: {type(cause).__name__}: {text}"]
+    # Else the cause says all: a disk is full or a learning rate too high, not a line of code wrong.
+    is_ours = not isinstance(cause, (UserError, DivergenceError))
+    for frame in traceback.extract_tb(cause.__traceback__)[-4:] if is_ours else ():
+        lines.append(f"  at {frame.filename}:{frame.lineno} in {frame.name}")
+    return "\n".join(lines)
+
+
+def _forget_stdout() -> None:
+    """Python flushes stdout once more at the end."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

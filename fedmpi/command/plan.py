@@ -1,0 +1,16 @@
+"""`--plan`: what a run of this config would cost on this many ranks. Trains nothing and reads no data file."""
+
+from __future__ import annotations
+
+from fedmpi import methods
+from fedmpi.config.schema import Config
+from fedmpi.run.forecast import forecast
+from fedmpi.run.start import blocks, check_model, method_context
+
+
+def plan(config: Config, form: str, size: int) -> str:
+    """The plan as `form` ("text" or "json") says. Raises `ConfigError` if the model cannot take the data."""
+    info = config.data.info()
+    check_model(config, info)
+    method = methods.create(method_context(config, info))
+    return forecast(config, size, info, method, blocks(config)).text(form)
