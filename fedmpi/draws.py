@@ -24,7 +24,8 @@ from fedmpi.command.manners import Parser, run_command
 from fedmpi.config.load import load
 from fedmpi.data.partition import Partition
 from fedmpi.errors import RunDirError
-from fedmpi.methods.protocol import Client, all_nets
+from fedmpi.methods.protocol import all_nets
+from fedmpi.methods.values import Client
 from fedmpi.report.records import BRANCHED_FROM, DRAWS_ON, read_records
 from fedmpi.rounds.state import draw_tasks
 from fedmpi.run import start

@@ -24,7 +24,7 @@ from fedmpi.federation.plan import Assignment, Task, assign
 from fedmpi.learning.client_scores import ClientScores
 from fedmpi.learning.evaluate import TierScore, test_nets
 from fedmpi.learning.flat import FlatNet
-from fedmpi.methods.protocol import Client, Contributions, Phase
+from fedmpi.methods.values import Client, Contributions, Phase
 from fedmpi.rounds.client import simulate_client
 from fedmpi.rounds.exchange import (
     ADDED,

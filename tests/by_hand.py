@@ -24,7 +24,8 @@ from fedmpi.data.options import DataInfo
 from fedmpi.federation.plan import Task
 from fedmpi.learning.flat import Buffers, FlatNet, net_layout
 from fedmpi.learning.local import LocalTrainer
-from fedmpi.methods.protocol import Client, Contributions, LocalWork, Method, MethodContext, MethodOptions, Phase
+from fedmpi.methods.protocol import Method
+from fedmpi.methods.values import Client, Contributions, LocalWork, MethodContext, MethodOptions, Phase
 from fedmpi.mpi.serial import SerialComm
 from fedmpi.store import checkpoint
 from fedmpi.store.memory import MemoryStore

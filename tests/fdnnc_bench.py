@@ -18,7 +18,7 @@ from fedmpi.federation.plan import Task, assign
 from fedmpi.learning.flat import Buffers, FlatNet, net_layout
 from fedmpi.learning.local import LocalTrainer, MaskedCrossEntropy, TrainOutcome
 from fedmpi.methods.fdnnc import BIG, FDNNC, FDNNCOptions
-from fedmpi.methods.protocol import Client, Contributions, LocalWork
+from fedmpi.methods.values import Client, Contributions, LocalWork
 from fedmpi.mpi.serial import SerialComm
 from fedmpi.rounds.exchange import CONTRIBUTED, DROPPED, ClientReport, OpenPhase, open_exchange
 from fedmpi.tensors import Layout, Params

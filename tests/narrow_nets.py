@@ -16,7 +16,8 @@ from fedmpi.config.schema import Train
 from fedmpi.exactsum import bound_of
 from fedmpi.federation.plan import Task, assign
 from fedmpi.learning.flat import Buffers, FlatNet, net_layout
-from fedmpi.methods.protocol import Client, Method, MethodContext, MethodOptions
+from fedmpi.methods.protocol import Method
+from fedmpi.methods.values import Client, MethodContext, MethodOptions
 from fedmpi.models import create
 from fedmpi.models.options import ModelOptions
 from fedmpi.models.width import Rounding, Width

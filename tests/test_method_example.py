@@ -9,6 +9,8 @@ import torch
 from by_hand import after
 from small_runs import small_setup
 
+from fedmpi.methods.protocol import Method
+
 NAME = "method.name=fedavgm:FedAvgM"
 
 
@@ -30,3 +32,9 @@ def test_the_first_round_is_fedavg_and_the_velocity_what_it_changed(tmp_path: Pa
 def test_later_rounds_have_momentum(tmp_path: Path) -> None:
     states = [after(tmp_path / beta, NAME, f"method.beta={beta}", "rounds=2").server for beta in ("0", "0.9")]
     assert not torch.equal(states[0]["fc.weight"], states[1]["fc.weight"])
+
+
+def test_a_method_has_28_public_members_at_most() -> None:
+    """Beside `context`, `options` and `tiers`, which an instance is given."""
+    members = {name for name in {*dir(Method), *Method.__annotations__} if not name.startswith("_")} - {"options"}
+    assert len(members) <= 28, sorted(members)

@@ -28,7 +28,8 @@ from fedmpi.config.schema import NotNegative, Shares
 from fedmpi.exactsum import Region
 from fedmpi.federation.plan import Task
 from fedmpi.learning.flat import FlatNet
-from fedmpi.methods.protocol import Client, Contributions, Method, MethodOptions, Phase, Traits
+from fedmpi.methods.protocol import Method
+from fedmpi.methods.values import Client, Contributions, MethodOptions, Phase, Traits
 from fedmpi.tensors import Params, Spec
 
 LOCAL = "fc.bias"

@@ -5,9 +5,10 @@ Each check is a function of a `Trial` that raises `BrokenError`, with one line t
 
 from __future__ import annotations
 
+import math
 import random
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -18,7 +19,8 @@ from fedmpi import train_round as rounds
 from fedmpi.check.small import one_round, small_setup
 from fedmpi.exactsum import ExactSum
 from fedmpi.federation.plan import Assignment, Task
-from fedmpi.methods.protocol import Client, Method, Phase
+from fedmpi.methods.protocol import Method
+from fedmpi.methods.values import Client, Phase
 from fedmpi.rounds import state as setups
 from fedmpi.rounds.client import simulate_client
 from fedmpi.rounds.exchange import CONTRIBUTED, ClientReport, OpenPhase, Results, open_exchange
@@ -29,7 +31,7 @@ from fedmpi.store import checkpoint
 from fedmpi.store.checkpoint import Snapshot
 from fedmpi.store.run_dir import RunDir
 from fedmpi.store.stored import digest_of
-from fedmpi.tensors import Params, Spec
+from fedmpi.tensors import Layout, Params, Spec
 
 Result = tuple[ClientReport, Params]
 
@@ -78,6 +80,11 @@ class PhaseOfRound:
                 exchange.post(task, *self.results[task.client])
         return exchange.finish(self.state.params)
 
+    def next_state(self) -> ServerState:
+        tasks, results = self.assignment.tasks, self.exchanged("gather")
+        state, brought = rounds.update(self.setup, self.state, results, self.phase, 1, tasks)
+        return rounds.refresh(self.setup, state, brought)[0]
+
     def added(self, tasks: Sequence[Task]) -> torch.Tensor:
         """The exact sum of what these clients have sent, in this order, with unequal weights."""
         shapes = {name: spec.shape for name, spec in self.method.state_specs().items()}
@@ -105,16 +112,15 @@ class Trial:
     @cached_property
     def phases(self) -> list[PhaseOfRound]:
         """The phases of round 1, each from the state that the one before has left."""
-        setup, found = self.setup(), []
+        setup, found = self.setup(), list[PhaseOfRound]()
         state = ServerState(setup.method.initial_state())
         for number, phase in enumerate(setup.method.phases(1)):
+            if found:
+                state = found[-1].next_state()
             published = publish(setup, state, 1, number)
             assignment = setups.plan_phase(setup, 1, phase)
             results = trained(setup, published, assignment.tasks)
-            run = PhaseOfRound(setup, phase, state, published, assignment, results)
-            found.append(run)
-            state, brought = rounds.update(setup, state, run.exchanged("gather"), phase, 1, assignment.tasks)
-            state, _ = rounds.refresh(setup, state, brought)
+            found.append(PhaseOfRound(setup, phase, state, published, assignment, results))
         return found
 
 
@@ -126,6 +132,47 @@ def trained(setup: Setup, published: Published, tasks: Sequence[Task]) -> dict[i
         require(report.status == CONTRIBUTED and upload is not None, f"client {task.client} contributes nothing")
         results[task.client] = report, {name: value.clone() for name, value in (upload or {}).items()}
     return results
+
+
+def published_for(method: Method, state: Params, nets: Collection[int]) -> Params:
+    """What `publish` writes for these nets into a buffer full of NaN."""
+    layout = Layout.of(method.published_specs(nets))
+    buffer = layout.new_buffer()
+    buffer.view(torch.float32).fill_(math.nan)
+    out = layout.views(buffer)
+    method.publish(state, nets, out)
+    return out
+
+
+def publishing_is_whole(trial: Trial) -> None:
+    """publish writes all that published_specs says, for each tier and for all, and leaves the state as it is"""
+    setup = trial.setup()
+    method, state = setup.method, setup.method.initial_state()
+    before, tiers = digest_of(state), [tier.index for tier in method.tiers]
+    for nets in (*({tier} for tier in tiers), set(tiers)):
+        out = published_for(method, state, nets)
+        left = [name for name, value in out.items() if not bool(torch.isfinite(value).all())]
+        require(not left, f"publish leaves {', '.join(left)} unwritten or not finite for nets {sorted(nets)}")
+    require(digest_of(state) == before, "publish changes the state in place")
+
+
+def narrowing_is_whole(trial: Trial) -> None:
+    """narrow fills every parameter, with the same bits whether a tier was published alone or with all others"""
+    setup = trial.setup()
+    method, state = setup.method, setup.method.initial_state()
+    everything = published_for(method, state, {tier.index for tier in method.tiers})
+    for tier in method.tiers:
+        params, filled = setup.trainers[tier.index].net.params, []
+        for published in (everything, published_for(method, state, {tier.index})):
+            before = digest_of(published)
+            for value in params.values():
+                value.fill_(math.nan)
+            method.narrow(published, tier.index, params)
+            require(digest_of(published) == before, "narrow changes the published tensors in place")
+            left = [name for name, value in params.items() if not bool(torch.isfinite(value).all())]
+            require(not left, f"narrow leaves {', '.join(left)} of tier {tier.name} unwritten")
+            filled.append(digest_of(params))
+        require(filled[0] == filled[1], f"tier {tier.name} gets other values when it is published alone")
 
 
 def everybody_trains(trial: Trial) -> None:
@@ -262,6 +309,8 @@ def a_personal_test_changes_nothing(trial: Trial) -> None:
 
 
 CHECKS = (
+    publishing_is_whole,
+    narrowing_is_whole,
     everybody_trains,
     training_is_stateless,
     uploads_fit_their_specs,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -60,14 +61,14 @@ def checks_of(kind: str, folder: Path, words: Sequence[str]) -> list[tuple[str, 
     """Each check of this kind with what holds if it passes, in words."""
     if kind == "method":
         trial = Trial(folder, words)
-        return [(_said(check), lambda check=check: check(trial)) for check in contract.CHECKS]
+        return [(_said(check), partial(check, trial)) for check in contract.CHECKS]
     config = small_config(*words)
     found = {
         "model": (_takes_the_data, _builds_the_same),
         "data": (_reads_the_same,),
         "partition": (_divides_the_same,),
     }
-    return [(_said(check), lambda check=check: check(config)) for check in found[kind]]
+    return [(_said(check), partial(check, config)) for check in found[kind]]
 
 
 def _said(check: Callable[..., None]) -> str:

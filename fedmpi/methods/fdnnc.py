@@ -42,12 +42,12 @@ from fedmpi.config.schema import Config, Count
 from fedmpi.errors import ConfigError
 from fedmpi.federation.plan import Task
 from fedmpi.federation.tiers import Tier
-from fedmpi.methods.protocol import (
+from fedmpi.methods.protocol import Method
+from fedmpi.methods.values import (
     Client,
     Contributions,
     Costs,
     LocalWork,
-    Method,
     MethodContext,
     MethodOptions,
     Phase,

@@ -15,7 +15,8 @@ from __future__ import annotations
 from typing import Literal
 
 from fedmpi.federation.plan import Task
-from fedmpi.methods.protocol import Method, MethodOptions
+from fedmpi.methods.protocol import Method
+from fedmpi.methods.values import MethodOptions
 
 
 class FedAvgOptions(MethodOptions):

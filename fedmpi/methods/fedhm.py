@@ -34,7 +34,8 @@ from fedmpi import lowrank
 from fedmpi.config.schema import Count, NotNegative, Positive, Shares
 from fedmpi.errors import ConfigError
 from fedmpi.federation.plan import Task
-from fedmpi.methods.protocol import Client, Method, MethodContext, MethodOptions, Traits
+from fedmpi.methods.protocol import Method
+from fedmpi.methods.values import Client, MethodContext, MethodOptions, Traits
 from fedmpi.methods.widths import falling, larger_than_dense
 
 if TYPE_CHECKING:
@@ -194,9 +195,8 @@ class FedHM(Method):
 
     def after_backward(self, net: FlatNet, client: Client) -> None:
         """Frobenius decay: the gradient of lambda/2 |U V^T|_F^2 on every factorized layer."""
-        for layer in self.layers.values() if not self._is_dense(client.task.tier) else ():
-            u, v = layer.factor_names
-            lowrank.decay.frobenius_decay_(net.params[u], net.params[v], net.grads[u], net.grads[v], self.lambda_)
+        if not self._is_dense(client.task.tier):
+            lowrank.decay.decay_layers_(self.layers.values(), net.params, net.grads, self.lambda_)
 
 
 def _with_open_lstms(context: MethodContext) -> MethodContext:

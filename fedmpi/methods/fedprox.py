@@ -19,7 +19,8 @@ from typing import TYPE_CHECKING, Literal
 
 from fedmpi.config.schema import NotNegative
 from fedmpi.federation.plan import Task
-from fedmpi.methods.protocol import Client, Method, MethodOptions
+from fedmpi.methods.protocol import Method
+from fedmpi.methods.values import Client, MethodOptions
 
 if TYPE_CHECKING:
     from fedmpi.learning.flat import FlatNet

@@ -22,14 +22,15 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
-from functools import cached_property
+from functools import cached_property, partial
 from itertools import islice
 from typing import TYPE_CHECKING
 
 from fedmpi import models
 from fedmpi.config.schema import Shares
 from fedmpi.federation.plan import Task
-from fedmpi.methods.protocol import Client, Costs, LocalWork, MethodContext, MethodOptions, Turn, gradients
+from fedmpi.methods.protocol import gradients
+from fedmpi.methods.values import Client, Costs, LocalWork, MethodContext, MethodOptions, Turn
 from fedmpi.methods.widths import WidthMethod, falling
 from fedmpi.models.width import Rounding
 
@@ -86,14 +87,12 @@ class Fjord(WidthMethod):
     def train(self, trainer: LocalTrainer, client: Client, work: LocalWork) -> TrainOutcome:
         """SGD with a width for each step, all of them drawn beforehand."""
         draws = work.data.draws(client.examples, work.epochs, work.generator)
-        numbers = self._draw_nets(client, draws.examples.numel())
-        return trainer.run(
-            draws,
-            work.lr,
-            work.loss,
-            lambda net, inputs, targets, loss: self._step(net, inputs, targets, loss, client.task.tier, next(numbers)),
-            lambda net: self.after_backward(net, client),
-        )
+        numbers, tier = self._draw_nets(client, draws.examples.numel()), client.task.tier
+
+        def step(net: FlatNet, inputs: Tensor, targets: Tensor, loss: Loss) -> Tensor:
+            return self._step(net, inputs, targets, loss, tier, next(numbers))
+
+        return trainer.run(draws, work.lr, work.loss, step, partial(self.after_backward, client=client))
 
     def _draw_nets(self, client: Client, num_draws: int) -> Iterator[int]:
         """The net of each step: the client's own or a narrower one."""

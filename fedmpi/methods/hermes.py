@@ -36,6 +36,7 @@ from __future__ import annotations
 import math
 from bisect import bisect_right
 from collections.abc import Collection, Iterable, Iterator, Mapping
+from functools import partial
 from typing import TYPE_CHECKING, Annotated, Literal
 
 from pydantic import Field
@@ -43,17 +44,8 @@ from pydantic import Field
 from fedmpi import seeds
 from fedmpi.config.schema import NotNegative, Share
 from fedmpi.errors import ConfigError
-from fedmpi.methods.protocol import (
-    Client,
-    Contributions,
-    Costs,
-    LocalWork,
-    Method,
-    MethodContext,
-    MethodOptions,
-    Traits,
-    Turn,
-)
+from fedmpi.methods.protocol import Method
+from fedmpi.methods.values import Client, Contributions, Costs, LocalWork, MethodContext, MethodOptions, Traits, Turn
 
 if TYPE_CHECKING:
     import numpy as np
@@ -232,13 +224,7 @@ class Hermes(Method):
             zero_gradients()
 
         draws = work.data.draws(training, work.epochs, work.generator)
-        return trainer.run(
-            draws,
-            work.lr,
-            work.loss,
-            lambda net, inputs, targets, loss: self.backward(net, inputs, targets, loss, client),
-            after_backward,
-        )
+        return trainer.run(draws, work.lr, work.loss, partial(self.backward, client=client), after_backward)
 
     def _parts(self, client: Client, work: LocalWork) -> tuple[np.ndarray, np.ndarray]:
         """The client's examples for training and for validation, the same in every round."""

@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING
 
 from fedmpi import models
 from fedmpi.config.schema import Shares
-from fedmpi.methods.protocol import MethodContext, MethodOptions
+from fedmpi.methods.values import MethodContext, MethodOptions
 from fedmpi.methods.widths import WidthMethod, falling
 from fedmpi.models.width import Rounding
 

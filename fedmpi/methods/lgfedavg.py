@@ -30,7 +30,8 @@ from pydantic import Field
 
 from fedmpi.config.schema import Config, Count
 from fedmpi.federation.plan import Task
-from fedmpi.methods.protocol import Client, Costs, Method, MethodOptions, TestedNet, Traits, Turn
+from fedmpi.methods.protocol import Method
+from fedmpi.methods.values import Client, Costs, MethodOptions, TestedNet, Traits, Turn
 
 if TYPE_CHECKING:
     from torch import nn

@@ -27,7 +27,7 @@ from typing import TYPE_CHECKING
 
 from fedmpi import lowrank
 from fedmpi.config.schema import Shares
-from fedmpi.methods.protocol import MethodOptions, TestedNet
+from fedmpi.methods.values import MethodOptions, TestedNet
 from fedmpi.methods.widths import WidthMethod, falling, forty_sixty
 
 if TYPE_CHECKING:

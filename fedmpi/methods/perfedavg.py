@@ -29,17 +29,8 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Literal
 
 from fedmpi.config.schema import NotNegative, Positive
-from fedmpi.methods.protocol import (
-    Client,
-    Costs,
-    LocalWork,
-    Method,
-    MethodContext,
-    MethodOptions,
-    Traits,
-    Turn,
-    gradients,
-)
+from fedmpi.methods.protocol import Method, gradients
+from fedmpi.methods.values import Client, Costs, LocalWork, MethodContext, MethodOptions, Traits, Turn
 
 if TYPE_CHECKING:
     from torch import Tensor

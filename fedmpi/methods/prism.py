@@ -29,7 +29,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import replace
-from functools import cached_property
+from functools import cached_property, partial
 from typing import TYPE_CHECKING, Annotated, Literal
 
 from pydantic import Field
@@ -38,12 +38,12 @@ from fedmpi import lowrank
 from fedmpi.config.schema import MAX_TIERS, Config, NotNegative, Shares
 from fedmpi.errors import ConfigError
 from fedmpi.federation.plan import Task
-from fedmpi.methods.protocol import (
+from fedmpi.methods.protocol import Method
+from fedmpi.methods.values import (
     Client,
     Contributions,
     Costs,
     LocalWork,
-    Method,
     MethodContext,
     MethodOptions,
     TestedNet,
@@ -180,9 +180,8 @@ class OrthDrop(Method):
     def _whole_specs(self) -> dict[str, Spec]:
         """The server's tensors: all kernels and rows of each layer, and the rest."""
         sizes = {layer.name: (min(layer.matrix_shape), layer.out_features) for layer in self.factorized}
-        return self._specs_of(
-            lowrank.kernels.kernel_net(lowrank.gates.open_lstms(self.context.make(empty=True)), sizes)
-        )
+        net = lowrank.gates.open_lstms(self.context.make(empty=True))
+        return self._specs_of(lowrank.kernels.kernel_net(net, sizes))
 
     @cached_property
     def _leading(self) -> list[Held]:
@@ -242,9 +241,7 @@ class OrthDrop(Method):
         return torch.cat(values) if values else torch.zeros(0)
 
     def _sigma_of_layers(self, params: Params) -> tuple[Tensor, ...]:
-        import torch
-
-        return torch.split(params[SIGMA].cpu(), [min(layer.matrix_shape) for layer in self.factorized])
+        return params[SIGMA].cpu().split_with_sizes([min(layer.matrix_shape) for layer in self.factorized])
 
     def published_specs(self, nets: Collection[int]) -> dict[str, Spec]:
         from fedmpi.tensors import Spec
@@ -298,14 +295,9 @@ class OrthDrop(Method):
     def train(self, trainer: LocalTrainer, client: Client, work: LocalWork) -> TrainOutcome:
         if not self._shared_momenta:
             return super().train(trainer, client, work)
-        return trainer.run(
-            work.data.draws(client.examples, work.epochs, work.generator),
-            work.lr,
-            work.loss,
-            lambda net, inputs, targets, loss: self.backward(net, inputs, targets, loss, client),
-            lambda net: self.after_backward(net, client),
-            set_momentum=lambda net: self._load_momenta(net, client),
-        )
+        draws = work.data.draws(client.examples, work.epochs, work.generator)
+        step, correct = partial(self.backward, client=client), partial(self.after_backward, client=client)
+        return trainer.run(draws, work.lr, work.loss, step, correct, partial(self._load_momenta, client=client))
 
     def _load_momenta(self, net: FlatNet, client: Client) -> None:
         net.reset_momentum()
@@ -316,9 +308,7 @@ class OrthDrop(Method):
 
     def after_backward(self, net: FlatNet, client: Client) -> None:
         """Eq. 6: the gradient of lambda/2 |U V|_F^2 over the kernels and rows that the client holds."""
-        for layer in self.factorized:
-            u, v = layer.factor_names
-            lowrank.decay.frobenius_decay_(net.params[u], net.params[v], net.grads[u], net.grads[v], self.lambda_)
+        lowrank.decay.decay_layers_(self.factorized, net.params, net.grads, self.lambda_)
 
     def upload_specs(self, tier: int, task: Task | None = None) -> dict[str, Spec]:
         return self._with_momenta(self._net_specs[tier])
@@ -339,20 +329,22 @@ class Prism(OrthDrop):
     options: PrismOptions
     traits = replace(OrthDrop.traits, draws_on=(SIGMA,))
 
-    def _held(self, tier: int, client: Client | None) -> Held:
-        held = dict(super()._held(tier, client))
-        if client is None:
-            return held
+    def _kernels(self, tier: int, client: Client) -> list[Tensor]:
+        """The kernels that a client draws of each layer."""
         sizes = [self._sizes(layer, self.options.keep_ratio[tier])[0] for layer in self.factorized]
         sigma, kappa = self._sigma_of_layers(client.published), self.options.kappas[tier]
-        drawn = lowrank.kernels.draw_kernels(sigma, sizes, kappa, client.generator("kernels"))
-        for layer, kernels in zip(self.factorized, drawn, strict=True):
+        return lowrank.kernels.draw_kernels(sigma, sizes, kappa, client.generator("kernels"))
+
+    def _held(self, tier: int, client: Client | None) -> Held:
+        held = dict(super()._held(tier, client))
+        for layer, kernels in zip(self.factorized, self._kernels(tier, client), strict=True) if client else ():
             for axis, name in enumerate(layer.factor_names):
                 if name in held:
                     held[name] = (*held[name][:axis], kernels, *held[name][axis + 1 :])
         return held
 
     def drawn(self, client: Client) -> Mapping[str, object]:
-        held = self._held(client.task.tier, client)
-        names = {layer.name: layer.factor_names[0] for layer in self.factorized}
-        return {"kernels": {layer: held[u][0].tolist() for layer, u in names.items() if u in held}}
+        tier = client.task.tier
+        kernels = zip(self.factorized, self._kernels(tier, client), strict=True)
+        chosen = ((layer, drawn) for layer, drawn in kernels if layer.factor_names[0] in self._leading[tier])
+        return {"kernels": {layer.name: drawn.tolist() for layer, drawn in chosen}}

@@ -23,7 +23,7 @@ its options can be validated before torch loads. How to write one: `fedmpi/metho
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Mapping
-from functools import cached_property
+from functools import cached_property, partial
 from typing import TYPE_CHECKING, ClassVar
 
 from fedmpi.federation.plan import Task
@@ -50,19 +50,6 @@ if TYPE_CHECKING:
     from fedmpi.tensors import Params, Spec
 
     Loss = Callable[[Tensor, Tensor], Tensor]
-
-__all__ = [
-    "Client",
-    "Contributions",
-    "Costs",
-    "LocalWork",
-    "MethodContext",
-    "MethodOptions",
-    "Phase",
-    "TestedNet",
-    "Traits",
-    "Turn",
-]
 
 
 class Method:
@@ -215,13 +202,8 @@ class Method:
     def train(self, trainer: LocalTrainer, client: Client, work: LocalWork) -> TrainOutcome:
         """Local training: epochs of mini-batch SGD. To override where a method trains otherwise."""
         draws = work.data.draws(client.examples, work.epochs, work.generator)
-        return trainer.run(
-            draws,
-            work.lr,
-            work.loss,
-            lambda net, inputs, targets, loss: self.backward(net, inputs, targets, loss, client),
-            lambda net: self.after_backward(net, client),
-        )
+        step, correct = partial(self.backward, client=client), partial(self.after_backward, client=client)
+        return trainer.run(draws, work.lr, work.loss, step, correct)
 
     def backward(self, net: FlatNet, inputs: Tensor, targets: Tensor, loss: Loss, client: Client) -> Tensor:
         """Gradients of one mini-batch into the net's gradient buffer; returns the loss (0-dim)."""

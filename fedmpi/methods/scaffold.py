@@ -24,17 +24,8 @@ from typing import TYPE_CHECKING, Literal
 
 from fedmpi.config.schema import Positive
 from fedmpi.federation.plan import Task
-from fedmpi.methods.protocol import (
-    Client,
-    Contributions,
-    Costs,
-    LocalWork,
-    Method,
-    MethodOptions,
-    Traits,
-    Turn,
-    gradients,
-)
+from fedmpi.methods.protocol import Method, gradients
+from fedmpi.methods.values import Client, Contributions, Costs, LocalWork, MethodOptions, Traits, Turn
 
 if TYPE_CHECKING:
     from torch import Tensor

@@ -34,7 +34,8 @@ from pydantic import Field
 from fedmpi import models, seeds
 from fedmpi.config.schema import MAX_NUMBER, MAX_TIERS, Positive, Share
 from fedmpi.federation.plan import Task
-from fedmpi.methods.protocol import Client, Method, MethodContext, MethodOptions, Traits, gradients
+from fedmpi.methods.protocol import Method, gradients
+from fedmpi.methods.values import Client, MethodContext, MethodOptions, Traits
 from fedmpi.methods.widths import falling
 from fedmpi.models.width import Rounding
 

@@ -28,17 +28,8 @@ from typing import TYPE_CHECKING, Literal
 
 from fedmpi.config.schema import Positive
 from fedmpi.federation.plan import Task
-from fedmpi.methods.protocol import (
-    Client,
-    Contributions,
-    Costs,
-    LocalWork,
-    Method,
-    MethodOptions,
-    TestedNet,
-    Traits,
-    Turn,
-)
+from fedmpi.methods.protocol import Method
+from fedmpi.methods.values import Client, Contributions, Costs, LocalWork, MethodOptions, TestedNet, Traits, Turn
 
 if TYPE_CHECKING:
     from fedmpi.learning.flat import FlatNet

@@ -31,7 +31,8 @@ from pydantic import Field
 
 from fedmpi.config.schema import Share
 from fedmpi.federation.plan import Task
-from fedmpi.methods.protocol import Client, Contributions, Costs, Method, MethodContext, MethodOptions, Traits, Turn
+from fedmpi.methods.protocol import Method
+from fedmpi.methods.values import Client, Contributions, Costs, MethodContext, MethodOptions, Traits, Turn
 
 if TYPE_CHECKING:
     from torch import Tensor

@@ -14,7 +14,8 @@ from typing import TYPE_CHECKING
 
 from fedmpi import models
 from fedmpi.federation.tiers import equal_blocks
-from fedmpi.methods.protocol import Client, Method, Traits, all_nets
+from fedmpi.methods.protocol import Method, all_nets
+from fedmpi.methods.values import Client, Traits
 from fedmpi.models.width import Rounding
 
 if TYPE_CHECKING:

@@ -18,7 +18,8 @@ from fedmpi.federation.plan import Task
 from fedmpi.learning.determinism import global_generator
 from fedmpi.learning.flat import FlatNet
 from fedmpi.learning.local import LocalTrainer, MaskedCrossEntropy
-from fedmpi.methods.protocol import Client, LocalWork, Method, Turn
+from fedmpi.methods.protocol import Method
+from fedmpi.methods.values import Client, LocalWork, Turn
 from fedmpi.rounds.exchange import CONTRIBUTED, DROPPED, ClientReport
 from fedmpi.rounds.state import Published, Setup, client_of
 from fedmpi.tensors import Params

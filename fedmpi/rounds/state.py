@@ -23,7 +23,8 @@ from fedmpi.federation.plan import Assignment, Task, assign, worker_ranks
 from fedmpi.federation.tiers import tier_of
 from fedmpi.learning.evaluate import EvaluationPlan
 from fedmpi.learning.local import LocalTrainer
-from fedmpi.methods.protocol import Client, Method, Phase, Turn
+from fedmpi.methods.protocol import Method
+from fedmpi.methods.values import Client, Phase, Turn
 from fedmpi.store.memory import MemoryStore, Version
 from fedmpi.tensors import Params
 

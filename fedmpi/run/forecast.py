@@ -19,7 +19,8 @@ from fedmpi import costs, methods
 from fedmpi.config.schema import Config
 from fedmpi.data.options import DataInfo
 from fedmpi.federation.plan import worker_ranks
-from fedmpi.methods.protocol import Phase, Turn, all_nets
+from fedmpi.methods.protocol import all_nets
+from fedmpi.methods.values import Phase, Turn
 from fedmpi.rounds.state import draw_cohort
 from fedmpi.run.remarks import remarks
 from fedmpi.store.units import si, size

@@ -14,7 +14,7 @@ from fedmpi.config import yaml_text
 from fedmpi.errors import RunDirError
 from fedmpi.federation.cohort import learning_rate
 from fedmpi.learning.client_scores import ClientScores
-from fedmpi.methods.protocol import Turn
+from fedmpi.methods.values import Turn
 from fedmpi.report.best import Best
 from fedmpi.report.closing import CLIENTS, TierRow, closing_table
 from fedmpi.report.progress import Progress

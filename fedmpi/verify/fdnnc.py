@@ -7,7 +7,7 @@ from functools import partial
 from torch import nn
 
 from fedmpi.methods.fdnnc import BIG, FDNNC, SMALL
-from fedmpi.methods.protocol import Turn
+from fedmpi.methods.values import Turn
 from fedmpi.models import create
 from fedmpi.papers import read
 from fedmpi.verify.claims import Checks, Ours, Sample

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from functools import partial
 
-from fedmpi.methods.protocol import Turn
+from fedmpi.methods.values import Turn
 from fedmpi.models import create
 from fedmpi.papers import Cell, read
 from fedmpi.verify.claims import Checks

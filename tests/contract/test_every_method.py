@@ -17,7 +17,7 @@ from small_runs import one_round, small_setup
 from fedmpi import train_round as rounds
 from fedmpi.check import contract
 from fedmpi.check.contract import Trial
-from fedmpi.methods.protocol import Turn
+from fedmpi.methods.values import Turn
 from fedmpi.rounds import client as simulate
 from fedmpi.rounds.publish import publish
 from fedmpi.rounds.state import ServerState

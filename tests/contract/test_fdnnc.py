@@ -27,7 +27,7 @@ from torch.nn import functional as F
 from fedmpi.federation.plan import Task
 from fedmpi.learning.local import MaskedCrossEntropy
 from fedmpi.methods.fdnnc import BIG, SMALL
-from fedmpi.methods.protocol import Client, LocalWork, Turn
+from fedmpi.methods.values import Client, LocalWork, Turn
 from fedmpi.mpi.serial import SerialComm
 from fedmpi.store import checkpoint
 from fedmpi.store.run_dir import RunDir

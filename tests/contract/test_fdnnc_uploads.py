@@ -15,7 +15,7 @@ from fedmpi.federation.plan import Task
 from fedmpi.lowrank.layers import FactorizedLayer
 from fedmpi.lowrank.lifting import factorize, lift
 from fedmpi.methods.fdnnc import BIG, FDNNC, SMALL, FDNNCOptions
-from fedmpi.methods.protocol import Client, Turn
+from fedmpi.methods.values import Client, Turn
 from fedmpi.run.remarks import equal_tiers
 from fedmpi.tensors import Params
 

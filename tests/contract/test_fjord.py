@@ -17,7 +17,7 @@ from torch.nn import functional as F
 from fedmpi.federation.plan import Task
 from fedmpi.learning.local import MaskedCrossEntropy
 from fedmpi.methods.fjord import Fjord, FjordOptions
-from fedmpi.methods.protocol import Client, Turn
+from fedmpi.methods.values import Client, Turn
 from fedmpi.models import nested
 from fedmpi.models.options import LstmImdb, Mlp, ModelOptions, ResNet18
 from fedmpi.rounds.client import local_work

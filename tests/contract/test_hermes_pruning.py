@@ -18,7 +18,7 @@ from torch import nn
 
 from fedmpi.errors import ConfigError
 from fedmpi.methods.hermes import Hermes, HermesOptions
-from fedmpi.methods.protocol import Turn
+from fedmpi.methods.values import Turn
 from fedmpi.models import create, groups
 from fedmpi.models.options import MlpHar, ModelOptions, Vgg16
 from fedmpi.tensors import Params

@@ -14,7 +14,7 @@ from small_runs import small_config, small_setup
 from fedmpi.errors import UserError
 from fedmpi.learning.local import MaskedCrossEntropy
 from fedmpi.methods.heterofl import HeteroFL, HeteroFLOptions
-from fedmpi.methods.protocol import Turn
+from fedmpi.methods.values import Turn
 from fedmpi.models.options import LstmImdb, Mlp, ModelOptions, ResNet18, ResNet34
 from fedmpi.store.stored import digest_of
 

@@ -12,7 +12,7 @@ from torch import nn
 
 from fedmpi.federation.plan import Task
 from fedmpi.methods.lgfedavg import LGFedAvg, LGFedAvgOptions
-from fedmpi.methods.protocol import Costs, Turn
+from fedmpi.methods.values import Costs, Turn
 from fedmpi.store.stored import digest_of
 
 LG = "method.name=lgfedavg"

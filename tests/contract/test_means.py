@@ -14,7 +14,7 @@ from torch import nn
 from fedmpi.errors import DivergenceError, RoundError
 from fedmpi.federation.plan import Task, assign
 from fedmpi.methods.fedavg import FedAvg, FedAvgOptions
-from fedmpi.methods.protocol import Client
+from fedmpi.methods.values import Client
 from fedmpi.mpi.serial import SerialComm
 from fedmpi.rounds.exchange import CONTRIBUTED, DROPPED, ClientReport, OpenPhase, Results, open_exchange
 from fedmpi.rounds.publish import publish

@@ -12,7 +12,7 @@ from small_runs import small_setup
 
 from fedmpi.federation.plan import Task
 from fedmpi.methods.perfedavg import PerFedAvg, PerFedAvgOptions
-from fedmpi.methods.protocol import Client, LocalWork, Turn
+from fedmpi.methods.values import Client, LocalWork, Turn
 from fedmpi.store.stored import digest_of
 
 DELTA = 2.0**-10

@@ -20,7 +20,7 @@ from fedmpi.federation.plan import Task, assign
 from fedmpi.lowrank import kernels as kernels_module
 from fedmpi.lowrank.lifting import lift
 from fedmpi.methods.prism import MOMENTUM, SIGMA, OrthDrop, OrthDropOptions, Prism, PrismOptions
-from fedmpi.methods.protocol import Client, Contributions, LocalWork, Phase, Turn
+from fedmpi.methods.values import Client, Contributions, LocalWork, Phase, Turn
 from fedmpi.mpi.serial import SerialComm
 from fedmpi.report.records import read_records
 from fedmpi.rounds.client import local_work

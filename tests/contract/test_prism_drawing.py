@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from fedmpi.federation.plan import Task
 from fedmpi.lowrank import kernels as kernels_module
 from fedmpi.methods.prism import SIGMA, Prism, PrismOptions
-from fedmpi.methods.protocol import Client
+from fedmpi.methods.values import Client
 
 
 def prism(sizes: Iterable[int], keep_ratio: tuple[float, ...], kappa: tuple[float, ...]) -> Prism:

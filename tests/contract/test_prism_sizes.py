@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from fedmpi.config.schema import Train
 from fedmpi.errors import ConfigError
 from fedmpi.methods.prism import OrthDropOptions, Prism, PrismOptions
-from fedmpi.methods.protocol import Turn
+from fedmpi.methods.values import Turn
 from fedmpi.models.options import LstmImdb, Mlp, ModelOptions, ResNet18, Vgg16
 
 IMAGES = SimpleNamespace(kind="image", example_shape=(3, 32, 32), num_classes=10)

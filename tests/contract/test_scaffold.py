@@ -12,8 +12,8 @@ from by_hand import PLAIN, Bench, after, numbers
 from small_runs import small_setup
 
 from fedmpi.federation.plan import Task
-from fedmpi.methods.protocol import Client, Turn
 from fedmpi.methods.scaffold import Scaffold, ScaffoldOptions
+from fedmpi.methods.values import Client, Turn
 
 CONTROL = "control.weight"
 

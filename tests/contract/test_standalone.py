@@ -8,8 +8,8 @@ import pytest
 from by_hand import Bench, after, numbers
 from small_runs import finished, small_setup
 
-from fedmpi.methods.protocol import Turn
 from fedmpi.methods.standalone import Standalone, StandaloneOptions
+from fedmpi.methods.values import Turn
 from fedmpi.store.stored import digest_of
 
 ALONE = "method.name=standalone"

@@ -12,8 +12,8 @@ from small_runs import small_setup
 from torch import Tensor
 
 from fedmpi.federation.plan import Task
-from fedmpi.methods.protocol import Client, Turn
 from fedmpi.methods.topk import TopK, TopKOptions, largest
+from fedmpi.methods.values import Client, Turn
 from fedmpi.tensors import Params
 
 

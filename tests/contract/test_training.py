@@ -25,7 +25,7 @@ from fedmpi.learning.flat import FlatNet
 from fedmpi.learning.local import LocalTrainer, MaskedCrossEntropy, whole_batches
 from fedmpi.lowrank.modules import LowRank
 from fedmpi.methods.prism import Prism, PrismOptions
-from fedmpi.methods.protocol import Client
+from fedmpi.methods.values import Client
 from fedmpi.models import create
 from fedmpi.rounds.state import Setup
 

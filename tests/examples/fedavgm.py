@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING, Annotated
 
 from pydantic import Field
 
-from fedmpi.methods.protocol import Contributions, Method, MethodOptions
+from fedmpi.methods.protocol import Method
+from fedmpi.methods.values import Contributions, MethodOptions
 
 if TYPE_CHECKING:
     from fedmpi.tensors import Params

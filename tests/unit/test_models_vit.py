@@ -22,7 +22,7 @@ from fedmpi.errors import ConfigError
 from fedmpi.exactsum import ExactSum, WeightSum
 from fedmpi.federation.plan import Task
 from fedmpi.learning.bn import normalizes_single_values, num_statistics
-from fedmpi.methods.protocol import Client
+from fedmpi.methods.values import Client
 from fedmpi.models import create, nested
 from fedmpi.models.attention import Attention, open_attention
 from fedmpi.models.groups import follow

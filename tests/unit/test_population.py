@@ -29,7 +29,7 @@ from fedmpi.data.partition_options import (
     QuantitySkew,
     Shards,
 )
-from fedmpi.methods.protocol import Phase
+from fedmpi.methods.values import Phase
 from fedmpi.rounds.state import draw_cohort
 from fedmpi.run.forecast import forecast
 from fedmpi.run.start import blocks, method_context
