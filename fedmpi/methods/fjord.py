@@ -132,8 +132,8 @@ class Fjord(WidthMethod):
         own = dict(net.module.named_parameters())
         parts: Params = {name: part.of(own[name]) for name, part in self._parts_within[tier][number].items()}
         parts |= {name: value.to(inputs.device) for name, value in self._constants[number].items()}
-        logits = functional_call(self._skeletons[number], parts, (inputs,))
-        return logits
+        nested: Tensor = functional_call(self._skeletons[number], parts, (inputs,))
+        return nested
 
     @cached_property
     def _skeletons(self) -> list[nn.Module]:

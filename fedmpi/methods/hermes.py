@@ -116,10 +116,8 @@ class Hermes(Method):
         least = self.remaining_share({family: torch.arange(self._size(family)) < 1 for family in self._families})
         if least <= self.options.target_share:
             return ()
-        return (
-            f"hermes can prune this net down to {least:.2g} of its parameters only, one group in each layer: "
-            f"method.target_share {self.options.target_share:g} will not be reached",
-        )
+        down = f"hermes can prune this net down to {least:.2g} of its parameters only, one group in each layer"
+        return (f"{down}: method.target_share {self.options.target_share:g} will not be reached",)
 
     def remaining_share(self, masks: Masks) -> float:
         """rho: the share of all parameters that these masks keep."""

@@ -51,8 +51,8 @@ class MethodContext:
 
     options: MethodOptions
     make: MakeNet
-    train: Train = Train()
-    clients: Clients = Clients()
+    train: Train = field(default_factory=Train)
+    clients: Clients = field(default_factory=Clients)
     seed: int = 0
     tier_blocks: tuple[int, ...] = ()
     dense_layers: int = 0

@@ -142,9 +142,12 @@ def aggregated(
     }
     clients = {task.client: bench.client(task.client, state, round_number) for task in tasks}
     phase = OpenPhase(
-        SerialComm(), bench.method, Assignment(tuple(tasks), (tuple(tasks),)), dict.fromkeys(STATE, 64.0),
+        SerialComm(),
+        bench.method,
+        Assignment(tuple(tasks), (tuple(tasks),)),
+        dict.fromkeys(STATE, 64.0),
         lambda task, digest: clients[task.client],
-    )  # fmt: skip
+    )
     exchange = open_exchange("gather", phase)
     for task in tasks:
         exchange.post(task, ClientReport(task.client, CONTRIBUTED), sent[task.client])

@@ -81,9 +81,12 @@ def trained(setup: Setup, tier: int = 0, lr: float = 0.1) -> tuple[LocalTrainer,
     method.narrow(published, tier, trainer.net.params)
     draws = setup.data.draws(EXAMPLES, setup.config.train.local_epochs, generator())
     trainer.run(
-        draws, lr, MaskedCrossEntropy(None), lambda net, x, y, loss: method.backward(net, x, y, loss, client),
+        draws,
+        lr,
+        MaskedCrossEntropy(None),
+        lambda net, x, y, loss: method.backward(net, x, y, loss, client),
         lambda net: method.after_backward(net, client),
-    )  # fmt: skip
+    )
     return trainer, draws
 
 
