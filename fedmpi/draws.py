@@ -3,8 +3,9 @@
     python -m fedmpi.draws RUN [--round N] [--json]
 
 lists the clients of each phase with their tiers, and what the method drew for each: Split-Mix's base nets, the factors
-whose gradients FD-NNC's half does not send, PriSM's kernels, FjORD's widths. All of it follows from (config, seed, round,
-client), PriSM's also from singular values that the round before has recorded, so neither ranks nor their losses matter.
+whose gradients FD-NNC's half does not send, PriSM's kernels, FjORD's widths. All of it follows from (config, seed,
+round, client), PriSM's also from singular values that the round before has recorded, so neither ranks nor their losses
+matter.
 From Python: `Draws(run_dir).of_round(3)`.
 """
 
@@ -56,7 +57,7 @@ class Draws:
         if not folder.config_path.is_file():
             raise RunDirError(str(run_dir), "holds no run (no config.yaml); name a run's folder")
         self._path = str(run_dir)
-        self._config = load(str(folder.config_path), [])
+        self._config = load(str(folder.config_path), [], of_run=True)
         if not folder.partition_path.exists():
             raise RunDirError(
                 str(folder.partition_path), "is missing; start the run with --resume, which makes it again"

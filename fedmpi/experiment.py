@@ -163,7 +163,7 @@ def _folder(job: Job) -> RunDir:
         folder = resuming.open_run_dir(job.config, job.comm, job.run_dir, resume=job.resume, label=label)
         job.comm.agree()
         job.folder = folder
-        resume = resuming.resume_command(folder, job.comm.started_size)
+        resume = resuming.resume_command(folder, job.comm.started_size, job.config)
         job.where.update(resume=resume, run_dir=str(folder.path), ranks=str(job.comm.started_size))
     return job.folder
 

@@ -102,16 +102,16 @@ def read_config(arguments: argparse.Namespace) -> Config:
     """
     path, new = arguments.config, Path(arguments.run_dir or "")
     has_begun = arguments.resume and os.path.isfile(new / "config.yaml")  # False, too, of a name that is too long
-    arguments.origin = None
+    arguments.origin, of_run = None, False
     if arguments.resume_from is not None and not has_begun:
         arguments.origin = Origin.named(arguments.resume_from)
-        path = path or str(arguments.origin.run_dir.config_path)
+        path, of_run = path or str(arguments.origin.run_dir.config_path), path is None
     elif path is None and has_begun:
-        path = str(new / "config.yaml")
+        path, of_run = str(new / "config.yaml"), True
     elif path is None and arguments.resume and not arguments.overrides:
         problem = "holds no run to go on with (no config.yaml); name the config to begin one there"
         raise ConfigError(arguments.run_dir, problem)
-    return load(path, arguments.overrides)
+    return load(path, arguments.overrides, of_run=of_run)
 
 
 def check_ranks(config: Config, size: int) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from fedmpi.config.load import load
 from fedmpi.config.schema import Config
@@ -51,9 +51,14 @@ def small_config(*overrides: str) -> Config:
     return load(None, [*(line for line in SMALL if not line.startswith(renamed)), *overrides])
 
 
+def alone() -> Comm:
+    """This process as a job of one rank: it has every function of `Comm`."""
+    return cast("Comm", SerialComm())
+
+
 def small_setup(folder: Path, *overrides: str) -> Setup:
     """What a single process is given for a run in `folder`."""
-    return start.prepare(small_config(*overrides), SerialComm(), RunDir(folder))
+    return start.prepare(small_config(*overrides), alone(), RunDir(folder))
 
 
 def one_round(
@@ -93,4 +98,4 @@ def run_all(
     config: Config, comm: Comm | SerialComm, folder: Path, *, resume: bool = False, origin: Origin | None = None
 ) -> None:
     """The whole run, as the command would do it."""
-    run(config, comm, run_dir=str(folder), resume=resume, origin=origin, command=("test",), where={})
+    run(config, cast("Comm", comm), run_dir=str(folder), resume=resume, origin=origin, command=("test",), where={})

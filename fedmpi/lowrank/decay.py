@@ -14,7 +14,7 @@ from collections.abc import Iterable
 
 import torch
 
-from fedmpi.lowrank.layers import FactorizedLayer, channels_inside
+from fedmpi.lowrank.factorized import FactorizedLayer, channels_inside
 from fedmpi.tensors import Params
 
 
@@ -29,11 +29,11 @@ def frobenius_decay_(
     O(r^2 (M + N)) multiply-adds; nothing waits for the device.
     """
     r = u.shape[0]
-    u_rM = channels_inside(u).reshape(r, -1)
-    v_Nr = channels_inside(v).reshape(-1, r)
-    gram_u, gram_v = u_rM @ u_rM.t(), v_Nr.t() @ v_Nr
-    _add_product_(grad_u, gram_v, u_rM, coefficient)
-    _add_product_(grad_v, v_Nr, gram_u, coefficient)
+    u_rows = channels_inside(u).reshape(r, -1)
+    v_rows = channels_inside(v).reshape(-1, r)
+    gram_u, gram_v = u_rows @ u_rows.t(), v_rows.t() @ v_rows
+    _add_product_(grad_u, gram_v, u_rows, coefficient)
+    _add_product_(grad_v, v_rows, gram_u, coefficient)
 
 
 def decay_layers_(layers: Iterable[FactorizedLayer], params: Params, grads: Params, coefficient: float) -> None:

@@ -61,7 +61,7 @@ if TYPE_CHECKING:
     from fedmpi.exactsum import Region
     from fedmpi.learning.flat import FlatNet
     from fedmpi.learning.local import LocalTrainer, TrainOutcome
-    from fedmpi.lowrank.layers import FactorizedLayer
+    from fedmpi.lowrank.factorized import FactorizedLayer
     from fedmpi.methods.protocol import Loss
     from fedmpi.tensors import Params, Spec
 
@@ -170,7 +170,7 @@ class FDNNC(Method):
 
     def published_specs(self, nets: Collection[int]) -> dict[str, Spec]:
         return {
-            lowrank.layers.dense_name(name, self.layers): spec
+            lowrank.factorized.dense_name(name, self.layers): spec
             for net in sorted(nets)
             for name, spec in self._net_specs[net].items()
         }
@@ -254,7 +254,7 @@ class FDNNC(Method):
 
     def narrow(self, published: Params, number: int, out: Params, client: Client | None = None) -> None:
         for name, target in out.items():
-            target.copy_(published[lowrank.layers.dense_name(name, self.layers)])
+            target.copy_(published[lowrank.factorized.dense_name(name, self.layers)])
 
     def train(self, trainer: LocalTrainer, client: Client, work: LocalWork) -> TrainOutcome:
         """The gradient of one mini-batch: a step of length 0 leaves it in the net, clipped as `train` says."""
@@ -283,7 +283,7 @@ class FDNNC(Method):
         grads, params = list(net.grads.values()), list(net.params.values())
         decayed = torch._foreach_add(grads, params, alpha=self.context.train.weight_decay)
         named = dict(zip(net.grads, decayed, strict=True))
-        dense = {lowrank.layers.dense_name(name, self.layers): value for name, value in named.items()}
+        dense = {lowrank.factorized.dense_name(name, self.layers): value for name, value in named.items()}
         return {name: dense[name] for name in self.upload_specs(client.task.tier, client.task)}
 
     def _withheld(self, task: Task) -> tuple[str, ...]:
@@ -315,7 +315,7 @@ def _plan_layers(net: nn.Module, options: FDNNCOptions) -> Iterator[FactorizedLa
     overrides = dict(options.layer_ranks)
     overrides.setdefault("*", options.rank_ratio)
     try:
-        planned = lowrank.plan.plan_layers(net, lowrank.plan.Rule(overrides=overrides))
+        planned = lowrank.rule.plan_layers(net, lowrank.rule.Rule(overrides=overrides))
     except ConfigError as error:
         raise ConfigError("method.layer_ranks", *error.problems) from None
     for layer in planned:

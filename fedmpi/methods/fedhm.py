@@ -95,8 +95,8 @@ class FedHM(Method):
         options = self.options
         dense = context.dense_layers if options.dense_layers == "auto" else options.dense_layers
         try:
-            rule = lowrank.plan.Rule(dense_layers=dense, unroll=options.unroll, overrides=options.layer_ranks)
-            planned = lowrank.plan.plan_layers(self.context.make(empty=True), rule)
+            rule = lowrank.rule.Rule(dense_layers=dense, unroll=options.unroll, overrides=options.layer_ranks)
+            planned = lowrank.rule.plan_layers(self.context.make(empty=True), rule)
         except ConfigError as error:
             raise ConfigError("method.layer_ranks", *error.problems) from None
         self.layers = {layer.name: layer for layer in planned}
@@ -168,13 +168,13 @@ class FedHM(Method):
             if layer is not None and name.endswith(".u.weight"):
                 yield f"{layer.name}.weight", lowrank.lifting.lift(layer, value, upload[f"{layer.name}.v.weight"])
             elif name.removesuffix(".v.weight") not in self.layers:
-                yield lowrank.layers.dense_name(name, self.layers), value
+                yield lowrank.factorized.dense_name(name, self.layers), value
 
     def magnitudes(self, upload: Params, client: Client) -> Tensor:
         """|U V^T|_ij <= |u_i| |v_j|: the largest row norms bound a lifted layer without lifting it."""
         from fedmpi.tensors import max_magnitudes
 
-        bounds = {lowrank.layers.dense_name(name, self.layers): value for name, value in upload.items()}
+        bounds = {lowrank.factorized.dense_name(name, self.layers): value for name, value in upload.items()}
         for layer in self.layers.values() if not self._is_dense(client.task.tier) else ():
             u, v = layer.factor_names
             rows = layer.u_matrix(upload[u]).norm(dim=1).max(), layer.v_matrix(upload[v]).norm(dim=0).max()
@@ -190,7 +190,7 @@ class FedHM(Method):
     def narrow(self, published: Params, number: int, out: Params, client: Client | None = None) -> None:
         """The leading r columns of each factor, and the dense rest whole."""
         for name, target in out.items():
-            source = published[name if name in published else lowrank.layers.dense_name(name, self.layers)]
+            source = published[name if name in published else lowrank.factorized.dense_name(name, self.layers)]
             target.copy_(source if source.shape == target.shape else _leading(source, target.shape))
 
     def after_backward(self, net: FlatNet, client: Client) -> None:

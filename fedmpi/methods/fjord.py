@@ -26,12 +26,12 @@ from functools import cached_property, partial
 from itertools import islice
 from typing import TYPE_CHECKING
 
-from fedmpi import models
 from fedmpi.config.schema import Shares
 from fedmpi.federation.plan import Task
 from fedmpi.methods.protocol import gradients
 from fedmpi.methods.values import Client, Costs, LocalWork, MethodContext, MethodOptions, Turn
 from fedmpi.methods.widths import WidthMethod, falling
+from fedmpi.models import surgery
 from fedmpi.models.width import Rounding
 
 if TYPE_CHECKING:
@@ -146,6 +146,6 @@ class Fjord(WidthMethod):
         return [dict(self.net(number).named_buffers()) if has else {} for number, has in enumerate(has_some)]
 
     @cached_property
-    def _parts_within(self) -> list[list[dict[str, models.nested.Part]]]:
+    def _parts_within(self) -> list[list[dict[str, surgery.nested.Part]]]:
         """[tier][net]: the net's part of the tier's parameters; meaningful for nets no wider than the tier's."""
-        return [[models.nested.nested_parts(wide, narrow) for narrow in self._skeletons] for wide in self._skeletons]
+        return [[surgery.nested.nested_parts(wide, narrow) for narrow in self._skeletons] for wide in self._skeletons]

@@ -5,10 +5,10 @@ Heterogeneous Mobile Clients, MobiCom 2021, doi:10.1145/3447993.3483278. Algorit
 lasso), eq. 4-6 (training under a mask that only shrinks), eq. 8 and Fig. 5 (aggregation).
 
 Server state: the dense model theta. A client remembers its mask M, a bool for every group that it
-may prune (`models.groups`). Its round: the accuracy of theta M on its validation examples; if that
+may prune (`surgery.groups`). Its round: the accuracy of theta M on its validation examples; if that
 is above the threshold and more than the target share of the parameters remains, the groups of
 lowest norm go; then it trains on its other examples with the masked weights held at zero, and
-sends W M and M. Its personal net is theta M; `models.cutting` makes it really smaller.
+sends W M and M. Its personal net is theta M; `surgery.cutting` makes it really smaller.
 
 Differences from the paper, read with LotteryFL (Li et al., arXiv:2008.03371), by the same authors
 with the same symbols, whose code keeps a remaining share:
@@ -54,7 +54,7 @@ if TYPE_CHECKING:
     from fedmpi.exactsum import Region
     from fedmpi.learning.flat import FlatNet
     from fedmpi.learning.local import LocalTrainer, TrainOutcome
-    from fedmpi.models.groups import Masks
+    from fedmpi.models.surgery.groups import Masks
     from fedmpi.tensors import Params, Spec
 
 # Products of shares and counts are whole numbers up to rounding: so much less than one is none.
@@ -98,7 +98,7 @@ class Hermes(Method):
     traits = Traits(keeps_memory=True, personal=True)
 
     def __init__(self, context: MethodContext) -> None:
-        from fedmpi.models import groups
+        from fedmpi.models.surgery import groups
 
         super().__init__(context)
         self.structure = groups.follow(context.make(empty=True))
@@ -124,7 +124,7 @@ class Hermes(Method):
         return self._num_held(masks) / self.structure.num_params
 
     def _num_held(self, masks: Masks) -> int:
-        from fedmpi.models import groups
+        from fedmpi.models.surgery import groups
 
         return groups.num_held(self.structure, groups.kept_entries(self.structure, masks))
 
@@ -154,7 +154,7 @@ class Hermes(Method):
 
     def regions(self, client: Client) -> Mapping[str, Region]:
         """What the client's new mask keeps."""
-        from fedmpi.models import groups
+        from fedmpi.models.surgery import groups
 
         kept = groups.kept_entries(self.structure, client.memory or {})
         return {name: groups.region(axes) for name, axes in kept.items()}
@@ -190,7 +190,7 @@ class Hermes(Method):
 
     def narrow(self, published: Params, number: int, out: Params, client: Client | None = None) -> None:
         """theta M; with `all`, own values where theta has nothing newer."""
-        from fedmpi.models import groups
+        from fedmpi.models.surgery import groups
         from fedmpi.tensors import copy_into
 
         copy_into(out, published)
@@ -203,7 +203,7 @@ class Hermes(Method):
 
     def train(self, trainer: LocalTrainer, client: Client, work: LocalWork) -> TrainOutcome:
         """Algorithm 1, lines 12-23."""
-        from fedmpi.models import groups
+        from fedmpi.models.surgery import groups
 
         net, options = trainer.net, self.options
         training, validation = self._parts(client, work)
@@ -261,7 +261,7 @@ class Hermes(Method):
         """Masks that keep as little as they may: rho (1 - r_p) of the parameters, and no less than the target."""
         import torch
 
-        from fedmpi.models import groups
+        from fedmpi.models.surgery import groups
 
         share = max(self.remaining_share(masks) * (1 - self.options.prune_rate), self.options.target_share)
         least = math.ceil(share * self.structure.num_params - _ROUNDING)

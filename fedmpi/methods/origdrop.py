@@ -74,6 +74,6 @@ class OrigDrop(WidthMethod):
 
 def _with_whole_stem(narrow: nn.Module, whole: nn.Module) -> nn.Module:
     try:
-        return lowrank.cut.with_whole_stem(narrow, whole)
+        return lowrank.whole_stem.with_whole_stem(narrow, whole)
     except ValueError:
         return narrow

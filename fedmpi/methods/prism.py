@@ -59,7 +59,7 @@ if TYPE_CHECKING:
     from fedmpi.exactsum import Region
     from fedmpi.learning.flat import FlatNet
     from fedmpi.learning.local import LocalTrainer, TrainOutcome
-    from fedmpi.lowrank.layers import FactorizedLayer
+    from fedmpi.lowrank.factorized import FactorizedLayer
     from fedmpi.tensors import Params, Spec
 
     Held = Mapping[str, tuple[slice | Tensor, ...]]
@@ -139,7 +139,7 @@ class OrthDrop(Method):
     def __init__(self, context: MethodContext) -> None:
         super().__init__(context)
         skeleton = lowrank.gates.open_lstms(context.make(empty=True))
-        self.factorized = lowrank.plan.plan_layers(skeleton, lowrank.plan.Rule(dense_layers=1, unroll="output"))
+        self.factorized = lowrank.rule.plan_layers(skeleton, lowrank.rule.Rule(dense_layers=1, unroll="output"))
         given = self.options.frobenius_decay
         self.lambda_ = context.train.weight_decay if given == "auto" else given
         self._factors = [name for layer in self.factorized for name in layer.factor_names]
@@ -166,7 +166,7 @@ class OrthDrop(Method):
             return lowrank.gates.open_lstms(net)
         if self.options.cut_inputs:
             share = min(1.0, (2 if self.options.o2 else 1) * self.options.keep_ratio[number])
-            net = lowrank.cut.with_whole_stem(self.context.make(share, "ceil", empty=empty), net)
+            net = lowrank.whole_stem.with_whole_stem(self.context.make(share, "ceil", empty=empty), net)
         sizes = {layer.name: self._sizes(layer, self.options.keep_ratio[number]) for layer in self.factorized}
         return lowrank.kernels.kernel_net(lowrank.gates.open_lstms(net), sizes)
 

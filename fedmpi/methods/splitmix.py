@@ -16,7 +16,7 @@ Differences from the paper, and from its code (illidanlab/SplitMix):
 - The queue's place is computed from the round and the client's place in the cohort, and each of its
   shuffles has a seed of its own, so that every rank knows it.
 - Levels are rounded to whole bases (2.8 / 0.4 is 7); FedHM's code truncates it to 6.
-- The Scaler before a norm layer is a larger eps of that layer, which is the same (`models.add_scaler`).
+- The Scaler before a norm layer is a larger eps of that layer, which is the same (`surgery.scaler`).
 - `train.clip_norm` limits the gradient of all of a client's bases together.
 - The first bases are tested, not the best ones on a validation set. The recorded loss is the mean
   over a client's bases.
@@ -31,12 +31,13 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 from pydantic import Field
 
-from fedmpi import models, seeds
+from fedmpi import seeds
 from fedmpi.config.schema import MAX_NUMBER, MAX_TIERS, Positive, Share
 from fedmpi.federation.plan import Task
 from fedmpi.methods.protocol import Method, gradients
 from fedmpi.methods.values import Client, MethodContext, MethodOptions, Traits
 from fedmpi.methods.widths import falling
+from fedmpi.models import surgery
 from fedmpi.models.width import Rounding
 
 if TYPE_CHECKING:
@@ -115,8 +116,8 @@ class SplitMix(Method):
             said.append(
                 f"a base net of method.atom {self.options.atom:g} is the whole net: the model ignores its width"
             )
-        found = models.scaler.scaler_warning(base, self.options.atom) if self.options.scaler else ""
-        if found and not models.scaler.scaled_layers(base):
+        found = surgery.scaler.scaler_warning(base, self.options.atom) if self.options.scaler else ""
+        if found and not surgery.scaler.scaled_layers(base):
             said.append(found)
         elif found and self.options.init == "own":
             said.append(f"{found}: choose method.init=rescaled")
@@ -136,7 +137,7 @@ class SplitMix(Method):
         """Every base has a seed of its own."""
         shares = {}
         if self.options.init == "rescaled":
-            shares = models.nested.fan_in_shares(self.context.make(empty=True), self._base(empty=True))
+            shares = surgery.nested.fan_in_shares(self.context.make(empty=True), self._base(empty=True))
         state = {}
         for base in range(max(self.num_bases)):
             net = self._base(seeds.mix("splitmix:base", self.context.seed, base))
@@ -184,7 +185,7 @@ class SplitMix(Method):
     def _ensemble(self, count: int, *, empty: bool) -> nn.Module:
         rate = self.options.atom if self.options.scaler else 1.0
         bases = (self._base(empty=empty) for _ in range(count))
-        return models.ensemble.Ensemble(models.scaler.add_scaler(base, rate) for base in bases)
+        return surgery.ensemble.Ensemble(surgery.scaler.add_scaler(base, rate) for base in bases)
 
     def net(self, number: int, *, empty: bool = False) -> nn.Module:
         return self._ensemble(self.num_bases[number], empty=empty)

@@ -1,6 +1,6 @@
 """What methods share whose clients train narrow nets, the leading part of every layer of the widest one.
 
-Publish: the widest net. Narrow: its leading entries (`models.nested_parts`). Aggregation: each entry
+Publish: the widest net. Narrow: its leading entries (`surgery.nested`). Aggregation: each entry
 is the weighted mean over the clients that hold it; one that nobody holds keeps its value. All of it
 follows from `regions`; a method adds its widths, its weights and its training.
 """
@@ -12,17 +12,17 @@ from functools import cached_property
 from itertools import pairwise
 from typing import TYPE_CHECKING
 
-from fedmpi import models
 from fedmpi.federation.tiers import equal_blocks
 from fedmpi.methods.protocol import Method, all_nets
 from fedmpi.methods.values import Client, Traits
+from fedmpi.models import surgery
 from fedmpi.models.width import Rounding
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
 
     from fedmpi.exactsum import Region
-    from fedmpi.lowrank.layers import FactorizedLayer
+    from fedmpi.lowrank.factorized import FactorizedLayer
     from fedmpi.tensors import Params, Spec
 
 
@@ -51,8 +51,8 @@ class WidthMethod(Method):
         return self._specs_of(self._widest)
 
     @cached_property
-    def _parts(self) -> list[dict[str, models.nested.Part]]:
-        return [models.nested.nested_parts(self._widest, self.net(number, empty=True)) for number in all_nets(self)]
+    def _parts(self) -> list[dict[str, surgery.nested.Part]]:
+        return [surgery.nested.nested_parts(self._widest, self.net(number, empty=True)) for number in all_nets(self)]
 
     def warnings(self) -> tuple[str, ...]:
         if not self.label_aware or self._class_names:
@@ -103,7 +103,9 @@ class WidthMethod(Method):
     # Client half.
 
     def net(self, number: int, *, empty: bool = False) -> nn.Module:
-        return self.context.make(self.net_widths[number], self.rounding, empty=empty)
+        net = self.context.make(self.net_widths[number], self.rounding, empty=empty)
+        surgery.nested.refuse_unnested(self._widest, net)
+        return net
 
     def narrow(self, published: Params, number: int, out: Params, client: Client | None = None) -> None:
         """The leading entries of every tensor."""

@@ -7,6 +7,7 @@ import shlex
 from collections.abc import Mapping
 from pathlib import Path
 
+from fedmpi import registry
 from fedmpi.config.schema import Config, Train
 from fedmpi.errors import DivergenceError, RoundError, UserError
 from fedmpi.store.run_dir import RunDir
@@ -43,7 +44,8 @@ def how_to_go_on(where: Mapping[str, str], config: Config, error: BaseException 
         return NOTHING_SAVED
     cause = error.__cause__ or error if isinstance(error, RoundError) else error
     if isinstance(cause, GoneError) and cause.moved_to:
-        return f"to go on: {command(int(where['ranks']), '--run-dir', cause.moved_to, '--resume')}"
+        again = command(int(where["ranks"]), "--run-dir", cause.moved_to, "--resume", *registry.words_in_full(config))
+        return f"to go on: {again}"
     if not RunDir(Path(where["run_dir"])).holds_run():  # it is gone, or a branch has not begun
         return f"nothing is left to go on with in {where['run_dir']}"
     if isinstance(cause, DivergenceError):
@@ -56,11 +58,11 @@ def _after_divergence(where: Mapping[str, str], config: Config) -> str:
     last, lower = _last_saved(where), f"train.lr={min(config.train.lr * _LOWER, Train().lr):.3g}"
     ranks, run_dir = int(where["ranks"]), where["run_dir"]
     if not last:
-        again = command(ranks, "--run-dir", run_dir, "--resume", lower)
+        again = command(ranks, "--run-dir", run_dir, "--resume", lower, *registry.words_in_full(config))
         return (
             f"  {NOTHING_SAVED}, and the same settings diverge again\nto go on from the beginning with others: {again}"
         )
-    again = command(ranks, "--resume-from", run_dir, lower)
+    again = command(ranks, "--resume-from", run_dir, lower, *registry.words_in_full(config))
     saved = f"  {what_is_saved(where)}; --resume alone would diverge again, because it computes the same bits"
     return f"{saved}\nto go on after round {last} with other settings, in a new run directory: {again}"
 

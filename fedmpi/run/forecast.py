@@ -1,4 +1,4 @@
-"""What a run will cost, before anyone queues for it (`--plan`). Trains nothing and reads no data file.
+"""What a run will cost, before anyone queues for it (`--plan`). Trains nothing.
 
 Parameters and bytes are exact. Bytes per client are the papers' formula, 4 per parameter each way;
 a run's are summed over the very cohorts that it will draw. Compute is that of arXiv:2111.14655, section 4:

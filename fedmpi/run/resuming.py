@@ -11,13 +11,14 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 
-from fedmpi import methods
+from fedmpi import methods, registry
+from fedmpi.config import address
 from fedmpi.config.schema import Config
 from fedmpi.data import digest, partition
 from fedmpi.errors import RunDirError
 from fedmpi.report.best import Best
 from fedmpi.rounds.state import ServerState, Setup
-from fedmpi.run import advice, bits
+from fedmpi.run import advice, bits, provenance
 from fedmpi.run.start import together, warn
 from fedmpi.store import checkpoint
 from fedmpi.store.run_dir import RunDir
@@ -33,16 +34,16 @@ def open_run_dir(config: Config, comm: Comm, asked: str | None, *, resume: bool,
         if not comm.is_root:
             return ""
         if asked is None:
-            named = label or f"{Path(config.where).stem}-seed{config.seed}"
+            named = label or f"{address.label(config.where)}-seed{config.seed}"
             return str(RunDir.new(config.output.dir, named).path.resolve())
         return str(RunDir.open_for(asked, resume=resume).path.resolve())
 
     return RunDir(Path(comm.allgather_text(together(comm, open_it))[0]))
 
 
-def resume_command(run_dir: RunDir, num_ranks: int) -> str:
+def resume_command(run_dir: RunDir, num_ranks: int, config: Config) -> str:
     """What to type to go on with a run."""
-    return advice.command(num_ranks, "--run-dir", str(run_dir.path), "--resume")
+    return advice.command(num_ranks, "--run-dir", str(run_dir.path), "--resume", *registry.words_in_full(config))
 
 
 def restore(setup: Setup, run_dir: RunDir, *, resume: bool) -> checkpoint.Snapshot | None:
@@ -66,6 +67,8 @@ def restore(setup: Setup, run_dir: RunDir, *, resume: bool) -> checkpoint.Snapsh
         check_data(setup, run_dir, snapshot)
         if other_bits := bits.changes(snapshot.versions, setup.computed_with):
             warn(other_bits)
+        if changed := provenance.changes(run_dir, setup.config):
+            warn(changed)
         return snapshot
 
     return together(setup.comm, find)
@@ -108,13 +111,13 @@ def _compare_data(setup: Setup, run_dir: RunDir, found: str, config: Mapping[str
     if found in ("", setup.data_digest):
         return
     section = config.get("data")
-    root = section.get("root") if isinstance(section, dict) else None
+    key = next((key for key in digest.PLACES if isinstance(section, dict) and key in section), "")
     has, had = digest.short(setup.data_digest), digest.short(found)
-    advice = "install the packages that the run had" if root is None else "set data.root to the run's data"
+    advice = f"set data.{key} to the run's data" if key else "install the packages that the run had"
     raise RunDirError(
         digest.place(setup.config.data),
         f"holds other data (digest {has}) than the run in {run_dir.path} was computed with (digest {had}"
-        f"{'' if root is None else f', data.root={root}'}); {advice}, or begin another run with another --run-dir",
+        f"{f', data.{key}={section[key]}' if key else ''}); {advice}, or begin another run with another --run-dir",
     )
 
 

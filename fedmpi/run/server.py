@@ -21,7 +21,7 @@ from fedmpi.report.progress import Progress
 from fedmpi.report.records import DRAWS_ON, Records, read_records
 from fedmpi.rounds.exchange import CONTRIBUTED
 from fedmpi.rounds.state import ServerState, Setup
-from fedmpi.run import branching, resuming
+from fedmpi.run import branching, provenance, resuming
 from fedmpi.run.remarks import remarks
 from fedmpi.store import checkpoint, manifest
 from fedmpi.store.files import write_atomic, write_text, writing
@@ -98,7 +98,7 @@ class Desk:
         ranks = [{"rank": rank, "place": place, "threads": threads} for rank, place in who]
         resumed = self._done or None
         parent = branching.noted(self._folder, self._done)
-        more = {"job": resuming.slurm_job(), "data_digest": setup.data_digest, **parent}
+        more = {"job": resuming.slurm_job(), "data_digest": setup.data_digest, **provenance.noted(config), **parent}
         self._unrecorded_s = manifest.seconds_after_records(manifest.read_starts(self._folder))
         manifest.add_start(self._folder, manifest.start_entry(ranks, self._command, resumed, **more))
         server = "server and worker" if 0 in setup.workers else "server"
@@ -110,7 +110,7 @@ class Desk:
             self.warn(warning)
         self._progress.say(f"run directory: {self._folder.path}")
         # Said now, because a launcher that ends its ranks may pass on nothing that they say then.
-        again = resuming.resume_command(self._folder, setup.comm.started_size)
+        again = resuming.resume_command(self._folder, setup.comm.started_size, config)
         self._progress.say(f"to go on after an interruption: {again}")
         if self._done:
             self._progress.say(f"resuming after round {self._done}")
@@ -249,7 +249,7 @@ class Desk:
         """The run is to go on later, where it is now: for people and, in the manifest, for programs."""
         self._if_possible("the manifest", lambda: manifest.add_stop(self._folder, round_number, why))
         self._note_end()
-        again = resuming.resume_command(self._folder, self._setup.comm.started_size)
+        again = resuming.resume_command(self._folder, self._setup.comm.started_size, self._setup.config)
         self._progress.say(f"stopped after round {round_number} of {self._setup.config.rounds}: {why}; all is saved")
         self._progress.say(f"to go on: {again}")
 

@@ -36,6 +36,7 @@ from fedmpi.learning.local import LocalTrainer
 from fedmpi.learning.twice import refuse_changing_buffers
 from fedmpi.methods.protocol import all_nets
 from fedmpi.models import create
+from fedmpi.models.admission import checked_outputs
 from fedmpi.models.width import Rounding
 from fedmpi.mpi import placement
 from fedmpi.rounds.personal import own_tests
@@ -100,7 +101,8 @@ def _check_alike(config: Config, comm: Comm, data_digest: str) -> None:
     Raises `StartupError` on all ranks together.
     """
     settings = config.to_dict()
-    settings["output"], settings["data"]["root"] = None, None  # only rank 0 writes, and data may lie anywhere
+    settings["output"] = None  # only rank 0 writes
+    settings["data"] = {key: value for key, value in settings["data"].items() if key not in digest.PLACES}
     own = blake2b(json.dumps(settings, sort_keys=True).encode(), digest_size=6).hexdigest()
     gathered = Gathered.of(comm, {"config": own, "data": digest.short(data_digest)})
     for name, where in (("config", config.where), ("data", digest.place(config.data))):
@@ -126,9 +128,11 @@ def warn(line: str) -> None:
 def check_model(config: Config, info: DataInfo) -> None:
     """Whether the model can take the data, found out in a dry run. Raises `ConfigError`."""
     try:
-        costs.measure(net := create.skeleton(config.model, info), info.example_shape)
+        net = create.skeleton(config.model, info)
+        with checked_outputs(net, config.model.name, info.num_classes):
+            costs.measure(net, info.example_shape)
         refuse_changing_buffers(net, config.model.name, info.example_shape)
-    except (RuntimeError, ValueError, TypeError) as error:
+    except (ArithmeticError, AssertionError, AttributeError, LookupError, RuntimeError, TypeError, ValueError) as error:
         shape = " x ".join(map(str, info.example_shape))
         reason = str(error).partition("\n")[0]
         raise ConfigError(
@@ -165,7 +169,7 @@ def prepare(config: Config, comm: Comm, run_dir: RunDir, material: Material | No
         return present_labels(labels, partition.client(client), info.num_classes)
 
     method = together(comm, lambda: methods.create(method_context(config, info, present)))
-    skeletons = [method.net(number, empty=True) for number in all_nets(method)]
+    skeletons = together(comm, lambda: [method.net(number, empty=True) for number in all_nets(method)])
     macs = tuple(float(costs.measure(net, info.example_shape).macs) for net in skeletons)
     resident = DeviceData(info, material.dataset, device.train, config.train.augment)
     return Setup(

@@ -8,9 +8,8 @@ mean, with a band of one standard deviation, over the rounds that all of them ha
 
 from __future__ import annotations
 
-import csv
 import io
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import groupby
 from pathlib import Path
@@ -18,10 +17,9 @@ from typing import TYPE_CHECKING
 
 from fedmpi import papers
 from fedmpi.store.files import write_atomic, write_text
-from fedmpi.studies import measures
-from fedmpi.studies.measures import History
+from fedmpi.studies import measures, table_text
 from fedmpi.studies.reproduction import Named
-from fedmpi.studies.runs import mean_std
+from fedmpi.studies.runs import History, mean_std
 from fedmpi.studies.tables import Archive, Result, collect, in_unit
 
 if TYPE_CHECKING:
@@ -171,20 +169,14 @@ def _course(table: papers.Table, cell: papers.Cell, history: History) -> dict[in
 
 def comma_separated(panels: Sequence[Panel]) -> str:
     """Every point that is drawn, ours and the paper's, exact."""
-    text = io.StringIO()
-    writer = csv.writer(text, lineterminator="\n")
-    writer.writerow(("panel", "label", "whose", "x", "y", "std"))
-    for panel in panels:
-        for line in panel.lines:
-            for x, y, std in zip(line.x, line.y, line.std, strict=True):
-                writer.writerow((panel.title, line.label, "ours", _said(panel, x), y, std))
-            for x, y in zip(line.paper_x, line.paper_y, strict=True):
-                writer.writerow((panel.title, line.label, "paper", _said(panel, x), y, None))
-    return text.getvalue()
-
-
-def _said(panel: Panel, x: float) -> str | float:
-    return panel.ticks[int(x)] if panel.ticks else x
+    rows = []
+    for panel, line in ((each, line) for each in panels for line in each.lines):
+        ours = [("ours", *point) for point in zip(line.x, line.y, line.std, strict=True)]
+        printed = [("paper", x, y, None) for x, y in zip(line.paper_x, line.paper_y, strict=True)]
+        for whose, x, y, std in (*ours, *printed):
+            place = panel.ticks[int(x)] if panel.ticks else x
+            rows.append({"panel": panel.title, "label": line.label, "whose": whose, "x": place, "y": y, "std": std})
+    return table_text.comma_separated(rows)
 
 
 # How it is shown.
@@ -219,7 +211,9 @@ def picture(table: papers.Table, panels: Sequence[Panel], said: str = "") -> Fig
     return figure
 
 
-def _draw_panel(axes: Axes, table: papers.Table, panel: Panel, colours: dict[str, object]) -> None:
+def _draw_panel(axes: Axes, table: papers.Table, panel: Panel, colours: Mapping[str, object]) -> None:
+    from matplotlib.ticker import MaxNLocator
+
     draw_one = {"bars": _draw_bars, "scatter": _draw_points}.get(table.kind, _draw_line)
     places = [x for line in panel.lines for x in dict.fromkeys((*line.x, *line.paper_x))]
     count = len(panel.lines) if len(set(places)) < len(places) else 1  # bars of a tick of their own are not set apart
@@ -233,7 +227,7 @@ def _draw_panel(axes: Axes, table: papers.Table, panel: Panel, colours: dict[str
     if panel.ticks:
         axes.set_xticks(range(len(panel.ticks)), panel.ticks)
     elif table.axes is not None and table.axes.x in _WHOLE:
-        axes.xaxis.get_major_locator().set_params(integer=True)
+        axes.xaxis.set_major_locator(MaxNLocator("auto", steps=[1, 2, 2.5, 5, 10], integer=True))
     axes.grid(alpha=0.3)
 
 

@@ -7,8 +7,6 @@ begun, and the rounds say so.
 
 from __future__ import annotations
 
-import csv
-import io
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import groupby
@@ -16,9 +14,8 @@ from itertools import groupby
 from fedmpi import papers
 from fedmpi.report.records import rounds_done
 from fedmpi.studies import measures, table_text
-from fedmpi.studies.measures import History
 from fedmpi.studies.reproduction import Named, Request, baseline_of
-from fedmpi.studies.runs import Run, accuracy_of, mean_std, missing_rounds, other_data
+from fedmpi.studies.runs import History, Run, accuracy_of, mean_std, missing_rounds, other_data
 
 NUM_LEFT = 3
 HEADS = ("", "column", "row", "paper", "ours", "difference", "seeds", "rounds", "notes")
@@ -116,7 +113,7 @@ class Archive:
 
     def _history(self, run: Run) -> History | None:
         if run not in self._read:
-            self._read[run] = measures.history_of(run)
+            self._read[run] = run.history()
         return self._read[run]
 
 
@@ -298,25 +295,28 @@ def _mark(footnotes: list[str], note: str) -> str:
     return f"[{footnotes.index(note) + 1}]"
 
 
-_CSV_HEADS = (
-    "block", "column", "row", "net", "quantity", "unit", "of", "paper", "paper_std", "lost", "slip", "ours", "ours_std",
-    "difference", "seeds", "rounds_done", "rounds_asked", "finished", "config", "overrides", "why_not", "notes",
-    "made_with",
-)  # fmt: skip
-
-
 def comma_separated(table: papers.Table, results: Sequence[Result], made_with: str = "") -> str:
     """Exact numbers, every cell a line; `made_with` are the runs' budget and settings."""
-    text = io.StringIO()
-    writer = csv.writer(text, lineterminator="\n")
-    writer.writerow(_CSV_HEADS)
-    for result in results:
-        cell, run = result.cell, result.cell.run
-        writer.writerow([
-            cell.block, cell.column, cell.row, cell.net, table.quantity, table.unit, table.of,
-            cell.printed, cell.std, cell.lost, cell.slip, result.ours, result.std, result.difference,
-            " ".join(map(str, result.seeds)), " ".join(map(str, result.done)), result.asked, result.is_finished,
-            run.config if run else "", " ".join(run.overrides) if run else "", result.why_not, "; ".join(result.notes),
-            made_with,
-        ])  # fmt: skip
-    return text.getvalue()
+    return table_text.comma_separated([_exact(table, result) | {"made_with": made_with} for result in results])
+
+
+def _exact(table: papers.Table, result: Result) -> dict[str, object]:
+    cell, run = result.cell, result.cell.run
+    where = {"block": cell.block, "column": cell.column, "row": cell.row, "net": cell.net}
+    what = {"quantity": table.quantity, "unit": table.unit, "of": table.of}
+    paper = {"paper": cell.printed, "paper_std": cell.std, "lost": cell.lost, "slip": cell.slip}
+    ours = {"ours": result.ours, "ours_std": result.std, "difference": result.difference}
+    return {
+        **where,
+        **what,
+        **paper,
+        **ours,
+        "seeds": " ".join(map(str, result.seeds)),
+        "rounds_done": " ".join(map(str, result.done)),
+        "rounds_asked": result.asked,
+        "finished": result.is_finished,
+        "config": run.config if run else "",
+        "overrides": " ".join(run.overrides) if run else "",
+        "why_not": result.why_not,
+        "notes": "; ".join(result.notes),
+    }

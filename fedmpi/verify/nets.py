@@ -12,7 +12,7 @@ from pathlib import Path
 import torch
 from torch import nn
 
-from fedmpi import costs, methods
+from fedmpi import methods
 from fedmpi.config.load import load
 from fedmpi.config.schema import Config
 from fedmpi.data.options import DataInfo
@@ -34,7 +34,8 @@ class Setting:
 
     @cached_property
     def info(self) -> DataInfo:
-        return self.config.data.info()
+        info: DataInfo = self.config.data.info()
+        return info
 
     @cached_property
     def method(self) -> Method:
@@ -68,16 +69,13 @@ class Setting:
         tested = {net.name: net.net for net in self.method.tested()}
         return self.method.net(tested[name], empty=True)
 
-    def costs(self, name: str) -> costs.Costs:
-        return costs.measure(self.net(name), self.info.example_shape)
-
 
 @cache
 def setting(config: str, *overrides: str) -> Setting:
-    """The setting of `configs/<config>.yaml`. Raises `ConfigError`."""
+    """The setting of a config, by its address under `configs/`. Raises `ConfigError`."""
     if not CONFIGS.is_dir():
         raise ConfigError(str(CONFIGS), "not found; run python -m fedmpi.verify out of the repository")
-    return Setting(load(str(CONFIGS / f"{config}.yaml"), overrides))
+    return Setting(load(CONFIGS / config, overrides))
 
 
 def of_run(run: Run | None, *overrides: str) -> Setting:

@@ -12,7 +12,7 @@ from small_runs import small_config, small_setup
 
 from fedmpi.errors import UserError
 from fedmpi.federation.plan import Task
-from fedmpi.lowrank.layers import FactorizedLayer
+from fedmpi.lowrank.factorized import FactorizedLayer
 from fedmpi.lowrank.lifting import factorize, lift
 from fedmpi.methods.fdnnc import BIG, FDNNC, SMALL, FDNNCOptions
 from fedmpi.methods.values import Client, Turn

@@ -15,7 +15,7 @@ from small_runs import run_all, small_config, small_setup
 from fedmpi.federation.plan import Task
 from fedmpi.lowrank import lifting
 from fedmpi.methods.fedhm import FedHM, FedHMOptions
-from fedmpi.models.options import LstmImdb
+from fedmpi.models.nets.lstm_options import LstmImdb
 from fedmpi.mpi.serial import SerialComm
 from fedmpi.store import checkpoint
 from fedmpi.store.run_dir import RunDir

@@ -18,8 +18,11 @@ from fedmpi.federation.plan import Task
 from fedmpi.learning.local import MaskedCrossEntropy
 from fedmpi.methods.fjord import Fjord, FjordOptions
 from fedmpi.methods.values import Client, Turn
-from fedmpi.models import nested
-from fedmpi.models.options import LstmImdb, Mlp, ModelOptions, ResNet18
+from fedmpi.models.nets.lstm_options import LstmImdb
+from fedmpi.models.nets.mlp_options import Mlp
+from fedmpi.models.nets.resnet_options import ResNet18
+from fedmpi.models.options import ModelOptions
+from fedmpi.models.surgery import nested
 from fedmpi.rounds.client import local_work
 from fedmpi.store.stored import digest_of
 from fedmpi.tensors import Params

@@ -19,7 +19,7 @@ from torch import Tensor
 from fedmpi.federation.plan import Assignment
 from fedmpi.methods.hermes import Hermes, HermesOptions, _add_group_lasso
 from fedmpi.methods.values import Contributions, Phase, Turn
-from fedmpi.models import groups
+from fedmpi.models.surgery import groups
 from fedmpi.mpi.serial import SerialComm
 from fedmpi.rounds.exchange import CONTRIBUTED, ClientReport, OpenPhase, open_exchange
 from fedmpi.store.stored import digest_of

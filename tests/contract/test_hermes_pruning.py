@@ -19,8 +19,11 @@ from torch import nn
 from fedmpi.errors import ConfigError
 from fedmpi.methods.hermes import Hermes, HermesOptions
 from fedmpi.methods.values import Turn
-from fedmpi.models import create, groups
-from fedmpi.models.options import MlpHar, ModelOptions, Vgg16
+from fedmpi.models import create
+from fedmpi.models.nets.classic_options import Vgg16
+from fedmpi.models.nets.mlp_options import MlpHar
+from fedmpi.models.options import ModelOptions
+from fedmpi.models.surgery import groups
 from fedmpi.tensors import Params
 
 

@@ -15,7 +15,10 @@ from fedmpi.errors import UserError
 from fedmpi.learning.local import MaskedCrossEntropy
 from fedmpi.methods.heterofl import HeteroFL, HeteroFLOptions
 from fedmpi.methods.values import Turn
-from fedmpi.models.options import LstmImdb, Mlp, ModelOptions, ResNet18, ResNet34
+from fedmpi.models.nets.lstm_options import LstmImdb
+from fedmpi.models.nets.mlp_options import Mlp
+from fedmpi.models.nets.resnet_options import ResNet18, ResNet34
+from fedmpi.models.options import ModelOptions
 from fedmpi.store.stored import digest_of
 
 CIFAR10, CIFAR100 = Info("image", (3, 32, 32), 10), Info("image", (3, 32, 32), 100)

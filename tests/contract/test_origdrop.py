@@ -11,7 +11,11 @@ from small_runs import small_setup
 
 from fedmpi.methods.origdrop import OrigDrop, OrigDropOptions
 from fedmpi.methods.protocol import all_nets
-from fedmpi.models.options import Lenet5, LstmImdb, Mlp, ModelOptions, ResNet18
+from fedmpi.models.nets.cnn_options import Lenet5
+from fedmpi.models.nets.lstm_options import LstmImdb
+from fedmpi.models.nets.mlp_options import Mlp
+from fedmpi.models.nets.resnet_options import ResNet18
+from fedmpi.models.options import ModelOptions
 
 CIFAR10 = Info("image", (3, 32, 32), 10)
 TEXT = Info("tokens", (5,), 2, 1001)

@@ -15,7 +15,11 @@ from fedmpi.config.schema import Train
 from fedmpi.errors import ConfigError
 from fedmpi.methods.prism import OrthDropOptions, Prism, PrismOptions
 from fedmpi.methods.values import Turn
-from fedmpi.models.options import LstmImdb, Mlp, ModelOptions, ResNet18, Vgg16
+from fedmpi.models.nets.classic_options import Vgg16
+from fedmpi.models.nets.lstm_options import LstmImdb
+from fedmpi.models.nets.mlp_options import Mlp
+from fedmpi.models.nets.resnet_options import ResNet18
+from fedmpi.models.options import ModelOptions
 
 IMAGES = SimpleNamespace(kind="image", example_shape=(3, 32, 32), num_classes=10)
 TOKENS = SimpleNamespace(kind="tokens", example_shape=(20,), num_classes=2, vocabulary_size=30)

@@ -17,7 +17,8 @@ from fedmpi.errors import UserError
 from fedmpi.learning.local import MaskedCrossEntropy
 from fedmpi.methods.splitmix import SplitMix, SplitMixOptions
 from fedmpi.methods.values import Client, Turn
-from fedmpi.models.options import ModelOptions, ResNet18, ResNet34
+from fedmpi.models.nets.resnet_options import ResNet18, ResNet34
+from fedmpi.models.options import ModelOptions
 from fedmpi.models.width import Width
 from fedmpi.run.remarks import equal_tiers
 

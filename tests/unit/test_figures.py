@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
-from reproduced_runs import named, record, write_run
+from studied_runs import named, record, write_run
 
 from fedmpi.studies import figures, measures
 from fedmpi.studies.figures import Line, Panel
@@ -88,14 +88,11 @@ def test_curves_by_what_was_moved_until_then(axis: str, places: list[float], tmp
 def test_curves_of_kernels_by_round_and_clients_by_kernel(tmp_path: Path) -> None:
     """Layer a needs 3.5 kernels, then 2; its kernels had 4 and 2 clients on the average of (5, 1) and (3, 3)."""
     request = Request(tmp_path)
-    kernels = [
-        {"effective_kernels": needed, "clients_per_kernel": [0, 3, 5], "clients_of_kernel": counts}
-        for needed, counts in ((3.5, [5, 1]), (2.0, [3, 3]))
-    ]
-    write_run(request, "one", 0, [
-        record(number, {"server": 0.5}, method={"kernels": {"a": diagnostics}})
-        for number, diagnostics in enumerate(kernels, 1)
-    ], rounds=2)  # fmt: skip
+    records = []
+    for number, (needed, counts) in enumerate(((3.5, [5, 1]), (2.0, [3, 3])), 1):
+        layer = {"effective_kernels": needed, "clients_per_kernel": [0, 3, 5], "clients_of_kernel": counts}
+        records.append(record(number, {"server": 0.5}, method={"kernels": {"a": layer}}))
+    write_run(request, "one", 0, records, rounds=2)
     block = "A: {layer a: {run: one, net: a}}"
     [axes] = drawn(figure_of("curves", "x: round, y: kernels_needed", block, "kernels_needed"), request)
     assert points(axes, "layer a") == [[1, 3.5], [2, 2]]

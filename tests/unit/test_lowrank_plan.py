@@ -9,13 +9,15 @@ import torch
 from torch import nn
 
 from fedmpi.errors import ConfigError
-from fedmpi.lowrank.layers import FactorizedLayer
+from fedmpi.lowrank.factorized import FactorizedLayer
 from fedmpi.lowrank.lifting import factorize
 from fedmpi.lowrank.modules import LowRank, factorize_net
-from fedmpi.lowrank.plan import Rule, plan_layers
+from fedmpi.lowrank.rule import Rule, plan_layers
 from fedmpi.models import create
-from fedmpi.models.norm import use_batch_statistics
-from fedmpi.models.options import ModelOptions, ResNet18, ResNet34, Torchvision
+from fedmpi.models.nets.resnet_options import ResNet18, ResNet34
+from fedmpi.models.nets.torchvision_options import Torchvision
+from fedmpi.models.options import ModelOptions
+from fedmpi.models.surgery.norm import use_batch_statistics
 
 INFO = SimpleNamespace(kind="image", example_shape=(3, 32, 32), num_classes=10)
 

@@ -14,8 +14,12 @@ from torch import nn
 from fedmpi import registry
 from fedmpi.errors import ConfigError
 from fedmpi.models import create
-from fedmpi.models.norm import use_batch_statistics
-from fedmpi.models.options import LstmImdb, Mlp, ModelOptions, ResNet18, ResNet34, Torchvision
+from fedmpi.models.nets.lstm_options import LstmImdb
+from fedmpi.models.nets.mlp_options import Mlp
+from fedmpi.models.nets.resnet_options import ResNet18, ResNet34
+from fedmpi.models.nets.torchvision_options import Torchvision
+from fedmpi.models.options import ModelOptions
+from fedmpi.models.surgery.norm import use_batch_statistics
 
 
 @dataclass(frozen=True)

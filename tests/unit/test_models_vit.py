@@ -23,12 +23,14 @@ from fedmpi.exactsum import ExactSum, WeightSum
 from fedmpi.federation.plan import Task
 from fedmpi.learning.bn import normalizes_single_values, num_statistics
 from fedmpi.methods.values import Client
-from fedmpi.models import create, nested
-from fedmpi.models.attention import Attention, open_attention
-from fedmpi.models.groups import follow
-from fedmpi.models.options import Torchvision, VitSmall
-from fedmpi.models.scaler import add_scaler, norm_layers, scaled_layers, scaler_warning
-from fedmpi.models.vit import HEAD_STD
+from fedmpi.models import create
+from fedmpi.models.nets.attention import Attention, open_attention
+from fedmpi.models.nets.torchvision_options import Torchvision
+from fedmpi.models.nets.vit import HEAD_STD
+from fedmpi.models.nets.vit_options import VitSmall
+from fedmpi.models.surgery import nested
+from fedmpi.models.surgery.groups import follow
+from fedmpi.models.surgery.scaler import add_scaler, norm_layers, scaled_layers, scaler_warning
 
 IMAGES = DataInfo("image", (3, 8, 8), 5, 1, 1)
 SMALL = VitSmall(embedding=24, heads=3, depth=2)

@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+from torture import planted
 
 from fedmpi.disk import plain as plain_files
 from fedmpi.errors import RunDirError, UserError
@@ -18,13 +19,11 @@ from fedmpi.store import files, manifest
 from fedmpi.store.lock import RunLock
 from fedmpi.store.manifest import add_start
 from fedmpi.store.run_dir import RunDir
+from fedmpi.studies import runs as comparison
+from fedmpi.studies.slurm import status as run_status
 
 ROOT = Path(__file__).parents[2]
 
-from torture import planted  # noqa: E402
-
-from fedmpi.studies import runs as comparison  # noqa: E402
-from fedmpi.studies.slurm import status as run_status  # noqa: E402
 
 SPECIAL = ("link to a file", "link to nothing", "named pipe", "socket", "link to a device", "link to a pipe")
 

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import csv
 from pathlib import Path
+from typing import Any
 
 import pytest
-from reproduced_runs import PAPER, named, record, write_run
 from small_runs import run_all, small_config
+from studied_runs import PAPER, named, record, write_run
 
 from fedmpi import papers
 from fedmpi.mpi.serial import SerialComm
@@ -15,6 +16,7 @@ from fedmpi.store import manifest
 from fedmpi.studies import measures, tables
 from fedmpi.studies.bench import pruned
 from fedmpi.studies.reproduction import Request, find
+from fedmpi.studies.runs import History
 
 
 def test_numbers_by_hand(tmp_path: Path) -> None:
@@ -41,10 +43,9 @@ def test_numbers_by_hand(tmp_path: Path) -> None:
     assert text.lines[1] == ("", "FedHM", "11M", "91.25", "95.00", "+3.75", "0", "2/3", "[2][3]")
     assert text.lines[2][3:] == ("lost", "-", "-", "-", "2/3", "[4][3][5]")
     assert text.lines[3] == ("Non-IID", "FedHM", "11M", "80.5", "-", "-", "-", "-", "")
-    assert text.footnotes[:4] == [
-        "[1] unfinished seeds are left out", "[2] the paper's slip: it is another",
-        "[3] not finished: as far as it has come", "[4] the paper's text has lost this value",
-    ]  # fmt: skip
+    assert text.footnotes[:2] == ["[1] unfinished seeds are left out", "[2] the paper's slip: it is another"]
+    lost = "[4] the paper's text has lost this value"
+    assert text.footnotes[2:4] == ["[3] not finished: as far as it has come", lost]
     assert "| IID | FedAvg | 11M | 90.0 | 70.00 (14.14) | -20.00 | 0,1 | 3/3 | [1] |" in text.markdown()
     assert "accuracy in %, best round" in text.markdown() and "the paper's numbers of rounds" in text.markdown()
     rows = list(csv.DictReader(tables.comma_separated(table.table, [fedavg, half]).splitlines()))
@@ -65,8 +66,8 @@ def test_seeds_with_different_data_are_said(tmp_path: Path) -> None:
     assert f"one-seed0 (digest {'a' * 12})" in lines[0] and f"one-seed1 and 1 more (digest {'b' * 12})" in lines[0]
 
 
-def history(tmp_path: Path, records: list[dict[str, object]], **other: object) -> measures.History:
-    found = measures.history_of(write_run(Request(tmp_path), "one", 0, records, **other))  # type: ignore[arg-type]
+def history(tmp_path: Path, records: list[dict[str, object]], **other: Any) -> History:
+    found = write_run(Request(tmp_path), "one", 0, records, **other).history()
     assert found is not None
     return found
 
@@ -75,14 +76,15 @@ def test_quantities_by_hand(tmp_path: Path) -> None:
     """Three rounds of 60 bytes: 180 bytes are 45 parameters; 20 bytes up are 5 a round."""
     kernels = {"conv": {"effective_kernels": 7.5, "clients_per_kernel": [1, 2.5, 4], "clients_of_kernel": [4, 1]}}
     other = {"conv": {"effective_kernels": 6.5, "clients_per_kernel": [1, 1.5, 2], "clients_of_kernel": [2, 1]}}
-    run = history(tmp_path, [
+    records = [
         record(1, {"1": 0.3}, seconds={"wall": 4.0, "svd": 1.0}, method={"kernels": kernels}),
         record(2, {}, seconds={"wall": 6.0, "svd": 2.0}, method={"kernels": other}),
         record(3, {"1": 0.5}, seconds={"wall": 5.0, "svd": 0.0}, clients={"accuracy": 0.7}),
-    ])  # fmt: skip
+    ]
+    run = history(tmp_path, records)
 
-    def value(quantity: str, net: str = "1", **asked: object) -> float | None:
-        return measures.value(run, measures.Asked(quantity, net, **asked))  # type: ignore[arg-type]
+    def value(quantity: str, net: str = "1", **asked: Any) -> float | None:
+        return measures.value(run, measures.Asked(quantity, net, **asked))
 
     assert value("accuracy") == 0.5 and value("accuracy", "clients") == 0.7 and value("accuracy", "2") is None
     assert value("train_loss", of="best") == pytest.approx(1 / 3)

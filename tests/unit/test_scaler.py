@@ -9,8 +9,8 @@ import torch
 from torch import Tensor, nn
 
 from fedmpi.models import create
-from fedmpi.models.options import ResNet18
-from fedmpi.models.scaler import add_scaler
+from fedmpi.models.nets.resnet_options import ResNet18
+from fedmpi.models.surgery.scaler import add_scaler
 
 RATE = 0.25
 
