@@ -27,7 +27,7 @@ from dataclasses import replace
 
 from fedmpi.federation.cohort import learning_rate
 from fedmpi.federation.plan import Task
-from fedmpi.methods.protocol import Contributions, Phase
+from fedmpi.methods.values import Contributions, Phase
 from fedmpi.rounds.client import simulate_client
 from fedmpi.rounds.evaluate import test_clients, test_tiers
 from fedmpi.rounds.exchange import CONTRIBUTED, Results

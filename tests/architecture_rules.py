@@ -15,13 +15,12 @@ from set_rule import check_sets
 from fedmpi.mpi.communicator import Collectives
 
 # Bottom first; modules of one layer do not know each other, and inside a package anything goes. Each with what it is.
-LEAVES = ("disk", "seeds", "tensors", "clock", "costs", "registry", "papers")
-PEERS = ("config", "data", "models", "lowrank", "mpi", "store")
+LEAVES = ("disk", "seeds", "tensors", "clock", "costs", "registry", "papers", "config.schema")
+PEERS = ("exactsum", "config", "data", "models", "lowrank", "mpi", "store")
 LAYERS = (
     ("fedmpi",),  # the version
     ("fedmpi.errors",),  # what a user is told
     tuple(f"fedmpi.{name}" for name in LEAVES),  # small things that know nothing of each other
-    ("fedmpi.exactsum", "fedmpi.config.schema"),  # sums without an order; the sections of a config
     tuple(f"fedmpi.{name}" for name in PEERS),  # one part of the subject each
     ("fedmpi.federation", "fedmpi.learning", "fedmpi.report"),  # who takes part; how a client trains; what people read
     ("fedmpi.methods",),  # both halves of each method
@@ -32,6 +31,7 @@ LAYERS = (
     ("fedmpi.command",),  # the parts of commands
     ("fedmpi.main", "fedmpi.draws", "fedmpi.verify"),  # the commands
     ("fedmpi.studies", "fedmpi.data.__main__"),  # many runs
+    ("fedmpi.check",),  # what a user brings, put to the tests
 )
 LEVELS = {module: level for level, layer in enumerate(LAYERS) for module in layer}
 

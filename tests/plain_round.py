@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from fedmpi.exactsum import ExactSum, WeightSum
 from fedmpi.federation.cohort import learning_rate
-from fedmpi.methods.protocol import Client, Contributions, Phase
+from fedmpi.methods.values import Client, Contributions, Phase
 from fedmpi.rounds.client import local_work
 from fedmpi.rounds.state import Published, ServerState, Setup, client_of, plan_phase
 from fedmpi.tensors import Layout, Params, max_magnitudes
@@ -63,7 +63,6 @@ def train(setup: Setup, client: Client) -> tuple[Params, Params]:
     """The client's upload and its new memory."""
     method, trainer = setup.method, setup.trainers[client.task.tier]
     method.narrow(client.published, client.task.tier, trainer.net.params, client)
-    method.restore(trainer.net, client)
     method.train(trainer, client, local_work(setup, client))
     upload = {name: value.clone() for name, value in method.upload(trainer.net, client).items()}
-    return upload, method.remember(trainer.net, client) if method.keeps_memory else {}
+    return upload, method.remember(trainer.net, client) if method.traits.keeps_memory else {}

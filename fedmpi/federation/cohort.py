@@ -6,6 +6,7 @@ import math
 from collections.abc import Collection, Iterator, Sequence
 from functools import partial
 from itertools import accumulate, islice
+from typing import TYPE_CHECKING
 
 from numpy.random import Generator
 
@@ -13,8 +14,11 @@ from fedmpi import seeds
 from fedmpi.config.schema import CosineSchedule, Train
 from fedmpi.federation.tiers import tier_of
 
+if TYPE_CHECKING:
+    pass
 
-def sample_cohort(eligible: int | Sequence[int], size: int, *, seed: int, round_number: int, phase: str) -> list[int]:
+
+def sample_cohort(eligible: int | Ranges, size: int, *, seed: int, round_number: int, phase: str) -> list[int]:
     """`size` distinct clients, uniformly, sorted; `eligible` is how many there are, or which.
 
     Costs O(size) memory, not O(clients): a million registered clients are as cheap as twenty.
@@ -24,7 +28,7 @@ def sample_cohort(eligible: int | Sequence[int], size: int, *, seed: int, round_
     return drawn if isinstance(eligible, int) else [eligible[place] for place in drawn]
 
 
-def eligible_clients(blocks: Sequence[int], tiers: Collection[int] | None) -> int | Sequence[int]:
+def eligible_clients(blocks: Sequence[int], tiers: Collection[int] | None) -> int | Ranges:
     """The clients of these fixed tiers (None: all), as `sample_cohort` takes them.
 
     A tier is a range of clients, so those of a million clients cost nothing to name.
@@ -35,7 +39,7 @@ def eligible_clients(blocks: Sequence[int], tiers: Collection[int] | None) -> in
     return Ranges([range(ends[tier] - blocks[tier], ends[tier]) for tier in sorted(tiers)])
 
 
-class Ranges(Sequence[int]):
+class Ranges:
     """Ranges one after the other, without their numbers in memory."""
 
     def __init__(self, ranges: Sequence[range]) -> None:
@@ -44,7 +48,7 @@ class Ranges(Sequence[int]):
     def __len__(self) -> int:
         return sum(map(len, self._ranges))
 
-    def __getitem__(self, place: int) -> int:  # type: ignore[override]
+    def __getitem__(self, place: int) -> int:
         for numbers in self._ranges:
             if place < len(numbers):
                 return numbers[place]

@@ -1,7 +1,7 @@
 """The tests after a round, spread over the ranks: the nets that a method has tested, on the whole test set; and, where
 clients have nets of their own, each client's net on its own test data.
 
-A client's net is what the client would begin its next round with (`narrow`, `restore`), after the
+A client's net is what the client would begin its next round with (`narrow`), after the
 adaptation that its method gives it (a step of SGD). Every client that has test data is
 tested (or a choice of them, `evaluation.clients`), whether or not it ever took part; its memory is
 read by whichever rank tests it.
@@ -38,7 +38,7 @@ def own_tests(config: Config, method: Method, partition: Partition, dataset: Dat
         raise ConfigError(
             "evaluation.personal", f"off, but {name} has no common net, so nothing would be tested; allowed: auto, on"
         )
-    if evaluation.personal == "off" or (evaluation.personal == "auto" and not method.personal):
+    if evaluation.personal == "off" or (evaluation.personal == "auto" and not method.traits.personal):
         return None
     how = choose_test(evaluation.personal_test, config.partition, config.data.info())
     tests = personal_tests(how, partition, dataset, config.seed, evaluation.clients)
@@ -100,7 +100,6 @@ def _test_client(setup: Setup, task: Task, published: Published) -> int:
     assert tests is not None
     client = client_of(setup, task, published, published.versions.get(task.client))
     method.narrow(published.params, task.tier, trainer.net.params, client)
-    method.restore(trainer.net, client)
     seed = seeds.mix("personal", setup.config.seed, task.round_number, task.client)
     with global_generator(seed, setup.data.device):
         method.adapt(trainer, client, local_work(setup, client))

@@ -21,7 +21,8 @@ from torch import Tensor
 
 from fedmpi.exactsum import ExactSum, WeightSum
 from fedmpi.federation.plan import Assignment, Task
-from fedmpi.methods.protocol import Client, Method
+from fedmpi.methods.protocol import Method
+from fedmpi.methods.values import Client
 from fedmpi.store.stored import DIGEST_BYTES
 from fedmpi.tensors import ALIGN_BYTES, Layout, Params, Spec, copy_into
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cache
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -23,7 +24,8 @@ from fedmpi.federation.tiers import tier_of
 from fedmpi.learning.client_scores import ClientScores
 from fedmpi.learning.evaluate import EvaluationPlan, TierScore
 from fedmpi.learning.local import LocalTrainer
-from fedmpi.methods.protocol import Client, Method, Phase
+from fedmpi.methods.protocol import Method
+from fedmpi.methods.values import Client, Phase, Turn
 from fedmpi.rounds.exchange import ClientReport
 from fedmpi.store.memory import MemoryStore, Version
 from fedmpi.tensors import Params
@@ -104,8 +106,12 @@ class RoundResult:
 def plan_phase(setup: Setup, round_number: int, phase: Phase) -> Assignment:
     """This phase's clients with their tiers, and who simulates them: longest job first."""
     tasks = draw_tasks(setup.config, setup.blocks, setup.partition, round_number, phase)
-    macs = (setup.method.macs_per_round(task.num_examples, task.tier, setup.macs) for task in tasks)
-    costly = [replace(task, cost=cost) for task, cost in zip(tasks, macs, strict=True)]
+
+    @cache
+    def macs(tier: int, num_examples: int) -> float:
+        return setup.method.costs(Turn(tier, num_examples, setup.macs, round_number)).macs
+
+    costly = [replace(task, cost=macs(task.tier, task.num_examples)) for task in tasks]
     return assign(costly, setup.workers, setup.comm.size)
 
 
@@ -136,7 +142,7 @@ def client_of(setup: Setup, task: Task, published: Published, version: Version |
     """The client as its method sees it; its memory of that version is read when first asked for."""
 
     def recall() -> Params | None:
-        return setup.memories.get(task.client, version) if setup.method.keeps_memory else None
+        return setup.memories.get(task.client, version) if setup.method.traits.keeps_memory else None
 
     return Client(task, published.params, setup.partition.client(task.client), setup.config.seed, recall)
 

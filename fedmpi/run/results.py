@@ -9,6 +9,7 @@ from typing import Any
 
 from fedmpi import costs
 from fedmpi.federation.cohort import learning_rate
+from fedmpi.methods.values import Turn
 from fedmpi.report.best import Best
 from fedmpi.report.closing import TierRow
 from fedmpi.report.records import CLIENTS, DRAWS_ON
@@ -29,7 +30,7 @@ def record_of(
     setup: Setup, round_number: int, state: ServerState, result: RoundResult, times: RoundTimes
 ) -> dict[str, Any]:
     """One line of rounds.jsonl."""
-    method, config = setup.method, setup.config
+    method, config, draws_on = setup.method, setup.config, setup.method.traits.draws_on
     contributed = [report for report in result.reports if report.status == CONTRIBUTED]
     scores = zip(method.tested(), result.scores or (), strict=result.scores is not None)
     restored = [report.client for report in contributed if report.restored]
@@ -39,7 +40,7 @@ def record_of(
         "lr": learning_rate(config.train, round_number, config.rounds),
         "tiers": {net.name: asdict(score) for net, score in scores},
         **({CLIENTS: result.client_scores.summary()} if result.client_scores is not None else {}),
-        **({DRAWS_ON: {name: to_text(state.params[name]) for name in method.draws_on}} if method.draws_on else {}),
+        **({DRAWS_ON: {name: to_text(state.params[name]) for name in draws_on}} if draws_on else {}),
         **({"method": dict(result.diagnostics)} if result.diagnostics else {}),
         "train_loss": sum(losses) / len(losses) if losses else None,
         "cohort": [task.client for task in result.tasks],
@@ -62,10 +63,11 @@ def tier_rows(setup: Setup, best: Best) -> list[TierRow]:
     others = {net.name: (net.net, net.rank_ratio) for net in method.tested() if net.name not in tiers}
     shape = setup.config.data.info().example_shape
     for name, (number, rank_ratio) in (tiers | others).items():
-        cost = costs.measure(method.skeleton(number), shape)
+        cost = costs.measure(method.net(number, empty=True), shape)
         row = TierRow(name, rank_ratio, cost.params, cost.macs)
         if name in tiers:
-            row = replace(row, down_bytes=method.download_bytes(number), up_bytes=method.upload_bytes(number))
+            turn = method.costs(Turn(number))
+            row = replace(row, down_bytes=turn.down_bytes, up_bytes=turn.up_bytes)
         rows.append(row)
     rows += [TierRow(CLIENTS)] if CLIENTS in best.last else []
     return [

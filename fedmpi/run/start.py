@@ -34,8 +34,10 @@ from fedmpi.learning.evaluate import EvaluationPlan
 from fedmpi.learning.flat import Buffers, FlatNet, net_layout
 from fedmpi.learning.local import LocalTrainer
 from fedmpi.learning.twice import refuse_changing_buffers
+from fedmpi.methods.protocol import all_nets
 from fedmpi.models import create
 from fedmpi.models.admission import checked_outputs
+from fedmpi.models.width import Rounding
 from fedmpi.mpi import placement
 from fedmpi.mpi.together import together
 from fedmpi.rounds.evaluate import own_tests
@@ -146,7 +148,7 @@ def prepare(config: Config, comm: Communicator, run_dir: RunDir, material: Mater
         return present_labels(labels, partition.client(client), info.num_classes)
 
     method = together(comm, lambda: methods.create(method_context(config, info, present)))
-    skeletons = together(comm, lambda: [method.skeleton(number) for number in range(method.num_nets)])
+    skeletons = together(comm, lambda: [method.net(number, empty=True) for number in all_nets(method)])
     macs = tuple(float(costs.measure(net, info.example_shape).macs) for net in skeletons)
     resident = DeviceData(info, material.dataset, device.train, config.train.augment)
     return Setup(
@@ -174,24 +176,23 @@ def method_context(
     config: Config, info: DataInfo, present_labels: Callable[[int], np.ndarray] | None = None
 ) -> methods.MethodContext:
     """What the config's method is built from; a forecast has no labels."""
+
+    def make(
+        width: float = 1.0, rounding: Rounding = "round", seed: int | None = None, *, empty: bool = False
+    ) -> nn.Module:
+        if empty:
+            return create.skeleton(config.model, info, width, rounding)
+        return create.build(config.model, info, config.seed if seed is None else seed, width, rounding)
+
     return methods.MethodContext(
         options=config.method,
-        make_net=lambda width=1.0, rounding="round", seed=config.seed: create.build(
-            config.model, info, seed, width, rounding
-        ),
-        make_skeleton=lambda width=1.0, rounding="round": create.skeleton(config.model, info, width, rounding),
-        dense_layers=config.model.dense_layers,
-        weight_decay=config.train.weight_decay,
-        dynamic_tiers=config.clients.tier_assignment == "dynamic",
-        channels_last=config.train.memory_format == "channels_last",
+        make=make,
+        train=config.train,
+        clients=config.clients,
         seed=config.seed,
-        num_clients=config.clients.count,
-        clients_per_round=config.clients.per_round,
         tier_blocks=blocks(config),
+        dense_layers=config.model.dense_layers,
         num_classes=info.num_classes,
-        local_epochs=config.train.local_epochs,
-        batch_size=config.train.batch_size,
-        momentum=config.train.momentum,
         present_labels=present_labels,
     )
 
@@ -225,7 +226,7 @@ def _trainers(
     """One for each of the method's nets, all in the same buffers. Rank 0 has none if it does not train."""
     if comm.rank not in worker_ranks(comm.size, server_trains=config.mpi.server_trains):
         return ()
-    own, channels_last = method.own_decay, config.train.memory_format == "channels_last"
+    own, channels_last = method.traits.own_decay, config.train.memory_format == "channels_last"
     layouts = [net_layout(net.named_parameters(), own, channels_last=channels_last) for net in skeletons]
     buffers = Buffers(max(layout.num_bytes for layout in layouts), resident.device)
     return tuple(

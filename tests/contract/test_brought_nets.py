@@ -16,7 +16,7 @@ from fedmpi.models import create
 from fedmpi.mpi.serial import SerialComm
 from fedmpi.run import start
 from fedmpi.run.forecast import forecast
-from fedmpi.run.remarks import remarks
+from fedmpi.run.remarks import equal_tiers, remarks
 from fedmpi.run.selfcheck import check_nets
 
 ONE_ROUND = ("rounds=1", "method.name=fedavg")
@@ -84,10 +84,6 @@ def test_converted_layers_are_said() -> None:
         assert not list(net.buffers())
 
 
-def equal_tiers(tmp_path: Path, *overrides: str) -> tuple[str, ...]:
-    return small_setup(tmp_path, *overrides).method.equal_tiers()
-
-
 @pytest.mark.parametrize("method", ["heterofl", "fjord", "origdrop", "splitmix"])
 def test_a_net_that_ignores_its_width_is_told(tmp_path: Path, method: str) -> None:
     """In the plan and at the start; the same net that follows its width is fine."""
@@ -96,7 +92,7 @@ def test_a_net_that_ignores_its_width_is_told(tmp_path: Path, method: str) -> No
     said = remarks(setup.config, setup.data.info, setup.method, 1, 4)
     assert said == forecast(setup.config, 1, setup.data.info, setup.method, setup.blocks).warnings
     assert any("width" in line for line in said) and sum("tier" in line for line in said) <= 1
-    assert not [line for line in equal_tiers(tmp_path, *words) if "whole" in line]
+    assert not [line for line in equal_tiers(small_setup(tmp_path, *words).method) if "whole" in line]
 
 
 @pytest.mark.parametrize(
@@ -118,5 +114,5 @@ def test_a_net_that_ignores_its_width_is_told(tmp_path: Path, method: str) -> No
 def test_equal_tiers_are_told(tmp_path: Path, overrides: tuple[str, ...], expected: str) -> None:
     """One line for each net that tiers share."""
     model = () if any(word.startswith("model.name") for word in overrides) else brought("dropout")
-    said = equal_tiers(tmp_path, *model, *overrides)
+    said = equal_tiers(small_setup(tmp_path, *model, *overrides).method)
     assert [line[: len(expected)] for line in said] == ([expected] if expected else [])

@@ -14,7 +14,8 @@ from torch import Tensor
 
 from fedmpi import draws, methods
 from fedmpi.errors import RunDirError
-from fedmpi.methods.protocol import Client, Method
+from fedmpi.methods.protocol import Method
+from fedmpi.methods.values import Client
 from fedmpi.mpi.serial import SerialComm
 from fedmpi.report.records import read_records
 from fedmpi.run.origin import Origin
@@ -99,12 +100,15 @@ def see_halves(method: Method, seen: Seen) -> None:
 
 CASES: dict[str, tuple[str, Callable[[Method, Seen], None], tuple[str, ...]]] = {
     "splitmix": ("bases", see_bases, ("method.levels=[1,0.5,0.25]", "method.atom=0.25")),
-    "splitmix-dynamic": ("bases", see_bases, ("method.levels=[1,0.25]", "method.atom=0.25",
-                                              "clients.tier_assignment=dynamic")),
+    "splitmix-dynamic": (
+        "bases",
+        see_bases,
+        ("method.levels=[1,0.25]", "method.atom=0.25", "clients.tier_assignment=dynamic"),
+    ),
     "prism": ("kernels", see_kernels, ()),
     "fjord": ("widths", see_widths, ("method.widths=[1,0.6,0.3]", "train.local_epochs=2")),
     "fdnnc": ("withheld", see_halves, ("method.upload=half",)),
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("case", CASES)

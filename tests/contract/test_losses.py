@@ -69,9 +69,17 @@ def _lossy(name: str) -> Callable[..., Any]:
 
 
 CALLS = (
-    "bcast", "reduce_sum", "allreduce_sum", "start_gather", "start_barrier", "gather_rows", "allgather_rows",
-    "allgather_text", "wait_for_all", "agree",
-)  # fmt: skip
+    "bcast",
+    "reduce_sum",
+    "allreduce_sum",
+    "start_gather",
+    "start_barrier",
+    "gather_rows",
+    "allgather_rows",
+    "allgather_text",
+    "wait_for_all",
+    "agree",
+)
 for _name in CALLS:
     setattr(LossyComm, _name, _lossy(_name))
 

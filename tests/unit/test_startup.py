@@ -13,6 +13,7 @@ from fedmpi.errors import ConfigError, StartupError
 from fedmpi.mpi.serial import SerialComm
 from fedmpi.rounds.exchange import ClientReport
 from fedmpi.run import start
+from fedmpi.run.remarks import equal_tiers
 from fedmpi.store.run_dir import RunDir
 
 TO_ONE_VALUE = ("model.blocks=[1,1,1,1]",)  # 8 x 8 inputs end at 1 x 1
@@ -51,10 +52,10 @@ def test_rank_ratios_fall(ratios: str) -> None:
 def test_low_rank_that_does_nothing_is_said(tmp_path: Path) -> None:
     """A net of a stem and one block has three convs, all of which stay dense."""
     setup = small_setup(tmp_path, "method.name=fedhm", "model.blocks=[1]")
-    (said,) = setup.method.equal_tiers()
+    (said,) = equal_tiers(setup.method)
     assert "fedhm factorizes no layer" in said
     method = small_setup(tmp_path, "method.name=fedhm").method
-    assert method.warnings() == method.equal_tiers() == ()
+    assert method.warnings() == equal_tiers(method) == ()
 
 
 def test_the_smallest_tau_still_has_weights(tmp_path: Path) -> None:
