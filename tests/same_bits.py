@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 import pytest
 from small_runs import Finished, finished, run_all
 
+from fedmpi.check.bits import difference
 from fedmpi.config.schema import Config
 from fedmpi.mpi.serial import SerialComm
 
@@ -62,14 +63,3 @@ class Bits:
         """The run in the folder `run` has the results that are expected."""
         found = "" if expected is None else difference(finished(self.folder / "run"), expected)
         self.on_all_ranks(found == "", found)
-
-
-def difference(ours: Finished, theirs: Finished) -> str:
-    """What differs, by name; empty if nothing does."""
-    lines = [] if ours.server == theirs.server else ["server state"]
-    lines += [] if ours.memories == theirs.memories else ["client memories"]
-    for here, there in zip(ours.records, theirs.records, strict=True):
-        lines += [
-            f"round {here['round']} {key}: {here[key]} != {there[key]}" for key in here if here[key] != there[key]
-        ]
-    return "; ".join(lines)

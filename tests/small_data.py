@@ -7,7 +7,7 @@ import numpy as np
 
 from fedmpi.data import prepared
 from fedmpi.data.dataset import Dataset
-from fedmpi.data.series_options import Har
+from fedmpi.data.sets.har import Har
 from fedmpi.disk import hdf5
 
 TRAIN, TEST, GROUPS = 20, 8, 4

@@ -8,6 +8,7 @@ from functools import cache
 from pathlib import Path
 
 import pytest
+from shipped_configs import ADDRESSES, CONFIGS
 
 from fedmpi.config import load as loading
 from fedmpi.errors import ConfigError
@@ -67,6 +68,11 @@ def check_arguments(arguments: list[str]) -> None:
 @pytest.mark.parametrize("path", tracked("*.md"), ids=lambda path: str(path.relative_to(ROOT)))
 def test_links_of_document_exist(path: Path) -> None:
     assert broken_links(path.read_text(), path.parent) == []
+
+
+@pytest.mark.parametrize("address", ADDRESSES)
+def test_config_loads(address: str) -> None:
+    loading.load(CONFIGS / address, ())
 
 
 def test_default_config_loads() -> None:

@@ -19,10 +19,20 @@ Generated from the schema by `python -m fedmpi.config.reference > configs/README
     python -m fedmpi.main [CONFIG.yaml] [section.key=value ...] [--run-dir DIR] [--resume] [--resume-from RUN]
         [--plan | --plan=json] [--list] [--version]
 
-- **A YAML file stands alone**, or on the one that it `extends` (a top-level key: a path relative to its own folder;
-  what the file says goes on top, as overrides do). What is left out takes the defaults below. The packaged
-  `fedmpi/config/default.yaml` (FedHM on digits, sized for two laptop cores) is taken only where no `CONFIG.yaml` is
-  given.
+- **A YAML file stands alone**, or on the one that it `extends` (a top-level key: a path relative to its own folder, or
+  a list of paths; what the file says goes on top, as overrides do). What is left out takes the defaults below. The
+  packaged `fedmpi/config/default.yaml` (FedHM on digits, sized for two laptop cores) is taken only where no
+  `CONFIG.yaml` is given.
+- **A file may have named cells**, as a paper's table has: `configs/fedhm/table3.yaml@cifar10_iid_fedhm` is the address
+  of one, wherever a config is named, `extends` included. The key `cells` has a section for each, with whatever a file
+  may say. What the file extends is read first, then what the cell extends; on top come the file's other settings, then
+  the cell's. A run's folder is named after file and cell (`runs/table3_cifar10_iid_fedhm-...`).
+
+      extends: base.yaml@setting
+      rounds: 200
+      cells:
+        iid_fedhm: {extends: base.yaml@iid, method: {name: fedhm}}
+        noniid_fedavg: {extends: base.yaml@noniid, method: {name: fedavg}, rounds: 300}
 - **Overrides** are YAML, too: `train.lr=1e-3 method.rank_ratio=[1,0.5] train.schedule.name=cosine`. They work on the
   file given, or on the default. A section as value sets each of its keys: `train={lr: 0.01, momentum: 0}`.
 - **Overriding a section's `name` resets that section** to the new name's own defaults, even if the name stays the

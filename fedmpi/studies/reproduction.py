@@ -15,11 +15,13 @@ from pathlib import Path
 
 from fedmpi import papers
 from fedmpi.config import words
+from fedmpi.config.address import label
 from fedmpi.config.load import load
 from fedmpi.config.schema import Config
 from fedmpi.errors import ConfigError
 from fedmpi.store.run_dir import RunDir
-from fedmpi.studies.launch import CONFIGS, Job, check_same, number, scaled, scaled_milestones, short
+from fedmpi.studies.arguments import number, short
+from fedmpi.studies.launch import CONFIGS, Job, check_same, scaled, scaled_milestones
 from fedmpi.studies.runs import Run
 
 
@@ -188,7 +190,7 @@ class Request:
 
     def name_of(self, run: papers.Run) -> str:
         """Different for different runs; data sets may move."""
-        config = run.config.strip("/").replace("/", "-")
+        config = str(Path(run.config).with_name(label(run.config))).strip("/").replace("/", "-")
         parts = (config, *run.overrides, *self.changed, *self.budget.parts)
         return short("-".join(map(_plain, parts)))
 
@@ -208,11 +210,11 @@ class Request:
         """Of its steps of the learning rate, those that the budget leaves no round for, and all."""
         if self.budget.rounds == 1:
             return 0, 0
-        return self.budget.lost_steps(load(CONFIGS / f"{run.config}.yaml", [*run.overrides, *self.changed]))
+        return self.budget.lost_steps(load(CONFIGS / run.config, [*run.overrides, *self.changed]))
 
     def job_of(self, run: papers.Run, seed: int) -> Job:
         """Raises `UserError`, also for a folder with another config's run."""
-        path = CONFIGS / f"{run.config}.yaml"
+        path = CONFIGS / run.config
         given = [*run.overrides, *self.changed, f"seed={seed}"]
         config = load(path, given)
         if self.data_dir is not None and hasattr(config.data, "root"):

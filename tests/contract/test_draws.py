@@ -12,7 +12,8 @@ from torch import Tensor
 
 from fedmpi import draws, methods
 from fedmpi.errors import RunDirError
-from fedmpi.methods.protocol import Client, Method
+from fedmpi.methods.protocol import Method
+from fedmpi.methods.values import Client
 from fedmpi.mpi.serial import SerialComm
 from fedmpi.report.records import read_records
 from fedmpi.run.origin import Origin

@@ -11,11 +11,12 @@ import brought_nets
 import method_cases
 import pytest
 from fast import fast
-from same_bits import Bits, difference
+from same_bits import Bits
 from small_runs import TOY, finished, run_all, small_config
 
+from fedmpi.check.bits import difference
+from fedmpi.errors import StartupError
 from fedmpi.mpi.serial import SerialComm
-from fedmpi.run.start import StartupError
 from fedmpi.store import checkpoint
 
 pytestmark = pytest.mark.mpi(min_size=2)

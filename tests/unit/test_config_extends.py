@@ -4,6 +4,7 @@ from pathlib import Path
 
 import pytest
 
+from fedmpi.config.address import file_and_cell, is_address, label
 from fedmpi.config.load import load
 from fedmpi.config.schema import Config
 from fedmpi.errors import ConfigError
@@ -96,3 +97,76 @@ def test_a_circle_is_found(files: Path) -> None:
     (files / "base.yaml").write_text("extends: sub/a.yaml\n")
     with pytest.raises(ConfigError, match="extends this file in turn"):
         read(files, "extends: ../base.yaml")
+
+
+CELLS = """\
+extends: ../base.yaml
+seed: 7
+train: {momentum: 0.5}
+cells:
+  one: {rounds: 3, train: {lr: 0.7}}
+  two: {extends: a.yaml@one, method: {name: fedavg}}
+  three: {extends: ../other.yaml}
+  empty:
+  wrong: {train: {lrr: 1}}
+  four: 5
+  circle: {extends: a.yaml@circle}
+  whole: {extends: a.yaml}
+  twice: {seed: 1, seed: 2}
+"""
+
+
+def test_a_cell_stands_on_its_bases_then_on_its_file(files: Path) -> None:
+    """What the cell extends is below what the file says for all cells, and the cell's own settings are on top."""
+    (files / "other.yaml").write_text("seed: 9\nrounds: 4\ntrain: {momentum: 0.1, lr: 0.2}\n")
+    (files / "sub/a.yaml").write_text(CELLS)
+    one, two, three, empty = (load(f"{files}/sub/a.yaml@{cell}", []) for cell in ("one", "two", "three", "empty"))
+    assert (one.seed, one.rounds, one.train.lr, one.train.momentum, one.method.tau) == (7, 3, 0.7, 0.5, 2.0)
+    assert (two.rounds, two.train.lr, two.method.name) == (3, 0.7, "fedavg")
+    assert (three.seed, three.rounds, three.train.lr, three.train.momentum) == (7, 4, 0.2, 0.5)
+    assert (empty.seed, empty.train.lr) == (7, 0.3) and empty.where.endswith("sub/a.yaml@empty")
+    assert load(f"{files}/sub/a.yaml@one", ["rounds=8"]).rounds == 8
+
+
+@pytest.mark.parametrize(
+    ("cell", "expected"),
+    [
+        ("", "a.yaml: cells (line 4): name one of them, as a.yaml@one. Cells: circle, empty, four, one, "),
+        ("@tow", "a.yaml@tow: cells (line 4): no cell 'tow'. Did you mean 'two'? Cells: circle, empty, "),
+        ("@", "a.yaml@: cells (line 4): no cell ''. Cells: "),
+        ("@wrong", "a.yaml@wrong: train.lrr (line 9)  no such key. Did you mean 'lr'?"),
+        ("@four", "a.yaml@four: cells.four (line 10): expected sections, as {seed: 1}, got 5 (a whole number)"),
+        ("@circle", "a.yaml@circle: extends (line 11): 'a.yaml@circle' extends this cell in turn"),
+        ("@whole", "a.yaml@whole: extends (line 12): a.yaml: cells (line 4): name one of them"),
+        ("@twice", "a.yaml@twice: seed (line 13)  given twice, on line 13 and on line 13"),
+    ],
+)
+def test_mistakes_with_cells_are_one_line(files: Path, cell: str, expected: str) -> None:
+    (files / "sub/a.yaml").write_text(CELLS)
+    with pytest.raises(ConfigError) as error:
+        load(f"{files}/sub/a.yaml{cell}", [])
+    assert str(error.value).replace(f"{files}/sub/", "").startswith(expected) and "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("seed: 1", "a.yaml@x: the file has no cells; leave @x out"),
+        ("cells: [x]", "a.yaml@x: cells (line 1): expected named cells, as {name: {seed: 1}}, got ['x'] (a list)"),
+        ("cells: {a/b: {}}", "a.yaml@x: cells.'a/b' (line 1): the name of a cell has letters, digits, - and _ only"),
+        ("cells: {x: {}, x: {}}", "a.yaml@x: cells.x (line 1)  given twice"),
+    ],
+)
+def test_files_whose_cells_cannot_be_read(files: Path, text: str, expected: str) -> None:
+    (files / "sub/a.yaml").write_text(text)
+    with pytest.raises(ConfigError) as error:
+        load(f"{files}/sub/a.yaml@x", [])
+    assert str(error.value).replace(f"{files}/sub/", "").startswith(expected) and "\n" not in str(error.value)
+
+
+def test_addresses_and_what_a_run_is_called_after() -> None:
+    assert file_and_cell("x@y/t.yaml@a_b") == ("x@y/t.yaml", "a_b") and file_and_cell("a@b.yaml") == ("a@b.yaml", None)
+    assert file_and_cell("t.yaml@x/u.yml") == ("t.yaml@x/u.yml", None)
+    assert label("configs/fedhm/table3.yaml@cifar10_iid_fedhm") == "table3_cifar10_iid_fedhm"
+    assert label(Path("a/fedhm_digits.yaml")) == "fedhm_digits"
+    assert is_address("a.yml@x") and is_address("a.yaml") and not is_address("cifar10") and not is_address("a@b")

@@ -46,21 +46,19 @@ def victim(request: pytest.FixtureRequest, victims: dict[str, fuzz_files.Victim]
 
 def answer(victim: fuzz_files.Victim, content: bytes) -> str | None:
     """The line with which `content` is refused, None if it reads as the good file does. It is a good one again."""
-    good = victim.path.read_bytes()
+    good, refusal = victim.path.read_bytes(), None
     victim.path.write_bytes(content)
     try:
         found = victim.read()
     except UserError as error:
-        refused = error
-    else:
-        refused = None
+        refusal = error
     finally:
         victim.path.write_bytes(good)
-    if refused is not None:
-        assert refused.text().isprintable() and str(victim.path) in refused.text() and len(refused.problems) == 1
-        return refused.problems[0]
-    assert found == victim.read(), "it reads as something else"
-    return None
+    if refusal is None:
+        assert found == victim.read(), "it reads as something else"
+        return None
+    assert refusal.text().isprintable() and str(victim.path) in refusal.text() and len(refusal.problems) == 1
+    return refusal.problems[0]
 
 
 @pytest.fixture

@@ -14,8 +14,8 @@ from pathlib import Path
 import pytest
 from data_fixtures import SHARED_DATA
 
-from fedmpi.data import archives, members
-from fedmpi.data.archives import Limits
+from fedmpi.data.files import archives, members
+from fedmpi.data.files.archives import Limits
 from fedmpi.errors import DataError
 
 Members = dict[str, bytes]

@@ -9,8 +9,10 @@ from fedmpi.data import reading
 from fedmpi.data.batches import DeviceData, crop
 from fedmpi.data.bounds import batch_bounds
 from fedmpi.data.dataset import Dataset
-from fedmpi.data.options import DataInfo, Digits, Synthetic
+from fedmpi.data.options import DataInfo
 from fedmpi.data.partition import make_partition
+from fedmpi.data.sets.digits import Digits
+from fedmpi.data.sets.synthetic import Synthetic
 
 
 def device_data(channels: int = 3, side: int = 8, padding: int = 2, flip: bool = True, augment: bool = True):

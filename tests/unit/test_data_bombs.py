@@ -15,9 +15,10 @@ from pathlib import Path
 import pytest
 from torture import fuzz_archives
 
-from fedmpi.data import archives, series
-from fedmpi.data.archives import Limits
-from fedmpi.data.budget import Budget
+from fedmpi.data import series
+from fedmpi.data.files import archives
+from fedmpi.data.files.archives import Limits
+from fedmpi.data.files.budget import Budget
 from fedmpi.errors import DataError
 
 ROOT = Path(__file__).parents[2]

@@ -12,9 +12,9 @@ from pathlib import Path
 
 import pytest
 
-from fedmpi.data import fetching
-from fedmpi.data.fetching import DownloadError, fetch
-from fedmpi.data.sources import File
+from fedmpi.data.files import fetching
+from fedmpi.data.files.fetching import DownloadError, fetch
+from fedmpi.data.files.source import File
 from fedmpi.errors import DataError
 
 CONTENT = bytes(range(256)) * 4000  # 1,024,000 bytes: four chunks

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from fedmpi.data.fetching import DownloadError, fetch
-from fedmpi.data.sources import File
+from fedmpi.data.files.fetching import DownloadError, fetch
+from fedmpi.data.files.source import File
 
 BODY = b"0123456789"
 Answers = tuple[str, list[bytes], list[bytes]]

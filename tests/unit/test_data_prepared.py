@@ -11,7 +11,7 @@ from small_data import GROUPS, TEST, TRAIN, dataset, options_in, rewrite
 from fedmpi.data import prepared, reading
 from fedmpi.data.dataset import Dataset, check
 from fedmpi.data.options import DataInfo
-from fedmpi.data.series_options import Har
+from fedmpi.data.sets.har import Har
 from fedmpi.disk import hdf5
 from fedmpi.errors import DataError
 

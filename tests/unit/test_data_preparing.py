@@ -95,7 +95,7 @@ def test_the_place_of_the_file_is_tried_before_anything_is_decoded(
     def decode(*_: object) -> None:
         raise AssertionError("decoded")
 
-    monkeypatch.setitem(preparing.PREPARERS, "imdb", decode)
+    monkeypatch.setattr(registry.options("data", "imdb"), "prepare", decode)
     (tmp_path / "file").touch()
     (tmp_path / "imdb.fedmpi.h5").mkdir()
     for folder, named in (("file", "is no folder"), ("file/x", "Not a directory"), (".", "a folder has that name")):
@@ -148,7 +148,7 @@ def test_shapes_are_checked_before_anything_is_written(tmp_path: Path, monkeypat
 
     def decode(features: int) -> Dataset:
         x = np.zeros((3, features), np.float32)
-        monkeypatch.setitem(preparing.PREPARERS, "har", lambda *_: Dataset(x, labels, x, labels, labels, labels))
+        monkeypatch.setattr(type(options), "prepare", lambda *_: Dataset(x, labels, x, labels, labels, labels))
         return preparing.prepare(options, tmp_path, lambda *_: None, lambda *_: None)[1]
 
     with pytest.raises(DataError, match=r"\(3, 5\), expected float32 \(3, 768\)"):

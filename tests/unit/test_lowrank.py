@@ -5,10 +5,10 @@ import torch
 from torch import nn
 
 from fedmpi.lowrank.decay import frobenius_decay_
-from fedmpi.lowrank.layers import FactorizedLayer
+from fedmpi.lowrank.factorized import FactorizedLayer
 from fedmpi.lowrank.lifting import factorize, lift
 from fedmpi.lowrank.modules import LowRank, factorize_net
-from fedmpi.lowrank.plan import Rule, plan_layers
+from fedmpi.lowrank.rule import Rule, plan_layers
 
 all_orders = pytest.mark.parametrize("unroll", ["paper", "code", "output"])
 both_formats = pytest.mark.parametrize("memory_format", [torch.contiguous_format, torch.channels_last])

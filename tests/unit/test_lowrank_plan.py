@@ -4,26 +4,25 @@ from types import SimpleNamespace
 
 import pytest
 import torch
+from model_inputs import params
 from torch import nn
 
 from fedmpi.errors import ConfigError
-from fedmpi.lowrank.layers import FactorizedLayer
+from fedmpi.lowrank.factorized import FactorizedLayer
 from fedmpi.lowrank.lifting import factorize
 from fedmpi.lowrank.modules import LowRank, factorize_net
-from fedmpi.lowrank.plan import Rule, plan_layers
+from fedmpi.lowrank.rule import Rule, plan_layers
 from fedmpi.models import create
-from fedmpi.models.norm import use_batch_statistics
-from fedmpi.models.options import ModelOptions, ResNet18, ResNet34, Torchvision
+from fedmpi.models.nets.resnet_options import ResNet18, ResNet34
+from fedmpi.models.nets.torchvision_options import Torchvision
+from fedmpi.models.options import ModelOptions
+from fedmpi.models.surgery.norm import use_batch_statistics
 
 INFO = SimpleNamespace(kind="image", example_shape=(3, 32, 32), num_classes=10)
 
 
 def names(net: nn.Module, rule: Rule) -> list[str]:
     return [layer.name for layer in plan_layers(net, rule)]
-
-
-def params(net: nn.Module) -> int:
-    return sum(parameter.numel() for parameter in net.parameters())
 
 
 @pytest.mark.parametrize(("options", "count"), [(ResNet18(), 14), (ResNet34(), 18)])

@@ -1,0 +1,19 @@
+"""The configs that the repository has: files, cells of files, and the parts that only serve cells."""
+
+from pathlib import Path
+
+from fedmpi.config import yaml_text
+
+CONFIGS = Path(__file__).resolve().parents[1] / "configs"
+FILES = {path.relative_to(CONFIGS).as_posix(): yaml_text.parse(path.read_text()) for path in CONFIGS.rglob("*.yaml")}
+"""By path under `configs/`."""
+WITHOUT_PARTS = sorted(name for name in FILES if not Path(name).stem.startswith("base"))
+
+
+def cells_of(name: str) -> list[str]:
+    """The addresses of a file's cells under `configs/`, in order; empty for a file that has none."""
+    return [f"{name}@{cell}" for cell in FILES[name].value.get("cells", ())]
+
+
+EXPERIMENTS = [address for name in WITHOUT_PARTS for address in cells_of(name)]
+ADDRESSES = [address for name in WITHOUT_PARTS for address in cells_of(name) or [name]]
