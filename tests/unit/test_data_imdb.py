@@ -7,7 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from data_fixtures import SHARED_DATA, line_of, silent
+from data_fixtures import SHARED_DATA, line_of, refusal, silent
 
 from fedmpi.data import prepared, reading
 from fedmpi.data.sets import imdb

@@ -114,7 +114,7 @@ def test_signs_that_the_encoding_lacks_do_not_end_the_run() -> None:
     stream = io.TextIOWrapper(raw, encoding="ascii")
     for mode in ("plain", "live"):
         with Progress(mode, 1, stream=stream) as progress:
-            progress.round_done(record(1, 1.0, None, **{"\u03b3": 0.5}))
+            progress.round_done(record(1, 1.0, None, γ=0.5))
     stream.flush()
     assert b"accuracy ? 50.0 %" in raw.getvalue()
 
