@@ -25,7 +25,8 @@ from fedmpi.command.manners import Parser, run_command
 from fedmpi.config.load import load
 from fedmpi.data.partition import Partition
 from fedmpi.errors import RunDirError
-from fedmpi.methods.protocol import Client
+from fedmpi.methods.protocol import all_nets
+from fedmpi.methods.values import Client
 from fedmpi.report.records import BRANCHED_FROM, DRAWS_ON, read_records
 from fedmpi.rounds.state import draw_tasks
 from fedmpi.run import start
@@ -94,13 +95,13 @@ class Draws:
 
     def _published(self, number: int) -> Params:
         """The tensors that the method draws on, as they were before the round."""
-        names = self._method.draws_on
+        names = self._method.traits.draws_on
         if not names:
             return {}
         if number == 1:
             state = self._method.initial_state()
             return {name: state[name] for name in names}
-        specs = self._method.published_specs(range(self._method.num_nets))
+        specs = self._method.published_specs(all_nets(self._method))
         try:
             kept = self._records[number - 1][DRAWS_ON]
             return {name: from_text(kept[name], specs[name].dtype, specs[name].shape) for name in names}

@@ -12,14 +12,15 @@ from dataclasses import dataclass, field
 
 from set_rule import check_sets
 
+from fedmpi.mpi.communicator import Collectives
+
 # Bottom first; modules of one layer do not know each other, and inside a package anything goes. Each with what it is.
-LEAVES = ("disk", "seeds", "tensors", "clock", "costs", "registry", "papers")
-PEERS = ("config", "data", "models", "lowrank", "mpi", "store")
+LEAVES = ("disk", "seeds", "tensors", "clock", "costs", "registry", "papers", "config.schema")
+PEERS = ("exactsum", "config", "data", "models", "lowrank", "mpi", "store")
 LAYERS = (
     ("fedmpi",),  # the version
     ("fedmpi.errors",),  # what a user is told
     tuple(f"fedmpi.{name}" for name in LEAVES),  # small things that know nothing of each other
-    ("fedmpi.exactsum", "fedmpi.config.schema"),  # sums without an order; the sections of a config
     tuple(f"fedmpi.{name}" for name in PEERS),  # one part of the subject each
     ("fedmpi.federation", "fedmpi.learning", "fedmpi.report"),  # who takes part; how a client trains; what people read
     ("fedmpi.methods",),  # both halves of each method
@@ -30,6 +31,7 @@ LAYERS = (
     ("fedmpi.command",),  # the parts of commands
     ("fedmpi.main", "fedmpi.draws", "fedmpi.verify"),  # the commands
     ("fedmpi.studies", "fedmpi.data.__main__"),  # many runs
+    ("fedmpi.check",),  # what a user brings, put to the tests
 )
 LEVELS = {module: level for level, layer in enumerate(LAYERS) for module in layer}
 
@@ -49,7 +51,8 @@ COLLECTIVE_WORDS = {
     "bcast", "ibcast", "broadcast", "reduce", "ireduce", "allreduce", "gather", "igather", "gatherv", "allgather",
     "scatter", "alltoall", "barrier", "ibarrier", "exchange",
 }  # fmt: skip
-COLLECTIVE_NAMES = {"wait_for_all"}
+# All that the protocol lists, and what calls one of them at once.
+COLLECTIVE_NAMES = {name for name in vars(Collectives) if not name.startswith("_")} | {"together"}
 RANK_NAMES = {"rank", "local_rank", "is_root", "is_server", "server_here"}
 # Modules of the package methods that are not methods.
 METHOD_HELPERS = {"fedmpi.methods", "fedmpi.methods.protocol", "fedmpi.methods.values", "fedmpi.methods.widths"}

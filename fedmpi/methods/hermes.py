@@ -36,6 +36,7 @@ from __future__ import annotations
 import math
 from bisect import bisect_right
 from collections.abc import Collection, Iterable, Iterator, Mapping
+from functools import partial
 from typing import TYPE_CHECKING, Annotated, Literal
 
 from pydantic import Field
@@ -43,7 +44,8 @@ from pydantic import Field
 from fedmpi import seeds
 from fedmpi.config.schema import NotNegative, Share
 from fedmpi.errors import ConfigError
-from fedmpi.methods.protocol import Client, Contributions, LocalWork, Method, MethodContext, MethodOptions
+from fedmpi.methods.protocol import Method
+from fedmpi.methods.values import Client, Contributions, Costs, LocalWork, MethodContext, MethodOptions, Traits, Turn
 
 if TYPE_CHECKING:
     import numpy as np
@@ -92,16 +94,14 @@ class Hermes(Method):
     """theta M_k on each client; theta <- per-entry mean over the clients that hold it."""
 
     Options = HermesOptions
-    keeps_memory = True
-    personal = True
+    options: HermesOptions
+    traits = Traits(keeps_memory=True, personal=True)
 
     def __init__(self, context: MethodContext) -> None:
         from fedmpi.models.surgery import groups
 
         super().__init__(context)
-        assert isinstance(context.options, HermesOptions)
-        self.options = context.options
-        self.structure = groups.follow(context.make_skeleton())
+        self.structure = groups.follow(context.make(empty=True))
         self._keeps_own = self.options.intersection == "all"
         self._families = [f"out.{name}" for name in self.structure.layers if name not in self.structure.outputs]
         if self.options.prune_axes == "both":
@@ -116,10 +116,8 @@ class Hermes(Method):
         least = self.remaining_share({family: torch.arange(self._size(family)) < 1 for family in self._families})
         if least <= self.options.target_share:
             return ()
-        return (
-            f"hermes can prune this net down to {least:.2g} of its parameters only, one group in each layer: "
-            f"method.target_share {self.options.target_share:g} will not be reached",
-        )
+        down = f"hermes can prune this net down to {least:.2g} of its parameters only, one group in each layer"
+        return (f"{down}: method.target_share {self.options.target_share:g} will not be reached",)
 
     def remaining_share(self, masks: Masks) -> float:
         """rho: the share of all parameters that these masks keep."""
@@ -133,13 +131,6 @@ class Hermes(Method):
     def _size(self, family: str) -> int:
         axis, _, layer = family.partition(".")
         return self.structure.layers[layer].size(axis)
-
-    def examples_per_round(self, num_examples: float) -> float:
-        """Epochs over the training part, and one forward pass (a third of a step) over the other."""
-        from fedmpi.data.holdout import holdout_size
-
-        num_validation = holdout_size(round(num_examples), self.options.validation_share)
-        return self.context.local_epochs * (num_examples - num_validation) + (num_validation or num_examples) / 3
 
     # Server half.
 
@@ -197,16 +188,18 @@ class Hermes(Method):
 
     # Client half.
 
-    def restore(self, net: FlatNet, client: Client) -> None:
+    def narrow(self, published: Params, number: int, out: Params, client: Client | None = None) -> None:
         """theta M; with `all`, own values where theta has nothing newer."""
         from fedmpi.models.surgery import groups
+        from fedmpi.tensors import copy_into
 
-        if client.memory is None:
+        copy_into(out, published)
+        if client is None or client.memory is None:
             return
-        for name, value in net.params.items() if self._keeps_own else ():
+        for name, value in out.items() if self._keeps_own else ():
             own, last = (client.memory[key].to(value.device) for key in (_own(name), "round"))
-            value.copy_(value.where(client.published[_version(name)] >= last, own))
-        groups.zeroing(net.params, groups.kept_entries(self.structure, client.memory))()
+            value.copy_(value.where(published[_version(name)] >= last, own))
+        groups.zeroing(out, groups.kept_entries(self.structure, client.memory))()
 
     def train(self, trainer: LocalTrainer, client: Client, work: LocalWork) -> TrainOutcome:
         """Algorithm 1, lines 12-23."""
@@ -229,13 +222,7 @@ class Hermes(Method):
             zero_gradients()
 
         draws = work.data.draws(training, work.epochs, work.generator)
-        return trainer.run(
-            draws,
-            work.lr,
-            work.loss,
-            lambda net, inputs, targets, loss: self.backward(net, inputs, targets, loss, client),
-            after_backward,
-        )
+        return trainer.run(draws, work.lr, work.loss, partial(self.backward, client=client), after_backward)
 
     def _parts(self, client: Client, work: LocalWork) -> tuple[np.ndarray, np.ndarray]:
         """The client's examples for training and for validation, the same in every round."""
@@ -261,7 +248,7 @@ class Hermes(Method):
         net.module.eval()
         num_correct = 0
         with torch.no_grad():
-            for start, stop in batch_bounds(len(examples), self.context.batch_size):
+            for start, stop in batch_bounds(len(examples), self.context.train.batch_size):
                 inputs, targets = work.data.train_batch(as_stored, 0, start, stop)
                 num_correct += int((net.module(inputs).argmax(1) == targets).sum())
         return num_correct / len(examples)
@@ -311,16 +298,19 @@ class Hermes(Method):
 
     # What it would cost real clients: the parameters that they hold, and a bit for each that there is.
 
-    def upload_bytes(self, tier: int) -> int:
-        """At the start, with nothing pruned."""
-        return self.download_bytes(tier) + self._mask_bytes
+    def costs(self, turn: Turn) -> Costs:
+        """Bytes in a plan: with nothing pruned. Epochs over the training part, and one forward pass (a third of a step)
+        over the other."""
+        from fedmpi.data.holdout import holdout_size
 
-    @property
-    def _mask_bytes(self) -> int:
-        return math.ceil(self.structure.num_params / 8)
-
-    def traffic(self, net: FlatNet, client: Client) -> tuple[int, int]:
-        return 4 * self._num_held(client.memory or {}), 4 * self._num_held(client.scratch) + self._mask_bytes
+        masks = (turn.client.memory or {}, turn.client.scratch) if turn.client else ({}, {})
+        down, up = (4 * self._num_held(held) for held in masks)
+        num_examples, costs = turn.num_examples, super().costs(turn)
+        num_validation = holdout_size(round(num_examples), self.options.validation_share)
+        epochs = self.context.train.local_epochs
+        examples = epochs * (num_examples - num_validation) + (num_validation or num_examples) / 3
+        up += math.ceil(self.structure.num_params / 8)
+        return Costs(down, up, examples, costs.macs_per_example)
 
 
 def _version(name: str) -> str:

@@ -24,7 +24,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from fedmpi.config.schema import Shares
-from fedmpi.methods.protocol import MethodContext, MethodOptions
+from fedmpi.methods.values import MethodContext, MethodOptions
 from fedmpi.methods.widths import WidthMethod, falling
 from fedmpi.models import surgery
 from fedmpi.models.width import Rounding
@@ -61,13 +61,11 @@ class HeteroFL(WidthMethod):
     """Leading channels by capacity; unweighted means over the holders."""
 
     Options = HeteroFLOptions
+    options: HeteroFLOptions
 
     def __init__(self, context: MethodContext) -> None:
         super().__init__(context)
-        assert isinstance(context.options, HeteroFLOptions)
-        self.options = context.options
-        self.rounding = self.options.rounding
-        self.label_aware = self.options.label_aware
+        self.rounding, self.label_aware = self.options.rounding, self.options.label_aware
 
     def warnings(self) -> tuple[str, ...]:
         rate = min(self.net_widths) / max(self.net_widths)
@@ -76,10 +74,6 @@ class HeteroFL(WidthMethod):
             found += ": choose method.scaler=false"
         return (*super().warnings(), *([found] if found else []))
 
-    def net(self, number: int) -> nn.Module:
-        net = super().net(number)
-        return (
-            surgery.scaler.add_scaler(net, self.net_widths[number] / max(self.net_widths))
-            if self.options.scaler
-            else net
-        )
+    def net(self, number: int, *, empty: bool = False) -> nn.Module:
+        rate = self.net_widths[number] / max(self.net_widths) if self.options.scaler else 1.0
+        return surgery.scaler.add_scaler(super().net(number, empty=empty), rate)

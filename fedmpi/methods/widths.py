@@ -13,7 +13,8 @@ from itertools import pairwise
 from typing import TYPE_CHECKING
 
 from fedmpi.federation.tiers import equal_blocks
-from fedmpi.methods.protocol import Client, Method
+from fedmpi.methods.protocol import Method, all_nets
+from fedmpi.methods.values import Client, Traits
 from fedmpi.models import surgery
 from fedmpi.models.width import Rounding
 
@@ -30,7 +31,9 @@ class WidthMethod(Method):
 
     rounding: Rounding = "round"
     """What becomes of fractions of a channel."""
-    why_equal = "the model ignores its width, or rounds to the same channels; take another model, or other widths"
+    traits = Traits(
+        why_equal="the model ignores its width, or rounds to the same channels; take another model, or other widths"
+    )
     label_aware: bool = False
     """Whether only clients that have examples of a class contribute its row of the last linear layer."""
 
@@ -39,13 +42,9 @@ class WidthMethod(Method):
         """The width of each net by its number: those of the tiers, then any that only testing needs."""
         return tuple(tier.rank_ratio for tier in self.tiers)
 
-    @property
-    def num_nets(self) -> int:
-        return len(self.net_widths)
-
     @cached_property
     def _widest(self) -> nn.Module:
-        return self.context.make_skeleton(max(self.net_widths), self.rounding)
+        return self.context.make(max(self.net_widths), self.rounding, empty=True)
 
     @cached_property
     def _dense_specs(self) -> dict[str, Spec]:
@@ -53,7 +52,7 @@ class WidthMethod(Method):
 
     @cached_property
     def _parts(self) -> list[dict[str, surgery.nested.Part]]:
-        return [surgery.nested.nested_parts(self._widest, self.skeleton(number)) for number in range(self.num_nets)]
+        return [surgery.nested.nested_parts(self._widest, self.net(number, empty=True)) for number in all_nets(self)]
 
     def warnings(self) -> tuple[str, ...]:
         if not self.label_aware or self._class_names:
@@ -63,7 +62,7 @@ class WidthMethod(Method):
     # Server half.
 
     def initial_state(self) -> Params:
-        widest = self.context.make_net(max(self.net_widths), self.rounding)
+        widest = self.context.make(max(self.net_widths), self.rounding)
         return {name: value.detach().clone() for name, value in widest.named_parameters()}
 
     def regions(self, client: Client) -> Mapping[str, Region]:
@@ -103,11 +102,8 @@ class WidthMethod(Method):
 
     # Client half.
 
-    def net(self, number: int) -> nn.Module:
-        return self.context.make_net(self.net_widths[number], self.rounding)
-
-    def skeleton(self, number: int) -> nn.Module:
-        net = self.context.make_skeleton(self.net_widths[number], self.rounding)
+    def net(self, number: int, *, empty: bool = False) -> nn.Module:
+        net = self.context.make(self.net_widths[number], self.rounding, empty=empty)
         surgery.nested.refuse_unnested(self._widest, net)
         return net
 

@@ -157,4 +157,4 @@ def costs_of(config: Config, net: str) -> Costs:
     info = config.data.info()
     method = methods.create(method_context(config, info))
     numbers = {tested.name: tested.net for tested in method.tested()} | {tier.name: tier.index for tier in method.tiers}
-    return costs.measure(method.skeleton(numbers[net]), info.example_shape)
+    return costs.measure(method.net(numbers[net], empty=True), info.example_shape)

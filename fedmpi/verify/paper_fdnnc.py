@@ -6,6 +6,7 @@ from torch import nn
 
 from fedmpi.costs import FLOAT32_BYTES
 from fedmpi.methods.fdnnc import BIG, FDNNC, SMALL
+from fedmpi.methods.values import Turn
 from fedmpi.models import create
 from fedmpi.papers import read
 from fedmpi.verify.claims import Checks, Ours, Sample
@@ -51,7 +52,7 @@ def _message(tier: int, upload: str) -> Ours:
         assert isinstance(found.method, FDNNC)
         (layer,) = found.method.layers.values()
         at = {"M": layer.out_features, "N": layer.in_features, "r": layer.r(ratio)}
-        samples.append(Sample(at, found.method.upload_bytes(tier) / FLOAT32_BYTES - layer.out_features))
+        samples.append(Sample(at, found.method.costs(Turn(tier)).up_bytes / FLOAT32_BYTES - layer.out_features))
     return tuple(samples)
 
 

@@ -78,7 +78,7 @@ def _second_width(data: str) -> float:
 def _nine_times_rounded() -> float:
     """Nine of the size of one base net that the table prints."""
     found = setting("fedhm/table3.yaml@cifar10_iid_splitmix")
-    nets = [params(found.method.skeleton(tier.index)) for tier in found.method.tiers]
+    nets = [params(found.method.net(tier.index, empty=True)) for tier in found.method.tiers]
     return round(nets[0] / nets[-1]) * _millions(nets[-1]) * 1e6
 
 
@@ -109,7 +109,7 @@ def _homogeneous(data: str, level: str) -> Setting:
 @cache
 def _costs(data: str, level: str) -> costs.Costs:
     found = _homogeneous(data, level)
-    return costs.measure(found.method.skeleton(0), found.info.example_shape)
+    return costs.measure(found.method.net(0, empty=True), found.info.example_shape)
 
 
 def _macs(data: str, level: str) -> float:
@@ -158,7 +158,7 @@ def _reduction(data: str, level: str) -> float:
 
 def _two_percent(data: str) -> float:
     found = setting(f"fedhm/figure8.yaml@{data}_iid_twopercent")
-    return params(found.method.skeleton(0)) / params(found.model)
+    return params(found.method.net(0, empty=True)) / params(found.model)
 
 
 # Costs of a run: section 4.3's formulas, and Figure 4's bars of them.
@@ -184,13 +184,13 @@ def _communication_bar(cell: Cell) -> float:
 
 
 def _moved_in_a_round(found: Setting) -> float:
-    return 2 * found.config.clients.per_round * _millions(params(found.method.skeleton(0))) / 1024
+    return 2 * found.config.clients.per_round * _millions(params(found.method.net(0, empty=True))) / 1024
 
 
 def _computation_bar(cell: Cell) -> float:
     """MACs in millions, to two digits, x 10 x rounds / 1024, likewise; its rounds need not be those of Figure 4a."""
     found = of_run(cell.run)
-    net = costs.measure(found.method.skeleton(0), found.info.example_shape)
+    net = costs.measure(found.method.net(0, empty=True), found.info.example_shape)
     computed = _millions(net.macs_with_norm_and_activations) * found.config.clients.per_round / 1024
     return computed * round(float(cell.printed) / computed)
 

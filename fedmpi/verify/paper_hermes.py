@@ -5,6 +5,7 @@ from __future__ import annotations
 from functools import partial
 
 from fedmpi.costs import FLOAT32_BYTES
+from fedmpi.methods.values import Turn
 from fedmpi.models import create
 from fedmpi.papers import Cell, read
 from fedmpi.verify.claims import Checks
@@ -65,7 +66,10 @@ def _saved_of_wrong_sum() -> float:
 def _bandwidth_80() -> float:
     """Bytes of a round's cohort."""
     few, many = _run("cifar10"), setting("hermes/figure8.yaml@cifar10_noniid_hermes", "clients.per_round=80")
-    traffic = [sum(found.method.planned_traffic(0, 1)) * found.config.clients.per_round for found in (few, many)]
+    traffic = []
+    for found in (few, many):
+        turn = found.method.costs(Turn(0))
+        traffic.append((turn.down_bytes + turn.up_bytes) * found.config.clients.per_round)
     return traffic[1] / traffic[0]
 
 

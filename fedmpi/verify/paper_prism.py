@@ -46,7 +46,7 @@ def _full() -> Outputs:
 @cache
 def _prism(ratio: str) -> Outputs:
     found = _wide(f"method.keep_ratio=[{ratio}]")
-    return _count(found, found.method.skeleton(0))
+    return _count(found, found.method.net(0, empty=True))
 
 
 @cache
@@ -85,7 +85,7 @@ def _o2_memory() -> float:
     """PriSM-O2 at 0.2: inputs stay cut as they are, twice the outputs of the second half and of BatchNorm."""
     found = setting(_RUN, f"model.width={_WIDTH}", "method.keep_ratio=[0.2]", "method.o2=true")
     assert isinstance(found.method, OrthDrop)
-    net = found.method.skeleton(0)
+    net = found.method.net(0, empty=True)
     factors = [(f"{layer.name}.u.weight", f"{layer.name}.v.weight") for layer in found.method.factorized]
     sizes = [(len(net.get_parameter(u)), len(net.get_parameter(v))) for u, v in factors]
     return sum(r + 2 * q for r, q in sizes) / sum(3 * r for r, _ in sizes) - 1

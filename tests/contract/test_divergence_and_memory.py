@@ -13,7 +13,7 @@ from torch import Tensor
 
 from fedmpi.federation.plan import Task
 from fedmpi.learning.flat import FlatNet
-from fedmpi.methods.protocol import Client
+from fedmpi.methods.values import Client
 from fedmpi.models.surgery import groups
 from fedmpi.rounds.client import simulate_client
 from fedmpi.rounds.exchange import CONTRIBUTED, DROPPED, ClientReport

@@ -27,7 +27,7 @@ from fedmpi.data.partitions.lottery import Lottery
 from fedmpi.data.partitions.natural import Natural
 from fedmpi.data.partitions.quantity_skew import QuantitySkew
 from fedmpi.data.partitions.shards import Shards
-from fedmpi.methods.protocol import Phase
+from fedmpi.methods.values import Phase
 from fedmpi.rounds.state import draw_cohort
 from fedmpi.run.forecast import forecast
 from fedmpi.run.start import blocks, method_context

@@ -174,7 +174,6 @@ def _nets(setup: Setup, snapshot: Snapshot, client: int) -> Iterator[tuple[str, 
     task = Task(client, 0, snapshot.round, "test", setup.partition.size(client), 0.0)
     known = client_of(setup, task, Published(params, {}, {}), snapshot.clients.get(client))
     method.narrow(params, 0, net.params, known)
-    method.restore(net, known)
     masked = method.net(0)
     masked.load_state_dict(net.params)
     masked = _with_statistics(setup, masked, client)
