@@ -216,7 +216,7 @@ def _words(mutation: Mutation, chance: random.Random) -> None:
 
 
 def _word(whole: dict[str, Any], chance: random.Random) -> str:
-    if chance.random() < 0.25:
+    if chance.random() < 0.25 or not whole:  # a base may say nothing by itself
         return chance.choice(WORDS)
     path = chance.choice(list(_paths(whole)))
     key, old = ".".join(path), None
