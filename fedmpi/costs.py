@@ -105,9 +105,9 @@ def _run_on_cpu(net: nn.Module, example_shape: tuple[int, ...], num_examples: in
     # Operators that have no formula because they do too much in one: oneDNN's LSTM, fused attention.
     apart = torch.backends.mkldnn.flags(enabled=False, allow_tf32=None), sdpa_kernel(SDPBackend.MATH)
     # A net in training mode draws for its dropout.
-    with torch.random.fork_rng(devices=[]), torch.no_grad(), _one_thread(), apart[0], apart[1]:
-        with _FlopCounter() as counter:
-            torch.func.functional_call(net, tensors, (batch,))
+    quiet = torch.random.fork_rng(devices=[]), torch.no_grad(), _one_thread()
+    with quiet[0], quiet[1], quiet[2], apart[0], apart[1], _FlopCounter() as counter:
+        torch.func.functional_call(net, tensors, (batch,))
     return counter.total
 
 
@@ -149,9 +149,7 @@ def _one_thread() -> Iterator[None]:
 class _FlopCounter(TorchDispatchMode):
     """torch's FlopCounterMode, by its formulas, for nets whose values do not matter: products come out as zeros."""
 
-    def __init__(self) -> None:
-        super().__init__()
-        self.total = 0
+    total = 0
 
     @classmethod
     def _should_skip_dynamo(cls) -> bool:
@@ -186,7 +184,7 @@ class _Tally:
     extra_macs: int = 0
     activations: int = 0
 
-    def add(self, module: nn.Module, inputs: tuple[torch.Tensor, ...], output: object) -> None:
+    def add(self, module: nn.Module, inputs: tuple[torch.Tensor, ...], output: Any) -> None:
         outputs = [out for out in _tensors(output) if not any(out is given for given in inputs)]
         self.activations += _kept(module, outputs)
         if isinstance(module, NORMS):

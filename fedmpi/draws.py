@@ -3,8 +3,9 @@
     python -m fedmpi.draws RUN [--round N] [--json]
 
 lists the clients of each phase with their tiers, and what the method drew for each: Split-Mix's base nets, the factors
-whose gradients FD-NNC's half does not send, PriSM's kernels, FjORD's widths. All of it follows from (config, seed, round,
-client), PriSM's also from singular values that the round before has recorded, so neither ranks nor their losses matter.
+whose gradients FD-NNC's half does not send, PriSM's kernels, FjORD's widths. All of it follows from (config, seed,
+round, client), PriSM's also from singular values that the round before has recorded, so neither ranks nor their losses
+matter.
 From Python: `Draws(run_dir).of_round(3)`.
 """
 
@@ -24,7 +25,8 @@ from fedmpi.command.manners import Parser, run_command
 from fedmpi.config.load import load
 from fedmpi.data.partition import Partition
 from fedmpi.errors import RunDirError
-from fedmpi.methods.protocol import Client
+from fedmpi.methods.protocol import all_nets
+from fedmpi.methods.values import Client
 from fedmpi.report.records import BRANCHED_FROM, DRAWS_ON, read_records
 from fedmpi.rounds.state import draw_tasks
 from fedmpi.run import start
@@ -55,7 +57,7 @@ class Draws:
         if not folder.config_path.is_file():
             raise RunDirError(str(run_dir), "holds no run (no config.yaml); name a run's folder")
         self._path = str(run_dir)
-        self._config = load(str(folder.config_path), [])
+        self._config = load(str(folder.config_path), [], of_run=True)
         if not folder.partition_path.exists():
             raise RunDirError(
                 str(folder.partition_path), "is missing; start the run with --resume, which makes it again"
@@ -93,13 +95,13 @@ class Draws:
 
     def _published(self, number: int) -> Params:
         """The tensors that the method draws on, as they were before the round."""
-        names = self._method.draws_on
+        names = self._method.traits.draws_on
         if not names:
             return {}
         if number == 1:
             state = self._method.initial_state()
             return {name: state[name] for name in names}
-        specs = self._method.published_specs(range(self._method.num_nets))
+        specs = self._method.published_specs(all_nets(self._method))
         try:
             kept = self._records[number - 1][DRAWS_ON]
             return {name: from_text(kept[name], specs[name].dtype, specs[name].shape) for name in names}
@@ -137,11 +139,8 @@ def _show(asked: argparse.Namespace) -> None:
         if number < 1:
             raise RunDirError("--round", f"{number}, but the first round is 1")
         found = draws.of_round(number)
-        print(_json(number, found) if asked.json else _text(number, found, draws.phases(number, found)), flush=True)
-
-
-def _json(number: int, found: Sequence[DrawnClient]) -> str:
-    return json.dumps({"round": number, "clients": [asdict(client) for client in found]})
+        text = json.dumps({"round": number, "clients": [asdict(client) for client in found]})
+        print(text if asked.json else _text(number, found, draws.phases(number, found)), flush=True)
 
 
 def _text(number: int, found: Sequence[DrawnClient], phases: Mapping[str, Mapping[str, int]]) -> str:

@@ -16,44 +16,46 @@ from typing import Any
 
 BUILT_IN: dict[str, dict[str, str]] = {
     "data": {
-        "digits": "fedmpi.data.options:Digits",
-        "cifar10": "fedmpi.data.options:Cifar10",
-        "cifar100": "fedmpi.data.options:Cifar100",
-        "mnist": "fedmpi.data.image_options:Mnist",
-        "qmnist": "fedmpi.data.image_options:Qmnist",
-        "emnist": "fedmpi.data.image_options:Emnist",
-        "femnist": "fedmpi.data.image_options:Femnist",
-        "tinyimagenet": "fedmpi.data.image_options:TinyImagenet",
-        "har": "fedmpi.data.series_options:Har",
-        "imdb": "fedmpi.data.series_options:Imdb",
-        "shakespeare": "fedmpi.data.series_options:Shakespeare",
-        "synthetic": "fedmpi.data.options:Synthetic",
+        "digits": "fedmpi.data.sets.digits:Digits",
+        "cifar10": "fedmpi.data.sets.cifar10:Cifar10",
+        "cifar100": "fedmpi.data.sets.cifar100:Cifar100",
+        "mnist": "fedmpi.data.sets.mnist:Mnist",
+        "qmnist": "fedmpi.data.sets.qmnist:Qmnist",
+        "emnist": "fedmpi.data.sets.emnist:Emnist",
+        "femnist": "fedmpi.data.sets.femnist:Femnist",
+        "tinyimagenet": "fedmpi.data.sets.tinyimagenet:TinyImagenet",
+        "har": "fedmpi.data.sets.har:Har",
+        "imdb": "fedmpi.data.sets.imdb:Imdb",
+        "shakespeare": "fedmpi.data.sets.shakespeare:Shakespeare",
+        "synthetic": "fedmpi.data.sets.synthetic:Synthetic",
+        "npz": "fedmpi.data.sets.npz:Npz",
+        "image_folder": "fedmpi.data.sets.image_folder:ImageFolder",
     },
     "partition": {
-        "iid": "fedmpi.data.partition_options:Iid",
-        "dirichlet_feddf": "fedmpi.data.partition_options:DirichletFeddf",
-        "dirichlet": "fedmpi.data.partition_options:Dirichlet",
-        "class_dirichlet": "fedmpi.data.partition_options:ClassDirichlet",
-        "dirichlet_equal": "fedmpi.data.partition_options:DirichletEqual",
-        "shards": "fedmpi.data.partition_options:Shards",
-        "lottery": "fedmpi.data.partition_options:Lottery",
-        "natural": "fedmpi.data.partition_options:Natural",
-        "quantity_skew": "fedmpi.data.partition_options:QuantitySkew",
+        "iid": "fedmpi.data.partitions.iid:Iid",
+        "dirichlet_feddf": "fedmpi.data.partitions.dirichlet_feddf:DirichletFeddf",
+        "dirichlet": "fedmpi.data.partitions.dirichlet:Dirichlet",
+        "class_dirichlet": "fedmpi.data.partitions.class_dirichlet:ClassDirichlet",
+        "dirichlet_equal": "fedmpi.data.partitions.dirichlet_equal:DirichletEqual",
+        "shards": "fedmpi.data.partitions.shards:Shards",
+        "lottery": "fedmpi.data.partitions.lottery:Lottery",
+        "natural": "fedmpi.data.partitions.natural:Natural",
+        "quantity_skew": "fedmpi.data.partitions.quantity_skew:QuantitySkew",
     },
     "model": {
-        "resnet18": "fedmpi.models.options:ResNet18",
-        "resnet34": "fedmpi.models.options:ResNet34",
-        "vgg16": "fedmpi.models.options:Vgg16",
-        "alexnet": "fedmpi.models.options:AlexNet",
-        "lenet5": "fedmpi.models.options:Lenet5",
-        "cnn_hermes": "fedmpi.models.options:CnnHermes",
-        "cnn_femnist": "fedmpi.models.options:CnnFemnist",
-        "mlp": "fedmpi.models.options:Mlp",
-        "mlp_har": "fedmpi.models.options:MlpHar",
-        "lstm_imdb": "fedmpi.models.options:LstmImdb",
-        "lstm_char": "fedmpi.models.options:LstmChar",
-        "vit_small": "fedmpi.models.options:VitSmall",
-        "torchvision:": "fedmpi.models.options:Torchvision",
+        "resnet18": "fedmpi.models.nets.resnet_options:ResNet18",
+        "resnet34": "fedmpi.models.nets.resnet_options:ResNet34",
+        "vgg16": "fedmpi.models.nets.classic_options:Vgg16",
+        "alexnet": "fedmpi.models.nets.classic_options:AlexNet",
+        "lenet5": "fedmpi.models.nets.cnn_options:Lenet5",
+        "cnn_hermes": "fedmpi.models.nets.cnn_options:CnnHermes",
+        "cnn_femnist": "fedmpi.models.nets.cnn_options:CnnFemnist",
+        "mlp": "fedmpi.models.nets.mlp_options:Mlp",
+        "mlp_har": "fedmpi.models.nets.mlp_options:MlpHar",
+        "lstm_imdb": "fedmpi.models.nets.lstm_options:LstmImdb",
+        "lstm_char": "fedmpi.models.nets.lstm_options:LstmChar",
+        "vit_small": "fedmpi.models.nets.vit_options:VitSmall",
+        "torchvision:": "fedmpi.models.nets.torchvision_options:Torchvision",
     },
     "method": {
         "fedavg": "fedmpi.methods.fedavg:FedAvg",
@@ -100,6 +102,20 @@ def names(section: str) -> list[str]:
 def installed(section: str) -> dict[str, EntryPoint]:
     """What installed packages offer for `section`, by name; imports none of it."""
     return {point.name: point for point in sorted(entry_points(group=GROUPS[section]), key=lambda point: point.name)}
+
+
+def is_built_in(section: str, name: str) -> bool:
+    """Whether `name` is one of fedmpi's own."""
+    return bool(_key(section, name))
+
+
+def words_in_full(config: Any) -> list[str]:
+    """`section.name=package.module:Class` for each section of a config that names one in full.
+
+    A command that resumes a run repeats these words, because a run directory alone makes fedmpi import nothing.
+    """
+    named = {section: getattr(config, section).name for section in BUILT_IN}
+    return [f"{section}.name={name}" for section, name in named.items() if is_in_full(name)]
 
 
 def is_in_full(name: str) -> bool:

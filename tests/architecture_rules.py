@@ -12,14 +12,15 @@ from dataclasses import dataclass, field
 
 from set_rule import check_sets
 
+from fedmpi.mpi.communicator import Collectives
+
 # Bottom first; modules of one layer do not know each other, and inside a package anything goes. Each with what it is.
-LEAVES = ("disk", "seeds", "tensors", "clock", "costs", "registry", "papers")
-PEERS = ("config", "data", "models", "lowrank", "mpi", "store")
+LEAVES = ("disk", "seeds", "tensors", "clock", "costs", "registry", "papers", "config.schema")
+PEERS = ("exactsum", "config", "data", "models", "lowrank", "mpi", "store")
 LAYERS = (
     ("fedmpi",),  # the version
     ("fedmpi.errors",),  # what a user is told
     tuple(f"fedmpi.{name}" for name in LEAVES),  # small things that know nothing of each other
-    ("fedmpi.exactsum", "fedmpi.config.schema"),  # sums without an order; the sections of a config
     tuple(f"fedmpi.{name}" for name in PEERS),  # one part of the subject each
     ("fedmpi.federation", "fedmpi.learning", "fedmpi.report"),  # who takes part; how a client trains; what people read
     ("fedmpi.methods",),  # both halves of each method
@@ -27,15 +28,17 @@ LAYERS = (
     ("fedmpi.train_round",),  # one round
     ("fedmpi.run",),  # how a run begins, continues and ends
     ("fedmpi.experiment",),  # the run
-    ("fedmpi.command", "fedmpi.verify"),  # the parts of commands; the papers' claims
-    ("fedmpi.main", "fedmpi.draws"),  # the commands
+    ("fedmpi.command",),  # the parts of commands
+    ("fedmpi.main", "fedmpi.draws", "fedmpi.verify"),  # the commands
     ("fedmpi.studies", "fedmpi.data.__main__"),  # many runs
+    ("fedmpi.check",),  # what a user brings, put to the tests
 )
 LEVELS = {module: level for level, layer in enumerate(LAYERS) for module in layer}
 
 MAX_MODULE_LINES = 350
 MAX_FUNCTION_LINES = 40
 
+HEAVY = ("torch", "torchvision", "h5py", "sklearn", "PIL")
 PURE = ("fedmpi.methods", "fedmpi.learning", "fedmpi.lowrank", "fedmpi.models", "fedmpi.data")
 FORBIDDEN_IN_PURE = {
     "os": {"environ", "getenv", "environb"},
@@ -48,7 +51,8 @@ COLLECTIVE_WORDS = {
     "bcast", "ibcast", "broadcast", "reduce", "ireduce", "allreduce", "gather", "igather", "gatherv", "allgather",
     "scatter", "alltoall", "barrier", "ibarrier", "exchange",
 }  # fmt: skip
-COLLECTIVE_NAMES = {"wait_for_all"}
+# All that the protocol lists, and what calls one of them at once.
+COLLECTIVE_NAMES = {name for name in vars(Collectives) if not name.startswith("_")} | {"together"}
 RANK_NAMES = {"rank", "local_rank", "is_root", "is_server", "server_here"}
 # Modules of the package methods that are not methods.
 METHOD_HELPERS = {"fedmpi.methods", "fedmpi.methods.protocol", "fedmpi.methods.values", "fedmpi.methods.widths"}
@@ -144,12 +148,13 @@ def check_mpi4py(source: Source) -> Iterator[str]:
 
 
 def check_torch_is_lazy(source: Source) -> Iterator[str]:
-    """config/*, methods/*, data/__init__ and models/__init__ do not import torch when they load: a config is
-    validated before anything heavy does."""
-    if not source.within("fedmpi.config", "fedmpi.methods") and source.name not in ("fedmpi.data", "fedmpi.models"):
+    """config/*, methods/*, data/__init__, data sets, partitions and models/__init__ import nothing heavy (torch, HDF5
+    ...) when they load: a config is validated before that."""
+    light = ("fedmpi.config", "fedmpi.methods", "fedmpi.data.sets", "fedmpi.data.partitions")
+    if not source.within(*light) and source.name not in ("fedmpi.data", "fedmpi.models"):
         return
     for node, name in source.imports(run_at_import=True):
-        if name.split(".")[0] in ("torch", "torchvision"):
+        if name.split(".")[0] in HEAVY or name.startswith("urllib.request"):
             yield source.at(node, f"imports {name} when it loads")
 
 

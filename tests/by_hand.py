@@ -17,21 +17,22 @@ import torch
 from small_runs import run_all, small_config
 from torch import Tensor, nn
 
-from fedmpi.config.schema import Train
+from fedmpi.config.schema import Clients, Train
 from fedmpi.data.batches import DeviceData
 from fedmpi.data.dataset import Dataset
 from fedmpi.data.options import DataInfo
 from fedmpi.federation.plan import Task
 from fedmpi.learning.flat import Buffers, FlatNet, net_layout
 from fedmpi.learning.local import LocalTrainer
-from fedmpi.methods.protocol import Client, Contributions, LocalWork, Method, MethodContext, MethodOptions, Phase
+from fedmpi.methods.protocol import Method
+from fedmpi.methods.values import Client, Contributions, LocalWork, MethodContext, MethodOptions, Phase
 from fedmpi.mpi.serial import SerialComm
 from fedmpi.store import checkpoint
 from fedmpi.store.memory import MemoryStore
 from fedmpi.store.run_dir import RunDir
 from fedmpi.tensors import Params
 
-PLAIN = Train(momentum=0.0, weight_decay=0.0, local_epochs=1, batch_size=64, lr=0.25)
+PLAIN = Train(momentum=0.0, weight_decay=0.0, local_epochs=1, batch_size=64, lr=0.25, memory_format="contiguous")
 """Full batches, lr 1/4."""
 
 
@@ -62,12 +63,13 @@ class Bench:
 
         self.method = self.make(
             MethodContext(
-                self.options, net, net, 0, self.train.weight_decay, False, False, 0,
-                num_clients=self.num_clients or len(self.owned), clients_per_round=len(self.owned),
-                local_epochs=self.train.local_epochs, batch_size=self.train.batch_size,
+                self.options,
+                lambda empty=False: net(),
+                train=self.train,
+                clients=Clients(count=self.num_clients or len(self.owned), per_round=len(self.owned)),
             )
-        )  # fmt: skip
-        own = self.method.own_decay
+        )
+        own = self.method.traits.own_decay
         layout = net_layout(net().named_parameters(), own, channels_last=False)
         flat = FlatNet(net(), layout, Buffers(layout.num_bytes, "cpu"))
         self.trainer = LocalTrainer(flat, self.data, self.train, list(own))
@@ -80,13 +82,12 @@ class Bench:
         return state
 
     def client(self, number: int, state: Params, round_number: int = 1) -> Client:
-        """Client `number`, after `narrow` and `restore`: the trainer's net is its."""
+        """Client `number`, after `narrow`: the trainer's net is its."""
         examples = np.array(self.owned[number])
         task = Task(number, 0, round_number, "train", len(examples), 1.0, number, len(self.owned))
         published = {name: state[name].clone() for name in self.method.published_specs({0})}
         client = Client(task, published, examples, 0, lambda: self.memories.get(number))
         self.method.narrow(published, 0, self.trainer.net.params, client)
-        self.method.restore(self.trainer.net, client)
         return client
 
     def work(self, client: Client) -> LocalWork:
@@ -97,7 +98,7 @@ class Bench:
         client = self.client(number, state, round_number)
         self.method.train(self.trainer, client, self.work(client))
         upload = {name: value.clone() for name, value in self.method.upload(self.trainer.net, client).items()}
-        new = self.method.remember(self.trainer.net, client) if self.method.keeps_memory else {}
+        new = self.method.remember(self.trainer.net, client) if self.method.traits.keeps_memory else {}
         assert client.memory is self.memories.get(number)
         self.memories |= {number: {name: value.clone() for name, value in new.items()}} if new else {}
         return replace(client, recall=lambda: self.memories.get(number)), upload

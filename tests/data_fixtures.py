@@ -19,8 +19,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-__all__ = ["RunData", "cifar10_root", "no_network", "pickle_as_python2", "run_data", "write_cifar100"]
+from fedmpi import registry
 
+__all__ = ["SOURCES", "RunData", "cifar10_root", "no_network", "pickle_as_python2", "run_data", "write_cifar100"]
+
+SOURCES = {name: options.source for name, options in registry.built_in("data") if options.source}
 SHARED_DATA = Path(__file__).resolve().parents[2] / "shared" / "data"
 RunData = Callable[..., tuple[int, str, str]]
 

@@ -6,10 +6,11 @@ from collections.abc import Callable, Mapping
 
 import numpy as np
 import torch
+from narrow_nets import PLAIN, context
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from fedmpi.config.schema import Train
+from fedmpi.config.schema import Clients, Train
 from fedmpi.data.batches import DeviceData
 from fedmpi.data.dataset import Dataset
 from fedmpi.data.options import DataInfo
@@ -17,7 +18,7 @@ from fedmpi.federation.plan import Task, assign
 from fedmpi.learning.flat import Buffers, FlatNet, net_layout
 from fedmpi.learning.local import LocalTrainer, MaskedCrossEntropy, TrainOutcome
 from fedmpi.methods.fdnnc import BIG, FDNNC, FDNNCOptions
-from fedmpi.methods.protocol import Client, Contributions, LocalWork, MethodContext
+from fedmpi.methods.values import Client, Contributions, LocalWork
 from fedmpi.mpi.serial import SerialComm
 from fedmpi.rounds.exchange import CONTRIBUTED, DROPPED, ClientReport, OpenPhase, open_exchange
 from fedmpi.tensors import Layout, Params
@@ -56,11 +57,8 @@ def method_of(blocks: tuple[int, int], per_round: int, net: type[nn.Module] = On
         torch.manual_seed(0)
         return net()
 
-    context = MethodContext(
-        FDNNCOptions(**options), make, make, 0, 0.0, False, False, 0,
-        num_clients=sum(blocks), clients_per_round=per_round, tier_blocks=blocks, batch_size=8,
-    )  # fmt: skip
-    return FDNNC(context)
+    clients, train = Clients(count=sum(blocks), per_round=per_round), PLAIN.model_copy(update={"batch_size": 8})
+    return FDNNC(context(FDNNCOptions(**options), make, clients=clients, tier_blocks=blocks, train=train))
 
 
 def state_of(method: FDNNC, **values: list) -> Params:
@@ -101,7 +99,7 @@ def iteration(
         for (task,) in assignment.waves:
             given = gradients(task, known)
             upload = given and {name: given[name] for name in method.upload_specs(task.tier, task)}
-            exchange.post(task, ClientReport(task.client, CONTRIBUTED if upload else DROPPED), upload)
+            exchange.post(task, (ClientReport(task.client, CONTRIBUTED if upload else DROPPED), upload))
             contributed += [task] if upload else []
         results = exchange.finish(state)
         if contributed:
@@ -123,7 +121,7 @@ def constant(**gradients: list) -> Gradients:
 def trainer_of(method: FDNNC, tier: int, x: Tensor, y: Tensor) -> tuple[LocalTrainer, DeviceData]:
     info = DataInfo("vector", (x.shape[1],), int(y.max()) + 1, len(y), len(y))
     data = DeviceData(info, Dataset(x.numpy(), y.numpy(), x.numpy(), y.numpy()), "cpu", augment=False)
-    layout = net_layout(method.skeleton(tier).named_parameters(), [], channels_last=False)
+    layout = net_layout(method.net(tier, empty=True).named_parameters(), [], channels_last=False)
     net = FlatNet(method.net(tier), layout, Buffers(layout.num_bytes, "cpu"))
     return LocalTrainer(net, data, Train(batch_size=8), []), data
 

@@ -34,7 +34,7 @@ CASES: dict[str, tuple[str, ...]] = {
         "method.intersection=all",
         "method.prune_axes=both",
         "method.score=l1",
-    ),  # fmt: skip
+    ),
     "lgfedavg": ("method.name=lgfedavg", UNEVEN),
     "lgfedavg-pretrained": ("method.name=lgfedavg", "method.pretrain_rounds=2", "method.global_layers=3"),
     "perfedavg": ("method.name=perfedavg", "method.beta=lr", UNEVEN),

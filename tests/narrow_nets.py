@@ -5,16 +5,19 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Callable
 
 import numpy as np
 import torch
+from model_inputs import Info
 from torch import Tensor, nn
 
+from fedmpi.config.schema import Train
 from fedmpi.exactsum import bound_of
 from fedmpi.federation.plan import Task, assign
 from fedmpi.learning.flat import Buffers, FlatNet, net_layout
-from fedmpi.methods.protocol import Client, Method, MethodContext, MethodOptions
+from fedmpi.methods.protocol import Method
+from fedmpi.methods.values import Client, MethodContext, MethodOptions
 from fedmpi.models import create
 from fedmpi.models.options import ModelOptions
 from fedmpi.models.width import Rounding, Width
@@ -41,36 +44,32 @@ def make_small(width: float = 1.0, rounding: Rounding = "round", seed: int = 0) 
         return Small(Width(width, rounding))
 
 
-def context(options: MethodOptions, make: object = make_small, **more: object) -> MethodContext:
+PLAIN = Train(momentum=0.0, weight_decay=0.0, local_epochs=1, batch_size=1, memory_format="contiguous")
+
+
+def context(options: MethodOptions, make: Callable[..., nn.Module] = make_small, **more: object) -> MethodContext:
     """Of a method on `Small`, or on another net that `make(width, rounding, seed)` makes."""
-    known: dict[str, object] = {"num_classes": 3, **more}
-    return MethodContext(options, make, make, 0, 0.0, False, False, 0, **known)
+
+    def given(*shape: object, empty: bool = False) -> nn.Module:
+        return make(*(0 if seed is None else seed for seed in shape))
+
+    return MethodContext(options, given, **{"train": PLAIN, "num_classes": 3, **more})
 
 
-@dataclass(frozen=True)
-class Info:
-    """Inputs of the real models."""
-
-    kind: str = "image"
-    example_shape: tuple[int, ...] = (1, 8, 8)
-    num_classes: int = 3
-    vocabulary_size: int = 11
-
-
-DIGITS = Info()
+DIGITS = Info(num_classes=3)
 
 
 def context_of(options: MethodOptions, model: ModelOptions, info: Info = DIGITS, **more: object) -> MethodContext:
     """Of a method on a real model."""
 
-    def make_net(width: float = 1.0, rounding: Rounding = "round", seed: int = 0) -> nn.Module:
-        return create.build(model, info, seed, width, rounding)
+    def make(
+        width: float = 1.0, rounding: Rounding = "round", seed: int | None = None, empty: bool = False
+    ) -> nn.Module:
+        if empty:
+            return create.skeleton(model, info, width, rounding)
+        return create.build(model, info, seed or 0, width, rounding)
 
-    def make_skeleton(width: float = 1.0, rounding: Rounding = "round") -> nn.Module:
-        return create.skeleton(model, info, width, rounding)
-
-    known: dict[str, object] = {"num_classes": info.num_classes, **more}
-    return MethodContext(options, make_net, make_skeleton, 0, 0.0, False, False, 0, **known)
+    return MethodContext(options, make, **{"train": PLAIN, "num_classes": info.num_classes, **more})
 
 
 def count(net: nn.Module) -> int:
@@ -91,7 +90,7 @@ def means(method: Method, state: Params, *uploads: tuple[Client, Params]) -> Par
     exchange = open_exchange("gather", phase)
     for (task,) in assignment.waves:
         assert task is not None
-        exchange.post(task, ClientReport(task.client, CONTRIBUTED), of[task.client][1])
+        exchange.post(task, (ClientReport(task.client, CONTRIBUTED), of[task.client][1]))
     return exchange.finish(state).means
 
 
@@ -106,7 +105,7 @@ def flat(method: Method, number: int, published: Params, client: Client | None =
 
 def filled(method: Method, value: float, number: int) -> Params:
     """An upload of net `number` with one value everywhere."""
-    return {name: torch.full(tuple(p.shape), value) for name, p in method.skeleton(number).named_parameters()}
+    return {name: torch.full(tuple(p.shape), value) for name, p in method.net(number, empty=True).named_parameters()}
 
 
 def state_of(method: Method, value: float) -> Params:

@@ -9,13 +9,17 @@ import numpy as np
 
 from fedmpi.data import prepared
 from fedmpi.data.dataset import Dataset
-from fedmpi.data.series_options import Har
+from fedmpi.data.sets.har import Har
 from fedmpi.disk import hdf5
 
 TRAIN, TEST, GROUPS = 20, 8, 4
 WORDS = (
-    "data.name=har", f"data.num_train={TRAIN}", f"data.num_test={TEST}", f"data.num_groups={GROUPS}", "data.window=8",
-)  # fmt: skip
+    "data.name=har",
+    f"data.num_train={TRAIN}",
+    f"data.num_test={TEST}",
+    f"data.num_groups={GROUPS}",
+    "data.window=8",
+)
 """Its options in a config, without its folder."""
 
 

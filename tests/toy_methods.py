@@ -28,7 +28,8 @@ from fedmpi.config.schema import NotNegative, Shares
 from fedmpi.exactsum import Region
 from fedmpi.federation.plan import Task
 from fedmpi.learning.flat import FlatNet
-from fedmpi.methods.protocol import Client, Contributions, Method, MethodContext, MethodOptions, Phase
+from fedmpi.methods.protocol import Method
+from fedmpi.methods.values import Client, Contributions, MethodOptions, Phase, Traits
 from fedmpi.tensors import Params, Spec
 
 LOCAL = "fc.bias"
@@ -56,12 +57,8 @@ class Toy(Method):
     """Leading channels, two phases, client memory, bfloat16 uploads, server momentum."""
 
     Options = ToyOptions
-    keeps_memory = True
-
-    def __init__(self, context: MethodContext) -> None:
-        super().__init__(context)
-        assert isinstance(context.options, ToyOptions)
-        self.options = context.options
+    options: ToyOptions
+    traits = Traits(keeps_memory=True)
 
     def phases(self, round_number: int) -> tuple[Phase, ...]:
         narrow = frozenset(range(1, len(self.tiers)))
@@ -104,19 +101,14 @@ class Toy(Method):
 
     # Client half.
 
-    def net(self, number: int) -> nn.Module:
-        return narrowed(self.context.make_net(), self.tiers[number].rank_ratio)
-
-    def skeleton(self, number: int) -> nn.Module:
-        return narrowed(self.context.make_skeleton(), self.tiers[number].rank_ratio)
+    def net(self, number: int, *, empty: bool = False) -> nn.Module:
+        return narrowed(self.context.make(empty=empty), self.tiers[number].rank_ratio)
 
     def narrow(self, published: Params, number: int, out: Params, client: Client | None = None) -> None:
         for name, target in out.items():
             target.copy_(leading(published[name], target.shape))
-
-    def restore(self, net: FlatNet, client: Client) -> None:
-        if client.memory is not None:
-            net.params[LOCAL].copy_(client.memory[LOCAL])
+        if client is not None and client.memory is not None:
+            out[LOCAL].copy_(client.memory[LOCAL])
 
     def after_backward(self, net: FlatNet, client: Client) -> None:
         for name, value in net.params.items():
@@ -140,9 +132,6 @@ class Toy(Method):
             residual = (client.memory or {}).get(f"residual.{name}")
             same_shape = residual is not None and residual.shape == net.params[name].shape
             yield name, net.params[name] + residual if same_shape else net.params[name]
-
-    def upload_bytes(self, tier: int) -> int:
-        return sum(spec.num_bytes for spec in self.upload_specs(tier).values())
 
 
 def leading(tensor: Tensor, shape: tuple[int, ...]) -> Tensor:

@@ -29,8 +29,8 @@ from fedmpi.config.address import is_address
 from fedmpi.config.load import load, parted
 from fedmpi.config.places import NOWHERE
 from fedmpi.config.schema import Config, summary
-from fedmpi.data import sources
-from fedmpi.data.folders import below_home
+from fedmpi.data.files import source as sources
+from fedmpi.data.files.folders import below_home
 from fedmpi.data.options import DataOptions
 from fedmpi.data.prepared_options import PreparedOptions, how_to_prepare, other_recipes
 from fedmpi.errors import ConfigError, DataError
@@ -104,16 +104,19 @@ def list_all(arguments: argparse.Namespace) -> None:
     """Every data set: is it there, and what it is."""
     folder = arguments.data_dir or _DEFAULT_DIR
     _checked(folder)
-    sets = [data_options(name, (), folder) for name in registry.BUILT_IN["data"]]
     print(f"data sets; files below {folder}")
-    for options in sets:
-        print(f"  {options.name:14}{_state(options):26}{summary(type(options))}")
+    for name, section in registry.built_in("data"):
+        if missing := [f"data.{key}" for key, field in section.model_fields.items() if field.is_required()]:
+            print(f"  {name:14}{f'yours: {missing[0]}=...':26}{summary(section)}")
+            continue
+        options = data_options(name, (), folder)
+        print(f"  {name:14}{_state(options):26}{summary(section)}")
         for told in other_recipes(options) if isinstance(options, PreparedOptions) else ():
             print(f"  {'':14}ready with {' '.join(told)}")
 
 
 def _state(options: DataOptions) -> str:
-    source = sources.SOURCES.get(options.name)
+    source = options.source
     if source is None:
         return "needs no files"
     if isinstance(options, PreparedOptions) and options.path.is_file():
@@ -160,18 +163,18 @@ def data_options(name: str, overrides: Sequence[str], data_dir: str | None) -> D
     if data_dir is not None and "root" in section.model_fields:
         values["root"] = data_dir
     try:
-        options: Any = section.model_validate(explain.completed(section, values))
+        found: DataOptions = section.model_validate(explain.completed(section, values))
     except ValidationError as error:
         problems = explain.problems(section, values, error, ("data",), NOWHERE)
         lines = [f"{words.dotted(problem.path)}  {problem.text}" for problem in problems]
         raise ConfigError("command line", *lines) from None
-    return options  # type: ignore[no-any-return]
+    return found
 
 
 def fetch(arguments: argparse.Namespace) -> None:
     """Downloads what the options need, and unpacks what a run reads unpacked."""
     options = _options(arguments)
-    source = sources.SOURCES.get(options.name)
+    source = options.source
     if source is None:
         print(f"{options.name} needs no files")
         return
@@ -186,7 +189,7 @@ def fetch(arguments: argparse.Namespace) -> None:
 
 
 def _fetch_one(file: sources.File, folder: Path, force: bool) -> None:
-    from fedmpi.data import archives, fetching
+    from fedmpi.data.files import archives, fetching
 
     target = folder / file.path
     unpacked = sources.unpacked(file, folder) if file.unpack_to else None

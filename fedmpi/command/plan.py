@@ -1,9 +1,13 @@
-"""`--plan`: what a run of this config would cost on this many ranks. Trains nothing and reads no data file."""
+"""`--plan`: what a run of this config would cost on this many ranks. Trains nothing.
+
+It reads data only where their sizes are in no other place: a user's own file or folder, or a function's arrays.
+"""
 
 from __future__ import annotations
 
 from fedmpi import methods
 from fedmpi.config.schema import Config
+from fedmpi.data.digest import place
 from fedmpi.run.forecast import forecast
 from fedmpi.run.start import blocks, check_model, method_context
 
@@ -13,4 +17,7 @@ def plan(config: Config, form: str, size: int) -> str:
     info = config.data.info()
     check_model(config, info)
     method = methods.create(method_context(config, info))
-    return forecast(config, size, info, method, blocks(config)).text(form)
+    text = forecast(config, size, info, method, blocks(config)).text(form)
+    if form == "text" and getattr(config.data, "reads_to_know", False):
+        text += f"\n{place(config.data)} was read, because nothing else says its sizes"
+    return text

@@ -34,13 +34,14 @@ def parted(given: Sequence[str]) -> tuple[list[str], list[str]]:
     return [word for word in given if word not in overrides], overrides
 
 
-def load(path: str | os.PathLike[str] | None, overrides: Sequence[str]) -> Config:
+def load(path: str | os.PathLike[str] | None, overrides: Sequence[str], *, of_run: bool = False) -> Config:
     """The validated config. Raises ConfigError with one line for each problem, all at once.
 
-    `path` None is the packaged default. Reads the file and those it extends; imports only what its names mean.
+    `path` None is the packaged default. Reads the file and those it extends; imports only what its names mean. Of a
+    file that a run directory holds (`of_run`), not the user, nothing is imported that is named in full there alone.
     """
     tree = read_tree(_DEFAULT if path is None else path, "default.yaml" if path is None else str(path))
-    tree.problems += _apply(tree, overrides)
+    tree.problems += _apply(tree, overrides, _named_in_full(tree) if of_run else {})
     config, problems = _validate(tree)
     problems = tree.problems + problems
     if config is not None and not problems:
@@ -51,9 +52,18 @@ def load(path: str | os.PathLike[str] | None, overrides: Sequence[str]) -> Confi
     return config
 
 
-def _apply(tree: Tree, overrides: Sequence[str]) -> list[Problem]:
-    """Writes the overrides into the tree, names first; returns what is wrong with the overrides themselves. Raises
-    ConfigError for overrides that would take minutes to read.
+def _named_in_full(tree: Tree) -> dict[yaml_text.Path, str]:
+    """The names in the tree that make fedmpi import a module of the user's."""
+    sections = {name: tree.values.get(name) for name in NAMED_SECTIONS}
+    names = {key: value.get("name") for key, value in sections.items() if isinstance(value, dict)}
+    return {(key, "name"): name for key, name in names.items() if isinstance(name, str) and registry.is_in_full(name)}
+
+
+def _apply(tree: Tree, overrides: Sequence[str], in_full: dict[yaml_text.Path, str]) -> list[Problem]:
+    """Writes the overrides into the tree, names first; returns what is wrong with the overrides themselves.
+
+    Names of the file that are `in_full` must be among the overrides; there they only confirm, and reset no section.
+    Raises ConfigError where one is not, and for overrides that would take minutes to read.
     """
     length = sum(map(len, overrides))
     if length > MAX_BYTES:
@@ -65,6 +75,11 @@ def _apply(tree: Tree, overrides: Sequence[str]) -> list[Problem]:
             settings += _settings(override)
         except ValueError as error:
             problems.append(Problem((), f"override {words.found(override)}: {error}", COMMAND_LINE))
+    named = {path for path, _ in settings}
+    if missing := [f"{path[0]}.name={name}" for path, name in in_full.items() if path not in named]:
+        why = "a run directory alone makes fedmpi import nothing; to run this code, say again"
+        raise ConfigError(tree.file, f"{why} {' '.join(missing)}")
+    settings = [(path, value) for path, value in settings if in_full.get(path, "") != value]
     tree.put_all(settings, lambda path: COMMAND_LINE)
     return problems
 

@@ -80,7 +80,7 @@ class DeviceData:
             corners = torch.randint(2 * self.padding + 1, (*order.shape, 2), generator=generator)
             high = 2 if self.flip else 1
             flips = torch.randint(high, order.shape, generator=generator) > 0
-        return Draws(*(None if drawn is None else self._move(drawn) for drawn in (order, corners, flips)))
+        return Draws(self._move(order), *(drawn if drawn is None else self._move(drawn) for drawn in (corners, flips)))
 
     def train_batch(self, draws: Draws, epoch: int, start: int, stop: int) -> tuple[Tensor, Tensor]:
         """Examples start..stop of one epoch (from 0) of `draws`, and their labels, int64 (B,).

@@ -12,4 +12,4 @@ def batch_bounds(num_examples: int, batch_size: int) -> list[tuple[int, int]]:
     starts = list(range(0, num_examples, batch_size))
     if batch_size > 1 and len(starts) > 1 and num_examples - starts[-1] == 1:
         starts.pop()
-    return list(zip(starts, [*starts[1:], num_examples]))
+    return list(zip(starts, [*starts[1:], num_examples], strict=False))

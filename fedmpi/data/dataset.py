@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -14,9 +14,13 @@ from fedmpi.errors import DataError
 
 DTYPES = {"image": np.uint8, "vector": np.float32, "tokens": np.int16}
 PARTS = {
-    "train_x": "training examples", "train_y": "training labels", "groups": "training groups",
-    "test_x": "test examples", "test_y": "test labels", "test_groups": "test groups",
-}  # fmt: skip
+    "train_x": "training examples",
+    "train_y": "training labels",
+    "groups": "training groups",
+    "test_x": "test examples",
+    "test_y": "test labels",
+    "test_groups": "test groups",
+}
 """The arrays of a Dataset, in words."""
 
 
@@ -36,8 +40,8 @@ class Dataset:
     test_y: NDArray[np.int64]
     groups: NDArray[np.int64] | None = None
     test_groups: NDArray[np.int64] | None = None
-    digest: str = ""
-    """`digest_of` the arrays; `data.load` fills it in."""
+    digest: str = field(default="", kw_only=True)
+    """`digest_of` the arrays; `reading.load` fills it in."""
 
     @property
     def arrays(self) -> dict[str, NDArray[Any] | None]:

@@ -13,6 +13,8 @@ from fedmpi.data.options import DataOptions
 
 DIGEST_BYTES = 16
 _CHUNK_BYTES = 2**24
+PLACES = ("root", "path")
+"""Options that say where the files are, which may differ between ranks and between starts."""
 
 
 def digest_of(arrays: Mapping[str, NDArray[Any] | None]) -> str:
@@ -39,6 +41,6 @@ def short(digest: str) -> str:
 
 
 def place(options: DataOptions) -> str:
-    """Where a data set comes from, as a key of the config: its folder, or its name where it has none."""
-    root = getattr(options, "root", None)
-    return f"data.name={options.name}" if root is None else f"data.root={root}"
+    """Where a data set comes from, as a key of the config: its folder or file, or its name where it has none."""
+    key = next((key for key in PLACES if hasattr(options, key)), "name")
+    return f"data.{key}={getattr(options, key)}"

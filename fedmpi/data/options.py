@@ -1,13 +1,15 @@
-"""The data sets a configuration can name, and what is known of each without reading a file."""
+"""What every data set has: options, what is known of it, where its files come from, and its examples."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Annotated, Literal, Protocol
+from typing import TYPE_CHECKING, ClassVar, Literal
 
-from pydantic import Field
+from fedmpi.config.schema import Section
+from fedmpi.data.files.source import Source
 
-from fedmpi.config.schema import Count, Folder, Section, free
+if TYPE_CHECKING:
+    from fedmpi.data.dataset import Dataset
 
 
 @dataclass(frozen=True)
@@ -31,90 +33,28 @@ class DataInfo:
     vocabulary_size: int = 0
     """Number of different tokens (kind "tokens" only)."""
     num_groups: int = 0
-    """How many groups (writers, subjects, roles) the training examples come from; 0 where nobody knows whose they are."""
+    """How many groups (writers, subjects, roles) the training examples come from; 0 if that is not known."""
     shares_groups: bool = False
     """Whether the test examples come from the same groups."""
 
 
-class DataOptions(Protocol):
-    """The options of any data set."""
+class DataOptions(Section):
+    """The options of a data set; each is a subclass in a file of its own, which `registry.py` lists by its name.
 
-    @property
-    def name(self) -> str: ...
-
-    def info(self) -> DataInfo: ...
-
-
-class Digits(Section):
-    """E. Alpaydin and C. Kaynak, Optical Recognition of Handwritten Digits (UCI, 1998), its test part.
-
-    The split into training and test examples is ours and fixed. Digits are cropped with a
-    padding of one pixel and never flipped: a mirrored 2 is not a 2.
+    A class is loaded when a config names it, so its module imports nothing heavier than numpy when it loads.
     """
 
-    name: str = "digits"
-    """1,797 real handwritten digits, 8x8 grey, inside the package scikit-learn: no download."""
+    source: ClassVar[Source | None] = None
+    """Where the files come from; None if there is nothing to download."""
+    reads_to_know: ClassVar[bool] = False
+    """Whether `info` reads the examples."""
+    name: str
+    """What the data set is, in one line; the value is the name in a config."""
 
     def info(self) -> DataInfo:
-        return DataInfo("image", (1, 8, 8), 10, 1437, 360, mean=(0.3049,), std=(0.3755,), crop_padding=1)
+        """What is known of the examples."""
+        raise NotImplementedError
 
-
-class Cifar10(Section):
-    """A. Krizhevsky, Learning Multiple Layers of Features from Tiny Images, 2009; normalization as in FedHM's code."""
-
-    name: str = "cifar10"
-    """60,000 colour images 32x32 in 10 classes, files as distributed (python version)."""
-    root: Folder = free("~/data")
-    """The folder that holds cifar-10-batches-py, or that folder itself."""
-
-    def info(self) -> DataInfo:
-        mean, std = (0.4914, 0.4822, 0.4465), (0.2023, 0.1994, 0.2010)
-        return DataInfo("image", (3, 32, 32), 10, 50_000, 10_000, mean, std, crop_padding=4, flip=True)
-
-
-class Cifar100(Section):
-    """A. Krizhevsky, Learning Multiple Layers of Features from Tiny Images, 2009; normalization as in FedHM's code."""
-
-    name: str = "cifar100"
-    """60,000 colour images 32x32 in 100 classes, files as distributed (python version)."""
-    root: Folder = free("~/data")
-    """The folder that holds cifar-100-python, or that folder itself."""
-
-    def info(self) -> DataInfo:
-        mean, std = (0.5071, 0.4867, 0.4408), (0.2675, 0.2565, 0.2761)
-        return DataInfo("image", (3, 32, 32), 100, 50_000, 10_000, mean, std, crop_padding=4, flip=True)
-
-
-# As many pixels as an image file has in a row, if it is an image at all.
-Side = Annotated[int, Field(ge=1, le=65_536)]
-
-
-class Synthetic(Section):
-    """A coarse pattern per class under uniform noise: learnable, and as large as one likes."""
-
-    name: str = "synthetic"
-    """Generated images of any shape and class count, for load tests and benchmarks."""
-    shape: Annotated[tuple[Side, Side, Side], Field(strict=False)] = (3, 32, 32)
-    """Channels, height and width of an image."""
-    classes: Annotated[int, Field(ge=2, le=1_000_000)] = 10
-    """Number of classes, all of about the same size."""
-    num_train: Count = 5000
-    """Training examples."""
-    num_test: Count = 1000
-    """Test examples."""
-    seed: Annotated[int, Field(ge=0, lt=2**63)] = 0
-    """Seed of the examples; the run's own seed does not change them."""
-
-    def info(self) -> DataInfo:
-        channels, height, width = self.shape
-        return DataInfo(
-            "image",
-            (channels, height, width),
-            self.classes,
-            self.num_train,
-            self.num_test,
-            mean=(0.5,) * channels,
-            std=(0.2,) * channels,
-            crop_padding=min(height, width) // 8,
-            flip=True,
-        )
+    def read(self) -> Dataset:
+        """The examples. Raises DataError, one line a problem."""
+        raise NotImplementedError

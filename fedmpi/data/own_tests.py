@@ -16,10 +16,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedmpi.data.dataset import Dataset
+from fedmpi.data.dealing import PartitionOptions, runs
 from fedmpi.data.options import DataInfo
 from fedmpi.data.partition import Partition
-from fedmpi.data.partition_options import PartitionOptions
-from fedmpi.data.splits import runs
 from fedmpi.seeds import numpy_generator
 
 Ints = NDArray[np.int64]

@@ -6,32 +6,17 @@ are two arrays, not a million.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
 
-from fedmpi.data import by_group, dirichlet_equal, shards, splits
-from fedmpi.data.partition_options import PartitionOptions
+from fedmpi.data.dealing import Ints, PartitionOptions
 from fedmpi.disk import hdf5
 from fedmpi.errors import DataError
 
-Ints = NDArray[np.int64]
 KIND = "partition"
-
-PROCEDURES: dict[str, Callable[..., tuple[Ints, Ints]]] = {
-    "iid": splits.iid,
-    "dirichlet_feddf": splits.dirichlet_feddf,
-    "dirichlet": splits.dirichlet,
-    "dirichlet_equal": dirichlet_equal.dirichlet_equal,
-    "class_dirichlet": splits.class_dirichlet,
-    "quantity_skew": splits.quantity_skew,
-    "shards": shards.shards,
-    "lottery": shards.lottery,
-    "natural": by_group.natural,
-}
 
 
 @dataclass(frozen=True)
@@ -66,7 +51,7 @@ class Partition:
         """Numbers of the examples of one client, a read-only view."""
         return self.indices[self.offsets[client] : self.offsets[client + 1]]
 
-    def packed(self, data_digest: str = "") -> bytes:
+    def packed(self, data_digest: str = "") -> memoryview:
         """The bytes of an HDF5 file that `load` reads; `data_digest` is that of the data set that it divides."""
         attributes = {"data_digest": data_digest} if data_digest else {}
         return hdf5.pack(KIND, attributes, {"indices": self.indices, "offsets": self.offsets})
@@ -112,9 +97,7 @@ def make_partition(
     `groups`, int64 (N,), says whose each example is; only a partition by groups needs it. Raises
     ConfigError if the options cannot be met (too many clients, a minimum size never reached).
     """
-    procedure = PROCEDURES[options.name]
-    given = {"groups": groups} if options.by_groups else {}
-    indices, sizes = procedure(options, np.asarray(labels), num_clients, seed, **given)
+    indices, sizes = options.divide(np.asarray(labels), num_clients, seed, groups if options.by_groups else None)
     offsets = np.zeros(num_clients + 1, dtype=np.int64)
     np.cumsum(sizes, out=offsets[1:])
     return Partition(indices.astype(np.int64), offsets)

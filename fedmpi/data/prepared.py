@@ -18,9 +18,9 @@ from typing import Any
 
 from fedmpi.data.dataset import Dataset, layout_problems
 from fedmpi.data.digest import DIGEST_BYTES, digest_of
-from fedmpi.data.folders import made
+from fedmpi.data.files.folders import made
+from fedmpi.data.files.source import how_to_fetch, is_here
 from fedmpi.data.prepared_options import PreparedOptions, how_to_prepare
-from fedmpi.data.sources import how_to_fetch, is_here
 from fedmpi.disk import hdf5, temporary
 from fedmpi.errors import DataError
 

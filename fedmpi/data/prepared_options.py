@@ -1,27 +1,42 @@
-"""What the options of all prepared data sets share; see `prepared.py`. Imports neither torch nor numpy."""
+"""What the options of all prepared data sets share; see `prepared.py`, whose HDF5 no config waits for."""
 
 from __future__ import annotations
 
 import json
 import re
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
-from fedmpi.config.schema import Folder, Section, free
-from fedmpi.data.folders import below_home
-from fedmpi.data.sources import quoted
+from fedmpi.config.schema import Folder, free
+from fedmpi.data.files.folders import below_home
+from fedmpi.data.files.source import quoted
+from fedmpi.data.options import DataOptions
+
+if TYPE_CHECKING:
+    from fedmpi.data.dataset import Dataset
+    from fedmpi.data.files.budget import Tell
 
 _ENDING = ".fedmpi.h5"
 
 
-class PreparedOptions(Section):
+class PreparedOptions(DataOptions):
     """Options of a data set that is read from a prepared file."""
 
     counts: ClassVar[tuple[str, ...]] = ("num_train", "num_test", "num_groups")
     """Options that say what is expected in the file, without deciding it."""
-    name: str
+    traces: ClassVar[tuple[str, ...]]
+    """Names of which an archive of the originals soon shows one."""
     root: Folder = free("~/data")
     """The folder with the file that `python -m fedmpi.data prepare` wrote."""
+
+    def prepare(self, folder: Path, tell: Tell) -> Dataset:
+        """Decodes the unpacked original files below `folder`, and calls `tell(done, total)` as it proceeds."""
+        raise NotImplementedError
+
+    def read(self) -> Dataset:
+        from fedmpi.data import prepared
+
+        return prepared.read(self)
 
     @property
     def path(self) -> Path:
@@ -36,7 +51,7 @@ class PreparedOptions(Section):
 
     def own_recipe(self) -> dict[str, Any]:
         """What of the recipe is not the default."""
-        defaults = type(self)().recipe()
+        defaults = type(self)(name=self.name).recipe()
         return {key: value for key, value in self.recipe().items() if value != defaults[key]}
 
 

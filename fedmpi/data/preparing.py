@@ -1,44 +1,25 @@
-"""What `python -m fedmpi.data prepare` does: original files in, one HDF5 file out.
-
-`PREPARERS` says which module decodes which data set: `prepare(options, folder, tell)` decodes the
-unpacked original files below `folder` and calls `tell(done, total)` as it goes on.
-"""
+"""What `python -m fedmpi.data prepare` does: original files in, one HDF5 file out."""
 
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
-from fedmpi.data import archives, femnist, har, imdb, prepared, shakespeare, tinyimagenet
+from fedmpi.data import prepared
 from fedmpi.data.dataset import Dataset, check
-from fedmpi.data.folders import below_home, made
+from fedmpi.data.files import archives
+from fedmpi.data.files.budget import Tell
+from fedmpi.data.files.folders import below_home, made
+from fedmpi.data.files.source import how_to_fetch, unpacked
 from fedmpi.data.options import DataInfo
 from fedmpi.data.prepared_options import PreparedOptions
-from fedmpi.data.sources import SOURCES, how_to_fetch, unpacked
-from fedmpi.data.tell import Tell
 from fedmpi.disk import temporary
 from fedmpi.errors import DataError
-
-PREPARERS: dict[str, Callable[..., Dataset]] = {
-    "femnist": femnist.prepare,
-    "har": har.prepare,
-    "imdb": imdb.prepare,
-    "shakespeare": shakespeare.prepare,
-    "tinyimagenet": tinyimagenet.prepare,
-}
-
-TRACES: dict[str, tuple[str, ...]] = {
-    "femnist": ("*.h5", "*.json"),
-    "har": ("*labels.txt", "*X_train.txt"),
-    "imdb": ("*/pos/*", "*/neg/*", "*/unsup/*"),
-    "shakespeare": ("*input.txt", "*.json"),
-    "tinyimagenet": ("*wnids.txt", "*.JPEG"),
-}
-"""Names of which an archive of the originals soon shows one."""
 
 COUNTS = ("num_train", "num_test", "num_groups")
 
@@ -56,18 +37,18 @@ def prepare(
     if not place.is_dir() and not place.is_file():  # a pipe or a device could be read for ever
         raise DataError(str(place), "is neither a file nor a folder")
     prepared.try_place(options)
-    with originals(options.name, place, tell_unpacking, unpack_in or options.path.parent) as folder:
-        dataset = PREPARERS[options.name](options, folder, tell)
+    with originals(place, options.traces, tell_unpacking, unpack_in or options.path.parent) as folder:
+        dataset = options.prepare(folder, tell)
     info, found = options.info(), counts_of(dataset)
-    if not info.num_groups:  # nobody asked whose the examples are
+    if not info.num_groups:  # the options do not ask whose the examples are
         found["num_groups"] = 0
-    told = {name: found[name] for name in COUNTS if name in type(options).model_fields}
+    told: dict[str, Any] = {name: found[name] for name in COUNTS if name in type(options).model_fields}
     check(f"data.name={options.name}", dataset, replace(info, **told))
     return prepared.save(options, dataset), dataset
 
 
 @contextlib.contextmanager
-def originals(name: str, place: Path, tell: Tell, unpack_in: Path) -> Iterator[Path]:
+def originals(place: Path, traces: tuple[str, ...], tell: Tell, unpack_in: Path) -> Iterator[Path]:
     """A folder with the unpacked originals; what an archive holds is there only until the end of the `with`."""
     if place.is_dir():
         yield place
@@ -79,7 +60,7 @@ def originals(name: str, place: Path, tell: Tell, unpack_in: Path) -> Iterator[P
         except OSError as error:
             raise DataError(str(unpack_in), f"cannot be written: {error}") from error
         try:
-            _fill(folder, place, tell, TRACES[name])
+            _fill(folder, place, tell, traces)
             yield folder
         except DataError as error:
             raise _as_given(error, folder, place) from error
@@ -107,8 +88,8 @@ def _fill(folder: Path, place: Path, tell: Tell, traces: tuple[str, ...]) -> Non
 
 def _find(options: PreparedOptions) -> Path:
     """Where the unpacked originals below data.root are, or the archive (or file) as downloaded. Raises DataError."""
-    root, source = below_home(options.root), SOURCES[options.name]
-    files = source.needed(options)
+    root, source = below_home(options.root), options.source
+    files = source.needed(options) if source else ()
     for file in files:
         there = unpacked(file, root)
         if there is not None:
@@ -117,7 +98,7 @@ def _find(options: PreparedOptions) -> Path:
             return root / file.path
     where = f"data.root={options.root}"
     if not files:
-        raise DataError(where, f"say --from FOLDER: these files cannot be downloaded. {source.other}")
+        raise DataError(where, f"say --from FOLDER: these files cannot be downloaded. {source.other if source else ''}")
     names = " or ".join(name for file in files for name in (file.path, *file.contents))
     raise DataError(where, f"no {names} there; {how_to_fetch(options)}, or say --from FOLDER_OR_ARCHIVE")
 

@@ -1,25 +1,49 @@
-"""What the data sets of signals and texts share: finding files, cutting windows, dividing by time, numbering groups."""
+"""What the data sets of signals and texts share: counts in options, files, windows, time, groups."""
 
 from __future__ import annotations
 
 import json
 from collections import Counter
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
 from numpy.typing import NDArray
+from pydantic import Field
 
-from fedmpi.data.budget import Budget, guarded
+from fedmpi.data.files.budget import Budget, guarded
+from fedmpi.data.options import DataInfo
+from fedmpi.data.prepared_options import PreparedOptions
 from fedmpi.errors import DataError
 
 MAX_TEXT_BYTES = 2**30
 """Of one file. LEAF's Shakespeare is one JSON file of some 400 MB."""
 _BYTES_PER_SIGN = {b"[": 64, b"{": 72, b",": 40}
 
+NumExpected = Annotated[int, Field(ge=0, le=2**31 - 1)]
+PartialShare = Annotated[float, Field(gt=0, lt=1)]
 Ints = NDArray[np.int64]
 Names = Sequence[str] | NDArray[np.str_] | Ints
+
+
+class SeriesOptions(PreparedOptions):
+    """A prepared data set whose counts hang on its options."""
+
+    num_train: NumExpected = 0
+    """Training examples expected; 0 means those of the complete files under the default options. Needed where other
+    options (or a part of the files) give another number: the error then says which.
+    """
+    num_test: NumExpected = 0
+    """Test examples expected; 0 as above."""
+    num_groups: NumExpected = 0
+    """Subjects, films or roles expected in the training examples; 0 as above."""
+
+    def expected(self, info: DataInfo) -> DataInfo:
+        """`info` of the complete files, with the counts that the options give instead."""
+        given = {name: getattr(self, name) for name in ("num_train", "num_test", "num_groups")}
+        return replace(info, **{name: count for name, count in given.items() if count})
 
 
 def find(folder: Path, pattern: str, what: str) -> Path:

@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
+from fedmpi.data.dealing import runs
 from fedmpi.data.partition import Partition
-from fedmpi.data.splits import runs
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -6,13 +6,19 @@ import math
 from collections.abc import Collection, Iterator, Sequence
 from functools import partial
 from itertools import accumulate, islice
+from typing import TYPE_CHECKING
+
+from numpy.random import Generator
 
 from fedmpi import seeds
 from fedmpi.config.schema import CosineSchedule, Train
 from fedmpi.federation.tiers import tier_of
 
+if TYPE_CHECKING:
+    pass
 
-def sample_cohort(eligible: int | Sequence[int], size: int, *, seed: int, round_number: int, phase: str) -> list[int]:
+
+def sample_cohort(eligible: int | Ranges, size: int, *, seed: int, round_number: int, phase: str) -> list[int]:
     """`size` distinct clients, uniformly, sorted; `eligible` is how many there are, or which.
 
     Costs O(size) memory, not O(clients): a million registered clients are as cheap as twenty.
@@ -22,7 +28,7 @@ def sample_cohort(eligible: int | Sequence[int], size: int, *, seed: int, round_
     return drawn if isinstance(eligible, int) else [eligible[place] for place in drawn]
 
 
-def eligible_clients(blocks: Sequence[int], tiers: Collection[int] | None) -> int | Sequence[int]:
+def eligible_clients(blocks: Sequence[int], tiers: Collection[int] | None) -> int | Ranges:
     """The clients of these fixed tiers (None: all), as `sample_cohort` takes them.
 
     A tier is a range of clients, so those of a million clients cost nothing to name.
@@ -33,7 +39,7 @@ def eligible_clients(blocks: Sequence[int], tiers: Collection[int] | None) -> in
     return Ranges([range(ends[tier] - blocks[tier], ends[tier]) for tier in sorted(tiers)])
 
 
-class Ranges(Sequence[int]):
+class Ranges:
     """Ranges one after the other, without their numbers in memory."""
 
     def __init__(self, ranges: Sequence[range]) -> None:
@@ -42,7 +48,7 @@ class Ranges(Sequence[int]):
     def __len__(self) -> int:
         return sum(map(len, self._ranges))
 
-    def __getitem__(self, place: int) -> int:  # type: ignore[override]
+    def __getitem__(self, place: int) -> int:
         for numbers in self._ranges:
             if place < len(numbers):
                 return numbers[place]
@@ -65,21 +71,21 @@ def sample_drawn_tiers(
     return sorted(islice((client for client in order if draw(client) in tiers), size))
 
 
-def _random_order(count: int, generator: object) -> Iterator[int]:
+def _random_order(count: int, generator: Generator) -> Iterator[int]:
     """0 .. count - 1 in uniformly random order: Fisher and Yates's shuffle that keeps only what it has moved."""
     moved: dict[int, int] = {}
     for last in range(count - 1, -1, -1):
-        place = int(generator.integers(last + 1))  # type: ignore[attr-defined]
+        place = int(generator.integers(last + 1))
         chosen = moved.get(place, place)
         moved[place] = moved.pop(last, last)
         yield chosen
 
 
-def _distinct(count: int, size: int, generator: object) -> set[int]:
+def _distinct(count: int, size: int, generator: Generator) -> set[int]:
     """Floyd's algorithm (Bentley and Floyd, CACM 30(9), 1987): a uniform set of `size` out of `count`."""
     chosen: set[int] = set()
     for last in range(count - size, count):
-        candidate = int(generator.integers(last + 1))  # type: ignore[attr-defined]
+        candidate = int(generator.integers(last + 1))
         chosen.add(last if candidate in chosen else candidate)
     return chosen
 

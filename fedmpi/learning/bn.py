@@ -63,7 +63,8 @@ def collecting(module: nn.Module) -> Iterator[None]:
 
 def collected(module: nn.Module) -> Tensor:
     """The statistics of the last forward pass, shape (num_statistics,)."""
-    return torch.cat([part for layer in batch_norms(module) for part in (layer.running_mean, layer.running_var)])
+    parts = [part for layer in batch_norms(module) for part in (layer.running_mean, layer.running_var)]
+    return torch.cat([part for part in parts if part is not None])
 
 
 @contextmanager

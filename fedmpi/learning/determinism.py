@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import Any
 
 import torch
 
@@ -20,7 +21,8 @@ def make_deterministic(num_threads: int) -> None:
     # The same as use_deterministic_algorithms(True), which imports torch's compiler: 2 s at the start of every rank.
     torch.set_deterministic_debug_mode("error")
     # Filling every fresh tensor with NaN finds bugs, but it is a pass over memory in each kernel.
-    torch.utils.deterministic.fill_uninitialized_memory = False
+    settings: Any = torch.utils.deterministic
+    settings.fill_uninitialized_memory = False
     torch.backends.cudnn.benchmark = False
     torch.backends.cudnn.allow_tf32 = False
     torch.backends.cuda.matmul.allow_tf32 = False

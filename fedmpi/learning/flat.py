@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -43,10 +44,9 @@ class Sgd:
     @torch.no_grad()
     def step(self, lr: float) -> None:
         for parameter, gradient, momentum, weight_decay in self.groups:
-            sgd(
-                [parameter], [gradient], [momentum if self.momentum else None], fused=True, lr=lr,
-                momentum=self.momentum, weight_decay=weight_decay, dampening=0.0, nesterov=False, maximize=False,
-            )  # fmt: skip
+            kept: list[Tensor | None] = [momentum if self.momentum else None]
+            rule: dict[str, Any] = {"lr": lr, "momentum": self.momentum, "weight_decay": weight_decay}
+            sgd([parameter], [gradient], kept, fused=True, dampening=0.0, nesterov=False, maximize=False, **rule)
 
 
 class FlatNet:
@@ -73,9 +73,9 @@ class FlatNet:
     def optimizer(self, *, momentum: float, weight_decay: float, own_decay: Collection[str]) -> Sgd:
         """SGD over the flat vectors; its momentum lies in the shared buffer (see `reset_momentum`)."""
         split = min((self.layout.offsets[name] for name in own_decay), default=self.layout.num_bytes)
-        vectors = [buffer.view(torch.float32) for buffer in (self._parameter, self._gradient, self._momentum)]
+        param, grad, momenta = (flat.view(torch.float32) for flat in (self._parameter, self._gradient, self._momentum))
         parts = (slice(0, split // FLOAT32_BYTES), weight_decay), (slice(split // FLOAT32_BYTES, None), 0.0)
-        return Sgd(momentum, [(*(vector[part] for vector in vectors), decay) for part, decay in parts])
+        return Sgd(momentum, [(param[part], grad[part], momenta[part], decay) for part, decay in parts])
 
     def reset_momentum(self) -> None:
         """As a fresh optimizer: SGD's first step on a zero buffer leaves the gradient in it."""
@@ -125,7 +125,7 @@ def _adopt(module: nn.Module, params: Params, grads: Params) -> nn.Module:
         adopted[id(old)] = nn.Parameter(params[name])
         adopted[id(old)].grad = grads[name]
     for part in module.modules():
-        for name, old in part._parameters.items():
-            if old is not None:
-                part._parameters[name] = adopted[id(old)]
+        for name, tied in part._parameters.items():
+            if tied is not None:
+                part._parameters[name] = adopted[id(tied)]
     return module

@@ -17,6 +17,7 @@ import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, replace
+from functools import partial
 
 import numpy as np
 import torch
@@ -29,14 +30,14 @@ from fedmpi.learning import bn
 from fedmpi.learning.determinism import global_generator
 from fedmpi.learning.flat import FlatNet
 from fedmpi.learning.local import LocalTrainer, MaskedCrossEntropy
-from fedmpi.models import entry
+from fedmpi.models import admission
 
 BATCH_SIZE, LR = 2, 0.01
 # The other client's steps are an odd number, or a net that alternates would go unnoticed.
 STEPS = 2, 1
 KEEPS = (
-    "keeps something beside its parameters, draws from a generator of its own or is not deterministic, so results would "
-    "depend on the number of ranks; remove that, or draw from the global generators of torch, Python or numpy"
+    "keeps something beside its parameters, draws from a generator of its own or is not deterministic, so results "
+    "would depend on the number of ranks; remove that, or draw from the global generators of torch, Python or numpy"
 )
 
 Call = tuple[str, bytes, bytes]
@@ -72,11 +73,8 @@ def _versions(net: nn.Module) -> dict[str, int]:
 
 def _changed(model: str, net: nn.Module, buffer: str) -> ConfigError:
     module, _, name = buffer.rpartition(".")
-    return entry.refusal(
-        model, net, module,
-        f"changes its buffer {name!r} in training, which the next client on the same rank would inherit; take a layer "
-        "that keeps nothing between batches",
-    )  # fmt: skip
+    why = f"changes its buffer {name!r} in training, which the next client on the same rank would inherit"
+    return admission.refusal(model, net, module, f"{why}; take a layer that keeps nothing between batches")
 
 
 def check_nets(
@@ -100,14 +98,21 @@ def check_nets(
         trial = _Trial(trainers[number], clients, seed, _values(net, seed))
         with global_generator(trial.seed_of(2), trial.data.device):
             try:
-                digests.append(_check_net(trial, lambda number=number: make_net(number), model))
+                digests.append(_check_net(trial, partial(make_net, number), model))
             except RuntimeError as error:
-                if "deterministic" not in str(error):
+                if not (why := _fault_of_net(str(error))):
                     raise
-                raise ConfigError("model.name", f"'{model}': {str(error).partition('. ')[0]}") from None
+                raise ConfigError("model.name", f"'{model}': {why}") from None
         net.clear()
         net.module.train()
     return " ".join(digests)
+
+
+def _fault_of_net(error: str) -> str:
+    """What torch says that a dry run does not show; empty for what may be no fault of the net."""
+    if error.startswith("view size is not compatible"):
+        return "images lie in memory with their channels last, where x.view fails; write x.flatten(1) or x.reshape"
+    return error.partition(". ")[0] if "deterministic" in error else ""
 
 
 def _to_try(trainers: Sequence[LocalTrainer], macs: Sequence[float]) -> Iterator[int]:
@@ -166,9 +171,9 @@ class _Trial:
             return net.module(self.data.train_batch(as_stored, 0, 0, BATCH_SIZE)[0]).clone()
 
 
-def _backward(net: FlatNet, inputs: Tensor, targets: Tensor, loss: MaskedCrossEntropy) -> Tensor:
+def _backward(net: FlatNet, inputs: Tensor, targets: Tensor, loss: Callable[[Tensor, Tensor], Tensor]) -> Tensor:
     value = loss(net.module(inputs), targets)
-    value.backward()  # type: ignore[no-untyped-call]
+    value.backward()
     return value.detach()
 
 
@@ -195,7 +200,7 @@ def _check_net(trial: _Trial, make_net: Callable[[], nn.Module], model: str) -> 
         if not torch.equal(_bytes(constants[name]), _bytes(value)):
             module, _, buffer = name.rpartition(".")
             problem = f"has other values in its buffer {buffer!r} each time it is made; make them the same each time"
-            raise entry.refusal(model, net.module, module, problem)
+            raise admission.refusal(model, net.module, module, problem)
     pairs = list(_pairs(trial, net, again, lambda module: nullcontext([])))
     for name, value in net.module.named_buffers():
         if name in constants and not torch.equal(_bytes(constants[name]), _bytes(value)):
@@ -206,7 +211,7 @@ def _check_net(trial: _Trial, make_net: Callable[[], nn.Module], model: str) -> 
     for watched in trial, one_step:
         pairs = [*_pairs(watched, net.with_module(make_net()), net.with_module(make_net()), _watching), *pairs]
     module, what = _culprit(net, [pair for pair in pairs if not pair.is_same])
-    raise entry.refusal(model, net.module, module, f"{what} {KEEPS}")
+    raise admission.refusal(model, net.module, module, f"{what} {KEEPS}")
 
 
 def _pairs(trial: _Trial, net: FlatNet, again: FlatNet, watch: Watch) -> Iterator[_Pair]:
@@ -290,5 +295,5 @@ def _bytes(tensor: Tensor) -> Tensor:
 def _digest(tensors: Iterable[Tensor]) -> str:
     digest = hashlib.blake2b(digest_size=8)
     for tensor in tensors:
-        digest.update(_bytes(tensor).cpu().numpy())
+        digest.update(_bytes(tensor).cpu().numpy().data)
     return digest.hexdigest()

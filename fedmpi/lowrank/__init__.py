@@ -16,9 +16,9 @@ from types import ModuleType
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from fedmpi.lowrank import cut, decay, gates, kernels, layers, lifting, modules, plan, svd
+    from fedmpi.lowrank import decay, factorized, gates, kernels, lifting, modules, rule, svd, whole_stem
 
-__all__ = ["cut", "decay", "gates", "kernels", "layers", "lifting", "modules", "plan", "svd"]
+__all__ = ["decay", "factorized", "gates", "kernels", "lifting", "modules", "rule", "svd", "whole_stem"]
 
 
 def __getattr__(name: str) -> ModuleType:

@@ -10,9 +10,12 @@ Differences from the paper: none.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 import torch
 
-from fedmpi.lowrank.layers import channels_inside
+from fedmpi.lowrank.factorized import FactorizedLayer, channels_inside
+from fedmpi.tensors import Params
 
 
 @torch.no_grad()
@@ -26,11 +29,18 @@ def frobenius_decay_(
     O(r^2 (M + N)) multiply-adds; nothing waits for the device.
     """
     r = u.shape[0]
-    u_rM = channels_inside(u).reshape(r, -1)
-    v_Nr = channels_inside(v).reshape(-1, r)
-    gram_u, gram_v = u_rM @ u_rM.t(), v_Nr.t() @ v_Nr
-    _add_product_(grad_u, gram_v, u_rM, coefficient)
-    _add_product_(grad_v, v_Nr, gram_u, coefficient)
+    u_rows = channels_inside(u).reshape(r, -1)
+    v_rows = channels_inside(v).reshape(-1, r)
+    gram_u, gram_v = u_rows @ u_rows.t(), v_rows.t() @ v_rows
+    _add_product_(grad_u, gram_v, u_rows, coefficient)
+    _add_product_(grad_v, v_rows, gram_u, coefficient)
+
+
+def decay_layers_(layers: Iterable[FactorizedLayer], params: Params, grads: Params, coefficient: float) -> None:
+    """`frobenius_decay_` of each of these layers, whose factors are among `params`."""
+    for layer in layers:
+        u, v = layer.factor_names
+        frobenius_decay_(params[u], params[v], grads[u], grads[v], coefficient)
 
 
 def _add_product_(grad: torch.Tensor, left: torch.Tensor, right: torch.Tensor, coefficient: float) -> None:

@@ -9,6 +9,8 @@ but no computation.
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 from torch import nn
 
@@ -24,8 +26,9 @@ def open_lstms(net: nn.Module) -> nn.Module:
     recurrent ones. Biases stay where they are.
     """
     for lstm in [module for module in net.modules() if isinstance(module, nn.LSTM)]:
-        for name in [name for name in lstm._parameters if name.startswith(MATRICES)]:
-            gates = lstm._parameters.pop(name).detach().chunk(len(GATES))
+        for name, matrix in [item for item in lstm.named_parameters(recurse=False) if item[0].startswith(MATRICES)]:
+            del lstm._parameters[name]
+            gates = matrix.detach().chunk(len(GATES))
             layers = nn.ModuleDict(dict(zip(GATES, map(_linear, gates), strict=True)))
             lstm.add_module(name.removeprefix("weight_"), layers)
         lstm.register_forward_pre_hook(_stack_gates)
@@ -39,9 +42,15 @@ def _linear(weight: torch.Tensor) -> nn.Linear:
     return layer
 
 
+def _stacked(gates: nn.Module) -> torch.Tensor:
+    # Of whatever stands in a gate's place: its `weight` may be computed.
+    weights: list[Any] = [gate.weight for gate in gates.children()]
+    return torch.cat(weights)
+
+
 def _stack_gates(lstm: nn.Module, inputs: object) -> None:
     for name, gates in lstm.named_children():
-        setattr(lstm, f"weight_{name}", torch.cat([gate.weight for gate in gates.values()]))
+        setattr(lstm, f"weight_{name}", _stacked(gates))
 
 
 def _forget_stacks(lstm: nn.Module, inputs: object, outputs: object) -> None:

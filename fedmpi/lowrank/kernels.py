@@ -16,9 +16,9 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from fedmpi.lowrank.layers import FactorizedLayer
+from fedmpi.lowrank.factorized import FactorizedLayer
 from fedmpi.lowrank.lifting import factorize, lift
-from fedmpi.lowrank.modules import conv_halves, fill_with_zeros, linear_halves
+from fedmpi.lowrank.modules import Half, conv_halves, fill_with_zeros, linear_halves
 
 
 class Kernels(nn.Module):
@@ -27,7 +27,7 @@ class Kernels(nn.Module):
     The bias is the dense layer's, of all n outputs.
     """
 
-    def __init__(self, u: nn.Module, v: nn.Module, num_outputs: int, bias: nn.Parameter | None) -> None:
+    def __init__(self, u: Half, v: Half, num_outputs: int, bias: Tensor | None) -> None:
         super().__init__()
         self.u, self.v, self.bias = u, v, bias
         self._num_missing = num_outputs - len(v.weight)
@@ -64,15 +64,19 @@ def kernel_net(net: nn.Module, sizes: Mapping[str, tuple[int, int]]) -> nn.Modul
 
 
 def _kernels(name: str, dense: nn.Module, r: int, q: int) -> Kernels:
+    assert isinstance(dense, (nn.Linear, nn.Conv2d))
     num_outputs = len(dense.weight)
+    halves: tuple[Half, Half]
     if isinstance(dense, nn.Linear):
         halves = linear_halves(dense, r, min(q, num_outputs))
     else:
-        layer = FactorizedLayer(name, dense.in_channels, num_outputs, tuple(dense.kernel_size), "output")
+        height, breadth = dense.kernel_size
+        layer = FactorizedLayer(name, dense.in_channels, num_outputs, (height, breadth), "output")
         halves = conv_halves(layer, dense, r, min(q, num_outputs))
     for half in halves:
         fill_with_zeros(half, dense)
-    return Kernels(*halves, num_outputs, dense.bias)
+    u, v = halves
+    return Kernels(u, v, num_outputs, dense.bias)
 
 
 def refreshed(layer: FactorizedLayer, u: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:

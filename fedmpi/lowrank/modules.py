@@ -7,19 +7,22 @@ with the second half and nothing stands between the two. At full rank that is th
 from __future__ import annotations
 
 import copy
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Sequence
+from typing import Any
 
 import torch
 from torch import nn
 
-from fedmpi.lowrank.layers import FactorizedLayer
+from fedmpi.lowrank.factorized import FactorizedLayer
 from fedmpi.lowrank.lifting import lift
+
+Half = nn.Linear | nn.Conv2d
 
 
 class LowRank(nn.Module):
     """`v(u(x))`: in place of the conv or linear layer whose weight the two factors approximate."""
 
-    def __init__(self, layer: FactorizedLayer, u: nn.Module, v: nn.Module) -> None:
+    def __init__(self, layer: FactorizedLayer, u: Half, v: Half) -> None:
         super().__init__()
         self.layer, self.u, self.v = layer, u, v
 
@@ -54,7 +57,9 @@ def factorize_net(net: nn.Module, layers: Iterable[FactorizedLayer], rank_ratio:
 
 
 def _low_rank(layer: FactorizedLayer, dense: nn.Module, r: int) -> LowRank:
+    assert isinstance(dense, (nn.Linear, nn.Conv2d))
     n = layer.out_features
+    halves: tuple[Half, Half]
     halves = linear_halves(dense, r, n) if isinstance(dense, nn.Linear) else conv_halves(layer, dense, r, n)
     for half in halves:
         fill_with_zeros(half, dense)
@@ -64,7 +69,7 @@ def _low_rank(layer: FactorizedLayer, dense: nn.Module, r: int) -> LowRank:
     return module
 
 
-def fill_with_zeros(half: nn.Module, dense: nn.Module) -> None:
+def fill_with_zeros(half: Half, dense: Half) -> None:
     """Gives a layer that was made on the meta device its weight: zeros, of the type and on the device of `dense`'s."""
     # Not by `to_empty`, which imports sympy on its way from meta: 0.5 s at the start of every rank.
     half.weight = nn.Parameter(torch.zeros(half.weight.shape, dtype=dense.weight.dtype, device=dense.weight.device))
@@ -85,15 +90,15 @@ def conv_halves(layer: FactorizedLayer, dense: nn.Conv2d, r: int, n: int) -> tup
     return first, nn.Conv2d(r, n, bias=False, device="meta", **_along(dense, rest))
 
 
-def _along(dense: nn.Conv2d, axes: Collection[int]) -> dict[str, tuple[int, int]]:
+def _along(dense: nn.Conv2d, axes: Collection[int]) -> dict[str, Any]:
     """The geometry of `dense` along these axes (0 vertical, 1 horizontal), and no geometry along the others."""
 
-    def keep(pair: tuple[int, ...], neutral: int) -> tuple[int, int]:
+    def keep(pair: Sequence[int], neutral: int) -> tuple[int, int]:
         return (pair[0] if 0 in axes else neutral, pair[1] if 1 in axes else neutral)
 
     return {
         "kernel_size": keep(dense.kernel_size, 1),
         "stride": keep(dense.stride, 1),
-        "padding": keep(dense.padding, 0),
+        "padding": keep([*map(int, dense.padding)], 0),
         "dilation": keep(dense.dilation, 1),
     }

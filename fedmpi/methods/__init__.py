@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from fedmpi import registry
-from fedmpi.methods.protocol import Method, MethodContext
+from fedmpi.methods.protocol import Method
+from fedmpi.methods.values import MethodContext
 
 __all__ = ["Method", "MethodContext", "create"]
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from fedmpi.methods.protocol import Method, MethodOptions
+from fedmpi.methods.protocol import Method
+from fedmpi.methods.values import MethodOptions
 from fedmpi.registry import UnknownError
 
 

@@ -42,16 +42,18 @@ from fedmpi.config.schema import Config, Count
 from fedmpi.errors import ConfigError
 from fedmpi.federation.plan import Task
 from fedmpi.federation.tiers import Tier
-from fedmpi.methods.protocol import (
+from fedmpi.methods.protocol import Method
+from fedmpi.methods.values import (
     Client,
     Contributions,
+    Costs,
     LocalWork,
-    Method,
     MethodContext,
     MethodOptions,
     Phase,
-    TestedNet,
-)  # fmt: skip
+    Traits,
+    Turn,
+)
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
@@ -59,7 +61,7 @@ if TYPE_CHECKING:
     from fedmpi.exactsum import Region
     from fedmpi.learning.flat import FlatNet
     from fedmpi.learning.local import LocalTrainer, TrainOutcome
-    from fedmpi.lowrank.layers import FactorizedLayer
+    from fedmpi.lowrank.factorized import FactorizedLayer
     from fedmpi.methods.protocol import Loss
     from fedmpi.tensors import Params, Spec
 
@@ -119,15 +121,16 @@ class FDNNC(Method):
     """Server SGD on two nets, of which one is the other's truncated SVD."""
 
     Options = FDNNCOptions
-    why_equal = "fdnnc makes no fully connected layer smaller; see method.rank_ratio and method.layer_ranks"
+    options: FDNNCOptions
+    traits = Traits(
+        why_equal="fdnnc makes no fully connected layer smaller; see method.rank_ratio and method.layer_ranks"
+    )
 
     def __init__(self, context: MethodContext) -> None:
         super().__init__(context)
-        assert isinstance(context.options, FDNNCOptions)
-        self.options = context.options
         self.tiers = Tier(BIG, "big", 1.0), Tier(SMALL, "small", self.options.rank_ratio)
-        self.layers = {layer.name: layer for layer in _plan_layers(context.make_skeleton(), self.options)}
-        self.blocks = context.tier_blocks or self.options.tier_blocks(context.num_clients)
+        self.layers = {layer.name: layer for layer in _plan_layers(context.make(empty=True), self.options)}
+        self.blocks = context.tier_blocks or self.options.tier_blocks(context.clients.count)
         # With one group alone there is nothing to switch or to merge.
         self.pattern = self.options.pattern if all(self.blocks) else None
 
@@ -138,10 +141,6 @@ class FDNNC(Method):
 
     # The shape of a round.
 
-    def tested(self) -> tuple[TestedNet, ...]:
-        """B-ACC and S-ACC, whoever trains."""
-        return tuple(TestedNet(tier.name, tier.index, tier.rank_ratio) for tier in self.tiers)
-
     def phases(self, round_number: int) -> tuple[Phase, ...]:
         cohorts = zip(self.tiers, self._cohort_sizes(), strict=True)
         big, small = (Phase(tier.name, frozenset({tier.index}), size) for tier, size in cohorts)
@@ -150,14 +149,11 @@ class FDNNC(Method):
         return tuple(phase for phase in (big, small) if phase.num_clients)
 
     def _cohort_sizes(self) -> tuple[int, int]:
-        (big, small), per_round = self.blocks, self.context.clients_per_round
+        (big, small), per_round = self.blocks, self.context.clients.per_round
         if not all(self.blocks):
             return (per_round, 0) if big else (0, per_round)
         num_big = max(1, min(round(per_round * big / (big + small)), per_round - 1))
         return num_big, max(1, per_round - num_big)
-
-    def examples_per_round(self, num_examples: float) -> float:
-        return float(min(self.context.batch_size, num_examples))
 
     # Server half.
 
@@ -174,7 +170,7 @@ class FDNNC(Method):
 
     def published_specs(self, nets: Collection[int]) -> dict[str, Spec]:
         return {
-            lowrank.layers.dense_name(name, self.layers): spec
+            lowrank.factorized.dense_name(name, self.layers): spec
             for net in sorted(nets)
             for name, spec in self._net_specs[net].items()
         }
@@ -252,25 +248,20 @@ class FDNNC(Method):
 
     # Client half.
 
-    def net(self, number: int) -> nn.Module:
-        return self._net(self.context.make_net(), number)
-
-    def skeleton(self, number: int) -> nn.Module:
-        return self._net(self.context.make_skeleton(), number)
-
-    def _net(self, dense: nn.Module, number: int) -> nn.Module:
+    def net(self, number: int, *, empty: bool = False) -> nn.Module:
+        dense = self.context.make(empty=empty)
         return lowrank.modules.factorize_net(dense, self.layers.values(), self.tiers[number].rank_ratio)
 
     def narrow(self, published: Params, number: int, out: Params, client: Client | None = None) -> None:
         for name, target in out.items():
-            target.copy_(published[lowrank.layers.dense_name(name, self.layers)])
+            target.copy_(published[lowrank.factorized.dense_name(name, self.layers)])
 
     def train(self, trainer: LocalTrainer, client: Client, work: LocalWork) -> TrainOutcome:
         """The gradient of one mini-batch: a step of length 0 leaves it in the net, clipped as `train` says."""
         import torch
 
         order = torch.randperm(len(client.examples), generator=client.generator("batch"))
-        batch = client.examples[order[: self.context.batch_size].numpy()]
+        batch = client.examples[order[: self.context.train.batch_size].numpy()]
         # A client without examples takes no step, so it would send what the one before it has left in the buffer.
         trainer.net.zero_gradient()
         return super().train(trainer, replace(client, examples=batch), replace(work, epochs=1, lr=0.0))
@@ -279,22 +270,20 @@ class FDNNC(Method):
         chosen = _half_squared_error if self.options.loss == "mse" else loss
         return super().backward(net, inputs, targets, chosen, client)
 
-    def restored(self, net: FlatNet, client: Client) -> bool:
-        """A gradient of a loss that diverged is none."""
-        return False
-
     def upload_specs(self, tier: int, task: Task | None = None) -> dict[str, Spec]:
         withheld = self._withheld(task) if task else ()
         return {name: spec for name, spec in self.published_specs({tier}).items() if name not in withheld}
 
-    def upload(self, net: FlatNet, client: Client) -> Params:
-        """Gradients, that of L2 included."""
+    def upload(self, net: FlatNet, client: Client) -> Params | None:
+        """Gradients, that of L2 included; one of a loss that diverged is none."""
         import torch
 
+        if client.is_restored:
+            return None
         grads, params = list(net.grads.values()), list(net.params.values())
-        decayed = torch._foreach_add(grads, params, alpha=self.context.weight_decay)
+        decayed = torch._foreach_add(grads, params, alpha=self.context.train.weight_decay)
         named = dict(zip(net.grads, decayed, strict=True))
-        dense = {lowrank.layers.dense_name(name, self.layers): value for name, value in named.items()}
+        dense = {lowrank.factorized.dense_name(name, self.layers): value for name, value in named.items()}
         return {name: dense[name] for name in self.upload_specs(client.task.tier, client.task)}
 
     def _withheld(self, task: Task) -> tuple[str, ...]:
@@ -312,16 +301,13 @@ class FDNNC(Method):
 
     # What it would cost real clients.
 
-    def upload_bytes(self, tier: int) -> int:
-        """A small device under `half`: (M + N) r / 2 + M numbers of an M x N layer, on the average."""
-        specs = self.upload_specs(tier)
-        halved = self.layers.values() if tier == SMALL and self.options.upload == "half" else ()
+    def costs(self, turn: Turn) -> Costs:
+        """A mini-batch. A small device sends under `half` (M + N) r / 2 + M numbers of an M x N layer on the average."""
+        costs, specs = super().costs(turn), self.upload_specs(turn.tier)
+        halved = self.layers.values() if turn.tier == SMALL and self.options.upload == "half" else ()
         saved = sum(specs[name].num_bytes for layer in halved for name in layer.factor_names) // 2
-        return sum(spec.num_bytes for spec in specs.values()) - saved
-
-    def traffic(self, net: FlatNet, client: Client) -> tuple[int, int]:
-        sent = self.upload_specs(client.task.tier, client.task).values()
-        return self.download_bytes(client.task.tier), sum(spec.num_bytes for spec in sent)
+        examples = float(min(self.context.train.batch_size, turn.num_examples))
+        return replace(costs, up_bytes=costs.up_bytes - (0 if turn.client else saved), examples=examples)
 
 
 def _plan_layers(net: nn.Module, options: FDNNCOptions) -> Iterator[FactorizedLayer]:
@@ -329,7 +315,7 @@ def _plan_layers(net: nn.Module, options: FDNNCOptions) -> Iterator[FactorizedLa
     overrides = dict(options.layer_ranks)
     overrides.setdefault("*", options.rank_ratio)
     try:
-        planned = lowrank.plan.plan_layers(net, lowrank.plan.Rule(overrides=overrides))
+        planned = lowrank.rule.plan_layers(net, lowrank.rule.Rule(overrides=overrides))
     except ConfigError as error:
         raise ConfigError("method.layer_ranks", *error.problems) from None
     for layer in planned:

@@ -15,7 +15,8 @@ from __future__ import annotations
 from typing import Literal
 
 from fedmpi.federation.plan import Task
-from fedmpi.methods.protocol import Method, MethodContext, MethodOptions
+from fedmpi.methods.protocol import Method
+from fedmpi.methods.values import MethodOptions
 
 
 class FedAvgOptions(MethodOptions):
@@ -31,11 +32,7 @@ class FedAvg(Method):
     """theta <- sum of w_p theta_p / sum of w_p; everything else is the protocol's default."""
 
     Options = FedAvgOptions
-
-    def __init__(self, context: MethodContext) -> None:
-        super().__init__(context)
-        assert isinstance(context.options, FedAvgOptions)
-        self._by_samples = context.options.weighting == "samples"
+    options: FedAvgOptions
 
     def client_weight(self, task: Task) -> float:
-        return float(task.num_examples) if self._by_samples else 1.0
+        return float(task.num_examples) if self.options.weighting == "samples" else 1.0

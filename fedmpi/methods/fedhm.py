@@ -34,7 +34,8 @@ from fedmpi import lowrank
 from fedmpi.config.schema import Count, NotNegative, Positive, Shares
 from fedmpi.errors import ConfigError
 from fedmpi.federation.plan import Task
-from fedmpi.methods.protocol import Client, Method, MethodContext, MethodOptions
+from fedmpi.methods.protocol import Method
+from fedmpi.methods.values import Client, MethodContext, MethodOptions, Traits
 from fedmpi.methods.widths import falling, larger_than_dense
 
 if TYPE_CHECKING:
@@ -82,32 +83,33 @@ class FedHM(Method):
     """One SVD per layer and round on the server; prefixes of its factors on the clients."""
 
     Options = FedHMOptions
-    publishing_is = "svd"
-    why_equal = (
-        "fedhm factorizes no layer of this net, or all to the same r; see method.dense_layers and method.layer_ranks"
+    options: FedHMOptions
+    traits = Traits(
+        publishing_is="svd",
+        why_equal="fedhm factorizes no layer of this net, or all to the same r; see method.dense_layers and "
+        "method.layer_ranks",
     )
 
     def __init__(self, context: MethodContext) -> None:
         super().__init__(_with_open_lstms(context))
-        options = context.options
-        assert isinstance(options, FedHMOptions)
-        self.options = options
+        options = self.options
         dense = context.dense_layers if options.dense_layers == "auto" else options.dense_layers
-        skeleton = self.context.make_skeleton()
         try:
-            rule = lowrank.plan.Rule(dense_layers=dense, unroll=options.unroll, overrides=options.layer_ranks)
-            self.layers = {layer.name: layer for layer in lowrank.plan.plan_layers(skeleton, rule)}
+            rule = lowrank.rule.Rule(dense_layers=dense, unroll=options.unroll, overrides=options.layer_ranks)
+            planned = lowrank.rule.plan_layers(self.context.make(empty=True), rule)
         except ConfigError as error:
             raise ConfigError("method.layer_ranks", *error.problems) from None
-        self.lambda_ = context.weight_decay if options.frobenius_decay == "auto" else options.frobenius_decay
+        self.layers = {layer.name: layer for layer in planned}
+        self.lambda_ = context.train.weight_decay if options.frobenius_decay == "auto" else options.frobenius_decay
         if not options.plus_l2:
-            self.own_decay = [name for layer in self.layers.values() for name in layer.factor_names]
+            factors = [name for layer in self.layers.values() for name in layer.factor_names]
+            self.traits = replace(self.traits, own_decay=factors)
 
     def warnings(self) -> tuple[str, ...]:
+        ratios, dense = self.options.rank_ratio, self.context.make(empty=True)
         return larger_than_dense(
-            "method.rank_ratio", self.options.rank_ratio, self.context.make_skeleton(), self.layers.values(),
-            lambda layer, ratio: (layer.r(ratio),),
-        )  # fmt: skip
+            "method.rank_ratio", ratios, dense, self.layers.values(), lambda layer, ratio: (layer.r(ratio),)
+        )
 
     def _is_dense(self, tier: int) -> bool:
         return self.tiers[tier].rank_ratio == 1
@@ -130,11 +132,11 @@ class FedHM(Method):
     def _factor_specs(self, ratio: float) -> dict[str, Spec]:
         from fedmpi.tensors import Spec
 
-        specs = {}
+        specs, channels_last = {}, self.context.train.memory_format == "channels_last"
         for layer in self.layers.values():
             r = layer.r(ratio)
             for name, shape in zip(layer.factor_names, (layer.u_shape(r), layer.v_shape(r)), strict=True):
-                specs[name] = Spec(shape, channels_last=self.context.channels_last and len(shape) == 4)
+                specs[name] = Spec(shape, channels_last=channels_last and len(shape) == 4)
         return specs
 
     def publish(self, state: Params, nets: Collection[int], out: Params) -> None:
@@ -156,7 +158,7 @@ class FedHM(Method):
         """Eq. 2 without its denominator, which is common to the cohort."""
         tau = self.options.tau
         if tau == "auto":
-            tau = 5.0 if self.context.dynamic_tiers else math.inf
+            tau = 5.0 if self.context.clients.tier_assignment == "dynamic" else math.inf
         return math.exp((self.tiers[task.tier].rank_ratio - 1.0) / tau)
 
     def lift(self, upload: Params, client: Client) -> Iterator[tuple[str, Tensor]]:
@@ -166,13 +168,13 @@ class FedHM(Method):
             if layer is not None and name.endswith(".u.weight"):
                 yield f"{layer.name}.weight", lowrank.lifting.lift(layer, value, upload[f"{layer.name}.v.weight"])
             elif name.removesuffix(".v.weight") not in self.layers:
-                yield lowrank.layers.dense_name(name, self.layers), value
+                yield lowrank.factorized.dense_name(name, self.layers), value
 
     def magnitudes(self, upload: Params, client: Client) -> Tensor:
         """|U V^T|_ij <= |u_i| |v_j|: the largest row norms bound a lifted layer without lifting it."""
         from fedmpi.tensors import max_magnitudes
 
-        bounds = {lowrank.layers.dense_name(name, self.layers): value for name, value in upload.items()}
+        bounds = {lowrank.factorized.dense_name(name, self.layers): value for name, value in upload.items()}
         for layer in self.layers.values() if not self._is_dense(client.task.tier) else ():
             u, v = layer.factor_names
             rows = layer.u_matrix(upload[u]).norm(dim=1).max(), layer.v_matrix(upload[v]).norm(dim=0).max()
@@ -181,36 +183,25 @@ class FedHM(Method):
 
     # Client half.
 
-    def net(self, number: int) -> nn.Module:
-        return lowrank.modules.factorize_net(
-            self.context.make_net(), self.layers.values(), self.tiers[number].rank_ratio
-        )
-
-    def skeleton(self, number: int) -> nn.Module:
-        return lowrank.modules.factorize_net(
-            self.context.make_skeleton(), self.layers.values(), self.tiers[number].rank_ratio
-        )
+    def net(self, number: int, *, empty: bool = False) -> nn.Module:
+        dense = self.context.make(empty=empty)
+        return lowrank.modules.factorize_net(dense, self.layers.values(), self.tiers[number].rank_ratio)
 
     def narrow(self, published: Params, number: int, out: Params, client: Client | None = None) -> None:
         """The leading r columns of each factor, and the dense rest whole."""
         for name, target in out.items():
-            source = published[name if name in published else lowrank.layers.dense_name(name, self.layers)]
+            source = published[name if name in published else lowrank.factorized.dense_name(name, self.layers)]
             target.copy_(source if source.shape == target.shape else _leading(source, target.shape))
 
     def after_backward(self, net: FlatNet, client: Client) -> None:
         """Frobenius decay: the gradient of lambda/2 |U V^T|_F^2 on every factorized layer."""
-        for layer in self.layers.values() if not self._is_dense(client.task.tier) else ():
-            u, v = layer.factor_names
-            lowrank.decay.frobenius_decay_(net.params[u], net.params[v], net.grads[u], net.grads[v], self.lambda_)
+        if not self._is_dense(client.task.tier):
+            lowrank.decay.decay_layers_(self.layers.values(), net.params, net.grads, self.lambda_)
 
 
 def _with_open_lstms(context: MethodContext) -> MethodContext:
     """An LSTM's gates as layers of their own, each factorized and sent like any other."""
-    return replace(
-        context,
-        make_net=lambda: lowrank.gates.open_lstms(context.make_net()),
-        make_skeleton=lambda: lowrank.gates.open_lstms(context.make_skeleton()),
-    )
+    return replace(context, make=lambda empty=False: lowrank.gates.open_lstms(context.make(empty=empty)))
 
 
 def _leading(source: Tensor, shape: tuple[int, ...]) -> Tensor:

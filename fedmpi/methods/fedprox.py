@@ -19,7 +19,8 @@ from typing import TYPE_CHECKING, Literal
 
 from fedmpi.config.schema import NotNegative
 from fedmpi.federation.plan import Task
-from fedmpi.methods.protocol import Client, Method, MethodContext, MethodOptions
+from fedmpi.methods.protocol import Method
+from fedmpi.methods.values import Client, MethodOptions
 
 if TYPE_CHECKING:
     from fedmpi.learning.flat import FlatNet
@@ -40,11 +41,7 @@ class FedProx(Method):
     """theta <- mean of theta_p, each trained with a pull towards the published theta."""
 
     Options = FedProxOptions
-
-    def __init__(self, context: MethodContext) -> None:
-        super().__init__(context)
-        assert isinstance(context.options, FedProxOptions)
-        self.options = context.options
+    options: FedProxOptions
 
     def client_weight(self, task: Task) -> float:
         return float(task.num_examples) if self.options.weighting == "samples" else 1.0

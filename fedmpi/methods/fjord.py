@@ -20,16 +20,18 @@ Differences from the paper, and from its authors' baseline (adap/flower, baselin
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from functools import cached_property
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from functools import cached_property, partial
 from itertools import islice
 from typing import TYPE_CHECKING
 
-from fedmpi import models
 from fedmpi.config.schema import Shares
 from fedmpi.federation.plan import Task
-from fedmpi.methods.protocol import Client, LocalWork, MethodContext, MethodOptions
+from fedmpi.methods.protocol import gradients
+from fedmpi.methods.values import Client, Costs, LocalWork, MethodContext, MethodOptions, Turn
 from fedmpi.methods.widths import WidthMethod, falling
+from fedmpi.models import surgery
 from fedmpi.models.width import Rounding
 
 if TYPE_CHECKING:
@@ -65,78 +67,77 @@ class Fjord(WidthMethod):
     """Ordered dropout; means over the clients that cover an entry, weighted by samples."""
 
     Options = FjordOptions
+    options: FjordOptions
 
     def __init__(self, context: MethodContext) -> None:
         super().__init__(context)
-        assert isinstance(context.options, FjordOptions)
-        self.options = context.options
         self.rounding = self.options.rounding
 
     def client_weight(self, task: Task) -> float:
         return float(task.num_examples)
 
-    def macs_per_round(self, num_examples: float, tier: int, macs: Sequence[float]) -> float:
+    def costs(self, turn: Turn) -> Costs:
         """What the widths cost on average, each as likely as the others; distillation passes p_max's net as well."""
-        mean = sum(macs[tier:]) / len(macs[tier:])
-        return self.examples_per_round(num_examples) * (mean + (macs[tier] if self.options.distillation else 0.0))
+        costs, affordable = super().costs(turn), turn.macs[turn.tier :]
+        if not affordable:
+            return costs
+        mean, teacher = sum(affordable) / len(affordable), affordable[0] if self.options.distillation else 0.0
+        return replace(costs, macs_per_example=mean + teacher)
 
     def train(self, trainer: LocalTrainer, client: Client, work: LocalWork) -> TrainOutcome:
         """SGD with a width for each step, all of them drawn beforehand."""
         draws = work.data.draws(client.examples, work.epochs, work.generator)
-        numbers = self._draw_nets(client, draws.examples.numel())
-        return trainer.run(
-            draws,
-            work.lr,
-            work.loss,
-            lambda net, inputs, targets, loss: self._step(net, inputs, targets, loss, client.task.tier, next(numbers)),
-            lambda net: self.after_backward(net, client),
-        )
+        numbers, tier = self._draw_nets(client, draws.examples.numel()), client.task.tier
+
+        def step(net: FlatNet, inputs: Tensor, targets: Tensor, loss: Loss) -> Tensor:
+            return self._step(net, inputs, targets, loss, tier, next(numbers))
+
+        return trainer.run(draws, work.lr, work.loss, step, partial(self.after_backward, client=client))
 
     def _draw_nets(self, client: Client, num_draws: int) -> Iterator[int]:
         """The net of each step: the client's own or a narrower one."""
         import torch
 
-        low, high = client.task.tier, self.num_nets
+        low, high = client.task.tier, len(self.tiers)
         return iter(torch.randint(low, high, (num_draws,), generator=client.generator("widths")).tolist())
 
     def drawn(self, client: Client) -> Mapping[str, object]:
         """The width of each step of each epoch. Where batches are left out (`train.drop_last`), the last are not used."""
         from fedmpi.data.bounds import batch_bounds
 
-        epochs, num_examples = self.context.local_epochs, len(client.examples)
-        numbers = self._draw_nets(client, epochs * num_examples)
-        num_steps = epochs * len(batch_bounds(num_examples, self.context.batch_size))
+        train, num_examples = self.context.train, len(client.examples)
+        numbers = self._draw_nets(client, train.local_epochs * num_examples)
+        num_steps = train.local_epochs * len(batch_bounds(num_examples, train.batch_size))
         return {"widths": [self.options.widths[number] for number in islice(numbers, num_steps)]}
 
     def _step(self, net: FlatNet, inputs: Tensor, targets: Tensor, loss: Loss, tier: int, number: int) -> Tensor:
         """Gradients of one mini-batch, of net `number` within that of the tier."""
         if not self.options.distillation:
-            value = loss(self._logits(net, inputs, tier, number), targets)
-            value.backward()  # type: ignore[no-untyped-call]
-            return value.detach()
+            return gradients(loss(self._logits(net, inputs, tier, number), targets))
         from torch.nn.functional import cross_entropy
 
         teacher = net.module(inputs)
-        value = loss(teacher, targets)
-        value.backward()  # type: ignore[no-untyped-call]
+        value = gradients(loss(teacher, targets))
         student = self._logits(net, inputs, tier, number)
-        cross_entropy(student.float(), teacher.detach().float().softmax(1)).backward()  # type: ignore[no-untyped-call]
-        return value.detach()
+        gradients(cross_entropy(student.float(), teacher.detach().float().softmax(1)))
+        return value
 
     def _logits(self, net: FlatNet, inputs: Tensor, tier: int, number: int) -> Tensor:
         """Of net `number`, computed with the leading entries of the tier's parameters; gradients flow into those."""
         from torch.func import functional_call
 
         if number == tier:
-            return net.module(inputs)  # type: ignore[no-any-return]
+            logits: Tensor = net.module(inputs)
+            return logits
         own = dict(net.module.named_parameters())
         parts: Params = {name: part.of(own[name]) for name, part in self._parts_within[tier][number].items()}
         parts |= {name: value.to(inputs.device) for name, value in self._constants[number].items()}
-        return functional_call(self._skeletons[number], parts, (inputs,))  # type: ignore[no-any-return]
+        nested: Tensor = functional_call(self._skeletons[number], parts, (inputs,))
+        return nested
 
     @cached_property
     def _skeletons(self) -> list[nn.Module]:
-        return [self.skeleton(number) for number in range(self.num_nets)]
+        return [self.net(number, empty=True) for number in range(len(self.tiers))]
 
     @cached_property
     def _constants(self) -> list[dict[str, Tensor]]:
@@ -145,6 +146,6 @@ class Fjord(WidthMethod):
         return [dict(self.net(number).named_buffers()) if has else {} for number, has in enumerate(has_some)]
 
     @cached_property
-    def _parts_within(self) -> list[list[dict[str, models.nested.Part]]]:
+    def _parts_within(self) -> list[list[dict[str, surgery.nested.Part]]]:
         """[tier][net]: the net's part of the tier's parameters; meaningful for nets no wider than the tier's."""
-        return [[models.nested.nested_parts(wide, narrow) for narrow in self._skeletons] for wide in self._skeletons]
+        return [[surgery.nested.nested_parts(wide, narrow) for narrow in self._skeletons] for wide in self._skeletons]

@@ -5,10 +5,10 @@ Heterogeneous Mobile Clients, MobiCom 2021, doi:10.1145/3447993.3483278. Algorit
 lasso), eq. 4-6 (training under a mask that only shrinks), eq. 8 and Fig. 5 (aggregation).
 
 Server state: the dense model theta. A client remembers its mask M, a bool for every group that it
-may prune (`models.groups`). Its round: the accuracy of theta M on its validation examples; if that
+may prune (`surgery.groups`). Its round: the accuracy of theta M on its validation examples; if that
 is above the threshold and more than the target share of the parameters remains, the groups of
 lowest norm go; then it trains on its other examples with the masked weights held at zero, and
-sends W M and M. Its personal net is theta M; `models.cutting` makes it really smaller.
+sends W M and M. Its personal net is theta M; `surgery.cutting` makes it really smaller.
 
 Differences from the paper, read with LotteryFL (Li et al., arXiv:2008.03371), by the same authors
 with the same symbols, whose code keeps a remaining share:
@@ -36,6 +36,7 @@ from __future__ import annotations
 import math
 from bisect import bisect_right
 from collections.abc import Collection, Iterable, Iterator, Mapping
+from functools import partial
 from typing import TYPE_CHECKING, Annotated, Literal
 
 from pydantic import Field
@@ -43,7 +44,8 @@ from pydantic import Field
 from fedmpi import seeds
 from fedmpi.config.schema import NotNegative, Share
 from fedmpi.errors import ConfigError
-from fedmpi.methods.protocol import Client, Contributions, LocalWork, Method, MethodContext, MethodOptions
+from fedmpi.methods.protocol import Method
+from fedmpi.methods.values import Client, Contributions, Costs, LocalWork, MethodContext, MethodOptions, Traits, Turn
 
 if TYPE_CHECKING:
     import numpy as np
@@ -52,7 +54,7 @@ if TYPE_CHECKING:
     from fedmpi.exactsum import Region
     from fedmpi.learning.flat import FlatNet
     from fedmpi.learning.local import LocalTrainer, TrainOutcome
-    from fedmpi.models.groups import Masks
+    from fedmpi.models.surgery.groups import Masks
     from fedmpi.tensors import Params, Spec
 
 # Products of shares and counts are whole numbers up to rounding: so much less than one is none.
@@ -92,16 +94,14 @@ class Hermes(Method):
     """theta M_k on each client; theta <- per-entry mean over the clients that hold it."""
 
     Options = HermesOptions
-    keeps_memory = True
-    personal = True
+    options: HermesOptions
+    traits = Traits(keeps_memory=True, personal=True)
 
     def __init__(self, context: MethodContext) -> None:
-        from fedmpi.models import groups
+        from fedmpi.models.surgery import groups
 
         super().__init__(context)
-        assert isinstance(context.options, HermesOptions)
-        self.options = context.options
-        self.structure = groups.follow(context.make_skeleton())
+        self.structure = groups.follow(context.make(empty=True))
         self._keeps_own = self.options.intersection == "all"
         self._families = [f"out.{name}" for name in self.structure.layers if name not in self.structure.outputs]
         if self.options.prune_axes == "both":
@@ -116,30 +116,21 @@ class Hermes(Method):
         least = self.remaining_share({family: torch.arange(self._size(family)) < 1 for family in self._families})
         if least <= self.options.target_share:
             return ()
-        return (
-            f"hermes can prune this net down to {least:.2g} of its parameters only, one group in each layer: "
-            f"method.target_share {self.options.target_share:g} will not be reached",
-        )
+        down = f"hermes can prune this net down to {least:.2g} of its parameters only, one group in each layer"
+        return (f"{down}: method.target_share {self.options.target_share:g} will not be reached",)
 
     def remaining_share(self, masks: Masks) -> float:
         """rho: the share of all parameters that these masks keep."""
         return self._num_held(masks) / self.structure.num_params
 
     def _num_held(self, masks: Masks) -> int:
-        from fedmpi.models import groups
+        from fedmpi.models.surgery import groups
 
         return groups.num_held(self.structure, groups.kept_entries(self.structure, masks))
 
     def _size(self, family: str) -> int:
         axis, _, layer = family.partition(".")
         return self.structure.layers[layer].size(axis)
-
-    def examples_per_round(self, num_examples: float) -> float:
-        """Epochs over the training part, and one forward pass (a third of a step) over the other."""
-        from fedmpi.data.holdout import holdout_size
-
-        num_validation = holdout_size(round(num_examples), self.options.validation_share)
-        return self.context.local_epochs * (num_examples - num_validation) + (num_validation or num_examples) / 3
 
     # Server half.
 
@@ -163,7 +154,7 @@ class Hermes(Method):
 
     def regions(self, client: Client) -> Mapping[str, Region]:
         """What the client's new mask keeps."""
-        from fedmpi.models import groups
+        from fedmpi.models.surgery import groups
 
         kept = groups.kept_entries(self.structure, client.memory or {})
         return {name: groups.region(axes) for name, axes in kept.items()}
@@ -197,20 +188,22 @@ class Hermes(Method):
 
     # Client half.
 
-    def restore(self, net: FlatNet, client: Client) -> None:
+    def narrow(self, published: Params, number: int, out: Params, client: Client | None = None) -> None:
         """theta M; with `all`, own values where theta has nothing newer."""
-        from fedmpi.models import groups
+        from fedmpi.models.surgery import groups
+        from fedmpi.tensors import copy_into
 
-        if client.memory is None:
+        copy_into(out, published)
+        if client is None or client.memory is None:
             return
-        for name, value in net.params.items() if self._keeps_own else ():
+        for name, value in out.items() if self._keeps_own else ():
             own, last = (client.memory[key].to(value.device) for key in (_own(name), "round"))
-            value.copy_(value.where(client.published[_version(name)] >= last, own))
-        groups.zeroing(net.params, groups.kept_entries(self.structure, client.memory))()
+            value.copy_(value.where(published[_version(name)] >= last, own))
+        groups.zeroing(out, groups.kept_entries(self.structure, client.memory))()
 
     def train(self, trainer: LocalTrainer, client: Client, work: LocalWork) -> TrainOutcome:
         """Algorithm 1, lines 12-23."""
-        from fedmpi.models import groups
+        from fedmpi.models.surgery import groups
 
         net, options = trainer.net, self.options
         training, validation = self._parts(client, work)
@@ -229,13 +222,7 @@ class Hermes(Method):
             zero_gradients()
 
         draws = work.data.draws(training, work.epochs, work.generator)
-        return trainer.run(
-            draws,
-            work.lr,
-            work.loss,
-            lambda net, inputs, targets, loss: self.backward(net, inputs, targets, loss, client),
-            after_backward,
-        )
+        return trainer.run(draws, work.lr, work.loss, partial(self.backward, client=client), after_backward)
 
     def _parts(self, client: Client, work: LocalWork) -> tuple[np.ndarray, np.ndarray]:
         """The client's examples for training and for validation, the same in every round."""
@@ -261,7 +248,7 @@ class Hermes(Method):
         net.module.eval()
         num_correct = 0
         with torch.no_grad():
-            for start, stop in batch_bounds(len(examples), self.context.batch_size):
+            for start, stop in batch_bounds(len(examples), self.context.train.batch_size):
                 inputs, targets = work.data.train_batch(as_stored, 0, start, stop)
                 num_correct += int((net.module(inputs).argmax(1) == targets).sum())
         return num_correct / len(examples)
@@ -274,7 +261,7 @@ class Hermes(Method):
         """Masks that keep as little as they may: rho (1 - r_p) of the parameters, and no less than the target."""
         import torch
 
-        from fedmpi.models import groups
+        from fedmpi.models.surgery import groups
 
         share = max(self.remaining_share(masks) * (1 - self.options.prune_rate), self.options.target_share)
         least = math.ceil(share * self.structure.num_params - _ROUNDING)
@@ -311,16 +298,19 @@ class Hermes(Method):
 
     # What it would cost real clients: the parameters that they hold, and a bit for each that there is.
 
-    def upload_bytes(self, tier: int) -> int:
-        """At the start, with nothing pruned."""
-        return self.download_bytes(tier) + self._mask_bytes
+    def costs(self, turn: Turn) -> Costs:
+        """Bytes in a plan: with nothing pruned. Epochs over the training part, and one forward pass (a third of a step)
+        over the other."""
+        from fedmpi.data.holdout import holdout_size
 
-    @property
-    def _mask_bytes(self) -> int:
-        return math.ceil(self.structure.num_params / 8)
-
-    def traffic(self, net: FlatNet, client: Client) -> tuple[int, int]:
-        return 4 * self._num_held(client.memory or {}), 4 * self._num_held(client.scratch) + self._mask_bytes
+        masks = (turn.client.memory or {}, turn.client.scratch) if turn.client else ({}, {})
+        down, up = (4 * self._num_held(held) for held in masks)
+        num_examples, costs = turn.num_examples, super().costs(turn)
+        num_validation = holdout_size(round(num_examples), self.options.validation_share)
+        epochs = self.context.train.local_epochs
+        examples = epochs * (num_examples - num_validation) + (num_validation or num_examples) / 3
+        up += math.ceil(self.structure.num_params / 8)
+        return Costs(down, up, examples, costs.macs_per_example)
 
 
 def _version(name: str) -> str:

@@ -12,7 +12,7 @@ Differences from the paper, and from its code (dem123456789/HeteroFL):
 - The defaults are those of FedHM's tables (YXShi2000/FedHM): post-activation ResNets, channels
   rounded to the nearest, no clipping. The code's own are `model.order: pre`, `rounding: ceil` and
   `train.clip_norm: 1`.
-- The Scaler before a norm layer is a larger eps of that layer, which is the same (`models.add_scaler`).
+- The Scaler before a norm layer is a larger eps of that layer, which is the same (`surgery.scaler`).
 - Every width is tested, as in FedHM's tables; the paper tests the largest.
 - Masked cross-entropy and BatchNorm statistics are settings of all methods (`train.masked_loss`,
   `evaluation.bn`); the statistics are re-estimated for each width's net.
@@ -23,10 +23,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from fedmpi import models
 from fedmpi.config.schema import Shares
-from fedmpi.methods.protocol import MethodContext, MethodOptions
+from fedmpi.methods.values import MethodContext, MethodOptions
 from fedmpi.methods.widths import WidthMethod, falling
+from fedmpi.models import surgery
 from fedmpi.models.width import Rounding
 
 if TYPE_CHECKING:
@@ -61,25 +61,19 @@ class HeteroFL(WidthMethod):
     """Leading channels by capacity; unweighted means over the holders."""
 
     Options = HeteroFLOptions
+    options: HeteroFLOptions
 
     def __init__(self, context: MethodContext) -> None:
         super().__init__(context)
-        assert isinstance(context.options, HeteroFLOptions)
-        self.options = context.options
-        self.rounding = self.options.rounding
-        self.label_aware = self.options.label_aware
+        self.rounding, self.label_aware = self.options.rounding, self.options.label_aware
 
     def warnings(self) -> tuple[str, ...]:
         rate = min(self.net_widths) / max(self.net_widths)
-        found = models.scaler.scaler_warning(self._widest, rate) if self.options.scaler else ""
-        if found and models.scaler.scaled_layers(self._widest):
+        found = surgery.scaler.scaler_warning(self._widest, rate) if self.options.scaler else ""
+        if found and surgery.scaler.scaled_layers(self._widest):
             found += ": choose method.scaler=false"
         return (*super().warnings(), *([found] if found else []))
 
-    def net(self, number: int) -> nn.Module:
-        net = super().net(number)
-        return (
-            models.scaler.add_scaler(net, self.net_widths[number] / max(self.net_widths))
-            if self.options.scaler
-            else net
-        )
+    def net(self, number: int, *, empty: bool = False) -> nn.Module:
+        rate = self.net_widths[number] / max(self.net_widths) if self.options.scaler else 1.0
+        return surgery.scaler.add_scaler(super().net(number, empty=empty), rate)

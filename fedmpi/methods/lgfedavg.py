@@ -21,6 +21,7 @@ Differences from the paper, and from the authors' code (pliang279/LG-FedAvg):
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from functools import cached_property
 from itertools import takewhile
 from typing import TYPE_CHECKING, Annotated, Literal
@@ -29,7 +30,8 @@ from pydantic import Field
 
 from fedmpi.config.schema import Config, Count
 from fedmpi.federation.plan import Task
-from fedmpi.methods.protocol import Client, Method, MethodContext, MethodOptions, TestedNet
+from fedmpi.methods.protocol import Method
+from fedmpi.methods.values import Client, Costs, MethodOptions, TestedNet, Traits, Turn
 
 if TYPE_CHECKING:
     from torch import nn
@@ -62,18 +64,13 @@ class LGFedAvg(Method):
     """G <- mean of G_p; L_p stays with p."""
 
     Options = LGFedAvgOptions
-    keeps_memory = True
-    personal = True
-
-    def __init__(self, context: MethodContext) -> None:
-        super().__init__(context)
-        assert isinstance(context.options, LGFedAvgOptions)
-        self.options = context.options
+    options: LGFedAvgOptions
+    traits = Traits(keeps_memory=True, personal=True)
 
     @cached_property
     def _local(self) -> tuple[str, ...]:
         """Names of the local part, in the net's order: all that stand before the first global layer."""
-        net = self.context.make_skeleton()
+        net = self.context.make(empty=True)
         layers = [layer for layer in net.modules() if any(p.dim() > 1 for p in layer.parameters(recurse=False))]
         count = _trailing_linear(layers) if self.options.global_layers == "auto" else self.options.global_layers
         if count >= len(layers):
@@ -100,9 +97,10 @@ class LGFedAvg(Method):
 
     # Client half.
 
-    def restore(self, net: FlatNet, client: Client) -> None:
-        for name, value in (client.memory or {}).items():
-            net.params[name].copy_(value)
+    def narrow(self, published: Params, number: int, out: Params, client: Client | None = None) -> None:
+        super().narrow(published, number, out)
+        for name, value in ((client and client.memory) or {}).items():
+            out[name].copy_(value)
 
     def upload_specs(self, tier: int, task: Task | None = None) -> dict[str, Spec]:
         """Everything in phase 1, the global part in phase 2 (and in a plan without a task)."""
@@ -119,19 +117,12 @@ class LGFedAvg(Method):
             return {}
         return {name: net.params[name].clone() for name in self._local}
 
-    # What it would cost real clients.
-
-    def download_bytes(self, tier: int) -> int:
-        """In a round of phase 2."""
-        return sum(spec.num_bytes for spec in self.upload_specs(tier).values())
-
-    def planned_traffic(self, tier: int, round_number: int) -> tuple[int, int]:
-        """The whole net in phase 1."""
-        num_bytes = super().download_bytes(tier) if self._whole_net_travels(round_number) else self.download_bytes(tier)
-        return num_bytes, num_bytes
-
-    def traffic(self, net: FlatNet, client: Client) -> tuple[int, int]:
-        return self.planned_traffic(client.task.tier, client.task.round_number)
+    def costs(self, turn: Turn) -> Costs:
+        """The whole net both ways in phase 1, the global part in phase 2, which is the typical round."""
+        is_whole = turn.round_number is not None and self._whole_net_travels(turn.round_number)
+        specs = self._net_specs[turn.tier] if is_whole else self.upload_specs(turn.tier)
+        num_bytes = sum(spec.num_bytes for spec in specs.values())
+        return replace(super().costs(turn), down_bytes=num_bytes, up_bytes=num_bytes)
 
 
 def _trailing_linear(layers: Sequence[nn.Module]) -> int:

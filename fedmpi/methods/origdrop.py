@@ -27,7 +27,7 @@ from typing import TYPE_CHECKING
 
 from fedmpi import lowrank
 from fedmpi.config.schema import Shares
-from fedmpi.methods.protocol import MethodOptions, TestedNet
+from fedmpi.methods.values import MethodOptions, TestedNet
 from fedmpi.methods.widths import WidthMethod, falling, forty_sixty
 
 if TYPE_CHECKING:
@@ -65,11 +65,8 @@ class OrigDrop(WidthMethod):
     def net_widths(self) -> tuple[float, ...]:
         return (*super().net_widths, 1.0)
 
-    def net(self, number: int) -> nn.Module:
-        return _with_whole_stem(super().net(number), self._widest)
-
-    def skeleton(self, number: int) -> nn.Module:
-        return _with_whole_stem(super().skeleton(number), self._widest)
+    def net(self, number: int, *, empty: bool = False) -> nn.Module:
+        return _with_whole_stem(super().net(number, empty=empty), self._widest)
 
     def tested(self) -> tuple[TestedNet, ...]:
         return (TestedNet("full", len(self.tiers), 1.0),)
@@ -77,6 +74,6 @@ class OrigDrop(WidthMethod):
 
 def _with_whole_stem(narrow: nn.Module, whole: nn.Module) -> nn.Module:
     try:
-        return lowrank.cut.with_whole_stem(narrow, whole)
+        return lowrank.whole_stem.with_whole_stem(narrow, whole)
     except ValueError:
         return narrow

@@ -25,10 +25,12 @@ Differences from the paper:
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING, Literal
 
 from fedmpi.config.schema import NotNegative, Positive
-from fedmpi.methods.protocol import Client, LocalWork, Method, MethodContext, MethodOptions
+from fedmpi.methods.protocol import Method, gradients
+from fedmpi.methods.values import Client, Costs, LocalWork, MethodContext, MethodOptions, Traits, Turn
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -60,21 +62,21 @@ class PerFedAvg(Method):
     """theta <- mean of theta_p, each trained for what a step makes of it."""
 
     Options = PerFedAvgOptions
-    personal = True
+    options: PerFedAvgOptions
+    traits = Traits(personal=True)
 
     def __init__(self, context: MethodContext) -> None:
         super().__init__(context)
-        assert isinstance(context.options, PerFedAvgOptions)
-        self.options = context.options
-        self.own_decay = list(self._dense_specs)  # no weight decay at all
+        self.traits = replace(self.traits, own_decay=list(self._dense_specs))  # no weight decay at all
 
     def warnings(self) -> tuple[str, ...]:
-        if self.context.weight_decay == self.context.momentum == 0:
+        if self.context.train.weight_decay == self.context.train.momentum == 0:
             return ()
         return ("perfedavg takes plain SGD steps: train.weight_decay and train.momentum do nothing",)
 
-    def examples_per_round(self, num_examples: float) -> float:
-        return super().examples_per_round(num_examples) * (2 if self.options.variant == "FO" else 4)
+    def costs(self, turn: Turn) -> Costs:
+        costs = super().costs(turn)
+        return replace(costs, examples=costs.examples * (2 if self.options.variant == "FO" else 4))
 
     def train(self, trainer: LocalTrainer, client: Client, work: LocalWork) -> TrainOutcome:
         """The trainer's loop over D', with meta-gradients; momentum that starts at zero in each step is none."""
@@ -92,7 +94,7 @@ class PerFedAvg(Method):
         import torch
 
         order = torch.randperm(len(client.examples), generator=work.generator)
-        examples = client.examples[order[: self.context.batch_size].numpy()]
+        examples = client.examples[order[: self.context.train.batch_size].numpy()]
         net, draws = trainer.net, work.data.draws(examples, 1, work.generator, shuffle=False)
         net.module.train()
         _gradient(net, *work.data.train_batch(draws, 0, 0, len(examples)), work.loss)
@@ -160,6 +162,4 @@ class _MetaGradient:
 def _gradient(net: FlatNet, inputs: Tensor, targets: Tensor, loss: Loss) -> Tensor:
     """Of one batch at the net's parameters, into its gradient buffer; returns the loss (0-dim)."""
     net.zero_gradient()
-    value = loss(net.module(inputs), targets)
-    value.backward()  # type: ignore[no-untyped-call]
-    return value.detach()
+    return gradients(loss(net.module(inputs), targets))

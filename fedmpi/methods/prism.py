@@ -27,8 +27,9 @@ Differences from the paper, and from the authors' code (yuehniu/modeldecomp-fl @
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Mapping
-from functools import cached_property
+from collections.abc import Collection, Iterator, Mapping
+from dataclasses import replace
+from functools import cached_property, partial
 from typing import TYPE_CHECKING, Annotated, Literal
 
 from pydantic import Field
@@ -37,7 +38,18 @@ from fedmpi import lowrank
 from fedmpi.config.schema import MAX_TIERS, Config, NotNegative, Shares
 from fedmpi.errors import ConfigError
 from fedmpi.federation.plan import Task
-from fedmpi.methods.protocol import Client, Contributions, LocalWork, Method, MethodContext, MethodOptions, TestedNet
+from fedmpi.methods.protocol import Method
+from fedmpi.methods.values import (
+    Client,
+    Contributions,
+    Costs,
+    LocalWork,
+    MethodContext,
+    MethodOptions,
+    TestedNet,
+    Traits,
+    Turn,
+)
 from fedmpi.methods.widths import falling, forty_sixty, larger_than_dense
 from fedmpi.models.width import Width
 
@@ -47,7 +59,7 @@ if TYPE_CHECKING:
     from fedmpi.exactsum import Region
     from fedmpi.learning.flat import FlatNet
     from fedmpi.learning.local import LocalTrainer, TrainOutcome
-    from fedmpi.lowrank.layers import FactorizedLayer
+    from fedmpi.lowrank.factorized import FactorizedLayer
     from fedmpi.tensors import Params, Spec
 
     Held = Mapping[str, tuple[slice | Tensor, ...]]
@@ -119,17 +131,19 @@ class OrthDrop(Method):
     """The first r kernels and q rows of each layer for a client, an SVD of each layer after a round."""
 
     Options = OrthDropOptions
-    why_equal = "no layer of this net has other kernels at another ratio; take another model, or other ratios"
+    options: OrthDropOptions
+    traits = Traits(
+        why_equal="no layer of this net has other kernels at another ratio; take another model, or other ratios"
+    )
 
     def __init__(self, context: MethodContext) -> None:
         super().__init__(context)
-        assert isinstance(context.options, OrthDropOptions)
-        self.options = context.options
-        skeleton = lowrank.gates.open_lstms(context.make_skeleton())
-        self.factorized = lowrank.plan.plan_layers(skeleton, lowrank.plan.Rule(dense_layers=1, unroll="output"))
+        skeleton = lowrank.gates.open_lstms(context.make(empty=True))
+        self.factorized = lowrank.rule.plan_layers(skeleton, lowrank.rule.Rule(dense_layers=1, unroll="output"))
         given = self.options.frobenius_decay
-        self.lambda_ = context.weight_decay if given == "auto" else given
-        self.own_decay = [name for layer in self.factorized for name in layer.factor_names]
+        self.lambda_ = context.train.weight_decay if given == "auto" else given
+        self._factors = [name for layer in self.factorized for name in layer.factor_names]
+        self.traits = replace(self.traits, own_decay=self._factors)
         self._whole = len(self.tiers)
         try:
             _ = self._net_specs  # a model that cannot be cut shows here
@@ -138,31 +152,21 @@ class OrthDrop(Method):
 
     def warnings(self) -> tuple[str, ...]:
         ratios = () if self.options.cut_inputs else self.options.keep_ratio
-        skeleton = self.context.make_skeleton()
+        skeleton = self.context.make(empty=True)
         return larger_than_dense("method.keep_ratio", ratios, skeleton, self.factorized, self._sizes)
 
     # The nets: one for each tier, and the whole one that is tested.
 
-    @property
-    def num_nets(self) -> int:
-        return len(self.tiers) + 1
-
     def tested(self) -> tuple[TestedNet, ...]:
         return (TestedNet("server", self._whole, 1.0),)
 
-    def net(self, number: int) -> nn.Module:
-        return self._net(number, self.context.make_net)
-
-    def skeleton(self, number: int) -> nn.Module:
-        return self._net(number, self.context.make_skeleton)
-
-    def _net(self, number: int, make: Callable[..., nn.Module]) -> nn.Module:
-        net = make()
+    def net(self, number: int, *, empty: bool = False) -> nn.Module:
+        net = self.context.make(empty=empty)
         if number == self._whole:
             return lowrank.gates.open_lstms(net)
         if self.options.cut_inputs:
             share = min(1.0, (2 if self.options.o2 else 1) * self.options.keep_ratio[number])
-            net = lowrank.cut.with_whole_stem(make(share, "ceil"), net)
+            net = lowrank.whole_stem.with_whole_stem(self.context.make(share, "ceil", empty=empty), net)
         sizes = {layer.name: self._sizes(layer, self.options.keep_ratio[number]) for layer in self.factorized}
         return lowrank.kernels.kernel_net(lowrank.gates.open_lstms(net), sizes)
 
@@ -176,7 +180,8 @@ class OrthDrop(Method):
     def _whole_specs(self) -> dict[str, Spec]:
         """The server's tensors: all kernels and rows of each layer, and the rest."""
         sizes = {layer.name: (min(layer.matrix_shape), layer.out_features) for layer in self.factorized}
-        return self._specs_of(lowrank.kernels.kernel_net(lowrank.gates.open_lstms(self.context.make_skeleton()), sizes))
+        net = lowrank.gates.open_lstms(self.context.make(empty=True))
+        return self._specs_of(lowrank.kernels.kernel_net(net, sizes))
 
     @cached_property
     def _leading(self) -> list[Held]:
@@ -203,9 +208,9 @@ class OrthDrop(Method):
             return ()
         from torch.nn.modules.batchnorm import _BatchNorm
 
-        norms = [n for n, part in self.context.make_skeleton().named_modules() if isinstance(part, _BatchNorm)]
+        norms = [n for n, part in self.context.make(empty=True).named_modules() if isinstance(part, _BatchNorm)]
         of_norms = {f"{norm}.{kind}" for norm in norms for kind in ("weight", "bias")}
-        return tuple(name for name in self._whole_specs if name in of_norms.union(self.own_decay))
+        return tuple(name for name in self._whole_specs if name in of_norms.union(self._factors))
 
     def _with_momenta(self, specs: Mapping[str, Spec]) -> dict[str, Spec]:
         return {**specs, **{f"{MOMENTUM}{name}": specs[name] for name in self._shared_momenta}}
@@ -220,7 +225,7 @@ class OrthDrop(Method):
     def initial_state(self) -> Params:
         import torch
 
-        net = lowrank.gates.open_lstms(self.context.make_net())
+        net = lowrank.gates.open_lstms(self.context.make())
         values = {name: value.detach().clone() for name, value in net.named_parameters()}
         for layer in self.factorized:
             factors = lowrank.lifting.factorize(layer, values.pop(f"{layer.name}.weight"), min(layer.matrix_shape))
@@ -236,9 +241,7 @@ class OrthDrop(Method):
         return torch.cat(values) if values else torch.zeros(0)
 
     def _sigma_of_layers(self, params: Params) -> tuple[Tensor, ...]:
-        import torch
-
-        return torch.split(params[SIGMA].cpu(), [min(layer.matrix_shape) for layer in self.factorized])
+        return params[SIGMA].cpu().split_with_sizes([min(layer.matrix_shape) for layer in self.factorized])
 
     def published_specs(self, nets: Collection[int]) -> dict[str, Spec]:
         from fedmpi.tensors import Spec
@@ -292,14 +295,9 @@ class OrthDrop(Method):
     def train(self, trainer: LocalTrainer, client: Client, work: LocalWork) -> TrainOutcome:
         if not self._shared_momenta:
             return super().train(trainer, client, work)
-        return trainer.run(
-            work.data.draws(client.examples, work.epochs, work.generator),
-            work.lr,
-            work.loss,
-            lambda net, inputs, targets, loss: self.backward(net, inputs, targets, loss, client),
-            lambda net: self.after_backward(net, client),
-            set_momentum=lambda net: self._load_momenta(net, client),
-        )
+        draws = work.data.draws(client.examples, work.epochs, work.generator)
+        step, correct = partial(self.backward, client=client), partial(self.after_backward, client=client)
+        return trainer.run(draws, work.lr, work.loss, step, correct, partial(self._load_momenta, client=client))
 
     def _load_momenta(self, net: FlatNet, client: Client) -> None:
         net.reset_momentum()
@@ -310,9 +308,7 @@ class OrthDrop(Method):
 
     def after_backward(self, net: FlatNet, client: Client) -> None:
         """Eq. 6: the gradient of lambda/2 |U V|_F^2 over the kernels and rows that the client holds."""
-        for layer in self.factorized:
-            u, v = layer.factor_names
-            lowrank.decay.frobenius_decay_(net.params[u], net.params[v], net.grads[u], net.grads[v], self.lambda_)
+        lowrank.decay.decay_layers_(self.factorized, net.params, net.grads, self.lambda_)
 
     def upload_specs(self, tier: int, task: Task | None = None) -> dict[str, Spec]:
         return self._with_momenta(self._net_specs[tier])
@@ -320,31 +316,35 @@ class OrthDrop(Method):
     def upload(self, net: FlatNet, client: Client) -> Params:
         return {**net.params, **{f"{MOMENTUM}{name}": net.momenta[name] for name in self._shared_momenta}}
 
-    def download_bytes(self, tier: int) -> int:
-        return sum(spec.num_bytes for spec in self.upload_specs(tier).values())
+    def costs(self, turn: Turn) -> Costs:
+        """Momenta travel both ways."""
+        costs = super().costs(turn)
+        return replace(costs, down_bytes=costs.up_bytes)
 
 
 class Prism(OrthDrop):
     """Kernels drawn for each client and layer, sigma_i^kappa to one another."""
 
     Options = PrismOptions
-    draws_on = (SIGMA,)
+    options: PrismOptions
+    traits = replace(OrthDrop.traits, draws_on=(SIGMA,))
+
+    def _kernels(self, tier: int, client: Client) -> list[Tensor]:
+        """The kernels that a client draws of each layer."""
+        sizes = [self._sizes(layer, self.options.keep_ratio[tier])[0] for layer in self.factorized]
+        sigma, kappa = self._sigma_of_layers(client.published), self.options.kappas[tier]
+        return lowrank.kernels.draw_kernels(sigma, sizes, kappa, client.generator("kernels"))
 
     def _held(self, tier: int, client: Client | None) -> Held:
         held = dict(super()._held(tier, client))
-        if client is None:
-            return held
-        assert isinstance(self.options, PrismOptions)
-        sizes = [self._sizes(layer, self.options.keep_ratio[tier])[0] for layer in self.factorized]
-        sigma, kappa = self._sigma_of_layers(client.published), self.options.kappas[tier]
-        drawn = lowrank.kernels.draw_kernels(sigma, sizes, kappa, client.generator("kernels"))
-        for layer, kernels in zip(self.factorized, drawn, strict=True):
+        for layer, kernels in zip(self.factorized, self._kernels(tier, client), strict=True) if client else ():
             for axis, name in enumerate(layer.factor_names):
                 if name in held:
                     held[name] = (*held[name][:axis], kernels, *held[name][axis + 1 :])
         return held
 
     def drawn(self, client: Client) -> Mapping[str, object]:
-        held = self._held(client.task.tier, client)
-        names = {layer.name: layer.factor_names[0] for layer in self.factorized}
-        return {"kernels": {layer: held[u][0].tolist() for layer, u in names.items() if u in held}}
+        tier = client.task.tier
+        kernels = zip(self.factorized, self._kernels(tier, client), strict=True)
+        chosen = ((layer, drawn) for layer, drawn in kernels if layer.factor_names[0] in self._leading[tier])
+        return {"kernels": {layer.name: drawn.tolist() for layer, drawn in chosen}}

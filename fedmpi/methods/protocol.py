@@ -3,7 +3,7 @@
 A round (`fedmpi.train_round`) calls, in this order:
 
     rank 0          publish(state)            what clients need, as named tensors
-    every worker    narrow, restore           this client's net: out of what was published, out of its memory
+    every worker    narrow                    this client's net: out of what was published, and out of its memory
                     train                     local training: `backward`, `after_backward` in each step
                     upload, remember          the client's result, in the form that travels; its new memory
     rank 0 (or the  lift(upload)              the result in server coordinates, tensor by tensor
@@ -11,7 +11,7 @@ A round (`fedmpi.train_round`) calls, in this order:
     rank 0          update(state, means)      the new state, out of weighted means over the clients
                     refresh(state)            what the server recomputes of it (an SVD)
 
-After a round, where clients are tested with nets of their own: narrow, restore, adapt, test.
+After a round, where clients are tested with nets of their own: narrow, adapt, test.
 
 Everything has a default that makes `Method` itself federated averaging: a method overrides what it
 changes and nothing else. State and published tensors are values: named tensors, passed in and
@@ -22,14 +22,24 @@ its options can be validated before torch loads. How to write one: `fedmpi/metho
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from functools import cached_property
-from typing import TYPE_CHECKING, ClassVar, Literal
+from collections.abc import Callable, Collection, Iterator, Mapping
+from functools import cached_property, partial
+from typing import TYPE_CHECKING, ClassVar
 
 from fedmpi.federation.plan import Task
 from fedmpi.federation.tiers import Tier
-from fedmpi.methods.values import Client, Contributions, LocalWork, MethodContext, MethodOptions, Phase, TestedNet
+from fedmpi.methods.values import (
+    Client,
+    Contributions,
+    Costs,
+    LocalWork,
+    MethodContext,
+    MethodOptions,
+    Phase,
+    TestedNet,
+    Traits,
+    Turn,
+)
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
@@ -41,50 +51,34 @@ if TYPE_CHECKING:
 
     Loss = Callable[[Tensor, Tensor], Tensor]
 
-__all__ = ["Client", "Contributions", "LocalWork", "Method", "MethodContext", "MethodOptions", "Phase", "TestedNet"]
-
 
 class Method:
-    """Federated averaging, and the base of every other method."""
+    """Federated averaging, and the base of every other method. It is given `context`, `options` and `tiers`."""
 
     Options: ClassVar[type[MethodOptions]]
     """Its options, with its name and one line about it."""
-    publishing_is: Literal["submodel_creation", "svd"] = "submodel_creation"
-    """The stage of PriSM's Table 3 that the server's `publish` counts as."""
-    keeps_memory: bool = False
-    """Whether clients keep something of their own between rounds (`remember`, `restore`)."""
-    personal: bool = False
-    """Whether clients end with nets of their own, so that `evaluation.personal: auto` tests each on its own data."""
-    why_equal: str = "its size does not follow the capacity; take another model, or one tier"
-    """Why tiers may come out with equal nets, and what to do: the end of the line that `equal_tiers` says."""
-    draws_on: Collection[str] = ()
-    """Names of the server's tensors that `drawn` reads. Each round's record keeps them, as the next round has them."""
-    own_decay: Collection[str] = ()
-    """Names of parameters that weight decay must leave alone, because the method decays them itself."""
+    options: MethodOptions
+    traits: Traits = Traits()
 
     def __init__(self, context: MethodContext) -> None:
-        self.context = context
-        self.tiers = tuple(Tier(i, f"{capacity:g}", capacity) for i, capacity in enumerate(context.options.tiers))
+        self.context, self.options = context, context.options
+        self.tiers = tuple(Tier(i, f"{capacity:g}", capacity) for i, capacity in enumerate(self.options.tiers))
 
     @cached_property
     def _dense_specs(self) -> dict[str, Spec]:
-        return self._specs_of(self.context.make_skeleton())
+        return self._specs_of(self.context.make(empty=True))
 
     @cached_property
     def _net_specs(self) -> list[dict[str, Spec]]:
-        return [self._specs_of(self.skeleton(tier.index)) for tier in self.tiers]
+        return [self._specs_of(self.net(tier.index, empty=True)) for tier in self.tiers]
 
     def _specs_of(self, net: nn.Module) -> dict[str, Spec]:
         from fedmpi.tensors import specs_of
 
-        return specs_of(net.named_parameters(), channels_last=self.context.channels_last)
+        channels_last = self.context.train.memory_format == "channels_last"
+        return specs_of(net.named_parameters(), channels_last=channels_last)
 
     # The shape of a round.
-
-    @property
-    def num_nets(self) -> int:
-        """How many different nets there are: one per tier, then any that only testing needs."""
-        return len(self.tiers)
 
     def tested(self) -> tuple[TestedNet, ...]:
         """The nets that are tested on the whole test set: by default those that the tiers train."""
@@ -94,13 +88,12 @@ class Method:
         """The exchanges of this round, in order."""
         return (Phase(),)
 
-    def examples_per_round(self, num_examples: float) -> float:
-        """How many examples a client with `num_examples` passes forward and backward in a round."""
-        return float(self.context.local_epochs * num_examples)
-
-    def macs_per_round(self, num_examples: float, tier: int, macs: Sequence[float]) -> float:
-        """The client's compute in the papers' measure, forward MACs x examples; `macs` has those of each net."""
-        return self.examples_per_round(num_examples) * macs[tier]
+    def costs(self, turn: Turn) -> Costs:
+        """What a turn costs a real client, by default: its net comes, what `upload_specs` says goes back."""
+        down = sum(spec.num_bytes for spec in self._net_specs[turn.tier].values())
+        up = sum(spec.num_bytes for spec in self.upload_specs(turn.tier, turn.task).values())
+        examples = float(self.context.train.local_epochs * turn.num_examples)
+        return Costs(down, up, examples, turn.macs[turn.tier] if turn.macs else 0.0)
 
     # Server half.
 
@@ -110,7 +103,7 @@ class Method:
 
     def initial_state(self) -> Params:
         """The state before round 1, a function of the seed alone."""
-        return {name: value.detach().clone() for name, value in self.context.make_net().named_parameters()}
+        return {name: value.detach().clone() for name, value in self.context.make().named_parameters()}
 
     def published_specs(self, nets: Collection[int]) -> dict[str, Spec]:
         """Names and shapes of what these nets (by number) are made of; every rank knows them without being told."""
@@ -137,7 +130,7 @@ class Method:
     def regions(self, client: Client) -> Mapping[str, Region]:
         """The entries a client holds, for tensors of which it does not hold all. Empty: it holds everything.
 
-        A function of what every rank knows and, where `keeps_memory`, of the client's new memory.
+        A function of what every rank knows and, where clients keep a memory, of the client's new memory.
         """
         return {}
 
@@ -164,27 +157,6 @@ class Method:
         """What is legal but hardly meant, one line each; said before a run and in its plan."""
         return ()
 
-    def equal_tiers(self) -> tuple[str, ...]:
-        """A line for each net that several tiers have in common, or that is the whole model below a capacity of 1.
-
-        Said with `warnings`. To override where tiers are meant to have one net.
-        """
-        if all(tier.rank_ratio == 1 for tier in self.tiers):
-            return ()
-        whole = self._specs_of(self.context.make_skeleton())
-        found: dict[tuple[tuple[int, ...], ...], list[Tier]] = {}
-        for tier, specs in zip(self.tiers, self._net_specs, strict=True):
-            found.setdefault(tuple(spec.shape for spec in specs.values()), []).append(tier)
-        said = []
-        for shapes, tiers in found.items():
-            is_whole = shapes == tuple(spec.shape for spec in whole.values())
-            if len(tiers) > 1 or (is_whole and tiers[0].rank_ratio < 1):
-                names, size = ", ".join(tier.name for tier in tiers), sum(map(math.prod, shapes))
-                net = "the whole net" if is_whole else "one and the same net"
-                have = f"tiers {names} have" if len(tiers) > 1 else f"tier {names} has"
-                said.append(f"{have} {net} of {size:,} parameters: {self.why_equal}")
-        return tuple(said)
-
     def update(self, state: Params, means: Params, contributions: Contributions) -> Params:
         """The new state, out of the old and the weighted means over the clients that contributed.
 
@@ -202,16 +174,16 @@ class Method:
 
     # Client half.
 
-    def net(self, number: int) -> nn.Module:
-        """The net that clients of the tier of this number train, with any values (they come from `narrow`)."""
-        return self.context.make_net()
+    def net(self, number: int, *, empty: bool = False) -> nn.Module:
+        """The net that clients of the tier of this number train, with any values (they come from `narrow`).
 
-    def skeleton(self, number: int) -> nn.Module:
-        """The same net without values, on the meta device: for counting."""
-        return self.context.make_skeleton()
+        `empty`: without values, on the meta device, for counting. Numbers beyond the tiers are of nets that are only
+        tested.
+        """
+        return self.context.make(empty=empty)
 
     def narrow(self, published: Params, number: int, out: Params, client: Client | None = None) -> None:
-        """Writes net `number` into `out`, its parameters: for a client, or (None) for a test."""
+        """Writes net `number` into `out`, its parameters: for a test (None), or for a client, with what it remembers."""
         from fedmpi.tensors import copy_into
 
         copy_into(out, published)
@@ -220,70 +192,53 @@ class Method:
         """What was drawn at random for this client in this phase, beside its tier: what JSON can hold.
 
         For `fedmpi.draws`, so it must come out of the very functions that training uses. Of `client.published` only the
-        tensors of `draws_on` are there, and no memory. By default the tensors that other clients of its tier send, but
+        tensors of `traits.draws_on` are there, and no memory. By default the tensors that other clients of its tier send, but
         not this one.
         """
         sent = self.upload_specs(client.task.tier, client.task)
         withheld = [name for name in self.upload_specs(client.task.tier) if name not in sent]
         return {"withheld": withheld} if withheld else {}
 
-    def restore(self, net: FlatNet, client: Client) -> None:
-        """Puts what the client remembers (a local part, a mask) into the net that `narrow` has filled."""
-
     def train(self, trainer: LocalTrainer, client: Client, work: LocalWork) -> TrainOutcome:
         """Local training: epochs of mini-batch SGD. To override where a method trains otherwise."""
         draws = work.data.draws(client.examples, work.epochs, work.generator)
-        return trainer.run(
-            draws,
-            work.lr,
-            work.loss,
-            lambda net, inputs, targets, loss: self.backward(net, inputs, targets, loss, client),
-            lambda net: self.after_backward(net, client),
-        )
+        step, correct = partial(self.backward, client=client), partial(self.after_backward, client=client)
+        return trainer.run(draws, work.lr, work.loss, step, correct)
 
     def backward(self, net: FlatNet, inputs: Tensor, targets: Tensor, loss: Loss, client: Client) -> Tensor:
         """Gradients of one mini-batch into the net's gradient buffer; returns the loss (0-dim)."""
-        value = loss(net.module(inputs), targets)
-        value.backward()  # type: ignore[no-untyped-call]
-        return value.detach()
+        return gradients(loss(net.module(inputs), targets))
 
     def after_backward(self, net: FlatNet, client: Client) -> None:
         """Adds a regularizer's gradient, corrects or masks gradients, before the optimizer's step."""
 
-    def restored(self, net: FlatNet, client: Client) -> bool:
-        """After divergence, with the last finite parameters back in the net: whether the client still contributes."""
-        return True
-
     def adapt(self, trainer: LocalTrainer, client: Client, work: LocalWork) -> None:
-        """What a client does to the net that `narrow` and `restore` have filled before it is tested on its own data."""
+        """What a client does to the net that `narrow` has filled before it is tested on its own data."""
 
     def upload_specs(self, tier: int, task: Task | None = None) -> dict[str, Spec]:
         """Names and shapes of what a client of this tier sends back, in this very task where tasks differ."""
         return self._net_specs[tier]
 
-    def upload(self, net: FlatNet, client: Client) -> Params:
-        """What the client sends back, as `upload_specs` says; views of the net are fine, they are copied at once."""
+    def upload(self, net: FlatNet, client: Client) -> Params | None:
+        """What the client sends back, as `upload_specs` says; views of the net are fine, they are copied at once.
+
+        None: nothing counts, as of a client that sends gradients and has diverged (`client.is_restored`).
+        """
         return net.params
 
     def remember(self, net: FlatNet, client: Client) -> Params:
-        """The client's new memory (only where `keeps_memory`), tensors of any shapes; empty: it keeps what it has."""
+        """The client's new memory (only where `traits.keeps_memory`), tensors of any shapes; empty: it keeps what it has."""
         return {}
 
-    # What it would cost real clients.
 
-    def download_bytes(self, tier: int) -> int:
-        """Protocol bytes that a client of this tier receives in a round: 4 per parameter of its net."""
-        return sum(spec.num_bytes for spec in self._net_specs[tier].values())
+def all_nets(method: Method) -> range:
+    """The numbers of a method's nets: one for each tier, then those that are only tested."""
+    return range(max([len(method.tiers), *(net.net + 1 for net in method.tested())]))
 
-    def upload_bytes(self, tier: int) -> int:
-        """Protocol bytes that it sends."""
-        return self.download_bytes(tier)
 
-    def planned_traffic(self, tier: int, round_number: int) -> tuple[int, int]:
-        """Protocol bytes (down, up) of a client of this tier in this round, as far as a plan can know."""
-        return self.download_bytes(tier), self.upload_bytes(tier)
+def gradients(value: Tensor) -> Tensor:
+    """Adds the gradients of a loss to those of the parameters it was computed with; returns it detached."""
+    import torch
 
-    def traffic(self, net: FlatNet, client: Client) -> tuple[int, int]:
-        """Protocol bytes (down, up) of this client in this phase, after its training; to override where clients of
-        one tier differ."""
-        return self.download_bytes(client.task.tier), self.upload_bytes(client.task.tier)
+    torch.autograd.backward(value)
+    return value.detach()

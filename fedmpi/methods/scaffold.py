@@ -19,11 +19,13 @@ Differences from the paper:
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING, Literal
 
 from fedmpi.config.schema import Positive
 from fedmpi.federation.plan import Task
-from fedmpi.methods.protocol import Client, Contributions, LocalWork, Method, MethodContext, MethodOptions
+from fedmpi.methods.protocol import Method, gradients
+from fedmpi.methods.values import Client, Contributions, Costs, LocalWork, MethodOptions, Traits, Turn
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -54,18 +56,16 @@ class Scaffold(Method):
     """y_i by corrected SGD; x and c by the means of what clients bring."""
 
     Options = ScaffoldOptions
-    keeps_memory = True
+    options: ScaffoldOptions
+    traits = Traits(keeps_memory=True)
 
-    def __init__(self, context: MethodContext) -> None:
-        super().__init__(context)
-        assert isinstance(context.options, ScaffoldOptions)
-        self.options = context.options
-
-    def examples_per_round(self, num_examples: float) -> float:
-        return super().examples_per_round(num_examples) + (num_examples if self.options.option == "I" else 0)
+    def costs(self, turn: Turn) -> Costs:
+        """The model and the control variate travel both ways; option I takes one more pass."""
+        costs, one_pass = super().costs(turn), turn.num_examples if self.options.option == "I" else 0
+        return replace(costs, down_bytes=costs.up_bytes, examples=costs.examples + one_pass)
 
     def warnings(self) -> tuple[str, ...]:
-        if self.options.option == "I" or self.context.momentum == 0:
+        if self.options.option == "I" or self.context.train.momentum == 0:
             return ()
         return ("scaffold's option II measures the gradient of plain SGD, see method.option; train.momentum is not 0",)
 
@@ -86,7 +86,7 @@ class Scaffold(Method):
 
     def update(self, state: Params, means: Params, contributions: Contributions) -> Params:
         """Algorithm 1, lines 16 and 17; lerp gives the mean itself where eta_g is 1."""
-        share = len(contributions.tasks) / self.context.num_clients
+        share = len(contributions.tasks) / self.context.clients.count
         new = dict(state)
         for name in self._dense_specs:
             new[name] = state[name].lerp(means[name], self.options.server_lr)
@@ -122,14 +122,10 @@ class Scaffold(Method):
         corrections = [client.scratch[f"correction.{name}"] for name in net.grads]
         torch._foreach_add_(list(net.grads.values()), corrections)
 
-    def restored(self, net: FlatNet, client: Client) -> bool:
-        """Of a path that was cut short nobody knows how many steps are left: c_i stays as it is."""
-        client.scratch.pop("path", None)
-        return True
-
     def _change(self, name: str, value: Tensor, client: Client) -> Tensor:
-        """c_i^+ - c_i; nothing for a client that took no step, or that diverged."""
-        if "path" not in client.scratch:
+        """c_i^+ - c_i; nothing for a client that took no step, or whose path was cut short by divergence: how many of
+        its steps are left is not known."""
+        if client.is_restored or "path" not in client.scratch:
             return value.new_zeros(value.shape)
         control = client.published[_control(name)]
         if self.options.option == "I":
@@ -147,10 +143,6 @@ class Scaffold(Method):
         own = self._own_control(net, client)
         return {_control(name): own[name] + self._change(name, value, client) for name, value in net.params.items()}
 
-    def download_bytes(self, tier: int) -> int:
-        """The model and the control variate; as much goes back."""
-        return 2 * super().download_bytes(tier)
-
 
 def _control(name: str) -> str:
     return f"control.{name}"
@@ -166,7 +158,7 @@ def _gradient(trainer: LocalTrainer, client: Client, work: LocalWork) -> Params:
     def backward(net: FlatNet, inputs: Tensor, targets: Tensor, loss: Loss) -> Tensor:
         sizes.append(len(targets))
         value = loss(net.module(inputs), targets)
-        (value * len(targets)).backward()  # type: ignore[no-untyped-call]
+        gradients(value * len(targets))
         return value.detach()
 
     def add_up(net: FlatNet) -> None:

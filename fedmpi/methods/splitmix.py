@@ -16,7 +16,7 @@ Differences from the paper, and from its code (illidanlab/SplitMix):
 - The queue's place is computed from the round and the client's place in the cohort, and each of its
   shuffles has a seed of its own, so that every rank knows it.
 - Levels are rounded to whole bases (2.8 / 0.4 is 7); FedHM's code truncates it to 6.
-- The Scaler before a norm layer is a larger eps of that layer, which is the same (`models.add_scaler`).
+- The Scaler before a norm layer is a larger eps of that layer, which is the same (`surgery.scaler`).
 - `train.clip_norm` limits the gradient of all of a client's bases together.
 - The first bases are tested, not the best ones on a validation set. The recorded loss is the mean
   over a client's bases.
@@ -31,11 +31,13 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 from pydantic import Field
 
-from fedmpi import models, seeds
+from fedmpi import seeds
 from fedmpi.config.schema import MAX_NUMBER, MAX_TIERS, Positive, Share
 from fedmpi.federation.plan import Task
-from fedmpi.methods.protocol import Client, Method, MethodContext, MethodOptions
+from fedmpi.methods.protocol import Method, gradients
+from fedmpi.methods.values import Client, MethodContext, MethodOptions, Traits
 from fedmpi.methods.widths import falling
+from fedmpi.models import surgery
 from fedmpi.models.width import Rounding
 
 if TYPE_CHECKING:
@@ -98,23 +100,24 @@ class SplitMix(Method):
     """B independent base nets; a tier's net is the ensemble of its first b, or of those that a client trains."""
 
     Options = SplitMixOptions
-    why_equal = "method.levels round to one number of base nets, or the model ignores its width; take others"
+    options: SplitMixOptions
+    traits = Traits(
+        why_equal="method.levels round to one number of base nets, or the model ignores its width; take others"
+    )
 
     def __init__(self, context: MethodContext) -> None:
         super().__init__(context)
-        assert isinstance(context.options, SplitMixOptions)
-        self.options = context.options
         self.num_bases = [self.options.num_bases(level) for level in self.options.levels]
 
     def warnings(self) -> tuple[str, ...]:
         said = []
-        base = self._base_skeleton()
-        if self.options.atom < 1 and self._specs_of(base) == self._specs_of(self.context.make_skeleton()):
+        base = self._base(empty=True)
+        if self.options.atom < 1 and self._specs_of(base) == self._specs_of(self.context.make(empty=True)):
             said.append(
                 f"a base net of method.atom {self.options.atom:g} is the whole net: the model ignores its width"
             )
-        found = models.scaler.scaler_warning(base, self.options.atom) if self.options.scaler else ""
-        if found and not models.scaler.scaled_layers(base):
+        found = surgery.scaler.scaler_warning(base, self.options.atom) if self.options.scaler else ""
+        if found and not surgery.scaler.scaled_layers(base):
             said.append(found)
         elif found and self.options.init == "own":
             said.append(f"{found}: choose method.init=rescaled")
@@ -124,17 +127,17 @@ class SplitMix(Method):
 
     @cached_property
     def _dense_specs(self) -> dict[str, Spec]:
-        return self._specs_of(self._ensemble_skeleton(max(self.num_bases)))
+        return self._specs_of(self._ensemble(max(self.num_bases), empty=True))
 
     @cached_property
     def _base_names(self) -> list[str]:
-        return [name for name, _ in self._base_skeleton().named_parameters()]
+        return [name for name, _ in self._base(empty=True).named_parameters()]
 
     def initial_state(self) -> Params:
         """Every base has a seed of its own."""
         shares = {}
         if self.options.init == "rescaled":
-            shares = models.nested.fan_in_shares(self.context.make_skeleton(), self._base_skeleton())
+            shares = surgery.nested.fan_in_shares(self.context.make(empty=True), self._base(empty=True))
         state = {}
         for base in range(max(self.num_bases)):
             net = self._base(seeds.mix("splitmix:base", self.context.seed, base))
@@ -176,22 +179,16 @@ class SplitMix(Method):
 
     # Client half.
 
-    def _base(self, seed: int) -> nn.Module:
-        return self.context.make_net(self.options.atom, self.options.rounding, seed)
+    def _base(self, seed: int | None = None, *, empty: bool = False) -> nn.Module:
+        return self.context.make(self.options.atom, self.options.rounding, seed, empty=empty)
 
-    def _base_skeleton(self) -> nn.Module:
-        return self.context.make_skeleton(self.options.atom, self.options.rounding)
-
-    def _ensemble_skeleton(self, count: int) -> nn.Module:
-        return models.ensemble.Ensemble(self._base_skeleton() for _ in range(count))
-
-    def skeleton(self, number: int) -> nn.Module:
-        return self._ensemble_skeleton(self.num_bases[number])
-
-    def net(self, number: int) -> nn.Module:
+    def _ensemble(self, count: int, *, empty: bool) -> nn.Module:
         rate = self.options.atom if self.options.scaler else 1.0
-        bases = (self._base(self.context.seed) for _ in range(self.num_bases[number]))
-        return models.ensemble.Ensemble(models.scaler.add_scaler(base, rate) for base in bases)
+        bases = (self._base(empty=empty) for _ in range(count))
+        return surgery.ensemble.Ensemble(surgery.scaler.add_scaler(base, rate) for base in bases)
+
+    def net(self, number: int, *, empty: bool = False) -> nn.Module:
+        return self._ensemble(self.num_bases[number], empty=empty)
 
     def narrow(self, published: Params, number: int, out: Params, client: Client | None = None) -> None:
         """A client trains those assigned to it; a level is tested with the first ones."""
@@ -210,9 +207,7 @@ class SplitMix(Method):
         losses = []
         for base in net.module.children():
             logits = base(inputs)
-            value = loss(_masked(logits, targets) if self.options.batch_mask else logits, targets)
-            value.backward()  # type: ignore[no-untyped-call]
-            losses.append(value.detach())
+            losses.append(gradients(loss(_masked(logits, targets) if self.options.batch_mask else logits, targets)))
         return torch.stack(losses).mean()
 
 

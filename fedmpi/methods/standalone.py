@@ -28,7 +28,8 @@ from typing import TYPE_CHECKING, Literal
 
 from fedmpi.config.schema import Positive
 from fedmpi.federation.plan import Task
-from fedmpi.methods.protocol import Client, Contributions, LocalWork, Method, MethodContext, MethodOptions, TestedNet
+from fedmpi.methods.protocol import Method
+from fedmpi.methods.values import Client, Contributions, Costs, LocalWork, MethodOptions, TestedNet, Traits, Turn
 
 if TYPE_CHECKING:
     from fedmpi.learning.flat import FlatNet
@@ -52,24 +53,19 @@ class Standalone(Method):
     """theta_p stays with p."""
 
     Options = StandaloneOptions
-    keeps_memory = True
-    personal = True
-
-    def __init__(self, context: MethodContext) -> None:
-        super().__init__(context)
-        assert isinstance(context.options, StandaloneOptions)
-        self.options = context.options
+    options: StandaloneOptions
+    traits = Traits(keeps_memory=True, personal=True)
 
     @cached_property
     def epochs(self) -> int:
         """Local epochs of a round."""
         factor = self.options.epochs_factor
         if factor == "auto":
-            factor = self.context.num_clients / self.context.clients_per_round
-        return max(1, round(factor * self.context.local_epochs))
+            factor = self.context.clients.count / self.context.clients.per_round
+        return max(1, round(factor * self.context.train.local_epochs))
 
-    def examples_per_round(self, num_examples: float) -> float:
-        return float(self.epochs * num_examples)
+    def costs(self, turn: Turn) -> Costs:
+        return replace(super().costs(turn), down_bytes=0, examples=float(self.epochs * turn.num_examples))
 
     def tested(self) -> tuple[TestedNet, ...]:
         return ()
@@ -87,11 +83,10 @@ class Standalone(Method):
 
     # Client half.
 
-    def restore(self, net: FlatNet, client: Client) -> None:
+    def narrow(self, published: Params, number: int, out: Params, client: Client | None = None) -> None:
         from fedmpi.tensors import copy_into
 
-        if client.memory is not None:
-            copy_into(net.params, client.memory)
+        copy_into(out, published if client is None or client.memory is None else client.memory)
 
     def train(self, trainer: LocalTrainer, client: Client, work: LocalWork) -> TrainOutcome:
         return super().train(trainer, client, replace(work, epochs=self.epochs))
@@ -104,6 +99,3 @@ class Standalone(Method):
 
     def remember(self, net: FlatNet, client: Client) -> Params:
         return {name: value.clone() for name, value in net.params.items()}
-
-    def download_bytes(self, tier: int) -> int:
-        return 0

@@ -21,6 +21,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
+from dataclasses import replace
 from fractions import Fraction
 from functools import cached_property
 from itertools import accumulate
@@ -30,7 +31,8 @@ from pydantic import Field
 
 from fedmpi.config.schema import Share
 from fedmpi.federation.plan import Task
-from fedmpi.methods.protocol import Client, Contributions, Method, MethodContext, MethodOptions
+from fedmpi.methods.protocol import Method
+from fedmpi.methods.values import Client, Contributions, Costs, MethodContext, MethodOptions, Traits, Turn
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -60,12 +62,11 @@ class TopK(Method):
     """theta <- theta + mean of top_k(theta_p - theta + e_p)."""
 
     Options = TopKOptions
+    options: TopKOptions
 
     def __init__(self, context: MethodContext) -> None:
         super().__init__(context)
-        assert isinstance(context.options, TopKOptions)
-        self.options = context.options
-        self.keeps_memory = self.options.error_feedback
+        self.traits = Traits(keeps_memory=self.options.error_feedback)
 
     @cached_property
     def _sizes(self) -> list[int]:
@@ -137,11 +138,10 @@ class TopK(Method):
 
     # What it would cost real clients.
 
-    def upload_bytes(self, tier: int) -> int:
-        num_entries = sum(self._sizes)
-        if self.options.index_bytes == "bitmap":
-            return VALUE_BYTES * self.num_sent + -(-num_entries // 8)
-        return (VALUE_BYTES + self.options.index_bytes) * self.num_sent
+    def costs(self, turn: Turn) -> Costs:
+        size = self.options.index_bytes
+        indices = -(-sum(self._sizes) // 8) if size == "bitmap" else size * self.num_sent
+        return replace(super().costs(turn), up_bytes=VALUE_BYTES * self.num_sent + indices)
 
 
 def largest(values: Tensor, k: int) -> Tensor:

@@ -1,14 +1,14 @@
-"""What a method is given and gives: its options, its context, a client, the phases of a round, what a phase brought."""
+"""What a method is given and gives: its options and context, a client, costs, phases, what a phase brought."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 from fedmpi import seeds
-from fedmpi.config.schema import Section
+from fedmpi.config.schema import Clients, Section, Train
 from fedmpi.federation.plan import Task
 from fedmpi.federation.tiers import equal_blocks
 
@@ -41,31 +41,43 @@ class MethodOptions(Section):
 
 @dataclass(frozen=True)
 class MethodContext:
-    """What a method is built from: its options, and the experiment as far as it concerns a method.
+    """What a method is built from: its options, the model, and the sections of the config that concern it.
 
-    `make_net(width, rounding, seed)` gives the model with values, the same ones at every call: its
-    width multiplied by `width`, channels rounded by `rounding`, its values those of another seed if
-    asked. `make_skeleton(width, rounding)` gives it on the meta device, without values and at no
-    cost. `present_labels` says which classes a client's training examples have (bool, shape (classes,)).
-    `tier_blocks` are clients per tier.
+    `make(width, rounding, seed, empty=...)` gives the model: its width multiplied by `width`, channels rounded by
+    `rounding`, its values those of the run's seed (the same ones at every call) or of another seed if asked; an `empty`
+    one is on the meta device, without values and at no cost. `dense_layers` are the model's own, and `tier_blocks` the
+    clients per tier. `present_labels` says which classes a client's training examples have (bool, shape (classes,)).
     """
 
     options: MethodOptions
-    make_net: MakeNet
-    make_skeleton: MakeNet
-    dense_layers: int
-    weight_decay: float
-    dynamic_tiers: bool
-    channels_last: bool
-    seed: int
-    num_clients: int = 1
-    clients_per_round: int = 1
+    make: MakeNet
+    train: Train = field(default_factory=Train)
+    clients: Clients = field(default_factory=Clients)
+    seed: int = 0
     tier_blocks: tuple[int, ...] = ()
+    dense_layers: int = 0
     num_classes: int = 0
-    local_epochs: int = 1
-    batch_size: int = 1
-    momentum: float = 0.0
     present_labels: Callable[[int], np.ndarray] | None = None
+
+
+@dataclass(frozen=True)
+class Traits:
+    """What is fixed about a method, beside its functions."""
+
+    keeps_memory: bool = False
+    """Clients keep something of their own between rounds (`remember`, `client.memory`)."""
+    personal: bool = False
+    """Clients end with nets of their own, so `evaluation.personal: auto` tests each on its own data."""
+    publishing_is: Literal["submodel_creation", "svd"] = "submodel_creation"
+    """The stage of PriSM's Table 3 that the server's `publish` counts as."""
+    why_equal: str = "its size does not follow the capacity; take another model, or one tier"
+    """Why tiers may come out with equal nets, and what to do: it ends the line that is said of them before a run. Empty
+    where tiers are meant to have one net, so that nothing is said.
+    """
+    draws_on: Collection[str] = ()
+    """Names of the server's tensors that `drawn` reads. Each round's record keeps them, as the next round has them."""
+    own_decay: Collection[str] = ()
+    """Names of parameters that weight decay must leave alone, because the method decays them itself."""
 
 
 @dataclass(frozen=True)
@@ -75,7 +87,8 @@ class Client:
     `memory` is what `remember` returned when the client last took part, None if it never did; for
     `lift` and `regions`, which come after training, it is the new one. It is read when first asked
     for. `examples` are the numbers of its training examples, int64. `seed` is the run's. `scratch`
-    carries what a method finds in `train` to its `upload` and `remember`.
+    carries what a method finds in `train` to its `upload` and `remember`. `is_restored` says there that training
+    diverged, and that the net is back at its last finite parameters.
     """
 
     task: Task
@@ -84,6 +97,7 @@ class Client:
     seed: int
     recall: Callable[[], Params | None] = lambda: None
     scratch: Params = field(default_factory=dict)
+    is_restored: bool = False
 
     @cached_property
     def memory(self) -> Params | None:
@@ -109,6 +123,45 @@ class LocalWork:
     def labels(self) -> Tensor:
         """The labels of all training examples, int64 (N,), on the device; a client's are `labels[client.examples]`."""
         return self.data.train_y
+
+
+@dataclass(frozen=True)
+class Turn:
+    """A client's part in a round, as far as it is known when its costs are asked for.
+
+    A plan knows the tier, perhaps the round (None: a typical one) and how many examples the client has; `macs` has the
+    multiply-accumulates per example of each net. `client` is there after training, to count what has really moved.
+    """
+
+    tier: int
+    num_examples: float = 0.0
+    macs: Sequence[float] = ()
+    round_number: int | None = None
+    client: Client | None = None
+
+    @classmethod
+    def of(cls, client: Client) -> Turn:
+        """What `client` has done."""
+        return cls(client.task.tier, client.task.num_examples, (), client.task.round_number, client)
+
+    @property
+    def task(self) -> Task | None:
+        return self.client.task if self.client else None
+
+
+@dataclass(frozen=True)
+class Costs:
+    """What a turn costs a real client: protocol bytes each way, examples passed forward and backward, MACs of each."""
+
+    down_bytes: int
+    up_bytes: int
+    examples: float
+    macs_per_example: float = 0.0
+
+    @property
+    def macs(self) -> float:
+        """The client's compute in the papers' measure, forward MACs x examples."""
+        return self.examples * self.macs_per_example
 
 
 @dataclass(frozen=True)

@@ -1,6 +1,6 @@
 """What methods share whose clients train narrow nets, the leading part of every layer of the widest one.
 
-Publish: the widest net. Narrow: its leading entries (`models.nested_parts`). Aggregation: each entry
+Publish: the widest net. Narrow: its leading entries (`surgery.nested`). Aggregation: each entry
 is the weighted mean over the clients that hold it; one that nobody holds keeps its value. All of it
 follows from `regions`; a method adds its widths, its weights and its training.
 """
@@ -12,16 +12,17 @@ from functools import cached_property
 from itertools import pairwise
 from typing import TYPE_CHECKING
 
-from fedmpi import models
 from fedmpi.federation.tiers import equal_blocks
-from fedmpi.methods.protocol import Client, Method
+from fedmpi.methods.protocol import Method, all_nets
+from fedmpi.methods.values import Client, Traits
+from fedmpi.models import surgery
 from fedmpi.models.width import Rounding
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
 
     from fedmpi.exactsum import Region
-    from fedmpi.lowrank.layers import FactorizedLayer
+    from fedmpi.lowrank.factorized import FactorizedLayer
     from fedmpi.tensors import Params, Spec
 
 
@@ -30,7 +31,9 @@ class WidthMethod(Method):
 
     rounding: Rounding = "round"
     """What becomes of fractions of a channel."""
-    why_equal = "the model ignores its width, or rounds to the same channels; take another model, or other widths"
+    traits = Traits(
+        why_equal="the model ignores its width, or rounds to the same channels; take another model, or other widths"
+    )
     label_aware: bool = False
     """Whether only clients that have examples of a class contribute its row of the last linear layer."""
 
@@ -39,21 +42,17 @@ class WidthMethod(Method):
         """The width of each net by its number: those of the tiers, then any that only testing needs."""
         return tuple(tier.rank_ratio for tier in self.tiers)
 
-    @property
-    def num_nets(self) -> int:
-        return len(self.net_widths)
-
     @cached_property
     def _widest(self) -> nn.Module:
-        return self.context.make_skeleton(max(self.net_widths), self.rounding)
+        return self.context.make(max(self.net_widths), self.rounding, empty=True)
 
     @cached_property
     def _dense_specs(self) -> dict[str, Spec]:
         return self._specs_of(self._widest)
 
     @cached_property
-    def _parts(self) -> list[dict[str, models.nested.Part]]:
-        return [models.nested.nested_parts(self._widest, self.skeleton(number)) for number in range(self.num_nets)]
+    def _parts(self) -> list[dict[str, surgery.nested.Part]]:
+        return [surgery.nested.nested_parts(self._widest, self.net(number, empty=True)) for number in all_nets(self)]
 
     def warnings(self) -> tuple[str, ...]:
         if not self.label_aware or self._class_names:
@@ -63,7 +62,7 @@ class WidthMethod(Method):
     # Server half.
 
     def initial_state(self) -> Params:
-        widest = self.context.make_net(max(self.net_widths), self.rounding)
+        widest = self.context.make(max(self.net_widths), self.rounding)
         return {name: value.detach().clone() for name, value in widest.named_parameters()}
 
     def regions(self, client: Client) -> Mapping[str, Region]:
@@ -103,11 +102,10 @@ class WidthMethod(Method):
 
     # Client half.
 
-    def net(self, number: int) -> nn.Module:
-        return self.context.make_net(self.net_widths[number], self.rounding)
-
-    def skeleton(self, number: int) -> nn.Module:
-        return self.context.make_skeleton(self.net_widths[number], self.rounding)
+    def net(self, number: int, *, empty: bool = False) -> nn.Module:
+        net = self.context.make(self.net_widths[number], self.rounding, empty=empty)
+        surgery.nested.refuse_unnested(self._widest, net)
+        return net
 
     def narrow(self, published: Params, number: int, out: Params, client: Client | None = None) -> None:
         """The leading entries of every tensor."""

@@ -1,22 +1,10 @@
-"""Plain torch nets by name. They know nothing of low rank, clients or rounds.
+"""Torch nets by name. They know nothing of low rank, clients or rounds.
 
-A model is two files: its options, which load without torch, and the net. A submodule loads on first use, because most
-need torch: methods say `models.scaler.add_scaler`, and their files still load in milliseconds.
+- `nets/` holds the built-in nets. Each family is two files that stand side by side: `resnet_options.py` (what a config
+  can set, without torch, so that a config is checked in half a second) and `resnet.py` (the net).
+- `surgery/` holds what can be done to any net: narrower, with channels cut out, with a Scaler, several in one.
+- `options` is the contract of a model's options, `create` makes a net of them, `admission` refuses a net that ranks
+  cannot train one client after another, `brought` makes options of what a user names, `width` rounds channels.
+
+How to bring a net, and how to add a built-in one: `README.md` in this folder.
 """
-
-from __future__ import annotations
-
-import importlib
-from types import ModuleType
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:
-    from fedmpi.models import ensemble, nested, scaler
-
-__all__ = ["ensemble", "nested", "scaler"]
-
-
-def __getattr__(name: str) -> ModuleType:
-    if name not in __all__:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return importlib.import_module(f"{__name__}.{name}")

@@ -7,7 +7,7 @@ from torch import nn
 
 from fedmpi import seeds
 from fedmpi.errors import ConfigError
-from fedmpi.models import entry
+from fedmpi.models import admission
 from fedmpi.models.options import Inputs, ModelOptions
 from fedmpi.models.width import Rounding, Width
 
@@ -21,7 +21,7 @@ def build(
 
     The same arguments give the same values everywhere, and the global random generators are left
     as they were. Raises `ConfigError` if the model cannot take such data, or is no net that clients
-    can train one after another (`models.entry`).
+    can train one after another (`models.admission`).
     """
     return _net(options, info, Width(width, rounding), "cpu", seeds.mix("init", seed))
 
@@ -33,11 +33,11 @@ def skeleton(options: ModelOptions, info: Inputs, width: float = 1.0, rounding: 
 
 def conversions(options: ModelOptions, info: Inputs) -> tuple[str, ...]:
     """What is changed in the net before it is trained, one line at most. Raises `ConfigError`."""
-    return entry.conversions(_as_brought(options, info, Width(), "meta", 0))
+    return admission.conversions(_as_brought(options, info, Width(), "meta", 0))
 
 
 def _net(options: ModelOptions, info: Inputs, width: Width, device: str, init_seed: int) -> nn.Module:
-    return entry.admit(_as_brought(options, info, width, device, init_seed), options.name)
+    return admission.admit(_as_brought(options, info, width, device, init_seed), options.name)
 
 
 def _as_brought(options: ModelOptions, info: Inputs, width: Width, device: str, init_seed: int) -> nn.Module:
@@ -47,4 +47,4 @@ def _as_brought(options: ModelOptions, info: Inputs, width: Width, device: str, 
     with seeds.python_and_numpy(init_seed), torch.random.fork_rng(devices=[]), torch.device(device):
         # Not torch.manual_seed: that one would reseed the GPUs, too.
         torch.default_generator.manual_seed(init_seed)
-        return options.net(info, width)
+        return admission.as_module(options.net(info, width), options.name)

@@ -56,9 +56,20 @@ Quantity = Literal[
     "inference_energy",
 ]
 Axis = Literal[
-    "round", "bytes", "uploaded_parameters", "mega_parameters", "relative_cost", "keep_ratio", "kernel",
-    "clients_per_round", "local_epochs", "samples", "params", "stage", "method",
-]  # fmt: skip
+    "round",
+    "bytes",
+    "uploaded_parameters",
+    "mega_parameters",
+    "relative_cost",
+    "keep_ratio",
+    "kernel",
+    "clients_per_round",
+    "local_epochs",
+    "samples",
+    "params",
+    "stage",
+    "method",
+]
 """What a figure's x axis has. `mega_parameters`: those moved both ways, in 1024 millions (FedHM's "GB")."""
 Verdict = Literal["equal", "slip", "not_reproduced"]
 
@@ -157,8 +168,8 @@ class Table(_Part):
     @classmethod
     def _flatten(cls, values: dict[str, Any]) -> dict[str, Any]:
         refuse("cells" in values, "unknown key 'cells'; they stand in the columns of `blocks`")
-        return {**{key: value for key, value in values.items() if key != "blocks"},
-                "cells": list(_cells(values.get("blocks")))}  # fmt: skip
+        own = {key: value for key, value in values.items() if key != "blocks"}
+        return {**own, "cells": list(_cells(values.get("blocks")))}
 
     @model_validator(mode="after")
     def _consistent(self) -> Table:
@@ -210,10 +221,10 @@ def _content(shared: dict[str, Any], cell: dict[str, Any]) -> dict[str, Any]:
 
 
 def _overrides(given: dict[str, Any]) -> list[str]:
-    overrides = given.get("set", [])
+    overrides: list[str] = given.get("set", [])
     is_list = isinstance(overrides, list) and all(isinstance(one, str) and "=" in one for one in overrides)
     refuse(not is_list, f"set: expected a list, as [rounds=2, train.lr=0.1], got {overrides!r:.80}")
-    return overrides  # type: ignore[no-any-return]
+    return overrides
 
 
 def _cell(cell: Any) -> dict[str, Any]:

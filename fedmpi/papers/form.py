@@ -45,7 +45,8 @@ def mapping(value: Any, where: str, form: str) -> dict[str, Any]:
     """Raises ValueError if it is none, or empty."""
     found = f"{value!r:.80}" if value else "nothing"
     refuse(not isinstance(value, dict) or not value, f"{where}: expected a mapping ({form}), got {found}")
-    return value  # type: ignore[no-any-return]
+    content: dict[str, Any] = value
+    return content
 
 
 def check_keys(given: dict[str, Any], where: str, allowed: Collection[str]) -> None:

@@ -6,6 +6,7 @@ Workers are stateless: any of them may train any client in any round, with the s
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 
 import torch
 
@@ -17,35 +18,35 @@ from fedmpi.federation.plan import Task
 from fedmpi.learning.determinism import global_generator
 from fedmpi.learning.flat import FlatNet
 from fedmpi.learning.local import LocalTrainer, MaskedCrossEntropy
-from fedmpi.methods.protocol import Client, LocalWork, Method
-from fedmpi.rounds.exchange import CONTRIBUTED, DROPPED, ClientReport
+from fedmpi.methods.protocol import Method
+from fedmpi.methods.values import Client, LocalWork, Turn
+from fedmpi.rounds.exchange import CONTRIBUTED, DROPPED, ClientReport, ClientResult
 from fedmpi.rounds.state import Published, Setup, client_of
 from fedmpi.tensors import Params
 
 
-def simulate_client(setup: Setup, task: Task, published: Published) -> tuple[ClientReport, Params | None]:
-    """Fetch the client's memory, narrow, train, and what it contributes (None if it is dropped)."""
+def simulate_client(setup: Setup, task: Task, published: Published) -> ClientResult:
+    """Fetch the client's memory, narrow, train; what it reports and contributes."""
     method, trainer, clock = setup.method, setup.trainers[task.tier], setup.clock
     where = task.round_number, task.client
     with clock.stage("submodel_creation", *where):
         client = client_of(setup, task, published, published.versions.get(task.client))
         method.narrow(published.params, task.tier, trainer.net.params, client)
-        method.restore(trainer.net, client)
     with clock.stage("local_training", *where) as timer:
         with global_generator(_seed(client, "dropout"), setup.data.device):
             outcome = method.train(trainer, client, local_work(setup, client))
-        upload, restored = _settle_divergence(setup, trainer, client, published.bounds, outcome.finite)
+        upload, client = _settle_divergence(setup, trainer, client, published.bounds, outcome.finite)
         digest = "" if upload is None else _remember(setup, trainer.net, client)
-    down_bytes, up_bytes = method.traffic(trainer.net, client)
+    costs = method.costs(Turn.of(client))
     status = DROPPED if upload is None else CONTRIBUTED
     did = outcome.steps, outcome.loss, timer.seconds
-    report = ClientReport(task.client, status, *did, down_bytes, up_bytes, int(restored), digest)
+    report = ClientReport(task.client, status, *did, costs.down_bytes, costs.up_bytes, int(client.is_restored), digest)
     return report, upload
 
 
 def _remember(setup: Setup, net: FlatNet, client: Client) -> str:
     """Stores the client's new memory; its digest, empty where there is nothing new."""
-    memory = setup.method.remember(net, client) if setup.method.keeps_memory else {}
+    memory = setup.method.remember(net, client) if setup.method.traits.keeps_memory else {}
     if not memory:
         return ""
     return setup.memories.put(client.task.client, client.task.round_number, memory)[1]
@@ -71,25 +72,25 @@ def local_work(setup: Setup, client: Client) -> LocalWork:
 
 def _settle_divergence(
     setup: Setup, trainer: LocalTrainer, client: Client, bounds: Mapping[str, float], finite: bool
-) -> tuple[Params | None, bool]:
-    """What the client contributes after `train.on_divergence` has had its say, and whether that is of its last finite
-    parameters. One synchronization.
+) -> tuple[Params | None, Client]:
+    """What the client contributes after `train.on_divergence` has had its say, and the client, which knows whether that
+    is of its last finite parameters. One synchronization.
     """
     policy = setup.config.train.on_divergence
     upload = _bounded_upload(setup.method, trainer.net, client, bounds) if finite else None
     if upload is not None:
-        return upload, False
+        return upload, client
     if policy == "fail":
         raise DivergenceError(
             "training diverged: a loss was not finite or above 1000, or a parameter left its bound; lower train.lr, "
             "or choose train.on_divergence=drop or upload_last_finite"
         )
     if policy == "drop":
-        return None, False
+        return None, client
     trainer.restore_last_finite()
-    if setup.method.restored(trainer.net, client):
-        upload = _bounded_upload(setup.method, trainer.net, client, bounds)
-    return upload, upload is not None
+    restored = replace(client, is_restored=True)
+    upload = _bounded_upload(setup.method, trainer.net, restored, bounds)
+    return upload, client if upload is None else restored
 
 
 def _bounded_upload(method: Method, net: FlatNet, client: Client, bounds: Mapping[str, float]) -> Params | None:
@@ -98,9 +99,11 @@ def _bounded_upload(method: Method, net: FlatNet, client: Client, bounds: Mappin
     What stays with a client must be finite, too, or it would come back from its memory.
     """
     upload = method.upload(net, client)
+    if upload is None:
+        return None
     largest = method.magnitudes(upload, client).double()
     limits = torch.tensor(list(bounds.values()), dtype=torch.float64, device=largest.device)
     good = (largest <= limits).all()  # False for NaN, too
-    if method.keeps_memory:
+    if method.traits.keeps_memory:
         good &= net.is_finite()
     return upload if bool(good) else None

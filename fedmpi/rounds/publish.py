@@ -37,7 +37,7 @@ def publish(setup: Setup, state: ServerState, round_number: int, phase_number: i
     nets = sorted({task.tier for task in tasks} | (tested_nets(setup) if tested else set()))
     layout = _published_layout(method, nets, len(tasks))
     buffer = layout.new_buffer(setup.device.server if comm.is_root else "cpu")
-    with setup.clock.stage(method.publishing_is, round_number):
+    with setup.clock.stage(method.traits.publishing_is, round_number):
         if comm.is_root:
             views = layout.views(buffer)
             _write_head(method, views, state, tasks)
@@ -61,7 +61,7 @@ def tested_nets(setup: Setup) -> set[int]:
 
 def share_versions(setup: Setup, state: ServerState, tasks: Sequence[Task]) -> dict[int, Version]:
     """The versions of these clients' memories, of which only rank 0 knows; every rank calls it."""
-    if not setup.method.keeps_memory:
+    if not setup.method.traits.keeps_memory:
         return {}
     rows = torch.zeros(len(tasks) * _VERSION.itemsize, dtype=torch.uint8)
     _write_versions(rows, state, tasks)
@@ -70,7 +70,7 @@ def share_versions(setup: Setup, state: ServerState, tasks: Sequence[Task]) -> d
 
 
 def _published_layout(method: Method, nets: Collection[int], num_tasks: int) -> Layout:
-    num_bounds, num_versions = len(method.state_specs()), num_tasks if method.keeps_memory else 0
+    num_bounds, num_versions = len(method.state_specs()), num_tasks if method.traits.keeps_memory else 0
     head = {
         _BOUNDS: Spec((num_bounds,), torch.float64),
         _VERSIONS: Spec((num_versions * _VERSION.itemsize,), torch.uint8),

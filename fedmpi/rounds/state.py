@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cache
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -20,14 +21,17 @@ from fedmpi.data.partition import Partition
 from fedmpi.federation.cohort import eligible_clients, sample_cohort, sample_drawn_tiers
 from fedmpi.federation.plan import Assignment, Task, assign, worker_ranks
 from fedmpi.federation.tiers import tier_of
-from fedmpi.learning.evaluate import EvaluationPlan
+from fedmpi.learning.client_scores import ClientScores
+from fedmpi.learning.evaluate import EvaluationPlan, TierScore
 from fedmpi.learning.local import LocalTrainer
-from fedmpi.methods.protocol import Client, Method, Phase
+from fedmpi.methods.protocol import Method
+from fedmpi.methods.values import Client, Phase, Turn
+from fedmpi.rounds.exchange import ClientReport
 from fedmpi.store.memory import MemoryStore, Version
 from fedmpi.tensors import Params
 
 if TYPE_CHECKING:
-    from fedmpi.mpi.comm import Comm
+    from fedmpi.mpi.communicator import Communicator
     from fedmpi.mpi.placement import Device
 
 
@@ -36,7 +40,7 @@ class Setup:
     """What a rank is given once for all rounds; nothing in it changes what is computed next."""
 
     config: Config
-    comm: Comm
+    comm: Communicator
     device: Device
     worker_device: str
     """The kind of device that all workers train on: `cpu` or `cuda`. Bits depend on it."""
@@ -58,8 +62,8 @@ class Setup:
     clock: Clock
     personal_tests: Partition | None = None
     """Which test examples are each client's own, where clients are tested with nets of their own."""
-    tell: Callable[[int, int], None] = lambda done, total: None
-    """Hears how many of a phase's clients are done, after each wave."""
+    show_progress: Callable[[int, int], None] = lambda done, total: None
+    """Is called after each wave with how many of a phase's clients are done, and how many there are."""
 
     @property
     def workers(self) -> range:
@@ -86,11 +90,28 @@ class Published:
     versions: dict[int, Version]
 
 
+@dataclass(frozen=True)
+class RoundResult:
+    """What a round brought, for the records (reports on rank 0 only); the scores are None where nothing was tested."""
+
+    reports: tuple[ClientReport, ...] = ()
+    tasks: tuple[Task, ...] = ()
+    scores: tuple[TierScore, ...] | None = None
+    client_scores: ClientScores | None = None
+    diagnostics: Mapping[str, object] = field(default_factory=dict)
+    exchange: str = ""
+    """How the results of the last phase reached the server: `gather` or `reduce`."""
+
+
 def plan_phase(setup: Setup, round_number: int, phase: Phase) -> Assignment:
     """This phase's clients with their tiers, and who simulates them: longest job first."""
     tasks = draw_tasks(setup.config, setup.blocks, setup.partition, round_number, phase)
-    macs = (setup.method.macs_per_round(task.num_examples, task.tier, setup.macs) for task in tasks)
-    costly = [replace(task, cost=cost) for task, cost in zip(tasks, macs, strict=True)]
+
+    @cache
+    def macs(tier: int, num_examples: int) -> float:
+        return setup.method.costs(Turn(tier, num_examples, setup.macs, round_number)).macs
+
+    costly = [replace(task, cost=macs(task.tier, task.num_examples)) for task in tasks]
     return assign(costly, setup.workers, setup.comm.size)
 
 
@@ -121,7 +142,7 @@ def client_of(setup: Setup, task: Task, published: Published, version: Version |
     """The client as its method sees it; its memory of that version is read when first asked for."""
 
     def recall() -> Params | None:
-        return setup.memories.get(task.client, version) if setup.method.keeps_memory else None
+        return setup.memories.get(task.client, version) if setup.method.traits.keeps_memory else None
 
     return Client(task, published.params, setup.partition.client(task.client), setup.config.seed, recall)
 

@@ -1,4 +1,4 @@
-"""What a run will cost, before anyone queues for it (`--plan`). Trains nothing and reads no data file.
+"""What a run will cost, before anyone queues for it (`--plan`). Trains nothing.
 
 Parameters and bytes are exact. Bytes per client are the papers' formula, 4 per parameter each way;
 a run's are summed over the very cohorts that it will draw. Compute is that of arXiv:2111.14655, section 4:
@@ -19,7 +19,8 @@ from fedmpi import costs, methods
 from fedmpi.config.schema import Config
 from fedmpi.data.options import DataInfo
 from fedmpi.federation.plan import worker_ranks
-from fedmpi.methods.protocol import Phase
+from fedmpi.methods.protocol import all_nets
+from fedmpi.methods.values import Phase, Turn
 from fedmpi.rounds.state import draw_cohort
 from fedmpi.run.remarks import remarks
 from fedmpi.store.units import si, size
@@ -80,7 +81,7 @@ def forecast(
     """What `config` will cost on `num_ranks` ranks; `method` is built from it, `blocks` are clients per tier."""
     drawn, exact = _draw(config, method, blocks)
     samples = config.partition.mean_examples(info, config.clients.count)
-    nets = [costs.measure(method.skeleton(number), info.example_shape) for number in range(method.num_nets)]
+    nets = [costs.measure(method.net(number, empty=True), info.example_shape) for number in all_nets(method)]
     tiers = tuple(_tier(method, nets, blocks, tier, drawn.times[tier], samples) for tier in range(len(method.tiers)))
     workers = len(worker_ranks(num_ranks, server_trains=config.mpi.server_trains))
     per_round = sum(_cohort(config, blocks, phase)[1] for phase in method.phases(1))
@@ -112,10 +113,10 @@ class _Drawn:
 
     def add(self, method: methods.Method, round_number: int, counts: Mapping[int, float]) -> None:
         for tier, count in counts.items():
-            down, up = method.planned_traffic(tier, round_number)
+            each = method.costs(Turn(tier, round_number=round_number))
             self.times[tier] += count
-            self.down_bytes += count * down
-            self.up_bytes += count * up
+            self.down_bytes += count * each.down_bytes
+            self.up_bytes += count * each.up_bytes
 
 
 def _draw(config: Config, method: methods.Method, blocks: tuple[int, ...]) -> tuple[_Drawn, bool]:
@@ -155,15 +156,16 @@ def _tier(
     times: float,
     samples: float,
 ) -> TierForecast:
+    turn = method.costs(Turn(tier, samples, [net.macs for net in nets]))
     return TierForecast(
         name=method.tiers[tier].name,
         rank_ratio=method.tiers[tier].rank_ratio,
         clients=blocks[tier],
         **asdict(nets[tier]),
-        down_bytes=method.download_bytes(tier),
-        up_bytes=method.upload_bytes(tier),
-        training_examples=method.examples_per_round(samples),
-        training_macs=method.macs_per_round(samples, tier, [net.macs for net in nets]),
+        down_bytes=turn.down_bytes,
+        up_bytes=turn.up_bytes,
+        training_examples=turn.examples,
+        training_macs=turn.macs,
         client_rounds=times,
     )
 
@@ -171,7 +173,7 @@ def _tier(
 def _memory(config: Config, info: DataInfo, method: methods.Method, workers: int) -> dict[str, int]:
     """Bytes of a worker's and the server's buffers, and of the data set in each rank."""
     uploads = [Layout.of(method.upload_specs(tier.index)).num_bytes for tier in method.tiers]
-    skeletons = [method.skeleton(number).named_parameters() for number in range(method.num_nets)]
+    skeletons = [method.net(number, empty=True).named_parameters() for number in all_nets(method)]
     sizes = [Layout.of(specs_of(parameters, channels_last=False)).num_bytes for parameters in skeletons]
     published = Layout.of(method.published_specs(range(len(method.tiers)))).num_bytes
     state = Layout.of(method.state_specs()).num_bytes

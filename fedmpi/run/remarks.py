@@ -2,18 +2,46 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
+from typing import TYPE_CHECKING
 
 from fedmpi.config.schema import Config
 from fedmpi.data.options import DataInfo
+from fedmpi.federation.tiers import Tier
 from fedmpi.methods.protocol import Method
 from fedmpi.models import create
+
+if TYPE_CHECKING:
+    from torch import nn
 
 
 def remarks(config: Config, info: DataInfo, method: Method, num_workers: int, per_round: int) -> tuple[str, ...]:
     """One line each; `per_round` clients take part in a round."""
-    of_nets = *create.conversions(config.model, info), *method.equal_tiers()
+    of_nets = *create.conversions(config.model, info), *equal_tiers(method)
     return *of_nets, *method.warnings(), *_idle(num_workers, per_round)
+
+
+def equal_tiers(method: Method) -> tuple[str, ...]:
+    """A line for each net that several tiers have in common, or that is the whole model below a capacity of 1."""
+    if all(tier.rank_ratio == 1 for tier in method.tiers) or not method.traits.why_equal:
+        return ()
+    whole = _shapes(method.context.make(empty=True))
+    found: dict[tuple[tuple[int, ...], ...], list[Tier]] = {}
+    for tier in method.tiers:
+        found.setdefault(_shapes(method.net(tier.index, empty=True)), []).append(tier)
+    said = []
+    for shapes, tiers in found.items():
+        if len(tiers) > 1 or (shapes == whole and tiers[0].rank_ratio < 1):
+            names, size = ", ".join(tier.name for tier in tiers), sum(map(math.prod, shapes))
+            net = "the whole net" if shapes == whole else "one and the same net"
+            have = f"tiers {names} have" if len(tiers) > 1 else f"tier {names} has"
+            said.append(f"{have} {net} of {size:,} parameters: {method.traits.why_equal}")
+    return tuple(said)
+
+
+def _shapes(net: nn.Module) -> tuple[tuple[int, ...], ...]:
+    return tuple(tuple(parameter.shape) for parameter in net.parameters())
 
 
 def _idle(num_workers: int, per_round: int) -> Iterator[str]:

@@ -12,7 +12,7 @@ import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from hashlib import blake2b
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
@@ -26,7 +26,7 @@ from fedmpi.data.batches import DeviceData
 from fedmpi.data.dataset import Dataset
 from fedmpi.data.options import DataInfo
 from fedmpi.data.partition import Partition, make_partition, present_labels
-from fedmpi.errors import ConfigError, UserError, one_line
+from fedmpi.errors import ConfigError, StartupError, one_line
 from fedmpi.federation.plan import worker_ranks
 from fedmpi.learning.bn import normalizes_single_values, num_statistics
 from fedmpi.learning.determinism import make_deterministic
@@ -34,9 +34,13 @@ from fedmpi.learning.evaluate import EvaluationPlan
 from fedmpi.learning.flat import Buffers, FlatNet, net_layout
 from fedmpi.learning.local import LocalTrainer
 from fedmpi.learning.twice import refuse_changing_buffers
+from fedmpi.methods.protocol import all_nets
 from fedmpi.models import create
+from fedmpi.models.admission import checked_outputs
+from fedmpi.models.width import Rounding
 from fedmpi.mpi import placement
-from fedmpi.rounds.personal import own_tests
+from fedmpi.mpi.together import together
+from fedmpi.rounds.evaluate import own_tests
 from fedmpi.rounds.state import Setup
 from fedmpi.run import bits
 from fedmpi.run.bits import Gathered
@@ -44,29 +48,7 @@ from fedmpi.store.memory import MemoryStore
 from fedmpi.store.run_dir import RunDir
 
 if TYPE_CHECKING:
-    from fedmpi.mpi.comm import Comm
-
-Value = TypeVar("Value")
-
-
-class StartupError(UserError):
-    """A user's mistake that every rank knows of: rank 0 says it, all exit with code 2."""
-
-    def text(self) -> str:
-        return "\n".join(self.problems)
-
-
-def together(comm: Comm, action: Callable[[], Value]) -> Value:
-    """`action` on every rank; if it is a `UserError` anywhere, a `StartupError` with all of them everywhere."""
-    problem, value = "", None
-    try:
-        value = action()
-    except UserError as error:
-        problem = error.text()
-    problems = list(dict.fromkeys(filter(None, comm.allgather_text(problem))))
-    if problems:
-        raise StartupError("start", *problems)
-    return value  # type: ignore[return-value]
+    from fedmpi.mpi.communicator import Communicator
 
 
 @dataclass(frozen=True)
@@ -78,7 +60,7 @@ class Material:
     partition: Partition
 
 
-def load_material(config: Config, comm: Comm) -> Material:
+def load_material(config: Config, comm: Communicator) -> Material:
     """Reads and partitions the data. Raises `StartupError` on all ranks together; touches nothing on disk."""
     info = config.data.info()
     together(comm, lambda: check_model(config, info))
@@ -92,13 +74,14 @@ def load_material(config: Config, comm: Comm) -> Material:
     return Material(info, dataset, partition)
 
 
-def _check_alike(config: Config, comm: Comm, data_digest: str) -> None:
+def _check_alike(config: Config, comm: Communicator, data_digest: str) -> None:
     """Refuses ranks that have read another config or other data, as where a node has files of its own.
 
     Raises `StartupError` on all ranks together.
     """
     settings = config.to_dict()
-    settings["output"], settings["data"]["root"] = None, None  # only rank 0 writes, and data may lie anywhere
+    settings["output"] = None  # only rank 0 writes
+    settings["data"] = {key: value for key, value in settings["data"].items() if key not in digest.PLACES}
     own = blake2b(json.dumps(settings, sort_keys=True).encode(), digest_size=6).hexdigest()
     gathered = Gathered.of(comm, {"config": own, "data": digest.short(data_digest)})
     for name, where in (("config", config.where), ("data", digest.place(config.data))):
@@ -107,7 +90,7 @@ def _check_alike(config: Config, comm: Comm, data_digest: str) -> None:
             raise StartupError("start", one_line(f"{where}: {problem}"))
 
 
-def _computed_with(comm: Comm, worker_device: str, device: placement.Device) -> dict[str, str]:
+def _computed_with(comm: Communicator, worker_device: str, device: placement.Device) -> dict[str, str]:
     """What the ranks compute with; rank 0 warns if they differ."""
     gathered = Gathered.of(comm, bits.computed_with(worker_device, device))
     found = [f"{name}: {text}" for name in bits.COMPARED if (text := gathered.unlike(name))]
@@ -124,9 +107,11 @@ def warn(line: str) -> None:
 def check_model(config: Config, info: DataInfo) -> None:
     """Whether the model can take the data, found out in a dry run. Raises `ConfigError`."""
     try:
-        costs.measure(net := create.skeleton(config.model, info), info.example_shape)
+        net = create.skeleton(config.model, info)
+        with checked_outputs(net, config.model.name, info.num_classes):
+            costs.measure(net, info.example_shape)
         refuse_changing_buffers(net, config.model.name, info.example_shape)
-    except (RuntimeError, ValueError, TypeError) as error:
+    except (ArithmeticError, AssertionError, AttributeError, LookupError, RuntimeError, TypeError, ValueError) as error:
         shape = " x ".join(map(str, info.example_shape))
         reason = str(error).partition("\n")[0]
         raise ConfigError(
@@ -151,7 +136,7 @@ def _check_batches(config: Config, info: DataInfo, partition: Partition) -> None
         raise ConfigError(config.where, *problems)
 
 
-def prepare(config: Config, comm: Comm, run_dir: RunDir, material: Material | None = None) -> Setup:
+def prepare(config: Config, comm: Communicator, run_dir: RunDir, material: Material | None = None) -> Setup:
     """Everything a rank is given once. Raises `StartupError` on all ranks together."""
     make_deterministic(config.mpi.threads)
     worker_device, device = _devices(config, comm)
@@ -163,7 +148,7 @@ def prepare(config: Config, comm: Comm, run_dir: RunDir, material: Material | No
         return present_labels(labels, partition.client(client), info.num_classes)
 
     method = together(comm, lambda: methods.create(method_context(config, info, present)))
-    skeletons = [method.skeleton(number) for number in range(method.num_nets)]
+    skeletons = together(comm, lambda: [method.net(number, empty=True) for number in all_nets(method)])
     macs = tuple(float(costs.measure(net, info.example_shape).macs) for net in skeletons)
     resident = DeviceData(info, material.dataset, device.train, config.train.augment)
     return Setup(
@@ -191,24 +176,23 @@ def method_context(
     config: Config, info: DataInfo, present_labels: Callable[[int], np.ndarray] | None = None
 ) -> methods.MethodContext:
     """What the config's method is built from; a forecast has no labels."""
+
+    def make(
+        width: float = 1.0, rounding: Rounding = "round", seed: int | None = None, *, empty: bool = False
+    ) -> nn.Module:
+        if empty:
+            return create.skeleton(config.model, info, width, rounding)
+        return create.build(config.model, info, config.seed if seed is None else seed, width, rounding)
+
     return methods.MethodContext(
         options=config.method,
-        make_net=lambda width=1.0, rounding="round", seed=config.seed: create.build(
-            config.model, info, seed, width, rounding
-        ),
-        make_skeleton=lambda width=1.0, rounding="round": create.skeleton(config.model, info, width, rounding),
-        dense_layers=config.model.dense_layers,
-        weight_decay=config.train.weight_decay,
-        dynamic_tiers=config.clients.tier_assignment == "dynamic",
-        channels_last=config.train.memory_format == "channels_last",
+        make=make,
+        train=config.train,
+        clients=config.clients,
         seed=config.seed,
-        num_clients=config.clients.count,
-        clients_per_round=config.clients.per_round,
         tier_blocks=blocks(config),
+        dense_layers=config.model.dense_layers,
         num_classes=info.num_classes,
-        local_epochs=config.train.local_epochs,
-        batch_size=config.train.batch_size,
-        momentum=config.train.momentum,
         present_labels=present_labels,
     )
 
@@ -219,7 +203,7 @@ def blocks(config: Config) -> tuple[int, ...]:
     return config.clients.tier_blocks or own
 
 
-def _devices(config: Config, comm: Comm) -> tuple[str, placement.Device]:
+def _devices(config: Config, comm: Communicator) -> tuple[str, placement.Device]:
     """The kind of device that all workers train on, and this rank's own devices."""
     trains = config.mpi.server_trains or comm.size == 1
     worker = placement.worker_index(comm.local_rank, server_here=comm.server_here, server_trains=trains)
@@ -237,12 +221,12 @@ def _devices(config: Config, comm: Comm) -> tuple[str, placement.Device]:
 
 
 def _trainers(
-    config: Config, comm: Comm, method: methods.Method, skeletons: Sequence[nn.Module], resident: DeviceData
+    config: Config, comm: Communicator, method: methods.Method, skeletons: Sequence[nn.Module], resident: DeviceData
 ) -> tuple[LocalTrainer, ...]:
     """One for each of the method's nets, all in the same buffers. Rank 0 has none if it does not train."""
     if comm.rank not in worker_ranks(comm.size, server_trains=config.mpi.server_trains):
         return ()
-    own, channels_last = method.own_decay, config.train.memory_format == "channels_last"
+    own, channels_last = method.traits.own_decay, config.train.memory_format == "channels_last"
     layouts = [net_layout(net.named_parameters(), own, channels_last=channels_last) for net in skeletons]
     buffers = Buffers(max(layout.num_bytes for layout in layouts), resident.device)
     return tuple(

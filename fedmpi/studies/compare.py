@@ -22,45 +22,45 @@ import argparse
 import json
 import os
 import shlex
-import signal
 import sys
 from collections.abc import Collection, Sequence
 from itertools import groupby
 from pathlib import Path
+from typing import Any
 
+from fedmpi.command.manners import Parser, run_command
 from fedmpi.config import words
 from fedmpi.config.address import is_address, label
 from fedmpi.config.load import load
-from fedmpi.errors import ConfigError, RunDirError, UserError
-from fedmpi.store.files import write_text, writing
+from fedmpi.errors import ConfigError, RunDirError
+from fedmpi.store.files import read_json, write_text, writing
 from fedmpi.store.run_dir import RunDir
-from fedmpi.studies import comparison_text
-from fedmpi.studies.launch import CONFIGS, Job, Parser, check_same, do, launcher, number, scaled, seed_list
-from fedmpi.studies.runs import Row, Run, budget_of, missing_rounds, other_data, rows_of, runs_in, settings_of
+from fedmpi.studies import comparison
+from fedmpi.studies.arguments import number, numbers
+from fedmpi.studies.comparison import Row, effort_of, rows_of
+from fedmpi.studies.launch import CONFIGS, Job, check_same, do, launcher, scaled, stoppable
+from fedmpi.studies.runs import Run, missing_rounds, other_data, runs_in
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """The exit code: 0, 1 if a run failed, 2 for a user's mistake, 130 if interrupted."""
     given = list(sys.argv[1:] if argv is None else argv)
-    try:
-        arguments = _arguments(given)
-        if arguments.collect:
-            _collect(arguments)
-            return 0
-        launcher(arguments.ranks)  # told now, not after the first run's failure
-        jobs = _jobs(arguments)
-        _keep_settings(arguments, jobs, shlex.join(["python", "jobs/compare.py", *given]))
-        for number, job in enumerate(jobs, 1):
-            print(f"[{number}/{len(jobs)}] {job.run.name} seed {job.run.seed}: {do(job, arguments.ranks)}", flush=True)
-        failed = [job.run for job in jobs if not job.run.is_finished()]
-        _write(arguments.out, *_table({*runs_in(arguments.out), *failed}, arguments, failed))
-        return 1 if failed else 0
-    except UserError as error:
-        print(error.text(), file=sys.stderr, flush=True)
-        return error.exit_code
-    except KeyboardInterrupt:
-        print("stopped; the same command goes on from here, --collect prints what there is", file=sys.stderr)
-        return 130
+    return run_command(lambda: stoppable(lambda: _compare(given)))
+
+
+def _compare(given: Sequence[str]) -> int:
+    arguments = _arguments(given)
+    if arguments.collect:
+        _collect(arguments)
+        return 0
+    launcher(arguments.ranks)  # told now, not after the first run's failure
+    jobs = _jobs(arguments)
+    _keep_settings(arguments, jobs, shlex.join(["python", "jobs/compare.py", *given]))
+    for place, job in enumerate(jobs, 1):
+        print(f"[{place}/{len(jobs)}] {job.run.name} seed {job.run.seed}: {do(job, arguments.ranks)}", flush=True)
+    failed = [job.run for job in jobs if not job.run.is_finished()]
+    _write(arguments.out, *_table({*runs_in(arguments.out), *failed}, arguments, failed))
+    return 1 if failed else 0
 
 
 # The command line.
@@ -70,7 +70,7 @@ def _arguments(argv: Sequence[str]) -> argparse.Namespace:
     parser = Parser("jobs/compare.py", __doc__)
     parser.add_argument("--methods", help="names or paths, with commas (default all; with --collect, all there)")
     parser.add_argument("--data", default="digits", help="the data set (default digits)")
-    parser.add_argument("--seeds", type=seed_list, help="default 0,1,2; with --collect, all there")
+    parser.add_argument("--seeds", type=numbers, help="default 0,1,2; with --collect, all there")
     parser.add_argument("--ranks", type=number(int, 1), default=3, help="of each run; 1 is without mpirun (default 3)")
     parser.add_argument("--out", type=Path, help="the folder of all runs (default runs/compare-DATA)")
     parser.add_argument("--target", type=number(float, 0, 1), help="in (0, 1] (default as last in --out, or 0.9)")
@@ -85,8 +85,8 @@ def _arguments(argv: Sequence[str]) -> argparse.Namespace:
 
 def _configs(methods: str, data: str) -> list[Path]:
     """The YAML file of each method asked for. Raises `ConfigError`."""
-    known = {path.stem.removesuffix(f"_{data}"): path for path in sorted(CONFIGS.glob(f"*_{data}.yaml"))
-             if not path.stem.startswith("base_")}  # fmt: skip
+    found = [path for path in sorted(CONFIGS.glob(f"*_{data}.yaml")) if not path.stem.startswith("base_")]
+    known = {path.stem.removesuffix(f"_{data}"): path for path in found}
     if methods == "all" and not known:
         raise ConfigError("--data", f"there is no configs/*_{data}.yaml; give paths with --methods, or another --data")
     chosen = list(known.values()) if methods == "all" else [_config(name, known) for name in methods.split(",")]
@@ -148,6 +148,13 @@ def _keep_settings(arguments: argparse.Namespace, jobs: Sequence[Job], command: 
 # Telling.
 
 
+def settings_of(out: Path) -> dict[str, Any]:
+    """What its runs have in common (`scale`, `set`), its table's `target`, its `methods` in order (names of runs) and
+    the `commands` that made them; empty for a folder without."""
+    found = read_json(out / "settings.json")
+    return found if isinstance(found, dict) else {}
+
+
 def _collect(arguments: argparse.Namespace) -> None:
     """The table of the runs asked for, written if it is the folder's own. Raises RunDirError if there are none."""
     asked = arguments.methods and [label(path) for path in _configs(arguments.methods, arguments.data)]
@@ -160,7 +167,7 @@ def _collect(arguments: argparse.Namespace) -> None:
     if asked is None and arguments.seeds is None and arguments.target == kept:
         _write(arguments.out, rows, caption)
         return
-    comparison_text.print_table(rows, caption, sys.stdout)
+    comparison.print_table(rows, caption, sys.stdout)
     why = "only of the runs asked for" if arguments.target == kept else f"its target is {kept or 'not known'}"
     print(f"printed, and no file written in {arguments.out}: {why}", flush=True)
 
@@ -173,34 +180,29 @@ def _table(
     order = {name: place for place, name in enumerate(settings.get("methods", ()))}
     ordered = sorted(runs, key=lambda run: (order.get(run.name, len(order)), run.name, run.seed))
     rows: list[Row] = []
-    configs, budgets, seeds = {}, {}, {}
+    configs, efforts, seeds = {}, {}, {}
     for _, group in groupby(ordered, key=lambda run: run.name):
         of_method = list(group)
         done = [run for run in of_method if run.is_finished()]
-        budget = budget_of(done[0].config) if done else None
-        if budget is not None:
+        effort = effort_of(done[0].config) if done else None
+        if effort is not None:
             method = done[0].method
-            configs[method], budgets[method] = done[0].config, budget
-            seeds[method] = [run.seed for run in done]
-        rows += rows_of(of_method, arguments.target, budget, failed=failed)
+            configs[method], efforts[method], seeds[method] = done[0].config, effort, [run.seed for run in done]
+        rows += rows_of(of_method, arguments.target, effort, failed=failed)
+    missing = [(run.folder.path.name, missing_rounds(run.records)) for run in ordered]
     caption = [
         *other_data(ordered),
-        *comparison_text.what_is_shown(seeds, arguments.target, settings.get("scale", 1.0), settings.get("set", ())),
-        *comparison_text.budget_lines(budgets),
-        *comparison_text.difference_lines(configs),
-        *(f"{run.folder.path.name}: {missing}" for run in ordered if (missing := missing_rounds(run.records))),
+        *comparison.what_is_shown(seeds, arguments.target, settings.get("scale", 1.0), settings.get("set", ())),
+        *comparison.effort_lines(efforts),
+        *comparison.difference_lines(configs),
+        *(f"{name}: {what}" for name, what in missing if what),
     ]
     return rows, caption
 
 
 def _write(out: Path, rows: Sequence[Row], caption: Sequence[str]) -> None:
     """Prints the table and writes it beside the runs."""
-    comparison_text.print_table(rows, caption, sys.stdout)
-    write_text(out / "comparison.md", comparison_text.markdown(rows, caption, settings_of(out)["commands"]))
-    write_text(out / "comparison.csv", comparison_text.comma_separated(rows))
+    comparison.print_table(rows, caption, sys.stdout)
+    write_text(out / "comparison.md", comparison.markdown(rows, caption, settings_of(out)["commands"]))
+    write_text(out / "comparison.csv", comparison.comma_separated(rows))
     print(f"written: {out}/comparison.md and comparison.csv", flush=True)
-
-
-if __name__ == "__main__":
-    signal.signal(signal.SIGTERM, signal.default_int_handler)  # as Ctrl-C, so that no run is left behind
-    sys.exit(main())

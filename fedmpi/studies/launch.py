@@ -5,8 +5,6 @@ A run that is finished is not made again, one that was interrupted goes on, and 
 
 from __future__ import annotations
 
-import argparse
-import hashlib
 import os
 import re
 import shlex
@@ -15,15 +13,15 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any
 
+from fedmpi.command.manners import INTERRUPTED
 from fedmpi.config.schema import Config
 from fedmpi.disk.plain import open_in_place, open_to_read
-from fedmpi.errors import ConfigError, RunDirError, UserError
+from fedmpi.errors import RunDirError, UserError
 from fedmpi.run import stopping
 from fedmpi.store.files import writing
 from fedmpi.store.manifest import read_starts
@@ -33,77 +31,7 @@ CONFIGS = Path(__file__).resolve().parents[2] / "configs"
 _STARTERS = ("mpirun", "mpiexec", "prterun", "srun")
 # mpirun passes the signal on and waits for its ranks.
 _PATIENCE_S = 20.0
-# File systems allow 255 bytes for a name; a log's is longer than its run's.
-_LONGEST_NAME = 160
 _LOG_END_BYTES = 2**20
-
-
-# The command line.
-
-
-class Parser(argparse.ArgumentParser):
-    """Reports as all mistakes are reported: one line, exit code 2. Its help is the program's docstring."""
-
-    def __init__(self, program: str, description: str | None) -> None:
-        formatter = argparse.RawDescriptionHelpFormatter
-        super().__init__(prog=program, description=description, formatter_class=formatter, allow_abbrev=False)
-
-    def error(self, message: str) -> NoReturn:
-        raise ConfigError("command line", f"{message}; see python {self.prog} --help")
-
-
-def seed_list(text: str) -> list[int]:
-    """`0,1,2`; for argparse."""
-    seeds = text.split(",")
-    if not all(re.fullmatch(r"\d{1,18}", seed) for seed in seeds) or len(set(map(int, seeds))) < len(seeds):
-        raise argparse.ArgumentTypeError(f"expected different whole numbers >= 0, as 0,1,2, got {text!r}")
-    return [int(seed) for seed in seeds]
-
-
-def number(kind: type, low: float, high: float = float("inf")) -> Any:
-    """An argument's type: a whole number >= low, or a number in (low, high]."""
-
-    def read(text: str) -> Any:
-        try:
-            value = kind(text)
-        except ValueError:
-            value = None
-        if value is None or not (low <= value if kind is int else low < value <= high and value != float("inf")):
-            allowed = f"a whole number >= {low:g}" if kind is int else f"a number > {low:g}"
-            allowed += f" and <= {high:g}" if high < float("inf") else ""
-            raise argparse.ArgumentTypeError(f"expected {allowed}, got {text!r}")
-        return value
-
-    return read
-
-
-# Names of folders.
-
-
-def short(name: str) -> str:
-    """A name that a file system takes: the end of a long one gives way to its digest."""
-    if len(name.encode()) <= _LONGEST_NAME:
-        return name
-    digest = hashlib.sha256(name.encode()).hexdigest()[:8]
-    return f"{name.encode()[: _LONGEST_NAME - 9].decode(errors='ignore')}-{digest}"
-
-
-def folder_name(text: str) -> str:
-    """For argparse."""
-    if text in ("", ".", "..") or "/" in text or "\\" in text or len(text.encode()) > _LONGEST_NAME:
-        allowed = f"a folder's name of at most {_LONGEST_NAME} bytes, without / and \\"
-        raise argparse.ArgumentTypeError(f"expected {allowed}, got {text[:_LONGEST_NAME]!r}")
-    return text
-
-
-def absolute(out: Path) -> Path:
-    """`--out` as a path that is one from everywhere. Raises `UserError` if there can be no folder like that."""
-    path = Path(os.path.expanduser(out)).resolve()
-    try:
-        (path / (_LONGEST_NAME * "x")).exists()
-    except OSError as error:
-        raise UserError("--out", f"cannot be used: {error.strerror}: {str(out)[:_LONGEST_NAME]}") from None
-    return path
 
 
 # What is run.
@@ -220,7 +148,7 @@ def do(job: Job, ranks: int, given: str | None = None) -> str:
     resume = ["--resume"] if folder.holds_run() else []
     log = folder.path.with_name(f"{folder.path.name}.log")
     program = [sys.executable, "-m", "fedmpi.main", str(job.path), *job.overrides, "--run-dir", str(folder.path)]
-    started, length = time.monotonic(), _length(log)
+    started, length = time.monotonic(), log.stat().st_size if log.exists() else 0
     code = launch([*launcher(ranks, given), *program, *resume], log, environment(ranks))
     took = f"{'resumed, ' * bool(resume)}{time.monotonic() - started:.0f} s"
     if code == 0:
@@ -229,10 +157,6 @@ def do(job: Job, ranks: int, given: str | None = None) -> str:
         return f"stopped, to go on ({took})"
     holder = _holder(log, length)
     return f"left alone: {holder}" if holder else f"failed with exit code {code} ({took}); see {log}"
-
-
-def _length(log: Path) -> int:
-    return log.stat().st_size if log.exists() else 0
 
 
 def _holder(log: Path, start: int) -> str | None:
@@ -246,6 +170,15 @@ def _holder(log: Path, start: int) -> str | None:
     return found[1].decode(errors="replace") if found else None
 
 
+def stoppable(action: Callable[[], int]) -> int:
+    """The exit code of an action that makes runs; after Ctrl-C it says how they go on."""
+    try:
+        return action()
+    except KeyboardInterrupt:
+        print("stopped; the same command goes on from here, --collect prints what there is", file=sys.stderr)
+        return INTERRUPTED
+
+
 def is_stopped(job: Job) -> bool:
     """Whether the run was asked to stop, or had no time left: whoever makes it must stop, too."""
     starts = read_starts(job.run.folder)
@@ -254,43 +187,38 @@ def is_stopped(job: Job) -> bool:
 
 def launch(command: Sequence[str], log: Path, environment: dict[str, str]) -> int:
     """The exit code of a command that adds its output to `log`; it ends with us, and stops when we are asked to."""
-    with writing(log):
-        output = open(open_in_place(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND), "ab")
-    with output, _passing_on() as under_way:
+    heard: list[int] = []
+    under_way: list[subprocess.Popen[bytes]] = []
+
+    def hear(number: int, frame: Any = None) -> None:
+        heard.append(number)
+        for process in under_way:
+            process.send_signal(number)
+
+    before = signal.signal(stopping.SIGNAL, hear)
+    try:
+        process = _started(command, log, environment)
+        under_way.append(process)
         try:
-            process = subprocess.Popen(
+            for number in heard[:1]:  # it came before there was a process
+                process.send_signal(number)
+            return process.wait()
+        finally:
+            _end(process)
+    finally:
+        signal.signal(stopping.SIGNAL, before)
+
+
+def _started(command: Sequence[str], log: Path, environment: dict[str, str]) -> subprocess.Popen[bytes]:
+    with writing(log):
+        descriptor = open_in_place(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
+    with open(descriptor, "ab") as output:
+        try:
+            return subprocess.Popen(
                 command, stdin=subprocess.DEVNULL, stdout=output, stderr=subprocess.STDOUT, env=environment
             )
         except OSError as error:
             raise UserError(command[0], f"cannot be started: {error.strerror or error}") from None
-        under_way(process)
-        try:
-            return process.wait()
-        finally:
-            _end(process)
-
-
-@contextmanager
-def _passing_on() -> Iterator[Callable[[subprocess.Popen[bytes]], None]]:
-    """The signal that asks to stop goes on to the process that is named, even if it came before that."""
-    heard: list[int] = []
-    processes: list[subprocess.Popen[bytes]] = []
-
-    def hear(number: int, frame: Any = None) -> None:
-        heard.append(number)
-        for process in processes:
-            process.send_signal(number)
-
-    def name(process: subprocess.Popen[bytes]) -> None:
-        processes.append(process)
-        if heard:
-            process.send_signal(heard[0])
-
-    before = signal.signal(stopping.SIGNAL, hear)
-    try:
-        yield name
-    finally:
-        signal.signal(stopping.SIGNAL, before)
 
 
 def _end(process: subprocess.Popen[bytes]) -> None:

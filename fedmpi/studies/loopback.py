@@ -47,7 +47,7 @@ def _unshare(flags: int) -> None:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    argv = sys.argv[1:] if argv is None else argv
+    argv = list(sys.argv[1:] if argv is None else argv)
     may_fail, command = argv[:1] == ["--try"], argv[argv[:1] == ["--try"] :]
     if not command or command[0].startswith("-"):
         print((__doc__ or "").strip())

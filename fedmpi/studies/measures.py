@@ -1,6 +1,6 @@
 """What the records of a run say, in the quantities that the papers' tables and figures have (`fedmpi.papers`).
 
-A `History` is what one run has done so far. Quantities come as series, a number for each round that
+Quantities come as series, a number for each round that
 has one, and as single numbers: the best or the last of a series, a total, a mean of a round.
 Nothing is extrapolated: a run that is not finished says what it has done.
 """
@@ -8,19 +8,19 @@ Nothing is extrapolated: a run that is not finished says what it has done.
 from __future__ import annotations
 
 import statistics
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from itertools import accumulate
 from typing import TYPE_CHECKING, Literal
 
 from fedmpi.config.schema import Config
 from fedmpi.report.records import Record, is_whole, rounds_done
-from fedmpi.studies.runs import Run, accuracy_of, to_target
+from fedmpi.studies.runs import History, accuracy_of, moved, to_target
 
 if TYPE_CHECKING:
     from fedmpi.costs import Costs
 
-FLOAT32_BYTES = 4
+_FLOAT32_BYTES = 4
 # FedHM's "GB" are 1024 million parameters, not bytes: Fig. 4a has 2 x 10 x 11.17 x 100 / 1024 = 21.82 for 100 rounds
 # of 10 clients with 11.17 million parameters each.
 _MEGA = 1024 * 1e6
@@ -28,27 +28,7 @@ _MEGA = 1024 * 1e6
 Points = list[tuple[float, float]]
 
 
-@dataclass(frozen=True)
-class History:
-    """A run that has begun: its records, how many rounds it was asked for, and whether all of it is done."""
-
-    run: Run
-    records: Sequence[Record]
-    rounds: int
-    is_finished: bool
-
-
-def history_of(run: Run) -> History | None:
-    """None for a run that has no round yet."""
-    records = run.records if run.has_begun() else []
-    return History(run, records, run.config.rounds, run.is_finished()) if records else None
-
-
 # Series: a number for each round that has one.
-
-
-def _accuracy(record: Record, net: str) -> float | None:
-    return accuracy_of(record, net)
 
 
 def _kernels(key: str) -> Callable[[Record, str], float | None]:
@@ -63,26 +43,21 @@ def _kernels(key: str) -> Callable[[Record, str], float | None]:
 
 
 _SERIES: dict[str, Callable[[Record, str], float | None]] = {
-    "accuracy": _accuracy,
+    "accuracy": accuracy_of,
     "train_loss": lambda record, net: record["train_loss"],
     "kernels_needed": _kernels("effective_kernels"),
     "clients_per_kernel": _kernels("clients_per_kernel"),
 }
 
 _SUMS: dict[str, Callable[[Record], float]] = {
-    "bytes": lambda record: moved(record),
+    "bytes": moved,
     "terabytes": lambda record: moved(record) / 1e12,
-    "mega_parameters": lambda record: moved(record) / FLOAT32_BYTES / _MEGA,
-    "uploaded_parameters": lambda record: record["protocol_up_bytes"] / FLOAT32_BYTES,
+    "mega_parameters": lambda record: moved(record) / _FLOAT32_BYTES / _MEGA,
+    "uploaded_parameters": lambda record: record["protocol_up_bytes"] / _FLOAT32_BYTES,
 }
 """What adds up from round to round."""
 
 _TO_TARGET = ("bytes_to_target", "macs_to_target", "rounds_to_target")
-
-
-def moved(record: Record) -> float:
-    """Bytes that real clients would have moved in this round, down and up."""
-    return float(record["protocol_down_bytes"] + record["protocol_up_bytes"])
 
 
 def series(history: History, quantity: str, net: str, x: str = "round") -> dict[int, tuple[float, float]]:
@@ -182,4 +157,4 @@ def costs_of(config: Config, net: str) -> Costs:
     info = config.data.info()
     method = methods.create(method_context(config, info))
     numbers = {tested.name: tested.net for tested in method.tested()} | {tier.name: tier.index for tier in method.tiers}
-    return costs.measure(method.skeleton(numbers[net]), info.example_shape)
+    return costs.measure(method.net(numbers[net], empty=True), info.example_shape)

@@ -27,26 +27,25 @@ nor under way, and hands it to sbatch with `--submit`; and `commands.txt`, comma
 from __future__ import annotations
 
 import argparse
-import os
 import shlex
-import signal
 import sys
 from collections.abc import Sequence
 from pathlib import Path
 
 from fedmpi import papers
+from fedmpi.command.manners import Parser, run_command
 from fedmpi.data import reading
-from fedmpi.data.folders import below_home
-from fedmpi.errors import ConfigError, UserError
+from fedmpi.data.files.folders import below_home
+from fedmpi.errors import ConfigError
 from fedmpi.report.progress import printable
 from fedmpi.report.records import rounds_done
 from fedmpi.run.stopping import EXIT_CODE
 from fedmpi.store.files import write_text, writing
 from fedmpi.studies import table_text, tables
-from fedmpi.studies.launch import Job, Parser, absolute, do, is_stopped, launcher, number, seed_list
+from fedmpi.studies.arguments import absolute, number, numbers
+from fedmpi.studies.launch import Job, do, is_stopped, launcher, stoppable
 from fedmpi.studies.reproduction import Budget, Named, Request, changes, chosen, every, find, runs_of
-from fedmpi.studies.slurm import options as slurm_options
-from fedmpi.studies.slurm import queue as slurm_queue
+from fedmpi.studies.slurm import job_file, queue
 
 _SEEDS = (0, 1, 2)
 
@@ -54,42 +53,37 @@ _SEEDS = (0, 1, 2)
 def main(argv: Sequence[str] | None = None) -> int:
     """The exit code: 0, 1 if a run failed, 2 for a user's mistake, 75 if it is to go on later, 130 if interrupted."""
     given = list(sys.argv[1:] if argv is None else argv)
-    try:
-        arguments = _arguments(given)
-        if arguments.name is None:
-            _list_all()
-            return 0
-        named = find(arguments.name)
-        request = _request(arguments)
-        wanted = _wanted(named, arguments)
-        if arguments.collect:
-            _jobs(request, wanted)  # what is asked for must make sense, though nothing is run
-            _tell(named, request, arguments)
-            return 0
-        if arguments.list:
-            _list_runs(named, request, wanted)
-            return 0
-        if arguments.slurm:
-            slurm_options.check_words(given)
-            slurm_options.check_time(arguments.sbatch_option)
-            return _hand_over(named, request, wanted, arguments)
-        return _make(named, request, wanted, arguments)
-    except UserError as error:
-        print(error.text(), file=sys.stderr, flush=True)
-        return error.exit_code
-    except BrokenPipeError:  # the reader has gone, as with `| head`; what is written is written
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    return run_command(lambda: stoppable(lambda: _reproduce(given)))
+
+
+def _reproduce(given: Sequence[str]) -> int:
+    arguments = _arguments(given)
+    if arguments.name is None:
+        _list_all()
         return 0
-    except KeyboardInterrupt:
-        print("stopped; the same command goes on from here, --collect prints what there is", file=sys.stderr)
-        return 130
+    named = find(arguments.name)
+    data_dir = arguments.data_dir and below_home(str(arguments.data_dir)).resolve()
+    request = Request(absolute(arguments.out), arguments.budget, changes(arguments.set), data_dir)
+    wanted = _wanted(named, arguments)
+    if arguments.collect:
+        _jobs(request, wanted)  # what is asked for must make sense, though nothing is run
+        _tell(named, request, arguments)
+        return 0
+    if arguments.list:
+        _list_runs(named, request, wanted)
+        return 0
+    if arguments.slurm:
+        job_file.check_words(given)
+        job_file.check_time(arguments.sbatch_option)
+        return _hand_over(named, request, wanted, arguments)
+    return _make(named, request, wanted, arguments)
 
 
 def _arguments(argv: Sequence[str]) -> argparse.Namespace:
     parser = Parser("jobs/reproduce.py", __doc__)
     parser.add_argument("name", nargs="?", help="PAPER:TABLE, as fedhm:table3 or prism:figure4; see --list")
     parser.add_argument("--only", nargs="+", action="extend", default=[], metavar="TEXT")
-    parser.add_argument("--seeds", type=seed_list, help="default 0,1,2; with --collect, all there")
+    parser.add_argument("--seeds", type=numbers, help="default 0,1,2; with --collect, all there")
     parser.add_argument("--ranks", type=number(int, 1), default=3, help="of each run; 1 is without mpirun (default 3)")
     parser.add_argument("--launcher", help="what starts the ranks, as 'srun -n {ranks}' (default mpirun)")
     parser.add_argument("--budget", type=Budget.read, default=Budget(), help="0.05, or rounds=0.05,epochs=0.1")
@@ -101,18 +95,13 @@ def _arguments(argv: Sequence[str]) -> argparse.Namespace:
     does.add_argument("--list", action="store_true", help="name all tables and figures, or the runs of one")
     does.add_argument("--run", type=number(int, 1), metavar="K", help="make the Kth run only, as --list counts them")
     does.add_argument("--slurm", action="store_true", help="write a Slurm array instead of running")
-    slurm_queue.add_arguments(parser)
+    queue.add_arguments(parser)
     arguments = parser.parse_args(argv)
     if arguments.name is None and not arguments.list:
         raise ConfigError("command line", "expected a table or figure, as fedhm:table3; --list names all")
     if not arguments.slurm and (arguments.submit or arguments.again or arguments.array_max or arguments.sbatch_option):
         raise ConfigError("command line", "--submit, --again, --array-max and --sbatch-option need --slurm")
     return arguments
-
-
-def _request(arguments: argparse.Namespace) -> Request:
-    data_dir = arguments.data_dir and below_home(str(arguments.data_dir)).resolve()
-    return Request(absolute(arguments.out), arguments.budget, changes(arguments.set), data_dir)
 
 
 # Which runs.
@@ -178,13 +167,8 @@ def _list_runs(named: Named, request: Request, wanted: Sequence[tuple[papers.Run
     print(f"{named.name}: {named.table.title}\n{request.budget if wanted else 'no run is needed'}")
     for place, (run, seed) in enumerate(wanted, 1):
         one = request.run_of(run, seed)
-        state = (
-            "finished"
-            if one.is_finished()
-            else f"{rounds_done(one.records)} rounds done"
-            if one.has_begun()
-            else "not run"
-        )
+        begun = f"{rounds_done(one.records)} rounds done" if one.has_begun() else "not run"
+        state = "finished" if one.is_finished() else begun
         print(" ".join([f"{place:4}  {state:18} {run.config}", *run.overrides, f"seed={seed}"]))
 
 
@@ -193,9 +177,9 @@ def _tell(named: Named, request: Request, arguments: argparse.Namespace) -> None
     folder = request.table_dir(named)
     with writing(folder):
         folder.mkdir(parents=True, exist_ok=True)
-    archive = tables.Archive(request, arguments.seeds if arguments.collect else None)
-    results = tables.collect(named, archive)
-    pictures = _draw(named, archive, folder)
+    archive = tables.Archive(named, request, arguments.seeds if arguments.collect else None)
+    results = tables.collect(archive)
+    pictures = _draw(archive, folder)
     write_text(folder / "table.md", tables.text_of(named, request, results).markdown(pictures))
     write_text(folder / "table.csv", tables.comma_separated(named.table, results, request.made_with))
     cells = chosen(named.table, arguments.only)
@@ -209,13 +193,13 @@ def _tell(named: Named, request: Request, arguments: argparse.Namespace) -> None
     print(f"written: {folder}/{', '.join(['table.md', 'table.csv', *pictures])}", flush=True)
 
 
-def _draw(named: Named, archive: tables.Archive, folder: Path) -> list[str]:
+def _draw(archive: tables.Archive, folder: Path) -> list[str]:
     """Names of the pictures; none for a table."""
-    if named.table.axes is None:
+    if archive.table.axes is None:
         return []
     from fedmpi.studies import figures  # matplotlib takes a second
 
-    return figures.draw(named, archive, folder)
+    return figures.draw(archive, folder)
 
 
 # Slurm.
@@ -232,8 +216,8 @@ def _hand_over(
         return 0
     folder = request.table_dir(named)
     command = ["python", "jobs/reproduce.py", *_for_tasks(named, request, arguments)]
-    order = slurm_queue.Order(folder.name, [*command, "--slurm", *_for_slurm(arguments)], folder, arguments)
-    code = slurm_queue.hand_over(jobs, order)
+    order = job_file.Order(folder.name, [*command, "--slurm", *_for_slurm(arguments)], folder, arguments)
+    code = queue.hand_over(jobs, order)
     launcher = ["--launcher", arguments.launcher] if arguments.launcher else []
     lines = (f"{shlex.join([*command, *launcher, '--run', str(place)])}\n" for place in left)
     with writing(folder):
@@ -260,8 +244,3 @@ def _for_tasks(named: Named, request: Request, arguments: argparse.Namespace) ->
     words += ["--set", *request.changed] if request.changed else []
     words += ["--data-dir", str(request.data_dir)] if request.data_dir else []
     return words + ([f"--budget={request.budget.text}"] if request.budget.parts else [])
-
-
-if __name__ == "__main__":
-    signal.signal(signal.SIGTERM, signal.default_int_handler)  # as Ctrl-C, so that no run is left behind
-    sys.exit(main())

@@ -20,7 +20,8 @@ from fedmpi.config.load import load
 from fedmpi.config.schema import Config
 from fedmpi.errors import ConfigError
 from fedmpi.store.run_dir import RunDir
-from fedmpi.studies.launch import CONFIGS, Job, check_same, number, scaled, scaled_milestones, short
+from fedmpi.studies.arguments import number, short
+from fedmpi.studies.launch import CONFIGS, Job, check_same, scaled, scaled_milestones
 from fedmpi.studies.runs import Run
 
 

@@ -1,8 +1,10 @@
-"""Tables of text: for a terminal, whatever it can print, and for Markdown."""
+"""Tables of text: for a terminal, whatever it can print, for Markdown, and as CSV."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import csv
+import io
+from collections.abc import Mapping, Sequence
 from typing import TextIO
 
 from fedmpi.report.progress import printable
@@ -34,3 +36,11 @@ def print_lines(heads: Line, lines: Sequence[Line], num_left: int, stream: TextI
 def markdown_lines(heads: Line, lines: Sequence[Line], num_left: int) -> list[str]:
     marks = ("---",) * num_left + ("---:",) * (len(heads) - num_left)
     return ["| " + " | ".join(cell.replace("|", "\\|") for cell in line) + " |" for line in (heads, marks, *lines)]
+
+
+def comma_separated(rows: Sequence[Mapping[str, object]]) -> str:
+    """As CSV: the keys of the first row, then the values of all."""
+    text = io.StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerows([rows[0].keys(), *(row.values() for row in rows)] if rows else [])
+    return text.getvalue()

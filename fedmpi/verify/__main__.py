@@ -7,13 +7,12 @@ a change in either direction is a failure. What is printed and cannot be checked
 
 from __future__ import annotations
 
-import argparse
 import sys
 from collections import Counter
 from collections.abc import Sequence
 from importlib import import_module
 
-from fedmpi.errors import UserError
+from fedmpi.command.manners import Parser, run_command
 from fedmpi.papers import PAPERS, PapersError, read
 from fedmpi.verify.claims import Checked, Claim, check, claims
 from fedmpi.verify.nets import params_of_cell
@@ -23,17 +22,15 @@ _HEADS = ("where", "what", "paper", "ours", "verdict")
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Runs the command; returns the exit code: 1 for a verdict that no longer holds, 2 for a user's mistake."""
-    parser = argparse.ArgumentParser(prog="python -m fedmpi.verify", description=__doc__)
+    parser = Parser("python -m fedmpi.verify", __doc__)
     parser.add_argument("papers", nargs="*", metavar="PAPER", help=f"{', '.join(PAPERS)}; all if none is named")
-    asked = parser.parse_args(argv).papers
-    try:
-        unknown = [paper for paper in asked if paper not in PAPERS]
-        if unknown:
-            raise PapersError("command line", f"no paper '{unknown[0]}'; allowed: {', '.join(PAPERS)}")
-        found = {paper: [check(claim) for claim in claims_of(paper)] for paper in asked or PAPERS}
-    except UserError as error:
-        print(error.text(), file=sys.stderr)
-        return error.exit_code
+    return run_command(lambda: _verify(parser.parse_args(argv).papers or PAPERS))
+
+
+def _verify(papers: Sequence[str]) -> int:
+    if unknown := [paper for paper in papers if paper not in PAPERS]:
+        raise PapersError("command line", f"no paper '{unknown[0]}'; allowed: {', '.join(PAPERS)}")
+    found = {paper: [check(claim) for claim in claims_of(paper)] for paper in papers}
     for paper, checked in found.items():
         print(f"{paper}: {read(paper).source}", *_lines(checked), "", sep="\n")
     everything = [checked for of_paper in found.values() for checked in of_paper]
@@ -43,7 +40,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def claims_of(paper: str) -> list[Claim]:
     """All that is checked of a paper."""
-    return claims(read(paper), import_module(f"fedmpi.verify.{paper}").CHECKS, params_of_cell)
+    return claims(read(paper), import_module(f"fedmpi.verify.paper_{paper}").CHECKS, params_of_cell)
 
 
 def _lines(found: Sequence[Checked]) -> list[str]:

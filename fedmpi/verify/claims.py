@@ -9,7 +9,6 @@ import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any, TypeVar
 
 from fedmpi.papers import Cell, Fact, Paper, Table, Verdict
 
@@ -31,36 +30,16 @@ Ours = float | tuple[Sample, ...]
 """In units of 1 (parameters, MACs, bytes, shares), or samples of what a formula gives."""
 
 
-Function = TypeVar("Function", bound=Callable[..., object])
-
-
-@dataclass
+@dataclass(frozen=True)
 class Checks:
     """The functions of a paper: of facts by id, of the cells of a table by its name, and of readings.
 
-    A reading computes what the paper has done where its number is not what it should be; then the
-    two must agree.
+    A reading reproduces the paper's own mistake: where the printed number is wrong, it must match the reading instead.
     """
 
-    facts: dict[str, Callable[[], Ours]] = field(default_factory=dict)
-    cells: dict[str, Callable[[Cell], float]] = field(default_factory=dict)
-    readings: dict[str, Callable[[], float]] = field(default_factory=dict)
-
-    def fact(self, key: str) -> Callable[[Function], Function]:
-        return lambda function: _enter(self.facts, key, function)
-
-    def table(self, name: str) -> Callable[[Function], Function]:
-        return lambda function: _enter(self.cells, name, function)
-
-    def reading(self, key: str) -> Callable[[Function], Function]:
-        return lambda function: _enter(self.readings, key, function)
-
-
-def _enter(table: dict[str, Any], key: str, function: Function) -> Function:
-    """Nothing is registered twice."""
-    assert key not in table, key
-    table[key] = function
-    return function
+    facts: Mapping[str, Callable[[], Ours]] = field(default_factory=dict)
+    cells: Mapping[str, Callable[[Cell], float]] = field(default_factory=dict)
+    readings: Mapping[str, Callable[[], float]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -111,10 +90,9 @@ def _of_fact(paper: Paper, fact: Fact, checks: Checks) -> Claim:
     printed, unit = fact.printed, fact.unit
     if fact.same_as:
         printed, unit = paper.cell(fact.same_as).printed, paper.tables[fact.same_as.partition("/")[0]].unit
-    return Claim(
-        fact.id, fact.where, fact.what, printed, unit, fact.verdict, fact.why, lambda: checks.facts[fact.id](),
-        checks.readings.get(fact.id), fact.ours, fact.within, fact.unchecked,
-    )  # fmt: skip
+    head = (fact.id, fact.where, fact.what, printed, unit, fact.verdict, fact.why)
+    reading = checks.readings.get(fact.id)
+    return Claim(*head, lambda: checks.facts[fact.id](), reading, fact.ours, fact.within, fact.unchecked)
 
 
 def _of_cell(table: Table, cell: Cell, checks: Checks) -> Claim:
@@ -122,11 +100,9 @@ def _of_cell(table: Table, cell: Cell, checks: Checks) -> Claim:
     unit = named[1] if named and named[1] in UNITS else table.unit
     key = "/".join((table.name, cell.block, cell.column, cell.row))
     what = ", ".join(dict.fromkeys((cell.block, cell.column.removesuffix(f"({unit})").strip(), cell.row)))
-    return Claim(
-        key, _heading(table.name), what, cell.printed, unit, cell.verdict,
-        cell.slip or cell.not_reproduced, lambda: checks.cells[table.name](cell), checks.readings.get(key),
-        cell.ours, cell.within, cell.unchecked,
-    )  # fmt: skip
+    head = (key, _heading(table.name), what, cell.printed, unit, cell.verdict, cell.slip or cell.not_reproduced)
+    ours, reading = partial(checks.cells[table.name], cell), checks.readings.get(key)
+    return Claim(*head, ours, reading, cell.ours, cell.within, cell.unchecked)
 
 
 def _heading(name: str) -> str:
@@ -136,21 +112,20 @@ def _heading(name: str) -> str:
 
 def _sizes(paper: Paper, checks: Checks, params: Callable[[Cell], float]) -> Iterator[Claim]:
     """Each size in a row label once per data set and column, whatever the number of tables that repeat it."""
-    cells: dict[str, list[tuple[str, Cell]]] = {}
+    uses: dict[tuple[str, str], list[tuple[str, Cell]]] = {}
     for table in paper.tables.values():
         for cell in table.cells if table.rows == "params" else ():
-            if _SIZE.match(cell.row) and cell.run is not None:
-                data = cell.block.partition(" ")[0]
-                key = f"{data} {cell.column} {_SIZE.match(cell.row)[0]}"  # type: ignore[index]
-                cells.setdefault(key, []).append((table.name, cell))
-    for key, uses in cells.items():
-        tables = ", ".join(dict.fromkeys(_heading(name) for name, _ in uses))
-        printed, slip = _SIZE.match(uses[0][1].row)[1], paper.size_slips.get(key)  # type: ignore[index]
-        yield Claim(
-            key, tables, f"parameters of {key.rpartition(' ')[0]}", printed, "M", "slip" if slip else "equal",
-            slip.why if slip else "", partial(_common_size, params, [cell for _, cell in uses]),
-            checks.readings.get(key), slip.ours if slip else "",
-        )  # fmt: skip
+            if (found := _SIZE.match(cell.row)) and cell.run is not None:
+                of = f"{cell.block.partition(' ')[0]} {cell.column}"
+                uses.setdefault((of, found[1]), []).append((_heading(table.name), cell))
+    for (of, size), places in uses.items():
+        key = f"{of} {size}M"
+        slip = paper.size_slips.get(key)
+        where, why = ", ".join(dict.fromkeys(name for name, _ in places)), slip.why if slip else ""
+        verdict: Verdict = "slip" if slip else "equal"
+        head = (key, where, f"parameters of {of}", size, "M", verdict, why)
+        ours = partial(_common_size, params, [cell for _, cell in places])
+        yield Claim(*head, ours, checks.readings.get(key), slip.ours if slip else "")
 
 
 def _common_size(params: Callable[[Cell], float], cells: Iterable[Cell]) -> float:

@@ -12,7 +12,7 @@ from pathlib import Path
 import torch
 from torch import nn
 
-from fedmpi import costs, methods
+from fedmpi import methods
 from fedmpi.config.load import load
 from fedmpi.config.schema import Config
 from fedmpi.data.options import DataInfo
@@ -34,12 +34,19 @@ class Setting:
 
     @cached_property
     def info(self) -> DataInfo:
-        return self.config.data.info()
+        info: DataInfo = self.config.data.info()
+        return info
 
     @cached_property
     def method(self) -> Method:
         context = start.method_context(self.config, self.info)
-        return methods.create(replace(context, make_skeleton=self._skeleton))
+        return methods.create(replace(context, make=self._make))
+
+    def _make(
+        self, width: float = 1.0, rounding: Rounding = "round", seed: int | None = None, *, empty: bool = False
+    ) -> nn.Module:
+        assert empty  # a count needs no values
+        return self._skeleton(width, rounding)
 
     def _skeleton(self, width: float = 1.0, rounding: Rounding = "round") -> nn.Module:
         """A net of the config's model; a copy of an equal one that was built before costs less."""
@@ -60,10 +67,7 @@ class Setting:
     def net(self, name: str) -> nn.Module:
         """The tested net of this name."""
         tested = {net.name: net.net for net in self.method.tested()}
-        return self.method.skeleton(tested[name])
-
-    def costs(self, name: str) -> costs.Costs:
-        return costs.measure(self.net(name), self.info.example_shape)
+        return self.method.net(tested[name], empty=True)
 
 
 @cache

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -11,12 +11,14 @@ import torch
 from method_cases import CASES
 from small_runs import small_setup
 
-from fedmpi.exactsum import ExactSum, bound_of
+from fedmpi.check.contract import published_for
+from fedmpi.exactsum import bound_of
 from fedmpi.federation.plan import Assignment, Task
-from fedmpi.methods.protocol import Client, Method
+from fedmpi.methods.protocol import Method
+from fedmpi.methods.values import Client
 from fedmpi.rounds.exchange import CONTRIBUTED, ClientReport, OpenPhase, Results, open_exchange
 from fedmpi.rounds.state import Setup, plan_phase
-from fedmpi.tensors import Layout, Params
+from fedmpi.tensors import Params
 
 
 @dataclass(frozen=True)
@@ -36,13 +38,8 @@ class Federation:
         return range(len(self.method.tiers))
 
     def published(self, tiers: Collection[int]) -> Params:
-        """What `publish` writes for these tiers into a buffer full of NaN."""
-        layout = Layout.of(self.method.published_specs(tiers))
-        buffer = layout.new_buffer()
-        buffer.view(torch.float32).fill_(float("nan"))
-        out = layout.views(buffer)
-        self.method.publish(self.state, tiers, out)
-        return out
+        """What `publish` writes for these tiers."""
+        return published_for(self.method, self.state, tiers)
 
     def bounds(self) -> dict[str, float]:
         return {name: bound_of(float(self.state[name].abs().max())) for name in self.method.state_specs()}
@@ -73,18 +70,8 @@ class Federation:
         for (task,) in assignment.waves:
             assert task is not None
             upload = uploads[task.client]
-            exchange.post(task, ClientReport(task.client, CONTRIBUTED if upload is not None else 2), upload)
+            exchange.post(task, (ClientReport(task.client, CONTRIBUTED if upload is not None else 2), upload))
         return exchange.finish(self.state)
-
-    def exact_sum(self, assignment: Assignment, uploads: Iterable[tuple[Task, Params]]) -> ExactSum:
-        """These uploads added in this order, with weights 1/2, 1/3, 1/4, ... by client number."""
-        shapes = {name: spec.shape for name, spec in self.method.state_specs().items()}
-        total = ExactSum(shapes, self.bounds(), float(len(assignment.tasks)))
-        for task, upload in uploads:
-            regions = self.method.regions(self.client(task))
-            for name, value in self.method.lift(upload, self.client(task)):
-                total.add(name, value, 1 / (2 + task.client), regions.get(name))
-        return total
 
 
 @pytest.fixture(scope="session")

@@ -11,12 +11,12 @@ import pytest
 import torch
 from small_runs import finished, run_all, small_config, small_setup
 
-from fedmpi.errors import ConfigError
+from fedmpi.errors import ConfigError, StartupError
 from fedmpi.models import create
 from fedmpi.mpi.serial import SerialComm
 from fedmpi.run import start
 from fedmpi.run.forecast import forecast
-from fedmpi.run.remarks import remarks
+from fedmpi.run.remarks import equal_tiers, remarks
 from fedmpi.run.selfcheck import check_nets
 
 ONE_ROUND = ("rounds=1", "method.name=fedavg")
@@ -30,7 +30,7 @@ def brought(part: str) -> tuple[str, str]:
 @pytest.mark.parametrize("part", brought_nets.REFUSED)
 def test_a_net_that_keeps_something_is_refused(tmp_path: Path, part: str) -> None:
     """In one line, before the first round."""
-    with pytest.raises(start.StartupError) as caught:
+    with pytest.raises(StartupError) as caught:
         run_all(small_config(*ONE_ROUND, *brought(part)), SerialComm(), tmp_path / "run")
     text = caught.value.text()
     assert brought_nets.REFUSED[part][1] in text and "\n" not in text and text.startswith("model.name")
@@ -84,10 +84,6 @@ def test_converted_layers_are_said() -> None:
         assert not list(net.buffers())
 
 
-def equal_tiers(tmp_path: Path, *overrides: str) -> tuple[str, ...]:
-    return small_setup(tmp_path, *overrides).method.equal_tiers()
-
-
 @pytest.mark.parametrize("method", ["heterofl", "fjord", "origdrop", "splitmix"])
 def test_a_net_that_ignores_its_width_is_told(tmp_path: Path, method: str) -> None:
     """In the plan and at the start; the same net that follows its width is fine."""
@@ -96,7 +92,7 @@ def test_a_net_that_ignores_its_width_is_told(tmp_path: Path, method: str) -> No
     said = remarks(setup.config, setup.data.info, setup.method, 1, 4)
     assert said == forecast(setup.config, 1, setup.data.info, setup.method, setup.blocks).warnings
     assert any("width" in line for line in said) and sum("tier" in line for line in said) <= 1
-    assert not [line for line in equal_tiers(tmp_path, *words) if "whole" in line]
+    assert not [line for line in equal_tiers(small_setup(tmp_path, *words).method) if "whole" in line]
 
 
 @pytest.mark.parametrize(
@@ -118,5 +114,5 @@ def test_a_net_that_ignores_its_width_is_told(tmp_path: Path, method: str) -> No
 def test_equal_tiers_are_told(tmp_path: Path, overrides: tuple[str, ...], expected: str) -> None:
     """One line for each net that tiers share."""
     model = () if any(word.startswith("model.name") for word in overrides) else brought("dropout")
-    said = equal_tiers(tmp_path, *model, *overrides)
+    said = equal_tiers(small_setup(tmp_path, *model, *overrides).method)
     assert [line[: len(expected)] for line in said] == ([expected] if expected else [])

@@ -13,8 +13,8 @@ from torch import Tensor
 
 from fedmpi.federation.plan import Task
 from fedmpi.learning.flat import FlatNet
-from fedmpi.methods.protocol import Client
-from fedmpi.models import groups
+from fedmpi.methods.values import Client
+from fedmpi.models.surgery import groups
 from fedmpi.rounds.client import simulate_client
 from fedmpi.rounds.exchange import CONTRIBUTED, DROPPED, ClientReport
 from fedmpi.rounds.publish import publish

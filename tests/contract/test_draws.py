@@ -14,7 +14,8 @@ from torch import Tensor
 
 from fedmpi import draws, methods
 from fedmpi.errors import RunDirError
-from fedmpi.methods.protocol import Client, Method
+from fedmpi.methods.protocol import Method
+from fedmpi.methods.values import Client
 from fedmpi.mpi.serial import SerialComm
 from fedmpi.report.records import read_records
 from fedmpi.run.origin import Origin
@@ -42,7 +43,7 @@ def see_bases(method: Method, seen: Seen) -> None:
                 for place in range(count)
             ]
 
-    method.narrow = spy  # type: ignore[method-assign]
+    method.narrow = spy
 
 
 def see_kernels(method: Method, seen: Seen) -> None:
@@ -61,17 +62,17 @@ def see_kernels(method: Method, seen: Seen) -> None:
                 if name.endswith(".u.weight") and len(rows) < len(published[name])
             }
 
-    method.narrow = spy  # type: ignore[method-assign]
+    method.narrow = spy
 
 
 def see_widths(method: Method, seen: Seen) -> None:
     """The net of each step."""
-    step = method._step  # type: ignore[attr-defined]
+    step = method._step
     train = method.train
     steps: list[float] = []
 
     def spy_on_step(*arguments: Any) -> Tensor:
-        steps.append(method.options.widths[arguments[-1]])  # type: ignore[attr-defined]
+        steps.append(method.options.widths[arguments[-1]])
         return step(*arguments)
 
     def spy(trainer: Any, client: Client, work: Any) -> Any:
@@ -80,7 +81,7 @@ def see_widths(method: Method, seen: Seen) -> None:
         seen[place_of(client)] = list(steps)
         return outcome
 
-    method._step, method.train = spy_on_step, spy  # type: ignore[attr-defined,method-assign]
+    method._step, method.train = spy_on_step, spy
 
 
 def see_halves(method: Method, seen: Seen) -> None:
@@ -94,17 +95,20 @@ def see_halves(method: Method, seen: Seen) -> None:
             seen[place_of(client)] = [name for name in factors if name not in sent]
         return sent
 
-    method.upload = spy  # type: ignore[method-assign]
+    method.upload = spy
 
 
 CASES: dict[str, tuple[str, Callable[[Method, Seen], None], tuple[str, ...]]] = {
     "splitmix": ("bases", see_bases, ("method.levels=[1,0.5,0.25]", "method.atom=0.25")),
-    "splitmix-dynamic": ("bases", see_bases, ("method.levels=[1,0.25]", "method.atom=0.25",
-                                              "clients.tier_assignment=dynamic")),
+    "splitmix-dynamic": (
+        "bases",
+        see_bases,
+        ("method.levels=[1,0.25]", "method.atom=0.25", "clients.tier_assignment=dynamic"),
+    ),
     "prism": ("kernels", see_kernels, ()),
     "fjord": ("widths", see_widths, ("method.widths=[1,0.6,0.3]", "train.local_epochs=2")),
     "fdnnc": ("withheld", see_halves, ("method.upload=half",)),
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("case", CASES)

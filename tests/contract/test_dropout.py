@@ -14,8 +14,14 @@ from small_runs import finished, run_all, small_config
 from fedmpi.learning.determinism import global_generator
 from fedmpi.mpi.serial import SerialComm
 
-DROPOUT = ("model.name=torchvision:squeezenet1_1", "data.shape=[3,32,32]", "method.name=fedavg", "rounds=2",
-           "evaluation.bn=restat", "train.schedule.milestones=[]")  # fmt: skip
+DROPOUT = (
+    "model.name=torchvision:squeezenet1_1",
+    "data.shape=[3,32,32]",
+    "method.name=fedavg",
+    "rounds=2",
+    "evaluation.bn=restat",
+    "train.schedule.milestones=[]",
+)
 
 
 def test_what_ran_before_changes_nothing(tmp_path: Path) -> None:

@@ -14,9 +14,9 @@ from torch.nn import functional as F
 from fedmpi import seeds
 from fedmpi.data.bounds import batch_bounds
 from fedmpi.models import create
+from fedmpi.rounds.evaluate import test_tiers as score_tiers
 from fedmpi.rounds.publish import publish
 from fedmpi.rounds.state import ServerState, Setup
-from fedmpi.train_round import test_tiers as score_tiers
 
 ROUND = 2
 METHODS = {"fedavg": ("method.name=fedavg",), "fedhm": ("method.name=fedhm",), "toy": TOY}
@@ -64,10 +64,16 @@ def use_torchs_statistics(setup: Setup, net: nn.Module) -> nn.Module:
 
 
 @pytest.mark.parametrize("name", METHODS)
-@pytest.mark.parametrize(("bn", "milestones", "restat"), [
-    ("batch", "[1]", False), ("restat", "[]", True), ("milestone", "[2]", True), ("milestone", "[3]", False),
-    ("milestone", "[]", False),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("bn", "milestones", "restat"),
+    [
+        ("batch", "[1]", False),
+        ("restat", "[]", True),
+        ("milestone", "[2]", True),
+        ("milestone", "[3]", False),
+        ("milestone", "[]", False),
+    ],
+)
 def test_scores_equal_a_naive_loop(tmp_path: Path, name: str, bn: str, milestones: str, restat: bool) -> None:
     """For every tier, in round 2. Statistics are float64 sums here and float32 running means in torch: 1e-6 of the
     loss; counts are the same. `milestone` is `restat` from the first milestone on."""

@@ -27,7 +27,7 @@ from torch.nn import functional as F
 from fedmpi.federation.plan import Task
 from fedmpi.learning.local import MaskedCrossEntropy
 from fedmpi.methods.fdnnc import BIG, SMALL
-from fedmpi.methods.protocol import Client, LocalWork
+from fedmpi.methods.values import Client, LocalWork, Turn
 from fedmpi.mpi.serial import SerialComm
 from fedmpi.store import checkpoint
 from fedmpi.store.run_dir import RunDir
@@ -72,7 +72,7 @@ def test_a_client_takes_no_step() -> None:
     known = published(method, state_of(method), BIG)
     _, net, outcome = trained(method, Task(0, BIG, 1, "big", 3, 1.0), known, EXAMPLES, LABELS, [0, 1, 2])
     assert outcome.steps == 1 and all(torch.equal(net.params[name], known[name]) for name in known)
-    assert method.examples_per_round(3) == 3 and method.examples_per_round(100) == 8
+    assert method.costs(Turn(0, 3)).examples == 3 and method.costs(Turn(0, 100)).examples == 8
 
 
 def test_a_batch_is_drawn_anew_in_each_round() -> None:

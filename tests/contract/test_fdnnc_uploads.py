@@ -7,15 +7,16 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from fdnnc_bench import BT, MLP, A, TwoLayers, constant, iteration, method_of, published, state_of, trainer_of
+from fdnnc_bench import BT, MLP, A, TwoLayers, constant, iteration, method_of, published, state_of
 from small_runs import small_config, small_setup
 
 from fedmpi.errors import UserError
 from fedmpi.federation.plan import Task
-from fedmpi.lowrank.layers import FactorizedLayer
+from fedmpi.lowrank.factorized import FactorizedLayer
 from fedmpi.lowrank.lifting import factorize, lift
 from fedmpi.methods.fdnnc import BIG, FDNNC, SMALL, FDNNCOptions
-from fedmpi.methods.protocol import Client
+from fedmpi.methods.values import Client, Turn
+from fedmpi.run.remarks import equal_tiers
 from fedmpi.tensors import Params
 
 # CEFO.
@@ -107,16 +108,15 @@ def test_uploaded_numbers() -> None:
     """
     ranks = {"fc1": 2, "fc2": 1}
     full, half = (method_of((2, 4), 4, TwoLayers, upload=upload, layer_ranks=ranks) for upload in ("full", "half"))
-    assert [full.download_bytes(tier) // 4 for tier in (BIG, SMALL)] == [53, 38]
-    assert [half.download_bytes(tier) // 4 for tier in (BIG, SMALL)] == [53, 38]
-    assert [full.upload_bytes(tier) // 4 for tier in (BIG, SMALL)] == [53, 38]
-    assert [half.upload_bytes(tier) // 4 for tier in (BIG, SMALL)] == [53, 23]
+    assert [full.costs(Turn(tier)).down_bytes // 4 for tier in (BIG, SMALL)] == [53, 38]
+    assert [half.costs(Turn(tier)).down_bytes // 4 for tier in (BIG, SMALL)] == [53, 38]
+    assert [full.costs(Turn(tier)).up_bytes // 4 for tier in (BIG, SMALL)] == [53, 38]
+    assert [half.costs(Turn(tier)).up_bytes // 4 for tier in (BIG, SMALL)] == [53, 23]
     tasks = [Task(2 + place, SMALL, 1, "small", 1, 1.0, place, 4) for place in range(4)]
     clients = [Client(task, {}, np.arange(1), 0) for task in tasks]
-    trainer, _ = trainer_of(half, SMALL, torch.zeros(1, 6), torch.tensor([2]))
-    assert sorted(half.traffic(trainer.net, client)[1] // 4 for client in clients) == [21, 21, 25, 25]
-    assert {half.traffic(trainer.net, client)[0] // 4 for client in clients} == {38}
-    assert {full.traffic(trainer.net, client)[1] // 4 for client in clients} == {38}
+    assert sorted(half.costs(Turn.of(client)).up_bytes // 4 for client in clients) == [21, 21, 25, 25]
+    assert {half.costs(Turn.of(client)).down_bytes // 4 for client in clients} == {38}
+    assert {full.costs(Turn.of(client)).up_bytes // 4 for client in clients} == {38}
 
 
 def test_factors_at_full_rank_are_the_layer() -> None:
@@ -171,6 +171,6 @@ def test_what_a_config_may_not_ask_for() -> None:
 
 def test_what_is_hardly_meant_is_said() -> None:
     assert method_of((1, 1), 2, layer_ranks={"fc": 1}).warnings() == ()
-    assert "smaller" in method_of((1, 1), 2, layer_ranks={"fc": 2}).equal_tiers()[0]
+    assert "smaller" in equal_tiers(method_of((1, 1), 2, layer_ranks={"fc": 2}))[0]
     assert "FedSGD" in method_of((0, 2), 2, layer_ranks={"fc": 1}, pattern="switch").warnings()[0]
     assert method_of((0, 2), 2, layer_ranks={"fc": 1}, pattern="both").warnings() == ()

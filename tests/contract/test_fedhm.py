@@ -9,13 +9,14 @@ from pathlib import Path
 
 import pytest
 import torch
-from narrow_nets import Info, context_of, count
+from model_inputs import Info
+from narrow_nets import context_of, count
 from small_runs import run_all, small_config, small_setup
 
 from fedmpi.federation.plan import Task
 from fedmpi.lowrank import lifting
 from fedmpi.methods.fedhm import FedHM, FedHMOptions
-from fedmpi.models.options import LstmImdb
+from fedmpi.models.nets.lstm_options import LstmImdb
 from fedmpi.mpi.serial import SerialComm
 from fedmpi.store import checkpoint
 from fedmpi.store.run_dir import RunDir
@@ -119,7 +120,7 @@ def test_dense_tensors_are_the_alpha_mean(federation_of: Callable) -> None:
 def test_dense_shapes_do_not_depend_on_the_tier(federation_of: Callable) -> None:
     """Stem, shortcuts, norms and classifier have the same shape at every level."""
     method = federation_of("fedhm").method
-    nets = [dict(method.skeleton(tier.index).named_parameters()) for tier in method.tiers]
+    nets = [dict(method.net(tier.index, empty=True).named_parameters()) for tier in method.tiers]
     dense = [name for name in nets[0] if name.removesuffix(".weight") not in method.layers]
     assert {"conv1.weight", "fc.weight", "stages.1.0.shortcut.0.weight"} <= set(dense)
     assert all(net[name].shape == nets[0][name].shape for net in nets for name in dense)
@@ -135,8 +136,11 @@ def test_a_factorized_net_that_is_larger_than_the_dense_one_is_told() -> None:
 
     (said,) = method_of(rank_ratio=(1.0, 0.5, 0.25)).warnings()
     assert said.startswith("the net of method.rank_ratio 0.5 has 936,769 parameters, the dense one 920,385; 0.49 or")
-    assert count(method_of(rank_ratio=(1.0, 0.5)).skeleton(1)) == 936_769 == 920_385 + 4 * 64 * 64
-    assert count(method_of(rank_ratio=(0.49,)).skeleton(0)) < 920_385 and not method_of(rank_ratio=(0.49,)).warnings()
+    assert count(method_of(rank_ratio=(1.0, 0.5)).net(1, empty=True)) == 936_769 == 920_385 + 4 * 64 * 64
+    assert (
+        count(method_of(rank_ratio=(0.49,)).net(0, empty=True)) < 920_385
+        and not method_of(rank_ratio=(0.49,)).warnings()
+    )
     assert len(method_of(rank_ratio=(0.9, 0.5)).warnings()) == 2
     (said,) = method_of(rank_ratio=(0.5,), layer_ranks={"lstm.*": 200}).warnings()
     assert said.endswith("; no ratio makes it smaller")
@@ -148,7 +152,7 @@ def test_an_lstm_is_factorized_gate_by_gate() -> None:
     info = Info("tokens", (5,), 2, vocabulary_size=11)
     method = FedHM(context_of(FedHMOptions(rank_ratio=(1.0, 0.5)), LstmImdb(width=0.0625), info))
     assert len(method.layers) == 16
-    shapes = {name: tuple(p.shape) for name, p in method.skeleton(1).named_parameters()}
+    shapes = {name: tuple(p.shape) for name, p in method.net(1, empty=True).named_parameters()}
     assert (shapes["lstm.ih_l0.f.u.weight"], shapes["lstm.ih_l0.f.v.weight"]) == ((4, 4), (16, 4))
     assert (shapes["lstm.hh_l1.o.u.weight"], shapes["lstm.hh_l1.o.v.weight"]) == ((8, 16), (16, 8))
     tokens = torch.randint(11, (3, 5), generator=torch.Generator().manual_seed(0))
@@ -158,4 +162,4 @@ def test_an_lstm_is_factorized_gate_by_gate() -> None:
     whole.publish(state, {0}, published)
     net = whole.net(0)
     whole.narrow(published, 0, {name: value.data for name, value in net.named_parameters()})
-    torch.testing.assert_close(net(tokens), whole.context.make_net()(tokens), rtol=1e-5, atol=1e-6)
+    torch.testing.assert_close(net(tokens), whole.context.make()(tokens), rtol=1e-5, atol=1e-6)

@@ -9,7 +9,8 @@ from pathlib import Path
 import pytest
 import torch
 from by_hand import after
-from narrow_nets import Info, client_of, context, context_of, count, filled, flat, make_small, means, state_of
+from model_inputs import Info
+from narrow_nets import client_of, context, context_of, count, filled, flat, make_small, means, state_of
 from small_runs import small_setup
 from torch import Tensor
 from torch.nn import functional as F
@@ -17,9 +18,12 @@ from torch.nn import functional as F
 from fedmpi.federation.plan import Task
 from fedmpi.learning.local import MaskedCrossEntropy
 from fedmpi.methods.fjord import Fjord, FjordOptions
-from fedmpi.methods.protocol import Client
-from fedmpi.models import nested
-from fedmpi.models.options import LstmImdb, Mlp, ModelOptions, ResNet18
+from fedmpi.methods.values import Client, Turn
+from fedmpi.models.nets.lstm_options import LstmImdb
+from fedmpi.models.nets.mlp_options import Mlp
+from fedmpi.models.nets.resnet_options import ResNet18
+from fedmpi.models.options import ModelOptions
+from fedmpi.models.surgery import nested
 from fedmpi.rounds.client import local_work
 from fedmpi.store.stored import digest_of
 from fedmpi.tensors import Params
@@ -74,7 +78,7 @@ def test_gradients_are_the_narrow_nets_own(model: ModelOptions, info: Info, tier
     value = method._step(ours, inputs, targets, PLAIN, tier, number)
     theirs = method.backward(narrow, inputs, targets, PLAIN, client_of(0, number))
     torch.testing.assert_close(value, theirs, rtol=1e-5, atol=0)
-    parts = nested.nested_parts(method.skeleton(tier), method.skeleton(number))
+    parts = nested.nested_parts(method.net(tier, empty=True), method.net(number, empty=True))
     for name, gradient in ours.grads.items():
         expected = torch.zeros_like(gradient)
         expected[parts[name].region] = narrow.grads[name]
@@ -122,7 +126,7 @@ def test_every_step_trains_the_net_that_was_drawn(
     draws = work.data.draws(client.examples, 2, work.generator)
     for number, (epoch, bounds) in zip(numbers, product(range(2), ((0, 8), (8, 15))), strict=True):
         narrow = method.net(number)
-        parts = nested.nested_parts(method.skeleton(0), narrow)
+        parts = nested.nested_parts(method.net(0, empty=True), narrow)
         narrow.load_state_dict({name: part.of(expected[name]) for name, part in parts.items()})
         inputs, targets = work.data.train_batch(draws, epoch, *bounds)
         work.loss(narrow(inputs), targets).backward()
@@ -184,17 +188,17 @@ def test_every_width_is_tested_and_channels_are_rounded_up() -> None:
     method = Fjord(context_of(FjordOptions(), ResNet18(), Info("image", (3, 32, 32), 10)))
     assert [net.name for net in method.tested()] == ["1", "0.8", "0.6", "0.4", "0.2"]
     assert [net.net for net in method.tested()] == [0, 1, 2, 3, 4]
-    channels = [[stage[0].conv1.out_channels for stage in method.skeleton(n).stages] for n in range(5)]
+    channels = [[stage[0].conv1.out_channels for stage in method.net(n, empty=True).stages] for n in range(5)]
     assert channels[1:] == [[52, 103, 205, 410], [39, 77, 154, 308], [26, 52, 103, 205], [13, 26, 52, 103]]
-    assert count(method.skeleton(0)) == 11_173_962
+    assert count(method.net(0, empty=True)) == 11_173_962
 
 
 def test_compute_is_the_mean_of_the_widths_and_with_distillation_the_own_one_too() -> None:
     """30 examples. Of 100, 64, 36, 16 and 4 MACs tier 0 takes 44 on average, tier 3 of 16 and 4 takes 10."""
     macs = (100, 64, 36, 16, 4)
     plain, distilling = (Fjord(context(FjordOptions(distillation=on))) for on in (False, True))
-    assert [plain.macs_per_round(30, tier, macs) for tier in (0, 3)] == [30 * 44, 30 * 10]
-    assert [distilling.macs_per_round(30, tier, macs) for tier in (0, 3)] == [30 * 144, 30 * 26]
+    assert [plain.costs(Turn(tier, 30, macs)).macs for tier in (0, 3)] == [30 * 44, 30 * 10]
+    assert [distilling.costs(Turn(tier, 30, macs)).macs for tier in (0, 3)] == [30 * 144, 30 * 26]
 
 
 def test_width_1_for_all_is_fedavg_by_samples(tmp_path: Path) -> None:

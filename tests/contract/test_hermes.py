@@ -18,8 +18,8 @@ from torch import Tensor
 
 from fedmpi.federation.plan import Assignment
 from fedmpi.methods.hermes import Hermes, HermesOptions, _add_group_lasso
-from fedmpi.methods.protocol import Contributions, Phase
-from fedmpi.models import groups
+from fedmpi.methods.values import Contributions, Phase, Turn
+from fedmpi.models.surgery import groups
 from fedmpi.mpi.serial import SerialComm
 from fedmpi.rounds.exchange import CONTRIBUTED, ClientReport, OpenPhase, open_exchange
 from fedmpi.store.stored import digest_of
@@ -142,12 +142,15 @@ def aggregated(
     }
     clients = {task.client: bench.client(task.client, state, round_number) for task in tasks}
     phase = OpenPhase(
-        SerialComm(), bench.method, Assignment(tuple(tasks), (tuple(tasks),)), dict.fromkeys(STATE, 64.0),
+        SerialComm(),
+        bench.method,
+        Assignment(tuple(tasks), (tuple(tasks),)),
+        dict.fromkeys(STATE, 64.0),
         lambda task, digest: clients[task.client],
-    )  # fmt: skip
+    )
     exchange = open_exchange("gather", phase)
     for task in tasks:
-        exchange.post(task, ClientReport(task.client, CONTRIBUTED), sent[task.client])
+        exchange.post(task, (ClientReport(task.client, CONTRIBUTED), sent[task.client]))
     results = exchange.finish(state)
     contributions = Contributions(Phase(), round_number, 0.1, tasks, results.shares)
     assert bench.method.diagnostics(state, contributions)["remaining_share"] == pytest.approx(
@@ -220,8 +223,8 @@ def test_recorded_bytes_are_those_of_the_masks(tmp_path: Path) -> None:
 def test_examples_of_a_round(tmp_path: Path) -> None:
     """Three epochs over 80 of 100, and a forward pass, a third of a step, over 20 (all 3 where none is held out)."""
     method = small_setup(tmp_path, *HERMES, "train.local_epochs=3").method
-    assert method.examples_per_round(100) == 240 + 20 / 3
-    assert method.examples_per_round(3) == 9 + 1
+    assert method.costs(Turn(0, 100)).examples == 240 + 20 / 3
+    assert method.costs(Turn(0, 3)).examples == 9 + 1
 
 
 def test_the_job_measures_a_finished_run(

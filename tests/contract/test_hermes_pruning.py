@@ -12,21 +12,24 @@ import pytest
 import torch
 from by_hand import PLAIN, Bench
 from hermes_nets import PLAINLY, chain
+from narrow_nets import context
 from small_runs import small_setup
 from torch import nn
 
 from fedmpi.errors import ConfigError
 from fedmpi.methods.hermes import Hermes, HermesOptions
-from fedmpi.methods.protocol import MethodContext
-from fedmpi.models import create, groups
-from fedmpi.models.options import MlpHar, ModelOptions, Vgg16
+from fedmpi.methods.values import Turn
+from fedmpi.models import create
+from fedmpi.models.nets.classic_options import Vgg16
+from fedmpi.models.nets.mlp_options import MlpHar
+from fedmpi.models.options import ModelOptions
+from fedmpi.models.surgery import groups
 from fedmpi.tensors import Params
 
 
-def method_of(make_net: nn.Module, **options: object) -> Hermes:
+def method_of(net: nn.Module, **options: object) -> Hermes:
     """Hermes on a net, for what needs no clients."""
-    context = MethodContext(HermesOptions(**options), lambda: make_net, lambda: make_net, 0, 0.0, False, False, 0)
-    return Hermes(context)
+    return Hermes(context(HermesOptions(**options), lambda: net))
 
 
 def test_remaining_shares_of_the_paper() -> None:
@@ -44,9 +47,10 @@ def test_remaining_shares_of_the_paper() -> None:
         client, _ = bench.trained(0, state, round_number)
         held.append(round(bench.method.remaining_share(bench.memories[0]) * 93750))
         at_work = replace(client, recall=lambda memory=before: memory)
-        assert bench.method.traffic(bench.trainer.net, at_work) == (4 * held[-2], 4 * held[-1] + mask_bytes)
+        costs = bench.method.costs(Turn.of(at_work))
+        assert (costs.down_bytes, costs.up_bytes) == (4 * held[-2], 4 * held[-1] + mask_bytes)
     assert held == [93750, 75000, 60000, 48000, 38400, 30720, 28125, 28125, 28125]
-    assert bench.method.upload_bytes(0) == 4 * 93750 + mask_bytes
+    assert bench.method.costs(Turn(0)).up_bytes == 4 * 93750 + mask_bytes
 
 
 def naive_pruning(method: Hermes, params: Params, masks: Params, rate: float, target: Fraction) -> Params:

@@ -8,13 +8,18 @@ import numpy as np
 import pytest
 import torch
 from by_hand import after
-from narrow_nets import Info, client_of, context, context_of, count, filled, means, state_of
+from model_inputs import Info
+from narrow_nets import client_of, context, context_of, count, filled, means, state_of
 from small_runs import small_config, small_setup
 
 from fedmpi.errors import UserError
 from fedmpi.learning.local import MaskedCrossEntropy
 from fedmpi.methods.heterofl import HeteroFL, HeteroFLOptions
-from fedmpi.models.options import LstmImdb, Mlp, ModelOptions, ResNet18, ResNet34
+from fedmpi.methods.values import Turn
+from fedmpi.models.nets.lstm_options import LstmImdb
+from fedmpi.models.nets.mlp_options import Mlp
+from fedmpi.models.nets.resnet_options import ResNet18, ResNet34
+from fedmpi.models.options import ModelOptions
 from fedmpi.store.stored import digest_of
 
 CIFAR10, CIFAR100 = Info("image", (3, 32, 32), 10), Info("image", (3, 32, 32), 100)
@@ -113,8 +118,10 @@ def test_a_scaler_without_norm_layers_is_told(model: Mlp, expected: str) -> None
 def test_sizes_of_the_tables(model: ModelOptions, info: Info, expected: dict[float, int]) -> None:
     """methods.md 3.6: round, and 0.62 for ResNet-18 (the paper's 0.64 gives 4.59 million). 4 bytes each, both ways."""
     method = HeteroFL(context_of(HeteroFLOptions(widths=tuple(expected)), model, info))
-    assert [count(method.skeleton(tier.index)) for tier in method.tiers] == list(expected.values())
-    assert [method.download_bytes(tier.index) for tier in method.tiers] == [4 * size for size in expected.values()]
+    assert [count(method.net(tier.index, empty=True)) for tier in method.tiers] == list(expected.values())
+    assert [method.costs(Turn(tier.index)).down_bytes for tier in method.tiers] == [
+        4 * size for size in expected.values()
+    ]
     assert sum(spec.num_elements for spec in method.state_specs().values()) == expected[1.0]
 
 
@@ -130,7 +137,7 @@ def test_ceil_is_the_papers_rounding() -> None:
     found = {}
     for rounding in ("round", "ceil"):
         options = HeteroFLOptions(widths=(1.0, 1 / 3), rounding=rounding)
-        net = HeteroFL(context_of(options, ResNet18(), CIFAR10)).skeleton(1)
+        net = HeteroFL(context_of(options, ResNet18(), CIFAR10)).net(1, empty=True)
         found[rounding] = [stage[0].conv1.out_channels for stage in net.stages]
     assert found == {"round": [21, 43, 85, 171], "ceil": [22, 43, 86, 171]}
 

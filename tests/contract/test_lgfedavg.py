@@ -12,6 +12,7 @@ from torch import nn
 
 from fedmpi.federation.plan import Task
 from fedmpi.methods.lgfedavg import LGFedAvg, LGFedAvgOptions
+from fedmpi.methods.values import Costs, Turn
 from fedmpi.store.stored import digest_of
 
 LG = "method.name=lgfedavg"
@@ -48,7 +49,7 @@ def test_two_rounds_by_hand() -> None:
     client, upload = two.trained(0, two.start(1.0, 1.0), round_number=2)
     assert numbers(upload, LAST) == [55 / 64] and numbers(two.memories[0], FIRST) == [9 / 16]
     assert two.method.regions(client) == {FIRST: (slice(0, 0),)}
-    assert two.method.traffic(two.trainer.net, client) == (4, 4)
+    assert two.method.costs(Turn.of(client)) == Costs(4, 4, 1.0)
 
 
 def test_phase_1_uploads_everything_and_keeps_nothing() -> None:
@@ -56,7 +57,7 @@ def test_phase_1_uploads_everything_and_keeps_nothing() -> None:
     client, upload = two.trained(0, two.start(1.0, 1.0))
     assert [numbers(upload, name) for name in (FIRST, LAST)] == [[0.75], [0.75]]
     assert two.memories == {} and two.method.regions(client) == {}
-    assert two.method.traffic(two.trainer.net, client) == (8, 8)
+    assert two.method.costs(Turn.of(client)) == Costs(8, 8, 1.0)
 
 
 def test_a_client_new_in_phase_2_starts_from_the_servers_local_part() -> None:
@@ -81,9 +82,9 @@ def test_the_last_layers_are_global(tmp_path: Path, layers: int) -> None:
     specs = method.upload_specs(0, task)
     assert {name.rpartition(".")[0] for name in specs} == PARTS[layers]
     assert specs == method.upload_specs(0)
-    whole = dict(method.skeleton(0).named_parameters())
+    whole = dict(method.net(0, empty=True).named_parameters())
     expected = 4 * sum(whole[name].numel() for name in specs)
-    assert method.download_bytes(0) == method.upload_bytes(0) == expected
+    assert method.costs(Turn(0)).down_bytes == method.costs(Turn(0)).up_bytes == expected
 
 
 def test_everything_global_is_fedavg(tmp_path: Path) -> None:

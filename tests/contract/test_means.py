@@ -7,13 +7,14 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from narrow_nets import context
 from small_runs import one_round, run_all, small_config, small_setup
 from torch import nn
 
 from fedmpi.errors import DivergenceError, RoundError
 from fedmpi.federation.plan import Task, assign
 from fedmpi.methods.fedavg import FedAvg, FedAvgOptions
-from fedmpi.methods.protocol import Client, MethodContext
+from fedmpi.methods.values import Client
 from fedmpi.mpi.serial import SerialComm
 from fedmpi.rounds.exchange import CONTRIBUTED, DROPPED, ClientReport, OpenPhase, Results, open_exchange
 from fedmpi.rounds.publish import publish
@@ -28,7 +29,7 @@ def three_numbers(weighting: str) -> FedAvg:
     def make() -> nn.Module:
         return nn.Linear(2, 1)
 
-    return FedAvg(MethodContext(FedAvgOptions(weighting=weighting), make, make, 0, 0.0, False, False, 0))
+    return FedAvg(context(FedAvgOptions(weighting=weighting), make))
 
 
 def mean_of(weighting: str, clients: dict[int, tuple[int, tuple[float, float, float] | None]]) -> Results:
@@ -47,7 +48,7 @@ def mean_of(weighting: str, clients: dict[int, tuple[int, tuple[float, float, fl
         upload = None
         if numbers is not None:
             upload = {"weight": torch.tensor([numbers[:2]]), "bias": torch.tensor(numbers[2:])}
-        exchange.post(task, ClientReport(task.client, CONTRIBUTED if upload else DROPPED), upload)
+        exchange.post(task, (ClientReport(task.client, CONTRIBUTED if upload else DROPPED), upload))
     return exchange.finish(STATE)
 
 

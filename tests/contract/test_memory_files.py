@@ -22,8 +22,13 @@ def on_disk(folder: Path) -> set[tuple[int, int, str]]:
 @pytest.mark.parametrize(("every", "keep"), [(1, 2), (1, 1), (3, 2), (2, 3)])
 def test_old_versions_go_with_the_last_checkpoint_that_names_them(tmp_path: Path, every: int, keep: int) -> None:
     """Only clients that wrote lately are looked at, and still nothing is left over; after a resume neither."""
-    words = ("method.name=standalone", "clients.per_round=3", f"output.checkpoint_every={every}",
-             f"output.keep_checkpoints={keep}", "evaluation.every=100")  # fmt: skip
+    words = (
+        "method.name=standalone",
+        "clients.per_round=3",
+        f"output.checkpoint_every={every}",
+        f"output.keep_checkpoints={keep}",
+        "evaluation.every=100",
+    )
     for rounds, resume in ((9, False), (16, True)):
         run_all(small_config(*words, f"rounds={rounds}"), SerialComm(), tmp_path, resume=resume)
         assert on_disk(tmp_path) == checkpoint.referenced(RunDir(tmp_path)) != set()

@@ -6,11 +6,17 @@ from pathlib import Path
 
 import pytest
 import torch
-from narrow_nets import Info, client_of, context, context_of, count, filled, flat, means, state_of
+from model_inputs import Info
+from narrow_nets import client_of, context, context_of, count, filled, flat, means, state_of
 from small_runs import small_setup
 
 from fedmpi.methods.origdrop import OrigDrop, OrigDropOptions
-from fedmpi.models.options import Lenet5, LstmImdb, Mlp, ModelOptions, ResNet18
+from fedmpi.methods.protocol import all_nets
+from fedmpi.models.nets.cnn_options import Lenet5
+from fedmpi.models.nets.lstm_options import LstmImdb
+from fedmpi.models.nets.mlp_options import Mlp
+from fedmpi.models.nets.resnet_options import ResNet18
+from fedmpi.models.options import ModelOptions
 
 CIFAR10 = Info("image", (3, 32, 32), 10)
 TEXT = Info("tokens", (5,), 2, 1001)
@@ -38,7 +44,7 @@ def test_only_the_full_net_is_tested(tmp_path: Path) -> None:
     setup = small_setup(tmp_path, "method.name=origdrop")
     method = setup.method
     assert [(net.name, net.net, net.rank_ratio) for net in method.tested()] == [("full", 2, 1.0)]
-    assert method.num_nets == len(setup.trainers) == 3
+    assert len(all_nets(method)) == len(setup.trainers) == 3
     state, net = method.initial_state(), setup.trainers[2].net
     method.narrow(state, 2, net.params)
     assert all(torch.equal(net.params[name], state[name]) for name in state)
@@ -48,7 +54,7 @@ def test_only_the_full_net_is_tested(tmp_path: Path) -> None:
 def test_every_layer_of_a_resnet_but_the_stem_is_cut_upwards() -> None:
     """ceil(0.4 * 64) = 26, ... in the blocks and the shortcuts; stem and classes whole; the first block reads all 64."""
     method = OrigDrop(context_of(OrigDropOptions(), ResNet18(), CIFAR10))
-    nets = [method.skeleton(number) for number in range(3)]
+    nets = [method.net(number, empty=True) for number in range(3)]
     assert [[stage[0].conv1.out_channels for stage in net.stages] for net in nets] == [
         [26, 52, 103, 205],
         [13, 26, 52, 103],

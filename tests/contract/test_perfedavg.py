@@ -12,7 +12,7 @@ from small_runs import small_setup
 
 from fedmpi.federation.plan import Task
 from fedmpi.methods.perfedavg import PerFedAvg, PerFedAvgOptions
-from fedmpi.methods.protocol import Client, LocalWork
+from fedmpi.methods.values import Client, LocalWork, Turn
 from fedmpi.store.stored import digest_of
 
 DELTA = 2.0**-10
@@ -73,7 +73,7 @@ def test_steps_take_independent_batches(variant: str) -> None:
         w -= 0.25 * error * x[j] * (1 if variant == "FO" else 1 - 0.5 * x[k] ** 2)
     assert bench.weights == pytest.approx([w], abs=10 * 2**-20)
     assert outcome.loss == pytest.approx(float(np.mean(losses)), abs=1e-5)
-    assert bench.method.examples_per_round(5) == (20 if variant == "FO" else 40)
+    assert bench.method.costs(Turn(0, 5)).examples == (20 if variant == "FO" else 40)
 
 
 def test_adaptation_is_one_step_on_one_training_batch() -> None:
@@ -139,7 +139,7 @@ def test_clipping_is_not_for_the_adaptation(tmp_path: Path) -> None:
     trainer.net.module.forward = lambda inputs: sum((p**2).sum() for p in trainer.net.module.parameters()) / 2
     method.narrow(state, 0, trainer.net.params)
     before = {name: value.clone() for name, value in trainer.net.params.items()}
-    loss = lambda value, targets: value  # noqa: E731
-    method.adapt(trainer, client, LocalWork(setup.data, 1, 0.1, loss, torch.Generator().manual_seed(0)))
+    generator = torch.Generator().manual_seed(0)
+    method.adapt(trainer, client, LocalWork(setup.data, 1, 0.1, lambda value, targets: value, generator))
     for name, value in trainer.net.params.items():
         torch.testing.assert_close(value, before[name] / 2)

@@ -15,9 +15,9 @@ from fedmpi import seeds
 from fedmpi.data.bounds import batch_bounds
 from fedmpi.learning.client_scores import ClientScores
 from fedmpi.learning.flat import FlatNet
-from fedmpi.methods.protocol import Client
+from fedmpi.methods.values import Client
 from fedmpi.mpi.serial import SerialComm
-from fedmpi.rounds.personal import test_clients as score_clients
+from fedmpi.rounds.evaluate import test_clients as score_clients
 from fedmpi.rounds.publish import publish
 from fedmpi.rounds.state import ServerState, Setup
 
@@ -109,7 +109,7 @@ def test_a_client_is_tested_with_what_it_remembers_and_adapts(tmp_path: Path, mo
     seen: dict[int, torch.Tensor] = {}
 
     def adapt(self: Toy, trainer: object, client: Client, work: object) -> None:
-        net: FlatNet = trainer.net  # type: ignore[attr-defined]
+        net: FlatNet = trainer.net
         seen[client.task.client] = net.params[LOCAL].clone()
         net.params[LOCAL].copy_(torch.tensor([1e6, 0.0, 0.0, 0.0]))  # always class 0 from here on
 

@@ -12,6 +12,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from model_inputs import params
+from narrow_nets import context
 from small_runs import one_round, run_all, small_config, small_setup
 from torch import Tensor, nn
 
@@ -19,7 +21,7 @@ from fedmpi.federation.plan import Task, assign
 from fedmpi.lowrank import kernels as kernels_module
 from fedmpi.lowrank.lifting import lift
 from fedmpi.methods.prism import MOMENTUM, SIGMA, OrthDrop, OrthDropOptions, Prism, PrismOptions
-from fedmpi.methods.protocol import Client, Contributions, LocalWork, MethodContext, Phase
+from fedmpi.methods.values import Client, Contributions, LocalWork, Phase, Turn
 from fedmpi.mpi.serial import SerialComm
 from fedmpi.report.records import read_records
 from fedmpi.rounds.client import local_work
@@ -28,11 +30,6 @@ from fedmpi.rounds.publish import publish
 from fedmpi.rounds.state import ServerState, Setup, client_of
 from fedmpi.store.run_dir import RunDir
 from fedmpi.tensors import Params
-
-
-def num_params(net: nn.Module) -> int:
-    return sum(parameter.numel() for parameter in net.parameters())
-
 
 # Aggregation.
 
@@ -59,7 +56,7 @@ def aggregated(method: OrthDrop, state: Params, uploads: dict[int, Params]) -> R
     phase = OpenPhase(SerialComm(), method, assignment, dict.fromkeys(method.state_specs(), 64.0), client_of_task)
     exchange = open_exchange("gather", phase)
     for (task,) in assignment.waves:
-        exchange.post(task, ClientReport(task.client, CONTRIBUTED), uploads[task.client])
+        exchange.post(task, (ClientReport(task.client, CONTRIBUTED), uploads[task.client]))
     return exchange.finish(state)
 
 
@@ -68,8 +65,7 @@ def test_eq_5_by_hand(monkeypatch: pytest.MonkeyPatch) -> None:
 
     Kernel 0 is the mean of two, (1 + 3) / 2 and so on, kernel 1 stays, kernel 2 is client 2's. Of v only the first row
     is anybody's: (5 + 7) / 2, the server's 12, client 2's 8. The bias is everybody's: (3 + 6 + 0) / 3."""
-    context = MethodContext(PrismOptions(keep_ratio=(1 / 3,)), one_layer, one_layer, 0, 0.0, False, False, 0)
-    method = Prism(context)
+    method = Prism(context(PrismOptions(keep_ratio=(1 / 3,)), one_layer))
     state = numbered_state(method)
     drawn = {0: 0, 1: 0, 2: 2}
     clients = iter(())
@@ -95,9 +91,9 @@ def test_eq_5_by_hand(monkeypatch: pytest.MonkeyPatch) -> None:
     assert results.means["0.u.weight"].tolist() == [[2, 2, 2], [4, 5, 6], [-1, -2, -3]]
     assert results.means["0.v.weight"].tolist() == [[6, 12, 8], [21, 22, 23], [31, 32, 33]]
     assert results.means["0.bias"].tolist() == [3, 3, 3]
-    contributions = Contributions(Phase(), 1, 0.1, [None] * 3, results.shares)  # type: ignore[list-item]
+    contributions = Contributions(Phase(), 1, 0.1, [None] * 3, results.shares)
     noted = method.diagnostics({**state, SIGMA: torch.tensor([3.0, 1.0, 0.0])}, contributions)
-    assert noted["kernels"]["0"] == {  # type: ignore[index]
+    assert noted["kernels"]["0"] == {
         "effective_kernels": 1.6,
         "effective_share": 0.5333,
         "clients_per_kernel": [0, 1.0, 2],
@@ -108,8 +104,7 @@ def test_eq_5_by_hand(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_narrow_by_hand() -> None:
     """Without a client, and in OrthDrop for every client, the leading kernels and rows."""
-    context = MethodContext(OrthDropOptions(keep_ratio=(2 / 3,)), one_layer, one_layer, 0, 0.0, False, False, 0)
-    method = OrthDrop(context)
+    method = OrthDrop(context(OrthDropOptions(keep_ratio=(2 / 3,)), one_layer))
     state = numbered_state(method)
     client = Client(Task(0, 0, 1, "train", 1, 1.0), state, np.arange(1), 0)
     for given in (None, client):
@@ -166,7 +161,7 @@ def products(method: OrthDrop, state: Params) -> Params:
 def test_the_initial_state_is_the_initial_net(federation_of: Callable) -> None:
     """Its kernels multiplied back, its dense tensors to the bit; so are the outputs of the tested net, to rounding."""
     federation = federation_of("prism")
-    method, net = federation.method, federation.method.context.make_net()
+    method, net = federation.method, federation.method.context.make()
     dense = dict(net.named_parameters())
     for name, weight in products(method, federation.state).items():
         torch.testing.assert_close(weight, dense[f"{name}.weight"].detach(), rtol=0, atol=1e-5)
@@ -217,8 +212,8 @@ def test_all_kernels_and_one_client_train_the_factorized_net(tmp_path: Path, nam
     method = setup.method
     net = method.net(0)
     net.load_state_dict({key: state.params[key] for key, _ in net.named_parameters()})
-    rest = [p for n, p in net.named_parameters() if n not in method.own_decay]
-    factors = [p for n, p in net.named_parameters() if n in method.own_decay]
+    rest = [p for n, p in net.named_parameters() if n not in method.traits.own_decay]
+    factors = [p for n, p in net.named_parameters() if n in method.traits.own_decay]
     groups = [{"params": rest, "weight_decay": 0.01}, {"params": factors}]
     sgd = torch.optim.SGD(groups, lr=work.lr, momentum=0.9)
     draws = work.data.draws(client.examples, work.epochs, work.generator)
@@ -237,7 +232,7 @@ def test_all_kernels_and_one_client_train_the_factorized_net(tmp_path: Path, nam
         torch.testing.assert_close(weight, products(method, expected)[layer], rtol=0, atol=2e-5)
         assert float((weight - products(method, state.params)[layer]).abs().max()) > 1e-2
     for key in expected:
-        if key not in method.own_decay:
+        if key not in method.traits.own_decay:
             torch.testing.assert_close(after[key], expected[key], rtol=0, atol=2e-5)
 
 
@@ -265,7 +260,7 @@ def test_momentum_goes_on_from_the_servers(tmp_path: Path) -> None:
     drawn = [held[f"{layer.name}.u.weight"][0].tolist() for layer in method.factorized]
     assert any(kernels != list(range(len(kernels))) for kernels in drawn)
     for name, value in found[1].items():
-        shared = name in method.own_decay or ".bn" in name or name.startswith("bn")
+        shared = name in method.traits.own_decay or ".bn" in name or name.startswith("bn")
         shared = shared or "shortcut.1" in name
         sent_as = f"{MOMENTUM}{name}"
         began = numbered[sent_as][held.get(sent_as, ...)] if shared else torch.zeros_like(value)
@@ -278,11 +273,11 @@ def test_shared_momentum_is_averaged_and_paid_for(tmp_path: Path) -> None:
     setup = small_setup(tmp_path, "method.name=prism", "method.server_momentum=true", "method.keep_ratio=[0.5]")
     method = setup.method
     state = ServerState(method.initial_state())
-    assert not any(bool(state.params[f"{MOMENTUM}{name}"].any()) for name in method.own_decay)
+    assert not any(bool(state.params[f"{MOMENTUM}{name}"].any()) for name in method.traits.own_decay)
     after = one_round(setup, 1, state, publish(setup, state, 1, 0))[0].params
-    assert all(bool(after[f"{MOMENTUM}{name}"].any()) for name in method.own_decay)
-    shared = sum(p.numel() for n, p in method.skeleton(0).named_parameters() if f"{MOMENTUM}{n}" in after)
-    assert method.download_bytes(0) == 4 * (num_params(method.skeleton(0)) + shared)
+    assert all(bool(after[f"{MOMENTUM}{name}"].any()) for name in method.traits.own_decay)
+    shared = sum(p.numel() for n, p in method.net(0, empty=True).named_parameters() if f"{MOMENTUM}{n}" in after)
+    assert method.costs(Turn(0)).down_bytes == 4 * (params(method.net(0, empty=True)) + shared)
 
 
 def test_records_say_which_kernels_are_trained(tmp_path: Path) -> None:
@@ -301,7 +296,7 @@ def test_a_sub_model_that_is_larger_than_the_model_is_told(tmp_path: Path, optio
 
     def sizes(ratio: float) -> tuple[int, int, int]:
         method = small_setup(tmp_path, *words, f"method.keep_ratio=[{ratio}]").method
-        nets = num_params(method.skeleton(0)), num_params(method.context.make_skeleton())
+        nets = params(method.net(0, empty=True)), params(method.context.make(empty=True))
         return *nets, len(method.warnings())
 
     method = small_setup(tmp_path, *words, f"method.keep_ratio={ratios}").method

@@ -8,12 +8,13 @@ from itertools import pairwise
 import numpy as np
 import pytest
 import torch
+from narrow_nets import context
 from torch import Tensor, nn
 
 from fedmpi.federation.plan import Task
 from fedmpi.lowrank import kernels as kernels_module
 from fedmpi.methods.prism import SIGMA, Prism, PrismOptions
-from fedmpi.methods.protocol import Client, MethodContext
+from fedmpi.methods.values import Client
 
 
 def prism(sizes: Iterable[int], keep_ratio: tuple[float, ...], kappa: tuple[float, ...]) -> Prism:
@@ -23,7 +24,7 @@ def prism(sizes: Iterable[int], keep_ratio: tuple[float, ...], kappa: tuple[floa
     def make() -> nn.Module:
         return nn.Sequential(*(nn.Linear(m, n) for m, n in pairwise(sizes)))
 
-    return Prism(MethodContext(PrismOptions(keep_ratio=keep_ratio, kappa=kappa), make, make, 0, 0.0, False, False, 0))
+    return Prism(context(PrismOptions(keep_ratio=keep_ratio, kappa=kappa), make))
 
 
 def client_of(number: int, tier: int, sigma: list[float]) -> Client:

@@ -7,14 +7,20 @@ from types import SimpleNamespace
 
 import pytest
 import torch
+from model_inputs import params
+from narrow_nets import context_of
 from small_runs import small_config
 from torch import Tensor, nn
 
+from fedmpi.config.schema import Train
 from fedmpi.errors import ConfigError
 from fedmpi.methods.prism import OrthDropOptions, Prism, PrismOptions
-from fedmpi.methods.protocol import MethodContext
-from fedmpi.models import create
-from fedmpi.models.options import LstmImdb, Mlp, ModelOptions, ResNet18, Vgg16
+from fedmpi.methods.values import Turn
+from fedmpi.models.nets.classic_options import Vgg16
+from fedmpi.models.nets.lstm_options import LstmImdb
+from fedmpi.models.nets.mlp_options import Mlp
+from fedmpi.models.nets.resnet_options import ResNet18
+from fedmpi.models.options import ModelOptions
 
 IMAGES = SimpleNamespace(kind="image", example_shape=(3, 32, 32), num_classes=10)
 TOKENS = SimpleNamespace(kind="tokens", example_shape=(20,), num_classes=2, vocabulary_size=30)
@@ -22,17 +28,7 @@ RATIOS = (0.8, 0.6, 0.4, 0.2)
 
 
 def prism(model: ModelOptions, info: SimpleNamespace = IMAGES, **options: object) -> Prism:
-    def make(width: float = 1.0, rounding: str = "round") -> nn.Module:
-        return create.build(model, info, 0, width, rounding)
-
-    def skeleton(width: float = 1.0, rounding: str = "round") -> nn.Module:
-        return create.skeleton(model, info, width, rounding)
-
-    return Prism(MethodContext(PrismOptions(**options), make, skeleton, 1, 2e-4, False, True, 0))
-
-
-def num_params(net: nn.Module) -> int:
-    return sum(parameter.numel() for parameter in net.parameters())
+    return Prism(context_of(PrismOptions(**options), model, info, train=Train(weight_decay=2e-4)))
 
 
 def test_what_a_client_of_resnet18_holds() -> None:
@@ -40,21 +36,21 @@ def test_what_a_client_of_resnet18_holds() -> None:
     ceil(c N) as r M 9 + q r; stem 1,728, shortcuts 172,032, BatchNorm 9,600 and classifier 5,130 are whole."""
     method = prism(ResNet18(), keep_ratio=RATIOS)
     assert len(method.factorized) == 16
-    nets = [method.skeleton(tier) for tier in range(4)]
-    assert [num_params(net) for net in nets] == [9_882_946, 7_302_210, 4_818_946, 2_460_418]
-    assert [method.download_bytes(tier) for tier in range(4)] == [4 * num_params(net) for net in nets]
+    nets = [method.net(tier, empty=True) for tier in range(4)]
+    assert [params(net) for net in nets] == [9_882_946, 7_302_210, 4_818_946, 2_460_418]
+    assert [method.costs(Turn(tier)).down_bytes for tier in range(4)] == [4 * params(net) for net in nets]
     large = dict(nets[0].named_parameters())
     differing = {name for name, value in nets[3].named_parameters() if value.shape != large[name].shape}
     assert differing == {f"{layer.name}.{half}.weight" for layer in method.factorized for half in "uv"}
 
 
 def test_o2_has_twice_the_rows() -> None:
-    plain, o2 = (prism(ResNet18(), keep_ratio=(0.2,), o2=o2).skeleton(0) for o2 in (False, True))
+    plain, o2 = (prism(ResNet18(), keep_ratio=(0.2,), o2=o2).net(0, empty=True) for o2 in (False, True))
     for layer, r in (("stages.0.0.conv1", 13), ("stages.3.1.conv2", 103)):
         assert plain.get_parameter(f"{layer}.v.weight").shape[:2] == (r, r)
         assert o2.get_parameter(f"{layer}.v.weight").shape[:2] == (2 * r, r)
         assert plain.get_parameter(f"{layer}.u.weight").shape == o2.get_parameter(f"{layer}.u.weight").shape
-    whole = prism(ResNet18(), keep_ratio=(0.6,), o2=True).skeleton(0)
+    whole = prism(ResNet18(), keep_ratio=(0.6,), o2=True).net(0, empty=True)
     assert whole.get_parameter("stages.0.0.conv1.v.weight").shape[:2] == (64, 39)
 
 
@@ -112,17 +108,17 @@ def test_table_1_of_the_net_that_is_built(share: float) -> None:
     for width, slack in ((1.25, 0.0), (1.0, 0.035)):
         method = prism(ResNet18(width=width), keep_ratio=(share,), cut_inputs=True)
         layers = [layer.name for layer in method.factorized]
-        for found, exact in zip(measured(method.skeleton(0), layers), table_1(share, 64 * width), strict=True):
+        for found, exact in zip(measured(method.net(0, empty=True), layers), table_1(share, 64 * width), strict=True):
             assert exact * (1 - 1e-12) <= found <= exact * (1 + slack + 1e-12)
 
 
 @pytest.mark.parametrize("model", [ResNet18(blocks=(1, 1), width=0.25), Vgg16(width=0.1), Mlp()])
 def test_the_cut_net_is_smaller_and_runs(model: ModelOptions) -> None:
     whole, cut = (prism(model, keep_ratio=(0.4,), cut_inputs=cut_inputs) for cut_inputs in (False, True))
-    assert num_params(cut.skeleton(0)) < num_params(whole.skeleton(0)) < num_params(whole.skeleton(1))
-    assert cut.skeleton(0)(torch.empty(2, 3, 32, 32, device="meta")).shape == (2, 10)
-    stem = next((n for n, m in cut.skeleton(1).named_modules() if isinstance(m, nn.Conv2d)), None)
-    assert stem is None or cut.skeleton(0).get_submodule(stem).out_channels == 64 * model.width // 1
+    assert params(cut.net(0, empty=True)) < params(whole.net(0, empty=True)) < params(whole.net(1, empty=True))
+    assert cut.net(0, empty=True)(torch.empty(2, 3, 32, 32, device="meta")).shape == (2, 10)
+    stem = next((n for n, m in cut.net(1, empty=True).named_modules() if isinstance(m, nn.Conv2d)), None)
+    assert stem is None or cut.net(0, empty=True).get_submodule(stem).out_channels == 64 * model.width // 1
 
 
 @pytest.mark.parametrize("model", [ResNet18(blocks=(2, 1), width=0.125), Mlp(hidden=(20, 10))])
@@ -130,7 +126,7 @@ def test_the_cut_net_is_the_leading_part_of_the_whole_one(model: ModelOptions) -
     """Its outputs are those of the dense net that has its weights, kernels multiplied back, as the leading entries of
     every tensor and zeros elsewhere: nothing then reads the channels that the residual stream has lost."""
     method = prism(model, keep_ratio=(0.4,), cut_inputs=True)
-    cut, wide, generator = method.net(0), method.context.make_net(), torch.Generator().manual_seed(0)
+    cut, wide, generator = method.net(0), method.context.make(), torch.Generator().manual_seed(0)
     with torch.no_grad():
         for parameter in cut.parameters():
             parameter.copy_(torch.randn(parameter.shape, generator=generator) / parameter[0].numel() ** 0.5)
@@ -188,13 +184,13 @@ def test_lstm_is_low_rank_gate_by_gate() -> None:
     gate of 256 x 64 has r = 13 kernels and q = 52 rows, one of 256 x 256 52 and 52."""
     method = prism(LstmImdb(), TOKENS, keep_ratio=(0.2,))
     assert [layer.name for layer in method.factorized][3:5] == ["lstm.ih_l0.o", "lstm.hh_l0.i"]
-    sub = {name: tuple(p.shape) for name, p in method.skeleton(0).named_parameters()}
+    sub = {name: tuple(p.shape) for name, p in method.net(0, empty=True).named_parameters()}
     assert len(method.factorized) == 16
     assert (sub["lstm.ih_l0.f.u.weight"], sub["lstm.ih_l0.f.v.weight"]) == ((13, 64), (52, 13))
     assert (sub["lstm.hh_l1.o.u.weight"], sub["lstm.hh_l1.o.v.weight"]) == ((52, 256), (52, 52))
     assert sub["lstm.bias_ih_l0"] == (1024,) and sub["embedding.weight"] == (30, 64) and sub["fc.weight"] == (1, 256)
     small = prism(LstmImdb(width=0.0625), TOKENS)
-    dense, whole, state = small.context.make_net(), small.net(2), small.initial_state()
+    dense, whole, state = small.context.make(), small.net(2), small.initial_state()
     with torch.no_grad():
         small.narrow(state, 2, dict(whole.named_parameters()))
     tokens = torch.randint(30, (3, 20), generator=torch.Generator().manual_seed(0))

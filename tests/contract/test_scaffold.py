@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -11,8 +12,8 @@ from by_hand import PLAIN, Bench, after, numbers
 from small_runs import small_setup
 
 from fedmpi.federation.plan import Task
-from fedmpi.methods.protocol import Client
 from fedmpi.methods.scaffold import Scaffold, ScaffoldOptions
+from fedmpi.methods.values import Client, Turn
 
 CONTROL = "control.weight"
 
@@ -62,7 +63,7 @@ def test_option_1_over_batches_is_the_gradient_over_all_examples() -> None:
     five = Bench(Scaffold, ScaffoldOptions(option="I"), [[1.0]] * 5, [0, 1, 2, 3, 4], [[0, 1, 2, 3, 4]], train)
     five.round(five.start(1.0))
     assert numbers(five.memories[0], CONTROL) == [-1.0]
-    assert five.method.examples_per_round(5) == 10
+    assert five.method.costs(Turn(0, 5)).examples == 10
 
 
 def test_a_client_without_a_step_changes_no_control() -> None:
@@ -105,7 +106,7 @@ def test_the_first_round_is_fedavg(tmp_path: Path) -> None:
 def test_twice_the_bytes_and_what_is_warned_of(tmp_path: Path) -> None:
     fedavg = small_setup(tmp_path, "method.name=fedavg").method
     method = small_setup(tmp_path, "method.name=scaffold", "train.momentum=0").method
-    assert method.download_bytes(0) == method.upload_bytes(0) == 2 * fedavg.download_bytes(0)
+    assert method.costs(Turn(0)).down_bytes == method.costs(Turn(0)).up_bytes == 2 * fedavg.costs(Turn(0)).down_bytes
     assert method.warnings() == ()
     assert "momentum" in small_setup(tmp_path, "method.name=scaffold").method.warnings()[0]
     assert small_setup(tmp_path, "method.name=scaffold", "method.option=I").method.warnings() == ()
@@ -119,5 +120,4 @@ def test_a_client_that_was_restored_leaves_its_control_variate(tmp_path: Path) -
     )
     client.scratch["path"] = torch.tensor(0.5, dtype=torch.float64)
     assert method._change("w", torch.tensor([1.0]), client).tolist() == [-7.0]
-    assert method.restored(None, client)
-    assert method._change("w", torch.tensor([1.0]), client).tolist() == [0.0]
+    assert method._change("w", torch.tensor([1.0]), replace(client, is_restored=True)).tolist() == [0.0]

@@ -9,16 +9,19 @@ from itertools import pairwise
 
 import pytest
 import torch
-from narrow_nets import Info, Small, client_of, context, context_of, count, filled, flat, make_small, means, state_of
+from model_inputs import Info
+from narrow_nets import Small, client_of, context, context_of, count, filled, flat, make_small, means, state_of
 from small_runs import small_config
 from torch import nn
 
 from fedmpi.errors import UserError
 from fedmpi.learning.local import MaskedCrossEntropy
-from fedmpi.methods.protocol import Client
 from fedmpi.methods.splitmix import SplitMix, SplitMixOptions
-from fedmpi.models.options import ModelOptions, ResNet18, ResNet34
+from fedmpi.methods.values import Client, Turn
+from fedmpi.models.nets.resnet_options import ResNet18, ResNet34
+from fedmpi.models.options import ModelOptions
 from fedmpi.models.width import Width
+from fedmpi.run.remarks import equal_tiers
 
 PLAIN = MaskedCrossEntropy(None)
 CIFAR10, CIFAR100 = Info("image", (3, 32, 32), 10), Info("image", (3, 32, 32), 100)
@@ -57,9 +60,9 @@ def test_sizes_of_the_tables(
     12.33 (9 x 1.37, rounded first); 3 and 2 bases of ResNet-34 are 10.27 and 6.85 million, printed 10.22 and 6.81,
     which no width gives."""
     method = SplitMix(context_of(SplitMixOptions(levels=levels, atom=atom), model, info))
-    sizes = [count(method.skeleton(tier.index)) for tier in method.tiers]
+    sizes = [count(method.net(tier.index, empty=True)) for tier in method.tiers]
     assert sizes == [b * base for b in method.num_bases]
-    assert [method.download_bytes(tier.index) for tier in method.tiers] == [4 * size for size in sizes]
+    assert [method.costs(Turn(tier.index)).down_bytes for tier in method.tiers] == [4 * size for size in sizes]
     assert sum(spec.num_elements for spec in method.state_specs().values()) == method.num_bases[0] * base
 
 
@@ -234,7 +237,7 @@ def test_levels_that_make_no_sense_are_told() -> None:
         small_config("method.name=splitmix", "method.levels=[0.5,1]")
     with pytest.raises(UserError, match=r"method.levels .*less than half of method.atom \(0.5\)"):
         small_config("method.name=splitmix", "method.levels=[1,0.2]", "method.atom=0.5")
-    assert "1, 0.9" in small(levels=(1.0, 0.9)).equal_tiers()[0]
+    assert "1, 0.9" in equal_tiers(small(levels=(1.0, 0.9)))[0]
 
 
 def test_a_scaler_without_norm_layers_wants_small_initial_values() -> None:

@@ -9,6 +9,7 @@ from by_hand import Bench, after, numbers
 from small_runs import finished, small_setup
 
 from fedmpi.methods.standalone import Standalone, StandaloneOptions
+from fedmpi.methods.values import Turn
 from fedmpi.store.stored import digest_of
 
 ALONE = "method.name=standalone"
@@ -37,7 +38,7 @@ def test_epochs(tmp_path: Path, factor: str, per_round: int, local_epochs: int, 
     words = (f"method.epochs_factor={factor}", f"clients.per_round={per_round}", f"train.local_epochs={local_epochs}")
     method = small_setup(tmp_path, ALONE, *words).method
     assert isinstance(method, Standalone)
-    assert method.epochs == epochs and method.examples_per_round(7) == 7 * epochs
+    assert method.epochs == epochs and method.costs(Turn(0, 7)).examples == 7 * epochs
 
 
 def test_one_client_alone_is_fedavg_with_one_client(tmp_path: Path) -> None:
@@ -55,7 +56,7 @@ def test_a_run_exchanges_nothing(tmp_path: Path) -> None:
         left = after(folder, ALONE, f"mpi.exchange={exchange}")
         method = small_setup(folder, ALONE).method
         assert digest_of(left.server) == digest_of(method.initial_state())
-        assert method.tested() == () and method.download_bytes(0) == method.upload_bytes(0) == 0
+        assert method.tested() == () and method.costs(Turn(0)).down_bytes == method.costs(Turn(0)).up_bytes == 0
         record = finished(folder).records[-1]
         assert record["method"] == {"local_epochs": 2} and 0 <= record["clients"]["accuracy"] <= 1
     assert len({digest_of(memory) for memory in left.memories.values()}) == len(left.memories) > 4

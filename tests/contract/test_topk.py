@@ -12,8 +12,8 @@ from small_runs import small_setup
 from torch import Tensor
 
 from fedmpi.federation.plan import Task
-from fedmpi.methods.protocol import Client
 from fedmpi.methods.topk import TopK, TopKOptions, largest
+from fedmpi.methods.values import Client, Turn
 from fedmpi.tensors import Params
 
 
@@ -27,7 +27,7 @@ def sent(bench: Bench, number: int, state: Params, *update: float) -> tuple[Clie
     client = bench.client(number, state)
     bench.trainer.net.params["weight"].copy_(state["weight"] + torch.tensor([update]))
     upload = bench.method.upload(bench.trainer.net, client)
-    if bench.method.keeps_memory:
+    if bench.method.traits.keeps_memory:
         bench.memories[number] = bench.method.remember(bench.trainer.net, client)
     return client, upload
 
@@ -50,7 +50,7 @@ def test_two_rounds_by_hand() -> None:
 def test_without_error_feedback_nothing_is_kept() -> None:
     bench = four(ratio=0.5, error_feedback=False)
     state = bench.start(0.0, 0.0, 0.0, 0.0)
-    assert not bench.method.keeps_memory
+    assert not bench.method.traits.keeps_memory
     for _ in range(2):
         client, upload = sent(bench, 0, state, 3.0, -4.0, 1.0, 2.0)
         assert upload["values"].tolist() == [3.0, -4.0] and not client.scratch
@@ -140,13 +140,13 @@ def test_ratio_1_is_fedavg(tmp_path: Path) -> None:
 
 def test_bytes(tmp_path: Path) -> None:
     """k (4 + 4), k 4 + d / 8 rounded up, k 4; both ways over FedAvg's: 0.6, 0.5656..., 0.55 for a tenth."""
-    dense = small_setup(tmp_path, "method.name=fedavg").method.download_bytes(0)
+    dense = small_setup(tmp_path, "method.name=fedavg").method.costs(Turn(0)).down_bytes
     num_entries = dense // 4
     k = -(-num_entries // 10)
     expected = {"4": 8 * k, "bitmap": 4 * k + -(-num_entries // 8), "0": 4 * k}
     for index_bytes, up in expected.items():
         method = small_setup(tmp_path, "method.name=topk", f"method.index_bytes={index_bytes}").method
-        assert (method.download_bytes(0), method.upload_bytes(0)) == (dense, up)
+        assert (method.costs(Turn(0)).down_bytes, method.costs(Turn(0)).up_bytes) == (dense, up)
     # One entry more than a tenth, by rounding up, in some 5000.
     assert (dense + expected["4"]) / (2 * dense) == pytest.approx(0.6, abs=1e-3)
     assert (dense + expected["0"]) / (2 * dense) == pytest.approx(0.55, abs=1e-3)

@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from narrow_nets import flat
+from narrow_nets import context, flat
 from small_runs import small_config, small_setup
 from torch import Tensor, nn
 from torch.nn import functional as F
@@ -25,7 +25,7 @@ from fedmpi.learning.flat import FlatNet
 from fedmpi.learning.local import LocalTrainer, MaskedCrossEntropy, whole_batches
 from fedmpi.lowrank.modules import LowRank
 from fedmpi.methods.prism import Prism, PrismOptions
-from fedmpi.methods.protocol import Client, MethodContext
+from fedmpi.methods.values import Client
 from fedmpi.models import create
 from fedmpi.rounds.state import Setup
 
@@ -81,9 +81,12 @@ def trained(setup: Setup, tier: int = 0, lr: float = 0.1) -> tuple[LocalTrainer,
     method.narrow(published, tier, trainer.net.params)
     draws = setup.data.draws(EXAMPLES, setup.config.train.local_epochs, generator())
     trainer.run(
-        draws, lr, MaskedCrossEntropy(None), lambda net, x, y, loss: method.backward(net, x, y, loss, client),
+        draws,
+        lr,
+        MaskedCrossEntropy(None),
+        lambda net, x, y, loss: method.backward(net, x, y, loss, client),
         lambda net: method.after_backward(net, client),
-    )  # fmt: skip
+    )
     return trainer, draws
 
 
@@ -236,10 +239,10 @@ def test_frobenius_decay_comes_before_clipping(tmp_path: Path) -> None:
     """
     options = PrismOptions(keep_ratio=(1.0,), frobenius_decay=10.0)
     two_layers = partial(nn.Sequential, *(nn.Linear(1, 1, bias=False) for _ in range(2)))
-    method = Prism(MethodContext(options, two_layers, two_layers, 0, 0.0, False, False, 0))
+    method = Prism(context(options, two_layers))
     start = {"0.u.weight": torch.tensor([[1.0]]), "0.v.weight": torch.tensor([[2.0]]), "1.weight": torch.ones(1, 1)}
     net, data = flat(method, 0, start), small_setup(tmp_path, "method.name=fedavg").data
-    trainer = LocalTrainer(net, data, Train(batch_size=32, momentum=0.0, clip_norm=0.5), list(method.own_decay))
+    trainer = LocalTrainer(net, data, Train(batch_size=32, momentum=0.0, clip_norm=0.5), list(method.traits.own_decay))
 
     def backward(net: FlatNet, inputs: Tensor, targets: Tensor, loss: Callable) -> Tensor:
         net.grads["0.u.weight"].fill_(-37.0)

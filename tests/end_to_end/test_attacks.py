@@ -30,7 +30,7 @@ def test_the_run_comes_to_the_bytes_of_a_quiet_one(job: Job, tmp_path: Path) -> 
 
 
 def test_every_method_with_a_memory_has_a_case() -> None:
-    kept = {name for name in registry.BUILT_IN["method"] if registry.made("method", name).keeps_memory}
+    kept = {name for name in registry.BUILT_IN["method"] if registry.made("method", name).traits.keeps_memory}
     attacked = {word.partition("=")[2] for case in WITH_MEMORY for word in CASES[case] if "method.name" in word}
     assert attacked == kept | {"topk"}  # which has one only with error feedback, and says so when it is made
 

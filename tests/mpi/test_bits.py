@@ -18,8 +18,9 @@ import method_cases
 import pytest
 from small_runs import TOY, Finished, finished, run_all, small_config
 
+from fedmpi.check.bits import difference, interrupted_run
+from fedmpi.errors import StartupError
 from fedmpi.mpi.serial import SerialComm
-from fedmpi.run.start import StartupError
 from fedmpi.store import checkpoint
 
 if TYPE_CHECKING:
@@ -97,17 +98,6 @@ def all_or_none(comm: Comm, capfd: pytest.CaptureFixture[str]) -> Callable[[], o
     return block
 
 
-def difference(ours: Finished, theirs: Finished) -> str:
-    """What differs, by name; empty if nothing does."""
-    lines = [] if ours.server == theirs.server else ["server state"]
-    lines += [] if ours.memories == theirs.memories else ["client memories"]
-    for here, there in zip(ours.records, theirs.records):
-        lines += [
-            f"round {here['round']} {key}: {here[key]} != {there[key]}" for key in here if here[key] != there[key]
-        ]
-    return "; ".join(lines)
-
-
 def check(
     comm: Comm,
     alone: Alone,
@@ -138,12 +128,10 @@ def test_every_method_keeps_its_bits(
     comm: Comm, alone: Alone, folder: Path, all_or_none: Callable, on_all_ranks: Callable, case: str
 ) -> None:
     """Two rounds by gather and, resumed, a third by reduce, on all ranks; personal tests on. Against one process."""
-    words = (*method_cases.CASES[case], "evaluation.personal=on")
-    expected = alone(*words, "rounds=3")
+    words = method_cases.CASES[case]
+    expected = alone(*words, "evaluation.personal=on", "rounds=3")
     with all_or_none():
-        for rounds, exchange in ((2, "gather"), (3, "reduce")):
-            config = small_config(*words, f"rounds={rounds}", f"mpi.exchange={exchange}")
-            run_all(config, comm, folder, resume=rounds == 3)
+        interrupted_run(comm, folder, words)
     found = "" if expected is None else difference(finished(folder), expected)
     on_all_ranks(found == "", found)
 

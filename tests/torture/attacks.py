@@ -1,7 +1,7 @@
 """Runs that lose ranks, are killed as a whole, or have a rank stopped; and whether they come to a quiet run's bytes.
 
-The library of `tests/torture/kill_ranks.py`. An attack is aimed at a moment of a run (`tests/torture/killed_rank.py` waits for it there),
-so the same seed attacks the same moments.
+The library of `kill_ranks.py`. An attack is aimed at a moment of a run (`killed_rank.py` waits for it there), so the
+same seed attacks the same moments.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 
+from fedmpi.config import yaml_text
 from fedmpi.store import manifest
 from fedmpi.store.run_dir import RunDir
 from fedmpi.studies.launch import environment, files_in, launcher
@@ -28,39 +29,12 @@ from .run_bytes import differences, leftovers
 ROUNDS = 8
 LIMIT_S = 600.0
 """A start here takes seconds; this only ends a hang."""
-COMMON = (
-    "data.name=synthetic", "data.shape=[1,8,8]", "data.classes=4", "data.num_train=240", "data.num_test=96",
-    "clients.count=12", "clients.per_round=8", f"rounds={ROUNDS}", "train.local_epochs=1", "train.batch_size=8",
-    "train.lr=0.05", "train.schedule.milestones=[4]", "evaluation.batch_size=16", "evaluation.every=2",
-    "output.progress=plain", "output.tensorboard=false", "output.checkpoint_every=2",
-)  # fmt: skip
-_SMALL = ("model.width=0.125", "model.blocks=[1,1]")
-_UNEVEN = (*_SMALL, "partition.name=class_dirichlet")
-CASES: Mapping[str, tuple[str, ...]] = {
-    "fedavg": (*_SMALL, "method.name=fedavg"),
-    "fedavg-reduce": (*_SMALL, "method.name=fedavg", "mpi.exchange=reduce", "mpi.server_trains=true"),
-    # 13 MB a message: ranks die in the middle of one.
-    "fedavg-large": ("model.name=mlp", "model.hidden=[1600,1900]", "method.name=fedavg"),
-    "fedhm": (*_SMALL, "method.name=fedhm", "clients.tier_assignment=dynamic"),
-    "prism-reduce": (*_SMALL, "method.name=prism", "mpi.exchange=reduce"),
-    "splitmix": (*_UNEVEN, "method.name=splitmix", "method.levels=[1,0.5]", "method.atom=0.25"),
-    "fdnnc": (*_UNEVEN, "method.name=fdnnc", "method.upload=half"),
-    "heterofl": (*_UNEVEN, "method.name=heterofl", "mpi.exchange=auto"),
-    "fjord": (*_UNEVEN, "method.name=fjord"),
-    "perfedavg": (*_UNEVEN, "method.name=perfedavg", "method.variant=HF"),
-    "scaffold": (*_SMALL, "method.name=scaffold"),
-    "hermes": (*_SMALL, "method.name=hermes", "method.accuracy_threshold=0.2", "method.intersection=all"),
-    "hermes-reduce": (*_UNEVEN, "method.name=hermes", "method.accuracy_threshold=0", "mpi.exchange=reduce"),
-    "topk": (*_SMALL, "method.name=topk"),
-    "topk-reduce": (*_UNEVEN, "method.name=topk", "mpi.exchange=reduce", "mpi.server_trains=true"),
-    "lgfedavg": (*_SMALL, "method.name=lgfedavg"),
-    "lgfedavg-pretrained": (*_UNEVEN, "method.name=lgfedavg", "method.pretrain_rounds=3", "mpi.exchange=reduce"),
-    "standalone": (*_UNEVEN, "method.name=standalone", "method.epochs_factor=1"),
+_FILE = yaml_text.parse(Path(__file__).with_suffix(".yaml").read_text()).value
+COMMON = (*_FILE["common"].split(), f"rounds={ROUNDS}")
+CASES: Mapping[str, Sequence[str]] = {
+    name: [*_FILE["nets"][net].split(), *words.split()] for name, (net, words) in _FILE["cases"].items()
 }
-"""What is run."""
-WITH_MEMORY = ("scaffold", "hermes", "hermes-reduce", "topk", "topk-reduce", "lgfedavg", "lgfedavg-pretrained",
-               "standalone")  # fmt: skip
-"""The cases whose clients keep something between rounds."""
+WITH_MEMORY: Sequence[str] = _FILE["with_memory"]
 
 SERVER_STAGES = ("communication", "aggregation", "svd", "evaluation", "saving")
 WORKER_STAGES = ("communication", "local_training", "submodel_creation", "aggregation", "evaluation")
@@ -178,7 +152,7 @@ def run(job: Job, folder: Path, number: int, expected: Path) -> Outcome:
         markers = folder / f"killed-{number}-{nth}"
         codes.append(_start(job, ranks, kills, markers, run_dir))
         killed += [kill for kill in kills if (markers / str(kill.rank)).exists()]
-    if job.kind == "stop" and -1 not in codes and not _is_whole(run_dir):
+    if job.kind == "stop" and -1 not in codes and not RunDir(run_dir).checkpoint_path(ROUNDS).exists():
         # Others have given up, or a starved machine has not kept the limit. Under ULFM mpirun's exit code can be 0.
         codes.append(_start(replace(job, timeout_s=0.0), 2, (), folder / f"killed-{number}-again", run_dir))
     seconds = time.monotonic() - started
@@ -190,7 +164,9 @@ def run(job: Job, folder: Path, number: int, expected: Path) -> Outcome:
 def _start(job: Job, ranks: int, kills: Sequence[Kill], markers: Path, run_dir: Path) -> int:
     """The exit code of one start; -1 for a hang, which is ended."""
     markers.mkdir()
-    told = json.dumps([[kill.rank, kill.round, kill.stage, kill.delay_s, _what(job, kill)] for kill in kills])
+    # What the rank does to itself: 0 it kills itself, null it only says that the moment has come, else it stops.
+    pairs = [(kill, None if job.kind == "job" else kill.stop_s) for kill in kills]
+    told = json.dumps([(kill.rank, kill.round, kill.stage, kill.delay_s, stop_s) for kill, stop_s in pairs])
     program = [sys.executable, str(Path(__file__).with_name("killed_rank.py")), str(markers), told]
     options = ["--with-ft", "ulfm"] if job.kind != "job" and ranks > 1 else []
     words = launcher(ranks)
@@ -211,15 +187,6 @@ def _start(job: Job, ranks: int, kills: Sequence[Kill], markers: Path, run_dir: 
             return 0 if is_time else -1
         time.sleep(0.002)
     return process.returncode
-
-
-def _is_whole(run_dir: Path) -> bool:
-    return RunDir(run_dir).checkpoint_path(ROUNDS).exists()
-
-
-def _what(job: Job, kill: Kill) -> float | None:
-    """What the rank does to itself: 0 it kills itself, None it only says that the moment has come, else it stops."""
-    return None if job.kind == "job" else kill.stop_s
 
 
 def kill_all(process: subprocess.Popen[bytes]) -> None:

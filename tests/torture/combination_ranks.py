@@ -1,4 +1,4 @@
-"""The ranks of one job that run the variants of combinations, several at a time; started by `tests/torture/random_runs.py`.
+"""The ranks of one job that run the variants of combinations, several at a time; started by `random_runs.py`.
 
     mpirun -n 6 python -m tests.torture.combination_ranks FOLDER SEED NUMBER...
 
@@ -17,8 +17,11 @@ import sys
 import time
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, contextmanager
+from dataclasses import dataclass
 from pathlib import Path
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
+from unittest import mock
 
 from fedmpi.mpi.launch import claimed
 
@@ -42,7 +45,7 @@ def with_own_hash_seed(rank: int) -> None:
     """Starts this program again under a PYTHONHASHSEED of the rank's own, unless it has been."""
     if os.environ.get("PYTHONHASHSEED") != str(rank + 1):
         os.environ["PYTHONHASHSEED"] = str(rank + 1)
-        os.execv(sys.executable, [sys.executable, *sys.argv])
+        os.execv(sys.executable, sys.orig_argv)
 
 
 class Ranks:
@@ -120,28 +123,25 @@ def _group(mpi: Any, places: dict[int, tuple[str, int]], failed: Path) -> Any:
                     raise Abandoned
                 return False
 
-            super()._sleep_until(_Request(test))
+            super()._sleep_until(SimpleNamespace(Test=test))
 
     return Group(mpi, places, math.inf)
 
 
+@dataclass
 class _Numbered:
     """A collective under way, as `fedmpi.mpi.comm` gives it, with its number."""
 
-    def __init__(self, group: Any, request: Any, number: int) -> None:
-        self._group, self._request, self._waits_in = group, request, number
+    _group: Any
+    _request: Any
+    _waits_in: int
 
     def wait(self) -> None:
         self._group._number = self._waits_in
         self._request.wait()
 
 
-class _Request:
-    def __init__(self, test: Callable[[], bool]) -> None:
-        self.Test = test
-
-
-def fail_at(leg: Leg, rank: int) -> AbstractContextManager[None]:
+def fail_at(leg: Leg, rank: int) -> AbstractContextManager[object]:
     """Within it, this rank of the group raises where the leg's fault says."""
     from fedmpi.clock import Clock
 
@@ -155,15 +155,7 @@ def fail_at(leg: Leg, rank: int) -> AbstractContextManager[None]:
         skips[0] -= 1
         return _failing(context) if skips[0] < 0 else context
 
-    @contextmanager
-    def patched() -> Any:
-        Clock.stage = stage  # type: ignore[method-assign, assignment]
-        try:
-            yield
-        finally:
-            Clock.stage = enter  # type: ignore[method-assign]
-
-    return patched()
+    return mock.patch.object(Clock, "stage", stage)
 
 
 @contextmanager
@@ -193,12 +185,13 @@ def start(comm: Any, combination: Combination, leg: Leg, folder: Path, *, resume
     from fedmpi.config.load import load
     from fedmpi.errors import RoundError, UserError
     from fedmpi.experiment import run
+    from fedmpi.run.folder import Asked
 
     try:
         config = load(None, [*combination.overrides, *leg.settings])
-        options: dict[str, Any] = {"resume": resume, "command": ("combination",), "where": {}}
+        asked = Asked(str(folder), resume, command=("combination",))
         with fail_at(leg, comm.rank):
-            finished = run(config, comm, run_dir=str(folder), **options, stopping=stopping_after(leg.stop_after))
+            finished = run(config, comm, asked, stopping=stopping_after(leg.stop_after))
         return {"ending": "finished" if finished else "stopped"}
     except Abandoned:
         return {"ending": "abandoned"}
@@ -229,8 +222,7 @@ def run_combination(ranks: Ranks, combination: Combination, folder: Path) -> Non
             if ended["ending"] in ("fault", "failed", "refused"):
                 failed.mkdir(exist_ok=True)
                 (failed / str(getattr(comm, "last", 0))).touch()
-            name = f"{label}-{comm.rank}.json"
-            (folder / "endings" / name).write_text(json.dumps(ended))
+            (folder / "endings" / f"{label}-{comm.rank}.json").write_text(json.dumps(ended))
         ranks.meet()
 
 

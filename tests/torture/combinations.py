@@ -7,18 +7,20 @@ on few examples: a round takes some 50 ms.
 from __future__ import annotations
 
 import random
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
 import numpy as np
 
 from fedmpi import methods, registry
+from fedmpi.config import yaml_text
 from fedmpi.config.load import load
 from fedmpi.config.yaml_text import flow
 from fedmpi.data import prepared
 from fedmpi.data.dataset import Dataset
-from fedmpi.data.series_options import Har, Shakespeare
+from fedmpi.data.sets.har import Har
+from fedmpi.data.sets.shakespeare import Shakespeare
 from fedmpi.errors import UserError
 from fedmpi.run import start
 
@@ -30,84 +32,7 @@ METHODS = tuple(registry.BUILT_IN["method"])
 SERVER_STAGES = ("communication", "aggregation", "svd", "evaluation", "saving")
 WORKER_STAGES = ("submodel_creation", "local_training", "communication", "aggregation", "evaluation")
 
-Options = Mapping[str, Sequence[object]]
-# What a method's options are drawn from. Combinations that the config or the method refuses are drawn again.
-_WEIGHTING: Options = {"weighting": ("uniform", "samples")}
-_KERNELS: Options = {
-    "keep_ratio": ([0.4, 0.2], [0.5], [1, 0.5], [0.7, 0.4, 0.2]), "o2": (False, True), "cut_inputs": (False, True),
-    "frobenius_decay": ("auto", 0, 0.01), "server_momentum": (False, False, True),
-}  # fmt: skip
-OPTIONS: Mapping[str, Options] = {
-    "fedavg": _WEIGHTING,
-    "fedprox": {**_WEIGHTING, "mu": (0, 0.01, 0.5)},
-    "fedhm": {
-        "rank_ratio": ([1, 0.5, 0.25], [0.5, 0.25], [1, 0.6], [0.3]), "tau": ("auto", 0.1, 2), "plus_l2": (False, True),
-        "dense_layers": ("auto", 0, 1), "unroll": ("paper", "code"), "solver": ("gram", "gram", "exact"),
-        "frobenius_decay": ("auto", 0, 0.01), "layer_ranks": ({}, {"*": 2}, {"*": 0.5}),
-    },
-    "fdnnc": {
-        "pattern": ("both", "bfirst", "switch"), "switch_round": (1, 2), "upload": ("full", "half"),
-        "big_share": (0, 0.3, 0.5, 1), "rank_ratio": (0.25, 0.5), "loss": ("cross_entropy", "mse"),
-    },
-    "prism": {**_KERNELS, "kappa": ("auto", "auto", [2.0], [0, 3])},
-    "orthdrop": _KERNELS,
-    "heterofl": {
-        "widths": ([1, 0.5, 0.25], [1, 0.5], [0.9, 0.4], [0.5]), "rounding": ("round", "ceil"),
-        "scaler": (True, False), "label_aware": (True, False),
-    },
-    "splitmix": {
-        **_WEIGHTING, "levels": ([1, 0.5, 0.25], [1, 0.5], [1.5, 0.5]), "atom": (0.25, 0.5), "scaler": (True, False),
-        "rounding": ("round", "ceil"), "batch_mask": (False, True), "init": ("own", "rescaled"),
-    },
-    "fjord": {
-        "widths": ([1, 0.6, 0.3], [0.8, 0.4], [1, 0.5]), "rounding": ("ceil", "round"), "distillation": (False, True),
-    },
-    "origdrop": {"keep_ratio": ([0.4, 0.2], [1, 0.5], [0.6])},
-    "scaffold": {"option": ("I", "II"), "server_lr": (1, 0.5)},
-    "lgfedavg": {"global_layers": ("auto", 1, 2), "pretrain_rounds": (0, 1, 2)},
-    "hermes": {
-        "prune_rate": (0.2, 0.5), "target_share": (0.3, 0.7), "accuracy_threshold": (0, 0.2, 0.5),
-        "validation_share": (0, 0.2, 0.5), "group_lasso": (0, 1e-3), "prune_axes": ("output", "both"),
-        "score": ("l2", "l1"), "intersection": ("holders", "all"),
-    },
-    "perfedavg": {"variant": ("FO", "HF"), "alpha": (0, 0.01, 0.1), "beta": (0.01, "lr"), "delta": (0.001, 0.1)},
-    "topk": {
-        "ratio": (0.01, 0.1, 0.5, 1), "scope": ("global", "tensor"), "error_feedback": (True, False),
-        "index_bytes": (4, 0, "bitmap"),
-    },
-    "standalone": {"epochs_factor": ("auto", 1, 2)},
-}  # fmt: skip
-MODELS: Mapping[str, Sequence[tuple[str, ...]]] = {
-    "image": (
-        *3 * (("model.name=resnet18", "model.width=0.125", "model.blocks=[1,1]"),),
-        ("model.name=resnet18", "model.width=0.1", "model.blocks=[1]", "model.order=pre"),
-        ("model.name=mlp", "model.hidden=[16]"),
-        ("model.name=mlp", "model.hidden=[12,8]"),
-        ("model.name=mlp", "model.hidden=[]"),
-        ("model.name=lenet5", "model.width=0.5"),
-        ("model.name=cnn_femnist", "model.width=0.1"),
-        ("model.name=vit_small", "model.embedding=16", "model.heads=2", "model.depth=1", "model.dropout=0.1"),
-    ),
-    "vector": (("model.name=mlp", "model.hidden=[16]"), ("model.name=mlp_har", "model.width=0.02")),
-    "tokens": (("model.name=lstm_char", "model.width=0.05"),),
-}
-PARTITIONS: Mapping[str, Sequence[tuple[str, ...]]] = {
-    "any": (
-        ("partition.name=iid",),
-        ("partition.name=iid", "partition.shuffle=true"),
-        ("partition.name=dirichlet_feddf",),
-        ("partition.name=dirichlet", "partition.alpha=0.3"),
-        *2 * (("partition.name=class_dirichlet",),),
-        ("partition.name=dirichlet_equal", "partition.alpha=0.5"),
-        ("partition.name=shards",),
-        ("partition.name=quantity_skew",),
-    ),
-    "many": (
-        ("partition.name=lottery", "partition.samples=12", "partition.balance=0.5"),
-        ("partition.name=dirichlet_equal", "partition.examples=16"),
-    ),
-    "groups": (("partition.name=natural",), ("partition.name=class_dirichlet",), ("partition.name=iid",)),
-}
+_DRAWN = yaml_text.parse(Path(__file__).with_suffix(".yaml").read_text()).value
 
 
 @dataclass(frozen=True)
@@ -151,11 +76,7 @@ class Combination:
 
     @property
     def method(self) -> str:
-        return _value(self.overrides, "method.name")
-
-
-def _value(overrides: Sequence[str], key: str) -> str:
-    return next(word.partition("=")[2] for word in overrides if word.startswith(f"{key}="))
+        return next(word.partition("=")[2] for word in self.overrides if word.startswith("method.name="))
 
 
 def draw(seed: int, number: int, folder: Path) -> Combination:
@@ -178,13 +99,13 @@ def _settings(chance: random.Random, method: str, folder: Path) -> Iterator[str]
     count = chance.randint(3, 10)
     kind, words = _data(chance, folder)
     yield from words
-    yield from chance.choice(MODELS[kind.partition(" ")[0]])
+    yield from chance.choice(_DRAWN["models"][kind.partition(" ")[0]]).split()
     partitions = "groups" if kind != "image" and chance.random() < 0.7 else "any"
     is_natural = partitions == "groups"
-    yield from chance.choice(PARTITIONS["many" if kind == "image many" else partitions])
+    yield from chance.choice(_DRAWN["partitions"]["many" if kind == "image many" else partitions]).split()
     yield from (f"clients.count={6 if is_natural else count}", f"clients.per_round={chance.randint(1, min(count, 6))}")
     yield f"method.name={method}"
-    for key, values in OPTIONS[method].items():
+    for key, values in _DRAWN["options"][method].items():
         if chance.random() < 0.6:
             yield f"method.{key}={flow(chance.choice(values))}"
     yield from _training(chance)

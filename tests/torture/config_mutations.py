@@ -10,13 +10,14 @@ what files there are, which words follow `python -m fedmpi.main`, and what stand
 from __future__ import annotations
 
 import copy
+import functools
 import json
 import math
+import operator
 import os
 import random
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
-from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -58,7 +59,7 @@ class Mutation:
         return [str(folder / (f"{FILE}@{cell}" if cell else FILE)), *self.words]
 
 
-@cache
+@functools.cache
 def sources() -> dict[str, tuple[str, dict[str, Any], dict[str, Any]]]:
     """Each shipped config by address: its text and tree, of all cells only its own, and all its keys. What it extends
     is an absolute path.
@@ -94,15 +95,13 @@ def mutate(number: int, seed: int, among: Callable[[str], bool] = lambda name: T
     name = chance.choice([name for name in sources() if among(name)])
     kind = chance.choice(KINDS)
     mutation = Mutation(number, kind, name, sources()[name][0].encode())
-    steps = {"legal": _legal, "tree": _tree, "text": _text, "words": _words, "extends": _extends,
-             "environment": _environment}  # fmt: skip
-    chosen = (
-        chance.sample(("legal", "tree", "words", "extends", "text"), chance.randint(2, 3))
-        if kind == "several"
-        else [kind]
-    )
-    for step in sorted(chosen, key=["environment", "tree", "extends", "legal", "words", "text"].index):
-        steps[step](mutation, chance)
+    chosen = [kind]
+    if kind == "several":
+        chosen = chance.sample(("legal", "tree", "words", "extends", "text"), chance.randint(2, 3))
+    # In this order: each works on what those before it have left.
+    steps = (_environment, _tree, _extends, _legal, _words, _text)
+    for step in (step for step in steps if step.__name__.removeprefix("_") in chosen):
+        step(mutation, chance)
     return mutation
 
 
@@ -189,25 +188,14 @@ def _near(old: Any, chance: random.Random) -> Any:
     if isinstance(old, (int, float)):
         old = max(-(2**70), min(old, 2**70)) if isinstance(old, int) else old  # a float can be made of it
         factor = chance.choice((2, 10, 100, 10**4, 10**6, 10**9))
-        return chance.choice(
-            (
-                old * factor,
-                old / factor,
-                old + 1,
-                old - 1,
-                -old,
-                str(old),
-                float(old),
-                int(old) if math.isfinite(old) else 0,
-            )
-        )
+        whole = int(old) if math.isfinite(old) else 0
+        return chance.choice((old * factor, old / factor, old + 1, old - 1, -old, str(old), float(old), whole))
     if isinstance(old, str):
         words = sorted({name for table in registry.BUILT_IN.values() for name in table})
         return chance.choice((old.upper(), old[:-1], old + "x", [old], *chance.sample(words, 6)))
     if isinstance(old, list):
-        return chance.choice(
-            (old * 2, old[:-1], old[::-1], old * 40, [old], old + [1], dict(enumerate(old)) and {"0": old})
-        )
+        keyed = dict(enumerate(old)) and {"0": old}
+        return chance.choice((old * 2, old[:-1], old[::-1], old * 40, [old], [*old, 1], keyed))
     return chance.choice(([old], {}, None, {**old, **old, "name": "x"} if isinstance(old, dict) else old))
 
 
@@ -233,11 +221,10 @@ def _word(whole: dict[str, Any], chance: random.Random) -> str:
     path = chance.choice(list(_paths(whole)))
     key, old = ".".join(path), None
     if chance.random() < 0.15:
-        key = chance.choice(
-            (key.partition(".")[2] or key, f"train.{key}", key + "x", f"{key}.x", key.upper(), f" {key} ")
-        )
+        below = key.partition(".")[2] or key
+        key = chance.choice((below, f"train.{key}", key + "x", f"{key}.x", key.upper(), f" {key} "))
     else:
-        old = _at(whole, path)
+        old = functools.reduce(operator.getitem, path, whole)
     raw: list[str] = []
     value = _value(old, chance, raw)
     text = raw[-1] if raw else yaml_text.flow(value) if chance.random() < 0.7 else json.dumps(value)
@@ -249,12 +236,6 @@ def _paths(tree: dict[str, Any]) -> Iterator[tuple[str, ...]]:
         yield (key,)
         if isinstance(value, dict):
             yield from ((key, *path) for path in _paths(value))
-
-
-def _at(tree: Any, path: tuple[str, ...]) -> Any:
-    for key in path:
-        tree = tree[key]
-    return tree
 
 
 # The text.
@@ -272,11 +253,7 @@ def _text(mutation: Mutation, chance: random.Random) -> None:
         text += _many(chance)
     elif done == "control":
         at = chance.randrange(len(text) + 1)
-        text = (
-            text[:at]
-            + chance.choice(("\0", "\x07", "\x1b", "\x85", "\u2028", "\ufffe", "\x7f", "\t", "\r", "\u200b"))
-            + text[at:]
-        )
+        text = text[:at] + chance.choice("\0\x07\x1b\x85\u2028\ufffe\x7f\t\r\u200b") + text[at:]
     content = text.encode("utf-8", "surrogatepass")
     if done == "bytes":
         content = bytes(byte ^ (1 << chance.randrange(8)) if chance.random() < 0.01 else byte for byte in content)
@@ -294,18 +271,11 @@ def _other_lines(text: str, chance: random.Random) -> str:
     for _ in range(chance.randint(1, 3)):
         at = chance.randrange(len(lines))
         key, colon, _ = lines[at].partition(":")
-        new = (
-            [f"{key}{colon} {chance.choice(RAW)}"],
-            [lines[at]] * 2,
-            [],
-            [" " * chance.randint(1, 9) + lines[at]],
-            [f"{chance.choice(RAW)}: {lines[at]}"],
-            ["\t" + lines[at]],
-            [lines[at] + chance.choice("[]{}:,&*!|>'\"%@`#-?")],
-            [lines[at], "---"],
-            [key],
-            [f"{key}:"],
-        )
+        new = [
+            *([f"{key}{colon} {chance.choice(RAW)}"], [lines[at]] * 2, [], [" " * chance.randint(1, 9) + lines[at]]),
+            *([f"{chance.choice(RAW)}: {lines[at]}"], ["\t" + lines[at]]),
+            *([lines[at] + chance.choice("[]{}:,&*!|>'\"%@`#-?")], [lines[at], "---"], [key], [f"{key}:"]),
+        ]
         lines[at : at + 1] = chance.choice(new)
         lines = lines or [""]
     return "\n".join(lines)
@@ -341,9 +311,9 @@ def _extends(mutation: Mutation, chance: random.Random) -> None:
     done, value = chance.choice(list(odd_bases.targets(chance, FILE, list(sources())).items()))
     mutation.kind = f"{mutation.kind}:{done}"
     body = b"" if chance.random() < 0.5 else b"\n" + mutation.content
-    mutation.content = b"extends: " + value.encode("utf-8", "surrogatepass") + body
     if body and chance.random() < 0.7:
         tree = yaml_text.dump({key: item for key, item in sources()[mutation.of][1].items() if key != "extends"})
-        mutation.content = b"extends: " + value.encode("utf-8", "surrogatepass") + b"\n" + tree.encode()
+        body = b"\n" + tree.encode()
+    mutation.content = b"extends: " + value.encode("utf-8", "surrogatepass") + body
     mutation.files = odd_bases.files(FILE)
     mutation.fifos = ["fifo.yaml"] if done == "fifo" else []

@@ -21,19 +21,23 @@ from collections.abc import Callable
 from pathlib import Path
 
 from fedmpi.data import preparing, series
+from fedmpi.data.sets.shakespeare import Shakespeare
 
 from . import damage
 
 GOOD = {"input.txt": b"First:\nTo be or not to be.\n" * 40, "deep/a.bin": bytes(range(256)) * 8, "deep/b.txt": b""}
 NAMES = (
-    "../x", "/etc/x", "a/../../x", "a\\..\\x", "C:x", "input.txt", "INPUT.TXT", "deep", "input.txt/x", "a" * 300,
-    "a/" * 500 + "x", "", ".", "x\0y", "\udcff", "x\n\x1b[2J", "a" * 5000, "con", ".DS_Store", "\u00e9", "e\u0301",
-)  # fmt: skip
+    *("../x", "/etc/x", "a/../../x", "a\\..\\x", "C:x", "input.txt", "INPUT.TXT", "deep", "input.txt/x", "a" * 300),
+    *("a/" * 500 + "x", "", ".", "x\0y", "\udcff", "x\n\x1b[2J", "a" * 5000, "con", ".DS_Store", "\u00e9", "e\u0301"),
+)
 SIZES = (0, 1, 511, 513, 2**31, 2**32 - 1, 2**32, 2**33, 2**50, 2**62, 2**63 - 1, 2**64, 2**80, -1, -512, -(2**40))
 KINDS = b"\x000123456789ADKLMNSVXgx\xff"
 PACKERS: dict[str, Callable[[bytes], bytes]] = {
-    "tar": bytes, "gz": lambda data: gzip.compress(data, mtime=0), "bz2": bz2.compress, "xz": lzma.compress,
-}  # fmt: skip
+    "tar": bytes,
+    "gz": lambda data: gzip.compress(data, mtime=0),
+    "bz2": bz2.compress,
+    "xz": lzma.compress,
+}
 
 
 def tar(members: dict[str, bytes]) -> bytes:
@@ -103,10 +107,12 @@ def odd_members(draw: random.Random) -> bytes:
     """Any kind, size and name, many of them: hard links, devices, absolute names, what is there twice."""
     count = draw.choice([1, 3, 2000])
     kind, name = bytes([draw.choice(KINDS)]), draw.choice(NAMES)
-    members = (header(name if draw.random() < 0.5 else f"{number}", draw.choice([0, 0, draw.choice(SIZES)]),
-                      kind, draw.choice(["/etc/passwd", "../..", "input.txt"])) for number in range(count))  # fmt: skip
-    whole = tar(GOOD)
-    return draw.choice([whole[:-1024], b""]) + b"".join(members) + draw.choice([whole, b"", bytes(1024)])
+    members, whole = [], tar(GOOD)
+    before = draw.choice([whole[:-1024], b""])
+    for number in range(count):
+        own, size = name if draw.random() < 0.5 else f"{number}", draw.choice([0, 0, draw.choice(SIZES)])
+        members.append(header(own, size, kind, draw.choice(["/etc/passwd", "../..", "input.txt"])))
+    return before + b"".join(members) + draw.choice([whole, b"", bytes(1024)])
 
 
 def bomb(draw: random.Random) -> bytes:
@@ -179,10 +185,18 @@ def dictionary(draw: random.Random) -> bytes:
 
 
 FORGERIES: dict[str, Callable[[random.Random], bytes]] = {
-    "long names": long_name, "PAX records": pax, "many headers": many_headers, "sparse": sparse,
-    "odd members": odd_members, "bombs": bomb, "odd zips": odd_zip, "zip64": far_zip, "overlapping": overlapping,
-    "nested": nested, "dictionaries, streams": dictionary,
-}  # fmt: skip
+    "long names": long_name,
+    "PAX records": pax,
+    "many headers": many_headers,
+    "sparse": sparse,
+    "odd members": odd_members,
+    "bombs": bomb,
+    "odd zips": odd_zip,
+    "zip64": far_zip,
+    "overlapping": overlapping,
+    "nested": nested,
+    "dictionaries, streams": dictionary,
+}
 _PLAIN = ("long names", "PAX records", "many headers", "sparse", "odd members", "bombs")
 
 
@@ -209,7 +223,7 @@ def digest(archive: Path) -> str:
     """Of all that `prepare` would find in the archive. Raises DataError."""
     with (
         tempfile.TemporaryDirectory(dir=archive.parent) as place,
-        preparing.originals("shakespeare", archive, lambda done, total: None, Path(place)) as folder,
+        preparing.originals(archive, Shakespeare.traces, lambda done, total: None, Path(place)) as folder,
     ):
         series.find(folder, "input.txt", "tinyshakespeare")
         state = hashlib.blake2b()

@@ -17,6 +17,7 @@ import argparse
 import contextlib
 import faulthandler
 import io
+import itertools
 import json
 import math
 import os
@@ -28,7 +29,6 @@ import tempfile
 import time
 import traceback
 import warnings
-from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -38,10 +38,12 @@ from unittest import mock
 from torch import nn
 
 from fedmpi import costs, errors
+from fedmpi.command.manners import Parser, run_command
 from fedmpi.config.load import MAX_PROBLEMS
 from fedmpi.main import main as command
+from fedmpi.studies.arguments import number
 
-from . import config_mutations, findable, program
+from . import config_mutations, findable, print_groups, program
 
 # Of one core, not of the clock: this machine may have other things to do.
 LIMIT_S = 60.0
@@ -81,14 +83,10 @@ def judge(
     words: Sequence[str], run: Callable[[Sequence[str]], int] = command, environment: Mapping[str, str] | None = None
 ) -> tuple[str, str]:
     """(verdict, detail) of the command with `words` in this process; the detail is what it said."""
-    with mock.patch.dict(os.environ, environment or {}):
-        return _judged(words, run)
-
-
-def _judged(words: Sequence[str], run: Callable[[Sequence[str]], int]) -> tuple[str, str]:
     out, err, told = io.StringIO(), io.StringIO(), warnings.catch_warnings(record=True)
+    heard = contextlib.redirect_stdout(out), contextlib.redirect_stderr(err)
     try:
-        with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err), told as caught:
+        with mock.patch.dict(os.environ, environment or {}), heard[0], heard[1], told as caught:
             warnings.simplefilter("always")
             code = run(words)
     except SystemExit as error:  # argparse's own --help and --version
@@ -104,9 +102,9 @@ def _judged(words: Sequence[str], run: Callable[[Sequence[str]], int]) -> tuple[
         wrong = f"stderr: {err.getvalue()}" if err.getvalue() else wrong_with_plan(out.getvalue())
     else:
         wrong = f"exit code {code}"
-    return (
-        (("refused", err.getvalue()) if code == 2 else ("planned", out.getvalue())) if not wrong else ("wrong", wrong)
-    )
+    if wrong:
+        return "wrong", wrong
+    return ("refused", err.getvalue()) if code == 2 else ("planned", out.getvalue())
 
 
 def wrong_with_refusal(out: str, err: str) -> str:
@@ -219,7 +217,7 @@ def peak() -> int:
     return 1024 * int(status.partition("VmHWM:")[2].split()[0])
 
 
-def gather(first: int, stop: int, seed: int, say: Callable[[Outcome], None]) -> None:
+def gather(first: int, stop: int, seed: int) -> Iterator[Outcome]:
     """All cases of a range in a process beside this one; in another one after a case that ends it."""
     while first < stop:
         words = [*program("fuzz_configs"), "--work", str(first), str(stop), "--seed", str(seed)]
@@ -230,10 +228,10 @@ def gather(first: int, stop: int, seed: int, say: Callable[[Outcome], None]) -> 
                 if line.startswith('{"number"'):
                     outcome = Outcome(**json.loads(line))
                     first = outcome.number + 1
-                    say(outcome)
+                    yield outcome
             errors = process.stderr.read()
         if first < stop:
-            say(Outcome(first, "?", "died", 0.0, 0.0, errors[-2000:]))
+            yield Outcome(first, "?", "died", 0.0, 0.0, errors[-2000:])
             first += 1
 
 
@@ -266,11 +264,10 @@ def command_outcome(
     """What the real command did: with code 2 one answer, as expected or out of the data; else it went to its end."""
     launcher = ["mpirun", "-n", str(ranks)] if ranks > 1 else []
     start = time.monotonic()
+    command = [*launcher, sys.executable, "-m", "fedmpi.main", *words]
+    how = {"text": True, "errors": "replace", "timeout": LIMIT_COMMAND_S, "cwd": folder, "check": False}
     try:
-        result = subprocess.run(
-            [*launcher, sys.executable, "-m", "fedmpi.main", *words],
-            capture_output=True, text=True, errors="replace", timeout=LIMIT_COMMAND_S, cwd=folder, check=False,
-        )  # fmt: skip
+        result = subprocess.run(command, capture_output=True, **how)
     except subprocess.TimeoutExpired:
         return Outcome(mutation.number, "command", "slow", LIMIT_COMMAND_S, 0.0, " ".join(words)[:2000])
     is_right = result.returncode in (0, 2) and "Traceback" not in result.stderr
@@ -283,51 +280,47 @@ def command_outcome(
 # The report.
 
 
-def table(outcomes: Sequence[Outcome]) -> str:
+def print_table(outcomes: Sequence[Outcome]) -> None:
     """A row for each kind of mutation."""
-    kinds = sorted({outcome.kind.split(":")[0] for outcome in outcomes})
-    rows = [f"{'kind':10} {'cases':>7} {'refused':>8} {'planned':>8} {'failed':>7} {'worst s':>8} {'worst MB':>9}"]
-    for kind in [*kinds, ""]:
-        those = [outcome for outcome in outcomes if outcome.kind.startswith(kind)]
-        count = Counter(outcome.verdict for outcome in those)
-        failed = sum(outcome.is_failure for outcome in those)
-        longest, most = max(one.seconds for one in those), max(one.megabytes for one in those)
-        rows.append(
-            f"{kind or 'all':10} {len(those):>7} {count['refused']:>8} {count['planned']:>8} {failed:>7}"
-            f" {longest:>8.2f} {most:>9.0f}"
-        )
-    return "\n".join(rows)
+    columns: dict[str, Callable[[Sequence[Outcome]], object]] = {
+        "cases": len,
+        "refused": lambda those: sum(one.verdict == "refused" for one in those),
+        "planned": lambda those: sum(one.verdict == "planned" for one in those),
+        "failed": lambda those: sum(one.is_failure for one in those),
+        "worst s": lambda those: f"{max(one.seconds for one in those):.2f}",
+        "worst MB": lambda those: f"{max(one.megabytes for one in those):.0f}",
+    }
+    print_groups("kind", outcomes, lambda one: one.kind.split(":")[0], columns)
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    given = _parsed(argv)
+    return run_command(lambda: _fuzz(_arguments(argv)))
+
+
+def _fuzz(given: argparse.Namespace) -> int:
     if given.work:
         work(*given.work, given.seed)
         return 0
     outcomes: list[Outcome] = []
-
-    def say(outcome: Outcome) -> None:
+    mutated = gather(given.first, given.first + given.count, given.seed)
+    commands = again(given.ranks and COMMANDS, given.seed, given.ranks, train=False)
+    trained = again(given.train, given.seed, 1, train=True)
+    for outcome in itertools.chain(mutated, commands, trained):
         outcomes.append(outcome)
         if outcome.is_failure:
             of = f"case {outcome.number} of seed {given.seed} ({outcome.kind})"
             print(f"{outcome.verdict}: {of}\n{outcome.detail}", flush=True)
-
-    gather(given.first, given.first + given.count, given.seed, say)
-    for outcome in again(given.ranks and COMMANDS, given.seed, given.ranks, train=False):
-        say(outcome)
-    for outcome in again(given.train, given.seed, 1, train=True):
-        say(outcome)
-    print(table(outcomes))
+    print_table(outcomes)
     return int(any(outcome.is_failure for outcome in outcomes))
 
 
-def _parsed(argv: Sequence[str] | None) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("--count", type=int, default=2000, help="mutations")
-    parser.add_argument("--seed", type=int, default=0, help="of the mutations")
-    parser.add_argument("--first", type=int, default=0, help="number of the first one")
-    parser.add_argument("--ranks", type=int, default=0, help=f"ranks of {COMMANDS} real commands; 0 starts none")
-    parser.add_argument("--train", type=int, default=0, help="how many that can be planned are really run, for a round")
+def _arguments(argv: Sequence[str] | None) -> argparse.Namespace:
+    parser = Parser("python -m tests.torture.fuzz_configs", __doc__)
+    parser.add_argument("--count", type=number(int, 1), default=2000, help="mutations")
+    parser.add_argument("--seed", type=number(int, 0), default=0, help="of the mutations")
+    parser.add_argument("--first", type=number(int, 0), default=0, help="number of the first one")
+    parser.add_argument("--ranks", type=number(int, 0), default=0, help=f"of {COMMANDS} real commands; 0 starts none")
+    parser.add_argument("--train", type=number(int, 0), default=0, help="how many plans are really run, for a round")
     parser.add_argument("--work", type=int, nargs=2, help=argparse.SUPPRESS)
     return parser.parse_args(argv)
 

@@ -3,8 +3,8 @@
     python -m tests.torture.fuzz_files [--seed 0] [--count 1000] [--files checkpoint,memory,...]
 
 Two small runs, with and without client memories, write real files; `--count` copies of each are damaged
-(`tests/torture/damage.py`) and read as fedmpi reads them, in a process of their own. So are archives of a data set (zip, and tar
-in gz, bz2 and xz), or archives that lie take their place (`tests/torture/fuzz_archives.py`). The table says how it went:
+(`damage.py`) and read as fedmpi reads them, in a process of their own. So are archives of a data set (zip, and tar in
+gz, bz2 and xz), or archives that lie take their place (`fuzz_archives.py`). The table says how it went:
 
     refused      a UserError of one line
     unchanged    the damage is where nothing is read
@@ -14,7 +14,7 @@ in gz, bz2 and xz), or archives that lie take their place (`tests/torture/fuzz_a
     memory       it grew by more than 64 MiB (the files have some 10 KB)
 
 The last four must be 0, and `other` for accidents; else the exit code is 1. `planted` are links, pipes and devices
-under the names of files in a run directory (`tests/torture/planted.py`), a tenth as many, since each is a resume or a look: there
+under the names of files in a run directory (`planted.py`), a tenth as many, since each is a resume or a look: there
 `unchanged` is a run that goes on, and `other` a file outside the run that has changed. `h5py`, which is not among the
 files by default, reads arrays as h5py offers it, to show why `fedmpi.disk.hdf5` does without.
 """
@@ -28,10 +28,10 @@ import io
 import os
 import random
 import resource
+import shlex
 import signal
 import sys
 import tempfile
-from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import partial
@@ -41,30 +41,31 @@ import h5py
 import numpy as np
 import torch
 
+from fedmpi.command.manners import Parser, run_command
 from fedmpi.data import prepared, reading
 from fedmpi.data.dataset import Dataset
 from fedmpi.data.partition import Partition
-from fedmpi.data.series_options import Har
+from fedmpi.data.sets.har import Har
 from fedmpi.errors import UserError
 from fedmpi.main import main as fedmpi_main
 from fedmpi.store import checkpoint
 from fedmpi.store.memory import MemoryStore
 from fedmpi.store.run_dir import RunDir
 from fedmpi.store.stored import digest_of
-from fedmpi.studies.table_text import print_lines
+from fedmpi.studies.arguments import number
 
-from . import damage, fuzz_archives, planted
+from . import damage, fuzz_archives, planted, print_groups
 
 OUTCOMES = ("refused", "unchanged", "other", "traceback", "crash", "hang", "memory")
 PLANTED = "planted"
 BAD = ("traceback", "crash", "hang", "memory")
 LIMIT_S, LIMIT_KB, ADDRESS_SPACE_BYTES = 10, 65_536, 8 * 2**30
-SMALL = (
-    "data.name=synthetic", "data.shape=[1,8,8]", "data.classes=4", "data.num_train=120", "data.num_test=48",
-    "model.width=0.125", "model.blocks=[1,1]", "clients.count=8", "clients.per_round=4", "rounds=2",
-    "train.local_epochs=1", "train.batch_size=8", "train.schedule.milestones=[1]", "evaluation.batch_size=16",
-    "output.progress=off", "output.tensorboard=false",
-)  # fmt: skip
+SMALL = shlex.split("""
+    data.name=synthetic data.shape=[1,8,8] data.classes=4 data.num_train=120 data.num_test=48
+    model.width=0.125 model.blocks=[1,1] clients.count=8 clients.per_round=4 rounds=2
+    train.local_epochs=1 train.batch_size=8 train.schedule.milestones=[1] evaluation.batch_size=16
+    output.progress=off output.tensorboard=false
+""")
 
 
 @dataclass(frozen=True)
@@ -97,11 +98,11 @@ def victims(folder: Path, run: Callable[[str], None]) -> dict[str, Victim]:
     return {
         "checkpoint": Victim(newest, lambda: _checkpoint(newest)),
         "with memories": Victim(with_memories, lambda: _checkpoint(with_memories)),
-        "index": Victim(with_memories, lambda: _index(keeping)),
+        "index": Victim(with_memories, lambda: repr(sorted(checkpoint.index_of(keeping.checkpoints()[0][1]).items()))),
         "memory": Victim(
             keeping.memory_path(client, *version), lambda: digest_of(MemoryStore(keeping).get(client, version) or {})
         ),
-        "partition": Victim(plain.partition_path, lambda: _partition(plain.partition_path)),
+        "partition": Victim(plain.partition_path, lambda: _arrays(vars(Partition.load(plain.partition_path)))),
         "data": Victim(options.path, lambda: _arrays(reading.load(options).arrays)),
         "h5py": Victim(foreign, lambda: _h5py(foreign)),
         **{
@@ -114,14 +115,6 @@ def victims(folder: Path, run: Callable[[str], None]) -> dict[str, Victim]:
 def _checkpoint(path: Path) -> str:
     found = checkpoint.load(path)
     return repr([digest_of(found.server), *(value for name, value in vars(found).items() if name != "server")])
-
-
-def _index(run_dir: RunDir) -> str:
-    return repr(sorted(checkpoint.index_of(run_dir.checkpoints()[0][1]).items()))
-
-
-def _partition(path: Path) -> str:
-    return _arrays(vars(Partition.load(path)))
 
 
 def _h5py(path: Path) -> str:
@@ -140,7 +133,7 @@ def _arrays(arrays: dict[str, np.ndarray]) -> str:
 
 
 def outcomes(victim: Victim, seeds: range) -> Iterator[tuple[int, str, str]]:
-    """(seed, damage, outcome) of each seed; a child process reads until it is done or dies, and then the next goes on."""
+    """(seed, damage, outcome) of each seed; a child process reads until it is done or dies, then the next goes on."""
     whole, expected, left = victim.path.read_bytes(), victim.read(), list(seeds)
     while left:
         heard, say = os.pipe()
@@ -176,7 +169,7 @@ def _read_all(victim: Victim, whole: bytes, expected: str, seeds: list[int], say
         victim.path.write_bytes(damaged)
         before_kb = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
         signal.alarm(LIMIT_S)
-        outcome = _outcome(victim, expected)
+        outcome = planted.answer(lambda: "unchanged" if victim.read() == expected else "other")
         signal.alarm(0)
         if resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before_kb > LIMIT_KB:
             outcome = "memory"
@@ -184,41 +177,42 @@ def _read_all(victim: Victim, whole: bytes, expected: str, seeds: list[int], say
     os._exit(0)
 
 
-def _outcome(victim: Victim, expected: str) -> str:
-    try:
-        return "unchanged" if victim.read() == expected else "other"
-    except UserError as error:
-        return "refused" if all(map(str.isprintable, error.problems)) else "traceback"
-    except BaseException:  # what this is here to find
-        return "traceback"
-
-
 def main(argv: list[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--count", type=int, default=1000, help="damaged copies of each file")
-    files = "checkpoint,with memories,index,memory,partition,data,planted,zip,gz,bz2,xz"
-    parser.add_argument("--files", default=files)
-    arguments = parser.parse_args(argv)
+    return run_command(lambda: _fuzz(_arguments(argv)))
+
+
+def _arguments(argv: list[str] | None) -> argparse.Namespace:
+    parser = Parser("python -m tests.torture.fuzz_files", __doc__)
+    parser.add_argument("--seed", type=number(int, 0), default=0)
+    parser.add_argument("--count", type=number(int, 1), default=1000, help="damaged copies of each file")
+    parser.add_argument("--files", default="checkpoint,with memories,index,memory,partition,data,planted,zip,gz,bz2,xz")
+    return parser.parse_args(argv)
+
+
+def _fuzz(given: argparse.Namespace) -> int:
     torch.set_num_threads(1)  # a child made by fork must not wait for threads that it has not
-    counts: Counter[tuple[str, str, str]] = Counter()
-    with tempfile.TemporaryDirectory() as folder:
-        found = victims(Path(folder), lambda method: _run(Path(folder, method), method))
-        unknown = set(arguments.files.split(",")) - {*found, PLANTED}
-        if unknown:
-            parser.error(f"no such files: {', '.join(sorted(unknown))}; there are {', '.join([*found, PLANTED])}")
-        for name in arguments.files.split(","):
-            seeds = range(arguments.seed, arguments.seed + arguments.count)
-            for seed, kind, outcome in _outcomes(Path(folder), found, name, seeds):
-                counts[name, kind, outcome] += 1
+    found: list[tuple[str, str, str]] = []
+    with tempfile.TemporaryDirectory() as place:
+        folder = Path(place)
+        known = victims(folder, lambda method: _run(folder / method, method))
+        names = given.files.split(",")
+        if unknown := [name for name in names if name not in (*known, PLANTED)]:
+            there = ", ".join([*known, PLANTED])
+            raise UserError("--files", f"no such files: {', '.join(unknown)}; there are {there}")
+        seeds = range(given.seed, given.seed + given.count)
+        for name in names:
+            for seed, kind, outcome in _outcomes(folder, known, name, seeds):
+                found.append((name, kind, outcome))
                 if _is_bad(kind, outcome):
                     print(f"{name}: {kind}: {outcome}; again: --files '{name}' --seed {seed} --count 1")
-    return _report(counts)
+    columns = {outcome: lambda those, of=outcome: sum(case[2] == of for case in those) for outcome in OUTCOMES}
+    print_groups("file: damage", found, lambda case: f"{case[0]}: {case[1]}", columns)
+    return int(any(_is_bad(kind, outcome) for _, kind, outcome in found))
 
 
-def _outcomes(folder: Path, found: dict[str, Victim], name: str, seeds: range) -> Iterator[tuple[int, str, str]]:
+def _outcomes(folder: Path, known: dict[str, Victim], name: str, seeds: range) -> Iterator[tuple[int, str, str]]:
     if name != PLANTED:
-        return outcomes(found[name], seeds)
+        return outcomes(known[name], seeds)
     return planted.outcomes(folder / "topk", seeds[: -(-len(seeds) // 10)], _resume)
 
 
@@ -231,14 +225,6 @@ def _run(folder: Path, method: str) -> None:
         code = fedmpi_main([*SMALL, f"method.name={method}", "--run-dir", str(folder)])
     if code:
         sys.exit(code)
-
-
-def _report(counts: Counter[tuple[str, str, str]]) -> int:
-    rows = list(dict.fromkeys((name, kind) for name, kind, _ in sorted(counts)))
-    lines = [[*row, *(str(counts[(*row, outcome)]) for outcome in OUTCOMES)] for row in rows]
-    totals = [str(sum(count for key, count in counts.items() if key[2] == outcome)) for outcome in OUTCOMES]
-    print_lines(["file", "damage", *OUTCOMES], [*lines, ["all", "", *totals]], 2, sys.stdout)
-    return int(any(_is_bad(kind, outcome) for _, kind, outcome in counts))
 
 
 def _is_bad(kind: str, outcome: str) -> bool:

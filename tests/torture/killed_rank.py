@@ -1,4 +1,4 @@
-"""One rank of `python -m fedmpi.main` that something happens to at a given moment; for `tests/torture/kill_ranks.py`.
+"""One rank of `python -m fedmpi.main` that something happens to at a given moment; for `kill_ranks.py`.
 
     python -m tests.torture.killed_rank MARKERS ATTACKS ARGUMENTS...
 
@@ -19,6 +19,7 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 from fedmpi.clock import Clock
 from fedmpi.mpi.launch import claimed
@@ -37,7 +38,7 @@ def attack_at(moments: dict[Moment, tuple[float, float | None]], marker: Path) -
             threading.Thread(target=_attack, args=words, daemon=True).start()
         return enter(self, name, round_number, client)
 
-    Clock.stage = stage  # type: ignore[method-assign, assignment]
+    mock.patch.object(Clock, "stage", stage).start()
 
 
 def _attack(marker: Path, what: str, delay_s: float, stop_s: float | None) -> None:

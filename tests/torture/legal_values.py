@@ -20,9 +20,7 @@ def overrides(whole: dict[str, Any], chance: random.Random) -> list[str]:
     names = {section: whole.get(section, {}).get("name") for section in NAMED_SECTIONS}
     said = []
     for section in chance.sample(NAMED_SECTIONS, chance.choice((0, 0, 1, 1, 2))):
-        table = [name for name in registry.BUILT_IN[section] if not name.endswith(":")] + ["torchvision:resnet18"] * (
-            section == "model"
-        )
+        table = [name + "resnet18" * name.endswith(":") for name in registry.BUILT_IN[section]]
         names[section] = chance.choice(table)
         said.append(f"{section}.name={names[section]}")
     fields = list(_fields(names))
@@ -67,10 +65,8 @@ def value_of(kind: Kind, chance: random.Random) -> Any:
         return _list(kind, chance)
     if get_origin(core) is dict:
         inner = words.kind_of(get_args(core)[1])
-        return {
-            chance.choice(("*", "fc", "conv*", "x.y", "[", "")): value_of(inner, chance)
-            for _ in range(chance.randint(0, 3))
-        }
+        keys = ("*", "fc", "conv*", "x.y", "[", "")
+        return {chance.choice(keys): value_of(inner, chance) for _ in range(chance.randint(0, 3))}
     return None
 
 
@@ -84,9 +80,8 @@ def _list(kind: Kind, chance: random.Random) -> list[Any]:
     if len(items) > 1:
         return [value_of(words.kind_of(item), chance) for item in items]
     least, most = kind.limits.get("min_length", 0), min(kind.limits.get("max_length", 40), 40)
-    count = chance.choice(
-        (least, most, chance.randint(least, min(most, MOST_ITEMS)), chance.randint(least, min(most, MOST_ITEMS)))
-    )
+    few = [chance.randint(least, min(most, MOST_ITEMS)) for _ in range(2)]
+    count = chance.choice((least, most, *few))
     return sorted((value_of(words.kind_of(items[0]), chance) for _ in range(count)), reverse=chance.random() < 0.9)
 
 
@@ -96,17 +91,10 @@ def _number(core: type, limits: dict[str, Any], chance: random.Random) -> int | 
     high = limits.get("le", limits.get("lt", 1e15))
     if core is int:
         near = chance.choice((low, low + 1, high, high - 1, chance.randint(int(low), int(min(low + 50, high)))))
-        return int(
-            near if chance.random() < 0.6 else min(high, low + int(10 ** chance.uniform(0, math.log10(high - low + 1))))
-        )
+        if chance.random() < 0.6:
+            return int(near)
+        return int(min(high, low + int(10 ** chance.uniform(0, math.log10(high - low + 1)))))
     tiny = chance.choice((5e-324, 1e-300, 1e-30, 1e-9))
-    drawn = (
-        low,
-        low + tiny,
-        high,
-        math.nextafter(high, low),
-        low + (high - low) * chance.random(),
-        10 ** chance.uniform(-9, 9),
-    )
-    value = chance.choice(drawn)
+    between, any_order = low + (high - low) * chance.random(), 10 ** chance.uniform(-9, 9)
+    value = chance.choice((low, low + tiny, high, math.nextafter(high, low), between, any_order))
     return math.nextafter(value, high) if value == limits.get("gt") else min(max(value, low), high)

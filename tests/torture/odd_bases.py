@@ -6,6 +6,9 @@ import random
 from pathlib import Path
 
 CONFIGS = Path(__file__).resolve().parents[2] / "configs"
+_TYPES = ("5", "[]", "{}", "''", "~", "true", "[[empty.yaml]]", "[5]", "{name: empty.yaml}", ".nan")
+_ODD = ("'" + "x" * 300 + "'", "'" + "x/" * 3_000 + "'", '"a\\0b"', '"\\uD800"', '"\\e[2J"', "'*.yaml'", "~/x")
+_CONTENTS = ("list.yaml", "binary.yaml", "wrong.yaml", "[wrong.yaml, empty.yaml]", str(CONFIGS / "README.md"))
 
 
 def files(top: str) -> dict[str, bytes]:
@@ -44,19 +47,11 @@ def targets(chance: random.Random, top: str, shipped: list[str]) -> dict[str, st
         "chain": "chain0.yaml",
         "fan": "fan0.yaml",
         "device": chance.choice(("/dev/zero", "/dev/random", "/dev/null", "/dev/stdin", "/dev/tty")),
-        "proc": chance.choice(
-            ("/proc/kmsg", "/proc/self/mem", "/proc/self/environ", "/proc/self/pagemap", "/proc/cpuinfo")
-        ),
+        "proc": "/proc/" + chance.choice(("kmsg", "self/mem", "self/environ", "self/pagemap", "cpuinfo")),
         "many": "[" + ", ".join(["empty.yaml"] * chance.choice((9, 1_000, 10_000))) + "]",
         "large": "[large.yaml, large.yaml]",
-        "type": chance.choice(
-            ("5", "[]", "{}", "''", "~", "true", "[[empty.yaml]]", "[5]", "{name: empty.yaml}", ".nan")
-        ),
-        "odd": chance.choice(
-            ("'" + "x" * 300 + "'", "'" + "x/" * 3_000 + "'", '"a\\0b"', '"\\uD800"', '"\\e[2J"', "'*.yaml'", "~/x")
-        ),
-        "content": chance.choice(
-            ("list.yaml", "binary.yaml", "wrong.yaml", "[wrong.yaml, empty.yaml]", str(CONFIGS / "README.md"))
-        ),
+        "type": chance.choice(_TYPES),
+        "odd": chance.choice(_ODD),
+        "content": chance.choice(_CONTENTS),
         "config": chance.choice([str(CONFIGS / name) for name in shipped]),
     }

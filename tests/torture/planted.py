@@ -104,15 +104,24 @@ def _outcome(act: Callable[[Path], int], folder: Path) -> str:
 def _act(act: Callable[[Path], int], folder: Path) -> str:
     signal.alarm(LIMIT_S)
     before_kb, errors = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss, io.StringIO()
-    try:
+
+    def answered() -> str:
         with contextlib.redirect_stderr(errors), contextlib.redirect_stdout(io.StringIO()):
             code = act(folder)
-    except UserError as error:
-        return "refused" if all(map(str.isprintable, error.problems)) else "traceback"
-    except BaseException:  # what this is here to find
-        return "traceback"
-    if resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before_kb > LIMIT_KB:
-        return "memory"
-    if "Traceback" in errors.getvalue() or code not in (0, 2):
-        return "traceback"
-    return "refused" if code else "unchanged"
+        if "Traceback" in errors.getvalue() or code not in (0, 2):
+            return "traceback"
+        return "refused" if code else "unchanged"
+
+    found = answer(answered)
+    return "memory" if resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before_kb > LIMIT_KB else found
+
+
+def answer(read: Callable[[], str]) -> str:
+    """What reading gives; `refused` where it raises an error of one line, `traceback` where it raises any other."""
+    found = "traceback"
+    with contextlib.suppress(BaseException):  # what this is here to find
+        try:
+            found = read()
+        except UserError as error:
+            found = "refused" if all(map(str.isprintable, error.problems)) else found
+    return found

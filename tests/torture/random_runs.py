@@ -6,8 +6,8 @@ says which bytes differ.
 A combination is run as it is by one process, and in variants that must give the same bytes: on 1, 2, 3 and 5 ranks,
 by each exchange, with and without training on rank 0, stopped and resumed on other ranks, failed in the middle of a
 round (once or twice) and resumed, saved more or less often, under another PYTHONHASHSEED on each rank. All variants run
-in one mpirun job whose ranks form groups (`tests/torture/combination_ranks.py`). `tests/torture/run_bytes.py` compares all checkpoints,
-client memories, the partition, records and reports. A combination that every variant refuses alike, or in which all
+in one mpirun job whose ranks form groups (`combination_ranks.py`). `run_bytes.py` compares all checkpoints, client
+memories, the partition, records and reports. A combination that every variant refuses alike, or in which all
 fail alike (training diverged), counts as such. The exit code is 1 if anything differs.
 
 `--seconds` begins no combination after so long; what is drawn does not depend on it. `--only` runs these numbers.
@@ -23,20 +23,18 @@ import shutil
 import signal
 import subprocess
 import sys
-import tempfile
 import time
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from fedmpi.errors import RunDirError, UserError
-from fedmpi.store.files import writing
-from fedmpi.studies.launch import Parser, environment, files_in, launcher, number
-from fedmpi.studies.table_text import print_lines
+from fedmpi.command.manners import Parser, run_command
+from fedmpi.studies.arguments import number
+from fedmpi.studies.launch import environment, files_in, launcher
 
-from . import findable, program
+from . import findable, leave, new_folder, print_groups, program
 from .combinations import NUM_RANKS, Combination, draw, write_data
 from .run_bytes import differences, leftovers
 
@@ -65,7 +63,7 @@ def run(seed: int, numbers: Sequence[int], folder: Path, seconds: float | None) 
     until = None if seconds is None else time.monotonic() + seconds
     left = list(numbers)
     while left and (until is None or time.monotonic() < until):
-        with _Job(seed, left, folder) as process:
+        with _job(seed, left, folder) as process:
             while left and (outcome := _next(process, seed, left[0], folder, until)):
                 del left[0]
                 yield outcome
@@ -75,30 +73,25 @@ def run(seed: int, numbers: Sequence[int], folder: Path, seconds: float | None) 
             return
 
 
-class _Job:
-    """The job under way; it is ended on leaving."""
-
-    def __init__(self, seed: int, numbers: Sequence[int], folder: Path) -> None:
-        words = [*program("combination_ranks"), str(folder), str(seed)]
-        self._words = [*launcher(NUM_RANKS), *words, *map(str, numbers)]
-        self._log, self._folder = folder / "log.txt", folder
-
-    def __enter__(self) -> subprocess.Popen[bytes]:
-        own = environment(NUM_RANKS) | findable() | files_in(self._folder)
-        with open(self._log, "ab") as log:
-            self._process = subprocess.Popen(
-                self._words, stdin=subprocess.DEVNULL, stdout=log, stderr=log, env=own, start_new_session=True
-            )
-        return self._process
-
-    def __exit__(self, *error: object) -> None:
-        """Waits for its end where it has none of its combinations left, or was told to stop."""
-        process = self._process
-        for end in (*([] if error[0] else [lambda: None]), process.terminate, process.kill):
+@contextlib.contextmanager
+def _job(seed: int, numbers: Sequence[int], folder: Path) -> Iterator[subprocess.Popen[bytes]]:
+    """The job under way. It ends by itself where it has none of its combinations left, or was told to stop."""
+    words = [*launcher(NUM_RANKS), *program("combination_ranks"), str(folder), str(seed), *map(str, numbers)]
+    own = environment(NUM_RANKS) | findable() | files_in(folder)
+    with open(folder / "log.txt", "ab") as log:
+        process = subprocess.Popen(
+            words, stdin=subprocess.DEVNULL, stdout=log, stderr=log, env=own, start_new_session=True
+        )
+    ends = [process.terminate, process.kill]
+    try:
+        yield process
+        ends.insert(0, lambda: None)
+    finally:
+        for end in ends:
             end()
             with contextlib.suppress(subprocess.TimeoutExpired):
                 process.wait(_END_S)
-                return
+                break
 
 
 def _next(
@@ -177,60 +170,53 @@ def show(outcome: Outcome, seed: int) -> None:
 
 def print_table(outcomes: Sequence[Outcome], seconds: float) -> None:
     """A row for each method, and all together."""
-    heads = ("method", "combinations", "variants", "starts", "stopped", "failed on purpose", "refused", "diverged",
-             "with differences", "seconds")  # fmt: skip
-    rows = []
-    methods = sorted({outcome.combination.method for outcome in outcomes})
-    for method in [*methods, "all"]:
-        mine = [outcome for outcome in outcomes if method in ("all", outcome.combination.method)]
-        endings = sum((Counter(outcome.endings) for outcome in mine), Counter())
-        counts = [len(mine), sum(len(outcome.combination.variants) for outcome in mine), sum(endings.values())]
-        counts += [endings["stopped"], endings["fault"]]
-        counts += [sum(outcome.ending == ending for outcome in mine) for ending in ("refused", "failed")]
-        counts += [sum(bool(outcome.problems) for outcome in mine)]
-        rows.append((method, *map(str, counts), f"{sum(outcome.seconds for outcome in mine):.0f}"))
+
+    def starts(those: Sequence[Outcome], *endings: str) -> int:
+        return sum(count for one in those for ending, count in one.endings.items() if not endings or ending in endings)
+
+    columns: dict[str, Callable[[Sequence[Outcome]], object]] = {
+        "combinations": len,
+        "variants": lambda those: sum(len(one.combination.variants) for one in those),
+        "starts": starts,
+        "stopped": lambda those: starts(those, "stopped"),
+        "failed on purpose": lambda those: starts(those, "fault"),
+        "refused": lambda those: sum(one.ending == "refused" for one in those),
+        "diverged": lambda those: sum(one.ending == "failed" for one in those),
+        "with differences": lambda those: sum(bool(one.problems) for one in those),
+        "seconds": lambda those: f"{sum(one.seconds for one in those):.0f}",
+    }
     print()
-    print_lines(heads, rows, 1, sys.stdout)
-    print(f"{len(outcomes)} combinations of {len(methods)} methods in {seconds:.0f} s")
+    print_groups("method", outcomes, lambda one: one.combination.method, columns)
+    num_methods = len({one.combination.method for one in outcomes})
+    print(f"{len(outcomes)} combinations of {num_methods} methods in {seconds:.0f} s")
 
 
 def _arguments(argv: Sequence[str] | None) -> argparse.Namespace:
-    parser = Parser("tests/torture/random_runs.py", __doc__)
+    parser = Parser("python -m tests.torture.random_runs", __doc__)
     parser.add_argument("--seed", type=number(int, 0), default=1)
     parser.add_argument("--count", type=number(int, 1), default=100, help="combinations, from number 0 on")
     parser.add_argument("--only", type=number(int, 0), nargs="+", metavar="NUMBER")
     parser.add_argument("--seconds", type=number(float, 0), help="begin none after so long")
     parser.add_argument("--folder", type=Path, help="a new one, to keep what the runs leave")
-    options = parser.parse_args(argv)
-    if options.folder and options.folder.exists() and any(options.folder.iterdir()):
-        raise RunDirError(str(options.folder), "is not empty; take a new --folder")
-    return options
+    return parser.parse_args(argv)
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    try:
-        options = _arguments(argv)
-        folder = (options.folder or Path(tempfile.mkdtemp(prefix="fedmpi-random-"))).resolve()
-        with writing(folder):
-            folder.mkdir(parents=True, exist_ok=True)
-        signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # which ends the job
-        begun, outcomes = time.monotonic(), list[Outcome]()
-        numbers = list(dict.fromkeys(options.only or range(options.count)))
-        for outcome in run(options.seed, numbers, folder, options.seconds):
-            outcomes.append(outcome)
-            show(outcome, options.seed)
-            if not outcome.problems and options.folder is None:
-                shutil.rmtree(folder / str(outcome.combination.number))
-    except UserError as error:
-        print(error.text(), file=sys.stderr, flush=True)
-        return error.exit_code
+    return run_command(lambda: _run_all(_arguments(argv)))
+
+
+def _run_all(options: argparse.Namespace) -> int:
+    folder = new_folder(options.folder)
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # which ends the job
+    begun, outcomes = time.monotonic(), list[Outcome]()
+    numbers = list(dict.fromkeys(options.only or range(options.count)))
+    for outcome in run(options.seed, numbers, folder, options.seconds):
+        outcomes.append(outcome)
+        show(outcome, options.seed)
+        if not outcome.problems and options.folder is None:
+            shutil.rmtree(folder / str(outcome.combination.number))
     print_table(outcomes, time.monotonic() - begun)
-    has_failed = any(outcome.problems for outcome in outcomes)
-    if has_failed:
-        print(f"what the runs left: {folder}")
-    elif options.folder is None:
-        shutil.rmtree(folder)
-    return int(has_failed)
+    return leave(folder, options.folder, has_failed=any(outcome.problems for outcome in outcomes))
 
 
 if __name__ == "__main__":

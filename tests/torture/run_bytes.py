@@ -20,8 +20,9 @@ from fedmpi.store import checkpoint
 from fedmpi.store.run_dir import RunDir
 
 CONFIG_MAY_DIFFER = (
-    "mpi.exchange", "mpi.server_trains", "mpi.round_timeout_s", "output.checkpoint_every", "output.keep_checkpoints",
-)  # fmt: skip
+    *("mpi.exchange", "mpi.server_trains", "mpi.round_timeout_s"),
+    *("output.checkpoint_every", "output.keep_checkpoints"),
+)
 """Keys of the config that a checkpoint holds: those that the two runs were given with other values."""
 PROGRESS_MAY_DIFFER = ("seconds",)
 """What a checkpoint's progress holds of time."""
@@ -115,7 +116,7 @@ def _records(ours: RunDir, theirs: RunDir) -> Iterator[str]:
     rounds = [record["round"] for record in found]
     if rounds != list(range(1, len(rounds) + 1)) or len(found) > len(expected):
         yield f"rounds.jsonl has rounds {rounds}, the reference {[record['round'] for record in expected]}"
-    for here, there in zip(expected, found):
+    for here, there in zip(expected, found, strict=False):
         for key in sorted(here.keys() | there.keys()):
             if json.dumps(here.get(key)) != json.dumps(there.get(key)):
                 told = f"{_short(there.get(key))}, not {_short(here.get(key))}"

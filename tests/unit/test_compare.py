@@ -9,29 +9,22 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 from launched import environment, mpirun
-from small_runs import small_config
+from studied_runs import Called, Ran, calling, run_here, write_config
 
-from fedmpi.config import yaml_text
 from fedmpi.data.partition import Partition
 from fedmpi.errors import RunDirError
-from fedmpi.main import main
 from fedmpi.store.lock import RunLock
 from fedmpi.store.run_dir import RunDir
+from fedmpi.studies import compare
+from fedmpi.studies import launch as running
 
 ROOT = Path(__file__).resolve().parents[2]
-
-from fedmpi.studies import compare  # noqa: E402
-from fedmpi.studies import launch as running  # noqa: E402
-
-FAST = ("data.num_train=48", "data.num_test=16", "clients.count=4", "clients.per_round=2", "clients.tier_blocks=[]")
-
-
 # The command line.
 
 
@@ -79,13 +72,11 @@ def test_all_are_the_data_set_s_configs_without_their_bases() -> None:
 def test_scaling_multiplies_whatever_counts_rounds() -> None:
     """Rounds 40 and milestones 10, 25 by 0.1: 4 and 1, 2 (2.5 to even); every 15: 2; a switch after 3: 1, never 0."""
     schedule = SimpleNamespace(milestones=(10, 25))
-    config = SimpleNamespace(
-        rounds=40, train=SimpleNamespace(schedule=schedule), evaluation=SimpleNamespace(every=15),
-        method=[("name", "x"), ("switch_round", 3), ("pretrain_rounds", 0), ("rounding", "ceil"), ("tau", 3)],
-    )  # fmt: skip
-    assert running.scaled(config, 0.1) == [
-        "rounds=4", "train.schedule.milestones=[1,2]", "evaluation.every=2", "method.switch_round=1",
-    ]  # fmt: skip
+    method = [("name", "x"), ("switch_round", 3), ("pretrain_rounds", 0), ("rounding", "ceil"), ("tau", 3)]
+    config = SimpleNamespace(rounds=40, train=SimpleNamespace(schedule=schedule), method=method)
+    config.evaluation = SimpleNamespace(every=15)
+    scaled = "rounds=4 train.schedule.milestones=[1,2] evaluation.every=2 method.switch_round=1"
+    assert " ".join(running.scaled(config, 0.1)) == scaled
     assert running.scaled(config, 1.0) == []
     assert "rounds=80" in running.scaled(config, 2) and not any("every" in line for line in running.scaled(config, 2))
 
@@ -96,38 +87,21 @@ def test_scaling_multiplies_whatever_counts_rounds() -> None:
 @pytest.fixture
 def configs(tmp_path: Path) -> str:
     """Paths of two methods' files: FedAvg and FedHM on tiny data."""
-    for method in ("fedavg", "fedhm"):
-        config = small_config(*FAST, f"method.name={method}", "rounds=2", "train.schedule.milestones=[1]")
-        (tmp_path / f"{method}_synthetic.yaml").write_text(yaml_text.dump(config.to_dict()))
-    return ",".join(str(tmp_path / f"{method}_synthetic.yaml") for method in ("fedavg", "fedhm"))
+    more = ("rounds=2", "train.schedule.milestones=[1]")
+    files = (write_config(tmp_path / f"{name}_synthetic.yaml", f"method.name={name}", *more) for name in METHODS)
+    return ",".join(map(str, files))
 
 
-def called(capsys: pytest.CaptureFixture[str], *given: str) -> tuple[int, str, str]:
-    code = compare.main([*given, "--ranks", "1"])
-    return (code, *capsys.readouterr())
+METHODS = ("fedavg", "fedhm")
+in_this_process = run_here
+called = calling(compare.main, "--ranks", "1")
 
 
-@pytest.fixture
-def in_this_process(monkeypatch: pytest.MonkeyPatch) -> list[Sequence[str]]:
-    """Runs the command here, which is a tenth of the time; a list of what was run."""
-    commands: list[Sequence[str]] = []
-
-    def launch(command: Sequence[str], log: Path, environment: Mapping[str, str]) -> int:
-        assert command[:3] == [sys.executable, "-m", "fedmpi.main"]
-        commands.append(command)
-        return main(command[3:])
-
-    monkeypatch.setattr(running, "launch", launch)
-    return commands
-
-
-def test_two_methods_two_seeds(
-    configs: str, tmp_path: Path, capsys: pytest.CaptureFixture[str], in_this_process: list[Sequence[str]]
-) -> None:
+def test_two_methods_two_seeds(configs: str, tmp_path: Path, called: Called, in_this_process: Ran) -> None:
     """Runs, skips what is finished, prints it again; a run that broke goes on, and another config is refused."""
     out = tmp_path / "out"
     words = ["--methods", configs, "--seeds", "0,1", "--out", str(out), "--target", "0.01"]
-    code, printed, _ = called(capsys, *words)
+    code, printed, _ = called(*words)
     assert code == 0 and printed.count(": finished (") == 4
     rows = list(csv.DictReader((out / "comparison.csv").read_text().splitlines()))
     assert [(row["method"], row["tier"]) for row in rows] == [("fedavg", "1"), *(("fedhm", r) for r in RATIOS)]
@@ -135,39 +109,37 @@ def test_two_methods_two_seeds(
 
     (out / "fedhm_synthetic-seed1" / "report" / "summary.json").unlink()
     before = (out / "comparison.csv").read_text()
-    code, printed, _ = called(capsys, "--collect", "--out", str(out), "--target", "0.01")
+    code, printed, _ = called("--collect", "--out", str(out), "--target", "0.01")
     assert code == 0 and "unfinished after 2 of 2 rounds" in printed and "[1/" not in printed
-    code, printed, _ = called(capsys, *words)
+    code, printed, _ = called(*words)
     assert code == 0 and printed.count(": finished before") == 3 and printed.count("finished (resumed, ") == 1
     assert ["--resume" in command for command in in_this_process] == [False] * 4 + [True]
     assert (out / "comparison.csv").read_text() == before
-    code, _, err = called(capsys, *words, "--scale", "2")
+    code, _, err = called(*words, "--scale", "2")
     assert code == 2 and "rounds: run has 2, you ask 4" in err
-    code, _, err = called(capsys, *words[:2], "--seeds", "7", *words[4:], "--scale", "2")
+    code, _, err = called(*words[:2], "--seeds", "7", *words[4:], "--scale", "2")
     assert code == 2 and "has runs with --scale 1" in err and not (out / "fedhm_synthetic-seed7").exists()
     (tmp_path / "fedavg_synthetic.yaml").write_text(
         (tmp_path / "fedavg_synthetic.yaml").read_text().replace("lr: 0.05", "lr: 0.5")
     )
-    code, _, err = called(capsys, *words)
+    code, _, err = called(*words)
     assert code == 2 and "train.lr: run has 0.05, you ask 0.5" in err
 
 
 RATIOS = ("1", "0.5", "0.25", "0.125")
 
 
-def test_the_table_is_of_the_whole_folder(
-    configs: str, tmp_path: Path, capsys: pytest.CaptureFixture[str], in_this_process: list[Sequence[str]]
-) -> None:
+def test_the_table_is_of_the_whole_folder(configs: str, tmp_path: Path, called: Called, in_this_process: Ran) -> None:
     """Two commands fill it; a collection of some runs, or with another target, writes nothing, one of all what there
     was; a command without target takes the last one, and one that makes no run is none that made them."""
     fedavg, fedhm = configs.split(",")
     out = ["--out", str(tmp_path / "out")]
     table, sheet = (tmp_path / "out" / f"comparison.{kind}" for kind in ("md", "csv"))
     one = ["--methods", fedhm, "--seeds", "1", *out, "--target", "0.02"]
-    assert called(capsys, *one)[0] == 0 and "after the last round, of seed 1\n" in table.read_text()
+    assert called(*one)[0] == 0 and "after the last round, of seed 1\n" in table.read_text()
     other = ["--methods", fedavg, "--seeds", "1", *out]
     for command in (other, one, [*other, "--target", "0.03"], other):
-        assert called(capsys, *command)[0] == 0
+        assert called(*command)[0] == 0
     made = [line for line in table.read_text().splitlines() if line.startswith("    ")]
     made_by = [f"    {shlex.join(['python', 'jobs/compare.py', *command, '--ranks', '1'])}" for command in (one, other)]
     assert made == made_by and "this row 3 % or more" in table.read_text()
@@ -180,12 +152,12 @@ def test_the_table_is_of_the_whole_folder(
         (["--seeds", "1"], "only of the runs asked for"),
         (["--target", "0.1"], "its target is 0.03"),
     ):
-        code, printed, _ = called(capsys, "--collect", *part, *out)
+        code, printed, _ = called("--collect", *part, *out)
         last = printed.splitlines()[-1]
         assert code == 0 and last == f"printed, and no file written in {tmp_path / 'out'}: {why}"
         assert (table.read_text(), sheet.read_text()) == before
     table.unlink()
-    assert "written: " in called(capsys, "--collect", *out)[1] and table.read_text() == before[0]
+    assert "written: " in called("--collect", *out)[1] and table.read_text() == before[0]
 
 
 def _check_against_run(first: Path, second: Path, row: Mapping[str, str]) -> None:
@@ -202,29 +174,25 @@ def _check_against_run(first: Path, second: Path, row: Mapping[str, str]) -> Non
     assert row["seeds_at_target"] == "2" and float(row["rounds_to_target"]) >= 1
 
 
-def test_a_failed_run_is_a_line_and_ends_no_other(
-    configs: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_failed_run_is_a_line_and_ends_no_other(configs: str, tmp_path: Path, called: Called) -> None:
     """The folder of one run is a file, which no run can use."""
     out = tmp_path / "out"
     out.mkdir()
     (out / "fedavg_synthetic-seed0").write_text("")
-    code, printed, _ = called(capsys, "--methods", configs.partition(",")[0], "--seeds", "0,1", "--out", str(out))
+    code, printed, _ = called("--methods", configs.partition(",")[0], "--seeds", "0,1", "--out", str(out))
     assert code == 1 and "seed 0: failed with exit code 2" in printed and "seed 1: finished" in printed
     assert "failed before it began" in (out / "comparison.md").read_text()
     assert "is not a directory" in (out / "fedavg_synthetic-seed0.log").read_text()
 
 
-def test_sigterm_leaves_no_rank_behind(configs: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_sigterm_leaves_no_rank_behind(configs: str, tmp_path: Path, called: Called) -> None:
     """Under mpirun, so that ranks could be left behind, which would still hold the folder."""
     mpirun()
     out = tmp_path / "out"
     path = configs.partition(",")[0]
     words = ["--methods", path, "--seeds", "0", "--ranks", "2", "--out", str(out), "--set", "rounds=2000"]
-    process = subprocess.Popen(
-        [sys.executable, str(ROOT / "jobs" / "compare.py"), *words],
-        env=environment(), stderr=subprocess.PIPE, text=True,
-    )  # fmt: skip
+    command = [sys.executable, str(ROOT / "jobs" / "compare.py"), *words]
+    process = subprocess.Popen(command, env=environment(), stderr=subprocess.PIPE, text=True)
     records = out / "fedavg_synthetic-seed0" / "rounds.jsonl"
     deadline = time.monotonic() + 60
     while not (records.exists() and records.read_text().count("\n") >= 3) and time.monotonic() < deadline:
@@ -235,7 +203,7 @@ def test_sigterm_leaves_no_rank_behind(configs: str, tmp_path: Path, capsys: pyt
     _wait_until_free(RunDir(records.parent))
     done = records.read_text().count("\n")
     assert 3 <= done < 2000
-    code, _, _ = called(capsys, "--out", str(out), "--collect")
+    code, _, _ = called("--out", str(out), "--collect")
     assert code == 0 and f"unfinished after {done} of 2000 rounds" in (out / "comparison.md").read_text()
 
 

@@ -6,35 +6,30 @@ import csv
 import json
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import pytest
+import studied_runs
 from small_runs import small_config
 
-from fedmpi.config import yaml_text
 from fedmpi.store.run_dir import RunDir
-from fedmpi.studies import comparison_text
-from fedmpi.studies.runs import Budget, Row, Run, accuracy_of, budget_of, mean_std, missing_rounds, rows_of, to_target
+from fedmpi.studies import comparison
+from fedmpi.studies.comparison import Effort, Row, effort_of, rows_of
+from fedmpi.studies.runs import Run, accuracy_of, mean_std, missing_rounds, to_target
 
 
 def record(number: int, tiers: Mapping[str, float], *, clients: float | None = None) -> dict[str, object]:
     """A round that moves 10 bytes down and 5 up, and takes 100 MACs, all times its number."""
     own = {} if clients is None else {"clients": {"accuracy": clients, "std": 0.1, "worst_decile": clients - 0.3}}
-    scores = {tier: {"accuracy": accuracy, "loss": 1.0} for tier, accuracy in tiers.items()}
     costs = {"protocol_down_bytes": 10 * number, "protocol_up_bytes": 5 * number, "training_macs": 100.0 * number}
-    return {"round": number, "tiers": scores, **costs, **own}
+    return studied_runs.record(number, tiers, **costs, **own)
 
 
-def finished_run(folder: Path, seed: int, records: list[dict[str, object]], *, rounds: int = 3) -> Run:
+def finished_run(folder: Path, seed: int, records: list[dict[str, object]], **more: Any) -> Run:
     """A run's folder as the command would leave it, with a tier `1` that is tested and `0.5` that is not."""
     run = Run("fedavg_synthetic", seed, RunDir(folder / f"fedavg_synthetic-seed{seed}"))
-    run.folder.report_dir.mkdir(parents=True)
-    run.folder.config_path.write_text(yaml_text.dump(small_config("method.name=fedavg", f"rounds={rounds}").to_dict()))
-    run.folder.records_path.write_text("".join(json.dumps(line) + "\n" for line in records))
-    names = ["1", "0.5", *(["clients"] if "clients" in records[-1] else [])]
-    tiers = [{"name": name, "params": 7, "macs": 9} for name in names]
-    if len(records) == rounds:
-        (run.folder.report_dir / "summary.json").write_text(json.dumps({"tiers": tiers}))
-    return run
+    nets = ["1", "0.5", *(["clients"] if "clients" in records[-1] else [])]
+    return studied_runs.write(run, records, **{"nets": nets, **more})
 
 
 # Sums and means.
@@ -54,10 +49,10 @@ def test_sums_over_missing_rounds_are_not_shown(tmp_path: Path) -> None:
     """Of what was moved until the target nobody knows if a record before it is gone; accuracies are as recorded."""
     records = [record(1, {"1": 0.4}), record(3, {"1": 0.5}), record(4, {"1": 0.6})]
     assert to_target(records, "1", 0.4) == (15, 100.0, 1) and to_target(records, "1", 0.5) is None
-    run = finished_run(tmp_path, 0, records, rounds=4)
+    run = finished_run(tmp_path, 0, records, rounds=4, nets=["1"])
     (run.folder.report_dir / "summary.json").write_text(json.dumps({"tiers": [{"name": "1", "params": 7, "macs": 9}]}))
     assert run.is_finished() and missing_rounds(run.records) == "no records of 1 round, the first of which is 2"
-    (row,) = rows_of([run], 0.5, Budget(1, 1, 1, 1))
+    (row,) = rows_of([run], 0.5, Effort(1, 1, 1, 1))
     assert (row.accuracy, row.bytes_to_target, row.seeds_at_target) == (0.6, None, 0)
     assert missing_rounds(records[:1]) == missing_rounds([]) == ""
 
@@ -85,7 +80,7 @@ def test_rows_of_two_finished_runs_and_a_failed_one(tmp_path: Path) -> None:
         finished_run(tmp_path, 2, [record(1, {"1": 0.9})]),
         Run("fedavg_synthetic", 3, RunDir(tmp_path / "gone")),
     ]
-    tested, untested, unfinished, gone = rows_of(runs, 0.8, Budget(1, 1, 1, 1), failed=runs[3:])
+    tested, untested, unfinished, gone = rows_of(runs, 0.8, Effort(1, 1, 1, 1), failed=runs[3:])
     assert (tested.method, tested.tier, tested.status, tested.seeds) == ("fedavg", "1", "", 2)
     assert tested.accuracy == pytest.approx(0.7) and tested.accuracy_std == pytest.approx(0.02**0.5)
     assert tested.best_accuracy == pytest.approx(0.75) and (tested.params, tested.macs) == (7, 9)
@@ -99,7 +94,7 @@ def test_rows_of_two_finished_runs_and_a_failed_one(tmp_path: Path) -> None:
 def test_rows_where_clients_have_nets_of_their_own(tmp_path: Path) -> None:
     """Instead of the untested tier: means over the clients' tiers, and what is told of the clients."""
     runs = [finished_run(tmp_path, 0, [record(number, {"1": 0.1}, clients=number / 5) for number in (1, 2, 3)])]
-    tier, clients = rows_of(runs, 0.4, Budget(1, 1, 11.5, 12.5))
+    tier, clients = rows_of(runs, 0.4, Effort(1, 1, 11.5, 12.5))
     assert (tier.tier, tier.seeds_at_target, clients.tier) == ("1", 0, "clients")
     assert (clients.params, clients.macs, clients.accuracy, clients.accuracy_std) == (11.5, 12.5, 0.6, None)
     assert clients.clients_std == 0.1 and clients.clients_worst_decile == pytest.approx(0.3)
@@ -109,25 +104,24 @@ def test_rows_where_clients_have_nets_of_their_own(tmp_path: Path) -> None:
 def test_cells() -> None:
     row = Row("fedhm", "1", "", 3, 0.93214, 0.0045, 1.0, 0.0, None, None, 308538, 993536, 2, 14.8e6, 423e6, 12.5)
     of = "(2 of 3)"
-    assert row.cells() == (
-        "fedhm", "1", "93.21 ± 0.45 %", "308.54 k", "993.54 k", f"14.80 MB {of}", f"423.00 M {of}", f"12.5 {of}",
-    )  # fmt: skip
+    to_target = [f"14.80 MB {of}", f"423.00 M {of}", f"12.5 {of}"]
+    assert row.cells() == ("fedhm", "1", "93.21 ± 0.45 %", "308.54 k", "993.54 k", *to_target)
     assert Row("fedhm", "seed 1", "failed before it began").cells()[2:] == ("failed before it began", *"-----")
     assert Row("fedhm", "1", seeds=1, accuracy=0.5, seeds_at_target=1, rounds_to_target=7).cells()[-1] == "7"
 
 
 def test_csv_is_exact_and_markdown_whole() -> None:
     rows = [Row("a|b", "1", "", 3, 1 / 3, 0.1, params=308538)]
-    (read,) = csv.DictReader(comparison_text.comma_separated(rows).splitlines())
+    (read,) = csv.DictReader(comparison.comma_separated(rows).splitlines())
     assert float(read["accuracy"]) == 1 / 3 and read["params"] == "308538" and read["rounds_to_target"] == ""
-    text = comparison_text.markdown(rows, ["clients: all"], ["python jobs/compare.py", "again"])
+    text = comparison.markdown(rows, ["clients: all"], ["python jobs/compare.py", "again"])
     assert "| a\\|b | 1 | 33.33 ± 10.00 % | 308.54 k | - | - | - | - |" in text.splitlines()
     assert "\n\n    python jobs/compare.py\n    again\n\n| method" in text and text.endswith("- Clients: all\n")
 
 
 def test_the_caption_says_deviation_only_where_there_is_one() -> None:
     def said(seeds: dict[str, list[int]]) -> list[str]:
-        return [line.partition("; bytes")[0] for line in comparison_text.what_is_shown(seeds, 0.8, 1, ())[:2]]
+        return [line.partition("; bytes")[0] for line in comparison.what_is_shown(seeds, 0.8, 1, ())[:2]]
 
     last, target = "accuracy: after the last round", "to target: until an evaluation first gives this row 80 % or more"
     assert said({}) == [last, target]
@@ -142,20 +136,23 @@ def test_the_caption_says_deviation_only_where_there_is_one() -> None:
 
 def test_the_budget_is_what_the_plan_counts() -> None:
     """3 rounds x 4 clients x 120 / 8 examples x 2 epochs = 360; FedHM's clients have nets of four sizes."""
-    plain = budget_of(small_config("method.name=fedavg", "train.local_epochs=2"))
+    plain = effort_of(small_config("method.name=fedavg", "train.local_epochs=2"))
     assert plain.examples == 360 and plain.training_macs == 360 * plain.mean_macs
-    low = budget_of(small_config("method.name=fedhm", "train.local_epochs=2", "clients.tier_blocks=[2,2,2,2]"))
+    low = effort_of(small_config("method.name=fedhm", "train.local_epochs=2", "clients.tier_blocks=[2,2,2,2]"))
     assert low.examples == pytest.approx(360) and low.mean_macs < plain.mean_macs
 
 
 def test_a_budget_far_from_that_of_most_is_warned_of() -> None:
     """Two spend 100, half of all: 110 is within a tenth, 111 and 50 are not."""
-    budgets = {name: Budget(number, 2 * number, 1, 1) for name, number in dict(a=100, b=100, c=110, d=50).items()}
-    said, compute, *warnings = comparison_text.budget_lines(budgets)
+    budgets = {name: Effort(number, 2 * number, 1, 1) for name, number in zip("abcd", (100, 100, 110, 50), strict=True)}
+    said, compute, *warnings = comparison.effort_lines(budgets)
     assert said.endswith(": 100; c 110; d 50") and "c 220" in compute
     assert len(warnings) == 1 and "warning: d trains on 0.50 times the examples of a and b:" in warnings[0]
-    assert len(comparison_text.budget_lines(budgets | {"c": Budget(111, 1, 1, 1)})) == 4
-    assert comparison_text.budget_lines({}) == []
+    assert len(comparison.effort_lines(budgets | {"c": Effort(111, 1, 1, 1)})) == 4
+    assert comparison.effort_lines({}) == []
+
+
+TIMES = ("a trains on 2.00", "c trains on 1.33")
 
 
 @pytest.mark.parametrize(
@@ -163,19 +160,17 @@ def test_a_budget_far_from_that_of_most_is_warned_of() -> None:
     [
         ({"standalone": 500, "fedavg": 100}, ["standalone trains on 5.00 times the examples of fedavg"]),
         ({"a": 500, "b": 100.00000001, "c": 100}, ["a trains on 5.00 times the examples of most methods"]),
-        ({"a": 60, "b": 30, "c": 40}, [f"{what} times the examples of b" for what in
-                                       ("a trains on 2.00", "c trains on 1.33")]),
-        ({"a": 20, "b": 20, "c": 10, "d": 10}, [f"{name} trains on 2.00 times the examples of c and d"
-                                                for name in "ab"]),
+        ({"a": 60, "b": 30, "c": 40}, [f"{what} times the examples of b" for what in TIMES]),
+        ({"a": 20, "b": 20, "c": 10, "d": 10}, [f"{who} trains on 2.00 times the examples of c and d" for who in "ab"]),
     ],
-)  # fmt: skip
+)
 def test_what_a_budget_is_measured_by(examples: Mapping[str, float], warnings: list[str]) -> None:
     """The most common number, up to rounding, else the smallest: of two methods only one is to blame."""
-    lines = comparison_text.budget_lines({name: Budget(number, 1, 1, 1) for name, number in examples.items()})
+    lines = comparison.effort_lines({name: Effort(number, 1, 1, 1) for name, number in examples.items()})
     assert lines[2:] == [f"warning: {warning}: no equal budget" for warning in warnings]
 
 
 def test_settings_that_are_not_alike_are_told() -> None:
     base = small_config("method.name=fedavg")
     configs = {"a": base, "b": base, "c": small_config("method.name=fedhm", "train.lr=0.2", "seed=3", "output.dir=x")}
-    assert comparison_text.difference_lines(configs) == ["rounds: 3", "not alike: train.lr is 0.05; c 0.2"]
+    assert comparison.difference_lines(configs) == ["rounds: 3", "not alike: train.lr is 0.05; c 0.2"]

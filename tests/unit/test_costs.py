@@ -14,9 +14,11 @@ from fedmpi.data.options import DataInfo
 from fedmpi.lowrank.gates import open_lstms
 from fedmpi.lowrank.kernels import kernel_net
 from fedmpi.lowrank.modules import factorize_net
-from fedmpi.lowrank.plan import Rule, plan_layers
+from fedmpi.lowrank.rule import Rule, plan_layers
 from fedmpi.models import create
-from fedmpi.models.options import ModelOptions, ResNet18, ResNet34, Torchvision
+from fedmpi.models.nets.resnet_options import ResNet18, ResNet34
+from fedmpi.models.nets.torchvision_options import Torchvision
+from fedmpi.models.options import ModelOptions
 
 MILLION = 1e6
 SHAPE = (3, 32, 32)

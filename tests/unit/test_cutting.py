@@ -9,18 +9,15 @@ import torch
 from torch import Tensor, nn
 
 from fedmpi.errors import ConfigError
-from fedmpi.models import create, cutting, groups
-from fedmpi.models.options import (
-    CnnFemnist,
-    CnnHermes,
-    Lenet5,
-    LstmImdb,
-    Mlp,
-    ModelOptions,
-    ResNet18,
-    Torchvision,
-    Vgg16,
-)
+from fedmpi.models import create
+from fedmpi.models.nets.classic_options import Vgg16
+from fedmpi.models.nets.cnn_options import CnnFemnist, CnnHermes, Lenet5
+from fedmpi.models.nets.lstm_options import LstmImdb
+from fedmpi.models.nets.mlp_options import Mlp
+from fedmpi.models.nets.resnet_options import ResNet18
+from fedmpi.models.nets.torchvision_options import Torchvision
+from fedmpi.models.options import ModelOptions
+from fedmpi.models.surgery import cutting, groups
 
 GREY, COLOUR = (1, 8, 8), (3, 32, 32)
 NETS = {

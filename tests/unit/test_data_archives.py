@@ -16,8 +16,8 @@ from pathlib import Path
 import pytest
 from data_fixtures import SHARED_DATA
 
-from fedmpi.data import archives, members
-from fedmpi.data.archives import Limits
+from fedmpi.data.files import archives, members
+from fedmpi.data.files.archives import Limits
 from fedmpi.errors import DataError
 
 Members = dict[str, bytes]
@@ -59,10 +59,16 @@ def test_an_archive_of_something_else_is_refused_early(tmp_path: Path, monkeypat
     monkeypatch.setattr(archives, "_JUDGED_AFTER", 10)
     many = {f"set/{number}.txt": b"x" for number in range(10)}
     late, soon = {**many, "set/a.json": b""}, {"set/a.json": b"", **many}
-    for number, (content, num_written) in enumerate([
-        (zip_bytes(many), 0), (zip_bytes(late), 11), (tar_bytes(late), 9), (tar_bytes(soon), 11),
-        (zip_bytes({"a.zip": zip_bytes(many)}), 10), (tar_bytes({"x": b""}), 1),
-    ]):  # fmt: skip
+    for number, (content, num_written) in enumerate(
+        [
+            (zip_bytes(many), 0),
+            (zip_bytes(late), 11),
+            (tar_bytes(late), 9),
+            (tar_bytes(soon), 11),
+            (zip_bytes({"a.zip": zip_bytes(many)}), 10),
+            (tar_bytes({"x": b""}), 1),
+        ]
+    ):
         place = tmp_path / str(number)
         place.mkdir()
         archive = write(tmp_path / "archive", content)
@@ -233,8 +239,9 @@ def test_a_tar_member_that_is_shorter_than_declared(tmp_path: Path) -> None:
     assert "damaged or cut off" in refusal(tmp_path, tar_bytes({"a": b"1", "b": bytes(20_000)})[:10_000])
 
 
-@pytest.mark.parametrize("damage", [lambda whole: whole[:1024], lambda whole: whole[:1300],
-                                    lambda whole: whole[:1030] + b"!" + whole[1031:]])  # fmt: skip
+@pytest.mark.parametrize(
+    "damage", [lambda whole: whole[:1024], lambda whole: whole[:1300], lambda whole: whole[:1030] + b"!" + whole[1031:]]
+)
 def test_a_tar_whose_second_header_is_missing_or_damaged(tmp_path: Path, damage: Callable[[bytes], bytes]) -> None:
     """tarfile itself would take this for the end."""
     assert "the end is missing" in refusal(tmp_path, damage(tar_bytes({"a": b"1", "b": b"2"})))

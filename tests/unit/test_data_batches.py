@@ -11,8 +11,10 @@ from fedmpi.data import reading
 from fedmpi.data.batches import DeviceData, crop
 from fedmpi.data.bounds import batch_bounds
 from fedmpi.data.dataset import Dataset
-from fedmpi.data.options import DataInfo, Digits, Synthetic
+from fedmpi.data.options import DataInfo
 from fedmpi.data.partition import make_partition
+from fedmpi.data.sets.digits import Digits
+from fedmpi.data.sets.synthetic import Synthetic
 
 
 def device_data(channels: int = 3, side: int = 8, padding: int = 2, flip: bool = True, augment: bool = True):
@@ -29,7 +31,7 @@ def naive_image(device: DeviceData, image: torch.Tensor, corner: tuple[int, int]
     """Pad, crop, mirror and normalize one uint8 (H, W, C) image, pixel by pixel -> float32 (C, H, W)."""
     height, width, channels = image.shape
     scale = [np.float32(1 / (255 * std)) for std in device.info.std]
-    shift = [np.float32(-mean / std) for mean, std in zip(device.info.mean, device.info.std)]
+    shift = [np.float32(-mean / std) for mean, std in zip(device.info.mean, device.info.std, strict=False)]
     out = np.empty((channels, height, width), np.float32)
     for c, y, x in np.ndindex(channels, height, width):
         column = width - 1 - x if flip else x

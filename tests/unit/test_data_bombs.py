@@ -17,9 +17,10 @@ from pathlib import Path
 import pytest
 from torture import fuzz_archives
 
-from fedmpi.data import archives, series
-from fedmpi.data.archives import Limits
-from fedmpi.data.budget import Budget
+from fedmpi.data import series
+from fedmpi.data.files import archives
+from fedmpi.data.files.archives import Limits
+from fedmpi.data.files.budget import Budget
 from fedmpi.errors import DataError
 
 ROOT = Path(__file__).parents[2]
@@ -107,8 +108,11 @@ def prepared(path: Path, *words: str) -> tuple[int, int, int, str]:
     """Exit code, growth of memory in KB, bytes left in the data folder, and stderr of the command in a new process."""
     done = subprocess.run(
         [sys.executable, "-c", SCRIPT, str(path), *words],
-        capture_output=True, text=True, timeout=120, env={**os.environ, "PYTHONPATH": str(ROOT)},
-    )  # fmt: skip
+        capture_output=True,
+        text=True,
+        timeout=120,
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+    )
     assert done.stdout, done.stderr
     code, grown_kb, left_bytes = map(int, done.stdout.split()[-3:])
     return code, grown_kb, left_bytes, done.stderr
@@ -187,4 +191,4 @@ def test_zips_as_others_write_them(method: int, tmp_path: Path) -> None:
 
 class _Unseekable:
     def __init__(self, raw: object) -> None:
-        self.write, self.flush = raw.write, raw.flush  # type: ignore[attr-defined]
+        self.write, self.flush = raw.write, raw.flush

@@ -13,14 +13,15 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from data_fixtures import RunData, pickle_as_python2
+from data_fixtures import SOURCES, RunData, pickle_as_python2
 
 import fedmpi.main
 from fedmpi import registry
 from fedmpi.command import data as data_command
-from fedmpi.data import fetching, reading, sources
-from fedmpi.data.options import Digits
-from fedmpi.data.sources import SOURCES
+from fedmpi.data import reading
+from fedmpi.data.files import fetching
+from fedmpi.data.files import source as sources
+from fedmpi.data.sets.digits import Digits
 from fedmpi.errors import DataError
 from fedmpi.mpi.serial import SerialComm
 
@@ -135,7 +136,10 @@ def test_list_says_what_is_there(run_data: RunData, no_network: None, tmp_path: 
         return next(line[16:42].strip() for line in out.splitlines() if line.startswith(f"  {name} "))
 
     assert (state("digits"), state("cifar10"), state("imdb")) == (
-        "needs no files", "to fetch (170.50 MB)", "to fetch (84.13 MB)")  # fmt: skip
+        "needs no files",
+        "to fetch (170.50 MB)",
+        "to fetch (84.13 MB)",
+    )
     (tmp_path / "cifar-10-python.tar.gz").touch()
     assert state("cifar10") == "to fetch (170.50 MB)", "a run reads the unpacked files"
     (tmp_path / "cifar-10-batches-py").mkdir()
@@ -184,7 +188,7 @@ def test_a_file_without_a_checksum_is_told(
 ) -> None:
     source = SOURCES["shakespeare"]
     without = replace(source, files=(replace(source.files[0], checksum=""),))
-    monkeypatch.setitem(SOURCES, "shakespeare", without)  # type: ignore[arg-type]
+    monkeypatch.setattr(registry.options("data", "shakespeare"), "source", without)
     served["input.txt"] = b"text"
     assert "no published checksum" in run_data("fetch", "shakespeare", "--data-dir", tmp_path)[1]
 
@@ -247,7 +251,7 @@ def test_show_reads_a_config_and_the_data_folder(run_data: RunData, no_network: 
 def test_the_command_as_a_process_loads_nothing_heavy(tmp_path: Path) -> None:
     script = (
         "import atexit, runpy, sys\n"
-        "heavy = {'torch', 'numpy', 'h5py', 'mpi4py', 'urllib.request'}\n"
+        "heavy = {'torch', 'h5py', 'mpi4py', 'urllib.request', 'PIL'}\n"
         "atexit.register(lambda: print(sorted(heavy & set(sys.modules))))\n"
         "sys.argv = ['fedmpi.data', 'list', '--data-dir', sys.argv[1]]\n"
         "runpy.run_module('fedmpi.data', run_name='__main__')"

@@ -15,7 +15,8 @@ from small_data import dataset, options_in, rewrite
 from fedmpi.data import prepared, reading
 from fedmpi.data.dataset import Dataset
 from fedmpi.data.digest import digest_of
-from fedmpi.data.options import Digits, Synthetic
+from fedmpi.data.sets.digits import Digits
+from fedmpi.data.sets.synthetic import Synthetic
 from fedmpi.disk import hdf5
 
 OURS = digest_of(dataset().arrays)

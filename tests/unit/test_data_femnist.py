@@ -9,9 +9,9 @@ import h5py
 import numpy as np
 import pytest
 
-from fedmpi.data import femnist, prepared, reading
+from fedmpi.data import prepared, reading
 from fedmpi.data.dataset import Dataset, check
-from fedmpi.data.image_options import Femnist
+from fedmpi.data.sets.femnist import Femnist
 from fedmpi.errors import DataError
 
 Writers = dict[str, tuple[np.ndarray, np.ndarray]]
@@ -81,7 +81,7 @@ def test_both_sources_give_the_same_bytes(tmp_path: Path, write, below: str) -> 
     write(tmp_path / below)
     steps: list[tuple[int, int]] = []
     options = Femnist(**COUNTS)
-    ours = check("here", femnist.prepare(options, tmp_path, lambda *step: steps.append(step)), options.info())
+    ours = check("here", options.prepare(tmp_path, lambda *step: steps.append(step)), options.info())
     assert ours.groups is not None and ours.groups.tolist() == GROUPS
     assert ours.test_groups is not None and ours.test_groups.tolist() == TEST_GROUPS
     expected = np.concatenate([TRAIN[name][0] for name in sorted(TRAIN)])
@@ -92,7 +92,7 @@ def test_both_sources_give_the_same_bytes(tmp_path: Path, write, below: str) -> 
 
 def test_prepared_file_is_what_a_run_reads(tmp_path: Path) -> None:
     options = Femnist(root=str(tmp_path), **COUNTS)
-    made = femnist.prepare(options, tff(tmp_path / "files"), silent)
+    made = options.prepare(tff(tmp_path / "files"), silent)
     prepared.save(options, made)
     ours = reading.load(options)
     assert np.array_equal(ours.train_x, made.train_x) and np.array_equal(ours.test_groups, made.test_groups)
@@ -106,11 +106,11 @@ def test_prepared_file_is_what_a_run_reads(tmp_path: Path) -> None:
 
 def test_first_writers_and_drawn_test_images(tmp_path: Path) -> None:
     folder = tff(tmp_path)
-    some = femnist.prepare(Femnist(writers=3), folder, silent)
+    some = Femnist(writers=3).prepare(folder, silent)
     assert some.groups is not None and some.groups.tolist() == GROUPS[:6]
     assert some.test_groups is not None and some.test_groups.tolist() == TEST_GROUPS[:5]
-    every = femnist.prepare(Femnist(), folder, silent)
-    drawn = femnist.prepare(Femnist(test_examples=5), folder, silent)
+    every = Femnist().prepare(folder, silent)
+    drawn = Femnist(test_examples=5).prepare(folder, silent)
     # Five different test images, in file order, with their own labels and writers.
     rows = {every.test_x[i].tobytes(): i for i in range(7)}
     chosen = [rows[image.tobytes()] for image in drawn.test_x]
@@ -118,16 +118,16 @@ def test_first_writers_and_drawn_test_images(tmp_path: Path) -> None:
     assert np.array_equal(drawn.test_y, every.test_y[chosen])
     assert np.array_equal(drawn.test_groups, every.test_groups[chosen])
     assert np.array_equal(drawn.train_x, every.train_x)
-    again = femnist.prepare(Femnist(test_examples=5), folder, silent)
+    again = Femnist(test_examples=5).prepare(folder, silent)
     assert np.array_equal(again.test_x, drawn.test_x)
     for options in (Femnist(writers=5), Femnist(test_examples=8)):
         with pytest.raises(DataError, match="asks for more"):
-            femnist.prepare(options, folder, silent)
+            options.prepare(folder, silent)
 
 
 def test_writers_without_images_leave_no_gap(tmp_path: Path) -> None:
     folder = leaf(tmp_path, {**TRAIN, **draw(0, f0000_99=0)}, {**TEST, **draw(0, f0000_98=0)})
-    ours = femnist.prepare(Femnist(), folder, silent)
+    ours = Femnist().prepare(folder, silent)
     assert ours.groups is not None and ours.groups.tolist() == GROUPS
 
 
@@ -135,22 +135,22 @@ def test_test_writers_of_their_own(tmp_path: Path) -> None:
     """LEAF's split by user: test writers are numbered after the four training writers."""
     folder = leaf(tmp_path, TRAIN, draw(3, f9=1, f8=2))
     options = Femnist(test_writers="others", num_train=10, num_test=3, num_groups=4)
-    ours = check("here", femnist.prepare(options, folder, silent), options.info())
+    ours = check("here", options.prepare(folder, silent), options.info())
     assert ours.test_groups is not None and ours.test_groups.tolist() == [4, 4, 5]
     assert not options.info().shares_groups and Femnist().info().shares_groups
     # Who the test writers are is said by the files; the option is only what a run expects.
     assert options.recipe() == Femnist().recipe() == {"writers": 0, "test_examples": 0}
     with pytest.raises(DataError, match="data.test_writers=others"):
-        femnist.prepare(Femnist(), folder, silent)
+        Femnist().prepare(folder, silent)
     with pytest.raises(DataError, match="data.test_writers=same"):
-        femnist.prepare(options, tff(tmp_path / "other"), silent)
+        options.prepare(tff(tmp_path / "other"), silent)
 
 
 def test_pixels_are_rounded_not_cut(tmp_path: Path) -> None:
     """LEAF's decimals: 0.999 * 255 = 254.745 becomes 255."""
     x = np.full((1, 28, 28), 0.999 * 255)
     folder = leaf(tmp_path, {**TRAIN, "a": (x, np.array([1]))}, {**TEST, "a": (x, np.array([1]))})
-    assert np.unique(femnist.prepare(Femnist(writers=1), folder, silent).train_x).tolist() == [255]
+    assert np.unique(Femnist(writers=1).prepare(folder, silent).train_x).tolist() == [255]
 
 
 def test_default_counts_are_those_that_tensorflow_federated_documents() -> None:
@@ -164,7 +164,7 @@ def test_default_counts_are_those_that_tensorflow_federated_documents() -> None:
 
 def refused(folder: Path) -> str:
     with pytest.raises(DataError) as caught:
-        femnist.prepare(Femnist(), folder, silent)
+        Femnist().prepare(folder, silent)
     return line_of(caught)
 
 
@@ -205,7 +205,7 @@ BAD_LEAF = [
     ("label 1.5", leaf_text({"a": {"x": [ROW], "y": [1.5]}}), "no numbers from 0 to 61"),
     ("text", leaf_text({"a": {"x": [["0.5"] * 784], "y": [1]}}), "no numbers from 0 to 1"),
     ("nobody", leaf_text({}), "images of 0 writers to train and of 0 to test"),
-]  # fmt: skip
+]
 
 
 @pytest.mark.parametrize(("text", "problem"), [case[1:] for case in BAD_LEAF], ids=[case[0] for case in BAD_LEAF])
@@ -268,5 +268,5 @@ def test_hdf5_that_promises_more_memory_than_a_writer_needs(tmp_path: Path) -> N
 
 
 def test_dataset_type_is_what_the_rest_expects(tmp_path: Path) -> None:
-    ours = femnist.prepare(Femnist(), leaf(tmp_path), silent)
+    ours = Femnist().prepare(leaf(tmp_path), silent)
     assert isinstance(ours, Dataset) and ours.train_x.dtype == np.uint8 and ours.train_y.dtype == np.int64

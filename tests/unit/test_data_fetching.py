@@ -14,9 +14,9 @@ from pathlib import Path
 
 import pytest
 
-from fedmpi.data import fetching
-from fedmpi.data.fetching import DownloadError, fetch
-from fedmpi.data.sources import File
+from fedmpi.data.files import fetching
+from fedmpi.data.files.fetching import DownloadError, fetch
+from fedmpi.data.files.source import File
 from fedmpi.errors import DataError
 
 CONTENT = bytes(range(256)) * 4000  # 1,024,000 bytes: four chunks
@@ -45,7 +45,7 @@ class Server:
 
 class Handler(BaseHTTPRequestHandler):
     def do_GET(self) -> None:
-        ours: Server = self.server.ours  # type: ignore[attr-defined]
+        ours: Server = self.server.ours
         asked, condition = self.headers.get("Range", ""), self.headers.get("If-Range", "")
         ours.requests.append((asked, condition))
         if ours.statuses:
@@ -75,17 +75,17 @@ class Handler(BaseHTTPRequestHandler):
 @pytest.fixture
 def server() -> Iterator[Server]:
     with socketserver.TCPServer(("127.0.0.1", 0), Handler) as tcp:
-        tcp.ours = Server(f"http://127.0.0.1:{tcp.server_address[1]}/file")  # type: ignore[attr-defined]
+        tcp.ours = Server(f"http://127.0.0.1:{tcp.server_address[1]}/file")
         thread = threading.Thread(target=tcp.serve_forever, args=(0.01,))
         thread.start()
-        yield tcp.ours  # type: ignore[attr-defined]
+        yield tcp.ours
         tcp.shutdown()
         thread.join()
 
 
 def pinned(server: Server, **other: object) -> File:
     given: dict[str, object] = {"checksum": SHA256, "num_bytes": len(CONTENT), **other}
-    return File("set/file.bin", (server.url,), **given)  # type: ignore[arg-type]
+    return File("set/file.bin", (server.url,), **given)
 
 
 class Pauses(list[float]):
@@ -116,7 +116,7 @@ def only_file(folder: Path) -> bytes:
 def begin(server: Server, folder: Path, num_bytes: int) -> Path:
     """A download that was killed after `num_bytes`."""
 
-    class Killed(Exception): ...  # fmt: skip
+    class Killed(Exception): ...
 
     def kill(seconds: float, why: str) -> None:
         raise Killed

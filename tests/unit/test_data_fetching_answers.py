@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from fedmpi.data.fetching import DownloadError, fetch
-from fedmpi.data.sources import File
+from fedmpi.data.files.fetching import DownloadError, fetch
+from fedmpi.data.files.source import File
 
 BODY = b"0123456789"
 Answers = tuple[str, list[bytes], list[bytes]]
@@ -61,9 +61,15 @@ def refused(server: Answers, folder: Path, *answers: bytes) -> tuple[str, list[s
 
 @pytest.mark.parametrize(
     "address",
-    [b"http://[bad/", b"http://127.0.0.1:port/", b"http://\xe9\xff.invalid/", b"http://ex\xed\xb3\xbfample.invalid/",
-     b"http://" + b"a" * 300 + b"/", b"file:///etc/hostname"],
-)  # fmt: skip
+    [
+        b"http://[bad/",
+        b"http://127.0.0.1:port/",
+        b"http://\xe9\xff.invalid/",
+        b"http://ex\xed\xb3\xbfample.invalid/",
+        b"http://" + b"a" * 300 + b"/",
+        b"file:///etc/hostname",
+    ],
+)
 def test_a_redirect_to_no_address_is_final(server: Answers, tmp_path: Path, address: bytes) -> None:
     line, waits = refused(server, tmp_path, answer(b"302 Found", Location=address))
     assert server[0] in line and waits == [] and len(server[2]) == 1

@@ -16,10 +16,16 @@ import pytest
 from data_fixtures import pickle_as_python2, write_cifar100
 
 from fedmpi import registry
-from fedmpi.data import cifar, digits, reading
+from fedmpi.data import reading
 from fedmpi.data.dataset import Dataset, check
-from fedmpi.data.options import Cifar10, Cifar100, DataInfo, Digits, Synthetic
-from fedmpi.data.unpickle import unpickle
+from fedmpi.data.files import cifar
+from fedmpi.data.files.unpickle import unpickle
+from fedmpi.data.options import DataInfo
+from fedmpi.data.sets import cifar10, cifar100, digits
+from fedmpi.data.sets.cifar10 import Cifar10
+from fedmpi.data.sets.cifar100 import Cifar100
+from fedmpi.data.sets.digits import Digits
+from fedmpi.data.sets.synthetic import Synthetic
 from fedmpi.errors import DataError
 
 
@@ -61,12 +67,12 @@ def small(tmp_path: Path) -> tuple[Path, cifar.Format]:
 
 
 def with_md5s(md5s: dict[str, str]) -> cifar.Format:
-    return replace(cifar.CIFAR100, **{name: {name: md5s[name]} for name in ("train", "test", "meta")})
+    return replace(cifar100.FORMAT, **{name: {name: md5s[name]} for name in ("train", "test", "meta")})
 
 
 def test_published_checksums_are_torchvision_s() -> None:
     source = pytest.importorskip("torchvision.datasets")
-    for ours, theirs in ((cifar.CIFAR10, source.CIFAR10), (cifar.CIFAR100, source.CIFAR100)):
+    for ours, theirs in ((cifar10.FORMAT, source.CIFAR10), (cifar100.FORMAT, source.CIFAR100)):
         assert dict(ours.train) == dict(theirs.train_list) and dict(ours.test) == dict(theirs.test_list)
         assert dict(ours.meta) == {theirs.meta["filename"]: theirs.meta["md5"]}
         assert (ours.folder, ours.archive) == (theirs.base_folder, theirs.filename)
@@ -75,7 +81,7 @@ def test_published_checksums_are_torchvision_s() -> None:
 def test_cifar100_format_read_like_torchvision(small: tuple[Path, cifar.Format], monkeypatch) -> None:
     source = pytest.importorskip("torchvision.datasets")
     root, form = small
-    ours = cifar.read_format(str(root), form)
+    ours = cifar.read(str(root), form)
     monkeypatch.setattr(source.CIFAR100, "train_list", list(form.train.items()))
     monkeypatch.setattr(source.CIFAR100, "test_list", list(form.test.items()))
     monkeypatch.setattr(source.CIFAR100, "meta", {**source.CIFAR100.meta, "md5": form.meta["meta"]})
@@ -93,7 +99,7 @@ def test_pixels_go_from_channel_rows_to_hwc(tmp_path: Path) -> None:
     write_cifar100(tmp_path / "f", 1, 1)
     content = {"data": (np.arange(3072) % 251).astype(np.uint8)[None], "fine_labels": [7]}
     md5s = rewrite(tmp_path / "f", train=pickle_as_python2(content))
-    ours = cifar.read_format(str(tmp_path / "f"), with_md5s(md5s))
+    ours = cifar.read(str(tmp_path / "f"), with_md5s(md5s))
     assert ours.train_x[0, 2, 5, 1] == 89 and ours.train_y.tolist() == [7]
 
 
@@ -109,7 +115,7 @@ def test_public_table_refuses_other_files(small: tuple[Path, cifar.Format]) -> N
         reading.load(Cifar100(root=str(small[0])))
     line = one_line(caught)
     assert str(small[0] / "cifar-100-python" / "meta") in line
-    assert cifar.CIFAR100.meta["meta"] in line and f"fetch cifar100 --force --data-dir {small[0]}`" in line
+    assert cifar100.FORMAT.meta["meta"] in line and f"fetch cifar100 --force --data-dir {small[0]}`" in line
 
 
 def test_missing_folder(tmp_path: Path) -> None:
@@ -127,14 +133,14 @@ def test_tilde_is_the_home_folder(tmp_path: Path, monkeypatch) -> None:
     monkeypatch.setenv("HOME", str(tmp_path))
     (tmp_path / "d").mkdir()
     (tmp_path / "d" / "train").touch()
-    assert cifar.find_folder("~/d", cifar.CIFAR100) == tmp_path / "d"
+    assert cifar.find_folder("~/d", cifar100.FORMAT) == tmp_path / "d"
 
 
 def test_missing_file(small: tuple[Path, cifar.Format]) -> None:
     root, form = small
     (root / "cifar-100-python" / "test").unlink()
     with pytest.raises(DataError) as caught:
-        cifar.read_format(str(root), form)
+        cifar.read(str(root), form)
     line = one_line(caught)
     assert str(root / "cifar-100-python") in line and " test missing" in line and "train" not in line
 
@@ -147,7 +153,7 @@ def test_damaged_file(small: tuple[Path, cifar.Format], damage: str) -> None:
     raw[len(raw) // 2] ^= 1
     path.write_bytes({"truncated": path.read_bytes()[:-1000], "flipped bit": raw, "empty": b""}[damage])
     with pytest.raises(DataError) as caught:
-        cifar.read_format(str(root), form)
+        cifar.read(str(root), form)
     line = one_line(caught)
     assert str(path) in line and form.train["train"] in line and "damaged or cut off" in line
 
@@ -173,14 +179,14 @@ def test_wrong_content(small: tuple[Path, cifar.Format], wrong: str) -> None:
     content, expected = WRONG[wrong]
     folder = small[0] / "cifar-100-python"
     with pytest.raises(DataError) as caught:
-        cifar.read_format(str(folder), with_md5s(rewrite(folder, train=content)))
+        cifar.read(str(folder), with_md5s(rewrite(folder, train=content)))
     assert str(folder / "train") in one_line(caught) and expected in one_line(caught)
 
 
 def test_wrong_meta(small: tuple[Path, cifar.Format]) -> None:
     folder = small[0] / "cifar-100-python"
     with pytest.raises(DataError) as caught:
-        cifar.read_format(str(folder), with_md5s(rewrite(folder, meta=pickle_as_python2({"fine_label_names": ["a"]}))))
+        cifar.read(str(folder), with_md5s(rewrite(folder, meta=pickle_as_python2({"fine_label_names": ["a"]}))))
     assert "a list of 100 names" in one_line(caught)
 
 
@@ -264,7 +270,8 @@ def test_digits_constants_are_the_data_s_own() -> None:
 
 def test_digits_need_neither_torch_nor_sklearn_to_load() -> None:
     code = (
-        "import sys; from fedmpi.data import options, reading; reading.load(options.Digits()); "
+        "import sys; from fedmpi.data import reading; from fedmpi.data.sets.digits import Digits; "
+        "reading.load(Digits()); "
         "assert not {'torch', 'sklearn'} & set(sys.modules)"
     )
     subprocess.run([sys.executable, "-c", code], check=True, timeout=60)
@@ -317,9 +324,8 @@ def test_synthetic_can_be_learned() -> None:
 
 
 def test_every_name_has_a_reader() -> None:
-    assert set(reading.READERS) == set(registry.BUILT_IN["data"])
     for name, options in registry.built_in("data"):
-        assert options().name == name
+        assert options.model_fields["name"].default == name and callable(options.read)
 
 
 def test_check_names_every_disagreement() -> None:

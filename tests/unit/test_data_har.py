@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 from data_fixtures import SHARED_DATA
 
-from fedmpi.data import har, prepared, preparing, reading
+from fedmpi.data import prepared, preparing, reading
 from fedmpi.data.dataset import Dataset
-from fedmpi.data.series_options import Har
+from fedmpi.data.sets.har import Har
 from fedmpi.errors import DataError
 
 ARCHIVE = SHARED_DATA / "hapt" / "HAPT_RawData.tar.xz"
@@ -37,7 +37,7 @@ def real(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Dataset]:
     with tarfile.open(ARCHIVE) as archive:
         archive.extractall(folder, filter="data")
     options = Har(root=str(folder), standardize=False)
-    prepared.save(options, har.prepare(options, folder, silent))
+    prepared.save(options, options.prepare(folder, silent))
     return folder, reading.load(options)
 
 
@@ -90,7 +90,7 @@ def firsts(x: np.ndarray) -> list[int]:
 
 def test_windows_by_hand(small: Path) -> None:
     """Subject 1 walks 10 + 10 samples: the last 8 are test (0.4), all in experiment 2; its first 2 give no window."""
-    ours = har.prepare(small_options(test_share=0.4), small, silent)
+    ours = small_options(test_share=0.4).prepare(small, silent)
     walking = [1012, 1014, 1016, 1018]
     standing = [1002, 1004]  # samples 3 to 8 of 3 to 12, counted from 1
     assert firsts(ours.train_x) == [*walking, *standing, 3004, 3006]
@@ -106,21 +106,21 @@ def test_windows_by_hand(small: Path) -> None:
 
 def test_a_cut_inside_a_stretch_parts_it(small: Path) -> None:
     """Of subject 1's 20 samples of walking 12 are test: 2 of experiment 1, which are no window, and 10 of the other."""
-    ours = har.prepare(small_options(test_share=0.6), small, silent)
+    ours = small_options(test_share=0.6).prepare(small, silent)
     assert firsts(ours.train_x) == [1012, 1014, 1016, 1002, 3004]  # 8 samples of walking, 4 of standing, 4 of subject 2
     assert firsts(ours.test_x) == [2000, 2002, 2004, 2006, 1006, 1008, 3008, 3010]
 
 
 @pytest.mark.parametrize("test_share", [0.1, 0.25, 0.5, 0.73])
 def test_no_sample_is_on_both_sides(small: Path, test_share: float) -> None:
-    ours = har.prepare(small_options(test_share=test_share, window=1, step=1), small, silent)
+    ours = small_options(test_share=test_share, window=1, step=1).prepare(small, silent)
     train, test = (set(firsts(x)) for x in (ours.train_x, ours.test_x))
     assert not train & test and len(train) + len(test) == 40
     assert len(test) == sum(int(size * test_share + 0.5) for size in (20, 10, 10))
 
 
 def test_original_split_is_by_subject(small: Path) -> None:
-    ours = har.prepare(small_options(split="original"), small, silent)
+    ours = small_options(split="original").prepare(small, silent)
     assert firsts(ours.test_x) == [3004, 3006, 3008, 3010]  # subject 2 is one of UCI HAR's nine
     assert set(firsts(ours.train_x)) == {*range(1012, 1019, 2), *range(2000, 2007, 2), *range(1002, 1009, 2)}
     assert ours.groups is not None and set(ours.groups) == {0}
@@ -129,8 +129,8 @@ def test_original_split_is_by_subject(small: Path) -> None:
 
 
 def test_standardized_by_the_training_windows(small: Path) -> None:
-    plain = har.prepare(small_options(), small, silent)
-    ours = har.prepare(small_options(standardize=True), small, silent)
+    plain = small_options().prepare(small, silent)
+    ours = small_options(standardize=True).prepare(small, silent)
     samples = ours.train_x.reshape(-1, 6).astype(np.float64)
     assert np.abs(samples.mean(axis=0)).max() < 1e-6 and np.abs(samples.std(axis=0) - 1).max() < 1e-6
     axis = plain.train_x.reshape(-1, 6)[:, 2].astype(np.float64)
@@ -141,20 +141,20 @@ def test_standardized_by_the_training_windows(small: Path) -> None:
 def test_an_axis_that_never_changes_is_only_shifted(small: Path) -> None:
     for path in (small / "HAPT" / "RawData").glob("gyro*.txt"):
         np.savetxt(path, np.loadtxt(path) * [1, 0, 1] + [0, 2.5, 0])
-    ours = har.prepare(small_options(standardize=True), small, silent)
+    ours = small_options(standardize=True).prepare(small, silent)
     assert np.isfinite(ours.train_x).all() and (ours.test_x.reshape(-1, 6)[:, 4] == 0).all()
 
 
 def test_stretches_count_in_the_order_of_time(small: Path) -> None:
     """Two stretches of one experiment, the later one first in the file: its last 4 samples are test."""
     (small / "HAPT" / "RawData" / "labels.txt").write_text("1 1 1 21 28\n1 1 1 3 10\n")
-    ours = har.prepare(small_options(test_share=0.25), small, silent)
+    ours = small_options(test_share=0.25).prepare(small, silent)
     assert firsts(ours.train_x) == [1002, 1004, 1006, 1020] and firsts(ours.test_x) == [1024]
 
 
 def test_prepared_and_loaded(small: Path) -> None:
     options = small_options(root=str(small), num_train=12, num_test=1, num_groups=2)
-    dataset = har.prepare(options, small, silent)
+    dataset = options.prepare(small, silent)
     prepared.save(options, dataset)
     assert np.array_equal(reading.load(options).train_x, dataset.train_x)
     with pytest.raises(DataError, match=r"training examples are float32 \(12, 24\), expected float32 \(13, 24\)"):
@@ -181,7 +181,7 @@ def test_damaged_signals_are_one_line(small: Path, file: str, text: str | None, 
     path = small / "HAPT" / "RawData" / file
     path.unlink() if text is None else path.write_text(text)
     with pytest.raises(DataError) as caught:
-        har.prepare(small_options(), small, silent)
+        small_options().prepare(small, silent)
     assert problem in line_of(caught)
 
 
@@ -189,7 +189,7 @@ def test_two_copies_are_told(small: Path) -> None:
     (small / "again").mkdir()
     (small / "again" / "labels.txt").write_text(LABELS)
     with pytest.raises(DataError) as caught:
-        har.prepare(small_options(), small, silent)
+        small_options().prepare(small, silent)
     assert "found 2 of them" in line_of(caught)
 
 
@@ -216,7 +216,7 @@ def uci(tmp_path: Path) -> Path:
 
 def test_features_of_each_subject(uci: Path) -> None:
     """Of each subject and activity the last are test (0.4: 2 of 5, 1 of 3, 2 of 4); the one before is left out."""
-    ours = har.prepare(Har(form="features", test_share=0.4), uci, silent)
+    ours = Har(form="features", test_share=0.4).prepare(uci, silent)
     # Subject 1: activity 1 (5, 6, 7), then 5 (0 to 4); subject 2: 2 (100 to 104), 4 (105, no test); subject 3.
     assert ours.train_x[:, 0].tolist() == [5, 0, 1, 100, 101, 105, 8]
     assert ours.test_x[:, 560].tolist() == [7, 3, 4, 103, 104, 10, 11]
@@ -228,7 +228,7 @@ def test_features_of_each_subject(uci: Path) -> None:
 @pytest.mark.parametrize("test_share", [0.2, 0.5, 0.8, 0.9, 0.99])
 def test_no_training_example_is_in_the_test_part_or_beside_it(uci: Path, test_share: float) -> None:
     """Where all of a group's examples are test, none is left to train, however large the share."""
-    ours = har.prepare(Har(form="features", test_share=test_share), uci, silent)
+    ours = Har(form="features", test_share=test_share).prepare(uci, silent)
     train, test = set(firsts(ours.train_x)), set(firsts(ours.test_x))
     assert not train & (test | {number - 1 for number in test})
 
@@ -241,7 +241,7 @@ def test_a_share_that_leaves_nothing_to_train_is_one_line(uci: Path) -> None:
 
 def test_features_as_distributed(uci: Path) -> None:
     options = Har(form="features", split="original", num_train=12, num_test=6, num_groups=2, root=str(uci))
-    prepared.save(options, har.prepare(options, uci, silent))
+    prepared.save(options, options.prepare(uci, silent))
     ours = reading.load(options)
     assert ours.train_x[:, 5].tolist() == list(range(12)) and ours.test_x[:, 0].tolist() == list(range(100, 106))
     assert ours.groups is not None and ours.groups.tolist() == [0] * 8 + [1] * 4
@@ -251,7 +251,7 @@ def test_features_as_distributed(uci: Path) -> None:
 def test_features_that_do_not_fit_are_one_line(uci: Path) -> None:
     (uci / "UCI HAR Dataset" / "test" / "y_test.txt").write_text("1\n2\n")
     with pytest.raises(DataError) as caught:
-        har.prepare(Har(form="features"), uci, silent)
+        Har(form="features").prepare(uci, silent)
     assert line_of(caught).endswith("test: holds 6 examples, 2 labels and 6 subjects")
 
 

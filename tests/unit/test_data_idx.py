@@ -11,10 +11,15 @@ import numpy as np
 import pytest
 from data_fixtures import SHARED_DATA
 
-from fedmpi.data import idx, mnist, reading
-from fedmpi.data.image_options import EMNIST_SPLITS, Emnist, Mnist, Qmnist
+from fedmpi.data import reading
+from fedmpi.data.files import idx
+from fedmpi.data.sets import mnist, qmnist
+from fedmpi.data.sets.emnist import SPLITS, Emnist
+from fedmpi.data.sets.mnist import Mnist
+from fedmpi.data.sets.qmnist import Qmnist
 from fedmpi.errors import DataError
 
+MD5S = {**mnist.MD5S, **qmnist.MD5S}
 REAL = SHARED_DATA / "mnist"
 needs_real_files = pytest.mark.skipif(not REAL.is_dir(), reason=f"real MNIST and QMNIST labels need {REAL}")
 
@@ -64,11 +69,11 @@ def test_mnist_constants_are_the_data_s_own() -> None:
 @needs_real_files
 def test_unpacked_files_have_the_checksums_of_the_table(tmp_path: Path) -> None:
     packed = {path.name.removesuffix(".gz"): path for path in REAL.glob("*/raw/*.gz")}
-    assert packed.keys() == mnist.MD5S.keys()
+    assert packed.keys() == MD5S.keys()
     for name, path in packed.items():
         content = gzip.decompress(path.read_bytes())
         (tmp_path / name).write_bytes(content)
-        assert hashlib.md5(content, usedforsecurity=False).hexdigest() == mnist.MD5S[name][1]
+        assert hashlib.md5(content, usedforsecurity=False).hexdigest() == MD5S[name][1]
     ours = reading.load(Qmnist(root=str(tmp_path)))
     assert ours.train_y[:5].tolist() == [5, 0, 4, 1, 9]
 
@@ -76,9 +81,13 @@ def test_unpacked_files_have_the_checksums_of_the_table(tmp_path: Path) -> None:
 def test_published_checksums_are_torchvision_s() -> None:
     source = pytest.importorskip("torchvision.datasets")
     theirs = dict(source.MNIST.resources)
-    theirs.update((url.rpartition("/")[2], md5) for part in ("train", "test") for url, md5 in
-                  source.QMNIST.resources[part] if url.endswith("idx2-int.gz"))  # fmt: skip
-    assert {f"{name}.gz": md5s[0] for name, md5s in mnist.MD5S.items()} == theirs
+    theirs.update(
+        (url.rpartition("/")[2], md5)
+        for part in ("train", "test")
+        for url, md5 in source.QMNIST.resources[part]
+        if url.endswith("idx2-int.gz")
+    )
+    assert {f"{name}.gz": md5s[0] for name, md5s in MD5S.items()} == theirs
 
 
 # ---- the same format in small files of our own
@@ -97,9 +106,10 @@ def small(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         "qmnist-train-labels-idx2-int": table([1, 0, 9, 3, 5], [*TRAIN_WRITERS, 400]),
         "qmnist-test-labels-idx2-int": table([4, 4, 0, 0, 0], [*TEST_WRITERS, 7, 7, 7]),
     }
-    for name, size in (("NUM_TRAIN", 4), ("NUM_TEST", 2), ("QMNIST_ROWS", 5)):
-        monkeypatch.setattr(mnist, name, size)
-    monkeypatch.setattr(mnist, "MD5S", {})
+    for module, name, size in ((mnist, "NUM_TRAIN", 4), (mnist, "NUM_TEST", 2), (qmnist, "ROWS", 5)):
+        monkeypatch.setattr(module, name, size)
+    for module in (mnist, qmnist):
+        monkeypatch.setattr(module, "MD5S", {})
     for name, array in contents.items():
         folder = tmp_path / ("QMNIST" if name.startswith("q") else "MNIST") / "raw"
         folder.mkdir(parents=True, exist_ok=True)
@@ -115,7 +125,7 @@ def table(classes: list[int], writers: list[int]) -> np.ndarray:
 
 def test_writers_are_numbered_in_the_order_of_their_nist_numbers(small: Path) -> None:
     """Writers 7, 12, 30 train: 0, 1, 2. Writers 3, 99 test: 3, 4, though 3 is the smallest number of all."""
-    ours = mnist.read_qmnist(Qmnist(root=str(small)))
+    ours = Qmnist(root=str(small)).read()
     assert ours.groups is not None and ours.groups.tolist() == [2, 0, 2, 1] and ours.groups.dtype == np.int64
     assert ours.test_groups is not None and ours.test_groups.tolist() == [4, 3]
     assert ours.train_x.shape == (4, 28, 28, 1) and ours.train_x[1, 2, 3, 0] == (784 + 2 * 28 + 3) % 251
@@ -123,13 +133,13 @@ def test_writers_are_numbered_in_the_order_of_their_nist_numbers(small: Path) ->
 
 
 def test_files_are_found_flat_unpacked_and_under_the_dotted_name(small: Path) -> None:
-    expected = mnist.read_mnist(Mnist(root=str(small)))
+    expected = Mnist(root=str(small)).read()
     for path in list(small.glob("MNIST/raw/*.gz")):
         name = path.name.removesuffix(".gz")
         name = name.replace("-idx", ".idx") if "labels" in name else name
         (small / name).write_bytes(gzip.decompress(path.read_bytes()))
         path.unlink()
-    flat = mnist.read_mnist(Mnist(root=str(small)))
+    flat = Mnist(root=str(small)).read()
     assert np.array_equal(flat.train_x, expected.train_x) and np.array_equal(flat.test_y, expected.test_y)
 
 
@@ -137,11 +147,11 @@ def test_label_files_that_do_not_belong_to_the_images_are_refused(small: Path) -
     path = small / "QMNIST" / "raw" / "qmnist-train-labels-idx2-int.gz"
     path.write_bytes(gzip.compress(idx_bytes(table([1, 0, 9, 4, 5], [1, 2, 3, 4, 5]))))
     with pytest.raises(DataError) as caught:
-        mnist.read_qmnist(Qmnist(root=str(small)))
+        Qmnist(root=str(small)).read()
     assert str(path) in line_of(caught) and "classes are not those of MNIST's images" in line_of(caught)
     path.write_bytes(gzip.compress(idx_bytes(table([1, 0, 9, 3, 5], [1, 2, 3, 99, 5]))))
     with pytest.raises(DataError, match=r"NIST writers \[3, 99\] are in both parts"):
-        mnist.read_qmnist(Qmnist(root=str(small)))
+        Qmnist(root=str(small)).read()
 
 
 def test_checksum_is_that_of_the_file_as_it_lies_there(small: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -150,20 +160,20 @@ def test_checksum_is_that_of_the_file_as_it_lies_there(small: Path, monkeypatch:
     content = path.read_bytes()
     md5s = [hashlib.md5(part, usedforsecurity=False).hexdigest() for part in (content, gzip.decompress(content))]
     monkeypatch.setattr(mnist, "MD5S", {name: tuple(md5s)})
-    assert mnist.read_mnist(Mnist(root=str(small))).test_y.tolist() == [4, 4]
+    assert Mnist(root=str(small)).read().test_y.tolist() == [4, 4]
     (path.parent / name).write_bytes(gzip.decompress(content))
     path.unlink()
-    assert mnist.read_mnist(Mnist(root=str(small))).test_y.tolist() == [4, 4]
+    assert Mnist(root=str(small)).read().test_y.tolist() == [4, 4]
     (path.parent / name).write_bytes(gzip.decompress(content)[:-1] + b"\5")
     with pytest.raises(DataError) as caught:
-        mnist.read_mnist(Mnist(root=str(small)))
+        Mnist(root=str(small)).read()
     assert f"expected {md5s[1]}" in line_of(caught) and "python -m fedmpi.data fetch mnist" in line_of(caught)
 
 
 def test_missing_file_names_the_command_that_gets_it(small: Path) -> None:
     (small / "QMNIST" / "raw" / "qmnist-test-labels-idx2-int.gz").unlink()
     with pytest.raises(DataError) as caught:
-        mnist.read_qmnist(Qmnist(root=str(small)))
+        Qmnist(root=str(small)).read()
     line = line_of(caught)
     assert line.startswith(f"data.root={small}") and "qmnist-test-labels-idx2-int" in line
     assert f"python -m fedmpi.data fetch qmnist --data-dir {small}" in line and str(small / "QMNIST" / "raw") in line
@@ -189,7 +199,7 @@ def write_emnist(folder: Path, split: str, labels: list[int]) -> np.ndarray:
 def test_emnist_is_turned_upright_and_letters_count_from_0(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, folder: str
 ) -> None:
-    monkeypatch.setitem(EMNIST_SPLITS, "letters", (26, 3, 3))
+    monkeypatch.setitem(SPLITS, "letters", (26, 3, 3))
     images = write_emnist(tmp_path / "root" / folder, "letters", [1, 26, 13])
     ours = reading.load(Emnist(root=str(tmp_path / "root"), split="letters"))
     assert np.array_equal(ours.train_x[..., 0], images) and np.array_equal(ours.test_x[..., 0], images)
@@ -200,7 +210,7 @@ def test_emnist_is_turned_upright_and_letters_count_from_0(
 def test_labels_out_of_range_are_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, split: str, bad: int, reach: str
 ) -> None:
-    monkeypatch.setitem(EMNIST_SPLITS, split, (EMNIST_SPLITS[split][0], 2, 2))
+    monkeypatch.setitem(SPLITS, split, (SPLITS[split][0], 2, 2))
     write_emnist(tmp_path / "gzip", split, [1, bad])
     with pytest.raises(DataError, match=f"training labels reach {reach}, expected 0 to"):
         reading.load(Emnist(root=str(tmp_path), split=split))
@@ -208,11 +218,15 @@ def test_labels_out_of_range_are_refused(
 
 def test_emnist_sizes_are_nist_s() -> None:
     """https://www.nist.gov/itl/products-and-services/emnist-dataset: characters and classes of each split."""
-    totals = {split: (train + test, classes) for split, (classes, train, test) in EMNIST_SPLITS.items()}
+    totals = {split: (train + test, classes) for split, (classes, train, test) in SPLITS.items()}
     assert totals == {
-        "byclass": (814_255, 62), "bymerge": (814_255, 47), "balanced": (131_600, 47),
-        "letters": (145_600, 26), "digits": (280_000, 10), "mnist": (70_000, 10),
-    }  # fmt: skip
+        "byclass": (814_255, 62),
+        "bymerge": (814_255, 47),
+        "balanced": (131_600, 47),
+        "letters": (145_600, 26),
+        "digits": (280_000, 10),
+        "mnist": (70_000, 10),
+    }
     info = Emnist(split="byclass").info()
     assert (info.num_classes, info.num_train, info.num_test) == (62, 697_932, 116_323)
     assert not info.flip and not info.crop_padding and not info.num_groups

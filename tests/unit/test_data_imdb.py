@@ -10,8 +10,9 @@ import numpy as np
 import pytest
 from data_fixtures import SHARED_DATA
 
-from fedmpi.data import imdb, prepared, reading
-from fedmpi.data.series_options import Imdb
+from fedmpi.data import prepared, reading
+from fedmpi.data.sets import imdb
+from fedmpi.data.sets.imdb import Imdb
 from fedmpi.errors import DataError
 
 ARCHIVE = SHARED_DATA / "imdb" / "aclImdb_labelled.tar.xz"
@@ -59,7 +60,7 @@ def test_real_reviews(real: tuple[Path, Counter[str]]) -> None:
     assert (len(films), 25_000, 25_000) == (info.num_groups, info.num_train, info.num_test)
 
     options = Imdb(root=str(folder), num_train=400, num_test=400, num_groups=len(first_films))
-    prepared.save(options, imdb.prepare(options, folder, silent))
+    prepared.save(options, options.prepare(folder, silent))
     ours = reading.load(options)
     assert ours.train_y.tolist() == ours.test_y.tolist() == [0] * NUM_REAL + [1] * NUM_REAL
     assert ours.train_x.max() == 1000 and (ours.train_x[:, -1] > 0).all()
@@ -130,7 +131,7 @@ def small_options(**changes: object) -> Imdb:
 
 def test_words_by_hand(small: Path) -> None:
     """bad 3; acting, film, good, worst 2 (by the alphabet); then afilm, the first of the words that are there once."""
-    ours = imdb.prepare(small_options(), small, silent)
+    ours = small_options().prepare(small, silent)
     bad, acting, film, good, worst, afilm = 1, 2, 3, 4, 5, 6
     assert ours.train_x.tolist() == [
         [bad, film, bad, bad, worst],
@@ -161,7 +162,7 @@ def test_what_counts_as_a_letter() -> None:
 def test_three_quarters_of_each_class(small: Path) -> None:
     """5 bad reviews and 4 good ones in all: 3 and 3 to train, the others to test, by class."""
     options = small_options(split="three_quarters", words=50)
-    first, again = (imdb.prepare(options, small, silent) for _ in range(2))
+    first, again = (options.prepare(small, silent) for _ in range(2))
     assert first.train_y.tolist() == [0, 0, 0, 1, 1, 1] and first.test_y.tolist() == [0, 0, 1]
     assert np.array_equal(first.train_x, again.train_x) and np.array_equal(first.test_x, again.test_x)
     assert first.groups is not None and first.test_groups is not None
@@ -171,7 +172,7 @@ def test_three_quarters_of_each_class(small: Path) -> None:
 
 def test_prepared_and_loaded(small: Path) -> None:
     options = small_options(root=str(small), num_train=5, num_test=4, num_groups=4)
-    prepared.save(options, imdb.prepare(options, small, silent))
+    prepared.save(options, options.prepare(small, silent))
     assert np.array_equal(reading.load(options).test_y, [0, 0, 1, 1])
     with pytest.raises(DataError) as caught:
         reading.load(options.model_copy(update={"num_groups": 5}))
@@ -193,7 +194,7 @@ def test_damaged_files_are_one_line(small: Path, file: str, content: bytes | Non
     for path in sorted((small / "aclImdb").glob(file)):
         path.unlink() if content is None else path.write_bytes(content)
     with pytest.raises(DataError) as caught:
-        imdb.prepare(small_options(), small, silent)
+        small_options().prepare(small, silent)
     assert problem in line_of(caught)
 
 

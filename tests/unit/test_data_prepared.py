@@ -12,7 +12,7 @@ from small_data import GROUPS, TEST, TRAIN, dataset, options_in, rewrite
 from fedmpi.data import prepared, reading
 from fedmpi.data.dataset import Dataset, check
 from fedmpi.data.options import DataInfo
-from fedmpi.data.series_options import Har
+from fedmpi.data.sets.har import Har
 from fedmpi.disk import hdf5
 from fedmpi.errors import DataError
 
@@ -129,7 +129,7 @@ def test_no_hdf5_and_cut_off(options: Har) -> None:
         ("test_groups", np.full(TEST, 4), "test groups reach from 4 to 4, expected 0 to 3"),
         ("test_groups", np.full(TEST, 10**12), "from 1000000000000 to 1000000000000, expected 0 to 3"),
     ],
-)  # fmt: skip
+)
 def test_groups_are_numbers_from_0_without_gaps(options: Har, name: str, values: np.ndarray, problem: str) -> None:
     rewrite(options, **{name: values})
     assert problem in refused(options)

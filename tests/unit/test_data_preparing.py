@@ -62,8 +62,16 @@ def test_an_archive_is_gone_after_a_failure_too(run_data: RunData, tmp_path: Pat
     with zipfile.ZipFile(archive, "w") as file:
         file.writestr("deep/input.txt", "no speaker")
     (tmp_path / "memory").mkdir()
-    code, _, error = run_data("prepare", "shakespeare", "--from", archive, "--data-dir", tmp_path / "d" / "e",
-                         "--unpack-in", tmp_path / "memory")  # fmt: skip
+    code, _, error = run_data(
+        "prepare",
+        "shakespeare",
+        "--from",
+        archive,
+        "--data-dir",
+        tmp_path / "d" / "e",
+        "--unpack-in",
+        tmp_path / "memory",
+    )
     assert code == 2 and error.startswith(f"{archive}/deep/input.txt: block 1 begins with 'no speaker'")
     assert sorted(tmp_path.iterdir()) == [archive, tmp_path / "memory"] and not any((tmp_path / "memory").iterdir())
 
@@ -89,7 +97,7 @@ def test_the_place_of_the_file_is_tried_before_anything_is_decoded(
     def decode(*_: object) -> None:
         raise AssertionError("decoded")
 
-    monkeypatch.setitem(preparing.PREPARERS, "imdb", decode)
+    monkeypatch.setattr(registry.options("data", "imdb"), "prepare", decode)
     (tmp_path / "file").touch()
     (tmp_path / "imdb.fedmpi.h5").mkdir()
     for folder, named in (("file", "is no folder"), ("file/x", "Not a directory"), (".", "a folder has that name")):
@@ -120,7 +128,7 @@ def test_a_config_says_what_is_prepared(run_data: RunData, no_network: None, tmp
     play.parent.mkdir()
     play.write_text(TEXT)
     config.write_text(json.dumps({"data": {"name": "shakespeare", "stride": 7}, "model": {"name": "lstm_char"}}))
-    code, out, error = run_data("prepare", config, "data.length=20", "--data-dir", tmp_path)
+    code, _out, error = run_data("prepare", config, "data.length=20", "--data-dir", tmp_path)
     assert code == 0 and (tmp_path / "shakespeare-length=20-stride=7.fedmpi.h5").is_file(), error
     assert run_data("prepare", tmp_path / "no.yaml")[0] == 2
 
@@ -142,7 +150,7 @@ def test_shapes_are_checked_before_anything_is_written(tmp_path: Path, monkeypat
 
     def decode(features: int) -> Dataset:
         x = np.zeros((3, features), np.float32)
-        monkeypatch.setitem(preparing.PREPARERS, "har", lambda *_: Dataset(x, labels, x, labels, labels, labels))
+        monkeypatch.setattr(type(options), "prepare", lambda *_: Dataset(x, labels, x, labels, labels, labels))
         return preparing.prepare(options, tmp_path, lambda *_: None, lambda *_: None)[1]
 
     with pytest.raises(DataError, match=r"\(3, 5\), expected float32 \(3, 768\)"):

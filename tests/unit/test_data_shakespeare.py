@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 from data_fixtures import SHARED_DATA
 
-from fedmpi.data import prepared, reading, shakespeare
-from fedmpi.data.series_options import ALPHABETS, Shakespeare
+from fedmpi.data import prepared, reading
+from fedmpi.data.sets.shakespeare import ALPHABETS, Shakespeare
 from fedmpi.errors import DataError
 
 REAL = SHARED_DATA / "tinyshakespeare"
@@ -45,7 +45,7 @@ def test_tinyshakespeare(tmp_path: Path) -> None:
     text = (REAL / "input.txt").read_text()
     assert "".join(sorted(set(text))) == ALPHABETS["speakers"]
     options = Shakespeare(root=str(tmp_path))
-    prepared.save(options, shakespeare.prepare(options, REAL, silent))
+    prepared.save(options, options.prepare(REAL, silent))
     ours = reading.load(options)
     assert ours.groups is not None and ours.test_groups is not None
     assert set(ours.groups) == set(ours.test_groups) == set(range(181))
@@ -97,7 +97,7 @@ def play(tmp_path: Path) -> Path:
 def test_windows_by_hand(play: Path) -> None:
     """ADAM has 11 characters (4 test), ZOE 20 (8 test); ADELE's 10 are too few, the ghost says nothing."""
     options = small_options()
-    ours = shakespeare.prepare(options, play, silent)
+    ours = options.prepare(play, silent)
     adam, zoe = ["ABC|D", "CDE|\n"], ["abc|d", "cde|f", "efg|h", "ghi|j", "ij\n|k"]
     assert texts(options, ours.train_x, ours.train_y) == adam + zoe
     assert texts(options, ours.test_x, ours.test_y) == ["GHI|J", "l\nm|n", "mno|p", "opq|r"]
@@ -109,14 +109,14 @@ def test_windows_by_hand(play: Path) -> None:
 def test_roles_need_an_example_on_both_sides(play: Path) -> None:
     """Of a fifth for test ADAM gets 2 characters, too few for an example, and ZOE 4."""
     options = small_options(test_share=0.2)
-    ours = shakespeare.prepare(options, play, silent)
+    ours = options.prepare(play, silent)
     assert set(texts(options, ours.train_x, ours.train_y)) & {"ABC|D", "abc|d"} == {"abc|d"}
     assert texts(options, ours.test_x, ours.test_y) == ["opq|r"]
 
 
 def test_prepared_and_loaded(play: Path) -> None:
     options = small_options(root=str(play), num_train=7, num_test=4, num_groups=2)
-    prepared.save(options, shakespeare.prepare(options, play, silent))
+    prepared.save(options, options.prepare(play, silent))
     assert len(reading.load(options).train_y) == 7
     with pytest.raises(DataError) as caught:
         reading.load(options.model_copy(update={"num_groups": 3}))
@@ -138,14 +138,14 @@ def test_damaged_plays_are_one_line(play: Path, text: str | None, problem: str) 
     path = play / "input.txt"
     path.unlink() if text is None else path.write_text(text, encoding="utf-8")
     with pytest.raises(DataError) as caught:
-        shakespeare.prepare(small_options(), play, silent)
+        small_options().prepare(play, silent)
     assert problem in line_of(caught)
 
 
 def test_bytes_that_are_no_text(play: Path) -> None:
     (play / "input.txt").write_bytes(b"ZOE:\n\xff\xfe\n")
     with pytest.raises(DataError) as caught:
-        shakespeare.prepare(small_options(), play, silent)
+        small_options().prepare(play, silent)
     assert "cannot be read as text" in line_of(caught)
 
 
@@ -168,12 +168,12 @@ def test_leaf_not_yet_divided(tmp_path: Path) -> None:
     users = {"Z": leaf_user("abcdefghijklmnop"), "A": leaf_user("012345678")}  # A has 6
     write_leaf(tmp_path / "train" / "no test beside it.json", users)
     options = small_options(form="leaf", min_chars=7)
-    ours = shakespeare.prepare(options, tmp_path, silent)
+    ours = options.prepare(tmp_path, silent)
     assert texts(options, ours.train_x, ours.train_y) == ["abc|d", "cde|f", "efg|h"]
     assert texts(options, ours.test_x, ours.test_y) == ["ijk|l", "klm|n", "mno|p"]
     # With 8 of 13 for test, A's 4 of 6 would leave 2, and both overlap these.
     options = small_options(form="leaf", min_chars=5, test_share=0.6)
-    ours = shakespeare.prepare(options, tmp_path, silent)
+    ours = options.prepare(tmp_path, silent)
     assert texts(options, ours.train_x, ours.train_y) == ["abc|d"]
     assert texts(options, ours.test_x, ours.test_y) == ["fgh|i", "hij|k", "jkl|m", "lmn|o"]
     assert len(ALPHABETS["leaf"]) == 80 and ALPHABETS["leaf"] == "".join(sorted(ALPHABETS["leaf"]))
@@ -186,7 +186,7 @@ def test_leaf_as_divided(tmp_path: Path) -> None:
     write_leaf(tmp_path / "test" / "test.json", {"A": leaf_user("56789"), "Z": leaf_user("wxyz"), "M": leaf_user("")})
     write_leaf(tmp_path / "all_data" / "all_data.json", {"Z": leaf_user("not read")})
     options = small_options(form="leaf", root=str(tmp_path), num_train=5, num_test=2, num_groups=3)
-    prepared.save(options, shakespeare.prepare(options, tmp_path, silent))
+    prepared.save(options, options.prepare(tmp_path, silent))
     ours = reading.load(options)
     assert texts(options, ours.train_x, ours.train_y) == ["012|3", "MNO|P", "abc|d", "cde|f", "efg|h"]
     assert texts(options, ours.test_x, ours.test_y) == ["567|8", "wxy|z"]
@@ -211,18 +211,22 @@ def test_leaf_as_divided(tmp_path: Path) -> None:
         ({"a.json": '{"user_data": {"A": {"x": ["a$c"], "y": ["d"]}}}'}, "holds ['$'], none of the 80 characters"),
         ({"a.json": '{"user_data": {"A": {"x": [], "y": []}}}'}, "no role has enough text"),
         (dict.fromkeys(("a.json", "b.json"), '{"user_data": {"A": {"x": [], "y": []}}}'), "role A is in"),
-        ({"train/a.json": '{"user_data": {"B": {"x": [], "y": []}}}',
-          "test/a.json": '{"user_data": {"B": {"x": ["abc"], "y": ["d"]}}}'},
-         "1 roles (B, ...) are in test alone; make the files with LEAF's `-t sample`"),
+        (
+            {
+                "train/a.json": '{"user_data": {"B": {"x": [], "y": []}}}',
+                "test/a.json": '{"user_data": {"B": {"x": ["abc"], "y": ["d"]}}}',
+            },
+            "1 roles (B, ...) are in test alone; make the files with LEAF's `-t sample`",
+        ),
     ],
-)  # fmt: skip
+)
 def test_damaged_leaf_files_are_one_line(tmp_path: Path, files: dict[str, str], problem: str) -> None:
     for name, text in files.items():
         path = tmp_path / name
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(text)
     with pytest.raises(DataError) as caught:
-        shakespeare.prepare(small_options(form="leaf"), tmp_path, silent)
+        small_options(form="leaf").prepare(tmp_path, silent)
     assert problem in line_of(caught)
 
 

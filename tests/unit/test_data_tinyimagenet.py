@@ -10,9 +10,10 @@ import pytest
 from data_fixtures import SHARED_DATA
 from PIL import Image
 
-from fedmpi.data import prepared, reading, tinyimagenet
+from fedmpi.data import prepared, reading
 from fedmpi.data.dataset import Dataset
-from fedmpi.data.image_options import TinyImagenet
+from fedmpi.data.sets import tinyimagenet
+from fedmpi.data.sets.tinyimagenet import TinyImagenet
 from fedmpi.errors import DataError
 
 ARCHIVE = SHARED_DATA / "tiny-imagenet-subset10" / "tiny-imagenet-200-subset10.zip"
@@ -33,7 +34,7 @@ def test_ten_real_classes(tmp_path: Path) -> None:
     with zipfile.ZipFile(ARCHIVE) as archive:
         archive.extractall(tmp_path)
     options = TinyImagenet(classes=10, root=str(tmp_path))
-    prepared.save(options, tinyimagenet.prepare(options, tmp_path, silent))
+    prepared.save(options, options.prepare(tmp_path, silent))
     ours = reading.load(options)
     assert ours.train_x.shape == (5000, 64, 64, 3) and ours.test_x.shape == (500, 64, 64, 3)
     assert set(np.bincount(ours.train_y)) == {500} and set(np.bincount(ours.test_y)) == {50}
@@ -82,7 +83,7 @@ def paint(path: Path, colour: tuple[int, ...] | int, size: tuple[int, int] = (64
 
 
 def prepare(folder: Path, classes: int = 3) -> Dataset:
-    return tinyimagenet.prepare(TinyImagenet(classes=classes), folder, silent)
+    return TinyImagenet(classes=classes).prepare(folder, silent)
 
 
 def assert_colours(images: np.ndarray, expected: list[tuple[int, int, int]]) -> None:
@@ -114,7 +115,7 @@ def test_grey_picture_becomes_three_equal_channels(small: Path) -> None:
 
 def test_progress_counts_pictures(small: Path) -> None:
     steps: list[tuple[int, int]] = []
-    tinyimagenet.prepare(TinyImagenet(classes=3), small, lambda *step: steps.append(step))
+    TinyImagenet(classes=3).prepare(small, lambda *step: steps.append(step))
     assert steps == [(done, 42) for done in range(1, 43)]
 
 

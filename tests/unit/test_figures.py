@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
-from reproduced_runs import named, record, write_run
+from studied_runs import named, record, write_run
 
 from fedmpi.studies import figures, measures
 from fedmpi.studies.figures import Line, Panel
@@ -31,7 +31,7 @@ tables:
 
 def drawn(of: Named, request: Request) -> list[Axes]:
     """The panels' axes."""
-    return list(figures.picture(of.table, figures.panels_of(of, Archive(request))).axes)
+    return list(figures.picture(of.table, figures.panels_of(Archive(of, request))).axes)
 
 
 def points(axes: Axes, label: str) -> list[list[float]]:
@@ -88,14 +88,11 @@ def test_curves_by_what_was_moved_until_then(axis: str, places: list[float], tmp
 def test_curves_of_kernels_by_round_and_clients_by_kernel(tmp_path: Path) -> None:
     """Layer a needs 3.5 kernels, then 2; its kernels had 4 and 2 clients on the average of (5, 1) and (3, 3)."""
     request = Request(tmp_path)
-    kernels = [
-        {"effective_kernels": needed, "clients_per_kernel": [0, 3, 5], "clients_of_kernel": counts}
-        for needed, counts in ((3.5, [5, 1]), (2.0, [3, 3]))
-    ]
-    write_run(request, "one", 0, [
-        record(number, {"server": 0.5}, method={"kernels": {"a": diagnostics}})
-        for number, diagnostics in enumerate(kernels, 1)
-    ], rounds=2)  # fmt: skip
+    records = []
+    for number, (needed, counts) in enumerate(((3.5, [5, 1]), (2.0, [3, 3])), 1):
+        layer = {"effective_kernels": needed, "clients_per_kernel": [0, 3, 5], "clients_of_kernel": counts}
+        records.append(record(number, {"server": 0.5}, method={"kernels": {"a": layer}}))
+    write_run(request, "one", 0, records, rounds=2)
     block = "A: {layer a: {run: one, net: a}}"
     [axes] = drawn(figure_of("curves", "x: round, y: kernels_needed", block, "kernels_needed"), request)
     assert points(axes, "layer a") == [[1, 3.5], [2, 2]]
@@ -180,7 +177,7 @@ def test_scatter_of_accuracy_and_size(tmp_path: Path) -> None:
 
 def files(of: Named, request: Request, folder: Path) -> list[str]:
     folder.mkdir()
-    return figures.draw(of, Archive(request), folder)
+    return figures.draw(Archive(of, request), folder)
 
 
 def test_pictures_and_their_points_are_written(tmp_path: Path) -> None:
@@ -208,9 +205,9 @@ def test_points_of_words_are_written_as_words() -> None:
 def test_every_figure_of_the_papers_can_be_drawn_before_anything_is_run(tmp_path: Path) -> None:
     for of in every():
         if of.table.axes is not None:
-            panels = figures.panels_of(of, Archive(Request(tmp_path)))
+            panels = figures.panels_of(Archive(of, Request(tmp_path)))
             blocks = [*dict.fromkeys(cell.block for cell in of.table.cells)]
             assert of.table.quantity == "computed" or [panel.title for panel in panels] == blocks
-    layers = figures.panels_of(find("fedhm:figure7"), Archive(Request(tmp_path)))
+    layers = figures.panels_of(Archive(find("fedhm:figure7"), Request(tmp_path)))
     assert layers[0].title.startswith("CIFAR-10 ResNet-18, Params") and layers[0].lines[0].x == (0, 1, 2, 3)
     assert layers[0].lines[0].y[3] == pytest.approx(8.394, abs=5e-4)

@@ -12,13 +12,13 @@ from torch import Tensor, nn
 from fedmpi import costs
 from fedmpi.data.options import DataInfo
 from fedmpi.lowrank.decay import frobenius_decay_
+from fedmpi.lowrank.factorized import FactorizedLayer
 from fedmpi.lowrank.kernels import Kernels, kernel_net
-from fedmpi.lowrank.layers import FactorizedLayer
 from fedmpi.lowrank.lifting import factorize, lift
 from fedmpi.lowrank.modules import LowRank, factorize_net
-from fedmpi.lowrank.plan import Rule, plan_layers
+from fedmpi.lowrank.rule import Rule, plan_layers
 from fedmpi.models import create
-from fedmpi.models.options import VitSmall
+from fedmpi.models.nets.vit_options import VitSmall
 from fedmpi.mpi.serial import SerialComm
 from fedmpi.store import checkpoint
 from fedmpi.store.run_dir import RunDir
@@ -46,7 +46,7 @@ def batch() -> Tensor:
 
 
 def planned(dense: nn.Module, **rule: object) -> tuple[FactorizedLayer, ...]:
-    return plan_layers(dense, Rule(**rule))  # type: ignore[arg-type]
+    return plan_layers(dense, Rule(**rule))
 
 
 def loaded(low: nn.Module, dense: nn.Module, layers: tuple[FactorizedLayer, ...], ratio: float = 1.0) -> nn.Module:

@@ -11,13 +11,13 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from fedmpi.lowrank.factorized import FactorizedLayer
 from fedmpi.lowrank.gates import open_lstms
 from fedmpi.lowrank.kernels import draw_kernels, effective_number, kernel_net, refreshed, singular_values
-from fedmpi.lowrank.layers import FactorizedLayer
 from fedmpi.lowrank.lifting import factorize, lift
 from fedmpi.lowrank.modules import factorize_net
-from fedmpi.lowrank.plan import Rule, plan_layers
-from fedmpi.models.lstm import Lstm
+from fedmpi.lowrank.rule import Rule, plan_layers
+from fedmpi.models.nets.lstm import Lstm
 
 
 def randn(*shape: int, seed: int = 0) -> Tensor:

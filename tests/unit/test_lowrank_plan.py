@@ -6,26 +6,25 @@ from types import SimpleNamespace
 
 import pytest
 import torch
+from model_inputs import params
 from torch import nn
 
 from fedmpi.errors import ConfigError
-from fedmpi.lowrank.layers import FactorizedLayer
+from fedmpi.lowrank.factorized import FactorizedLayer
 from fedmpi.lowrank.lifting import factorize
 from fedmpi.lowrank.modules import LowRank, factorize_net
-from fedmpi.lowrank.plan import Rule, plan_layers
+from fedmpi.lowrank.rule import Rule, plan_layers
 from fedmpi.models import create
-from fedmpi.models.norm import use_batch_statistics
-from fedmpi.models.options import ModelOptions, ResNet18, ResNet34, Torchvision
+from fedmpi.models.nets.resnet_options import ResNet18, ResNet34
+from fedmpi.models.nets.torchvision_options import Torchvision
+from fedmpi.models.options import ModelOptions
+from fedmpi.models.surgery.norm import use_batch_statistics
 
 INFO = SimpleNamespace(kind="image", example_shape=(3, 32, 32), num_classes=10)
 
 
 def names(net: nn.Module, rule: Rule) -> list[str]:
     return [layer.name for layer in plan_layers(net, rule)]
-
-
-def params(net: nn.Module) -> int:
-    return sum(parameter.numel() for parameter in net.parameters())
 
 
 @pytest.mark.parametrize(("options", "count"), [(ResNet18(), 14), (ResNet34(), 18)])
@@ -44,7 +43,7 @@ def test_rho_of_the_papers(options: ModelOptions, count: int) -> None:
 def test_sizes_by_rho(dense_layers: int, expected: tuple[float, ...], unroll: str) -> None:
     """methods.md 2.3's table for ResNet-18 at 1/2, 1/4, 1/8, in millions."""
     net = create.skeleton(ResNet18(), INFO)
-    layers = plan_layers(net, Rule(dense_layers, unroll))  # type: ignore[arg-type]
+    layers = plan_layers(net, Rule(dense_layers, unroll))
     sizes = [params(factorize_net(net, layers, rank_ratio)) / 1e6 for rank_ratio in (1 / 2, 1 / 4, 1 / 8)]
     assert sizes == pytest.approx(expected, abs=0.0051)
 
@@ -103,7 +102,7 @@ def test_overrides_beat_type_and_position() -> None:
 )
 def test_impossible_overrides(overrides: dict[str, object], message: str) -> None:
     with pytest.raises(ConfigError, match=message):
-        plan_layers(Zoo(), Rule(0, overrides=overrides))  # type: ignore[arg-type]
+        plan_layers(Zoo(), Rule(0, overrides=overrides))
 
 
 def test_rank_of_a_layer() -> None:

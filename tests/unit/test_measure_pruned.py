@@ -18,13 +18,13 @@ from fedmpi.studies.bench import pruned
 @pytest.mark.parametrize(
     ("given", "told"),
     [
-        (["--clients", "a"], "--clients: expected different client numbers >= 0, as 0,3, got 'a'"),
+        (["--clients", "a"], "--clients: expected different whole numbers >= 0, as 0,1,2, got 'a'"),
         (["--clients", "1,01"], "got '1,01'"),
         (["--clients", "-1"], "got '-1'"),
         (["--clients", "0", "--all"], "--all: not allowed with argument --clients"),
-        (["--batch", "1e3"], "--batch: expected a whole number from 1 to 65536, got '1e3'"),
+        (["--batch", "1e3"], "--batch: expected a whole number >= 1 and <= 65536, got '1e3'"),
         (["--batch", "65537"], "got '65537'"),
-        (["--times", "0"], "--times: expected a whole number from 1 to 1000000, got '0'"),
+        (["--times", "0"], "--times: expected a whole number >= 1 and <= 1000000, got '0'"),
         (["--bogus"], "unrecognized arguments: --bogus"),
         ([], "no such file"),
     ],

@@ -8,7 +8,11 @@ from fedmpi import costs
 from fedmpi.data.options import DataInfo
 from fedmpi.learning.bn import normalizes_single_values
 from fedmpi.models import create
-from fedmpi.models.options import CnnFemnist, Lenet5, LstmImdb, Mlp, ModelOptions, Vgg16
+from fedmpi.models.nets.classic_options import Vgg16
+from fedmpi.models.nets.cnn_options import CnnFemnist, Lenet5
+from fedmpi.models.nets.lstm_options import LstmImdb
+from fedmpi.models.nets.mlp_options import Mlp
+from fedmpi.models.options import ModelOptions
 
 
 @pytest.mark.parametrize(

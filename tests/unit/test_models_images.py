@@ -4,21 +4,20 @@ from __future__ import annotations
 
 import pytest
 import torch
+from model_inputs import params
 from torch import nn
 
 from fedmpi import registry
 from fedmpi.data.options import DataInfo
 from fedmpi.models import create
-from fedmpi.models.layers import SlicedAvgPool2d
-from fedmpi.models.options import AlexNet, CnnFemnist, CnnHermes, Lenet5, ModelOptions, Vgg16
+from fedmpi.models.nets.classic_options import AlexNet, Vgg16
+from fedmpi.models.nets.cnn_options import CnnFemnist, CnnHermes, Lenet5
+from fedmpi.models.nets.shared import SlicedAvgPool2d
+from fedmpi.models.options import ModelOptions
 
 
 def images(shape: tuple[int, int, int], num_classes: int = 10) -> DataInfo:
     return DataInfo("image", shape, num_classes, 1, 1)
-
-
-def params(net: nn.Module) -> int:
-    return sum(parameter.numel() for parameter in net.parameters())
 
 
 @pytest.mark.parametrize(

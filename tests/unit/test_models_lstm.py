@@ -14,9 +14,9 @@ from fedmpi.data.options import DataInfo
 from fedmpi.errors import ConfigError
 from fedmpi.learning.flat import Buffers, FlatNet, net_layout
 from fedmpi.models import create
-from fedmpi.models.groups import follow
-from fedmpi.models.lstm import Lstm
-from fedmpi.models.options import LstmChar, LstmImdb
+from fedmpi.models.nets.lstm import Lstm
+from fedmpi.models.nets.lstm_options import LstmChar, LstmImdb
+from fedmpi.models.surgery.groups import follow
 
 SMALL = LstmImdb(width=0.03)  # 2 and 8 units
 

@@ -7,7 +7,8 @@ import torch
 
 from fedmpi.data.options import DataInfo
 from fedmpi.models import create
-from fedmpi.models.options import Mlp, MlpHar, ModelOptions
+from fedmpi.models.nets.mlp_options import Mlp, MlpHar
+from fedmpi.models.options import ModelOptions
 
 FEATURES = DataInfo("vector", (561,), 6, 1, 1)
 

@@ -8,8 +8,8 @@ from torch import nn
 
 from fedmpi.data.options import DataInfo
 from fedmpi.models import create
-from fedmpi.models.options import ResNet18
-from fedmpi.models.preresnet import PreBlock
+from fedmpi.models.nets.preresnet import PreBlock
+from fedmpi.models.nets.resnet_options import ResNet18
 
 IMAGES = DataInfo("image", (3, 32, 32), 10, 1, 1)
 PRE = ResNet18(order="pre")

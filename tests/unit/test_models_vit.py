@@ -10,6 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from model_inputs import params
 from small_runs import small_config, small_setup
 from torch import Tensor, nn
 from torch.nn import functional as F
@@ -22,13 +23,15 @@ from fedmpi.errors import ConfigError
 from fedmpi.exactsum import ExactSum, WeightSum
 from fedmpi.federation.plan import Task
 from fedmpi.learning.bn import normalizes_single_values, num_statistics
-from fedmpi.methods.protocol import Client
-from fedmpi.models import create, nested
-from fedmpi.models.attention import Attention, open_attention
-from fedmpi.models.groups import follow
-from fedmpi.models.options import Torchvision, VitSmall
-from fedmpi.models.scaler import add_scaler, norm_layers, scaled_layers, scaler_warning
-from fedmpi.models.vit import HEAD_STD
+from fedmpi.methods.values import Client
+from fedmpi.models import create
+from fedmpi.models.nets.attention import Attention, open_attention
+from fedmpi.models.nets.torchvision_options import Torchvision
+from fedmpi.models.nets.vit import HEAD_STD
+from fedmpi.models.nets.vit_options import VitSmall
+from fedmpi.models.surgery import nested
+from fedmpi.models.surgery.groups import follow
+from fedmpi.models.surgery.scaler import add_scaler, norm_layers, scaled_layers, scaler_warning
 
 IMAGES = DataInfo("image", (3, 8, 8), 5, 1, 1)
 SMALL = VitSmall(embedding=24, heads=3, depth=2)
@@ -42,10 +45,6 @@ def images(*shape: int, num_classes: int = 10) -> DataInfo:
 
 def batch(*shape: int, seed: int = 0) -> Tensor:
     return torch.randn(*(shape or (4, 3, 8, 8)), generator=torch.Generator().manual_seed(seed))
-
-
-def params(net: nn.Module) -> int:
-    return sum(parameter.numel() for parameter in net.parameters())
 
 
 def by_hand(channels: int, patch: int, num_patches: int, d: int, hidden: int, depth: int, num_classes: int) -> int:
@@ -299,7 +298,7 @@ def test_heterofl_averages_each_entry_over_those_who_hold_it(tmp_path: Path) -> 
         client = Client(Task(tier, tier, 1, "train", 1, 1.0), {}, np.arange(1), 0)
         regions = method.regions(client)
         weights.add(1.0, {name: (tuple(before[name].shape), region) for name, region in regions.items()})
-        for name, parameter in method.skeleton(tier).named_parameters():
+        for name, parameter in method.net(tier, empty=True).named_parameters():
             sums.add(name, torch.full(parameter.shape, value), 1.0, regions.get(name))
     layer = "encoder.layers.encoder_layer_0.self_attention"
     means = {name: sums.mean(name, weights.of(name), before[name]).tolist() for name in before}

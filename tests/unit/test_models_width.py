@@ -7,7 +7,8 @@ from torch import nn
 
 from fedmpi.data.options import DataInfo
 from fedmpi.models import create
-from fedmpi.models.options import Lenet5, ResNet18
+from fedmpi.models.nets.cnn_options import Lenet5
+from fedmpi.models.nets.resnet_options import ResNet18
 from fedmpi.models.width import Rounding, Width
 
 IMAGES = DataInfo("image", (3, 32, 32), 10, 1, 1)

@@ -3,37 +3,24 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
 from itertools import pairwise
 
 import pytest
 import torch
+from model_inputs import Info
 from torch import nn
 
-from fedmpi.models import create, nested
-from fedmpi.models.nested import Part, fan_in_shares
-from fedmpi.models.options import (
-    AlexNet,
-    CnnFemnist,
-    Lenet5,
-    LstmChar,
-    LstmImdb,
-    Mlp,
-    ModelOptions,
-    ResNet18,
-    Vgg16,
-    VitSmall,
-)
+from fedmpi.models import create
+from fedmpi.models.nets.classic_options import AlexNet, Vgg16
+from fedmpi.models.nets.cnn_options import CnnFemnist, Lenet5
+from fedmpi.models.nets.lstm_options import LstmChar, LstmImdb
+from fedmpi.models.nets.mlp_options import Mlp
+from fedmpi.models.nets.resnet_options import ResNet18
+from fedmpi.models.nets.vit_options import VitSmall
+from fedmpi.models.options import ModelOptions
+from fedmpi.models.surgery import nested
+from fedmpi.models.surgery.nested import Part, fan_in_shares
 from fedmpi.models.width import Rounding
-
-
-@dataclass(frozen=True)
-class Info:
-    kind: str = "image"
-    example_shape: tuple[int, ...] = (1, 8, 8)
-    num_classes: int = 4
-    vocabulary_size: int = 0
-
 
 TEXT = Info("tokens", (5,), 3, 11)
 MODELS = [

@@ -10,19 +10,19 @@ from data_fixtures import SHARED_DATA
 
 from fedmpi import registry
 from fedmpi.config.load import load
-from fedmpi.data import dirichlet_equal, reading, shards
+from fedmpi.data import reading
+from fedmpi.data.dealing import PartitionOptions
 from fedmpi.data.options import DataInfo
 from fedmpi.data.own_tests import personal_tests
 from fedmpi.data.partition import Partition, make_partition
-from fedmpi.data.partition_options import DirichletEqual, Lottery, Natural, PartitionOptions, QuantitySkew, Shards
+from fedmpi.data.partitions import dirichlet_equal, lottery
+from fedmpi.data.partitions.dirichlet_equal import DirichletEqual
+from fedmpi.data.partitions.lottery import Lottery
+from fedmpi.data.partitions.natural import Natural
+from fedmpi.data.partitions.quantity_skew import QuantitySkew
+from fedmpi.data.partitions.shards import Shards
 from fedmpi.errors import ConfigError
 
-ALL = [
-    DirichletEqual(), DirichletEqual(alpha=0.05, examples=30), DirichletEqual(alpha=math.inf),
-    DirichletEqual(alpha=math.inf, examples=17), QuantitySkew(), Shards(), Shards(shards_per_client=5),
-    Lottery(samples=7), Lottery(samples=4, balance=0.5, classes_per_client=4), Natural(),
-    Natural(groups_per_client=3, min_examples=4),
-]  # fmt: skip
 LABELS = np.random.default_rng(0).integers(0, 10, 1437)
 GROUPS = np.random.default_rng(1).integers(0, 150, 1437)
 
@@ -33,23 +33,6 @@ def made(options: PartitionOptions, num_clients: int, seed: int = 3) -> Partitio
 
 def held(partition: Partition, numbers: np.ndarray = LABELS) -> list[list[int]]:
     return [numbers[partition.client(client)].tolist() for client in range(partition.num_clients)]
-
-
-@pytest.mark.parametrize("options", ALL, ids=lambda options: options.model_dump_json())
-@pytest.mark.parametrize("num_clients", [7, 33])
-def test_no_example_has_two_owners(options: PartitionOptions, num_clients: int) -> None:
-    partition = made(options, num_clients)
-    assert partition.num_clients == num_clients and partition.sizes.min() >= 1
-    assert partition.sizes.sum() == len(partition.indices) == len(np.unique(partition.indices))
-    assert partition.indices.min() >= 0 and partition.indices.max() < 1437
-
-
-@pytest.mark.parametrize("options", ALL, ids=lambda options: options.model_dump_json())
-def test_a_pure_function_of_the_seed(options: PartitionOptions) -> None:
-    first, again, other = (made(options, 20, seed) for seed in (0, 0, 1))
-    assert np.array_equal(first.indices, again.indices) and np.array_equal(first.offsets, again.offsets)
-    is_drawn = getattr(options, "alpha", 1.0) != math.inf
-    assert np.array_equal(first.indices, other.indices) != is_drawn
 
 
 # ---- dirichlet_equal
@@ -225,9 +208,9 @@ def test_lottery_shards_begin_at_multiples() -> None:
 @pytest.mark.parametrize("used", [[10, 10, 10], [1, 2, 9, 8, 10], [6, 6, 6, 6, 6], [0, 10, 10, 10]])
 def test_distinct_classes_never_get_stuck(used: list[int]) -> None:
     """10 clients, 3 classes each, every class as often as said, also where it is all or nothing."""
-    classes = shards._distinct_classes(np.array(used), 10, 3, np.random.default_rng(0))
+    classes = lottery._distinct_classes(np.array(used), 10, 3, np.random.default_rng(0))
     assert np.bincount(classes.ravel(), minlength=len(used)).tolist() == used
-    many = shards._distinct_classes(500 * np.array(used), 5000, 3, np.random.default_rng(0))  # in blocks
+    many = lottery._distinct_classes(500 * np.array(used), 5000, 3, np.random.default_rng(0))  # in blocks
     assert np.bincount(many.ravel(), minlength=len(used)).tolist() == [500 * times for times in used]
     assert all(len(set(row)) == 3 for row in many.tolist())
     assert all(len(set(row)) == 3 for row in classes.tolist())
@@ -235,7 +218,7 @@ def test_distinct_classes_never_get_stuck(used: list[int]) -> None:
 
 def test_lottery_pairs_are_uniform() -> None:
     """All classes alike: each of the 6 pairs out of 4 classes for a sixth of 6,000 clients (sigma 29)."""
-    classes = shards._distinct_classes(np.full(4, 3000), 6000, 2, np.random.default_rng(0))
+    classes = lottery._distinct_classes(np.full(4, 3000), 6000, 2, np.random.default_rng(0))
     pairs = np.unique(np.sort(classes, axis=1), axis=0, return_counts=True)[1]
     assert len(pairs) == 6 and (np.abs(pairs - 1000) < 120).all()
     assert (np.abs(np.bincount(classes[:, 0]) - 1500) < 150).all()  # any of them may be the first, whole one

@@ -10,7 +10,8 @@ from fedmpi.data.dataset import Dataset
 from fedmpi.data.options import DataInfo
 from fedmpi.data.own_tests import choose_test, personal_tests
 from fedmpi.data.partition import Partition
-from fedmpi.data.partition_options import Iid, Natural
+from fedmpi.data.partitions.iid import Iid
+from fedmpi.data.partitions.natural import Natural
 from fedmpi.errors import ConfigError
 
 # Client 0 trains on three 0s and one 1, client 1 on one 0 and two 2s, client 2 on three 1s.

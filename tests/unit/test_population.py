@@ -17,19 +17,17 @@ import pytest
 from fedmpi import methods
 from fedmpi.config.load import load
 from fedmpi.data.dataset import Dataset
+from fedmpi.data.dealing import PartitionOptions
 from fedmpi.data.own_tests import personal_tests
 from fedmpi.data.partition import Partition, make_partition
-from fedmpi.data.partition_options import (
-    Dirichlet,
-    DirichletEqual,
-    Iid,
-    Lottery,
-    Natural,
-    PartitionOptions,
-    QuantitySkew,
-    Shards,
-)
-from fedmpi.methods.protocol import Phase
+from fedmpi.data.partitions.dirichlet import Dirichlet
+from fedmpi.data.partitions.dirichlet_equal import DirichletEqual
+from fedmpi.data.partitions.iid import Iid
+from fedmpi.data.partitions.lottery import Lottery
+from fedmpi.data.partitions.natural import Natural
+from fedmpi.data.partitions.quantity_skew import QuantitySkew
+from fedmpi.data.partitions.shards import Shards
+from fedmpi.methods.values import Phase
 from fedmpi.rounds.state import draw_cohort
 from fedmpi.run.forecast import forecast
 from fedmpi.run.start import blocks, method_context

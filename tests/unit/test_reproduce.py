@@ -4,60 +4,37 @@ from __future__ import annotations
 
 import csv
 import signal
-import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import pytest
-from reproduced_runs import PAPER
 from shipped_configs import EXPERIMENTS
-from small_runs import small_config
+from studied_runs import PAPER, Called, Ran, calling, run_here, write_config
 
 from fedmpi import papers
-from fedmpi.config import yaml_text
 from fedmpi.config.load import load
 from fedmpi.errors import RunDirError
-from fedmpi.main import main
 from fedmpi.store.lock import Holder, _refusal
+from fedmpi.studies import launch as running
+from fedmpi.studies import reproduce
+from fedmpi.studies.reproduction import Budget, Request, every, find
+from fedmpi.studies.slurm import queue as slurm_queue
 
 ROOT = Path(__file__).resolve().parents[2]
-
-from fedmpi.studies import launch as running  # noqa: E402
-from fedmpi.studies import reproduce  # noqa: E402
-from fedmpi.studies.reproduction import Budget, Request, every, find  # noqa: E402
-from fedmpi.studies.slurm import queue as slurm_queue  # noqa: E402
-
-FAST = ("data.num_train=48", "data.num_test=16", "clients.count=4", "clients.per_round=2", "clients.tier_blocks=[]")
 
 
 @pytest.fixture
 def own(tmp_path: Path) -> str:
     """A paper's file whose runs are FedAvg and FedHM on tiny data, 4 rounds."""
     for name, method in (("one", "fedavg"), ("two", "fedhm")):
-        config = small_config(*FAST, f"method.name={method}", "rounds=4", "train.schedule.milestones=[2]")
-        (tmp_path / f"{name}.yaml").write_text(yaml_text.dump(config.to_dict()))
+        write_config(tmp_path / f"{name}.yaml", f"method.name={method}", "rounds=4", "train.schedule.milestones=[2]")
     text = PAPER.replace("run: one", f"run: {tmp_path}/one.yaml").replace("run: two", f"run: {tmp_path}/two.yaml")
     (tmp_path / "own.yaml").write_text(text)
     return str(tmp_path / "own.yaml")
 
 
-@pytest.fixture
-def in_this_process(monkeypatch: pytest.MonkeyPatch) -> list[Sequence[str]]:
-    """Runs the command here, which is a tenth of the time; a list of what was run."""
-    commands: list[Sequence[str]] = []
-
-    def launch(command: Sequence[str], log: Path, environment: Mapping[str, str]) -> int:
-        assert command[:3] == [sys.executable, "-m", "fedmpi.main"]
-        commands.append(command)
-        return main(command[3:])
-
-    monkeypatch.setattr(running, "launch", launch)
-    return commands
-
-
-def called(capsys: pytest.CaptureFixture[str], *given: str) -> tuple[int, str, str]:
-    code = reproduce.main([*given])
-    return (code, *capsys.readouterr())
+in_this_process = run_here
+called = calling(reproduce.main)
 
 
 # The command line.
@@ -107,24 +84,24 @@ def called(capsys: pytest.CaptureFixture[str], *given: str) -> tuple[int, str, s
     ],
 )
 def test_mistakes_are_one_line_and_code_2(
-    given: list[str], told: str, own: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    given: list[str], told: str, own: str, tmp_path: Path, called: Called
 ) -> None:
     words = [word.replace("OWN", own) for word in given]
-    code, out, err = called(capsys, *words, "--ranks", "1", "--out", str(tmp_path / "out"))
+    code, out, err = called(*words, "--ranks", "1", "--out", str(tmp_path / "out"))
     assert code == 2 and out == "" and told in err and len(err.splitlines()) == 1
     assert not (tmp_path / "out").exists()
 
 
 def test_a_missing_config_is_told_before_anything_runs(
-    own: str, tmp_path: Path, capsys: pytest.CaptureFixture[str], in_this_process: list[Sequence[str]]
+    own: str, tmp_path: Path, called: Called, in_this_process: Ran
 ) -> None:
     (tmp_path / "two.yaml").unlink()
-    code, _, err = called(capsys, f"{own}:table1", "--ranks", "1", "--out", str(tmp_path / "out"))
+    code, _, err = called(f"{own}:table1", "--ranks", "1", "--out", str(tmp_path / "out"))
     assert code == 2 and "two.yaml: no such file" in err and in_this_process == []
 
 
-def test_the_list_names_every_table_of_every_paper(capsys: pytest.CaptureFixture[str]) -> None:
-    code, out, _ = called(capsys, "--list")
+def test_the_list_names_every_table_of_every_paper(called: Called) -> None:
+    code, out, _ = called("--list")
     names = [line.split()[0] for line in out.splitlines()]
     assert code == 0 and names == [table.name for table in every()]
     assert {name.partition(":")[0] for name in names} == set(papers.PAPERS) and {"fedhm:table3", "fdnnc:table4"} < {
@@ -140,12 +117,10 @@ def test_the_runs_of_all_papers_have_configs() -> None:
 # Real runs.
 
 
-def test_a_table_is_made_shared_and_resumed(
-    own: str, tmp_path: Path, capsys: pytest.CaptureFixture[str], in_this_process: list[Sequence[str]]
-) -> None:
+def test_a_table_is_made_shared_and_resumed(own: str, tmp_path: Path, called: Called, in_this_process: Ran) -> None:
     """Half the budget of 4 rounds; another table finds the runs; one that broke goes on; a part is printed."""
     words = ["--ranks", "1", "--seeds", "0", "--budget", "0.5", "--out", str(tmp_path / "out")]
-    code, out, _ = called(capsys, f"{own}:table1", *words)
+    code, out, _ = called(f"{own}:table1", *words)
     assert code == 0 and out.count(": finished (") == 3 and "rounds x 0.5" in out
     assert all("rounds=2" in command and "train.schedule.milestones=[1]" in command for command in in_this_process)
     table_dir = tmp_path / "out" / "own.yaml-table1-rounds_x0.5-epochs_x0.5"
@@ -156,33 +131,31 @@ def test_a_table_is_made_shared_and_resumed(
     assert [row["rounds_done"] for row in rows] == ["2"] * 4 and all(0 <= float(row["ours"]) <= 100 for row in rows)
     assert "rounds x 0.5" in (table_dir / "table.md").read_text()
 
-    code, out, _ = called(capsys, f"{own}:table2", *words)
+    code, out, _ = called(f"{own}:table2", *words)
     assert code == 0 and out.count(": finished before") == 2 and len(in_this_process) == 3
 
     [folder] = (tmp_path / "out" / "runs").glob("*one-*-seed0")
     (folder / "report" / "summary.json").unlink()
-    code, out, _ = called(capsys, f"{own}:table1", *words, "--collect", "--only", "fedavg")
+    code, out, _ = called(f"{own}:table1", *words, "--collect", "--only", "fedavg")
     assert code == 0 and "not finished" in out and "FedHM" not in out and "no run of" not in out
-    code, out, _ = called(capsys, f"{own}:table1", "--out", str(tmp_path / "out"), "--collect")
+    code, out, _ = called(f"{own}:table1", "--out", str(tmp_path / "out"), "--collect")
     assert code == 0 and "no run of own.yaml:table1 with these options" in out
     assert not (tmp_path / "out" / "own.yaml-table1" / "table.csv").read_text().count("rounds x")
-    assert called(capsys, f"{own}:table1", *words, "--list")[1].count(" finished ") == 2
-    code, out, _ = called(capsys, f"{own}:table1", *words, "--run", "1")
+    assert called(f"{own}:table1", *words, "--list")[1].count(" finished ") == 2
+    code, out, _ = called(f"{own}:table1", *words, "--run", "1")
     assert code == 0 and "finished (resumed, " in out and "own.yaml:table1" not in out
     assert "--resume" in in_this_process[-1]
 
 
-def test_missing_data_are_told_before_anything_runs(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], in_this_process: list[Sequence[str]]
-) -> None:
+def test_missing_data_are_told_before_anything_runs(tmp_path: Path, called: Called, in_this_process: Ran) -> None:
     words = ["--only", "cifar10_iid fedavg", "--data-dir", str(tmp_path), "--out", str(tmp_path / "out")]
-    code, out, err = called(capsys, "fedhm:table3", *words, "--ranks", "1")
+    code, out, err = called("fedhm:table3", *words, "--ranks", "1")
     assert code == 2 and out == "" and err.count("\n") == 1 and in_this_process == []
     assert "python -m fedmpi.data fetch cifar10" in err and not (tmp_path / "out").exists()
 
 
 def test_a_failed_run_ends_no_other_and_another_config_is_refused(
-    own: str, tmp_path: Path, capsys: pytest.CaptureFixture[str], in_this_process: list[Sequence[str]]
+    own: str, tmp_path: Path, called: Called, in_this_process: Ran
 ) -> None:
     out = tmp_path / "out"
     request = Request(out.resolve())
@@ -190,16 +163,16 @@ def test_a_failed_run_ends_no_other_and_another_config_is_refused(
     blocked.parent.mkdir(parents=True)
     blocked.write_text("")
     words = ["--ranks", "1", "--seeds", "0", "--only", "IID", "--out", str(out)]
-    code, printed, _ = called(capsys, f"{own}:table2", *words)
+    code, printed, _ = called(f"{own}:table2", *words)
     assert code == 1 and "[1/2]" in printed and "failed with exit code 2" in printed
     assert "[2/2]" in printed and printed.count(": finished (") == 1 and "its baseline is not run" in printed
     (tmp_path / "two.yaml").write_text((tmp_path / "two.yaml").read_text().replace("lr: 0.05", "lr: 0.5"))
-    code, _, err = called(capsys, f"{own}:table2", *words)
+    code, _, err = called(f"{own}:table2", *words)
     assert code == 2 and "train.lr: run has 0.05, you ask 0.5; take another --out" in err
 
 
 def test_a_run_that_another_process_makes_is_left_alone(
-    own: str, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    own: str, tmp_path: Path, called: Called, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """As the lock words it; what an earlier try left in the log tells nothing of this one."""
 
@@ -215,30 +188,28 @@ def test_a_run_that_another_process_makes_is_left_alone(
     for name in ("one", "two"):
         folder = request.run_of(papers.Run(config=f"{tmp_path}/{name}"), 0).folder.path
         folder.with_name(f"{folder.name}.log").write_text("x: is in use by pid 3 on node9; wait for it\n")
-    code, printed, _ = called(capsys, *words)
+    code, printed, _ = called(*words)
     lines = [line for line in printed.splitlines() if line.startswith("[")]
     assert code == 1 and lines[0].endswith("seed 0: left alone: in use by pid 12 on node1")
     assert "failed with exit code 2" in lines[1]
 
 
-def test_a_launcher_that_cannot_be_started_is_one_line(
-    own: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_launcher_that_cannot_be_started_is_one_line(own: str, tmp_path: Path, called: Called) -> None:
     (tmp_path / "start").write_bytes(b"\x00\x01")
     (tmp_path / "start").chmod(0o755)
     words = [f"{own}:table2", "--launcher", f"{tmp_path}/start", "--seeds", "0", "--out", str(tmp_path / "out")]
-    code, _, err = called(capsys, *words)
+    code, _, err = called(*words)
     assert code == 2 and err == f"{tmp_path}/start: cannot be started: Exec format error\n"
 
 
 def test_the_head_tells_of_steps_without_a_round(
-    own: str, tmp_path: Path, capsys: pytest.CaptureFixture[str], in_this_process: list[Sequence[str]]
+    own: str, tmp_path: Path, called: Called, in_this_process: Ran
 ) -> None:
     """A quarter of 4 rounds is one round, and the step after round 2 has none to follow it."""
     words = ["--ranks", "1", "--seeds", "0", "--only", "fedavg", "--out", str(tmp_path / "out")]
-    code, out, _ = called(capsys, f"{own}:table1", *words, "--budget", "rounds=0.25")
+    code, out, _ = called(f"{own}:table1", *words, "--budget", "rounds=0.25")
     assert code == 0 and "too few rounds for 1 of 1 steps of the learning rate in one.yaml\n" in out
-    code, out, _ = called(capsys, f"{own}:table1", *words, "--budget", "rounds=0.5")
+    code, out, _ = called(f"{own}:table1", *words, "--budget", "rounds=0.5")
     assert code == 0 and "too few" not in out
 
 
@@ -254,12 +225,12 @@ def test_the_data_directory_is_set_where_there_are_files(own: str, tmp_path: Pat
 
 
 def test_a_file_called_like_a_paper_keeps_apart_from_it(
-    own: str, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    own: str, tmp_path: Path, called: Called, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Its tasks find it from another folder, and its table is not written over the paper's."""
     (tmp_path / "own.yaml").rename(tmp_path / "fedhm.yaml")
     monkeypatch.chdir(tmp_path)
-    code, _, _ = called(capsys, "fedhm.yaml:table2", "--ranks", "1", "--seeds", "0", "--out", "out", "--slurm")
+    code, _, _ = called("fedhm.yaml:table2", "--ranks", "1", "--seeds", "0", "--out", "out", "--slurm")
     commands = (tmp_path / "out" / "fedhm.yaml-table2" / "commands.txt").read_text()
     assert code == 0 and f" {tmp_path}/fedhm.yaml:table2 " in commands and not (tmp_path / "out/fedhm-table2").exists()
     assert find("fedhm:table3").folder == "fedhm-table3" and find("fedhm.yaml:table2").name == "fedhm.yaml:table2"
@@ -273,26 +244,23 @@ def test_a_signal_reaches_the_run(tmp_path: Path) -> None:
     assert signal.getsignal(signal.SIGUSR1) is before
 
 
-def test_a_run_that_stopped_is_the_last_for_now(
-    own: str, tmp_path: Path, capsys: pytest.CaptureFixture[str], in_this_process: list[Sequence[str]]
-) -> None:
-    """No time is left after each of its four rounds: exit code 75 and no other run; the same command goes on with it."""
+def test_a_run_that_stopped_is_the_last_for_now(own: str, tmp_path: Path, called: Called, in_this_process: Ran) -> None:
+    """No time is left after each of its four rounds: exit code 75, no other run; the same command goes on with it."""
     words = [f"{own}:table2", "--ranks", "1", "--seeds", "4", "--out", str(tmp_path / "out")]
     limit = ["--set", "mpi.time_limit_s=0.001"]
-    ends = [called(capsys, *words, *limit, "--run", "1") for _ in range(4)]
+    ends = [called(*words, *limit, "--run", "1") for _ in range(4)]
     assert [code for code, _, _ in ends] == [75, 75, 75, 0] and len(in_this_process) == 4
     assert "stopped, to go on" in ends[0][1] and "finished (resumed" in ends[3][1]
-    assert called(capsys, *words, *limit)[0] == 75 and len(in_this_process) == 5
+    assert called(*words, *limit)[0] == 75 and len(in_this_process) == 5
 
 
 def test_the_array_has_what_is_left(
-    own: str, tmp_path: Path, capsys: pytest.CaptureFixture[str], in_this_process: list[Sequence[str]],
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:  # fmt: skip
+    own: str, tmp_path: Path, called: Called, in_this_process: Ran, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Nothing runs; a task's command makes its run, whatever the folder it starts in; then there is one less."""
     out = tmp_path / "out"
     words = [f"{own}:table2", "--ranks", "1", "--seeds", "4", "--budget", "rounds=0.25", "--out", str(out)]
-    code, printed, _ = called(capsys, *words, "--slurm", "--array-max", "3", "--sbatch-option", "account=me")
+    code, printed, _ = called(*words, "--slurm", "--array-max", "3", "--sbatch-option", "account=me")
     folder = out / "own.yaml-table2-rounds_x0.25"
     assert code == 0 and "2 of 2 runs are left" in printed and in_this_process == []
     script = (folder / "job.sbatch").read_text()
@@ -306,13 +274,13 @@ def test_the_array_has_what_is_left(
     assert waiting.to_dict() == job.config.to_dict() and waiting.rounds == 1
     command = (folder / "commands.txt").read_text().splitlines()[1].split()
     monkeypatch.chdir("/")
-    assert called(capsys, *command[2:])[0] == 0 and len(in_this_process) == 1 and "rounds=1" in in_this_process[0]
-    assert called(capsys, *words, "--slurm")[0] == 0 and "--array=1\n" in (folder / "job.sbatch").read_text()
+    assert called(*command[2:])[0] == 0 and len(in_this_process) == 1 and "rounds=1" in in_this_process[0]
+    assert called(*words, "--slurm")[0] == 0 and "--array=1\n" in (folder / "job.sbatch").read_text()
     monkeypatch.setattr(slurm_queue.shutil, "which", lambda name: None)
-    code, _, err = called(capsys, *words, "--slurm", "--submit")
+    code, _, err = called(*words, "--slurm", "--submit")
     assert code == 2 and "no sbatch in PATH" in err
-    assert called(capsys, *words, "--run", "1")[0] == 0
-    assert "all 2 runs of own.yaml:table2 are finished" in called(capsys, *words, "--slurm")[1]
+    assert called(*words, "--run", "1")[0] == 0
+    assert "all 2 runs of own.yaml:table2 are finished" in called(*words, "--slurm")[1]
 
 
 def test_a_launcher_of_one_s_own() -> None:

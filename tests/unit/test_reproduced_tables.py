@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import csv
 from pathlib import Path
+from typing import Any
 
 import pytest
-from reproduced_runs import PAPER, named, record, write_run
 from small_runs import run_all, small_config
+from studied_runs import PAPER, named, record, write_run
 
 from fedmpi import papers
 from fedmpi.mpi.serial import SerialComm
@@ -15,6 +16,7 @@ from fedmpi.store import manifest
 from fedmpi.studies import measures, tables
 from fedmpi.studies.bench import pruned
 from fedmpi.studies.reproduction import Request, find
+from fedmpi.studies.runs import History
 
 
 def test_numbers_by_hand(tmp_path: Path) -> None:
@@ -26,14 +28,14 @@ def test_numbers_by_hand(tmp_path: Path) -> None:
     write_run(request, "one", 2, [record(1, {"1": 0.9})])
     write_run(request, "two", 0, [record(1, {"1": 0.9, "0.25": 0.8}), record(2, {"1": 0.95})])
     table = named("table1")
-    fedavg, whole, half, not_run = tables.collect(table, tables.Archive(request))
+    fedavg, whole, half, not_run = tables.collect(tables.Archive(table, request))
     assert fedavg.ours == pytest.approx(70) and fedavg.std == pytest.approx(200**0.5)
     assert (fedavg.seeds, fedavg.waiting, fedavg.rounds, fedavg.is_finished) == ((0, 1), (2,), "3/3", True)
     assert fedavg.difference == pytest.approx(-20)
     assert (whole.ours, whole.std, whole.rounds, whole.is_finished) == (pytest.approx(95), None, "2/3", False)
     assert half.ours is None and half.why_not == "no test of 0.5 yet; tested: 0.25, 1"
     assert (not_run.ours, not_run.rounds, not_run.why_not) == (None, "-", "not run")
-    one_seed = tables.collect(table, tables.Archive(request, [1]))[0]
+    one_seed = tables.collect(tables.Archive(table, request, [1]))[0]
     assert one_seed.ours == pytest.approx(80) and one_seed.seeds == (1,)
 
     text = tables.text_of(table, request, [fedavg, whole, half, not_run])
@@ -41,10 +43,9 @@ def test_numbers_by_hand(tmp_path: Path) -> None:
     assert text.lines[1] == ("", "FedHM", "11M", "91.25", "95.00", "+3.75", "0", "2/3", "[2][3]")
     assert text.lines[2][3:] == ("lost", "-", "-", "-", "2/3", "[4][3][5]")
     assert text.lines[3] == ("Non-IID", "FedHM", "11M", "80.5", "-", "-", "-", "-", "")
-    assert text.footnotes[:4] == [
-        "[1] unfinished seeds are left out", "[2] the paper's slip: it is another",
-        "[3] not finished: as far as it has come", "[4] the paper's text has lost this value",
-    ]  # fmt: skip
+    assert text.footnotes[:2] == ["[1] unfinished seeds are left out", "[2] the paper's slip: it is another"]
+    lost = "[4] the paper's text has lost this value"
+    assert text.footnotes[2:4] == ["[3] not finished: as far as it has come", lost]
     assert "| IID | FedAvg | 11M | 90.0 | 70.00 (14.14) | -20.00 | 0,1 | 3/3 | [1] |" in text.markdown()
     assert "accuracy in %, best round" in text.markdown() and "the paper's numbers of rounds" in text.markdown()
     rows = list(csv.DictReader(tables.comma_separated(table.table, [fedavg, half]).splitlines()))
@@ -59,14 +60,14 @@ def test_seeds_with_different_data_are_said(tmp_path: Path) -> None:
         run = write_run(request, "one", seed, [record(number, {"1": 0.5}) for number in (1, 2, 3)])
         manifest.add_start(run.folder, {} if digest is None else {"data_digest": digest})
     for seeds, is_said in (([1, 2, 3], False), (None, True)):
-        results = tables.collect(table, tables.Archive(request, seeds))
+        results = tables.collect(tables.Archive(table, request, seeds))
         lines = [line for line in tables.text_of(table, request, results).head if "different data" in line]
         assert len(lines) == is_said
     assert f"one-seed0 (digest {'a' * 12})" in lines[0] and f"one-seed1 and 1 more (digest {'b' * 12})" in lines[0]
 
 
-def history(tmp_path: Path, records: list[dict[str, object]], **other: object) -> measures.History:
-    found = measures.history_of(write_run(Request(tmp_path), "one", 0, records, **other))  # type: ignore[arg-type]
+def history(tmp_path: Path, records: list[dict[str, object]], **other: Any) -> History:
+    found = write_run(Request(tmp_path), "one", 0, records, **other).history()
     assert found is not None
     return found
 
@@ -75,14 +76,15 @@ def test_quantities_by_hand(tmp_path: Path) -> None:
     """Three rounds of 60 bytes: 180 bytes are 45 parameters; 20 bytes up are 5 a round."""
     kernels = {"conv": {"effective_kernels": 7.5, "clients_per_kernel": [1, 2.5, 4], "clients_of_kernel": [4, 1]}}
     other = {"conv": {"effective_kernels": 6.5, "clients_per_kernel": [1, 1.5, 2], "clients_of_kernel": [2, 1]}}
-    run = history(tmp_path, [
+    records = [
         record(1, {"1": 0.3}, seconds={"wall": 4.0, "svd": 1.0}, method={"kernels": kernels}),
         record(2, {}, seconds={"wall": 6.0, "svd": 2.0}, method={"kernels": other}),
         record(3, {"1": 0.5}, seconds={"wall": 5.0, "svd": 0.0}, clients={"accuracy": 0.7}),
-    ])  # fmt: skip
+    ]
+    run = history(tmp_path, records)
 
-    def value(quantity: str, net: str = "1", **asked: object) -> float | None:
-        return measures.value(run, measures.Asked(quantity, net, **asked))  # type: ignore[arg-type]
+    def value(quantity: str, net: str = "1", **asked: Any) -> float | None:
+        return measures.value(run, measures.Asked(quantity, net, **asked))
 
     assert value("accuracy") == 0.5 and value("accuracy", "clients") == 0.7 and value("accuracy", "2") is None
     assert value("train_loss", of="best") == pytest.approx(1 / 3)
@@ -109,12 +111,12 @@ tables:
     write_run(request, "one", 0, [record(number, {"1": 0.6}) for number in (1, 2, 3)])
     write_run(request, "one", 1, [record(number, {"1": 0.4}) for number in (1, 2, 3)])
     table = named("cost", text)
-    [reached] = tables.collect(table, tables.Archive(request))
+    [reached] = tables.collect(tables.Archive(table, request))
     assert (reached.ours, reached.seeds, reached.notes) == (60, (0,), ("1 of 2 seeds reach it",))
     assert tables.text_of(table, request, [reached]).footnotes == ["[1] 1 of 2 seeds reach it"]
     [row] = csv.DictReader(tables.comma_separated(table.table, [reached]).splitlines())
     assert row["notes"] == "1 of 2 seeds reach it"
-    both = tables.collect(table, tables.Archive(request, [0]))[0]
+    both = tables.collect(tables.Archive(table, request, [0]))[0]
     assert both.notes == ()
 
 
@@ -127,7 +129,7 @@ def test_a_drop_from_an_unfinished_baseline_is_of_the_rounds_that_both_have(tmp_
     write_run(request, "one", 0, [record(1, {"1": 0.3}), record(2, {"1": 0.5})])
     write_run(request, "two", 0, [record(1, {"1": 0.4}), record(2, {"1": 0.45}), record(3, {"1": 0.8})])
     table = named("table2", DROP)
-    own, fedhm = tables.collect(table, tables.Archive(request))
+    own, fedhm = tables.collect(tables.Archive(table, request))
     assert own.ours == 0 and own.notes == () and fedhm.ours == pytest.approx(5) and fedhm.is_finished
     assert fedhm.notes == ("its baseline is not finished: compared over the rounds that both have done",)
     told = tables.text_of(table, request, [fedhm])  # as with --only, without the baseline's own line
@@ -135,7 +137,7 @@ def test_a_drop_from_an_unfinished_baseline_is_of_the_rounds_that_both_have(tmp_
 
     write_run(request, "one", 1, [record(number, {"1": 0.9}) for number in (1, 2, 3)])
     write_run(request, "two", 1, [record(number, {"1": 0.7}) for number in (1, 2, 3)])
-    finished = tables.collect(table, tables.Archive(request))[1]
+    finished = tables.collect(tables.Archive(table, request))[1]
     assert finished.ours == pytest.approx(20) and (finished.seeds, finished.waiting) == ((1,), (0,))
     assert finished.notes == ("unfinished seeds and those of unfinished baselines are left out",)
 
@@ -146,12 +148,12 @@ def test_an_unfinished_drop_is_of_its_own_rounds(tmp_path: Path) -> None:
     write_run(request, "one", 0, [record(number, {"1": 0.3 * number}) for number in (1, 2, 3)])
     write_run(request, "two", 0, [record(1, {"1": 0.2})])
     table = named("table2", DROP)
-    fedhm = tables.collect(table, tables.Archive(request))[1]
+    fedhm = tables.collect(tables.Archive(table, request))[1]
     assert fedhm.ours == pytest.approx(10)
     assert fedhm.notes == ("compared over the rounds that both have done",)
     write_run(request, "two", 1, [record(1, {"1": 0.2}), record(2, {"1": 0.2})])
     write_run(request, "one", 1, [record(1, {})])
-    lacking = tables.collect(table, tables.Archive(request, [1]))[1]
+    lacking = tables.collect(tables.Archive(table, request, [1]))[1]
     assert lacking.ours is None and lacking.why_not == "nothing to compare in the rounds that both have done"
 
 
@@ -165,13 +167,13 @@ tables:
 """
     request = Request(tmp_path)
     write_run(request, "one", 0, [record(number, {"1": 0.6}) for number in (1, 2, 3)])
-    reached, not_reached = tables.collect(named("cost", text), tables.Archive(request))
+    reached, not_reached = tables.collect(tables.Archive(named("cost", text), request))
     assert reached.ours == 15 and (not_reached.ours, not_reached.why_not) == (None, "70 % not reached")
 
 
 def test_computed_tables_need_no_run(tmp_path: Path) -> None:
     """Hermes's Table 3: VGG16 of 134,301,514 parameters has 537.21 MB."""
-    found = tables.collect(find("hermes:table3"), tables.Archive(Request(tmp_path)))
+    found = tables.collect(tables.Archive(find("hermes:table3"), Request(tmp_path)))
     baseline = next(result for result in found if (result.cell.block, result.cell.column) == ("IC-CIFAR10", "Baseline"))
     assert baseline.ours == pytest.approx(4 * 134_301_514 / 1e6) and baseline.difference == pytest.approx(
         -0.004, abs=1e-3
@@ -193,10 +195,10 @@ tables:
     run_all(config, SerialComm(), folder)
     clock = iter([*[3.0] * 55, *[2.0] * 55] * 2)
     monkeypatch.setattr(pruned, "_timed", lambda action: next(clock))
-    time, energy = (tables.collect(named(name, text), tables.Archive(request))[0] for name in ("time", "energy"))
+    time, energy = (tables.collect(tables.Archive(named(name, text), request))[0] for name in ("time", "energy"))
     assert time.ours == 1.5 and energy.ours is None and "NVML" in energy.why_not
     (folder / "report" / "summary.json").unlink()
-    assert tables.collect(named("time", text), tables.Archive(request))[0].ours is None
+    assert tables.collect(tables.Archive(named("time", text), request))[0].ours is None
 
 
 def test_a_comparison_is_with_the_same_seed_in_the_rounds_that_both_have(tmp_path: Path) -> None:
@@ -207,9 +209,9 @@ def test_a_comparison_is_with_the_same_seed_in_the_rounds_that_both_have(tmp_pat
     write_run(request, "two", 0, cheap, rounds=2)
     write_run(request, "two", 1, cheap, rounds=2)
     table = named("table2")
-    own, fedhm = tables.collect(table, tables.Archive(request))
+    own, fedhm = tables.collect(tables.Archive(table, request))
     assert own.ours == 1.0 and fedhm.ours == 0.5 and fedhm.seeds == (0,) and fedhm.difference == 0
     assert tables.decimals_of(table.table) == 1
 
     drop = named("table2", DROP)
-    assert tables.collect(drop, tables.Archive(request))[1].ours == pytest.approx(10)
+    assert tables.collect(tables.Archive(drop, request))[1].ours == pytest.approx(10)

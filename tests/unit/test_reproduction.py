@@ -5,15 +5,14 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from reproduced_runs import PAPER, named
 from small_runs import small_config
+from studied_runs import PAPER, named
 
 from fedmpi import papers
+from fedmpi.studies import launch as running
+from fedmpi.studies.reproduction import Budget, Request, baseline_of, changes, chosen, runs_of
 
 ROOT = Path(__file__).resolve().parents[2]
-
-from fedmpi.studies import launch as running  # noqa: E402
-from fedmpi.studies.reproduction import Budget, Request, baseline_of, changes, chosen, runs_of  # noqa: E402
 
 
 def test_chosen_cells_and_what_they_are_compared_with() -> None:
@@ -68,9 +67,8 @@ def test_folders_tell_runs_apart(tmp_path: Path) -> None:
 def test_a_budget_scales_rounds_milestones_and_epochs_never_below_one() -> None:
     config = small_config("rounds=40", "train.schedule.milestones=[10,30]", "train.local_epochs=5")
     assert Budget.read("0.05") == Budget(0.05, 0.05) and Budget.read("epochs=0.1") == Budget(1.0, 0.1)
-    assert Budget.read("rounds=0.05,epochs=0.1").overrides(config) == [
-        "rounds=2", "train.schedule.milestones=[1,2]", "evaluation.every=1", "train.local_epochs=1",
-    ]  # fmt: skip
+    scaled = "rounds=2 train.schedule.milestones=[1,2] evaluation.every=1 train.local_epochs=1"
+    assert " ".join(Budget.read("rounds=0.05,epochs=0.1").overrides(config)) == scaled
     assert Budget().overrides(config) == [] and Budget(1.0, 0.5).overrides(config) == ["train.local_epochs=2"]
     assert "rounds x 0.05, local epochs x 0.1" in str(Budget(0.05, 0.1)) and "small" not in str(Budget())
 
@@ -89,7 +87,7 @@ def test_a_budget_scales_rounds_milestones_and_epochs_never_below_one() -> None:
         (200, "[100]", 0.001, (1, "[1]")),
         (200, "[100,199]", 2, (400, "[200,398]")),
     ],
-)  # fmt: skip
+)
 def test_steps_of_the_learning_rate_stay_apart_and_happen(
     rounds: int, milestones: str, scale: float, made: tuple[int, str]
 ) -> None:

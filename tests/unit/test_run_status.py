@@ -8,8 +8,10 @@ from pathlib import Path
 
 import pytest
 from small_runs import small_config
+from studied_runs import Called
 
 from fedmpi.mpi.serial import SerialComm
+from fedmpi.run.folder import Asked
 from fedmpi.run.stopping import Stopping
 from fedmpi.store import manifest
 from fedmpi.store.lock import STALE_AFTER_S, Holder, RunLock
@@ -17,9 +19,9 @@ from fedmpi.store.run_dir import RunDir
 from fedmpi.studies.slurm import status, submit
 
 
-def shown(capsys: pytest.CaptureFixture[str], *folders: Path) -> tuple[int, str, str]:
-    code = submit.main(["status", *map(str, folders)])
-    return (code, *capsys.readouterr())
+@pytest.fixture
+def shown(capsys: pytest.CaptureFixture[str]) -> Called:
+    return lambda *folders: (submit.main(["status", *map(str, folders)]), *capsys.readouterr())
 
 
 class StopsAfter(Stopping):
@@ -42,8 +44,7 @@ def stopped(tmp_path: Path) -> RunDir:
 
     config = small_config("method.name=fedavg", "output.checkpoint_every=9")
     folder = tmp_path / "runs" / "a"
-    words = {"run_dir": str(folder), "resume": False, "command": ("test",), "where": {}}
-    assert run(config, SerialComm(), **words, stopping=StopsAfter(2)) is False
+    assert run(config, SerialComm(), Asked(str(folder)), stopping=StopsAfter(2)) is False
     return RunDir(folder)
 
 
@@ -125,31 +126,29 @@ def test_a_run_on_another_host(stopped: RunDir) -> None:
     assert [state(1100), state(1300)] == ["running", "silent"]
 
 
-def test_status_of_a_folder(stopped: RunDir, capsys: pytest.CaptureFixture[str]) -> None:
+def test_status_of_a_folder(stopped: RunDir, capsys: pytest.CaptureFixture[str], shown: Called) -> None:
     """All runs below it, or the one that it is; a damaged run is a line, too."""
     (stopped.path.parent / "deep" / "b").mkdir(parents=True)
     (stopped.path.parent / "deep" / "b" / "config.yaml").write_text("nonsense: [")
-    code, out, _ = shown(capsys, stopped.path.parent)
+    code, out, _ = shown(stopped.path.parent)
     assert code == 0
     lines = [line.split()[:2] for line in out.splitlines() if "/" in line]
     assert lines == [["a", "stopped"], ["deep/b", "interrupted"]]
     assert out.splitlines()[-1] == "1 stopped, 1 interrupted"
-    assert "2/3" in shown(capsys, stopped.path)[1]
-    assert shown(capsys, stopped.path / "checkpoints")[1] == "no runs there\n"
-    assert "is no folder" in shown(capsys, stopped.path / "gone")[2]
+    assert "2/3" in shown(stopped.path)[1]
+    assert shown(stopped.path / "checkpoints")[1] == "no runs there\n"
+    assert "is no folder" in shown(stopped.path / "gone")[2]
     assert shown(capsys)[0] == 2
 
 
 @pytest.mark.parametrize(
     "line", ['{"round": 1, "tiers": [1]}', '{"round": 1, "seconds": {"wall": "x"}}', '{"round": 1, "seconds": 5}', None]
 )
-def test_an_unreadable_run_does_not_hide_the_others(
-    stopped: RunDir, line: str | None, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_an_unreadable_run_does_not_hide_the_others(stopped: RunDir, line: str | None, shown: Called) -> None:
     bad = RunDir(stopped.path.parent / "A")  # comes first
     bad.path.mkdir()
     bad.config_path.write_text("rounds: 3\n")
     bad.records_path.write_text(f"{line}\n") if line else bad.records_path.mkdir()
-    code, out, errors = shown(capsys, stopped.path.parent)
+    code, out, errors = shown(stopped.path.parent)
     assert code == 0 and out.splitlines()[-1] == "1 unreadable, 1 stopped"
     assert errors.startswith(f"unreadable: {bad.path}") and errors.count("\n") == 1

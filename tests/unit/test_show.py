@@ -9,7 +9,7 @@ import pytest
 
 from fedmpi.data import show
 from fedmpi.data.partition import Partition, make_partition
-from fedmpi.data.partition_options import Iid
+from fedmpi.data.partitions.iid import Iid
 
 # Client 0 has classes 0 0 1, client 1 class 2, client 2 nothing, client 3 classes 1 1; example 6 is nobody's.
 LABELS = np.array([0, 0, 1, 2, 1, 1, 2])
@@ -27,9 +27,14 @@ def test_table_by_hand() -> None:
     lines = show.table(PARTITION, LABELS, 3, np.array([0, 0, 1, 1, 2, 2, 3])).splitlines()
     assert [line.split(maxsplit=1)[0] for line in lines[:2]] == ["clients", "examples"]
     assert [line[20:] for line in lines] == [
-        "4", "6 of 7 in use", "0 to 3, median 1.5", "0 to 2, median 1", "1 to 3, median 2",
-        "3 of 4 in use", "0 to 2, median 1",
-    ]  # fmt: skip
+        "4",
+        "6 of 7 in use",
+        "0 to 3, median 1.5",
+        "0 to 2, median 1",
+        "1 to 3, median 2",
+        "3 of 4 in use",
+        "0 to 2, median 1",
+    ]
     assert len(show.table(PARTITION, LABELS, 3).splitlines()) == 5
 
 
@@ -58,10 +63,18 @@ def test_a_picture_is_written(tmp_path: Path, num_clients: int, num_classes: int
     assert path.read_bytes()[:8] == b"\x89PNG\r\n\x1a\n" and path.stat().st_size > 5000
 
 
-@pytest.mark.parametrize("low, high, first, last, num_most", [
-    (400, 400, 399, 401, 3), (300, 410, 299, 411, 60), (3, 5, 2, 6, 5), (0, 3, 0, 3, 6), (2, 9, 0, 9, 12),
-    (1, 100_000, 0, 100_000, 62), (50_000, 90_000, 49_999, 90_001, 62),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("low", "high", "first", "last", "num_most"),
+    [
+        (400, 400, 399, 401, 3),
+        (300, 410, 299, 411, 60),
+        (3, 5, 2, 6, 5),
+        (0, 3, 0, 3, 6),
+        (2, 9, 0, 9, 12),
+        (1, 100_000, 0, 100_000, 62),
+        (50_000, 90_000, 49_999, 90_001, 62),
+    ],
+)
 def test_the_bins_of_sizes(low: int, high: int, first: int, last: int, num_most: int) -> None:
     """From just below the smallest size, or from 0 where less than half would be blank; every size is inside."""
     edges = show._edges(low, high)

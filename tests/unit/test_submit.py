@@ -3,51 +3,64 @@
 from __future__ import annotations
 
 import subprocess
+from argparse import Namespace
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 from small_runs import run_all, small_config
-from submitting import called, config_file, no_squeue  # noqa: F401
+from studied_runs import Called, calling, config_file, without_squeue
 
 from fedmpi.config.load import load
 from fedmpi.errors import ConfigError
 from fedmpi.mpi.serial import SerialComm
+from fedmpi.studies.slurm import job_file, submit
+from fedmpi.studies.slurm.job_file import Order
 
 ROOT = Path(__file__).resolve().parents[2]
-
-from fedmpi.studies.slurm import options as slurm_options  # noqa: E402
-from fedmpi.studies.slurm import templates as slurm_runs  # noqa: E402
-
-SWEEP = slurm_runs.Batch(
-    "grid", ["python", "jobs/submit.py", "a.yaml", "--sweep", "seed=0,1,2"],
-    [[f"/r/my grid/a-seed{seed}/submitted.yaml", "--run-dir", f"/r/my grid/a-seed{seed}"] for seed in range(3)],
-    [1, 3], 5, "/r/my grid", "/home/me/fed mpi", 2, ["time=01:00:00", "gres=gpu:4", "exclusive"],
-)  # fmt: skip
-ONE = slurm_runs.Batch(
-    "one", ["python", "jobs/submit.py", "a.yaml"], [["/r/one/a/submitted.yaml", "--run-dir", "/r/one/a"]], [1], 3,
-    "/r/one", "/p",
-    launcher="srun --mpi=pmix -n 3",
-)  # fmt: skip
+pytestmark = pytest.mark.usefixtures("no_squeue")
+called, config, no_squeue = calling(submit.main), config_file, without_squeue
 
 
-@pytest.mark.parametrize(("name", "batch"), [("sweep", SWEEP), ("one", ONE)])
-def test_the_file_is_as_recorded(name: str, batch: slurm_runs.Batch) -> None:
+def order(name: str, *command: str, folder: str, ranks: int, launcher: str | None = None, **given: Any) -> Order:
+    said = {"array_max": None, "sbatch_option": [], **given}
+    words = ["python", "jobs/submit.py", *command]
+    return Order(name, words, Path(folder), Namespace(ranks=ranks, launcher=launcher, **said))
+
+
+def sweep() -> str:
+    options = ["time=01:00:00", "gres=gpu:4", "exclusive"]
+    given = {"folder": "/r/my grid", "ranks": 5, "array_max": 2, "sbatch_option": options}
+    return job_file.sbatch(
+        order("grid", "a.yaml", "--sweep", "seed=0,1,2", **given), RUNS, [1, 3], Path("/home/me/fed mpi")
+    )
+
+
+def one() -> str:
+    runs = [["/r/one/a/submitted.yaml", "--run-dir", "/r/one/a"]]
+    of = order("one", "a.yaml", folder="/r/one", ranks=3, launcher="srun --mpi=pmix -n {ranks}")
+    return job_file.sbatch(of, runs, [1], Path("/p"))
+
+
+RUNS = [[f"/r/my grid/a-seed{seed}/submitted.yaml", "--run-dir", f"/r/my grid/a-seed{seed}"] for seed in range(3)]
+
+
+@pytest.mark.parametrize("make", [sweep, one])
+def test_the_file_is_as_recorded(make: Callable[[], str]) -> None:
     """If it should be different now: delete the file, run the test twice and look at the difference."""
-    golden = ROOT / "tests" / "golden" / f"submit_{name}.sbatch"
+    golden = ROOT / "tests" / "golden" / f"submit_{make.__name__}.sbatch"
     if not golden.exists():
-        golden.write_text(slurm_runs.sbatch(batch))
+        golden.write_text(make())
         pytest.fail(f"{golden} was not there; it is now what the code writes")
-    assert slurm_runs.sbatch(batch) == golden.read_text()
+    assert make() == golden.read_text()
 
 
 def test_blanks_and_quotes_in_lines_for_sbatch() -> None:
     """sbatch takes quotes there, and %% is a per cent sign."""
-    options, launcher = ['comment=it\'s \\ "so"'], "srun -n 2"
-    batch = slurm_runs.Batch(
-        "a b", ["python", "jobs/submit.py", "b c.yaml"], [["x"], ["y z"]], [1], 2, "/my out/50%", "/my project",
-        options=options, launcher=launcher,
-    )  # fmt: skip
-    text = slurm_runs.sbatch(batch)
+    given = {"launcher": "srun -n 2", "sbatch_option": ['comment=it\'s \\ "so"']}
+    of = order("a b", "b c.yaml", folder="/my out/50%", ranks=2, **given)
+    text = job_file.sbatch(of, [["x"], ["y z"]], [1], Path("/my project"))
     assert '#SBATCH --output="/my out/50%%/slurm-%A_%a.log"\n' in text and '#SBATCH --job-name="a b"\n' in text
     assert '#SBATCH --comment="it\'s \\\\ \\"so\\""\n' in text
     assert "cd '/my project'\n" in text and "\nresumable srun -n 2 python -m fedmpi.main " in text
@@ -55,14 +68,14 @@ def test_blanks_and_quotes_in_lines_for_sbatch() -> None:
 
 
 def test_ranges() -> None:
-    assert slurm_options.ranges([7, 1, 2, 3, 9]) == "1-3,7,9" and slurm_options.ranges([4]) == "4"
+    assert job_file.ranges([7, 1, 2, 3, 9]) == "1-3,7,9" and job_file.ranges([4]) == "4"
 
 
 def test_a_task_s_words_survive_the_shell() -> None:
     """bash, run on the file as a task of the array, passes on exactly the words of its run."""
-    text = slurm_runs.sbatch(SWEEP)
+    text = sweep()
     case = text[text.index("case ") : text.index("esac") + 4]
-    for number, run in enumerate(SWEEP.runs, 1):
+    for number, run in enumerate(RUNS, 1):
         command = ["bash", "-c", f'{case}\nprintf "%s\\n" "${{run[@]}}"']
         done = subprocess.run(command, env={"SLURM_ARRAY_TASK_ID": str(number)}, capture_output=True, text=True)
         assert done.stdout.splitlines() == run, done.stderr
@@ -76,10 +89,10 @@ def test_bash_understands_the_files(path: Path) -> None:
     assert subprocess.run(["bash", "-n", str(path)], capture_output=True).returncode == 0
 
 
-def test_a_grid(config: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_grid(config: Path, tmp_path: Path, called: Called) -> None:
     """Every combination has a folder of its own; commas in brackets part nothing; a finished run is left out."""
     words = [config, "rounds=1", "--sweep", "seed=0,1", "--sweep", "model.blocks=[1,1],[1]", "--out", tmp_path / "runs"]
-    code, out, _ = called(capsys, *words, "--array-max", "2")
+    code, out, _ = called(*words, "--array-max", "2")
     folder = tmp_path / "runs" / "mine"
     assert code == 0 and "4 of 4 runs are left" in out and "look at it, then the same command with --submit" in out
     text = (folder / "job.sbatch").read_text()
@@ -90,7 +103,7 @@ def test_a_grid(config: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
     asked = load(str(config), ("rounds=1", "seed=1", "model.blocks=[1,1]"))
     assert load(written, ()).to_dict() == asked.to_dict() and len(list(folder.iterdir())) == 5
     run_all(small_config("method.name=fedavg", "rounds=1", "seed=1"), SerialComm(), folder / "mine-seed1-blocks1_1")
-    assert called(capsys, *words)[0] == 0
+    assert called(*words)[0] == 0
     assert "#SBATCH --array=1-2,4\n" in (folder / "job.sbatch").read_text()
 
 
@@ -131,41 +144,40 @@ def test_a_grid(config: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
         (["--sbatch-option", "signal=B:USR1@86400"], "time=24:00:00 is not longer than the 86400 s"),
     ],
 )
-def test_mistakes_are_one_line(
-    config: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], words: list[str], problem: str
-) -> None:
+def test_mistakes_are_one_line(config: Path, tmp_path: Path, called: Called, words: list[str], problem: str) -> None:
     """Also in the last run of a sweep; nothing is written."""
-    code, out, err = called(capsys, config, *words, "--out", tmp_path / "runs")
+    code, out, err = called(config, *words, "--out", tmp_path / "runs")
     assert code == 2 and problem in err and len(err.splitlines()) == 1 and out == ""
     assert not (tmp_path / "runs").exists()
 
 
-def test_a_folder_with_too_long_a_name(config: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    code, _, err = called(capsys, config, "--out", "/".join(30 * [200 * "y"]))
+def test_a_folder_with_too_long_a_name(config: Path, called: Called) -> None:
+    code, _, err = called(config, "--out", "/".join(30 * [200 * "y"]))
     assert code == 2 and err.startswith("--out: cannot be used: File name too long: yyy") and err.count("\n") == 1
 
 
-def test_long_values_make_short_names(config: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_long_values_make_short_names(config: Path, tmp_path: Path, called: Called) -> None:
     """Different ones for different values, and the same ones again."""
     values = [f"[{','.join(map(str, range(1, last)))}]" for last in (99, 100)]
     words = [config, "--sweep", f"train.schedule.milestones={','.join(values)}", "--out", tmp_path / "runs"]
     folders = set()
     for _ in range(2):
-        assert called(capsys, *words)[0] == 0
+        assert called(*words)[0] == 0
         folders |= {path.name for path in (tmp_path / "runs" / "mine").iterdir() if path.is_dir()}
     assert len(folders) == 2 and all(name.startswith("mine-milestones1_2_3") and len(name) <= 160 for name in folders)
 
 
-def test_options_for_sbatch(config: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_options_for_sbatch(config: Path, tmp_path: Path, called: Called) -> None:
     """Ours can be overridden, `--` may stay, a value is quoted as sbatch reads it; of an option the last counts."""
     given = ["--time=01:00:00", "time=02:00:00", "exclusive", "no-requeue", "signal=B:USR1@300", 'comment=it\'s "so"']
     words = [f"--sbatch-option={option}" for option in given]
-    assert called(capsys, config, *words, "--out", tmp_path / "100%")[0] == 0
+    assert called(config, *words, "--out", tmp_path / "100%")[0] == 0
     lines = (tmp_path / "100%" / "mine" / "job.sbatch").read_text().splitlines()
-    assert [line.removeprefix("#SBATCH --") for line in lines if line.startswith("#SBATCH")] == [
-        "job-name=mine", "ntasks=5", "cpus-per-task=1", "time=02:00:00", "signal=B:USR1@300", "open-mode=append",
-        f"output={tmp_path}/100%%/mine/slurm-%j.log", "exclusive", "no-requeue", 'comment="it\'s \\"so\\""',
-    ]  # fmt: skip
+    said = [line.removeprefix("#SBATCH --") for line in lines if line.startswith("#SBATCH")]
+    assert said[:4] == ["job-name=mine", "ntasks=5", "cpus-per-task=1", "time=02:00:00"]
+    output = f"output={tmp_path}/100%%/mine/slurm-%j.log"
+    assert said[4:8] == ["signal=B:USR1@300", "open-mode=append", output, "exclusive"]
+    assert said[8:] == ["no-requeue", 'comment="it\'s \\"so\\""']
 
 
 @pytest.mark.parametrize(
@@ -174,8 +186,8 @@ def test_options_for_sbatch(config: Path, tmp_path: Path, capsys: pytest.Capture
 )
 def test_a_time_must_outlast_the_signal(time: str, seconds: int) -> None:
     """In each of Slurm's forms; what it calls unlimited does."""
-    slurm_options.check_time([f"time={time}", f"signal=B:USR1@{seconds - 1}"])
+    job_file.check_time([f"time={time}", f"signal=B:USR1@{seconds - 1}"])
     with pytest.raises(ConfigError, match=f"not longer than the {seconds} s"):
-        slurm_options.check_time([f"time={time}", f"signal=B:USR1@{seconds}"])
-    slurm_options.check_time(["time=UNLIMITED"])
-    slurm_options.check_time(["time=0"])
+        job_file.check_time([f"time={time}", f"signal=B:USR1@{seconds}"])
+    job_file.check_time(["time=UNLIMITED"])
+    job_file.check_time(["time=0"])

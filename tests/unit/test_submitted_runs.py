@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 from small_runs import run_all, small_config
-from submitting import called, config_file, no_squeue  # noqa: F401
+from studied_runs import Called, calling, config_file, without_squeue
 
 from fedmpi.config import yaml_text
 from fedmpi.config.load import load
@@ -20,16 +20,16 @@ from fedmpi.mpi.serial import SerialComm
 from fedmpi.store import manifest
 from fedmpi.store.lock import RunLock
 from fedmpi.store.run_dir import RunDir
+from fedmpi.studies.slurm import queue as slurm_queue
+from fedmpi.studies.slurm import status as run_status
+from fedmpi.studies.slurm import submit
 
 ROOT = Path(__file__).resolve().parents[2]
+pytestmark = pytest.mark.usefixtures("no_squeue")
+called, config, no_squeue = calling(submit.main), config_file, without_squeue
 
-from fedmpi.studies.slurm import queue as slurm_queue  # noqa: E402
-from fedmpi.studies.slurm import status as run_status  # noqa: E402
 
-
-def test_submitting(
-    config: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_submitting(config: Path, tmp_path: Path, called: Called, monkeypatch: pytest.MonkeyPatch) -> None:
     """sbatch gets the file; then each run's folder says which task it waits for, and can be begun all the same."""
     given: list[Sequence[str]] = []
 
@@ -41,20 +41,18 @@ def test_submitting(
     monkeypatch.setattr(slurm_queue.subprocess, "run", sbatch)
     words = [config, "rounds=1", "--sweep", "seed=0,1", "--out", tmp_path / "runs", "--submit"]
     folder = tmp_path / "runs" / "mine"
-    code, out, _ = called(capsys, *words)
+    code, out, _ = called(*words)
     assert code == 0 and given == [["sbatch", "--parsable", str(folder / "job.sbatch")]] and "submitted job 17" in out
     found = run_status.status_of(RunDir(folder / "mine-seed1"))
     assert (found.state, found.job, found.starts, found.round) == ("queued", "17_2", 0, 0)
     run_all(small_config("method.name=fedavg", "rounds=1"), SerialComm(), folder / "mine-seed0")
     assert run_status.status_of(RunDir(folder / "mine-seed0")).state == "finished"
     monkeypatch.setattr(slurm_queue.shutil, "which", lambda name: None)
-    code, _, err = called(capsys, *words, "--again")
+    code, _, err = called(*words, "--again")
     assert code == 2 and "no sbatch in PATH" in err
 
 
-def test_what_runs_or_waits_is_not_submitted_twice(
-    config: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_what_runs_or_waits_is_not_submitted_twice(config: Path, tmp_path: Path, called: Called) -> None:
     """Only with `--again`; an interrupted run is submitted."""
     words = [config, "rounds=1", "--sweep", "seed=0,1,2", "--out", tmp_path / "runs"]
     running, queued, requeued = (RunDir(tmp_path / "runs" / "mine" / f"mine-seed{seed}") for seed in range(3))
@@ -63,34 +61,34 @@ def test_what_runs_or_waits_is_not_submitted_twice(
     queued.submission_path.write_text(json.dumps({"job": "17_2", "starts": 0}))
     file = tmp_path / "runs" / "mine" / "job.sbatch"
     with RunLock(running):
-        code, out, _ = called(capsys, *words)
+        code, out, _ = called(*words)
         assert code == 0 and out.startswith("2 of 3 runs run or wait in the queue, and are left out (not with --again)")
         assert "\n1 of 3 runs are left" in out and "#SBATCH --array=3\n" in file.read_text()
         requeued.requeued_path.write_text("17_3\n")
         file.unlink()
-        code, out, _ = called(capsys, *words, "--submit")
+        code, out, _ = called(*words, "--submit")
         assert code == 0 and out.startswith("3 of 3 runs run or wait") and not file.exists()
-        assert "3 of 3 runs are left" in called(capsys, *words, "--again")[1]
+        assert "3 of 3 runs are left" in called(*words, "--again")[1]
 
 
 def test_a_config_that_is_edited_while_it_waits(
-    config: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    config: Path, tmp_path: Path, called: Called, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The job has what it was submitted with; asked for again, the difference is told, and nothing is written."""
     answers(monkeypatch, "17\n")
     words = [config, "--sweep", "seed=0,1", "--out", tmp_path / "runs", "--submit"]
-    assert called(capsys, *words)[0] == 0
+    assert called(*words)[0] == 0
     run = RunDir(tmp_path / "runs" / "mine" / "mine-seed1")
     (first,) = run.path.glob("*.yaml")
     config.write_text(yaml_text.dump(small_config("method.name=fedavg", "train.lr=0.7", "rounds=9").to_dict()))
     file = tmp_path / "runs" / "mine" / "job.sbatch"
     file.unlink()
-    code, _, err = called(capsys, *words)
+    code, _, err = called(*words)
     run = RunDir(tmp_path / "runs" / "mine" / "mine-seed0")
     assert code == 2 and err.startswith(f"{run.path}: waits in the queue with another config: train.lr: run has 0.05, ")
     assert "rounds: run has 3, you ask 9; cancel its job first (--again, if that is done), or" in err
     assert not file.exists()
-    assert called(capsys, *words, "--again")[0] == 0
+    assert called(*words, "--again")[0] == 0
     assert load(first, ()).train.lr == 0.05 and str(first) not in file.read_text()
     (second,) = set(first.parent.glob("*.yaml")) - {first}
     assert load(second, ()).train.lr == 0.7 and str(second) in file.read_text()
@@ -98,18 +96,18 @@ def test_a_config_that_is_edited_while_it_waits(
 
 @pytest.mark.parametrize("answer", ["", "Submitted batch job 17\n"])
 def test_an_answer_of_sbatch_that_is_no_number(
-    config: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, answer: str
+    config: Path, tmp_path: Path, called: Called, monkeypatch: pytest.MonkeyPatch, answer: str
 ) -> None:
     answers(monkeypatch, answer)
-    code, _, err = called(capsys, config, "--out", tmp_path / "runs", "--submit")
+    code, _, err = called(config, "--out", tmp_path / "runs", "--submit")
     assert code == 2 and err == f"--submit: sbatch answers {answer!r} instead of a job's number\n"
 
 
 def test_an_array_that_sbatch_refuses(
-    config: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    config: Path, tmp_path: Path, called: Called, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     answers(monkeypatch, "", code=1)
-    code, _, err = called(capsys, config, "--sweep", "seed=4,5,6", "--out", tmp_path / "runs", "--submit")
+    code, _, err = called(config, "--sweep", "seed=4,5,6", "--out", tmp_path / "runs", "--submit")
     assert code == 1 and "the highest task is 3; scontrol show config tells the site's MaxArraySize" in err
 
 
@@ -120,28 +118,30 @@ def answers(monkeypatch: pytest.MonkeyPatch, answer: str, code: int = 0) -> None
     monkeypatch.setattr(slurm_queue.subprocess, "run", lambda command, **_: done)
 
 
-def test_a_folder_with_an_equals_sign(config: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_folder_with_an_equals_sign(
+    config: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], called: Called
+) -> None:
     """As those of `jobs/reproduce.py` have: the program must not take its config's path for an override."""
     out = tmp_path / "lr=0.1"
-    assert called(capsys, config, "rounds=1", "--out", out, "--ranks", "1")[0] == 0
+    assert called(config, "rounds=1", "--out", out, "--ranks", "1")[0] == 0
     line = next(line for line in (out / "mine" / "job.sbatch").read_text().splitlines() if line.startswith("run="))
     words = shlex.split(line.removeprefix("run=(").removesuffix(")"))
     assert main([*words, "--plan"]) == 0 and "fedavg" in capsys.readouterr().out
 
 
 def test_data_are_where_they_are_seen_from_here(
-    config: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    config: Path, tmp_path: Path, called: Called, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The job starts in another folder; one's home folder is what it is there."""
     monkeypatch.chdir(tmp_path)
     for out, given, meant in (("1", "my data", f"{tmp_path}/my data"), ("~2", "~/data", "~/data"), ("3", "/a", "/a")):
-        assert called(capsys, config, "data={name: cifar10}", f"data.root={given}", "--out", f"./{out}")[0] == 0
+        assert called(config, "data={name: cifar10}", f"data.root={given}", "--out", f"./{out}")[0] == 0
         (written,) = (tmp_path / out / "mine" / "mine").iterdir()
         assert load(written, ()).data.root == meant
 
 
 def test_slurm_is_asked_which_jobs_there_are(
-    config: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    config: Path, tmp_path: Path, called: Called, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A job that failed before its run began is submitted again; not one that Slurm requeued, or that just starts."""
     runs = [RunDir(tmp_path / "runs" / "mine" / f"mine-seed{seed}") for seed in range(5)]
@@ -154,23 +154,27 @@ def test_slurm_is_asked_which_jobs_there_are(
     manifest.add_start(by_slurm, {"job": "19"})
     by_itself.requeued_path.write_text("20_4 3\n")
     words = [config, "rounds=1", "--sweep", "seed=0,1,2,3,4", "--out", tmp_path / "runs"]
-    found = called_with_squeue(capsys, monkeypatch, tmp_path, "printf '17_2\\n19\\n20_4\\n'", words, running)
+    found = called_with_squeue(called, monkeypatch, tmp_path, "printf '17_2\\n19\\n20_4\\n'", words, running)
     assert found.startswith("4 of 5 runs run or wait in the queue") and "\n1 of 5 runs are left" in found
     file = tmp_path / "runs" / "mine" / "job.sbatch"
     assert "#SBATCH --array=1\n" in file.read_text()
     assert (tmp_path / "asked").read_text() == "--noheader --array --format %i\n"
-    found = called_with_squeue(capsys, monkeypatch, tmp_path, "printf '18\\n17_20\\n'", words, running)
+    found = called_with_squeue(called, monkeypatch, tmp_path, "printf '18\\n17_20\\n'", words, running)
     assert "\n4 of 5 runs are left" in found
     monkeypatch.setattr(slurm_queue, "_SQUEUE_TIMEOUT_S", 0.2)
     for answer in ("echo 19; exit 1", "echo 19; exec sleep 9"):
-        found = called_with_squeue(capsys, monkeypatch, tmp_path, answer, words, running)
+        found = called_with_squeue(called, monkeypatch, tmp_path, answer, words, running)
         assert found.startswith("4 of 5 runs run or wait") and "#SBATCH --array=3\n" in file.read_text()
 
 
 def called_with_squeue(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, folder: Path, answer: str,
-    words: Sequence[str | Path], running: RunDir,
-) -> str:  # fmt: skip
+    called: Called,
+    monkeypatch: pytest.MonkeyPatch,
+    folder: Path,
+    answer: str,
+    words: Sequence[str | Path],
+    running: RunDir,
+) -> str:
     """What is said while a run runs, and a squeue answers."""
     squeue = folder / "squeue"
     squeue.write_text(f'#!/bin/sh\necho "$SQUEUE_STATES$@" > {folder}/asked\n{answer}\n')
@@ -180,6 +184,6 @@ def called_with_squeue(
     monkeypatch.setenv("PATH", f"{folder}:{os.environ['PATH']}")
     monkeypatch.setattr(slurm_queue.shutil, "which", lambda name: f"{folder}/{name}")
     with RunLock(running):
-        code, out, _ = called(capsys, *words)
+        code, out, _ = called(*words)
     assert code == 0
     return out

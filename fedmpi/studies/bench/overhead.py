@@ -20,6 +20,7 @@ setup, saving the partition), a round, and peak memory, with their ratios.
 from __future__ import annotations
 
 import argparse
+import importlib
 import json
 import resource
 import statistics
@@ -28,62 +29,37 @@ import sys
 import tempfile
 import time
 import traceback
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 from fedmpi.studies.launch import environment, launcher
 
-CIFAR_SHAPE, DIGITS_SHAPE = "[3, 32, 32]", "[1, 8, 8]"
+if TYPE_CHECKING:
+    import numpy as np
 
+    from fedmpi.federation.plan import Task
+    from fedmpi.rounds.state import Setup
 
-@dataclass(frozen=True)
-class Case:
-    """One benchmark: a method on a net, with clients of equal size."""
-
-    title: str
-    overrides: tuple[str, ...]
-
-
-def _case(title: str, shape: str, examples: int, *overrides: str) -> Case:
-    clients = 10
-    return Case(
-        title,
-        (
-            "rounds=1000000", "evaluation.every=1000000", "train.augment=false", "train.masked_loss=false",
-            "data.name=synthetic", f"data.shape={shape}", "data.classes=10", f"data.num_train={clients * examples}",
-            "data.num_test=100", "partition.name=iid", f"clients.count={clients}", "clients.per_round=4",
-            "output.tensorboard=false", *overrides,
-        ),
-    )  # fmt: skip
-
-
+_LONG = "rounds=1000000 evaluation.every=1000000 train.augment=false output.tensorboard=false data.name=synthetic"
+_IMAGES = f"""{_LONG} data.classes=10 data.num_test=100 partition.name=iid train.masked_loss=false
+    clients.count=10 clients.per_round=4 model.name=resnet18"""
+_SMALL = f"""{_IMAGES} data.shape=[1,8,8] data.num_train=960 model.width=0.25 model.blocks=[1,1,1,1]
+    train.batch_size=32 train.local_epochs=10"""
+_LARGE = f"{_IMAGES} data.shape=[3,32,32] data.num_train=1280 train.batch_size=64 train.local_epochs=2"
+_MANY = f"""{_LONG} data.shape=[1,4,4] data.num_train=2000000 data.num_test=1000 partition.name=dirichlet_equal
+    partition.alpha=.inf partition.examples=2 model.name=mlp method.name=fedhm clients.tier_assignment=dynamic
+    clients.per_round=20"""
 CASES = {
-    "small": _case(
-        "small CNN (8x8 inputs), FedAvg", DIGITS_SHAPE, 96,
-        "model.name=resnet18", "model.width=0.25", "model.blocks=[1,1,1,1]", "method.name=fedavg",
-        "train.batch_size=32", "train.local_epochs=10",
-    ),
-    "small-fedhm": _case(
-        "small CNN (8x8 inputs), FedHM", DIGITS_SHAPE, 96,
-        "model.name=resnet18", "model.width=0.25", "model.blocks=[1,1,1,1]", "method.name=fedhm",
-        "train.batch_size=32", "train.local_epochs=10",
-    ),
-    "resnet18": _case(
-        "ResNet-18, FedAvg", CIFAR_SHAPE, 128,
-        "model.name=resnet18", "method.name=fedavg", "train.batch_size=64", "train.local_epochs=2",
-    ),
-    "resnet18-fedhm": _case(
-        "ResNet-18, FedHM", CIFAR_SHAPE, 128,
-        "model.name=resnet18", "method.name=fedhm", "train.batch_size=64", "train.local_epochs=2",
-    ),
-    "population": Case("20 of N clients", (
-        "rounds=1000000", "evaluation.every=1000000", "data.name=synthetic", "data.shape=[1, 4, 4]",
-        "data.num_train=2000000", "data.num_test=1000", "partition.name=dirichlet_equal", "partition.alpha=.inf",
-        "partition.examples=2", "model.name=mlp", "method.name=fedhm", "clients.tier_assignment=dynamic",
-        "clients.per_round=20", "train.augment=false", "output.tensorboard=false",
-    )),
-}  # fmt: skip
+    "small": ("small CNN (8x8 inputs), FedAvg", f"{_SMALL} method.name=fedavg"),
+    "small-fedhm": ("small CNN (8x8 inputs), FedHM", f"{_SMALL} method.name=fedhm"),
+    "resnet18": ("ResNet-18, FedAvg", f"{_LARGE} method.name=fedavg"),
+    "resnet18-fedhm": ("ResNet-18, FedHM", f"{_LARGE} method.name=fedhm"),
+    "population": ("20 of N clients", _MANY),
+}
+"""Each benchmark, a method on a net: its title, and its overrides."""
 POPULATIONS = (1_000, 100_000, 1_000_000)
 
 
@@ -96,8 +72,8 @@ def main() -> None:
         for name in arguments.case or ("resnet18",):
             _print_memory(name, arguments.ranks)
     elif arguments.what == "population":
-        counts = {count: f"population-{count}" for count in POPULATIONS}
-        _print_population({n: _launch(arguments.ranks, child, "population", 5) for n, child in counts.items()})
+        results = {n: _launch(arguments.ranks, f"population-{n}", "population", 5) for n in POPULATIONS}
+        _print_population(results)
     else:
         _child(arguments.child, arguments.case[0], arguments.pairs)
 
@@ -128,26 +104,20 @@ def _launch(ranks: int, child: str, case: str, pairs: int) -> dict[str, float]:
 
 
 def _print_overhead(name: str, result: dict[str, float]) -> None:
-    print(
-        f"{CASES[name].title}: round / bare loop = {result.pop('ratio'):.3f} "
-        f"(pairs {result.pop('lowest'):.3f} to {result.pop('highest'):.3f}); "
-        f"round {result.pop('round_s'):.2f} s, bare {result.pop('bare_s'):.2f} s; "
-        f"rank 0 used {100 * result.pop('root_cpu'):.1f} % of a core"
-    )
+    pairs = f"(pairs {result.pop('lowest'):.3f} to {result.pop('highest'):.3f})"
+    times = f"round {result.pop('round_s'):.2f} s, bare {result.pop('bare_s'):.2f} s"
+    share = f"rank 0 used {100 * result.pop('root_cpu'):.1f} % of a core"
+    print(f"{CASES[name][0]}: round / bare loop = {result.pop('ratio'):.3f} {pairs}; {times}; {share}")
     parts = sorted(result.items(), key=lambda part: -part[1])
-    print(
-        "  mean over ranks: "
-        + ", ".join(f"{stage} {1000 * seconds:.0f} ms" for stage, seconds in parts if seconds > 5e-4)
-    )
+    shown = (f"{stage} {1000 * seconds:.0f} ms" for stage, seconds in parts if seconds > 5e-4)
+    print(f"  mean over ranks: {', '.join(shown)}")
 
 
 def _print_memory(name: str, ranks: int) -> None:
     bare = _launch(1, "bare-memory", name, 1)["peak_bytes"]
     peaks = {cohort: _launch(ranks, f"memory-{cohort}", name, 1)["peak_bytes"] for cohort in (10, 100)}
-    print(
-        f"{CASES[name].title}: worker's peak / bare loop's = {peaks[10] / bare:.2f} at 10 clients a round, "
-        f"{peaks[100] / bare:.2f} at 100 (bare {bare / 1e6:.0f} MB)"
-    )
+    ratios = f"{peaks[10] / bare:.2f} at 10 clients a round, {peaks[100] / bare:.2f} at 100"
+    print(f"{CASES[name][0]}: worker's peak / bare loop's = {ratios} (bare {bare / 1e6:.0f} MB)")
 
 
 def _print_population(results: dict[int, dict[str, float]]) -> None:
@@ -168,9 +138,10 @@ def _print_population(results: dict[int, dict[str, float]]) -> None:
 def _child(what: str, case: str, pairs: int) -> None:
     from fedmpi.mpi.serial import world
 
-    comm = world()
+    comm: Any = world()
     try:
-        result = _measure(comm, what, case, pairs)
+        with tempfile.TemporaryDirectory() as folder:
+            result = _measured(comm, what, case, pairs, Path(folder))
     except BaseException:
         traceback.print_exc()
         comm.abort(1)
@@ -179,30 +150,38 @@ def _child(what: str, case: str, pairs: int) -> None:
         print(json.dumps(result), flush=True)
 
 
-def _measure(comm, what: str, case: str, pairs: int) -> dict[str, float]:
-    with tempfile.TemporaryDirectory() as folder:
-        if what == "overhead":
-            return _overhead(comm, case, pairs, folder)
-        if what == "bare-memory":
-            return _bare_memory(comm, case, folder)
-        number = int(what.rpartition("-")[2])
-        if what.startswith("population"):
-            return _population(comm, case, number, pairs, folder)
-        return _worker_memory(comm, case, number, folder)
+def _measured(comm: Any, what: str, case: str, pairs: int, folder: Path) -> dict[str, float]:
+    kind, _, number = what.rpartition("-")
+    if kind == "population":
+        return _population(comm, int(number), pairs, folder)
+    if what == "overhead":
+        return _overhead(_setup(comm, case, folder), pairs)
+    if what == "bare-memory":
+        # The loop's own net and optimizer only.
+        BareLoop(replace(_setup(comm, case, folder, *_MEMORY, "clients.per_round=4"), trainers=())).run(1)
+        return {"peak_bytes": _peak_bytes()}
+    next(_rounds(_setup(comm, case, folder, *_MEMORY, f"clients.per_round={number}")))
+    peaks = _of_all(comm, [_peak_bytes()])[:, 0]
+    return {"peak_bytes": float(peaks[1:].max() if len(peaks) > 1 else peaks.max())}
 
 
-def _setup(comm, case: str, folder: str, *more: str):
+# The same data and the same batch of 64 whatever the cohort.
+_MEMORY = ("clients.count=100", "data.num_train=6400", "train.local_epochs=1")
+
+
+def _setup(comm: Any, case: str, folder: Path, *more: str) -> Setup:
     from fedmpi.config.load import load
     from fedmpi.run.start import prepare
     from fedmpi.store.run_dir import RunDir
 
-    return prepare(load(None, [*CASES[case].overrides, *more]), comm, RunDir(Path(folder)))
+    return prepare(load(None, [*CASES[case][1].split(), *more]), comm, RunDir(folder))
 
 
-def _rounds(setup) -> Iterator[None]:
+def _rounds(setup: Setup) -> Iterator[None]:
     """Each step of this iterator is one federated round."""
+    from fedmpi.rounds.recovering import OpenRound
     from fedmpi.run.resuming import initial_state
-    from fedmpi.train_round import OpenRound, train_round
+    from fedmpi.train_round import train_round
 
     opened = OpenRound(1, initial_state(setup.method, setup.comm, None, setup.device.server))
     while True:
@@ -211,30 +190,32 @@ def _rounds(setup) -> Iterator[None]:
         yield
 
 
-def _overhead(comm, case: str, pairs: int, folder: str) -> dict[str, float]:
-    setup = _setup(comm, case, folder)
+def _overhead(setup: Setup, pairs: int) -> dict[str, float]:
     rounds, bare = _rounds(setup), BareLoop(setup)
-    next(rounds), bare.run(1)  # warm-up
+    next(rounds)  # warm-up
+    bare.run(1)
     setup.clock.take()
     round_s, bare_s, root_cpu, splits = [], [], [], []
     for number in range(2, pairs + 2):
         cpu = time.process_time()
-        round_s.append(_timed(comm, lambda: next(rounds)))
+        round_s.append(_timed(setup.comm, lambda: next(rounds)))
         root_cpu.append((time.process_time() - cpu) / round_s[-1])
         splits.append(setup.clock.take())
-        bare_s.append(_timed(comm, lambda number=number: bare.run(number)))
+        bare_s.append(_timed(setup.comm, partial(bare.run, number)))
         setup.clock.take()
     ratios = [one / other for one, other in zip(round_s, bare_s, strict=True)]
-    stages = {stage: statistics.fmean(split[stage] for split in splits) for stage in splits[0] if stage != "wall"}
-    shares = _mean_over_ranks(comm, stages)
+    stages = [stage for stage in splits[0] if stage != "wall"]
+    means = _of_all(setup.comm, [statistics.fmean(split[stage] for split in splits) for stage in stages]).mean(axis=0)
+    medians = {"ratio": ratios, "round_s": round_s, "bare_s": bare_s, "root_cpu": root_cpu}
     return {
-        "ratio": statistics.median(ratios), "lowest": min(ratios), "highest": max(ratios),
-        "round_s": statistics.median(round_s), "bare_s": statistics.median(bare_s),
-        "root_cpu": statistics.median(root_cpu), **shares,
-    }  # fmt: skip
+        **{name: statistics.median(values) for name, values in medians.items()},
+        "lowest": min(ratios),
+        "highest": max(ratios),
+        **dict(zip(stages, means.tolist(), strict=True)),
+    }
 
 
-def _timed(comm, action) -> float:
+def _timed(comm: Any, action: Callable[[], object]) -> float:
     """Seconds from the moment all ranks are there until the last of them is done."""
     comm.wait_for_all()
     started = time.perf_counter()
@@ -243,17 +224,19 @@ def _timed(comm, action) -> float:
     return time.perf_counter() - started
 
 
-def _mean_over_ranks(comm, stages: dict[str, float]) -> dict[str, float]:
+def _of_all(comm: Any, values: Sequence[float]) -> np.ndarray:
+    """(ranks, values) on rank 0; its own values elsewhere, where nobody reads them."""
     import numpy as np
 
-    rows = comm.gather_rows(np.array(list(stages.values())))
-    return {} if rows is None else dict(zip(stages, rows.mean(axis=0).tolist(), strict=True))
+    own = np.array(values, dtype=float)
+    rows = comm.gather_rows(own)
+    return own[None] if rows is None else np.asarray(rows)
 
 
 class BareLoop:
     """The SGD steps of a round, on the same rank for the same clients, as plain PyTorch."""
 
-    def __init__(self, setup) -> None:
+    def __init__(self, setup: Setup) -> None:
         import torch
 
         self.setup = setup
@@ -274,7 +257,7 @@ class BareLoop:
         for task in plan_phase(self.setup, round_number, phase).by_rank[self.setup.comm.rank]:
             self._train(task)
 
-    def _train(self, task) -> None:
+    def _train(self, task: Task) -> None:
         import torch
         from torch.nn import functional
 
@@ -283,52 +266,29 @@ class BareLoop:
         sgd = torch.optim.SGD(net.parameters(), lr=1e-4, momentum=train.momentum, weight_decay=train.weight_decay)
         net.train()
         for _ in range(train.local_epochs):
-            for batch in examples[torch.randperm(len(examples))].split(train.batch_size):
+            for batch in torch.split(examples[torch.randperm(len(examples))], train.batch_size):
                 sgd.zero_grad()
-                functional.cross_entropy(net(self.images[batch]), self.labels[batch]).backward()
+                torch.autograd.backward(functional.cross_entropy(net(self.images[batch]), self.labels[batch]))
                 sgd.step()
 
 
-# The same data and the same batch of 64 whatever the cohort.
-_MEMORY = ("clients.count=100", "data.num_train=6400", "train.local_epochs=1")
-
-
-def _bare_memory(comm, case: str, folder: str) -> dict[str, float]:
-    setup = _setup(comm, case, folder, *_MEMORY, "clients.per_round=4")
-    object.__setattr__(setup, "trainers", ())  # the loop's own net and optimizer only
-    BareLoop(setup).run(1)
-    return {"peak_bytes": _peak_bytes()}
-
-
-def _worker_memory(comm, case: str, cohort: int, folder: str) -> dict[str, float]:
-    import numpy as np
-
-    next(_rounds(_setup(comm, case, folder, *_MEMORY, f"clients.per_round={cohort}")))
-    rows = comm.gather_rows(np.array([float(_peak_bytes())]))
-    return {} if rows is None else {"peak_bytes": float(rows[1:].max() if len(rows) > 1 else rows.max())}
-
-
-def _population(comm, case: str, count: int, num_rounds: int, folder: str) -> dict[str, float]:
+def _population(comm: Any, count: int, num_rounds: int, folder: Path) -> dict[str, float]:
     """Seconds until the first round could begin (without loading torch), median seconds of a round, peak memory."""
-    import numpy as np
-    import torch._dynamo  # noqa: F401 - torch loads it when a net is first measured: seconds that no client costs
-
-    import fedmpi.run.start  # noqa: F401
-    from fedmpi.train_round import train_round  # noqa: F401
-
+    # torch loads its dynamo when a net is first measured: seconds that no client costs.
+    for module in ("torch._dynamo", "fedmpi.run.start", "fedmpi.train_round"):
+        importlib.import_module(module)
     held = []
 
     def start() -> None:
-        setup = _setup(comm, case, folder, f"clients.count={count}")
+        setup = _setup(comm, "population", folder, f"clients.count={count}")
         if comm.is_root:
-            Path(folder, "partition.h5").write_bytes(setup.partition.packed())
+            (folder / "partition.h5").write_bytes(setup.partition.packed())
         held.append(_rounds(setup))
 
     startup_s = _timed(comm, start)
     next(held[0])  # the first broadcast, and warm-up
     round_s = [_timed(comm, lambda: next(held[0])) for _ in range(num_rounds)]
-    rows = comm.gather_rows(np.array([float(_peak_bytes())]))
-    peak_bytes = float(rows.max()) if rows is not None else 0.0
+    peak_bytes = float(_of_all(comm, [_peak_bytes()]).max())
     return {"startup_s": startup_s, "round_s": statistics.median(round_s), "peak_bytes": peak_bytes}
 
 

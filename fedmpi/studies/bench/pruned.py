@@ -3,7 +3,7 @@
     python jobs/measure_pruned.py RUN_DIR [--clients 0,3 | --all] [--batch 1] [--times 50]
 
 For each client three nets on this machine's device: the dense one that everybody begins with, the
-client's own with zeros where it is pruned, and the same really cut (`fedmpi.models.cutting`).
+client's own with zeros where it is pruned, and the same really cut (`fedmpi.models.surgery.cutting`).
 BatchNorm has the statistics of a batch of the client's own training data, as when deployed. A row
 has rho (the share of parameters that the mask keeps), the net's parameters and their bytes in
 float32, multiply-accumulates and the bytes of all activations for one example, an estimate of the
@@ -19,32 +19,33 @@ is smaller than rho says. Only where additions tie channels together may it hold
 from __future__ import annotations
 
 import argparse
-import re
 import statistics
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import NoReturn
+from typing import Any
 
 import torch
 from torch import nn
 
 from fedmpi import costs
+from fedmpi.command.manners import Parser, run_command
 from fedmpi.config.load import load
 from fedmpi.data.batches import Draws
-from fedmpi.errors import ConfigError, UserError
+from fedmpi.errors import UserError
 from fedmpi.federation.plan import Task
 from fedmpi.learning.bn import batch_norms
 from fedmpi.methods.hermes import Hermes
-from fedmpi.models.cutting import cut
+from fedmpi.models.surgery.cutting import cut
 from fedmpi.mpi.serial import SerialComm
 from fedmpi.rounds.state import Published, Setup, client_of
 from fedmpi.run import resuming, start
 from fedmpi.store import checkpoint
 from fedmpi.store.checkpoint import Snapshot
 from fedmpi.store.run_dir import RunDir
+from fedmpi.studies.arguments import number, numbers
 
 WARM_UP = 5
 CALIBRATION_EXAMPLES = 256
@@ -90,54 +91,31 @@ HEADER = (
 
 def main(argv: Sequence[str] | None = None) -> int:
     """The exit code: 0, or 2 for a user's mistake."""
-    try:
-        arguments = _arguments(argv)
-        setup, snapshot = _open(RunDir(Path(arguments.run_dir)))
-        clients = range(setup.config.clients.count) if arguments.all else arguments.clients
-        unknown = [client for client in clients if client not in range(setup.config.clients.count)]
-        if unknown:
-            raise UserError("--clients", f"no client {unknown[0]}; allowed: 0 to {setup.config.clients.count - 1}")
-        _print_rows(setup, snapshot, clients, arguments.batch, arguments.times)
-    except UserError as error:
-        print(error.text(), file=sys.stderr)
-        return 2
-    return 0
+    return run_command(lambda: _measure(_arguments(argv)))
 
 
-class _Parser(argparse.ArgumentParser):
-    """Reports as all mistakes are reported: one line, exit code 2."""
-
-    def error(self, message: str) -> NoReturn:
-        raise ConfigError("command line", f"{message}; see python jobs/measure_pruned.py --help")
+def _measure(arguments: argparse.Namespace) -> None:
+    setup, snapshot = _open(RunDir(Path(arguments.run_dir)))
+    clients = range(setup.config.clients.count) if arguments.all else arguments.clients
+    unknown = [client for client in clients if client not in range(setup.config.clients.count)]
+    if unknown:
+        raise UserError("--clients", f"no client {unknown[0]}; allowed: 0 to {setup.config.clients.count - 1}")
+    _print_rows(setup, snapshot, clients, arguments.batch, arguments.times)
 
 
 def _arguments(argv: Sequence[str] | None) -> argparse.Namespace:
-    parser = _Parser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter, allow_abbrev=False)
+    parser = Parser("jobs/measure_pruned.py", __doc__)
     parser.add_argument("run_dir", help="the directory of a Hermes run")
     chosen = parser.add_mutually_exclusive_group()
-    chosen.add_argument("--clients", type=_clients, default=[0], help="client numbers, with commas (default 0)")
+    chosen.add_argument("--clients", type=numbers, default=[0], help="client numbers, with commas (default 0)")
     chosen.add_argument("--all", action="store_true", help="all clients")
-    parser.add_argument("--batch", type=_up_to(MOST_BATCH), default=1, help="examples of an inference (default 1)")
-    parser.add_argument("--times", type=_up_to(MOST_TIMES), default=50, help="of it; the median counts (default 50)")
+    parser.add_argument(
+        "--batch", type=number(int, 1, MOST_BATCH), default=1, help="examples of an inference (default 1)"
+    )
+    parser.add_argument(
+        "--times", type=number(int, 1, MOST_TIMES), default=50, help="of it; the median counts (default 50)"
+    )
     return parser.parse_args(argv)
-
-
-def _clients(text: str) -> list[int]:
-    clients = text.split(",")
-    if not all(re.fullmatch(r"\d{1,18}", client) for client in clients) or len(set(map(int, clients))) < len(clients):
-        raise argparse.ArgumentTypeError(f"expected different client numbers >= 0, as 0,3, got {text!r}")
-    return [int(client) for client in clients]
-
-
-def _up_to(most: int) -> Callable[[str], int]:
-    """An argument's type: a whole number from 1 to `most`."""
-
-    def read(text: str) -> int:
-        if not re.fullmatch(r"\d{1,18}", text) or not 1 <= int(text) <= most:
-            raise argparse.ArgumentTypeError(f"expected a whole number from 1 to {most}, got {text!r}")
-        return int(text)
-
-    return read
 
 
 def _open(run_dir: RunDir) -> tuple[Setup, Snapshot]:
@@ -148,15 +126,14 @@ def _open(run_dir: RunDir) -> tuple[Setup, Snapshot]:
     snapshot = checkpoint.load_newest_intact(run_dir, lambda line: print(line, file=sys.stderr))
     if snapshot is None:
         raise UserError(str(run_dir.path), "has no intact checkpoint")
-    setup = start.prepare(config, SerialComm(), run_dir)
+    comm: Any = SerialComm()
+    setup = start.prepare(config, comm, run_dir)
     resuming.check_data(setup, run_dir, snapshot)
     return setup, snapshot
 
 
 def _print_rows(setup: Setup, snapshot: Snapshot, clients: list[int] | range, batch: int, times: int) -> None:
-    device = setup.data.device
-    shape = setup.data.info.example_shape
-    inputs = torch.randn(batch, *shape, generator=torch.Generator().manual_seed(0)).to(device)
+    inputs = _inputs(setup, batch)
     print(f"after round {snapshot.round}, on {setup.device.description}, batches of {batch}, median of {times}")
     print(HEADER)
     dense = _with_statistics(setup, setup.method.net(0), clients[0])
@@ -171,12 +148,16 @@ def _print_rows(setup: Setup, snapshot: Snapshot, clients: list[int] | range, ba
     print(f"cut nets are {speed}; {KEPT} is smaller than it says")
 
 
+def _inputs(setup: Setup, batch: int) -> torch.Tensor:
+    shape = setup.data.info.example_shape
+    return torch.randn(batch, *shape, generator=torch.Generator().manual_seed(0)).to(setup.data.device)
+
+
 def savings(run_dir: RunDir, client: int = 0, times: int = 50) -> tuple[float, float | None]:
     """How much longer an inference of the dense net takes than that of a client's cut one, on this machine, and how
     much more energy (None where NVML cannot tell). Raises `UserError`."""
     setup, snapshot = _open(run_dir)
-    shape = setup.data.info.example_shape
-    inputs = torch.randn(1, *shape, generator=torch.Generator().manual_seed(0)).to(setup.data.device)
+    inputs = _inputs(setup, 1)
     dense = _measured("-", "dense", 1.0, _with_statistics(setup, setup.method.net(0), client), inputs, times, None)
     [(name, kept, net)] = [row[:3] for row in _nets(setup, snapshot, client) if row[0] == "cut"]
     small = _measured(str(client), name, kept, net, inputs, times, None)
@@ -193,7 +174,6 @@ def _nets(setup: Setup, snapshot: Snapshot, client: int) -> Iterator[tuple[str, 
     task = Task(client, 0, snapshot.round, "test", setup.partition.size(client), 0.0)
     known = client_of(setup, task, Published(params, {}, {}), snapshot.clients.get(client))
     method.narrow(params, 0, net.params, known)
-    method.restore(net, known)
     masked = method.net(0)
     masked.load_state_dict(net.params)
     masked = _with_statistics(setup, masked, client)
@@ -226,15 +206,11 @@ def _measured(
         infer = _inference(net, inputs)
         seconds = [_timed(infer) for _ in range(WARM_UP + times)][WARM_UP:]
         median = statistics.median(seconds)
-        joules = _energy(infer, inputs.device, _times_for(median))
+        # As many as last long enough for NVML.
+        joules = _energy(infer, inputs.device, 1 + int(LEAST_ENERGY_S / max(median, 1e-6)))
     found = costs.measure(net, tuple(inputs.shape[1:]))
     peak = 4 * (found.params + _largest_layer(net, inputs))
     return Row(client, name, kept, found, peak, median, joules, difference)
-
-
-def _times_for(seconds: float) -> int:
-    """How many inferences of that length last long enough for NVML."""
-    return 1 + int(LEAST_ENERGY_S / max(seconds, 1e-6))
 
 
 def _inference(net: nn.Module, inputs: torch.Tensor) -> Callable[[], None]:

@@ -17,42 +17,29 @@ import subprocess
 import sys
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
 from fedmpi.config import yaml_text
 from fedmpi.config.load import load
+from fedmpi.data import digest
 from fedmpi.errors import UserError
 from fedmpi.main import check_ranks
 from fedmpi.store.files import write_text, writing
 from fedmpi.store.manifest import read_starts
-from fedmpi.studies.launch import Job, differences, launcher_words, number
-from fedmpi.studies.slurm import options as slurm_options
-from fedmpi.studies.slurm import status as run_status
-from fedmpi.studies.slurm import templates as slurm_runs
+from fedmpi.studies.arguments import number
+from fedmpi.studies.launch import Job, differences
+from fedmpi.studies.slurm import job_file, status
+from fedmpi.studies.slurm.job_file import Order
 
 _SQUEUE_TIMEOUT_S = 30.0
-_PROJECT = Path(__file__).resolve().parents[3]
-
-
-@dataclass(frozen=True)
-class Order:
-    """What is wanted of Slurm."""
-
-    name: str
-    command: Sequence[str]
-    """That gave the order."""
-    folder: Path
-    """Of the job file and the logs."""
-    given: argparse.Namespace
-    """With `--ranks`, `--launcher` and what `add_arguments` adds."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """What may be said about the job."""
     parser.add_argument("--array-max", type=number(int, 1), metavar="M", help="runs at the same time")
-    option = {"type": slurm_options.sbatch_option, "metavar": "KEY=VALUE"}
-    parser.add_argument("--sbatch-option", action="append", default=[], **option)
+    parser.add_argument(
+        "--sbatch-option", action="append", default=[], type=job_file.sbatch_option, metavar="KEY=VALUE"
+    )
     parser.add_argument("--submit", action="store_true", help="hand it to sbatch")
     parser.add_argument("--again", action="store_true", help="also runs that run or wait in the queue")
 
@@ -87,27 +74,16 @@ def hand_over(jobs: Sequence[Job], order: Order) -> int:
 
 def _write(jobs: Sequence[Job], left: Mapping[int, Job], order: Order) -> Path:
     """The job file, and what its tasks begin their runs with. Raises `UserError`."""
-    given, starts = order.given, order.given.launcher
-    if starts is not None:
-        starts = shlex.join(launcher_words(given.ranks, starts))
-    batch = slurm_runs.Batch(
-        order.name, order.command, [_words(job) for job in jobs], list(left), given.ranks, str(order.folder),
-        str(_PROJECT), given.array_max, given.sbatch_option, starts,
-    )  # fmt: skip
-    for job in left.values():
-        run_dir = job.run.folder
-        with writing(run_dir.path):
-            run_dir.path.mkdir(parents=True, exist_ok=True)
-        write_text(_config_path(job), _config_text(job))
+    runs = [[str(_config_path(job)), "--run-dir", str(job.run.folder.path)] for job in jobs]
+    text = job_file.sbatch(order, runs, list(left))
     file = order.folder / "job.sbatch"
-    with writing(order.folder):
-        order.folder.mkdir(parents=True, exist_ok=True)
-    write_text(file, slurm_runs.sbatch(batch))
+    for folder in (order.folder, *(job.run.folder.path for job in left.values())):
+        with writing(folder):
+            folder.mkdir(parents=True, exist_ok=True)
+    for job in left.values():
+        write_text(_config_path(job), _config_text(job))
+    write_text(file, text)
     return file
-
-
-def _words(job: Job) -> list[str]:
-    return [str(_config_path(job)), "--run-dir", str(job.run.folder.path)]
 
 
 def _config_path(job: Job) -> Path:
@@ -118,9 +94,9 @@ def _config_path(job: Job) -> Path:
 def _config_text(job: Job) -> str:
     """For a job that starts in another folder than this one."""
     plain = job.config.to_dict()
-    root = plain["data"].get("root", "~")
-    if not root.startswith("~"):
-        plain["data"]["root"] = os.path.abspath(root)
+    for key in digest.PLACES:
+        if not (place := plain["data"].get(key, "~")).startswith("~"):
+            plain["data"][key] = os.path.abspath(place)
     return yaml_text.dump(plain)
 
 
@@ -131,16 +107,13 @@ def _under_way(left: Mapping[int, Job]) -> list[int]:
     """The places of runs that run, or whose job Slurm knows; where it does not say, of those that seem to wait."""
     queue = _queue()
     if queue is not None:
-        return [place for place, job in left.items() if _state(job) == "running" or _jobs_of(job) & queue]
+        known = [place for place, job in left.items() if status.jobs_of(job.run.folder) & queue]
+        return [place for place, job in left.items() if place in known or _state(job) == "running"]
     return [place for place, job in left.items() if _state(job) in ("running", "queued", "requeued")]
 
 
 def _state(job: Job) -> str:
-    return run_status.status_of(job.run.folder).state
-
-
-def _jobs_of(job: Job) -> set[str]:
-    return run_status.jobs_of(job.run.folder)
+    return status.status_of(job.run.folder).state
 
 
 def _queue() -> set[str] | None:
@@ -150,12 +123,12 @@ def _queue() -> set[str] | None:
     command = ["squeue", "--noheader", "--array", "--format", "%i"]
     # What a user likes to see of the queue by default is not all of it.
     environment = {key: value for key, value in os.environ.items() if not key.startswith("SQUEUE_")}
-    options = {"stdout": subprocess.PIPE, "text": True, "check": False, "timeout": _SQUEUE_TIMEOUT_S}
     try:
-        done = subprocess.run(command, env=environment, **options)
+        done = subprocess.run(
+            command, env=environment, stdout=subprocess.PIPE, text=True, check=False, timeout=_SQUEUE_TIMEOUT_S
+        )
     except (OSError, subprocess.TimeoutExpired) as error:
-        is_slow = isinstance(error, subprocess.TimeoutExpired)
-        why = f"no answer in {_SQUEUE_TIMEOUT_S:g} s" if is_slow else error.strerror
+        why = error.strerror if isinstance(error, OSError) else f"no answer in {_SQUEUE_TIMEOUT_S:g} s"
         print(f"squeue: {why}; the run directories are asked instead", file=sys.stderr, flush=True)
         return None
     # In an interactive job, that one makes no run by itself.
@@ -164,7 +137,7 @@ def _queue() -> set[str] | None:
 
 def _check_waits(job: Job) -> None:
     """Raises `UserError` if another config waits there to be run than the one that is asked for now."""
-    path = job.run.folder.path / str(run_status.submission(job.run.folder).get("config"))
+    path = job.run.folder.path / str(status.submission(job.run.folder).get("config"))
     if path.is_file() and (found := differences(job.config, load(path, ()))):
         problem = f"waits in the queue with another config: {'; '.join(found)}"
         advice = "cancel its job first (--again, if that is done), or take another --out"
@@ -189,7 +162,7 @@ def _submit(file: Path, waiting: Mapping[str, Job]) -> int:
     print(f"submitted job {number}; how it goes: python jobs/submit.py status {shlex.quote(str(runs))}", flush=True)
     submitted = time.strftime("%Y-%m-%dT%H:%M:%S%z")
     for task, job in waiting.items():
-        entry = {"job": f"{number}_{task}" if task else number, "starts": starts[task], "submitted": submitted,
-                 "config": _config_path(job).name}  # fmt: skip
+        name, config = f"{number}_{task}" if task else number, _config_path(job).name
+        entry = {"job": name, "starts": starts[task], "submitted": submitted, "config": config}
         write_text(job.run.folder.submission_path, json.dumps(entry) + "\n")
     return 0

@@ -3,23 +3,24 @@
 from __future__ import annotations
 
 import os
+import sys
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from fedmpi.errors import UserError
-from fedmpi.report.closing import CLIENTS
-from fedmpi.report.records import Record, rounds_done
+from fedmpi.report.records import CLIENTS, Record, rounds_done
 from fedmpi.store import lock
 from fedmpi.store.files import read_json, read_whole
 from fedmpi.store.manifest import read_starts
 from fedmpi.store.run_dir import RunDir
 from fedmpi.store.units import duration
+from fedmpi.studies import table_text
 from fedmpi.studies.runs import Run
 
-HEADS = ("run", "state", "job", "starts", "round", "accuracy", "ETA")
-NUM_LEFT = 3
+_HEADS = ("run", "state", "job", "starts", "round", "accuracy", "ETA")
+_NUM_LEFT = 3
 
 _RECENT_ROUNDS = 20
 # A run on another host shows a sign of life once a round; a round may take this much longer than the longest so far.
@@ -47,11 +48,35 @@ class Status:
     eta_s: float | None
 
     def line(self, above: Path) -> tuple[str, ...]:
-        """The cells under `HEADS`, the folder as seen from `above`."""
+        """The cells under `_HEADS`, the folder as seen from `above`."""
         name = os.path.relpath(self.folder, above) if self.folder.is_relative_to(above) else str(self.folder)
         accuracy = "-" if self.accuracy is None else f"{100 * self.accuracy:.2f} %"
         rounds = f"{self.round}/{self.rounds or '?'}"
         return name, self.state, self.job or "-", str(self.starts), rounds, accuracy, duration(self.eta_s)
+
+
+def print_status(folders: Sequence[Path]) -> None:
+    """A line for each run below the folders, and how many there are in each state. Raises `UserError`."""
+    lines = [line for folder in folders for line in _lines(folder)]
+    if not lines:
+        print("no runs there")
+        return
+    table_text.print_lines(_HEADS, lines, _NUM_LEFT, sys.stdout)
+    states = [line[1] for line in lines]
+    print(", ".join(f"{states.count(state)} {state}" for state in dict.fromkeys(states)))
+
+
+def _lines(folder: Path) -> Iterator[tuple[str, ...]]:
+    if not folder.is_dir():
+        raise UserError(str(folder), "is no folder; status wants run directories, or a folder of them")
+    for run in runs_below(folder.resolve()):
+        above = folder.resolve() if run.path != folder.resolve() else folder.resolve().parent
+        try:
+            status = status_of(run)
+        except UserError as error:  # the others have nothing to do with it
+            print(f"unreadable: {error.text()}", file=sys.stderr, flush=True)
+            status = Status(run.path, "unreadable", "", 0, 0, None, None, None)
+        yield status.line(above)
 
 
 def runs_below(folder: Path) -> Iterator[RunDir]:
@@ -81,7 +106,7 @@ def status_of(run_dir: RunDir) -> Status:
 
 def jobs_of(run_dir: RunDir) -> set[str]:
     """The batch jobs that may be making the run: the one it was submitted as, its last start's, the one requeued."""
-    last = next(reversed(read_starts(run_dir)), {})
+    last: Mapping[str, Any] = next(reversed(read_starts(run_dir)), {})
     note = (read_whole(run_dir.requeued_path, _MOST_NOTE_BYTES) or b"").decode(errors="replace")
     found = [submission(run_dir).get("job"), last.get("job"), *note.split()[:1]]
     return {str(job) for job in found if job}
@@ -95,7 +120,7 @@ def _status_of(run_dir: RunDir) -> Status:
     except UserError:
         rounds, finished = None, False
     state = "finished" if finished else _unfinished_state(run_dir, records, starts, submitted)
-    last = starts[-1] if starts else {}
+    last: Mapping[str, Any] = next(reversed(starts), {})
     return Status(
         folder=run_dir.path,
         state=state,

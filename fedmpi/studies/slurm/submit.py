@@ -27,32 +27,40 @@ import argparse
 import itertools
 import re
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
+from fedmpi.command.manners import Parser, run_command
 from fedmpi.config.address import label
 from fedmpi.config.load import load, parted
-from fedmpi.errors import ConfigError, UserError
+from fedmpi.errors import ConfigError
 from fedmpi.store.run_dir import RunDir
-from fedmpi.studies import table_text
-from fedmpi.studies.launch import Job, Parser, absolute, check_same, folder_name, number, short
+from fedmpi.studies.arguments import absolute, folder_name, number, short
+from fedmpi.studies.launch import Job, check_same
 from fedmpi.studies.runs import Run
-from fedmpi.studies.slurm import options as slurm_options
-from fedmpi.studies.slurm import queue as slurm_queue
-from fedmpi.studies.slurm import status as run_status
+from fedmpi.studies.slurm import job_file, queue, status
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """The exit code: 0, 2 for a user's mistake, or sbatch's."""
     given = list(sys.argv[1:] if argv is None else argv)
-    try:
-        if given[:1] == ["status"]:
-            return _status(given[1:])
-        slurm_options.check_words(given)
-        return _write(_arguments(given), given)
-    except UserError as error:
-        print(error.text(), file=sys.stderr, flush=True)
-        return error.exit_code
+    return run_command(lambda: _status(given[1:]) if given[:1] == ["status"] else _submit(given))
+
+
+def _status(given: Sequence[str]) -> int:
+    parser = Parser("jobs/submit.py status", __doc__)
+    parser.add_argument("folders", nargs="+", type=Path, metavar="DIR")
+    status.print_status(parser.parse_args(given).folders)
+    return 0
+
+
+def _submit(given: Sequence[str]) -> int:
+    job_file.check_words(given)
+    arguments = _arguments(given)
+    name = arguments.name or short(label(arguments.configs[0]))
+    folder = absolute(arguments.out) / name
+    order = job_file.Order(name, ["python", "jobs/submit.py", *given], folder, arguments)
+    return queue.hand_over(_jobs(arguments, folder), order)
 
 
 def _arguments(argv: Sequence[str]) -> argparse.Namespace:
@@ -63,9 +71,9 @@ def _arguments(argv: Sequence[str]) -> argparse.Namespace:
     parser.add_argument("--name", type=folder_name, help="of the job and its folder")
     parser.add_argument("--out", type=Path, default=Path("runs"), help="default runs")
     parser.add_argument("--launcher", help="what starts the ranks, as 'srun -n {ranks}' (default mpirun)")
-    slurm_queue.add_arguments(parser)
+    queue.add_arguments(parser)
     arguments = parser.parse_intermixed_args(argv)
-    slurm_options.check_time(arguments.sbatch_option)
+    job_file.check_time(arguments.sbatch_option)
     arguments.configs, arguments.overrides = parted(arguments.words)
     if not arguments.configs:
         raise ConfigError("command line", "expected a config, as configs/fedhm_digits.yaml")
@@ -117,42 +125,3 @@ def _label(override: str) -> str:
     """`train.lr=0.1` as `lr0.1`, `method.rank_ratio=[1,0.5]` as `rank_ratio1_0.5`."""
     key, _, value = override.partition("=")
     return key.strip().rpartition(".")[2] + re.sub(r"[^A-Za-z0-9.+-]+", "_", value).strip("_")
-
-
-# Writing and submitting.
-
-
-def _write(arguments: argparse.Namespace, argv: Sequence[str]) -> int:
-    name = arguments.name or short(label(arguments.configs[0]))
-    folder = absolute(arguments.out) / name
-    order = slurm_queue.Order(name, ["python", "jobs/submit.py", *argv], folder, arguments)
-    return slurm_queue.hand_over(_jobs(arguments, folder), order)
-
-
-# How far runs are.
-
-
-def _status(folders: Sequence[str]) -> int:
-    parser = Parser("jobs/submit.py status", __doc__)
-    parser.add_argument("folders", nargs="+", type=Path, metavar="DIR")
-    lines = [line for folder in parser.parse_args(folders).folders for line in _lines(folder)]
-    if not lines:
-        print("no runs there")
-        return 0
-    table_text.print_lines(run_status.HEADS, lines, run_status.NUM_LEFT, sys.stdout)
-    states = [line[1] for line in lines]
-    print(", ".join(f"{states.count(state)} {state}" for state in dict.fromkeys(states)))
-    return 0
-
-
-def _lines(folder: Path) -> Iterator[tuple[str, ...]]:
-    if not folder.is_dir():
-        raise UserError(str(folder), "is no folder; status wants run directories, or a folder of them")
-    for run in run_status.runs_below(folder.resolve()):
-        above = folder.resolve() if run.path != folder.resolve() else folder.resolve().parent
-        try:
-            status = run_status.status_of(run)
-        except UserError as error:  # the others have nothing to do with it
-            print(f"unreadable: {error.text()}", file=sys.stderr, flush=True)
-            status = run_status.Status(run.path, "unreadable", "", 0, 0, None, None, None)
-        yield status.line(above)

@@ -1,0 +1,79 @@
+"""python -m fedmpi.check PACKAGE.MODULE:NAME [--set section.key=value ...]
+
+Puts what you bring (a method, a model, a data set, a partition) to the contract checks and the bits checks, in a small
+federation on synthetic data, and prints a line for each: `ok` and what holds, or `FAIL` and what is wrong. The bits of
+a run that is resumed after round 2 must be those of a run in one go: in one process, and on 3 ranks where there is an
+mpirun. Exit code 0: everything holds; 1: something does not; 2: a mistake in the words.
+
+  --set section.key=value   an option of yours, or another setting of the federation (data.shape=[3,32,32]); repeatable
+  --kind KIND               method, model, data or partition, where the name could be several of them
+"""
+
+from __future__ import annotations
+
+import sys
+import tempfile
+from argparse import Namespace
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+
+from fedmpi.check import bits, things
+from fedmpi.check.contract import BrokenError
+from fedmpi.check.small import small_config
+from fedmpi.command.manners import Parser, run_command, show
+from fedmpi.errors import RoundError, UserError, one_line
+
+RANKS = 3
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    parser = Parser("python -m fedmpi.check", __doc__)
+    parser.add_argument("place", metavar="PACKAGE.MODULE:NAME")
+    parser.add_argument("--set", dest="words", action="append", default=[], metavar="SECTION.KEY=VALUE")
+    parser.add_argument("--kind", choices=things.KINDS)
+    return run_command(lambda: _check(parser.parse_args(argv)))
+
+
+def _check(arguments: Namespace) -> int:
+    place = arguments.place
+    kind = arguments.kind or things.kind_of(place)
+    words = things.words_of(kind, place, arguments.words)
+    small_config(*words)  # a mistake in the words ends here
+    show(f"{kind} {place}")
+    with tempfile.TemporaryDirectory(prefix="fedmpi-check-") as folder:
+        found = [passes(said, check) for said, check in _all_checks(kind, Path(folder), words)]
+    return 0 if all(found) else 1
+
+
+def _all_checks(kind: str, folder: Path, words: Sequence[str]) -> Iterator[tuple[str, Callable[[], None]]]:
+    yield from things.checks_of(kind, folder, words)
+    yield "a run that is resumed after round 2 has the bits of one in one go", lambda: bits.bits_stay(folder, words, 1)
+    if bits.has_launcher(RANKS):
+        yield f"a run on {RANKS} ranks has the bits of one alone", lambda: bits.bits_stay(folder, words, RANKS)
+    else:
+        show(f"--    no mpirun beside {sys.executable} and none in PATH: bits are not checked on {RANKS} ranks")
+
+
+def passes(said: str, check: Callable[[], None]) -> bool:
+    """Prints the line of one check; whatever it raises is what does not hold."""
+    try:
+        _guarded(check)
+    except BrokenError as error:
+        show(f"FAIL  {said}: {error}")
+        return False
+    show(f"ok    {said}")
+    return True
+
+
+def _guarded(check: Callable[[], None]) -> None:
+    """Raises `BrokenError` alone; an exception of what is checked by its type and its text."""
+    try:
+        check()
+    except Exception as error:
+        cause = error.__cause__ if isinstance(error, RoundError) and error.__cause__ else error
+        line = str(cause) if isinstance(cause, (BrokenError, UserError)) else f"{type(cause).__name__}: {cause}"
+        raise BrokenError(one_line(" ".join(line.split()))) from error
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,323 @@
+"""What every method must keep, whatever it does: a round of real training, taken apart at its seams.
+
+Each check is a function of a `Trial` that raises `BrokenError`, with one line that says what is wrong.
+"""
+
+from __future__ import annotations
+
+import math
+import random
+import tempfile
+from collections.abc import Collection, Iterator, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+
+import torch
+
+from fedmpi import train_round as rounds
+from fedmpi.check.small import one_round, small_setup
+from fedmpi.exactsum import ExactSum
+from fedmpi.federation.plan import Assignment, Task
+from fedmpi.methods.protocol import Method
+from fedmpi.methods.values import Client, Phase
+from fedmpi.rounds import state as setups
+from fedmpi.rounds.client import simulate_client
+from fedmpi.rounds.evaluate import test_clients
+from fedmpi.rounds.exchange import CONTRIBUTED, ClientReport, OpenPhase, Results, open_exchange
+from fedmpi.rounds.publish import publish
+from fedmpi.rounds.state import Published, RoundResult, ServerState, Setup
+from fedmpi.store import checkpoint
+from fedmpi.store.checkpoint import Snapshot
+from fedmpi.store.run_dir import RunDir
+from fedmpi.store.stored import digest_of
+from fedmpi.tensors import Layout, Params, Spec
+
+Result = tuple[ClientReport, Params]
+
+
+class BrokenError(Exception):
+    """A contract that does not hold; its text is one line."""
+
+
+def require(holds: bool, line: str) -> None:
+    if not holds:
+        raise BrokenError(line)
+
+
+@dataclass(frozen=True)
+class PhaseOfRound:
+    """One phase of round 1: what was published, who trained, and what each sent."""
+
+    setup: Setup
+    phase: Phase
+    state: ServerState
+    published: Published
+    assignment: Assignment
+    results: dict[int, Result]
+
+    @property
+    def method(self) -> Method:
+        return self.setup.method
+
+    def client(self, task: Task) -> Client:
+        """As the server sees it after training: with its new memory."""
+        digest = self.results[task.client][0].memory_digest
+        version = (task.round_number, digest) if digest else None
+        return setups.client_of(self.setup, task, self.published, version)
+
+    def uploads(self) -> Iterator[tuple[Task, Params]]:
+        yield from ((task, self.results[task.client][1]) for task in self.assignment.tasks)
+
+    def exchanged(self, kind: str) -> Results:
+        def client_of(task: Task, digest: str) -> Client:
+            return self.client(task)
+
+        phase = OpenPhase(self.setup.comm, self.method, self.assignment, self.published.bounds, client_of)
+        exchange = open_exchange(kind, phase)
+        for (task,) in self.assignment.waves:
+            if task is not None:
+                exchange.post(task, self.results[task.client])
+        return exchange.finish(self.state.params)
+
+    def next_state(self) -> ServerState:
+        tasks, results = self.assignment.tasks, self.exchanged("gather")
+        state, brought = rounds.update(self.setup, self.state, results, self.phase, 1, tasks)
+        return rounds.refresh(self.setup, state, brought)[0]
+
+    def added(self, tasks: Sequence[Task]) -> torch.Tensor:
+        """The exact sum of what these clients have sent, in this order, with unequal weights."""
+        shapes = {name: spec.shape for name, spec in self.method.state_specs().items()}
+        total = ExactSum(shapes, self.published.bounds, float(len(self.assignment.tasks)))
+        for task in tasks:
+            regions = self.method.regions(self.client(task))
+            for name, value in self.method.lift(self.results[task.client][1], self.client(task)):
+                total.add(name, value, 1 / (2 + task.client), regions.get(name))
+        return total.buffer
+
+
+class Trial:
+    """A small federation of a config's words, before round 1 and taken through round 1."""
+
+    def __init__(self, folder: Path, words: Sequence[str]) -> None:
+        self._folder, self._words = folder, words
+
+    def setup(self, *more: str, folder: Path | None = None) -> Setup:
+        """A new one, in a folder of its own unless one is given."""
+        return small_setup(folder or self.new_folder(), *self._words, *more)
+
+    def new_folder(self) -> Path:
+        return Path(tempfile.mkdtemp(dir=self._folder))
+
+    @cached_property
+    def phases(self) -> list[PhaseOfRound]:
+        """The phases of round 1, each from the state that the one before has left."""
+        setup, found = self.setup(), list[PhaseOfRound]()
+        state = ServerState(setup.method.initial_state())
+        for number, phase in enumerate(setup.method.phases(1)):
+            if found:
+                state = found[-1].next_state()
+            published = publish(setup, state, 1, number)
+            assignment = setups.plan_phase(setup, 1, phase)
+            results = trained(setup, published, assignment.tasks)
+            found.append(PhaseOfRound(setup, phase, state, published, assignment, results))
+        return found
+
+
+def trained(setup: Setup, published: Published, tasks: Sequence[Task]) -> dict[int, Result]:
+    """Every client of a phase, one after the other on this rank, with uploads of their own."""
+    results = {}
+    for task in tasks:
+        report, upload = simulate_client(setup, task, published)
+        require(report.status == CONTRIBUTED and upload is not None, f"client {task.client} contributes nothing")
+        results[task.client] = report, {name: value.clone() for name, value in (upload or {}).items()}
+    return results
+
+
+def published_for(method: Method, state: Params, nets: Collection[int]) -> Params:
+    """What `publish` writes for these nets into a buffer full of NaN."""
+    layout = Layout.of(method.published_specs(nets))
+    buffer = layout.new_buffer()
+    buffer.view(torch.float32).fill_(math.nan)
+    out = layout.views(buffer)
+    method.publish(state, nets, out)
+    return out
+
+
+def publishing_is_whole(trial: Trial) -> None:
+    """publish writes all that published_specs says, for each tier and for all, and leaves the state as it is"""
+    setup = trial.setup()
+    method, state = setup.method, setup.method.initial_state()
+    before, tiers = digest_of(state), [tier.index for tier in method.tiers]
+    for nets in (*({tier} for tier in tiers), set(tiers)):
+        out = published_for(method, state, nets)
+        left = [name for name, value in out.items() if not bool(torch.isfinite(value).all())]
+        require(not left, f"publish leaves {', '.join(left)} unwritten or not finite for nets {sorted(nets)}")
+    require(digest_of(state) == before, "publish changes the state in place")
+
+
+def narrowing_is_whole(trial: Trial) -> None:
+    """narrow fills every parameter, with the same bits whether a tier was published alone or with all others"""
+    setup = trial.setup()
+    method, state = setup.method, setup.method.initial_state()
+    everything = published_for(method, state, {tier.index for tier in method.tiers})
+    for tier in method.tiers:
+        params, filled = setup.trainers[tier.index].net.params, []
+        for published in (everything, published_for(method, state, {tier.index})):
+            before = digest_of(published)
+            for value in params.values():
+                value.fill_(math.nan)
+            method.narrow(published, tier.index, params)
+            require(digest_of(published) == before, "narrow changes the published tensors in place")
+            left = [name for name, value in params.items() if not bool(torch.isfinite(value).all())]
+            require(not left, f"narrow leaves {', '.join(left)} of tier {tier.name} unwritten")
+            filled.append(digest_of(params))
+        require(filled[0] == filled[1], f"tier {tier.name} gets other values when it is published alone")
+
+
+def everybody_trains(trial: Trial) -> None:
+    """the clients of a round take steps"""
+    require(sum(len(phase.assignment.tasks) for phase in trial.phases) >= 2, "fewer than two clients take part")
+    for phase in trial.phases:
+        idle = [client for client, (report, _) in phase.results.items() if report.steps == 0]
+        require(not idle, f"clients {idle} take no step")
+
+
+def training_is_stateless(trial: Trial) -> None:
+    """a client sends the same whenever it is trained, and leaves what was published as it is"""
+    for phase in trial.phases:
+        before = digest_of(phase.published.params)
+        again = trained(phase.setup, phase.published, phase.assignment.tasks[::-1])
+        require(digest_of(phase.published.params) == before, "training changes the published tensors in place")
+        for client, (report, upload) in phase.results.items():
+            also, same = again[client]
+            why = "trained again, after others, it must do the same: keep nothing in self, draw from client.generator"
+            require(digest_of(same) == digest_of(upload), f"client {client} sends another upload: {why}")
+            require(also.loss == report.loss, f"client {client} has another loss: {why}")
+            require(also.memory_digest == report.memory_digest, f"client {client} has another memory: {why}")
+
+
+def uploads_fit_their_specs(trial: Trial) -> None:
+    """uploads have the names, shapes and types of upload_specs"""
+    for phase in trial.phases:
+        for task, upload in phase.uploads():
+            specs = phase.method.upload_specs(task.tier, task)
+            found = {name: Spec(tuple(value.shape), value.dtype) for name, value in upload.items()}
+            for name in [*specs, *(name for name in found if name not in specs)]:
+                sent, said = (_shown(side.get(name)) for side in (found, specs))
+                require(sent == said, f"client {task.client} sends {name} as {sent}; upload_specs says {said}")
+
+
+def _shown(spec: Spec | None) -> str:
+    return "nothing" if spec is None else f"{str(spec.dtype).removeprefix('torch.')} {list(spec.shape)}"
+
+
+def lifted_tensors_fit(trial: Trial) -> None:
+    """lifted tensors have the shapes of their regions and keep to magnitudes and bounds; lift changes no upload"""
+    for phase in trial.phases:
+        specs, bounds = phase.method.state_specs(), phase.published.bounds
+        for task, upload in phase.uploads():
+            before = digest_of(upload)
+            largest = dict(zip(specs, phase.method.magnitudes(upload, phase.client(task)).tolist(), strict=True))
+            regions = phase.method.regions(phase.client(task))
+            require(set(regions) <= set(specs), "regions has names that state_specs has not")
+            for name, value in phase.method.lift(upload, phase.client(task)):
+                require(name in specs, f"lift gives {name}, which state_specs has not")
+                whole = phase.state.params[name]
+                wanted = (whole[regions[name]] if name in regions else whole).shape
+                fits = f"lift gives {name} as {list(value.shape)}, its region is {list(wanted)}"
+                require(value.shape == wanted, fits)
+                # Bounds of products of factors are computed in float32: a few roundings of 2^-24.
+                highest = float(value.abs().max()) if value.numel() else 0.0
+                promised = f"lift gives {highest:g} in {name}, magnitudes promises at most {largest[name]:g}"
+                require(highest <= largest[name] * (1 + 3 * 2**-24), promised)
+                require(highest <= bounds[name], f"lift gives {highest:g} in {name}, beyond its bound {bounds[name]:g}")
+            require(digest_of(upload) == before, "lift or magnitudes changes the upload in place")
+
+
+def contributions_add(trial: Trial) -> None:
+    """sums depend neither on the order of clients nor on how they are split"""
+    for phase in trial.phases:
+        tasks = list(phase.assignment.tasks)
+        in_order = phase.added(tasks)
+        shuffled = random.Random(0).sample(tasks, len(tasks))
+        line = "lift or regions gives something else when clients come in another order"
+        require(torch.equal(phase.added(shuffled), in_order), line)
+        require(torch.equal(phase.added(shuffled[:1]) + phase.added(shuffled[1:]), in_order), line)
+        sums = "what clients send adds nothing to state_specs" if phase.method.state_specs() else "a sum of nothing"
+        require(bool(in_order.any()) == bool(phase.method.state_specs()), sums)
+
+
+def exchanges_agree(trial: Trial) -> None:
+    """gather and reduce give the same means; update and refresh change neither the state nor the means in place"""
+    for phase in trial.phases:
+        before = digest_of(phase.state.params)
+        gathered, reduced = (phase.exchanged(kind) for kind in ("gather", "reduce"))
+        require(digest_of(gathered.means) == digest_of(reduced.means), "gather and reduce give different means")
+        means = digest_of(gathered.means)
+        state, brought = rounds.update(phase.setup, phase.state, gathered, phase.phase, 1, phase.assignment.tasks)
+        updated = digest_of(state.params)
+        rounds.refresh(phase.setup, state, brought)
+        require(digest_of(state.params) == updated, "refresh changes the state in place")
+        require(digest_of(phase.state.params) == before, "update changes the old state in place")
+        require(digest_of(gathered.means) == means, "update changes the means in place")
+
+
+def a_saved_state_continues(trial: Trial) -> None:
+    """round 2 gives the same bits from a saved and loaded state, memories and personal scores included"""
+    folder = RunDir(trial.new_folder())
+    setup = trial.setup("rounds=2", "evaluation.personal=on", folder=folder.path)
+    first = ServerState(setup.method.initial_state())
+    state, published, _ = one_round(setup, 1, first, publish(setup, first, 1, 0))
+    checkpoint.save(folder, Snapshot(1, state.params, state.memories, {}, {}, "", 0, {}))
+    loaded = checkpoint.load_newest_intact(folder, _refuse)
+    require(loaded is not None and list(loaded.server) == list(state.params), "the saved state has other tensors")
+    assert loaded is not None
+    remembers = not state.memories or setup.method.traits.keeps_memory
+    require(remembers, "clients remember, but traits.keeps_memory is not set")
+    straight, _, there = one_round(setup, 2, state, published)
+    restored = ServerState(dict(loaded.server), dict(loaded.clients))
+    detour, _, here = one_round(setup, 2, restored, publish(setup, restored, 2, 0))
+    why = "after saving and loading round 2 differs in its"
+    require(digest_of(detour.params) == digest_of(straight.params), f"{why} state: keep nothing in self between rounds")
+    require(detour.memories == straight.memories, f"{why} client memories")
+    moves = digest_of(detour.params) != digest_of(state.params) or detour.memories != restored.memories
+    require(moves, "round 2 changes neither the state nor a memory")
+    require((here.scores, here.tasks) == (there.scores, there.tasks), f"{why} scores")
+    require(here.diagnostics == there.diagnostics, f"{why} diagnostics")
+    require(_summary(here) == _summary(there), f"{why} personal scores")
+
+
+def _refuse(line: str) -> None:
+    raise BrokenError(line)
+
+
+def _summary(result: RoundResult) -> object:
+    return result.client_scores and result.client_scores.summary()
+
+
+def a_personal_test_changes_nothing(trial: Trial) -> None:
+    """testing every client leaves state, published tensors and memories as they were, and can be repeated"""
+    setup = trial.setup("evaluation.personal=on")
+    first = ServerState(setup.method.initial_state())
+    state, published, result = one_round(setup, 1, first, publish(setup, first, 1, 0))
+    before = digest_of(state.params), digest_of(published.params)
+    again = test_clients(setup, 1, state, published)
+    require(digest_of(state.params) == before[0], "testing clients changes the state")
+    require(digest_of(published.params) == before[1], "testing clients changes the published tensors")
+    require((again and again.summary()) == _summary(result), "testing clients again gives other scores")
+
+
+CHECKS = (
+    publishing_is_whole,
+    narrowing_is_whole,
+    everybody_trains,
+    training_is_stateless,
+    uploads_fit_their_specs,
+    lifted_tensors_fit,
+    contributions_add,
+    exchanges_agree,
+    a_saved_state_continues,
+    a_personal_test_changes_nothing,
+)
+"""The contract of a method; the docstring of each is what holds."""

@@ -1,0 +1,111 @@
+"""What a name stands for, the small federation it is tried in, and what beside the bits is checked of each kind."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import partial
+from pathlib import Path
+
+import numpy as np
+
+from fedmpi import registry
+from fedmpi.check import contract
+from fedmpi.check.contract import Trial, require
+from fedmpi.check.small import small_config
+from fedmpi.config.schema import Config
+from fedmpi.data import reading
+from fedmpi.data.partition import make_partition
+from fedmpi.errors import ConfigError
+from fedmpi.models import create
+from fedmpi.run.start import check_model
+from fedmpi.store.stored import digest_of
+
+KINDS = ("method", "model", "data", "partition")
+_UNEVEN = "partition.name=class_dirichlet"
+_NETS = {"image": (), "vector": ("model.name=mlp", "model.hidden=[16]"), "tokens": ("model.name=lstm_imdb",)}
+
+Check = Callable[[], None]
+
+
+def kind_of(place: str) -> str:
+    """The one section of a config that `place` can name. Raises `ConfigError` if it is none, or more than one."""
+    found, refused = [], []
+    for kind in KINDS:
+        try:
+            registry.options(kind, place)
+            found.append(kind)
+        except registry.UnknownError as error:
+            refused.append(str(error))
+    if not found:
+        raise ConfigError(place, *dict.fromkeys(refused))
+    if len(found) > 1:
+        raise ConfigError(place, f"may be a {' or a '.join(found)}; say which with --kind")
+    return found[0]
+
+
+def words_of(kind: str, place: str, given: Sequence[str]) -> tuple[str, ...]:
+    """The overrides of the small federation that it is tried in; what is `given` comes last."""
+    words = [f"{kind}.name={place}"]
+    if kind != "method":
+        words.append("method.name=fedavg")
+    if kind == "method":
+        words.append(_UNEVEN)
+    named = [*words, *(word for word in given if word.startswith("data."))]
+    if kind == "data" and not any(word.startswith("model.name=") for word in given):
+        info = small_config(*named, "model.name=mlp", "model.hidden=[16]").data.info()
+        words += _NETS[info.kind]
+    return (*words, *given)
+
+
+def checks_of(kind: str, folder: Path, words: Sequence[str]) -> list[tuple[str, Check]]:
+    """Each check of this kind with what holds if it passes, in words."""
+    if kind == "method":
+        trial = Trial(folder, words)
+        return [(_said(check), partial(check, trial)) for check in contract.CHECKS]
+    config = small_config(*words)
+    found = {
+        "model": (_takes_the_data, _builds_the_same),
+        "data": (_reads_the_same,),
+        "partition": (_divides_the_same,),
+    }
+    return [(_said(check), partial(check, config)) for check in found[kind]]
+
+
+def _said(check: Callable[..., None]) -> str:
+    return " ".join((check.__doc__ or "").split())
+
+
+def _takes_the_data(config: Config) -> None:
+    """the net takes the data and keeps nothing from one client to the next but its parameters"""
+    check_model(config, config.data.info())
+
+
+def _builds_the_same(config: Config) -> None:
+    """a seed gives the same initial values every time, another seed gives others"""
+    info = config.data.info()
+    nets = [dict(create.build(config.model, info, seed).named_parameters()) for seed in (0, 0, 1)]
+    first, again, other = (digest_of({name: value.detach() for name, value in net.items()}) for net in nets)
+    require(first == again, "built twice from one seed, the net has other values: draw them from torch's generator")
+    require(first != other, "another seed gives the same initial values")
+
+
+def _reads_the_same(config: Config) -> None:
+    """the data are what their options say, and read twice they are the same"""
+    first, again = (reading.load(config.data).digest for _ in range(2))
+    require(first == again, "read twice, the data differ")
+
+
+def _divides_the_same(config: Config) -> None:
+    """every example goes to one client at most, and the same clients get the same examples every time"""
+    data = reading.load(config.data)
+    divided = [
+        make_partition(config.partition, data.train_y, config.clients.count, config.seed, data.groups) for _ in range(2)
+    ]
+    first, again = divided
+    same = np.array_equal(first.indices, again.indices) and np.array_equal(first.offsets, again.offsets)
+    require(same, "made twice from one seed, the partition differs: draw from the generator that is given")
+    require(len(np.unique(first.indices)) == len(first.indices), "an example goes to more than one client")
+    in_range = first.indices.size > 0 and first.indices.min() >= 0 and first.indices.max() < len(data.train_y)
+    require(
+        bool(in_range), f"examples are numbered from 0 to {len(data.train_y) - 1}; the partition has others, or none"
+    )

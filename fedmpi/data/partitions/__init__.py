@@ -1,0 +1,1 @@
+"""One file a partition: its options, and the procedure that divides the training examples among the clients."""

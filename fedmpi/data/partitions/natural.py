@@ -1,0 +1,74 @@
+"""The natural partition: a client is a writer, a subject, a role, or several of them (LEAF, arXiv:1812.01097).
+
+Which groups become clients, and in which order, is drawn: files list writers by where they come
+from, and tiers are blocks of client numbers, so file order would tie capacity to kinds of people.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from fedmpi.config.schema import Count
+from fedmpi.data.dealing import Ints, PartitionOptions, Problems, firsts, runs
+from fedmpi.data.options import DataInfo
+from fedmpi.errors import ConfigError
+from fedmpi.seeds import numpy_generator
+
+if TYPE_CHECKING:
+    from fedmpi.config.schema import Config
+
+
+class Natural(PartitionOptions):
+    """By whose the examples are: LEAF's setting (S. Caldas et al., arXiv:1812.01097), Hermes's EMNIST and HAR."""
+
+    by_groups = True
+    name: str = "natural"
+    """By writer, subject or role, where the data say whose they are."""
+    groups_per_client: Count = 1
+    """Writers (subjects, roles) that make up one client."""
+    min_examples: Count = 1
+    """Groups with fewer training examples are left out."""
+
+    def smallest_client_examples(self) -> int:
+        return self.groups_per_client * self.min_examples
+
+    def mean_examples(self, info: DataInfo, num_clients: int) -> float:
+        of_a_group = max(info.num_train / max(info.num_groups, 1), self.min_examples)
+        return of_a_group * self.groups_per_client
+
+    def problems(self, config: Config) -> Problems:
+        info, num_clients = config.data.info(), config.clients.count
+        if not info.num_groups:
+            found = f"natural, but nobody knows whose the examples of {config.data.name} are"
+            yield "partition.name", f"{found}; take another partition, or data with writers, subjects or roles"
+        elif num_clients * self.groups_per_client > info.num_groups:
+            each = f" with {self.groups_per_client} groups each" if self.groups_per_client > 1 else ""
+            groups = f"{info.num_groups} groups (writers, subjects, roles)"
+            allowed = f"allowed: at most {info.num_groups // self.groups_per_client}"
+            yield "clients.count", f"{num_clients} clients{each}, but {config.data.name} has {groups}; {allowed}"
+        else:
+            yield from super().problems(config)
+
+    def divide(self, labels: Ints, num_clients: int, seed: int, groups: Ints | None = None) -> tuple[Ints, Ints]:
+        """All examples of `groups_per_client` groups for each client; groups that are not needed belong to nobody.
+
+        `groups` int64 (N,), of 0 .. G - 1. A client's examples stand group after group, in file order.
+        """
+        if groups is None:
+            raise ConfigError(f"partition.name={self.name}", "nobody knows whose these examples are; take another one")
+        group_sizes = np.bincount(groups)
+        large_enough = np.flatnonzero(group_sizes >= self.min_examples)
+        needed = num_clients * self.groups_per_client
+        if needed > len(large_enough):
+            raise ConfigError(
+                f"partition.name={self.name}",
+                f"{num_clients} clients need {needed} groups with {self.min_examples} or more examples, "
+                f"but there are {len(large_enough)}; allowed: at most "
+                f"{len(large_enough) // self.groups_per_client} clients",
+            )
+        chosen = numpy_generator("partition", seed).permutation(large_enough)[:needed]
+        by_group = np.argsort(groups, kind="stable")
+        starts, lengths = (firsts(group_sizes))[chosen], group_sizes[chosen]
+        return by_group[runs(starts, lengths)], lengths.reshape(num_clients, -1).sum(axis=1)

@@ -1,0 +1,74 @@
+"""EMNIST: handwritten characters in NIST's idx files.
+
+Counts of https://www.nist.gov/itl/products-and-services/emnist-dataset. The files within the archive have no published
+checksums: their types, lengths and labels are checked.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedmpi.config.schema import Folder, free
+from fedmpi.data.dataset import Dataset
+from fedmpi.data.files.idx import Files
+from fedmpi.data.files.source import File, Source
+from fedmpi.data.options import DataInfo, DataOptions
+from fedmpi.data.sets.mnist import MEAN, SIDE, STD
+
+FOLDERS = ("EMNIST/raw", "EMNIST/raw/gzip", "gzip")
+FILE = File(
+    "EMNIST/raw/gzip.zip",
+    ("https://biometrics.nist.gov/cs_links/EMNIST/gzip.zip",),
+    "md5:58c8d27c78d21e728a6bc7b3cc06412e",
+    561_753_746,
+    unpack_to="EMNIST/raw",
+    contents=("gzip", "emnist-byclass-train-images-idx3-ubyte.gz"),
+)
+# Classes, training and test images of each of NIST's six divisions.
+SPLITS = {
+    "balanced": (47, 112_800, 18_800),
+    "byclass": (62, 697_932, 116_323),
+    "bymerge": (47, 697_932, 116_323),
+    "digits": (10, 240_000, 40_000),
+    "letters": (26, 124_800, 20_800),
+    "mnist": (10, 60_000, 10_000),
+}
+
+
+class Emnist(DataOptions):
+    """G. Cohen, S. Afshar, J. Tapson, A. van Schaik, EMNIST: an extension of MNIST to handwritten letters, 2017.
+
+    Its pixels are scaled as MNIST's are, with the same two numbers for every split.
+    """
+
+    source = Source(
+        "https://www.nist.gov/itl/products-and-services/emnist-dataset",
+        "public domain (NIST); cite Cohen et al., EMNIST, 2017",
+        (FILE,),
+    )
+    name: str = "emnist"
+    """Up to 814,255 handwritten characters in up to 62 classes, NIST's idx files."""
+    root: Folder = free("~/data")
+    """The folder that holds EMNIST/raw or gzip, or the folder with the files itself."""
+    split: Literal["balanced", "byclass", "bymerge", "digits", "letters", "mnist"] = "byclass"
+    """Which of NIST's divisions: `byclass` has all 62 classes, `bymerge` and `balanced` 47, `letters` 26, others 10."""
+
+    def info(self) -> DataInfo:
+        num_classes, num_train, num_test = SPLITS[self.split]
+        return DataInfo("image", (1, 28, 28), num_classes, num_train, num_test, MEAN, STD)
+
+    def read(self) -> Dataset:
+        """Images uint8 (N, 28, 28, 1), white on black, upright: the files store columns first."""
+        files = Files(self.name, self.root, FOLDERS, {})
+        _, num_train, num_test = SPLITS[self.split]
+        first_label = 1 if self.split == "letters" else 0
+        arrays: list[NDArray[Any]] = []
+        for part, count in (("train", num_train), ("test", num_test)):
+            images = files.read(f"emnist-{self.split}-{part}-images-idx3-ubyte", "uint8", (count, SIDE, SIDE))
+            labels = files.read(f"emnist-{self.split}-{part}-labels-idx1-ubyte", "uint8", (count,))
+            upright = np.ascontiguousarray(images.transpose(0, 2, 1))[..., None]
+            arrays += [upright, labels.astype(np.int64) - first_label]
+        return Dataset(*arrays)

@@ -1,0 +1,234 @@
+"""FEMNIST, handwritten characters by writer, out of either of its two sources.
+
+TensorFlow Federated: fed_emnist_train.h5 and fed_emnist_test.h5, in which examples/<writer> has
+`pixels` (float32 (n, 28, 28)) and `label` (n,). LEAF (https://github.com/TalwalkarLab/leaf): what
+its preprocess.sh writes, data/train/*.json and data/test/*.json, each {"users", "num_samples",
+"user_data": {writer: {"x": [784 numbers each], "y": [...]}}}. In both, ink is dark on paper of 1.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+from pydantic import Field
+
+from fedmpi.config.schema import Count
+from fedmpi.data.dataset import Dataset
+from fedmpi.data.files.budget import DECODED, Budget, Tell, guarded
+from fedmpi.data.files.source import File, Source
+from fedmpi.data.options import DataInfo
+from fedmpi.data.prepared_options import PreparedOptions
+from fedmpi.data.series import once, read_json
+from fedmpi.errors import DataError
+from fedmpi.seeds import numpy_generator
+
+if TYPE_CHECKING:
+    import h5py
+
+SIDE, NUM_CLASSES = 28, 62
+HDF5_FILES = ("fed_emnist_train.h5", "fed_emnist_test.h5")
+UNPACK = "unpack fed_emnist.tar.bz2 again"
+FOLDERS = ("", "fed_emnist", "femnist", "data", "femnist/data", "leaf/data/femnist/data")
+# NIST's forms have a few hundred characters, 1.5 MB: a file that promises far more was made to take memory.
+MAX_BYTES = 2**25
+
+Images = tuple[NDArray[np.uint8], NDArray[np.int64]]
+"""Images uint8 (n, 28, 28, 1) and labels int64 (n,) of one writer."""
+ByWriter = dict[str, Images]
+
+
+FILE = File(
+    "fed_emnist.tar.bz2",
+    ("https://storage.googleapis.com/tff-datasets-public/fed_emnist.tar.bz2",),
+    "sha256:fe1ed5a502cea3a952eb105920bff8cffb32836b5173cb18a57a32c3606f3ea0",
+    contents=("fed_emnist_train.h5",),
+)
+
+
+class Femnist(PreparedOptions):
+    """S. Caldas et al., LEAF: A Benchmark for Federated Settings, arXiv:1812.01097; labels 0-9, A-Z, a-z.
+
+    Two sources: the HDF5 files of TensorFlow Federated (3,400 writers; its documentation of
+    `simulation.datasets.emnist` has the default counts) and the JSON files that LEAF's scripts
+    write. Ink is dark on paper that is 1, and pixels are used as they are, as in both sources.
+    """
+
+    counts = ("num_train", "num_test", "num_groups", "test_writers")
+    source = Source(
+        "https://www.tensorflow.org/federated/api_docs/python/tff/simulation/datasets/emnist",
+        "derived from NIST SD 19 by LEAF (BSD) and TensorFlow Federated (Apache 2.0)",
+        (FILE,),
+        other="LEAF's JSON is made by its own script: `./preprocess.sh -s niid --sf 1.0 -k 0 -t sample` in "
+        "data/femnist of https://github.com/TalwalkarLab/leaf; then `prepare femnist --from .../data/femnist/data`",
+    )
+    traces = ("*.h5", "*.json")
+    name: str = "femnist"
+    """Handwritten characters in 62 classes by writer: LEAF's or TensorFlow Federated's files."""
+    writers: Annotated[int, Field(ge=0, le=2**31 - 1)] = 0
+    """Take only the first so many writers, in the order of their names; 0 takes all."""
+    test_examples: Annotated[int, Field(ge=0, le=2**31 - 1)] = 0
+    """Take only so many of the test images, drawn at random, the same for every seed; 0 takes all."""
+    test_writers: Literal["same", "others"] = "same"
+    """Whether the test images are the training writers' (LEAF's `-t sample`) or of other people (`-t user`)."""
+    num_train: Count = 671_585
+    """Training images expected; the default is that of TensorFlow Federated's files."""
+    num_test: Count = 77_483
+    """Test images expected; the default is that of TensorFlow Federated's files."""
+    num_groups: Count = 3400
+    """Writers expected; the default is that of TensorFlow Federated's files."""
+
+    def info(self) -> DataInfo:
+        counts, shares = (self.num_train, self.num_test), self.test_writers == "same"
+        shape = (1, SIDE, SIDE)
+        return DataInfo("image", shape, NUM_CLASSES, *counts, num_groups=self.num_groups, shares_groups=shares)
+
+    def prepare(self, folder: Path, tell: Tell) -> Dataset:
+        """Images uint8 (N, 28, 28, 1), writer after writer in the order of their names.
+
+        Raises DataError: neither source there, or both; a damaged file; other test writers than the options promise.
+        """
+        places = [folder / name for name in FOLDERS]
+        sources = [(_read_hdf5, place) for place in places if any((place / name).is_file() for name in HDF5_FILES)]
+        sources += [(_read_json, place) for place in places if any((place / "train").glob("*.json"))]
+        if len(sources) != 1:
+            found = " and ".join(str(place) for _, place in sources) or "neither"
+            raise DataError(
+                str(folder),
+                f"expected {' and '.join(HDF5_FILES)} (TensorFlow Federated) or train/*.json and test/*.json (LEAF), "
+                f"found {found}; give the folder of one",
+            )
+        read, place = sources[0]
+        return _arrange(self, folder, *read(place, tell))
+
+
+def _arrange(options: Femnist, folder: Path, train: ByWriter, test: ByWriter) -> Dataset:
+    """The first writers by name, numbered in that order; test writers of their own are numbered after them."""
+    train, test = ({name: part[name] for name in sorted(part) if len(part[name][1])} for part in (train, test))
+    writers = list(train)[: options.writers or None]
+    if len(writers) < options.writers:
+        raise DataError(str(folder), f"has {len(writers)} writers, data.writers={options.writers} asks for more")
+    others = [name for name in test if name not in train]
+    if options.test_writers == "same":
+        _expect(folder, not others, f"test writers {others[:3]} have no training images", "others")
+        test_writers = [name for name in writers if name in test]
+    else:
+        _expect(folder, len(others) == len(test), "some test writers have training images, too", "same")
+        test_writers = others
+    if not writers or not test_writers:
+        counts = f"{len(writers)} writers to train and of {len(test_writers)} to test"
+        raise DataError(str(folder), f"has images of {counts}; there must be some of both")
+    numbers = {name: number for number, name in enumerate([*writers, *others])}
+    train_x, train_y, groups = _join(train, writers, numbers)
+    test_x, test_y, test_groups = _join(test, test_writers, numbers)
+    chosen = _choose(options.test_examples, len(test_y), folder)
+    return Dataset(train_x, train_y, test_x[chosen], test_y[chosen], groups, test_groups[chosen])
+
+
+def _expect(folder: Path, is_so: bool, problem: str, other: str) -> None:
+    if not is_so:
+        raise DataError(str(folder), f"{problem}; set data.test_writers={other}, or take other files")
+
+
+def _join(images: ByWriter, writers: list[str], numbers: dict[str, int]) -> tuple[NDArray[Any], ...]:
+    """Images, labels and writers' numbers of all these writers. Takes them out of `images`, which frees memory."""
+    parts = [images.pop(name) for name in writers]
+    groups = np.repeat([numbers[name] for name in writers], [len(labels) for _, labels in parts])
+    return np.concatenate([x for x, _ in parts]), np.concatenate([y for _, y in parts]), groups.astype(np.int64)
+
+
+def _choose(num_wanted: int, num_there: int, folder: Path) -> slice | NDArray[np.int64]:
+    """Positions of the test images: all, or so many drawn without replacement, in file order."""
+    if num_wanted > num_there:
+        raise DataError(str(folder), f"has {num_there:,} test images, data.test_examples={num_wanted} asks for more")
+    if not num_wanted:
+        return slice(None)
+    return np.sort(numpy_generator("femnist-test").permutation(num_there)[:num_wanted])
+
+
+def _read_hdf5(folder: Path, tell: Tell) -> tuple[ByWriter, ByWriter]:
+    missing = [name for name in HDF5_FILES if not (folder / name).is_file()]
+    if missing:
+        raise DataError(str(folder), f"{missing[0]} is missing; {UNPACK}")
+    read: tuple[ByWriter, ByWriter] = ({}, {})
+    budget = Budget(folder, DECODED)
+    with _hdf5(folder / HDF5_FILES[0]) as train, _hdf5(folder / HDF5_FILES[1]) as test:
+        groups = [_examples(train), _examples(test)]
+        todo = [(part, name) for part, group in enumerate(groups) for name in group]
+        for done, (part, name) in enumerate(todo):
+            read[part][name] = _hdf5_images(groups[part], name)
+            budget.hold(read[part][name][0].nbytes, "the images")
+            tell(done + 1, len(todo))
+    return read
+
+
+def _hdf5(path: Path) -> h5py.File:
+    import h5py
+
+    with guarded(path, UNPACK):
+        return h5py.File(path, "r")
+
+
+def _examples(file: h5py.File) -> h5py.Group:
+    import h5py
+
+    with guarded(Path(file.filename), UNPACK):
+        group = file.get("examples")
+    if not isinstance(group, h5py.Group):
+        raise DataError(file.filename, "has no group 'examples'; is it TensorFlow Federated's file?")
+    return group
+
+
+def _hdf5_images(group: h5py.Group, name: str) -> Images:
+    import h5py
+
+    with guarded(Path(group.file.filename), UNPACK, f"damaged at writer {name}"):
+        arrays = [group[name][key] for key in ("pixels", "label")]
+        if not all(isinstance(array, h5py.Dataset) and array.nbytes <= MAX_BYTES for array in arrays):
+            raise ValueError(f"no arrays of at most {MAX_BYTES:,} bytes")
+        return _images(arrays[0][...], arrays[1][...])
+
+
+def _read_json(folder: Path, tell: Tell) -> tuple[ByWriter, ByWriter]:
+    """All writers of LEAF's files, one file in memory at a time."""
+    budget = Budget(folder, DECODED)
+    files = [(part, path) for part in ("train", "test") for path in sorted((folder / part).glob("*.json"))]
+    read: dict[str, ByWriter] = {"train": {}, "test": {}}
+    for done, (part, path) in enumerate(files):
+        writers = _json_writers(path, budget)
+        budget.hold(sum(x.nbytes for x, _ in writers.values()), "the images")
+        twice = writers.keys() & read[part].keys()
+        if twice:
+            raise DataError(str(path), f"writer {min(twice)} is in another file there, too; remove one of them")
+        read[part].update(writers)
+        tell(done + 1, len(files))
+    return read["train"], read["test"]
+
+
+def _json_writers(path: Path, budget: Budget) -> ByWriter:
+    def shrink(pairs: list[tuple[str, Any]]) -> Any:
+        entries = once(pairs)
+        # Called as each object ends: a writer's numbers become bytes before the next writer is read.
+        return _images(entries["x"], entries["y"]) if {"x", "y"} <= entries.keys() else entries
+
+    advice = "write it again by LEAF's preprocess.sh"
+    content = read_json(path, budget, shrink, advice)
+    writers = content.get("user_data") if isinstance(content, dict) else None
+    if not isinstance(writers, dict) or not all(isinstance(images, tuple) for images in writers.values()):
+        raise DataError(str(path), f"is no file of LEAF's FEMNIST: no 'user_data' with 'x' and 'y'; {advice}")
+    return writers
+
+
+def _images(pixels: Any, labels: Any) -> Images:
+    """Pixels of 0..1, 784 an image, become bytes; labels are numbers of 0..61. Raises ValueError if they are not."""
+    x, y = np.asarray(pixels), np.asarray(labels).reshape(-1)
+    if x.size != len(y) * SIDE * SIDE:
+        raise ValueError(f"{x.shape} pixels do not make {len(y)} images of {SIDE}x{SIDE}")
+    if len(y):
+        if x.dtype.kind not in "fiu" or not (x.min() >= 0 and x.max() <= 1):
+            raise ValueError("there are pixels that are no numbers from 0 to 1")
+        if y.dtype.kind not in "iu" or y.min() < 0 or y.max() >= NUM_CLASSES:
+            raise ValueError(f"there are labels that are no numbers from 0 to {NUM_CLASSES - 1}")
+    return np.rint(x * 255).astype(np.uint8).reshape(-1, SIDE, SIDE, 1), y.astype(np.int64)

@@ -1,0 +1,262 @@
+"""Human activities of 30 subjects: windows of HAPT's raw signals, or UCI HAR's 561 features as distributed.
+
+HAPT: J.-L. Reyes-Ortiz et al., Transition-Aware Human Activity Recognition Using Smartphones, Neurocomputing 2015;
+UCI HAR: D. Anguita et al., ESANN 2013. Both are the same recordings: 30 people, two experiments each, 50 Hz.
+
+Windows. A row of labels.txt is a stretch of one activity, its first and last sample counted from 1 (stretches abut,
+so the last one belongs to it). Windows lie wholly inside a stretch; an example is its samples in the order of time,
+each as acc x y z (g, gravity included) and gyro x y z (rad/s). Transitions (activities 7 to 12) are left out. This is
+not UCI HAR's own preprocessing (no filters), so results do not compare with published ones.
+
+Test data of `each_subject`. Windows: a subject's stretches of one activity are put end to end and cut once, so
+that the last `test_share` of the samples is test; each side has its own windows, so no sample is in both.
+Features: the later examples of each subject and activity, in the order of the file, which is that of time.
+Neighbours there overlap by half, so the one example before the test part is in neither.
+"""
+
+from __future__ import annotations
+
+import warnings
+from dataclasses import replace
+from pathlib import Path
+from typing import Literal, TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedmpi.config.schema import Count
+from fedmpi.data.dataset import Dataset
+from fedmpi.data.files.budget import Budget, Tell, guarded
+from fedmpi.data.files.source import File, Source
+from fedmpi.data.options import DataInfo
+from fedmpi.data.series import Ints, PartialShare, SeriesOptions, find, first_of_test, number_groups, window_starts
+from fedmpi.errors import DataError
+
+Floats = NDArray[np.float32]
+Stretch = tuple[int, int, int]
+"""Experiment, first sample and the one after the last, counted from 0."""
+Number = TypeVar("Number", bound=np.generic)
+Part = list[tuple[Floats, int, int]]
+"""Examples (n, features) with their activity (from 0) and their subject."""
+
+NUM_ACTIVITIES, AXES, FEATURES = 6, 6, 561
+_MAX_TABLE_BYTES = 2**29  # UCI HAR's X_train.txt has 66 MB
+# The 9 subjects of UCI HAR's test part (its file subject_test.txt).
+TEST_SUBJECTS = (2, 4, 9, 10, 12, 13, 18, 20, 24)
+
+
+_UCI = "https://archive.ics.uci.edu/"
+_POSTURAL = "smartphone+based+recognition+of+human+activities+and+postural+transitions.zip"
+FILES = (
+    File(
+        "har-240.zip",
+        (f"{_UCI}static/public/240/human+activity+recognition+using+smartphones.zip",),
+        "sha256:c00b803081a5c797cd5e4b83700a9810b38d53d9d84e01917e090e1fdbc81031",
+        61_005_872,
+        contents=("UCI HAR Dataset",),
+        needed_if=("form", "features"),
+    ),
+    File(
+        "har-341.zip",
+        (f"{_UCI}static/public/341/{_POSTURAL}",),
+        "sha256:4ac4ae064227c07045a99551876b54d204837e995e298b6488559e209b3deb09",
+        79_596_192,
+        contents=("HAPT", "RawData"),
+        needed_if=("form", "windows"),
+    ),
+)
+
+
+class Har(SeriesOptions):
+    """Human activities from a phone at the waist of 30 people, 6 classes; a group is a subject.
+
+    D. Anguita et al., A Public Domain Dataset for Human Activity Recognition Using Smartphones, ESANN 2013 (UCI HAR,
+    `features`); J.-L. Reyes-Ortiz et al., Neurocomputing 2015 (HAPT, its raw signals, `windows`).
+    """
+
+    source = Source(
+        f"{_UCI}dataset/240 and {_UCI}dataset/341",
+        "CC BY 4.0 by UCI's page; the README within bars commercial use",
+        FILES,
+    )
+    traces = ("*labels.txt", "*X_train.txt")
+    name: str = "har"
+    """Activities of 30 people from a phone's sensors, 6 classes: HAPT's raw signals or UCI HAR's features."""
+    form: Literal["windows", "features"] = "windows"
+    """`windows`: pieces of HAPT's raw signals, `window` samples of 6 axes (3 of acceleration, 3 of rotation), cut out
+    of each labelled stretch. `features`: UCI HAR's 561 numbers, as distributed.
+    """
+    split: Literal["each_subject", "original"] = "each_subject"
+    """`each_subject`: the later part of each subject's time in each activity is test data, and no training example
+    overlaps it. `original`: UCI HAR's own, 21 subjects to train and 9 others to test.
+    """
+    test_share: PartialShare = 0.2
+    """The share of test data under `split: each_subject`."""
+    window: Count = 128
+    """Samples in a window, 50 a second (`form: windows`)."""
+    step: Count = 64
+    """Samples from the start of a window to that of the next (`form: windows`)."""
+    standardize: bool = True
+    """Each of the 6 axes minus its mean over all training windows, divided by its standard deviation there
+    (`form: windows`); else acceleration in g and rotation in rad/s, as recorded.
+    """
+
+    def info(self) -> DataInfo:
+        num_train, num_test, num_groups = {
+            ("windows", "each_subject"): (8180, 1982, 30),
+            ("windows", "original"): (7415, 2996, 21),
+            ("features", "each_subject"): (8059, 2060, 30),
+            ("features", "original"): (7352, 2947, 21),
+        }[self.form, self.split]
+        shape = (FEATURES if self.form == "features" else AXES * self.window,)
+        complete = DataInfo("vector", shape, NUM_ACTIVITIES, num_train, num_test, num_groups=num_groups)
+        return self.expected(replace(complete, shares_groups=self.split == "each_subject"))
+
+    def prepare(self, folder: Path, tell: Tell) -> Dataset:
+        """Vectors float32, activities 1 to 6 as labels 0 to 5. Raises DataError."""
+        return (_windows if self.form == "windows" else _features)(self, folder, tell)
+
+
+# ---- windows of raw signals
+
+
+def _windows(options: Har, folder: Path, tell: Tell) -> Dataset:
+    labels_path = find(folder, "labels.txt", "HAPT's raw signals (RawData)")
+    rows = _table(labels_path, 5, np.int64)
+    signals = _signals(labels_path.parent, rows, tell)
+    rows = rows[rows[:, 2] <= NUM_ACTIVITIES]
+    rows = rows[np.lexsort((rows[:, 3], rows[:, 0], rows[:, 2], rows[:, 1]))]
+    train, test = Part(), Part()
+    for subject, activity in np.unique(rows[:, 1:3], axis=0).tolist():
+        its_rows = rows[(rows[:, 1] == subject) & (rows[:, 2] == activity)]
+        stretches = [(experiment, first - 1, last) for experiment, _, _, first, last in its_rows.tolist()]
+        for part, pieces in zip((train, test), _divide(options, subject, stretches), strict=True):
+            part += [(_cut(options, signals, piece), activity - 1, subject) for piece in pieces]
+    train_x, train_y, train_subjects = _joined(labels_path, "training", train)
+    test_x, test_y, test_subjects = _joined(labels_path, "test", test)
+    if options.standardize:
+        train_x, test_x = _standardized(train_x, test_x)
+    return Dataset(train_x, train_y, test_x, test_y, *number_groups(train_subjects, test_subjects))
+
+
+def _signals(raw: Path, rows: Ints, tell: Tell) -> dict[int, Floats]:
+    """Experiment -> samples, float32 (S, 6); every stretch of `rows` is checked to lie inside."""
+    signals = {}
+    experiments = np.unique(rows[:, :2], axis=0).tolist()
+    for done, (experiment, subject) in enumerate(experiments, start=1):
+        name = f"exp{experiment:02d}_user{subject:02d}.txt"
+        acc, gyro = (_table(raw / f"{sensor}_{name}", 3, np.float32) for sensor in ("acc", "gyro"))
+        if len(acc) != len(gyro):
+            raise DataError(str(raw), f"acc_{name} has {len(acc)} samples, gyro_{name} {len(gyro)}: a file is cut off")
+        signals[experiment] = np.concatenate([acc, gyro], axis=1)
+        firsts, lasts = rows[rows[:, 0] == experiment, 3:].T
+        if (firsts < 1).any() or (firsts > lasts).any() or lasts.max() > len(acc):
+            raise DataError(
+                str(raw / "labels.txt"), f"a stretch of experiment {experiment} is not inside 1 to {len(acc)}"
+            )
+        tell(done, len(experiments))
+    return signals
+
+
+def _divide(options: Har, subject: int, stretches: list[Stretch]) -> tuple[list[Stretch], list[Stretch]]:
+    """The stretches of one subject and activity, in time, as those to train and those to test."""
+    if options.split == "original":
+        return ([], stretches) if subject in TEST_SUBJECTS else (stretches, [])
+    before = first_of_test(sum(end - begin for _, begin, end in stretches), options.test_share)
+    train, test = [], []
+    for experiment, begin, end in stretches:
+        cut = min(begin + before, end)
+        train.append((experiment, begin, cut))
+        test.append((experiment, cut, end))
+        before -= cut - begin
+    return train, test
+
+
+def _cut(options: Har, signals: dict[int, Floats], stretch: Stretch) -> Floats:
+    """The windows of a stretch, (n, 6 * window); none if it is shorter than a window."""
+    experiment, begin, end = stretch
+    starts = window_starts(begin, end, options.window, options.step)
+    samples = starts[:, None] + np.arange(options.window)
+    windows: Floats = signals[experiment][samples]
+    return windows.reshape(len(starts), AXES * options.window)
+
+
+def _standardized(train_x: Floats, test_x: Floats) -> tuple[Floats, Floats]:
+    """Each axis by its mean and standard deviation (computed in float64) over all training windows."""
+    samples = train_x.reshape(-1, AXES).astype(np.float64)
+    mean, deviation = samples.mean(axis=0), samples.std(axis=0)
+    deviation[deviation == 0] = 1
+
+    def scaled(x: Floats) -> Floats:
+        result: Floats = ((x.reshape(-1, AXES) - mean) / deviation).astype(np.float32)
+        return result.reshape(x.shape)
+
+    return scaled(train_x), scaled(test_x)
+
+
+# ---- features as distributed
+
+
+def _features(options: Har, folder: Path, tell: Tell) -> Dataset:
+    home = find(folder, "train/subject_train.txt", "UCI HAR (UCI HAR Dataset)").parent.parent
+    train = _distributed(home, "train")
+    tell(1, 2)
+    test = _distributed(home, "test")
+    tell(2, 2)
+    if options.split == "each_subject":
+        x = np.concatenate([train[0], test[0]])
+        y, subjects = (np.concatenate([train[column], test[column]]) for column in (1, 2))
+        train, test = ((x[rows], y[rows], subjects[rows]) for rows in _later_examples(options, y, subjects))
+    return Dataset(*train[:2], *test[:2], *number_groups(train[2], test[2]))
+
+
+def _distributed(home: Path, part: str) -> tuple[Floats, Ints, Ints]:
+    """Features, activities (from 0) and subjects of one part."""
+    x = _table(home / part / f"X_{part}.txt", FEATURES, np.float32)
+    y = _table(home / part / f"y_{part}.txt", 1, np.int64)
+    subjects = _table(home / part / f"subject_{part}.txt", 1, np.int64)
+    if not len(x) == len(y) == len(subjects):
+        raise DataError(str(home / part), f"holds {len(x)} examples, {len(y)} labels and {len(subjects)} subjects")
+    return x, y[:, 0] - 1, subjects[:, 0]
+
+
+def _later_examples(options: Har, labels: Ints, subjects: Ints) -> tuple[Ints, Ints]:
+    """Numbers of the examples to train and to test, by subject, then activity, then order in the file."""
+    train, test = [], []
+    for subject, activity in np.unique(np.stack([subjects, labels], axis=1), axis=0).tolist():
+        rows = np.flatnonzero((subjects == subject) & (labels == activity))
+        first = first_of_test(len(rows), options.test_share)
+        train.append(rows[: max(first - 1, 0)] if first < len(rows) else rows)
+        test.append(rows[first:])
+    return np.concatenate(train), np.concatenate(test)
+
+
+# ---- files and results
+
+
+def _joined(where: Path, name: str, part: Part) -> tuple[Floats, Ints, Ints]:
+    """Examples, activities and subjects of a part, one row an example."""
+    sizes = [len(x) for x, _, _ in part]
+    if not sum(sizes):
+        raise DataError(str(where), f"gives no {name} example; choose a smaller data.window or another data.test_share")
+    activities, subjects = (np.repeat([row[column] for row in part], sizes) for column in (1, 2))
+    return np.concatenate([x for x, _, _ in part]), activities, subjects
+
+
+def _table(path: Path, columns: int, dtype: type[Number]) -> NDArray[Number]:
+    """A table of numbers with so many columns. Raises DataError if the file is missing or holds anything else."""
+    problem = "cannot be read as a table of numbers"
+    with (
+        guarded(path, "unpack the files again", problem),
+        warnings.catch_warnings(),
+        Budget(path).opened(path, _MAX_TABLE_BYTES) as file,
+    ):
+        # An empty file is only warned of.
+        warnings.simplefilter("error")
+        table: NDArray[Number] = np.loadtxt(file, dtype=dtype, ndmin=2)
+    if table.shape[1] != columns:
+        raise DataError(str(path), f"has {table.shape[1]} columns, expected {columns}")
+    is_finite = np.isfinite(table).all(axis=1)
+    if not is_finite.all():
+        raise DataError(str(path), f"row {int(is_finite.argmin()) + 1} has a value that is no finite number")
+    return table

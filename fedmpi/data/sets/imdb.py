@@ -1,0 +1,175 @@
+"""IMDB film reviews as rows of word numbers.
+
+A. L. Maas et al., Learning Word Vectors for Sentiment Analysis, ACL 2011. Words, padding and the split
+`three_quarters` are PriSM's (official code, data/imdb.py): lower case; every character but letters is taken out of a
+word ("don't" is dont, "well-made" is wellmade); words are split at white space; stop words do not count; the
+1,000 most frequent words of the training reviews are 1 to 1000 in that order; other words are dropped; the first
+500 that remain are used; 0 pads on the left, because the net reads its answer off the last word.
+
+Signs such as ½ and ², which Python's `\\w` knows and `\\d` does not, stay, too, as in that code.
+
+Differences from PriSM's code: the line break `<br />` is a space, not a word "br"; an underscore is not a letter;
+words of equal frequency are in the order of the alphabet, not of their first appearance; the split is drawn once
+(from our seeds, the same in every run), not in every run.
+
+The film of a review is in urls_pos.txt and urls_neg.txt, line i for the review with the number i.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Iterable
+from dataclasses import replace
+from pathlib import Path
+from typing import Annotated, Literal, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+from pydantic import Field
+
+from fedmpi.config.schema import Count
+from fedmpi.data.dataset import Dataset
+from fedmpi.data.files.budget import DECODED, Budget, Tell
+from fedmpi.data.files.source import File, Source
+from fedmpi.data.options import DataInfo
+from fedmpi.data.series import Ints, SeriesOptions, find, number_groups, read_text
+from fedmpi.errors import DataError
+from fedmpi.seeds import numpy_generator
+
+CLASSES = ("neg", "pos")
+FILE_NAME = re.compile(r"(\d+)_\d+\.txt")
+FILM = re.compile(r"/title/(tt\d+)")
+NO_LETTER = re.compile(r"[^\w\s]|[\d_]")
+TELL_EVERY = 1000
+
+# What NLTK's English list has once apostrophes are gone (fragments of contractions included), by kind.
+_STOP_WORDS = """
+    i me my myself we our ours ourselves you your yours yourself yourselves he him his himself she her hers
+    herself it its itself they them their theirs themselves what which who whom this that these those am is are
+    was were be been being have has had having do does did doing can will should a an the and but if or because
+    as until while of at by for with about against between into through during before after above below to from
+    up down in out on off over under again further then once here there when where why how all any both each few
+    more most other some such no nor not only own same so than too very just now s t d m o y ll re ve ma don ain
+    aren couldn didn doesn hadn hasn haven isn mightn mustn needn shan shouldn wasn weren won wouldn
+"""
+STOP_WORDS = frozenset(_STOP_WORDS.split())
+
+
+class Review(NamedTuple):
+    """Words without anything but letters, the class (0 bad, 1 good), and the film."""
+
+    text: str
+    label: int
+    film: str
+
+
+FILE = File(
+    "aclImdb_v1.tar.gz",
+    ("https://ai.stanford.edu/~amaas/data/sentiment/aclImdb_v1.tar.gz",),
+    "md5:7c2ac02c03563afcf9b574c7e56c153a",
+    84_125_825,
+    contents=("aclImdb",),
+)
+
+
+class Imdb(SeriesOptions):
+    """A. L. Maas et al., Learning Word Vectors for Sentiment Analysis, ACL 2011; words as in PriSM's code."""
+
+    source = Source(
+        "https://ai.stanford.edu/~amaas/data/sentiment/", "no formal licence; cite Maas et al., ACL 2011", (FILE,)
+    )
+    traces = ("*/pos/*", "*/neg/*", "*/unsup/*")
+    name: str = "imdb"
+    """50,000 film reviews, good or bad, as rows of word numbers (a vocabulary of 1,001)."""
+    split: Literal["original", "three_quarters"] = "original"
+    """`original`: 25,000 to train and 25,000 to test, of other films (but one). `three_quarters`: of all 50,000, three
+    quarters of each class to train (37,500) and the rest to test, as in PriSM's code: its 100 clients have 375 each.
+    """
+    words: Annotated[int, Field(ge=1, le=32_766)] = 1000
+    """The most frequent words of the training reviews, numbered from 1; others are left out, 0 is padding."""
+    length: Count = 500
+    """Words of a review that are used, the first ones; shorter reviews are padded on the left."""
+    drop_stop_words: bool = True
+    """Leave out what only grammar needs (the, and, was ...), as PriSM's code does."""
+
+    def info(self) -> DataInfo:
+        num_train, num_groups = {"original": (25_000, 3456), "three_quarters": (37_500, 6609)}[self.split]
+        complete = DataInfo("tokens", (self.length,), 2, num_train, 50_000 - num_train, num_groups=num_groups)
+        return self.expected(replace(complete, vocabulary_size=self.words + 1))
+
+    def prepare(self, folder: Path, tell: Tell) -> Dataset:
+        """Tokens int16 (N, length), first all bad reviews, then the good. Raises DataError."""
+        home = find(folder, "train/urls_pos.txt", "the reviews (aclImdb)").parent.parent
+        budget = Budget(folder, DECODED)
+        train_files, test_files = (_files(home / part, budget) for part in ("train", "test"))
+        files = train_files + test_files
+        reviews = []
+        for done, (path, label, film) in enumerate(files, start=1):
+            reviews.append(Review(_letters(read_text(path, budget)), label, film))
+            budget.hold(len(reviews[-1].text), "the reviews")
+            if done % TELL_EVERY == 0 or done == len(files):
+                tell(done, len(files))
+        train, test = reviews[: len(train_files)], reviews[len(train_files) :]
+        if self.split == "three_quarters":
+            train, test = _three_quarters(reviews)
+        numbers = {word: number for number, word in enumerate(vocabulary(self, train), start=1)}
+        groups = number_groups([review.film for review in train], [review.film for review in test])
+        return Dataset(*_encoded(self, train, numbers), *_encoded(self, test, numbers), *groups)
+
+
+def vocabulary(options: Imdb, reviews: Iterable[Review]) -> list[str]:
+    """The most frequent words, the most frequent one first."""
+    counts: Counter[str] = Counter()
+    for review in reviews:
+        counts.update(review.text.split())
+    kept = (word for word in counts if not (options.drop_stop_words and word in STOP_WORDS))
+    return sorted(kept, key=lambda word: (-counts[word], word))[: options.words]
+
+
+def _files(part: Path, budget: Budget) -> list[tuple[Path, int, str]]:
+    """File, class and film of each review of a part, by class, then by number."""
+    files = []
+    for label, name in enumerate(CLASSES):
+        films = _films(part / f"urls_{name}.txt", budget)
+        found = [(FILE_NAME.fullmatch(path.name), path) for path in (part / name).glob("*.txt")]
+        numbered = sorted((int(match[1]), path) for match, path in found if match)
+        if not numbered:
+            raise DataError(str(part / name), "holds no review (<number>_<rating>.txt); unpack the files again")
+        if numbered[-1][0] >= len(films):
+            last = numbered[-1][1].name
+            raise DataError(str(part / f"urls_{name}.txt"), f"has {len(films)} lines, none for the review {last}")
+        files += [(path, label, films[number]) for number, path in numbered]
+    return files
+
+
+def _letters(text: str) -> str:
+    return NO_LETTER.sub("", text.lower().replace("<br />", " "))
+
+
+def _films(path: Path, budget: Budget) -> list[str]:
+    """The title number of each line's address."""
+    found = [FILM.search(line) for line in read_text(path, budget).splitlines()]
+    if None in found:
+        raise DataError(str(path), f"line {found.index(None) + 1} has no title (/title/tt...)")
+    return [title[1] for title in found if title]
+
+
+def _three_quarters(reviews: list[Review]) -> tuple[list[Review], list[Review]]:
+    """Three quarters of each class, drawn once and for all, and the rest; both in the order of the files."""
+    generator = numpy_generator("imdb-split")
+    is_train = np.zeros(len(reviews), dtype=bool)
+    for label in range(len(CLASSES)):
+        its_reviews = np.flatnonzero([review.label == label for review in reviews])
+        is_train[generator.permutation(its_reviews)[: len(its_reviews) * 3 // 4]] = True
+    order = np.argsort([review.label for review in reviews], kind="stable").tolist()
+    return [reviews[i] for i in order if is_train[i]], [reviews[i] for i in order if not is_train[i]]
+
+
+def _encoded(options: Imdb, reviews: list[Review], numbers: dict[str, int]) -> tuple[NDArray[np.int16], Ints]:
+    """Tokens int16 (N, length), padded on the left by 0, and labels int64 (N,)."""
+    tokens = np.zeros((len(reviews), options.length), dtype=np.int16)
+    for row, review in zip(tokens, reviews, strict=True):
+        known = [numbers[word] for word in review.text.split() if word in numbers][: options.length]
+        row[options.length - len(known) :] = known
+    return tokens, np.array([review.label for review in reviews], dtype=np.int64)

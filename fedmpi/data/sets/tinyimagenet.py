@@ -1,0 +1,137 @@
+"""Tiny ImageNet: the folder tiny-imagenet-200 as distributed, decoded picture by picture.
+
+Source: http://cs231n.stanford.edu/tiny-imagenet-200.zip. The validation pictures are the test part
+here: those of test/ have no labels. Which bits a JPEG decodes to depends a little on the library.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import numpy as np
+from numpy.typing import NDArray
+from pydantic import Field
+
+from fedmpi.data.dataset import Dataset
+from fedmpi.data.files import pictures
+from fedmpi.data.files.budget import Budget, Tell, guarded
+from fedmpi.data.files.source import File, Source
+from fedmpi.data.options import DataInfo
+from fedmpi.data.prepared_options import PreparedOptions
+from fedmpi.errors import DataError
+
+SIDE, TRAIN_PER_CLASS, TEST_PER_CLASS = 64, 500, 50
+MAX_PICTURE_BYTES, MAX_LIST_BYTES = 2**20, 2**24  # the largest picture has some 10 KB, val_annotations.txt 0.5 MB
+ADVICE = "unpack tiny-imagenet-200.zip again"
+
+
+FILE = File(
+    "tiny-imagenet-200.zip",
+    ("http://cs231n.stanford.edu/tiny-imagenet-200.zip",),
+    "md5:90528d7ca1a48142e341f4ef8d21d0de",
+    248_100_043,
+    contents=("tiny-imagenet-200",),
+)
+
+
+class TinyImagenet(PreparedOptions):
+    """Stanford's CS231n, Tiny ImageNet: 64x64 pictures of ImageNet; its validation part is the test part here.
+
+    The test part as distributed has no labels. Normalization and crops as in FedHM's code.
+    """
+
+    source = Source("http://cs231n.stanford.edu/", "ImageNet's: non-commercial research and education only", (FILE,))
+    traces = ("*wnids.txt", "*.JPEG")
+    name: str = "tinyimagenet"
+    """110,000 colour pictures 64x64 in 200 classes, prepared from the JPEG files."""
+    classes: Annotated[int, Field(ge=2, le=200)] = 200
+    """Take only the first so many classes of wnids.txt (500 training and 50 test images each)."""
+
+    def info(self) -> DataInfo:
+        half = (0.5,) * 3
+        counts = (TRAIN_PER_CLASS * self.classes, TEST_PER_CLASS * self.classes)
+        return DataInfo("image", (3, SIDE, SIDE), self.classes, *counts, mean=half, std=half, crop_padding=4, flip=True)
+
+    def prepare(self, folder: Path, tell: Tell) -> Dataset:
+        """Images uint8 (N, 64, 64, 3), class after class in the order of wnids.txt; a class's number is its line there.
+
+        Within a class, training pictures come in the order of their numbers, test pictures in that of
+        val_annotations.txt. Raises DataError for the first picture that is missing, damaged or of another size.
+        """
+        folder = _find(folder)
+        classes = _read_classes(folder / "wnids.txt", self.classes)
+        train = [path for name in classes for path in _train_pictures(folder / "train" / name / "images", name)]
+        paths = [*train, *_test_pictures(folder / "val", classes)]
+        images = np.empty((len(paths), SIDE, SIDE, 3), np.uint8)
+        for done, path in enumerate(paths):
+            images[done] = _decode(path)
+            tell(done + 1, len(paths))
+        labels = np.arange(len(classes))
+        train_y, test_y = np.repeat(labels, TRAIN_PER_CLASS), np.repeat(labels, TEST_PER_CLASS)
+        return Dataset(images[: len(train)], train_y, images[len(train) :], test_y)
+
+
+def _find(folder: Path) -> Path:
+    for place in (folder / "tiny-imagenet-200", folder):
+        if (place / "wnids.txt").is_file():
+            return place
+    raise DataError(str(folder), f"neither tiny-imagenet-200/wnids.txt nor wnids.txt is there; {ADVICE}")
+
+
+def _read_classes(path: Path, num_classes: int) -> list[str]:
+    """The first names of wnids.txt, such as n02124075."""
+    names = _read_lines(path)
+    odd = [name for name in names if not (name.isascii() and name.isalnum())]
+    if odd or len(set(names)) < len(names):
+        problem = f"{odd[0][:40]!r} is no class" if odd else "a class is there twice"
+        raise DataError(str(path), f"{problem}, expected a line like n02124075 for each; {ADVICE}")
+    if len(names) < num_classes:
+        found = f"lists {len(names)} classes, data.classes asks for {num_classes}"
+        raise DataError(str(path), f"{found}; set data.classes={len(names)}, or take all files")
+    return names[:num_classes]
+
+
+def _train_pictures(folder: Path, name: str) -> list[Path]:
+    pictures = [folder / f"{name}_{number}.JPEG" for number in range(TRAIN_PER_CLASS)]
+    there = {path.name for path in folder.glob("*.JPEG")}
+    _refuse_missing(folder, [path.name for path in pictures if path.name not in there])
+    return pictures
+
+
+def _test_pictures(folder: Path, classes: list[str]) -> list[Path]:
+    """The pictures of these classes, class after class; a line of val_annotations.txt is name, class and a box."""
+    path = folder / "val_annotations.txt"
+    pictures: dict[str, list[Path]] = {name: [] for name in classes}
+    for line in _read_lines(path):
+        picture, name = [*line.split("\t"), ""][:2]
+        if Path(picture).name != picture or not name:
+            raise DataError(str(path), f"has the line {line[:60]!r}, expected a file name and a class; {ADVICE}")
+        if name in pictures:
+            pictures[name].append(folder / "images" / picture)
+    for name, paths in pictures.items():
+        if len(set(paths)) != TEST_PER_CLASS or len(paths) != TEST_PER_CLASS:
+            found = f"{len(set(paths))} different pictures in {len(paths)} lines"
+            raise DataError(str(path), f"class {name} has {found}, expected {TEST_PER_CLASS}; {ADVICE}")
+    there = {path.name for path in (folder / "images").glob("*.JPEG")}
+    listed = [path for paths in pictures.values() for path in paths]
+    _refuse_missing(folder / "images", [path.name for path in listed if path.name not in there])
+    return listed
+
+
+def _refuse_missing(folder: Path, missing: list[str]) -> None:
+    if missing:
+        raise DataError(str(folder), f"{len(missing)} picture(s) missing, the first is {missing[0]}; {ADVICE}")
+
+
+def _read_lines(path: Path) -> list[str]:
+    with guarded(path, ADVICE, "cannot be read"):
+        return Budget(path).read(path, MAX_LIST_BYTES).decode("ascii").splitlines()
+
+
+def _decode(path: Path) -> NDArray[np.uint8]:
+    """uint8 (64, 64, 3); a grey picture gets three equal channels."""
+    with pictures.opened(path, ("JPEG",), MAX_PICTURE_BYTES, ADVICE) as picture:
+        if picture.size != (SIDE, SIDE):
+            raise ValueError(f"{picture.width}x{picture.height} pixels, expected {SIDE}x{SIDE}")
+        return np.asarray(picture.convert("RGB"))

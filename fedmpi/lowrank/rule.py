@@ -1,0 +1,134 @@
+"""Which layers of a net are factorized: by type, by position, by name. The [rho, L, gamma] rule of FedHM.
+
+By type, exactly (a subclass may use its weight in ways that we do not see):
+
+* Conv2d with a kernel larger than 1x1, one group, zero padding given as numbers: factorized,
+  with any stride and dilation. 1x1, grouped and other convs stay dense.
+* Linear: factorized, but for the last one of the net, whose outputs are the classes.
+* A weight that is used under two names stays dense.
+
+By position: the first `dense_layers` convs with a kernel larger than 1x1, in the order in which
+the net registers them and the stem included, stay dense (FedHM's rho: 3 for ResNet-18, 15 for
+ResNet-34; arXiv:2111.14655, 4.1, methods.md 2.3).
+
+By name: `overrides` beat position and type, so a 1x1 conv or the last Linear can be asked for; the
+first pattern that matches counts.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from fnmatch import fnmatchcase
+from typing import Literal
+
+from torch import nn
+
+from fedmpi.errors import ConfigError
+from fedmpi.lowrank.factorized import FactorizedLayer, Unroll
+
+Override = Literal["dense"] | float | int
+Weighted = nn.Conv2d | nn.Linear
+
+
+@dataclass(frozen=True)
+class Rule:
+    """Which layers are factorized, and how they are unrolled.
+
+    `overrides`: name pattern (fnmatch) -> `dense`, a rank ratio < 1 (float) or a rank (int), which
+    holds at every tier but the full one; that one is always dense. FedHM's smallest net (Fig. 8,
+    2 % of ResNet-18: rank k in every conv) is dense_layers=0, overrides={"*conv*": 3}; the 1x1
+    shortcuts stay dense there, or it would be 0.8 %.
+    """
+
+    dense_layers: int = 1
+    unroll: Unroll = "paper"
+    overrides: Mapping[str, Override] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        bad = [
+            f"{name}: expected 'dense', a ratio in (0, 1) or a rank >= 1, got {value!r}"
+            for name, value in self.overrides.items()
+            if not _is_override(value)
+        ]
+        if bad:
+            raise ConfigError("overrides", *bad)
+
+    def pattern_for(self, name: str) -> str | None:
+        """The first pattern that matches a layer's name."""
+        return next((pattern for pattern in self.overrides if fnmatchcase(name, pattern)), None)
+
+
+def plan_layers(net: nn.Module, rule: Rule) -> tuple[FactorizedLayer, ...]:
+    """The layers of `net` that are factorized, in the order in which it registers them; shapes are enough (meta).
+
+    Raises `ConfigError` for a pattern that no layer matches, and for a layer asked for by its
+    full name that cannot be factorized.
+    """
+    weighted = {name: module for name, module in net.named_modules() if isinstance(module, (nn.Conv2d, nn.Linear))}
+    dense_by_rule = set(_dense_by_rule(weighted, rule.dense_layers))
+    impossible = {name for name, module in weighted.items() if not _can_factorize(module)} | _shared(net, weighted)
+    _check_patterns(rule, weighted, impossible)
+    return tuple(
+        _layer(name, module, rule)
+        for name, module in weighted.items()
+        if name not in impossible and _is_wanted(rule, name, name not in dense_by_rule)
+    )
+
+
+def _dense_by_rule(weighted: Mapping[str, Weighted], dense_layers: int) -> Iterator[str]:
+    """Names of the first convs, of all 1x1 convs and of the last linear layer."""
+    largest = {name: max(module.kernel_size) for name, module in weighted.items() if isinstance(module, nn.Conv2d)}
+    yield from [name for name, side in largest.items() if side > 1][:dense_layers]
+    yield from (name for name, side in largest.items() if side == 1)
+    yield from [name for name, module in weighted.items() if isinstance(module, nn.Linear)][-1:]
+
+
+def _can_factorize(module: Weighted) -> bool:
+    if isinstance(module, nn.Linear):
+        return type(module) is nn.Linear
+    is_plain = module.groups == 1 and module.padding_mode == "zeros" and not isinstance(module.padding, str)
+    return type(module) is nn.Conv2d and is_plain
+
+
+def _shared(net: nn.Module, weighted: Mapping[str, Weighted]) -> set[str]:
+    uses = Counter(id(parameter) for _, parameter in net.named_parameters(remove_duplicate=False))
+    return {name for name, module in weighted.items() if uses[id(module.weight)] > 1}
+
+
+def _is_wanted(rule: Rule, name: str, default: bool) -> bool:
+    pattern = rule.pattern_for(name)
+    return default if pattern is None else rule.overrides[pattern] != "dense"
+
+
+def _layer(name: str, module: Weighted, rule: Rule) -> FactorizedLayer:
+    pattern = rule.pattern_for(name)
+    fixed = None if pattern is None else rule.overrides[pattern]
+    assert fixed != "dense"
+    if isinstance(module, nn.Linear):
+        return FactorizedLayer(name, module.in_features, module.out_features, None, rule.unroll, fixed)
+    height, breadth = module.kernel_size
+    return FactorizedLayer(name, module.in_channels, module.out_channels, (height, breadth), rule.unroll, fixed)
+
+
+def _check_patterns(rule: Rule, weighted: Mapping[str, Weighted], impossible: set[str]) -> None:
+    problems = []
+    for pattern, value in rule.overrides.items():
+        if not any(fnmatchcase(name, pattern) for name in weighted):
+            close = difflib.get_close_matches(pattern, weighted, 1)
+            hint = f"Did you mean '{close[0]}'?" if close else f"Layers: {', '.join(weighted)}"
+            problems.append(f"no layer matches '{pattern}'. {hint}")
+        elif pattern in impossible and value != "dense":
+            problems.append(f"'{pattern}' cannot be factorized: {weighted[pattern]}")
+    if problems:
+        raise ConfigError("overrides", *problems)
+
+
+def _is_override(value: object) -> bool:
+    if isinstance(value, bool):
+        return False
+    if isinstance(value, int):
+        return value >= 1
+    return value == "dense" or (isinstance(value, float) and 0 < value < 1)

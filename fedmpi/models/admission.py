@@ -1,0 +1,97 @@
+"""The one door through which every net enters: built in, torchvision's, or a user's own.
+
+Ranks train one client after another with the same modules, and only parameters are loaded, sent and
+averaged. So nothing else may change in training, and every tensor of a net is a parameter that is
+trained or a registered buffer that stays as it is.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import torch
+from torch import Tensor, nn
+from torch.nn.modules.lazy import LazyModuleMixin
+
+from fedmpi.errors import ConfigError
+from fedmpi.models.surgery.norm import use_batch_statistics, with_running_statistics
+
+
+def admit(net: nn.Module, model: str) -> nn.Module:
+    """The net as it may be trained: its norm layers without running statistics, in place.
+
+    Raises `ConfigError` for what the rest of fedmpi cannot load, move or average; it names the module.
+    """
+    for name, part in net.named_modules():
+        for problem in _problems(part):
+            raise refusal(model, net, name, problem)
+    return use_batch_statistics(net)
+
+
+def as_module(made: object, model: str) -> nn.Module:
+    """What a model's options have made, if it is a net at all. Raises `ConfigError`."""
+    if not isinstance(made, nn.Module):
+        found = "nothing" if made is None else f"a value of type {type(made).__name__}"
+        raise ConfigError("model.name", f"'{model}' gives {found}; expected a torch.nn.Module")
+    return made
+
+
+@contextmanager
+def checked_outputs(net: nn.Module, model: str, num_classes: int) -> Iterator[None]:
+    """Within, a call of `net` raises `ConfigError` unless it gives a score of each class for each example."""
+
+    def check(net: nn.Module, inputs: tuple[Tensor, ...], output: object) -> None:
+        shape = len(inputs[0]), num_classes
+        if not isinstance(output, Tensor):
+            found = f"a value of type {type(output).__name__}"
+        elif output.shape == shape and output.is_floating_point():
+            return
+        else:
+            found = f"{tuple(output.shape)} of type {output.dtype}"
+        expected = f"a float tensor of shape {shape}, one number for each class"
+        raise ConfigError("model.name", f"'{model}' gives {found} for {shape[0]} examples; expected {expected}")
+
+    handle = net.register_forward_hook(check)
+    try:
+        yield
+    finally:
+        handle.remove()
+
+
+def refusal(model: str, net: nn.Module, module: str, problem: str) -> ConfigError:
+    """The error of a net that is not admitted; `module` is the dotted name of the one at fault."""
+    kind = type(net.get_submodule(module)).__name__
+    return ConfigError(
+        "model.name", f"'{model}': {f'module {module!r}' if module else 'the net itself'} ({kind}) {problem}"
+    )
+
+
+def conversions(net: nn.Module) -> tuple[str, ...]:
+    """What `admit` will change in this net, one line at most."""
+    layers = with_running_statistics(net)
+    if not layers:
+        return ()
+    kinds = Counter(type(layer).__name__ for _, layer in layers)
+    found = " and ".join(f"{count} {kind}" for kind, count in kinds.items())
+    first = layers[0][0] or "the net itself"
+    why = "they would depend on who trained before on the same rank"
+    instead = "each batch is normalized by its own statistics, see evaluation.bn"
+    return (f"the running statistics of {found} (the first: {first}) are not used: {why}; {instead}",)
+
+
+def _problems(part: nn.Module) -> Iterator[str]:
+    """What is wrong with a module itself, its children left aside."""
+    if isinstance(part, LazyModuleMixin):
+        yield "has no shape before it has seen data; give it its sizes"
+    for name, value in part.named_parameters(recurse=False):
+        if not value.requires_grad:
+            yield f"has a frozen parameter {name!r}, but all parameters are trained; make it a buffer (register_buffer)"
+        elif value.dtype != torch.float32:
+            yield f"has a parameter {name!r} of type {value.dtype}; allowed: torch.float32"
+    for name, value in vars(part).items():
+        # torch's weight and spectral norm compute such an attribute from parameters before each pass.
+        is_computed = isinstance(value, Tensor) and (value.requires_grad or f"{name}_orig" in part._parameters)
+        if isinstance(value, Tensor) and not is_computed:
+            yield f"keeps the tensor {name!r} as a plain attribute, which is not moved with it; use register_buffer"

@@ -1,0 +1,97 @@
+"""VGG-16 without BatchNorm and AlexNet: torchvision's layers, for images of any size.
+
+Simonyan, Zisserman, "Very deep convolutional networks for large-scale image recognition",
+arXiv:1409.1556 (Hermes, methods.md 6.9); Krizhevsky, "One weird trick for parallelizing
+convolutional neural networks", arXiv:1404.5997 (FDNNC, methods.md 12.6). The poolings to 7 x 7 and
+6 x 6 give the linear layers the same size for every image.
+
+Initialisation: AlexNet as torch does it; VGG-16 Kaiming normal, fan-in, on every weight, because at
+torch's default its logits differ by less than 1e-7 between images, and it stays at chance.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import nn
+
+from fedmpi.models.nets.shared import SlicedAvgPool2d, enlargement_to, kaiming_normal, padding_to
+from fedmpi.models.width import Width
+
+HIDDEN = 4096
+
+VGG16_STAGES = ((64, 64), (128, 128), (256, 256, 256), (512, 512, 512), (512, 512, 512))
+# Five halvings leave one pixel of 32.
+VGG16_SIDE = 32
+VGG16_POOLED = 7
+
+# The least that the stem (11 x 11, stride 4) and the three poolings leave one pixel of: 63, 15, 7, 3, 1.
+ALEXNET_SIDE = 63
+ALEXNET_POOLED = 6
+
+
+class Vgg16(nn.Module):
+    """(B, C, H, W) -> (B, num_classes); images with a side below 32 are zero-padded to 32."""
+
+    def __init__(self, shape: tuple[int, ...], num_classes: int, width: Width, dropout: float) -> None:
+        super().__init__()
+        self.pad, _ = padding_to(shape, VGG16_SIDE)
+        self.features = nn.Sequential()
+        channels = shape[0]
+        for stage in VGG16_STAGES:
+            for out_channels in map(width.of, stage):
+                self.features.extend([nn.Conv2d(channels, out_channels, 3, padding=1), nn.ReLU(inplace=True)])
+                channels = out_channels
+            self.features.append(nn.MaxPool2d(2))
+        self.pool = SlicedAvgPool2d(VGG16_POOLED)
+        hidden = width.of(HIDDEN)
+        self.classifier = nn.Sequential(
+            nn.Linear(channels * VGG16_POOLED**2, hidden),
+            nn.ReLU(inplace=True),
+            nn.Dropout(dropout),
+            nn.Linear(hidden, hidden),
+            nn.ReLU(inplace=True),
+            nn.Dropout(dropout),
+            nn.Linear(hidden, num_classes),
+        )
+        self.apply(kaiming_normal)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.classifier(self.pool(self.features(self.pad(x))).flatten(1))
+
+
+class AlexNet(nn.Module):
+    """(B, C, H, W) -> (B, num_classes); where a side is below 63, pixels are repeated (32: twice, 8: eight times)."""
+
+    def __init__(self, shape: tuple[int, ...], num_classes: int, width: Width, dropout: float) -> None:
+        super().__init__()
+        self.enlarge = enlargement_to(shape, ALEXNET_SIDE)
+        first, second, third, fourth = map(width.of, (64, 192, 384, 256))
+        self.features = nn.Sequential(
+            nn.Conv2d(shape[0], first, 11, stride=4, padding=2),
+            nn.ReLU(inplace=True),
+            nn.MaxPool2d(3, 2),
+            nn.Conv2d(first, second, 5, padding=2),
+            nn.ReLU(inplace=True),
+            nn.MaxPool2d(3, 2),
+            nn.Conv2d(second, third, 3, padding=1),
+            nn.ReLU(inplace=True),
+            nn.Conv2d(third, fourth, 3, padding=1),
+            nn.ReLU(inplace=True),
+            nn.Conv2d(fourth, fourth, 3, padding=1),
+            nn.ReLU(inplace=True),
+            nn.MaxPool2d(3, 2),
+        )
+        self.pool = SlicedAvgPool2d(ALEXNET_POOLED)
+        hidden = width.of(HIDDEN)
+        self.classifier = nn.Sequential(
+            nn.Dropout(dropout),
+            nn.Linear(fourth * ALEXNET_POOLED**2, hidden),
+            nn.ReLU(inplace=True),
+            nn.Dropout(dropout),
+            nn.Linear(hidden, hidden),
+            nn.ReLU(inplace=True),
+            nn.Linear(hidden, num_classes),
+        )
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.classifier(self.pool(self.features(self.enlarge(x))).flatten(1))

@@ -1,0 +1,65 @@
+"""The small CNNs of the papers: two 5 x 5 convs, each followed by ReLU and 2 x 2 max-pooling, then linear layers.
+
+LeNet-5: LeCun, Bottou, Bengio, Haffner, "Gradient-based learning applied to document recognition",
+1998, with the sizes of Table 4, IC-CIFAR10, of Li, Sun, Li, Pu, Li, Chen, "Hermes: An efficient
+federated learning framework for heterogeneous mobile clients", MobiCom 2021. `cnn_hermes`: its
+column IC-EMNIST; the table leaves the kernels open, and 5 x 5 without padding gives the 201,438
+parameters of methods.md 6.9. `cnn_femnist`: Niu, Prakash, Kundu, Lee, Avestimehr, "Federated learning
+of large models at the edge via principal sub-model training" (PriSM), arXiv:2208.13141, Table 5
+with the kernels, widths and 62 classes of its code (methods.md 5.8). Initialisation: torch's default.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import nn
+
+from fedmpi.models.nets.shared import linear_layers, padding_to
+from fedmpi.models.width import Width
+
+KERNEL = 5
+POOL = 2
+
+
+@dataclass(frozen=True)
+class Plan:
+    """Channels of the two convs and sizes of the hidden linear layers, at width 1.
+
+    Images with a side below `least_side` are zero-padded to it; larger ones make the first linear
+    layer larger. `same`: convs pad their inputs, so that they keep the side.
+    """
+
+    channels: tuple[int, int]
+    hidden: tuple[int, ...]
+    least_side: int
+    same: bool = False
+
+
+PLANS = {
+    "lenet5": Plan((6, 16), (120, 84), 32),
+    "cnn_hermes": Plan((10, 20), (512,), 28),
+    "cnn_femnist": Plan((32, 64), (), 4, same=True),
+}
+
+
+class Cnn(nn.Module):
+    """(B, C, H, W) -> (B, num_classes)."""
+
+    def __init__(self, plan: Plan, shape: tuple[int, ...], num_classes: int, width: Width) -> None:
+        super().__init__()
+        self.pad, (height, breadth) = padding_to(shape, plan.least_side)
+        padding = KERNEL // 2 if plan.same else 0
+        ins = (shape[0], width.of(plan.channels[0]))
+        self.features = nn.Sequential()
+        for in_channels, out_channels in zip(ins, map(width.of, plan.channels), strict=True):
+            conv = nn.Conv2d(in_channels, out_channels, KERNEL, padding=padding)
+            self.features.extend([conv, nn.ReLU(inplace=True), nn.MaxPool2d(POOL)])
+            height, breadth = ((side + 2 * padding - KERNEL + 1) // POOL for side in (height, breadth))
+        self.classifier = linear_layers(
+            out_channels * height * breadth, [width.of(size) for size in plan.hidden], num_classes
+        )
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.classifier(self.features(self.pad(x)).flatten(1))

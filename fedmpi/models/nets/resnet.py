@@ -1,0 +1,87 @@
+"""The CIFAR ResNets of FedHM (methods.md 1), at any depth, width, number of classes and input size.
+
+He, Zhang, Ren, Sun, "Deep residual learning for image recognition", arXiv:1512.03385, as used by
+Yao et al., "FedHM: Efficient federated learning for heterogeneous models via low-rank
+factorization", arXiv:2111.14655. Initialisation: Kaiming normal, fan-in, on every conv and linear
+weight; BatchNorm 1 and 0; linear bias as torch does it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import torch
+from torch import nn
+
+from fedmpi.models.nets.shared import kaiming_normal
+from fedmpi.models.width import Width
+
+STEM_WIDTH = 64
+
+
+def conv3x3(in_channels: int, out_channels: int, stride: int) -> nn.Conv2d:
+    return nn.Conv2d(in_channels, out_channels, 3, stride, 1, bias=False)
+
+
+def conv1x1(in_channels: int, out_channels: int, stride: int) -> nn.Conv2d:
+    return nn.Conv2d(in_channels, out_channels, 1, stride, bias=False)
+
+
+def batch_norm(channels: int) -> nn.BatchNorm2d:
+    return nn.BatchNorm2d(channels, track_running_stats=False)
+
+
+def stage_widths(num_stages: int, width: Width) -> list[int]:
+    """Channels of each stage; the stem has those of the first."""
+    return [width.of(STEM_WIDTH * 2**stage) for stage in range(num_stages)]
+
+
+def make_stages(
+    block: Callable[[int, int, int], nn.Module], blocks: Sequence[int], widths: Sequence[int]
+) -> nn.Sequential:
+    """Stages of `block(in_channels, out_channels, stride)`; the first block of each but the first has stride 2."""
+    stages, channels = nn.Sequential(), widths[0]
+    for stage, (count, out_channels) in enumerate(zip(blocks, widths, strict=True)):
+        first = block(channels, out_channels, 1 if stage == 0 else 2)
+        stages.append(nn.Sequential(first, *(block(out_channels, out_channels, 1) for _ in range(count - 1))))
+        channels = out_channels
+    return stages
+
+
+class BasicBlock(nn.Module):
+    """conv, BN, ReLU, conv, BN, plus the shortcut, ReLU; (B, m, H, W) -> (B, n, H/stride, W/stride)."""
+
+    def __init__(self, in_channels: int, out_channels: int, stride: int) -> None:
+        super().__init__()
+        self.conv1 = conv3x3(in_channels, out_channels, stride)
+        self.bn1 = batch_norm(out_channels)
+        self.conv2 = conv3x3(out_channels, out_channels, 1)
+        self.bn2 = batch_norm(out_channels)
+        # A module, called twice, so that whoever counts by hooks sees both.
+        self.relu = nn.ReLU(inplace=True)
+        self.shortcut: nn.Module = nn.Identity()
+        if stride != 1 or in_channels != out_channels:
+            self.shortcut = nn.Sequential(conv1x1(in_channels, out_channels, stride), batch_norm(out_channels))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        out = self.relu(self.bn1(self.conv1(x)))
+        return self.relu(self.bn2(self.conv2(out)) + self.shortcut(x))
+
+
+class ResNet(nn.Module):
+    """(B, in_channels, H, W) -> (B, num_classes); `blocks` BasicBlocks in each stage."""
+
+    def __init__(self, in_channels: int, num_classes: int, blocks: Sequence[int], width: Width) -> None:
+        super().__init__()
+        widths = stage_widths(len(blocks), width)
+        self.conv1 = conv3x3(in_channels, widths[0], 1)
+        self.bn1 = batch_norm(widths[0])
+        self.relu = nn.ReLU(inplace=True)
+        self.stages = make_stages(BasicBlock, blocks, widths)
+        self.pool = nn.AdaptiveAvgPool2d(1)
+        self.fc = nn.Linear(widths[-1], num_classes)
+        self.apply(kaiming_normal)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        out = self.stages(self.relu(self.bn1(self.conv1(x))))
+        return self.fc(self.pool(out).flatten(1))

@@ -1,0 +1,263 @@
+"""The channel groups of a net: which layer writes a channel, which norm scales it, what goes when it is pruned.
+
+`follow` reads a net (torch.fx, so no input is needed) made of convs, linear layers, BatchNorm and
+channel-wise operations, branches added. A group of layer L is one of its outputs (conv: a filter,
+linear: a row, called `out.L`) or one of its inputs (a channel, a column: `in.L`). `Masks` hold a
+bool per group, True where it is kept; a family that is absent is whole. A pruned output takes its
+bias along, and a norm's entry goes when all layers that write its channel have pruned it: then the
+channel is exactly zero from there on, and `surgery.cutting` can leave it out.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+
+import torch
+from torch import Tensor, fx, nn
+from torch.nn.modules.batchnorm import _BatchNorm
+
+from fedmpi.errors import ConfigError
+from fedmpi.models.nets.attention import Attention
+
+Masks = Mapping[str, Tensor]
+Kept = dict[str, tuple[Tensor | None, ...]]
+"""Of each parameter that lost something, its leading axes: a bool per index (False: pruned), None for a whole axis."""
+
+INPUT = "input"
+"""What writes the channels of the net's input, as if it were a layer."""
+
+# Operations that work on each channel alone and give zeros for zeros.
+CHANNEL_WISE = (
+    *(nn.Identity, nn.Flatten, nn.ReLU, nn.ReLU6, nn.LeakyReLU, nn.GELU, nn.SiLU, nn.Hardswish, nn.Tanh, nn.Dropout),
+    *(nn.Dropout2d, nn.MaxPool2d, nn.AvgPool2d, nn.AdaptiveAvgPool2d, nn.AdaptiveMaxPool2d, nn.ZeroPad2d, nn.Upsample),
+)
+CHANNEL_WISE_NAMES = {
+    *("flatten", "relu", "relu_", "relu6", "leaky_relu", "gelu", "silu", "hardswish", "tanh", "dropout", "max_pool2d"),
+    *("avg_pool2d", "adaptive_avg_pool2d", "contiguous"),
+}
+# What flattens all axes but the first, if it is given two sizes.
+FLATTENING = {"view", "reshape"}
+ADDITIONS = {"add", "iadd", "add_"}
+
+
+@dataclass(frozen=True)
+class Layer:
+    """A conv or linear layer; `sources` write the channels that it reads, each an equal share of its inputs."""
+
+    num_outputs: int
+    num_inputs: int
+    sources: frozenset[str]
+
+    def size(self, axis: str) -> int:
+        """How many groups the axis `out` or `in` has."""
+        return self.num_outputs if axis == "out" else self.num_inputs
+
+
+@dataclass
+class Structure:
+    """What `follow` found: layers and norms (each with the layers that write its channels) in the order of use."""
+
+    shapes: dict[str, tuple[int, ...]]
+    """The shape of every parameter."""
+    layers: dict[str, Layer] = field(default_factory=dict)
+    norms: dict[str, frozenset[str]] = field(default_factory=dict)
+    added: list[frozenset[str]] = field(default_factory=list)
+    """Layers whose outputs meet in an addition, channel by channel."""
+    outputs: frozenset[str] = frozenset()
+    """The layers that write the net's output: their outputs are the classes."""
+
+    @property
+    def num_params(self) -> int:
+        return sum(map(math.prod, self.shapes.values()))
+
+    def spaces(self) -> list[frozenset[str]]:
+        """Layers by the space of channels that they write: those that additions tie together share one."""
+        spaces: list[frozenset[str]] = []
+        for tied in [frozenset({INPUT}), *(frozenset({name}) for name in self.layers), *self.added]:
+            touched = [space for space in spaces if space & tied]
+            spaces = [space for space in spaces if not space & tied] + [tied.union(*touched)]
+        return spaces
+
+
+class _Tracer(fx.Tracer):
+    """Looks into modules with parameters only; what has none is one operation."""
+
+    def is_leaf_module(self, m: nn.Module, module_qualified_name: str) -> bool:
+        return super().is_leaf_module(m, module_qualified_name) or not any(True for _ in m.parameters())
+
+
+def follow(net: nn.Module) -> Structure:
+    """The structure of `net` (on any device). Raises `ConfigError` where its channels cannot be followed."""
+    found = Structure({name: tuple(value.shape) for name, value in net.named_parameters()})
+    modules = dict(net.named_modules())
+    for name, module in modules.items():
+        if isinstance(module, (Attention, nn.RNNBase)):
+            todo = "take another model, or a method that does not prune"
+            raise _refusal(f"{name} (of type {type(module).__name__}) mixes them; {todo}")
+    written: dict[fx.Node, frozenset[str]] = {}
+    try:
+        graph = _Tracer().trace(net)
+    except (fx.proxy.TraceError, TypeError) as error:
+        raise _refusal(f"torch.fx cannot trace it: {error}") from None
+    for node in graph.nodes:
+        sources = [written[argument] for argument in node.all_input_nodes if argument in written]
+        if node.op == "placeholder":
+            written[node] = frozenset({INPUT})
+        elif node.op == "output":
+            found.outputs = frozenset().union(*sources)
+        elif node.op == "call_module":
+            written[node] = _pass_module(found, node, modules[str(node.target)], sources[0])
+        elif node.op != "get_attr" and not _gives_shapes(node, written):
+            written[node] = _pass_function(found, node, sources)
+    return found
+
+
+def _pass_module(found: Structure, node: fx.Node, module: nn.Module, sources: frozenset[str]) -> frozenset[str]:
+    """Which layers write the channels that this module gives; notes it if it is a layer or a norm."""
+    name = str(node.target)
+    if isinstance(module, (nn.Conv2d, nn.Linear)):
+        if getattr(module, "groups", 1) != 1:
+            raise _refusal(f"{name} is a grouped convolution")
+        outputs, inputs = module.weight.shape[:2]
+        found.layers[name] = Layer(outputs, inputs, sources)
+        return frozenset({name})
+    if isinstance(module, _BatchNorm):
+        found.norms[name] = sources
+        return sources
+    if isinstance(module, CHANNEL_WISE):
+        return sources
+    raise _refusal(f"{name} is a {type(module).__name__}")
+
+
+def _name(node: fx.Node) -> str:
+    return node.target if isinstance(node.target, str) else getattr(node.target, "__name__", str(node.target))
+
+
+def _gives_shapes(node: fx.Node, written: Mapping[fx.Node, object]) -> bool:
+    """`x.size(0)`, `x.shape` and an item of either."""
+    first = node.args[0] if node.args else None
+    is_shape = _name(node) == "size" or (_name(node) == "getattr" and node.args[1:] == ("shape",))
+    return is_shape or (_name(node) == "getitem" and isinstance(first, fx.Node) and first not in written)
+
+
+def _keeps_channels(node: fx.Node) -> bool:
+    """Whether it is a mean over the places of images, or gives all numbers of an example in a row."""
+    name, given = _name(node), node.args[1:]
+    if name in FLATTENING:
+        return len(given) == 2
+    return name == "mean" and bool(given) and given[0] in ((2, 3), [2, 3])
+
+
+def _pass_function(found: Structure, node: fx.Node, sources: list[frozenset[str]]) -> frozenset[str]:
+    name = _name(node)
+    if name in ADDITIONS and len(sources) == 2:
+        found.added.append(sources[0] | sources[1])
+        return sources[0] | sources[1]
+    if len(sources) == 1 and (name in CHANNEL_WISE_NAMES or _keeps_channels(node)):
+        return sources[0]
+    raise _refusal(f"it calls {name}")
+
+
+def _refusal(reason: str) -> ConfigError:
+    return ConfigError(
+        "model.name",
+        f"channels can be followed through convs, linear layers, BatchNorm, element-wise operations and additions, "
+        f"but {reason}",
+    )
+
+
+# What masks mean for parameters.
+
+
+def kept_entries(structure: Structure, masks: Masks) -> Kept:
+    """Which entries of each parameter these masks keep; parameters that they leave whole are left out."""
+    kept: Kept = {}
+    for name in structure.layers:
+        rows = masks.get(f"out.{name}")
+        kept |= {f"{name}.weight": (rows, masks.get(f"in.{name}")), f"{name}.bias": (rows,)}
+    for name, sources in structure.norms.items():
+        entries = _any_writer(masks, sources)
+        kept |= {f"{name}.weight": (entries,), f"{name}.bias": (entries,)}
+    return {name: axes for name, axes in kept.items() if name in structure.shapes and any(map(_lost, axes))}
+
+
+def _lost(axis: Tensor | None) -> bool:
+    return axis is not None and not bool(axis.all())
+
+
+def _any_writer(masks: Masks, writers: frozenset[str]) -> Tensor | None:
+    """The channels that at least one of the writers keeps; None for all."""
+    families = [masks.get(f"out.{writer}") for writer in sorted(writers)]
+    present = [family for family in families if family is not None]
+    return torch.stack(present).any(0) if len(present) == len(families) else None
+
+
+def num_held(structure: Structure, kept: Kept) -> int:
+    """Parameters that are left."""
+    return sum(math.prod(_lengths(shape, kept.get(name, ()))) for name, shape in structure.shapes.items())
+
+
+def _lengths(shape: tuple[int, ...], axes: tuple[Tensor | None, ...]) -> tuple[int, ...]:
+    counts = [length if axis is None else int(axis.sum()) for length, axis in zip(shape, axes, strict=False)]
+    return (*counts, *shape[len(counts) :])
+
+
+def region(axes: tuple[Tensor | None, ...]) -> tuple[slice | Tensor, ...]:
+    """The entries that these axes keep, as an index of the parameter: its shape there is a smaller, dense tensor's."""
+    numbers = [None if axis is None else axis.nonzero().view(-1) for axis in axes]
+    if len(numbers) == 2 and numbers[0] is not None and numbers[1] is not None:
+        return numbers[0][:, None], numbers[1][None, :]
+    return tuple(slice(None) if number is None else number for number in numbers)
+
+
+def zeroing(tensors: Mapping[str, Tensor], kept: Kept) -> Callable[[], None]:
+    """A function that zeroes what is pruned of `tensors`, as often as it is called; it allocates nothing."""
+    steps = [
+        (tensors[name], axis, (~keep).nonzero().view(-1).to(tensors[name].device))
+        for name, axes in kept.items()
+        for axis, keep in enumerate(axes)
+        if keep is not None
+    ]
+
+    def zero() -> None:
+        with torch.no_grad():
+            for tensor, axis, numbers in steps:
+                tensor.index_fill_(axis, numbers, 0.0)
+
+    return zero
+
+
+def order_of_pruning(masks: Masks, scores: Mapping[str, Tensor]) -> tuple[dict[str, Tensor], int]:
+    """The place of each group in the order in which they go, and how many may go: not those gone, nor a family's last.
+
+    Of a family of n groups, the j-th since the first pruning goes at rate j / n; lowest score first.
+    """
+    rates = []
+    for family, mask in masks.items():
+        present = mask.nonzero().view(-1)
+        by_score = present[scores[family][present].argsort(stable=True)]
+        rate = torch.full(mask.shape, math.inf, dtype=torch.float64)
+        rate[by_score[:-1]] = torch.arange(len(mask) - len(present) + 1, len(mask), dtype=torch.float64) / len(mask)
+        rates.append(rate)
+    rate = torch.cat(rates)
+    place = rate.argsort(stable=True).argsort()
+    places = torch.split(place, [len(mask) for mask in masks.values()])
+    return dict(zip(masks, places, strict=True)), int(rate.isfinite().sum())
+
+
+def shrunk(masks: Masks, places: Masks, num_groups: int, may_be: Callable[[Masks], bool]) -> dict[str, Tensor]:
+    """`masks` without every further group that may go, first in the order first; groups of a family weigh the same."""
+    masks = dict(masks)
+    while True:
+        firsts = {}
+        for family, mask in masks.items():
+            left = places[family].masked_fill(~mask, num_groups)
+            if int(mask.sum()) > 1 and int(left.min()) < num_groups:
+                firsts[family] = left == left.min()
+        trials = (masks | {f: masks[f] & ~firsts[f]} for f in sorted(firsts, key=lambda f: int(places[f][firsts[f]])))
+        fitting = next((trial for trial in trials if may_be(trial)), None)
+        if fitting is None:
+            return masks
+        masks = fitting

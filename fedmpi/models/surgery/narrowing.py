@@ -1,0 +1,201 @@
+"""A narrower net out of one that knows no width: the leading channels of every layer but the last.
+
+Which channels a layer reads is found by running a copy whose layers take the size of what they are given, so that
+additions, flattening and any code between layers need no analysis. Then the result is proved: the narrow net must
+compute what the whole one computes whose other entries are zero, which is what HeteroFL and its kin mean by a sub-net
+(arXiv:2010.01264, section 3). Joined, shuffled, grouped or averaged channels fail this test, as do fixed sizes
+in `forward`; nothing passes that a method would narrow wrongly. Norm layers count as their weights and
+biases alone here: each net takes statistics of its own channels.
+"""
+
+from __future__ import annotations
+
+import copy
+import math
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from functools import partial
+
+import torch
+from torch import Tensor, nn
+from torch.nn.modules.batchnorm import _NormBase
+from torch.nn.modules.conv import _ConvNd
+
+from fedmpi.models.width import Width
+
+Sizes = Mapping[str, tuple[int, int]]
+"""Of each layer by its dotted name: how many outputs and inputs it has in the narrow net."""
+
+CONVS = (nn.Conv1d, nn.Conv2d, nn.Conv3d)
+WEIGHTED = (*CONVS, nn.Linear)
+NORMS = (_NormBase, nn.GroupNorm, nn.LayerNorm)
+EXAMPLES = 3
+# Of the largest output: float32 is off by 1e-6, a wrong channel by its share of a layer.
+TOLERANCE = 1e-4
+
+
+class NarrowingError(ValueError):
+    """Why a net cannot be made narrower."""
+
+
+def leading_sizes(whole: nn.Module, examples: Tensor, num_classes: int, width: Width) -> Sizes:
+    """The sizes of `whole` at `width`, tried out on `examples`. `whole` (on the CPU) is left without values of its own.
+
+    Raises `NarrowingError`, and whatever the net itself raises on channels that it does not expect.
+    """
+    _refuse_other_parameters(whole)
+    _fill(whole)
+    narrow = copy.deepcopy(whole)
+    for norm in (part for net in (whole, narrow) for part in net.modules() if isinstance(part, NORMS)):
+        vars(norm)["forward"] = partial(_affine, norm)
+    with torch.no_grad(), torch.random.fork_rng(devices=[]):
+        last = _last_layer(whole, examples)
+        with _fitting(narrow, width, last) as sizes:
+            narrow.train()(examples)
+            outputs = narrow.eval()(examples)
+        _keep_leading(whole, {name: value.shape for name, value in narrow.named_parameters()})
+        expected = whole.eval()(examples)
+    if outputs.shape != (len(examples), num_classes):
+        raise NarrowingError(f"its last layer {last!r} does not write the classes")
+    largest = float(expected.abs().max())
+    if not largest or not float((outputs - expected).abs().max()) <= TOLERANCE * largest:
+        raise NarrowingError("it joins, mixes or averages channels, so that its leading ones are no net of their own")
+    return sizes
+
+
+def narrowed(net: nn.Module, sizes: Sizes) -> nn.Module:
+    """`net` (on the meta device, too) with its leading entries alone, in place; returns it.
+
+    Values of convs and linear layers are scaled to their fewer inputs, as if drawn for them: torch's initial
+    values, weights and biases, go with one over the root of the number of inputs.
+    """
+    for name, (outputs, inputs) in sizes.items():
+        part = net.get_submodule(name)
+        fan_in = _fan_in(part)
+        _resize(part, outputs, inputs)
+        if isinstance(part, WEIGHTED) and not part.weight.is_meta:
+            for value in part.parameters():
+                value.data.mul_(math.sqrt(fan_in / _fan_in(part)))
+    return net
+
+
+def _fan_in(part: nn.Module) -> int:
+    return math.prod(part.get_parameter("weight").shape[1:]) if isinstance(part, WEIGHTED) else 1
+
+
+def _refuse_other_parameters(net: nn.Module) -> None:
+    for name, part in net.named_modules():
+        is_known = type(part) in (*WEIGHTED, nn.Embedding) or isinstance(part, NORMS)
+        said = f"module {name!r} ({type(part).__name__})" if name else f"the net itself ({type(part).__name__})"
+        if not is_known and any(True for _ in part.parameters(recurse=False)):
+            raise NarrowingError(f"{said} has parameters of a kind that cannot be cut")
+        if isinstance(part, CONVS) and part.groups not in (1, part.in_channels):
+            raise NarrowingError(f"{said} is a grouped convolution")
+        if isinstance(part, nn.LayerNorm) and len(part.normalized_shape) > 1:
+            raise NarrowingError(f"{said} normalizes several axes together")
+    uses = Counter(id(value) for _, value in net.named_parameters(remove_duplicate=False))
+    if max(uses.values(), default=1) > 1:
+        raise NarrowingError("two of its layers share a parameter")
+
+
+def _fill(net: nn.Module) -> None:
+    """Values that keep activations near 1 and let every channel be seen, biases and norms included."""
+    generator = torch.Generator().manual_seed(0)
+    for value in net.parameters():
+        low, high = 0.5, 1.5
+        if value.dim() > 1:
+            high = math.sqrt(6 / value[0].numel())
+            low = -high
+        value.data.uniform_(low, high, generator=generator)
+
+
+def _affine(norm: nn.Module, x: Tensor) -> Tensor:
+    """A norm layer without its statistics."""
+    weight, bias = norm._parameters.get("weight"), norm._parameters.get("bias")
+    axes = () if isinstance(norm, nn.LayerNorm) else (1,) * (x.dim() - 2)
+    x = x if weight is None else x * weight.view(-1, *axes)
+    return x if bias is None else x + bias.view(-1, *axes)
+
+
+def _last_layer(net: nn.Module, examples: Tensor) -> str:
+    """The conv or linear layer that is called last."""
+    called: list[str] = []
+    with _hooks(net, lambda name, part, _: called.append(name) if isinstance(part, WEIGHTED) else None):
+        net.eval()(examples)
+    if not called:
+        raise NarrowingError("it calls no conv or linear layer")
+    return called[-1]
+
+
+@contextmanager
+def _fitting(net: nn.Module, width: Width, last: str) -> Iterator[dict[str, tuple[int, int]]]:
+    """Within, each layer takes the size of its inputs when it is first called; all sizes go into the dict."""
+    sizes: dict[str, tuple[int, int]] = {}
+
+    def fit(name: str, part: nn.Module, x: Tensor) -> None:
+        if name not in sizes:
+            sizes[name] = _size(part, x, Width() if name == last else width)
+            _resize(part, *sizes[name])
+
+    with _hooks(net, fit):
+        yield sizes
+
+
+@contextmanager
+def _hooks(net: nn.Module, see: Callable[[str, nn.Module, Tensor], None]) -> Iterator[None]:
+    """Within, `see(name, module, input)` is called before every layer that has channels."""
+    parts = [(name, part) for name, part in net.named_modules() if isinstance(part, (*WEIGHTED, nn.Embedding, *NORMS))]
+    handles = [
+        part.register_forward_pre_hook(lambda part, inputs, name=name: see(name, part, inputs[0]))
+        for name, part in parts
+    ]
+    try:
+        yield
+    finally:
+        for handle in handles:
+            handle.remove()
+
+
+def _size(part: nn.Module, x: Tensor, width: Width) -> tuple[int, int]:
+    """How many outputs and inputs a layer has at this width, given what it reads."""
+    if isinstance(part, nn.Embedding):
+        return width.of(part.embedding_dim), part.num_embeddings
+    inputs = x.shape[-1 if isinstance(part, (nn.Linear, nn.LayerNorm)) else 1]
+    if isinstance(part, nn.Linear):
+        return width.of(part.out_features), inputs
+    if isinstance(part, _ConvNd):
+        each = part.out_channels // part.in_channels
+        return (width.of(part.out_channels) if part.groups == 1 else each * inputs), inputs
+    if isinstance(part, nn.GroupNorm) and inputs % part.num_groups:
+        raise NarrowingError(f"a GroupNorm has {part.num_groups} groups, which {inputs} channels cannot share equally")
+    return inputs, inputs
+
+
+def _resize(part: nn.Module, outputs: int, inputs: int) -> None:
+    shape: tuple[int, ...] = (outputs,)
+    if isinstance(part, _ConvNd):
+        part.groups = 1 if part.groups == 1 else inputs
+        part.out_channels, part.in_channels = outputs, inputs
+        shape = (outputs, inputs // part.groups)
+    elif isinstance(part, nn.Linear):
+        part.out_features, part.in_features = shape = (outputs, inputs)
+    elif isinstance(part, nn.Embedding):
+        part.num_embeddings, part.embedding_dim = shape = (inputs, outputs)
+    elif isinstance(part, nn.LayerNorm):
+        part.normalized_shape = shape
+    else:
+        setattr(part, "num_channels" if isinstance(part, nn.GroupNorm) else "num_features", outputs)
+    for name, value in list(part.named_parameters(recurse=False)):
+        leading = shape if name == "weight" else (outputs,)
+        kept = value.detach()[tuple(slice(length) for length in leading)]
+        setattr(part, name, nn.Parameter(kept.clone()))
+
+
+def _keep_leading(net: nn.Module, shapes: Mapping[str, tuple[int, ...]]) -> None:
+    """Zeroes every entry of `net` beyond these shapes."""
+    for name, value in net.named_parameters():
+        leading = tuple(slice(length) for length in shapes[name])
+        kept = value[leading].clone()
+        value.zero_()
+        value[leading] = kept

@@ -1,0 +1,110 @@
+"""The tests after a round, spread over the ranks: the nets that a method has tested, on the whole test set; and, where
+clients have nets of their own, each client's net on its own test data.
+
+A client's net is what the client would begin its next round with (`narrow`), after the
+adaptation that its method gives it (a step of SGD). Every client that has test data is
+tested (or a choice of them, `evaluation.clients`), whether or not it ever took part; its memory is
+read by whichever rank tests it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import torch
+
+from fedmpi import seeds
+from fedmpi.config.schema import Config
+from fedmpi.data.dataset import Dataset
+from fedmpi.data.own_tests import choose_test, personal_tests
+from fedmpi.data.partition import Partition
+from fedmpi.errors import ConfigError
+from fedmpi.federation.plan import Task, assign
+from fedmpi.learning.client_scores import ClientScores, count_correct
+from fedmpi.learning.determinism import global_generator
+from fedmpi.learning.evaluate import TierScore, test_nets
+from fedmpi.learning.flat import FlatNet
+from fedmpi.methods.protocol import Method
+from fedmpi.rounds.client import local_work
+from fedmpi.rounds.publish import share_versions
+from fedmpi.rounds.state import Published, ServerState, Setup, client_of, personal_task, reestimates
+
+
+def own_tests(config: Config, method: Method, partition: Partition, dataset: Dataset) -> Partition | None:
+    """Each client's own test examples, where clients are tested (none for one that is not). Raises ConfigError."""
+    evaluation = config.evaluation
+    if evaluation.personal == "off" and not method.tested():
+        name = config.method.name
+        raise ConfigError(
+            "evaluation.personal", f"off, but {name} has no common net, so nothing would be tested; allowed: auto, on"
+        )
+    if evaluation.personal == "off" or (evaluation.personal == "auto" and not method.traits.personal):
+        return None
+    how = choose_test(evaluation.personal_test, config.partition, config.data.info())
+    tests = personal_tests(how, partition, dataset, config.seed, evaluation.clients)
+    if not len(tests.indices):
+        raise ConfigError(
+            "evaluation.personal_test", f"{how}: no client has a test example; take another, or evaluation.personal=off"
+        )
+    return tests
+
+
+def test_tiers(setup: Setup, round_number: int, published: Published) -> tuple[TierScore, ...]:
+    """The nets that the method has tested, on the whole test set; the work is spread over the workers."""
+
+    tested = setup.method.tested()
+
+    def load(place: int) -> FlatNet:
+        net = setup.trainers[tested[place].net].net
+        setup.method.narrow(published.params, tested[place].net, net.params)
+        return net
+
+    def restat_seed(batch: int) -> int:
+        return seeds.mix("restat", setup.config.seed, round_number, batch)
+
+    with setup.clock.stage("evaluation", round_number):
+        scores = test_nets(
+            setup.evaluation,
+            load,
+            setup.data,
+            setup.comm.allreduce_sum,
+            worker=setup.workers.index(setup.comm.rank) if setup.comm.rank in setup.workers else None,
+            num_workers=len(setup.workers),
+            restat_seed=restat_seed if reestimates(setup.config, round_number) else None,
+        )
+    return tuple(scores)
+
+
+def test_clients(setup: Setup, round_number: int, state: ServerState, published: Published) -> ClientScores | None:
+    """How the clients' own nets do on their own test data (None where clients are not tested); on every rank."""
+    tests = setup.personal_tests
+    if tests is None:
+        return None
+    clients = (tests.sizes > 0).nonzero()[0]
+    with setup.clock.stage("evaluation", round_number):
+        tasks = [personal_task(setup, int(client), round_number) for client in clients]
+        versions = share_versions(setup, state, tasks)
+        place = {task.client: number for number, task in enumerate(tasks)}
+        correct = torch.zeros(len(tasks), dtype=torch.int64)
+        for task in assign(tasks, setup.workers, setup.comm.size).by_rank[setup.comm.rank]:
+            own = replace(published, versions=versions)
+            correct[place[task.client]] = _test_client(setup, task, own)
+        setup.comm.allreduce_sum(correct)
+    asked = setup.config.evaluation.clients or tests.num_clients
+    return ClientScores(clients, correct.numpy() / tests.sizes[clients], max(0, asked - len(clients)))
+
+
+def _test_client(setup: Setup, task: Task, published: Published) -> int:
+    """How many of its test examples one client gets right."""
+    method, trainer, tests = setup.method, setup.trainers[task.tier], setup.personal_tests
+    assert tests is not None
+    client = client_of(setup, task, published, published.versions.get(task.client))
+    method.narrow(published.params, task.tier, trainer.net.params, client)
+    seed = seeds.mix("personal", setup.config.seed, task.round_number, task.client)
+    with global_generator(seed, setup.data.device):
+        method.adapt(trainer, client, local_work(setup, client))
+    own = torch.tensor(tests.client(task.client), device=setup.data.device)
+    # One example has no batch statistics.
+    with_own_statistics = reestimates(setup.config, task.round_number) or len(own) == 1
+    restat = (client.examples, seed) if with_own_statistics else None
+    return count_correct(trainer.net, setup.data, own, setup.config.evaluation.batch_size, restat)

@@ -1,0 +1,251 @@
+"""The table of `jobs/compare.py`: its rows, and as people and programs read it; the caption says what was equal."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from typing import Any, TextIO
+
+from fedmpi.config import words, yaml_text
+from fedmpi.config.schema import Config
+from fedmpi.report.progress import printable
+from fedmpi.report.records import CLIENTS, Record, rounds_done
+from fedmpi.store.units import si, size
+from fedmpi.studies import table_text
+from fedmpi.studies.runs import Run, accuracy_of, mean_std, to_target
+
+# Efforts that differ from what most methods spend by more than this share are warned of.
+TOLERANCE = 0.1
+_HEADS = ("method", "tier", "accuracy", "params", "MACs", "bytes to target", "compute to target", "rounds to target")
+_NUM_LEFT = 2
+_NOT_COMPARED = ("seed", "rounds", "method", "mpi", "output")
+
+
+@dataclass(frozen=True)
+class Effort:
+    """What the plan says of one run of a method: its compute, and the mean net of its clients."""
+
+    examples: float
+    """Passed forward and backward by all clients in all rounds."""
+    training_macs: float
+    mean_params: float
+    mean_macs: float
+
+
+@dataclass(frozen=True)
+class Row:
+    """A line of the table, exact: a net of a method, all its clients' own nets, or a run that is not finished.
+
+    Means and sample standard deviations are over the finished seeds (a single one has no deviation); those of what it
+    takes to reach the target over the `seeds_at_target` that do.
+    """
+
+    method: str
+    tier: str
+    status: str = ""
+    """Empty, `untested`, or why there is no result."""
+    seeds: int = 0
+    accuracy: float | None = None
+    accuracy_std: float | None = None
+    best_accuracy: float | None = None
+    best_accuracy_std: float | None = None
+    clients_std: float | None = None
+    """Of the accuracy over clients, in the last round."""
+    clients_worst_decile: float | None = None
+    params: float | None = None
+    macs: float | None = None
+    seeds_at_target: int = 0
+    bytes_to_target: float | None = None
+    macs_to_target: float | None = None
+    rounds_to_target: float | None = None
+
+    def cells(self) -> tuple[str, ...]:
+        of = f" ({self.seeds_at_target} of {self.seeds})" if 0 < self.seeds_at_target < self.seeds else ""
+        rounds = "-" if self.rounds_to_target is None else f"{self.rounds_to_target:.4g}"
+        to_target = [size(self.bytes_to_target), si(self.macs_to_target), rounds]
+        accuracy = self.status or _percent(self.accuracy, self.accuracy_std)
+        to_target = [cell if cell == "-" else cell + of for cell in to_target]
+        return self.method, self.tier, accuracy, si(self.params), si(self.macs), *to_target
+
+
+def _percent(share: float | None, std: float | None) -> str:
+    if share is None:
+        return "-"
+    return f"{100 * share:.2f} %" if std is None else f"{100 * share:.2f} ± {100 * std:.2f} %"
+
+
+def rows_of(
+    runs: Sequence[Run], target: float, effort: Effort | None, *, failed: Collection[Run] = ()
+) -> Iterator[Row]:
+    """The rows of one method, `effort` None if no run is finished; the other runs have failed or are unfinished."""
+    done = [run for run in runs if run.is_finished()]
+    method = next((run.method for run in runs if run.has_begun()), runs[0].name)
+    if done and effort is not None:
+        histories = [run.records for run in done]
+        last = histories[0][-1]
+        has_clients = CLIENTS in last
+        for net in done[0].nets:
+            row = Row(method, net["name"], params=net["params"], macs=net["macs"])
+            if net["name"] in last["tiers"]:
+                yield _scored(row, histories, target)
+            elif not has_clients:
+                yield replace(row, status="untested", seeds=len(done))
+        if has_clients:
+            row = Row(method, CLIENTS, params=effort.mean_params, macs=effort.mean_macs)
+            yield _scored(row, histories, target)
+    for run in runs:
+        if run not in done:
+            done_rounds = f"after {rounds_done(run.records)} of {run.config.rounds} rounds" if run.has_begun() else ""
+            status = f"{'failed' if run in failed else 'unfinished'} {done_rounds or 'before it began'}"
+            yield Row(method, f"seed {run.seed}", status)
+
+
+def _scored(row: Row, histories: Sequence[Sequence[Record]], target: float) -> Row:
+    tier = row.tier
+    evaluations = [[accuracy_of(record, tier) for record in records] for records in histories]
+    accuracies = [[accuracy for accuracy in of_run if accuracy is not None] for of_run in evaluations]
+    last, last_std = mean_std([scores[-1] for scores in accuracies])
+    best, best_std = mean_std([max(scores) for scores in accuracies])
+    reached = [found for records in histories if (found := to_target(records, tier, target))]
+    moved, macs, rounds = (mean_std(values)[0] for values in zip(*reached, strict=True)) if reached else (None,) * 3
+    clients = [records[-1][CLIENTS] for records in histories] if tier == CLIENTS else []
+    return replace(
+        row,
+        seeds=len(histories),
+        accuracy=last,
+        accuracy_std=last_std,
+        best_accuracy=best,
+        best_accuracy_std=best_std,
+        clients_std=mean_std([scores["std"] for scores in clients])[0],
+        clients_worst_decile=mean_std([scores["worst_decile"] for scores in clients])[0],
+        seeds_at_target=len(reached),
+        bytes_to_target=moved,
+        macs_to_target=macs,
+        rounds_to_target=rounds,
+    )
+
+
+def effort_of(config: Config) -> Effort:
+    """What `--plan` says of this config."""
+    from fedmpi import methods
+    from fedmpi.run.forecast import forecast
+    from fedmpi.run.start import blocks, method_context
+
+    info = config.data.info()
+    plan = forecast(config, 1, info, methods.create(method_context(config, info)), blocks(config))
+    clients = sum(tier.clients for tier in plan.tiers)
+    return Effort(
+        examples=sum(tier.client_rounds * tier.training_examples for tier in plan.tiers),
+        training_macs=plan.training_macs_per_run,
+        mean_params=sum(tier.clients * tier.params for tier in plan.tiers) / clients,
+        mean_macs=sum(tier.clients * tier.macs for tier in plan.tiers) / clients,
+    )
+
+
+# The table.
+
+
+def print_table(rows: Sequence[Row], caption: Sequence[str], stream: TextIO) -> None:
+    table_text.print_lines(_HEADS, [row.cells() for row in rows], _NUM_LEFT, stream)
+    print(*(printable(line, stream) for line in caption), sep="\n", file=stream, flush=True)
+
+
+def markdown(rows: Sequence[Row], caption: Sequence[str], commands: Sequence[str]) -> str:
+    lines = table_text.markdown_lines(_HEADS, [row.cells() for row in rows], _NUM_LEFT)
+    notes = [f"- {line[0].upper()}{line[1:]}" for line in caption]
+    head = ["# Methods compared", "", "The runs were made by", "", *(f"    {command}" for command in commands), ""]
+    return "\n".join([*head, *lines, "", *notes, ""])
+
+
+def comma_separated(rows: Sequence[Row]) -> str:
+    return table_text.comma_separated([asdict(row) for row in rows])
+
+
+# The caption.
+
+
+def what_is_shown(
+    seeds: Mapping[str, Sequence[int]], target: float, scale: float, overrides: Sequence[str]
+) -> list[str]:
+    """What the columns mean, and what was changed for all methods. `seeds` are each method's finished ones."""
+    of_seeds, over_seeds = _of_seeds(seeds)
+    changed = [f"all numbers of rounds are {scale:g} times those of the configs"] if scale != 1 else []
+    changed += [f"set for all: {' '.join(overrides)}"] if overrides else []
+    reached = f"until an evaluation first gives this row {100 * target:g} % or more{over_seeds}"
+    spent = "bytes (down and up) and compute (forward MACs x examples x epochs) are those of all clients together"
+    tested = "each one's own net on its own test data, mean over clients"
+    means = "params and MACs (a forward pass of one example) are means over the clients' tiers"
+    lines = [
+        f"accuracy: after the last round{of_seeds}",
+        f"to target: {reached}; {spent}",
+        f"clients: {tested}; {means}",
+    ]
+    return lines + changed
+
+
+def _of_seeds(seeds: Mapping[str, Sequence[int]]) -> tuple[str, str]:
+    """What an accuracy is, and what a number to the target; with one seed there is neither mean nor deviation."""
+    if not seeds:
+        return "", ""
+    numbers = _majority({method: ", ".join(map(str, finished)) for method, finished in seeds.items()})
+    if all(len(finished) == 1 for finished in seeds.values()):
+        return f", of seed {numbers}", ""
+    return f", mean ± sample standard deviation over seeds {numbers}", ", mean over the seeds that do"
+
+
+def effort_lines(efforts: Mapping[str, Effort]) -> list[str]:
+    """What most methods spend, what the others do, and a warning of each that is far from it."""
+    if not efforts:
+        return []
+    examples = {method: effort.examples for method, effort in efforts.items()}
+    said = _majority({method: si(number) for method, number in examples.items()})
+    lines = [f"examples passed forward and backward in a run, by the plan: {said}"]
+    compute = ", ".join(f"{method} {si(effort.training_macs)}" for method, effort in efforts.items())
+    lines.append(f"compute of a whole run, forward MACs x examples, by the plan: {compute}")
+    usual, whose = _usual(examples)
+    return lines + [
+        f"warning: {method} trains on {number / usual:.2f} times the examples of {whose}: no equal budget"
+        for method, number in examples.items()
+        if abs(number - usual) > TOLERANCE * usual
+    ]
+
+
+def _usual(examples: Mapping[str, float]) -> tuple[float, str]:
+    """The most common number, the smallest of those as common, and whose it is. Alike is what is printed alike."""
+    shared = Counter(map(si, examples.values()))
+    usual = min(examples.values(), key=lambda number: (-shared[si(number)], number))
+    owners = [method for method, number in examples.items() if si(number) == si(usual)]
+    return usual, "most methods" if 2 * len(owners) > len(examples) else " and ".join(owners)
+
+
+def difference_lines(configs: Mapping[str, Config]) -> list[str]:
+    """How many rounds, then a line for each setting that all methods have and not all have alike, their own options
+    left out."""
+    if not configs:
+        return []
+    plain = {method: dict(_leaves(config.to_dict())) for method, config in configs.items()}
+    shared = [key for key in next(iter(plain.values())) if all(key in other for other in plain.values())]
+    lines = [f"rounds: {_majority({method: str(config.rounds) for method, config in configs.items()})}"]
+    for key in shared:
+        values = {method: yaml_text.flow(settings[key]) for method, settings in plain.items()}
+        if len(set(values.values())) > 1:
+            lines.append(f"not alike: {key} is {_majority(values)}")
+    return lines
+
+
+def _leaves(plain: Mapping[str, Any], path: tuple[str, ...] = ()) -> Iterator[tuple[str, Any]]:
+    for key, value in plain.items():
+        if not path and key in _NOT_COMPARED:
+            continue
+        if isinstance(value, Mapping):
+            yield from _leaves(value, (*path, key))
+        else:
+            yield words.dotted((*path, key)), value
+
+
+def _majority(values: Mapping[str, str]) -> str:
+    """`0.5; hermes, lgfedavg 0.1`: what most have, then who has something else."""
+    (common, _), *others = Counter(values.values()).most_common()
+    named = [f"{', '.join(name for name, own in values.items() if own == value)} {value}" for value, _ in others]
+    return "; ".join([common, *named])

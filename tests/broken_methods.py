@@ -1,0 +1,111 @@
+"""Methods with a mistake each, which `fedmpi.check` must find."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator
+
+from torch import Tensor
+
+from fedmpi.config.schema import Section
+from fedmpi.federation.plan import Task
+from fedmpi.learning.flat import FlatNet
+from fedmpi.methods.fedavg import FedAvg
+from fedmpi.methods.values import Client, Contributions, MethodContext, Traits
+from fedmpi.tensors import Params, Spec
+
+
+class Counting(FedAvg):
+    """Has a number in self that grows."""
+
+    def __init__(self, context: MethodContext) -> None:
+        super().__init__(context)
+        self.count = 0
+
+    def counted(self) -> int:
+        self.count += 1
+        return self.count
+
+
+class Remembers(Counting):
+    def upload(self, net: FlatNet, client: Client) -> Params:
+        factor = 1 + 0.01 * self.counted()
+        return {name: value * factor for name, value in net.params.items()}
+
+
+class DrawsItsOwn(FedAvg):
+    def after_backward(self, net: FlatNet, client: Client) -> None:
+        net.grads["fc.bias"].add_(random.SystemRandom().random())
+
+
+class WritesPublished(FedAvg):
+    def after_backward(self, net: FlatNet, client: Client) -> None:
+        client.published["fc.bias"].add_(0.125)
+
+
+class LeavesUnwritten(FedAvg):
+    def narrow(self, published: Params, number: int, out: Params, client: Client | None = None) -> None:
+        super().narrow(published, number, {name: value for name, value in out.items() if name != "fc.bias"}, client)
+
+
+class SendsOtherShapes(FedAvg):
+    def upload_specs(self, tier: int, task: Task | None = None) -> dict[str, Spec]:
+        return super().upload_specs(tier) | {"fc.bias": Spec((3,))}
+
+
+class LiftsTooMuch(FedAvg):
+    def lift(self, upload: Params, client: Client) -> Iterator[tuple[str, Tensor]]:
+        yield from ((name, 2 * value) for name, value in upload.items())
+
+
+class LiftsInPlace(FedAvg):
+    def lift(self, upload: Params, client: Client) -> Iterator[tuple[str, Tensor]]:
+        yield from ((name, value.mul_(0.5)) for name, value in upload.items())
+
+
+class LiftsInTurn(Counting):
+    def lift(self, upload: Params, client: Client) -> Iterator[tuple[str, Tensor]]:
+        factor = 1 / self.counted()
+        yield from ((name, factor * value) for name, value in upload.items())
+
+
+class UpdatesInPlace(FedAvg):
+    def update(self, state: Params, means: Params, contributions: Contributions) -> Params:
+        state["fc.bias"].copy_(means["fc.bias"])
+        return state | means
+
+
+class KeepsVelocity(Counting):
+    def update(self, state: Params, means: Params, contributions: Contributions) -> Params:
+        factor = 1 / self.counted()
+        return {name: state[name].lerp(mean, factor) for name, mean in means.items()}
+
+
+class StandsStill(FedAvg):
+    def update(self, state: Params, means: Params, contributions: Contributions) -> Params:
+        return state
+
+
+class AdaptsTheState(FedAvg):
+    """What a test of a client's own net leaves behind."""
+
+    traits = Traits(personal=True)
+
+    def adapt(self, trainer: object, client: Client, work: object) -> None:
+        client.published["fc.bias"].add_(0.125)
+
+
+class Raises(FedAvg):
+    def after_backward(self, net: FlatNet, client: Client) -> None:
+        raise KeyError("no such thing")
+
+
+class Both(Section):
+    """Could be a model as well as a data set."""
+
+    name: str = "both"
+    """Two things."""
+
+    def net(self) -> None: ...
+
+    def read(self) -> None: ...

@@ -1,0 +1,181 @@
+"""Nets that users bring as a class or a function: methods train them, every mistake is one line and exit code 2."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+from small_runs import finished, run_all, small_config, small_setup
+
+from fedmpi.config.load import load
+from fedmpi.errors import ConfigError
+from fedmpi.main import main
+from fedmpi.models import create
+from fedmpi.models.width import Width
+from fedmpi.mpi.serial import SerialComm
+
+NETS = Path(__file__).resolve().parents[1] / "mynets.py"
+ONE_ROUND = ("rounds=1", "clients.count=5", "clients.per_round=2")
+DATA = ("data.name=synthetic", "data.shape=[1,8,8]", "data.classes=4")
+
+
+@pytest.fixture(scope="module", autouse=True)
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder that Python finds, with the nets of `mynets.py`, the README's and a module that does not load."""
+    folder = tmp_path_factory.mktemp("mine")
+    shutil.copy(NETS, folder)
+    readme = (NETS.parents[1] / "fedmpi" / "models" / "README.md").read_text()
+    (folder / "from_readme.py").write_text(readme.partition("```python\n")[2].partition("```")[0])
+    (folder / "mybroken.py").write_text("import no_such_package")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.syspath_prepend(folder)
+        yield folder
+    sys.modules.pop("mynets", None)
+
+
+def test_a_file_beside_the_command(folder: Path) -> None:
+    """The module lies in the working directory; what a run prints and keeps bears the name that was given."""
+    words = "model.name=mynets:Net", "model.hidden=20", "method.name=fedavg", "train.local_epochs=1", *ONE_ROUND, *DATA
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(path for path in sys.path if path != str(folder))}
+    command = [sys.executable, "-m", "fedmpi.main", *words, "--run-dir", "run"]
+    done = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stderr
+    assert finished(folder / "run").records and "mynets:Net" in (folder / "run" / "config.yaml").read_text()
+
+
+@pytest.mark.parametrize(
+    ("net", "method"),
+    [
+        *(("Net", method) for method in ("fedhm", "heterofl", "fjord", "splitmix", "hermes", "prism", "origdrop")),
+        *(("Wide", method) for method in ("heterofl", "fedhm")),
+        *(("factory", method) for method in ("fedavg", "heterofl")),
+        *(("Joins", "fedhm"), ("Lstm", "fedhm"), ("Lstm", "fedavg")),
+    ],
+)
+def test_methods_train_it(tmp_path: Path, net: str, method: str) -> None:
+    config = small_config(*ONE_ROUND, f"model.name=mynets:{net}", f"method.name={method}")
+    run_all(config, SerialComm(), tmp_path / "run")
+    assert finished(tmp_path / "run").records
+
+
+def test_the_net_of_the_readme(capsys: pytest.CaptureFixture[str]) -> None:
+    words = "model.name=from_readme:net", "model.hidden=200", "method.name=fedavg"
+    assert main(["--plan", *DATA, *words]) == 0 and "from_readme:net" in capsys.readouterr().out
+
+
+def test_tokens_and_their_number_of_symbols() -> None:
+    """An embedding is made narrower like a layer."""
+    config = load(None, ["data.name=imdb", "model.name=mynets:Text", "method.name=fedavg", "partition.name=iid"])
+    net = create.skeleton(config.model, config.data.info(), 0.5)
+    shapes = {name: tuple(value.shape) for name, value in net.named_parameters()}
+    info = config.data.info()
+    assert shapes == {
+        "embedding.weight": (info.vocabulary_size, 4),
+        "fc.weight": (info.num_classes, 4),
+        "fc.bias": (info.num_classes,),
+    }
+
+
+def test_options_come_from_the_signature(tmp_path: Path) -> None:
+    """Typed, with defaults; a parameter of no YAML type stays at its default."""
+    config = small_config("model.name=mynets:Net", "model.channels=[4,6]", "model.pool=mean", "model.names=[a,b]")
+    create.skeleton(config.model, config.data.info())
+    assert set(type(config.model).model_fields) == {"name", "hidden", "channels", "pool", "rate", "names"}
+    assert (config.model.hidden, config.model.channels, config.model.rate) == (16, (4, 6), None)
+    again = load(None, []).model_copy(update={"model": config.model})
+    assert again.to_dict()["model"]["channels"] == [4, 6]
+    assert small_setup(tmp_path, "model.name=mynets:factory", "model.hidden=5").config.model.hidden == 5
+
+
+def test_initial_values_follow_the_seed_alone() -> None:
+    config = small_config("model.name=mynets:Net")
+    info = config.data.info()
+    one, two, other = (create.build(config.model, info, seed).conv1.weight for seed in (3, 3, 4))
+    assert torch.equal(one, two) and not torch.equal(one, other)
+
+
+def test_widths() -> None:
+    """A float is the share; a `Width` rounds as the method asks; without either every layer but the last is cut."""
+    rounded, wide, plain = (small_config(f"model.name=mynets:{name}") for name in ("Rounded", "Wide", "Net"))
+    info = plain.data.info()
+
+    def sizes(config: object, rounding: str) -> list[int]:
+        net = create.skeleton(config.model, info, 0.5, rounding)
+        return [len(part.weight) for part in (net.conv1, net.bn, net.conv2, net.fc1, net.fc2)]
+
+    assert sizes(rounded, "ceil") == [4, 4, 6, 8, 4] and sizes(rounded, "round") == [4, 4, 6, 8, 4]
+    assert sizes(wide, "round") == sizes(plain, "round") == [4, 4, 6, 8, 4]
+    half = small_config("model.name=mynets:Wide", "model.width=0.5")
+    assert sizes(half, "round") == [2, 2, 3, 4, 4]
+
+
+def test_a_derived_net_is_drawn_for_its_own_inputs() -> None:
+    """Leading entries of the whole net's, times the root of the share of inputs that went."""
+    config = small_config("model.name=mynets:Net")
+    whole, half = (create.build(config.model, config.data.info(), 1, width) for width in (1.0, 0.5))
+    assert torch.equal(half.conv1.weight, whole.conv1.weight[:4])
+    torch.testing.assert_close(half.conv2.weight, whole.conv2.weight[:6, :4] * 2**0.5)
+    torch.testing.assert_close(half.fc2.bias, whole.fc2.bias * 2**0.5)
+    assert (half.conv2.in_channels, half.fc1.in_features, half.bn.num_features) == (4, 24, 4)
+
+
+@pytest.mark.parametrize(
+    ("model", "words", "expected"),
+    [
+        ("no_such_file:Net", (), "cannot be imported: ModuleNotFoundError: No module named 'no_such_file'"),
+        ("mybroken:Net", (), "ModuleNotFoundError: No module named 'no_such_package'"),
+        ("mynets:Nets", (), "module 'mynets' has no 'Nets'"),
+        ("mynets:NotANet", (), "is the class NotANet; expected a torch.nn.Module class"),
+        ("mynets:DEPTH", (), "is a value of type int; expected a torch.nn.Module class"),
+        ("mynets:INSTANCE", (), "is a net already"),
+        ("mynets:TakesNothing", (), "takes nothing; it must take num_classes, and may take example_shape"),
+        ("mynets:by_place", (), "takes num_classes, example_shape, x by place alone"),
+        ("mynets:untyped", (), "takes 'x' of a type that YAML cannot give; it must take num_classes"),
+        ("mynets:own_name", (), "has an option 'net', a name that fedmpi uses itself"),
+        ("mynets:raises", (), "cannot be made with num_classes=4, example_shape=(1, 8, 8): KeyError: 'what'"),
+        ("mynets:gives_text", (), "gives a value of type str; expected a torch.nn.Module"),
+        (
+            "mynets:too_many",
+            (),
+            "gives (2, 5) of type torch.float32 for 2 examples; expected a float tensor of shape (2, 4)",
+        ),
+        ("mynets:a_pair", (), "gives a value of type tuple for 2 examples"),
+        ("mynets:the_same", (), "gives modules that it has given before"),
+        ("mynets:wrong_size", (), "cannot take inputs of 1 x 8 x 8"),
+        ("mynets:Net", ("model.hidden=many",), "model.hidden"),
+        ("mynets:Net", ("model.hiden=3",), "no such key. Did you mean 'hidden'?"),
+        ("mynets:Net", ("model.pool=min",), "expected one of 'max', 'mean', got 'min'"),
+        ("mynets:Net", ("model.act=relu",), "no such key"),
+        ("mynets:Lstm", ("method.name=heterofl",), "'lstm' (LSTM) has parameters of a kind that cannot be cut"),
+        ("mynets:Joins", ("method.name=heterofl",), "it joins, mixes or averages channels"),
+        ("mynets:Fixed", ("method.name=heterofl",), "takes no width, and cannot be made narrower without: "),
+        ("mynets:unlike", ("method.name=heterofl",), "a narrower net has 1.weight of shape (9, 64), the wider one of"),
+        ("mynets:Lstm", ("method.name=hermes",), "mixes them"),
+    ],
+)
+def test_a_mistake_is_one_line(
+    model: str, words: tuple[str, ...], expected: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    sys.modules.pop("mynets", None)  # so that no net has been given before
+    assert main(["--plan", *DATA, "method.name=fedavg", *words, f"model.name={model}"]) == 2
+    said = capsys.readouterr().err
+    assert expected in said and "model" in said and said.count("\n") == 1
+
+
+def test_a_view_that_only_training_shows(tmp_path: Path) -> None:
+    with pytest.raises(Exception, match=r"write x\.flatten\(1\) or x\.reshape") as caught:
+        run_all(
+            small_config(*ONE_ROUND, "model.name=mynets:View", "method.name=fedavg"), SerialComm(), tmp_path / "run"
+        )
+    assert caught.value.exit_code == 2
+
+
+def test_widths_are_refused_in_the_words_of_the_model() -> None:
+    config = small_config("model.name=mynets:Lstm")
+    with pytest.raises(ConfigError, match="give it a keyword `width`, or take a method"):
+        config.model.net(config.data.info(), Width(0.5))

@@ -1,0 +1,119 @@
+"""Runs with a user's own code and data: what the manifest notes, what a resume asks for, and the same bits."""
+
+from __future__ import annotations
+
+import importlib
+import json
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from own_data import arrays_of, save_npz
+from small_runs import finished
+
+from fedmpi import registry
+from fedmpi.data.arrays import known
+
+RunMain = Callable[..., tuple[int, str, str]]
+SOURCE = Path(__file__).resolve().parents[1] / "own_data.py"
+SMALL = (
+    "model.name=mlp",
+    "method.name=fedavg",
+    "clients.count=4",
+    "clients.per_round=2",
+    "train.local_epochs=1",
+    "output.progress=plain",
+    "output.tensorboard=false",
+)
+OWN = ("data.name=mysets:blobs", "partition.name=mysets:rows")
+
+
+@pytest.fixture
+def mine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """A module `mysets` of the user's, and `mysets-1.5` as an installed package that offers it."""
+    folder = tmp_path / "site"
+    (folder / "mysets-1.5.dist-info").mkdir(parents=True)
+    (folder / "mysets.py").write_text(SOURCE.read_text())
+    (folder / "mysets-1.5.dist-info" / "METADATA").write_text("Metadata-Version: 2.1\nName: mysets\nVersion: 1.5\n")
+    (folder / "mysets-1.5.dist-info" / "top_level.txt").write_text("mysets\n")
+    points = "[fedmpi.data]\nmy_blobs = mysets:blobs\n[fedmpi.partitions]\nmy_rows = mysets:rows\n"
+    (folder / "mysets-1.5.dist-info" / "entry_points.txt").write_text(points)
+    monkeypatch.syspath_prepend(str(folder))
+    forget()
+    yield folder / "mysets.py"
+    sys.path.remove(str(folder))
+    forget()
+
+
+def forget() -> None:
+    """As a new process knows nothing of the module."""
+    sys.modules.pop("mysets", None)
+    registry.installed.cache_clear()
+    importlib.invalidate_caches()
+
+
+def last_start(run_dir: Path) -> dict[str, Any]:
+    return dict(json.loads((run_dir / "manifest.json").read_text())["starts"][-1])
+
+
+def test_a_resume_asks_for_the_user_s_names_and_keeps_their_options(
+    run_main: RunMain, tmp_path: Path, mine: Path
+) -> None:
+    run, whole = str(tmp_path / "run"), tmp_path / "whole"
+    code, out, errors = run_main(*SMALL, *OWN, "data.num=90", "rounds=1", "--run-dir", run)
+    assert code == 0 and f"--run-dir {run} --resume {' '.join(OWN)}" in out, errors
+    entry = last_start(Path(run))["brought"]
+    assert entry["data"]["file"] == str(mine) and len(entry["data"]["digest"]) == 32
+    assert entry["data"]["distribution"] == "mysets 1.5" and entry["partition"]["name"] == "mysets:rows"
+    forget()
+    code, _, errors = run_main("rounds=2", "--run-dir", run, "--resume")
+    assert code == 2 and len(errors.splitlines()) == 1 and errors.rstrip().endswith(" ".join(OWN))
+    assert "mysets" not in sys.modules
+    code, _, errors = run_main("rounds=2", *OWN, "--run-dir", run, "--resume")
+    assert code == 0 and "has changed" not in errors, errors
+    assert run_main(*SMALL, *OWN, "data.num=90", "rounds=2", "--run-dir", str(whole))[0] == 0
+    assert finished(Path(run)) == finished(whole)
+    mine.write_text(mine.read_text() + "# another line\n")
+    code, out, errors = run_main("rounds=3", *OWN, "--run-dir", run, "--resume")
+    told = [line for line in (out + errors).splitlines() if "has changed since the last start" in line]
+    assert code == 0 and len(told) == 1 and "data mysets:blobs" in told[0] and "partition mysets:rows" in told[0]
+
+
+def test_an_entry_point_is_listed_without_importing_and_resumes_by_itself(
+    run_main: RunMain, tmp_path: Path, mine: Path
+) -> None:
+    run = str(tmp_path / "run")
+    code, out, _ = run_main("--list")
+    assert code == 0 and "my_blobs" in out and "installed: mysets:blobs" in out and "mysets" not in sys.modules
+    code, _, errors = run_main(*SMALL, "data.name=my_blobs", "partition.name=my_rows", "rounds=1", "--run-dir", run)
+    assert code == 0 and last_start(Path(run))["brought"]["data"]["distribution"] == "mysets 1.5", errors
+    forget()
+    assert run_main("rounds=2", "--run-dir", run, "--resume")[0] == 0
+    assert run_main("--list")[0] == 0
+
+
+def test_a_file_of_the_user_s_is_planned_run_and_resumed(
+    run_main: RunMain, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = save_npz(tmp_path, **arrays_of("pictures"))
+    words = (*SMALL, "data.name=npz", f"data.path={path}", "partition.name=iid")
+    code, out, _ = run_main(*words, "--plan")
+    assert code == 0 and f"data.path={path} was read, because nothing else says its sizes" in out
+    run = str(tmp_path / "run")
+    assert run_main(*words, "rounds=1", "--run-dir", run)[0] == 0
+    assert "brought" not in last_start(Path(run))
+    (tmp_path / "moved").mkdir()
+    moved = path.rename(tmp_path / "moved" / "mine.npz")
+    known.cache_clear()  # as a new process has read nothing
+    code, _, errors = run_main("rounds=2", "--run-dir", run, "--resume")
+    assert code == 2 and f"{path}: cannot be read" in errors
+    assert run_main("rounds=2", f"data.path={moved}", "--run-dir", run, "--resume")[0] == 0
+    assert run_main(*words[:-2], f"data.path={moved}", words[-1], "rounds=2", "--run-dir", str(tmp_path / "b"))[0] == 0
+    assert finished(Path(run)) == finished(tmp_path / "b")
+    other = arrays_of("pictures")
+    other["train_x"] = 255 - other["train_x"]
+    elsewhere = save_npz(tmp_path / "other", **other)
+    code, _, errors = run_main("rounds=3", f"data.path={elsewhere}", "--run-dir", run, "--resume")
+    assert code == 2 and f"data.path={elsewhere}: holds other data" in errors

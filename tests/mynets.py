@@ -1,0 +1,149 @@
+"""Nets as users write them: plain modules and functions, and mistakes."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import torch
+from torch import nn
+from torch.nn import functional as F
+
+from fedmpi.models.width import Width as Share
+
+
+class Net(nn.Module):
+    """A small CNN of mine."""
+
+    def __init__(
+        self,
+        num_classes,
+        example_shape,
+        hidden: int = 16,
+        channels: tuple[int, ...] = (8, 12),
+        pool: Literal["max", "mean"] = "max",
+        rate: float | None = None,
+        names: list[str] | None = None,
+        act=nn.ReLU,
+    ):
+        super().__init__()
+        assert names is None or isinstance(names, list)
+        assert isinstance(channels, tuple)
+        self.conv1 = nn.Conv2d(example_shape[0], channels[0], 3, padding=1)
+        self.bn = nn.BatchNorm2d(channels[0])
+        self.conv2 = nn.Conv2d(channels[0], channels[1], 3, padding=1)
+        self.fc1 = nn.Linear(channels[1] * (example_shape[1] // 4) * (example_shape[2] // 4), hidden)
+        self.fc2 = nn.Linear(hidden, num_classes)
+        self.act = act()
+
+    def forward(self, x):
+        x = F.max_pool2d(self.act(self.bn(self.conv1(x))), 2)
+        x = F.max_pool2d(self.act(self.conv2(x)), 2)
+        return self.fc2(self.act(self.fc1(x.reshape(x.size(0), -1))))
+
+
+class Wide(Net):
+    def __init__(self, num_classes, example_shape, width: float = 1.0):
+        super().__init__(num_classes, example_shape, round(16 * width), (round(8 * width), round(12 * width)))
+
+
+class Rounded(Net):
+    def __init__(self, num_classes, example_shape, width: Share):
+        super().__init__(num_classes, example_shape, width.of(15), (width.of(7), width.of(11)))
+
+
+def factory(num_classes, example_shape, hidden=8, depth: int = 2):
+    sizes = [hidden] * depth
+    ins = [torch.Size(example_shape).numel(), *sizes]
+    layers = [nn.Sequential(nn.Linear(i, o), nn.LayerNorm(o), nn.Tanh()) for i, o in zip(ins, sizes, strict=False)]
+    return nn.Sequential(nn.Flatten(), *layers, nn.Linear(sizes[-1], num_classes))
+
+
+class Lstm(nn.Module):
+    def __init__(self, num_classes, example_shape):
+        super().__init__()
+        self.lstm, self.fc = nn.LSTM(example_shape[-1], 8, batch_first=True), nn.Linear(8, num_classes)
+
+    def forward(self, x):
+        return self.fc(self.lstm(x[:, 0])[0][:, -1])
+
+
+class Joins(nn.Module):
+    def __init__(self, num_classes, example_shape):
+        super().__init__()
+        self.a, self.b = nn.Conv2d(1, 4, 1), nn.Conv2d(1, 4, 1)
+        self.c = nn.Conv2d(8, 6, 3)
+        self.fc = nn.Linear(6, num_classes)
+
+    def forward(self, x):
+        return self.fc(F.relu(self.c(torch.cat([self.a(x), self.b(x)], 1))).mean((2, 3)))
+
+
+class Fixed(Joins):
+    def forward(self, x):
+        return self.fc(self.c(torch.cat([self.a(x), self.b(x)], 1)).mean((2, 3)).view(-1, 6))
+
+
+class View(Net):
+    def forward(self, x):
+        x = F.max_pool2d(self.conv2(self.bn(self.conv1(x))), 4)
+        return self.fc2(self.fc1(x.view(len(x), -1)))
+
+
+class Text(nn.Module):
+    def __init__(self, num_classes, vocabulary_size, size=8):
+        super().__init__()
+        self.embedding, self.fc = nn.Embedding(vocabulary_size, size), nn.Linear(size, num_classes)
+
+    def forward(self, x):
+        return self.fc(self.embedding(x).mean(1))
+
+
+DEPTH = 3
+
+
+class NotANet:
+    pass
+
+
+class TakesNothing(nn.Module):
+    pass
+
+
+def by_place(num_classes, example_shape, x, /): ...
+def untyped(num_classes, example_shape, x): ...
+def own_name(num_classes, example_shape, net=3): ...
+def raises(num_classes, example_shape):
+    raise KeyError("what")
+
+
+def gives_text(num_classes, example_shape):
+    return "net"
+
+
+def too_many(num_classes, example_shape):
+    return factory(num_classes + 1, example_shape)
+
+
+def a_pair(num_classes, example_shape):
+    class Pair(nn.Linear):
+        def forward(self, x):
+            return super().forward(x.flatten(1)), x
+
+    return Pair(64, num_classes)
+
+
+INSTANCE = nn.Linear(64, 4)
+
+
+def the_same(num_classes, example_shape):
+    return nn.Sequential(nn.Flatten(), INSTANCE)
+
+
+def wrong_size(num_classes, example_shape):
+    return nn.Linear(7, num_classes)
+
+
+def unlike(num_classes, example_shape, width=1.0):
+    return nn.Sequential(
+        nn.Flatten(), nn.Linear(64, 8 if width == 1 else 9), nn.Linear(8 if width == 1 else 9, num_classes)
+    )

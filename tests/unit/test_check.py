@@ -1,0 +1,119 @@
+"""`fedmpi.check`: what is right passes, and each kind of mistake is found, with its line."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from fedmpi.check import __main__ as command
+from fedmpi.check import bits, things
+from fedmpi.check.contract import BrokenError
+from fedmpi.check.small import Finished
+
+EXAMPLES = Path(__file__).resolve().parents[1] / "examples"
+MISTAKES = {
+    "Remembers": "sends another upload: trained again",
+    "DrawsItsOwn": "sends another upload: trained again",
+    "WritesPublished": "training changes the published tensors in place",
+    "SendsOtherShapes": "sends fc.bias as float32 [4]; upload_specs says float32 [3]",
+    "LiftsTooMuch": "magnitudes promises at most",
+    "LiftsInPlace": "changes the upload in place",
+    "LiftsInTurn": "when clients come in another order",
+    "UpdatesInPlace": "update changes the old state in place",
+    "KeepsVelocity": "differs in its state: keep nothing in self between rounds",
+    "StandsStill": "round 2 changes neither the state nor a memory",
+    "AdaptsTheState": "testing clients changes the published tensors",
+    "LeavesUnwritten": "narrow leaves fc.bias of tier 1 unwritten",
+    "Raises": "KeyError: 'no such thing'",
+}
+
+
+def lines(place: str, folder: Path, capsys: pytest.CaptureFixture[str]) -> list[str]:
+    """What the checks before the bits print."""
+    kind = things.kind_of(place)
+    for said, check in things.checks_of(kind, folder, things.words_of(kind, place, ())):
+        command.passes(said, check)
+    return capsys.readouterr().out.splitlines()
+
+
+@pytest.mark.parametrize("name", MISTAKES)
+def test_a_mistake_is_found_in_one_line(name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    said = lines(f"broken_methods:{name}", tmp_path, capsys)
+    assert any(line.startswith("FAIL") and MISTAKES[name] in line for line in said), said
+
+
+def test_the_command_on_one_and_three_ranks() -> None:
+    """The example of the README passes; an option of its own is set; exit code 0."""
+    words = ["fedavgm:FedAvgM", "--set", "method.beta=0.5"]
+    paths = os.pathsep.join([str(EXAMPLES), os.environ.get("PYTHONPATH", "")])
+    done = subprocess.run(
+        [sys.executable, "-m", "fedmpi.check", *words],
+        capture_output=True,
+        text=True,
+        env=os.environ | {"PYTHONPATH": paths},
+        timeout=600,
+    )
+    first, *others = done.stdout.splitlines()
+    assert (first, done.returncode) == ("method fedavgm:FedAvgM", 0), done.stdout + done.stderr
+    assert len(others) == 12 and all(line.startswith(("ok", "--")) for line in others)
+
+
+def test_what_differs_is_named() -> None:
+    ours, theirs = (Finished(server, {}, [{"round": 1, "loss": loss}]) for server, loss in (("a", 1.0), ("b", 2.0)))
+    assert bits.difference(ours, ours) == ""
+    assert bits.difference(ours, theirs) == "server state; round 1 loss: 1.0 != 2.0"
+
+
+def test_bits_that_differ_are_a_broken_contract(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without a launcher as well: a run that is resumed."""
+    results = iter(Finished(server, {}, []) for server in ("a", "b"))
+    monkeypatch.setattr(bits, "straight_run", lambda folder, words: next(results))
+    monkeypatch.setattr(bits, "finished", lambda folder: next(results))
+    monkeypatch.setattr(bits, "interrupted_run", lambda comm, folder, words: None)
+    with pytest.raises(
+        BrokenError, match="resumed after round 2, a run differs from one alone in one go: server state"
+    ):
+        bits.bits_stay(tmp_path, (), 1)
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["no_such_module:Thing"], "No module named 'no_such_module'"),
+        (["broken_methods:Nothing"], "has no 'Nothing'"),
+        (["broken_methods:Both"], "may be a model or a data; say which with --kind"),
+        (["broken_methods:Remembers", "--set", "method.no_such=1"], "no_such"),
+        ([], "PACKAGE.MODULE:NAME"),
+    ],
+)
+def test_a_mistake_in_the_words_ends_with_code_2(
+    words: list[str], said: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert command.main(words) == 2
+    assert said in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(("place", "count"), [("brought_nets:BroughtOptions", 2), ("iid", 1), ("digits", 1)])
+def test_models_data_and_partitions_have_checks_of_their_own(
+    place: str, count: int, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    said = lines(place, tmp_path, capsys)
+    assert [line.partition(" ")[0] for line in said] == ["ok"] * count, said
+
+
+def test_a_partition_that_changes_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    generator = np.random.default_rng(0)
+    made = things.make_partition
+
+    def unsteady(options: object, labels: np.ndarray, count: int, seed: int, groups: object) -> object:
+        return made(options, labels, count, int(generator.integers(9)), groups)
+
+    monkeypatch.setattr(things, "make_partition", unsteady)
+    (check,) = (check for _, check in things.checks_of("partition", tmp_path, ("method.name=fedavg",)))
+    with pytest.raises(BrokenError, match="made twice from one seed, the partition differs"):
+        check()
