@@ -76,7 +76,7 @@ def sources() -> dict[str, tuple[str, dict[str, Any], dict[str, Any]]]:
             try:
                 whole = load(address, []).to_dict()
             except ConfigError:  # a part that needs what its heirs say
-                whole = {key: value for key, value in tree.items() if key != "cells"}
+                whole = copy.deepcopy(cells[cell] if cell else tree)
             found[address.relative_to(CONFIGS).as_posix()] = (yaml_text.dump(tree), tree, whole)
     return found
 
