@@ -139,11 +139,8 @@ def _show(asked: argparse.Namespace) -> None:
         if number < 1:
             raise RunDirError("--round", f"{number}, but the first round is 1")
         found = draws.of_round(number)
-        print(_json(number, found) if asked.json else _text(number, found, draws.phases(number, found)), flush=True)
-
-
-def _json(number: int, found: Sequence[DrawnClient]) -> str:
-    return json.dumps({"round": number, "clients": [asdict(client) for client in found]})
+        text = json.dumps({"round": number, "clients": [asdict(client) for client in found]})
+        print(text if asked.json else _text(number, found, draws.phases(number, found)), flush=True)
 
 
 def _text(number: int, found: Sequence[DrawnClient], phases: Mapping[str, Mapping[str, int]]) -> str:

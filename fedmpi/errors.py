@@ -62,6 +62,13 @@ class RunDirError(UserError):
     """The run directory cannot be used as asked (occupied, unreadable, of another config)."""
 
 
+class StartupError(UserError):
+    """A user's mistake that every rank knows of: rank 0 says it, all exit with code 2."""
+
+    def text(self) -> str:
+        return "\n".join(self.problems)
+
+
 class RoundError(Exception):
     """A failure inside a round: says on which rank, in which round, for which client and at which stage."""
 

@@ -110,9 +110,10 @@ class WeightSum:
             if name not in self._entries:
                 self._entries[name] = torch.zeros(shape, dtype=torch.int64)
             self._partial[name] = self._partial.get(name, 0) + units
-            if isinstance(region, tuple) and all(isinstance(part, slice) for part in region):
+            slices = [part for part in region if isinstance(part, slice)] if isinstance(region, tuple) else []
+            if isinstance(region, tuple) and len(slices) == len(region):
                 blocks = self._blocks.setdefault(name, {})
-                key = tuple((part.start, part.stop, part.step) for part in region)  # type: ignore[union-attr]
+                key = tuple((part.start, part.stop, part.step) for part in slices)
                 blocks[key] = region, blocks.get(key, (region, 0))[1] + units
             else:
                 self._entries[name][region] += units

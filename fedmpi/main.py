@@ -18,7 +18,7 @@ import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import fedmpi
 from fedmpi.run.stopping import EXIT_CODE, SIGNAL, Stopping, notice_early, seconds_left
@@ -32,12 +32,13 @@ from fedmpi.config.load import load, parted
 from fedmpi.config.schema import Config
 from fedmpi.errors import ConfigError, LaunchError, TooFewRanksError, UserError
 from fedmpi.mpi.launch import check_launch, claimed
-from fedmpi.run import advice
+from fedmpi.run.advice import Advice
 from fedmpi.run.interruption import Interruption
 from fedmpi.run.origin import Origin, refuse_inside
 
 if TYPE_CHECKING:
-    from fedmpi.mpi.comm import Comm
+    from fedmpi.mpi.communicator import Communicator
+    from fedmpi.run.folder import Asked
 
 # Loading torch from a slow file system takes a while.
 _LEAST_STARTUP_S = 30.0
@@ -111,7 +112,20 @@ def read_config(arguments: argparse.Namespace) -> Config:
     elif path is None and arguments.resume and not arguments.overrides:
         problem = "holds no run to go on with (no config.yaml); name the config to begin one there"
         raise ConfigError(arguments.run_dir, problem)
-    return load(path, arguments.overrides, of_run=of_run)
+    config = load(path, arguments.overrides, of_run=of_run)
+    if of_run and path is not None:
+        _refuse_unnamed_observers(config, path, arguments.overrides)
+    return config
+
+
+def _refuse_unnamed_observers(config: Config, path: str, overrides: Sequence[str]) -> None:
+    """Raises `ConfigError` for classes that only another run's directory names: they are not imported."""
+    observers = ",".join(config.output.observers)
+    if observers and not any(word.startswith(("output.observers=", "output=")) for word in overrides):
+        advice = (
+            f"name them again to import them (output.observers=[{observers}]), or go on without (output.observers=[])"
+        )
+        raise ConfigError("output.observers", f"only {path} names {observers}; {advice}")
 
 
 def check_ranks(config: Config, size: int) -> None:
@@ -139,18 +153,18 @@ def _run(config: Config, arguments: argparse.Namespace, rank: int) -> int:
     # Before CUDA starts: with these, cuBLAS gives the same bits in every run; any other value torch refuses.
     if os.environ.get("CUBLAS_WORKSPACE_CONFIG") not in (":4096:8", ":16:8"):
         os.environ["CUBLAS_WORKSPACE_CONFIG"] = ":4096:8"
+    from fedmpi.errors import StartupError
     from fedmpi.experiment import run
     from fedmpi.mpi.serial import world
-    from fedmpi.run.start import StartupError
 
     try:
         comm = world(_startup_limit_s(config, os.environ, time.time()))
     except LaunchError as error:
         return report(error, rank)
-    where: dict[str, str] = {}
+    advice = Advice(config)
     try:
-        with Interruption(_last_words(config, comm, where)):
-            is_finished = run(config, comm, **_wanted(arguments), where=where, stopping=stopping)
+        with Interruption(_last_words(comm, advice)):
+            is_finished = run(config, comm, _asked(arguments), stopping=stopping, advice=advice)
         signal.signal(SIGNAL, signal.SIG_IGN)  # another one would end a rank that is leaving
         if is_finished:
             return comm.leave(0)
@@ -160,34 +174,35 @@ def _run(config: Config, arguments: argparse.Namespace, rank: int) -> int:
     except StartupError as error:
         code = report(error, comm.rank)
         if comm.is_root and comm.size < comm.started_size:  # not at the start of the job, but on the way
-            say(advice.how_to_go_on(where, config))
+            say(advice.how_to_go_on())
         return comm.leave(code)
     except TooFewRanksError as error:
         if comm.is_root:
-            say(f"fedmpi: stopped: {error}\n{advice.how_to_go_on(where, config)}")
+            say(f"fedmpi: stopped: {error}\n{advice.how_to_go_on()}")
         return comm.leave(EXIT_CODE if error.gets_on else 1)
     except BaseException as error:  # the one place where nothing may pass
-        if advice.note_failure(where):
-            say(f"{described(error, comm)}\n{advice.how_to_go_on(where, config, error)}")
+        if advice.note_failure():
+            say(f"{described(error, comm)}\n{advice.how_to_go_on(error)}")
         else:  # another rank has said what to do
             say("; ".join(line.strip() for line in described(error, comm).splitlines()[:2]))
         comm.abort(error.exit_code if isinstance(error, UserError) else 1)
         raise
 
 
-def _wanted(arguments: argparse.Namespace) -> dict[str, Any]:
+def _asked(arguments: argparse.Namespace) -> Asked:
+    from fedmpi.run.folder import Asked
+
     command = [sys.executable, "-m", "fedmpi.main", *sys.argv[1:]]
-    where = {"run_dir": arguments.run_dir, "resume": arguments.resume, "origin": arguments.origin}
-    return {**where, "command": command}
+    return Asked(arguments.run_dir, arguments.resume, arguments.origin, command)
 
 
-def _last_words(config: Config, comm: Comm, where: Mapping[str, str]) -> Callable[[int], str]:
+def _last_words(comm: Communicator, advice: Advice) -> Callable[[int], str]:
     """What the server says when a signal ends it; nothing if another rank has failed, for which the launcher ends all."""
 
     def words(number: int) -> str:
-        if not comm.is_root or advice.has_failed(where):  # asked now: after a loss another rank may be the server
+        if not comm.is_root or advice.has_failed():  # asked now: after a loss another rank may be the server
             return ""
-        saved, then = advice.what_is_saved(where), advice.how_to_go_on(where, config)
+        saved, then = advice.what_is_saved(), advice.how_to_go_on()
         return f"fedmpi: stopped by {signal.Signals(number).name}; {saved}" + f"\n{then}" * (then != saved)
 
     return words

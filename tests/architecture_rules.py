@@ -12,6 +12,8 @@ from dataclasses import dataclass, field
 
 from set_rule import check_sets
 
+from fedmpi.mpi.communicator import Collectives
+
 # Bottom first; modules of one layer do not know each other, and inside a package anything goes. Each with what it is.
 LEAVES = ("disk", "seeds", "tensors", "clock", "costs", "registry", "papers", "config.schema")
 PEERS = ("exactsum", "config", "data", "models", "lowrank", "mpi", "store")
@@ -49,7 +51,8 @@ COLLECTIVE_WORDS = {
     "bcast", "ibcast", "broadcast", "reduce", "ireduce", "allreduce", "gather", "igather", "gatherv", "allgather",
     "scatter", "alltoall", "barrier", "ibarrier", "exchange",
 }  # fmt: skip
-COLLECTIVE_NAMES = {"wait_for_all"}
+# All that the protocol lists, and what calls one of them at once.
+COLLECTIVE_NAMES = {name for name in vars(Collectives) if not name.startswith("_")} | {"together"}
 RANK_NAMES = {"rank", "local_rank", "is_root", "is_server", "server_here"}
 # Modules of the package methods that are not methods.
 METHOD_HELPERS = {"fedmpi.methods", "fedmpi.methods.protocol", "fedmpi.methods.values", "fedmpi.methods.widths"}

@@ -99,7 +99,7 @@ def iteration(
         for (task,) in assignment.waves:
             given = gradients(task, known)
             upload = given and {name: given[name] for name in method.upload_specs(task.tier, task)}
-            exchange.post(task, ClientReport(task.client, CONTRIBUTED if upload else DROPPED), upload)
+            exchange.post(task, (ClientReport(task.client, CONTRIBUTED if upload else DROPPED), upload))
             contributed += [task] if upload else []
         results = exchange.finish(state)
         if contributed:

@@ -6,10 +6,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 
 import numpy as np
 import torch
+from model_inputs import Info
 from torch import Tensor, nn
 
 from fedmpi.config.schema import Train
@@ -56,17 +56,7 @@ def context(options: MethodOptions, make: Callable[..., nn.Module] = make_small,
     return MethodContext(options, given, **{"train": PLAIN, "num_classes": 3, **more})
 
 
-@dataclass(frozen=True)
-class Info:
-    """Inputs of the real models."""
-
-    kind: str = "image"
-    example_shape: tuple[int, ...] = (1, 8, 8)
-    num_classes: int = 3
-    vocabulary_size: int = 11
-
-
-DIGITS = Info()
+DIGITS = Info(num_classes=3)
 
 
 def context_of(options: MethodOptions, model: ModelOptions, info: Info = DIGITS, **more: object) -> MethodContext:
@@ -100,7 +90,7 @@ def means(method: Method, state: Params, *uploads: tuple[Client, Params]) -> Par
     exchange = open_exchange("gather", phase)
     for (task,) in assignment.waves:
         assert task is not None
-        exchange.post(task, ClientReport(task.client, CONTRIBUTED), of[task.client][1])
+        exchange.post(task, (ClientReport(task.client, CONTRIBUTED), of[task.client][1]))
     return exchange.finish(state).means
 
 

@@ -6,10 +6,8 @@ from collections.abc import Sequence
 
 PROGRAM = """
 import os, signal, sys, time
-from fedmpi.run import server as desk, start as startup
 from fedmpi import experiment, train_round
-from fedmpi.rounds import client as simulate
-from fedmpi.run import resuming
+from fedmpi.run import folder, losses, resuming, server, start
 from fedmpi.errors import RunDirError
 from fedmpi.mpi import watch
 from fedmpi.mpi.launch import launched_as

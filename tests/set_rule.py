@@ -110,7 +110,7 @@ def _own(scope: ast.AST) -> Iterator[ast.AST]:
     for child in ast.iter_child_nodes(scope):
         if isinstance(child, ast.Call) and getattr(child.func, "id", "") in ORDERLESS:
             for argument in child.args:
-                argument.is_orderless = True  # type: ignore[attr-defined]
+                argument.is_orderless = True
         yield child
         if not isinstance(child, (*Function, ast.Lambda)):
             yield from _own(child)
@@ -134,7 +134,7 @@ def _names(scope: ast.AST) -> set[str]:
 
 def _parameters(function: ast.AST) -> tuple[set[str], set[str]]:
     """The parameters that are annotated as sets, and all."""
-    arguments = function.args  # type: ignore[attr-defined]
+    arguments = function.args
     starred = filter(None, [arguments.vararg, arguments.kwarg])
     every = [*arguments.posonlyargs, *arguments.args, *arguments.kwonlyargs, *starred]
     return {one.arg for one in every if _says_set(one.annotation)}, {one.arg for one in every}

@@ -6,13 +6,14 @@ first, so that a rule that cannot fail is noticed.
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from architecture_rules import LAYERS, RULES, Source, check_layers, check_sizes
+from architecture_rules import COLLECTIVE_NAMES, LAYERS, RULES, Source, check_layers, check_sizes
 from set_rule import check_sets
 
 Rule = Callable[[Source], Iterator[str]]
@@ -76,6 +77,8 @@ BAD = [
     ("check_collectives", "fedmpi.rounds.exchange", "if comm.is_root:\n    pass\nelse:\n    comm.reduce_sum(x)"),
     ("check_collectives", "fedmpi.rounds.exchange", "y = comm.gather_rows(x) if is_root else None"),
     ("check_collectives", "fedmpi.rounds.exchange", "while rank < 3:\n    comm.wait_for_all()"),
+    ("check_collectives", "fedmpi.rounds.exchange", "if comm.is_root:\n    comm.agree()"),
+    ("check_collectives", "fedmpi.run.start", "if comm.is_root:\n    together(comm, action)"),
     ("check_collectives", "fedmpi.rounds.exchange", "is_root and comm.bcast(x)"),
     ("check_collectives", "fedmpi.rounds.exchange", "for client in plan.of(comm.rank):\n    comm.start_gather(x)"),
     ("check_collectives", "fedmpi.rounds.exchange", "[comm.bcast(x) for client in plan if client % rank]"),
@@ -161,6 +164,12 @@ def test_every_rule_is_fed_a_bad_source() -> None:
 def test_layer_table_names_no_module_that_is_gone() -> None:
     names = {read(path).name for path in PACKAGE}
     assert {module for layer in LAYERS for module in layer} <= names
+
+
+def test_every_collective_of_mpi_is_in_the_protocol() -> None:
+    """What `Comm` guards against losses is what ranks do together."""
+    guarded = re.findall(r"@_may_lose_ranks\n    def ([a-z]\w+)", (ROOT / "fedmpi" / "mpi" / "comm.py").read_text())
+    assert len(guarded) == 9 and {*guarded} <= COLLECTIVE_NAMES
 
 
 def test_a_config_can_be_checked_without_torch_and_mpi() -> None:

@@ -21,7 +21,7 @@ from fedmpi.mpi.serial import SerialComm, world
 from fedmpi.studies.launch import environment, files_in, launcher
 
 if TYPE_CHECKING:
-    from fedmpi.mpi.comm import Comm
+    from fedmpi.mpi.communicator import Communicator
 
 _LIMIT_S = 600.0
 
@@ -37,7 +37,7 @@ def difference(ours: Finished, theirs: Finished) -> str:
     return "; ".join(lines)
 
 
-def interrupted_run(comm: Comm | SerialComm, folder: Path, words: Sequence[str]) -> None:
+def interrupted_run(comm: Communicator, folder: Path, words: Sequence[str]) -> None:
     """Two rounds by gather and, resumed, a third by reduce; personal tests on."""
     for rounds, exchange in ((2, "gather"), (3, "reduce")):
         config = small_config(*words, "evaluation.personal=on", f"rounds={rounds}", f"mpi.exchange={exchange}")

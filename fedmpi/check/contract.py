@@ -23,10 +23,10 @@ from fedmpi.methods.protocol import Method
 from fedmpi.methods.values import Client, Phase
 from fedmpi.rounds import state as setups
 from fedmpi.rounds.client import simulate_client
+from fedmpi.rounds.evaluate import test_clients
 from fedmpi.rounds.exchange import CONTRIBUTED, ClientReport, OpenPhase, Results, open_exchange
-from fedmpi.rounds.personal import test_clients
 from fedmpi.rounds.publish import publish
-from fedmpi.rounds.state import Published, ServerState, Setup
+from fedmpi.rounds.state import Published, RoundResult, ServerState, Setup
 from fedmpi.store import checkpoint
 from fedmpi.store.checkpoint import Snapshot
 from fedmpi.store.run_dir import RunDir
@@ -77,7 +77,7 @@ class PhaseOfRound:
         exchange = open_exchange(kind, phase)
         for (task,) in self.assignment.waves:
             if task is not None:
-                exchange.post(task, *self.results[task.client])
+                exchange.post(task, self.results[task.client])
         return exchange.finish(self.state.params)
 
     def next_state(self) -> ServerState:
@@ -292,7 +292,7 @@ def _refuse(line: str) -> None:
     raise BrokenError(line)
 
 
-def _summary(result: rounds.RoundResult) -> object:
+def _summary(result: RoundResult) -> object:
     return result.client_scores and result.client_scores.summary()
 
 

@@ -5,23 +5,25 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any
 
 from fedmpi.config.load import load
 from fedmpi.config.schema import Config
 from fedmpi.experiment import run
 from fedmpi.mpi.serial import SerialComm
 from fedmpi.report.records import NOT_RESULTS, read_records
-from fedmpi.rounds.state import Published, ServerState, Setup
+from fedmpi.rounds.recovering import OpenRound
+from fedmpi.rounds.state import Published, RoundResult, ServerState, Setup
 from fedmpi.run import start
+from fedmpi.run.folder import Asked
 from fedmpi.run.origin import Origin
 from fedmpi.store import checkpoint
 from fedmpi.store.run_dir import RunDir
 from fedmpi.store.stored import digest_of
-from fedmpi.train_round import OpenRound, RoundResult, train_round
+from fedmpi.train_round import train_round
 
 if TYPE_CHECKING:
-    from fedmpi.mpi.comm import Comm
+    from fedmpi.mpi.communicator import Communicator
 
 SMALL = (
     "data.name=synthetic",
@@ -51,14 +53,9 @@ def small_config(*overrides: str) -> Config:
     return load(None, [*(line for line in SMALL if not line.startswith(renamed)), *overrides])
 
 
-def alone() -> Comm:
-    """This process as a job of one rank: it has every function of `Comm`."""
-    return cast("Comm", SerialComm())
-
-
 def small_setup(folder: Path, *overrides: str) -> Setup:
     """What a single process is given for a run in `folder`."""
-    return start.prepare(small_config(*overrides), alone(), RunDir(folder))
+    return start.prepare(small_config(*overrides), SerialComm(), RunDir(folder))
 
 
 def one_round(
@@ -95,7 +92,7 @@ def _no_warning(line: str) -> None:
 
 
 def run_all(
-    config: Config, comm: Comm | SerialComm, folder: Path, *, resume: bool = False, origin: Origin | None = None
+    config: Config, comm: Communicator, folder: Path, *, resume: bool = False, origin: Origin | None = None
 ) -> None:
     """The whole run, as the command would do it."""
-    run(config, cast("Comm", comm), run_dir=str(folder), resume=resume, origin=origin, command=("test",), where={})
+    run(config, comm, Asked(str(folder), resume, origin, ("test",)))

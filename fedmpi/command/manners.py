@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, NoReturn
 from fedmpi.errors import ConfigError, DivergenceError, RoundError, UserError
 
 if TYPE_CHECKING:
-    from fedmpi.mpi.comm import Comm
+    from fedmpi.mpi.communicator import Communicator
 
 INTERRUPTED = 130
 """The exit code after Ctrl-C."""
@@ -80,7 +80,7 @@ def say(text: str) -> None:
         os.write(2, f"{text}\n".encode(errors="replace"))
 
 
-def described(error: BaseException, comm: Comm) -> str:
+def described(error: BaseException, comm: Communicator) -> str:
     """A failure in one block: rank, host, round, client, stage and cause, then where in the code."""
     head = [f"rank {comm.started_as} on {comm.host}"]
     cause = error

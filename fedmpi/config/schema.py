@@ -47,6 +47,7 @@ def _printable(text: str) -> str:
     return text
 
 
+Places = Annotated[tuple[Annotated[str, Field(pattern=r"^[\w.]+:\w+$", max_length=200)], ...], Field(strict=False)]
 Folder = Annotated[str, Field(max_length=4096), AfterValidator(_printable)]
 
 
@@ -219,6 +220,8 @@ class Output(Section):
     """
     tensorboard: bool = free(True)
     """Write TensorBoard events."""
+    observers: Places = free(())
+    """Classes, each as `package.module:Class`, that hear of the run on rank 0: see `fedmpi/report/README.md`."""
     progress: Literal["auto", "live", "plain", "off"] = free("auto")
     """`live` is one line that updates, `plain` a line a round. `auto` is `live` in a terminal; under a launcher, which
     forwards whole lines only, and in files it is `plain`.

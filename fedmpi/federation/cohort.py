@@ -8,12 +8,14 @@ from functools import partial
 from itertools import accumulate, islice
 from typing import TYPE_CHECKING
 
+from numpy.random import Generator
+
 from fedmpi import seeds
 from fedmpi.config.schema import CosineSchedule, Train
 from fedmpi.federation.tiers import tier_of
 
 if TYPE_CHECKING:
-    import numpy as np
+    pass
 
 
 def sample_cohort(eligible: int | Ranges, size: int, *, seed: int, round_number: int, phase: str) -> list[int]:
@@ -69,7 +71,7 @@ def sample_drawn_tiers(
     return sorted(islice((client for client in order if draw(client) in tiers), size))
 
 
-def _random_order(count: int, generator: np.random.Generator) -> Iterator[int]:
+def _random_order(count: int, generator: Generator) -> Iterator[int]:
     """0 .. count - 1 in uniformly random order: Fisher and Yates's shuffle that keeps only what it has moved."""
     moved: dict[int, int] = {}
     for last in range(count - 1, -1, -1):
@@ -79,7 +81,7 @@ def _random_order(count: int, generator: np.random.Generator) -> Iterator[int]:
         yield chosen
 
 
-def _distinct(count: int, size: int, generator: np.random.Generator) -> set[int]:
+def _distinct(count: int, size: int, generator: Generator) -> set[int]:
     """Floyd's algorithm (Bentley and Floyd, CACM 30(9), 1987): a uniform set of `size` out of `count`."""
     chosen: set[int] = set()
     for last in range(count - size, count):

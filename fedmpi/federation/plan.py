@@ -45,13 +45,13 @@ def worker_ranks(size: int, *, server_trains: bool) -> range:
 
 
 def assign(
-    tasks: Sequence[Task], workers: Sequence[int], size: int, at_hand: Mapping[int, int] | None = None
+    tasks: Sequence[Task], workers: Sequence[int], size: int, held: Mapping[int, int] | None = None
 ) -> Assignment:
     """Each task, longest first, to the worker with the least work so far (ties: lowest rank, lowest client).
 
-    `at_hand` has client -> rank for results that are there already: they come first and cost nothing.
+    `held` has client -> rank for results that are there already: they come first and cost nothing.
     """
-    load, done = dict.fromkeys(workers, 0.0), at_hand or {}
+    load, done = dict.fromkeys(workers, 0.0), held or {}
     own: list[list[Task]] = [[] for _ in range(size)]
     for task in tasks:
         if task.client in done:

@@ -250,6 +250,7 @@ def _kind(hint: Any) -> Any:
 
 def _kind_of_value(value: object) -> Any:
     """The same of a parameter that only has a default."""
-    if isinstance(value, (list, tuple)) and value and len(types_in := {type(item) for item in value}) == 1:
-        return _kind(types.GenericAlias(tuple, (*types_in, ...)))
+    if isinstance(value, (list, tuple)) and value:
+        first = type(value[0])
+        return _kind(types.GenericAlias(tuple, (first, ...))) if all(type(item) is first for item in value) else None
     return None if value is None else _PLAIN.get(type(value))

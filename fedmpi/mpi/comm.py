@@ -1,6 +1,5 @@
-"""The collectives of a round, on flat buffers, and the art of waiting.
+"""The collectives of a round over MPI, on flat buffers (`communicator` says what each does), and the art of waiting.
 
-`Comm` is MPI, its twin `SerialComm` one process: the same calls, so there is one path through a round.
 Nothing here is pickled except the few words exchanged at start-up and in errors
 (`allgather_text`). Both ends of a collective are the same line of the caller's code.
 
@@ -19,19 +18,16 @@ from typing import Any, NoReturn, TypeVar, cast
 
 import numpy as np
 import torch
-from mpi4py import rc
 
-rc.thread_level = "funneled"  # one thread per rank talks to MPI
-from mpi4py import MPI  # noqa: E402
-
-from fedmpi.errors import RankLossError  # noqa: E402
-from fedmpi.mpi import recovery  # noqa: E402
-from fedmpi.mpi.launch import Launcher, end_with_parent  # noqa: E402
-from fedmpi.mpi.leaving import leave  # noqa: E402
-from fedmpi.mpi.recovery import Loss  # noqa: E402
-from fedmpi.mpi.serial import Request, Traffic  # noqa: E402
-from fedmpi.mpi.watch import STOPPED_S  # noqa: E402
-from fedmpi.tensors import ALIGN_BYTES  # noqa: E402
+from fedmpi.errors import RankLossError
+from fedmpi.mpi import recovery
+from fedmpi.mpi.communicator import Loss, Request
+from fedmpi.mpi.launch import Launcher, end_with_parent
+from fedmpi.mpi.leaving import leave
+from fedmpi.mpi.library import MPI
+from fedmpi.mpi.traffic import Traffic
+from fedmpi.mpi.watch import STOPPED_S
+from fedmpi.tensors import ALIGN_BYTES
 
 # The first polls are close together for short waits; a long one is found to be over at most 5 ms late.
 _FIRST_POLL_S, _LAST_POLL_S = 2e-4, 5e-3
@@ -74,11 +70,12 @@ class Comm:
         self.recovers = recovery.is_on()
         self.traffic = Traffic()
         self.started_as: int = MPI.COMM_WORLD.Get_rank()
-        """This rank as the job started; `rank` counts those that are left."""
         self.started_size: int = MPI.COMM_WORLD.Get_size()
         self.host = places[self.started_as][0]
         lost = tuple(rank for rank in range(self.started_size) if rank not in places)
-        self.lost_at_start = (Loss(lost, ("an unknown host",) * len(lost), 0 in lost, noticed),) if lost else ()
+        self.lost_at_start: tuple[Loss, ...] = (
+            (Loss(lost, ("an unknown host",) * len(lost), 0 in lost, noticed),) if lost else ()
+        )
         self._places = places
         self._launcher = Launcher.of_this_process()
         if self.recovers:  # this mpirun ends, or is ended, without ending ranks that are busy or stopped
@@ -97,7 +94,6 @@ class Comm:
         self._noticed: float | None = None
         self._has_disagreed = False
         self.members = recovery.ranks_at_start(mpi)
-        """Who is left, numbered as at the start."""
         self.rank: int = mpi.Get_rank()
         self.size: int = mpi.Get_size()
         self.is_root = self.rank == 0
@@ -107,12 +103,10 @@ class Comm:
 
     @_may_lose_ranks
     def wait_for_all(self) -> None:
-        """A barrier in which a waiting rank sleeps."""
         self._sleep_until(self._mpi.Ibarrier())
 
     @_may_lose_ranks
     def bcast(self, buffer: torch.Tensor) -> None:
-        """Fills `buffer` (any dtype, on the CPU, contiguous) on every rank with rank 0's."""
         self.wait_for_all()
         octets = _octets(buffer)
         with self.traffic.moving():
@@ -122,12 +116,10 @@ class Comm:
 
     @_may_lose_ranks
     def reduce_sum(self, buffer: torch.Tensor) -> None:
-        """Adds every rank's `buffer` (int64, on the CPU) into rank 0's; the others' is undefined afterwards."""
         self._add(buffer, lambda send, receive: self._mpi.Reduce(send, receive, op=MPI.SUM, root=0))
 
     @_may_lose_ranks
     def allreduce_sum(self, buffer: torch.Tensor) -> None:
-        """Adds every rank's `buffer` (int64, on the CPU) into everybody's."""
         self._add(buffer, lambda send, receive: self._mpi.Allreduce(send, receive, op=MPI.SUM))
 
     def _add(self, buffer: torch.Tensor, collective: Any) -> None:
@@ -144,11 +136,6 @@ class Comm:
 
     @_may_lose_ranks
     def start_gather(self, send: torch.Tensor, num_bytes: Sequence[int], receive: torch.Tensor) -> Request:
-        """Starts moving the first num_bytes[rank] bytes of every rank's `send` to rank 0.
-
-        There they lie one after the other in `receive`. Buffers are uint8 on the CPU, all lengths
-        multiples of 64 bytes; both buffers belong to MPI until the request is done.
-        """
         blocks = [count // ALIGN_BYTES for count in num_bytes]
         starts = [sum(blocks[:rank]) for rank in range(self.size)]
         mine = [send.numpy(), blocks[self.rank], self._block]
@@ -160,7 +147,6 @@ class Comm:
 
     @_may_lose_ranks
     def start_barrier(self) -> Request:
-        """Is done when all ranks have called it as often as this one."""
         request = self._mpi.Ibarrier()
         self._under_way[id(request)] = request
         return _MpiRequest(self, request)
@@ -172,7 +158,6 @@ class Comm:
 
     @_may_lose_ranks
     def gather_rows(self, row: np.ndarray) -> np.ndarray | None:
-        """One row of equal length from each rank, stacked on rank 0 (None elsewhere)."""
         self.wait_for_all()
         rows = np.empty((self.size, *row.shape), row.dtype) if self.is_root else None
         with self.traffic.moving():
@@ -181,7 +166,6 @@ class Comm:
 
     @_may_lose_ranks
     def allgather_rows(self, row: np.ndarray) -> np.ndarray:
-        """One row of equal length from each rank, stacked everywhere."""
         self.wait_for_all()
         rows = np.empty((self.size, *row.shape), row.dtype)
         with self.traffic.moving():
@@ -190,17 +174,12 @@ class Comm:
 
     @_may_lose_ranks
     def allgather_text(self, text: str) -> list[str]:
-        """Every rank's text, in order of ranks. For start-up only: it pickles."""
         self.wait_for_all()
         with self.traffic.moving():
             texts: list[str] = self._mpi.allgather(text)
         return texts
 
     def agree(self) -> None:
-        """At the end of a step: raises `RankLossError` on all ranks unless all came through it.
-
-        Costs nothing where a job ends with its ranks.
-        """
         if not self.recovers:
             return
         came_through = True
@@ -215,7 +194,7 @@ class Comm:
             raise RankLossError("ranks did not agree that all came through")
 
     def recover(self) -> Loss:
-        """After a `RankLossError`, on all ranks that are left: from here on, they are the ranks of this job.
+        """As `Collectives.recover`.
 
         Raises `MPI.Exception` if MPI has failed and nobody died. To shrink cannot be interrupted, and waits for a rank
         that hangs: `Watch` and `leave` set it a limit.
@@ -242,7 +221,6 @@ class Comm:
         return self._noticed
 
     def wait_at_most(self, seconds: float) -> None:
-        """From now on, a longer wait for others raises `TimeoutError`."""
         self._patience_s = seconds
 
     def leave(self, code: int) -> NoReturn:
@@ -250,16 +228,13 @@ class Comm:
         leave(self, code, self._patience_s)
 
     def end_all(self) -> None:
-        """For a rank that ends with an exit code and can call MPI no more: the launcher ends the others."""
         if self.recovers:  # else it does by itself
             self._launcher.end_after(_END_S)
 
     def call_while_waiting(self, look: Callable[[], None] | None) -> None:
-        """From now on calls `look` again and again while this rank waits for others; what it raises ends the wait."""
         self._while_waiting = look or _nothing
 
     def abort(self, code: int) -> None:
-        """Ends every rank at once."""
         if self.recovers:  # MPI_Abort of several ranks at once hangs now and then: then the launcher is ended
             self._launcher.end_after(_ABORT_S)
         self._mpi.Abort(code)

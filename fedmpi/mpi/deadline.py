@@ -27,7 +27,7 @@ LONGEST_S = 1e8
 
 
 @contextmanager
-def at_most(limit_s: float, text: str, neighbours: Neighbours | None = None) -> Iterator[Callable[[], None]]:
+def at_most(limit_s: float, text: str, neighbours: Neighbours | None = None) -> Iterator[Callable[[], object]]:
     """If what happens within takes longer, writes `text` to stderr and ends this process with exit code 1; with
     `neighbours` one for all on this host writes it, and ends the job. So it does if a rank of a job on one host is
     gone, until the yielded function is called: MPI has started, and takes notice of deaths itself.
@@ -47,7 +47,7 @@ def at_most(limit_s: float, text: str, neighbours: Neighbours | None = None) -> 
     with open(os.devnull, "w") as nowhere:
         faulthandler.dump_traceback_later(limit_s + _TO_SPEAK_S, exit=True, file=nowhere)
         try:
-            yield lambda: os.write(write, b".") and None
+            yield lambda: os.write(write, b".")
         finally:
             faulthandler.cancel_dump_traceback_later()
             os.close(write)

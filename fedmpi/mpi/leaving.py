@@ -19,16 +19,15 @@ import sys
 import threading
 from typing import TYPE_CHECKING, NoReturn
 
-from mpi4py import MPI
-
 from fedmpi.errors import RankLossError
 from fedmpi.mpi.deadline import LONGEST_S
+from fedmpi.mpi.library import MPI
 
 if TYPE_CHECKING:
-    from fedmpi.mpi.comm import Comm
+    from fedmpi.mpi.communicator import Communicator
 
 
-def leave(comm: Comm, code: int, patience_s: float) -> NoReturn:
+def leave(comm: Communicator, code: int, patience_s: float) -> NoReturn:
     """On all ranks: ends the process with this exit code."""
     limit_s = min(patience_s, LONGEST_S)
     if comm.recovers:
@@ -40,7 +39,7 @@ def leave(comm: Comm, code: int, patience_s: float) -> NoReturn:
     _exit(code)
 
 
-def _meet(comm: Comm, code: int) -> None:
+def _meet(comm: Communicator, code: int) -> None:
     """As far as here a rank that waits sleeps, and can still be interrupted."""
     try:
         comm.wait_for_all()
@@ -48,7 +47,7 @@ def _meet(comm: Comm, code: int) -> None:
         _leave_others(comm, code or 1)  # with a code, so that the launcher ends them
 
 
-def _meet_those_left(comm: Comm, code: int, limit_s: float) -> None:
+def _meet_those_left(comm: Communicator, code: int, limit_s: float) -> None:
     hurry = threading.Timer(limit_s, lambda: _leave_others(comm, code))
     hurry.daemon = True
     hurry.start()
@@ -67,7 +66,7 @@ def _finalize(limit_s: float) -> None:
         faulthandler.cancel_dump_traceback_later()
 
 
-def _all_are_here(comm: Comm) -> bool:
+def _all_are_here(comm: Communicator) -> bool:
     try:
         comm.agree()
     except RankLossError:
@@ -75,7 +74,7 @@ def _all_are_here(comm: Comm) -> bool:
     return True
 
 
-def _leave_others(comm: Comm, code: int) -> NoReturn:
+def _leave_others(comm: Communicator, code: int) -> NoReturn:
     with contextlib.suppress(OSError):
         os.write(2, b"fedmpi: all is saved, but not all ranks come to the end; the job ends\n")
     comm.end_all()

@@ -14,40 +14,13 @@ collective, one rank gets an error of any class and another none. Hence
 from __future__ import annotations
 
 import os
-import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from mpi4py import MPI
 
 from fedmpi.mpi.launch import outlives_ranks
-
-
-@dataclass(frozen=True)
-class Loss:
-    """Ranks that died, numbered as at the start of the job."""
-
-    ranks: tuple[int, ...]
-    hosts: tuple[str, ...]
-    server: bool
-    """Whether the one that was the server is among them."""
-    noticed: float
-    """When this rank noticed, on `time.perf_counter`."""
-
-    def seconds(self) -> float:
-        """Since then."""
-        return time.perf_counter() - self.noticed
-
-    def names(self) -> str:
-        """Who, in words."""
-        return ", ".join(f"rank {rank} on {host}" for rank, host in zip(self.ranks, self.hosts, strict=True))
-
-    def entries(self, round_number: int) -> list[dict[str, Any]]:
-        """One for each rank, for records and the manifest, now that recovery is over."""
-        rest = {"round": round_number, "recovery_s": self.seconds()}
-        return [{"rank": rank, "host": host, **rest} for rank, host in zip(self.ranks, self.hosts, strict=True)]
+from fedmpi.mpi.library import MPI
 
 
 def is_on(environment: Mapping[str, str] = os.environ) -> bool:

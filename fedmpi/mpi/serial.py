@@ -8,10 +8,8 @@ from __future__ import annotations
 
 import os
 import platform
-import time
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
-from typing import TYPE_CHECKING, Protocol
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
@@ -20,69 +18,10 @@ from fedmpi.mpi.deadline import at_most
 from fedmpi.mpi.launch import check_size, launched_as
 from fedmpi.mpi.neighbours import Neighbours
 from fedmpi.mpi.network import keep_to_this_host
+from fedmpi.mpi.traffic import Traffic
 
 if TYPE_CHECKING:
-    from fedmpi.mpi.comm import Comm
-    from fedmpi.mpi.recovery import Loss
-
-
-class Request(Protocol):
-    """A collective under way."""
-
-    def wait(self) -> None:
-        """Returns when this rank's part is done and its buffers may be used again."""
-
-
-class Traffic:
-    """How long this rank waited for others and moved data, in all, and (on rank 0) what the job's ranks received."""
-
-    def __init__(self) -> None:
-        self.idle_s = 0.0
-        self.communication_s = 0.0
-        self.wire_bytes = 0
-        # Seconds that were no work of this rank, and since when it has done none now: one value, so that a thread
-        # that looks sees both of the same moment.
-        self._not_working: tuple[float, float | None] = 0.0, None
-
-    @contextmanager
-    def waiting(self) -> Iterator[None]:
-        """What happens within is waiting for other ranks."""
-        with self._counted() as seconds:
-            yield
-        self.idle_s += seconds()
-
-    @contextmanager
-    def moving(self) -> Iterator[None]:
-        """What happens within moves data: other ranks take part in it."""
-        with self._counted() as seconds:
-            yield
-        self.communication_s += seconds()
-
-    @contextmanager
-    def _counted(self) -> Iterator[Callable[[], float]]:
-        before, started = self._not_working[0], time.perf_counter()
-        taken = 0.0
-        self._not_working = before, started
-        try:
-            yield lambda: taken
-        finally:
-            taken = time.perf_counter() - started
-            self._not_working = before + taken, None
-
-    def not_working_s(self) -> float:
-        """Seconds so far of waiting for others and of moving data, those under way included; for any thread."""
-        seconds, since = self._not_working
-        return seconds if since is None else seconds + time.perf_counter() - since
-
-    def waits_for_s(self) -> float:
-        """How long this rank has been waiting or moving data now; 0 if it works. For any thread."""
-        since = self._not_working[1]
-        return 0.0 if since is None else time.perf_counter() - since
-
-    def take_bytes(self) -> int:
-        """Bytes since the last call."""
-        taken, self.wire_bytes = self.wire_bytes, 0
-        return taken
+    from fedmpi.mpi.communicator import Communicator, Loss, Request
 
 
 class _Done:
@@ -94,7 +33,8 @@ class SerialComm:
     """One process: every collective is the identity."""
 
     rank, size, is_root, local_rank, server_here = 0, 1, True, 0, True
-    started_as, started_size, members, recovers = 0, 1, (0,), False
+    started_as, started_size, recovers = 0, 1, False
+    members: tuple[int, ...] = (0,)
     lost_at_start: tuple[Loss, ...] = ()
 
     def __init__(self) -> None:
@@ -143,7 +83,7 @@ class SerialComm:
         raise SystemExit(code)
 
 
-def world(limit_s: float = 0.0) -> Comm | SerialComm:
+def world(limit_s: float = 0.0) -> Communicator:
     """This job's ranks: MPI's if a launcher started us, else this process alone.
 
     Raises `LaunchError` where MPI knows of one rank only, and the launcher has started more. Where MPI does not

@@ -16,7 +16,7 @@ import traceback
 from collections.abc import Callable
 from typing import NoReturn
 
-from fedmpi.mpi.serial import Traffic
+from fedmpi.mpi.traffic import Traffic
 
 _MARGIN_S = 10.0
 STOPPED_S = 3.0

@@ -6,6 +6,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from fedmpi.report.records import Record, accuracies
+
 
 @dataclass
 class Best:
@@ -16,14 +18,12 @@ class Best:
     best_round: dict[str, int] = field(default_factory=dict)
     seconds: dict[str, float] = field(default_factory=dict)
 
-    def add_scores(self, round_number: int, accuracy: Mapping[str, float]) -> None:
-        for tier, share in accuracy.items():
+    def round_done(self, record: Record) -> None:
+        for tier, share in accuracies(record).items():
             self.last[tier] = share
             if share > self.best.get(tier, -1.0):
-                self.best[tier], self.best_round[tier] = share, round_number
-
-    def add_seconds(self, split_s: Mapping[str, float]) -> None:
-        for stage, seconds in split_s.items():
+                self.best[tier], self.best_round[tier] = share, record["round"]
+        for stage, seconds in record["seconds"].items():
             self.seconds[stage] = self.seconds.get(stage, 0.0) + seconds
 
     def contradicts(self, records: Sequence[Mapping[str, Any]]) -> str:

@@ -15,6 +15,7 @@ from typing import Protocol, TextIO
 import numpy as np
 
 from fedmpi.report.progress import printable
+from fedmpi.report.records import CLIENTS
 from fedmpi.report.terminal import columns_of_terminal
 from fedmpi.store.files import json_safe, write_text
 from fedmpi.store.run_dir import RunDir
@@ -22,15 +23,16 @@ from fedmpi.store.units import duration, si, size
 
 _HEADS = ("tier", "capacity", "params", "MACs", "down/client", "up/client", "last", "best", "at round")
 _WIDEST_COLUMNS = 120
-CLIENTS = "clients"
-"""The row, and the record's key, of the clients' own nets on their own test data."""
 
 
 class ClientScores(Protocol):
     """Accuracy of each client's own net, as `learning.ClientScores`."""
 
-    clients: np.ndarray
-    accuracy: np.ndarray
+    @property
+    def clients(self) -> np.ndarray: ...
+
+    @property
+    def accuracy(self) -> np.ndarray: ...
 
     def summary(self) -> dict[str, float]: ...
 
@@ -54,8 +56,8 @@ class TierRow:
     def cells(self) -> tuple[str, ...]:
         ratio = "-" if self.rank_ratio is None else f"{self.rank_ratio:g}"
         best_round = "-" if self.best_round is None else str(self.best_round)
-        costs = _or_dash(si, self.params), _or_dash(si, self.macs)
-        costs += _or_dash(size, self.down_bytes), _or_dash(size, self.up_bytes)
+        costs = [_or_dash(si, self.params), _or_dash(si, self.macs)]
+        costs += [_or_dash(size, self.down_bytes), _or_dash(size, self.up_bytes)]
         return (self.name, ratio, *costs, _percent(self.accuracy_last), _percent(self.accuracy_best), best_round)
 
 
@@ -76,8 +78,8 @@ def closing_table(
     stream = stream or sys.stdout
     try:
         _print_table(rows, stream)
-        lines = (f"time: {time_line(split_s)}", f"run directory: {run_dir.path}")
-        lines = (_clients_line(clients.summary()), *lines) if clients is not None else lines
+        lines = [_clients_line(clients.summary())] if clients is not None else []
+        lines += [f"time: {time_line(split_s)}", f"run directory: {run_dir.path}"]
         print(*(printable(line, stream) for line in lines), sep="\n", file=stream, flush=True)
     except (OSError, ValueError):  # nobody reads any more; the files still tell
         pass

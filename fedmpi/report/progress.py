@@ -17,6 +17,7 @@ from collections.abc import Callable, Mapping
 from types import TracebackType
 from typing import TYPE_CHECKING, Literal, TextIO
 
+from fedmpi.report.records import Record, accuracies
 from fedmpi.report.terminal import DEFAULT_COLUMNS, columns_of_terminal
 from fedmpi.store.units import duration
 
@@ -33,7 +34,7 @@ class Progress:
 
     >>> with Progress("auto", total_rounds=100) as progress:
     ...     progress.clients(3, 10)
-    ...     progress.round_done(1, seconds=2.5, loss=1.8, accuracy={"full": 0.4, "half": 0.35})
+    ...     progress.round_done(record)
     """
 
     def __init__(self, mode: Mode, total_rounds: int, *, done_rounds: int = 0, stream: TextIO | None = None) -> None:
@@ -66,13 +67,11 @@ class Progress:
             self._updated_s = now_s
             self._update(f"round {self._done_rounds + 1}/{self._total_rounds}  clients {done}/{total}")
 
-    def round_done(
-        self, round_number: int, *, seconds: float, loss: float | None, accuracy: Mapping[str, float]
-    ) -> None:
-        """A round has ended: `accuracy` is per tier, in [0, 1], empty where the round was not evaluated."""
-        self._done_rounds = round_number
+    def round_done(self, record: Record) -> None:
+        seconds, loss, number = record["seconds"]["wall"], record["train_loss"], record["round"]
+        self._done_rounds = number
         self._recent_s.append(seconds)
-        self._last_round = round_line(round_number, self._total_rounds, loss, accuracy, seconds, self.eta_s())
+        self._last_round = round_line(number, self._total_rounds, loss, accuracies(record), seconds, self.eta_s())
         if self._live is not None:
             self._update("")
         else:

@@ -1,4 +1,4 @@
-"""One line of JSON per round, and the same numbers for TensorBoard.
+"""One line of JSON per round.
 
 `rounds.jsonl` is what reports, sweeps and people read. A resumed run takes back the rounds that
 its checkpoint does not know, so the file reads as if nothing had happened. Rounds that the checkpoint
@@ -14,12 +14,9 @@ import math
 import os
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
 from fedmpi.disk.plain import LinkedError, open_in_place, read_lines
-from fedmpi.errors import RunDirError
-from fedmpi.report.events import Events
 from fedmpi.store.files import MISSING, json_safe, reading, write_atomic, writing
 from fedmpi.store.run_dir import RunDir
 
@@ -33,6 +30,9 @@ BRANCHED_FROM = "branched_from"
 
 DRAWS_ON = "draws_on"
 """The key of tensors that the method draws on in the next round: their bytes in base64, for `fedmpi.draws`."""
+
+CLIENTS = "clients"
+"""The key, and the closing table's row, of the clients' own nets on their own test data."""
 
 NOT_RESULTS = frozenset({"seconds", "busy_s", "losses", "wire_bytes", "exchange", BRANCHED_FROM})
 """Keys of a record that tell of time, of ranks, of what MPI moved, and of a branch's parent: records of the same bits
@@ -48,12 +48,17 @@ def round_seconds(records: Sequence[Record], num_ranks: int) -> list[float]:
     return [wall_s for wall_s in times if isinstance(wall_s, float)]
 
 
+def accuracies(record: Record) -> dict[str, float]:
+    """Of each tier that was tested, and of the clients' own nets; empty where the round was not evaluated."""
+    own = {CLIENTS: record[CLIENTS]} if CLIENTS in record else {}
+    return {name: scores["accuracy"] for name, scores in {**record["tiers"], **own}.items()}
+
+
 class Records:
     """Appends records of a run.
 
     `resume_after` None starts afresh; n keeps the rounds up to n that are there, marks the others as missing, and says
-    so in one line to `warn`. Raises RunDirError if the file cannot be read or written. TensorBoard's copy is given up
-    with one line to `warn` if it cannot be.
+    so in one line to `warn`. Raises RunDirError if the file cannot be read or written.
     """
 
     def __init__(
@@ -61,16 +66,12 @@ class Records:
         run_dir: RunDir,
         *,
         resume_after: int | None,
-        tensorboard: bool,
         warn: Callable[[str], None] = lambda line: print(f"warning: {line}", file=sys.stderr),
     ) -> None:
         self._run_dir, self._path, self._warn = run_dir, run_dir.records_path, warn
         last_round = resume_after or 0
         self._write_anew(self._kept(last_round) if last_round else [])
         self._unwritten = b""
-        self._events: Events | None = None
-        if tensorboard:
-            self._show(lambda: self._begin_events(run_dir.tensorboard_dir, last_round + 1))
 
     def _kept(self, last_round: int) -> list[Record]:
         """The records up to `last_round`, with marks where some are missing."""
@@ -94,7 +95,7 @@ class Records:
         write_atomic(self._path, content)
         self._whole_bytes = len(content)
 
-    def append(self, record: Record) -> None:
+    def round_done(self, record: Record) -> None:
         """Write one record; `record["round"]` is its round. Numbers that JSON has no word for become null.
 
         Raises RunDirError if it is not on disk; it is then written with the next one.
@@ -103,9 +104,6 @@ class Records:
             raise KeyError("a record needs its round")
         self._unwritten += _line(record).encode()
         self.write_pending()
-        events = self._events
-        if events is not None:
-            self._show(lambda: events.add(_round_of(record), scalars(record)))
 
     def write_pending(self) -> None:
         """Write what earlier calls could not. Raises RunDirError."""
@@ -128,17 +126,6 @@ class Records:
             while left:
                 left = left[file.write(left) :]
             os.fsync(file.fileno())
-
-    def _begin_events(self, folder: Path, first_round: int) -> None:
-        self._events = Events(folder, first_round)
-
-    def _show(self, write: Callable[[], None]) -> None:
-        """What TensorBoard shows is in the records, too: no reason to end a run."""
-        try:
-            write()
-        except RunDirError as error:
-            self._events = None
-            self._warn(f"no more TensorBoard events (rounds.jsonl has the same numbers): {error.text()}")
 
 
 def read_records(run_dir: RunDir) -> list[dict[str, Any]]:

@@ -5,11 +5,14 @@ from __future__ import annotations
 import sys
 import time
 from collections.abc import Callable
-from typing import TextIO
+from typing import TYPE_CHECKING, TextIO
 
 from fedmpi.report.progress import printable
 from fedmpi.report.terminal import columns_of_terminal
 from fedmpi.store.units import duration
+
+if TYPE_CHECKING:
+    from rich.live import Live
 
 _UPDATE_EVERY_S = 0.2
 _PLAIN_EVERY_S = 10.0
@@ -25,7 +28,7 @@ class Telling:
     def __init__(self, what: str, amount: Callable[[float], str] = "{:,}".format, stream: TextIO | None = None) -> None:
         self._what, self._amount, self._stream = what, amount, stream or sys.stdout
         self._columns = columns_of_terminal(self._stream)
-        self._live: object = None
+        self._live: Live | None = None
         self._began_s, self._began_with, self._said_s = 0.0, 0, 0.0
 
     def __enter__(self) -> Telling:
@@ -33,7 +36,7 @@ class Telling:
 
     def __exit__(self, *_: object) -> None:
         if self._live is not None:
-            self._live.stop()  # type: ignore[attr-defined]
+            self._live.stop()
 
     def __call__(self, done: int, total: int) -> None:
         now_s = time.monotonic()
@@ -64,5 +67,5 @@ class Telling:
 
         if self._live is None:
             self._live = live_line(self._stream, self._columns)
-            self._live.start()  # type: ignore[attr-defined]
-        self._live.update(one_line(text), refresh=True)  # type: ignore[attr-defined]
+            self._live.start()
+        self._live.update(one_line(text), refresh=True)

@@ -20,13 +20,13 @@ from fedmpi.learning.flat import FlatNet
 from fedmpi.learning.local import LocalTrainer, MaskedCrossEntropy
 from fedmpi.methods.protocol import Method
 from fedmpi.methods.values import Client, LocalWork, Turn
-from fedmpi.rounds.exchange import CONTRIBUTED, DROPPED, ClientReport
+from fedmpi.rounds.exchange import CONTRIBUTED, DROPPED, ClientReport, ClientResult
 from fedmpi.rounds.state import Published, Setup, client_of
 from fedmpi.tensors import Params
 
 
-def simulate_client(setup: Setup, task: Task, published: Published) -> tuple[ClientReport, Params | None]:
-    """Fetch the client's memory, narrow, train, and what it contributes (None if it is dropped)."""
+def simulate_client(setup: Setup, task: Task, published: Published) -> ClientResult:
+    """Fetch the client's memory, narrow, train; what it reports and contributes."""
     method, trainer, clock = setup.method, setup.trainers[task.tier], setup.clock
     where = task.round_number, task.client
     with clock.stage("submodel_creation", *where):

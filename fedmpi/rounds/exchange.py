@@ -12,8 +12,8 @@ Both add the same whole numbers (`fedmpi.exactsum`), in whatever order, on the s
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Protocol
+from dataclasses import astuple, dataclass, field
+from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 import torch
@@ -27,8 +27,7 @@ from fedmpi.store.stored import DIGEST_BYTES
 from fedmpi.tensors import ALIGN_BYTES, Layout, Params, Spec, copy_into
 
 if TYPE_CHECKING:
-    from fedmpi.mpi.comm import Comm
-    from fedmpi.mpi.serial import Request
+    from fedmpi.mpi.communicator import Communicator, Request
 
 # Uploads of a worker that may be under way while it trains on. Two: with one, a worker whose
 # client was short would wait for the slowest of its wave.
@@ -62,14 +61,18 @@ class ClientReport:
     """Hexadecimal digest of the client's new memory, where the method keeps one."""
 
     def to_row(self) -> np.ndarray:
-        numbers = self.client, self.status, self.steps, self.loss, self.training_s
-        numbers += self.down_bytes, self.up_bytes, self.restored
-        return np.array((*numbers, bytes.fromhex(self.memory_digest)), _REPORT)
+        *numbers, digest = astuple(self)
+        return np.array((*numbers, bytes.fromhex(digest)), _REPORT)
 
     @classmethod
     def from_row(cls, row: np.void) -> ClientReport:
-        *numbers, digest = row.tolist()
-        return cls(*numbers, digest.hex() if any(digest) else "")
+        values: list[Any] = [*row.tolist()]
+        values[-1] = values[-1].hex() if any(values[-1]) else ""
+        return cls(*values)
+
+
+ClientResult = tuple[ClientReport, Params | None]
+"""A client's report and its upload, None if the client is dropped."""
 
 
 @dataclass(frozen=True)
@@ -104,7 +107,7 @@ class OpenPhase:
     them fastest; a rank without one must not ask for it, because pinning memory opens a GPU.
     """
 
-    comm: Comm
+    comm: Communicator
     method: Method
     assignment: Assignment
     bounds: Mapping[str, float]
@@ -146,23 +149,25 @@ class _Sums:
 class Exchange(Protocol):
     """One phase's exchange. Every rank calls `post` once per wave, then `finish`."""
 
-    def begin_again(self, assignment: Assignment) -> None:
-        """After a loss of ranks: what this rank `has` stays, what was under way is forgotten; this is left to do."""
+    def begin_again(self, left: Assignment) -> None:
+        """After a loss of ranks, with the clients that are left: what this rank `has` stays, what was under way is
+        forgotten.
+        """
 
     def has(self) -> dict[int, int]:
-        """Client -> `ADDED` or `AT_HAND`, for those whose results this rank has."""
+        """Client -> `ADDED` or `HELD`, for those whose results this rank has."""
 
-    def can_repeat(self, task: Task) -> bool:
-        """Whether the client's result was at hand when this was begun again: it is posted without a report."""
+    def wants(self, task: Task) -> bool:
+        """Whether this rank has to train the client: not if it had the result when the exchange was begun again."""
 
-    def post(self, task: Task | None, report: ClientReport | None, upload: Params | None) -> None:
-        """Hands over this rank's client of the wave, if it has one; copies what it needs."""
+    def post(self, task: Task | None, result: ClientResult | None) -> None:
+        """Hands over the result of this rank's client of the wave, if it has one; copies what it needs."""
 
     def finish(self, state: Params) -> Results:
         """Waits for what is under way; rank 0 gets all reports and the means."""
 
 
-ADDED, AT_HAND = 1, 2
+ADDED, HELD = 1, 2
 """A client's result is in this rank's sums; or it was posted, may not have arrived, and can be posted again."""
 
 
@@ -174,41 +179,41 @@ class Gather:
         self._layouts = {task.client: upload_layout(phase.method, task) for task in phase.assignment.tasks}
         self._sums = _Sums(phase) if phase.comm.is_root else None
         self._posted: dict[int, Tensor] = {}
-        self._at_hand: dict[int, Tensor] = {}
+        self._held: dict[int, Tensor] = {}
         self._reports: list[ClientReport] = []
         self.begin_again(phase.assignment)
 
-    def begin_again(self, assignment: Assignment) -> None:
-        waves, comm = assignment.waves, self._comm
+    def begin_again(self, left: Assignment) -> None:
+        waves, comm = left.waves, self._comm
         self._waves = iter(waves)
-        self._at_hand, self._posted = self._at_hand | self._posted, {}
-        mine = max((self._layouts[task.client].num_bytes for task in assignment.by_rank[comm.rank]), default=0)
-        # With one more, a result is at hand before this rank waits, and learns of a loss.
+        self._held, self._posted = self._held | self._posted, {}
+        mine = max((self._layouts[task.client].num_bytes for task in left.by_rank[comm.rank]), default=0)
+        # With one more, a result is posted before this rank waits, and learns of a loss.
         self._slots = [_message_buffer(mine, self._pinned) for _ in range(_UNDER_WAY + comm.recovers)]
         self._under_way: list[tuple[Request, ...]] = []
         received = max((sum(self._sizes(wave)) for wave in waves), default=0) if comm.is_root else 0
         self._received = _message_buffer(received, self._pinned)
 
     def has(self) -> dict[int, int]:
-        at_hand = dict.fromkeys([*self._at_hand, *self._posted], AT_HAND)
-        return at_hand | {report.client: ADDED for report in self._reports}
+        held = dict.fromkeys([*self._held, *self._posted], HELD)
+        return held | {report.client: ADDED for report in self._reports}
 
-    def can_repeat(self, task: Task) -> bool:
-        return task.client in self._at_hand
+    def wants(self, task: Task) -> bool:
+        return task.client not in self._held
 
-    def post(self, task: Task | None, report: ClientReport | None, upload: Params | None) -> None:
+    def post(self, task: Task | None, result: ClientResult | None) -> None:
         wave = next(self._waves)
         slot = self._slots[0]
-        self._slots = self._slots[1:] + [slot]
+        self._slots = [*self._slots[1:], slot]
         self._wait_for_less_than(len(self._slots))
         if task is not None:
-            self._fill(slot, task, report, upload)
+            self._fill(slot, task, result)
         self._wait_for_less_than(_UNDER_WAY)
         request = self._comm.start_gather(slot, self._sizes(wave), self._received)
         if self._sums is not None:
             request.wait()
             self._take(wave)
-        # A send is done when MPI has a copy. Where ranks may die, a result stays at hand until rank 0 has added it up.
+        # A send is done when MPI has a copy. Where ranks may die, a result is held until rank 0 has added it up.
         taken = (self._comm.start_barrier(),) if self._comm.recovers else ()
         self._under_way.append((request, *taken))
 
@@ -217,13 +222,14 @@ class Gather:
             for request in self._under_way.pop(0):
                 request.wait()
 
-    def _fill(self, slot: Tensor, task: Task, report: ClientReport | None, upload: Params | None) -> None:
+    def _fill(self, slot: Tensor, task: Task, result: ClientResult | None) -> None:
         layout = self._layouts[task.client]
-        # What the slot held is on its way for long; a result counts as at hand until its buffer is used again.
+        # The slot's previous upload has been sent. Until the slot is overwritten it can be sent again after a loss.
         self._posted = {client: held for client, held in self._posted.items() if held is not slot} | {task.client: slot}
-        if report is None:
-            slot[: layout.num_bytes].copy_(self._at_hand[task.client][: layout.num_bytes])
+        if result is None:
+            slot[: layout.num_bytes].copy_(self._held[task.client][: layout.num_bytes])
             return
+        report, upload = result
         if upload is not None:
             device = next((value.device for value in upload.values()), slot.device)
             # Packed where it is, so that a GPU's result crosses to the host in one piece.
@@ -263,24 +269,26 @@ class Reduce:
         self._sums = _Sums(phase)
         self._own: Tensor | None = None
         self._reports: list[ClientReport] = []
-        self._longest = max(map(len, phase.assignment.by_rank), default=0)
         self._num_tasks = len(phase.assignment.tasks)
+        self.begin_again(phase.assignment)
 
-    def begin_again(self, assignment: Assignment) -> None:
+    def begin_again(self, left: Assignment) -> None:
         if self._own is not None:  # this rank's sums, before a reduction that failed
             self._sums.exact.buffer.copy_(self._own)
             self._own = None
-        self._longest = self._num_tasks  # more than any rank has, and the same on all
+        # At least as many as any rank will have added, and the same on all.
+        self._most_reports = self._num_tasks - len(left.tasks) + max(map(len, left.by_rank), default=0)
 
     def has(self) -> dict[int, int]:
         return {report.client: ADDED for report in self._reports}
 
-    def can_repeat(self, task: Task) -> bool:
-        return False
+    def wants(self, task: Task) -> bool:
+        return True
 
-    def post(self, task: Task | None, report: ClientReport | None, upload: Params | None) -> None:
-        if task is None or report is None:
+    def post(self, task: Task | None, result: ClientResult | None) -> None:
+        if task is None or result is None:
             return
+        report, upload = result
         self._reports.append(report)
         if upload is not None:
             self._sums.add(task, report, _on(self._device, upload))
@@ -292,7 +300,7 @@ class Reduce:
         on_host = buffer.cpu()
         self._comm.reduce_sum(on_host)
         buffer.copy_(on_host)
-        rows = np.zeros(self._longest, _REPORT)
+        rows = np.zeros(self._most_reports, _REPORT)
         for place, report in enumerate(self._reports):
             rows[place] = report.to_row()
         everybody = self._comm.gather_rows(rows.view(np.uint8))
@@ -319,7 +327,7 @@ def choose(kind: str, method: Method, assignment: Assignment) -> str:
 
 def open_exchange(kind: str, phase: OpenPhase) -> Exchange:
     """The exchange of one phase; `kind` as `choose` returns it."""
-    return {"gather": Gather, "reduce": Reduce}[kind](phase)
+    return Gather(phase) if kind == "gather" else Reduce(phase)
 
 
 def _message_buffer(num_bytes: int, pinned: bool) -> Tensor:

@@ -21,15 +21,17 @@ from fedmpi.data.partition import Partition
 from fedmpi.federation.cohort import eligible_clients, sample_cohort, sample_drawn_tiers
 from fedmpi.federation.plan import Assignment, Task, assign, worker_ranks
 from fedmpi.federation.tiers import tier_of
-from fedmpi.learning.evaluate import EvaluationPlan
+from fedmpi.learning.client_scores import ClientScores
+from fedmpi.learning.evaluate import EvaluationPlan, TierScore
 from fedmpi.learning.local import LocalTrainer
 from fedmpi.methods.protocol import Method
 from fedmpi.methods.values import Client, Phase, Turn
+from fedmpi.rounds.exchange import ClientReport
 from fedmpi.store.memory import MemoryStore, Version
 from fedmpi.tensors import Params
 
 if TYPE_CHECKING:
-    from fedmpi.mpi.comm import Comm
+    from fedmpi.mpi.communicator import Communicator
     from fedmpi.mpi.placement import Device
 
 
@@ -38,7 +40,7 @@ class Setup:
     """What a rank is given once for all rounds; nothing in it changes what is computed next."""
 
     config: Config
-    comm: Comm
+    comm: Communicator
     device: Device
     worker_device: str
     """The kind of device that all workers train on: `cpu` or `cuda`. Bits depend on it."""
@@ -60,8 +62,8 @@ class Setup:
     clock: Clock
     personal_tests: Partition | None = None
     """Which test examples are each client's own, where clients are tested with nets of their own."""
-    tell: Callable[[int, int], None] = lambda done, total: None
-    """Hears how many of a phase's clients are done, after each wave."""
+    show_progress: Callable[[int, int], None] = lambda done, total: None
+    """Is called after each wave with how many of a phase's clients are done, and how many there are."""
 
     @property
     def workers(self) -> range:
@@ -86,6 +88,19 @@ class Published:
     params: Params
     bounds: dict[str, float]
     versions: dict[int, Version]
+
+
+@dataclass(frozen=True)
+class RoundResult:
+    """What a round brought, for the records (reports on rank 0 only); the scores are None where nothing was tested."""
+
+    reports: tuple[ClientReport, ...] = ()
+    tasks: tuple[Task, ...] = ()
+    scores: tuple[TierScore, ...] | None = None
+    client_scores: ClientScores | None = None
+    diagnostics: Mapping[str, object] = field(default_factory=dict)
+    exchange: str = ""
+    """How the results of the last phase reached the server: `gather` or `reduce`."""
 
 
 def plan_phase(setup: Setup, round_number: int, phase: Phase) -> Assignment:

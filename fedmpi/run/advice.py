@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import shlex
-from collections.abc import Mapping
 from pathlib import Path
 
 from fedmpi import registry
@@ -24,47 +23,87 @@ def command(num_ranks: int, *words: str) -> str:
     return f"{launcher}python -m fedmpi.main {shlex.join(words)}"
 
 
-def what_is_saved(where: Mapping[str, str]) -> str:
-    """How many rounds, in words."""
-    last = _last_saved(where)
-    return (
-        f"{'rounds 1 to ' if last > 1 else 'round '}{last} {'are' if last > 1 else 'is'} saved"
-        if last
-        else NOTHING_SAVED
-    )
+def resume_command(run_dir: Path, num_ranks: int, config: Config) -> str:
+    """What to type to continue a run; it names again what a resume does not import by itself."""
+    return command(num_ranks, "--run-dir", str(run_dir), "--resume", *_again(config))
 
 
-def how_to_go_on(where: Mapping[str, str], config: Config, error: BaseException | None = None) -> str:
-    """The last lines of a message about the end of a run, which `error` has ended, or a signal (None).
-
-    `where` has what `experiment.run` has put there: `resume`, `run_dir` and `ranks`, or nothing if there is no run
-    directory yet.
-    """
-    if not where:
-        return NOTHING_SAVED
-    cause = error.__cause__ or error if isinstance(error, RoundError) else error
-    if isinstance(cause, GoneError) and cause.moved_to:
-        again = command(int(where["ranks"]), "--run-dir", cause.moved_to, "--resume", *registry.words_in_full(config))
-        return f"to go on: {again}"
-    if not RunDir(Path(where["run_dir"])).holds_run():  # it is gone, or a branch has not begun
-        return f"nothing is left to go on with in {where['run_dir']}"
-    if isinstance(cause, DivergenceError):
-        return _after_divergence(where, config)
-    return f"{_before_a_resume(cause)}to go on: {where['resume']}"
+def _again(config: Config) -> list[str]:
+    observers = config.output.observers
+    return registry.words_in_full(config) + ([f"output.observers=[{','.join(observers)}]"] if observers else [])
 
 
-def _after_divergence(where: Mapping[str, str], config: Config) -> str:
-    """A resume computes the same bits, so it diverges at the same place; the same settings from round 1 do, too."""
-    last, lower = _last_saved(where), f"train.lr={min(config.train.lr * _LOWER, Train().lr):.3g}"
-    ranks, run_dir = int(where["ranks"]), where["run_dir"]
-    if not last:
-        again = command(ranks, "--run-dir", run_dir, "--resume", lower, *registry.words_in_full(config))
-        return (
-            f"  {NOTHING_SAVED}, and the same settings diverge again\nto go on from the beginning with others: {again}"
-        )
-    again = command(ranks, "--resume-from", run_dir, lower, *registry.words_in_full(config))
-    saved = f"  {what_is_saved(where)}; --resume alone would diverge again, because it computes the same bits"
-    return f"{saved}\nto go on after round {last} with other settings, in a new run directory: {again}"
+class Advice:
+    """What to say where a run ends. It knows of the run's directory once `run_is_in` has been called."""
+
+    def __init__(self, config: Config) -> None:
+        self._config = config
+        self._run: tuple[RunDir, int] | None = None
+
+    def run_is_in(self, run_dir: RunDir, num_ranks: int) -> None:
+        """There is a run directory, of a job that was started with so many ranks."""
+        self._run = run_dir, num_ranks
+
+    def resume_command(self) -> str:
+        assert self._run is not None
+        run_dir, num_ranks = self._run
+        return resume_command(run_dir.path, num_ranks, self._config)
+
+    def what_is_saved(self) -> str:
+        """How many rounds, in words."""
+        if not (last := self._last_saved()):
+            return NOTHING_SAVED
+        return f"rounds 1 to {last} are saved" if last > 1 else f"round {last} is saved"
+
+    def how_to_go_on(self, error: BaseException | None = None) -> str:
+        """The last lines of a message about the end of a run, which `error` has ended, or a signal (None)."""
+        if self._run is None:
+            return NOTHING_SAVED
+        run_dir, num_ranks = self._run
+        cause = error.__cause__ or error if isinstance(error, RoundError) else error
+        if isinstance(cause, GoneError) and cause.moved_to:
+            return f"to go on: {resume_command(Path(cause.moved_to), num_ranks, self._config)}"
+        if not run_dir.holds_run():  # it is gone, or a branch has not begun
+            return f"nothing is left to go on with in {run_dir.path}"
+        if isinstance(cause, DivergenceError):
+            return self._after_divergence(run_dir, num_ranks)
+        return f"{_before_a_resume(cause)}to go on: {self.resume_command()}"
+
+    def _after_divergence(self, run_dir: RunDir, num_ranks: int) -> str:
+        """A resume computes the same bits, so it diverges at the same place; the same settings from round 1 do, too."""
+        lower = f"train.lr={min(self._config.train.lr * _LOWER, Train().lr):.3g}"
+        if not (last := self._last_saved()):
+            again = f"{self.resume_command()} {lower}"
+            problem = f"  {NOTHING_SAVED}, and the same settings diverge again"
+            return f"{problem}\nto go on from the beginning with others: {again}"
+        again = command(num_ranks, "--resume-from", str(run_dir.path), lower, *_again(self._config))
+        saved = f"  {self.what_is_saved()}; --resume alone would diverge again, because it computes the same bits"
+        return f"{saved}\nto go on after round {last} with other settings, in a new run directory: {again}"
+
+    def _last_saved(self) -> int:
+        return max((number for number, _ in self._run[0].checkpoints()), default=0) if self._run else 0
+
+    # The first rank that fails leaves a note. The others then give no advice of their own: neither a second rank that
+    # fails, nor rank 0 when the launcher ends it with a signal.
+
+    def note_failure(self) -> bool:
+        """Notes in the run directory that this rank ends the job; False if another rank has done so before.
+
+        Another directory that has taken the run's name gets no note.
+        """
+        if self._run is not None and self._run[0].holds_run():
+            with contextlib.suppress(OSError):
+                try:
+                    self._run[0].failure_path.touch(exist_ok=False)
+                except FileExistsError:
+                    return False
+        return True
+
+    def has_failed(self) -> bool:
+        """Whether a rank has noted that it ends the job."""
+        with contextlib.suppress(OSError):
+            return self._run is not None and self._run[0].failure_path.exists()
+        return False
 
 
 def _before_a_resume(cause: BaseException | None) -> str:
@@ -76,33 +115,3 @@ def _before_a_resume(cause: BaseException | None) -> str:
     if cause is None or isinstance(cause, (UserError, OSError)) or not isinstance(cause, Exception):
         return ""
     return "  a resume computes the same bits: change what caused this first, if it lies in the code, config or data\n"
-
-
-def _last_saved(where: Mapping[str, str]) -> int:
-    return max((number for number, _ in RunDir(Path(where["run_dir"])).checkpoints()), default=0) if where else 0
-
-
-# The first rank that fails leaves a note. The others then give no advice of their own: neither a second rank that fails,
-# nor rank 0 when the launcher ends it with a signal.
-
-
-def note_failure(where: Mapping[str, str]) -> bool:
-    """Notes in the run directory that this rank ends the job; False if another rank has done so before.
-
-    Another directory that has taken the run's name gets no note.
-    """
-    folder = RunDir(Path(where["run_dir"])) if where else None
-    if folder is not None and folder.holds_run():
-        with contextlib.suppress(OSError):
-            try:
-                folder.failure_path.touch(exist_ok=False)
-            except FileExistsError:
-                return False
-    return True
-
-
-def has_failed(where: Mapping[str, str]) -> bool:
-    """Whether a rank has noted that it ends the job."""
-    with contextlib.suppress(OSError):
-        return bool(where) and RunDir(Path(where["run_dir"])).failure_path.exists()
-    return False

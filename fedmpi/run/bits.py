@@ -10,7 +10,7 @@ import json
 import os
 import platform
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from hashlib import blake2b
 from pathlib import Path
@@ -24,7 +24,7 @@ from fedmpi.mpi.placement import Device
 from fedmpi.store import manifest
 
 if TYPE_CHECKING:
-    from fedmpi.mpi.comm import Comm
+    from fedmpi.mpi.communicator import Communicator
 
 # MPI and HDF5 only move and store numbers, so their versions are not compared.
 COMPARED = ("fedmpi", "python", "torch", "torchvision", "numpy", "libc", "cpu", "device", "gpu", "environment")
@@ -77,7 +77,8 @@ def _cpu_model() -> str:
 
 def _gpu(device: Device) -> str:
     used = device.train if device.train != "cpu" else device.server
-    libraries = f"CUDA {torch.version.cuda}, cuDNN {torch.backends.cudnn.version()}"
+    cudnn: Callable[[], int | None] = torch.backends.cudnn.version
+    libraries = f"CUDA {torch.version.cuda}, cuDNN {cudnn()}"
     return f"{torch.cuda.get_device_name(used)} ({libraries})"
 
 
@@ -112,7 +113,7 @@ class Gathered:
     rows: Sequence[Mapping[str, str]]
 
     @classmethod
-    def of(cls, comm: Comm, row: Mapping[str, str]) -> Gathered:
+    def of(cls, comm: Communicator, row: Mapping[str, str]) -> Gathered:
         """Every rank calls it with its own row."""
         found = [json.loads(text) for text in comm.allgather_text(json.dumps([comm.host, dict(row)]))]
         return cls(comm.members, [host for host, _ in found], [row for _, row in found])

@@ -15,11 +15,11 @@ from pathlib import Path
 from typing import Any
 
 from fedmpi.errors import RunDirError
+from fedmpi.mpi.together import together
 from fedmpi.report.records import BRANCHED_FROM, read_records
 from fedmpi.rounds.state import Setup
 from fedmpi.run import resuming
 from fedmpi.run.origin import Origin
-from fedmpi.run.start import together
 from fedmpi.store import checkpoint, memory
 from fedmpi.store.checkpoint import Snapshot
 from fedmpi.store.files import json_safe, write_text
@@ -47,8 +47,8 @@ def begin(setup: Setup, folder: RunDir, origin: Origin) -> None:
 
 def noted(folder: RunDir, done: int) -> dict[str, Any]:
     """For the manifest's entry of a start after round `done`: which run a branch begins from there; else nothing."""
-    last = next((record for record in reversed(read_records(folder)) if record["round"] == done), {})
-    return {BRANCHED_FROM: last[BRANCHED_FROM]} if BRANCHED_FROM in last else {}
+    records = [record for record in read_records(folder) if record["round"] == done and BRANCHED_FROM in record]
+    return {BRANCHED_FROM: record[BRANCHED_FROM] for record in records}
 
 
 def _copy(setup: Setup, folder: RunDir, origin: Origin) -> None:
@@ -99,15 +99,13 @@ def _fitted(setup: Setup, origin: Origin, snapshot: Snapshot) -> Snapshot:
     if problem := checkpoint.unfit(snapshot.server, specs_of(wanted.items(), channels_last=False)):
         raise RunDirError(str(origin.run_dir.path), f"does not fit this config: its round {snapshot.round} {problem}")
     server, clients = snapshot.server, snapshot.clients
-    if (
-        _method_of(snapshot) != config.method.name
-    ):  # tensors and memories beyond what this method begins with mean nothing
+    if _method_of(snapshot) != config.method.name:  # what this method does not begin with means nothing
         server = {name: server[name] for name in wanted}
         clients = {}
     elif clients:
         _refuse_other_shapes(setup, origin, snapshot)
-    ours = {"config": config.to_dict(), "config_hash": config.hash(), "seed": config.seed}
-    return replace(snapshot, server=server, clients=clients, **ours)
+    ours = replace(snapshot, config=config.to_dict(), config_hash=config.hash(), seed=config.seed)
+    return replace(ours, server=server, clients=clients)
 
 
 def _method_of(snapshot: Snapshot) -> object:

@@ -1,120 +1,214 @@
-"""A run as one rank goes through it: what stays when ranks are lost, and how long a rank may take for its part."""
+"""What a run does about ranks that die, where the launcher lets it outlive them (`mpi.recovery`).
+
+A lost worker costs the clients that it was training: those left continue the round (`go_on`). With a lost rank 0 goes
+what is not saved: the lowest rank that is left becomes the server, and all start again with the newest checkpoint, as a
+resumed run does (`outlive`). Where fewer ranks are left than `mpi.min_ranks`, the run stops. Nobody leaves before all
+is saved (`end_together`).
+"""
 
 from __future__ import annotations
 
-import math
-from collections.abc import Sequence
-from dataclasses import dataclass, field
+import contextlib
+from collections.abc import Callable
+from contextlib import ExitStack
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, NoReturn
 
 from fedmpi.config.schema import Config
-from fedmpi.federation.plan import worker_ranks
-from fedmpi.mpi.watch import Watch, end_at_once, patience_s
-from fedmpi.run import advice, start
-from fedmpi.run.origin import Origin
-from fedmpi.run.server import Desk
+from fedmpi.errors import RankLossError, ServerLossError, StartupError, TooFewRanksError, UserError
+from fedmpi.rounds.recovering import OpenRound
+from fedmpi.rounds.state import Setup
+from fedmpi.run import bits, start
+from fedmpi.run.advice import Advice
+from fedmpi.run.folder import Asked, lock_within, open_run_dir
+from fedmpi.run.limits import Limits
+from fedmpi.run.server import Server
 from fedmpi.run.stopping import Stopping
+from fedmpi.store import checkpoint, manifest
 from fedmpi.store.run_dir import RunDir
 
 if TYPE_CHECKING:
-    from fedmpi.clock import Clock
-    from fedmpi.mpi.comm import Comm
-    from fedmpi.mpi.recovery import Loss
+    from fedmpi.mpi.communicator import Communicator, Loss
+
+# A process with a GPU takes a while to end; ranks of a job that has just ended may have to notice first.
+_DYING_S, _ENDING_S = 20.0, 5.0
 
 
 @dataclass
-class Job:
-    """What was asked for, and what starting up has come to: that stays when ranks are lost."""
+class Course:
+    """How far one rank has come with a run: all that stays when ranks are lost."""
 
     config: Config
-    comm: Comm
-    run_dir: str | None
-    resume: bool
-    origin: Origin | None
-    command: Sequence[str]
-    where: dict[str, str]
+    comm: Communicator
+    asked: Asked
     stopping: Stopping
-    material: start.Material | None = None
-    folder: RunDir | None = None
-    clock: Clock | None = None
+    advice: Advice
     begun_after: int | None = None
     """The round that was the last one when training began; None before that."""
     round_number: int = 1
-    """That is open."""
+    """The round in progress."""
     rounds_are_over: bool = False
     """Whether the last one has ended; only the server knows whether it is saved."""
     takes_over: bool = False
     """Whether a rank 0 has died: its lock may outlive it for a moment."""
-    untold: list[Loss] = field(default_factory=list)
-    """Losses that no desk has heard of."""
+    unreported: list[Loss] = field(default_factory=list)
+    """Losses that no server has put on record."""
+    _material: start.Material | None = None
+    _folder: RunDir | None = None
 
     def __post_init__(self) -> None:
-        self.watch = Watch(self.comm.traffic, self._hangs)
+        self.limits = Limits(self.config.mpi, self.comm, self.advice)
+        self.resumes = self.asked.resume
+        self.note(*self.comm.lost_at_start)
+
+    def note(self, *losses: Loss) -> None:
+        self.unreported += [loss for loss in losses if loss.ranks]
+        self.takes_over |= any(loss.server for loss in losses)
 
     def recover(self) -> Loss:
-        """Goes on with the ranks that are left."""
+        """Continues with the ranks that are left."""
         loss = self.comm.recover()
-        self.untold += [loss] if loss.ranks else []
-        self.takes_over |= loss.server
+        self.note(loss)
         return loss
 
-    def tell(self, desk: Desk | None, round_number: int) -> None:
-        """What was lost, to the desk of the server (None on the others)."""
-        if desk is not None:
-            desk.tell_losses(self.untold, min(round_number, self.config.rounds))
-        self.untold.clear()
+    def material(self) -> start.Material:
+        """The data: on all ranks, or on none."""
+        if self._material is None:
+            material = start.load_material(self.config, self.comm)
+            self.comm.agree()
+            self._material = material
+        return self._material
+
+    def folder(self) -> RunDir:
+        """The run directory: known to all ranks, or to none."""
+        if self._folder is None:
+            folder = open_run_dir(self.config, self.comm, self.asked, resume=self.resumes)
+            self.comm.agree()
+            self._folder = folder
+            self.advice.run_is_in(folder, self.comm.started_size)
+        return self._folder
+
+    @property
+    def patience_s(self) -> float:
+        """How long the lock of the run directory is waited for."""
+        return _DYING_S if self.takes_over else _ENDING_S if self.resumes else 0.0
 
     def too_few(self) -> str:
-        """Why the ranks that are left are to stop; empty if they are not."""
+        """Why the ranks that are left are to stop; empty if they are not. A report needs no more than there are."""
         size, least = self.comm.size, self.config.mpi.min_ranks
-        return f"{size} rank{'s are' if size > 1 else ' is'} left, mpi.min_ranks is {least}" if size < least else ""
+        if size >= least or self.rounds_are_over:
+            return ""
+        return f"{size} rank{'s are' if size > 1 else ' is'} left, mpi.min_ranks is {least}"
 
-    # How long it may take.
-
-    def begin_round(self, number: int) -> None:
-        """Or what is left of it."""
-        self.round_number = number
-        limit_s = self.config.mpi.round_timeout_s * self.share()
-        self._allow(limit_s, patience_s(limit_s))
-
-    def take_time(self) -> None:
-        """For what may be longer than a round: to set up anew, and the end. As long as MPI may take to start; without
-        limit before the first round, since reading the data may take long.
-        """
-        limit_s, startup_s = self.config.mpi.round_timeout_s, self.config.mpi.startup_timeout_s
-        if limit_s == 0 or startup_s == 0 or self.begun_after is None:
-            self._allow(0.0, math.inf)
+    def allow_more_than_a_round(self) -> None:
+        """To set up, and to end. Without limit before the first round."""
+        if self.begun_after is None:
+            self.limits.none()
         else:
-            longer_s = max(limit_s, startup_s)
-            self._allow(longer_s, patience_s(limit_s + longer_s, 1))  # others may still be in the round
+            self.limits.of_setting_up_and_ending()
 
-    def _allow(self, limit_s: float, others_s: float) -> None:
-        self.watch.begin(limit_s, others_s)
-        self.comm.wait_at_most(others_s)
+    def report(self, server: Server | None, round_number: int) -> None:
+        """The losses, to the server (None on the other ranks)."""
+        if server is not None:
+            server.report_losses(self.unreported, min(round_number, self.config.rounds))
+        self.unreported.clear()
 
-    def share(self) -> float:
-        """How much more a rank may have to do in a round than with all ranks that the job was started with.
+    def resume_again(self) -> None:
+        """The next start of this process resumes the run that this one has begun."""
+        self.resumes |= self._folder is not None
 
-        Somebody does all that a lost worker did: where one of five is lost, another one may have twice its work.
-        """
-        comm, trains = self.comm, self.config.mpi.server_trains
-        started, left = (len(worker_ranks(size, server_trains=trains)) for size in (comm.started_size, comm.size))
-        does_both = comm.size == 1 < comm.started_size and not trains  # the server's part, too
-        return math.ceil(started / left) + does_both
 
-    def _hangs(self, why: str, is_own: bool) -> NoReturn:
-        """The end of a rank that has taken too long, or of all where others have (`Watch`)."""
-        comm, where = self.comm, self.clock.where() if self.clock else "starting"
-        limit = f"mpi.round_timeout_s is {self.config.mpi.round_timeout_s:g}"
-        here, again = f"rank {comm.started_as} on {comm.host}, {where}", f"to go on: {self.where['resume']}"
-        if not (lives_on := is_own and comm.recovers and comm.size > 1):
-            advice.note_failure(self.where)
-        if not is_own:
-            comm.end_all()
-            end_at_once(f"fedmpi: gave up on {here}\n  cause: waited for others: {why}; {limit}; the job ends\n{again}",
-                        is_death=False)  # fmt: skip
-        end_at_once(
-            f"fedmpi: hung on {here}\n  cause: {why}; {limit}; this rank ends itself\n"
-            f"{'the others go on without it; if none is left, ' if lives_on else ''}{again}",
-            is_death=comm.size > 1,
-        )
+def outlive(course: Course, start_and_train: Callable[[Course], bool]) -> bool:
+    """Runs it to its end, again and again where a loss between rounds, or of the server, has ended it."""
+    with course.limits:
+        while True:
+            try:
+                return start_and_train(course)
+            except RankLossError:  # between rounds: all start again
+                course.recover()
+            except ServerLossError:  # after `recover`
+                pass
+            except StartupError:
+                _report_without_server(course)
+                raise
+            course.resume_again()
+
+
+def go_on(course: Course, setup: Setup, server: Server | None, opened: OpenRound) -> Setup:
+    """After a loss: what those left continue the open round with. Raises `ServerLossError` or `TooFewRanksError`."""
+    if course.recover().server:
+        raise ServerLossError
+    course.allow_more_than_a_round()
+    opened.has_lost_ranks = True
+    course.report(server, opened.number)
+    if why := course.too_few():
+        _stop_early(course, server, opened, why)
+    if setup.comm.rank not in setup.workers or setup.trainers:
+        return setup
+    # Rank 0 is alone now, and has to train.
+    alone = start.prepare(course.config, course.comm, course.folder(), course.material())
+    if other_bits := bits.changes(setup.computed_with, alone.computed_with):
+        start.warn(other_bits)
+    opened.published = None  # it may lie on another device
+    return replace(alone, show_progress=setup.show_progress, clock=setup.clock)
+
+
+def end_together(course: Course, server: Server | None, round_number: int) -> None:
+    """Nobody leaves before all is saved and written: else those left would have to do it, and MPI's own end would wait
+    without limit for one that hangs. Raises `ServerLossError`.
+    """
+    course.allow_more_than_a_round()
+    while True:
+        try:
+            course.comm.wait_for_all()
+            return course.comm.agree()
+        except RankLossError:
+            if course.recover().server:
+                raise ServerLossError from None
+            course.report(server, round_number)
+
+
+def _stop_early(course: Course, server: Server | None, opened: OpenRound, why: str) -> NoReturn:
+    """Ends the run before the open round: what is done is saved. Raises `TooFewRanksError`."""
+    done = opened.number - 1
+    gets_on = course.begun_after is not None and done > course.begun_after
+    if server is not None and gets_on:
+        server.stop_early(done, opened.before, why)
+    end_together(course, server, opened.number)
+    raise TooFewRanksError(why, gets_on=gets_on)
+
+
+def give_up(course: Course, why: str) -> NoReturn:
+    """Ends a run that has no server, on all ranks: losses go on record; what is saved tells whether the run gets on.
+
+    Raises `TooFewRanksError`.
+    """
+    comm, folder = course.comm, course._folder
+    own = checkpoint.of_run(folder, course.config.hash()) if folder and comm.is_root else []
+    saved = max((number for number, _ in own), default=0)
+    saved = int(comm.allgather_text(str(saved))[0])
+    gets_on = course.begun_after is not None and saved > course.begun_after
+    _report_without_server(course, (saved, why) if gets_on else None, patience_s=_DYING_S)
+    comm.agree()
+    raise TooFewRanksError(why, gets_on=gets_on)
+
+
+def _report_without_server(course: Course, stop: tuple[int, str] | None = None, patience_s: float = 0.0) -> None:
+    """Says what was lost, where there is no server to say it, and puts it on record with the start that lost it, and
+    after which round and why it stops.
+
+    Not if another job has the run by now, nor if a disk is full: it is said, and that is no reason to end otherwise.
+    """
+    comm, folder, losses = course.comm, course._folder, course.unreported[:]
+    course.unreported.clear()
+    if not comm.is_root:
+        return
+    for loss in losses:
+        print(f"lost {loss.names()}: {comm.size} of {comm.started_size} ranks are left", flush=True)
+    if folder is None or course.begun_after is None:
+        return
+    with contextlib.suppress(UserError), ExitStack() as stack:
+        lock_within(patience_s, stack, folder, comm)
+        manifest.add_losses(folder, [entry for loss in losses for entry in loss.entries(course.round_number)])
+        if stop is not None:
+            manifest.add_stop(folder, *stop)

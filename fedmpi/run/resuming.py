@@ -1,49 +1,27 @@
-"""Where the run lives, and where it begins: its folder, and the state that the next round goes on from."""
+"""Where a run begins: the state that the next round continues from."""
 
 from __future__ import annotations
 
-import os
 from collections.abc import Mapping
 from dataclasses import asdict
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
 
-from fedmpi import methods, registry
-from fedmpi.config import address
-from fedmpi.config.schema import Config
+from fedmpi import methods
 from fedmpi.data import digest, partition
 from fedmpi.errors import RunDirError
+from fedmpi.mpi.together import together
 from fedmpi.report.best import Best
 from fedmpi.rounds.state import ServerState, Setup
-from fedmpi.run import advice, bits, provenance
-from fedmpi.run.start import together, warn
+from fedmpi.run import bits, provenance
+from fedmpi.run.start import warn
 from fedmpi.store import checkpoint
 from fedmpi.store.run_dir import RunDir
 
 if TYPE_CHECKING:
-    from fedmpi.mpi.comm import Comm
-
-
-def open_run_dir(config: Config, comm: Comm, asked: str | None, *, resume: bool, label: str = "") -> RunDir:
-    """The run directory, opened (or made) by rank 0 and known to all; `label` begins the name of a fresh one."""
-
-    def open_it() -> str:
-        if not comm.is_root:
-            return ""
-        if asked is None:
-            named = label or f"{address.label(config.where)}-seed{config.seed}"
-            return str(RunDir.new(config.output.dir, named).path.resolve())
-        return str(RunDir.open_for(asked, resume=resume).path.resolve())
-
-    return RunDir(Path(comm.allgather_text(together(comm, open_it))[0]))
-
-
-def resume_command(run_dir: RunDir, num_ranks: int, config: Config) -> str:
-    """What to type to go on with a run."""
-    return advice.command(num_ranks, "--run-dir", str(run_dir.path), "--resume", *registry.words_in_full(config))
+    from fedmpi.mpi.communicator import Communicator
 
 
 def restore(setup: Setup, run_dir: RunDir, *, resume: bool) -> checkpoint.Snapshot | None:
@@ -110,7 +88,7 @@ def check_data(setup: Setup, run_dir: RunDir, snapshot: checkpoint.Snapshot) -> 
 def _compare_data(setup: Setup, run_dir: RunDir, found: str, config: Mapping[str, Any]) -> None:
     if found in ("", setup.data_digest):
         return
-    section = config.get("data")
+    section: Any = config.get("data")
     key = next((key for key in digest.PLACES if isinstance(section, dict) and key in section), "")
     has, had = digest.short(setup.data_digest), digest.short(found)
     advice = f"set data.{key} to the run's data" if key else "install the packages that the run had"
@@ -121,7 +99,9 @@ def _compare_data(setup: Setup, run_dir: RunDir, found: str, config: Mapping[str
     )
 
 
-def initial_state(method: methods.Method, comm: Comm, snapshot: checkpoint.Snapshot | None, device: str) -> ServerState:
+def initial_state(
+    method: methods.Method, comm: Communicator, snapshot: checkpoint.Snapshot | None, device: str
+) -> ServerState:
     """Rank 0: the state before the next round; the others have none."""
     if not comm.is_root:
         return ServerState()
@@ -132,14 +112,3 @@ def initial_state(method: methods.Method, comm: Comm, snapshot: checkpoint.Snaps
 
 def _on(device: str, params: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
     return {name: value.to(device) for name, value in params.items()}
-
-
-def slurm_job() -> str:
-    """The batch job's number (of one task of an array: its own), for the manifest; empty outside Slurm."""
-    array, task = (os.environ.get(name, "") for name in ("SLURM_ARRAY_JOB_ID", "SLURM_ARRAY_TASK_ID"))
-    return f"{array}_{task}" if array or task else os.environ.get("SLURM_JOB_ID", "")
-
-
-def job_name() -> str:
-    """For the lock, which a rank that takes over on another host may take: the batch job, or the launcher's own."""
-    return slurm_job() or os.environ.get("PMIX_NAMESPACE", "")

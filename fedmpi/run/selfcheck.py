@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from fedmpi.learning import twice
+from fedmpi.mpi.together import together
 from fedmpi.rounds.state import Setup
-from fedmpi.run import start
 
 
 def check_nets(setup: Setup) -> tuple[str, ...]:
@@ -20,7 +20,7 @@ def check_nets(setup: Setup) -> tuple[str, ...]:
         macs, examples = setup.macs, setup.partition.indices
         return twice.check_nets(setup.trainers, setup.method.net, macs, examples, config.seed, config.model.name)
 
-    digests = setup.comm.allgather_text(start.together(setup.comm, check))
+    digests = setup.comm.allgather_text(together(setup.comm, check))
     first = digests[setup.workers[0]]
     others = [str(setup.comm.members[rank]) for rank in setup.workers if digests[rank] != first]
     if not others:

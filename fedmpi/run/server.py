@@ -1,43 +1,42 @@
-"""Rank 0's paperwork: records, progress, checkpoints, the closing table. Nothing here is a collective."""
+"""Rank 0's part beside the rounds: records, checkpoints, observers, the closing table. Nothing here is a collective."""
 
 from __future__ import annotations
 
-import math
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import asdict, replace
+from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
-from fedmpi import costs
 from fedmpi.config import yaml_text
+from fedmpi.config.schema import Config
 from fedmpi.errors import RunDirError
-from fedmpi.federation.cohort import learning_rate
 from fedmpi.learning.client_scores import ClientScores
-from fedmpi.methods.values import Turn
 from fedmpi.report.best import Best
-from fedmpi.report.closing import CLIENTS, TierRow, closing_table
+from fedmpi.report.closing import closing_table
+from fedmpi.report.events import Events
+from fedmpi.report.observer import Ended, Started
 from fedmpi.report.progress import Progress
-from fedmpi.report.records import DRAWS_ON, Records, read_records
-from fedmpi.rounds.exchange import CONTRIBUTED
-from fedmpi.rounds.state import ServerState, Setup
-from fedmpi.run import branching, provenance, resuming
+from fedmpi.report.records import Records, read_records
+from fedmpi.rounds.state import RoundResult, ServerState, Setup
+from fedmpi.run import advice, branching, provenance
+from fedmpi.run.folder import slurm_job
+from fedmpi.run.observers import Observed, Observers
 from fedmpi.run.remarks import remarks
+from fedmpi.run.results import RoundTimes, record_of, tier_rows
 from fedmpi.store import checkpoint, manifest
 from fedmpi.store.files import write_atomic, write_text, writing
 from fedmpi.store.lock import RunLock
 from fedmpi.store.run_dir import RunDir
 from fedmpi.store.saving import Saving
-from fedmpi.store.stored import to_text
 from fedmpi.store.whereabouts import GoneError
-from fedmpi.train_round import RoundResult
 
 if TYPE_CHECKING:
-    from fedmpi.mpi.recovery import Loss
+    from fedmpi.mpi.communicator import Loss
 
 
-class Desk:
-    """Rank 0's paperwork: records, progress, checkpoints, the closing table."""
+class Server:
+    """Rank 0's part of a run beside the rounds: it keeps them, and tells its observers of them."""
 
     def __init__(
         self,
@@ -45,10 +44,12 @@ class Desk:
         folder: RunDir,
         lock: RunLock,
         snapshot: checkpoint.Snapshot | None,
-        done: int,
         command: Sequence[str],
+        observed: Sequence[Observed],
     ) -> None:
-        self._setup, self._folder, self._lock, self._done, self._command = setup, folder, lock, done, command
+        self._setup, self._folder, self._lock, self._command = setup, folder, lock, command
+        self._done = done = snapshot.round if snapshot else 0
+        self._observed = [*_tensorboard(setup.config), *observed]
         self._best = Best(**snapshot.progress) if snapshot else Best()
         self._client_scores: ClientScores | None = None
         # Who has written a memory since each of the last saves; the first save looks at everybody.
@@ -62,7 +63,7 @@ class Desk:
         self._unrecorded_s: dict[str, float] = {}
         """Seconds by stage that no record has, of all starts."""
 
-    def __enter__(self) -> Desk:
+    def __enter__(self) -> Server:
         config, folder = self._setup.config, self._folder
         self._progress = Progress(config.output.progress, config.rounds, done_rounds=self._done)
         self._check_records()
@@ -70,9 +71,8 @@ class Desk:
         if self._done <= config.rounds:
             write_text(folder.config_path, yaml_text.dump(config.to_dict()))
         write_atomic(folder.partition_path, self._setup.partition.packed(self._setup.data_digest))
-        self._records = Records(
-            folder, resume_after=self._done or None, tensorboard=config.output.tensorboard, warn=self.warn
-        )
+        self._records = Records(folder, resume_after=self._done or None, warn=self.warn)
+        self._observers = Observers(self._observed, self.warn)
         self._stack.enter_context(self._progress)
         self._stack.callback(self._setup.comm.call_while_waiting, None)
         self._setup.comm.call_while_waiting(self._look)
@@ -98,7 +98,7 @@ class Desk:
         ranks = [{"rank": rank, "place": place, "threads": threads} for rank, place in who]
         resumed = self._done or None
         parent = branching.noted(self._folder, self._done)
-        more = {"job": resuming.slurm_job(), "data_digest": setup.data_digest, **provenance.noted(config), **parent}
+        more = {"job": slurm_job(), "data_digest": setup.data_digest, **provenance.noted(config), **parent}
         self._unrecorded_s = manifest.seconds_after_records(manifest.read_starts(self._folder))
         manifest.add_start(self._folder, manifest.start_entry(ranks, self._command, resumed, **more))
         server = "server and worker" if 0 in setup.workers else "server"
@@ -110,12 +110,13 @@ class Desk:
             self.warn(warning)
         self._progress.say(f"run directory: {self._folder.path}")
         # Said now, because a launcher that ends its ranks may pass on nothing that they say then.
-        again = resuming.resume_command(self._folder, setup.comm.started_size, config)
+        again = advice.resume_command(self._folder.path, setup.comm.started_size, config)
         self._progress.say(f"to go on after an interruption: {again}")
         if self._done:
             self._progress.say(f"resuming after round {self._done}")
         for origin in parent.values():
             self._progress.say(f"a branch of {origin['run']}: {'; '.join(origin['config']) or 'with the same config'}")
+        self._observers.call("run_started", Started(config.to_dict(), self._folder.path, self._done))
 
     def say(self, line: str) -> None:
         self._progress.say(line)
@@ -123,8 +124,8 @@ class Desk:
     def warn(self, line: str) -> None:
         self._progress.warn(line)
 
-    def tell(self, num_done: int, num_clients: int) -> None:
-        """Clients of the running phase that are done."""
+    def show_progress(self, num_done: int, num_clients: int) -> None:
+        """Of the running phase: how many of its clients are done."""
         self._look()
         self._progress.clients(num_done, num_clients)
 
@@ -142,7 +143,7 @@ class Desk:
             if gone.for_good or self._setup.config.output.on_save_error == "stop":
                 raise
 
-    def tell_losses(self, losses: Sequence[Loss], round_number: int) -> None:
+    def report_losses(self, losses: Sequence[Loss], round_number: int) -> None:
         """Ranks died, and those left are in this round."""
         comm = self._setup.comm
         for loss in losses:
@@ -156,24 +157,13 @@ class Desk:
             self._if_possible("the manifest", lambda: manifest.add_losses(self._folder, self._losses))
 
     def round_done(
-        self,
-        round_number: int,
-        state: ServerState,
-        result: RoundResult,
-        split_s: Mapping[str, float],
-        busy_s: Mapping[int, float],
-        stops: str,
+        self, round_number: int, state: ServerState, result: RoundResult, times: RoundTimes, stops: str
     ) -> None:
         """Records the round, shows it, and saves if it is time, or if the run `stops` (why, else empty)."""
         config, setup = self._setup.config, self._setup
-        scores = zip(setup.method.tested(), result.scores or (), strict=result.scores is not None)
-        accuracy = {net.name: score.accuracy for net, score in scores}
-        if result.client_scores is not None:
-            accuracy[CLIENTS] = result.client_scores.summary()["accuracy"]
-            self._client_scores = result.client_scores
-        self._best.add_scores(round_number, accuracy)
-        self._best.add_seconds(split_s)
-        record = _record(setup, round_number, state, result, split_s, busy_s) | self._notes()
+        self._client_scores = result.client_scores or self._client_scores
+        record = record_of(setup, round_number, state, result, times) | self._notes()
+        self._best.round_done(record)
         must_hold = bool(stops) or round_number == config.rounds
         if record["cohort"] and len(record["dropped"]) == len(record["cohort"]):
             self.warn(f"round {round_number} changes nothing: the training of all its clients diverged")
@@ -184,9 +174,9 @@ class Desk:
             self._is_due |= self._has_lost_checkpoint()
             self._saving.attempt(round_number, lambda: self._keep(round_number, state, record), must_hold=must_hold)
         self._last_recorded = round_number
-        self._saving.took(timer.seconds, split_s["wall"])
-        seconds = split_s["wall"]
-        self._progress.round_done(round_number, seconds=seconds, loss=record["train_loss"], accuracy=accuracy)
+        self._saving.took(timer.seconds, times.mean_s["wall"])
+        self._progress.round_done(record)
+        self._observers.call("round_done", record)
         if stops:
             self._say_stopped(round_number, stops)
 
@@ -206,7 +196,7 @@ class Desk:
 
     def _keep(self, round_number: int, state: ServerState, record: Mapping[str, Any]) -> None:
         """The record first: no checkpoint is of a round that has none."""
-        self._records.append(record)
+        self._records.round_done(record)
         if self._is_due:
             self._save(round_number, state)
             self._is_due = False
@@ -249,9 +239,10 @@ class Desk:
         """The run is to go on later, where it is now: for people and, in the manifest, for programs."""
         self._if_possible("the manifest", lambda: manifest.add_stop(self._folder, round_number, why))
         self._note_end()
-        again = resuming.resume_command(self._folder, self._setup.comm.started_size, self._setup.config)
+        again = advice.resume_command(self._folder.path, self._setup.comm.started_size, self._setup.config)
         self._progress.say(f"stopped after round {round_number} of {self._setup.config.rounds}: {why}; all is saved")
         self._progress.say(f"to go on: {again}")
+        self._run_ended(round_number, why)
 
     def close_run(self) -> None:
         """The closing table and the report files."""
@@ -262,6 +253,11 @@ class Desk:
         wall_s = split_s.pop("wall", 0.0)
         split_s["other"] = max(0.0, wall_s - sum(split_s.values()))
         self._if_possible("the report", lambda: closing_table(rows, split_s, self._folder, self._client_scores))
+        self._run_ended(self._setup.config.rounds)
+
+    def _run_ended(self, done: int, stopped: str = "") -> None:
+        best = self._best
+        self._observers.call("run_ended", Ended(done, stopped, best.last, best.best, best.best_round))
 
     def _note_end(self) -> None:
         """Puts on record what this start has spent since its last record: mostly the save that came after it.
@@ -289,61 +285,9 @@ def _sum(one_s: Mapping[str, float], other_s: Mapping[str, float]) -> dict[str, 
     return {name: one_s.get(name, 0.0) + other_s.get(name, 0.0) for name in {**one_s, **other_s}}
 
 
-def _record(
-    setup: Setup,
-    round_number: int,
-    state: ServerState,
-    result: RoundResult,
-    split_s: Mapping[str, float],
-    busy_s: Mapping[int, float],
-) -> dict[str, Any]:
-    """One line of rounds.jsonl."""
-    method, config, draws_on = setup.method, setup.config, setup.method.traits.draws_on
-    contributed = [report for report in result.reports if report.status == CONTRIBUTED]
-    scores = zip(method.tested(), result.scores or (), strict=result.scores is not None)
-    restored = [report.client for report in contributed if report.restored]
-    losses = [report.loss for report in contributed if math.isfinite(report.loss)]
-    return {
-        "round": round_number,
-        "lr": learning_rate(config.train, round_number, config.rounds),
-        "tiers": {net.name: asdict(score) for net, score in scores},
-        **({CLIENTS: result.client_scores.summary()} if result.client_scores is not None else {}),
-        **({DRAWS_ON: {name: to_text(state.params[name]) for name in draws_on}} if draws_on else {}),
-        **({"method": dict(result.diagnostics)} if result.diagnostics else {}),
-        "train_loss": sum(losses) / len(losses) if losses else None,
-        "cohort": [task.client for task in result.tasks],
-        "dropped": [report.client for report in result.reports if report.status != CONTRIBUTED],
-        **({"restored": restored} if restored else {}),
-        "exchange": result.exchange,
-        "protocol_down_bytes": sum(report.down_bytes for report in result.reports),
-        "protocol_up_bytes": sum(report.up_bytes for report in contributed),
-        "training_macs": sum(task.cost for task in result.tasks),
-        "wire_bytes": setup.comm.traffic.take_bytes(),
-        "seconds": dict(split_s),
-        "busy_s": {str(rank): seconds for rank, seconds in busy_s.items()},
-    }
-
-
-def tier_rows(setup: Setup, best: Best) -> list[TierRow]:
-    """The rows of the closing table: the tiers, then nets that are tested but that no tier trains, then all clients."""
-    method, rows = setup.method, []
-    tiers = {tier.name: (tier.index, tier.rank_ratio) for tier in method.tiers}
-    others = {net.name: (net.net, net.rank_ratio) for net in method.tested() if net.name not in tiers}
-    shape = setup.config.data.info().example_shape
-    for name, (number, rank_ratio) in (tiers | others).items():
-        cost = costs.measure(method.net(number, empty=True), shape)
-        row = TierRow(name, rank_ratio, cost.params, cost.macs)
-        if name in tiers:
-            turn = method.costs(Turn(number))
-            row = replace(row, down_bytes=turn.down_bytes, up_bytes=turn.up_bytes)
-        rows.append(row)
-    rows += [TierRow(CLIENTS)] if CLIENTS in best.last else []
-    return [
-        replace(
-            row,
-            accuracy_last=best.last.get(row.name),
-            accuracy_best=best.best.get(row.name),
-            best_round=best.best_round.get(row.name),
-        )
-        for row in rows
-    ]
+def _tensorboard(config: Config) -> list[Observed]:
+    """What TensorBoard shows is in the records, too: a run can do without it."""
+    if not config.output.tensorboard:
+        return []
+    events = Events()
+    return [Observed(lambda: events, "no more TensorBoard events (rounds.jsonl has the same numbers)")]

@@ -12,7 +12,7 @@ import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from hashlib import blake2b
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
@@ -26,7 +26,7 @@ from fedmpi.data.batches import DeviceData
 from fedmpi.data.dataset import Dataset
 from fedmpi.data.options import DataInfo
 from fedmpi.data.partition import Partition, make_partition, present_labels
-from fedmpi.errors import ConfigError, UserError, one_line
+from fedmpi.errors import ConfigError, StartupError, one_line
 from fedmpi.federation.plan import worker_ranks
 from fedmpi.learning.bn import normalizes_single_values, num_statistics
 from fedmpi.learning.determinism import make_deterministic
@@ -39,7 +39,8 @@ from fedmpi.models import create
 from fedmpi.models.admission import checked_outputs
 from fedmpi.models.width import Rounding
 from fedmpi.mpi import placement
-from fedmpi.rounds.personal import own_tests
+from fedmpi.mpi.together import together
+from fedmpi.rounds.evaluate import own_tests
 from fedmpi.rounds.state import Setup
 from fedmpi.run import bits
 from fedmpi.run.bits import Gathered
@@ -47,29 +48,7 @@ from fedmpi.store.memory import MemoryStore
 from fedmpi.store.run_dir import RunDir
 
 if TYPE_CHECKING:
-    from fedmpi.mpi.comm import Comm
-
-Value = TypeVar("Value")
-
-
-class StartupError(UserError):
-    """A user's mistake that every rank knows of: rank 0 says it, all exit with code 2."""
-
-    def text(self) -> str:
-        return "\n".join(self.problems)
-
-
-def together(comm: Comm, action: Callable[[], Value]) -> Value:
-    """`action` on every rank; if it is a `UserError` anywhere, a `StartupError` with all of them everywhere."""
-    problem, value = "", None
-    try:
-        value = action()
-    except UserError as error:
-        problem = error.text()
-    problems = list(dict.fromkeys(filter(None, comm.allgather_text(problem))))
-    if problems:
-        raise StartupError("start", *problems)
-    return value  # type: ignore[return-value]
+    from fedmpi.mpi.communicator import Communicator
 
 
 @dataclass(frozen=True)
@@ -81,7 +60,7 @@ class Material:
     partition: Partition
 
 
-def load_material(config: Config, comm: Comm) -> Material:
+def load_material(config: Config, comm: Communicator) -> Material:
     """Reads and partitions the data. Raises `StartupError` on all ranks together; touches nothing on disk."""
     info = config.data.info()
     together(comm, lambda: check_model(config, info))
@@ -95,7 +74,7 @@ def load_material(config: Config, comm: Comm) -> Material:
     return Material(info, dataset, partition)
 
 
-def _check_alike(config: Config, comm: Comm, data_digest: str) -> None:
+def _check_alike(config: Config, comm: Communicator, data_digest: str) -> None:
     """Refuses ranks that have read another config or other data, as where a node has files of its own.
 
     Raises `StartupError` on all ranks together.
@@ -111,7 +90,7 @@ def _check_alike(config: Config, comm: Comm, data_digest: str) -> None:
             raise StartupError("start", one_line(f"{where}: {problem}"))
 
 
-def _computed_with(comm: Comm, worker_device: str, device: placement.Device) -> dict[str, str]:
+def _computed_with(comm: Communicator, worker_device: str, device: placement.Device) -> dict[str, str]:
     """What the ranks compute with; rank 0 warns if they differ."""
     gathered = Gathered.of(comm, bits.computed_with(worker_device, device))
     found = [f"{name}: {text}" for name in bits.COMPARED if (text := gathered.unlike(name))]
@@ -157,7 +136,7 @@ def _check_batches(config: Config, info: DataInfo, partition: Partition) -> None
         raise ConfigError(config.where, *problems)
 
 
-def prepare(config: Config, comm: Comm, run_dir: RunDir, material: Material | None = None) -> Setup:
+def prepare(config: Config, comm: Communicator, run_dir: RunDir, material: Material | None = None) -> Setup:
     """Everything a rank is given once. Raises `StartupError` on all ranks together."""
     make_deterministic(config.mpi.threads)
     worker_device, device = _devices(config, comm)
@@ -224,7 +203,7 @@ def blocks(config: Config) -> tuple[int, ...]:
     return config.clients.tier_blocks or own
 
 
-def _devices(config: Config, comm: Comm) -> tuple[str, placement.Device]:
+def _devices(config: Config, comm: Communicator) -> tuple[str, placement.Device]:
     """The kind of device that all workers train on, and this rank's own devices."""
     trains = config.mpi.server_trains or comm.size == 1
     worker = placement.worker_index(comm.local_rank, server_here=comm.server_here, server_trains=trains)
@@ -242,7 +221,7 @@ def _devices(config: Config, comm: Comm) -> tuple[str, placement.Device]:
 
 
 def _trainers(
-    config: Config, comm: Comm, method: methods.Method, skeletons: Sequence[nn.Module], resident: DeviceData
+    config: Config, comm: Communicator, method: methods.Method, skeletons: Sequence[nn.Module], resident: DeviceData
 ) -> tuple[LocalTrainer, ...]:
     """One for each of the method's nets, all in the same buffers. Rank 0 has none if it does not train."""
     if comm.rank not in worker_ranks(comm.size, server_trains=config.mpi.server_trains):

@@ -15,7 +15,8 @@ from fedmpi.errors import RunDirError
 from fedmpi.store import container
 from fedmpi.store.files import wait_until_visible, write_atomic
 from fedmpi.store.run_dir import RunDir
-from fedmpi.store.stored import Params, digest_of
+from fedmpi.store.stored import digest_of
+from fedmpi.tensors import Params
 
 KIND = "memory"
 _ATTRIBUTES: dict[str, type] = {"client": int, "round": int}
@@ -82,4 +83,4 @@ def load(run_dir: RunDir, client: int, version: Version) -> Params:
     found = content.attributes["client"], content.attributes["round"], content.attributes["params_digest"]
     if found != (client, *version):
         raise RunDirError(str(path), f"holds client {found[0]}, round {found[1]}, not what its name says")
-    return content.groups["params"]
+    return dict(content.groups["params"])

@@ -9,9 +9,8 @@ from typing import Any, TextIO
 
 from fedmpi.config import words, yaml_text
 from fedmpi.config.schema import Config
-from fedmpi.report.closing import CLIENTS
 from fedmpi.report.progress import printable
-from fedmpi.report.records import Record, rounds_done
+from fedmpi.report.records import CLIENTS, Record, rounds_done
 from fedmpi.store.units import si, size
 from fedmpi.studies import table_text
 from fedmpi.studies.runs import Run, accuracy_of, mean_std, to_target

@@ -18,7 +18,6 @@ from typing import TYPE_CHECKING
 from fedmpi import papers
 from fedmpi.store.files import write_atomic, write_text
 from fedmpi.studies import measures, table_text
-from fedmpi.studies.reproduction import Named
 from fedmpi.studies.runs import History, mean_std
 from fedmpi.studies.tables import Archive, Result, collect, in_unit
 
@@ -56,14 +55,14 @@ class Panel:
     ticks: tuple[str, ...] = ()
 
 
-def draw(named: Named, archive: Archive, folder: Path) -> list[str]:
+def draw(archive: Archive, folder: Path) -> list[str]:
     """Writes the pictures and figure.csv; the pictures' names, none if there is nothing to show yet."""
     from matplotlib import rc_context
 
-    panels = panels_of(named, archive)
+    panels = panels_of(archive)
     if not any(line.y for panel in panels for line in panel.lines):
         return []
-    figure = picture(named.table, panels, archive.request.made_with)
+    figure = picture(archive.table, panels, archive.request.made_with)
     names = ["figure.png", "figure.svg"]
     for name in names:
         drawn = io.BytesIO()
@@ -77,37 +76,29 @@ def draw(named: Named, archive: Archive, folder: Path) -> list[str]:
 # What is shown.
 
 
-def panels_of(named: Named, archive: Archive) -> list[Panel]:
+def panels_of(archive: Archive) -> list[Panel]:
     """A panel for each block, a line for each of its columns; computed columns have units, and panels, of their own."""
-    results = {result.cell: result for result in collect(named, archive)}
-    shown = [cell for cell in named.table.cells if not _is_zero_line(named.table, cell)]
-    is_computed = named.table.quantity == "computed"
-    panels = groupby(shown, key=lambda cell: f"{cell.block}, {cell.column}" if is_computed else cell.block)
-    return [_panel(named.table, title, list(cells), results, archive) for title, cells in panels]
+    table, results = archive.table, collect(archive)
+    if table.quantity == "accuracy_drop":  # the baseline is what the others fall short of: a line at zero
+        results = [result for result in results if result.cell.column != table.baseline]
+
+    def title(result: Result) -> str:
+        return result.cell.block + f", {result.cell.column}" * (table.quantity == "computed")
+
+    return [_panel(name, list(those), archive) for name, those in groupby(results, key=title)]
 
 
-def _panel(
-    table: papers.Table, title: str, cells: Sequence[papers.Cell], results: dict[papers.Cell, Result], archive: Archive
-) -> Panel:
-    rows = tuple(dict.fromkeys(cell.row for cell in cells if cell.row))
-    has_words = table.kind == "bars" or (table.kind == "curves" and not _are_numbers(table, rows))
-    ticks = rows if has_words else ()
+def _panel(title: str, results: Sequence[Result], archive: Archive) -> Panel:
+    table, rows = archive.table, tuple(dict.fromkeys(result.cell.row for result in results if result.cell.row))
+    is_counted = table.axes is not None and table.axes.x in _COUNTED and None not in map(_number, rows)
+    ticks = rows if table.kind == "bars" or (table.kind == "curves" and not is_counted) else ()
     lines = []
-    for column, of_column in groupby(cells, key=lambda cell: cell.column):
+    for column, of_column in groupby(results, key=lambda result: result.cell.column):
         own = list(of_column)
-        points = [(_place(table, results[cell], ticks, archive), results[cell]) for cell in own if cell.row]
-        lines += [_curve(table, cell, archive) for cell in own if not cell.row]
+        points = [(_place(result, ticks, archive), result) for result in own if result.cell.row]
+        lines += [_curve(result.cell, archive) for result in own if not result.cell.row]
         lines += [_points(column, points)] if points else []
     return Panel(title, tuple(lines), ticks)
-
-
-def _is_zero_line(table: papers.Table, cell: papers.Cell) -> bool:
-    """What the others fall short of, where that is what is shown."""
-    return table.quantity == "accuracy_drop" and cell.column == table.baseline
-
-
-def _are_numbers(table: papers.Table, rows: Sequence[str]) -> bool:
-    return table.axes is not None and table.axes.x in _COUNTED and all(_number(row) is not None for row in rows)
 
 
 def _number(text: str) -> float | None:
@@ -117,9 +108,9 @@ def _number(text: str) -> float | None:
         return None
 
 
-def _place(table: papers.Table, result: Result, ticks: Sequence[str], archive: Archive) -> float | None:
+def _place(result: Result, ticks: Sequence[str], archive: Archive) -> float | None:
     """Where on the x axis a cell stands; None while its run does not say."""
-    cell, axes = result.cell, table.axes
+    cell, axes = result.cell, archive.table.axes
     if cell.row in ticks:
         return float(ticks.index(cell.row))
     if axes is None or axes.x in _COUNTED:
@@ -127,7 +118,7 @@ def _place(table: papers.Table, result: Result, ticks: Sequence[str], archive: A
     histories = archive.histories(cell)
     if axes.x == "params":
         return float(measures.costs_of(histories[0].run.config, cell.net).params) if histories else None
-    found = [archive.number(table, cell, history, axes.x) for history in histories]
+    found = [archive.number(cell, history, axes.x) for history in histories]
     return mean_std([place for place in found if place is not None])[0]
 
 
@@ -145,7 +136,8 @@ def _points(column: str, points: Sequence[tuple[float | None, Result]]) -> Line:
     )
 
 
-def _curve(table: papers.Table, cell: papers.Cell, archive: Archive) -> Line:
+def _curve(cell: papers.Cell, archive: Archive) -> Line:
+    table = archive.table
     runs = [_course(table, cell, history) for history in archive.histories(cell)]
     common = sorted(set.intersection(*map(set, runs))) if runs else []
     xs = [mean_std([run[step][0] for run in runs])[0] for step in common]
@@ -214,11 +206,12 @@ def picture(table: papers.Table, panels: Sequence[Panel], said: str = "") -> Fig
 def _draw_panel(axes: Axes, table: papers.Table, panel: Panel, colours: Mapping[str, object]) -> None:
     from matplotlib.ticker import MaxNLocator
 
-    draw_one = {"bars": _draw_bars, "scatter": _draw_points}.get(table.kind, _draw_line)
     places = [x for line in panel.lines for x in dict.fromkeys((*line.x, *line.paper_x))]
     count = len(panel.lines) if len(set(places)) < len(places) else 1  # bars of a tick of their own are not set apart
+    width = _BARS_TAKE / count
     for place, line in enumerate(panel.lines):
-        draw_one(axes, line, colours[line.label], min(place, count - 1), count)
+        shift = (min(place, count - 1) - (count - 1) / 2) * width if table.kind == "bars" else 0.0
+        _draw(axes, table.kind, line, colours[line.label], shift, width)
     if not any(line.y or line.paper_y for line in panel.lines):
         axes.text(0.5, 0.5, "not run", transform=axes.transAxes, horizontalalignment="center")
     axes.set_title(panel.title)
@@ -236,36 +229,21 @@ def _axis_label(table: papers.Table, name: str) -> str:
     return label or str(getattr(table.axes, name, "")).replace("_", " ")
 
 
-def _draw_line(axes: Axes, line: Line, colour: object, place: int, count: int) -> None:
-    marker = None if line.is_curve and len(line.x) > 1 else "o"
-    if line.y:
-        axes.plot(line.x, line.y, color=colour, marker=marker, label=line.label)
-    if any(line.std):
-        low, high = ([y + sign * (std or 0) for y, std in zip(line.y, line.std, strict=True)] for sign in (-1, 1))
-        axes.fill_between(line.x, low, high, color=colour, alpha=0.2, linewidth=0)
-    _draw_printed(axes, line, colour)
-
-
-def _draw_bars(axes: Axes, line: Line, colour: object, place: int, count: int) -> None:
-    width = _BARS_TAKE / count
-    shift = (place - (count - 1) / 2) * width
-    if line.y:
-        axes.bar([x + shift for x in line.x], line.y, width, yerr=_errors(line), color=colour, label=line.label)
-    _draw_printed(axes, line, "black", shift)  # its own colour could not be seen on the bar
-
-
-def _draw_points(axes: Axes, line: Line, colour: object, place: int, count: int) -> None:
-    if line.y:
-        axes.plot(line.x, line.y, color=colour, marker="o", linestyle="none", label=line.label)
-    if errors := _errors(line):
+def _draw(axes: Axes, kind: str, line: Line, colour: object, shift: float, width: float) -> None:
+    """One line of a panel, its deviations, and crosses for what the paper prints; bars stand beside their tick."""
+    errors = [std or 0.0 for std in line.std] if any(line.std) else None
+    if line.y and kind == "bars":
+        axes.bar([x + shift for x in line.x], line.y, width, yerr=errors, color=colour, label=line.label)
+    elif line.y:
+        is_drawn_through = kind != "scatter"
+        marker = None if is_drawn_through and line.is_curve and len(line.x) > 1 else "o"
+        style = "-" if is_drawn_through else "none"
+        axes.plot(line.x, line.y, color=colour, marker=marker, linestyle=style, label=line.label)
+    if errors and kind == "scatter":
         axes.errorbar(line.x, line.y, yerr=errors, color=colour, linestyle="none")
-    _draw_printed(axes, line, colour)
-
-
-def _errors(line: Line) -> list[float] | None:
-    return [std or 0.0 for std in line.std] if any(line.std) else None
-
-
-def _draw_printed(axes: Axes, line: Line, colour: object, shift: float = 0.0) -> None:
+    elif errors and kind != "bars":
+        low, high = ([y + sign * error for y, error in zip(line.y, errors, strict=True)] for sign in (-1, 1))
+        axes.fill_between(line.x, low, high, color=colour, alpha=0.2, linewidth=0)
     if line.paper_y:
+        colour = "black" if kind == "bars" else colour  # a bar's own colour could not be seen on it
         axes.plot([x + shift for x in line.paper_x], line.paper_y, color=colour, marker="x", linestyle="none")

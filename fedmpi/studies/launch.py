@@ -148,7 +148,7 @@ def do(job: Job, ranks: int, given: str | None = None) -> str:
     resume = ["--resume"] if folder.holds_run() else []
     log = folder.path.with_name(f"{folder.path.name}.log")
     program = [sys.executable, "-m", "fedmpi.main", str(job.path), *job.overrides, "--run-dir", str(folder.path)]
-    started, length = time.monotonic(), _length(log)
+    started, length = time.monotonic(), log.stat().st_size if log.exists() else 0
     code = launch([*launcher(ranks, given), *program, *resume], log, environment(ranks))
     took = f"{'resumed, ' * bool(resume)}{time.monotonic() - started:.0f} s"
     if code == 0:
@@ -157,10 +157,6 @@ def do(job: Job, ranks: int, given: str | None = None) -> str:
         return f"stopped, to go on ({took})"
     holder = _holder(log, length)
     return f"left alone: {holder}" if holder else f"failed with exit code {code} ({took}); see {log}"
-
-
-def _length(log: Path) -> int:
-    return log.stat().st_size if log.exists() else 0
 
 
 def _holder(log: Path, start: int) -> str | None:

@@ -62,7 +62,8 @@ def _reproduce(given: Sequence[str]) -> int:
         _list_all()
         return 0
     named = find(arguments.name)
-    request = _request(arguments)
+    data_dir = arguments.data_dir and below_home(str(arguments.data_dir)).resolve()
+    request = Request(absolute(arguments.out), arguments.budget, changes(arguments.set), data_dir)
     wanted = _wanted(named, arguments)
     if arguments.collect:
         _jobs(request, wanted)  # what is asked for must make sense, though nothing is run
@@ -101,11 +102,6 @@ def _arguments(argv: Sequence[str]) -> argparse.Namespace:
     if not arguments.slurm and (arguments.submit or arguments.again or arguments.array_max or arguments.sbatch_option):
         raise ConfigError("command line", "--submit, --again, --array-max and --sbatch-option need --slurm")
     return arguments
-
-
-def _request(arguments: argparse.Namespace) -> Request:
-    data_dir = arguments.data_dir and below_home(str(arguments.data_dir)).resolve()
-    return Request(absolute(arguments.out), arguments.budget, changes(arguments.set), data_dir)
 
 
 # Which runs.
@@ -181,9 +177,9 @@ def _tell(named: Named, request: Request, arguments: argparse.Namespace) -> None
     folder = request.table_dir(named)
     with writing(folder):
         folder.mkdir(parents=True, exist_ok=True)
-    archive = tables.Archive(request, arguments.seeds if arguments.collect else None)
-    results = tables.collect(named, archive)
-    pictures = _draw(named, archive, folder)
+    archive = tables.Archive(named, request, arguments.seeds if arguments.collect else None)
+    results = tables.collect(archive)
+    pictures = _draw(archive, folder)
     write_text(folder / "table.md", tables.text_of(named, request, results).markdown(pictures))
     write_text(folder / "table.csv", tables.comma_separated(named.table, results, request.made_with))
     cells = chosen(named.table, arguments.only)
@@ -197,13 +193,13 @@ def _tell(named: Named, request: Request, arguments: argparse.Namespace) -> None
     print(f"written: {folder}/{', '.join(['table.md', 'table.csv', *pictures])}", flush=True)
 
 
-def _draw(named: Named, archive: tables.Archive, folder: Path) -> list[str]:
+def _draw(archive: tables.Archive, folder: Path) -> list[str]:
     """Names of the pictures; none for a table."""
-    if named.table.axes is None:
+    if archive.table.axes is None:
         return []
     from fedmpi.studies import figures  # matplotlib takes a second
 
-    return figures.draw(named, archive, folder)
+    return figures.draw(archive, folder)
 
 
 # Slurm.

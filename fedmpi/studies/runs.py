@@ -19,8 +19,7 @@ from fedmpi.config.load import load
 from fedmpi.config.schema import Config
 from fedmpi.data.digest import PLACES, short
 from fedmpi.errors import RunDirError
-from fedmpi.report.closing import CLIENTS
-from fedmpi.report.records import Record, gaps_of, read_records, rounds_done
+from fedmpi.report.records import CLIENTS, Record, gaps_of, read_records, rounds_done
 from fedmpi.store.files import read_json
 from fedmpi.store.manifest import read_starts
 from fedmpi.store.run_dir import RunDir

@@ -72,10 +72,10 @@ def in_unit(table: papers.Table, value: float | None) -> float | None:
 
 
 class Archive:
-    """What the runs of a request have done, each of them read once; of these seeds, or of all that are there."""
+    """What the runs of a table have done, each of them read once; of these seeds, or of all that are there."""
 
-    def __init__(self, request: Request, seeds: Sequence[int] | None = None) -> None:
-        self.request = request
+    def __init__(self, named: Named, request: Request, seeds: Sequence[int] | None = None) -> None:
+        self.named, self.table, self.request = named, named.table, request
         self._seeds = seeds
         self._read: dict[Run, History | None] = {}
 
@@ -84,31 +84,32 @@ class Archive:
         begun = self.begun(cell)
         return [history for history in begun if history.is_finished] or begun
 
-    def used(self, table: papers.Table, cell: papers.Cell) -> list[History]:
+    def used(self, cell: papers.Cell) -> list[History]:
         """What its number is the mean of: of a comparison, those whose baseline is finished, too, where any is."""
         histories = self.histories(cell)
-        others = [self.baseline(table, cell, history) for history in histories]
+        others = [self.baseline(cell, history) for history in histories]
         complete = [history for history, other in zip(histories, others, strict=True) if other and other.is_finished]
-        return complete if complete and table.quantity in measures.COMPARISONS else histories
+        return complete if complete and self.is_comparison else histories
+
+    @property
+    def is_comparison(self) -> bool:
+        return self.table.quantity in measures.COMPARISONS
 
     def begun(self, cell: papers.Cell) -> list[History]:
         runs = [] if cell.run is None else self.request.begun(cell.run, self._seeds)
         return [history for run in runs if (history := self._history(run))]
 
-    def number(
-        self, table: papers.Table, cell: papers.Cell, history: History, quantity: str | None = None
-    ) -> float | None:
+    def number(self, cell: papers.Cell, history: History, quantity: str = "") -> float | None:
         """One seed's number, compared with the same seed of the baseline where the quantity is a comparison."""
-        if quantity is None and table.quantity in _MEASURED:
-            return _measured(table.quantity, history)
-        other = baseline_of(table, cell)
-        target = table.targets.get(cell.block)
-        asked = measures.Asked(quantity or table.quantity, cell.net, table.of, target)
-        return measures.value(history, asked, self.baseline(table, cell, history), other.net if other else "")
+        if not quantity and self.table.quantity in _MEASURED:
+            return _measured(self.table.quantity, history)
+        other, target = baseline_of(self.table, cell), self.table.targets.get(cell.block)
+        asked = measures.Asked(quantity or self.table.quantity, cell.net, self.table.of, target)
+        return measures.value(history, asked, self.baseline(cell, history), other.net if other else "")
 
-    def baseline(self, table: papers.Table, cell: papers.Cell, history: History) -> History | None:
+    def baseline(self, cell: papers.Cell, history: History) -> History | None:
         """What a cell's run is compared with, of the same seed; it may be the run itself."""
-        other = baseline_of(table, cell)
+        other = baseline_of(self.table, cell)
         return self._history(self.request.run_of(other.run, history.run.seed)) if other and other.run else None
 
     def _history(self, run: Run) -> History | None:
@@ -117,11 +118,11 @@ class Archive:
         return self._read[run]
 
 
-def collect(named: Named, archive: Archive) -> list[Result]:
+def collect(archive: Archive) -> list[Result]:
     """A result for each cell; of a curve, what its last (or best) point is."""
-    if named.table.quantity == "computed":
-        return _computed(named)
-    return [_result(named.table, cell, archive) for cell in named.table.cells]
+    if archive.table.quantity == "computed":
+        return _computed(archive.named)
+    return [_result(cell, archive) for cell in archive.table.cells]
 
 
 def _computed(named: Named) -> list[Result]:
@@ -139,11 +140,11 @@ def _computed(named: Named) -> list[Result]:
     return results
 
 
-def _result(table: papers.Table, cell: papers.Cell, archive: Archive) -> Result:
-    used = archive.used(table, cell)
+def _result(cell: papers.Cell, archive: Archive) -> Result:
+    table, used = archive.table, archive.used(cell)
     if not used:
         return Result(cell, why_not="there is no config for it" if cell.run is None else NOT_RUN)
-    numbers = {history.run.seed: archive.number(table, cell, history) for history in used}
+    numbers = {history.run.seed: archive.number(cell, history) for history in used}
     found = {seed: value for seed, value in numbers.items() if value is not None}
     mean, std = mean_std(list(found.values()))
     return Result(
@@ -155,25 +156,22 @@ def _result(table: papers.Table, cell: papers.Cell, archive: Archive) -> Result:
         asked=used[0].rounds,
         is_finished=used[0].is_finished,
         waiting=tuple(history.run.seed for history in archive.begun(cell) if history not in used),
-        notes=tuple(_what_it_is_of(table, cell, used, len(found), archive)),
-        why_not="" if found else _why_nothing(table, cell, used[0], archive),
+        notes=tuple(_what_it_is_of(cell, used, len(found), archive)),
+        why_not="" if found else _why_nothing(cell, used[0], archive),
     )
 
 
-def _what_it_is_of(
-    table: papers.Table, cell: papers.Cell, used: Sequence[History], num_found: int, archive: Archive
-) -> Iterator[str]:
+def _what_it_is_of(cell: papers.Cell, used: Sequence[History], num_found: int, archive: Archive) -> Iterator[str]:
     """Which seeds have no number or miss records, and which comparisons are of the first rounds only."""
     for history in used:
         if missing := missing_rounds(history.records):
             yield f"seed {history.run.seed}: {missing}"
     if len(used) < len(archive.begun(cell)):
-        is_compared = table.quantity in measures.COMPARISONS
-        yield f"unfinished seeds{' and those of unfinished baselines' * is_compared} are left out"
+        yield f"unfinished seeds{' and those of unfinished baselines' * archive.is_comparison} are left out"
     if 0 < num_found < len(used):
-        yield f"{num_found} of {len(used)} seeds {_HAVE.get(table.quantity, 'have it')}"
-    if num_found and table.quantity in measures.COMPARISONS:
-        pairs = [(history, archive.baseline(table, cell, history)) for history in used]
+        yield f"{num_found} of {len(used)} seeds {_HAVE.get(archive.table.quantity, 'have it')}"
+    if num_found and archive.is_comparison:
+        pairs = [(history, archive.baseline(cell, history)) for history in used]
         others = [(history, other) for history, other in pairs if other is not None and other.run != history.run]
         if not all(history.is_finished and other.is_finished for history, other in others):
             is_short = not all(other.is_finished for _, other in others)
@@ -187,12 +185,13 @@ def _measured(quantity: str, history: History) -> float | None:
     return savings(history.run.folder)[_MEASURED.index(quantity)] if history.is_finished else None
 
 
-def _why_nothing(table: papers.Table, cell: papers.Cell, history: History, archive: Archive) -> str:
+def _why_nothing(cell: papers.Cell, history: History, archive: Archive) -> str:
+    table = archive.table
     if table.quantity.endswith("_to_target"):
         target = table.targets.get(cell.block)
         return "no target is given" if target is None else f"{100 * target:g} % not reached"
-    if table.quantity in measures.COMPARISONS:
-        has_baseline = archive.baseline(table, cell, history) is not None
+    if archive.is_comparison:
+        has_baseline = archive.baseline(cell, history) is not None
         return "nothing to compare in the rounds that both have done" if has_baseline else "its baseline is not run"
     if table.quantity == "accuracy" and all(accuracy_of(record, cell.net) is None for record in history.records):
         tested = {net for record in history.records for net in record["tiers"]}

@@ -17,7 +17,7 @@ from torch import nn
 from fedmpi.lowrank.kernels import kernel_net
 from fedmpi.lowrank.rule import Rule, plan_layers
 from fedmpi.methods.prism import OrthDrop
-from fedmpi.papers import Cell, read
+from fedmpi.papers import read
 from fedmpi.verify.claims import Checks
 from fedmpi.verify.nets import Outputs, Setting, measured, setting
 
@@ -65,10 +65,6 @@ def _number(counted: Outputs, column: str) -> float:
         {"Params": of.params, "MACs": 2 * BATCH * of.macs, "Mem": BATCH * of.outputs}[name] for of in (counted, _full())
     )
     return number / whole if unit == "(%)" else number
-
-
-def _table1(cell: Cell) -> float:
-    return _number(_full() if cell.row == "Full" else _prism(cell.row), cell.column)
 
 
 def _cut_off(counted: Outputs, column: str, step: float) -> float:
@@ -131,7 +127,10 @@ CHECKS = Checks(
         "table6_fc_inputs": lambda: _lstm(nn.Linear, "in_features"),
         "table6_fc_outputs": lambda: _lstm(nn.Linear, "out_features"),
     },
-    cells={"table1": _table1, "table10": lambda cell: _number(_fedhm(cell.row), cell.column)},
+    cells={
+        "table1": lambda cell: _number(_full() if cell.row == "Full" else _prism(cell.row), cell.column),
+        "table10": lambda cell: _number(_fedhm(cell.row), cell.column),
+    },
     readings={
         "table1/PriSM/Params (%)/0.2": lambda: _cut_off(_prism("0.2"), "Params (%)", 0.001),
         "table1/PriSM/MACs (G)/0.8": lambda: _cut_off(_prism("0.8"), "MACs (G)", 1e8),

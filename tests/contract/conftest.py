@@ -70,7 +70,7 @@ class Federation:
         for (task,) in assignment.waves:
             assert task is not None
             upload = uploads[task.client]
-            exchange.post(task, ClientReport(task.client, CONTRIBUTED if upload is not None else 2), upload)
+            exchange.post(task, (ClientReport(task.client, CONTRIBUTED if upload is not None else 2), upload))
         return exchange.finish(self.state)
 
 

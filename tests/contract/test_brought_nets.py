@@ -11,7 +11,7 @@ import pytest
 import torch
 from small_runs import finished, run_all, small_config, small_setup
 
-from fedmpi.errors import ConfigError
+from fedmpi.errors import ConfigError, StartupError
 from fedmpi.models import create
 from fedmpi.mpi.serial import SerialComm
 from fedmpi.run import start
@@ -30,7 +30,7 @@ def brought(part: str) -> tuple[str, str]:
 @pytest.mark.parametrize("part", brought_nets.REFUSED)
 def test_a_net_that_keeps_something_is_refused(tmp_path: Path, part: str) -> None:
     """In one line, before the first round."""
-    with pytest.raises(start.StartupError) as caught:
+    with pytest.raises(StartupError) as caught:
         run_all(small_config(*ONE_ROUND, *brought(part)), SerialComm(), tmp_path / "run")
     text = caught.value.text()
     assert brought_nets.REFUSED[part][1] in text and "\n" not in text and text.startswith("model.name")

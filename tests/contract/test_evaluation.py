@@ -14,9 +14,9 @@ from torch.nn import functional as F
 from fedmpi import seeds
 from fedmpi.data.bounds import batch_bounds
 from fedmpi.models import create
+from fedmpi.rounds.evaluate import test_tiers as score_tiers
 from fedmpi.rounds.publish import publish
 from fedmpi.rounds.state import ServerState, Setup
-from fedmpi.train_round import test_tiers as score_tiers
 
 ROUND = 2
 METHODS = {"fedavg": ("method.name=fedavg",), "fedhm": ("method.name=fedhm",), "toy": TOY}

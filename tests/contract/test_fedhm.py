@@ -9,7 +9,8 @@ from pathlib import Path
 
 import pytest
 import torch
-from narrow_nets import Info, context_of, count
+from model_inputs import Info
+from narrow_nets import context_of, count
 from small_runs import run_all, small_config, small_setup
 
 from fedmpi.federation.plan import Task

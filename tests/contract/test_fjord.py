@@ -9,7 +9,8 @@ from pathlib import Path
 import pytest
 import torch
 from by_hand import after
-from narrow_nets import Info, client_of, context, context_of, count, filled, flat, make_small, means, state_of
+from model_inputs import Info
+from narrow_nets import client_of, context, context_of, count, filled, flat, make_small, means, state_of
 from small_runs import small_setup
 from torch import Tensor
 from torch.nn import functional as F

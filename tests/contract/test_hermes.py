@@ -150,7 +150,7 @@ def aggregated(
     )
     exchange = open_exchange("gather", phase)
     for task in tasks:
-        exchange.post(task, ClientReport(task.client, CONTRIBUTED), sent[task.client])
+        exchange.post(task, (ClientReport(task.client, CONTRIBUTED), sent[task.client]))
     results = exchange.finish(state)
     contributions = Contributions(Phase(), round_number, 0.1, tasks, results.shares)
     assert bench.method.diagnostics(state, contributions)["remaining_share"] == pytest.approx(

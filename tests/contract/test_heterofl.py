@@ -8,7 +8,8 @@ import numpy as np
 import pytest
 import torch
 from by_hand import after
-from narrow_nets import Info, client_of, context, context_of, count, filled, means, state_of
+from model_inputs import Info
+from narrow_nets import client_of, context, context_of, count, filled, means, state_of
 from small_runs import small_config, small_setup
 
 from fedmpi.errors import UserError

@@ -14,11 +14,12 @@ from small_runs import small_setup
 from fedmpi import train_round
 from fedmpi.errors import RankLossError
 from fedmpi.federation.plan import Task, assign
-from fedmpi.mpi.serial import Request, SerialComm
+from fedmpi.mpi.communicator import Request
+from fedmpi.mpi.serial import SerialComm
+from fedmpi.rounds.recovering import OpenRound
 from fedmpi.rounds.state import Setup
 from fedmpi.run import resuming
 from fedmpi.store.stored import digest_of
-from fedmpi.train_round import OpenRound
 
 NUM_ROUNDS = 2
 CASES = {

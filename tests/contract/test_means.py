@@ -48,7 +48,7 @@ def mean_of(weighting: str, clients: dict[int, tuple[int, tuple[float, float, fl
         upload = None
         if numbers is not None:
             upload = {"weight": torch.tensor([numbers[:2]]), "bias": torch.tensor(numbers[2:])}
-        exchange.post(task, ClientReport(task.client, CONTRIBUTED if upload else DROPPED), upload)
+        exchange.post(task, (ClientReport(task.client, CONTRIBUTED if upload else DROPPED), upload))
     return exchange.finish(STATE)
 
 

@@ -6,7 +6,8 @@ from pathlib import Path
 
 import pytest
 import torch
-from narrow_nets import Info, client_of, context, context_of, count, filled, flat, means, state_of
+from model_inputs import Info
+from narrow_nets import client_of, context, context_of, count, filled, flat, means, state_of
 from small_runs import small_setup
 
 from fedmpi.methods.origdrop import OrigDrop, OrigDropOptions

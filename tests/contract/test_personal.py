@@ -17,7 +17,7 @@ from fedmpi.learning.client_scores import ClientScores
 from fedmpi.learning.flat import FlatNet
 from fedmpi.methods.values import Client
 from fedmpi.mpi.serial import SerialComm
-from fedmpi.rounds.personal import test_clients as score_clients
+from fedmpi.rounds.evaluate import test_clients as score_clients
 from fedmpi.rounds.publish import publish
 from fedmpi.rounds.state import ServerState, Setup
 

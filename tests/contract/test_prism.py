@@ -12,6 +12,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from model_inputs import params
 from narrow_nets import context
 from small_runs import one_round, run_all, small_config, small_setup
 from torch import Tensor, nn
@@ -29,11 +30,6 @@ from fedmpi.rounds.publish import publish
 from fedmpi.rounds.state import ServerState, Setup, client_of
 from fedmpi.store.run_dir import RunDir
 from fedmpi.tensors import Params
-
-
-def num_params(net: nn.Module) -> int:
-    return sum(parameter.numel() for parameter in net.parameters())
-
 
 # Aggregation.
 
@@ -60,7 +56,7 @@ def aggregated(method: OrthDrop, state: Params, uploads: dict[int, Params]) -> R
     phase = OpenPhase(SerialComm(), method, assignment, dict.fromkeys(method.state_specs(), 64.0), client_of_task)
     exchange = open_exchange("gather", phase)
     for (task,) in assignment.waves:
-        exchange.post(task, ClientReport(task.client, CONTRIBUTED), uploads[task.client])
+        exchange.post(task, (ClientReport(task.client, CONTRIBUTED), uploads[task.client]))
     return exchange.finish(state)
 
 
@@ -281,7 +277,7 @@ def test_shared_momentum_is_averaged_and_paid_for(tmp_path: Path) -> None:
     after = one_round(setup, 1, state, publish(setup, state, 1, 0))[0].params
     assert all(bool(after[f"{MOMENTUM}{name}"].any()) for name in method.traits.own_decay)
     shared = sum(p.numel() for n, p in method.net(0, empty=True).named_parameters() if f"{MOMENTUM}{n}" in after)
-    assert method.costs(Turn(0)).down_bytes == 4 * (num_params(method.net(0, empty=True)) + shared)
+    assert method.costs(Turn(0)).down_bytes == 4 * (params(method.net(0, empty=True)) + shared)
 
 
 def test_records_say_which_kernels_are_trained(tmp_path: Path) -> None:
@@ -300,7 +296,7 @@ def test_a_sub_model_that_is_larger_than_the_model_is_told(tmp_path: Path, optio
 
     def sizes(ratio: float) -> tuple[int, int, int]:
         method = small_setup(tmp_path, *words, f"method.keep_ratio=[{ratio}]").method
-        nets = num_params(method.net(0, empty=True)), num_params(method.context.make(empty=True))
+        nets = params(method.net(0, empty=True)), params(method.context.make(empty=True))
         return *nets, len(method.warnings())
 
     method = small_setup(tmp_path, *words, f"method.keep_ratio={ratios}").method

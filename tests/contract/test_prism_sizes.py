@@ -7,6 +7,7 @@ from types import SimpleNamespace
 
 import pytest
 import torch
+from model_inputs import params
 from narrow_nets import context_of
 from small_runs import small_config
 from torch import Tensor, nn
@@ -30,18 +31,14 @@ def prism(model: ModelOptions, info: SimpleNamespace = IMAGES, **options: object
     return Prism(context_of(PrismOptions(**options), model, info, train=Train(weight_decay=2e-4)))
 
 
-def num_params(net: nn.Module) -> int:
-    return sum(parameter.numel() for parameter in net.parameters())
-
-
 def test_what_a_client_of_resnet18_holds() -> None:
     """methods.md 5.9-6: 9.88, 7.30, 4.82 and 2.46 million parameters. 16 convs are low-rank, each of r = q =
     ceil(c N) as r M 9 + q r; stem 1,728, shortcuts 172,032, BatchNorm 9,600 and classifier 5,130 are whole."""
     method = prism(ResNet18(), keep_ratio=RATIOS)
     assert len(method.factorized) == 16
     nets = [method.net(tier, empty=True) for tier in range(4)]
-    assert [num_params(net) for net in nets] == [9_882_946, 7_302_210, 4_818_946, 2_460_418]
-    assert [method.costs(Turn(tier)).down_bytes for tier in range(4)] == [4 * num_params(net) for net in nets]
+    assert [params(net) for net in nets] == [9_882_946, 7_302_210, 4_818_946, 2_460_418]
+    assert [method.costs(Turn(tier)).down_bytes for tier in range(4)] == [4 * params(net) for net in nets]
     large = dict(nets[0].named_parameters())
     differing = {name for name, value in nets[3].named_parameters() if value.shape != large[name].shape}
     assert differing == {f"{layer.name}.{half}.weight" for layer in method.factorized for half in "uv"}
@@ -118,9 +115,7 @@ def test_table_1_of_the_net_that_is_built(share: float) -> None:
 @pytest.mark.parametrize("model", [ResNet18(blocks=(1, 1), width=0.25), Vgg16(width=0.1), Mlp()])
 def test_the_cut_net_is_smaller_and_runs(model: ModelOptions) -> None:
     whole, cut = (prism(model, keep_ratio=(0.4,), cut_inputs=cut_inputs) for cut_inputs in (False, True))
-    assert (
-        num_params(cut.net(0, empty=True)) < num_params(whole.net(0, empty=True)) < num_params(whole.net(1, empty=True))
-    )
+    assert params(cut.net(0, empty=True)) < params(whole.net(0, empty=True)) < params(whole.net(1, empty=True))
     assert cut.net(0, empty=True)(torch.empty(2, 3, 32, 32, device="meta")).shape == (2, 10)
     stem = next((n for n, m in cut.net(1, empty=True).named_modules() if isinstance(m, nn.Conv2d)), None)
     assert stem is None or cut.net(0, empty=True).get_submodule(stem).out_channels == 64 * model.width // 1

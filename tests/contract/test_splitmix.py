@@ -9,7 +9,8 @@ from itertools import pairwise
 
 import pytest
 import torch
-from narrow_nets import Info, Small, client_of, context, context_of, count, filled, flat, make_small, means, state_of
+from model_inputs import Info
+from narrow_nets import Small, client_of, context, context_of, count, filled, flat, make_small, means, state_of
 from small_runs import small_config
 from torch import nn
 

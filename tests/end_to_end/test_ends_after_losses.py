@@ -91,10 +91,10 @@ def test_the_server_dies_while_it_saves_the_end(start: Start, tmp_path: Path) ->
     run_dir = tmp_path / "run"
     words = (*METHOD, "output.checkpoint_every=1000")
     patch = """
-def done(self, number, state, result, split_s, busy_s, stops):
+def done(self, number, state, result, times, stops):
     if stops and rank == 0:
         die()
-before(desk.Desk, "round_done", done)"""
+before(server.Server, "round_done", done)"""
     launched = start(3, *words, "rounds=100000", "--run-dir", str(run_dir), program=patched(patch), options=ULFM)
     assert launched.wait_until(has_rounds(run_dir, 3)), launched.err
     launched.process.send_signal(signal.SIGUSR1)
@@ -143,7 +143,7 @@ def test_a_takeover_may_take_longer_than_a_round(start: Start, tmp_path: Path) -
     patch = """
 watch._MARGIN_S = 1.0  # others are waited for for 3 s
 before(resuming, "restore", lambda setup, folder, resume: time.sleep(6 * (rank == 1 and resume)))
-before(desk.Desk, "round_done", lambda self, number, *rest: die() if rank == 0 and number == 5 else None)"""
+before(server.Server, "round_done", lambda self, number, *rest: die() if rank == 0 and number == 5 else None)"""
     limited = (*words, "mpi.round_timeout_s=1", "--run-dir", str(run_dir))
     launched = start(3, *limited, program=patched(patch), options=ULFM)
     assert launched.wait() == 0, launched.err
@@ -159,7 +159,7 @@ def restore(setup, folder, resume):
             raise RunDirError(str(folder.path), "none of its checkpoints is intact")
         resuming.checkpoint.load_newest_intact = fail
 before(resuming, "restore", restore)
-before(desk.Desk, "round_done", lambda self, number, *rest: die() if rank == 0 and number == 5 else None)"""
+before(server.Server, "round_done", lambda self, number, *rest: die() if rank == 0 and number == 5 else None)"""
     words = (*METHOD, "output.checkpoint_every=2", "rounds=8", "--run-dir", str(run_dir))
     launched = start(3, *words, program=patched(patch), options=ULFM)
     assert launched.wait() == 2, launched.err
@@ -178,8 +178,8 @@ def lock(folder):
     tries.append(folder)
     if rank == 1 and len(tries) < 4:
         raise RunDirError(str(folder.path), "is in use")
-before(experiment, "_lock", lock)
-if rank == 0: before(startup, "_trainers", lambda *arguments: die())"""
+before(folder, "_lock", lock)
+if rank == 0: before(start, "_trainers", lambda *arguments: die())"""
     launched = start(3, *METHOD, "rounds=2", "--run-dir", str(run_dir), program=patched(patch), options=ULFM)
     assert launched.wait() == 0, launched.err
     assert finished(run_dir) == undisturbed(tmp_path, *METHOD, "rounds=2")
@@ -195,7 +195,7 @@ def test_the_end_may_take_longer_than_a_round(start: Start, tmp_path: Path, end:
     }[end]
     patch = f"""
 watch._MARGIN_S = 1.0  # others are waited for for 7 s
-before(desk.Desk, "{name}", lambda *arguments: time.sleep(10))
+before(server.Server, "{name}", lambda *arguments: time.sleep(10))
 if {end == "save"} and rank == 2:
     before(train_round, "simulate_client", lambda setup, task, _: die() if task.round_number == 3 else None)"""
     limited = (*METHOD, *words, "mpi.round_timeout_s=3", "--run-dir", str(run_dir))
@@ -207,7 +207,7 @@ if {end == "save"} and rank == 2:
 def test_a_finished_run_needs_no_ranks_for_its_report(start: Start, tmp_path: Path) -> None:
     """Rank 0 dies when all but the report is saved, and too few are left for another round."""
     run_dir = tmp_path / "run"
-    patch = 'before(desk.Desk, "close_run", lambda self: die() if rank == 0 else None)'
+    patch = 'before(server.Server, "close_run", lambda self: die() if rank == 0 else None)'
     words = (*METHOD, "rounds=3", "mpi.min_ranks=3", "--run-dir", str(run_dir))
     launched = start(3, *words, program=patched(patch), options=ULFM)
     assert launched.wait() == 0, launched.err

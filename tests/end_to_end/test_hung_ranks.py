@@ -86,7 +86,7 @@ def test_a_rank_that_is_stopped_when_the_rounds_are_over(
         QUICK
         + f"""
 if rank == {rank}:
-    before(experiment, "_come_to_the_end", lambda *arguments: stop())"""
+    before(experiment, "end_together", lambda *arguments: stop())"""
     )
     words = (*METHOD, *LIMITS, "rounds=3", "--run-dir", str(run_dir))
     launched = start(3, *words, program=patched(patch), options=options)
@@ -150,7 +150,7 @@ def test_a_report_that_hangs(start: Start, tmp_path: Path) -> None:
     patch = (
         QUICK
         + """
-before(desk.Desk, "close_run", lambda self: time.sleep(1000))"""
+before(server.Server, "close_run", lambda self: time.sleep(1000))"""
     )
     launched = start(3, *METHOD, *LIMITS, "rounds=3", "--run-dir", str(run_dir), program=patched(patch))
     assert ends(launched) not in (0, 2, 75), launched.err
@@ -160,7 +160,7 @@ before(desk.Desk, "close_run", lambda self: time.sleep(1000))"""
 def test_the_server_dies_before_the_last_round_is_saved(start: Start, tmp_path: Path) -> None:
     """The others have come to the end of the rounds, but what is saved has not: too few are left to train again."""
     run_dir = tmp_path / "run"
-    patch = 'before(desk.Desk, "round_done", lambda self, number, *rest: die() if number == 4 else None)'
+    patch = 'before(server.Server, "round_done", lambda self, number, *rest: die() if number == 4 else None)'
     words = (*METHOD, "rounds=4", "output.checkpoint_every=1000", "mpi.min_ranks=3", "--run-dir", str(run_dir))
     launched = start(3, *words, program=patched(patch), options=ULFM)
     assert launched.wait() == 1, launched.err
@@ -172,12 +172,12 @@ def test_what_another_job_has_taken_is_left_alone(start: Start, tmp_path: Path) 
     """Rank 0 dies, and another job has the run before rank 1 takes over: the loss is said, but not on its record."""
     run_dir = tmp_path / "run"
     patch = """
-experiment._DYING_S = 0.5
+losses._DYING_S = 0.5
 def lock(folder):
     if rank == 1:
         raise RunDirError(str(folder.path), "is in use")
-before(experiment, "_lock", lock)
-before(desk.Desk, "round_done", lambda self, number, *rest: die() if number == 4 else None)"""
+before(folder, "_lock", lock)
+before(server.Server, "round_done", lambda self, number, *rest: die() if number == 4 else None)"""
     launched = start(3, *METHOD, "rounds=9", "--run-dir", str(run_dir), program=patched(patch), options=ULFM)
     assert launched.wait() == 2, launched.err
     assert launched.err.count("is in use") == 1 and "lost rank 0 on" in launched.out

@@ -19,8 +19,8 @@ import pytest
 from small_runs import TOY, Finished, finished, run_all, small_config
 
 from fedmpi.check.bits import difference, interrupted_run
+from fedmpi.errors import StartupError
 from fedmpi.mpi.serial import SerialComm
-from fedmpi.run.start import StartupError
 from fedmpi.store import checkpoint
 
 if TYPE_CHECKING:

@@ -12,8 +12,8 @@ from small_data import WORDS, dataset, options_in
 from small_runs import run_all, small_config
 
 from fedmpi.data import prepared
+from fedmpi.errors import StartupError
 from fedmpi.run import bits, start
-from fedmpi.run.start import StartupError
 
 if TYPE_CHECKING:
     from fedmpi.mpi.comm import Comm

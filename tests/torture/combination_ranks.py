@@ -185,12 +185,13 @@ def start(comm: Any, combination: Combination, leg: Leg, folder: Path, *, resume
     from fedmpi.config.load import load
     from fedmpi.errors import RoundError, UserError
     from fedmpi.experiment import run
+    from fedmpi.run.folder import Asked
 
     try:
         config = load(None, [*combination.overrides, *leg.settings])
-        options: dict[str, Any] = {"resume": resume, "command": ("combination",), "where": {}}
+        asked = Asked(str(folder), resume, command=("combination",))
         with fail_at(leg, comm.rank):
-            finished = run(config, comm, run_dir=str(folder), **options, stopping=stopping_after(leg.stop_after))
+            finished = run(config, comm, asked, stopping=stopping_after(leg.stop_after))
         return {"ending": "finished" if finished else "stopped"}
     except Abandoned:
         return {"ending": "abandoned"}

@@ -76,11 +76,7 @@ class Combination:
 
     @property
     def method(self) -> str:
-        return _value(self.overrides, "method.name")
-
-
-def _value(overrides: Sequence[str], key: str) -> str:
-    return next(word.partition("=")[2] for word in overrides if word.startswith(f"{key}="))
+        return next(word.partition("=")[2] for word in self.overrides if word.startswith("method.name="))
 
 
 def draw(seed: int, number: int, folder: Path) -> Combination:

@@ -10,13 +10,14 @@ what files there are, which words follow `python -m fedmpi.main`, and what stand
 from __future__ import annotations
 
 import copy
+import functools
 import json
 import math
+import operator
 import os
 import random
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
-from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -58,7 +59,7 @@ class Mutation:
         return [str(folder / (f"{FILE}@{cell}" if cell else FILE)), *self.words]
 
 
-@cache
+@functools.cache
 def sources() -> dict[str, tuple[str, dict[str, Any], dict[str, Any]]]:
     """Each shipped config by address: its text and tree, of all cells only its own, and all its keys. What it extends
     is an absolute path.
@@ -223,7 +224,7 @@ def _word(whole: dict[str, Any], chance: random.Random) -> str:
         below = key.partition(".")[2] or key
         key = chance.choice((below, f"train.{key}", key + "x", f"{key}.x", key.upper(), f" {key} "))
     else:
-        old = _at(whole, path)
+        old = functools.reduce(operator.getitem, path, whole)
     raw: list[str] = []
     value = _value(old, chance, raw)
     text = raw[-1] if raw else yaml_text.flow(value) if chance.random() < 0.7 else json.dumps(value)
@@ -235,12 +236,6 @@ def _paths(tree: dict[str, Any]) -> Iterator[tuple[str, ...]]:
         yield (key,)
         if isinstance(value, dict):
             yield from ((key, *path) for path in _paths(value))
-
-
-def _at(tree: Any, path: tuple[str, ...]) -> Any:
-    for key in path:
-        tree = tree[key]
-    return tree
 
 
 # The text.

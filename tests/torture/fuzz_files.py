@@ -32,7 +32,7 @@ import shlex
 import signal
 import sys
 import tempfile
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -98,11 +98,11 @@ def victims(folder: Path, run: Callable[[str], None]) -> dict[str, Victim]:
     return {
         "checkpoint": Victim(newest, lambda: _checkpoint(newest)),
         "with memories": Victim(with_memories, lambda: _checkpoint(with_memories)),
-        "index": Victim(with_memories, lambda: _index(keeping)),
+        "index": Victim(with_memories, lambda: repr(sorted(checkpoint.index_of(keeping.checkpoints()[0][1]).items()))),
         "memory": Victim(
             keeping.memory_path(client, *version), lambda: digest_of(MemoryStore(keeping).get(client, version) or {})
         ),
-        "partition": Victim(plain.partition_path, lambda: _partition(plain.partition_path)),
+        "partition": Victim(plain.partition_path, lambda: _arrays(vars(Partition.load(plain.partition_path)))),
         "data": Victim(options.path, lambda: _arrays(reading.load(options).arrays)),
         "h5py": Victim(foreign, lambda: _h5py(foreign)),
         **{
@@ -115,14 +115,6 @@ def victims(folder: Path, run: Callable[[str], None]) -> dict[str, Victim]:
 def _checkpoint(path: Path) -> str:
     found = checkpoint.load(path)
     return repr([digest_of(found.server), *(value for name, value in vars(found).items() if name != "server")])
-
-
-def _index(run_dir: RunDir) -> str:
-    return repr(sorted(checkpoint.index_of(run_dir.checkpoints()[0][1]).items()))
-
-
-def _partition(path: Path) -> str:
-    return _arrays(vars(Partition.load(path)))
 
 
 def _h5py(path: Path) -> str:
@@ -213,13 +205,9 @@ def _fuzz(given: argparse.Namespace) -> int:
                 found.append((name, kind, outcome))
                 if _is_bad(kind, outcome):
                     print(f"{name}: {kind}: {outcome}; again: --files '{name}' --seed {seed} --count 1")
-    columns = {outcome: partial(_count, outcome) for outcome in OUTCOMES}
+    columns = {outcome: lambda those, of=outcome: sum(case[2] == of for case in those) for outcome in OUTCOMES}
     print_groups("file: damage", found, lambda case: f"{case[0]}: {case[1]}", columns)
     return int(any(_is_bad(kind, outcome) for _, kind, outcome in found))
-
-
-def _count(outcome: str, cases: Sequence[tuple[str, str, str]]) -> int:
-    return sum(case[2] == outcome for case in cases)
 
 
 def _outcomes(folder: Path, known: dict[str, Victim], name: str, seeds: range) -> Iterator[tuple[int, str, str]]:

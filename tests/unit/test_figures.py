@@ -31,7 +31,7 @@ tables:
 
 def drawn(of: Named, request: Request) -> list[Axes]:
     """The panels' axes."""
-    return list(figures.picture(of.table, figures.panels_of(of, Archive(request))).axes)
+    return list(figures.picture(of.table, figures.panels_of(Archive(of, request))).axes)
 
 
 def points(axes: Axes, label: str) -> list[list[float]]:
@@ -177,7 +177,7 @@ def test_scatter_of_accuracy_and_size(tmp_path: Path) -> None:
 
 def files(of: Named, request: Request, folder: Path) -> list[str]:
     folder.mkdir()
-    return figures.draw(of, Archive(request), folder)
+    return figures.draw(Archive(of, request), folder)
 
 
 def test_pictures_and_their_points_are_written(tmp_path: Path) -> None:
@@ -205,9 +205,9 @@ def test_points_of_words_are_written_as_words() -> None:
 def test_every_figure_of_the_papers_can_be_drawn_before_anything_is_run(tmp_path: Path) -> None:
     for of in every():
         if of.table.axes is not None:
-            panels = figures.panels_of(of, Archive(Request(tmp_path)))
+            panels = figures.panels_of(Archive(of, Request(tmp_path)))
             blocks = [*dict.fromkeys(cell.block for cell in of.table.cells)]
             assert of.table.quantity == "computed" or [panel.title for panel in panels] == blocks
-    layers = figures.panels_of(find("fedhm:figure7"), Archive(Request(tmp_path)))
+    layers = figures.panels_of(Archive(find("fedhm:figure7"), Request(tmp_path)))
     assert layers[0].title.startswith("CIFAR-10 ResNet-18, Params") and layers[0].lines[0].x == (0, 1, 2, 3)
     assert layers[0].lines[0].y[3] == pytest.approx(8.394, abs=5e-4)

@@ -55,7 +55,7 @@ def at_full_rank(dense: nn.Module, rule: Rule) -> nn.Module:
 @pytest.mark.parametrize("layer", LAYERS, ids=str)
 def test_full_rank_conv_gives_the_same_maps(layer: nn.Conv2d, unroll: str, memory_format: torch.memory_format) -> None:
     dense = nn.Sequential(layer).to(memory_format=memory_format)
-    factored = at_full_rank(dense, Rule(0, unroll)).to(memory_format=memory_format)  # type: ignore[arg-type]
+    factored = at_full_rank(dense, Rule(0, unroll)).to(memory_format=memory_format)
     x = randn(2, 6, 13, 12).to(memory_format=memory_format)
     torch.testing.assert_close(factored(x), dense(x), rtol=0, atol=1e-5)
 
@@ -73,7 +73,7 @@ def test_stride_2_conv_at_low_rank_runs_as_its_lifted_kernel(unroll: str) -> Non
     """A truncated 64 -> 128 conv: two small convs and one conv with the lifted kernel give the same map."""
     conv = nn.Conv2d(64, 128, 3, stride=2, padding=1, bias=False)
     dense = nn.Sequential(conv)
-    layers = plan_layers(dense, Rule(0, unroll))  # type: ignore[arg-type]
+    layers = plan_layers(dense, Rule(0, unroll))
     factored = factorize_net(dense, layers, 0.125)
     load_factors(factored, dense, layers, 0.125)
     x = randn(2, 64, 8, 8)
@@ -95,7 +95,7 @@ def naive_matrix(weight: torch.Tensor, unroll: str) -> torch.Tensor:
 @pytest.mark.parametrize("kernel", [(3, 3), (5, 3), (1, 3)])
 def test_lifted_kernel_is_the_truncated_svd(unroll: str, kernel: tuple[int, int]) -> None:
     weight = randn(12, 8, *kernel)
-    layer = FactorizedLayer("conv", 8, 12, kernel, unroll)  # type: ignore[arg-type]
+    layer = FactorizedLayer("conv", 8, 12, kernel, unroll)
     lifted = lift(layer, *factorize(layer, weight, 4))
     assert lifted.shape == weight.shape and lifted.is_contiguous()
     left, sigma, right = torch.linalg.svd(naive_matrix(weight, unroll).double(), full_matrices=False)
@@ -106,7 +106,7 @@ def test_lifted_kernel_is_the_truncated_svd(unroll: str, kernel: tuple[int, int]
 @all_orders
 @both_formats
 def test_unroll_and_fold_are_inverse_and_factors_round_trip(unroll: str, memory_format: torch.memory_format) -> None:
-    layer = FactorizedLayer("conv", 4, 5, (3, 2), unroll)  # type: ignore[arg-type]
+    layer = FactorizedLayer("conv", 4, 5, (3, 2), unroll)
     weight = randn(5, 4, 3, 2).to(memory_format=memory_format)
     assert layer.unroll(weight).shape == layer.matrix_shape
     assert torch.equal(layer.fold(layer.unroll(weight)), weight)
@@ -130,7 +130,7 @@ def test_linear_factors(m: int, n: int) -> None:
 
 def test_orders_differ_in_approximation_and_agree_in_counts() -> None:
     weight = randn(8, 8, 3, 3)
-    layers = [FactorizedLayer("conv", 8, 8, (3, 3), unroll) for unroll in ("paper", "code")]  # type: ignore[arg-type]
+    layers = [FactorizedLayer("conv", 8, 8, (3, 3), unroll) for unroll in ("paper", "code")]
     factors = [factorize(layer, weight, 2) for layer in layers]
     lifted = [lift(layer, *pair) for layer, pair in zip(layers, factors)]
     assert not torch.allclose(lifted[0], lifted[1], atol=1e-2)
@@ -141,7 +141,7 @@ def test_orders_differ_in_approximation_and_agree_in_counts() -> None:
 @all_orders
 def test_prefix_of_the_published_factors_is_the_smaller_tier(unroll: str) -> None:
     """A tier takes the first r' filters of u and the first r' inputs of v."""
-    layer = FactorizedLayer("conv", 6, 8, (3, 3), unroll)  # type: ignore[arg-type]
+    layer = FactorizedLayer("conv", 6, 8, (3, 3), unroll)
     weight = randn(8, 6, 3, 3)
     (u, v), (small_u, small_v) = factorize(layer, weight, 4), factorize(layer, weight, 2)
     assert torch.equal(u[:2], small_u) and torch.equal(v[:, :2], small_v)
@@ -152,7 +152,7 @@ def test_prefix_of_the_published_factors_is_the_smaller_tier(unroll: str) -> Non
 @pytest.mark.parametrize("formats", ["contiguous", "channels_last", "mixed"])
 def test_frobenius_decay_is_the_gradient(unroll: str, kernel: tuple[int, int] | None, formats: str) -> None:
     """(coefficient / 2) ||U V||_F^2 differentiated by autograd, on top of the gradient that is there."""
-    layer = FactorizedLayer("layer", 5, 7, kernel, unroll)  # type: ignore[arg-type]
+    layer = FactorizedLayer("layer", 5, 7, kernel, unroll)
     u, v = randn(*layer.u_shape(3)).double(), randn(*layer.v_shape(3), seed=1).double()
     grad_u, grad_v = randn(*u.shape, seed=2).double(), randn(*v.shape, seed=3).double()
     if kernel and formats != "contiguous":

@@ -46,7 +46,7 @@ def batch() -> Tensor:
 
 
 def planned(dense: nn.Module, **rule: object) -> tuple[FactorizedLayer, ...]:
-    return plan_layers(dense, Rule(**rule))  # type: ignore[arg-type]
+    return plan_layers(dense, Rule(**rule))
 
 
 def loaded(low: nn.Module, dense: nn.Module, layers: tuple[FactorizedLayer, ...], ratio: float = 1.0) -> nn.Module:

@@ -6,6 +6,7 @@ from types import SimpleNamespace
 
 import pytest
 import torch
+from model_inputs import params
 from torch import nn
 
 from fedmpi.errors import ConfigError
@@ -26,10 +27,6 @@ def names(net: nn.Module, rule: Rule) -> list[str]:
     return [layer.name for layer in plan_layers(net, rule)]
 
 
-def params(net: nn.Module) -> int:
-    return sum(parameter.numel() for parameter in net.parameters())
-
-
 @pytest.mark.parametrize(("options", "count"), [(ResNet18(), 14), (ResNet34(), 18)])
 def test_rho_of_the_papers(options: ModelOptions, count: int) -> None:
     """methods.md 15: one SVD for each factorized conv, R18 14 and R34 18; 1x1 shortcuts and FC stay dense."""
@@ -46,7 +43,7 @@ def test_rho_of_the_papers(options: ModelOptions, count: int) -> None:
 def test_sizes_by_rho(dense_layers: int, expected: tuple[float, ...], unroll: str) -> None:
     """methods.md 2.3's table for ResNet-18 at 1/2, 1/4, 1/8, in millions."""
     net = create.skeleton(ResNet18(), INFO)
-    layers = plan_layers(net, Rule(dense_layers, unroll))  # type: ignore[arg-type]
+    layers = plan_layers(net, Rule(dense_layers, unroll))
     sizes = [params(factorize_net(net, layers, rank_ratio)) / 1e6 for rank_ratio in (1 / 2, 1 / 4, 1 / 8)]
     assert sizes == pytest.approx(expected, abs=0.0051)
 
@@ -105,7 +102,7 @@ def test_overrides_beat_type_and_position() -> None:
 )
 def test_impossible_overrides(overrides: dict[str, object], message: str) -> None:
     with pytest.raises(ConfigError, match=message):
-        plan_layers(Zoo(), Rule(0, overrides=overrides))  # type: ignore[arg-type]
+        plan_layers(Zoo(), Rule(0, overrides=overrides))
 
 
 def test_rank_of_a_layer() -> None:

@@ -5,10 +5,10 @@ from __future__ import annotations
 import math
 import subprocess
 import sys
-from dataclasses import dataclass
 
 import pytest
 import torch
+from model_inputs import Info, params
 from torch import nn
 
 from fedmpi import registry
@@ -22,18 +22,11 @@ from fedmpi.models.options import ModelOptions
 from fedmpi.models.surgery.norm import use_batch_statistics
 
 
-@dataclass(frozen=True)
-class Info:
-    example_shape: tuple[int, ...] = (3, 32, 32)
-    num_classes: int = 10
-    kind: str = "image"
+def images(shape: tuple[int, ...] = (3, 32, 32), num_classes: int = 10, kind: str = "image") -> Info:
+    return Info(kind, shape, num_classes)
 
 
 TINY = ResNet18(width=0.125, blocks=(1, 1))
-
-
-def params(net: nn.Module) -> int:
-    return sum(parameter.numel() for parameter in net.parameters())
 
 
 @pytest.mark.parametrize(
@@ -51,7 +44,7 @@ def params(net: nn.Module) -> int:
 )
 def test_sizes_of_the_papers(options: ModelOptions, num_classes: int, expected: int) -> None:
     """methods.md 1 and 3.6; the same width asked for by the caller (HeteroFL's tiers) gives the same net."""
-    info = Info(num_classes=num_classes)
+    info = images(num_classes=num_classes)
     assert params(create.skeleton(options, info)) == expected
     plain = type(options)()
     assert params(create.skeleton(plain, info, width=options.width)) == expected
@@ -69,7 +62,7 @@ def test_pre_activation_has_the_same_two_decimals_but_once(
     options: type[ResNet18], num_classes: int, post: dict[float, str], pre: dict[float, str]
 ) -> None:
     """methods.md 3.6: in millions, pre-activation gives what post-activation does, except 5.38 of Tiny ImageNet."""
-    info = Info(num_classes=num_classes)
+    info = images(num_classes=num_classes)
     for width, expected in post.items():
         sizes = [params(create.skeleton(options(order=order), info, width)) / 1e6 for order in ("post", "pre")]
         assert [f"{size:.2f}" for size in sizes] == [expected, pre.get(width, expected)]
@@ -77,25 +70,25 @@ def test_pre_activation_has_the_same_two_decimals_but_once(
 
 @pytest.mark.parametrize(("width", "expected"), [(0.62, [40, 79, 159, 317]), (0.35, [22, 45, 90, 179])])
 def test_widths_are_rounded(width: float, expected: list[int]) -> None:
-    net = create.skeleton(ResNet18(width=width), Info())
+    net = create.skeleton(ResNet18(width=width), images())
     assert [stage[-1].conv2.out_channels for stage in net.stages] == expected
 
 
 @pytest.mark.parametrize("shape", [(1, 8, 8), (3, 32, 32), (3, 64, 64), (2, 5, 7)])
 def test_any_input_and_number_of_classes(shape: tuple[int, int, int]) -> None:
-    net = create.build(TINY, Info(shape, 7), seed=0)
+    net = create.build(TINY, images(shape, 7), seed=0)
     assert net(torch.randn(4, *shape)).shape == (4, 7)
 
 
 def test_shortcuts_only_where_shape_changes() -> None:
-    net = create.skeleton(ResNet34(), Info())
+    net = create.skeleton(ResNet34(), images())
     convs = [name for name, module in net.named_modules() if isinstance(module, nn.Conv2d) and "shortcut" in name]
     assert convs == ["stages.1.0.shortcut.0", "stages.2.0.shortcut.0", "stages.3.0.shortcut.0"]
 
 
 def test_initialisation_is_kaiming_normal_fan_in() -> None:
     """std = sqrt(2 / fan_in); the sample deviation of k values is within 5 std / sqrt(2 k) of it (5 sigma)."""
-    net = create.build(ResNet18(width=0.25), Info(), seed=3)
+    net = create.build(ResNet18(width=0.25), images(), seed=3)
     for module in net.modules():
         if isinstance(module, (nn.Conv2d, nn.Linear)):
             weight = module.weight
@@ -109,16 +102,16 @@ def test_initialisation_is_kaiming_normal_fan_in() -> None:
 def test_build_depends_on_the_seed_alone_and_leaves_the_global_generator() -> None:
     torch.manual_seed(1)
     before = torch.get_rng_state()
-    first = create.build(TINY, Info(), seed=5).state_dict()
+    first = create.build(TINY, images(), seed=5).state_dict()
     assert torch.equal(torch.get_rng_state(), before)
     torch.manual_seed(2)
-    again, other = create.build(TINY, Info(), seed=5).state_dict(), create.build(TINY, Info(), seed=6).state_dict()
+    again, other = create.build(TINY, images(), seed=5).state_dict(), create.build(TINY, images(), seed=6).state_dict()
     assert all(torch.equal(first[name], again[name]) for name in first)
     assert not torch.equal(first["conv1.weight"], other["conv1.weight"])
 
 
 def test_skeleton_has_the_names_and_shapes_of_build_and_no_values() -> None:
-    built, shapes = create.build(TINY, Info(), seed=0).state_dict(), create.skeleton(TINY, Info()).state_dict()
+    built, shapes = create.build(TINY, images(), seed=0).state_dict(), create.skeleton(TINY, images()).state_dict()
     assert {name: tensor.shape for name, tensor in built.items()} == {n: t.shape for n, t in shapes.items()}
     assert all(tensor.is_meta for tensor in shapes.values())
 
@@ -126,7 +119,7 @@ def test_skeleton_has_the_names_and_shapes_of_build_and_no_values() -> None:
 @pytest.mark.parametrize("options", [TINY, Torchvision(name="torchvision:resnet18")])
 def test_batch_statistics_in_training_and_evaluation(options: ModelOptions) -> None:
     """No buffers; train and eval give the same output, and it depends on the other examples of the batch."""
-    net = create.build(options, Info(), seed=0)
+    net = create.build(options, images(), seed=0)
     assert not list(net.buffers())
     x = torch.randn(4, 3, 32, 32)
     with torch.no_grad():
@@ -144,7 +137,7 @@ def test_use_batch_statistics_takes_the_buffers_of_any_net() -> None:
 @pytest.mark.parametrize("name", ["resnet50", "googlenet", "mobilenet_v2", "densenet121"])
 def test_torchvision_by_name(name: str) -> None:
     options = Torchvision(name=f"torchvision:{name}")
-    net = create.skeleton(options, Info((3, 64, 64), 11))
+    net = create.skeleton(options, images((3, 64, 64), 11))
     assert net(torch.empty(2, 3, 64, 64, device="meta")).shape == (2, 11)
     assert options.dense_layers == 1
 
@@ -162,14 +155,14 @@ def test_torchvision_by_name(name: str) -> None:
 def test_sizes_of_torchvisions_nets(name: str, expected: int) -> None:
     """As torchvision's documentation prints them, at ImageNet's 1,000 classes."""
     options = Torchvision(name=f"torchvision:{name}")
-    assert params(create.skeleton(options, Info((3, 224, 224), 1000))) == expected
+    assert params(create.skeleton(options, images((3, 224, 224), 1000))) == expected
 
 
 def test_torchvision_errors_say_what_to_write() -> None:
     with pytest.raises(ConfigError, match=r"no classification net 'resnet51'\. Did you mean 'torchvision:resnet"):
-        create.skeleton(Torchvision(name="torchvision:resnet51"), Info())
+        create.skeleton(Torchvision(name="torchvision:resnet51"), images())
     with pytest.raises(ConfigError, match=r"asked for width 0\.5, allowed is 1"):
-        create.skeleton(Torchvision(), Info(), width=0.5)
+        create.skeleton(Torchvision(), images(), width=0.5)
 
 
 @pytest.mark.parametrize(
@@ -183,7 +176,7 @@ def test_torchvision_errors_say_what_to_write() -> None:
 )
 def test_data_of_another_kind_are_refused(options: ModelOptions, kind: str, message: str) -> None:
     with pytest.raises(ConfigError, match=message):
-        create.build(options, Info(kind=kind), seed=0)
+        create.build(options, images(kind=kind), seed=0)
 
 
 def test_dense_layers_by_default() -> None:

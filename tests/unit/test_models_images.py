@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
+from model_inputs import params
 from torch import nn
 
 from fedmpi import registry
@@ -17,10 +18,6 @@ from fedmpi.models.options import ModelOptions
 
 def images(shape: tuple[int, int, int], num_classes: int = 10) -> DataInfo:
     return DataInfo("image", shape, num_classes, 1, 1)
-
-
-def params(net: nn.Module) -> int:
-    return sum(parameter.numel() for parameter in net.parameters())
 
 
 @pytest.mark.parametrize(

@@ -10,6 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from model_inputs import params
 from small_runs import small_config, small_setup
 from torch import Tensor, nn
 from torch.nn import functional as F
@@ -44,10 +45,6 @@ def images(*shape: int, num_classes: int = 10) -> DataInfo:
 
 def batch(*shape: int, seed: int = 0) -> Tensor:
     return torch.randn(*(shape or (4, 3, 8, 8)), generator=torch.Generator().manual_seed(seed))
-
-
-def params(net: nn.Module) -> int:
-    return sum(parameter.numel() for parameter in net.parameters())
 
 
 def by_hand(channels: int, patch: int, num_patches: int, d: int, hidden: int, depth: int, num_classes: int) -> int:

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
 from itertools import pairwise
 
 import pytest
 import torch
+from model_inputs import Info
 from torch import nn
 
 from fedmpi.models import create
@@ -21,15 +21,6 @@ from fedmpi.models.options import ModelOptions
 from fedmpi.models.surgery import nested
 from fedmpi.models.surgery.nested import Part, fan_in_shares
 from fedmpi.models.width import Rounding
-
-
-@dataclass(frozen=True)
-class Info:
-    kind: str = "image"
-    example_shape: tuple[int, ...] = (1, 8, 8)
-    num_classes: int = 4
-    vocabulary_size: int = 0
-
 
 TEXT = Info("tokens", (5,), 3, 11)
 MODELS = [

@@ -29,11 +29,16 @@ ROWS = [
 SPLIT_S = {**dict.fromkeys((*STAGES, "other"), 0.0), "svd": 15.0, "local_training": 45.0}
 
 
+def record(number: int, wall_s: float, loss: float | None, **accuracy: float) -> dict[str, object]:
+    tiers = {name: {"accuracy": share} for name, share in accuracy.items()}
+    return {"round": number, "seconds": {"wall": wall_s}, "train_loss": loss, "tiers": tiers}
+
+
 def run(progress: Progress, rounds: int = 2) -> None:
     with progress:
         for number in range(1, rounds + 1):
             progress.clients(1, 2)
-            progress.round_done(number, seconds=1.5, loss=0.5, accuracy={"full": 0.9})
+            progress.round_done(record(number, 1.5, 0.5, full=0.9))
         progress.say("a word [bold]")
 
 
@@ -111,7 +116,7 @@ def test_signs_that_the_encoding_lacks_do_not_end_the_run() -> None:
     stream = io.TextIOWrapper(raw, encoding="ascii")
     for mode in ("plain", "live"):
         with Progress(mode, 1, stream=stream) as progress:
-            progress.round_done(1, seconds=1.0, loss=None, accuracy={"\u03b3": 0.5})
+            progress.round_done(record(1, 1.0, None, **{"\u03b3": 0.5}))
     stream.flush()
     assert b"accuracy ? 50.0 %" in raw.getvalue()
 
@@ -122,7 +127,7 @@ sys.path.insert(0, sys.argv[1])
 from fedmpi.report.progress import Progress
 with Progress("auto", 2) as progress:
     progress.clients(1, 2)
-    progress.round_done(1, seconds=1.0, loss=0.5, accuracy={})
+    progress.round_done({"round": 1, "seconds": {"wall": 1.0}, "train_loss": 0.5, "tiers": {}})
 """
 COMMAND = [sys.executable, "-c", SHOW, str(Path(__file__).parents[2])]
 MPI_ENVIRON = {

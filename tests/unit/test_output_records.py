@@ -12,6 +12,8 @@ import pytest
 
 from fedmpi.errors import RunDirError
 from fedmpi.report.best import Best
+from fedmpi.report.events import Events
+from fedmpi.report.observer import Started
 from fedmpi.report.records import Records, gaps_of, is_whole, read_records, rounds_done, scalars
 from fedmpi.store import manifest
 from fedmpi.store.files import json_safe
@@ -25,20 +27,24 @@ def run_dir(tmp_path: Path) -> RunDir:
 
 
 def write(run_dir: RunDir, rounds: range, resume_after: int | None = None, tensorboard: bool = False) -> None:
-    records = Records(run_dir, resume_after=resume_after, tensorboard=tensorboard)
+    records = Records(run_dir, resume_after=resume_after)
+    observers = [records, *([Events()] if tensorboard else [])]
+    if tensorboard:
+        observers[1].run_started(Started({}, run_dir.path, resume_after or 0))
     for number in rounds:
-        records.append({"round": number, "loss": 1 / number})
+        for observer in observers:
+            observer.round_done({"round": number, "loss": 1 / number})
 
 
 def test_a_record_is_on_disk_as_one_line_at_once(run_dir: RunDir) -> None:
-    records = Records(run_dir, resume_after=None, tensorboard=False)
-    records.append({"round": 1, "time_s": {"svd": 0.25}, "text": "a\nb"})
+    records = Records(run_dir, resume_after=None)
+    records.round_done({"round": 1, "time_s": {"svd": 0.25}, "text": "a\nb"})
     assert run_dir.records_path.read_text() == '{"round": 1, "time_s": {"svd": 0.25}, "text": "a\\nb"}\n'
 
 
 def test_what_json_has_no_word_for_is_null(run_dir: RunDir) -> None:
-    records = Records(run_dir, resume_after=None, tensorboard=False)
-    records.append({"round": 1, "x": [math.nan, (math.inf, 0.1)]})
+    records = Records(run_dir, resume_after=None)
+    records.round_done({"round": 1, "x": [math.nan, (math.inf, 0.1)]})
     assert read_records(run_dir) == [{"round": 1, "x": [None, [None, 0.1]]}]
     assert json.loads(run_dir.records_path.read_text(), parse_constant=pytest.fail)
 
@@ -52,9 +58,9 @@ def test_numpy_and_torch_numbers_are_numbers() -> None:
 
 
 def test_a_record_needs_a_round(run_dir: RunDir) -> None:
-    records = Records(run_dir, resume_after=None, tensorboard=False)
+    records = Records(run_dir, resume_after=None)
     with pytest.raises(KeyError):
-        records.append({"loss": 1.0})
+        records.round_done({"loss": 1.0})
 
 
 def test_resume_takes_back_later_rounds_and_a_torn_line(run_dir: RunDir) -> None:
@@ -72,7 +78,7 @@ def test_resume_takes_back_later_rounds_and_a_torn_line(run_dir: RunDir) -> None
 def resumed(run_dir: RunDir, resume_after: int) -> list[str]:
     """What is said when the run goes on after that round."""
     lines: list[str] = []
-    Records(run_dir, resume_after=resume_after, tensorboard=False, warn=lines.append)
+    Records(run_dir, resume_after=resume_after, warn=lines.append)
     return lines
 
 
@@ -128,7 +134,8 @@ def test_lines_that_are_no_records_are_said(run_dir: RunDir) -> None:
 def test_records_of_another_run_are_known_by_what_the_checkpoint_knows() -> None:
     best = Best()
     for number, accuracy in enumerate((0.1, 0.30000000000000004, 0.2), 1):
-        best.add_scores(number, {"half": accuracy, "clients": accuracy})
+        scores = {"accuracy": accuracy}
+        best.round_done({"round": number, "tiers": {"half": scores}, "clients": scores, "seconds": {}})
     ours = [
         {"round": n, "tiers": {"half": {"accuracy": x}}, "clients": {"accuracy": x}}
         for n, x in ((1, 0.1), (2, 0.1 + 0.2), (3, 0.2))
@@ -153,7 +160,7 @@ def test_lines_that_are_no_records_are_left_out(run_dir: RunDir) -> None:
 
 def test_a_run_directory_that_is_gone_is_said(tmp_path: Path) -> None:
     with pytest.raises(RunDirError, match=r"rounds\.jsonl: cannot be written: No such file or directory"):
-        Records(RunDir(tmp_path / "gone"), resume_after=None, tensorboard=False)
+        Records(RunDir(tmp_path / "gone"), resume_after=None)
 
 
 def test_scalars_of_a_record() -> None:

@@ -14,7 +14,10 @@ import pytest
 
 from fedmpi.disk.plain import temporary_name
 from fedmpi.errors import RunDirError
+from fedmpi.report.events import Events
+from fedmpi.report.observer import Started
 from fedmpi.report.records import Records, read_records
+from fedmpi.run.observers import Observed, Observers
 from fedmpi.store import files
 from fedmpi.store.memory import MemoryStore
 from fedmpi.store.run_dir import RunDir
@@ -59,43 +62,43 @@ def test_records_that_a_full_disk_tore_are_written_whole_later(tmp_path: Path) -
     """A real full disk takes the beginning of a line; lines come later, in their order, each once."""
     with failing_disk.small_disk(tmp_path / "disk", "1m") as disk:
         run_dir = RunDir.open_for(disk / "run", resume=False)
-        records = Records(run_dir, resume_after=None, tensorboard=False)
-        records.append({"round": 1})
+        records = Records(run_dir, resume_after=None)
+        records.round_done({"round": 1})
         filler = failing_disk.fill(disk)
         for number in (2, 3):
             with pytest.raises(RunDirError, match="No space left on device"):
-                records.append({"round": number, "text": "x" * 10000})
+                records.round_done({"round": number, "text": "x" * 10000})
         torn = run_dir.records_path.stat().st_size
         assert torn > len('{"round": 1}\n') and [record["round"] for record in read_records(run_dir)] == [1]
         filler.unlink()
-        records.append({"round": 4})
+        records.round_done({"round": 4})
         assert [record["round"] for record in read_records(run_dir)] == [1, 2, 3, 4]
         assert run_dir.records_path.read_text().count("\n") == 4
 
 
 def test_records_are_never_made_anew(run_dir: RunDir, tmp_path: Path) -> None:
     """Nor longer than they are, with zeros, where somebody has emptied the file."""
-    records = Records(run_dir, resume_after=None, tensorboard=False)
-    records.append({"round": 1})
+    records = Records(run_dir, resume_after=None)
+    records.round_done({"round": 1})
     run_dir.records_path.rename(tmp_path / "elsewhere")
     with pytest.raises(RunDirError, match=r"rounds\.jsonl: cannot be written: No such file.*; its folder is gone"):
-        records.append({"round": 2})
+        records.round_done({"round": 2})
     assert not run_dir.records_path.exists()
     run_dir.records_path.write_text("")
-    records.append({"round": 3})
+    records.round_done({"round": 3})
     assert [record["round"] for record in read_records(run_dir)] == [2, 3]
     assert "\0" not in run_dir.records_path.read_text()
 
 
 def test_tensorboard_is_given_up_with_one_line(run_dir: RunDir) -> None:
     lines: list[str] = []
-    records = Records(run_dir, resume_after=None, tensorboard=True, warn=lines.append)
-    records.append({"round": 1, "loss": 1.0})
+    observers = Observers([Observed(Events, "no more events")], lines.append)
+    observers.call("run_started", Started({}, run_dir.path, 0))
+    observers.call("round_done", {"round": 1, "loss": 1.0})
     run_dir.tensorboard_dir.rename(run_dir.path / "elsewhere")
     for number in (2, 3):
-        records.append({"round": number, "loss": 1.0})
-    assert len(lines) == 1 and "no more TensorBoard events" in lines[0] and "No such file" in lines[0]
-    assert [record["round"] for record in read_records(run_dir)] == [1, 2, 3]
+        observers.call("round_done", {"round": number, "loss": 1.0})
+    assert len(lines) == 1 and "no more events: " in lines[0] and "No such file" in lines[0]
 
 
 def fails() -> None:

@@ -14,6 +14,7 @@ from torture import planted
 from fedmpi.disk import plain as plain_files
 from fedmpi.errors import RunDirError, UserError
 from fedmpi.report.events import Events
+from fedmpi.report.observer import Started
 from fedmpi.report.records import Records, read_records
 from fedmpi.store import files, manifest
 from fedmpi.store.lock import RunLock
@@ -100,29 +101,29 @@ def test_linked_folders_stay_allowed(tmp_path: Path) -> None:
 def test_records_are_not_written_through_what_is_planted(
     run: RunDir, plant: Callable[[str, Path], None], shape: str
 ) -> None:
-    records = Records(run, resume_after=None, tensorboard=False)
-    records.append({"round": 1})
+    records = Records(run, resume_after=None)
+    records.round_done({"round": 1})
     run.records_path.unlink()
     plant(shape, run.records_path)
-    assert refused(lambda: records.append({"round": 2})).startswith("cannot be written: ")
+    assert refused(lambda: records.round_done({"round": 2})).startswith("cannot be written: ")
 
 
 def test_a_snapshot_made_with_hard_links_stays_as_it_is(run: RunDir, tmp_path: Path) -> None:
     """As `cp -al` makes: the run goes on in a file of its own."""
-    records = Records(run, resume_after=None, tensorboard=False)
-    records.append({"round": 1})
+    records = Records(run, resume_after=None)
+    records.round_done({"round": 1})
     os.link(run.records_path, tmp_path / "snapshot")
     for number in (2, 3):
-        records.append({"round": number})
+        records.round_done({"round": number})
     assert [record["round"] for record in read_records(run)] == [1, 2, 3]
     assert (tmp_path / "snapshot").read_text() == '{"round": 1}\n'
 
 
 def test_a_hard_link_planted_as_records_gives_nothing_away(run: RunDir, plant: Callable[[str, Path], None]) -> None:
-    records = Records(run, resume_after=None, tensorboard=False)
+    records = Records(run, resume_after=None)
     run.records_path.unlink()
     plant("hard link", run.records_path)
-    records.append({"round": 1})
+    records.round_done({"round": 1})
     assert run.records_path.read_text() == '{"round": 1}\n'
 
 
@@ -131,11 +132,12 @@ def test_events_are_not_written_through_what_is_planted(
     run: RunDir, plant: Callable[[str, Path], None], shape: str
 ) -> None:
     pytest.importorskip("tensorboard")
-    events = Events(run.tensorboard_dir, 1)
+    events = Events()
+    events.run_started(Started({}, run.path, 0))
     (path,) = run.tensorboard_dir.iterdir()
     path.unlink()
     plant(shape, path)
-    assert "cannot be written" in refused(lambda: events.add(1, iter([("loss", 1.0)])))
+    assert "cannot be written" in refused(lambda: events.round_done({"round": 1, "loss": 1.0}))
 
 
 READERS = {

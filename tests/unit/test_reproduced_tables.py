@@ -28,14 +28,14 @@ def test_numbers_by_hand(tmp_path: Path) -> None:
     write_run(request, "one", 2, [record(1, {"1": 0.9})])
     write_run(request, "two", 0, [record(1, {"1": 0.9, "0.25": 0.8}), record(2, {"1": 0.95})])
     table = named("table1")
-    fedavg, whole, half, not_run = tables.collect(table, tables.Archive(request))
+    fedavg, whole, half, not_run = tables.collect(tables.Archive(table, request))
     assert fedavg.ours == pytest.approx(70) and fedavg.std == pytest.approx(200**0.5)
     assert (fedavg.seeds, fedavg.waiting, fedavg.rounds, fedavg.is_finished) == ((0, 1), (2,), "3/3", True)
     assert fedavg.difference == pytest.approx(-20)
     assert (whole.ours, whole.std, whole.rounds, whole.is_finished) == (pytest.approx(95), None, "2/3", False)
     assert half.ours is None and half.why_not == "no test of 0.5 yet; tested: 0.25, 1"
     assert (not_run.ours, not_run.rounds, not_run.why_not) == (None, "-", "not run")
-    one_seed = tables.collect(table, tables.Archive(request, [1]))[0]
+    one_seed = tables.collect(tables.Archive(table, request, [1]))[0]
     assert one_seed.ours == pytest.approx(80) and one_seed.seeds == (1,)
 
     text = tables.text_of(table, request, [fedavg, whole, half, not_run])
@@ -60,7 +60,7 @@ def test_seeds_with_different_data_are_said(tmp_path: Path) -> None:
         run = write_run(request, "one", seed, [record(number, {"1": 0.5}) for number in (1, 2, 3)])
         manifest.add_start(run.folder, {} if digest is None else {"data_digest": digest})
     for seeds, is_said in (([1, 2, 3], False), (None, True)):
-        results = tables.collect(table, tables.Archive(request, seeds))
+        results = tables.collect(tables.Archive(table, request, seeds))
         lines = [line for line in tables.text_of(table, request, results).head if "different data" in line]
         assert len(lines) == is_said
     assert f"one-seed0 (digest {'a' * 12})" in lines[0] and f"one-seed1 and 1 more (digest {'b' * 12})" in lines[0]
@@ -111,12 +111,12 @@ tables:
     write_run(request, "one", 0, [record(number, {"1": 0.6}) for number in (1, 2, 3)])
     write_run(request, "one", 1, [record(number, {"1": 0.4}) for number in (1, 2, 3)])
     table = named("cost", text)
-    [reached] = tables.collect(table, tables.Archive(request))
+    [reached] = tables.collect(tables.Archive(table, request))
     assert (reached.ours, reached.seeds, reached.notes) == (60, (0,), ("1 of 2 seeds reach it",))
     assert tables.text_of(table, request, [reached]).footnotes == ["[1] 1 of 2 seeds reach it"]
     [row] = csv.DictReader(tables.comma_separated(table.table, [reached]).splitlines())
     assert row["notes"] == "1 of 2 seeds reach it"
-    both = tables.collect(table, tables.Archive(request, [0]))[0]
+    both = tables.collect(tables.Archive(table, request, [0]))[0]
     assert both.notes == ()
 
 
@@ -129,7 +129,7 @@ def test_a_drop_from_an_unfinished_baseline_is_of_the_rounds_that_both_have(tmp_
     write_run(request, "one", 0, [record(1, {"1": 0.3}), record(2, {"1": 0.5})])
     write_run(request, "two", 0, [record(1, {"1": 0.4}), record(2, {"1": 0.45}), record(3, {"1": 0.8})])
     table = named("table2", DROP)
-    own, fedhm = tables.collect(table, tables.Archive(request))
+    own, fedhm = tables.collect(tables.Archive(table, request))
     assert own.ours == 0 and own.notes == () and fedhm.ours == pytest.approx(5) and fedhm.is_finished
     assert fedhm.notes == ("its baseline is not finished: compared over the rounds that both have done",)
     told = tables.text_of(table, request, [fedhm])  # as with --only, without the baseline's own line
@@ -137,7 +137,7 @@ def test_a_drop_from_an_unfinished_baseline_is_of_the_rounds_that_both_have(tmp_
 
     write_run(request, "one", 1, [record(number, {"1": 0.9}) for number in (1, 2, 3)])
     write_run(request, "two", 1, [record(number, {"1": 0.7}) for number in (1, 2, 3)])
-    finished = tables.collect(table, tables.Archive(request))[1]
+    finished = tables.collect(tables.Archive(table, request))[1]
     assert finished.ours == pytest.approx(20) and (finished.seeds, finished.waiting) == ((1,), (0,))
     assert finished.notes == ("unfinished seeds and those of unfinished baselines are left out",)
 
@@ -148,12 +148,12 @@ def test_an_unfinished_drop_is_of_its_own_rounds(tmp_path: Path) -> None:
     write_run(request, "one", 0, [record(number, {"1": 0.3 * number}) for number in (1, 2, 3)])
     write_run(request, "two", 0, [record(1, {"1": 0.2})])
     table = named("table2", DROP)
-    fedhm = tables.collect(table, tables.Archive(request))[1]
+    fedhm = tables.collect(tables.Archive(table, request))[1]
     assert fedhm.ours == pytest.approx(10)
     assert fedhm.notes == ("compared over the rounds that both have done",)
     write_run(request, "two", 1, [record(1, {"1": 0.2}), record(2, {"1": 0.2})])
     write_run(request, "one", 1, [record(1, {})])
-    lacking = tables.collect(table, tables.Archive(request, [1]))[1]
+    lacking = tables.collect(tables.Archive(table, request, [1]))[1]
     assert lacking.ours is None and lacking.why_not == "nothing to compare in the rounds that both have done"
 
 
@@ -167,13 +167,13 @@ tables:
 """
     request = Request(tmp_path)
     write_run(request, "one", 0, [record(number, {"1": 0.6}) for number in (1, 2, 3)])
-    reached, not_reached = tables.collect(named("cost", text), tables.Archive(request))
+    reached, not_reached = tables.collect(tables.Archive(named("cost", text), request))
     assert reached.ours == 15 and (not_reached.ours, not_reached.why_not) == (None, "70 % not reached")
 
 
 def test_computed_tables_need_no_run(tmp_path: Path) -> None:
     """Hermes's Table 3: VGG16 of 134,301,514 parameters has 537.21 MB."""
-    found = tables.collect(find("hermes:table3"), tables.Archive(Request(tmp_path)))
+    found = tables.collect(tables.Archive(find("hermes:table3"), Request(tmp_path)))
     baseline = next(result for result in found if (result.cell.block, result.cell.column) == ("IC-CIFAR10", "Baseline"))
     assert baseline.ours == pytest.approx(4 * 134_301_514 / 1e6) and baseline.difference == pytest.approx(
         -0.004, abs=1e-3
@@ -195,10 +195,10 @@ tables:
     run_all(config, SerialComm(), folder)
     clock = iter([*[3.0] * 55, *[2.0] * 55] * 2)
     monkeypatch.setattr(pruned, "_timed", lambda action: next(clock))
-    time, energy = (tables.collect(named(name, text), tables.Archive(request))[0] for name in ("time", "energy"))
+    time, energy = (tables.collect(tables.Archive(named(name, text), request))[0] for name in ("time", "energy"))
     assert time.ours == 1.5 and energy.ours is None and "NVML" in energy.why_not
     (folder / "report" / "summary.json").unlink()
-    assert tables.collect(named("time", text), tables.Archive(request))[0].ours is None
+    assert tables.collect(tables.Archive(named("time", text), request))[0].ours is None
 
 
 def test_a_comparison_is_with_the_same_seed_in_the_rounds_that_both_have(tmp_path: Path) -> None:
@@ -209,9 +209,9 @@ def test_a_comparison_is_with_the_same_seed_in_the_rounds_that_both_have(tmp_pat
     write_run(request, "two", 0, cheap, rounds=2)
     write_run(request, "two", 1, cheap, rounds=2)
     table = named("table2")
-    own, fedhm = tables.collect(table, tables.Archive(request))
+    own, fedhm = tables.collect(tables.Archive(table, request))
     assert own.ours == 1.0 and fedhm.ours == 0.5 and fedhm.seeds == (0,) and fedhm.difference == 0
     assert tables.decimals_of(table.table) == 1
 
     drop = named("table2", DROP)
-    assert tables.collect(drop, tables.Archive(request))[1].ours == pytest.approx(10)
+    assert tables.collect(tables.Archive(drop, request))[1].ours == pytest.approx(10)

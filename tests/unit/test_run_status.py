@@ -11,6 +11,7 @@ from small_runs import small_config
 from studied_runs import Called
 
 from fedmpi.mpi.serial import SerialComm
+from fedmpi.run.folder import Asked
 from fedmpi.run.stopping import Stopping
 from fedmpi.store import manifest
 from fedmpi.store.lock import STALE_AFTER_S, Holder, RunLock
@@ -43,8 +44,7 @@ def stopped(tmp_path: Path) -> RunDir:
 
     config = small_config("method.name=fedavg", "output.checkpoint_every=9")
     folder = tmp_path / "runs" / "a"
-    words = {"run_dir": str(folder), "resume": False, "command": ("test",), "where": {}}
-    assert run(config, SerialComm(), **words, stopping=StopsAfter(2)) is False
+    assert run(config, SerialComm(), Asked(str(folder)), stopping=StopsAfter(2)) is False
     return RunDir(folder)
 
 

@@ -6,6 +6,7 @@ import copy
 
 import pytest
 import torch
+from model_inputs import Info
 from torch import Tensor, nn
 
 from fedmpi.models import create
@@ -82,9 +83,6 @@ def test_without_norm_layers_it_stands_after_all_but_the_last() -> None:
 def test_it_is_off_without_gradients_and_in_eval() -> None:
     """BatchNorm statistics are re-estimated in train mode without gradients, after training and before a test."""
     options = ResNet18(width=0.125, blocks=(1, 1))
-
-    class Info:
-        kind, example_shape, num_classes, vocabulary_size = "image", (1, 8, 8), 4, 0
 
     net = create.build(options, Info(), 0)
     for part in net.modules():

@@ -6,7 +6,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from fedmpi.run.losses import Job
+from fedmpi.run.limits import Limits
 
 
 @pytest.mark.parametrize(
@@ -26,6 +26,5 @@ from fedmpi.run.losses import Job
     ],
 )
 def test_share(started: int, left: int, trains: bool, share: int) -> None:
-    config = SimpleNamespace(mpi=SimpleNamespace(server_trains=trains))
-    job = SimpleNamespace(comm=SimpleNamespace(size=left, started_size=started), config=config)
-    assert Job.share(job) == share
+    comm = SimpleNamespace(size=left, started_size=started, traffic=None)
+    assert Limits(SimpleNamespace(server_trains=trains), comm, None).share() == share

@@ -9,7 +9,7 @@ import pytest
 from small_runs import run_all, small_config, small_setup
 
 from fedmpi.data.partition import Partition
-from fedmpi.errors import ConfigError
+from fedmpi.errors import ConfigError, StartupError
 from fedmpi.mpi.serial import SerialComm
 from fedmpi.rounds.exchange import ClientReport
 from fedmpi.run import start
@@ -30,7 +30,7 @@ TO_ONE_VALUE = ("model.blocks=[1,1,1,1]",)  # 8 x 8 inputs end at 1 x 1
 )
 def test_single_values_cannot_be_normalized(overrides: tuple[str, ...], words: str) -> None:
     """Refused where BatchNorm would meet one value per channel; the same with two stages (4 x 4 at the end) is fine."""
-    with pytest.raises(start.StartupError, match=words):
+    with pytest.raises(StartupError, match=words):
         start.load_material(small_config(*TO_ONE_VALUE, *overrides), SerialComm())
     start.load_material(small_config(*overrides), SerialComm())
 
@@ -80,12 +80,12 @@ def test_another_partition_is_refused(tmp_path: Path) -> None:
     saved = Partition.load(folder.partition_path)
     other = Partition(np.roll(saved.indices, 1), saved.offsets)
     folder.partition_path.write_bytes(other.packed())
-    with pytest.raises(start.StartupError, match="is not the partition"):
+    with pytest.raises(StartupError, match="is not the partition"):
         run_all(small_config("rounds=2"), SerialComm(), tmp_path / "run", resume=True)
 
 
 def test_mistakes_leave_no_run_directory(tmp_path: Path) -> None:
     config = small_config("data.name=cifar10", f"data.root={tmp_path / 'nowhere'}")
-    with pytest.raises(start.StartupError, match="nowhere"):
+    with pytest.raises(StartupError, match="nowhere"):
         run_all(config, SerialComm(), tmp_path / "run")
     assert not (tmp_path / "run").exists()

@@ -14,6 +14,7 @@ from fedmpi.experiment import run
 from fedmpi.mpi.serial import SerialComm
 from fedmpi.report.records import read_records, round_seconds
 from fedmpi.run import stopping
+from fedmpi.run.folder import Asked
 from fedmpi.run.stopping import GO_ON, OUT_OF_TIME, SIGNALLED, Stopping, seconds_left
 from fedmpi.store.run_dir import RunDir
 
@@ -109,9 +110,8 @@ def test_a_run_that_goes_on_knows_how_long_its_rounds_were(tmp_path: Path) -> No
     slow = json.loads(first)
     slow["seconds"]["wall"] = 1000.0
     path.write_text(f"{json.dumps(slow)}\n{second}\n")
-    options = {"run_dir": str(tmp_path), "resume": True, "command": ("test",), "where": {}}
     stops = Stopping(1500.0, 0.0)  # nothing is left of the 1.5 times as long
-    assert not run(small_config(*words), SerialComm(), **options, stopping=stops)
+    assert not run(small_config(*words), SerialComm(), Asked(str(tmp_path), resume=True), stopping=stops)
     assert len(read_records(RunDir(tmp_path))) == 3
 
 

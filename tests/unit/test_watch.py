@@ -11,7 +11,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from fedmpi.mpi.serial import Traffic
+from fedmpi.mpi.traffic import Traffic
 from fedmpi.mpi.watch import Watch, patience_s
 
 

@@ -179,8 +179,9 @@ def _setup(comm: Any, case: str, folder: Path, *more: str) -> Setup:
 
 def _rounds(setup: Setup) -> Iterator[None]:
     """Each step of this iterator is one federated round."""
+    from fedmpi.rounds.recovering import OpenRound
     from fedmpi.run.resuming import initial_state
-    from fedmpi.train_round import OpenRound, train_round
+    from fedmpi.train_round import train_round
 
     opened = OpenRound(1, initial_state(setup.method, setup.comm, None, setup.device.server))
     while True:

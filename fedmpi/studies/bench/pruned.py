@@ -206,15 +206,11 @@ def _measured(
         infer = _inference(net, inputs)
         seconds = [_timed(infer) for _ in range(WARM_UP + times)][WARM_UP:]
         median = statistics.median(seconds)
-        joules = _energy(infer, inputs.device, _times_for(median))
+        # As many as last long enough for NVML.
+        joules = _energy(infer, inputs.device, 1 + int(LEAST_ENERGY_S / max(median, 1e-6)))
     found = costs.measure(net, tuple(inputs.shape[1:]))
     peak = 4 * (found.params + _largest_layer(net, inputs))
     return Row(client, name, kept, found, peak, median, joules, difference)
-
-
-def _times_for(seconds: float) -> int:
-    """How many inferences of that length last long enough for NVML."""
-    return 1 + int(LEAST_ENERGY_S / max(seconds, 1e-6))
 
 
 def _inference(net: nn.Module, inputs: torch.Tensor) -> Callable[[], None]:

@@ -74,7 +74,8 @@ def hand_over(jobs: Sequence[Job], order: Order) -> int:
 
 def _write(jobs: Sequence[Job], left: Mapping[int, Job], order: Order) -> Path:
     """The job file, and what its tasks begin their runs with. Raises `UserError`."""
-    text = job_file.sbatch(order, [_words(job) for job in jobs], list(left))
+    runs = [[str(_config_path(job)), "--run-dir", str(job.run.folder.path)] for job in jobs]
+    text = job_file.sbatch(order, runs, list(left))
     file = order.folder / "job.sbatch"
     for folder in (order.folder, *(job.run.folder.path for job in left.values())):
         with writing(folder):
@@ -83,10 +84,6 @@ def _write(jobs: Sequence[Job], left: Mapping[int, Job], order: Order) -> Path:
         write_text(_config_path(job), _config_text(job))
     write_text(file, text)
     return file
-
-
-def _words(job: Job) -> list[str]:
-    return [str(_config_path(job)), "--run-dir", str(job.run.folder.path)]
 
 
 def _config_path(job: Job) -> Path:

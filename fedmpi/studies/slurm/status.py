@@ -10,8 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from fedmpi.errors import UserError
-from fedmpi.report.closing import CLIENTS
-from fedmpi.report.records import Record, rounds_done
+from fedmpi.report.records import CLIENTS, Record, rounds_done
 from fedmpi.store import lock
 from fedmpi.store.files import read_json, read_whole
 from fedmpi.store.manifest import read_starts

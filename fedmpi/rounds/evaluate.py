@@ -1,12 +1,15 @@
-"""Personal evaluation: every client's own net on its own test data, spread over the ranks.
+"""The tests after a round, spread over the ranks: the nets that a method has tested, on the whole test set; and, where
+clients have nets of their own, each client's net on its own test data.
 
-The net is what the client would begin its next round with (`narrow`), after the
+A client's net is what the client would begin its next round with (`narrow`), after the
 adaptation that its method gives it (a step of SGD). Every client that has test data is
 tested (or a choice of them, `evaluation.clients`), whether or not it ever took part; its memory is
 read by whichever rank tests it.
 """
 
 from __future__ import annotations
+
+from dataclasses import replace
 
 import torch
 
@@ -19,6 +22,8 @@ from fedmpi.errors import ConfigError
 from fedmpi.federation.plan import Task, assign
 from fedmpi.learning.client_scores import ClientScores, count_correct
 from fedmpi.learning.determinism import global_generator
+from fedmpi.learning.evaluate import TierScore, test_nets
+from fedmpi.learning.flat import FlatNet
 from fedmpi.methods.protocol import Method
 from fedmpi.rounds.client import local_work
 from fedmpi.rounds.publish import share_versions
@@ -44,6 +49,32 @@ def own_tests(config: Config, method: Method, partition: Partition, dataset: Dat
     return tests
 
 
+def test_tiers(setup: Setup, round_number: int, published: Published) -> tuple[TierScore, ...]:
+    """The nets that the method has tested, on the whole test set; the work is spread over the workers."""
+
+    tested = setup.method.tested()
+
+    def load(place: int) -> FlatNet:
+        net = setup.trainers[tested[place].net].net
+        setup.method.narrow(published.params, tested[place].net, net.params)
+        return net
+
+    def restat_seed(batch: int) -> int:
+        return seeds.mix("restat", setup.config.seed, round_number, batch)
+
+    with setup.clock.stage("evaluation", round_number):
+        scores = test_nets(
+            setup.evaluation,
+            load,
+            setup.data,
+            setup.comm.allreduce_sum,
+            worker=setup.workers.index(setup.comm.rank) if setup.comm.rank in setup.workers else None,
+            num_workers=len(setup.workers),
+            restat_seed=restat_seed if reestimates(setup.config, round_number) else None,
+        )
+    return tuple(scores)
+
+
 def test_clients(setup: Setup, round_number: int, state: ServerState, published: Published) -> ClientScores | None:
     """How the clients' own nets do on their own test data (None where clients are not tested); on every rank."""
     tests = setup.personal_tests
@@ -56,8 +87,8 @@ def test_clients(setup: Setup, round_number: int, state: ServerState, published:
         place = {task.client: number for number, task in enumerate(tasks)}
         correct = torch.zeros(len(tasks), dtype=torch.int64)
         for task in assign(tasks, setup.workers, setup.comm.size).by_rank[setup.comm.rank]:
-            at_hand = Published(published.params, published.bounds, versions)
-            correct[place[task.client]] = _test_client(setup, task, at_hand)
+            own = replace(published, versions=versions)
+            correct[place[task.client]] = _test_client(setup, task, own)
         setup.comm.allreduce_sum(correct)
     asked = setup.config.evaluation.clients or tests.num_clients
     return ClientScores(clients, correct.numpy() / tests.sizes[clients], max(0, asked - len(clients)))

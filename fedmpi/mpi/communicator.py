@@ -1,0 +1,135 @@
+"""What a round sees of the ranks of its job: the calls that all ranks make together, and what each rank may do alone.
+
+`comm.Comm` is MPI, `serial.SerialComm` one process without it. Both ends of a collective are the same line of the
+caller's code, so there is one path through a round.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Protocol
+
+if TYPE_CHECKING:
+    import numpy as np
+    import torch
+
+    from fedmpi.mpi.traffic import Traffic
+
+
+class Request(Protocol):
+    """A collective under way."""
+
+    def wait(self) -> None:
+        """Returns when this rank's part is done and its buffers may be used again."""
+
+
+@dataclass(frozen=True)
+class Loss:
+    """Ranks that died, numbered as at the start of the job."""
+
+    ranks: tuple[int, ...]
+    hosts: tuple[str, ...]
+    server: bool
+    """Whether the one that was the server is among them."""
+    noticed: float
+    """When this rank noticed, on `time.perf_counter`."""
+
+    def seconds(self) -> float:
+        """Since then."""
+        return time.perf_counter() - self.noticed
+
+    def names(self) -> str:
+        """Who, in words."""
+        return ", ".join(f"rank {rank} on {host}" for rank, host in zip(self.ranks, self.hosts, strict=True))
+
+    def entries(self, round_number: int) -> list[dict[str, Any]]:
+        """One for each rank, for records and the manifest, now that recovery is over."""
+        rest = {"round": round_number, "recovery_s": self.seconds()}
+        return [{"rank": rank, "host": host, **rest} for rank, host in zip(self.ranks, self.hosts, strict=True)]
+
+
+class Collectives(Protocol):
+    """The calls that every rank makes, in the same order: never in a branch or loop that depends on the rank.
+
+    In all but `agree` and `recover` a rank may learn of a loss: they raise `RankLossError` where a job outlives its
+    ranks.
+    """
+
+    def wait_for_all(self) -> None:
+        """A barrier in which a waiting rank sleeps."""
+
+    def bcast(self, buffer: torch.Tensor) -> None:
+        """Fills `buffer` (any dtype, on the CPU, contiguous) on every rank with rank 0's."""
+
+    def reduce_sum(self, buffer: torch.Tensor) -> None:
+        """Adds every rank's `buffer` (int64, on the CPU) into rank 0's; the others' is undefined afterwards."""
+
+    def allreduce_sum(self, buffer: torch.Tensor) -> None:
+        """Adds every rank's `buffer` (int64, on the CPU) into the `buffer` of every rank."""
+
+    def start_gather(self, send: torch.Tensor, num_bytes: Sequence[int], receive: torch.Tensor) -> Request:
+        """Starts moving the first num_bytes[rank] bytes of every rank's `send` to rank 0.
+
+        There they lie one after the other in `receive`. Buffers are uint8 on the CPU, all lengths
+        multiples of 64 bytes; both buffers belong to MPI until the request is done.
+        """
+
+    def start_barrier(self) -> Request:
+        """Is done when all ranks have called it as often as this one."""
+
+    def gather_rows(self, row: np.ndarray) -> np.ndarray | None:
+        """One row of equal length from each rank, stacked on rank 0 (None elsewhere)."""
+
+    def allgather_rows(self, row: np.ndarray) -> np.ndarray:
+        """One row of equal length from each rank, stacked everywhere."""
+
+    def allgather_text(self, text: str) -> list[str]:
+        """Every rank's text, in order of ranks. For start-up only: it pickles."""
+
+    def agree(self) -> None:
+        """At the end of a step: raises `RankLossError` on all ranks unless all came through it.
+
+        Costs nothing where a job ends with its ranks.
+        """
+
+    def recover(self) -> Loss:
+        """After a `RankLossError`, on all ranks that are left: from here on, they are the ranks of this job."""
+
+    def leave(self, code: int) -> int:
+        """Ends the process with this exit code, soon after the others have called it; one process returns it."""
+
+
+class Communicator(Collectives, Protocol):
+    """The ranks of a job; after `recover` those that are left. What follows a rank may read or call alone."""
+
+    rank: int
+    size: int
+    is_root: bool
+    local_rank: int
+    """Counts the ranks on this node."""
+    server_here: bool
+    """Whether rank 0 is on this node."""
+    members: tuple[int, ...]
+    """The ranks that are left, numbered as at the start of the job."""
+    started_as: int
+    """This rank as the job started; `rank` counts those that are left."""
+    started_size: int
+    recovers: bool
+    """Whether the job outlives its ranks."""
+    lost_at_start: tuple[Loss, ...]
+    host: str
+    traffic: Traffic
+
+    def wait_at_most(self, seconds: float) -> None:
+        """From now on, a longer wait for others raises `TimeoutError`."""
+
+    def call_while_waiting(self, look: Callable[[], None] | None) -> None:
+        """From now on calls `look` again and again while this rank waits for others; what it raises ends the wait."""
+
+    def end_all(self) -> None:
+        """For a rank that ends with an exit code and can call MPI no more: the launcher ends the others."""
+
+    def abort(self, code: int) -> None:
+        """Ends every rank at once."""

@@ -1,0 +1,66 @@
+"""Observers that may fail: TensorBoard's events, and the classes that `output.observers` names."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from copy import deepcopy
+from dataclasses import dataclass
+
+from fedmpi import registry
+from fedmpi.config.schema import Config
+from fedmpi.errors import ConfigError, UserError, one_line
+
+HOOKS = ("run_started", "round_done", "run_ended")
+
+
+@dataclass(frozen=True)
+class Observed:
+    """One observer: how it is made, and what its failure means, in words."""
+
+    make: Callable[[], object]
+    without: str
+
+
+def named(config: Config) -> list[Observed]:
+    """The user's observers, imported but not made. Raises `ConfigError` for a class that is none."""
+    found = []
+    for place in config.output.observers:
+        try:
+            made_by = registry.brought(place)
+        except registry.UnknownError as error:
+            raise ConfigError("output.observers", str(error)) from None
+        if not isinstance(made_by, type) or not any(hasattr(made_by, hook) for hook in HOOKS):
+            raise ConfigError("output.observers", f"{place!r} is no class with one of {', '.join(HOOKS)}")
+        found.append(Observed(made_by, f"the observer {place} is called no more"))
+    return found
+
+
+class Observers:
+    """Calls the hooks of all. One that raises is reported once and called no more; each hears of its own copy."""
+
+    def __init__(self, observed: Sequence[Observed], warn: Callable[[str], None]) -> None:
+        self._warn = warn
+        self._made: list[tuple[Observed, object]] = []
+        for one in observed:
+            with self._spared(one, "making it"):
+                self._made.append((one, one.make()))
+
+    def call(self, hook: str, value: object) -> None:
+        """`hook(value)` of every observer that has it."""
+        for one, observer in self._made[:]:
+            call: Callable[[object], object] | None = getattr(observer, hook, None)
+            if call is not None:
+                with self._spared(one, hook):
+                    call(deepcopy(value))
+
+    @contextmanager
+    def _spared(self, one: Observed, what: str) -> Iterator[None]:
+        try:
+            yield
+        except BaseException as error:
+            if not isinstance(error, (Exception, SystemExit)):
+                raise
+            self._made = [pair for pair in self._made if pair[0] is not one]
+            why = error.text() if isinstance(error, UserError) else f"{what} raised {type(error).__name__}: {error}"
+            self._warn(one_line(f"{one.without}: {why}"))

@@ -1,0 +1,114 @@
+"""A user's observers: their hooks in order, on rank 0 alone, and a run that does not mind what they do."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import pytest
+from small_runs import finished, run_all, small_config
+
+from fedmpi.errors import ConfigError, StartupError
+from fedmpi.main import parse, read_config
+from fedmpi.mpi.serial import SerialComm
+from fedmpi.run import observers
+
+WATCH = """
+heard = []
+
+class Notes:
+    def run_started(self, started):
+        heard.append(("started", started.done, started.config["rounds"], started.run_dir.name))
+
+    def round_done(self, record):
+        heard.append(("round", record["round"], record["train_loss"] > 0))
+        record.clear()
+
+    def run_ended(self, ended):
+        heard.append(("ended", ended.done, ended.stopped, sorted(ended.best) == sorted(ended.best_round)))
+
+class Fails:
+    def round_done(self, record):
+        heard.append("fails")
+        raise SystemExit("no network\\n") if record["round"] > 1 else ValueError("first")
+
+class CannotBeMade:
+    def __init__(self):
+        raise OSError("no licence")
+
+    run_ended = None
+
+class NoHook: ...
+"""
+QUIET = ("rounds=2", "method.name=fedavg")
+
+
+@pytest.fixture
+def heard(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[object]:
+    (tmp_path / "watch_it.py").write_text(WATCH)
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.delitem(sys.modules, "watch_it", raising=False)
+    import watch_it
+
+    return watch_it.heard
+
+
+def test_hooks_in_order_and_after_a_resume(tmp_path: Path, heard: list[object]) -> None:
+    watched = (*QUIET, "output.observers=[watch_it:Notes]")
+    run_all(small_config(*watched), SerialComm(), tmp_path / "run")
+    ended = ("ended", 2, "", True)
+    assert heard == [("started", 0, 2, "run"), ("round", 1, True), ("round", 2, True), ended]
+    run_all(small_config(*watched, "rounds=3"), SerialComm(), tmp_path / "run", resume=True)
+    assert heard[4:] == [("started", 2, 3, "run"), ("round", 3, True), ("ended", 3, "", True)]
+
+
+def test_one_that_raises_is_reported_once_and_changes_nothing(
+    tmp_path: Path, heard: list[object], capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = "output.observers=[watch_it:Fails,watch_it:CannotBeMade,watch_it:Notes]"
+    run_all(small_config(*QUIET, words, "output.progress=plain"), SerialComm(), tmp_path / "watched")
+    out = capsys.readouterr().out
+    assert heard.count("fails") == 1 and ("round", 2, True) in heard
+    assert out.count("warning: the observer watch_it:Fails ") == 1 and "round_done raised ValueError: first" in out
+    assert out.count("warning: the observer watch_it:CannotBeMade ") == 1 and "OSError: no licence" in out
+    run_all(small_config(*QUIET), SerialComm(), tmp_path / "alone")
+    assert finished(tmp_path / "watched") == finished(tmp_path / "alone")
+
+
+@pytest.mark.parametrize(
+    ("place", "why"),
+    [
+        ("watch_it:Nothing", "has no 'Nothing'"),
+        ("no_such_module:X", "No module named"),
+        ("watch_it:NoHook", "no class"),
+    ],
+)
+def test_a_class_that_is_none_is_refused_before_anything_starts(
+    tmp_path: Path, heard: list[object], place: str, why: str
+) -> None:
+    with pytest.raises(StartupError, match=why):
+        run_all(small_config(f"output.observers=[{place}]"), SerialComm(), tmp_path / "run")
+    assert not (tmp_path / "run").exists() and not heard
+
+
+def test_only_rank_0_imports_them(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    class Worker(SerialComm):
+        is_root = False
+
+        def allgather_text(self, text: str) -> list[str]:
+            raise KeyboardInterrupt  # the first thing that ranks do together is over
+
+    monkeypatch.setattr(observers, "named", pytest.fail)
+    with pytest.raises(KeyboardInterrupt):
+        run_all(small_config("output.observers=[watch_it:Notes]"), Worker(), tmp_path / "run")
+
+
+def test_what_only_a_run_directory_names_is_not_imported(tmp_path: Path, heard: list[object]) -> None:
+    """Neither by a resume nor by a branch; the hash and the resume do not mind other observers."""
+    named = "output.observers=[watch_it:Notes]"
+    run_all(small_config(*QUIET, named), SerialComm(), tmp_path / "run")
+    for words in (["--run-dir", str(tmp_path / "run"), "--resume"], ["--resume-from", str(tmp_path / "run")]):
+        with pytest.raises(ConfigError, match=r"only .*config.yaml names watch_it:Notes; name .* again"):
+            read_config(parse(words))
+        assert read_config(parse([*words, named])).output.observers == ("watch_it:Notes",)
+        assert read_config(parse([*words, "output.observers=[]"])).hash() == small_config(*QUIET, named).hash()
