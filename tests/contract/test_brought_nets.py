@@ -1,4 +1,4 @@
-"""Nets that users bring: what clients can train one after another, and what is refused, one line that names the module."""
+"""Nets that users bring: what clients can train one after another; what is refused, in a line that names the module."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`python -m fedmpi.draws` against what runs really did: seen in the nets that clients were given and in their uploads."""
+"""`python -m fedmpi.draws` against what runs really did: seen in the nets that clients got and in their uploads."""
 
 from __future__ import annotations
 
@@ -140,7 +140,7 @@ def test_what_was_drawn_is_what_was_done(tmp_path: Path, monkeypatch: pytest.Mon
 
 
 def test_a_cohort_without_the_largest_tier(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """One client a round: of the four tiers, three have nobody, and the list says so. Rounds to come can be asked for."""
+    """One client a round: of the four tiers, three have nobody, and the list says so. Later rounds may be asked for."""
     run_all(small_config("method.name=fedhm", "clients.per_round=1", "rounds=2"), SerialComm(), tmp_path)
     capsys.readouterr()
     assert draws.main([str(tmp_path), "--json"]) == 0

@@ -147,7 +147,7 @@ def test_a_factorized_net_that_is_larger_than_the_dense_one_is_told() -> None:
 
 
 def test_an_lstm_is_factorized_gate_by_gate() -> None:
-    """Two layers of 16 units, inputs of 4: eight matrices each. At gamma 1/2 r is 8, but 4 for the first layer's inputs,
+    """Two layers of 16 units, inputs of 4: eight matrices each. At gamma 1/2 r is 8; 4 for the first layer's inputs,
     whose rank is 4: factors of 16 x 4 and 4 x 4; at full rank the net is the dense one, to float32 rounding."""
     info = Info("tokens", (5,), 2, vocabulary_size=11)
     method = FedHM(context_of(FedHMOptions(rank_ratio=(1.0, 0.5)), LstmImdb(width=0.0625), info))

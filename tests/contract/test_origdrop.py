@@ -52,7 +52,7 @@ def test_only_the_full_net_is_tested(tmp_path: Path) -> None:
 
 
 def test_every_layer_of_a_resnet_but_the_stem_is_cut_upwards() -> None:
-    """ceil(0.4 * 64) = 26, ... in the blocks and the shortcuts; stem and classes whole; the first block reads all 64."""
+    """ceil(0.4 * 64) = 26, ... in blocks and shortcuts; stem and classes whole; the first block reads all 64."""
     method = OrigDrop(context_of(OrigDropOptions(), ResNet18(), CIFAR10))
     nets = [method.net(number, empty=True) for number in range(3)]
     assert [[stage[0].conv1.out_channels for stage in net.stages] for net in nets] == [

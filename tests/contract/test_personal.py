@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
@@ -26,7 +27,7 @@ SKEW = ("partition.name=class_dirichlet", "evaluation.batch_size=5")
 
 
 def test_summary_by_hand() -> None:
-    """Of 11 clients the worst tenth are two: (0 + 0.1) / 2; mean 5.5 / 11; variance (0.5^2 + ... + 0^2) 2 / 11 = 0.1."""
+    """Of 11 clients the worst tenth is two: (0 + 0.1) / 2; mean 5.5 / 11; variance (0.5^2 + ... + 0^2) 2 / 11 = 0.1."""
     accuracy = np.array([0.3, 0.1, 1.0, 0.9, 0.0, 0.2, 0.4, 0.5, 0.6, 0.7, 0.8])
     summary = ClientScores(np.arange(11), accuracy, 3).summary()
     expected = {"accuracy": 0.5, "std": 0.1**0.5, "worst_decile": 0.05, "clients": 11, "without_test_data": 3}
@@ -48,7 +49,7 @@ def test_a_common_net_scores_as_a_naive_loop(tmp_path: Path, how: str) -> None:
         # A lone last example joins the batch before it; a client with a single one is left to another test.
         cuts = [0, *range(5, len(own) - 1, 5), len(own)]
         right = 0
-        for start, stop in zip(cuts[:-1], cuts[1:], strict=True) if len(own) > 1 else ():
+        for start, stop in pairwise(cuts) if len(own) > 1 else ():
             inputs, targets = setup.data.test_batch_of(torch.tensor(own[start:stop]))
             right += int((net(inputs).argmax(1) == targets).sum())
         if len(own) > 1:
@@ -102,7 +103,7 @@ def test_a_single_test_example_borrows_the_statistics_of_the_training_data(tmp_p
 
 
 def test_a_client_is_tested_with_what_it_remembers_and_adapts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The toy keeps a bias: before its test each client that took part has its own in place, the others the server's."""
+    """The toy keeps a bias: before its test a client that took part has its own in place, others the server's."""
     setup = small_setup(tmp_path, *TOY, *SKEW, ON)
     first = ServerState(setup.method.initial_state())
     state, published, _ = one_round(setup, 1, first, publish(setup, first, 1, 0))

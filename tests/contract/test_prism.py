@@ -242,7 +242,7 @@ def test_momentum_goes_on_from_the_servers(tmp_path: Path) -> None:
 
     The server's entries all differ, by 1/2304 and more, and the client has those of the kernels that it drew.
     """
-    setup, state, client, work = one_client(
+    setup, _, client, work = one_client(
         tmp_path, "method.name=prism", "method.server_momentum=true", "method.keep_ratio=[0.5]"
     )
     method, trainer = setup.method, setup.trainers[0]
