@@ -37,7 +37,7 @@ class Clock:
 
     def __init__(self, waiting: Waiting) -> None:
         self._waiting = waiting
-        self._seconds: dict[str, float] = {stage: 0.0 for stage in STAGES}
+        self._seconds: dict[str, float] = dict.fromkeys(STAGES, 0.0)
         self._begun = time.perf_counter()
         self._here: tuple[str, int | None, int | None] = ("start", None, None)
 
@@ -69,5 +69,5 @@ class Clock:
         """Seconds by stage and in all (`wall`) since the last call, and starts anew."""
         now = time.perf_counter()
         taken = {**self._seconds, "wall": now - self._begun}
-        self._seconds, self._begun = {stage: 0.0 for stage in STAGES}, now
+        self._seconds, self._begun = dict.fromkeys(STAGES, 0.0), now
         return taken

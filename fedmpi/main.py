@@ -71,9 +71,10 @@ def parse(argv: Sequence[str]) -> argparse.Namespace:
     )
     parser.add_argument("--resume", action="store_true", help="go on from the newest intact checkpoint in --run-dir")
     parser.add_argument(
-        "--resume-from", metavar="RUN[@ROUND]",
-        help="begin a new run after the newest whole checkpoint of RUN (or that of ROUND), with RUN's config and overrides",
-    )  # fmt: skip
+        "--resume-from",
+        metavar="RUN[@ROUND]",
+        help="begin a new run after the newest whole checkpoint of RUN (or that of ROUND), with RUN's config",
+    )
     parser.add_argument(
         "--plan", choices=["text", "json"], help="say what the run will cost, and train nothing; --plan is --plan=text"
     )
@@ -197,7 +198,7 @@ def _asked(arguments: argparse.Namespace) -> Asked:
 
 
 def _last_words(comm: Communicator, advice: Advice) -> Callable[[int], str]:
-    """What the server says when a signal ends it; nothing if another rank has failed, for which the launcher ends all."""
+    """What the server says when a signal ends it; nothing if another rank has failed, for then the launcher ends all."""
 
     def words(number: int) -> str:
         if not comm.is_root or advice.has_failed():  # asked now: after a loss another rank may be the server

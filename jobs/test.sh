@@ -45,7 +45,7 @@ FEDMPI_TEST_REFERENCES=$(mktemp -d) # what one process has computed, for 2, 3 an
 export FEDMPI_TEST_REFERENCES
 trap 'rm -rf "$FEDMPI_TEST_REFERENCES"' EXIT
 ranks_environment 5 # for serial tests, too: some start mpirun themselves
-for check in "ruff check" "ruff format --check"; do
+for check in "ruff check" "ruff format --check" mypy; do
   # shellcheck disable=SC2086  # a command of several words
   part "${check%% --*}" python -m $check
 done

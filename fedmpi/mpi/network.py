@@ -11,7 +11,7 @@ from collections.abc import MutableMapping
 from fedmpi.mpi.environment import whole_number
 
 _CHOICE = "OMPI_MCA_btl"
-# Twice Open MPI's segment of shared memory for each rank. A container's /dev/shm may be smaller; messages need TCP then.
+# Twice Open MPI's segment of shared memory for each rank. A container's /dev/shm may be smaller; then TCP is needed.
 _SHARED_BYTES = 2 * 16 * 2**20
 
 

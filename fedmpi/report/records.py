@@ -184,9 +184,8 @@ def scalars(record: Record, prefix: str = "") -> Iterator[tuple[str, float]]:
             for item in value:
                 if isinstance(item, Mapping) and "name" in item:
                     yield from scalars(item, f"{tag}/{item['name']}/")
-        elif isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value):
-            if tag != "round":
-                yield tag, float(value)
+        elif isinstance(value, (int, float)) and type(value) is not bool and math.isfinite(value) and tag != "round":
+            yield tag, float(value)
 
 
 def _line(record: Record) -> str:

@@ -47,8 +47,8 @@ def begin(setup: Setup, folder: RunDir, origin: Origin) -> None:
 
 def noted(folder: RunDir, done: int) -> dict[str, Any]:
     """For the manifest's entry of a start after round `done`: which run a branch begins from there; else nothing."""
-    records = [record for record in read_records(folder) if record["round"] == done and BRANCHED_FROM in record]
-    return {BRANCHED_FROM: record[BRANCHED_FROM] for record in records}
+    last = next((record for record in reversed(read_records(folder)) if record["round"] == done), {})
+    return {BRANCHED_FROM: last[BRANCHED_FROM]} if BRANCHED_FROM in last else {}
 
 
 def _copy(setup: Setup, folder: RunDir, origin: Origin) -> None:

@@ -39,7 +39,7 @@ def restore(setup: Setup, run_dir: RunDir, *, resume: bool) -> checkpoint.Snapsh
         if differences:
             raise RunDirError(
                 str(run_dir.path),
-                f"was run with another config, says its checkpoint of round {snapshot.round}: {'; '.join(differences)}; "
+                f"was run with another config, by its checkpoint of round {snapshot.round}: {'; '.join(differences)}; "
                 f"--resume needs the same; --resume-from {run_dir.path} begins a new run from it with others",
             )
         check_data(setup, run_dir, snapshot)
@@ -79,10 +79,10 @@ def check_data(setup: Setup, run_dir: RunDir, snapshot: checkpoint.Snapshot) -> 
         if not all(np.array_equal(getattr(saved, name), getattr(setup.partition, name)) for name in vars(saved)):
             raise RunDirError(
                 str(run_dir.partition_path),
-                "is not the partition that this config gives with this numpy and these data; use those that the run had",
+                "is not the partition that this config gives with this numpy and these data; use those of the run",
             )
     if not (snapshot.data_digest or saved_digest):
-        warn(f"{run_dir.path} does not say which data it was computed with, so nobody knows whether these are the same")
+        warn(f"{run_dir.path} does not say which data it was computed with; it may have been others than these")
 
 
 def _compare_data(setup: Setup, run_dir: RunDir, found: str, config: Mapping[str, Any]) -> None:

@@ -233,7 +233,8 @@ def _index(stored: Params) -> dict[int, tuple[int, str]]:
     if shapes != [(num_clients,), (num_clients,), (num_clients, DIGEST_BYTES)]:
         raise ValueError("its index of client memories does not fit together")
     digests = [bytes(row).hex() for row in stored["digest"].tolist()]
-    return dict(zip(stored["client"].tolist(), zip(stored["round"].tolist(), digests)))
+    versions = zip(stored["round"].tolist(), digests, strict=True)
+    return dict(zip(stored["client"].tolist(), versions, strict=True))
 
 
 def _json(value: Mapping[str, Any]) -> str:
