@@ -198,7 +198,7 @@ def _asked(arguments: argparse.Namespace) -> Asked:
 
 
 def _last_words(comm: Communicator, advice: Advice) -> Callable[[int], str]:
-    """What the server says when a signal ends it; nothing if another rank has failed, for then the launcher ends all."""
+    """What the server says when a signal ends it; nothing where another rank has failed: the launcher ends all."""
 
     def words(number: int) -> str:
         if not comm.is_root or advice.has_failed():  # asked now: after a loss another rank may be the server

@@ -47,7 +47,7 @@ def begin(setup: Setup, folder: RunDir, origin: Origin) -> None:
 
 def noted(folder: RunDir, done: int) -> dict[str, Any]:
     """For the manifest's entry of a start after round `done`: which run a branch begins from there; else nothing."""
-    last = next((record for record in reversed(read_records(folder)) if record["round"] == done), {})
+    last: dict[str, Any] = next((one for one in reversed(read_records(folder)) if one["round"] == done), {})
     return {BRANCHED_FROM: last[BRANCHED_FROM]} if BRANCHED_FROM in last else {}
 
 
