@@ -5,7 +5,6 @@ from collections.abc import Iterator
 
 from torch import Tensor
 
-from fedmpi.config.schema import Section
 from fedmpi.federation.plan import Task
 from fedmpi.learning.flat import FlatNet
 from fedmpi.methods.fedavg import FedAvg
@@ -96,14 +95,3 @@ class AdaptsTheState(FedAvg):
 class Raises(FedAvg):
     def after_backward(self, net: FlatNet, client: Client) -> None:
         raise KeyError("no such thing")
-
-
-class Both(Section):
-    """Could be a model as well as a data set."""
-
-    name: str = "both"
-    """Two things."""
-
-    def net(self) -> None: ...
-
-    def read(self) -> None: ...

@@ -28,7 +28,10 @@ Check = Callable[[], None]
 
 
 def kind_of(place: str) -> str:
-    """The one section of a config that `place` can name. Raises `ConfigError` if it is none, or more than one."""
+    """The one section of a config that `place` can name. Raises `ConfigError` if it is none, or more than one.
+
+    Any function could give data; one with the arguments of a model or a partition is taken for that.
+    """
     found, refused = [], []
     for kind in KINDS:
         try:
@@ -38,6 +41,8 @@ def kind_of(place: str) -> str:
             refused.append(str(error))
     if not found:
         raise ConfigError(place, *dict.fromkeys(refused))
+    if len(found) > 1 and "data" in found:
+        found.remove("data")
     if len(found) > 1:
         raise ConfigError(place, f"may be a {' or a '.join(found)}; say which with --kind")
     return found[0]

@@ -302,7 +302,7 @@ class FDNNC(Method):
     # What it would cost real clients.
 
     def costs(self, turn: Turn) -> Costs:
-        """A mini-batch. A small device sends under `half` (M + N) r / 2 + M numbers of an M x N layer on the average."""
+        """A mini-batch. A small device sends under `half` (M + N) r / 2 + M numbers of an M x N layer on average."""
         costs, specs = super().costs(turn), self.upload_specs(turn.tier)
         halved = self.layers.values() if turn.tier == SMALL and self.options.upload == "half" else ()
         saved = sum(specs[name].num_bytes for layer in halved for name in layer.factor_names) // 2

@@ -102,7 +102,7 @@ class Fjord(WidthMethod):
         return iter(torch.randint(low, high, (num_draws,), generator=client.generator("widths")).tolist())
 
     def drawn(self, client: Client) -> Mapping[str, object]:
-        """The width of each step of each epoch. Where batches are left out (`train.drop_last`), the last are not used."""
+        """The width of each step of each epoch. Where `train.drop_last` leaves batches out, the last are not used."""
         from fedmpi.data.bounds import batch_bounds
 
         train, num_examples = self.context.train, len(client.examples)

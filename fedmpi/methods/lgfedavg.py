@@ -47,9 +47,9 @@ class LGFedAvgOptions(MethodOptions):
     name: str = "lgfedavg"
     """First layers stay with their client, last ones are averaged (Liang et al. 2020)."""
     global_layers: Count | Literal["auto"] = "auto"
-    """How many of the last layers (with a matrix or kernel: conv, linear, recurrent, in the net's own order) are global;
-    as many as the net has is FedAvg. `auto`: all linear layers behind the last other one; the last one of a net that
-    has only linear layers.
+    """How many of the last layers (with a matrix or kernel: conv, linear, recurrent, in the net's own order) are
+    global; as many as the net has is FedAvg. `auto`: all linear layers behind the last other one; the last one of a
+    net that has only linear layers.
     """
     pretrain_rounds: Annotated[int, Field(ge=0, le=2**31 - 1)] = 0
     """Rounds of phase 1, FedAvg of the whole net, before clients begin to keep their first layers."""

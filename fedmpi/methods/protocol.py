@@ -183,7 +183,7 @@ class Method:
         return self.context.make(empty=empty)
 
     def narrow(self, published: Params, number: int, out: Params, client: Client | None = None) -> None:
-        """Writes net `number` into `out`, its parameters: for a test (None), or for a client, with what it remembers."""
+        """Writes net `number` into `out`, its parameters: for a test (None) or a client, with what it remembers."""
         from fedmpi.tensors import copy_into
 
         copy_into(out, published)
@@ -192,8 +192,8 @@ class Method:
         """What was drawn at random for this client in this phase, beside its tier: what JSON can hold.
 
         For `fedmpi.draws`, so it must come out of the very functions that training uses. Of `client.published` only the
-        tensors of `traits.draws_on` are there, and no memory. By default the tensors that other clients of its tier send, but
-        not this one.
+        tensors of `traits.draws_on` are there, and no memory. By default the tensors that other clients of its tier
+        send, but not this one.
         """
         sent = self.upload_specs(client.task.tier, client.task)
         withheld = [name for name in self.upload_specs(client.task.tier) if name not in sent]
@@ -227,7 +227,7 @@ class Method:
         return net.params
 
     def remember(self, net: FlatNet, client: Client) -> Params:
-        """The client's new memory (only where `traits.keeps_memory`), tensors of any shapes; empty: it keeps what it has."""
+        """The new memory (only where `traits.keeps_memory`), of any shapes; empty: the client keeps the old one."""
         return {}
 
 

@@ -76,7 +76,7 @@ def sources() -> dict[str, tuple[str, dict[str, Any], dict[str, Any]]]:
             try:
                 whole = load(address, []).to_dict()
             except ConfigError:  # a part that needs what its heirs say
-                whole = {key: value for key, value in tree.items() if key != "cells"}
+                whole = copy.deepcopy(cells[cell] if cell else tree)
             found[address.relative_to(CONFIGS).as_posix()] = (yaml_text.dump(tree), tree, whole)
     return found
 
@@ -216,7 +216,7 @@ def _words(mutation: Mutation, chance: random.Random) -> None:
 
 
 def _word(whole: dict[str, Any], chance: random.Random) -> str:
-    if chance.random() < 0.25:
+    if chance.random() < 0.25 or not whole:  # a base may say nothing by itself
         return chance.choice(WORDS)
     path = chance.choice(list(_paths(whole)))
     key, old = ".".join(path), None

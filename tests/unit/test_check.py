@@ -5,7 +5,6 @@ import subprocess
 import sys
 from pathlib import Path
 
-import numpy as np
 import pytest
 
 from fedmpi.check import __main__ as command
@@ -84,7 +83,7 @@ def test_bits_that_differ_are_a_broken_contract(tmp_path: Path, monkeypatch: pyt
     [
         (["no_such_module:Thing"], "No module named 'no_such_module'"),
         (["broken_methods:Nothing"], "has no 'Nothing'"),
-        (["broken_methods:Both"], "may be a model or a data; say which with --kind"),
+        (["brought_things:anything"], "may be a model or a partition; say which with --kind"),
         (["broken_methods:Remembers", "--set", "method.no_such=1"], "no_such"),
         ([], "PACKAGE.MODULE:NAME"),
     ],
@@ -96,22 +95,28 @@ def test_a_mistake_in_the_words_ends_with_code_2(
     assert said in capsys.readouterr().err
 
 
-@pytest.mark.parametrize(("place", "count"), [("brought_nets:BroughtOptions", 2), ("iid", 1), ("digits", 1)])
+@pytest.mark.parametrize(
+    ("place", "kind", "count"),
+    [
+        ("brought_things:Net", "model", 2),
+        ("brought_things:linear", "model", 2),
+        ("brought_things:noise", "data", 1),
+        ("brought_things:dealt", "partition", 1),
+        ("iid", "partition", 1),
+    ],
+)
 def test_models_data_and_partitions_have_checks_of_their_own(
-    place: str, count: int, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    place: str, kind: str, count: int, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
+    assert things.kind_of(place) == kind
     said = lines(place, tmp_path, capsys)
     assert [line.partition(" ")[0] for line in said] == ["ok"] * count, said
 
 
-def test_a_partition_that_changes_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    generator = np.random.default_rng(0)
-    made = things.make_partition
+def test_a_partition_that_changes_is_found(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (said,) = lines("brought_things:dealt_anew", tmp_path, capsys)
+    assert said.startswith("FAIL") and "made twice from one seed, the partition differs" in said
 
-    def unsteady(options: object, labels: np.ndarray, count: int, seed: int, groups: object) -> object:
-        return made(options, labels, count, int(generator.integers(9)), groups)
 
-    monkeypatch.setattr(things, "make_partition", unsteady)
-    (check,) = (check for _, check in things.checks_of("partition", tmp_path, ("method.name=fedavg",)))
-    with pytest.raises(BrokenError, match="made twice from one seed, the partition differs"):
-        check()
+def test_the_bits_of_brought_data_stay(tmp_path: Path) -> None:
+    bits.bits_stay(tmp_path, things.words_of("data", "brought_things:noise", ()), 1)

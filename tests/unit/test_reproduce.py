@@ -206,7 +206,7 @@ def test_the_head_tells_of_steps_without_a_round(
     """A quarter of 4 rounds is one round, and the step after round 2 has none to follow it."""
     words = ["--ranks", "1", "--seeds", "0", "--only", "fedavg", "--out", str(tmp_path / "out")]
     code, out, _ = called(f"{own}:table1", *words, "--budget", "rounds=0.25")
-    assert code == 0 and "too few rounds for 1 of 1 steps of the learning rate in one\n" in out
+    assert code == 0 and "too few rounds for 1 of 1 steps of the learning rate in one.yaml\n" in out
     code, out, _ = called(f"{own}:table1", *words, "--budget", "rounds=0.5")
     assert code == 0 and "too few" not in out
 
@@ -216,7 +216,7 @@ def test_the_data_directory_is_set_where_there_are_files(own: str, tmp_path: Pat
     request = Request(tmp_path / "out", data_dir=Path("/some where"))
     job = request.job_of(papers.Run(config="fedhm/table3.yaml@cifar10_iid_fedhm"), 2)
     assert job.config.data.root == "/some where" and job.config.seed == 2
-    assert request.job_of(papers.Run(config=f"{tmp_path}/one"), 0).config.data.name == "synthetic"
+    assert request.job_of(papers.Run(config=f"{tmp_path}/one.yaml"), 0).config.data.name == "synthetic"
 
 
 # Slurm.

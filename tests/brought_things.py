@@ -1,0 +1,40 @@
+"""A model, a data set and a partition as a user brings them: plain functions, and a class of torch."""
+
+import numpy as np
+from torch import Tensor, nn
+
+
+class Net(nn.Module):
+    """One hidden layer."""
+
+    def __init__(self, num_classes: int, example_shape: tuple[int, ...], hidden: int = 8) -> None:
+        super().__init__()
+        self.hidden, self.fc = nn.Linear(int(np.prod(example_shape)), hidden), nn.Linear(hidden, num_classes)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.fc(self.hidden(x.flatten(1)).relu())
+
+
+def linear(num_classes: int, features: int = 64) -> nn.Module:
+    """One layer."""
+    return nn.Sequential(nn.Flatten(), nn.Linear(features, num_classes))
+
+
+def noise(count: int = 80) -> dict[str, np.ndarray]:
+    """Vectors of six random numbers in three classes."""
+    x, y = np.random.default_rng(0).random((count + 20, 6), dtype=np.float32), np.arange(count + 20) % 3
+    return {"train_x": x[:count], "train_y": y[:count], "test_x": x[count:], "test_y": y[count:]}
+
+
+def dealt(labels: np.ndarray, num_clients: int, seed: int) -> list[np.ndarray]:
+    """In random order, one after the other."""
+    return np.array_split(np.random.default_rng(seed).permutation(len(labels)), num_clients)
+
+
+def dealt_anew(labels: np.ndarray, num_clients: int, seed: int) -> list[np.ndarray]:
+    """Forgets its seed."""
+    return np.array_split(np.random.default_rng().permutation(len(labels)), num_clients)
+
+
+def anything(num_classes: int, labels: str, num_clients: int, seed: int) -> None:
+    """Could be a model as well as a partition."""
