@@ -1,7 +1,5 @@
 """A model, a data set and a partition as a user brings them: plain functions, and a class of torch."""
 
-from __future__ import annotations
-
 import numpy as np
 from torch import Tensor, nn
 
