@@ -52,7 +52,7 @@ class Rounded(Net):
 def factory(num_classes, example_shape, hidden=8, depth: int = 2):
     sizes = [hidden] * depth
     ins = [torch.Size(example_shape).numel(), *sizes]
-    layers = [nn.Sequential(nn.Linear(i, o), nn.LayerNorm(o), nn.Tanh()) for i, o in zip(ins, sizes, strict=True)]
+    layers = [nn.Sequential(nn.Linear(i, o), nn.LayerNorm(o), nn.Tanh()) for i, o in zip(ins, sizes, strict=False)]
     return nn.Sequential(nn.Flatten(), *layers, nn.Linear(sizes[-1], num_classes))
 
 

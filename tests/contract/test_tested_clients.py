@@ -44,9 +44,9 @@ def test_those_without_test_data_are_counted(tmp_path: Path) -> None:
 
 def test_nobody_with_test_data_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     from fedmpi.data.partition import Partition
-    from fedmpi.rounds import personal
+    from fedmpi.rounds import evaluate
 
     nothing = Partition(np.empty(0, np.int64), np.zeros(13, np.int64))
-    monkeypatch.setattr(personal, "personal_tests", lambda *arguments: nothing)
+    monkeypatch.setattr(evaluate, "personal_tests", lambda *arguments: nothing)
     with pytest.raises(UserError, match="evaluation.personal_test.*no client has a test example"):
         small_setup(tmp_path, *WORDS)

@@ -95,10 +95,10 @@ def test_a_hung_part_fails_and_the_others_run(project: Path) -> None:
     (project / "first").write_text(f'echo tests/a.py::test_b >"${FOLDER}/$$"\nsleep 1000\n')
     command, environ = ["bash", str(project / "jobs" / "test.sh")], {**os.environ, "FEDMPI_TEST_SILENCE_S": "3"}
     done = subprocess.run(command, capture_output=True, text=True, timeout=LIMIT_S, env=environ)
-    assert done.returncode == 1 and len((project / "calls").read_text().splitlines()) == 7, done
+    assert done.returncode == 1 and len((project / "calls").read_text().splitlines()) == 8, done
     lines = done.stdout.splitlines()
-    assert "FAILED (hung: no test has finished for 3 s; ended in tests/a.py::test_b)" in lines[-7], done
-    assert all(" passed, " in line and "3 passed in 0.1s" in line for line in lines[-6:])
+    assert "FAILED (hung: no test has finished for 3 s; ended in tests/a.py::test_b)" in lines[-8], done
+    assert all(" passed, " in line and "3 passed in 0.1s" in line for line in lines[-7:])
 
 
 def test_ctrl_c_reaches_the_tests_and_ends_all(project: Path) -> None:

@@ -33,18 +33,16 @@ def start(
     write_command(folder / "scontrol", f'echo scontrol "$@" >> {folder}/calls\n{requeue}')
     write_command(folder / "squeue", f'echo squeue "$@" >> {folder}/asked\n{squeue}')
     words = {"PATH": f"{folder}:{os.environ['PATH']}", "TZ": "UTC", **environment}
-    return subprocess.Popen(
-        ["bash", "-c", f"source {LIFE_CYCLE}\n{script}"], env=words, stdout=subprocess.PIPE, text=True
-    )
+    command = ["bash", "-c", f"source {LIFE_CYCLE}\n{script}"]
+    return subprocess.Popen(command, env=words, stdout=subprocess.PIPE, text=True)
 
 
 def ended(
     folder: Path, script: str, environment: dict[str, str], scontrol: int = 0, **more: str
 ) -> tuple[int, str, list[str]]:
     """Exit code, output, and what Slurm was asked to do."""
-    process = start(folder, script, environment, scontrol, **more)
+    process, calls = start(folder, script, environment, scontrol, **more), folder / "calls"
     out, _ = process.communicate(timeout=30)
-    calls = folder / "calls"
     return process.returncode, out, calls.read_text().splitlines() if calls.exists() else []
 
 
@@ -60,15 +58,9 @@ def test_a_job_goes_back_by_itself_alone(tmp_path: Path, environment: dict[str, 
 @pytest.mark.parametrize("stale", ["", "5"])
 @pytest.mark.parametrize(
     ("answer", "end"),
-    [
-        ("echo 2030-01-01T00:00:00", "1893456000"),
-        ("echo N/A", ""),
-        ("echo NONE", ""),
-        ("echo Unknown", ""),
-        ("exit 1", "stale"),
-        ("true", "stale"),
-        ("kill -9 $$", "stale"),
-    ],
+    [("echo 2030-01-01T00:00:00", "1893456000")]
+    + [(f"echo {word}", "") for word in ("N/A", "NONE", "Unknown")]
+    + [(answer, "stale") for answer in ("exit 1", "true", "kill -9 $$")],
 )
 def test_squeue_knows_the_end_of_the_job(tmp_path: Path, answer: str, end: str, stale: str) -> None:
     """A job that was submitted within another one may have that one's end; where there is no answer, it stays."""

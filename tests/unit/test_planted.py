@@ -18,7 +18,7 @@ from fedmpi.store import files, manifest
 from fedmpi.store.lock import RunLock
 from fedmpi.store.manifest import add_start
 from fedmpi.store.run_dir import RunDir
-from fedmpi.studies import runs as comparison
+from fedmpi.studies import compare, runs
 from fedmpi.studies.slurm import status as run_status
 
 ROOT = Path(__file__).parents[2]
@@ -144,8 +144,8 @@ READERS = {
     "submitted.json": run_status.submission,
     "requeued": run_status.jobs_of,
     ".lock": lambda run: run_status.status_of(run),
-    "report/summary.json": lambda run: comparison.Run("fedavg", 0, run).nets,
-    "settings.json": lambda run: comparison.settings_of(run.path),
+    "report/summary.json": lambda run: runs.Run("fedavg", 0, run).nets,
+    "settings.json": lambda run: compare.settings_of(run.path),
 }
 ENDLESS = ("named pipe", "socket", "link to a device", "link to a pipe", "directory")
 

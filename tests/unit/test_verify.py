@@ -109,9 +109,9 @@ def test_another_width_is_noticed(monkeypatch: pytest.MonkeyPatch, capsys: pytes
 @pytest.mark.parametrize(
     ("paper", "module", "name", "other"),
     [
-        ("hermes", cnn, "LENET5", cnn.Plan((6, 16), (120, 85), 32)),
-        ("hermes", cnn, "CNN_HERMES", cnn.Plan((10, 20), (513,), 28)),
-        ("prism", cnn, "CNN_FEMNIST", cnn.Plan((33, 64), (), 4, same=True)),
+        ("hermes", cnn, "PLANS", {**cnn.PLANS, "lenet5": cnn.Plan((6, 16), (120, 85), 32)}),
+        ("hermes", cnn, "PLANS", {**cnn.PLANS, "cnn_hermes": cnn.Plan((10, 20), (513,), 28)}),
+        ("prism", cnn, "PLANS", {**cnn.PLANS, "cnn_femnist": cnn.Plan((33, 64), (), 4, same=True)}),
         ("fdnnc", classic, "HIDDEN", 4095),
         ("hermes", classic, "VGG16_STAGES", (*classic.VGG16_STAGES[:4], (512, 512, 511))),
         ("prism", lstm, "HIDDEN", 255),

@@ -19,7 +19,7 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> list[float]:
     now_s = [100.0]
     time_s = SimpleNamespace(perf_counter=lambda: now_s[0], sleep=time.sleep)
     monkeypatch.setattr("fedmpi.mpi.watch.time", time_s)
-    monkeypatch.setattr("fedmpi.mpi.serial.time", time_s)
+    monkeypatch.setattr("fedmpi.mpi.traffic.time", time_s)
     return now_s
 
 
