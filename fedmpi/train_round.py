@@ -25,8 +25,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
+from fedmpi.federation.assignment import Task
 from fedmpi.federation.cohort import learning_rate
-from fedmpi.federation.plan import Task
 from fedmpi.methods.values import Contributions, Phase
 from fedmpi.rounds.client import simulate_client
 from fedmpi.rounds.evaluate import test_clients, test_tiers

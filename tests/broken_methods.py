@@ -5,7 +5,7 @@ from collections.abc import Iterator
 
 from torch import Tensor
 
-from fedmpi.federation.plan import Task
+from fedmpi.federation.assignment import Task
 from fedmpi.learning.flat import FlatNet
 from fedmpi.methods.fedavg import FedAvg
 from fedmpi.methods.values import Client, Contributions, MethodContext, Traits

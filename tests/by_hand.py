@@ -19,7 +19,7 @@ from fedmpi.config.schema import Clients, Train
 from fedmpi.data.batches import DeviceData
 from fedmpi.data.dataset import Dataset
 from fedmpi.data.options import DataInfo
-from fedmpi.federation.plan import Task
+from fedmpi.federation.assignment import Task
 from fedmpi.learning.flat import Buffers, FlatNet, net_layout
 from fedmpi.learning.local import LocalTrainer
 from fedmpi.methods.protocol import Method

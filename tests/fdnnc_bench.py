@@ -12,7 +12,7 @@ from fedmpi.config.schema import Clients, Train
 from fedmpi.data.batches import DeviceData
 from fedmpi.data.dataset import Dataset
 from fedmpi.data.options import DataInfo
-from fedmpi.federation.plan import Task, assign
+from fedmpi.federation.assignment import Task, assign
 from fedmpi.learning.flat import Buffers, FlatNet, net_layout
 from fedmpi.learning.local import LocalTrainer, MaskedCrossEntropy, TrainOutcome
 from fedmpi.methods.fdnnc import BIG, FDNNC, FDNNCOptions

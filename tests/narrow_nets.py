@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from fedmpi.config.schema import Train
 from fedmpi.exactsum import bound_of
-from fedmpi.federation.plan import Task, assign
+from fedmpi.federation.assignment import Task, assign
 from fedmpi.learning.flat import Buffers, FlatNet, net_layout
 from fedmpi.methods.protocol import Method
 from fedmpi.methods.values import Client, MethodContext, MethodOptions

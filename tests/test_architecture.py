@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 import subprocess
 import sys
+from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -61,7 +62,7 @@ BAD = [
     ("check_layers", "fedmpi.data.batches", "from fedmpi.models import build"),
     ("check_layers", "fedmpi.data.batches", "def f():\n    from ..models import build"),
     ("check_layers", "fedmpi.tensors", "from fedmpi.exactsum import add"),
-    ("check_layers", "fedmpi.federation.plan", "from fedmpi import learning"),
+    ("check_layers", "fedmpi.federation.assignment", "from fedmpi import learning"),
     ("check_layers", "fedmpi.config.schema", "from fedmpi.config.load import load"),
     ("check_layers", "fedmpi.new_module", "x = 1"),
     ("check_layers", "fedmpi.seeds", "import fedmpi.no_such_module"),
@@ -159,6 +160,34 @@ def test_rules_let_good_source_pass(module: str, text: str) -> None:
 
 def test_every_rule_is_fed_a_bad_source() -> None:
     assert {rule.__name__ for rule in RULES} == {name for name, _, _ in BAD}
+
+
+# Of one meaning each, in several packages.
+SAME_NAMES = {
+    "brought": "what users bring, as a method, a model or data",
+    "options": "what every data set's options have, and every model's",
+    "evaluate": "the tests after a round, and of one net",
+    "launch": "how this process was started, and how others are",
+}
+
+
+def test_no_module_name_has_two_meanings() -> None:
+    names = Counter(path.stem for path in PACKAGE if not path.stem.startswith("__"))
+    assert {name for name, count in names.items() if count > 1} <= SAME_NAMES.keys()
+
+
+def test_the_root_is_small() -> None:
+    modules = [path.stem for path in (ROOT / "fedmpi").glob("*.py") if not path.stem.startswith("__")]
+    assert len(modules) <= 11 and len(LAYERS) <= 14
+
+
+def test_jobs_only_call_the_package() -> None:
+    assert all(len(path.read_text().splitlines()) <= 20 for path in (ROOT / "jobs").glob("*.py"))
+
+
+def test_tests_change_no_path() -> None:
+    changed = [path.name for path in ALL_CODE if path != Path(__file__) and "sys.path" + ".insert" in path.read_text()]
+    assert changed == []
 
 
 def test_layer_table_names_no_module_that_is_gone() -> None:

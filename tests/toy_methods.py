@@ -24,7 +24,7 @@ from torch import Tensor, nn
 
 from fedmpi.config.schema import NotNegative, Shares
 from fedmpi.exactsum import Region
-from fedmpi.federation.plan import Task
+from fedmpi.federation.assignment import Task
 from fedmpi.learning.flat import FlatNet
 from fedmpi.methods.protocol import Method
 from fedmpi.methods.values import Client, Contributions, MethodOptions, Phase, Traits

@@ -18,7 +18,7 @@ import torch
 from fedmpi import train_round as rounds
 from fedmpi.check.small import one_round, small_setup
 from fedmpi.exactsum import ExactSum
-from fedmpi.federation.plan import Assignment, Task
+from fedmpi.federation.assignment import Assignment, Task
 from fedmpi.methods.protocol import Method
 from fedmpi.methods.values import Client, Phase
 from fedmpi.rounds import state as setups

@@ -40,7 +40,7 @@ from pydantic import Field
 from fedmpi import lowrank, seeds
 from fedmpi.config.schema import Config, Count
 from fedmpi.errors import ConfigError
-from fedmpi.federation.plan import Task
+from fedmpi.federation.assignment import Task
 from fedmpi.federation.tiers import Tier
 from fedmpi.methods.protocol import Method
 from fedmpi.methods.values import (

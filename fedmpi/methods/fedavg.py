@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from typing import Literal
 
-from fedmpi.federation.plan import Task
+from fedmpi.federation.assignment import Task
 from fedmpi.methods.protocol import Method
 from fedmpi.methods.values import MethodOptions
 

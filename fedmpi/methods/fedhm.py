@@ -33,7 +33,7 @@ from pydantic import Field
 from fedmpi import lowrank
 from fedmpi.config.schema import Count, NotNegative, Positive, Shares
 from fedmpi.errors import ConfigError
-from fedmpi.federation.plan import Task
+from fedmpi.federation.assignment import Task
 from fedmpi.methods.protocol import Method
 from fedmpi.methods.values import Client, MethodContext, MethodOptions, Traits
 from fedmpi.methods.widths import falling, larger_than_dense

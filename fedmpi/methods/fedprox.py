@@ -18,7 +18,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Literal
 
 from fedmpi.config.schema import NotNegative
-from fedmpi.federation.plan import Task
+from fedmpi.federation.assignment import Task
 from fedmpi.methods.protocol import Method
 from fedmpi.methods.values import Client, MethodOptions
 

@@ -27,7 +27,7 @@ from itertools import islice
 from typing import TYPE_CHECKING
 
 from fedmpi.config.schema import Shares
-from fedmpi.federation.plan import Task
+from fedmpi.federation.assignment import Task
 from fedmpi.methods.protocol import gradients
 from fedmpi.methods.values import Client, Costs, LocalWork, MethodContext, MethodOptions, Turn
 from fedmpi.methods.widths import WidthMethod, falling

@@ -37,7 +37,7 @@ from pydantic import Field
 from fedmpi import lowrank
 from fedmpi.config.schema import MAX_TIERS, Config, NotNegative, Shares
 from fedmpi.errors import ConfigError
-from fedmpi.federation.plan import Task
+from fedmpi.federation.assignment import Task
 from fedmpi.methods.protocol import Method
 from fedmpi.methods.values import (
     Client,

@@ -26,7 +26,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping
 from functools import cached_property, partial
 from typing import TYPE_CHECKING, ClassVar
 
-from fedmpi.federation.plan import Task
+from fedmpi.federation.assignment import Task
 from fedmpi.federation.tiers import Tier
 from fedmpi.methods.values import (
     Client,

@@ -23,7 +23,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Literal
 
 from fedmpi.config.schema import Positive
-from fedmpi.federation.plan import Task
+from fedmpi.federation.assignment import Task
 from fedmpi.methods.protocol import Method, gradients
 from fedmpi.methods.values import Client, Contributions, Costs, LocalWork, MethodOptions, Traits, Turn
 

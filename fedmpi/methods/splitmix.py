@@ -33,7 +33,7 @@ from pydantic import Field
 
 from fedmpi import seeds
 from fedmpi.config.schema import MAX_NUMBER, MAX_TIERS, Positive, Share
-from fedmpi.federation.plan import Task
+from fedmpi.federation.assignment import Task
 from fedmpi.methods.protocol import Method, gradients
 from fedmpi.methods.values import Client, MethodContext, MethodOptions, Traits
 from fedmpi.methods.widths import falling

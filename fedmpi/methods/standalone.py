@@ -27,7 +27,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Literal
 
 from fedmpi.config.schema import Positive
-from fedmpi.federation.plan import Task
+from fedmpi.federation.assignment import Task
 from fedmpi.methods.protocol import Method
 from fedmpi.methods.values import Client, Contributions, Costs, LocalWork, MethodOptions, TestedNet, Traits, Turn
 

@@ -30,7 +30,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 from pydantic import Field
 
 from fedmpi.config.schema import Share
-from fedmpi.federation.plan import Task
+from fedmpi.federation.assignment import Task
 from fedmpi.methods.protocol import Method
 from fedmpi.methods.values import Client, Contributions, Costs, MethodContext, MethodOptions, Traits, Turn
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Literal
 
 from fedmpi import seeds
 from fedmpi.config.schema import Clients, Section, Train
-from fedmpi.federation.plan import Task
+from fedmpi.federation.assignment import Task
 from fedmpi.federation.tiers import equal_blocks
 
 if TYPE_CHECKING:

@@ -13,8 +13,8 @@ import torch
 from fedmpi import seeds
 from fedmpi.data.partition import present_labels
 from fedmpi.errors import DivergenceError
+from fedmpi.federation.assignment import Task
 from fedmpi.federation.cohort import learning_rate
-from fedmpi.federation.plan import Task
 from fedmpi.learning.determinism import global_generator
 from fedmpi.learning.flat import FlatNet
 from fedmpi.learning.local import LocalTrainer, MaskedCrossEntropy

@@ -19,7 +19,7 @@ from fedmpi.data.dataset import Dataset
 from fedmpi.data.own_tests import choose_test, personal_tests
 from fedmpi.data.partition import Partition
 from fedmpi.errors import ConfigError
-from fedmpi.federation.plan import Task, assign
+from fedmpi.federation.assignment import Task, assign
 from fedmpi.learning.client_scores import ClientScores, count_correct
 from fedmpi.learning.determinism import global_generator
 from fedmpi.learning.evaluate import TierScore, test_nets

@@ -20,7 +20,7 @@ import torch
 from torch import Tensor
 
 from fedmpi.exactsum import ExactSum, WeightSum
-from fedmpi.federation.plan import Assignment, Task
+from fedmpi.federation.assignment import Assignment, Task
 from fedmpi.methods.protocol import Method
 from fedmpi.methods.values import Client
 from fedmpi.store.stored import DIGEST_BYTES

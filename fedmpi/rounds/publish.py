@@ -14,7 +14,7 @@ import numpy as np
 import torch
 
 from fedmpi.errors import DivergenceError
-from fedmpi.federation.plan import Task
+from fedmpi.federation.assignment import Task
 from fedmpi.methods.protocol import Method
 from fedmpi.rounds.state import Published, ServerState, Setup, is_evaluated, plan_phase
 from fedmpi.store.memory import Version

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from fedmpi.federation.plan import Assignment, Task, assign
+from fedmpi.federation.assignment import Assignment, Task, assign
 from fedmpi.methods.values import Client
 from fedmpi.rounds.exchange import ADDED, HELD, Exchange, OpenPhase, Results, choose, open_exchange
 from fedmpi.rounds.state import Published, RoundResult, ServerState, Setup, client_of

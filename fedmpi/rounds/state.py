@@ -18,8 +18,8 @@ from fedmpi.clock import Clock
 from fedmpi.config.schema import Config
 from fedmpi.data.batches import DeviceData
 from fedmpi.data.partition import Partition
+from fedmpi.federation.assignment import Assignment, Task, assign, worker_ranks
 from fedmpi.federation.cohort import eligible_clients, sample_cohort, sample_drawn_tiers
-from fedmpi.federation.plan import Assignment, Task, assign, worker_ranks
 from fedmpi.federation.tiers import tier_of
 from fedmpi.learning.client_scores import ClientScores
 from fedmpi.learning.evaluate import EvaluationPlan, TierScore

@@ -18,7 +18,7 @@ from typing import Any
 from fedmpi import costs, methods
 from fedmpi.config.schema import Config
 from fedmpi.data.options import DataInfo
-from fedmpi.federation.plan import worker_ranks
+from fedmpi.federation.assignment import worker_ranks
 from fedmpi.methods.protocol import all_nets
 from fedmpi.methods.values import Phase, Turn
 from fedmpi.rounds.state import draw_cohort

@@ -6,7 +6,7 @@ import math
 from typing import TYPE_CHECKING, NoReturn
 
 from fedmpi.config.schema import Mpi
-from fedmpi.federation.plan import worker_ranks
+from fedmpi.federation.assignment import worker_ranks
 from fedmpi.mpi.watch import Watch, end_at_once, patience_s
 from fedmpi.run.advice import Advice
 

@@ -18,7 +18,7 @@ from fedmpi.config.schema import Config
 from fedmpi.errors import RankLossError, ServerLossError, StartupError, TooFewRanksError, UserError
 from fedmpi.rounds.recovering import OpenRound
 from fedmpi.rounds.state import Setup
-from fedmpi.run import bits, start
+from fedmpi.run import made_with, start
 from fedmpi.run.advice import Advice
 from fedmpi.run.folder import Asked, lock_within, open_run_dir
 from fedmpi.run.limits import Limits
@@ -147,7 +147,7 @@ def go_on(course: Course, setup: Setup, server: Server | None, opened: OpenRound
         return setup
     # Rank 0 is alone now, and has to train.
     alone = start.prepare(course.config, course.comm, course.folder(), course.material())
-    if other_bits := bits.changes(setup.computed_with, alone.computed_with):
+    if other_bits := made_with.changes(setup.computed_with, alone.computed_with):
         start.warn(other_bits)
     opened.published = None  # it may lie on another device
     return replace(alone, show_progress=setup.show_progress, clock=setup.clock)

@@ -15,7 +15,7 @@ from fedmpi.errors import RunDirError
 from fedmpi.mpi.together import together
 from fedmpi.report.best import Best
 from fedmpi.rounds.state import ServerState, Setup
-from fedmpi.run import bits, provenance
+from fedmpi.run import made_with, provenance
 from fedmpi.run.start import warn
 from fedmpi.store import checkpoint
 from fedmpi.store.run_dir import RunDir
@@ -43,7 +43,7 @@ def restore(setup: Setup, run_dir: RunDir, *, resume: bool) -> checkpoint.Snapsh
                 f"--resume needs the same; --resume-from {run_dir.path} begins a new run from it with others",
             )
         check_data(setup, run_dir, snapshot)
-        if other_bits := bits.changes(snapshot.versions, setup.computed_with):
+        if other_bits := made_with.changes(snapshot.versions, setup.computed_with):
             warn(other_bits)
         if changed := provenance.changes(run_dir, setup.config):
             warn(changed)

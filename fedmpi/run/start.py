@@ -27,7 +27,7 @@ from fedmpi.data.dataset import Dataset
 from fedmpi.data.options import DataInfo
 from fedmpi.data.partition import Partition, make_partition, present_labels
 from fedmpi.errors import ConfigError, StartupError, one_line
-from fedmpi.federation.plan import worker_ranks
+from fedmpi.federation.assignment import worker_ranks
 from fedmpi.learning.bn import normalizes_single_values, num_statistics
 from fedmpi.learning.determinism import make_deterministic
 from fedmpi.learning.evaluate import EvaluationPlan
@@ -42,8 +42,8 @@ from fedmpi.mpi import placement
 from fedmpi.mpi.together import together
 from fedmpi.rounds.evaluate import own_tests
 from fedmpi.rounds.state import Setup
-from fedmpi.run import bits
-from fedmpi.run.bits import Gathered
+from fedmpi.run import made_with
+from fedmpi.run.made_with import Gathered
 from fedmpi.store.memory import MemoryStore
 from fedmpi.store.run_dir import RunDir
 
@@ -92,8 +92,8 @@ def _check_alike(config: Config, comm: Communicator, data_digest: str) -> None:
 
 def _computed_with(comm: Communicator, worker_device: str, device: placement.Device) -> dict[str, str]:
     """What the ranks compute with; rank 0 warns if they differ."""
-    gathered = Gathered.of(comm, bits.computed_with(worker_device, device))
-    found = [f"{name}: {text}" for name in bits.COMPARED if (text := gathered.unlike(name))]
+    gathered = Gathered.of(comm, made_with.computed_with(worker_device, device))
+    found = [f"{name}: {text}" for name in made_with.COMPARED if (text := gathered.unlike(name))]
     if found and comm.is_root:
         warn(one_line(f"ranks differ in {', '.join(found)}: results may depend on which rank simulates a client"))
     return gathered.merged()

@@ -11,7 +11,7 @@ from small_runs import small_setup
 
 from fedmpi.check.contract import published_for
 from fedmpi.exactsum import bound_of
-from fedmpi.federation.plan import Assignment, Task
+from fedmpi.federation.assignment import Assignment, Task
 from fedmpi.methods.protocol import Method
 from fedmpi.methods.values import Client
 from fedmpi.rounds.exchange import CONTRIBUTED, ClientReport, OpenPhase, Results, open_exchange

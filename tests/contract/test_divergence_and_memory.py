@@ -9,7 +9,7 @@ import torch
 from small_runs import one_round, small_setup
 from torch import Tensor
 
-from fedmpi.federation.plan import Task
+from fedmpi.federation.assignment import Task
 from fedmpi.learning.flat import FlatNet
 from fedmpi.methods.values import Client
 from fedmpi.models.surgery import groups

@@ -22,7 +22,7 @@ from fdnnc_bench import (
 from small_runs import finished, run_all, small_config, small_setup
 from torch.nn import functional as F
 
-from fedmpi.federation.plan import Task
+from fedmpi.federation.assignment import Task
 from fedmpi.learning.local import MaskedCrossEntropy
 from fedmpi.methods.fdnnc import BIG, SMALL
 from fedmpi.methods.values import Client, LocalWork, Turn

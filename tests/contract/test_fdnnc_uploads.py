@@ -9,7 +9,7 @@ from fdnnc_bench import BT, MLP, A, TwoLayers, constant, iteration, method_of, p
 from small_runs import small_setup
 
 from fedmpi.errors import UserError
-from fedmpi.federation.plan import Task
+from fedmpi.federation.assignment import Task
 from fedmpi.lowrank.factorized import FactorizedLayer
 from fedmpi.lowrank.lifting import factorize, lift
 from fedmpi.methods.fdnnc import BIG, FDNNC, SMALL, FDNNCOptions

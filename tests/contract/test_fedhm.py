@@ -11,7 +11,7 @@ from model_inputs import Info
 from narrow_nets import context_of, count
 from small_runs import run_all, small_config, small_setup
 
-from fedmpi.federation.plan import Task
+from fedmpi.federation.assignment import Task
 from fedmpi.lowrank import lifting
 from fedmpi.methods.fedhm import FedHM, FedHMOptions
 from fedmpi.models.nets.lstm_options import LstmImdb

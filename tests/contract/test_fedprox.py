@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 from by_hand import PLAIN, Bench, after, numbers
 
-from fedmpi.federation.plan import Task
+from fedmpi.federation.assignment import Task
 from fedmpi.methods.fedprox import FedProx, FedProxOptions
 from fedmpi.store.stored import digest_of
 

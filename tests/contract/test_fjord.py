@@ -13,7 +13,7 @@ from small_runs import small_setup
 from torch import Tensor
 from torch.nn import functional as F
 
-from fedmpi.federation.plan import Task
+from fedmpi.federation.assignment import Task
 from fedmpi.learning.local import MaskedCrossEntropy
 from fedmpi.methods.fjord import Fjord, FjordOptions
 from fedmpi.methods.values import Client, Turn

@@ -14,7 +14,7 @@ from hermes_nets import PLAINLY, chain
 from small_runs import small_setup
 from torch import Tensor
 
-from fedmpi.federation.plan import Assignment
+from fedmpi.federation.assignment import Assignment
 from fedmpi.methods.hermes import Hermes, HermesOptions, _add_group_lasso
 from fedmpi.methods.values import Contributions, Phase, Turn
 from fedmpi.models.surgery import groups

@@ -8,7 +8,7 @@ from by_hand import Bench, after, numbers
 from small_runs import small_setup
 from torch import nn
 
-from fedmpi.federation.plan import Task
+from fedmpi.federation.assignment import Task
 from fedmpi.methods.lgfedavg import LGFedAvg, LGFedAvgOptions
 from fedmpi.methods.values import Costs, Turn
 from fedmpi.store.stored import digest_of

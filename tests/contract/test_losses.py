@@ -14,7 +14,7 @@ from small_runs import small_setup
 
 from fedmpi import train_round
 from fedmpi.errors import RankLossError
-from fedmpi.federation.plan import Task, assign
+from fedmpi.federation.assignment import Task, assign
 from fedmpi.mpi.communicator import Request
 from fedmpi.mpi.serial import SerialComm
 from fedmpi.rounds.recovering import OpenRound

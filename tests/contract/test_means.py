@@ -10,7 +10,7 @@ from small_runs import one_round, run_all, small_config, small_setup
 from torch import nn
 
 from fedmpi.errors import DivergenceError, RoundError
-from fedmpi.federation.plan import Task, assign
+from fedmpi.federation.assignment import Task, assign
 from fedmpi.methods.fedavg import FedAvg, FedAvgOptions
 from fedmpi.methods.values import Client
 from fedmpi.mpi.serial import SerialComm

@@ -8,7 +8,7 @@ import torch
 from by_hand import PLAIN, Bench, after, numbers
 from small_runs import small_setup
 
-from fedmpi.federation.plan import Task
+from fedmpi.federation.assignment import Task
 from fedmpi.methods.perfedavg import PerFedAvg, PerFedAvgOptions
 from fedmpi.methods.values import Client, LocalWork, Turn
 from fedmpi.store.stored import digest_of

@@ -15,7 +15,7 @@ from narrow_nets import context
 from small_runs import one_round, run_all, small_config, small_setup
 from torch import Tensor, nn
 
-from fedmpi.federation.plan import Task, assign
+from fedmpi.federation.assignment import Task, assign
 from fedmpi.lowrank import kernels as kernels_module
 from fedmpi.lowrank.lifting import lift
 from fedmpi.methods.prism import MOMENTUM, SIGMA, OrthDrop, OrthDropOptions, Prism, PrismOptions

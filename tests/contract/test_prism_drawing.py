@@ -9,7 +9,7 @@ import torch
 from narrow_nets import context
 from torch import Tensor, nn
 
-from fedmpi.federation.plan import Task
+from fedmpi.federation.assignment import Task
 from fedmpi.lowrank import kernels as kernels_module
 from fedmpi.methods.prism import SIGMA, Prism, PrismOptions
 from fedmpi.methods.values import Client

@@ -9,7 +9,7 @@ import torch
 from by_hand import PLAIN, Bench, after, numbers
 from small_runs import small_setup
 
-from fedmpi.federation.plan import Task
+from fedmpi.federation.assignment import Task
 from fedmpi.methods.scaffold import Scaffold, ScaffoldOptions
 from fedmpi.methods.values import Client, Turn
 

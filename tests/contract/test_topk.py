@@ -9,7 +9,7 @@ from by_hand import Bench, after, numbers
 from small_runs import small_setup
 from torch import Tensor
 
-from fedmpi.federation.plan import Task
+from fedmpi.federation.assignment import Task
 from fedmpi.methods.topk import TopK, TopKOptions, largest
 from fedmpi.methods.values import Client, Turn
 from fedmpi.tensors import Params

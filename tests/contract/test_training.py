@@ -17,8 +17,8 @@ from fedmpi import seeds
 from fedmpi.config.schema import CosineSchedule, StepSchedule, Train
 from fedmpi.data.batches import Draws
 from fedmpi.data.bounds import batch_bounds
+from fedmpi.federation.assignment import Task
 from fedmpi.federation.cohort import learning_rate
-from fedmpi.federation.plan import Task
 from fedmpi.learning.flat import FlatNet
 from fedmpi.learning.local import LocalTrainer, MaskedCrossEntropy, whole_batches
 from fedmpi.lowrank.modules import LowRank

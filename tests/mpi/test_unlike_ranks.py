@@ -13,7 +13,7 @@ from small_runs import run_all, small_config
 
 from fedmpi.data import prepared
 from fedmpi.errors import StartupError
-from fedmpi.run import bits, start
+from fedmpi.run import made_with, start
 
 if TYPE_CHECKING:
     from fedmpi.mpi.comm import Comm
@@ -63,7 +63,7 @@ def test_one_rank_with_other_kernels(
 
     The variable is one that no library reads: this process would keep the other kernels for the tests that follow.
     """
-    monkeypatch.setattr(bits, "VARIABLES", ("MAX_ISA_OF_A_TEST",))
+    monkeypatch.setattr(made_with, "VARIABLES", ("MAX_ISA_OF_A_TEST",))
     if comm.rank == 1:
         monkeypatch.setenv("MAX_ISA_OF_A_TEST", "SSE41")
     run_all(small_config("rounds=1"), comm, Path(comm.allgather_text(str(tmp_path / "run"))[0]))

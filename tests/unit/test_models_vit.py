@@ -18,7 +18,7 @@ from fedmpi import costs
 from fedmpi.data.options import DataInfo
 from fedmpi.errors import ConfigError
 from fedmpi.exactsum import ExactSum, WeightSum
-from fedmpi.federation.plan import Task
+from fedmpi.federation.assignment import Task
 from fedmpi.learning.bn import normalizes_single_values, num_statistics
 from fedmpi.methods.values import Client
 from fedmpi.models import create

@@ -7,7 +7,7 @@ from itertools import product
 
 import pytest
 
-from fedmpi.federation.plan import Assignment, Task, assign, worker_ranks
+from fedmpi.federation.assignment import Assignment, Task, assign, worker_ranks
 
 
 def tasks_of(costs: Sequence[float]) -> list[Task]:

@@ -40,7 +40,7 @@ from fedmpi.studies.launch import environment, launcher
 if TYPE_CHECKING:
     import numpy as np
 
-    from fedmpi.federation.plan import Task
+    from fedmpi.federation.assignment import Task
     from fedmpi.rounds.state import Setup
 
 _LONG = "rounds=1000000 evaluation.every=1000000 train.augment=false output.tensorboard=false data.name=synthetic"

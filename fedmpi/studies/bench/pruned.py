@@ -35,7 +35,7 @@ from fedmpi.command.manners import Parser, run_command
 from fedmpi.config.load import load
 from fedmpi.data.batches import Draws
 from fedmpi.errors import UserError
-from fedmpi.federation.plan import Task
+from fedmpi.federation.assignment import Task
 from fedmpi.learning.bn import batch_norms
 from fedmpi.methods.hermes import Hermes
 from fedmpi.models.surgery.cutting import cut

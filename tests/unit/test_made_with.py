@@ -5,43 +5,43 @@ from collections.abc import Sequence
 import pytest
 
 from fedmpi.mpi.placement import Device
-from fedmpi.run import bits
-from fedmpi.run.bits import Gathered
+from fedmpi.run import made_with
+from fedmpi.run.made_with import Gathered
 
 CPU = Device("cpu", "cpu", "CPU")
 
 
 def test_what_is_compared_is_known_here() -> None:
-    found = bits.computed_with("cpu", CPU)
-    assert {*bits.COMPARED} - found.keys() <= {"gpu", "torchvision"}
+    found = made_with.computed_with("cpu", CPU)
+    assert {*made_with.COMPARED} - found.keys() <= {"gpu", "torchvision"}
     assert all(found[name] for name in found if name != "environment")
-    assert bits.changes(found, bits.computed_with("cpu", CPU)) == ""
+    assert made_with.changes(found, made_with.computed_with("cpu", CPU)) == ""
 
 
-@pytest.mark.parametrize("name", bits.VARIABLES)
+@pytest.mark.parametrize("name", made_with.VARIABLES)
 def test_variables_that_choose_kernels_are_said(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
     monkeypatch.delenv(name, raising=False)
-    before = bits.computed_with("cpu", CPU)
+    before = made_with.computed_with("cpu", CPU)
     monkeypatch.setenv(name, "SOMETHING")
-    line = bits.changes(before, bits.computed_with("cpu", CPU))
+    line = made_with.changes(before, made_with.computed_with("cpu", CPU))
     assert f"{name}=SOMETHING" in line and "\n" not in line
 
 
 def test_another_instruction_set_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
-    before = bits.computed_with("cpu", CPU)
+    before = made_with.computed_with("cpu", CPU)
     monkeypatch.setattr("torch.backends.cpu.get_cpu_capability", lambda: "ALTIVEC")
-    line = bits.changes(before, bits.computed_with("cpu", CPU))
+    line = made_with.changes(before, made_with.computed_with("cpu", CPU))
     assert "(ALTIVEC)" in line and before["cpu"] in line
 
 
 def test_all_changes_are_one_line() -> None:
     then = {"torch": "2.4", "numpy": "2.0", "python": "3.11.7", "h5py": "1", "device": "cpu", "cpu": "\x1b[31m\n"}
     now = {"torch": "2.5", "numpy": "2.0", "python": "3.11.9", "h5py": "2", "device": "cuda", "cpu": "a", "gpu": "b"}
-    line = bits.changes(then, now)
+    line = made_with.changes(then, now)
     assert all(word in line for word in ("torch 2.4", "torch 2.5", "device cpu", "device cuda"))
     assert not any(word in line for word in ("numpy", "python", "h5py", "gpu")) and line.isprintable()
-    assert "python 3.12.1" in bits.changes(then, {"python": "3.12.1"})
-    assert "torch" in bits.changes({"torch": ["no", "text"]}, now)  # a checkpoint may hold anything
+    assert "python 3.12.1" in made_with.changes(then, {"python": "3.12.1"})
+    assert "torch" in made_with.changes({"torch": ["no", "text"]}, now)  # a checkpoint may hold anything
 
 
 def rows(values: Sequence[str | None], hosts: Sequence[str] | None = None) -> Gathered:
@@ -69,4 +69,4 @@ def test_the_model_of_a_gpu_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
     """The one that the rank trains on, or that the server computes on; with the libraries that have its kernels."""
     monkeypatch.setattr("torch.cuda.get_device_name", lambda name: {"cuda:0": "V100", "cuda:1": "H100"}[name])
     for device, model in ((Device("cuda:1", "cpu", ""), "H100"), (Device("cpu", "cuda:0", ""), "V100")):
-        assert bits.computed_with("cuda", device)["gpu"].startswith(f"{model} (CUDA ")
+        assert made_with.computed_with("cuda", device)["gpu"].startswith(f"{model} (CUDA ")
