@@ -1,6 +1,6 @@
 """The errors a user can meet.
 
-A `UserError` is something the person who started the run can mend: one line a problem, exit
+A `UserError` is something that the person who started the run can fix: one line a problem, exit
 code 2, no traceback. Everything else that happens inside a round is a `RoundError`: it names
 where (rank, round, client, stage) and ends every rank. Asserts are for our own mistakes only.
 """
@@ -9,7 +9,7 @@ from __future__ import annotations
 
 
 class UserError(Exception):
-    """Something the user can mend.
+    """Something the user can fix.
 
     `where` is a file or a section, `problems` one line each: what was found, what is allowed,
     what to do.

@@ -132,13 +132,13 @@ class WeightSum:
         return units.to(torch.float64).mul_(scale) if isinstance(units, Tensor) else units * scale
 
     def share(self, name: str) -> float | Tensor:
-        """The same as a share of everybody's weight: exactly 1 where all hold an entry, 0 where nobody does."""
+        """The same as a share of all clients' weight: exactly 1 where all hold an entry, 0 where none does."""
         units = self._units(name)
         return units.to(torch.float64).div_(self._whole) if isinstance(units, Tensor) else 1.0
 
 
 class StatisticSum:
-    """An exact sum of float tensors whose size nobody knows beforehand (BatchNorm statistics, losses).
+    """An exact sum of float tensors whose size is not known beforehand (BatchNorm statistics, losses).
 
     Four limbs: whole multiples of a coarse power of two, then remainders in multiples of ever finer
     ones. All are integers, so batches may be added in any order on any rank. Holds |x| up to 2^96

@@ -46,7 +46,7 @@ _LEAST_STARTUP_S = 30.0
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Runs the command; the exit code: 0, 2 for a user's mistake, 1 for a failure, 75 for a run that is to go on."""
-    rank = 0  # until it is known, everybody speaks
+    rank = 0  # until it is known, every rank speaks
     try:
         rank, size = claimed()
         check_launch()
@@ -210,7 +210,7 @@ def _last_words(comm: Communicator, advice: Advice) -> Callable[[int], str]:
 
 
 def _startup_limit_s(config: Config, environment: Mapping[str, str], now_s: float) -> float:
-    """Ranks that wait in vain when MPI starts (0: without limit) end while the batch job can still be requeued."""
+    """Seconds after which ranks give up the start of MPI (0: never), while the job can still be requeued."""
     limit_s, left_s = config.mpi.startup_timeout_s, seconds_left(0.0, environment, now_s)
     if left_s is None:
         return limit_s

@@ -144,7 +144,7 @@ write_note() {
   return 1
 }
 
-# What the note says. A pipe or a device that somebody has put there is not waited for.
+# What the note says. A pipe or a device that another user has put there is not waited for.
 noted() {
   dd if="$note" iflag=nonblock,fullblock bs=200 count=1 2>/dev/null | tr -d '\0'
 }
@@ -162,7 +162,7 @@ say_how_to_go_on() {
   if [ "$code" -eq 75 ]; then
     echo "not requeued$why: submit it again$where to go on (exit code 75)"
   elif [ "$code" -eq 2 ]; then
-    echo "ended with code 2: mend what is said above, then submit it again${where%,}"
+    echo "ended with code 2: fix what is said above, then submit it again${where%,}"
   else
     echo "ended with code $code; submitted again${where:-,} it $goes_on"
   fi

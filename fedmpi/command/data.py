@@ -6,7 +6,7 @@
                                   [--from FOLDER_OR_ARCHIVE] [--unpack-in FOLDER]
     python -m fedmpi.data show [CONFIG.yaml] [section.key=value ...] [--data-dir D] [--out PICTURE.png]
 
-Exit code 2 for what the user can mend, 1 if network or server fail after all retries, 130 after Ctrl-C.
+Exit code 2 for what the user can fix, 1 if network or server fail after all retries, 130 after Ctrl-C.
 """
 
 from __future__ import annotations

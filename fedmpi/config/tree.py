@@ -1,4 +1,4 @@
-"""What config files say, before anybody asks whether it makes sense: values, and where each of them stands."""
+"""What config files say, before it is checked: values, and where each of them stands."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Where mini-batches begin and end; pure, for training and for whoever plans or costs it."""
+"""Where mini-batches begin and end; pure, for training, plans and costs."""
 
 from __future__ import annotations
 

@@ -84,7 +84,7 @@ def layout_problems(arrays: Mapping[str, Any], info: DataInfo) -> dict[str, str]
     needed = {"groups": info.num_groups > 0, "test_groups": info.shares_groups}
     for name, is_needed in needed.items():
         if is_needed and arrays.get(name) is None:
-            problems[name] = f"nobody knows from which groups the {PARTS[name].split()[0]} examples come"
+            problems[name] = f"the groups that the {PARTS[name].split()[0]} examples come from are missing"
     return problems
 
 

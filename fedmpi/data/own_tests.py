@@ -3,7 +3,7 @@
 A pure function of the training partition, the data and the seed. `matching` divides the test set:
 of each class a client gets the share of test examples that it has of the training examples, so its
 test data follow its training classes and every test example is used once (a client with few
-examples may get none). `classes` gives everybody all test examples of the classes that it trains
+examples may get none). `classes` gives every client all test examples of the classes that it trains
 on, as LotteryFL and LG-FedAvg do; `groups` all test examples of the writers (subjects, roles) whose
 examples it trains on, as LEAF does.
 """

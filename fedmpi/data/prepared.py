@@ -3,7 +3,7 @@
 `python -m fedmpi.data prepare NAME` writes the file, every rank of a run reads it. It says by which
 recipe it was made (the options that decide what is in it), and a run with other options refuses it.
 Arrays are stored whole and uncompressed, so reading is a copy from the page cache, with a checksum on
-the way; `fedmpi.disk.hdf5` says why a file that somebody crafted cannot do harm. The attribute `digest` is
+the way; `fedmpi.disk.hdf5` says why a crafted file cannot do harm. The attribute `digest` is
 `digest_of` the arrays, computed once, when the file is written.
 """
 

@@ -1,4 +1,4 @@
-"""Arrays in HDF5 files that are safe to read, whoever wrote or damaged them.
+"""Arrays in HDF5 files that are safe to read, however they were written or damaged.
 
 The HDF5 library is not: of 10,000 crafted files of 10 KB, 6 ended the interpreter by SIGSEGV or SIGFPE, and
 6 took up to 3 GB before they were refused (libhdf5 2.0.0, `tests.torture.fuzz_files --files h5py --count 10000`).
@@ -9,7 +9,7 @@ block in front and a table of contents behind:
     {"attributes": {name: text or integer}, "arrays": [[name, dtype, shape, offset], ...]}
 
 The checksum is of the line before it and of all that follows the user block. It tells damage from
-intent only, as anybody can compute it. What passes is still read as if written by an enemy: arrays are
+intent only, as a forger can compute it, too. What passes is still read as if written by an enemy: arrays are
 plain numbers within the file, together no larger than the file, and the table is at most
 `MAX_CONTENTS_BYTES`. Equal contents give equal bytes: no times are stored.
 """

@@ -123,7 +123,7 @@ def make_folder(folder: Path) -> None:
 
 
 def lock(path: Path, handle: int, *, wait: bool = False) -> bool:
-    """Locks the open file `path` until the handle is closed; False if somebody has removed it before it was locked.
+    """Locks the open file `path` until the handle is closed; False if it was removed before it was locked.
 
     Where a file system has no locks it is True, too. Raises BlockingIOError if another process has the lock. The handle
     is closed unless the result is True.

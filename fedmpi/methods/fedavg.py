@@ -23,7 +23,7 @@ class FedAvgOptions(MethodOptions):
     """Options of `fedavg`."""
 
     name: str = "fedavg"
-    """Federated averaging (McMahan et al. 2017): one net of any width for everybody."""
+    """Federated averaging (McMahan et al. 2017): one net of any width for all clients."""
     weighting: Literal["uniform", "samples"] = "uniform"
     """Weight of a client in the mean: the same for all, or its number of training examples."""
 

@@ -23,7 +23,7 @@ with the same symbols, whose code keeps a remaining share:
   keeps one theta and sends theta M, so nobody's own values could survive. With
   `intersection: all`, as in the framework Plato, only entries held by the whole cohort are averaged,
   the others keep their old theta, and each client goes on with its own values of them. Where not
-  everybody takes part in each round, a client takes of theta what was averaged since it last did;
+  every client takes part in each round, a client takes of theta what was averaged since it last did;
   the bytes that would tell it what is new are not counted.
 - What a mask keeps includes the next layers' inputs of pruned outputs, whose values can no longer
   matter; the net that is cut out has none of them, so it is smaller than rho says.
@@ -165,7 +165,7 @@ class Hermes(Method):
             yield name, value[regions[name]] if name in regions else value
 
     def update(self, state: Params, means: Params, contributions: Contributions) -> Params:
-        """Fig. 5. With `all`, entries that somebody in the cohort does not hold stay as they were."""
+        """Fig. 5. With `all`, entries that a client of the cohort does not hold stay as they were."""
         import torch
 
         if not self._keeps_own:

@@ -13,7 +13,7 @@ Differences from the paper, and from the authors' code (yuehniu/modeldecomp-fl @
   two matrices of an LSTM, for which factors are multiplied back before use (as the code does).
 - Drawing is eq. 2, as in the paper; the code draws by softmax(sigma) or uniformly.
 - r = ceil(c R) kernels and q = ceil(c N) rows of v: the paper's q = r wherever R = N, which it
-  assumes; O2 doubles q. The code has q = ceil(0.4 N) for everybody.
+  assumes; O2 doubles q. The code has q = ceil(0.4 N) for every client.
 - sigma is merged into the factors (as in the code), not trained by itself.
 - A client's net has the kernels and rows that it holds and everything else whole, as the code simulates
   it; `cut_inputs` is the net that Table 1 counts. There BatchNorm, shortcuts, biases and the inputs of

@@ -13,7 +13,7 @@ Differences from the paper:
   `rounds` rounds, in most of which a device is not in the cohort and waits; one that needs no
   server does not wait, and trains `train.local_epochs` epochs in every round. Clients are simulated
   in the same cohorts as in a federated run, so each makes up for the rounds between its turns:
-  `epochs_factor: auto` is clients.count / clients.per_round, which is 1 where everybody takes part
+  `epochs_factor: auto` is clients.count / clients.per_round, which is 1 where every client takes part
   in every round. `epochs_factor: 1` is the other fair comparison: as much compute per client as in
   the federated run. The epochs are in every round's record.
 - A model begins each of its client's rounds with a fresh optimizer, at the round's learning rate.

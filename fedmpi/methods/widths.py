@@ -84,7 +84,7 @@ class WidthMethod(Method):
 
     @cached_property
     def _class_names(self) -> tuple[str, ...]:
-        """The parameters with a row for each class: those of the last linear layer, if it has such a size."""
+        """The parameters with a row for each class: those of the last linear layer, if it has that many rows."""
         from torch import nn
 
         layers = [(name, part) for name, part in self._widest.named_modules() if isinstance(part, nn.Linear)]

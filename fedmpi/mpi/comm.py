@@ -64,8 +64,8 @@ class Comm:
     """The ranks of this job; after `recover` those that are left."""
 
     def __init__(self, mpi: Any, places: Mapping[int, tuple[str, int]], noticed: float) -> None:
-        """`places` has, of each rank as the job started, its host and the lowest rank on its node; whoever is not there
-        has died before it could tell, which was `noticed` (`time.perf_counter`).
+        """`places` has, of each rank as the job started, its host and the lowest rank on its node. A rank that is not
+        there died before it could say so, which was `noticed` then (`time.perf_counter`).
         """
         self.recovers = recovery.is_on()
         self.traffic = Traffic()

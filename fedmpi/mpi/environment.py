@@ -1,4 +1,4 @@
-"""Numbers in environment variables, which are input like any other: anybody may have set them to anything."""
+"""Numbers in environment variables, which are input like any other: they may hold anything."""
 
 from __future__ import annotations
 

@@ -4,8 +4,8 @@ The ranks meet asleep, end MPI, run what is registered for their end (`atexit`),
 modules apart instead, which with torch is a second of work for each rank: half a minute for 40 ranks on two cores.
 
 A job that may have lost ranks must not end as programs do: MPI_Finalize can wait for the dead for ever. Nor may
-anybody leave before all that are left have come here: the launcher may end the job with the first, and rank 0 may be
-saving. All is saved by then, so whoever waits too long for a rank that hangs ends the job, with the exit code that it
+a rank leave before all that are left are here: the launcher may end the job with the first, and rank 0 may be
+saving. All is saved by then, so a rank that waits too long for one that hangs ends the job, with the exit code that it
 has anyway.
 """
 

@@ -5,7 +5,7 @@ collective, one rank gets an error of any class and another none. Hence
 
 1. any MPI error on any rank revokes the communicator: every other call on it fails, too, so nobody waits for ever;
 2. at the end of each step of a round all ranks agree that all came through it, and only then does it count:
-   whoever is left is always in the same step;
+   the ranks that are left are always in the same step;
 3. a communicator ends with exactly one failed agreement, on all ranks, and is then shrunk to those that live.
 
 `Comm` follows them; here are the two calls that all ranks make in the same order, and what they bring.
@@ -47,5 +47,5 @@ def survivors(mpi: Any) -> Any:
 
 def ranks_at_start(mpi: Any) -> tuple[int, ...]:
     """Which ranks of the job as it started these are; asks nobody."""
-    everybody, here = MPI.COMM_WORLD.Get_group(), mpi.Get_group()
-    return tuple(here.Translate_ranks(list(range(here.Get_size())), everybody))
+    world, here = MPI.COMM_WORLD.Get_group(), mpi.Get_group()
+    return tuple(here.Translate_ranks(list(range(here.Get_size())), world))

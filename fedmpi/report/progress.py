@@ -91,7 +91,7 @@ class Progress:
             self._safely(lambda: print(printable(line, self._stream), file=self._stream, flush=True))
 
     def warn(self, line: str) -> None:
-        """As `say`, with `warning: ` in front; with `off` on stderr, because somebody should know."""
+        """As `say`, with `warning: ` in front; with `off` on stderr, because a warning must be seen."""
         if self._is_off:
             with contextlib.suppress(OSError, ValueError):
                 print(f"warning: {line}", file=sys.stderr, flush=True)

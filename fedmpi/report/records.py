@@ -115,7 +115,7 @@ class Records:
         """Opens the file anew: a run directory that is gone is noticed, and one that was away for a while is found."""
         try:
             handle = open_in_place(self._path, os.O_RDWR)
-        except LinkedError:  # somebody made a snapshot of the folder with hard links: that one stays as it is
+        except LinkedError:  # a snapshot of the folder, made with hard links, stays as it is
             found, _ = _read(self._run_dir)
             self._write_anew(_marked(found, gaps_of(found, rounds_done(found))))
             handle = open_in_place(self._path, os.O_RDWR)

@@ -19,7 +19,7 @@ _PLAIN_EVERY_S = 10.0
 
 
 class Telling:
-    """`telling(done, total)` as often as one likes; `total` 0 if unknown.
+    """`telling(done, total)` as often as the caller likes; `total` 0 if unknown.
 
     >>> with Telling("decoding") as telling:
     ...     telling(3, 10)

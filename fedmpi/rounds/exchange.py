@@ -303,10 +303,10 @@ class Reduce:
         rows = np.zeros(self._most_reports, _REPORT)
         for place, report in enumerate(self._reports):
             rows[place] = report.to_row()
-        everybody = self._comm.gather_rows(rows.view(np.uint8))
-        if everybody is None:
+        all_rows = self._comm.gather_rows(rows.view(np.uint8))
+        if all_rows is None:
             return Results()
-        known = [ClientReport.from_row(row) for row in everybody.view(_REPORT).reshape(-1) if row["status"]]
+        known = [ClientReport.from_row(row) for row in all_rows.view(_REPORT).reshape(-1) if row["status"]]
         return self._sums.results(state, known)
 
 

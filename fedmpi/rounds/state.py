@@ -127,7 +127,7 @@ def draw_tasks(
 
 
 def draw_cohort(config: Config, blocks: Sequence[int], round_number: int, phase: Phase) -> list[tuple[int, int]]:
-    """(client, tier) of everybody who takes part in this phase of this round."""
+    """(client, tier) of every client that takes part in this phase of this round."""
     clients, when = config.clients, {"seed": config.seed, "round_number": round_number}
     dynamic = clients.tier_assignment == "dynamic"
     size = clients.per_round if phase.num_clients is None else phase.num_clients

@@ -179,7 +179,7 @@ def _stop_early(course: Course, server: Server | None, opened: OpenRound, why: s
 
 
 def give_up(course: Course, why: str) -> NoReturn:
-    """Ends a run that has no server, on all ranks: losses go on record; what is saved tells whether the run gets on.
+    """Ends a run that has no server, on all ranks. Losses go on record; what is saved tells whether it makes progress.
 
     Raises `TooFewRanksError`.
     """

@@ -52,7 +52,7 @@ class Server:
         self._observed = [*_tensorboard(setup.config), *observed]
         self._best = Best(**snapshot.progress) if snapshot else Best()
         self._client_scores: ClientScores | None = None
-        # Who has written a memory since each of the last saves; the first save looks at everybody.
+        # Who has written a memory since each of the last saves; the first save looks at all clients.
         self._writers: deque[set[int]] = deque([set()], maxlen=setup.config.output.keep_checkpoints + 2)
         self._has_pruned = False
         self._is_due, self._last_saved = False, done

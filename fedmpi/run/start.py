@@ -1,7 +1,7 @@
 """From a config to everything a rank needs for all rounds; `resuming` has the state that it begins with.
 
 Each step that can fail by the user's doing (a missing file, a GPU without code for it, an occupied
-run directory) is done by all ranks together: whoever fails tells the others, and all end with the
+run directory) is done by all ranks together: a rank that fails tells the others, and all end with the
 same lines and exit code 2.
 """
 

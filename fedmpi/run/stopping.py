@@ -3,7 +3,7 @@
 Every rank keeps its own wish; at the end of a round all learn of all wishes and agree (`experiment`), so a
 signal that reaches one rank before another leaves nobody behind. The round is finished and saved, and the
 exit code says that there is more to do. A start always makes one round: a job that is put back into the
-queue again and again gets on, and one whose rounds are longer than its time ends by the time limit.
+queue again and again makes progress, and one whose rounds are longer than its time ends by the time limit.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from fedmpi.mpi.environment import whole_number
 EXIT_CODE = os.EX_TEMPFAIL  # 75: try again later
 SIGNAL = signal.SIGUSR1
 
-# The signal, if it came before anybody listened.
+# The signal, if it came before the run listened.
 _heard_early: list[int] = []
 
 GO_ON, OUT_OF_TIME, SIGNALLED = 0, 1, 2

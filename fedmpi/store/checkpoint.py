@@ -88,7 +88,7 @@ def save(run_dir: RunDir, snapshot: Snapshot, keep: int = 2) -> Path:
 def of_run(run_dir: RunDir, config_hash: str) -> list[tuple[int, Path]]:
     """(round, path) of the checkpoints on disk that say that they are of this round and config, newest first.
 
-    Reads only their tables of contents. A damaged file that no longer says so, and any file that somebody else has put
+    Reads only their tables of contents. A damaged file that no longer says so, and any file that another user has put
     there, is not among them.
     """
     return [(number, path) for number, path in run_dir.checkpoints() if _says(path) == (number, config_hash)]

@@ -39,7 +39,7 @@ class Content:
 
 def pack(kind: str, content: Content) -> memoryview:
     """The bytes of a file of this `kind`."""
-    # In their own order: whoever adds tensors up must not find them in another one after a resume.
+    # In their own order: sums over tensors must not meet them in another one after a resume.
     tensors = {
         f"{group}/{escape(name)}": tensor for group, held in content.groups.items() for name, tensor in held.items()
     }

@@ -35,8 +35,8 @@ _ADVICE = {
     errno.EROFS: "it is read-only now; take a file system that can be written to",
     errno.EACCES: "you may not write there; change its permissions",
     errno.EPERM: "you may not write there; change its permissions",
-    errno.ENOENT: "its folder is gone: somebody removed it, or the file system is not mounted any more",
-    errno.ESTALE: "the network file system has lost it: somebody removed it, or the server was restarted",
+    errno.ENOENT: "its folder is gone: it was removed, or the file system is not mounted any more",
+    errno.ESTALE: "the network file system has lost it: it was removed, or the server was restarted",
     errno.ENOTDIR: "a file stands where a folder should be",
     errno.EIO: "the disk, or the connection to it, fails",
 }

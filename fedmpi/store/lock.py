@@ -5,7 +5,7 @@ process, on whatever node. What the file says (host, pid, start of the process, 
 it has none, and tells the second run whom it met: of several that start there at once, the last one
 to write its name stays, and the others find that name when they look again. A lock is stale when
 its process is gone or its pid has been given to another one (same host), when it belongs to an
-earlier life of the same batch job, or when nobody has refreshed it for long (another host). The
+earlier life of the same batch job, or when it was not refreshed for long (another host). The
 file stays; an empty one is free.
 """
 
@@ -28,7 +28,7 @@ from fedmpi.store import whereabouts
 from fedmpi.store.files import MISSING, reading, writing
 from fedmpi.store.run_dir import RunDir
 
-# Far above a heartbeat a round, far below the patience of somebody whose node has died.
+# Far above a heartbeat a round, far below the patience of a user whose node has died.
 STALE_AFTER_S = 600.0
 _BEAT_EVERY_S = 10.0
 _LOOK_EVERY_S = 1.0
@@ -115,7 +115,7 @@ class RunLock:
     def refresh(self) -> None:
         """Once a round: a heartbeat, and a look whether the lock is still ours; one that was deleted is taken again.
 
-        Raises RunDirError if another run has it by now (somebody deleted it, or believed this run to be gone), or if
+        Raises RunDirError if another run has it by now (the file was deleted, or this run was taken to be gone), or if
         something else than a file has its name; `whereabouts.GoneError` if the run directory is gone.
         """
         try:
@@ -224,7 +224,7 @@ def _read(handle: int) -> Holder | None:
 
 
 def _write(handle: int, holder: Holder) -> None:
-    """One write of one size, whoever writes: of two at the same time, one is there whole."""
+    """One write of one size, by every process: of two at the same time, one is there whole."""
     os.pwrite(handle, json.dumps(asdict(holder)).encode().ljust(_LONGEST_NOTE_BYTES), 0)
 
 

@@ -1,6 +1,6 @@
 """What clients keep between rounds, one file per client and version.
 
-The memory belongs to the client, not to a rank: whoever trains the client reads it, and a version
+The memory belongs to the client, not to a rank: the rank that trains the client reads it, and a version
 (round, digest) is written once and never changed, so a checkpoint needs to name it only and a lost
 client trains again from the version before. Nothing is cached: a rank's memory does not grow with
 the number of clients.

@@ -160,7 +160,7 @@ def do(job: Job, ranks: int, given: str | None = None) -> str:
 
 
 def _holder(log: Path, start: int) -> str | None:
-    """What the run's lock says of the process that makes the same run, if the log has such words since `start`."""
+    """What the run's lock says of the process that makes the same run, if the log has them since `start`."""
     if not log.exists():  # the launcher itself could not be started
         return None
     with open_to_read(log) as file:
@@ -180,7 +180,7 @@ def stoppable(action: Callable[[], int]) -> int:
 
 
 def is_stopped(job: Job) -> bool:
-    """Whether the run was asked to stop, or had no time left: whoever makes it must stop, too."""
+    """Whether the run was asked to stop, or had no time left: the program that started it must stop, too."""
     starts = read_starts(job.run.folder)
     return bool(starts) and "stopped" in starts[-1]
 

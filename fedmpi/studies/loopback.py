@@ -41,7 +41,7 @@ def enter_own_network() -> None:
 
 def _unshare(flags: int) -> None:
     if not sys.platform.startswith("linux"):
-        raise OSError("only Linux has such networks")
+        raise OSError("only Linux has networks of a process's own")
     if ctypes.CDLL(None, use_errno=True).unshare(flags):
         raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()))
 

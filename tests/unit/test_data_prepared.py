@@ -63,8 +63,8 @@ def test_crafted_array_is_one_line(options: Har, case: str, monkeypatch: pytest.
         ("train_y", "there are no training labels"),
         ("test_x", "there are no test examples"),
         ("test_y", "there are no test labels"),
-        ("groups", "nobody knows from which groups the training examples come"),
-        ("test_groups", "nobody knows from which groups the test examples come"),
+        ("groups", "the groups that the training examples come from are missing"),
+        ("test_groups", "the groups that the test examples come from are missing"),
     ],
 )
 def test_missing_array_is_one_line(options: Har, name: str, problem: str) -> None:

@@ -144,7 +144,7 @@ def test_a_signal_before_the_ranks_listen(tmp_path: Path, ends: str, code: int) 
     found, out, calls = ended(tmp_path, f"resumable bash {rank}", KNOWN_END)
     assert found == code and calls == ["scontrol requeue 17"] * (code == 0)
     assert ("requeued: job 17" in out) == (code == 0)
-    assert ("code 2: mend what is said above, then submit it again\n" in out) == (code == 2)
+    assert ("code 2: fix what is said above, then submit it again\n" in out) == (code == 2)
 
 
 ULFM = [
@@ -337,7 +337,7 @@ def test_a_folder_is_left_only_for_a_reason(tmp_path: Path) -> None:
     assert ended(tmp_path, f"resumable true --run-dir {new}", KNOWN_END)[0] == 0 and new.is_dir()
     (tmp_path / "file").touch()
     code, out, _ = ended(tmp_path, f"resumable sh -c 'exit 2' --run-dir {tmp_path}/file", KNOWN_END)
-    assert code == 2 and out == "ended with code 2: mend what is said above, then submit it again\n"
+    assert code == 2 and out == "ended with code 2: fix what is said above, then submit it again\n"
 
 
 @pytest.mark.parametrize(

@@ -131,7 +131,7 @@ class Part:
         self.note.unlink(missing_ok=True)
 
     def append(self) -> BinaryIO:
-        """The file, open to be written on. Raises OSError if it is a link, which somebody may have planted."""
+        """The file, open to be written on. Raises OSError if it is a link, which another user may have planted."""
         return open(os.open(self.path, os.O_WRONLY | os.O_APPEND | os.O_NOFOLLOW | os.O_CLOEXEC), "ab")
 
 

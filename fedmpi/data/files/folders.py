@@ -11,7 +11,7 @@ from fedmpi.disk import temporary
 
 
 def below_home(folder: str) -> Path:
-    """A leading ~ or ~user is that home folder. Of somebody unknown here it stays, as a folder that is missing."""
+    """A leading ~ or ~user is that home folder. An unknown user's stays, as a folder that is missing."""
     return Path(os.path.expanduser(folder))
 
 

@@ -1,7 +1,7 @@
 """The members of a .tar or .zip, as Python's `tarfile` and `zipfile` find them, within a budget.
 
 Both believe what an archive says of itself: `tarfile` reads headers of any length into memory and skips 2^62 bytes
-block by block, `zipfile` holds every entry before anybody can count them. They get file objects that refuse this.
+block by block, `zipfile` holds every entry before they can be counted. They get file objects that refuse this.
 Overriding `TarInfo.frombuf` would not do, because newer versions of `tarfile` do not call it.
 """
 

@@ -34,7 +34,7 @@ class File:
     unpack_to: str = ""
     """The folder, below the data folder, that a run reads the unpacked archive from; empty where it is not unpacked."""
     contents: tuple[str, ...] = ()
-    """What unpacking makes, below `unpack_to`; any of them shows that somebody has unpacked it."""
+    """What unpacking makes, below `unpack_to`; any of them shows that it was unpacked."""
     needed_if: tuple[str, str] | None = None
     """(option, value): needed only by a configuration that says so."""
 

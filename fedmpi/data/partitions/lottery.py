@@ -93,8 +93,8 @@ def _distinct_classes(used: Ints, num_clients: int, per_client: int, generator: 
     """int64 (clients, per_client): distinct classes in each row, class c `used[c]` times in all.
 
     Clients draw without replacement, by what is left of each class. A class of which as many shards are left as
-    clients is everybody's: so nobody finds too few classes at the end. Clients draw in blocks, by what is left when
-    their block begins, so small that no class runs out or becomes everybody's within a block.
+    clients is open to all: so the last clients find enough classes. Clients draw in blocks, by what is left when
+    their block begins, so small that no class runs out or becomes open to all within a block.
     """
     left = used.copy()
     classes = np.empty((num_clients, per_client), dtype=np.int64)

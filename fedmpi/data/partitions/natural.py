@@ -41,7 +41,7 @@ class Natural(PartitionOptions):
     def problems(self, config: Config) -> Problems:
         info, num_clients = config.data.info(), config.clients.count
         if not info.num_groups:
-            found = f"natural, but nobody knows whose the examples of {config.data.name} are"
+            found = f"natural, but the examples of {config.data.name} do not say whose they are"
             yield "partition.name", f"{found}; take another partition, or data with writers, subjects or roles"
         elif num_clients * self.groups_per_client > info.num_groups:
             each = f" with {self.groups_per_client} groups each" if self.groups_per_client > 1 else ""
@@ -57,7 +57,9 @@ class Natural(PartitionOptions):
         `groups` int64 (N,), of 0 .. G - 1. A client's examples stand group after group, in file order.
         """
         if groups is None:
-            raise ConfigError(f"partition.name={self.name}", "nobody knows whose these examples are; take another one")
+            raise ConfigError(
+                f"partition.name={self.name}", "these examples do not say whose they are; take another partition"
+            )
         group_sizes = np.bincount(groups)
         large_enough = np.flatnonzero(group_sizes >= self.min_examples)
         needed = num_clients * self.groups_per_client

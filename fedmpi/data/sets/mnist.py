@@ -18,7 +18,7 @@ from fedmpi.data.files.source import File, Source
 from fedmpi.data.options import DataInfo, DataOptions
 
 SIDE, NUM_TRAIN, NUM_TEST = 28, 60_000, 10_000
-# Mean and standard deviation of the training pixels / 255, to the digits that everybody uses.
+# Mean and standard deviation of the training pixels / 255, to the digits in common use.
 MEAN, STD = (0.1307,), (0.3081,)
 FOLDERS = ("MNIST/raw",)
 MD5S: Mapping[str, tuple[str, str]] = {

@@ -1,7 +1,7 @@
 """Self-attention whose queries, keys, values and outputs come from four linear layers of its own.
 
 torch's MultiheadAttention keeps the first three in one tensor and calls no layer at all. Here each is
-a layer like any other, so that whoever looks for linear layers (low rank, groups of layers, widths)
+a layer like any other, so that code which looks for linear layers (low rank, groups of layers, widths)
 finds all four and may put something else in their place, which then really runs. Vaswani et al.,
 "Attention is all you need", arXiv:1706.03762, 3.2.2.
 """

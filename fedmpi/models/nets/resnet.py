@@ -57,7 +57,7 @@ class BasicBlock(nn.Module):
         self.bn1 = batch_norm(out_channels)
         self.conv2 = conv3x3(out_channels, out_channels, 1)
         self.bn2 = batch_norm(out_channels)
-        # A module, called twice, so that whoever counts by hooks sees both.
+        # A module, called twice, so that a count by hooks sees both.
         self.relu = nn.ReLU(inplace=True)
         self.shortcut: nn.Module = nn.Identity()
         if stride != 1 or in_channels != out_channels:

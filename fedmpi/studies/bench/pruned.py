@@ -2,7 +2,7 @@
 
     python jobs/measure_pruned.py RUN_DIR [--clients 0,3 | --all] [--batch 1] [--times 50]
 
-For each client three nets on this machine's device: the dense one that everybody begins with, the
+For each client three nets on this machine's device: the dense one that every client begins with, the
 client's own with zeros where it is pruned, and the same really cut (`fedmpi.models.surgery.cutting`).
 BatchNorm has the statistics of a batch of the client's own training data, as when deployed. A row
 has rho (the share of parameters that the mask keeps), the net's parameters and their bytes in
