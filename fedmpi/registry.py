@@ -7,6 +7,7 @@ gives the class of the section's options; that class makes everything else. Noth
 
 from __future__ import annotations
 
+import difflib
 import importlib
 import re
 from collections.abc import Iterator
@@ -187,7 +188,9 @@ def _imported(place: str) -> Any:
         try:
             found = getattr(found, attribute)
         except AttributeError:
-            raise UnknownError(f"module {module!r} has no {attributes!r}") from None
+            close = difflib.get_close_matches(attribute, [name for name in dir(found) if name[0] != "_"], 2)
+            meant = f"; did you mean {' or '.join(map(repr, close))}?" if close else ""
+            raise UnknownError(f"module {module!r} has no {attributes!r}{meant}") from None
     return found
 
 

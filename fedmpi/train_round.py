@@ -3,21 +3,24 @@
 Rank 0 is the server, the others simulate clients; alone, rank 0 does both. Whatever `is_root` selects here is a value,
 never a call that others wait in.
 
-What is sent. Once per phase rank 0 broadcasts what the clients need, in one packed buffer: the method's published
-    tensors, bounds for the sums, versions of client memories (`rounds/publish.py`). Then each client's upload travels
-    to rank 0 with a report of 128 bytes, or the sums of each worker do (`rounds/exchange.py`). A test adds up its
-    counts (`rounds/evaluate.py`). Cohort, tiers and who simulates whom are computed by every rank (`rounds/state.py`).
+What is sent. Before each phase rank 0 broadcasts what the clients need, in one packed buffer: the method's published
+    tensors, bounds for the sums, versions of client memories (`rounds/publish.py`); the test of a round uses what is
+    broadcast for the next one. Then each client's upload travels to rank 0 with a report of 128 bytes, or each worker's
+    sums and reports do (`rounds/exchange.py`). A test adds up its counts (`rounds/evaluate.py`). Cohort, tiers and who
+    simulates whom are computed by every rank (`rounds/state.py`).
 What is summed. Weight times upload in the server's coordinates (the method's `lift`), as whole numbers: int64 sums of
     rint(w x 2^k), which depend on no order and on no rank (`exactsum.py`). The server divides once, by the weights of
-    the clients that sent an entry; an entry that no client sent keeps its value (`rounds/exchange.py`).
-What is random. The cohort and the tiers (`federation/cohort.py`); each client's batches, augmentation and dropout
-    (`rounds/client.py`, `data/batches.py`); what a method draws. Each generator is seeded by its purpose, the seed, the
-    round and the client (`seeds.py`), and none is global: any rank trains a client to the same bits, at any time.
+    the clients that sent an entry; an entry that no client sent keeps its value (`rounds/exchange.py`). A client that
+    diverges ends the run, or sends nothing, or its last finite net (`train.on_divergence`, `rounds/client.py`).
+What is random. The cohort, and tiers that are dynamic (`federation/`); each client's batches and augmentation
+    (`data/batches.py`); what a method draws; the order of re-estimation (`rounds/evaluate.py`). Their generators are
+    seeded by purpose, seed, round and client (`seeds.py`). Dropout draws from torch's global generator, which is seeded
+    for that client alone (`rounds/client.py`). So any rank trains a client to the same bits, at any time.
 What happens if a rank dies here. Under plain `mpirun` the job ends, and `--resume` continues after the last checkpoint.
     Under `mpirun --with-ft ulfm` those left get a `RankLossError`, become the ranks of the job (`mpi/recovery.py`) and
     call `train_round` again. `OpenRound` has kept the finished phases and the results that arrived, so only clients
     whose results died are trained again (`rounds/recovering.py`). If rank 0 died, the next rank starts the run again
-    from the last checkpoint (`run/losses.py`).
+    from the last checkpoint. With fewer ranks than `mpi.min_ranks` the run saves and stops (`run/losses.py`).
 """
 
 from __future__ import annotations

@@ -2,6 +2,7 @@
 
 No ranks, waves, exchange or clock: each phase publishes, trains its clients one after the other, and the method makes
 the new state out of their weighted mean. `contract/test_plain_round.py`: every method has the engine's bits.
+It leaves out what a test of bits does not need: dropout's generator, and clients that diverge.
 """
 
 from fedmpi.exactsum import ExactSum, WeightSum

@@ -13,7 +13,8 @@ def problems(config: Config) -> Iterator[tuple[str, str]]:
     """(dotted key, message) of everything wrong between sections; options classes add theirs by `problems(config)`."""
     clients = config.clients
     if clients.per_round > clients.count:
-        yield "clients.per_round", f"{clients.per_round} clients per round, but clients.count is {clients.count}"
+        found = f"{clients.per_round} clients per round, but clients.count is {clients.count}"
+        yield "clients.per_round", f"{found}; allowed: 1 to {clients.count}"
     yield from _tier_problems(config)
     for section in config.sections.values():
         find = getattr(section, "problems", None)

@@ -47,7 +47,14 @@ def _printable(text: str) -> str:
     return text
 
 
-Places = Annotated[tuple[Annotated[str, Field(pattern=r"^[\w.]+:\w+$", max_length=200)], ...], Field(strict=False)]
+def _place(text: str) -> str:
+    module, colon, name = text.partition(":")
+    if not colon or not all(part.isidentifier() for part in (*module.split("."), name)):
+        raise ValueError("expected package.module:Class")
+    return text
+
+
+Places = Annotated[tuple[Annotated[str, Field(max_length=200), AfterValidator(_place)], ...], Field(strict=False)]
 Folder = Annotated[str, Field(max_length=4096), AfterValidator(_printable)]
 
 

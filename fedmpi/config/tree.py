@@ -171,10 +171,10 @@ def _problem_with_cell(address: _Address, cells: Any, lines: Mapping[yaml_text.P
         where = f"{words.dotted(('cells', odd[0]))} (line {lines['cells', odd[0]]})"
         return f"{where}: the name of a cell has letters, digits, - and _ only"
     if address.cell is None:
-        return f"{where}name one of them, as {address.shown}@{next(iter(cells))}. Cells: {words.listed(cells)}"
+        return f"{where}name one of them, as {address.shown}@{next(iter(cells))}. Cells: {words.listed(cells, 6)}"
     if address.cell not in cells:
         suggestion = words.suggest(address.cell, cells)
-        return f"{where}no cell {words.found(address.cell)}.{suggestion} Cells: {words.listed(cells)}"
+        return f"{where}no cell {words.found(address.cell)}.{suggestion} Cells: {words.listed(cells, 6)}"
     cell = cells[address.cell]
     if cell is None or isinstance(cell, dict):
         return ""

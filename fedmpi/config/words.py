@@ -172,10 +172,10 @@ def similar(word: Any, known: Iterable[str]) -> list[str]:
     return get_close_matches(word[:MAX_SHOWN], list(known), n=1) if isinstance(word, str) else []
 
 
-def listed(names: Iterable[str]) -> str:
+def listed(names: Iterable[str], most: int = MAX_NAMES) -> str:
     known = sorted(names)
-    more = f", ... ({len(known)} in all)" if len(known) > MAX_NAMES else ""
-    return ", ".join(known[:MAX_NAMES]) + more
+    more = f", ... ({len(known)} in all)" if len(known) > most else ""
+    return ", ".join(known[:most]) + more
 
 
 def dotted(path: Iterable[str | int]) -> str:

@@ -187,9 +187,12 @@ def _check_together(arrays: dict[str, NDArray[Any]], kinds: dict[str, Kind], pro
         problems.append(f"test_x is {test.dtype} {test.shape}, but train_x {train.dtype} {train.shape}")
     counts = np.bincount(arrays["train_y"], minlength=int(arrays["test_y"].max()) + 1)
     if not counts.all():
-        empty = np.flatnonzero(counts == 0)
+        empty, tested = np.flatnonzero(counts == 0), np.isin(np.flatnonzero(counts == 0), arrays["test_y"])
         more = f" (nor have {len(empty) - 1} others)" if len(empty) > 1 else ""
-        problems.append(f"class {empty[0]} has no training example{more}; number the classes from 0 without gaps")
+        todo = "number the classes from 0 without gaps, as np.unique(y, return_inverse=True)[1] does"
+        if tested[0]:
+            todo = "test_y has it, so add training examples of it or take it out of the test"
+        problems.append(f"class {empty[0]} has no training example{more}; {todo}")
     elif len(counts) < 2:
         problems.append("there is one class; expected two or more")
     for name, of in (("groups", "train_y"), ("test_groups", "test_y")):

@@ -145,7 +145,9 @@ def _checked(where: str, found: Any, num_examples: int, num_clients: int) -> tup
             where, f"gave a {type(found).__name__}, expected a list of arrays, one for each client"
         ) from None
     if len(parts) != num_clients:
-        raise DataError(where, f"gave the examples of {len(parts)} clients, expected {num_clients}")
+        raise DataError(
+            where, f"gave the examples of {len(parts)} client{'s' * (len(parts) != 1)}, expected {num_clients}"
+        )
     for client, part in enumerate(parts):
         if not len(part.shape) or not part.size:
             raise DataError(where, f"gave client {client} no examples")

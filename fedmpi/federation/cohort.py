@@ -6,16 +6,12 @@ import math
 from collections.abc import Collection, Iterator, Sequence
 from functools import partial
 from itertools import accumulate, islice
-from typing import TYPE_CHECKING
 
 from numpy.random import Generator
 
 from fedmpi import seeds
 from fedmpi.config.schema import CosineSchedule, Train
 from fedmpi.federation.tiers import tier_of
-
-if TYPE_CHECKING:
-    pass
 
 
 def sample_cohort(eligible: int | Ranges, size: int, *, seed: int, round_number: int, phase: str) -> list[int]:

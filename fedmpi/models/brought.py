@@ -212,7 +212,8 @@ def _field(name: str, parameter: inspect.Parameter, hint: object) -> Any:
     kind = _kind(hint) if hint is not None else None if is_needed else _kind_of_value(default)
     if kind is None:
         if is_needed:
-            raise UnknownError(f"{name!r} takes {key!r} of a type that YAML cannot give; {_MUST}")
+            why = "of a type that YAML cannot give" if hint else f"without a type or a default; write it as {key}: int"
+            raise UnknownError(f"{name!r} takes {key!r} {why}; {_MUST}")
         return None
     if hasattr(BroughtModel, key) or key in (*BroughtModel.__class_vars__, "name") or key.startswith("_"):
         raise UnknownError(f"{name!r} has an option {key!r}, a name that fedmpi uses itself; give it another")

@@ -79,7 +79,7 @@ ClientResult = tuple[ClientReport, Params | None]
 class Results:
     """What a phase brought: a report per client (on every rank that knows it), and on rank 0 the means.
 
-    `shares` is that of `methods.protocol.Contributions`.
+    `shares` is that of `methods.values.Contributions`.
     """
 
     reports: tuple[ClientReport, ...] = ()

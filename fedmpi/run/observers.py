@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import inspect
+import traceback
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from copy import deepcopy
@@ -32,8 +34,21 @@ def named(config: Config) -> list[Observed]:
             raise ConfigError("output.observers", str(error)) from None
         if not isinstance(made_by, type) or not any(hasattr(made_by, hook) for hook in HOOKS):
             raise ConfigError("output.observers", f"{place!r} is no class with one of {', '.join(HOOKS)}")
+        if needed := _needed(made_by):
+            problem = f"{place!r} is made without arguments, but needs {', '.join(needed)}; give them defaults"
+            raise ConfigError("output.observers", problem)
         found.append(Observed(made_by, f"the observer {place} is called no more"))
     return found
+
+
+def _needed(made_by: type) -> list[str]:
+    """The arguments that making it takes and that have no default."""
+    try:
+        parameters = inspect.signature(made_by).parameters.values()
+    except ValueError:  # of a class that is not Python's
+        return []
+    named_ones = [one for one in parameters if one.kind not in (one.VAR_POSITIONAL, one.VAR_KEYWORD)]
+    return [one.name for one in named_ones if one.default is one.empty]
 
 
 class Observers:
@@ -62,5 +77,7 @@ class Observers:
             if not isinstance(error, (Exception, SystemExit)):
                 raise
             self._made = [pair for pair in self._made if pair[0] is not one]
-            why = error.text() if isinstance(error, UserError) else f"{what} raised {type(error).__name__}: {error}"
+            place = traceback.extract_tb(error.__traceback__)[-1]
+            why = f"{what} raised {type(error).__name__}: {error} ({place.filename}:{place.lineno})"
+            why = error.text() if isinstance(error, UserError) else why
             self._warn(one_line(f"{one.without}: {why}"))

@@ -215,7 +215,7 @@ def test_missing_files_and_folders(tmp_path: Path) -> None:
 
 def test_what_must_hold_between_sections(lines: Any, read: Any) -> None:
     assert lines("clients: {per_round: 40}") == [
-        "a.yaml: clients.per_round (line 1)  40 clients per round, but clients.count is 20"
+        "a.yaml: clients.per_round (line 1)  40 clients per round, but clients.count is 20; allowed: 1 to 20"
     ]
     hm = "method: {name: fedhm}\nclients: {tier_blocks: [10, 5, 4]}"
     assert lines(hm) == [
