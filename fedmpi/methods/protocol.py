@@ -232,7 +232,7 @@ class Method:
 
 
 def all_nets(method: Method) -> range:
-    """The numbers of a method's nets: one for each tier, then those that are only tested."""
+    """The numbers of a method's nets: one for each tier, then one for each net that is only tested."""
     return range(max([len(method.tiers), *(net.net + 1 for net in method.tested())]))
 
 

@@ -102,7 +102,7 @@ class Collectives(Protocol):
 
 
 class Communicator(Collectives, Protocol):
-    """The ranks of a job; after `recover` those that are left. What follows a rank may read or call alone."""
+    """The ranks of a job; after `recover`, the ranks that are left. A rank may read or call the following alone."""
 
     rank: int
     size: int
@@ -114,7 +114,7 @@ class Communicator(Collectives, Protocol):
     members: tuple[int, ...]
     """The ranks that are left, numbered as at the start of the job."""
     started_as: int
-    """This rank as the job started; `rank` counts those that are left."""
+    """This rank as the job started; `rank` counts the ranks that are left."""
     started_size: int
     recovers: bool
     """Whether the job outlives its ranks."""

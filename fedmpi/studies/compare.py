@@ -5,7 +5,7 @@
 
 A method is `configs/NAME_DATA.yaml`, or a path to a YAML file or a cell of one; `all` is every `configs/*_DATA.yaml`.
 Each run has a folder and a log of its own in `--out`. Those that are finished are not run again,
-those that were interrupted go on, so the same command after a Ctrl-C does what is left to do. A
+interrupted ones continue, so the same command after a Ctrl-C does what is left to do. A
 run that fails is a line of the table, and the exit code is 1.
 
 `--scale` multiplies what counts rounds (rounds, milestones, `evaluation.every`, a method's options
