@@ -7,9 +7,10 @@ communication, evaluation, saving and idle (waiting for other ranks).
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Literal, Protocol, get_args
+from types import SimpleNamespace
+from typing import Literal, get_args
 
 from fedmpi.errors import RankLossError, RoundError, where
 
@@ -19,34 +20,65 @@ Stage = Literal[
 STAGES: tuple[Stage, ...] = get_args(Stage)
 
 
-class Waiting(Protocol):
-    """The running totals that a communicator keeps."""
+class Traffic:
+    """How long this rank waited for others and moved data, in all, and (on rank 0) what the job's ranks received. What
+    measures time beside it (`Clock`, `mpi.watch.Watch`) reads it from `now`, so that a test can hand in a clock.
+    """
 
-    idle_s: float
-    communication_s: float
+    def __init__(self, now: Callable[[], float] = time.perf_counter) -> None:
+        self.now = now
+        self.seconds = {"idle": 0.0, "communication": 0.0}
+        self.wire_bytes = 0
+        # Seconds that were no work of this rank, and since when it has done none now: one value, so that a thread
+        # that looks sees both of the same moment.
+        self._not_working: tuple[float, float | None] = 0.0, None
 
+    @contextmanager
+    def counted(self, kind: Literal["idle", "communication"]) -> Iterator[None]:
+        """What happens within is waiting for other ranks, or moves data in which other ranks take part."""
+        before, started = self._not_working[0], self.now()
+        self._not_working = before, started
+        try:
+            yield
+        finally:
+            taken_s = self.now() - started
+            self.seconds[kind] += taken_s
+            self._not_working = before + taken_s, None
 
-class Timer:
-    """`seconds` is there once the stage has ended."""
+    def not_working_s(self) -> float:
+        """Seconds so far of waiting for others and of moving data, those under way included; for any thread."""
+        seconds, since = self._not_working
+        return seconds if since is None else seconds + self.now() - since
 
-    seconds = 0.0
+    def waits_for_s(self) -> float:
+        """How long this rank has been waiting or moving data now; 0 if it works. For any thread."""
+        since = self._not_working[1]
+        return 0.0 if since is None else self.now() - since
+
+    def take_bytes(self) -> int:
+        """Bytes since the last call."""
+        taken, self.wire_bytes = self.wire_bytes, 0
+        return taken
 
 
 class Clock:
-    """Seconds spent in each stage since the last `take`; what `waiting` counts within a stage is taken out of it."""
+    """Seconds spent in each stage since the last `take`; what `traffic` counts within a stage is taken out of it."""
 
-    def __init__(self, waiting: Waiting) -> None:
-        self._waiting = waiting
+    def __init__(self, traffic: Traffic) -> None:
+        self._traffic = traffic
         self._seconds: dict[str, float] = dict.fromkeys(STAGES, 0.0)
-        self._begun = time.perf_counter()
+        self._begun = traffic.now()
         self._here: tuple[str, int | None, int | None] = ("start", None, None)
 
     @contextmanager
-    def stage(self, stage: Stage, round_number: int | None = None, client: int | None = None) -> Iterator[Timer]:
-        """Counts the time within (stages must not nest); an exception leaves as a `RoundError` that says where."""
-        started = time.perf_counter()
-        idle, communication = self._waiting.idle_s, self._waiting.communication_s
-        timer = Timer()
+    def stage(
+        self, stage: Stage, round_number: int | None = None, client: int | None = None
+    ) -> Iterator[SimpleNamespace]:
+        """Counts the time within (stages must not nest); an exception leaves as a `RoundError` that says where. What it
+        yields has `seconds` once the stage has ended.
+        """
+        started, before = self._traffic.now(), {**self._traffic.seconds}
+        timer = SimpleNamespace(seconds=0.0)
         self._here = stage, round_number, client
         try:
             yield timer
@@ -55,11 +87,10 @@ class Clock:
         except Exception as error:
             raise RoundError(stage, round_number=round_number, client=client) from error
         finally:
-            idle, communication = self._waiting.idle_s - idle, self._waiting.communication_s - communication
-            timer.seconds = time.perf_counter() - started - idle - communication
-            self._seconds[stage] += timer.seconds
-            self._seconds["idle"] += idle
-            self._seconds["communication"] += communication
+            elsewhere_s = {name: seconds - before[name] for name, seconds in self._traffic.seconds.items()}
+            timer.seconds = self._traffic.now() - started - sum(elsewhere_s.values())
+            for name, seconds in ((stage, timer.seconds), *elsewhere_s.items()):
+                self._seconds[name] += seconds
 
     def where(self) -> str:
         """The stage that was entered last, in words; may be called by another thread."""
@@ -67,7 +98,7 @@ class Clock:
 
     def take(self) -> dict[str, float]:
         """Seconds by stage and in all (`wall`) since the last call, and starts anew."""
-        now = time.perf_counter()
+        now = self._traffic.now()
         taken = {**self._seconds, "wall": now - self._begun}
         self._seconds, self._begun = dict.fromkeys(STAGES, 0.0), now
         return taken

@@ -27,6 +27,7 @@ from torch._ops import OpOverload
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.nn.modules.batchnorm import _BatchNorm
 from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
 from torch.utils.flop_counter import flop_registry
 
 NORMS = (_BatchNorm, nn.GroupNorm, nn.LayerNorm)
@@ -161,7 +162,7 @@ class _FlopCounter(TorchDispatchMode):
     ) -> Any:
         operator, kwargs = func.overloadpacket, kwargs or {}
         if operator not in ROWS and not func.is_view:  # a weight takes no memory, but a copy of it would
-            _check_size(*(tensor.shape for tensor in _tensors(args)))
+            _check_size(*(tensor.shape for tensor in tensors_in(args)))
         out = _zeros_out(func, args, kwargs) if operator in ROWS else func(*args, **kwargs)
         if isinstance(out, torch.Tensor):
             _check_size(out.shape)  # before the next operator makes more of it
@@ -185,7 +186,7 @@ class _Tally:
     activations: int = 0
 
     def add(self, module: nn.Module, inputs: tuple[torch.Tensor, ...], output: Any) -> None:
-        outputs = [out for out in _tensors(output) if not any(out is given for given in inputs)]
+        outputs = [out for out in tensors_in(output) if not any(out is given for given in inputs)]
         self.activations += _kept(module, outputs)
         if isinstance(module, NORMS):
             self.extra_macs += 2 * output.numel()
@@ -202,10 +203,9 @@ def _kept(module: nn.Module, outputs: list[torch.Tensor]) -> int:
     return sum(out.numel() for out in outputs)
 
 
-def _tensors(values: object) -> list[torch.Tensor]:
-    if isinstance(values, torch.Tensor):
-        return [values]
-    return [tensor for part in values for tensor in _tensors(part)] if isinstance(values, (tuple, list)) else []
+def tensors_in(values: object) -> list[torch.Tensor]:
+    """The tensors in nested tuples, lists and dicts."""
+    return [value for value in tree_leaves(values) if isinstance(value, torch.Tensor)]
 
 
 @contextmanager

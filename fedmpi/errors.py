@@ -11,8 +11,7 @@ from __future__ import annotations
 class UserError(Exception):
     """Something the user can fix.
 
-    `where` is a file or a section, `problems` one line each: what was found, what is allowed,
-    what to do.
+    `where` is a file or a section, `problems` one line each: what was found, what is allowed, what to do.
     """
 
     exit_code = 2

@@ -7,41 +7,34 @@ from __future__ import annotations
 
 from contextlib import ExitStack
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
 import numpy as np
 
 from fedmpi.clock import STAGES
 from fedmpi.config.schema import Config
 from fedmpi.errors import RankLossError
-from fedmpi.mpi.together import together
+from fedmpi.mpi.communicator import Communicator, together
 from fedmpi.report.records import read_records, round_seconds
 from fedmpi.rounds.recovering import OpenRound
 from fedmpi.rounds.state import Setup
-from fedmpi.run import branching, observers, resuming, start
 from fedmpi.run import folder as run_folder
+from fedmpi.run import observers, resuming, start
 from fedmpi.run.advice import Advice
 from fedmpi.run.folder import Asked
-from fedmpi.run.losses import Course, end_together, give_up, go_on, outlive
-from fedmpi.run.results import RoundTimes
-from fedmpi.run.selfcheck import check_nets
+from fedmpi.run.losses import Course, continue_run, end_together, give_up, outlive
+from fedmpi.run.results import Times
 from fedmpi.run.server import Server
 from fedmpi.run.stopping import Stopping
 from fedmpi.store.checkpoint import Snapshot
 from fedmpi.store.lock import RunLock
 from fedmpi.train_round import train_round
 
-if TYPE_CHECKING:
-    from fedmpi.mpi.communicator import Communicator
-
 
 def run(
     config: Config, comm: Communicator, asked: Asked, *, stopping: Stopping | None = None, advice: Advice | None = None
 ) -> bool:
     """Trains to the last round; False if it was stopped before. Raises `StartupError` or `TooFewRanksError` (on all
-    ranks), or a `RoundError` where something broke.
-
-    `advice` is told of the run directory as soon as there is one.
+    ranks), or a `RoundError` where something broke. `advice` is told of the run directory as soon as there is one.
     """
     course = Course(config, comm, asked, stopping or Stopping(), advice or Advice(config))
     return outlive(course, _start_and_train)
@@ -61,7 +54,7 @@ def _start_and_train(course: Course) -> bool:
         setup = start.prepare(config, comm, folder, material)
         course.limits.clock = setup.clock
         if asked.origin is not None:
-            branching.begin(setup, folder, asked.origin)
+            resuming.begin_branch(setup, folder, asked.origin)
         snapshot = resuming.restore(setup, folder, resume=course.resumes or asked.origin is not None)
         done = int(comm.allgather_text(str(snapshot.round if snapshot else 0))[0])
         course.rounds_are_over = done >= config.rounds
@@ -72,7 +65,7 @@ def _start_and_train(course: Course) -> bool:
             if server is not None:
                 setup = replace(setup, show_progress=server.show_progress)
                 course.stopping.remember(round_seconds(read_records(folder), comm.size))
-            state = resuming.initial_state(setup.method, comm, snapshot, setup.device.server)
+            state = resuming.initial_state(setup, snapshot)
             comm.wait_for_all()  # a rank that begins a round counts how long the others take
             setup.clock.take()  # what starting up took is no round's
             return _train(course, setup, server, OpenRound(done + 1, state))
@@ -95,16 +88,11 @@ def _server(
     observed: list[observers.Observed],
 ) -> Server | None:
     """Rank 0's part, which says who got what; None on the other ranks."""
-    comm, folder, command = setup.comm, course.folder(), course.asked.command
+    comm, folder = setup.comm, course.folder()
     places = comm.allgather_text(f"{comm.host}: {setup.device.description}")
-    warnings = check_nets(setup) if course.begun_after is None else ()
-
-    def open_it() -> Server | None:
-        if lock is None:
-            return None
-        return stack.enter_context(Server(setup, folder, lock, snapshot, command, observed))
-
-    server = together(comm, open_it)
+    warnings = start.check_nets(setup) if course.begun_after is None else ()
+    commands = course.asked.command, course.advice.resume_command()
+    server = together(comm, lambda: Server(stack, setup, folder, lock, snapshot, commands, observed) if lock else None)
     together(comm, lambda: server.announce(places, warnings) if server else None)
     comm.agree()
     return server
@@ -123,7 +111,7 @@ def _train(course: Course, setup: Setup, server: Server | None, opened: OpenRoun
             times, wish = _times_and_wish(course, setup, opened)
             setup.comm.agree()
         except RankLossError:
-            setup = go_on(course, setup, server, opened)
+            setup = continue_run(course, setup, server, opened)
             continue
         stops = course.stopping.why(wish) if opened.number < config.rounds else ""
         if server is not None:
@@ -137,10 +125,9 @@ def _train(course: Course, setup: Setup, server: Server | None, opened: OpenRoun
     return not stops
 
 
-def _times_and_wish(course: Course, setup: Setup, opened: OpenRound) -> tuple[RoundTimes, int]:
-    """The seconds of the round, and the highest wish to stop; the same on all ranks.
-
-    Rank 0 knows best how long a round takes: it is the one that saves.
+def _times_and_wish(course: Course, setup: Setup, opened: OpenRound) -> tuple[Times, int]:
+    """The seconds of the round, and the highest wish to stop; the same on all ranks. Rank 0 knows best how long a round
+    takes: it is the one that saves.
     """
     names = (*STAGES, "wall")
     taken = setup.clock.take()
@@ -149,5 +136,5 @@ def _times_and_wish(course: Course, setup: Setup, opened: OpenRound) -> tuple[Ro
     rows = setup.comm.allgather_rows(np.array([*opened.seconds.values(), wish]))
     busy_s = rows[:, names.index("wall")] - rows[:, names.index("idle")]
     means = dict(zip(names, rows[:, :-1].mean(axis=0).tolist(), strict=True))
-    busy = dict(zip(setup.comm.members, busy_s.tolist(), strict=True))
-    return RoundTimes(means, busy), int(rows[:, -1].max())
+    busy = dict(zip(map(str, setup.comm.members), busy_s.tolist(), strict=True))
+    return {"seconds": means, "busy_s": busy}, int(rows[:, -1].max())

@@ -11,6 +11,7 @@ a collective for ever.
 from __future__ import annotations
 
 import argparse
+import functools
 import math
 import os
 import signal
@@ -18,34 +19,30 @@ import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import fedmpi
+from fedmpi.mpi.communicator import Communicator
+from fedmpi.run.folder import Asked, Origin, refuse_inside
 from fedmpi.run.stopping import EXIT_CODE, SIGNAL, Stopping, notice_early, seconds_left
 
 if __name__ == "__main__":  # what follows takes a while to load
     notice_early()
 
 from fedmpi.command.listing import listing
-from fedmpi.command.manners import Parser, described, report, say, show
+from fedmpi.command.manners import Parser, described, report, say, say_first, show
 from fedmpi.config.load import load, parted
 from fedmpi.config.schema import Config
-from fedmpi.errors import ConfigError, LaunchError, TooFewRanksError, UserError
+from fedmpi.errors import ConfigError, LaunchError, StartupError, TooFewRanksError, UserError
 from fedmpi.mpi.launch import check_launch, claimed
 from fedmpi.run.advice import Advice
 from fedmpi.run.interruption import Interruption
-from fedmpi.run.origin import Origin, refuse_inside
-
-if TYPE_CHECKING:
-    from fedmpi.mpi.communicator import Communicator
-    from fedmpi.run.folder import Asked
 
 # Loading torch from a slow file system takes a while.
 _LEAST_STARTUP_S = 30.0
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Runs the command; the exit code: 0, 2 for a user's mistake, 1 for a failure, 75 for a run that is to go on."""
+    """Runs the command; the exit code: 0, 2 for a user's mistake, 1 for a failure, 75 for a run that is to continue."""
     rank = 0  # until it is known, every rank speaks
     try:
         rank, size = claimed()
@@ -59,6 +56,9 @@ def main(argv: Sequence[str] | None = None) -> int:
         check_ranks(config, size)
     except UserError as error:
         return report(error, rank)
+    if rank == 0 and config.output.progress != "off":
+        waits_for = "torch, MPI and the data" if size > 1 else "torch and the data"
+        say_first(f"starting {size} rank{'s' * (size > 1)}: loading {waits_for}")
     return _run(config, arguments, rank)
 
 
@@ -69,7 +69,7 @@ def parse(argv: Sequence[str]) -> argparse.Namespace:
     parser.add_argument(
         "--run-dir", metavar="DIR", help="where the run lives; a fresh folder under output.dir by default"
     )
-    parser.add_argument("--resume", action="store_true", help="go on from the newest intact checkpoint in --run-dir")
+    parser.add_argument("--resume", action="store_true", help="continue from the newest intact checkpoint in --run-dir")
     parser.add_argument(
         "--resume-from",
         metavar="RUN[@ROUND]",
@@ -86,7 +86,7 @@ def parse(argv: Sequence[str]) -> argparse.Namespace:
     if len(configs) > 1:
         raise ConfigError("command line", f"one config, or none, is allowed, got {', '.join(configs)}")
     if arguments.resume and arguments.run_dir is None:
-        raise ConfigError("command line", "--resume needs --run-dir: the directory of the run to go on with")
+        raise ConfigError("command line", "--resume needs --run-dir: the directory of the run to continue")
     if arguments.resume_from is not None and arguments.run_dir is not None:
         refuse_inside(arguments.resume_from, arguments.run_dir)
     if "" in configs:
@@ -97,10 +97,9 @@ def parse(argv: Sequence[str]) -> argparse.Namespace:
 
 def read_config(arguments: argparse.Namespace) -> Config:
     """The validated config. A resumed run takes the one it was begun with unless another is given, and a branch
-    (`--resume-from`) that of its parent.
-
-    Where there is none, a CONFIG or an override says that a run is to begin there (batch files, submitted again as
-    they are, give both); neither is a slip in DIR's name, and must not begin another experiment.
+    (`--resume-from`) that of its parent. Where there is none, a CONFIG or an override says that a run is to begin there
+    (batch files, submitted again as they are, give both); neither is a slip in DIR's name, and must not begin another
+    experiment.
     """
     path, new = arguments.config, Path(arguments.run_dir or "")
     has_begun = arguments.resume and os.path.isfile(new / "config.yaml")  # False, too, of a name that is too long
@@ -111,7 +110,7 @@ def read_config(arguments: argparse.Namespace) -> Config:
     elif path is None and has_begun:
         path, of_run = str(new / "config.yaml"), True
     elif path is None and arguments.resume and not arguments.overrides:
-        problem = "holds no run to go on with (no config.yaml); name the config to begin one there"
+        problem = "holds no run to continue (no config.yaml); name the config to begin one there"
         raise ConfigError(arguments.run_dir, problem)
     config = load(path, arguments.overrides, of_run=of_run)
     if of_run and path is not None:
@@ -123,9 +122,8 @@ def _refuse_unnamed_observers(config: Config, path: str, overrides: Sequence[str
     """Raises `ConfigError` for classes that only another run's directory names: they are not imported."""
     observers = ",".join(config.output.observers)
     if observers and not any(word.startswith(("output.observers=", "output=")) for word in overrides):
-        advice = (
-            f"name them again to import them (output.observers=[{observers}]), or go on without (output.observers=[])"
-        )
+        again = f"name them again to import them (output.observers=[{observers}])"
+        advice = f"{again}, or continue without (output.observers=[])"
         raise ConfigError("output.observers", f"only {path} names {observers}; {advice}")
 
 
@@ -143,9 +141,16 @@ def _shown(rank: int, text: Callable[[], str]) -> int:
 
 
 def _plan(config: Config, form: str, size: int) -> str:
-    from fedmpi.command.plan import plan  # loads torch
+    from fedmpi.data.reading import place
+    from fedmpi.run.forecast import forecast, lacking_here  # loads torch
 
-    return plan(config, form, size)
+    planned = forecast(config, size)
+    text = planned.text(form)
+    if form == "text":
+        text += "".join(f"\nwarning: {line}" for line in lacking_here(planned))
+    if form == "text" and getattr(config.data, "reads_to_know", False):
+        text += f"\n{place(config.data)} was read, because nothing else says its sizes"
+    return text
 
 
 def _run(config: Config, arguments: argparse.Namespace, rank: int) -> int:
@@ -154,9 +159,8 @@ def _run(config: Config, arguments: argparse.Namespace, rank: int) -> int:
     # Before CUDA starts: with these, cuBLAS gives the same bits in every run; any other value torch refuses.
     if os.environ.get("CUBLAS_WORKSPACE_CONFIG") not in (":4096:8", ":16:8"):
         os.environ["CUBLAS_WORKSPACE_CONFIG"] = ":4096:8"
-    from fedmpi.errors import StartupError
     from fedmpi.experiment import run
-    from fedmpi.mpi.serial import world
+    from fedmpi.mpi.starting import world
 
     try:
         comm = world(_startup_limit_s(config, os.environ, time.time()))
@@ -164,49 +168,38 @@ def _run(config: Config, arguments: argparse.Namespace, rank: int) -> int:
         return report(error, rank)
     advice = Advice(config)
     try:
-        with Interruption(_last_words(comm, advice)):
-            is_finished = run(config, comm, _asked(arguments), stopping=stopping, advice=advice)
+        with Interruption(functools.partial(_last_words, comm, advice)):
+            command = [sys.executable, "-m", "fedmpi.main", *sys.argv[1:]]
+            asked = Asked(arguments.run_dir, arguments.resume, arguments.origin, command)
+            is_finished = run(config, comm, asked, stopping=stopping, advice=advice)
         signal.signal(SIGNAL, signal.SIG_IGN)  # another one would end a rank that is leaving
-        if is_finished:
-            return comm.leave(0)
-        # The launcher ends the others as soon as one exits with a code: all are ending, and say nothing more.
-        signal.signal(signal.SIGTERM, signal.SIG_IGN)
-        return comm.leave(EXIT_CODE)
+        if not is_finished:  # the launcher ends the others as soon as one exits with a code, and they say nothing more
+            signal.signal(signal.SIGTERM, signal.SIG_IGN)
+        return comm.leave(0 if is_finished else EXIT_CODE)
     except StartupError as error:
         code = report(error, comm.rank)
         if comm.is_root and comm.size < comm.started_size:  # not at the start of the job, but on the way
-            say(advice.how_to_go_on())
+            say(advice.how_to_continue())
         return comm.leave(code)
     except TooFewRanksError as error:
         if comm.is_root:
-            say(f"fedmpi: stopped: {error}\n{advice.how_to_go_on()}")
+            say(f"fedmpi: stopped: {error}\n{advice.how_to_continue()}")
         return comm.leave(EXIT_CODE if error.gets_on else 1)
     except BaseException as error:  # the one place where nothing may pass
         if advice.note_failure():
-            say(f"{described(error, comm)}\n{advice.how_to_go_on(error)}")
+            say(f"{described(error, comm)}\n{advice.how_to_continue(error)}")
         else:  # another rank has said what to do
             say("; ".join(line.strip() for line in described(error, comm).splitlines()[:2]))
         comm.abort(error.exit_code if isinstance(error, UserError) else 1)
         raise
 
 
-def _asked(arguments: argparse.Namespace) -> Asked:
-    from fedmpi.run.folder import Asked
-
-    command = [sys.executable, "-m", "fedmpi.main", *sys.argv[1:]]
-    return Asked(arguments.run_dir, arguments.resume, arguments.origin, command)
-
-
-def _last_words(comm: Communicator, advice: Advice) -> Callable[[int], str]:
+def _last_words(comm: Communicator, advice: Advice, number: int) -> str:
     """What the server says when a signal ends it; nothing where another rank has failed: the launcher ends all."""
-
-    def words(number: int) -> str:
-        if not comm.is_root or advice.has_failed():  # asked now: after a loss another rank may be the server
-            return ""
-        saved, then = advice.what_is_saved(), advice.how_to_go_on()
-        return f"fedmpi: stopped by {signal.Signals(number).name}; {saved}" + f"\n{then}" * (then != saved)
-
-    return words
+    if not comm.is_root or advice.has_failed():  # asked now: after a loss another rank may be the server
+        return ""
+    saved, then = advice.what_is_saved(), advice.how_to_continue()
+    return f"fedmpi: stopped by {signal.Signals(number).name}; {saved}" + f"\n{then}" * (then != saved)
 
 
 def _startup_limit_s(config: Config, environment: Mapping[str, str], now_s: float) -> float:

@@ -7,9 +7,12 @@ gives the class of the section's options; that class makes everything else. Noth
 
 from __future__ import annotations
 
+import contextlib
 import difflib
-import importlib
+import importlib.util
+import os
 import re
+import sys
 from collections.abc import Iterator
 from functools import cache
 from importlib.metadata import EntryPoint, entry_points
@@ -18,10 +21,10 @@ from typing import Any
 BUILT_IN: dict[str, dict[str, str]] = {
     "data": {
         "digits": "fedmpi.data.sets.digits:Digits",
-        "cifar10": "fedmpi.data.sets.cifar10:Cifar10",
-        "cifar100": "fedmpi.data.sets.cifar100:Cifar100",
+        "cifar10": "fedmpi.data.sets.cifar:Cifar10",
+        "cifar100": "fedmpi.data.sets.cifar:Cifar100",
         "mnist": "fedmpi.data.sets.mnist:Mnist",
-        "qmnist": "fedmpi.data.sets.qmnist:Qmnist",
+        "qmnist": "fedmpi.data.sets.mnist:Qmnist",
         "emnist": "fedmpi.data.sets.emnist:Emnist",
         "femnist": "fedmpi.data.sets.femnist:Femnist",
         "tinyimagenet": "fedmpi.data.sets.tinyimagenet:TinyImagenet",
@@ -44,19 +47,19 @@ BUILT_IN: dict[str, dict[str, str]] = {
         "quantity_skew": "fedmpi.data.partitions.quantity_skew:QuantitySkew",
     },
     "model": {
-        "resnet18": "fedmpi.models.nets.resnet_options:ResNet18",
-        "resnet34": "fedmpi.models.nets.resnet_options:ResNet34",
-        "vgg16": "fedmpi.models.nets.classic_options:Vgg16",
-        "alexnet": "fedmpi.models.nets.classic_options:AlexNet",
-        "lenet5": "fedmpi.models.nets.cnn_options:Lenet5",
-        "cnn_hermes": "fedmpi.models.nets.cnn_options:CnnHermes",
-        "cnn_femnist": "fedmpi.models.nets.cnn_options:CnnFemnist",
-        "mlp": "fedmpi.models.nets.mlp_options:Mlp",
-        "mlp_har": "fedmpi.models.nets.mlp_options:MlpHar",
-        "lstm_imdb": "fedmpi.models.nets.lstm_options:LstmImdb",
-        "lstm_char": "fedmpi.models.nets.lstm_options:LstmChar",
-        "vit_small": "fedmpi.models.nets.vit_options:VitSmall",
-        "torchvision:": "fedmpi.models.nets.torchvision_options:Torchvision",
+        "resnet18": "fedmpi.models.options:ResNet18",
+        "resnet34": "fedmpi.models.options:ResNet34",
+        "vgg16": "fedmpi.models.options:Vgg16",
+        "alexnet": "fedmpi.models.options:AlexNet",
+        "lenet5": "fedmpi.models.options:Lenet5",
+        "cnn_hermes": "fedmpi.models.options:CnnHermes",
+        "cnn_femnist": "fedmpi.models.options:CnnFemnist",
+        "mlp": "fedmpi.models.options:Mlp",
+        "mlp_har": "fedmpi.models.options:MlpHar",
+        "lstm_imdb": "fedmpi.models.options:LstmImdb",
+        "lstm_char": "fedmpi.models.options:LstmChar",
+        "vit_small": "fedmpi.models.options:VitSmall",
+        "torchvision:": "fedmpi.models.options:Torchvision",
     },
     "method": {
         "fedavg": "fedmpi.methods.fedavg:FedAvg",
@@ -83,8 +86,11 @@ in a colon stands for all names that begin with it."""
 GROUPS = {section: f"fedmpi.{section if section == 'data' else section + 's'}" for section in BUILT_IN}
 """The group of entry points of each section: `fedmpi.methods`, `fedmpi.models`, `fedmpi.data`, `fedmpi.partitions`."""
 
-_ADAPTERS = {section: f"fedmpi.{section}s.brought:options_of" for section in ("model", "method")} | {
-    section: f"fedmpi.data.brought:options_of_{section}" for section in ("data", "partition")
+_ADAPTERS = {
+    "method": "fedmpi.methods:options_of",
+    "model": "fedmpi.models.brought:options_of",
+    "data": "fedmpi.data.brought:options_of_data",
+    "partition": "fedmpi.data.brought:options_of_partition",
 }
 # `package.module:Class`, both parts Python names with dots.
 _IN_FULL = re.compile(r"(?:[^\W\d]\w*\.)*[^\W\d]\w*:(?:[^\W\d]\w*\.)*[^\W\d]\w*")
@@ -126,43 +132,38 @@ def is_in_full(name: str) -> bool:
 
 def is_known(section: str, name: str) -> bool:
     """Whether `name` is a built-in or installed one, or names a class in full; the latter may still not exist."""
-    return bool(_key(section, name)) or name in installed(section) or is_in_full(name)
+    return is_built_in(section, name) or name in installed(section) or is_in_full(name)
 
 
 def options(section: str, name: str) -> Any:
     """The options class (a `config.schema.Section`) of what `name` means in `section`. Raises `UnknownError`."""
-    if key := _key(section, name):
-        return options_of_class(_imported(BUILT_IN[section][key]))
-    if name in installed(section):
-        return _adapted(section, name, installed(section)[name].value)
-    if is_in_full(name):
-        return _adapted(section, name, name)
-    raise UnknownError(f"no {section} {name!r}")
+    if not is_known(section, name):
+        raise UnknownError(f"no {section} {name!r}")
+    if is_built_in(section, name):
+        found = made(section, name)
+        return getattr(found, "Options", found)
+    return imported(_ADAPTERS[section])(name, made(section, name))
 
 
 def made(section: str, name: str) -> Any:
     """The class that `name` means, which may hold its options class as `Options`. Raises `UnknownError`."""
-    key = _key(section, name)
-    place = BUILT_IN[section][key] if key else name
-    return _imported(installed(section)[name].value if not key and name in installed(section) else place)
+    if key := _key(section, name):
+        return imported(BUILT_IN[section][key])
+    return imported(installed(section)[name].value if name in installed(section) else name)
 
 
 def built_in(section: str) -> Iterator[tuple[str, Any]]:
     """Every built-in name and its options class, which imports all of them (no torch)."""
-    for name, place in BUILT_IN[section].items():
-        yield name, options_of_class(_imported(place))
+    yield from ((name, options(section, name)) for name in BUILT_IN[section])
 
 
-def options_of_class(found: Any) -> Any:
-    """The options of a class: what it has as `Options`, else the class itself."""
-    return getattr(found, "Options", found)
-
-
-def brought(place: str) -> Any:
-    """The object `package.module:Name`. Raises `UnknownError` with the module's own error, in one line."""
-    if not _IN_FULL.fullmatch(place):
-        raise UnknownError(f"expected package.module:Class, got {place!r}")
-    return _imported(place)
+def without_class(name: str) -> str:
+    """What `mynets` lacks, where that is a module (not imported for this): a sentence, else empty."""
+    if all(part.isidentifier() for part in name.split(".")):
+        with contextlib.suppress(ImportError, ValueError):
+            if importlib.util.find_spec(name.partition(".")[0]):
+                return f" A module is named with its class: {name}:Class."
+    return ""
 
 
 def _key(section: str, name: str) -> str:
@@ -173,17 +174,14 @@ def _key(section: str, name: str) -> str:
     return next((key for key in table if key.endswith(":") and name.startswith(key)), "")
 
 
-def _adapted(section: str, name: str, place: str) -> Any:
-    adapter = _imported(_ADAPTERS[section])
-    return adapter(name, _imported(place))
-
-
-def _imported(place: str) -> Any:
+def imported(place: str) -> Any:
+    """The object `package.module:Name`. Raises `UnknownError` with the module's own error, in one line."""
     module, _, attributes = place.partition(":")
     try:
         found: Any = importlib.import_module(module)
     except Exception as error:  # whatever the module of a user does when it loads
-        raise UnknownError(f"{place!r} cannot be imported: {type(error).__name__}: {_one_line(error)}") from error
+        line = f"{type(error).__name__}: {' '.join(str(error).split())}"
+        raise UnknownError(f"{place!r} cannot be imported: {line}{_where_looked(module, error)}") from error
     for attribute in attributes.split("."):
         try:
             found = getattr(found, attribute)
@@ -194,5 +192,9 @@ def _imported(place: str) -> Any:
     return found
 
 
-def _one_line(error: Exception) -> str:
-    return " ".join(str(error).split())
+def _where_looked(module: str, error: Exception) -> str:
+    """Of a module that was not found itself, not of one that it imports."""
+    if not isinstance(error, ModuleNotFoundError) or not f"{module}.".startswith(f"{error.name}."):
+        return ""
+    here = f"the current folder ({os.getcwd()}) and " * bool({"", os.getcwd()} & {*sys.path})
+    return f"; Python looked in {here}its path: go to the folder that has it, or add that to PYTHONPATH"

@@ -80,13 +80,6 @@ def specs_of(tensors: Iterable[tuple[str, Tensor]], *, channels_last: bool) -> d
     return {name: Spec(tuple(t.shape), t.dtype, channels_last and t.dim() == 4) for name, t in tensors}
 
 
-def copy_into(target: Params, source: Mapping[str, Tensor]) -> None:
-    """Copies every tensor of `target` from its namesake in `source`, in one fused launch where torch has one."""
-    names = list(target)
-    if names:  # torch refuses empty lists
-        torch._foreach_copy_([target[name] for name in names], [source[name] for name in names])
-
-
 def max_magnitudes(tensors: Iterable[Tensor]) -> Tensor:
     """max|x| of each tensor as one float32 vector: a single synchronization reads them all (0 for an empty tensor)."""
     norms = [torch.linalg.vector_norm(t, ord=float("inf")) if t.numel() else t.new_zeros(()) for t in tensors]

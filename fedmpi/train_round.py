@@ -41,7 +41,6 @@ from fedmpi.rounds.state import RoundResult, ServerState, Setup, is_evaluated, p
 
 def train_round(setup: Setup, opened: OpenRound) -> RoundResult:
     """Takes a round from where it is to its end; the new state is in `opened`, and what there is to report is returned.
-
     Raises `RankLossError` where ranks have died; those left call it again.
     """
     opened.settle(setup.comm)

@@ -1,7 +1,4 @@
-"""Measures what a round costs beside the SGD steps in it.
-
-The options: python jobs/bench.py --help (`fedmpi.studies.bench.overhead`).
-"""
+"""Measures what a round costs beside the SGD steps in it: python jobs/bench.py --help."""
 
 import sys
 

@@ -1,7 +1,4 @@
-"""Runs a command where no other machine reaches it.
-
-The options: python jobs/loopback.py --help (`fedmpi.studies.loopback`).
-"""
+"""Runs a command where no other machine reaches it: python jobs/loopback.py --help."""
 
 import sys
 

@@ -1,7 +1,4 @@
-"""Measures what the pruned nets of a Hermes run save.
-
-The options: python jobs/measure_pruned.py --help (`fedmpi.studies.bench.pruned`).
-"""
+"""Measures what the pruned nets of a Hermes run save: python jobs/measure_pruned.py --help."""
 
 import sys
 

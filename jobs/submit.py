@@ -1,7 +1,4 @@
-"""Submits one run or a sweep to Slurm, and tells how submitted runs do.
-
-The options: python jobs/submit.py --help (`fedmpi.studies.slurm.submit`).
-"""
+"""Submits one run or a sweep to Slurm, and says how far submitted runs are: python jobs/submit.py --help."""
 
 import sys
 

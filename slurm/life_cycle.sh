@@ -2,9 +2,9 @@
 #
 #   resumable COMMAND...   runs a command that a signal may cut short, and puts the job back into the queue then
 #
-# Slurm's early signal (#SBATCH --signal=B:USR1@120) reaches this shell only; it goes on to mpirun (or srun), which
+# Slurm's early signal (#SBATCH --signal=B:USR1@120) reaches this shell only; it is forwarded to mpirun (or srun), which
 # tells all ranks. They finish the round, save and end with exit code 75: there is more to do. Requeued, the same
-# job goes on from there. SIGTERM would not do: mpirun ends its ranks at once.
+# job continues from there. SIGTERM would not do: mpirun ends its ranks at once.
 #
 #   FEDMPI_REQUEUE=no      where a site forbids requeueing: the job ends with 75, and is to be submitted again
 set -eo pipefail # without -u: scripts of module and conda read variables that are not set
@@ -49,13 +49,13 @@ resumable() {
   judge
   [ -z "$begun" ] || rm -f "$begun" || true
   if [ "$code" -eq 75 ] && [ -z "$why" ] && requeue; then
-    echo "requeued: job $job $goes_on"
+    echo "requeued: job $job $continues"
     exit 0
   fi
   forget_note
   [ -z "$is_ours" ] || rmdir "$run_dir" 2>/dev/null || true # the command was refused, and left nothing there
   trap - TERM
-  [ "$code" -eq 0 ] || say_how_to_go_on
+  [ "$code" -eq 0 ] || say_how_to_continue
   return "$code"
 }
 
@@ -96,8 +96,8 @@ begin() {
 judge() {
   local saved
   saved=$(ls -t "$run_dir"/checkpoints/round-*.h5 2>/dev/null | head -n 1 || true)
-  goes_on='goes on from what is saved'
-  if [ -n "$run_dir" ] && [ -z "$saved" ]; then goes_on='begins again'; fi
+  continues='continues from what is saved'
+  if [ -n "$run_dir" ] && [ -z "$saved" ]; then continues='begins again'; fi
   case $code in
   138) code=75 ;; # the signal came before the command listened
   1) if [ -n "$signalled" ]; then code=75; fi ;; # before some ranks did, and the others gave up
@@ -156,15 +156,15 @@ forget_note() {
   [ "$noted" != "$job" ] || rm -f "$note" || true
 }
 
-say_how_to_go_on() {
+say_how_to_continue() {
   local where='' # a new job has a new number
   case $run_dir in *-"${SLURM_JOB_ID:-}") where=", with --run-dir $run_dir after the file's name," ;; esac
   if [ "$code" -eq 75 ]; then
-    echo "not requeued$why: submit it again$where to go on (exit code 75)"
+    echo "not requeued$why: submit it again$where to continue (exit code 75)"
   elif [ "$code" -eq 2 ]; then
     echo "ended with code 2: fix what is said above, then submit it again${where%,}"
   else
-    echo "ended with code $code; submitted again${where:-,} it $goes_on"
+    echo "ended with code $code; submitted again${where:-,} it $continues"
   fi
 }
 

@@ -18,20 +18,20 @@ from fedmpi.mpi.communicator import Collectives
 LEAVES = ("disk", "seeds", "tensors", "clock", "costs", "registry", "papers", "config.schema")
 PEERS = ("exactsum", "config", "data", "models", "lowrank", "mpi", "store")
 LAYERS = (
-    ("fedmpi",),  # the version
-    ("fedmpi.errors",),  # what a user is told
+    ("fedmpi", "fedmpi.errors"),  # the version; what a user is told
     tuple(f"fedmpi.{name}" for name in LEAVES),  # small things that know nothing of each other
     tuple(f"fedmpi.{name}" for name in PEERS),  # one part of the subject each
     ("fedmpi.federation", "fedmpi.learning", "fedmpi.report"),  # who takes part; how a client trains; what people read
-    ("fedmpi.methods",),  # both halves of each method
+    ("fedmpi.methods", "fedmpi.pages"),  # both halves of each method; a run as a page and as figures
     ("fedmpi.rounds",),  # the parts of a round
     ("fedmpi.train_round",),  # one round
     ("fedmpi.run",),  # how a run begins, continues and ends
     ("fedmpi.experiment",),  # the run
     ("fedmpi.command",),  # the parts of commands
-    ("fedmpi.main", "fedmpi.draws", "fedmpi.verify"),  # the commands
+    ("fedmpi.main", "fedmpi.draws", "fedmpi.verify", "fedmpi.export"),  # the commands; trained nets as files
     ("fedmpi.studies", "fedmpi.data.__main__"),  # many runs
     ("fedmpi.check",),  # what a user brings, put to the tests
+    ("fedmpi.doctor", "fedmpi.__main__"),  # whether a machine is ready; the command of all these
 )
 LEVELS = {module: level for level, layer in enumerate(LAYERS) for module in layer}
 
@@ -48,21 +48,8 @@ FORBIDDEN_IN_PURE = {
 
 # Parts of the names that collectives have here: bcast, reduce_sum, start_gather, wait_for_all, exchange_wave ...
 COLLECTIVE_WORDS = {
-    "bcast",
-    "ibcast",
-    "broadcast",
-    "reduce",
-    "ireduce",
-    "allreduce",
-    "gather",
-    "igather",
-    "gatherv",
-    "allgather",
-    "scatter",
-    "alltoall",
-    "barrier",
-    "ibarrier",
-    "exchange",
+    *"bcast ibcast broadcast reduce ireduce allreduce gather igather gatherv allgather scatter alltoall".split(),
+    *"barrier ibarrier exchange".split(),
 }
 # All that the protocol lists, and what calls one of them at once.
 COLLECTIVE_NAMES = {name for name in vars(Collectives) if not name.startswith("_")} | {"together"}
@@ -264,7 +251,7 @@ def check_no_communicator(source: Source) -> Iterator[str]:
     if not source.within(*PURE):
         return
     for node, name in source.imports():
-        if name.startswith(("fedmpi.mpi", "fedmpi.output")):
+        if name.startswith(("fedmpi.mpi", "fedmpi.store")):
             yield source.at(node, f"imports {name}")
     for node in ast.walk(source.tree):
         if isinstance(node, ast.arg) and node.arg in ("comm", "run_dir"):

@@ -15,9 +15,26 @@ class Net(nn.Module):
         return self.fc(self.hidden(x.flatten(1)).relu())
 
 
+class Watcher:
+    """Hears of the rounds."""
+
+    def round_done(self, record: dict[str, float]) -> None:
+        self.last = record["round"]
+
+
+class Misspelled(Watcher):
+    def run_end(self, ended: object) -> None:
+        pass
+
+
 def linear(num_classes: int, features: int = 64) -> nn.Module:
     """One layer."""
     return nn.Sequential(nn.Flatten(), nn.Linear(features, num_classes))
+
+
+def of_colours(num_classes: int) -> nn.Module:
+    """For pictures of three channels."""
+    return nn.Sequential(nn.Conv2d(3, num_classes, 5), nn.AdaptiveAvgPool2d(1), nn.Flatten())
 
 
 def noise(count: int = 80) -> dict[str, np.ndarray]:

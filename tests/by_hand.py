@@ -137,3 +137,13 @@ def after(folder: Path, *overrides: str) -> Left:
     store = MemoryStore(RunDir(folder))
     memories = {client: dict(store.get(client, version) or {}) for client, version in snapshot.clients.items()}
     return Left(dict(snapshot.server), memories)
+
+
+def tracking(net: nn.Module) -> nn.Module:
+    """In training mode, with torch's own running statistics: momentum None is their plain mean over the batches."""
+    for part in net.modules():
+        if isinstance(part, nn.BatchNorm2d):
+            part.momentum, part.track_running_stats = None, True
+            part.running_mean, part.running_var = torch.zeros(part.num_features), torch.ones(part.num_features)
+            part.num_batches_tracked = torch.tensor(0)
+    return net.train()

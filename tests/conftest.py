@@ -21,9 +21,10 @@ import pytest
 from data_fixtures import cifar10_root, no_network, run_data
 from progress import show_progress
 
-from fedmpi.mpi import serial
+from fedmpi.mpi import starting
 from fedmpi.mpi.launch import launched_as
 from fedmpi.mpi.serial import SerialComm
+from fedmpi.store.run_dir import RunDir
 
 __all__ = ["cifar10_root", "no_network", "run_data"]  # fixtures, for every test
 
@@ -49,6 +50,12 @@ def same_signals() -> Iterator[None]:
     yield
     for number, handler in before.items():
         signal.signal(number, handler)
+
+
+@pytest.fixture
+def run_dir(tmp_path: Path) -> RunDir:
+    """Of a run that has not begun."""
+    return RunDir.open_for(tmp_path / "run", resume=False)
 
 
 @pytest.fixture(scope="session", autouse=True)
@@ -93,7 +100,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 @pytest.hookimpl(trylast=True)
 def pytest_configure(config: pytest.Config) -> None:
     # Without --with-mpi this process is alone, whatever started it: serial tests must not start MPI.
-    world = serial.world() if config.getoption("with_mpi", False) else SerialComm()
+    world = starting.world() if config.getoption("with_mpi", False) else SerialComm()
     config.stash[WORLD] = world
     show_progress(config)
     if world.rank > 0:

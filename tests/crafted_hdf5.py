@@ -1,7 +1,7 @@
-"""HDF5 files that other programs write, or that somebody crafted to run code, take memory, or never end.
+"""HDF5 files that other programs write, or that an attacker crafted to run code, take memory, or never end.
 
 Each function fills an open h5py file; `write` makes the file, `disguised` puts fedmpi's own header and a
-table of contents around it, as somebody would who knows the format.
+table of contents around it, as an attacker would who knows the format.
 """
 
 import pickle

@@ -5,6 +5,7 @@ A test that needs `cifar10_root` skips, and says why, where the shared data are 
 
 import hashlib
 import io
+import json
 import os
 import pickle
 import socket
@@ -13,7 +14,7 @@ import sys
 import tempfile
 from collections.abc import Callable
 from pathlib import Path
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
 import pytest
@@ -100,20 +101,14 @@ def pickle_as_python2(value: object) -> bytes:
     return buffer.getvalue().replace(b"cnumpy._core.multiarray\n", b"cnumpy.core.multiarray\n")
 
 
-def write_cifar100(folder: Path, num_train: int, num_test: int, seed: int = 0) -> dict[str, str]:
-    """Random images in CIFAR-100's files below `folder`; returns the md5 of each file.
-
-    Entries and types are those of the distributed files: 'filenames', 'batch_label',
-    'fine_labels', 'coarse_labels', 'data' uint8 (n, 3072).
-    """
-    generator = np.random.default_rng(seed)
-    contents = {"meta": {"fine_label_names": [f"fine{i}" for i in range(100)], "coarse_label_names": ["x"] * 20}}
+def write_cifar100(folder: Path, num_train: int, num_test: int) -> dict[str, str]:
+    """Random images in CIFAR-100's files below `folder`, with the entries that are read; returns the md5 of each."""
+    generator = np.random.default_rng(0)
+    contents: dict[str, dict[str, object]] = {"meta": {"fine_label_names": [f"fine{i}" for i in range(100)]}}
     for name, count in (("train", num_train), ("test", num_test)):
         contents[name] = {
             "filenames": [f"{name}_{i}.png" for i in range(count)],
-            "batch_label": f"{name}ing batch 1 of 1",
             "fine_labels": [int(label) for label in generator.integers(0, 100, count)],
-            "coarse_labels": [int(label) for label in generator.integers(0, 20, count)],
             "data": generator.integers(0, 256, (count, 3072), dtype=np.uint8),
         }
     folder.mkdir(parents=True)
@@ -125,17 +120,19 @@ def write_cifar100(folder: Path, num_train: int, num_test: int, seed: int = 0) -
     return md5s
 
 
-def line_of(caught: pytest.ExceptionInfo[UserError]) -> str:
-    """What a user is told, in one line."""
-    assert "\n" not in caught.value.text()
-    return caught.value.text()
+def write_leaf(path: Path, users: dict[str, dict[str, list[Any]]]) -> None:
+    """As LEAF's scripts: one object."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    counts = [len(user["y"]) for user in users.values()]
+    path.write_text(json.dumps({"users": list(users), "num_samples": counts, "user_data": users}))
 
 
 def refusal(call: Callable[[], object]) -> str:
     """The one line with which this call is refused."""
     with pytest.raises(UserError) as caught:
         call()
-    return line_of(caught)
+    assert caught.value.exit_code == 2 and "\n" not in caught.value.text()
+    return caught.value.text()
 
 
 def silent(done: int, total: int) -> None:

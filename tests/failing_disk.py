@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-IN_ANOTHER_PROCESS = """
-import errno, os, sys, time
+PATCH = """
+import errno
 fsync = os.fsync
 def failing(handle):
     if {part!r} in os.readlink(f"/proc/self/fd/{{handle}}"):
@@ -19,12 +19,9 @@ def failing(handle):
             time.sleep(0.01)
         raise OSError(errno.{error}, os.strerror(errno.{error}))
     fsync(handle)
-os.fsync = failing
-from fedmpi.main import main
-sys.exit(main(sys.argv[1:]))
-"""
-"""The command, on a disk that fails with `error` where a path has `part` in it, once a file `after` is there:
-`format` fills these in. A worker may be in a round while rank 0 still saves the one before.
+os.fsync = failing"""
+"""For `patched`: a disk that fails with `error` where a path has `part` in it, once a file `after` is there; `format`
+fills these in. A worker may be in a round while rank 0 still saves the one before.
 """
 
 

@@ -4,22 +4,21 @@ from collections.abc import Callable, Mapping
 
 import numpy as np
 import torch
-from narrow_nets import PLAIN, context
+from narrow_nets import PLAIN, context, exchanged
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from fedmpi.check.contract import published_for
 from fedmpi.config.schema import Clients, Train
 from fedmpi.data.batches import DeviceData
 from fedmpi.data.dataset import Dataset
 from fedmpi.data.options import DataInfo
-from fedmpi.federation.assignment import Task, assign
+from fedmpi.federation.assignment import Task
 from fedmpi.learning.flat import Buffers, FlatNet, net_layout
 from fedmpi.learning.local import LocalTrainer, MaskedCrossEntropy, TrainOutcome
 from fedmpi.methods.fdnnc import BIG, FDNNC, FDNNCOptions
 from fedmpi.methods.values import Client, Contributions, LocalWork
-from fedmpi.mpi.serial import SerialComm
-from fedmpi.rounds.exchange import CONTRIBUTED, DROPPED, ClientReport, OpenPhase, open_exchange
-from fedmpi.tensors import Layout, Params
+from fedmpi.tensors import Params
 
 A, BT = "fc.v.weight", "fc.u.weight"
 """As the server calls them: v is applied last, u first."""
@@ -68,10 +67,7 @@ def state_of(method: FDNNC, **values: list) -> Params:
 
 
 def published(method: FDNNC, state: Params, *nets: int) -> Params:
-    layout = Layout.of(method.published_specs(nets))
-    out = layout.views(layout.new_buffer())
-    method.publish(state, nets, out)
-    return out
+    return published_for(method, state, nets)
 
 
 Gradients = Callable[[Task, Params], Mapping[str, Tensor] | None]
@@ -81,25 +77,21 @@ def iteration(
     method: FDNNC, state: Params, gradients: Gradients, *, lr: float = 1.0, number: int = 1, kind: str = "gather"
 ) -> Params:
     """A round in which the first clients of each group take part; `gradients` are theirs, None of one that diverges."""
-    bounds = {name: method.bound(name, 0.0) for name in method.state_specs()}
     for phase in method.phases(number):
         (tier,) = phase.tiers
         first, count = (0, method.blocks[BIG])[tier], phase.num_clients
         tasks = [Task(first + place, tier, number, phase.name, 1, 1.0, place, count) for place in range(count)]
         known = published(method, state, tier)
-
-        def client_of(task: Task, digest: str, known: Params = known) -> Client:
-            return Client(task, known, np.arange(1), 0)
-
-        assignment = assign(tasks, [0], 1)
-        exchange = open_exchange(kind, OpenPhase(SerialComm(), method, assignment, bounds, client_of))
-        contributed = []
-        for (task,) in assignment.waves:
-            given = gradients(task, known)
-            upload = given and {name: given[name] for name in method.upload_specs(task.tier, task)}
-            exchange.post(task, (ClientReport(task.client, CONTRIBUTED if upload else DROPPED), upload))
-            contributed += [task] if upload else []
-        results = exchange.finish(state)
+        given = {task: gradients(task, known) for task in tasks}
+        contributed = [task for task in tasks if given[task]]
+        uploads = [
+            (
+                Client(task, known, np.arange(1), 0),
+                sent and {name: sent[name] for name in method.upload_specs(task.tier, task)},
+            )
+            for task, sent in given.items()
+        ]
+        results = exchanged(method, state, *uploads, kind=kind)
         if contributed:
             brought = Contributions(phase, number, lr, contributed, results.shares)
             state = method.refresh(method.update(state, results.means, brought))

@@ -11,7 +11,8 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
-from launched import LIMIT_S, descendants, environment
+from launched import LIMIT_S, environment
+from torture.processes import kill_all
 
 from fedmpi.studies.launch import files_in
 
@@ -22,16 +23,9 @@ class Terminal:
     def __init__(self, folder: Path, words: Sequence[str]) -> None:
         self._ours, theirs = pty.openpty()
         own = environment() | files_in(folder) | {"TERM": "xterm"}
-        self.process = subprocess.Popen(
-            words,
-            stdin=theirs,
-            stdout=theirs,
-            stderr=theirs,
-            env=own,
-            cwd=folder,
-            start_new_session=True,
-            preexec_fn=lambda: fcntl.ioctl(0, termios.TIOCSCTTY, 0),
-        )
+        files = dict.fromkeys(("stdin", "stdout", "stderr"), theirs)
+        take_it = {"start_new_session": True, "preexec_fn": lambda: fcntl.ioctl(0, termios.TIOCSCTTY, 0)}
+        self.process = subprocess.Popen(words, env=own, cwd=folder, **files, **take_it)
         os.close(theirs)
         self.shown = b""
         self._deadline = time.monotonic() + LIMIT_S
@@ -56,10 +50,7 @@ class Terminal:
         os.write(self._ours, b"\x03")
 
     def close(self) -> None:
-        for pid in descendants(self.process.pid) if self.process.poll() is None else ():
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(pid, 9)
-        self.process.wait(30)
+        kill_all(self.process)
         os.close(self._ours)
 
 

@@ -1,13 +1,13 @@
 """Starts the command as a user does, under mpirun, and ends it as the world does: by signals and kills.
 
 `mpirun` is the one beside this interpreter, or the one in PATH; a test that needs it skips where there
-is none. Only processes started here are ever signalled, each by its number.
+is none.
 """
 
 import contextlib
 import os
 import re
-import shutil
+import shlex
 import signal
 import subprocess
 import sys
@@ -15,46 +15,40 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import pytest
+from torture.processes import descendants, environment, is_running, kill_all, started, state_of
 
+from fedmpi.errors import UserError
 from fedmpi.report.records import read_records
+from fedmpi.store import manifest
 from fedmpi.store.run_dir import RunDir
-from fedmpi.studies.launch import files_in
+from fedmpi.studies.launch import launcher
+
+__all__ = ["descendants", "environment", "is_running"]
 
 LIMIT_S = 600.0
 """No run here takes more than seconds on an idle machine; this only ends a hang."""
-ENDS_WITHIN_S = 30.0
-"""From the first word about a failure to the end of the last process: 10 s where ranks need not share their cores."""
+ENDS_WITHIN_S = 120.0
+"""From the first word about a failure to the end of the last process: seconds, unless the machine is starved."""
 Start = Callable[..., "Launched"]
 """The fixture `start` of the end-to-end tests."""
 RunMain = Callable[..., tuple[int, str, str]]
-"""Their fixture `run_main`: exit code, output and errors of the command in this process."""
+"""Their fixture `run_main`: exit code, output and errors of the command in this process, which saves a start."""
+Made = Callable[..., Path]
+"""Their fixture `made`: a copy of a finished run."""
 ENDLESS = ("rounds=100000", "evaluation.every=100", "output.progress=plain")
+TOPK = ("method.name=topk", "evaluation.every=5", "output.progress=plain")
+"""Of a method whose clients have a memory."""
 
 
 def mpirun() -> str:
     """Its path; skips the test if there is none."""
-    beside = Path(sys.executable).with_name("mpirun")
-    found = str(beside) if beside.exists() else shutil.which("mpirun")
-    if found is None:
-        pytest.skip(f"no mpirun beside {sys.executable}, and none in PATH")
-    return found
-
-
-def environment() -> dict[str, str]:
-    """Ours, without marks of an MPI job that pytest itself may be part of, and fit for more ranks than cores."""
-    marks = ("OMPI_COMM_", "PMIX_", "PMI_", "PRTE_JOB")
-    kept = {key: value for key, value in os.environ.items() if not key.startswith(marks)}
-    kept["PATH"] = f"{Path(sys.executable).parent}{os.pathsep}{kept.get('PATH', '')}"
-    wanted = {
-        "OMPI_ALLOW_RUN_AS_ROOT": "1",
-        "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1",
-        "PRTE_MCA_rmaps_default_mapping_policy": ":oversubscribe",
-        "PRTE_MCA_hwloc_default_binding_policy": "none",
-        "OMPI_MCA_rmaps_base_oversubscribe": "1",
-    }
-    return kept | wanted
+    try:
+        return launcher(2)[0]
+    except UserError as error:
+        pytest.skip(error.text())
 
 
 ULFM = ("--with-ft", "ulfm")
@@ -96,57 +90,29 @@ class Launched:
             raise AssertionError(f"no end within {LIMIT_S:g} s\n{self.out}\n{self.err}") from None
 
     def wait_until(self, is_so: Callable[[], bool]) -> bool:
-        """Whether it became so while the command ran (looks every 2 ms)."""
+        """Whether it became so while the command ran (looks every 10 ms)."""
         while not is_so():
             if self.process.poll() is not None or time.monotonic() > self.deadline:
                 return is_so()
-            time.sleep(0.002)
+            time.sleep(0.01)
         return True
 
     def kill(self) -> None:
         """SIGKILL to mpirun and all its ranks at (nearly) the same moment, and waits for their end."""
-        family = descendants(self.process.pid)
-        for number in (signal.SIGSTOP, signal.SIGKILL):
-            for pid in family:
-                with contextlib.suppress(ProcessLookupError):
-                    os.kill(pid, number)
-        self.process.wait(30)
-        while any(map(is_running, family)):
-            time.sleep(0.002)
+        kill_all(self.process)
+
+    def advice(self) -> list[str]:
+        """The words of the one command that it says to continue with."""
+        said = "to continue[^:\n]*: (.*)"
+        (command,) = re.findall(said, self.err) or re.findall(said, self.out)
+        return shlex.split(command)
 
 
 def launch(folder: Path, words: Sequence[str]) -> Launched:
     """Starts `words` in a session of its own, with its output and other files in `folder`."""
     number = len(list(folder.glob("*.out")))
-    out_path, err_path = folder / f"{number}.out", folder / f"{number}.err"
-    with open(out_path, "wb") as out, open(err_path, "wb") as err:
-        process = subprocess.Popen(
-            words,
-            stdin=subprocess.DEVNULL,
-            stdout=out,
-            stderr=err,
-            env=environment() | files_in(folder),
-            start_new_session=True,
-            cwd=folder,
-        )
-    return Launched(process, out_path, err_path, time.monotonic() + LIMIT_S)
-
-
-def descendants(pid: int) -> list[int]:
-    """`pid` and all processes below it, as /proc knows them; parents first."""
-    parents: dict[int, int] = {}
-    for entry in Path("/proc").iterdir():
-        with contextlib.suppress(OSError, IndexError, ValueError):
-            parents[int(entry.name)] = int((entry / "stat").read_text().rpartition(")")[2].split()[1])
-    family = [pid]
-    for member in family:
-        family += [child for child, parent in parents.items() if parent == member]
-    return family
-
-
-def is_running(pid: int) -> bool:
-    """Whether the process is there and not a zombie."""
-    return state_of(Path(f"/proc/{pid}")) not in "ZX"
+    out, err = folder / f"{number}.out", folder / f"{number}.err"
+    return Launched(started(words, out, err, folder=folder), out, err, time.monotonic() + LIMIT_S)
 
 
 def ends_in_time(launched: Launched, started_to_fail: Callable[[], bool]) -> int:
@@ -172,11 +138,16 @@ def all_end(family: list[int], deadline: float) -> bool:
 
 
 def block(errors: str) -> str:
-    """The one block that names where it happened, up to how to go on."""
-    end = "(?:to go on: |nothing is left to go on with in )"
+    """The one block that names where it happened, up to how to continue."""
+    end = "(?:to continue: |nothing is left to continue in )"
     blocks = re.findall(rf"^(fedmpi: failed on .*?\n){end}", errors, re.MULTILINE | re.DOTALL)
     assert len(blocks) == 1, f"{len(blocks)} blocks\n{errors}"
     return blocks[0]
+
+
+def last_start(run_dir: Path) -> dict[str, Any]:
+    """What the manifest says of the run's last start."""
+    return dict(manifest.read_starts(RunDir(run_dir))[-1])
 
 
 def has_rounds(run_dir: Path, count: int) -> Callable[[], bool]:
@@ -204,14 +175,6 @@ def paused(launched: Launched, rank: int) -> Iterator[None]:
         yield
     finally:
         os.kill(pid, signal.SIGCONT)
-
-
-def state_of(process: Path) -> str:
-    """The letter that its folder in /proc gives for its state, or a thread's; Z if it is gone."""
-    try:
-        return (process / "stat").read_text().rpartition(")")[2].split()[0]
-    except OSError:
-        return "Z"
 
 
 def kill(launched: Launched, *ranks: int, number: int = signal.SIGKILL) -> None:

@@ -1,8 +1,13 @@
-"""What tests of models give and count: inputs without a data set, and parameters."""
+"""What tests of models give and count: inputs without a data set, parameters, nets that hold a dense one's factors."""
 
 from dataclasses import dataclass
 
-from torch import nn
+import torch
+from torch import Tensor, nn
+
+from fedmpi.lowrank.factorized import FactorizedLayer
+from fedmpi.lowrank.modules import factorize_net
+from fedmpi.lowrank.rule import Rule, plan_layers
 
 
 @dataclass(frozen=True)
@@ -17,3 +22,23 @@ class Info:
 
 def params(net: nn.Module) -> int:
     return sum(parameter.numel() for parameter in net.parameters())
+
+
+def randn(*shape: int, seed: int = 0) -> Tensor:
+    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed))
+
+
+def loaded(factors: nn.Module, dense: nn.Module, layers: tuple[FactorizedLayer, ...]) -> nn.Module:
+    """A factorized copy of `dense`, holding the factors of its weights: what a client does with what is published."""
+    for layer in layers:
+        place, weight = factors.get_submodule(layer.name), dense.get_parameter(f"{layer.name}.weight").detach()
+        for half, factor in zip((place.u, place.v), layer.factorize(weight, len(place.u.weight)), strict=True):
+            half.weight.data.copy_(factor)
+    return factors
+
+
+def at_full_rank(dense: nn.Module, rule: Rule) -> nn.Module:
+    """The factor net at the full rank of every layer, holding the factors of `dense`."""
+    full = {layer.name: min(layer.matrix_shape) for layer in plan_layers(dense, rule)}
+    layers = plan_layers(dense, Rule(rule.dense_layers, rule.unroll, full))
+    return loaded(factorize_net(dense, layers, 0.5), dense, layers)

@@ -1,4 +1,4 @@
-"""What the tests of width methods share: a net of a few weights with a width, and the means of hand-written uploads.
+"""What tests of methods share: a net of a few weights with a width, and the means of hand-written uploads.
 
 `Small` has one feature, 4 hidden units at width 1, and 3 classes; no activation.
 """
@@ -11,7 +11,6 @@ from model_inputs import Info
 from torch import Tensor, nn
 
 from fedmpi.config.schema import Train
-from fedmpi.exactsum import bound_of
 from fedmpi.federation.assignment import Task, assign
 from fedmpi.learning.flat import Buffers, FlatNet, net_layout
 from fedmpi.methods.protocol import Method
@@ -20,7 +19,7 @@ from fedmpi.models import create
 from fedmpi.models.options import ModelOptions
 from fedmpi.models.width import Rounding, Width
 from fedmpi.mpi.serial import SerialComm
-from fedmpi.rounds.exchange import CONTRIBUTED, ClientReport, OpenPhase, open_exchange
+from fedmpi.rounds.exchange import CONTRIBUTED, DROPPED, ClientReport, OpenPhase, Results, open_exchange
 from fedmpi.tensors import Params
 
 
@@ -40,6 +39,16 @@ def make_small(width: float = 1.0, rounding: Rounding = "round", seed: int = 0) 
     with torch.random.fork_rng():
         torch.manual_seed(seed)
         return Small(Width(width, rounding))
+
+
+PLAINLY = {"validation_share": 0.0, "group_lasso": 0.0}
+"""Options of Hermes without what most of its tests do not need."""
+
+
+def chain(inputs: int, hidden: int, *, bias: bool = False, act: bool = True) -> nn.Sequential:
+    """inputs -> hidden -> 1, linear up to a ReLU; with one output every prediction is class 0."""
+    first, last = nn.Linear(inputs, hidden, bias=bias), nn.Linear(hidden, 1, bias=False)
+    return nn.Sequential(first, nn.ReLU() if act else nn.Identity(), last)
 
 
 PLAIN = Train(momentum=0.0, weight_decay=0.0, local_epochs=1, batch_size=1, memory_format="contiguous")
@@ -70,26 +79,26 @@ def context_of(options: MethodOptions, model: ModelOptions, info: Info = DIGITS,
     return MethodContext(options, make, **{"train": PLAIN, "num_classes": info.num_classes, **more})
 
 
-def count(net: nn.Module) -> int:
-    return sum(parameter.numel() for parameter in net.parameters())
-
-
 def client_of(client: int, tier: int, num_examples: int = 1, round_number: int = 1, **more: int) -> Client:
     task = Task(client, tier, round_number, "train", num_examples, 1.0, **more)
     return Client(task, {}, np.arange(num_examples), 0)
 
 
-def means(method: Method, state: Params, *uploads: tuple[Client, Params]) -> Params:
-    """What an exchange makes of these uploads."""
+def exchanged(method: Method, state: Params, *uploads: tuple[Client, Params | None], kind: str = "gather") -> Results:
+    """What an exchange makes of these clients' uploads, None of one that is dropped."""
     of = {client.task.client: (client, upload) for client, upload in uploads}
     assignment = assign([client.task for client, _ in uploads], [0], 1)
-    bounds = {name: bound_of(float(state[name].abs().max())) for name in method.state_specs()}
+    bounds = {name: method.bound(name, float(state[name].abs().max())) for name in method.state_specs()}
     phase = OpenPhase(SerialComm(), method, assignment, bounds, lambda task, digest: of[task.client][0])
-    exchange = open_exchange("gather", phase)
+    exchange = open_exchange(kind, phase)
     for (task,) in assignment.waves:
-        assert task is not None
-        exchange.post(task, (ClientReport(task.client, CONTRIBUTED), of[task.client][1]))
-    return exchange.finish(state).means
+        upload = of[task.client][1]
+        exchange.post(task, (ClientReport(task.client, DROPPED if upload is None else CONTRIBUTED), upload))
+    return exchange.finish(state)
+
+
+def means(method: Method, state: Params, *uploads: tuple[Client, Params]) -> Params:
+    return exchanged(method, state, *uploads).means
 
 
 def flat(method: Method, number: int, published: Params, client: Client | None = None) -> FlatNet:

@@ -1,4 +1,6 @@
-"""The command with something of it changed, on some ranks: `die()` and `stop()` end or stop a rank's process."""
+"""The command with something of it changed, on some ranks: `die()` and `stop()` end or stop a rank's process, and
+`before(module, name, what)` calls `what`, with the same arguments, before each call of that function.
+"""
 
 from collections.abc import Sequence
 
@@ -8,8 +10,8 @@ from fedmpi import experiment, train_round
 from fedmpi.run import folder, losses, resuming, server, start
 from fedmpi.errors import RunDirError
 from fedmpi.mpi import watch
-from fedmpi.mpi.launch import launched_as
-rank = launched_as()[0]
+from fedmpi.mpi.launch import claimed
+rank = claimed()[0]
 
 def stop():
     os.kill(os.getpid(), signal.SIGSTOP)

@@ -18,31 +18,12 @@ SET_METHODS = {"union", "intersection", "difference", "symmetric_difference"}
 OPERATORS = (ast.BitOr, ast.BitAnd, ast.BitXor, ast.Sub)
 ORDERLESS = {"sorted", "set", "frozenset", "len", "min", "max", "any", "all", "isinstance", "bool", "Counter"}
 """Functions whose result is the same in whatever order they see the elements. `sum` is not: floats round."""
-ORDERED = {
-    "list",
-    "tuple",
-    "iter",
-    "enumerate",
-    "zip",
-    "map",
-    "filter",
-    "dict",
-    "sum",
-    "str",
-    "repr",
-    "print",
-    "array",
-    "join",
-    "extend",
-    "fromkeys",
-    "from_iterable",
-    "dumps",
-    "dump",
-    "deque",
-    "chain",
-    "cat",
-    "stack",
-}
+ORDERED = set(
+    """
+    list tuple iter enumerate zip map filter dict sum str repr print array join extend fromkeys from_iterable
+    dumps dump deque chain cat stack
+""".split()
+)
 """Functions whose result follows the order of the elements."""
 Function = (ast.FunctionDef, ast.AsyncFunctionDef)
 

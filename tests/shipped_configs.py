@@ -7,7 +7,6 @@ from fedmpi.config import yaml_text
 CONFIGS = Path(__file__).resolve().parents[1] / "configs"
 FILES = {path.relative_to(CONFIGS).as_posix(): yaml_text.parse(path.read_text()) for path in CONFIGS.rglob("*.yaml")}
 """By path under `configs/`."""
-WITHOUT_PARTS = sorted(name for name in FILES if not Path(name).stem.startswith("base"))
 
 
 def cells_of(name: str) -> list[str]:
@@ -15,5 +14,4 @@ def cells_of(name: str) -> list[str]:
     return [f"{name}@{cell}" for cell in FILES[name].value.get("cells", ())]
 
 
-EXPERIMENTS = [address for name in WITHOUT_PARTS for address in cells_of(name)]
-ADDRESSES = [address for name in WITHOUT_PARTS for address in cells_of(name) or [name]]
+EXPERIMENTS = [cell for name in sorted(FILES) if not Path(name).stem.startswith("base") for cell in cells_of(name)]

@@ -125,29 +125,22 @@ class Cluster:
     def _start(self) -> None:
         files = {"key-file": "key", "socket": "socket", "seed-file": "seed", "log-file": "log"}
         munged = [f"--{option}={self.folder}/munge.{suffix}" for option, suffix in files.items()]
-        self._run(str(_path("munged")), *munged, f"--pid-file={self.folder}/munged.pid", "--num-threads=10")
-        self._run(str(_path("slurmctld")))
+        self.control(str(_path("munged")), *munged, f"--pid-file={self.folder}/munged.pid", "--num-threads=10")
+        self.control(str(_path("slurmctld")))
         for node in (self.host, f"{self.host}2"):
-            self._run(str(_path("slurmd")), "-N", node)
+            self.control(str(_path("slurmd")), "-N", node)
         deadline = time.monotonic() + 60
-        while self._run("sinfo", "--noheader", "--format=%t %D", check=False).split() != ["idle", "2"]:
+        while self.control("sinfo", "--noheader", "--format=%t %D", check=False).split() != ["idle", "2"]:
             assert time.monotonic() < deadline, self._logs()
             time.sleep(0.2)
 
     def _logs(self) -> str:
         return "\n".join(path.read_text(errors="replace")[-4000:] for path in self.folder.glob("*.log"))
 
-    def _run(self, *command: str, check: bool = True) -> str:
-        done = subprocess.run(
-            command,
-            env=self.environment,
-            cwd=self.project,
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            text=True,
-            timeout=60,
-            check=False,
-        )
+    def control(self, *command: str, check: bool = True) -> str:
+        """What a command of Slurm prints; it must succeed if `check`."""
+        where = {"env": self.environment, "cwd": self.project, "stdin": subprocess.DEVNULL}
+        done = subprocess.run(command, **where, capture_output=True, text=True, timeout=60, check=False)
         assert done.returncode == 0 or not check, f"{command}\n{done.stdout}\n{done.stderr}"
         return done.stdout
 
@@ -162,13 +155,9 @@ class Cluster:
         (self.folder / "edited.sbatch").write_text(text)
         return self.control("sbatch", "--parsable", *options, str(self.folder / "edited.sbatch"), *words).strip()
 
-    def control(self, *words: str) -> str:
-        """What a command of Slurm prints; it must succeed."""
-        return self._run(*words)
-
     def jobs(self, job: str) -> list[Mapping[str, str]]:
         """What `scontrol show job` says of it, one mapping for each task of an array; none once it is forgotten."""
-        lines = self._run("scontrol", "--oneliner", "show", "job", job, check=False).splitlines()
+        lines = self.control("scontrol", "--oneliner", "show", "job", job, check=False).splitlines()
         return [dict(word.partition("=")[::2] for word in line.split()) for line in lines]
 
     def wait_until_left(self, job: str) -> list[Mapping[str, str]]:

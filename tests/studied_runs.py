@@ -67,6 +67,12 @@ def record(number: int, tiers: Mapping[str, float], **other: Any) -> dict[str, A
     return {"round": number, "tiers": scores, "train_loss": 1.0 / number, **costs, **other}
 
 
+def learning(*accuracies: float | None, net: str = "1", **other: Any) -> list[dict[str, Any]]:
+    """A round for each accuracy of this net; None for one without a test."""
+    shares = ({} if share is None else {net: share} for share in accuracies)
+    return [record(number, scores, **other) for number, scores in enumerate(shares, 1)]
+
+
 def write_run(
     request: Request,
     config: str,
@@ -81,11 +87,11 @@ def write_run(
 
 
 def write(run: Run, records: Sequence[Mapping[str, Any]], *, rounds: int = 3, nets: Sequence[str] = ()) -> Run:
-    """The folder of a run of FedAvg with these records, finished if there are as many as rounds."""
+    """The folder of a run of FedAvg with these records, finished if the last one is of the last round."""
     run.folder.report_dir.mkdir(parents=True)
     run.folder.config_path.write_text(yaml_text.dump(small_config("method.name=fedavg", f"rounds={rounds}").to_dict()))
     run.folder.records_path.write_text("".join(json.dumps(line) + "\n" for line in records))
-    if len(records) == rounds:
+    if records[-1]["round"] == rounds:
         tiers = [{"name": name, "params": 7, "macs": 9} for name in nets]
         (run.folder.report_dir / "summary.json").write_text(json.dumps({"tiers": tiers}))
     return run
@@ -96,6 +102,16 @@ def write_config(path: Path, *overrides: str) -> Path:
     fast = ("data.num_train=48", "data.num_test=16", "clients.count=4", "clients.per_round=2", "clients.tier_blocks=[]")
     path.write_text(yaml_text.dump(small_config(*fast, *overrides).to_dict()))
     return path
+
+
+def own_paper(folder: Path) -> str:
+    """A paper's file whose runs are FedAvg and FedHM on tiny data, 4 rounds."""
+    text = PAPER
+    for name, method in (("one", "fedavg"), ("two", "fedhm")):
+        write_config(folder / f"{name}.yaml", f"method.name={method}", "rounds=4", "train.schedule.milestones=[2]")
+        text = text.replace(f"run: {name}", f"run: {folder}/{name}.yaml")
+    (folder / "own.yaml").write_text(text)
+    return str(folder / "own.yaml")
 
 
 Called = Callable[..., tuple[int, str, str]]
@@ -115,6 +131,12 @@ def calling(main: Callable[[Sequence[str]], int], *always: str) -> Any:
 
 
 @pytest.fixture
+def asked_for(tmp_path: Path) -> Request:
+    """Runs as the paper has them, in the test's folder."""
+    return Request(tmp_path)
+
+
+@pytest.fixture
 def run_here(monkeypatch: pytest.MonkeyPatch) -> Ran:
     """Runs the command here, which is a tenth of the time."""
     commands: Ran = []
@@ -129,8 +151,9 @@ def run_here(monkeypatch: pytest.MonkeyPatch) -> Ran:
 
 
 @pytest.fixture
-def without_squeue(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whatever is installed here."""
+def without_squeue(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whatever is installed here; in the test's folder."""
+    monkeypatch.chdir(tmp_path)
     which = queue.shutil.which
     monkeypatch.setattr(queue.shutil, "which", lambda name: None if name == "squeue" else which(name))
 

@@ -11,11 +11,11 @@ import subprocess
 import sys
 from collections import Counter
 from collections.abc import Callable, Iterator
+from functools import cache
 from pathlib import Path
 
 import pytest
 from architecture_rules import COLLECTIVE_NAMES, LAYERS, RULES, Source, check_layers, check_sizes
-from set_rule import check_sets
 
 Rule = Callable[[Source], Iterator[str]]
 
@@ -24,13 +24,10 @@ PACKAGE = sorted((ROOT / "fedmpi").rglob("*.py"))
 ALL_CODE = [path for folder in ("fedmpi", "jobs", "tests") for path in sorted((ROOT / folder).rglob("*.py"))]
 
 
+@cache
 def read(path: Path) -> Source:
     name = ".".join(path.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__")
     return Source(name, path.read_text(), is_package=path.name == "__init__.py")
-
-
-def test_the_package_is_found() -> None:
-    assert "fedmpi.errors" in {read(path).name for path in PACKAGE}
 
 
 @pytest.mark.parametrize("rule", RULES, ids=lambda rule: rule.__name__)
@@ -42,11 +39,6 @@ def test_package_keeps(rule: Rule) -> None:
 def test_code_keeps_size_limits() -> None:
     problems = [problem for path in ALL_CODE for problem in check_sizes(read(path))]
     assert not problems, report(check_sizes, problems)
-
-
-def test_code_of_the_jobs_iterates_no_sets() -> None:
-    problems = [problem for path in sorted((ROOT / "jobs").rglob("*.py")) for problem in check_sets(read(path))]
-    assert not problems, report(check_sets, problems)
 
 
 def report(rule: Rule, problems: list[str]) -> str:
@@ -61,9 +53,7 @@ BAD = [
     ("check_layers", "fedmpi.seeds", "from fedmpi import experiment"),
     ("check_layers", "fedmpi.data.batches", "from fedmpi.models import build"),
     ("check_layers", "fedmpi.data.batches", "def f():\n    from ..models import build"),
-    ("check_layers", "fedmpi.tensors", "from fedmpi.exactsum import add"),
     ("check_layers", "fedmpi.federation.assignment", "from fedmpi import learning"),
-    ("check_layers", "fedmpi.config.schema", "from fedmpi.config.load import load"),
     ("check_layers", "fedmpi.new_module", "x = 1"),
     ("check_layers", "fedmpi.seeds", "import fedmpi.no_such_module"),
     ("check_mpi4py", "fedmpi.experiment", "from mpi4py import MPI"),
@@ -84,16 +74,10 @@ BAD = [
     ("check_collectives", "fedmpi.rounds.exchange", "for client in plan.of(comm.rank):\n    comm.start_gather(x)"),
     ("check_collectives", "fedmpi.rounds.exchange", "[comm.bcast(x) for client in plan if client % rank]"),
     ("check_collectives", "fedmpi.rounds.exchange", "if comm.rank:\n    for x in y:\n        exchange_wave(x)"),
-    (
-        "check_collectives",
-        "fedmpi.rounds.exchange",
-        "def f():\n    if not comm.is_root:\n        return\n    comm.bcast(x)",
-    ),
+    ("check_collectives", "fedmpi.run.start", "def f():\n    if not comm.is_root:\n        return\n    comm.bcast(x)"),
     ("check_purity", "fedmpi.methods.fedhm", "import os\nx = os.environ['A']"),
     ("check_purity", "fedmpi.learning.local", "import time\nx = time.perf_counter()"),
-    ("check_purity", "fedmpi.data.batches", "from os import environ"),
     ("check_purity", "fedmpi.models.nets.resnet", "from time import time"),
-    ("check_purity", "fedmpi.lowrank.svd", "import os\nx = os.getenv('A')"),
     ("check_purity", "fedmpi.learning.local", "from datetime import datetime\nx = datetime.now()"),
     ("check_no_communicator", "fedmpi.methods.fedhm", "from fedmpi import mpi"),
     ("check_no_communicator", "fedmpi.learning.evaluate", "def f(net, comm): ..."),
@@ -121,10 +105,7 @@ BAD = [
 
 # The same constructs where they are right: no rule may complain.
 GOOD = [
-    (
-        "fedmpi.rounds.exchange",
-        "from fedmpi import mpi\nfrom fedmpi.methods import NAMES\nfrom fedmpi import __version__",
-    ),
+    ("fedmpi.rounds.exchange", "from fedmpi import mpi, __version__\nfrom fedmpi.methods import NAMES"),
     ("fedmpi.exactsum", "from fedmpi.tensors import Layout"),
     ("fedmpi.data", "from fedmpi.data.options import DataInfo\nif TYPE_CHECKING:\n    import torch"),
     ("fedmpi.mpi.comm", "from mpi4py import MPI\nif comm.rank == 0:\n    comm.bcast(x)"),
@@ -135,10 +116,7 @@ GOOD = [
     ("fedmpi.rounds.exchange", "x = y if comm.is_root else None\ncomm.bcast(x)"),
     ("fedmpi.rounds.exchange", "for c in plan.mine(comm.rank):\n    train(c)\ncomm.bcast(y)"),
     ("fedmpi.rounds.exchange", "def f():\n    comm.bcast(x)\n    if comm.is_root:\n        return 1\n    return 2"),
-    (
-        "fedmpi.rounds.exchange",
-        "def f():\n    if comm.is_root:\n        def g():\n            return 1\n    comm.bcast(x)",
-    ),
+    ("fedmpi.run.start", "def f():\n    if comm.is_root:\n        def g():\n            return 1\n    comm.bcast(x)"),
     ("fedmpi.store.run_dir", "import os, time\nx = os.environ, time.time()"),
     ("fedmpi.lowrank.svd", "def f(matrix, r, rank_ratio): ..."),
     ("fedmpi.experiment", f"def f():\n    '''One.\n{chr(10) * 30}    '''\n{LONG_BODY[: LONG_BODY.index('    x39')]}"),
@@ -164,7 +142,7 @@ def test_every_rule_is_fed_a_bad_source() -> None:
 
 # Of one meaning each, in several packages.
 SAME_NAMES = {
-    "brought": "what users bring, as a method, a model or data",
+    "brought": "what users bring, as a model or data",
     "options": "what every data set's options have, and every model's",
     "evaluate": "the tests after a round, and of one net",
     "launch": "how this process was started, and how others are",
@@ -205,6 +183,7 @@ def test_a_config_can_be_checked_without_torch_and_mpi() -> None:
     """What `main` loads before it has a valid config: in a fresh interpreter, heavy modules stay out."""
     script = (
         "import sys, fedmpi.main, fedmpi.config.load, fedmpi.data, fedmpi.models, fedmpi.methods\n"
+        "fedmpi.config.load.load(None, ['train.lr=1e-3'])\n"
         "print(sorted({'torch', 'torchvision', 'mpi4py', 'sklearn', 'h5py'} & set(sys.modules)))"
     )
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=60, cwd=ROOT)

@@ -2,16 +2,12 @@
 
 import re
 import shlex
-import subprocess
-import sys
-from functools import cache
 from pathlib import Path
 
 import pytest
-from shipped_configs import ADDRESSES, CONFIGS
 
-from fedmpi.config import load as loading
-from fedmpi.errors import ConfigError
+from fedmpi.config.load import load
+from fedmpi.main import parse
 
 ROOT = Path(__file__).resolve().parent.parent
 
@@ -19,7 +15,6 @@ LINK = re.compile(r"\[[^\]]*\]\(<?([^)\s>]+)>?[^)]*\)")
 # `[A=1] [mpirun ...] python -m fedmpi.main ARGUMENTS`, alone on its line.
 COMMAND = re.compile(r"^[\s$]*(?:\w+=\S+ )*(?:(?:mpirun|srun) .*?)?python3? -m fedmpi\.main\b(.*)", re.MULTILINE)
 FENCE = re.compile(r"^```.*?^```", re.MULTILINE | re.DOTALL)
-OPTIONS_WITH_VALUE = {"--run-dir"}
 
 
 def tracked(pattern: str) -> list[Path]:
@@ -41,47 +36,16 @@ def command_lines(text: str) -> list[list[str]]:
     return [shlex.split(arguments, comments=True) for arguments in found if "[" not in arguments]
 
 
-@cache
-def usage() -> str:
-    command = [sys.executable, "-m", "fedmpi.main", "--help"]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=60, cwd=ROOT)
-    assert done.returncode == 0, done.stderr
-    return done.stdout
-
-
-def check_arguments(arguments: list[str]) -> None:
-    """Raises AssertionError for an option that `--help` does not name, ConfigError for a config or override."""
-    positional, waiting = [], iter(arguments)
-    for argument in waiting:
-        if argument.startswith("-"):
-            assert argument.split("=")[0] in usage(), f"{argument} is no option of fedmpi.main"
-            if argument in OPTIONS_WITH_VALUE:
-                next(waiting)
-        else:
-            positional.append(argument)
-    overrides = [argument for argument in positional if "=" in argument]
-    paths = [argument for argument in positional if "=" not in argument]
-    assert len(paths) <= 1, f"more than one config: {paths}"
-    loading.load(str(ROOT / paths[0]) if paths else None, overrides)
-
-
 @pytest.mark.parametrize("path", tracked("*.md"), ids=lambda path: str(path.relative_to(ROOT)))
 def test_links_of_document_exist(path: Path) -> None:
     assert broken_links(path.read_text(), path.parent) == []
 
 
-@pytest.mark.parametrize("address", ADDRESSES)
-def test_config_loads(address: str) -> None:
-    loading.load(CONFIGS / address, ())
-
-
-def test_default_config_loads() -> None:
-    loading.load(None, ())
-
-
 @pytest.mark.parametrize("arguments", command_lines((ROOT / "README.md").read_text()), ids=" ".join)
-def test_command_line_of_readme_can_be_run(arguments: list[str]) -> None:
-    check_arguments(arguments)
+def test_command_line_of_readme_can_be_run(arguments: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(ROOT)
+    parsed = parse(arguments)
+    load(parsed.config, parsed.overrides)
 
 
 def test_readme_states_the_two_commands_first() -> None:
@@ -102,18 +66,3 @@ def test_command_lines_are_found() -> None:
         "$ A=1 python -m fedmpi.main\npython -m fedmpi.main [CONFIG.yaml]\nsee python -m fedmpi.main x\n"
     )
     assert command_lines(text) == [["a.yaml", "seed=1"], []]
-
-
-@pytest.mark.parametrize(
-    ("arguments", "error"),
-    [
-        (["--no-such"], AssertionError),
-        (["a.yaml", "b.yaml"], AssertionError),
-        (["configs/gone.yaml"], ConfigError),
-        (["sed=1"], ConfigError),
-    ],
-    ids=str,
-)
-def test_wrong_command_lines_are_seen(arguments: list[str], error: type[Exception]) -> None:
-    with pytest.raises(error):
-        check_arguments(arguments)

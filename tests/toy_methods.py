@@ -14,20 +14,19 @@ would break them is noticed before they are written:
 - clients are weighted by their examples.
 """
 
-import copy
-from collections.abc import Collection, Iterator, Mapping
-from typing import Annotated
+from collections.abc import Collection, Iterator
+from typing import Annotated, ClassVar
 
 import torch
 from pydantic import Field
-from torch import Tensor, nn
+from torch import Tensor
 
 from fedmpi.config.schema import NotNegative, Shares
-from fedmpi.exactsum import Region
 from fedmpi.federation.assignment import Task
 from fedmpi.learning.flat import FlatNet
-from fedmpi.methods.protocol import Method
+from fedmpi.methods.protocol import copy_into
 from fedmpi.methods.values import Client, Contributions, MethodOptions, Phase, Traits
+from fedmpi.methods.widths import WidthMethod
 from fedmpi.tensors import Params, Spec
 
 LOCAL = "fc.bias"
@@ -37,6 +36,7 @@ LOCAL = "fc.bias"
 class ToyOptions(MethodOptions):
     """Options of `toy`."""
 
+    capacity: ClassVar[str] = "widths"
     name: str = "toy"
     """The tests' own method."""
     widths: Shares = (1.0, 0.5, 0.25)
@@ -45,13 +45,10 @@ class ToyOptions(MethodOptions):
     """The server's momentum."""
     proximal: NotNegative = 0.01
     """Weight of mu/2 |theta - published|^2."""
-
-    @property
-    def tiers(self) -> tuple[float, ...]:
-        return self.widths
+    weighting: str = "samples"
 
 
-class Toy(Method):
+class Toy(WidthMethod):
     """Leading channels, two phases, client memory, bfloat16 uploads, server momentum."""
 
     Options = ToyOptions
@@ -76,16 +73,6 @@ class Toy(Method):
     def published_specs(self, nets: Collection[int]) -> dict[str, Spec]:
         return self._dense_specs
 
-    def client_weight(self, task: Task) -> float:
-        return float(task.num_examples)
-
-    def regions(self, client: Client) -> Mapping[str, Region]:
-        return {
-            name: tuple(slice(length) for length in self._net_specs[client.task.tier][name].shape)
-            for name, spec in self.state_specs().items()
-            if self._net_specs[client.task.tier][name].shape != spec.shape
-        }
-
     def update(self, state: Params, means: Params, contributions: Contributions) -> Params:
         new = {**state, "phases_done": state["phases_done"] + 1}
         for name, mean in means.items():
@@ -93,25 +80,16 @@ class Toy(Method):
             new |= {f"velocity.{name}": velocity, name: state[name] + velocity}
         return new
 
-    def publish(self, state: Params, nets: Collection[int], out: Params) -> None:
-        for name, target in out.items():
-            target.copy_(state[name])
-
     # Client half.
 
-    def net(self, number: int, *, empty: bool = False) -> nn.Module:
-        return narrowed(self.context.make(empty=empty), self.tiers[number].rank_ratio)
-
     def narrow(self, published: Params, number: int, out: Params, client: Client | None = None) -> None:
-        for name, target in out.items():
-            target.copy_(leading(published[name], target.shape))
+        super().narrow(published, number, out, client)
         if client is not None and client.memory is not None:
-            out[LOCAL].copy_(client.memory[LOCAL])
+            copy_into({LOCAL: out[LOCAL]}, client.memory)
 
     def after_backward(self, net: FlatNet, client: Client) -> None:
-        for name, value in net.params.items():
-            pull = value - leading(client.published[name], value.shape)
-            net.grads[name].add_(pull, alpha=self.options.proximal)
+        for name, part in self._parts[client.task.tier].items():
+            net.grads[name].add_(net.params[name] - part.of(client.published[name]), alpha=self.options.proximal)
 
     def upload_specs(self, tier: int, task: Task | None = None) -> dict[str, Spec]:
         specs = self._net_specs[tier]
@@ -130,35 +108,3 @@ class Toy(Method):
             residual = (client.memory or {}).get(f"residual.{name}")
             same_shape = residual is not None and residual.shape == net.params[name].shape
             yield name, net.params[name] + residual if same_shape else net.params[name]
-
-
-def leading(tensor: Tensor, shape: tuple[int, ...]) -> Tensor:
-    """The leading entries along every dimension, a view."""
-    return tensor[tuple(slice(length) for length in shape)]
-
-
-def narrowed(net: nn.Module, width: float) -> nn.Module:
-    """A copy of a CIFAR ResNet whose layers have their leading channels only; inputs and classes stay."""
-    net = copy.deepcopy(net)
-    for name, part in net.named_modules():
-        if isinstance(part, nn.Conv2d):
-            part.in_channels = part.in_channels if name == "conv1" else kept(part.in_channels, width)
-            part.out_channels = kept(part.out_channels, width)
-            _cut(part, "weight", (part.out_channels, part.in_channels))
-        elif isinstance(part, nn.BatchNorm2d):
-            part.num_features = kept(part.num_features, width)
-            _cut(part, "weight", (part.num_features,))
-            _cut(part, "bias", (part.num_features,))
-        elif isinstance(part, nn.Linear):
-            part.in_features = kept(part.in_features, width)
-            _cut(part, "weight", (part.out_features, part.in_features))
-    return net
-
-
-def kept(channels: int, width: float) -> int:
-    """How many of `channels` a tier of this width has."""
-    return max(1, round(channels * width))
-
-
-def _cut(part: nn.Module, name: str, shape: tuple[int, ...]) -> None:
-    setattr(part, name, nn.Parameter(leading(getattr(part, name).detach(), shape).clone()))

@@ -1,1 +1,1 @@
-"""What a user brings (a method, a model, a data set, a partition), put to the contract checks and the bits checks."""
+"""What a user brings (a method, model, data set, partition or observer), put to contract checks and bits checks."""

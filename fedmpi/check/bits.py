@@ -12,16 +12,14 @@ from collections.abc import Sequence
 from contextlib import redirect_stdout
 from pathlib import Path
 from subprocess import PIPE, STDOUT, TimeoutExpired, run
-from typing import TYPE_CHECKING
 
 from fedmpi.check.contract import BrokenError, require
 from fedmpi.check.small import Finished, finished, run_all, small_config
 from fedmpi.errors import UserError
-from fedmpi.mpi.serial import SerialComm, world
+from fedmpi.mpi.communicator import Communicator
+from fedmpi.mpi.serial import SerialComm
+from fedmpi.mpi.starting import world
 from fedmpi.studies.launch import environment, files_in, launcher
-
-if TYPE_CHECKING:
-    from fedmpi.mpi.communicator import Communicator
 
 _LIMIT_S = 600.0
 

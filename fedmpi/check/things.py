@@ -2,25 +2,30 @@
 
 from __future__ import annotations
 
+import io
 from collections.abc import Callable, Sequence
+from contextlib import redirect_stdout
 from functools import partial
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import numpy as np
 
 from fedmpi import registry
 from fedmpi.check import contract
-from fedmpi.check.contract import Trial, require
-from fedmpi.check.small import small_config
+from fedmpi.check.contract import BrokenError, Trial, require
+from fedmpi.check.small import run_all, small_config
 from fedmpi.config.schema import Config
 from fedmpi.data import reading
 from fedmpi.data.partition import make_partition
 from fedmpi.errors import ConfigError
 from fedmpi.models import create
+from fedmpi.mpi.serial import SerialComm
+from fedmpi.run import observers
 from fedmpi.run.start import check_model
 from fedmpi.store.stored import digest_of
 
-KINDS = ("method", "model", "data", "partition")
+KINDS = ("method", "model", "data", "partition", "observer")
 _UNEVEN = "partition.name=class_dirichlet"
 _NETS = {"image": (), "vector": ("model.name=mlp", "model.hidden=[16]"), "tokens": ("model.name=lstm_imdb",)}
 
@@ -33,14 +38,18 @@ def kind_of(place: str) -> str:
     Any function could give data; one with the arguments of a model or a partition is taken for that.
     """
     found, refused = [], []
-    for kind in KINDS:
+    for kind in KINDS[:-1]:
         try:
             registry.options(kind, place)
             found.append(kind)
         except registry.UnknownError as error:
             refused.append(str(error))
     if not found:
-        raise ConfigError(place, *dict.fromkeys(refused))
+        try:
+            observers.named(small_config(f"output.observers=[{place}]"))
+            return "observer"
+        except ConfigError as error:
+            raise ConfigError(place, *dict.fromkeys([*refused, *error.problems])) from None
     if len(found) > 1 and "data" in found:
         found.remove("data")
     if len(found) > 1:
@@ -50,11 +59,8 @@ def kind_of(place: str) -> str:
 
 def words_of(kind: str, place: str, given: Sequence[str]) -> tuple[str, ...]:
     """The overrides of the small federation that it is tried in; what is `given` comes last."""
-    words = [f"{kind}.name={place}"]
-    if kind != "method":
-        words.append("method.name=fedavg")
-    if kind == "method":
-        words.append(_UNEVEN)
+    words = ["output.progress=plain", f"output.observers=[{place}]"] if kind == "observer" else [f"{kind}.name={place}"]
+    words.append(_UNEVEN if kind == "method" else "method.name=fedavg")
     named = [*words, *(word for word in given if word.startswith("data."))]
     if kind == "data" and not any(word.startswith("model.name=") for word in given):
         info = small_config(*named, "model.name=mlp", "model.hidden=[16]").data.info()
@@ -72,6 +78,7 @@ def checks_of(kind: str, folder: Path, words: Sequence[str]) -> list[tuple[str, 
         "model": (_takes_the_data, _builds_the_same),
         "data": (_reads_the_same,),
         "partition": (_divides_the_same,),
+        "observer": (_hears_a_run,),
     }
     return [(_said(check), partial(check, config)) for check in found[kind]]
 
@@ -82,7 +89,18 @@ def _said(check: Callable[..., None]) -> str:
 
 def _takes_the_data(config: Config) -> None:
     """the net takes the data and keeps nothing from one client to the next but its parameters"""
-    check_model(config, config.data.info())
+    try:
+        check_model(config, config.data.info())
+    except ConfigError as error:
+        raise BrokenError(f"{error.text()}; other pictures: --set data.shape=[3,32,32]") from None
+
+
+def _hears_a_run(config: Config) -> None:
+    """its hooks take what a run says"""
+    with TemporaryDirectory() as folder, redirect_stdout(io.StringIO()) as said:
+        run_all(config, SerialComm(), Path(folder) / "watched")
+    warnings = [line for line in said.getvalue().splitlines() if line.startswith("warning: ")]
+    require(not warnings, "; ".join(warnings).removeprefix("warning: "))
 
 
 def _builds_the_same(config: Config) -> None:

@@ -27,15 +27,14 @@ from fedmpi.command.manners import Parser, run_command
 from fedmpi.config import explain, words, yaml_text
 from fedmpi.config.address import is_address
 from fedmpi.config.load import load, parted
-from fedmpi.config.places import NOWHERE
 from fedmpi.config.schema import Config, summary
 from fedmpi.data.files import source as sources
-from fedmpi.data.files.folders import below_home
+from fedmpi.data.files.source import below_home
 from fedmpi.data.options import DataOptions
-from fedmpi.data.prepared_options import PreparedOptions, how_to_prepare, other_recipes
+from fedmpi.data.prepared import PreparedOptions, how_to_prepare, other_recipes
 from fedmpi.errors import ConfigError, DataError
-from fedmpi.report.progress import printable
-from fedmpi.report.telling import Telling
+from fedmpi.report.progress import Telling
+from fedmpi.report.terminal import printable
 from fedmpi.store.units import size
 
 _DEFAULT_DIR = "~/data"
@@ -45,7 +44,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Runs the command; returns the exit code."""
     before = signal.signal(signal.SIGTERM, _stop)
     try:
-        return run_command(lambda: _do(parse(sys.argv[1:] if argv is None else argv)))
+        return run_command(lambda: _run(parse(sys.argv[1:] if argv is None else argv)))
     finally:
         signal.signal(signal.SIGTERM, before)
 
@@ -55,7 +54,7 @@ def _stop(number: int, frame: Any) -> NoReturn:
     raise KeyboardInterrupt
 
 
-def _do(arguments: argparse.Namespace) -> None:
+def _run(arguments: argparse.Namespace) -> None:
     arguments.run(arguments)
 
 
@@ -73,29 +72,24 @@ def parse(argv: Sequence[str]) -> argparse.Namespace:
         command.set_defaults(run=run)
         command.add_argument("--data-dir", metavar="D", help=f"the data folder, data.root of a config ({_DEFAULT_DIR})")
         if run in (fetch, prepare):
-            help_text = "the data set, as data.name in a config; or a config, whose section data is taken"
-            command.add_argument("name", metavar="NAME | CONFIG.yaml", help=help_text)
-            words_help = "its options, as in a config"
-            command.add_argument("words", nargs="*", default=[], metavar="data.key=value", help=words_help)
+            named = "the data set, as data.name in a config; or a config, whose section data is taken"
+            command.add_argument("name", metavar="NAME | CONFIG.yaml", help=named)
+            command.add_argument("words", nargs="*", default=[], metavar="data.key=value", help="its options")
         if run is fetch:
             command.add_argument("--force", action="store_true", help="load again what is there")
         if run is prepare:
             command.add_argument("--from", dest="given", metavar="FOLDER_OR_ARCHIVE", help="where the originals are")
-            help_text = "where an archive is unpacked meanwhile (the data folder); memory, as /dev/shm, is quickest"
-            command.add_argument("--unpack-in", metavar="FOLDER", help=help_text)
+            place = "where an archive is unpacked meanwhile (the data folder); memory, as /dev/shm, is quickest"
+            command.add_argument("--unpack-in", metavar="FOLDER", help=place)
         if run is show:
             command.add_argument("words", nargs="*", default=[], metavar="CONFIG.yaml | section.key=value")
             command.add_argument("--out", metavar="PICTURE.png", help="draw the classes of each client, too")
-    return _parse(parser, argv)
-
-
-def _parse(parser: argparse.ArgumentParser, argv: Sequence[str]) -> argparse.Namespace:
-    """Options may stand between words, which argparse alone does not take after a subcommand."""
+    # Options may stand between words, which argparse alone does not take after a subcommand.
     arguments, rest = parser.parse_known_args(argv)
     unknown = [word for word in rest if word.startswith("-")]
     if unknown or (rest and not hasattr(arguments, "words")):
         raise ConfigError("command line", f"cannot use {words.found((unknown or rest)[0])}; see --help")
-    if rest:
+    if hasattr(arguments, "words"):
         arguments.words = [*arguments.words, *rest]
     return arguments
 
@@ -110,21 +104,21 @@ def list_all(arguments: argparse.Namespace) -> None:
             print(f"  {name:14}{f'yours: {missing[0]}=...':26}{summary(section)}")
             continue
         options = data_options(name, (), folder)
-        print(f"  {name:14}{_state(options):26}{summary(section)}")
+        print(f"  {name:14}{state_of(options):26}{summary(section)}")
         for told in other_recipes(options) if isinstance(options, PreparedOptions) else ():
             print(f"  {'':14}ready with {' '.join(told)}")
 
 
-def _state(options: DataOptions) -> str:
+def state_of(options: DataOptions) -> str:
+    """Whether its files are there: `ready`, `needs no files`, `here, to be prepared` or `to fetch (SIZE)`."""
     source = options.source
     if source is None:
         return "needs no files"
     if isinstance(options, PreparedOptions) and options.path.is_file():
         return "ready"
-    files = source.needed(options)
     if sources.is_here(options):
         return "here, to be prepared" if isinstance(options, PreparedOptions) else "ready"
-    num_bytes = sources.total_bytes(files)
+    num_bytes = sum(file.num_bytes for file in source.needed(options))
     return f"to fetch ({size(num_bytes)})" if num_bytes else "to fetch"
 
 
@@ -165,7 +159,7 @@ def data_options(name: str, overrides: Sequence[str], data_dir: str | None) -> D
     try:
         found: DataOptions = section.model_validate(explain.completed(section, values))
     except ValidationError as error:
-        problems = explain.problems(section, values, error, ("data",), NOWHERE)
+        problems = explain.problems(section, error, ("data",), {})
         lines = [f"{words.dotted(problem.path)}  {problem.text}" for problem in problems]
         raise ConfigError("command line", *lines) from None
     return found
@@ -200,11 +194,10 @@ def _fetch_one(file: sources.File, folder: Path, force: bool) -> None:
         with Telling(target.name, size) as telling:
             is_new = fetching.fetch(file, folder, telling, force=force, wait=_wait)
     except KeyboardInterrupt:
-        print(f"{fetching.kept(folder, file) or 'nothing is kept'}; the same command goes on", file=sys.stderr)
+        print(f"{fetching.kept(folder, file) or 'nothing is kept'}; the same command continues", file=sys.stderr)
         raise
-    checked = (
-        f"{file.checksum.partition(':')[0]} right" if file.checksum else "no published checksum: its reader checks it"
-    )
+    algorithm = file.checksum.partition(":")[0]
+    checked = f"{algorithm} right" if algorithm else "no published checksum: its reader checks it"
     print(f"{target}: {'loaded' if is_new else 'there already'}, {size(target.stat().st_size)}, {checked}")
     if file.unpack_to:
         with fetching.only_one(target):
@@ -234,11 +227,9 @@ def prepare(arguments: argparse.Namespace) -> None:
         path, dataset = preparing.prepare(options, given, unpacking, decoding, unpack_in)
     found = preparing.counts_of(dataset)
     groups = f", {found['num_groups']:,} groups" if found["num_groups"] else ""
-    print(
-        f"{path}: {found['num_train']:,} to train, {found['num_test']:,} to test{groups}, {size(path.stat().st_size)}"
-    )
-    other = preparing.other_counts(options.info(), dataset)
-    if other:
+    counts = f"{found['num_train']:,} to train, {found['num_test']:,} to test{groups}"
+    print(f"{path}: {counts}, {size(path.stat().st_size)}")
+    if other := preparing.other_counts(options.info(), dataset):
         print(f"not the counts of the complete files: a config needs {' '.join(other)}")
 
 

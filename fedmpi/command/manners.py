@@ -9,12 +9,10 @@ import sys
 import time
 import traceback
 from collections.abc import Callable
-from typing import TYPE_CHECKING, NoReturn
+from typing import NoReturn
 
 from fedmpi.errors import ConfigError, DivergenceError, RoundError, UserError
-
-if TYPE_CHECKING:
-    from fedmpi.mpi.communicator import Communicator
+from fedmpi.mpi.communicator import Communicator
 
 INTERRUPTED = 130
 """The exit code after Ctrl-C."""
@@ -28,10 +26,14 @@ class Parser(argparse.ArgumentParser):
 
     def __init__(self, prog: str, description: str | None = None, **more: object) -> None:
         formatter = argparse.RawDescriptionHelpFormatter
+        if sys.argv[0].startswith("fedmpi "):  # by the command `fedmpi`: its own words
+            prog = sys.argv[0]
         super().__init__(prog=prog, description=description, formatter_class=formatter, allow_abbrev=False)
 
     def error(self, message: str) -> NoReturn:
-        program = " ".join(self.prog.split()[:3]) if self.prog.startswith("python") else f"python {self.prog}"
+        program = (
+            " ".join(self.prog.split()[:3]) if self.prog.startswith(("python", "fedmpi")) else f"python {self.prog}"
+        )
         raise ConfigError("command line", f"{message}; see {program} --help")
 
 
@@ -68,6 +70,12 @@ def show(text: str) -> None:
         _forget_stdout()
         if not isinstance(error, BrokenPipeError):
             raise UserError("stdout", f"cannot be written: {error.strerror or error}") from error
+
+
+def say_first(line: str) -> None:
+    """Shows what a command waits for; where nobody reads, it starts all the same."""
+    with contextlib.suppress(OSError, ValueError, AttributeError):
+        print(line, flush=True)
 
 
 def say(text: str) -> None:

@@ -21,6 +21,28 @@ def is_address(word: str) -> bool:
     return file_and_cell(word)[0].endswith((".yaml", ".yml"))
 
 
+def shipped() -> Path:
+    """The folder of the configs that come with fedmpi: that of a checkout, or of the installed package."""
+    package = Path(__file__).resolve().parents[1]
+    checkout = package.with_name("configs")
+    return checkout if (package.with_name("setup.cfg")).is_file() else package / "configs"
+
+
+def located(word: str) -> str:
+    """The address that a word of a command line means: its own, where such a file is, else that of a config that comes
+    with fedmpi: `fedhm_digits`, `configs/fedhm_digits.yaml` or `fedhm/table3@cifar10_iid_fedhm`."""
+    file, cell = file_and_cell(word)
+    if not is_address(word):
+        name, _, cell_of_name = word.partition("@")
+        file, cell = f"{name}.yaml", cell_of_name or None
+    if os.path.exists(file_and_cell(word)[0]):
+        return word
+    own = shipped() / file.removeprefix("configs/")
+    if not own.is_file():
+        return word
+    return str(own) if cell is None else f"{own}@{cell}"
+
+
 def label(address: str | os.PathLike[str]) -> str:
     """What a run's folder is called after: `table3_cifar10_iid_fedhm` for `fedhm/table3.yaml@cifar10_iid_fedhm`."""
     file, cell = file_and_cell(address)

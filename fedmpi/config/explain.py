@@ -2,30 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, get_args, get_origin
 
 from pydantic import ValidationError
 
+from fedmpi import registry
 from fedmpi.config import words
-from fedmpi.config.places import MAX_PLACES, Places
-from fedmpi.config.schema import Section
+from fedmpi.config.schema import NAMED_SECTIONS, Config, Section
 from fedmpi.config.words import Kind
-from fedmpi.config.yaml_text import Path, is_number
+from fedmpi.config.yaml_text import Path, Problem, is_number
 
 MAX_PROBLEMS = 50
+MAX_PLACES = 4
 _WRONG_NAME = ("union_tag_invalid", "union_tag_not_found")
 
-
-@dataclass(frozen=True)
-class Problem:
-    """One problem: the key and what is wrong with it, where it stands if the key does not tell, is there such a key."""
-
-    path: Path
-    text: str
-    origin: str = ""
-    is_unknown: bool = False
+Places = Mapping[str, Sequence[str]]
+"""For the last word of a key: the keys that end in it, in words."""
 
 
 @dataclass(frozen=True)
@@ -56,9 +50,7 @@ def completed(section: type[Section], values: Any) -> Any:
     return filled
 
 
-def problems(
-    section: type[Section], values: Any, error: ValidationError, prefix: Path, places: Places
-) -> list[Problem]:
+def problems(section: type[Section], error: ValidationError, prefix: Path, places: Places) -> list[Problem]:
     """One section's errors; `places` are for "did you mean".
 
     Only the first MAX_PROBLEMS are explained, as more are not shown: looking for what was meant takes a millisecond.
@@ -71,9 +63,9 @@ def problems(
     inner = {path[:length] for path in spots for length in range(len(path))}
     found: list[Problem] = []
     for spot, one in (spots[path] for path in spots if path not in inner):
-        is_shown = len(found) < MAX_PROBLEMS
-        text = _line(spot, one, _value_at(values, spot.path), places) if is_shown else ""
-        found.append(Problem((*prefix, *spot.path), text, is_unknown=not spot.is_known))
+        path = (*prefix, *spot.path)
+        text = _line(path, spot, one, places) if len(found) < MAX_PROBLEMS else ""
+        found.append(Problem(path, text, is_unknown=not spot.is_known))
     return found
 
 
@@ -107,45 +99,28 @@ def _item(core: Any, step: str | int) -> Any:
     return args[step] if isinstance(step, int) and step < len(args) else args[0]
 
 
-def _value_at(values: Any, path: Path) -> Any:
-    for key in path:
-        inside = isinstance(values, dict) and key in values
-        inside = inside or (isinstance(values, list) and isinstance(key, int) and key < len(values))
-        if not inside:
-            return None
-        values = values[key]
-    return values
-
-
-def _line(spot: _Spot, error: Mapping[str, Any], value: Any, places: Places) -> str:
-    kind = error["type"]
+def _line(path: Path, spot: _Spot, error: Mapping[str, Any], places: Places) -> str:
+    kind, value = error["type"], error["input"]
     if not spot.is_known:
         return _unknown(spot, places)
     if kind in ("value_error", "assertion_error"):
         return f"{error['ctx']['error']}, got {words.found(value)}".replace("\n", " ")
     if kind in _WRONG_NAME:
-        return _wrong_name(spot.kind, value)
+        name, names = value["name"], [words.name_of(member) for member in get_args(spot.kind.core)]
+        return f"no such name {words.found(name)}.{words.suggest(name, names)} Known names: {words.listed(names)}"
     allowed = words.allowed(spot.kind, all_limits=kind.startswith("less_than"))
     if kind == "missing":
-        return f"missing; expected {allowed}"
-    return f"expected {allowed}, got {_shown(spot.kind, value)}{_similar(spot.kind, value)}"
+        about = (spot.section.model_fields[str(path[-1])].description or "").rstrip(".")
+        return f"missing; give it by {words.dotted(path)}=...: {allowed}, {about[:1].lower()}{about[1:]}"
+    meant = words.suggest(value, words.literals(spot.kind))
+    return f"expected {allowed}, got {_shown(spot.kind, value)}{meant and f'.{meant}'}"
 
 
 def _shown(kind: Kind, value: Any) -> str:
-    word = "" if words.fits(kind, value) else words.type_of(value)
-    if word == "text" and kind.core in (int, float) and is_number(value):
-        word = "text; leave the quotes away"
-    return f"{words.found(value)} ({word})" if word else words.found(value)
-
-
-def _similar(kind: Kind, value: Any) -> str:
-    suggestion = words.suggest(value, words.literals(kind))
-    return f".{suggestion}" if suggestion else ""
-
-
-def _wrong_name(kind: Kind, value: Any) -> str:
-    names = [words.name_of(member) for member in get_args(kind.core)]
-    return f"no such name {words.found(value)}.{words.suggest(value, names)} Known names: {words.listed(names)}"
+    if words.fits(kind, value):
+        return words.found(value)
+    is_quoted = isinstance(value, str) and kind.core in (int, float) and is_number(value)
+    return words.found_with_type(value, "; leave the quotes away" * is_quoted)
 
 
 def _unknown(spot: _Spot, places: Places) -> str:
@@ -153,3 +128,36 @@ def _unknown(spot: _Spot, places: Places) -> str:
     elsewhere = list(places.get(str(key), ()))[:MAX_PLACES]
     meant = " or ".join([*map(repr, words.similar(key, known)), *elsewhere])
     return f"no such key.{f' Did you mean {meant}?' if meant else ''} Known keys: {words.listed(known)}"
+
+
+def places_of_keys(options: Mapping[str, type[Section]]) -> Places:
+    """Maps the last part of every known key to its full path: `train.rounds` is `rounds`, `method.kappa` is PriSM's.
+
+    Keys that exist only under another `name` are listed with that name.
+    """
+    found: dict[str, list[str]] = {"extends": ["'extends'"]}
+    for key in Config.model_fields:
+        for path in _keys(key, options[key]) if key in options else [key]:
+            found.setdefault(path.rpartition(".")[2], []).append(repr(path))
+    others: dict[str, dict[str, list[str]]] = {}
+    for section in NAMED_SECTIONS:
+        for name, built_in in registry.built_in(section):
+            for path in _keys(section, built_in):
+                others.setdefault(path.rpartition(".")[2], {}).setdefault(path, []).append(name)
+    del found["name"]
+    hints = {key: [f"{path!r} ({_named(path, names)})" for path, names in by.items()] for key, by in others.items()}
+    return hints | found
+
+
+def _keys(path: str, section: type[Section]) -> Iterator[str]:
+    for key, info in section.model_fields.items():
+        kind = words.kind_of(info)
+        inner = get_args(kind.core) if kind.is_named else [kind.core] if words.is_section(kind.core) else []
+        yield f"{path}.{key}"
+        for member in inner:
+            yield from _keys(f"{path}.{key}", member)
+
+
+def _named(path: str, names: Sequence[str]) -> str:
+    more = ", ..." * (len(names) > MAX_PLACES)
+    return f"of {path.partition('.')[0]}.name: {', '.join(names[:MAX_PLACES])}{more}"

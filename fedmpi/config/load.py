@@ -10,28 +10,31 @@ own defaults; the section's other overrides then apply on top, wherever they sta
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 from pydantic import ValidationError
 
 from fedmpi import registry
-from fedmpi.config import checks, explain, words, yaml_text
-from fedmpi.config.explain import MAX_PROBLEMS, Problem
-from fedmpi.config.places import places
-from fedmpi.config.schema import NAMED_SECTIONS, Config, Section
-from fedmpi.config.tree import COMMAND_LINE, MAX_BYTES, Tree, found, leaves, read_tree
+from fedmpi.config import explain, words, yaml_text
+from fedmpi.config.address import located
+from fedmpi.config.explain import MAX_PROBLEMS
+from fedmpi.config.schema import NAMED_SECTIONS, Config, Section, leaves
+from fedmpi.config.tree import COMMAND_LINE, MAX_BYTES, Tree, read_tree
+from fedmpi.config.yaml_text import Problem
 from fedmpi.errors import ConfigError
 
-_DEFAULT = Path(__file__).with_name("default.yaml")
+DEFAULT_FILE = "default.yaml"
+"""How messages name the packaged default, which is used where no file is given."""
+_DEFAULT = Path(__file__).with_name(DEFAULT_FILE)
 
 
 def parted(given: Sequence[str]) -> tuple[list[str], list[str]]:
-    """The words of a command line that name configs, and the overrides: those with a =, but for paths, which may have
-    one after a /."""
+    """The addresses of the configs that a command line names, and the overrides: words with a =, but for paths, which
+    may have one after a /."""
     overrides = [word for word in given if "=" in word and "/" not in word.partition("=")[0]]
-    return [word for word in given if word not in overrides], overrides
+    return [located(word) for word in given if word not in overrides], overrides
 
 
 def load(path: str | os.PathLike[str] | None, overrides: Sequence[str], *, of_run: bool = False) -> Config:
@@ -40,12 +43,12 @@ def load(path: str | os.PathLike[str] | None, overrides: Sequence[str], *, of_ru
     `path` None is the packaged default. Reads the file and those it extends; imports only what its names mean. Of a
     file that a run directory holds (`of_run`), not the user, nothing is imported that is named in full there alone.
     """
-    tree = read_tree(_DEFAULT if path is None else path, "default.yaml" if path is None else str(path))
+    tree = read_tree(_DEFAULT if path is None else path, DEFAULT_FILE if path is None else str(path))
     tree.problems += _apply(tree, overrides, _named_in_full(tree) if of_run else {})
     config, problems = _validate(tree)
     problems = tree.problems + problems
     if config is not None and not problems:
-        problems = [Problem(checks.split(key), text) for key, text in checks.problems(config)]
+        problems = [Problem(words.split(key), text) for key, text in _between_sections(config)]
     if config is None or problems:
         raise _report(tree, problems)
     config._where = tree.file
@@ -97,9 +100,8 @@ def _settings(override: str) -> list[tuple[yaml_text.Path, Any]]:
     except yaml_text.YamlError as error:
         raise ValueError(error.text) from None
     if document.problems:
-        path, text = document.problems[0]
-        raise ValueError(f"{words.dotted(path)} {text}")
-    return list(leaves(parts, document.value))
+        raise ValueError(f"{words.dotted(document.problems[0].path)} {document.problems[0].text}")
+    return list(leaves(document.value, parts))
 
 
 def _validate(tree: Tree) -> tuple[Config | None, list[Problem]]:
@@ -112,13 +114,33 @@ def _validate(tree: Tree) -> tuple[Config | None, list[Problem]]:
         try:
             values[name] = section.model_validate(values[name])
         except ValidationError as error:
-            problems += explain.problems(section, values[name], error, (name,), places(options))
+            problems += explain.problems(section, error, (name,), explain.places_of_keys(options))
             values[name] = section.model_construct()
     try:
         config = Config.model_validate(values)
     except ValidationError as error:
-        return None, explain.problems(Config, values, error, (), places(options)) + problems
+        return None, explain.problems(Config, error, (), explain.places_of_keys(options)) + problems
     return config, problems
+
+
+def _between_sections(config: Config) -> Iterator[tuple[str, str]]:
+    """(dotted key, message) of all that is wrong between sections, each of which is valid by itself."""
+    count, blocks = config.clients.count, config.clients.tier_blocks
+    if config.clients.per_round > count:
+        found = f"{config.clients.per_round} clients per round, but clients.count is {count}"
+        yield "clients.per_round", f"{found}; allowed: 1 to {count}"
+    tiers = len(getattr(config.method, "tiers", (1.0,)))
+    has = f"method {config.method.name!r} has {tiers} tier{'s' * (tiers > 1)}"
+    if not blocks and count < tiers:
+        yield "clients.count", f"{count} clients, but {has}; allowed: a client or more for each tier"
+    if blocks and len(blocks) != tiers:
+        todo = "give one block for each tier, or [] for equal blocks"
+        yield "clients.tier_blocks", f"{len(blocks)} blocks, but {has}; {todo}"
+    if blocks and sum(blocks) != count:
+        todo = "make them equal, or give [] for equal blocks"
+        yield "clients.tier_blocks", f"the blocks have {sum(blocks)} clients, but clients.count is {count}; {todo}"
+    for section in config.sections.values():
+        yield from section.problems(config)
 
 
 def _options(values: dict[str, Any], problems: list[Problem]) -> dict[str, type[Section]]:
@@ -145,16 +167,15 @@ def _choose(values: dict[str, Any], section: str) -> type[Section]:
     if given is None:
         given = {}
     if not isinstance(given, dict):
-        raise ValueError(f"expected a section, as {{name: {default}}}, got {found(given)}")
+        raise ValueError(f"expected a section, as {{name: {default}}}, got {words.found_with_type(given)}")
     name = given.get("name", default)
     values[section] = {**given, "name": name}
     known = [f"{key}..." if key.endswith(":") else key for key in registry.names(section)]
     if not isinstance(name, str):
-        raise ValueError(f"expected {words.one_of(known)}, got {found(name)}")
+        raise ValueError(f"expected {words.one_of(known)}, got {words.found_with_type(name)}")
     if not registry.is_known(section, name):
-        raise ValueError(
-            f"no {section} {words.found(name)}.{words.suggest(name, known)} Known names: {', '.join(known)}"
-        )
+        meant = words.suggest(name, known) + registry.without_class(name)
+        raise ValueError(f"no {section} {words.found(name)}.{meant} Known names: {', '.join(known)}")
     chosen: type[Section] = registry.options(section, name)
     return chosen
 

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any, get_args
 
 from pydantic.fields import FieldInfo
 
 from fedmpi import registry
 from fedmpi.config import words, yaml_text
-from fedmpi.config.schema import NAMED_SECTIONS, Config, Section, summary
+from fedmpi.config.schema import NAMED_SECTIONS, Config, Section, canonical, summary
 
 _INTRO = """\
 # Configurations, and a reference of every key
@@ -26,7 +26,8 @@ Generated from the schema by `python -m fedmpi.config.reference > configs/README
 - **A file may have named cells**, as a paper's table has: `configs/fedhm/table3.yaml@cifar10_iid_fedhm` is the address
   of one, wherever a config is named, `extends` included. The key `cells` has a section for each, with whatever a file
   may say. What the file extends is read first, then what the cell extends; on top come the file's other settings, then
-  the cell's. A run's folder is named after file and cell (`runs/table3_cifar10_iid_fedhm-...`).
+  the cell's. A run's folder is named after file and cell (`runs/table3_cifar10_iid_fedhm-...`), or
+  without a file after method, model and data.
 
       extends: base.yaml@setting
       rounds: 200
@@ -51,16 +52,12 @@ Generated from the schema by `python -m fedmpi.config.reference > configs/README
 
 def reference() -> str:
     """The whole text, in markdown."""
-    return "\n".join([_INTRO, *_top(), *_sections()]) + "\n"
-
-
-def _top() -> Iterator[str]:
-    keys = {key: info for key, info in Config.model_fields.items() if key in ("seed", "rounds")}
-    yield "## Top level\n"
-    yield from _table(keys.items())
+    return "\n".join([_INTRO, *_sections()]) + "\n"
 
 
 def _sections() -> Iterator[str]:
+    yield "## Top level\n"
+    yield from _table((key, info) for key, info in Config.model_fields.items() if key in ("seed", "rounds"))
     for key, info in Config.model_fields.items():
         if key in NAMED_SECTIONS:
             yield f"## `{key}`: {_sentence(info.description)}\n"
@@ -88,16 +85,15 @@ def _section(path: str, section: Any) -> Iterator[str]:
 def _named(path: str, name: str, options: type[Section]) -> Iterator[str]:
     yield f"### `{path}.name: {name}`\n"
     yield f"{summary(options)}.\n"
-    keys = {key: info for key, info in options.model_fields.items() if key != "name"}
-    if keys:
-        yield from _table(keys.items())
+    if keys := [(key, info) for key, info in options.model_fields.items() if key != "name"]:
+        yield from _table(keys)
 
 
-def _table(keys: Any) -> Iterator[str]:
+def _table(keys: Iterable[tuple[str, FieldInfo]]) -> Iterator[str]:
     rows = [(f"`{key}`", words.allowed(info), _default(info), _meaning(info)) for key, info in keys]
     yield "| key | allowed | default | meaning |"
     yield "|---|---|---|---|"
-    yield from ("| " + " | ".join(_cell(text) for text in row) + " |" for row in rows)
+    yield from ("| " + " | ".join(text.replace("|", "\\|") for text in row) + " |" for row in rows)
     yield ""
 
 
@@ -107,22 +103,13 @@ def _default(info: FieldInfo) -> str:
     value = info.get_default(call_default_factory=True)
     if isinstance(value, Section):
         return f"`{{name: {words.name_of(type(value))}}}`" if "name" in type(value).model_fields else "(its defaults)"
-    plain = [_number(item) for item in value] if isinstance(value, tuple) else _number(value)
-    return f"`{yaml_text.flow(plain)}`"
-
-
-def _number(value: Any) -> Any:
-    return int(value) if isinstance(value, float) and value.is_integer() else value
+    return f"`{yaml_text.flow(canonical(value))}`"
 
 
 def _meaning(info: FieldInfo) -> str:
     extra = info.json_schema_extra
     is_free = isinstance(extra, dict) and extra.get("changes_results") is False
     return " ".join((info.description or "").split()) + (" *resume*" if is_free else "")
-
-
-def _cell(text: str) -> str:
-    return text.replace("|", "\\|")
 
 
 if __name__ == "__main__":

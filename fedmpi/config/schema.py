@@ -10,7 +10,7 @@ from __future__ import annotations
 import hashlib
 import json
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, PrivateAttr
@@ -19,7 +19,13 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field, PrivateAttr
 class Section(BaseModel):
     """A frozen, strictly typed section: unknown keys are errors, nothing is converted silently."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True, strict=True, use_attribute_docstrings=True)
+    model_config = ConfigDict(
+        extra="forbid", frozen=True, strict=True, use_attribute_docstrings=True, ser_json_inf_nan="constants"
+    )
+
+    def problems(self, config: Config) -> Iterable[tuple[str, str]]:
+        """(dotted key, message) of all that is wrong beside the other sections of a config that is valid key by key."""
+        return ()
 
 
 def free(default: Any, **constraints: Any) -> Any:
@@ -105,8 +111,7 @@ class Train(Section):
     local_epochs: Count = 10
     """Passes over a client's data in each round it takes part in."""
     batch_size: Count = 64
-    """Examples in a mini-batch; the last, smaller batch is kept (a single left-over example joins the batch before
-    it).
+    """Examples in a mini-batch; the last, smaller batch is kept (a single left-over example joins the batch before it).
     """
     lr: Positive = 0.1
     """SGD's learning rate in the first round."""
@@ -202,7 +207,7 @@ class Mpi(Section):
     """
     round_timeout_s: NotNegative = free(0.0)
     """Seconds of its own, waiting not counted, after which a rank that is not through a round counts as hung and ends
-    itself; the others go on without it, or end. It is what the job starts with: once workers are lost, those left
+    itself; the others continue without it, or end. It is what the job starts with: once workers are lost, those left
     have twice the time, or more. 0: never.
     """
     startup_timeout_s: NotNegative = free(600.0)
@@ -219,7 +224,7 @@ class Output(Section):
     checkpoint_every: Count = free(1)
     """Rounds between checkpoints; the last round is always saved."""
     keep_checkpoints: Count = free(2)
-    """How many of the newest checkpoints stay."""
+    """How many of the newest checkpoints stay. The checkpoint of the best saved round stays, too."""
     on_save_error: Literal["stop", "warn"] = free("stop")
     """What a record or checkpoint that cannot be written (disk full, ...) does: end the run, or warn, note it in the
     next record and try again after the next round. What clients remember must always be written, and so must the last
@@ -227,6 +232,8 @@ class Output(Section):
     """
     tensorboard: bool = free(True)
     """Write TensorBoard events."""
+    report: bool = free(True)
+    """Write `report/report.html` at the end: the whole run on one page (`fedmpi/pages/README.md`)."""
     observers: Places = free(())
     """Classes, each as `package.module:Class`, that hear of the run on rank 0: see `fedmpi/report/README.md`."""
     progress: Literal["auto", "live", "plain", "off"] = free("auto")
@@ -283,18 +290,16 @@ class Config(Section):
 
     def to_dict(self) -> dict[str, Any]:
         """Plain numbers, text, lists and dicts; `load` accepts it as YAML and gives an equal config."""
-        plain = _plain(self.model_dump())
-        assert isinstance(plain, dict)
-        return plain
+        return self.model_dump(mode="json")
 
     def hash(self) -> str:
         """SHA-256 of all keys that change results, so not of ranks, exchange, output and the like."""
-        values = {".".join(key): _canonical(value) for key, value in self._deciding(self.to_dict()).items()}
+        values = {".".join(key): canonical(value) for key, value in self._deciding(self.to_dict()).items()}
         return hashlib.sha256(json.dumps(values, sort_keys=True, separators=(",", ":")).encode()).hexdigest()
 
     def diff(self, saved: Mapping[str, Any]) -> list[str]:
         """One line for each key that changes results and differs from a saved `to_dict()`."""
-        ours, theirs = self._deciding(self.to_dict()), self._deciding(_plain(saved))
+        ours, theirs = self._deciding(self.to_dict()), self._deciding(saved)
         lines = []
         for key in [*ours, *(key for key in theirs if key not in ours)]:
             here, there = (_short(side[key]) if key in side else "nothing" for side in (ours, theirs))
@@ -306,28 +311,23 @@ class Config(Section):
         free_keys = set(_free_keys(self, ()))
         if not getattr(self.train.schedule, "depends_on_rounds", False):
             free_keys.add(("rounds",))
-        return {key: value for key, value in _leaves(plain, ()) if key not in free_keys}
+        return {key: value for key, value in leaves(plain) if key not in free_keys}
 
 
-def _plain(value: Any) -> Any:
-    if isinstance(value, Mapping):
-        return {str(key): _plain(item) for key, item in value.items()}
-    return [_plain(item) for item in value] if isinstance(value, (list, tuple)) else value
-
-
-def _canonical(value: Any) -> Any:
+def canonical(value: Any) -> Any:
     """1 and 1.0 are the same setting."""
-    if isinstance(value, list):
-        return [_canonical(item) for item in value]
+    if isinstance(value, (list, tuple)):
+        return [canonical(item) for item in value]
     return int(value) if isinstance(value, float) and value.is_integer() else value
 
 
-def _leaves(plain: Mapping[str, Any], path: tuple[str, ...]) -> Iterator[tuple[tuple[str, ...], Any]]:
-    for key, value in plain.items():
-        if isinstance(value, Mapping) and value:
-            yield from _leaves(value, (*path, key))
-        else:
-            yield (*path, key), value
+def leaves(value: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[tuple[Any, ...], Any]]:
+    """Every value of nested sections with its path; an empty section is a value."""
+    if isinstance(value, Mapping) and value:
+        for key, item in value.items():
+            yield from leaves(item, (*path, key))
+    else:
+        yield path, value
 
 
 def _free_keys(section: Section, path: tuple[str, ...]) -> Iterator[tuple[str, ...]]:

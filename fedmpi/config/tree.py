@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from copy import deepcopy
-from dataclasses import dataclass, field
-from difflib import get_close_matches
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 from fedmpi.config import words, yaml_text
 from fedmpi.config.address import file_and_cell
-from fedmpi.config.explain import Problem
+from fedmpi.config.schema import leaves
+from fedmpi.config.yaml_text import Document, Problem
 from fedmpi.disk.plain import NotPlainError, TooLongError, read_bytes
 from fedmpi.errors import ConfigError
 
@@ -22,8 +23,6 @@ MAX_BYTES = 200_000
 than 5 s.
 """
 COMMAND_LINE = "command line"
-MAX_CHAIN = 8
-MAX_BASES = 8
 MAX_FILES = 32
 """In all, a file counted each time that it is extended: eight files that extend eight each, eight deep, would be two
 million.
@@ -71,10 +70,20 @@ class Tree:
         section[path[-1]] = value
         self.origins[path] = origin
 
+    def put_tree(self, top: Tree) -> None:
+        """All that another tree says, on top."""
+        problems = self.problems + top.problems
+        self.put_all([*leaves(top.values)] if top.values else [], top.origin)
+        self.problems = problems
+
 
 def _is_inside(path: yaml_text.Path, others: Collection[yaml_text.Path]) -> bool:
     """Is the path one of these, or of something in one of them?"""
     return any(path[:length] in others for length in range(1, len(path) + 1))
+
+
+def _is_name(path: yaml_text.Path) -> bool:
+    return len(path) > 1 and path[-1] == "name"
 
 
 @dataclass(frozen=True)
@@ -85,18 +94,8 @@ class _Address:
     cell: str | None
     shown: str
 
-    def key(self) -> tuple[Path, str | None]:
-        """Raises OSError or ValueError for what is no path."""
-        return self.path.resolve(), self.cell
-
-
-@dataclass
-class _Allowance:
-    """What may still be read for one config, and the files read so far: a file is parsed once for all of its cells."""
-
-    num_files: int = MAX_FILES
-    num_bytes: int = MAX_BYTES
-    parsed: dict[Path, tuple[int, yaml_text.Document]] = field(default_factory=dict)
+    def is_same(self, other: _Address) -> bool:
+        return os.path.normpath(self.path) == os.path.normpath(other.path) and self.cell == other.cell
 
 
 def read_tree(address: str | os.PathLike[str], shown: str) -> Tree:
@@ -104,71 +103,98 @@ def read_tree(address: str | os.PathLike[str], shown: str) -> Tree:
     then the file's own settings, then the cell's; the later of these on the earlier. Raises ConfigError.
     """
     file, cell = file_and_cell(address)
-    return _read_tree(_Address(Path(file), cell, shown), (), _Allowance())
+    return _Reader().tree(_Address(Path(file), cell, shown))
 
 
-def _read_tree(address: _Address, extended_by: tuple[_Address, ...], allowance: _Allowance) -> Tree:
-    layers = _layers(address, _read(address, allowance))
-    bases = [(name, where) for layer in layers for name, where in _bases(layer)]
-    if not bases and len(layers) == 1:
-        return layers[0]
-    tree = Tree(address.shown, {}, {}, [])
-    for name, where in bases:
-        _put_on_top(tree, _read_base(address, name, where, extended_by, allowance))
-    for layer in layers:
-        _put_on_top(tree, layer)
-    return tree
+class _Reader:
+    """Reads the files of one config. Each is parsed once for all of its cells, and each use of one counts."""
+
+    def __init__(self) -> None:
+        self._files_left, self._bytes_left = MAX_FILES, MAX_BYTES
+        self._parsed: dict[Path, tuple[int, Document]] = {}
+
+    def tree(self, address: _Address, extended_by: tuple[_Address, ...] = ()) -> Tree:
+        layers = _layers(address, self._document(address))
+        bases = [found for layer in layers for found in _bases(layer)]
+        if not bases and len(layers) == 1:
+            return layers[0]
+        tree = Tree(address.shown, {}, {})
+        for base, where in bases:
+            tree.put_tree(self._base(base, where, (*extended_by, address)))
+        for layer in layers:
+            tree.put_tree(layer)
+        return tree
+
+    def _base(self, name: Any, where: str, chain: tuple[_Address, ...]) -> Tree:
+        """One of what the last of the chain extends, each of its origins naming the file."""
+        if not isinstance(name, str) or not name:
+            expected = "the path of a YAML file, relative to this one's folder, or a list of such"
+            raise ConfigError(where, f"expected {expected}, got {words.found_with_type(name)}")
+        file, cell = file_and_cell(name)
+        path = chain[-1].path.parent / file
+        base = _Address(path, cell, str(path) if cell is None else f"{path}@{cell}")
+        if any(map(base.is_same, chain)):
+            kind = "file" if cell is None else "cell"
+            raise ConfigError(where, f"{name!r} extends this {kind} in turn; a {kind} may not extend itself")
+        try:
+            tree = self.tree(base, chain)
+        except ConfigError as error:
+            raise ConfigError(where, *error.text().splitlines()) from None
+        of_file = Path(base.shown).name
+        tree.origins = {key: at if ":" in at else f"{of_file}: {at}" for key, at in tree.origins.items()}
+        return tree
+
+    def _document(self, address: _Address) -> Document:
+        self._files_left -= 1
+        if self._files_left < 0:
+            many = f"file {MAX_FILES + 1} of the files that extend one another"
+            raise ConfigError(address.shown, f"{many}; allowed: at most {MAX_FILES}")
+        if address.path not in self._parsed:
+            content = _content(address, self._bytes_left)
+            try:
+                self._parsed[address.path] = len(content), yaml_text.parse(_decode(content, address.shown))
+            except yaml_text.YamlError as error:
+                raise ConfigError(address.shown, str(error)) from None
+        num_bytes, document = self._parsed[address.path]
+        self._bytes_left -= num_bytes
+        if self._bytes_left < 0:
+            raise _too_long(address, in_all=True)
+        return document
 
 
-def _layers(address: _Address, document: yaml_text.Document) -> list[Tree]:
+def _layers(address: _Address, document: Document) -> list[Tree]:
     """What the file says outside its cells, and what the cell says if one is asked for. Raises ConfigError."""
     values = {} if document.value is None else document.value
     if not isinstance(values, dict):
         expected = "expected sections (`seed: 1`, `data: ...`)"
-        raise ConfigError(address.shown, f"{expected}, got {found(values)} on the top level")
+        raise ConfigError(address.shown, f"{expected}, got {words.found_with_type(values)} on the top level")
     if "cells" in values:
-        problem = _problem_with_cell(address, values["cells"], document.lines)
-        if problem:
+        if problem := _problem_with_cell(address, values["cells"], document.origins):
             raise ConfigError(address.shown, problem)
     elif address.cell is not None:
         raise ConfigError(address.shown, f"the file has no cells; leave @{address.cell} out")
+    cells: Any = values.get("cells")
     shared = {key: value for key, value in values.items() if key != "cells"}
-    lines = {path: line for path, line in document.lines.items() if _is_shared(path)}
-    problems = [(path, text) for path, text in document.problems if _is_shared(path)]
-    layers = [_layer(address, shared, lines, problems)]
+    # Of a cell's name the file says whether it is given twice, of what is in it the cell.
+    inside = [problem for problem in document.problems if problem.path[0] == "cells" and len(problem.path) > 2]
+    outside = [problem for problem in document.problems if problem not in inside]
+    layers = [Tree(address.shown, deepcopy(shared), document.origins, outside)]
     if address.cell is not None:
         own = ("cells", address.cell)
-        lines = {path[2:]: line for path, line in document.lines.items() if path[:2] == own}
-        problems = [(path[2:], text) for path, text in document.problems if path[:2] == own and len(path) > 2]
-        layers.append(_layer(address, values["cells"][address.cell] or {}, lines, problems))
+        origins = {path[2:]: origin for path, origin in document.origins.items() if path[:2] == own}
+        problems = [replace(problem, path=problem.path[2:]) for problem in inside if problem.path[:2] == own]
+        layers.append(Tree(address.shown, deepcopy(cells[address.cell]) or {}, origins, problems))
     return layers
 
 
-def _is_shared(path: yaml_text.Path) -> bool:
-    """Does it stand outside the cells, or is it the name of one?"""
-    return path[:1] != ("cells",) or len(path) <= 2
-
-
-def _layer(
-    address: _Address,
-    values: dict[str, Any],
-    lines: Mapping[yaml_text.Path, int],
-    problems: Iterable[tuple[yaml_text.Path, str]],
-) -> Tree:
-    """A tree of its own, with nothing in it of the document that other cells use, too."""
-    origins = {path: f"line {line}" for path, line in lines.items()}
-    told = [Problem(path, text, origins.get(path, "")) for path, text in problems]
-    return Tree(address.shown, deepcopy(values), origins, told)
-
-
-def _problem_with_cell(address: _Address, cells: Any, lines: Mapping[yaml_text.Path, int]) -> str:
+def _problem_with_cell(address: _Address, cells: Any, origins: dict[yaml_text.Path, str]) -> str:
     """Why the asked cell cannot be read, with the line; or nothing."""
-    where = f"cells (line {lines['cells',]}): "
+    where = f"cells ({origins['cells',]}): "
     if not isinstance(cells, dict) or not cells:
-        return f"{where}expected named cells, as {{name: {{seed: 1}}}}, got {found(cells)}"
+        return f"{where}expected named cells, as {{name: {{seed: 1}}}}, got {words.found_with_type(cells)}"
     odd = [name for name in cells if not re.fullmatch(r"[\w-]+", name, re.ASCII)]
     if odd:
-        where = f"{words.dotted(('cells', odd[0]))} (line {lines['cells', odd[0]]})"
+        where = f"{words.dotted(('cells', odd[0]))} ({origins['cells', odd[0]]})"
         return f"{where}: the name of a cell has letters, digits, - and _ only"
     if address.cell is None:
         return f"{where}name one of them, as {address.shown}@{next(iter(cells))}. Cells: {words.listed(cells, 6)}"
@@ -178,118 +204,55 @@ def _problem_with_cell(address: _Address, cells: Any, lines: Mapping[yaml_text.P
     cell = cells[address.cell]
     if cell is None or isinstance(cell, dict):
         return ""
-    where = f"cells.{address.cell} (line {lines['cells', address.cell]})"
-    return f"{where}: expected sections, as {{seed: 1}}, got {found(cell)}"
+    where = f"cells.{address.cell} ({origins['cells', address.cell]})"
+    return f"{where}: expected sections, as {{seed: 1}}, got {words.found_with_type(cell)}"
 
 
-def _bases(layer: Tree) -> list[tuple[Any, str]]:
-    """What the layer extends, taken out of it: each base and where it is named. Raises ConfigError."""
+def _bases(layer: Tree) -> Iterator[tuple[Any, str]]:
+    """What the layer extends, taken out of it: each base and where it is named."""
+    where = f"{layer.file}: extends ({layer.origin(('extends',))})"
     base = layer.values.pop("extends", None)
-    where = f"{layer.file}: extends ({layer.origins.get(('extends',), '')})"
-    layer.origins = {key: value for key, value in layer.origins.items() if key[:1] != ("extends",)}
-    if base is None:
-        return []
-    bases = base if isinstance(base, list) and base else [base]
-    if len(bases) > MAX_BASES:
-        raise ConfigError(where, f"{len(bases)} files; allowed: at most {MAX_BASES}")
-    return [(name, where) for name in bases]
+    for name in base if isinstance(base, list) and base else [base]:
+        if base is not None:
+            yield name, where
 
 
-def _read_base(
-    address: _Address, name: Any, where: str, extended_by: tuple[_Address, ...], allowance: _Allowance
-) -> Tree:
-    """One of what `address` extends, each of its origins naming the file."""
-    if not isinstance(name, str) or not name:
-        expected = "the path of a YAML file, relative to this one's folder, or a list of such"
-        raise ConfigError(where, f"expected {expected}, got {found(name)}")
-    file, cell = file_and_cell(name)
-    path, chain = address.path.parent / file, (*extended_by, address)
-    base = _Address(path, cell, str(path) if cell is None else f"{path}@{cell}")
+def _content(address: _Address, limit: int) -> bytes:
     try:
-        is_extended = base.key() in [other.key() for other in chain]
-    except (OSError, ValueError) as error:
-        raise ConfigError(where, f"{words.found(name)} is no path: {error}") from None
-    if is_extended:
-        kind = "file" if cell is None else "cell"
-        raise ConfigError(where, f"{name!r} extends this {kind} in turn; a {kind} may not extend itself")
-    if len(chain) > MAX_CHAIN:
-        raise ConfigError(where, f"more than {MAX_CHAIN} files extend one another")
-    try:
-        tree = _read_tree(base, chain, allowance)
-    except ConfigError as error:
-        raise ConfigError(where, *error.text().splitlines()) from None
-    of_file = Path(base.shown).name
-    tree.origins = {key: at if ":" in at else f"{of_file}: {at}" for key, at in tree.origins.items()}
-    return tree
-
-
-def _put_on_top(tree: Tree, top: Tree) -> None:
-    problems = tree.problems + top.problems
-    tree.put_all([*leaves((), top.values)] if top.values else [], top.origin)
-    tree.problems = problems
-
-
-def _is_name(path: yaml_text.Path) -> bool:
-    return len(path) > 1 and path[-1] == "name"
-
-
-def leaves(path: yaml_text.Path, value: Any) -> Iterator[tuple[yaml_text.Path, Any]]:
-    """Every value of nested sections with its path; an empty section is a value."""
-    if isinstance(value, dict) and value:
-        for key, item in value.items():
-            yield from leaves((*path, key), item)
-    else:
-        yield path, value
-
-
-def _read(address: _Address, allowance: _Allowance) -> yaml_text.Document:
-    """Each use of a file counts, also of one that is parsed already."""
-    path, shown = address.path, address.shown
-    allowance.num_files -= 1
-    if allowance.num_files < 0:
-        raise ConfigError(shown, f"file {MAX_FILES + 1} of those that extend one another; allowed: at most {MAX_FILES}")
-    if path not in allowance.parsed:
-        content = _bytes(path, shown, allowance.num_bytes)
-        try:
-            allowance.parsed[path] = len(content), yaml_text.parse(_decode(content, shown))
-        except yaml_text.YamlError as error:
-            raise ConfigError(shown, str(error)) from None
-    num_bytes, document = allowance.parsed[path]
-    allowance.num_bytes -= num_bytes
-    if allowance.num_bytes < 0:
-        raise _too_long(shown, in_all=True)
-    return document
-
-
-def found(value: Any) -> str:
-    kind = words.type_of(value)
-    return f"{words.found(value)} ({kind})" if kind else words.found(value)
-
-
-def _bytes(path: Path, shown: str, limit: int) -> bytes:
-    try:
-        return read_bytes(path, limit)
+        return read_bytes(address.path, limit)
     except FileNotFoundError:
-        raise ConfigError(shown, f"no such file.{_similar_files(path)}") from None
+        raise ConfigError(address.shown, f"no such file.{_similar_files(address.path)}") from None
     except NotPlainError:
-        raise ConfigError(shown, "not a file; give the path of a YAML file") from None
+        raise ConfigError(address.shown, "not a file; give the path of a YAML file") from None
     except TooLongError:
-        raise _too_long(shown, in_all=limit < MAX_BYTES) from None
+        raise _too_long(address, in_all=limit < MAX_BYTES) from None
     except (OSError, ValueError) as error:
-        raise ConfigError(shown, f"cannot be read: {getattr(error, 'strerror', None) or error}") from None
+        raise ConfigError(address.shown, f"cannot be read: {getattr(error, 'strerror', None) or error}") from None
 
 
-def _too_long(shown: str, *, in_all: bool) -> ConfigError:
-    return ConfigError(shown, f"larger than {MAX_BYTES:,} bytes{' in all' * in_all}; is this a config?")
+def _too_long(address: _Address, *, in_all: bool) -> ConfigError:
+    return ConfigError(address.shown, f"larger than {MAX_BYTES:,} bytes{' in all' * in_all}; is this a config?")
 
 
 def _similar_files(path: Path) -> str:
+    """What may have been meant: a file beside it, or a cell that has the name, as `a.yaml@b` has `a_b.yaml`."""
+    known: dict[str, str] = {}
+    with contextlib.suppress(OSError):
+        for file in sorted(path.parent.glob("*.yaml")):
+            known[file.name] = str(file)
+            if path.name.startswith(f"{file.stem}_"):
+                known |= {f"{file.stem}_{cell}.yaml": f"{file}@{cell}" for cell in _cells(file)}
+    return "".join(f" Did you mean {known[close]!r}?" for close in words.similar(path.name, known))
+
+
+def _cells(file: Path) -> Iterable[str]:
+    """The names of its cells; none where it cannot be read."""
     try:
-        names = sorted(file.name for file in path.parent.glob("*.yaml"))
-    except OSError:
-        names = []
-    close = get_close_matches(path.name, names, n=1)
-    return f" Did you mean {str(path.with_name(close[0]))!r}?" if close else ""
+        values = yaml_text.parse(_decode(read_bytes(file, MAX_BYTES), "")).value
+    except (OSError, ConfigError, yaml_text.YamlError):
+        return ()
+    cells = values.get("cells") if isinstance(values, dict) else None
+    return cells if isinstance(cells, dict) else ()
 
 
 def _decode(content: bytes, shown: str) -> str:

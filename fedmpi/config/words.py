@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import re
 import types
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from difflib import get_close_matches
-from typing import Annotated, Any, Literal, Union, get_args, get_origin
+from typing import Any, Literal, Union, get_args, get_origin
 
 from pydantic.fields import FieldInfo
 
@@ -30,20 +31,10 @@ class Kind:
 
 def kind_of(annotation: Any) -> Kind:
     """Of a pydantic field or of any annotation in it."""
-    metadata: list[Any] = []
-    if isinstance(annotation, FieldInfo):
-        annotation, metadata = annotation.annotation, [annotation]
-    while get_origin(annotation) is Annotated:
-        annotation, *more = get_args(annotation)
-        metadata += more
-    fields = [item for item in metadata if isinstance(item, FieldInfo)]
-    metadata += [part for item in fields for part in item.metadata]
-    limits = {name: getattr(part, name) for part in metadata for name in _LIMITS if _has(part, name)}
-    return Kind(annotation, limits, any(item.discriminator for item in fields))
-
-
-def _has(part: Any, name: str) -> bool:
-    return not isinstance(part, FieldInfo) and getattr(part, name, None) is not None
+    info = annotation if isinstance(annotation, FieldInfo) else FieldInfo.from_annotation(annotation)
+    given = {name: getattr(part, name) for part in info.metadata for name in _LIMITS if hasattr(part, name)}
+    limits = {name: limit for name, limit in given.items() if limit is not None}
+    return Kind(info.annotation, limits, info.discriminator is not None)
 
 
 def is_section(core: Any) -> bool:
@@ -134,9 +125,10 @@ def _size(value: Any, shown: str) -> str:
     return f"{len(value)} {'characters' if isinstance(value, str) else 'items'}"
 
 
-def type_of(value: Any) -> str:
-    """The type in words."""
-    return _TYPES.get(type(value), "")
+def found_with_type(value: Any, advice: str = "") -> str:
+    """`found`, and the type in words where there is one: `'1' (text)`, with `advice` behind it."""
+    kind = _TYPES.get(type(value))
+    return f"{found(value)} ({kind}{advice})" if kind else found(value)
 
 
 def fits(kind: Kind, value: Any) -> bool:
@@ -176,6 +168,11 @@ def listed(names: Iterable[str], most: int = MAX_NAMES) -> str:
     known = sorted(names)
     more = f", ... ({len(known)} in all)" if len(known) > most else ""
     return ", ".join(known[:most]) + more
+
+
+def split(key: str) -> tuple[str | int, ...]:
+    """`method.rank_ratio[2]` as ("method", "rank_ratio", 2)."""
+    return tuple(int(part[1:-1]) if part.startswith("[") else part for part in re.findall(r"\[\d+\]|[^.\[\]]+", key))
 
 
 def dotted(path: Iterable[str | int]) -> str:

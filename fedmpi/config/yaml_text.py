@@ -1,9 +1,8 @@
 """YAML in and out, without the traps of YAML 1.1.
 
-Differences from PyYAML's SafeLoader: scalars resolve as in YAML 1.2's core schema (`1e-3` is a
-number; `no`, `on` and `2026-01-01` are text; whole numbers are decimal), duplicate keys are
-errors, and aliases, tags and deep nesting are refused, so that no small file can become a large
-value. Every value remembers its line.
+Differences from PyYAML's SafeLoader: scalars resolve as in YAML 1.2's core schema (`1e-3` is a number; `no`, `on` and
+`2026-01-01` are text; whole numbers are decimal), duplicate keys are errors, and aliases, tags and deep nesting are
+refused, so that no small file can become a large value. Every value remembers its line.
 """
 
 from __future__ import annotations
@@ -42,13 +41,23 @@ class YamlError(Exception):
         super().__init__(f"line {line}: {text}")
 
 
+@dataclass(frozen=True)
+class Problem:
+    """One problem: the key and what is wrong with it, where it stands if the key does not tell, is there such a key."""
+
+    path: Path
+    text: str
+    origin: str = ""
+    is_unknown: bool = False
+
+
 @dataclass
 class Document:
-    """A parsed text: its value, the line of each path in it, and what is wrong with single keys."""
+    """A parsed text: its value, where each path in it stands ("line 3"), and what is wrong with single keys."""
 
     value: Any = None
-    lines: dict[Path, int] = field(default_factory=dict)
-    problems: list[tuple[Path, str]] = field(default_factory=list)
+    origins: dict[Path, str] = field(default_factory=dict)
+    problems: list[Problem] = field(default_factory=list)
 
 
 class _Loader(yaml.SafeLoader):
@@ -118,7 +127,7 @@ def is_number(text: str) -> bool:
 
 
 def _value(node: Node, path: Path, document: Document) -> Any:
-    document.lines.setdefault(path, node.start_mark.line + 1)
+    document.origins.setdefault(path, f"line {node.start_mark.line + 1}")
     if isinstance(node, MappingNode):
         return _mapping(node, path, document)
     if isinstance(node, SequenceNode):
@@ -134,12 +143,14 @@ def _mapping(node: MappingNode, path: Path, document: Document) -> dict[str, Any
         if not isinstance(key_node, ScalarNode):
             raise YamlError(line, "a key must be plain text, not a list or a section")
         key = str(key_node.value)
+        place = (*path, key)
         if key in found:
-            first = document.lines[(*path, key)]
-            document.problems.append(((*path, key), f"given twice, on line {first} and on line {line}; leave one away"))
+            first = document.origins[place]
+            twice = f"given twice, on {first} and on line {line}; leave one away"
+            document.problems.append(Problem(place, twice, first))
             continue
-        document.lines[(*path, key)] = line
-        found[key] = _value(value_node, (*path, key), document)
+        document.origins[place] = f"line {line}"
+        found[key] = _value(value_node, place, document)
     return found
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Annotated, Any, Literal
 
 import numpy as np
@@ -18,10 +18,10 @@ from pydantic import Field
 
 from fedmpi.config.schema import Folder, NotNegative, Positive, free
 from fedmpi.data.dataset import DTYPES, PARTS, Dataset, check
-from fedmpi.data.digest import place
 from fedmpi.data.holdout import stratified_holdout
 from fedmpi.data.options import DataInfo, DataOptions
-from fedmpi.data.series import Ints, number_groups
+from fedmpi.data.reading import place
+from fedmpi.data.series import number_groups
 from fedmpi.errors import DataError
 from fedmpi.seeds import numpy_generator
 
@@ -87,36 +87,42 @@ def known(options: ArrayOptions) -> tuple[Dataset, DataInfo]:
     if problem := _names_problem(arrays):
         raise DataError(where, problem)
     problems: list[str] = []
-    kinds = {name: _normal(arrays, name, problems) for name in ("train_x", "test_x")}
-    _check_labels(arrays, problems)
-    if not problems:
-        _check_together(arrays, kinds, problems)
+    kinds = [_normal(arrays, name, problems) for name in ("train_x", "test_x")]
+    for part in ("train", "test"):
+        y = arrays[f"{part}_y"]
+        if problem := labels_problem(f"{part}_y", y, f"{part}_x", arrays[f"{part}_x"]):
+            problems.append(problem)
+        else:
+            arrays[f"{part}_y"] = y.astype(np.int64)
+    problems = problems or [*_problems_together(arrays, kinds)]
     if problems:
         raise DataError(where, *problems)
-    return _described(where, options, kinds["train_x"], arrays)
+    return _described(where, options, kinds[0], arrays)
 
 
 def _described(
     where: str, options: ArrayOptions, kind: Kind, arrays: dict[str, NDArray[Any]]
 ) -> tuple[Dataset, DataInfo]:
-    groups, test_groups = _groups(arrays)
-    x, y = arrays["train_x"], arrays["train_y"]
-    dataset = Dataset(x, y, arrays["test_x"], arrays["test_y"], groups, test_groups)
+    x, y, test_x, test_y = (arrays[name] for name in _NEEDED)
+    groups, test_groups = arrays.get("groups"), arrays.get("test_groups")
+    if groups is not None:
+        groups, others = number_groups(groups, [] if test_groups is None else test_groups)
+        test_groups = None if test_groups is None else others
     num_groups = 0 if groups is None else int(groups.max()) + 1
     info = DataInfo(
         kind,
         (x.shape[3], x.shape[1], x.shape[2]) if kind == "image" else x.shape[1:],
         int(y.max()) + 1,
         len(y),
-        len(dataset.test_y),
+        len(test_y),
         *_normalization(where, options, kind, x),
         crop_padding=_of_pictures(where, options, "crop_padding", kind) or 0,
         flip=bool(_of_pictures(where, options, "flip", kind)),
-        vocabulary_size=int(max(x.max(), dataset.test_x.max())) + 1 if kind == "tokens" else 0,
+        vocabulary_size=int(max(x.max(), test_x.max())) + 1 if kind == "tokens" else 0,
         num_groups=num_groups,
         shares_groups=test_groups is not None and int(test_groups.max()) < num_groups,
     )
-    return check(where, dataset, info), info
+    return check(where, Dataset(x, y, test_x, test_y, groups, test_groups), info), info
 
 
 def _names_problem(arrays: Arrays) -> str:
@@ -133,7 +139,7 @@ def _normal(arrays: dict[str, NDArray[Any]], name: str, problems: list[str]) -> 
     array = arrays[name]
     found, kind = f"{name} is {array.dtype} {array.shape}", _kind(array)
     if kind is None:
-        problems.append(f"{found}; {_EXPECTED}")
+        problems.append(f"{found}; {_EXPECTED}{_of_floats(name, array)}")
         return "vector"
     if not array.size:
         problems.append(f"{found}: there are no {PARTS[name]}")
@@ -151,22 +157,24 @@ def _normal(arrays: dict[str, NDArray[Any]], name: str, problems: list[str]) -> 
     return kind
 
 
+def _of_floats(name: str, array: NDArray[Any]) -> str:
+    """How floats that may be pictures become some."""
+    if array.dtype.kind != "f" or array.ndim not in (3, 4) or not array.size:
+        return ""
+    low, high = float(array.min()), float(array.max())
+    if 0 <= low <= high <= 255:
+        scaled = f"(255 * {name})" if high <= 1 else name
+        return f"; of pixels from {low:g} to {high:g} make {scaled}.round().astype('uint8')"
+    todo = "take the pixels from before they were normalized, as uint8 (data.mean and data.std normalize them)"
+    return f"; of pixels from {low:g} to {high:g}: {todo}"
+
+
 def _kind(array: NDArray[Any]) -> Kind | None:
     if array.dtype == np.uint8 and array.ndim in (3, 4):
         return "image"
     if array.ndim == 2 and array.dtype.kind in "fiu":
         return "vector" if array.dtype.kind == "f" else "tokens"
     return None
-
-
-def _check_labels(arrays: dict[str, NDArray[Any]], problems: list[str]) -> None:
-    """Labels become int64."""
-    for part in ("train", "test"):
-        x, y = arrays[f"{part}_x"], arrays[f"{part}_y"]
-        if problem := labels_problem(f"{part}_y", y, f"{part}_x", x):
-            problems.append(problem)
-        else:
-            arrays[f"{part}_y"] = y.astype(np.int64)
 
 
 def labels_problem(name: str, labels: NDArray[Any], of: str, examples: NDArray[Any]) -> str:
@@ -181,33 +189,24 @@ def labels_problem(name: str, labels: NDArray[Any], of: str, examples: NDArray[A
     return ""
 
 
-def _check_together(arrays: dict[str, NDArray[Any]], kinds: dict[str, Kind], problems: list[str]) -> None:
+def _problems_together(arrays: dict[str, NDArray[Any]], kinds: list[Kind]) -> Iterator[str]:
     train, test = arrays["train_x"], arrays["test_x"]
-    if kinds["train_x"] != kinds["test_x"] or train.shape[1:] != test.shape[1:]:
-        problems.append(f"test_x is {test.dtype} {test.shape}, but train_x {train.dtype} {train.shape}")
+    if kinds[0] != kinds[1] or train.shape[1:] != test.shape[1:]:
+        yield f"test_x is {test.dtype} {test.shape}, but train_x {train.dtype} {train.shape}"
     counts = np.bincount(arrays["train_y"], minlength=int(arrays["test_y"].max()) + 1)
-    if not counts.all():
-        empty, tested = np.flatnonzero(counts == 0), np.isin(np.flatnonzero(counts == 0), arrays["test_y"])
+    if len(empty := np.flatnonzero(counts == 0)):
         more = f" (nor have {len(empty) - 1} others)" if len(empty) > 1 else ""
         todo = "number the classes from 0 without gaps, as np.unique(y, return_inverse=True)[1] does"
-        if tested[0]:
+        if empty[0] in arrays["test_y"]:
             todo = "test_y has it, so add training examples of it or take it out of the test"
-        problems.append(f"class {empty[0]} has no training example{more}; {todo}")
+        yield f"class {empty[0]} has no training example{more}; {todo}"
     elif len(counts) < 2:
-        problems.append("there is one class; expected two or more")
+        yield "there is one class; expected two or more"
     for name, of in (("groups", "train_y"), ("test_groups", "test_y")):
         array = arrays.get(name)
         if array is not None and (array.shape != arrays[of].shape or array.dtype.kind not in "iuUS"):
-            found = f"{name} is {array.dtype} {array.shape}"
-            problems.append(f"{found}, expected whole numbers or names, one for each of the {len(arrays[of])} examples")
-
-
-def _groups(arrays: Arrays) -> tuple[Ints | None, Ints | None]:
-    if "groups" not in arrays:
-        return None, None
-    test = arrays.get("test_groups")
-    groups, test_groups = number_groups(arrays["groups"], [] if test is None else test)
-    return groups, None if test is None else test_groups
+            expected = f"expected whole numbers or names, one for each of the {len(arrays[of])} examples"
+            yield f"{name} is {array.dtype} {array.shape}, {expected}"
 
 
 def _of_pictures(where: str, options: ArrayOptions, key: str, kind: Kind) -> Any:
@@ -222,14 +221,14 @@ def _normalization(
     where: str, options: ArrayOptions, kind: Kind, x: NDArray[Any]
 ) -> tuple[tuple[float, ...], tuple[float, ...]]:
     """Mean and standard deviation of each channel: those of the options, else those of the training pixels."""
-    given = [_of_pictures(where, options, key, kind) for key in ("mean", "std")]
+    given = {key: _of_pictures(where, options, key, kind) for key in ("mean", "std")}
     if kind != "image":
         return (), ()
-    for key, values in zip(("mean", "std"), given, strict=True):
+    for key, values in given.items():
         if values and len(values) != x.shape[3]:
             raise DataError(where, f"data.{key} has {len(values)} numbers, but the pictures have {x.shape[3]} channels")
-    mean, std = ((), ()) if all(given) else pixel_statistics(x)
-    return tuple(given[0] or mean), tuple(given[1] or std)
+    mean, std = ((), ()) if all(given.values()) else pixel_statistics(x)
+    return tuple(given["mean"] or mean), tuple(given["std"] or std)
 
 
 def pixel_statistics(images: NDArray[Any]) -> tuple[tuple[float, ...], tuple[float, ...]]:

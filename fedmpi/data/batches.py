@@ -21,6 +21,18 @@ from fedmpi.data.dataset import Dataset
 from fedmpi.data.options import DataInfo
 
 
+def batch_bounds(num_examples: int, batch_size: int) -> list[tuple[int, int]]:
+    """(start, stop) of each mini-batch of `num_examples` examples, in order; [] for no examples.
+
+    The last, smaller batch is kept; a single left-over example joins the batch before it, because
+    batch statistics of one vector have no variance.
+    """
+    starts = list(range(0, num_examples, batch_size))
+    if batch_size > 1 and len(starts) > 1 and num_examples - starts[-1] == 1:
+        starts.pop()
+    return list(zip(starts, [*starts[1:], num_examples], strict=False))
+
+
 @dataclass(frozen=True)
 class Draws:
     """Everything random of one client's training, E epochs of n examples, on the device.
@@ -49,17 +61,9 @@ class DeviceData:
         self.device = torch.device(device)
         self.padding = info.crop_padding if augment else 0
         self.flip = info.flip and augment
-        self.train_x, self.train_y = self._resident(dataset.train_x), self._resident(dataset.train_y)
-        self.test_x, self.test_y = self._resident(dataset.test_x), self._resident(dataset.test_y)
+        arrays = (dataset.train_x, dataset.train_y, dataset.test_x, dataset.test_y)
+        self.train_x, self.train_y, self.test_x, self.test_y = (torch.from_numpy(a).to(self.device) for a in arrays)
         self._normalization = _normalization(info, self.device)
-
-    @property
-    def num_train(self) -> int:
-        return len(self.train_y)
-
-    @property
-    def num_test(self) -> int:
-        return len(self.test_y)
 
     def draws(
         self, examples: np.ndarray | Tensor, epochs: int, generator: torch.Generator, shuffle: bool = True
@@ -78,9 +82,9 @@ class DeviceData:
         corners = flips = None
         if self.padding or self.flip:
             corners = torch.randint(2 * self.padding + 1, (*order.shape, 2), generator=generator)
-            high = 2 if self.flip else 1
-            flips = torch.randint(high, order.shape, generator=generator) > 0
-        return Draws(self._move(order), *(drawn if drawn is None else self._move(drawn) for drawn in (corners, flips)))
+            flips = torch.randint(2 if self.flip else 1, order.shape, generator=generator) > 0
+            corners, flips = (drawn.to(self.device, non_blocking=True) for drawn in (corners, flips))
+        return Draws(order.to(self.device, non_blocking=True), corners, flips)
 
     def train_batch(self, draws: Draws, epoch: int, start: int, stop: int) -> tuple[Tensor, Tensor]:
         """Examples start..stop of one epoch (from 0) of `draws`, and their labels, int64 (B,).
@@ -109,12 +113,6 @@ class DeviceData:
         scale, shift = self._normalization
         normalized = x.reshape(len(x), -1).to(torch.float32).mul_(scale).add_(shift)
         return normalized.view(x.shape).permute(0, 3, 1, 2)
-
-    def _resident(self, array: np.ndarray) -> Tensor:
-        return torch.from_numpy(array).to(self.device)
-
-    def _move(self, tensor: Tensor) -> Tensor:
-        return tensor.to(self.device, non_blocking=True)
 
 
 def crop(images: Tensor, corners: Tensor, flips: Tensor, padding: int) -> Tensor:

@@ -85,12 +85,10 @@ def _of_function(name: str, function: Function, base: type[Section], given: tupl
     fields: dict[str, Any] = {argument: _field(name, base, parameter) for argument, parameter in parameters.items()}
     about = (inspect.getdoc(function) or name).partition("\n\n")[0]
     fields["name"] = (str, Field(name, description=" ".join(about.split())))
-    made = create_model(function.__name__, __base__=base, __module__=function.__module__, **fields)
-    attributes: Any = made
-    attributes.function = staticmethod(function)
-    if given:
-        attributes.by_groups = by_groups
-    return made
+    made: Any = create_model(function.__name__, __base__=base, __module__=function.__module__, **fields)
+    made.function, made.by_groups = staticmethod(function), by_groups
+    options: type[Section] = made
+    return options
 
 
 def _field(name: str, base: type[Section], parameter: inspect.Parameter) -> tuple[Any, Any]:
@@ -141,19 +139,16 @@ def _checked(where: str, found: Any, num_examples: int, num_clients: int) -> tup
     try:
         parts = [np.asarray(part) for part in found]
     except (TypeError, ValueError):
-        raise DataError(
-            where, f"gave a {type(found).__name__}, expected a list of arrays, one for each client"
-        ) from None
+        given = f"gave a {type(found).__name__}"
+        raise DataError(where, f"{given}, expected a list of arrays, one for each client") from None
     if len(parts) != num_clients:
-        raise DataError(
-            where, f"gave the examples of {len(parts)} client{'s' * (len(parts) != 1)}, expected {num_clients}"
-        )
+        raise DataError(where, f"gave the examples of {len(parts)} clients, expected {num_clients}")
     for client, part in enumerate(parts):
-        if not len(part.shape) or not part.size:
+        if not part.ndim or not part.size:
             raise DataError(where, f"gave client {client} no examples")
         if part.ndim != 1 or part.dtype.kind not in "iu":
-            found = f"{part.dtype} {part.shape}"
-            raise DataError(where, f"gave client {client} an array {found}, expected whole numbers (n,)")
+            given = f"gave client {client} an array {part.dtype} {part.shape}"
+            raise DataError(where, f"{given}, expected whole numbers (n,)")
     numbers = np.concatenate(parts).astype(np.int64)
     if numbers.min() < 0 or numbers.max() >= num_examples:
         odd = numbers.min() if numbers.min() < 0 else numbers.max()

@@ -16,9 +16,9 @@ DTYPES = {"image": np.uint8, "vector": np.float32, "tokens": np.int16}
 PARTS = {
     "train_x": "training examples",
     "train_y": "training labels",
-    "groups": "training groups",
     "test_x": "test examples",
     "test_y": "test labels",
+    "groups": "training groups",
     "test_groups": "test groups",
 }
 """The arrays of a Dataset, in words."""

@@ -12,7 +12,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedmpi.config.schema import Section
-from fedmpi.errors import ConfigError
 
 if TYPE_CHECKING:
     from fedmpi.config.schema import Config
@@ -31,18 +30,19 @@ class PartitionOptions(Section):
     name: str
 
     def smallest_client_examples(self) -> int:
-        """The fewest examples a client may hold."""
-        return 1
+        """The fewest examples a client may hold: `min_size`, if there is such an option."""
+        return int(getattr(self, "min_size", 1))
 
     def mean_examples(self, info: DataInfo, num_clients: int) -> float:
         """How many examples a client will have, the mean over clients, as far as it is known without the data."""
         return info.num_train / num_clients
 
     def problems(self, config: Config) -> Problems:
-        if problem := self._too_many(config.data.info().num_train, config.clients.count):
+        if problem := self.too_many(config.data.info().num_train, config.clients.count):
             yield "clients.count", problem
 
-    def _too_many(self, num_examples: int, num_clients: int) -> str:
+    def too_many(self, num_examples: int, num_clients: int) -> str:
+        """What is wrong where the clients cannot each get their smallest number of examples; else empty."""
         least = self.smallest_client_examples()
         if num_clients <= (most := num_examples // least):
             return ""
@@ -53,14 +53,9 @@ class PartitionOptions(Section):
         """The examples' numbers, client after client, int64, and the clients' sizes, int64 (num_clients,).
 
         A pure function of the classes `labels`, int64 (N,), of the seed and, with `by_groups`, of `groups`, int64 (N,).
-        Raises ConfigError if the options cannot be met.
+        There are `smallest_client_examples` for each client. Raises ConfigError if the options cannot be met.
         """
         raise NotImplementedError
-
-    def refuse_small(self, labels: Ints, num_clients: int) -> None:
-        """Raises ConfigError where the clients cannot each get their smallest number of examples."""
-        if problem := self._too_many(len(labels), num_clients):
-            raise ConfigError(f"partition.name={self.name}", f"{problem} clients")
 
 
 def equal_sizes(num_examples: int, num_clients: int) -> Ints:

@@ -12,6 +12,10 @@ if TYPE_CHECKING:
     from fedmpi.data.dataset import Dataset
 
 
+PLACES = ("root", "path")
+"""Options that say where the files are, which may differ between ranks and between starts."""
+
+
 @dataclass(frozen=True)
 class DataInfo:
     """What models, plans and batches need to know of a data set.

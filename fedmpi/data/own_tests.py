@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedmpi.data.dataset import Dataset
-from fedmpi.data.dealing import PartitionOptions, runs
+from fedmpi.data.dealing import PartitionOptions, firsts, runs
 from fedmpi.data.options import DataInfo
 from fedmpi.data.partition import Partition
 from fedmpi.seeds import numpy_generator
@@ -74,33 +74,26 @@ def _matching(partition: Partition, train_labels: Ints, test_labels: Ints, seed:
         ends = np.cumsum(counts) * len(own) // counts.sum()
         examples.append(own)
         whose.append(np.repeat(np.arange(partition.num_clients), np.diff(ends, prepend=0)))
-    return _of(np.concatenate(examples), np.concatenate(whose), partition.num_clients)
-
-
-def _of(examples: Ints, whose: Ints, num_clients: int) -> Partition:
-    """Each client's examples, sorted."""
-    offsets = np.zeros(num_clients + 1, dtype=np.int64)
-    np.cumsum(np.bincount(whose, minlength=num_clients), out=offsets[1:])
-    return Partition(examples[np.lexsort((examples, whose))], offsets)
+    numbers, clients = np.concatenate(examples), np.concatenate(whose)
+    sizes = np.bincount(clients, minlength=partition.num_clients)
+    return Partition.of(numbers[np.lexsort((numbers, clients))], sizes)
 
 
 def _only(tests: Partition, clients: Ints) -> Partition:
     """`tests` of these clients; the others have none."""
     sizes = np.zeros(tests.num_clients, dtype=np.int64)
     sizes[clients] = tests.sizes[clients]
-    offsets = np.concatenate([[0], np.cumsum(sizes)])
-    return Partition(tests.indices[runs(tests.offsets[clients], sizes[clients])], offsets)
+    return Partition.of(tests.indices[runs(tests.offsets[clients], sizes[clients])], sizes)
 
 
 def _alike(partition: Partition, train: Ints, test: Ints, clients: Ints) -> Partition:
     """All test examples with a number (class, group) that occurs among a client's training examples."""
-    by_number = np.argsort(test, kind="stable")
-    sizes = np.bincount(test)
-    firsts = np.cumsum(sizes) - sizes
-    owned, offsets = [np.empty(0, np.int64)], np.zeros(partition.num_clients + 1, dtype=np.int64)
+    by_number, counts = np.argsort(test, kind="stable"), np.bincount(test)
+    starts = firsts(counts)
+    owned, sizes = [np.empty(0, np.int64)], np.zeros(partition.num_clients, dtype=np.int64)
     for client in clients.tolist():
         numbers = np.unique(train[partition.client(client)])
-        numbers = numbers[numbers < len(sizes)]
-        owned.append(np.sort(by_number[runs(firsts[numbers], sizes[numbers])]))
-        offsets[client + 1] = len(owned[-1])
-    return Partition(np.concatenate(owned), np.cumsum(offsets))
+        numbers = numbers[numbers < len(counts)]
+        owned.append(np.sort(by_number[runs(starts[numbers], counts[numbers])]))
+        sizes[client] = len(owned[-1])
+    return Partition.of(np.concatenate(owned), sizes)

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from fedmpi.data.dealing import Ints, PartitionOptions
 from fedmpi.disk import hdf5
-from fedmpi.errors import DataError
+from fedmpi.errors import ConfigError, DataError
 
 KIND = "partition"
 
@@ -57,6 +57,11 @@ class Partition:
         return hdf5.pack(KIND, attributes, {"indices": self.indices, "offsets": self.offsets})
 
     @classmethod
+    def of(cls, examples: Ints, sizes: Ints) -> Partition:
+        """The clients' examples, one client after the other, `sizes` (clients,) of them each."""
+        return cls(examples.astype(np.int64), np.concatenate([[0], np.cumsum(sizes)]).astype(np.int64))
+
+    @classmethod
     def load(cls, path: str | Path) -> Partition:
         """What `packed` made. Raises DataError if it is anything else."""
         return saved(Path(path))[0]
@@ -97,10 +102,10 @@ def make_partition(
     `groups`, int64 (N,), says whose each example is; only a partition by groups needs it. Raises
     ConfigError if the options cannot be met (too many clients, a minimum size never reached).
     """
+    if problem := options.too_many(len(labels), num_clients):
+        raise ConfigError(f"partition.name={options.name}", f"{problem} clients")
     indices, sizes = options.divide(np.asarray(labels), num_clients, seed, groups if options.by_groups else None)
-    offsets = np.zeros(num_clients + 1, dtype=np.int64)
-    np.cumsum(sizes, out=offsets[1:])
-    return Partition(indices.astype(np.int64), offsets)
+    return Partition.of(indices, sizes)
 
 
 def present_labels(labels: Ints, indices: Ints, num_classes: int) -> NDArray[np.bool_]:

@@ -3,8 +3,8 @@
 `python -m fedmpi.data prepare NAME` writes the file, every rank of a run reads it. It says by which
 recipe it was made (the options that decide what is in it), and a run with other options refuses it.
 Arrays are stored whole and uncompressed, so reading is a copy from the page cache, with a checksum on
-the way; `fedmpi.disk.hdf5` says why a crafted file cannot do harm. The attribute `digest` is
-`digest_of` the arrays, computed once, when the file is written.
+the way; `fedmpi.disk.hdf5`, which is loaded only then, says why a crafted file cannot do harm. The
+attribute `digest` is `digest_of` the arrays, computed once, when the file is written.
 """
 
 from __future__ import annotations
@@ -14,29 +14,103 @@ import json
 import re
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
-from fedmpi.data.dataset import Dataset, layout_problems
-from fedmpi.data.digest import DIGEST_BYTES, digest_of
-from fedmpi.data.files.folders import made
-from fedmpi.data.files.source import how_to_fetch, is_here
-from fedmpi.data.prepared_options import PreparedOptions, how_to_prepare
-from fedmpi.disk import hdf5, temporary
+from fedmpi.config.schema import Folder, free
+from fedmpi.data.dataset import PARTS, Dataset, layout_problems
+from fedmpi.data.files.source import below_home, how_to_fetch, is_here, made, quoted
+from fedmpi.data.options import DataOptions
+from fedmpi.data.reading import DIGEST_BYTES, digest_of
+from fedmpi.disk import temporary
 from fedmpi.errors import DataError
 
+if TYPE_CHECKING:
+    from fedmpi.data.files.budget import Tell
+
 KIND = "data"
-ARRAYS = ("train_x", "train_y", "test_x", "test_y", "groups", "test_groups")
 MAX_RECIPE_CHARACTERS = 10_000
+_ENDING = ".fedmpi.h5"
+_DIGEST = re.compile(f"[0-9a-f]{{{2 * DIGEST_BYTES}}}")
+
+
+class PreparedOptions(DataOptions):
+    """Options of a data set that is read from a prepared file."""
+
+    counts: ClassVar[tuple[str, ...]] = ("num_train", "num_test", "num_groups")
+    """Options that say what is expected in the file, without deciding it."""
+    traces: ClassVar[tuple[str, ...]]
+    """Names of which an archive of the originals soon shows one."""
+    root: Folder = free("~/data")
+    """The folder with the file that `python -m fedmpi.data prepare` wrote."""
+
+    def prepare(self, folder: Path, tell: Tell) -> Dataset:
+        """Decodes the unpacked original files below `folder`, and calls `tell(done, total)` as it proceeds."""
+        raise NotImplementedError
+
+    def read(self) -> Dataset:
+        """What `save` wrote for these options. Raises DataError: missing, damaged, or made by another recipe."""
+        from fedmpi.disk import hdf5
+
+        path, todo = self.path, how_to_prepare(self)
+        if not path.is_file():
+            first = ", but the original files are:" if is_here(self) else f"; {how_to_fetch(self)}, and"
+            raise DataError(f"data.root={self.root}", f"no {path.name} there{first} decode them by `{todo}`")
+        try:
+            with hdf5.opened(path, KIND) as file:
+                _check_recipe(file.attributes["recipe"], self, todo)
+                if problems := layout_problems(file.entries, self.info()):
+                    raise DataError(str(path), *problems.values())
+                values: dict[str, Any] = {name: file.array(name) if name in file.entries else None for name in PARTS}
+                digest = str(file.attributes.get("digest", ""))  # older versions wrote none
+                return Dataset(**values, digest=digest if _DIGEST.fullmatch(digest) else "")
+        except hdf5.Damaged as damage:
+            raise DataError(str(path), f"{damage}; make it again by `{todo}`") from None
+        except (OSError, KeyError, TypeError, ValueError, RecursionError) as error:
+            raise DataError(str(path), f"damaged ({error}); make it again by `{todo}`") from error
+
+    @property
+    def path(self) -> Path:
+        """Where the prepared file is; another recipe than the default one is part of its name."""
+        told = "".join(f"-{key}={value}" for key, value in self.own_recipe().items())
+        return below_home(self.root) / f"{self.name}{told}{_ENDING}"
+
+    def recipe(self) -> dict[str, Any]:
+        """The options that decide what is in the file."""
+        plain: dict[str, Any] = json.loads(self.model_dump_json())
+        return {key: value for key, value in plain.items() if key not in ("name", "root", *self.counts)}
+
+    def own_recipe(self) -> dict[str, Any]:
+        """What of the recipe is not the default."""
+        defaults = type(self)(name=self.name).recipe()
+        return {key: value for key, value in self.recipe().items() if value != defaults[key]}
+
+
+def _check_recipe(attribute: object, options: PreparedOptions, todo: str) -> None:
+    found, asked = json.loads(str(attribute)[:MAX_RECIPE_CHARACTERS]), options.recipe()
+    if not isinstance(found, dict):
+        raise ValueError("its recipe is no table")
+    other = [
+        f"data.{key[:40]}={_told(found, key)}, not {_told(asked, key)}"
+        for key in {**asked, **found}
+        if key not in found or key not in asked or found[key] != asked[key]
+    ]
+    if other:
+        raise DataError(str(options.path), f"was made with {'; '.join(other[:5])}; change the config, or run `{todo}`")
+
+
+def _told(recipe: dict[str, Any], key: str) -> str:
+    return json.dumps(recipe[key])[:60] if key in recipe else "(nothing)"
 
 
 def save(options: PreparedOptions, dataset: Dataset) -> Path:
     """Writes the file, whole or not at all, and returns where it is. Raises DataError if that cannot be done."""
+    from fedmpi.disk import hdf5
+
     with _writing(options.path) as partial:
-        recipe = json.dumps(options.recipe(), sort_keys=True)
-        given = {name: getattr(dataset, name) for name in ARRAYS}
-        arrays = {name: array for name, array in given.items() if array is not None}
+        attributes = {"recipe": json.dumps(options.recipe(), sort_keys=True), "digest": digest_of(dataset.arrays)}
+        arrays = {name: array for name, array in dataset.arrays.items() if array is not None}
         with open(partial, "w+b") as file:
-            hdf5.write(file, KIND, {"recipe": recipe, "digest": digest_of(dataset.arrays)}, arrays)
+            hdf5.write(file, KIND, attributes, arrays)
         partial.replace(options.path)
     return options.path
 
@@ -57,50 +131,21 @@ def _writing(path: Path) -> Iterator[Path]:
         with made(path.parent):
             if path.is_dir():
                 raise IsADirectoryError("a folder has that name")
-            with temporary.own_file(path) as partial:
-                yield partial
+            with temporary.own_folder(path.parent, path.name) as own:
+                yield own / path.name
     except OSError as error:
         raise DataError(str(path), f"cannot be written: {error}") from error
 
 
-def read(options: PreparedOptions) -> Dataset:
-    """What `save` wrote for these options. Raises DataError: missing, damaged, or made by another recipe."""
-    path, todo = options.path, how_to_prepare(options)
-    if not path.is_file():
-        first = ", but the original files are:" if is_here(options) else f"; {how_to_fetch(options)}, and"
-        raise DataError(f"data.root={options.root}", f"no {path.name} there{first} decode them by `{todo}`")
-    try:
-        with hdf5.opened(path, KIND) as file:
-            _check_recipe(file, options, path, todo)
-            problems = layout_problems(file.entries, options.info())
-            if problems:
-                raise DataError(str(path), *problems.values())
-            values: dict[str, Any] = {name: file.array(name) if name in file.entries else None for name in ARRAYS}
-            return Dataset(**values, digest=_digest(file))
-    except hdf5.Damaged as damage:
-        raise DataError(str(path), f"{damage}; make it again by `{todo}`") from None
-    except (OSError, KeyError, TypeError, ValueError, RecursionError) as error:
-        raise DataError(str(path), f"damaged ({error}); make it again by `{todo}`") from error
+def other_recipes(options: PreparedOptions) -> list[list[str]]:
+    """data.key=value for each option that a prepared file in the folder names, file by file; the default names none."""
+    other = below_home(options.root).glob(f"{options.name}-*{_ENDING}")
+    recipes = [path.name[len(options.name) : -len(_ENDING)] for path in other]
+    return [[f"data.{word}" for word in re.split(r"-(?=[a-z_]+=)", recipe)[1:]] for recipe in sorted(recipes)]
 
 
-def _digest(file: hdf5.Reader) -> str:
-    """The digest that `save` computed; empty in a file without one, as older versions wrote it."""
-    found = str(file.attributes.get("digest", ""))
-    return found if re.fullmatch(f"[0-9a-f]{{{2 * DIGEST_BYTES}}}", found) else ""
-
-
-def _check_recipe(file: hdf5.Reader, options: PreparedOptions, path: Path, todo: str) -> None:
-    found, asked = json.loads(str(file.attributes["recipe"])[:MAX_RECIPE_CHARACTERS]), options.recipe()
-    if not isinstance(found, dict):
-        raise ValueError("its recipe is no table")
-    other = [
-        f"data.{key[:40]}={_told(found, key)}, not {_told(asked, key)}"
-        for key in {**asked, **found}
-        if key not in found or key not in asked or found[key] != asked[key]
-    ]
-    if other:
-        raise DataError(str(path), f"was made with {'; '.join(other[:5])}; change the config, or run `{todo}`")
-
-
-def _told(recipe: dict[str, Any], key: str) -> str:
-    return json.dumps(recipe[key])[:60] if key in recipe else "(nothing)"
+def how_to_prepare(options: PreparedOptions) -> str:
+    """The command that makes the file."""
+    told = [f"data.{key}={json.dumps(value)}" for key, value in options.own_recipe().items()]
+    words = ["python -m fedmpi.data prepare", options.name, *told, "--data-dir", quoted(options.root)]
+    return " ".join(words)

@@ -14,10 +14,9 @@ from fedmpi.data import prepared
 from fedmpi.data.dataset import Dataset, check
 from fedmpi.data.files import archives
 from fedmpi.data.files.budget import Tell
-from fedmpi.data.files.folders import below_home, made
-from fedmpi.data.files.source import how_to_fetch, unpacked
+from fedmpi.data.files.source import below_home, how_to_fetch, made, unpacked
 from fedmpi.data.options import DataInfo
-from fedmpi.data.prepared_options import PreparedOptions
+from fedmpi.data.prepared import PreparedOptions
 from fedmpi.disk import temporary
 from fedmpi.errors import DataError
 
@@ -49,41 +48,29 @@ def prepare(
 
 @contextlib.contextmanager
 def originals(place: Path, traces: tuple[str, ...], tell: Tell, unpack_in: Path) -> Iterator[Path]:
-    """A folder with the unpacked originals; what an archive holds is there only until the end of the `with`."""
+    """A folder with the unpacked originals; what an archive holds is there only until the end of the `with`.
+
+    A DataError that names this folder, which is gone when the user reads it, names `place` instead.
+    """
     if place.is_dir():
         yield place
         return
-    with contextlib.ExitStack() as stack:
-        try:
-            stack.enter_context(made(unpack_in))
-            folder = stack.enter_context(temporary.own_folder(unpack_in, "preparing"))
-        except OSError as error:
-            raise DataError(str(unpack_in), f"cannot be written: {error}") from error
-        try:
-            _fill(folder, place, tell, traces)
-            yield folder
-        except DataError as error:
-            raise _as_given(error, folder, place) from error
-
-
-def _as_given(error: DataError, folder: Path, place: Path) -> DataError:
-    """The error with the user's own file in place of the temporary folder, which is gone when the user reads it."""
-    texts = [
-        text.replace(str(folder / place.name), str(place)).replace(str(folder), str(place))
-        for text in (error.where, *error.problems)
-    ]
-    return DataError(*texts)
-
-
-def _fill(folder: Path, place: Path, tell: Tell, traces: tuple[str, ...]) -> None:
-    """An archive is unpacked into the folder; a lone file is linked there."""
     try:
-        if archives.is_archive(place):
-            archives.unpack_into(place, folder, tell, traces=traces)
-        else:
-            (folder / place.name).symlink_to(place.resolve())
+        with made(unpack_in), temporary.own_folder(unpack_in, "preparing") as folder:
+            if archives.is_archive(place):
+                archives.unpack_into(place, folder, tell, traces=traces)
+            else:
+                (folder / place.name).symlink_to(place.resolve())
+            yield folder
     except OSError as error:
-        raise DataError(str(folder.parent), f"{place.name} cannot be unpacked there: {error}") from error
+        raise DataError(str(unpack_in), f"{place.name} cannot be unpacked there: {error}") from error
+    except DataError as error:
+        texts = [_as_given(text, folder, place) for text in (error.where, *error.problems)]
+        raise DataError(*texts) from error
+
+
+def _as_given(text: str, folder: Path, place: Path) -> str:
+    return text.replace(str(folder / place.name), str(place)).replace(str(folder), str(place))
 
 
 def _find(options: PreparedOptions) -> Path:

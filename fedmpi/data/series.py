@@ -4,27 +4,29 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field
 
-from fedmpi.data.files.budget import Budget, guarded
+from fedmpi.data.files.budget import Budget, Tell, guarded
 from fedmpi.data.options import DataInfo
-from fedmpi.data.prepared_options import PreparedOptions
+from fedmpi.data.prepared import PreparedOptions
 from fedmpi.errors import DataError
 
 MAX_TEXT_BYTES = 2**30
 """Of one file. LEAF's Shakespeare is one JSON file of some 400 MB."""
 _BYTES_PER_SIGN = {b"[": 64, b"{": 72, b",": 40}
+_AGAIN = "write it again by LEAF's preprocess.sh"
 
 NumExpected = Annotated[int, Field(ge=0, le=2**31 - 1)]
 PartialShare = Annotated[float, Field(gt=0, lt=1)]
 Ints = NDArray[np.int64]
+Number = TypeVar("Number", bound=np.generic)
 Names = Sequence[str] | NDArray[np.str_] | Ints
 
 
@@ -62,29 +64,49 @@ def read_text(path: Path, budget: Budget) -> str:
         return budget.read(path, MAX_TEXT_BYTES).decode("utf-8").replace("\r\n", "\n").replace("\r", "\n")
 
 
-def read_json(path: Path, budget: Budget, hook: Callable[[list[tuple[str, Any]]], Any], advice: str) -> Any:
-    """A file of JSON; `hook` makes what becomes of each object. Raises DataError.
+def leaf_users(
+    paths: Sequence[Path], budget: Budget, tell: Tell, kind: type, shrink: Callable[[dict[str, Any]], Any] = dict
+) -> Iterator[tuple[Path, str, Any]]:
+    """File, user (writer, role) and what `user_data` has of it, of type `kind`, out of LEAF's JSON files.
+
+    `shrink` makes what becomes of each object, as it ends. Raises DataError.
+    """
+    seen: dict[str, Path] = {}
+    for done, path in enumerate(paths, start=1):
+        content = read_json(path, budget, shrink)
+        users = content.get("user_data") if isinstance(content, dict) else None
+        if not isinstance(users, dict) or not all(isinstance(part, kind) for part in users.values()):
+            raise DataError(str(path), f"is not a file of LEAF: no 'user_data' with 'x' and 'y' of each user; {_AGAIN}")
+        for name, part in users.items():
+            if name in seen:
+                raise DataError(str(path), f"{name} is in {seen[name]}, too; give the folder of one of them")
+            seen[name] = path
+            yield path, name, part
+        tell(done, len(paths))
+
+
+def read_json(path: Path, budget: Budget, shrink: Callable[[dict[str, Any]], Any] = dict) -> Any:
+    """A file of JSON, in which no object has a name twice: the last one would count, unseen. Raises DataError.
 
     What parsing takes is estimated before it begins, from the signs that begin a value: some bytes of text make an
-    empty list of 64. `hook` may shrink objects as they end, so the true need is lower.
+    empty list of 64. `shrink` is called as each object ends, so the true need is lower.
     """
-    with guarded(path, advice, "is not a JSON file of LEAF"), budget.opened(path, MAX_TEXT_BYTES) as file:
+
+    def ended(pairs: list[tuple[str, Any]]) -> Any:
+        entries = dict(pairs)
+        if len(entries) < len(pairs):
+            (name, count), *_ = Counter(name for name, _ in pairs).most_common(1)
+            raise ValueError(f"{name} is there {count} times")
+        return shrink(entries)
+
+    with guarded(path, _AGAIN, "is not a JSON file of LEAF"), budget.opened(path, MAX_TEXT_BYTES) as file:
         text = file.read()
         estimated = 2 * len(text) + sum(text.count(sign) * size for sign, size in _BYTES_PER_SIGN.items())
         budget.hold(estimated, f"{path.name}, parsed,")
         try:
-            return json.loads(text, object_pairs_hook=hook)
+            return json.loads(text, object_pairs_hook=ended)
         finally:
             budget.release(estimated)
-
-
-def once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    """An object of a JSON file. Raises ValueError if a name is there twice: the last one would count, unseen."""
-    entries = dict(pairs)
-    if len(entries) < len(pairs):
-        (name, count), *_ = Counter(name for name, _ in pairs).most_common(1)
-        raise ValueError(f"{name} is there {count} times")
-    return entries
 
 
 def first_of_test(size: int, test_share: float) -> int:
@@ -92,9 +114,10 @@ def first_of_test(size: int, test_share: float) -> int:
     return size - int(size * test_share + 0.5)
 
 
-def window_starts(begin: int, end: int, length: int, step: int) -> Ints:
-    """Where windows of `length` begin that lie wholly in begin..end (exclusive), the first one at `begin`."""
-    return np.arange(begin, end - length + 1, step, dtype=np.int64)
+def windows(samples: NDArray[Number], length: int, step: int) -> NDArray[Number]:
+    """(n, length, ...): a window every `step` samples, the first one at the beginning; none if there are too few."""
+    starts = np.arange(0, len(samples) - length + 1, step)
+    return samples[starts[:, None] + np.arange(length)]
 
 
 def number_groups(train: Names, test: Names) -> tuple[Ints, Ints]:

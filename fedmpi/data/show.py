@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
-from fedmpi.data.dealing import runs
 from fedmpi.data.partition import Partition
 
 if TYPE_CHECKING:
@@ -22,15 +21,17 @@ if TYPE_CHECKING:
 Ints = NDArray[np.int64]
 MAX_BARS = 60
 MAX_COLUMNS = 500
-BLOCK_CLIENTS = 65_536
 
 
-def class_counts(partition: Partition, labels: Ints, num_classes: int, first: int = 0, stop: int | None = None) -> Ints:
-    """int64 (clients, classes): how many examples of each class the clients first .. stop - 1 have."""
-    offsets = partition.offsets[first : partition.num_clients + 1 if stop is None else stop + 1]
-    owner = np.repeat(np.arange(len(offsets) - 1), np.diff(offsets))
-    cells = owner * num_classes + labels[partition.indices[offsets[0] : offsets[-1]]]
-    return np.bincount(cells, minlength=(len(offsets) - 1) * num_classes).reshape(-1, num_classes)
+def class_counts(partition: Partition, labels: Ints, num_classes: int) -> Ints:
+    """int64 (clients, classes): how many examples of each class the clients have."""
+    cells = _owners(partition) * num_classes + labels[partition.indices]
+    return np.bincount(cells, minlength=partition.num_clients * num_classes).reshape(-1, num_classes)
+
+
+def _owners(partition: Partition) -> Ints:
+    """Whose each of `partition.indices` is."""
+    return np.repeat(np.arange(partition.num_clients), partition.sizes)
 
 
 def table(partition: Partition, labels: Ints, num_classes: int, groups: Ints | None = None) -> str:
@@ -53,8 +54,7 @@ def table(partition: Partition, labels: Ints, num_classes: int, groups: Ints | N
 
 def _kinds(partition: Partition, numbers: Ints, num_numbers: int) -> Ints:
     """How many different `numbers` each client has; memory as for the examples, whatever the number of clients."""
-    owner = np.repeat(np.arange(partition.num_clients), partition.sizes)
-    pairs = np.unique(owner * num_numbers + numbers[partition.indices])
+    pairs = np.unique(_owners(partition) * num_numbers + numbers[partition.indices])
     return np.bincount(pairs // num_numbers, minlength=partition.num_clients)
 
 
@@ -121,22 +121,16 @@ def sorted_shares(partition: Partition, labels: Ints, num_classes: int) -> NDArr
     """(columns, classes), rows adding up to 1: class shares of neighbouring clients, averaged to MAX_COLUMNS or fewer.
 
     Clients are sorted by their most frequent class and, within it, by its share; those without examples are left out.
+    Memory is as for the examples, whatever the number of clients.
     """
-    total = partition.num_clients
-    favourite, share = np.empty(total, dtype=np.int64), np.empty(total)
-    for first in range(0, total, BLOCK_CLIENTS):
-        stop = min(first + BLOCK_CLIENTS, total)
-        counts = class_counts(partition, labels, num_classes, first, stop)
-        favourite[first:stop] = counts.argmax(axis=1)
-        share[first:stop] = counts.max(axis=1) / np.maximum(counts.sum(axis=1), 1)
-    order = np.lexsort((-share, favourite))
-    order = order[share[order] > 0]
-    columns = np.array_split(order, min(MAX_COLUMNS, len(order)))
-    return np.stack([_mean_shares(partition, labels, num_classes, clients) for clients in columns])
-
-
-def _mean_shares(partition: Partition, labels: Ints, num_classes: int, clients: Ints) -> NDArray[np.float64]:
-    """(classes,): the mean of these clients' class shares, each of which has examples."""
-    sizes = partition.offsets[clients + 1] - partition.offsets[clients]
-    owned = partition.indices[runs(partition.offsets[clients], sizes)]
-    return np.bincount(labels[owned], weights=np.repeat(1 / sizes, sizes), minlength=num_classes) / len(clients)
+    cells, counts = np.unique(_owners(partition) * num_classes + labels[partition.indices], return_counts=True)
+    owners, classes = np.divmod(cells, num_classes)
+    shares = counts / partition.sizes[owners]
+    by_share = np.lexsort((classes, -shares, owners))
+    favourites = by_share[np.unique(owners, return_index=True)[1]]
+    order = owners[favourites[np.lexsort((-shares[favourites], classes[favourites]))]]
+    columns = np.arange(len(order)) * min(MAX_COLUMNS, len(order)) // len(order)
+    column_of = np.zeros(partition.num_clients, dtype=np.int64)
+    column_of[order] = columns
+    sums = np.bincount(column_of[owners] * num_classes + classes, shares, (columns[-1] + 1) * num_classes)
+    return sums.reshape(-1, num_classes) / np.bincount(columns)[:, None]

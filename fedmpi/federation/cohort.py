@@ -14,42 +14,30 @@ from fedmpi.config.schema import CosineSchedule, Train
 from fedmpi.federation.tiers import tier_of
 
 
-def sample_cohort(eligible: int | Ranges, size: int, *, seed: int, round_number: int, phase: str) -> list[int]:
-    """`size` distinct clients, uniformly, sorted; `eligible` is how many there are, or which.
+def sample_cohort(eligible: Sequence[range], size: int, *, seed: int, round_number: int, phase: str) -> list[int]:
+    """`size` distinct clients out of these ranges, uniformly, sorted; all of them if there are fewer.
 
     Costs O(size) memory, not O(clients): a million registered clients are as cheap as twenty.
     """
-    count = eligible if isinstance(eligible, int) else len(eligible)
+    count = sum(map(len, eligible))
     drawn = sorted(_distinct(count, min(size, count), seeds.numpy_generator(f"cohort:{phase}", seed, round_number)))
-    return drawn if isinstance(eligible, int) else [eligible[place] for place in drawn]
+    return [_at(eligible, place) for place in drawn]
 
 
-def eligible_clients(blocks: Sequence[int], tiers: Collection[int] | None) -> int | Ranges:
-    """The clients of these fixed tiers (None: all), as `sample_cohort` takes them.
+def _at(ranges: Sequence[range], place: int) -> int:
+    """What is at this place of all ranges, one after the other."""
+    for numbers in ranges:
+        if place < len(numbers):
+            return numbers[place]
+        place -= len(numbers)
+    raise IndexError(place)
 
-    A tier is a range of clients, so those of a million clients cost nothing to name.
-    """
-    if tiers is None:
-        return sum(blocks)
+
+def eligible_clients(blocks: Sequence[int], tiers: Collection[int] | None) -> list[range]:
+    """The clients of these fixed tiers (None: all); a tier is a range of clients, `blocks` has their lengths."""
     ends = list(accumulate(blocks))
-    return Ranges([range(ends[tier] - blocks[tier], ends[tier]) for tier in sorted(tiers)])
-
-
-class Ranges:
-    """Ranges one after the other, without their numbers in memory."""
-
-    def __init__(self, ranges: Sequence[range]) -> None:
-        self._ranges = ranges
-
-    def __len__(self) -> int:
-        return sum(map(len, self._ranges))
-
-    def __getitem__(self, place: int) -> int:
-        for numbers in self._ranges:
-            if place < len(numbers):
-                return numbers[place]
-            place -= len(numbers)
-        raise IndexError(place)
+    asked = range(len(blocks)) if tiers is None else sorted(tiers)
+    return [range(ends[tier] - blocks[tier], ends[tier]) for tier in asked]
 
 
 def sample_drawn_tiers(

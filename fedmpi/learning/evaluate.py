@@ -1,24 +1,24 @@
-"""Tests the net of every tier on fixed global batches.
+"""Tests the net of every tier on fixed global batches, and a client's own net on its own test data.
 
 A unit of work is (tier, batch): the batches are the same for any number of ranks, each unit is one
 term of an exact sum, so the result has the same bits wherever it was computed. Units are dealt in
 contiguous stretches of equal cost, so a rank loads few nets. BatchNorm re-estimation is dealt and
-summed the same way.
+summed the same way. Of clients counts of whole numbers travel, so their scores have the same bits
+wherever they were tested.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from itertools import accumulate, groupby
 
 import numpy as np
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.nn import functional as F
 
-from fedmpi.data.batches import DeviceData
-from fedmpi.data.bounds import batch_bounds
+from fedmpi.data.batches import DeviceData, batch_bounds
 from fedmpi.exactsum import StatisticSum
 from fedmpi.learning import bn
 from fedmpi.learning.determinism import global_generator
@@ -35,6 +35,8 @@ class TierScore:
 
     accuracy: float
     loss: float
+    statistics: Tensor | None = field(default=None, compare=False, repr=False)
+    """The BatchNorm statistics that it was tested with (num_statistics,); None for those of each batch."""
 
 
 @dataclass(frozen=True)
@@ -94,7 +96,7 @@ def test_nets(
                 logits = net.module(inputs).float()
                 counts[0, tier] += int((logits.argmax(1) == targets).sum())
                 _add_loss(losses, counts, tier, F.cross_entropy(logits, targets, reduction="sum"))
-    return _scores(counts, losses, plan.num_test, allreduce_sum)
+    return _scores(counts, losses, plan.num_test, allreduce_sum, statistics)
 
 
 def _add_loss(losses: StatisticSum, counts: Tensor, tier: int, loss: Tensor) -> None:
@@ -107,13 +109,15 @@ def _add_loss(losses: StatisticSum, counts: Tensor, tier: int, loss: Tensor) -> 
         counts[1, tier] += 1
 
 
-def _scores(counts: Tensor, losses: StatisticSum, num_test: int, allreduce_sum: AllreduceSum) -> list[TierScore]:
+def _scores(
+    counts: Tensor, losses: StatisticSum, num_test: int, allreduce_sum: AllreduceSum, statistics: Mapping[int, Tensor]
+) -> list[TierScore]:
     allreduce_sum(counts.view(-1))
     allreduce_sum(losses.buffer)
     totals = losses.total().tolist()
     return [
-        TierScore(int(correct) / num_test, float("inf") if bad else total / num_test)
-        for correct, bad, total in zip(counts[0], counts[1], totals, strict=True)
+        TierScore(int(correct) / num_test, float("inf") if bad else total / num_test, statistics.get(tier))
+        for tier, (correct, bad, total) in enumerate(zip(counts[0], counts[1], totals, strict=True))
     ]
 
 
@@ -147,3 +151,61 @@ def _reestimate(
         allreduce_sum(total.buffer)
         statistics[tier] = (total.total() / len(bounds)).to(data.device, torch.float32)
     return {tier: values for tier, values in statistics.items() if len(values)}
+
+
+@dataclass(frozen=True)
+class ClientScores:
+    """Test accuracy of the clients that have test data: `clients` are their numbers, both arrays of their length."""
+
+    clients: np.ndarray
+    accuracy: np.ndarray
+    without_test_data: int = 0
+    """How many clients could not be tested."""
+
+    def summary(self) -> dict[str, float]:
+        """Mean over clients, standard deviation, and the mean of the worst tenth (at least one client)."""
+        num_worst = -(-len(self.clients) // 10)
+        worst = np.sort(self.accuracy)[:num_worst]
+        return {
+            "accuracy": float(self.accuracy.mean()),
+            "std": float(self.accuracy.std()),
+            "worst_decile": float(worst.mean()),
+            "clients": len(self.clients),
+            "without_test_data": self.without_test_data,
+        }
+
+
+@torch.no_grad()
+def count_correct(
+    net: FlatNet, data: DeviceData, test_examples: Tensor, batch_size: int, restat: tuple[np.ndarray, int] | None
+) -> int:
+    """How many of `test_examples` (int64 (n,), numbers) the net gets right.
+
+    `restat` (numbers of the client's training examples, seed of their augmentation) asks for
+    BatchNorm statistics of the client's own training data; None means those of each test batch.
+    """
+    statistics = None if restat is None else own_statistics(net, data, *restat, batch_size)
+    bounds = batch_bounds(len(test_examples), batch_size)
+    with bn.using(net.module, statistics):
+        return num_correct(net.module, (data.test_batch_of(test_examples[slice(*piece)]) for piece in bounds))
+
+
+@torch.no_grad()
+def num_correct(module: nn.Module, batches: Iterable[tuple[Tensor, Tensor]]) -> int:
+    """How many examples of these batches (inputs, targets) a net gets right."""
+    return sum(int((module(inputs).argmax(1) == targets).sum()) for inputs, targets in batches)
+
+
+@torch.no_grad()
+def own_statistics(net: FlatNet, data: DeviceData, examples: np.ndarray, seed: int, batch_size: int) -> Tensor | None:
+    """BatchNorm statistics over these training examples (num_statistics,); None for a net without BatchNorm."""
+    if not bn.num_statistics(net.module):
+        return None
+    draws = data.draws(examples, 1, torch.Generator().manual_seed(seed), shuffle=False)
+    bounds = batch_bounds(len(examples), batch_size)
+    total = torch.zeros(bn.num_statistics(net.module), dtype=torch.float64, device=data.device)
+    with bn.collecting(net.module), global_generator(seed, data.device):
+        for start, stop in bounds:
+            net.module(data.train_batch(draws, 0, start, stop)[0])
+            total += bn.collected(net.module)
+    return (total / len(bounds)).float()

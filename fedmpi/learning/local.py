@@ -17,8 +17,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from fedmpi.config.schema import Train
-from fedmpi.data.batches import DeviceData, Draws
-from fedmpi.data.bounds import batch_bounds
+from fedmpi.data.batches import DeviceData, Draws, batch_bounds
 from fedmpi.learning.flat import FlatNet
 
 # The code of arXiv:2111.14655 ends a client's local training at this loss, or at one that is not a number.
@@ -82,9 +81,7 @@ class LocalTrainer:
         self._start()
         set_momentum(net)
         num_epochs, num_examples = draws.examples.shape
-        bounds = batch_bounds(num_examples, self._train.batch_size)
-        if self._train.drop_last:
-            bounds = whole_batches(bounds, self._train.batch_size)
+        bounds = self.bounds(num_examples)
         losses = torch.zeros(num_epochs * len(bounds), device=draws.examples.device)
         step = 0
         for epoch in range(num_epochs):
@@ -101,6 +98,11 @@ class LocalTrainer:
                 sgd.step(lr)
                 step += 1
         return outcome_of(losses)
+
+    def bounds(self, num_examples: int) -> list[tuple[int, int]]:
+        """Where the batches of each epoch begin and end."""
+        bounds = batch_bounds(num_examples, self._train.batch_size)
+        return whole_batches(bounds, self._train.batch_size) if self._train.drop_last else bounds
 
     def restore_last_finite(self) -> None:
         """Back to the last parameters whose loss was finite (under `upload_last_finite`)."""

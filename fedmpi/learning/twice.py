@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import hashlib
 import math
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, replace
@@ -40,9 +41,10 @@ KEEPS = (
     "would depend on the number of ranks; remove that, or draw from the global generators of torch, Python or numpy"
 )
 
-Call = tuple[str, bytes, bytes]
-"""Of a module's call: its dotted name, digests of its inputs (parameters included) and of its outputs."""
-Watch = Callable[[nn.Module], AbstractContextManager[list[Call]]]
+Calls = dict[tuple[str, int], tuple[str, str]]
+"""The calls of a net's modules, innermost first. A module's dotted name, and how often it was called before: digests of
+its inputs (parameters included) and of its outputs."""
+Watch = Callable[[nn.Module], AbstractContextManager[Calls]]
 
 
 def refuse_changing_buffers(net: nn.Module, model: str, example_shape: tuple[int, ...]) -> None:
@@ -183,7 +185,7 @@ class _Pair:
 
     one: Tensor
     two: Tensor
-    calls: tuple[list[Call], list[Call]]
+    calls: tuple[Calls, Calls]
     what: str
 
     @property
@@ -201,7 +203,7 @@ def _check_net(trial: _Trial, make_net: Callable[[], nn.Module], model: str) -> 
             module, _, buffer = name.rpartition(".")
             problem = f"has other values in its buffer {buffer!r} each time it is made; make them the same each time"
             raise admission.refusal(model, net.module, module, problem)
-    pairs = list(_pairs(trial, net, again, lambda module: nullcontext([])))
+    pairs = list(_pairs(trial, net, again, lambda module: nullcontext({})))
     for name, value in net.module.named_buffers():
         if name in constants and not torch.equal(_bytes(constants[name]), _bytes(value)):
             raise _changed(model, net.module, name)
@@ -230,11 +232,11 @@ def _pairs(trial: _Trial, net: FlatNet, again: FlatNet, watch: Watch) -> Iterato
 def _culprit(net: FlatNet, different: Sequence[_Pair]) -> tuple[str, str]:
     """The dotted name of the module at fault, and what it does."""
     for pair in different:
-        theirs = {(name, count): results for name, count, *results in _numbered(pair.calls[1])}
-        for name, count, inputs, outputs in _numbered(pair.calls[0]):
-            # Calls end innermost first: of the modules that got the same, this is the smallest.
-            if inputs == theirs.get((name, count), [b""])[0] and outputs != theirs[name, count][1]:
-                return name, f"gives other results in {pair.what} the second time: it"
+        for call, (inputs, outputs) in pair.calls[0].items():
+            then = pair.calls[1].get(call, ("", ""))
+            # Of the modules that got the same, this is the smallest.
+            if inputs == then[0] and outputs != then[1]:
+                return call[0], f"gives other results in {pair.what} the second time: it"
     for pair in different:  # a backward pass goes from the last parameter to the first
         if pair.what == "training":
             one, two = net.layout.views(pair.one), net.layout.views(pair.two)
@@ -244,28 +246,22 @@ def _culprit(net: FlatNet, different: Sequence[_Pair]) -> tuple[str, str]:
     return "", f"gives other results in {different[0].what} the second time: it"
 
 
-def _numbered(calls: Iterable[Call]) -> Iterator[tuple[str, int, bytes, bytes]]:
-    """Calls with how often the module was called before."""
-    counts: dict[str, int] = {}
-    for name, inputs, outputs in calls:
-        counts[name] = counts.get(name, -1) + 1
-        yield name, counts[name], inputs, outputs
-
-
 @contextmanager
-def _watching(net: nn.Module) -> Iterator[list[Call]]:
-    """Within the block, the calls of all modules go into the list, each when it ends."""
-    calls: list[Call] = []
-    begun: list[bytes] = []
+def _watching(net: nn.Module) -> Iterator[Calls]:
+    """Within the block, the calls of all modules are noted, each when it ends."""
+    calls: Calls = {}
+    begun: list[str] = []
+    counts: Counter[str] = Counter()
 
     def begin(module: nn.Module, inputs: object, kwargs: object) -> None:
-        begun.append(_digest(_tensors([inputs, kwargs, *module.parameters()])).encode())
+        begun.append(_digest(costs.tensors_in([inputs, kwargs, *module.parameters()])))
 
     handles = []
     for name, module in net.named_modules():
 
         def end(module: nn.Module, inputs: object, outputs: object, name: str = name) -> None:
-            calls.append((name, begun.pop(), _digest(_tensors(outputs)).encode()))
+            calls[name, counts[name]] = begun.pop(), _digest(costs.tensors_in(outputs))
+            counts[name] += 1
 
         handles += [
             module.register_forward_pre_hook(begin, prepend=True, with_kwargs=True),
@@ -276,15 +272,6 @@ def _watching(net: nn.Module) -> Iterator[list[Call]]:
     finally:
         for handle in handles:
             handle.remove()
-
-
-def _tensors(values: object) -> list[Tensor]:
-    """The tensors in nested tuples, lists and dicts."""
-    if isinstance(values, Tensor):
-        return [values]
-    if isinstance(values, dict):
-        values = list(values.values())
-    return [tensor for part in values for tensor in _tensors(part)] if isinstance(values, (tuple, list)) else []
 
 
 def _bytes(tensor: Tensor) -> Tensor:

@@ -21,6 +21,9 @@ from dataclasses import dataclass
 from typing import Literal
 
 import torch
+from torch import nn
+
+from fedmpi.lowrank.svd import Solver, truncated_svd
 
 Unroll = Literal["paper", "code", "output"]
 """Which side the kernel's axes go to: FedHM's paper, FedHM's code, or both to the inputs (PriSM)."""
@@ -43,6 +46,12 @@ class FactorizedLayer:
     kernel: tuple[int, int] | None
     unroll_order: Unroll = "paper"
     fixed: float | int | None = None
+
+    @classmethod
+    def of(cls, name: str, module: nn.Conv2d | nn.Linear, unroll: Unroll, fixed: float | int | None) -> FactorizedLayer:
+        """Of a dense layer, on any device."""
+        n, m, *kernel = module.weight.shape
+        return cls(name, m, n, (kernel[0], kernel[1]) if kernel else None, unroll, fixed)
 
     @property
     def factor_names(self) -> tuple[str, str]:
@@ -97,13 +106,14 @@ class FactorizedLayer:
         unrolled = matrix.reshape([dense_shape[axis] for axis in axes])
         return unrolled.permute([axes.index(axis) for axis in range(4)]).contiguous()
 
-    def u_weight(self, u_matrix: torch.Tensor) -> torch.Tensor:
-        """(M, r) -> the first layer's weight (r, m, *kernel), contiguous."""
-        return self._weight(u_matrix.t(), self.u_shape(u_matrix.shape[1]))
+    def factorize(self, weight: torch.Tensor, r: int, solver: Solver = "gram") -> tuple[torch.Tensor, torch.Tensor]:
+        """Dense weight -> the weights of `u` (r, m, *kernel) and `v` (n, r, *kernel), contiguous: what is published."""
+        u, v = truncated_svd(self.unroll(weight), r, solver)
+        return self._weight(u.t(), self.u_shape(len(v))), self._weight(v.t(), self.v_shape(len(v)))
 
-    def v_weight(self, v_matrix: torch.Tensor) -> torch.Tensor:
-        """(r, N) -> the second layer's weight (n, r, *kernel), contiguous."""
-        return self._weight(v_matrix.t(), self.v_shape(v_matrix.shape[0]))
+    def lift(self, u_weight: torch.Tensor, v_weight: torch.Tensor) -> torch.Tensor:
+        """The weights of `u` and `v`, at any rank -> the dense weight that they stand for: what is averaged."""
+        return self.fold(self.u_matrix(u_weight) @ self.v_matrix(v_weight))
 
     def u_matrix(self, u_weight: torch.Tensor) -> torch.Tensor:
         """(r, m, *kernel) -> (M, r); a view if `u_weight` is channels_last."""

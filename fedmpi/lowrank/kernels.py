@@ -17,8 +17,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from fedmpi.lowrank.factorized import FactorizedLayer
-from fedmpi.lowrank.lifting import factorize, lift
-from fedmpi.lowrank.modules import Half, conv_halves, fill_with_zeros, linear_halves
+from fedmpi.lowrank.modules import Half, halves
 
 
 class Kernels(nn.Module):
@@ -57,31 +56,17 @@ def kernel_net(net: nn.Module, sizes: Mapping[str, tuple[int, int]]) -> nn.Modul
     """
     result = copy.deepcopy(net)
     for name, (r, q) in sizes.items():
-        parent = result.get_submodule(name.rpartition(".")[0])
         dense = result.get_submodule(name)
-        setattr(parent, name.rpartition(".")[2], _kernels(name, dense, r, q).train(dense.training))
+        assert isinstance(dense, (nn.Linear, nn.Conv2d))
+        layer = FactorizedLayer.of(name, dense, "output", None)
+        u, v = halves(layer, dense, r, min(q, layer.out_features))
+        result.set_submodule(name, Kernels(u, v, layer.out_features, dense.bias).train(dense.training))
     return result
-
-
-def _kernels(name: str, dense: nn.Module, r: int, q: int) -> Kernels:
-    assert isinstance(dense, (nn.Linear, nn.Conv2d))
-    num_outputs = len(dense.weight)
-    halves: tuple[Half, Half]
-    if isinstance(dense, nn.Linear):
-        halves = linear_halves(dense, r, min(q, num_outputs))
-    else:
-        height, breadth = dense.kernel_size
-        layer = FactorizedLayer(name, dense.in_channels, num_outputs, (height, breadth), "output")
-        halves = conv_halves(layer, dense, r, min(q, num_outputs))
-    for half in halves:
-        fill_with_zeros(half, dense)
-    u, v = halves
-    return Kernels(u, v, num_outputs, dense.bias)
 
 
 def refreshed(layer: FactorizedLayer, u: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
     """The factors of the same product with orthogonal kernels, most important first; float64 in between."""
-    new_u, new_v = factorize(layer, lift(layer, u.double(), v.double()), min(layer.matrix_shape))
+    new_u, new_v = layer.factorize(layer.lift(u.double(), v.double()), min(layer.matrix_shape))
     return new_u.to(u.dtype), new_v.to(v.dtype)
 
 

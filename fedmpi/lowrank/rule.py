@@ -47,35 +47,27 @@ class Rule:
     unroll: Unroll = "paper"
     overrides: Mapping[str, Override] = field(default_factory=dict)
 
-    def __post_init__(self) -> None:
-        bad = [
-            f"{name}: expected 'dense', a ratio in (0, 1) or a rank >= 1, got {value!r}"
-            for name, value in self.overrides.items()
-            if not _is_override(value)
-        ]
-        if bad:
-            raise ConfigError("overrides", *bad)
-
-    def pattern_for(self, name: str) -> str | None:
-        """The first pattern that matches a layer's name."""
-        return next((pattern for pattern in self.overrides if fnmatchcase(name, pattern)), None)
+    def override(self, name: str) -> Override | None:
+        """What the first pattern that matches a layer's name asks for."""
+        return next((asked for pattern, asked in self.overrides.items() if fnmatchcase(name, pattern)), None)
 
 
 def plan_layers(net: nn.Module, rule: Rule) -> tuple[FactorizedLayer, ...]:
     """The layers of `net` that are factorized, in the order in which it registers them; shapes are enough (meta).
 
-    Raises `ConfigError` for a pattern that no layer matches, and for a layer asked for by its
-    full name that cannot be factorized.
+    Raises `ConfigError` (of `method.layer_ranks`, the source of overrides) for a pattern that no layer matches, and for
+    a layer asked for by its full name that cannot be factorized.
     """
     weighted = {name: module for name, module in net.named_modules() if isinstance(module, (nn.Conv2d, nn.Linear))}
     dense_by_rule = set(_dense_by_rule(weighted, rule.dense_layers))
     impossible = {name for name, module in weighted.items() if not _can_factorize(module)} | _shared(net, weighted)
     _check_patterns(rule, weighted, impossible)
-    return tuple(
-        _layer(name, module, rule)
-        for name, module in weighted.items()
-        if name not in impossible and _is_wanted(rule, name, name not in dense_by_rule)
-    )
+    planned = []
+    for name, module in weighted.items():
+        fixed = rule.override(name) or ("dense" if name in dense_by_rule else None)
+        if name not in impossible and fixed != "dense":
+            planned.append(FactorizedLayer.of(name, module, rule.unroll, fixed))
+    return tuple(planned)
 
 
 def _dense_by_rule(weighted: Mapping[str, Weighted], dense_layers: int) -> Iterator[str]:
@@ -98,21 +90,6 @@ def _shared(net: nn.Module, weighted: Mapping[str, Weighted]) -> set[str]:
     return {name for name, module in weighted.items() if uses[id(module.weight)] > 1}
 
 
-def _is_wanted(rule: Rule, name: str, default: bool) -> bool:
-    pattern = rule.pattern_for(name)
-    return default if pattern is None else rule.overrides[pattern] != "dense"
-
-
-def _layer(name: str, module: Weighted, rule: Rule) -> FactorizedLayer:
-    pattern = rule.pattern_for(name)
-    fixed = None if pattern is None else rule.overrides[pattern]
-    assert fixed != "dense"
-    if isinstance(module, nn.Linear):
-        return FactorizedLayer(name, module.in_features, module.out_features, None, rule.unroll, fixed)
-    height, breadth = module.kernel_size
-    return FactorizedLayer(name, module.in_channels, module.out_channels, (height, breadth), rule.unroll, fixed)
-
-
 def _check_patterns(rule: Rule, weighted: Mapping[str, Weighted], impossible: set[str]) -> None:
     problems = []
     for pattern, value in rule.overrides.items():
@@ -123,12 +100,4 @@ def _check_patterns(rule: Rule, weighted: Mapping[str, Weighted], impossible: se
         elif pattern in impossible and value != "dense":
             problems.append(f"'{pattern}' cannot be factorized: {weighted[pattern]}")
     if problems:
-        raise ConfigError("overrides", *problems)
-
-
-def _is_override(value: object) -> bool:
-    if isinstance(value, bool):
-        return False
-    if isinstance(value, int):
-        return value >= 1
-    return value == "dense" or (isinstance(value, float) and 0 < value < 1)
+        raise ConfigError("method.layer_ranks", *problems)

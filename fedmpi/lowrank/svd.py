@@ -43,11 +43,6 @@ def truncated_svd(matrix: torch.Tensor, r: int, solver: Solver = "gram") -> tupl
     return _split(left[:, :r], sigma[:r], right[:r], matrix.dtype)
 
 
-def compose(u: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
-    """(M, r) @ (r, N): the matrix that the factors stand for."""
-    return u @ v
-
-
 def _exact(matrix: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
     return torch.linalg.svd(matrix, full_matrices=False)
 

@@ -2,7 +2,7 @@
 
 Niu et al., arXiv:2208.13141, Tables 1 and 10 (methods.md 5.8, 5.9-6). No public code builds it: a
 narrower net of the same kind, except that the first conv keeps all its outputs, the next one reads
-all of them, and a residual stream that starts there goes on with its leading channels.
+all of them, and a residual stream that starts there continues its leading channels.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ def with_whole_stem(narrow: nn.Module, whole: nn.Module) -> nn.Module:
     # First, as it may refuse: then nothing of `narrow` has changed.
     _cut_identity(narrow.get_submodule(names[len(stem)].rpartition(".")[0]), reader.in_channels)
     for name in stem:
-        _replace(narrow, name, copy.deepcopy(whole.get_submodule(name)))
+        narrow.set_submodule(name, copy.deepcopy(whole.get_submodule(name)))
     _read_all(reader, first.out_channels)
     return narrow
 
@@ -58,11 +58,6 @@ def _stem(whole: nn.Module, names: list[str]) -> list[str]:
     if kinds[0] is not nn.Conv2d or kinds[len(stem) : len(stem) + 1] != [nn.Conv2d]:
         raise ValueError(f"it must begin with two convs, not with {', '.join(kind.__name__ for kind in kinds)}")
     return stem
-
-
-def _replace(net: nn.Module, name: str, module: nn.Module) -> None:
-    parent, _, child = name.rpartition(".")
-    setattr(net.get_submodule(parent), child, module)
 
 
 def _cut_identity(block: nn.Module, num_channels: int) -> None:

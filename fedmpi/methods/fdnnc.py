@@ -39,7 +39,6 @@ from pydantic import Field
 
 from fedmpi import lowrank, seeds
 from fedmpi.config.schema import Config, Count
-from fedmpi.errors import ConfigError
 from fedmpi.federation.assignment import Task
 from fedmpi.federation.tiers import Tier
 from fedmpi.methods.protocol import Method
@@ -47,6 +46,7 @@ from fedmpi.methods.values import (
     Client,
     Contributions,
     Costs,
+    LayerRank,
     LocalWork,
     MethodContext,
     MethodOptions,
@@ -66,7 +66,6 @@ if TYPE_CHECKING:
     from fedmpi.tensors import Params, Spec
 
 BIG, SMALL = 0, 1
-LayerRank = Literal["dense"] | Annotated[float, Field(gt=0, lt=1)] | Count
 
 # What the big devices made of a tensor, until the small ones are done, too.
 _PARKED = "big device:"
@@ -191,13 +190,13 @@ class FDNNC(Method):
             if u in state and (bool(state[u].any()) or f"{layer.name}.weight" not in state):
                 factors |= {u: state[u], v: state[v]}
             else:
-                factors[u], factors[v] = lowrank.lifting.factorize(layer, state[f"{layer.name}.weight"], _r(layer))
+                factors[u], factors[v] = layer.factorize(state[f"{layer.name}.weight"], _r(layer))
         return factors
 
     def _weights(self, state: Params) -> Params:
         """W = A B^T of every factorized layer."""
         factors = {layer: (state[name] for name in layer.factor_names) for layer in self.layers.values()}
-        return {f"{layer.name}.weight": lowrank.lifting.lift(layer, *pair) for layer, pair in factors.items()}
+        return {f"{layer.name}.weight": layer.lift(*pair) for layer, pair in factors.items()}
 
     def bound(self, name: str, magnitude: float) -> float:
         return _LARGEST_GRADIENT
@@ -243,7 +242,7 @@ class FDNNC(Method):
         return {name: value.new_zeros(value.shape) if name in names else value for name, value in state.items()}
 
     def refresh(self, state: Params) -> Params:
-        """The SVD of W wherever small devices go on from it in the same round or the next."""
+        """The SVD of W wherever small devices continue from it in the same round or the next."""
         return state | self._factors(state) if self.pattern in ("both", "switch") else state
 
     # Client half.
@@ -314,11 +313,7 @@ def _plan_layers(net: nn.Module, options: FDNNCOptions) -> Iterator[FactorizedLa
     """The fully connected layers that become smaller, each with its r; the last one is no exception."""
     overrides = dict(options.layer_ranks)
     overrides.setdefault("*", options.rank_ratio)
-    try:
-        planned = lowrank.rule.plan_layers(net, lowrank.rule.Rule(overrides=overrides))
-    except ConfigError as error:
-        raise ConfigError("method.layer_ranks", *error.problems) from None
-    for layer in planned:
+    for layer in lowrank.rule.plan_layers(net, lowrank.rule.Rule(overrides=overrides)):
         if layer.kernel is None and layer.growth(r := _r(layer)) < 0:
             yield replace(layer, fixed=r)
 

@@ -14,7 +14,6 @@ from __future__ import annotations
 
 from typing import Literal
 
-from fedmpi.federation.assignment import Task
 from fedmpi.methods.protocol import Method
 from fedmpi.methods.values import MethodOptions
 
@@ -32,7 +31,3 @@ class FedAvg(Method):
     """theta <- sum of w_p theta_p / sum of w_p; everything else is the protocol's default."""
 
     Options = FedAvgOptions
-    options: FedAvgOptions
-
-    def client_weight(self, task: Task) -> float:
-        return float(task.num_examples) if self.options.weighting == "samples" else 1.0

@@ -26,17 +26,16 @@ from __future__ import annotations
 import math
 from collections.abc import Collection, Iterator
 from dataclasses import replace
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
 
 from pydantic import Field
 
 from fedmpi import lowrank
-from fedmpi.config.schema import Count, NotNegative, Positive, Shares
-from fedmpi.errors import ConfigError
+from fedmpi.config.schema import NotNegative, Shares
 from fedmpi.federation.assignment import Task
 from fedmpi.methods.protocol import Method
-from fedmpi.methods.values import Client, MethodContext, MethodOptions, Traits
-from fedmpi.methods.widths import falling, larger_than_dense
+from fedmpi.methods.values import Client, LayerRank, MethodContext, MethodOptions, Traits
+from fedmpi.methods.widths import larger_than_dense, with_open_lstms
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
@@ -46,12 +45,12 @@ if TYPE_CHECKING:
 
 # Below, exp((gamma - 1) / tau) underflows; the weights have long been all on the largest tier.
 Temperature = Annotated[float, Field(ge=0.002)]
-LayerRank = Literal["dense"] | Positive | Count
 
 
 class FedHMOptions(MethodOptions):
     """Options of `fedhm`."""
 
+    capacity: ClassVar[str] = "rank_ratio"
     name: str = "fedhm"
     """Low-rank factorized nets by capacity, lifted and averaged (Yao et al. 2021)."""
     rank_ratio: Shares = (1.0, 0.5, 0.25, 0.125)
@@ -71,13 +70,6 @@ class FedHMOptions(MethodOptions):
     solver: Literal["gram", "exact"] = "gram"
     """`gram`: by the float64 eigenvectors of the Gram matrix, nearer to the optimum; `exact`: LAPACK's float32 SVD."""
 
-    @property
-    def tiers(self) -> tuple[float, ...]:
-        return self.rank_ratio
-
-    def problems(self, config: object) -> Iterator[tuple[str, str]]:
-        yield from falling("method.rank_ratio", self.rank_ratio)
-
 
 class FedHM(Method):
     """One SVD per layer and round on the server; prefixes of its factors on the clients."""
@@ -91,14 +83,11 @@ class FedHM(Method):
     )
 
     def __init__(self, context: MethodContext) -> None:
-        super().__init__(_with_open_lstms(context))
+        super().__init__(with_open_lstms(context))
         options = self.options
         dense = context.dense_layers if options.dense_layers == "auto" else options.dense_layers
-        try:
-            rule = lowrank.rule.Rule(dense_layers=dense, unroll=options.unroll, overrides=options.layer_ranks)
-            planned = lowrank.rule.plan_layers(self.context.make(empty=True), rule)
-        except ConfigError as error:
-            raise ConfigError("method.layer_ranks", *error.problems) from None
+        rule = lowrank.rule.Rule(dense_layers=dense, unroll=options.unroll, overrides=options.layer_ranks)
+        planned = lowrank.rule.plan_layers(self.context.make(empty=True), rule)
         self.layers = {layer.name: layer for layer in planned}
         self.lambda_ = context.train.weight_decay if options.frobenius_decay == "auto" else options.frobenius_decay
         if not options.plus_l2:
@@ -148,9 +137,7 @@ class FedHM(Method):
         if ratio is None:
             return
         for layer in self.layers.values():
-            factors = lowrank.lifting.factorize(
-                layer, state[f"{layer.name}.weight"], layer.r(ratio), self.options.solver
-            )
+            factors = layer.factorize(state[f"{layer.name}.weight"], layer.r(ratio), self.options.solver)
             for name, factor in zip(layer.factor_names, factors, strict=True):
                 out[name].copy_(factor)
 
@@ -166,7 +153,7 @@ class FedHM(Method):
         for name, value in upload.items():
             layer = self.layers.get(name.removesuffix(".u.weight"))
             if layer is not None and name.endswith(".u.weight"):
-                yield f"{layer.name}.weight", lowrank.lifting.lift(layer, value, upload[f"{layer.name}.v.weight"])
+                yield f"{layer.name}.weight", layer.lift(value, upload[f"{layer.name}.v.weight"])
             elif name.removesuffix(".v.weight") not in self.layers:
                 yield lowrank.factorized.dense_name(name, self.layers), value
 
@@ -197,11 +184,6 @@ class FedHM(Method):
         """Frobenius decay: the gradient of lambda/2 |U V^T|_F^2 on every factorized layer."""
         if not self._is_dense(client.task.tier):
             lowrank.decay.decay_layers_(self.layers.values(), net.params, net.grads, self.lambda_)
-
-
-def _with_open_lstms(context: MethodContext) -> MethodContext:
-    """An LSTM's gates as layers of their own, each factorized and sent like any other."""
-    return replace(context, make=lambda empty=False: lowrank.gates.open_lstms(context.make(empty=empty)))
 
 
 def _leading(source: Tensor, shape: tuple[int, ...]) -> Tensor:

@@ -18,7 +18,6 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Literal
 
 from fedmpi.config.schema import NotNegative
-from fedmpi.federation.assignment import Task
 from fedmpi.methods.protocol import Method
 from fedmpi.methods.values import Client, MethodOptions
 
@@ -42,9 +41,6 @@ class FedProx(Method):
 
     Options = FedProxOptions
     options: FedProxOptions
-
-    def client_weight(self, task: Task) -> float:
-        return float(task.num_examples) if self.options.weighting == "samples" else 1.0
 
     def after_backward(self, net: FlatNet, client: Client) -> None:
         """Adds mu (w - w_t), in two passes that allocate nothing; with mu = 0 gradients keep their bits."""

@@ -24,13 +24,13 @@ from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from functools import cached_property, partial
 from itertools import islice
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, ClassVar
 
 from fedmpi.config.schema import Shares
 from fedmpi.federation.assignment import Task
 from fedmpi.methods.protocol import gradients
 from fedmpi.methods.values import Client, Costs, LocalWork, MethodContext, MethodOptions, Turn
-from fedmpi.methods.widths import WidthMethod, falling
+from fedmpi.methods.widths import WidthMethod
 from fedmpi.models import surgery
 from fedmpi.models.width import Rounding
 
@@ -46,6 +46,7 @@ if TYPE_CHECKING:
 class FjordOptions(MethodOptions):
     """Options of `fjord`."""
 
+    capacity: ClassVar[str] = "widths"
     name: str = "fjord"
     """Ordered dropout: a random affordable width in every step (Horvath et al. 2021)."""
     widths: Shares = (1.0, 0.8, 0.6, 0.4, 0.2)
@@ -54,13 +55,6 @@ class FjordOptions(MethodOptions):
     """Channels of a layer: rounded up, as in the paper, or to the nearest whole number."""
     distillation: bool = False
     """Train p_max on the labels and the sampled width on p_max's outputs, in every step."""
-
-    @property
-    def tiers(self) -> tuple[float, ...]:
-        return self.widths
-
-    def problems(self, config: object) -> Iterator[tuple[str, str]]:
-        yield from falling("method.widths", self.widths)
 
 
 class Fjord(WidthMethod):
@@ -103,7 +97,7 @@ class Fjord(WidthMethod):
 
     def drawn(self, client: Client) -> Mapping[str, object]:
         """The width of each step of each epoch. Where `train.drop_last` leaves batches out, the last are not used."""
-        from fedmpi.data.bounds import batch_bounds
+        from fedmpi.data.batches import batch_bounds
 
         train, num_examples = self.context.train, len(client.examples)
         numbers = self._draw_nets(client, train.local_epochs * num_examples)

@@ -22,7 +22,7 @@ with the same symbols, whose code keeps a remaining share:
 - An entry is averaged over those who hold it, also where they are not all of the cohort: Algorithm 1
   keeps one theta and sends theta M, so nobody's own values could survive. With
   `intersection: all`, as in the framework Plato, only entries held by the whole cohort are averaged,
-  the others keep their old theta, and each client goes on with its own values of them. Where not
+  the others keep their old theta, and each client continues with its own values of them. Where not
   every client takes part in each round, a client takes of theta what was averaged since it last did;
   the bytes that would tell it what is new are not counted.
 - What a mask keeps includes the next layers' inputs of pruned outputs, whose values can no longer
@@ -44,8 +44,9 @@ from pydantic import Field
 from fedmpi import seeds
 from fedmpi.config.schema import NotNegative, Share
 from fedmpi.errors import ConfigError
-from fedmpi.methods.protocol import Method
+from fedmpi.methods.protocol import Method, copy_into
 from fedmpi.methods.values import Client, Contributions, Costs, LocalWork, MethodContext, MethodOptions, Traits, Turn
+from fedmpi.models import surgery
 
 if TYPE_CHECKING:
     import numpy as np
@@ -98,10 +99,8 @@ class Hermes(Method):
     traits = Traits(keeps_memory=True, personal=True)
 
     def __init__(self, context: MethodContext) -> None:
-        from fedmpi.models.surgery import groups
-
         super().__init__(context)
-        self.structure = groups.follow(context.make(empty=True))
+        self.structure = surgery.groups.follow(context.make(empty=True))
         self._keeps_own = self.options.intersection == "all"
         self._families = [f"out.{name}" for name in self.structure.layers if name not in self.structure.outputs]
         if self.options.prune_axes == "both":
@@ -124,9 +123,7 @@ class Hermes(Method):
         return self._num_held(masks) / self.structure.num_params
 
     def _num_held(self, masks: Masks) -> int:
-        from fedmpi.models.surgery import groups
-
-        return groups.num_held(self.structure, groups.kept_entries(self.structure, masks))
+        return surgery.groups.num_held(self.structure, surgery.groups.kept_entries(self.structure, masks))
 
     def _size(self, family: str) -> int:
         axis, _, layer = family.partition(".")
@@ -154,10 +151,8 @@ class Hermes(Method):
 
     def regions(self, client: Client) -> Mapping[str, Region]:
         """What the client's new mask keeps."""
-        from fedmpi.models.surgery import groups
-
-        kept = groups.kept_entries(self.structure, client.memory or {})
-        return {name: groups.region(axes) for name, axes in kept.items()}
+        kept = surgery.groups.kept_entries(self.structure, client.memory or {})
+        return {name: surgery.groups.region(axes) for name, axes in kept.items()}
 
     def lift(self, upload: Params, client: Client) -> Iterator[tuple[str, Tensor]]:
         regions = self.regions(client)
@@ -190,30 +185,25 @@ class Hermes(Method):
 
     def narrow(self, published: Params, number: int, out: Params, client: Client | None = None) -> None:
         """theta M; with `all`, own values where theta has nothing newer."""
-        from fedmpi.models.surgery import groups
-        from fedmpi.tensors import copy_into
-
         copy_into(out, published)
         if client is None or client.memory is None:
             return
         for name, value in out.items() if self._keeps_own else ():
             own, last = (client.memory[key].to(value.device) for key in (_own(name), "round"))
             value.copy_(value.where(published[_version(name)] >= last, own))
-        groups.zeroing(out, groups.kept_entries(self.structure, client.memory))()
+        surgery.groups.zeroing(out, surgery.groups.kept_entries(self.structure, client.memory))()
 
     def train(self, trainer: LocalTrainer, client: Client, work: LocalWork) -> TrainOutcome:
         """Algorithm 1, lines 12-23."""
-        from fedmpi.models.surgery import groups
-
         net, options = trainer.net, self.options
         training, validation = self._parts(client, work)
         masks = self._masks(client)
         may_prune = self.remaining_share(masks) > options.target_share
         if may_prune and self._accuracy(net, work, validation) > options.accuracy_threshold:
             masks = self.pruned(net.params, masks)
-        kept = groups.kept_entries(self.structure, masks)
-        groups.zeroing(net.params, kept)()
-        zero_gradients = groups.zeroing(net.grads, kept)
+        kept = surgery.groups.kept_entries(self.structure, masks)
+        surgery.groups.zeroing(net.params, kept)()
+        zero_gradients = surgery.groups.zeroing(net.grads, kept)
         client.scratch.update(masks)
 
         def after_backward(net: FlatNet) -> None:
@@ -241,17 +231,13 @@ class Hermes(Method):
         """Of the net as it is, without augmentation."""
         import torch
 
-        from fedmpi.data.batches import Draws
-        from fedmpi.data.bounds import batch_bounds
+        from fedmpi.data.batches import Draws, batch_bounds
+        from fedmpi.learning.evaluate import num_correct
 
         as_stored = Draws(torch.tensor(examples, device=work.labels.device)[None])
-        net.module.eval()
-        num_correct = 0
-        with torch.no_grad():
-            for start, stop in batch_bounds(len(examples), self.context.train.batch_size):
-                inputs, targets = work.data.train_batch(as_stored, 0, start, stop)
-                num_correct += int((net.module(inputs).argmax(1) == targets).sum())
-        return num_correct / len(examples)
+        bounds = batch_bounds(len(examples), self.context.train.batch_size)
+        batches = (work.data.train_batch(as_stored, 0, *piece) for piece in bounds)
+        return num_correct(net.module.eval(), batches) / len(examples)
 
     def _masks(self, client: Client) -> Params:
         memory = client.memory or {}
@@ -261,13 +247,12 @@ class Hermes(Method):
         """Masks that keep as little as they may: rho (1 - r_p) of the parameters, and no less than the target."""
         import torch
 
-        from fedmpi.models.surgery import groups
-
         share = max(self.remaining_share(masks) * (1 - self.options.prune_rate), self.options.target_share)
         least = math.ceil(share * self.structure.num_params - _ROUNDING)
         whole = {family: torch.ones(self._size(family), dtype=torch.bool) for family in self._families}
         old = {**whole, **masks}
-        places, num_groups = groups.order_of_pruning(old, {family: self._scores(params, family) for family in old})
+        scores = {family: self._scores(params, family) for family in old}
+        places, num_groups = surgery.groups.order_of_pruning(old, scores)
 
         def without(count: int) -> Params:
             return {family: mask & (places[family] >= count) for family, mask in old.items()}
@@ -276,7 +261,7 @@ class Hermes(Method):
         # whatever still fits.
         counts = range(num_groups + 1)
         count = bisect_right(counts, -least, key=lambda count: -self._num_held(without(count))) - 1
-        return groups.shrunk(without(count), places, num_groups, lambda masks: self._num_held(masks) >= least)
+        return surgery.groups.shrunk(without(count), places, num_groups, lambda masks: self._num_held(masks) >= least)
 
     def _scores(self, params: Params, family: str) -> Tensor:
         import torch

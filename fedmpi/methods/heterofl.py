@@ -20,12 +20,11 @@ Differences from the paper, and from its code (dem123456789/HeteroFL):
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, ClassVar
 
 from fedmpi.config.schema import Shares
 from fedmpi.methods.values import MethodContext, MethodOptions
-from fedmpi.methods.widths import WidthMethod, falling
+from fedmpi.methods.widths import WidthMethod
 from fedmpi.models import surgery
 from fedmpi.models.width import Rounding
 
@@ -36,6 +35,7 @@ if TYPE_CHECKING:
 class HeteroFLOptions(MethodOptions):
     """Options of `heterofl`."""
 
+    capacity: ClassVar[str] = "widths"
     name: str = "heterofl"
     """Narrow nets by capacity, nested, averaged by entry (Diao et al. 2021)."""
     widths: Shares = (1.0, 0.5, 0.25, 0.125)
@@ -48,13 +48,6 @@ class HeteroFLOptions(MethodOptions):
     """
     label_aware: bool = True
     """Average a class's row of the classifier over clients with examples of the class only."""
-
-    @property
-    def tiers(self) -> tuple[float, ...]:
-        return self.widths
-
-    def problems(self, config: object) -> Iterator[tuple[str, str]]:
-        yield from falling("method.widths", self.widths)
 
 
 class HeteroFL(WidthMethod):

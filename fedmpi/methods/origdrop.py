@@ -14,7 +14,7 @@ Differences from the paper, and from its code (yuehniu/modeldecomp-fl):
   nobody holds keeps its value.
 - The code masks: BatchNorm stays whole, and the residual stream always has the stem's channels. Here a
   client really has the small net: BatchNorm and every layer's inputs are cut with the channels that
-  they belong to. The stem stays whole, as in the code, and what bypasses the next layer goes on with
+  they belong to. The stem stays whole, as in the code, and what bypasses the next layer continues
   its leading channels; in nets without a conv stem (perceptrons, LSTMs), and in pre-activation
   ResNets, whose first block begins with a norm, the first layer is cut as the others.
 - No Scaler, no class rows of one's own: neither is in the code.
@@ -22,37 +22,21 @@ Differences from the paper, and from its code (yuehniu/modeldecomp-fl):
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from fedmpi import lowrank
-from fedmpi.config.schema import Shares
-from fedmpi.methods.values import MethodOptions, TestedNet
-from fedmpi.methods.widths import WidthMethod, falling, forty_sixty
+from fedmpi.methods.values import TestedNet
+from fedmpi.methods.widths import KeepRatioOptions, WidthMethod
 
 if TYPE_CHECKING:
     from torch import nn
 
 
-class OrigDropOptions(MethodOptions):
+class OrigDropOptions(KeepRatioOptions):
     """Options of `origdrop`."""
 
     name: str = "origdrop"
     """PriSM's baseline: leading channels by capacity, the full net is tested."""
-    keep_ratio: Shares = (0.4, 0.2)
-    """Share of every layer's channels that each tier trains, largest first; rounded up. Two tiers have 40 and 60 % of
-    the clients, unless `clients.tier_blocks` says otherwise.
-    """
-
-    @property
-    def tiers(self) -> tuple[float, ...]:
-        return self.keep_ratio
-
-    def tier_blocks(self, num_clients: int) -> tuple[int, ...]:
-        return forty_sixty(num_clients, len(self.tiers))
-
-    def problems(self, config: object) -> Iterator[tuple[str, str]]:
-        yield from falling("method.keep_ratio", self.keep_ratio)
 
 
 class OrigDrop(WidthMethod):

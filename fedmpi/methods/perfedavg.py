@@ -25,6 +25,7 @@ Differences from the paper:
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Literal
 
@@ -35,7 +36,6 @@ from fedmpi.methods.values import Client, Costs, LocalWork, MethodContext, Metho
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from fedmpi.data.batches import DeviceData, Draws
     from fedmpi.learning.flat import FlatNet
     from fedmpi.learning.local import LocalTrainer, TrainOutcome
     from fedmpi.methods.protocol import Loss
@@ -80,14 +80,27 @@ class PerFedAvg(Method):
 
     def train(self, trainer: LocalTrainer, client: Client, work: LocalWork) -> TrainOutcome:
         """The trainer's loop over D', with meta-gradients; momentum that starts at zero in each step is none."""
-        outer = work.data.draws(client.examples, work.epochs, work.generator)
-        inner, curvature = (
-            _Feed(work.data, work.data.draws(client.examples, work.epochs, client.generator(purpose)))
-            for purpose in ("inner", "curvature")
-        )
-        gradient = _MetaGradient(trainer.net, self.options, inner, curvature)
-        lr = work.lr if self.options.beta == "lr" else self.options.beta
-        return trainer.run(outer, lr, work.loss, gradient, lambda net: net.reset_momentum())
+        net, options = trainer.net, self.options
+        generators = work.generator, client.generator("inner"), client.generator("curvature")
+        outer, inner, curvature = (work.data.draws(client.examples, work.epochs, each) for each in generators)
+        batches = ((epoch, *bounds) for epoch in range(work.epochs) for bounds in trainer.bounds(len(client.examples)))
+        start = net.copy_of_parameters()
+        # For the curvature, made once for all steps: the gradient of the outer batch, and the one ahead of it.
+        num_copies = 2 if options.variant == "HF" else 0
+        buffers = [[gradient.clone() for gradient in net.grads.values()] for _ in range(num_copies)]
+
+        def step(net: FlatNet, inputs: Tensor, targets: Tensor, loss: Loss) -> Tensor:
+            batch = next(batches)
+            net.copy_parameters_to(start)
+            _descend(net, *work.data.train_batch(inner, *batch), loss, options.alpha)
+            value = _gradient(net, inputs, targets, loss)
+            net.copy_parameters_from(start)
+            if options.variant == "HF":
+                _add_curvature(net, *work.data.train_batch(curvature, *batch), loss, options, start, buffers)
+            return value
+
+        lr = work.lr if options.beta == "lr" else options.beta
+        return trainer.run(outer, lr, work.loss, step, lambda net: net.reset_momentum())
 
     def adapt(self, trainer: LocalTrainer, client: Client, work: LocalWork) -> None:
         """One step of rate alpha on one batch of training data."""
@@ -97,66 +110,41 @@ class PerFedAvg(Method):
         examples = client.examples[order[: self.context.train.batch_size].numpy()]
         net, draws = trainer.net, work.data.draws(examples, 1, work.generator, shuffle=False)
         net.module.train()
-        _gradient(net, *work.data.train_batch(draws, 0, 0, len(examples)), work.loss)
-        torch._foreach_add_(list(net.params.values()), list(net.grads.values()), alpha=-self.options.alpha)
+        _descend(net, *work.data.train_batch(draws, 0, 0, len(examples)), work.loss, self.options.alpha)
 
 
-class _Feed:
-    """Batches out of one permutation after the other, of the sizes that are asked for."""
+def _descend(net: FlatNet, inputs: Tensor, targets: Tensor, loss: Loss, alpha: float) -> None:
+    """A step of rate alpha on one batch."""
+    import torch
 
-    def __init__(self, data: DeviceData, draws: Draws) -> None:
-        self._data, self._draws = data, draws
-        self._epoch, self._start = 0, 0
-
-    def take(self, size: int) -> tuple[Tensor, Tensor]:
-        """The next `size` examples; those of the next permutation once this one has not enough left."""
-        if self._start + size > self._draws.examples.shape[1]:
-            self._epoch, self._start = self._epoch + 1, 0
-        start, self._start = self._start, self._start + size
-        return self._data.train_batch(self._draws, self._epoch, start, self._start)
+    _gradient(net, inputs, targets, loss)
+    torch._foreach_add_(list(net.params.values()), list(net.grads.values()), alpha=-alpha)
 
 
-class _MetaGradient:
-    """The gradient of one outer step, for the trainer's loop; the net's parameters are left as they were."""
+def _add_curvature(
+    net: FlatNet,
+    inputs: Tensor,
+    targets: Tensor,
+    loss: Loss,
+    options: PerFedAvgOptions,
+    start: Tensor,
+    buffers: Sequence[list[Tensor]],
+) -> None:
+    """g in the net's gradients becomes g - alpha d; the parameters stay as their copy `start` has them."""
+    import torch
 
-    def __init__(self, net: FlatNet, options: PerFedAvgOptions, inner: _Feed, curvature: _Feed) -> None:
-        import torch
-
-        self._options, self._inner, self._curvature = options, inner, curvature
-        self._params, self._grads = list(net.params.values()), list(net.grads.values())
-        self._start = torch.empty(net.layout.num_bytes, dtype=torch.uint8, device=self._params[0].device)
-        copies = 2 if options.variant == "HF" else 0
-        self._buffers = [[torch.empty_like(gradient) for gradient in self._grads] for _ in range(copies)]
-
-    def __call__(self, net: FlatNet, inputs: Tensor, targets: Tensor, loss: Loss) -> Tensor:
-        import torch
-
-        net.copy_parameters_to(self._start)
-        _gradient(net, *self._inner.take(len(targets)), loss)
-        torch._foreach_add_(self._params, self._grads, alpha=-self._options.alpha)
-        value = _gradient(net, inputs, targets, loss)
-        net.copy_parameters_from(self._start)
-        if self._options.variant == "HF":
-            self._add_curvature(net, *self._curvature.take(len(targets)), loss)
-        return value
-
-    def _add_curvature(self, net: FlatNet, inputs: Tensor, targets: Tensor, loss: Loss) -> None:
-        """g in the net's gradients becomes g - alpha d."""
-        import torch
-
-        delta = self._options.delta
-        outer, ahead = self._buffers
-        torch._foreach_copy_(outer, self._grads)
-        torch._foreach_add_(self._params, outer, alpha=delta)
-        _gradient(net, inputs, targets, loss)
-        torch._foreach_copy_(ahead, self._grads)
-        net.copy_parameters_from(self._start)
-        torch._foreach_sub_(self._params, outer, alpha=delta)
-        _gradient(net, inputs, targets, loss)
-        net.copy_parameters_from(self._start)
-        torch._foreach_sub_(self._grads, ahead)
-        torch._foreach_mul_(self._grads, self._options.alpha / (2 * delta))
-        torch._foreach_add_(self._grads, outer)
+    params, grads, (outer, ahead) = list(net.params.values()), list(net.grads.values()), buffers
+    torch._foreach_copy_(outer, grads)
+    torch._foreach_add_(params, outer, alpha=options.delta)
+    _gradient(net, inputs, targets, loss)
+    torch._foreach_copy_(ahead, grads)
+    net.copy_parameters_from(start)
+    torch._foreach_sub_(params, outer, alpha=options.delta)
+    _gradient(net, inputs, targets, loss)
+    net.copy_parameters_from(start)
+    torch._foreach_sub_(grads, ahead)
+    torch._foreach_mul_(grads, options.alpha / (2 * options.delta))
+    torch._foreach_add_(grads, outer)
 
 
 def _gradient(net: FlatNet, inputs: Tensor, targets: Tensor, loss: Loss) -> Tensor:

@@ -35,22 +35,12 @@ from typing import TYPE_CHECKING, Annotated, Literal
 from pydantic import Field
 
 from fedmpi import lowrank
-from fedmpi.config.schema import MAX_TIERS, Config, NotNegative, Shares
+from fedmpi.config.schema import MAX_TIERS, Config, NotNegative
 from fedmpi.errors import ConfigError
 from fedmpi.federation.assignment import Task
 from fedmpi.methods.protocol import Method
-from fedmpi.methods.values import (
-    Client,
-    Contributions,
-    Costs,
-    LocalWork,
-    MethodContext,
-    MethodOptions,
-    TestedNet,
-    Traits,
-    Turn,
-)
-from fedmpi.methods.widths import falling, forty_sixty, larger_than_dense
+from fedmpi.methods.values import Client, Contributions, Costs, LocalWork, MethodContext, TestedNet, Traits, Turn
+from fedmpi.methods.widths import KeepRatioOptions, larger_than_dense, with_open_lstms
 from fedmpi.models.width import Width
 
 if TYPE_CHECKING:
@@ -75,14 +65,11 @@ KAPPA, KAPPA_OF_SMALL, SMALL = 2.5, 4.0, 0.2
 Exponents = Annotated[tuple[NotNegative, ...], Field(strict=False, min_length=1, max_length=MAX_TIERS)]
 
 
-class OrthDropOptions(MethodOptions):
+class OrthDropOptions(KeepRatioOptions):
     """Options of `orthdrop`."""
 
     name: str = "orthdrop"
     """PriSM's baseline: the first principal kernels of every layer (Niu et al. 2022)."""
-    keep_ratio: Shares = (0.4, 0.2)
-    """Share of every layer's kernels and outputs that each tier trains, largest first. Two tiers have 40 and 60 % of
-    the clients, unless `clients.tier_blocks` says otherwise."""
     o2: bool = False
     """PriSM-O2: twice as many outputs as kernels."""
     frobenius_decay: NotNegative | Literal["auto"] = "auto"
@@ -92,15 +79,8 @@ class OrthDropOptions(MethodOptions):
     server_momentum: bool = False
     """Clients begin with the averaged momentum of factors and BatchNorm, which then travels both ways."""
 
-    @property
-    def tiers(self) -> tuple[float, ...]:
-        return self.keep_ratio
-
-    def tier_blocks(self, num_clients: int) -> tuple[int, ...]:
-        return forty_sixty(num_clients, len(self.tiers))
-
     def problems(self, config: Config) -> Iterator[tuple[str, str]]:
-        yield from falling("method.keep_ratio", self.keep_ratio)
+        yield from super().problems(config)
         if self.server_momentum and config.train.momentum == 0:
             yield "method.server_momentum", "there is none to share where train.momentum is 0; set one, or leave it out"
 
@@ -137,9 +117,9 @@ class OrthDrop(Method):
     )
 
     def __init__(self, context: MethodContext) -> None:
-        super().__init__(context)
-        skeleton = lowrank.gates.open_lstms(context.make(empty=True))
-        self.factorized = lowrank.rule.plan_layers(skeleton, lowrank.rule.Rule(dense_layers=1, unroll="output"))
+        super().__init__(with_open_lstms(context))
+        rule = lowrank.rule.Rule(dense_layers=1, unroll="output")
+        self.factorized = lowrank.rule.plan_layers(self.context.make(empty=True), rule)
         given = self.options.frobenius_decay
         self.lambda_ = context.train.weight_decay if given == "auto" else given
         self._factors = [name for layer in self.factorized for name in layer.factor_names]
@@ -151,9 +131,8 @@ class OrthDrop(Method):
             raise ConfigError("method.cut_inputs", f"not possible for this model: {error}") from None
 
     def warnings(self) -> tuple[str, ...]:
-        ratios = () if self.options.cut_inputs else self.options.keep_ratio
-        skeleton = self.context.make(empty=True)
-        return larger_than_dense("method.keep_ratio", ratios, skeleton, self.factorized, self._sizes)
+        ratios, dense = () if self.options.cut_inputs else self.options.keep_ratio, self.context.make(empty=True)
+        return larger_than_dense("method.keep_ratio", ratios, dense, self.factorized, self._sizes)
 
     # The nets: one for each tier, and the whole one that is tested.
 
@@ -163,12 +142,12 @@ class OrthDrop(Method):
     def net(self, number: int, *, empty: bool = False) -> nn.Module:
         net = self.context.make(empty=empty)
         if number == self._whole:
-            return lowrank.gates.open_lstms(net)
+            return net
         if self.options.cut_inputs:
             share = min(1.0, (2 if self.options.o2 else 1) * self.options.keep_ratio[number])
             net = lowrank.whole_stem.with_whole_stem(self.context.make(share, "ceil", empty=empty), net)
         sizes = {layer.name: self._sizes(layer, self.options.keep_ratio[number]) for layer in self.factorized}
-        return lowrank.kernels.kernel_net(lowrank.gates.open_lstms(net), sizes)
+        return lowrank.kernels.kernel_net(net, sizes)
 
     def _sizes(self, layer: FactorizedLayer, keep_ratio: float) -> tuple[int, int]:
         """(r, q) of a layer."""
@@ -180,8 +159,7 @@ class OrthDrop(Method):
     def _whole_specs(self) -> dict[str, Spec]:
         """The server's tensors: all kernels and rows of each layer, and the rest."""
         sizes = {layer.name: (min(layer.matrix_shape), layer.out_features) for layer in self.factorized}
-        net = lowrank.gates.open_lstms(self.context.make(empty=True))
-        return self._specs_of(lowrank.kernels.kernel_net(net, sizes))
+        return self._specs_of(lowrank.kernels.kernel_net(self.context.make(empty=True), sizes))
 
     @cached_property
     def _leading(self) -> list[Held]:
@@ -225,10 +203,9 @@ class OrthDrop(Method):
     def initial_state(self) -> Params:
         import torch
 
-        net = lowrank.gates.open_lstms(self.context.make())
-        values = {name: value.detach().clone() for name, value in net.named_parameters()}
+        values = super().initial_state()
         for layer in self.factorized:
-            factors = lowrank.lifting.factorize(layer, values.pop(f"{layer.name}.weight"), min(layer.matrix_shape))
+            factors = layer.factorize(values.pop(f"{layer.name}.weight"), min(layer.matrix_shape))
             values.update(zip(layer.factor_names, factors, strict=True))
         momenta = {f"{MOMENTUM}{name}": torch.zeros_like(values[name]) for name in self._shared_momenta}
         return {**{name: values[name] for name in self._whole_specs}, **momenta, SIGMA: self._sigma(values)}
@@ -286,9 +263,9 @@ class OrthDrop(Method):
     def narrow(self, published: Params, number: int, out: Params, client: Client | None = None) -> None:
         """The kernels and rows that the client holds (without a client: the leading ones), and the rest."""
         if number == self._whole:
-            lowrank.lifting.multiply_back(self.factorized, published, out)
-            return
-        held = self._held(number, client)
+            products = {layer: [published[name] for name in layer.factor_names] for layer in self.factorized}
+            published = published | {f"{layer.name}.weight": layer.lift(*pair) for layer, pair in products.items()}
+        held = self._held(number, client) if number != self._whole else {}
         for name, target in out.items():
             target.copy_(published[name][held[name]] if name in held else published[name])
 

@@ -64,9 +64,13 @@ class Method:
         self.context, self.options = context, context.options
         self.tiers = tuple(Tier(i, f"{capacity:g}", capacity) for i, capacity in enumerate(self.options.tiers))
 
+    def _server_net(self, *, empty: bool = False) -> nn.Module:
+        """The net whose parameters the server keeps."""
+        return self.context.make(empty=empty)
+
     @cached_property
     def _dense_specs(self) -> dict[str, Spec]:
-        return self._specs_of(self.context.make(empty=True))
+        return self._specs_of(self._server_net(empty=True))
 
     @cached_property
     def _net_specs(self) -> list[dict[str, Spec]]:
@@ -103,7 +107,7 @@ class Method:
 
     def initial_state(self) -> Params:
         """The state before round 1, a function of the seed alone."""
-        return {name: value.detach().clone() for name, value in self.context.make().named_parameters()}
+        return {name: value.detach().clone() for name, value in self._server_net().named_parameters()}
 
     def published_specs(self, nets: Collection[int]) -> dict[str, Spec]:
         """Names and shapes of what these nets (by number) are made of; every rank knows them without being told."""
@@ -111,13 +115,12 @@ class Method:
 
     def publish(self, state: Params, nets: Collection[int], out: Params) -> None:
         """Writes into `out` (as `published_specs` says) what these nets are made of."""
-        from fedmpi.tensors import copy_into
-
         copy_into(out, state)
 
     def client_weight(self, task: Task) -> float:
-        """The weight of a client's result, up to a factor common to the cohort."""
-        return 1.0
+        """The weight of a client's result, up to a factor common to the cohort: equal ones, unless there is an option
+        `weighting` that is `samples`."""
+        return float(task.num_examples) if getattr(self.options, "weighting", "uniform") == "samples" else 1.0
 
     def lift(self, upload: Params, client: Client) -> Iterator[tuple[str, Tensor]]:
         """The upload in server coordinates: (name in `state_specs`, tensor), one at a time.
@@ -184,8 +187,6 @@ class Method:
 
     def narrow(self, published: Params, number: int, out: Params, client: Client | None = None) -> None:
         """Writes net `number` into `out`, its parameters: for a test (None) or a client, with what it remembers."""
-        from fedmpi.tensors import copy_into
-
         copy_into(out, published)
 
     def drawn(self, client: Client) -> Mapping[str, object]:
@@ -242,3 +243,11 @@ def gradients(value: Tensor) -> Tensor:
 
     torch.autograd.backward(value)
     return value.detach()
+
+
+def copy_into(target: Params, source: Mapping[str, Tensor]) -> None:
+    """Copies every tensor of `target` from its namesake in `source`, in one fused launch where torch has one."""
+    import torch
+
+    if target:  # torch refuses empty lists
+        torch._foreach_copy_(list(target.values()), [source[name] for name in target])

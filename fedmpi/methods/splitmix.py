@@ -27,16 +27,15 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from functools import cached_property
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
 
 from pydantic import Field
 
 from fedmpi import seeds
-from fedmpi.config.schema import MAX_NUMBER, MAX_TIERS, Positive, Share
+from fedmpi.config.schema import MAX_NUMBER, MAX_TIERS, Config, Positive, Share
 from fedmpi.federation.assignment import Task
-from fedmpi.methods.protocol import Method, gradients
+from fedmpi.methods.protocol import Method, copy_into, gradients
 from fedmpi.methods.values import Client, MethodContext, MethodOptions, Traits
-from fedmpi.methods.widths import falling
 from fedmpi.models import surgery
 from fedmpi.models.width import Rounding
 
@@ -58,6 +57,7 @@ NOTHING: Region = (slice(0, 0),)
 class SplitMixOptions(MethodOptions):
     """Options of `splitmix`."""
 
+    capacity: ClassVar[str] = "levels"
     name: str = "splitmix"
     """Ensembles of narrow base nets, by capacity (Hong et al. 2022)."""
     levels: Levels = (1.0, 0.5, 0.25, 0.125)
@@ -79,16 +79,12 @@ class SplitMixOptions(MethodOptions):
     net's inputs, as if drawn for the full net; those that see the data keep their values.
     """
 
-    @property
-    def tiers(self) -> tuple[float, ...]:
-        return self.levels
-
     def num_bases(self, level: float) -> int:
         """b: how many base nets a level has. Not truncated: 2.8 / 0.4 is 6.999... in floating point."""
         return round(min(level / self.atom, MAX_NUMBER))
 
-    def problems(self, config: object) -> Iterator[tuple[str, str]]:
-        yield from falling("method.levels", self.levels)
+    def problems(self, config: Config) -> Iterator[tuple[str, str]]:
+        yield from super().problems(config)
         most = self.num_bases(max(self.levels))
         if most > MAX_BASES:
             yield "method.levels", f"{max(self.levels):g} is {most} times method.atom; allowed: {MAX_BASES} base nets"
@@ -192,8 +188,6 @@ class SplitMix(Method):
 
     def narrow(self, published: Params, number: int, out: Params, client: Client | None = None) -> None:
         """A client trains those assigned to it; a level is tested with the first ones."""
-        from fedmpi.tensors import copy_into
-
         bases: Sequence[int] = range(self.num_bases[number])
         if client is not None and client.task.phase != "test":
             bases = self.assigned(client)

@@ -28,7 +28,7 @@ from typing import TYPE_CHECKING, Literal
 
 from fedmpi.config.schema import Positive
 from fedmpi.federation.assignment import Task
-from fedmpi.methods.protocol import Method
+from fedmpi.methods.protocol import Method, copy_into
 from fedmpi.methods.values import Client, Contributions, Costs, LocalWork, MethodOptions, TestedNet, Traits, Turn
 
 if TYPE_CHECKING:
@@ -84,8 +84,6 @@ class Standalone(Method):
     # Client half.
 
     def narrow(self, published: Params, number: int, out: Params, client: Client | None = None) -> None:
-        from fedmpi.tensors import copy_into
-
         copy_into(out, published if client is None or client.memory is None else client.memory)
 
     def train(self, trainer: LocalTrainer, client: Client, work: LocalWork) -> TrainOutcome:

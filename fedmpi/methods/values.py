@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import TYPE_CHECKING, Literal
+from itertools import pairwise
+from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
+
+from pydantic import Field
 
 from fedmpi import seeds
-from fedmpi.config.schema import Clients, Section, Train
+from fedmpi.config.schema import Clients, Config, Count, Section, Train
 from fedmpi.federation.assignment import Task
 from fedmpi.federation.tiers import equal_blocks
 
@@ -23,16 +26,32 @@ if TYPE_CHECKING:
 
     MakeNet = Callable[..., nn.Module]
 
+LayerRank = Literal["dense"] | Annotated[float, Field(gt=0, lt=1)] | Count
+"""What an option asks of a single layer: to stay dense, a rank ratio, or a rank."""
+
 
 class MethodOptions(Section):
     """What every method's options have beside their own."""
 
+    capacity: ClassVar[str] = ""
+    """The option that has the capacity of each tier, largest first (FedHM: `rank_ratio`); none: there is one full tier.
+    """
     name: str
 
     @property
     def tiers(self) -> tuple[float, ...]:
-        """The capacity of each tier, largest first (FedHM: rank ratios); one full tier by default."""
-        return (1.0,)
+        """The capacity of each tier, largest first."""
+        capacities: tuple[float, ...] = getattr(self, self.capacity) if self.capacity else (1.0,)
+        return capacities
+
+    def problems(self, config: Config) -> Iterator[tuple[str, str]]:
+        """(dotted key, message) of what is wrong: capacities must fall, because tiers are named by what is shown of
+        them, and clients.tier_blocks begins with the largest."""
+        capacities: tuple[float, ...] = self.tiers
+        shown = [f"{capacity:g}" for capacity in capacities]
+        is_falling = len(set(shown)) == len(shown) and all(one > two for one, two in pairwise(capacities))
+        if self.capacity and not is_falling:
+            yield f"method.{self.capacity}", f"expected ratios that fall from tier to tier, got {', '.join(shown)}"
 
     def tier_blocks(self, num_clients: int) -> tuple[int, ...]:
         """Clients per tier where `clients.tier_blocks` does not say: equal blocks, the remainder with the last."""

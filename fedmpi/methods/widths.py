@@ -8,13 +8,13 @@ follows from `regions`; a method adds its widths, its weights and its training.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from dataclasses import replace
 from functools import cached_property
-from itertools import pairwise
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, ClassVar
 
-from fedmpi.federation.tiers import equal_blocks
-from fedmpi.methods.protocol import Method, all_nets
-from fedmpi.methods.values import Client, Traits
+from fedmpi.config.schema import Shares
+from fedmpi.methods.protocol import Method, all_nets, copy_into
+from fedmpi.methods.values import Client, MethodContext, MethodOptions, Traits
 from fedmpi.models import surgery
 from fedmpi.models.width import Rounding
 
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
     from fedmpi.exactsum import Region
     from fedmpi.lowrank.factorized import FactorizedLayer
-    from fedmpi.tensors import Params, Spec
+    from fedmpi.tensors import Params
 
 
 class WidthMethod(Method):
@@ -44,11 +44,10 @@ class WidthMethod(Method):
 
     @cached_property
     def _widest(self) -> nn.Module:
-        return self.context.make(max(self.net_widths), self.rounding, empty=True)
+        return self._server_net(empty=True)
 
-    @cached_property
-    def _dense_specs(self) -> dict[str, Spec]:
-        return self._specs_of(self._widest)
+    def _server_net(self, *, empty: bool = False) -> nn.Module:
+        return self.context.make(max(self.net_widths), self.rounding, empty=empty)
 
     @cached_property
     def _parts(self) -> list[dict[str, surgery.nested.Part]]:
@@ -60,10 +59,6 @@ class WidthMethod(Method):
         return ("no linear layer of this net has an output for each class, so method.label_aware changes nothing",)
 
     # Server half.
-
-    def initial_state(self) -> Params:
-        widest = self.context.make(max(self.net_widths), self.rounding)
-        return {name: value.detach().clone() for name, value in widest.named_parameters()}
 
     def regions(self, client: Client) -> Mapping[str, Region]:
         rows, tier = self._class_rows(client), client.task.tier
@@ -109,24 +104,28 @@ class WidthMethod(Method):
 
     def narrow(self, published: Params, number: int, out: Params, client: Client | None = None) -> None:
         """The leading entries of every tensor."""
-        from fedmpi.tensors import copy_into
-
         copy_into(out, {name: self._parts[number][name].of(published[name]) for name in out})
 
 
-def forty_sixty(num_clients: int, num_tiers: int) -> tuple[int, ...]:
-    """PriSM's clients, and so its baselines': of two tiers 40 % have the larger (4.2); others are equal blocks."""
-    if num_tiers != 2:
-        return equal_blocks(num_clients, num_tiers)
-    larger = round(0.4 * num_clients)
-    return larger, num_clients - larger
+class KeepRatioOptions(MethodOptions):
+    """What PriSM and its baselines share."""
+
+    capacity: ClassVar[str] = "keep_ratio"
+    keep_ratio: Shares = (0.4, 0.2)
+    """Share of every layer's channels (PriSM and OrthDrop: kernels and outputs) that each tier trains, largest first;
+    rounded up. Two tiers have 40 and 60 % of the clients, unless `clients.tier_blocks` says otherwise."""
+
+    def tier_blocks(self, num_clients: int) -> tuple[int, ...]:
+        """Of two tiers 40 % have the larger ratio (PriSM, section 4.2)."""
+        larger = round(0.4 * num_clients)
+        return (larger, num_clients - larger) if len(self.tiers) == 2 else super().tier_blocks(num_clients)
 
 
-def falling(key: str, capacities: Sequence[float]) -> Iterator[tuple[str, str]]:
-    """A problem unless they fall: tiers are named by what is shown, and clients.tier_blocks begins with the largest."""
-    shown = [f"{capacity:g}" for capacity in capacities]
-    if len(set(shown)) < len(shown) or any(one <= two for one, two in pairwise(capacities)):
-        yield key, f"expected ratios that fall from tier to tier, got {', '.join(shown)}"
+def with_open_lstms(context: MethodContext) -> MethodContext:
+    """An LSTM's gates as layers of their own, each factorized and sent like any other."""
+    from fedmpi.lowrank.gates import open_lstms
+
+    return replace(context, make=lambda *width, empty=False: open_lstms(context.make(*width, empty=empty)))
 
 
 def larger_than_dense(

@@ -13,21 +13,34 @@ from contextlib import contextmanager
 
 import torch
 from torch import Tensor, nn
+from torch.nn.modules.batchnorm import _NormBase
 from torch.nn.modules.lazy import LazyModuleMixin
 
 from fedmpi.errors import ConfigError
-from fedmpi.models.surgery.norm import use_batch_statistics, with_running_statistics
 
 
 def admit(net: nn.Module, model: str) -> nn.Module:
     """The net as it may be trained: its norm layers without running statistics, in place.
+
+    They normalize with the statistics of their inputs (BatchNorm: of the batch) in training and in evaluation, which
+    re-estimates those of the whole training set where they are wanted. A running mean would be state that no method
+    sends: the next client on the same rank would get it.
 
     Raises `ConfigError` for what the rest of fedmpi cannot load, move or average; it names the module.
     """
     for name, part in net.named_modules():
         for problem in _problems(part):
             raise refusal(model, net, name, problem)
-    return use_batch_statistics(net)
+    for _, layer in _with_running_statistics(net):
+        layer.track_running_stats = False
+        layer.running_mean = layer.running_var = layer.num_batches_tracked = None
+    return net
+
+
+def _with_running_statistics(net: nn.Module) -> list[tuple[str, _NormBase]]:
+    """The norm layers that keep running statistics, with their dotted names."""
+    layers = [(name, part) for name, part in net.named_modules() if isinstance(part, _NormBase)]
+    return [(name, part) for name, part in layers if part.track_running_stats]
 
 
 def as_module(made: object, model: str) -> nn.Module:
@@ -70,7 +83,7 @@ def refusal(model: str, net: nn.Module, module: str, problem: str) -> ConfigErro
 
 def conversions(net: nn.Module) -> tuple[str, ...]:
     """What `admit` will change in this net, one line at most."""
-    layers = with_running_statistics(net)
+    layers = _with_running_statistics(net)
     if not layers:
         return ()
     kinds = Counter(type(layer).__name__ for _, layer in layers)

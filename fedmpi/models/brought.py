@@ -68,7 +68,7 @@ class BroughtModel(Model):
             return net
         from fedmpi.models.surgery.narrowing import narrowed
 
-        return narrowed(net, _sizes(self, info.example_shape, info.num_classes, info.vocabulary_size, width))
+        return narrowed(net, _sizes(self, info, width))
 
     def _made(self, info: Inputs, width: Width) -> nn.Module:
         from fedmpi.models.admission import as_module
@@ -94,39 +94,28 @@ class BroughtModel(Model):
 
 
 @lru_cache(maxsize=64)
-def _sizes(
-    options: BroughtModel, example_shape: tuple[int, ...], num_classes: int, vocabulary_size: int, width: Width
-) -> Sizes:
+def _sizes(options: BroughtModel, info: Inputs, width: Width) -> Sizes:
     """The layers' sizes at this width. Raises `ConfigError` where they cannot be derived."""
     import torch
 
     from fedmpi import seeds
     from fedmpi.models.surgery.narrowing import EXAMPLES, leading_sizes
 
-    info = _Shapes(example_shape, num_classes, vocabulary_size)
     with seeds.python_and_numpy(0), torch.random.fork_rng(devices=[]), torch.device("cpu"):
         generator = torch.Generator().manual_seed(0)
         whole = options._made(info, Width())
-        examples = torch.randn(EXAMPLES, *example_shape, generator=generator)
-        if vocabulary_size:
-            examples = torch.randint(vocabulary_size, (EXAMPLES, *example_shape), generator=generator)
+        shape = (EXAMPLES, *info.example_shape)
+        examples = torch.randn(shape, generator=generator)
+        if info.vocabulary_size:
+            examples = torch.randint(info.vocabulary_size, shape, generator=generator)
         try:
-            return leading_sizes(whole, examples, num_classes, width)
+            return leading_sizes(whole, examples, info.num_classes, width)
         except Exception as error:
             todo = "give it a keyword `width`, or take a method whose clients train no narrower nets, as fedhm"
             why = one_line(str(error).partition("\n")[0])
             raise ConfigError(
                 "model.name", f"'{options.name}' takes no width, and cannot be made narrower without: {why}; {todo}"
             ) from error
-
-
-class _Shapes:
-    """`Inputs` made of what decides a net's shape."""
-
-    kind = ""
-
-    def __init__(self, example_shape: tuple[int, ...], num_classes: int, vocabulary_size: int) -> None:
-        self.example_shape, self.num_classes, self.vocabulary_size = example_shape, num_classes, vocabulary_size
 
 
 def options_of(name: str, found: object) -> type[Section]:

@@ -1,8 +1,5 @@
 """The collectives of a round over MPI, on flat buffers (`communicator` says what each does), and the art of waiting.
 
-Nothing here is pickled except the few words exchanged at start-up and in errors
-(`allgather_text`). Both ends of a collective are the same line of the caller's code.
-
 A waiting rank sleeps: on a laptop it would otherwise take a core from the ranks that train. It
 polls a non-blocking barrier, at first often and then every 5 ms, and then runs the blocking
 collective, because polling the collective itself moves a large message one fragment a poll.
@@ -13,19 +10,20 @@ from __future__ import annotations
 import functools
 import math
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Any, NoReturn, TypeVar, cast
 
 import numpy as np
 import torch
 
+from fedmpi.clock import Traffic
 from fedmpi.errors import RankLossError
 from fedmpi.mpi import recovery
 from fedmpi.mpi.communicator import Loss, Request
 from fedmpi.mpi.launch import Launcher, end_with_parent
 from fedmpi.mpi.leaving import leave
 from fedmpi.mpi.library import MPI
-from fedmpi.mpi.traffic import Traffic
 from fedmpi.mpi.watch import STOPPED_S
 from fedmpi.tensors import ALIGN_BYTES
 
@@ -73,9 +71,8 @@ class Comm:
         self.started_size: int = MPI.COMM_WORLD.Get_size()
         self.host = places[self.started_as][0]
         lost = tuple(rank for rank in range(self.started_size) if rank not in places)
-        self.lost_at_start: tuple[Loss, ...] = (
-            (Loss(lost, ("an unknown host",) * len(lost), 0 in lost, noticed),) if lost else ()
-        )
+        hosts = ("an unknown host",) * len(lost)
+        self.lost_at_start: tuple[Loss, ...] = (Loss(lost, hosts, 0 in lost, noticed),) if lost else ()
         self._places = places
         self._launcher = Launcher.of_this_process()
         if self.recovers:  # this mpirun ends, or is ended, without ending ranks that are busy or stopped
@@ -93,9 +90,10 @@ class Comm:
         self._mpi = mpi
         self._noticed: float | None = None
         self._has_disagreed = False
-        self.members = recovery.ranks_at_start(mpi)
         self.rank: int = mpi.Get_rank()
         self.size: int = mpi.Get_size()
+        at_start = mpi.Get_group().Translate_ranks(list(range(self.size)), MPI.COMM_WORLD.Get_group())
+        self.members = tuple(at_start)
         self.is_root = self.rank == 0
         nodes = [self._places[member][1] for member in self.members]
         self.local_rank: int = nodes[: self.rank].count(nodes[self.rank])
@@ -105,32 +103,37 @@ class Comm:
     def wait_for_all(self) -> None:
         self._sleep_until(self._mpi.Ibarrier())
 
+    @contextmanager
+    def _moving(self) -> Iterator[None]:
+        """Begins when all ranks are here; what happens within is counted as communication."""
+        self.wait_for_all()
+        with self.traffic.counted("communication"):
+            yield
+
     @_may_lose_ranks
     def bcast(self, buffer: torch.Tensor) -> None:
-        self.wait_for_all()
-        octets = _octets(buffer)
-        with self.traffic.moving():
+        octets: np.ndarray = buffer.view(-1).view(torch.uint8).numpy()
+        with self._moving():
             for start in range(0, len(octets), _PIECE_BYTES):
                 self._mpi.Bcast(octets[start : start + _PIECE_BYTES], root=0)
         self.traffic.wire_bytes += len(octets) * (self.size - 1)
 
     @_may_lose_ranks
     def reduce_sum(self, buffer: torch.Tensor) -> None:
-        self._add(buffer, lambda send, receive: self._mpi.Reduce(send, receive, op=MPI.SUM, root=0))
+        self._add(buffer, functools.partial(self._mpi.Reduce, root=0))
 
     @_may_lose_ranks
     def allreduce_sum(self, buffer: torch.Tensor) -> None:
-        self._add(buffer, lambda send, receive: self._mpi.Allreduce(send, receive, op=MPI.SUM))
+        self._add(buffer, self._mpi.Allreduce)
 
-    def _add(self, buffer: torch.Tensor, collective: Any) -> None:
-        self.wait_for_all()
+    def _add(self, buffer: torch.Tensor, collective: Callable[..., None]) -> None:
         values = buffer.numpy()
         step = _PIECE_BYTES // values.itemsize
         received = np.empty(min(step, len(values)), values.dtype)
-        with self.traffic.moving():
+        with self._moving():
             for start in range(0, len(values), step):
                 piece = values[start : start + step]
-                collective(piece, received[: len(piece)])
+                collective(piece, received[: len(piece)], op=MPI.SUM)
                 piece[:] = received[: len(piece)]
         self.traffic.wire_bytes += values.nbytes * (self.size - 1)
 
@@ -141,15 +144,11 @@ class Comm:
         mine = [send.numpy(), blocks[self.rank], self._block]
         target = [receive.numpy(), blocks, starts, self._block] if self.is_root else None
         self.traffic.wire_bytes += sum(num_bytes[1:])
-        request = self._mpi.Igatherv(mine, target, root=0)
-        self._under_way[id(request)] = request
-        return _MpiRequest(self, request)
+        return _MpiRequest(self, self._mpi.Igatherv(mine, target, root=0))
 
     @_may_lose_ranks
     def start_barrier(self) -> Request:
-        request = self._mpi.Ibarrier()
-        self._under_way[id(request)] = request
-        return _MpiRequest(self, request)
+        return _MpiRequest(self, self._mpi.Ibarrier())
 
     @_may_lose_ranks
     def _finish(self, request: Any) -> None:
@@ -158,24 +157,21 @@ class Comm:
 
     @_may_lose_ranks
     def gather_rows(self, row: np.ndarray) -> np.ndarray | None:
-        self.wait_for_all()
         rows = np.empty((self.size, *row.shape), row.dtype) if self.is_root else None
-        with self.traffic.moving():
+        with self._moving():
             self._mpi.Gather(np.ascontiguousarray(row), rows, root=0)
         return rows
 
     @_may_lose_ranks
     def allgather_rows(self, row: np.ndarray) -> np.ndarray:
-        self.wait_for_all()
         rows = np.empty((self.size, *row.shape), row.dtype)
-        with self.traffic.moving():
+        with self._moving():
             self._mpi.Allgather(np.ascontiguousarray(row), rows)
         return rows
 
     @_may_lose_ranks
     def allgather_text(self, text: str) -> list[str]:
-        self.wait_for_all()
-        with self.traffic.moving():
+        with self._moving():
             texts: list[str] = self._mpi.allgather(text)
         return texts
 
@@ -194,10 +190,8 @@ class Comm:
             raise RankLossError("ranks did not agree that all came through")
 
     def recover(self) -> Loss:
-        """As `Collectives.recover`.
-
-        Raises `MPI.Exception` if MPI has failed and nobody died. To shrink cannot be interrupted, and waits for a rank
-        that hangs: `Watch` and `leave` set it a limit.
+        """As `Collectives.recover`. Raises `MPI.Exception` if MPI has failed and nobody died. To shrink cannot be
+        interrupted, and waits for a rank that hangs: `Watch` and `leave` set it a limit.
         """
         noticed = self._end()
         if not self._has_disagreed:
@@ -205,7 +199,7 @@ class Comm:
         before = self.members
         self._left_behind += [self._mpi, *self._under_way.values()]
         self._under_way.clear()
-        with self.traffic.waiting():
+        with self.traffic.counted("idle"):
             self._attach(recovery.survivors(self._mpi))
         lost = tuple(member for member in before if member not in self.members)
         self._num_vain = 0 if lost else self._num_vain + 1
@@ -240,7 +234,7 @@ class Comm:
         self._mpi.Abort(code)
 
     def _sleep_until(self, request: Any) -> None:
-        with self.traffic.waiting():
+        with self.traffic.counted("idle"):
             pause_s, looked = _FIRST_POLL_S, time.perf_counter()
             over = looked + self._patience_s
             while not request.Test():
@@ -260,14 +254,10 @@ def _nothing() -> None: ...
 class _MpiRequest:
     def __init__(self, comm: Comm, request: Any) -> None:
         self._comm, self._request = comm, request
+        comm._under_way[id(request)] = request
 
     def wait(self) -> None:
         self._comm._finish(self._request)
-
-
-def _octets(buffer: torch.Tensor) -> np.ndarray:
-    octets: np.ndarray = buffer.view(-1).view(torch.uint8).numpy()
-    return octets
 
 
 def all_ranks() -> Comm:

@@ -9,13 +9,17 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
+
+from fedmpi.errors import StartupError, UserError
 
 if TYPE_CHECKING:
     import numpy as np
     import torch
 
-    from fedmpi.mpi.traffic import Traffic
+    from fedmpi.clock import Traffic
+
+Value = TypeVar("Value")
 
 
 class Request(Protocol):
@@ -36,25 +40,19 @@ class Loss:
     noticed: float
     """When this rank noticed, on `time.perf_counter`."""
 
-    def seconds(self) -> float:
-        """Since then."""
-        return time.perf_counter() - self.noticed
-
     def names(self) -> str:
         """Who, in words."""
         return ", ".join(f"rank {rank} on {host}" for rank, host in zip(self.ranks, self.hosts, strict=True))
 
     def entries(self, round_number: int) -> list[dict[str, Any]]:
         """One for each rank, for records and the manifest, now that recovery is over."""
-        rest = {"round": round_number, "recovery_s": self.seconds()}
+        rest = {"round": round_number, "recovery_s": time.perf_counter() - self.noticed}
         return [{"rank": rank, "host": host, **rest} for rank, host in zip(self.ranks, self.hosts, strict=True)]
 
 
 class Collectives(Protocol):
-    """The calls that every rank makes, in the same order: never in a branch or loop that depends on the rank.
-
-    In all but `agree` and `recover` a rank may learn of a loss: they raise `RankLossError` where a job outlives its
-    ranks.
+    """The calls that every rank makes, in the same order: never in a branch or loop that depends on the rank. In all
+    but `agree` and `recover` a rank may learn of a loss: they raise `RankLossError` where a job outlives its ranks.
     """
 
     def wait_for_all(self) -> None:
@@ -70,10 +68,9 @@ class Collectives(Protocol):
         """Adds every rank's `buffer` (int64, on the CPU) into the `buffer` of every rank."""
 
     def start_gather(self, send: torch.Tensor, num_bytes: Sequence[int], receive: torch.Tensor) -> Request:
-        """Starts moving the first num_bytes[rank] bytes of every rank's `send` to rank 0.
-
-        There they lie one after the other in `receive`. Buffers are uint8 on the CPU, all lengths
-        multiples of 64 bytes; both buffers belong to MPI until the request is done.
+        """Starts moving the first num_bytes[rank] bytes of every rank's `send` to rank 0. There they lie one after the
+        other in `receive`. Buffers are uint8 on the CPU, all lengths multiples of 64 bytes; both buffers belong to MPI
+        until the request is done.
         """
 
     def start_barrier(self) -> Request:
@@ -89,9 +86,8 @@ class Collectives(Protocol):
         """Every rank's text, in order of ranks. For start-up only: it pickles."""
 
     def agree(self) -> None:
-        """At the end of a step: raises `RankLossError` on all ranks unless all came through it.
-
-        Costs nothing where a job ends with its ranks.
+        """At the end of a step: raises `RankLossError` on all ranks unless all came through it. Costs nothing where a
+        job ends with its ranks.
         """
 
     def recover(self) -> Loss:
@@ -133,3 +129,19 @@ class Communicator(Collectives, Protocol):
 
     def abort(self, code: int) -> None:
         """Ends every rank at once."""
+
+
+def together(comm: Communicator, action: Callable[[], Value]) -> Value:
+    """`action` on every rank, a step that may fail by the user's doing: all come through it, or all end with the same
+    lines. If it is a `UserError` anywhere, a `StartupError` with all of them everywhere.
+    """
+    outcome: Value | UserError
+    try:
+        outcome = action()
+    except UserError as error:
+        outcome = error
+    own = outcome.text() if isinstance(outcome, UserError) else ""
+    problems = list(dict.fromkeys(filter(None, comm.allgather_text(own))))
+    if problems or isinstance(outcome, UserError):
+        raise StartupError("start", *problems)
+    return outcome

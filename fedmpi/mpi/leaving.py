@@ -17,14 +17,12 @@ import faulthandler
 import os
 import sys
 import threading
-from typing import TYPE_CHECKING, NoReturn
+from typing import NoReturn
 
 from fedmpi.errors import RankLossError
-from fedmpi.mpi.deadline import LONGEST_S
+from fedmpi.mpi.communicator import Communicator
 from fedmpi.mpi.library import MPI
-
-if TYPE_CHECKING:
-    from fedmpi.mpi.communicator import Communicator
+from fedmpi.mpi.starting import LONGEST_S
 
 
 def leave(comm: Communicator, code: int, patience_s: float) -> NoReturn:
@@ -52,8 +50,11 @@ def _meet_those_left(comm: Communicator, code: int, limit_s: float) -> None:
     hurry.daemon = True
     hurry.start()
     try:
-        while not _all_are_here(comm):
-            comm.recover()
+        while True:
+            try:
+                return comm.agree()
+            except RankLossError:
+                comm.recover()
     except (MPI.Exception, TimeoutError):
         _leave_others(comm, code)
 
@@ -64,14 +65,6 @@ def _finalize(limit_s: float) -> None:
         faulthandler.dump_traceback_later(limit_s, exit=True, file=nowhere)
         MPI.Finalize()
         faulthandler.cancel_dump_traceback_later()
-
-
-def _all_are_here(comm: Communicator) -> bool:
-    try:
-        comm.agree()
-    except RankLossError:
-        return False
-    return True
 
 
 def _leave_others(comm: Communicator, code: int) -> NoReturn:

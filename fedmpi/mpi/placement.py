@@ -46,9 +46,8 @@ def visible_gpus() -> tuple[Gpu, ...]:
 
 
 def worker_index(local_rank: int, *, server_here: bool, server_trains: bool) -> int | None:
-    """A rank's place among the workers of its node, or None for a server that does not train.
-
-    `local_rank` counts the node's ranks from 0, rank 0 of the job first where it is on this node.
+    """A rank's place among the workers of its node, or None for a server that does not train. `local_rank` counts the
+    node's ranks from 0, rank 0 of the job first where it is on this node.
     """
     if server_here and not server_trains:
         return local_rank - 1 if local_rank else None
@@ -63,11 +62,9 @@ def resolve(want: str, gpus_of_workers: Sequence[int]) -> str:
 
 
 def place(worker: int | None, gpus: Sequence[Gpu], *, train: str, server: str, built_for: Sequence[str]) -> Device:
-    """The devices of one rank, which is the `worker`-th of its node (None: it does not train).
-
-    `train` and `server` are "cpu" or "cuda"; `built_for` is torch's list of architectures ("sm_70",
-    "compute_90"). Raises `DeviceError` where a GPU is asked for and this rank sees none, or torch
-    has no code for it.
+    """The devices of one rank, which is the `worker`-th of its node (None: it does not train). `train` and `server` are
+    "cpu" or "cuda"; `built_for` is torch's list of architectures ("sm_70", "compute_90"). Raises `DeviceError` where a
+    GPU is asked for and this rank sees none, or torch has no code for it.
     """
     needs_gpu = (train == "cuda" and worker is not None) or server == "cuda"
     if not needs_gpu:
@@ -86,9 +83,8 @@ def place(worker: int | None, gpus: Sequence[Gpu], *, train: str, server: str, b
 
 
 def _check_architecture(gpu: Gpu, built_for: Sequence[str]) -> None:
-    """A binary of the same major architecture and no newer minor runs here, and so does any older PTX.
-
-    Code for an architecture-specific target (`sm_90a`) runs on exactly that one.
+    """A binary of the same major architecture and no newer minor runs here, and so does any older PTX. Code for an
+    architecture-specific target (`sm_90a`) runs on exactly that one.
     """
     for entry in built_for:
         kind, _, number = entry.partition("_")

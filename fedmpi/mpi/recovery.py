@@ -43,9 +43,3 @@ def survivors(mpi: Any) -> Any:
     left = mpi.Shrink()
     left.Set_errhandler(MPI.ERRORS_RETURN)
     return left
-
-
-def ranks_at_start(mpi: Any) -> tuple[int, ...]:
-    """Which ranks of the job as it started these are; asks nobody."""
-    world, here = MPI.COMM_WORLD.Get_group(), mpi.Get_group()
-    return tuple(here.Translate_ranks(list(range(here.Get_size())), world))

@@ -6,27 +6,16 @@ machine that need not have MPI at all.
 
 from __future__ import annotations
 
-import os
 import platform
-from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
 
-import numpy as np
-import torch
-
-from fedmpi.mpi.deadline import at_most
-from fedmpi.mpi.launch import check_size, launched_as
-from fedmpi.mpi.neighbours import Neighbours
-from fedmpi.mpi.network import keep_to_this_host
-from fedmpi.mpi.traffic import Traffic
+from fedmpi.clock import Traffic
+from fedmpi.mpi.communicator import Loss, Request
 
 if TYPE_CHECKING:
-    from fedmpi.mpi.communicator import Communicator, Loss, Request
-
-
-class _Done:
-    def wait(self) -> None:
-        pass
+    import numpy as np
+    import torch
 
 
 class SerialComm:
@@ -41,64 +30,32 @@ class SerialComm:
         self.traffic = Traffic()
         self.host = platform.node()
 
-    def wait_for_all(self) -> None: ...
+    def _nothing(self, *arguments: Any) -> None:
+        """All that one process has to do for the others."""
 
-    def bcast(self, buffer: torch.Tensor) -> None: ...
-
-    def reduce_sum(self, buffer: torch.Tensor) -> None: ...
-
-    def allreduce_sum(self, buffer: torch.Tensor) -> None: ...
+    wait_for_all = bcast = reduce_sum = allreduce_sum = agree = _nothing
+    wait_at_most = call_while_waiting = end_all = wait = _nothing
 
     def start_gather(self, send: torch.Tensor, num_bytes: Sequence[int], receive: torch.Tensor) -> Request:
         receive[: num_bytes[0]].copy_(send[: num_bytes[0]])
-        return _Done()
+        return self
 
     def start_barrier(self) -> Request:
-        return _Done()
+        return self
 
-    def gather_rows(self, row: np.ndarray) -> np.ndarray | None:
+    def gather_rows(self, row: np.ndarray) -> np.ndarray:
         return row[None]
 
-    def allgather_rows(self, row: np.ndarray) -> np.ndarray:
-        return row[None]
+    allgather_rows = gather_rows
 
     def allgather_text(self, text: str) -> list[str]:
         return [text]
 
-    def agree(self) -> None: ...
-
     def recover(self) -> Loss:
         raise AssertionError("one process loses nobody")
-
-    def wait_at_most(self, seconds: float) -> None: ...
-
-    def call_while_waiting(self, look: Callable[[], None] | None) -> None: ...
-
-    def end_all(self) -> None: ...
 
     def leave(self, code: int) -> int:
         return code
 
     def abort(self, code: int) -> None:
         raise SystemExit(code)
-
-
-def world(limit_s: float = 0.0) -> Communicator:
-    """This job's ranks: MPI's if a launcher started us, else this process alone.
-
-    Raises `LaunchError` where MPI knows of one rank only, and the launcher has started more. Where MPI does not
-    start within `limit_s` (0: without limit), because a rank died before it or hangs, this process ends itself; where
-    the job outlives its ranks and is on one host, a rank that died then ends the job at once.
-    """
-    if (launched := launched_as()) is None:
-        return SerialComm()
-    text = f"fedmpi: rank {launched[0]} on {platform.node()}: MPI did not start within {limit_s:g} s: another rank "
-    text += "died or hangs; start again, or set mpi.startup_timeout_s"
-    keep_to_this_host(os.environ)
-    with at_most(limit_s, text, Neighbours.of_this_process()) as has_started:
-        from fedmpi.mpi.comm import all_ranks
-
-        has_started()
-        comm = all_ranks()
-    check_size(comm.started_size)
-    return comm

@@ -14,29 +14,27 @@ facts. All scalars are read as text, so that every number keeps the digits that 
           CIFAR-10 IID:
             FedHM: {run: fedhm/table3.yaml@cifar10_iid_fedhm, cells: {11.17M: [1, 93.46], 4.16M: [0.5, 93.37]}}
 
-A cell is [net, value], [net, value, override ...] or a mapping with the keys of `Cell`; `net` is the
-name of the tested net in a run's records (`clients`: the mean over the clients' own nets). A value
-that the paper's text has lost is `lost`, one that was only drawn is left out. A column without
-cells is a curve. What is said of a column holds for each of its cells that says nothing else. What
-is malformed is told by table, block, column and row.
+A cell is [net, value], [net, value, override ...] or a mapping with the keys of `Cell`; `net` is the name of the
+tested net in a run's records (`clients`: the mean over the clients' own nets). A value that the paper's text has lost
+is `lost`, one that was only drawn is left out. A column without cells is a curve. What is said of a column holds for
+each of its cells that says nothing else; a cell with a run of its own leaves the column's overrides.
 
-Where a printed number is not ours, the record has ours as well (`ours`). It is never shown as a
-result: it is what `fedmpi.verify` expects to compute again, so that it notices a changed net there, too.
+Where a printed number is not ours, the record has ours as well (`ours`). It is never shown as a result:
+`fedmpi.verify` expects to compute it again, and so notices a changed net there, too.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from functools import cache
+from collections.abc import Iterator, Mapping
+from functools import cache, cached_property
 from importlib.resources import files
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import yaml
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, field_validator, model_validator
 
 from fedmpi.errors import UserError
-from fedmpi.papers.form import TextLoader, check_keys, is_number, mapping, named, refuse
 
 PAPERS = ("fedhm", "prism", "hermes", "fdnnc")
 
@@ -55,27 +53,19 @@ Quantity = Literal[
     "inference_time",  # jobs/measure_pruned.py: dense over pruned
     "inference_energy",
 ]
-Axis = Literal[
-    "round",
-    "bytes",
-    "uploaded_parameters",
-    "mega_parameters",
-    "relative_cost",
-    "keep_ratio",
-    "kernel",
-    "clients_per_round",
-    "local_epochs",
-    "samples",
-    "params",
-    "stage",
-    "method",
-]
+Progress = Literal["round", "bytes", "uploaded_parameters", "mega_parameters"]
+Setting = Literal["keep_ratio", "clients_per_round", "local_epochs", "samples"]
+Axis = Progress | Setting | Literal["relative_cost", "kernel", "params", "stage", "method"]
 """What a figure's x axis has. `mega_parameters`: those moved both ways, in 1024 millions (FedHM's "GB")."""
 Verdict = Literal["equal", "slip", "not_reproduced"]
 
 
 class PapersError(UserError):
     """A data file of the papers that is not as it should be."""
+
+
+_NUMBER = r"[-+]?[0-9]*\.?[0-9]+"
+Number = Annotated[str, Field(pattern=rf"^{_NUMBER}$")]
 
 
 class _Part(BaseModel):
@@ -94,7 +84,7 @@ class _Claimed(_Part):
 
     ours: str = ""
     """What it computed, where that is not what is printed: a number in the same unit, or a formula."""
-    within: float | None = Field(None, gt=0)
+    within: float | None = Field(default=None, gt=0)
     """Ours and the printed number differ by no more than this share of ours."""
     unchecked: str = ""
     """Why it cannot be checked."""
@@ -108,14 +98,23 @@ class Cell(_Claimed):
     row: str = ""
     run: Run | None = None
     net: str = ""
-    printed: str = ""
-    """As printed, without unit; empty where the paper has only drawn it, or its text is lost."""
+    value: str = Field("", alias="paper", pattern=rf"^({_NUMBER}|lost)$")
+    """As printed, without unit, or `lost`; empty where the paper has only drawn it."""
     std: float | None = Field(None, ge=0)
-    lost: bool = False
     slip: str = ""
     """Why what is printed cannot be right, or what it really is."""
     not_reproduced: str = ""
     """Of a computed cell: in what it differs from ours."""
+    ours: Number = ""
+
+    @property
+    def lost(self) -> bool:
+        return self.value == "lost"
+
+    @property
+    def printed(self) -> str:
+        """As printed, without unit; empty where the paper has only drawn it, or its text is lost."""
+        return "" if self.lost else self.value
 
     @property
     def paper(self) -> float | None:
@@ -127,9 +126,33 @@ class Cell(_Claimed):
 
     @model_validator(mode="after")
     def _differs(self) -> Cell:
-        refuse(bool(self.ours) and self.verdict == "equal", "`ours` belongs to a slip, or to what is not reproduced")
-        refuse(bool(self.ours) and not is_number(self.ours), f"ours: expected a number, got {self.ours!r}")
+        if self.ours and self.verdict == "equal":
+            raise ValueError("`ours` belongs to a slip, or to what is not reproduced")
         return self
+
+
+class _Given(BaseModel):
+    """What a file says of a cell, or of all cells of a column; the rest are keys of `Cell`."""
+
+    model_config = ConfigDict(extra="allow")
+    run: str = ""
+    set: list[Annotated[str, Field(pattern="=")]] = []
+    """Overrides."""
+
+
+def _cell_of_list(given: Any) -> Any:
+    if isinstance(given, list) and len(given) >= 2:
+        return {"net": given[0], "paper": given[1], "set": given[2:]}
+    if not isinstance(given, dict):
+        raise ValueError(f"a cell is [net, value, override ...] or a mapping, got {given}")
+    return given
+
+
+class _Column(_Given):
+    cells: dict[str, Annotated[_Given, BeforeValidator(_cell_of_list)]] = Field({"": _Given()}, min_length=1)
+
+
+_Blocks = Mapping[str, Annotated[dict[str, _Column], Field(min_length=1)]]
 
 
 class Axes(_Part):
@@ -140,7 +163,7 @@ class Axes(_Part):
 
 
 class Table(_Part):
-    """A table or figure. `cells` are in the paper's order; a figure has `axes`."""
+    """A table or figure; a figure has `axes`."""
 
     name: str
     title: str
@@ -157,93 +180,52 @@ class Table(_Part):
     kind: Literal["table", "curves", "bars", "scatter"] = "table"
     axes: Axes | None = None
     note: str = ""
-    cells: tuple[Cell, ...]
+    blocks: _Blocks = Field(min_length=1)
+
+    @cached_property
+    def cells(self) -> tuple[Cell, ...]:
+        """In the paper's order."""
+        return tuple(_cells(self.blocks))
 
     @property
     def runs(self) -> tuple[Run, ...]:
         """Those that it needs, each once, in the paper's order."""
         return tuple(dict.fromkeys(cell.run for cell in self.cells if cell.run is not None))
 
-    @model_validator(mode="before")
-    @classmethod
-    def _flatten(cls, values: dict[str, Any]) -> dict[str, Any]:
-        refuse("cells" in values, "unknown key 'cells'; they stand in the columns of `blocks`")
-        own = {key: value for key, value in values.items() if key != "blocks"}
-        return {**own, "cells": list(_cells(values.get("blocks")))}
-
     @model_validator(mode="after")
     def _consistent(self) -> Table:
-        blocks = dict.fromkeys(cell.block for cell in self.cells)
         if (self.kind == "table") != (self.axes is None):
             raise ValueError("`axes` belong to curves, bars and scatter, and to all of those")
         if self.axes is not None and self.axes.y != self.quantity:
             raise ValueError(f"axes.y is {self.axes.y}, but quantity is {self.quantity}")
-        for block in blocks if self.baseline else ():
-            if not any(cell.block == block and self.baseline in (cell.column, cell.row) for cell in self.cells):
-                raise ValueError(f"baseline '{self.baseline}' is neither a column nor a row of {block}")
-        if self.quantity.endswith("_to_target") and set(self.targets) != set(blocks):
-            raise ValueError(f"`targets` must name the blocks: {', '.join(blocks)}")
+        with_baseline = {cell.block for cell in self.cells if self.baseline in ("", cell.column, cell.row)}
+        if without := [block for block in self.blocks if block not in with_baseline]:
+            raise ValueError(f"baseline '{self.baseline}' is neither a column nor a row of {without[0]}")
+        if self.quantity.endswith("_to_target") and set(self.targets) != set(self.blocks):
+            raise ValueError(f"`targets` must name the blocks: {', '.join(self.blocks)}")
         return self
 
 
-_CELL_KEYS = {*Cell.model_fields, "paper", "set"} - {"block", "column", "row", "printed", "lost"}
-_COLUMN_KEYS = _CELL_KEYS - {"paper"} | {"cells"}
-
-
-def _cells(blocks: Any) -> Iterator[Cell]:
+def _cells(blocks: _Blocks) -> Iterator[Cell]:
     """Each cell with what its column says of all of them. Raises ValueError that says which cell is malformed."""
-    for block, columns in mapping(blocks, "blocks", "block: {column: ...}").items():
-        for column, content in mapping(columns, block, "column: {run: ..., cells: ...}").items():
-            place = f"{block} / {column}"
-            own = mapping(content, place, "run: ..., net: ..., cells: ...")
-            check_keys(own, place, _COLUMN_KEYS)
-            shared = {key: value for key, value in own.items() if key != "cells"}
-            rows = mapping(own["cells"], f"{place}: cells", "row: [net, value]") if "cells" in own else {"": {}}
-            for row, given in rows.items():
-                where = f"{place} / {row}" if row else place
-                try:
-                    yield Cell(block=block, column=column, row=row, **_content(shared, _cell(given)))
-                except ValidationError as error:
-                    raise ValueError("; ".join(f"{where}: {_problem(item)}" for item in error.errors())) from None
-                except ValueError as error:
-                    raise ValueError(f"{where}: {error}") from None
-
-
-def _content(shared: dict[str, Any], cell: dict[str, Any]) -> dict[str, Any]:
-    """A cell on top of its column; one with a run of its own leaves the column's overrides."""
-    found = {**shared, **cell}
-    overrides = [*([] if "run" in cell else _overrides(shared)), *_overrides(cell)]
-    refuse(bool(overrides) and "run" not in found, "set: there is no run to set it on")
-    if "run" in found:
-        found["run"] = {"config": found["run"], "overrides": overrides}
-    found.pop("set", None)
-    return found
-
-
-def _overrides(given: dict[str, Any]) -> list[str]:
-    overrides: list[str] = given.get("set", [])
-    is_list = isinstance(overrides, list) and all(isinstance(one, str) and "=" in one for one in overrides)
-    refuse(not is_list, f"set: expected a list, as [rounds=2, train.lr=0.1], got {overrides!r:.80}")
-    return overrides
-
-
-def _cell(cell: Any) -> dict[str, Any]:
-    if isinstance(cell, list) and len(cell) >= 2:
-        net, value, *overrides = cell
-        cell = {"net": net, "paper": value, "set": overrides}
-    if not isinstance(cell, dict):
-        raise ValueError(f"a cell is [net, value, override ...] or a mapping, got {cell}")
-    check_keys(cell, "", _CELL_KEYS)
-    value = cell.get("paper", "")
-    refuse(value not in ("", "lost") and not is_number(value), f"paper: expected a number, or lost, got {value!r}")
-    said = {key: content for key, content in cell.items() if key != "paper"}
-    return {**said, "lost": True} if value == "lost" else {**said, "printed": value}
+    columns = ((block, column, shared) for block, of_block in blocks.items() for column, shared in of_block.items())
+    for block, column, shared in columns:
+        for row, own in shared.cells.items():
+            run, overrides = own.run or shared.run, [*([] if own.run else shared.set), *own.set]
+            said = {**(shared.model_extra or {}), **(own.model_extra or {})}
+            said |= {"block": block, "column": column, "row": row}
+            said |= {"run": {"config": run, "overrides": overrides}} if run or overrides else {}
+            try:
+                yield Cell.model_validate(said)
+            except ValidationError as error:
+                where = " / ".join(filter(None, (block, column, row)))
+                raise ValueError("; ".join(f"{where}: {_problem(item)}" for item in error.errors())) from None
 
 
 class Fact(_Claimed):
     """A printed number or formula that follows from the nets alone, or from the paper's own tables."""
 
-    id: str
+    name: str
     where: str
     """Table or section."""
     what: str
@@ -268,42 +250,31 @@ class SizeSlip(_Part):
     """Of a row label that is not the rounded size of its net: why, and the size, in millions."""
 
     why: str = Field(min_length=1)
-    ours: str
-
-    @model_validator(mode="after")
-    def _counted(self) -> SizeSlip:
-        refuse(not is_number(self.ours), f"ours: expected a number, got {self.ours!r}")
-        return self
+    ours: Number
 
 
 class Paper(_Part):
-    """A paper: where it is to be found, its tables and figures by name (`table3`, `figure4a`), and its facts."""
+    """A paper: where it is to be found, and by name its tables and figures (`table3`, `figure4a`) and its facts."""
 
     name: str
     source: str
-    tables: dict[str, Table]
-    facts: tuple[Fact, ...] = ()
-    size_slips: dict[str, SizeSlip] = Field(default={})
+    tables: dict[str, Table] = Field(min_length=1)
+    facts: dict[str, Fact] = {}
+    size_slips: dict[str, SizeSlip] = {}
     """By `<data> <column> <row>`."""
 
-    @model_validator(mode="before")
+    @field_validator("tables", "facts", mode="before")
     @classmethod
-    def _name_tables(cls, values: dict[str, Any]) -> dict[str, Any]:
-        tables = named(values.get("tables"), "tables", "name", "title: ..., quantity: ..., blocks: ...")
-        facts = named(values["facts"], "facts", "id", "where: ..., what: ...") if "facts" in values else {}
-        return {**values, "tables": tables, "facts": list(facts.values())}
+    def _name_parts(cls, parts: Any) -> Any:
+        """Each part has its name as one of its values."""
+        if not isinstance(parts, dict):
+            return parts
+        return {name: {**part, "name": name} if isinstance(part, dict) else part for name, part in parts.items()}
 
     def cell(self, path: str) -> Cell:
         """The cell `table/block/column/row`. Raises KeyError."""
         table, _, place = path.partition("/")
-        found = [cell for cell in self.tables[table].cells if f"{cell.block}/{cell.column}/{cell.row}" == place]
-        if not found:
-            raise KeyError(path)
-        return found[0]
-
-    def fact(self, key: str) -> Fact:
-        """The fact of this id. Raises KeyError."""
-        return {fact.id: fact for fact in self.facts}[key]
+        return {f"{cell.block}/{cell.column}/{cell.row}": cell for cell in self.tables[table].cells}[place]
 
 
 @cache
@@ -311,40 +282,48 @@ def read(paper: str) -> Paper:
     """The paper of this name, one of `PAPERS`. Raises `PapersError` for another name or a malformed file."""
     if paper not in PAPERS:
         raise PapersError("paper", f"no '{paper}'; allowed: {', '.join(PAPERS)}")
-    file = files(__name__) / f"{paper}.yaml"
-    return parse(paper, file.read_text(encoding="utf-8"), f"{paper}.yaml")
+    return parse(paper, (files(__name__) / f"{paper}.yaml").read_text(encoding="utf-8"), f"{paper}.yaml")
 
 
 def read_file(file: Path) -> Paper:
     """A paper out of a file of one's own, named by its stem."""
     try:
-        text = file.read_text(encoding="utf-8")
+        return parse(file.stem, file.read_text(encoding="utf-8"), str(file))
     except (OSError, UnicodeDecodeError) as error:
         raise PapersError(str(file), f"cannot be read: {error}") from None
-    return parse(file.stem, text, str(file))
 
 
 def parse(name: str, text: str, where: str) -> Paper:
     """The paper `name` out of YAML; `where` is what errors call it."""
     try:
-        document = yaml.load(text, TextLoader)
+        document = yaml.load(text, _TextLoader)
         if not isinstance(document, dict):
             found = f"{document!r:.80}" if document else "nothing"
             raise PapersError(where, f"expected a mapping (source, tables, facts), got {found}")
-        if "name" in document:
-            raise PapersError(where, "unknown key 'name'; a paper is called as its file")
-        return Paper.model_validate({"name": name, **document})
+        return Paper.model_validate({**document, "name": name})
     except yaml.YAMLError as error:
         raise PapersError(where, " ".join(str(error).split())) from None
     except ValidationError as error:
-        raise PapersError(where, *(_problem(item, document) for item in error.errors())) from None
+        raise PapersError(where, *map(_problem, error.errors())) from None
 
 
-def _problem(item: Any, document: dict[str, Any] | None = None) -> str:
-    """Where and what; facts, which are validated by their numbers, by their names."""
-    loc = list(item["loc"])
-    if document is not None and loc[:1] == ["facts"] and len(loc) > 1:
-        loc[1] = [*document["facts"]][loc[1]]
+def _problem(item: Any) -> str:
+    """Where and what."""
     found = "" if item["type"] in ("missing", "value_error") else f", got {item['input']!r:.80}"
     text = item["msg"].removeprefix("Value error, ") + found
-    return f"{'.'.join(map(str, loc))}: {text}" if loc else text
+    return f"{'.'.join(map(str, item['loc']))}: {text}" if item["loc"] else text
+
+
+class _TextLoader(yaml.BaseLoader):
+    """All scalars as text; no key twice."""
+
+    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
+        known = set()
+        for key, _ in node.value:
+            line = f"line {key.start_mark.line + 1}"
+            if not isinstance(key, yaml.ScalarNode):
+                raise yaml.YAMLError(f"{line}: a key must be text")
+            if key.value in known:
+                raise yaml.YAMLError(f"{line}: {key.value} given twice")
+            known.add(key.value)
+        return super().construct_mapping(node, deep)

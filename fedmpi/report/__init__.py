@@ -1,1 +1,1 @@
-"""What a run tells people: records, TensorBoard, progress, the closing table."""
+"""What people read: records, TensorBoard, progress, the closing table, and tables of text for a terminal or a file."""

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from fedmpi.report.records import Record, accuracies
+from fedmpi.report.records import CLIENTS, Record, accuracies
 
 
 @dataclass
@@ -30,14 +30,24 @@ class Best:
         """Which of these records cannot be of the same run, and why; empty if all can be."""
         by_round = {record["round"]: record for record in records}
         for tier, number in self.best_round.items():
-            scores = _scores(by_round.get(number, {}), tier)
-            if scores and scores.get("accuracy") != self.best[tier]:
+            record = by_round.get(number, {})
+            tiers = record.get("tiers")
+            scores = tiers.get(tier) if isinstance(tiers, Mapping) and tier in tiers else record.get(tier)
+            if isinstance(scores, Mapping) and scores and scores.get("accuracy") != self.best[tier]:
                 return f"in round {number} the accuracy of {tier!r} is {scores.get('accuracy')}, not {self.best[tier]}"
         return ""
 
 
-def _scores(record: Mapping[str, Any], tier: str) -> Mapping[str, Any]:
-    """What a record says of a tier, or of the clients' own nets."""
-    tiers = record.get("tiers")
-    found = tiers.get(tier) if isinstance(tiers, Mapping) and tier in tiers else record.get(tier)
-    return found if isinstance(found, Mapping) else {}
+def mean_accuracy(record: Record) -> float | None:
+    """Over the nets that were tested on the whole test set, else over the clients' own; None where none was tested."""
+    tested = accuracies(record)
+    shares = [share for name, share in tested.items() if name != CLIENTS] or [*tested.values()]
+    return sum(shares) / len(shares) if shares else None
+
+
+def best_round(means: Mapping[int, float | None], saved: Collection[int]) -> int | None:
+    """Of the rounds that are `saved` the one of the highest `mean_accuracy`, of equals the first; None if none has
+    one.
+    """
+    known = [(mean, -number) for number in saved if (mean := means.get(number)) is not None]
+    return -max(known)[1] if known else None

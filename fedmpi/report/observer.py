@@ -18,22 +18,20 @@ from typing import Any
 
 @dataclass(frozen=True)
 class Started:
-    """A start of a run."""
+    """A start of a run; `config` is the whole config, as in `config.yaml`, and `done` is above 0 if it is resumed."""
 
     config: Mapping[str, Any]
-    """The whole config, as `config.yaml` has it."""
     run_dir: Path
     done: int
-    """Rounds that are done; above 0 the run is resumed."""
 
 
 @dataclass(frozen=True)
 class Ended:
-    """The end of a start. `last`, `best` and `best_round` have an accuracy, or a round, for each tier."""
+    """The end of a start: why it is `stopped` before the last round, empty if the run is finished; by tier the last and
+    the best accuracy, and the round of the best."""
 
     done: int
     stopped: str
-    """Why the run stops before its last round; empty if it is finished."""
     last: Mapping[str, float]
     best: Mapping[str, float]
     best_round: Mapping[str, int]

@@ -1,9 +1,8 @@
-"""What rank 0 shows while a run goes on.
+"""What is shown while work is under way: the rounds of a run on rank 0, or how far a long step of a command has come.
 
-`plain` is one line a round and safe for log files; `live` is one line that updates itself, with
-the clients of the round as they finish; `auto` is live on a terminal and plain in files, in pipes and under a launcher
-(see terminal.py).
-A terminal that goes away does not end the run.
+`plain` is whole lines, safe for log files: one a round, and within a long round now and then one with the clients done.
+`live` has, below the lines of the rounds, one that updates itself with the clients of the running round. `auto` is live
+on a terminal and plain in files, in pipes and under a launcher (see terminal.py). A run outlives its terminal.
 """
 
 from __future__ import annotations
@@ -11,21 +10,21 @@ from __future__ import annotations
 import contextlib
 import errno
 import sys
+import textwrap
 import time
 from collections import deque
-from collections.abc import Callable, Mapping
-from types import TracebackType
-from typing import TYPE_CHECKING, Literal, TextIO
+from collections.abc import Callable, Sequence
+from typing import Literal, TextIO
 
 from fedmpi.report.records import Record, accuracies
-from fedmpi.report.terminal import DEFAULT_COLUMNS, columns_of_terminal
+from fedmpi.report.terminal import DEFAULT_COLUMNS, Screen, columns_of_terminal
 from fedmpi.store.units import duration
-
-if TYPE_CHECKING:
-    from rich.live import Live
 
 Mode = Literal["auto", "live", "plain", "off"]
 _UPDATE_EVERY_S = 0.2
+_PLAIN_EVERY_S = 10.0
+_WITHIN_ROUND_S = (5.0, 30.0)
+"""Between two plain lines of one round: in its first minute, and later."""
 _ROUNDS_FOR_ETA = 20  # follows a schedule that makes rounds longer, rides over a single slow one
 
 
@@ -38,44 +37,58 @@ class Progress:
     """
 
     def __init__(self, mode: Mode, total_rounds: int, *, done_rounds: int = 0, stream: TextIO | None = None) -> None:
-        self._stream = stream or sys.stdout
-        columns = columns_of_terminal(self._stream) if mode in ("auto", "live") else 0
+        stream = stream or sys.stdout
+        columns = columns_of_terminal(stream) if mode in ("auto", "live") else 0
+        self._screen = Screen(stream, columns or DEFAULT_COLUMNS * (mode == "live"))
         self._is_off = mode == "off"
         self._shows = not self._is_off
-        is_live = mode == "live" or (mode == "auto" and columns > 0)
-        self._live = _live_line(self._stream, columns or DEFAULT_COLUMNS) if is_live else None
         self._total_rounds, self._done_rounds = total_rounds, done_rounds
         self._recent_s: deque[float] = deque(maxlen=_ROUNDS_FOR_ETA)
-        self._last_round = ""
-        self._updated_s = 0.0
+        self._tested: list[str] = []
+        self._updated_s, self._began_s = 0.0, time.monotonic()
 
     def __enter__(self) -> Progress:
-        if self._live is not None:
-            self._safely(self._live.start)
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        if self._live is not None:
-            self._safely(self._live.stop)
+    def __exit__(self, *_: object) -> None:
+        self._safely(self._screen.close)
 
     def clients(self, done: int, total: int) -> None:
-        """So many clients of the running round are done. Live only, and at most five times a second: call it freely."""
+        """So many clients of the running round are done. Shown at most five times a second: call it freely."""
         now_s = time.monotonic()
-        if self._live is not None and now_s - self._updated_s >= _UPDATE_EVERY_S:
+        taken_s = now_s - self._began_s
+        if self._screen.is_live:
+            is_due = now_s - self._updated_s >= _UPDATE_EVERY_S
+        else:
+            is_due = now_s - max(self._updated_s, self._began_s) >= _WITHIN_ROUND_S[taken_s > 60]
+        if is_due:
             self._updated_s = now_s
-            self._update(f"round {self._done_rounds + 1}/{self._total_rounds}  clients {done}/{total}")
+            left_s = self.eta_s() - taken_s if self._recent_s else taken_s * (total - done) / max(done, 1)
+            eta = f"ETA {duration(max(left_s, 0.0))}{'' if self._recent_s else ' (this round)'}"
+            line = f"{self._round(self._done_rounds + 1)}  clients {done}/{total}  {duration(taken_s)}  {eta}"
+            self._safely(lambda: self._screen.update(line) if self._screen.is_live else self._screen.print(line))
 
     def round_done(self, record: Record) -> None:
-        seconds, loss, number = record["seconds"]["wall"], record["train_loss"], record["round"]
-        self._done_rounds = number
+        """`round 3/50  2.31 s  ETA 1:49  loss 0.412  accuracy 91.2 90.0 88.7 %`; once before, whose these are."""
+        self._done_rounds, seconds, loss = record["round"], record["seconds"]["wall"], record["train_loss"]
         self._recent_s.append(seconds)
-        self._last_round = round_line(number, self._total_rounds, loss, accuracies(record), seconds, self.eta_s())
-        if self._live is not None:
-            self._update("")
-        else:
-            self.say(self._last_round)
+        self._began_s = time.monotonic()
+        found = accuracies(record)
+        if found and (tested := [*found]) != self._tested:
+            self._tested = tested
+            self._say_whose(tested)
+        parts = [self._round(self._done_rounds), f"{seconds:.2f} s", f"ETA {duration(self.eta_s())}"]
+        parts += [] if loss is None else [f"loss {loss:.4g}"]
+        self._safely(lambda: self._screen.print("  ".join([*parts, *_shown(list(found.values()), parts)])))
+
+    def _round(self, number: int) -> str:
+        return f"round {number:>{len(str(self._total_rounds))}}/{self._total_rounds}"
+
+    def _say_whose(self, tested: Sequence[str]) -> None:
+        """Names of tiers are often numbers, so they do not stand between the numbers of a line."""
+        names = f"accuracy of {', '.join(tested)}" + ", in this order" * (len(tested) > 1)
+        for line in textwrap.wrap(names, DEFAULT_COLUMNS, subsequent_indent="  "):
+            self.say(line)
 
     def eta_s(self) -> float:
         """Seconds to go, by the mean of the last rounds."""
@@ -84,11 +97,7 @@ class Progress:
 
     def say(self, line: str) -> None:
         """Print a line of its own (above the live one)."""
-        if self._live is not None:
-            console, text = self._live.console, printable(line, self._stream)
-            self._safely(lambda: console.print(text, soft_wrap=True))
-        else:
-            self._safely(lambda: print(printable(line, self._stream), file=self._stream, flush=True))
+        self._safely(lambda: self._screen.print(line))
 
     def warn(self, line: str) -> None:
         """As `say`, with `warning: ` in front; with `off` on stderr, because a warning must be seen."""
@@ -96,14 +105,6 @@ class Progress:
             with contextlib.suppress(OSError, ValueError):
                 print(f"warning: {line}", file=sys.stderr, flush=True)
         self.say(f"warning: {line}")
-
-    def _update(self, running: str) -> None:
-        if self._live is not None:
-            from fedmpi.report.console import one_line
-
-            line = "  |  ".join(part for part in (running, self._last_round) if part)
-            live, shown = self._live, one_line(printable(line, self._stream))
-            self._safely(lambda: live.update(shown, refresh=True))
 
     def _safely(self, show: Callable[[], None]) -> None:
         if self._shows:
@@ -114,30 +115,53 @@ class Progress:
                 self._shows = getattr(error, "errno", None) in (errno.ENOSPC, errno.EDQUOT)
 
 
-def round_line(
-    round_number: int,
-    total_rounds: int,
-    loss: float | None,
-    accuracy: Mapping[str, float],
-    seconds: float,
-    eta_s: float,
-) -> str:
-    """`round 3/50  accuracy full 91.2 % half 90.0 %  loss 0.412  2.31 s  ETA 1:49`."""
-    parts = [f"round {round_number:>{len(str(total_rounds))}}/{total_rounds}"]
-    if accuracy:
-        parts.append("accuracy " + " ".join(f"{tier} {100 * share:.1f} %" for tier, share in accuracy.items()))
-    if loss is not None:
-        parts.append(f"loss {loss:.4g}")
-    return "  ".join([*parts, f"{seconds:.2f} s", f"ETA {duration(eta_s)}"])
+def _shown(shares: Sequence[float], before: Sequence[str]) -> list[str]:
+    """Accuracies for a line of 80 columns; where they do not fit behind what stands before, the lowest and highest."""
+    if not shares:
+        return []
+    line = f"accuracy {' '.join(f'{100 * share:.1f}' for share in shares)} %"
+    if len("  ".join([*before, line])) > DEFAULT_COLUMNS:
+        line = f"accuracy {100 * min(shares):.1f} to {100 * max(shares):.1f} %"
+    return [line]
 
 
-def printable(text: str, stream: TextIO) -> str:
-    """`text` without what the stream's encoding has no sign for."""
-    encoding = getattr(stream, "encoding", None) or "ascii"
-    return text.encode(encoding, errors="replace").decode(encoding)
+class Telling:
+    """How far a long step of a command has come: a line that updates itself on a terminal, else a line now and then.
 
+    Called as `telling(done, total)`, as often as the caller likes; `total` is 0 if unknown.
 
-def _live_line(stream: TextIO, columns: int) -> Live:
-    from fedmpi.report.console import live_line  # rich loads only where a terminal wants it
+    >>> with Telling("decoding") as telling:
+    ...     telling(3, 10)
+    """
 
-    return live_line(stream, columns)
+    def __init__(self, what: str, amount: Callable[[float], str] = "{:,}".format, stream: TextIO | None = None) -> None:
+        self._what, self._amount = what, amount
+        self._screen = Screen(stream or sys.stdout, columns_of_terminal(stream or sys.stdout))
+        self._began_s, self._began_with, self._said_s = 0.0, 0, 0.0
+
+    def __enter__(self) -> Telling:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._screen.close()
+
+    def __call__(self, done: int, total: int) -> None:
+        now_s = time.monotonic()
+        if not self._began_s or done < self._began_with:
+            self._began_s, self._began_with, self._said_s = now_s, done, now_s
+        elif now_s - self._said_s >= (_UPDATE_EVERY_S if self._screen.is_live else _PLAIN_EVERY_S):
+            self._said_s = now_s
+            show = self._screen.update if self._screen.is_live else self._screen.print
+            show(self.line(done, total, now_s - self._began_s))
+
+    def line(self, done: int, total: int, seconds: float) -> str:
+        """`file.zip  45.00 MB of 170.50 MB  26 %  5.10 MB/s  0:25 to go`."""
+        rate = (done - self._began_with) / seconds if seconds > 0 else 0.0
+        parts = [f"{self._what}  {self._amount(done)}"]
+        if total:
+            parts[0] += f" of {self._amount(total)}"
+            parts.append(f"{100 * done // total} %")
+        if rate > 0:
+            parts.append(f"{self._amount(round(rate))}/s")
+            parts += [f"{duration((total - done) / rate)} to go"] if total else []
+        return "  ".join(parts)

@@ -12,7 +12,6 @@ import itertools
 import json
 import math
 import os
-import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
@@ -35,17 +34,17 @@ CLIENTS = "clients"
 """The key, and the closing table's row, of the clients' own nets on their own test data."""
 
 NOT_RESULTS = frozenset({"seconds", "busy_s", "losses", "wire_bytes", "exchange", BRANCHED_FROM})
-"""Keys of a record that tell of time, of ranks, of what MPI moved, and of a branch's parent: records of the same bits
-are alike without.
-"""
+"""Keys of a record that tell of time, ranks, what MPI moved, and a branch's parent: the same bits are alike without."""
 
 
 def round_seconds(records: Sequence[Record], num_ranks: int) -> list[float]:
     """What these rounds took; without those of another number of ranks, which tell little of the next ones."""
-    found = ((record.get("seconds"), record.get("busy_s")) for record in records)
-    times = (seconds.get("wall") for seconds, busy_s in found
-             if isinstance(seconds, Mapping) and isinstance(busy_s, Mapping) and len(busy_s) == num_ranks)  # fmt: skip
-    return [wall_s for wall_s in times if isinstance(wall_s, float)]
+    found = []
+    for record in records:
+        match record:
+            case {"seconds": {"wall": float(wall_s)}, "busy_s": {**ranks}} if len(ranks) == num_ranks:
+                found.append(wall_s)
+    return found
 
 
 def accuracies(record: Record) -> dict[str, float]:
@@ -61,16 +60,9 @@ class Records:
     so in one line to `warn`. Raises RunDirError if the file cannot be read or written.
     """
 
-    def __init__(
-        self,
-        run_dir: RunDir,
-        *,
-        resume_after: int | None,
-        warn: Callable[[str], None] = lambda line: print(f"warning: {line}", file=sys.stderr),
-    ) -> None:
+    def __init__(self, run_dir: RunDir, *, resume_after: int | None, warn: Callable[[str], None] = print) -> None:
         self._run_dir, self._path, self._warn = run_dir, run_dir.records_path, warn
-        last_round = resume_after or 0
-        self._write_anew(self._kept(last_round) if last_round else [])
+        self._write_anew(self._kept(resume_after) if resume_after else [])
         self._unwritten = b""
 
     def _kept(self, last_round: int) -> list[Record]:
@@ -82,10 +74,8 @@ class Records:
         if gaps:
             which = ", ".join(f"{first} to {last}" if first < last else f"{last}" for first, last in gaps[:5])
             more = f" and {len(gaps) - 5} other gaps" if len(gaps) > 5 else ""
-            self._warn(
-                f"{name} has no record of rounds {which}{more}, which are done: the gap is marked there, and sums over "
-                "all rounds are not shown"
-            )
+            missing = f"{name} has no record of rounds {which}{more}, which are done"
+            self._warn(f"{missing}: the gap is marked there, and sums over all rounds are not shown")
         if num_foreign:
             self._warn(f"{name} has {num_foreign} lines that are no records; they are left out")
         return _marked(kept, gaps)
@@ -131,8 +121,7 @@ class Records:
 def read_records(run_dir: RunDir) -> list[dict[str, Any]]:
     """Every whole record, in the order of rounds; of several of one round the last one. Empty if there is no file.
 
-    Lines that are no records are left out: one that a kill has torn, or a mark of missing rounds. Raises RunDirError if
-    it cannot be read.
+    Left out are lines that a kill has torn, and marks of missing rounds. Raises RunDirError if it cannot be read.
     """
     return _read(run_dir)[0]
 

@@ -1,7 +1,7 @@
-"""Whether a person sees our output as it is written.
+"""What a stream shows of our lines: signs that its encoding has, and on a terminal one line that updates itself.
 
-A live line ends in a carriage return. Launchers forward whole lines only (Open MPI's prterun, tried), so under one of
-them a live line would show nothing until the run ends, although rank 0 has a pseudo terminal as its stdout there.
+Such a line ends in a carriage return. Launchers forward whole lines only (Open MPI's prterun, tried), so under one of
+them it would show nothing until the run ends, although rank 0 has a pseudo terminal as its stdout there.
 """
 
 from __future__ import annotations
@@ -9,7 +9,10 @@ from __future__ import annotations
 import contextlib
 import os
 from collections.abc import Mapping
-from typing import TextIO
+from typing import TYPE_CHECKING, TextIO
+
+if TYPE_CHECKING:
+    from rich.live import Live
 
 # One variable of each launcher that `fedmpi.mpi.launch` knows, and of srun, which may start a process without MPI.
 _LAUNCHED = (
@@ -25,12 +28,50 @@ def columns_of_terminal(stream: TextIO, environ: Mapping[str, str] = os.environ)
         return 0
     with contextlib.suppress(OSError, ValueError):  # a closed stream says ValueError
         if stream.isatty():
-            return _columns(stream)
+            with contextlib.suppress(OSError):
+                return os.get_terminal_size(stream.fileno()).columns or DEFAULT_COLUMNS
+            return DEFAULT_COLUMNS
     return 0
 
 
-def _columns(stream: TextIO) -> int:
-    try:
-        return os.get_terminal_size(stream.fileno()).columns or DEFAULT_COLUMNS
-    except OSError:
-        return DEFAULT_COLUMNS
+def printable(text: str, stream: TextIO) -> str:
+    """`text` without what the stream's encoding has no sign for."""
+    encoding = getattr(stream, "encoding", None) or "ascii"
+    return text.encode(encoding, errors="replace").decode(encoding)
+
+
+class Screen:
+    """A stream that people read; with `columns`, a terminal's width, its last line updates itself.
+
+    Raises OSError or ValueError where the stream can no longer be written.
+    """
+
+    def __init__(self, stream: TextIO, columns: int) -> None:
+        self._stream, self._columns = stream, columns
+        self._live: Live | None = None
+
+    @property
+    def is_live(self) -> bool:
+        return self._columns > 0
+
+    def print(self, line: str) -> None:
+        """A line of its own, above the live one."""
+        text = printable(line, self._stream)
+        if self._live is None:
+            print(text, file=self._stream, flush=True)
+        else:
+            self._live.console.print(text, soft_wrap=True)
+
+    def update(self, line: str) -> None:
+        """Shows `line` as the live line."""
+        from fedmpi.report.console import live_line, one_line  # rich loads only where a terminal wants it
+
+        if self._live is None:
+            self._live = live_line(self._stream, self._columns)
+            self._live.start()
+        self._live.update(one_line(printable(line, self._stream)), refresh=True)
+
+    def close(self) -> None:
+        """The live line is gone."""
+        if self._live is not None:
+            self._live.stop()

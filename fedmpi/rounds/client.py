@@ -94,9 +94,8 @@ def _settle_divergence(
 
 
 def _bounded_upload(method: Method, net: FlatNet, client: Client, bounds: Mapping[str, float]) -> Params | None:
-    """The upload, if everything this client would add is finite and within the bounds that exact sums need.
-
-    What stays with a client must be finite, too, or it would come back from its memory.
+    """The upload, if everything this client would add is finite and within the bounds that exact sums need. What stays
+    with a client must be finite, too, or it would come back from its memory.
     """
     upload = method.upload(net, client)
     if upload is None:

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import numpy as np
 import torch
 
 from fedmpi import seeds
@@ -20,9 +21,8 @@ from fedmpi.data.own_tests import choose_test, personal_tests
 from fedmpi.data.partition import Partition
 from fedmpi.errors import ConfigError
 from fedmpi.federation.assignment import Task, assign
-from fedmpi.learning.client_scores import ClientScores, count_correct
 from fedmpi.learning.determinism import global_generator
-from fedmpi.learning.evaluate import TierScore, test_nets
+from fedmpi.learning.evaluate import ClientScores, TierScore, count_correct, test_nets
 from fedmpi.learning.flat import FlatNet
 from fedmpi.methods.protocol import Method
 from fedmpi.rounds.client import local_work
@@ -96,15 +96,24 @@ def test_clients(setup: Setup, round_number: int, state: ServerState, published:
 
 def _test_client(setup: Setup, task: Task, published: Published) -> int:
     """How many of its test examples one client gets right."""
-    method, trainer, tests = setup.method, setup.trainers[task.tier], setup.personal_tests
+    tests = setup.personal_tests
     assert tests is not None
+    net, restat = client_net(setup, task, published)
+    own = torch.tensor(tests.client(task.client), device=setup.data.device)
+    # One example has no batch statistics.
+    with_own_statistics = reestimates(setup.config, task.round_number) or len(own) == 1
+    batch_size = setup.config.evaluation.batch_size
+    return count_correct(net, setup.data, own, batch_size, restat if with_own_statistics else None)
+
+
+def client_net(setup: Setup, task: Task, published: Published) -> tuple[FlatNet, tuple[np.ndarray, int]]:
+    """Puts the net that a client is tested with into place; with the numbers of the client's training examples and the
+    seed of their augmentation, over which its own BatchNorm statistics are.
+    """
+    method, trainer = setup.method, setup.trainers[task.tier]
     client = client_of(setup, task, published, published.versions.get(task.client))
     method.narrow(published.params, task.tier, trainer.net.params, client)
     seed = seeds.mix("personal", setup.config.seed, task.round_number, task.client)
     with global_generator(seed, setup.data.device):
         method.adapt(trainer, client, local_work(setup, client))
-    own = torch.tensor(tests.client(task.client), device=setup.data.device)
-    # One example has no batch statistics.
-    with_own_statistics = reestimates(setup.config, task.round_number) or len(own) == 1
-    restat = (client.examples, seed) if with_own_statistics else None
-    return count_correct(trainer.net, setup.data, own, setup.config.evaluation.batch_size, restat)
+    return trainer.net, (client.examples, seed)

@@ -11,9 +11,10 @@ Both add the same whole numbers (`fedmpi.exactsum`), in whatever order, on the s
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import astuple, dataclass, field
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import Any, Protocol
 
 import numpy as np
 import torch
@@ -21,13 +22,11 @@ from torch import Tensor
 
 from fedmpi.exactsum import ExactSum, WeightSum
 from fedmpi.federation.assignment import Assignment, Task
-from fedmpi.methods.protocol import Method
+from fedmpi.methods.protocol import Method, copy_into
 from fedmpi.methods.values import Client
+from fedmpi.mpi.communicator import Communicator, Request
 from fedmpi.store.stored import DIGEST_BYTES
-from fedmpi.tensors import ALIGN_BYTES, Layout, Params, Spec, copy_into
-
-if TYPE_CHECKING:
-    from fedmpi.mpi.communicator import Communicator, Request
+from fedmpi.tensors import ALIGN_BYTES, Layout, Params, Spec
 
 # Uploads of a worker that may be under way while it trains on. Two: with one, a worker whose
 # client was short would wait for the slowest of its wave.
@@ -77,9 +76,8 @@ ClientResult = tuple[ClientReport, Params | None]
 
 @dataclass(frozen=True)
 class Results:
-    """What a phase brought: a report per client (on every rank that knows it), and on rank 0 the means.
-
-    `shares` is that of `methods.values.Contributions`.
+    """What a phase brought: a report per client (on every rank that knows it), and on rank 0 the means. `shares` is
+    that of `methods.values.Contributions`.
     """
 
     reports: tuple[ClientReport, ...] = ()
@@ -99,12 +97,10 @@ class Weights:
 
 @dataclass(frozen=True)
 class OpenPhase:
-    """What an exchange is opened for.
-
-    `bounds` has B of each server tensor; `client_of` makes the `Client` that a method wants to see
-    out of a task and the digest of its new memory. `device` is where results are lifted and added,
-    on whichever rank does it. `pinned` puts message buffers where this rank's GPU reads and writes
-    them fastest; a rank without one must not ask for it, because pinning memory opens a GPU.
+    """What an exchange is opened for. `bounds` has B of each server tensor; `client_of` makes the `Client` that a
+    method wants to see out of a task and the digest of its new memory. `device` is where results are lifted and added,
+    on whichever rank does it. `pinned` puts message buffers where this rank's GPU reads and writes them fastest; a rank
+    without one must not ask for it, because pinning memory opens a GPU.
     """
 
     comm: Communicator
@@ -175,7 +171,8 @@ class Gather:
     """Uploads travel to rank 0 in waves, while workers train on."""
 
     def __init__(self, phase: OpenPhase) -> None:
-        self._comm, self._device, self._pinned = phase.comm, phase.device, phase.pinned
+        self._comm, self._device = phase.comm, phase.device
+        self._buffer = functools.partial(torch.empty, dtype=torch.uint8, pin_memory=phase.pinned)
         self._layouts = {task.client: upload_layout(phase.method, task) for task in phase.assignment.tasks}
         self._sums = _Sums(phase) if phase.comm.is_root else None
         self._posted: dict[int, Tensor] = {}
@@ -189,10 +186,10 @@ class Gather:
         self._held, self._posted = self._held | self._posted, {}
         mine = max((self._layouts[task.client].num_bytes for task in left.by_rank[comm.rank]), default=0)
         # With one more, a result is posted before this rank waits, and learns of a loss.
-        self._slots = [_message_buffer(mine, self._pinned) for _ in range(_UNDER_WAY + comm.recovers)]
+        self._slots = [self._buffer(mine) for _ in range(_UNDER_WAY + comm.recovers)]
         self._under_way: list[tuple[Request, ...]] = []
         received = max((sum(self._sizes(wave)) for wave in waves), default=0) if comm.is_root else 0
-        self._received = _message_buffer(received, self._pinned)
+        self._received = self._buffer(received)
 
     def has(self) -> dict[int, int]:
         held = dict.fromkeys([*self._held, *self._posted], HELD)
@@ -234,7 +231,7 @@ class Gather:
             device = next((value.device for value in upload.values()), slot.device)
             # Packed where it is, so that a GPU's result crosses to the host in one piece.
             packed = slot if device.type == "cpu" else layout.new_buffer(device)
-            copy_into(_without_report(layout.views(packed)), upload)
+            copy_into({name: view for name, view in layout.views(packed).items() if name != _REPORT_NAME}, upload)
             if packed is not slot:
                 slot[: layout.num_bytes].copy_(packed)
         layout.views(slot)[_REPORT_NAME].numpy().view(_REPORT)[0] = report.to_row()
@@ -328,14 +325,6 @@ def choose(kind: str, method: Method, assignment: Assignment) -> str:
 def open_exchange(kind: str, phase: OpenPhase) -> Exchange:
     """The exchange of one phase; `kind` as `choose` returns it."""
     return Gather(phase) if kind == "gather" else Reduce(phase)
-
-
-def _message_buffer(num_bytes: int, pinned: bool) -> Tensor:
-    return torch.empty(num_bytes, dtype=torch.uint8, pin_memory=pinned)
-
-
-def _without_report(views: Params) -> Params:
-    return {name: view for name, view in views.items() if name != _REPORT_NAME}
 
 
 def _on(device: str, upload: Params) -> Params:

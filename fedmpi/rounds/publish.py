@@ -2,7 +2,7 @@
 
 After round t it serves both the test of round t and the clients of round t + 1, so a factorization
 is computed once and never saved. With the method's tensors travel the bounds that exact sums need
-and, where a method keeps client memories, the versions that the coming clients go on from.
+and, where a method keeps client memories, the versions that the coming clients continue from.
 """
 
 from __future__ import annotations
@@ -25,17 +25,18 @@ _VERSION = np.dtype([("round", "i8"), ("digest", "V16")])
 
 
 def publish(setup: Setup, state: ServerState, round_number: int, phase_number: int) -> Published:
-    """Broadcasts what the coming phase's clients need and, after the last phase of a round, what its test needs.
-
-    After round t this is called for round t + 1: one factorization serves the test of round t and
-    the clients of round t + 1.
-    """
+    """Broadcasts what the coming phase's clients need and, after the last phase of a round, what its test needs."""
     method, comm = setup.method, setup.comm
     phase = method.phases(round_number)[phase_number]
     tasks = plan_phase(setup, round_number, phase).tasks
     tested = phase_number == 0 and round_number > 1 and is_evaluated(setup.config, round_number - 1)
     nets = sorted({task.tier for task in tasks} | (tested_nets(setup) if tested else set()))
-    layout = _published_layout(method, nets, len(tasks))
+    num_versions = len(tasks) if method.traits.keeps_memory else 0
+    head = {
+        _BOUNDS: Spec((len(method.state_specs()),), torch.float64),
+        _VERSIONS: Spec((num_versions * _VERSION.itemsize,), torch.uint8),
+    }
+    layout = Layout.of(head | method.published_specs(nets))
     buffer = layout.new_buffer(setup.device.server if comm.is_root else "cpu")
     with setup.clock.stage(method.traits.publishing_is, round_number):
         if comm.is_root:
@@ -67,15 +68,6 @@ def share_versions(setup: Setup, state: ServerState, tasks: Sequence[Task]) -> d
     _write_versions(rows, state, tasks)
     setup.comm.bcast(rows)
     return _read_versions(rows, tasks)
-
-
-def _published_layout(method: Method, nets: Collection[int], num_tasks: int) -> Layout:
-    num_bounds, num_versions = len(method.state_specs()), num_tasks if method.traits.keeps_memory else 0
-    head = {
-        _BOUNDS: Spec((num_bounds,), torch.float64),
-        _VERSIONS: Spec((num_versions * _VERSION.itemsize,), torch.uint8),
-    }
-    return Layout.of(head | method.published_specs(nets))
 
 
 def _write_head(method: Method, views: Params, state: ServerState, tasks: Collection[Task]) -> None:

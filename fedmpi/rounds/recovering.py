@@ -10,17 +10,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING
 
 import numpy as np
 
 from fedmpi.federation.assignment import Assignment, Task, assign
 from fedmpi.methods.values import Client
+from fedmpi.mpi.communicator import Communicator
 from fedmpi.rounds.exchange import ADDED, HELD, Exchange, OpenPhase, Results, choose, open_exchange
 from fedmpi.rounds.state import Published, RoundResult, ServerState, Setup, client_of
-
-if TYPE_CHECKING:
-    from fedmpi.mpi.communicator import Communicator
 
 
 @dataclass

@@ -10,7 +10,6 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache
-from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -21,18 +20,15 @@ from fedmpi.data.partition import Partition
 from fedmpi.federation.assignment import Assignment, Task, assign, worker_ranks
 from fedmpi.federation.cohort import eligible_clients, sample_cohort, sample_drawn_tiers
 from fedmpi.federation.tiers import tier_of
-from fedmpi.learning.client_scores import ClientScores
-from fedmpi.learning.evaluate import EvaluationPlan, TierScore
+from fedmpi.learning.evaluate import ClientScores, EvaluationPlan, TierScore
 from fedmpi.learning.local import LocalTrainer
 from fedmpi.methods.protocol import Method
 from fedmpi.methods.values import Client, Phase, Turn
+from fedmpi.mpi.communicator import Communicator
+from fedmpi.mpi.placement import Device
 from fedmpi.rounds.exchange import ClientReport
 from fedmpi.store.memory import MemoryStore, Version
 from fedmpi.tensors import Params
-
-if TYPE_CHECKING:
-    from fedmpi.mpi.communicator import Communicator
-    from fedmpi.mpi.placement import Device
 
 
 @dataclass(frozen=True)
@@ -42,14 +38,12 @@ class Setup:
     config: Config
     comm: Communicator
     device: Device
-    worker_device: str
-    """The kind of device that all workers train on: `cpu` or `cuda`. Bits depend on it."""
     method: Method
     data: DeviceData
     data_digest: str
     """`digest` of the Dataset, the same on all ranks."""
     computed_with: Mapping[str, str]
-    """What bits depend on beside the config and the data, of all ranks (`bits.computed_with`)."""
+    """What bits depend on beside the config and the data, of all ranks (`made_with`)."""
     labels: np.ndarray
     partition: Partition
     blocks: tuple[int, ...]
@@ -72,9 +66,8 @@ class Setup:
 
 @dataclass(frozen=True)
 class ServerState:
-    """All that the next round needs beside the config: the method's tensors and the versions of client memories.
-
-    Only rank 0 has one with content.
+    """All that the next round needs beside the config: the method's tensors and the versions of client memories. Only
+    rank 0 has one with content.
     """
 
     params: Params = field(default_factory=dict)

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import shlex
-from pathlib import Path
 
 from fedmpi import registry
 from fedmpi.config.schema import Config, Train
+from fedmpi.data.options import PLACES
 from fedmpi.errors import DivergenceError, RoundError, UserError
 from fedmpi.store.run_dir import RunDir
 from fedmpi.store.whereabouts import GoneError
@@ -17,37 +18,35 @@ _LOWER = 0.1
 NOTHING_SAVED = "nothing was saved yet"
 
 
-def command(num_ranks: int, *words: str) -> str:
-    """The main command with these words, for a shell."""
-    launcher = f"mpirun -n {num_ranks} " if num_ranks > 1 else ""
-    return f"{launcher}python -m fedmpi.main {shlex.join(words)}"
-
-
-def resume_command(run_dir: Path, num_ranks: int, config: Config) -> str:
-    """What to type to continue a run; it names again what a resume does not import by itself."""
-    return command(num_ranks, "--run-dir", str(run_dir), "--resume", *_again(config))
-
-
-def _again(config: Config) -> list[str]:
-    observers = config.output.observers
-    return registry.words_in_full(config) + ([f"output.observers=[{','.join(observers)}]"] if observers else [])
-
-
 class Advice:
     """What to say where a run ends. It knows of the run's directory once `run_is_in` has been called."""
 
     def __init__(self, config: Config) -> None:
-        self._config = config
+        self._lr = config.train.lr
         self._run: tuple[RunDir, int] | None = None
+        # What a command names again, because a resume does not import what only a run directory names.
+        observers = ",".join(config.output.observers)
+        self._again = registry.words_in_full(config) + ([f"output.observers=[{observers}]"] if observers else [])
+        # A module of the user's, or data under a relative path, may be found only from the folder of this start.
+        places = [os.path.expanduser(getattr(config.data, key, "/")) for key in PLACES]
+        is_bound = self._again or not all(map(os.path.isabs, places))
+        self._from = ""
+        with contextlib.suppress(OSError):  # the folder was removed: nothing will be found there
+            self._from = f"cd {shlex.quote(os.getcwd())} && " if is_bound else ""
 
     def run_is_in(self, run_dir: RunDir, num_ranks: int) -> None:
         """There is a run directory, of a job that was started with so many ranks."""
         self._run = run_dir, num_ranks
 
-    def resume_command(self) -> str:
+    def resume_command(self, *words: str, moved_to: str = "") -> str:
+        """What to type to continue the run, with other settings if `words` has any, wherever it is typed."""
         assert self._run is not None
-        run_dir, num_ranks = self._run
-        return resume_command(run_dir.path, num_ranks, self._config)
+        return self._command("--run-dir", moved_to or str(self._run[0].path), "--resume", *words)
+
+    def _command(self, *words: str) -> str:
+        num_ranks = self._run[1] if self._run else 1
+        launcher = f"mpirun -n {num_ranks} " if num_ranks > 1 else ""
+        return f"{self._from}{launcher}python -m fedmpi.main {shlex.join([*words, *self._again])}"
 
     def what_is_saved(self) -> str:
         """How many rounds, in words."""
@@ -55,30 +54,29 @@ class Advice:
             return NOTHING_SAVED
         return f"rounds 1 to {last} are saved" if last > 1 else f"round {last} is saved"
 
-    def how_to_go_on(self, error: BaseException | None = None) -> str:
+    def how_to_continue(self, error: BaseException | None = None) -> str:
         """The last lines of a message about the end of a run, which `error` has ended, or a signal (None)."""
         if self._run is None:
             return NOTHING_SAVED
-        run_dir, num_ranks = self._run
+        run_dir = self._run[0]
         cause = error.__cause__ or error if isinstance(error, RoundError) else error
         if isinstance(cause, GoneError) and cause.moved_to:
-            return f"to go on: {resume_command(Path(cause.moved_to), num_ranks, self._config)}"
+            return f"to continue: {self.resume_command(moved_to=cause.moved_to)}"
         if not run_dir.holds_run():  # it is gone, or a branch has not begun
-            return f"nothing is left to go on with in {run_dir.path}"
+            return f"nothing is left to continue in {run_dir.path}"
         if isinstance(cause, DivergenceError):
-            return self._after_divergence(run_dir, num_ranks)
-        return f"{_before_a_resume(cause)}to go on: {self.resume_command()}"
+            return self._after_divergence(run_dir)
+        return f"{_before_a_resume(cause)}to continue: {self.resume_command()}"
 
-    def _after_divergence(self, run_dir: RunDir, num_ranks: int) -> str:
+    def _after_divergence(self, run_dir: RunDir) -> str:
         """A resume computes the same bits, so it diverges at the same place; the same settings from round 1 do, too."""
-        lower = f"train.lr={min(self._config.train.lr * _LOWER, Train().lr):.3g}"
+        lower = f"train.lr={min(self._lr * _LOWER, Train().lr):.3g}"
         if not (last := self._last_saved()):
-            again = f"{self.resume_command()} {lower}"
             problem = f"  {NOTHING_SAVED}, and the same settings diverge again"
-            return f"{problem}\nto go on from the beginning with others: {again}"
-        again = command(num_ranks, "--resume-from", str(run_dir.path), lower, *_again(self._config))
+            return f"{problem}\nto continue from the beginning with others: {self.resume_command(lower)}"
+        again = self._command("--resume-from", str(run_dir.path), lower)
         saved = f"  {self.what_is_saved()}; --resume alone would diverge again, because it computes the same bits"
-        return f"{saved}\nto go on after round {last} with other settings, in a new run directory: {again}"
+        return f"{saved}\nto continue after round {last} with other settings, in a new run directory: {again}"
 
     def _last_saved(self) -> int:
         return max((number for number, _ in self._run[0].checkpoints()), default=0) if self._run else 0
@@ -87,9 +85,8 @@ class Advice:
     # fails, nor rank 0 when the launcher ends it with a signal.
 
     def note_failure(self) -> bool:
-        """Notes in the run directory that this rank ends the job; False if another rank has done so before.
-
-        Another directory that has taken the run's name gets no note.
+        """Notes in the run directory that this rank ends the job; False if another rank has done so before. Another
+        directory that has taken the run's name gets no note.
         """
         if self._run is not None and self._run[0].holds_run():
             with contextlib.suppress(OSError):

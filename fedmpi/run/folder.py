@@ -1,26 +1,72 @@
-"""The run directory of a start: which one it is, and how rank 0 takes it."""
+"""The run directory of a start: which one it is, where a branch of another run begins, and how rank 0 takes it."""
 
 from __future__ import annotations
 
 import os
+import re
 import time
 from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from fedmpi.config import address, yaml_text
+from fedmpi.config.load import DEFAULT_FILE
 from fedmpi.config.schema import Config
-from fedmpi.errors import RunDirError
-from fedmpi.mpi.together import together
-from fedmpi.run.origin import Origin
+from fedmpi.errors import ConfigError, RunDirError
+from fedmpi.mpi.communicator import Communicator, together
 from fedmpi.store.files import write_text
 from fedmpi.store.lock import RunLock
 from fedmpi.store.run_dir import RunDir
 
-if TYPE_CHECKING:
-    from fedmpi.mpi.communicator import Communicator
+_RESUME_FROM = "--resume-from"
+_AT_ROUND = re.compile(r"(.+)@(\d{1,18})", re.DOTALL)
+
+
+@dataclass(frozen=True)
+class Origin:
+    """Where a branch begins: a run, and which of its checkpoints (`--resume-from`)."""
+
+    run_dir: RunDir
+    round: int | None = None
+    """None stands for the newest whole checkpoint."""
+
+    @classmethod
+    def named(cls, text: str) -> Origin:
+        """`RUN`, `RUN@12`, or the checkpoint itself, `RUN/checkpoints/round-000012.h5`. Raises ConfigError."""
+        run, number = _parted(text)
+        if Path(text).suffix == ".h5":
+            number = next((found for found, path in RunDir(run).checkpoints() if path.name == Path(text).name), None)
+            if number is None or Path(text).parent.name != RunDir(run).checkpoints_dir.name:
+                problem = f"{text} is no checkpoint of a run; name one in the run's own checkpoints/"
+                raise ConfigError(_RESUME_FROM, problem)
+        origin = cls(RunDir(run.resolve()), number)
+        if not origin.run_dir.config_path.is_file():
+            allowed = "name a run's folder, FOLDER@ROUND, or a file in its checkpoints/"
+            raise ConfigError(_RESUME_FROM, f"{run} holds no run (no config.yaml); {allowed}")
+        return origin
+
+    def checkpoints(self) -> list[tuple[int, Path]]:
+        """(round, path) of each checkpoint that the branch may begin from, newest first."""
+        return [found for found in self.run_dir.checkpoints() if self.round in (None, found[0])]
+
+
+def refuse_inside(text: str, new_run: str) -> None:
+    """Raises ConfigError if the branch would live in the run that `text` names, which is only read."""
+    old, new = _parted(text)[0].resolve(), Path(new_run).resolve()
+    if new.is_relative_to(old):
+        where = "is" if new == old else "is inside"
+        advice = "take another --run-dir, or --resume alone to continue the run itself"
+        raise ConfigError(_RESUME_FROM, f"--run-dir {new_run} {where} the run that the branch begins from; {advice}")
+
+
+def _parted(text: str) -> tuple[Path, int | None]:
+    """The run's folder, and the round where one is named."""
+    path = Path(text)
+    if path.suffix == ".h5":
+        return path.parent.parent, None
+    match = None if path.is_dir() else _AT_ROUND.fullmatch(text)
+    return (Path(match[1]), int(match[2])) if match else (path, None)
 
 
 @dataclass(frozen=True)
@@ -43,10 +89,19 @@ def open_run_dir(config: Config, comm: Communicator, asked: Asked, *, resume: bo
             return ""
         if asked.run_dir is not None:
             return str(RunDir.open_for(asked.run_dir, resume=resume).path.resolve())
-        named = asked.origin.label() if asked.origin else f"{address.label(config.where)}-seed{config.seed}"
-        return str(RunDir.new(config.output.dir, named).path.resolve())
+        return str(RunDir.new(config.output.dir, _label(config, asked.origin)).path.resolve())
 
     return RunDir(Path(comm.allgather_text(together(comm, open_it))[0]))
+
+
+def _label(config: Config, origin: Origin | None) -> str:
+    """What a fresh folder is called after: a branch's origin, else the config's file, else method, model and data."""
+    if origin is not None:
+        return f"{origin.run_dir.path.name}-branch"
+    named = address.label(config.where)
+    if config.where == DEFAULT_FILE:
+        named = "-".join(section.name.rpartition(":")[2] for section in (config.method, config.model, config.data))
+    return f"{named}-seed{config.seed}"
 
 
 def take(folder: RunDir, config: Config, *, resumes: bool, is_branch: bool) -> None:
@@ -67,20 +122,17 @@ def lock_within(patience_s: float, stack: ExitStack, folder: RunDir, comm: Commu
         except RunDirError:
             if time.monotonic() >= until:
                 raise
-            with comm.traffic.waiting():
+            with comm.traffic.counted("idle"):
                 time.sleep(0.1)
 
 
 def _lock(folder: RunDir) -> RunLock:
-    return RunLock(folder, job=_job_name(), warn=lambda line: print(f"warning: {line}", flush=True))
+    """In the name of the batch job, or of the launcher's own: a rank on another host of that job may take it over."""
+    job = slurm_job() or os.environ.get("PMIX_NAMESPACE", "")
+    return RunLock(folder, job=job, warn=lambda line: print(f"warning: {line}", flush=True))
 
 
 def slurm_job() -> str:
     """The batch job's number (of one task of an array: its own), for the manifest; empty outside Slurm."""
     array, task = (os.environ.get(name, "") for name in ("SLURM_ARRAY_JOB_ID", "SLURM_ARRAY_TASK_ID"))
     return f"{array}_{task}" if array or task else os.environ.get("SLURM_JOB_ID", "")
-
-
-def _job_name() -> str:
-    """For the lock, which a rank that takes over on another host may take: the batch job, or the launcher's own."""
-    return slurm_job() or os.environ.get("PMIX_NAMESPACE", "")

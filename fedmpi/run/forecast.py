@@ -2,26 +2,30 @@
 
 Parameters and bytes are exact. Bytes per client are the papers' formula, 4 per parameter each way;
 a run's are summed over the very cohorts that it will draw. Compute is that of arXiv:2111.14655, section 4:
-MACs of a forward pass x local epochs x samples x rounds, a client's samples being the mean. Memory
-is what fedmpi itself allocates, without the libraries' own few hundred MB and without client
+MACs of a forward pass x local epochs x samples x rounds, a client's samples being the mean. Tests are counted
+beside it: every tested net passes the test examples and, for BatchNorm, the clients' training examples.
+Memory is what fedmpi itself allocates, without the libraries' own few hundred MB and without client
 memories, of which one at a time is read.
 """
 
 from __future__ import annotations
 
 import json
+import math
+import os
 from collections import Counter
-from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
-from typing import Any
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
 
 from fedmpi import costs, methods
 from fedmpi.config.schema import Config
 from fedmpi.data.options import DataInfo
 from fedmpi.federation.assignment import worker_ranks
+from fedmpi.learning.bn import num_statistics
 from fedmpi.methods.protocol import all_nets
 from fedmpi.methods.values import Phase, Turn
-from fedmpi.rounds.state import draw_cohort
+from fedmpi.rounds.state import draw_cohort, reestimates
+from fedmpi.run import start
 from fedmpi.run.remarks import remarks
 from fedmpi.store.units import si, size
 from fedmpi.tensors import Layout, specs_of
@@ -29,6 +33,9 @@ from fedmpi.tensors import Layout, specs_of
 # Above this many client-rounds cohorts are not drawn one by one: shares of the tiers are used.
 _DRAWN_AT_MOST = 200_000
 _LOOKED_AT = 1000
+_PASSES_OF_A_STEP = 3
+"""What a step of training costs beside a test: forward, and backward for inputs and for weights."""
+_LARGE_SHARE, _SMALL_SHARE = 1 / 3, 0.1
 _ELEMENT_BYTES = {"image": 1, "vector": 4, "tokens": 2}
 
 
@@ -64,6 +71,9 @@ class Forecast:
     up_bytes_per_round: float
     bytes_per_run: float
     training_macs_per_run: float
+    tests_per_run: int
+    test_macs_per_run: float
+    """Of all tests of a run, BatchNorm's re-estimation included."""
     exact_cohorts: bool
     model_bytes_worker: int
     model_bytes_server: int
@@ -71,74 +81,128 @@ class Forecast:
     tiers: tuple[TierForecast, ...]
     warnings: tuple[str, ...] = ()
 
+    @property
+    def test_share(self) -> float:
+        """The part of a run's compute that tests take."""
+        training = _PASSES_OF_A_STEP * self.training_macs_per_run
+        return self.test_macs_per_run / max(self.test_macs_per_run + training, 1.0)
+
     def text(self, form: str) -> str:
+        """As `form` says, "text" or "json"."""
         return json.dumps(asdict(self), indent=2) if form == "json" else _text(self)
 
 
-def forecast(
-    config: Config, num_ranks: int, info: DataInfo, method: methods.Method, blocks: tuple[int, ...]
-) -> Forecast:
-    """What `config` will cost on `num_ranks` ranks; `method` is built from it, `blocks` are clients per tier."""
-    drawn, exact = _draw(config, method, blocks)
+def forecast(config: Config, num_ranks: int, method: methods.Method | None = None) -> Forecast:
+    """What `config` will cost on `num_ranks` ranks; `method` may have been built from it already. Reads data only where
+    nothing else says their sizes: a user's own file or folder, or a function's arrays. Raises `ConfigError` if the
+    model cannot take the data.
+    """
+    info, blocks = config.data.info(), start.blocks(config)
+    if method is None:
+        start.check_model(config, info)
+        method = methods.create(start.method_context(config, info))
+    is_drawn = config.rounds * config.clients.per_round <= _DRAWN_AT_MOST
+    times, down_bytes, up_bytes = [0.0] * len(blocks), 0.0, 0.0
+    for number, counts in (_cohorts if is_drawn else _expected_cohorts)(config, method, blocks):
+        for tier, count in counts.items():
+            each = method.costs(Turn(tier, round_number=number))
+            times[tier] += count
+            down_bytes, up_bytes = down_bytes + count * each.down_bytes, up_bytes + count * each.up_bytes
     samples = config.partition.mean_examples(info, config.clients.count)
     nets = [costs.measure(method.net(number, empty=True), info.example_shape) for number in all_nets(method)]
-    tiers = tuple(_tier(method, nets, blocks, tier, drawn.times[tier], samples) for tier in range(len(method.tiers)))
+    tiers = tuple(_tier(method, nets, blocks, tier, times[tier], samples) for tier in range(len(method.tiers)))
     workers = len(worker_ranks(num_ranks, server_trains=config.mpi.server_trains))
     per_round = sum(_cohort(config, blocks, phase)[1] for phase in method.phases(1))
-    return Forecast(
+    num_tests, test_macs = _tests(config, info, method, nets, blocks, samples)
+    plan = Forecast(
         method=config.method.name,
         model=config.model.name,
         data=config.data.name,
         rounds=config.rounds,
         ranks=num_ranks,
         clients_per_worker=(per_round // workers, -(-per_round // workers)),
-        down_bytes_per_round=drawn.down_bytes / config.rounds,
-        up_bytes_per_round=drawn.up_bytes / config.rounds,
-        bytes_per_run=drawn.down_bytes + drawn.up_bytes,
+        down_bytes_per_round=down_bytes / config.rounds,
+        up_bytes_per_round=up_bytes / config.rounds,
+        bytes_per_run=down_bytes + up_bytes,
         training_macs_per_run=sum(tier.training_macs * tier.client_rounds for tier in tiers),
-        exact_cohorts=exact,
+        tests_per_run=num_tests,
+        test_macs_per_run=test_macs,
+        exact_cohorts=is_drawn,
         **_memory(config, info, method, workers),
         tiers=tiers,
         warnings=remarks(config, info, method, workers, per_round),
     )
+    return replace(plan, warnings=(*plan.warnings, *_many_tests(config, plan)))
 
 
-@dataclass
-class _Drawn:
-    """How many times a client of each tier takes part in a run, and what that moves."""
+def _tests(
+    config: Config,
+    info: DataInfo,
+    method: methods.Method,
+    nets: Sequence[costs.Costs],
+    blocks: Sequence[int],
+    samples: float,
+) -> tuple[int, float]:
+    """How many rounds are tested, and the MACs of all those tests."""
+    evaluation, rounds = config.evaluation, config.rounds
+    num_tests = -(-rounds // evaluation.every)
+    changes = (1, *getattr(config.train.schedule, "milestones", ()))  # from one of these rounds on, or never
+    first = min((number for number in changes if reestimates(config, number)), default=rounds + 1)
+    num_restats = num_tests - (first - 1) // evaluation.every if first <= rounds else 0
+    has_norms = [num_statistics(method.net(number, empty=True)) > 0 for number in all_nets(method)]
 
-    times: list[float]
-    down_bytes: float = 0.0
-    up_bytes: float = 0.0
+    def macs(number: int, tests: float, training: float) -> float:
+        restats = num_restats * training if has_norms[number] else 0.0
+        return nets[number].macs * (num_tests * tests + restats)
 
-    def add(self, method: methods.Method, round_number: int, counts: Mapping[int, float]) -> None:
-        for tier, count in counts.items():
-            each = method.costs(Turn(tier, round_number=round_number))
-            self.times[tier] += count
-            self.down_bytes += count * each.down_bytes
-            self.up_bytes += count * each.up_bytes
+    whole = sum(macs(net.net, info.num_test, samples * config.clients.count) for net in method.tested())
+    if evaluation.personal == "off" or (evaluation.personal == "auto" and not method.traits.personal):
+        return num_tests, whole
+    share = (evaluation.clients or config.clients.count) / config.clients.count
+    own_tests = samples * info.num_test / info.num_train
+    return num_tests, whole + sum(share * count * macs(tier, own_tests, samples) for tier, count in enumerate(blocks))
 
 
-def _draw(config: Config, method: methods.Method, blocks: tuple[int, ...]) -> tuple[_Drawn, bool]:
-    """The run's own cohorts, all of them; whether that was possible, or expectations had to do."""
-    drawn = _Drawn([0.0] * len(blocks))
-    if config.rounds * config.clients.per_round > _DRAWN_AT_MOST:
-        _expect(drawn, config, method, blocks)
-        return drawn, False
+def _many_tests(config: Config, plan: Forecast) -> Iterator[str]:
+    """A line where tests take a large part of the compute."""
+    if plan.test_share > _LARGE_SHARE:
+        ratio = plan.test_share / (1 - plan.test_share) / (_SMALL_SHARE / (1 - _SMALL_SHARE))
+        every = min(config.rounds, math.ceil(config.evaluation.every * ratio))
+        yield (
+            f"tests take {100 * plan.test_share:.0f} % of the compute; evaluation.every={every} would make it about "
+            f"{100 * _SMALL_SHARE:.0f} %"
+        )
+
+
+def lacking_here(plan: Forecast) -> Iterator[str]:
+    """What this machine has not, where all ranks are to run on it."""
+    needed = plan.ranks * plan.data_bytes_rank + plan.model_bytes_server + (plan.ranks - 1) * plan.model_bytes_worker
+    has = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    if needed > has:
+        yield f"all ranks need {size(needed)} of memory, and this machine has {size(has)}"
+    if plan.ranks > (cores := len(os.sched_getaffinity(0))):
+        yield f"{plan.ranks} ranks share {cores} core{'s' * (cores > 1)} here; give mpirun more nodes, or fewer ranks"
+
+
+Counts = Iterator[tuple[int, Mapping[int, float]]]
+"""For every phase of a run its round, and how many clients of each tier take part."""
+
+
+def _cohorts(config: Config, method: methods.Method, blocks: tuple[int, ...]) -> Counts:
+    """The run's own cohorts, all of them."""
     for number in range(1, config.rounds + 1):
         for phase in method.phases(number):
-            drawn.add(method, number, Counter(tier for _, tier in draw_cohort(config, blocks, number, phase)))
-    return drawn, True
+            yield number, Counter(tier for _, tier in draw_cohort(config, blocks, number, phase))
 
 
-def _expect(drawn: _Drawn, config: Config, method: methods.Method, blocks: tuple[int, ...]) -> None:
+def _expected_cohorts(config: Config, method: methods.Method, blocks: tuple[int, ...]) -> Counts:
     """Cohorts spread over the tiers by their shares; phases are those of some rounds, evenly spaced."""
     looked_at = range(1, config.rounds + 1, -(-config.rounds // _LOOKED_AT))
     for number in looked_at:
         for phase in method.phases(number):
             tiers, size = _cohort(config, blocks, phase)
             share = size / sum(blocks[tier] for tier in tiers) * config.rounds / len(looked_at) if size else 0.0
-            drawn.add(method, number, {tier: share * blocks[tier] for tier in tiers})
+            yield number, {tier: share * blocks[tier] for tier in tiers}
 
 
 def _cohort(config: Config, blocks: tuple[int, ...], phase: Phase) -> tuple[Sequence[int], int]:
@@ -179,9 +243,7 @@ def _memory(config: Config, info: DataInfo, method: methods.Method, workers: int
     state = Layout.of(method.state_specs()).num_bytes
     longest = max((spec.num_elements for spec in method.state_specs().values()), default=0)
     received = workers * max(uploads) if config.mpi.exchange != "reduce" else 0
-    values = 1
-    for length in info.example_shape:
-        values *= length
+    values = math.prod(info.example_shape)
     return {
         # parameters, gradients, momentum; what was published; two uploads under way
         "model_bytes_worker": 3 * max(sizes) + published + 2 * max(uploads),
@@ -192,18 +254,8 @@ def _memory(config: Config, info: DataInfo, method: methods.Method, workers: int
 
 
 def _text(plan: Forecast) -> str:
-    heads = (
-        "tier",
-        "capacity",
-        "clients",
-        "params",
-        "MACs",
-        "activations",
-        "down/client",
-        "up/client",
-        "compute/client",
-    )
-    rows: list[tuple[str, ...]] = [heads]
+    heads = "tier capacity clients params MACs activations down/client up/client compute/client".split()
+    rows: list[Sequence[str]] = [heads]
     for tier in plan.tiers:
         rows.append((
             tier.name, f"{tier.rank_ratio:g}", str(tier.clients), f"{tier.params:,}", si(tier.macs),
@@ -214,13 +266,15 @@ def _text(plan: Forecast) -> str:
     low, high = plan.clients_per_worker
     share = f"{high}" if low == high else f"{low} to {high}"
     drawn = "its own cohorts" if plan.exact_cohorts else "expected cohorts"
-    lines: list[Any] = [
+    lines = [
         f"{plan.method} on {plan.data} with {plan.model}: {plan.rounds} rounds on "
         f"{plan.ranks} rank{'s' * (plan.ranks > 1)}",
         *table,
         "activations: per example; compute: MACs x local epochs x mean samples, per client and round",
         f"per round: {size(plan.down_bytes_per_round)} down, {size(plan.up_bytes_per_round)} up",
         f"per run:   {size(plan.bytes_per_run)}, {si(plan.training_macs_per_run)} MACs ({drawn})",
+        f"tests:     {plan.tests_per_run:,}, {si(plan.test_macs_per_run)} MACs, {100 * plan.test_share:.0f} % of the "
+        f"compute (a step of training is {_PASSES_OF_A_STEP} passes)",
         f"clients per worker and round: {share}",
         f"memory per rank: {size(plan.model_bytes_worker)} model on a worker, "
         f"{size(plan.model_bytes_server)} on rank 0, {size(plan.data_bytes_rank)} data",

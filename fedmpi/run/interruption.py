@@ -16,7 +16,7 @@ from pathlib import Path
 from types import FrameType
 from typing import NoReturn
 
-from fedmpi.mpi.launch import launched_as
+from fedmpi.mpi.launch import launched_as, stat_of
 
 ENDING = (signal.SIGTERM, signal.SIGINT)
 # The commands whose stderr is the user's. Daemons on other nodes have a stderr that nobody reads.
@@ -25,9 +25,8 @@ _PATIENCE_S = 2.0
 
 
 class Interruption:
-    """Within the block a signal ends this process at once, after it has said `words(number of the signal)`.
-
-    The process ends by the signal itself, because to a launcher an exit code alone is no death.
+    """Within the block a signal ends this process at once, after it has said `words(number of the signal)`. The process
+    ends by the signal itself, because to a launcher an exit code alone is no death.
     """
 
     def __init__(self, words: Callable[[int], str]) -> None:
@@ -76,7 +75,6 @@ class Interruption:
 
 def last_words(text: str) -> None:
     """Writes a line or more where the user reads it: to the stderr of mpirun, else to ours. An empty text is not said.
-
     Raises OSError.
     """
     if not text:
@@ -91,12 +89,12 @@ def last_words(text: str) -> None:
     os.write(2, b"\n" * os.isatty(2) + line)  # a terminal has a ^C, and perhaps a live line, in the line it is at
 
 
-def _stderr_of_launcher(proc: Path = Path("/proc")) -> list[Path]:
+def _stderr_of_launcher() -> list[Path]:
     """Of the first ancestor that is a launcher; empty where there is none, or /proc does not tell."""
     pid = os.getppid() if launched_as() is not None else 0
     with contextlib.suppress(OSError, ValueError, IndexError):
         while pid > 1:
-            if (proc / str(pid) / "comm").read_text().strip() in _LAUNCHERS:
-                return [proc / str(pid) / "fd" / "2"]
-            pid = int((proc / str(pid) / "stat").read_text().rpartition(")")[2].split()[1])
+            if Path(f"/proc/{pid}/comm").read_text().strip() in _LAUNCHERS:
+                return [Path(f"/proc/{pid}/fd/2")]
+            pid = int(stat_of(pid)[1])
     return []

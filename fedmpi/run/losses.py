@@ -1,9 +1,9 @@
 """What a run does about ranks that die, where the launcher lets it outlive them (`mpi.recovery`).
 
-A lost worker costs the clients that it was training: those left continue the round (`go_on`). With a lost rank 0 goes
-what is not saved: the lowest rank that is left becomes the server, and all start again with the newest checkpoint, as a
-resumed run does (`outlive`). Where fewer ranks are left than `mpi.min_ranks`, the run stops. Nobody leaves before all
-is saved (`end_together`).
+A lost worker costs the clients that it was training: the other ranks continue the round (`continue_run`). A lost rank 0
+costs what is not saved: the lowest rank that is left becomes the server, and all start again with the newest
+checkpoint, as a resumed run does (`outlive`). With fewer ranks than `mpi.min_ranks` the run stops. All is saved before
+a rank leaves (`end_together`).
 """
 
 from __future__ import annotations
@@ -12,10 +12,11 @@ import contextlib
 from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, NoReturn
+from typing import NoReturn
 
 from fedmpi.config.schema import Config
 from fedmpi.errors import RankLossError, ServerLossError, StartupError, TooFewRanksError, UserError
+from fedmpi.mpi.communicator import Communicator, Loss
 from fedmpi.rounds.recovering import OpenRound
 from fedmpi.rounds.state import Setup
 from fedmpi.run import made_with, start
@@ -26,9 +27,6 @@ from fedmpi.run.server import Server
 from fedmpi.run.stopping import Stopping
 from fedmpi.store import checkpoint, manifest
 from fedmpi.store.run_dir import RunDir
-
-if TYPE_CHECKING:
-    from fedmpi.mpi.communicator import Communicator, Loss
 
 # A process with a GPU takes a while to end; ranks of a job that has just ended may have to notice first.
 _DYING_S, _ENDING_S = 20.0, 5.0
@@ -54,7 +52,8 @@ class Course:
     unreported: list[Loss] = field(default_factory=list)
     """Losses that no server has put on record."""
     _material: start.Material | None = None
-    _folder: RunDir | None = None
+    known_folder: RunDir | None = None
+    """The run directory, once all ranks know it."""
 
     def __post_init__(self) -> None:
         self.limits = Limits(self.config.mpi, self.comm, self.advice)
@@ -65,11 +64,11 @@ class Course:
         self.unreported += [loss for loss in losses if loss.ranks]
         self.takes_over |= any(loss.server for loss in losses)
 
-    def recover(self) -> Loss:
-        """Continues with the ranks that are left."""
+    def recover(self) -> bool:
+        """Continues with the ranks that are left; whether the server is lost."""
         loss = self.comm.recover()
         self.note(loss)
-        return loss
+        return loss.server
 
     def material(self) -> start.Material:
         """The data: on all ranks, or on none."""
@@ -81,12 +80,12 @@ class Course:
 
     def folder(self) -> RunDir:
         """The run directory: known to all ranks, or to none."""
-        if self._folder is None:
+        if self.known_folder is None:
             folder = open_run_dir(self.config, self.comm, self.asked, resume=self.resumes)
             self.comm.agree()
-            self._folder = folder
+            self.known_folder = folder
             self.advice.run_is_in(folder, self.comm.started_size)
-        return self._folder
+        return self.known_folder
 
     @property
     def patience_s(self) -> float:
@@ -102,20 +101,13 @@ class Course:
 
     def allow_more_than_a_round(self) -> None:
         """To set up, and to end. Without limit before the first round."""
-        if self.begun_after is None:
-            self.limits.none()
-        else:
-            self.limits.of_setting_up_and_ending()
+        self.limits.of_more_than_a_round(has_trained=self.begun_after is not None)
 
     def report(self, server: Server | None, round_number: int) -> None:
         """The losses, to the server (None on the other ranks)."""
         if server is not None:
             server.report_losses(self.unreported, min(round_number, self.config.rounds))
         self.unreported.clear()
-
-    def resume_again(self) -> None:
-        """The next start of this process resumes the run that this one has begun."""
-        self.resumes |= self._folder is not None
 
 
 def outlive(course: Course, start_and_train: Callable[[Course], bool]) -> bool:
@@ -131,12 +123,12 @@ def outlive(course: Course, start_and_train: Callable[[Course], bool]) -> bool:
             except StartupError:
                 _report_without_server(course)
                 raise
-            course.resume_again()
+            course.resumes |= course.known_folder is not None  # the next start resumes what this one has begun
 
 
-def go_on(course: Course, setup: Setup, server: Server | None, opened: OpenRound) -> Setup:
+def continue_run(course: Course, setup: Setup, server: Server | None, opened: OpenRound) -> Setup:
     """After a loss: what those left continue the open round with. Raises `ServerLossError` or `TooFewRanksError`."""
-    if course.recover().server:
+    if course.recover():
         raise ServerLossError
     course.allow_more_than_a_round()
     opened.has_lost_ranks = True
@@ -163,7 +155,7 @@ def end_together(course: Course, server: Server | None, round_number: int) -> No
             course.comm.wait_for_all()
             return course.comm.agree()
         except RankLossError:
-            if course.recover().server:
+            if course.recover():
                 raise ServerLossError from None
             course.report(server, round_number)
 
@@ -180,10 +172,9 @@ def _stop_early(course: Course, server: Server | None, opened: OpenRound, why: s
 
 def give_up(course: Course, why: str) -> NoReturn:
     """Ends a run that has no server, on all ranks. Losses go on record; what is saved tells whether it makes progress.
-
     Raises `TooFewRanksError`.
     """
-    comm, folder = course.comm, course._folder
+    comm, folder = course.comm, course.known_folder
     own = checkpoint.of_run(folder, course.config.hash()) if folder and comm.is_root else []
     saved = max((number for number, _ in own), default=0)
     saved = int(comm.allgather_text(str(saved))[0])
@@ -195,11 +186,10 @@ def give_up(course: Course, why: str) -> NoReturn:
 
 def _report_without_server(course: Course, stop: tuple[int, str] | None = None, patience_s: float = 0.0) -> None:
     """Says what was lost, where there is no server to say it, and puts it on record with the start that lost it, and
-    after which round and why it stops.
-
-    Not if another job has the run by now, nor if a disk is full: it is said, and that is no reason to end otherwise.
+    after which round and why it stops. Not if another job has the run by now, nor if a disk is full: it is said, and
+    that is no reason to end otherwise.
     """
-    comm, folder, losses = course.comm, course._folder, course.unreported[:]
+    comm, folder, losses = course.comm, course.known_folder, course.unreported[:]
     course.unreported.clear()
     if not comm.is_root:
         return

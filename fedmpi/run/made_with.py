@@ -1,10 +1,12 @@
 """What bits depend on beside the config and the data: the code, its packages, the CPU, the GPU, a few variables.
 
-The ranks of a start compare theirs with each other, a resumed run compares its own with those in the checkpoint.
+The ranks of a start compare theirs with each other, a resumed run compares its own with those in the checkpoint, and
+the source of what is not built in (`brought`) with what the manifest notes of its last start.
 """
 
 from __future__ import annotations
 
+import contextlib
 import importlib.metadata
 import json
 import os
@@ -14,17 +16,19 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from hashlib import blake2b
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import Any
 
 import torch
 
 import fedmpi
+from fedmpi import registry
+from fedmpi.config.schema import NAMED_SECTIONS, Config
+from fedmpi.disk.plain import read_bytes
 from fedmpi.errors import one_line
+from fedmpi.mpi.communicator import Communicator
 from fedmpi.mpi.placement import Device
 from fedmpi.store import manifest
-
-if TYPE_CHECKING:
-    from fedmpi.mpi.communicator import Communicator
+from fedmpi.store.run_dir import RunDir
 
 # MPI and HDF5 only move and store numbers, so their versions are not compared.
 COMPARED = ("fedmpi", "python", "torch", "torchvision", "numpy", "libc", "cpu", "device", "gpu", "environment")
@@ -37,6 +41,9 @@ VARIABLES = (
 )  # fmt: skip
 GPU_VARIABLES = ("CUBLAS_WORKSPACE_CONFIG", "NVIDIA_TF32_OVERRIDE", "TORCH_ALLOW_TF32_CUBLAS_OVERRIDE")
 _MOST_CHARACTERS = 100
+# The manifest's key for what a run uses that is not built in.
+_BROUGHT = "brought"
+_MAX_SOURCE_BYTES = 2**27
 
 
 def computed_with(worker_device: str, device: Device) -> dict[str, str]:
@@ -83,15 +90,14 @@ def _gpu(device: Device) -> str:
 
 
 def changes(then: Mapping[str, str], now: Mapping[str, str]) -> str:
-    """A warning if `now` gives other bits than `then`, with all that differs; empty if nothing does.
-
-    What only one of them has is left out: older versions recorded less.
+    """A warning if `now` gives other bits than `then`, with all that differs; empty if nothing does. What only one of
+    them has is left out: older versions recorded less.
     """
     names = [name for name in COMPARED if name in then and name in now and _telling(name, then) != _telling(name, now)]
     if not names:
         return ""
     before, after = (", ".join(f"{name} {_short(side[name])}" for name in names) for side in (then, now))
-    return one_line(f"begun with {before}; going on with {after}: bits may differ from now on")
+    return one_line(f"begun with {before}; continuing with {after}: bits may differ from now on")
 
 
 def _telling(name: str, found: Mapping[str, str]) -> str:
@@ -101,6 +107,47 @@ def _telling(name: str, found: Mapping[str, str]) -> str:
 
 def _short(value: object) -> str:
     return str(value)[:_MOST_CHARACTERS] or "(nothing set)"
+
+
+def brought(config: Config) -> dict[str, Any]:
+    """What the manifest notes: an entry for each section that names something not built in; empty if none does."""
+    found = {section: _source(section, getattr(config, section).name) for section in NAMED_SECTIONS}
+    found = {section: entry for section, entry in found.items() if entry}
+    return {_BROUGHT: found} if found else {}
+
+
+def _source(section: str, name: str) -> dict[str, str]:
+    """The file of the module that defines what `name` means, its digest, and the distribution it is installed by. Empty
+    for a built-in name. A module without a file has no `file` and no `digest`.
+    """
+    if registry.is_built_in(section, name):
+        return {}
+    found = registry.made(section, name)
+    entry = {"name": name, "module": str(getattr(found, "__module__", name.partition(":")[0]))}
+    if file := getattr(sys.modules.get(entry["module"]), "__file__", None):
+        entry["file"] = file
+        with contextlib.suppress(OSError):
+            entry["digest"] = blake2b(read_bytes(file, _MAX_SOURCE_BYTES), digest_size=16).hexdigest()
+    top = entry["module"].partition(".")[0]
+    installed = importlib.metadata.packages_distributions().get(top, [])
+    if installed:
+        entry["distribution"] = f"{installed[0]} {importlib.metadata.version(installed[0])}"
+    return entry
+
+
+def changed_sources(run_dir: RunDir, config: Config) -> str:
+    """One line about sources that are not those of the run's last start; empty if they are, or are not known."""
+    starts = reversed(manifest.read_starts(run_dir))
+    before: Any = next((start[_BROUGHT] for start in starts if isinstance(start.get(_BROUGHT), Mapping)), {})
+    now = brought(config).get(_BROUGHT, {})
+    told = []
+    for section, entry in now.items():
+        old = before.get(section)
+        if isinstance(old, Mapping) and old.get("digest") not in (None, entry.get("digest")):
+            told.append(f"{section} {entry['name']} ({entry.get('file', entry['module'])})")
+    if not told:
+        return ""
+    return f"the source of {' and of '.join(told)} has changed since the last start; the rounds from here on may differ"
 
 
 @dataclass(frozen=True)

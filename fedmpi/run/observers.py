@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import inspect
 import traceback
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from copy import deepcopy
 from dataclasses import dataclass
+from difflib import get_close_matches
 
 from fedmpi import registry
 from fedmpi.config.schema import Config
@@ -29,26 +31,28 @@ def named(config: Config) -> list[Observed]:
     found = []
     for place in config.output.observers:
         try:
-            made_by = registry.brought(place)
+            made_by = registry.imported(place)
         except registry.UnknownError as error:
             raise ConfigError("output.observers", str(error)) from None
         if not isinstance(made_by, type) or not any(hasattr(made_by, hook) for hook in HOOKS):
-            raise ConfigError("output.observers", f"{place!r} is no class with one of {', '.join(HOOKS)}")
-        if needed := _needed(made_by):
-            problem = f"{place!r} is made without arguments, but needs {', '.join(needed)}; give them defaults"
+            problem = "; ".join([f"{place!r} is no class with one of {', '.join(HOOKS)}", *misspelled(made_by)])
             raise ConfigError("output.observers", problem)
+        with contextlib.suppress(ValueError):  # of a class that is not Python's
+            parameters = inspect.signature(made_by).parameters.values()
+            named_ones = [one for one in parameters if one.kind not in (one.VAR_POSITIONAL, one.VAR_KEYWORD)]
+            if needed := [one.name for one in named_ones if one.default is one.empty]:
+                problem = f"{place!r} is made without arguments, but needs {', '.join(needed)}; give them defaults"
+                raise ConfigError("output.observers", problem)
         found.append(Observed(made_by, f"the observer {place} is called no more"))
     return found
 
 
-def _needed(made_by: type) -> list[str]:
-    """The arguments that making it takes and that have no default."""
-    try:
-        parameters = inspect.signature(made_by).parameters.values()
-    except ValueError:  # of a class that is not Python's
-        return []
-    named_ones = [one for one in parameters if one.kind not in (one.VAR_POSITIONAL, one.VAR_KEYWORD)]
-    return [one.name for one in named_ones if one.default is one.empty]
+def misspelled(made_by: object) -> list[str]:
+    """A line for each public method whose name is nearly that of a hook which the class lacks."""
+    names = [name for name in dir(made_by) if name[0] != "_" and callable(getattr(made_by, name))]
+    lacking = [hook for hook in HOOKS if hook not in names]
+    near = {name: get_close_matches(name, lacking, 1, 0.7) for name in names if name not in HOOKS}
+    return [f"{name} is never called; did you mean {hooks[0]}?" for name, hooks in near.items() if hooks]
 
 
 class Observers:
@@ -59,7 +63,9 @@ class Observers:
         self._made: list[tuple[Observed, object]] = []
         for one in observed:
             with self._spared(one, "making it"):
-                self._made.append((one, one.make()))
+                self._made.append((one, made := one.make()))
+                for line in misspelled(made):
+                    warn(f"{type(made).__name__}.{line}")
 
     def call(self, hook: str, value: object) -> None:
         """`hook(value)` of every observer that has it."""

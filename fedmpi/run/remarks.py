@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
-from typing import TYPE_CHECKING
+
+from torch import nn
 
 from fedmpi.config.schema import Config
 from fedmpi.data.options import DataInfo
@@ -12,14 +12,13 @@ from fedmpi.federation.tiers import Tier
 from fedmpi.methods.protocol import Method
 from fedmpi.models import create
 
-if TYPE_CHECKING:
-    from torch import nn
-
 
 def remarks(config: Config, info: DataInfo, method: Method, num_workers: int, per_round: int) -> tuple[str, ...]:
     """One line each; `per_round` clients take part in a round."""
-    of_nets = *create.conversions(config.model, info), *equal_tiers(method)
-    return *of_nets, *method.warnings(), *_idle(num_workers, per_round)
+    said = [*create.conversions(config.model, info), *equal_tiers(method), *method.warnings()]
+    if num_workers > per_round:
+        said.append(f"{num_workers} workers, but clients.per_round is {per_round}: some have nothing to do")
+    return tuple(said)
 
 
 def equal_tiers(method: Method) -> tuple[str, ...]:
@@ -42,8 +41,3 @@ def equal_tiers(method: Method) -> tuple[str, ...]:
 
 def _shapes(net: nn.Module) -> tuple[tuple[int, ...], ...]:
     return tuple(tuple(parameter.shape) for parameter in net.parameters())
-
-
-def _idle(num_workers: int, per_round: int) -> Iterator[str]:
-    if num_workers > per_round:
-        yield f"{num_workers} workers, but clients.per_round is {per_round}: some have nothing to do"

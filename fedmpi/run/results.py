@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 from fedmpi import costs
@@ -17,18 +17,12 @@ from fedmpi.rounds.exchange import CONTRIBUTED
 from fedmpi.rounds.state import RoundResult, ServerState, Setup
 from fedmpi.store.stored import to_text
 
-
-@dataclass(frozen=True)
-class RoundTimes:
-    """The seconds of a round: `mean_s` by stage, over the ranks; `busy_s` of each rank, without waiting for others."""
-
-    mean_s: Mapping[str, float]
-    busy_s: Mapping[int, float]
+Times = Mapping[str, Mapping[str, float]]
+"""What a record has of the time of a round: its `seconds` by stage, the mean over the ranks, and `busy_s` of each rank,
+without waiting for others."""
 
 
-def record_of(
-    setup: Setup, round_number: int, state: ServerState, result: RoundResult, times: RoundTimes
-) -> dict[str, Any]:
+def record_of(setup: Setup, round_number: int, state: ServerState, result: RoundResult, times: Times) -> dict[str, Any]:
     """One line of rounds.jsonl."""
     method, config, draws_on = setup.method, setup.config, setup.method.traits.draws_on
     contributed = [report for report in result.reports if report.status == CONTRIBUTED]
@@ -38,7 +32,7 @@ def record_of(
     return {
         "round": round_number,
         "lr": learning_rate(config.train, round_number, config.rounds),
-        "tiers": {net.name: asdict(score) for net, score in scores},
+        "tiers": {net.name: {"accuracy": score.accuracy, "loss": score.loss} for net, score in scores},
         **({CLIENTS: result.client_scores.summary()} if result.client_scores is not None else {}),
         **({DRAWS_ON: {name: to_text(state.params[name]) for name in draws_on}} if draws_on else {}),
         **({"method": dict(result.diagnostics)} if result.diagnostics else {}),
@@ -51,8 +45,7 @@ def record_of(
         "protocol_up_bytes": sum(report.up_bytes for report in contributed),
         "training_macs": sum(task.cost for task in result.tasks),
         "wire_bytes": setup.comm.traffic.take_bytes(),
-        "seconds": dict(times.mean_s),
-        "busy_s": {str(rank): seconds for rank, seconds in times.busy_s.items()},
+        **times,
     }
 
 
@@ -70,12 +63,8 @@ def tier_rows(setup: Setup, best: Best) -> list[TierRow]:
             row = replace(row, down_bytes=turn.down_bytes, up_bytes=turn.up_bytes)
         rows.append(row)
     rows += [TierRow(CLIENTS)] if CLIENTS in best.last else []
+    last, highest, at = best.last.get, best.best.get, best.best_round.get
     return [
-        replace(
-            row,
-            accuracy_last=best.last.get(row.name),
-            accuracy_best=best.best.get(row.name),
-            best_round=best.best_round.get(row.name),
-        )
+        replace(row, accuracy_last=last(row.name), accuracy_best=highest(row.name), best_round=at(row.name))
         for row in rows
     ]

@@ -1,27 +1,39 @@
-"""Where a run begins: the state that the next round continues from."""
+"""Where a run begins: at round 1, after its newest checkpoint, or after that of another run (`--resume-from RUN`).
+
+Such a branch has other settings, if they fit. Rank 0 puts into the new run directory the parent's checkpoint (under the
+new config), the client memories that it refers to, and the records up to its round. From there on the branch is a run
+like any other that is resumed. The parent is only read, and may be running.
+"""
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
-from dataclasses import asdict
-from typing import TYPE_CHECKING, Any
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import Any
 
 import numpy as np
-import torch
 
-from fedmpi import methods
-from fedmpi.data import digest, partition
+from fedmpi.data import partition, reading
+from fedmpi.data.options import PLACES
 from fedmpi.errors import RunDirError
-from fedmpi.mpi.together import together
+from fedmpi.mpi.communicator import together
 from fedmpi.report.best import Best
+from fedmpi.report.records import BRANCHED_FROM, read_records
 from fedmpi.rounds.state import ServerState, Setup
-from fedmpi.run import made_with, provenance
+from fedmpi.run import made_with
+from fedmpi.run.folder import Origin
 from fedmpi.run.start import warn
-from fedmpi.store import checkpoint
+from fedmpi.store import checkpoint, memory
+from fedmpi.store.files import json_safe, write_text
 from fedmpi.store.run_dir import RunDir
+from fedmpi.tensors import specs_of
 
-if TYPE_CHECKING:
-    from fedmpi.mpi.communicator import Communicator
+# Sections whose settings shape what clients remember.
+_SHAPING = ("method.", "model.", "clients.")
+# A parent that is running deletes its old checkpoints, perhaps while one is being copied; then the next one is tried.
+_MAX_ATTEMPTS = 10
 
 
 def restore(setup: Setup, run_dir: RunDir, *, resume: bool) -> checkpoint.Snapshot | None:
@@ -45,7 +57,7 @@ def restore(setup: Setup, run_dir: RunDir, *, resume: bool) -> checkpoint.Snapsh
         check_data(setup, run_dir, snapshot)
         if other_bits := made_with.changes(snapshot.versions, setup.computed_with):
             warn(other_bits)
-        if changed := provenance.changes(run_dir, setup.config):
+        if changed := made_with.changed_sources(run_dir, setup.config):
             warn(changed)
         return snapshot
 
@@ -53,7 +65,7 @@ def restore(setup: Setup, run_dir: RunDir, *, resume: bool) -> checkpoint.Snapsh
 
 
 def _problem(setup: Setup, snapshot: checkpoint.Snapshot) -> str:
-    """Why this run cannot go on from a checkpoint that is whole; empty also for another config, which is refused."""
+    """Why this run cannot continue from a checkpoint that is whole; empty also for another config, which is refused."""
     try:
         if setup.config.diff(snapshot.config):
             return ""
@@ -68,7 +80,6 @@ def _problem(setup: Setup, snapshot: checkpoint.Snapshot) -> str:
 
 def check_data(setup: Setup, run_dir: RunDir, snapshot: checkpoint.Snapshot) -> None:
     """Raises `RunDirError` if a run was computed with other data, or with another partition of them, than `setup` has.
-
     Rank 0 warns if the run does not say which data it had.
     """
     _compare_data(setup, run_dir, snapshot.data_digest, snapshot.config)
@@ -89,26 +100,101 @@ def _compare_data(setup: Setup, run_dir: RunDir, found: str, config: Mapping[str
     if found in ("", setup.data_digest):
         return
     section: Any = config.get("data")
-    key = next((key for key in digest.PLACES if isinstance(section, dict) and key in section), "")
-    has, had = digest.short(setup.data_digest), digest.short(found)
+    key = next((key for key in PLACES if isinstance(section, dict) and key in section), "")
+    has, had = reading.short(setup.data_digest), reading.short(found)
     advice = f"set data.{key} to the run's data" if key else "install the packages that the run had"
     raise RunDirError(
-        digest.place(setup.config.data),
+        reading.place(setup.config.data),
         f"holds other data (digest {has}) than the run in {run_dir.path} was computed with (digest {had}"
         f"{f', data.{key}={section[key]}' if key else ''}); {advice}, or begin another run with another --run-dir",
     )
 
 
-def initial_state(
-    method: methods.Method, comm: Communicator, snapshot: checkpoint.Snapshot | None, device: str
-) -> ServerState:
+def initial_state(setup: Setup, snapshot: checkpoint.Snapshot | None) -> ServerState:
     """Rank 0: the state before the next round; the others have none."""
-    if not comm.is_root:
+    if not setup.comm.is_root:
         return ServerState()
-    if snapshot is None:
-        return ServerState(_on(device, method.initial_state()))
-    return ServerState(_on(device, dict(snapshot.server)), dict(snapshot.clients))
+    params = setup.method.initial_state() if snapshot is None else snapshot.server
+    memories = {} if snapshot is None else dict(snapshot.clients)
+    return ServerState({name: value.to(setup.device.server) for name, value in params.items()}, memories)
 
 
-def _on(device: str, params: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
-    return {name: value.to(device) for name, value in params.items()}
+def begin_branch(setup: Setup, folder: RunDir, origin: Origin) -> None:
+    """Makes `folder` a run that has come as far as `origin`; does nothing where it holds a checkpoint already. Raises
+    `StartupError` on all ranks together.
+    """
+    comm = setup.comm
+    together(comm, lambda: _copy(setup, folder, origin) if comm.is_root and not folder.checkpoints() else None)
+
+
+def branched_from(folder: RunDir, done: int) -> dict[str, Any]:
+    """For the manifest's entry of a start after round `done`: which run a branch begins from there; else nothing."""
+    last: dict[str, Any] = next((one for one in reversed(read_records(folder)) if one["round"] == done), {})
+    return {BRANCHED_FROM: last[BRANCHED_FROM]} if BRANCHED_FROM in last else {}
+
+
+def _copy(setup: Setup, folder: RunDir, origin: Origin) -> None:
+    for attempt in range(1, _MAX_ATTEMPTS + 1):
+        found = origin.checkpoints()
+        try:
+            snapshot = _newest_whole(origin, found)
+            check_data(setup, origin.run_dir, snapshot)
+            branch = _fitted(setup, origin, snapshot)
+            for client, version in branch.clients.items():
+                setup.memories.put(client, version[0], memory.load(origin.run_dir, client, version))
+            break
+        except RunDirError:
+            if attempt == _MAX_ATTEMPTS or origin.checkpoints() == found:
+                raise
+    note = {"run": str(origin.run_dir.path), "round": snapshot.round, "config": setup.config.diff(snapshot.config)}
+    records = [record for record in read_records(origin.run_dir) if record["round"] <= snapshot.round]
+    records[-1:] = [{**record, BRANCHED_FROM: note} for record in records[-1:]]
+    # As always the records first: no checkpoint is of a round that has none.
+    write_text(folder.records_path, "".join(f"{json.dumps(json_safe(record))}\n" for record in records))
+    checkpoint.save(folder, branch, keep=1)
+
+
+def _newest_whole(origin: Origin, found: list[tuple[int, Path]]) -> checkpoint.Snapshot:
+    """The newest of these checkpoints that is whole, its memories included. Raises RunDirError."""
+    run, problems = origin.run_dir, []
+    for number, path in found:
+        try:
+            snapshot = checkpoint.load(path)
+            checkpoint.check(run, snapshot, number, path)
+        except RunDirError as error:
+            problems.append(error.text())
+            continue
+        for problem in problems:
+            warn(f"skipping a checkpoint: {problem}")
+        return snapshot
+    asked = "" if origin.round is None else f" of round {origin.round}"
+    others = [str(number) for number, _ in run.checkpoints() if number != origin.round]
+    there = f"; it has those of rounds {', '.join(others)}" if others and asked else ""
+    why = f": {problems[0]}" if problems else there
+    raise RunDirError(str(run.path), f"holds no whole checkpoint{asked} to begin a branch from{why}")
+
+
+def _fitted(setup: Setup, origin: Origin, snapshot: checkpoint.Snapshot) -> checkpoint.Snapshot:
+    """The parent's snapshot as one of this config. Raises RunDirError where the two do not fit."""
+    config, method = setup.config, setup.method
+    wanted = method.initial_state()
+    if problem := checkpoint.unfit(snapshot.server, specs_of(wanted.items(), channels_last=False)):
+        raise RunDirError(str(origin.run_dir.path), f"does not fit this config: its round {snapshot.round} {problem}")
+    server, clients = snapshot.server, snapshot.clients
+    options = snapshot.config.get("method")
+    parents = options.get("name") if isinstance(options, Mapping) else None
+    if parents != config.method.name:  # what this method does not begin with means nothing
+        server = {name: server[name] for name in wanted}
+        clients = {}
+    elif clients:
+        _refuse_other_shapes(setup, origin, snapshot)
+    ours = replace(snapshot, config=config.to_dict(), config_hash=config.hash(), seed=config.seed)
+    return replace(ours, server=server, clients=clients, statistics={})  # those are of the parent's nets
+
+
+def _refuse_other_shapes(setup: Setup, origin: Origin, snapshot: checkpoint.Snapshot) -> None:
+    """What clients remember fits only the settings that it was made with. Raises RunDirError."""
+    for line in setup.config.diff(snapshot.config):
+        if line.startswith(_SHAPING):
+            why = "its clients remember what this setting has shaped, so a branch must keep it"
+            raise RunDirError(str(origin.run_dir.path), f"{line}; {why}")

@@ -12,7 +12,6 @@ import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from hashlib import blake2b
-from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
@@ -21,34 +20,31 @@ from torch import nn
 from fedmpi import costs, methods, seeds
 from fedmpi.clock import Clock
 from fedmpi.config.schema import Config
-from fedmpi.data import digest, reading
+from fedmpi.data import reading
 from fedmpi.data.batches import DeviceData
 from fedmpi.data.dataset import Dataset
-from fedmpi.data.options import DataInfo
+from fedmpi.data.options import PLACES, DataInfo
 from fedmpi.data.partition import Partition, make_partition, present_labels
 from fedmpi.errors import ConfigError, StartupError, one_line
 from fedmpi.federation.assignment import worker_ranks
+from fedmpi.learning import twice
 from fedmpi.learning.bn import normalizes_single_values, num_statistics
 from fedmpi.learning.determinism import make_deterministic
 from fedmpi.learning.evaluate import EvaluationPlan
 from fedmpi.learning.flat import Buffers, FlatNet, net_layout
 from fedmpi.learning.local import LocalTrainer
-from fedmpi.learning.twice import refuse_changing_buffers
 from fedmpi.methods.protocol import all_nets
 from fedmpi.models import create
 from fedmpi.models.admission import checked_outputs
 from fedmpi.models.width import Rounding
 from fedmpi.mpi import placement
-from fedmpi.mpi.together import together
+from fedmpi.mpi.communicator import Communicator, together
 from fedmpi.rounds.evaluate import own_tests
 from fedmpi.rounds.state import Setup
 from fedmpi.run import made_with
 from fedmpi.run.made_with import Gathered
 from fedmpi.store.memory import MemoryStore
 from fedmpi.store.run_dir import RunDir
-
-if TYPE_CHECKING:
-    from fedmpi.mpi.communicator import Communicator
 
 
 @dataclass(frozen=True)
@@ -66,25 +62,22 @@ def load_material(config: Config, comm: Communicator) -> Material:
     together(comm, lambda: check_model(config, info))
     dataset = together(comm, lambda: reading.load(config.data))
     _check_alike(config, comm, dataset.digest)
-    labels, groups = dataset.train_y, dataset.groups
-    partition = together(
-        comm, lambda: make_partition(config.partition, labels, config.clients.count, config.seed, groups)
-    )
+    count, labels, groups = config.clients.count, dataset.train_y, dataset.groups
+    partition = together(comm, lambda: make_partition(config.partition, labels, count, config.seed, groups))
     together(comm, lambda: _check_batches(config, info, partition))
     return Material(info, dataset, partition)
 
 
 def _check_alike(config: Config, comm: Communicator, data_digest: str) -> None:
-    """Refuses ranks that have read another config or other data, as where a node has files of its own.
-
-    Raises `StartupError` on all ranks together.
+    """Refuses ranks that have read another config or other data, as where a node has files of its own. Raises
+    `StartupError` on all ranks together.
     """
     settings = config.to_dict()
     settings["output"] = None  # only rank 0 writes
-    settings["data"] = {key: value for key, value in settings["data"].items() if key not in digest.PLACES}
+    settings["data"] = {key: value for key, value in settings["data"].items() if key not in PLACES}
     own = blake2b(json.dumps(settings, sort_keys=True).encode(), digest_size=6).hexdigest()
-    gathered = Gathered.of(comm, {"config": own, "data": digest.short(data_digest)})
-    for name, where in (("config", config.where), ("data", digest.place(config.data))):
+    gathered = Gathered.of(comm, {"config": own, "data": reading.short(data_digest)})
+    for name, where in (("config", config.where), ("data", reading.place(config.data))):
         if found := gathered.unlike(name):
             problem = f"ranks have read different {name}, by digest: {found}; give all ranks the same files"
             raise StartupError("start", one_line(f"{where}: {problem}"))
@@ -110,13 +103,11 @@ def check_model(config: Config, info: DataInfo) -> None:
         net = create.skeleton(config.model, info)
         with checked_outputs(net, config.model.name, info.num_classes):
             costs.measure(net, info.example_shape)
-        refuse_changing_buffers(net, config.model.name, info.example_shape)
+        twice.refuse_changing_buffers(net, config.model.name, info.example_shape)
     except (ArithmeticError, AssertionError, AttributeError, LookupError, RuntimeError, TypeError, ValueError) as error:
-        shape = " x ".join(map(str, info.example_shape))
-        reason = str(error).partition("\n")[0]
-        raise ConfigError(
-            "model.name", f"{config.model.name} cannot take inputs of {shape} (data {config.data.name}): {reason}"
-        ) from None
+        shape, reason = " x ".join(map(str, info.example_shape)), str(error).partition("\n")[0]
+        problem = f"{config.model.name} cannot take inputs of {shape} (data {config.data.name}): {reason}"
+        raise ConfigError("model.name", problem) from None
 
 
 def _check_batches(config: Config, info: DataInfo, partition: Partition) -> None:
@@ -155,7 +146,6 @@ def prepare(config: Config, comm: Communicator, run_dir: RunDir, material: Mater
         config=config,
         comm=comm,
         device=device,
-        worker_device=worker_device,
         method=method,
         data=resident,
         data_digest=material.dataset.digest,
@@ -165,7 +155,7 @@ def prepare(config: Config, comm: Communicator, run_dir: RunDir, material: Mater
         blocks=blocks(config),
         macs=macs,
         trainers=_trainers(config, comm, method, skeletons, resident),
-        evaluation=_evaluation(config, method, skeletons, macs, partition, info.num_test),
+        evaluation=_evaluation(config, method, skeletons, macs, material),
         memories=MemoryStore(run_dir),
         clock=Clock(comm.traffic),
         personal_tests=together(comm, lambda: own_tests(config, method, partition, material.dataset)),
@@ -236,19 +226,36 @@ def _trainers(
 
 
 def _evaluation(
-    config: Config,
-    method: methods.Method,
-    skeletons: Sequence[nn.Module],
-    macs: Sequence[float],
-    partition: Partition,
-    num_test: int,
+    config: Config, method: methods.Method, skeletons: Sequence[nn.Module], macs: Sequence[float], material: Material
 ) -> EvaluationPlan:
-    tested = [net.net for net in method.tested()]
+    tested, order = [net.net for net in method.tested()], seeds.numpy_generator("restat order", config.seed)
     return EvaluationPlan(
         costs=tuple(macs[number] for number in tested),
         num_statistics=tuple(num_statistics(skeletons[number]) for number in tested),
-        num_test=num_test,
+        num_test=material.info.num_test,
         batch_size=config.evaluation.batch_size,
         # Shuffled once and for all: in a file sorted by class each batch would be one class.
-        restat_indices=seeds.numpy_generator("restat order", config.seed).permutation(np.sort(partition.indices)),
+        restat_indices=order.permutation(np.sort(material.partition.indices)),
     )
+
+
+def check_nets(setup: Setup) -> tuple[str, ...]:
+    """The last check before the first round: every worker trains the same client twice (`twice.check_nets`). Returns
+    what to warn of, on every rank: workers that compute other bits than the first one. Raises `StartupError` on all
+    ranks together for a net that keeps something from one client to the next.
+    """
+
+    def check() -> str:
+        if not setup.trainers:
+            return ""
+        examples, seed, name = setup.partition.indices, setup.config.seed, setup.config.model.name
+        return twice.check_nets(setup.trainers, setup.method.net, setup.macs, examples, seed, name)
+
+    digests, members = setup.comm.allgather_text(together(setup.comm, check)), setup.comm.members
+    first = setup.workers[0]
+    others = ", ".join(str(members[rank]) for rank in setup.workers if digests[rank] != digests[first])
+    if not others:
+        return ()
+    where = f"the same client trained on rank {members[first]} and on rank {others}"
+    why = "so results depend on which rank trains whom; use processors of one kind"
+    return (f"{where} gives other bits, {why}",)

@@ -16,7 +16,7 @@ from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from fedmpi.mpi.environment import whole_number
+from fedmpi.mpi.launch import whole_number
 
 EXIT_CODE = os.EX_TEMPFAIL  # 75: try again later
 SIGNAL = signal.SIGUSR1
@@ -47,15 +47,20 @@ def seconds_left(limit_s: float, environment: Mapping[str, str], now_s: float) -
 
 
 class Stopping:
-    """One rank's wish to stop.
-
-    `left_s` are the seconds until the end (None: no end), `spare_s` those that must stay free before it;
-    `every` is after how many rounds a long one comes (one that is evaluated, or saved).
+    """One rank's wish to stop. `left_s` are the seconds until the end (None: no end); of them `spare_s` stay free for
+    saving; `every` is after how many rounds a long one comes (one that is evaluated, or saved).
     """
 
-    def __init__(self, left_s: float | None = None, spare_s: float = 0.0, every: int = 1) -> None:
+    def __init__(
+        self,
+        left_s: float | None = None,
+        spare_s: float = 0.0,
+        every: int = 1,
+        now: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._now = now
         self._total_s = math.inf if left_s is None else left_s - spare_s
-        self._end_s = time.monotonic() + self._total_s
+        self._end_s = now() + self._total_s
         self._recent_s: deque[float] = deque(maxlen=max(_NUM_RECENT, every))
         self._is_signalled = False
         self._share = 1.0
@@ -69,7 +74,7 @@ class Stopping:
                 say(f"fedmpi: {SIGNAL.name}: the run stops after this round")
 
         signal.signal(SIGNAL, heard)
-        signal.siginterrupt(SIGNAL, False)  # what the libraries are reading or writing goes on
+        signal.siginterrupt(SIGNAL, False)  # what the libraries are reading or writing continues
         if _heard_early:
             heard(_heard_early.pop(), None)
 
@@ -81,15 +86,14 @@ class Stopping:
             self._recent_s.extend(round_s for round_s in rounds_s if _PATIENCE * round_s <= self._total_s)
 
     def wish(self, round_s: float, share: float = 1.0) -> int:
-        """After a round that took `round_s`, the saving of the one before included.
-
-        `share` is how much more a rank has to do in the next one than at the start, because others were lost.
+        """After a round that took `round_s`, the saving of the one before included. `share` is how much more a rank has
+        to do in the next one than at the start, because others were lost.
         """
         self._recent_s.append(round_s / self._share)  # of its beginning: too much rather than too little
         self._share = share
         if self._is_signalled:
             return SIGNALLED
-        return OUT_OF_TIME if self._end_s - time.monotonic() < self.next_round_s else GO_ON
+        return OUT_OF_TIME if self._end_s - self._now() < self.next_round_s else GO_ON
 
     @property
     def next_round_s(self) -> float:
@@ -97,7 +101,7 @@ class Stopping:
         return _PATIENCE * max(self._recent_s) * self._share
 
     def why(self, wish: int) -> str:
-        """The wish that was agreed on, in words; empty for going on."""
+        """The wish that was agreed on, in words; empty for continuing."""
         if wish != OUT_OF_TIME:
             return SIGNAL.name if wish == SIGNALLED else ""
         return f"the time that is left would not be enough for another round ({self.next_round_s:.0f} s)"

@@ -5,8 +5,9 @@ is what a checkpoint holds. Layout of `checkpoints/round-000012.h5`:
 
     /server    one dataset per tensor of the server state (attribute torch_dtype)
     /clients   client, round, digest: the version of each client's memory that is valid (a file of its own)
+    /statistics  by name of the tested net, the BatchNorm statistics that this round was tested with (float32), if any
     attributes round, seed, config (JSON), config_hash, progress (JSON), versions (JSON), data_digest,
-               server_digest, clients_digest, content_digest
+               server_digest, clients_digest, statistics_digest, content_digest
 
 `server_digest` is `digest_of(server)`: equal for runs that computed the same, whatever ranks,
 exchange or output they were asked for.
@@ -15,8 +16,8 @@ exchange or output they were asked for.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -33,19 +34,11 @@ if TYPE_CHECKING:
     from fedmpi.tensors import Spec
 
 KIND = "checkpoint"
-_ATTRIBUTES: dict[str, type] = {
-    "round": int,
-    "seed": int,
-    "config": str,
-    "config_hash": str,
-    "progress": str,
-    "versions": str,
-    "data_digest": str,
-}
-_OPTIONAL = ("data_digest",)
-"""Attributes that older versions did not write."""
-_GROUPS = ("server", "clients")
-_INDEX_DTYPES = {"client": torch.int64, "round": torch.int64, "digest": torch.uint8}
+BestOf = Callable[[Collection[int]], int | None]
+"""Of these rounds the best one; None where none of them was tested."""
+_JSON = ("config", "progress", "versions")
+_ATTRIBUTES: dict[str, type] = {"round": int, "seed": int, "config_hash": str, **dict.fromkeys(_JSON, str)}
+_GROUPS = ("server", "clients", "statistics")
 
 
 @dataclass(frozen=True)
@@ -66,10 +59,14 @@ class Snapshot:
     """What the run was computed with: versions of packages, kinds of CPU and GPU."""
     data_digest: str = ""
     """`digest` of the Dataset that the run was computed with; empty in a checkpoint of an older version."""
+    statistics: Params = field(default_factory=dict)
+    """Tested net -> the BatchNorm statistics that its accuracy was measured with (`TierScore.statistics`). Empty where
+    those were the batch's own, where the round was not tested, and in a checkpoint of an older version."""
 
 
-def save(run_dir: RunDir, snapshot: Snapshot, keep: int = 2) -> Path:
-    """Write the checkpoint of `snapshot.round`; once it is in place, delete all of this run but the newest `keep`.
+def save(run_dir: RunDir, snapshot: Snapshot, keep: int = 2, best: BestOf = lambda saved: None) -> Path:
+    """Write the checkpoint of `snapshot.round`; once it is in place, delete all of this run but the newest `keep` and
+    the `best` saved one.
 
     Checkpoints of later rounds go too: they are left over from before a resume that had to skip them. Only files that
     are `of_run` are ever deleted. Raises RunDirError; the checkpoints that stood are then untouched.
@@ -78,7 +75,8 @@ def save(run_dir: RunDir, snapshot: Snapshot, keep: int = 2) -> Path:
     run_dir.make(run_dir.checkpoints_dir)
     write_atomic(path, container.pack(KIND, _content(snapshot)))
     own = of_run(run_dir, snapshot.config_hash)
-    kept = [number for number, _ in own if number <= snapshot.round][:keep]
+    saved = [number for number, _ in own if number <= snapshot.round]
+    kept = [*saved[:keep], best(saved)]
     for number, found in own:
         if number not in kept:
             remove(found)
@@ -96,34 +94,29 @@ def of_run(run_dir: RunDir, config_hash: str) -> list[tuple[int, Path]]:
 
 def _says(path: Path) -> tuple[int, str] | None:
     try:
-        found = container.unpack_attributes(path, KIND, {"round": int, "config_hash": str})
-    except RunDirError:
+        found = container.unpack_attributes(path, KIND)
+        return int(found["round"]), str(found["config_hash"])
+    except (RunDirError, KeyError, ValueError):
         return None
-    return int(found["round"]), str(found["config_hash"])
 
 
 def load(path: Path) -> Snapshot:
     """The snapshot in one file. Raises RunDirError with one line if it is not whole."""
-    content = container.unpack(path, KIND, _ATTRIBUTES, _GROUPS, _OPTIONAL)
+    content = container.unpack(path, KIND, _ATTRIBUTES, _GROUPS, optional=("statistics",))
     found = content.attributes
     try:
-        return Snapshot(
-            round=int(found["round"]),
-            server=content.groups["server"],
-            clients=_index(content.groups["clients"]),
-            progress=_numbers(_object(found["progress"])),
-            config=_object(found["config"]),
-            config_hash=str(found["config_hash"]),
-            seed=int(found["seed"]),
-            versions=_object(found["versions"]),
-            data_digest=str(found.get("data_digest", "")),
-        )
+        plain: dict[str, Any] = {name: found[name] for name in _ATTRIBUTES}
+        plain |= {name: _object(found[name]) for name in _JSON}
+        _check_numbers(plain["progress"])
+        digest, clients = str(found.get("data_digest", "")), _index(content.groups["clients"])
+        server, statistics = content.groups["server"], content.groups.get("statistics", {})
+        return Snapshot(server=server, statistics=statistics, clients=clients, data_digest=digest, **plain)
     except (ValueError, OverflowError, RecursionError) as error:
         raise RunDirError(str(path), f"is not a fedmpi checkpoint: {error}") from None
 
 
 def unfit(server: Params, specs: Mapping[str, Spec]) -> str:
-    """Why rounds could not go on from these tensors, of which some are as `specs` say; empty if they could."""
+    """Why rounds could not continue from these tensors, of which some are as `specs` say; empty if they could."""
     for name, spec in specs.items():
         if name not in server:
             return f"lacks the server's tensor {name}"
@@ -144,10 +137,9 @@ def load_newest_intact(
 ) -> Snapshot | None:
     """The newest checkpoint that is whole, its client memories included; None if no round was saved yet.
 
-    `warn` gets one line for each file that is skipped. With `config_hash`, checkpoints of another
-    config are skipped too, and those of which `problem_of` has something to say. Raises RunDirError if
-    all are: no kill leaves a run like that (files are written whole or not at all), so whether to begin
-    again and lose its records is not ours to decide.
+    `warn` gets one line for each file that is skipped. With `config_hash`, checkpoints of another config are skipped
+    too, and those of which `problem_of` has something to say. Raises RunDirError if all are: no kill leaves a run like
+    that (files are written whole or not at all), so whether to begin again and lose its records is not ours to decide.
     """
     found = run_dir.checkpoints()
     for round_number, path in found:
@@ -171,7 +163,7 @@ def referenced(run_dir: RunDir) -> set[tuple[int, int, str]] | None:
     """(client, round, digest) of every memory that a checkpoint on disk refers to: `MemoryStore.prune` must spare them.
 
     None if a checkpoint cannot be read: then it is not known, and nothing should be deleted. One that is damaged refers
-    to nothing, since no run can go on from it. Reads the index only, not the server state.
+    to nothing, since no run can continue from it. Reads the index only, not the server state.
     """
     versions: set[tuple[int, int, str]] = set()
     for _, path in run_dir.checkpoints():
@@ -203,14 +195,8 @@ def check(run_dir: RunDir, snapshot: Snapshot, round_number: int, path: Path, co
 
 
 def _content(snapshot: Snapshot) -> container.Content:
-    attributes: dict[str, str | int] = {
-        "round": snapshot.round,
-        "seed": snapshot.seed,
-        "config": _json(snapshot.config),
-        "config_hash": snapshot.config_hash,
-        "progress": _json(snapshot.progress),
-        "versions": _json(snapshot.versions),
-    }
+    attributes = {name: getattr(snapshot, name) for name in _ATTRIBUTES}
+    attributes |= {name: json.dumps(dict(attributes[name]), sort_keys=True) for name in _JSON}
     if snapshot.data_digest:
         attributes["data_digest"] = snapshot.data_digest
     clients = sorted(snapshot.clients)
@@ -221,24 +207,21 @@ def _content(snapshot: Snapshot) -> container.Content:
         "round": torch.tensor(rounds, dtype=torch.int64),
         "digest": torch.tensor(list(digests), dtype=torch.uint8).view(len(clients), DIGEST_BYTES),
     }
-    return container.Content(attributes, {"server": snapshot.server, "clients": index})
+    groups: dict[str, Params] = {"server": snapshot.server, "clients": index}
+    if snapshot.statistics:
+        groups["statistics"] = snapshot.statistics
+    return container.Content(attributes, groups)
 
 
 def _index(stored: Params) -> dict[int, tuple[int, str]]:
     """Client -> (round, digest). Raises ValueError if the datasets do not fit together."""
-    if {name: tensor.dtype for name, tensor in stored.items()} != _INDEX_DTYPES:
-        raise ValueError("its index of client memories is not one")
-    num_clients = stored["client"].numel()
-    shapes = [tuple(stored[name].shape) for name in _INDEX_DTYPES]
-    if shapes != [(num_clients,), (num_clients,), (num_clients, DIGEST_BYTES)]:
+    count = stored["client"].numel() if "client" in stored else 0
+    numbers, digests = ((count,), torch.int64), ((count, DIGEST_BYTES), torch.uint8)
+    found = {name: (tuple(tensor.shape), tensor.dtype) for name, tensor in stored.items()}
+    if found != {"client": numbers, "round": numbers, "digest": digests}:
         raise ValueError("its index of client memories does not fit together")
-    digests = [bytes(row).hex() for row in stored["digest"].tolist()]
-    versions = zip(stored["round"].tolist(), digests, strict=True)
+    versions = zip(stored["round"].tolist(), (bytes(row).hex() for row in stored["digest"].tolist()), strict=True)
     return dict(zip(stored["client"].tolist(), versions, strict=True))
-
-
-def _json(value: Mapping[str, Any]) -> str:
-    return json.dumps(dict(value), sort_keys=True)
 
 
 def _object(text: str | int) -> dict[str, Any]:
@@ -248,11 +231,10 @@ def _object(text: str | int) -> dict[str, Any]:
     return value
 
 
-def _numbers(progress: dict[str, Any]) -> dict[str, Any]:
-    """What the report carries on: numbers by tier or stage. Raises ValueError or OverflowError for anything else."""
+def _check_numbers(progress: Mapping[str, Any]) -> None:
+    """Raises ValueError or OverflowError unless the report carries on numbers by tier or stage."""
     for name, by_key in progress.items():
         if not isinstance(by_key, dict) or not all(type(value) in (int, float) for value in by_key.values()):
             raise ValueError(f"its progress has no numbers under {name[:40]!r}")
         for value in by_key.values():
             float(value)  # an OverflowError where sums of floats would have one
-    return progress

@@ -10,7 +10,8 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Collection, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar
@@ -21,7 +22,6 @@ from fedmpi.errors import RunDirError
 from fedmpi.store.stored import DIGEST_BYTES, Params, digest_of, dtype_name, escape, from_array, to_array, unescape
 
 Groups = Mapping[str, Params]
-_T = TypeVar("_T")
 _V = TypeVar("_V", str, int)
 
 
@@ -52,64 +52,48 @@ def pack(kind: str, content: Content) -> memoryview:
 def unpack(
     path: Path, kind: str, attributes: Mapping[str, type], groups: tuple[str, ...], optional: Collection[str] = ()
 ) -> Content:
-    """Read a file whole: exactly these `groups`, at least these `attributes` (name -> str or int).
+    """Read a file whole: exactly these `groups`, and all attributes, at least these (name -> str or int).
 
-    Attributes that are `optional` may be missing. Raises RunDirError with one line: what is wrong with the file.
+    An `optional` group may be absent, without its digest. Raises RunDirError in one line.
     """
-
-    def read() -> Content:
-        with hdf5.opened(path, kind) as file:
-            expected = {**attributes, **{f"{name}_digest": str for name in groups}}
-            absent = {*optional} - {*file.attributes}
-            found: Attributes = {
-                name: _attribute(file, name, type_) for name, type_ in expected.items() if name not in absent
-            }
-            there = {path.partition("/")[0] for path in file.entries}
-            if not there <= {*groups}:
-                raise Damaged(f"has groups {sorted(there)}, expected {sorted(groups)}")
-            content = Content(found, {group: _group(file, group) for group in groups})
-            others = {name: value for name, value in file.attributes.items() if name != "content_digest"}
-            is_whole = _attribute(file, "content_digest", str) == _digest_of_attributes(others)
-        if not is_whole or {**found, **content.group_digests()} != found:
+    with _guarded(path), hdf5.opened(path, kind) as file:
+        wanted = [name for name in groups if name not in optional or f"{name}_digest" in file.attributes]
+        for name, type_ in {**attributes, **{f"{name}_digest": str for name in wanted}}.items():
+            _attribute(file, name, type_)
+        there = {path.partition("/")[0] for path in file.entries}
+        if not there <= {*wanted}:
+            raise Damaged(f"has groups {sorted(there)}, expected {sorted(wanted)}")
+        content = Content(_digested(file), {group: _group(file, group) for group in wanted})
+        if not _is_whole(file) or {**file.attributes, **content.group_digests()} != file.attributes:
             raise Damaged("is damaged: its content digest does not match its contents")
         return content
-
-    return _guarded(path, read)
 
 
 def unpack_group(path: Path, kind: str, group: str) -> Params:
     """One group of a file, without reading the others: its digest is checked, not the checksum of the file."""
-
-    def read() -> Params:
-        with hdf5.opened(path, kind, check=False) as file:
-            tensors = _group(file, group)
-            if digest_of(tensors) != _attribute(file, f"{group}_digest", str):
-                raise Damaged(f"is damaged: the digest of {group} does not match its contents")
-            return tensors
-
-    return _guarded(path, read)
+    with _guarded(path), hdf5.opened(path, kind, check=False) as file:
+        tensors = _group(file, group)
+        if digest_of(tensors) != _attribute(file, f"{group}_digest", str):
+            raise Damaged(f"is damaged: the digest of {group} does not match its contents")
+        return tensors
 
 
-def unpack_attributes(path: Path, kind: str, attributes: Mapping[str, type]) -> Attributes:
-    """At least these attributes of a file, without reading its arrays: their digest is checked. Raises RunDirError."""
-
-    def read() -> Attributes:
-        with hdf5.opened(path, kind, check=False) as file:
-            others = {name: value for name, value in file.attributes.items() if name != "content_digest"}
-            if _attribute(file, "content_digest", str) != _digest_of_attributes(others):
-                raise Damaged("is damaged: its content digest does not match its attributes")
-            return {name: _attribute(file, name, type_) for name, type_ in attributes.items()}
-
-    return _guarded(path, read)
+def unpack_attributes(path: Path, kind: str) -> Attributes:
+    """The attributes of a file, without reading its arrays: their digest is checked. Raises RunDirError."""
+    with _guarded(path), hdf5.opened(path, kind, check=False) as file:
+        if not _is_whole(file):
+            raise Damaged("is damaged: its content digest does not match its attributes")
+        return file.attributes
 
 
 class DamagedFileError(RunDirError):
     """What is in a file, or that there is none, is the reason why it cannot be read; nothing else could change that."""
 
 
-def _guarded(path: Path, read: Callable[[], _T]) -> _T:
+@contextmanager
+def _guarded(path: Path) -> Iterator[None]:
     try:
-        return read()
+        yield
     except Damaged as damage:
         raise DamagedFileError(str(path), str(damage)) from None
     except FileNotFoundError:
@@ -140,6 +124,14 @@ def _attribute(file: hdf5.Reader, name: str, kind: type[_V]) -> _V:
     if type(value) is not kind:
         raise Damaged(f"has an attribute {name} of a type that fedmpi does not write")
     return value
+
+
+def _is_whole(file: hdf5.Reader) -> bool:
+    return _attribute(file, "content_digest", str) == _digest_of_attributes(_digested(file))
+
+
+def _digested(file: hdf5.Reader) -> Attributes:
+    return {name: value for name, value in file.attributes.items() if name != "content_digest"}
 
 
 def _digest_of_attributes(attributes: Attributes) -> str:

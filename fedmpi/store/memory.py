@@ -1,9 +1,8 @@
 """What clients keep between rounds, one file per client and version.
 
-The memory belongs to the client, not to a rank: the rank that trains the client reads it, and a version
-(round, digest) is written once and never changed, so a checkpoint needs to name it only and a lost
-client trains again from the version before. Nothing is cached: a rank's memory does not grow with
-the number of clients.
+The memory belongs to the client, not to a rank: the rank that trains the client reads it, and a version (round, digest)
+is written once and never changed, so a checkpoint needs to name it only and a lost client trains again from the version
+before. Nothing is cached: a rank's memory does not grow with the number of clients.
 """
 
 from __future__ import annotations
@@ -54,7 +53,7 @@ class MemoryStore:
             return load(self._run_dir, client, version)
         except RunDirError as error:
             # It was whole when the run began. A resume looks at all memories, and skips checkpoints that need this one.
-            advice = "--resume goes on from a checkpoint before it"
+            advice = "--resume continues from a checkpoint before it"
             raise RunDirError(error.where, f"{error.problems[0]}; {advice}") from error
 
     def prune(

@@ -27,7 +27,17 @@ _CHECKPOINT = re.compile(r"round-(\d{6,18})\.h5")
 _MEMORY = re.compile(r"(\d{1,18})-([0-9a-f]{32})\.h5")
 # What a run writes itself. (A submission may be written while its job starts, so its temporary files stay.)
 _OWN = re.compile(r"config\.yaml|manifest\.json|partition\.h5|rounds\.jsonl")
-_REPORT = re.compile(r"summary\.(json|md)|clients\.csv")
+_REPORT = re.compile(r"summary\.(json|md)|clients\.csv|report\.html")
+
+
+class _At:
+    """A path in a run directory, under this name."""
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+
+    def __get__(self, run: RunDir, owner: type[RunDir]) -> Path:
+        return run.path / self._name
 
 
 @dataclass(frozen=True)
@@ -48,8 +58,7 @@ class RunDir:
     def open_for(cls, path: str | os.PathLike[str], *, resume: bool) -> RunDir:
         """The run directory at `path`, made if absent.
 
-        Raises RunDirError if it is no directory, not writable, or holds a run that `resume` did
-        not ask for.
+        Raises RunDirError if it is no directory, not writable, or holds a run that `resume` did not ask for.
         """
         run = cls(Path(path))
         with writing(run.path):  # of a name too long the system does not even say whether it is there
@@ -72,60 +81,26 @@ class RunDir:
         """Whether a run has begun here."""
         return self.config_path.exists() or self.records_path.exists() or bool(self.checkpoints())
 
-    @property
-    def config_path(self) -> Path:
-        return self.path / "config.yaml"
-
-    @property
-    def manifest_path(self) -> Path:
-        return self.path / "manifest.json"
-
-    @property
-    def submission_path(self) -> Path:
-        """Which batch job is to make the run; written by who submits it."""
-        return self.path / "submitted.json"
+    config_path = _At("config.yaml")
+    manifest_path = _At("manifest.json")
+    submission_path = _At("submitted.json")
+    """Which batch job is to make the run; written by who submits it."""
+    requeued_path = _At("requeued")
+    """The batch job that went back into the queue to continue the run; written by slurm/life_cycle.sh."""
+    partition_path = _At("partition.h5")
+    records_path = _At("rounds.jsonl")
+    lock_path = _At(".lock")
+    failure_path = _At(".failed")
+    """An empty file that a rank leaves when it ends the job, for the others; gone with the next start."""
+    checkpoints_dir = _At("checkpoints")
+    memory_dir = _At("memory")
+    tensorboard_dir = _At("tensorboard")
+    report_dir = _At("report")
+    page_path = _At("report/report.html")
 
     def submitted_config_path(self, digest: str) -> Path:
         """The config that a batch job begins the run with, whatever becomes of the file that it was read from."""
         return self.path / f"submitted-{digest}.yaml"
-
-    @property
-    def requeued_path(self) -> Path:
-        """The batch job that went back into the queue to go on with the run; written by slurm/life_cycle.sh."""
-        return self.path / "requeued"
-
-    @property
-    def partition_path(self) -> Path:
-        return self.path / "partition.h5"
-
-    @property
-    def records_path(self) -> Path:
-        return self.path / "rounds.jsonl"
-
-    @property
-    def lock_path(self) -> Path:
-        return self.path / ".lock"
-
-    @property
-    def failure_path(self) -> Path:
-        """An empty file that a rank leaves when it ends the job, for the others; gone with the next start."""
-        return self.path / ".failed"
-
-    @property
-    def checkpoints_dir(self) -> Path:
-        return self.path / "checkpoints"
-
-    @property
-    def memory_dir(self) -> Path:
-        return self.path / "memory"
-
-    @property
-    def tensorboard_dir(self) -> Path:
-        return self.path / "tensorboard"
-
-    @property
-    def report_dir(self) -> Path:
-        return self.path / "report"
 
     def checkpoint_path(self, round_number: int) -> Path:
         return self.checkpoints_dir / f"round-{round_number:06d}.h5"

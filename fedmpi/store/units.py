@@ -27,6 +27,11 @@ def size(num_bytes: float | None) -> str:
     return f"{text}B" if text[-1].isalpha() else f"{text} B"
 
 
+def percent(share: float | None) -> str:
+    """0.9123 -> `91.23 %`; None -> `-`."""
+    return "-" if share is None else f"{100 * share:.2f} %"
+
+
 def duration(seconds: float | None) -> str:
     """`0:07`, `1:15`, `2:03:04`, `3 d 02:03`."""
     if seconds is None or not math.isfinite(seconds):

@@ -28,6 +28,7 @@ from itertools import groupby
 from pathlib import Path
 from typing import Any
 
+from fedmpi import registry
 from fedmpi.command.manners import Parser, run_command
 from fedmpi.config import words
 from fedmpi.config.address import is_address, label
@@ -36,9 +37,9 @@ from fedmpi.errors import ConfigError, RunDirError
 from fedmpi.store.files import read_json, write_text, writing
 from fedmpi.store.run_dir import RunDir
 from fedmpi.studies import comparison
-from fedmpi.studies.arguments import number, numbers
+from fedmpi.studies.arguments import SEEDS, add_run_arguments, changes, number
 from fedmpi.studies.comparison import Row, effort_of, rows_of
-from fedmpi.studies.launch import CONFIGS, Job, check_same, do, launcher, scaled, stoppable
+from fedmpi.studies.launch import CONFIGS, Job, launcher, make, planned, scaled, stoppable
 from fedmpi.studies.runs import Run, missing_rounds, other_data, runs_in
 
 
@@ -53,31 +54,25 @@ def _compare(given: Sequence[str]) -> int:
     if arguments.collect:
         _collect(arguments)
         return 0
-    launcher(arguments.ranks)  # told now, not after the first run's failure
+    starter = launcher(arguments.ranks)
     jobs = _jobs(arguments)
     _keep_settings(arguments, jobs, shlex.join(["python", "jobs/compare.py", *given]))
-    for place, job in enumerate(jobs, 1):
-        print(f"[{place}/{len(jobs)}] {job.run.name} seed {job.run.seed}: {do(job, arguments.ranks)}", flush=True)
-    failed = [job.run for job in jobs if not job.run.is_finished()]
+    failed = [job.run for job in make(jobs, starter, arguments.ranks) if not job.run.is_finished()]
     _write(arguments.out, *_table({*runs_in(arguments.out), *failed}, arguments, failed))
     return 1 if failed else 0
-
-
-# The command line.
 
 
 def _arguments(argv: Sequence[str]) -> argparse.Namespace:
     parser = Parser("jobs/compare.py", __doc__)
     parser.add_argument("--methods", help="names or paths, with commas (default all; with --collect, all there)")
     parser.add_argument("--data", default="digits", help="the data set (default digits)")
-    parser.add_argument("--seeds", type=numbers, help="default 0,1,2; with --collect, all there")
-    parser.add_argument("--ranks", type=number(int, 1), default=3, help="of each run; 1 is without mpirun (default 3)")
+    add_run_arguments(parser)
     parser.add_argument("--out", type=Path, help="the folder of all runs (default runs/compare-DATA)")
     parser.add_argument("--target", type=number(float, 0, 1), help="in (0, 1] (default as last in --out, or 0.9)")
     parser.add_argument("--scale", type=number(float, 0), default=1.0, help="of all numbers of rounds (default 1)")
-    parser.add_argument("--set", nargs="+", action="extend", default=[], metavar="section.key=value")
     parser.add_argument("--collect", action="store_true", help="run nothing, print the table of what is there")
     arguments = parser.parse_args(argv)
+    changes(arguments.set)
     arguments.out = (arguments.out or Path("runs") / f"compare-{arguments.data}").resolve()
     arguments.target = arguments.target or settings_of(arguments.out).get("target", 0.9)
     return arguments
@@ -91,8 +86,7 @@ def _configs(methods: str, data: str) -> list[Path]:
         raise ConfigError("--data", f"there is no configs/*_{data}.yaml; give paths with --methods, or another --data")
     chosen = list(known.values()) if methods == "all" else [_config(name, known) for name in methods.split(",")]
     names = [label(path) for path in chosen]
-    twice = [name for name in names if names.count(name) > 1]
-    if twice:
+    if twice := [name for name in names if names.count(name) > 1]:
         raise ConfigError("--methods", f"{twice[0]} is named twice, and its runs would share a folder")
     return chosen
 
@@ -106,22 +100,14 @@ def _config(name: str, known: dict[str, Path]) -> Path:
     raise ConfigError("--methods", f"no method {words.found(name)}.{words.suggest(name, known)} {allowed}")
 
 
-# Which runs.
-
-
 def _jobs(arguments: argparse.Namespace) -> list[Job]:
     """All configs are read before anything runs. Raises `UserError`, also for a folder with another config's run."""
-    if any(override.partition("=")[0].strip() == "seed" for override in arguments.set):
-        raise ConfigError("--set", "seed would be overridden; the seeds are given by --seeds")
     jobs = []
     for path in _configs(arguments.methods or "all", arguments.data):
-        for seed in arguments.seeds or (0, 1, 2):
-            given = [*arguments.set, f"seed={seed}"]
-            overrides = (*given, *scaled(load(path, given), arguments.scale))
+        for seed in arguments.seeds or SEEDS:
             run = Run(label(path), seed, RunDir(arguments.out / f"{label(path)}-seed{seed}"))
-            jobs.append(Job(run, path, overrides, load(path, overrides)))
-    for job in jobs:
-        check_same(job)
+            given = [*arguments.set, f"seed={seed}"]
+            jobs.append(planned(run, path, [*given, *scaled(load(path, given), arguments.scale)]))
     return jobs
 
 
@@ -143,9 +129,6 @@ def _keep_settings(arguments: argparse.Namespace, jobs: Sequence[Job], command: 
     with writing(arguments.out):
         arguments.out.mkdir(parents=True, exist_ok=True)
     write_text(arguments.out / "settings.json", json.dumps(common | {"target": arguments.target} | each_once) + "\n")
-
-
-# Telling.
 
 
 def settings_of(out: Path) -> dict[str, Any]:
@@ -176,7 +159,7 @@ def _table(
     runs: Collection[Run], arguments: argparse.Namespace, failed: Collection[Run] = ()
 ) -> tuple[list[Row], list[str]]:
     """Rows, the methods in the order in which they were first run, and caption."""
-    settings = settings_of(arguments.out)
+    settings, named = settings_of(arguments.out), _named(arguments)
     order = {name: place for place, name in enumerate(settings.get("methods", ()))}
     ordered = sorted(runs, key=lambda run: (order.get(run.name, len(order)), run.name, run.seed))
     rows: list[Row] = []
@@ -184,10 +167,10 @@ def _table(
     for _, group in groupby(ordered, key=lambda run: run.name):
         of_method = list(group)
         done = [run for run in of_method if run.is_finished()]
-        effort = effort_of(done[0].config) if done else None
+        effort = effort_of(done[0].config(named)) if done else None
         if effort is not None:
             method = done[0].method
-            configs[method], efforts[method], seeds[method] = done[0].config, effort, [run.seed for run in done]
+            configs[method], efforts[method], seeds[method] = done[0].said, effort, [run.seed for run in done]
         rows += rows_of(of_method, arguments.target, effort, failed=failed)
     missing = [(run.folder.path.name, missing_rounds(run.records)) for run in ordered]
     caption = [
@@ -198,6 +181,12 @@ def _table(
         *(f"{name}: {what}" for name, what in missing if what),
     ]
     return rows, caption
+
+
+def _named(arguments: argparse.Namespace) -> list[str]:
+    """What the user names in full on the command line or in the configs asked for: fedmpi may import it."""
+    asked = _configs(arguments.methods, arguments.data) if arguments.methods else []
+    return [*arguments.set, *(word for path in asked for word in registry.words_in_full(load(path, arguments.set)))]
 
 
 def _write(out: Path, rows: Sequence[Row], caption: Sequence[str]) -> None:

@@ -9,10 +9,10 @@ from typing import Any, TextIO
 
 from fedmpi.config import words, yaml_text
 from fedmpi.config.schema import Config
-from fedmpi.report.progress import printable
+from fedmpi.report import table_text
 from fedmpi.report.records import CLIENTS, Record, rounds_done
-from fedmpi.store.units import si, size
-from fedmpi.studies import table_text
+from fedmpi.report.terminal import printable
+from fedmpi.store.units import percent, si, size
 from fedmpi.studies.runs import Run, accuracy_of, mean_std, to_target
 
 # Efforts that differ from what most methods spend by more than this share are warned of.
@@ -64,15 +64,11 @@ class Row:
         of = f" ({self.seeds_at_target} of {self.seeds})" if 0 < self.seeds_at_target < self.seeds else ""
         rounds = "-" if self.rounds_to_target is None else f"{self.rounds_to_target:.4g}"
         to_target = [size(self.bytes_to_target), si(self.macs_to_target), rounds]
-        accuracy = self.status or _percent(self.accuracy, self.accuracy_std)
+        accuracy = percent(self.accuracy)
+        if self.accuracy is not None and self.accuracy_std is not None:
+            accuracy = f"{100 * self.accuracy:.2f} ± {percent(self.accuracy_std)}"
         to_target = [cell if cell == "-" else cell + of for cell in to_target]
-        return self.method, self.tier, accuracy, si(self.params), si(self.macs), *to_target
-
-
-def _percent(share: float | None, std: float | None) -> str:
-    if share is None:
-        return "-"
-    return f"{100 * share:.2f} %" if std is None else f"{100 * share:.2f} ± {100 * std:.2f} %"
+        return self.method, self.tier, self.status or accuracy, si(self.params), si(self.macs), *to_target
 
 
 def rows_of(
@@ -96,7 +92,7 @@ def rows_of(
             yield _scored(row, histories, target)
     for run in runs:
         if run not in done:
-            done_rounds = f"after {rounds_done(run.records)} of {run.config.rounds} rounds" if run.has_begun() else ""
+            done_rounds = f"after {rounds_done(run.records)} of {run.rounds} rounds" if run.has_begun() else ""
             status = f"{'failed' if run in failed else 'unfinished'} {done_rounds or 'before it began'}"
             yield Row(method, f"seed {run.seed}", status)
 
@@ -128,12 +124,9 @@ def _scored(row: Row, histories: Sequence[Sequence[Record]], target: float) -> R
 
 def effort_of(config: Config) -> Effort:
     """What `--plan` says of this config."""
-    from fedmpi import methods
     from fedmpi.run.forecast import forecast
-    from fedmpi.run.start import blocks, method_context
 
-    info = config.data.info()
-    plan = forecast(config, 1, info, methods.create(method_context(config, info)), blocks(config))
+    plan = forecast(config, 1)
     clients = sum(tier.clients for tier in plan.tiers)
     return Effort(
         examples=sum(tier.client_rounds * tier.training_examples for tier in plan.tiers),
@@ -141,9 +134,6 @@ def effort_of(config: Config) -> Effort:
         mean_params=sum(tier.clients * tier.params for tier in plan.tiers) / clients,
         mean_macs=sum(tier.clients * tier.macs for tier in plan.tiers) / clients,
     )
-
-
-# The table.
 
 
 def print_table(rows: Sequence[Row], caption: Sequence[str], stream: TextIO) -> None:
@@ -162,36 +152,28 @@ def comma_separated(rows: Sequence[Row]) -> str:
     return table_text.comma_separated([asdict(row) for row in rows])
 
 
-# The caption.
-
-
 def what_is_shown(
     seeds: Mapping[str, Sequence[int]], target: float, scale: float, overrides: Sequence[str]
 ) -> list[str]:
-    """What the columns mean, and what was changed for all methods. `seeds` are each method's finished ones."""
-    of_seeds, over_seeds = _of_seeds(seeds)
-    changed = [f"all numbers of rounds are {scale:g} times those of the configs"] if scale != 1 else []
-    changed += [f"set for all: {' '.join(overrides)}"] if overrides else []
+    """What the columns mean, and what was changed for all methods. `seeds` are each method's finished ones; where each
+    has one there is neither mean nor deviation.
+    """
+    of_seeds, over_seeds = "", ""
+    if seeds:
+        numbers = _majority({method: ", ".join(map(str, finished)) for method, finished in seeds.items()})
+        has_one = all(len(finished) == 1 for finished in seeds.values())
+        of_seeds = f", of seed {numbers}" if has_one else f", mean ± sample standard deviation over seeds {numbers}"
+        over_seeds = "" if has_one else ", mean over the seeds that do"
     reached = f"until an evaluation first gives this row {100 * target:g} % or more{over_seeds}"
     spent = "bytes (down and up) and compute (forward MACs x examples x epochs) are those of all clients together"
-    tested = "each one's own net on its own test data, mean over clients"
-    means = "params and MACs (a forward pass of one example) are means over the clients' tiers"
     lines = [
         f"accuracy: after the last round{of_seeds}",
         f"to target: {reached}; {spent}",
-        f"clients: {tested}; {means}",
+        "clients: each one's own net on its own test data, mean over clients; params and MACs (a forward pass of one "
+        "example) are means over the clients' tiers",
     ]
-    return lines + changed
-
-
-def _of_seeds(seeds: Mapping[str, Sequence[int]]) -> tuple[str, str]:
-    """What an accuracy is, and what a number to the target; with one seed there is neither mean nor deviation."""
-    if not seeds:
-        return "", ""
-    numbers = _majority({method: ", ".join(map(str, finished)) for method, finished in seeds.items()})
-    if all(len(finished) == 1 for finished in seeds.values()):
-        return f", of seed {numbers}", ""
-    return f", mean ± sample standard deviation over seeds {numbers}", ", mean over the seeds that do"
+    lines += [f"all numbers of rounds are {scale:g} times those of the configs"] if scale != 1 else []
+    return lines + ([f"set for all: {' '.join(overrides)}"] if overrides else [])
 
 
 def effort_lines(efforts: Mapping[str, Effort]) -> list[str]:
@@ -200,11 +182,12 @@ def effort_lines(efforts: Mapping[str, Effort]) -> list[str]:
         return []
     examples = {method: effort.examples for method, effort in efforts.items()}
     said = _majority({method: si(number) for method, number in examples.items()})
-    lines = [f"examples passed forward and backward in a run, by the plan: {said}"]
     compute = ", ".join(f"{method} {si(effort.training_macs)}" for method, effort in efforts.items())
-    lines.append(f"compute of a whole run, forward MACs x examples, by the plan: {compute}")
     usual, whose = _usual(examples)
-    return lines + [
+    return [
+        f"examples passed forward and backward in a run, by the plan: {said}",
+        f"compute of a whole run, forward MACs x examples, by the plan: {compute}",
+    ] + [
         f"warning: {method} trains on {number / usual:.2f} times the examples of {whose}: no equal budget"
         for method, number in examples.items()
         if abs(number - usual) > TOLERANCE * usual
@@ -212,24 +195,23 @@ def effort_lines(efforts: Mapping[str, Effort]) -> list[str]:
 
 
 def _usual(examples: Mapping[str, float]) -> tuple[float, str]:
-    """The most common number, the smallest of those as common, and whose it is. Alike is what is printed alike."""
+    """The mode of the printed numbers (of several, the smallest) and the methods that have it."""
     shared = Counter(map(si, examples.values()))
     usual = min(examples.values(), key=lambda number: (-shared[si(number)], number))
     owners = [method for method, number in examples.items() if si(number) == si(usual)]
     return usual, "most methods" if 2 * len(owners) > len(examples) else " and ".join(owners)
 
 
-def difference_lines(configs: Mapping[str, Config]) -> list[str]:
+def difference_lines(configs: Mapping[str, Mapping[str, Any]]) -> list[str]:
     """How many rounds, then a line for each setting that all methods have and not all have alike, their own options
-    left out."""
+    left out. `configs` are plain values."""
     if not configs:
         return []
-    plain = {method: dict(_leaves(config.to_dict())) for method, config in configs.items()}
-    shared = [key for key in next(iter(plain.values())) if all(key in other for other in plain.values())]
-    lines = [f"rounds: {_majority({method: str(config.rounds) for method, config in configs.items()})}"]
-    for key in shared:
-        values = {method: yaml_text.flow(settings[key]) for method, settings in plain.items()}
-        if len(set(values.values())) > 1:
+    plain = {method: dict(_leaves(config)) for method, config in configs.items()}
+    lines = [f"rounds: {_majority({method: str(config['rounds']) for method, config in configs.items()})}"]
+    for key in next(iter(plain.values())):
+        values = {method: yaml_text.flow(settings[key]) for method, settings in plain.items() if key in settings}
+        if len(values) == len(plain) and len(set(values.values())) > 1:
             lines.append(f"not alike: {key} is {_majority(values)}")
     return lines
 
@@ -245,7 +227,7 @@ def _leaves(plain: Mapping[str, Any], path: tuple[str, ...] = ()) -> Iterator[tu
 
 
 def _majority(values: Mapping[str, str]) -> str:
-    """`0.5; hermes, lgfedavg 0.1`: what most have, then who has something else."""
+    """`0.5; hermes, lgfedavg 0.1`: what most have, then the others, each with its methods."""
     (common, _), *others = Counter(values.values()).most_common()
     named = [f"{', '.join(name for name, own in values.items() if own == value)} {value}" for value, _ in others]
     return "; ".join([common, *named])

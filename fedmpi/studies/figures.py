@@ -1,9 +1,8 @@
 """A paper's figure from our runs, with the paper's axes, for `jobs/reproduce.py`: pictures and the points in them.
 
-Three kinds, whatever the figure shows: curves (a line for each method: by round, by what was moved, or
-over a setting), bars (a group for each setting), scatter. A panel is a block of `fedmpi.papers`. What
-the paper prints is drawn as crosses. Curves of several seeds are their
-mean, with a band of one standard deviation, over the rounds that all of them have.
+Three kinds, whatever the figure shows: curves (a line for each method: by round, by what was moved, or over a setting),
+bars (a group for each setting), scatter. A panel is a block of `fedmpi.papers`; what the paper prints is drawn as
+crosses. Curves of several seeds are their mean, with a band of one standard deviation, over the rounds that all have.
 """
 
 from __future__ import annotations
@@ -16,8 +15,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from fedmpi import papers
+from fedmpi.report import table_text
 from fedmpi.store.files import write_atomic, write_text
-from fedmpi.studies import measures, table_text
+from fedmpi.studies import measures
 from fedmpi.studies.runs import History, mean_std
 from fedmpi.studies.tables import Archive, Result, collect, in_unit
 
@@ -35,14 +35,11 @@ _WHOLE = ("round", "kernel", "clients_per_round", "local_epochs", "samples")
 
 @dataclass(frozen=True)
 class Line:
-    """One method in one panel: points (x, y) with standard deviations, and what the paper prints, (x, y) too."""
+    """One method in one panel: points (x, y, standard deviation), and what the paper prints, (x, y)."""
 
     label: str
-    x: tuple[float, ...] = ()
-    y: tuple[float, ...] = ()
-    std: tuple[float | None, ...] = ()
-    paper_x: tuple[float, ...] = ()
-    paper_y: tuple[float, ...] = ()
+    ours: tuple[tuple[float, float, float | None], ...] = ()
+    paper: tuple[tuple[float, float], ...] = ()
     is_curve: bool = False
 
 
@@ -60,7 +57,7 @@ def draw(archive: Archive, folder: Path) -> list[str]:
     from matplotlib import rc_context
 
     panels = panels_of(archive)
-    if not any(line.y for panel in panels for line in panel.lines):
+    if not any(line.ours for panel in panels for line in panel.lines):
         return []
     figure = picture(archive.table, panels, archive.request.made_with)
     names = ["figure.png", "figure.svg"]
@@ -71,9 +68,6 @@ def draw(archive: Archive, folder: Path) -> list[str]:
         write_atomic(folder / name, drawn.getbuffer())
     write_text(folder / "figure.csv", comma_separated(panels))
     return names
-
-
-# What is shown.
 
 
 def panels_of(archive: Archive) -> list[Panel]:
@@ -117,38 +111,28 @@ def _place(result: Result, ticks: Sequence[str], archive: Archive) -> float | No
         return _number(cell.row)
     histories = archive.histories(cell)
     if axes.x == "params":
-        return float(measures.costs_of(histories[0].run.config, cell.net).params) if histories else None
+        from fedmpi.verify.nets import of_run, params
+
+        return float(params(of_run(cell.run, *archive.request.changed).net(cell.net))) if histories else None
     found = [archive.number(cell, history, axes.x) for history in histories]
     return mean_std([place for place in found if place is not None])[0]
 
 
 def _points(column: str, points: Sequence[tuple[float | None, Result]]) -> Line:
     placed = sorted(((x, result) for x, result in points if x is not None), key=lambda pair: pair[0])
-    ours = [(x, result) for x, result in placed if result.ours is not None]
-    printed = [(x, result.cell.paper) for x, result in placed if result.cell.paper is not None]
-    return Line(
-        column,
-        x=tuple(x for x, _ in ours),
-        y=tuple(result.ours for _, result in ours if result.ours is not None),
-        std=tuple(result.std for _, result in ours),
-        paper_x=tuple(x for x, _ in printed),
-        paper_y=tuple(y for _, y in printed if y is not None),
-    )
+    ours = ((x, result.ours, result.std) for x, result in placed if result.ours is not None)
+    paper = ((x, printed) for x, result in placed if (printed := result.cell.paper) is not None)
+    return Line(column, tuple(ours), tuple(paper))
 
 
 def _curve(cell: papers.Cell, archive: Archive) -> Line:
     table = archive.table
     runs = [_course(table, cell, history) for history in archive.histories(cell)]
-    common = sorted(set.intersection(*map(set, runs))) if runs else []
-    xs = [mean_std([run[step][0] for run in runs])[0] for step in common]
-    ys = [mean_std([run[step][1] for run in runs]) for step in common]
-    return Line(
-        cell.column,
-        x=tuple(x for x in xs if x is not None),
-        y=tuple(in_unit(table, y) or 0.0 for y, _ in ys),
-        std=tuple(in_unit(table, std) for _, std in ys),
-        is_curve=True,
-    )
+    points = []
+    for step in sorted(set.intersection(*map(set, runs))) if runs else []:
+        (x, _), (y, std) = (mean_std(values) for values in zip(*(run[step] for run in runs), strict=True))
+        points.append((x or 0.0, in_unit(table, y) or 0.0, in_unit(table, std)))
+    return Line(cell.column, tuple(points), is_curve=True)
 
 
 def _course(table: papers.Table, cell: papers.Cell, history: History) -> dict[int, tuple[float, float]]:
@@ -163,15 +147,11 @@ def comma_separated(panels: Sequence[Panel]) -> str:
     """Every point that is drawn, ours and the paper's, exact."""
     rows = []
     for panel, line in ((each, line) for each in panels for line in each.lines):
-        ours = [("ours", *point) for point in zip(line.x, line.y, line.std, strict=True)]
-        printed = [("paper", x, y, None) for x, y in zip(line.paper_x, line.paper_y, strict=True)]
-        for whose, x, y, std in (*ours, *printed):
+        points = [("ours", *point) for point in line.ours] + [("paper", x, y, None) for x, y in line.paper]
+        for whose, x, y, std in points:
             place = panel.ticks[int(x)] if panel.ticks else x
             rows.append({"panel": panel.title, "label": line.label, "whose": whose, "x": place, "y": y, "std": std})
     return table_text.comma_separated(rows)
-
-
-# How it is shown.
 
 
 def picture(table: papers.Table, panels: Sequence[Panel], said: str = "") -> Figure:
@@ -188,16 +168,15 @@ def picture(table: papers.Table, panels: Sequence[Panel], said: str = "") -> Fig
     FigureCanvasAgg(figure)
     labels = list(dict.fromkeys(line.label for panel in panels for line in panel.lines))
     colours = {label: colormaps["tab10" if len(labels) <= 10 else "tab20"](place) for place, label in enumerate(labels)}
-    grid = figure.subplots(down, across, squeeze=False).flat
-    for place, axes in enumerate(grid):
-        if place < len(panels):
-            _draw_panel(axes, table, panels[place], colours)
-        else:
-            axes.set_visible(False)
+    grid = list(figure.subplots(down, across, squeeze=False).flat)
+    for axes, panel in zip(grid, panels, strict=False):
+        _draw_panel(axes, table, panel, colours)
+    for axes in grid[len(panels) :]:
+        axes.set_visible(False)
     figure.suptitle("\n".join([table.title, said] if said else [table.title]), fontsize="medium")
     legends = [axes.get_legend_handles_labels() for axes in figure.axes]
     handles = {label: handle for legend in legends for handle, label in zip(*legend, strict=True)}
-    if any(line.paper_y for panel in panels for line in panel.lines):
+    if any(line.paper for panel in panels for line in panel.lines):
         handles["paper"] = Line2D([], [], color="black", marker="x", linestyle="none")
     figure.legend(handles.values(), handles.keys(), loc="outside lower center", ncols=min(5, len(handles)))
     return figure
@@ -206,13 +185,13 @@ def picture(table: papers.Table, panels: Sequence[Panel], said: str = "") -> Fig
 def _draw_panel(axes: Axes, table: papers.Table, panel: Panel, colours: Mapping[str, object]) -> None:
     from matplotlib.ticker import MaxNLocator
 
-    places = [x for line in panel.lines for x in dict.fromkeys((*line.x, *line.paper_x))]
+    places = [x for line in panel.lines for x in dict.fromkeys(point[0] for point in (*line.ours, *line.paper))]
     count = len(panel.lines) if len(set(places)) < len(places) else 1  # bars of a tick of their own are not set apart
     width = _BARS_TAKE / count
     for place, line in enumerate(panel.lines):
         shift = (min(place, count - 1) - (count - 1) / 2) * width if table.kind == "bars" else 0.0
         _draw(axes, table.kind, line, colours[line.label], shift, width)
-    if not any(line.y or line.paper_y for line in panel.lines):
+    if not any(line.ours or line.paper for line in panel.lines):
         axes.text(0.5, 0.5, "not run", transform=axes.transAxes, horizontalalignment="center")
     axes.set_title(panel.title)
     axes.set_xlabel(_axis_label(table, "x"))
@@ -231,19 +210,20 @@ def _axis_label(table: papers.Table, name: str) -> str:
 
 def _draw(axes: Axes, kind: str, line: Line, colour: object, shift: float, width: float) -> None:
     """One line of a panel, its deviations, and crosses for what the paper prints; bars stand beside their tick."""
-    errors = [std or 0.0 for std in line.std] if any(line.std) else None
-    if line.y and kind == "bars":
-        axes.bar([x + shift for x in line.x], line.y, width, yerr=errors, color=colour, label=line.label)
-    elif line.y:
+    xs, ys = [x + shift for x, _, _ in line.ours], [y for _, y, _ in line.ours]
+    errors = [std or 0.0 for _, _, std in line.ours] if any(std for _, _, std in line.ours) else None
+    if ys and kind == "bars":
+        axes.bar(xs, ys, width, yerr=errors, color=colour, label=line.label)
+    elif ys:
         is_drawn_through = kind != "scatter"
-        marker = None if is_drawn_through and line.is_curve and len(line.x) > 1 else "o"
-        style = "-" if is_drawn_through else "none"
-        axes.plot(line.x, line.y, color=colour, marker=marker, linestyle=style, label=line.label)
+        marker = None if is_drawn_through and line.is_curve and len(xs) > 1 else "o"
+        axes.plot(xs, ys, color=colour, marker=marker, linestyle="-" if is_drawn_through else "none", label=line.label)
     if errors and kind == "scatter":
-        axes.errorbar(line.x, line.y, yerr=errors, color=colour, linestyle="none")
+        axes.errorbar(xs, ys, yerr=errors, color=colour, linestyle="none")
     elif errors and kind != "bars":
-        low, high = ([y + sign * error for y, error in zip(line.y, errors, strict=True)] for sign in (-1, 1))
-        axes.fill_between(line.x, low, high, color=colour, alpha=0.2, linewidth=0)
-    if line.paper_y:
+        low, high = ([y + sign * error for y, error in zip(ys, errors, strict=True)] for sign in (-1, 1))
+        axes.fill_between(xs, low, high, color=colour, alpha=0.2, linewidth=0)
+    if line.paper:
         colour = "black" if kind == "bars" else colour  # a bar's own colour could not be seen on it
-        axes.plot([x + shift for x in line.paper_x], line.paper_y, color=colour, marker="x", linestyle="none")
+        paper_x, paper_y = zip(*((x + shift, y) for x, y in line.paper), strict=True)
+        axes.plot(paper_x, paper_y, color=colour, marker="x", linestyle="none")

@@ -1,6 +1,6 @@
-"""Runs as `jobs/compare.py` and `jobs/reproduce.py` make them: each a command of its own, with a folder and a log.
+"""Runs as the programs of `jobs/` plan and make them: each a command of its own, with a folder and a log.
 
-A run that is finished is not made again, one that was interrupted goes on, and one that fails ends no other.
+A run that is finished is not made again, one that was interrupted continues, and one that fails ends no other.
 """
 
 from __future__ import annotations
@@ -13,12 +13,14 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from fedmpi.command.manners import INTERRUPTED
+from fedmpi.config.address import shipped
+from fedmpi.config.load import load
 from fedmpi.config.schema import Config
 from fedmpi.disk.plain import open_in_place, open_to_read
 from fedmpi.errors import RunDirError, UserError
@@ -27,14 +29,11 @@ from fedmpi.store.files import writing
 from fedmpi.store.manifest import read_starts
 from fedmpi.studies.runs import Run
 
-CONFIGS = Path(__file__).resolve().parents[2] / "configs"
+CONFIGS = shipped()
 _STARTERS = ("mpirun", "mpiexec", "prterun", "srun")
 # mpirun passes the signal on and waits for its ranks.
 _PATIENCE_S = 20.0
 _LOG_END_BYTES = 2**20
-
-
-# What is run.
 
 
 @dataclass(frozen=True)
@@ -82,29 +81,26 @@ def scaled_milestones(config: Config, scale: float) -> list[int]:
     return [places.get(milestone, max(rounds, round(scale * milestone))) for milestone in milestones]
 
 
-def check_same(job: Job) -> None:
-    """Raises `RunDirError` if the folder has a run of another config."""
-    if job.run.has_begun() and (found := differences(job.config, job.run.config)):
+def planned(run: Run, path: Path, overrides: Sequence[str]) -> Job:
+    """The job that makes a run of a config. Raises `UserError`, also if the folder has a run of another config."""
+    config = load(path, overrides)
+    if run.has_begun() and (found := differences(config, run.said)):
         text = f"was run with another config: {'; '.join(found)}; take another --out"
-        raise RunDirError(str(job.run.folder.path), text)
+        raise RunDirError(str(run.folder.path), text)
+    return Job(run, path, tuple(overrides), config)
 
 
-def differences(asked: Config, saved: Config) -> list[str]:
+def differences(asked: Config, saved: Mapping[str, Any]) -> list[str]:
     """A line for each; that a run may be longer than it was meant to be is no difference to fedmpi, but is here."""
-    found = asked.diff(saved.to_dict())
-    if saved.rounds != asked.rounds and not any(line.startswith("rounds:") for line in found):
-        found.append(f"rounds: run has {saved.rounds}, you ask {asked.rounds}")
+    found = asked.diff(saved)
+    if saved["rounds"] != asked.rounds and not any(line.startswith("rounds:") for line in found):
+        found.append(f"rounds: run has {saved['rounds']}, you ask {asked.rounds}")
     return found
 
 
-# Running.
-
-
 def launcher_words(ranks: int, given: str) -> list[str]:
-    """A launcher of one's own, its `{ranks}` filled in.
-
-    Raises `UserError` for words that a shell would not take or would fill in, or that start another number of ranks.
-    """
+    """A launcher of one's own, its `{ranks}` filled in. Raises `UserError` for words that a shell would not take or
+    would fill in, or that start another number of ranks."""
     if "$" in given:
         problem = f"variables are not filled in, but there is a $ in {given!r}; write {{ranks}} for the number"
         raise UserError("--launcher", problem)
@@ -140,7 +136,15 @@ def launcher(ranks: int, given: str | None = None) -> list[str]:
     return [mpirun, "-n", str(ranks)]
 
 
-def do(job: Job, ranks: int, given: str | None = None) -> str:
+def make(jobs: Sequence[Job], starter: Sequence[str], ranks: int) -> Iterator[Job]:
+    """Makes what is left of each run in turn, and prints how that went; `starter` is the launcher of so many ranks."""
+    for place, job in enumerate(jobs, 1):
+        how = _make(job, starter, environment(ranks))
+        print(f"[{place}/{len(jobs)}] {job.run.name} seed {job.run.seed}: {how}", flush=True)
+        yield job
+
+
+def _make(job: Job, starter: Sequence[str], environment: dict[str, str]) -> str:
     """Makes what is left of a run; how that went, in words."""
     folder = job.run.folder
     if job.run.is_finished():
@@ -149,12 +153,12 @@ def do(job: Job, ranks: int, given: str | None = None) -> str:
     log = folder.path.with_name(f"{folder.path.name}.log")
     program = [sys.executable, "-m", "fedmpi.main", str(job.path), *job.overrides, "--run-dir", str(folder.path)]
     started, length = time.monotonic(), log.stat().st_size if log.exists() else 0
-    code = launch([*launcher(ranks, given), *program, *resume], log, environment(ranks))
+    code = launch([*starter, *program, *resume], log, environment)
     took = f"{'resumed, ' * bool(resume)}{time.monotonic() - started:.0f} s"
     if code == 0:
         return f"finished ({took})"
     if code == stopping.EXIT_CODE:
-        return f"stopped, to go on ({took})"
+        return f"stopped, to continue ({took})"
     holder = _holder(log, length)
     return f"left alone: {holder}" if holder else f"failed with exit code {code} ({took}); see {log}"
 
@@ -171,12 +175,15 @@ def _holder(log: Path, start: int) -> str | None:
 
 
 def stoppable(action: Callable[[], int]) -> int:
-    """The exit code of an action that makes runs; after Ctrl-C it says how they go on."""
+    """The exit code of an action that makes runs; after Ctrl-C, or SIGTERM, it says how they continue."""
+    before = signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
         return action()
     except KeyboardInterrupt:
-        print("stopped; the same command goes on from here, --collect prints what there is", file=sys.stderr)
+        print("stopped; the same command continues from here, --collect prints what there is", file=sys.stderr)
         return INTERRUPTED
+    finally:
+        signal.signal(signal.SIGTERM, before)
 
 
 def is_stopped(job: Job) -> bool:
@@ -223,8 +230,6 @@ def _started(command: Sequence[str], log: Path, environment: dict[str, str]) -> 
 
 def _end(process: subprocess.Popen[bytes]) -> None:
     """Ends it if it still runs: what it saved stays."""
-    if process.poll() is not None:
-        return
     process.terminate()
     try:
         process.wait(_PATIENCE_S)

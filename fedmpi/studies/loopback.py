@@ -25,7 +25,7 @@ _SET_FLAGS, _UP = 0x8914, 1
 
 
 def enter_own_network() -> None:
-    """This process, and all that it starts, are in a network of their own from here on. Raises `OSError`."""
+    """Puts this process, and all that it starts, into a network of their own. Raises `OSError`."""
     try:
         _unshare(_NEW_NETWORK)
     except PermissionError:  # not root: in a namespace of users one may
@@ -48,7 +48,8 @@ def _unshare(flags: int) -> None:
 
 def main(argv: Sequence[str] | None = None) -> int:
     argv = list(sys.argv[1:] if argv is None else argv)
-    may_fail, command = argv[:1] == ["--try"], argv[argv[:1] == ["--try"] :]
+    may_fail = argv[:1] == ["--try"]
+    command = argv[may_fail:]
     if not command or command[0].startswith("-"):
         print((__doc__ or "").strip())
         return 0 if argv[:1] == ["--help"] else 2
@@ -56,11 +57,13 @@ def main(argv: Sequence[str] | None = None) -> int:
         enter_own_network()
     except OSError as error:
         if not may_fail:
-            why = error.strerror or error
-            print(f"jobs/loopback.py: the system allows no network of its own: {why}", file=sys.stderr)
-            return 2
+            return _fail(f"the system allows no network of its own: {error.strerror or error}")
     try:
         os.execvp(command[0], command)
     except OSError as error:
-        print(f"jobs/loopback.py: {command[0]}: {error.strerror}", file=sys.stderr)
-        return 2
+        return _fail(f"{command[0]}: {error.strerror}")
+
+
+def _fail(why: str) -> int:
+    print(f"jobs/loopback.py: {why}", file=sys.stderr)
+    return 2

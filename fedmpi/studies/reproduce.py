@@ -8,7 +8,7 @@
 
 `--list` names all tables and figures, and with a name its runs. Each run (a config under `configs/`,
 what the table sets on it, a seed) has a folder and a log of its own in `--out`/runs, whichever table it
-is for: what is finished is not made again, what was interrupted goes on. A run that fails ends no
+is for: what is finished is not made again, what was interrupted continues. A run that fails ends no
 other, and the exit code is 1.
 
 `--only` takes the cells in whose block, column, row or run all words of a TEXT stand (several TEXTs:
@@ -35,23 +35,22 @@ from pathlib import Path
 from fedmpi import papers
 from fedmpi.command.manners import Parser, run_command
 from fedmpi.data import reading
-from fedmpi.data.files.folders import below_home
+from fedmpi.data.files.source import below_home
 from fedmpi.errors import ConfigError
-from fedmpi.report.progress import printable
+from fedmpi.report import table_text
 from fedmpi.report.records import rounds_done
+from fedmpi.report.terminal import printable
 from fedmpi.run.stopping import EXIT_CODE
 from fedmpi.store.files import write_text, writing
-from fedmpi.studies import table_text, tables
-from fedmpi.studies.arguments import absolute, number, numbers
-from fedmpi.studies.launch import Job, do, is_stopped, launcher, stoppable
-from fedmpi.studies.reproduction import Budget, Named, Request, changes, chosen, every, find, runs_of
+from fedmpi.studies import tables
+from fedmpi.studies.arguments import SEEDS, absolute, add_run_arguments, changes, number
+from fedmpi.studies.launch import Job, is_stopped, launcher, make, stoppable
+from fedmpi.studies.reproduction import Budget, Named, Request, chosen, every, find, runs_of
 from fedmpi.studies.slurm import job_file, queue
-
-_SEEDS = (0, 1, 2)
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """The exit code: 0, 1 if a run failed, 2 for a user's mistake, 75 if it is to go on later, 130 if interrupted."""
+    """The exit code: 0, 1 if a run failed, 2 for a user's mistake, 75 if a run is to continue, 130 if interrupted."""
     given = list(sys.argv[1:] if argv is None else argv)
     return run_command(lambda: stoppable(lambda: _reproduce(given)))
 
@@ -59,35 +58,42 @@ def main(argv: Sequence[str] | None = None) -> int:
 def _reproduce(given: Sequence[str]) -> int:
     arguments = _arguments(given)
     if arguments.name is None:
-        _list_all()
+        for named in every():
+            count = len(named.table.runs)
+            print(f"{named.name:18} {count:3} run{'s' if count != 1 else ' '}  {named.table.title}")
         return 0
     named = find(arguments.name)
     data_dir = arguments.data_dir and below_home(str(arguments.data_dir)).resolve()
     request = Request(absolute(arguments.out), arguments.budget, changes(arguments.set), data_dir)
     wanted = _wanted(named, arguments)
-    if arguments.collect:
-        _jobs(request, wanted)  # what is asked for must make sense, though nothing is run
-        _tell(named, request, arguments)
-        return 0
     if arguments.list:
         _list_runs(named, request, wanted)
         return 0
     if arguments.slurm:
         job_file.check_words(given)
         job_file.check_time(arguments.sbatch_option)
-        return _hand_over(named, request, wanted, arguments)
-    return _make(named, request, wanted, arguments)
+    starter = [] if arguments.slurm or arguments.collect else launcher(arguments.ranks, arguments.launcher)
+    jobs = [request.job_of(run, seed) for run, seed in wanted]  # what is asked for must make sense, whatever is done
+    if arguments.slurm:
+        return _hand_over(named, request, jobs, arguments)
+    if not arguments.collect:
+        _check_data(jobs)
+        _folder(request.runs_dir)
+        for job in make(jobs, starter, arguments.ranks):
+            if is_stopped(job):
+                return EXIT_CODE
+    if arguments.run is None:  # a task of an array leaves the table to others
+        _show(named, request, arguments)
+    return 0 if arguments.collect or all(job.run.is_finished() for job in jobs) else 1
 
 
 def _arguments(argv: Sequence[str]) -> argparse.Namespace:
     parser = Parser("jobs/reproduce.py", __doc__)
     parser.add_argument("name", nargs="?", help="PAPER:TABLE, as fedhm:table3 or prism:figure4; see --list")
     parser.add_argument("--only", nargs="+", action="extend", default=[], metavar="TEXT")
-    parser.add_argument("--seeds", type=numbers, help="default 0,1,2; with --collect, all there")
-    parser.add_argument("--ranks", type=number(int, 1), default=3, help="of each run; 1 is without mpirun (default 3)")
+    add_run_arguments(parser)
     parser.add_argument("--launcher", help="what starts the ranks, as 'srun -n {ranks}' (default mpirun)")
     parser.add_argument("--budget", type=Budget.read, default=Budget(), help="0.05, or rounds=0.05,epochs=0.1")
-    parser.add_argument("--set", nargs="+", action="extend", default=[], metavar="section.key=value")
     parser.add_argument("--data-dir", type=Path, help="data.root of every run")
     parser.add_argument("--out", type=Path, default=Path("reproduced"), help="default reproduced")
     does = parser.add_mutually_exclusive_group()
@@ -104,9 +110,6 @@ def _arguments(argv: Sequence[str]) -> argparse.Namespace:
     return arguments
 
 
-# Which runs.
-
-
 def _wanted(named: Named, arguments: argparse.Namespace) -> list[tuple[papers.Run, int]]:
     """The runs in the order in which `--run` counts them: all of the first seed first. Raises `ConfigError`."""
     cells = chosen(named.table, arguments.only)
@@ -115,36 +118,12 @@ def _wanted(named: Named, arguments: argparse.Namespace) -> list[tuple[papers.Ru
         text = f"nothing in {named.name} has {' or '.join(map(repr, arguments.only))}; columns: {', '.join(columns)}"
         raise ConfigError("--only", text)
     runs = runs_of(named.table, cells)
-    wanted = [(run, seed) for seed in arguments.seeds or _SEEDS for run in runs]
+    wanted = [(run, seed) for seed in arguments.seeds or SEEDS for run in runs]
     if arguments.run is None:
         return wanted
     if arguments.run > len(wanted):
         raise ConfigError("--run", f"no run {arguments.run}; {named.name} has {len(wanted)} with these options")
     return wanted[arguments.run - 1 : arguments.run]
-
-
-def _jobs(request: Request, wanted: Sequence[tuple[papers.Run, int]]) -> list[Job]:
-    """All configs are read before anything runs. Raises `UserError`, also for a folder with another config's run."""
-    return [request.job_of(run, seed) for run, seed in wanted]
-
-
-def _make(
-    named: Named, request: Request, wanted: Sequence[tuple[papers.Run, int]], arguments: argparse.Namespace
-) -> int:
-    """Makes what is left of the runs, then the table; a task of an array leaves the table to others."""
-    launcher(arguments.ranks, arguments.launcher)  # told now, not after the first run's failure
-    jobs = _jobs(request, wanted)
-    _check_data(jobs)
-    with writing(request.runs_dir):
-        request.runs_dir.mkdir(parents=True, exist_ok=True)
-    for place, job in enumerate(jobs, 1):
-        how = do(job, arguments.ranks, arguments.launcher)
-        print(f"[{place}/{len(jobs)}] {job.run.name} seed {job.run.seed}: {how}", flush=True)
-        if is_stopped(job):
-            return EXIT_CODE
-    if arguments.run is None:
-        _tell(named, request, arguments)
-    return 0 if all(job.run.is_finished() for job in jobs) else 1
 
 
 def _check_data(jobs: Sequence[Job]) -> None:
@@ -154,32 +133,31 @@ def _check_data(jobs: Sequence[Job]) -> None:
         reading.load(options)
 
 
-# Telling.
-
-
-def _list_all() -> None:
-    for named in every():
-        count = len(named.table.runs)
-        print(f"{named.name:18} {count:3} run{'s' if count != 1 else ' '}  {named.table.title}")
+def _folder(path: Path) -> Path:
+    """Made if it is not there. Raises `UserError`."""
+    with writing(path):
+        path.mkdir(parents=True, exist_ok=True)
+    return path
 
 
 def _list_runs(named: Named, request: Request, wanted: Sequence[tuple[papers.Run, int]]) -> None:
     print(f"{named.name}: {named.table.title}\n{request.budget if wanted else 'no run is needed'}")
     for place, (run, seed) in enumerate(wanted, 1):
-        one = request.run_of(run, seed)
-        begun = f"{rounds_done(one.records)} rounds done" if one.has_begun() else "not run"
-        state = "finished" if one.is_finished() else begun
+        one, state = request.run_of(run, seed), "not run"
+        if one.has_begun():
+            state = "finished" if one.is_finished() else f"{rounds_done(one.records)} rounds done"
         print(" ".join([f"{place:4}  {state:18} {run.config}", *run.overrides, f"seed={seed}"]))
 
 
-def _tell(named: Named, request: Request, arguments: argparse.Namespace) -> None:
+def _show(named: Named, request: Request, arguments: argparse.Namespace) -> None:
     """Prints the chosen part of the table; writes all of it, and the figure, beside the runs."""
-    folder = request.table_dir(named)
-    with writing(folder):
-        folder.mkdir(parents=True, exist_ok=True)
+    folder = _folder(request.table_dir(named))
     archive = tables.Archive(named, request, arguments.seeds if arguments.collect else None)
-    results = tables.collect(archive)
-    pictures = _draw(archive, folder)
+    results, pictures = tables.collect(archive), []
+    if named.table.axes is not None:
+        from fedmpi.studies import figures  # matplotlib takes a second
+
+        pictures = figures.draw(archive, folder)
     write_text(folder / "table.md", tables.text_of(named, request, results).markdown(pictures))
     write_text(folder / "table.csv", tables.comma_separated(named.table, results, request.made_with))
     cells = chosen(named.table, arguments.only)
@@ -193,54 +171,32 @@ def _tell(named: Named, request: Request, arguments: argparse.Namespace) -> None
     print(f"written: {folder}/{', '.join(['table.md', 'table.csv', *pictures])}", flush=True)
 
 
-def _draw(archive: tables.Archive, folder: Path) -> list[str]:
-    """Names of the pictures; none for a table."""
-    if archive.table.axes is None:
-        return []
-    from fedmpi.studies import figures  # matplotlib takes a second
-
-    return figures.draw(archive, folder)
-
-
-# Slurm.
-
-
-def _hand_over(
-    named: Named, request: Request, wanted: Sequence[tuple[papers.Run, int]], arguments: argparse.Namespace
-) -> int:
+def _hand_over(named: Named, request: Request, jobs: Sequence[Job], arguments: argparse.Namespace) -> int:
     """As an array, or as commands for another queue."""
-    jobs = _jobs(request, wanted)
     left = [place for place, job in enumerate(jobs, 1) if not job.run.is_finished()]
     if not left:
         print(f"all {len(jobs)} runs of {named.name} are finished; --collect makes the table")
         return 0
     folder = request.table_dir(named)
     command = ["python", "jobs/reproduce.py", *_for_tasks(named, request, arguments)]
-    order = job_file.Order(folder.name, [*command, "--slurm", *_for_slurm(arguments)], folder, arguments)
-    code = queue.hand_over(jobs, order)
     launcher = ["--launcher", arguments.launcher] if arguments.launcher else []
+    array_max = ["--array-max", str(arguments.array_max)] if arguments.array_max else []
+    options = [f"--sbatch-option={option}" for option in arguments.sbatch_option]
+    flags = ["--submit"] * arguments.submit + ["--again"] * arguments.again
+    order = [*command, "--slurm", *array_max, *options, *launcher, *flags]
+    code = queue.hand_over(jobs, job_file.Order(folder.name, order, folder, arguments))
     lines = (f"{shlex.join([*command, *launcher, '--run', str(place)])}\n" for place in left)
-    with writing(folder):
-        folder.mkdir(parents=True, exist_ok=True)
-    write_text(folder / "commands.txt", "".join(lines))
+    write_text(_folder(folder) / "commands.txt", "".join(lines))
     print(f"for another queue: {folder}/commands.txt")
     return code
-
-
-def _for_slurm(arguments: argparse.Namespace) -> list[str]:
-    """What was said about the job."""
-    words = ["--array-max", str(arguments.array_max)] if arguments.array_max else []
-    words += [f"--sbatch-option={option}" for option in arguments.sbatch_option]
-    words += ["--launcher", arguments.launcher] if arguments.launcher else []
-    return words + ["--submit"] * arguments.submit + ["--again"] * arguments.again
 
 
 def _for_tasks(named: Named, request: Request, arguments: argparse.Namespace) -> list[str]:
     """The command line as another queue takes it, with absolute paths: from the project's folder."""
     name = f"{named.file}:{named.table.name}" if named.file else named.name
     words = [name, "--out", str(request.out), "--ranks", str(arguments.ranks)]
-    words += ["--seeds", ",".join(map(str, arguments.seeds or _SEEDS))]
+    words += ["--seeds", ",".join(map(str, arguments.seeds or SEEDS))]
     words += ["--only", *arguments.only] if arguments.only else []
     words += ["--set", *request.changed] if request.changed else []
     words += ["--data-dir", str(request.data_dir)] if request.data_dir else []
-    return words + ([f"--budget={request.budget.text}"] if request.budget.parts else [])
+    return words + ([f"--budget={request.budget.text}"] if request.budget.changed else [])

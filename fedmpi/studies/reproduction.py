@@ -10,7 +10,7 @@ import argparse
 import json
 import re
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from fedmpi import papers
@@ -21,7 +21,7 @@ from fedmpi.config.schema import Config
 from fedmpi.errors import ConfigError
 from fedmpi.store.run_dir import RunDir
 from fedmpi.studies.arguments import number, short
-from fedmpi.studies.launch import CONFIGS, Job, check_same, scaled, scaled_milestones
+from fedmpi.studies.launch import CONFIGS, Job, planned, scaled, scaled_milestones
 from fedmpi.studies.runs import Run
 
 
@@ -35,18 +35,16 @@ class Budget:
     @classmethod
     def read(cls, text: str) -> Budget:
         """`0.05`, or `rounds=0.05,epochs=0.1`; for argparse."""
-        shares = dict(part.partition("=")[::2] for part in text.split(","))
-        if "=" not in text:
-            shares = {"rounds": text, "epochs": text}
-        if not set(shares) <= {"rounds", "epochs"} or len(shares) < text.count(",") + 1 - ("=" not in text):
+        parts = text.split(",") if "=" in text else [f"rounds={text}", f"epochs={text}"]
+        shares = dict(part.partition("=")[::2] for part in parts)
+        if not set(shares) <= {"rounds", "epochs"} or len(shares) < len(parts):
             raise argparse.ArgumentTypeError(f"expected a number, or rounds=0.05,epochs=0.1, got {text!r}")
         return cls(**{name: number(float, 0)(share) for name, share in shares.items()})
 
     @property
-    def parts(self) -> tuple[str, ...]:
-        """Of a folder's name."""
-        shares = (("rounds", self.rounds), ("epochs", self.epochs))
-        return tuple(f"{name}_x{share:g}" for name, share in shares if share != 1)
+    def changed(self) -> dict[str, float]:
+        """The shares that are not 1."""
+        return {name: share for name, share in asdict(self).items() if share != 1}
 
     @property
     def text(self) -> str:
@@ -67,10 +65,9 @@ class Budget:
         return changed + ([f"train.local_epochs={epochs}"] if epochs != config.train.local_epochs else [])
 
     def __str__(self) -> str:
-        if not self.parts:
+        if not self.changed:
             return "the paper's numbers of rounds and local epochs"
-        shares = (("rounds", self.rounds), ("local epochs", self.epochs))
-        said = (f"{name} x {share:g}" for name, share in shares if share != 1)
+        said = (f"{name.replace('epochs', 'local epochs')} x {share:g}" for name, share in self.changed.items())
         return f"a budget of {', '.join(said)} of the paper's, at least 1 each"
 
 
@@ -105,14 +102,11 @@ def find(name: str) -> Named:
     if not colon:
         raise ConfigError("command line", f"expected PAPER:TABLE, as fedhm:table3, got {words.found(name)}; see --list")
     file = Path(of_paper).resolve() if of_paper.endswith((".yaml", ".yml")) else None
-    if file is not None:
-        paper = papers.read_file(Path(of_paper))
-    elif of_paper in papers.PAPERS:
-        paper = papers.read(of_paper)
-    else:
-        did_you_mean = words.suggest(of_paper, papers.PAPERS)
+    if file is None and of_paper not in papers.PAPERS:
         known = f"Known: {', '.join(papers.PAPERS)}, or a YAML file"
-        raise ConfigError("command line", f"no paper {words.found(of_paper)}.{did_you_mean} {known}")
+        text = f"no paper {words.found(of_paper)}.{words.suggest(of_paper, papers.PAPERS)} {known}"
+        raise ConfigError("command line", text)
+    paper = papers.read(of_paper) if file is None else papers.read_file(Path(of_paper))
     if of_table not in paper.tables:
         known = f"Known: {', '.join(paper.tables)}"
         text = f"{paper.name} has no {words.found(of_table)}.{words.suggest(of_table, paper.tables)} {known}"
@@ -151,19 +145,6 @@ def runs_of(table: papers.Table, cells: Sequence[papers.Cell]) -> list[papers.Ru
     return [run for run in table.runs if run in needed]
 
 
-def changes(given: Sequence[str]) -> tuple[str, ...]:
-    """What `--set` has, by key and each key once, the last one: the order given makes no other runs. Raises
-    `ConfigError` for the seed."""
-    by_key = {"".join(override.partition("=")[0].split()): override for override in given}
-    if "seed" in by_key:
-        raise ConfigError("--set", f"{by_key['seed']} would be overridden; the seeds are given by --seeds")
-    return tuple(by_key[key] for key in sorted(by_key))
-
-
-def _plain(part: str) -> str:
-    return re.sub(r"[^\w.=,-]+", "_", part)
-
-
 @dataclass(frozen=True)
 class Request:
     """How runs are made: what is set on all of them, with which budget, and where they and their data are."""
@@ -182,17 +163,21 @@ class Request:
     def made_with(self) -> str:
         """The budget and what is set, in words; empty for the paper's own runs."""
         changed = f"set on all: {' '.join(self.changed)}" if self.changed else ""
-        return "; ".join(filter(None, [str(self.budget) if self.budget.parts else "", changed]))
+        return "; ".join(filter(None, [str(self.budget) if self.budget.changed else "", changed]))
 
     def table_dir(self, named: Named) -> Path:
         """Where the table goes; another one for each budget and setting, so that none is taken for the paper's."""
-        return self.out / short("-".join(map(_plain, (named.folder, *self.changed, *self.budget.parts))))
+        return self.out / self._folder(named.folder)
 
     def name_of(self, run: papers.Run) -> str:
         """Different for different runs; data sets may move."""
         config = str(Path(run.config).with_name(label(run.config))).strip("/").replace("/", "-")
-        parts = (config, *run.overrides, *self.changed, *self.budget.parts)
-        return short("-".join(map(_plain, parts)))
+        return self._folder(config, *run.overrides)
+
+    def _folder(self, *parts: str) -> str:
+        """A folder's name: these parts, and what is changed."""
+        shares = (f"{name}_x{share:g}" for name, share in self.budget.changed.items())
+        return short("-".join(re.sub(r"[^\w.=,-]+", "_", part) for part in (*parts, *self.changed, *shares)))
 
     def run_of(self, run: papers.Run, seed: int) -> Run:
         name = self.name_of(run)
@@ -214,16 +199,11 @@ class Request:
 
     def job_of(self, run: papers.Run, seed: int) -> Job:
         """Raises `UserError`, also for a folder with another config's run."""
-        path = CONFIGS / run.config
-        given = [*run.overrides, *self.changed, f"seed={seed}"]
+        path, given = CONFIGS / run.config, [*run.overrides, *self.changed, f"seed={seed}"]
         config = load(path, given)
         if self.data_dir is not None and hasattr(config.data, "root"):
             given.append(f"data.root={json.dumps(str(self.data_dir))}")
-        overrides = (*given, *self.budget.overrides(config))
         try:
-            scaled_config = load(path, overrides)
+            return planned(self.run_of(run, seed), path, [*given, *self.budget.overrides(config)])
         except ConfigError as error:  # without the budget it is one that can be run
             raise ConfigError(f"{run.config} with --budget {self.budget.text}", *error.problems) from None
-        job = Job(self.run_of(run, seed), path, overrides, scaled_config)
-        check_same(job)
-        return job

@@ -9,15 +9,18 @@ from __future__ import annotations
 import json
 import re
 import statistics
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+from fedmpi import registry
 from fedmpi.config.load import load
 from fedmpi.config.schema import Config
-from fedmpi.data.digest import PLACES, short
+from fedmpi.config.tree import read_tree
+from fedmpi.data.options import PLACES
+from fedmpi.data.reading import short
 from fedmpi.errors import RunDirError
 from fedmpi.report.records import CLIENTS, Record, gaps_of, read_records, rounds_done
 from fedmpi.store.files import read_json
@@ -36,14 +39,30 @@ class Run:
     folder: RunDir
 
     @cached_property
-    def config(self) -> Config:
-        """The config it was begun with."""
-        return load(self.folder.config_path, ())
+    def said(self) -> dict[str, Any]:
+        """The config that it was begun with, as its file says it; imports nothing. Raises `UserError`."""
+        path = str(self.folder.config_path)
+        match read_tree(path, path).values:
+            case {"rounds": int(), "data": {"name": str()}} as values:
+                return values
+        raise RunDirError(path, "is no run's config: rounds or data.name are missing")
+
+    def config(self, named: Collection[str] = ()) -> Config:
+        """The config that it was begun with. Raises `ConfigError` where it names code in full, as
+        `method.name=package.module:Class`, and the user's own words `named` do not: a folder alone imports nothing.
+        """
+        names = [f"{section}.name={self.said.get(section, {}).get('name')}" for section in registry.BUILT_IN]
+        return load(self.folder.config_path, [name for name in names if name in named], of_run=True)
+
+    @property
+    def rounds(self) -> int:
+        """As many as it was asked for."""
+        return int(self.said["rounds"])
 
     @property
     def method(self) -> str:
         """What the table calls it: `fedhm` for `fedhm_digits`."""
-        return self.name.removesuffix(f"_{self.config.data.name}")
+        return self.name.removesuffix(f"_{self.said['data']['name']}")
 
     @property
     def records(self) -> list[dict[str, Any]]:
@@ -69,22 +88,20 @@ class Run:
 
     def is_finished(self) -> bool:
         """The report is the last thing that a run writes."""
-        has_report = (self.folder.report_dir / "summary.json").exists()
-        return has_report and rounds_done(self.records) == self.config.rounds
+        return (self.folder.report_dir / "summary.json").exists() and rounds_done(self.records) == self.rounds
 
     def history(self) -> History | None:
         """What it has done so far; None for a run that has no round yet."""
         records = self.records if self.has_begun() else []
-        return History(self, records, self.config.rounds, self.is_finished()) if records else None
+        return History(self, records, self.is_finished()) if records else None
 
 
 @dataclass(frozen=True)
 class History:
-    """A run that has begun: its records, how many rounds it was asked for, and whether all of it is done."""
+    """A run that has begun: its records, and whether all of it is done."""
 
     run: Run
     records: Sequence[Record]
-    rounds: int
     is_finished: bool
 
 
@@ -108,7 +125,7 @@ def other_data(runs: Iterable[Run]) -> list[str]:
     names: dict[str, dict[str, list[str]]] = {}
     for run in dict.fromkeys(runs):
         if run.data_digest:
-            asked = json.dumps({**run.config.to_dict()["data"], **dict.fromkeys(PLACES)}, sort_keys=True)
+            asked = json.dumps({**run.said["data"], **dict.fromkeys(PLACES)}, sort_keys=True)
             names.setdefault(asked, {}).setdefault(run.data_digest, []).append(run.folder.path.name)
     return [
         f"careful: these runs had different data of the same name: {'; '.join(map(_who, digests, digests.values()))}"
@@ -120,9 +137,6 @@ def other_data(runs: Iterable[Run]) -> list[str]:
 def _who(digest: str, names: Sequence[str]) -> str:
     more = f" and {len(names) - 1} more" if len(names) > 1 else ""
     return f"{names[0]}{more} (digest {short(digest)})"
-
-
-# What a record says.
 
 
 def moved(record: Record) -> int:

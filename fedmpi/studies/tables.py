@@ -1,8 +1,7 @@
 """A paper's table with our numbers beside its own, for `jobs/reproduce.py`: collected from the runs' folders, then as
 text, Markdown and CSV.
 
-A cell's number is the mean over its finished seeds; where none is finished, over those that have
-begun, and the rounds say so.
+A cell's number is the mean over its finished seeds; where none is finished, over those begun, and the rounds say so.
 """
 
 from __future__ import annotations
@@ -12,8 +11,9 @@ from dataclasses import dataclass
 from itertools import groupby
 
 from fedmpi import papers
+from fedmpi.report import table_text
 from fedmpi.report.records import rounds_done
-from fedmpi.studies import measures, table_text
+from fedmpi.studies import measures
 from fedmpi.studies.reproduction import Named, Request, baseline_of
 from fedmpi.studies.runs import History, Run, accuracy_of, mean_std, missing_rounds, other_data
 
@@ -43,8 +43,6 @@ class Result:
     """Their rounds."""
     asked: int | None = None
     is_finished: bool = False
-    waiting: tuple[int, ...] = ()
-    """Seeds that are not finished (or whose baseline is not) and therefore left out."""
     notes: tuple[str, ...] = ()
     """What the number is of, where it is not of all seeds and rounds."""
     why_not: str = ""
@@ -56,10 +54,8 @@ class Result:
 
     @property
     def rounds(self) -> str:
-        if not self.done:
-            return "-"
-        low, high = min(self.done), max(self.done)
-        return f"{low}/{self.asked}" if low == high else f"{low}-{high}/{self.asked}"
+        ends = "-".join(str(number) for number in sorted({min(self.done), max(self.done)})) if self.done else ""
+        return f"{ends}/{self.asked}" if ends else "-"
 
 
 def in_unit(table: papers.Table, value: float | None) -> float | None:
@@ -68,14 +64,12 @@ def in_unit(table: papers.Table, value: float | None) -> float | None:
     return None if value is None else (100 * value if is_percent else value) / table.scale
 
 
-# Collecting.
-
-
 class Archive:
     """What the runs of a table have done, each of them read once; of these seeds, or of all that are there."""
 
     def __init__(self, named: Named, request: Request, seeds: Sequence[int] | None = None) -> None:
         self.named, self.table, self.request = named, named.table, request
+        self.is_comparison = self.table.quantity in measures.COMPARISONS
         self._seeds = seeds
         self._read: dict[Run, History | None] = {}
 
@@ -87,13 +81,10 @@ class Archive:
     def used(self, cell: papers.Cell) -> list[History]:
         """What its number is the mean of: of a comparison, those whose baseline is finished, too, where any is."""
         histories = self.histories(cell)
-        others = [self.baseline(cell, history) for history in histories]
-        complete = [history for history, other in zip(histories, others, strict=True) if other and other.is_finished]
-        return complete if complete and self.is_comparison else histories
-
-    @property
-    def is_comparison(self) -> bool:
-        return self.table.quantity in measures.COMPARISONS
+        if not self.is_comparison:
+            return histories
+        pairs = [(history, self.baseline(cell, history)) for history in histories]
+        return [history for history, other in pairs if other and other.is_finished] or histories
 
     def begun(self, cell: papers.Cell) -> list[History]:
         runs = [] if cell.run is None else self.request.begun(cell.run, self._seeds)
@@ -101,11 +92,19 @@ class Archive:
 
     def number(self, cell: papers.Cell, history: History, quantity: str = "") -> float | None:
         """One seed's number, compared with the same seed of the baseline where the quantity is a comparison."""
-        if not quantity and self.table.quantity in _MEASURED:
-            return _measured(self.table.quantity, history)
-        other, target = baseline_of(self.table, cell), self.table.targets.get(cell.block)
-        asked = measures.Asked(quantity or self.table.quantity, cell.net, self.table.of, target)
-        return measures.value(history, asked, self.baseline(cell, history), other.net if other else "")
+        quantity = quantity or self.table.quantity
+        if quantity in _MEASURED:
+            return _measured(quantity, history, self.request.changed)
+        other = baseline_of(self.table, cell)
+        return measures.value(
+            history,
+            quantity,
+            cell.net,
+            of=self.table.of,
+            target=self.table.targets.get(cell.block),
+            baseline=self.baseline(cell, history),
+            baseline_net=other.net if other else "",
+        )
 
     def baseline(self, cell: papers.Cell, history: History) -> History | None:
         """What a cell's run is compared with, of the same seed; it may be the run itself."""
@@ -130,14 +129,21 @@ def _computed(named: Named) -> list[Result]:
     from fedmpi.verify.__main__ import claims_of
     from fedmpi.verify.claims import UNITS
 
-    known = {} if named.file else {claim.key: claim for claim in claims_of(named.paper.name)}
+    known = {} if named.file else {claim.fact.name: claim for claim in claims_of(named.paper.name)}
     results = []
     for cell in named.table.cells:
         claim = known.get("/".join((named.table.name, cell.block, cell.column, cell.row)))
         ours = claim.ours() if claim else None
-        value = ours / UNITS[claim.unit] if claim and isinstance(ours, float | int) else None
+        value = ours / UNITS[claim.fact.unit] if claim and isinstance(ours, float | int) else None
         results.append(Result(cell, value, why_not="" if value is not None else "not computed"))
     return results
+
+
+def _measured(quantity: str, history: History, named: Sequence[str]) -> float | None:
+    """Dense over pruned, of client 0; None for a run that is not finished."""
+    from fedmpi.studies.bench.pruned import savings
+
+    return savings(history.run, named)[_MEASURED.index(quantity)] if history.is_finished else None
 
 
 def _result(cell: papers.Cell, archive: Archive) -> Result:
@@ -153,9 +159,8 @@ def _result(cell: papers.Cell, archive: Archive) -> Result:
         in_unit(table, std),
         tuple(found),
         done=tuple(rounds_done(history.records) for history in used),
-        asked=used[0].rounds,
+        asked=used[0].run.rounds,
         is_finished=used[0].is_finished,
-        waiting=tuple(history.run.seed for history in archive.begun(cell) if history not in used),
         notes=tuple(_what_it_is_of(cell, used, len(found), archive)),
         why_not="" if found else _why_nothing(cell, used[0], archive),
     )
@@ -178,13 +183,6 @@ def _what_it_is_of(cell: papers.Cell, used: Sequence[History], num_found: int, a
             yield f"{'its baseline is not finished: ' * is_short}compared over the rounds that both have done"
 
 
-def _measured(quantity: str, history: History) -> float | None:
-    """Dense over pruned, of client 0; None for a run that is not finished."""
-    from fedmpi.studies.bench.pruned import savings
-
-    return savings(history.run.folder)[_MEASURED.index(quantity)] if history.is_finished else None
-
-
 def _why_nothing(cell: papers.Cell, history: History, archive: Archive) -> str:
     table = archive.table
     if table.quantity.endswith("_to_target"):
@@ -199,9 +197,6 @@ def _why_nothing(cell: papers.Cell, history: History, archive: Archive) -> str:
     if table.quantity in _MEASURED:
         return "measured when a run is finished, energy only where NVML is"
     return "its records do not say"
-
-
-# Telling.
 
 
 @dataclass(frozen=True)
@@ -222,16 +217,14 @@ class Text:
 
 def text_of(named: Named, request: Request, results: Sequence[Result]) -> Text:
     """The cells of these results, each block's name once, slips and lost values in footnotes."""
-    footnotes: list[str] = []
+    places, footnotes = decimals_of(named.table), list(dict.fromkeys(note for one in results for note in _notes(one)))
     lines: list[tuple[str, ...]] = []
-    places = decimals_of(named.table)
     for block, of_block in groupby(results, key=lambda result: result.cell.block):
         for number, result in enumerate(of_block):
-            marks = "".join(_mark(footnotes, note) for note in _notes(result))
+            marks = "".join(f"[{footnotes.index(note) + 1}]" for note in _notes(result))
             lines.append((block if number == 0 else "", *_cells(result, places), marks))
-    title = f"{named.name}: {named.table.title}"
     below = [f"[{place}] {note}" for place, note in enumerate(footnotes, 1)]
-    return Text(title, _head(named, request, results), lines, below)
+    return Text(f"{named.name}: {named.table.title}", _head(named, request, results), lines, below)
 
 
 def _head(named: Named, request: Request, results: Sequence[Result]) -> list[str]:
@@ -252,11 +245,9 @@ def _head(named: Named, request: Request, results: Sequence[Result]) -> list[str
 
 def _lost_steps(request: Request, results: Sequence[Result]) -> Iterator[str]:
     """A line for each number of steps of the learning rate that the budget's rounds are too few for."""
-    runs = dict.fromkeys(result.cell.run for result in results if result.done and result.cell.run)
-    losses = ((request.lost_steps(run), run.config.rpartition("/")[2]) for run in runs)
     by_loss: dict[tuple[int, int], list[str]] = {}
-    for loss, config in losses:
-        by_loss.setdefault(loss, []).append(config)
+    for run in dict.fromkeys(result.cell.run for result in results if result.done and result.cell.run):
+        by_loss.setdefault(request.lost_steps(run), []).append(run.config.rpartition("/")[2])
     for (lost, steps), configs in by_loss.items():
         if lost:
             of = f"{lost} of {steps} steps of the learning rate"
@@ -288,12 +279,6 @@ def _notes(result: Result) -> list[str]:
     return [*notes, *result.notes] + ([result.why_not] if result.why_not and result.why_not != NOT_RUN else [])
 
 
-def _mark(footnotes: list[str], note: str) -> str:
-    if note not in footnotes:
-        footnotes.append(note)
-    return f"[{footnotes.index(note) + 1}]"
-
-
 def comma_separated(table: papers.Table, results: Sequence[Result], made_with: str = "") -> str:
     """Exact numbers, every cell a line; `made_with` are the runs' budget and settings."""
     return table_text.comma_separated([_exact(table, result) | {"made_with": made_with} for result in results])
@@ -301,15 +286,16 @@ def comma_separated(table: papers.Table, results: Sequence[Result], made_with: s
 
 def _exact(table: papers.Table, result: Result) -> dict[str, object]:
     cell, run = result.cell, result.cell.run
-    where = {"block": cell.block, "column": cell.column, "row": cell.row, "net": cell.net}
-    what = {"quantity": table.quantity, "unit": table.unit, "of": table.of}
-    paper = {"paper": cell.printed, "paper_std": cell.std, "lost": cell.lost, "slip": cell.slip}
-    ours = {"ours": result.ours, "ours_std": result.std, "difference": result.difference}
     return {
-        **where,
-        **what,
-        **paper,
-        **ours,
+        **{key: getattr(cell, key) for key in ("block", "column", "row", "net")},
+        **{key: getattr(table, key) for key in ("quantity", "unit", "of")},
+        "paper": cell.printed,
+        "paper_std": cell.std,
+        "lost": cell.lost,
+        "slip": cell.slip,
+        "ours": result.ours,
+        "ours_std": result.std,
+        "difference": result.difference,
         "seeds": " ".join(map(str, result.seeds)),
         "rounds_done": " ".join(map(str, result.done)),
         "rounds_asked": result.asked,

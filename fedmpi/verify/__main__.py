@@ -49,29 +49,27 @@ def _lines(found: Sequence[Checked]) -> list[str]:
     widths = [max(len(row[column]) for row in rows) for column in range(len(_HEADS))]
     lines = []
     for row, checked in zip(rows, [None, *found], strict=True):
-        texts, numbers = row[:2], row[2:4]
-        cells = [*map(str.ljust, texts, widths), *map(str.rjust, numbers, widths[2:]), row[4]]
-        lines.append("  " + "  ".join(cells))
-        if checked is not None and checked.claim.why:
-            lines.append(f"      {checked.claim.why}")
-        if checked is not None and checked.claim.unchecked:
-            lines.append(f"      not checked: {checked.claim.unchecked}")
-        if checked is not None and checked.problem:
-            lines.append(f"   !! {checked.problem}")
+        lines.append(
+            "  " + "  ".join([*map(str.ljust, row[:2], widths), *map(str.rjust, row[2:4], widths[2:]), row[4]])
+        )
+        if checked is not None:
+            fact = checked.claim.fact
+            below = {"      ": fact.why, "      not checked: ": fact.unchecked, "   !! ": checked.problem}
+            lines += [mark + text for mark, text in below.items() if text]
     return lines
 
 
 def _cells(checked: Checked) -> tuple[str, ...]:
-    claim = checked.claim
-    unit = f" {claim.unit}" if claim.unit else ""
-    ours, verdict = checked.ours + unit, claim.verdict.replace("_", " ")
-    if claim.unchecked:
-        ours, verdict = "-", "not checked" if claim.verdict == "equal" else f"{verdict}, not checked"
-    return claim.where, claim.what, claim.printed + unit, ours, verdict
+    fact = checked.claim.fact
+    unit = f" {fact.unit}" if fact.unit else ""
+    ours, verdict = checked.ours + unit, fact.verdict.replace("_", " ")
+    if fact.unchecked:
+        ours, verdict = "-", "not checked" if fact.verdict == "equal" else f"{verdict}, not checked"
+    return fact.where, fact.what, fact.printed + unit, ours, verdict
 
 
 def _summary(found: Sequence[Checked]) -> str:
-    counts = Counter(checked.claim.verdict for checked in found if not checked.claim.unchecked)
+    counts = Counter(checked.claim.fact.verdict for checked in found if not checked.claim.fact.unchecked)
     changed = sum(bool(checked.problem) for checked in found)
     parts = f"{counts['equal']} equal, {counts['slip']} slips of the papers, {counts['not_reproduced']} not reproduced"
     result = f"{changed} NOT as recorded" if changed else "all as recorded"

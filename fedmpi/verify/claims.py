@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import partial
 
-from fedmpi.papers import Cell, Fact, Paper, Table, Verdict
+from fedmpi.papers import Cell, Fact, Paper, Table
 
 UNITS = {"": 1.0, "%": 0.01, "x": 1.0, "M": 1e6, "G": 1e9, "MB": 1e6, "GB": 1e9, "TB": 1e12}
 _ROUNDING = 1e-9
@@ -44,23 +44,11 @@ class Checks:
 
 @dataclass(frozen=True)
 class Claim:
-    """A printed number, the verdict on record, and how ours is computed."""
+    """A printed number with the verdict on record (of a cell, too, as a fact), and how ours is computed."""
 
-    key: str
-    where: str
-    what: str
-    printed: str
-    unit: str
-    verdict: Verdict
-    why: str
+    fact: Fact
     ours: Callable[[], Ours]
     reading: Callable[[], float] | None = None
-    expected: str = ""
-    """Where the verdict is not `equal`: what ours was when that was recorded."""
-    within: float | None = None
-    """The largest difference from what is printed, as a share of ours."""
-    unchecked: str = ""
-    """Why nothing is computed."""
 
 
 @dataclass(frozen=True)
@@ -74,7 +62,7 @@ class Checked:
 
 def claims(paper: Paper, checks: Checks, params: Callable[[Cell], float]) -> list[Claim]:
     """All claims of a paper, in its order; `params` is the size of a cell's net."""
-    found = [_of_fact(paper, fact, checks) for fact in paper.facts]
+    found = [_of_fact(paper, fact, checks) for fact in paper.facts.values()]
     for table in paper.tables.values():
         if table.name in checks.cells:
             found += [_of_cell(table, cell, checks) for cell in table.cells if is_checked(table, cell)]
@@ -87,22 +75,26 @@ def is_checked(table: Table, cell: Cell) -> bool:
 
 
 def _of_fact(paper: Paper, fact: Fact, checks: Checks) -> Claim:
-    printed, unit = fact.printed, fact.unit
+    key = fact.name
     if fact.same_as:
-        printed, unit = paper.cell(fact.same_as).printed, paper.tables[fact.same_as.partition("/")[0]].unit
-    head = (fact.id, fact.where, fact.what, printed, unit, fact.verdict, fact.why)
-    reading = checks.readings.get(fact.id)
-    return Claim(*head, lambda: checks.facts[fact.id](), reading, fact.ours, fact.within, fact.unchecked)
+        unit = paper.tables[fact.same_as.partition("/")[0]].unit
+        fact = fact.model_copy(update={"printed": paper.cell(fact.same_as).printed, "unit": unit})
+    return Claim(fact, lambda: checks.facts[key](), checks.readings.get(key))
 
 
 def _of_cell(table: Table, cell: Cell, checks: Checks) -> Claim:
     named = _UNIT.search(cell.column)
     unit = named[1] if named and named[1] in UNITS else table.unit
     key = "/".join((table.name, cell.block, cell.column, cell.row))
-    what = ", ".join(dict.fromkeys((cell.block, cell.column.removesuffix(f"({unit})").strip(), cell.row)))
-    head = (key, _heading(table.name), what, cell.printed, unit, cell.verdict, cell.slip or cell.not_reproduced)
-    ours, reading = partial(checks.cells[table.name], cell), checks.readings.get(key)
-    return Claim(*head, ours, reading, cell.ours, cell.within, cell.unchecked)
+    fact = Fact.model_construct(
+        name=key,
+        where=_heading(table.name),
+        what=", ".join(dict.fromkeys((cell.block, cell.column.removesuffix(f"({unit})").strip(), cell.row))),
+        unit=unit,
+        why=cell.slip or cell.not_reproduced,
+        **{of: getattr(cell, of) for of in ("printed", "verdict", "ours", "within", "unchecked")},
+    )
+    return Claim(fact, partial(checks.cells[table.name], cell), checks.readings.get(key))
 
 
 def _heading(name: str) -> str:
@@ -120,12 +112,11 @@ def _sizes(paper: Paper, checks: Checks, params: Callable[[Cell], float]) -> Ite
                 uses.setdefault((of, found[1]), []).append((_heading(table.name), cell))
     for (of, size), places in uses.items():
         key = f"{of} {size}M"
-        slip = paper.size_slips.get(key)
-        where, why = ", ".join(dict.fromkeys(name for name, _ in places)), slip.why if slip else ""
-        verdict: Verdict = "slip" if slip else "equal"
-        head = (key, where, f"parameters of {of}", size, "M", verdict, why)
-        ours = partial(_common_size, params, [cell for _, cell in places])
-        yield Claim(*head, ours, checks.readings.get(key), slip.ours if slip else "")
+        where, what = ", ".join(dict.fromkeys(name for name, _ in places)), f"parameters of {of}"
+        fact = Fact(name=key, where=where, what=what, printed=size, unit="M")
+        if slip := paper.size_slips.get(key):
+            fact = fact.model_copy(update={"verdict": "slip", "why": slip.why, "ours": slip.ours})
+        yield Claim(fact, partial(_common_size, params, [cell for _, cell in places]), checks.readings.get(key))
 
 
 def _common_size(params: Callable[[Cell], float], cells: Iterable[Cell]) -> float:
@@ -136,28 +127,31 @@ def _common_size(params: Callable[[Cell], float], cells: Iterable[Cell]) -> floa
 
 def check(claim: Claim) -> Checked:
     """Computes ours and compares."""
-    if claim.unchecked:
+    if claim.fact.unchecked:
         return Checked(claim, "")
     ours = claim.ours()
-    return Checked(claim, _show(claim, ours), _problem(claim, ours))
+    return Checked(claim, _show(claim.fact, ours), _problem(claim, ours))
 
 
 def _problem(claim: Claim, ours: Ours) -> str:
     """In what it is not as recorded."""
-    agrees = _agrees(claim.printed, claim.unit, ours)
-    if agrees and claim.verdict != "equal":
-        return f"recorded as {claim.verdict}, but ours is what is printed"
-    if not agrees and claim.verdict == "equal":
+    fact, reading = claim.fact, claim.reading
+    agrees = _agrees(fact.printed, fact.unit, ours)
+    if agrees and fact.verdict != "equal":
+        return f"recorded as {fact.verdict}, but ours is what is printed"
+    if not agrees and fact.verdict == "equal":
         return "recorded as equal, but ours is another"
-    if claim.verdict != "equal" and not claim.expected:
+    if fact.verdict != "equal" and not fact.ours:
         return "recorded without `ours`, so that a change would not be noticed"
-    if claim.expected and not _agrees(claim.expected, claim.unit, ours):
-        return f"ours was another when this was recorded: {claim.expected}"
-    if claim.reading is not None and not _agrees(claim.printed, claim.unit, claim.reading()):
-        return f"recorded as: {claim.why}; but that gives {_show(claim, claim.reading())}"
-    if claim.within is not None and not _is_within(claim, ours):
-        return f"recorded as within {claim.within:g} of ours, but it is not"
-    return ""
+    if fact.ours and not _agrees(fact.ours, fact.unit, ours):
+        return f"ours was another when this was recorded: {fact.ours}"
+    if reading is not None and not _agrees(fact.printed, fact.unit, reading()):
+        return f"recorded as: {fact.why}; but that gives {_show(fact, reading())}"
+    if fact.within is None:
+        return ""
+    assert not isinstance(ours, tuple)
+    is_within = abs(float(fact.printed) * UNITS[fact.unit] - ours) <= fact.within * abs(ours)
+    return "" if is_within else f"recorded as within {fact.within:g} of ours, but it is not"
 
 
 def _agrees(number: str, unit: str, ours: Ours) -> bool:
@@ -170,24 +164,19 @@ def _agrees(number: str, unit: str, ours: Ours) -> bool:
     return abs(round(in_unit, _decimals(number)) - float(number)) < _ROUNDING
 
 
-def _is_within(claim: Claim, ours: Ours) -> bool:
-    assert claim.within is not None and not isinstance(ours, tuple)
-    return abs(float(claim.printed) * UNITS[claim.unit] - ours) <= claim.within * abs(ours)
-
-
 def _decimals(printed: str) -> int:
     return len(printed.partition(".")[2])
 
 
-def _show(claim: Claim, ours: Ours) -> str:
+def _show(fact: Fact, ours: Ours) -> str:
     """With two digits more than the paper has, or those on record if they are more; a formula by its samples."""
     if isinstance(ours, tuple):
         return ", ".join(f"{sample.measured:,g}" for sample in ours)
-    number = ours / UNITS[claim.unit]
+    number = ours / UNITS[fact.unit]
     if math.isnan(number):
         return "no common value"
-    more = max(_decimals(claim.printed) + 2, _decimals(claim.expected))
-    digits = 0 if number.is_integer() and not claim.unit else more
+    more = max(_decimals(fact.printed) + 2, _decimals(fact.ours))
+    digits = 0 if number.is_integer() and not fact.unit else more
     return f"{number:,.{digits}f}"
 
 

@@ -7,23 +7,22 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import cache, cached_property
-from pathlib import Path
 
 import torch
 from torch import nn
 
 from fedmpi import methods
+from fedmpi.config.address import shipped
 from fedmpi.config.load import load
 from fedmpi.config.schema import Config
 from fedmpi.data.options import DataInfo
-from fedmpi.errors import ConfigError
 from fedmpi.methods.protocol import Method
 from fedmpi.models import create
 from fedmpi.models.width import Rounding
 from fedmpi.papers import Cell, Run
 from fedmpi.run import forecast, start
 
-CONFIGS = Path(__file__).resolve().parents[2] / "configs"
+CONFIGS = shipped()
 
 
 @dataclass(frozen=True)
@@ -57,7 +56,7 @@ class Setting:
 
     @cached_property
     def plan(self) -> forecast.Forecast:
-        return forecast.forecast(self.config, 1, self.info, self.method, start.blocks(self.config))
+        return forecast.forecast(self.config, 1, self.method)
 
     @cached_property
     def model(self) -> nn.Module:
@@ -73,8 +72,6 @@ class Setting:
 @cache
 def setting(config: str, *overrides: str) -> Setting:
     """The setting of a config, by its address under `configs/`. Raises `ConfigError`."""
-    if not CONFIGS.is_dir():
-        raise ConfigError(str(CONFIGS), "not found; run python -m fedmpi.verify out of the repository")
     return Setting(load(CONFIGS / config, overrides))
 
 
@@ -110,10 +107,6 @@ def forget() -> None:
 def params(net: nn.Module) -> int:
     """How many learnable numbers a net has."""
     return sum(parameter.numel() for parameter in net.parameters())
-
-
-def with_classes(info: DataInfo, num_classes: int) -> DataInfo:
-    return replace(info, num_classes=num_classes)
 
 
 @dataclass(frozen=True)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from torch import nn
 
 from fedmpi.costs import FLOAT32_BYTES
@@ -10,7 +12,7 @@ from fedmpi.methods.values import Turn
 from fedmpi.models import create
 from fedmpi.papers import read
 from fedmpi.verify.claims import Checks, Ours, Sample
-from fedmpi.verify.nets import params, setting, with_classes
+from fedmpi.verify.nets import params, setting
 
 # The paper means the AlexNet of ImageNet.
 _IMAGENET_CLASSES = 1000
@@ -19,7 +21,7 @@ _CIFAR10, _FEMNIST = "fdnnc/table3.yaml@cifar10_iid_both_full", "fdnnc/table4.ya
 
 def _alexnet() -> nn.Module:
     found = setting(_CIFAR10)
-    return create.skeleton(found.config.model, with_classes(found.info, _IMAGENET_CLASSES))
+    return create.skeleton(found.config.model, replace(found.info, num_classes=_IMAGENET_CLASSES))
 
 
 def _layers(kind: type[nn.Module]) -> list[nn.Module]:
@@ -32,7 +34,7 @@ def _clients(config: str) -> int:
 
 def _samples_femnist() -> float:
     """Of the total that the same table prints."""
-    return float(read("fdnnc").fact("total_femnist").printed) / _clients(_FEMNIST)
+    return float(read("fdnnc").facts["total_femnist"].printed) / _clients(_FEMNIST)
 
 
 def _middle_share() -> float:

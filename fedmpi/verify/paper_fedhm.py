@@ -39,16 +39,8 @@ def _layer(kind: str, count: str) -> Ours:
     return tuple(samples)
 
 
-_LAYERS = {
-    "fc": "fc",
-    "fc_lowrank": "fc paper",
-    "conv": "conv",
-    "conv_lowrank": "conv paper",
-    "conv_pufferfish": "conv output",
-}
-
-
-# What is factorized.
+_LAYERS = {"fc": "fc", "fc_lowrank": "fc paper"}
+_LAYERS |= {"conv": "conv", "conv_lowrank": "conv paper", "conv_pufferfish": "conv output"}
 
 
 def _fedhm(data: str) -> Setting:
@@ -57,13 +49,12 @@ def _fedhm(data: str) -> Setting:
 
 def _dense_convs(found: Setting) -> float:
     """3 x 3 convs of the smallest net that are whole."""
-    modules = found.net("0.125").modules()
-    return len([m for m in modules if isinstance(m, nn.Conv2d) and m.kernel_size == (3, 3)])
+    return sum(isinstance(m, nn.Conv2d) and m.kernel_size == (3, 3) for m in found.net("0.125").modules())
 
 
 def _factorized(data: str, stage: int) -> float:
     modules = _fedhm(data).net("0.125").named_modules()
-    return len([name for name, m in modules if isinstance(m, LowRank) and name.startswith(f"stages.{stage}.")])
+    return sum(isinstance(m, LowRank) and name.startswith(f"stages.{stage}.") for name, m in modules)
 
 
 def _samples(data: str) -> float:
@@ -93,17 +84,12 @@ def _cut_off() -> float:
 
 # Compute: section 4.3, Figures 4 and 7, appendices C.3 and D.2.
 
-_TWELFTH = "method.rank_ratio=[0.0833333333]"
-"""Gamma 1/12, which is in the authors' plots and in no table."""
-
 
 def _homogeneous(data: str, level: str) -> Setting:
-    """One net for all clients: `Original`, or its rank ratio as a fraction."""
+    """One net for all clients: `Original`, or its rank ratio as a fraction (1/12 is in the authors' plots only)."""
     if level == "Original":
         return setting(f"fedhm/table8.yaml@{data}_iid_slim")
-    if level == "1/12":
-        return setting(f"fedhm/table8.yaml@{data}_iid_lowrank", _TWELFTH)
-    return setting(f"fedhm/table8.yaml@{data}_iid_lowrank", f"method.rank_ratio=[{1 / int(level[2:])}]")
+    return setting(f"fedhm/table8.yaml@{data}_iid_lowrank", f"method.rank_ratio=[{1 / int(level[2:]):.10f}]")
 
 
 @cache
@@ -128,8 +114,7 @@ def _macs_of_ranks_cut_off() -> float:
 
 def _stage(cell: Cell) -> float:
     """Parameters or MACs of a stage, or of the classifier without the pooling."""
-    slug = {"CIFAR-10": "cifar10", "CIFAR-100": "cifar100", "Tiny-ImageNet": "tinyimagenet"}
-    return _stage_costs(slug[cell.block.split()[0]], cell.row)[cell.column.split()[0]]
+    return _stage_costs(cell.block.split()[0].lower().replace("-", ""), cell.row)[cell.column.split()[0]]
 
 
 @cache
@@ -195,60 +180,48 @@ def _computation_bar(cell: Cell) -> float:
     return computed * round(float(cell.printed) / computed)
 
 
-def _bar(table: str, data: str, setting_name: str, level: str) -> Cell:
-    block = {"cifar10": "CIFAR-10", "cifar100": "CIFAR-100"}[data] + f" {setting_name}"
-    return read("fedhm").cell(f"{table}/{block}/{level}/{level}")
+def _bars(table: str, block: str, level: str) -> list[Cell]:
+    """Of the original net and of the factorized one."""
+    return [read("fedhm").cell(f"{table}/{block}/{which}/{which}") for which in ("Original", level)]
 
 
-def _saved_bytes(data: str, setting_name: str, level: str) -> float:
+def _saved_bytes(key: str, block: str, level: str) -> float:
     """By how much the factorized net moves less until it reaches the target.
 
     The bar of the original net is that of Figure 4a; rounds of the other, whose bar is drawn only, are
     the whole number that comes nearest to what is printed.
     """
-    key = f"saved_bytes_{data}_{setting_name.lower().replace('-', '')}"
-    bar = _communication_bar(_bar("figure4a", data, setting_name, "Original"))
-    moved = _moved_in_a_round(of_run(_bar("figure4a", data, setting_name, level).run))
-    return bar / (moved * round(bar / moved / float(read("fedhm").fact(key).printed)))
+    original, factorized = _bars("figure4a", block, level)
+    bar, moved = _communication_bar(original), _moved_in_a_round(of_run(factorized.run))
+    return bar / (moved * round(bar / moved / float(read("fedhm").facts[key].printed)))
 
 
-def _saved_macs(data: str, setting_name: str, level: str) -> float:
+def _saved_macs(block: str, level: str) -> float:
     """By how much it computes less: the ratio of the bars of Figure 4b."""
-    bars = (_computation_bar(_bar("figure4b", data, setting_name, which)) for which in ("Original", level))
-    original, factorized = bars
+    original, factorized = map(_computation_bar, _bars("figure4b", block, level))
     return original / factorized
-
-
-# Differences that section 4.2 takes out of the tables.
 
 
 def _gain(better: str, worse: str) -> float:
     """Between two cells, as they are printed."""
-    high, low = (read("fedhm").cell(place).paper for place in (better, worse))
-    assert high is not None and low is not None
+    high, low = (float(read("fedhm").cell(place).printed) for place in (better, worse))
     return (high - low) / 100
 
 
 _SMALLEST = "table2/CIFAR-100 IID/FedHM/3.27M"
-_SETTINGS = {"iid": "IID", "noniid": "Non-IID"}
 _LEVELS = {"full": "Original", "half": "1/2", "quarter": "1/4", "eighth": "1/8", "12th": "1/12"}
 _STAGES = {"table5": ("cifar10", (1, 2, 3, 4)), "table6": ("cifar100", (3, 4))}
 
 
-def _gains() -> Iterator[tuple[str, Callable[[], float]]]:
-    """Of the server's net over the ensemble of all base nets, in Table 3."""
-    for block, server, ensemble in (("CIFAR-10", "11.17M", "12.33M"), ("CIFAR-100", "21.33M", "23.97M")):
-        for key, name in _SETTINGS.items():
-            place = f"table3/{block} {name}"
-            gain = partial(_gain, f"{place}/FedHM/{server}", f"{place}/Split-Mix/{ensemble}")
-            yield f"gain_{block.lower().replace('-', '')}_{key}", gain
-
-
-def _savings() -> Iterator[tuple[str, Callable[[], float]]]:
-    for data, level in (("cifar10", "1/8"), ("cifar100", "1/12")):
-        for key, name in _SETTINGS.items():
-            yield f"saved_bytes_{data}_{key}", partial(_saved_bytes, data, name, level)
-            yield f"saved_macs_{data}_{key}", partial(_saved_macs, data, name, level)
+def _of_blocks() -> Iterator[tuple[str, Callable[[], float]]]:
+    """What the factorized net saves, and what Table 3's server gains over the ensemble of all base nets."""
+    for data, level, server, ensemble in (("10", "1/8", "11.17M", "12.33M"), ("100", "1/12", "21.33M", "23.97M")):
+        for key, name in (("iid", "IID"), ("noniid", "Non-IID")):
+            block, of = f"CIFAR-{data} {name}", f"cifar{data}_{key}"
+            yield f"saved_bytes_{of}", partial(_saved_bytes, f"saved_bytes_{of}", block, level)
+            yield f"saved_macs_{of}", partial(_saved_macs, block, level)
+            places = (f"table3/{block}/FedHM/{server}", f"table3/{block}/Split-Mix/{ensemble}")
+            yield f"gain_{of}", partial(_gain, *places)
 
 
 CHECKS = Checks(
@@ -275,8 +248,7 @@ CHECKS = Checks(
         **{f"two_percent_{data}": partial(_two_percent, data) for data in ("cifar10", "cifar100")},
         "communication_cost": lambda: _run_costs(lambda found: found.plan.bytes_per_run / costs.FLOAT32_BYTES),
         "computation_cost": lambda: _run_costs(lambda found: found.plan.training_macs_per_run),
-        **dict(_savings()),
-        **dict(_gains()),
+        **dict(_of_blocks()),
         "gain_smallest_iid": lambda: _gain(_SMALLEST, "table2/CIFAR-100 IID/HeteroFL/3.42M"),
     },
     cells={"figure7": _stage, "figure4a": _communication_bar, "figure4b": _computation_bar},

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import partial
 
 from fedmpi.costs import FLOAT32_BYTES
@@ -9,7 +10,7 @@ from fedmpi.methods.values import Turn
 from fedmpi.models import create
 from fedmpi.papers import Cell, read
 from fedmpi.verify.claims import Checks
-from fedmpi.verify.nets import Setting, of_run, params, setting, with_classes
+from fedmpi.verify.nets import Setting, of_run, params, setting
 
 _RUNS = {"cifar10": "cifar10_noniid", "emnist": "femnist_natural", "har": "har_natural"}
 _APPLICATIONS = {"IC-CIFAR10": "cifar10", "IC-EMNIST": "emnist", "HAR": "har"}
@@ -30,13 +31,13 @@ def _num_classes(data: str) -> float:
 def _size(data: str, *overrides: str, classes: int = 0) -> float:
     """Bytes of the dense net; `classes` where they are not those of the data."""
     found = _run(data, *overrides)
-    info = with_classes(found.info, classes) if classes else found.info
+    info = replace(found.info, num_classes=classes) if classes else found.info
     return FLOAT32_BYTES * params(create.skeleton(found.config.model, info))
 
 
 def _dense(data: str) -> float:
     """As in Table 3, which has the net of the classes that Table 1 prints."""
-    return _size(data, classes=int(read("hermes").fact(f"classes_{data}").printed))
+    return _size(data, classes=int(read("hermes").facts[f"classes_{data}"].printed))
 
 
 def _pruned(data: str) -> float:

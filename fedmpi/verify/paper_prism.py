@@ -1,9 +1,8 @@
 """Ours for PriSM (arXiv:2208.13141): Tables 1, 5, 6 and 10, and what section 4.1 says of O2.
 
-Tables 1 and 10 count the 16 convolutions of the blocks (parameters, 2 x MACs, outputs, and those of
-their BatchNorms; a batch of 32) at ranks c N that need not be whole. Ours are counted in nets of width
-1.25, whose channels (80, 160 ...) all four ratios divide, and scaled back: parameters and MACs by
-1.25^2, outputs by 1.25.
+Tables 1 and 10 count the 16 convolutions of the blocks (parameters, 2 x MACs, outputs, and those of their BatchNorms;
+a batch of 32) at ranks c N that need not be whole. Ours are counted in nets of width 1.25, whose channels (80, 160 ...)
+all four ratios divide, and scaled back: parameters and MACs by 1.25^2, outputs by 1.25.
 """
 
 from __future__ import annotations
@@ -61,10 +60,8 @@ def _fedhm(ratio: str) -> Outputs:
 def _number(counted: Outputs, column: str) -> float:
     """The table's column: `Params`, `MACs` (2 x MACs x 32) or `Mem`, by itself or as a share of the full net's."""
     name, unit = column.split(" ")
-    number, whole = (
-        {"Params": of.params, "MACs": 2 * BATCH * of.macs, "Mem": BATCH * of.outputs}[name] for of in (counted, _full())
-    )
-    return number / whole if unit == "(%)" else number
+    of = {"Params": counted.params, "MACs": 2 * BATCH * counted.macs, "Mem": BATCH * counted.outputs}[name]
+    return of / _number(_full(), f"{name} (M)") if unit == "(%)" else of
 
 
 def _cut_off(counted: Outputs, column: str, step: float) -> float:
@@ -74,10 +71,8 @@ def _cut_off(counted: Outputs, column: str, step: float) -> float:
 
 def _share_as_printed() -> float:
     """Of the numbers that the tables print."""
-    part, whole = (
-        read("prism").cell(place).paper for place in ("table10/FedHM/Params (M)/0.4", "table1/PriSM/Params (M)/Full")
-    )
-    assert part is not None and whole is not None
+    places = ("table10/FedHM/Params (M)/0.4", "table1/PriSM/Params (M)/Full")
+    part, whole = (float(read("prism").cell(place).printed) for place in places)
     return part / whole // 0.01 * 0.01
 
 
@@ -89,9 +84,6 @@ def _o2_memory() -> float:
     factors = [(f"{layer.name}.u.weight", f"{layer.name}.v.weight") for layer in found.method.factorized]
     sizes = [(len(net.get_parameter(u)), len(net.get_parameter(v))) for u, v in factors]
     return sum(r + 2 * q for r, q in sizes) / sum(3 * r for r, _ in sizes) - 1
-
-
-# Tables 4, 5 and 6: the nets.
 
 
 def _modules(config: str, kind: type[nn.Module]) -> list[Any]:

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 import torch
 from method_cases import CASES
+from narrow_nets import exchanged
 from small_runs import small_setup
 
 from fedmpi.check.contract import published_for
@@ -14,7 +15,7 @@ from fedmpi.exactsum import bound_of
 from fedmpi.federation.assignment import Assignment, Task
 from fedmpi.methods.protocol import Method
 from fedmpi.methods.values import Client
-from fedmpi.rounds.exchange import CONTRIBUTED, ClientReport, OpenPhase, Results, open_exchange
+from fedmpi.rounds.exchange import Results
 from fedmpi.rounds.state import Setup, plan_phase
 from fedmpi.tensors import Params
 
@@ -62,14 +63,8 @@ class Federation:
 
     def exchanged(self, kind: str, assignment: Assignment, uploads: dict[int, Params | None]) -> Results:
         """What an exchange makes of these uploads (client -> upload, None for one that is dropped)."""
-        exchange = open_exchange(
-            kind, OpenPhase(self.setup.comm, self.method, assignment, self.bounds(), lambda task, _: self.client(task))
-        )
-        for (task,) in assignment.waves:
-            assert task is not None
-            upload = uploads[task.client]
-            exchange.post(task, (ClientReport(task.client, CONTRIBUTED if upload is not None else 2), upload))
-        return exchange.finish(self.state)
+        of_clients = [(self.client(task), uploads[task.client]) for task in assignment.tasks]
+        return exchanged(self.method, self.state, *of_clients, kind=kind)
 
 
 @pytest.fixture(scope="session")

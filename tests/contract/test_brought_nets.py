@@ -15,7 +15,7 @@ from fedmpi.mpi.serial import SerialComm
 from fedmpi.run import start
 from fedmpi.run.forecast import forecast
 from fedmpi.run.remarks import equal_tiers, remarks
-from fedmpi.run.selfcheck import check_nets
+from fedmpi.run.start import check_nets
 
 ONE_ROUND = ("rounds=1", "method.name=fedavg")
 IN_PLANS = ("counter", "spectral-norm", "parametrized", "frozen", "plain-tensor", "lazy", "double")
@@ -88,7 +88,7 @@ def test_a_net_that_ignores_its_width_is_told(tmp_path: Path, method: str) -> No
     words = f"method.name={method}", *brought("dropout")
     setup = small_setup(tmp_path, *words, "model.follows_width=false")
     said = remarks(setup.config, setup.data.info, setup.method, 1, 4)
-    assert said == forecast(setup.config, 1, setup.data.info, setup.method, setup.blocks).warnings
+    assert {*said} <= {*forecast(setup.config, 1).warnings}
     assert any("width" in line for line in said) and sum("tier" in line for line in said) <= 1
     assert not [line for line in equal_tiers(small_setup(tmp_path, *words).method) if "whole" in line]
 

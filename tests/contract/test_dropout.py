@@ -33,7 +33,7 @@ def test_what_ran_before_changes_nothing(tmp_path: Path) -> None:
 
 
 def test_clients_and_rounds_draw_differently(tmp_path: Path) -> None:
-    """The context gives its seed's numbers inside, and the outer stream goes on outside."""
+    """The context gives its seed's numbers inside, and the outer stream continues outside."""
     cpu = torch.device("cpu")
     torch.manual_seed(3)
     expected = torch.rand(4)
@@ -48,7 +48,7 @@ def test_clients_and_rounds_draw_differently(tmp_path: Path) -> None:
 
 
 def test_python_and_numpy_are_seeded_and_left_alone() -> None:
-    """As torch's: the numbers follow from the seed, and the outer streams go on, also after an error."""
+    """As torch's: the numbers follow from the seed, and the outer streams continue, also after an error."""
     before, drawn = (random.getstate(), np.random.get_state()[1].tolist()), []
     for seed in (1, 2**62, 1):
         with contextlib.suppress(ZeroDivisionError), global_generator(seed, torch.device("cpu")):

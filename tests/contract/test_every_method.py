@@ -17,7 +17,6 @@ from fedmpi.check import contract
 from fedmpi.check.contract import Trial
 from fedmpi.methods.values import Turn
 from fedmpi.rounds import client as simulate
-from fedmpi.rounds.publish import publish
 from fedmpi.rounds.state import ServerState
 
 
@@ -43,7 +42,7 @@ def test_without_training_nothing_moves(case: str, tmp_path: Path, monkeypatch: 
         monkeypatch.setattr(module, "learning_rate", lambda *arguments: 1e-30)
     setup = small_setup(tmp_path, *CASES[case], *FIXED_POINT_SETTINGS.get(case, ()))
     first = ServerState(setup.method.initial_state())
-    state, _, _ = one_round(setup, 1, first, publish(setup, first, 1, 0))
+    state, _, _ = one_round(setup, 1, first)
     for name in setup.method.state_specs():
         before, after = first.params[name], state.params[name]
         torch.testing.assert_close(after, before, rtol=0, atol=1e-5 * max(1.0, float(before.abs().max())), msg=name)

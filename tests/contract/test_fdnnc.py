@@ -5,6 +5,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from by_hand import after
 from fdnnc_bench import (
     EXAMPLES,
     LABELS,
@@ -19,16 +20,13 @@ from fdnnc_bench import (
     trained,
     trainer_of,
 )
-from small_runs import finished, run_all, small_config, small_setup
+from small_runs import finished, small_setup
 from torch.nn import functional as F
 
 from fedmpi.federation.assignment import Task
 from fedmpi.learning.local import MaskedCrossEntropy
 from fedmpi.methods.fdnnc import BIG, SMALL
 from fedmpi.methods.values import Client, LocalWork, Turn
-from fedmpi.mpi.serial import SerialComm
-from fedmpi.store import checkpoint
-from fedmpi.store.run_dir import RunDir
 from fedmpi.tensors import Params
 
 # What a client does.
@@ -210,7 +208,7 @@ def test_switch_by_hand() -> None:
 
 
 def test_bfirst_by_hand() -> None:
-    """One round of the big devices as above, tested on both nets; then the small ones go on from the SVD, and in the
+    """One round of the big devices as above, tested on both nets; then the small ones continue from the SVD, and in the
     third round from their own factors, which no SVD balances again."""
     method = method_of((1, 1), 2, pattern="bfirst", switch_round=1, layer_ranks={"fc": 1})
     start = state_of(method, weight=[[3.0, 0.0, 0.0], [0.0] * 3], bias=[0.0, 1.0])
@@ -228,13 +226,6 @@ def test_bfirst_by_hand() -> None:
 # Whole runs.
 
 
-def server_after(folder: Path, *words: str) -> Params:
-    run_all(small_config(*words), SerialComm(), folder)
-    snapshot = checkpoint.load_newest_intact(RunDir(folder), pytest.fail)
-    assert snapshot is not None
-    return dict(snapshot.server)
-
-
 @pytest.mark.parametrize("words", [(), ("train.weight_decay=0.01", "train.clip_norm=0.3", "train.masked_loss=false")])
 def test_only_big_devices_are_fedsgd(tmp_path: Path, words: tuple[str, ...]) -> None:
     """1.0-BOTH-FULL is FedAvg with one full batch, in a cohort of all clients so that both draw the same.
@@ -242,8 +233,8 @@ def test_only_big_devices_are_fedsgd(tmp_path: Path, words: tuple[str, ...]) -> 
     One round; W - lr mean(G) against mean(W - lr G), and batches in other orders: float32 rounding.
     """
     once = ("clients.per_round=8", "train.batch_size=64", "train.augment=false", "rounds=1", *MLP[1:], *words)
-    ours = server_after(tmp_path / "a", "method.name=fdnnc", "method.big_share=1", "method.pattern=both", *once)
-    theirs = server_after(tmp_path / "b", "method.name=fedavg", *once)
+    ours = after(tmp_path / "a", "method.name=fdnnc", "method.big_share=1", "method.pattern=both", *once).server
+    theirs = after(tmp_path / "b", "method.name=fedavg", *once).server
     start = small_setup(tmp_path, "method.name=fedavg", *once).method.initial_state()
     assert set(ours) == set(theirs)
     for name, value in ours.items():
@@ -258,7 +249,7 @@ def test_both_nets_are_one_in_the_end(tmp_path: Path, pattern: str, upload: str,
     """SWITCH and BFIRST: W is A B^T to the bit, so both nets score alike (48 examples, 4 classes); so do they with
     small devices alone. In BOTH, and with big ones alone, the small net is W's truncation."""
     words = (f"method.pattern={pattern}", f"method.upload={upload}", f"method.big_share={share}")
-    state = server_after(tmp_path, *MLP, *words, "method.switch_round=2", "evaluation.every=1")
+    state = after(tmp_path, *MLP, *words, "method.switch_round=2", "evaluation.every=1").server
     method = small_setup(tmp_path / "setup", *MLP, *words, "method.switch_round=2").method
     scores = finished(tmp_path).records[-1]["tiers"]
     nets = published(method, state, BIG, SMALL)

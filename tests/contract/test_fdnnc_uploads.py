@@ -10,8 +10,6 @@ from small_runs import small_setup
 
 from fedmpi.errors import UserError
 from fedmpi.federation.assignment import Task
-from fedmpi.lowrank.factorized import FactorizedLayer
-from fedmpi.lowrank.lifting import factorize, lift
 from fedmpi.methods.fdnnc import BIG, FDNNC, SMALL, FDNNCOptions
 from fedmpi.methods.values import Client, Turn
 from fedmpi.run.remarks import equal_tiers
@@ -115,16 +113,6 @@ def test_uploaded_numbers() -> None:
     assert sorted(half.costs(Turn.of(client)).up_bytes // 4 for client in clients) == [21, 21, 25, 25]
     assert {half.costs(Turn.of(client)).down_bytes // 4 for client in clients} == {38}
     assert {full.costs(Turn.of(client)).up_bytes // 4 for client in clients} == {38}
-
-
-def test_factors_at_full_rank_are_the_layer() -> None:
-    """A B^T = W, float32 rounding of three terms."""
-    layer = FactorizedLayer("fc", 4, 3, None)
-    weight = torch.randn(3, 4, generator=torch.Generator().manual_seed(0))
-    u, v = factorize(layer, weight, 3)
-    torch.testing.assert_close(v @ u, weight, rtol=1e-5, atol=1e-6)
-    torch.testing.assert_close(lift(layer, u, v), weight, rtol=1e-5, atol=1e-6)
-    torch.testing.assert_close(v.norm(dim=0), u.norm(dim=1))
 
 
 def test_which_layers_are_factorized(tmp_path: Path) -> None:

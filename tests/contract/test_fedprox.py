@@ -1,13 +1,9 @@
-"""FedProx: the proximal pull by hand, and FedAvg's bits without it."""
+"""FedProx: the proximal pull by hand."""
 
-from pathlib import Path
-
-import pytest
-from by_hand import PLAIN, Bench, after, numbers
+from by_hand import PLAIN, Bench, numbers
 
 from fedmpi.federation.assignment import Task
 from fedmpi.methods.fedprox import FedProx, FedProxOptions
-from fedmpi.store.stored import digest_of
 
 
 def bench(mu: float, weighting: str = "uniform") -> Bench:
@@ -25,16 +21,6 @@ def test_two_steps_by_hand() -> None:
 def test_without_the_pull_it_is_gradient_descent() -> None:
     plain = bench(0.0)
     assert numbers(plain.round(plain.start(1.0))) == [9 / 16]
-
-
-@pytest.mark.parametrize("weighting", ["uniform", "samples"])
-def test_mu_0_is_fedavg(tmp_path: Path, weighting: str) -> None:
-    """Bit for bit after two rounds; mu > 0 is not."""
-    common = (f"method.weighting={weighting}", "partition.name=class_dirichlet", "rounds=2")
-    theirs = after(tmp_path / "fedavg", "method.name=fedavg", *common).server
-    ours = after(tmp_path / "zero", "method.name=fedprox", "method.mu=0", *common).server
-    pulled = after(tmp_path / "pulled", "method.name=fedprox", "method.mu=0.1", *common).server
-    assert digest_of(ours) == digest_of(theirs) != digest_of(pulled)
 
 
 def test_weights() -> None:

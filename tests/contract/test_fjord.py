@@ -6,9 +6,8 @@ from pathlib import Path
 
 import pytest
 import torch
-from by_hand import after
-from model_inputs import Info
-from narrow_nets import client_of, context, context_of, count, filled, flat, make_small, means, state_of
+from model_inputs import Info, params
+from narrow_nets import client_of, context, context_of, filled, flat, make_small, means, state_of
 from small_runs import small_setup
 from torch import Tensor
 from torch.nn import functional as F
@@ -17,16 +16,11 @@ from fedmpi.federation.assignment import Task
 from fedmpi.learning.local import MaskedCrossEntropy
 from fedmpi.methods.fjord import Fjord, FjordOptions
 from fedmpi.methods.values import Client, Turn
-from fedmpi.models.nets.lstm_options import LstmImdb
-from fedmpi.models.nets.mlp_options import Mlp
-from fedmpi.models.nets.resnet_options import ResNet18
-from fedmpi.models.options import ModelOptions
+from fedmpi.models.options import LstmImdb, Mlp, ModelOptions, ResNet18
 from fedmpi.models.surgery import nested
 from fedmpi.rounds.client import local_work
-from fedmpi.store.stored import digest_of
 from fedmpi.tensors import Params
 
-UNEVEN = "partition.name=class_dirichlet"
 PLAIN = MaskedCrossEntropy(None)
 MODELS = [
     (ResNet18(width=0.25, blocks=(1, 1)), Info()),
@@ -188,7 +182,7 @@ def test_every_width_is_tested_and_channels_are_rounded_up() -> None:
     assert [net.net for net in method.tested()] == [0, 1, 2, 3, 4]
     channels = [[stage[0].conv1.out_channels for stage in method.net(n, empty=True).stages] for n in range(5)]
     assert channels[1:] == [[52, 103, 205, 410], [39, 77, 154, 308], [26, 52, 103, 205], [13, 26, 52, 103]]
-    assert count(method.net(0, empty=True)) == 11_173_962
+    assert params(method.net(0, empty=True)) == 11_173_962
 
 
 def test_compute_is_the_mean_of_the_widths_and_with_distillation_the_own_one_too() -> None:
@@ -197,12 +191,3 @@ def test_compute_is_the_mean_of_the_widths_and_with_distillation_the_own_one_too
     plain, distilling = (Fjord(context(FjordOptions(distillation=on))) for on in (False, True))
     assert [plain.costs(Turn(tier, 30, macs)).macs for tier in (0, 3)] == [30 * 44, 30 * 10]
     assert [distilling.costs(Turn(tier, 30, macs)).macs for tier in (0, 3)] == [30 * 144, 30 * 26]
-
-
-def test_width_1_for_all_is_fedavg_by_samples(tmp_path: Path) -> None:
-    """Bit for bit, after two rounds, with clients of unequal sizes."""
-    theirs = after(tmp_path / "fedavg", "method.name=fedavg", "method.weighting=samples", "rounds=2", UNEVEN)
-    ours = after(tmp_path / "fjord", "method.name=fjord", "method.widths=[1]", "rounds=2", UNEVEN)
-    assert digest_of(ours.server) == digest_of(theirs.server)
-    uniform = after(tmp_path / "uniform", "method.name=fedavg", "rounds=2", UNEVEN)
-    assert digest_of(ours.server) != digest_of(uniform.server)

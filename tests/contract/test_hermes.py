@@ -1,4 +1,4 @@
-"""Hermes: training under a mask, both aggregations by hand, bytes, FedAvg where nothing is pruned."""
+"""Hermes: training under a mask, both aggregations by hand, bytes."""
 
 import json
 import math
@@ -10,17 +10,13 @@ import numpy as np
 import pytest
 import torch
 from by_hand import PLAIN, Bench, after, numbers
-from hermes_nets import PLAINLY, chain
+from narrow_nets import PLAINLY, chain, exchanged
 from small_runs import small_setup
 from torch import Tensor
 
-from fedmpi.federation.assignment import Assignment
 from fedmpi.methods.hermes import Hermes, HermesOptions, _add_group_lasso
 from fedmpi.methods.values import Contributions, Phase, Turn
 from fedmpi.models.surgery import groups
-from fedmpi.mpi.serial import SerialComm
-from fedmpi.rounds.exchange import CONTRIBUTED, ClientReport, OpenPhase, open_exchange
-from fedmpi.store.stored import digest_of
 from fedmpi.studies.bench import pruned
 from fedmpi.tensors import Params
 
@@ -104,17 +100,6 @@ def test_group_lasso_is_the_gradient_of_equation_3() -> None:
     assert not bool(grads["fc.weight"][1:].any()) and 0 <= float(grads["fc.weight"][0, 0]) <= 2
 
 
-@pytest.mark.parametrize("setting", [(), (ALL,)], ids=["holders", "all"])
-def test_whole_masks_and_no_lasso_are_fedavg(tmp_path: Path, setting: tuple[str, ...]) -> None:
-    """Bit for bit after two rounds, where everybody trains on all it has; the lasso makes a difference."""
-    theirs = after(tmp_path / "fedavg", "method.name=fedavg", "rounds=2").server
-    words = ("method.name=hermes", "method.accuracy_threshold=1", "method.validation_share=0", "rounds=2", *setting)
-    ours = after(tmp_path / "ours", *words, "method.group_lasso=0").server
-    assert digest_of({name: ours[name] for name in theirs}) == digest_of(theirs)
-    lasso = after(tmp_path / "lasso", *words).server
-    assert digest_of({name: lasso[name] for name in theirs}) != digest_of(theirs)
-
-
 # Aggregation. Each client holds some of the rows of a first layer 1 -> 4; the second layer is everybody's.
 
 ROWS = {0: (True, True, False, False), 1: (True, False, True, False)}
@@ -138,18 +123,8 @@ def aggregated(
         number: {"0.weight": value * torch.tensor(rows)[:, None], "2.weight": torch.full((1, 4), 2.0)}
         for number, (rows, value) in uploads.items()
     }
-    clients = {task.client: bench.client(task.client, state, round_number) for task in tasks}
-    phase = OpenPhase(
-        SerialComm(),
-        bench.method,
-        Assignment(tuple(tasks), (tuple(tasks),)),
-        dict.fromkeys(STATE, 64.0),
-        lambda task, digest: clients[task.client],
-    )
-    exchange = open_exchange("gather", phase)
-    for task in tasks:
-        exchange.post(task, (ClientReport(task.client, CONTRIBUTED), sent[task.client]))
-    results = exchange.finish(state)
+    clients = [bench.client(number, state, round_number) for number in uploads]
+    results = exchanged(bench.method, state, *((client, sent[client.task.client]) for client in clients))
     contributions = Contributions(Phase(), round_number, 0.1, tasks, results.shares)
     assert bench.method.diagnostics(state, contributions)["remaining_share"] == pytest.approx(
         sum(bench.method.remaining_share({"out.0": torch.tensor(rows)}) for rows, _ in uploads.values()) / len(uploads)
@@ -184,7 +159,7 @@ def test_a_single_holder_keeps_its_own_value() -> None:
 def test_all_by_hand() -> None:
     """Round 1, clients 0 and 1: only row 0 is everybody's, (2 + 6) / 2; the others keep their theta.
 
-    Each goes on with its own rows beside it: client 0 with 2, client 1 with 6, client 2 with theta. In round 2
+    Each continues with its own rows beside it: client 0 with 2, client 1 with 6, client 2 with theta. In round 2
     client 1 takes part alone with 8 and writes rows 0 and 2. In round 3 client 0, which was away, finds a newer
     row 0 but nothing newer in row 1; a client that was there in round 2 finds theta equal to its own.
     """

@@ -9,8 +9,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 from by_hand import PLAIN, Bench
-from hermes_nets import PLAINLY, chain
-from narrow_nets import context
+from narrow_nets import PLAINLY, chain, context
 from small_runs import small_setup
 from torch import nn
 
@@ -18,9 +17,7 @@ from fedmpi.errors import ConfigError
 from fedmpi.methods.hermes import Hermes, HermesOptions
 from fedmpi.methods.values import Turn
 from fedmpi.models import create
-from fedmpi.models.nets.classic_options import Vgg16
-from fedmpi.models.nets.mlp_options import MlpHar
-from fedmpi.models.options import ModelOptions
+from fedmpi.models.options import MlpHar, ModelOptions, Vgg16
 from fedmpi.models.surgery import groups
 from fedmpi.tensors import Params
 

@@ -1,26 +1,20 @@
-"""HeteroFL: means over the holders and class rows by hand, sizes of FedHM's tables, FedAvg at width 1, the Scaler."""
+"""HeteroFL: means over the holders and class rows by hand, sizes of FedHM's tables, the Scaler."""
 
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
-from by_hand import after
-from model_inputs import Info
-from narrow_nets import client_of, context, context_of, count, filled, means, state_of
+from model_inputs import Info, params
+from narrow_nets import client_of, context, context_of, filled, means, state_of
 from small_runs import small_setup
 
 from fedmpi.learning.local import MaskedCrossEntropy
 from fedmpi.methods.heterofl import HeteroFL, HeteroFLOptions
 from fedmpi.methods.values import Turn
-from fedmpi.models.nets.lstm_options import LstmImdb
-from fedmpi.models.nets.mlp_options import Mlp
-from fedmpi.models.nets.resnet_options import ResNet18, ResNet34
-from fedmpi.models.options import ModelOptions
-from fedmpi.store.stored import digest_of
+from fedmpi.models.options import LstmImdb, Mlp, ModelOptions, ResNet18, ResNet34
 
 CIFAR10, CIFAR100 = Info("image", (3, 32, 32), 10), Info("image", (3, 32, 32), 100)
-UNEVEN = "partition.name=class_dirichlet"
 
 
 def small(labels: dict[int, list[bool]], **options: object) -> HeteroFL:
@@ -115,7 +109,7 @@ def test_a_scaler_without_norm_layers_is_told(model: Mlp, expected: str) -> None
 def test_sizes_of_the_tables(model: ModelOptions, info: Info, expected: dict[float, int]) -> None:
     """methods.md 3.6: round, and 0.62 for ResNet-18 (the paper's 0.64 gives 4.59 million). 4 bytes each, both ways."""
     method = HeteroFL(context_of(HeteroFLOptions(widths=tuple(expected)), model, info))
-    assert [count(method.net(tier.index, empty=True)) for tier in method.tiers] == list(expected.values())
+    assert [params(method.net(tier.index, empty=True)) for tier in method.tiers] == list(expected.values())
     assert [method.costs(Turn(tier.index)).down_bytes for tier in method.tiers] == [
         4 * size for size in expected.values()
     ]
@@ -137,17 +131,6 @@ def test_ceil_is_the_papers_rounding() -> None:
         net = HeteroFL(context_of(options, ResNet18(), CIFAR10)).net(1, empty=True)
         found[rounding] = [stage[0].conv1.out_channels for stage in net.stages]
     assert found == {"round": [21, 43, 85, 171], "ceil": [22, 43, 86, 171]}
-
-
-@pytest.mark.parametrize(("partition", "label_aware"), [(UNEVEN, "false"), ("partition.name=iid", "true")])
-def test_everybody_at_width_1_is_fedavg(tmp_path: Path, partition: str, label_aware: str) -> None:
-    """Bit for bit, after two rounds: where every client has every label, or rows are not restricted to owners."""
-    words = ("method.name=heterofl", "method.widths=[1]", f"method.label_aware={label_aware}", "rounds=2", partition)
-    context = small_setup(tmp_path / "setup", *words).method.context
-    assert label_aware == "false" or all(context.present_labels(client).all() for client in range(8))
-    theirs = digest_of(after(tmp_path / "fedavg", "method.name=fedavg", "rounds=2", partition).server)
-    assert digest_of(after(tmp_path / "ours", *words).server) == theirs
-    assert digest_of(after(tmp_path / "half", *words, "method.widths=[0.5]").server) != theirs
 
 
 def test_tiers_train_with_their_scaler(tmp_path: Path) -> None:

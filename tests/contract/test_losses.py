@@ -1,4 +1,4 @@
-"""A loss of ranks at every call that could tell of one: the round goes on, trains nobody twice, to the same bits."""
+"""A loss of ranks at every call that could tell of one: the round continues, trains nobody twice, to the same bits."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ for _name in CALLS:
 def rounds(setup: Setup, comm: LossyComm) -> tuple[list[Any], list[tuple[int, str, int]]]:
     """What comes of the rounds, and the clients (with round and phase) in the order in which they were trained."""
     setup = replace(setup, comm=comm)
-    opened = OpenRound(1, resuming.initial_state(setup.method, comm, None, "cpu"))
+    opened = OpenRound(1, resuming.initial_state(setup, None))
     trained, results = [], []
     simulate = train_round.simulate_client
 

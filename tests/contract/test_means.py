@@ -2,20 +2,14 @@
 
 from pathlib import Path
 
-import numpy as np
 import pytest
 import torch
-from narrow_nets import context
-from small_runs import one_round, run_all, small_config, small_setup
+from narrow_nets import client_of, context, exchanged
+from small_runs import one_round, small_setup
 from torch import nn
 
-from fedmpi.errors import DivergenceError, RoundError
-from fedmpi.federation.assignment import Task, assign
 from fedmpi.methods.fedavg import FedAvg, FedAvgOptions
-from fedmpi.methods.values import Client
-from fedmpi.mpi.serial import SerialComm
-from fedmpi.rounds.exchange import CONTRIBUTED, DROPPED, ClientReport, OpenPhase, Results, open_exchange
-from fedmpi.rounds.publish import publish
+from fedmpi.rounds.exchange import CONTRIBUTED, DROPPED, Results
 from fedmpi.rounds.state import ServerState
 from fedmpi.store.stored import digest_of
 from fedmpi.tensors import Params
@@ -23,31 +17,13 @@ from fedmpi.tensors import Params
 STATE = {"weight": torch.tensor([[10.0, 20.0]]), "bias": torch.tensor([30.0])}
 
 
-def three_numbers(weighting: str) -> FedAvg:
-    def make() -> nn.Module:
-        return nn.Linear(2, 1)
-
-    return FedAvg(context(FedAvgOptions(weighting=weighting), make))
-
-
 def mean_of(weighting: str, clients: dict[int, tuple[int, tuple[float, float, float] | None]]) -> Results:
     """client -> (examples, its three numbers, or None if it is dropped)."""
-    method = three_numbers(weighting)
-    tasks = [Task(client, 0, 1, "train", examples, 1.0) for client, (examples, _) in clients.items()]
-    assignment = assign(tasks, [0], 1)
-
-    def client_of(task: Task, memory_digest: str) -> Client:
-        return Client(task, STATE, np.arange(task.num_examples), 0)
-
-    phase = OpenPhase(SerialComm(), method, assignment, dict.fromkeys(STATE, 64.0), client_of)
-    exchange = open_exchange("gather", phase)
-    for (task,) in assignment.waves:
-        numbers = clients[task.client][1]
-        upload = None
-        if numbers is not None:
-            upload = {"weight": torch.tensor([numbers[:2]]), "bias": torch.tensor(numbers[2:])}
-        exchange.post(task, (ClientReport(task.client, CONTRIBUTED if upload else DROPPED), upload))
-    return exchange.finish(STATE)
+    uploads = [
+        (client_of(client, 0, examples), sent and {"weight": torch.tensor([sent[:2]]), "bias": torch.tensor(sent[2:])})
+        for client, (examples, sent) in clients.items()
+    ]
+    return exchanged(FedAvg(context(FedAvgOptions(weighting=weighting), lambda: nn.Linear(2, 1))), STATE, *uploads)
 
 
 def numbers(means: Params) -> list[float]:
@@ -79,15 +55,6 @@ def test_a_round_without_contributions_leaves_the_state() -> None:
     assert [report.status for report in results.reports] == [DROPPED, DROPPED]
 
 
-def test_fail_names_round_client_and_stage(tmp_path: Path) -> None:
-    config = small_config("method.name=fedavg", "train.lr=1e12", "clients.per_round=1")
-    with pytest.raises(RoundError) as failure:
-        run_all(config, SerialComm(), tmp_path)
-    error = failure.value
-    assert (error.round_number, error.stage) == (1, "local_training") and error.client in range(8)
-    assert isinstance(error.__cause__, DivergenceError)
-
-
 @pytest.mark.parametrize("policy", ["drop", "upload_last_finite"])
 def test_a_round_in_which_everybody_diverges(tmp_path: Path, policy: str) -> None:
     """Everybody's first step leaps to 1e29: dropped, the state stays to the bit; with the last finite parameters,
@@ -95,7 +62,7 @@ def test_a_round_in_which_everybody_diverges(tmp_path: Path, policy: str) -> Non
     words = ("method.name=fedavg", "train.lr=1e12", f"train.on_divergence={policy}")
     setup = small_setup(tmp_path, *words)
     first = ServerState(setup.method.initial_state())
-    state, _, result = one_round(setup, 1, first, publish(setup, first, 1, 0))
+    state, _, result = one_round(setup, 1, first)
     assert digest_of(state.params) == digest_of(first.params)
     status = DROPPED if policy == "drop" else CONTRIBUTED
     assert [report.status for report in result.reports] == [status] * 4

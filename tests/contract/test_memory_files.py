@@ -3,6 +3,7 @@
 from pathlib import Path
 
 import pytest
+from fast import fast
 from small_runs import run_all, small_config
 
 from fedmpi.mpi.serial import SerialComm
@@ -17,7 +18,7 @@ def on_disk(folder: Path) -> set[tuple[int, int, str]]:
     }
 
 
-@pytest.mark.parametrize(("every", "keep"), [(1, 2), (1, 1), (3, 2), (2, 3)])
+@pytest.mark.parametrize(("every", "keep"), fast((3, 2), of=[(1, 2), (1, 1), (3, 2), (2, 3)]))
 def test_old_versions_go_with_the_last_checkpoint_that_names_them(tmp_path: Path, every: int, keep: int) -> None:
     """Only clients that wrote lately are looked at, and still nothing is left over; after a resume neither."""
     words = (

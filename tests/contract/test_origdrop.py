@@ -4,17 +4,13 @@ from pathlib import Path
 
 import pytest
 import torch
-from model_inputs import Info
-from narrow_nets import client_of, context, context_of, count, filled, flat, means, state_of
+from model_inputs import Info, params
+from narrow_nets import client_of, context, context_of, filled, flat, means, state_of
 from small_runs import small_setup
 
 from fedmpi.methods.origdrop import OrigDrop, OrigDropOptions
 from fedmpi.methods.protocol import all_nets
-from fedmpi.models.nets.cnn_options import Lenet5
-from fedmpi.models.nets.lstm_options import LstmImdb
-from fedmpi.models.nets.mlp_options import Mlp
-from fedmpi.models.nets.resnet_options import ResNet18
-from fedmpi.models.options import ModelOptions
+from fedmpi.models.options import Lenet5, LstmImdb, Mlp, ModelOptions, ResNet18
 
 CIFAR10 = Info("image", (3, 32, 32), 10)
 TEXT = Info("tokens", (5,), 2, 1001)
@@ -66,7 +62,7 @@ def test_every_layer_of_a_resnet_but_the_stem_is_cut_upwards() -> None:
     ]
     assert [net.stages[0][1].conv1.in_channels for net in nets] == [26, 13, 64]
     assert [tuple(net.fc.weight.shape) for net in nets] == [(10, 205), (10, 103), (10, 512)]
-    assert count(nets[2]) == 11_173_962
+    assert params(nets[2]) == 11_173_962
 
 
 def test_an_lstm_is_cut_in_each_gate() -> None:

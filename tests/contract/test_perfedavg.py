@@ -1,4 +1,4 @@
-"""Per-FedAvg: FO and HF by hand on quadratic losses, independent batches, the adaptation, FedAvg at alpha = 0."""
+"""Per-FedAvg: FO and HF by hand on quadratic losses, independent batches, the adaptation."""
 
 from pathlib import Path
 
@@ -82,25 +82,6 @@ def test_adaptation_is_one_step_on_one_training_batch() -> None:
     chosen = torch.randperm(5, generator=client.generator("batches"))[:2].tolist()
     bench.method.adapt(bench.trainer, client, bench.work(client))
     assert bench.weights == [8.0 - 0.5 * (8.0 - sum(chosen) / 2)]
-
-
-@pytest.mark.parametrize("variant", ["FO", "HF"])
-def test_alpha_0_is_fedavg(tmp_path: Path, variant: str) -> None:
-    """FedAvg with plain SGD, bit for bit after three rounds, whatever momentum and weight decay are asked for."""
-    plain = ("train.momentum=0", "train.weight_decay=0")
-    theirs = after(tmp_path / "fedavg", "method.name=fedavg", *plain).server
-    words = ("method.name=perfedavg", f"method.variant={variant}", "method.beta=lr", "train.weight_decay=0.1")
-    ours = after(tmp_path / "ours", *words, "method.alpha=0").server
-    other = after(tmp_path / "other", *words, "method.alpha=0.01").server
-    assert digest_of(ours) == digest_of(theirs) != digest_of(other)
-
-
-def test_beta_of_its_own_has_no_schedule(tmp_path: Path) -> None:
-    """A constant beta of the same size is FedAvg without milestones."""
-    plain = ("train.momentum=0", "train.weight_decay=0", "train.schedule.milestones=[]")
-    theirs = after(tmp_path / "fedavg", "method.name=fedavg", *plain).server
-    ours = after(tmp_path / "ours", "method.name=perfedavg", "method.alpha=0", "method.beta=0.05").server
-    assert digest_of(ours) == digest_of(theirs)
 
 
 @pytest.mark.parametrize("policy", ["drop", "upload_last_finite"])

@@ -1,4 +1,4 @@
-"""Personal evaluation: every client's own net on its own test data."""
+"""Personal evaluation: every client's own net on its own test data, or those of a choice of clients."""
 
 import itertools
 from pathlib import Path
@@ -6,13 +6,15 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from by_hand import tracking
 from small_runs import TOY, finished, one_round, run_all, small_config, small_setup
 from torch import nn
 from toy_methods import LOCAL, Toy
 
 from fedmpi import seeds
-from fedmpi.data.bounds import batch_bounds
-from fedmpi.learning.client_scores import ClientScores
+from fedmpi.data.batches import batch_bounds
+from fedmpi.errors import UserError
+from fedmpi.learning.evaluate import ClientScores
 from fedmpi.learning.flat import FlatNet
 from fedmpi.methods.values import Client
 from fedmpi.mpi.serial import SerialComm
@@ -76,12 +78,7 @@ def test_restat_takes_torchs_statistics_of_the_clients_own_training_data(tmp_pat
 
 def with_torchs_statistics(setup: Setup, client: int) -> nn.Module:
     """The published net, in eval mode after one pass of the client's training data in batches."""
-    net = setup.method.net(0).to(memory_format=torch.channels_last).train()
-    for part in net.modules():
-        if isinstance(part, nn.BatchNorm2d):
-            part.momentum, part.track_running_stats = None, True
-            part.running_mean, part.running_var = torch.zeros(part.num_features), torch.ones(part.num_features)
-            part.num_batches_tracked = torch.tensor(0)
+    net = tracking(setup.method.net(0).to(memory_format=torch.channels_last))
     examples = setup.partition.client(client)
     generator = seeds.torch_generator("personal", setup.config.seed, 1, client)
     draws = setup.data.draws(examples, 1, generator, shuffle=False)
@@ -104,7 +101,7 @@ def test_a_client_is_tested_with_what_it_remembers_and_adapts(tmp_path: Path, mo
     """The toy keeps a bias: before its test each client that took part has its own, the others the server's."""
     setup = small_setup(tmp_path, *TOY, *SKEW, ON)
     first = ServerState(setup.method.initial_state())
-    state, published, _ = one_round(setup, 1, first, publish(setup, first, 1, 0))
+    state, published, _ = one_round(setup, 1, first)
     seen: dict[int, torch.Tensor] = {}
 
     def adapt(self: Toy, trainer: object, client: Client, work: object) -> None:
@@ -139,3 +136,49 @@ def test_off_and_auto(tmp_path: Path) -> None:
     assert small_setup(tmp_path, "method.name=fedavg").personal_tests is None
     assert small_setup(tmp_path, "method.name=fedavg", "evaluation.personal=on").personal_tests is not None
     assert small_setup(tmp_path, "method.name=fedavg", "evaluation.personal=off").personal_tests is None
+
+
+# A choice of clients is tested (`evaluation.clients`), and only those that trained leave something on disk.
+
+
+WORDS = ("method.name=lgfedavg", "clients.count=12", "clients.per_round=2", "rounds=2", "output.progress=off")
+
+
+def test_the_same_clients_in_every_round_with_the_same_scores(tmp_path: Path) -> None:
+    """3 of 12: the records count them, and each scores what it scores where all are tested."""
+    scores = {}
+    for asked in (0, 3):
+        folder = tmp_path / str(asked)
+        run_all(small_config(*WORDS, f"evaluation.clients={asked}"), SerialComm(), folder)
+        lines = (folder / "report" / "clients.csv").read_text().splitlines()[1:]
+        scores[asked] = dict(line.split(",") for line in lines)
+    records = finished(tmp_path / "3").records
+    assert [record["clients"]["clients"] for record in records] == [3, 3]
+    assert [record["clients"]["without_test_data"] for record in records] == [0, 0]
+    assert len(scores[3]) == 3 and scores[3].items() <= scores[0].items() and len(scores[0]) > 3
+
+
+def test_only_who_trained_has_files(tmp_path: Path) -> None:
+    run_all(small_config(*WORDS), SerialComm(), tmp_path)
+    trained = {client for record in finished(tmp_path).records for client in record["cohort"]}
+    found = {int(folder.name) for folder in (tmp_path / "memory").glob("*/*")}
+    assert found == trained and len(found) < 12
+
+
+def test_those_without_test_data_are_counted(tmp_path: Path) -> None:
+    """12 clients and 5 test examples, each of which is one client's: 5 or fewer can be tested of the 8 asked for."""
+    setup = small_setup(tmp_path, *WORDS, "data.num_test=5", "evaluation.clients=8")
+    num_tested = int(np.count_nonzero(setup.personal_tests.sizes))
+    assert 0 < num_tested <= 5
+    run_all(small_config(*WORDS, "data.num_test=5", "evaluation.clients=8"), SerialComm(), tmp_path / "run")
+    assert finished(tmp_path / "run").records[-1]["clients"]["without_test_data"] == 8 - num_tested
+
+
+def test_nobody_with_test_data_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from fedmpi.data.partition import Partition
+    from fedmpi.rounds import evaluate
+
+    nothing = Partition(np.empty(0, np.int64), np.zeros(13, np.int64))
+    monkeypatch.setattr(evaluate, "personal_tests", lambda *arguments: nothing)
+    with pytest.raises(UserError, match="evaluation.personal_test.*no client has a test example"):
+        small_setup(tmp_path, *WORDS)

@@ -1,6 +1,6 @@
 """PriSM's own exact properties (methods.md 5, 15): who trains what, the refresh, the full-rank identity, momentum.
 
-Sizes and options: test_prism_sizes.py; what is drawn: test_prism_drawing.py; kernels and the drawing itself:
+Sizes, options and what is drawn: test_prism_nets.py; kernels and the drawing itself:
 tests/unit/test_lowrank_kernels.py.
 """
 
@@ -11,22 +11,17 @@ import numpy as np
 import pytest
 import torch
 from model_inputs import params
-from narrow_nets import context
-from small_runs import one_round, run_all, small_config, small_setup
+from narrow_nets import context, exchanged
+from small_runs import one_round, small_setup
 from torch import Tensor, nn
 
-from fedmpi.federation.assignment import Task, assign
+from fedmpi.federation.assignment import Task
 from fedmpi.lowrank import kernels as kernels_module
-from fedmpi.lowrank.lifting import lift
 from fedmpi.methods.prism import MOMENTUM, SIGMA, OrthDrop, OrthDropOptions, Prism, PrismOptions
 from fedmpi.methods.values import Client, Contributions, LocalWork, Phase, Turn
-from fedmpi.mpi.serial import SerialComm
-from fedmpi.report.records import read_records
 from fedmpi.rounds.client import local_work
-from fedmpi.rounds.exchange import CONTRIBUTED, ClientReport, OpenPhase, Results, open_exchange
 from fedmpi.rounds.publish import publish
 from fedmpi.rounds.state import ServerState, Setup, client_of
-from fedmpi.store.run_dir import RunDir
 from fedmpi.tensors import Params
 
 # Aggregation.
@@ -41,21 +36,6 @@ def numbered_state(method: OrthDrop) -> Params:
     state["0.u.weight"] = torch.tensor([[1.0, 2, 3], [4, 5, 6], [7, 8, 9]])
     state["0.v.weight"] = torch.tensor([[11.0, 12, 13], [21, 22, 23], [31, 32, 33]])
     return state
-
-
-def aggregated(method: OrthDrop, state: Params, uploads: dict[int, Params]) -> Results:
-    tasks = [Task(client, 0, 1, "train", 1, 1.0) for client in uploads]
-    assignment = assign(tasks, [0], 1)
-    out = {name: value.clone() for name, value in state.items()}
-
-    def client_of_task(task: Task, memory_digest: str) -> Client:
-        return Client(task, out, np.arange(1), 0)
-
-    phase = OpenPhase(SerialComm(), method, assignment, dict.fromkeys(method.state_specs(), 64.0), client_of_task)
-    exchange = open_exchange("gather", phase)
-    for (task,) in assignment.waves:
-        exchange.post(task, (ClientReport(task.client, CONTRIBUTED), uploads[task.client]))
-    return exchange.finish(state)
 
 
 def test_eq_5_by_hand(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -85,7 +65,9 @@ def test_eq_5_by_hand(monkeypatch: pytest.MonkeyPatch) -> None:
         for client, (kernel, row, bias) in sent.items()
     }
     clients = iter([0, 1, 2, 0, 1, 2])  # each is asked for once when it is added and once for the weights
-    results = aggregated(method, state, uploads)
+    tasks = [Task(client, 0, 1, "train", 1, 1.0) for client in uploads]
+    of_clients = ((Client(task, state, np.arange(1), 0), uploads[task.client]) for task in tasks)
+    results = exchanged(method, state, *of_clients)
     assert results.means["0.u.weight"].tolist() == [[2, 2, 2], [4, 5, 6], [-1, -2, -3]]
     assert results.means["0.v.weight"].tolist() == [[6, 12, 8], [21, 22, 23], [31, 32, 33]]
     assert results.means["0.bias"].tolist() == [3, 3, 3]
@@ -132,28 +114,13 @@ def test_what_nobody_holds_stays(federation_of: Callable, case: str) -> None:
     assert num_left > 0 or case == "orthdrop"
 
 
-def test_clients_draw_independently(federation_of: Callable) -> None:
-    """Of one another, of the layer and of the round; and the same however often they are asked."""
-    federation = federation_of("prism")
-    tasks = [Task(client, 0, 1, "train", 1, 1.0) for client in (0, 1)]
-    layers = [f"{layer.name}.u.weight" for layer in federation.method.factorized]
-
-    def drawn(task: Task) -> list[list[int]]:
-        regions = federation.method.regions(federation.client(task))
-        return [regions[name][0].tolist() for name in layers]
-
-    assert drawn(tasks[0]) == drawn(tasks[0]) != drawn(tasks[1])
-    later = Task(0, 0, 2, "train", 1, 1.0)
-    assert drawn(later) != drawn(tasks[0]) and drawn(tasks[0])[0] != drawn(tasks[0])[1]
-
-
 # The server.
 
 
 def products(method: OrthDrop, state: Params) -> Params:
     """The dense weights that the factors stand for."""
     halves = {layer: (f"{layer.name}.u.weight", f"{layer.name}.v.weight") for layer in method.factorized}
-    return {layer.name: lift(layer, state[u], state[v]) for layer, (u, v) in halves.items()}
+    return {layer.name: layer.lift(state[u], state[v]) for layer, (u, v) in halves.items()}
 
 
 def test_the_initial_state_is_the_initial_net(federation_of: Callable) -> None:
@@ -224,7 +191,7 @@ def test_all_kernels_and_one_client_train_the_factorized_net(tmp_path: Path, nam
             sgd.zero_grad()
             loss.backward()
             sgd.step()
-    after = one_round(setup, 1, state, publish(setup, state, 1, 0))[0].params
+    after = one_round(setup, 1, state)[0].params
     expected = {key: value.detach() for key, value in net.named_parameters()}
     for layer, weight in products(method, after).items():
         torch.testing.assert_close(weight, products(method, expected)[layer], rtol=0, atol=2e-5)
@@ -272,19 +239,10 @@ def test_shared_momentum_is_averaged_and_paid_for(tmp_path: Path) -> None:
     method = setup.method
     state = ServerState(method.initial_state())
     assert not any(bool(state.params[f"{MOMENTUM}{name}"].any()) for name in method.traits.own_decay)
-    after = one_round(setup, 1, state, publish(setup, state, 1, 0))[0].params
+    after = one_round(setup, 1, state)[0].params
     assert all(bool(after[f"{MOMENTUM}{name}"].any()) for name in method.traits.own_decay)
     shared = sum(p.numel() for n, p in method.net(0, empty=True).named_parameters() if f"{MOMENTUM}{n}" in after)
     assert method.costs(Turn(0)).down_bytes == 4 * (params(method.net(0, empty=True)) + shared)
-
-
-def test_records_say_which_kernels_are_trained(tmp_path: Path) -> None:
-    """OrthDrop at 0.5: four clients each have the first half of the kernels, nobody the rest."""
-    run_all(small_config("method.name=orthdrop", "method.keep_ratio=[0.5]", "rounds=1"), SerialComm(), tmp_path)
-    (record,) = read_records(RunDir(tmp_path))
-    noted = record["method"]["kernels"]["stages.0.0.conv2"]
-    assert noted["clients_per_kernel"] == [0, 2.0, 4] and noted["share_untrained"] == 0.5
-    assert 1 < noted["effective_kernels"] <= 8 and noted["effective_share"] == round(noted["effective_kernels"] / 8, 4)
 
 
 @pytest.mark.parametrize(("option", "ratios"), [("false", "[0.9,0.8]"), ("true", "[0.9]")])

@@ -7,17 +7,15 @@ from itertools import pairwise
 
 import pytest
 import torch
-from model_inputs import Info
-from narrow_nets import Small, client_of, context, context_of, count, filled, flat, make_small, means, state_of
+from model_inputs import Info, params
+from narrow_nets import Small, client_of, context, context_of, filled, flat, make_small, means, state_of
 from torch import nn
 
 from fedmpi.learning.local import MaskedCrossEntropy
 from fedmpi.methods.splitmix import SplitMix, SplitMixOptions
 from fedmpi.methods.values import Client, Turn
-from fedmpi.models.nets.resnet_options import ResNet18, ResNet34
-from fedmpi.models.options import ModelOptions
+from fedmpi.models.options import ModelOptions, ResNet18, ResNet34
 from fedmpi.models.width import Width
-from fedmpi.run.remarks import equal_tiers
 
 PLAIN = MaskedCrossEntropy(None)
 CIFAR10, CIFAR100 = Info("image", (3, 32, 32), 10), Info("image", (3, 32, 32), 100)
@@ -56,7 +54,7 @@ def test_sizes_of_the_tables(
     12.33 (9 x 1.37, rounded first); 3 and 2 bases of ResNet-34 are 10.27 and 6.85 million, printed 10.22 and 6.81,
     which no width gives."""
     method = SplitMix(context_of(SplitMixOptions(levels=levels, atom=atom), model, info))
-    sizes = [count(method.net(tier.index, empty=True)) for tier in method.tiers]
+    sizes = [params(method.net(tier.index, empty=True)) for tier in method.tiers]
     assert sizes == [b * base for b in method.num_bases]
     assert [method.costs(Turn(tier.index)).down_bytes for tier in method.tiers] == [4 * size for size in sizes]
     assert sum(spec.num_elements for spec in method.state_specs().values()) == method.num_bases[0] * base
@@ -226,10 +224,6 @@ def test_rescaled_values_are_those_of_the_full_nets_fan_in() -> None:
         assert torch.equal(rescaled[f"{base}.hidden.weight"], own[f"{base}.hidden.weight"])
         for name in ("weight", "bias"):
             assert torch.equal(rescaled[f"{base}.out.{name}"], own[f"{base}.out.{name}"] / 2)
-
-
-def test_levels_with_the_same_nets_are_told() -> None:
-    assert "1, 0.9" in equal_tiers(small(levels=(1.0, 0.9)))[0]
 
 
 def test_a_scaler_without_norm_layers_wants_small_initial_values() -> None:

@@ -1,4 +1,4 @@
-"""Standalone: clients go on from their own models, the server's never changes, epochs by the factor, no bytes."""
+"""Standalone: clients continue from their own models, the server's never changes, epochs by the factor, no bytes."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""Local training against a bare torch loop on an ordinary net, the masked loss by hand, schedules, divergence."""
+"""Local training against a bare torch loop on an ordinary net, the masked loss by hand, divergence."""
 
 import math
 from collections.abc import Callable, Iterator
@@ -14,11 +14,10 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from fedmpi import seeds
-from fedmpi.config.schema import CosineSchedule, StepSchedule, Train
-from fedmpi.data.batches import Draws
-from fedmpi.data.bounds import batch_bounds
+from fedmpi.check.contract import published_for
+from fedmpi.config.schema import Train
+from fedmpi.data.batches import Draws, batch_bounds
 from fedmpi.federation.assignment import Task
-from fedmpi.federation.cohort import learning_rate
 from fedmpi.learning.flat import FlatNet
 from fedmpi.learning.local import LocalTrainer, MaskedCrossEntropy, whole_batches
 from fedmpi.lowrank.modules import LowRank
@@ -50,31 +49,11 @@ def test_with_all_classes_the_loss_is_cross_entropy(present: Tensor | None) -> N
     assert torch.equal(MaskedCrossEntropy(present)(logits, targets), F.cross_entropy(logits, targets))
 
 
-def test_step_schedule_at_its_boundaries() -> None:
-    """Milestones 100 and 150 of 160: rounds 1-100 at lr, 101-150 at lr / 10, 151-160 at lr / 100."""
-    train = Train(lr=0.1, schedule=StepSchedule(milestones=(100, 150), factor=0.1))
-    rates = {t: learning_rate(train, t, 160) for t in range(1, 161)}
-    assert {rates[t] for t in range(1, 101)} == {0.1}
-    assert {rates[t] for t in range(101, 151)} == {0.1 * 0.1}
-    assert {rates[t] for t in range(151, 161)} == {0.1 * 0.1**2}
-
-
-def test_cosine_schedule_at_its_boundaries() -> None:
-    """lr at round 1, half way the mean of both ends, and 1/T of the way short of final_lr at round T."""
-    train = Train(lr=0.1, schedule=CosineSchedule(final_lr=0.02))
-    assert learning_rate(train, 1, 10) == 0.1
-    assert learning_rate(train, 6, 10) == pytest.approx(0.06, rel=1e-14)
-    assert learning_rate(train, 10, 10) == pytest.approx(0.02 + 0.08 * (1 - math.cos(math.pi / 10)) / 2, rel=1e-12)
-    rates = [learning_rate(train, t, 10) for t in range(1, 11)]
-    assert rates == sorted(rates, reverse=True) and len(set(rates)) == 10
-
-
 def trained(setup: Setup, tier: int = 0, lr: float = 0.1) -> tuple[LocalTrainer, Draws]:
     """The tier's trainer after one client's local training, from the initial state."""
     method, trainer = setup.method, setup.trainers[tier]
     task = Task(0, tier, 1, "train", len(EXAMPLES), 1.0)
-    published = {name: torch.zeros(spec.shape) for name, spec in method.published_specs({tier}).items()}
-    method.publish(method.initial_state(), {tier}, published)
+    published = published_for(method, method.initial_state(), {tier})
     client = Client(task, published, EXAMPLES, 0)
     method.narrow(published, tier, trainer.net.params)
     draws = setup.data.draws(EXAMPLES, setup.config.train.local_epochs, generator())
@@ -156,11 +135,8 @@ def test_frobenius_decay_against_autograd(tmp_path: Path, plus_l2: bool) -> None
 
 def start_of(setup: Setup) -> dict[str, Tensor]:
     """What tier 1 starts from."""
-    specs = setup.method.published_specs({1})
-    published = {name: torch.zeros(spec.shape) for name, spec in specs.items()}
-    setup.method.publish(setup.method.initial_state(), {1}, published)
     net = setup.trainers[1].net
-    setup.method.narrow(published, 1, net.params)
+    setup.method.narrow(published_for(setup.method, setup.method.initial_state(), {1}), 1, net.params)
     return {name: value.clone() for name, value in net.params.items()}
 
 

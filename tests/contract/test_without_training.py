@@ -8,6 +8,7 @@ from collections.abc import Callable
 
 import pytest
 import torch
+from model_inputs import params
 from toy_methods import LOCAL
 
 from fedmpi.exactsum import scale_exponent
@@ -87,23 +88,14 @@ def test_exchanges_agree_where_a_client_is_dropped(federation) -> None:
     assert digest_of(federation.state) == before
 
 
-def test_protocol_bytes_are_four_per_parameter(federation) -> None:
-    """Of the tier's own net, counted on its skeleton. The toy sends two for each, but for the local tensor."""
-    for tier in federation.tiers:
-        net = federation.method.net(tier, empty=True)
-        num_params = sum(parameter.numel() for parameter in net.parameters())
-        up = 4 * num_params
-        if federation.name == "toy":
-            up = 2 * (num_params - net.get_parameter(LOCAL).numel())
-        found = federation.method.costs(Turn(tier)).down_bytes, federation.method.costs(Turn(tier)).up_bytes
-        assert found == (4 * num_params, up)
-    sizes = [federation.method.costs(Turn(tier)).down_bytes for tier in federation.tiers]
-    assert sorted(sizes, reverse=True) == sizes and len(set(sizes)) == len(sizes)
-
-
 def test_the_toy_uses_what_it_is_there_for(federation_of: Callable) -> None:
-    """Two phases of the right tiers, regions, memories that change what is trained, a state beside the means."""
+    """Two phases of the right tiers, regions, memories that change what is trained, a state beside the means; two bytes
+    go up for each parameter but those of the local tensor."""
     federation = federation_of("toy")
+    for tier in federation.tiers:
+        net, costs = federation.method.net(tier, empty=True), federation.method.costs(Turn(tier))
+        assert costs.down_bytes == 4 * params(net)
+        assert costs.up_bytes == 2 * (params(net) - net.get_parameter(LOCAL).numel())
     wide, narrow = federation.phases()
     assert {t.tier for t in wide.tasks} == {0} and len(wide.tasks) == 2
     assert {t.tier for t in narrow.tasks} <= {1, 2} and len(narrow.tasks) == 4

@@ -1,38 +1,87 @@
 """What the end-to-end tests share: whatever a test has started is ended with it."""
 
+import shutil
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from launched import Launched, Start, command, launch
-from small_runs import SMALL
+from launched import Launched, Made, RunMain, Start, command, launch
+from patched import patched
+from small_runs import SMALL, finished, run_all, small_config, undisturbed
 
 from fedmpi.main import main
+from fedmpi.mpi.serial import SerialComm
+from fedmpi.report.records import read_records
+from fedmpi.store.run_dir import RunDir
+
+
+@pytest.fixture
+def run_dir(tmp_path: Path) -> Path:
+    """Where a test's run is to be."""
+    return tmp_path / "run"
 
 
 @pytest.fixture
 def start(tmp_path: Path) -> Iterator[Start]:
-    """`start(ranks, *arguments, program=...)`: the command on small data, under way."""
+    """`start(ranks, *words, run_dir=..., patch=..., options=...)`: the command on small data, under way; `patch` is
+    what `patched` has first.
+    """
     under_way: list[Launched] = []
 
-    def begin(ranks: int, *arguments: str, small: bool = True, **program: object) -> Launched:
-        words = command(ranks, *(SMALL if small else ()), *arguments, **program)
-        under_way.append(launch(tmp_path, words))
+    def begin(
+        ranks: int, *words: str, run_dir: Path | None = None, patch: str = "", small: bool = True, **more: object
+    ) -> Launched:
+        place = () if run_dir is None else ("--run-dir", str(run_dir))
+        program = {"program": patched(patch)} if patch else {}
+        full = command(ranks, *(SMALL if small else ()), *words, *place, **program, **more)
+        under_way.append(launch(tmp_path, full))
         return under_way[-1]
 
     yield begin
     for launched in under_way:
-        if launched.process.poll() is None:
-            launched.kill()
+        launched.kill()
 
 
 @pytest.fixture
-def run_main(capfd: pytest.CaptureFixture[str]) -> Callable[..., tuple[int, str, str]]:
+def run_main(capfd: pytest.CaptureFixture[str]) -> RunMain:
     """`run_main(*arguments)`: the command in this process; its exit code, output and errors."""
 
     def call(*arguments: str) -> tuple[int, str, str]:
         capfd.readouterr()
-        code = main(list(arguments))
+        try:
+            code = main(list(arguments))
+        except SystemExit as error:
+            code = int(error.code or 0)
         return (code, *capfd.readouterr())
 
     return call
+
+
+@pytest.fixture
+def continues(run_main: RunMain, tmp_path: Path) -> Callable[..., str]:
+    """`continues(run_dir, *words)`: resumed here for two rounds more, the run has the bits of an undisturbed one; what
+    it printed.
+    """
+
+    def call(run_dir: Path, *words: str) -> str:
+        rounds = f"rounds={len(read_records(RunDir(run_dir))) + 2}"
+        code, out, errors = run_main(*SMALL, *words, rounds, "--run-dir", str(run_dir), "--resume")
+        assert code == 0, errors
+        assert finished(run_dir) == undisturbed(tmp_path, *words, rounds)
+        return out
+
+    return call
+
+
+@pytest.fixture(scope="session")
+def made(tmp_path_factory: pytest.TempPathFactory) -> Made:
+    """`made(folder, *words)`: a copy, at `folder`, of the finished run of `SMALL` with these words, made once."""
+    known: dict[tuple[str, ...], Path] = {}
+
+    def copied(folder: Path, *words: str) -> Path:
+        if words not in known:
+            known[words] = tmp_path_factory.mktemp("made") / "run"
+            run_all(small_config(*words), SerialComm(), known[words])
+        return Path(shutil.copytree(known[words], folder))
+
+    return copied

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 from fast import fast
-from launched import Launched, RunMain, Start, launch
+from launched import Made, RunMain, Start, ends_in_time, launch
 from small_runs import SMALL, finished
 
 from fedmpi.report.records import read_records
@@ -16,17 +16,15 @@ from fedmpi.store import checkpoint, manifest
 from fedmpi.store.run_dir import RunDir
 
 # With memory, and two checkpoints that stay.
-ARGUMENTS = (*SMALL, "method.name=topk", "rounds=3", "output.keep_checkpoints=2", "output.progress=plain")
+WORDS = ("method.name=topk", "rounds=3", "output.keep_checkpoints=2", "output.progress=plain")
 DIVERGES = ("output.progress=plain", "train.lr=30", "train.schedule.milestones=[]", "method.name=fedavg")
 """Some clients diverge in round 1, and in round 2 after a round of healthy training; at a tenth of it none does."""
 
 
 @pytest.fixture
-def parent(run_main: RunMain, tmp_path: Path) -> Path:
+def parent(made: Made, tmp_path: Path) -> Path:
     """A run of three rounds that has ended."""
-    code, _, errors = run_main(*ARGUMENTS, "--run-dir", str(tmp_path / "parent"))
-    assert code == 0, errors
-    return tmp_path / "parent"
+    return made(tmp_path / "parent", *WORDS)
 
 
 def content(folder: Path) -> dict[str, tuple[bytes, int]]:
@@ -80,7 +78,7 @@ def test_a_fresh_folder_is_made_where_none_is_named(run_main: RunMain, parent: P
 def test_a_batch_file_that_is_submitted_again_goes_on_with_its_branch(
     run_main: RunMain, parent: Path, tmp_path: Path
 ) -> None:
-    """`--resume-from RUN --run-dir NEW --resume` begins NEW, or goes on with it, even when RUN is gone by then."""
+    """`--resume-from RUN --run-dir NEW --resume` begins NEW, or continues it, even when RUN is gone by then."""
     words = ("rounds=4", "--resume-from", str(parent), "--run-dir", str(tmp_path / "branch"), "--resume")
     assert run_main(*words)[0] == 0
     before = finished(tmp_path / "branch")
@@ -99,12 +97,12 @@ def test_a_branch_that_was_killed_while_it_was_made_is_no_run(
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:
-        patch.setattr("fedmpi.run.branching.write_text", die)
+        patch.setattr("fedmpi.run.resuming.write_text", die)
         patch.setattr("fedmpi.mpi.serial.SerialComm.abort", lambda comm, code: None)
         with pytest.raises(KeyboardInterrupt):
             run_main("rounds=4", "--resume-from", str(parent), "--run-dir", str(folder))
     code, _out, errors = run_main("--run-dir", str(folder), "--resume")
-    assert code == 2 and "holds no run to go on with" in errors
+    assert code == 2 and "holds no run to continue" in errors
     branch(run_main, parent, folder, "rounds=4")
     assert len(finished(folder).records) == 4
 
@@ -165,21 +163,16 @@ def test_a_run_without_a_whole_checkpoint_is_one_line(
     assert len(errors.splitlines()) == 1 and not RunDir(tmp_path / "branch").holds_run()
 
 
-def printed(launched: Launched) -> list[str]:
-    """The one command that the end of a run advises to type."""
-    (command,) = re.findall(r"^to go on[^:\n]*: (.*)", launched.err, re.MULTILINE)
-    return shlex.split(command)
-
-
 @pytest.mark.parametrize("ranks", fast(1, of=(1, 3)))
-def test_the_advice_of_a_run_that_diverged_works(start: Start, tmp_path: Path, ranks: int) -> None:
+def test_the_advice_of_a_run_that_diverged_works(start: Start, made: Made, tmp_path: Path, ranks: int) -> None:
     """Exactly the printed command, which finishes the run from the last round before the divergence."""
-    healthy, run_dir = tmp_path / "healthy", tmp_path / "run"
-    assert start(1, *DIVERGES, "train.lr=0.05", "rounds=1", "--run-dir", str(healthy)).wait() == 0
-    words = (*DIVERGES, f"output.dir={tmp_path / 'runs'}", "--resume-from", str(healthy), "--run-dir", str(run_dir))
-    diverged = start(ranks, *words)
-    assert diverged.wait() not in (0, 2) and "DivergenceError" in diverged.err
-    words = printed(diverged)
+    healthy = made(tmp_path / "healthy", *DIVERGES, "train.lr=0.05", "rounds=1")
+    words = (*DIVERGES, f"output.dir={tmp_path / 'runs'}", "--resume-from", str(healthy))
+    diverged = start(ranks, *words, run_dir=tmp_path / "run")
+    assert ends_in_time(diverged, lambda: "fedmpi: failed" in diverged.err) not in (0, 2)
+    head = r"fedmpi: failed on rank \d on \S+, round 2, client \d, stage local_training\n  cause: DivergenceError: "
+    assert re.search(head, diverged.err) and "Traceback" not in diverged.err, diverged.err
+    words = diverged.advice()
     assert "--resume" not in words and "stopped by" not in diverged.err, diverged.err
     resumed = launch(tmp_path, words)
     assert resumed.wait() == 0, resumed.err
@@ -188,19 +181,20 @@ def test_the_advice_of_a_run_that_diverged_works(start: Start, tmp_path: Path, r
     assert json.loads((folder / "rounds.jsonl").read_text().splitlines()[1])["lr"] == 0.1
 
 
-def test_the_advice_of_a_run_that_diverged_before_its_first_save_works(start: Start, tmp_path: Path) -> None:
+def test_the_advice_of_a_run_that_diverged_before_its_first_save_works(run_main: RunMain, tmp_path: Path) -> None:
     """It begins again, in the same place, with another learning rate."""
-    diverged = start(1, *DIVERGES, "--run-dir", str(tmp_path / "run"))
-    assert diverged.wait() not in (0, 2) and "DivergenceError" in diverged.err
-    again = launch(tmp_path, printed(diverged))
-    assert again.wait() == 0, again.err
+    code, _, errors = run_main(*SMALL, *DIVERGES, "--run-dir", str(tmp_path / "run"))
+    assert code not in (0, 2) and "DivergenceError" in errors
+    (advice,) = re.findall(r"^to continue[^:\n]*: python -m fedmpi.main (.*)", errors, re.MULTILINE)
+    code, _, errors = run_main(*shlex.split(advice))
+    assert code == 0, errors
     assert [record["lr"] for record in finished(tmp_path / "run").records] == [0.1, 0.1, 0.1]
 
 
 def test_a_parent_that_is_running(start: Start, run_main: RunMain, tmp_path: Path) -> None:
     """It saves, and deletes, while it is read; the branch begins from a whole checkpoint of it."""
     run_dir = tmp_path / "run"
-    running = start(1, "method.name=topk", "rounds=100000", "evaluation.every=100", "--run-dir", str(run_dir))
+    running = start(1, "method.name=topk", "rounds=100000", "evaluation.every=100", run_dir=run_dir)
     assert running.wait_until(lambda: bool(RunDir(run_dir).checkpoints())), running.err
     for number in range(3):
         code, out, errors = run_main(

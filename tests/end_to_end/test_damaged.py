@@ -1,4 +1,4 @@
-"""A run whose files are damaged: it goes on from the checkpoint before, to the same bits, or says that it cannot."""
+"""A run whose files are damaged: it continues from the checkpoint before, to the same bits, or says that it cannot."""
 
 import random
 import re
@@ -10,8 +10,8 @@ import crafted_hdf5
 import pytest
 import torch
 from fast import fast
-from launched import RunMain
-from small_runs import SMALL, finished, run_all, small_config
+from launched import Made, RunMain
+from small_runs import SMALL, finished, run_all, small_config, undisturbed
 from torture import damage
 
 from fedmpi.command.manners import described
@@ -22,26 +22,19 @@ from fedmpi.store.memory import MemoryStore
 from fedmpi.store.run_dir import RunDir
 
 METHODS = ("fedhm", "topk")  # without and with client memories
+KERNEL = "conv1.weight"
+Harm = Callable[[bytes, Path], bytes]
+"""Of the newest checkpoint's bytes and the run directory: the bytes of a damaged one."""
 
 
 def words(method: str, folder: Path) -> list[str]:
     return [*SMALL, f"method.name={method}", "rounds=3", "output.progress=plain", "--run-dir", str(folder)]
 
 
-@pytest.fixture(scope="module")
-def runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A finished run of three rounds for each method, and one of another config."""
-    folder = tmp_path_factory.mktemp("runs")
-    for method in METHODS:
-        for name, seed in ((method, 0), (f"{method} of another seed", 1)):
-            run_all(small_config(f"method.name={method}", f"seed={seed}"), SerialComm(), folder / name)
-    return folder
-
-
 @pytest.fixture(params=METHODS)
-def run(request: pytest.FixtureRequest, runs: Path, tmp_path: Path) -> Path:
-    """A copy of one of them, to be damaged; its name is the method's."""
-    return Path(shutil.copytree(runs / request.param, tmp_path / request.param))
+def run(request: pytest.FixtureRequest, made: Made, tmp_path: Path) -> Path:
+    """A finished run of three rounds, to be damaged; its name is the method's."""
+    return made(tmp_path / request.param, f"method.name={request.param}")
 
 
 def _flipped(whole: bytes, at: float) -> bytes:
@@ -53,11 +46,34 @@ def _forged(whole: bytes, folder: Path) -> bytes:
     return crafted_hdf5.disguised(folder / "crafted.h5", crafted_hdf5.CRAFTED["huge without storage"], whole)
 
 
-DAMAGE: dict[str, tuple[Callable[[bytes, Path], bytes], str]] = {
-    **{
-        f"cut off at {tenth} tenths": (lambda whole, _, tenth=tenth: whole[: len(whole) * tenth // 10], "is truncated")
-        for tenth in range(1, 10)
-    },
+def _resealed(change: Callable[[dict[str, str | int], dict[str, torch.Tensor]], object]) -> Harm:
+    """The newest checkpoint with its attributes and server tensors changed, and the checksum of what it is then."""
+
+    def harm(_: bytes, folder: Path) -> bytes:
+        path = RunDir(folder).checkpoint_path(3)
+        found = container.unpack(path, checkpoint.KIND, checkpoint._ATTRIBUTES, checkpoint._GROUPS)
+        attributes, server = dict(found.attributes), dict(found.groups["server"])
+        change(attributes, server)
+        content = container.Content(attributes, {**found.groups, "server": server})
+        return bytes(container.pack(checkpoint.KIND, content))
+
+    return harm
+
+
+def _with(change: Callable[[torch.Tensor], torch.Tensor]) -> Harm:
+    return _resealed(lambda _, server: server.update({KERNEL: change(server[KERNEL])}))
+
+
+def _attribute(name: str, value: str | int) -> Harm:
+    return _resealed(lambda attributes, _: attributes.update({name: value}))
+
+
+CUT = {
+    f"cut off at {tenth} tenths": (lambda whole, _, tenth=tenth: whole[: len(whole) * tenth // 10], "is truncated")
+    for tenth in range(1, 10)
+}
+DAMAGE: dict[str, tuple[Harm, str]] = {
+    **CUT,
     "empty": (lambda whole, _: b"", "is empty"),
     "a bit of the header": (lambda whole, _: _flipped(whole, 0), "its first bytes are damaged"),
     "a bit of the structure": (lambda whole, _: _flipped(whole, 0.05), "its checksum does not match"),
@@ -72,48 +88,12 @@ DAMAGE: dict[str, tuple[Callable[[bytes, Path], bytes], str]] = {
     ),
     "forged": (_forged, ""),
     "a forged table": (lambda whole, _: damage.forged_contents(whole, random.Random(1)), ""),
-}
-
-
-@pytest.mark.parametrize(
-    "case", fast("cut off at 5 tenths", "a bit of the values", "another kind", "forged", "a forged table", of=DAMAGE)
-)
-def test_a_damaged_newest_checkpoint_is_skipped(run_main: RunMain, run: Path, case: str) -> None:
-    """With one line that names it; the round is trained again, to the same bits."""
-    expected, newest = finished(run), RunDir(run).checkpoint_path(3)
-    harm, problem = DAMAGE[case]
-    newest.write_bytes(harm(newest.read_bytes(), run))
-    code, out, errors = run_main(*words(run.name, run), "--resume")
-    assert code == 0, errors
-    lines = [line for line in errors.splitlines() if "skipping a checkpoint" in line]
-    assert len(lines) == 1 and f"{newest}: " in lines[0] and problem in lines[0], errors
-    assert "resuming after round 2" in out and "Traceback" not in errors
-    assert finished(run) == expected
-
-
-def _resealed(path: Path, change: Callable[[dict[str, str | int], dict[str, torch.Tensor]], object]) -> None:
-    """The file with its attributes and server tensors changed, and the checksum of what it is then."""
-    found = container.unpack(path, checkpoint.KIND, checkpoint._ATTRIBUTES, checkpoint._GROUPS)
-    attributes, server = dict(found.attributes), dict(found.groups["server"])
-    change(attributes, server)
-    path.write_bytes(container.pack(checkpoint.KIND, container.Content(attributes, {**found.groups, "server": server})))
-
-
-def _with(change: Callable[[torch.Tensor], torch.Tensor]) -> Callable[..., object]:
-    return lambda _, server: server.update({KERNEL: change(server[KERNEL])})
-
-
-def _attribute(name: str, value: str | int) -> Callable[..., object]:
-    return lambda attributes, _: attributes.update({name: value})
-
-
-KERNEL = "conv1.weight"
-UNFIT: dict[str, tuple[Callable[..., object], str]] = {
+    # Whole, but of no use here: a checksum says nothing about who wrote it.
     "shape": (_with(lambda kernel: kernel[:1].clone()), "holds conv1.weight as torch.float32 [1, 1, 3, 3], not as"),
     "type": (_with(torch.Tensor.double), "holds conv1.weight as torch.float64"),
     "nan": (_with(lambda kernel: kernel * float("nan")), "holds values in conv1.weight that are not finite"),
-    "missing": (lambda _, server: server.pop(KERNEL), "lacks the server's tensor conv1.weight"),
-    "nothing": (lambda _, server: server.clear(), "lacks the server's tensor conv1.weight"),
+    "missing": (_resealed(lambda _, server: server.pop(KERNEL)), "lacks the server's tensor conv1.weight"),
+    "nothing": (_resealed(lambda _, server: server.clear()), "lacks the server's tensor conv1.weight"),
     "seed": (_attribute("seed", 99), "holds a seed or a hash that is not its config's"),
     "hash": (_attribute("config_hash", "c" * 64), "holds a seed or a hash that is not its config's"),
     "round": (_attribute("round", -3), "holds round -3"),
@@ -124,45 +104,59 @@ UNFIT: dict[str, tuple[Callable[..., object], str]] = {
     "deep": (_attribute("config", '{"a":' * 900 + "1" + "}" * 900), "holds a config that is none"),
     "deeper": (_attribute("versions", '{"a":' * 99999 + "1" + "}" * 99999), "is not a fedmpi checkpoint"),
 }
+FAST = (
+    *("cut off at 5 tenths", "a bit of the values", "another kind", "forged", "a forged table"),
+    *("shape", "nan", "missing", "seed", "progress", "deeper"),
+)
 
 
-@pytest.mark.parametrize("case", fast("shape", "nan", "missing", "seed", "progress", "deeper", of=UNFIT))
-def test_a_whole_checkpoint_that_does_not_fit_is_skipped(run_main: RunMain, run: Path, case: str) -> None:
-    """As a damaged one is: its checksum says nothing about who wrote it."""
-    expected, newest = finished(run), RunDir(run).checkpoint_path(3)
-    harm, problem = UNFIT[case]
-    _resealed(newest, harm)
+def goes_on_from_the_one_before(run_main: RunMain, run: Path, named: str, problem: str = "") -> None:
+    """With one line that says which file is damaged, and how."""
     code, out, errors = run_main(*words(run.name, run), "--resume")
     lines = [line for line in errors.splitlines() if "skipping a checkpoint" in line]
-    assert code == 0 and len(lines) == 1 and f"{newest}: " in lines[0] and problem in lines[0], errors
+    assert code == 0 and len(lines) == 1 and named in lines[0] and problem in lines[0], errors
     assert "resuming after round 2" in out and "Traceback" not in errors
+
+
+@pytest.mark.parametrize("case", fast(*FAST, of=DAMAGE))
+def test_a_damaged_newest_checkpoint_is_skipped(run_main: RunMain, run: Path, case: str) -> None:
+    """The round is trained again, to the same bits."""
+    expected, newest = finished(run), RunDir(run).checkpoint_path(3)
+    harm, problem = DAMAGE[case]
+    newest.write_bytes(harm(newest.read_bytes(), run))
+    goes_on_from_the_one_before(run_main, run, f"{newest}: ", problem)
     assert finished(run) == expected
 
 
-def test_one_of_another_config_is_refused(run_main: RunMain, run: Path, runs: Path) -> None:
-    """Whose it is, is not ours to guess: the run does not go on, and nothing of it is touched."""
-    other, ours = RunDir(runs / f"{run.name} of another seed"), RunDir(run)
+def content(run: Path) -> dict[Path, bytes]:
+    return {path: path.read_bytes() for path in run.rglob("*") if path.is_file() and path != RunDir(run).lock_path}
+
+
+def test_one_of_another_config_is_refused(run_main: RunMain, made: Made, run: Path, tmp_path: Path) -> None:
+    """Whose it is, is not ours to guess: the run does not continue, and nothing of it is touched."""
+    other, ours = RunDir(made(tmp_path / "other", f"method.name={run.name}", "seed=1")), RunDir(run)
     shutil.copytree(other.checkpoints_dir, ours.checkpoints_dir, dirs_exist_ok=True)
     if other.memory_dir.exists():
         shutil.copytree(other.memory_dir, ours.memory_dir, dirs_exist_ok=True)
-    before = {path: path.read_bytes() for path in run.rglob("*") if path.is_file() and path != ours.lock_path}
+    before = content(run)
     code, _, errors = run_main(*words(run.name, run), "--resume")
     assert code == 2 and "seed: run has 1, you ask 0" in errors and errors.count("\n") == 1, errors
-    assert {path: path.read_bytes() for path in before} == before
+    assert content(run) == before
 
 
 def test_if_all_are_damaged_the_run_is_left_alone(run_main: RunMain, run: Path) -> None:
     """Begun again it would lose its records; told to, by moving the checkpoints away, it gets to the same bits."""
     expected, folder = finished(run), RunDir(run)
+    count = len(folder.checkpoints())
     for _, path in folder.checkpoints():
         path.write_bytes(path.read_bytes()[:-1])
-    before = {path: path.read_bytes() for path in run.rglob("*") if path.is_file() and path != folder.lock_path}
+    before = content(run)
     code, _, errors = run_main(*words(run.name, run), "--resume")
     assert code == 2 and "Traceback" not in errors, errors
-    assert errors.count("skipping a checkpoint") == 2
-    advice = "none of its 2 checkpoints can be used; put one back, or move them away to begin at round 1"
+    assert errors.count("skipping a checkpoint") == count
+    advice = f"none of its {count} checkpoints can be used; put one back, or move them away to begin at round 1"
     assert errors.splitlines()[-1] == f"{folder.checkpoints_dir}: {advice}"
-    assert {path: path.read_bytes() for path in before} == before
+    assert content(run) == before
     folder.checkpoints_dir.rename(run / "moved away")
     assert run_main(*words(run.name, run), "--resume")[0] == 0
     assert finished(run) == expected
@@ -170,32 +164,29 @@ def test_if_all_are_damaged_the_run_is_left_alone(run_main: RunMain, run: Path) 
 
 def _newer_memory(folder: RunDir) -> Path:
     """One that only the newest checkpoint needs."""
-    newest, before = (set(checkpoint.load(path).clients.items()) for _, path in folder.checkpoints())
+    newest, before, *_ = (set(checkpoint.load(path).clients.items()) for _, path in folder.checkpoints())
     client, version = sorted(newest - before)[0]
     return folder.memory_path(client, *version)
 
 
 @pytest.mark.parametrize("case", ["cut off at 5 tenths", "empty", "a bit of the values", "another format", "missing"])
 def test_a_damaged_memory_skips_the_checkpoint_that_needs_it(
-    run_main: RunMain, runs: Path, tmp_path: Path, case: str
+    run_main: RunMain, made: Made, tmp_path: Path, case: str
 ) -> None:
-    run = Path(shutil.copytree(runs / "topk", tmp_path / "topk"))
+    run = made(tmp_path / "topk", "method.name=topk")
     expected, path = finished(run), _newer_memory(RunDir(run))
     if case == "missing":
         path.unlink()
     else:
         path.write_bytes(DAMAGE[case][0](path.read_bytes(), run))
-    code, out, errors = run_main(*words("topk", run), "--resume")
-    assert code == 0, errors
-    lines = [line for line in errors.splitlines() if "skipping a checkpoint" in line]
-    assert len(lines) == 1 and path.name in lines[0], errors
-    assert "resuming after round 2" in out and finished(run) == expected
+    goes_on_from_the_one_before(run_main, run, path.name)
+    assert finished(run) == expected
 
 
 def test_a_memory_damaged_inside_a_round_is_named(
-    runs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, run_main: RunMain
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, run_main: RunMain
 ) -> None:
-    """With rank, round, client and stage; the command that it says goes on from the checkpoint before."""
+    """With rank, round, client and stage; the command that it says continues from the checkpoint before."""
     run, harmed = tmp_path / "run", []
     read = MemoryStore.get
 
@@ -211,9 +202,9 @@ def test_a_memory_damaged_inside_a_round_is_named(
     assert isinstance(caught.value.__cause__, RunDirError)
     told = described(caught.value, SerialComm())
     assert re.match(r"fedmpi: failed on rank 0 on \S+, round 3, client \d, stage \w+\n", told), told
-    problem = "is damaged: its checksum does not match its bytes; --resume goes on from a checkpoint before it"
+    problem = "is damaged: its checksum does not match its bytes; --resume continues from a checkpoint before it"
     assert told.endswith(f"cause: RunDirError: {harmed[0]}: {problem}")
     code, out, errors = run_main(*words("topk", run), "--resume")
     assert code == 0 and "resuming after round 1" in out, errors
     assert f"skipping a checkpoint: {harmed[0]}: is damaged" in errors
-    assert finished(run) == finished(runs / "topk")
+    assert finished(run) == undisturbed(tmp_path, "method.name=topk")

@@ -1,8 +1,9 @@
 """Every method learns: its digits config, at seed 0, on real data.
 
 Global methods reach 80 % in the last round with each net that is tested, in 20 of the config's 34
-rounds (the rate drops after 14 and 18 of them). Personal methods are at least as good as FedAvg's
-global net is for the mean client, with the same budget.
+rounds (the rate drops after 14 and 18 of them), and FedHM in 8 (it drops after 5 and 7), where its worst
+net has 90 %. Personal methods are at least as good as FedAvg's global net is for the mean client, with
+the same budget.
 """
 
 from pathlib import Path
@@ -17,13 +18,12 @@ from fedmpi.report.records import read_records
 from fedmpi.store.run_dir import RunDir
 
 CONFIGS = Path(__file__).resolve().parents[2] / "configs"
-QUIET = ("output.progress=off", "output.tensorboard=false", "output.checkpoint_every=1000")
+QUIET = ("output.progress=off", "output.tensorboard=false", "output.report=false", "output.checkpoint_every=1000")
 SHORT = ("rounds=20", "train.schedule.milestones=[14,18]", "evaluation.every=20")
 
 GLOBAL: dict[str, tuple[str, ...]] = {
-    **dict.fromkeys(
-        ("fedavg", "fedhm", "fedprox", "fjord", "heterofl", "origdrop", "scaffold", "splitmix", "topk"), SHORT
-    ),
+    **dict.fromkeys(("fedavg", "fedprox", "fjord", "heterofl", "origdrop", "scaffold", "splitmix", "topk"), SHORT),
+    "fedhm": ("rounds=8", "train.schedule.milestones=[5,7]", "evaluation.every=8"),
     **dict.fromkeys(("prism", "orthdrop"), ("rounds=20", "evaluation.every=20")),
     **dict.fromkeys(("fdnnc", "fdnnc_bfirst", "fdnnc_switch"), ("evaluation.every=1000",)),
 }

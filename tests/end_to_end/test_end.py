@@ -5,7 +5,6 @@ from collections.abc import Sequence
 import pytest
 from fast import fast
 from launched import ULFM, Start
-from patched import patched
 
 # Python takes the modules apart last of all, `mark` among them; with torch that is a second of work for each rank.
 MARKS = """
@@ -27,7 +26,7 @@ def test_ranks_do_what_is_registered_and_are_gone(
     start: Start, options: Sequence[str], words: Sequence[str], code: int
 ) -> None:
     """Each rank flushes its output, and the exit code stays."""
-    launched = start(3, "rounds=2", *words, program=patched(MARKS), options=options)
+    launched = start(2, "rounds=2", *words, patch=MARKS, options=options)
     assert launched.wait() == code, launched.err
-    assert launched.out.count("registered for the end") == 3
+    assert launched.out.count("registered for the end") == 2
     assert "taken apart" not in launched.err

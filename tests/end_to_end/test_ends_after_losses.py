@@ -5,37 +5,30 @@ Whatever happens, the loss is on record, what was saved stays, and the exit code
 
 import re
 import signal
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from launched import ULFM, Start, ends_in_time, has_rounds, kill
-from patched import patched
+from launched import TOPK, ULFM, Start, ends_in_time, has_rounds, kill, last_start
 from small_runs import finished, undisturbed
 
-from fedmpi.store import manifest
-from fedmpi.store.run_dir import RunDir
-
-METHOD = ("method.name=topk", "evaluation.every=5", "output.progress=plain")
-
-
-def last_start(run_dir: Path) -> dict[str, object]:
-    return manifest.read_starts(RunDir(run_dir))[-1]
+SERVER_DIES = """
+before(server.Server, "round_done", lambda self, number, *rest: die() if rank == 0 and number == 5 else None)"""
 
 
 @pytest.mark.slow
-def test_a_job_that_is_too_small_does_not_start(start: Start, tmp_path: Path) -> None:
-    launched = start(2, *METHOD, "mpi.min_ranks=3", "--run-dir", str(tmp_path / "run"))
+def test_a_job_that_is_too_small_does_not_start(start: Start, run_dir: Path) -> None:
+    launched = start(2, *TOPK, "mpi.min_ranks=3", run_dir=run_dir)
     assert launched.wait() == 2
     assert launched.err.count("mpi.min_ranks: is 3, but the job has 2 ranks; start more, or allow 2\n") == 1
-    assert not (tmp_path / "run").exists()
+    assert not (run_dir).exists()
 
 
 @pytest.mark.slow
-def test_too_few_come_through_the_start(start: Start, tmp_path: Path) -> None:
+def test_too_few_come_through_the_start(start: Start, run_dir: Path) -> None:
     """Rank 1 dies when MPI has started: its loss is told, and counts."""
-    program = patched('from fedmpi.mpi import comm\nif rank == 1: before(comm, "_places", lambda mpi: die())')
-    words = (*METHOD, "mpi.min_ranks=3", "--run-dir", str(tmp_path / "run"))
-    launched = start(3, *words, program=program, options=ULFM)
+    patch = 'from fedmpi.mpi import comm\nif rank == 1: before(comm, "_places", lambda mpi: die())'
+    launched = start(3, *TOPK, "mpi.min_ranks=3", run_dir=run_dir, patch=patch, options=ULFM)
     assert launched.wait() == 1, launched.err
     assert "lost rank 1 on an unknown host: 2 of 3 ranks are left" in launched.out
     assert "fedmpi: stopped: 2 ranks are left, mpi.min_ranks is 3\n" in launched.err
@@ -43,133 +36,116 @@ def test_too_few_come_through_the_start(start: Start, tmp_path: Path) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("every", "code"), [(2, 75), (1000, 1)])
-def test_too_few_without_the_server(start: Start, tmp_path: Path, every: int, code: int) -> None:
-    """With rank 0 goes what is not saved: the job is to go on only where this start has saved a round."""
-    run_dir = tmp_path / "run"
-    words = (*METHOD, f"output.checkpoint_every={every}", "rounds=100000", "mpi.min_ranks=3")
-    launched = start(3, *words, "--run-dir", str(run_dir), options=ULFM)
+def test_too_few_without_the_server(start: Start, run_dir: Path, every: int, code: int) -> None:
+    """With rank 0 goes what is not saved: the job is to continue only where this start has saved a round."""
+    words = (*TOPK, f"output.checkpoint_every={every}", "rounds=100000", "mpi.min_ranks=3")
+    launched = start(3, *words, run_dir=run_dir, options=ULFM)
     assert launched.wait_until(has_rounds(run_dir, 4)), launched.err
     kill(launched, 0)
     assert launched.wait() == code, launched.err
     assert re.search(r"^lost rank 0 on \S+: 2 of 3 ranks are left$", launched.out, re.MULTILINE), launched.out
-    assert f"to go on: mpirun -n 3 python -m fedmpi.main --run-dir {run_dir} --resume" in launched.err
+    assert f"to continue: mpirun -n 3 python -m fedmpi.main --run-dir {run_dir} --resume" in launched.err
     (loss,) = last_start(run_dir)["losses"]
     assert loss["rank"] == 0 and loss["recovery_s"] > 0 and loss["round"] >= 4
     assert ("stopped" in last_start(run_dir)) == (code == 75)
 
 
 @pytest.mark.slow
-def test_too_few_after_a_takeover(start: Start, tmp_path: Path) -> None:
+def test_too_few_after_a_takeover(start: Start, continues: Callable[..., str], run_dir: Path) -> None:
     """What was saved before rank 0 died counts, too: 75, even if the new server has not finished a round."""
-    run_dir = tmp_path / "run"
-    words = (*METHOD, "output.checkpoint_every=2", "rounds=100000", "mpi.min_ranks=2")
+    words = (*TOPK, "output.checkpoint_every=2")
     # Rank 0 dies in round 5; rank 2 when it trains in it again.
     patch = """
 def trains(setup, task, published):
     if task.round_number == 5 and (rank == 2 and setup.comm.size == 2 or rank == 0):
         die()
 before(train_round, "simulate_client", trains)"""
-    launched = start(
-        3, *words, "mpi.server_trains=true", "--run-dir", str(run_dir), program=patched(patch), options=ULFM
-    )
+    more = ("rounds=100000", "mpi.min_ranks=2", "mpi.server_trains=true")
+    launched = start(3, *words, *more, run_dir=run_dir, patch=patch, options=ULFM)
     assert launched.wait() == 75, launched.err
     assert "lost rank 0 on" in launched.out and "fedmpi: stopped: 1 rank is left, mpi.min_ranks is 2\n" in launched.err
-    again = start(2, *METHOD, "output.checkpoint_every=2", "rounds=6", "--run-dir", str(run_dir), "--resume")
-    assert again.wait() == 0, again.err
-    assert finished(run_dir) == undisturbed(tmp_path, *METHOD, "output.checkpoint_every=2", "rounds=6")
+    continues(run_dir, *words, "mpi.min_ranks=1")
 
 
-def test_the_server_dies_while_it_saves_the_end(start: Start, tmp_path: Path) -> None:
+def test_the_server_dies_while_it_saves_the_end(start: Start, continues: Callable[..., str], run_dir: Path) -> None:
     """After the signal: rank 1 becomes the server and saves as well, and the job still ends with 75."""
-    run_dir = tmp_path / "run"
-    words = (*METHOD, "output.checkpoint_every=1000")
+    words = (*TOPK, "output.checkpoint_every=1000")
     patch = """
 def done(self, number, state, result, times, stops):
     if stops and rank == 0:
         die()
 before(server.Server, "round_done", done)"""
-    launched = start(3, *words, "rounds=100000", "--run-dir", str(run_dir), program=patched(patch), options=ULFM)
+    launched = start(3, *words, "rounds=100000", run_dir=run_dir, patch=patch, options=ULFM)
     assert launched.wait_until(has_rounds(run_dir, 3)), launched.err
     launched.process.send_signal(signal.SIGUSR1)
     assert launched.wait() == 75, launched.err
     assert "lost rank 0 on" in launched.out and "SIGUSR1; all is saved" in launched.out, launched.out
-    num_done = len(finished(run_dir).records)
-    assert last_start(run_dir)["stopped"]["round"] == num_done
-    again = start(2, *words, f"rounds={num_done + 2}", "--run-dir", str(run_dir), "--resume")
-    assert again.wait() == 0, again.err
-    assert finished(run_dir) == undisturbed(tmp_path, *words, f"rounds={num_done + 2}")
+    assert last_start(run_dir)["stopped"]["round"] == len(finished(run_dir).records)
+    continues(run_dir, *words)
 
 
 @pytest.mark.slow
-def test_shares_that_grow_with_losses_are_no_hang(start: Start, tmp_path: Path) -> None:
+def test_shares_that_grow_with_losses_are_no_hang(start: Start, run_dir: Path, tmp_path: Path) -> None:
     """8 clients of 0.8 s are 1.6 s for each of four workers; the last one has 6.4 s of work, and 4 times 4 s."""
-    run_dir = tmp_path / "run"
-    words = (*METHOD, "clients.per_round=8", "rounds=3")
+    words = (*TOPK, "clients.per_round=8", "rounds=3")
     patch = """
 def trains(setup, task, published):
     if task.round_number == 2 and rank in (1, 2, 3):
         die()
     time.sleep(0.8)
 before(train_round, "simulate_client", trains)"""
-    limited = (*words, "mpi.round_timeout_s=4", "--run-dir", str(run_dir))
-    launched = start(5, *limited, program=patched(patch), options=ULFM)
+    launched = start(5, *words, "mpi.round_timeout_s=4", run_dir=run_dir, patch=patch, options=ULFM)
     assert launched.wait() == 0, launched.err
     assert "hung" not in launched.err and {loss["rank"] for loss in last_start(run_dir)["losses"]} == {1, 2, 3}
     assert finished(run_dir) == undisturbed(tmp_path, *words)
 
 
 @pytest.mark.slow
-def test_the_last_rank_hangs(start: Start, tmp_path: Path) -> None:
-    """As every rank does in round 3: not a job that ended well, and the command to go on."""
-    run_dir = tmp_path / "run"
-    patch = """
-before(train_round, "simulate_client", lambda setup, task, _: time.sleep(1000 * (task.round_number == 3)))"""
-    words = (*METHOD, "rounds=5", "mpi.round_timeout_s=2", "--run-dir", str(run_dir))
-    launched = start(2, *words, program=patched(patch), options=ULFM)
+def test_the_last_rank_hangs(start: Start, run_dir: Path) -> None:
+    """As every rank does in round 3: not a job that ended well, and the command to continue."""
+    patch = 'before(train_round, "simulate_client", lambda _, task, __: time.sleep(1000 * (task.round_number == 3)))'
+    launched = start(2, *TOPK, "rounds=5", "mpi.round_timeout_s=2", run_dir=run_dir, patch=patch, options=ULFM)
     assert launched.wait() == 1, launched.err
     assert launched.err.count("fedmpi: hung on rank ") == 2
     last = launched.err.partition("fedmpi: hung on rank 0")[2]
-    assert f"\nto go on: mpirun -n 2 python -m fedmpi.main --run-dir {run_dir} --resume" in last, launched.err
+    assert f"\nto continue: mpirun -n 2 python -m fedmpi.main --run-dir {run_dir} --resume" in last, launched.err
+
+
+TAKEOVER = (*TOPK, "output.checkpoint_every=2", "rounds=8")
 
 
 @pytest.mark.slow
-def test_a_takeover_may_take_longer_than_a_round(start: Start, tmp_path: Path) -> None:
-    run_dir = tmp_path / "run"
-    words = (*METHOD, "output.checkpoint_every=2", "rounds=8")
-    patch = """
+def test_a_takeover_may_take_longer_than_a_round(start: Start, run_dir: Path, tmp_path: Path) -> None:
+    patch = f"""
 watch._MARGIN_S = 1.0  # others are waited for for 3 s
 before(resuming, "restore", lambda setup, folder, resume: time.sleep(6 * (rank == 1 and resume)))
-before(server.Server, "round_done", lambda self, number, *rest: die() if rank == 0 and number == 5 else None)"""
-    limited = (*words, "mpi.round_timeout_s=1", "--run-dir", str(run_dir))
-    launched = start(3, *limited, program=patched(patch), options=ULFM)
+{SERVER_DIES}"""
+    launched = start(3, *TAKEOVER, "mpi.round_timeout_s=1", run_dir=run_dir, patch=patch, options=ULFM)
     assert launched.wait() == 0, launched.err
-    assert finished(run_dir) == undisturbed(tmp_path, *words)
+    assert finished(run_dir) == undisturbed(tmp_path, *TAKEOVER)
 
 
 @pytest.mark.slow
-def test_a_takeover_that_fails_says_how_to_go_on(start: Start, tmp_path: Path) -> None:
-    run_dir = tmp_path / "run"
-    patch = """
+def test_a_takeover_that_fails_says_how_to_continue(start: Start, run_dir: Path) -> None:
+    patch = f"""
 def restore(setup, folder, resume):
     if resume:
         def fail(*arguments, **options):
             raise RunDirError(str(folder.path), "none of its checkpoints is intact")
         resuming.checkpoint.load_newest_intact = fail
 before(resuming, "restore", restore)
-before(server.Server, "round_done", lambda self, number, *rest: die() if rank == 0 and number == 5 else None)"""
-    words = (*METHOD, "output.checkpoint_every=2", "rounds=8", "--run-dir", str(run_dir))
-    launched = start(3, *words, program=patched(patch), options=ULFM)
+{SERVER_DIES}"""
+    launched = start(3, *TAKEOVER, run_dir=run_dir, patch=patch, options=ULFM)
     assert launched.wait() == 2, launched.err
     assert launched.err.count("none of its checkpoints is intact") == 1 and "lost rank 0 on" in launched.out
     (loss,) = last_start(run_dir)["losses"]
     assert (loss["rank"], loss["round"]) == (0, 6)  # the others had agreed on the fifth
-    assert f"to go on: mpirun -n 3 python -m fedmpi.main --run-dir {run_dir} --resume" in launched.err
+    assert f"to continue: mpirun -n 3 python -m fedmpi.main --run-dir {run_dir} --resume" in launched.err
 
 
 @pytest.mark.slow
-def test_the_lock_of_a_server_that_dies_at_the_start_is_waited_for(start: Start, tmp_path: Path) -> None:
+def test_the_lock_of_a_server_that_dies_at_the_start_is_waited_for(start: Start, run_dir: Path, tmp_path: Path) -> None:
     """As where it takes the driver a while to end a process with a GPU."""
-    run_dir = tmp_path / "run"
     patch = """
 tries = []
 def lock(folder):
@@ -178,16 +154,15 @@ def lock(folder):
         raise RunDirError(str(folder.path), "is in use")
 before(folder, "_lock", lock)
 if rank == 0: before(start, "_trainers", lambda *arguments: die())"""
-    launched = start(3, *METHOD, "rounds=2", "--run-dir", str(run_dir), program=patched(patch), options=ULFM)
+    launched = start(3, *TOPK, "rounds=2", run_dir=run_dir, patch=patch, options=ULFM)
     assert launched.wait() == 0, launched.err
-    assert finished(run_dir) == undisturbed(tmp_path, *METHOD, "rounds=2")
+    assert finished(run_dir) == undisturbed(tmp_path, *TOPK, "rounds=2")
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("end", ["report", "save"])
-def test_the_end_may_take_longer_than_a_round(start: Start, tmp_path: Path, end: str) -> None:
+def test_the_end_may_take_longer_than_a_round(start: Start, run_dir: Path, end: str) -> None:
     """The report of a finished run; the save where too few are left, by a server that had worked on the round."""
-    run_dir = tmp_path / "run"
     name, words, code = {
         "report": ("close_run", ("rounds=3",), 0),
         "save": ("_keep_again", ("rounds=100000", "mpi.min_ranks=3", "output.checkpoint_every=1000"), 75),
@@ -197,19 +172,16 @@ watch._MARGIN_S = 1.0  # others are waited for for 7 s
 before(server.Server, "{name}", lambda *arguments: time.sleep(10))
 if {end == "save"} and rank == 2:
     before(train_round, "simulate_client", lambda setup, task, _: die() if task.round_number == 3 else None)"""
-    limited = (*METHOD, *words, "mpi.round_timeout_s=3", "--run-dir", str(run_dir))
-    launched = start(3, *limited, program=patched(patch), options=ULFM)
+    launched = start(3, *TOPK, *words, "mpi.round_timeout_s=3", run_dir=run_dir, patch=patch, options=ULFM)
     assert launched.wait() == code, launched.err
     assert len(finished(run_dir).records) == (3 if end == "report" else 2)
 
 
 @pytest.mark.slow
-def test_a_finished_run_needs_no_ranks_for_its_report(start: Start, tmp_path: Path) -> None:
+def test_a_finished_run_needs_no_ranks_for_its_report(start: Start, run_dir: Path) -> None:
     """Rank 0 dies when all but the report is saved, and too few are left for another round."""
-    run_dir = tmp_path / "run"
     patch = 'before(server.Server, "close_run", lambda self: die() if rank == 0 else None)'
-    words = (*METHOD, "rounds=3", "mpi.min_ranks=3", "--run-dir", str(run_dir))
-    launched = start(3, *words, program=patched(patch), options=ULFM)
+    launched = start(3, *TOPK, "rounds=3", "mpi.min_ranks=3", run_dir=run_dir, patch=patch, options=ULFM)
     assert launched.wait() == 0, launched.err
     assert (run_dir / "report" / "summary.json").exists() and "lost rank 0 on" in launched.out
     assert "stopped" not in last_start(run_dir)
@@ -218,13 +190,12 @@ def test_a_finished_run_needs_no_ranks_for_its_report(start: Start, tmp_path: Pa
 @pytest.mark.slow
 def test_an_error_ends_ranks_that_are_busy(start: Start, tmp_path: Path) -> None:
     """mpirun leaves them to themselves then, and one may hold the lock."""
-    run_dir = tmp_path / "run"
     patch = """
 def train(setup, task, published):
     if task.round_number == 2 and rank == 1:
         raise ValueError("boom")
     time.sleep(1000 * (task.round_number == 2))
 before(train_round, "simulate_client", train)"""
-    words = (*METHOD, "rounds=3", "mpi.server_trains=true", "--run-dir", str(run_dir))
-    launched = start(3, *words, program=patched(patch), options=ULFM)
+    words = (*TOPK, "rounds=3", "mpi.server_trains=true")
+    launched = start(3, *words, run_dir=tmp_path / "run", patch=patch, options=ULFM)
     assert ends_in_time(launched, lambda: "ValueError: boom" in launched.err) == 1

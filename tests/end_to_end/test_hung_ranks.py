@@ -11,16 +11,15 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
-from launched import ENDS_WITHIN_S, ULFM, Launched, Start, all_end, descendants, has_rounds
-from patched import patched
+from launched import ENDS_WITHIN_S, TOPK, ULFM, Launched, Start, all_end, descendants, has_rounds, last_start
 from small_runs import finished
 
 from fedmpi.store import manifest
 from fedmpi.store.run_dir import RunDir
 
-METHOD = ("method.name=topk", "evaluation.every=5", "output.progress=plain")
 LIMITS = ("mpi.round_timeout_s=3", "mpi.startup_timeout_s=8")
-QUICK = "watch._MARGIN_S = 2.0"
+RANK_1_DIES = """
+before(train_round, "simulate_client", lambda s, task, _: die() if rank == 1 and task.round_number == 3 else None)"""
 
 
 def ends(launched: Launched) -> int:
@@ -32,53 +31,48 @@ def ends(launched: Launched) -> int:
     return code
 
 
-def test_a_rank_that_is_stopped_while_others_recover(start: Start, tmp_path: Path) -> None:
+def test_a_rank_that_is_stopped_while_others_recover(start: Start, run_dir: Path) -> None:
     """It has noticed the loss, and does not come to shrink: a call that nothing can interrupt. The others do not end
     themselves one by one, which would leave the one that hangs.
     """
-    run_dir = tmp_path / "run"
-    patch = """
-from fedmpi.mpi import comm, recovery
-before(train_round, "simulate_client", lambda s, task, _: die() if rank == 1 and task.round_number == 3 else None)
+    patch = f"""
+from fedmpi.mpi import recovery
+watch._MARGIN_S = 1.0
+{RANK_1_DIES}
 if rank == 2:
     before(recovery, "survivors", lambda mpi: stop())"""
-    words = (*METHOD, *LIMITS, "rounds=5", "--run-dir", str(run_dir))
-    launched = start(4, *words, program=patched(patch), options=ULFM)
+    words = (*TOPK, *LIMITS, "rounds=5")
+    launched = start(3, *words, run_dir=run_dir, patch=patch, options=ULFM)
     assert ends(launched) == 1, launched.err
     assert "fedmpi: gave up on rank " in launched.err and "in one call of MPI" in launched.err, launched.err
     assert "ends itself" not in launched.err
-    assert f"to go on: mpirun -n 4 python -m fedmpi.main --run-dir {run_dir} --resume" in launched.err
+    assert f"to continue: mpirun -n 3 python -m fedmpi.main --run-dir {run_dir} --resume" in launched.err
     assert len(finished(run_dir).records) == 2
 
 
 @pytest.mark.slow
-def test_a_rank_that_is_stopped_as_it_leaves(start: Start, tmp_path: Path) -> None:
+def test_a_rank_that_is_stopped_as_it_leaves(start: Start, run_dir: Path) -> None:
     """All is saved, and the exit code says that there is more to do."""
-    run_dir = tmp_path / "run"
-    patch = """
+    patch = f"""
 from fedmpi.mpi.comm import Comm
-before(train_round, "simulate_client", lambda s, task, _: die() if rank == 1 and task.round_number == 3 else None)
+{RANK_1_DIES}
 if rank == 2:
     before(Comm, "leave", lambda self, code: stop())"""
-    words = (*METHOD, *LIMITS, "rounds=5", "mpi.min_ranks=3", "--run-dir", str(run_dir))
-    launched = start(3, *words, program=patched(patch), options=ULFM)
+    words = (*TOPK, *LIMITS, "rounds=5", "mpi.min_ranks=3")
+    launched = start(3, *words, run_dir=run_dir, patch=patch, options=ULFM)
     assert ends(launched) == 75, launched.err
     assert "Traceback" not in launched.err
-    assert manifest.read_starts(RunDir(run_dir))[-1]["stopped"]["round"] == 2
+    assert last_start(run_dir)["stopped"]["round"] == 2
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("rank", "options"), [(0, ()), (1, ()), (1, ULFM)])
 def test_a_rank_that_is_stopped_when_the_rounds_are_over(
-    start: Start, tmp_path: Path, rank: int, options: Sequence[str]
+    start: Start, run_dir: Path, rank: int, options: Sequence[str]
 ) -> None:
     """The others wait for it no longer than for one that writes the report."""
-    run_dir = tmp_path / "run"
-    patch = f"""
-if rank == {rank}:
-    before(experiment, "end_together", lambda *arguments: stop())"""
-    words = (*METHOD, *LIMITS, "rounds=3", "--run-dir", str(run_dir))
-    launched = start(3, *words, program=patched(patch), options=options)
+    patch = f'if rank == {rank}: before(experiment, "end_together", lambda *arguments: stop())'
+    launched = start(3, *TOPK, *LIMITS, "rounds=3", run_dir=run_dir, patch=patch, options=options)
     assert ends(launched) == 1, launched.err
     assert "cause: TimeoutError: waited for other ranks for more than 21 s" in launched.err
     assert len(finished(run_dir).records) == 3 and (run_dir / "report" / "summary.json").exists()
@@ -86,14 +80,12 @@ if rank == {rank}:
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("place", "code"), [("_meet", 75), ("_finalize", 1)])
-def test_a_rank_that_is_stopped_in_mpi_s_own_end(start: Start, tmp_path: Path, place: str, code: int) -> None:
+def test_a_rank_that_is_stopped_in_mpi_s_own_end(start: Start, run_dir: Path, place: str, code: int) -> None:
     """Without ULFM. Until all have met the exit code is what it would be; within MPI_Finalize nothing can be said."""
     patch = f"""
 from fedmpi.mpi import leaving
-if rank == 1:
-    before(leaving, "{place}", lambda *arguments: stop())"""
-    words = (*METHOD, *LIMITS, "mpi.time_limit_s=0.001", "--run-dir", str(tmp_path / "run"))
-    launched = start(3, *words, program=patched(patch))
+if rank == 1: before(leaving, "{place}", lambda *arguments: stop())"""
+    launched = start(3, *TOPK, *LIMITS, "mpi.time_limit_s=0.001", run_dir=run_dir, patch=patch)
     assert ends(launched) == code, launched.err
     assert ("all is saved, but not all ranks come to the end" in launched.err) == (code == 75)
     assert "all is saved" in launched.out and "fedmpi: failed" not in launched.err and "Thread" not in launched.err
@@ -101,25 +93,21 @@ if rank == 1:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("options", [(), ULFM])
-def test_who_is_slow_at_the_start_is_not_given_up(start: Start, tmp_path: Path, options: Sequence[str]) -> None:
+def test_who_is_slow_at_the_start_is_not_given_up(start: Start, run_dir: Path, options: Sequence[str]) -> None:
     """Rank 0 alone reads records and makes the first state. And the largest limits do no harm at the end."""
     patch = 'watch._MARGIN_S = 1.0\nif rank == 0: before(resuming, "initial_state", lambda *arguments: time.sleep(12))'
-    limits = ("mpi.round_timeout_s=3", "mpi.startup_timeout_s=1e12")
-    words = (*METHOD, *limits, "rounds=2", "--run-dir", str(tmp_path / "run"))
-    launched = start(3, *words, program=patched(patch), options=options)
+    words = (*TOPK, "mpi.round_timeout_s=3", "mpi.startup_timeout_s=1e12", "rounds=2")
+    launched = start(3, *words, run_dir=run_dir, patch=patch, options=options)
     assert launched.wait() == 0, launched.err
     assert "Traceback" not in launched.err and "fedmpi" not in launched.err, launched.err
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("options", [(), ULFM])
-def test_a_job_that_was_suspended_goes_on(start: Start, tmp_path: Path, options: Sequence[str]) -> None:
-    """All ranks are stopped for longer than any limit, as by Slurm, and go on."""
-    run_dir = tmp_path / "run"
-    patch = """
-before(train_round, "simulate_client", lambda *arguments: time.sleep(0.25))"""
-    words = (*METHOD, *LIMITS, "rounds=16", "--run-dir", str(run_dir))
-    launched = start(3, *words, program=patched(patch), options=options)
+def test_a_job_that_was_suspended_goes_on(start: Start, run_dir: Path, options: Sequence[str]) -> None:
+    """All ranks are stopped for longer than any limit, as by Slurm, and continue."""
+    patch = 'before(train_round, "simulate_client", lambda *arguments: time.sleep(0.25))'
+    launched = start(3, *TOPK, *LIMITS, "rounds=16", run_dir=run_dir, patch=patch, options=options)
     assert launched.wait_until(has_rounds(run_dir, 2)), launched.err
     family = descendants(launched.process.pid)
     for number in (signal.SIGSTOP, signal.SIGCONT):
@@ -131,40 +119,38 @@ before(train_round, "simulate_client", lambda *arguments: time.sleep(0.25))"""
 
 
 @pytest.mark.slow
-def test_a_report_that_hangs(start: Start, tmp_path: Path) -> None:
+def test_a_report_that_hangs(start: Start, run_dir: Path) -> None:
     """As on a file system that does not answer: rank 0 ends itself, and the job with it."""
-    run_dir = tmp_path / "run"
-    patch = """
-before(server.Server, "close_run", lambda self: time.sleep(1000))"""
-    launched = start(3, *METHOD, *LIMITS, "rounds=3", "--run-dir", str(run_dir), program=patched(patch))
+    patch = 'before(server.Server, "close_run", lambda self: time.sleep(1000))'
+    launched = start(3, *TOPK, *LIMITS, "rounds=3", run_dir=run_dir, patch=patch)
     assert ends(launched) not in (0, 2, 75), launched.err
     assert "fedmpi: hung on rank 0 on " in launched.err and len(finished(run_dir).records) == 3
 
 
+SERVER_DIES = 'before(server.Server, "round_done", lambda self, number, *rest: die() if number == 4 else None)'
+
+
 @pytest.mark.slow
-def test_the_server_dies_before_the_last_round_is_saved(start: Start, tmp_path: Path) -> None:
+def test_the_server_dies_before_the_last_round_is_saved(start: Start, run_dir: Path) -> None:
     """The others have come to the end of the rounds, but what is saved has not: too few are left to train again."""
-    run_dir = tmp_path / "run"
-    patch = 'before(server.Server, "round_done", lambda self, number, *rest: die() if number == 4 else None)'
-    words = (*METHOD, "rounds=4", "output.checkpoint_every=1000", "mpi.min_ranks=3", "--run-dir", str(run_dir))
-    launched = start(3, *words, program=patched(patch), options=ULFM)
+    words = (*TOPK, "rounds=4", "output.checkpoint_every=1000", "mpi.min_ranks=3")
+    launched = start(3, *words, run_dir=run_dir, patch=SERVER_DIES, options=ULFM)
     assert launched.wait() == 1, launched.err
     assert "fedmpi: stopped: 2 ranks are left, mpi.min_ranks is 3\n" in launched.err
     assert launched.out.count("round 1/4") == 1 and not (run_dir / "report" / "summary.json").exists()
 
 
 @pytest.mark.slow
-def test_what_another_job_has_taken_is_left_alone(start: Start, tmp_path: Path) -> None:
+def test_what_another_job_has_taken_is_left_alone(start: Start, run_dir: Path) -> None:
     """Rank 0 dies, and another job has the run before rank 1 takes over: the loss is said, but not on its record."""
-    run_dir = tmp_path / "run"
-    patch = """
+    patch = f"""
 losses._DYING_S = 0.5
 def lock(folder):
     if rank == 1:
         raise RunDirError(str(folder.path), "is in use")
 before(folder, "_lock", lock)
-before(server.Server, "round_done", lambda self, number, *rest: die() if number == 4 else None)"""
-    launched = start(3, *METHOD, "rounds=9", "--run-dir", str(run_dir), program=patched(patch), options=ULFM)
+{SERVER_DIES}"""
+    launched = start(3, *TOPK, "rounds=9", run_dir=run_dir, patch=patch, options=ULFM)
     assert launched.wait() == 2, launched.err
     assert launched.err.count("is in use") == 1 and "lost rank 0 on" in launched.out
     (only,) = manifest.read_starts(RunDir(run_dir))

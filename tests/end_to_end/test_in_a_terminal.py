@@ -1,4 +1,4 @@
-"""What a person sees who runs the command in a terminal: rounds as they end, and at Ctrl-C how to go on."""
+"""What a person sees who runs the command in a terminal: rounds as they end, and at Ctrl-C how to continue."""
 
 import re
 import shlex
@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from fast import fast
 from in_terminal import Terminal, terminal
-from launched import LIMIT_S, command, environment, launch
+from launched import LIMIT_S, RunMain, command, environment, launch
 from small_runs import SMALL
 
 from fedmpi.store.run_dir import RunDir
@@ -23,9 +23,9 @@ ATTEMPTS = 5
 
 
 def advice(shown: bytes) -> str:
-    """The command to go on with, said after ^C; empty if none was."""
+    """The command to continue, said after ^C; empty if none was."""
     after = shown.partition(b"^C")[2].decode(errors="replace")
-    found = re.search(r"fedmpi: stopped by SIG\w+; rounds? .* saved\r?\nto go on: (.*?)\r?\n", after)
+    found = re.search(r"fedmpi: stopped by SIG\w+; rounds? .* saved\r?\nto continue: (.*?)\r?\n", after)
     return found[1] if found else ""
 
 
@@ -36,17 +36,21 @@ def interrupted(shown: Terminal) -> str:
     return advice(shown.read_all())
 
 
-def test_under_mpirun_rounds_are_shown_as_they_end_and_ctrl_c_says_how_to_go_on(tmp_path: Path) -> None:
+def test_under_mpirun_rounds_are_shown_as_they_end_and_ctrl_c_says_how_to_continue(
+    run_main: RunMain, tmp_path: Path
+) -> None:
     for attempt in range(ATTEMPTS):
         run_dir = tmp_path / str(attempt)
-        with terminal(tmp_path, command(3, *ENDLESS, "--run-dir", str(run_dir))) as shown:
+        with terminal(tmp_path, command(2, *ENDLESS, "--run-dir", str(run_dir))) as shown:
             again = interrupted(shown)
             assert HIDE_CURSOR not in shown.shown and b"\x1b[2K" not in shown.shown
         if again:
             break
     saved = RunDir(run_dir).checkpoints()[0][0]
-    resumed = launch(tmp_path, [*shlex.split(again), f"rounds={saved + 1}"])
-    assert resumed.wait() == 0 and f"resuming after round {saved}" in resumed.out, resumed.err
+    words = shlex.split(again)
+    assert words[:6] == ["mpirun", "-n", "2", "python", "-m", "fedmpi.main"]
+    code, out, errors = run_main(*words[6:], f"rounds={saved + 1}", "output.progress=plain")
+    assert code == 0 and f"resuming after round {saved}" in out, errors
 
 
 @pytest.mark.parametrize("how", fast("ctrl-c", of=("ctrl-c", "SIGTERM", "failure")))
@@ -60,7 +64,7 @@ def test_a_live_line_leaves_the_cursor_visible(tmp_path: Path, how: str) -> None
             shown.press_ctrl_c()
         elif how == "SIGTERM":
             shown.process.send_signal(signal.SIGTERM)
-        assert b"to go on" in shown.read_all() and HIDE_CURSOR not in shown.shown, shown.shown
+        assert b"to continue" in shown.read_all() and HIDE_CURSOR not in shown.shown, shown.shown
         assert how != "ctrl-c" or advice(shown.shown)
 
 
@@ -72,15 +76,15 @@ def test_the_last_words_reach_the_stderr_of_a_launcher_that_forwards_nothing(tmp
     launcher = tmp_path / "mpirun"
     launcher.write_text(DEAF_LAUNCHER)
     launcher.chmod(0o755)
-    say = "from fedmpi.run.interruption import last_words; last_words('how to go on')"
+    say = "from fedmpi.run.interruption import last_words; last_words('how to continue')"
     for wrapper in ([], ["sh", "-c", '"$@"; true', "sh"]):
         words = [str(launcher), *wrapper, sys.executable, "-c", say]
         own = environment() | {"OMPI_COMM_WORLD_RANK": "0"}
         done = subprocess.run(words, capture_output=True, text=True, env=own, timeout=LIMIT_S, check=True)
-        assert (done.stdout, done.stderr) == ("", "how to go on\n")
+        assert (done.stdout, done.stderr) == ("", "how to continue\n")
 
 
-# The main thread is in one call for a long time, in which it cannot handle signals.
+# The main thread is in one call for many minutes, in which it cannot handle signals.
 BUSY = """
 import hashlib, os
 from fedmpi.run.interruption import Interruption
@@ -92,8 +96,15 @@ with Interruption(lambda number: f"stopped by {number}"):
 
 def test_the_last_words_are_said_while_the_main_thread_computes(tmp_path: Path) -> None:
     busy = launch(tmp_path, [sys.executable, "-c", BUSY])
+    stat = Path(f"/proc/{busy.process.pid}/task/{busy.process.pid}/stat")
+
+    def ticks() -> int:
+        return int(stat.read_text().rpartition(")")[2].split()[11])
+
     try:
         assert busy.wait_until(lambda: "busy" in busy.out)
+        before = ticks()
+        assert busy.wait_until(lambda: ticks() > before + 20)  # so it is in that call by now
         busy.process.send_signal(signal.SIGTERM)
         assert busy.wait_until(lambda: busy.err == f"stopped by {int(signal.SIGTERM)}\n"), busy.err
         assert busy.process.poll() is None

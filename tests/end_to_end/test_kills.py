@@ -1,140 +1,92 @@
-"""A run killed by SIGKILL at any moment, that of saving included, resumes to the same bits."""
+"""Runs killed as a whole at any moment, that of saving included, or with a rank stopped for a while: all come to the
+same bytes. `tests/torture/kill_ranks.py` makes more.
+"""
 
-import random
-import time
-from collections.abc import Callable
+from itertools import islice
 from pathlib import Path
 
 import pytest
 from fast import fast
-from launched import Start
-from small_runs import Finished, finished, run_all, small_config
+from launched import RunMain, Start, mpirun
+from small_runs import SMALL, finished, undisturbed
+from torture.kill_ranks import CASES, ROUNDS, WITH_MEMORY, Job, Kill, Kind, jobs, quiet, run
 
-from fedmpi.mpi.serial import SerialComm
+from fedmpi import registry
 from fedmpi.report.records import read_records
 from fedmpi.store.run_dir import RunDir
 
-ROUNDS = 24
-METHODS = {
-    "fedavg": ("method.name=fedavg", "method.weighting=samples", "partition.name=class_dirichlet"),
-    "fedhm": ("method.name=fedhm", "clients.tier_assignment=dynamic", "partition.name=class_dirichlet"),
-    # Clients of these two have a memory.
-    "hermes": ("method.name=hermes", "method.accuracy_threshold=0.2", "method.intersection=all"),
-    "topk": ("method.name=topk", "partition.name=class_dirichlet"),
+SAVING = Kill(0, 4, "saving", 0.002)
+KILLED = {
+    "killed": Job("lgfedavg-pretrained", 2, (SAVING,), "job", resumed=((1, ()),)),
+    "killed twice": Job(
+        "lgfedavg-pretrained", 3, (SAVING,), "job", resumed=((2, (Kill(1, 6, "local_training", 0.01),)), (1, ()))
+    ),
+    **{f"drawn {job.case}": job for job in islice(jobs(("fedavg", "fedhm", "hermes", "topk"), 3, 1, "job"), 4)},
+    "stopped": Job("scaffold", 3, (Kill(2, 3, "local_training", 0.001, stop_s=5.0),), "stop"),
+    "stopped for too long": Job("standalone", 3, (Kill(0, 3, "aggregation", 0.0, stop_s=60.0),), "stop", timeout_s=6.0),
 }
 
 
-def overrides(method: str, rounds: int = ROUNDS) -> tuple[str, ...]:
-    schedule = (f"rounds={rounds}", "evaluation.every=5", "train.schedule.milestones=[10]")
-    return (*METHODS[method], *schedule, "output.progress=plain")
+@pytest.mark.parametrize("name", fast("killed", of=KILLED))
+def test_the_run_comes_to_the_bytes_of_a_quiet_one(name: str, tmp_path: Path) -> None:
+    mpirun()
+    job = KILLED[name]
+    outcome = run(job, tmp_path, 0, quiet(job.case, tmp_path))
+    log = (tmp_path / "job-0.log").read_text(errors="replace")
+    assert not outcome.problem, f"{outcome.problem}\n{log}"
+    expected = [] if job.timeout_s else [kill for _, kills in job.starts for kill in kills]  # a limit may end it before
+    assert [kill for kill in expected if kill not in outcome.killed] == [], f"not all came to pass\n{log}"
 
 
-@pytest.fixture(scope="module")
-def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Finished]:
-    """What the run comes to in one go, in this process."""
-    known: dict[tuple[str, ...], Finished] = {}
-
-    def run(method: str, rounds: int = ROUNDS) -> Finished:
-        words = overrides(method, rounds)
-        if words not in known:
-            folder = tmp_path_factory.mktemp("undisturbed")
-            run_all(small_config(*words), SerialComm(), folder)
-            known[words] = finished(folder)
-        return known[words]
-
-    return run
+def test_every_method_with_a_memory_has_a_case() -> None:
+    kept = {name for name in registry.BUILT_IN["method"] if registry.made("method", name).traits.keeps_memory}
+    attacked = {word.partition("=")[2] for case in WITH_MEMORY for word in CASES[case] if "method.name" in word}
+    assert attacked == kept | {"topk"}  # which has one only with error feedback, and says so when it is made
 
 
-def last_round(run_dir: Path) -> int:
-    return max((record["round"] for record in read_records(RunDir(run_dir))), default=0)
+@pytest.mark.parametrize("kind", ["ranks", "job", "stop"])
+def test_attacks_are_drawn_by_the_seed(kind: Kind) -> None:
+    drawn, again = (list(islice(jobs(list(CASES), 4, 3, kind), 40)) for _ in range(2))
+    assert drawn == again != list(islice(jobs(list(CASES), 4, 4, kind), 40))
+    assert {job.case for job in drawn} == set(CASES)
+    for job in drawn:
+        for ranks, kills in job.starts:
+            assert len({kill.rank for kill in kills}) == len(kills) < max(ranks, 2)
+            assert all(kill.rank < ranks and 1 <= kill.round <= ROUNDS for kill in kills)
+            assert all((5 <= kill.stop_s <= 60) if kind == "stop" else kill.stop_s == 0 for kill in kills)
 
 
-@pytest.mark.parametrize(
-    ("method", "seed", "ranks"),
-    fast(
-        ("hermes", 3, (3, 2)),
-        of=[("fedavg", 1, (2, 3)), ("fedhm", 2, (3, 2)), ("hermes", 3, (3, 2)), ("topk", 4, (2, 3))],
-    ),
-)
-def test_kills_at_random_moments(
-    start: Start, undisturbed: Callable[..., Finished], tmp_path: Path, method: str, seed: int, ranks: tuple[int, ...]
-) -> None:
-    """Each start is killed some rounds on, up to 0.1 s (a round, or more) after that is recorded; the last is not.
-
-    Checkpoints are made every second round, so what lies between them is done again. Ranks change between starts.
-    However late the kills come, there are rounds left for the last start.
-    """
-    moments = random.Random(seed)
-    run_dir = tmp_path / "run"
-    for number_of_ranks in ranks:
-        words = overrides(method, rounds=100_000)
-        launched = start(number_of_ranks, *words, "output.checkpoint_every=2", *resume(run_dir))
-        until = last_round(run_dir) + moments.randint(2, 9)
-        assert launched.wait_until(lambda until=until: last_round(run_dir) >= until), launched.err
-        time.sleep(moments.uniform(0, 0.1))
-        launched.kill()
-    rounds = max(ROUNDS, last_round(run_dir) + 2)
-    last = start(2, *overrides(method, rounds), "output.checkpoint_every=2", *resume(run_dir))
-    assert last.wait() == 0, last.err
-    assert "resuming after round" in last.out
-    assert finished(run_dir) == undisturbed(method, rounds)
-
-
-def resume(run_dir: Path) -> tuple[str, ...]:
-    return ("--run-dir", str(run_dir), *(["--resume"] if run_dir.exists() else []))
-
-
-# Rank 0 ends itself by SIGKILL in the middle of saving round KILL_AT, the first time it comes there.
+# Rank 0 ends itself by SIGKILL in the middle of saving round 5.
 KILLED_WHILE_SAVING = """
-import os, signal, sys
 from pathlib import Path
 from fedmpi.disk import plain
-moment, marker = sys.argv[1], Path(sys.argv[2])
-replace, fsync = os.replace, os.fsync
-
-def die():
-    if not marker.exists():
-        marker.touch()
-        os.kill(os.getpid(), signal.SIGKILL)
-
 class Os:
     def __getattr__(self, name):
         return getattr(os, name)
     def replace(self, source, target, **folders):
         is_it = Path(target).name == "round-000005.h5"
-        if is_it and moment == "half written":
+        if is_it and MOMENT == "half written":
             half = f"/proc/self/fd/{folders['src_dir_fd']}/{source}"
             os.truncate(half, os.path.getsize(half) // 2)
-        if is_it and moment != "renamed":
+        if is_it and MOMENT != "renamed":
             die()
-        replace(source, target, **folders)
+        os.replace(source, target, **folders)
         if is_it:
             die()
-
-plain.os = Os()
-from fedmpi.main import main
-sys.exit(main(sys.argv[3:]))
-"""
+plain.os = Os()"""
+UNEVEN = ("partition.name=class_dirichlet", "rounds=8", "evaluation.every=5", "output.progress=plain")
+MOMENTS = (("fedavg", "half written", 2), ("fedhm", "written", 1), ("fedhm", "renamed", 2), ("topk", "renamed", 2))
 
 
-@pytest.mark.parametrize(
-    ("method", "moment", "ranks"),
-    fast(
-        ("fedhm", "written", 1),
-        of=[("fedavg", "half written", 2), ("fedhm", "written", 1), ("fedhm", "renamed", 2), ("topk", "renamed", 2)],
-    ),
-)
+@pytest.mark.parametrize(("method", "moment", "ranks"), fast(MOMENTS[1], of=MOMENTS))
 def test_kills_while_saving(
-    start: Start, undisturbed: Callable[..., Finished], tmp_path: Path, method: str, moment: str, ranks: int
+    start: Start, run_main: RunMain, tmp_path: Path, method: str, moment: str, ranks: int
 ) -> None:
     """Killed with half of a temporary file, with a whole one, and between the rename and what follows it."""
-    run_dir, marker = tmp_path / "run", tmp_path / "was killed"
-    program = ("-c", KILLED_WHILE_SAVING, moment, str(marker))
-    first = start(ranks, *overrides(method), "--run-dir", str(run_dir), program=program)
-    assert first.wait() != 0 and marker.exists(), first.err
-    assert last_round(run_dir) == 5
-    second = start(ranks, *overrides(method), "--run-dir", str(run_dir), "--resume", program=program)
-    assert second.wait() == 0, second.err
-    assert f"resuming after round {5 if moment == 'renamed' else 4}" in second.out
+    run_dir, words = tmp_path / "run", (f"method.name={method}", *UNEVEN)
+    first = start(ranks, *words, run_dir=run_dir, patch=KILLED_WHILE_SAVING.replace("MOMENT", repr(moment)))
+    assert first.wait() != 0 and len(read_records(RunDir(run_dir))) == 5, first.err
+    code, out, errors = run_main(*SMALL, *words, "--run-dir", str(run_dir), "--resume")
+    assert code == 0 and f"resuming after round {5 if moment == 'renamed' else 4}" in out, errors
     assert not list(run_dir.rglob("*.tmp")), "a temporary file was left"
-    assert finished(run_dir) == undisturbed(method)
+    assert finished(run_dir) == undisturbed(tmp_path, *words)

@@ -11,7 +11,7 @@ from fast import fast
 from launched import ENDLESS, ULFM, Start, command, descendants, has_rounds, launch, ranks_of
 from small_runs import SMALL
 
-from fedmpi.mpi.network import keep_to_this_host
+from fedmpi.mpi.launch import keep_to_this_host
 
 LOOPBACK = Path(__file__).parents[2] / "jobs" / "loopback.py"
 HERE = {"OMPI_COMM_WORLD_SIZE": "3", "OMPI_COMM_WORLD_LOCAL_SIZE": "3"}
@@ -33,29 +33,26 @@ def listens(pid: int) -> set[str]:
 
 
 @pytest.mark.parametrize("has_ulfm", fast(True, of=(False, True)))
-def test_ranks_on_one_host_listen_on_nothing(start: Start, tmp_path: Path, has_ulfm: bool) -> None:
-    run_dir = tmp_path / "run"
-    launched = start(3, *ENDLESS, "--run-dir", str(run_dir), options=ULFM if has_ulfm else ())
+def test_ranks_on_one_host_listen_on_nothing(start: Start, run_dir: Path, has_ulfm: bool) -> None:
+    launched = start(2, *ENDLESS, run_dir=run_dir, options=ULFM if has_ulfm else ())
     assert launched.wait_until(has_rounds(run_dir, 1)), launched.err
-    assert [listens(pid) for pid in ranks_of(launched)] == [set()] * 3
+    assert [listens(pid) for pid in ranks_of(launched)] == [set()] * 2
 
 
 @pytest.mark.slow
-def test_transports_that_the_user_chose_stay(start: Start, tmp_path: Path) -> None:
-    run_dir = tmp_path / "run"
-    launched = start(2, *ENDLESS, "--run-dir", str(run_dir), options=("--mca", "btl", "self,sm,tcp"))
+def test_transports_that_the_user_chose_stay(start: Start, run_dir: Path) -> None:
+    launched = start(2, *ENDLESS, run_dir=run_dir, options=("--mca", "btl", "self,sm,tcp"))
     assert launched.wait_until(has_rounds(run_dir, 1)), launched.err
     assert all(listens(pid) for pid in ranks_of(launched))
 
 
 @pytest.mark.slow
-def test_within_loopback_nothing_is_to_be_reached(tmp_path: Path) -> None:
+def test_within_loopback_nothing_is_to_be_reached(run_dir: Path, tmp_path: Path) -> None:
     """mpirun, too, has no interface but loopback."""
     tried = subprocess.run([sys.executable, str(LOOPBACK), "true"], capture_output=True, text=True)
     if tried.returncode:
         assert tried.returncode == 2 and tried.stderr.count("\n") == 1
         pytest.skip(tried.stderr.strip())
-    run_dir = tmp_path / "run"
     words = command(3, *SMALL, *ENDLESS, "--run-dir", str(run_dir))
     launched = launch(tmp_path, [sys.executable, str(LOOPBACK), *words])
     try:

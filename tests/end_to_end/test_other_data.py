@@ -1,4 +1,4 @@
-"""A run goes on with the data that it was begun with, wherever they lie, and with no others."""
+"""A run continues with the data that it was begun with, wherever they lie, and with no others."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -62,7 +62,7 @@ def test_other_data_are_refused(start: Start, roots: dict[str, Path], run_dir: P
     launched = start(ranks, *words, small=False)
     assert launched.wait() == 2, launched.err
     (line,) = [line for line in launched.err.splitlines() if "other data" in line]
-    digests = [prepared.read(options_in(roots[name])).digest[:12] for name in ("first", "other")]
+    digests = [options_in(roots[name]).read().digest[:12] for name in ("first", "other")]
     assert all(word in line for word in (*digests, str(roots["first"]), str(roots["other"]))), line
     assert "Traceback" not in launched.err and finished(run_dir) == before
 
@@ -80,7 +80,7 @@ def test_the_same_data_may_lie_elsewhere(
     assert code == 0 and errors == "", errors
     assert run_main(*with_data(roots["first"], tmp_path / "one"), "rounds=3")[0] == 0
     assert finished(run_dir) == finished(tmp_path / "one")
-    digest = prepared.read(options_in(roots["first"])).digest
+    digest = options_in(roots["first"]).read().digest
     assert {entry["data_digest"] for entry in manifest.read_starts(RunDir(run_dir))} == {digest}
 
 

@@ -24,6 +24,7 @@ SMALL = (
     "train.local_epochs=1",
     "output.progress=plain",
     "output.tensorboard=false",
+    "output.report=false",
 )
 OWN = ("data.name=mysets:blobs", "partition.name=mysets:rows")
 

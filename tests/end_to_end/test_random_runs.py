@@ -9,14 +9,14 @@ from torture.combinations import METHODS
 from torture.random_runs import Outcome, run
 
 SEED = 11
-PARTS = 4
+PARTS = 3
 """Of all methods once. A part takes about half a minute on two cores that have nothing else to do."""
 
 
 def outcomes_of(numbers: range, folder: Path) -> list[Outcome]:
     """None of them may have a problem."""
     mpirun()
-    outcomes = list(run(SEED, numbers, folder, None))
+    outcomes = list(run(SEED, numbers, folder))
     problems = [f"{outcome.combination.number}: {line}" for outcome in outcomes for line in outcome.problems]
     assert not problems, "\n".join(
         [f"again: python -m tests.torture.random_runs --seed {SEED} --only NUMBER", *problems[:30]]
@@ -24,8 +24,8 @@ def outcomes_of(numbers: range, folder: Path) -> list[Outcome]:
     return outcomes
 
 
-def test_two_combinations_give_the_same_bytes(tmp_path: Path) -> None:
-    assert len(outcomes_of(range(2), tmp_path)) == 2
+def test_a_combination_gives_the_same_bytes(tmp_path: Path) -> None:
+    assert len(outcomes_of(range(1, 2), tmp_path)) == 1
 
 
 @pytest.mark.slow

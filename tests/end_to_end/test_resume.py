@@ -4,7 +4,7 @@ import dataclasses
 from pathlib import Path
 
 import pytest
-from launched import RunMain
+from launched import Made, RunMain
 from small_runs import SMALL, finished, small_config
 
 from fedmpi.data import reading
@@ -17,11 +17,9 @@ ARGUMENTS = (*SMALL, "method.name=fedhm", "rounds=2", "output.progress=plain")
 
 
 @pytest.fixture
-def run_dir(run_main: RunMain, tmp_path: Path) -> Path:
+def run_dir(made: Made, tmp_path: Path) -> Path:
     """A run of two rounds that has ended."""
-    code, _, errors = run_main(*ARGUMENTS, "--run-dir", str(tmp_path / "run"))
-    assert code == 0, errors
-    return tmp_path / "run"
+    return made(tmp_path / "run", *ARGUMENTS)
 
 
 @pytest.mark.parametrize(
@@ -122,7 +120,7 @@ def test_an_absent_run_is_begun(run_main: RunMain, tmp_path: Path) -> None:
 
 def test_an_occupied_run_dir_is_one_line(run_main: RunMain, run_dir: Path) -> None:
     code, out, errors = run_main(*ARGUMENTS, "--run-dir", str(run_dir))
-    assert (code, out) == (2, "")
+    assert code == 2 and len(out.splitlines()) == 1
     assert errors == f"{run_dir}: already holds a run: --resume continues it, another --run-dir starts anew\n"
 
 

@@ -1,11 +1,8 @@
 """Full and read-only disks, folders that go away: nothing saved is lost, and the run says what is wrong."""
 
 import errno
-import os
 import re
-import shlex
 import shutil
-import signal
 import time
 from dataclasses import replace
 from pathlib import Path
@@ -16,16 +13,16 @@ from fast import fast
 from launched import (
     ENDLESS,
     ENDS_WITHIN_S,
+    Made,
     RunMain,
     Start,
     all_end,
     descendants,
     ends_in_time,
     has_rounds,
-    launch,
     paused,
 )
-from small_runs import Finished, finished, run_all, small_config, undisturbed
+from small_runs import SMALL, Finished, finished, run_all, small_config, undisturbed
 
 from fedmpi.disk.plain import temporary_name
 from fedmpi.errors import RoundError, RunDirError
@@ -45,16 +42,18 @@ def without_notes(run: Finished) -> Finished:
 
 
 @pytest.mark.parametrize("ranks", fast(1, of=(1, 2)))
-def test_a_full_disk_ends_the_run_and_harms_nothing(start: Start, tmp_path: Path, ranks: int) -> None:
-    """One block: which file, how much is free, what to do; its command goes on to the same bits when there is room."""
+def test_a_full_disk_ends_the_run_and_harms_nothing(
+    start: Start, run_main: RunMain, tmp_path: Path, ranks: int
+) -> None:
+    """One block: which file, how much is free, what to do; its command continues to the same bits."""
     with failing_disk.small_disk(tmp_path / "disk", "4m") as disk:
         run_dir = disk / "run"
-        launched = start(ranks, *TOPK, *ENDLESS, "--run-dir", str(run_dir))
+        launched = start(ranks, *TOPK, *ENDLESS, run_dir=run_dir)
         assert launched.wait_until(has_rounds(run_dir, 2)), launched.err
         filler = failing_disk.fill(disk)
         code = ends_in_time(launched, lambda: "fedmpi: failed" in launched.err)
         assert code not in (0, 2, 75)
-        # Whoever meets the end of the disk first: rank 0 with a record, or the one that writes a client's memory.
+        # The rank that meets the end of the disk first: rank 0 with a record, or the one that writes a client's memory.
         assert re.search(
             r"^fedmpi: failed on rank \d on \S+, round \d+, .*stage (saving|local_training)\n"
             r"  cause: RunDirError: \S+: cannot be written: No space left on device; needs \S+ k?B, \S+ k?B free; free",
@@ -65,32 +64,20 @@ def test_a_full_disk_ends_the_run_and_harms_nothing(start: Start, tmp_path: Path
         snapshot = checkpoint.load_newest_intact(RunDir(run_dir), pytest.fail)
         assert snapshot is not None and snapshot.round >= 1
         filler.unlink()
-        again = re.search(r"to go on: (.*)", launched.err)
-        assert again is not None
-        resumed = launch(tmp_path, [*shlex.split(again[1]), f"rounds={snapshot.round + 2}"])
-        assert resumed.wait() == 0, resumed.err
+        words, rounds = launched.advice(), f"rounds={snapshot.round + 2}"
+        code, _, errors = run_main(*words[words.index("fedmpi.main") + 1 :], rounds)
+        assert code == 0, errors
         assert not list(run_dir.rglob(".*.tmp"))
-        expected = undisturbed(tmp_path, *TOPK, *ENDLESS, f"rounds={snapshot.round + 2}")
-        assert finished(run_dir) == expected
+        assert finished(run_dir) == undisturbed(tmp_path, *TOPK, *ENDLESS, rounds)
 
 
 # The run waits in round 3 until the disk is full, and in round 20 until there is room again.
 WAITS = """
-import sys, time
-from pathlib import Path
-from fedmpi import train_round
-simulate = train_round.simulate_client
-
-def simulate_in_time(setup, task, published):
-    for round_number, sign in (3, "full"), (20, "room"):
-        while task.round_number == round_number and not Path(sys.argv[1], sign).exists():
-            time.sleep(0.01)
-    return simulate(setup, task, published)
-
-train_round.simulate_client = simulate_in_time
-from fedmpi.main import main
-sys.exit(main(sys.argv[2:]))
-"""
+def waits(setup, task, published):
+    sign = {3: "full", 20: "room"}.get(task.round_number)
+    while sign and not os.path.exists(f"FOLDER/{sign}"):
+        time.sleep(0.01)
+before(train_round, "simulate_client", waits)"""
 
 
 @pytest.mark.slow
@@ -98,8 +85,8 @@ def test_a_full_disk_may_be_warned_of(start: Start, tmp_path: Path) -> None:
     """One line a round until there is room again; then all records are there, and the next one tells what was."""
     words = ("method.name=fedavg", "rounds=24", "evaluation.every=12", "output.progress=plain")
     with failing_disk.small_disk(tmp_path / "disk", "4m") as disk:
-        options = ("output.on_save_error=warn", "--run-dir", str(disk / "run"))
-        launched = start(2, *words, *options, program=("-c", WAITS, str(tmp_path)))
+        patch = WAITS.replace("FOLDER", str(tmp_path))
+        launched = start(2, *words, "output.on_save_error=warn", run_dir=disk / "run", patch=patch)
         assert launched.wait_until(has_rounds(disk / "run", 2)), launched.err
         filler = failing_disk.fill(disk)
         (tmp_path / "full").touch()
@@ -120,7 +107,7 @@ def test_a_full_disk_may_be_warned_of(start: Start, tmp_path: Path) -> None:
 @pytest.mark.slow
 def test_a_read_only_disk_is_said_before_anything_is_computed(start: Start, tmp_path: Path) -> None:
     with failing_disk.small_disk(tmp_path / "disk", "1m", "ro") as disk:
-        launched = start(3, *TOPK, "--run-dir", str(disk / "run"))
+        launched = start(3, *TOPK, run_dir=disk / "run")
         assert launched.wait() == 2
         assert f"{disk / 'run'}: cannot be written: Read-only file system; it is read-only now" in launched.err
         assert "Traceback" not in launched.err and launched.out == ""
@@ -136,10 +123,11 @@ GONE = {
 
 
 @pytest.mark.parametrize("harm", fast("moved", of=GONE))
-def test_a_folder_that_goes_away_is_noticed_at_the_next_round(start: Start, tmp_path: Path, harm: str) -> None:
+def test_a_folder_that_goes_away_is_noticed_at_the_next_round(
+    start: Start, run_dir: Path, tmp_path: Path, harm: str
+) -> None:
     """Though the next checkpoint is far away; and nothing is made anew in its place, or advised to be resumed there."""
-    run_dir = tmp_path / "run"
-    launched = start(3, *ENDLESS, "output.checkpoint_every=100000", "--run-dir", str(run_dir))
+    launched = start(2, *ENDLESS, "output.checkpoint_every=100000", run_dir=run_dir)
     assert launched.wait_until(has_rounds(run_dir, 2)), launched.err
     with paused(launched, 0):  # else it might look between the two steps
         if harm == "records are a folder":
@@ -160,78 +148,65 @@ def test_a_folder_that_goes_away_is_noticed_at_the_next_round(start: Start, tmp_
     is_there, is_elsewhere = harm == "records are a folder", harm in ("moved", "replaced")
     if is_there or is_elsewhere:
         found = run_dir if is_there else tmp_path / "elsewhere"
-        assert blocks[0][1] == f"to go on: mpirun -n 3 python -m fedmpi.main --run-dir {found} --resume"
+        assert blocks[0][1] == f"to continue: mpirun -n 2 python -m fedmpi.main --run-dir {found} --resume"
     else:
-        assert blocks[0][1] == f"nothing is left to go on with in {run_dir}"
+        assert blocks[0][1] == f"nothing is left to continue in {run_dir}"
     assert run_dir.is_dir() == (is_there or harm == "made anew")
     assert is_there or not run_dir.is_dir() or not any(run_dir.iterdir())
 
 
 @pytest.mark.slow
-def test_checkpoints_that_are_removed_are_made_again_at_the_next_round(start: Start, tmp_path: Path) -> None:
+def test_checkpoints_that_are_removed_are_made_again_at_the_next_round(
+    start: Start, made: Made, tmp_path: Path
+) -> None:
     """Though the next one is far away; so no more than a round is lost."""
-    run = RunDir(tmp_path / "run")
-    launched = start(1, *ENDLESS, "output.checkpoint_every=2", "--run-dir", str(run.path))
-    assert launched.wait_until(lambda: bool(run.checkpoints())), launched.err
-    launched.process.send_signal(signal.SIGUSR1)
-    assert launched.wait() == 75, launched.err
-    resumed = start(1, *ENDLESS, "output.checkpoint_every=100000", "--run-dir", str(run.path), "--resume")
+    run = RunDir(made(tmp_path / "run", "evaluation.every=100", "rounds=2"))
+    resumed = start(1, *ENDLESS, "output.checkpoint_every=100000", "--resume", run_dir=run.path)
     assert resumed.wait_until(lambda: "resuming after" in resumed.out), resumed.err
     shutil.rmtree(run.checkpoints_dir)
     assert resumed.wait_until(lambda: bool(run.checkpoints())), resumed.out + resumed.err
     assert resumed.out.count("was removed while the run used it") == 1
-    resumed.kill()
 
 
 # The clients of round 2 train for ever.
 STANDS_STILL = """
-import sys, time
-from pathlib import Path
-from fedmpi import train_round
-simulate = train_round.simulate_client
-
-def simulate_for_ever(setup, task, published):
+def stands_still(setup, task, published):
     while task.round_number == 2:
-        Path(sys.argv[1], "waits").touch()
+        open("FOLDER/waits", "w").close()
         time.sleep(0.01)
-    return simulate(setup, task, published)
-
-train_round.simulate_client = simulate_for_ever
-from fedmpi.main import main
-sys.exit(main(sys.argv[2:]))
-"""
+before(train_round, "simulate_client", stands_still)"""
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("exchange", fast("gather", of=("gather", "reduce")))
-def test_a_folder_that_goes_away_is_noticed_within_a_round(start: Start, tmp_path: Path, exchange: str) -> None:
+@pytest.mark.parametrize("exchange", ["gather", "reduce"])
+def test_a_folder_that_goes_away_is_noticed_within_a_round(
+    start: Start, run_dir: Path, tmp_path: Path, exchange: str
+) -> None:
     """A round that would never end: the server waits for workers, and looks while it does."""
-    words = (*ENDLESS, f"mpi.exchange={exchange}", "--run-dir", str(tmp_path / "run"))
-    launched = start(3, *words, program=("-c", STANDS_STILL, str(tmp_path)))
+    patch = STANDS_STILL.replace("FOLDER", str(tmp_path))
+    launched = start(3, *ENDLESS, f"mpi.exchange={exchange}", run_dir=run_dir, patch=patch)
 
     def waits_after_its_save() -> bool:  # workers may be ahead of the server
         return (tmp_path / "waits").exists() and re.search(r"^round +1/", launched.out, re.M) is not None
 
     assert launched.wait_until(waits_after_its_save), launched.err
-    shutil.rmtree(tmp_path / "run", ignore_errors=True)
+    shutil.rmtree(run_dir, ignore_errors=True)
     code = ends_in_time(launched, lambda: "fedmpi: failed" in launched.err)
     assert code not in (0, 75) and "was removed while the run used it" in launched.err, launched.err
-    assert "to go on: " not in launched.err and not (tmp_path / "run").exists()
+    assert "to continue: " not in launched.err and not (run_dir).exists()
 
 
 @pytest.mark.parametrize("policy", fast("warn", of=("stop", "warn")))
-def test_a_memory_that_cannot_be_written_ends_the_run(start: Start, tmp_path: Path, policy: str) -> None:
-    """Whatever the policy: without it the client's next round would have other bits. Rank 1 or 2 says so."""
-    run_dir = tmp_path / "run"
+def test_a_memory_that_cannot_be_written_ends_the_run(start: Start, run_dir: Path, policy: str) -> None:
+    """Whatever the policy: without it the client's next round would have other bits. The rank that trains says so."""
     saved = str(RunDir(run_dir).checkpoint_path(1))
-    program = failing_disk.IN_ANOTHER_PROCESS.format(part="/.2-", error="EDQUOT", after=saved)  # memories of round 2
-    words = (*TOPK, f"output.on_save_error={policy}", "--run-dir", str(run_dir))
-    launched = start(3, *words, program=("-c", program))
+    patch = failing_disk.PATCH.format(part="/.2-", error="EDQUOT", after=saved)  # memories of round 2
+    launched = start(2, *TOPK, f"output.on_save_error={policy}", run_dir=run_dir, patch=patch)
     family = descendants(launched.process.pid)
     assert launched.wait() not in (0, 2)
     assert all_end(family, time.monotonic() + ENDS_WITHIN_S)
     assert re.search(
-        r"^fedmpi: failed on rank [12] on \S+, round 2, client \d, stage local_training\n"
+        r"^fedmpi: failed on rank 1 on \S+, round 2, client \d, stage local_training\n"
         r"  cause: RunDirError: \S+/memory/0/\d/2-\S+\.h5: cannot be written: Disk quota exceeded; .*quota$",
         launched.err,
         re.M,
@@ -295,15 +270,14 @@ def test_a_checkpoint_that_failed_is_made_a_round_later(tmp_path: Path, monkeypa
 
 
 def test_slow_saves_are_said_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd) -> None:
-    fsync = os.fsync
-    monkeypatch.setattr("os.fsync", lambda handle: time.sleep(0.1) or fsync(handle))
-    monkeypatch.setattr("fedmpi.store.saving._SLOW_S", 0.1)
+    monkeypatch.setattr("fedmpi.store.saving._SLOW_S", 0.0)
+    monkeypatch.setattr("fedmpi.store.saving._SLOW_SHARE", 0.0)
     run_all(small_config("rounds=7", "output.progress=plain"), SerialComm(), tmp_path)
     assert capfd.readouterr().out.count("warning: saving takes 0.") == 1
 
 
 def test_a_run_whose_directory_another_one_took_ends(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Before it writes another byte there, and whatever the policy; the heartbeat goes on through a round."""
+    """Before it writes another byte there, and whatever the policy; the heartbeat continues through a round."""
     beats: list[int] = []
 
     def taken(lock: RunLock) -> None:
@@ -322,18 +296,8 @@ def test_a_run_can_do_without_its_report_and_tensorboard(run_main: RunMain, tmp_
     (tmp_path / "run").mkdir()
     for name in ("report", "tensorboard"):
         (tmp_path / "run" / name).write_text("in the way")
-    code, out, err = run_main(
-        *(f"{key}={value}" for key, value in {"data.name": "synthetic", "rounds": 2, "clients.count": 4}.items()),
-        "clients.per_round=2",
-        "train.local_epochs=1",
-        "data.num_train=64",
-        "data.num_test=16",
-        "model.width=0.125",
-        "output.tensorboard=true",
-        "output.progress=plain",
-        "--run-dir",
-        str(tmp_path / "run"),
-    )
+    words = ("rounds=2", "output.tensorboard=true", "output.progress=plain", "--run-dir", str(tmp_path / "run"))
+    code, out, err = run_main(*SMALL, *words)
     assert code == 0, err
     lines = [line for line in (out + err).splitlines() if line.startswith("warning: ")]
     assert len(lines) == 2 and "Traceback" not in err

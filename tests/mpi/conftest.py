@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING
 import pytest
 from same_bits import Bits
 
-from fedmpi.mpi.serial import SerialComm, world
+from fedmpi.mpi.serial import SerialComm
+from fedmpi.mpi.starting import world
 
 if TYPE_CHECKING:
     from fedmpi.mpi.comm import Comm

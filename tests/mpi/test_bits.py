@@ -15,8 +15,10 @@ from same_bits import Bits
 from small_runs import TOY, finished, run_all, small_config
 
 from fedmpi.check.bits import difference
+from fedmpi.config.load import load
 from fedmpi.errors import StartupError
 from fedmpi.mpi.serial import SerialComm
+from fedmpi.run.folder import Origin
 from fedmpi.store import checkpoint
 
 pytestmark = pytest.mark.mpi(min_size=2)
@@ -114,6 +116,18 @@ def test_a_run_goes_on_with_other_ranks(bits: Bits, case: str, first: str) -> No
     bits.check(bits.alone(small_config(*CASES[case], "rounds=4")))
 
 
+@pytest.mark.parametrize("case", fast("topk", of=("topk", "hermes", "scaffold", "fedhm-dynamic")))
+def test_a_branch_equals_an_undisturbed_run(bits: Bits, case: str) -> None:
+    """Rank 0 alone makes two rounds; all ranks make two more in a branch of them, with the same config."""
+    words = (*method_cases.CASES[case], "output.keep_checkpoints=1")
+    with bits.all_or_none():
+        if bits.comm.rank == 0:
+            run_all(small_config(*words, "rounds=2"), SerialComm(), bits.folder / "parent")
+        bits.comm.wait_for_all()
+    bits.run(small_config(*words, "rounds=4"), origin=Origin.named(str(bits.folder / "parent")))
+    bits.check(bits.alone(small_config(*words, "rounds=4")))
+
+
 def test_memories_of_the_next_round_survive_a_slow_save(bits: Bits, monkeypatch: pytest.MonkeyPatch) -> None:
     """While rank 0 saves round t and prunes old memories, workers write those of round t + 1.
 
@@ -139,3 +153,20 @@ def test_bits_differ_where_they_should(bits: Bits) -> None:
     expected = bits.alone(small_config(*words))
     found = "" if expected is None else difference(finished(bits.folder / "run"), expected)
     bits.on_all_ranks(expected is None or ("server state" in found and "tiers" in found), "another seed, same bits")
+
+
+CONFIGS = Path(__file__).resolve().parents[2] / "configs"
+DIGITS = sorted(path for path in CONFIGS.glob("*_digits.yaml") if not path.stem.startswith("base"))
+FAST = [path for path in DIGITS if path.stem in ("fedhm_digits", "lgfedavg_digits")]
+SHORT = ("rounds=2", "train.local_epochs=1", "output.progress=off", "output.tensorboard=false", "output.report=false")
+# What a run of two rounds needs to come to everything that the method does.
+ALSO = {"fdnnc_bfirst_digits": ("method.switch_round=1",), "lgfedavg_digits": ("method.pretrain_rounds=1",)}
+
+
+@pytest.mark.mpi(min_size=5)
+@pytest.mark.parametrize("path", fast(*FAST, of=DIGITS), ids=lambda path: path.stem)
+def test_the_digits_keep_their_bits(bits: Bits, path: Path) -> None:
+    """Every configs/*_digits.yaml on one rank and on all ranks of this job, real data included."""
+    config = load(path, [*SHORT, *ALSO.get(path.stem, ())])
+    bits.run(config)
+    bits.check(bits.alone(config))

@@ -59,7 +59,7 @@ def test_one_rank_with_other_kernels(
     monkeypatch: pytest.MonkeyPatch,
     capfd: pytest.CaptureFixture[str],
 ) -> None:
-    """Said once, by rank 0, and the run goes on.
+    """Said once, by rank 0, and the run continues.
 
     The variable is one that no library reads: this process would keep the other kernels for the tests that follow.
     """

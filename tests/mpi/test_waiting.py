@@ -45,9 +45,9 @@ def measured(comm: Comm, collective: str) -> tuple[float, float, float]:
     comm.wait_for_all()
     if comm.rank == comm.size - 1:
         time.sleep(LATE_S)
-    cpu, wall, idle = time.process_time(), time.perf_counter(), comm.traffic.idle_s
+    cpu, wall, idle = time.process_time(), time.perf_counter(), comm.traffic.seconds["idle"]
     WAITS[collective](comm)
-    cpu, wall, idle = time.process_time() - cpu, time.perf_counter() - wall, comm.traffic.idle_s - idle
+    cpu, wall, idle = time.process_time() - cpu, time.perf_counter() - wall, comm.traffic.seconds["idle"] - idle
     comm.wait_for_all()
     return cpu, wall, idle
 

@@ -109,12 +109,12 @@ def test_a_signalled_run_goes_on_after_its_requeue(cluster: Cluster, tmp_path: P
     assert first["stopped"]["why"] == "SIGUSR1" and second["resumed_round"] == first["stopped"]["round"]
     assert finished(run_dir.path) == undisturbed(tmp_path, *words, config=config)
     log = (cluster.project / f"fedmpi-long-{job}.log").read_text()
-    assert f"requeued: job {job} goes on from what is saved" in log and "stopped by" not in log, log
+    assert f"requeued: job {job} continues from what is saved" in log and "stopped by" not in log, log
 
 
 @pytest.mark.slow
 def test_a_job_that_lost_a_rank_is_requeued_all_the_same(cluster: Cluster, tmp_path: Path) -> None:
-    """Under ULFM: a worker dies and the others go on; then the signal; requeued, all ranks are there again."""
+    """Under ULFM: a worker dies and the others continue; then the signal; requeued, all ranks are there again."""
     config, words = config_of(cluster, ENDLESS), (*LONG, "method.name=topk", "evaluation.every=5")
     edits = {**NO_CONFIG, r"^resumable mpirun ": "resumable mpirun --with-ft ulfm "}
     job = cluster.submit("slurm/long_resumable.sbatch", config, *words, edits=edits, options=["--job-name=lost"])
@@ -142,7 +142,7 @@ def rank_of_job(job: str, rank: int) -> int:
 
 @pytest.mark.slow
 def test_without_requeueing_it_ends_with_75(cluster: Cluster) -> None:
-    """The time is over after the first round; submitted again, it goes on."""
+    """The time is over after the first round; submitted again, it continues."""
     options = ("--job-name=again", "--export=ALL,FEDMPI_REQUEUE=no")
     for number in (1, 2):
         words = (*TOPK, "rounds=3", "mpi.time_limit_s=0.001")

@@ -12,7 +12,6 @@ Here is what they share.
 
 from __future__ import annotations
 
-import os
 import shutil
 import sys
 import tempfile
@@ -21,21 +20,10 @@ from pathlib import Path
 from typing import TypeVar
 
 from fedmpi.errors import RunDirError
+from fedmpi.report.table_text import print_lines
 from fedmpi.store.files import writing
-from fedmpi.studies.table_text import print_lines
 
-ROOT = Path(__file__).resolve().parents[2]
 Outcome = TypeVar("Outcome")
-
-
-def program(name: str) -> list[str]:
-    """The words that start a program of this package as a process of its own; it needs `findable`."""
-    return [sys.executable, "-m", f"tests.torture.{name}"]
-
-
-def findable() -> dict[str, str]:
-    """The variable with which such a process finds this package from any folder."""
-    return {"PYTHONPATH": os.pathsep.join([str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])])}
 
 
 def new_folder(given: Path | None) -> Path:

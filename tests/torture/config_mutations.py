@@ -13,10 +13,10 @@ import copy
 import functools
 import json
 import math
-import operator
 import os
 import random
-from collections.abc import Callable, Iterator
+import re
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -25,12 +25,11 @@ from fedmpi import registry
 from fedmpi.config import yaml_text
 from fedmpi.config.load import load
 from fedmpi.errors import ConfigError
+from fedmpi.studies.launch import CONFIGS
 
-from . import legal_values, odd_bases
-from .odd_values import ENVIRONMENT, ENVIRONMENT_TEXTS, NUMBERS, ODD_KEYS, OTHERS, PREFIXES, RAW, TEXTS, WORDS
+from . import damage, legal_values
+from . import odd_values as odd
 
-CONFIGS = Path(__file__).resolve().parents[2] / "configs"
-FILE = "mutated.yaml"
 KINDS = ("legal", "legal", "legal", "tree", "tree", "words", "text", "extends", "several", "environment")
 
 
@@ -43,65 +42,69 @@ class Mutation:
     of: str
     content: bytes
     words: list[str] = field(default_factory=list)
-    files: dict[str, bytes] = field(default_factory=dict)
-    fifos: list[str] = field(default_factory=list)
+    files: Mapping[str, bytes | None] = field(default_factory=dict)
+    """By name; None is a pipe, from which nothing ever comes."""
     environment: dict[str, str] = field(default_factory=dict)
 
     def write(self, folder: Path) -> list[str]:
         """Makes the files in `folder`; the command's words, with the config's path first."""
-        for name, content in {FILE: self.content, **self.files}.items():
+        for name, content in {odd.FILE: self.content, **self.files}.items():
             path = folder / name
             path.parent.mkdir(parents=True, exist_ok=True)
-            path.write_bytes(content)
-        for name in self.fifos:
-            os.mkfifo(folder / name)
+            if content is None:
+                os.mkfifo(path)
+            else:
+                path.write_bytes(content)
         cell = self.of.partition("@")[2] if b"cells:" in self.content else ""
-        return [str(folder / (f"{FILE}@{cell}" if cell else FILE)), *self.words]
+        return [str(folder / (f"{odd.FILE}@{cell}" if cell else odd.FILE)), *self.words]
 
 
 @functools.cache
-def sources() -> dict[str, tuple[str, dict[str, Any], dict[str, Any]]]:
-    """Each shipped config by address: its text and tree, of all cells only its own, and all its keys. What it extends
-    is an absolute path.
-    """
-    found = {}
+def addresses() -> list[str]:
+    """The shipped configs, below `configs/`: files, and cells of files."""
+    found = []
     for path in sorted(CONFIGS.rglob("*.yaml")):
-        file = yaml_text.parse(path.read_text()).value
-        cells = file.pop("cells", {})
-        for cell in cells or [None]:
-            tree = _absolute(file, path.parent)
-            if cell is not None:
-                tree["cells"] = {cell: _absolute(cells[cell], path.parent)}
-            address = path if cell is None else path.with_name(f"{path.name}@{cell}")
-            try:
-                whole = load(address, []).to_dict()
-            except ConfigError:  # a part that needs what its heirs say
-                whole = copy.deepcopy(cells[cell] if cell else tree)
-            found[address.relative_to(CONFIGS).as_posix()] = (yaml_text.dump(tree), tree, whole)
+        cells = yaml_text.parse(path.read_text()).value.get("cells", {})
+        found += [f"{path.relative_to(CONFIGS).as_posix()}{cell}" for cell in [f"@{name}" for name in cells] or [""]]
     return found
+
+
+@functools.cache
+def source(address: str) -> tuple[dict[str, Any], dict[str, Any]]:
+    """What a shipped config says (of a file's cells only its own; what it extends is an absolute path), and all its
+    keys.
+    """
+    name, _, cell = address.partition("@")
+    path = CONFIGS / name
+    file = yaml_text.parse(path.read_text()).value
+    cells = file.pop("cells", {})
+    tree = _absolute(file, path.parent)
+    if cell:
+        tree["cells"] = {cell: _absolute(cells[cell], path.parent)}
+    try:
+        return tree, load(CONFIGS / address, []).to_dict()
+    except ConfigError:  # a part that needs what its heirs say
+        return tree, cells.get(cell, tree)
 
 
 def _absolute(tree: dict[str, Any], folder: Path) -> dict[str, Any]:
     """A copy whose `extends` holds in every folder."""
-    copied, bases = copy.deepcopy(tree), tree.get("extends", [])
-    if bases:
-        copied["extends"] = [str(folder / base) for base in ([bases] if isinstance(bases, str) else bases)]
-    return copied
+    bases = tree.get("extends", [])
+    absolute = [str(folder / base) for base in ([bases] if isinstance(bases, str) else bases)]
+    return {**tree, **({"extends": absolute} if absolute else {})}
 
 
 def mutate(number: int, seed: int, among: Callable[[str], bool] = lambda name: True) -> Mutation:
     """Case `number` of `seed`; `among` says which configs may be mutated."""
     chance = random.Random(f"{seed}:{number}")
-    name = chance.choice([name for name in sources() if among(name)])
-    kind = chance.choice(KINDS)
-    mutation = Mutation(number, kind, name, sources()[name][0].encode())
-    chosen = [kind]
-    if kind == "several":
-        chosen = chance.sample(("legal", "tree", "words", "extends", "text"), chance.randint(2, 3))
+    of, kind = chance.choice([*filter(among, addresses())]), chance.choice(KINDS)
+    mutation = Mutation(number, kind, of, yaml_text.dump(source(of)[0]).encode())
+    several = ("legal", "tree", "words", "extends", "text")
+    chosen = chance.sample(several, chance.randint(2, 3)) if kind == "several" else [kind]
     # In this order: each works on what those before it have left.
-    steps = (_environment, _tree, _extends, _legal, _words, _text)
-    for step in (step for step in steps if step.__name__.removeprefix("_") in chosen):
-        step(mutation, chance)
+    for step in (_environment, _tree, _extends, _legal, _words, _text):
+        if step.__name__.removeprefix("_") in chosen:
+            step(mutation, chance)
     return mutation
 
 
@@ -109,19 +112,16 @@ def mutate(number: int, seed: int, among: Callable[[str], bool] = lambda name: T
 
 
 def _tree(mutation: Mutation, chance: random.Random) -> None:
-    _, said, whole = sources()[mutation.of]
+    said, whole = source(mutation.of)
     tree = copy.deepcopy(whole if chance.random() < 0.7 else said)
-    raw: list[str] = []
-    done = [_change(tree, chance, raw) for _ in range(chance.choice((1, 1, 1, 2, 3)))]
+    done = [_change(tree, chance) for _ in range(chance.choice((1, 1, 1, 2, 3)))]
     mutation.kind = f"{mutation.kind}:{done[0]}"
-    mutation.content = _dumped(tree, raw)
+    mutation.content = _with_raw(yaml_text.dump(tree)).encode("utf-8", "surrogatepass")
 
 
-def _dumped(tree: dict[Any, Any], raw: list[str]) -> bytes:
-    text = yaml_text.dump(tree)
-    for number, token in enumerate(raw):
-        text = text.replace(f"RAW<{number}>", token)
-    return text.encode("utf-8", "surrogatepass")
+def _with_raw(text: str) -> str:
+    """The text with each of `odd.RAW` as it stands there, in place of its name."""
+    return re.sub(r'"?RAW<(\d+)>"?', lambda name: odd.RAW[int(name[1])], text)
 
 
 def _places(tree: Any) -> Iterator[tuple[Any, Any]]:
@@ -132,15 +132,16 @@ def _places(tree: Any) -> Iterator[tuple[Any, Any]]:
             yield from _places(value)
 
 
-def _change(tree: dict[str, Any], chance: random.Random, raw: list[str]) -> str:
+def _change(tree: dict[str, Any], chance: random.Random) -> str:
+    """What was done to one place in the tree, in a word."""
     places = [place for place in _places(tree) if place[1] != "extends"]
-    if not places:
-        tree[chance.choice(ODD_KEYS)] = _value(None, chance, raw)
-        return "extra"
-    holder, key = chance.choice(places)
     done = chance.choice(("value", "value", "value", "value", "drop", "extra", "move", "nest", "rename", "swap"))
-    if done == "value":
-        holder[key] = _value(holder[key], chance, raw)
+    holder, key = chance.choice(places or [(tree, None)])
+    sections = [tree, *(section for section in tree.values() if isinstance(section, dict))]
+    if done == "extra" or not places or (done in ("move", "rename") and not isinstance(holder, dict)):
+        chance.choice(sections)[chance.choice(odd.KEYS)] = _value(None, chance)
+    elif done == "value":
+        holder[key] = _value(holder[key], chance)
     elif done == "drop":
         del holder[key]
     elif done == "swap":
@@ -148,38 +149,29 @@ def _change(tree: dict[str, Any], chance: random.Random, raw: list[str]) -> str:
         holder[key], other[place] = copy.deepcopy(other[place]), copy.deepcopy(holder[key])
     elif done == "nest":
         holder[key] = chance.choice(([holder[key]], {"name": holder[key]}, {str(key): holder[key]}, [holder[key]] * 40))
-    else:
-        _misplace(tree, holder, key, done, chance, raw)
-    return done
-
-
-def _misplace(tree: dict[str, Any], holder: Any, key: Any, done: str, chance: random.Random, raw: list[str]) -> None:
-    sections = [tree, *(section for section in tree.values() if isinstance(section, dict))]
-    if done == "extra" or not isinstance(holder, dict):
-        chance.choice(sections)[chance.choice(ODD_KEYS)] = _value(None, chance, raw)
     elif done == "move":
         chance.choice(sections)[key] = holder.pop(key)
     else:
         word = str(key)
         at = chance.randrange(len(word) + 1)
         holder[chance.choice((word[:at] + word[at + 1 :], word[:at] + "x" + word[at:], word.upper()))] = holder.pop(key)
+    return done
 
 
-def _value(old: Any, chance: random.Random, raw: list[str]) -> Any:
+def _value(old: Any, chance: random.Random) -> Any:
     """Another value: near the old one, of another type, or far out."""
     draw = chance.random()
     if draw < 0.5 and old is not None:
         return _near(old, chance)
     if draw < 0.7:
-        return chance.choice(NUMBERS)
+        return chance.choice(odd.NUMBERS)
     if draw < 0.78:
-        return chance.choice(TEXTS)
+        return chance.choice(odd.TEXTS)
     if draw < 0.84:
-        return copy.deepcopy(chance.choice(OTHERS))
+        return copy.deepcopy(chance.choice(odd.OTHERS))
     if draw < 0.9:
-        return [chance.choice(NUMBERS) for _ in range(chance.choice((1, 2, 3, 8, 9, 50)))]
-    raw.append(chance.choice(RAW))
-    return f"RAW<{len(raw) - 1}>"
+        return [chance.choice(odd.NUMBERS) for _ in range(chance.choice((1, 2, 3, 8, 9, 50)))]
+    return f"RAW<{chance.randrange(len(odd.RAW))}>"
 
 
 def _near(old: Any, chance: random.Random) -> Any:
@@ -203,11 +195,11 @@ def _near(old: Any, chance: random.Random) -> Any:
 
 
 def _legal(mutation: Mutation, chance: random.Random) -> None:
-    mutation.words += legal_values.overrides(sources()[mutation.of][2], chance)
+    mutation.words += legal_values.overrides(source(mutation.of)[1], chance)
 
 
 def _words(mutation: Mutation, chance: random.Random) -> None:
-    whole = sources()[mutation.of][2]
+    whole = source(mutation.of)[1]
     for _ in range(chance.choice((1, 1, 2, 3))):
         mutation.words.append(_word(whole, chance))
     if chance.random() < 0.02:
@@ -217,25 +209,21 @@ def _words(mutation: Mutation, chance: random.Random) -> None:
 
 def _word(whole: dict[str, Any], chance: random.Random) -> str:
     if chance.random() < 0.25 or not whole:  # a base may say nothing by itself
-        return chance.choice(WORDS)
-    path = chance.choice(list(_paths(whole)))
-    key, old = ".".join(path), None
+        return chance.choice(odd.WORDS)
+    key, old = chance.choice(list(_settings(whole)))
     if chance.random() < 0.15:
         below = key.partition(".")[2] or key
-        key = chance.choice((below, f"train.{key}", key + "x", f"{key}.x", key.upper(), f" {key} "))
-    else:
-        old = functools.reduce(operator.getitem, path, whole)
-    raw: list[str] = []
-    value = _value(old, chance, raw)
-    text = raw[-1] if raw else yaml_text.flow(value) if chance.random() < 0.7 else json.dumps(value)
-    return f"{key}={text}"
+        key, old = chance.choice((below, f"train.{key}", key + "x", f"{key}.x", key.upper(), f" {key} ")), None
+    value = _value(old, chance)
+    return f"{key}={_with_raw(yaml_text.flow(value) if chance.random() < 0.7 else json.dumps(value))}"
 
 
-def _paths(tree: dict[str, Any]) -> Iterator[tuple[str, ...]]:
+def _settings(tree: dict[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
+    """Dotted keys and values, sections included."""
     for key, value in tree.items():
-        yield (key,)
+        yield f"{prefix}{key}", value
         if isinstance(value, dict):
-            yield from ((key, *path) for path in _paths(value))
+            yield from _settings(value, f"{prefix}{key}.")
 
 
 # The text.
@@ -243,12 +231,12 @@ def _paths(tree: dict[str, Any]) -> Iterator[tuple[str, ...]]:
 
 def _text(mutation: Mutation, chance: random.Random) -> None:
     text = mutation.content.decode("utf-8", "surrogatepass")
-    done = chance.choice(("lines", "lines", "bytes", "cut", "prefix", "encoding", "many", "control"))
+    done = chance.choice(("lines", "lines", "bytes", "bytes", "prefix", "encoding", "many", "control"))
     mutation.kind = f"{mutation.kind}:{done}"
     if done == "lines":
         text = _other_lines(text, chance)
     elif done == "prefix":
-        text = chance.choice(("", text)) + chance.choice(PREFIXES) + chance.choice(("", text))
+        text = chance.choice(("", text)) + chance.choice(odd.PREFIXES) + chance.choice(("", text))
     elif done == "many":
         text += _many(chance)
     elif done == "control":
@@ -256,9 +244,7 @@ def _text(mutation: Mutation, chance: random.Random) -> None:
         text = text[:at] + chance.choice("\0\x07\x1b\x85\u2028\ufffe\x7f\t\r\u200b") + text[at:]
     content = text.encode("utf-8", "surrogatepass")
     if done == "bytes":
-        content = bytes(byte ^ (1 << chance.randrange(8)) if chance.random() < 0.01 else byte for byte in content)
-    elif done == "cut":
-        content = content[: chance.randrange(len(content) + 1)]
+        content = chance.choice((damage.flipped, damage.overwritten, damage.cut_off))(content or b"a: 1", chance)
     elif done == "encoding":
         binary = chance.randbytes(300)
         encoded = [text.encode(name, "replace") for name in ("utf-16", "utf-32", "utf-8-sig", "latin-1", "utf-7")]
@@ -270,11 +256,10 @@ def _other_lines(text: str, chance: random.Random) -> str:
     lines = text.split("\n")
     for _ in range(chance.randint(1, 3)):
         at = chance.randrange(len(lines))
-        key, colon, _ = lines[at].partition(":")
+        line, key, raw = lines[at], lines[at].partition(":")[0], chance.choice(odd.RAW)
         new = [
-            *([f"{key}{colon} {chance.choice(RAW)}"], [lines[at]] * 2, [], [" " * chance.randint(1, 9) + lines[at]]),
-            *([f"{chance.choice(RAW)}: {lines[at]}"], ["\t" + lines[at]]),
-            *([lines[at] + chance.choice("[]{}:,&*!|>'\"%@`#-?")], [lines[at], "---"], [key], [f"{key}:"]),
+            *([f"{key}: {raw}"], [f"{raw}: {line}"], [key], [f"{key}:"], [line, line], [line, "---"], []),
+            *([" " * chance.randint(1, 9) + line], ["\t" + line], [line + chance.choice("[]{}:,&*!|>'\"%@`#-?")]),
         ]
         lines[at : at + 1] = chance.choice(new)
         lines = lines or [""]
@@ -282,38 +267,32 @@ def _other_lines(text: str, chance: random.Random) -> str:
 
 
 def _many(chance: random.Random) -> str:
-    """Thousands of keys, sections or items, within what a config may be in bytes."""
+    """Thousands of keys, sections or items, within what a config may be in bytes; some of them have few names."""
     count = chance.choice((100, 100, 1_000, 1_000, 8_000))
-    lines = {
-        "keys": [f"key{number}: {number}" for number in range(count)],
-        "sections": [f"s{number}: {{a: [1, 2]}}" for number in range(count)],
-        "twice": [f"key{number % 50}: 1" for number in range(count)],
-        "items": ["junk:", *(f"  - {number}" for number in range(count))],
-        "inner": ["junk:", *(f"  key{number}: [1]" for number in range(count))],
-        "tiers": ["clients:", "  tier_blocks: [" + ", ".join(["1"] * count) + "]"],
-        "wrong": ["train:", *(f"  key{number}: [1]" for number in range(count))],
-    }
-    return "\n" + "\n".join(chance.choice(list(lines.values()))) + "\n"
+    names = chance.choice((count, count, 50))
+    lines = ("key%d: 1", "s%d: {a: [1, 2]}", "junk:\n  - %d", "junk:\n  key%d: [1]", "train:\n  key%d: [1]")
+    head, _, line = chance.choice(lines).rpartition("\n")
+    return "\n".join(["", head, *(line % (number % names) for number in range(count)), ""])
 
 
 # What launchers, and anybody else, leave in the environment.
 
 
 def _environment(mutation: Mutation, chance: random.Random) -> None:
-    names = chance.sample(ENVIRONMENT, chance.choice((1, 2, 4, len(ENVIRONMENT))))
-    mutation.environment = {name: chance.choice(ENVIRONMENT_TEXTS) for name in names}
+    names = chance.sample(odd.ENVIRONMENT, chance.choice((1, 2, 4, len(odd.ENVIRONMENT))))
+    mutation.environment = {name: chance.choice(odd.ENVIRONMENT_TEXTS) for name in names}
 
 
 # What a file extends.
 
 
 def _extends(mutation: Mutation, chance: random.Random) -> None:
-    done, value = chance.choice(list(odd_bases.targets(chance, FILE, list(sources())).items()))
+    done = chance.choice((*odd.BASES, "config"))
+    value = chance.choice(odd.BASES.get(done) or [str(CONFIGS / name) for name in addresses()])
     mutation.kind = f"{mutation.kind}:{done}"
     body = b"" if chance.random() < 0.5 else b"\n" + mutation.content
     if body and chance.random() < 0.7:
-        tree = yaml_text.dump({key: item for key, item in sources()[mutation.of][1].items() if key != "extends"})
+        tree = yaml_text.dump({key: item for key, item in source(mutation.of)[0].items() if key != "extends"})
         body = b"\n" + tree.encode()
     mutation.content = b"extends: " + value.encode("utf-8", "surrogatepass") + body
-    mutation.files = odd_bases.files(FILE)
-    mutation.fifos = ["fifo.yaml"] if done == "fifo" else []
+    mutation.files = odd.BASE_FILES

@@ -1,4 +1,4 @@
-"""Damage to files of `fedmpi.disk.hdf5`: what disks and networks do, and what somebody does who knows the format.
+"""Damage to files of `fedmpi.disk.hdf5`: what disks and networks do, and what an attacker does who knows the format.
 
 Everything is drawn from a `random.Random` that the caller seeds.
 """
@@ -26,7 +26,7 @@ _HOSTILE: tuple[Any, ...] = (
 
 
 def sealed(kind: str, body: bytes, contents_bytes: int) -> bytes:
-    """A file with this after its user block: length and checksum are right, whoever made the rest."""
+    """A file with this after its user block: length and checksum are right, even if an attacker made the rest."""
     signed = f"fedmpi {kind} format {FORMAT} bytes {len(body)} contents {contents_bytes}".encode()
     checksum = hashlib.blake2b(signed + body, digest_size=16).hexdigest()
     return f"{signed.decode()} blake2b {checksum}\n".encode().ljust(USER_BLOCK_BYTES, b"\0") + body
@@ -53,16 +53,15 @@ def cut_off(whole: bytes, draw: random.Random) -> bytes:
 def flipped(whole: bytes, draw: random.Random) -> bytes:
     """One to eight bits, anywhere."""
     damaged = bytearray(whole)
-    for at in draw.sample(range(len(whole)), draw.choice([1, 1, 1, 2, 8])):
+    for at in draw.choices(range(len(whole)), k=draw.choice([1, 1, 1, 2, 8])):
         damaged[at] ^= 1 << draw.randrange(8)
     return bytes(damaged)
 
 
 def overwritten(whole: bytes, draw: random.Random) -> bytes:
-    """Up to a page of zeros, ones, noise, or bytes from elsewhere in the file; a page may also be put in or lost."""
+    """Up to a page of other bytes; a page may also be put in or lost."""
     at, length = draw.randrange(len(whole)), draw.choice([1, 2, 4, 8, 64, 512, 4096])
-    elsewhere = draw.randrange(len(whole))
-    filling = draw.choice([bytes(length), b"\xff" * length, draw.randbytes(length), whole[elsewhere:][:length]])
+    filling = _filling(whole, length, draw)
     match draw.randrange(4):
         case 0:
             return whole[:at] + filling + whole[at:]
@@ -76,10 +75,14 @@ def structure_changed(whole: bytes, draw: random.Random) -> bytes:
     damaged, places = bytearray(whole), [match.start() for match in _HDF5.finditer(whole)]
     for _ in range(draw.choice([1, 1, 2, 4, 8])):
         at, length = min(draw.choice(places or [0]) + draw.randrange(200), len(whole) - 8), draw.choice([1, 2, 4, 8])
-        elsewhere = draw.randrange(len(whole) - 8)
-        values = [bytes(length), b"\xff" * length, draw.randbytes(length), whole[elsewhere:][:length]]
-        damaged[at : at + length] = draw.choice(values)
+        damaged[at : at + length] = _filling(whole, length, draw)
     return bytes(damaged)
+
+
+def _filling(whole: bytes, length: int, draw: random.Random) -> bytes:
+    """Zeros, ones, noise, or bytes from elsewhere in the file."""
+    elsewhere = draw.randrange(max(len(whole) - length, 1))
+    return draw.choice([bytes(length), b"\xff" * length, draw.randbytes(length), whole[elsewhere:][:length]])
 
 
 def header_changed(whole: bytes, draw: random.Random) -> bytes:

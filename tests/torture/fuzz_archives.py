@@ -13,6 +13,7 @@ import io
 import lzma
 import random
 import struct
+import tarfile
 import tempfile
 import warnings
 import zipfile
@@ -44,16 +45,11 @@ def tar(members: dict[str, bytes]) -> bytes:
     return b"".join(header(name, len(data)) + padded(data) for name, data in members.items()) + bytes(1024)
 
 
-def header(name: str, size: int, kind: bytes = b"0", link: str = "", prefix: bytes = b"") -> bytes:
-    """A header of 512 bytes with the right checksum; sizes that have no octal digits are binary."""
-    octal = f"{size:011o}\0".encode() if 0 <= size < 8**11 else (size % 256**12 | 1 << 95).to_bytes(12, "big")
-    if size < 0:
-        octal = b"\xff" + octal[1:]
-    name_bytes = name.encode("utf-8", "surrogateescape")[:100].ljust(100, b"\0")
-    fixed = name_bytes + b"0000644\0" * 3 + octal + b"00000000000\0" + b" " * 8 + kind
-    block = fixed + link.encode()[:100].ljust(100, b"\0") + b"ustar\x0000".ljust(88, b"\0") + prefix[:155]
-    block = block.ljust(512, b"\0")
-    return block[:148] + f"{sum(block):06o}\0 ".encode() + block[156:]
+def header(name: str, size: int, kind: bytes = b"0", link: str = "") -> bytes:
+    """A header of 512 bytes with the right checksum; a size that has no octal digits is binary."""
+    member = tarfile.TarInfo(name.encode(errors="surrogateescape")[:100].decode(errors="surrogateescape"))
+    member.size, member.type, member.linkname = size, kind, link
+    return member.tobuf(tarfile.GNU_FORMAT, errors="surrogateescape")
 
 
 def padded(data: bytes) -> bytes:
@@ -105,14 +101,12 @@ def sparse(draw: random.Random) -> bytes:
 
 def odd_members(draw: random.Random) -> bytes:
     """Any kind, size and name, many of them: hard links, devices, absolute names, what is there twice."""
-    count = draw.choice([1, 3, 2000])
-    kind, name = bytes([draw.choice(KINDS)]), draw.choice(NAMES)
-    members, whole = [], tar(GOOD)
-    before = draw.choice([whole[:-1024], b""])
-    for number in range(count):
+    kind, name, whole = bytes([draw.choice(KINDS)]), draw.choice(NAMES), tar(GOOD)
+    members = draw.choice([whole[:-1024], b""])
+    for number in range(draw.choice([1, 3, 2000])):
         own, size = name if draw.random() < 0.5 else f"{number}", draw.choice([0, 0, draw.choice(SIZES)])
-        members.append(header(own, size, kind, draw.choice(["/etc/passwd", "../..", "input.txt"])))
-    return before + b"".join(members) + draw.choice([whole, b"", bytes(1024)])
+        members += header(own, size, kind, draw.choice(["/etc/passwd", "../..", "input.txt"]))
+    return members + draw.choice([whole, b"", bytes(1024)])
 
 
 def bomb(draw: random.Random) -> bytes:
@@ -173,15 +167,19 @@ def nested(draw: random.Random) -> bytes:
 def dictionary(draw: random.Random) -> bytes:
     """An .xz that asks for up to 4 GiB of memory, and the other compressions concatenated or followed by junk."""
     if draw.random() < 0.5:
-        # LZMA2's dictionary is one byte of the block's header, whose checksum is made right again.
-        whole = bytearray(lzma.compress(tar(GOOD)))
-        whole[12 + 4] = draw.choice([40, 39, 36, 30, 41, 255])
-        length = (whole[12] + 1) * 4
-        whole[12 + length - 4 : 12 + length] = zlib.crc32(bytes(whole[12 : 12 + length - 4])).to_bytes(4, "little")
-        return bytes(whole)
+        return with_dictionary(draw.choice([40, 39, 36, 30, 41, 255]))
     pack = PACKERS[draw.choice(["gz", "bz2", "xz"])]
     empty, junk = pack(b"") * draw.choice([1, 3000]), draw.choice([b"", b"\0" * 9, b"x"])
     return pack(tar(GOOD)[:1000]) + empty + pack(tar(GOOD)[1000:]) + junk
+
+
+def with_dictionary(size: int) -> bytes:
+    """LZMA2's dictionary (40: 4 GiB) is one byte of the block's header, whose checksum is made right again."""
+    whole = bytearray(lzma.compress(tar(GOOD)))
+    whole[12 + 4] = size
+    end = 12 + (whole[12] + 1) * 4
+    whole[end - 4 : end] = zlib.crc32(bytes(whole[12 : end - 4])).to_bytes(4, "little")
+    return bytes(whole)
 
 
 FORGERIES: dict[str, Callable[[random.Random], bytes]] = {

@@ -15,26 +15,21 @@ from __future__ import annotations
 
 import argparse
 import contextlib
-import faulthandler
 import io
 import itertools
 import json
 import math
 import os
-import resource
-import signal
 import subprocess
 import sys
 import tempfile
-import time
-import traceback
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, NoReturn
 from unittest import mock
 
+import torch
 from torch import nn
 
 from fedmpi import costs, errors
@@ -42,13 +37,13 @@ from fedmpi.command.manners import Parser, run_command
 from fedmpi.config.load import MAX_PROBLEMS
 from fedmpi.main import main as command
 from fedmpi.studies.arguments import number
+from fedmpi.studies.launch import launcher
 
-from . import config_mutations, findable, print_groups, program
+from . import bounded, config_mutations, print_groups, processes
+from .bounded import Outcome
+from .config_mutations import Mutation
 
-# Of one core, not of the clock: this machine may have other things to do.
-LIMIT_S = 60.0
-LIMIT_WALL_S = 900.0
-LIMIT_BYTES = 2**30
+MOST_S, MOST_BYTES = 60, 2**30
 LIMIT_COMMAND_S = 300.0
 COMMANDS = 20
 # A minute or so of a core.
@@ -57,32 +52,13 @@ MOST_MACS = 2e11
 MAX_LINE = 4 * errors.MAX_LINE
 # Beyond what any formula of ours can give from numbers within their bounds.
 ABSURD = 1e40
-
-
-@dataclass(frozen=True)
-class Outcome:
-    """What became of a case: `refused`, `planned`, or what was wrong; and what it took."""
-
-    number: int
-    kind: str
-    verdict: str
-    seconds: float
-    megabytes: float
-    detail: str = ""
-
-    @property
-    def is_failure(self) -> bool:
-        return self.verdict not in ("refused", "planned", "helped")
-
-
-class TooSlow(BaseException):
-    """Not an Exception: nothing may take it for something else."""
+GOOD = ("refused", "planned", "helped")
 
 
 def judge(
     words: Sequence[str], run: Callable[[Sequence[str]], int] = command, environment: Mapping[str, str] | None = None
 ) -> tuple[str, str]:
-    """(verdict, detail) of the command with `words` in this process; the detail is what it said."""
+    """`refused`, `planned`, `helped` or `wrong`: the command with `words` in this process; and what it said."""
     out, err, told = io.StringIO(), io.StringIO(), warnings.catch_warnings(record=True)
     heard = contextlib.redirect_stdout(out), contextlib.redirect_stderr(err)
     try:
@@ -90,21 +66,22 @@ def judge(
             warnings.simplefilter("always")
             code = run(words)
     except SystemExit as error:  # argparse's own --help and --version
-        return ("helped", "") if error.code in (0, None) and not err.getvalue() else ("exit", str(error.code))
-    except TooSlow:
-        return "slow", "".join(traceback.format_exc().splitlines(keepends=True)[-9:])
-    except BaseException:  # noqa: BLE001 - whatever it is, it is what we are looking for
-        return "traceback", traceback.format_exc(limit=-6)
+        return ("helped", "") if error.code in (0, None) and not err.getvalue() else ("wrong", f"exit {error.code}")
     err.writelines(str(warning.message) for warning in caught)
+    return verdict_on(code, out.getvalue(), err.getvalue())
+
+
+def verdict_on(code: int, out: str, err: str) -> tuple[str, str]:
+    """(verdict, detail) of what a command has said."""
     if code == 2:
-        wrong = wrong_with_refusal(out.getvalue(), err.getvalue())
+        wrong = wrong_with_refusal(out, err)
     elif code == 0:
-        wrong = f"stderr: {err.getvalue()}" if err.getvalue() else wrong_with_plan(out.getvalue())
+        wrong = f"stderr: {err}" if err else wrong_with_plan(out)
     else:
         wrong = f"exit code {code}"
     if wrong:
         return "wrong", wrong
-    return ("refused", err.getvalue()) if code == 2 else ("planned", out.getvalue())
+    return ("refused", err) if code == 2 else ("planned", out)
 
 
 def wrong_with_refusal(out: str, err: str) -> str:
@@ -165,119 +142,65 @@ def quick_plans() -> Iterator[None]:
         yield
 
 
-# One process that judges many cases, in bounds.
+def mutated(numbers: Sequence[int], seed: int) -> Iterator[Outcome]:
+    """Of each mutation, in a process beside this one."""
 
+    def draw(number: int) -> tuple[str, bounded.Attempt]:
+        mutation = config_mutations.mutate(number, seed)
+        return mutation.kind, lambda: attempt(mutation)
 
-def work(first: int, stop: int, seed: int) -> None:
-    """A line of JSON before each case and after it, so that whoever reads knows which one ended the process."""
-    command(["--plan=json"])  # loads torch
-    print(flush=True)
-    limit_memory(LIMIT_BYTES)
-    signal.signal(signal.SIGPROF, _too_slow)
+    def attempt(mutation: Mutation) -> tuple[str, str]:
+        with tempfile.TemporaryDirectory() as folder:
+            verdict, said = judge(["--plan=json", *mutation.write(Path(folder))], environment=mutation.environment)
+        return verdict, "" if verdict in GOOD else said
+
+    torch.set_num_threads(1)
+    judge(["--plan=json"])  # loads what every case needs
     with quick_plans():
-        for number in range(first, stop):
-            print(json.dumps(asdict(one(number, seed))), flush=True)
-
-
-def one(number: int, seed: int) -> Outcome:
-    mutation = config_mutations.mutate(number, seed)
-    with tempfile.TemporaryDirectory() as folder:
-        words = mutation.write(Path(folder))
-        before, start = reset_peak(), time.process_time()
-        faulthandler.dump_traceback_later(LIMIT_WALL_S, exit=True)
-        signal.setitimer(signal.ITIMER_PROF, LIMIT_S)
-        try:
-            verdict, detail = judge(["--plan=json", *words], environment=mutation.environment)
-        finally:
-            signal.setitimer(signal.ITIMER_PROF, 0)
-            faulthandler.cancel_dump_traceback_later()
-        seconds, taken = time.process_time() - start, peak() - before
-    detail = detail if verdict not in ("refused", "planned") else ""
-    return Outcome(number, mutation.kind, verdict, seconds, taken / 1e6, detail)
-
-
-def _too_slow(number: int, frame: object) -> NoReturn:
-    raise TooSlow
-
-
-def limit_memory(more: int) -> None:
-    """From now on this process may map `more` bytes, and not one beyond."""
-    now = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
-    resource.setrlimit(resource.RLIMIT_AS, (now + more, now + more))
-
-
-def reset_peak() -> int:
-    """Sets the process's peak back to what it holds now, in bytes, and gives that."""
-    Path("/proc/self/clear_refs").write_text("5")
-    return peak()
-
-
-def peak() -> int:
-    status = Path("/proc/self/status").read_text()
-    return 1024 * int(status.partition("VmHWM:")[2].split()[0])
-
-
-def gather(first: int, stop: int, seed: int) -> Iterator[Outcome]:
-    """All cases of a range in a process beside this one; in another one after a case that ends it."""
-    while first < stop:
-        words = [*program("fuzz_configs"), "--work", str(first), str(stop), "--seed", str(seed)]
-        pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
-        with subprocess.Popen(words, **pipes, text=True, env=dict(os.environ) | findable()) as process:
-            assert process.stdout is not None and process.stderr is not None
-            for line in process.stdout:
-                if line.startswith('{"number"'):
-                    outcome = Outcome(**json.loads(line))
-                    first = outcome.number + 1
-                    yield outcome
-            errors = process.stderr.read()
-        if first < stop:
-            yield Outcome(first, "?", "died", 0.0, 0.0, errors[-2000:])
-            first += 1
+        yield from bounded.outcomes(numbers, draw, most_s=MOST_S, most_bytes=MOST_BYTES)
 
 
 # Real commands: under mpirun, and with a round that is really trained.
 
 
-def again(count: int, seed: int, ranks: int, *, train: bool) -> Iterator[Outcome]:
-    """`count` cases with small nets as commands: any on `ranks` ranks, or those that can be planned, for a round."""
-    done = number = 0
-    while done < count:
-        mutation = config_mutations.mutate(number, seed, is_small)
-        with tempfile.TemporaryDirectory() as folder:
-            words = [*mutation.write(Path(folder)), *(["rounds=1", "train.local_epochs=1"] if train else [])]
-            verdict, said = judge(["--plan=json", *words])
-            if not train or (verdict == "planned" and json.loads(said)["training_macs_per_run"] < MOST_MACS):
-                mode = [f"--run-dir={folder}/run"] if train or verdict == "refused" else ["--plan=json"]
-                yield command_outcome(mutation, verdict, [*mode, *words], ranks, folder)
-                done += 1
-        number += 1
+def commanded(count: int, seed: int, ranks: int, *, trains: bool) -> Iterator[Outcome]:
+    """Of `count` cases with small nets: any on `ranks` ranks, or what can be planned, for a round."""
+    tried = (command_outcome(number, seed, ranks, trains=trains) for number in itertools.count())
+    yield from itertools.islice(filter(None, tried), count)
 
 
-def is_small(name: str) -> bool:
+def command_outcome(number: int, seed: int, ranks: int, *, trains: bool = False) -> Outcome | None:
+    """What the real command does with a case: with code 2 one answer, the expected one; else it runs to its end.
+
+    A mistake is told before MPI starts, so it runs without --plan. None for a case that cannot be trained in a minute.
+    """
+    mutation = config_mutations.mutate(number, seed, _is_small)
+    with tempfile.TemporaryDirectory() as folder:
+        words = [*mutation.write(Path(folder)), *(["rounds=1", "train.local_epochs=1"] if trains else [])]
+        expected, said = judge(["--plan=json", *words])
+        if trains and (expected != "planned" or json.loads(said)["training_macs_per_run"] > MOST_MACS):
+            return None
+        plans = expected != "refused" and not trains
+        mode = "--plan=json" if plans else f"--run-dir={folder}/run"
+        full = [*launcher(ranks), sys.executable, "-m", "fedmpi.main", mode, *words]
+        how = {"cwd": folder, "env": processes.environment(), "text": True, "errors": "replace"}
+        done = subprocess.run(full, capture_output=True, timeout=LIMIT_COMMAND_S, check=False, **how)
+    verdict, detail = expected, ""
+    if expected == "refused":
+        is_right = done.returncode == 2 and done.stdout == "" and done.stderr.count(said) == 1
+    elif trains:  # data may be refused that are read only now
+        is_right = done.returncode in (0, 2)
+    else:
+        is_right = verdict_on(done.returncode, done.stdout, done.stderr)[0] == expected
+        is_right = is_right and (expected == "helped" or json.loads(done.stdout)["ranks"] == ranks)
+    if not is_right or "Traceback" in done.stderr:
+        verdict, detail = "wrong", f"{' '.join(words)[:2000]}\ncode {done.returncode}\n{done.stderr[-2000:]}"
+    return Outcome(number, "command", verdict, detail)
+
+
+def _is_small(name: str) -> bool:
     """The configs on digits, which train in seconds."""
     return name.endswith("_digits.yaml")
-
-
-def command_outcome(
-    mutation: config_mutations.Mutation, expected: str, words: list[str], ranks: int, folder: str
-) -> Outcome:
-    """What the real command did: with code 2 one answer, as expected or out of the data; else it went to its end."""
-    launcher = ["mpirun", "-n", str(ranks)] if ranks > 1 else []
-    start = time.monotonic()
-    command = [*launcher, sys.executable, "-m", "fedmpi.main", *words]
-    how = {"text": True, "errors": "replace", "timeout": LIMIT_COMMAND_S, "cwd": folder, "check": False}
-    try:
-        result = subprocess.run(command, capture_output=True, **how)
-    except subprocess.TimeoutExpired:
-        return Outcome(mutation.number, "command", "slow", LIMIT_COMMAND_S, 0.0, " ".join(words)[:2000])
-    is_right = result.returncode in (0, 2) and "Traceback" not in result.stderr
-    is_right = is_right and (expected != "refused" or result.returncode == 2)
-    verdict = ("planned" if result.returncode == 0 else "refused") if is_right else "wrong"
-    said = "" if is_right else f"{' '.join(words)[:2000]}\ncode {result.returncode}\n{result.stderr[-2000:]}"
-    return Outcome(mutation.number, "command", verdict, time.monotonic() - start, 0.0, said)
-
-
-# The report.
 
 
 def print_table(outcomes: Sequence[Outcome]) -> None:
@@ -286,7 +209,7 @@ def print_table(outcomes: Sequence[Outcome]) -> None:
         "cases": len,
         "refused": lambda those: sum(one.verdict == "refused" for one in those),
         "planned": lambda those: sum(one.verdict == "planned" for one in those),
-        "failed": lambda those: sum(one.is_failure for one in those),
+        "failed": lambda those: sum(one.verdict not in GOOD for one in those),
         "worst s": lambda those: f"{max(one.seconds for one in those):.2f}",
         "worst MB": lambda those: f"{max(one.megabytes for one in those):.0f}",
     }
@@ -298,20 +221,17 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _fuzz(given: argparse.Namespace) -> int:
-    if given.work:
-        work(*given.work, given.seed)
-        return 0
     outcomes: list[Outcome] = []
-    mutated = gather(given.first, given.first + given.count, given.seed)
-    commands = again(given.ranks and COMMANDS, given.seed, given.ranks, train=False)
-    trained = again(given.train, given.seed, 1, train=True)
-    for outcome in itertools.chain(mutated, commands, trained):
+    cases = mutated(range(given.first, given.first + given.count), given.seed)
+    commands = commanded(given.ranks and COMMANDS, given.seed, given.ranks, trains=False)
+    trained = commanded(given.train, given.seed, 1, trains=True)
+    for outcome in itertools.chain(cases, commands, trained):
         outcomes.append(outcome)
-        if outcome.is_failure:
+        if outcome.verdict not in GOOD:
             of = f"case {outcome.number} of seed {given.seed} ({outcome.kind})"
             print(f"{outcome.verdict}: {of}\n{outcome.detail}", flush=True)
     print_table(outcomes)
-    return int(any(outcome.is_failure for outcome in outcomes))
+    return int(any(outcome.verdict not in GOOD for outcome in outcomes))
 
 
 def _arguments(argv: Sequence[str] | None) -> argparse.Namespace:
@@ -321,7 +241,6 @@ def _arguments(argv: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--first", type=number(int, 0), default=0, help="number of the first one")
     parser.add_argument("--ranks", type=number(int, 0), default=0, help=f"of {COMMANDS} real commands; 0 starts none")
     parser.add_argument("--train", type=number(int, 0), default=0, help="how many plans are really run, for a round")
-    parser.add_argument("--work", type=int, nargs=2, help=argparse.SUPPRESS)
     return parser.parse_args(argv)
 
 

@@ -10,12 +10,12 @@ gz, bz2 and xz), or archives that lie take their place (`fuzz_archives.py`). The
     unchanged    the damage is where nothing is read
     other        what is read differs: allowed for forgeries, whose checksum is right, and for nothing else
     traceback    any other exception
-    crash, hang  the process was ended by a signal, or took more than 10 s
+    crash, hang  the process was ended by a signal, or took more than 10 s of a core
     memory       it grew by more than 64 MiB (the files have some 10 KB)
 
 The last four must be 0, and `other` for accidents; else the exit code is 1. `planted` are links, pipes and devices
 under the names of files in a run directory (`planted.py`), a tenth as many, since each is a resume or a look: there
-`unchanged` is a run that goes on, and `other` a file outside the run that has changed. `h5py`, which is not among the
+`unchanged` is a run that continues, and `other` a file outside the run that has changed. `h5py`, which is not among the
 files by default, reads arrays as h5py offers it, to show why `fedmpi.disk.hdf5` does without.
 """
 
@@ -25,11 +25,7 @@ import argparse
 import contextlib
 import hashlib
 import io
-import os
 import random
-import resource
-import shlex
-import signal
 import sys
 import tempfile
 from collections.abc import Callable, Iterator
@@ -41,6 +37,7 @@ import h5py
 import numpy as np
 import torch
 
+from fedmpi.check.small import run_all, small_config
 from fedmpi.command.manners import Parser, run_command
 from fedmpi.data import prepared, reading
 from fedmpi.data.dataset import Dataset
@@ -48,43 +45,42 @@ from fedmpi.data.partition import Partition
 from fedmpi.data.sets.har import Har
 from fedmpi.errors import UserError
 from fedmpi.main import main as fedmpi_main
+from fedmpi.mpi.serial import SerialComm
 from fedmpi.store import checkpoint
 from fedmpi.store.memory import MemoryStore
 from fedmpi.store.run_dir import RunDir
 from fedmpi.store.stored import digest_of
 from fedmpi.studies.arguments import number
 
-from . import damage, fuzz_archives, planted, print_groups
+from . import bounded, damage, fuzz_archives, planted, print_groups
 
 OUTCOMES = ("refused", "unchanged", "other", "traceback", "crash", "hang", "memory")
 PLANTED = "planted"
 BAD = ("traceback", "crash", "hang", "memory")
-LIMIT_S, LIMIT_KB, ADDRESS_SPACE_BYTES = 10, 65_536, 8 * 2**30
-SMALL = shlex.split("""
-    data.name=synthetic data.shape=[1,8,8] data.classes=4 data.num_train=120 data.num_test=48
-    model.width=0.125 model.blocks=[1,1] clients.count=8 clients.per_round=4 rounds=2
-    train.local_epochs=1 train.batch_size=8 train.schedule.milestones=[1] evaluation.batch_size=16
-    output.progress=off output.tensorboard=false
-""")
+MOST_S, MOST_BYTES = 10, 2**26
+
+
+def damaged(whole: bytes, draw: random.Random) -> tuple[str, bytes]:
+    """What was done to the bytes of a good file, in a word, and what they are then."""
+    if not whole.startswith(b"fedmpi "):
+        return "structure changed", damage.structure_changed(whole, draw)
+    kind, harm = draw.choice([*damage.ACCIDENTS.items(), *damage.FORGERIES.items()])
+    return kind, harm(whole, draw)
 
 
 @dataclass(frozen=True)
 class Victim:
-    """A good file, and a digest of what is read of it."""
+    """A good file, a digest of what is read of it, and how it is damaged."""
 
     path: Path
     read: Callable[[], str]
-    harm: Callable[[bytes, random.Random], tuple[str, bytes]] | None = None
-    """Returns what it has done to a good file, in a word, and the damaged bytes; None: as `_harmed`."""
-
-    def harmed(self, whole: bytes, seed: int) -> tuple[str, bytes]:
-        return (self.harm or _harmed)(whole, random.Random(seed))
+    harm: Callable[[bytes, random.Random], tuple[str, bytes]] = damaged
 
 
-def victims(folder: Path, run: Callable[[str], None]) -> dict[str, Victim]:
-    """Real files of two small runs, and a prepared data set; `run(method)` is to make the run `folder/method`."""
+def victims(folder: Path) -> dict[str, Victim]:
+    """Real files of two small runs, a prepared data set, and archives; all in `folder`."""
     for method in ("fedhm", "topk"):
-        run(method)
+        run_all(small_config(f"method.name={method}", "rounds=2"), SerialComm(), folder / method)
     plain, keeping = RunDir(folder / "fedhm"), RunDir(folder / "topk")
     (_, newest), (_, with_memories) = plain.checkpoints()[0], keeping.checkpoints()[0]
     client, version = next(iter(checkpoint.load(with_memories).clients.items()))
@@ -132,49 +128,21 @@ def _arrays(arrays: dict[str, np.ndarray]) -> str:
     return hashlib.blake2b(repr(found).encode()).hexdigest()
 
 
-def outcomes(victim: Victim, seeds: range) -> Iterator[tuple[int, str, str]]:
-    """(seed, damage, outcome) of each seed; a child process reads until it is done or dies, then the next goes on."""
-    whole, expected, left = victim.path.read_bytes(), victim.read(), list(seeds)
-    while left:
-        heard, say = os.pipe()
-        child = os.fork()
-        if child == 0:
-            _read_all(victim, whole, expected, left, say)
-        os.close(say)
-        with open(heard, encoding="ascii") as lines:
-            answered = [line.strip().split("|") for line in lines]
-        _, status = os.waitpid(child, 0)
-        yield from ((seed, kind, outcome) for seed, (kind, outcome) in zip(left, answered, strict=False))
-        left = left[len(answered) :]
-        if left:
-            number = os.WTERMSIG(status) if os.WIFSIGNALED(status) else 0
-            seed = left.pop(0)
-            yield seed, victim.harmed(whole, seed)[0], "hang" if number == signal.SIGALRM else "crash"
+def outcomes(victim: Victim, seeds: range) -> Iterator[bounded.Outcome]:
+    """Of a damaged copy for each seed; the file is a good one again in the end."""
+    whole, expected = victim.path.read_bytes(), victim.read()
+
+    def draw(seed: int) -> tuple[str, bounded.Attempt]:
+        kind, content = victim.harm(whole, random.Random(seed))
+
+        def attempt() -> tuple[str, str]:
+            victim.path.write_bytes(content)
+            return bounded.answer(lambda: "unchanged" if victim.read() == expected else "other")
+
+        return kind, attempt
+
+    yield from bounded.outcomes(seeds, draw, most_s=MOST_S, most_bytes=MOST_BYTES)
     victim.path.write_bytes(whole)
-
-
-def _harmed(whole: bytes, draw: random.Random) -> tuple[str, bytes]:
-    if not whole.startswith(b"fedmpi "):
-        return "structure changed", damage.structure_changed(whole, draw)
-    kind, harm = draw.choice([*damage.ACCIDENTS.items(), *damage.FORGERIES.items()])
-    return kind, harm(whole, draw)
-
-
-def _read_all(victim: Victim, whole: bytes, expected: str, seeds: list[int], say: int) -> None:
-    """The child: one line a seed. Ends the process."""
-    resource.setrlimit(resource.RLIMIT_AS, (ADDRESS_SPACE_BYTES, ADDRESS_SPACE_BYTES))
-    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
-    for seed in seeds:
-        kind, damaged = victim.harmed(whole, seed)
-        victim.path.write_bytes(damaged)
-        before_kb = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-        signal.alarm(LIMIT_S)
-        outcome = planted.answer(lambda: "unchanged" if victim.read() == expected else "other")
-        signal.alarm(0)
-        if resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before_kb > LIMIT_KB:
-            outcome = "memory"
-        os.write(say, f"{kind}|{outcome}\n".encode())
-    os._exit(0)
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -191,44 +159,35 @@ def _arguments(argv: list[str] | None) -> argparse.Namespace:
 
 def _fuzz(given: argparse.Namespace) -> int:
     torch.set_num_threads(1)  # a child made by fork must not wait for threads that it has not
-    found: list[tuple[str, str, str]] = []
+    found: list[tuple[str, bounded.Outcome]] = []
     with tempfile.TemporaryDirectory() as place:
         folder = Path(place)
-        known = victims(folder, lambda method: _run(folder / method, method))
+        with contextlib.redirect_stdout(io.StringIO()):
+            known = victims(folder)
         names = given.files.split(",")
         if unknown := [name for name in names if name not in (*known, PLANTED)]:
             there = ", ".join([*known, PLANTED])
             raise UserError("--files", f"no such files: {', '.join(unknown)}; there are {there}")
         seeds = range(given.seed, given.seed + given.count)
         for name in names:
-            for seed, kind, outcome in _outcomes(folder, known, name, seeds):
-                found.append((name, kind, outcome))
-                if _is_bad(kind, outcome):
-                    print(f"{name}: {kind}: {outcome}; again: --files '{name}' --seed {seed} --count 1")
-    columns = {outcome: lambda those, of=outcome: sum(case[2] == of for case in those) for outcome in OUTCOMES}
-    print_groups("file: damage", found, lambda case: f"{case[0]}: {case[1]}", columns)
-    return int(any(_is_bad(kind, outcome) for _, kind, outcome in found))
-
-
-def _outcomes(folder: Path, known: dict[str, Victim], name: str, seeds: range) -> Iterator[tuple[int, str, str]]:
-    if name != PLANTED:
-        return outcomes(known[name], seeds)
-    return planted.outcomes(folder / "topk", seeds[: -(-len(seeds) // 10)], _resume)
+            planted_ones = planted.outcomes(folder / "topk", seeds[: -(-len(seeds) // 10)], _resume)
+            for outcome in planted_ones if name == PLANTED else outcomes(known[name], seeds):
+                found.append((name, outcome))
+                if _is_bad(outcome):
+                    print(f"{name}: {outcome.kind}: {outcome.verdict} {outcome.detail}")
+                    print(f"  again: --files '{name}' --seed {outcome.number} --count 1", flush=True)
+    columns = {verdict: lambda those, of=verdict: sum(one.verdict == of for _, one in those) for verdict in OUTCOMES}
+    print_groups("file: damage", found, lambda case: f"{case[0]}: {case[1].kind}", columns)
+    return int(any(_is_bad(outcome) for _, outcome in found))
 
 
 def _resume(folder: Path) -> int:
     return fedmpi_main(["--run-dir", str(folder), "--resume", "rounds=3"])
 
 
-def _run(folder: Path, method: str) -> None:
-    with contextlib.redirect_stdout(io.StringIO()):
-        code = fedmpi_main([*SMALL, f"method.name={method}", "--run-dir", str(folder)])
-    if code:
-        sys.exit(code)
-
-
-def _is_bad(kind: str, outcome: str) -> bool:
-    return outcome in BAD or (outcome == "other" and kind in (*damage.ACCIDENTS, *planted.SHAPES))
+def _is_bad(outcome: bounded.Outcome) -> bool:
+    changes_nothing = (*damage.ACCIDENTS, *planted.SHAPES)
+    return outcome.verdict in BAD or (outcome.verdict == "other" and outcome.kind in changes_nothing)
 
 
 if __name__ == "__main__":

@@ -18,46 +18,32 @@ import threading
 import time
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
-from unittest import mock
 
-from fedmpi.clock import Clock
+from fedmpi.main import main as run
 from fedmpi.mpi.launch import claimed
 
-Moment = tuple[int, str]
+from .moments import at_stages
 
 
-def attack_at(moments: dict[Moment, tuple[float, float | None]], marker: Path) -> None:
-    """From now on, entering one of these (round, stage) is followed by its attack: (delay_s, stop_s)."""
-    enter = Clock.stage
-
-    def stage(self: Clock, name: Any, round_number: int | None = None, client: int | None = None) -> Any:
-        found = moments.pop((round_number or 0, name), None)
-        if found is not None:
-            words = marker, f"{round_number} {name}", *found
-            threading.Thread(target=_attack, args=words, daemon=True).start()
-        return enter(self, name, round_number, client)
-
-    mock.patch.object(Clock, "stage", stage).start()
-
-
-def _attack(marker: Path, what: str, delay_s: float, stop_s: float | None) -> None:
+def _attack(marker: Path, delay_s: float, stop_s: float | None) -> None:
     time.sleep(delay_s)
-    if stop_s:  # whoever is stopped cannot go on by itself
+    if stop_s:  # a stopped process cannot continue by itself
         subprocess.Popen(["sh", "-c", f"sleep {stop_s}; kill -CONT {os.getpid()}"])
-    marker.write_text(f"{what} {time.time()}")
+    marker.touch()
     if stop_s is not None:
         os.kill(os.getpid(), signal.SIGSTOP if stop_s else signal.SIGKILL)
 
 
 def main(words: Sequence[str]) -> int:
     rank, attacks = claimed()[0], json.loads(words[1])
-    moments = {(number, stage): tuple(how) for who, number, stage, *how in attacks if who == rank}
-    if moments:
-        attack_at(moments, Path(words[0]) / str(rank))
-    from fedmpi.main import main as run
+    moments = {(stage, number): how for attacked, number, stage, *how in attacks if attacked == rank}
 
-    return run(words[2:])
+    def act(stage: str, number: int | None) -> None:
+        if (how := moments.pop((stage, number), None)) is not None:
+            threading.Thread(target=_attack, args=(Path(words[0]) / str(rank), *how), daemon=True).start()
+
+    with at_stages(act):
+        return run(words[2:])
 
 
 if __name__ == "__main__":

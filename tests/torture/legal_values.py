@@ -32,19 +32,14 @@ def overrides(whole: dict[str, Any], chance: random.Random) -> list[str]:
 def _fields(names: dict[str, str | None]) -> Iterator[tuple[str, Kind]]:
     """Every key of a config whose named sections have these names, with what it may be."""
     for section, info in Config.model_fields.items():
+        options, name = info.annotation, names.get(section)
         if section in NAMED_SECTIONS:
-            name = names[section]
-            yield from _of_section(section, registry.options(section, name)) if name else ()
-        elif words.is_section(info.annotation):
-            yield from _of_section(section, info.annotation)
+            options = registry.options(section, name) if name else Section
+        if words.is_section(options):
+            fields = options.model_fields.items()
+            yield from ((f"{section}.{key}", words.kind_of(field)) for key, field in fields if key != "name")
         else:
             yield section, words.kind_of(info)
-
-
-def _of_section(section: str, options: type[Section]) -> Iterator[tuple[str, Kind]]:
-    for key, info in options.model_fields.items():
-        if key != "name":
-            yield f"{section}.{key}", words.kind_of(info)
 
 
 def value_of(kind: Kind, chance: random.Random) -> Any:
@@ -90,11 +85,10 @@ def _number(core: type, limits: dict[str, Any], chance: random.Random) -> int | 
     low = limits.get("ge", limits.get("gt", -1e15))
     high = limits.get("le", limits.get("lt", 1e15))
     if core is int:
-        near = chance.choice((low, low + 1, high, high - 1, chance.randint(int(low), int(min(low + 50, high)))))
-        if chance.random() < 0.6:
-            return int(near)
-        return int(min(high, low + int(10 ** chance.uniform(0, math.log10(high - low + 1)))))
-    tiny = chance.choice((5e-324, 1e-300, 1e-30, 1e-9))
-    between, any_order = low + (high - low) * chance.random(), 10 ** chance.uniform(-9, 9)
-    value = chance.choice((low, low + tiny, high, math.nextafter(high, low), between, any_order))
-    return math.nextafter(value, high) if value == limits.get("gt") else min(max(value, low), high)
+        above, below, order = low + 1, high - 1, 10 ** chance.uniform(0, 9)
+    else:
+        above, below = low + chance.choice((5e-324, 1e-300, 1e-30, 1e-9)), math.nextafter(high, low)
+        order = 10 ** chance.uniform(-9, 9)
+    between = low + (high - low) * chance.random()
+    value = min(max(core(chance.choice((low, above, high, below, between, low + order, low + order))), low), high)
+    return math.nextafter(value, high) if core is float and value == limits.get("gt") else value

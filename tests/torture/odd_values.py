@@ -1,6 +1,8 @@
-"""Texts, numbers, keys and words that a config should survive: each is odd in a way of its own."""
+"""Texts, numbers, keys, words and bases that a config should survive: each is odd in a way of its own."""
 
 from __future__ import annotations
+
+from fedmpi.studies.launch import CONFIGS
 
 # Written as they stand, where Python has no such value or YAML another word for it.
 RAW = [
@@ -30,7 +32,7 @@ OTHERS = (
     *(None, True, False, [], {}, [[]], [None], [1, [2, [3]]]),
     *({"name": 1}, {"name": {"name": "x"}}, {"a": {"b": {"c": 1}}}),
 )
-ODD_KEYS = (
+KEYS = (
     *("", " ", "name", "extends", "a.b", "\u00e9", "k" * 300, "__class__", "model_config", "1", "-", "_where"),
     *("a\nb", "<<"),
 )
@@ -47,20 +49,52 @@ LAUGHS = "a: &a [x, x, x, x, x, x, x, x, x]\n" + "".join(
 )
 PREFIXES = (
     *(LAUGHS, "base: &base {lr: 1}\ntrain:\n  <<: *base\n", "--- \n", "%YAML 1.1\n---\n", "%TAG ! x\n"),
-    *(
-        "!!python/object/apply:os.system ['id']\n",
-        "- 1\n",
-        "5\n",
-        "text\n",
-        "...\n",
-        "? [a, b]\n: 1\n",
-        "? {a: 1}\n: 1\n",
-    ),
-    *("{\n", "&a\n", "!!map\n", "\t", "\ufeff\ufeff", "# \u0001\n", "seed: 1\nseed: 2\n"),
+    *("!!python/object/apply:os.system ['id']\n", "- 1\n", "5\n", "text\n", "...\n", "? [a, b]\n: 1\n"),
+    *("? {a: 1}\n: 1\n", "{\n", "&a\n", "!!map\n", "\t", "\ufeff\ufeff", "# \u0001\n", "seed: 1\nseed: 2\n"),
     *("? " * 2_000 + "a\n", "- " * 2_000 + "a\n", "[" * 50_000, "{" * 50_000, "a: " * 1_000 + "\n"),
     *("k" * 100_000 + ": 1\n", "'" + "x" * 100_000, "|\n" + " x\n" * 20_000, "#" * 150_000 + "\n", "\n" * 150_000),
     *("x" * 250_000, "seed: !!set {a, b}\n", "*a\n"),
 )
+
+FILE = "mutated.yaml"
+BASE_FILES: dict[str, bytes | None] = {
+    "one.yaml": b"extends: two.yaml\n",
+    "two.yaml": b"extends: one.yaml\n",
+    "empty.yaml": b"",
+    "cells.yaml": b"cells: {a: {seed: 1}, b: {extends: cells.yaml@c}, c: {extends: cells.yaml@b}, d: 5, e: }\n",
+    "odd_cells.yaml": b"cells: {a/b: {seed: 1}, '': {}, a/b: 1}\n",
+    "no_cells.yaml": b"cells: [a]\n",
+    "sub/up.yaml": f"extends: ../{FILE}".encode(),
+    "list.yaml": b"- 1\n",
+    "binary.yaml": bytes(range(256)),
+    "wrong.yaml": b"train: {lr: -1, nothing: 1}\nseed: x\n",
+    "fifo.yaml": None,
+    "large.yaml": b"".join(b"key%d: [1]\n" % number for number in range(2_000)),
+    **{f"fan{level}.yaml": f"extends: [{', '.join([f'fan{level + 1}.yaml'] * 8)}]".encode() for level in range(8)},
+    "fan8.yaml": b"seed: 1\n",
+    **{f"chain{level}.yaml": f"extends: chain{level + 1}.yaml".encode() for level in range(40)},
+}
+"""What lies beside a config that extends something odd; None is a pipe, from which nothing ever comes."""
+BASES = {
+    "self": (FILE,),
+    "cycle": ("one.yaml",),
+    "back": ("sub/up.yaml",),
+    "cell": ("cells.yaml", *(f"cells.yaml@{cell}" for cell in ("a", "b", "d", "e", "f", "", "a@b", ".."))),
+    "odd cells": ("odd_cells.yaml@a", "no_cells.yaml@a", "no_cells.yaml", "empty.yaml@a"),
+    "missing": ("nothing.yaml", "a/b/c.yaml", "ones.yaml"),
+    "directory": (".", "/", "sub", "..", "sub/"),
+    "fifo": ("fifo.yaml",),
+    "chain": ("chain0.yaml",),
+    "fan": ("fan0.yaml",),
+    "device": ("/dev/zero", "/dev/random", "/dev/null", "/dev/stdin", "/dev/tty"),
+    "proc": tuple(f"/proc/{name}" for name in ("kmsg", "self/mem", "self/environ", "self/pagemap", "cpuinfo")),
+    "many": tuple("[" + ", ".join(["empty.yaml"] * count) + "]" for count in (9, 1_000, 10_000)),
+    "large": ("[large.yaml, large.yaml]",),
+    "type": ("5", "[]", "{}", "''", "~", "true", "[[empty.yaml]]", "[5]", "{name: empty.yaml}", ".nan"),
+    "odd": ("'" + "x" * 300 + "'", "'" + "x/" * 3_000 + "'", '"a\\0b"', '"\\uD800"', '"\\e[2J"', "'*.yaml'", "~/x"),
+    "content": ("list.yaml", "binary.yaml", "wrong.yaml", "[wrong.yaml, empty.yaml]", str(CONFIGS / "README.md")),
+}
+"""What stands behind `extends:`, in YAML, by what is odd about it."""
 
 # Every environment variable that the package reads; a test keeps the list whole.
 ENVIRONMENT = (

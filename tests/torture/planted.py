@@ -1,6 +1,6 @@
 """Links, pipes, sockets and devices under the names of files in a run directory, for `tests/torture/fuzz_files.py`.
 
-Somebody who can write to a shared run directory plants one, then the owner resumes the run or asks how far it is.
+An attacker who can write to a shared run directory plants one, then the owner resumes the run or asks how far it is.
 What a link leads to must stay as it is, and nobody may wait for a pipe or read a device until memory ends.
 """
 
@@ -10,34 +10,24 @@ import contextlib
 import io
 import os
 import random
-import resource
 import shutil
-import signal
-import socket
+import stat
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-from fedmpi.errors import UserError
 from fedmpi.store.run_dir import RunDir
 from fedmpi.studies.slurm import status as run_status
+
+from . import bounded
 
 NAMES = (
     *("config.yaml", "manifest.json", "partition.h5", "rounds.jsonl", ".lock", "submitted.json", "requeued"),
     *(".config.yaml.tmp", ".manifest.json.tmp", ".rounds.jsonl.tmp", "report/summary.json", "checkpoints/notes.h5"),
     *("checkpoints/round-000002.h5", "checkpoints/round-000009.h5", "checkpoints/.round-000002.h5.tmp", "report"),
 )
-LIMIT_S, LIMIT_KB = 60, 2**18
+MOST_S, MOST_BYTES = 60, 2**28
 _CONTENT = b'{"round": 1}\n'
-
-
-def _socket(place: Path, victim: Path) -> None:
-    folder = os.open(place.parent, os.O_RDONLY)  # a socket's path may have 107 bytes
-    try:
-        with socket.socket(socket.AF_UNIX) as server:
-            server.bind(f"/proc/self/fd/{folder}/{place.name}")
-    finally:
-        os.close(folder)
 
 
 def _link_to_a_pipe(place: Path, victim: Path) -> None:
@@ -52,35 +42,37 @@ SHAPES: dict[str, Callable[[Path, Path], None]] = {
     "hard link": lambda place, victim: os.link(victim, place),
     "named pipe": lambda place, victim: os.mkfifo(place),
     "link to a pipe": _link_to_a_pipe,
-    "socket": _socket,
+    "socket": lambda place, victim: os.mknod(place, stat.S_IFSOCK | 0o600),
     "link to a device": lambda place, victim: place.symlink_to("/dev/zero"),
     "directory": lambda place, victim: place.mkdir(),
 }
 """Each puts something at `place`; links lead to the file `victim`."""
 
 
-def outcomes(run: Path, seeds: range, resume: Callable[[Path], int]) -> Iterator[tuple[int, str, str]]:
-    """(seed, shape, outcome) of each seed: a copy of the run at `run`, with one thing planted, is shown or resumed."""
-    for seed in seeds:
-        draw = random.Random(seed)
-        shape, name = draw.choice([*SHAPES]), draw.choice(NAMES)
-        act = draw.choice([_show, resume])
-        folder = run.with_name(f"planted-{seed}")
-        folder.mkdir()
-        victim, copy = folder / "victim", folder / "run"
-        victim.write_bytes(_CONTENT)
-        shutil.copytree(run, copy)
-        place = copy / name
-        if place.is_dir():
-            shutil.rmtree(place)
-        else:
-            place.unlink(missing_ok=True)
-        SHAPES[shape](place, victim)
-        outcome = _outcome(act, copy)
-        if victim.read_bytes() != _CONTENT or (folder / "absent").exists():
-            outcome = "other"
-        yield seed, shape, outcome
-        shutil.rmtree(folder)
+def outcomes(run: Path, seeds: range, resume: Callable[[Path], int]) -> Iterator[bounded.Outcome]:
+    """Of each seed: a copy of the run at `run`, with one thing planted, is shown or resumed."""
+
+    def draw(seed: int) -> tuple[str, bounded.Attempt]:
+        chance = random.Random(seed)
+        shape, name, act = chance.choice([*SHAPES]), chance.choice(NAMES), chance.choice([_show, resume])
+        return shape, lambda: _tried(run, run.with_name(f"planted-{seed}"), shape, name, act)
+
+    return bounded.outcomes(seeds, draw, most_s=MOST_S, most_bytes=MOST_BYTES)
+
+
+def _tried(run: Path, folder: Path, shape: str, name: str, act: Callable[[Path], int]) -> tuple[str, str]:
+    """`other` if what a link leads to has changed."""
+    victim, copy = folder / "victim", folder / "run"
+    shutil.copytree(run, copy)
+    victim.write_bytes(_CONTENT)
+    place = copy / name
+    if place.is_dir():
+        shutil.rmtree(place)
+    else:
+        place.unlink(missing_ok=True)
+    SHAPES[shape](place, victim)
+    found = bounded.answer(lambda: _said(act, copy))
+    return found if victim.read_bytes() == _CONTENT and not (folder / "absent").exists() else ("other", name)
 
 
 def _show(folder: Path) -> int:
@@ -89,39 +81,10 @@ def _show(folder: Path) -> int:
     return 0
 
 
-def _outcome(act: Callable[[Path], int], folder: Path) -> str:
-    """Of a process of its own."""
-    words = "unchanged", "refused", "traceback", "memory"
-    child = os.fork()
-    if child == 0:
-        os._exit(words.index(_act(act, folder)))
-    _, status = os.waitpid(child, 0)
-    if os.WIFSIGNALED(status):
-        return "hang" if os.WTERMSIG(status) == signal.SIGALRM else "crash"
-    return words[os.WEXITSTATUS(status)]
-
-
-def _act(act: Callable[[Path], int], folder: Path) -> str:
-    signal.alarm(LIMIT_S)
-    before_kb, errors = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss, io.StringIO()
-
-    def answered() -> str:
-        with contextlib.redirect_stderr(errors), contextlib.redirect_stdout(io.StringIO()):
-            code = act(folder)
-        if "Traceback" in errors.getvalue() or code not in (0, 2):
-            return "traceback"
-        return "refused" if code else "unchanged"
-
-    found = answer(answered)
-    return "memory" if resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before_kb > LIMIT_KB else found
-
-
-def answer(read: Callable[[], str]) -> str:
-    """What reading gives; `refused` where it raises an error of one line, `traceback` where it raises any other."""
-    found = "traceback"
-    with contextlib.suppress(BaseException):  # what this is here to find
-        try:
-            found = read()
-        except UserError as error:
-            found = "refused" if all(map(str.isprintable, error.problems)) else found
-    return found
+def _said(act: Callable[[Path], int], folder: Path) -> str:
+    errors = io.StringIO()
+    with contextlib.redirect_stderr(errors), contextlib.redirect_stdout(io.StringIO()):
+        code = act(folder)
+    if "Traceback" in errors.getvalue() or code not in (0, 2):
+        return "traceback"
+    return "refused" if code else "unchanged"

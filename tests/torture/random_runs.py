@@ -6,18 +6,18 @@ says which bytes differ.
 A combination is run as it is by one process, and in variants that must give the same bytes: on 1, 2, 3 and 5 ranks,
 by each exchange, with and without training on rank 0, stopped and resumed on other ranks, failed in the middle of a
 round (once or twice) and resumed, saved more or less often, under another PYTHONHASHSEED on each rank. All variants run
-in one mpirun job whose ranks form groups (`combination_ranks.py`). `run_bytes.py` compares all checkpoints, client
+in one mpirun job (`combination_ranks.py`), which saves starts. `run_bytes.py` compares all checkpoints, client
 memories, the partition, records and reports. A combination that every variant refuses alike, or in which all
 fail alike (training diverged), counts as such. The exit code is 1 if anything differs.
 
-`--seconds` begins no combination after so long; what is drawn does not depend on it. `--only` runs these numbers.
+`--seconds` waits for no combination after so long; what is drawn does not depend on it. `--only` runs these numbers.
 """
 
 from __future__ import annotations
 
 import argparse
-import contextlib
 import json
+import math
 import shlex
 import shutil
 import signal
@@ -28,19 +28,17 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from fedmpi.command.manners import Parser, run_command
 from fedmpi.studies.arguments import number
-from fedmpi.studies.launch import environment, files_in, launcher
+from fedmpi.studies.launch import launcher
 
-from . import findable, leave, new_folder, print_groups, program
+from . import leave, new_folder, print_groups, processes
 from .combinations import NUM_RANKS, Combination, draw, write_data
 from .run_bytes import differences, leftovers
 
 SILENT_S = 600.0
 """A combination takes seconds; a job that ends none for so long hangs."""
-_END_S = 20.0
 # Differences of a variant that are printed.
 _SHOWN = 10
 
@@ -57,101 +55,71 @@ class Outcome:
     seconds: float
 
 
-def run(seed: int, numbers: Sequence[int], folder: Path, seconds: float | None) -> Iterator[Outcome]:
-    """The outcome of each combination as soon as it is there; a job that ends before its time is begun again."""
+# Each rank has another hash seed.
+_SEEDED = ("sh", "-c", 'PYTHONHASHSEED=$((OMPI_COMM_WORLD_RANK + 1)) exec "$@"', "sh")
+
+
+def run(seed: int, numbers: Sequence[int], folder: Path, seconds: float = math.inf) -> Iterator[Outcome]:
+    """The outcome of each combination as soon as it is there; a job that ends before its time is begun again.
+
+    The job is ended when its last outcome is there: MPI's own end may wait for groups that have failed.
+    """
     write_data(folder / "data")
-    until = None if seconds is None else time.monotonic() + seconds
-    left = list(numbers)
-    while left and (until is None or time.monotonic() < until):
-        with _job(seed, left, folder) as process:
-            while left and (outcome := _next(process, seed, left[0], folder, until)):
-                del left[0]
+    until, left = time.monotonic() + seconds, list(numbers)
+    program = [*launcher(NUM_RANKS), *_SEEDED, *processes.program("combination_ranks"), str(folder), str(seed)]
+    while left and time.monotonic() < until:
+        process = processes.started([*program, *map(str, left)], folder / "log.txt")
+        try:
+            while left and time.monotonic() < until and process.poll() is None:
+                outcome = _next(process, seed, left.pop(0), folder)
                 yield outcome
-                if outcome.ending == "lost":  # with the job
+                if outcome.ending == "lost":
                     break
-        if (folder / "stop").exists():
-            return
+        finally:
+            processes.kill_all(process)
 
 
-@contextlib.contextmanager
-def _job(seed: int, numbers: Sequence[int], folder: Path) -> Iterator[subprocess.Popen[bytes]]:
-    """The job under way. It ends by itself where it has none of its combinations left, or was told to stop."""
-    words = [*launcher(NUM_RANKS), *program("combination_ranks"), str(folder), str(seed), *map(str, numbers)]
-    own = environment(NUM_RANKS) | findable() | files_in(folder)
-    with open(folder / "log.txt", "ab") as log:
-        process = subprocess.Popen(
-            words, stdin=subprocess.DEVNULL, stdout=log, stderr=log, env=own, start_new_session=True
-        )
-    ends = [process.terminate, process.kill]
-    try:
-        yield process
-        ends.insert(0, lambda: None)
-    finally:
-        for end in ends:
-            end()
-            with contextlib.suppress(subprocess.TimeoutExpired):
-                process.wait(_END_S)
-                break
-
-
-def _next(
-    process: subprocess.Popen[bytes], seed: int, number: int, folder: Path, until: float | None
-) -> Outcome | None:
-    """The outcome of the combination that runs now; None if the time is up and it was not begun."""
-    begun, place = time.monotonic(), folder / str(number)
-    while not (place / "done").exists():
-        if until is not None and time.monotonic() > until:
-            (folder / "stop").touch()
-        has_ended = process.poll() is not None
-        if has_ended and not (place / "done").exists():
-            if (folder / "stop").exists() and not place.exists():
-                return None
-            return _lost(seed, number, folder, f"the job ended with code {process.returncode}", begun)
-        if time.monotonic() - begun > SILENT_S:
-            return _lost(seed, number, folder, f"no end within {SILENT_S:.0f} s", begun)
+def _next(process: subprocess.Popen[bytes], seed: int, number: int, folder: Path) -> Outcome:
+    """The outcome of the combination that runs now; `lost` with a job that ends before it, or hangs."""
+    begun, combination, done = time.monotonic(), draw(seed, number, folder / "data"), folder / str(number) / "done"
+    while not done.exists():
+        seconds, has_ended = time.monotonic() - begun, process.poll() is not None
+        if (has_ended and not done.exists()) or seconds > SILENT_S:
+            why = f"the job ended with code {process.returncode}" if has_ended else f"no end within {SILENT_S:.0f} s"
+            return Outcome(combination, "lost", {}, (f"{why}; see {folder / 'log.txt'}",), seconds)
         time.sleep(0.02)
-    return judge(draw(seed, number, folder / "data"), place, float((place / "done").read_text()))
-
-
-def _lost(seed: int, number: int, folder: Path, why: str, begun: float) -> Outcome:
-    combination = draw(seed, number, folder / "data")
-    return Outcome(combination, "lost", {}, (f"{why}; see {folder / 'log.txt'}",), time.monotonic() - begun)
+    return judge(combination, done.parent, float(done.read_text()))
 
 
 def judge(combination: Combination, folder: Path, seconds: float) -> Outcome:
     """Compares every variant with the first."""
-    reference, _ = _endings(folder, 0)[-1]
+    expected = _endings(folder, 0)[-1]
     counts: Counter[str] = Counter()
     problems: list[str] = []
     for nth, legs in enumerate(combination.variants):
         endings = _endings(folder, nth)
         counts.update(ending for ending, _ in endings)
-        last, text = endings[-1]
-        expected = _endings(folder, 0)[-1]
         found = []
-        if (last, text) != expected:
-            found.append(f"{last} {text}, not {reference} {expected[1]}")
-        elif nth > 0 and reference != "refused":
-            pair = folder / "run-0", folder / f"run-{nth}"
-            found += [*differences(*pair, is_finished=reference == "finished"), *leftovers(pair[1])]
+        if endings[-1] != expected:
+            found.append(f"{' '.join(endings[-1])}, not {' '.join(expected)}")
+        elif nth > 0 and expected[0] != "refused":
+            runs = folder / "run-0", folder / f"run-{nth}"
+            found += [*differences(*runs, is_finished=expected[0] == "finished"), *leftovers(runs[1])]
         if found:
             starts = "; then ".join(leg.text() for leg in legs)
             more = f"; and {len(found) - _SHOWN} more" if len(found) > _SHOWN else ""
             problems.append(f"variant {nth}, {starts}: {'; '.join(found[:_SHOWN])}{more}")
-    return Outcome(combination, reference, counts, tuple(problems), seconds)
+    return Outcome(combination, expected[0], counts, tuple(problems), seconds)
 
 
 def _endings(folder: Path, variant: int) -> list[tuple[str, str]]:
-    """How each start of a variant ended, and with which error: that of the first rank that knows."""
-    by_leg: dict[int, list[dict[str, Any]]] = {}
+    """How each start of a variant ended, and with which error: that of the first rank that knows most."""
+    found: dict[int, list[tuple[str, str]]] = {}
     for path in sorted((folder / "endings").glob(f"{variant}-*.json")):
-        by_leg.setdefault(int(path.name.split("-")[1]), []).append(json.loads(path.read_text()))
-    found = []
-    for _, ranks in sorted(by_leg.items()):
-        known = [ended for ended in ranks if ended["ending"] != "abandoned"] or ranks
-        told = next((ended for ended in known if ended["ending"] in ("failed", "fault", "refused")), known[0])
-        found.append((told["ending"], told.get("text", "")))
-    return found
+        ended = json.loads(path.read_text())
+        found.setdefault(int(path.name.split("-")[1]), []).append((ended["ending"], ended.get("text", "")))
+    knows_less = {"finished": 1, "stopped": 1, "abandoned": 2}
+    return [min(ranks, key=lambda ended: knows_less.get(ended[0], 0)) for _, ranks in sorted(found.items())]
 
 
 def show(outcome: Outcome, seed: int) -> None:
@@ -196,7 +164,7 @@ def _arguments(argv: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--seed", type=number(int, 0), default=1)
     parser.add_argument("--count", type=number(int, 1), default=100, help="combinations, from number 0 on")
     parser.add_argument("--only", type=number(int, 0), nargs="+", metavar="NUMBER")
-    parser.add_argument("--seconds", type=number(float, 0), help="begin none after so long")
+    parser.add_argument("--seconds", type=number(float, 0), default=math.inf, help="wait for none after so long")
     parser.add_argument("--folder", type=Path, help="a new one, to keep what the runs leave")
     return parser.parse_args(argv)
 

@@ -6,6 +6,7 @@ import pytest
 import torch
 from small_runs import small_config
 
+from fedmpi.config.load import load
 from fedmpi.errors import DivergenceError, RoundError, RunDirError
 from fedmpi.run.advice import Advice
 from fedmpi.store.run_dir import RunDir
@@ -30,7 +31,7 @@ def advice_for(run_dir: Path, *overrides: str) -> Advice:
 
 @pytest.mark.parametrize("error", [None, OSError("disk full"), RunDirError("x", "cannot be written")])
 def test_what_the_surroundings_have_caused_is_resumed(told: Advice, error: BaseException | None) -> None:
-    assert told.how_to_go_on(error) == f"to go on: {told.resume_command()}"
+    assert told.how_to_continue(error) == f"to continue: {told.resume_command()}"
 
 
 @pytest.mark.parametrize(
@@ -40,31 +41,54 @@ def test_what_the_surroundings_have_caused_is_resumed(told: Advice, error: BaseE
 def test_what_would_happen_again_is_to_be_changed_first(told: Advice, error: Exception, word: str) -> None:
     failed = RoundError("local_training", round_number=3)
     failed.__cause__ = error
-    first, last = told.how_to_go_on(failed).splitlines()
-    assert word in first and last == f"to go on: {told.resume_command()}"
+    first, last = told.how_to_continue(failed).splitlines()
+    assert word in first and last == f"to continue: {told.resume_command()}"
 
 
 def test_a_divergence_begins_a_branch_or_begins_again(told: Advice, tmp_path: Path) -> None:
     """At a tenth of the learning rate, which is 0.05, at most at the default; with what is saved where anything is."""
     run_dir, error = tmp_path, DivergenceError("diverged")
     command = "mpirun -n 3 python -m fedmpi.main"
-    assert told.how_to_go_on(error).endswith(f": {command} --resume-from {run_dir} train.lr=0.005")
-    assert advice_for(tmp_path, "train.lr=1000").how_to_go_on(error).endswith(f" --resume-from {run_dir} train.lr=0.1")
+    assert told.how_to_continue(error).endswith(f": {command} --resume-from {run_dir} train.lr=0.005")
+    too_high = advice_for(tmp_path, "train.lr=1000")
+    assert too_high.how_to_continue(error).endswith(f" --resume-from {run_dir} train.lr=0.1")
     for path in (run_dir / "checkpoints").iterdir():
         path.unlink()
     again = f": {command} --run-dir {run_dir} --resume train.lr=0.005"
-    assert told.how_to_go_on(error).endswith(again)
+    assert told.how_to_continue(error).endswith(again)
 
 
 def test_what_is_saved_in_words(told: Advice, tmp_path: Path) -> None:
     assert told.what_is_saved() == "rounds 1 to 2 are saved"
     unborn = Advice(small_config())
-    assert unborn.what_is_saved() == unborn.how_to_go_on() == "nothing was saved yet"
+    assert unborn.what_is_saved() == unborn.how_to_continue() == "nothing was saved yet"
     gone = advice_for(tmp_path / "gone")
-    assert gone.how_to_go_on() == f"nothing is left to go on with in {tmp_path / 'gone'}"
+    assert gone.how_to_continue() == f"nothing is left to continue in {tmp_path / 'gone'}"
     moved = GoneError(tmp_path / "gone", "the run directory was moved", moved_to=str(tmp_path))
-    resumed = f"to go on: mpirun -n 3 python -m fedmpi.main --run-dir {tmp_path} --resume"
-    assert gone.how_to_go_on(moved) == resumed
+    resumed = f"to continue: mpirun -n 3 python -m fedmpi.main --run-dir {tmp_path} --resume"
+    assert gone.how_to_continue(moved) == resumed
+
+
+@pytest.mark.parametrize(
+    ("words", "again"),
+    [
+        (("data.name=cifar10", "data.root=data"), ""),
+        (("output.observers=[watch_it:Notes,watch_it:More]",), " 'output.observers=[watch_it:Notes,watch_it:More]'"),
+        (("method.name=toy_methods:Toy",), " method.name=toy_methods:Toy"),
+    ],
+)
+def test_what_is_found_only_from_here_is_resumed_from_here(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, words: tuple[str, ...], again: str
+) -> None:
+    """Data under a relative path, a module of the user's; `~` and absolute paths are found from everywhere."""
+    (tmp_path / "my work").mkdir()
+    monkeypatch.chdir(tmp_path / "my work")
+    command = f"mpirun -n 3 python -m fedmpi.main --run-dir {tmp_path} --resume"
+    config = load(None, [*words, "clients.count=4", "clients.per_round=4"])
+    advice = Advice(config)
+    advice.run_is_in(RunDir(tmp_path), 3)
+    assert advice.resume_command() == f"cd '{tmp_path}/my work' && {command}{again}"
+    assert advice_for(tmp_path, "data.name=cifar10").resume_command() == command
 
 
 def test_one_rank_gives_advice(told: Advice) -> None:

@@ -103,6 +103,7 @@ def test_a_mistake_in_the_words_ends_with_code_2(
         ("brought_things:noise", "data", 1),
         ("brought_things:dealt", "partition", 1),
         ("iid", "partition", 1),
+        ("brought_things:Watcher", "observer", 1),
     ],
 )
 def test_models_data_and_partitions_have_checks_of_their_own(
@@ -113,9 +114,17 @@ def test_models_data_and_partitions_have_checks_of_their_own(
     assert [line.partition(" ")[0] for line in said] == ["ok"] * count, said
 
 
-def test_a_partition_that_changes_is_found(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    (said,) = lines("brought_things:dealt_anew", tmp_path, capsys)
-    assert said.startswith("FAIL") and "made twice from one seed, the partition differs" in said
+@pytest.mark.parametrize(
+    ("place", "why"),
+    [
+        ("brought_things:dealt_anew", "made twice from one seed, the partition differs"),
+        ("brought_things:Misspelled", "Misspelled.run_end is never called; did you mean run_ended?"),
+        ("brought_things:of_colours", "--set data.shape=[3,32,32]"),
+    ],
+)
+def test_what_does_not_hold_is_said(place: str, why: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    said = lines(place, tmp_path, capsys)[0]
+    assert said.startswith("FAIL") and why in said
 
 
 def test_the_bits_of_brought_data_stay(tmp_path: Path) -> None:

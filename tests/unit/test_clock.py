@@ -1,33 +1,30 @@
 """Where time goes, with a clock that only moves when told: every number below is exact."""
 
-from types import SimpleNamespace
-
 import pytest
+from hand_clock import HandClock
 
 from fedmpi import clock
 from fedmpi.errors import RoundError
 
 
 class World:
-    """A fake time and the waiting that a communicator counts; numbers are dyadic, so sums are exact."""
+    """A clock and the waiting that a communicator counts; numbers are dyadic, so sums are exact."""
 
     def __init__(self) -> None:
-        self.now_s = 100.0
-        self.waiting = SimpleNamespace(idle_s=8.0, communication_s=16.0)
-        self.clock: clock.Clock
+        self.time = HandClock()
+        self.traffic = clock.Traffic(self.time)
+        self.clock = clock.Clock(self.traffic)
 
-    def work(self, seconds: float = 0.0, *, idle: float = 0.0, communication: float = 0.0) -> None:
-        self.now_s += seconds + idle + communication
-        self.waiting.idle_s += idle
-        self.waiting.communication_s += communication
+    def work(self, seconds: float = 0.0, **elsewhere: float) -> None:
+        self.time.now_s += seconds
+        for kind, waited_s in elsewhere.items():
+            with self.traffic.counted(kind):
+                self.time.now_s += waited_s
 
 
 @pytest.fixture
-def world(monkeypatch: pytest.MonkeyPatch) -> World:
-    world = World()
-    monkeypatch.setattr(clock, "time", SimpleNamespace(perf_counter=lambda: world.now_s))
-    world.clock = clock.Clock(world.waiting)
-    return world
+def world() -> World:
+    return World()
 
 
 def nonzero(taken: dict[str, float]) -> dict[str, float]:
@@ -49,59 +46,34 @@ def test_stages_add_up_and_waiting_is_taken_out(world: World) -> None:
     assert nonzero(world.clock.take()) == expected
 
 
-def test_waiting_within_its_own_stage_counts_once(world: World) -> None:
+def test_waiting_within_its_own_stage_counts_once_and_outside_of_stages_not(world: World) -> None:
+    world.work(idle=2.0)
     with world.clock.stage("communication") as timer:
         world.work(0.25, communication=4.0, idle=0.5)
     assert timer.seconds == 0.25
-    assert nonzero(world.clock.take()) == {"communication": 4.25, "idle": 0.5, "wall": 4.75}
+    assert nonzero(world.clock.take()) == {"communication": 4.25, "idle": 0.5, "wall": 6.75}
 
 
-def test_waiting_outside_of_stages_is_nobody_s(world: World) -> None:
-    world.work(idle=2.0)
-    with world.clock.stage("svd"):
-        world.work(1.0)
-    assert nonzero(world.clock.take()) == {"svd": 1.0, "wall": 3.0}
-
-
-def test_take_starts_anew_and_names_every_stage(world: World) -> None:
-    with world.clock.stage("evaluation"):
-        world.work(1.0)
-    assert set(world.clock.take()) == {*clock.STAGES, "wall"}
-    world.work(0.5)
-    assert nonzero(world.clock.take()) == {"wall": 0.5}
-
-
-def test_the_split_never_exceeds_the_wall(world: World) -> None:
+def test_the_split_has_all_stages_and_never_exceeds_the_wall(world: World) -> None:
+    """`take` starts anew."""
     for stage in clock.STAGES:
         with world.clock.stage(stage):
             world.work(1.0, idle=0.25, communication=0.5)
     taken = world.clock.take()
+    assert set(taken) == {*clock.STAGES, "wall"}
     assert taken.pop("wall") == sum(taken.values()) == 1.75 * len(clock.STAGES)
+    world.work(0.5)
+    assert nonzero(world.clock.take()) == {"wall": 0.5}
 
 
 def test_a_failure_says_where_and_keeps_its_cause(world: World) -> None:
+    """The innermost stage is named: one that a RoundError passes on its way out adds nothing to it."""
     cause = ValueError("bad pixel")
-
-    def fail() -> None:
-        with world.clock.stage("local_training", 12, 345):
-            world.work(1.0)
-            raise cause
-
-    with pytest.raises(RoundError) as caught:
-        fail()
-    error = caught.value
-    assert (error.stage, error.round_number, error.client) == ("local_training", 12, 345)
-    assert error.__cause__ is cause
-    assert nonzero(world.clock.take()) == {"local_training": 1.0, "wall": 1.0}
-
-
-def test_the_innermost_stage_is_named(world: World) -> None:
-    """A stage that a RoundError passes on its way out adds nothing to it."""
-    cause = ValueError("x")
-    with pytest.raises(RoundError) as caught, world.clock.stage("aggregation", 1), world.clock.stage("svd", 2, 3):
+    outer, inner = world.clock.stage("aggregation", 1), world.clock.stage("local_training", 12, 345)
+    with pytest.raises(RoundError) as caught, outer, inner:
         raise cause
     error = caught.value
-    assert (error.stage, error.round_number, error.client) == ("svd", 2, 3)
+    assert (error.stage, error.round_number, error.client) == ("local_training", 12, 345)
     assert error.__cause__ is cause
 
 

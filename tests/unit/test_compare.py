@@ -1,4 +1,4 @@
-"""`jobs/compare.py`: what it refuses, and small comparisons that are really run."""
+"""`jobs/compare.py`: small comparisons that are really run."""
 
 import csv
 import json
@@ -21,35 +21,9 @@ from fedmpi.store.lock import RunLock
 from fedmpi.store.run_dir import RunDir
 from fedmpi.studies import compare
 from fedmpi.studies import launch as running
+from fedmpi.studies.runs import Run
 
 ROOT = Path(__file__).resolve().parents[2]
-# The command line.
-
-
-@pytest.mark.parametrize(
-    ("given", "told"),
-    [
-        (["--methods", "fedhn"], "Did you mean 'fedhm'? Known: "),
-        (["--methods", "fedavg,fedavg"], "twice"),
-        (["--methods", "none/such.yaml"], "no such file"),
-        (["--data", "dogits"], "configs/*_dogits.yaml"),
-        (["--seeds", "0,x"], "--seeds"),
-        (["--seeds", "1,01"], "different whole numbers"),
-        (["--ranks", "0"], "a whole number >= 1"),
-        (["--target", "1.5"], "> 0 and <= 1"),
-        (["--scale", "nan"], "a number > 0"),
-        (["--bogus"], "--bogus"),
-        (["--methods", "fedavg", "--set", "train.lt=1"], "no such key"),
-        (["--collect"], "holds no such runs"),
-    ],
-)
-def test_mistakes_are_one_line_and_code_2(
-    given: list[str], told: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert compare.main([*given, "--out", str(tmp_path / "out")]) == 2
-    printed = capsys.readouterr()
-    assert printed.out == "" and told in printed.err and len(printed.err.splitlines()) == 1
-    assert not (tmp_path / "out").exists()
 
 
 def test_without_mpirun(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -79,9 +53,6 @@ def test_scaling_multiplies_whatever_counts_rounds() -> None:
     assert "rounds=80" in running.scaled(config, 2) and not any("every" in line for line in running.scaled(config, 2))
 
 
-# Real runs.
-
-
 @pytest.fixture
 def configs(tmp_path: Path) -> str:
     """Paths of two methods' files: FedAvg and FedHM on tiny data."""
@@ -96,7 +67,7 @@ called = calling(compare.main, "--ranks", "1")
 
 
 def test_two_methods_two_seeds(configs: str, tmp_path: Path, called: Called, in_this_process: Ran) -> None:
-    """Runs, skips what is finished, prints it again; a run that broke goes on, and another config is refused."""
+    """Runs, skips what is finished, prints it again; a run that broke continues, and another config is refused."""
     out = tmp_path / "out"
     words = ["--methods", configs, "--seeds", "0,1", "--out", str(out), "--target", "0.01"]
     code, printed, _ = called(*words)
@@ -183,6 +154,29 @@ def test_a_failed_run_is_a_line_and_ends_no_other(configs: str, tmp_path: Path, 
     assert "is not a directory" in (out / "fedavg_synthetic-seed0.log").read_text()
 
 
+def test_what_only_a_run_names_is_not_imported(
+    tmp_path: Path, called: Called, in_this_process: Ran, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A run with data of the user's own is compared where the user's words name them, and is finished in any case."""
+    (tmp_path / "mysets.py").write_text((ROOT / "tests" / "own_data.py").read_text())
+    monkeypatch.syspath_prepend(tmp_path)
+    own = {"data": {"name": "mysets:blobs"}, "model": {"name": "mlp"}, "rounds": 1, "method": {"name": "fedavg"}}
+    (tmp_path / "mine.yaml").write_text(json.dumps(own | {"clients": {"count": 4, "per_round": 2}}))
+    words = ["--out", str(tmp_path / "out"), "--methods", f"{tmp_path}/mine.yaml"]
+    code, out, err = called(*words, "--seeds", "0")
+    assert code == 0 and "| fedavg" not in err and "finished (" in out, err
+
+    def again(*words: str) -> tuple[int, str, str]:
+        sys.modules.pop("mysets")
+        return called("--out", str(tmp_path / "out"), "--collect", *words)
+
+    code, _, err = again()
+    assert code == 2 and err.endswith("data.name=mysets:blobs\n") and "mysets" not in sys.modules
+    assert Run("mine", 0, RunDir(tmp_path / "out" / "mine-seed0")).is_finished()
+    sys.modules["mysets"] = None
+    assert again("--set", "data.name=mysets:blobs")[0] == 0 and again(*words[2:])[0] == 0
+
+
 def test_sigterm_leaves_no_rank_behind(configs: str, tmp_path: Path, called: Called) -> None:
     """Under mpirun, so that ranks could be left behind, which would still hold the folder."""
     mpirun()
@@ -197,7 +191,7 @@ def test_sigterm_leaves_no_rank_behind(configs: str, tmp_path: Path, called: Cal
         time.sleep(0.02)
     process.send_signal(signal.SIGTERM)
     _, err = process.communicate(timeout=60)
-    assert process.returncode == 130 and "the same command goes on" in err
+    assert process.returncode == 130 and "the same command continues" in err
     _wait_until_free(RunDir(records.parent))
     done = records.read_text().count("\n")
     assert 3 <= done < 2000

@@ -121,40 +121,6 @@ clients.count (command line)            expected a whole number >= 1, got true (
 
 
 @pytest.mark.parametrize(
-    ("override", "expected"),
-    [
-        ("train.lr", "override 'train.lr': expected section.key=value, as train.lr=0.1"),
-        ("=3", "override '=3': expected section.key=value, as train.lr=0.1"),
-        ("train..lr=3", "override 'train..lr=3': expected section.key=value, as train.lr=0.1"),
-        ("a.b.c.d.e.f.g.h.i.j.k=1", "override 'a.b.c.d.e.f.g.h.i.j.k=1': nested deeper than 10 levels"),
-        ("train.lr=[", "override 'train.lr=[': not valid YAML: expected the node content, but found '<stream end>'"),
-        (
-            "train={lr: 1, lr: 2}",
-            "override 'train={lr: 1, lr: 2}': lr given twice, on line 1 and on line 1; leave one away",
-        ),
-        ("train.lr=", "train.lr  expected a number > 0, got nothing"),
-        ("train.lr.x=1", "train.lr  expected a number > 0, got {'x': 1} (a section)"),
-        ("train.lr=nan", "train.lr  expected a number > 0, got 'nan' (text)"),
-        ("train.lr=.nan", "train.lr  expected a number > 0, got nan"),
-        ("train.lr=1e999", "train.lr  expected a number > 0, got inf"),
-        ("method.name=[1]", "method.name  expected one of 'fedavg', 'fedhm', got [1] (a list)"),
-        (
-            "train.schedule.name=cosin",
-            "train.schedule.name  no such name 'cosin'. Did you mean 'cosine'? Known names: cosine, step",
-        ),
-        (
-            "train.schedule=3",
-            "train.schedule  expected a section whose name is one of 'step', 'cosine', got 3 (a whole number)",
-        ),
-        ("where=x", f"where  no such key. Known keys: {KNOWN}"),
-    ],
-)
-def test_one_clear_line_for_a_bad_override(lines: Any, override: str, expected: str) -> None:
-    found = lines("", override)
-    assert found == [f"command line: {expected}"]
-
-
-@pytest.mark.parametrize(
     ("text", "expected"),
     [
         ("- 1", "a.yaml: expected sections (`seed: 1`, `data: ...`), got [1] (a list) on the top level"),
@@ -178,12 +144,6 @@ def test_one_clear_line_for_a_bad_override(lines: Any, override: str, expected: 
 )
 def test_one_clear_line_for_a_bad_file(lines: Any, text: str | bytes, expected: str) -> None:
     assert lines(text) == [expected]
-
-
-def test_escapes_that_pyyaml_trips_over(lines: Any) -> None:
-    """PyYAML hands the number to chr(), whose words differ between Python versions."""
-    (line,) = lines('x: "\\UFFFFFFFF"')
-    assert line.startswith("a.yaml: line 1: not valid YAML: ")
 
 
 def test_400_digits_and_long_texts_are_shortened(lines: Any) -> None:
@@ -211,30 +171,3 @@ def test_missing_files_and_folders(tmp_path: Path) -> None:
         load("a\0b", [])
     with pytest.raises(ConfigError, match="cannot be read"):
         load("a" * 5000, [])
-
-
-def test_what_must_hold_between_sections(lines: Any, read: Any) -> None:
-    assert lines("clients: {per_round: 40}") == [
-        "a.yaml: clients.per_round (line 1)  40 clients per round, but clients.count is 20; allowed: 1 to 20"
-    ]
-    hm = "method: {name: fedhm}\nclients: {tier_blocks: [10, 5, 4]}"
-    assert lines(hm) == [
-        "a.yaml: 2 problems",
-        (
-            "clients.tier_blocks (line 2)  3 blocks, but method 'fedhm' has 2 tiers; "
-            "give one block for each tier, or [] for equal blocks"
-        ),
-        (
-            "clients.tier_blocks (line 2)  the blocks have 19 clients, but clients.count is 20; "
-            "make them equal, or give [] for equal blocks"
-        ),
-    ]
-    assert read(hm, "clients.tier_blocks=[15, 5]").clients.tier_blocks == (15, 5)
-    assert lines(hm, "clients={count: 1, per_round: 1, tier_blocks: []}") == [
-        (
-            "command line: clients.count  1 clients, but method 'fedhm' has 2 tiers; "
-            "allowed: a client or more for each tier"
-        )
-    ]
-    assert lines("", "clients.count=1001") == ["command line: clients.count  more clients than examples"]
-    assert "method 'fedavg' has 1 tier;" in lines("clients: {tier_blocks: [10, 10]}")[0]

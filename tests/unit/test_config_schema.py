@@ -11,24 +11,7 @@ from fedmpi.config import yaml_text
 from fedmpi.config.load import load
 from fedmpi.config.schema import Config
 
-TEXTS = [
-    "1e3",
-    "no",
-    "true",
-    "010",
-    "08",
-    "1_0",
-    "0x10",
-    "1:30",
-    "~",
-    "",
-    " a",
-    "a: b",
-    "#",
-    "*x",
-    ".inf",
-    "2026-01-01",
-]
+TEXTS = [*"1e3 no true 010 08 1_0 0x10 1:30 ~ # *x .inf 2026-01-01".split(), "", " a", "a: b"]
 
 
 def config(*overrides: str) -> Config:

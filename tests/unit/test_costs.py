@@ -1,4 +1,4 @@
-"""Costs against the papers' figures (methods.md 2.12) and against an independent count."""
+"""Costs against the papers' figures (methods.md 2.12), against an independent count, and of the small nets by hand."""
 
 from types import SimpleNamespace
 
@@ -9,14 +9,23 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from fedmpi import costs, registry
 from fedmpi.data.options import DataInfo
+from fedmpi.learning.bn import normalizes_single_values
 from fedmpi.lowrank.gates import open_lstms
 from fedmpi.lowrank.kernels import kernel_net
 from fedmpi.lowrank.modules import factorize_net
 from fedmpi.lowrank.rule import Rule, plan_layers
 from fedmpi.models import create
-from fedmpi.models.nets.resnet_options import ResNet18, ResNet34
-from fedmpi.models.nets.torchvision_options import Torchvision
-from fedmpi.models.options import ModelOptions
+from fedmpi.models.options import (
+    CnnFemnist,
+    Lenet5,
+    LstmImdb,
+    Mlp,
+    ModelOptions,
+    ResNet18,
+    ResNet34,
+    Torchvision,
+    Vgg16,
+)
 
 MILLION = 1e6
 SHAPE = (3, 32, 32)
@@ -72,31 +81,6 @@ def test_stages_of_the_papers(options: ModelOptions, macs: list[float], params: 
     stages = [costs.measure(stage, shape) for stage, shape in zip(net.stages, inputs, strict=True)]
     assert [s.macs_with_norm_and_activations / MILLION for s in stages] == pytest.approx(macs, abs=0.00051)
     assert [s.params / MILLION for s in stages] == pytest.approx(params, abs=0.00051)
-
-
-def macs_by_hooks(net: nn.Module, shape: tuple[int, ...]) -> int:
-    """The textbook formulas, layer by layer, on a batch of two."""
-    total = 0
-
-    def count(module: nn.Module, _inputs: object, output: torch.Tensor) -> None:
-        nonlocal total
-        total += output.numel() * module.weight[0].numel()
-
-    for module in net.modules():
-        if isinstance(module, (nn.Conv2d, nn.Linear)):
-            module.register_forward_hook(count)
-    with torch.no_grad():
-        net(torch.empty(2, *shape, device="meta"))
-    return total // 2
-
-
-@pytest.mark.parametrize("name", ["resnet50", "mobilenet_v2", "densenet121"])
-def test_macs_agree_with_the_layers_formulas(name: str) -> None:
-    """Grouped convs included; dense and factorized."""
-    options = Torchvision(name=f"torchvision:{name}")
-    for rank_ratio in (1, 0.25):
-        net = tier_net(options, 10, rank_ratio)
-        assert costs.measure(net, SHAPE).macs == macs_by_hooks(net, SHAPE)
 
 
 def flops_by_torch(net: nn.Module, shape: tuple[int, ...], num_examples: int) -> int:
@@ -190,3 +174,44 @@ def test_measuring_leaves_the_net_as_it_was() -> None:
     costs.measure(net, (1, 4, 4))
     assert all(torch.equal(before[name], tensor) for name, tensor in net.state_dict().items())
     assert not any(module._forward_hooks for module in net.modules())
+
+
+# What the small nets cost, by hand.
+
+
+@pytest.mark.parametrize(
+    ("options", "info", "macs", "activations"),
+    [
+        (Mlp(), DataInfo("vector", (561,), 6, 1, 1), 561 * 1024 + 1024 * 512 + 512 * 6, 1536),
+        (
+            Lenet5(),
+            DataInfo("image", (3, 32, 32), 10, 1, 1),
+            784 * 6 * 75 + 100 * 16 * 150 + 400 * 120 + 120 * 84 + 84 * 10,
+            784 * 6 + 100 * 16 + 120 + 84,
+        ),
+        (
+            CnnFemnist(),
+            DataInfo("image", (1, 28, 28), 62, 1, 1),
+            784 * 32 * 25 + 196 * 64 * 800 + 3136 * 62,
+            784 * 32 + 196 * 64,
+        ),
+    ],
+)
+def test_macs_of_the_small_nets(options: ModelOptions, info: DataInfo, macs: int, activations: int) -> None:
+    """Outputs times kernel for convs, inputs times outputs for linear layers; ReLU: 1 for each output."""
+    measured = costs.measure(create.skeleton(options, info), info.example_shape)
+    assert measured.macs == macs
+    assert measured.macs_with_norm_and_activations == macs + activations
+
+
+def test_our_pooling_counts_as_an_average_pooling() -> None:
+    """VGG-16 at 32x32 and 10 classes: 1 for each of the ReLU's outputs and of the pooling's 512 inputs."""
+    measured = costs.measure(create.skeleton(Vgg16(), DataInfo("image", (3, 32, 32), 10, 1, 1)), (3, 32, 32))
+    relus = 2 * 64 * 1024 + 2 * 128 * 256 + 3 * 256 * 64 + 3 * 512 * 16 + 3 * 512 * 4 + 2 * 4096
+    assert measured.macs_with_norm_and_activations - measured.macs == relus + 512
+
+
+def test_nets_on_tokens_and_vectors_normalize_no_single_values() -> None:
+    texts, vectors = DataInfo("tokens", (5,), 2, 1, 1, vocabulary_size=9), DataInfo("vector", (5,), 2, 1, 1)
+    assert not normalizes_single_values(create.skeleton(LstmImdb(), texts), (5,))
+    assert not normalizes_single_values(create.skeleton(Mlp(), vectors), (5,))

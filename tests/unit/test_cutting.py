@@ -8,13 +8,18 @@ from torch import Tensor, nn
 
 from fedmpi.errors import ConfigError
 from fedmpi.models import create
-from fedmpi.models.nets.classic_options import Vgg16
-from fedmpi.models.nets.cnn_options import CnnFemnist, CnnHermes, Lenet5
-from fedmpi.models.nets.lstm_options import LstmImdb
-from fedmpi.models.nets.mlp_options import Mlp
-from fedmpi.models.nets.resnet_options import ResNet18
-from fedmpi.models.nets.torchvision_options import Torchvision
-from fedmpi.models.options import ModelOptions
+from fedmpi.models.options import (
+    CnnFemnist,
+    CnnHermes,
+    Lenet5,
+    LstmImdb,
+    Mlp,
+    ModelOptions,
+    ResNet18,
+    Torchvision,
+    Vgg16,
+    VitSmall,
+)
 from fedmpi.models.surgery import cutting, groups
 
 GREY, COLOUR = (1, 8, 8), (3, 32, 32)
@@ -177,6 +182,15 @@ def test_nets_whose_channels_cannot_be_followed(net: nn.Module, reason: str) -> 
         groups.follow(net)
 
 
-def test_recurrent_nets_are_refused() -> None:
-    with pytest.raises(ConfigError, match="channels can be followed through convs"):
-        groups.follow(build(LstmImdb(), (20,), "tokens"))
+@pytest.mark.parametrize(
+    ("options", "shape", "kind", "reason"),
+    [
+        (LstmImdb(), (20,), "tokens", r"lstm \(of type Lstm\) mixes them; .* does not prune"),
+        (VitSmall(depth=1), GREY, "image", r"self_attention \(of type Attention\) mixes them; .* does not prune"),
+    ],
+)
+def test_recurrent_nets_and_attention_are_refused(
+    options: ModelOptions, shape: tuple[int, ...], kind: str, reason: str
+) -> None:
+    with pytest.raises(ConfigError, match=reason):
+        groups.follow(build(options, shape, kind))

@@ -6,8 +6,7 @@ import torch
 
 from fedmpi import registry
 from fedmpi.data import reading
-from fedmpi.data.batches import DeviceData, crop
-from fedmpi.data.bounds import batch_bounds
+from fedmpi.data.batches import DeviceData, batch_bounds, crop
 from fedmpi.data.dataset import Dataset
 from fedmpi.data.options import DataInfo
 from fedmpi.data.partition import make_partition
@@ -136,7 +135,7 @@ def test_examples_are_not_copied_on_the_cpu() -> None:
     dataset = reading.load(options)
     device = DeviceData(options.info(), dataset, "cpu", augment=True)
     assert device.train_x.data_ptr() == dataset.train_x.ctypes.data
-    assert (device.num_train, device.num_test) == (1437, 360)
+    assert (len(device.train_y), len(device.test_y)) == (1437, 360)
 
 
 @pytest.mark.parametrize(("kind", "dtype"), [("vector", np.float32), ("tokens", np.int16)])

@@ -8,11 +8,11 @@ import struct
 import subprocess
 import sys
 import zipfile
-import zlib
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from fast import fast
 from torture import fuzz_archives
 
 from fedmpi.data import series
@@ -66,15 +66,6 @@ def many_small_names() -> bytes:
     return whole[:at] + entries + struct.pack("<4s4H2IH", b"PK\5\6", 0, 0, 65535, 65535, len(entries), at, 0)
 
 
-def lzma_of_4_gib() -> bytes:
-    whole = bytearray(lzma.compress(fuzz_archives.tar({"input.txt": b"x"})))
-    whole[16] = 40
-    length = (whole[12] + 1) * 4
-    crc = zlib.crc32(bytes(whole[12 : 12 + length - 4]))
-    whole[12 + length - 4 : 12 + length] = crc.to_bytes(4, "little")
-    return bytes(whole)
-
-
 BOMBS: dict[str, Callable[[], bytes]] = {
     "a long name of 2^50 bytes": lambda: fuzz_archives.header("././@LongLink", 2**50, b"L"),
     "a long name of 3 GB that is there": lambda: long_name_in_xz(3 * 2**30),
@@ -85,14 +76,14 @@ BOMBS: dict[str, Callable[[], bytes]] = {
     "keys of keys": lambda: fuzz_archives.header("x", 15_360, b"x") + b"2 " * 7679 + b"2=",
     "records for all": records_for_all,
     "huge records": huge_records,
-    "a dictionary of 4 GiB": lzma_of_4_gib,
+    "a dictionary of 4 GiB": lambda: fuzz_archives.with_dictionary(40),
     "overlapping entries": lambda: fuzz_archives.overlapping(random.Random(3)),
     "many small names": many_small_names,
     "members of no bytes": lambda: gzip.compress(b"", 1) * 300_000,
 }
 
 
-@pytest.mark.parametrize("name", BOMBS)
+@pytest.mark.parametrize("name", fast(*[*BOMBS][::2], of=BOMBS))
 def test_a_bomb_is_one_line_and_takes_little_memory(name: str, tmp_path: Path) -> None:
     path = tmp_path / "bomb"
     path.write_bytes(BOMBS[name]())
@@ -121,8 +112,8 @@ def test_text_that_takes_much_memory_once_parsed(tmp_path: Path) -> None:
     path = tmp_path / "a.json"
     path.write_bytes(b"[" + b"[]," * 1_000_000 + b"[]]")
     with pytest.raises(DataError, match="parsed, would take .* bytes of memory"):
-        series.read_json(path, Budget(path, Limits(max_held_bytes=10**8)), dict, "do this")
-    assert series.read_json(path, Budget(path), dict, "do this")[0] == []
+        series.read_json(path, Budget(path, Limits(max_held_bytes=10**8)))
+    assert series.read_json(path, Budget(path))[0] == []
 
 
 @pytest.mark.parametrize("name", ["pipe", "device"])

@@ -6,7 +6,6 @@ import os
 import subprocess
 import sys
 import tarfile
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -112,7 +111,7 @@ def test_a_run_without_its_data_ends_with_one_line(
     no_network: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """In this process, which keeps its own signal handlers and environment."""
-    monkeypatch.setattr("fedmpi.mpi.serial.world", lambda limit_s: SerialComm())
+    monkeypatch.setattr("fedmpi.mpi.starting.world", lambda limit_s: SerialComm())
     monkeypatch.setattr("fedmpi.main.claimed", lambda: (0, 1))
     monkeypatch.setattr("fedmpi.run.start.check_model", lambda *_: None)  # takes seconds, and is not asked here
     monkeypatch.setattr("signal.signal", lambda *_: None)
@@ -181,16 +180,6 @@ def test_fetch_says_what_comes_next(run_data: RunData, served: dict[str, bytes],
     assert run_data("fetch", "digits") == (0, "digits needs no files\n", "")
 
 
-def test_a_file_without_a_checksum_is_told(
-    run_data: RunData, served: dict[str, bytes], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    source = SOURCES["shakespeare"]
-    without = replace(source, files=(replace(source.files[0], checksum=""),))
-    monkeypatch.setattr(registry.options("data", "shakespeare"), "source", without)
-    served["input.txt"] = b"text"
-    assert "no published checksum" in run_data("fetch", "shakespeare", "--data-dir", tmp_path)[1]
-
-
 def test_every_new_try_is_a_line(run_data: RunData, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     def fail(*_: object, **__: object) -> None:
         raise fetching._Unlucky("no route")
@@ -202,16 +191,6 @@ def test_every_new_try_is_a_line(run_data: RunData, monkeypatch: pytest.MonkeyPa
     lines = error.splitlines()
     assert code == 1 and len(lines) == 6 and pauses == [1, 2, 4, 8, 16]
     assert lines[2] == "ai.stanford.edu: no route; trying again in 4 s" and list(tmp_path.iterdir()) == []
-
-
-def test_a_network_that_fails_is_exit_code_1(
-    run_data: RunData, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    def fail(*_: object, **__: object) -> None:
-        raise fetching.DownloadError("here", "not loaded")
-
-    monkeypatch.setattr(fetching, "fetch", fail)
-    assert run_data("fetch", "mnist", "--data-dir", tmp_path)[::2] == (1, "here: not loaded\n")
 
 
 def test_ctrl_c_says_what_is_kept(run_data: RunData, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

@@ -12,7 +12,7 @@ from small_data import dataset, options_in, rewrite
 
 from fedmpi.data import prepared, reading
 from fedmpi.data.dataset import Dataset
-from fedmpi.data.digest import digest_of
+from fedmpi.data.reading import digest_of
 from fedmpi.data.sets.digits import Digits
 from fedmpi.data.sets.synthetic import Synthetic
 from fedmpi.disk import hdf5
@@ -51,7 +51,7 @@ def test_memory_layout_byte_order_and_chunks_do_not_count(monkeypatch: pytest.Mo
         ours, train_x=np.asfortranarray(ours.train_x).astype(">f4"), train_y=np.repeat(ours.train_y, 2)[::2]
     )
     assert digest_of(other.arrays) == OURS == digest_of(dict(reversed(ours.arrays.items())))
-    monkeypatch.setattr("fedmpi.data.digest._CHUNK_BYTES", 500)
+    monkeypatch.setattr("fedmpi.data.reading._CHUNK_BYTES", 500)
     assert digest_of(other.arrays) == OURS
 
 
@@ -79,7 +79,7 @@ def test_a_prepared_file_without_a_digest_is_read_all_the_same(tmp_path: Path, a
 
 
 def test_digests_stay() -> None:
-    """Written into runs under way, which another digest of the same examples would refuse to go on."""
+    """Written into runs under way, which another digest of the same examples would refuse to continue."""
     assert reading.load(Digits()).digest == "83ba26716b9d1ab6dacfc7420e7b84da"
     assert OURS == "faf8f05109bb36a1b851ae7e5ed08007"
 

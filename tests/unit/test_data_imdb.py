@@ -7,12 +7,12 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from data_fixtures import SHARED_DATA, line_of, refusal, silent
+from data_fixtures import SHARED_DATA, refusal, silent
 
 from fedmpi.data import prepared, reading
+from fedmpi.data.dataset import check
 from fedmpi.data.sets import imdb
 from fedmpi.data.sets.imdb import Imdb
-from fedmpi.errors import DataError
 
 ARCHIVE = SHARED_DATA / "imdb" / "aclImdb_labelled.tar.xz"
 
@@ -121,7 +121,8 @@ def small_options(**changes: object) -> Imdb:
 
 def test_words_by_hand(small: Path) -> None:
     """bad 3; acting, film, good, worst 2 (by the alphabet); then afilm, the first of the words that are there once."""
-    ours = small_options().prepare(small, silent)
+    options = small_options(num_train=5, num_test=4, num_groups=4)
+    ours = check("here", options.prepare(small, silent), options.info())
     bad, acting, film, good, worst, afilm = 1, 2, 3, 4, 5, 6
     assert ours.train_x.tolist() == [
         [bad, film, bad, bad, worst],
@@ -132,7 +133,6 @@ def test_words_by_hand(small: Path) -> None:
     ]
     assert ours.test_x.tolist() == [[0, 0, 0, 0, bad], [worst, film, film, film, film], [0] * 5, [0, 0, 0, 0, good]]
     assert ours.train_y.tolist() == [0, 0, 0, 1, 1] and ours.test_y.tolist() == [0, 0, 1, 1]
-    assert ours.train_x.dtype == np.int16 and ours.train_y.dtype == np.int64
     # Films tt0, tt2, tt10, tt0, tt1: numbered as text is sorted (tt0, tt1, tt10, tt2); then tt7 and tt8 of the test.
     assert ours.groups is not None and ours.groups.tolist() == [0, 3, 2, 0, 1]
     assert ours.test_groups is not None and ours.test_groups.tolist() == [4, 5, 0, 1]
@@ -160,15 +160,6 @@ def test_three_quarters_of_each_class(small: Path) -> None:
     assert num_films == 6 and set(first.groups) == set(range(len(set(first.groups))))  # tt0, 1, 2, 7, 8, 10
 
 
-def test_prepared_and_loaded(small: Path) -> None:
-    options = small_options(root=str(small), num_train=5, num_test=4, num_groups=4)
-    prepared.save(options, options.prepare(small, silent))
-    assert np.array_equal(reading.load(options).test_y, [0, 0, 1, 1])
-    assert "the training examples come from 4 groups, expected 5" in refusal(
-        lambda: reading.load(options.model_copy(update={"num_groups": 5}))
-    )
-
-
 @pytest.mark.parametrize(
     ("file", "content", "problem"),
     [
@@ -183,9 +174,7 @@ def test_prepared_and_loaded(small: Path) -> None:
 def test_damaged_files_are_one_line(small: Path, file: str, content: bytes | None, problem: str) -> None:
     for path in sorted((small / "aclImdb").glob(file)):
         path.unlink() if content is None else path.write_bytes(content)
-    with pytest.raises(DataError) as caught:
-        small_options().prepare(small, silent)
-    assert problem in line_of(caught)
+    assert problem in refusal(lambda: small_options().prepare(small, silent))
 
 
 def test_what_is_promised() -> None:

@@ -57,21 +57,6 @@ def test_crafted_array_is_one_line(options: Har, case: str, monkeypatch: pytest.
     assert problem in refused(options)
 
 
-@pytest.mark.parametrize(
-    ("name", "problem"),
-    [
-        ("train_y", "there are no training labels"),
-        ("test_x", "there are no test examples"),
-        ("test_y", "there are no test labels"),
-        ("groups", "the groups that the training examples come from are missing"),
-        ("test_groups", "the groups that the test examples come from are missing"),
-    ],
-)
-def test_missing_array_is_one_line(options: Har, name: str, problem: str) -> None:
-    rewrite(options, **{name: None})
-    assert refused(options) == f"{options.path}: {problem}"
-
-
 RECIPE = options_in(Path()).recipe()
 HEADS = {
     "no recipe": ({}, "damaged"),
@@ -115,6 +100,11 @@ def test_no_hdf5_and_cut_off(options: Har) -> None:
 @pytest.mark.parametrize(
     ("name", "values", "problem"),
     [
+        ("train_y", None, "there are no training labels"),
+        ("test_x", None, "there are no test examples"),
+        ("test_y", None, "there are no test labels"),
+        ("groups", None, "the groups that the training examples come from are missing"),
+        ("test_groups", None, "the groups that the test examples come from are missing"),
         ("groups", np.arange(TRAIN) % 4 - 1, "training groups are 4 numbers from -1 to 2, expected 0 to 3 with"),
         ("groups", np.arange(TRAIN) % 4 * 10**12, "4 numbers from 0 to 3000000000000, expected 0 to 3 without gaps"),
         ("groups", np.arange(TRAIN) % 4 * 2, "4 numbers from 0 to 6, expected 0 to 3 without gaps"),
@@ -127,7 +117,9 @@ def test_no_hdf5_and_cut_off(options: Har) -> None:
         ("test_groups", np.full(TEST, 10**12), "from 1000000000000 to 1000000000000, expected 0 to 3"),
     ],
 )
-def test_groups_are_numbers_from_0_without_gaps(options: Har, name: str, values: np.ndarray, problem: str) -> None:
+def test_each_array_is_there_and_groups_are_numbers_without_gaps(
+    options: Har, name: str, values: np.ndarray | None, problem: str
+) -> None:
     rewrite(options, **{name: values})
     assert problem in refused(options)
 

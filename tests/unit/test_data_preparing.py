@@ -54,39 +54,31 @@ def test_unpacked_originals_are_found_before_the_archive(tmp_path: Path) -> None
     assert preparing._find(options) == tmp_path / "fed_emnist.tar.bz2"
 
 
-def test_an_archive_is_gone_after_a_failure_too(run_data: RunData, tmp_path: Path) -> None:
-    """And the message names the user's own file, not the folder that is gone."""
-    archive = tmp_path / "a.zip"
-    with zipfile.ZipFile(archive, "w") as file:
-        file.writestr("deep/input.txt", "no speaker")
-    (tmp_path / "memory").mkdir()
-    code, _, error = run_data(
-        "prepare",
-        "shakespeare",
-        "--from",
-        archive,
-        "--data-dir",
-        tmp_path / "d" / "e",
-        "--unpack-in",
-        tmp_path / "memory",
-    )
-    assert code == 2 and error.startswith(f"{archive}/deep/input.txt: block 1 begins with 'no speaker'")
-    assert sorted(tmp_path.iterdir()) == [archive, tmp_path / "memory"] and not any((tmp_path / "memory").iterdir())
-
-
 @pytest.mark.parametrize("what", ["text", "archive"])
 def test_messages_name_the_users_own_file(run_data: RunData, tmp_path: Path, what: str) -> None:
-    text, archive = tmp_path / "input.txt", tmp_path / "a.zip"
+    """Not the folder that the archive was unpacked in, which is gone after a failure, too."""
+    text, archive, memory = tmp_path / "input.txt", tmp_path / "a.zip", tmp_path / "memory"
+    given = text if what == "text" else archive
+    memory.mkdir()
+
+    def refused() -> str:
+        words = ["--from", given, "--data-dir", tmp_path / "d" / "e", "--unpack-in", memory]
+        code, _, error = run_data("prepare", "shakespeare", *words)
+        assert code == 2 and not any(memory.iterdir()) and not (tmp_path / "d").exists()
+        return error
+
+    text.write_text("no speaker")
+    with zipfile.ZipFile(archive, "w") as file:
+        file.write(text, "deep/input.txt")
+    where = text if what == "text" else f"{archive}/deep/input.txt"
+    assert refused().startswith(f"{where}: block 1 begins with 'no speaker'")
     text.write_text("Short:\nNot enough.")
     with zipfile.ZipFile(archive, "w") as file:
         for place in ("a/input.txt", "b/input.txt"):
-            file.writestr(place, "x")
-    given = text if what == "text" else archive
-    code, _, error = run_data("prepare", "shakespeare", "--from", given, "--data-dir", tmp_path / "d")
-    assert code == 2 and error.startswith(f"{given}: ") and ".preparing-" not in error
-    assert what == "text" or f"2 of them ({archive}/a/input.txt, {archive}/b/input.txt)" in error
-    text.write_text("no speaker")
-    assert run_data("prepare", "shakespeare", "--from", text, "--data-dir", tmp_path)[2].startswith(f"{text}: block 1 ")
+            file.write(text, place)
+    line = refused()
+    assert line.startswith(f"{given}: ")
+    assert what == "text" or f"2 of them ({archive}/a/input.txt, {archive}/b/input.txt)" in line
 
 
 def test_the_place_of_the_file_is_tried_before_anything_is_decoded(

@@ -11,7 +11,7 @@ from fedmpi import registry
 from fedmpi.command import data as data_command
 from fedmpi.data.files import fetching
 from fedmpi.data.files.source import how_to_fetch
-from fedmpi.data.prepared_options import PreparedOptions, how_to_prepare
+from fedmpi.data.prepared import PreparedOptions, how_to_prepare
 
 
 def test_every_data_set_with_files_has_a_source() -> None:

@@ -10,7 +10,7 @@ import pytest
 from torture import odd_values
 
 from fedmpi.main import main
-from fedmpi.mpi.environment import whole_number
+from fedmpi.mpi.launch import whole_number
 
 PACKAGE = Path(__file__).parents[2] / "fedmpi"
 VARIABLE = re.compile(r"(CUBLAS|MV2|OMPI|PALS|PMI|PMIX|SLURM|FEDMPI)_\w+|TERM")

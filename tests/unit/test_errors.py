@@ -22,17 +22,6 @@ def test_what_would_write_to_a_terminal_is_escaped() -> None:
 
 @pytest.mark.parametrize("kind", [ConfigError, DataError, DeviceError, RunDirError])
 def test_every_user_error_exits_with_2(kind: type[UserError]) -> None:
-    error = kind("here", "wrong")
-    assert isinstance(error, UserError) and error.exit_code == 2
-    assert (error.where, error.problems) == ("here", ("wrong",))
-
-
-@pytest.mark.parametrize("error", [RoundError("svd"), DivergenceError("nan")])
-def test_failures_in_a_round_are_not_the_user_s(error: Exception) -> None:
-    """`main` tells them apart by type: a failure ends all ranks with code 1, a mistake with 2."""
-    assert not isinstance(error, UserError)
-
-
-def test_a_round_error_has_all_places() -> None:
-    error = RoundError("svd", round_number=3)
-    assert (error.stage, error.round_number, error.client, str(error)) == ("svd", 3, None, "svd")
+    """`main` tells failures apart by type: one in a round ends all ranks with code 1."""
+    assert kind("here", "wrong").exit_code == 2
+    assert not issubclass(RoundError, UserError) and not issubclass(DivergenceError, UserError)

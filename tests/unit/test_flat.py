@@ -5,10 +5,9 @@ import torch
 from torch import Tensor, nn
 
 from fedmpi.learning.flat import Buffers, FlatNet, net_layout
-from fedmpi.tensors import copy_into
+from fedmpi.methods.protocol import copy_into
 
 OWN = ("conv.weight", "head.weight")
-SETTINGS = [(0.0, 0.0, ()), (0.9, 0.0, ()), (0.9, 1e-2, ()), (0.9, 1e-2, OWN), (0.0, 1e-2, OWN), (0.5, 1e-2, "all")]
 
 
 class Net(nn.Module):
@@ -106,35 +105,6 @@ def test_one_parameter_by_hand() -> None:
         sgd.step(0.5)
         seen.append((net.params["a"].item(), net.params["b"].item()))
     assert seen == [(0.5, 0.375), (-0.25, -0.484375)]
-
-
-@pytest.mark.parametrize("channels_last", [False, True])
-@pytest.mark.parametrize(("momentum", "weight_decay", "own"), SETTINGS)
-def test_training_is_an_ordinary_module_s(
-    momentum: float, weight_decay: float, own: object, channels_last: bool
-) -> None:
-    """Six real steps, with a fresh optimizer after the third. The tolerance is float32's: kernels of another
-    memory format, and fused against unfused updates, round differently in the last place."""
-    own, net = names_of(own), seeded()
-    flat = flat_twin(net, own, channels_last=channels_last)
-    ours = flat.optimizer(momentum=momentum, weight_decay=weight_decay, own_decay=own)
-    generator = torch.Generator().manual_seed(3)
-    for step in range(6):
-        if step % 3 == 0:
-            theirs = plain_sgd(net, own, momentum, weight_decay)
-            flat.reset_momentum()
-        for group in theirs.param_groups:
-            group["lr"] = 0.05
-        images = torch.rand(4, 3, 6, 6, generator=generator)
-        targets = torch.randint(7, (4,), generator=generator)
-        flat.zero_gradient()
-        theirs.zero_grad()
-        for module in (flat.module, net):
-            torch.nn.functional.cross_entropy(module(images), targets).backward()
-        ours.step(0.05)
-        theirs.step()
-    for name, value in net.named_parameters():
-        torch.testing.assert_close(flat.params[name], value, rtol=1e-5, atol=1e-6)
 
 
 def test_resetting_momentum_is_a_fresh_optimizer() -> None:

@@ -5,13 +5,10 @@ from collections import Counter
 
 import pytest
 
-from fedmpi import methods
 from fedmpi.config.load import load
-from fedmpi.config.schema import Config
 from fedmpi.federation.cohort import sample_cohort
 from fedmpi.federation.tiers import tier_of
-from fedmpi.run.forecast import Forecast, forecast
-from fedmpi.run.start import blocks, method_context
+from fedmpi.run.forecast import Forecast, forecast, lacking_here
 
 # A ResNet of one block and two channels on 8x8 grey digits, ten classes:
 #   stem 1*2*9 = 18, two convs 2*2*9 = 36 each, three BatchNorms of 4, FC 2*10 + 10 = 30: 132 parameters;
@@ -35,19 +32,13 @@ TINY = [
 FULL, HALF = 132, 84
 
 
-def config_of(*overrides: str) -> Config:
-    return load(None, overrides)
-
-
-def plan(config: Config, num_ranks: int = 3) -> Forecast:
-    info = config.data.info()
-    method = methods.create(method_context(config, info))
-    return forecast(config, num_ranks, info, method, blocks(config))
+def plan(*overrides: str, num_ranks: int = 3) -> Forecast:
+    return forecast(load(None, overrides), num_ranks)
 
 
 def test_tiers_by_hand() -> None:
     """Bytes are 4 per parameter; compute is MACs x 2 epochs x 1437 / 10 examples."""
-    full, half = plan(config_of(*TINY)).tiers
+    full, half = plan(*TINY).tiers
     assert (full.name, full.rank_ratio, full.clients, full.params, full.macs) == ("1", 1.0, 4, FULL, 5780)
     assert (half.name, half.rank_ratio, half.clients, half.params, half.macs) == ("0.5", 0.5, 6, HALF, 2708)
     assert (full.down_bytes, full.up_bytes) == (4 * FULL, 4 * FULL)
@@ -57,7 +48,7 @@ def test_tiers_by_hand() -> None:
 
 def test_a_run_by_hand() -> None:
     """Everybody takes part in each of 3 rounds: 4 x 132 + 6 x 84 = 1032 parameters down, and as many up."""
-    run = plan(config_of(*TINY))
+    run = plan(*TINY)
     assert (run.down_bytes_per_round, run.up_bytes_per_round) == (4 * 1032, 4 * 1032)
     assert run.bytes_per_run == 2 * 3 * 4 * 1032
     assert [tier.client_rounds for tier in run.tiers] == [12.0, 18.0] and run.exact_cohorts
@@ -65,32 +56,51 @@ def test_a_run_by_hand() -> None:
     assert run.training_macs_per_run == pytest.approx(by_hand, rel=1e-12)
 
 
+def test_what_tests_cost_by_hand() -> None:
+    """Both nets on 360 test examples in each of 3 rounds; with statistics, on 1437 training examples, too.
+
+    Tests are forward passes; a step of training is three.
+    """
+    each, training = 5780 + 2708, plan(*TINY).training_macs_per_run
+    batch = plan(*TINY, "evaluation.bn=batch")
+    assert (batch.tests_per_run, batch.test_macs_per_run) == (3, 3 * 360 * each)
+    assert batch.test_share == pytest.approx(3 * 360 * each / (3 * 360 * each + 3 * training))
+    restat = plan(*TINY, "evaluation.bn=restat")
+    assert restat.test_macs_per_run == pytest.approx(3 * (360 + 1437) * each)
+    milestone = plan(*TINY, "evaluation.bn=milestone", "train.schedule.milestones=[3]")
+    assert milestone.test_macs_per_run == pytest.approx((3 * 360 + 1437) * each)
+    seldom = plan(*TINY, "evaluation.bn=restat", "evaluation.every=2")  # rounds 2 and 3
+    assert (seldom.tests_per_run, seldom.test_macs_per_run) == (2, pytest.approx(2 * (360 + 1437) * each))
+
+
+def test_what_this_machine_has_not(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Tests that take most of the time, ranks beyond the cores, and memory beyond the machine's are warned of."""
+    few = "train.local_epochs=1", "clients.per_round=1", "evaluation.bn=restat"
+    assert any("evaluation.every=" in line for line in plan(*TINY, *few).warnings)
+    monkeypatch.setattr("os.sched_getaffinity", lambda pid: {0, 1})
+    monkeypatch.setattr("os.sysconf", {"SC_PAGE_SIZE": 1, "SC_PHYS_PAGES": 10**6}.__getitem__)
+    memory, cores = lacking_here(plan(*TINY, num_ranks=30))
+    assert "30 ranks share 2 cores" in cores and "1.00 MB" in memory
+    assert [*lacking_here(plan(*TINY, num_ranks=2))] == []
+
+
 @pytest.mark.parametrize("assignment", ["fixed", "dynamic"])
 def test_bytes_are_those_of_the_run_s_own_cohorts(assignment: str) -> None:
     """By drawing all cohorts and tiers once more: 7 rounds of 4 out of 10."""
     few = (f"clients.tier_assignment={assignment}", "clients.per_round=4", "rounds=7", "seed=5")
-    run = plan(config_of(*TINY, *few))
+    run = plan(*TINY, *few)
     drawn: Counter[int] = Counter()
     for t in range(1, 8):
-        for client in sample_cohort(10, 4, seed=5, round_number=t, phase="train"):
+        for client in sample_cohort([range(10)], 4, seed=5, round_number=t, phase="train"):
             drawn[tier_of(client, (4, 6), dynamic=assignment == "dynamic", seed=5, round_number=t)] += 1
     assert sum(drawn.values()) == 28
     assert [tier.client_rounds for tier in run.tiers] == [drawn[0], drawn[1]]
     assert run.bytes_per_run == 2 * 4 * (drawn[0] * FULL + drawn[1] * HALF)
 
 
-def test_dynamic_tiers_are_another_run() -> None:
-    fixed, dynamic = (
-        plan(config_of(*TINY, "rounds=40", "clients.per_round=4", f"clients.tier_assignment={kind}"))
-        for kind in ("fixed", "dynamic")
-    )
-    assert sum(tier.client_rounds for tier in dynamic.tiers) == sum(tier.client_rounds for tier in fixed.tiers) == 160
-    assert dynamic.bytes_per_run != fixed.bytes_per_run
-
-
 def test_very_long_runs_are_expectations() -> None:
     """300,000 client-rounds are not drawn: 4 / 10 and 6 / 10 of them, and the plan says so."""
-    run = plan(config_of(*TINY, "rounds=100000", "clients.per_round=3"))
+    run = plan(*TINY, "rounds=100000", "clients.per_round=3")
     assert not run.exact_cohorts
     assert [tier.client_rounds for tier in run.tiers] == pytest.approx([120_000, 180_000])
     assert run.bytes_per_run == pytest.approx(2 * 4 * (120_000 * FULL + 180_000 * HALF))
@@ -104,7 +114,7 @@ def test_memory_by_hand() -> None:
     Worker: parameters, gradients, momentum, published, two uploads: 6 x 1088. Server: states 2, published 1, int64
     sums of 2, a term of 36 x 16 bytes, one upload for each of 2 workers: int64 sums are counted as twice the state.
     """
-    run = plan(config_of(*[word for word in TINY if not word.startswith(("method", "clients"))], "method.name=fedavg"))
+    run = plan(*[word for word in TINY if not word.startswith(("method", "clients"))], "method.name=fedavg")
     assert run.model_bytes_worker == 6 * 1088
     assert run.model_bytes_server == (2 + 1 + 2 + 2) * 1088 + 16 * 36
     assert run.data_bytes_rank == (1437 + 360) * (64 + 8)
@@ -123,32 +133,27 @@ def test_memory_by_hand() -> None:
 )
 def test_clients_per_worker(num_ranks: int, server_trains: bool, share: tuple[int, int]) -> None:
     """Ten clients among num_ranks - 1 workers, or num_ranks where rank 0 trains, too."""
-    run = plan(config_of(*TINY, f"mpi.server_trains={str(server_trains).lower()}"), num_ranks)
+    run = plan(*TINY, f"mpi.server_trains={str(server_trains).lower()}", num_ranks=num_ranks)
     assert (run.ranks, run.clients_per_worker) == (num_ranks, share)
 
 
 def test_more_workers_than_clients_is_a_warning_with_both_numbers() -> None:
-    assert plan(config_of(*TINY), 11).warnings == ()
-    run = plan(config_of(*TINY), 14)
+    assert plan(*TINY, num_ranks=11).warnings == ()
+    run = plan(*TINY, num_ranks=14)
     assert len(run.warnings) == 1
     assert "13 workers" in run.warnings[0] and "clients.per_round is 10" in run.warnings[0]
     assert f"warning: {run.warnings[0]}" in run.text("text")
 
 
-def test_json_has_the_keys_that_others_read() -> None:
-    run = plan(config_of(*TINY))
-    found = json.loads(run.text("json"))
-    tiers = [{key: tier[key] for key in ("name", "rank_ratio", "params", "macs")} for tier in found["tiers"]]
-    assert tiers == [
-        {"name": "1", "rank_ratio": 1.0, "params": FULL, "macs": 5780},
-        {"name": "0.5", "rank_ratio": 0.5, "params": HALF, "macs": 2708},
-    ]
+def test_both_forms_have_every_tier_and_the_totals() -> None:
+    """Down and up per round 4,128 bytes each, 24,768 in the run; ten clients on two workers. JSON has exact numbers."""
+    run = plan(*TINY)
+    found, text = json.loads(run.text("json")), run.text("text")
     assert found["bytes_per_run"] == run.bytes_per_run and found["warnings"] == []
-
-
-def test_the_text_names_every_tier_and_the_totals() -> None:
-    """Down and up per round 4,128 bytes each, 24,768 in the run; ten clients on two workers."""
-    text = plan(config_of(*TINY)).text("text")
+    assert [[tier[key] for key in ("name", "rank_ratio", "params", "macs")] for tier in found["tiers"]] == [
+        ["1", 1.0, FULL, 5780],
+        ["0.5", 0.5, HALF, 2708],
+    ]
     lines = text.splitlines()
     assert lines[0] == "fedhm on digits with resnet18: 3 rounds on 3 ranks"
     assert lines[2].split()[:5] == ["1", "1", "4", "132", "5.78"]
@@ -166,7 +171,7 @@ def test_the_text_names_every_tier_and_the_totals() -> None:
 )
 def test_the_papers_integers(model: str, data_set: str, params: list[int]) -> None:
     """methods.md section 1 and 2.3, from nothing but two overrides of the default config; no data file is there."""
-    run = plan(config_of(f"model.name={model}", f"data.name={data_set}", "data.root=/nowhere"))
+    run = plan(f"model.name={model}", f"data.name={data_set}", "data.root=/nowhere")
     assert [tier.params for tier in run.tiers] == params
     assert [tier.rank_ratio for tier in run.tiers] == [1.0, 0.5, 0.25, 0.125]
     assert [tier.down_bytes for tier in run.tiers] == [4 * count for count in params]
@@ -174,9 +179,7 @@ def test_the_papers_integers(model: str, data_set: str, params: list[int]) -> No
 
 def test_a_net_that_nobody_prepared() -> None:
     """torchvision's ResNet-18 with ten classes: 11,689,512 published at 1,000 classes, less 990 x 513 of its FC."""
-    run = plan(
-        config_of("model.name=torchvision:resnet18", "data.name=synthetic", "data.shape=[3, 64, 64]", "rounds=2")
-    )
+    run = plan("model.name=torchvision:resnet18", "data.name=synthetic", "data.shape=[3, 64, 64]", "rounds=2")
     params = [tier.params for tier in run.tiers]
     assert params[0] == 11_689_512 - 990 * 513
     assert params == sorted(params, reverse=True) and params[-1] < params[0] / 4

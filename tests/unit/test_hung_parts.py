@@ -23,6 +23,7 @@ def ended_if_hung(silence_s: int, script: str) -> subprocess.CompletedProcess[st
     return subprocess.run(words, capture_output=True, text=True, timeout=LIMIT_S, stdin=subprocess.DEVNULL)
 
 
+@pytest.mark.slow
 def test_a_hung_part_ends_with_all_its_processes(tmp_path: Path) -> None:
     """One that ignores SIGINT, one in a session of its own whose parent has ended, and one that is stopped."""
     script = f"""
@@ -32,9 +33,9 @@ def test_a_hung_part_ends_with_all_its_processes(tmp_path: Path) -> None:
         trap '' INT; echo $$ >>{tmp_path}/pids
         while true; do sleep 1000; done
     """
-    done = ended_if_hung(5, script)
+    done = ended_if_hung(3, script)
     assert done.returncode == 124, done
-    assert done.stderr.splitlines()[-1] == "hung: no test has finished for 5 s; ended in tests/a.py::test_b"
+    assert done.stderr.splitlines()[-1] == "hung: no test has finished for 3 s; ended in tests/a.py::test_b"
     pids = [int(line) for line in (tmp_path / "pids").read_text().split()]
     assert len(pids) == 3 and not any(map(is_running, pids))
 

@@ -4,20 +4,25 @@ import pytest
 
 from fedmpi.errors import LaunchError
 from fedmpi.mpi.launch import check_launch, check_size, claimed, launched_as
-from fedmpi.mpi.serial import SerialComm, world
+from fedmpi.mpi.serial import SerialComm
+from fedmpi.mpi.starting import world
 
 LAUNCHERS = {
     "Open MPI 5": ({"OMPI_COMM_WORLD_RANK": "2", "OMPI_COMM_WORLD_SIZE": "5", "PMIX_RANK": "2"}, (2, 5)),
-    "Open MPI 4": (
-        {"OMPI_COMM_WORLD_RANK": "0", "OMPI_COMM_WORLD_SIZE": "5", "OMPI_COMM_WORLD_LOCAL_RANK": "0"},
-        (0, 5),
-    ),
+    "Open MPI 4": ({"OMPI_COMM_WORLD_RANK": "0", "OMPI_COMM_WORLD_SIZE": "5"}, (0, 5)),
     "MPICH": ({"PMI_RANK": "3", "PMI_SIZE": "4", "MPI_LOCALRANKID": "1"}, (3, 4)),
     "srun --mpi=pmi2": ({"PMI_RANK": "1", "PMI_SIZE": "8", "SLURM_PROCID": "1", "SLURM_NTASKS": "8"}, (1, 8)),
     "srun --mpi=pmix": ({"PMIX_RANK": "7", "SLURM_PROCID": "7", "SLURM_STEP_NUM_TASKS": "8"}, (7, 8)),
     "MVAPICH": ({"MV2_COMM_WORLD_RANK": "1", "MV2_COMM_WORLD_SIZE": "2"}, (1, 2)),
     "Cray PALS": ({"PALS_RANKID": "1", "PALS_SIZE": "2"}, (1, 2)),
     "PMIx alone": ({"PMIX_RANK": "1"}, (1, 1)),
+    # On an allocation mpirun starts daemons by srun: what Open MPI says counts, not what Slurm says of a daemon.
+    "mpirun within a step": (
+        {"OMPI_COMM_WORLD_RANK": "3", "OMPI_COMM_WORLD_SIZE": "4", "PMI_RANK": "0", "PMI_SIZE": "2"},
+        (3, 4),
+    ),
+    # Within an interactive step of Slurm, which has one task: a size of another launcher is passed over.
+    "PMIx within a step": ({"PMIX_RANK": "3", "SLURM_STEP_NUM_TASKS": "1", "SLURM_PROCID": "0"}, (3, 1)),
 }
 
 
@@ -50,12 +55,6 @@ def test_no_launcher(environment: dict[str, str]) -> None:
     assert launched_as(environment) is None
 
 
-def test_mpirun_within_a_slurm_step() -> None:
-    """On an allocation mpirun starts daemons by srun: what Open MPI says counts, not what Slurm says of a daemon."""
-    both = {"OMPI_COMM_WORLD_RANK": "3", "OMPI_COMM_WORLD_SIZE": "4", "PMI_RANK": "0", "PMI_SIZE": "2"}
-    assert launched_as(both) == (3, 4)
-
-
 @pytest.mark.parametrize("garbage", ["", "x", "-1", "1.5", "0x1", "+1", "\u00b2", "\u0661", "2147483648", "9" * 5_000])
 def test_what_is_no_rank_is_passed_over(garbage: str) -> None:
     """Left-overs in an environment end neither `--plan` nor a run with a traceback."""
@@ -72,32 +71,18 @@ def test_a_size_that_does_not_fit_its_rank_is_refused(size: str) -> None:
         with pytest.raises(LaunchError, match=f"^environment variable {size_name}: is .*3;") as caught:
             claimed({rank_name: "3", size_name: size})
         assert caught.value.exit_code == 2 and "\n" not in caught.value.text()
-
-
-@pytest.mark.parametrize("size", SIZES, ids=map(str, range(len(SIZES))))
-def test_a_step_of_slurm_that_makes_no_sense_is_passed_over(size: str) -> None:
-    assert claimed({"SLURM_PROCID": "3", "SLURM_STEP_NUM_TASKS": size}) == (0, 1)
-
-
-def test_a_size_of_another_launcher_is_passed_over() -> None:
-    """A PMIx launcher within an interactive step of Slurm, which has one task."""
-    assert launched_as({"PMIX_RANK": "3", "SLURM_STEP_NUM_TASKS": "1", "SLURM_PROCID": "0"}) == (3, 1)
-    assert launched_as({"PMIX_RANK": "3", "SLURM_STEP_NUM_TASKS": "x"}) == (3, 1)
+    assert claimed({"SLURM_PROCID": "3", "SLURM_STEP_NUM_TASKS": size}) == (0, 1)  # a step that makes no sense
 
 
 def test_the_process_s_own_environment_is_the_default(bare: pytest.MonkeyPatch) -> None:
+    """Without a launcher the process is its own world."""
+    comm = world()
+    assert isinstance(comm, SerialComm) and (comm.rank, comm.size, comm.is_root) == (0, 1, True)
     assert launched_as() is None
     bare.setenv("PMI_RANK", "1")
     bare.setenv("PMI_SIZE", "3")
     assert launched_as() == (1, 3)
 
-
-def test_without_a_launcher_a_process_is_its_own_world(bare: pytest.MonkeyPatch) -> None:
-    comm = world()
-    assert isinstance(comm, SerialComm) and (comm.rank, comm.size, comm.is_root) == (0, 1, True)
-
-
-# Processes that do not find each other.
 
 # Slurm's own counts: those of a job's only shell, and of each task of `srun -n 3`.
 SHELL = {"SLURM_JOB_ID": "1", "SLURM_NTASKS": "3", "SLURM_PROCID": "0"}

@@ -1,6 +1,7 @@
 """`slurm/life_cycle.sh` in bash, with commands of Slurm that only note how they were called."""
 
 import os
+import re
 import signal
 import subprocess
 import time
@@ -46,11 +47,18 @@ def ended(
     return process.returncode, out, calls.read_text().splitlines() if calls.exists() else []
 
 
+def rank_that(folder: Path, script: str) -> str:
+    """A command that runs `script`; `sleeps N` in it are N times 0.05 s, in which bash hears signals."""
+    sleeps = re.sub(r"sleeps (\d+)", r"for i in $(seq \1); do sleep 0.05; done", script)
+    (folder / "rank").write_text(f"{sleeps}\n")
+    return f"bash {folder}/rank"
+
+
 @pytest.mark.parametrize(("environment", "job"), [(JOB, "17"), (TASK, "17_3")])
 def test_a_job_goes_back_by_itself_alone(tmp_path: Path, environment: dict[str, str], job: str) -> None:
     """Not with all other tasks of its array; and its own end is what it asks for."""
     code, out, calls = ended(tmp_path, 'resumable sh -c "echo $SLURM_JOB_END_TIME; exit 75"', environment)
-    assert (code, out) == (0, f"1893456000\nrequeued: job {job} goes on from what is saved\n")
+    assert (code, out) == (0, f"1893456000\nrequeued: job {job} continues from what is saved\n")
     assert calls == [f"scontrol requeue {job}"]
     assert (tmp_path / "asked").read_text() == f"squeue --noheader --jobs {job} --format %e\n"
 
@@ -93,74 +101,62 @@ def test_other_ends_are_the_job_s(tmp_path: Path, command: str, more: dict[str, 
     found, out, calls = ended(tmp_path, f"resumable {command}", {**KNOWN_END, **more}, scontrol)
     assert found == code and len(calls) == scontrol
     assert not list(tmp_path.rglob(".begun*"))
-    said = {0: "", 75: "not requeued: submit it again to go on (exit code 75)\n"}
-    assert out == said.get(code, f"ended with code {code}; submitted again, it goes on from what is saved\n")
+    said = {0: "", 75: "not requeued: submit it again to continue (exit code 75)\n"}
+    assert out == said.get(code, f"ended with code {code}; submitted again, it continues from what is saved\n")
 
 
-def test_variables_that_are_not_set_are_nobody_s_mistake(tmp_path: Path) -> None:
-    """As in the scripts of module and conda; a command that fails is one."""
-    assert ended(tmp_path, 'echo "$_CONDA_IS_NOT_SET"; resumable true', JOB)[0] == 0
-    assert ended(tmp_path, "false; resumable true", JOB)[0] == 1
+@pytest.mark.parametrize(("script", "code"), [('echo "$_IS_NOT_SET"; resumable true', 0), ("false; resumable true", 1)])
+def test_what_comes_before(tmp_path: Path, script: str, code: int) -> None:
+    """A variable that is not set is nobody's mistake, as in the scripts of module and conda; a failure is one."""
+    assert ended(tmp_path, script, JOB)[0] == code
 
 
 @pytest.mark.parametrize("when", ["loading", "running"])
 def test_a_signal_is_not_lost(tmp_path: Path, when: str) -> None:
     """USR1 while modules load, before there are ranks, and while they run."""
-    rank = tmp_path / "rank"
-    rank.write_text(f"trap 'exit 75' USR1; touch {tmp_path}/running; for i in $(seq 600); do sleep 0.05; done\n")
-    process = start(tmp_path, f"touch {tmp_path}/loading; sleep 0.5; resumable bash {rank}", JOB)
+    rank = rank_that(tmp_path, f"trap 'exit 75' USR1; touch {tmp_path}/running; sleeps 600")
+    process = start(tmp_path, f"touch {tmp_path}/loading; sleep 0.5; resumable {rank}", JOB)
     while not (tmp_path / when).exists():
         time.sleep(0.01)
     process.send_signal(signal.SIGUSR1)
     out, _ = process.communicate(timeout=20)
-    assert process.returncode == 0 and "requeued: job 17 goes on" in out
+    assert process.returncode == 0 and "requeued: job 17 continues" in out
 
 
 def test_a_signal_that_is_lost_comes_again(tmp_path: Path) -> None:
     """srun does not hear it while it makes the job's step; what the command ends with counts all the same."""
-    rank = tmp_path / "rank"
     hears = "heard=x$heard; [ $heard = x ] || exit 75"
-    rank.write_text(f"trap '{hears}' USR1; kill -USR1 $PPID; for i in $(seq 200); do sleep 0.05; done; exit 9\n")
+    rank = rank_that(tmp_path, f"trap '{hears}' USR1; kill -USR1 $PPID; sleeps 200; exit 9")
     began = time.monotonic()
-    code, out, calls = ended(tmp_path, f"again_s=2; resumable bash {rank}", KNOWN_END)
-    assert (code, out, calls) == (0, "requeued: job 17 goes on from what is saved\n", ["scontrol requeue 17"])
+    code, out, calls = ended(tmp_path, f"again_s=2; resumable {rank}", KNOWN_END)
+    assert (code, out, calls) == (0, "requeued: job 17 continues from what is saved\n", ["scontrol requeue 17"])
     assert time.monotonic() - began > 1.5  # by itself again_s is 10, and the command ends with 9 before
 
 
 def test_every_command_of_a_file_hears_the_signal(tmp_path: Path) -> None:
     """And after a command that ended with 0, SIGTERM ends the shell as before."""
-    rank = tmp_path / "rank"
-    rank.write_text("trap 'exit 75' USR1; kill -USR1 $PPID; for i in $(seq 100); do sleep 0.05; done\n")
-    code, out, _ = ended(tmp_path, f"resumable true; again_s=100; resumable bash {rank}", KNOWN_END)
-    assert (code, out) == (0, "requeued: job 17 goes on from what is saved\n")
+    rank = rank_that(tmp_path, "trap 'exit 75' USR1; kill -USR1 $PPID; sleeps 100")
+    code, out, _ = ended(tmp_path, f"resumable true; again_s=100; resumable {rank}", KNOWN_END)
+    assert (code, out) == (0, "requeued: job 17 continues from what is saved\n")
     assert ended(tmp_path, "resumable true; kill -TERM $$; echo still here", KNOWN_END)[:2] == (-signal.SIGTERM, "")
 
 
 @pytest.mark.parametrize(("ends", "code"), [("exit 1", 0), ("kill -USR1 $$", 0), ("exit 2", 2), ("exit 3", 3)])
 def test_a_signal_before_the_ranks_listen(tmp_path: Path, ends: str, code: int) -> None:
     """It kills some of them, and the others give up (1), or mpirun itself (138): to be requeued. A mistake is none."""
-    rank = tmp_path / "rank"
-    rank.write_text(f"trap '' USR1; kill -USR1 $PPID; sleep 0.3; trap - USR1; {ends}\n")
-    found, out, calls = ended(tmp_path, f"resumable bash {rank}", KNOWN_END)
+    rank = rank_that(tmp_path, f"trap '' USR1; kill -USR1 $PPID; sleep 0.3; trap - USR1; {ends}")
+    found, out, calls = ended(tmp_path, f"resumable {rank}", KNOWN_END)
     assert found == code and calls == ["scontrol requeue 17"] * (code == 0)
     assert ("requeued: job 17" in out) == (code == 0)
     assert ("code 2: fix what is said above, then submit it again\n" in out) == (code == 2)
 
 
-ULFM = [
-    ("--with-ft ulfm --run-dir '{}'", {}),
-    ("--with-ft=ulfm '--run-dir={}'", {}),
-    ("--run-dir '{}'", {"OMPI_MCA_mpi_ft_enable": "1"}),
-    ("--run-dir '{}'", {"OMPI_MCA_mpi_ft_enable": "True"}),
-]
-
-
 @pytest.mark.parametrize(
     ("report", "signals", "code"), [("new", False, 0), ("old", False, 1), ("none", False, 1), ("old", True, 75)]
 )
-@pytest.mark.parametrize(("words", "more"), ULFM)
+@pytest.mark.parametrize("words", ["--with-ft ulfm --run-dir '{}'", "--with-ft=ulfm '--run-dir={}'", "--run-dir '{}'"])
 def test_zero_is_not_believed_where_ranks_may_die(
-    tmp_path: Path, report: str, signals: bool, code: int, words: str, more: dict[str, str]
+    tmp_path: Path, report: str, signals: bool, code: int, words: str
 ) -> None:
     """With `--with-ft`, mpirun ends with 0 even if all ranks were killed: by an early signal, or one by one."""
     summary = tmp_path / "run dir" / "report" / "summary.json"
@@ -168,23 +164,20 @@ def test_zero_is_not_believed_where_ranks_may_die(
     if report == "old":
         summary.touch()
         os.utime(summary, (0, 0))
-    launcher = tmp_path / "launcher"
     write = f"touch '{summary}'" if report == "new" else "true"
-    launcher.write_text(
-        f"#!/bin/sh\ntrap '' USR1\n{write}\n{'kill -USR1 $PPID; sleep 0.3' if signals else ''}\nexit 0\n"
-    )
-    launcher.chmod(0o755)
-    environment = {**KNOWN_END, "FEDMPI_REQUEUE": "no", **more}
+    rank = rank_that(tmp_path, f"trap '' USR1; {write}; {'kill -USR1 $PPID; sleep 0.3' if signals else 'true'}; exit 0")
+    environment = {**KNOWN_END, "FEDMPI_REQUEUE": "no", "OMPI_MCA_mpi_ft_enable": "" if "ulfm" in words else "True"}
     words = words.format(summary.parents[1])
-    found, out, _ = ended(tmp_path, f"cd {tmp_path}; resumable {launcher} {words} --resume", environment)
+    found, out, _ = ended(tmp_path, f"cd {tmp_path}; resumable {rank} {words} --resume", environment)
     assert (found, "is not finished" in out) == (code, code != 0)
     assert not list(tmp_path.rglob(".begun*"))
 
 
-@pytest.mark.parametrize(("word", "more"), [("--with-ft=ulfm", {}), ("", {"OMPI_MCA_mpi_ft_enable": "true"})])
-def test_ranks_may_die_only_where_the_run_is_known(tmp_path: Path, word: str, more: dict[str, str]) -> None:
+@pytest.mark.parametrize(("word", "variable"), [("--with-ft=ulfm", ""), ("", "true"), ("", "1")])
+def test_ranks_may_die_only_where_the_run_is_known(tmp_path: Path, word: str, variable: str) -> None:
     """Its report is what tells whether it is finished."""
-    found, out, calls = ended(tmp_path, f"resumable touch {tmp_path}/started {word}", {**KNOWN_END, **more})
+    environment = {**KNOWN_END, "OMPI_MCA_mpi_ft_enable": variable}
+    found, out, calls = ended(tmp_path, f"resumable touch {tmp_path}/started {word}", environment)
     assert (found, calls) == (2, []) and "needs a --run-dir" in out and out.count("\n") == 1
     assert not (tmp_path / "started").exists()
 
@@ -198,41 +191,41 @@ def run_dir(tmp_path: Path) -> Path:
 
 
 def stops(tmp_path: Path, run_dir: Path, more: dict[str, str], does: str = "true") -> tuple[int, str, list[str]]:
-    """A command that `does` something in the checkpoints' folder, and is to go on."""
+    """A command that `does` something in the checkpoints' folder, and is to continue."""
     script = f"cd '{tmp_path}'; resumable sh -c 'cd \"$1/checkpoints\"; {does}; exit 75' --run-dir '{run_dir}' --resume"
     return ended(tmp_path, script, {**KNOWN_END, **more})
 
 
 @pytest.mark.parametrize(
-    ("before", "does", "noted", "said"),
+    ("before", "does", "noted", "note"),
     [
-        (False, "true", "", "requeued: job 17 begins again\n"),
-        (False, "true", "17 4", "requeued: job 17 begins again\n"),
-        (True, "true", "17 4", "requeued: job 17 goes on from what is saved\n"),
-        (True, "touch round-000002.h5", "17 5", "requeued: job 17 goes on from what is saved\n"),
-        (False, "true", "16 5", "requeued: job 17 begins again\n"),
-        (False, "true", "17 x[$(touch bad)]", "requeued: job 17 begins again\n"),
-        (False, "true", "17 5", "not requeued (6 starts in a row saved nothing: the job may need more time)"),
-        (True, "true", "17 5", "not requeued (6 starts in a row saved nothing: the job may need more time)"),
+        (False, "true", "", "17 1"),
+        (False, "true", "17 4", "17 5"),
+        (True, "true", "17 4", "17 5"),
+        (True, "touch round-000002.h5", "17 5", "17 0"),
+        (False, "true", "16 5", "17 1"),
+        (False, "true", "17 x[$(touch bad)]", "17 1"),
+        (False, "true", "17 5", None),
+        (True, "true", "17 5", None),
     ],
 )
 def test_requeueing_does_not_go_round_in_circles(
-    tmp_path: Path, run_dir: Path, before: bool, does: str, noted: str, said: str
+    tmp_path: Path, run_dir: Path, before: bool, does: str, noted: str, note: str | None
 ) -> None:
-    """Starts of this job in a row that saved nothing count; in the end it is said how to go on."""
+    """Starts of this job in a row that saved nothing count; in the end it is said how to continue."""
     if before:
         (run_dir / "checkpoints" / "round-000001.h5").touch()
         os.utime(run_dir / "checkpoints" / "round-000001.h5", (0, 0))
     if noted:
         (run_dir / "requeued").write_text(f"{noted}\n")
     code, out, _ = stops(tmp_path, run_dir, {}, does)
-    is_requeued = said.startswith("requeued")
-    assert code == (0 if is_requeued else 75) and out.count("\n") == 1
-    assert out == said if is_requeued else out == f"{said}: submit it again to go on (exit code 75)\n"
-    assert (run_dir / "requeued").exists() == is_requeued
-    if is_requeued:
-        count = 0 if does != "true" else 5 if noted == "17 4" else 1
-        assert (run_dir / "requeued").read_text() == f"17 {count}\n"
+    if note is None:
+        why = "6 starts in a row saved nothing: the job may need more time"
+        assert (code, out) == (75, f"not requeued ({why}): submit it again to continue (exit code 75)\n")
+        assert not (run_dir / "requeued").exists()
+    else:
+        assert (code, out) == (0, f"requeued: job 17 {'continues from what is saved' if before else 'begins again'}\n")
+        assert (run_dir / "requeued").read_text() == f"{note}\n"
 
 
 def test_starts_are_counted_from_requeue_to_requeue(tmp_path: Path) -> None:
@@ -303,7 +296,7 @@ def test_no_requeue_without_its_note(tmp_path: Path, run_dir: Path, before: str)
         note.write_text(before)
     script = f"trap '' XFSZ; ulimit -f 0; resumable sh -c 'exit 75' --run-dir '{run_dir}'"
     code, out, _ = ended(tmp_path, f"cd {tmp_path}; {script}", KNOWN_END)
-    said = f"not requeued ({note} cannot be written: File too large): submit it again to go on (exit code 75)\n"
+    said = f"not requeued ({note} cannot be written: File too large): submit it again to continue (exit code 75)\n"
     assert (code, out) == (75, said)
     assert [path.name for path in run_dir.iterdir()] == ["checkpoints"]
 
@@ -320,7 +313,7 @@ def test_without_slurm_nothing_is_requeued(tmp_path: Path, run_dir: Path) -> Non
     """A file that is tried in a shell of one's own."""
     script = f"cd {tmp_path}; resumable sh -c 'exit 75' --run-dir '{run_dir}'"
     code, out, calls = ended(tmp_path, script, {})
-    assert (code, out, calls) == (75, "not requeued: submit it again to go on (exit code 75)\n", [])
+    assert (code, out, calls) == (75, "not requeued: submit it again to continue (exit code 75)\n", [])
     assert not (tmp_path / "asked").exists() and [path.name for path in run_dir.iterdir()] == ["checkpoints"]
 
 
@@ -344,7 +337,7 @@ def test_a_folder_is_left_only_for_a_reason(tmp_path: Path) -> None:
     ("code", "says"), [(75, "submit it again{}, to"), (3, "submitted again{}, it begins"), (2, "submit it again{}\n")]
 )
 def test_a_new_job_has_another_number(tmp_path: Path, code: int, says: str) -> None:
-    """So where the folder's name has this one's, it must be said which folder to go on with."""
+    """So where the folder's name has this one's, it must be said which folder to continue."""
     script = f"cd {tmp_path}; resumable sh -c 'exit {code}' --run-dir runs/me-17"
     out = ended(tmp_path, script, KNOWN_END, scontrol=1)[1]
     assert says.format(", with --run-dir runs/me-17 after the file's name") in out and out.count("\n") == 1

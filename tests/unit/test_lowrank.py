@@ -2,11 +2,11 @@
 
 import pytest
 import torch
+from model_inputs import at_full_rank, loaded, randn
 from torch import nn
 
 from fedmpi.lowrank.decay import frobenius_decay_
 from fedmpi.lowrank.factorized import FactorizedLayer
-from fedmpi.lowrank.lifting import factorize, lift
 from fedmpi.lowrank.modules import LowRank, factorize_net
 from fedmpi.lowrank.rule import Rule, plan_layers
 
@@ -23,29 +23,6 @@ LAYERS = [
     nn.Conv2d(6, 10, 3, padding=2, dilation=2),
     nn.Conv2d(6, 10, 3, stride=(2, 1), padding=(3, 1), dilation=(3, 1)),
 ]
-
-
-def randn(*shape: int, seed: int = 0) -> torch.Tensor:
-    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed))
-
-
-def load_factors(net: nn.Module, dense: nn.Module, layers: tuple[FactorizedLayer, ...], rank_ratio: float) -> None:
-    """What a client does with what the server published."""
-    state, dense_state = net.state_dict(), dense.state_dict()
-    for layer in layers:
-        u, v = factorize(layer, dense_state[f"{layer.name}.weight"], layer.r(rank_ratio))
-        state[f"{layer.name}.u.weight"].copy_(u)
-        state[f"{layer.name}.v.weight"].copy_(v)
-
-
-def at_full_rank(dense: nn.Module, rule: Rule) -> nn.Module:
-    """The factor net at the full rank of every layer, holding the factors of `dense`."""
-    layers = plan_layers(dense, rule)
-    full = {layer.name: min(layer.matrix_shape) for layer in layers}
-    layers = plan_layers(dense, Rule(rule.dense_layers, rule.unroll, full))
-    net = factorize_net(dense, layers, 0.5)
-    load_factors(net, dense, layers, 0.5)
-    return net
 
 
 @all_orders
@@ -72,8 +49,7 @@ def test_stride_2_conv_at_low_rank_runs_as_its_lifted_kernel(unroll: str) -> Non
     conv = nn.Conv2d(64, 128, 3, stride=2, padding=1, bias=False)
     dense = nn.Sequential(conv)
     layers = plan_layers(dense, Rule(0, unroll))
-    factored = factorize_net(dense, layers, 0.125)
-    load_factors(factored, dense, layers, 0.125)
+    factored = loaded(factorize_net(dense, layers, 0.125), dense, layers)
     x = randn(2, 64, 8, 8)
     expected = nn.functional.conv2d(x, factored[0].weight, stride=2, padding=1)
     torch.testing.assert_close(factored(x), expected, rtol=0, atol=1e-5)
@@ -94,7 +70,7 @@ def naive_matrix(weight: torch.Tensor, unroll: str) -> torch.Tensor:
 def test_lifted_kernel_is_the_truncated_svd(unroll: str, kernel: tuple[int, int]) -> None:
     weight = randn(12, 8, *kernel)
     layer = FactorizedLayer("conv", 8, 12, kernel, unroll)
-    lifted = lift(layer, *factorize(layer, weight, 4))
+    lifted = layer.lift(*layer.factorize(weight, 4))
     assert lifted.shape == weight.shape and lifted.is_contiguous()
     left, sigma, right = torch.linalg.svd(naive_matrix(weight, unroll).double(), full_matrices=False)
     truncated = (left[:, :4] * sigma[:4]) @ right[:4]
@@ -110,8 +86,6 @@ def test_unroll_and_fold_are_inverse_and_factors_round_trip(unroll: str, memory_
     assert torch.equal(layer.fold(layer.unroll(weight)), weight)
     u, v = randn(*layer.u_shape(6)), randn(*layer.v_shape(6))
     u, v = u.to(memory_format=memory_format), v.to(memory_format=memory_format)
-    assert torch.equal(layer.u_weight(layer.u_matrix(u)), u)
-    assert torch.equal(layer.v_weight(layer.v_matrix(v)), v)
     if memory_format == torch.channels_last:
         assert layer.u_matrix(u).data_ptr() == u.data_ptr() and layer.v_matrix(v).data_ptr() == v.data_ptr()
 
@@ -120,17 +94,17 @@ def test_unroll_and_fold_are_inverse_and_factors_round_trip(unroll: str, memory_
 def test_linear_factors(m: int, n: int) -> None:
     layer = FactorizedLayer("fc", m, n, None)
     weight = randn(n, m)
-    u, v = factorize(layer, weight, 3)
+    u, v = layer.factorize(weight, 3)
     assert u.shape == layer.u_shape(3) == (3, m) and v.shape == layer.v_shape(3) == (n, 3)
     left, sigma, right = torch.linalg.svd(weight, full_matrices=False)
-    torch.testing.assert_close(lift(layer, u, v), (left[:, :3] * sigma[:3]) @ right[:3], rtol=0, atol=1e-5)
+    torch.testing.assert_close(layer.lift(u, v), (left[:, :3] * sigma[:3]) @ right[:3], rtol=0, atol=1e-5)
 
 
 def test_orders_differ_in_approximation_and_agree_in_counts() -> None:
     weight = randn(8, 8, 3, 3)
     layers = [FactorizedLayer("conv", 8, 8, (3, 3), unroll) for unroll in ("paper", "code")]
-    factors = [factorize(layer, weight, 2) for layer in layers]
-    lifted = [lift(layer, *pair) for layer, pair in zip(layers, factors, strict=True)]
+    factors = [layer.factorize(weight, 2) for layer in layers]
+    lifted = [layer.lift(*pair) for layer, pair in zip(layers, factors, strict=True)]
     assert not torch.allclose(lifted[0], lifted[1], atol=1e-2)
     assert factors[0][0].shape == (2, 8, 3, 1) and factors[0][1].shape == (8, 2, 1, 3)
     assert factors[1][0].shape == (2, 8, 1, 3) and factors[1][1].shape == (8, 2, 3, 1)
@@ -141,7 +115,7 @@ def test_prefix_of_the_published_factors_is_the_smaller_tier(unroll: str) -> Non
     """A tier takes the first r' filters of u and the first r' inputs of v."""
     layer = FactorizedLayer("conv", 6, 8, (3, 3), unroll)
     weight = randn(8, 6, 3, 3)
-    (u, v), (small_u, small_v) = factorize(layer, weight, 4), factorize(layer, weight, 2)
+    (u, v), (small_u, small_v) = layer.factorize(weight, 4), layer.factorize(weight, 2)
     assert torch.equal(u[:2], small_u) and torch.equal(v[:, :2], small_v)
 
 

@@ -4,19 +4,16 @@ from types import SimpleNamespace
 
 import pytest
 import torch
-from model_inputs import params
+from model_inputs import at_full_rank, params
 from torch import nn
 
 from fedmpi.errors import ConfigError
 from fedmpi.lowrank.factorized import FactorizedLayer
-from fedmpi.lowrank.lifting import factorize
 from fedmpi.lowrank.modules import LowRank, factorize_net
 from fedmpi.lowrank.rule import Rule, plan_layers
 from fedmpi.models import create
-from fedmpi.models.nets.resnet_options import ResNet18, ResNet34
-from fedmpi.models.nets.torchvision_options import Torchvision
-from fedmpi.models.options import ModelOptions
-from fedmpi.models.surgery.norm import use_batch_statistics
+from fedmpi.models.admission import admit
+from fedmpi.models.options import ModelOptions, ResNet18, ResNet34, Torchvision
 
 INFO = SimpleNamespace(kind="image", example_shape=(3, 32, 32), num_classes=10)
 
@@ -92,10 +89,6 @@ def test_overrides_beat_type_and_position() -> None:
         ({"hiden": 0.5}, r"no layer matches 'hiden'\. Did you mean 'hidden'\?"),
         ({"grouped": 0.5}, "'grouped' cannot be factorized: Conv2d"),
         ({"tied": 0.5}, "'tied' cannot be factorized"),
-        ({"plain": 1.0}, r"plain: expected 'dense', a ratio in \(0, 1\) or a rank >= 1, got 1\.0"),
-        ({"plain": 0}, "got 0"),
-        ({"plain": True}, "got True"),
-        ({"plain": "low"}, "got 'low'"),
     ],
 )
 def test_impossible_overrides(overrides: dict[str, object], message: str) -> None:
@@ -137,18 +130,6 @@ def test_factor_nets_keep_everything_else_and_draw_nothing() -> None:
     assert not any(module.training for module in result.modules())
 
 
-def full_rank_copy(net: nn.Module, dense_layers: int) -> nn.Module:
-    full = {layer.name: min(layer.matrix_shape) for layer in plan_layers(net, Rule(dense_layers))}
-    layers = plan_layers(net, Rule(dense_layers, overrides=full))
-    result = factorize_net(net, layers, 0.5)
-    state = result.state_dict()
-    for layer in layers:
-        u, v = factorize(layer, net.get_submodule(layer.name).weight.detach(), layer.r(0.5))
-        state[f"{layer.name}.u.weight"].copy_(u)
-        state[f"{layer.name}.v.weight"].copy_(v)
-    return result
-
-
 @pytest.mark.parametrize(("name", "count"), [("resnet50", 16), ("swin_t", 51)])
 def test_nets_that_nobody_prepared(name: str, count: int) -> None:
     """torchvision's ResNet-50 (its 3x3 convs) and Swin (which uses weights past `forward`), on shapes alone."""
@@ -168,12 +149,12 @@ def test_full_rank_resnet50_is_resnet50() -> None:
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)
         net = ResNet(Bottleneck, [3, 4, 6, 3], num_classes=10, width_per_group=8)
-    use_batch_statistics(net)
-    factored = full_rank_copy(net, 1)
+    admit(net, "resnet")
+    factored = at_full_rank(net, Rule(1))
     assert sum(isinstance(module, LowRank) for module in factored.modules()) == 16
     x = torch.randn(4, 3, 64, 64, generator=torch.Generator().manual_seed(0))
     with torch.no_grad():
         # 53 BatchNorms divide by deviations and so enlarge the 1e-6 of float32; float64 shows the identity itself.
         torch.testing.assert_close(factored(x), net(x), rtol=0, atol=2e-3)
-        exact, exact_factored = net.double(), full_rank_copy(net.double(), 1)
+        exact, exact_factored = net.double(), at_full_rank(net.double(), Rule(1))
         torch.testing.assert_close(exact_factored(x.double()), exact(x.double()), rtol=0, atol=1e-8)

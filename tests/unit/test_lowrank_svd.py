@@ -2,26 +2,23 @@
 
 import pytest
 import torch
+from model_inputs import randn
 
-from fedmpi.lowrank.svd import compose, truncated_svd
+from fedmpi.lowrank.svd import truncated_svd
 
 both_solvers = pytest.mark.parametrize("solver", ["exact", "gram"])
-
-
-def gaussian(*shape: int, seed: int = 0) -> torch.Tensor:
-    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed))
 
 
 def decaying(rows: int, columns: int, decay: float) -> torch.Tensor:
     """Singular values decay^0, decay^1, ...: what trained layers look like."""
     k = min(rows, columns)
-    left, _ = torch.linalg.qr(gaussian(rows, k).double())
-    right, _ = torch.linalg.qr(gaussian(columns, k, seed=1).double())
+    left, _ = torch.linalg.qr(randn(rows, k).double())
+    right, _ = torch.linalg.qr(randn(columns, k, seed=1).double())
     return ((left * decay ** torch.arange(k).double()) @ right.t()).float()
 
 
 @both_solvers
-@pytest.mark.parametrize("matrix", [gaussian(96, 48), gaussian(40, 90), decaying(60, 60, 0.8)])
+@pytest.mark.parametrize("matrix", [randn(96, 48), randn(40, 90), decaying(60, 60, 0.8)])
 @pytest.mark.parametrize("r", [1, 7, 20])
 def test_error_is_the_optimum(solver: str, matrix: torch.Tensor, r: int) -> None:
     """Eckart-Young: the squared error is the sum of the squared singular values cut off.
@@ -30,14 +27,14 @@ def test_error_is_the_optimum(solver: str, matrix: torch.Tensor, r: int) -> None
     """
     u, v = truncated_svd(matrix, r, solver)
     tail = torch.linalg.svdvals(matrix.double())[r:].norm()
-    error = (compose(u.double(), v.double()) - matrix).norm()
+    error = (u.double() @ v.double() - matrix).norm()
     assert abs(error - tail) <= 1e-6 * matrix.norm()
 
 
 @both_solvers
 def test_singular_values_are_split_evenly(solver: str) -> None:
     """The norm of column i of u and of row i of v is sqrt(sigma_i), and the columns are orthogonal."""
-    matrix = gaussian(30, 50)
+    matrix = randn(30, 50)
     u, v = truncated_svd(matrix, 12, solver)
     sigma = torch.diag(torch.linalg.svdvals(matrix)[:12])
     torch.testing.assert_close(u.t() @ u, sigma, rtol=1e-5, atol=1e-4)
@@ -47,7 +44,7 @@ def test_singular_values_are_split_evenly(solver: str) -> None:
 @both_solvers
 @pytest.mark.parametrize("shape", [(33, 64), (64, 33)])
 def test_prefix_property_to_the_bit(solver: str, shape: tuple[int, int]) -> None:
-    matrix = gaussian(*shape)
+    matrix = randn(*shape)
     u, v = truncated_svd(matrix, 20, solver)
     for r in (1, 5, 19):
         small_u, small_v = truncated_svd(matrix, r, solver)
@@ -56,10 +53,10 @@ def test_prefix_property_to_the_bit(solver: str, shape: tuple[int, int]) -> None
 
 @both_solvers
 def test_full_rank_gives_the_matrix_and_larger_r_is_cut(solver: str) -> None:
-    matrix = gaussian(20, 31)
+    matrix = randn(20, 31)
     u, v = truncated_svd(matrix, 1000, solver)
     assert u.shape == (20, 20) and v.shape == (20, 31)
-    torch.testing.assert_close(compose(u, v), matrix, rtol=0, atol=1e-5)
+    torch.testing.assert_close(u @ v, matrix, rtol=0, atol=1e-5)
 
 
 @both_solvers
@@ -67,16 +64,16 @@ def test_zero_and_rank_deficient_matrices(solver: str) -> None:
     """Components that the matrix does not have stay below the rounding of the ones that it has."""
     u, v = truncated_svd(torch.zeros(6, 9), 4, solver)
     assert (u == 0).all() and (v == 0).all()
-    matrix = gaussian(40, 3) @ gaussian(3, 25, seed=1)
+    matrix = randn(40, 3) @ randn(3, 25, seed=1)
     u, v = truncated_svd(matrix, 8, solver)
-    torch.testing.assert_close(compose(u, v), matrix, rtol=0, atol=1e-5)
+    torch.testing.assert_close(u @ v, matrix, rtol=0, atol=1e-5)
     assert u[:, 3:].norm() < 1e-2 and v[3:].norm() < 1e-2
 
 
 @both_solvers
 def test_signs_follow_the_rule(solver: str) -> None:
     """The largest entry of each column of u is positive, so that negating the matrix negates v alone."""
-    matrix = gaussian(24, 17)
+    matrix = randn(24, 17)
     u, v = truncated_svd(matrix, 9, solver)
     assert (u.gather(0, u.abs().argmax(dim=0, keepdim=True)) > 0).all()
     negated_u, negated_v = truncated_svd(-matrix, 9, solver)
@@ -92,7 +89,7 @@ def test_solvers_agree() -> None:
 
 def test_gram_is_at_least_as_exact_as_the_float32_svd() -> None:
     """The measure behind the default: singular values (squared column norms) against float64's."""
-    matrix = gaussian(192, 192)
+    matrix = randn(192, 192)
     truth = torch.linalg.svdvals(matrix.double())[:32]
 
     def worst(solver: str) -> float:
@@ -104,10 +101,10 @@ def test_gram_is_at_least_as_exact_as_the_float32_svd() -> None:
 
 
 def test_types_and_errors() -> None:
-    assert truncated_svd(gaussian(4, 5).bfloat16(), 2)[0].dtype == torch.float32
-    assert truncated_svd(gaussian(4, 5).double(), 2)[1].dtype == torch.float64
+    assert truncated_svd(randn(4, 5).bfloat16(), 2)[0].dtype == torch.float32
+    assert truncated_svd(randn(4, 5).double(), 2)[1].dtype == torch.float64
     with pytest.raises(ValueError, match="at least 1"):
-        truncated_svd(gaussian(4, 5), 0)
+        truncated_svd(randn(4, 5), 0)
     for solver in ("exact", "gram"):
         with pytest.raises(torch.linalg.LinAlgError):
             truncated_svd(torch.full((4, 5), float("nan")), 2, solver)

@@ -13,32 +13,6 @@ from fedmpi.store.run_dir import RunDir
 from fedmpi.studies.bench import pruned
 
 
-@pytest.mark.parametrize(
-    ("given", "told"),
-    [
-        (["--clients", "a"], "--clients: expected different whole numbers >= 0, as 0,1,2, got 'a'"),
-        (["--clients", "1,01"], "got '1,01'"),
-        (["--clients", "-1"], "got '-1'"),
-        (["--clients", "0", "--all"], "--all: not allowed with argument --clients"),
-        (["--batch", "1e3"], "--batch: expected a whole number >= 1 and <= 65536, got '1e3'"),
-        (["--batch", "65537"], "got '65537'"),
-        (["--times", "0"], "--times: expected a whole number >= 1 and <= 1000000, got '0'"),
-        (["--bogus"], "unrecognized arguments: --bogus"),
-        ([], "no such file"),
-    ],
-)
-def test_mistakes_are_one_line_and_code_2(
-    given: list[str], told: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert pruned.main([str(tmp_path), *given]) == 2
-    assert_one_line(capsys, told)
-
-
-def test_a_run_must_be_named(capsys: pytest.CaptureFixture[str]) -> None:
-    assert pruned.main([]) == 2
-    assert_one_line(capsys, "required: run_dir")
-
-
 def test_only_a_hermes_run_with_a_checkpoint(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     for method, told in (("fedavg", "is a run of fedavg; only Hermes"), ("hermes", "has no intact checkpoint")):
         config = small_config(f"method.name={method}")

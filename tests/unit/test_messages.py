@@ -28,7 +28,27 @@ a.yaml x=1 b.yaml
 sed=1
 rounds=0 seed=-1 train.momemtum=0.5
 train.lr=fast method.rank_ration=0.5 clients.per_round=400
+train.lr
+=3
+train..lr=3
+a.b.c.d.e.f.g.h.i.j.k=1
+train.lr=[
+'train={lr: 1, lr: 2}'
+train.lr= train.momentum.x=1 train.weight_decay=nan train.clip_norm=1e999
+train.lr=.nan
+method.name=[1]
+train.schedule.name=cosin
+train.schedule=3
+data=digits
+where=x
+data.name=npz
+model.name=no_such_module:Net
+model.name=json
+
 clients.per_round=21
+'clients.tier_blocks=[10, 5, 4]'
+clients.count=1 clients.per_round=1
+clients.count=2000
 evaluation.personal_test=groups evaluation.clients=21
 model.name=resnet19
 model.name=torchvision:resnet81 --plan

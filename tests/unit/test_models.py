@@ -1,4 +1,4 @@
-"""Models: sizes, initialisation, batch statistics, names."""
+"""Models: sizes, initialisation, batch statistics, names; perceptrons; width multipliers."""
 
 import math
 import subprocess
@@ -10,14 +10,25 @@ from model_inputs import Info, params
 from torch import nn
 
 from fedmpi import registry
+from fedmpi.data.options import DataInfo
 from fedmpi.errors import ConfigError
 from fedmpi.models import create
-from fedmpi.models.nets.lstm_options import LstmImdb
-from fedmpi.models.nets.mlp_options import Mlp
-from fedmpi.models.nets.resnet_options import ResNet18, ResNet34
-from fedmpi.models.nets.torchvision_options import Torchvision
-from fedmpi.models.options import ModelOptions
-from fedmpi.models.surgery.norm import use_batch_statistics
+from fedmpi.models.admission import admit
+from fedmpi.models.options import (
+    AlexNet,
+    CnnFemnist,
+    CnnHermes,
+    Lenet5,
+    LstmImdb,
+    Mlp,
+    MlpHar,
+    ModelOptions,
+    ResNet18,
+    ResNet34,
+    Torchvision,
+    Vgg16,
+)
+from fedmpi.models.width import Rounding, Width
 
 
 def images(shape: tuple[int, ...] = (3, 32, 32), num_classes: int = 10, kind: str = "image") -> Info:
@@ -27,25 +38,61 @@ def images(shape: tuple[int, ...] = (3, 32, 32), num_classes: int = 10, kind: st
 TINY = ResNet18(width=0.125, blocks=(1, 1))
 
 
-@pytest.mark.parametrize(
-    ("options", "num_classes", "expected"),
-    [
-        (ResNet18(), 10, 11_173_962),
-        (ResNet34(), 100, 21_328_292),
-        (ResNet18(width=0.62), 10, 4_293_347),
-        (ResNet18(width=0.5), 10, 2_797_610),
-        (ResNet18(width=0.35), 10, 1_373_160),
-        (ResNet34(width=0.64), 100, 8_769_303),
-        (ResNet34(width=0.5), 100, 5_349_636),
-        (ResNet34(width=0.4), 100, 3_423_974),
-    ],
-)
-def test_sizes_of_the_papers(options: ModelOptions, num_classes: int, expected: int) -> None:
-    """methods.md 1 and 3.6; the same width asked for by the caller (HeteroFL's tiers) gives the same net."""
-    info = images(num_classes=num_classes)
+def torchvisions(name: str) -> Torchvision:
+    return Torchvision(name=f"torchvision:{name}")
+
+
+FEATURES, IMAGENET = Info("vector", (561,), 6), images((3, 224, 224), 1000)
+SIZES = [
+    # methods.md 1 and 3.6.
+    (ResNet18(), images(), 11_173_962),
+    (ResNet34(), images(num_classes=100), 21_328_292),
+    (ResNet18(width=0.62), images(), 4_293_347),
+    (ResNet18(width=0.5), images(), 2_797_610),
+    (ResNet18(width=0.35), images(), 1_373_160),
+    (ResNet34(width=0.64), images(num_classes=100), 8_769_303),
+    (ResNet34(width=0.5), images(num_classes=100), 5_349_636),
+    (ResNet34(width=0.4), images(num_classes=100), 3_423_974),
+    # Pre-activation. Less: BN of the stem and of the shortcuts 2 (128 + 256 + 512), and a first block's bn1 has half
+    # the channels, 2 (64 + 128 + 256). More: the last BN.
+    (ResNet18(order="pre"), images(), 11_173_962 - 128 - 1792 - 896 + 1024),
+    # methods.md 6.9, 5.8, 12.6. VGG-16: 54 classes more are 54 * 4097, two channels less are 2 * 9 * 64 less. AlexNet
+    # with 62 classes and one channel: 938 * 4097 and 2 * 121 * 64 less. LeNet-5 with one: 2 * 25 * 6 less.
+    (Vgg16(), images(), 134_301_514),
+    (Vgg16(), images((3, 28, 28), 64), 134_522_752),
+    (Vgg16(), images((1, 28, 28), 64), 134_521_600),
+    (AlexNet(), IMAGENET, 61_100_840),
+    (AlexNet(), images(num_classes=1000), 61_100_840),
+    (AlexNet(), images((1, 28, 28), 62), 57_242_366),
+    (Lenet5(), images(), 62_006),
+    (Lenet5(), images((1, 28, 28)), 61_706),
+    (CnnHermes(), images((1, 28, 28), 62), 201_438),
+    (CnnFemnist(), images((1, 28, 28), 62), 246_590),
+    # Half. LeNet-5: 3 and 8 channels, 200-60-42-10. Hermes: 5 and 10, 250-256-62. FEMNIST: 16 and 32.
+    (Lenet5(width=0.5), images(), 228 + 608 + 12_060 + 2_562 + 430),
+    (CnnHermes(width=0.5), images(num_classes=62), 380 + 1_260 + 250 * 256 + 256 + 257 * 62),
+    (CnnFemnist(width=0.5), images(num_classes=62), 1_216 + 12_832 + (64 * 32 + 1) * 62),
+    # methods.md 6.9: 562 * 1024 + 1025 * 512 + 513 * 6, half of it, Hermes's Table 4, and no hidden layer.
+    (Mlp(), FEATURES, 1_103_366),
+    (MlpHar(), FEATURES, 1_103_366),
+    (MlpHar(width=0.5), FEATURES, 562 * 512 + 513 * 256 + 257 * 6),
+    (Mlp(hidden=(300, 100)), FEATURES, 562 * 300 + 301 * 100 + 101 * 6),
+    (Mlp(hidden=()), FEATURES, 562 * 6),
+    # As torchvision's documentation prints them.
+    (torchvisions("resnet50"), IMAGENET, 25_557_032),
+    (torchvisions("mobilenet_v2"), IMAGENET, 3_504_872),
+    (torchvisions("densenet121"), IMAGENET, 7_978_856),
+    (torchvisions("vgg16"), IMAGENET, 138_357_544),
+    (torchvisions("vit_b_16"), IMAGENET, 86_567_656),
+]
+
+
+@pytest.mark.parametrize(("options", "info", "expected"), SIZES, ids=str)
+def test_sizes(options: ModelOptions, info: Info, expected: int) -> None:
+    """The same width asked for by the caller (HeteroFL's tiers) gives the same net."""
     assert params(create.skeleton(options, info)) == expected
-    plain = type(options)()
-    assert params(create.skeleton(plain, info, width=options.width)) == expected
+    if (width := getattr(options, "width", 1)) != 1:
+        assert params(create.skeleton(type(options)(), info, width)) == expected
 
 
 @pytest.mark.parametrize(
@@ -64,24 +111,6 @@ def test_pre_activation_has_the_same_two_decimals_but_once(
     for width, expected in post.items():
         sizes = [params(create.skeleton(options(order=order), info, width)) / 1e6 for order in ("post", "pre")]
         assert [f"{size:.2f}" for size in sizes] == [expected, pre.get(width, expected)]
-
-
-@pytest.mark.parametrize(("width", "expected"), [(0.62, [40, 79, 159, 317]), (0.35, [22, 45, 90, 179])])
-def test_widths_are_rounded(width: float, expected: list[int]) -> None:
-    net = create.skeleton(ResNet18(width=width), images())
-    assert [stage[-1].conv2.out_channels for stage in net.stages] == expected
-
-
-@pytest.mark.parametrize("shape", [(1, 8, 8), (3, 32, 32), (3, 64, 64), (2, 5, 7)])
-def test_any_input_and_number_of_classes(shape: tuple[int, int, int]) -> None:
-    net = create.build(TINY, images(shape, 7), seed=0)
-    assert net(torch.randn(4, *shape)).shape == (4, 7)
-
-
-def test_shortcuts_only_where_shape_changes() -> None:
-    net = create.skeleton(ResNet34(), images())
-    convs = [name for name, module in net.named_modules() if isinstance(module, nn.Conv2d) and "shortcut" in name]
-    assert convs == ["stages.1.0.shortcut.0", "stages.2.0.shortcut.0", "stages.3.0.shortcut.0"]
 
 
 def test_initialisation_is_kaiming_normal_fan_in() -> None:
@@ -114,7 +143,7 @@ def test_skeleton_has_the_names_and_shapes_of_build_and_no_values() -> None:
     assert all(tensor.is_meta for tensor in shapes.values())
 
 
-@pytest.mark.parametrize("options", [TINY, Torchvision(name="torchvision:resnet18")])
+@pytest.mark.parametrize("options", [TINY, torchvisions("resnet18")])
 def test_batch_statistics_in_training_and_evaluation(options: ModelOptions) -> None:
     """No buffers; train and eval give the same output, and it depends on the other examples of the batch."""
     net = create.build(options, images(), seed=0)
@@ -126,39 +155,23 @@ def test_batch_statistics_in_training_and_evaluation(options: ModelOptions) -> N
     assert not torch.allclose(evaluated[:2], part, atol=1e-3)
 
 
-def test_use_batch_statistics_takes_the_buffers_of_any_net() -> None:
+def test_running_statistics_go() -> None:
     net = nn.Sequential(nn.Conv1d(1, 2, 3), nn.BatchNorm1d(2), nn.Sequential(nn.BatchNorm3d(4, affine=False)))
-    assert use_batch_statistics(net) is net
+    assert admit(net, "net") is net
     assert not list(net.buffers())
 
 
 @pytest.mark.parametrize("name", ["resnet50", "googlenet", "mobilenet_v2", "densenet121"])
 def test_torchvision_by_name(name: str) -> None:
-    options = Torchvision(name=f"torchvision:{name}")
+    options = torchvisions(name)
     net = create.skeleton(options, images((3, 64, 64), 11))
     assert net(torch.empty(2, 3, 64, 64, device="meta")).shape == (2, 11)
     assert options.dense_layers == 1
 
 
-@pytest.mark.parametrize(
-    ("name", "expected"),
-    [
-        ("resnet50", 25_557_032),
-        ("mobilenet_v2", 3_504_872),
-        ("densenet121", 7_978_856),
-        ("vgg16", 138_357_544),
-        ("vit_b_16", 86_567_656),
-    ],
-)
-def test_sizes_of_torchvisions_nets(name: str, expected: int) -> None:
-    """As torchvision's documentation prints them, at ImageNet's 1,000 classes."""
-    options = Torchvision(name=f"torchvision:{name}")
-    assert params(create.skeleton(options, images((3, 224, 224), 1000))) == expected
-
-
 def test_torchvision_errors_say_what_to_write() -> None:
     with pytest.raises(ConfigError, match=r"no classification net 'resnet51'\. Did you mean 'torchvision:resnet"):
-        create.skeleton(Torchvision(name="torchvision:resnet51"), images())
+        create.skeleton(torchvisions("resnet51"), images())
     with pytest.raises(ConfigError, match=r"asked for width 0\.5, allowed is 1"):
         create.skeleton(Torchvision(), images(), width=0.5)
 
@@ -190,3 +203,77 @@ def test_options_load_without_torch() -> None:
         "import sys; from fedmpi import registry; list(registry.built_in('model')); assert 'torch' not in sys.modules"
     )
     subprocess.run([sys.executable, "-c", code], check=True, timeout=60)
+
+
+# The multi-layer perceptron.
+
+
+def test_a_perceptron_by_hand() -> None:
+    """Two inputs, two hidden units, one of which ReLU closes.
+
+    x = (1, 2): hidden (1 * 1 + 2 * 1, 1 * 1 - 2 * 1) = (3, -1), ReLU (3, 0), outputs (2 * 3, 5 * 0 + 1) = (6, 1).
+    """
+    net = create.build(Mlp(hidden=(2,)), DataInfo("vector", (2,), 2, 1, 1), 0)
+    values = ([[1.0, 1], [1, -1]], [0.0, 0], [[2.0, 0], [0, 5]], [0.0, 1])
+    for parameter, value in zip(net.parameters(), values, strict=True):
+        parameter.data = torch.tensor(value)
+    assert net(torch.tensor([[1.0, 2]])).tolist() == [[6, 1]]
+
+
+def test_an_image_is_flattened_channel_by_channel_however_it_lies_in_memory() -> None:
+    net = create.build(Mlp(hidden=(3,)), DataInfo("image", (2, 3, 4), 5, 1, 1), 0)
+    x = torch.randn(6, 2, 3, 4)
+    flat = net.layers(x.reshape(6, 24))
+    assert torch.equal(net(x), flat)
+    assert torch.equal(net(x.contiguous(memory_format=torch.channels_last)), flat)
+
+
+# Width multipliers: what becomes of fractions, and that they are rounded once.
+
+
+IMAGES = DataInfo("image", (3, 32, 32), 10, 1, 1)
+
+
+@pytest.mark.parametrize(
+    ("channels", "factor", "rounded", "ceiled"),
+    [(64, 0.62, 40, 40), (128, 0.62, 79, 80), (64, 0.35, 22, 23), (512, 0.4, 205, 205), (64, 1.0, 64, 64)],
+)
+def test_channels_at_a_width(channels: int, factor: float, rounded: int, ceiled: int) -> None:
+    """39.68; 79.36; 22.4; 204.8; 64."""
+    assert Width(factor).of(channels) == rounded
+    assert Width(factor, "ceil").of(channels) == ceiled
+
+
+def test_errors_of_floats_do_not_make_a_channel() -> None:
+    """In floats 0.07 * 100 is 7.000000000000001."""
+    assert 0.07 * 100 > 7
+    assert Width(0.07, "ceil").of(100) == 7
+    assert Width(0.0701, "ceil").of(100) == 8
+
+
+@pytest.mark.parametrize("rounding", ["round", "ceil"])
+def test_one_channel_at_least(rounding: Rounding) -> None:
+    assert Width(0.001, rounding).of(64) == 1
+
+
+@pytest.mark.parametrize(("rounding", "expected"), [("round", [15, 31]), ("ceil", [16, 32])])
+def test_a_tier_has_a_share_of_the_models_own_channels(rounding: Rounding, expected: list[int]) -> None:
+    """0.35 of 64 and 128 are 22.4 and 44.8, so 22 and 45; 0.7 of those 15.4 and 31.49 (of 22.4: 15.68)."""
+    net = create.skeleton(ResNet18(width=0.35, blocks=(1, 1)), IMAGES, 0.7, rounding)
+    assert [stage[-1].conv2.out_channels for stage in net.stages] == expected
+
+
+@pytest.mark.parametrize("rounding", ["round", "ceil"])
+def test_all_of_a_net_is_the_net(rounding: Rounding) -> None:
+    """22.4 channels are 22, also where a tier's fractions are rounded up."""
+    net = create.skeleton(ResNet18(width=0.35, blocks=(1, 1)), IMAGES, 1.0, rounding)
+    assert [stage[-1].conv2.out_channels for stage in net.stages] == [22, 45]
+
+
+def test_build_and_skeleton_round_alike() -> None:
+    options = Lenet5()
+    net = create.build(options, IMAGES, 0, 0.3, "ceil")
+    assert [module.out_channels for module in net.modules() if isinstance(module, nn.Conv2d)] == [2, 5]
+    shapes = {name: value.shape for name, value in net.state_dict().items()}
+    skeleton = create.skeleton(options, IMAGES, 0.3, "ceil")
+    assert {name: value.shape for name, value in skeleton.state_dict().items()} == shapes

@@ -1,59 +1,19 @@
-"""VGG-16, AlexNet, LeNet-5 and the small CNNs: the papers' sizes, and what becomes of images of other sizes."""
+"""VGG-16, AlexNet, the small CNNs and pre-activation ResNets: the papers' sizes, images of other sizes."""
 
 import pytest
 import torch
-from model_inputs import params
 from torch import nn
 
 from fedmpi import registry
 from fedmpi.data.options import DataInfo
 from fedmpi.models import create
-from fedmpi.models.nets.classic_options import AlexNet, Vgg16
-from fedmpi.models.nets.cnn_options import CnnFemnist, CnnHermes, Lenet5
+from fedmpi.models.nets.resnet import PreBlock
 from fedmpi.models.nets.shared import SlicedAvgPool2d
-from fedmpi.models.options import ModelOptions
+from fedmpi.models.options import AlexNet, CnnHermes, Lenet5, ModelOptions, ResNet18, Vgg16
 
 
 def images(shape: tuple[int, int, int], num_classes: int = 10) -> DataInfo:
     return DataInfo("image", shape, num_classes, 1, 1)
-
-
-@pytest.mark.parametrize(
-    ("options", "shape", "num_classes", "expected"),
-    [
-        (Vgg16(), (3, 32, 32), 10, 134_301_514),
-        (Vgg16(), (3, 28, 28), 64, 134_522_752),
-        (Vgg16(), (1, 28, 28), 64, 134_521_600),
-        (AlexNet(), (3, 224, 224), 1000, 61_100_840),
-        (AlexNet(), (3, 32, 32), 1000, 61_100_840),
-        (AlexNet(), (1, 28, 28), 62, 57_242_366),
-        (Lenet5(), (3, 32, 32), 10, 62_006),
-        (Lenet5(), (1, 28, 28), 10, 61_706),
-        (CnnHermes(), (1, 28, 28), 62, 201_438),
-        (CnnFemnist(), (1, 28, 28), 62, 246_590),
-    ],
-)
-def test_sizes_of_the_papers(
-    options: ModelOptions, shape: tuple[int, int, int], num_classes: int, expected: int
-) -> None:
-    """methods.md 6.9, 5.8, 12.6. VGG-16: 54 classes more are 54 * 4097, two channels less are 2 * 9 * 64 less.
-
-    AlexNet with 62 classes and one channel: 938 * 4097 and 2 * 121 * 64 less. LeNet-5 with one: 2 * 25 * 6 less.
-    """
-    assert params(create.skeleton(options, images(shape, num_classes))) == expected
-
-
-@pytest.mark.parametrize(
-    ("options", "num_classes", "expected"),
-    [
-        (Lenet5(width=0.5), 10, 228 + 608 + 12_060 + 2_562 + 430),
-        (CnnHermes(width=0.5), 62, 380 + 1_260 + 250 * 256 + 256 + 257 * 62),
-        (CnnFemnist(width=0.5), 62, 1_216 + 12_832 + (64 * 32 + 1) * 62),
-    ],
-)
-def test_half_the_width(options: ModelOptions, num_classes: int, expected: int) -> None:
-    """At 3x32x32. LeNet-5: 3 and 8 channels, 200-60-42-10. Hermes: 5 and 10, 250-256-62. FEMNIST: 16 and 32."""
-    assert params(create.skeleton(options, images((3, 32, 32), num_classes))) == expected
 
 
 @pytest.mark.parametrize(("name", "stem", "last"), [("vgg16", 32, 2048), ("alexnet", 32, 2048)])
@@ -142,3 +102,39 @@ def test_every_net_trains_on_deterministic_kernels(name: str, monkeypatch: pytes
         net(torch.randn(3, 3, 40, 70, device="cuda")).square().sum().backward()
     finally:
         torch.use_deterministic_algorithms(False)
+
+
+# HeteroFL's pre-activation ResNets (methods.md 3.3).
+
+
+IMAGES = DataInfo("image", (3, 32, 32), 10, 1, 1)
+PRE = ResNet18(order="pre")
+
+
+@pytest.mark.parametrize(("stride", "expected"), [(1, [-1.0, 6.0]), (2, [0.0, 8.0])])
+def test_block_by_hand(stride: int, expected: list[float]) -> None:
+    """Two examples of one pixel, x = (-1, 3), kernels that are a number in the middle: conv1 2, conv2 3, shortcut 5.
+
+    bn1 (mean 1, deviation 2): (-1, 1); ReLU: (0, 1); conv1: (0, 2); bn2 (mean 1, deviation 1): (-1, 1);
+    ReLU: (0, 1); conv2: (0, 3). Plus x: (-1, 6). Plus 5 times what the first ReLU gave: (0, 8).
+    """
+    block = PreBlock(1, 1, stride)
+    for conv, value in ((block.conv1, 2.0), (block.conv2, 3.0), (block.shortcut, 5.0)):
+        if conv is not None:
+            middle = conv.kernel_size[0] // 2
+            conv.weight.data.zero_()[0, 0, middle, middle] = value
+    with torch.no_grad():
+        out = block(torch.tensor([-1.0, 3.0]).reshape(2, 1, 1, 1)).flatten()
+    assert out.tolist() == pytest.approx(expected, abs=1e-4)  # BatchNorm's eps of 1e-5
+
+
+def test_the_stem_is_bare_and_a_norm_stands_before_the_pooling() -> None:
+    """With tanh for its stages the net is fc(pool(relu(bn(tanh(conv1(x))))))."""
+    info = DataInfo("image", (1, 8, 8), 3, 1, 1)
+    net = create.build(ResNet18(order="pre", width=0.0625, blocks=(1,)), info, 0)
+    x = torch.randn(4, 1, 8, 8)
+    net.stages = nn.Tanh()
+    with torch.no_grad():
+        stem = net.conv1(x).tanh()
+        normed = (stem - stem.mean((0, 2, 3), keepdim=True)) / (stem.var((0, 2, 3), False, keepdim=True) + 1e-5).sqrt()
+        assert torch.allclose(net(x), net.fc(normed.relu().mean((2, 3))), atol=1e-5)

@@ -9,12 +9,10 @@ from torch.nn import functional as F
 
 from fedmpi import costs
 from fedmpi.data.options import DataInfo
-from fedmpi.errors import ConfigError
 from fedmpi.learning.flat import Buffers, FlatNet, net_layout
 from fedmpi.models import create
 from fedmpi.models.nets.lstm import Lstm
-from fedmpi.models.nets.lstm_options import LstmChar, LstmImdb
-from fedmpi.models.surgery.groups import follow
+from fedmpi.models.options import LstmChar, LstmImdb
 
 SMALL = LstmImdb(width=0.03)  # 2 and 8 units
 
@@ -143,14 +141,3 @@ def test_costs_of_the_net() -> None:
     measured = costs.measure(create.skeleton(LstmImdb(), texts(2, 1001, 300)), (300,))
     assert measured.macs == 300 * (327_680 + 524_288) + 256 == 255_590_656
     assert measured.activation_bytes == 4 * (300 * (64 + 2 * 6 * 256) + 1)
-
-
-def test_costs_of_a_net_with_values_and_of_a_copy() -> None:
-    net = create.build(SMALL, texts(3), 0)
-    assert costs.measure(net, (5,)) == costs.measure(create.skeleton(SMALL, texts(3)), (5,))
-    assert torch.equal(copy.deepcopy(net)(tokens()), net(tokens()))
-
-
-def test_channels_cannot_be_followed_through_it() -> None:
-    with pytest.raises(ConfigError, match=r"lstm \(of type Lstm\) mixes them; .* does not prune"):
-        follow(create.skeleton(SMALL, texts()))

@@ -2,37 +2,25 @@
 
 import copy
 from dataclasses import replace
-from functools import partial
-from pathlib import Path
 
-import numpy as np
 import pytest
 import torch
 from model_inputs import params
-from small_runs import small_setup
 from torch import Tensor, nn
 from torch.nn import functional as F
 from torchvision.models.vision_transformer import VisionTransformer
 
 from fedmpi import costs
 from fedmpi.data.options import DataInfo
-from fedmpi.errors import ConfigError
-from fedmpi.exactsum import ExactSum, WeightSum
-from fedmpi.federation.assignment import Task
 from fedmpi.learning.bn import normalizes_single_values, num_statistics
-from fedmpi.methods.values import Client
 from fedmpi.models import create
 from fedmpi.models.nets.attention import Attention, open_attention
-from fedmpi.models.nets.torchvision_options import Torchvision
 from fedmpi.models.nets.vit import HEAD_STD
-from fedmpi.models.nets.vit_options import VitSmall
+from fedmpi.models.options import Torchvision, VitSmall
 from fedmpi.models.surgery import nested
-from fedmpi.models.surgery.groups import follow
-from fedmpi.models.surgery.scaler import add_scaler, norm_layers, scaled_layers, scaler_warning
 
 IMAGES = DataInfo("image", (3, 8, 8), 5, 1, 1)
 SMALL = VitSmall(embedding=24, heads=3, depth=2)
-RUN = ("model.name=vit_small", "model.embedding=4", "model.heads=2", "model.depth=1")
 INPUTS = ("query", "key", "value")
 
 
@@ -143,13 +131,6 @@ def test_nets_of_torchvision_are_opened_too() -> None:
 # Values, devices, precision.
 
 
-def test_values_depend_on_the_seed_alone_and_names_are_those_of_the_skeleton() -> None:
-    first, again, other = (create.build(SMALL, IMAGES, seed) for seed in (0, 0, 1))
-    assert [*first.state_dict()] == [*create.skeleton(SMALL, IMAGES).state_dict()]
-    assert all(torch.equal(one, two) for one, two in zip(first.parameters(), again.parameters(), strict=True))
-    assert not torch.equal(first.conv_proj.weight, other.conv_proj.weight)
-
-
 @pytest.mark.parametrize("channels", [1, 3])
 def test_initialisation(channels: int) -> None:
     """Patches 1 / sqrt(inputs), classifier 0.02; biases 0."""
@@ -209,13 +190,6 @@ def test_images_are_surrounded_by_zeros_up_to_a_square_of_patches(
     assert torch.equal(net(image), wide(canvas))
 
 
-def test_channels_cannot_be_followed_through_attention() -> None:
-    with pytest.raises(
-        ConfigError, match=r"encoder_layer_0.self_attention \(of type Attention\) mixes them; .* does not prune"
-    ):
-        follow(create.skeleton(SMALL, IMAGES))
-
-
 # Widths.
 
 
@@ -257,45 +231,12 @@ def test_the_narrow_net_is_the_wide_one_with_zeros_elsewhere() -> None:
         assert narrow(batch()).std(0).max() > 0.05
 
 
-def test_the_scaler_goes_into_the_layer_norms() -> None:
-    """As eps rate^2 in training; nothing else is divided."""
-    net = add_scaler(create.build(SMALL, IMAGES, 0), 0.25)
-    assert len(norm_layers(net)) == 2 * 2 + 1 and not scaled_layers(net)
-    assert scaler_warning(net, 0.25) == ""
-    net(batch())
-    assert {norm.eps for norm in norm_layers(net)} == {1e-6 / 16}
-    net.eval()(batch())
-    assert {norm.eps for norm in norm_layers(net)} == {1e-6}
-
-
 def test_layer_norms_have_no_statistics_to_estimate() -> None:
     """Whatever a batch holds, an example's outputs are its own; so restat has nothing to do."""
     net = create.build(SMALL, IMAGES, 0)
     assert num_statistics(net) == 0 and not normalizes_single_values(net.to("meta"), (3, 8, 8))
     net = create.build(SMALL, IMAGES, 0)
     torch.testing.assert_close(net(batch())[:1], net(batch()[:1]), rtol=1e-4, atol=1e-6)
-
-
-def test_heterofl_averages_each_entry_over_those_who_hold_it(tmp_path: Path) -> None:
-    """Clients of widths 1 and 1/2 return ones and threes: 2 where both hold an entry, 1 where the wide one alone does,
-    which in the first head's two numbers and the second's is one each."""
-    method = small_setup(
-        tmp_path, *RUN, "method.name=heterofl", "method.widths=[1,0.5]", "method.label_aware=false"
-    ).method
-    before = method.initial_state()
-    sums = ExactSum({name: tuple(value.shape) for name, value in before.items()}, dict.fromkeys(before, 64.0), 2.0)
-    weights = WeightSum(2)
-    for tier, value in ((0, 1.0), (1, 3.0)):
-        client = Client(Task(tier, tier, 1, "train", 1, 1.0), {}, np.arange(1), 0)
-        regions = method.regions(client)
-        weights.add(1.0, {name: (tuple(before[name].shape), region) for name, region in regions.items()})
-        for name, parameter in method.net(tier, empty=True).named_parameters():
-            sums.add(name, torch.full(parameter.shape, value), 1.0, regions.get(name))
-    layer = "encoder.layers.encoder_layer_0.self_attention"
-    means = {name: sums.mean(name, weights.of(name), before[name]).tolist() for name in before}
-    assert means[f"{layer}.query.bias"] == [2, 1, 2, 1] and means[f"{layer}.out.bias"] == [2, 2, 1, 1]
-    assert means[f"{layer}.value.weight"] == [[2, 2, 1, 1], [1] * 4] * 2
-    assert means[f"{layer}.out.weight"] == [[2, 1, 2, 1]] * 2 + [[1] * 4] * 2
 
 
 # Costs.
@@ -318,8 +259,3 @@ def test_macs_by_hand(options: VitSmall, info: DataInfo, tokens: int, d: int, hi
     )
     if d == 384:
         assert macs == 1_420_309_248
-
-
-def test_costs_with_values_are_those_of_the_skeleton() -> None:
-    measure = partial(costs.measure, example_shape=(3, 8, 8))
-    assert measure(create.build(SMALL, IMAGES, 0)) == measure(create.skeleton(SMALL, IMAGES))

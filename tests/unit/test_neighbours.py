@@ -9,7 +9,7 @@ from dataclasses import replace
 
 import pytest
 
-from fedmpi.mpi.neighbours import Neighbours
+from fedmpi.mpi.starting import Neighbours
 
 JOB = {"PMIX_NAMESPACE": "job@1", "OMPI_MCA_mpi_ft_enable": "1"}
 MINE = {**JOB, "OMPI_COMM_WORLD_RANK": "0", "OMPI_COMM_WORLD_SIZE": "3", "OMPI_COMM_WORLD_LOCAL_SIZE": "3"}

@@ -9,13 +9,18 @@ from model_inputs import Info
 from torch import nn
 
 from fedmpi.models import create
-from fedmpi.models.nets.classic_options import AlexNet, Vgg16
-from fedmpi.models.nets.cnn_options import CnnFemnist, Lenet5
-from fedmpi.models.nets.lstm_options import LstmChar, LstmImdb
-from fedmpi.models.nets.mlp_options import Mlp
-from fedmpi.models.nets.resnet_options import ResNet18
-from fedmpi.models.nets.vit_options import VitSmall
-from fedmpi.models.options import ModelOptions
+from fedmpi.models.options import (
+    AlexNet,
+    CnnFemnist,
+    Lenet5,
+    LstmChar,
+    LstmImdb,
+    Mlp,
+    ModelOptions,
+    ResNet18,
+    Vgg16,
+    VitSmall,
+)
 from fedmpi.models.surgery import nested
 from fedmpi.models.surgery.nested import Part, fan_in_shares
 from fedmpi.models.width import Rounding

@@ -37,6 +37,9 @@ class CannotBeMade:
     run_ended = None
 
 class NoHook: ...
+
+class Misspelled:
+    def rounddone(self, record): ...
 """
 QUIET = ("rounds=2", "method.name=fedavg")
 
@@ -79,6 +82,7 @@ def test_one_that_raises_is_reported_once_and_changes_nothing(
         ("watch_it:Nothing", "has no 'Nothing'"),
         ("no_such_module:X", "No module named"),
         ("watch_it:NoHook", "no class"),
+        ("watch_it:Misspelled", "rounddone .* did you mean round_done"),
     ],
 )
 def test_a_class_that_is_none_is_refused_before_anything_starts(

@@ -13,6 +13,7 @@ from dataclasses import asdict
 from pathlib import Path
 
 import pytest
+from fast import fast
 
 from fedmpi.errors import RunDirError
 from fedmpi.store import lock
@@ -33,6 +34,7 @@ from fedmpi.errors import RunDirError
 from fedmpi.store.run_dir import RunDir
 from fedmpi.store.lock import RunLock
 from fedmpi.store import lock
+settle = time.sleep
 if sys.argv[2:] == ["no locks"]:
     reading, write = os.open(Path(sys.argv[1], "reading"), os.O_RDONLY | os.O_CREAT), lock._write
     def lockf(*_):
@@ -42,15 +44,14 @@ if sys.argv[2:] == ["no locks"]:
         write(*arguments)
         fcntl.flock(reading, fcntl.LOCK_UN)
     def settle(seconds):
-        time.sleep(seconds)
+        time.sleep(seconds / 10)
         fcntl.flock(reading, fcntl.LOCK_EX)
         fcntl.flock(reading, fcntl.LOCK_UN)
     lock.fcntl = SimpleNamespace(lockf=lockf, LOCK_EX=fcntl.LOCK_EX, LOCK_NB=fcntl.LOCK_NB)
-    lock._write, lock._SETTLE_S = write_then_release, 0.1
-    lock.time = SimpleNamespace(time=time.time, monotonic=time.monotonic, sleep=settle)
+    lock._write = write_then_release
 for _ in sys.stdin:
     try:
-        with RunLock(RunDir.open_for(sys.argv[1], resume=True)):
+        with RunLock(RunDir.open_for(sys.argv[1], resume=True), sleep=settle):
             print("won", flush=True)
             sys.stdin.readline()
     except RunDirError as error:
@@ -101,19 +102,33 @@ NOTE = {"host": socket.gethostname(), "pid": 2**22 + 1, "start": "", "job": ""}
 LEFT = {"nothing": None, "a free lock": b"", "a stale lock": json.dumps(NOTE).encode(), "a torn note": b'{"host": "a'}
 
 
-@pytest.mark.parametrize("words", [(), ("no locks",)], ids=["locks", "no locks"])
-@pytest.mark.parametrize("left", LEFT.values(), ids=LEFT)
-def test_one_of_three_starts_wins(contenders, tmp_path: Path, left: bytes | None, words: tuple[str, ...]) -> None:
+@pytest.mark.parametrize("words", ["", "no locks"])
+@pytest.mark.parametrize("left", fast("a stale lock", of=LEFT))
+def test_one_of_three_starts_wins(contenders, tmp_path: Path, left: str, words: str) -> None:
     """25 races each, whatever the last run left behind; the others are told."""
-    three, path = contenders(3, *words), tmp_path / ".lock"
+    three, path = contenders(3, *([words] if words else [])), tmp_path / ".lock"
     for _ in range(25):
         path.unlink(missing_ok=True)
-        if left is not None:
-            path.write_bytes(left)
+        if (content := LEFT[left]) is not None:
+            path.write_bytes(content)
         said = three.all_do()
         assert said.count("won") == 1, said
         assert sum("is in use by " in line for line in said) == 2, said
         assert three.all_do() == ["done"] * 3
+
+
+def test_who_holds_it_is_named_and_once_dead_taken_over_from(tmp_path: Path, contenders) -> None:
+    (first,) = contenders(1).processes
+    first.stdin.write("\n")
+    assert first.stdout.readline() == "won\n"
+    refusal = f"is in use by pid {first.pid} on {socket.gethostname()}"
+    with pytest.raises(RunDirError, match=refusal), RunLock(RunDir(tmp_path)):
+        pass
+    first.kill()
+    first.wait()
+    lines: list[str] = []
+    with RunLock(RunDir(tmp_path), warn=lines.append):
+        assert lines == []  # the kernel's lock leaves no doubt that it is gone
 
 
 NOT_NOTES = {
@@ -147,7 +162,9 @@ def test_what_is_no_note_holds_nothing(tmp_path: Path, note: bytes) -> None:
     assert (tmp_path / ".lock").read_bytes() == b""
 
 
-def test_a_note_does_not_write_to_the_terminal(tmp_path: Path) -> None:
+def test_a_note_does_not_write_to_the_terminal(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where no kernel's lock tells, the process that was here before is named."""
+    monkeypatch.setattr(lock, "_lock", lambda handle: None)
     (tmp_path / ".lock").write_text(json.dumps({**NOTE, "host": "a\x1b[2J\nb", "job": "7"}))
     lines: list[str] = []
     with RunLock(RunDir(tmp_path), job="7", warn=lines.append):
@@ -160,12 +177,13 @@ def test_without_the_kernels_lock_the_note_decides(tmp_path: Path, monkeypatch, 
         raise OSError(getattr(errno, error), "no locks here")
 
     monkeypatch.setattr(lock.fcntl, "lockf", lockf)
-    monkeypatch.setattr(lock, "_SETTLE_S", 0.01)
+    settled: list[float] = []
     refused = pytest.raises(RunDirError, match="if that run is gone, delete")
-    with RunLock(RunDir(tmp_path)), refused, RunLock(RunDir(tmp_path)):
+    with RunLock(RunDir(tmp_path), sleep=settled.append), refused, RunLock(RunDir(tmp_path)):
         pass
-    with RunLock(RunDir(tmp_path), warn=pytest.fail):
+    with RunLock(RunDir(tmp_path), warn=pytest.fail, sleep=settled.append):
         pass
+    assert len(settled) == 2
 
 
 def test_a_lock_that_was_deleted_is_taken_again(tmp_path: Path) -> None:
@@ -215,14 +233,13 @@ def test_a_directory_that_was_moved_may_come_back(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("is_new", [False, True])
-def test_a_directory_that_was_removed_is_gone_for_good(tmp_path: Path, monkeypatch, is_new: bool) -> None:
+def test_a_directory_that_was_removed_is_gone_for_good(tmp_path: Path, is_new: bool) -> None:
     """Within a round, too; even if another one is there under its name."""
-    run, now_s = RunDir.open_for(tmp_path / "run", resume=False), time.monotonic()
-    with RunLock(run) as held:
+    run, seconds = RunDir.open_for(tmp_path / "run", resume=False), iter([0.0, 2.0])
+    with RunLock(run, now=lambda: next(seconds)) as held:
         shutil.rmtree(run.path)
         if is_new:
             run.path.mkdir()
-        monkeypatch.setattr("time.monotonic", lambda: now_s + 2)
         for look in (held.beat, held.refresh):
             with pytest.raises(GoneError, match="was removed") as caught:
                 look()
@@ -250,13 +267,12 @@ def test_the_kernels_lock_survives_a_refresh(tmp_path: Path, contenders) -> None
         assert "is in use by another process" in two.all_do()[0]
 
 
-def test_a_long_round_has_a_heartbeat(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_long_round_has_a_heartbeat(tmp_path: Path) -> None:
     """At most every ten seconds, however often one asks."""
-    with RunLock(RunDir(tmp_path)) as held:
+    seconds = iter([0.0, 9.0, 11.0])
+    with RunLock(RunDir(tmp_path), now=lambda: next(seconds)) as held:
         os.utime(tmp_path / ".lock", (0, 0))
         held.beat()
         assert (tmp_path / ".lock").stat().st_mtime == 0
-        now_s = time.monotonic()
-        monkeypatch.setattr("time.monotonic", lambda: now_s + 11)
         held.beat()
         assert time.time() - (tmp_path / ".lock").stat().st_mtime < 60

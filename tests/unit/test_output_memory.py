@@ -1,18 +1,11 @@
 """Client memories: one file a version, read back whole or refused."""
 
-from pathlib import Path
-
 import pytest
 import torch
 
 from fedmpi.errors import RunDirError
 from fedmpi.store.memory import MemoryStore
 from fedmpi.store.run_dir import RunDir
-
-
-@pytest.fixture
-def run_dir(tmp_path: Path) -> RunDir:
-    return RunDir.open_for(tmp_path / "run", resume=False)
 
 
 def params(value: float) -> dict[str, torch.Tensor]:
@@ -24,13 +17,10 @@ def test_a_version_comes_back_on_any_rank(run_dir: RunDir) -> None:
     assert version[0] == 7
     path = run_dir.path / "memory" / "12" / "12345" / f"7-{version[1]}.h5"
     assert path.is_file() and path.stat().st_size < 4096
+    assert MemoryStore(run_dir).get(12_345, None) is None
     found = MemoryStore(RunDir(run_dir.path)).get(12_345, version)
     assert found is not None and list(found) == ["head.weight", "mask"]
     assert torch.equal(found["head.weight"], torch.full((3,), 1.5)) and found["mask"].dtype == torch.bool
-
-
-def test_no_version_is_no_memory(run_dir: RunDir) -> None:
-    assert MemoryStore(run_dir).get(3, None) is None
 
 
 def test_the_same_parameters_are_the_same_version(run_dir: RunDir) -> None:
@@ -71,8 +61,3 @@ def test_prune_spares_what_is_live_and_clients_it_was_not_asked_about(run_dir: R
     assert store.prune(live) == 2
     assert store.prune(live) == 0
     assert {(client, *v) for client in run_dir.clients_with_memory() for v in run_dir.memory_versions(client)} == live
-
-
-def test_a_run_directory_that_is_gone_is_said(tmp_path: Path) -> None:
-    with pytest.raises(RunDirError, match="the run directory is gone"):
-        MemoryStore(RunDir(tmp_path / "gone")).put(1, 1, params(1.0))

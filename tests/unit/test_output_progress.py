@@ -4,18 +4,18 @@ import errno
 import io
 import json
 import os
-import pty
-import shutil
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+from in_terminal import terminal
+from launched import environment, launch, mpirun
 
 from fedmpi.clock import STAGES
-from fedmpi.mpi import launch
-from fedmpi.report.closing import TierRow, closing_table, summary_markdown, time_line
-from fedmpi.report.progress import Progress, round_line
+from fedmpi.mpi.launch import _VARIABLES
+from fedmpi.report.closing import TierRow, closing_table, time_line
+from fedmpi.report.progress import Progress, Telling
 from fedmpi.report.terminal import columns_of_terminal
 from fedmpi.store.run_dir import RunDir
 from fedmpi.store.units import duration, si, size
@@ -45,8 +45,9 @@ def test_plain_lines() -> None:
     stream = io.StringIO()
     run(Progress("auto", 10, stream=stream))
     assert stream.getvalue().splitlines() == [
-        "round  1/10  accuracy full 90.0 %  loss 0.5  1.50 s  ETA 0:14",
-        "round  2/10  accuracy full 90.0 %  loss 0.5  1.50 s  ETA 0:12",
+        "accuracy of full",
+        "round  1/10  1.50 s  ETA 0:14  loss 0.5  accuracy 90.0 %",
+        "round  2/10  1.50 s  ETA 0:12  loss 0.5  accuracy 90.0 %",
         "a word [bold]",
     ]
 
@@ -67,8 +68,39 @@ def test_live_updates_are_rate_limited() -> None:
     assert stream.getvalue().count("clients") < 100
 
 
+@pytest.mark.parametrize("num_tiers", [1, 4, 5, 40])
+def test_every_line_fits_80_columns(num_tiers: int) -> None:
+    """Time and what is left are never cut; where the accuracies do not fit, the lowest and the highest are said."""
+    stream = io.StringIO()
+    tiers = {f"{number / num_tiers:g}": number / num_tiers for number in range(1, num_tiers + 1)}
+    Progress("plain", 1000, stream=stream).round_done(record(999, 12345.678, 0.123456, **tiers))
+    *names, line = stream.getvalue().splitlines()
+    assert max(map(len, [*names, line])) <= 80 and "12345.68 s  ETA 3:25:46" in line
+    assert ", ".join(tiers) in " ".join(name.strip() for name in names)
+    assert line.endswith("accuracy 2.5 to 100.0 %" if num_tiers == 40 else "100.0 %")
+
+
+def test_a_long_round_says_how_far_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every 5 s, after a minute every 30 s. The first round estimates its own end, later ones that of the run."""
+    now_s = [100.0]
+    monkeypatch.setattr("fedmpi.report.progress.time.monotonic", lambda: now_s[0])
+    stream = io.StringIO()
+    progress = Progress("plain", 3, stream=stream)
+    for second in range(1, 100):
+        now_s[0] = 100.0 + second
+        progress.clients(second, 100)
+    lines = stream.getvalue().splitlines()
+    assert len(lines) == 12 + 1 and lines[0] == "round 1/3  clients 5/100  0:05  ETA 1:35 (this round)"
+    progress.round_done(record(1, 100.0, None))
+    now_s[0] += 10
+    progress.clients(10, 100)
+    assert stream.getvalue().splitlines()[-1] == "round 2/3  clients 10/100  0:10  ETA 3:10"
+
+
 def test_a_round_without_evaluation_or_loss() -> None:
-    assert round_line(3, 5, None, {}, 2.0, 4.0) == "round 3/5  2.00 s  ETA 0:04"
+    stream = io.StringIO()
+    Progress("plain", 5, stream=stream).round_done(record(3, 2.0, None))
+    assert stream.getvalue() == "round 3/5  2.00 s  ETA 0:04\n"
 
 
 class HungUp(io.StringIO):
@@ -116,52 +148,30 @@ def test_signs_that_the_encoding_lacks_do_not_end_the_run() -> None:
         with Progress(mode, 1, stream=stream) as progress:
             progress.round_done(record(1, 1.0, None, γ=0.5))
     stream.flush()
-    assert b"accuracy ? 50.0 %" in raw.getvalue()
+    assert b"accuracy of ?" in raw.getvalue()
 
 
 SHOW = """
-from fedmpi.report.progress import Progress
+from fedmpi.report.progress import Progress, Telling
 with Progress("auto", 2) as progress:
     progress.clients(1, 2)
     progress.round_done({"round": 1, "seconds": {"wall": 1.0}, "train_loss": 0.5, "tiers": {}})
 """
 COMMAND = [sys.executable, "-c", SHOW]
-MPI_ENVIRON = {
-    **os.environ,
-    "OMPI_ALLOW_RUN_AS_ROOT": "1",
-    "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1",
-    "PRTE_MCA_rmaps_default_mapping_policy": ":oversubscribe",
-    "TERM": "xterm",
-}
+PLAIN = b"round 1/2  1.00 s  ETA 0:01  loss 0.5\n"
 
 
-def _outside_mpi() -> dict[str, str]:
-    return {name: value for name, value in MPI_ENVIRON.items() if not name.startswith(("OMPI_COMM", "PMI", "PRTE_"))}
+def in_terminal(folder: Path, *words: str) -> bytes:
+    with terminal(folder, words) as shown:
+        return shown.read_all()
 
 
-def in_terminal(command: list[str], environ: dict[str, str]) -> bytes:
-    """What `command` writes to a pseudo terminal."""
-    ours, theirs = pty.openpty()
-    process = subprocess.Popen(command, stdout=theirs, stderr=theirs, stdin=subprocess.DEVNULL, env=environ)
-    os.close(theirs)
-    shown = b""
-    try:
-        while chunk := os.read(ours, 4096):
-            shown += chunk
-    except OSError:  # how Linux says that the last writer has closed
-        pass
-    os.close(ours)
-    assert process.wait(timeout=60) == 0, shown
-    return shown
-
-
-def test_a_pipe_gets_plain_lines_and_a_terminal_a_live_one() -> None:
-    environ = _outside_mpi()
-    piped = subprocess.run(COMMAND, capture_output=True, check=True, env=environ, timeout=60).stdout
-    assert piped == b"round 1/2  loss 0.5  1.00 s  ETA 0:01\n"
-    shown = in_terminal(COMMAND, environ)
+def test_a_pipe_gets_plain_lines_and_a_terminal_a_live_one(tmp_path: Path) -> None:
+    piped = subprocess.run(COMMAND, capture_output=True, check=True, env=environment(), timeout=60).stdout
+    assert piped == PLAIN
+    shown = in_terminal(tmp_path, *COMMAND)
     assert b"\x1b[" in shown and b"clients 1/2" in shown
-    assert in_terminal(COMMAND, {**environ, "TERM": "dumb"}) == piped.replace(b"\n", b"\r\n")
+    assert in_terminal(tmp_path, "env", "TERM=dumb", *COMMAND) == piped.replace(b"\n", b"\r\n")
 
 
 needs_mpirun = pytest.mark.skipif(
@@ -169,28 +179,18 @@ needs_mpirun = pytest.mark.skipif(
 )
 
 
-def _mpirun() -> str:
-    found = shutil.which("mpirun", path=f"{Path(sys.executable).parent}{os.pathsep}{os.environ.get('PATH', '')}")
-    return found or pytest.skip("no mpirun")
-
-
 @needs_mpirun
 def test_a_log_file_behind_mpirun_stays_clean(tmp_path: Path) -> None:
     """Rank 0 has a pseudo terminal there, whatever mpirun writes to; a wrapper in between changes nothing."""
-    environ = {**_outside_mpi(), "PRTE_MCA_rmaps_default_mapping_policy": ":oversubscribe"}
-    for number, wrapper in enumerate(([], ["sh", "-c", '"$@"; true', "sh"])):
-        log = tmp_path / f"{number}.log"
-        with log.open("wb") as file:
-            command = [_mpirun(), "-n", "1", *wrapper, *COMMAND]
-            subprocess.run(command, stdout=file, check=True, env=environ, timeout=60)
-        assert log.read_text() == "round 1/2  loss 0.5  1.00 s  ETA 0:01\n"
+    for wrapper in ([], ["sh", "-c", '"$@"; true', "sh"]):
+        launched = launch(tmp_path, [mpirun(), "-n", "1", *wrapper, *COMMAND])
+        assert launched.wait() == 0 and launched.out.encode() == PLAIN
 
 
 @needs_mpirun
-def test_a_terminal_behind_mpirun_gets_plain_lines() -> None:
+def test_a_terminal_behind_mpirun_gets_plain_lines(tmp_path: Path) -> None:
     """mpirun forwards whole lines only, so a live one would not be seen before the end."""
-    environ = {**_outside_mpi(), "PRTE_MCA_rmaps_default_mapping_policy": ":oversubscribe"}
-    assert in_terminal([_mpirun(), "-n", "1", *COMMAND], environ) == b"round 1/2  loss 0.5  1.00 s  ETA 0:01\r\n"
+    assert in_terminal(tmp_path, mpirun(), "-n", "1", *COMMAND) == PLAIN.replace(b"\n", b"\r\n")
 
 
 def test_every_launcher_is_known() -> None:
@@ -203,16 +203,13 @@ def test_every_launcher_is_known() -> None:
         def fileno(self) -> int:
             raise OSError
 
-    assert columns_of_terminal(Tty(), {}) == 80
-    for rank, count in launch._VARIABLES:
+    assert columns_of_terminal(Tty(), {}) == 80 and columns_of_terminal(io.StringIO(), {}) == 0
+    for rank, count in _VARIABLES:
         assert columns_of_terminal(Tty(), {rank: "0", count: "2"}) == 0
 
 
-def test_what_is_no_file_is_no_terminal() -> None:
-    assert columns_of_terminal(io.StringIO(), {}) == 0
-
-
 def test_closing_table(tmp_path: Path) -> None:
+    """Printed rounded; the report has exact numbers."""
     run_dir, stream = RunDir.open_for(tmp_path / "run", resume=False), io.StringIO()
     closing_table(ROWS, SPLIT_S, run_dir, stream=stream)
     text = stream.getvalue()
@@ -221,17 +218,10 @@ def test_closing_table(tmp_path: Path) -> None:
     assert eighth == "| eighth | 0.125 | 1.24 M | 0 | 4.94 MB | 4.94 MB | - | - | - |"
     assert "time: 1:00 (local training 75.0 % 45.0 s, svd 25.0 % 15.0 s)" in text
     assert f"run directory: {run_dir.path}" in text and text.isascii()
-
-
-def test_the_report_has_exact_numbers(tmp_path: Path) -> None:
-    run_dir = RunDir.open_for(tmp_path / "run", resume=False)
-    closing_table(ROWS, SPLIT_S, run_dir, stream=io.StringIO())
+    assert eighth in (run_dir.report_dir / "summary.md").read_text()
     summary = json.loads((run_dir.report_dir / "summary.json").read_text())
     assert summary["tiers"][0]["params"] == 11_173_962 and summary["tiers"][0]["accuracy_last"] == 0.91234
     assert summary["tiers"][1]["accuracy_best"] is None and summary["time_s"] == SPLIT_S
-    text = (run_dir.report_dir / "summary.md").read_text()
-    assert text == summary_markdown(ROWS, SPLIT_S)
-    assert "| eighth | 0.125 | 1.24 M | 0 | 4.94 MB | 4.94 MB | - | - | - |" in text
 
 
 @pytest.mark.parametrize("encoding", ["ascii", "latin-1", "utf-8"])
@@ -255,3 +245,28 @@ def test_units() -> None:
 
 def test_a_time_line_without_time() -> None:
     assert time_line({"svd": 0.0}) == "0:00" == time_line({})
+
+
+def test_progress_in_words(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A plain line at most every ten seconds: 1,000 of 4,000 in 10 s are 100/s, and 30 s to go."""
+    seconds = iter([100.0, 105.0, 110.0, 119.0, 121.0])
+    monkeypatch.setattr("fedmpi.report.progress.time.monotonic", lambda: next(seconds))
+    stream = io.StringIO()
+    with Telling("x.zip", stream=stream) as telling:
+        for done in (0, 400, 1000, 1900, 2200):
+            telling(done, 4000)
+    assert stream.getvalue().splitlines() == [
+        "x.zip  1,000 of 4,000  25 %  100/s  0:30 to go",
+        "x.zip  2,200 of 4,000  55 %  105/s  0:17 to go",
+    ]
+    assert Telling("x").line(5, 0, 1.0) == "x  5  5/s" and Telling("x").line(0, 0, 0.0) == "x  0"
+
+
+def test_the_rate_of_a_resumed_download_counts_what_came_now(monkeypatch: pytest.MonkeyPatch) -> None:
+    seconds = iter([0.5, 20.5])
+    monkeypatch.setattr("fedmpi.report.progress.time.monotonic", lambda: next(seconds))
+    stream = io.StringIO()
+    telling = Telling("x", stream=stream)
+    telling(3000, 4000)
+    telling(3200, 4000)
+    assert stream.getvalue() == "x  3,200 of 4,000  80 %  10/s  1:20 to go\n"

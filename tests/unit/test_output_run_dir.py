@@ -1,17 +1,15 @@
-"""The run directory: names, refusals, atomic files, and the lock that keeps a second run out."""
+"""The run directory: names, refusals, and the lock that keeps a second run out."""
 
 import json
 import os
 import socket
-import subprocess
-import sys
 import time
 from pathlib import Path
 
 import pytest
 
 from fedmpi.errors import RunDirError
-from fedmpi.store import files, lock
+from fedmpi.store import lock
 from fedmpi.store.lock import RunLock
 from fedmpi.store.run_dir import RunDir
 
@@ -62,45 +60,6 @@ def test_checkpoints_are_found_newest_first_and_nothing_else(tmp_path: Path) -> 
     assert run.checkpoint_path(1_000_000).name == "round-1000000.h5"
 
 
-def test_write_atomic_leaves_the_old_file_or_the_new_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    path = tmp_path / "x"
-    files.write_atomic(path, b"old ", memoryview(b"text"))
-    assert path.read_bytes() == b"old text"
-
-    def fails(*_: object) -> None:
-        raise OSError(5, "Input/output error")
-
-    monkeypatch.setattr(files.os, "fsync", fails)
-    with pytest.raises(RunDirError, match="cannot be written: Input/output error"):
-        files.write_text(path, "new")
-    assert path.read_bytes() == b"old text" and [found.name for found in tmp_path.iterdir()] == ["x"]
-
-
-HOLDER = """
-import sys, time
-from fedmpi.store.run_dir import RunDir
-from fedmpi.store.lock import RunLock
-with RunLock(RunDir.open_for(sys.argv[1], resume=True)):
-    print("held", flush=True)
-    time.sleep(60)
-"""
-
-
-def test_a_second_process_is_refused_until_the_first_is_gone(tmp_path: Path) -> None:
-    environ = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])}
-    command = [sys.executable, "-c", HOLDER, str(tmp_path)]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=environ) as first:
-        assert first.stdout is not None and first.stdout.readline() == "held\n"
-        refusal = f"is in use by pid {first.pid} on {socket.gethostname()}"
-        with pytest.raises(RunDirError, match=refusal), RunLock(RunDir(tmp_path)):
-            pass
-        first.kill()
-        first.wait()
-    lines: list[str] = []
-    with RunLock(RunDir(tmp_path), warn=lines.append):
-        assert len(lines) == 1 and f"pid {first.pid}" in lines[0]
-
-
 def test_the_lock_is_free_again_after_the_block(tmp_path: Path) -> None:
     for _ in range(2):
         with RunLock(RunDir(tmp_path), warn=pytest.fail):
@@ -109,11 +68,6 @@ def test_the_lock_is_free_again_after_the_block(tmp_path: Path) -> None:
     with pytest.raises(ZeroDivisionError), RunLock(RunDir(tmp_path)):
         raise ZeroDivisionError
     assert (tmp_path / ".lock").read_text() == ""
-
-
-def test_the_same_process_cannot_hold_it_twice(tmp_path: Path) -> None:
-    with RunLock(RunDir(tmp_path)), pytest.raises(RunDirError, match="is in use"), RunLock(RunDir(tmp_path)):
-        pass
 
 
 def _left_by(tmp_path: Path, *, age_s: float = 0, **changes: object) -> None:
@@ -132,11 +86,12 @@ STALE = {
 
 
 @pytest.mark.parametrize("note", STALE.values(), ids=STALE)
-def test_stale_locks_are_taken_over_with_a_line(note: dict[str, object], tmp_path: Path) -> None:
+def test_stale_locks_are_taken_over(note: dict[str, object], tmp_path: Path) -> None:
+    """With a line where another host held it; on this one the kernel leaves no doubt."""
     _left_by(tmp_path, **note)
     lines: list[str] = []
     with RunLock(RunDir(tmp_path), job="17", warn=lines.append):
-        assert len(lines) == 1 and "taking over" in lines[0]
+        assert ["elsewhere" in line for line in lines] == [True] * ("host" not in note)
 
 
 @pytest.mark.parametrize("note", [{}, {"job": "18"}, {"age_s": lock.STALE_AFTER_S / 2}], ids=str)
@@ -144,12 +99,6 @@ def test_a_run_on_another_host_is_believed_to_live(note: dict[str, object], tmp_
     _left_by(tmp_path, **note)
     refused = pytest.raises(RunDirError, match="on elsewhere; .*if that run is gone, delete")
     with refused, RunLock(RunDir(tmp_path), job="17"):
-        pass
-
-
-def test_a_torn_note_holds_nothing(tmp_path: Path) -> None:
-    (tmp_path / ".lock").write_text('{"host": "a", "pi')
-    with RunLock(RunDir(tmp_path)):
         pass
 
 

@@ -22,17 +22,12 @@ from fedmpi.store.run_dir import RunDir
 from fedmpi.store.saving import Saving
 
 
-@pytest.fixture
-def run_dir(tmp_path: Path) -> RunDir:
-    return RunDir.open_for(tmp_path / "run", resume=False)
-
-
 @pytest.mark.parametrize("name", sorted(errno.errorcode[number] for number in files._ADVICE))
 def test_what_the_system_said_and_what_to_do(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
     """One line, the old file as it was, no temporary file left."""
     number = getattr(errno, name)
     path = tmp_path / "x"
-    files.write_text(path, "old")
+    files.write_atomic(path, b"o", memoryview(b"ld"))
     failing_disk.fail(monkeypatch, number, lambda path: True)
     with pytest.raises(RunDirError) as caught:
         files.write_text(path, "n" * 2000)

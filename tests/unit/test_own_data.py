@@ -3,12 +3,12 @@
 import io
 import os
 import zipfile
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from data_fixtures import refusal
 from own_data import arrays_of, blobs, folder_of, save_npz
 from PIL import Image
 
@@ -16,8 +16,7 @@ from fedmpi.config.load import load
 from fedmpi.config.schema import Config
 from fedmpi.data import reading
 from fedmpi.data.arrays import pixel_statistics
-from fedmpi.data.digest import digest_of
-from fedmpi.errors import UserError
+from fedmpi.data.reading import digest_of
 
 MLP = ("model.name=mlp", "clients.count=4", "clients.per_round=2", "partition.name=iid")
 
@@ -28,14 +27,6 @@ def config_of(*words: str) -> Config:
 
 def npz(path: Path, *words: str) -> Config:
     return config_of("data.name=npz", f"data.path={path}", *words)
-
-
-def refused(load_it: Callable[[], Any]) -> str:
-    """The one line of a mistake."""
-    with pytest.raises(UserError) as caught:
-        load_it()
-    assert caught.value.exit_code == 2 and "\n" not in str(caught.value), str(caught.value)
-    return str(caught.value)
 
 
 # ---- .npz
@@ -88,11 +79,11 @@ def test_x_and_y_are_divided_class_by_class_the_same_every_time(tmp_path: Path) 
     assert len(first.test_y) == 10 and np.bincount(first.test_y).min() >= 3
     assert first.digest == again.digest != other.digest
     assert sorted([*first.train_x[:, 0], *first.test_x[:, 0]]) == sorted(x[:, 0])
-    assert refused(lambda: npz(path)).endswith("say by data.test_share, as 0.2, how many are for tests")
+    assert refusal(lambda: npz(path)).endswith("say by data.test_share, as 0.2, how many are for tests")
     missing = save_npz(tmp_path / "b", x=x)
-    assert refused(lambda: npz(missing, "data.test_share=0.2")).endswith("has no y; it holds x")
+    assert refusal(lambda: npz(missing, "data.test_share=0.2")).endswith("has no y; it holds x")
     short = save_npz(tmp_path / "c", x=x[:3], y=y[:3])
-    assert "are too few to divide" in refused(lambda: npz(short, "data.test_share=0.5"))
+    assert "are too few to divide" in refusal(lambda: npz(short, "data.test_share=0.5"))
 
 
 WRONG: dict[str, tuple[dict[str, Any], str]] = {
@@ -104,6 +95,8 @@ WRONG: dict[str, tuple[dict[str, Any], str]] = {
     "lengths": ({"train_y": np.zeros(29, int)}, "train_y has 29 labels for 30 examples in train_x"),
     "float64": ({"train_x": np.zeros((30, 7))}, "train_x is float64 (30, 7), expected float32"),
     "shape": ({"train_x": np.zeros((30, 7, 1), np.float32)}, "train_x is float32 (30, 7, 1); expected pictures uint8"),
+    "pictures of floats": ({"train_x": np.ones((30, 4, 4), np.float32)}, "(255 * train_x).round().astype('uint8')"),
+    "normalized pictures": ({"train_x": np.full((30, 4, 4), -2.5)}, "pixels from -2.5 to -2.5: take the pixels"),
     "other shape": (
         {"test_x": np.zeros((12, 8), np.float32)},
         "test_x is float32 (12, 8), but train_x float32 (30, 7)",
@@ -123,10 +116,7 @@ WRONG: dict[str, tuple[dict[str, Any], str]] = {
     ),
     "groups": ({"groups": np.zeros(4, int)}, "groups is int64 (4,), expected whole numbers or names, one for each"),
     "test groups alone": ({"test_groups": np.zeros(12, int)}, "has test_groups without groups"),
-    "objects": (
-        {"train_y": np.array([None] * 30)},
-        "train_y holds object, no plain numbers; pickled objects are never",
-    ),
+    "objects": ({"train_y": np.array([None] * 30)}, "Object arrays cannot be loaded"),
 }
 
 
@@ -135,37 +125,39 @@ def test_each_mistake_in_an_npz_file_is_a_line(tmp_path: Path, name: str) -> Non
     changed, line = WRONG[name]
     given = {key: array for key, array in (arrays_of("vectors") | changed).items() if array is not None}
     path = save_npz(tmp_path, **given)
-    assert line in (text := refused(lambda: npz(path))) and str(path) in text
+    assert line in (text := refusal(lambda: npz(path))) and str(path) in text
 
 
 def test_options_for_pictures_are_refused_for_others_and_for_other_channels(tmp_path: Path) -> None:
     vectors, pictures = (save_npz(tmp_path / kind, **arrays_of(kind)) for kind in ("vectors", "pictures"))
-    assert "data.flip is for pictures, but these are vectors" in refused(lambda: npz(vectors, "data.flip=true"))
-    assert "data.mean has 1 numbers, but the pictures have 3 channels" in refused(
+    assert "data.flip is for pictures, but these are vectors" in refusal(lambda: npz(vectors, "data.flip=true"))
+    assert "data.mean has 1 numbers, but the pictures have 3 channels" in refusal(
         lambda: npz(pictures, "data.mean=[0]")
     )
-    assert "leave data.test_share away" in refused(lambda: npz(pictures, "data.test_share=0.5"))
-    assert "data.path  missing; expected text" in refused(lambda: config_of("data.name=npz"))
+    assert "leave data.test_share away" in refusal(lambda: npz(pictures, "data.test_share=0.5"))
+    assert "data.path  missing; give it by data.path=" in refusal(lambda: config_of("data.name=npz"))
 
 
-def test_files_that_are_no_npz_are_refused_and_nothing_is_unpickled(tmp_path: Path) -> None:
+def test_files_that_are_no_npz_are_refused_and_nothing_is_unpickled(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     good = save_npz(tmp_path, **arrays_of("vectors")).read_bytes()
     path = tmp_path / "bad.npz"
-    assert "cannot be read: No such file" in refused(lambda: npz(path))
+    assert "No such file" in refusal(lambda: npz(path))
     os.mkfifo(path)
-    assert "is a named pipe, expected an .npz file" in refused(lambda: npz(path))
+    assert "is a named pipe" in refusal(lambda: npz(path))
     path.unlink()
     for content in (b"", b"text", good[:-200], good[:300] + good[400:]):
         path.write_bytes(content)
-        assert refused(lambda: npz(path)).startswith(f"{path}: ")
+        assert refusal(lambda: npz(path)).startswith(f"{path}: ")
     header = io.BytesIO()
     np.lib.format.write_array_header_1_0(header, {"descr": "<f4", "fortran_order": False, "shape": (10**12, 7)})
     with zipfile.ZipFile(path, "w") as file:
         file.writestr("train_x.npy", header.getvalue())
-    assert "train_x declares 28,000,000,000,000 bytes, but has" in refused(lambda: npz(path))
-    with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as file, file.open("train_x.npy", "w") as member:
-        np.save(member, np.zeros((2**24, 8), np.float32))
-    assert "come out of its" in refused(lambda: npz(path))
+    assert "it takes more memory than there is" in refusal(lambda: npz(path))
+    monkeypatch.setattr("fedmpi.data.sets.npz.MAX_BYTES", 5000)
+    np.savez_compressed(path, train_x=np.zeros(10_000))
+    assert "its arrays would take" in refusal(lambda: npz(path))
 
 
 # ---- pictures by class
@@ -191,29 +183,29 @@ def test_classes_of_a_folder_are_its_sorted_names(tmp_path: Path) -> None:
 
 
 def test_each_mistake_in_a_folder_is_a_line(tmp_path: Path) -> None:
-    assert "no such folder; expected one with train/CLASS" in refused(lambda: folder(tmp_path / "none"))
+    assert "no such folder; expected one with train/CLASS" in refusal(lambda: folder(tmp_path / "none"))
     root = folder_of(tmp_path, {"train": {"cat": 3, "dog": 3}, "test": {"cat": 2, "cow": 1}})
-    assert refused(lambda: folder(root)).endswith("the class 'cow' is in test, but not in train")
-    assert "leave data.test_share away" in refused(lambda: folder(root, "data.test_share=0.2"))
-    assert "say by data.test_share" in refused(lambda: folder(root / "train"))
-    assert "data.size" in refused(lambda: folder(root, "data.size=[4]"))
+    assert refusal(lambda: folder(root)).endswith("the class 'cow' is in test, but not in train")
+    assert "leave data.test_share away" in refusal(lambda: folder(root, "data.test_share=0.2"))
+    assert "say by data.test_share" in refusal(lambda: folder(root / "train"))
+    assert "data.size" in refusal(lambda: folder(root, "data.size=[4]"))
     (root / "test" / "cow").rename(root / "test" / "dog")
     odd = root / "train" / "dog" / "1.png"
     Image.new("RGB", (9, 6)).save(odd)
-    assert f"{odd}: " in (line := refused(lambda: folder(root))) and "9x6 pixels, expected 5x6 as the first" in line
+    assert f"{odd}: " in (line := refusal(lambda: folder(root))) and "9x6 pixels, expected 5x6" in line
     assert folder(root, "data.size=[6,5]").data.info().num_train == 6
     odd.write_bytes(b"no picture")
-    assert str(odd) in (line := refused(lambda: folder(root))) and "replace it or take it out" in line
+    assert str(odd) in (line := refusal(lambda: folder(root))) and "replace it or take it out" in line
     Image.new("I;16", (5, 6)).save(odd)
-    assert "of mode I" in refused(lambda: folder(root))
+    assert "of mode I" in refusal(lambda: folder(root))
     bomb = Image.new("1", (20_000, 20_000))
     bomb.save(odd)
-    assert str(odd) in (line := refused(lambda: folder(root))) and "decompression bomb" in line
+    assert str(odd) in (line := refusal(lambda: folder(root))) and "decompression bomb" in line
     for path in (root / "train" / "dog").iterdir():
         path.unlink()
-    assert "the class has no pictures" in refused(lambda: folder(root))
+    assert "the class has no pictures" in refusal(lambda: folder(root))
     (root / "train" / "dog").rmdir()
-    assert "holds 1 folders, expected one for each of two or more classes" in refused(lambda: folder(root))
+    assert "holds 1 folders, expected one for each of two or more classes" in refusal(lambda: folder(root))
 
 
 # ---- functions and classes
@@ -240,7 +232,7 @@ def test_a_function_s_arguments_are_the_options() -> None:
         "data.form=round": "expected one of 'flat', 'high'",
     }
     for word, line in mistakes.items():
-        assert line in refused(lambda word=word: config_of("data.name=own_data:blobs", word))
+        assert line in refusal(lambda word=word: config_of("data.name=own_data:blobs", word))
 
 
 @pytest.mark.parametrize(
@@ -260,7 +252,7 @@ def test_a_function_s_arguments_are_the_options() -> None:
     ],
 )
 def test_what_cannot_be_used_is_a_line(name: str, line: str) -> None:
-    assert line in refused(lambda: config_of(f"data.name={name}"))
+    assert line in refusal(lambda: config_of(f"data.name={name}"))
 
 
 def test_a_class_of_options_is_used_as_it_is() -> None:
@@ -295,5 +287,5 @@ def test_a_partition_may_be_a_function() -> None:
     ],
 )
 def test_each_mistake_of_a_partition_function_is_a_line(how: str, line: str) -> None:
-    assert line in refused(lambda: divide("wrong", f"partition.how={how}"))
-    assert "has no argument 'seed'; expected (labels, num_clients, seed" in refused(lambda: divide("unseeded"))
+    assert line in refusal(lambda: divide("wrong", f"partition.how={how}"))
+    assert "has no argument 'seed'; expected (labels, num_clients, seed" in refusal(lambda: divide("unseeded"))

@@ -24,15 +24,20 @@ from fedmpi.data.sets.digits import Digits
 from fedmpi.disk import hdf5
 from fedmpi.errors import ConfigError, DataError
 
-COMPLETE = [Iid(), Iid(shuffle=True), Dirichlet(), ClassDirichlet()]
+COMPLETE = [
+    Iid(),
+    Iid(shuffle=True),
+    Dirichlet(),
+    ClassDirichlet(),
+    DirichletEqual(),
+    DirichletEqual(alpha=math.inf),
+    QuantitySkew(),
+]
 ALL = [
     *COMPLETE,
     DirichletFeddf(),
-    DirichletEqual(),
     DirichletEqual(alpha=0.05, examples=30),
-    DirichletEqual(alpha=math.inf),
     DirichletEqual(alpha=math.inf, examples=17),
-    QuantitySkew(),
     Shards(),
     Shards(shards_per_client=5),
     Lottery(samples=7),
@@ -92,11 +97,6 @@ def test_iid_cuts_file_order() -> None:
     assert [partition.client(i).tolist() for i in range(4)] == [[0, 1], [2, 3, 4], [5, 6], [7, 8, 9]]
 
 
-def test_iid_of_cifar_is_twenty_slices() -> None:
-    partition = make_partition(Iid(), np.zeros(50_000, np.int64), 20, seed=0)
-    assert np.array_equal(partition.indices, np.arange(50_000)) and set(partition.sizes) == {2500}
-
-
 # ---- dirichlet_feddf
 
 
@@ -122,12 +122,6 @@ def test_feddf_groups_before_the_recut(num_clients: int, groups: list[int]) -> N
         expected = 5000 - (len(groups) - 1) * (50_000 // num_clients) if is_last else 50_000 // num_clients
         assert sum(sizes) == expected and min(sizes) >= int(0.5 * expected / members)
         first += members
-
-
-def test_feddf_recut_is_the_lists_joined() -> None:
-    labels = labels_of(1437)
-    joined = np.concatenate(dirichlet_feddf.feddf_lists(DirichletFeddf(), labels, 20, seed=5))
-    assert np.array_equal(make_partition(DirichletFeddf(), labels, 20, seed=5).indices, joined[: 20 * 71])
 
 
 class ScriptedGenerator:
@@ -276,14 +270,6 @@ def test_problems_are_found_before_data_are_read(options: PartitionOptions, most
     problems = list(options.problems(FAKE_CONFIG))
     assert [key for key, _ in problems] == (["clients.count"] if most else [])
     assert not most or (f"at most {most}" in problems[0][1] and "720 clients" in problems[0][1])
-
-
-@pytest.mark.parametrize("options", [Iid(shuffle=True), Dirichlet()], ids=label_of)
-def test_a_million_clients(options: PartitionOptions) -> None:
-    """About one second each: no step loops over the clients."""
-    partition = make_partition(options, labels_of(2_000_000), 1_000_000, seed=0)
-    assert set(partition.sizes) == {2} and len(partition.client(999_999)) == 2
-    assert np.bincount(partition.indices).max() == 1
 
 
 def test_saved_and_loaded(tmp_path) -> None:

@@ -37,13 +37,6 @@ def held(partition: Partition, numbers: np.ndarray = LABELS) -> list[list[int]]:
 # ---- dirichlet_equal
 
 
-@pytest.mark.parametrize("alpha", [0.1, 1.0, math.inf])
-def test_equal_covers_every_example_once(alpha: float) -> None:
-    partition = made(DirichletEqual(alpha=alpha), 20)
-    assert sorted(partition.indices) == list(range(1437)) and set(partition.sizes) == {71, 72}
-    assert set(made(DirichletEqual(alpha=alpha, examples=30), 20).sizes) == {30}
-
-
 def test_round_robin_by_hand() -> None:
     """Sorted by class: examples 1 4 5 (class 0), 0 2 3 6 (class 1). Three clients in turn: 1 0 6, 4 2, 5 3. With one
     example each, three of the seven: those at 0, 7/3 and 14/3 of the sorted ones, rounded down."""
@@ -65,47 +58,37 @@ class Scripted:
         return np.array(self.draws.pop(0))
 
 
-def test_a_class_that_runs_out_by_hand() -> None:
-    """q = (.5, .5, 0), left (1, 3, 2), four draws. 0.1 takes the last of class 0: what was drawn after it does not
-    count. Now q = (0, .50001, .00001) / .50002, so the bound between classes 1 and 2 is .99998."""
-    generator = Scripted([0.1, 0.2, 0.9, 0.6], [0.99997, 0.99999, 0.1])
-    drawn = dirichlet_equal._draw(np.array([[0.5, 0.5, 0.0]]), np.array([4]), np.array([1, 3, 2]), generator)
-    assert drawn.tolist() == [0, 1, 2, 1] and not generator.draws
+# Mixtures, examples of each client, left of each class, uniform numbers, and the classes drawn.
+DRAWS: dict[str, tuple[list[list[float]], list[int], list[int], list[list[float]], list[int]]] = {
+    # 0.1 takes the last of class 0: what was drawn after it does not count. Now q = (0, .50001, .00001) / .50002, so
+    # the bound between classes 1 and 2 is .99998.
+    "runs out": ([[0.5, 0.5, 0]], [4], [1, 3, 2], [[0.1, 0.2, 0.9, 0.6], [0.99997, 0.99999, 0.1]], [0, 1, 2, 1]),
+    # Class 0 is not asked for more than it has, yet the second draw knows that it is gone.
+    "just enough": ([[0.5, 0.5, 0]], [2], [1, 3, 2], [[0.1, 0.6], [0.99999]], [0, 2]),
+    # The rule is applied to what it gave before: (.6, .3, .1, 0) is (0, .30001, .10001, .00001) / .40003 without class
+    # 0, and without class 1 too (0, 0, .250016, .000035) / .250051, so that .99988 is class 3 (the rule applied once to
+    # the client's own mixture would give class 2 up to .9999).
+    "two run out": ([[0.6, 0.3, 0.1, 0]], [3], [1, 1, 3, 3], [[0.1, 0.2, 0.3], [0.1, 0.2], [0.99988]], [0, 1, 3]),
+    # All of its mixture is class 0, which an earlier client emptied: classes 1 and 2 get 1e-5 each, so one half.
+    "gone before": ([[1, 0, 0]], [2], [0, 3, 3], [[0.49, 0.51]], [1, 2]),
+    # The first client takes 0 0 and the second its first, 0, the last one. What was drawn after that (0, 0, 1) does not
+    # count: three more are drawn, for the second and the third by (0, .50001, .00001) / .50002.
+    "clients after it": (
+        [[1, 0, 0], [0.5, 0.5, 0], [0.5, 0.5, 0]],
+        [2, 2, 2],
+        [3, 3, 2],
+        [[0.9, 0.1, 0.4, 0.2, 0.3, 0.8], [0.2, 0.99999, 0.5]],
+        [0, 0, 0, 1, 2, 1],
+    ),
+}
 
 
-def test_a_class_that_is_just_enough_runs_out_too() -> None:
-    """As above with two draws: class 0 is not asked for more than it has, yet the second draw knows that it is gone."""
-    generator = Scripted([0.1, 0.6], [0.99999])
-    drawn = dirichlet_equal._draw(np.array([[0.5, 0.5, 0.0]]), np.array([2]), np.array([1, 3, 2]), generator)
-    assert drawn.tolist() == [0, 2] and not generator.draws
-
-
-def test_two_classes_run_out_for_one_client_by_hand() -> None:
-    """The rule is applied to what it gave before: (.6, .3, .1, 0) is (0, .30001, .10001, .00001) / .40003 without class
-    0, and without class 1 too (0, 0, .250016, .000035) / .250051, so that .99988 is class 3 (the rule applied once to
-    the client's own mixture would give class 2 up to .9999)."""
-    generator = Scripted([0.1, 0.2, 0.3], [0.1, 0.2], [0.99988])
-    drawn = dirichlet_equal._draw(np.array([[0.6, 0.3, 0.1, 0.0]]), np.array([3]), np.array([1, 1, 3, 3]), generator)
-    assert drawn.tolist() == [0, 1, 3] and not generator.draws
-
-
-def test_a_client_whose_classes_are_gone_takes_what_is_left() -> None:
-    """All of its mixture is class 0, which an earlier client emptied: classes 1 and 2 get 1e-5 each, so one half."""
-    generator = Scripted([0.49, 0.51])
-    drawn = dirichlet_equal._draw(np.array([[1.0, 0.0, 0.0]]), np.array([2]), np.array([0, 3, 3]), generator)
-    assert drawn.tolist() == [1, 2]
-
-
-def test_clients_after_one_that_empties_a_class_by_hand() -> None:
-    """Three clients of two: all of the first one's q is class 0, the others have halves of classes 0 and 1.
-
-    The first takes 0 0 and the second its first, 0, the last one. What was drawn after that (0, 0, 1) does not
-    count: three more are drawn, for the second by (0, .50001, .00001) / .50002 and for the third by the same.
-    """
-    mixtures = np.array([[1.0, 0.0, 0.0], [0.5, 0.5, 0.0], [0.5, 0.5, 0.0]])
-    generator = Scripted([0.9, 0.1, 0.4, 0.2, 0.3, 0.8], [0.2, 0.99999, 0.5])
-    drawn = dirichlet_equal._draw(mixtures, np.array([2, 2, 2]), np.array([3, 3, 2]), generator)
-    assert drawn.tolist() == [0, 0, 0, 1, 2, 1] and not generator.draws
+@pytest.mark.parametrize("case", DRAWS)
+def test_a_class_that_runs_out_by_hand(case: str) -> None:
+    mixtures, sizes, left, draws, expected = DRAWS[case]
+    generator = Scripted(*draws)
+    drawn = dirichlet_equal._draw(np.array(mixtures, float), np.array(sizes), np.array(left), generator)
+    assert drawn.tolist() == expected and not generator.draws
 
 
 def test_blocks_of_clients_change_no_invariant(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -189,7 +172,7 @@ def test_one_large_class_is_not_everything() -> None:
 
 
 def test_lottery_balance_is_not_rounded_down() -> None:
-    assert Lottery(samples=100, balance=0.29).class_samples() == (100, 29)
+    assert made(Lottery(samples=100, balance=0.29), 3).sizes.tolist() == [129] * 3
 
 
 def test_lottery_shards_begin_at_multiples() -> None:
@@ -258,7 +241,7 @@ def test_several_groups_a_client() -> None:
     [
         (Natural(), 151, "at most 150 clients"),
         (Natural(min_examples=1000), 1, "1 clients need 1 groups with 1000 or more examples, but there are 0"),
-        (Lottery(), 40, "40 clients need 80 shards of 20 examples"),
+        (Lottery(samples=36), 19, "19 clients need 38 shards of 36 examples"),
         (Shards(shards_per_client=1), 1437, "cannot be cut"),
         (Shards(), 3, "into 0 to 1 shards"),
         (DirichletEqual(examples=100), 15, "cannot each get 100"),

@@ -1,5 +1,7 @@
 """Ranks to devices, with tables of GPUs that nobody needs to own."""
 
+from typing import Any
+
 import pytest
 
 from fedmpi.errors import DeviceError
@@ -17,37 +19,14 @@ CUDA_126 = ["sm_50", "sm_60", "sm_70", "sm_75", "sm_80", "sm_86", "sm_90"]
 CUDA_128 = ["sm_75", "sm_80", "sm_86", "sm_90", "sm_100", "sm_120", "compute_120"]
 
 
-def on_node(
-    num_ranks: int, gpus: list[Gpu], *, server_here: bool = True, server_trains: bool = False, server: str = "cpu"
-) -> list[Device]:
-    """The devices of all ranks of one node, all of which see the same GPUs."""
-    workers = [worker_index(r, server_here=server_here, server_trains=server_trains) for r in range(num_ranks)]
-    train = resolve("auto", [len(gpus)] * num_ranks)
-    return [
-        place(worker, gpus, train=train, server=server if rank == 0 and server_here else "cpu", built_for=CUDA_126)
-        for rank, worker in enumerate(workers)
-    ]
-
-
-# A rank's place among its node's workers.
-
-
 @pytest.mark.parametrize(
     ("server_here", "server_trains", "workers"),
-    [
-        (True, False, [None, 0, 1, 2]),
-        (True, True, [0, 1, 2, 3]),
-        (False, False, [0, 1, 2, 3]),
-        (False, True, [0, 1, 2, 3]),
-    ],
+    [(True, False, [None, 0, 1]), (True, True, [0, 1, 2]), (False, False, [0, 1, 2]), (False, True, [0, 1, 2])],
 )
-def test_a_server_that_does_not_train_counts_for_nothing(
+def test_a_server_that_does_not_train_is_no_worker(
     server_here: bool, server_trains: bool, workers: list[int | None]
 ) -> None:
-    assert [worker_index(r, server_here=server_here, server_trains=server_trains) for r in range(4)] == workers
-
-
-# Which kind.
+    assert [worker_index(r, server_here=server_here, server_trains=server_trains) for r in range(3)] == workers
 
 
 @pytest.mark.parametrize(
@@ -66,48 +45,32 @@ def test_auto_means_gpus_only_if_every_worker_has_one(want: str, gpus_of_workers
     assert resolve(want, gpus_of_workers) == kind
 
 
-# Who gets what.
+NODES = {
+    "a GPU for each worker, none for a server on the CPU": ([V100] * 4, {}, "- 0 1 2 3", "- - - - -"),
+    "more workers than GPUs share them in turn": ([A100, H200], {}, "- 0 1 0 1", "- - - - -"),
+    "Slurm's --gpus-per-task=1 masks all GPUs but one": ([A100], {}, "- 0 0 0", "- - - -"),
+    "the server is on another node": ([V100] * 4, {"server_here": False}, "0 1 2 3", "- - - -"),
+    "a server that shares the first worker's GPU": ([V100] * 2, {"server": "cuda"}, "- 0 1", "0 - -"),
+    "a server that trains": ([V100] * 4, {"server_trains": True, "server": "cuda"}, "0 1 2", "0 - -"),
+    "no GPU": ([], {}, "- - -", "- - -"),
+}
 
 
-def test_a_node_with_a_gpu_for_each_worker() -> None:
-    """Rank 0 serves on the CPU and takes no GPU from a worker."""
-    devices = on_node(5, [V100] * 4)
-    assert [device.train for device in devices] == ["cpu", "cuda:0", "cuda:1", "cuda:2", "cuda:3"]
-    assert {device.server for device in devices} == {"cpu"}
-    assert devices[0].description == "CPU"
-    assert devices[3].description == "cuda:2 (Tesla V100-SXM2-32GB)"
-
-
-def test_more_workers_than_gpus_share_them_in_turn() -> None:
-    devices = on_node(8, [A100, H200])
-    assert [device.train for device in devices[1:]] == ["cuda:0", "cuda:1"] * 3 + ["cuda:0"]
-    assert devices[2].description == "cuda:1 (NVIDIA H200)"
-
-
-def test_one_visible_gpu_for_each_rank() -> None:
-    """Slurm's --gpus-per-task=1 masks all others: every rank has its own cuda:0."""
-    assert [device.train for device in on_node(5, [A100])[1:]] == ["cuda:0"] * 4
-
-
-def test_a_node_without_the_server_uses_all_its_ranks() -> None:
-    devices = on_node(4, [V100] * 4, server_here=False)
-    assert [device.train for device in devices] == ["cuda:0", "cuda:1", "cuda:2", "cuda:3"]
-
-
-def test_a_server_on_the_first_gpu() -> None:
-    """`mpi.server_device: cuda`: it shares that GPU with the first worker, and trains nowhere."""
-    devices = on_node(3, [V100] * 2, server="cuda")
-    assert devices[0] == Device("cpu", "cuda:0", "cuda:0 (Tesla V100-SXM2-32GB)")
-    assert devices[1] == Device("cuda:0", "cpu", "cuda:0 (Tesla V100-SXM2-32GB)")
-
-
-def test_a_server_that_trains_does_both_in_one_place() -> None:
-    devices = on_node(3, [V100] * 4, server_trains=True, server="cuda")
-    assert [(device.train, device.server) for device in devices] == [
-        ("cuda:0", "cuda:0"),
-        ("cuda:1", "cpu"),
-        ("cuda:2", "cpu"),
-    ]
+@pytest.mark.parametrize(("gpus", "options", "train", "server"), NODES.values(), ids=NODES)
+def test_devices_of_a_node(gpus: list[Gpu], options: dict[str, Any], train: str, server: str) -> None:
+    """Of all its ranks, which see the same GPUs, by number; - is the CPU."""
+    where = {"server_here": True, "server_trains": False, "server": "cpu", **options}
+    servers = where.pop("server")
+    kind, devices = resolve("auto", [len(gpus)]), []
+    for rank in range(len(train.split())):
+        of_rank = servers if rank == 0 and where["server_here"] else "cpu"
+        devices.append(place(worker_index(rank, **where), gpus, train=kind, server=of_rank, built_for=CUDA_126))
+    named = {"-": "cpu", **{str(number): f"cuda:{number}" for number in range(4)}}
+    assert [device.train for device in devices] == [named[place] for place in train.split()]
+    assert [device.server for device in devices] == [named[place] for place in server.split()]
+    used = [max(device.train, device.server) for device in devices]
+    names = [f"{gpu} ({gpus[int(gpu[-1])].name})" if gpu != "cpu" else "CPU" for gpu in used]
+    assert [device.description for device in devices] == names
 
 
 def test_a_worker_that_lifts_does_it_on_its_own_gpu() -> None:
@@ -116,31 +79,20 @@ def test_a_worker_that_lifts_does_it_on_its_own_gpu() -> None:
     assert place(3, [V100] * 2, train="cpu", server="cuda", built_for=CUDA_126).train == "cpu"
 
 
-def test_a_node_without_gpus() -> None:
-    assert on_node(3, []) == [Device("cpu", "cpu", "CPU")] * 3
-
-
-def test_gpus_that_nobody_asked_for_are_neither_used_nor_checked() -> None:
-    assert place(0, [V100], train="cpu", server="cpu", built_for=CUDA_128) == Device("cpu", "cpu", "CPU")
-    assert place(None, [V100], train="cuda", server="cpu", built_for=CUDA_128) == Device("cpu", "cpu", "CPU")
+@pytest.mark.parametrize(("worker", "gpus", "train"), [(0, [V100], "cpu"), (None, [V100], "cuda"), (None, [], "cuda")])
+def test_gpus_that_nobody_asked_for_are_neither_used_nor_checked(
+    worker: int | None, gpus: list[Gpu], train: str
+) -> None:
+    """Slurm may also give rank 0's task none: as long as the server stays on the CPU, that is fine."""
+    assert place(worker, gpus, train=train, server="cpu", built_for=CUDA_128) == Device("cpu", "cpu", "CPU")
 
 
 @pytest.mark.parametrize(
     ("worker", "train", "server"), [(0, "cuda", "cpu"), (None, "cpu", "cuda"), (None, "cuda", "cuda")]
 )
 def test_a_gpu_is_asked_for_but_absent(worker: int | None, train: str, server: str) -> None:
-    with pytest.raises(DeviceError) as caught:
+    with pytest.raises(DeviceError, match="CUDA_VISIBLE_DEVICES.* mpi.device=cpu mpi.server_device=cpu$"):
         place(worker, [], train=train, server=server, built_for=[])
-    assert "\n" not in caught.value.text() and "CUDA_VISIBLE_DEVICES" in caught.value.text()
-    assert "mpi.device=cpu mpi.server_device=cpu" in caught.value.text()
-
-
-def test_a_server_without_gpu_beside_workers_with_one() -> None:
-    """Slurm may give rank 0's task none: as long as the server stays on the CPU, that is fine."""
-    assert place(None, [], train="cuda", server="cpu", built_for=[]).train == "cpu"
-
-
-# Which architectures.
 
 
 @pytest.mark.parametrize(

@@ -61,25 +61,18 @@ def test_waves_by_hand() -> None:
     assert waves == [[None, 1, 2], [None, 0, 3], [None, 4, None]]
 
 
-def test_one_long_client_does_not_hold_up_the_others() -> None:
-    """A full-rank client of cost 8 and four of cost 2: one worker has the first, the other all the rest."""
-    assert clients(assign(tasks_of([2, 2, 8, 2, 2]), (0, 1), 2)) == [[2], [0, 1, 3, 4]]
-
-
-def test_ties_go_to_the_lowest_client_and_rank() -> None:
-    assert clients(assign(tasks_of([1] * 7), (1, 2, 3), 4)) == [[], [0, 3, 6], [1, 4], [2, 5]]
-
-
-def test_more_workers_than_clients() -> None:
-    assignment = assign(tasks_of([1, 5]), range(1, 5), 5)
-    assert clients(assignment) == [[], [1], [0], [], []]
-    assert len(assignment.waves) == 1
-
-
-def test_no_tasks_are_no_waves() -> None:
-    assignment = assign([], range(1, 3), 3)
-    assert assignment == Assignment((), ((), (), ()))
-    assert assignment.waves == []
+@pytest.mark.parametrize(
+    ("costs", "workers", "size", "expected"),
+    [
+        ([2, 2, 8, 2, 2], (0, 1), 2, [[2], [0, 1, 3, 4]]),  # one long client does not hold up the others
+        ([1] * 7, (1, 2, 3), 4, [[], [0, 3, 6], [1, 4], [2, 5]]),  # ties go to the lowest client and rank
+        ([1, 5], range(1, 5), 5, [[], [1], [0], [], []]),
+        ([], range(1, 3), 3, [[], [], []]),
+    ],
+)
+def test_who_gets_what(costs: list[float], workers: Sequence[int], size: int, expected: list[list[int]]) -> None:
+    assignment = assign(tasks_of(costs), workers, size)
+    assert clients(assignment) == expected and len(assignment.waves) == max(map(len, expected))
 
 
 # Properties, on random rounds with a fixed seed.

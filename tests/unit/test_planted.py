@@ -107,7 +107,7 @@ def test_records_are_not_written_through_what_is_planted(
 
 
 def test_a_snapshot_made_with_hard_links_stays_as_it_is(run: RunDir, tmp_path: Path) -> None:
-    """As `cp -al` makes: the run goes on in a file of its own."""
+    """As `cp -al` makes: the run continues in a file of its own."""
     records = Records(run, resume_after=None)
     records.round_done({"round": 1})
     os.link(run.records_path, tmp_path / "snapshot")

@@ -12,7 +12,6 @@ from typing import Any
 import numpy as np
 import pytest
 
-from fedmpi import methods
 from fedmpi.config.load import load
 from fedmpi.data.dataset import Dataset
 from fedmpi.data.dealing import PartitionOptions
@@ -28,7 +27,7 @@ from fedmpi.data.partitions.shards import Shards
 from fedmpi.methods.values import Phase
 from fedmpi.rounds.state import draw_cohort
 from fedmpi.run.forecast import forecast
-from fedmpi.run.start import blocks, method_context
+from fedmpi.run.start import blocks
 
 MILLION = 1_000_000
 FEW, MANY = 500, 50_000
@@ -133,10 +132,8 @@ def test_a_plan_for_a_million() -> None:
         words = [f"clients.count={count}", "clients.per_round=20", "clients.tier_assignment=dynamic", "rounds=3"]
         words += ["partition.name=lottery", "partition.samples=1", "data.name=synthetic", "data.num_train=2000000"]
         config = load(None, ["model.name=mlp", *words, "data.shape=[1,4,4]"])
-        info = config.data.info()
-        method = methods.create(method_context(config, info))
-        plan = forecast(config, 5, info, method, blocks(config))  # torch loads what it needs here, untraced
-        found.append(steps(lambda c=config, i=info, m=method: forecast(c, 5, i, m, blocks(c))))
+        plan = forecast(config, 5)  # torch loads what it needs here, untraced
+        found.append(steps(lambda c=config: forecast(c, 5)))
         # Every client of this partition has two examples, however few of the two million that uses.
         assert plan.tiers[0].training_examples == 2 * config.train.local_epochs
     assert found[1] < 1.2 * found[0]

@@ -4,6 +4,7 @@ import json
 import shutil
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 from small_runs import run_all, small_config
@@ -40,29 +41,18 @@ def newest(run: Path) -> Path:
     return RunDir(run).checkpoints()[0][1]
 
 
-# ---- what is drawn
-
-
 def test_a_combination_is_named_by_two_numbers(tmp_path: Path) -> None:
     assert draw(3, 5, tmp_path) == draw(3, 5, tmp_path)
     assert draw(3, 5, tmp_path) != draw(4, 5, tmp_path)
     assert {draw(3, number, tmp_path).method for number in range(40, 40 + len(METHODS))} == set(METHODS)
 
 
-def test_variants_have_all_numbers_of_ranks_and_fit_side_by_side(tmp_path: Path) -> None:
+def test_variants_have_all_numbers_of_ranks(tmp_path: Path) -> None:
     for number in range(8):
         combination = draw(1, number, tmp_path)
-        legs = [leg for variant in combination.variants for leg in variant]
-        assert {leg.size for leg in legs} >= {1, 2, 3, 5}
+        sizes = {leg.size for variant in combination.variants for leg in variant}
+        assert sizes >= {1, 2, 3, 5} and max(sizes) == NUM_RANKS
         assert all(variant[-1].stop_after is None and variant[-1].fault is None for variant in combination.variants)
-        started = [place for wave in combination.waves for place in wave]
-        expected = [(which, nth) for which, variant in enumerate(combination.variants) for nth in range(len(variant))]
-        assert sorted(started) == expected
-        for which, variant in enumerate(combination.variants):
-            assert [nth for place, nth in started if place == which] == list(range(len(variant)))
-        for wave in combination.waves:
-            assert len({which for which, _ in wave}) == len(wave)
-            assert sum(combination.variants[which][nth].size for which, nth in wave) <= NUM_RANKS
 
 
 def test_prepared_examples_can_be_read(tmp_path: Path) -> None:
@@ -70,9 +60,6 @@ def test_prepared_examples_can_be_read(tmp_path: Path) -> None:
     counts = {"root": str(tmp_path), "num_train": 96, "num_test": 30, "num_groups": 6}
     for options in (Har(form="features", **counts), Shakespeare(length=8, **counts)):
         assert len(reading.load(options).train_y) == 96
-
-
-# ---- what is compared
 
 
 def test_the_same_run_again_has_no_difference(reference: Path, tmp_path: Path) -> None:
@@ -93,20 +80,22 @@ def test_another_seed_differs_in_everything(reference: Path, tmp_path: Path) -> 
         assert any(what in line for line in found), what
 
 
-def flip_a_tensor(run: Path) -> None:
+def repack(run: Path, change: Callable[[dict[str, Any], dict[str, Any]], object]) -> None:
+    """The newest checkpoint with its attributes and tensors changed, and the checksum of what it is then."""
     with hdf5.opened(newest(run), checkpoint.KIND) as file:
         attributes, arrays = dict(file.attributes), {name: file.array(name).copy() for name in file.entries}
+    change(attributes, arrays)
+    newest(run).write_bytes(hdf5.pack(checkpoint.KIND, attributes, arrays))
+
+
+def flip_a_bit(attributes: dict[str, Any], arrays: dict[str, Any]) -> None:
     name = next(name for name in arrays if name.startswith("server/") and arrays[name].size)
     arrays[name].reshape(-1).view("uint8")[0] ^= 1
-    newest(run).write_bytes(hdf5.pack(checkpoint.KIND, attributes, arrays))
 
 
-def change_an_attribute(run: Path) -> None:
-    with hdf5.opened(newest(run), checkpoint.KIND) as file:
-        attributes, arrays = dict(file.attributes), {name: file.array(name) for name in file.entries}
+def change_progress(attributes: dict[str, Any], arrays: dict[str, Any]) -> None:
     progress = json.loads(str(attributes["progress"]))
     attributes["progress"] = json.dumps({**progress, "best_round": {"1": 99}}, sort_keys=True)
-    newest(run).write_bytes(hdf5.pack(checkpoint.KIND, attributes, arrays))
 
 
 def change_a_memory(run: Path) -> None:
@@ -126,9 +115,9 @@ def lose_a_record(run: Path) -> None:
 
 
 CHANGES: dict[str, tuple[Callable[[Path], object], str]] = {
-    "tensor": (flip_a_tensor, "server/"),
-    "attribute": (change_an_attribute, "attribute progress"),
-    "checkpoint": (lambda run: newest(run).unlink(), "no checkpoint of the last round"),
+    "tensor": (lambda run: repack(run, flip_a_bit), "server/"),
+    "attribute": (lambda run: repack(run, change_progress), "attribute progress"),
+    "checkpoint": (lambda run: newest(run).unlink(), "checkpoints/round-000003.h5: missing"),
     "memory": (change_a_memory, "memory/"),
     "record": (change_a_record, "lr"),
     "lost record": (lose_a_record, "rounds.jsonl"),

@@ -1,42 +1,48 @@
 """The tables of `jobs/reproduce.py`: every quantity by hand, from folders of runs written here."""
 
 import csv
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
 from small_runs import run_all, small_config
-from studied_runs import PAPER, named, record, write_run
+from studied_runs import PAPER, asked_for, learning, named, record, write_run
 
 from fedmpi import papers
 from fedmpi.mpi.serial import SerialComm
 from fedmpi.store import manifest
 from fedmpi.studies import measures, tables
 from fedmpi.studies.bench import pruned
-from fedmpi.studies.reproduction import Request, find
+from fedmpi.studies.reproduction import Named, Request, find
 from fedmpi.studies.runs import History
 
+asked = asked_for
 
-def test_numbers_by_hand(tmp_path: Path) -> None:
+
+def collected(of: Named, request: Request, seeds: Sequence[int] | None = None) -> list[tables.Result]:
+    return tables.collect(tables.Archive(of, request, seeds))
+
+
+def test_numbers_by_hand(asked: Request) -> None:
     """FedAvg's best are 0.6 and 0.8: 70 and sqrt(2 x 100) = 14.14, 20 below the paper's 90; seed 2 is not finished and
     left out. FedHM has one seed that is not finished; nobody has run the last."""
-    request = Request(tmp_path)
-    write_run(request, "one", 0, [record(1, {"1": 0.6}), record(2, {"1": 0.5}), record(3, {"1": 0.4})])
-    write_run(request, "one", 1, [record(1, {"1": 0.1}), record(2, {}), record(3, {"1": 0.8})])
-    write_run(request, "one", 2, [record(1, {"1": 0.9})])
-    write_run(request, "two", 0, [record(1, {"1": 0.9, "0.25": 0.8}), record(2, {"1": 0.95})])
+    write_run(asked, "one", 0, learning(0.6, 0.5, 0.4))
+    write_run(asked, "one", 1, learning(0.1, None, 0.8))
+    write_run(asked, "one", 2, learning(0.9))
+    write_run(asked, "two", 0, [record(1, {"1": 0.9, "0.25": 0.8}), record(2, {"1": 0.95})])
     table = named("table1")
-    fedavg, whole, half, not_run = tables.collect(tables.Archive(table, request))
+    fedavg, whole, half, not_run = collected(table, asked)
     assert fedavg.ours == pytest.approx(70) and fedavg.std == pytest.approx(200**0.5)
-    assert (fedavg.seeds, fedavg.waiting, fedavg.rounds, fedavg.is_finished) == ((0, 1), (2,), "3/3", True)
+    assert (fedavg.seeds, fedavg.rounds, fedavg.is_finished) == ((0, 1), "3/3", True)
     assert fedavg.difference == pytest.approx(-20)
     assert (whole.ours, whole.std, whole.rounds, whole.is_finished) == (pytest.approx(95), None, "2/3", False)
     assert half.ours is None and half.why_not == "no test of 0.5 yet; tested: 0.25, 1"
     assert (not_run.ours, not_run.rounds, not_run.why_not) == (None, "-", "not run")
-    one_seed = tables.collect(tables.Archive(table, request, [1]))[0]
+    one_seed = collected(table, asked, [1])[0]
     assert one_seed.ours == pytest.approx(80) and one_seed.seeds == (1,)
 
-    text = tables.text_of(table, request, [fedavg, whole, half, not_run])
+    text = tables.text_of(table, asked, [fedavg, whole, half, not_run])
     assert text.lines[0] == ("IID", "FedAvg", "11M", "90.0", "70.00 (14.14)", "-20.00", "0,1", "3/3", "[1]")
     assert text.lines[1] == ("", "FedHM", "11M", "91.25", "95.00", "+3.75", "0", "2/3", "[2][3]")
     assert text.lines[2][3:] == ("lost", "-", "-", "-", "2/3", "[4][3][5]")
@@ -55,10 +61,10 @@ def test_seeds_with_different_data_are_said(tmp_path: Path) -> None:
     """Above the table, with a run of each kind and its digest; a run that does not know its data is left out."""
     request, table = Request(tmp_path), named("table1")
     for seed, digest in enumerate(("a" * 32, "b" * 32, "b" * 32, None)):
-        run = write_run(request, "one", seed, [record(number, {"1": 0.5}) for number in (1, 2, 3)])
+        run = write_run(request, "one", seed, learning(0.5, 0.5, 0.5))
         manifest.add_start(run.folder, {} if digest is None else {"data_digest": digest})
     for seeds, is_said in (([1, 2, 3], False), (None, True)):
-        results = tables.collect(tables.Archive(table, request, seeds))
+        results = collected(table, request, seeds)
         lines = [line for line in tables.text_of(table, request, results).head if "different data" in line]
         assert len(lines) == is_said
     assert f"one-seed0 (digest {'a' * 12})" in lines[0] and f"one-seed1 and 1 more (digest {'b' * 12})" in lines[0]
@@ -82,7 +88,7 @@ def test_quantities_by_hand(tmp_path: Path) -> None:
     run = history(tmp_path, records)
 
     def value(quantity: str, net: str = "1", **asked: Any) -> float | None:
-        return measures.value(run, measures.Asked(quantity, net, **asked))
+        return measures.value(run, quantity, net, **asked)
 
     assert value("accuracy") == 0.5 and value("accuracy", "clients") == 0.7 and value("accuracy", "2") is None
     assert value("train_loss", of="best") == pytest.approx(1 / 3)
@@ -98,64 +104,59 @@ def test_quantities_by_hand(tmp_path: Path) -> None:
     assert measures.series(run, "train_loss", "")[2] == (2, 0.5)
 
 
-def test_seeds_that_do_not_reach_the_target_are_told(tmp_path: Path) -> None:
+def test_seeds_that_do_not_reach_the_target_are_told(asked: Request) -> None:
     """60 bytes of one seed; the other never comes to 0.5."""
     text = """
 source: nobody
 tables:
   cost: {title: t, quantity: bytes_to_target, targets: {A: 0.5}, blocks: {A: {FedAvg: {run: one, cells: {x: [1, 15]}}}}}
 """
-    request = Request(tmp_path)
-    write_run(request, "one", 0, [record(number, {"1": 0.6}) for number in (1, 2, 3)])
-    write_run(request, "one", 1, [record(number, {"1": 0.4}) for number in (1, 2, 3)])
-    table = named("cost", text)
-    [reached] = tables.collect(tables.Archive(table, request))
-    assert (reached.ours, reached.seeds, reached.notes) == (60, (0,), ("1 of 2 seeds reach it",))
-    assert tables.text_of(table, request, [reached]).footnotes == ["[1] 1 of 2 seeds reach it"]
+    write_run(asked, "one", 0, learning(0.6, 0.6, 0.6))
+    write_run(asked, "one", 1, learning(0.4, 0.4, 0.4))
+    table, said = named("cost", text), "1 of 2 seeds reach it"
+    [reached] = collected(table, asked)
+    assert (reached.ours, reached.seeds, reached.notes) == (60, (0,), (said,))
+    assert tables.text_of(table, asked, [reached]).footnotes == [f"[1] {said}"]
     [row] = csv.DictReader(tables.comma_separated(table.table, [reached]).splitlines())
-    assert row["notes"] == "1 of 2 seeds reach it"
-    both = tables.collect(tables.Archive(table, request, [0]))[0]
-    assert both.notes == ()
+    assert row["notes"] == said and collected(table, asked, [0])[0].notes == ()
 
 
 DROP = PAPER.replace("relative_cost", "accuracy_drop").replace("title: Cost", 'title: Cost\n    unit: "%"')
 
 
-def test_a_drop_from_an_unfinished_baseline_is_of_the_rounds_that_both_have(tmp_path: Path) -> None:
+def test_a_drop_from_an_unfinished_baseline_is_of_the_rounds_that_both_have(asked: Request) -> None:
     """After two rounds 0.5 - 0.45 = 5 points, though FedHM comes to 0.8 in its third. Seed 1 is 0.9 - 0.7."""
-    request = Request(tmp_path)
-    write_run(request, "one", 0, [record(1, {"1": 0.3}), record(2, {"1": 0.5})])
-    write_run(request, "two", 0, [record(1, {"1": 0.4}), record(2, {"1": 0.45}), record(3, {"1": 0.8})])
+    write_run(asked, "one", 0, learning(0.3, 0.5))
+    write_run(asked, "two", 0, learning(0.4, 0.45, 0.8))
     table = named("table2", DROP)
-    own, fedhm = tables.collect(tables.Archive(table, request))
+    own, fedhm = collected(table, asked)
     assert own.ours == 0 and own.notes == () and fedhm.ours == pytest.approx(5) and fedhm.is_finished
     assert fedhm.notes == ("its baseline is not finished: compared over the rounds that both have done",)
-    told = tables.text_of(table, request, [fedhm])  # as with --only, without the baseline's own line
+    told = tables.text_of(table, asked, [fedhm])  # as with --only, without the baseline's own line
     assert told.lines[0][-1] == "[1]" and told.footnotes == [f"[1] {fedhm.notes[0]}"]
 
-    write_run(request, "one", 1, [record(number, {"1": 0.9}) for number in (1, 2, 3)])
-    write_run(request, "two", 1, [record(number, {"1": 0.7}) for number in (1, 2, 3)])
-    finished = tables.collect(tables.Archive(table, request))[1]
-    assert finished.ours == pytest.approx(20) and (finished.seeds, finished.waiting) == ((1,), (0,))
+    write_run(asked, "one", 1, learning(0.9, 0.9, 0.9))
+    write_run(asked, "two", 1, learning(0.7, 0.7, 0.7))
+    finished = collected(table, asked)[1]
+    assert finished.ours == pytest.approx(20) and finished.seeds == (1,)
     assert finished.notes == ("unfinished seeds and those of unfinished baselines are left out",)
 
 
-def test_an_unfinished_drop_is_of_its_own_rounds(tmp_path: Path) -> None:
+def test_an_unfinished_drop_is_of_its_own_learning(asked: Request) -> None:
     """0.3 - 0.2 after one round; the baseline's later rounds do not count, nor is there a number without a test."""
-    request = Request(tmp_path)
-    write_run(request, "one", 0, [record(number, {"1": 0.3 * number}) for number in (1, 2, 3)])
-    write_run(request, "two", 0, [record(1, {"1": 0.2})])
+    write_run(asked, "one", 0, learning(0.3, 0.6, 0.9))
+    write_run(asked, "two", 0, learning(0.2))
     table = named("table2", DROP)
-    fedhm = tables.collect(tables.Archive(table, request))[1]
+    fedhm = collected(table, asked)[1]
     assert fedhm.ours == pytest.approx(10)
     assert fedhm.notes == ("compared over the rounds that both have done",)
-    write_run(request, "two", 1, [record(1, {"1": 0.2}), record(2, {"1": 0.2})])
-    write_run(request, "one", 1, [record(1, {})])
-    lacking = tables.collect(tables.Archive(table, request, [1]))[1]
+    write_run(asked, "two", 1, learning(0.2, 0.2))
+    write_run(asked, "one", 1, learning(None))
+    lacking = collected(table, asked, [1])[1]
     assert lacking.ours is None and lacking.why_not == "nothing to compare in the rounds that both have done"
 
 
-def test_a_scale_is_the_unit_of_the_paper(tmp_path: Path) -> None:
+def test_a_scale_is_the_unit_of_the_paper(asked: Request) -> None:
     """60 bytes until the target, in units of 4 bytes; the target is the block's own."""
     text = """
 source: nobody
@@ -163,22 +164,20 @@ tables:
   cost: {title: t, quantity: bytes_to_target, scale: 4, targets: {A: 0.5, B: 0.7}, blocks: {
     A: {FedAvg: {run: one, cells: {x: [1, 15]}}}, B: {FedAvg: {run: one, cells: {x: [1, 15]}}}}}
 """
-    request = Request(tmp_path)
-    write_run(request, "one", 0, [record(number, {"1": 0.6}) for number in (1, 2, 3)])
-    reached, not_reached = tables.collect(tables.Archive(named("cost", text), request))
+    write_run(asked, "one", 0, learning(0.6, 0.6, 0.6))
+    reached, not_reached = collected(named("cost", text), asked)
     assert reached.ours == 15 and (not_reached.ours, not_reached.why_not) == (None, "70 % not reached")
 
 
 def test_computed_tables_need_no_run(tmp_path: Path) -> None:
     """Hermes's Table 3: VGG16 of 134,301,514 parameters has 537.21 MB."""
-    found = tables.collect(tables.Archive(find("hermes:table3"), Request(tmp_path)))
+    found = collected(find("hermes:table3"), Request(tmp_path))
     baseline = next(result for result in found if (result.cell.block, result.cell.column) == ("IC-CIFAR10", "Baseline"))
-    assert baseline.ours == pytest.approx(4 * 134_301_514 / 1e6) and baseline.difference == pytest.approx(
-        -0.004, abs=1e-3
-    )
+    assert baseline.ours == pytest.approx(4 * 134_301_514 / 1e6)
+    assert baseline.difference == pytest.approx(-0.004, abs=1e-3)
 
 
-def test_pruned_nets_are_measured_when_the_run_is_finished(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_pruned_nets_are_measured_when_the_run_is_finished(asked: Request, monkeypatch: pytest.MonkeyPatch) -> None:
     """Three seconds, then two (after 5 to warm up, 50 count): 1.5. A run that is not
     finished has no number; NVML counts no energy on a CPU."""
     text = """
@@ -187,29 +186,27 @@ tables:
   time: {title: t, quantity: inference_time, blocks: {A: {Hermes: {run: one, cells: {x: {paper: 1.83}}}}}}
   energy: {title: t, quantity: inference_energy, blocks: {A: {Hermes: {run: one, cells: {x: {paper: 1.8}}}}}}
 """
-    request = Request(tmp_path)
-    folder = request.run_of(papers.Run(config="one"), 0).folder.path
+    folder = asked.run_of(papers.Run(config="one"), 0).folder.path
     config = small_config("clients.count=4", "clients.per_round=2", "method.name=hermes", "rounds=1", "mpi.device=cpu")
     run_all(config, SerialComm(), folder)
     clock = iter([*[3.0] * 55, *[2.0] * 55] * 2)
     monkeypatch.setattr(pruned, "_timed", lambda action: next(clock))
-    time, energy = (tables.collect(tables.Archive(named(name, text), request))[0] for name in ("time", "energy"))
+    time, energy = (collected(named(name, text), asked)[0] for name in ("time", "energy"))
     assert time.ours == 1.5 and energy.ours is None and "NVML" in energy.why_not
     (folder / "report" / "summary.json").unlink()
-    assert tables.collect(tables.Archive(named("time", text), request))[0].ours is None
+    assert collected(named("time", text), asked)[0].ours is None
 
 
-def test_a_comparison_is_with_the_same_seed_in_the_rounds_that_both_have(tmp_path: Path) -> None:
+def test_a_comparison_is_with_the_same_seed_in_the_rounds_that_both_have(asked: Request) -> None:
     """Two rounds of 30 bytes over two rounds of 60 (the third is not compared): 0.5. Seed 1 has no baseline."""
-    request = Request(tmp_path)
-    write_run(request, "one", 0, [record(number, {"1": 0.9}) for number in (1, 2, 3)])
-    cheap = [record(number, {"1": 0.8}, protocol_down_bytes=10) for number in (1, 2)]
-    write_run(request, "two", 0, cheap, rounds=2)
-    write_run(request, "two", 1, cheap, rounds=2)
+    write_run(asked, "one", 0, learning(0.9, 0.9, 0.9))
+    cheap = learning(0.8, 0.8, protocol_down_bytes=10)
+    write_run(asked, "two", 0, cheap, rounds=2)
+    write_run(asked, "two", 1, cheap, rounds=2)
     table = named("table2")
-    own, fedhm = tables.collect(tables.Archive(table, request))
+    own, fedhm = collected(table, asked)
     assert own.ours == 1.0 and fedhm.ours == 0.5 and fedhm.seeds == (0,) and fedhm.difference == 0
     assert tables.decimals_of(table.table) == 1
 
     drop = named("table2", DROP)
-    assert tables.collect(tables.Archive(drop, request))[1].ours == pytest.approx(10)
+    assert collected(drop, asked)[1].ours == pytest.approx(10)

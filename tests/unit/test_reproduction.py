@@ -8,7 +8,8 @@ from studied_runs import PAPER, named
 
 from fedmpi import papers
 from fedmpi.studies import launch as running
-from fedmpi.studies.reproduction import Budget, Request, baseline_of, changes, chosen, runs_of
+from fedmpi.studies.arguments import changes
+from fedmpi.studies.reproduction import Budget, Request, baseline_of, chosen, runs_of
 
 ROOT = Path(__file__).resolve().parents[2]
 

@@ -52,6 +52,9 @@ def test_a_run_that_is_to_go_on(stopped: RunDir) -> None:
     records = [json.loads(line) for line in stopped.records_path.read_text().splitlines()]
     assert found.accuracy == records[1]["tiers"]["1"]["accuracy"]
     assert found.eta_s == pytest.approx(sum(record["seconds"]["wall"] for record in records) / 2)
+    with RunLock(stopped):
+        assert status.status_of(stopped).state == "running"
+    assert status.status_of(stopped).state == "stopped"
 
 
 def test_a_run_that_was_killed(stopped: RunDir) -> None:
@@ -85,12 +88,6 @@ def test_a_run_that_lost_ranks(stopped: RunDir) -> None:
     stopped.records_path.write_text("".join(records))
     stopped.lock_path.unlink()
     assert status.status_of(stopped).accuracy == before.accuracy
-
-
-def test_a_run_under_way(stopped: RunDir) -> None:
-    with RunLock(stopped):
-        assert status.status_of(stopped).state == "running"
-    assert status.status_of(stopped).state == "stopped"
 
 
 def test_a_run_whose_job_went_back(stopped: RunDir) -> None:

@@ -64,7 +64,7 @@ def test_earlier_temporary_files_are_not_seen(clone: Path, tmp_path: Path) -> No
 
 @both
 def test_files_that_are_left_are_an_error(clone: Path, tmp_path: Path, mounts: bool) -> None:
-    """Not those that pytest keeps, nor empty folders."""
+    """Files that pytest keeps, and empty folders, are none."""
     environment = {} if mounts else without_mounts(tmp_path)
     kept = 'mkdir -p "$TMPDIR/pytest-of-me/x" "$TMPDIR/empty"; touch "$TMPDIR/pytest-of-me/x/y"'
     assert sandboxed(clone, kept, **environment).returncode == 0

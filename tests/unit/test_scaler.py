@@ -8,7 +8,7 @@ from model_inputs import Info
 from torch import Tensor, nn
 
 from fedmpi.models import create
-from fedmpi.models.nets.resnet_options import ResNet18
+from fedmpi.models.options import ResNet18
 from fedmpi.models.surgery.scaler import add_scaler
 
 RATE = 0.25

@@ -6,11 +6,13 @@ import numpy as np
 import pytest
 from small_runs import run_all, small_config, small_setup
 
+from fedmpi.config.load import load
 from fedmpi.data.partition import Partition
 from fedmpi.errors import ConfigError, StartupError
 from fedmpi.mpi.serial import SerialComm
 from fedmpi.rounds.exchange import ClientReport
 from fedmpi.run import start
+from fedmpi.run.folder import Asked, open_run_dir
 from fedmpi.run.remarks import equal_tiers
 from fedmpi.store.run_dir import RunDir
 
@@ -73,6 +75,20 @@ def test_another_partition_is_refused(tmp_path: Path) -> None:
     folder.partition_path.write_bytes(other.packed())
     with pytest.raises(StartupError, match="is not the partition"):
         run_all(small_config("rounds=2"), SerialComm(), tmp_path / "run", resume=True)
+
+
+@pytest.mark.parametrize(
+    ("words", "name"),
+    [
+        ((), "fedhm-resnet18-digits-seed0"),
+        (("model.name=torchvision:vgg11", "seed=3"), "fedhm-vgg11-digits-seed3"),
+        (("method.name=toy_methods:Toy",), "Toy-resnet18-digits-seed0"),
+    ],
+)
+def test_a_run_without_a_file_is_named_after_what_it_runs(tmp_path: Path, words: tuple[str, ...], name: str) -> None:
+    config = load(None, [*words, f"output.dir={tmp_path}"])
+    folder = open_run_dir(config, SerialComm(), Asked(), resume=False).path
+    assert folder.name.startswith(f"{name}-2") and folder.parent == tmp_path
 
 
 def test_mistakes_leave_no_run_directory(tmp_path: Path) -> None:

@@ -6,6 +6,7 @@ import signal
 from pathlib import Path
 
 import pytest
+from hand_clock import HandClock
 from small_runs import run_all, small_config
 
 from fedmpi.experiment import run
@@ -18,11 +19,8 @@ from fedmpi.store.run_dir import RunDir
 
 
 @pytest.fixture
-def clock(monkeypatch: pytest.MonkeyPatch) -> list[float]:
-    """Its one number is the time."""
-    now_s = [100.0]
-    monkeypatch.setattr(stopping.time, "monotonic", lambda: now_s[0])
-    return now_s
+def clock() -> HandClock:
+    return HandClock()
 
 
 @pytest.mark.parametrize(
@@ -45,46 +43,45 @@ def test_the_end(limit_s: float, environment: dict[str, str], left_s: float | No
     assert seconds_left(limit_s, environment, now_s=1000.0) == left_s
 
 
-def test_a_round_begins_only_if_it_ends_in_time(clock: list[float]) -> None:
+def test_a_round_begins_only_if_it_ends_in_time(clock: HandClock) -> None:
     """60 s less 10 s to spare: the end is at 150. A round of 8 s is given 12: the last one begins at 138."""
-    wishes = Stopping(60.0, 10.0)
+    wishes, endless = Stopping(60.0, 10.0, now=clock), Stopping(now=clock)
     assert wishes.wish(8.0) == GO_ON
-    clock[0] = 138.0
+    clock.now_s = 138.0
     assert wishes.wish(8.0) == GO_ON
-    clock[0] = 138.1
-    assert wishes.wish(8.0) == OUT_OF_TIME
+    clock.now_s = 138.1
+    assert wishes.wish(8.0) == OUT_OF_TIME and endless.wish(1e6) == GO_ON
     assert wishes.why(GO_ON) == ""
     assert wishes.why(OUT_OF_TIME) == "the time that is left would not be enough for another round (12 s)"
 
 
-def test_the_longest_of_the_last_rounds_counts(clock: list[float]) -> None:
+def test_the_longest_of_the_last_rounds_counts(clock: HandClock) -> None:
     """One of 20 s (30 s are left over from 150 - 120) is remembered for four more rounds, or for `every`."""
     for every, remembered in ((1, 5), (9, 9)):
-        wishes = Stopping(60.0, 10.0, every)
-        clock[0] = 100.0
+        clock.now_s = 100.0
+        wishes = Stopping(60.0, 10.0, every, now=clock)
         assert wishes.wish(20.0) == GO_ON
-        clock[0] = 120.5
+        clock.now_s = 120.5
         assert [wishes.wish(1.0) for _ in range(remembered)] == [OUT_OF_TIME] * (remembered - 1) + [GO_ON]
-        clock[0] = 100.0
 
 
-def test_long_rounds_of_an_earlier_start_count(clock: list[float]) -> None:
-    """Every tenth takes 30 s: with 40 s left none is begun, it may be that one. A start's own rounds count more."""
-    wishes = Stopping(50.0, 0.0, every=10)
-    wishes.remember([1.0, 30.0, 1.0])
-    clock[0] = 110.0
-    assert wishes.wish(1.0) == OUT_OF_TIME and wishes.next_round_s == 45.0
-    wishes = Stopping(40.0, 0.0, every=10)
-    assert wishes.wish(1.0) == GO_ON
-    wishes.remember([30.0])
-    assert wishes.wish(1.0) == GO_ON
-
-
-def test_a_round_longer_than_a_start_does_not_come_again(clock: list[float]) -> None:
-    """A job that was suspended, a file system that stood still: else every start would make one round."""
-    wishes = Stopping(40.0, 0.0, every=10)
-    wishes.remember([1.0, 27.0, 2.0])  # 40.5 s with what is given on top
-    assert wishes.wish(1.0) == GO_ON and wishes.next_round_s == 3.0
+@pytest.mark.parametrize(
+    ("left_s", "earlier_s", "given_s"),
+    [
+        (50.0, [1.0, 30.0, 1.0], 45.0),  # more than the 40 s that are left after 10: it may be the long one
+        (40.0, [1.0, 27.0, 2.0], 3.0),  # no such start could make that of 27 s, which is given 40.5 s
+    ],
+)
+def test_long_rounds_of_an_earlier_start_count(
+    clock: HandClock, left_s: float, earlier_s: list[float], given_s: float
+) -> None:
+    """But for one longer than a start, as where a job was suspended: else every start would make one round."""
+    wishes = Stopping(left_s, 0.0, every=10, now=clock)
+    wishes.remember(earlier_s)
+    clock.now_s += 10.0
+    assert wishes.wish(1.0) == (OUT_OF_TIME if given_s > 40.0 else GO_ON) and wishes.next_round_s == given_s
+    wishes.remember([200.0])  # a start's own rounds count more
+    assert wishes.next_round_s == given_s
 
 
 def test_rounds_of_as_many_ranks_tell_of_the_next_ones() -> None:
@@ -113,30 +110,17 @@ def test_a_run_that_goes_on_knows_how_long_its_rounds_were(tmp_path: Path) -> No
     assert len(read_records(RunDir(tmp_path))) == 3
 
 
-def test_without_an_end_it_goes_on(clock: list[float]) -> None:
-    wishes = Stopping()
-    clock[0] = 1e9
-    assert wishes.wish(1e6) == GO_ON
-
-
-def test_a_signal_is_heard_once() -> None:
+def test_a_signal_is_heard_once_and_goes_before_the_clock(clock: HandClock) -> None:
+    """The highest wish of all ranks is done, and the reason that it names is said."""
     said: list[str] = []
-    wishes = Stopping()
+    wishes = Stopping(0.0, now=clock)
     wishes.listen(said.append)
-    assert wishes.wish(1.0) == GO_ON
+    assert wishes.wish(1.0) == OUT_OF_TIME
     for _ in range(2):
         os.kill(os.getpid(), signal.SIGUSR1)
-    assert wishes.wish(1.0) == wishes.wish(1.0) == SIGNALLED
+    assert wishes.wish(1.0) == wishes.wish(1.0) == SIGNALLED > OUT_OF_TIME > GO_ON
     assert said == ["fedmpi: SIGUSR1: the run stops after this round"]
     assert wishes.why(SIGNALLED) == "SIGUSR1"
-
-
-def test_a_signal_goes_before_the_clock(clock: list[float]) -> None:
-    """The highest wish of all ranks is done, and the reason that it names is said."""
-    wishes = Stopping(0.0)
-    wishes.listen(lambda line: None)
-    os.kill(os.getpid(), signal.SIGUSR1)
-    assert wishes.wish(1.0) == SIGNALLED > OUT_OF_TIME > GO_ON
 
 
 def test_a_signal_before_anybody_listens_counts() -> None:
@@ -151,11 +135,11 @@ def test_a_signal_before_anybody_listens_counts() -> None:
     assert later.wish(1.0) == GO_ON, "it was for one run"
 
 
-def test_a_round_of_fewer_ranks_takes_longer(clock: list[float]) -> None:
+def test_a_round_of_fewer_ranks_takes_longer(clock: HandClock) -> None:
     """10 s with all ranks are 40 s with a quarter of them, and 1.5 times as long are kept free: 60 of the 100 s."""
-    wishes = Stopping(100.0)
+    wishes = Stopping(100.0, now=clock)
     assert wishes.wish(10.0) == GO_ON and wishes.next_round_s == 15.0
     assert wishes.wish(10.0, share=4.0) == GO_ON and wishes.next_round_s == 60.0
     assert wishes.wish(40.0, share=4.0) == GO_ON and wishes.next_round_s == 60.0
-    clock[0] += 41.0
+    clock.now_s += 41.0
     assert wishes.wish(40.0, share=4.0) == OUT_OF_TIME

@@ -1,4 +1,4 @@
-"""`jobs/submit.py`: the sbatch file of a run and of a sweep, what it refuses, leaves out and submits."""
+"""`jobs/submit.py`: the sbatch file of a run and of a sweep, and what it leaves out."""
 
 import subprocess
 from argparse import Namespace
@@ -86,7 +86,7 @@ def test_bash_understands_the_files(path: Path) -> None:
 
 def test_a_grid(config: Path, tmp_path: Path, called: Called) -> None:
     """Every combination has a folder of its own; commas in brackets part nothing; a finished run is left out."""
-    words = [config, "rounds=1", "--sweep", "seed=0,1", "--sweep", "model.blocks=[1,1],[1]", "--out", tmp_path / "runs"]
+    words = [config, "rounds=1", "--sweep", "seed=0,1", "--sweep", "model.blocks=[1,1],[1]"]
     code, out, _ = called(*words, "--array-max", "2")
     folder = tmp_path / "runs" / "mine"
     assert code == 0 and "4 of 4 runs are left" in out and "look at it, then the same command with --submit" in out
@@ -102,59 +102,10 @@ def test_a_grid(config: Path, tmp_path: Path, called: Called) -> None:
     assert "#SBATCH --array=1-2,4\n" in (folder / "job.sbatch").read_text()
 
 
-@pytest.mark.parametrize(
-    ("words", "problem"),
-    [
-        (["train.lr=fast"], "train.lr"),
-        (["--sweep", "train.lr=0.1,fast"], "train.lr"),
-        (["--sweep", "seed"], "expected section.key=a,b,c, got 'seed'"),
-        (["--sweep", "seed=1,,2"], "expected section.key=a,b,c"),
-        (["--sweep", "seed=1,1"], "two runs would be called mine-seed1"),
-        (["--ranks", "0"], "--ranks"),
-        (["--sbatch-option", "-p gpu"], "of sbatch, as partition=gpu or exclusive, got '-p gpu'"),
-        (["--sbatch-option", "partition gpu"], "expected a long option"),
-        (["--sbatch-option", "time="], "time has no value"),
-        (["--sbatch-option", "comment=a\nrm x"], "words of one line of printable characters, got 'comment=a\\nrm x'"),
-        (["--name", "a\nrm x"], "words of one line"),
-        (["--sbatch-option", "array=1-9"], "array is set by --array-max"),
-        (["--sbatch-option=--ntasks=9"], "ntasks is set by --ranks"),
-        (["--sbatch-option", "wrap=date"], "wrap is set by --launcher"),
-        (["--ranks", "3", "--launcher", "srun --ntasks=5"], "--launcher: starts 5 ranks, but --ranks is 3"),
-        (["--launcher", "env 'x"], "--launcher: cannot be read: No closing quotation"),
-        (["--sbatch-option", "arr=0-3"], "arr is short for array to sbatch; write it in full"),
-        (["--sbatch-option", "sig=TERM@60"], "sig is short for signal to sbatch"),
-        (["--sweep", "seed=1", "--sweep", " seed =2"], "--sweep: seed is given twice; give all its values at once"),
-        (["--sweep", "seed=1,01"], "--sweep: mine-seed1 and mine-seed01 would be the same run"),
-        (["--sbatch-option", "test-only"], "without --submit nothing is submitted"),
-        (["--sbatch-option", "time-min=1"], "time-min=1 is not longer than the 120 s"),
-        (["--sbatch-option", "signal=B:USR1@0"], "signal must be B:USR1@SECONDS"),
-        (["--launcher", "mpirun -n {ranks"], "only {ranks} is filled in, but there are other braces"),
-        (["--name", "a\\b"], "without / and \\, got"),
-        (["--name", ".."], "--name: expected a folder's name of at most 160 bytes, without / and \\, got '..'"),
-        (["--name", "a/b"], "without / and \\, got 'a/b'"),
-        (["--name", 300 * "x"], "of at most 160 bytes"),
-        (["mpi.min_ranks=9"], "mpi.min_ranks: is 9, but the job has 5 ranks"),
-        (["--sbatch-option", "signal=TERM@60"], "signal must be B:USR1@SECONDS"),
-        (["--sbatch-option", "time=2"], "time=2 is not longer than the 120 s before its end at which the signal comes"),
-        (["--sbatch-option", "signal=B:USR1@86400"], "time=24:00:00 is not longer than the 86400 s"),
-    ],
-)
-def test_mistakes_are_one_line(config: Path, tmp_path: Path, called: Called, words: list[str], problem: str) -> None:
-    """Also in the last run of a sweep; nothing is written."""
-    code, out, err = called(config, *words, "--out", tmp_path / "runs")
-    assert code == 2 and problem in err and len(err.splitlines()) == 1 and out == ""
-    assert not (tmp_path / "runs").exists()
-
-
-def test_a_folder_with_too_long_a_name(config: Path, called: Called) -> None:
-    code, _, err = called(config, "--out", "/".join(30 * [200 * "y"]))
-    assert code == 2 and err.startswith("--out: cannot be used: File name too long: yyy") and err.count("\n") == 1
-
-
 def test_long_values_make_short_names(config: Path, tmp_path: Path, called: Called) -> None:
     """Different ones for different values, and the same ones again."""
     values = [f"[{','.join(map(str, range(1, last)))}]" for last in (99, 100)]
-    words = [config, "--sweep", f"train.schedule.milestones={','.join(values)}", "--out", tmp_path / "runs"]
+    words = [config, "--sweep", f"train.schedule.milestones={','.join(values)}"]
     folders = set()
     for _ in range(2):
         assert called(*words)[0] == 0

@@ -29,15 +29,8 @@ called, config, no_squeue = calling(submit.main), config_file, without_squeue
 
 def test_submitting(config: Path, tmp_path: Path, called: Called, monkeypatch: pytest.MonkeyPatch) -> None:
     """sbatch gets the file; then each run's folder says which task it waits for, and can be begun all the same."""
-    given: list[Sequence[str]] = []
-
-    def sbatch(command: Sequence[str], **_: object) -> subprocess.CompletedProcess[str]:
-        given.append(command)
-        return subprocess.CompletedProcess(command, 0, stdout="17;cluster\n")
-
-    monkeypatch.setattr(slurm_queue.shutil, "which", lambda name: "/bin/sbatch" if name == "sbatch" else None)
-    monkeypatch.setattr(slurm_queue.subprocess, "run", sbatch)
-    words = [config, "rounds=1", "--sweep", "seed=0,1", "--out", tmp_path / "runs", "--submit"]
+    given = answers(monkeypatch, "17;cluster\n")
+    words = [config, "rounds=1", "--sweep", "seed=0,1", "--submit"]
     folder = tmp_path / "runs" / "mine"
     code, out, _ = called(*words)
     assert code == 0 and given == [["sbatch", "--parsable", str(folder / "job.sbatch")]] and "submitted job 17" in out
@@ -52,7 +45,7 @@ def test_submitting(config: Path, tmp_path: Path, called: Called, monkeypatch: p
 
 def test_what_runs_or_waits_is_not_submitted_twice(config: Path, tmp_path: Path, called: Called) -> None:
     """Only with `--again`; an interrupted run is submitted."""
-    words = [config, "rounds=1", "--sweep", "seed=0,1,2", "--out", tmp_path / "runs"]
+    words = [config, "rounds=1", "--sweep", "seed=0,1,2"]
     running, queued, requeued = (RunDir(tmp_path / "runs" / "mine" / f"mine-seed{seed}") for seed in range(3))
     for run in (running, queued, requeued):
         run.path.mkdir(parents=True)
@@ -74,7 +67,7 @@ def test_a_config_that_is_edited_while_it_waits(
 ) -> None:
     """The job has what it was submitted with; asked for again, the difference is told, and nothing is written."""
     answers(monkeypatch, "17\n")
-    words = [config, "--sweep", "seed=0,1", "--out", tmp_path / "runs", "--submit"]
+    words = [config, "--sweep", "seed=0,1", "--submit"]
     assert called(*words)[0] == 0
     run = RunDir(tmp_path / "runs" / "mine" / "mine-seed1")
     (first,) = run.path.glob("*.yaml")
@@ -92,28 +85,29 @@ def test_a_config_that_is_edited_while_it_waits(
     assert load(second, ()).train.lr == 0.7 and str(second) in file.read_text()
 
 
-@pytest.mark.parametrize("answer", ["", "Submitted batch job 17\n"])
+@pytest.mark.parametrize(
+    ("answer", "code", "said"),
+    [("", 0, "answers '' instead"), ("Submitted batch job 17\n", 0, "batch job 17"), ("", 1, "highest task is 3;")],
+)
 def test_an_answer_of_sbatch_that_is_no_number(
-    config: Path, tmp_path: Path, called: Called, monkeypatch: pytest.MonkeyPatch, answer: str
+    config: Path, called: Called, monkeypatch: pytest.MonkeyPatch, answer: str, code: int, said: str
 ) -> None:
-    answers(monkeypatch, answer)
-    code, _, err = called(config, "--out", tmp_path / "runs", "--submit")
-    assert code == 2 and err == f"--submit: sbatch answers {answer!r} instead of a job's number\n"
+    answers(monkeypatch, answer, code=code)
+    found, _, err = called(config, "--sweep", "seed=4,5,6", "--submit")
+    assert found == (code or 2) and said in err and err.count("\n") == 1
 
 
-def test_an_array_that_sbatch_refuses(
-    config: Path, tmp_path: Path, called: Called, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    answers(monkeypatch, "", code=1)
-    code, _, err = called(config, "--sweep", "seed=4,5,6", "--out", tmp_path / "runs", "--submit")
-    assert code == 1 and "the highest task is 3; scontrol show config tells the site's MaxArraySize" in err
+def answers(monkeypatch: pytest.MonkeyPatch, answer: str, code: int = 0) -> list[Sequence[str]]:
+    """What sbatch says; there is no squeue. The commands that it was called with."""
+    given: list[Sequence[str]] = []
 
+    def sbatch(command: Sequence[str], **_: object) -> subprocess.CompletedProcess[str]:
+        given.append(command)
+        return subprocess.CompletedProcess(command, code, stdout=answer)
 
-def answers(monkeypatch: pytest.MonkeyPatch, answer: str, code: int = 0) -> None:
-    """What sbatch says; there is no squeue."""
     monkeypatch.setattr(slurm_queue.shutil, "which", lambda name: "/bin/sbatch" if name == "sbatch" else None)
-    done = subprocess.CompletedProcess([], code, stdout=answer)
-    monkeypatch.setattr(slurm_queue.subprocess, "run", lambda command, **_: done)
+    monkeypatch.setattr(slurm_queue.subprocess, "run", sbatch)
+    return given
 
 
 def test_a_folder_with_an_equals_sign(
@@ -127,11 +121,8 @@ def test_a_folder_with_an_equals_sign(
     assert main([*words, "--plan"]) == 0 and "fedavg" in capsys.readouterr().out
 
 
-def test_data_are_where_they_are_seen_from_here(
-    config: Path, tmp_path: Path, called: Called, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_data_are_where_they_are_seen_from_here(config: Path, tmp_path: Path, called: Called) -> None:
     """The job starts in another folder; one's home folder is what it is there."""
-    monkeypatch.chdir(tmp_path)
     for out, given, meant in (("1", "my data", f"{tmp_path}/my data"), ("~2", "~/data", "~/data"), ("3", "/a", "/a")):
         assert called(config, "data={name: cifar10}", f"data.root={given}", "--out", f"./{out}")[0] == 0
         (written,) = (tmp_path / out / "mine" / "mine").iterdir()
@@ -151,7 +142,7 @@ def test_slurm_is_asked_which_jobs_there_are(
     manifest.add_start(by_slurm, {"job": "18"})
     manifest.add_start(by_slurm, {"job": "19"})
     by_itself.requeued_path.write_text("20_4 3\n")
-    words = [config, "rounds=1", "--sweep", "seed=0,1,2,3,4", "--out", tmp_path / "runs"]
+    words = [config, "rounds=1", "--sweep", "seed=0,1,2,3,4"]
     found = called_with_squeue(called, monkeypatch, tmp_path, "printf '17_2\\n19\\n20_4\\n'", words, running)
     assert found.startswith("4 of 5 runs run or wait in the queue") and "\n1 of 5 runs are left" in found
     file = tmp_path / "runs" / "mine" / "job.sbatch"

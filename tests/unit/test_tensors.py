@@ -3,7 +3,8 @@
 import pytest
 import torch
 
-from fedmpi.tensors import ALIGN_BYTES, Layout, Spec, copy_into, max_magnitudes, specs_of
+from fedmpi.methods.protocol import copy_into
+from fedmpi.tensors import ALIGN_BYTES, Layout, Spec, max_magnitudes, specs_of
 
 SPECS = {
     "kernel": Spec((2, 3, 5, 5), channels_last=True),
@@ -22,13 +23,6 @@ def test_offsets_by_hand() -> None:
     lines = {"kernel": 0, "bias": 10, "empty": 11, "number": 11, "mask": 12, "counts": 14, "half": 15}
     assert layout.offsets == {name: 64 * line for name, line in lines.items()}
     assert layout.num_bytes == 64 * 16 and ALIGN_BYTES == 64
-
-
-def test_spec_counts() -> None:
-    assert (SPECS["kernel"].num_elements, SPECS["kernel"].num_bytes) == (150, 600)
-    assert (SPECS["number"].num_elements, SPECS["number"].num_bytes) == (1, 8)
-    assert (SPECS["empty"].num_elements, SPECS["empty"].num_bytes) == (0, 0)
-    assert SPECS["half"].num_bytes == 6
 
 
 def test_views_have_shape_and_dtype_and_begin_on_a_line() -> None:
@@ -55,14 +49,6 @@ def test_views_share_the_buffer_and_do_not_overlap() -> None:
         assert torch.equal(layout.views(buffer)[name], torch.ones(spec.shape, dtype=spec.dtype))
 
 
-def test_views_may_lie_in_a_longer_buffer() -> None:
-    layout = Layout.of({"a": Spec((2,))})
-    buffer = torch.zeros(640, dtype=torch.uint8)
-    layout.views(buffer)["a"].fill_(1.0)
-    assert buffer[8:].sum() == 0
-    assert buffer[:8].view(torch.float32).tolist() == [1.0, 1.0]
-
-
 def test_channels_last_lies_as_o_h_w_i() -> None:
     """Element (o, i, h, w) of a (2, 3, 5, 5) kernel is number ((o 5 + h) 5 + w) 3 + i of the buffer."""
     layout = Layout.of({"kernel": SPECS["kernel"]})
@@ -79,12 +65,6 @@ def test_channels_last_lies_as_o_h_w_i() -> None:
 def test_channels_last_is_for_kernels_only(shape: tuple[int, ...]) -> None:
     layout = Layout.of({"a": Spec(shape, channels_last=True)})
     assert layout.views(layout.new_buffer())["a"].is_contiguous()
-
-
-def test_no_tensors_are_no_bytes() -> None:
-    layout = Layout.of({})
-    assert layout.num_bytes == 0
-    assert layout.views(layout.new_buffer()) == {}
 
 
 def test_specs_of_a_net() -> None:

@@ -4,95 +4,94 @@ import math
 import subprocess
 import sys
 import threading
-import time
-from types import SimpleNamespace
 
 import pytest
+from hand_clock import HandClock
 
-from fedmpi.mpi.traffic import Traffic
+from fedmpi.clock import Traffic
 from fedmpi.mpi.watch import Watch, patience_s
 
 
+class Watched:
+    """A watchdog that looks every second of a clock that tests move, and when it gave up."""
+
+    def __init__(self) -> None:
+        self.time = HandClock()
+        self.traffic = Traffic(self.time)
+        self.given_up: list[bool] = []
+        self.watch = Watch(self.traffic, lambda why, is_own: self.given_up.append(is_own))
+        self.begin = self.watch.begin
+        self.watch.look()
+
+    def gives_up_within(self, seconds: int) -> bool:
+        for _ in range(seconds):
+            self.time.now_s += 1.0
+            if self.watch.look():
+                return True
+        return False
+
+
 @pytest.fixture
-def clock(monkeypatch: pytest.MonkeyPatch) -> list[float]:
-    """Its one number is the time, for the watchdog and for what it watches."""
-    now_s = [100.0]
-    time_s = SimpleNamespace(perf_counter=lambda: now_s[0], sleep=time.sleep)
-    monkeypatch.setattr("fedmpi.mpi.watch.time", time_s)
-    monkeypatch.setattr("fedmpi.mpi.traffic.time", time_s)
-    return now_s
+def watched() -> Watched:
+    return Watched()
 
 
-def pass_by(clock: list[float], seconds: float) -> None:
-    """And the watchdogs here look about three times."""
-    clock[0] += seconds
-    time.sleep(0.15)
+def test_waiting_is_not_work(watched: Watched) -> None:
+    """Seen from within a wait, too."""
+    watched.begin(3.0, math.inf)
+    with watched.traffic.counted("idle"):
+        assert not watched.gives_up_within(6)
+    assert not watched.gives_up_within(3)
+    assert watched.gives_up_within(1) and watched.given_up == [True]
 
 
-def next_second(clock: list[float], given_up: threading.Event) -> bool:
-    """Whether the watchdog gave up; it may have looked once."""
-    clock[0] += 1.0
-    return given_up.wait(0.6)
+def test_a_wait_that_nothing_can_interrupt_has_a_limit(watched: Watched) -> None:
+    """Ten seconds more than a wait that `Comm` can end by itself; each wait has the whole limit."""
+    watched.begin(3.0, 5.0)
+    for _ in range(2):
+        with watched.traffic.counted("communication"):
+            assert not watched.gives_up_within(15)
+    with watched.traffic.counted("communication"):
+        assert watched.gives_up_within(16) and watched.given_up == [False]
 
 
-def test_waiting_is_not_work(clock: list[float]) -> None:
-    traffic, given_up = Traffic(), threading.Event()
-    with Watch(traffic, lambda why, is_own: given_up.set()) as watch:
-        watch.begin(0.3, math.inf)
-        with traffic.waiting():
-            pass_by(clock, 0.6)
-            assert watch.busy_s() < 0.2  # seen from within a wait, too
-        assert not given_up.is_set() and traffic.idle_s > 0.5
-        pass_by(clock, 0.35)
-        assert given_up.wait(30), "a third of a second of work went by unnoticed"
+def test_each_round_has_the_whole_limit(watched: Watched) -> None:
+    for _ in range(4):
+        watched.begin(5.0, math.inf)
+        assert not watched.gives_up_within(4)
 
 
-def test_each_round_has_the_whole_limit(clock: list[float]) -> None:
-    given_up = threading.Event()
-    with Watch(Traffic(), lambda why, is_own: given_up.set()) as watch:
-        for _ in range(4):
-            watch.begin(0.5, math.inf)
-            pass_by(clock, 0.2)
-    pass_by(clock, 0.6)
-    assert not given_up.is_set(), "neither 4 rounds nor the time after them count together"
-
-
-def test_a_later_round_may_have_a_longer_limit(clock: list[float]) -> None:
+def test_a_later_round_may_have_a_longer_limit(watched: Watched) -> None:
     """As after a loss of ranks."""
-    given_up = threading.Event()
+    watched.begin(2.0, math.inf)
+    watched.begin(60.0, math.inf)
+    assert not watched.gives_up_within(60)
+    watched.begin(1.0, math.inf)
+    assert watched.gives_up_within(2)
+
+
+def test_a_process_that_was_stopped_begins_anew(watched: Watched) -> None:
+    """As when Slurm suspends a job: what went by then counts for nobody. From then on the limit counts as before."""
+    watched.begin(5.0, math.inf)
+    watched.time.now_s += 100.0
+    assert not watched.gives_up_within(6)
+    assert watched.gives_up_within(1)
+
+
+def test_a_thread_looks_while_the_block_runs() -> None:
+    """And only if there is a limit."""
+    before, given_up = threading.active_count(), threading.Event()
     with Watch(Traffic(), lambda why, is_own: given_up.set()) as watch:
-        watch.begin(0.2, math.inf)
-        watch.begin(60.0, math.inf)
-        pass_by(clock, 0.6)
-        assert not given_up.is_set()
-        watch.begin(0.1, math.inf)
-        pass_by(clock, 0.2)
-        assert given_up.wait(30)
-
-
-def test_a_process_that_was_stopped_begins_anew(clock: list[float]) -> None:
-    """As when Slurm suspends a job: what went by then counts for nobody."""
-    traffic, given_up = Traffic(), threading.Event()
-    with Watch(traffic, lambda why, is_own: given_up.set()) as watch:
-        watch.begin(5.0, math.inf)
-        time.sleep(0.3)
-        clock[0] += 100.0
-        time.sleep(1.5)
-        assert not given_up.is_set()
-        assert any(next_second(clock, given_up) for _ in range(60)), "from then on the limit counts as before"
-
-
-def test_without_a_limit_nobody_watches() -> None:
-    before = threading.active_count()
-    with Watch(Traffic(), lambda why, is_own: None) as watch:
         watch.begin(0.0, math.inf)
         assert threading.active_count() == before
+        watch.begin(1e-3, math.inf)
+        assert given_up.wait(60)
     assert patience_s(0.0) == math.inf and patience_s(5.0) > 10.0
 
 
 SLOW_START = """
 import sys, time
-from fedmpi.mpi.deadline import at_most
+from fedmpi.mpi.starting import at_most
 with at_most(float(sys.argv[1]), "it took too long"):
     time.sleep(float(sys.argv[2]))
 print("started")

@@ -20,11 +20,11 @@ from typing import BinaryIO
 
 from fedmpi.data.files import members, packed
 from fedmpi.data.files.budget import Budget, Limits, Tell, reason
-from fedmpi.data.files.members import Content, Member
+from fedmpi.data.files.members import Member
+from fedmpi.data.files.packed import CHUNK_BYTES, Content
 from fedmpi.disk import temporary
 from fedmpi.errors import DataError
 
-_CHUNK_BYTES = packed.CHUNK_BYTES
 _JUDGED_AFTER = 1000  # members of a .tar, whose names come one by one; a .zip lists all of them at once
 _CLUTTER = ("__MACOSX", ".DS_Store")
 _MAX_PATH_BYTES, _MAX_FOLDERS = 1024, 32  # of a member's name, and in it
@@ -117,23 +117,18 @@ class _Unpacking:
 
     def _zip(self, file: BinaryIO) -> Iterator[tuple[Member, Content]]:
         with members.opened_zip(file, self.budget) as archive:
-            num_members, num_bytes = len(archive.infolist()), 0
-            if self.budget.num_members + num_members > self.budget.limits.max_members:
-                self.budget.add_members(num_members)
-            is_known = not self.traces
-            for member in members.declared(archive):
-                num_bytes += member.num_bytes
-                is_known = is_known or self._is_trace(member.name)
+            found = list(members.declared(archive))
+            for member in found:
                 self._check_member(member)
-                self._check_room(num_bytes)
-            if not is_known and num_members:
-                raise self._strange(num_members)
-            for done, found in enumerate(members.of_zip(archive, self.budget), 1):
-                yield found
-                self.tell(done, num_members)
+            self._check_room(sum(member.num_bytes for member in found))
+            if found and not any(self._is_trace(member.name) for member in found):
+                raise self._strange(len(found))
+            for done, member_and_content in enumerate(members.of_zip(archive, self.budget), 1):
+                yield member_and_content
+                self.tell(done, len(found))
 
     def _tar(self, file: BinaryIO) -> Iterator[tuple[Member, Content | None]]:
-        is_known = not self.traces
+        is_known = False
         for done, (member, content) in enumerate(members.of_tar(packed.opened(file, self.budget)), 1):
             is_known = is_known or self._is_trace(member.name)
             if not is_known and done >= _JUDGED_AFTER:
@@ -145,7 +140,7 @@ class _Unpacking:
 
     def _is_trace(self, name: str) -> bool:
         """Whether such a member is in the archives that the caller wants; an archive within may hold one."""
-        return any(fnmatch.fnmatchcase(name, trace) for trace in (*self.traces, "*.zip"))
+        return not self.traces or any(fnmatch.fnmatchcase(name, trace) for trace in (*self.traces, "*.zip"))
 
     def _strange(self, num_members: int) -> DataError:
         self.budget.member = ""
@@ -159,7 +154,7 @@ class _Unpacking:
 
     def _check_room(self, num_bytes: int) -> None:
         """Refuses, before anything is written, what is declared beyond the limits and the free disk space."""
-        self.budget.check_bytes(num_bytes)
+        self.budget.check_read(num_bytes)
         free = shutil.disk_usage(self.place).free
         if num_bytes > free:
             raise DataError(
@@ -201,13 +196,12 @@ class _Unpacking:
             return None
         written = 0
         with target.open("xb") as file:
-            while written <= member.num_bytes and (chunk := content.read(_CHUNK_BYTES)):
+            while written <= member.num_bytes and (chunk := content.read(CHUNK_BYTES)):
                 written += len(chunk)
                 file.write(chunk[: max(0, member.num_bytes - written + len(chunk))])
         if written != member.num_bytes:
             found = f"it holds {written:,} bytes or more, but declares {member.num_bytes:,}"
             raise self.budget.refuse(found, "damaged, or made to take room: get it again")
-        self.budget.add_bytes(written)
         return target
 
 

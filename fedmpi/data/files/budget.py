@@ -1,7 +1,7 @@
 """What reading a file of the user's may cost, counted in one place, and the one line that ends what costs more.
 
 Every reader of archives and originals is handed a `Budget` and reports to it before it spends: bytes read (after
-decompression), bytes written, bytes held in memory, members, and how many bytes come out for each byte of the file.
+decompression), bytes held in memory, members, and how many bytes come out for each byte of the file.
 `guarded` turns everything else that a damaged or crafted file can raise into the same kind of line.
 """
 
@@ -38,8 +38,6 @@ class Limits:
 
     max_members: int = 1_000_000
     max_bytes: int = 32 * 10**9
-    """Bytes that the members may have together, as they are written to the disk."""
-    max_read_bytes: int = 64 * 10**9
     """Bytes that may be read after decompression: members, headers, and what is skipped."""
     max_held_bytes: int = 2**29
     """Bytes of names, headers and texts that may be in memory at once."""
@@ -62,7 +60,6 @@ class Budget:
     path: Path
     limits: Limits = Limits()
     num_members: int = 0
-    num_bytes: int = 0
     num_read: int = 0
     num_held: int = 0
     member: str = ""
@@ -77,24 +74,14 @@ class Budget:
         if self.num_members > self.limits.max_members:
             raise self.refuse(f"holds more than {self.limits.max_members:,} members")
 
-    def check_bytes(self, count: int) -> None:
-        """Refuses `count` bytes more to write, before they are written."""
-        if self.num_bytes + count > self.limits.max_bytes:
-            raise self.refuse(f"unpacks to more than {self.limits.max_bytes:,} bytes")
-
-    def add_bytes(self, count: int) -> None:
-        """Bytes that were written."""
-        self.check_bytes(count)
-        self.num_bytes += count
-
     def check_read(self, count: int) -> None:
         """Refuses `count` bytes more to come out of decompression, before they are read."""
-        num_read = self.num_read + count
-        if num_read > self.limits.max_read_bytes:
-            raise self.refuse(f"more than {self.limits.max_read_bytes:,} bytes come out of it")
-        if num_read > max(self.limits.ratio_from_bytes, self.limits.max_ratio * self.file_bytes):
-            allowed = f"at most {self.limits.max_ratio} for each of its bytes are allowed"
-            raise self.refuse(f"more than {num_read - count:,} bytes come out of its {self.file_bytes:,}; {allowed}")
+        num_read, limits = self.num_read + count, self.limits
+        if num_read > limits.max_bytes:
+            raise self.refuse(f"more than {limits.max_bytes:,} bytes come out of it")
+        if num_read > (most := max(limits.ratio_from_bytes, limits.max_ratio * self.file_bytes)):
+            allowed = f"at most {limits.max_ratio} for each of its bytes are allowed"
+            raise self.refuse(f"more than {most:,} bytes come out of its {self.file_bytes:,}; {allowed}")
 
     def add_read(self, count: int) -> None:
         """Bytes that came out of decompression."""

@@ -7,106 +7,77 @@ A file is two zero bytes, a byte for the type, one for the number of axes, the l
 from __future__ import annotations
 
 import gzip
-import hashlib
 import math
 import struct
 from collections.abc import Mapping
 from io import BufferedIOBase
 from pathlib import Path
-from typing import Any, BinaryIO, cast
+from typing import Any, ClassVar, cast
 
 import numpy as np
 from numpy.typing import NDArray
 
-from fedmpi.data.files.budget import CRAFTED, reason
-from fedmpi.data.files.folders import below_home
-from fedmpi.data.files.source import get_again
+from fedmpi.config.schema import Folder, free
+from fedmpi.data.files.budget import guarded
+from fedmpi.data.files.source import below_home, get_again, wrong_checksum
+from fedmpi.data.options import DataOptions
 from fedmpi.errors import DataError
 
-TYPES: dict[int, np.dtype[Any]] = {8: np.dtype("u1"), 12: np.dtype(">i4")}
+TYPES = {"uint8": 8, "int32": 12}
 
 
-def read(path: Path, dtype: str, shape: tuple[int, ...], advice: str) -> NDArray[Any]:
-    """The array in `path`, if it is of this dtype ("uint8" or "int32") and shape.
+class IdxOptions(DataOptions):
+    """A data set of idx files, in one of the `folders` below data.root or in data.root itself."""
 
-    The header is compared with `shape` before anything is read, so that a crafted one costs no
-    memory. Raises DataError, which ends with `advice`.
-    """
-    try:
-        with _open(path) as file:
-            return _values(file, np.dtype(dtype), shape)
-    except ValueError as error:
-        raise DataError(str(path), f"{error}; {advice}") from error
-    except CRAFTED as error:
-        problem = "damaged or cut off" if path.suffix == ".gz" else "cannot be read"
-        raise DataError(str(path), f"{problem} ({reason(error)}); {advice}") from error
+    folders: ClassVar[tuple[str, ...]]
+    md5s: ClassVar[Mapping[str, tuple[str, str]]] = {}
+    """The md5 of a file as distributed, packed, and of the same file unpacked; for files that have published ones."""
+    root: Folder = free("~/data")
+    """The folder that holds MNIST/raw, QMNIST/raw, EMNIST/raw or gzip, or the folder with all files itself."""
 
-
-class Files:
-    """The files of one data set, in the folders where they may lie, packed or unpacked.
-
-    `md5s` has those of a file packed, and unpacked, for the files that have published ones.
-    """
-
-    def __init__(self, name: str, root: str, folders: tuple[str, ...], md5s: Mapping[str, tuple[str, str]]) -> None:
-        base = below_home(root)
-        self.where, self.md5s = f"data.root={root}", md5s
-        self.folders = [*(base / folder for folder in folders), base]
-        self.missing, self.damaged = get_again(name, root), get_again(name, root, "--force")
-
-    def read(self, name: str, dtype: str, shape: tuple[int, ...]) -> NDArray[Any]:
+    def array(self, name: str, dtype: str, shape: tuple[int, ...]) -> NDArray[Any]:
         """The file's array. Raises DataError if it is missing, damaged, or of another type or shape."""
         path = self.find(name)
-        if name in self.md5s:
-            packed, unpacked = self.md5s[name]
-            check_md5(path, packed if path.suffix == ".gz" else unpacked, self.damaged)
-        return read(path, dtype, shape, self.damaged)
+        packed, unpacked = self.md5s.get(name, ("", ""))
+        return read(path, dtype, shape, self.damaged, packed if path.suffix == ".gz" else unpacked)
 
     def find(self, name: str) -> Path:
-        for folder in self.folders:
+        base = below_home(self.root)
+        folders = [*(base / folder for folder in self.folders), base]
+        for folder in folders:
             # torchvision writes t10k-images-idx3-ubyte, some archives t10k-images.idx3-ubyte; packed ones come first.
             for path in (folder / f"{name}.gz", folder / name, folder / name.replace("-idx", ".idx")):
                 if path.is_file():
                     return path
-        folders = ", ".join(map(str, self.folders))
-        raise DataError(self.where, f"neither {name}.gz nor {name} in {folders}; {self.missing}")
+        places = ", ".join(map(str, folders))
+        todo = get_again(self.name, self.root)
+        raise DataError(f"data.root={self.root}", f"neither {name}.gz nor {name} in {places}; {todo}")
+
+    @property
+    def damaged(self) -> str:
+        """What to do about a damaged file."""
+        return get_again(self.name, self.root, "--force")
 
 
-def check_md5(path: Path, md5: str, advice: str) -> None:
-    """Raises DataError if the file, as it lies there, has another md5."""
-    digest, num_bytes = hashlib.md5(usedforsecurity=False), 0
-    try:
-        with path.open("rb") as file:
-            while piece := file.read(2**20):
-                digest.update(piece)
-                num_bytes += len(piece)
-    except OSError as error:
-        raise DataError(str(path), f"cannot be read ({error}); {advice}") from error
-    if digest.hexdigest() != md5:
-        found = f"its {num_bytes:,} bytes have md5 {digest.hexdigest()}, expected {md5}"
-        raise DataError(str(path), f"damaged or cut off: {found}; {advice}")
+def read(path: Path, dtype: str, shape: tuple[int, ...], advice: str, md5: str = "") -> NDArray[Any]:
+    """The array in `path`, if it is of this dtype ("uint8" or "int32") and shape, and the file of this md5.
 
-
-def _open(path: Path) -> BinaryIO:
-    return cast(BinaryIO, gzip.open(path, "rb")) if path.suffix == ".gz" else path.open("rb")
-
-
-def _values(file: BinaryIO, dtype: np.dtype[Any], shape: tuple[int, ...]) -> NDArray[Any]:
-    head = file.read(4)
-    if len(head) < 4 or head[:2] != b"\0\0" or head[2] not in TYPES:
-        raise ValueError(f"is no idx file of 8-bit or 32-bit whole numbers: it begins with {head.hex() or 'nothing'}")
-    lengths = file.read(4 * head[3])
-    if len(lengths) < 4 * head[3]:
-        raise ValueError("is cut off within its header")
-    found_type, found_shape = TYPES[head[2]], struct.unpack(f">{head[3]}I", lengths)
-    if found_type.newbyteorder("=") != dtype or found_shape != shape:
-        found = f"{found_type.newbyteorder('=')} {found_shape[:8]}"
-        raise ValueError(f"holds {found}, expected {dtype} {shape}")
-    num_bytes = math.prod(shape) * dtype.itemsize
-    array = np.empty(shape, found_type)
-    num_read = cast(BufferedIOBase, file).readinto(array.reshape(-1).view(np.uint8).data)
-    if num_read < num_bytes:
-        raise ValueError(f"is cut off: {num_read:,} of the {num_bytes:,} bytes that its header promises")
-    if file.read(1):
-        raise ValueError(f"goes on after the {num_bytes:,} bytes that its header promises")
-    return array.astype(dtype, copy=False)
+    The header is compared with `shape` before anything else is read, so that a crafted one costs no memory. Raises
+    DataError, which ends with `advice`.
+    """
+    expected = struct.pack(f">BBBB{len(shape)}I", 0, 0, TYPES[dtype], len(shape), *shape)
+    with guarded(path, advice), path.open("rb") as raw:
+        if md5 and (problem := wrong_checksum(raw, f"md5:{md5}")):
+            raise ValueError(problem)
+        file = cast(BufferedIOBase, gzip.GzipFile(fileobj=raw) if path.suffix == ".gz" else raw)
+        header = file.read(len(expected))
+        if header != expected:
+            found = f"it begins with {header.hex() or 'nothing'}, expected {expected.hex()}"
+            raise ValueError(f"{found}, an idx file of {dtype} {shape}")
+        num_bytes = math.prod(shape) * np.dtype(dtype).itemsize
+        array = np.empty(shape, np.dtype(dtype).newbyteorder(">"))
+        num_read = file.readinto(array.reshape(-1).view(np.uint8).data)
+        if num_read < num_bytes or file.read(1):
+            found = f"{num_read:,}" if num_read < num_bytes else "more"
+            raise ValueError(f"{found} of the {num_bytes:,} bytes that its header promises")
+        return array.astype(dtype, copy=False)

@@ -13,10 +13,10 @@ import tarfile
 import zipfile
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import IO, Any, BinaryIO, Protocol, cast
+from typing import IO, Any, BinaryIO, cast
 
 from fedmpi.data.files.budget import CRAFTED, Budget
-from fedmpi.data.files.packed import Stream
+from fedmpi.data.files.packed import CHUNK_BYTES, Content, Counted
 
 BROKEN = (*CRAFTED, tarfile.TarError, zipfile.BadZipFile)
 """What the readers of this module raise at an archive that is damaged, cut off or crafted."""
@@ -38,13 +38,6 @@ class Member:
     """`file`, `folder`, or in words what it is instead, as `a hard link`."""
 
 
-class Content(Protocol):
-    """The bytes of a member."""
-
-    def read(self, num_bytes: int) -> bytes:
-        """So many bytes; fewer only at the end."""
-
-
 def is_tar(head: bytes) -> bool:
     """Whether 512 bytes begin a .tar: their checksum says so."""
     try:
@@ -54,7 +47,7 @@ def is_tar(head: bytes) -> bool:
     return True
 
 
-def of_tar(stream: Stream) -> Iterator[tuple[Member, Content | None]]:
+def of_tar(stream: Counted) -> Iterator[tuple[Member, Content | None]]:
     """Each member, and the content of a file, which must be read before the next member is asked for.
 
     Raises `BROKEN`, and what the stream raises.
@@ -71,7 +64,7 @@ def of_tar(stream: Stream) -> Iterator[tuple[Member, Content | None]]:
             cast(Any, file).members.clear()  # tarfile keeps every header that it has read
     if forward.last != bytes(tarfile.BLOCKSIZE):  # tarfile takes what is no header for the end
         raise ValueError("a header is wrong, or the end is missing")
-    while stream.read(2**20):
+    while stream.read(CHUNK_BYTES):
         pass  # to the end, where the compression has its checksum
 
 
@@ -92,7 +85,7 @@ def _kind(found: tarfile.TarInfo) -> str:
 class _Forward:
     """A stream as a file that tarfile can skip in, but never go back, and read no more of than `num_left` bytes."""
 
-    def __init__(self, stream: Stream) -> None:
+    def __init__(self, stream: Counted) -> None:
         self._stream, self._position = stream, 0
         self.num_left = _MAX_HEADER_BYTES
         self.last = b""
@@ -103,8 +96,10 @@ class _Forward:
     def seek(self, position: int) -> None:
         if position < self._position:
             raise ValueError("a header leads backwards")
-        self._stream.skip(position - self._position)  # raises EOFError at the end, where tarfile would go on
-        self._position = position
+        while (num_bytes := position - self._position) > 0:
+            self._position += len(skipped := self._stream.read(min(num_bytes, CHUNK_BYTES)))
+            if not skipped:
+                raise EOFError(f"{num_bytes:,} bytes are missing at its end")  # where tarfile would continue
 
     def read(self, num_bytes: int) -> bytes:
         if not 0 <= num_bytes <= self.num_left:
@@ -145,19 +140,7 @@ def of_zip(archive: zipfile.ZipFile, budget: Budget) -> Iterator[tuple[Member, C
         if entry.compress_type not in _METHODS:
             raise ValueError(f"it is compressed by method {entry.compress_type}; stored and deflated members are read")
         with archive.open(entry) as content:
-            yield member, _Counted(content, budget)
-
-
-class _Counted:
-    """The content of a member; the budget hears of what comes out."""
-
-    def __init__(self, content: IO[bytes], budget: Budget) -> None:
-        self._content, self._budget = content, budget
-
-    def read(self, num_bytes: int) -> bytes:
-        data = self._content.read(num_bytes)
-        self._budget.add_read(len(data))
-        return data
+            yield member, Counted(content, budget)
 
 
 class _Limited:

@@ -2,23 +2,30 @@
 
 from __future__ import annotations
 
-import contextlib
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+
+import numpy as np
+from numpy.typing import NDArray
 
 from fedmpi.data.files.budget import Budget, guarded
 
-if TYPE_CHECKING:
-    from PIL.Image import Image
 
+def decoded(
+    path: Path,
+    formats: Sequence[str],
+    max_bytes: int,
+    advice: str,
+    size: tuple[int, int] | None,
+    *,
+    resizes: bool = False,
+    grey: bool = False,
+) -> NDArray[np.uint8]:
+    """uint8 (H, W, 3), or (H, W) with `grey`, of the picture in a regular file of at most `max_bytes`.
 
-@contextlib.contextmanager
-def opened(path: Path, formats: Sequence[str], max_bytes: int, advice: str) -> Iterator[Image]:
-    """The picture in a regular file of at most `max_bytes`; its pixels are decoded when they are asked for.
-
-    Raises DataError, with `advice`, for whatever is wrong, also for a ValueError within the `with`.
+    A picture that is not of `size` (width, height; None: any) is resized (bilinear) or refused. Raises DataError, with
+    `advice`, for whatever is wrong.
     """
     from PIL import Image  # a tenth of a second, which configs that name no pictures need not wait
 
@@ -30,7 +37,14 @@ def opened(path: Path, formats: Sequence[str], max_bytes: int, advice: str) -> I
         # Pillow warns of much that is no matter, as odd camera notes. It refuses more than 179 million pixels.
         warnings.simplefilter("ignore")
         try:
-            picture = Image.open(file, formats=list(formats))
+            picture: Image.Image = Image.open(file, formats=list(formats))
         except Image.DecompressionBombError as error:
             raise ValueError(str(error)) from error
-        yield picture
+        if picture.mode[0] in "IF":
+            raise ValueError(f"its pixels are of mode {picture.mode}, which 8 bits cannot hold")
+        if size and picture.size != size and not resizes:
+            raise ValueError(f"{picture.width}x{picture.height} pixels, expected {size[0]}x{size[1]}")
+        picture = picture.convert("L" if grey else "RGB")
+        if size and picture.size != size:
+            picture = picture.resize(size, Image.Resampling.BILINEAR)
+        return np.asarray(picture)

@@ -7,14 +7,17 @@ independently. A file without a checksum is checked by its reader alone.
 
 from __future__ import annotations
 
+import contextlib
+import hashlib
+import os
 import re
 import shlex
-from collections.abc import Iterable
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, BinaryIO
 
-from fedmpi.data.files.folders import below_home
+from fedmpi.disk import temporary
 
 if TYPE_CHECKING:
     from fedmpi.config.schema import Section
@@ -59,8 +62,12 @@ class Source:
 
 
 def how_to_fetch(options: DataOptions) -> str:
-    """What a run that misses its files tells: the command that gets them."""
-    told = [f"data.{file.needed_if[0]}={file.needed_if[1]}" for file in _files(options) if file.needed_if is not None]
+    """What a run that misses its files tells: the command that gets them, with the options that decide which."""
+    source, told = options.source, []
+    if source is not None:
+        by_default = source.needed(type(options)(name=options.name))
+        others = [file.needed_if for file in source.needed(options) if file not in by_default]
+        told = [f"data.{needed_if[0]}={needed_if[1]}" for needed_if in others if needed_if is not None]
     return get_again(options.name, str(getattr(options, "root", "")), *told)
 
 
@@ -70,25 +77,16 @@ def get_again(name: str, data_dir: str | Path, *words: str) -> str:
     return f"get the files by `{command}`, where there is a network"
 
 
-def _files(options: DataOptions) -> tuple[File, ...]:
-    """The needed files that a fetch with default options would not get."""
-    source = options.source
-    if source is None:
-        return ()
-    by_default = source.needed(type(options)(name=options.name))
-    return tuple(file for file in source.needed(options) if file not in by_default)
-
-
-def present(file: File, data_dir: Path) -> bool:
-    """Whether a run or `prepare` finds the file, or what unpacking it makes; says nothing about what is in it."""
-    return unpacked(file, data_dir) is not None or (not file.unpack_to and (data_dir / file.path).is_file())
-
-
 def is_here(options: DataOptions) -> bool:
-    """Whether all original files that these options need are below data.root, and there are any to need."""
+    """Whether a run or `prepare` finds all original files that these options need, or what unpacking makes of them.
+
+    Says nothing about what is in them; False if no files are needed.
+    """
     files = options.source.needed(options) if options.source else ()
     root = below_home(str(getattr(options, "root", "")))
-    return bool(files) and all(present(file, root) for file in files)
+    return bool(files) and all(
+        unpacked(file, root) is not None or (not file.unpack_to and (root / file.path).is_file()) for file in files
+    )
 
 
 def unpacked(file: File, data_dir: Path) -> Path | None:
@@ -97,11 +95,36 @@ def unpacked(file: File, data_dir: Path) -> Path | None:
     return next((place for place in places if place.exists()), None)
 
 
+def wrong_checksum(file: BinaryIO, checksum: str) -> str:
+    """What is wrong with the bytes of an open file, then back at its start; empty if they have `checksum`."""
+    algorithm, _, expected = checksum.partition(":")
+    digest = hashlib.new(algorithm, usedforsecurity=False)
+    while chunk := file.read(1 << 20):
+        digest.update(chunk)
+    num_bytes = file.tell()
+    file.seek(0)
+    found = digest.hexdigest()
+    return "" if found == expected else f"its {num_bytes:,} bytes have {algorithm} {found}, expected {expected}"
+
+
 def quoted(word: str) -> str:
     """A word for a shell; a leading ~ stays bare, so that the shell may expand it."""
     return word if re.fullmatch(r"[\w@%+=:,./~-]+", word) else shlex.quote(word)
 
 
-def total_bytes(files: Iterable[File]) -> int:
-    """Bytes to download; files of unknown size count nothing."""
-    return sum(file.num_bytes for file in files)
+def below_home(folder: str) -> Path:
+    """A leading ~ or ~user is that home folder. An unknown user's stays, as a folder that is missing."""
+    return Path(os.path.expanduser(folder))
+
+
+@contextlib.contextmanager
+def made(folder: Path) -> Iterator[None]:
+    """Makes a folder and its parents, and at the end removes the new ones that are empty. Raises OSError."""
+    missing = [place for place in (folder, *folder.parents) if not place.exists()]
+    try:
+        temporary.make_folder(folder)
+        yield
+    finally:
+        with contextlib.suppress(OSError):  # not empty: then its parents are not, either
+            for place in missing:
+                place.rmdir()

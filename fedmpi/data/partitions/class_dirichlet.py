@@ -20,15 +20,11 @@ class ClassDirichlet(PartitionOptions):
     min_size: Count = 2
     """The fewest examples a client may hold; the whole draw is repeated until all have them."""
 
-    def smallest_client_examples(self) -> int:
-        return self.min_size
-
     def divide(self, labels: Ints, num_clients: int, seed: int, groups: Ints | None = None) -> tuple[Ints, Ints]:
         """Each class is split at floor(cumsum(q) n_c), q ~ Dir(alpha) over the clients; all examples are used.
 
         Repeated with the seed's next stream until the smallest client has `min_size` examples.
         """
-        self.refuse_small(labels, num_clients)
         class_sizes = np.unique(labels, return_counts=True)[1]
         for attempt in range(MAX_DRAWS):
             generator = numpy_generator("partition", seed, attempt)
@@ -36,8 +32,6 @@ class ClassDirichlet(PartitionOptions):
             if counts.sum(axis=1).min() >= self.min_size:
                 pool, _ = by_class(generator.permutation(len(labels)), labels)
                 return take(pool, firsts(class_sizes), counts), counts.sum(axis=1)
-        raise ConfigError(
-            f"partition.name={self.name}",
-            f"no draw of {MAX_DRAWS} gave each of {num_clients} clients {self.min_size} examples; "
-            f"raise partition.alpha (now {self.alpha:g}), or lower partition.min_size or clients.count",
-        )
+        found = f"no draw of {MAX_DRAWS} gave each of {num_clients} clients {self.min_size} examples"
+        todo = f"raise partition.alpha (now {self.alpha:g}), or lower partition.min_size or clients.count"
+        raise ConfigError(f"partition.name={self.name}", f"{found}; {todo}")

@@ -28,16 +28,12 @@ class Dirichlet(PartitionOptions):
     min_size: Count = 1
     """The fewest examples a client may hold; sizes are equal, so this only refuses too many clients."""
 
-    def smallest_client_examples(self) -> int:
-        return self.min_size
-
     def divide(self, labels: Ints, num_clients: int, seed: int, groups: Ints | None = None) -> tuple[Ints, Ints]:
         """Hsu et al.: per client q ~ Dir(alpha * prior), then equally many examples by q without replacement.
 
         `prior` is the share of each class in `labels`. A class that runs out leaves q, which is
         renormalised; a client whose q has nothing left draws by what is left. Every example is used.
         """
-        self.refuse_small(labels, num_clients)
         generator = numpy_generator("partition", seed)
         pool, class_sizes = by_class(generator.permutation(len(labels)), labels)
         concentration = self.alpha * class_sizes / len(labels)

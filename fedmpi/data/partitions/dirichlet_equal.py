@@ -3,7 +3,7 @@
 Source: Y. Niu et al., arXiv:2208.13141, section 4, and its code (data/common.py). Clients are served
 in order. Each draws its examples one by one from its class probabilities, without replacement
 from the shuffled examples of each class. When a class runs out its probability becomes 0, the
-others' grow by 1e-5, and all are renormalised; so a client whose own classes are gone goes on with
+others' grow by 1e-5, and all are renormalised; so a client whose own classes are gone continues
 what is left.
 
 Differences from the source. Where the clients' number does not divide that of the examples, sizes
@@ -50,7 +50,6 @@ class DirichletEqual(PartitionOptions):
 
     def divide(self, labels: Ints, num_clients: int, seed: int, groups: Ints | None = None) -> tuple[Ints, Ints]:
         """`examples` for each client (0: equal shares of all), by q ~ Dir(alpha, ..., alpha) over the classes."""
-        self.refuse_small(labels, num_clients)
         total = self.examples * num_clients or len(labels)
         sizes = equal_sizes(total, num_clients)
         if math.isinf(self.alpha):

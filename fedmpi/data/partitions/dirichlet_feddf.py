@@ -28,7 +28,6 @@ class DirichletFeddf(PartitionOptions):
 
         The up to n - 1 examples after the last slice belong to nobody.
         """
-        self.refuse_small(labels, num_clients)
         lists = feddf_lists(self, labels, num_clients, seed)
         size = len(labels) // num_clients
         return np.concatenate(lists)[: size * num_clients], np.full(num_clients, size, dtype=np.int64)
@@ -62,11 +61,9 @@ def _feddf_group(
         lists = _feddf_draw(options.alpha, by_class, members, generator)
         if lists is not None and min(len(one) for one in lists) >= least:
             return lists
-    raise ConfigError(
-        f"partition.name={options.name}",
-        f"no draw of {MAX_DRAWS} gave each of a group's {members} clients {least} examples; raise partition.alpha "
-        f"(now {options.alpha:g}) or lower clients.count",
-    )
+    found = f"no draw of {MAX_DRAWS} gave each of a group's {members} clients {least} examples"
+    todo = f"raise partition.alpha (now {options.alpha:g}) or lower clients.count"
+    raise ConfigError(f"partition.name={options.name}", f"{found}; {todo}")
 
 
 def _feddf_draw(alpha: float, by_class: list[Ints], members: int, generator: np.random.Generator) -> list[Ints] | None:

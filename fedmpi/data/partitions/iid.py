@@ -22,7 +22,6 @@ class Iid(PartitionOptions):
 
     def divide(self, labels: Ints, num_clients: int, seed: int, groups: Ints | None = None) -> tuple[Ints, Ints]:
         """Contiguous slices, in order or shuffled; client i has the examples floor(i N / n) .. floor((i + 1) N / n)."""
-        self.refuse_small(labels, num_clients)
         order = np.arange(len(labels))
         if self.shuffle:
             order = numpy_generator("partition", seed).permutation(order)

@@ -38,10 +38,6 @@ class Lottery(PartitionOptions):
     balance: Share = 1.0
     """Each other class has floor(balance * samples) examples."""
 
-    def class_samples(self) -> tuple[int, ...]:
-        """Examples of a client's first class, second class, ..."""
-        return (self.samples, *[self._other_samples] * (self.classes_per_client - 1))
-
     @property
     def _other_samples(self) -> int:
         # 0.29 * 100 is 28.999999999999996: a share that a person can type is not to lose an example to rounding.
@@ -75,16 +71,14 @@ class Lottery(PartitionOptions):
         usable = np.minimum(num_shards, num_clients)
         needed = num_clients * self.classes_per_client
         if usable.sum() < needed:
-            raise ConfigError(
-                f"partition.name={self.name}",
-                f"{num_clients} clients need {needed} shards of {self.samples} examples, of "
-                f"{self.classes_per_client} distinct classes each, but the data give {usable.sum()}; "
-                "lower clients.count, partition.samples or partition.classes_per_client",
-            )
+            asked = f"{num_clients} clients need {needed} shards of {self.samples} examples"
+            found = f"of {self.classes_per_client} distinct classes each, but the data give {usable.sum()}"
+            todo = "lower clients.count, partition.samples or partition.classes_per_client"
+            raise ConfigError(f"partition.name={self.name}", f"{asked}, {found}; {todo}")
         used = generator.multivariate_hypergeometric(usable, needed)
         classes = _distinct_classes(used, num_clients, self.classes_per_client, generator).ravel()
         number = any_shards(classes, num_shards, generator)
-        lengths = np.tile(np.array(self.class_samples()), num_clients)
+        lengths = np.tile([self.samples, *[self._other_samples] * (self.classes_per_client - 1)], num_clients)
         starts = firsts(class_sizes)[classes] + number * self.samples
         return pool[runs(starts, lengths)], lengths.reshape(num_clients, -1).sum(axis=1)
 

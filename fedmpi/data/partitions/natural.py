@@ -56,20 +56,16 @@ class Natural(PartitionOptions):
 
         `groups` int64 (N,), of 0 .. G - 1. A client's examples stand group after group, in file order.
         """
+        where = f"partition.name={self.name}"
         if groups is None:
-            raise ConfigError(
-                f"partition.name={self.name}", "these examples do not say whose they are; take another partition"
-            )
+            raise ConfigError(where, "these examples do not say whose they are; take another partition")
         group_sizes = np.bincount(groups)
         large_enough = np.flatnonzero(group_sizes >= self.min_examples)
         needed = num_clients * self.groups_per_client
         if needed > len(large_enough):
-            raise ConfigError(
-                f"partition.name={self.name}",
-                f"{num_clients} clients need {needed} groups with {self.min_examples} or more examples, "
-                f"but there are {len(large_enough)}; allowed: at most "
-                f"{len(large_enough) // self.groups_per_client} clients",
-            )
+            asked = f"{num_clients} clients need {needed} groups with {self.min_examples} or more examples"
+            most = f"allowed: at most {len(large_enough) // self.groups_per_client} clients"
+            raise ConfigError(where, f"{asked}, but there are {len(large_enough)}; {most}")
         chosen = numpy_generator("partition", seed).permutation(large_enough)[:needed]
         by_group = np.argsort(groups, kind="stable")
         starts, lengths = (firsts(group_sizes))[chosen], group_sizes[chosen]

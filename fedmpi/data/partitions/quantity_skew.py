@@ -21,12 +21,8 @@ class QuantitySkew(PartitionOptions):
     min_size: Count = 2
     """The fewest examples a client may hold: every client is given these, and the draw shares out the rest."""
 
-    def smallest_client_examples(self) -> int:
-        return self.min_size
-
     def divide(self, labels: Ints, num_clients: int, seed: int, groups: Ints | None = None) -> tuple[Ints, Ints]:
         """Shuffled; each client has `min_size` and floor differences of cumsum(q) of the rest, q ~ Dir(alpha)."""
-        self.refuse_small(labels, num_clients)
         generator = numpy_generator("partition", seed)
         order = generator.permutation(len(labels))
         rest = class_counts(self.alpha, len(labels) - num_clients * self.min_size, num_clients, generator)

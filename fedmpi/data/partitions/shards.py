@@ -54,17 +54,15 @@ class Shards(PartitionOptions):
         For each label that it keeps it gets one of that class's shards at random. So it has n classes or fewer, and the
         shards of the dropped labels belong to nobody.
         """
-        self.refuse_small(labels, num_clients)
         generator = numpy_generator("partition", seed)
         pool, class_sizes = by_class(np.arange(len(labels)), labels)
         num_shards = equal_sizes(num_clients * self.shards_per_client, len(class_sizes))
         if (num_shards > class_sizes).any() or not num_shards.all():
-            raise ConfigError(
-                f"partition.name={self.name}",
-                f"classes of {class_sizes.min()} to {class_sizes.max()} examples cannot be cut into "
-                f"{num_shards.min()} to {num_shards.max()} shards each; change partition.shards_per_client "
-                f"(now {self.shards_per_client}) or clients.count (now {num_clients})",
-            )
+            found = f"classes of {class_sizes.min()} to {class_sizes.max()} examples"
+            asked = f"{num_shards.min()} to {num_shards.max()} shards each"
+            todo = f"change partition.shards_per_client (now {self.shards_per_client}) or clients.count"
+            problem = f"{found} cannot be cut into {asked}; {todo} (now {num_clients})"
+            raise ConfigError(f"partition.name={self.name}", problem)
         deck = generator.permutation(np.repeat(np.arange(len(class_sizes)), num_shards))
         dealt = np.sort(deck.reshape(num_clients, -1), axis=1)
         kept = np.ones(dealt.shape, dtype=bool)
@@ -75,8 +73,7 @@ class Shards(PartitionOptions):
         starts = firsts(class_sizes)[classes] + number * length[classes] + np.minimum(number, longer[classes])
         lengths = length[classes] + (number < longer[classes])
         client = np.repeat(np.arange(num_clients), kept.sum(axis=1))
-        sizes = np.zeros(num_clients, dtype=np.int64)
-        np.add.at(sizes, client, lengths)
+        sizes = np.bincount(client, lengths, minlength=num_clients).astype(np.int64)
         return pool[runs(starts, lengths)], sizes
 
 

@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import gzip
 import importlib.util
-import zlib
 from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
 
 from fedmpi.data.dataset import Dataset
+from fedmpi.data.files.budget import guarded
 from fedmpi.data.options import DataInfo, DataOptions
 from fedmpi.errors import DataError
 from fedmpi.seeds import mix
@@ -67,13 +67,8 @@ def find_file() -> Path:
 def read_table(path: Path) -> NDArray[np.int64]:
     """int64 (1797, 65): 64 pixels of 0..16 and the label of each example."""
     advice = "reinstall scikit-learn"
-    try:
-        with gzip.open(path, "rt", encoding="ascii") as lines:
-            table = np.loadtxt(lines, delimiter=",", dtype=np.int64)
-    except FileNotFoundError:
-        raise DataError(str(path), f"scikit-learn's digits are not there; {advice}") from None
-    except (OSError, EOFError, ValueError, zlib.error) as error:
-        raise DataError(str(path), f"cannot be read ({error}); {advice}") from error
+    with guarded(path, advice, "cannot be read"), gzip.open(path, "rt", encoding="ascii") as lines:
+        table = np.loadtxt(lines, delimiter=",", dtype=np.int64)
     is_right_shape = table.shape == (NUM_EXAMPLES, SIDE * SIDE + 1)
     if not is_right_shape or table.min() < 0 or table[:, :-1].max() > 16 or table[:, -1].max() > 9:
         expected = f"{(NUM_EXAMPLES, SIDE * SIDE + 1)} with pixels of 0..16 and labels of 0..9"

@@ -11,14 +11,12 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from fedmpi.config.schema import Folder, free
 from fedmpi.data.dataset import Dataset
-from fedmpi.data.files.idx import Files
+from fedmpi.data.files.idx import IdxOptions
 from fedmpi.data.files.source import File, Source
-from fedmpi.data.options import DataInfo, DataOptions
+from fedmpi.data.options import DataInfo
 from fedmpi.data.sets.mnist import MEAN, SIDE, STD
 
-FOLDERS = ("EMNIST/raw", "EMNIST/raw/gzip", "gzip")
 FILE = File(
     "EMNIST/raw/gzip.zip",
     ("https://biometrics.nist.gov/cs_links/EMNIST/gzip.zip",),
@@ -38,7 +36,7 @@ SPLITS = {
 }
 
 
-class Emnist(DataOptions):
+class Emnist(IdxOptions):
     """G. Cohen, S. Afshar, J. Tapson, A. van Schaik, EMNIST: an extension of MNIST to handwritten letters, 2017.
 
     Its pixels are scaled as MNIST's are, with the same two numbers for every split.
@@ -49,10 +47,9 @@ class Emnist(DataOptions):
         "public domain (NIST); cite Cohen et al., EMNIST, 2017",
         (FILE,),
     )
+    folders = ("EMNIST/raw", "EMNIST/raw/gzip", "gzip")
     name: str = "emnist"
     """Up to 814,255 handwritten characters in up to 62 classes, NIST's idx files."""
-    root: Folder = free("~/data")
-    """The folder that holds EMNIST/raw or gzip, or the folder with the files itself."""
     split: Literal["balanced", "byclass", "bymerge", "digits", "letters", "mnist"] = "byclass"
     """Which of NIST's divisions: `byclass` has all 62 classes, `bymerge` and `balanced` 47, `letters` 26, others 10."""
 
@@ -62,13 +59,12 @@ class Emnist(DataOptions):
 
     def read(self) -> Dataset:
         """Images uint8 (N, 28, 28, 1), white on black, upright: the files store columns first."""
-        files = Files(self.name, self.root, FOLDERS, {})
         _, num_train, num_test = SPLITS[self.split]
         first_label = 1 if self.split == "letters" else 0
         arrays: list[NDArray[Any]] = []
         for part, count in (("train", num_train), ("test", num_test)):
-            images = files.read(f"emnist-{self.split}-{part}-images-idx3-ubyte", "uint8", (count, SIDE, SIDE))
-            labels = files.read(f"emnist-{self.split}-{part}-labels-idx1-ubyte", "uint8", (count,))
+            images = self.array(f"emnist-{self.split}-{part}-images-idx3-ubyte", "uint8", (count, SIDE, SIDE))
+            labels = self.array(f"emnist-{self.split}-{part}-labels-idx1-ubyte", "uint8", (count,))
             upright = np.ascontiguousarray(images.transpose(0, 2, 1))[..., None]
             arrays += [upright, labels.astype(np.int64) - first_label]
         return Dataset(*arrays)

@@ -9,7 +9,7 @@ its preprocess.sh writes, data/train/*.json and data/test/*.json, each {"users",
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import Annotated, Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,13 +20,10 @@ from fedmpi.data.dataset import Dataset
 from fedmpi.data.files.budget import DECODED, Budget, Tell, guarded
 from fedmpi.data.files.source import File, Source
 from fedmpi.data.options import DataInfo
-from fedmpi.data.prepared_options import PreparedOptions
-from fedmpi.data.series import once, read_json
+from fedmpi.data.prepared import PreparedOptions
+from fedmpi.data.series import leaf_users, number_groups
 from fedmpi.errors import DataError
 from fedmpi.seeds import numpy_generator
-
-if TYPE_CHECKING:
-    import h5py
 
 SIDE, NUM_CLASSES = 28, 62
 HDF5_FILES = ("fed_emnist_train.h5", "fed_emnist_test.h5")
@@ -95,11 +92,8 @@ class Femnist(PreparedOptions):
         sources += [(_read_json, place) for place in places if any((place / "train").glob("*.json"))]
         if len(sources) != 1:
             found = " and ".join(str(place) for _, place in sources) or "neither"
-            raise DataError(
-                str(folder),
-                f"expected {' and '.join(HDF5_FILES)} (TensorFlow Federated) or train/*.json and test/*.json (LEAF), "
-                f"found {found}; give the folder of one",
-            )
+            expected = f"{' and '.join(HDF5_FILES)} (TensorFlow Federated) or train/*.json and test/*.json (LEAF)"
+            raise DataError(str(folder), f"expected {expected}, found {found}; give the folder of one")
         read, place = sources[0]
         return _arrange(self, folder, *read(place, tell))
 
@@ -120,9 +114,9 @@ def _arrange(options: Femnist, folder: Path, train: ByWriter, test: ByWriter) ->
     if not writers or not test_writers:
         counts = f"{len(writers)} writers to train and of {len(test_writers)} to test"
         raise DataError(str(folder), f"has images of {counts}; there must be some of both")
-    numbers = {name: number for number, name in enumerate([*writers, *others])}
-    train_x, train_y, groups = _join(train, writers, numbers)
-    test_x, test_y, test_groups = _join(test, test_writers, numbers)
+    train_x, train_y, train_names = _join(train, writers)
+    test_x, test_y, test_names = _join(test, test_writers)
+    groups, test_groups = number_groups(train_names, test_names)
     chosen = _choose(options.test_examples, len(test_y), folder)
     return Dataset(train_x, train_y, test_x[chosen], test_y[chosen], groups, test_groups[chosen])
 
@@ -132,11 +126,11 @@ def _expect(folder: Path, is_so: bool, problem: str, other: str) -> None:
         raise DataError(str(folder), f"{problem}; set data.test_writers={other}, or take other files")
 
 
-def _join(images: ByWriter, writers: list[str], numbers: dict[str, int]) -> tuple[NDArray[Any], ...]:
-    """Images, labels and writers' numbers of all these writers. Takes them out of `images`, which frees memory."""
+def _join(images: ByWriter, writers: list[str]) -> tuple[NDArray[Any], ...]:
+    """Images, labels and writers' names of all these writers. Takes them out of `images`, which frees memory."""
     parts = [images.pop(name) for name in writers]
-    groups = np.repeat([numbers[name] for name in writers], [len(labels) for _, labels in parts])
-    return np.concatenate([x for x, _ in parts]), np.concatenate([y for _, y in parts]), groups.astype(np.int64)
+    names = np.repeat(writers, [len(labels) for _, labels in parts])
+    return np.concatenate([x for x, _ in parts]), np.concatenate([y for _, y in parts]), names
 
 
 def _choose(num_wanted: int, num_there: int, folder: Path) -> slice | NDArray[np.int64]:
@@ -152,72 +146,46 @@ def _read_hdf5(folder: Path, tell: Tell) -> tuple[ByWriter, ByWriter]:
     missing = [name for name in HDF5_FILES if not (folder / name).is_file()]
     if missing:
         raise DataError(str(folder), f"{missing[0]} is missing; {UNPACK}")
-    read: tuple[ByWriter, ByWriter] = ({}, {})
     budget = Budget(folder, DECODED)
-    with _hdf5(folder / HDF5_FILES[0]) as train, _hdf5(folder / HDF5_FILES[1]) as test:
-        groups = [_examples(train), _examples(test)]
-        todo = [(part, name) for part, group in enumerate(groups) for name in group]
-        for done, (part, name) in enumerate(todo):
-            read[part][name] = _hdf5_images(groups[part], name)
-            budget.hold(read[part][name][0].nbytes, "the images")
-            tell(done + 1, len(todo))
-    return read
+    train, test = (_hdf5_writers(folder / name, budget, tell) for name in HDF5_FILES)
+    return train, test
 
 
-def _hdf5(path: Path) -> h5py.File:
+def _hdf5_writers(path: Path, budget: Budget, tell: Tell) -> ByWriter:
     import h5py
 
-    with guarded(path, UNPACK):
-        return h5py.File(path, "r")
-
-
-def _examples(file: h5py.File) -> h5py.Group:
-    import h5py
-
-    with guarded(Path(file.filename), UNPACK):
+    writers: ByWriter = {}
+    with guarded(path, UNPACK), h5py.File(path, "r") as file:
         group = file.get("examples")
-    if not isinstance(group, h5py.Group):
-        raise DataError(file.filename, "has no group 'examples'; is it TensorFlow Federated's file?")
-    return group
-
-
-def _hdf5_images(group: h5py.Group, name: str) -> Images:
-    import h5py
-
-    with guarded(Path(group.file.filename), UNPACK, f"damaged at writer {name}"):
-        arrays = [group[name][key] for key in ("pixels", "label")]
-        if not all(isinstance(array, h5py.Dataset) and array.nbytes <= MAX_BYTES for array in arrays):
-            raise ValueError(f"no arrays of at most {MAX_BYTES:,} bytes")
-        return _images(arrays[0][...], arrays[1][...])
+        if not isinstance(group, h5py.Group):
+            raise DataError(str(path), "has no group 'examples'; is it TensorFlow Federated's file?")
+        for done, name in enumerate(group, start=1):
+            with guarded(path, UNPACK, f"damaged at writer {name}"):
+                arrays = [group[name][key] for key in ("pixels", "label")]
+                if not all(isinstance(array, h5py.Dataset) and array.nbytes <= MAX_BYTES for array in arrays):
+                    raise ValueError(f"no arrays of at most {MAX_BYTES:,} bytes")
+                writers[name] = _images(arrays[0][...], arrays[1][...])
+            budget.hold(writers[name][0].nbytes, "the images")
+            tell(done, len(group))
+    return writers
 
 
 def _read_json(folder: Path, tell: Tell) -> tuple[ByWriter, ByWriter]:
     """All writers of LEAF's files, one file in memory at a time."""
     budget = Budget(folder, DECODED)
-    files = [(part, path) for part in ("train", "test") for path in sorted((folder / part).glob("*.json"))]
-    read: dict[str, ByWriter] = {"train": {}, "test": {}}
-    for done, (part, path) in enumerate(files):
-        writers = _json_writers(path, budget)
-        budget.hold(sum(x.nbytes for x, _ in writers.values()), "the images")
-        twice = writers.keys() & read[part].keys()
-        if twice:
-            raise DataError(str(path), f"writer {min(twice)} is in another file there, too; remove one of them")
-        read[part].update(writers)
-        tell(done + 1, len(files))
-    return read["train"], read["test"]
+    train, test = (_json_writers(sorted((folder / part).glob("*.json")), budget, tell) for part in ("train", "test"))
+    return train, test
 
 
-def _json_writers(path: Path, budget: Budget) -> ByWriter:
-    def shrink(pairs: list[tuple[str, Any]]) -> Any:
-        entries = once(pairs)
-        # Called as each object ends: a writer's numbers become bytes before the next writer is read.
+def _json_writers(paths: list[Path], budget: Budget, tell: Tell) -> ByWriter:
+    def shrink(entries: dict[str, Any]) -> Any:
+        # A writer's numbers become bytes before the next writer is read.
         return _images(entries["x"], entries["y"]) if {"x", "y"} <= entries.keys() else entries
 
-    advice = "write it again by LEAF's preprocess.sh"
-    content = read_json(path, budget, shrink, advice)
-    writers = content.get("user_data") if isinstance(content, dict) else None
-    if not isinstance(writers, dict) or not all(isinstance(images, tuple) for images in writers.values()):
-        raise DataError(str(path), f"is no file of LEAF's FEMNIST: no 'user_data' with 'x' and 'y'; {advice}")
+    writers: ByWriter = {}
+    for _, name, images in leaf_users(paths, budget, tell, tuple, shrink):
+        budget.hold(images[0].nbytes, "the images")
+        writers[name] = images
     return writers
 
 

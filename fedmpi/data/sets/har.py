@@ -19,7 +19,7 @@ from __future__ import annotations
 import warnings
 from dataclasses import replace
 from pathlib import Path
-from typing import Literal, TypeVar
+from typing import Literal, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -29,15 +29,21 @@ from fedmpi.data.dataset import Dataset
 from fedmpi.data.files.budget import Budget, Tell, guarded
 from fedmpi.data.files.source import File, Source
 from fedmpi.data.options import DataInfo
-from fedmpi.data.series import Ints, PartialShare, SeriesOptions, find, first_of_test, number_groups, window_starts
+from fedmpi.data.series import Ints, Number, PartialShare, SeriesOptions, find, first_of_test, number_groups, windows
 from fedmpi.errors import DataError
 
 Floats = NDArray[np.float32]
 Stretch = tuple[int, int, int]
 """Experiment, first sample and the one after the last, counted from 0."""
-Number = TypeVar("Number", bound=np.generic)
-Part = list[tuple[Floats, int, int]]
-"""Examples (n, features) with their activity (from 0) and their subject."""
+
+
+class Part(NamedTuple):
+    """Examples float32 (n, features), their activities (from 0) and their subjects, int64 (n,)."""
+
+    x: Floats
+    y: Ints
+    subjects: Ints
+
 
 NUM_ACTIVITIES, AXES, FEATURES = 6, 6, 561
 _MAX_TABLE_BYTES = 2**29  # UCI HAR's X_train.txt has 66 MB
@@ -114,29 +120,35 @@ class Har(SeriesOptions):
 
     def prepare(self, folder: Path, tell: Tell) -> Dataset:
         """Vectors float32, activities 1 to 6 as labels 0 to 5. Raises DataError."""
-        return (_windows if self.form == "windows" else _features)(self, folder, tell)
+        train, test = (_windows if self.form == "windows" else _features)(self, folder, tell)
+        return Dataset(train.x, train.y, test.x, test.y, *number_groups(train.subjects, test.subjects))
 
 
 # ---- windows of raw signals
 
 
-def _windows(options: Har, folder: Path, tell: Tell) -> Dataset:
+def _windows(options: Har, folder: Path, tell: Tell) -> tuple[Part, Part]:
     labels_path = find(folder, "labels.txt", "HAPT's raw signals (RawData)")
     rows = _table(labels_path, 5, np.int64)
     signals = _signals(labels_path.parent, rows, tell)
     rows = rows[rows[:, 2] <= NUM_ACTIVITIES]
     rows = rows[np.lexsort((rows[:, 3], rows[:, 0], rows[:, 2], rows[:, 1]))]
-    train, test = Part(), Part()
+    pieces: tuple[list[Part], list[Part]] = ([], [])
     for subject, activity in np.unique(rows[:, 1:3], axis=0).tolist():
         its_rows = rows[(rows[:, 1] == subject) & (rows[:, 2] == activity)]
         stretches = [(experiment, first - 1, last) for experiment, _, _, first, last in its_rows.tolist()]
-        for part, pieces in zip((train, test), _divide(options, subject, stretches), strict=True):
-            part += [(_cut(options, signals, piece), activity - 1, subject) for piece in pieces]
-    train_x, train_y, train_subjects = _joined(labels_path, "training", train)
-    test_x, test_y, test_subjects = _joined(labels_path, "test", test)
-    if options.standardize:
-        train_x, test_x = _standardized(train_x, test_x)
-    return Dataset(train_x, train_y, test_x, test_y, *number_groups(train_subjects, test_subjects))
+        for part, own in zip(pieces, _divide(options, subject, stretches), strict=True):
+            cuts = [_cut(options, signals, stretch) for stretch in own]
+            part += [Part(x, np.full(len(x), activity - 1), np.full(len(x), subject)) for x in cuts]
+    train, test = (_joined(labels_path, name, part) for name, part in zip(("training", "test"), pieces, strict=True))
+    return _standardized(train, test) if options.standardize else (train, test)
+
+
+def _joined(where: Path, name: str, pieces: list[Part]) -> Part:
+    if not any(len(piece.y) for piece in pieces):
+        raise DataError(str(where), f"gives no {name} example; choose a smaller data.window or another data.test_share")
+    x, y, subjects = (np.concatenate(column) for column in zip(*pieces, strict=True))
+    return Part(x, y, subjects)
 
 
 def _signals(raw: Path, rows: Ints, tell: Tell) -> dict[int, Floats]:
@@ -151,9 +163,8 @@ def _signals(raw: Path, rows: Ints, tell: Tell) -> dict[int, Floats]:
         signals[experiment] = np.concatenate([acc, gyro], axis=1)
         firsts, lasts = rows[rows[:, 0] == experiment, 3:].T
         if (firsts < 1).any() or (firsts > lasts).any() or lasts.max() > len(acc):
-            raise DataError(
-                str(raw / "labels.txt"), f"a stretch of experiment {experiment} is not inside 1 to {len(acc)}"
-            )
+            problem = f"a stretch of experiment {experiment} is not inside 1 to {len(acc)}"
+            raise DataError(str(raw / "labels.txt"), problem)
         tell(done, len(experiments))
     return signals
 
@@ -175,49 +186,42 @@ def _divide(options: Har, subject: int, stretches: list[Stretch]) -> tuple[list[
 def _cut(options: Har, signals: dict[int, Floats], stretch: Stretch) -> Floats:
     """The windows of a stretch, (n, 6 * window); none if it is shorter than a window."""
     experiment, begin, end = stretch
-    starts = window_starts(begin, end, options.window, options.step)
-    samples = starts[:, None] + np.arange(options.window)
-    windows: Floats = signals[experiment][samples]
-    return windows.reshape(len(starts), AXES * options.window)
+    return windows(signals[experiment][begin:end], options.window, options.step).reshape(-1, AXES * options.window)
 
 
-def _standardized(train_x: Floats, test_x: Floats) -> tuple[Floats, Floats]:
-    """Each axis by its mean and standard deviation (computed in float64) over all training windows."""
-    samples = train_x.reshape(-1, AXES).astype(np.float64)
+def _standardized(*parts: Part) -> tuple[Part, Part]:
+    """Each axis by its mean and standard deviation (computed in float64) over all windows of the first part."""
+    samples = parts[0].x.reshape(-1, AXES).astype(np.float64)
     mean, deviation = samples.mean(axis=0), samples.std(axis=0)
     deviation[deviation == 0] = 1
-
-    def scaled(x: Floats) -> Floats:
-        result: Floats = ((x.reshape(-1, AXES) - mean) / deviation).astype(np.float32)
-        return result.reshape(x.shape)
-
-    return scaled(train_x), scaled(test_x)
+    scaled = [((part.x.reshape(-1, AXES) - mean) / deviation).astype(np.float32) for part in parts]
+    train, test = (part._replace(x=x.reshape(part.x.shape)) for part, x in zip(parts, scaled, strict=True))
+    return train, test
 
 
 # ---- features as distributed
 
 
-def _features(options: Har, folder: Path, tell: Tell) -> Dataset:
+def _features(options: Har, folder: Path, tell: Tell) -> tuple[Part, Part]:
     home = find(folder, "train/subject_train.txt", "UCI HAR (UCI HAR Dataset)").parent.parent
     train = _distributed(home, "train")
     tell(1, 2)
     test = _distributed(home, "test")
     tell(2, 2)
-    if options.split == "each_subject":
-        x = np.concatenate([train[0], test[0]])
-        y, subjects = (np.concatenate([train[column], test[column]]) for column in (1, 2))
-        train, test = ((x[rows], y[rows], subjects[rows]) for rows in _later_examples(options, y, subjects))
-    return Dataset(*train[:2], *test[:2], *number_groups(train[2], test[2]))
+    if options.split == "original":
+        return train, test
+    x, y, subjects = _joined(home, "training", [train, test])
+    train, test = (Part(x[rows], y[rows], subjects[rows]) for rows in _later_examples(options, y, subjects))
+    return train, test
 
 
-def _distributed(home: Path, part: str) -> tuple[Floats, Ints, Ints]:
-    """Features, activities (from 0) and subjects of one part."""
+def _distributed(home: Path, part: str) -> Part:
     x = _table(home / part / f"X_{part}.txt", FEATURES, np.float32)
     y = _table(home / part / f"y_{part}.txt", 1, np.int64)
     subjects = _table(home / part / f"subject_{part}.txt", 1, np.int64)
     if not len(x) == len(y) == len(subjects):
         raise DataError(str(home / part), f"holds {len(x)} examples, {len(y)} labels and {len(subjects)} subjects")
-    return x, y[:, 0] - 1, subjects[:, 0]
+    return Part(x, y[:, 0] - 1, subjects[:, 0])
 
 
 def _later_examples(options: Har, labels: Ints, subjects: Ints) -> tuple[Ints, Ints]:
@@ -229,18 +233,6 @@ def _later_examples(options: Har, labels: Ints, subjects: Ints) -> tuple[Ints, I
         train.append(rows[: max(first - 1, 0)] if first < len(rows) else rows)
         test.append(rows[first:])
     return np.concatenate(train), np.concatenate(test)
-
-
-# ---- files and results
-
-
-def _joined(where: Path, name: str, part: Part) -> tuple[Floats, Ints, Ints]:
-    """Examples, activities and subjects of a part, one row an example."""
-    sizes = [len(x) for x, _, _ in part]
-    if not sum(sizes):
-        raise DataError(str(where), f"gives no {name} example; choose a smaller data.window or another data.test_share")
-    activities, subjects = (np.repeat([row[column] for row in part], sizes) for column in (1, 2))
-    return np.concatenate([x for x, _, _ in part]), activities, subjects
 
 
 def _table(path: Path, columns: int, dtype: type[Number]) -> NDArray[Number]:

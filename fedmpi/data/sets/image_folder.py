@@ -8,9 +8,10 @@ them, depends a little on Pillow's version.
 
 from __future__ import annotations
 
+import math
 import os
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,14 +21,14 @@ from fedmpi.data import arrays
 from fedmpi.data.arrays import Arrays, FileOptions
 from fedmpi.data.files import pictures
 from fedmpi.data.files.budget import Budget, Limits
-from fedmpi.data.files.folders import below_home
+from fedmpi.data.files.source import below_home
 from fedmpi.errors import DataError
 
 ENDINGS = (".png", ".jpg", ".jpeg", ".bmp", ".gif", ".webp", ".ppm", ".pgm", ".tif", ".tiff")
 FORMATS = ("PNG", "JPEG", "BMP", "GIF", "WEBP", "PPM", "TIFF")
-LIMITS = Limits(max_members=10_000_000, max_held_bytes=2**36)
+LIMITS = Limits(max_held_bytes=2**36)
 MAX_PICTURE_BYTES = 2**28
-ADVICE = "replace it or take it out"
+ADVICE = "replace it or take it out; data.size=[height, width] resizes pictures of other sizes"
 Side = Annotated[int, Field(ge=1, le=8192)]
 
 
@@ -51,24 +52,36 @@ class ImageFolder(FileOptions):
         root = below_home(self.path)
         if not root.is_dir():
             raise DataError(f"data.path={self.path}", "no such folder; expected one with train/CLASS and test/CLASS")
-        budget = Budget(root, LIMITS)
         has_parts = all((root / part).is_dir() for part in ("train", "test"))
         if has_parts and self.test_share:
             raise DataError(str(root), "has the folders train and test; leave data.test_share away")
         if not has_parts and not self.test_share:
-            raise DataError(
-                str(root), "has no folders train and test; say by data.test_share, as 0.2, how to divide it"
-            )
+            todo = "say by data.test_share, as 0.2, how to divide it"
+            raise DataError(str(root), f"has no folders train and test; {todo}")
         if not has_parts:
-            x, y = _decoded(self, budget, *_listed(root, _folders(root), budget))
-            return arrays.divided(str(root), self, x, y, None)
+            paths, labels = _listed(root, _folders(root))
+            return arrays.divided(str(root), self, self._decoded(root, paths), labels, None)
         classes = _folders(root / "train")
         if strange := [name for name in _folders(root / "test") if name not in classes]:
             raise DataError(str(root), f"the class {strange[0][:60]!r} is in test, but not in train")
-        train, test = (_listed(root / part, classes, budget) for part in ("train", "test"))
-        x, y = _decoded(self, budget, [*train[0], *test[0]], np.concatenate([train[1], test[1]]))
-        size = len(train[0])
-        return {"train_x": x[:size], "train_y": y[:size], "test_x": x[size:], "test_y": y[size:]}
+        (train, train_y), (test, test_y) = (_listed(root / part, classes) for part in ("train", "test"))
+        x = self._decoded(root, [*train, *test])
+        return {"train_x": x[: len(train)], "train_y": train_y, "test_x": x[len(train) :], "test_y": test_y}
+
+    def _decoded(self, root: Path, paths: list[Path]) -> NDArray[np.uint8]:
+        """The pictures, uint8 (N, H, W, C). Raises DataError that names the first one that is wrong."""
+
+        def decoded(path: Path, size: tuple[int, int] | None) -> NDArray[np.uint8]:
+            resizes = bool(self.size)
+            return pictures.decoded(path, FORMATS, MAX_PICTURE_BYTES, ADVICE, size, resizes=resizes, grey=self.grey)
+
+        height, width = self.size or decoded(paths[0], None).shape[:2]
+        shape = (len(paths), height, width, 1 if self.grey else 3)
+        Budget(root, LIMITS).hold(math.prod(shape), "the pictures")
+        images = np.empty(shape, np.uint8)
+        for image, path in zip(images, paths, strict=True):
+            image[:] = decoded(path, (width, height)).reshape(image.shape)
+        return images
 
 
 def _folders(folder: Path) -> list[str]:
@@ -79,52 +92,18 @@ def _folders(folder: Path) -> list[str]:
     return names
 
 
-def _listed(folder: Path, classes: list[str], budget: Budget) -> tuple[list[Path], NDArray[np.int64]]:
+def _listed(folder: Path, classes: list[str]) -> tuple[list[Path], NDArray[np.int64]]:
     """All pictures, class after class, and their labels. Raises DataError for a class without a picture to train on."""
     paths, counts = [], []
     for name in classes:
         inside = os.scandir(folder / name) if (folder / name).is_dir() else ()
         found = sorted(entry.name for entry in inside if _is_picture(entry.name))
-        budget.add_members(len(found))
         if not found and folder.name != "test":
             raise DataError(str(folder / name), f"the class has no pictures ({', '.join(ENDINGS)})")
         paths += [folder / name / file for file in found]
         counts.append(len(found))
-    if not paths:
-        raise DataError(str(folder), f"there are no pictures in it ({', '.join(ENDINGS)})")
     return paths, np.repeat(np.arange(len(classes), dtype=np.int64), counts)
 
 
 def _is_picture(name: str) -> bool:
     return name.lower().endswith(ENDINGS) and not name.startswith(".")
-
-
-def _decoded(
-    options: ImageFolder, budget: Budget, paths: list[Path], labels: NDArray[np.int64]
-) -> tuple[NDArray[Any], NDArray[np.int64]]:
-    """The pictures, uint8 (N, H, W, C), and their labels. Raises DataError that names the first one that is wrong."""
-    height, width = options.size or _size_of(paths[0])
-    channels = 1 if options.grey else 3
-    budget.hold(len(paths) * height * width * channels, "the pictures")
-    images = np.empty((len(paths), height, width, channels), np.uint8)
-    for image, path in zip(images, paths, strict=True):
-        image[:] = _decode(options, path, (width, height)).reshape(image.shape)
-    return images, labels
-
-
-def _size_of(path: Path) -> tuple[int, int]:
-    with pictures.opened(path, FORMATS, MAX_PICTURE_BYTES, ADVICE) as picture:
-        return picture.height, picture.width
-
-
-def _decode(options: ImageFolder, path: Path, size: tuple[int, int]) -> NDArray[np.uint8]:
-    from PIL.Image import Resampling
-
-    with pictures.opened(path, FORMATS, MAX_PICTURE_BYTES, ADVICE) as picture:
-        if picture.mode[0] in "IF":
-            raise ValueError(f"its pixels are of mode {picture.mode}, which 8 bits cannot hold")
-        if picture.size != size and not options.size:
-            expected = f"{size[0]}x{size[1]} as the first one; or give data.size=[height, width]"
-            raise ValueError(f"{picture.width}x{picture.height} pixels, expected {expected}")
-        converted = picture.convert("L" if options.grey else "RGB")
-        return np.asarray(converted if converted.size == size else converted.resize(size, Resampling.BILINEAR))

@@ -1,69 +1,118 @@
-"""MNIST: idx files as distributed, where torchvision or the archives put them.
+"""MNIST: idx files as distributed, where torchvision or the archives put them; QMNIST: who wrote its digits.
 
 Checksums (md5) of torchvision's datasets/mnist.py, of the packed files; those of the unpacked ones follow from these.
+Columns of QMNIST's labels: https://github.com/facebookresearch/qmnist.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
+from dataclasses import replace
+from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
 
-from fedmpi.config.schema import Folder, free
 from fedmpi.data.dataset import Dataset
-from fedmpi.data.files.idx import Files
+from fedmpi.data.files.idx import IdxOptions
 from fedmpi.data.files.source import File, Source
-from fedmpi.data.options import DataInfo, DataOptions
+from fedmpi.data.options import DataInfo
+from fedmpi.data.series import number_groups
+from fedmpi.errors import DataError
 
 SIDE, NUM_TRAIN, NUM_TEST = 28, 60_000, 10_000
 # Mean and standard deviation of the training pixels / 255, to the digits in common use.
 MEAN, STD = (0.1307,), (0.3081,)
-FOLDERS = ("MNIST/raw",)
-MD5S: Mapping[str, tuple[str, str]] = {
-    "train-images-idx3-ubyte": ("f68b3c2dcbeaaa9fbdd348bbdeb94873", "6bbc9ace898e44ae57da46a324031adb"),
-    "train-labels-idx1-ubyte": ("d53e105ee54ea40749a09fcbcd1e9432", "a25bea736e30d166cdddb491f175f624"),
-    "t10k-images-idx3-ubyte": ("9fb629c4189551a2d022fa330f9573f3", "2646ac647ad5339dbf082846283269ea"),
-    "t10k-labels-idx1-ubyte": ("ec29112dd5afa0611ce80d1b7f02629c", "27ae3e4e09519cfbb04c329615203637"),
-}
+# QMNIST's test labels continue, beyond MNIST's 10,000 test images, to 50,000 digits that MNIST left out.
+ROWS, COLUMNS, CLASS, WRITER = 60_000, 8, 0, 2
+_MIRRORS = ("https://ossci-datasets.s3.amazonaws.com/mnist/", "https://storage.googleapis.com/cvdf-datasets/mnist/")
+_QMNIST = "https://raw.githubusercontent.com/facebookresearch/qmnist/master/"
 
 
-def _file(name: str, sha256: str, num_bytes: int) -> File:
-    mirrors = ("https://ossci-datasets.s3.amazonaws.com/mnist/", "https://storage.googleapis.com/cvdf-datasets/mnist/")
-    return File(f"MNIST/raw/{name}", tuple(f"{mirror}{name}" for mirror in mirrors), f"sha256:{sha256}", num_bytes)
+def _file(folder: str, name: str, sha256: str, num_bytes: int, *mirrors: str) -> File:
+    urls = tuple(f"{mirror}{name}" for mirror in mirrors)
+    return File(f"{folder}/raw/{name}", urls, f"sha256:{sha256}", num_bytes)
+
+
+def _mnist(name: str, sha256: str, num_bytes: int) -> File:
+    return _file("MNIST", name, sha256, num_bytes, *_MIRRORS)
+
+
+def _labels(part: str, sha256: str, num_bytes: int) -> File:
+    return _file("QMNIST", f"qmnist-{part}-labels-idx2-int.gz", sha256, num_bytes, _QMNIST)
 
 
 FILES = (
-    _file("train-images-idx3-ubyte.gz", "440fcabf73cc546fa21475e81ea370265605f56be210a4024d2ca8f203523609", 9912422),
-    _file("train-labels-idx1-ubyte.gz", "3552534a0a558bbed6aed32b30c495cca23d567ec52cac8be1a0730e8010255c", 28881),
-    _file("t10k-images-idx3-ubyte.gz", "8d422c7b0a1c1c79245a5bcf07fe86e33eeafee792b84584aec276f5a2dbc4e6", 1648877),
-    _file("t10k-labels-idx1-ubyte.gz", "f7ae60f92e00ec6debd23a6088c31dbd2371eca3ffa0defaefb259924204aec6", 4542),
+    _mnist("train-images-idx3-ubyte.gz", "440fcabf73cc546fa21475e81ea370265605f56be210a4024d2ca8f203523609", 9912422),
+    _mnist("train-labels-idx1-ubyte.gz", "3552534a0a558bbed6aed32b30c495cca23d567ec52cac8be1a0730e8010255c", 28881),
+    _mnist("t10k-images-idx3-ubyte.gz", "8d422c7b0a1c1c79245a5bcf07fe86e33eeafee792b84584aec276f5a2dbc4e6", 1648877),
+    _mnist("t10k-labels-idx1-ubyte.gz", "f7ae60f92e00ec6debd23a6088c31dbd2371eca3ffa0defaefb259924204aec6", 4542),
+)
+WRITERS = (
+    _labels("train", "2c05dc77f6b916b38e455e97ab129a42a444f3dbef09b278a366f82904e0dd9f", 463024),
+    _labels("test", "9fbcbe594c3766fdf4f0b15c5165dc0d1e57ac604e01422608bb72c906030d06", 526800),
 )
 
 
-class Mnist(DataOptions):
+class Mnist(IdxOptions):
     """Y. LeCun, L. Bottou, Y. Bengio, P. Haffner, Gradient-Based Learning Applied to Document Recognition, 1998."""
 
     source = Source("http://yann.lecun.com/exdb/mnist/", "usually given as CC BY-SA 3.0", FILES)
+    folders: ClassVar[tuple[str, ...]] = ("MNIST/raw",)
+    md5s = {
+        "train-images-idx3-ubyte": ("f68b3c2dcbeaaa9fbdd348bbdeb94873", "6bbc9ace898e44ae57da46a324031adb"),
+        "train-labels-idx1-ubyte": ("d53e105ee54ea40749a09fcbcd1e9432", "a25bea736e30d166cdddb491f175f624"),
+        "t10k-images-idx3-ubyte": ("9fb629c4189551a2d022fa330f9573f3", "2646ac647ad5339dbf082846283269ea"),
+        "t10k-labels-idx1-ubyte": ("ec29112dd5afa0611ce80d1b7f02629c", "27ae3e4e09519cfbb04c329615203637"),
+    }
     name: str = "mnist"
     """70,000 handwritten digits, 28x28 grey, idx files as distributed."""
-    root: Folder = free("~/data")
-    """The folder that holds MNIST/raw, or the folder with the files itself."""
 
     def info(self) -> DataInfo:
         return DataInfo("image", (1, 28, 28), 10, 60_000, 10_000, MEAN, STD)
 
     def read(self) -> Dataset:
         """60,000 and 10,000 images, uint8 (N, 28, 28, 1), white on black."""
-        return read_images(Files(self.name, self.root, FOLDERS, MD5S))
+        arrays: list[NDArray[Any]] = []
+        for part, count in (("train", NUM_TRAIN), ("t10k", NUM_TEST)):
+            arrays.append(self.array(f"{part}-images-idx3-ubyte", "uint8", (count, SIDE, SIDE))[..., None])
+            arrays.append(self.array(f"{part}-labels-idx1-ubyte", "uint8", (count,)).astype(np.int64))
+        return Dataset(*arrays)
 
 
-def read_images(files: Files) -> Dataset:
-    """MNIST's images and labels, without writers."""
-    arrays: list[NDArray[Any]] = []
-    for part, count in (("train", NUM_TRAIN), ("t10k", NUM_TEST)):
-        images = files.read(f"{part}-images-idx3-ubyte", "uint8", (count, SIDE, SIDE))
-        labels = files.read(f"{part}-labels-idx1-ubyte", "uint8", (count,))
-        arrays += [images[..., None], labels.astype(np.int64)]
-    return Dataset(*arrays)
+class Qmnist(Mnist):
+    """C. Yadav and L. Bottou, Cold Case: The Lost MNIST Digits, NeurIPS 2019.
+
+    The images are MNIST's; QMNIST's label files say who wrote each of them. The 297 writers of the test images are not
+    among the 539 of the training images.
+    """
+
+    source = Source("https://github.com/facebookresearch/qmnist", "labels BSD; images as MNIST", (*FILES, *WRITERS))
+    folders = ("QMNIST/raw", *Mnist.folders)
+    md5s = {
+        **Mnist.md5s,
+        "qmnist-train-labels-idx2-int": ("0058f8dd561b90ffdd0f734c6a30e5e4", "1d43300e7f41ddcbf7fd006cbe865af9"),
+        "qmnist-test-labels-idx2-int": ("5b5b05890a5e13444e108efe57b788aa", "5e00709fb0090091f3afc51d204ad83c"),
+    }
+    name: str = "qmnist"
+    """MNIST with the writers of its digits, as QMNIST's labels know them: 539 train, 297 test."""
+
+    def info(self) -> DataInfo:
+        return replace(super().info(), num_groups=539)
+
+    def read(self) -> Dataset:
+        """MNIST with its writers, numbered from 0 in the order of their NIST numbers, test writers after the others."""
+        images = super().read()
+        train, test = self._writers("train", images.train_y), self._writers("test", images.test_y)
+        if len(both := np.intersect1d(train, test)):
+            where = f"data.root={self.root}"
+            raise DataError(where, f"NIST writers {both[:5].tolist()} are in both parts of QMNIST's labels")
+        groups, test_groups = number_groups(train, test)
+        return replace(images, groups=groups, test_groups=test_groups)
+
+    def _writers(self, part: str, labels: NDArray[np.int64]) -> NDArray[np.int64]:
+        """The NIST number of each image's writer, int64 (N,); the rows must be about images of these labels."""
+        name = f"qmnist-{part}-labels-idx2-int"
+        table = self.array(name, "int32", (ROWS, COLUMNS))[: len(labels)]
+        if not np.array_equal(table[:, CLASS], labels):
+            raise DataError(str(self.find(name)), f"its classes are not those of MNIST's images; {self.damaged}")
+        return table[:, WRITER].astype(np.int64)

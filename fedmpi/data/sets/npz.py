@@ -7,25 +7,22 @@ read, and pickled objects never are.
 
 from __future__ import annotations
 
-import math
 import zipfile
 from pathlib import Path
-from typing import IO, Any, BinaryIO, cast
+from typing import Any
 
-from numpy.lib import format as npy
+import numpy as np
 from numpy.typing import NDArray
 
 from fedmpi.data import arrays
 from fedmpi.data.arrays import Arrays, FileOptions
 from fedmpi.data.dataset import PARTS
-from fedmpi.data.files import members
 from fedmpi.data.files.budget import Budget, Limits, guarded
-from fedmpi.data.files.folders import below_home
-from fedmpi.disk.plain import NotPlainError, open_to_read
+from fedmpi.data.files.source import below_home
 from fedmpi.errors import DataError
 
-LIMITS = Limits(max_members=10_000, max_bytes=2**36, max_read_bytes=2**37, max_held_bytes=2**36)
-ADVICE = "write it again by numpy.savez"
+MAX_BYTES = 2**36  # of the file, and of its arrays in memory
+ADVICE = "write it again by numpy.savez; data.path is the path of an .npz file"
 
 
 class Npz(FileOptions):
@@ -53,49 +50,16 @@ class Npz(FileOptions):
 
 def _read(path: Path, wanted: tuple[str, ...]) -> tuple[dict[str, NDArray[Any]], list[str]]:
     """The arrays with these names, and the names of the others. Raises DataError."""
-    budget = Budget(path, LIMITS)
-    try:
-        file = open_to_read(path)
-    except NotPlainError as error:
-        raise DataError(str(path), f"is {error.kind}, expected an .npz file") from None
-    except OSError as error:
-        raise DataError(str(path), f"cannot be read: {error.strerror}; data.path is the path of an .npz file") from None
-    with file, guarded(path, ADVICE, "is no .npz file, damaged or cut off"):
-        if file.read(4) not in (b"PK\x03\x04", b"PK\x05\x06"):
-            raise DataError(str(path), f"is no .npz file; {ADVICE}")
+    budget = Budget(path, Limits(max_held_bytes=2 * MAX_BYTES))
+    with guarded(path, ADVICE, "cannot be read"), budget.opened(path, MAX_BYTES) as file:
+        if file.read(2) != b"PK":  # numpy takes it for a pickle, and would say how to load that
+            raise ValueError("it is no .npz file")
+        file.seek(0)
         try:
-            return _arrays(file, budget, wanted)
+            with zipfile.ZipFile(file) as archive:
+                budget.hold(sum(entry.file_size for entry in archive.infolist()), "its arrays")
+            found = np.load(file, allow_pickle=False)
+            others = [name for name in found.files if name not in wanted]
+            return {name: found[name] for name in found.files if name in wanted}, others
         except zipfile.BadZipFile as error:
             raise ValueError(str(error)) from error
-
-
-def _arrays(file: BinaryIO, budget: Budget, wanted: tuple[str, ...]) -> tuple[dict[str, NDArray[Any]], list[str]]:
-    with members.opened_zip(file, budget) as archive:
-        names = [name.removesuffix(".npy") for name in archive.namelist()]
-        budget.add_members(len(names))
-        if len(set(names)) < len(names):
-            raise ValueError("it holds two arrays of one name")
-        for member, content in members.of_zip(archive, budget):
-            if member.name.removesuffix(".npy") in wanted:
-                _check_header(budget, member, cast(IO[bytes], content))
-        found = {}
-        for member, content in members.of_zip(archive, budget):
-            if (name := member.name.removesuffix(".npy")) in wanted:
-                found[name] = npy.read_array(cast(IO[bytes], content), allow_pickle=False)
-        return found, [name for name in names if name not in wanted]
-
-
-def _check_header(budget: Budget, member: members.Member, content: IO[bytes]) -> None:
-    """Refuses, before any memory is taken, what an array's header says if the file cannot hold it, or is no numbers."""
-    read = {(1, 0): npy.read_array_header_1_0, (2, 0): npy.read_array_header_2_0}.get(npy.read_magic(content))
-    if read is None:
-        raise ValueError(f"{member.name} is of a version that is not read")
-    shape, _, dtype = read(content)
-    name = member.name.removesuffix(".npy")
-    if dtype.hasobject or dtype.kind not in "biufUS":
-        raise DataError(str(budget.path), f"{name} holds {dtype}, no plain numbers; pickled objects are never read")
-    num_bytes = math.prod(shape) * dtype.itemsize
-    if num_bytes > member.num_bytes:
-        raise ValueError(f"{name} declares {num_bytes:,} bytes, but has {member.num_bytes:,}")
-    budget.check_read(num_bytes)
-    budget.hold(num_bytes, f"the array {name}")

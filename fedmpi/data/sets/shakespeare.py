@@ -35,11 +35,10 @@ from fedmpi.data.series import (
     SeriesOptions,
     find,
     first_of_test,
+    leaf_users,
     number_groups,
-    once,
-    read_json,
     read_text,
-    window_starts,
+    windows,
 )
 from fedmpi.errors import DataError
 
@@ -102,20 +101,18 @@ class Shakespeare(SeriesOptions):
         """The examples by role, in the order of the roles' names. Raises DataError."""
         train, test = (_speakers if self.form == "speakers" else _leaf)(self, folder, tell)
         if not train or not test:
-            options = f"(data.min_chars={self.min_chars}, length and test_share)"
-            raise DataError(str(folder), f"no role has enough text {options}")
-        return Dataset(*_joined(train), *_joined(test), *number_groups(_names(train), _names(test)))
+            limits = f"data.min_chars={self.min_chars}, length and test_share"
+            raise DataError(str(folder), f"no role has enough text ({limits})")
+        (x, y, names), (test_x, test_y, test_names) = _joined(train), _joined(test)
+        return Dataset(x, y, test_x, test_y, *number_groups(names, test_names))
 
 
-def _joined(roles: Roles) -> tuple[Tokens, NDArray[np.int64]]:
-    """Tokens int16 (N, length) and labels int64 (N,)."""
-    examples = np.concatenate([roles[name] for name in sorted(roles)])
-    return np.ascontiguousarray(examples[:, :-1]), examples[:, -1].astype(np.int64)
-
-
-def _names(roles: Roles) -> NDArray[np.str_]:
+def _joined(roles: Roles) -> tuple[Tokens, NDArray[np.int64], NDArray[np.str_]]:
+    """Tokens int16 (N, length), labels int64 (N,) and the role of each example."""
     names = sorted(roles)
-    return np.repeat(names, [len(roles[name]) for name in names])
+    examples = np.concatenate([roles[name] for name in names])
+    whose = np.repeat(names, [len(roles[name]) for name in names])
+    return np.ascontiguousarray(examples[:, :-1]), examples[:, -1].astype(np.int64), whose
 
 
 # ---- a text with speakers
@@ -127,7 +124,7 @@ def _speakers(options: Shakespeare, folder: Path, tell: Tell) -> tuple[Roles, Ro
     for done, (role, texts) in enumerate(sorted(speeches.items()), start=1):
         tokens = _tokens("\n".join(texts), options, path)
         cut = first_of_test(len(tokens), options.test_share)
-        early, late = _windows(tokens[:cut], options), _windows(tokens[cut:], options)
+        early, late = (windows(part, options.length + 1, options.stride) for part in (tokens[:cut], tokens[cut:]))
         if len(tokens) >= options.min_chars and len(early) and len(late):
             train[role], test[role] = early, late
         tell(done, len(speeches))
@@ -140,20 +137,11 @@ def _speeches(path: Path) -> dict[str, list[str]]:
     for number, block in enumerate(re.split(r"\n{2,}", read_text(path, Budget(path, DECODED)).strip("\n")), start=1):
         head, _, speech = block.partition("\n")
         if not head.endswith(":"):
-            raise DataError(
-                str(path), f"block {number} begins with {head[:40]!r}, expected a speaker's name and a colon"
-            )
+            found = f"block {number} begins with {head[:40]!r}"
+            raise DataError(str(path), f"{found}, expected a speaker's name and a colon")
         if speech:
             speeches.setdefault(head[:-1], []).append(speech)
     return speeches
-
-
-def _windows(tokens: Tokens, options: Shakespeare) -> Tokens:
-    """(n, length + 1), a window every `stride` tokens; none if there are too few."""
-    size = options.length + 1
-    starts = window_starts(0, len(tokens), size, options.stride)
-    windows: Tokens = tokens[starts[:, None] + np.arange(size)]
-    return windows
 
 
 # ---- LEAF's files
@@ -183,10 +171,8 @@ def _as_divided(options: Shakespeare, folder: Path, by_part: list[list[Path]], t
     )
     only_test = sorted(set(test) - set(train))
     if only_test:
-        words = (
-            f"{len(only_test)} roles ({only_test[0]}, ...) are in test alone; make the files with LEAF's `-t sample`"
-        )
-        raise DataError(str(folder), words)
+        found = f"{len(only_test)} roles ({only_test[0]}, ...) are in test alone"
+        raise DataError(str(folder), f"{found}; make the files with LEAF's `-t sample`")
     return train, test
 
 
@@ -197,22 +183,8 @@ def _thinned(options: Shakespeare, examples: Tokens) -> Tokens:
 
 def _roles(options: Shakespeare, paths: list[Path], tell: Tell) -> Iterator[tuple[str, Tokens]]:
     """Each role of LEAF's files with all its examples, int16 (n, length + 1)."""
-    seen: dict[str, Path] = {}
-    for done, path in enumerate(paths, start=1):
-        for role, part in _user_data(path).items():
-            if role in seen:
-                raise DataError(str(path), f"role {role} is in {seen[role]}, too; give the folder of one of them")
-            seen[role] = path
-            yield role, _examples(options, path, role, part)
-        tell(done, len(paths))
-
-
-def _user_data(path: Path) -> dict[str, dict[str, Any]]:
-    content = read_json(path, Budget(path, DECODED), once, "write it again by LEAF's preprocess.sh")
-    user_data = content.get("user_data") if isinstance(content, dict) else None
-    if not isinstance(user_data, dict) or not all(isinstance(part, dict) for part in user_data.values()):
-        raise DataError(str(path), "is not a JSON file of LEAF (user_data is no table of tables)")
-    return user_data
+    for path, role, part in leaf_users(paths, Budget(paths[0].parent, DECODED), tell, dict):
+        yield role, _examples(options, path, role, part)
 
 
 def _examples(options: Shakespeare, path: Path, role: str, part: Mapping[str, Any]) -> Tokens:
@@ -236,11 +208,9 @@ def _examples(options: Shakespeare, path: Path, role: str, part: Mapping[str, An
 def _tokens(text: str, options: Shakespeare, path: Path) -> Tokens:
     """int16 (characters,). Raises DataError if one is not in the alphabet."""
     alphabet = ALPHABETS[options.form]
-    strange = sorted(set(text) - set(alphabet))
-    if strange:
-        raise DataError(
-            str(path), f"holds {strange[:5]}, none of the {len(alphabet)} characters of data.form={options.form}"
-        )
+    if strange := sorted(set(text) - set(alphabet)):
+        allowed = f"none of the {len(alphabet)} characters of data.form={options.form}"
+        raise DataError(str(path), f"holds {strange[:5]}, {allowed}")
     number_of = np.zeros(256, dtype=np.int16)
     number_of[np.frombuffer(alphabet.encode("latin-1"), np.uint8)] = np.arange(len(alphabet))
     return number_of[np.frombuffer(text.encode("latin-1"), np.uint8)]

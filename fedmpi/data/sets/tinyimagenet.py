@@ -10,19 +10,19 @@ from pathlib import Path
 from typing import Annotated
 
 import numpy as np
-from numpy.typing import NDArray
 from pydantic import Field
 
 from fedmpi.data.dataset import Dataset
 from fedmpi.data.files import pictures
-from fedmpi.data.files.budget import Budget, Tell, guarded
+from fedmpi.data.files.budget import Budget, Tell
 from fedmpi.data.files.source import File, Source
 from fedmpi.data.options import DataInfo
-from fedmpi.data.prepared_options import PreparedOptions
+from fedmpi.data.prepared import PreparedOptions
+from fedmpi.data.series import find, read_text
 from fedmpi.errors import DataError
 
 SIDE, TRAIN_PER_CLASS, TEST_PER_CLASS = 64, 500, 50
-MAX_PICTURE_BYTES, MAX_LIST_BYTES = 2**20, 2**24  # the largest picture has some 10 KB, val_annotations.txt 0.5 MB
+MAX_PICTURE_BYTES = 2**20  # the largest picture has some 10 KB
 ADVICE = "unpack tiny-imagenet-200.zip again"
 
 
@@ -59,29 +59,23 @@ class TinyImagenet(PreparedOptions):
         Within a class, training pictures come in the order of their numbers, test pictures in that of
         val_annotations.txt. Raises DataError for the first picture that is missing, damaged or of another size.
         """
-        folder = _find(folder)
+        folder = find(folder, "wnids.txt", "the pictures (tiny-imagenet-200)").parent
         classes = _read_classes(folder / "wnids.txt", self.classes)
-        train = [path for name in classes for path in _train_pictures(folder / "train" / name / "images", name)]
+        numbered = [(name, f"{name}_{number}.JPEG") for name in classes for number in range(TRAIN_PER_CLASS)]
+        train = [folder / "train" / name / "images" / picture for name, picture in numbered]
         paths = [*train, *_test_pictures(folder / "val", classes)]
         images = np.empty((len(paths), SIDE, SIDE, 3), np.uint8)
         for done, path in enumerate(paths):
-            images[done] = _decode(path)
+            images[done] = pictures.decoded(path, ("JPEG",), MAX_PICTURE_BYTES, ADVICE, (SIDE, SIDE))
             tell(done + 1, len(paths))
         labels = np.arange(len(classes))
         train_y, test_y = np.repeat(labels, TRAIN_PER_CLASS), np.repeat(labels, TEST_PER_CLASS)
         return Dataset(images[: len(train)], train_y, images[len(train) :], test_y)
 
 
-def _find(folder: Path) -> Path:
-    for place in (folder / "tiny-imagenet-200", folder):
-        if (place / "wnids.txt").is_file():
-            return place
-    raise DataError(str(folder), f"neither tiny-imagenet-200/wnids.txt nor wnids.txt is there; {ADVICE}")
-
-
 def _read_classes(path: Path, num_classes: int) -> list[str]:
     """The first names of wnids.txt, such as n02124075."""
-    names = _read_lines(path)
+    names = read_text(path, Budget(path)).splitlines()
     odd = [name for name in names if not (name.isascii() and name.isalnum())]
     if odd or len(set(names)) < len(names):
         problem = f"{odd[0][:40]!r} is no class" if odd else "a class is there twice"
@@ -92,18 +86,11 @@ def _read_classes(path: Path, num_classes: int) -> list[str]:
     return names[:num_classes]
 
 
-def _train_pictures(folder: Path, name: str) -> list[Path]:
-    pictures = [folder / f"{name}_{number}.JPEG" for number in range(TRAIN_PER_CLASS)]
-    there = {path.name for path in folder.glob("*.JPEG")}
-    _refuse_missing(folder, [path.name for path in pictures if path.name not in there])
-    return pictures
-
-
 def _test_pictures(folder: Path, classes: list[str]) -> list[Path]:
     """The pictures of these classes, class after class; a line of val_annotations.txt is name, class and a box."""
     path = folder / "val_annotations.txt"
     pictures: dict[str, list[Path]] = {name: [] for name in classes}
-    for line in _read_lines(path):
+    for line in read_text(path, Budget(path)).splitlines():
         picture, name = [*line.split("\t"), ""][:2]
         if Path(picture).name != picture or not name:
             raise DataError(str(path), f"has the line {line[:60]!r}, expected a file name and a class; {ADVICE}")
@@ -113,25 +100,4 @@ def _test_pictures(folder: Path, classes: list[str]) -> list[Path]:
         if len(set(paths)) != TEST_PER_CLASS or len(paths) != TEST_PER_CLASS:
             found = f"{len(set(paths))} different pictures in {len(paths)} lines"
             raise DataError(str(path), f"class {name} has {found}, expected {TEST_PER_CLASS}; {ADVICE}")
-    there = {path.name for path in (folder / "images").glob("*.JPEG")}
-    listed = [path for paths in pictures.values() for path in paths]
-    _refuse_missing(folder / "images", [path.name for path in listed if path.name not in there])
-    return listed
-
-
-def _refuse_missing(folder: Path, missing: list[str]) -> None:
-    if missing:
-        raise DataError(str(folder), f"{len(missing)} picture(s) missing, the first is {missing[0]}; {ADVICE}")
-
-
-def _read_lines(path: Path) -> list[str]:
-    with guarded(path, ADVICE, "cannot be read"):
-        return Budget(path).read(path, MAX_LIST_BYTES).decode("ascii").splitlines()
-
-
-def _decode(path: Path) -> NDArray[np.uint8]:
-    """uint8 (64, 64, 3); a grey picture gets three equal channels."""
-    with pictures.opened(path, ("JPEG",), MAX_PICTURE_BYTES, ADVICE) as picture:
-        if picture.size != (SIDE, SIDE):
-            raise ValueError(f"{picture.width}x{picture.height} pixels, expected {SIDE}x{SIDE}")
-        return np.asarray(picture.convert("RGB"))
+    return [path for paths in pictures.values() for path in paths]

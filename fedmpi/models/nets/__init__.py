@@ -1,1 +1,1 @@
-"""The built-in nets: for each family its options (`NAME_options.py`, without torch) and the net (`NAME.py`)."""
+"""The built-in nets, a family each; what a config can set of them is in `models.options`."""

@@ -49,8 +49,7 @@ def open_attention(net: nn.Module) -> nn.Module:
     For nets that use it as torchvision's do: batch first, with biases, without masks.
     """
     for name, dense in [item for item in net.named_modules() if isinstance(item[1], nn.MultiheadAttention)]:
-        parent, _, child = name.rpartition(".")
-        setattr(net.get_submodule(parent), child, Attention(dense))
+        net.set_submodule(name, Attention(dense))
     return net
 
 

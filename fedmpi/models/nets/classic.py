@@ -15,6 +15,7 @@ import torch
 from torch import nn
 
 from fedmpi.models.nets.shared import SlicedAvgPool2d, enlargement_to, kaiming_normal, padding_to
+from fedmpi.models.options import Inputs
 from fedmpi.models.width import Width
 
 HIDDEN = 4096
@@ -32,11 +33,11 @@ ALEXNET_POOLED = 6
 class Vgg16(nn.Module):
     """(B, C, H, W) -> (B, num_classes); images with a side below 32 are zero-padded to 32."""
 
-    def __init__(self, shape: tuple[int, ...], num_classes: int, width: Width, dropout: float) -> None:
+    def __init__(self, info: Inputs, width: Width, dropout: float) -> None:
         super().__init__()
-        self.pad, _ = padding_to(shape, VGG16_SIDE)
+        self.pad, _ = padding_to(info.example_shape, VGG16_SIDE)
         self.features = nn.Sequential()
-        channels = shape[0]
+        channels = info.example_shape[0]
         for stage in VGG16_STAGES:
             for out_channels in map(width.of, stage):
                 self.features.extend([nn.Conv2d(channels, out_channels, 3, padding=1), nn.ReLU(inplace=True)])
@@ -51,7 +52,7 @@ class Vgg16(nn.Module):
             nn.Linear(hidden, hidden),
             nn.ReLU(inplace=True),
             nn.Dropout(dropout),
-            nn.Linear(hidden, num_classes),
+            nn.Linear(hidden, info.num_classes),
         )
         self.apply(kaiming_normal)
 
@@ -62,12 +63,12 @@ class Vgg16(nn.Module):
 class AlexNet(nn.Module):
     """(B, C, H, W) -> (B, num_classes); where a side is below 63, pixels are repeated (32: twice, 8: eight times)."""
 
-    def __init__(self, shape: tuple[int, ...], num_classes: int, width: Width, dropout: float) -> None:
+    def __init__(self, info: Inputs, width: Width, dropout: float) -> None:
         super().__init__()
-        self.enlarge = enlargement_to(shape, ALEXNET_SIDE)
+        self.enlarge = enlargement_to(info.example_shape, ALEXNET_SIDE)
         first, second, third, fourth = map(width.of, (64, 192, 384, 256))
         self.features = nn.Sequential(
-            nn.Conv2d(shape[0], first, 11, stride=4, padding=2),
+            nn.Conv2d(info.example_shape[0], first, 11, stride=4, padding=2),
             nn.ReLU(inplace=True),
             nn.MaxPool2d(3, 2),
             nn.Conv2d(first, second, 5, padding=2),
@@ -90,7 +91,7 @@ class AlexNet(nn.Module):
             nn.Dropout(dropout),
             nn.Linear(hidden, hidden),
             nn.ReLU(inplace=True),
-            nn.Linear(hidden, num_classes),
+            nn.Linear(hidden, info.num_classes),
         )
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:

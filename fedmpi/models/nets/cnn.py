@@ -17,6 +17,7 @@ import torch
 from torch import nn
 
 from fedmpi.models.nets.shared import linear_layers, padding_to
+from fedmpi.models.options import Inputs
 from fedmpi.models.width import Width
 
 KERNEL = 5
@@ -47,18 +48,18 @@ PLANS = {
 class Cnn(nn.Module):
     """(B, C, H, W) -> (B, num_classes)."""
 
-    def __init__(self, plan: Plan, shape: tuple[int, ...], num_classes: int, width: Width) -> None:
+    def __init__(self, plan: Plan, info: Inputs, width: Width) -> None:
         super().__init__()
-        self.pad, (height, breadth) = padding_to(shape, plan.least_side)
+        self.pad, (height, breadth) = padding_to(info.example_shape, plan.least_side)
         padding = KERNEL // 2 if plan.same else 0
-        ins = (shape[0], width.of(plan.channels[0]))
+        ins = (info.example_shape[0], width.of(plan.channels[0]))
         self.features = nn.Sequential()
         for in_channels, out_channels in zip(ins, map(width.of, plan.channels), strict=True):
             conv = nn.Conv2d(in_channels, out_channels, KERNEL, padding=padding)
             self.features.extend([conv, nn.ReLU(inplace=True), nn.MaxPool2d(POOL)])
             height, breadth = ((side + 2 * padding - KERNEL + 1) // POOL for side in (height, breadth))
         self.classifier = linear_layers(
-            out_channels * height * breadth, [width.of(size) for size in plan.hidden], num_classes
+            out_channels * height * breadth, [width.of(size) for size in plan.hidden], info.num_classes
         )
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:

@@ -22,6 +22,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.utils._python_dispatch import is_in_torch_dispatch_mode
 
+from fedmpi.models.options import Inputs
 from fedmpi.models.width import Width
 
 EMBEDDING = 64
@@ -60,11 +61,11 @@ class Lstm(nn.LSTM):
 class CharLstm(nn.Module):
     """Tokens int64 (B, length) -> logits (B, num_classes) of what follows."""
 
-    def __init__(self, vocabulary_size: int, num_classes: int, width: Width, embedding: int = CHAR_EMBEDDING) -> None:
+    def __init__(self, info: Inputs, width: Width, embedding: int = CHAR_EMBEDDING, outputs: int = 0) -> None:
         super().__init__()
-        self.embedding = nn.Embedding(vocabulary_size, width.of(embedding))
+        self.embedding = nn.Embedding(info.vocabulary_size, width.of(embedding))
         self.lstm = Lstm(width.of(embedding), width.of(HIDDEN), LAYERS, batch_first=True)
-        self.fc = nn.Linear(width.of(HIDDEN), num_classes)
+        self.fc = nn.Linear(width.of(HIDDEN), outputs or info.num_classes)
 
     def forward(self, tokens: Tensor) -> Tensor:
         outputs, _ = self.lstm(self.embedding(tokens))
@@ -77,9 +78,9 @@ class TextLstm(CharLstm):
     Two classes have one output z and the logits (0, z), whose cross-entropy is the binary one of sigmoid(z).
     """
 
-    def __init__(self, vocabulary_size: int, num_classes: int, width: Width) -> None:
-        super().__init__(vocabulary_size, 1 if num_classes == 2 else num_classes, width, EMBEDDING)
-        self.is_binary = num_classes == 2
+    def __init__(self, info: Inputs, width: Width) -> None:
+        super().__init__(info, width, EMBEDDING, 1 if info.num_classes == 2 else info.num_classes)
+        self.is_binary = info.num_classes == 2
 
     def forward(self, tokens: Tensor) -> Tensor:
         logits = super().forward(tokens)

@@ -9,14 +9,17 @@ import torch
 from torch import nn
 
 from fedmpi.models.nets.shared import linear_layers
+from fedmpi.models.options import Inputs
+from fedmpi.models.width import Width
 
 
 class Mlp(nn.Module):
     """(B, ...) flattened -> (B, num_classes), through hidden layers with ReLU."""
 
-    def __init__(self, shape: tuple[int, ...], num_classes: int, hidden: Sequence[int]) -> None:
+    def __init__(self, info: Inputs, width: Width, hidden: Sequence[int]) -> None:
         super().__init__()
-        self.layers = linear_layers(math.prod(shape), hidden, num_classes)
+        sizes = [width.of(size) for size in hidden]
+        self.layers = linear_layers(math.prod(info.example_shape), sizes, info.num_classes)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         return self.layers(x.flatten(1))

@@ -4,6 +4,12 @@ He, Zhang, Ren, Sun, "Deep residual learning for image recognition", arXiv:1512.
 Yao et al., "FedHM: Efficient federated learning for heterogeneous models via low-rank
 factorization", arXiv:2111.14655. Initialisation: Kaiming normal, fan-in, on every conv and linear
 weight; BatchNorm 1 and 0; linear bias as torch does it.
+
+And their pre-activation twins, BatchNorm before each conv, of HeteroFL's code (methods.md 3.3): He, Zhang,
+Ren, Sun, "Identity mappings in deep residual networks", arXiv:1603.05027, as used by Diao, Ding, Tarokh,
+"HeteroFL: Computation and communication efficient federated learning for heterogeneous clients",
+arXiv:2010.01264: the stem is a bare conv, shortcuts have no BatchNorm, and one BatchNorm and ReLU stand
+before the pooling. Initialised alike.
 """
 
 from __future__ import annotations
@@ -14,6 +20,7 @@ import torch
 from torch import nn
 
 from fedmpi.models.nets.shared import kaiming_normal
+from fedmpi.models.options import Inputs
 from fedmpi.models.width import Width
 
 STEM_WIDTH = 64
@@ -71,17 +78,58 @@ class BasicBlock(nn.Module):
 class ResNet(nn.Module):
     """(B, in_channels, H, W) -> (B, num_classes); `blocks` BasicBlocks in each stage."""
 
-    def __init__(self, in_channels: int, num_classes: int, blocks: Sequence[int], width: Width) -> None:
+    def __init__(self, info: Inputs, width: Width, blocks: Sequence[int]) -> None:
         super().__init__()
         widths = stage_widths(len(blocks), width)
-        self.conv1 = conv3x3(in_channels, widths[0], 1)
+        self.conv1 = conv3x3(info.example_shape[0], widths[0], 1)
         self.bn1 = batch_norm(widths[0])
         self.relu = nn.ReLU(inplace=True)
         self.stages = make_stages(BasicBlock, blocks, widths)
         self.pool = nn.AdaptiveAvgPool2d(1)
-        self.fc = nn.Linear(widths[-1], num_classes)
+        self.fc = nn.Linear(widths[-1], info.num_classes)
         self.apply(kaiming_normal)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         out = self.stages(self.relu(self.bn1(self.conv1(x))))
+        return self.fc(self.pool(out).flatten(1))
+
+
+class PreBlock(nn.Module):
+    """BN, ReLU, conv, BN, ReLU, conv, plus the shortcut; (B, m, H, W) -> (B, n, H/stride, W/stride).
+
+    The identity shortcut takes the block's input, a conv in it what the first ReLU gives.
+    """
+
+    def __init__(self, in_channels: int, out_channels: int, stride: int) -> None:
+        super().__init__()
+        self.bn1 = batch_norm(in_channels)
+        self.conv1 = conv3x3(in_channels, out_channels, stride)
+        self.bn2 = batch_norm(out_channels)
+        self.conv2 = conv3x3(out_channels, out_channels, 1)
+        self.relu = nn.ReLU(inplace=True)
+        changes_shape = stride != 1 or in_channels != out_channels
+        self.shortcut = conv1x1(in_channels, out_channels, stride) if changes_shape else None
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        out = self.relu(self.bn1(x))
+        kept = x if self.shortcut is None else self.shortcut(out)
+        return self.conv2(self.relu(self.bn2(self.conv1(out)))) + kept
+
+
+class PreResNet(nn.Module):
+    """(B, in_channels, H, W) -> (B, num_classes); `blocks` PreBlocks in each stage."""
+
+    def __init__(self, info: Inputs, width: Width, blocks: Sequence[int]) -> None:
+        super().__init__()
+        widths = stage_widths(len(blocks), width)
+        self.conv1 = conv3x3(info.example_shape[0], widths[0], 1)
+        self.stages = make_stages(PreBlock, blocks, widths)
+        self.bn = batch_norm(widths[-1])
+        self.relu = nn.ReLU(inplace=True)
+        self.pool = nn.AdaptiveAvgPool2d(1)
+        self.fc = nn.Linear(widths[-1], info.num_classes)
+        self.apply(kaiming_normal)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        out = self.relu(self.bn(self.stages(self.conv1(x))))
         return self.fc(self.pool(out).flatten(1))

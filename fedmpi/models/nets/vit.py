@@ -16,6 +16,7 @@ from torchvision.models.vision_transformer import VisionTransformer
 
 from fedmpi.models.nets.attention import open_attention
 from fedmpi.models.nets.shared import padding_to
+from fedmpi.models.options import Inputs
 from fedmpi.models.width import Width
 
 MLP_RATIO = 4
@@ -31,20 +32,12 @@ class Vit(VisionTransformer):
     conv_proj: nn.Conv2d
 
     def __init__(
-        self,
-        shape: tuple[int, ...],
-        num_classes: int,
-        width: Width,
-        *,
-        patch: int,
-        depth: int,
-        heads: int,
-        embedding: int,
-        dropout: float,
+        self, info: Inputs, width: Width, *, patch: int, depth: int, heads: int, embedding: int, dropout: float
     ) -> None:
+        shape = info.example_shape
         pad, (side, _) = padding_to(shape, -(-max(shape[1:]) // patch) * patch)
         size, hidden = heads * width.of(embedding // heads), width.of(MLP_RATIO * embedding)
-        super().__init__(side, patch, depth, heads, size, hidden, dropout, num_classes=num_classes)
+        super().__init__(side, patch, depth, heads, size, hidden, dropout, num_classes=info.num_classes)
         self.pad = pad
         if shape[0] != self.conv_proj.in_channels:
             self.conv_proj = nn.Conv2d(shape[0], size, patch, stride=patch)

@@ -33,15 +33,24 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+import numpy as np
+import torch
+from torch.nn import functional
+
+from fedmpi.command.manners import Parser, run_command
+from fedmpi.config.load import load
+from fedmpi.federation.assignment import Task
+from fedmpi.mpi.starting import world
+from fedmpi.report.table_text import print_lines
+from fedmpi.rounds.recovering import OpenRound
+from fedmpi.rounds.state import Setup, plan_phase
+from fedmpi.run.resuming import initial_state
+from fedmpi.run.start import prepare
+from fedmpi.store.run_dir import RunDir
 from fedmpi.studies.launch import environment, launcher
-
-if TYPE_CHECKING:
-    import numpy as np
-
-    from fedmpi.federation.assignment import Task
-    from fedmpi.rounds.state import Setup
+from fedmpi.train_round import train_round
 
 _LONG = "rounds=1000000 evaluation.every=1000000 train.augment=false output.tensorboard=false data.name=synthetic"
 _IMAGES = f"""{_LONG} data.classes=10 data.num_test=100 partition.name=iid train.masked_loss=false
@@ -61,10 +70,16 @@ CASES = {
 }
 """Each benchmark, a method on a net: its title, and its overrides."""
 POPULATIONS = (1_000, 100_000, 1_000_000)
+# The same data and the same batch of 64 whatever the cohort.
+_MEMORY = ("clients.count=100", "data.num_train=6400", "train.local_epochs=1")
 
 
-def main() -> None:
-    arguments = _arguments()
+def main(argv: Sequence[str] | None = None) -> int:
+    """The exit code: 0, or 2 for a user's mistake."""
+    return run_command(lambda: _bench(_arguments(argv)))
+
+
+def _bench(arguments: argparse.Namespace) -> None:
     if arguments.what == "overhead":
         for name in arguments.case or ("small", "resnet18", "resnet18-fedhm"):
             _print_overhead(name, _launch(arguments.ranks, "overhead", name, arguments.pairs))
@@ -78,14 +93,14 @@ def main() -> None:
         _child(arguments.child, arguments.case[0], arguments.pairs)
 
 
-def _arguments() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+def _arguments(argv: Sequence[str] | None) -> argparse.Namespace:
+    parser = Parser("jobs/bench.py", __doc__)
     parser.add_argument("what", choices=["overhead", "memory", "population", "child"])
     parser.add_argument("--ranks", type=int, default=3, help="rank 0 and the workers (default 3)")
     parser.add_argument("--pairs", type=int, default=5, help="rounds, each followed by its bare twin (default 5)")
     parser.add_argument("--case", type=_cases, help=f"of {', '.join(CASES)}")
     parser.add_argument("--child", help=argparse.SUPPRESS)
-    return parser.parse_args()
+    return parser.parse_args(argv)
 
 
 def _cases(text: str) -> list[str]:
@@ -121,23 +136,15 @@ def _print_memory(name: str, ranks: int) -> None:
 
 
 def _print_population(results: dict[int, dict[str, float]]) -> None:
-    first = results[POPULATIONS[0]]
-    units = {"startup_s": 1.0, "round_s": 1.0, "peak_bytes": 1e6}
-    print(f"{'clients':>9}  {'start-up':>18}  {'round':>18}  {'peak memory':>18}")
+    first, lines = results[POPULATIONS[0]], []
     for count, result in results.items():
-        cells = []
-        for name, unit in units.items():
-            shown = f"{result[name] / unit:.3f} s" if unit == 1.0 else f"{result[name] / unit:.0f} MB"
-            cells.append(f"{shown} (x {result[name] / first[name]:.2f})".rjust(18))
-        print(f"{count:9,}  {'  '.join(cells)}")
-
-
-# What runs under mpirun.
+        shown = (f"{result['startup_s']:.3f} s", f"{result['round_s']:.3f} s", f"{result['peak_bytes'] / 1e6:.0f} MB")
+        ratios = (result[name] / first[name] for name in ("startup_s", "round_s", "peak_bytes"))
+        lines.append([f"{count:,}", *(f"{cell} (x {ratio:.2f})" for cell, ratio in zip(shown, ratios, strict=True))])
+    print_lines(["clients", "start-up", "round", "peak memory"], lines, 0, sys.stdout)
 
 
 def _child(what: str, case: str, pairs: int) -> None:
-    from fedmpi.mpi.serial import world
-
     comm: Any = world()
     try:
         with tempfile.TemporaryDirectory() as folder:
@@ -165,25 +172,13 @@ def _measured(comm: Any, what: str, case: str, pairs: int, folder: Path) -> dict
     return {"peak_bytes": float(peaks[1:].max() if len(peaks) > 1 else peaks.max())}
 
 
-# The same data and the same batch of 64 whatever the cohort.
-_MEMORY = ("clients.count=100", "data.num_train=6400", "train.local_epochs=1")
-
-
 def _setup(comm: Any, case: str, folder: Path, *more: str) -> Setup:
-    from fedmpi.config.load import load
-    from fedmpi.run.start import prepare
-    from fedmpi.store.run_dir import RunDir
-
     return prepare(load(None, [*CASES[case][1].split(), *more]), comm, RunDir(folder))
 
 
 def _rounds(setup: Setup) -> Iterator[None]:
     """Each step of this iterator is one federated round."""
-    from fedmpi.rounds.recovering import OpenRound
-    from fedmpi.run.resuming import initial_state
-    from fedmpi.train_round import train_round
-
-    opened = OpenRound(1, initial_state(setup.method, setup.comm, None, setup.device.server))
+    opened = OpenRound(1, initial_state(setup, None))
     while True:
         train_round(setup, opened)
         opened = OpenRound(opened.number + 1, opened.state, opened.published)
@@ -226,8 +221,6 @@ def _timed(comm: Any, action: Callable[[], object]) -> float:
 
 def _of_all(comm: Any, values: Sequence[float]) -> np.ndarray:
     """(ranks, values) on rank 0; its own values elsewhere, where nobody reads them."""
-    import numpy as np
-
     own = np.array(values, dtype=float)
     rows = comm.gather_rows(own)
     return own[None] if rows is None else np.asarray(rows)
@@ -237,8 +230,6 @@ class BareLoop:
     """The SGD steps of a round, on the same rank for the same clients, as plain PyTorch."""
 
     def __init__(self, setup: Setup) -> None:
-        import torch
-
         self.setup = setup
         nets = [setup.method.net(tier.index) for tier in setup.method.tiers]
         self.nets = [net.to(memory_format=torch.channels_last) for net in nets]
@@ -246,21 +237,16 @@ class BareLoop:
             for parameter in net.parameters():  # factors come as zeros, which would train unlike others
                 torch.nn.init.normal_(parameter, std=0.02)
         data = setup.data
-        numbers = torch.arange(data.num_train)
+        numbers = torch.arange(len(data.train_y))
         self.images = data.train_batch(data.draws(numbers, 1, torch.Generator(), shuffle=False), 0, 0, len(numbers))[0]
         self.labels = data.train_y
 
     def run(self, round_number: int) -> None:
-        from fedmpi.rounds.state import plan_phase
-
         phase = self.setup.method.phases(round_number)[0]
         for task in plan_phase(self.setup, round_number, phase).by_rank[self.setup.comm.rank]:
             self._train(task)
 
     def _train(self, task: Task) -> None:
-        import torch
-        from torch.nn import functional
-
         train, net = self.setup.config.train, self.nets[task.tier]
         examples = torch.from_numpy(self.setup.partition.client(task.client).copy())
         sgd = torch.optim.SGD(net.parameters(), lr=1e-4, momentum=train.momentum, weight_decay=train.weight_decay)
@@ -274,9 +260,9 @@ class BareLoop:
 
 def _population(comm: Any, count: int, num_rounds: int, folder: Path) -> dict[str, float]:
     """Seconds until the first round could begin (without loading torch), median seconds of a round, peak memory."""
-    # torch loads its dynamo when a net is first measured: seconds that no client costs.
-    for module in ("torch._dynamo", "fedmpi.run.start", "fedmpi.train_round"):
-        importlib.import_module(module)
+    importlib.import_module(
+        "torch._dynamo"
+    )  # torch loads it when a net is first measured: seconds that no client costs
     held = []
 
     def start() -> None:
@@ -298,4 +284,4 @@ def _peak_bytes() -> int:
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

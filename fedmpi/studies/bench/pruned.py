@@ -1,6 +1,6 @@
 """What the pruned nets of a Hermes run save where they are deployed (its section 5.7: Table 3, Fig. 10 and 11).
 
-    python jobs/measure_pruned.py RUN_DIR [--clients 0,3 | --all] [--batch 1] [--times 50]
+    python jobs/measure_pruned.py RUN_DIR [section.name=...] [--clients 0,3 | --all] [--batch 1] [--times 50]
 
 For each client three nets on this machine's device: the dense one that every client begins with, the
 client's own with zeros where it is pruned, and the same really cut (`fedmpi.models.surgery.cutting`).
@@ -22,7 +22,7 @@ import argparse
 import statistics
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -32,7 +32,6 @@ from torch import nn
 
 from fedmpi import costs
 from fedmpi.command.manners import Parser, run_command
-from fedmpi.config.load import load
 from fedmpi.data.batches import Draws
 from fedmpi.errors import UserError
 from fedmpi.federation.assignment import Task
@@ -46,15 +45,17 @@ from fedmpi.store import checkpoint
 from fedmpi.store.checkpoint import Snapshot
 from fedmpi.store.run_dir import RunDir
 from fedmpi.studies.arguments import number, numbers
+from fedmpi.studies.runs import Run
 
 WARM_UP = 5
 CALIBRATION_EXAMPLES = 256
-# NVML counts energy in steps of some 20 ms: long enough for many of them.
-LEAST_ENERGY_S = 1.0
-# More would fill memories, or take days.
-MOST_BATCH = 65_536
-MOST_TIMES = 1_000_000
+LEAST_ENERGY_S = 1.0  # NVML counts energy in steps of some 20 ms: long enough for many of them
+MOST_BATCH, MOST_TIMES = 65_536, 1_000_000  # more would fill memories, or take days
 KEPT = "kept is the mask's share, which still counts the next layers' inputs of pruned outputs: the cut net"
+
+
+COLUMNS = {"client": 6, "net": 6, "kept": 8, "parameters": 12, "size": 12, "MACs": 12, "activations": 12}
+COLUMNS |= {"peak (est.)": 12, "time": 12, "energy": 13, "differs": 8}
 
 
 @dataclass(frozen=True)
@@ -71,22 +72,17 @@ class Row:
     joules: float | None
     difference: float | None
 
-    def text(self) -> str:
+    def cells(self) -> tuple[str, ...]:
+        params, in_mb = self.costs.params, (4 * self.costs.params, self.costs.activation_bytes, self.peak_bytes)
+        num_bytes, activations, peak = (f"{1e-6 * number:.3f} MB" for number in in_mb)
+        found = (f"{100 * self.kept:.1f} %", f"{params:,}", num_bytes, f"{1e-6 * self.costs.macs:.2f} M", activations)
         energy = "not measured" if self.joules is None else f"{1e3 * self.joules:.2f} mJ"
         difference = "" if self.difference is None else f"{self.difference:.0e}"
-        found = self.costs
-        return (
-            f"{self.client:>6}  {self.net:<6} {100 * self.kept:>6.1f} %"
-            f" {found.params:>12,} {4e-6 * found.params:>9.3f} MB {1e-6 * found.macs:>10.2f} M"
-            f" {1e-6 * found.activation_bytes:>9.3f} MB {1e-6 * self.peak_bytes:>9.3f} MB"
-            f" {1e3 * self.seconds:>9.3f} ms {energy:>13} {difference:>8}"
-        )
+        return (self.client, self.net, *found, peak, f"{1e3 * self.seconds:.3f} ms", energy, difference)
 
 
-HEADER = (
-    f"{'client':>6}  {'net':<6} {'kept':>8} {'parameters':>12} {'size':>12} {'MACs':>12}"
-    f" {'activations':>12} {'peak (est.)':>12} {'time':>12} {'energy':>13} {'differs':>8}"
-)
+def _print_line(cells: Iterable[str]) -> None:
+    print(" ".join(f"{cell:>{width}}" for cell, width in zip(cells, COLUMNS.values(), strict=True)), flush=True)
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -95,32 +91,43 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _measure(arguments: argparse.Namespace) -> None:
-    setup, snapshot = _open(RunDir(Path(arguments.run_dir)))
+    setup, snapshot = _open(Run("", 0, RunDir(Path(arguments.run_dir))), arguments.words)
     clients = range(setup.config.clients.count) if arguments.all else arguments.clients
     unknown = [client for client in clients if client not in range(setup.config.clients.count)]
     if unknown:
         raise UserError("--clients", f"no client {unknown[0]}; allowed: 0 to {setup.config.clients.count - 1}")
-    _print_rows(setup, snapshot, clients, arguments.batch, arguments.times)
+    inputs, times = _inputs(setup, arguments.batch), arguments.times
+    print(f"after round {snapshot.round}, on {setup.device.description}, batches of {len(inputs)}, median of {times}")
+    _print_line(COLUMNS)
+    rows: list[Row] = []
+    for client in clients:
+        if not rows:
+            _print_line(_dense(setup, client, inputs, times).cells())
+        for name, kept, net, reference in _nets(setup, snapshot, client):
+            rows.append(_measured(str(client), name, kept, net, inputs, times, reference))
+            _print_line(rows[-1].cells())
+    masked, small = ([row.seconds for row in rows if row.net == name] for name in ("masked", "cut"))
+    speed = f"{sum(masked) / sum(small):.2f} times as fast as masked ones (clients measured: {len(small)})"
+    print(f"cut nets are {speed}; {KEPT} is smaller than it says")
 
 
 def _arguments(argv: Sequence[str] | None) -> argparse.Namespace:
     parser = Parser("jobs/measure_pruned.py", __doc__)
     parser.add_argument("run_dir", help="the directory of a Hermes run")
+    named = "code that the run's config names in full, to import it, as data.name=package.module:function"
+    parser.add_argument("words", nargs="*", default=[], metavar="section.name=...", help=named)
     chosen = parser.add_mutually_exclusive_group()
     chosen.add_argument("--clients", type=numbers, default=[0], help="client numbers, with commas (default 0)")
     chosen.add_argument("--all", action="store_true", help="all clients")
-    parser.add_argument(
-        "--batch", type=number(int, 1, MOST_BATCH), default=1, help="examples of an inference (default 1)"
-    )
-    parser.add_argument(
-        "--times", type=number(int, 1, MOST_TIMES), default=50, help="of it; the median counts (default 50)"
-    )
+    batch, times = number(int, 1, MOST_BATCH), number(int, 1, MOST_TIMES)
+    parser.add_argument("--batch", type=batch, default=1, help="examples of an inference (default 1)")
+    parser.add_argument("--times", type=times, default=50, help="of it; the median counts (default 50)")
     return parser.parse_args(argv)
 
 
-def _open(run_dir: RunDir) -> tuple[Setup, Snapshot]:
-    """The run as a single process would go on with it, and its newest checkpoint."""
-    config = load(run_dir.config_path, ())
+def _open(run: Run, named: Sequence[str]) -> tuple[Setup, Snapshot]:
+    """The run as a single process would continue it, and its newest checkpoint; for `named` see `Run.config`."""
+    config, run_dir = run.config(named), run.folder
     if config.method.name != "hermes":
         raise UserError(str(run_dir.path), f"is a run of {config.method.name}; only Hermes prunes nets")
     snapshot = checkpoint.load_newest_intact(run_dir, lambda line: print(line, file=sys.stderr))
@@ -132,37 +139,25 @@ def _open(run_dir: RunDir) -> tuple[Setup, Snapshot]:
     return setup, snapshot
 
 
-def _print_rows(setup: Setup, snapshot: Snapshot, clients: list[int] | range, batch: int, times: int) -> None:
-    inputs = _inputs(setup, batch)
-    print(f"after round {snapshot.round}, on {setup.device.description}, batches of {batch}, median of {times}")
-    print(HEADER)
-    dense = _with_statistics(setup, setup.method.net(0), clients[0])
-    print(_measured("-", "dense", 1.0, dense, inputs, times, None).text())
-    rows = []
-    for client in clients:
-        for name, kept, net, reference in _nets(setup, snapshot, client):
-            rows.append(_measured(str(client), name, kept, net, inputs, times, reference))
-            print(rows[-1].text(), flush=True)
-    masked, small = ([row.seconds for row in rows if row.net == name] for name in ("masked", "cut"))
-    speed = f"{sum(masked) / sum(small):.2f} times as fast as masked ones (clients measured: {len(small)})"
-    print(f"cut nets are {speed}; {KEPT} is smaller than it says")
-
-
 def _inputs(setup: Setup, batch: int) -> torch.Tensor:
     shape = setup.data.info.example_shape
     return torch.randn(batch, *shape, generator=torch.Generator().manual_seed(0)).to(setup.data.device)
 
 
-def savings(run_dir: RunDir, client: int = 0, times: int = 50) -> tuple[float, float | None]:
+def savings(run: Run, named: Sequence[str], client: int = 0, times: int = 50) -> tuple[float, float | None]:
     """How much longer an inference of the dense net takes than that of a client's cut one, on this machine, and how
-    much more energy (None where NVML cannot tell). Raises `UserError`."""
-    setup, snapshot = _open(run_dir)
+    much more energy (None where NVML cannot tell); for `named` see `Run.config`. Raises `UserError`."""
+    setup, snapshot = _open(run, named)
     inputs = _inputs(setup, 1)
-    dense = _measured("-", "dense", 1.0, _with_statistics(setup, setup.method.net(0), client), inputs, times, None)
+    dense = _dense(setup, client, inputs, times)
     [(name, kept, net)] = [row[:3] for row in _nets(setup, snapshot, client) if row[0] == "cut"]
     small = _measured(str(client), name, kept, net, inputs, times, None)
     energy = dense.joules / small.joules if dense.joules and small.joules else None
     return dense.seconds / small.seconds, energy
+
+
+def _dense(setup: Setup, client: int, inputs: torch.Tensor, times: int) -> Row:
+    return _measured("-", "dense", 1.0, _with_statistics(setup, setup.method.net(0), client), inputs, times, None)
 
 
 def _nets(setup: Setup, snapshot: Snapshot, client: int) -> Iterator[tuple[str, float, nn.Module, nn.Module | None]]:
@@ -199,11 +194,15 @@ def _with_statistics(setup: Setup, net: nn.Module, client: int) -> nn.Module:
 def _measured(
     client: str, name: str, kept: float, net: nn.Module, inputs: torch.Tensor, times: int, reference: nn.Module | None
 ) -> Row:
+    def infer() -> None:
+        net(inputs)
+        if inputs.is_cuda:
+            torch.cuda.synchronize(inputs.device)
+
     with torch.inference_mode():
         logits = net(inputs)
         wanted = logits if reference is None else reference(inputs)
         difference = None if reference is None else float((logits - wanted).abs().max() / wanted.abs().max())
-        infer = _inference(net, inputs)
         seconds = [_timed(infer) for _ in range(WARM_UP + times)][WARM_UP:]
         median = statistics.median(seconds)
         # As many as last long enough for NVML.
@@ -211,15 +210,6 @@ def _measured(
     found = costs.measure(net, tuple(inputs.shape[1:]))
     peak = 4 * (found.params + _largest_layer(net, inputs))
     return Row(client, name, kept, found, peak, median, joules, difference)
-
-
-def _inference(net: nn.Module, inputs: torch.Tensor) -> Callable[[], None]:
-    def infer() -> None:
-        net(inputs)
-        if inputs.is_cuda:
-            torch.cuda.synchronize(inputs.device)
-
-    return infer
 
 
 def _timed(action: Callable[[], None]) -> float:

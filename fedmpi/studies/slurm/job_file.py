@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import re
 import shlex
+import sys
 from argparse import ArgumentTypeError
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -14,7 +15,10 @@ from pathlib import Path
 from fedmpi.errors import ConfigError
 from fedmpi.studies.launch import launcher_words
 
-_PROJECT = Path(__file__).resolve().parents[3]
+_PACKAGE = Path(__file__).resolve().parents[2]
+_IS_CHECKOUT = _PACKAGE.with_name("setup.cfg").is_file()
+# An installed package has `slurm/` within it; its jobs run where they are submitted.
+_PROJECT = _PACKAGE.parent if _IS_CHECKOUT else Path.cwd()
 
 
 @dataclass(frozen=True)
@@ -30,14 +34,12 @@ class Order:
     """With `--ranks`, `--launcher` and what `queue.add_arguments` adds."""
 
 
-# What the user may say.
-
 _OWN_WORDS = {
     "array": "set by --array-max and the runs themselves",
     "ntasks": "set by --ranks",
     "wrap": "set by --launcher",
     "test-only": "for sbatch itself; without --submit nothing is submitted",
-    "wait": "not for a program that goes on",
+    "wait": "not for a program that continues",
 }
 # Only this form reaches the batch shell alone, which tells the ranks (slurm/life_cycle.sh).
 _EARLY_SIGNAL = re.compile(r"B:(USR1|SIGUSR1|10)@[1-9]\d*")
@@ -45,9 +47,9 @@ _EARLY_SIGNAL = re.compile(r"B:(USR1|SIGUSR1|10)@[1-9]\d*")
 
 def check_words(words: Sequence[str]) -> None:
     """Raises `ConfigError` for a word that would break the lines of a job file: its name, folder and comments."""
-    broken = next((word for word in words if not word.isprintable()), None)
-    if broken is not None:
-        raise ConfigError("command line", f"a job file needs words of one line of printable characters, got {broken!r}")
+    if broken := [word for word in words if not word.isprintable()]:
+        problem = f"a job file needs words of one line of printable characters, got {broken[0]!r}"
+        raise ConfigError("command line", problem)
 
 
 def sbatch_option(text: str) -> str:
@@ -57,8 +59,6 @@ def sbatch_option(text: str) -> str:
         raise ArgumentTypeError(f"expected a long option of sbatch, as partition=gpu or exclusive, got {text!r}")
     if equals and not value:
         raise ArgumentTypeError(f"{key} has no value; write {key}=VALUE, or {key} alone")
-    if not value.isprintable():
-        raise ArgumentTypeError(f"{key} must be one line of printable characters, got {value!r}")
     if key in _OWN_WORDS:
         raise ArgumentTypeError(f"{key} is {_OWN_WORDS[key]}")
     ours = (*_OWN_WORDS, *_defaults("", 1, "", ""))
@@ -95,23 +95,20 @@ def _seconds(time: str) -> int | None:
     return ((int(days or 0) * 24 + hours) * 60 + minutes) * 60 + seconds
 
 
-# The file.
-
-
 _TEMPLATE = """\
 #!/bin/bash
 # {name}: {what}. Written by
 #     {command}
-# Submitted again, it goes on with what is not finished.
+# Submitted again, it continues what is not finished.
 #
 # To edit: what your site calls its partitions and accounts, the GPUs of a node (--sbatch-option partition=...,
-# gres=gpu:4 write such lines), the time (a run that does not fit saves, goes back into the queue, and goes on
+# gres=gpu:4 write such lines), the time (a run that does not fit saves, goes back into the queue, and continues
 # where it was), and below the modules to load.
 {options}
 cd {project}
-source slurm/life_cycle.sh
+source {life_cycle}
 # module load openmpi
-source .venv/bin/activate
+source {activate}
 
 {runs}
 
@@ -121,11 +118,8 @@ resumable {launcher} python -m fedmpi.main "${{run[@]}}" --resume
 
 
 def sbatch(order: Order, runs: Sequence[Sequence[str]], numbers: Sequence[int], project: Path = _PROJECT) -> str:
-    """The file for sbatch.
-
-    `runs` are the arguments of `python -m fedmpi.main` for each run, `--run-dir` among them; `numbers` are those of the
-    runs to make, from 1.
-    """
+    """The file for sbatch; `runs` are the arguments of `python -m fedmpi.main` for each run, with `--run-dir`, and
+    `numbers` those of the runs to make, from 1."""
     given, is_array = order.given, len(runs) > 1
     lines = [f"run=({shlex.join(run)})" for run in runs]
     cases = [f"  {number}) {line} ;;" for number, line in enumerate(lines, 1)]
@@ -139,6 +133,8 @@ def sbatch(order: Order, runs: Sequence[Sequence[str]], numbers: Sequence[int], 
         command=shlex.join(order.command),
         options=_option_lines(order, ranges(numbers) if is_array else ""),
         project=shlex.quote(str(project)),
+        life_cycle="slurm/life_cycle.sh" if _IS_CHECKOUT else shlex.quote(str(_PACKAGE / "slurm" / "life_cycle.sh")),
+        activate=".venv/bin/activate" if _IS_CHECKOUT else shlex.quote(f"{sys.prefix}/bin/activate"),
         runs="\n".join(["case $SLURM_ARRAY_TASK_ID in", *cases, "esac"] if is_array else lines),
         ranks=given.ranks,
         launcher=launcher,
@@ -152,8 +148,7 @@ def _option_lines(order: Order, tasks: str) -> str:
     merged = {**_defaults(order.name, given.ranks, str(order.folder), tasks + at_once), **_read(given.sbatch_option)}
     if "no-requeue" in merged:
         merged.pop("requeue", None)
-    lines = (f"#SBATCH --{key}={_quoted(value)}" if value else f"#SBATCH --{key}" for key, value in merged.items())
-    return "\n".join(lines)
+    return "\n".join(f"#SBATCH --{key}" + (f"={_quoted(value)}" if value else "") for key, value in merged.items())
 
 
 def _defaults(name: str, ranks: int, folder: str, tasks: str) -> dict[str, str]:

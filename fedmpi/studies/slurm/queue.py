@@ -20,8 +20,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from fedmpi.config import yaml_text
-from fedmpi.config.load import load
-from fedmpi.data import digest
+from fedmpi.config.tree import read_tree
+from fedmpi.data.options import PLACES
 from fedmpi.errors import UserError
 from fedmpi.main import check_ranks
 from fedmpi.store.files import write_text, writing
@@ -37,19 +37,15 @@ _SQUEUE_TIMEOUT_S = 30.0
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """What may be said about the job."""
     parser.add_argument("--array-max", type=number(int, 1), metavar="M", help="runs at the same time")
-    parser.add_argument(
-        "--sbatch-option", action="append", default=[], type=job_file.sbatch_option, metavar="KEY=VALUE"
-    )
+    option = job_file.sbatch_option
+    parser.add_argument("--sbatch-option", action="append", default=[], type=option, metavar="KEY=VALUE")
     parser.add_argument("--submit", action="store_true", help="hand it to sbatch")
     parser.add_argument("--again", action="store_true", help="also runs that run or wait in the queue")
 
 
 def hand_over(jobs: Sequence[Job], order: Order) -> int:
-    """Writes the job file of the runs that are neither finished nor under way, and submits it if that is wanted; the
-    exit code.
-
-    Raises `UserError`, before anything is written for a mistake in what was asked for.
-    """
+    """The exit code, when the job file of the runs that are neither finished nor under way is written, and submitted if
+    that is wanted. Raises `UserError`, before anything is written for a mistake in what was asked for."""
     left = {place: job for place, job in enumerate(jobs, 1) if not job.run.is_finished()}
     if not left:
         print(f"all {len(jobs)} runs are finished")
@@ -76,14 +72,13 @@ def _write(jobs: Sequence[Job], left: Mapping[int, Job], order: Order) -> Path:
     """The job file, and what its tasks begin their runs with. Raises `UserError`."""
     runs = [[str(_config_path(job)), "--run-dir", str(job.run.folder.path)] for job in jobs]
     text = job_file.sbatch(order, runs, list(left))
-    file = order.folder / "job.sbatch"
-    for folder in (order.folder, *(job.run.folder.path for job in left.values())):
-        with writing(folder):
-            folder.mkdir(parents=True, exist_ok=True)
-    for job in left.values():
-        write_text(_config_path(job), _config_text(job))
-    write_text(file, text)
-    return file
+    texts = {_config_path(job): _config_text(job) for job in left.values()} | {order.folder / "job.sbatch": text}
+    for file in texts:
+        with writing(file.parent):
+            file.parent.mkdir(parents=True, exist_ok=True)
+    for file, content in texts.items():
+        write_text(file, content)
+    return order.folder / "job.sbatch"
 
 
 def _config_path(job: Job) -> Path:
@@ -94,26 +89,22 @@ def _config_path(job: Job) -> Path:
 def _config_text(job: Job) -> str:
     """For a job that starts in another folder than this one."""
     plain = job.config.to_dict()
-    for key in digest.PLACES:
+    for key in PLACES:
         if not (place := plain["data"].get(key, "~")).startswith("~"):
             plain["data"][key] = os.path.abspath(place)
     return yaml_text.dump(plain)
 
 
-# The queue.
-
-
 def _under_way(left: Mapping[int, Job]) -> list[int]:
     """The places of runs that run, or whose job Slurm knows; where it does not say, of those that seem to wait."""
     queue = _queue()
-    if queue is not None:
-        known = [place for place, job in left.items() if status.jobs_of(job.run.folder) & queue]
-        return [place for place, job in left.items() if place in known or _state(job) == "running"]
-    return [place for place, job in left.items() if _state(job) in ("running", "queued", "requeued")]
-
-
-def _state(job: Job) -> str:
-    return status.status_of(job.run.folder).state
+    states = ("running", "queued", "requeued") if queue is None else ("running",)
+    folders = {place: job.run.folder for place, job in left.items()}
+    return [
+        place
+        for place, folder in folders.items()
+        if status.jobs_of(folder) & (queue or set()) or status.status_of(folder).state in states
+    ]
 
 
 def _queue() -> set[str] | None:
@@ -138,7 +129,7 @@ def _queue() -> set[str] | None:
 def _check_waits(job: Job) -> None:
     """Raises `UserError` if another config waits there to be run than the one that is asked for now."""
     path = job.run.folder.path / str(status.submission(job.run.folder).get("config"))
-    if path.is_file() and (found := differences(job.config, load(path, ()))):
+    if path.is_file() and (found := differences(job.config, read_tree(path, str(path)).values)):
         problem = f"waits in the queue with another config: {'; '.join(found)}"
         advice = "cancel its job first (--again, if that is done), or take another --out"
         raise UserError(str(job.run.folder.path), f"{problem}; {advice}")

@@ -1,31 +1,41 @@
-"""How far runs are, read from their directories alone: it needs no Slurm, and works on any machine that sees them."""
+"""fedmpi status [DIR ...] [--watch]
+
+How far runs are: every run below the folders (by default `runs`), with its state, job, starts, ranks, rounds, accuracy,
+time to go, and how long ago it showed a sign of life. All is read from the run directories, so it needs no Slurm and
+works on any machine that sees them. `--watch` shows it again every two seconds, until Ctrl-C.
+"""
 
 from __future__ import annotations
 
 import os
 import sys
+import time
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from fedmpi.command.manners import Parser, run_command
 from fedmpi.errors import UserError
+from fedmpi.report import table_text
 from fedmpi.report.records import CLIENTS, Record, rounds_done
 from fedmpi.store import lock
 from fedmpi.store.files import read_json, read_whole
 from fedmpi.store.manifest import read_starts
 from fedmpi.store.run_dir import RunDir
-from fedmpi.store.units import duration
-from fedmpi.studies import table_text
+from fedmpi.store.units import duration, percent
 from fedmpi.studies.runs import Run
 
-_HEADS = ("run", "state", "job", "starts", "round", "accuracy", "ETA")
+_HEADS = ("run", "state", "job", "starts", "ranks", "round", "accuracy", "ETA", "seen")
 _NUM_LEFT = 3
 
 _RECENT_ROUNDS = 20
 # A run on another host shows a sign of life once a round; a round may take this much longer than the longest so far.
 _PATIENCE = 3.0
 _MOST_NOTE_BYTES = 65_536
+_WATCH_EVERY_S = 2.0
+_CLEAR = "\x1b[H\x1b[2J"
 
 
 @dataclass(frozen=True)
@@ -40,19 +50,42 @@ class Status:
 
     folder: Path
     state: str
-    job: str
-    starts: int
-    round: int
-    rounds: int | None
-    accuracy: float | None
-    eta_s: float | None
+    job: str = ""
+    starts: int = 0
+    round: int = 0
+    rounds: int | None = None
+    accuracy: float | None = None
+    eta_s: float | None = None
+    ranks: int = 0
+    """Of the last start."""
+    seen_s: float | None = field(default=None, compare=False)
+    """Since the last sign of life, by the clock of the file system."""
 
     def line(self, above: Path) -> tuple[str, ...]:
         """The cells under `_HEADS`, the folder as seen from `above`."""
         name = os.path.relpath(self.folder, above) if self.folder.is_relative_to(above) else str(self.folder)
-        accuracy = "-" if self.accuracy is None else f"{100 * self.accuracy:.2f} %"
         rounds = f"{self.round}/{self.rounds or '?'}"
-        return name, self.state, self.job or "-", str(self.starts), rounds, accuracy, duration(self.eta_s)
+        counts = self.job or "-", str(self.starts), str(self.ranks or "-"), rounds
+        seen = "-" if self.seen_s is None else f"{duration(self.seen_s)} ago"
+        return name, self.state, *counts, percent(self.accuracy), duration(self.eta_s), seen
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """The exit code: 0, 2 for a mistake of the user, 130 after Ctrl-C."""
+    parser = Parser("fedmpi status", __doc__)
+    parser.add_argument("folders", nargs="*", type=Path, metavar="DIR")
+    parser.add_argument("--watch", action="store_true")
+    return run_command(lambda: _main(**vars(parser.parse_args(argv))))
+
+
+def _main(folders: Sequence[Path], watch: bool) -> None:
+    while True:
+        if watch and sys.stdout.isatty():
+            print(_CLEAR, end="")
+        print_status(folders or [Path("runs")])
+        if not watch:
+            return
+        time.sleep(_WATCH_EVERY_S)
 
 
 def print_status(folders: Sequence[Path]) -> None:
@@ -62,8 +95,7 @@ def print_status(folders: Sequence[Path]) -> None:
         print("no runs there")
         return
     table_text.print_lines(_HEADS, lines, _NUM_LEFT, sys.stdout)
-    states = [line[1] for line in lines]
-    print(", ".join(f"{states.count(state)} {state}" for state in dict.fromkeys(states)))
+    print(", ".join(f"{count} {state}" for state, count in Counter(line[1] for line in lines).items()))
 
 
 def _lines(folder: Path) -> Iterator[tuple[str, ...]]:
@@ -75,7 +107,7 @@ def _lines(folder: Path) -> Iterator[tuple[str, ...]]:
             status = status_of(run)
         except UserError as error:  # the others have nothing to do with it
             print(f"unreadable: {error.text()}", file=sys.stderr, flush=True)
-            status = Status(run.path, "unreadable", "", 0, 0, None, None, None)
+            status = Status(run.path, "unreadable")
         yield status.line(above)
 
 
@@ -116,11 +148,15 @@ def _status_of(run_dir: RunDir) -> Status:
     run = Run(run_dir.path.name, 0, run_dir)
     records, starts, submitted = run.records, read_starts(run_dir), submission(run_dir)
     try:
-        rounds, finished = run.config.rounds, run.is_finished()
+        rounds, finished = run.rounds, run.is_finished()
     except UserError:
         rounds, finished = None, False
     state = "finished" if finished else _unfinished_state(run_dir, records, starts, submitted)
     last: Mapping[str, Any] = next(reversed(starts), {})
+    recent_s = _round_seconds(records)
+    eta_s = None  # of work; waiting in the queue comes on top
+    if rounds is not None and not finished and recent_s:
+        eta_s = (rounds - rounds_done(records)) * sum(recent_s) / len(recent_s)
     return Status(
         folder=run_dir.path,
         state=state,
@@ -129,8 +165,16 @@ def _status_of(run_dir: RunDir) -> Status:
         round=rounds_done(records),
         rounds=rounds,
         accuracy=next((found for record in reversed(records) if (found := _accuracy(record)) is not None), None),
-        eta_s=None if rounds is None or finished else _eta_s(records, rounds),
+        eta_s=eta_s,
+        ranks=len(last.get("ranks") or ()),
+        seen_s=_silent_s(run_dir),
     )
+
+
+def _silent_s(run_dir: RunDir) -> float | None:
+    """Since the run last touched its lock (every few seconds), or wrote a record; None before its first start."""
+    paths = [path for path in (run_dir.lock_path, run_dir.records_path) if path.exists()]
+    return max(0.0, time.time() - max(path.stat().st_mtime for path in paths)) if paths else None
 
 
 def _unfinished_state(
@@ -170,9 +214,3 @@ def _accuracy(record: Record) -> float | None:
 
 def _round_seconds(records: Sequence[Record]) -> list[float]:
     return [float(record.get("seconds", {}).get("wall") or 0.0) for record in records[-_RECENT_ROUNDS:]]
-
-
-def _eta_s(records: Sequence[Record], rounds: int) -> float | None:
-    """Seconds of work to go, by the mean of the last rounds; waiting in the queue comes on top."""
-    recent_s = _round_seconds(records)
-    return (rounds - rounds_done(records)) * sum(recent_s) / len(recent_s) if recent_s else None

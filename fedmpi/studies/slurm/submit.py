@@ -8,8 +8,8 @@
 The first makes one run of each config with each combination of the `--sweep` values, each in a folder of its own
 in `--out`/NAME (the first config's name by default). It checks all of them, writes `--out`/NAME/job.sbatch (an array
 if there are several) to look at, and hands it to sbatch with `--submit`. The configs stay as they are now, whatever
-becomes of their files while the job waits. Runs that are finished are left out, those that were interrupted go on: the
-same command again submits what is left. So are those that run or wait in the queue (not with `--again`): squeue says
+becomes of their files while the job waits. Finished runs are left out, interrupted ones continue: the same command
+again submits what is left. It leaves out runs that run or wait in the queue, too (not with `--again`): squeue says
 which jobs there are; where there is no squeue, the run directories do, which do not know of jobs that were cancelled
 in the queue or failed before their run began. A value may be a list: lr=0.1,0.2 are two values, blocks=[1,1],[2,2] two
 lists.
@@ -27,16 +27,17 @@ import argparse
 import itertools
 import re
 import sys
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from fedmpi.command.manners import Parser, run_command
 from fedmpi.config.address import label
-from fedmpi.config.load import load, parted
+from fedmpi.config.load import parted
 from fedmpi.errors import ConfigError
 from fedmpi.store.run_dir import RunDir
 from fedmpi.studies.arguments import absolute, folder_name, number, short
-from fedmpi.studies.launch import Job, check_same
+from fedmpi.studies.launch import Job, planned
 from fedmpi.studies.runs import Run
 from fedmpi.studies.slurm import job_file, queue, status
 
@@ -80,26 +81,18 @@ def _arguments(argv: Sequence[str]) -> argparse.Namespace:
     return arguments
 
 
-# Which runs.
-
-
 def _jobs(arguments: argparse.Namespace, folder: Path) -> list[Job]:
     """All are checked before anything is written. Raises `UserError`."""
-    keys = ["".join(sweep.partition("=")[0].split()) for sweep in arguments.sweep]
-    if twice := sorted({key for key in keys if keys.count(key) > 1}):
-        raise ConfigError("--sweep", f"{twice[0]} is given twice; give all its values at once, as {twice[0]}=1,2")
+    if key := _twice("".join(sweep.partition("=")[0].split()) for sweep in arguments.sweep):
+        raise ConfigError("--sweep", f"{key} is given twice; give all its values at once, as {key}=1,2")
     grid = [_values(sweep) for sweep in arguments.sweep]
     jobs = []
     for config, combination in itertools.product(arguments.configs, itertools.product(*grid)):
         path = Path(config).resolve()
-        overrides = (*arguments.overrides, *combination)
         run_dir = RunDir(folder / short("-".join([label(path), *map(_label, combination)])))
-        loaded = load(str(path), overrides)
-        jobs.append(Job(Run(run_dir.path.name, loaded.seed, run_dir), path, overrides, loaded))
-        check_same(jobs[-1])
-    names = [job.run.name for job in jobs]
-    if twice := sorted({name for name in names if names.count(name) > 1}):
-        problem = f"two runs would be called {twice[0]}; give each value once, and configs names of their own"
+        jobs.append(planned(Run(run_dir.path.name, 0, run_dir), path, [*arguments.overrides, *combination]))
+    if name := _twice(job.run.name for job in jobs):
+        problem = f"two runs would be called {name}; give each value once, and configs names of their own"
         raise ConfigError("--sweep", problem)
     known: dict[str, str] = {}
     for job in jobs:
@@ -107,6 +100,11 @@ def _jobs(arguments: argparse.Namespace, folder: Path) -> list[Job]:
         if name != job.run.name:
             raise ConfigError("--sweep", f"{name} and {job.run.name} would be the same run")
     return jobs
+
+
+def _twice(words: Iterable[str]) -> str:
+    """The first word that is there more than once; empty if none is."""
+    return next((word for word, count in sorted(Counter(words).items()) if count > 1), "")
 
 
 def _values(sweep: str) -> list[str]:

@@ -1,0 +1,88 @@
+"""The command `fedmpi` (also `python -m fedmpi`): its first word says what to do. Without such a word it runs.
+
+mpirun -n 5 fedmpi configs/fedhm_digits.yaml rounds=10     the same as mpirun -n 5 python -m fedmpi.main ...
+fedmpi plan configs/fedhm_digits.yaml
+"""
+
+from __future__ import annotations
+
+import difflib
+import os
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from importlib import import_module
+
+import fedmpi
+from fedmpi.command.manners import report, show
+from fedmpi.errors import ConfigError, UserError
+from fedmpi.mpi.launch import claimed
+from fedmpi.run.stopping import notice_early
+
+
+@dataclass(frozen=True)
+class Command:
+    """One word of the command: the module whose `main` it calls, and the words that go before the user's."""
+
+    summary: str
+    module: str
+    words: tuple[str, ...] = ()
+
+
+COMMANDS = {
+    "run": Command("train: one run, alone or in every rank of an mpirun", "fedmpi.main"),
+    "plan": Command("what a run will cost; trains nothing", "fedmpi.main", ("--plan",)),
+    "list": Command("every method, model, data set and partition", "fedmpi.main", ("--list",)),
+    "data": Command("list, fetch, prepare and show data sets", "fedmpi.command.data"),
+    "draws": Command("what was drawn in each round of a run", "fedmpi.draws"),
+    "check": Command("run the contract and bits tests on your own code", "fedmpi.check.__main__"),
+    "compare": Command("methods over seeds, with equal budgets", "fedmpi.studies.compare"),
+    "reproduce": Command("a table or figure of a paper", "fedmpi.studies.reproduce"),
+    "submit": Command("runs and sweeps to Slurm", "fedmpi.studies.slurm.submit"),
+    "status": Command("how far runs are: rounds, accuracy, time to go", "fedmpi.studies.slurm.status"),
+    "report": Command("a run, or several, as one HTML page", "fedmpi.command.report"),
+    "plot": Command("a figure of runs, and its table, for a paper", "fedmpi.command.plot"),
+    "export": Command("a trained net for use without fedmpi", "fedmpi.export.__main__"),
+    "verify": Command("the papers' sizes and formulas", "fedmpi.verify.__main__"),
+    "doctor": Command("whether this machine or allocation is ready", "fedmpi.doctor.__main__"),
+}
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Runs the command; the exit code. Each command's module has its own codes."""
+    if argv is None:
+        notice_early()  # loading torch takes seconds
+    words = list(sys.argv[1:] if argv is None else argv)
+    rank = 0
+    try:
+        rank, _ = claimed()
+        if words[:1] in (["-h"], ["--help"]):
+            show(overview() if rank == 0 else "")
+            return 0
+        name = words.pop(0) if words and words[0] in COMMANDS else "run"
+        if name == "run" and words:
+            _refuse_misspelled(words[0])
+    except UserError as error:
+        return report(error, rank)
+    command = COMMANDS[name]
+    sys.argv = [f"fedmpi {name}", *command.words, *words]  # what the manifest of a run notes
+    code: int = import_module(command.module).main()
+    return code
+
+
+def overview() -> str:
+    """The commands, a line each."""
+    lines = [f"fedmpi {fedmpi.__version__}: {(fedmpi.__doc__ or '').partition(': ')[2].strip()}", ""]
+    lines += [f"  fedmpi {name:10} {command.summary}" for name, command in COMMANDS.items()]
+    return "\n".join([*lines, "", "Each has a --help. Without one of these words, fedmpi runs."])
+
+
+def _refuse_misspelled(word: str) -> None:
+    """Raises `ConfigError` where a word is nearly a command, and cannot be a config, a file or an option."""
+    close = difflib.get_close_matches(word, COMMANDS, 1)
+    if close and word.isidentifier() and not os.path.exists(word):
+        raise ConfigError("command line", f"'{word}' is no command; did you mean 'fedmpi {close[0]}'?")
+
+
+if __name__ == "__main__":
+    sys.exit(main())

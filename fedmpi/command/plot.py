@@ -1,0 +1,46 @@
+"""fedmpi plot RUN... --out FILE.pdf [--x rounds|bytes|macs] [--y accuracy|loss] [--tier NAME ...] [--tex FILE.tex]
+
+Draws one figure for a paper, as .pdf, .svg, .png or .eps: a line for each setting, the mean of its runs, with a band
+from the lowest to the highest seed; a panel for each --tier (without it, for the largest net of each setting). --tex
+writes the table of last values, too. RUN is a run directory.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from fedmpi.command.manners import Parser, run_command, show
+from fedmpi.errors import ConfigError
+from fedmpi.pages import facts
+from fedmpi.store.files import write_text, writing
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """The exit code: 0, or 2 for a mistake of the user."""
+    parser = Parser("fedmpi plot", __doc__)
+    parser.add_argument("runs", nargs="+", metavar="RUN")
+    parser.add_argument("--out", required=True, metavar="FILE.pdf")
+    parser.add_argument("--x", choices=("rounds", "bytes", "macs"), default="rounds")
+    parser.add_argument("--y", choices=("accuracy", "loss"), default="accuracy")
+    parser.add_argument("--tier", action="append", default=[], metavar="NAME")
+    parser.add_argument("--tex", metavar="FILE.tex")
+    return run_command(lambda: _plot(**vars(parser.parse_args(argv))))
+
+
+def _plot(runs: Sequence[str], out: str, x: str, y: str, tier: Sequence[str], tex: str | None) -> None:
+    from fedmpi.pages import figure  # loads matplotlib
+    from fedmpi.pages.settings import grouped
+
+    path = Path(out)
+    if path.suffix not in figure.FORMATS:
+        raise ConfigError("--out", f"'{out}' ends in none of {', '.join(figure.FORMATS)}, which choose the format")
+    groups = grouped(facts.read(Path(run)) for run in runs)
+    if not (tiers := figure.chosen_tiers(groups, tier)):
+        raise ConfigError("command line", "no round of these runs has been tested yet, so there is nothing to draw")
+    with writing(path):
+        figure.draw(groups, path, x, y, tiers)
+    show(f"{path}")
+    if tex is not None:
+        write_text(Path(tex), figure.tex(groups, y))
+        show(tex)

@@ -1,0 +1,63 @@
+"""fedmpi report RUN... [--out FILE.html]
+
+Writes one HTML file that works offline: of one run (by default RUN/report/report.html), or of several runs beside each
+other (report.html). Runs that differ by nothing but their seed are one line, their mean, with a band from the lowest to
+the highest seed. RUN is a run directory, finished or not.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+from fedmpi.command.manners import Parser, run_command, show
+from fedmpi.errors import UserError
+from fedmpi.pages import facts, inside
+from fedmpi.pages.facts import Facts
+from fedmpi.store.files import write_text
+from fedmpi.store.run_dir import RunDir
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """The exit code: 0, or 2 for a mistake of the user."""
+    parser = Parser("fedmpi report", __doc__)
+    parser.add_argument("runs", nargs="+", metavar="RUN")
+    parser.add_argument("--out", metavar="FILE.html")
+    return run_command(lambda: _report(**vars(parser.parse_args(argv))))
+
+
+def _report(runs: Sequence[str], out: str | None) -> None:
+    from fedmpi.pages.page import page  # loads matplotlib
+
+    found = [facts.read(Path(run)) for run in runs]
+    path = Path(out or "report.html")
+    if len(found) == 1:
+        found = [with_classes_and_spectra(found[0])]
+        path = Path(out) if out else RunDir(found[0].folder).page_path
+        path.parent.mkdir(exist_ok=True)
+    write_text(path, page(found))
+    show(f"{path}")
+
+
+def with_classes_and_spectra(found: Facts) -> Facts:
+    """The facts with what needs the method's class, its checkpoint and the data; a note says what is not to be had."""
+    from fedmpi import methods
+    from fedmpi.config.load import load
+    from fedmpi.data import reading
+    from fedmpi.data.partition import saved
+    from fedmpi.run.start import method_context
+    from fedmpi.store import checkpoint
+
+    run_dir = RunDir(found.folder)
+    try:
+        config = load(run_dir.config_path, (), of_run=True)
+        info = config.data.info()
+        if newest := run_dir.checkpoints()[:1]:
+            method = methods.create(method_context(config, info))
+            layers, server = getattr(method, "layers", {}), dict(checkpoint.load(newest[0][1]).server)
+            found = replace(found, spectra=inside.spectra(layers, method.tiers, server))
+        labels, partition = reading.load(config.data).train_y, saved(run_dir.partition_path)[0]
+        return replace(found, classes=inside.class_counts(labels, partition, info.num_classes))
+    except UserError as error:
+        return replace(found, notes=(*found.notes, f"a part of this page is left out: {error.text()}"))

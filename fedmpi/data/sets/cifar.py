@@ -1,0 +1,135 @@
+"""CIFAR-10 and CIFAR-100: colour pictures, read from the files as distributed ("python version").
+
+Source of files and checksums: https://www.cs.toronto.edu/~kriz/cifar.html and torchvision's datasets/cifar.py. Every
+file's md5 is checked before it is opened as a pickle, so what is in it needs no further check.
+"""
+
+from __future__ import annotations
+
+import pickle
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, BinaryIO, ClassVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedmpi.config.schema import Folder, free
+from fedmpi.data.dataset import Dataset
+from fedmpi.data.files.budget import Budget, guarded
+from fedmpi.data.files.source import File, Source, below_home, get_again, wrong_checksum
+from fedmpi.data.options import DataInfo, DataOptions
+from fedmpi.errors import DataError
+
+_TORONTO = "https://www.cs.toronto.edu/~kriz/"
+_TERMS = "no formal licence; cite Krizhevsky, Learning Multiple Layers of Features from Tiny Images, 2009"
+_MAX_BATCH_BYTES = 2**28  # CIFAR-100's train has 155 MB
+ALLOWED = {
+    # Taken out of numpy by its public protocol: the module path differs between versions.
+    "numpy.core.multiarray _reconstruct": np.empty(0).__reduce__()[0],
+    "numpy._core.multiarray _reconstruct": np.empty(0).__reduce__()[0],
+    "numpy ndarray": np.ndarray,
+    "numpy dtype": np.dtype,
+}
+
+
+class ArrayUnpickler(pickle.Unpickler):
+    """Resolves the names that numpy wrote into these files, and no others: a pickle can name any function and call it.
+
+    Nothing else in fedmpi reads pickles.
+    """
+
+    def __init__(self, file: BinaryIO) -> None:
+        super().__init__(file, encoding="latin1")  # the text of Python 2
+
+    def find_class(self, module: str, name: str) -> object:
+        allowed = ALLOWED.get(f"{module} {name}")
+        if allowed is None:
+            raise pickle.UnpicklingError(f"it asks for {module}.{name}, which such a file has no need of")
+        return allowed
+
+
+def _source(archive: str, folder: str, sha256: str, num_bytes: int) -> Source:
+    file = File(archive, (f"{_TORONTO}{archive}",), f"sha256:{sha256}", num_bytes, unpack_to=".", contents=(folder,))
+    return Source(f"{_TORONTO}cifar.html", _TERMS, (file,))
+
+
+class _Cifar(DataOptions):
+    """A. Krizhevsky, Learning Multiple Layers of Features from Tiny Images, 2009; normalization as in FedHM's code."""
+
+    source: ClassVar[Source]
+    train: ClassVar[Mapping[str, str]]
+    """The md5 of each file of training images, in the order in which they are read."""
+    test: ClassVar[Mapping[str, str]]
+    label_key: ClassVar[str]
+    root: Folder = free("~/data")
+    """The folder that holds cifar-10-batches-py or cifar-100-python, or that folder itself."""
+
+    def read(self) -> Dataset:
+        """All images, uint8 (N, 32, 32, 3), and their labels."""
+        base, (archive,) = below_home(self.root), self.source.files
+        inside = base / archive.contents[0]
+        folder = next((at for at in (inside, base) if any((at / name).exists() for name in self.train)), None)
+        if folder is None:
+            found = f"neither {inside} nor {base} holds the files of {archive.path}"
+            todo = f"{get_again(self.name, self.root)}, or set data.root to where they are"
+            raise DataError(f"data.root={self.root}", f"{found}; {todo}")
+        data_dir = folder.parent if folder.name == inside.name else folder
+        advice = get_again(self.name, data_dir, "--force")
+        return Dataset(*self._part(folder, self.train, advice), *self._part(folder, self.test, advice))
+
+    def _part(self, folder: Path, md5s: Mapping[str, str], advice: str) -> tuple[NDArray[np.uint8], NDArray[np.int64]]:
+        batches = [_unpickled(folder / name, md5, advice) for name, md5 in md5s.items()]
+        # Stored channel after channel.
+        images = np.concatenate([batch["data"] for batch in batches]).reshape(-1, 3, 32, 32).transpose(0, 2, 3, 1)
+        return np.ascontiguousarray(images), np.concatenate([batch[self.label_key] for batch in batches])
+
+
+def _unpickled(path: Path, md5: str, advice: str) -> dict[str, Any]:
+    with guarded(path, advice, "cannot be read"), Budget(path).opened(path, _MAX_BATCH_BYTES) as file:
+        if problem := wrong_checksum(file, f"md5:{md5}"):
+            raise DataError(str(path), f"damaged or cut off: {problem}; {advice}")
+        batch: dict[str, Any] = ArrayUnpickler(file).load()
+        return batch
+
+
+class Cifar10(_Cifar):
+    source = _source(
+        "cifar-10-python.tar.gz",
+        "cifar-10-batches-py",
+        "6d958be074577803d12ecdefd02955f39262c83c16fe9348329d7fe0b5c001ce",
+        170_498_071,
+    )
+    train = {
+        "data_batch_1": "c99cafc152244af753f735de768cd75f",
+        "data_batch_2": "d4bba439e000b95fd0a9bffe97cbabec",
+        "data_batch_3": "54ebc095f3ab1f0389bbae665268c751",
+        "data_batch_4": "634d18415352ddfa80567beed471001a",
+        "data_batch_5": "482c414d41f54cd18b22e5b47cb7c3cb",
+    }
+    test = {"test_batch": "40351d587109b95175f43aff81a1287e"}
+    label_key = "labels"
+    name: str = "cifar10"
+    """60,000 colour images 32x32 in 10 classes, files as distributed (python version)."""
+
+    def info(self) -> DataInfo:
+        mean, std = (0.4914, 0.4822, 0.4465), (0.2023, 0.1994, 0.2010)
+        return DataInfo("image", (3, 32, 32), 10, 50_000, 10_000, mean, std, crop_padding=4, flip=True)
+
+
+class Cifar100(_Cifar):
+    source = _source(
+        "cifar-100-python.tar.gz",
+        "cifar-100-python",
+        "85cd44d02ba6437773c5bbd22e183051d648de2e7d6b014e1ef29b855ba677a7",
+        169_001_437,
+    )
+    train = {"train": "16019d7e3df5f24257cddd939b257f8d"}
+    test = {"test": "f0ef6b0ae62326f3e7ffdfab6717acfc"}
+    label_key = "fine_labels"
+    name: str = "cifar100"
+    """60,000 colour images 32x32 in 100 classes, files as distributed (python version)."""
+
+    def info(self) -> DataInfo:
+        mean, std = (0.5071, 0.4867, 0.4408), (0.2675, 0.2565, 0.2761)
+        return DataInfo("image", (3, 32, 32), 100, 50_000, 10_000, mean, std, crop_padding=4, flip=True)

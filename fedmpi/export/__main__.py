@@ -1,0 +1,64 @@
+"""python -m fedmpi.export RUN --tier 0.25 | --client 17 [--round best|last|N] [--format pt2|safetensors|onnx]
+
+Writes one trained net of a run as a file that needs no fedmpi: BatchNorm statistics inside, any batch size. Prints how
+to prepare its inputs, its accuracy, size, latency on one thread and memory, and a few lines that use it.
+
+  RUN [section.key=value ...]  the run's folder; where its data are now (data.root=...), its own code named again
+                       (model.name=mynets:Net)
+  --tier NAME          the net of this name in the records; may be left out where there is only one
+  --client N           the net that client N is tested with, where clients have their own
+  --round R            best (highest mean accuracy of the saved rounds), last (the default), or a number
+  --format F           pt2 (torch.export; the default), safetensors (state of a plain torch net), onnx
+  --dense | --factorized  factors multiplied out, or two layers in a row; by default as clients have it
+  --out FILE           by default RUN's name, net and round in this folder
+  --check              the whole test set through the file, against the reported accuracy; exit code 1 if that fails
+
+Packages: pip install 'fedmpi[export]' (safetensors; onnx, onnxscript, onnxruntime).
+"""
+
+from __future__ import annotations
+
+import sys
+from argparse import Namespace
+from collections.abc import Sequence
+
+from fedmpi.command.manners import Parser, run_command
+from fedmpi.errors import ConfigError
+
+FORMATS = ("pt2", "safetensors", "onnx")
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Runs the command; the exit code: 0, 1 where the check fails, 2 for a user's mistake."""
+    return run_command(lambda: _export(parse(sys.argv[1:] if argv is None else argv)))
+
+
+def parse(argv: Sequence[str]) -> Namespace:
+    """The command line. Raises ConfigError."""
+    parser = Parser("python -m fedmpi.export", __doc__)
+    parser.add_argument("run", metavar="RUN")
+    parser.add_argument("overrides", nargs="*", default=[], metavar="section.key=value")
+    which = parser.add_mutually_exclusive_group()
+    which.add_argument("--tier")
+    which.add_argument("--client", type=int)
+    parser.add_argument("--round", default="last", metavar="best|last|N")
+    parser.add_argument("--format", choices=FORMATS, default="pt2")
+    form = parser.add_mutually_exclusive_group()
+    for name in ("dense", "factorized"):
+        form.add_argument(f"--{name}", dest="form", action="store_const", const=name)
+    parser.add_argument("--out", metavar="FILE")
+    parser.add_argument("--check", action="store_true")
+    arguments = parser.parse_intermixed_args(argv)
+    if other := [word for word in arguments.overrides if "=" not in word]:
+        raise ConfigError("command line", f"one run is exported at a time, got {arguments.run}, {', '.join(other)}")
+    return arguments
+
+
+def _export(arguments: Namespace) -> int:
+    from fedmpi.export.exporting import export  # loads torch
+
+    return export(arguments)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

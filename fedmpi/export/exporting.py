@@ -1,0 +1,99 @@
+"""One export, as the command does it: choose, write, measure, check, print."""
+
+from __future__ import annotations
+
+from argparse import Namespace
+from pathlib import Path
+
+from fedmpi.command.manners import show
+from fedmpi.errors import ConfigError, UserError
+from fedmpi.export.checking import Checked, check
+from fedmpi.export.formats import FORMATS
+from fedmpi.export.measuring import BATCHES, Measured, measure
+from fedmpi.export.metadata import input_text, metadata, preprocessing
+from fedmpi.export.saved import saved_round
+from fedmpi.export.trained import Accuracy, TrainedNet, net_of_client, net_of_tier
+from fedmpi.store.files import write_atomic
+from fedmpi.store.units import si, size
+
+
+def export(arguments: Namespace) -> int:
+    """The exit code: 1 where the file's accuracy is not the reported one. Raises `UserError`."""
+    form = FORMATS[arguments.format]
+    saved = saved_round(arguments.run, arguments.round, arguments.overrides)
+    if arguments.client is None:
+        trained = net_of_tier(saved, arguments.tier, arguments.form)
+    else:
+        trained = net_of_client(saved, arguments.client, arguments.form)
+    if arguments.check and not trained.accuracy.num_tested:
+        raise ConfigError("--check", f"{trained.name} has no test example of its own, so there is nothing to compare")
+    path = Path(arguments.out or f"{saved.path.resolve().name}-{trained.label}-round{saved.number}{form.SUFFIX}")
+    if path.is_dir() or not path.parent.is_dir():
+        raise UserError("--out", f"{path} is a folder, or its folder is not there; name a file in a folder that is")
+    write_atomic(path, form.pack(trained, metadata(trained)))
+    show(_about(path, trained))
+    show(_costs(path, measure(trained, form.load(path, trained))))
+    checked = check(path, trained, form) if arguments.check else None
+    if checked:
+        show(f"  check      {_verdict(checked)}")
+    show(_usage(path, trained, form.SNIPPET))
+    return 1 if checked and not checked.holds else 0
+
+
+def _about(path: Path, trained: TrainedNet) -> str:
+    saved, info = trained.saved, trained.saved.setup.data.info
+    lines = [
+        f"{path}: {trained.name} of {saved.path}, round {saved.number}, {trained.form}",
+        f"  input      {input_text(info)}: {preprocessing(info)}",
+    ]
+    if info.mean or info.std:
+        lines.append(f"             mean {', '.join(map(str, info.mean))}; std {', '.join(map(str, info.std))}")
+    return "\n".join([*lines, f"  accuracy   {_accuracy(trained.accuracy)}"])
+
+
+def _accuracy(found: Accuracy) -> str:
+    if not found.num_tested:
+        return "not known: it has no test example of its own"
+    own = f"{100 * found.share:.2f} % ({found.correct} of {found.num_tested})"
+    if found.reported is None:
+        return f"{own}, measured now: the run has not tested this net in this round"
+    if found.in_batches:
+        reported = f"{100 * found.reported:.2f} % reported, with the statistics of each test batch"
+        return f"{own} with statistics of the training data, which the file has; {reported}"
+    if round(found.reported * found.num_tested) != found.correct:
+        return f"{own} on this machine; {100 * found.reported:.2f} % reported"
+    return f"{own}, as reported"
+
+
+def _costs(path: Path, found: Measured) -> str:
+    times = [f"batch {number}: {_milliseconds(found, number)}" for number in BATCHES]
+    peaks = [f"batch {number}: {size(found.peak_bytes[number])}" for number in BATCHES]
+    return "\n".join(
+        [
+            f"  size       {size(path.stat().st_size)}; {found.params:,} parameters, {si(found.macs)} MACs an example",
+            f"  latency    {'; '.join(times)} (median, first to last decile; one thread)",
+            f"  memory     {'; '.join(peaks)} (weights and the most tensors alive at once, counted in torch)",
+        ]
+    )
+
+
+def _milliseconds(found: Measured, number: int) -> str:
+    taken = found.latency[number]
+    return f"{1e3 * taken.median_s:.3g} ms ({1e3 * taken.low_s:.3g} to {1e3 * taken.high_s:.3g})"
+
+
+def _verdict(found: Checked) -> str:
+    wanted = f"{found.correct} of {found.num_tested} right, expected {found.expected}"
+    others = f"{found.num_other} other predictions, outputs differ by {found.largest_difference:.2g} at most"
+    return f"{'ok' if found.holds else 'FAIL'}: {wanted}; {others}"
+
+
+def _usage(path: Path, trained: TrainedNet, snippet: str) -> str:
+    info = trained.saved.setup.data.info
+    kind = ", dtype=torch.int64" if info.kind == "tokens" else ""
+    lines = [f"x = torch.zeros(1, {', '.join(map(str, info.example_shape))}{kind})  # your examples, any number"]
+    if info.kind == "image":
+        mean, std = (f"torch.tensor({list(values)}).view(-1, 1, 1)" for values in (info.mean, info.std))
+        lines.append(f"x = (x / 255 - {mean}) / {std}" if info.mean or info.std else "x = x / 255")
+    imports, *rest = snippet.format(path=str(path)).splitlines()
+    return "\n".join(["  use it:", *(f"    {line}" for line in [imports, *lines, *rest])])

@@ -1,0 +1,99 @@
+"""A saved round of a finished or running run, with everything that its test had: read, never written."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from fedmpi.config.load import load
+from fedmpi.config.schema import Config
+from fedmpi.errors import RunDirError
+from fedmpi.mpi.serial import SerialComm
+from fedmpi.report.best import best_round, mean_accuracy
+from fedmpi.report.records import BRANCHED_FROM, read_records
+from fedmpi.rounds.publish import publish
+from fedmpi.rounds.state import Published, ServerState, Setup
+from fedmpi.run import resuming, start
+from fedmpi.store import checkpoint
+from fedmpi.store.checkpoint import Snapshot
+from fedmpi.store.run_dir import RunDir
+
+_MOST_SHOWN = 20
+
+
+@dataclass(frozen=True)
+class SavedRound:
+    """The run as a single process would test it after this round, on the CPU."""
+
+    path: Path
+    setup: Setup
+    snapshot: Snapshot
+    record: Mapping[str, Any]
+    """The round's line of rounds.jsonl; empty where that is lost."""
+    state: ServerState
+    published: Published
+
+    @property
+    def number(self) -> int:
+        return self.snapshot.round
+
+
+def saved_round(run: str | Path, which: str = "last", overrides: Sequence[str] = ()) -> SavedRound:
+    """Round `which` (best, last or a number) of the run in the folder `run`.
+
+    `overrides` are words as on a command line: the run's own code, named again (`model.name=mynets:Net`), or where its
+    data are now. Raises `UserError` where the folder, the round, the config or the data are not the run's.
+    """
+    folder = RunDir(Path(run))
+    if not folder.config_path.is_file():
+        raise RunDirError(str(run), "holds no run (no config.yaml); name a run's folder")
+    config = load(str(folder.config_path), overrides, of_run=True)
+    records = {record["round"]: record for record in read_records(folder)}
+    number = _chosen(folder, which, records)
+    record = records.get(number, {})
+    if BRANCHED_FROM in record:
+        parent = record[BRANCHED_FROM]["run"]
+        raise RunDirError(str(run), f"round {number} is of the run that it begins from; export it from {parent}")
+    path = folder.checkpoint_path(number)
+    snapshot = checkpoint.load(path)
+    checkpoint.check(folder, snapshot, number, path)
+    if differences := config.diff(snapshot.config):
+        raise RunDirError(str(run), f"was run with other settings ({'; '.join(differences)}); export it with its own")
+    comm, config = SerialComm(), _for_tests_here(config)
+    setup = start.prepare(config, comm, folder)
+    resuming.check_data(setup, folder, snapshot)
+    if problem := checkpoint.unfit(snapshot.server, setup.method.state_specs()):
+        raise RunDirError(str(path), problem)
+    state = resuming.initial_state(setup, snapshot)
+    return SavedRound(folder.path, setup, snapshot, record, state, publish(setup, state, number + 1, 0))
+
+
+def _for_tests_here(config: Config) -> Config:
+    """On the CPU; with what a test needs published after each round, whether or not the run has tested it."""
+    mpi = config.mpi.model_copy(update={"device": "cpu", "server_device": "cpu"})
+    evaluation = config.evaluation.model_copy(update={"every": 1})
+    return config.model_copy(update={"mpi": mpi, "evaluation": evaluation})
+
+
+def _chosen(folder: RunDir, which: str, records: Mapping[int, Mapping[str, Any]]) -> int:
+    """The number of the round. Raises RunDirError with the saved ones."""
+    saved = [number for number, _ in folder.checkpoints()]
+    if not saved:
+        raise RunDirError(str(folder.path), "has no checkpoint yet; wait for the end of a round")
+    shown = ", ".join(map(str, saved[:_MOST_SHOWN])) + f" and {len(saved) - _MOST_SHOWN} more" * (
+        len(saved) > _MOST_SHOWN
+    )
+    if which == "last":
+        return saved[0]
+    if which == "best":
+        best = best_round({number: mean_accuracy(record) for number, record in records.items()}, saved)
+        if best is None:
+            raise RunDirError("--round", f"best, but none of the saved rounds was tested; saved: {shown}")
+        return best
+    if not which.isdecimal():
+        raise RunDirError("--round", f"expected best, last or a round's number, got {which!r}; saved: {shown}")
+    if int(which) not in saved:
+        raise RunDirError("--round", f"round {int(which)} is not saved; saved: {shown}")
+    return int(which)

@@ -1,0 +1,197 @@
+"""The plain net of a tier or of a client, and the accuracy that its file must have.
+
+A tier's net has the BatchNorm statistics that the round was tested with. Where these were each test batch's own, or are
+not in the checkpoint, they are estimated here as a test does it, with the round's seeds.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+
+import torch
+from torch import Tensor, nn
+
+from fedmpi import seeds
+from fedmpi.data.batches import batch_bounds
+from fedmpi.errors import ConfigError, RunDirError
+from fedmpi.export.layers import Form, factorized_layers, plain, with_values
+from fedmpi.export.saved import SavedRound
+from fedmpi.learning.bn import num_statistics
+from fedmpi.learning.evaluate import count_correct, own_statistics, test_nets
+from fedmpi.learning.flat import FlatNet
+from fedmpi.methods.protocol import copy_into
+from fedmpi.rounds.evaluate import client_net
+from fedmpi.rounds.publish import share_versions
+from fedmpi.rounds.state import personal_task, reestimates
+from fedmpi.store.checkpoint import KIND
+
+
+@dataclass(frozen=True)
+class Accuracy:
+    """How many of its test examples a net gets right, with the statistics that it is exported with."""
+
+    correct: int
+    num_tested: int
+    reported: float | None = None
+    """What the run has measured; None where it has not tested this net."""
+    in_batches: bool = False
+    """Whether the reported one was measured with the statistics of each test batch."""
+
+    @property
+    def share(self) -> float:
+        return self.correct / max(1, self.num_tested)
+
+
+@dataclass(frozen=True)
+class TrainedNet:
+    """A net to export."""
+
+    saved: SavedRound
+    name: str
+    """`tier 0.25`, or `client 17`."""
+    label: str
+    """The same for a file's name."""
+    form: Form
+    net: nn.Module
+    """In eval mode, with statistics; (B, ...) -> logits (B, num_classes)."""
+    fresh: Callable[[], nn.Module]
+    """Makes a net of the same layers with other values."""
+    accuracy: Accuracy
+    test_examples: Tensor
+    """Numbers of the test examples that the accuracy is about, int64."""
+
+    def batches(self) -> Iterator[tuple[Tensor, Tensor]]:
+        """Inputs and labels of the test, in the batches in which the run tests."""
+        data, size = self.saved.setup.data, self.saved.setup.config.evaluation.batch_size
+        for start, stop in batch_bounds(len(self.test_examples), size):
+            yield data.test_batch_of(self.test_examples[start:stop])
+
+    def example(self) -> Tensor:
+        """Two inputs, laid out in memory as those of a test."""
+        inputs = self.saved.setup.data.test_batch(0, 2)[0]
+        return inputs if len(inputs) == 2 else inputs.repeat_interleave(2, 0)
+
+
+def net_of_tier(saved: SavedRound, tier: str | None = None, form: Form | None = None) -> TrainedNet:
+    """The net of this name in the records; None for the only one. Raises ConfigError with the names.
+
+    `form` None is as clients have it.
+    """
+    name, number = _named(saved, tier)
+    setup, flat = saved.setup, saved.setup.trainers[number].net
+    setup.method.narrow(saved.published.params, number, flat.params)
+    accuracy, statistics = _tested(saved, name, number, flat)
+    everything = torch.arange(accuracy.num_tested)
+    return _trained(saved, (f"tier {name}", f"tier{name}"), number, statistics, form, accuracy, everything)
+
+
+def net_of_client(saved: SavedRound, client: int, form: Form | None = None) -> TrainedNet:
+    """The net that this client is tested with: out of its memory, adapted, with statistics of its own data. Raises
+    ConfigError for one that has none.
+    """
+    setup, number = saved.setup, saved.number
+    tests, count = setup.personal_tests, setup.config.clients.count
+    if not 0 <= client < count:
+        raise ConfigError("--client", f"{client}; allowed: 0 to {count - 1}")
+    if tests is None:
+        name = setup.config.method.name
+        raise ConfigError("--client", f"clients of {name} have no nets of their own; export a tier: {_names(saved)}")
+    task = personal_task(setup, client, number)
+    if not task.num_examples:
+        raise ConfigError("--client", f"client {client} has no training examples, so no net of its own")
+    published = replace(saved.published, versions=share_versions(setup, saved.state, [task]))
+    flat, restat = client_net(setup, task, published)
+    own, size = torch.tensor(tests.client(client)), setup.config.evaluation.batch_size
+    in_batches = num_statistics(flat.module) > 0 and not (reestimates(setup.config, number) or len(own) == 1)
+    correct = count_correct(flat, setup.data, own, size, restat)
+    as_tested = count_correct(flat, setup.data, own, size, None) if in_batches else correct
+    accuracy = Accuracy(correct, len(own), as_tested / len(own) if len(own) else None, in_batches)
+    statistics = own_statistics(flat, setup.data, *restat, size)
+    names = f"client {client}", f"client{client}"
+    return _trained(saved, names, task.tier, statistics, form, accuracy, own)
+
+
+def _trained(
+    saved: SavedRound,
+    names: tuple[str, str],
+    number: int,
+    statistics: Tensor | None,
+    form: Form | None,
+    accuracy: Accuracy,
+    test_examples: Tensor,
+) -> TrainedNet:
+    """What the trainer of net `number` holds now, as a net of its own."""
+    method, params = saved.setup.method, saved.setup.trainers[number].net.params
+    net = method.net(number)
+    has_factors = bool(factorized_layers(net))
+    if form == "factorized" and not has_factors:
+        raise ConfigError("--factorized", f"the net of {names[0]} has no layer that runs as two factors; leave it out")
+    chosen: Form = form or ("factorized" if has_factors else "dense")
+    with_values(net)
+    copy_into({name: value.data for name, value in net.named_parameters()}, params)
+
+    def fresh() -> nn.Module:
+        zeros = None if statistics is None else torch.zeros_like(statistics)
+        return plain(with_values(method.net(number)), zeros, chosen)
+
+    return TrainedNet(saved, *names, chosen, plain(net, statistics, chosen), fresh, accuracy, test_examples)
+
+
+def _tested(saved: SavedRound, name: str, number: int, flat: FlatNet) -> tuple[Accuracy, Tensor | None]:
+    """The accuracy of a tier's net that is in place, and the statistics that it has it with."""
+    setup = saved.setup
+    reported = (saved.record.get("tiers") or {}).get(name, {}).get("accuracy")
+    wanted, found = num_statistics(flat.module), saved.snapshot.statistics.get(name)
+    if found is not None and (found.shape != (wanted,) or not torch.isfinite(found).all()):
+        why = f"its statistics of net {name} have shape {list(found.shape)} or are not finite; expected [{wanted}]"
+        raise RunDirError(f"the {KIND} of round {saved.number}", f"{why}; take another round")
+    num_test = setup.data.info.num_test
+    if reported is not None and (found is not None or not wanted):
+        return Accuracy(round(reported * num_test), num_test, reported), found
+    plan = replace(setup.evaluation, costs=(1.0,), num_statistics=(wanted,))
+    (score,) = test_nets(
+        plan,
+        lambda _: flat,
+        setup.data,
+        setup.comm.allreduce_sum,
+        worker=0,
+        num_workers=1,
+        restat_seed=lambda batch: seeds.mix("restat", setup.config.seed, saved.number, batch),
+    )
+    in_batches = wanted > 0 and reported is not None and not reestimates(setup.config, saved.number)
+    return Accuracy(round(score.accuracy * num_test), num_test, reported, in_batches), score.statistics
+
+
+def _named(saved: SavedRound, tier: str | None) -> tuple[str, int]:
+    """The name and the number of a net. Raises ConfigError with the names."""
+    nets, tested = _nets(saved), saved.setup.method.tested()
+    if tier is None and len(tested) == 1:
+        tier = tested[0].name
+    if tier is None or not nets:
+        what = "which net?" if tier is None else f"{tier}, but this method has no common net;"
+        raise ConfigError("--tier", f"{what} allowed: {_names(saved)}")
+    found = tier if tier in nets else next((name for name in nets if _number(name) == _number(tier) is not None), None)
+    if found is None:
+        raise ConfigError("--tier", f"no net {tier!r}; allowed: {_names(saved)}")
+    return found, nets[found]
+
+
+def _nets(saved: SavedRound) -> dict[str, int]:
+    """Name -> number of the nets that are tested, and then of tiers that are not; none where clients have their own."""
+    method = saved.setup.method
+    tested = {net.name: net.net for net in method.tested()}
+    return tested | {tier.name: tier.index for tier in method.tiers if tested and tier.name not in tested}
+
+
+def _names(saved: SavedRound) -> str:
+    clients = f"--client 0 to {saved.setup.config.clients.count - 1}"
+    tiers = f"--tier {', '.join(_nets(saved))}"
+    return ", or ".join([tiers] * bool(_nets(saved)) + [clients] * (saved.setup.personal_tests is not None))
+
+
+def _number(text: str) -> float | None:
+    try:
+        return float(text)
+    except ValueError:
+        return None

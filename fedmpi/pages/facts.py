@@ -1,0 +1,162 @@
+"""What a page shows of one run, read from its run directory alone: nothing is imported or trained.
+
+Damaged and missing files leave their part empty, with a note that says why.
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedmpi.config import yaml_text
+from fedmpi.data.partition import saved
+from fedmpi.errors import RunDirError, UserError
+from fedmpi.report.records import CLIENTS, Record, gaps_of, read_records, rounds_done
+from fedmpi.store.files import read_json, read_whole
+from fedmpi.store.manifest import read_starts
+from fedmpi.store.run_dir import RunDir
+
+Read = TypeVar("Read")
+
+
+@dataclass(frozen=True)
+class Spectra:
+    """Singular values of the server's factorized layers, by layer, largest first, and each tier's r in that layer."""
+
+    values: Mapping[str, NDArray[np.float64]]
+    r: Mapping[str, Mapping[str, int]]
+
+
+@dataclass(frozen=True)
+class Facts:
+    """One run. `config` is the resolved one, plain; accuracies are shares."""
+
+    folder: Path
+    config: Mapping[str, Any]
+    config_text: str
+    records: Sequence[Record]
+    starts: Sequence[Mapping[str, Any]]
+    tiers: Sequence[Mapping[str, Any]] = ()
+    """The rows of the closing table; of a run that is not finished their names and accuracies only."""
+    time_s: Mapping[str, float] = field(default_factory=dict)
+    """Seconds by stage, the mean over ranks."""
+    sizes: NDArray[np.int64] | None = None
+    """Training examples of each client, (clients,)."""
+    classes: NDArray[np.int64] | None = None
+    """Training examples of each client and class, (clients, classes)."""
+    client_accuracy: NDArray[np.float64] | None = None
+    spectra: Spectra | None = None
+    notes: tuple[str, ...] = ()
+
+    @property
+    def rounds(self) -> int:
+        """How many rounds were asked for."""
+        return int(self.config["rounds"])
+
+    @property
+    def done(self) -> int:
+        return rounds_done(self.records)
+
+    @property
+    def is_finished(self) -> bool:
+        return self.done >= self.rounds
+
+    @property
+    def tested(self) -> list[str]:
+        """The names of what was tested, in the order of the records: tiers, then the clients' own nets."""
+        names = dict.fromkeys(name for record in self.records for name in record["tiers"] or {})
+        return [*names, *([CLIENTS] if any(CLIENTS in record for record in self.records) else [])]
+
+    def course(self, name: str, quantity: str = "accuracy") -> tuple[list[int], list[float]]:
+        """The rounds in which `name` was tested, and its accuracy or loss in them."""
+        found = [(record["round"], scores_of(record, name).get(quantity)) for record in self.records]
+        pairs = [(number, value) for number, value in found if value is not None]
+        return [number for number, _ in pairs], [value for _, value in pairs]
+
+    def cumulated(self, *keys: str) -> tuple[list[int], NDArray[np.float64]]:
+        """By round, the sum of these keys of all records up to that round."""
+        per_round = [sum(float(record[key]) for key in keys) for record in self.records]
+        return [record["round"] for record in self.records], np.cumsum(per_round)
+
+
+def scores_of(record: Record, name: str) -> Mapping[str, float]:
+    """Accuracy, and loss where there is one, of a tier or of the clients' own nets; empty where it was not tested."""
+    found = record.get(CLIENTS) if name == CLIENTS else (record["tiers"] or {}).get(name)
+    return found or {}
+
+
+def read(folder: Path) -> Facts:
+    """Raises RunDirError where no run has begun."""
+    run_dir = RunDir(folder)
+    notes: list[str] = []
+
+    def whole(read: Callable[[], Read], instead: Read) -> Read:
+        try:
+            return read()
+        except UserError as error:
+            notes.append(error.text())
+            return instead
+
+    text = read_whole(run_dir.config_path)
+    if text is None:
+        raise RunDirError(str(folder), "holds no run (no config.yaml)")
+    config_text = text.decode(errors="replace")
+    config = yaml_text.parse(config_text).value
+    nothing: list[dict[str, Any]] = []
+    records = whole(lambda: read_records(run_dir), nothing)
+    if gaps := gaps_of(records, rounds_done(records)):
+        notes.append(
+            f"rounds.jsonl has no record of rounds {gaps[0][0]} to {gaps[0][1]}; sums leave missing rounds out"
+        )
+    summary = whole(lambda: read_json(run_dir.report_dir / "summary.json"), None)
+    summary = summary if isinstance(summary, dict) else {}
+    return Facts(
+        folder=folder,
+        config=config,
+        config_text=config_text,
+        records=records,
+        starts=whole(lambda: read_starts(run_dir), []),
+        tiers=_tiers(summary, records),
+        time_s=summary.get("time_s") or _time_s(records),
+        sizes=whole(lambda: saved(run_dir.partition_path)[0].sizes, None),
+        client_accuracy=_client_accuracy(run_dir),
+        notes=tuple(notes),
+    )
+
+
+def _tiers(summary: Mapping[str, Any], records: Sequence[Record]) -> list[Mapping[str, Any]]:
+    rows = summary.get("tiers")
+    if rows:
+        return [row for row in rows if row["name"] != CLIENTS]
+    last: dict[str, float] = {}
+    best: dict[str, tuple[float, int]] = {}
+    for record in records:
+        for name, scores in (record["tiers"] or {}).items():
+            last[name] = scores["accuracy"]
+            best[name] = max(best.get(name, (-1.0, 0)), (scores["accuracy"], -record["round"]))
+    return [
+        {"name": name, "accuracy_last": last[name], "accuracy_best": best[name][0], "best_round": -best[name][1]}
+        for name in last
+    ]
+
+
+def _time_s(records: Sequence[Record]) -> dict[str, float]:
+    total: dict[str, float] = {}
+    for record in records:
+        for stage, seconds in record["seconds"].items():
+            total[stage] = total.get(stage, 0.0) + seconds
+    wall_s = total.pop("wall", 0.0)
+    return {**total, "other": max(0.0, wall_s - sum(total.values()))}
+
+
+def _client_accuracy(run_dir: RunDir) -> NDArray[np.float64] | None:
+    content = read_whole(run_dir.report_dir / "clients.csv")
+    rows = list(csv.DictReader(io.StringIO(content.decode()))) if content else []
+    return np.array([float(row["accuracy"]) for row in rows]) if rows else None

@@ -1,0 +1,49 @@
+"""What a page shows beside a run's files: who has which classes, and the singular values of the server's layers."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedmpi.data.partition import Partition
+from fedmpi.lowrank.factorized import FactorizedLayer
+from fedmpi.pages.facts import Spectra
+from fedmpi.tensors import Params
+
+
+class Tier(Protocol):
+    """A tier of a method, as `federation.tiers.Tier`."""
+
+    @property
+    def name(self) -> str: ...
+
+    @property
+    def rank_ratio(self) -> float: ...
+
+
+def class_counts(labels: NDArray[np.int64], partition: Partition, num_classes: int) -> NDArray[np.int64]:
+    """Training examples of each client and class, int64 (clients, classes)."""
+    clients = np.repeat(np.arange(partition.num_clients), partition.sizes)
+    pairs = clients * num_classes + labels[partition.indices]
+    return np.bincount(pairs, minlength=partition.num_clients * num_classes).reshape(-1, num_classes)
+
+
+def spectra(
+    layers: Mapping[str, FactorizedLayer], tiers: Sequence[Tier], server: Params, most_products: float = math.inf
+) -> Spectra | None:
+    """Of every layer whose dense weight the server keeps, with the r of each low-rank tier.
+
+    None where there is no such layer, or where decomposing all of them would take more than so many products.
+    """
+    dense = {name: layer for name, layer in layers.items() if f"{name}.weight" in server}
+    products = sum(math.prod(layer.matrix_shape) * min(layer.matrix_shape) for layer in dense.values())
+    if not dense or products > most_products:
+        return None
+    matrices = {name: layer.unroll(server[f"{name}.weight"]).double().cpu() for name, layer in dense.items()}
+    values = {name: np.linalg.svd(matrix.numpy(), compute_uv=False) for name, matrix in matrices.items()}
+    low = [tier for tier in tiers if tier.rank_ratio < 1]
+    return Spectra(values, {t.name: {name: layer.r(t.rank_ratio) for name, layer in dense.items()} for t in low})

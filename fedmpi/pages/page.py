@@ -1,0 +1,299 @@
+"""One HTML file of a run, or of several runs beside each other. It asks no network for anything."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from importlib.resources import files
+from typing import Any
+
+import numpy as np
+
+from fedmpi.pages import charts
+from fedmpi.pages.charts import Line
+from fedmpi.pages.facts import Facts
+from fedmpi.pages.prose import key_figures, name_of, paragraph, percent
+from fedmpi.pages.settings import LEAST_SEEDS, Group, differences, grouped, mean_and_half_width
+from fedmpi.report.records import CLIENTS
+from fedmpi.store.units import duration, si, size
+
+MOST_CLIENTS = 40
+"""Of more clients a chart shows a sample."""
+_STAGES = ("local_training", "evaluation", "aggregation", "svd", "communication", "submodel_creation", "saving", "idle")
+_AXES = (("rounds", "round", ""), ("bytes", "bytes of all clients", "x B"), ("MACs", "MACs of training", "x MACs"))
+_Section = dict[str, Any]
+
+
+def page(runs: Sequence[Facts]) -> str:
+    """The HTML of one run, or of several that are compared."""
+    return _of_one(runs[0]) if len(runs) == 1 else _of_several(grouped(runs))
+
+
+def _render(**content: Any) -> str:
+    from jinja2 import Environment
+
+    environment = Environment(autoescape=True, trim_blocks=True, lstrip_blocks=True)
+    template = environment.from_string((files(__package__) / "page.html").read_text(encoding="utf-8"))
+    return template.render(**content)
+
+
+def _of_one(facts: Facts) -> str:
+    sections = [_accuracy(facts), _tiers(facts), _clients(facts), _data(facts), _costs(facts), _time(facts)]
+    sections += [_spectra(facts), _starts(facts), _made_with(facts)]
+    state = "finished" if facts.is_finished else f"{facts.done:,} of {facts.rounds:,} rounds"
+    return _render(
+        title=facts.folder.name,
+        state=state,
+        lead=paragraph(facts),
+        figures=key_figures(facts),
+        notes=facts.notes,
+        sections=[section for section in sections if section],
+        configs=[("The resolved config", facts.config_text)],
+    )
+
+
+def _accuracy(facts: Facts) -> _Section:
+    shown = facts.tested
+    if not shown:
+        return {"title": "Accuracy and loss", "text": "No round has been tested yet."}
+    accuracy = [Line(name_of(name), *facts.course(name)) for name in shown]
+    losses = [Line(name_of(name), *facts.course(name, "loss")) for name in shown if name != CLIENTS]
+    numbers = [record["round"] for record in facts.records if record["train_loss"] is not None]
+    training = [record["train_loss"] for record in facts.records if record["train_loss"] is not None]
+    found = [charts.lines(accuracy, "Test accuracy", "round", percent=True)]
+    found += [charts.lines([*losses, Line("training", numbers, training)], "Loss", "round")]
+    return {"title": "Accuracy and loss", "charts": found}
+
+
+def _tiers(facts: Facts) -> _Section:
+    if not facts.tiers:
+        return {}
+    heads = ["tier", "parameters", "MACs", "down", "up", "last", "best", "at round"]
+    rows = [
+        [
+            name_of(row["name"]),
+            _bar(row, "params", facts.tiers, si),
+            _bar(row, "macs", facts.tiers, si),
+            size(row.get("down_bytes")),
+            size(row.get("up_bytes")),
+            percent(row.get("accuracy_last")),
+            percent(row.get("accuracy_best")),
+            row.get("best_round") or "-",
+        ]
+        for row in facts.tiers
+    ]
+    note = "MACs are forward, for one example. Bytes are for one client and round, by the method's protocol."
+    return {"title": "Tiers", "heads": heads, "rows": rows, "text": note}
+
+
+def _bar(row: Mapping[str, Any], key: str, rows: Sequence[Mapping[str, Any]], shown: Any) -> Any:
+    """A number with a bar behind it, as long as its share of the largest."""
+    value, largest = row.get(key), max((other.get(key) or 0 for other in rows), default=0)
+    return {"text": shown(value), "share": 100 * value / largest} if value and largest else shown(value)
+
+
+def _clients(facts: Facts) -> _Section:
+    accuracy = facts.client_accuracy
+    if accuracy is None:
+        return {}
+    worst = np.sort(accuracy)[: -(-len(accuracy) // 10)].mean()
+    marks = {"mean": float(accuracy.mean()), "worst decile": float(worst)}
+    text = (
+        f"Each of {len(accuracy):,} clients was tested with its own net on its own test data: mean "
+        f"{percent(marks['mean'])}, standard deviation {percent(float(accuracy.std()))}, worst decile "
+        f"{percent(marks['worst decile'])}, lowest {percent(float(accuracy.min()))}."
+    )
+    return {"title": "Fairness", "text": text, "charts": [charts.histogram(accuracy, "Clients by accuracy", marks)]}
+
+
+def _data(facts: Facts) -> _Section:
+    if facts.sizes is None:
+        return {}
+    sizes = facts.sizes
+    text = (
+        f"{len(sizes):,} clients have {int(sizes.sum()):,} training examples: {int(np.median(sizes)):,} in the median, "
+        f"{int(sizes.min()):,} to {int(sizes.max()):,}."
+    )
+    chosen = np.unique(np.linspace(0, len(sizes) - 1, min(len(sizes), MOST_CLIENTS)).round().astype(int))
+    if len(chosen) < len(sizes):
+        text += f" The chart shows {len(chosen)} of them, evenly spaced."
+    if facts.classes is not None:
+        chart = charts.heat_map(facts.classes[chosen], "Examples of each class", chosen.tolist())
+    else:
+        chart = charts.bars({f"client {client}": float(sizes[client]) for client in chosen}, "Examples", si)
+    return {"title": "Who had which data", "text": text, "charts": [chart]}
+
+
+def _costs(facts: Facts) -> _Section:
+    if not facts.records:
+        return {}
+    numbers, down = facts.cumulated("protocol_down_bytes")
+    _, up = facts.cumulated("protocol_up_bytes")
+    _, macs = facts.cumulated("training_macs")
+    moved = [Line("down", numbers, down.tolist()), Line("up", numbers, up.tolist())]
+    found = [charts.lines(moved, "Bytes of all clients so far", "round", units="y B")]
+    found += [charts.lines([Line("", numbers, macs.tolist())], "MACs of training so far", "round", units="y MACs")]
+    return {"title": "Communication and compute", "charts": found}
+
+
+def _time(facts: Facts) -> _Section:
+    if not facts.records:
+        return {}
+    total_s = sum(facts.time_s.values())
+    split = dict(
+        sorted(((n.replace("_", " "), s) for n, s in facts.time_s.items() if s > 0), key=lambda item: -item[1])
+    )
+    found = [
+        charts.bars(split, "Seconds by stage, mean over ranks", lambda s: f"{s:,.1f} s, {100 * s / total_s:.0f} %")
+    ]
+    busy = _busy(facts)
+    if len(busy) > 1:
+        found.append(charts.bars(busy, "Seconds that each rank was busy", lambda s: f"{s:,.1f} s"))
+    elif len(facts.records) > 1:
+        numbers = [record["round"] for record in facts.records]
+        stages = [stage for stage in _STAGES if any(record["seconds"].get(stage, 0.0) > 0 for record in facts.records)]
+        parts = {s.replace("_", " "): np.array([r["seconds"].get(s, 0.0) for r in facts.records]) for s in stages}
+        found.append(charts.stacked(numbers, parts, "Seconds of each round", "s"))
+    return {"title": "Time", "text": f"The rounds and their saves took {duration(total_s)}.", "charts": found}
+
+
+def _busy(facts: Facts) -> dict[str, float]:
+    total: dict[str, float] = {}
+    for record in facts.records:
+        for rank, seconds in record["busy_s"].items():
+            total[f"rank {rank}"] = total.get(f"rank {rank}", 0.0) + seconds
+    return total
+
+
+def _spectra(facts: Facts) -> _Section:
+    if facts.spectra is None:
+        return {}
+    values, ranks = facts.spectra.values, facts.spectra.r
+    shares = {t: float(np.mean([r[name] / len(values[name]) for name in r])) for t, r in ranks.items() if r}
+    text = (
+        f"The server's {len(values)} factorized layers, the first one palest. A tier holds the values to the left of "
+        "its line and lacks the others."
+    )
+    return {"title": "Singular values", "text": text, "charts": [charts.spectra(values, shares, "Singular values")]}
+
+
+def _starts(facts: Facts) -> _Section:
+    """Resumes and lost ranks, where there were any."""
+    losses = [loss for record in facts.records for loss in record.get("losses", ())]
+    if len(facts.starts) < 2 and not losses:
+        return {}
+    rows: list[list[Any]] = []
+    for start in facts.starts:
+        ends = start.get("stopped") or start.get("ended") or {}
+        after, until = start.get("resumed_round") or 0, ends.get("round", "-")
+        rows.append([start.get("started", "-"), f"after round {after}", f"to round {until}", _said(start, ends)])
+    rows += [
+        [
+            "",
+            f"in round {loss.get('round', '-')}",
+            f"rank {loss.get('rank', '-')} was lost",
+            f"on {loss.get('host', '-')}",
+        ]
+        for loss in losses
+    ]
+    return {"title": "Starts and lost ranks", "heads": ["when", "from", "event", "more"], "rows": rows}
+
+
+def _said(start: Mapping[str, Any], ends: Mapping[str, Any]) -> str:
+    ranks = len(start.get("ranks") or ())
+    return f"{ranks} rank{'s' * (ranks != 1)}" + (f"; stopped: {ends['why']}" if "why" in ends else "")
+
+
+def _made_with(facts: Facts) -> _Section:
+    if not facts.starts:
+        return {}
+    start = facts.starts[-1]
+    rows = [[name, version] for name, version in (start.get("versions") or {}).items()]
+    rows += [[name, start[key]] for name, key in (("commit", "git"), ("host", "host")) if start.get(key)]
+    rows += [["data digest", start["data_digest"]]] if start.get("data_digest") else []
+    rows += [["command", " ".join(start["command"])]] if start.get("command") else []
+    return {"title": "Made with", "heads": ["", ""], "rows": rows, "folded": True}
+
+
+def _of_several(groups: Sequence[Group]) -> str:
+    runs = [run for group in groups for run in group.runs]
+    seeds = {len(group.runs) for group in groups}
+    said = f"{min(seeds)}" if len(seeds) == 1 else f"{min(seeds)} to {max(seeds)}"
+    lead = (
+        f"{len(runs)} runs of {len(groups)} setting{'s' * (len(groups) != 1)}, {said} seed{'s' * (seeds != {1})} each. "
+        "Lines are means over seeds, bands reach from the lowest to the highest seed."
+    )
+    sections = [_curves(groups), _table(groups), _differences(groups)]
+    unfinished = [run.folder.name for run in runs if not run.is_finished]
+    notes = [f"not finished: {', '.join(unfinished)}"] if unfinished else []
+    return _render(
+        title=" and ".join(group.name for group in groups) if len(groups) < 4 else f"{len(groups)} settings",
+        state=f"{len(runs)} runs",
+        lead=lead,
+        figures=[],
+        notes=[*notes, *(f"{run.folder.name}: {note}" for run in runs for note in run.notes)],
+        sections=[section for section in sections if section],
+        configs=[(group.name, group.runs[0].config_text) for group in groups],
+    )
+
+
+def _curves(groups: Sequence[Group]) -> _Section:
+    """Of each group its first tested net: the largest tier, or the clients' own."""
+    first = [(group, group.tested[0]) for group in groups if group.tested]
+    found = []
+    for x, label, units in _AXES:
+        lines = [group.line(tier, x, "accuracy", group.name) for group, tier in first]
+        found.append(charts.lines(lines, f"Accuracy by {x}", label, percent=True, units=units))
+    if len({len(group.tested) for group in groups} | {1}) > 1:
+        found.append(charts.lines(_by_size(groups), "Last accuracy by size", "parameters", percent=True, units="x "))
+    tiers = ", ".join(dict.fromkeys(name_of(tier) for _, tier in first))
+    return {
+        "title": "Accuracy",
+        "text": f"The curves are of {tiers}, the largest net of each setting.",
+        "charts": found,
+    }
+
+
+def _by_size(groups: Sequence[Group]) -> list[Line]:
+    """The last accuracy of every tier over the parameters of its net: mean, lowest and highest of the seeds."""
+    found = []
+    for group in groups:
+        params = {row["name"]: row.get("params") for row in group.runs[0].tiers}
+        sized = sorted((size, name) for name, size in params.items() if size and name in group.tested)
+        values = [list(group.last(name).values()) for _, name in sized]
+        means, low, high = ([float(end(own)) for own in values] for end in (np.mean, np.min, np.max))
+        found.append(Line(group.name, [size for size, _ in sized], means, low, high))
+    return found
+
+
+def _table(groups: Sequence[Group]) -> _Section:
+    rows = []
+    for group in groups:
+        for tier in group.tested:
+            values = list(group.last(tier).values())
+            mean, _ = mean_and_half_width(values)
+            deviation = float(np.std(values, ddof=1)) if len(values) > 1 else None
+            said = percent(mean) if deviation is None else f"{100 * mean:.2f} ± {100 * deviation:.2f} %"
+            rows.append([group.name, name_of(tier), len(values), said, percent(min(values)), percent(max(values))])
+    heads = ["setting", "tier", "seeds", "last accuracy", "lowest", "highest"]
+    return {"title": "Results", "heads": heads, "rows": rows, "text": "Mean ± sample standard deviation over seeds."}
+
+
+def _differences(groups: Sequence[Group]) -> _Section:
+    rows = [
+        [
+            f"{found.first} minus {found.second}",
+            name_of(found.tier),
+            found.num_seeds,
+            f"{100 * found.mean:+.2f}",
+            "-"
+            if found.half_width is None
+            else f"{100 * (found.mean - found.half_width):+.2f} to {100 * (found.mean + found.half_width):+.2f}",
+        ]
+        for found in differences(groups)
+    ]
+    text = (
+        "Differences of the last accuracy in percentage points, paired by seed, with 95 % intervals by Student's t "
+        f"(none for fewer than {LEAST_SEEDS} seeds). They are not corrected for the number of comparisons."
+    )
+    heads = ["settings", "tier", "seeds", "difference", "interval"]
+    return {"title": "Differences", "heads": heads, "rows": rows, "text": text} if rows else {}

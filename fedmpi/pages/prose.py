@@ -1,0 +1,80 @@
+"""What was run, in a paragraph for people."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from fedmpi.pages.facts import Facts
+from fedmpi.store.units import duration, si, size
+
+_ALL_IN_ONE = "all clients"
+
+
+def paragraph(facts: Facts) -> str:
+    """Method, net, data, clients, rounds, time and ranks, in plain sentences."""
+    config = facts.config
+    clients, options = config["clients"], config["method"]
+    cohort = _ALL_IN_ONE if clients["per_round"] == clients["count"] else f"{clients['per_round']:,} of them"
+    text = (
+        f"{options['name']} trained {_named(config['model'])} on {config['data']['name']}, divided among "
+        f"{clients['count']:,} clients by {_named(config['partition'])}. In each round {cohort} trained "
+        f"{_epochs(config['train'])}. "
+    )
+    if facts.is_finished:
+        text += f"All {facts.rounds:,} rounds are done, with seed {config['seed']}."
+    else:
+        text += f"{facts.done:,} of {facts.rounds:,} rounds are done, with seed {config['seed']}."
+    return text + _where(facts)
+
+
+def _named(options: Mapping[str, Any]) -> str:
+    """`resnet18 (width 0.25)`: a part's name and its options that are numbers."""
+    told = [f"{key} {value:g}" for key, value in options.items() if type(value) in (int, float)]
+    return f"{options['name']}" + (f" ({', '.join(told[:3])})" if told else "")
+
+
+def _epochs(train: Mapping[str, Any]) -> str:
+    for key, unit in (("local_epochs", "epoch"), ("local_steps", "step")):
+        if count := train.get(key):
+            return f"for {count} {unit}{'s' * (count != 1)} at batch size {train['batch_size']}"
+    return f"at batch size {train['batch_size']}"
+
+
+def _where(facts: Facts) -> str:
+    total_s = sum(facts.time_s.values())
+    text = f" The rounds took {duration(total_s)}" if total_s else ""
+    ranks = facts.starts[-1].get("ranks") if facts.starts else None
+    if not ranks or not text:
+        return f"{text}." if text else ""
+    places = sorted({str(rank.get("place", "")).partition(": ")[2] for rank in ranks})
+    text += f" on {len(ranks)} rank{'s' * (len(ranks) > 1)} ({', '.join(places)})"
+    return text + (f", in {len(facts.starts)} starts." if len(facts.starts) > 1 else ".")
+
+
+def key_figures(facts: Facts) -> list[tuple[str, str]]:
+    """(what, number) of the strip at the top of a page."""
+    figures = []
+    if tested := facts.tested:
+        name = tested[0]
+        values = facts.course(name)[1]
+        figures += [(f"last accuracy, {name_of(name)}", percent(values[-1])), ("best", percent(max(values)))]
+    if facts.records:
+        _, moved = facts.cumulated("protocol_down_bytes", "protocol_up_bytes")
+        _, macs = facts.cumulated("training_macs")
+        figures += [
+            ("bytes of all clients", size(float(moved[-1]))),
+            ("training compute", f"{si(float(macs[-1]))} MACs"),
+        ]
+    if total_s := sum(facts.time_s.values()):
+        figures.append(("time", duration(total_s)))
+    return figures
+
+
+def name_of(tier: str) -> str:
+    """Names of tiers are often numbers; a word before them keeps them apart from values."""
+    return tier if not tier.replace(".", "", 1).isdigit() else f"tier {tier}"
+
+
+def percent(share: float | None) -> str:
+    return "-" if share is None else f"{100 * share:.2f} %"

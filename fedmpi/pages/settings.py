@@ -1,0 +1,140 @@
+"""Runs that differ by nothing but their seed, as one; and groups of such runs compared seed by seed."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from fedmpi.config import words, yaml_text
+from fedmpi.pages.charts import Line
+from fedmpi.pages.facts import Facts
+
+_NOT_COMPARED = ("seed", "mpi", "output")
+"""Sections that change no result, and the seed. The data's folder changes none, either."""
+LEAST_SEEDS = 3
+"""With fewer, a difference has no interval."""
+
+
+@dataclass(frozen=True)
+class Group:
+    """Runs of one setting, in the order of their seeds; `name` has what sets it apart from the other groups."""
+
+    name: str
+    runs: tuple[Facts, ...]
+
+    @property
+    def seeds(self) -> list[int]:
+        return [int(run.config["seed"]) for run in self.runs]
+
+    @property
+    def tested(self) -> list[str]:
+        return list(dict.fromkeys(name for run in self.runs for name in run.tested))
+
+    def line(self, tier: str, x: str, quantity: str, label: str) -> Line:
+        """The mean over seeds by round (or by what was moved or computed up to it), and the range of the seeds."""
+        by_round: dict[int, list[tuple[float, float]]] = {}
+        for run in self.runs:
+            places = places_of(run, x)
+            for number, value in zip(*run.course(tier, quantity), strict=True):
+                by_round.setdefault(number, []).append((places[number], value))
+        common = sorted(number for number, found in by_round.items() if len(found) == len(self.runs))
+        points = [np.array(by_round[number]) for number in common]
+        xs, ys = [float(point[:, 0].mean()) for point in points], [float(point[:, 1].mean()) for point in points]
+        if len(self.runs) == 1:
+            return Line(label, xs, ys)
+        low, high = ([float(end(point[:, 1])) for point in points] for end in (np.min, np.max))
+        return Line(label, xs, ys, low, high)
+
+    def last(self, tier: str, quantity: str = "accuracy") -> dict[int, float]:
+        """By seed, the value of the last round in which this tier was tested."""
+        courses = {seed: run.course(tier, quantity)[1] for seed, run in zip(self.seeds, self.runs, strict=True)}
+        return {seed: values[-1] for seed, values in courses.items() if values}
+
+
+def places_of(run: Facts, x: str) -> dict[int, float]:
+    """Where each round stands on the axis: its number, or the bytes or MACs of all rounds up to it."""
+    keys = {"rounds": (), "bytes": ("protocol_down_bytes", "protocol_up_bytes"), "MACs": ("training_macs",)}[x]
+    numbers, sums = run.cumulated(*keys)
+    return dict(zip(numbers, map(float, sums if keys else numbers), strict=True))
+
+
+@dataclass(frozen=True)
+class Difference:
+    """The paired difference of two groups over the seeds that both have; `half_width` of its 95 % interval."""
+
+    first: str
+    second: str
+    tier: str
+    num_seeds: int
+    mean: float
+    half_width: float | None
+    """Student's t, n - 1 degrees of freedom; None with fewer than `LEAST_SEEDS` seeds."""
+
+
+def differences(groups: Sequence[Group]) -> Iterator[Difference]:
+    """Every pair of groups, in each tier that both have: last accuracy of the first minus that of the second."""
+    for place, first in enumerate(groups):
+        for second in groups[place + 1 :]:
+            for tier in (name for name in first.tested if name in second.tested):
+                ours, theirs = first.last(tier), second.last(tier)
+                if pairs := [ours[seed] - theirs[seed] for seed in sorted(ours.keys() & theirs.keys())]:
+                    mean, half_width = mean_and_half_width(pairs)
+                    yield Difference(first.name, second.name, tier, len(pairs), mean, half_width)
+
+
+def mean_and_half_width(values: Sequence[float]) -> tuple[float, float | None]:
+    """The mean, and half of the width of its 95 % interval by Student's t; None for fewer than `LEAST_SEEDS` values."""
+    mean = float(np.mean(values))
+    if len(values) < LEAST_SEEDS:
+        return mean, None
+    from scipy.stats import t  # comes with scikit-learn
+
+    deviation = float(np.std(values, ddof=1))
+    return mean, float(t.ppf(0.975, len(values) - 1)) * deviation / math.sqrt(len(values))
+
+
+def grouped(runs: Iterable[Facts]) -> list[Group]:
+    """In the order in which their first runs are given."""
+    by_setting: dict[tuple[tuple[str, str], ...], list[Facts]] = {}
+    for run in runs:
+        by_setting.setdefault(tuple(settings(run.config).items()), []).append(run)
+    keys = _differing([dict(setting) for setting in by_setting])
+    return [
+        Group(_name(dict(setting), keys), tuple(sorted(own, key=lambda run: int(run.config["seed"]))))
+        for setting, own in by_setting.items()
+    ]
+
+
+def settings(config: Mapping[str, Any]) -> dict[str, str]:
+    """Every setting that decides results, by its dotted key."""
+
+    def leaves(plain: Mapping[str, Any], path: tuple[str, ...]) -> Iterator[tuple[str, str]]:
+        for key, value in plain.items():
+            if isinstance(value, Mapping) and value:
+                yield from leaves(value, (*path, key))
+            else:
+                yield words.dotted((*path, key)), yaml_text.flow(value)
+
+    shown = {key: value for key, value in config.items() if key not in _NOT_COMPARED}
+    return {key: value for key, value in leaves(shown, ()) if key != "data.root"}
+
+
+def _differing(found: Sequence[Mapping[str, str]]) -> list[str]:
+    """The keys that tell these settings apart; where names of parts differ, those alone say enough if they do."""
+    keys = dict.fromkeys(key for setting in found for key in setting)
+    differ = [key for key in keys if len({setting.get(key) for setting in found}) > 1]
+    names = [key for key in differ if key.endswith(".name")]
+    if names and len({tuple(setting.get(key) for key in names) for setting in found}) == len(found):
+        return names
+    shared = [key for key in differ if all(key in setting for setting in found)]
+    return [*names, *(key for key in (shared or differ) if key not in names)]
+
+
+def _name(setting: Mapping[str, str], keys: Sequence[str]) -> str:
+    """`fedhm`, or `fedhm, train.lr 0.1`."""
+    parts = [setting[key] if key.endswith(".name") else f"{key} {setting[key]}" for key in keys if key in setting]
+    return ", ".join(parts) or setting["method.name"]

@@ -1,0 +1,69 @@
+"""Other MPI libraries from the package registry: start, bits, failure and Ctrl-C, as with Open MPI."""
+
+import os
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import venvs
+from launched import Launched, descendants, ends_in_time, has_rounds, launch
+from small_runs import SMALL, finished, undisturbed
+
+import fedmpi
+from fedmpi.store.manifest import read_starts
+from fedmpi.store.run_dir import RunDir
+
+LIBRARIES = {"mpich": "MPICH", "impi-rt": "Intel(R) MPI Library"}
+"""What stands at the beginning of `MPI.Get_library_version()`, by package."""
+
+pytestmark = pytest.mark.slow
+
+
+@pytest.fixture(scope="module", params=LIBRARIES)
+def mpi(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
+    """The folder of programs of an environment with that library, and its name."""
+    python = venvs.make(tmp_path_factory.mktemp("venv") / request.param, Path(fedmpi.__file__).parents[1])
+    venvs.install(python, request.param)
+    return python.parent, LIBRARIES[request.param]
+
+
+@pytest.fixture
+def under_way() -> Iterator[list[Launched]]:
+    found: list[Launched] = []
+    yield found
+    for launched in found:
+        if launched.process.poll() is None:
+            launched.kill()
+
+
+def start(programs: Path, ranks: int, run_dir: Path, *words: str) -> Launched:
+    path = f"PATH={programs}{os.pathsep}{os.environ['PATH']}"
+    command = [str(programs / "python"), "-m", "fedmpi.main", *SMALL, "--run-dir", str(run_dir), *words]
+    return launch(run_dir.parent, ["env", path, str(programs / "mpirun"), "-n", str(ranks), *command])
+
+
+def test_the_same_bits(mpi: tuple[Path, str], tmp_path: Path, under_way: list[Launched]) -> None:
+    """On 1 and 3 ranks those of a process without MPI; the manifest names the library that ran."""
+    expected = undisturbed(tmp_path)
+    for ranks in (1, 3):
+        under_way.append(start(mpi[0], ranks, run_dir := tmp_path / f"on-{ranks}"))
+        assert under_way[-1].wait() == 0, under_way[-1].err
+        assert finished(run_dir) == expected
+        (begun,) = read_starts(RunDir(run_dir))
+        assert begun["mpi"].startswith(mpi[1]) and len(begun["ranks"]) == ranks
+
+
+def test_a_rank_that_fails_ends_all(mpi: tuple[Path, str], tmp_path: Path, under_way: list[Launched]) -> None:
+    fails = ("train.lr=1e12", "train.on_divergence=fail", "method.name=fedavg")
+    under_way.append(launched := start(mpi[0], 3, tmp_path / "run", *fails))
+    assert ends_in_time(launched, lambda: "fedmpi: failed on rank" in launched.err) != 0
+
+
+def test_ctrl_c(mpi: tuple[Path, str], tmp_path: Path, under_way: list[Launched]) -> None:
+    """All processes end, and what is saved can be continued to the bits of a run in one go."""
+    under_way.append(launched := start(mpi[0], 3, run_dir := tmp_path / "run", "rounds=100000"))
+    assert launched.wait_until(has_rounds(run_dir, 2)), launched.err
+    family = descendants(launched.process.pid)
+    os.killpg(launched.process.pid, signal.SIGINT)  # a terminal signals all of its foreground group
+    assert len(family) >= 4 and ends_in_time(launched, lambda: True) != 0

@@ -1,0 +1,280 @@
+"""Exported nets give the reported numbers of correct answers, from the file alone, at any batch size."""
+
+import subprocess
+import sys
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from export_nets import Plain
+from fast import fast
+from own_data import save_npz
+from small_runs import run_all, small_config
+
+from fedmpi.export.__main__ import main
+from fedmpi.export.checking import check
+from fedmpi.export.formats import FORMATS
+from fedmpi.export.layers import factorized_layers
+from fedmpi.export.measuring import measure, peak_bytes
+from fedmpi.export.metadata import metadata
+from fedmpi.export.saved import saved_round
+from fedmpi.export.trained import TrainedNet, net_of_client, net_of_tier
+from fedmpi.mpi.serial import SerialComm
+from fedmpi.report.best import best_round
+from fedmpi.report.records import read_records
+from fedmpi.rounds.evaluate import test_tiers as score_tiers
+from fedmpi.store import checkpoint
+from fedmpi.store.run_dir import RunDir
+
+CLIENT = "client"
+UNEVEN = "partition.name=class_dirichlet"
+METHODS = {
+    "fedhm": (),
+    "prism": (),
+    "heterofl": (),
+    "splitmix": ("method.levels=[1,0.5,0.25]", "method.atom=0.25"),
+    "hermes": ("method.accuracy_threshold=0",),
+    "lgfedavg": (),
+    "perfedavg": ("method.beta=lr",),
+    "standalone": (),
+    "origdrop": (),
+    "fdnnc": ("method.upload=half",),
+    "fjord": ("method.widths=[1,0.6,0.3]",),
+}
+TOKENS = {
+    "lstm": ("model.name=lstm_char", "method.name=fedhm"),
+    "lstm-prism": ("model.name=lstm_char", "method.name=prism"),
+    "tied": ("model.name=export_nets:Tied", "method.name=fedavg"),
+}
+PICTURES = {
+    "mine": ("model.name=export_nets:Plain", "method.name=fedhm"),
+    "branching": ("model.name=export_nets:Branching", "method.name=fedavg"),
+    "torchvision": ("model.name=torchvision:mobilenet_v3_small", "data.shape=[3,32,32]", "method.name=fedavg"),
+    "swin": ("model.name=torchvision:swin_t", "data.shape=[3,32,32]", "method.name=fedhm"),
+    "batch": ("method.name=fedhm", "evaluation.bn=batch"),
+}
+OF_METHODS = [
+    *[("fedhm", tier) for tier in ("0.25", "1", "0.5", "0.125")],
+    *[("prism", tier) for tier in ("server", "0.4", "0.2")],
+    *[("heterofl", tier) for tier in ("0.5", "1", "0.25", "0.125")],
+    *[("splitmix", tier) for tier in ("0.5", "1", "0.25")],
+    *[(method, net) for method in ("hermes", "perfedavg") for net in ("1", CLIENT)],
+    *[("lgfedavg", CLIENT), ("standalone", CLIENT), ("origdrop", "full"), ("origdrop", "0.2")],
+    *[("fdnnc", "big"), ("fdnnc", "small"), ("fjord", "0.6")],
+]
+OF_NETS = [*[(name, "1") for name in ("tied", "torchvision")], ("lstm", "0.5"), ("lstm-prism", "0.4"), ("swin", "0.5")]
+
+Trained = Callable[..., TrainedNet]
+
+
+@pytest.fixture(scope="module")
+def run_of(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
+    """The folder of a finished run of this case, made once."""
+    folder = tmp_path_factory.mktemp("runs")
+
+    def run(name: str) -> Path:
+        if not (folder / name).exists():
+            words = TOKENS.get(name) or PICTURES.get(name) or (f"method.name={name}", *METHODS[name], UNEVEN)
+            rounds = ("rounds=1",) if name in ("swin", "torchvision") else ()
+            tokens = ("data.name=npz", f"data.path={_texts(folder)}") if name in TOKENS else ()
+            run_all(small_config(*tokens, *words, *rounds), SerialComm(), folder / name)
+        return folder / name
+
+    return run
+
+
+def _texts(folder: Path) -> Path:
+    x = np.random.default_rng(0).integers(0, 11, (160, 9))
+    y = (x[:, 0] + x[:, 1]) % 3
+    return save_npz(folder / "texts", train_x=x[:120], train_y=y[:120], test_x=x[120:], test_y=y[120:])
+
+
+@pytest.fixture(scope="module")
+def trained_of(run_of: Callable[[str], Path]) -> Trained:
+    def trained(name: str, net: str, **more: str) -> TrainedNet:
+        words = [word for word in PICTURES.get(name, TOKENS.get(name, ())) if ":" in word]
+        saved = saved_round(run_of(name), overrides=words)
+        if net != CLIENT:
+            return net_of_tier(saved, net, **more)
+        assert saved.setup.personal_tests is not None
+        return net_of_client(saved, int(saved.setup.personal_tests.sizes.argmax()), **more)
+
+    return trained
+
+
+def written(folder: Path, trained: TrainedNet, name: str) -> Path:
+    path = folder / f"net{FORMATS[name].SUFFIX}"
+    path.write_bytes(FORMATS[name].pack(trained, metadata(trained)))
+    return path
+
+
+def reported(trained: TrainedNet) -> float | None:
+    """What the run's own files say."""
+    folder = RunDir(trained.saved.path)
+    if trained.name.startswith(CLIENT):
+        lines = (folder.report_dir / "clients.csv").read_text().splitlines()
+        return float(dict(line.split(",") for line in lines)[trained.name.removeprefix("client ")])
+    scores = read_records(folder)[-1]["tiers"]
+    return scores.get(trained.name.removeprefix("tier "), {}).get("accuracy")
+
+
+FAST = [("fedhm", "0.25"), ("prism", "server"), ("prism", "0.4"), ("heterofl", "0.5"), ("splitmix", "0.25"),
+        *[(name, CLIENT) for name in ("hermes", "lgfedavg", "perfedavg")], ("lstm", "0.5"), ("tied", "1")]  # fmt: skip
+
+
+@pytest.mark.parametrize(("name", "net"), fast(*FAST, of=[*OF_METHODS, *OF_NETS]))
+def test_torch_gives_the_reported_count_exactly(tmp_path: Path, trained_of: Trained, name: str, net: str) -> None:
+    """safetensors in a net that is made anew, and the graph of pt2; for all examples at once and for a single one."""
+    trained = trained_of(name, net)
+    if (accuracy := reported(trained)) is not None:
+        assert trained.accuracy.correct / trained.accuracy.num_tested == accuracy
+    examples = trained.saved.setup.data.test_batch_of(trained.test_examples)
+    for format_name in ("safetensors", "pt2"):
+        path = written(tmp_path, trained, format_name)
+        found = check(path, trained, FORMATS[format_name])
+        assert found.holds and found.correct == trained.accuracy.correct and found.num_other == 0
+        answers = FORMATS[format_name].load(path, trained)
+        every = answers(examples[0])
+        assert int((every.argmax(1) == examples[1]).sum()) == trained.accuracy.correct
+        torch.testing.assert_close(answers(examples[0][:1].contiguous()), every[:1])
+
+
+@pytest.mark.parametrize(("name", "net"), fast(("fedhm", "0.25"), of=[*OF_METHODS, *OF_NETS]))
+def test_onnx_agrees(tmp_path: Path, trained_of: Trained, name: str, net: str) -> None:
+    trained = trained_of(name, net)
+    path = written(tmp_path, trained, "onnx")
+    found = check(path, trained, FORMATS["onnx"])
+    assert found.holds and found.largest_difference < 1e-3
+    assert [file.name for file in tmp_path.iterdir()] == ["net.onnx"]
+    answers = FORMATS["onnx"].load(path, trained)
+    assert len(answers(trained.example()[:1])) == 1
+
+
+def test_a_check_can_fail(tmp_path: Path, trained_of: Trained) -> None:
+    """The file is of another net than the accuracy is about."""
+    trained = trained_of("fedhm", "0.25")
+    path = written(tmp_path, trained, "safetensors")
+    other = replace(trained, accuracy=replace(trained.accuracy, correct=trained.accuracy.correct + 1))
+    assert not check(path, other, FORMATS["safetensors"]).holds
+
+
+def test_statistics_are_those_of_the_test(tmp_path: Path, run_of: Callable[[str], Path]) -> None:
+    """A checkpoint without them, as older ones are, gives the same net: they are estimated with the round's seeds."""
+    saved = saved_round(run_of("fedhm"))
+    assert list(saved.snapshot.statistics) == ["1", "0.5", "0.25", "0.125"]
+    ours = net_of_tier(saved, "0.5")
+    older = replace(saved, snapshot=replace(saved.snapshot, statistics={}))
+    theirs = net_of_tier(older, "0.5")
+    assert theirs.accuracy == ours.accuracy and not ours.accuracy.in_batches
+    for name, value in ours.net.state_dict().items():
+        assert torch.equal(value, theirs.net.state_dict()[name]), name
+    path = checkpoint.save(RunDir(tmp_path), older.snapshot)
+    again = checkpoint.load(path)
+    assert again.statistics == {} and list(again.server) == list(saved.snapshot.server)
+
+
+def test_after_tests_with_batch_statistics_both_accuracies_are_known(trained_of: Trained) -> None:
+    """The file's is that of a test with re-estimated statistics."""
+    trained = trained_of("batch", "0.5")
+    saved = trained.saved
+    assert saved.snapshot.statistics == {} and trained.accuracy.in_batches
+    assert trained.accuracy.reported == reported(trained)
+    evaluation = saved.setup.config.evaluation.model_copy(update={"bn": "restat"})
+    setup = replace(saved.setup, config=saved.setup.config.model_copy(update={"evaluation": evaluation}))
+    scores = score_tiers(setup, saved.number, saved.published)
+    assert trained.accuracy.share == scores[1].accuracy
+
+
+def test_a_plain_net_of_the_same_layers_takes_the_state(tmp_path: Path, trained_of: Trained) -> None:
+    """Dense: the very layers of the user's class. Factorized: the layer `u`, then `v`."""
+    from safetensors.torch import load_file
+
+    trained = trained_of("mine", "0.5", form="dense")
+    net = Plain(4, (1, 8, 8))
+    net.load_state_dict(load_file(written(tmp_path, trained, "safetensors")))
+    inputs, _ = trained.saved.setup.data.test_batch(0, 48)
+    assert torch.equal(net.eval()(inputs), trained.net(inputs))
+    factorized = trained_of("mine", "0.5")
+    (layer,) = factorized_layers(factorized.net)
+    state = load_file(written(tmp_path, factorized, "safetensors"))
+    product = state[f"{layer}.v.weight"] @ state[f"{layer}.u.weight"]
+    torch.testing.assert_close(product, net.get_submodule(layer).weight.detach())
+    torch.testing.assert_close(factorized.net(inputs), trained.net(inputs))
+
+
+@pytest.mark.parametrize(("name", "net"), [("fedhm", "0.25"), ("prism", "0.4"), ("lstm", "0.25")])
+def test_dense_nets_have_the_layers_of_the_full_one(trained_of: Trained, name: str, net: str) -> None:
+    dense, whole = trained_of(name, net, form="dense"), trained_of(name, "server" if name == "prism" else "1")
+    assert dense.form == "dense" and not factorized_layers(dense.net)
+    shapes, expected = ({k: v.shape for k, v in one.net.state_dict().items()} for one in (dense, whole))
+    assert shapes == expected
+    inputs, _ = dense.saved.setup.data.test_batch(0, 40)
+    torch.testing.assert_close(dense.net(inputs), trained_of(name, net).net(inputs), rtol=1e-4, atol=1e-5)
+
+
+def test_costs_by_hand(trained_of: Trained) -> None:
+    """58 weights; the input of 4 numbers, and the hidden layer before and after its activation, of 8 numbers each."""
+    net = torch.nn.Sequential(torch.nn.Linear(4, 8), torch.nn.ReLU(), torch.nn.Linear(8, 2)).requires_grad_(False)
+    assert peak_bytes(net, torch.zeros(1, 4)) == 4 * (58 + 4 + 8 + 8)
+    assert peak_bytes(net, torch.zeros(3, 4)) == 4 * (58 + 3 * (4 + 8 + 8))
+    trained = trained_of("fedhm", "0.25")
+    found = measure(trained, trained.net)
+    assert found.params == sum(value.numel() for value in trained.net.parameters())
+    assert all(0 < one.low_s <= one.median_s <= one.high_s for one in found.latency.values())
+
+
+def test_the_best_saved_round_stays(tmp_path: Path) -> None:
+    words = ("method.name=fedhm", UNEVEN, "rounds=7", "output.keep_checkpoints=1", "train.lr=0.3")
+    run_all(small_config(*words), SerialComm(), tmp_path)
+    means = {
+        record["round"]: sum(scores["accuracy"] for scores in record["tiers"].values()) / len(record["tiers"])
+        for record in read_records(RunDir(tmp_path))
+    }
+    best = max(means, key=lambda number: (means[number], -number))
+    assert best != 7, "a run whose last round is the best says nothing"
+    assert [number for number, _ in RunDir(tmp_path).checkpoints()] == [7, best]
+    assert saved_round(tmp_path, "best").number == best and saved_round(tmp_path, "last").number == 7
+
+
+def test_best_by_hand() -> None:
+    """Of equals the first; rounds without a test, and those that are not saved, do not count."""
+    means = {1: 0.5, 2: 0.75, 3: 0.75, 4: None, 5: 0.9}
+    assert best_round(means, [4, 3, 2]) == 2
+    assert best_round(means, [4]) is None and best_round(means, [6, 5]) == 5
+
+
+def test_the_command_and_a_file_without_fedmpi(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], run_of: Callable[[str], Path]
+) -> None:
+    """What it prints under `use it` runs in a process that cannot import fedmpi."""
+    monkeypatch.chdir(tmp_path)
+    assert main([str(run_of("fedhm")), "--tier", "0.25", "--check"]) == 0
+    out = capsys.readouterr().out
+    assert (tmp_path / "fedhm-tier0.25-round3.pt2").is_file()
+    snippet = out.partition("use it:\n")[2].replace("    ", "", 1).replace("\n    ", "\n")
+    script = f"{snippet}\nimport sys\nassert 'fedmpi' not in sys.modules"
+    done = subprocess.run(
+        [sys.executable, "-P", "-c", script], cwd=tmp_path, env={}, capture_output=True, text=True, timeout=120
+    )
+    assert done.returncode == 0 and done.stdout.startswith("tensor(["), done.stderr
+
+
+@pytest.mark.parametrize("edit", ["record", "statistics"])
+def test_another_accuracy_than_the_records_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, edit: str) -> None:
+    """Exit code 1 where the file does not give what the records say, 2 where the checkpoint is not whole."""
+    monkeypatch.chdir(tmp_path)
+    run_all(small_config("method.name=fedavg", "rounds=1"), SerialComm(), tmp_path / "run")
+    folder = RunDir(tmp_path / "run")
+    if edit == "record":
+        (record,) = read_records(folder)
+        found = f'"accuracy": {record["tiers"]["1"]["accuracy"]}'
+        text = folder.records_path.read_text()
+        assert found in text
+        folder.records_path.write_text(text.replace(found, '"accuracy": 1.0', 1))
+    else:
+        snapshot = checkpoint.load(folder.checkpoint_path(1))
+        checkpoint.save(folder, replace(snapshot, statistics={"1": torch.zeros(3)}))
+    assert main(["run", "--format", "safetensors", "--check"]) == (1 if edit == "record" else 2)

@@ -1,0 +1,72 @@
+"""What users of `python -m fedmpi.export` are told of their mistakes, word for word (`golden/export_messages.txt`)."""
+
+import re
+import shlex
+import sys
+from pathlib import Path
+
+import pytest
+from golden_file import check_golden
+from small_runs import run_all, small_config
+
+from fedmpi.export.__main__ import main
+from fedmpi.mpi.serial import SerialComm
+from fedmpi.store.run_dir import RunDir
+
+MISTAKES = """
+nowhere
+run other
+run --round 7
+run --round first
+run --tier 0.3
+run --tier 1 --client 3
+run --client 3
+run --tier 1 --factorized
+run --tier 1 --dense --factorized
+run --tier 1 --format tflite
+run --tier 1 --out missing/net.pt2
+run --tier 1 --format safetensors
+run --tier 1 --format onnx
+run method.name=heterofl --tier 1
+own
+own --tier 1
+own --client 8
+own --client 0 --factorized
+code
+code model.name=export_nets:Branching
+code model.name=export_nets:Branching --format onnx
+damaged
+empty
+"""
+MISSING = ("onnx", "onnxscript", "safetensors", "safetensors.torch")
+
+
+def test_messages(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.chdir(tmp_path)
+    words = {
+        "run": ("method.name=fedhm",),
+        "own": ("method.name=lgfedavg",),
+        "code": ("method.name=fedavg", "model.name=export_nets:Branching"),
+        "damaged": ("method.name=fedavg",),
+        "empty": ("method.name=fedavg",),
+    }
+    for name, settings in words.items():
+        run_all(small_config(*settings, "rounds=1"), SerialComm(), tmp_path / name)
+    RunDir(Path("damaged")).checkpoint_path(1).write_bytes(b"no checkpoint")
+    RunDir(Path("empty")).checkpoint_path(1).unlink()
+    capsys.readouterr()
+
+    def told(words: str) -> str:
+        with monkeypatch.context() as without:
+            for package in MISSING if "Branching" not in words else ():
+                without.setitem(sys.modules, package, None)
+            assert main(shlex.split(words)) == 2, words
+        out, err = capsys.readouterr()
+        assert out == "" and err.count("\n") == 1, words
+        return err
+
+    text = "\n".join(f"$ {words}\n{told(words)}" for words in MISTAKES.splitlines() if words)
+    # What depends on versions: torch's words, and how Python quotes choices.
+    text = re.sub(r"traced: .*?; take", "traced: ...; take", text)
+    check_golden("export_messages.txt", re.sub(r"\(choose from .*?\)", "(choose from ...)", text))
+    assert not [*tmp_path.glob("*.*")]

@@ -1,0 +1,130 @@
+"""What the programs of `jobs/` and `fedmpi.verify` say of mistakes, word for word: each line of `MISTAKES`.
+
+The texts stand in `tests/golden/messages_of_jobs.txt` and nowhere else. Nothing is written for a mistake.
+"""
+
+import shlex
+from pathlib import Path
+
+import pytest
+from golden_file import check_golden
+from studied_runs import own_paper, without_squeue, write_config
+
+from fedmpi.studies import compare, reproduce
+from fedmpi.studies.bench import pruned
+from fedmpi.studies.slurm import submit
+from fedmpi.verify import __main__ as verify
+
+PROGRAMS = {
+    "compare": compare.main,
+    "measure_pruned": pruned.main,
+    "reproduce": reproduce.main,
+    "submit": submit.main,
+    "verify": verify.main,
+}
+LONG = 300 * "x"
+MISTAKES = f"""
+compare --methods fedhn
+compare --methods fedavg,fedavg
+compare --methods none/such.yaml
+compare --data dogits
+compare --seeds 0,x
+compare --seeds 1,01
+compare --ranks 0
+compare --target 1.5
+compare --scale nan
+compare --bogus
+compare --methods fedavg --set train.lt=1
+compare --set seed=1
+compare --collect
+measure_pruned
+measure_pruned here --clients a
+measure_pruned here --clients -1
+measure_pruned here --clients 0 --all
+measure_pruned here --batch 1e3
+measure_pruned here --batch 65537
+measure_pruned here --times 0
+measure_pruned here --bogus
+measure_pruned here
+reproduce
+reproduce fedhm
+reproduce fedhn:table3
+reproduce fedhm:tabel3
+reproduce none/such.yaml:table1
+reproduce fedhm:table3 --only Hermes
+reproduce fedhm:table3 --run 1000
+reproduce fedhm:table3 --run 0
+reproduce fedhm:table3 --budget 0
+reproduce fedhm:table3 --budget epoch=1
+reproduce fedhm:table3 --budget rounds=1,rounds=2
+reproduce fedhm:table3 --budget rounds=
+reproduce fedhm:table3 --submit
+reproduce fedhm:table3 --collect --list
+reproduce own.yaml:table1 --set train.lt=1
+reproduce own.yaml:table1 --set train.lr=0.1 ' seed = 7'
+reproduce own.yaml:table1 --collect --only zzz
+reproduce own.yaml:table1 --ranks 1 --launcher "env 'x"
+reproduce own.yaml:table1 --slurm --launcher "env 'x"
+reproduce own.yaml:table1 --slurm --sbatch-option time=1
+reproduce own.yaml:table1 --launcher 'no-such-program -n {{ranks}}'
+reproduce own.yaml:table1 --launcher 'mpirun -n 2'
+reproduce own.yaml:table1 --launcher 'nice -n 9 /opt/srun -n5'
+reproduce own.yaml:table1 --launcher 'no-mpi -n $N'
+reproduce own.yaml:table1 --launcher ''
+reproduce fdnnc:table3 --ranks 1 --only 'bfirst-full 70%' --budget rounds=0.0008
+submit a=1
+submit mine.yaml train.lr=fast
+submit mine.yaml mpi.min_ranks=9
+submit mine.yaml --sweep train.lr=0.1,fast
+submit mine.yaml --sweep seed
+submit mine.yaml --sweep seed=1,,2
+submit mine.yaml --sweep seed=1,1
+submit mine.yaml --sweep seed=1,01
+submit mine.yaml --sweep seed=1 --sweep ' seed =2'
+submit mine.yaml --ranks 3 --launcher 'srun --ntasks=5'
+submit mine.yaml --launcher 'mpirun -n {{ranks'
+submit mine.yaml --sbatch-option '-p gpu'
+submit mine.yaml --sbatch-option 'partition gpu'
+submit mine.yaml --sbatch-option time=
+submit mine.yaml --sbatch-option 'comment=a\\nrm x'
+submit mine.yaml --sbatch-option array=1-9
+submit mine.yaml --sbatch-option=--ntasks=9
+submit mine.yaml --sbatch-option wrap=date
+submit mine.yaml --sbatch-option test-only
+submit mine.yaml --sbatch-option arr=0-3
+submit mine.yaml --sbatch-option sig=TERM@60
+submit mine.yaml --sbatch-option signal=TERM@60
+submit mine.yaml --sbatch-option signal=B:USR1@0
+submit mine.yaml --sbatch-option signal=B:USR1@86400
+submit mine.yaml --sbatch-option time=2
+submit mine.yaml --sbatch-option time-min=1
+submit mine.yaml --name a/b
+submit mine.yaml --name 'a\\b'
+submit mine.yaml --name ..
+submit mine.yaml --name {LONG}
+submit mine.yaml --out {"/".join(30 * [200 * "y"])}
+submit status here/none
+verify fedavg
+"""
+
+
+no_squeue = without_squeue
+
+
+@pytest.mark.usefixtures("no_squeue")
+def test_messages_of_jobs(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "here").mkdir()
+    write_config(tmp_path / "mine.yaml", "method.name=fedavg")
+    own_paper(tmp_path)
+    before = sorted(tmp_path.rglob("*"))
+    told = []
+    for line in MISTAKES.split("\n")[1:-1]:
+        program, *words = shlex.split(line)
+        words = [word.replace("\\n", "\n") for word in words]
+        assert PROGRAMS[program](words) == 2, line
+        out, err = capsys.readouterr()
+        assert out == "" and err.count("\n") == 1, line
+        told.append(f"$ {line:.99}\n{err}")
+    assert sorted(tmp_path.rglob("*")) == before
+    check_golden("messages_of_jobs.txt", "\n".join(told).replace(str(tmp_path), "HERE"))

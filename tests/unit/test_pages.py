@@ -1,0 +1,184 @@
+"""Pages and figures of runs: their numbers are the records'; differences and intervals by hand."""
+
+import json
+import math
+import re
+from html.parser import HTMLParser
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from fedmpi.command import plot, report
+from fedmpi.data.partition import Partition
+from fedmpi.errors import ConfigError, RunDirError
+from fedmpi.pages import facts, figure
+from fedmpi.pages.inside import class_counts
+from fedmpi.pages.page import page
+from fedmpi.pages.settings import Group, differences, grouped, mean_and_half_width
+
+CONFIG = """seed: {seed}
+rounds: {rounds}
+data: {{name: digits}}
+partition: {{name: iid}}
+model: {{name: mlp, hidden: 8}}
+method: {{name: {method}}}
+clients: {{count: 4, per_round: 2}}
+train: {{local_epochs: 1, batch_size: 8, lr: {lr}}}
+"""
+
+
+def a_run(path: Path, accuracies, *, seed=0, method="fedhm", lr=0.1, rounds=None, losses=()) -> Path:
+    """A run directory with a record for each (tier -> accuracy)."""
+    path.mkdir()
+    rounds = len(accuracies) if rounds is None else rounds
+    (path / "config.yaml").write_text(CONFIG.format(seed=seed, rounds=rounds, method=method, lr=lr))
+    lines = []
+    for number, tiers in enumerate(accuracies, 1):
+        lines.append(
+            {
+                "round": number,
+                "tiers": {name: {"accuracy": share, "loss": 1 - share} for name, share in tiers.items()},
+                "train_loss": 0.5,
+                "protocol_down_bytes": 100,
+                "protocol_up_bytes": 50,
+                "training_macs": 1000.0,
+                "seconds": {"local_training": 2.0, "idle": 1.0, "wall": 3.5},
+                "busy_s": {"0": 1.0, "1": 2.0},
+                "losses": list(losses) if number == 1 else [],
+            }
+        )
+    (path / "rounds.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    (path / "partition.h5").write_bytes(bytes(Partition(np.arange(6), np.array([0, 1, 3, 6, 6])).packed()))
+    return path
+
+
+class Tables(HTMLParser):
+    """The texts of all cells, and everything that a page would fetch."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.cells: list[str] = []
+        self.fetched: list[str] = []
+        self._is_cell = False
+        self.feed(text)
+
+    def handle_starttag(self, tag, attrs):
+        self._is_cell = tag in ("td", "dd")
+        if self._is_cell:
+            self.cells.append("")
+        if tag in ("script", "img", "link", "iframe", "source"):
+            self.fetched += [value for name, value in attrs if name in ("src", "href")]
+
+    def handle_endtag(self, tag):
+        self._is_cell = self._is_cell and tag not in ("td", "dd")
+
+    def handle_data(self, data):
+        if self._is_cell:
+            self.cells[-1] += data
+
+
+def test_facts_are_the_files_own(tmp_path):
+    found = facts.read(a_run(tmp_path / "run", [{"1": 0.25, "0.5": 0.5}, {"1": 0.75}], rounds=5))
+    assert (found.rounds, found.done, found.is_finished, found.tested) == (5, 2, False, ["1", "0.5"])
+    assert found.course("1") == ([1, 2], [0.25, 0.75]) and found.course("0.5", "loss") == ([1], [0.5])
+    numbers, sums = found.cumulated("protocol_down_bytes", "protocol_up_bytes")
+    assert (numbers, sums.tolist()) == ([1, 2], [150.0, 300.0])
+    assert found.time_s == {"local_training": 4.0, "idle": 2.0, "other": 1.0}
+    assert found.sizes is not None
+    assert found.sizes.tolist() == [1, 2, 3, 0]
+    assert [(row["name"], row["accuracy_best"], row["best_round"]) for row in found.tiers] == [
+        ("1", 0.75, 2),
+        ("0.5", 0.5, 1),
+    ]
+
+
+def test_a_page_has_the_numbers_and_fetches_nothing(tmp_path):
+    lost = {"rank": 2, "host": "<node>", "round": 1}
+    read = Tables(text := page([facts.read(a_run(tmp_path / "a<b>", [{"1": 0.25}, {"1": 0.75}], losses=[lost]))]))
+    assert {"75.00 %", "tier 1", "300 B", "rank 2 was lost", "on <node>"} <= set(read.cells)
+    assert "a&lt;b&gt;" in text and "a<b>" not in text
+    assert read.fetched == ["data:,"] and not re.search(r"url\((?!#)|@import|<script", text)
+    assert not re.findall(r'(?:src|href)="(?:https?:)?//', text)
+
+
+@pytest.mark.parametrize("accuracies", [[], [{}], [{"1": 0.5}]])
+def test_a_page_of_a_young_run(tmp_path, accuracies):
+    assert "of 9 rounds" in page([facts.read(a_run(tmp_path / "run", accuracies, rounds=9))])
+
+
+def test_damage_is_a_note(tmp_path):
+    run = a_run(tmp_path / "run", [{"1": 0.5}] * 3)
+    kept = (run / "rounds.jsonl").read_text().splitlines(keepends=True)
+    (run / "rounds.jsonl").write_text(kept[0] + kept[2])
+    (run / "partition.h5").write_bytes(b"no file of ours")
+    found = facts.read(run)
+    assert found.sizes is None and len(found.notes) == 2
+    assert page([found]).count('<p class="note">') == 2
+    with pytest.raises(RunDirError):
+        facts.read(tmp_path)
+
+
+def test_classes_by_client():
+    partition = Partition(np.array([3, 0, 1, 2]), np.array([0, 1, 4, 4]))
+    labels = np.array([2, 0, 2, 1])
+    assert class_counts(labels, partition, 3).tolist() == [[0, 1, 0], [1, 0, 2], [0, 0, 0]]
+
+
+def several(tmp_path) -> list[Group]:
+    ours, theirs = (0.5, 0.6, 0.7), (0.4, 0.6, 0.5)
+    runs = [a_run(tmp_path / f"ours{s}", [{"1": a}], seed=s) for s, a in enumerate(ours)]
+    runs += [a_run(tmp_path / f"theirs{s}", [{"1": a}], seed=s, method="heterofl") for s, a in enumerate(theirs)]
+    return grouped(map(facts.read, runs))
+
+
+def test_differences_are_paired_by_seed(tmp_path):
+    """Differences .1, 0, .2: mean .1, standard deviation .1, t(.975, 2) = 4.302653."""
+    groups = several(tmp_path)
+    assert [(group.name, group.seeds) for group in groups] == [("fedhm", [0, 1, 2]), ("heterofl", [0, 1, 2])]
+    (found,) = differences(groups)
+    assert (found.first, found.second, found.tier, found.num_seeds) == ("fedhm", "heterofl", "1", 3)
+    assert found.mean == pytest.approx(0.1)
+    assert found.half_width == pytest.approx(4.302653 * 0.1 / math.sqrt(3), rel=1e-6)
+    assert mean_and_half_width([1.0, 3.0]) == (2.0, None)
+
+
+def test_a_band_is_the_range_over_seeds(tmp_path):
+    line = several(tmp_path)[0].line("1", "bytes", "accuracy", "ours")
+    assert (line.x, line.low, line.high) == ([150.0], [0.5], [0.7])
+    assert line.y == pytest.approx([0.6])
+
+
+def test_settings_of_one_method_are_told_apart_by_what_differs(tmp_path):
+    runs = [a_run(tmp_path / f"{lr}", [{"1": 0.5}], lr=lr) for lr in (0.1, 0.01)]
+    assert [group.name for group in grouped(map(facts.read, runs))] == ["train.lr 0.1", "train.lr 0.01"]
+
+
+def test_a_page_of_several(tmp_path):
+    cells = Tables(page([run for group in several(tmp_path) for run in group.runs])).cells
+    assert {"60.00 ± 10.00 %", "fedhm minus heterofl", "+10.00", "-14.84 to +34.84"} <= set(cells)
+
+
+@pytest.mark.parametrize("ending", [".pdf", ".svg", ".png"])
+def test_a_figure(tmp_path, ending):
+    groups, path = several(tmp_path), tmp_path / f"drawn{ending}"
+    figure.draw(groups, path, "macs", "accuracy", ["1"])
+    first = path.read_bytes()
+    figure.draw(groups, path, "macs", "accuracy", ["1"])
+    assert path.read_bytes() == first
+
+
+def test_a_table_in_latex(tmp_path):
+    assert r"fedhm & 1 & 3 & $60.00 \pm 10.00$\,\% \\" in figure.tex(several(tmp_path), "accuracy")
+
+
+def test_the_commands(tmp_path, capsys):
+    run = a_run(tmp_path / "run", [{"1": 0.5}])
+    assert report.main([str(run)]) == 0 and (run / "report" / "report.html").exists()
+    out = tmp_path / "f.pdf"
+    assert plot.main([str(run), "--out", str(out), "--tex", str(tmp_path / "f.tex")]) == 0
+    assert out.read_bytes().startswith(b"%PDF") and (tmp_path / "f.tex").exists()
+    capsys.readouterr()
+    assert plot.main([str(run), "--out", "f.gif"]) == 2 and "f.gif" in capsys.readouterr().err
+    with pytest.raises(ConfigError, match="0.3"):
+        figure.chosen_tiers([Group("all", (facts.read(run),))], ["0.3"])
