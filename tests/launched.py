@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from torture.processes import descendants, environment, is_running, kill_all, started, state_of
+from torture.processes import descendants, environment, is_running, kill_all, only_starts, started, state_of
 
 from fedmpi.errors import UserError
 from fedmpi.report.records import read_records
@@ -26,7 +26,7 @@ from fedmpi.store import manifest
 from fedmpi.store.run_dir import RunDir
 from fedmpi.studies.launch import launcher
 
-__all__ = ["descendants", "environment", "is_running"]
+__all__ = ["descendants", "environment", "is_running", "only_starts"]
 
 LIMIT_S = 600.0
 """No run here takes more than seconds on an idle machine; this only ends a hang."""

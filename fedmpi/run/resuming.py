@@ -67,10 +67,11 @@ def restore(setup: Setup, run_dir: RunDir, *, resume: bool) -> checkpoint.Snapsh
 def _problem(setup: Setup, snapshot: checkpoint.Snapshot) -> str:
     """Why this run cannot continue from a checkpoint that is whole; empty also for another config, which is refused."""
     try:
-        if setup.config.diff(snapshot.config):
-            return ""
+        differences = setup.config.diff(snapshot.config)
     except RecursionError:
         return "holds a config that is none"
+    if differences:
+        return "" if snapshot.config.keys() & {"seed", "method"} else "holds a config that is none"
     if (snapshot.seed, snapshot.config_hash) != (setup.config.seed, setup.config.hash()):
         return "holds a seed or a hash that is not its config's"
     if unknown := snapshot.progress.keys() - asdict(Best()).keys():

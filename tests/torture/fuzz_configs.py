@@ -187,7 +187,7 @@ def command_outcome(number: int, seed: int, ranks: int, *, trains: bool = False)
         done = subprocess.run(full, capture_output=True, timeout=LIMIT_COMMAND_S, check=False, **how)
     verdict, detail = expected, ""
     if expected == "refused":
-        is_right = done.returncode == 2 and done.stdout == "" and done.stderr.count(said) == 1
+        is_right = done.returncode == 2 and processes.only_starts(done.stdout) and done.stderr.count(said) == 1
     elif trains:  # data may be refused that are read only now
         is_right = done.returncode in (0, 2)
     else:

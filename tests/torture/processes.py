@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -60,6 +61,11 @@ def state_of(process: Path) -> str:
         return (process / "stat").read_text().rpartition(")")[2].split()[0]
     except OSError:
         return "Z"
+
+
+def only_starts(out: str) -> bool:
+    """A command that was refused: it has printed at most the line that says what its start waits for."""
+    return re.fullmatch(r"(starting \d+ ranks?: loading [\w ,]+\n)?", out) is not None
 
 
 def is_running(pid: int) -> bool:
