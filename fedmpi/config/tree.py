@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import os
 import re
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
@@ -107,11 +108,11 @@ def read_tree(address: str | os.PathLike[str], shown: str) -> Tree:
 
 
 class _Reader:
-    """Reads the files of one config. Each is parsed once for all of its cells, and each use of one counts."""
+    """Reads the files of one config. Each is read once for all of its cells, and each use of one counts."""
 
     def __init__(self) -> None:
         self._files_left, self._bytes_left = MAX_FILES, MAX_BYTES
-        self._parsed: dict[Path, tuple[int, Document]] = {}
+        self._read: dict[Path, tuple[int, Document]] = {}
 
     def tree(self, address: _Address, extended_by: tuple[_Address, ...] = ()) -> Tree:
         layers = _layers(address, self._document(address))
@@ -149,17 +150,21 @@ class _Reader:
         if self._files_left < 0:
             many = f"file {MAX_FILES + 1} of the files that extend one another"
             raise ConfigError(address.shown, f"{many}; allowed: at most {MAX_FILES}")
-        if address.path not in self._parsed:
+        if address.path not in self._read:
             content = _content(address, self._bytes_left)
             try:
-                self._parsed[address.path] = len(content), yaml_text.parse(_decode(content, address.shown))
+                self._read[address.path] = len(content), _parsed(_decode(content, address.shown))
             except yaml_text.YamlError as error:
                 raise ConfigError(address.shown, str(error)) from None
-        num_bytes, document = self._parsed[address.path]
+        num_bytes, document = self._read[address.path]
         self._bytes_left -= num_bytes
         if self._bytes_left < 0:
             raise _too_long(address, in_all=True)
         return document
+
+
+# Commands on many configs meet the same texts again and again. No reader writes into a document.
+_parsed = functools.lru_cache(maxsize=64)(yaml_text.parse)
 
 
 def _layers(address: _Address, document: Document) -> list[Tree]:
@@ -178,7 +183,7 @@ def _layers(address: _Address, document: Document) -> list[Tree]:
     # Of a cell's name the file says whether it is given twice, of what is in it the cell.
     inside = [problem for problem in document.problems if problem.path[0] == "cells" and len(problem.path) > 2]
     outside = [problem for problem in document.problems if problem not in inside]
-    layers = [Tree(address.shown, deepcopy(shared), document.origins, outside)]
+    layers = [Tree(address.shown, deepcopy(shared), dict(document.origins), outside)]
     if address.cell is not None:
         own = ("cells", address.cell)
         origins = {path[2:]: origin for path, origin in document.origins.items() if path[:2] == own}

@@ -7,6 +7,7 @@ the source of what is not built in (`brought`) with what the manifest notes of i
 from __future__ import annotations
 
 import contextlib
+import functools
 import importlib.metadata
 import json
 import os
@@ -64,8 +65,9 @@ def computed_with(worker_device: str, device: Device) -> dict[str, str]:
     return found
 
 
+@functools.cache
 def _digest_of_code(folder: Path) -> str:
-    """Of all modules in `folder`: a version number says nothing of a checkout."""
+    """Of all modules in `folder`, when it is first asked for: a version number says nothing of a checkout."""
     state = blake2b(digest_size=4)
     for path in sorted(folder.rglob("*.py")):
         state.update(f"{path.relative_to(folder)}\0".encode() + path.read_bytes())
@@ -129,10 +131,14 @@ def _source(section: str, name: str) -> dict[str, str]:
         with contextlib.suppress(OSError):
             entry["digest"] = blake2b(read_bytes(file, _MAX_SOURCE_BYTES), digest_size=16).hexdigest()
     top = entry["module"].partition(".")[0]
-    installed = importlib.metadata.packages_distributions().get(top, [])
+    installed = _distributions().get(top, [])
     if installed:
         entry["distribution"] = f"{installed[0]} {importlib.metadata.version(installed[0])}"
     return entry
+
+
+# Reads the files of every installed package, once.
+_distributions = functools.cache(importlib.metadata.packages_distributions)
 
 
 def changed_sources(run_dir: RunDir, config: Config) -> str:
