@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from fast import fast
 from small_runs import one_round, run_all, small_config, small_setup
 from torch import Tensor
 
@@ -194,7 +195,7 @@ def story(folder: Path, monkeypatch: pytest.MonkeyPatch, name: str, policy: str,
 
 
 @pytest.mark.parametrize("how", HOW)
-@pytest.mark.parametrize("name", WITH_MEMORY)
+@pytest.mark.parametrize("name", fast(*(name for name in WITH_MEMORY if "-" not in name), of=WITH_MEMORY))
 def test_a_dropped_client_remembers_what_it_did(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, how: str
 ) -> None:
@@ -211,7 +212,7 @@ def test_a_dropped_client_remembers_what_it_did(
 
 
 @pytest.mark.parametrize("how", HOW)
-@pytest.mark.parametrize("name", WITH_MEMORY)
+@pytest.mark.parametrize("name", fast(*(name for name in WITH_MEMORY if "-" not in name), of=WITH_MEMORY))
 def test_what_is_uploaded_fits_what_is_remembered(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, how: str
 ) -> None:

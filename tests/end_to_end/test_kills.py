@@ -27,7 +27,8 @@ KILLED = {
 }
 
 
-@pytest.mark.parametrize("name", fast("killed", of=KILLED))
+@pytest.mark.slow
+@pytest.mark.parametrize("name", KILLED)
 def test_the_run_comes_to_the_bytes_of_a_quiet_one(name: str, tmp_path: Path) -> None:
     mpirun()
     job = KILLED[name]

@@ -24,10 +24,6 @@ def outcomes_of(numbers: range, folder: Path) -> list[Outcome]:
     return outcomes
 
 
-def test_a_combination_gives_the_same_bytes(tmp_path: Path) -> None:
-    assert len(outcomes_of(range(1, 2), tmp_path)) == 1
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize("part", range(PARTS))
 def test_combinations_of_all_methods_give_the_same_bytes(tmp_path: Path, part: int) -> None:

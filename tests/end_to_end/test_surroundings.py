@@ -219,7 +219,7 @@ ERRORS = ("ENOSPC", "EDQUOT", "EIO", "ESTALE", "EROFS", "EFBIG")
 
 
 @pytest.mark.parametrize("error", fast("ENOSPC", of=ERRORS))
-@pytest.mark.parametrize("part", ["rounds.jsonl", "round-"])
+@pytest.mark.parametrize("part", fast("round-", of=("rounds.jsonl", "round-")))
 def test_any_save_may_fail_twice(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd, error: str, part: str) -> None:
     """Under `warn`: the records or the checkpoints of rounds 2 and 3 fail, the next ones hold; bits are the same."""
     words = (*TOPK, "rounds=5")
@@ -240,7 +240,7 @@ def test_any_save_may_fail_twice(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     assert without_notes(finished(tmp_path / "run")) == expected
 
 
-@pytest.mark.parametrize("part", ["rounds.jsonl", "round-000003"])
+@pytest.mark.parametrize("part", fast("rounds.jsonl", of=("rounds.jsonl", "round-000003")))
 def test_the_last_round_must_be_saved(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, part: str) -> None:
     """Under `warn`, too; what was saved before stays, and a resume has the rest."""
     words = (*TOPK, "output.on_save_error=warn")

@@ -72,7 +72,7 @@ def test_every_method_keeps_its_bits(bits: Bits, case: str) -> None:
     bits.check(bits.alone(small_config(*words, "rounds=3")))
 
 
-@pytest.mark.parametrize("net", fast(*brought_nets.ALLOWED, of=NETS, but_on=3))
+@pytest.mark.parametrize("net", fast(*brought_nets.ALLOWED, of=NETS))
 def test_nets_of_others_keep_the_bits(bits: Bits, net: str) -> None:
     """Also those that keep running statistics, draw random numbers outside torch or have buffers."""
     config = small_config(*NETS[net], "method.name=fedavg", "evaluation.bn=batch", "rounds=1")
