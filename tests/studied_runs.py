@@ -62,9 +62,9 @@ def named(table: str, text: str = PAPER) -> Named:
 
 def record(number: int, tiers: Mapping[str, float], **other: Any) -> dict[str, Any]:
     """A round that moves 40 bytes down and 20 up, with a cohort of 2."""
-    scores = {net: {"accuracy": accuracy, "loss": 1.0} for net, accuracy in tiers.items()}
+    tested = {"tiers": {net: {"accuracy": share, "loss": 1.0} for net, share in tiers.items()}} if tiers else {}
     costs = {"protocol_down_bytes": 40, "protocol_up_bytes": 20, "training_macs": 100.0, "cohort": [0, 1]}
-    return {"round": number, "tiers": scores, "train_loss": 1.0 / number, **costs, **other}
+    return {"round": number, **tested, "train_loss": 1.0 / number, **costs, **other}
 
 
 def learning(*accuracies: float | None, net: str = "1", **other: Any) -> list[dict[str, Any]]:

@@ -30,6 +30,9 @@ BRANCHED_FROM = "branched_from"
 DRAWS_ON = "draws_on"
 """The key of tensors that the method draws on in the next round: their bytes in base64, for `fedmpi.draws`."""
 
+TIERS = "tiers"
+"""The key, in the record of a round that was tested, of the scores of each net that all clients share."""
+
 CLIENTS = "clients"
 """The key, and the closing table's row, of the clients' own nets on their own test data."""
 
@@ -47,10 +50,15 @@ def round_seconds(records: Sequence[Record], num_ranks: int) -> list[float]:
     return found
 
 
+def tested_nets(record: Record) -> dict[str, Mapping[str, float]]:
+    """Name -> `accuracy` and `loss` of each net that was tested on the whole test set; empty where none was."""
+    return dict(record.get(TIERS) or {})  # older records have an empty one where nothing was tested
+
+
 def accuracies(record: Record) -> dict[str, float]:
     """Of each tier that was tested, and of the clients' own nets; empty where the round was not evaluated."""
     own = {CLIENTS: record[CLIENTS]} if CLIENTS in record else {}
-    return {name: scores["accuracy"] for name, scores in {**record["tiers"], **own}.items()}
+    return {name: scores["accuracy"] for name, scores in {**tested_nets(record), **own}.items()}
 
 
 class Records:

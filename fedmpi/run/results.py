@@ -12,7 +12,7 @@ from fedmpi.federation.cohort import learning_rate
 from fedmpi.methods.values import Turn
 from fedmpi.report.best import Best
 from fedmpi.report.closing import TierRow
-from fedmpi.report.records import CLIENTS, DRAWS_ON
+from fedmpi.report.records import CLIENTS, DRAWS_ON, TIERS
 from fedmpi.rounds.exchange import CONTRIBUTED
 from fedmpi.rounds.state import RoundResult, ServerState, Setup
 from fedmpi.store.stored import to_text
@@ -27,12 +27,13 @@ def record_of(setup: Setup, round_number: int, state: ServerState, result: Round
     method, config, draws_on = setup.method, setup.config, setup.method.traits.draws_on
     contributed = [report for report in result.reports if report.status == CONTRIBUTED]
     scores = zip(method.tested(), result.scores or (), strict=result.scores is not None)
+    tested = {net.name: {"accuracy": score.accuracy, "loss": score.loss} for net, score in scores}
     restored = [report.client for report in contributed if report.restored]
     losses = [report.loss for report in contributed if math.isfinite(report.loss)]
     return {
         "round": round_number,
         "lr": learning_rate(config.train, round_number, config.rounds),
-        "tiers": {net.name: {"accuracy": score.accuracy, "loss": score.loss} for net, score in scores},
+        **({TIERS: tested} if tested else {}),
         **({CLIENTS: result.client_scores.summary()} if result.client_scores is not None else {}),
         **({DRAWS_ON: {name: to_text(state.params[name]) for name in draws_on}} if draws_on else {}),
         **({"method": dict(result.diagnostics)} if result.diagnostics else {}),

@@ -28,8 +28,8 @@ SPLIT_S = {**dict.fromkeys((*STAGES, "other"), 0.0), "svd": 15.0, "local_trainin
 
 
 def record(number: int, wall_s: float, loss: float | None, **accuracy: float) -> dict[str, object]:
-    tiers = {name: {"accuracy": share} for name, share in accuracy.items()}
-    return {"round": number, "seconds": {"wall": wall_s}, "train_loss": loss, "tiers": tiers}
+    tiers = {"tiers": {name: {"accuracy": share} for name, share in accuracy.items()}} if accuracy else {}
+    return {"round": number, "seconds": {"wall": wall_s}, "train_loss": loss, **tiers}
 
 
 def run(progress: Progress, rounds: int = 2) -> None:
@@ -155,7 +155,7 @@ SHOW = """
 from fedmpi.report.progress import Progress, Telling
 with Progress("auto", 2) as progress:
     progress.clients(1, 2)
-    progress.round_done({"round": 1, "seconds": {"wall": 1.0}, "train_loss": 0.5, "tiers": {}})
+    progress.round_done({"round": 1, "seconds": {"wall": 1.0}, "train_loss": 0.5})
 """
 COMMAND = [sys.executable, "-c", SHOW]
 PLAIN = b"round 1/2  1.00 s  ETA 0:01  loss 0.5\n"

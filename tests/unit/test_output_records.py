@@ -9,14 +9,24 @@ from pathlib import Path
 import pytest
 
 from fedmpi.errors import RunDirError
-from fedmpi.report.best import Best
+from fedmpi.report.best import Best, mean_accuracy
 from fedmpi.report.events import Events
 from fedmpi.report.observer import Started
-from fedmpi.report.records import Records, gaps_of, is_whole, read_records, rounds_done, scalars
+from fedmpi.report.records import (
+    Records,
+    accuracies,
+    gaps_of,
+    is_whole,
+    read_records,
+    rounds_done,
+    scalars,
+    tested_nets,
+)
 from fedmpi.store import manifest
 from fedmpi.store.files import json_safe
 from fedmpi.store.manifest import add_start, start_entry
 from fedmpi.store.run_dir import RunDir
+from fedmpi.studies.runs import accuracy_of
 
 
 def write(run_dir: RunDir, rounds: range, resume_after: int | None = None, tensorboard: bool = False) -> None:
@@ -121,6 +131,16 @@ def test_records_of_another_run_are_known_by_what_the_checkpoint_knows() -> None
     assert best.contradicts([{"round": 2}, {"round": 3, "tiers": 5}]) == ""
     for other in ({"tiers": {"half": {"accuracy": 0.3}}}, {"clients": {"accuracy": None}}):
         assert "in round 2 the accuracy of" in best.contradicts([{"round": 2, **other}])
+
+
+@pytest.mark.parametrize("nothing", [{}, {"tiers": None}, {"tiers": {}}], ids=str)
+def test_a_round_without_a_test_has_no_accuracy(nothing: dict[str, object]) -> None:
+    """However its record says so: older ones have an empty mapping."""
+    record = {"round": 1, "seconds": {}, **nothing}
+    assert accuracies(record) == tested_nets(record) == {} and accuracy_of(record, "1") is None
+    best = Best()
+    best.round_done(record)
+    assert best.last == {} and best.contradicts([record]) == "" and mean_accuracy(record) is None
 
 
 def test_a_run_directory_that_is_gone_is_said(tmp_path: Path) -> None:

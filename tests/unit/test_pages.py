@@ -35,10 +35,11 @@ def a_run(path: Path, accuracies, *, seed=0, method="fedhm", lr=0.1, rounds=None
     (path / "config.yaml").write_text(CONFIG.format(seed=seed, rounds=rounds, method=method, lr=lr))
     lines = []
     for number, tiers in enumerate(accuracies, 1):
+        tested = {name: {"accuracy": share, "loss": 1 - share} for name, share in tiers.items()}
         lines.append(
             {
                 "round": number,
-                "tiers": {name: {"accuracy": share, "loss": 1 - share} for name, share in tiers.items()},
+                **({"tiers": tested} if tested else {}),
                 "train_loss": 0.5,
                 "protocol_down_bytes": 100,
                 "protocol_up_bytes": 50,
