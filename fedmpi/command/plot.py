@@ -2,7 +2,8 @@
 
 Draws one figure for a paper, as .pdf, .svg, .png or .eps: a line for each setting, the mean of its runs, with a band
 from the lowest to the highest seed; a panel for each --tier (without it, for the largest net of each setting). --tex
-writes the table of last values, too. RUN is a run directory.
+writes the table of last values, too. RUN is a run directory, or a folder of them, as `compare` and
+`reproduce` leave them.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from pathlib import Path
 from fedmpi.command.manners import Parser, run_command, show
 from fedmpi.errors import ConfigError
 from fedmpi.pages import facts
-from fedmpi.store.files import write_text, writing
+from fedmpi.store.files import write_text
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -29,18 +30,17 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _plot(runs: Sequence[str], out: str, x: str, y: str, tier: Sequence[str], tex: str | None) -> None:
-    from fedmpi.pages import figure  # loads matplotlib
+    from fedmpi.pages import figure, plotted  # load matplotlib
     from fedmpi.pages.settings import grouped
 
     path = Path(out)
     if path.suffix not in figure.FORMATS:
         raise ConfigError("--out", f"'{out}' ends in none of {', '.join(figure.FORMATS)}, which choose the format")
-    groups = grouped(facts.read(Path(run)) for run in runs)
-    if not (tiers := figure.chosen_tiers(groups, tier)):
+    groups = grouped(facts.read_all([Path(run) for run in runs]))
+    if not (tiers := plotted.chosen_tiers(groups, tier)):
         raise ConfigError("command line", "no round of these runs has been tested yet, so there is nothing to draw")
-    with writing(path):
-        figure.draw(groups, path, x, y, tiers)
+    figure.save(plotted.drawn(groups, x, y, tiers), path)
     show(f"{path}")
     if tex is not None:
-        write_text(Path(tex), figure.tex(groups, y))
+        write_text(Path(tex), plotted.tex(groups, y))
         show(tex)

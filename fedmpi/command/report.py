@@ -2,7 +2,8 @@
 
 Writes one HTML file that works offline: of one run (by default RUN/report/report.html), or of several runs beside each
 other (report.html). Runs that differ by nothing but their seed are one line, their mean, with a band from the lowest to
-the highest seed. RUN is a run directory, finished or not.
+the highest seed. RUN is a run directory, finished or not, or a folder of them, as `compare` and `reproduce` leave them
+(then FOLDER/report.html).
 """
 
 from __future__ import annotations
@@ -30,12 +31,13 @@ def main(argv: Sequence[str] | None = None) -> int:
 def _report(runs: Sequence[str], out: str | None) -> None:
     from fedmpi.pages.page import page  # loads matplotlib
 
-    found = [facts.read(Path(run)) for run in runs]
-    path = Path(out or "report.html")
+    found = facts.read_all([Path(run) for run in runs])
+    path = Path(out or Path(runs[0] if len(runs) == 1 else "", "report.html"))
     if len(found) == 1:
         found = [with_classes_and_spectra(found[0])]
-        path = Path(out) if out else RunDir(found[0].folder).page_path
-        path.parent.mkdir(exist_ok=True)
+        if not out:
+            path = RunDir(found[0].folder).page_path
+            path.parent.mkdir(exist_ok=True)
     write_text(path, page(found))
     show(f"{path}")
 

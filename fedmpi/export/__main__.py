@@ -10,6 +10,7 @@ to prepare its inputs, its accuracy, size, latency on one thread and memory, and
   --round R            best (highest mean accuracy of the saved rounds), last (the default), or a number
   --format F           pt2 (torch.export; the default), safetensors (state of a plain torch net), onnx
   --dense | --factorized  factors multiplied out, or two layers in a row; by default as clients have it
+  --cut                leaves out the rows and columns that a client of hermes has pruned, and prints the costs of both
   --out FILE           by default RUN's name, net and round in this folder
   --check              the whole test set through the file, against the reported accuracy; exit code 1 if that fails
 
@@ -46,6 +47,7 @@ def parse(argv: Sequence[str]) -> Namespace:
     form = parser.add_mutually_exclusive_group()
     for name in ("dense", "factorized"):
         form.add_argument(f"--{name}", dest="form", action="store_const", const=name)
+    parser.add_argument("--cut", action="store_true")
     parser.add_argument("--out", metavar="FILE")
     parser.add_argument("--check", action="store_true")
     arguments = parser.parse_intermixed_args(argv)

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import tempfile
 from argparse import Namespace
 from pathlib import Path
 
 from fedmpi.command.manners import show
 from fedmpi.errors import ConfigError, UserError
-from fedmpi.export.checking import Checked, check
-from fedmpi.export.formats import FORMATS
+from fedmpi.export.checking import Checked, check, compared
+from fedmpi.export.cutting import cut_net
+from fedmpi.export.formats import FORMATS, Format
 from fedmpi.export.measuring import BATCHES, Measured, measure
 from fedmpi.export.metadata import input_text, metadata, preprocessing
 from fedmpi.export.saved import saved_round
@@ -27,11 +29,14 @@ def export(arguments: Namespace) -> int:
         trained = net_of_client(saved, arguments.client, arguments.form)
     if arguments.check and not trained.accuracy.num_tested:
         raise ConfigError("--check", f"{trained.name} has no test example of its own, so there is nothing to compare")
+    whole, trained = trained, cut_net(trained) if arguments.cut else trained
     path = Path(arguments.out or f"{saved.path.resolve().name}-{trained.label}-round{saved.number}{form.SUFFIX}")
     if path.is_dir() or not path.parent.is_dir():
         raise UserError("--out", f"{path} is a folder, or its folder is not there; name a file in a folder that is")
     write_atomic(path, form.pack(trained, metadata(trained)))
     show(_about(path, trained))
+    if trained.is_cut:
+        show(_uncut(whole, trained, form))
     show(_costs(path, measure(trained, form.load(path, trained))))
     checked = check(path, trained, form) if arguments.check else None
     if checked:
@@ -63,6 +68,17 @@ def _accuracy(found: Accuracy) -> str:
     if round(found.reported * found.num_tested) != found.correct:
         return f"{own} on this machine; {100 * found.reported:.2f} % reported"
     return f"{own}, as reported"
+
+
+def _uncut(whole: TrainedNet, small: TrainedNet, form: Format) -> str:
+    """What the net costs where nothing is cut, in a file of the same format, and how its answers differ."""
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder, f"uncut{form.SUFFIX}")
+        path.write_bytes(form.pack(whole, metadata(whole)))
+        costs = _costs(path, measure(whole, form.load(path, whole)))
+    _, num_other, largest = compared(small.net, whole)
+    tested = f"{num_other} other predictions of {whole.accuracy.num_tested}, outputs differ by {largest:.2g} at most"
+    return f"  uncut:\n{costs}\n  cut: {tested}"
 
 
 def _costs(path: Path, found: Measured) -> str:

@@ -37,6 +37,7 @@ def metadata(trained: TrainedNet) -> dict[str, str]:
         "format": FORMAT,
         "net": trained.name,
         "form": trained.form,
+        **({"cut": True} if trained.is_cut else {}),
         "input": input_text(info),
         "preprocessing": preprocessing(info),
         "input_shape": list(info.example_shape),

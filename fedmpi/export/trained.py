@@ -20,11 +20,13 @@ from fedmpi.export.saved import SavedRound
 from fedmpi.learning.bn import num_statistics
 from fedmpi.learning.evaluate import count_correct, own_statistics, test_nets
 from fedmpi.learning.flat import FlatNet
+from fedmpi.methods.hermes import Hermes
 from fedmpi.methods.protocol import copy_into
+from fedmpi.models.surgery.groups import Masks
 from fedmpi.report.records import tested_nets
 from fedmpi.rounds.evaluate import client_net
 from fedmpi.rounds.publish import share_versions
-from fedmpi.rounds.state import personal_task, reestimates
+from fedmpi.rounds.state import client_of, personal_task, reestimates
 from fedmpi.store.checkpoint import KIND
 
 
@@ -61,6 +63,10 @@ class TrainedNet:
     accuracy: Accuracy
     test_examples: Tensor
     """Numbers of the test examples that the accuracy is about, int64."""
+    masks: Masks | None = None
+    """Which channels the client has pruned; None where its method prunes none."""
+    is_cut: bool = False
+    """Whether pruned rows and columns are gone; the accuracy is then the uncut net's."""
 
     def batches(self) -> Iterator[tuple[Tensor, Tensor]]:
         """Inputs and labels of the test, in the batches in which the run tests."""
@@ -110,7 +116,10 @@ def net_of_client(saved: SavedRound, client: int, form: Form | None = None) -> T
     accuracy = Accuracy(correct, len(own), as_tested / len(own) if len(own) else None, in_batches)
     statistics = own_statistics(flat, setup.data, *restat, size)
     names = f"client {client}", f"client{client}"
-    return _trained(saved, names, task.tier, statistics, form, accuracy, own)
+    trained = _trained(saved, names, task.tier, statistics, form, accuracy, own)
+    if not isinstance(setup.method, Hermes):
+        return trained
+    return replace(trained, masks=client_of(setup, task, published, published.versions.get(client)).memory or {})
 
 
 def _trained(

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import io
 import re
+import textwrap
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -20,6 +21,10 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 NUM_COLOURS = 8
+POINTS_PER_INCH = 72
+_WIDTH_INCHES = 5.2
+"""A column of a page is as wide on a desk; on a phone its texts are 9 pixels high."""
+_LEGEND_POINTS = 9
 DASHES = ("-", (0, (6, 2)), (0, (2, 1.5)), (0, (7, 2, 1.5, 2)))
 MARKERS = "osD^vPX*"
 _MOST_MARKED = 24
@@ -89,10 +94,13 @@ def lines(given: Sequence[Line], title: str, x_label: str, *, percent: bool = Fa
     return _svg(title, draw, height=3.1 if len(given) > 1 else 2.7)
 
 
-def draw_line(axes: Axes, line: Line, place: int, colour: object) -> None:
-    """One curve and its band, in the style of its place among the others."""
+def draw_line(axes: Axes, line: Line, place: int, colour: object, *, is_joined: bool = True) -> None:
+    """One curve and its band, in the style of its place among the others; its points alone if it is not joined."""
     every = max(1, len(line.x) // _MOST_MARKED)
-    style: dict[str, Any] = {"linestyle": DASHES[place % len(DASHES)], "marker": MARKERS[place % len(MARKERS)]}
+    # Lines of one colour, which are NUM_COLOURS places apart, differ in both.
+    dashes, marker = place + place // NUM_COLOURS, place + 3 * (place // NUM_COLOURS)
+    style: dict[str, Any] = {"linestyle": DASHES[dashes % len(DASHES)] if is_joined else "none"}
+    style["marker"] = MARKERS[marker % len(MARKERS)]
     axes.plot(line.x, line.y, color=colour, label=line.label, markersize=3.5, markevery=every, **style)
     if len(line.low):
         axes.fill_between(line.x, line.low, line.high, color=colour, alpha=0.18, linewidth=0)
@@ -104,26 +112,31 @@ def as_percent(axes: Axes) -> None:
     axes.yaxis.set_major_formatter(PercentFormatter(1.0, symbol=" %"))
 
 
-def whole_numbers(axes: Axes) -> None:
+def whole_numbers(axes: Axes, axis: str = "x") -> None:
     from matplotlib.ticker import MaxNLocator
 
-    axes.xaxis.set_major_locator(MaxNLocator("auto", steps=[1, 2, 2.5, 5, 10], integer=True))
+    getattr(axes, f"{axis}axis").set_major_locator(MaxNLocator("auto", steps=[1, 2, 2.5, 5, 10], integer=True))
 
 
 def with_prefix(axes: Axes, axis: str, unit: str) -> None:
     """Numbers of the axis `x` or `y` as 20 M, 1.5 G and the unit."""
-    from matplotlib.ticker import EngFormatter
+    from matplotlib.ticker import EngFormatter, MaxNLocator
 
-    getattr(axes, f"{axis}axis").set_major_formatter(EngFormatter(unit=unit))
+    numbers = getattr(axes, f"{axis}axis")
+    numbers.set_major_formatter(EngFormatter(unit=unit))
+    numbers.set_major_locator(MaxNLocator(5, steps=[1, 2, 2.5, 5, 10]))
 
 
 def legend_below(axes: Axes) -> None:
     """Below the x axis, where no curve is."""
     handles, labels = axes.get_legend_handles_labels()
-    columns = max(1, min(len(labels), 60 // (6 + max(map(len, labels)))))
-    axes.legend(
-        handles, labels, loc="upper center", bbox_to_anchor=(0.5, -0.2), ncols=columns, handlelength=2.6, fontsize=9
-    )
+    beside = 5.5 * _LEGEND_POINTS / POINTS_PER_INCH  # the piece of a line, and the space between columns
+    most = _WIDTH_INCHES - 0.7
+    labels = [wrapped(label, most - beside, _LEGEND_POINTS) for label in labels]
+    widest = max(text_inches(line, _LEGEND_POINTS) for label in labels for line in label.split("\n"))
+    columns = max(1, min(len(labels), int(most / (widest + beside))))
+    place: dict[str, Any] = {"loc": "upper center", "bbox_to_anchor": (0.5, -0.2), "ncols": columns}
+    axes.legend(handles, labels, handlelength=2.6, fontsize=_LEGEND_POINTS, **place)
 
 
 def stacked(x: Sequence[float], parts: Mapping[str, NDArray[np.float64]], title: str, y_label: str) -> str:
@@ -168,6 +181,7 @@ def histogram(shares: NDArray[np.float64], title: str, marks: Mapping[str, float
         axes.set_xlim(0, 1)
         axes.set_xlabel("accuracy of a client's own net")
         axes.set_ylabel("clients")
+        whole_numbers(axes, "y")
         legend_below(axes)
 
     return _svg(title, draw, height=3.0)
@@ -179,7 +193,7 @@ def heat_map(counts: NDArray[np.int64], title: str, rows: Sequence[int]) -> str:
     def draw(axes: Axes) -> None:
         num_clients, num_classes = counts.shape
         down, across = np.nonzero(counts)
-        width_points = 6.2 * 72 * 0.85 / max(num_classes, 1)
+        width_points = _WIDTH_INCHES * POINTS_PER_INCH * 0.85 / max(num_classes, 1)
         height_points = axes.get_window_extent().height * 72 / axes.figure.dpi / max(num_clients, 1)
         side = 0.92 * min(width_points, height_points)
         areas = side**2 * counts[down, across] / max(int(counts.max(initial=1)), 1)
@@ -218,6 +232,25 @@ def spectra(values: Mapping[str, NDArray[np.float64]], r: Mapping[str, float], t
     return _svg(title, draw, height=3.3)
 
 
+def text_inches(text: str, points: float) -> float:
+    """How wide a line of text is."""
+    from matplotlib.font_manager import FontProperties
+    from matplotlib.textpath import text_to_path
+
+    width: float = text_to_path.get_text_width_height_descent(text, FontProperties(size=points), ismath=False)[0]
+    return width / POINTS_PER_INCH
+
+
+def wrapped(text: str, inches: float, points: float) -> str:
+    """`text` in lines of at most so many inches; words break only where they are wider than that."""
+    lines = [text]
+    for columns in range(len(text) - 1, 0, -1):
+        if all(text_inches(line, points) <= inches for line in lines):
+            break
+        lines = textwrap.wrap(text, columns)
+    return "\n".join(lines)
+
+
 @contextmanager
 def style(**more: object) -> Iterator[None]:
     """Within, matplotlib draws as these charts look."""
@@ -228,13 +261,13 @@ def style(**more: object) -> Iterator[None]:
         yield
 
 
-def _svg(title: str, draw: Callable[[Axes], None], *, height: float, width: float = 6.2) -> str:
-    """The chart as an SVG element, `width` x `height` inches where the page has room for it."""
+def _svg(title: str, draw: Callable[[Axes], None], *, height: float) -> str:
+    """The chart as an SVG element, so many inches high; a page scales it to its own width."""
     from matplotlib.backends.backend_svg import FigureCanvasSVG
     from matplotlib.figure import Figure
 
     with style():
-        figure = Figure(figsize=(width, height), layout="constrained")
+        figure = Figure(figsize=(_WIDTH_INCHES, height), layout="constrained")
         FigureCanvasSVG(figure)
         axes = figure.add_subplot()
         axes.set_title(title)

@@ -21,7 +21,7 @@ from fedmpi.errors import RunDirError, UserError
 from fedmpi.report.records import CLIENTS, Record, gaps_of, read_records, rounds_done, tested_nets
 from fedmpi.store.files import read_json, read_whole
 from fedmpi.store.manifest import read_starts
-from fedmpi.store.run_dir import RunDir
+from fedmpi.store.run_dir import RunDir, runs_below
 
 Read = TypeVar("Read")
 
@@ -70,9 +70,9 @@ class Facts:
 
     @property
     def tested(self) -> list[str]:
-        """The names of what was tested, in the order of the records: tiers, then the clients' own nets."""
+        """The names of what was tested: the clients' own nets, then tiers in the order of the records."""
         names = dict.fromkeys(name for record in self.records for name in tested_nets(record))
-        return [*names, *([CLIENTS] if any(CLIENTS in record for record in self.records) else [])]
+        return [*([CLIENTS] if any(CLIENTS in record for record in self.records) else []), *names]
 
     def course(self, name: str, quantity: str = "accuracy") -> tuple[list[int], list[float]]:
         """The rounds in which `name` was tested, and its accuracy or loss in them."""
@@ -90,6 +90,25 @@ def scores_of(record: Record, name: str) -> Mapping[str, float]:
     """Accuracy, and loss where there is one, of a tier or of the clients' own nets; empty where it was not tested."""
     found = record.get(CLIENTS) if name == CLIENTS else tested_nets(record).get(name)
     return found or {}
+
+
+def read_all(paths: Sequence[Path]) -> list[Facts]:
+    """The runs that are named, and those that lie in folders that are named and have done a round.
+
+    Raises RunDirError where there is none.
+    """
+    found: list[Facts] = []
+    for path in paths:
+        if RunDir(path).config_path.exists():
+            found.append(read(path))
+            continue
+        inner = [read(run.path) for run in runs_below(path) if run.config_path.exists()]
+        if not inner:
+            raise RunDirError(str(path), "holds no run (no config.yaml), and no folder in it does; name a run's folder")
+        if not (begun := [facts for facts in inner if facts.records]):
+            raise RunDirError(str(path), "holds runs, but none has done a round yet")
+        found += begun
+    return found
 
 
 def read(folder: Path) -> Facts:

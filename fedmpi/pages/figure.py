@@ -1,114 +1,137 @@
-"""One figure for a paper, and its table in LaTeX: settings over seeds, by rounds, bytes or MACs.
+"""A figure for a paper: panels in rows, its title above them and one legend below, where no curve is.
 
-Panels are tiers, lines are settings. The legend stands below the panels, where no curve is. Colours print in grey, and
-lines differ by dashes and markers, too.
+Nothing is cut: texts that are wider than their place are broken into lines, and the figure grows by what its title and
+its legend need. Colours are told apart in grey and by the colour-blind; lines differ by dashes and markers, too, and
+bars by hatches.
 """
 
 from __future__ import annotations
 
-import textwrap
-from collections.abc import Sequence
+import io
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
-from fedmpi.errors import ConfigError
 from fedmpi.pages import charts
-from fedmpi.pages.prose import name_of
-from fedmpi.pages.settings import Group
+from fedmpi.pages.charts import POINTS_PER_INCH, text_inches, wrapped
+from fedmpi.store.files import write_atomic
+
+if TYPE_CHECKING:
+    from matplotlib.artist import Artist
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
 
 FORMATS = (".pdf", ".svg", ".png", ".eps")
-LABELS = {"rounds": "round", "bytes": "communication of all clients (B)", "macs": "training compute (MACs)"}
-_LABEL_COLUMNS = 40
-_PANEL_INCHES = (3.4, 2.5)
+# Paul Tol, "Colour schemes", SRON/EPS/TN/09-002, 2021: black with "high-contrast", whose lightness is 0, 28, 49 and 73
+# of 100; then what "medium-contrast" has beside those.
+COLOURS = ("#000000", "#004488", "#bb5566", "#ddaa33", "#6699cc", "#994455", "#ee99aa", "#997700")
+HATCHES = ("", "///", "...", "xxx", "\\\\\\", "---", "++", "oo")
+PANEL_INCHES = (3.4, 2.6)
 _MOST_ACROSS = 3
-# Okabe and Ito's, from dark to light: in grey they keep that order.
-_COLOURS = ("#000000", "#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#7f7f7f")
+_POINTS = 9
+_BESIDE_INCHES = 0.9
+"""Of a panel's width, what the numbers and the label of its y axis take at most."""
+_DPI = 300
 _STYLE = {
-    "font.size": 9,
+    "font.size": _POINTS,
     "axes.edgecolor": "0.6",
     "axes.labelcolor": "black",
     "axes.titlecolor": "black",
     "axes.titleweight": "normal",
-    "axes.titlesize": 9,
+    "axes.titlelocation": "center",
+    "axes.titlesize": _POINTS,
     "grid.color": "0.88",
     "xtick.color": "0.25",
     "ytick.color": "0.25",
     "text.color": "black",
     "lines.linewidth": 1.4,
     "figure.facecolor": "white",
+    "savefig.facecolor": "white",
+    "hatch.linewidth": 0.6,
     "pdf.fonttype": 42,  # TrueType, as publishers ask for
     "ps.fonttype": 42,
 }
 
 
-def draw(groups: Sequence[Group], path: Path, x: str, y: str, tiers: Sequence[str]) -> None:
-    """Writes the figure; its format is that of the name's ending. A panel for each of `tiers`."""
+def colour_of(place: int) -> str:
+    """The colour of the `place`th label."""
+    return COLOURS[place % len(COLOURS)]
+
+
+def bar_style(place: int) -> dict[str, Any]:
+    """How the bars of the `place`th label look: a fill, and a white hatch on it."""
+    return {"color": colour_of(place), "hatch": HATCHES[place % len(HATCHES)], "edgecolor": "white", "linewidth": 0}
+
+
+def composed(
+    panels: Sequence[Callable[[Axes], None]],
+    title: str = "",
+    *,
+    more: Mapping[str, Artist] | None = None,
+    share_y: bool = False,
+) -> Figure:
+    """The figure. Each of `panels` draws into its axes; `more` are entries of the legend that no panel has."""
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
-    across = min(len(tiers), _MOST_ACROSS)
-    down = -(-len(tiers) // across)
-    width, height = _PANEL_INCHES
+    across = min(len(panels), _MOST_ACROSS)
+    down = -(-len(panels) // across)
+    width, height = PANEL_INCHES[0] * across, PANEL_INCHES[1] * down
     with charts.style(**_STYLE):
-        figure = Figure(figsize=(width * across, height * down + 0.35), layout="constrained")
+        figure = Figure(figsize=(width, height), layout="constrained")
         FigureCanvasAgg(figure)
-        panels = figure.subplots(down, across, squeeze=False, sharey=True).flatten()
-        for place, axes in enumerate(panels):
-            axes.set_visible(place < len(tiers))
-        for axes, tier in zip(panels, tiers, strict=False):
-            for place, group in enumerate(groups):
-                if tier in group.tested:
-                    label = textwrap.fill(group.name, _LABEL_COLUMNS)
-                    line = group.line(tier, "MACs" if x == "macs" else x, y, label)
-                    charts.draw_line(axes, line, place, _COLOURS[place % len(_COLOURS)])
-            axes.set_title(name_of(tier) if len(tiers) > 1 else "")
-            axes.set_xlabel(LABELS[x])
-            if x == "rounds":
-                charts.whole_numbers(axes)
-            else:
-                charts.with_prefix(axes, "x", "")
-            if y == "accuracy":
-                charts.as_percent(axes)
-        for row in range(down):
-            panels[row * across].set_ylabel(f"test {y}")
-        named = {
-            label: handle for axes in panels for handle, label in zip(*axes.get_legend_handles_labels(), strict=True)
-        }
-        figure.legend(
-            named.values(), named.keys(), loc="outside lower center", ncols=min(4, len(named)), handlelength=2.8
-        )
-        figure.savefig(path, format=path.suffix[1:], dpi=300, bbox_inches="tight", metadata=_no_date(path))
+        grid = list(figure.subplots(down, across, squeeze=False, sharey=share_y).flat)
+        for axes, draw in zip(grid, panels, strict=False):
+            draw(axes)
+            _fit(axes)
+        for axes in grid[len(panels) :]:
+            axes.set_visible(False)
+        if title:
+            lines = "\n".join(wrapped(line, width - 0.3, _POINTS + 1) for line in title.split("\n"))
+            figure.suptitle(lines, fontsize=_POINTS + 1)
+            height += 1.5 * (_POINTS + 1) / POINTS_PER_INCH * (1 + lines.count("\n"))
+        height += _legend(figure, more or {})
+        figure.set_size_inches(width, height)
+    return figure
 
 
-def _no_date(path: Path) -> dict[str, None]:
-    """The same runs give the same bytes."""
-    return {".pdf": {"CreationDate": None}, ".svg": {"Date": None}}.get(path.suffix, {})
+def save(figure: Figure, path: Path) -> None:
+    """Writes it; the format is that of the name's ending. The same runs give the same bytes. Raises RunDirError."""
+    dates = {".pdf": {"CreationDate": None}, ".svg": {"Date": None}}
+    drawn = io.BytesIO()
+    with charts.style(**_STYLE):
+        figure.savefig(drawn, format=path.suffix[1:], dpi=_DPI, metadata=dates.get(path.suffix))
+    write_atomic(path, drawn.getbuffer())
 
 
-def chosen_tiers(groups: Sequence[Group], asked: Sequence[str]) -> list[str]:
-    """The tiers to show: `asked`, else the first of each setting. Raises ConfigError for a name that no run has."""
-    known = dict.fromkeys(tier for group in groups for tier in group.tested)
-    if unknown := [tier for tier in asked if tier not in known]:
-        raise ConfigError(
-            "--tier", f"no run has tested {', '.join(unknown)}; allowed: {', '.join(known) or 'none yet'}"
-        )
-    return list(asked or dict.fromkeys(group.tested[0] for group in groups if group.tested))
+def _fit(axes: Axes) -> None:
+    """Breaks the panel's texts into lines that fit; ticks that are words stand aslant where they do not."""
+    from matplotlib.ticker import FixedFormatter
+
+    width, height = PANEL_INCHES[0] - _BESIDE_INCHES, PANEL_INCHES[1] - _BESIDE_INCHES
+    axes.set_title(wrapped(axes.get_title(), width, _POINTS))
+    axes.set_xlabel(wrapped(axes.get_xlabel(), width, _POINTS))
+    axes.set_ylabel(wrapped(axes.get_ylabel(), height, _POINTS))
+    if isinstance(axes.xaxis.get_major_formatter(), FixedFormatter):
+        names = [label.get_text() for label in axes.get_xticklabels()]
+        if max((text_inches(name, _POINTS) for name in names), default=0.0) > 0.9 * width / max(1, len(names)):
+            for label in axes.get_xticklabels():
+                label.set(rotation=30, horizontalalignment="right", rotation_mode="anchor")
 
 
-def tex(groups: Sequence[Group], y: str) -> str:
-    """The last values as a LaTeX table (booktabs): mean and sample standard deviation over seeds."""
-    import numpy as np
-
-    lines = [r"\begin{tabular}{llrr}", r"\toprule", rf"setting & tier & seeds & {y} \\", r"\midrule"]
-    for group in groups:
-        for tier in group.tested:
-            values = list(group.last(tier, y).values())
-            scale, unit = (100, r"\,\%") if y == "accuracy" else (1, "")
-            said = f"{scale * np.mean(values):.2f}" if values else "--"
-            if len(values) > 1:
-                said += rf" \pm {scale * np.std(values, ddof=1):.2f}"
-            lines.append(rf"{_escaped(group.name)} & {_escaped(tier)} & {len(values)} & ${said}${unit} \\")
-    return "\n".join([*lines, r"\bottomrule", r"\end{tabular}", ""])
-
-
-def _escaped(text: str) -> str:
-    return "".join(f"\\{sign}" if sign in "&%$#_{}" else sign for sign in text)
+def _legend(figure: Figure, more: Mapping[str, Artist]) -> float:
+    """One legend of all labels, in as many columns as fit; the inches of height that it takes."""
+    found = [axes.get_legend_handles_labels() for axes in figure.axes]
+    handles = {label: handle for pair in found for handle, label in zip(*pair, strict=True)} | {**more}
+    if not handles:
+        return 0.0
+    most = figure.bbox.width / figure.dpi - 0.3
+    names = [wrapped(name, min(most - 0.6, PANEL_INCHES[0]), _POINTS) for name in handles]
+    columns = len(handles)
+    while True:
+        legend = figure.legend([*handles.values()], names, loc="outside lower center", ncols=columns, handlelength=2.8)
+        box = legend.get_window_extent()
+        if columns == 1 or box.width / figure.dpi <= most:
+            return float(box.height) / figure.dpi + 0.1
+        legend.remove()
+        columns = min(columns - 1, int(columns * most * figure.dpi / box.width) + 1)

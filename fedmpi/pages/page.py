@@ -12,14 +12,14 @@ from fedmpi.pages import charts
 from fedmpi.pages.charts import Line
 from fedmpi.pages.facts import Facts
 from fedmpi.pages.prose import key_figures, name_of, paragraph, percent
-from fedmpi.pages.settings import LEAST_SEEDS, Group, differences, grouped, mean_and_half_width
+from fedmpi.pages.settings import LEAST_SEEDS, MOST_PAIRED, Group, differences, grouped, mean_and_half_width
 from fedmpi.report.records import CLIENTS
 from fedmpi.store.units import duration, si, size
 
 MOST_CLIENTS = 40
 """Of more clients a chart shows a sample."""
 _STAGES = ("local_training", "evaluation", "aggregation", "svd", "communication", "submodel_creation", "saving", "idle")
-_AXES = (("rounds", "round", ""), ("bytes", "bytes of all clients", "x B"), ("MACs", "MACs of training", "x MACs"))
+_AXES = (("rounds", "round", ""), ("bytes", "bytes of all clients", "x B"), ("MACs", "MACs of training", "x "))
 _Section = dict[str, Any]
 
 
@@ -131,7 +131,7 @@ def _costs(facts: Facts) -> _Section:
     _, macs = facts.cumulated("training_macs")
     moved = [Line("down", numbers, down.tolist()), Line("up", numbers, up.tolist())]
     found = [charts.lines(moved, "Bytes of all clients so far", "round", units="y B")]
-    found += [charts.lines([Line("", numbers, macs.tolist())], "MACs of training so far", "round", units="y MACs")]
+    found += [charts.lines([Line("", numbers, macs.tolist())], "MACs of training so far", "round", units="y ")]
     return {"title": "Communication and compute", "charts": found}
 
 
@@ -232,12 +232,12 @@ def _of_several(groups: Sequence[Group]) -> str:
         figures=[],
         notes=[*notes, *(f"{run.folder.name}: {note}" for run in runs for note in run.notes)],
         sections=[section for section in sections if section],
-        configs=[(group.name, group.runs[0].config_text) for group in groups],
+        configs=[(f"The resolved config of {group.name}", group.runs[0].config_text) for group in groups],
     )
 
 
 def _curves(groups: Sequence[Group]) -> _Section:
-    """Of each group its first tested net: the largest tier, or the clients' own."""
+    """Of each group its first tested net: the clients' own, or the largest tier."""
     first = [(group, group.tested[0]) for group in groups if group.tested]
     found = []
     for x, label, units in _AXES:
@@ -248,7 +248,7 @@ def _curves(groups: Sequence[Group]) -> _Section:
     tiers = ", ".join(dict.fromkeys(name_of(tier) for _, tier in first))
     return {
         "title": "Accuracy",
-        "text": f"The curves are of {tiers}, the largest net of each setting.",
+        "text": f"The curves are of {tiers}: of each setting its clients' own nets, or else its largest net.",
         "charts": found,
     }
 
@@ -296,4 +296,6 @@ def _differences(groups: Sequence[Group]) -> _Section:
         f"(none for fewer than {LEAST_SEEDS} seeds). They are not corrected for the number of comparisons."
     )
     heads = ["settings", "tier", "seeds", "difference", "interval"]
+    if len(groups) > MOST_PAIRED:
+        text += f" Of {len(groups)} settings, each is compared with the first."
     return {"title": "Differences", "heads": heads, "rows": rows, "text": text} if rows else {}

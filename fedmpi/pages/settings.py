@@ -15,6 +15,8 @@ from fedmpi.pages.facts import Facts
 
 _NOT_COMPARED = ("seed", "mpi", "output")
 """Sections that change no result, and the seed. The data's folder changes none, either."""
+MOST_PAIRED = 5
+"""Of more settings than this, not every pair is compared."""
 LEAST_SEEDS = 3
 """With fewer, a difference has no interval."""
 
@@ -76,8 +78,10 @@ class Difference:
 
 
 def differences(groups: Sequence[Group]) -> Iterator[Difference]:
-    """Every pair of groups, in each tier that both have: last accuracy of the first minus that of the second."""
-    for place, first in enumerate(groups):
+    """Of pairs of groups, in each tier that both have: last accuracy of the first minus that of the second. Of more
+    than `MOST_PAIRED` groups only pairs with the first.
+    """
+    for place, first in enumerate(groups[: 1 if len(groups) > MOST_PAIRED else None]):
         for second in groups[place + 1 :]:
             for tier in (name for name in first.tested if name in second.tested):
                 ours, theirs = first.last(tier), second.last(tier)
@@ -98,14 +102,16 @@ def mean_and_half_width(values: Sequence[float]) -> tuple[float, float | None]:
 
 
 def grouped(runs: Iterable[Facts]) -> list[Group]:
-    """In the order in which their first runs are given."""
-    by_setting: dict[tuple[tuple[str, str], ...], list[Facts]] = {}
+    """In the order in which their first runs are given; of several runs of one seed the one with the most rounds."""
+    by_setting: dict[tuple[tuple[str, str], ...], dict[int, Facts]] = {}
     for run in runs:
-        by_setting.setdefault(tuple(settings(run.config).items()), []).append(run)
+        by_seed = by_setting.setdefault(tuple(settings(run.config).items()), {})
+        seed = int(run.config["seed"])
+        by_seed[seed] = max(by_seed.get(seed, run), run, key=lambda one: one.done)
     keys = _differing([dict(setting) for setting in by_setting])
     return [
-        Group(_name(dict(setting), keys), tuple(sorted(own, key=lambda run: int(run.config["seed"]))))
-        for setting, own in by_setting.items()
+        Group(_name(dict(setting), keys), tuple(by_seed[seed] for seed in sorted(by_seed)))
+        for setting, by_seed in by_setting.items()
     ]
 
 

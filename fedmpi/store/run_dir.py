@@ -147,6 +147,21 @@ class RunDir:
         return self
 
 
+def runs_below(folder: Path) -> Iterator[RunDir]:
+    """All runs in a folder, begun or submitted, however deep; the folder itself may be one, or one cannot know."""
+    run, inner = RunDir(folder), []
+    try:
+        is_run = run.holds_run() or run.submission_path.exists()
+        if not is_run:
+            inner = sorted(path for path in folder.iterdir() if path.is_dir() and not path.is_symlink())
+    except OSError:
+        is_run = True  # who asks how far it is learns why that is not known
+    if is_run:
+        yield run
+    for path in inner:
+        yield from runs_below(path)
+
+
 def _make_fresh(base: Path) -> Path:
     path, number = base, 1
     while True:

@@ -194,4 +194,4 @@ def _write(out: Path, rows: Sequence[Row], caption: Sequence[str]) -> None:
     comparison.print_table(rows, caption, sys.stdout)
     write_text(out / "comparison.md", comparison.markdown(rows, caption, settings_of(out)["commands"]))
     write_text(out / "comparison.csv", comparison.comma_separated(rows))
-    print(f"written: {out}/comparison.md and comparison.csv", flush=True)
+    print(f"written: {out}/comparison.md and comparison.csv; with curves: fedmpi report {out}", flush=True)

@@ -7,7 +7,7 @@ crosses. Curves of several seeds are their mean, with a band of one standard dev
 
 from __future__ import annotations
 
-import io
+import functools
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import groupby
@@ -15,8 +15,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from fedmpi import papers
+from fedmpi.pages import charts, figure
 from fedmpi.report import table_text
-from fedmpi.store.files import write_atomic, write_text
+from fedmpi.store.files import write_text
 from fedmpi.studies import measures
 from fedmpi.studies.runs import History, mean_std
 from fedmpi.studies.tables import Archive, Result, collect, in_unit
@@ -25,8 +26,6 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-_COLUMNS = 3
-_PANEL_INCHES = (4.2, 3.2)
 _BARS_TAKE = 0.8
 _COUNTED = ("keep_ratio", "clients_per_round", "local_epochs", "samples")
 """Axes on which a row's label is a number."""
@@ -54,18 +53,12 @@ class Panel:
 
 def draw(archive: Archive, folder: Path) -> list[str]:
     """Writes the pictures and figure.csv; the pictures' names, none if there is nothing to show yet."""
-    from matplotlib import rc_context
-
     panels = panels_of(archive)
     if not any(line.ours for panel in panels for line in panel.lines):
         return []
-    figure = picture(archive.table, panels, archive.request.made_with)
     names = ["figure.png", "figure.svg"]
     for name in names:
-        drawn = io.BytesIO()
-        with rc_context({"svg.fonttype": "none"}):  # text that can be searched and edited
-            figure.savefig(drawn, dpi=150, format=name.rpartition(".")[2])
-        write_atomic(folder / name, drawn.getbuffer())
+        figure.save(picture(archive.table, panels, archive.request.made_with), folder / name)
     write_text(folder / "figure.csv", comma_separated(panels))
     return names
 
@@ -156,41 +149,23 @@ def comma_separated(panels: Sequence[Panel]) -> str:
 
 def picture(table: papers.Table, panels: Sequence[Panel], said: str = "") -> Figure:
     """The whole figure: panels in rows, one legend for all; `said` stands below its title."""
-    from matplotlib import colormaps
-    from matplotlib.backends.backend_agg import FigureCanvasAgg
-    from matplotlib.figure import Figure
     from matplotlib.lines import Line2D
 
-    across = min(_COLUMNS, len(panels))
-    down = -(-len(panels) // across)
-    width, height = _PANEL_INCHES
-    figure = Figure(figsize=(width * across, height * down + 0.8), layout="constrained")
-    FigureCanvasAgg(figure)
-    labels = list(dict.fromkeys(line.label for panel in panels for line in panel.lines))
-    colours = {label: colormaps["tab10" if len(labels) <= 10 else "tab20"](place) for place, label in enumerate(labels)}
-    grid = list(figure.subplots(down, across, squeeze=False).flat)
-    for axes, panel in zip(grid, panels, strict=False):
-        _draw_panel(axes, table, panel, colours)
-    for axes in grid[len(panels) :]:
-        axes.set_visible(False)
-    figure.suptitle("\n".join([table.title, said] if said else [table.title]), fontsize="medium")
-    legends = [axes.get_legend_handles_labels() for axes in figure.axes]
-    handles = {label: handle for legend in legends for handle, label in zip(*legend, strict=True)}
-    if any(line.paper for panel in panels for line in panel.lines):
-        handles["paper"] = Line2D([], [], color="black", marker="x", linestyle="none")
-    figure.legend(handles.values(), handles.keys(), loc="outside lower center", ncols=min(5, len(handles)))
-    return figure
+    labels = dict.fromkeys(line.label for panel in panels for line in panel.lines)
+    places = {label: place for place, label in enumerate(labels)}
+    drawn = [functools.partial(_draw_panel, table=table, panel=panel, places=places) for panel in panels]
+    has_paper = any(line.paper for panel in panels for line in panel.lines)
+    crosses = {"paper": Line2D([], [], color="black", marker="x", linestyle="none")} if has_paper else {}
+    return figure.composed(drawn, "\n".join(filter(None, [table.title, said])), more=crosses)
 
 
-def _draw_panel(axes: Axes, table: papers.Table, panel: Panel, colours: Mapping[str, object]) -> None:
-    from matplotlib.ticker import MaxNLocator
-
-    places = [x for line in panel.lines for x in dict.fromkeys(point[0] for point in (*line.ours, *line.paper))]
-    count = len(panel.lines) if len(set(places)) < len(places) else 1  # bars of a tick of their own are not set apart
+def _draw_panel(axes: Axes, table: papers.Table, panel: Panel, places: Mapping[str, int]) -> None:
+    xs = [x for line in panel.lines for x in dict.fromkeys(point[0] for point in (*line.ours, *line.paper))]
+    count = len(panel.lines) if len(set(xs)) < len(xs) else 1  # bars of a tick of their own are not set apart
     width = _BARS_TAKE / count
-    for place, line in enumerate(panel.lines):
-        shift = (min(place, count - 1) - (count - 1) / 2) * width if table.kind == "bars" else 0.0
-        _draw(axes, table.kind, line, colours[line.label], shift, width)
+    for number, line in enumerate(panel.lines):
+        shift = (min(number, count - 1) - (count - 1) / 2) * width if table.kind == "bars" else 0.0
+        _draw(axes, table.kind, line, places[line.label], shift, width)
     if not any(line.ours or line.paper for line in panel.lines):
         axes.text(0.5, 0.5, "not run", transform=axes.transAxes, horizontalalignment="center")
     axes.set_title(panel.title)
@@ -199,8 +174,7 @@ def _draw_panel(axes: Axes, table: papers.Table, panel: Panel, colours: Mapping[
     if panel.ticks:
         axes.set_xticks(range(len(panel.ticks)), panel.ticks)
     elif table.axes is not None and table.axes.x in _WHOLE:
-        axes.xaxis.set_major_locator(MaxNLocator("auto", steps=[1, 2, 2.5, 5, 10], integer=True))
-    axes.grid(alpha=0.3)
+        charts.whole_numbers(axes)
 
 
 def _axis_label(table: papers.Table, name: str) -> str:
@@ -208,22 +182,23 @@ def _axis_label(table: papers.Table, name: str) -> str:
     return label or str(getattr(table.axes, name, "")).replace("_", " ")
 
 
-def _draw(axes: Axes, kind: str, line: Line, colour: object, shift: float, width: float) -> None:
+def _draw(axes: Axes, kind: str, line: Line, place: int, shift: float, width: float) -> None:
     """One line of a panel, its deviations, and crosses for what the paper prints; bars stand beside their tick."""
+    from matplotlib.patheffects import withStroke
+
     xs, ys = [x + shift for x, _, _ in line.ours], [y for _, y, _ in line.ours]
-    errors = [std or 0.0 for _, _, std in line.ours] if any(std for _, _, std in line.ours) else None
+    errors = [std or 0.0 for _, _, std in line.ours] if any(std for _, _, std in line.ours) else []
+    colour = figure.colour_of(place)
     if ys and kind == "bars":
-        axes.bar(xs, ys, width, yerr=errors, color=colour, label=line.label)
+        axes.bar(xs, ys, width, yerr=errors or None, ecolor="0.4", label=line.label, **figure.bar_style(place))
     elif ys:
-        is_drawn_through = kind != "scatter"
-        marker = None if is_drawn_through and line.is_curve and len(xs) > 1 else "o"
-        axes.plot(xs, ys, color=colour, marker=marker, linestyle="-" if is_drawn_through else "none", label=line.label)
+        is_joined = kind != "scatter"
+        band = errors if is_joined else []
+        low, high = ([y + sign * std for y, std in zip(ys, band, strict=False)] for sign in (-1, 1))
+        charts.draw_line(axes, charts.Line(line.label, xs, ys, low, high), place, colour, is_joined=is_joined)
     if errors and kind == "scatter":
         axes.errorbar(xs, ys, yerr=errors, color=colour, linestyle="none")
-    elif errors and kind != "bars":
-        low, high = ([y + sign * error for y, error in zip(ys, errors, strict=True)] for sign in (-1, 1))
-        axes.fill_between(xs, low, high, color=colour, alpha=0.2, linewidth=0)
     if line.paper:
-        colour = "black" if kind == "bars" else colour  # a bar's own colour could not be seen on it
-        paper_x, paper_y = zip(*((x + shift, y) for x, y in line.paper), strict=True)
-        axes.plot(paper_x, paper_y, color=colour, marker="x", linestyle="none")
+        xs, ys = [x + shift for x, _ in line.paper], [y for _, y in line.paper]
+        crosses = axes.plot(xs, ys, color="black" if kind == "bars" else colour, marker="x", linestyle="none")
+        crosses[0].set_path_effects([withStroke(linewidth=3, foreground="white")])  # seen on bars and lines alike

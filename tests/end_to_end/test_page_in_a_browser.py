@@ -1,9 +1,15 @@
-"""A page in a real browser: nothing on its console, also under a policy that refuses every request, and it prints."""
+"""A page in a real browser: nothing on its console, also under a policy that refuses every request; nothing of it is
+cut, on a desk or on a phone; it prints."""
 
+import json
+import os
+import re
 import shutil
 import subprocess
+from pathlib import Path
 
 import pytest
+from fast import fast
 from small_runs import undisturbed
 
 from fedmpi.command.report import with_classes_and_spectra
@@ -11,39 +17,79 @@ from fedmpi.pages import facts
 from fedmpi.pages.page import page
 
 BROWSER = shutil.which("chromium") or shutil.which("google-chrome")
-pytestmark = [pytest.mark.slow, pytest.mark.skipif(BROWSER is None, reason="no chromium: apt install chromium")]
+POLICY = re.compile(r'<meta http-equiv="Content-Security-Policy"[^>]*>')
+# How far the page is wider than the window, and texts of charts that reach out of their chart.
+LOOK = """<script>
+const cut = [...document.querySelectorAll('svg text')].filter(text => {
+  const own = text.getBoundingClientRect(), chart = text.closest('svg').getBoundingClientRect();
+  return own.left < chart.left || own.right > chart.right || own.top < chart.top || own.bottom > chart.bottom;
+}).map(text => text.textContent);
+const {scrollWidth, clientWidth} = document.documentElement;
+document.title = JSON.stringify({window: window.innerWidth, wider: scrollWidth - clientWidth, cut: cut});
+</script></body>"""
 
 
-def in_browser(*options: str) -> str:
-    """What a headless browser without a network writes to its log."""
-    quiet = ("--headless=new", "--no-sandbox", "--disable-gpu", "--host-resolver-rules=MAP * ~NOTFOUND")
-    logging = ("--enable-logging=stderr", "--v=0")
-    return subprocess.run(
-        [str(BROWSER), *quiet, *logging, *options], capture_output=True, text=True, timeout=120
-    ).stderr
+@pytest.fixture(scope="module")
+def browser() -> str:
+    if BROWSER is None and os.environ.get("FEDMPI_NEEDS_BROWSER"):
+        pytest.fail("FEDMPI_NEEDS_BROWSER is set, and there is no chromium")
+    return BROWSER or pytest.skip("no chromium: bash jobs/install_for_tests.sh")
 
 
-@pytest.fixture
-def text(tmp_path) -> str:
-    """The page of a run of FedHM."""
-    undisturbed(tmp_path, "method.name=fedhm")
-    return page([with_classes_and_spectra(facts.read(tmp_path / "undisturbed"))])
-
-
-@pytest.mark.parametrize("width", [1280, 400])
-def test_a_page_in_a_browser(tmp_path, text, width):
-    path, picture, paper = tmp_path / "page.html", tmp_path / "page.png", tmp_path / "page.pdf"
-    assert "Singular values" in text and "Examples of each class" in text
+def shown(browser: str, folder: Path, text: str, *options: str) -> tuple[str, str]:
+    """What a headless browser without a network answers and writes to its log; its own files stay in `folder`."""
+    path = folder / "page.html"
     path.write_text(text)
-    log = in_browser(f"--window-size={width},2000", f"--screenshot={picture}", path.as_uri())
+    quiet = ("--headless=new", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage", "--no-first-run")
+    alone = ("--host-resolver-rules=MAP * ~NOTFOUND", "--disable-breakpad", f"--user-data-dir={folder / 'browser'}")
+    words = [browser, *quiet, *alone, "--enable-logging=stderr", "--v=0", *options, path.as_uri()]
+    own = os.environ | {"HOME": str(folder), "TMPDIR": str(folder)}
+    done = subprocess.run(words, capture_output=True, text=True, timeout=120, env=own, check=True)
+    return done.stdout, done.stderr
+
+
+@pytest.fixture(scope="module")
+def text(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """The page of a run of FedHM."""
+    folder = tmp_path_factory.mktemp("run")
+    undisturbed(folder, "method.name=fedhm")
+    return page([with_classes_and_spectra(facts.read(folder / "undisturbed"))])
+
+
+@pytest.mark.parametrize("width", fast(390, of=[390, 1280]))
+def test_nothing_is_cut(tmp_path: Path, browser: str, text: str, width: int) -> None:
+    assert "Singular values" in text and "Examples of each class" in text
+    looking = POLICY.sub("", text).replace("</body>", LOOK)
+    answer, _ = shown(browser, tmp_path, looking, f"--window-size={width},2000", "--dump-dom")
+    found = re.search("<title>(.*?)</title>", answer)
+    assert found and json.loads(found[1]) == {"window": width, "wider": 0, "cut": []}
+
+
+def test_the_console_stays_empty(tmp_path: Path, browser: str, text: str) -> None:
+    picture = tmp_path / "page.png"
+    _, log = shown(browser, tmp_path, text, f"--screenshot={picture}")
     assert "CONSOLE" not in log, log
     assert picture.read_bytes().startswith(b"\x89PNG")
-    in_browser(f"--print-to-pdf={paper}", path.as_uri())
+
+
+@pytest.mark.slow
+def test_it_prints(tmp_path: Path, browser: str, text: str) -> None:
+    paper = tmp_path / "page.pdf"
+    shown(browser, tmp_path, text, f"--print-to-pdf={paper}")
     assert paper.read_bytes().startswith(b"%PDF")
 
 
-def test_what_a_browser_refuses_is_on_its_console(tmp_path, text):
+@pytest.mark.slow
+def test_what_a_browser_refuses_is_on_its_console(tmp_path: Path, browser: str, text: str) -> None:
     """So the test above can fail."""
-    path = tmp_path / "page.html"
-    path.write_text(text.replace("<footer>", '<img src="https://example.org/x.png"><footer>'))
-    assert "CONSOLE" in in_browser(f"--screenshot={tmp_path / 'page.png'}", path.as_uri())
+    with_picture = text.replace("<footer>", '<img src="https://example.org/x.png"><footer>')
+    assert "CONSOLE" in shown(browser, tmp_path, with_picture, f"--screenshot={tmp_path / 'page.png'}")[1]
+
+
+@pytest.mark.slow
+def test_what_is_cut_is_found(tmp_path: Path, browser: str, text: str) -> None:
+    wide = POLICY.sub("", text).replace("</body>", f"<p style='width: 3000px'>wide</p>{LOOK}")
+    wide = wide.replace(">round</text>", ">rounds, of which there are many more than would ever fit</text>")
+    answer, _ = shown(browser, tmp_path, wide, "--window-size=390,2000", "--dump-dom")
+    found = json.loads(re.search("<title>(.*?)</title>", answer)[1])
+    assert found["wider"] > 2000 and any("many more" in cut for cut in found["cut"])

@@ -1,5 +1,6 @@
 """Exported nets give the reported numbers of correct answers, from the file alone, at any batch size."""
 
+import re
 import subprocess
 import sys
 from collections.abc import Callable
@@ -16,6 +17,7 @@ from small_runs import run_all, small_config
 
 from fedmpi.export.__main__ import main
 from fedmpi.export.checking import check
+from fedmpi.export.cutting import cut_net
 from fedmpi.export.formats import FORMATS
 from fedmpi.export.layers import factorized_layers
 from fedmpi.export.measuring import measure, peak_bytes
@@ -213,6 +215,30 @@ def test_dense_nets_have_the_layers_of_the_full_one(trained_of: Trained, name: s
     assert shapes == expected
     inputs, _ = dense.saved.setup.data.test_batch(0, 40)
     torch.testing.assert_close(dense.net(inputs), trained_of(name, net).net(inputs), rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("form", ["pt2", "safetensors"])
+def test_a_cut_net_is_smaller_and_answers_alike(tmp_path: Path, trained_of: Trained, form: str) -> None:
+    whole = trained_of("hermes", CLIENT)
+    assert whole.masks and not all(bool(mask.all()) for mask in whole.masks.values()), "nothing is pruned"
+    small = cut_net(whole)
+    sizes = [sum(value.numel() for value in one.net.parameters()) for one in (small, whole)]
+    assert sizes[0] < sizes[1]
+    inputs, _ = whole.saved.setup.data.test_batch(0, 40)
+    torch.testing.assert_close(small.net(inputs), whole.net(inputs), rtol=1e-4, atol=1e-5)
+    path = written(tmp_path, small, form)
+    found = check(path, small, FORMATS[form])
+    assert found.holds and found.num_other == 0 and path.stat().st_size < written(tmp_path, whole, form).stat().st_size
+
+
+def test_costs_of_both_are_printed_where_a_net_is_cut(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], run_of: Callable[[str], Path], trained_of: Trained
+) -> None:
+    client = trained_of("hermes", CLIENT).name.split()[1]
+    out = tmp_path / "net.safetensors"
+    assert main([str(run_of("hermes")), "--client", client, "--cut", "--format", "safetensors", "--out", str(out)]) == 0
+    uncut, cut = (int(text.replace(",", "")) for text in re.findall(r"([\d,]+) parameters", capsys.readouterr().out))
+    assert cut < uncut
 
 
 def test_costs_by_hand(trained_of: Trained) -> None:

@@ -32,6 +32,8 @@ own
 own --tier 1
 own --client 8
 own --client 0 --factorized
+own --client 0 --cut
+run --tier 1 --cut
 code
 code model.name=export_nets:Branching
 code model.name=export_nets:Branching --format onnx

@@ -12,7 +12,7 @@ import pytest
 from fedmpi.command import plot, report
 from fedmpi.data.partition import Partition
 from fedmpi.errors import ConfigError, RunDirError
-from fedmpi.pages import facts, figure
+from fedmpi.pages import facts, figure, plotted
 from fedmpi.pages.inside import class_counts
 from fedmpi.pages.page import page
 from fedmpi.pages.settings import Group, differences, grouped, mean_and_half_width
@@ -163,14 +163,14 @@ def test_a_page_of_several(tmp_path):
 @pytest.mark.parametrize("ending", [".pdf", ".svg", ".png"])
 def test_a_figure(tmp_path, ending):
     groups, path = several(tmp_path), tmp_path / f"drawn{ending}"
-    figure.draw(groups, path, "macs", "accuracy", ["1"])
+    figure.save(plotted.drawn(groups, "macs", "accuracy", ["1"]), path)
     first = path.read_bytes()
-    figure.draw(groups, path, "macs", "accuracy", ["1"])
+    figure.save(plotted.drawn(groups, "macs", "accuracy", ["1"]), path)
     assert path.read_bytes() == first
 
 
 def test_a_table_in_latex(tmp_path):
-    assert r"fedhm & 1 & 3 & $60.00 \pm 10.00$\,\% \\" in figure.tex(several(tmp_path), "accuracy")
+    assert r"fedhm & 1 & 3 & $60.00 \pm 10.00$\,\% \\" in plotted.tex(several(tmp_path), "accuracy")
 
 
 def test_the_commands(tmp_path, capsys):
@@ -182,4 +182,4 @@ def test_the_commands(tmp_path, capsys):
     capsys.readouterr()
     assert plot.main([str(run), "--out", "f.gif"]) == 2 and "f.gif" in capsys.readouterr().err
     with pytest.raises(ConfigError, match="0.3"):
-        figure.chosen_tiers([Group("all", (facts.read(run),))], ["0.3"])
+        plotted.chosen_tiers([Group("all", (facts.read(run),))], ["0.3"])

@@ -23,7 +23,7 @@ from fedmpi.report.records import CLIENTS, Record, rounds_done, tested_nets
 from fedmpi.store import lock
 from fedmpi.store.files import read_json, read_whole
 from fedmpi.store.manifest import read_starts
-from fedmpi.store.run_dir import RunDir
+from fedmpi.store.run_dir import RunDir, runs_below
 from fedmpi.store.units import duration, percent
 from fedmpi.studies.runs import Run
 
@@ -109,21 +109,6 @@ def _lines(folder: Path) -> Iterator[tuple[str, ...]]:
             print(f"unreadable: {error.text()}", file=sys.stderr, flush=True)
             status = Status(run.path, "unreadable")
         yield status.line(above)
-
-
-def runs_below(folder: Path) -> Iterator[RunDir]:
-    """All runs in a folder, begun or submitted, however deep; the folder itself may be one, or one cannot know."""
-    run, inner = RunDir(folder), []
-    try:
-        is_run = run.holds_run() or run.submission_path.exists()
-        if not is_run:
-            inner = sorted(path for path in folder.iterdir() if path.is_dir() and not path.is_symlink())
-    except OSError:
-        is_run = True  # who asks how far it is learns why that is not known
-    if is_run:
-        yield run
-    for path in inner:
-        yield from runs_below(path)
 
 
 def status_of(run_dir: RunDir) -> Status:

@@ -1,0 +1,153 @@
+"""Figures for papers: nothing is cut or covered, and their colours are told apart in grey and by the colour-blind."""
+
+import itertools
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+from fast import fast
+from matplotlib.colors import to_rgb
+from matplotlib.figure import Figure
+from matplotlib.text import Text
+
+from fedmpi.pages import charts, figure
+from fedmpi.pages.charts import text_inches, wrapped
+from fedmpi.studies import figures
+from fedmpi.studies.reproduction import Request, every, find
+from fedmpi.studies.tables import Archive
+
+MADE_WITH = "a budget of rounds x 0.05 of the paper's, at least 1 each; set on all: train.lr=0.1 data.num_train=5000"
+"""What the picture of a small machine says; wider than one panel."""
+
+
+def shown(drawn: Figure) -> Iterator[Text]:
+    """Every text that is drawn, with tick labels."""
+    for axes in drawn.axes:
+        if axes.get_visible():
+            yield from (axes.title, axes.xaxis.label, axes.yaxis.label, *axes.texts)
+            yield from (*axes.get_xticklabels(), *axes.get_yticklabels())
+    yield from (drawn._suptitle, *(text for legend in drawn.legends for text in legend.get_texts()))
+
+
+def check_layout(drawn: Figure) -> None:
+    """No text reaches out of the figure, no two texts of an axis meet, and the legend covers no panel."""
+    drawn.draw_without_rendering()
+    whole = drawn.bbox
+    for text in filter(None, shown(drawn)):
+        box = text.get_window_extent()
+        inside = whole.x0 <= box.x0 and box.x1 <= whole.x1 and whole.y0 <= box.y0 and box.y1 <= whole.y1
+        assert inside or not text.get_text(), f"{text.get_text()!r} is cut"
+    panels = [axes for axes in drawn.axes if axes.get_visible()]
+    for axes in panels:
+        labels = [text for text in axes.get_xticklabels() if text.get_text() and text.get_rotation() == 0]
+        boxes = sorted((text.get_window_extent().intervalx for text in labels), key=lambda ends: ends[0])
+        assert all(left[1] <= right[0] for left, right in itertools.pairwise(boxes)), axes.get_title()
+    tight = [axes.get_tightbbox() for axes in panels]
+    for box in [*(legend.get_window_extent() for legend in drawn.legends), drawn._suptitle.get_window_extent()]:
+        assert not any(panel.overlaps(box) for panel in tight)
+    assert not any(one.overlaps(other) for one, other in itertools.combinations(tight, 2))
+    for axes in panels:
+        height, width = (axes.get_window_extent().height / drawn.dpi, axes.get_window_extent().width / drawn.dpi)
+        assert height > 1.2 and width > 1.8, "there is no room for the curves"
+
+
+def filled(panels: list[figures.Panel]) -> list[figures.Panel]:
+    """The panels as if every cell had been run, with large numbers."""
+
+    def points(panel: figures.Panel, line: figures.Line) -> figures.Line:
+        places = range(len(panel.ticks) or 30)
+        ours = tuple((float(x), 12345.0 + 100 * x, 50.0) for x in places)
+        return figures.Line(line.label, ours, line.paper, is_curve=not panel.ticks)
+
+    return [figures.Panel(p.title, tuple(points(p, line) for line in p.lines), p.ticks) for p in panels]
+
+
+FAST = ("fdnnc:figure5", "fedhm:figure4a", "prism:figure1", "hermes:figure7", "fedhm:figure7")
+
+
+@pytest.mark.parametrize("name", fast(*FAST, of=[named.name for named in every() if named.table.axes is not None]))
+def test_nothing_of_a_papers_figure_is_cut(name: str, tmp_path: Path) -> None:
+    of = find(name)
+    drawn = figures.picture(of.table, filled(figures.panels_of(Archive(of, Request(tmp_path)))), MADE_WITH)
+    check_layout(drawn)
+
+
+def test_long_names_are_broken_into_lines() -> None:
+    names = [f"fedhm, train.schedule.milestones {list(range(start, 200, 20))}, seed" for start in range(10)]
+
+    def draw(axes) -> None:
+        for place, name in enumerate(names):
+            charts.draw_line(axes, charts.Line(name, [0, 1], [place, place + 1]), place, figure.colour_of(place))
+        axes.set_title("A title that is wider than its panel is, although that has three inches and a half")
+        axes.set_xlabel("communication of all clients, down and up, from the first round to this one (B)")
+        axes.set_ylabel("top-1 accuracy on the test examples of all clients together")
+
+    def words(axes) -> None:
+        axes.set_xticks(range(6), [f"Inception-ResNet-v{number}" for number in range(6)])
+
+    check_layout(figure.composed([draw, words], "One line\nand another, " * 20))
+
+
+def test_a_text_is_broken_where_it_is_too_wide() -> None:
+    assert wrapped("one two", 10, 9) == "one two" and wrapped("", 1, 9) == ""
+    width = text_inches("one two", 9)
+    assert wrapped("one two three", width, 9) == "one two\nthree"
+    assert max(text_inches(line, 9) for line in wrapped("x" * 90, 1.0, 9).split("\n")) <= 1.0
+
+
+def lab(colour: str) -> np.ndarray:
+    """CIELAB of an sRGB colour under D65 (IEC 61966-2-1; CIE 15)."""
+    return lab_of(linear(colour))
+
+
+def linear(colour: str) -> np.ndarray:
+    rgb = np.array(to_rgb(colour))
+    return np.where(rgb <= 0.04045, rgb / 12.92, ((rgb + 0.055) / 1.055) ** 2.4)
+
+
+def lab_of(rgb: np.ndarray) -> np.ndarray:
+    to_xyz = [[0.4124, 0.3576, 0.1805], [0.2126, 0.7152, 0.0722], [0.0193, 0.1192, 0.9505]]
+    ratio = np.array(to_xyz) @ np.clip(rgb, 0, 1) / [0.9505, 1.0, 1.089]
+    x, y, z = np.where(ratio > (6 / 29) ** 3, np.cbrt(ratio), ratio / (3 * (6 / 29) ** 2) + 4 / 29)
+    return np.array([116 * y - 16, 500 * (x - y), 200 * (y - z)])
+
+
+# Machado, Oliveira, Fernandes, "A physiologically-based model for simulation of color vision deficiency", IEEE TVCG
+# 15(6), 2009, severity 1; on linear RGB.
+BLIND = {
+    "protanopia": [[0.152286, 1.052583, -0.204868], [0.114503, 0.786281, 0.099216], [-0.003882, -0.048116, 1.051998]],
+    "deuteranopia": [[0.367322, 0.860646, -0.227968], [0.280085, 0.672501, 0.047413], [-0.01182, 0.04294, 0.968881]],
+    "tritanopia": [[1.255528, -0.076749, -0.178779], [-0.078411, 0.930809, 0.147602], [0.004733, 0.691367, 0.3039]],
+}
+
+
+def test_colours_are_told_apart_in_grey_and_by_the_colour_blind() -> None:
+    """The first four by their lightness alone; all eight by every kind of eye (a difference of 10 is plainly seen)."""
+    lightness = [lab(colour)[0] for colour in figure.COLOURS[:4]]
+    assert min(abs(one - other) for one, other in itertools.combinations(lightness, 2)) > 20
+    for kind, matrix in BLIND.items():
+        seen = [lab_of(np.array(matrix) @ linear(colour)) for colour in figure.COLOURS]
+        gaps = [np.linalg.norm(one - other) for one, other in itertools.combinations(seen, 2)]
+        assert min(gaps) > 10, kind
+
+
+def test_lines_of_one_colour_differ_in_dashes_and_marker() -> None:
+    """21 lines, as a figure of FDNNC has."""
+    from matplotlib.figure import Figure
+
+    axes = Figure().add_subplot()
+    for place in range(21):
+        charts.draw_line(axes, charts.Line(str(place), [0], [0]), place, figure.colour_of(place))
+    styles = [(line.get_color(), line._dash_pattern, line.get_marker()) for line in axes.get_lines()]
+    assert len(set(map(str, styles))) == 21
+    for one, other in itertools.combinations(styles, 2):
+        assert one[0] != other[0] or (one[1] != other[1] and one[2] != other[2])
+
+
+def test_a_picture_has_a_white_ground(tmp_path: Path) -> None:
+    """A transparent one could not be read in a dark viewer."""
+    from matplotlib.image import imread
+
+    figure.save(figure.composed([lambda axes: axes.plot([0, 1])]), tmp_path / "figure.png")
+    assert imread(tmp_path / "figure.png")[0, 0].tolist() == [1, 1, 1, 1]
