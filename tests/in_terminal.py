@@ -5,6 +5,7 @@ import fcntl
 import os
 import pty
 import select
+import struct
 import subprocess
 import termios
 import time
@@ -20,15 +21,19 @@ from fedmpi.studies.launch import files_in
 class Terminal:
     """A command whose terminal this is, under way."""
 
-    def __init__(self, folder: Path, words: Sequence[str]) -> None:
+    def __init__(self, folder: Path, words: Sequence[str], columns: int) -> None:
         self._ours, theirs = pty.openpty()
+        fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("4H", 25, columns, 0, 0))
         own = environment() | files_in(folder) | {"TERM": "xterm"}
         files = dict.fromkeys(("stdin", "stdout", "stderr"), theirs)
         take_it = {"start_new_session": True, "preexec_fn": lambda: fcntl.ioctl(0, termios.TIOCSCTTY, 0)}
         self.process = subprocess.Popen(words, env=own, cwd=folder, **files, **take_it)
         os.close(theirs)
         self.shown = b""
-        self._deadline = time.monotonic() + LIMIT_S
+        self._began_s = time.monotonic()
+        self._deadline = self._began_s + LIMIT_S
+        self.stamps: list[tuple[float, str]] = []
+        """Seconds since the start, and a line that was then shown whole."""
 
     def read_until(self, is_so: Callable[[bytes], bool]) -> bool:
         """Whether what is shown came to be so, before the last process closed the terminal."""
@@ -40,6 +45,9 @@ class Terminal:
                 except OSError:  # how Linux says that the last writer has closed
                     return is_so(self.shown)
                 self.shown += chunk
+                *whole, _ = self.shown.decode(errors="replace").split("\n")
+                now_s = time.monotonic() - self._began_s
+                self.stamps += [(now_s, line.rstrip("\r")) for line in whole[len(self.stamps) :]]
         return True
 
     def read_all(self) -> bytes:
@@ -55,9 +63,9 @@ class Terminal:
 
 
 @contextlib.contextmanager
-def terminal(folder: Path, words: Sequence[str]) -> Iterator[Terminal]:
+def terminal(folder: Path, words: Sequence[str], columns: int = 80) -> Iterator[Terminal]:
     """The command, which is ended with the block."""
-    shown = Terminal(folder, words)
+    shown = Terminal(folder, words, columns)
     try:
         yield shown
     finally:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import sys
+import textwrap
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Protocol, TextIO
@@ -16,12 +17,14 @@ import numpy as np
 
 from fedmpi.report import table_text
 from fedmpi.report.records import CLIENTS
-from fedmpi.report.terminal import printable
+from fedmpi.report.terminal import DEFAULT_COLUMNS, printable
 from fedmpi.store.files import json_safe, write_text
 from fedmpi.store.run_dir import RunDir
 from fedmpi.store.units import duration, percent, si, size
 
 _HEADS = ("tier", "capacity", "params", "MACs", "down/client", "up/client", "last", "best", "at round")
+_SHORT_HEADS = ("tier", "share", "params", "MACs", "down", "up", "last %", "best %", "round")
+_CAPTION = "share: of the full net's capacity; down and up: bytes of a client in a round"
 
 
 class ClientScores(Protocol):
@@ -76,9 +79,10 @@ def closing_table(
     stream = stream or sys.stdout
     cells, took = [row.cells() for row in rows], time_line(split_s)
     try:
-        table_text.print_lines(_HEADS, cells, 1, stream, "bytes are per client and round")
-        lines = [_clients_line(clients.summary())] if clients is not None else []
-        lines += [f"time: {took}", f"run directory: {run_dir.path}"]
+        table_text.print_lines(_SHORT_HEADS, [_short(line) for line in cells], 1, stream)
+        texts = [_CAPTION, *([_clients_line(clients.summary())] if clients is not None else []), f"time: {took}"]
+        lines = [line for text in texts for line in textwrap.wrap(text, DEFAULT_COLUMNS, subsequent_indent="  ")]
+        lines.append(f"run directory: {run_dir.path}")
         print(*(printable(line, stream) for line in lines), sep="\n", file=stream, flush=True)
     except (OSError, ValueError):  # nobody reads any more; the files still tell
         pass
@@ -91,6 +95,11 @@ def closing_table(
     if clients is not None:
         pairs = zip(clients.clients.tolist(), clients.accuracy.tolist(), strict=True)
         write_text(run_dir.report_dir / "clients.csv", "client,accuracy\n" + "".join(f"{c},{a!r}\n" for c, a in pairs))
+
+
+def _short(cells: Sequence[str]) -> tuple[str, ...]:
+    """The same for a line of 80 columns: `%` stands in the heads."""
+    return tuple(cell.removesuffix(" %") for cell in cells)
 
 
 def time_line(split_s: Mapping[str, float]) -> str:

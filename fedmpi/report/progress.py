@@ -40,6 +40,7 @@ class Progress:
         stream = stream or sys.stdout
         columns = columns_of_terminal(stream) if mode in ("auto", "live") else 0
         self._screen = Screen(stream, columns or DEFAULT_COLUMNS * (mode == "live"))
+        self._columns = min(columns or DEFAULT_COLUMNS, DEFAULT_COLUMNS)
         self._is_off = mode == "off"
         self._shows = not self._is_off
         self._total_rounds, self._done_rounds = total_rounds, done_rounds
@@ -65,7 +66,8 @@ class Progress:
             self._updated_s = now_s
             left_s = self.eta_s() - taken_s if self._recent_s else taken_s * (total - done) / max(done, 1)
             eta = f"ETA {duration(max(left_s, 0.0))}{'' if self._recent_s else ' (this round)'}"
-            line = f"{self._round(self._done_rounds + 1)}  clients {done}/{total}  {duration(taken_s)}  {eta}"
+            number, times = self._round(self._done_rounds + 1), [duration(taken_s), eta]
+            line = self._fitting([number, f"clients {done}/{total}", *times], [number, *times])
             self._safely(lambda: self._screen.update(line) if self._screen.is_live else self._screen.print(line))
 
     def round_done(self, record: Record) -> None:
@@ -74,20 +76,28 @@ class Progress:
         self._recent_s.append(seconds)
         self._began_s = time.monotonic()
         found = accuracies(record)
+        parts = [self._round(self._done_rounds), f"{seconds:.2f} s", f"ETA {duration(self.eta_s())}"]
+        losses = [] if loss is None else [f"loss {loss:.4g}"]
+        every, ends = _shown([*found.values()])
+        line = self._fitting([*parts, *losses, *every], [*parts, *every], [*parts, *losses, *ends], [*parts, *ends])
         if found and (tested := [*found]) != self._tested:
             self._tested = tested
-            self._say_whose(tested)
-        parts = [self._round(self._done_rounds), f"{seconds:.2f} s", f"ETA {duration(self.eta_s())}"]
-        parts += [] if loss is None else [f"loss {loss:.4g}"]
-        self._safely(lambda: self._screen.print("  ".join([*parts, *_shown(list(found.values()), parts)])))
+            self._say_whose(tested, is_every=line.endswith(every[0]))
+        self._safely(lambda: self._screen.print(line))
+
+    def _fitting(self, *lines: Sequence[str]) -> str:
+        """The first of these that fits on a line, or the last."""
+        joined = ["  ".join(parts) for parts in lines]
+        return next((line for line in joined if len(line) <= self._columns), joined[-1])
 
     def _round(self, number: int) -> str:
         return f"round {number:>{len(str(self._total_rounds))}}/{self._total_rounds}"
 
-    def _say_whose(self, tested: Sequence[str]) -> None:
+    def _say_whose(self, tested: Sequence[str], is_every: bool) -> None:
         """Names of tiers are often numbers, so they do not stand between the numbers of a line."""
-        names = f"accuracy of {', '.join(tested)}" + ", in this order" * (len(tested) > 1)
-        for line in textwrap.wrap(names, DEFAULT_COLUMNS, subsequent_indent="  "):
+        how = ", in this order" if is_every else ": the lowest to the highest, because not all fit on a line"
+        names = f"accuracy of {', '.join(tested)}" + how * (len(tested) > 1)
+        for line in textwrap.wrap(names, self._columns, subsequent_indent="  "):
             self.say(line)
 
     def eta_s(self) -> float:
@@ -115,14 +125,12 @@ class Progress:
                 self._shows = getattr(error, "errno", None) in (errno.ENOSPC, errno.EDQUOT)
 
 
-def _shown(shares: Sequence[float], before: Sequence[str]) -> list[str]:
-    """Accuracies for a line of 80 columns; where they do not fit behind what stands before, the lowest and highest."""
+def _shown(shares: Sequence[float]) -> tuple[list[str], list[str]]:
+    """Every accuracy, and the lowest to the highest; both empty where there is none."""
     if not shares:
-        return []
-    line = f"accuracy {' '.join(f'{100 * share:.1f}' for share in shares)} %"
-    if len("  ".join([*before, line])) > DEFAULT_COLUMNS:
-        line = f"accuracy {100 * min(shares):.1f} to {100 * max(shares):.1f} %"
-    return [line]
+        return [], []
+    every = f"accuracy {' '.join(f'{100 * share:.1f}' for share in shares)} %"
+    return [every], [f"accuracy {100 * min(shares):.1f} to {100 * max(shares):.1f} %"]
 
 
 class Telling:

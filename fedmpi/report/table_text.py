@@ -12,23 +12,28 @@ from fedmpi.report.terminal import columns_of_terminal, printable
 Line = Sequence[str]
 
 
-def print_lines(heads: Line, lines: Sequence[Line], num_left: int, stream: TextIO, caption: str = "") -> None:
-    """A table whose first `num_left` columns are text; the others stand to the right."""
+# A line below the heads and nothing else, in signs that every stream has.
+_PLAIN_BOX = "    \n    \n -- \n    \n    \n    \n    \n    \n"
+
+
+def print_lines(heads: Line, lines: Sequence[Line], num_left: int, stream: TextIO) -> None:
+    """A table whose first `num_left` columns are text; the others stand to the right, two spaces apart."""
     from rich import box
     from rich.table import Table
 
     from fedmpi.report.console import PlainConsole
 
     is_unicode = (getattr(stream, "encoding", None) or "").lower().replace("-", "") == "utf8"
-    table = Table(box=box.SIMPLE_HEAD if is_unicode else box.ASCII, caption=caption or None)
+    style = box.SIMPLE_HEAD if is_unicode else box.Box(_PLAIN_BOX, ascii=True)
+    table = Table(box=style, padding=(0, 1, 0, 0), pad_edge=False, show_edge=False)
     for place, head in enumerate(heads):
         table.add_column(head, justify="left" if place < num_left else "right", no_wrap=True)
     shown = [[printable(cell, stream) for cell in line] for line in lines]
     for line in shown:
         table.add_row(*line)
-    widths = (max(len(cell) for cell in column) + 3 for column in zip(heads, *shown, strict=True))
+    widths = (max(len(cell) for cell in column) + 2 for column in zip(heads, *shown, strict=True))
     columns = columns_of_terminal(stream)  # a line that wraps in a narrow window beats a cut number
-    console = PlainConsole(stream, columns=max(columns, sum(widths) + 2), is_terminal=columns > 0)
+    console = PlainConsole(stream, columns=max(columns, sum(widths)), is_terminal=columns > 0)
     console.print(table)
 
 
