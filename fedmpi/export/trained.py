@@ -23,7 +23,7 @@ from fedmpi.learning.flat import FlatNet
 from fedmpi.methods.hermes import Hermes
 from fedmpi.methods.protocol import copy_into
 from fedmpi.models.surgery.groups import Masks
-from fedmpi.report.records import tested_nets
+from fedmpi.report.records import net_scores
 from fedmpi.rounds.evaluate import client_net
 from fedmpi.rounds.publish import share_versions
 from fedmpi.rounds.state import client_of, personal_task, reestimates
@@ -151,7 +151,7 @@ def _trained(
 def _tested(saved: SavedRound, name: str, number: int, flat: FlatNet) -> tuple[Accuracy, Tensor | None]:
     """The accuracy of a tier's net that is in place, and the statistics that it has it with."""
     setup = saved.setup
-    reported = tested_nets(saved.record).get(name, {}).get("accuracy")
+    reported = net_scores(saved.record).get(name, {}).get("accuracy")
     wanted, found = num_statistics(flat.module), saved.snapshot.statistics.get(name)
     if found is not None and (found.shape != (wanted,) or not torch.isfinite(found).all()):
         why = f"its statistics of net {name} have shape {list(found.shape)} or are not finite; expected [{wanted}]"

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from fedmpi.config import yaml_text
 from fedmpi.data.partition import saved
 from fedmpi.errors import RunDirError, UserError
-from fedmpi.report.records import CLIENTS, Record, gaps_of, read_records, rounds_done, tested_nets
+from fedmpi.report.records import CLIENTS, Record, gaps_of, net_scores, read_records, rounds_done
 from fedmpi.store.files import read_json, read_whole
 from fedmpi.store.manifest import read_starts
 from fedmpi.store.run_dir import RunDir, runs_below
@@ -71,7 +71,7 @@ class Facts:
     @property
     def tested(self) -> list[str]:
         """The names of what was tested: the clients' own nets, then tiers in the order of the records."""
-        names = dict.fromkeys(name for record in self.records for name in tested_nets(record))
+        names = dict.fromkeys(name for record in self.records for name in net_scores(record))
         return [*([CLIENTS] if any(CLIENTS in record for record in self.records) else []), *names]
 
     def course(self, name: str, quantity: str = "accuracy") -> tuple[list[int], list[float]]:
@@ -88,7 +88,7 @@ class Facts:
 
 def scores_of(record: Record, name: str) -> Mapping[str, float]:
     """Accuracy, and loss where there is one, of a tier or of the clients' own nets; empty where it was not tested."""
-    found = record.get(CLIENTS) if name == CLIENTS else tested_nets(record).get(name)
+    found = record.get(CLIENTS) if name == CLIENTS else net_scores(record).get(name)
     return found or {}
 
 
@@ -157,7 +157,7 @@ def _tiers(summary: Mapping[str, Any], records: Sequence[Record]) -> list[Mappin
     last: dict[str, float] = {}
     best: dict[str, tuple[float, int]] = {}
     for record in records:
-        for name, scores in tested_nets(record).items():
+        for name, scores in net_scores(record).items():
             last[name] = scores["accuracy"]
             best[name] = max(best.get(name, (-1.0, 0)), (scores["accuracy"], -record["round"]))
     return [

@@ -22,14 +22,15 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 FORMATS = (".pdf", ".svg", ".png", ".eps")
-# Paul Tol, "Colour schemes", SRON/EPS/TN/09-002, 2021: black with "high-contrast", whose lightness is 0, 28, 49 and 73
-# of 100; then what "medium-contrast" has beside those.
-COLOURS = ("#000000", "#004488", "#bb5566", "#ddaa33", "#6699cc", "#994455", "#ee99aa", "#997700")
+# Paul Tol, "Colour schemes", SRON/EPS/TN/09-002, 2021: black with "high-contrast", whose lightness is 0, 29, 50 and 72
+# of 100; then colours of his other schemes that are far from these, and from each other, for every kind of eye.
+COLOURS = ("#000000", "#004488", "#bb5566", "#ddaa33", "#0077bb", "#997700", "#88ccee", "#882255")
 HATCHES = ("", "///", "...", "xxx", "\\\\\\", "---", "++", "oo")
 PANEL_INCHES = (3.4, 2.6)
-_MOST_ACROSS = 3
+_ACROSS = (3, 2)
+"""Columns of panels: what leaves fewer places empty, and of equals the first."""
 _POINTS = 9
-_BESIDE_INCHES = 0.9
+_BESIDE_INCHES = 1.0
 """Of a panel's width, what the numbers and the label of its y axis take at most."""
 _DPI = 300
 _STYLE = {
@@ -74,7 +75,7 @@ def composed(
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
-    across = min(len(panels), _MOST_ACROSS)
+    across = min(len(panels), min(_ACROSS, key=lambda columns: -len(panels) % columns))
     down = -(-len(panels) // across)
     width, height = PANEL_INCHES[0] * across, PANEL_INCHES[1] * down
     with charts.style(**_STYLE):
@@ -106,13 +107,13 @@ def save(figure: Figure, path: Path) -> None:
 
 def _fit(axes: Axes) -> None:
     """Breaks the panel's texts into lines that fit; ticks that are words stand aslant where they do not."""
-    from matplotlib.ticker import FixedFormatter
+    from matplotlib.ticker import FixedLocator
 
     width, height = PANEL_INCHES[0] - _BESIDE_INCHES, PANEL_INCHES[1] - _BESIDE_INCHES
     axes.set_title(wrapped(axes.get_title(), width, _POINTS))
     axes.set_xlabel(wrapped(axes.get_xlabel(), width, _POINTS))
     axes.set_ylabel(wrapped(axes.get_ylabel(), height, _POINTS))
-    if isinstance(axes.xaxis.get_major_formatter(), FixedFormatter):
+    if isinstance(axes.xaxis.get_major_locator(), FixedLocator):
         names = [label.get_text() for label in axes.get_xticklabels()]
         if max((text_inches(name, _POINTS) for name in names), default=0.0) > 0.9 * width / max(1, len(names)):
             for label in axes.get_xticklabels():

@@ -50,7 +50,7 @@ def round_seconds(records: Sequence[Record], num_ranks: int) -> list[float]:
     return found
 
 
-def tested_nets(record: Record) -> dict[str, Mapping[str, float]]:
+def net_scores(record: Record) -> dict[str, Mapping[str, float]]:
     """Name -> `accuracy` and `loss` of each net that was tested on the whole test set; empty where none was."""
     return dict(record.get(TIERS) or {})  # older records have an empty one where nothing was tested
 
@@ -58,7 +58,7 @@ def tested_nets(record: Record) -> dict[str, Mapping[str, float]]:
 def accuracies(record: Record) -> dict[str, float]:
     """Of each tier that was tested, and of the clients' own nets; empty where the round was not evaluated."""
     own = {CLIENTS: record[CLIENTS]} if CLIENTS in record else {}
-    return {name: scores["accuracy"] for name, scores in {**tested_nets(record), **own}.items()}
+    return {name: scores["accuracy"] for name, scores in {**net_scores(record), **own}.items()}
 
 
 class Records:

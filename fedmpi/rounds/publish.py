@@ -30,7 +30,7 @@ def publish(setup: Setup, state: ServerState, round_number: int, phase_number: i
     phase = method.phases(round_number)[phase_number]
     tasks = plan_phase(setup, round_number, phase).tasks
     tested = phase_number == 0 and round_number > 1 and is_evaluated(setup.config, round_number - 1)
-    nets = sorted({task.tier for task in tasks} | (tested_nets(setup) if tested else set()))
+    nets = sorted({task.tier for task in tasks} | (net_scores(setup) if tested else set()))
     num_versions = len(tasks) if method.traits.keeps_memory else 0
     head = {
         _BOUNDS: Spec((len(method.state_specs()),), torch.float64),
@@ -54,7 +54,7 @@ def publish(setup: Setup, state: ServerState, round_number: int, phase_number: i
     return Published(views, bounds, versions)
 
 
-def tested_nets(setup: Setup) -> set[int]:
+def net_scores(setup: Setup) -> set[int]:
     """The nets that an evaluation needs: those tested on the whole test set and, for personal tests, every tier's."""
     nets = {net.net for net in setup.method.tested()}
     return nets | {tier for tier, count in enumerate(setup.blocks) if count} if setup.personal_tests else nets

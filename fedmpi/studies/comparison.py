@@ -10,7 +10,7 @@ from typing import Any, TextIO
 from fedmpi.config import words, yaml_text
 from fedmpi.config.schema import Config
 from fedmpi.report import table_text
-from fedmpi.report.records import CLIENTS, Record, rounds_done, tested_nets
+from fedmpi.report.records import CLIENTS, Record, net_scores, rounds_done
 from fedmpi.report.terminal import printable
 from fedmpi.store.units import percent, si, size
 from fedmpi.studies.runs import Run, accuracy_of, mean_std, to_target
@@ -83,7 +83,7 @@ def rows_of(
         has_clients = CLIENTS in last
         for net in done[0].nets:
             row = Row(method, net["name"], params=net["params"], macs=net["macs"])
-            if net["name"] in tested_nets(last):
+            if net["name"] in net_scores(last):
                 yield _scored(row, histories, target)
             elif not has_clients:
                 yield replace(row, status="untested", seeds=len(done))

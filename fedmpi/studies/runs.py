@@ -22,7 +22,7 @@ from fedmpi.config.tree import read_tree
 from fedmpi.data.options import PLACES
 from fedmpi.data.reading import short
 from fedmpi.errors import RunDirError
-from fedmpi.report.records import CLIENTS, Record, gaps_of, read_records, rounds_done, tested_nets
+from fedmpi.report.records import CLIENTS, Record, gaps_of, net_scores, read_records, rounds_done
 from fedmpi.store.files import read_json
 from fedmpi.store.manifest import read_starts
 from fedmpi.store.run_dir import RunDir
@@ -147,7 +147,7 @@ def moved(record: Record) -> int:
 
 def accuracy_of(record: Record, tier: str) -> float | None:
     """None in a round without evaluation."""
-    scores = record.get(CLIENTS) if tier == CLIENTS else tested_nets(record).get(tier)
+    scores = record.get(CLIENTS) if tier == CLIENTS else net_scores(record).get(tier)
     return None if scores is None else scores["accuracy"]
 
 

@@ -12,7 +12,7 @@ from itertools import groupby
 
 from fedmpi import papers
 from fedmpi.report import table_text
-from fedmpi.report.records import rounds_done, tested_nets
+from fedmpi.report.records import net_scores, rounds_done
 from fedmpi.studies import measures
 from fedmpi.studies.reproduction import Named, Request, baseline_of
 from fedmpi.studies.runs import History, Run, accuracy_of, mean_std, missing_rounds, other_data
@@ -192,7 +192,7 @@ def _why_nothing(cell: papers.Cell, history: History, archive: Archive) -> str:
         has_baseline = archive.baseline(cell, history) is not None
         return "nothing to compare in the rounds that both have done" if has_baseline else "its baseline is not run"
     if table.quantity == "accuracy" and all(accuracy_of(record, cell.net) is None for record in history.records):
-        tested = {net for record in history.records for net in tested_nets(record)}
+        tested = {net for record in history.records for net in net_scores(record)}
         return f"no test of {cell.net} yet; tested: {', '.join(sorted(tested)) or 'nothing'}"
     if table.quantity in _MEASURED:
         return "measured when a run is finished, energy only where NVML is"

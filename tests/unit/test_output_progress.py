@@ -178,10 +178,10 @@ def test_a_pipe_gets_plain_lines_and_a_terminal_a_live_one(tmp_path: Path) -> No
 
 LONG = """
 from fedmpi.report.progress import Progress
-with Progress("auto", 100_000) as progress:
-    for number in (99_998, 99_999):
-        progress.clients(100_000, 1_000_000)
-        progress.round_done({"round": number, "seconds": {"wall": 4000.0}, "train_loss": 0.51234,
+with Progress("auto", 100) as progress:
+    for number in (98, 99):
+        progress.clients(10**9, 10**10)
+        progress.round_done({"round": number, "seconds": {"wall": 40.0}, "train_loss": 0.51234,
                              "tiers": {f"{n / 7:.3f}": {"accuracy": n / 7} for n in range(1, 8)}})
         progress._updated_s = 0.0
 """
@@ -192,9 +192,8 @@ def test_in_a_narrow_terminal_no_line_wraps(tmp_path: Path) -> None:
     shown = in_terminal(tmp_path, sys.executable, "-c", LONG, columns=60).decode()
     lines = [re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", line) for line in re.split(r"[\r\n]+", shown)]
     assert max(map(len, lines)) <= 60, lines
-    done = "round  99998/100000  4000.00 s  ETA 2:13:20"
-    assert f"{done}  accuracy 14.3 to 100.0 %" in lines
-    assert any(re.fullmatch(r"round  99999/100000  0:00  ETA 2:13:20", line) for line in lines), lines
+    assert "round  98/100  40.00 s  ETA 1:20  accuracy 14.3 to 100.0 %" in lines
+    assert "round  99/100  0:00  ETA 1:20" in lines
 
 
 needs_mpirun = pytest.mark.skipif(
@@ -236,7 +235,7 @@ def test_closing_table(tmp_path: Path) -> None:
     run_dir, stream = RunDir.open_for(tmp_path / "run", resume=False), io.StringIO()
     closing_table(ROWS, SPLIT_S, run_dir, stream=stream)
     text = stream.getvalue()
-    full, eighth = (" ".join(line.split()) for line in text.splitlines() if "full" in line or "eighth" in line)
+    full, eighth = (" ".join(line.split()) for line in text.splitlines() if line.startswith(("full", "eighth")))
     assert full == "full 1 11.17 M 556.65 M 44.70 MB 44.70 MB 91.23 92.00 7"
     assert eighth == "eighth 0.125 1.24 M 0 4.94 MB 4.94 MB - - -"
     assert max(map(len, text.replace(str(run_dir.path), "").splitlines())) <= 80

@@ -12,16 +12,7 @@ from fedmpi.errors import RunDirError
 from fedmpi.report.best import Best, mean_accuracy
 from fedmpi.report.events import Events
 from fedmpi.report.observer import Started
-from fedmpi.report.records import (
-    Records,
-    accuracies,
-    gaps_of,
-    is_whole,
-    read_records,
-    rounds_done,
-    scalars,
-    tested_nets,
-)
+from fedmpi.report.records import Records, accuracies, gaps_of, is_whole, net_scores, read_records, rounds_done, scalars
 from fedmpi.store import manifest
 from fedmpi.store.files import json_safe
 from fedmpi.store.manifest import add_start, start_entry
@@ -137,7 +128,7 @@ def test_records_of_another_run_are_known_by_what_the_checkpoint_knows() -> None
 def test_a_round_without_a_test_has_no_accuracy(nothing: dict[str, object]) -> None:
     """However its record says so: older ones have an empty mapping."""
     record = {"round": 1, "seconds": {}, **nothing}
-    assert accuracies(record) == tested_nets(record) == {} and accuracy_of(record, "1") is None
+    assert accuracies(record) == net_scores(record) == {} and accuracy_of(record, "1") is None
     best = Best()
     best.round_done(record)
     assert best.last == {} and best.contradicts([record]) == "" and mean_accuracy(record) is None

@@ -160,6 +160,45 @@ def test_a_page_of_several(tmp_path):
     assert {"60.00 ± 10.00 %", "fedhm minus heterofl", "+10.00", "-14.84 to +34.84"} <= set(cells)
 
 
+def test_a_folder_stands_for_its_runs(tmp_path, capsys):
+    """As `reproduce` leaves them; one that has not begun, and the shorter of two of one seed, are left out."""
+    folder = tmp_path / "reproduced"
+    (folder / "runs").mkdir(parents=True)
+    (folder / "table.md").touch()
+    for name, accuracies, seed in (("a-seed0", [0.5], 0), ("a-seed1", [0.75], 1), ("again", [0.5, 0.9], 1)):
+        a_run(folder / "runs" / name, [{"1": share} for share in accuracies], seed=seed, rounds=3)
+    a_run(folder / "runs" / "young", [], seed=2, rounds=3)
+    found = facts.read_all([folder])
+    assert [run.folder.name for run in found] == ["a-seed0", "a-seed1", "again"]
+    (group,) = grouped(found)
+    assert group.last("1") == {0: 0.5, 1: 0.9} and len(group.runs) == 2
+    assert report.main([str(folder)]) == 0 and "70.00 ± 28.28 %" in (folder / "report.html").read_text()
+    capsys.readouterr()
+    for empty in (tmp_path / "nowhere", folder / "runs" / "young" / "report"):
+        assert report.main([str(empty)]) == 2 and str(empty) in capsys.readouterr().err
+    (tmp_path / "others").mkdir()
+    a_run(tmp_path / "others" / "young", [], rounds=3)
+    with pytest.raises(RunDirError, match="others"):
+        facts.read_all([tmp_path / "others"])
+
+
+def test_of_many_settings_each_is_compared_with_the_first(tmp_path):
+    runs = [a_run(tmp_path / f"{lr}", [{"1": lr}], lr=lr) for lr in (0.1, 0.2, 0.3, 0.4, 0.5, 0.6)]
+    groups = grouped(map(facts.read, runs))
+    pairs = [(found.first, found.second) for found in differences(groups)]
+    assert pairs == [("train.lr 0.1", f"train.lr {lr}") for lr in (0.2, 0.3, 0.4, 0.5, 0.6)]
+    assert len([*differences(groups[:5])]) == 10
+    assert "each is compared with the first" in page([run for group in groups for run in group.runs])
+
+
+def test_the_clients_own_nets_come_first(tmp_path):
+    run = a_run(tmp_path / "run", [{"1": 0.25}])
+    record = json.loads((run / "rounds.jsonl").read_text())
+    (run / "rounds.jsonl").write_text(json.dumps(record | {"clients": {"accuracy": 0.75}}) + "\n")
+    found = facts.read(run)
+    assert found.tested == ["clients", "1"] and plotted.chosen_tiers(grouped([found]), []) == ["clients"]
+
+
 @pytest.mark.parametrize("ending", [".pdf", ".svg", ".png"])
 def test_a_figure(tmp_path, ending):
     groups, path = several(tmp_path), tmp_path / f"drawn{ending}"

@@ -19,7 +19,7 @@ from typing import Any
 from fedmpi.command.manners import Parser, run_command
 from fedmpi.errors import UserError
 from fedmpi.report import table_text
-from fedmpi.report.records import CLIENTS, Record, rounds_done, tested_nets
+from fedmpi.report.records import CLIENTS, Record, net_scores, rounds_done
 from fedmpi.store import lock
 from fedmpi.store.files import read_json, read_whole
 from fedmpi.store.manifest import read_starts
@@ -193,7 +193,7 @@ def submission(run_dir: RunDir) -> dict[str, Any]:
 
 def _accuracy(record: Record) -> float | None:
     """The clients' own where they have nets of their own, else the first net's: that of the largest capacity."""
-    scores = record.get(CLIENTS) or next(iter(tested_nets(record).values()), None)
+    scores = record.get(CLIENTS) or next(iter(net_scores(record).values()), None)
     return scores.get("accuracy") if scores else None
 
 
