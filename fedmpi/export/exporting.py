@@ -9,11 +9,11 @@ from pathlib import Path
 from fedmpi.command.manners import show
 from fedmpi.errors import ConfigError, UserError
 from fedmpi.export.checking import Checked, check, compared
-from fedmpi.export.cutting import cut_net
 from fedmpi.export.formats import FORMATS, Format
 from fedmpi.export.measuring import BATCHES, Measured, measure
 from fedmpi.export.metadata import input_text, metadata, preprocessing
 from fedmpi.export.saved import saved_round
+from fedmpi.export.smaller import cut_net
 from fedmpi.export.trained import Accuracy, TrainedNet, net_of_client, net_of_tier
 from fedmpi.store.files import write_atomic
 from fedmpi.store.units import si, size

@@ -12,22 +12,27 @@ import textwrap
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 if TYPE_CHECKING:
+    from matplotlib.artist import Artist
     from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
 
 NUM_COLOURS = 8
 POINTS_PER_INCH = 72
 _WIDTH_INCHES = 5.2
 """A column of a page is as wide on a desk; on a phone its texts are 9 pixels high."""
 _LEGEND_POINTS = 9
+_LEGEND_INCHES = 3.4
+"""Longer names are broken into lines."""
 DASHES = ("-", (0, (6, 2)), (0, (2, 1.5)), (0, (7, 2, 1.5, 2)))
 MARKERS = "osD^vPX*"
-_MOST_MARKED = 24
+_MOST_MARKED = 12
 """A curve of more points than this has markers at some of its points only."""
 # Placeholders: colours that nothing else has, and the CSS variable that takes the place of each.
 _SERIES = tuple(f"#0a0b{place:02x}" for place in range(NUM_COLOURS))
@@ -88,10 +93,8 @@ def lines(given: Sequence[Line], title: str, x_label: str, *, percent: bool = Fa
             axis, _, unit = units.partition(" ")
             with_prefix(axes, axis, unit)
         axes.set_xlabel(x_label)
-        if len(given) > 1:
-            legend_below(axes)
 
-    return _svg(title, draw, height=3.1 if len(given) > 1 else 2.7)
+    return _svg(title, draw, height=2.6, has_legend=len(given) > 1)
 
 
 def draw_line(axes: Axes, line: Line, place: int, colour: object, *, is_joined: bool = True) -> None:
@@ -127,16 +130,27 @@ def with_prefix(axes: Axes, axis: str, unit: str) -> None:
     numbers.set_major_locator(MaxNLocator(5, steps=[1, 2, 2.5, 5, 10]))
 
 
-def legend_below(axes: Axes) -> None:
-    """Below the x axis, where no curve is."""
-    handles, labels = axes.get_legend_handles_labels()
-    beside = 5.5 * _LEGEND_POINTS / POINTS_PER_INCH  # the piece of a line, and the space between columns
-    most = _WIDTH_INCHES - 0.7
-    labels = [wrapped(label, most - beside, _LEGEND_POINTS) for label in labels]
-    widest = max(text_inches(line, _LEGEND_POINTS) for label in labels for line in label.split("\n"))
-    columns = max(1, min(len(labels), int(most / (widest + beside))))
-    place: dict[str, Any] = {"loc": "upper center", "bbox_to_anchor": (0.5, -0.2), "ncols": columns}
-    axes.legend(handles, labels, handlelength=2.6, fontsize=_LEGEND_POINTS, **place)
+def legend_below(figure: Figure, more: Mapping[str, Artist] = MappingProxyType({})) -> None:
+    """One legend of all labels, and of `more`, below the panels, where no curve is, in as many columns as fit; the
+    figure grows by its height.
+    """
+    found = [axes.get_legend_handles_labels() for axes in figure.axes]
+    handles = {label: handle for pair in found for handle, label in zip(*pair, strict=True)} | {**more}
+    if not handles:
+        return
+    most = figure.get_figwidth() - 0.3
+    names = [wrapped(name, min(most - 0.6, _LEGEND_INCHES), _LEGEND_POINTS) for name in handles]
+    shown: dict[str, Any] = {"loc": "outside lower center", "handlelength": 2.8, "fontsize": _LEGEND_POINTS}
+    columns = len(handles)
+    while True:
+        legend = figure.legend([*handles.values()], names, ncols=columns, **shown)
+        box = legend.get_window_extent()
+        width, height = box.width / figure.dpi, box.height / figure.dpi
+        if columns == 1 or width <= most:
+            figure.set_figheight(figure.get_figheight() + height + 0.1)
+            return
+        legend.remove()
+        columns = min(columns - 1, int(columns * most / width) + 1)
 
 
 def stacked(x: Sequence[float], parts: Mapping[str, NDArray[np.float64]], title: str, y_label: str) -> str:
@@ -147,9 +161,8 @@ def stacked(x: Sequence[float], parts: Mapping[str, NDArray[np.float64]], title:
         axes.set_ylabel(y_label)
         axes.set_xlabel("round")
         whole_numbers(axes)
-        legend_below(axes)
 
-    return _svg(title, draw, height=3.1)
+    return _svg(title, draw, height=2.6, has_legend=True)
 
 
 def bars(values: Mapping[str, float], title: str, shown: Callable[[float], str]) -> str:
@@ -178,13 +191,12 @@ def histogram(shares: NDArray[np.float64], title: str, marks: Mapping[str, float
         for place, (name, share) in enumerate(marks.items()):
             axes.axvline(share, color=_INK, linestyle=DASHES[place], linewidth=1.2, label=f"{name} {100 * share:.1f} %")
         axes.xaxis.set_major_formatter(PercentFormatter(1.0, symbol=" %"))
-        axes.set_xlim(0, 1)
+        axes.set_xlim(-0.02, 1.02)
         axes.set_xlabel("accuracy of a client's own net")
         axes.set_ylabel("clients")
         whole_numbers(axes, "y")
-        legend_below(axes)
 
-    return _svg(title, draw, height=3.0)
+    return _svg(title, draw, height=2.6, has_legend=True)
 
 
 def heat_map(counts: NDArray[np.int64], title: str, rows: Sequence[int]) -> str:
@@ -226,10 +238,8 @@ def spectra(values: Mapping[str, NDArray[np.float64]], r: Mapping[str, float], t
         axes.set_xlim(0, 1)
         axes.set_xlabel("place of the singular value, as a share of the full rank")
         axes.set_ylabel("relative to the largest")
-        if r:
-            legend_below(axes)
 
-    return _svg(title, draw, height=3.3)
+    return _svg(title, draw, height=2.9, has_legend=bool(r))
 
 
 def text_inches(text: str, points: float) -> float:
@@ -261,8 +271,8 @@ def style(**more: object) -> Iterator[None]:
         yield
 
 
-def _svg(title: str, draw: Callable[[Axes], None], *, height: float) -> str:
-    """The chart as an SVG element, so many inches high; a page scales it to its own width."""
+def _svg(title: str, draw: Callable[[Axes], None], *, height: float, has_legend: bool = False) -> str:
+    """The chart as an SVG element, so many inches high without its legend; a page scales it to its own width."""
     from matplotlib.backends.backend_svg import FigureCanvasSVG
     from matplotlib.figure import Figure
 
@@ -272,6 +282,8 @@ def _svg(title: str, draw: Callable[[Axes], None], *, height: float) -> str:
         axes = figure.add_subplot()
         axes.set_title(title)
         draw(axes)
+        if has_legend:
+            legend_below(figure)
         out = io.StringIO()
         figure.savefig(out, format="svg", metadata={"Date": None, "Creator": None}, transparent=True)
     return for_page(out.getvalue(), title)

@@ -102,9 +102,11 @@ def read_all(paths: Sequence[Path]) -> list[Facts]:
         if RunDir(path).config_path.exists():
             found.append(read(path))
             continue
+        if not path.is_dir():
+            raise RunDirError(str(path), "is no folder; name a run's folder, or a folder of runs")
         inner = [read(run.path) for run in runs_below(path) if run.config_path.exists()]
         if not inner:
-            raise RunDirError(str(path), "holds no run (no config.yaml), and no folder in it does; name a run's folder")
+            raise RunDirError(str(path), "holds no run (no config.yaml), nor does a folder in it; name a run's folder")
         if not (begun := [facts for facts in inner if facts.records]):
             raise RunDirError(str(path), "holds runs, but none has done a round yet")
         found += begun

@@ -10,6 +10,7 @@ from __future__ import annotations
 import io
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 from fedmpi.pages import charts
@@ -68,7 +69,7 @@ def composed(
     panels: Sequence[Callable[[Axes], None]],
     title: str = "",
     *,
-    more: Mapping[str, Artist] | None = None,
+    more: Mapping[str, Artist] = MappingProxyType({}),
     share_y: bool = False,
 ) -> Figure:
     """The figure. Each of `panels` draws into its axes; `more` are entries of the legend that no panel has."""
@@ -87,12 +88,12 @@ def composed(
             _fit(axes)
         for axes in grid[len(panels) :]:
             axes.set_visible(False)
+        charts.legend_below(figure, more)
         if title:
             lines = "\n".join(wrapped(line, width - 0.3, _POINTS + 1) for line in title.split("\n"))
             figure.suptitle(lines, fontsize=_POINTS + 1)
-            height += 1.5 * (_POINTS + 1) / POINTS_PER_INCH * (1 + lines.count("\n"))
-        height += _legend(figure, more or {})
-        figure.set_size_inches(width, height)
+            needed = 1.5 * (_POINTS + 1) / POINTS_PER_INCH * (1 + lines.count("\n"))
+            figure.set_figheight(figure.get_figheight() + needed)
     return figure
 
 
@@ -118,21 +119,3 @@ def _fit(axes: Axes) -> None:
         if max((text_inches(name, _POINTS) for name in names), default=0.0) > 0.9 * width / max(1, len(names)):
             for label in axes.get_xticklabels():
                 label.set(rotation=30, horizontalalignment="right", rotation_mode="anchor")
-
-
-def _legend(figure: Figure, more: Mapping[str, Artist]) -> float:
-    """One legend of all labels, in as many columns as fit; the inches of height that it takes."""
-    found = [axes.get_legend_handles_labels() for axes in figure.axes]
-    handles = {label: handle for pair in found for handle, label in zip(*pair, strict=True)} | {**more}
-    if not handles:
-        return 0.0
-    most = figure.bbox.width / figure.dpi - 0.3
-    names = [wrapped(name, min(most - 0.6, PANEL_INCHES[0]), _POINTS) for name in handles]
-    columns = len(handles)
-    while True:
-        legend = figure.legend([*handles.values()], names, loc="outside lower center", ncols=columns, handlelength=2.8)
-        box = legend.get_window_extent()
-        if columns == 1 or box.width / figure.dpi <= most:
-            return float(box.height) / figure.dpi + 0.1
-        legend.remove()
-        columns = min(columns - 1, int(columns * most * figure.dpi / box.width) + 1)

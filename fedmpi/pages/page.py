@@ -52,7 +52,7 @@ def _of_one(facts: Facts) -> str:
 
 
 def _accuracy(facts: Facts) -> _Section:
-    shown = facts.tested
+    shown = sorted(facts.tested, key=lambda name: name == CLIENTS)  # a tier has one colour in both charts
     if not shown:
         return {"title": "Accuracy and loss", "text": "No round has been tested yet."}
     accuracy = [Line(name_of(name), *facts.course(name)) for name in shown]
@@ -224,7 +224,7 @@ def _of_several(groups: Sequence[Group]) -> str:
     )
     sections = [_curves(groups), _table(groups), _differences(groups)]
     unfinished = [run.folder.name for run in runs if not run.is_finished]
-    notes = [f"not finished: {', '.join(unfinished)}"] if unfinished else []
+    notes = [f"not finished, and shown as far as they are: {', '.join(unfinished)}"] if unfinished else []
     return _render(
         title=" and ".join(group.name for group in groups) if len(groups) < 4 else f"{len(groups)} settings",
         state=f"{len(runs)} runs",
@@ -243,8 +243,9 @@ def _curves(groups: Sequence[Group]) -> _Section:
     for x, label, units in _AXES:
         lines = [group.line(tier, x, "accuracy", group.name) for group, tier in first]
         found.append(charts.lines(lines, f"Accuracy by {x}", label, percent=True, units=units))
-    if len({len(group.tested) for group in groups} | {1}) > 1:
-        found.append(charts.lines(_by_size(groups), "Last accuracy by size", "parameters", percent=True, units="x "))
+    sized = _by_size(groups)
+    if any(len(line.x) > 1 for line in sized):
+        found.append(charts.lines(sized, "Last accuracy by size", "parameters", percent=True, units="x "))
     tiers = ", ".join(dict.fromkeys(name_of(tier) for _, tier in first))
     return {
         "title": "Accuracy",

@@ -24,6 +24,7 @@ from fedmpi.store.units import duration, percent, si, size
 
 _HEADS = ("tier", "capacity", "params", "MACs", "down/client", "up/client", "last", "best", "at round")
 _SHORT_HEADS = ("tier", "share", "params", "MACs", "down", "up", "last %", "best %", "round")
+_NO_BREAK = "\xa0"
 _CAPTION = "share: of the full net's capacity; down and up: bytes of a client in a round"
 
 
@@ -79,10 +80,10 @@ def closing_table(
     stream = stream or sys.stdout
     cells, took = [row.cells() for row in rows], time_line(split_s)
     try:
+        print(file=stream)
         table_text.print_lines(_SHORT_HEADS, [_short(line) for line in cells], 1, stream)
         texts = [_CAPTION, *([_clients_line(clients.summary())] if clients is not None else []), f"time: {took}"]
-        lines = [line for text in texts for line in textwrap.wrap(text, DEFAULT_COLUMNS, subsequent_indent="  ")]
-        lines.append(f"run directory: {run_dir.path}")
+        lines = [*(line for text in texts for line in _broken(text)), f"run directory: {run_dir.path}"]
         print(*(printable(line, stream) for line in lines), sep="\n", file=stream, flush=True)
     except (OSError, ValueError):  # nobody reads any more; the files still tell
         pass
@@ -100,6 +101,12 @@ def closing_table(
 def _short(cells: Sequence[str]) -> tuple[str, ...]:
     """The same for a line of 80 columns: `%` stands in the heads."""
     return tuple(cell.removesuffix(" %") for cell in cells)
+
+
+def _broken(text: str) -> list[str]:
+    """Lines of at most 80 columns, broken after commas alone: a number stays with its unit."""
+    together = text.replace(" ", _NO_BREAK).replace(f",{_NO_BREAK}", ", ")
+    return [line.replace(_NO_BREAK, " ") for line in textwrap.wrap(together, DEFAULT_COLUMNS, subsequent_indent="  ")]
 
 
 def time_line(split_s: Mapping[str, float]) -> str:

@@ -252,6 +252,8 @@ class Server:
         split_s["other"] = max(0.0, wall_s - sum(split_s.values()))
         self._if_possible("the report", lambda: closing_table(rows, split_s, self._folder, self._client_scores))
         self._run_ended(self._setup.config.rounds)
+        if self._folder.page_path.exists():  # one of the observers writes it
+            self.say(f"its page, for a browser: {self._folder.page_path.relative_to(self._folder.path)}")
 
     def _run_ended(self, done: int, stopped: str = "") -> None:
         best = self._best

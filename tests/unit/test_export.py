@@ -17,12 +17,12 @@ from small_runs import run_all, small_config
 
 from fedmpi.export.__main__ import main
 from fedmpi.export.checking import check
-from fedmpi.export.cutting import cut_net
 from fedmpi.export.formats import FORMATS
 from fedmpi.export.layers import factorized_layers
 from fedmpi.export.measuring import measure, peak_bytes
 from fedmpi.export.metadata import metadata
 from fedmpi.export.saved import saved_round
+from fedmpi.export.smaller import cut_net
 from fedmpi.export.trained import TrainedNet, net_of_client, net_of_tier
 from fedmpi.mpi.serial import SerialComm
 from fedmpi.report.best import best_round
