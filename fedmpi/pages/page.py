@@ -182,10 +182,11 @@ def _starts(facts: Facts) -> _Section:
     if len(facts.starts) < 2 and not losses:
         return {}
     rows: list[list[Any]] = []
-    for start in facts.starts:
+    for start, following in zip(facts.starts, [*facts.starts[1:], None], strict=True):
         ends = start.get("stopped") or start.get("ended") or {}
-        after, until = start.get("resumed_round") or 0, ends.get("round", "-")
-        rows.append([start.get("started", "-"), f"after round {after}", f"to round {until}", _said(start, ends)])
+        event = f"ended after round {ends['round']}" if "round" in ends else "was killed" if following else "no end yet"
+        after = f"after round {start.get('resumed_round') or 0}"
+        rows.append([start.get("started", "-").replace("T", " "), after, event, _said(start, ends)])
     rows += [
         [
             "",
@@ -293,8 +294,8 @@ def _differences(groups: Sequence[Group]) -> _Section:
         for found in differences(groups)
     ]
     text = (
-        "Differences of the last accuracy in percentage points, paired by seed, with 95 % intervals by Student's t "
-        f"(none for fewer than {LEAST_SEEDS} seeds). They are not corrected for the number of comparisons."
+        "Differences of the last accuracy in percentage points, paired by seed, with 95\u00a0% intervals by Student's "
+        f"t (none for fewer than {LEAST_SEEDS} seeds). They are not corrected for the number of comparisons."
     )
     heads = ["settings", "tier", "seeds", "difference", "interval"]
     if len(groups) > MOST_PAIRED:

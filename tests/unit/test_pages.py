@@ -3,6 +3,7 @@
 import json
 import math
 import re
+from dataclasses import replace
 from html.parser import HTMLParser
 from pathlib import Path
 
@@ -118,6 +119,17 @@ def test_damage_is_a_note(tmp_path):
     assert page([found]).count('<p class="note">') == 2
     with pytest.raises(RunDirError):
         facts.read(tmp_path)
+
+
+def test_how_each_start_ended(tmp_path):
+    """A kill leaves no word; the last start may still be running."""
+    found = facts.read(a_run(tmp_path / "run", [{"1": 0.5}], rounds=9))
+    ended = {"started": "2026-01-01T10:00:00+0000", "ended": {"round": 4}, "ranks": [{}]}
+    stopped = {"resumed_round": 6, "stopped": {"round": 7, "why": "time limit"}, "ranks": [{}, {}]}
+    starts = [ended, {"resumed_round": 4}, stopped, {"resumed_round": 7}]
+    cells = Tables(page([replace(found, starts=starts)])).cells
+    assert {"2026-01-01 10:00:00+0000", "ended after round 4", "ended after round 7"} <= set(cells)
+    assert [cells.count(one) for one in ("was killed", "no end yet", "2 ranks; stopped: time limit")] == [1, 1, 1]
 
 
 def test_classes_by_client():
