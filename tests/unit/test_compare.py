@@ -17,6 +17,8 @@ from studied_runs import Called, Ran, calling, run_here, write_config
 
 from fedmpi.data.partition import Partition
 from fedmpi.errors import RunDirError
+from fedmpi.pages import facts
+from fedmpi.pages.settings import differences, grouped
 from fedmpi.store.lock import RunLock
 from fedmpi.store.run_dir import RunDir
 from fedmpi.studies import compare
@@ -84,6 +86,9 @@ def test_two_methods_two_seeds(configs: str, tmp_path: Path, called: Called, in_
     assert code == 0 and printed.count(": finished before") == 3 and printed.count("finished (resumed, ") == 1
     assert ["--resume" in command for command in in_this_process] == [False] * 4 + [True]
     assert (out / "comparison.csv").read_text() == before
+    groups = grouped(facts.read_all([out]))  # what `fedmpi report OUT` shows
+    assert [(group.name, group.seeds) for group in groups] == [("fedavg", [0, 1]), ("fedhm", [0, 1])]
+    assert [found.num_seeds for found in differences(groups) if found.tier == "1"] == [2]
     code, _, err = called(*words, "--scale", "2")
     assert code == 2 and "rounds: run has 2, you ask 4" in err
     code, _, err = called(*words[:2], "--seeds", "7", *words[4:], "--scale", "2")
