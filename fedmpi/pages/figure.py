@@ -85,6 +85,8 @@ def composed(
         grid = list(figure.subplots(down, across, squeeze=False, sharey=share_y).flat)
         for axes, draw in zip(grid, panels, strict=False):
             draw(axes)
+            if share_y and axes not in grid[::across]:
+                axes.set_ylabel("")
             _fit(axes)
         for axes in grid[len(panels) :]:
             axes.set_visible(False)
