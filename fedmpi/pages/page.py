@@ -182,9 +182,10 @@ def _starts(facts: Facts) -> _Section:
     if len(facts.starts) < 2 and not losses:
         return {}
     rows: list[list[Any]] = []
-    for start, following in zip(facts.starts, [*facts.starts[1:], None], strict=True):
+    for number, start in enumerate(facts.starts, 1):
         ends = start.get("stopped") or start.get("ended") or {}
-        event = f"ended after round {ends['round']}" if "round" in ends else "was killed" if following else "no end yet"
+        without_a_word = "was killed" if number < len(facts.starts) else "no end yet"
+        event = f"ended after round {ends['round']}" if "round" in ends else without_a_word
         after = f"after round {start.get('resumed_round') or 0}"
         rows.append([start.get("started", "-").replace("T", " "), after, event, _said(start, ends)])
     rows += [
