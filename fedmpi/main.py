@@ -22,8 +22,8 @@ from pathlib import Path
 
 import fedmpi
 from fedmpi.mpi.communicator import Communicator
-from fedmpi.run.folder import Asked, Origin, refuse_inside
-from fedmpi.run.stopping import EXIT_CODE, SIGNAL, Stopping, notice_early, seconds_left
+from fedmpi.running.folder import Asked, Origin, refuse_inside
+from fedmpi.running.stopping import EXIT_CODE, SIGNAL, Stopping, notice_early, seconds_left
 
 if __name__ == "__main__":  # what follows takes a while to load
     notice_early()
@@ -34,8 +34,8 @@ from fedmpi.config.load import load, parted
 from fedmpi.config.schema import Config
 from fedmpi.errors import ConfigError, LaunchError, StartupError, TooFewRanksError, UserError
 from fedmpi.mpi.launch import check_launch, claimed
-from fedmpi.run.advice import Advice
-from fedmpi.run.interruption import Interruption
+from fedmpi.running.advice import Advice
+from fedmpi.running.interruption import Interruption
 
 # Loading torch from a slow file system takes a while.
 _LEAST_STARTUP_S = 30.0
@@ -142,7 +142,7 @@ def _shown(rank: int, text: Callable[[], str]) -> int:
 
 def _plan(config: Config, form: str, size: int) -> str:
     from fedmpi.data.reading import place
-    from fedmpi.run.forecast import forecast, lacking_here  # loads torch
+    from fedmpi.running.forecast import forecast, lacking_here  # loads torch
 
     planned = forecast(config, size)
     text = planned.text(form)

@@ -15,7 +15,7 @@ from fedmpi.report.best import best_round, mean_accuracy
 from fedmpi.report.records import BRANCHED_FROM, read_records
 from fedmpi.rounds.publish import publish
 from fedmpi.rounds.state import Published, ServerState, Setup
-from fedmpi.run import resuming, start
+from fedmpi.running import resuming, start
 from fedmpi.store import checkpoint
 from fedmpi.store.checkpoint import Snapshot
 from fedmpi.store.run_dir import RunDir

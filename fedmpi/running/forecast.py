@@ -25,8 +25,8 @@ from fedmpi.learning.bn import num_statistics
 from fedmpi.methods.protocol import all_nets
 from fedmpi.methods.values import Phase, Turn
 from fedmpi.rounds.state import draw_cohort, reestimates
-from fedmpi.run import start
-from fedmpi.run.remarks import remarks
+from fedmpi.running import start
+from fedmpi.running.remarks import remarks
 from fedmpi.store.units import si, size
 from fedmpi.tensors import Layout, specs_of
 

@@ -21,12 +21,12 @@ from fedmpi.report.observer import Ended, Started
 from fedmpi.report.progress import Progress
 from fedmpi.report.records import Records, read_records
 from fedmpi.rounds.state import RoundResult, ServerState, Setup
-from fedmpi.run import made_with, resuming
-from fedmpi.run.final_page import FinalPage
-from fedmpi.run.folder import slurm_job
-from fedmpi.run.observers import Observed, Observers
-from fedmpi.run.remarks import remarks
-from fedmpi.run.results import Times, record_of, tier_rows
+from fedmpi.running import made_with, resuming
+from fedmpi.running.final_page import FinalPage
+from fedmpi.running.folder import slurm_job
+from fedmpi.running.observers import Observed, Observers
+from fedmpi.running.remarks import remarks
+from fedmpi.running.results import Times, record_of, tier_rows
 from fedmpi.store import checkpoint, manifest
 from fedmpi.store.files import write_atomic, write_text, writing
 from fedmpi.store.lock import RunLock
