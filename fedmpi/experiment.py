@@ -91,8 +91,10 @@ def _server(
     comm, folder = setup.comm, course.folder()
     places = comm.allgather_text(f"{comm.host}: {setup.device.description}")
     warnings = start.check_nets(setup) if course.begun_after is None else ()
-    commands = course.asked.command, course.advice.resume_command()
-    server = together(comm, lambda: Server(stack, setup, folder, lock, snapshot, commands, observed) if lock else None)
+    asked, to_resume = course.asked, course.advice.resume_command()
+    server = together(
+        comm, lambda: Server(stack, setup, folder, lock, snapshot, asked, to_resume, observed) if lock else None
+    )
     together(comm, lambda: server.announce(places, warnings) if server else None)
     comm.agree()
     return server

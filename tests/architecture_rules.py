@@ -30,7 +30,7 @@ LAYERS = (
     ("fedmpi.command",),  # the parts of commands
     ("fedmpi.main", "fedmpi.draws", "fedmpi.verify", "fedmpi.export"),  # the commands; trained nets as files
     ("fedmpi.studies", "fedmpi.data.__main__"),  # many runs
-    ("fedmpi.check",),  # what a user brings, put to the tests
+    ("fedmpi.check", "fedmpi.library"),  # what a user brings, put to the tests; what a user calls from Python
     ("fedmpi.doctor", "fedmpi.__main__"),  # whether a machine is ready; the command of all these
 )
 LEVELS = {module: level for level, layer in enumerate(LAYERS) for module in layer}
@@ -132,7 +132,8 @@ def check_layers(source: Source) -> Iterator[str]:
     if not here:
         yield source.at(source.tree, "has no layer")
         return
-    for node, name in source.imports():
+    # The package itself loads what it offers on demand, and names it for type checkers only.
+    for node, name in source.imports(run_at_import=here == "fedmpi"):
         if name.split(".")[0] != "fedmpi":
             continue
         there = owner(name)

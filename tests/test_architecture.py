@@ -167,7 +167,9 @@ def test_the_root_is_small() -> None:
 
 
 def test_jobs_only_call_the_package() -> None:
-    assert all(len(path.read_text().splitlines()) <= 20 for path in (ROOT / "jobs").glob("*.py"))
+    """But for the tutorial, which is a text to read."""
+    programs = [path for path in (ROOT / "jobs").glob("*.py") if path.stem != "tutorial"]
+    assert all(len(path.read_text().splitlines()) <= 20 for path in programs)
 
 
 def test_tests_change_no_path() -> None:

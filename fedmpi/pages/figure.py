@@ -9,11 +9,15 @@ from __future__ import annotations
 import textwrap
 from collections.abc import Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from fedmpi.errors import ConfigError
 from fedmpi.pages import charts
 from fedmpi.pages.prose import name_of
 from fedmpi.pages.settings import Group
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 FORMATS = (".pdf", ".svg", ".png", ".eps")
 LABELS = {"rounds": "round", "bytes": "communication of all clients (B)", "macs": "training compute (MACs)"}
@@ -42,6 +46,13 @@ _STYLE = {
 
 def draw(groups: Sequence[Group], path: Path, x: str, y: str, tiers: Sequence[str]) -> None:
     """Writes the figure; its format is that of the name's ending. A panel for each of `tiers`."""
+    figure = drawn(groups, x, y, tiers)
+    with charts.style(**_STYLE):
+        figure.savefig(path, format=path.suffix[1:], dpi=300, bbox_inches="tight", metadata=_no_date(path))
+
+
+def drawn(groups: Sequence[Group], x: str, y: str, tiers: Sequence[str]) -> Figure:
+    """A panel for each of `tiers`."""
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
@@ -76,7 +87,7 @@ def draw(groups: Sequence[Group], path: Path, x: str, y: str, tiers: Sequence[st
         figure.legend(
             named.values(), named.keys(), loc="outside lower center", ncols=min(4, len(named)), handlelength=2.8
         )
-        figure.savefig(path, format=path.suffix[1:], dpi=300, bbox_inches="tight", metadata=_no_date(path))
+        return figure
 
 
 def _no_date(path: Path) -> dict[str, None]:

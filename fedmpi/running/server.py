@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import io
+import sys
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
@@ -23,7 +25,7 @@ from fedmpi.report.records import Records, read_records
 from fedmpi.rounds.state import RoundResult, ServerState, Setup
 from fedmpi.running import made_with, resuming
 from fedmpi.running.final_page import FinalPage
-from fedmpi.running.folder import slurm_job
+from fedmpi.running.folder import Asked, slurm_job
 from fedmpi.running.observers import Observed, Observers
 from fedmpi.running.remarks import remarks
 from fedmpi.running.results import Times, record_of, tier_rows
@@ -45,11 +47,13 @@ class Server:
         folder: RunDir,
         lock: RunLock,
         snapshot: checkpoint.Snapshot | None,
-        commands: tuple[Sequence[str], str],
+        asked: Asked,
+        to_resume: str,
         observed: Sequence[Observed],
     ) -> None:
-        """`commands` are what has started the run, and what to type to resume it; `stack` ends what is opened here."""
-        self._setup, self._folder, self._lock, self._commands = setup, folder, lock, commands
+        """`to_resume` is what to type to resume the run; `stack` ends what is opened here."""
+        self._setup, self._folder, self._lock = setup, folder, lock
+        self._asked, self._to_resume = asked, to_resume
         config = setup.config
         self._done = done = snapshot.round if snapshot else 0
         self._best = Best(**snapshot.progress) if snapshot else Best()
@@ -61,7 +65,8 @@ class Server:
         self._spared: list[int] = []
         """Checkpoints that stay for another reason than being new: what they refer to was not written lately."""
         self._is_due, self._last_saved = False, done
-        self._progress = Progress(config.output.progress, config.rounds, done_rounds=done)
+        mode = "off" if asked.quiet else config.output.progress
+        self._progress = Progress(mode, config.rounds, done_rounds=done)
         self.say, self.warn = self._progress.say, self._progress.warn
         self._saving = Saving(config.output.on_save_error, folder.path, say=self.say, warn=self.warn)
         self._losses: list[dict[str, Any]] = []
@@ -101,7 +106,7 @@ class Server:
         if library := loaded_library():
             more["mpi"] = library
         self._unrecorded_s = manifest.seconds_after_records(manifest.read_starts(self._folder))
-        manifest.add_start(self._folder, manifest.start_entry(ranks, self._commands[0], resumed, **more))
+        manifest.add_start(self._folder, manifest.start_entry(ranks, self._asked.command, resumed, **more))
         server = "server and worker" if 0 in setup.workers else "server"
         for rank, place in who:
             role = server if rank == setup.comm.members[0] else "worker"
@@ -111,7 +116,7 @@ class Server:
             self.warn(warning)
         self.say(f"run directory: {self._folder.path}")
         # Said now, because a launcher that ends its ranks may pass on nothing that they say then.
-        self.say(f"to continue after an interruption: {self._commands[1]}")
+        self.say(f"to continue after an interruption: {self._to_resume}")
         if self._done:
             self.say(f"resuming after round {self._done}")
         for origin in parent.values():
@@ -239,7 +244,7 @@ class Server:
         self._if_possible("the manifest", lambda: manifest.add_stop(self._folder, round_number, why))
         self._note_end()
         self.say(f"stopped after round {round_number} of {self._setup.config.rounds}: {why}; all is saved")
-        self.say(f"to continue: {self._commands[1]}")
+        self.say(f"to continue: {self._to_resume}")
         self._run_ended(round_number, why)
 
     def close_run(self) -> None:
@@ -250,7 +255,9 @@ class Server:
         split_s = _sum(self._best.seconds, self._unrecorded_s)
         wall_s = split_s.pop("wall", 0.0)
         split_s["other"] = max(0.0, wall_s - sum(split_s.values()))
-        self._if_possible("the report", lambda: closing_table(rows, split_s, self._folder, self._client_scores))
+        stream = io.StringIO() if self._asked.quiet else sys.stdout
+        scores = self._client_scores
+        self._if_possible("the report", lambda: closing_table(rows, split_s, self._folder, scores, stream=stream))
         self._run_ended(self._setup.config.rounds)
 
     def _run_ended(self, done: int, stopped: str = "") -> None:
