@@ -52,8 +52,7 @@ class Server:
         observed: Sequence[Observed],
     ) -> None:
         """`to_resume` is what to type to resume the run; `stack` ends what is opened here."""
-        self._setup, self._folder, self._lock = setup, folder, lock
-        self._asked, self._to_resume = asked, to_resume
+        self._setup, self._folder, self._lock, self._asked, self._to_resume = setup, folder, lock, asked, to_resume
         config = setup.config
         self._done = done = snapshot.round if snapshot else 0
         self._best = Best(**snapshot.progress) if snapshot else Best()
@@ -74,16 +73,20 @@ class Server:
         self._unrecorded_s: dict[str, float] = {}
         """Seconds by stage that no record has, of all starts."""
         self._means = self._checked_means()
-        folder.clear_temporaries()
-        if done <= config.rounds:
-            write_text(folder.config_path, yaml_text.dump(config.to_dict()))
-        write_atomic(folder.partition_path, setup.partition.packed(setup.data_digest))
+        self._write_config_and_partition()
         self._records = Records(folder, resume_after=done or None, warn=self.warn)
         self._observers = Observers([*_own_observers(setup, folder), *observed], self.warn)
         self._open = stack.enter_context(ExitStack())
         self._open.enter_context(self._progress)
         self._open.callback(setup.comm.call_while_waiting, None)
         setup.comm.call_while_waiting(self._look)
+
+    def _write_config_and_partition(self) -> None:
+        setup, folder = self._setup, self._folder
+        folder.clear_temporaries()
+        if self._done <= setup.config.rounds:
+            write_text(folder.config_path, yaml_text.dump(setup.config.to_dict()))
+        write_atomic(folder.partition_path, setup.partition.packed(setup.data_digest))
 
     def _checked_means(self) -> dict[int, float | None]:
         """`mean_accuracy` of each round that has a record. Raises RunDirError if the records are another run's."""
