@@ -17,7 +17,7 @@ import fedmpi
 from fedmpi.command.manners import report, show
 from fedmpi.errors import ConfigError, UserError
 from fedmpi.mpi.launch import claimed
-from fedmpi.run.stopping import notice_early
+from fedmpi.running.stopping import notice_early
 
 
 @dataclass(frozen=True)

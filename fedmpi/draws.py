@@ -29,7 +29,7 @@ from fedmpi.methods.protocol import all_nets
 from fedmpi.methods.values import Client
 from fedmpi.report.records import BRANCHED_FROM, DRAWS_ON, read_records
 from fedmpi.rounds.state import draw_tasks
-from fedmpi.run import start
+from fedmpi.running import start
 from fedmpi.store.run_dir import RunDir
 from fedmpi.store.stored import from_text
 from fedmpi.tensors import Params

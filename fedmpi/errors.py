@@ -68,12 +68,19 @@ class StartupError(UserError):
         return "\n".join(self.problems)
 
 
+class Interrupted(KeyboardInterrupt):
+    """Ctrl-C, or a notebook's interrupt, has stopped a run; the text says what is saved and how to continue."""
+
+
 class RoundError(Exception):
     """A failure inside a round: says on which rank, in which round, for which client and at which stage."""
 
     def __init__(self, stage: str, *, round_number: int | None = None, client: int | None = None) -> None:
         self.stage, self.round_number, self.client = stage, round_number, client
         super().__init__(stage)
+
+    def __str__(self) -> str:
+        return self.where()
 
     def where(self) -> str:
         return where(self.stage, self.round_number, self.client)

@@ -1,6 +1,6 @@
 """A run: build once, resume, then round after round; save and report at round ends only.
 
-A run outlives its ranks where the launcher lets it; what it does then is in `run/losses.py`.
+A run outlives its ranks where the launcher lets it; what it does then is in `running/losses.py`.
 """
 
 from __future__ import annotations
@@ -17,14 +17,14 @@ from fedmpi.mpi.communicator import Communicator, together
 from fedmpi.report.records import read_records, round_seconds
 from fedmpi.rounds.recovering import OpenRound
 from fedmpi.rounds.state import Setup
-from fedmpi.run import folder as run_folder
-from fedmpi.run import observers, resuming, start
-from fedmpi.run.advice import Advice
-from fedmpi.run.folder import Asked
-from fedmpi.run.losses import Course, continue_run, end_together, give_up, outlive
-from fedmpi.run.results import Times
-from fedmpi.run.server import Server
-from fedmpi.run.stopping import Stopping
+from fedmpi.running import folder as run_folder
+from fedmpi.running import observers, resuming, start
+from fedmpi.running.advice import Advice
+from fedmpi.running.folder import Asked
+from fedmpi.running.losses import Course, continue_run, end_together, give_up, outlive
+from fedmpi.running.results import Times
+from fedmpi.running.server import Server
+from fedmpi.running.stopping import Stopping
 from fedmpi.store.checkpoint import Snapshot
 from fedmpi.store.lock import RunLock
 from fedmpi.train_round import train_round
@@ -91,8 +91,10 @@ def _server(
     comm, folder = setup.comm, course.folder()
     places = comm.allgather_text(f"{comm.host}: {setup.device.description}")
     warnings = start.check_nets(setup) if course.begun_after is None else ()
-    commands = course.asked.command, course.advice.resume_command()
-    server = together(comm, lambda: Server(stack, setup, folder, lock, snapshot, commands, observed) if lock else None)
+    asked, to_resume = course.asked, course.advice.resume_command()
+    server = together(
+        comm, lambda: Server(stack, setup, folder, lock, snapshot, asked, to_resume, observed) if lock else None
+    )
     together(comm, lambda: server.announce(places, warnings) if server else None)
     comm.agree()
     return server

@@ -11,34 +11,25 @@ a collective for ever.
 from __future__ import annotations
 
 import argparse
-import functools
-import math
-import os
 import signal
 import sys
-import time
-from collections.abc import Callable, Mapping, Sequence
-from pathlib import Path
+from collections.abc import Callable, Sequence
 
 import fedmpi
-from fedmpi.mpi.communicator import Communicator
-from fedmpi.run.folder import Asked, Origin, refuse_inside
-from fedmpi.run.stopping import EXIT_CODE, SIGNAL, Stopping, notice_early, seconds_left
+from fedmpi.running.folder import Asked, refuse_inside
+from fedmpi.running.stopping import EXIT_CODE, SIGNAL, notice_early
 
 if __name__ == "__main__":  # what follows takes a while to load
     notice_early()
 
+from fedmpi.command.job import Job, check_ranks, config_and_origin
 from fedmpi.command.listing import listing
-from fedmpi.command.manners import Parser, described, report, say, say_first, show
-from fedmpi.config.load import load, parted
+from fedmpi.command.manners import Parser, report, say, say_first, show
+from fedmpi.config.load import parted
 from fedmpi.config.schema import Config
 from fedmpi.errors import ConfigError, LaunchError, StartupError, TooFewRanksError, UserError
 from fedmpi.mpi.launch import check_launch, claimed
-from fedmpi.run.advice import Advice
-from fedmpi.run.interruption import Interruption
-
-# Loading torch from a slow file system takes a while.
-_LEAST_STARTUP_S = 30.0
+from fedmpi.running.interruption import Interruption
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -96,42 +87,10 @@ def parse(argv: Sequence[str]) -> argparse.Namespace:
 
 
 def read_config(arguments: argparse.Namespace) -> Config:
-    """The validated config. A resumed run takes the one it was begun with unless another is given, and a branch
-    (`--resume-from`) that of its parent. Where there is none, a CONFIG or an override says that a run is to begin there
-    (batch files, submitted again as they are, give both); neither is a slip in DIR's name, and must not begin another
-    experiment.
-    """
-    path, new = arguments.config, Path(arguments.run_dir or "")
-    has_begun = arguments.resume and os.path.isfile(new / "config.yaml")  # False, too, of a name that is too long
-    arguments.origin, of_run = None, False
-    if arguments.resume_from is not None and not has_begun:
-        arguments.origin = Origin.named(arguments.resume_from)
-        path, of_run = path or str(arguments.origin.run_dir.config_path), path is None
-    elif path is None and has_begun:
-        path, of_run = str(new / "config.yaml"), True
-    elif path is None and arguments.resume and not arguments.overrides:
-        problem = "holds no run to continue (no config.yaml); name the config to begin one there"
-        raise ConfigError(arguments.run_dir, problem)
-    config = load(path, arguments.overrides, of_run=of_run)
-    if of_run and path is not None:
-        _refuse_unnamed_observers(config, path, arguments.overrides)
+    """The validated config (`config_and_origin`)."""
+    asked = arguments.run_dir, arguments.resume, arguments.resume_from
+    config, arguments.origin = config_and_origin(arguments.config, arguments.overrides, *asked)
     return config
-
-
-def _refuse_unnamed_observers(config: Config, path: str, overrides: Sequence[str]) -> None:
-    """Raises `ConfigError` for classes that only another run's directory names: they are not imported."""
-    observers = ",".join(config.output.observers)
-    if observers and not any(word.startswith(("output.observers=", "output=")) for word in overrides):
-        again = f"name them again to import them (output.observers=[{observers}])"
-        advice = f"{again}, or continue without (output.observers=[])"
-        raise ConfigError("output.observers", f"only {path} names {observers}; {advice}")
-
-
-def check_ranks(config: Config, size: int) -> None:
-    """Raises `ConfigError` for a job of fewer ranks than the config wants."""
-    if (least := config.mpi.min_ranks) > size:
-        here = f"{size} rank{'s' * (size > 1)}"
-        raise ConfigError("mpi.min_ranks", f"is {least}, but the job has {here}; start more, or allow {size}")
 
 
 def _shown(rank: int, text: Callable[[], str]) -> int:
@@ -142,7 +101,7 @@ def _shown(rank: int, text: Callable[[], str]) -> int:
 
 def _plan(config: Config, form: str, size: int) -> str:
     from fedmpi.data.reading import place
-    from fedmpi.run.forecast import forecast, lacking_here  # loads torch
+    from fedmpi.running.forecast import forecast, lacking_here  # loads torch
 
     planned = forecast(config, size)
     text = planned.text(form)
@@ -154,24 +113,15 @@ def _plan(config: Config, form: str, size: int) -> str:
 
 
 def _run(config: Config, arguments: argparse.Namespace, rank: int) -> int:
-    stopping = _stopping(config)
-    stopping.listen(say if rank == 0 else lambda line: None)  # loading torch takes seconds
-    # Before CUDA starts: with these, cuBLAS gives the same bits in every run; any other value torch refuses.
-    if os.environ.get("CUBLAS_WORKSPACE_CONFIG") not in (":4096:8", ":16:8"):
-        os.environ["CUBLAS_WORKSPACE_CONFIG"] = ":4096:8"
-    from fedmpi.experiment import run
-    from fedmpi.mpi.starting import world
-
     try:
-        comm = world(_startup_limit_s(config, os.environ, time.time()))
+        job = Job.begun(config, say if rank == 0 else lambda line: None)
     except LaunchError as error:
         return report(error, rank)
-    advice = Advice(config)
+    comm, advice = job.comm, job.advice
     try:
-        with Interruption(functools.partial(_last_words, comm, advice)):
+        with Interruption(job.last_words):
             command = [sys.executable, "-m", "fedmpi.main", *sys.argv[1:]]
-            asked = Asked(arguments.run_dir, arguments.resume, arguments.origin, command)
-            is_finished = run(config, comm, asked, stopping=stopping, advice=advice)
+            is_finished = job.run(Asked(arguments.run_dir, arguments.resume, arguments.origin, command))
         signal.signal(SIGNAL, signal.SIG_IGN)  # another one would end a rank that is leaving
         if not is_finished:  # the launcher ends the others as soon as one exits with a code, and they say nothing more
             signal.signal(signal.SIGTERM, signal.SIG_IGN)
@@ -186,34 +136,8 @@ def _run(config: Config, arguments: argparse.Namespace, rank: int) -> int:
             say(f"fedmpi: stopped: {error}\n{advice.how_to_continue()}")
         return comm.leave(EXIT_CODE if error.gets_on else 1)
     except BaseException as error:  # the one place where nothing may pass
-        if advice.note_failure():
-            say(f"{described(error, comm)}\n{advice.how_to_continue(error)}")
-        else:  # another rank has said what to do
-            say("; ".join(line.strip() for line in described(error, comm).splitlines()[:2]))
-        comm.abort(error.exit_code if isinstance(error, UserError) else 1)
+        job.end_all(error)
         raise
-
-
-def _last_words(comm: Communicator, advice: Advice, number: int) -> str:
-    """What the server says when a signal ends it; nothing where another rank has failed: the launcher ends all."""
-    if not comm.is_root or advice.has_failed():  # asked now: after a loss another rank may be the server
-        return ""
-    saved, then = advice.what_is_saved(), advice.how_to_continue()
-    return f"fedmpi: stopped by {signal.Signals(number).name}; {saved}" + f"\n{then}" * (then != saved)
-
-
-def _startup_limit_s(config: Config, environment: Mapping[str, str], now_s: float) -> float:
-    """Seconds after which ranks give up the start of MPI (0: never), while the job can still be requeued."""
-    limit_s, left_s = config.mpi.startup_timeout_s, seconds_left(0.0, environment, now_s)
-    if left_s is None:
-        return limit_s
-    return min(limit_s or math.inf, max(left_s - config.mpi.spare_time_s, _LEAST_STARTUP_S))
-
-
-def _stopping(config: Config) -> Stopping:
-    left_s = seconds_left(config.mpi.time_limit_s, os.environ, time.time())
-    every = max(config.evaluation.every, config.output.checkpoint_every)
-    return Stopping(left_s, config.mpi.spare_time_s, every)
 
 
 if __name__ == "__main__":

@@ -121,8 +121,13 @@ def words_in_full(config: Any) -> list[str]:
 
     A command that resumes a run repeats these words, because a run directory alone makes fedmpi import nothing.
     """
+    return [f"{section}.name={name}" for section, name in named_in_full(config)]
+
+
+def named_in_full(config: Any) -> list[tuple[str, str]]:
+    """(section, name) of each section of a config that names a class in full."""
     named = {section: getattr(config, section).name for section in BUILT_IN}
-    return [f"{section}.name={name}" for section, name in named.items() if is_in_full(name)]
+    return [(section, name) for section, name in named.items() if is_in_full(name)]
 
 
 def is_in_full(name: str) -> bool:

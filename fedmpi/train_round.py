@@ -20,7 +20,7 @@ What happens if a rank dies here. Under plain `mpirun` the job ends, and `--resu
     Under `mpirun --with-ft ulfm` those left get a `RankLossError`, become the ranks of the job (`mpi/recovery.py`) and
     call `train_round` again. `OpenRound` has kept the finished phases and the results that arrived, so only clients
     whose results died are trained again (`rounds/recovering.py`). If rank 0 died, the next rank starts the run again
-    from the last checkpoint. With fewer ranks than `mpi.min_ranks` the run saves and stops (`run/losses.py`).
+    from the last checkpoint. With fewer ranks than `mpi.min_ranks` the run saves and stops (`running/losses.py`).
 """
 
 from __future__ import annotations

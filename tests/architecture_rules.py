@@ -25,12 +25,12 @@ LAYERS = (
     ("fedmpi.methods", "fedmpi.pages"),  # both halves of each method; a run as a page and as figures
     ("fedmpi.rounds",),  # the parts of a round
     ("fedmpi.train_round",),  # one round
-    ("fedmpi.run",),  # how a run begins, continues and ends
+    ("fedmpi.running",),  # how a run begins, continues and ends
     ("fedmpi.experiment",),  # the run
     ("fedmpi.command",),  # the parts of commands
     ("fedmpi.main", "fedmpi.draws", "fedmpi.verify", "fedmpi.export"),  # the commands; trained nets as files
     ("fedmpi.studies", "fedmpi.data.__main__"),  # many runs
-    ("fedmpi.check",),  # what a user brings, put to the tests
+    ("fedmpi.check", "fedmpi.library"),  # what a user brings, put to the tests; what a user calls from Python
     ("fedmpi.doctor", "fedmpi.__main__"),  # whether a machine is ready; the command of all these
 )
 LEVELS = {module: level for level, layer in enumerate(LAYERS) for module in layer}
@@ -57,7 +57,7 @@ RANK_NAMES = {"rank", "local_rank", "is_root", "is_server", "server_here"}
 # Modules of the package methods that are not methods.
 METHOD_HELPERS = {"fedmpi.methods", "fedmpi.methods.protocol", "fedmpi.methods.values", "fedmpi.methods.widths"}
 
-ENGINE = ("fedmpi.train_round", "fedmpi.experiment", "fedmpi.rounds", "fedmpi.run", "fedmpi.mpi", "fedmpi.learning")
+ENGINE = ("fedmpi.train_round", "fedmpi.experiment", "fedmpi.rounds", "fedmpi.running", "fedmpi.mpi", "fedmpi.learning")
 METHOD_WORDS = re.compile(
     r"fedavg|fed-?hm|hetero-?fl|fjord|split-?mix|prism|orthdrop|origdrop|hermes|per-?fedavg|lg-?fedavg|top-?k\b"
     r"|standalone|fdnnc|cefo|fedprox|scaffold",
@@ -132,7 +132,8 @@ def check_layers(source: Source) -> Iterator[str]:
     if not here:
         yield source.at(source.tree, "has no layer")
         return
-    for node, name in source.imports():
+    # The package itself loads what it offers on demand, and names it for type checkers only.
+    for node, name in source.imports(run_at_import=here == "fedmpi"):
         if name.split(".")[0] != "fedmpi":
             continue
         there = owner(name)

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 PROGRAM = """
 import os, signal, sys, time
 from fedmpi import experiment, train_round
-from fedmpi.run import folder, losses, resuming, server, start
+from fedmpi.running import folder, losses, resuming, server, start
 from fedmpi.errors import RunDirError
 from fedmpi.mpi import watch
 from fedmpi.mpi.launch import claimed

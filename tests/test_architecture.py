@@ -69,12 +69,16 @@ BAD = [
     ("check_collectives", "fedmpi.rounds.exchange", "y = comm.gather_rows(x) if is_root else None"),
     ("check_collectives", "fedmpi.rounds.exchange", "while rank < 3:\n    comm.wait_for_all()"),
     ("check_collectives", "fedmpi.rounds.exchange", "if comm.is_root:\n    comm.agree()"),
-    ("check_collectives", "fedmpi.run.start", "if comm.is_root:\n    together(comm, action)"),
+    ("check_collectives", "fedmpi.running.start", "if comm.is_root:\n    together(comm, action)"),
     ("check_collectives", "fedmpi.rounds.exchange", "is_root and comm.bcast(x)"),
     ("check_collectives", "fedmpi.rounds.exchange", "for client in plan.of(comm.rank):\n    comm.start_gather(x)"),
     ("check_collectives", "fedmpi.rounds.exchange", "[comm.bcast(x) for client in plan if client % rank]"),
     ("check_collectives", "fedmpi.rounds.exchange", "if comm.rank:\n    for x in y:\n        exchange_wave(x)"),
-    ("check_collectives", "fedmpi.run.start", "def f():\n    if not comm.is_root:\n        return\n    comm.bcast(x)"),
+    (
+        "check_collectives",
+        "fedmpi.running.start",
+        "def f():\n    if not comm.is_root:\n        return\n    comm.bcast(x)",
+    ),
     ("check_purity", "fedmpi.methods.fedhm", "import os\nx = os.environ['A']"),
     ("check_purity", "fedmpi.learning.local", "import time\nx = time.perf_counter()"),
     ("check_purity", "fedmpi.models.nets.resnet", "from time import time"),
@@ -116,7 +120,10 @@ GOOD = [
     ("fedmpi.rounds.exchange", "x = y if comm.is_root else None\ncomm.bcast(x)"),
     ("fedmpi.rounds.exchange", "for c in plan.mine(comm.rank):\n    train(c)\ncomm.bcast(y)"),
     ("fedmpi.rounds.exchange", "def f():\n    comm.bcast(x)\n    if comm.is_root:\n        return 1\n    return 2"),
-    ("fedmpi.run.start", "def f():\n    if comm.is_root:\n        def g():\n            return 1\n    comm.bcast(x)"),
+    (
+        "fedmpi.running.start",
+        "def f():\n    if comm.is_root:\n        def g():\n            return 1\n    comm.bcast(x)",
+    ),
     ("fedmpi.store.run_dir", "import os, time\nx = os.environ, time.time()"),
     ("fedmpi.lowrank.svd", "def f(matrix, r, rank_ratio): ..."),
     ("fedmpi.experiment", f"def f():\n    '''One.\n{chr(10) * 30}    '''\n{LONG_BODY[: LONG_BODY.index('    x39')]}"),
@@ -160,7 +167,9 @@ def test_the_root_is_small() -> None:
 
 
 def test_jobs_only_call_the_package() -> None:
-    assert all(len(path.read_text().splitlines()) <= 20 for path in (ROOT / "jobs").glob("*.py"))
+    """But for the tutorial, which is a text to read."""
+    programs = [path for path in (ROOT / "jobs").glob("*.py") if path.stem != "tutorial"]
+    assert all(len(path.read_text().splitlines()) <= 20 for path in programs)
 
 
 def test_tests_change_no_path() -> None:

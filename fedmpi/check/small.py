@@ -15,8 +15,8 @@ from fedmpi.mpi.serial import SerialComm
 from fedmpi.report.records import NOT_RESULTS, read_records
 from fedmpi.rounds.recovering import OpenRound
 from fedmpi.rounds.state import Published, RoundResult, ServerState, Setup
-from fedmpi.run import start
-from fedmpi.run.folder import Asked, Origin
+from fedmpi.running import start
+from fedmpi.running.folder import Asked, Origin
 from fedmpi.store import checkpoint
 from fedmpi.store.run_dir import RunDir
 from fedmpi.store.stored import digest_of

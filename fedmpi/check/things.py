@@ -21,8 +21,8 @@ from fedmpi.data.partition import make_partition
 from fedmpi.errors import ConfigError
 from fedmpi.models import create
 from fedmpi.mpi.serial import SerialComm
-from fedmpi.run import observers
-from fedmpi.run.start import check_model
+from fedmpi.running import observers
+from fedmpi.running.start import check_model
 from fedmpi.store.stored import digest_of
 
 KINDS = ("method", "model", "data", "partition", "observer")

@@ -48,7 +48,7 @@ def with_classes_and_spectra(found: Facts) -> Facts:
     from fedmpi.config.load import load
     from fedmpi.data import reading
     from fedmpi.data.partition import saved
-    from fedmpi.run.start import method_context
+    from fedmpi.running.start import method_context
     from fedmpi.store import checkpoint
 
     run_dir = RunDir(found.folder)

@@ -10,8 +10,9 @@ own defaults; the section's other overrides then apply on top, wherever they sta
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
+from types import FunctionType
 from typing import Any
 
 from pydantic import ValidationError
@@ -25,8 +26,14 @@ from fedmpi.config.tree import COMMAND_LINE, MAX_BYTES, Tree, read_tree
 from fedmpi.config.yaml_text import Problem
 from fedmpi.errors import ConfigError
 
+Override = str | tuple[str, Any]
+"""A word of a command line, `train.lr=0.1`, or from Python a dotted key and its value, `("train.lr", 0.1)`."""
+
+ARGUMENTS = "arguments"
+"""How messages name what a Python program gives on top of a file."""
 DEFAULT_FILE = "default.yaml"
 """How messages name the packaged default, which is used where no file is given."""
+_GIVEN = (COMMAND_LINE, ARGUMENTS)
 _DEFAULT = Path(__file__).with_name(DEFAULT_FILE)
 
 
@@ -37,7 +44,7 @@ def parted(given: Sequence[str]) -> tuple[list[str], list[str]]:
     return [located(word) for word in given if word not in overrides], overrides
 
 
-def load(path: str | os.PathLike[str] | None, overrides: Sequence[str], *, of_run: bool = False) -> Config:
+def load(path: str | os.PathLike[str] | None, overrides: Sequence[Override], *, of_run: bool = False) -> Config:
     """The validated config. Raises ConfigError with one line for each problem, all at once.
 
     `path` None is the packaged default. Reads the file and those it extends; imports only what its names mean. Of a
@@ -62,39 +69,43 @@ def _named_in_full(tree: Tree) -> dict[yaml_text.Path, str]:
     return {(key, "name"): name for key, name in names.items() if isinstance(name, str) and registry.is_in_full(name)}
 
 
-def _apply(tree: Tree, overrides: Sequence[str], in_full: dict[yaml_text.Path, str]) -> list[Problem]:
+def _apply(tree: Tree, overrides: Sequence[Override], in_full: dict[yaml_text.Path, str]) -> list[Problem]:
     """Writes the overrides into the tree, names first; returns what is wrong with the overrides themselves.
 
     Names of the file that are `in_full` must be among the overrides; there they only confirm, and reset no section.
     Raises ConfigError where one is not, and for overrides that would take minutes to read.
     """
-    length = sum(map(len, overrides))
+    length = sum(len(override) for override in overrides if isinstance(override, str))
     if length > MAX_BYTES:
         raise ConfigError(COMMAND_LINE, f"overrides of {length:,} characters; allowed: {MAX_BYTES:,} in all")
     settings: list[tuple[yaml_text.Path, Any]] = []
     problems: list[Problem] = []
+    origins: dict[yaml_text.Path, str] = {}
     for override in overrides:
+        origin = COMMAND_LINE if isinstance(override, str) else ARGUMENTS
         try:
-            settings += _settings(override)
+            found = _settings(override) if isinstance(override, str) else [*_given(*override)]
         except ValueError as error:
-            problems.append(Problem((), f"override {words.found(override)}: {error}", COMMAND_LINE))
+            shown = words.found(override if isinstance(override, str) else override[0])
+            problems.append(Problem((), f"override {shown}: {error}", origin))
+            continue
+        settings += found
+        origins |= {path: origin for path, _ in found}
     named = {path for path, _ in settings}
     if missing := [f"{path[0]}.name={name}" for path, name in in_full.items() if path not in named]:
         why = "a run directory alone makes fedmpi import nothing; to run this code, say again"
         raise ConfigError(tree.file, f"{why} {' '.join(missing)}")
     settings = [(path, value) for path, value in settings if in_full.get(path, "") != value]
-    tree.put_all(settings, lambda path: COMMAND_LINE)
+    tree.put_all(settings, lambda path: origins[path])
     return problems
 
 
 def _settings(override: str) -> list[tuple[yaml_text.Path, Any]]:
     """What one override sets: a section as value sets each of its keys. Raises ValueError."""
     key, equals, text = override.partition("=")
-    parts = tuple(part.strip() for part in key.split("."))
-    if not equals or not all(parts):
+    parts = _parts(key)
+    if not equals or not parts:
         raise ValueError("expected section.key=value, as train.lr=0.1")
-    if len(parts) > yaml_text.MAX_DEPTH:
-        raise ValueError(f"nested deeper than {yaml_text.MAX_DEPTH} levels")
     try:
         document = yaml_text.parse(text)
     except yaml_text.YamlError as error:
@@ -102,6 +113,45 @@ def _settings(override: str) -> list[tuple[yaml_text.Path, Any]]:
     if document.problems:
         raise ValueError(f"{words.dotted(document.problems[0].path)} {document.problems[0].text}")
     return list(leaves(document.value, parts))
+
+
+def _given(key: object, value: object, above: tuple[str, ...] = ()) -> Iterator[tuple[yaml_text.Path, Any]]:
+    """What a key and a value of Python's set: of a mapping, each of its keys, which may be dotted, too. Raises
+    ValueError.
+    """
+    parts = _parts(key, above) if isinstance(key, str) else ()
+    if not parts:
+        raise ValueError(f"expected keys as 'train.lr', got {words.found(key)}")
+    if isinstance(value, Mapping) and value:
+        for inner, item in value.items():
+            yield from _given(inner, item, parts)
+    else:
+        yield parts, _plain(value)
+
+
+def _plain(value: Any) -> Any:
+    """As YAML would have given it: lists for tuples and arrays, text for paths, `module:Name` for a class or function.
+    Raises ValueError for anything that no YAML can say.
+    """
+    if isinstance(value, os.PathLike):
+        return os.fspath(value)
+    if isinstance(value, (type, FunctionType)):
+        return f"{value.__module__}:{value.__qualname__}"
+    if hasattr(value, "tolist"):  # a number or an array of numpy or torch
+        value = value.tolist()
+    if isinstance(value, (list, tuple)):
+        return [_plain(item) for item in value]
+    if value is None or isinstance(value, (bool, int, float, str, Mapping)):
+        return value
+    raise ValueError(f"expected text, numbers, lists or mappings of them, got {type(value).__name__}")
+
+
+def _parts(key: str, above: tuple[str, ...] = ()) -> tuple[str, ...]:
+    """The words of a dotted key; none if one of them is empty. Raises ValueError for a key of too many."""
+    own = tuple(part.strip() for part in key.split("."))
+    if len(above) + len(own) > yaml_text.MAX_DEPTH:
+        raise ValueError(f"nested deeper than {yaml_text.MAX_DEPTH} levels")
+    return (*above, *own) if all(own) else ()
 
 
 def _validate(tree: Tree) -> tuple[Config | None, list[Problem]]:
@@ -182,10 +232,10 @@ def _choose(values: dict[str, Any], section: str) -> type[Section]:
 
 def _report(tree: Tree, problems: Sequence[Problem]) -> ConfigError:
     rows = [(*_head(tree, problem), problem.text) for problem in problems]
-    from_command_line = [origin == COMMAND_LINE for _, origin, _ in rows]
-    where = COMMAND_LINE if all(from_command_line) else tree.file
-    if any(from_command_line) and where == tree.file:
-        where += f" and {COMMAND_LINE}"
+    given = [origin for _, origin, _ in rows if origin in _GIVEN]
+    where = given[0] if len(given) == len(rows) else tree.file
+    if given and where == tree.file:
+        where += f" and {given[0]}"
     origins = [f"({origin})" if origin and origin != where else "" for _, origin, _ in rows]
     heads = [f"{key} {origin}".strip() for (key, _, _), origin in zip(rows, origins, strict=True)]
     width = min(max(len(head) for head in heads), 50) if len(heads) > 1 else 0
@@ -201,7 +251,7 @@ def _head(tree: Tree, problem: Problem) -> tuple[str, str]:
     value: Any = tree.values
     for key in path:
         value = value.get(key) if isinstance(value, dict) else None
-    while problem.is_unknown and origin == COMMAND_LINE and isinstance(value, dict) and len(value) == 1:
+    while problem.is_unknown and origin in _GIVEN and isinstance(value, dict) and len(value) == 1:
         ((key, value),) = value.items()
         path = (*path, key)
     return words.dotted(path), origin

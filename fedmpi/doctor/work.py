@@ -10,7 +10,7 @@ from fedmpi.command.data import data_options, state_of
 from fedmpi.config.load import load
 from fedmpi.doctor.finding import Finding, ok, problem, warning
 from fedmpi.errors import UserError
-from fedmpi.run.stopping import seconds_left
+from fedmpi.running.stopping import seconds_left
 
 _SHORT_S = 600.0
 

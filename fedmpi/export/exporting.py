@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import tempfile
 from argparse import Namespace
 from pathlib import Path
@@ -10,9 +11,10 @@ from fedmpi.command.manners import show
 from fedmpi.errors import ConfigError, UserError
 from fedmpi.export.checking import Checked, check, compared
 from fedmpi.export.formats import FORMATS, Format
+from fedmpi.export.layers import Form
 from fedmpi.export.measuring import BATCHES, Measured, measure
 from fedmpi.export.metadata import input_text, metadata, preprocessing
-from fedmpi.export.saved import saved_round
+from fedmpi.export.saved import SavedRound, saved_round
 from fedmpi.export.smaller import cut_net
 from fedmpi.export.trained import Accuracy, TrainedNet, net_of_client, net_of_tier
 from fedmpi.store.files import write_atomic
@@ -23,26 +25,37 @@ def export(arguments: Namespace) -> int:
     """The exit code: 1 where the file's accuracy is not the reported one. Raises `UserError`."""
     form = FORMATS[arguments.format]
     saved = saved_round(arguments.run, arguments.round, arguments.overrides)
-    if arguments.client is None:
-        trained = net_of_tier(saved, arguments.tier, arguments.form)
-    else:
-        trained = net_of_client(saved, arguments.client, arguments.form)
+    trained = net_of(saved, arguments.tier, arguments.client, arguments.form)
     if arguments.check and not trained.accuracy.num_tested:
         raise ConfigError("--check", f"{trained.name} has no test example of its own, so there is nothing to compare")
     whole, trained = trained, cut_net(trained) if arguments.cut else trained
-    path = Path(arguments.out or f"{saved.path.resolve().name}-{trained.label}-round{saved.number}{form.SUFFIX}")
-    if path.is_dir() or not path.parent.is_dir():
-        raise UserError("--out", f"{path} is a folder, or its folder is not there; name a file in a folder that is")
-    write_atomic(path, form.pack(trained, metadata(trained)))
+    path = write(trained, form, arguments.out)
     show(_about(path, trained))
     if trained.is_cut:
         show(_uncut(whole, trained, form))
     show(_costs(path, measure(trained, form.load(path, trained))))
     checked = check(path, trained, form) if arguments.check else None
     if checked:
-        show(f"  check      {_verdict(checked)}")
+        show(f"  check      {verdict(checked)}")
     show(_usage(path, trained, form.SNIPPET))
     return 1 if checked and not checked.holds else 0
+
+
+def net_of(saved: SavedRound, tier: str | float | None, client: int | None, form: Form | None) -> TrainedNet:
+    """The net of a client, or of a tier (None: the only one). Raises `UserError`."""
+    if client is not None:
+        return net_of_client(saved, client, form)
+    return net_of_tier(saved, None if tier is None else str(tier), form)
+
+
+def write(trained: TrainedNet, form: Format, out: str | os.PathLike[str] | None) -> Path:
+    """Writes the net to `out`, or to a name of its own in this folder; the path. Raises `UserError`."""
+    saved = trained.saved
+    path = Path(out or f"{saved.path.resolve().name}-{trained.label}-round{saved.number}{form.SUFFIX}")
+    if path.is_dir() or not path.parent.is_dir():
+        raise UserError("--out", f"{path} is a folder, or its folder is not there; name a file in a folder that is")
+    write_atomic(path, form.pack(trained, metadata(trained)))
+    return path
 
 
 def _about(path: Path, trained: TrainedNet) -> str:
@@ -98,7 +111,8 @@ def _milliseconds(found: Measured, number: int) -> str:
     return f"{1e3 * taken.median_s:.3g} ms ({1e3 * taken.low_s:.3g} to {1e3 * taken.high_s:.3g})"
 
 
-def _verdict(found: Checked) -> str:
+def verdict(found: Checked) -> str:
+    """The test of a file, in words."""
     wanted = f"{found.correct} of {found.num_tested} right, expected {found.expected}"
     others = f"{found.num_other} other predictions, outputs differ by {found.largest_difference:.2g} at most"
     return f"{'ok' if found.holds else 'FAIL'}: {wanted}; {others}"

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from fedmpi.config.load import load
+from fedmpi.config.load import Override, load
 from fedmpi.config.schema import Config
 from fedmpi.errors import RunDirError
 from fedmpi.mpi.serial import SerialComm
@@ -15,7 +15,7 @@ from fedmpi.report.best import best_round, mean_accuracy
 from fedmpi.report.records import BRANCHED_FROM, read_records
 from fedmpi.rounds.publish import publish
 from fedmpi.rounds.state import Published, ServerState, Setup
-from fedmpi.run import resuming, start
+from fedmpi.running import resuming, start
 from fedmpi.store import checkpoint
 from fedmpi.store.checkpoint import Snapshot
 from fedmpi.store.run_dir import RunDir
@@ -40,10 +40,10 @@ class SavedRound:
         return self.snapshot.round
 
 
-def saved_round(run: str | Path, which: str = "last", overrides: Sequence[str] = ()) -> SavedRound:
+def saved_round(run: str | Path, which: str = "last", overrides: Sequence[Override] = ()) -> SavedRound:
     """Round `which` (best, last or a number) of the run in the folder `run`.
 
-    `overrides` are words as on a command line: the run's own code, named again (`model.name=mynets:Net`), or where its
+    `overrides` are as for `config.load`: the run's own code, named again (`model.name=mynets:Net`), or where its
     data are now. Raises `UserError` where the folder, the round, the config or the data are not the run's.
     """
     folder = RunDir(Path(run))
@@ -51,7 +51,7 @@ def saved_round(run: str | Path, which: str = "last", overrides: Sequence[str] =
         raise RunDirError(str(run), "holds no run (no config.yaml); name a run's folder")
     config = load(str(folder.config_path), overrides, of_run=True)
     records = {record["round"]: record for record in read_records(folder)}
-    number = _chosen(folder, which, records)
+    number = chosen_round(folder, which, records)
     record = records.get(number, {})
     if BRANCHED_FROM in record:
         parent = record[BRANCHED_FROM]["run"]
@@ -77,7 +77,7 @@ def _for_tests_here(config: Config) -> Config:
     return config.model_copy(update={"mpi": mpi, "evaluation": evaluation})
 
 
-def _chosen(folder: RunDir, which: str, records: Mapping[int, Mapping[str, Any]]) -> int:
+def chosen_round(folder: RunDir, which: str, records: Mapping[int, Mapping[str, Any]]) -> int:
     """The number of the round. Raises RunDirError with the saved ones."""
     saved = [number for number, _ in folder.checkpoints()]
     if not saved:

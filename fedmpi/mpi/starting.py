@@ -15,6 +15,7 @@ import os
 import platform
 import select
 import signal
+import sys
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -39,18 +40,34 @@ def world(limit_s: float = 0.0) -> Communicator:
     """This job's ranks: MPI's if a launcher started us, else this process alone. Raises `LaunchError` where MPI knows
     of one rank only, and the launcher has started more. Where MPI does not start within `limit_s` (0: without limit),
     because a rank died before it or hangs, this process ends itself; where the job outlives its ranks and is on one
-    host, a rank that died then ends the job at once.
+    host, a rank that died then ends the job at once. MPI that this process has started before, as for another run, is
+    there at once.
     """
     if (launched := launched_as()) is None:
         return SerialComm()
+    if _has_started():
+        return _all_ranks()
     text = f"fedmpi: rank {launched[0]} on {platform.node()}: MPI did not start within {limit_s:g} s: another rank "
     text += "died or hangs; start again, or set mpi.startup_timeout_s"
     keep_to_this_host(os.environ)
     with at_most(limit_s, text, Neighbours.of_this_process()) as has_started:
-        from fedmpi.mpi.comm import all_ranks
+        return _all_ranks(has_started)
 
-        has_started()
-        comm = all_ranks()
+
+def _has_started() -> bool:
+    """Whether MPI runs in this process; it can be started once only."""
+    if "mpi4py.MPI" not in sys.modules:
+        return False
+    from fedmpi.mpi.library import MPI
+
+    return bool(MPI.Is_initialized())
+
+
+def _all_ranks(has_started: Callable[[], object] = lambda: None) -> Communicator:
+    from fedmpi.mpi.comm import all_ranks  # starts MPI
+
+    has_started()
+    comm = all_ranks()
     check_size(comm.started_size)
     return comm
 

@@ -124,7 +124,7 @@ def _scored(row: Row, histories: Sequence[Sequence[Record]], target: float) -> R
 
 def effort_of(config: Config) -> Effort:
     """What `--plan` says of this config."""
-    from fedmpi.run.forecast import forecast
+    from fedmpi.running.forecast import forecast
 
     plan = forecast(config, 1)
     clients = sum(tier.clients for tier in plan.tiers)

@@ -24,7 +24,7 @@ from fedmpi.config.load import load
 from fedmpi.config.schema import Config
 from fedmpi.disk.plain import open_in_place, open_to_read
 from fedmpi.errors import RunDirError, UserError
-from fedmpi.run import stopping
+from fedmpi.running import stopping
 from fedmpi.store.files import writing
 from fedmpi.store.manifest import read_starts
 from fedmpi.studies.runs import Run

@@ -40,7 +40,7 @@ from fedmpi.errors import ConfigError
 from fedmpi.report import table_text
 from fedmpi.report.records import rounds_done
 from fedmpi.report.terminal import printable
-from fedmpi.run.stopping import EXIT_CODE
+from fedmpi.running.stopping import EXIT_CODE
 from fedmpi.store.files import write_text, writing
 from fedmpi.studies import tables
 from fedmpi.studies.arguments import SEEDS, absolute, add_run_arguments, changes, number

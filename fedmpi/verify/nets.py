@@ -20,7 +20,7 @@ from fedmpi.methods.protocol import Method
 from fedmpi.models import create
 from fedmpi.models.width import Rounding
 from fedmpi.papers import Cell, Run
-from fedmpi.run import forecast, start
+from fedmpi.running import forecast, start
 
 CONFIGS = shipped()
 

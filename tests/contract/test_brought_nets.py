@@ -12,10 +12,10 @@ from small_runs import finished, run_all, small_config, small_setup
 from fedmpi.errors import ConfigError, StartupError
 from fedmpi.models import create
 from fedmpi.mpi.serial import SerialComm
-from fedmpi.run import start
-from fedmpi.run.forecast import forecast
-from fedmpi.run.remarks import equal_tiers, remarks
-from fedmpi.run.start import check_nets
+from fedmpi.running import start
+from fedmpi.running.forecast import forecast
+from fedmpi.running.remarks import equal_tiers, remarks
+from fedmpi.running.start import check_nets
 
 ONE_ROUND = ("rounds=1", "method.name=fedavg")
 IN_PLANS = ("counter", "spectral-norm", "parametrized", "frozen", "plain-tensor", "lazy", "double")

@@ -16,7 +16,7 @@ from fedmpi.methods.protocol import Method
 from fedmpi.methods.values import Client
 from fedmpi.mpi.serial import SerialComm
 from fedmpi.report.records import read_records
-from fedmpi.run.folder import Origin
+from fedmpi.running.folder import Origin
 from fedmpi.store.run_dir import RunDir
 
 Seen = dict[tuple[int, str, int], Any]

@@ -12,7 +12,7 @@ from fedmpi.errors import UserError
 from fedmpi.federation.assignment import Task
 from fedmpi.methods.fdnnc import BIG, FDNNC, SMALL, FDNNCOptions
 from fedmpi.methods.values import Client, Turn
-from fedmpi.run.remarks import equal_tiers
+from fedmpi.running.remarks import equal_tiers
 from fedmpi.tensors import Params
 
 # CEFO.

@@ -19,7 +19,7 @@ from fedmpi.mpi.communicator import Request
 from fedmpi.mpi.serial import SerialComm
 from fedmpi.rounds.recovering import OpenRound
 from fedmpi.rounds.state import Setup
-from fedmpi.run import resuming
+from fedmpi.running import resuming
 from fedmpi.store.stored import digest_of
 
 NUM_ROUNDS = 2

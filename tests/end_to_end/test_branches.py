@@ -97,7 +97,7 @@ def test_a_branch_that_was_killed_while_it_was_made_is_no_run(
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:
-        patch.setattr("fedmpi.run.resuming.write_text", die)
+        patch.setattr("fedmpi.running.resuming.write_text", die)
         patch.setattr("fedmpi.mpi.serial.SerialComm.abort", lambda comm, code: None)
         with pytest.raises(KeyboardInterrupt):
             run_main("rounds=4", "--resume-from", str(parent), "--run-dir", str(folder))

@@ -95,7 +95,7 @@ def test_the_last_words_reach_the_stderr_of_a_launcher_that_forwards_nothing(tmp
     launcher = tmp_path / "mpirun"
     launcher.write_text(DEAF_LAUNCHER)
     launcher.chmod(0o755)
-    say = "from fedmpi.run.interruption import last_words; last_words('how to continue')"
+    say = "from fedmpi.running.interruption import last_words; last_words('how to continue')"
     for wrapper in ([], ["sh", "-c", '"$@"; true', "sh"]):
         words = [str(launcher), *wrapper, sys.executable, "-c", say]
         own = environment() | {"OMPI_COMM_WORLD_RANK": "0"}
@@ -106,7 +106,7 @@ def test_the_last_words_reach_the_stderr_of_a_launcher_that_forwards_nothing(tmp
 # The main thread is in one call for many minutes, in which it cannot handle signals.
 BUSY = """
 import hashlib, os
-from fedmpi.run.interruption import Interruption
+from fedmpi.running.interruption import Interruption
 with Interruption(lambda number: f"stopped by {number}"):
     print("busy", flush=True)
     hashlib.pbkdf2_hmac("sha256", b"", b"", 2_000_000_000)

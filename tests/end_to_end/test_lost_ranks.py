@@ -189,8 +189,8 @@ def test_only_clients_of_the_dead_are_trained_again(start: Start, tmp_path: Path
 # Where a rank may die, as the modules and names of what it then comes to.
 PLACES = {
     "when MPI has started": ("fedmpi.mpi.comm", "_places"),
-    "loading": ("fedmpi.run.start", "check_model"),
-    "preparing": ("fedmpi.run.start", "_trainers"),
+    "loading": ("fedmpi.running.start", "check_model"),
+    "preparing": ("fedmpi.running.start", "_trainers"),
     "training": ("fedmpi.train_round", "simulate_client"),
 }
 

@@ -18,7 +18,7 @@ from fedmpi.check.bits import difference
 from fedmpi.config.load import load
 from fedmpi.errors import StartupError
 from fedmpi.mpi.serial import SerialComm
-from fedmpi.run.folder import Origin
+from fedmpi.running.folder import Origin
 from fedmpi.store import checkpoint
 
 pytestmark = pytest.mark.mpi(min_size=2)

@@ -13,7 +13,7 @@ from small_runs import run_all, small_config
 
 from fedmpi.data import prepared
 from fedmpi.errors import StartupError
-from fedmpi.run import made_with, start
+from fedmpi.running import made_with, start
 
 if TYPE_CHECKING:
     from fedmpi.mpi.comm import Comm

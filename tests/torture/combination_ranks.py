@@ -24,8 +24,8 @@ from fedmpi.errors import RoundError, UserError
 from fedmpi.experiment import run
 from fedmpi.mpi.comm import MPI, Comm
 from fedmpi.mpi.serial import SerialComm
-from fedmpi.run.folder import Asked
-from fedmpi.run.stopping import SIGNALLED, Stopping
+from fedmpi.running.folder import Asked
+from fedmpi.running.stopping import SIGNALLED, Stopping
 from fedmpi.store.files import write_text
 
 from .combinations import Combination, Fault, Leg, draw

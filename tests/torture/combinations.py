@@ -22,7 +22,7 @@ from fedmpi.data.dataset import Dataset
 from fedmpi.data.sets.har import Har
 from fedmpi.data.sets.shakespeare import Shakespeare
 from fedmpi.errors import UserError
-from fedmpi.run import start
+from fedmpi.running import start
 
 from .moments import SERVER_STAGES, WORKER_STAGES
 

@@ -15,8 +15,8 @@ from fedmpi.config.address import label
 from fedmpi.config.load import load
 from fedmpi.config.schema import Config
 from fedmpi.errors import ConfigError
-from fedmpi.run.forecast import Forecast, forecast
-from fedmpi.run.start import blocks
+from fedmpi.running.forecast import Forecast, forecast
+from fedmpi.running.start import blocks
 
 PAPERS = {"fedhm": "FedHM", "prism": "PriSM", "hermes": "Hermes", "fdnnc": "FDNNC"}
 TABLES_AND_FIGURES = sorted({name.partition("@")[0] for name in EXPERIMENTS})

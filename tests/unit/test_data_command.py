@@ -113,7 +113,7 @@ def test_a_run_without_its_data_ends_with_one_line(
     """In this process, which keeps its own signal handlers and environment."""
     monkeypatch.setattr("fedmpi.mpi.starting.world", lambda limit_s: SerialComm())
     monkeypatch.setattr("fedmpi.main.claimed", lambda: (0, 1))
-    monkeypatch.setattr("fedmpi.run.start.check_model", lambda *_: None)  # takes seconds, and is not asked here
+    monkeypatch.setattr("fedmpi.running.start.check_model", lambda *_: None)  # takes seconds, and is not asked here
     monkeypatch.setattr("signal.signal", lambda *_: None)
     monkeypatch.setattr(os, "environ", dict(os.environ))
     code = fedmpi.main.main(["data.name=cifar10", f"data.root={tmp_path}", f"output.dir={tmp_path / 'runs'}"])

@@ -5,8 +5,8 @@ from collections.abc import Sequence
 import pytest
 
 from fedmpi.mpi.placement import Device
-from fedmpi.run import made_with
-from fedmpi.run.made_with import Gathered
+from fedmpi.running import made_with
+from fedmpi.running.made_with import Gathered
 
 CPU = Device("cpu", "cpu", "CPU")
 

@@ -12,7 +12,7 @@ import pytest
 from fast import fast
 
 import fedmpi
-from fedmpi import main as command
+from fedmpi.command import job
 from fedmpi.command.manners import described, say
 from fedmpi.config.load import load
 from fedmpi.errors import ConfigError, RoundError
@@ -100,7 +100,7 @@ def test_resuming_what_is_not_there_begins_nothing(tmp_path: Path, config_file: 
 
 def test_a_mistake_is_told_by_rank_0_only(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
     waits: list[float] = []
-    monkeypatch.setattr(command.time, "sleep", waits.append)
+    monkeypatch.setattr("time.sleep", waits.append)
     assert main(["rounds=0"]) == 2
     assert "rounds" in capsys.readouterr().err and waits == []
     monkeypatch.setenv("OMPI_COMM_WORLD_RANK", "2")
@@ -244,4 +244,4 @@ def test_say_never_raises(monkeypatch: pytest.MonkeyPatch, capfd: pytest.Capture
 def test_mpi_has_started_while_the_job_can_be_requeued(startup_timeout_s: float, end: str, limit_s: float) -> None:
     """Now is 1000; `mpi.spare_time_s` is 30."""
     config = load(None, [f"mpi.startup_timeout_s={startup_timeout_s}"])
-    assert command._startup_limit_s(config, {"SLURM_JOB_END_TIME": end}, 1000.0) == limit_s
+    assert job._startup_limit_s(config, {"SLURM_JOB_END_TIME": end}, 1000.0) == limit_s

@@ -15,7 +15,7 @@ from fedmpi.errors import RunDirError
 from fedmpi.report.events import Events
 from fedmpi.report.observer import Started
 from fedmpi.report.records import Records, read_records
-from fedmpi.run.observers import Observed, Observers
+from fedmpi.running.observers import Observed, Observers
 from fedmpi.store import files
 from fedmpi.store.memory import MemoryStore
 from fedmpi.store.run_dir import RunDir

@@ -12,7 +12,7 @@ import pytest
 from fedmpi import methods, papers
 from fedmpi.config.load import load
 from fedmpi.papers import Cell, PapersError, Run, parse
-from fedmpi.run.start import method_context
+from fedmpi.running.start import method_context
 
 CONFIGS = Path(__file__).parents[2] / "configs"
 

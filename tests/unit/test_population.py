@@ -26,8 +26,8 @@ from fedmpi.data.partitions.quantity_skew import QuantitySkew
 from fedmpi.data.partitions.shards import Shards
 from fedmpi.methods.values import Phase
 from fedmpi.rounds.state import draw_cohort
-from fedmpi.run.forecast import forecast
-from fedmpi.run.start import blocks
+from fedmpi.running.forecast import forecast
+from fedmpi.running.start import blocks
 
 MILLION = 1_000_000
 FEW, MANY = 500, 50_000

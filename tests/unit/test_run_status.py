@@ -9,8 +9,8 @@ from small_runs import small_config
 from studied_runs import Called
 
 from fedmpi.mpi.serial import SerialComm
-from fedmpi.run.folder import Asked
-from fedmpi.run.stopping import Stopping
+from fedmpi.running.folder import Asked
+from fedmpi.running.stopping import Stopping
 from fedmpi.store import manifest
 from fedmpi.store.lock import STALE_AFTER_S, Holder, RunLock
 from fedmpi.store.run_dir import RunDir

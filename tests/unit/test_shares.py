@@ -4,7 +4,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from fedmpi.run.limits import Limits
+from fedmpi.running.limits import Limits
 
 
 @pytest.mark.parametrize(

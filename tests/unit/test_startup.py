@@ -11,9 +11,9 @@ from fedmpi.data.partition import Partition
 from fedmpi.errors import ConfigError, StartupError
 from fedmpi.mpi.serial import SerialComm
 from fedmpi.rounds.exchange import ClientReport
-from fedmpi.run import start
-from fedmpi.run.folder import Asked, open_run_dir
-from fedmpi.run.remarks import equal_tiers
+from fedmpi.running import start
+from fedmpi.running.folder import Asked, open_run_dir
+from fedmpi.running.remarks import equal_tiers
 from fedmpi.store.run_dir import RunDir
 
 TO_ONE_VALUE = ("model.blocks=[1,1,1,1]",)  # 8 x 8 inputs end at 1 x 1

@@ -12,9 +12,9 @@ from small_runs import run_all, small_config
 from fedmpi.experiment import run
 from fedmpi.mpi.serial import SerialComm
 from fedmpi.report.records import read_records, round_seconds
-from fedmpi.run import stopping
-from fedmpi.run.folder import Asked
-from fedmpi.run.stopping import GO_ON, OUT_OF_TIME, SIGNALLED, Stopping, seconds_left
+from fedmpi.running import stopping
+from fedmpi.running.folder import Asked
+from fedmpi.running.stopping import GO_ON, OUT_OF_TIME, SIGNALLED, Stopping, seconds_left
 from fedmpi.store.run_dir import RunDir
 
 

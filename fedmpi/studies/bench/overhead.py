@@ -46,8 +46,8 @@ from fedmpi.mpi.starting import world
 from fedmpi.report.table_text import print_lines
 from fedmpi.rounds.recovering import OpenRound
 from fedmpi.rounds.state import Setup, plan_phase
-from fedmpi.run.resuming import initial_state
-from fedmpi.run.start import prepare
+from fedmpi.running.resuming import initial_state
+from fedmpi.running.start import prepare
 from fedmpi.store.run_dir import RunDir
 from fedmpi.studies.launch import environment, launcher
 from fedmpi.train_round import train_round

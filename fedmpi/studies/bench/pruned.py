@@ -40,7 +40,7 @@ from fedmpi.methods.hermes import Hermes
 from fedmpi.models.surgery.cutting import cut
 from fedmpi.mpi.serial import SerialComm
 from fedmpi.rounds.state import Published, Setup, client_of
-from fedmpi.run import resuming, start
+from fedmpi.running import resuming, start
 from fedmpi.store import checkpoint
 from fedmpi.store.checkpoint import Snapshot
 from fedmpi.store.run_dir import RunDir

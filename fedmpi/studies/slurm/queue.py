@@ -19,11 +19,11 @@ import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+from fedmpi.command.job import check_ranks
 from fedmpi.config import yaml_text
 from fedmpi.config.tree import read_tree
 from fedmpi.data.options import PLACES
 from fedmpi.errors import UserError
-from fedmpi.main import check_ranks
 from fedmpi.store.files import write_text, writing
 from fedmpi.store.manifest import read_starts
 from fedmpi.studies.arguments import number

@@ -19,12 +19,12 @@ from fedmpi.errors import RankLossError, ServerLossError, StartupError, TooFewRa
 from fedmpi.mpi.communicator import Communicator, Loss
 from fedmpi.rounds.recovering import OpenRound
 from fedmpi.rounds.state import Setup
-from fedmpi.run import made_with, start
-from fedmpi.run.advice import Advice
-from fedmpi.run.folder import Asked, lock_within, open_run_dir
-from fedmpi.run.limits import Limits
-from fedmpi.run.server import Server
-from fedmpi.run.stopping import Stopping
+from fedmpi.running import made_with, start
+from fedmpi.running.advice import Advice
+from fedmpi.running.folder import Asked, lock_within, open_run_dir
+from fedmpi.running.limits import Limits
+from fedmpi.running.server import Server
+from fedmpi.running.stopping import Stopping
 from fedmpi.store import checkpoint, manifest
 from fedmpi.store.run_dir import RunDir
 

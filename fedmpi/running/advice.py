@@ -38,6 +38,11 @@ class Advice:
         """There is a run directory, of a job that was started with so many ranks."""
         self._run = run_dir, num_ranks
 
+    @property
+    def run_dir(self) -> RunDir | None:
+        """The run directory; None before there is one."""
+        return self._run[0] if self._run else None
+
     def resume_command(self, *words: str, moved_to: str = "") -> str:
         """What to type to continue the run, with other settings if `words` has any, wherever it is typed."""
         assert self._run is not None

@@ -22,9 +22,9 @@ from fedmpi.mpi.communicator import together
 from fedmpi.report.best import Best
 from fedmpi.report.records import BRANCHED_FROM, read_records
 from fedmpi.rounds.state import ServerState, Setup
-from fedmpi.run import made_with
-from fedmpi.run.folder import Origin
-from fedmpi.run.start import warn
+from fedmpi.running import made_with
+from fedmpi.running.folder import Origin
+from fedmpi.running.start import warn
 from fedmpi.store import checkpoint, memory
 from fedmpi.store.files import json_safe, write_text
 from fedmpi.store.run_dir import RunDir

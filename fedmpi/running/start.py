@@ -41,8 +41,8 @@ from fedmpi.mpi import placement
 from fedmpi.mpi.communicator import Communicator, together
 from fedmpi.rounds.evaluate import own_tests
 from fedmpi.rounds.state import Setup
-from fedmpi.run import made_with
-from fedmpi.run.made_with import Gathered
+from fedmpi.running import made_with
+from fedmpi.running.made_with import Gathered
 from fedmpi.store.memory import MemoryStore
 from fedmpi.store.run_dir import RunDir
 

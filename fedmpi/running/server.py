@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import io
+import sys
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
@@ -21,12 +23,12 @@ from fedmpi.report.observer import Ended, Started
 from fedmpi.report.progress import Progress
 from fedmpi.report.records import Records, read_records
 from fedmpi.rounds.state import RoundResult, ServerState, Setup
-from fedmpi.run import made_with, resuming
-from fedmpi.run.final_page import FinalPage
-from fedmpi.run.folder import slurm_job
-from fedmpi.run.observers import Observed, Observers
-from fedmpi.run.remarks import remarks
-from fedmpi.run.results import Times, record_of, tier_rows
+from fedmpi.running import made_with, resuming
+from fedmpi.running.final_page import FinalPage
+from fedmpi.running.folder import Asked, slurm_job
+from fedmpi.running.observers import Observed, Observers
+from fedmpi.running.remarks import remarks
+from fedmpi.running.results import Times, record_of, tier_rows
 from fedmpi.store import checkpoint, manifest
 from fedmpi.store.files import write_atomic, write_text, writing
 from fedmpi.store.lock import RunLock
@@ -45,11 +47,12 @@ class Server:
         folder: RunDir,
         lock: RunLock,
         snapshot: checkpoint.Snapshot | None,
-        commands: tuple[Sequence[str], str],
+        asked: Asked,
+        to_resume: str,
         observed: Sequence[Observed],
     ) -> None:
-        """`commands` are what has started the run, and what to type to resume it; `stack` ends what is opened here."""
-        self._setup, self._folder, self._lock, self._commands = setup, folder, lock, commands
+        """`to_resume` is what to type to resume the run; `stack` ends what is opened here."""
+        self._setup, self._folder, self._lock, self._asked, self._to_resume = setup, folder, lock, asked, to_resume
         config = setup.config
         self._done = done = snapshot.round if snapshot else 0
         self._best = Best(**snapshot.progress) if snapshot else Best()
@@ -61,7 +64,8 @@ class Server:
         self._spared: list[int] = []
         """Checkpoints that stay for another reason than being new: what they refer to was not written lately."""
         self._is_due, self._last_saved = False, done
-        self._progress = Progress(config.output.progress, config.rounds, done_rounds=done)
+        mode = "off" if asked.quiet else config.output.progress
+        self._progress = Progress(mode, config.rounds, done_rounds=done)
         self.say, self.warn = self._progress.say, self._progress.warn
         self._saving = Saving(config.output.on_save_error, folder.path, say=self.say, warn=self.warn)
         self._losses: list[dict[str, Any]] = []
@@ -69,16 +73,20 @@ class Server:
         self._unrecorded_s: dict[str, float] = {}
         """Seconds by stage that no record has, of all starts."""
         self._means = self._checked_means()
-        folder.clear_temporaries()
-        if done <= config.rounds:
-            write_text(folder.config_path, yaml_text.dump(config.to_dict()))
-        write_atomic(folder.partition_path, setup.partition.packed(setup.data_digest))
+        self._write_config_and_partition()
         self._records = Records(folder, resume_after=done or None, warn=self.warn)
         self._observers = Observers([*_own_observers(setup, folder), *observed], self.warn)
         self._open = stack.enter_context(ExitStack())
         self._open.enter_context(self._progress)
         self._open.callback(setup.comm.call_while_waiting, None)
         setup.comm.call_while_waiting(self._look)
+
+    def _write_config_and_partition(self) -> None:
+        setup, folder = self._setup, self._folder
+        folder.clear_temporaries()
+        if self._done <= setup.config.rounds:
+            write_text(folder.config_path, yaml_text.dump(setup.config.to_dict()))
+        write_atomic(folder.partition_path, setup.partition.packed(setup.data_digest))
 
     def _checked_means(self) -> dict[int, float | None]:
         """`mean_accuracy` of each round that has a record. Raises RunDirError if the records are another run's."""
@@ -101,7 +109,7 @@ class Server:
         if library := loaded_library():
             more["mpi"] = library
         self._unrecorded_s = manifest.seconds_after_records(manifest.read_starts(self._folder))
-        manifest.add_start(self._folder, manifest.start_entry(ranks, self._commands[0], resumed, **more))
+        manifest.add_start(self._folder, manifest.start_entry(ranks, self._asked.command, resumed, **more))
         server = "server and worker" if 0 in setup.workers else "server"
         for rank, place in who:
             role = server if rank == setup.comm.members[0] else "worker"
@@ -111,7 +119,7 @@ class Server:
             self.warn(warning)
         self.say(f"run directory: {self._folder.path}")
         # Said now, because a launcher that ends its ranks may pass on nothing that they say then.
-        self.say(f"to continue after an interruption: {self._commands[1]}")
+        self.say(f"to continue after an interruption: {self._to_resume}")
         if self._done:
             self.say(f"resuming after round {self._done}")
         for origin in parent.values():
@@ -239,7 +247,7 @@ class Server:
         self._if_possible("the manifest", lambda: manifest.add_stop(self._folder, round_number, why))
         self._note_end()
         self.say(f"stopped after round {round_number} of {self._setup.config.rounds}: {why}; all is saved")
-        self.say(f"to continue: {self._commands[1]}")
+        self.say(f"to continue: {self._to_resume}")
         self._run_ended(round_number, why)
 
     def close_run(self) -> None:
@@ -250,7 +258,9 @@ class Server:
         split_s = _sum(self._best.seconds, self._unrecorded_s)
         wall_s = split_s.pop("wall", 0.0)
         split_s["other"] = max(0.0, wall_s - sum(split_s.values()))
-        self._if_possible("the report", lambda: closing_table(rows, split_s, self._folder, self._client_scores))
+        stream = io.StringIO() if self._asked.quiet else sys.stdout
+        scores = self._client_scores
+        self._if_possible("the report", lambda: closing_table(rows, split_s, self._folder, scores, stream=stream))
         self._run_ended(self._setup.config.rounds)
         if self._folder.page_path.exists():  # one of the observers writes it
             self.say(f"its page, for a browser: {self._folder.page_path.relative_to(self._folder.path)}")

@@ -36,7 +36,7 @@ class Interruption:
     def __enter__(self) -> Interruption:
         reading, self._writing = os.pipe()
         os.set_blocking(self._writing, False)  # as `set_wakeup_fd` wants it
-        signal.set_wakeup_fd(self._writing, warn_on_full_buffer=False)
+        self._wakeup_before = signal.set_wakeup_fd(self._writing, warn_on_full_buffer=False)
         threading.Thread(target=self._listen, args=(reading,), daemon=True).start()
         for number in ENDING:
             signal.signal(number, self._end)
@@ -45,7 +45,7 @@ class Interruption:
     def __exit__(self, *error: object) -> None:
         for number in ENDING:
             signal.signal(number, signal.SIG_DFL)
-        signal.set_wakeup_fd(-1)
+        signal.set_wakeup_fd(self._wakeup_before)
         os.close(self._writing)  # ends the thread
 
     def _listen(self, reading: int) -> None:

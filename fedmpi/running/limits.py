@@ -10,7 +10,7 @@ from fedmpi.config.schema import Mpi
 from fedmpi.federation.assignment import worker_ranks
 from fedmpi.mpi.communicator import Communicator
 from fedmpi.mpi.watch import Watch, end_at_once, patience_s
-from fedmpi.run.advice import Advice
+from fedmpi.running.advice import Advice
 
 
 class Limits(Watch):

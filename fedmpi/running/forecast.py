@@ -25,8 +25,8 @@ from fedmpi.learning.bn import num_statistics
 from fedmpi.methods.protocol import all_nets
 from fedmpi.methods.values import Phase, Turn
 from fedmpi.rounds.state import draw_cohort, reestimates
-from fedmpi.run import start
-from fedmpi.run.remarks import remarks
+from fedmpi.running import start
+from fedmpi.running.remarks import remarks
 from fedmpi.store.units import si, size
 from fedmpi.tensors import Layout, specs_of
 
@@ -57,9 +57,11 @@ class TierForecast:
     client_rounds: float
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Forecast:
-    """The whole run. `exact_cohorts` says whether cohorts were drawn, or their expectation taken."""
+    """The whole run; printed, it is the text of `--plan`. `exact_cohorts` says whether cohorts were drawn, or their
+    expectation taken.
+    """
 
     method: str
     model: str
@@ -86,6 +88,9 @@ class Forecast:
         """The part of a run's compute that tests take."""
         training = _PASSES_OF_A_STEP * self.training_macs_per_run
         return self.test_macs_per_run / max(self.test_macs_per_run + training, 1.0)
+
+    def __repr__(self) -> str:
+        return self.text("text")
 
     def text(self, form: str) -> str:
         """As `form` says, "text" or "json"."""

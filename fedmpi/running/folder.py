@@ -79,6 +79,8 @@ class Asked:
     origin: Origin | None = None
     """The checkpoint of another run that this one begins from."""
     command: Sequence[str] = ()
+    quiet: bool = False
+    """Whether nothing but warnings is printed."""
 
 
 def open_run_dir(config: Config, comm: Communicator, asked: Asked, *, resume: bool) -> RunDir:

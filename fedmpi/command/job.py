@@ -1,0 +1,131 @@
+"""One job: its ranks meet and make one run, whether the command or a program of the user's has started them."""
+
+from __future__ import annotations
+
+import math
+import os
+import signal
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+from fedmpi.command.manners import described, say
+from fedmpi.config.load import load
+from fedmpi.config.schema import Config
+from fedmpi.errors import ConfigError, UserError
+from fedmpi.mpi.communicator import Communicator
+from fedmpi.running.advice import Advice
+from fedmpi.running.folder import Asked, Origin
+from fedmpi.running.stopping import Stopping, seconds_left
+
+# Loading torch from a slow file system takes a while.
+_LEAST_STARTUP_S = 30.0
+
+
+def check_ranks(config: Config, size: int) -> None:
+    """Raises `ConfigError` for a job of fewer ranks than the config wants."""
+    if (least := config.mpi.min_ranks) > size:
+        here = f"{size} rank{'s' * (size > 1)}"
+        raise ConfigError("mpi.min_ranks", f"is {least}, but the job has {here}; start more, or allow {size}")
+
+
+def config_and_origin(
+    path: str | None, overrides: Sequence[str], run_dir: str | None, resume: bool, resume_from: str | None
+) -> tuple[Config, Origin | None]:
+    """The validated config, and where a new run begins. A resumed run takes the config it was begun with unless another
+    is given (`path`), and a branch (`resume_from`) that of its parent. Where there is none, a config or an override
+    says that a run is to begin there (batch files, submitted again as they are, give both); neither is a slip in the
+    directory's name, and must not begin another experiment. Raises `ConfigError`.
+    """
+    origin, of_run = origin_of(run_dir, resume, resume_from), False
+    if origin is not None:
+        path, of_run = path or str(origin.run_dir.config_path), path is None
+    elif path is None and _has_begun(run_dir, resume):
+        path, of_run = os.path.join(run_dir or "", "config.yaml"), True
+    elif path is None and resume and not overrides:
+        problem = "holds no run to continue (no config.yaml); name the config to begin one there"
+        raise ConfigError(str(run_dir), problem)
+    config = load(path, overrides, of_run=of_run)
+    if of_run and path is not None:
+        _refuse_unnamed_observers(config, path, overrides)
+    return config, origin
+
+
+def origin_of(run_dir: str | None, resume: bool, resume_from: str | None) -> Origin | None:
+    """The checkpoint that a new run begins from; None for one that needs none or has begun. Raises ConfigError."""
+    return None if resume_from is None or _has_begun(run_dir, resume) else Origin.named(resume_from)
+
+
+def _has_begun(run_dir: str | None, resume: bool) -> bool:
+    return resume and os.path.isfile(os.path.join(run_dir or "", "config.yaml"))  # False, too, of a name too long
+
+
+def _refuse_unnamed_observers(config: Config, path: str, overrides: Sequence[str]) -> None:
+    """Raises `ConfigError` for classes that only another run's directory names: they are not imported."""
+    observers = ",".join(config.output.observers)
+    if observers and not any(word.startswith(("output.observers=", "output=")) for word in overrides):
+        again = f"name them again to import them (output.observers=[{observers}])"
+        advice = f"{again}, or continue without (output.observers=[])"
+        raise ConfigError("output.observers", f"only {path} names {observers}; {advice}")
+
+
+@dataclass(frozen=True)
+class Job:
+    """The ranks that have met, and what this one needs beside the config."""
+
+    config: Config
+    comm: Communicator
+    stopping: Stopping
+    advice: Advice
+
+    @classmethod
+    def begun(cls, config: Config, hears: Callable[[str], None]) -> Job:
+        """Loads torch and MPI. From here on SIGUSR1 asks to stop, and `hears` is told of it; outside the main thread
+        Python lets nobody listen. Raises `LaunchError`.
+        """
+        stopping = _stopping(config)
+        if threading.current_thread() is threading.main_thread():
+            stopping.listen(hears)  # loading torch takes seconds
+        # Before CUDA starts: with these, cuBLAS gives the same bits in every run; any other value torch refuses.
+        if os.environ.get("CUBLAS_WORKSPACE_CONFIG") not in (":4096:8", ":16:8"):
+            os.environ["CUBLAS_WORKSPACE_CONFIG"] = ":4096:8"
+        from fedmpi.mpi.starting import world
+
+        comm = world(_startup_limit_s(config, os.environ, time.time()))
+        return cls(config, comm, stopping, Advice(config))
+
+    def run(self, asked: Asked) -> bool:
+        """Trains to the last round; False if the run was stopped before. Raises as `experiment.run` does."""
+        from fedmpi.experiment import run
+
+        return run(self.config, self.comm, asked, stopping=self.stopping, advice=self.advice)
+
+    def last_words(self, number: int) -> str:
+        """What the server says when a signal ends it; nothing where another rank has failed: the launcher ends all."""
+        if not self.comm.is_root or self.advice.has_failed():  # asked now: after a loss another rank may be the server
+            return ""
+        saved, then = self.advice.what_is_saved(), self.advice.how_to_continue()
+        return f"fedmpi: stopped by {signal.Signals(number).name}; {saved}" + f"\n{then}" * (then != saved)
+
+    def end_all(self, error: BaseException) -> None:
+        """Says what has failed on this rank and how to continue, and ends all ranks. One process raises SystemExit."""
+        if self.advice.note_failure():
+            say(f"{described(error, self.comm)}\n{self.advice.how_to_continue(error)}")
+        else:  # another rank has said what to do
+            say("; ".join(line.strip() for line in described(error, self.comm).splitlines()[:2]))
+        self.comm.abort(error.exit_code if isinstance(error, UserError) else 1)
+
+
+def _startup_limit_s(config: Config, environment: Mapping[str, str], now_s: float) -> float:
+    """Seconds after which ranks give up the start of MPI (0: never), while the job can still be requeued."""
+    limit_s, left_s = config.mpi.startup_timeout_s, seconds_left(0.0, environment, now_s)
+    if left_s is None:
+        return limit_s
+    return min(limit_s or math.inf, max(left_s - config.mpi.spare_time_s, _LEAST_STARTUP_S))
+
+
+def _stopping(config: Config) -> Stopping:
+    left_s = seconds_left(config.mpi.time_limit_s, os.environ, time.time())
+    every = max(config.evaluation.every, config.output.checkpoint_every)
+    return Stopping(left_s, config.mpi.spare_time_s, every)

@@ -1,0 +1,1 @@
+"""fedmpi from Python: what `import fedmpi` offers to scripts and notebooks. The README of this folder has examples."""

@@ -1,0 +1,164 @@
+"""The functions of `import fedmpi`: load a config, see what it will cost, make the run, open one that was made."""
+
+from __future__ import annotations
+
+import os
+import sys
+import threading
+from collections.abc import Mapping
+from contextlib import nullcontext
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from fedmpi import registry
+from fedmpi.command.job import Job, check_ranks, config_and_origin, origin_of
+from fedmpi.config import words
+from fedmpi.config.address import located
+from fedmpi.config.load import ARGUMENTS, Override, load
+from fedmpi.config.schema import Config
+from fedmpi.errors import ConfigError, Interrupted, RunDirError, StartupError, TooFewRanksError
+from fedmpi.mpi.launch import check_launch, claimed
+from fedmpi.running.folder import Asked, refuse_inside
+from fedmpi.running.interruption import Interruption
+
+if TYPE_CHECKING:
+    from fedmpi.library.opened import Run
+    from fedmpi.running.forecast import Forecast
+
+StrPath = str | os.PathLike[str]
+
+
+def load_config(name: StrPath | None = None, overrides: Mapping[str, Any] | None = None, /, **sections: Any) -> Config:
+    """The validated config of a YAML file, with other values on top.
+
+    `name` is a path, or the name of a config that comes with fedmpi, whatever the current folder is: `fedhm_digits`,
+    `fedhm/table3@cifar10_iid_fedhm`. None is the packaged default, FedHM on digits. `overrides` maps dotted keys to
+    values, and keyword arguments are whole sections or top-level keys; both are written on top, as a command's words:
+
+        load_config("fedhm_digits", {"train.lr": 0.1}, rounds=3, method={"rank_ratio": [1, 0.5]})
+
+    Raises ConfigError with one line for each problem, all at once.
+    """
+    if name is not None and not isinstance(name, (str, os.PathLike)):
+        found = words.found_with_type(name)
+        raise ConfigError(ARGUMENTS, f"expected the path or name of a config first, or None, got {found}")
+    return load(None if name is None else located(os.fspath(name)), _given(overrides, sections))
+
+
+def plan(config: Config, ranks: int | None = None) -> Forecast:
+    """What a run will cost on so many ranks (None: those of this job): parameters, MACs, bytes, memory. Trains nothing.
+
+    Its fields are the numbers of `--plan=json`; printed, or shown in a notebook, it is the text of `--plan`. Raises
+    ConfigError if the model cannot take the data.
+    """
+    from fedmpi.running.forecast import forecast  # loads torch
+
+    _check(config)
+    if ranks is not None and ranks < 1:
+        raise ConfigError(ARGUMENTS, f"ranks: expected a whole number >= 1, got {ranks}")
+    return forecast(config, ranks or claimed()[1])
+
+
+def run(
+    config: Config | None = None,
+    run_dir: StrPath | None = None,
+    *,
+    resume: bool = False,
+    resume_from: StrPath | None = None,
+    progress: bool = True,
+) -> Run:
+    """Trains to the last round, in this process or, called by every rank of an mpirun, on all of them: the same bits.
+
+    `config` None is that of the run that is resumed, or that `resume_from` names, else the packaged default. `run_dir`
+    None is a fresh folder under `output.dir`. `resume` continues the run in `run_dir`, or begins it if there is none.
+    `resume_from`, as `RUN` or `RUN@ROUND`, begins a new run after a checkpoint of another. `progress` False prints
+    warnings only. Every rank gets the finished run; on one that cannot see the run directory, reading it fails.
+
+    Ctrl-C, or a notebook's interrupt, raises `Interrupted`, whose text says what is saved and how to continue. Under
+    mpirun it ends all ranks. SIGUSR1 and a time limit stop the run after a round: then `Run.is_finished` is False.
+
+    Raises UserError for mistakes, RoundError for a failure in a round, TooFewRanksError. Where one of several ranks
+    fails, all end. Signal handlers, environment variables, filters of warnings and torch's settings are as before when
+    this returns or raises.
+    """
+    from fedmpi.library.surroundings import given_back  # loads torch
+
+    directory, parent = (None if place is None else os.fspath(place) for place in (run_dir, resume_from))
+    if config is not None:
+        _check(config)
+    if resume and directory is None:
+        raise ConfigError(ARGUMENTS, "resume=True needs run_dir: the directory of the run to continue")
+    if parent is not None and directory is not None:
+        refuse_inside(parent, directory)
+    check_launch()
+    if config is None:
+        config, origin = config_and_origin(None, (), directory, resume, parent)
+    else:
+        origin = origin_of(directory, resume, parent)
+    check_ranks(config, claimed()[1])
+    asked = Asked(directory, resume, origin, [sys.executable, *sys.argv], quiet=not progress)
+    with given_back():
+        return _made(config, asked)
+
+
+def open_run(
+    path: StrPath, overrides: Mapping[str, Any] | None = None, /, *, running: bool = False, **sections: Any
+) -> Run:
+    """The run in a directory, finished or not. `overrides` and sections, as for `load_config`, say where its data are
+    now, or name its own code again (`model={"name": "mynets:Net"}`): a directory alone makes fedmpi import nothing.
+
+    Raises RunDirError where no run has begun, where one is still running (unless `running`: then what is saved so far
+    is read), and where its config is damaged.
+    """
+    from fedmpi.library.opened import Run
+
+    found = Run(Path(path), _given(overrides, sections))
+    if (state := found.state) == "running" and not running:
+        advice = "wait for its end, or read what is saved so far with open_run(..., running=True)"
+        raise RunDirError(os.fspath(path), f"is {state}; {advice}")
+    return found
+
+
+def _made(config: Config, asked: Asked) -> Run:
+    from fedmpi.library.opened import Run
+
+    job = Job.begun(config, lambda line: print(line, file=sys.stderr, flush=True))
+    is_alone = job.comm.started_size == 1
+    listens = not is_alone and threading.current_thread() is threading.main_thread()
+    try:
+        with Interruption(job.last_words) if listens else nullcontext():
+            job.run(asked)
+        if not job.comm.recovers:
+            job.comm.wait_for_all()  # until rank 0 has closed the run directory
+    except (StartupError, TooFewRanksError):  # on all ranks
+        raise
+    except KeyboardInterrupt:
+        raise Interrupted(_how_to_continue(job)) from None
+    except BaseException as error:
+        if not is_alone:
+            job.end_all(error)
+        elif job.advice.run_dir is not None:
+            print(job.advice.how_to_continue(error), file=sys.stderr, flush=True)
+        raise
+    assert job.advice.run_dir is not None
+    return Run(job.advice.run_dir.path, [(f"{key}.name", name) for key, name in registry.named_in_full(config)])
+
+
+def _how_to_continue(job: Job) -> str:
+    saved, run_dir = job.advice.what_is_saved(), job.advice.run_dir
+    if run_dir is None or not run_dir.holds_run():
+        return saved
+    return f"{saved}; to continue: fedmpi.run(config, run_dir={str(run_dir.path)!r}, resume=True)"
+
+
+def _given(overrides: Mapping[str, Any] | None, sections: Mapping[str, Any]) -> list[Override]:
+    if overrides is not None and not isinstance(overrides, Mapping):
+        found = words.found_with_type(overrides)
+        raise ConfigError(ARGUMENTS, f"expected a mapping of dotted keys, as {{'train.lr': 0.1}}, got {found}")
+    return [*(overrides or {}).items(), *sections.items()]
+
+
+def _check(config: object) -> None:
+    if not isinstance(config, Config):
+        example = f"fedmpi.load_config({config!r})" if isinstance(config, str) else "fedmpi.load_config()"
+        raise ConfigError(ARGUMENTS, f"config: expected what {example} gives, got {words.found_with_type(config)}")

@@ -1,0 +1,272 @@
+"""A run as a value: what its directory shows, and its trained nets."""
+
+from __future__ import annotations
+
+import html
+import os
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedmpi.config.load import Override, load
+from fedmpi.config.schema import Config
+from fedmpi.data import reading
+from fedmpi.data.partition import Partition, saved
+from fedmpi.errors import ConfigError, DataError, RunDirError, UserError
+from fedmpi.pages import facts
+from fedmpi.report.records import CLIENTS, Record, read_records, scalars
+from fedmpi.report.table_text import markdown_lines
+from fedmpi.store.run_dir import RunDir
+from fedmpi.store.units import percent
+from fedmpi.studies.runs import Run as StudiedRun
+from fedmpi.studies.slurm.status import status_of
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+    from torch import nn
+
+    from fedmpi.export.layers import Form
+    from fedmpi.export.saved import SavedRound
+
+Round = Literal["last", "best"] | int
+"""A saved round: the last one, the one of the highest mean accuracy, or by its number."""
+
+
+@dataclass(frozen=True)
+class Score:
+    """A test after one round. `accuracy` is a share; of the clients' own nets it is the mean, and the rest is None."""
+
+    round: int
+    accuracy: float
+    loss: float | None = None
+    """Mean cross-entropy."""
+    correct: int | None = None
+    """How many of the `num_tested` test examples were right."""
+    num_tested: int | None = None
+
+
+@dataclass(frozen=True)
+class Scores:
+    """The tests of one net: after the last tested round, and the highest accuracy (of equals the first)."""
+
+    last: Score
+    best: Score
+
+
+@dataclass(frozen=True)
+class Clients(Partition):
+    """Whose the training examples are: `client(i)` has example numbers, int64, `sizes` how many each client has."""
+
+    classes: NDArray[np.int64]
+    """How many examples of each class each client has, (clients, classes)."""
+
+
+class Run:
+    """A run's directory, read anew at each call and never written. Everything raises RunDirError where the directory
+    holds no run, as seen from this machine, or where its config is damaged.
+    """
+
+    def __init__(self, path: Path, overrides: Sequence[Override] = ()) -> None:
+        """`overrides` are those of `open_run`."""
+        self.path = path.absolute()
+        self._overrides = overrides
+        self._opened: SavedRound | None = None
+
+    @cached_property
+    def _said(self) -> dict[str, Any]:
+        """What the run's config says, without the defaults; imports nothing."""
+        folder = RunDir(self.path)
+        if not folder.config_path.is_file():
+            raise RunDirError(str(self.path), "holds no run (no config.yaml); name a run's folder")
+        try:
+            return StudiedRun(self.path.name, 0, folder).said
+        except ConfigError as error:
+            raise RunDirError(str(self.path), f"its config is damaged: {error.text()}") from None
+
+    @property
+    def _folder(self) -> RunDir:
+        _ = self._said  # raises where there is no run
+        return RunDir(self.path)
+
+    @cached_property
+    def config(self) -> Config:
+        """The config that it was made with. Raises ConfigError where it names code that the run's folder alone does not
+        make fedmpi import.
+        """
+        return load(str(self._folder.config_path), self._overrides, of_run=True)
+
+    @property
+    def state(self) -> str:
+        """As `fedmpi status` says: `finished`, `running`, `stopped` (saved, to be continued), `interrupted`, ..."""
+        return status_of(self._folder).state
+
+    @property
+    def is_finished(self) -> bool:
+        """Whether all rounds are done, and the report is written."""
+        return self.state == "finished"
+
+    @property
+    def records(self) -> list[dict[str, Any]]:
+        """What `rounds.jsonl` says, a dict for each round; `fedmpi/store/README.md` has its keys."""
+        return read_records(self._folder)
+
+    def rounds(self) -> list[dict[str, float]]:
+        """A row for each round with every number of its record, `tiers/0.5/accuracy` for nested ones. Rows differ in
+        their keys where a round was not tested. `pandas.DataFrame(run.rounds())` takes them as they are.
+        """
+        return [{"round": record["round"], **dict(scalars(record))} for record in self.records]
+
+    @property
+    def scores(self) -> dict[str, Scores]:
+        """By name of each tested net, and `clients` for the clients' own; empty where no round was tested."""
+        num_test = self.config.data.info().num_test
+        return {name: _scores([*found]) for name, found in self._tests(num_test).items()}
+
+    def _tests(self, num_test: int | None) -> dict[str, list[Score]]:
+        found: dict[str, list[Score]] = {}
+        for record in self.records:
+            for name, score in _of_record(record, num_test):
+                found.setdefault(name, []).append(score)
+        return found
+
+    def partition(self) -> Clients:
+        """Which client has which training examples, of which classes. Reads the data set. Raises DataError where these
+        data are not the run's, or where `partition.h5` is missing or damaged.
+        """
+        path = self._folder.partition_path
+        partition, digest = saved(path)
+        dataset, num_classes = reading.load(self.config.data), self.config.data.info().num_classes
+        if digest not in ("", dataset.digest):
+            was, here = reading.short(digest), reading.short(dataset.digest)
+            here = f"{reading.place(self.config.data)} has (digest {here})"
+            raise DataError(str(path), f"divides other data (digest {was}) than {here}; name the run's data")
+        from fedmpi.pages.inside import class_counts  # loads torch
+
+        counts = class_counts(dataset.train_y, partition, num_classes)
+        return Clients(partition.indices, partition.offsets, counts)
+
+    def net(self, tier: str | float | None = None, round: Round = "last", form: Form | None = None) -> nn.Module:
+        """The net of a tier as a plain torch module on the CPU, in eval mode, with the BatchNorm statistics that its
+        accuracy was measured with: (B, ...) -> logits (B, classes). `tier` None is the only one; `form` is `dense` or
+        `factorized` (None: as clients have it). Raises UserError with the nets or rounds that there are.
+        """
+        from fedmpi.library.surroundings import given_back
+
+        with given_back():
+            from fedmpi.export.exporting import net_of
+
+            return net_of(self._saved(round), tier, None, form).net
+
+    def client_net(self, client: int, round: Round = "last", form: Form | None = None) -> nn.Module:
+        """The net that this client is tested with, as `net` gives it. Raises UserError where clients have none."""
+        from fedmpi.library.surroundings import given_back
+
+        with given_back():
+            from fedmpi.export.exporting import net_of
+
+            return net_of(self._saved(round), None, client, form).net
+
+    def export(
+        self,
+        path: str | os.PathLike[str] | None = None,
+        *,
+        tier: str | float | None = None,
+        client: int | None = None,
+        round: Round = "last",
+        format: Literal["pt2", "safetensors", "onnx"] = "pt2",
+        form: Form | None = None,
+        check: bool = False,
+    ) -> Path:
+        """Writes one net to a file, as `fedmpi export` does, and gives its path; None is a name in the current folder.
+
+        Raises UserError, also where `check` finds that the file's accuracy is not the reported one.
+        """
+        from fedmpi.library.surroundings import given_back
+
+        with given_back():
+            from fedmpi.export.checking import check as checked
+            from fedmpi.export.exporting import net_of, verdict, write
+            from fedmpi.export.formats import FORMATS
+
+            if format not in FORMATS:
+                raise ConfigError("format", f"expected one of {', '.join(FORMATS)}, got {format!r}")
+            trained = net_of(self._saved(round), tier, client, form)
+            written = write(trained, FORMATS[format], path)
+            if check and not (found := checked(written, trained, FORMATS[format])).holds:
+                raise UserError(str(written), verdict(found))
+            return written
+
+    def figure(
+        self,
+        *others: Run,
+        x: Literal["rounds", "bytes", "macs"] = "rounds",
+        y: Literal["accuracy", "loss"] = "accuracy",
+        tiers: Sequence[str] = (),
+    ) -> Figure:
+        """The figure of `fedmpi plot`: this run and `others`, a line for each setting, a panel for each of `tiers`
+        (without: for the largest net). Raises ConfigError where no round was tested, or no run has such a tier.
+        """
+        from fedmpi.pages import plotted
+        from fedmpi.pages.settings import grouped
+
+        for name, value, allowed in (("x", x, plotted.LABELS), ("y", y, ("accuracy", "loss"))):
+            if value not in allowed:
+                raise ConfigError(name, f"expected one of {', '.join(allowed)}, got {value!r}")
+        groups = grouped(facts.read(run.path) for run in (self, *others))
+        if not (chosen := plotted.chosen_tiers(groups, tiers)):
+            raise ConfigError(str(self.path), "no round has been tested yet, so there is nothing to draw")
+        return plotted.drawn(groups, x, y, chosen)
+
+    def __repr__(self) -> str:
+        return f"Run({str(self.path)!r})"
+
+    def __str__(self) -> str:
+        return "\n".join([self._headline(), *markdown_lines(_HEADS, self._rows(), 1)])
+
+    def _repr_html_(self) -> str:
+        """For notebooks."""
+        rows = [_HEADS, *self._rows()]
+        cells = "".join(f"<tr>{''.join(f'<td>{html.escape(cell)}</td>' for cell in row)}</tr>" for row in rows)
+        return f"<p>{html.escape(self._headline())}</p><table>{cells}</table>"
+
+    def _headline(self) -> str:
+        status, said = status_of(self._folder), self._said
+        names = " on ".join(str(said.get(section, {}).get("name", "?")) for section in ("method", "data"))
+        return f"{names}, {status.round} of {status.rounds} rounds, {status.state}: {self.path}"
+
+    def _rows(self) -> list[tuple[str, ...]]:
+        tests = {name: _scores(found) for name, found in self._tests(None).items()}
+        return [
+            (name, percent(found.last.accuracy), percent(found.best.accuracy), str(found.best.round))
+            for name, found in tests.items()
+        ]
+
+    def _saved(self, which: Round) -> SavedRound:
+        """The round that was opened last stays open: to open one takes as long as the start of a run."""
+        from fedmpi.export.saved import chosen_round, saved_round
+
+        number = chosen_round(self._folder, str(which), {record["round"]: record for record in self.records})
+        if self._opened is None or self._opened.number != number:
+            self._opened = saved_round(self.path, str(number), self._overrides)
+        return self._opened
+
+
+_HEADS = ("net", "last", "best", "at round")
+
+
+def _of_record(record: Record, num_test: int | None) -> Iterator[tuple[str, Score]]:
+    """The tests of one round; `num_test` is the size of the test set, None where it does not matter."""
+    for name, scores in (record.get("tiers") or {}).items():
+        correct = None if num_test is None else round(scores["accuracy"] * num_test)
+        yield name, Score(record["round"], scores["accuracy"], scores["loss"], correct, num_test)
+    if own := record.get(CLIENTS):
+        yield CLIENTS, Score(record["round"], own["accuracy"])
+
+
+def _scores(found: Sequence[Score]) -> Scores:
+    return Scores(found[-1], max(found, key=lambda score: score.accuracy))

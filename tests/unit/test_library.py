@@ -1,0 +1,288 @@
+"""fedmpi from Python: configs, plans, runs, and runs that are opened again."""
+
+import ast
+import json
+import math
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+import yaml
+from small_runs import SMALL, finished, undisturbed
+from torch import nn
+
+import fedmpi
+from fedmpi.check.bits import difference
+from fedmpi.config.load import load
+from fedmpi.data import reading
+from fedmpi.main import main
+from fedmpi.pages.prose import name_of
+from fedmpi.store.lock import RunLock
+from fedmpi.store.run_dir import RunDir
+
+ROOT = Path(__file__).resolve().parents[2]
+FEDHM = {"name": "fedhm", "rank_ratio": [1, 0.5]}
+FEDHM_WORDS = ("method.name=fedhm", "method.rank_ratio=[1,0.5]")
+
+
+def small(**sections: Any) -> fedmpi.Config:
+    """The small federation of the other tests, by the library."""
+    given = dict(word.split("=", 1) for word in SMALL) | {"output.progress": "plain"}
+    renamed = tuple(f"{key}." for key, value in sections.items() if isinstance(value, dict) and "name" in value)
+    plain = {key: yaml.safe_load(text) for key, text in given.items() if not key.startswith(renamed)}
+    return fedmpi.load_config(None, plain, **sections)
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory) -> fedmpi.Run:
+    """A finished run of three rounds."""
+    return fedmpi.run(small(method=FEDHM), tmp_path_factory.mktemp("library") / "run", progress=False)
+
+
+# The package
+
+
+def test_importing_fedmpi_loads_nothing_heavy() -> None:
+    script = "import sys, fedmpi; dir(fedmpi); print({'torch', 'numpy', 'pydantic', 'mpi4py'} & {*sys.modules})"
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=60, cwd=ROOT)
+    assert (done.stdout, done.stderr) == ("set()\n", "")
+
+
+def test_what_type_checkers_see_is_what_is_loaded() -> None:
+    """The table of `__getattr__`, the imports under TYPE_CHECKING, `__all__` and `dir` have the same names."""
+    tree = ast.parse((ROOT / "fedmpi/__init__.py").read_text())
+    imports = [node for node in ast.walk(tree) if isinstance(node, ast.ImportFrom) and node.module != "__future__"]
+    seen = {name.name: node.module for node in imports for name in node.names if node.module != "typing"}
+    assert seen == fedmpi._PLACES
+    assert sorted(seen) == fedmpi.__all__ and {*seen} <= {*dir(fedmpi)}
+    assert all(getattr(fedmpi, name).__module__ == place for name, place in seen.items())
+    with pytest.raises(AttributeError, match="no_such_name"):
+        _ = fedmpi.no_such_name
+
+
+# Configs
+
+
+def test_values_are_given_by_key_or_by_section(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """In any folder, by the name of a config that comes with fedmpi; as the words of a command would."""
+    monkeypatch.chdir(tmp_path)
+    words = "rounds=3 train.lr=0.05 train.schedule.milestones=[1,2] method.rank_ratio=[1,0.5] seed=7".split()
+    expected = load(ROOT / "configs/fedhm_digits.yaml", words)
+    train = {"lr": 0.05, "schedule.milestones": (1, 2)}
+    ratios = np.array([1.0, 0.5])
+    by_section = fedmpi.load_config(
+        "fedhm_digits", rounds=3, train=train, method={"rank_ratio": ratios}, seed=np.int64(7)
+    )
+    keys = {"train.lr": 0.05, "train.schedule": {"milestones": [1, 2]}, "method.rank_ratio": [1, 0.5]}
+    by_key = fedmpi.load_config(Path("fedhm_digits.yaml"), keys, rounds=3, seed=7)
+    assert by_section == by_key == expected
+    assert fedmpi.load_config() == load(None, [])
+    assert fedmpi.load_config("fedhm/table3@cifar10_iid_fedhm").data.name == "cifar10"
+
+
+def test_a_section_with_a_name_begins_anew() -> None:
+    """As a word `method.name=...` resets the section, wherever it stands."""
+    config = fedmpi.load_config("fedhm_digits", {"method.widths": [1, 0.5]}, method={"name": "heterofl"})
+    assert (config.method.name, config.method.widths) == ("heterofl", (1.0, 0.5))
+
+
+def some_net(num_classes: int, example_shape: tuple[int, ...]) -> nn.Module:
+    return nn.Sequential(nn.Flatten(), nn.Linear(math.prod(example_shape), num_classes))
+
+
+def test_a_function_is_named_in_full() -> None:
+    assert fedmpi.load_config(model={"name": some_net}, method={"name": "fedavg"}).model.name == f"{__name__}:some_net"
+
+
+MISTAKES: list[tuple[tuple[Any, ...], dict[str, Any], str]] = [
+    ((None, {"train.momemtum": 0.5}), {}, "train.momemtum  no such key. Did you mean 'momentum'?"),
+    ((), {"rounds": 0, "train": {"lr": "fast"}}, "2 problems\n  rounds "),
+    (("no_such_config",), {}, "no_such_config: no such file."),
+    (("fedhm_digits", "rounds=3"), {}, "'rounds=3'"),
+    (({"rounds": 3},), {}, "path or name of a config first"),
+    ((None, {3: 1}), {}, "expected keys as 'train.lr', got 3"),
+    ((None, {"train..lr": 1}), {}, "'train..lr'"),
+    ((), {"train": {"lr": object()}}, "'train': expected text, numbers, lists or mappings of them, got object"),
+    ((None, {"a.b.c.d.e.f.g.h.i.j.k": 1}), {}, "nested deeper than 10 levels"),
+    ((), {"clients": {"per_round": 21}}, "21 clients per round, but clients.count is 20"),
+]
+
+
+@pytest.mark.parametrize(("given", "sections", "words"), MISTAKES)
+def test_mistakes_are_one_line(given: tuple[Any, ...], sections: dict[str, Any], words: str) -> None:
+    with pytest.raises(fedmpi.ConfigError) as caught:
+        fedmpi.load_config(*given, **sections)
+    assert words in caught.value.text()
+
+
+def test_a_mistake_has_the_words_of_the_command(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["train.lr=-1", "method.tau=zero"]) == 2
+    with pytest.raises(fedmpi.ConfigError) as caught:
+        fedmpi.load_config(None, {"train.lr": -1, "method.tau": "zero"})
+    assert capsys.readouterr().err == caught.value.text().replace("arguments:", "command line:") + "\n"
+
+
+# Plans
+
+
+def test_a_plan_has_the_numbers_of_the_command(capsys: pytest.CaptureFixture[str]) -> None:
+    words = [word for word in SMALL if not word.startswith("output")]
+    found = fedmpi.plan(small(method=FEDHM))
+    assert main([*words, *FEDHM_WORDS, "--plan=json"]) == 0
+    assert json.loads(found.text("json")) == json.loads(capsys.readouterr().out)
+    assert repr(found) == found.text("text") and "per round:" in str(found)
+    assert fedmpi.plan(small(method=FEDHM), ranks=3).clients_per_worker == (2, 2)  # 4 clients a round, 2 workers
+    with pytest.raises(fedmpi.ConfigError, match="ranks"):
+        fedmpi.plan(small(), ranks=0)
+    with pytest.raises(fedmpi.ConfigError, match="fedhm_digits"):
+        fedmpi.plan("fedhm_digits")
+
+
+# Runs
+
+
+def test_a_run_has_the_bits_of_the_command(
+    made: fedmpi.Run, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """And so has a second one in this process, and one in two parts."""
+    expected = undisturbed(tmp_path, *FEDHM_WORDS)
+    capsys.readouterr()
+    assert difference(finished(made.path), expected) == ""
+    part = fedmpi.run(small(method=FEDHM, rounds=2), tmp_path / "parts")
+    assert (part.state, len(part.records)) == ("finished", 2) and "round 2/2" in capsys.readouterr().out
+    whole = fedmpi.run(small(method=FEDHM), tmp_path / "parts", resume=True, progress=False)
+    assert difference(finished(whole.path), expected) == "" and capsys.readouterr() == ("", "")
+    branch = fedmpi.run(small(method=FEDHM), tmp_path / "branch", resume_from=f"{part.path}@2", progress=False)
+    assert difference(finished(branch.path), expected) == ""
+
+
+def test_a_resume_takes_the_config_of_the_run(made: fedmpi.Run, tmp_path: Path) -> None:
+    fedmpi.run(small(method=FEDHM, rounds=1), tmp_path / "run", progress=False)
+    again = fedmpi.run(run_dir=tmp_path / "run", resume=True, progress=False)
+    assert (again.config.rounds, again.is_finished) == (1, True)
+    with pytest.raises(fedmpi.UserError, match="already holds a run"):
+        fedmpi.run(small(), made.path)
+    with pytest.raises(fedmpi.ConfigError, match="run_dir"):
+        fedmpi.run(resume=True)
+    with pytest.raises(fedmpi.ConfigError, match="load_config\\('fedhm_digits'\\)"):
+        fedmpi.run("fedhm_digits")
+    with pytest.raises(fedmpi.ConfigError, match="mpi.min_ranks"):
+        fedmpi.run(small(mpi={"min_ranks": 2}), tmp_path / "few")
+
+
+def test_a_net_of_this_program_is_trained_and_read(tmp_path: Path) -> None:
+    config = small(model={"name": some_net}, method={"name": "fedavg"}, rounds=1)
+    run = fedmpi.run(config, tmp_path / "run", progress=False)
+    assert isinstance(run.net(), nn.Sequential)
+    with pytest.raises(fedmpi.ConfigError, match="imports? nothing"):
+        _ = fedmpi.open_run(run.path).config
+    assert fedmpi.open_run(run.path, model={"name": some_net}).scores == run.scores
+
+
+# Runs that are opened
+
+
+def test_scores_and_rounds_are_those_of_the_records(made: fedmpi.Run) -> None:
+    run = fedmpi.open_run(made.path)
+    assert run.config.to_dict() == small(method=FEDHM).to_dict() and run.is_finished
+    assert {*run.scores} == {"1", "0.5"}
+    for name, scores in run.scores.items():
+        course = [record["tiers"][name]["accuracy"] for record in run.records]
+        assert scores.last.accuracy == course[-1] and scores.best.accuracy == max(course)
+        assert scores.best.round == course.index(max(course)) + 1
+        assert scores.last.correct / scores.last.num_tested == course[-1] and scores.last.num_tested == 48
+    rows = run.rounds()
+    assert [row["round"] for row in rows] == [1, 2, 3]
+    assert [row["tiers/0.5/loss"] for row in rows] == [record["tiers"]["0.5"]["loss"] for record in run.records]
+
+
+def test_the_partition_has_classes_by_client(made: fedmpi.Run) -> None:
+    clients, labels = made.partition(), reading.load(made.config.data).train_y
+    assert clients.classes.shape == (8, 4) and clients.num_clients == 8
+    for client in range(8):
+        assert clients.classes[client].tolist() == np.bincount(labels[clients.client(client)], minlength=4).tolist()
+    assert clients.sizes.tolist() == clients.classes.sum(axis=1).tolist() and clients.classes.sum() == 120
+
+
+def test_nets_have_the_accuracy_of_the_scores(made: fedmpi.Run, tmp_path: Path) -> None:
+    """Counted in plain torch on the test images, pixel values / 255."""
+    dataset, info = reading.load(made.config.data), made.config.data.info()
+    images = torch.from_numpy(dataset.test_x).permute(0, 3, 1, 2) / 255
+    for name, scores in made.scores.items():
+        for score, which in ((scores.last, "last"), (scores.last, 3)):
+            net = made.net(name, round=which)
+            with torch.no_grad():
+                found = net((images - torch.tensor(info.mean or 0.0)) / torch.tensor(info.std or 1.0)).argmax(1)
+            assert int((found == torch.from_numpy(dataset.test_y)).sum()) == score.correct
+    with pytest.raises(fedmpi.UserError, match="allowed: --tier 1, 0.5"):
+        made.net(0.25)
+    with pytest.raises(fedmpi.UserError, match="round 9 is not saved"):
+        made.net(1, round=9)
+    path = made.export(tmp_path / "net.safetensors", tier=0.5, format="safetensors", check=True)
+    assert path.stat().st_size > 0
+    with pytest.raises(fedmpi.UserError, match="'pt3'"):
+        made.export(tier=1, format="pt3")
+
+
+def test_clients_nets(made: fedmpi.Run, tmp_path: Path) -> None:
+    own = small(method={"name": "lgfedavg"}, rounds=1)
+    run = fedmpi.run(own, tmp_path / "own", progress=False)
+    assert isinstance(run.client_net(3), nn.Module)
+    scores = run.scores["clients"].last
+    assert scores.accuracy == run.records[-1]["clients"]["accuracy"] and scores.correct is None
+    with pytest.raises(fedmpi.UserError, match="no nets of their own"):
+        made.client_net(3)
+
+
+def test_a_run_is_shown(made: fedmpi.Run) -> None:
+    assert "fedhm on synthetic, 3 of 3 rounds, finished" in str(made) and str(made.path) in repr(made)
+    assert made._repr_html_().count("<tr>") == 3  # the heads and two nets
+    figure = made.figure(tiers=["1", "0.5"], x="bytes")
+    assert [axes.get_title("left") for axes in figure.axes if axes.get_visible()] == [name_of("1"), name_of("0.5")]
+    assert [len(axes.lines) for axes in made.figure(made).axes if axes.get_visible()] == [1]  # one setting
+    with pytest.raises(fedmpi.ConfigError, match="'seconds'"):
+        made.figure(x="seconds")
+
+
+def test_a_run_that_cannot_be_opened_is_one_line(made: fedmpi.Run, tmp_path: Path) -> None:
+    with pytest.raises(fedmpi.RunDirError, match="holds no run"):
+        fedmpi.open_run(tmp_path)
+    for content in ("seed: [", "seed: 1\n", "\udcff"):
+        (tmp_path / "config.yaml").write_text(content, errors="surrogateescape")
+        with pytest.raises(fedmpi.RunDirError) as caught:
+            fedmpi.open_run(tmp_path)
+        assert str(tmp_path) in caught.value.text() and "\n" not in caught.value.text()
+    (tmp_path / "config.yaml").write_bytes((made.path / "config.yaml").read_bytes())
+    with RunLock(RunDir(tmp_path)):
+        with pytest.raises(fedmpi.RunDirError, match="is running"):
+            fedmpi.open_run(tmp_path)
+        assert fedmpi.open_run(tmp_path, running=True).rounds() == []
+    assert fedmpi.open_run(tmp_path).state == "interrupted" and fedmpi.open_run(tmp_path).scores == {}
+
+
+def test_damage_is_one_line(made: fedmpi.Run, damaged: Callable[[], fedmpi.Run]) -> None:
+    run = damaged()
+    with pytest.raises(fedmpi.UserError, match="partition.h5"):
+        run.partition()
+    with pytest.raises(fedmpi.UserError, match="round-000003.h5"):
+        run.net(1)
+    assert run.rounds() == made.rounds()
+
+
+@pytest.fixture
+def damaged(made: fedmpi.Run, tmp_path: Path) -> Callable[[], fedmpi.Run]:
+    """A copy of the finished run in which two files are torn."""
+
+    def tear() -> fedmpi.Run:
+        copy = RunDir(tmp_path / "copy")
+        subprocess.run(["cp", "-r", str(made.path), str(copy.path)], check=True)
+        for path in (copy.partition_path, copy.checkpoint_path(3)):
+            path.write_bytes(path.read_bytes()[:-100])
+        return fedmpi.open_run(copy.path)
+
+    return tear
