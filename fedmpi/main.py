@@ -23,16 +23,16 @@ from pathlib import Path
 import fedmpi
 from fedmpi.mpi.communicator import Communicator
 from fedmpi.run.folder import Asked, Origin, refuse_inside
-from fedmpi.run.stopping import EXIT_CODE, SIGNAL, Stopping, notice_early, seconds_left
+from fedmpi.run.stopping import SIGNAL, Stopping, notice_early, seconds_left
 
 if __name__ == "__main__":  # what follows takes a while to load
     notice_early()
 
 from fedmpi.command.listing import listing
 from fedmpi.command.manners import Parser, described, report, say, say_first, show
-from fedmpi.config.load import load, parted
+from fedmpi.config.load import load, one_config
 from fedmpi.config.schema import Config
-from fedmpi.errors import ConfigError, LaunchError, StartupError, TooFewRanksError, UserError
+from fedmpi.errors import FAILED, TO_CONTINUE, ConfigError, LaunchError, StartupError, TooFewRanksError, UserError
 from fedmpi.mpi.launch import check_launch, claimed
 from fedmpi.run.advice import Advice
 from fedmpi.run.interruption import Interruption
@@ -42,7 +42,7 @@ _LEAST_STARTUP_S = 30.0
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Runs the command; the exit code: 0, 2 for a user's mistake, 1 for a failure, 75 for a run that is to continue."""
+    """Runs the command; the exit code: 0 or one of `fedmpi.errors`."""
     rank = 0  # until it is known, every rank speaks
     try:
         rank, size = claimed()
@@ -82,16 +82,13 @@ def parse(argv: Sequence[str]) -> argparse.Namespace:
     parser.add_argument("--version", action="version", version=f"fedmpi {fedmpi.__version__}")
     # A bare --plan must not take the word after it for its value.
     arguments = parser.parse_intermixed_args(["--plan=text" if word == "--plan" else word for word in argv])
-    configs, arguments.overrides = parted(arguments.words)
-    if len(configs) > 1:
-        raise ConfigError("command line", f"one config, or none, is allowed, got {', '.join(configs)}")
+    arguments.config, arguments.overrides = one_config(arguments.words)
+    if arguments.run_dir == "":
+        raise ConfigError("--run-dir", "expected a folder, got nothing")
     if arguments.resume and arguments.run_dir is None:
         raise ConfigError("command line", "--resume needs --run-dir: the directory of the run to continue")
     if arguments.resume_from is not None and arguments.run_dir is not None:
         refuse_inside(arguments.resume_from, arguments.run_dir)
-    if "" in configs:
-        raise ConfigError("command line", "an empty argument; see python -m fedmpi.main --help")
-    arguments.config = configs[0] if configs else None
     return arguments
 
 
@@ -175,7 +172,7 @@ def _run(config: Config, arguments: argparse.Namespace, rank: int) -> int:
         signal.signal(SIGNAL, signal.SIG_IGN)  # another one would end a rank that is leaving
         if not is_finished:  # the launcher ends the others as soon as one exits with a code, and they say nothing more
             signal.signal(signal.SIGTERM, signal.SIG_IGN)
-        return comm.leave(0 if is_finished else EXIT_CODE)
+        return comm.leave(0 if is_finished else TO_CONTINUE)
     except StartupError as error:
         code = report(error, comm.rank)
         if comm.is_root and comm.size < comm.started_size:  # not at the start of the job, but on the way
@@ -184,13 +181,13 @@ def _run(config: Config, arguments: argparse.Namespace, rank: int) -> int:
     except TooFewRanksError as error:
         if comm.is_root:
             say(f"fedmpi: stopped: {error}\n{advice.how_to_continue()}")
-        return comm.leave(EXIT_CODE if error.gets_on else 1)
+        return comm.leave(TO_CONTINUE if error.gets_on else FAILED)
     except BaseException as error:  # the one place where nothing may pass
         if advice.note_failure():
             say(f"{described(error, comm)}\n{advice.how_to_continue(error)}")
         else:  # another rank has said what to do
             say("; ".join(line.strip() for line in described(error, comm).splitlines()[:2]))
-        comm.abort(error.exit_code if isinstance(error, UserError) else 1)
+        comm.abort(error.exit_code if isinstance(error, UserError) else FAILED)
         raise
 
 

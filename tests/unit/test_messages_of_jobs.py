@@ -34,8 +34,8 @@ compare --ranks 0
 compare --target 1.5
 compare --scale nan
 compare --bogus
-compare --methods fedavg --set train.lt=1
-compare --set seed=1
+compare --methods fedavg train.lt=1
+compare seed=1
 compare --collect
 measure_pruned
 measure_pruned here --clients a
@@ -60,8 +60,8 @@ reproduce fedhm:table3 --budget rounds=1,rounds=2
 reproduce fedhm:table3 --budget rounds=
 reproduce fedhm:table3 --submit
 reproduce fedhm:table3 --collect --list
-reproduce own.yaml:table1 --set train.lt=1
-reproduce own.yaml:table1 --set train.lr=0.1 ' seed = 7'
+reproduce own.yaml:table1 train.lt=1
+reproduce own.yaml:table1 train.lr=0.1 ' seed = 7'
 reproduce own.yaml:table1 --collect --only zzz
 reproduce own.yaml:table1 --ranks 1 --launcher "env 'x"
 reproduce own.yaml:table1 --slurm --launcher "env 'x"
