@@ -13,11 +13,6 @@ from fedmpi.mpi.neighbours import Neighbours
 
 JOB = {"PMIX_NAMESPACE": "job@1", "OMPI_COMM_WORLD_RANK": "0"}
 MINE = {**JOB, "OMPI_COMM_WORLD_SIZE": "3", "OMPI_COMM_WORLD_LOCAL_SIZE": "3"}
-    "PMIX_NAMESPACE": "job@1",
-    "OMPI_COMM_WORLD_RANK": "0",
-    "OMPI_COMM_WORLD_SIZE": "3",
-    "OMPI_COMM_WORLD_LOCAL_SIZE": "3",
-}
 SCRIPT = """
 for rank in 0 1 2; do PMIX_NAMESPACE=job@1 OMPI_COMM_WORLD_RANK=$rank sleep 600 & echo $!; done
 PMIX_NAMESPACE=other OMPI_COMM_WORLD_RANK=7 sleep 600 & echo $!
