@@ -34,6 +34,11 @@ class Parser(argparse.ArgumentParser):
         raise ConfigError("command line", f"{message}{instead}; see {program} --help")
 
 
+def called_as(program: str) -> list[str]:
+    """The words with which the user calls this command: `fedmpi submit`, or `python jobs/submit.py`."""
+    return sys.argv[0].split() if sys.argv[0].startswith("fedmpi ") else ["python", program]
+
+
 def run_command(action: Callable[[], int | None]) -> int:
     """The exit code of a command of one process: what `action` gives, 2 and a line for a mistake of the user."""
     try:

@@ -29,7 +29,7 @@ from pathlib import Path
 from typing import Any
 
 from fedmpi import registry
-from fedmpi.command.manners import Parser, run_command
+from fedmpi.command.manners import Parser, called_as, run_command
 from fedmpi.config import words
 from fedmpi.config.address import is_address, label
 from fedmpi.config.load import load, without_overrides
@@ -56,7 +56,7 @@ def _compare(given: Sequence[str]) -> int:
         return 0
     starter = launcher(arguments.ranks)
     jobs = _jobs(arguments)
-    _keep_settings(arguments, jobs, shlex.join(["python", "jobs/compare.py", *given]))
+    _keep_settings(arguments, jobs, shlex.join([*called_as("jobs/compare.py"), *given]))
     failed = [job.run for job in make(jobs, starter, arguments.ranks) if not job.run.is_finished()]
     _write(arguments.out, *_table({*runs_in(arguments.out), *failed}, arguments, failed))
     return 1 if failed else 0

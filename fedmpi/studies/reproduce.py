@@ -33,7 +33,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from fedmpi import papers
-from fedmpi.command.manners import Parser, run_command
+from fedmpi.command.manners import Parser, called_as, run_command
 from fedmpi.config.load import without_overrides
 from fedmpi.data import reading
 from fedmpi.data.files.source import below_home
@@ -185,7 +185,7 @@ def _hand_over(named: Named, request: Request, jobs: Sequence[Job], arguments: a
         print(f"all {len(jobs)} runs of {named.name} are finished; --collect makes the table")
         return 0
     folder = request.table_dir(named)
-    command = ["python", "jobs/reproduce.py", *_for_tasks(named, request, arguments)]
+    command = [*called_as("jobs/reproduce.py"), *_for_tasks(named, request, arguments)]
     launcher = ["--launcher", arguments.launcher] if arguments.launcher else []
     array_max = ["--array-max", str(arguments.array_max)] if arguments.array_max else []
     options = [f"--sbatch-option={option}" for option in arguments.sbatch_option]
