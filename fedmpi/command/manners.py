@@ -13,7 +13,7 @@ from typing import NoReturn
 from fedmpi.config.slips import advice
 from fedmpi.errors import INTERRUPTED, ConfigError, DivergenceError, RoundError, UserError
 from fedmpi.mpi.communicator import Communicator
-from fedmpi.mpi.in_turn import code_in_turn
+from fedmpi.mpi.in_turn import SILENT_S, code_in_turn
 
 
 class Parser(argparse.ArgumentParser):
@@ -59,7 +59,7 @@ def report(error: UserError, rank: int = 0) -> int:
         with contextlib.suppress(OSError, AttributeError):  # full or closed; the exit code says it, too
             sys.stderr.write(f"{error.text()}\n")
             sys.stderr.flush()
-    return code_in_turn(rank, error.exit_code)
+    return code_in_turn(rank, error.exit_code, SILENT_S)
 
 
 def show(text: str) -> None:

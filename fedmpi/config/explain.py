@@ -17,6 +17,8 @@ from fedmpi.config.yaml_text import Path, Problem, is_number
 
 MAX_PROBLEMS = 50
 MAX_PLACES = 4
+_EXACT = 2**53
+"""Whole numbers below it are what was written; of larger ones a float has only the first digits."""
 _WRONG_NAME = ("union_tag_invalid", "union_tag_not_found")
 
 Places = Mapping[str, Mapping[str, Sequence[str]]]
@@ -148,7 +150,7 @@ def _instead(key: str, core: Any, value: Any) -> str:
     if get_origin(core) in (tuple, list) and (text or isinstance(value, (int, float))):
         in_quotes = text.startswith("[")
         return "leave the quotes away" if in_quotes else f"write it in brackets: [{text or words.found(value)}]"
-    if core is int and isinstance(value, float) and value.is_integer():
+    if core is int and isinstance(value, float) and value.is_integer() and abs(value) < _EXACT:
         return f"write {int(value)}"
     if core in (int, float) and is_number(text):
         return "leave the quotes away"
@@ -166,7 +168,7 @@ def _unknown(path: Path, spot: _Spot, places: Places) -> str:
         has = f"{words.listed(owners, MAX_PLACES)} {'has' if len(owners) == 1 else 'have'} it"
         alike = _alike(path, owners[0], spot.section) or words.similar(key, known)
         rest = f"{_did_you_mean(map(repr, alike))} Known keys: {words.listed(known)}"
-        return f"no such key of {words.name_of(spot.section)}; {has}.{rest}"
+        return f"no such key of {words.name_of(spot.section) if 'name' in known else 'this section'}; {has}.{rest}"
     there = [repr(place) for place, names in elsewhere.items() if not names]
     named = [f"{place!r} ({_named(place, names)})" for place, names in elsewhere.items() if names]
     meant = [*map(repr, words.similar(key, known)), *(there or named)[:MAX_PLACES]]

@@ -28,7 +28,7 @@ from fedmpi.doctor import ranks, run_folder, trial, work
 from fedmpi.doctor.finding import Finding, as_json, is_ready, problem, verdict
 from fedmpi.errors import LaunchError, UserError
 from fedmpi.mpi.communicator import Communicator
-from fedmpi.mpi.in_turn import code_in_turn
+from fedmpi.mpi.in_turn import SILENT_S, code_in_turn
 from fedmpi.mpi.launch import check_launch, claimed
 from fedmpi.mpi.serial import SerialComm
 from fedmpi.mpi.starting import world
@@ -129,7 +129,7 @@ def of_the_ranks(comm: Communicator) -> Iterator[Finding]:
 def _apart(arguments: Namespace, rank: int, error: LaunchError) -> int:
     """The page where the ranks do not find each other: rank 0 prints its one problem, the others give it time to."""
     if rank > 0:
-        return code_in_turn(rank, 1)
+        return code_in_turn(rank, 1, SILENT_S)
     page = Page(SerialComm(), as_json=arguments.json)
     page.add(problem("launcher", "; ".join(error.problems), "see the table of MPI libraries in slurm/README.md"))
     return code_in_turn(rank, page.close())

@@ -15,26 +15,28 @@ from pathlib import Path
 
 from fedmpi.mpi.neighbours import Neighbours
 
+SILENT_S = 3.0
+"""For ranks that leave it to rank 0 to print: the launcher ends all ranks as soon as one exits with an error."""
 # The launcher's own folder for this job on this host, which it removes.
 _FOLDER = "PMIX_SERVER_TMPDIR"
 _NOTE = "fedmpi-ends"
 _PATIENCE_S = 10.0
-_SILENT_S = 3.0
 _LOOKS_EVERY_S = 0.02
 _NOTICED_S = 0.1
 
 
-def code_in_turn(rank: int, code: int) -> int:
-    """The code that this rank is to exit with, now; every rank of the job calls it, and rank 0 has said why it ends.
+def code_in_turn(rank: int, code: int, silent_s: float = 0.0) -> int:
+    """The code that this rank is to exit with, now; every rank of the job calls it.
 
     Rank 0 returns when the others have ended, or after 10 s: they may not have met what rank 0 has met. The others
-    return 0 when rank 0 is here, too; if it does not come, they return the code, which ends the job.
+    return 0 when rank 0 is here, too; if it does not come, they return the code, which ends the job. Where they cannot
+    see each other, all return the code, and rank 0 before the others, which wait `silent_s`.
     """
     job = Neighbours.of_this_process()
     folder = os.environ.get(_FOLDER, "")
     if job is None or job.here != job.size or not folder:
         if rank > 0:
-            time.sleep(_SILENT_S)  # rank 0 prints meanwhile: the launcher ends all ranks as soon as one has a code
+            time.sleep(silent_s)
         return code
     note = Path(folder) / _NOTE
     if rank > 0:

@@ -16,7 +16,6 @@ def note(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     for name, value in {**JOB, "OMPI_COMM_WORLD_RANK": "1", "PMIX_SERVER_TMPDIR": str(tmp_path)}.items():
         monkeypatch.setenv(name, value)
     monkeypatch.setattr(in_turn, "_PATIENCE_S", 0.05)
-    monkeypatch.setattr(in_turn, "_SILENT_S", 0.0)
     return tmp_path / "fedmpi-ends"
 
 
