@@ -52,9 +52,12 @@ def writing(path: Path, num_bytes: int = 0) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        notes = [_room(path, num_bytes)] if error.errno in (errno.ENOSPC, errno.EDQUOT) else []
-        notes += filter(None, [_of_the_kernel(path) or _ADVICE.get(error.errno or 0)])
-        raise RunDirError(str(path), "; ".join([f"cannot be written: {error.strerror or error}", *notes])) from error
+        notes = [_of_the_kernel(path)]
+        if not any(notes):
+            notes = [str(error.strerror or error)]
+            notes += [_room(path, num_bytes)] if error.errno in (errno.ENOSPC, errno.EDQUOT) else []
+            notes += [_ADVICE[error.errno]] if error.errno in _ADVICE else []
+        raise RunDirError(str(path), f"cannot be written: {'; '.join(notes)}") from error
 
 
 def write_atomic(path: Path, *parts: bytes | memoryview) -> None:
