@@ -15,6 +15,7 @@ from importlib import import_module
 
 import fedmpi
 from fedmpi.command.manners import report, show
+from fedmpi.config.slips import keys_meant
 from fedmpi.errors import ConfigError, UserError
 from fedmpi.mpi.launch import claimed
 from fedmpi.running.stopping import notice_early
@@ -56,7 +57,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     rank = 0
     try:
         rank, _ = claimed()
-        if words[:1] in (["-h"], ["--help"]):
+        if words[:1] in (["-h"], ["--help"], ["help"]):
             show(overview() if rank == 0 else "")
             return 0
         name = words.pop(0) if words and words[0] in COMMANDS else "run"
@@ -80,7 +81,7 @@ def overview() -> str:
 def _refuse_misspelled(word: str) -> None:
     """Raises `ConfigError` where a word is nearly a command, and cannot be a config, a file or an option."""
     close = difflib.get_close_matches(word, COMMANDS, 1)
-    if close and word.isidentifier() and not os.path.exists(word):
+    if close and word.isidentifier() and not os.path.exists(word) and not keys_meant(word):
         raise ConfigError("command line", f"'{word}' is no command; did you mean 'fedmpi {close[0]}'?")
 
 

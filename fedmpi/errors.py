@@ -7,6 +7,14 @@ where (rank, round, client, stage) and ends every rank. Asserts are for our own 
 
 from __future__ import annotations
 
+# The exit codes of every command, beside 0; slurm/README.md says what to do. A process that a signal ends has none.
+FAILED = 1
+MISTAKE = 2
+TO_CONTINUE = 75
+"""The run is saved and has more rounds to go: the same command with `--resume` continues it (os.EX_TEMPFAIL)."""
+INTERRUPTED = 130
+"""A command of one process, after Ctrl-C."""
+
 
 class UserError(Exception):
     """Something the user can fix.
@@ -14,7 +22,7 @@ class UserError(Exception):
     `where` is a file or a section, `problems` one line each: what was found, what is allowed, what to do.
     """
 
-    exit_code = 2
+    exit_code = MISTAKE
 
     def __init__(self, where: str, *problems: str) -> None:
         self.where = where

@@ -17,7 +17,7 @@ from collections.abc import Callable, Sequence
 
 import fedmpi
 from fedmpi.running.folder import Asked, refuse_inside
-from fedmpi.running.stopping import EXIT_CODE, SIGNAL, notice_early
+from fedmpi.running.stopping import SIGNAL, notice_early
 
 if __name__ == "__main__":  # what follows takes a while to load
     notice_early()
@@ -25,15 +25,15 @@ if __name__ == "__main__":  # what follows takes a while to load
 from fedmpi.command.job import Job, check_ranks, config_and_origin
 from fedmpi.command.listing import listing
 from fedmpi.command.manners import Parser, report, say, say_first, show
-from fedmpi.config.load import parted
+from fedmpi.config.load import one_config
 from fedmpi.config.schema import Config
-from fedmpi.errors import ConfigError, LaunchError, StartupError, TooFewRanksError, UserError
+from fedmpi.errors import FAILED, TO_CONTINUE, ConfigError, LaunchError, StartupError, TooFewRanksError, UserError
 from fedmpi.mpi.launch import check_launch, claimed
 from fedmpi.running.interruption import Interruption
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Runs the command; the exit code: 0, 2 for a user's mistake, 1 for a failure, 75 for a run that is to continue."""
+    """Runs the command; the exit code: 0 or one of `fedmpi.errors`."""
     rank = 0  # until it is known, every rank speaks
     try:
         rank, size = claimed()
@@ -73,16 +73,13 @@ def parse(argv: Sequence[str]) -> argparse.Namespace:
     parser.add_argument("--version", action="version", version=f"fedmpi {fedmpi.__version__}")
     # A bare --plan must not take the word after it for its value.
     arguments = parser.parse_intermixed_args(["--plan=text" if word == "--plan" else word for word in argv])
-    configs, arguments.overrides = parted(arguments.words)
-    if len(configs) > 1:
-        raise ConfigError("command line", f"one config, or none, is allowed, got {', '.join(configs)}")
+    arguments.config, arguments.overrides = one_config(arguments.words)
+    if arguments.run_dir == "":
+        raise ConfigError("--run-dir", "expected a folder, got nothing")
     if arguments.resume and arguments.run_dir is None:
         raise ConfigError("command line", "--resume needs --run-dir: the directory of the run to continue")
     if arguments.resume_from is not None and arguments.run_dir is not None:
         refuse_inside(arguments.resume_from, arguments.run_dir)
-    if "" in configs:
-        raise ConfigError("command line", "an empty argument; see python -m fedmpi.main --help")
-    arguments.config = configs[0] if configs else None
     return arguments
 
 
@@ -125,7 +122,7 @@ def _run(config: Config, arguments: argparse.Namespace, rank: int) -> int:
         signal.signal(SIGNAL, signal.SIG_IGN)  # another one would end a rank that is leaving
         if not is_finished:  # the launcher ends the others as soon as one exits with a code, and they say nothing more
             signal.signal(signal.SIGTERM, signal.SIG_IGN)
-        return comm.leave(0 if is_finished else EXIT_CODE)
+        return comm.leave(0 if is_finished else TO_CONTINUE)
     except StartupError as error:
         code = report(error, comm.rank)
         if comm.is_root and comm.size < comm.started_size:  # not at the start of the job, but on the way
@@ -134,7 +131,7 @@ def _run(config: Config, arguments: argparse.Namespace, rank: int) -> int:
     except TooFewRanksError as error:
         if comm.is_root:
             say(f"fedmpi: stopped: {error}\n{advice.how_to_continue()}")
-        return comm.leave(EXIT_CODE if error.gets_on else 1)
+        return comm.leave(TO_CONTINUE if error.gets_on else FAILED)
     except BaseException as error:  # the one place where nothing may pass
         job.end_all(error)
         raise

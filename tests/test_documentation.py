@@ -2,10 +2,12 @@
 
 import re
 import shlex
+import signal
 from pathlib import Path
 
 import pytest
 
+from fedmpi import errors
 from fedmpi.config.load import load
 from fedmpi.main import parse
 
@@ -66,3 +68,13 @@ def test_command_lines_are_found() -> None:
         "$ A=1 python -m fedmpi.main\npython -m fedmpi.main [CONFIG.yaml]\nsee python -m fedmpi.main x\n"
     )
     assert command_lines(text) == [["a.yaml", "seed=1"], []]
+
+
+def test_the_table_of_events_has_every_exit_code() -> None:
+    """Of the constants at the top of fedmpi/errors.py, and no others but those of signals."""
+    section = (ROOT / "slurm" / "README.md").read_text().partition("\n## Events\n")[2].partition("\n## ")[0]
+    rows = [re.split(r" *\| *", line)[3] for line in section.splitlines() if line.count("|") == 5]
+    of_signals = {128 + number for number in (signal.SIGINT, signal.SIGTERM)}
+    in_table = {int(code) for row in rows for code in re.findall(r"\b\d+\b", row)}
+    ours = {value for name, value in vars(errors).items() if name.isupper() and isinstance(value, int)}
+    assert in_table == {0, *ours, *of_signals} - {errors.MAX_LINE}

@@ -1,6 +1,8 @@
 """Virtual environments that tests throw away, on top of the packages that this one has: torch alone is some GB."""
 
+import os
 import re
+import shutil
 import subprocess
 import sys
 import sysconfig
@@ -9,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+ROOT = Path(__file__).resolve().parents[1]
 _LIMIT_S = 600.0
 
 
@@ -32,6 +35,27 @@ def install(python: Path, *words: str) -> None:
     if done.returncode != 0 and "from versions: none" in done.stderr:
         pytest.skip(f"the package registry has no {' '.join(words)}, or cannot be reached")
     assert done.returncode == 0, done.stderr
+
+
+def environment() -> dict[str, str]:
+    """Nothing of the checkout is found but by installing it."""
+    return {key: value for key, value in os.environ.items() if key != "PYTHONPATH"} | {"PYTHON": sys.executable}
+
+
+def copied(folder: Path) -> Path:
+    """What a checkout has: building a wheel writes beside the sources."""
+    ignored = shutil.ignore_patterns("__pycache__", "*.egg-info")
+    for name in ("fedmpi", "configs", "slurm", "jobs"):
+        shutil.copytree(ROOT / name, folder / name, ignore=ignored)
+    for name in ("setup.cfg", "pyproject.toml", "README.md", "LICENSE"):
+        shutil.copy(ROOT / name, folder / name)
+    return folder
+
+
+def place_of_fedmpi(python: Path, folder: Path) -> Path:
+    """Of the package that `python` imports, started in `folder`."""
+    words = [str(python), "-c", "import fedmpi; print(fedmpi.__file__)"]
+    return Path(run(words, cwd=folder, env=environment()).stdout.strip())
 
 
 def run(words: Sequence[str], *, check: bool = True, **options: object) -> subprocess.CompletedProcess[str]:

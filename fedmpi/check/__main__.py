@@ -1,12 +1,12 @@
-"""python -m fedmpi.check PACKAGE.MODULE:NAME [--set section.key=value ...]
+"""python -m fedmpi.check PACKAGE.MODULE:NAME [section.key=value ...]
 
 Puts what you bring (a method, a model, a data set, a partition, an observer) to contract checks and bits checks, in a
 small federation on synthetic data, and prints a line for each: `ok` and what holds, or `FAIL` and what is wrong. The
 bits of a run that is resumed after round 2 must be those of a run in one go: in one process, and on 3 ranks where there
 is an mpirun. Exit code 0: everything holds; 1: something does not; 2: a mistake in the words.
 
-  --set section.key=value   an option of yours, or another setting of the federation (data.shape=[3,32,32]); repeatable
-  --kind KIND               method, model, data, partition or observer, where the name could be several of them
+  section.key=value   an option of yours, or another setting of the federation (data.shape=[3,32,32])
+  --kind KIND         method, model, data, partition or observer, where the name could be several of them
 """
 
 from __future__ import annotations
@@ -29,9 +29,9 @@ RANKS = 3
 def main(argv: Sequence[str] | None = None) -> int:
     parser = Parser("python -m fedmpi.check", __doc__)
     parser.add_argument("place", metavar="PACKAGE.MODULE:NAME")
-    parser.add_argument("--set", dest="words", action="append", default=[], metavar="SECTION.KEY=VALUE")
+    parser.add_argument("words", nargs="*", metavar="SECTION.KEY=VALUE")
     parser.add_argument("--kind", choices=things.KINDS)
-    return run_command(lambda: _check(parser.parse_args(argv)))
+    return run_command(lambda: _check(parser.parse_intermixed_args(argv)))
 
 
 def _check(arguments: Namespace) -> int:

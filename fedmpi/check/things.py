@@ -92,7 +92,7 @@ def _takes_the_data(config: Config) -> None:
     try:
         check_model(config, config.data.info())
     except ConfigError as error:
-        raise BrokenError(f"{error.text()}; other pictures: --set data.shape=[3,32,32]") from None
+        raise BrokenError(f"{error.text()}; other pictures: data.shape=[3,32,32]") from None
 
 
 def _hears_a_run(config: Config) -> None:

@@ -26,7 +26,7 @@ from fedmpi import registry
 from fedmpi.command.manners import Parser, run_command
 from fedmpi.config import explain, words, yaml_text
 from fedmpi.config.address import is_address
-from fedmpi.config.load import load, parted
+from fedmpi.config.load import load, one_config
 from fedmpi.config.schema import Config, summary
 from fedmpi.data.files import source as sources
 from fedmpi.data.files.source import below_home
@@ -238,10 +238,7 @@ def show(arguments: argparse.Namespace) -> None:
     from fedmpi.data import reading
     from fedmpi.data.partition import make_partition
 
-    configs, overrides = parted(arguments.words)
-    if len(configs) > 1:
-        raise ConfigError("command line", f"one config, or none, is allowed, got {', '.join(configs)}")
-    config = _load(configs[0] if configs else None, overrides, arguments.data_dir)
+    config = _load(*one_config(arguments.words), arguments.data_dir)
     from fedmpi.data import show as showing
 
     dataset = reading.load(config.data)

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from fedmpi.command.manners import described, say
 from fedmpi.config.load import load
 from fedmpi.config.schema import Config
-from fedmpi.errors import ConfigError, UserError
+from fedmpi.errors import FAILED, ConfigError, UserError
 from fedmpi.mpi.communicator import Communicator
 from fedmpi.running.advice import Advice
 from fedmpi.running.folder import Asked, Origin
@@ -114,7 +114,7 @@ class Job:
             say(f"{described(error, self.comm)}\n{self.advice.how_to_continue(error)}")
         else:  # another rank has said what to do
             say("; ".join(line.strip() for line in described(error, self.comm).splitlines()[:2]))
-        self.comm.abort(error.exit_code if isinstance(error, UserError) else 1)
+        self.comm.abort(error.exit_code if isinstance(error, UserError) else FAILED)
 
 
 def _startup_limit_s(config: Config, environment: Mapping[str, str], now_s: float) -> float:

@@ -6,19 +6,14 @@ import argparse
 import contextlib
 import os
 import sys
-import time
 import traceback
 from collections.abc import Callable
 from typing import NoReturn
 
-from fedmpi.errors import ConfigError, DivergenceError, RoundError, UserError
+from fedmpi.config.slips import advice
+from fedmpi.errors import INTERRUPTED, ConfigError, DivergenceError, RoundError, UserError
 from fedmpi.mpi.communicator import Communicator
-
-INTERRUPTED = 130
-"""The exit code after Ctrl-C."""
-# Ranks that stay silent about a mistake leave it to rank 0 to print: the launcher ends all ranks
-# as soon as one exits with an error.
-_SILENT_S = 3.0
+from fedmpi.mpi.in_turn import SILENT_S, code_in_turn
 
 
 class Parser(argparse.ArgumentParser):
@@ -34,7 +29,14 @@ class Parser(argparse.ArgumentParser):
         program = (
             " ".join(self.prog.split()[:3]) if self.prog.startswith(("python", "fedmpi")) else f"python {self.prog}"
         )
-        raise ConfigError("command line", f"{message}; see {program} --help")
+        unknown = message.partition("unrecognized arguments: ")[2].partition(" ")[0]
+        instead = f"; {advice(unknown)}" if unknown.startswith("-") and advice(unknown) else ""
+        raise ConfigError("command line", f"{message}{instead}; see {program} --help")
+
+
+def called_as(program: str) -> list[str]:
+    """The words with which the user calls this command: `fedmpi submit`, or `python jobs/submit.py`."""
+    return sys.argv[0].split() if sys.argv[0].startswith("fedmpi ") else ["python", program]
 
 
 def run_command(action: Callable[[], int | None]) -> int:
@@ -52,14 +54,12 @@ def run_command(action: Callable[[], int | None]) -> int:
 
 
 def report(error: UserError, rank: int = 0) -> int:
-    """Rank 0 prints; the others give it time to. Returns the exit code."""
+    """Rank 0 prints. The code that this rank is to exit with: rank 0's is that of the command."""
     if rank == 0:
         with contextlib.suppress(OSError, AttributeError):  # full or closed; the exit code says it, too
             sys.stderr.write(f"{error.text()}\n")
             sys.stderr.flush()
-    else:
-        time.sleep(_SILENT_S)
-    return error.exit_code
+    return code_in_turn(rank, error.exit_code, SILENT_S)
 
 
 def show(text: str) -> None:

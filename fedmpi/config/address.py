@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+from difflib import get_close_matches
 from pathlib import Path
 
 _CELL = re.compile(r"(.*\.ya?ml)@([^/]*)", re.DOTALL)
@@ -35,12 +36,29 @@ def located(word: str) -> str:
     if not is_address(word):
         name, _, cell_of_name = word.partition("@")
         file, cell = f"{name}.yaml", cell_of_name or None
-    if os.path.exists(file_and_cell(word)[0]):
+    if exists(word):
         return word
     own = shipped() / file.removeprefix("configs/")
     if not own.is_file():
         return word
     return str(own) if cell is None else f"{own}@{cell}"
+
+
+def exists(address: str) -> bool:
+    """Is there a file, or anything else, at the address? Whether it has the cell is for its reader to say."""
+    return os.path.exists(file_and_cell(address)[0])
+
+
+def suggestion(word: str) -> str:
+    """A config that comes with fedmpi and has such a name, or such a cell; empty if none is similar."""
+    files = {str(path.relative_to(shipped()).with_suffix("")): path for path in sorted(shipped().rglob("*.yaml"))}
+    cell = word.rpartition("@")[2]
+    for name, path in files.items():
+        if cell and re.search(rf"^  {re.escape(cell)}:", path.read_text(), re.MULTILINE):
+            return f"did you mean '{name}.yaml@{cell}'?"
+    asked = file_and_cell(word)[0].removeprefix("configs/").removesuffix(".yaml")
+    close = get_close_matches(asked, files, n=1, cutoff=0.75)
+    return f"did you mean '{close[0]}.yaml'?" if close else ""
 
 
 def label(address: str | os.PathLike[str]) -> str:

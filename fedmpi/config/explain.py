@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, get_args, get_origin
 
@@ -16,10 +17,12 @@ from fedmpi.config.yaml_text import Path, Problem, is_number
 
 MAX_PROBLEMS = 50
 MAX_PLACES = 4
+_EXACT = 2**53
+"""Whole numbers below it are what was written; of larger ones a float has only the first digits."""
 _WRONG_NAME = ("union_tag_invalid", "union_tag_not_found")
 
-Places = Mapping[str, Sequence[str]]
-"""For the last word of a key: the keys that end in it, in words."""
+Places = Mapping[str, Mapping[str, Sequence[str]]]
+"""For the last word of a key: the keys that end in it, each with the names that have it (none: it is there now)."""
 
 
 @dataclass(frozen=True)
@@ -102,9 +105,11 @@ def _item(core: Any, step: str | int) -> Any:
 def _line(path: Path, spot: _Spot, error: Mapping[str, Any], places: Places) -> str:
     kind, value = error["type"], error["input"]
     if not spot.is_known:
-        return _unknown(spot, places)
+        return _unknown(path, spot, places)
     if kind in ("value_error", "assertion_error"):
         return f"{error['ctx']['error']}, got {words.found(value)}".replace("\n", " ")
+    if spot.kind.is_named and kind not in _WRONG_NAME:
+        return name_missing(words.dotted(path), value, [words.name_of(member) for member in get_args(spot.kind.core)])
     if kind in _WRONG_NAME:
         name, names = value["name"], [words.name_of(member) for member in get_args(spot.kind.core)]
         return f"no such name {words.found(name)}.{words.suggest(name, names)} Known names: {words.listed(names)}"
@@ -113,51 +118,103 @@ def _line(path: Path, spot: _Spot, error: Mapping[str, Any], places: Places) -> 
         about = (spot.section.model_fields[str(path[-1])].description or "").rstrip(".")
         return f"missing; give it by {words.dotted(path)}=...: {allowed}, {about[:1].lower()}{about[1:]}"
     meant = words.suggest(value, words.literals(spot.kind))
-    return f"expected {allowed}, got {_shown(spot.kind, value)}{meant and f'.{meant}'}"
+    return f"expected {allowed}, got {_shown(path, spot.kind, value)}{meant and f'.{meant}'}"
 
 
-def _shown(kind: Kind, value: Any) -> str:
+def name_missing(key: str, value: Any, names: Sequence[str]) -> str:
+    """The problem of a section that is no section, where its `name` alone would do."""
+    name = next(iter(words.similar(value, names)), names[0])
+    section = key.rpartition(".")[2]
+    return (
+        f"expected a section with a name, got {words.found_with_type(value)}; write {key}.name={name}, or in a file "
+        f"{section}: {{name: {name}}}. Known names: {words.listed(names)}"
+    )
+
+
+def _shown(path: Path, kind: Kind, value: Any) -> str:
+    """What was found; of the wrong type with its type, and with how to write it."""
     if words.fits(kind, value):
         return words.found(value)
-    is_quoted = isinstance(value, str) and kind.core in (int, float) and is_number(value)
-    return words.found_with_type(value, "; leave the quotes away" * is_quoted)
+    instead = _instead(words.dotted(path), kind.core, value)
+    return words.found_with_type(value, instead and f"; {instead}")
 
 
-def _unknown(spot: _Spot, places: Places) -> str:
-    key, known = spot.path[-1], list(spot.section.model_fields)
-    elsewhere = list(places.get(str(key), ()))[:MAX_PLACES]
-    meant = " or ".join([*map(repr, words.similar(key, known)), *elsewhere])
-    return f"no such key.{f' Did you mean {meant}?' if meant else ''} Known keys: {words.listed(known)}"
+def _instead(key: str, core: Any, value: Any) -> str:
+    """How a value of the wrong type would be right; empty where that is not known."""
+    text = value.strip() if isinstance(value, str) else ""
+    if words.is_section(core):
+        names = list(core.model_fields)
+        return f"set its keys, as {key}.{names[0]}=...: {words.listed(names)}"
+    if text.startswith("="):
+        return "leave one = away"
+    if get_origin(core) in (tuple, list) and (text or isinstance(value, (int, float))):
+        in_quotes = text.startswith("[")
+        return "leave the quotes away" if in_quotes else f"write it in brackets: [{text or words.found(value)}]"
+    if core is int and isinstance(value, float) and value.is_integer() and abs(value) < _EXACT:
+        return f"write {int(value)}"
+    if core in (int, float) and is_number(text):
+        return "leave the quotes away"
+    if core is float and text.strip("+-").lower() == "inf":
+        return "infinity is written .inf"
+    if core is float and re.fullmatch(r"[-+]?\d+,\d+", text):
+        return f"write {text.replace(',', '.')}"
+    return ""
+
+
+def _unknown(path: Path, spot: _Spot, places: Places) -> str:
+    key, known = str(spot.path[-1]), list(spot.section.model_fields)
+    elsewhere = places.get(key, {})
+    if owners := elsewhere.get(words.dotted(path)):
+        has = f"{words.listed(owners, MAX_PLACES)} {'has' if len(owners) == 1 else 'have'} it"
+        alike = _alike(path, owners[0], spot.section) or words.similar(key, known)
+        rest = f"{_did_you_mean(map(repr, alike))} Known keys: {words.listed(known)}"
+        return f"no such key of {words.name_of(spot.section) if 'name' in known else 'this section'}; {has}.{rest}"
+    there = [repr(place) for place, names in elsewhere.items() if not names]
+    named = [f"{place!r} ({_named(place, names)})" for place, names in elsewhere.items() if names]
+    meant = [*map(repr, words.similar(key, known)), *(there or named)[:MAX_PLACES]]
+    return f"no such key.{_did_you_mean(meant)} Known keys: {words.listed(known)}"
+
+
+def _did_you_mean(shown: Iterable[str]) -> str:
+    meant = " or ".join(shown)
+    return f" Did you mean {meant}?" if meant else ""
+
+
+def _alike(path: Path, owner: str, section: type[Section]) -> list[str]:
+    """The key that has the capacities of the tiers in `section`, where this one has them in the method `owner`."""
+    others = registry.options("method", owner) if path[0] == "method" else None
+    own = getattr(section, "capacity", "")
+    return [own] if own and getattr(others, "capacity", "") == path[-1] else []
 
 
 def places_of_keys(options: Mapping[str, type[Section]]) -> Places:
-    """Maps the last part of every known key to its full path: `train.rounds` is `rounds`, `method.kappa` is PriSM's.
+    """Maps the last part of every known key to its full paths: `train.rounds` is `rounds`, `method.kappa` is PriSM's.
 
-    Keys that exist only under another `name` are listed with that name.
+    Keys that exist only under another `name` have that name.
     """
-    found: dict[str, list[str]] = {"extends": ["'extends'"]}
-    for key in Config.model_fields:
-        for path in _keys(key, options[key]) if key in options else [key]:
-            found.setdefault(path.rpartition(".")[2], []).append(repr(path))
-    others: dict[str, dict[str, list[str]]] = {}
+    found: dict[str, dict[str, list[str]]] = {"extends": {"extends": []}}
     for section in NAMED_SECTIONS:
         for name, built_in in registry.built_in(section):
-            for path in _keys(section, built_in):
-                others.setdefault(path.rpartition(".")[2], {}).setdefault(path, []).append(name)
+            for path, _ in keys(section, built_in):
+                found.setdefault(path.rpartition(".")[2], {}).setdefault(path, []).append(name)
+    for key in Config.model_fields:
+        for path, names in keys(key, options[key]) if key in options else [(key, [])]:
+            found.setdefault(path.rpartition(".")[2], {})[path] = list(names)
     del found["name"]
-    hints = {key: [f"{path!r} ({_named(path, names)})" for path, names in by.items()] for key, by in others.items()}
-    return hints | found
+    return found
 
 
-def _keys(path: str, section: type[Section]) -> Iterator[str]:
+def keys(path: str, section: type[Section]) -> Iterator[tuple[str, list[str]]]:
+    """Every key below `path`; one that only an inner section of another name has, with that name."""
     for key, info in section.model_fields.items():
         kind = words.kind_of(info)
-        inner = get_args(kind.core) if kind.is_named else [kind.core] if words.is_section(kind.core) else []
-        yield f"{path}.{key}"
-        for member in inner:
-            yield from _keys(f"{path}.{key}", member)
+        yield f"{path}.{key}", []
+        if words.is_section(kind.core):
+            yield from keys(f"{path}.{key}", kind.core)
+        for member in get_args(kind.core) if kind.is_named else ():
+            yield from ((inner, [words.name_of(member)]) for inner, _ in keys(f"{path}.{key}", member))
 
 
 def _named(path: str, names: Sequence[str]) -> str:
     more = ", ..." * (len(names) > MAX_PLACES)
-    return f"of {path.partition('.')[0]}.name: {', '.join(names[:MAX_PLACES])}{more}"
+    return f"of {path.rpartition('.')[0]}.name: {', '.join(names[:MAX_PLACES])}{more}"

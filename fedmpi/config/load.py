@@ -18,7 +18,7 @@ from typing import Any
 from pydantic import ValidationError
 
 from fedmpi import registry
-from fedmpi.config import explain, words, yaml_text
+from fedmpi.config import explain, slips, words, yaml_text
 from fedmpi.config.address import located
 from fedmpi.config.explain import MAX_PROBLEMS
 from fedmpi.config.schema import NAMED_SECTIONS, Config, Section, leaves
@@ -39,9 +39,28 @@ _DEFAULT = Path(__file__).with_name(DEFAULT_FILE)
 
 def parted(given: Sequence[str]) -> tuple[list[str], list[str]]:
     """The addresses of the configs that a command line names, and the overrides: words with a =, but for paths, which
-    may have one after a /."""
+    may have one after a /. Raises `ConfigError` for what can be neither."""
+    configs, overrides = without_overrides(given)
+    for word in configs:
+        slips.refuse(word)
+    return [located(word) for word in configs], overrides
+
+
+def one_config(given: Sequence[str]) -> tuple[str | None, list[str]]:
+    """`parted` for a command of one config, or none. Raises `ConfigError`."""
+    configs, overrides = parted(given)
+    if len(configs) > 1:
+        raise ConfigError(COMMAND_LINE, f"one config, or none, is allowed, got {', '.join(configs)}")
+    if "" in configs:
+        raise ConfigError(COMMAND_LINE, "an empty word is neither a config nor section.key=value; leave it away")
+    return (configs[0] if configs else None), overrides
+
+
+def without_overrides(given: Sequence[str]) -> tuple[list[str], list[str]]:
+    """The other words, and the overrides. Raises `ConfigError` for blanks around a =."""
+    slips.refuse_blanks(given)
     overrides = [word for word in given if "=" in word and "/" not in word.partition("=")[0]]
-    return [located(word) for word in given if word not in overrides], overrides
+    return [word for word in given if word not in overrides], overrides
 
 
 def load(path: str | os.PathLike[str] | None, overrides: Sequence[Override], *, of_run: bool = False) -> Config:
@@ -216,11 +235,11 @@ def _choose(values: dict[str, Any], section: str) -> type[Section]:
     given = values.get(section)
     if given is None:
         given = {}
+    known = [f"{key}..." if key.endswith(":") else key for key in registry.names(section)]
     if not isinstance(given, dict):
-        raise ValueError(f"expected a section, as {{name: {default}}}, got {words.found_with_type(given)}")
+        raise ValueError(explain.name_missing(section, given, known))
     name = given.get("name", default)
     values[section] = {**given, "name": name}
-    known = [f"{key}..." if key.endswith(":") else key for key in registry.names(section)]
     if not isinstance(name, str):
         raise ValueError(f"expected {words.one_of(known)}, got {words.found_with_type(name)}")
     if not registry.is_known(section, name):

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from fedmpi.config import words, yaml_text
-from fedmpi.config.address import file_and_cell
+from fedmpi.config.address import file_and_cell, suggestion
 from fedmpi.config.schema import leaves
 from fedmpi.config.yaml_text import Document, Problem
 from fedmpi.disk.plain import NotPlainError, TooLongError, read_bytes
@@ -226,7 +226,7 @@ def _content(address: _Address, limit: int) -> bytes:
     try:
         return read_bytes(address.path, limit)
     except FileNotFoundError:
-        raise ConfigError(address.shown, f"no such file.{_similar_files(address.path)}") from None
+        raise ConfigError(address.shown, f"no such file.{_similar_files(address.path, address.shown)}") from None
     except NotPlainError:
         raise ConfigError(address.shown, "not a file; give the path of a YAML file") from None
     except TooLongError:
@@ -239,15 +239,22 @@ def _too_long(address: _Address, *, in_all: bool) -> ConfigError:
     return ConfigError(address.shown, f"larger than {MAX_BYTES:,} bytes{' in all' * in_all}; is this a config?")
 
 
-def _similar_files(path: Path) -> str:
-    """What may have been meant: a file beside it, or a cell that has the name, as `a.yaml@b` has `a_b.yaml`."""
+def _similar_files(path: Path, shown: str) -> str:
+    """What may have been meant: a file beside it, a cell that has the name, as `a.yaml@b` has `a_b.yaml`, or a config
+    that comes with fedmpi.
+    """
     known: dict[str, str] = {}
     with contextlib.suppress(OSError):
         for file in sorted(path.parent.glob("*.yaml")):
             known[file.name] = str(file)
             if path.name.startswith(f"{file.stem}_"):
                 known |= {f"{file.stem}_{cell}.yaml": f"{file}@{cell}" for cell in _cells(file)}
-    return "".join(f" Did you mean {known[close]!r}?" for close in words.similar(path.name, known))
+    if close := words.similar(path.name, known):
+        return f" Did you mean {known[close[0]]!r}?"
+    if "\\" in shown:
+        return " Folders are parted by / and not by \\."
+    suggested = "" if len(path.parts) > 1 and path.parent.is_dir() else suggestion(shown)
+    return f" {suggested[0].upper()}{suggested[1:]}" if suggested else ""
 
 
 def _cells(file: Path) -> Iterable[str]:

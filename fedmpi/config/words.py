@@ -16,6 +16,8 @@ from fedmpi.config.schema import Section
 MAX_SHOWN = 60
 MAX_NAMES = 30
 _UNSAID = 2**31 - 1
+# What others call it, where spelling alone finds something else.
+_MEANT = {"gpu": "cuda", "non-iid": "dirichlet", "noniid": "dirichlet", "non_iid": "dirichlet"}
 _SIGNS = {"gt": ">", "ge": ">=", "lt": "<", "le": "<="}
 _LIMITS = (*_SIGNS, "min_length", "max_length", "pattern", "allow_inf_nan")
 
@@ -160,8 +162,14 @@ def suggest(word: Any, known: Iterable[str]) -> str:
 
 
 def similar(word: Any, known: Iterable[str]) -> list[str]:
-    """The most similar known word, if one is similar."""
-    return get_close_matches(word[:MAX_SHOWN], list(known), n=1) if isinstance(word, str) else []
+    """The most similar known word, if one is similar; capitals do not count."""
+    if not isinstance(word, str):
+        return []
+    names = list(known)
+    meant = _MEANT.get(word.lower())
+    by_small = {name.lower(): name for name in names}
+    close = [meant] if meant in names else get_close_matches(word[:MAX_SHOWN].lower(), by_small, n=1)
+    return [by_small[name] for name in close]
 
 
 def listed(names: Iterable[str], most: int = MAX_NAMES) -> str:

@@ -1,12 +1,13 @@
-"""python -m fedmpi.doctor [--run-dir DIR] [--data-dir D] [--json]
+"""python -m fedmpi.doctor [CONFIG.yaml] [section.key=value ...] [--run-dir DIR] [--data-dir D] [--json]
 
 Says whether this machine, container or allocation is ready for a run, alone or under the launcher that a run would
 have (mpirun -n 5 python -m fedmpi.doctor): a line for each thing, `ok`, `warning` or `problem`, with what was found and
 what to do. At the end all ranks make a run of a few seconds, whose bits must be those of one process.
 
-  --run-dir DIR   where runs are to live (output.dir of a config)
-  --data-dir D    the data folder (data.root of a config)
-  --json          one JSON object instead of the page
+  CONFIG.yaml, section.key=value   the run that is to be made, for its folders (output.dir, data.root)
+  --run-dir DIR                    where runs are to live, instead
+  --data-dir D                     the data folder, instead
+  --json                           one JSON object instead of the page
 
 Exit code 0: no problem; 1: a problem; 2: a mistake in the words.
 """
@@ -22,10 +23,12 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from fedmpi.command.manners import Parser, described, report, say, show
+from fedmpi.config.load import load, one_config
 from fedmpi.doctor import ranks, run_folder, trial, work
 from fedmpi.doctor.finding import Finding, as_json, is_ready, problem, verdict
 from fedmpi.errors import LaunchError, UserError
 from fedmpi.mpi.communicator import Communicator
+from fedmpi.mpi.in_turn import SILENT_S, code_in_turn
 from fedmpi.mpi.launch import check_launch, claimed
 from fedmpi.mpi.serial import SerialComm
 from fedmpi.mpi.starting import world
@@ -44,12 +47,17 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def parse(argv: Sequence[str]) -> Namespace:
-    """The command line. Raises `ConfigError`."""
+    """The command line, with the folders that it or its config names. Raises `ConfigError`."""
     parser = Parser("python -m fedmpi.doctor", __doc__)
+    parser.add_argument("words", nargs="*", metavar="CONFIG.yaml | section.key=value")
     parser.add_argument("--run-dir", metavar="DIR", type=Path)
     parser.add_argument("--data-dir", metavar="D")
     parser.add_argument("--json", action="store_true")
-    return parser.parse_args(argv)
+    arguments = parser.parse_intermixed_args(argv)
+    config = load(*one_config(arguments.words))
+    arguments.run_dir = arguments.run_dir or Path(config.output.dir)
+    arguments.data_dir = arguments.data_dir or getattr(config.data, "root", None)
+    return arguments
 
 
 def _examined(arguments: Namespace, rank: int) -> int:
@@ -97,10 +105,9 @@ class Page:
 def findings(comm: Communicator, arguments: Namespace) -> Iterator[Finding]:
     """All of them, in the order of the page; every rank takes all, and those of rank 0 count."""
     yield from of_the_ranks(comm)
-    place = arguments.run_dir or work.default_run_folder()
     if comm.is_root:
-        yield from run_folder.findings(place)
-    if (finding := run_folder.shared(place, comm)) is not None:
+        yield from run_folder.findings(arguments.run_dir)
+    if (finding := run_folder.shared(arguments.run_dir, comm)) is not None:
         yield finding
     yield work.time_limit(os.environ, time.time())
     yield work.data(arguments.data_dir)
@@ -122,11 +129,10 @@ def of_the_ranks(comm: Communicator) -> Iterator[Finding]:
 def _apart(arguments: Namespace, rank: int, error: LaunchError) -> int:
     """The page where the ranks do not find each other: rank 0 prints its one problem, the others give it time to."""
     if rank > 0:
-        report(error, rank)
-        return 1
+        return code_in_turn(rank, 1, SILENT_S)
     page = Page(SerialComm(), as_json=arguments.json)
     page.add(problem("launcher", "; ".join(error.problems), "see the table of MPI libraries in slurm/README.md"))
-    return page.close()
+    return code_in_turn(rank, page.close())
 
 
 if __name__ == "__main__":

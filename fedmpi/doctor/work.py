@@ -7,17 +7,11 @@ from pathlib import Path
 
 from fedmpi import registry
 from fedmpi.command.data import data_options, state_of
-from fedmpi.config.load import load
 from fedmpi.doctor.finding import Finding, ok, problem, warning
 from fedmpi.errors import UserError
 from fedmpi.running.stopping import seconds_left
 
 _SHORT_S = 600.0
-
-
-def default_run_folder() -> Path:
-    """Where runs live unless a config says otherwise."""
-    return Path(load(None, []).output.dir)
 
 
 def time_limit(environment: Mapping[str, str], now_s: float) -> Finding:

@@ -21,6 +21,7 @@ from typing import NoReturn
 
 from fedmpi.errors import RankLossError
 from fedmpi.mpi.communicator import Communicator
+from fedmpi.mpi.in_turn import code_in_turn
 from fedmpi.mpi.library import MPI
 from fedmpi.mpi.starting import LONGEST_S
 
@@ -30,10 +31,12 @@ def leave(comm: Communicator, code: int, patience_s: float) -> NoReturn:
     limit_s = min(patience_s, LONGEST_S)
     if comm.recovers:
         _meet_those_left(comm, code, limit_s)
+        atexit._run_exitfuncs()
     else:
         _meet(comm, code)
         _finalize(limit_s)
-    atexit._run_exitfuncs()
+        atexit._run_exitfuncs()
+        code = code and code_in_turn(comm.rank, code)
     _exit(code)
 
 

@@ -4,7 +4,7 @@ Neither a thread nor a signal handler of Python runs meanwhile, so faulthandler'
 says why. (A process that is killed instead would not count: where a job outlives its ranks, that is no failure.)
 
 Under `mpirun --with-ft ulfm` a rank may die meanwhile, and the others would wait for it without limit. The child sees
-that in /proc: each of the launcher's children carries the job's name and its rank in its environment.
+that in /proc (`neighbours`).
 """
 
 from __future__ import annotations
@@ -17,17 +17,15 @@ import select
 import signal
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
-from pathlib import Path
 from typing import NoReturn
 
 from fedmpi.mpi.communicator import Communicator
-from fedmpi.mpi.launch import check_size, keep_to_this_host, launched_as, outlives_ranks, stat_of, whole_number
+from fedmpi.mpi.launch import check_size, keep_to_this_host, launched_as, outlives_ranks
+from fedmpi.mpi.neighbours import Neighbours
 from fedmpi.mpi.serial import SerialComm
 
-_JOB, _RANK = "PMIX_NAMESPACE", "OMPI_COMM_WORLD_RANK"
 _TO_SPEAK_S = 1.0
 _LOOKS_EVERY_S = 2.0
 # In a row: the launcher may still be starting a rank.
@@ -50,7 +48,8 @@ def world(limit_s: float = 0.0) -> Communicator:
     text = f"fedmpi: rank {launched[0]} on {platform.node()}: MPI did not start within {limit_s:g} s: another rank "
     text += "died or hangs; start again, or set mpi.startup_timeout_s"
     keep_to_this_host(os.environ)
-    with at_most(limit_s, text, Neighbours.of_this_process()) as has_started:
+    neighbours = Neighbours.of_this_process() if outlives_ranks() else None  # else the job ends with its ranks anyway
+    with at_most(limit_s, text, neighbours) as has_started:
         return _all_ranks(has_started)
 
 
@@ -132,64 +131,3 @@ def _end(neighbours: Neighbours, text: str) -> NoReturn:
 
 def _say(text: str) -> None:
     os.write(2, f"{text}\n".encode(errors="replace"))
-
-
-@dataclass(frozen=True)
-class Neighbours:
-    """The ranks that one launcher has started on this host for this job."""
-
-    launcher: int
-    """Its process number."""
-    job: str
-    rank: int
-    """This process's own rank."""
-    here: int
-    """How many ranks were started on this host."""
-    size: int
-    """How many ranks the job has."""
-
-    @classmethod
-    def of_this_process(cls, environment: Mapping[str, str] = os.environ) -> Neighbours | None:
-        """None where the job ends with its ranks anyway, and where its processes cannot be seen: ranks that a daemon of
-        Slurm has started, or each in a container that shows no process outside."""
-        names = (_RANK, "OMPI_COMM_WORLD_LOCAL_SIZE", "OMPI_COMM_WORLD_SIZE")
-        rank, here, size = (whole_number(environment, name) for name in names)
-        job = environment.get(_JOB, "")
-        if not outlives_ranks(environment) or not job or rank is None or here is None or size is None:
-            return None
-        launcher = _ancestor_outside(job)
-        return None if launcher is None else cls(launcher, job, rank, here, size)
-
-    def alive(self) -> frozenset[int] | None:
-        """The ranks of the job that are alive on this host, this one among them; None if that cannot be seen (now)."""
-        try:
-            lists = [path.read_text() for path in Path(f"/proc/{self.launcher}/task").glob("*/children")]
-            found = [_environment(int(pid)) for text in lists for pid in text.split()]
-        except OSError:
-            return None
-        ranks = {whole_number(words, _RANK) for words in found if words.get(_JOB) == self.job} - {None}
-        return frozenset(rank for rank in ranks if rank is not None) if self.rank in ranks else None
-
-    def lost(self, alive: frozenset[int]) -> frozenset[int]:
-        """The ranks of the job that are gone, if all of them were started here; else nobody here can know."""
-        return frozenset(range(self.size)) - alive if self.here == self.size else frozenset()
-
-
-def _ancestor_outside(job: str) -> int | None:
-    """The nearest ancestor that is not of the job: there may be scripts between the launcher and its ranks."""
-    pid = os.getppid()
-    try:
-        while pid > 1 and _environment(pid).get(_JOB) == job:
-            pid = int(stat_of(pid)[1])
-    except (OSError, IndexError, ValueError):
-        return None
-    return pid if pid > 1 else None
-
-
-def _environment(pid: int) -> dict[str, str]:
-    """Of another process, as it began; empty if it has ended. Raises `OSError` where it may not be read."""
-    try:
-        words = Path(f"/proc/{pid}/environ").read_text(errors="replace").split("\0")
-    except (FileNotFoundError, ProcessLookupError):
-        return {}
-    return dict(word.split("=", 1) for word in words if "=" in word)

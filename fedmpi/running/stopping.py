@@ -9,7 +9,6 @@ queue again and again makes progress, and one whose rounds are longer than its t
 from __future__ import annotations
 
 import math
-import os
 import signal
 import time
 from collections import deque
@@ -18,7 +17,6 @@ from typing import Any
 
 from fedmpi.mpi.launch import whole_number
 
-EXIT_CODE = os.EX_TEMPFAIL  # 75: try again later
 SIGNAL = signal.SIGUSR1
 
 # The signal, if it came before the run listened.

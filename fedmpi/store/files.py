@@ -52,9 +52,12 @@ def writing(path: Path, num_bytes: int = 0) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        notes = [_room(path, num_bytes)] if error.errno in (errno.ENOSPC, errno.EDQUOT) else []
-        notes += [_ADVICE[error.errno]] if error.errno in _ADVICE else []
-        raise RunDirError(str(path), "; ".join([f"cannot be written: {error.strerror or error}", *notes])) from error
+        notes = [_of_the_kernel(path)]
+        if not any(notes):
+            notes = [str(error.strerror or error)]
+            notes += [_room(path, num_bytes)] if error.errno in (errno.ENOSPC, errno.EDQUOT) else []
+            notes += [_ADVICE[error.errno]] if error.errno in _ADVICE else []
+        raise RunDirError(str(path), f"cannot be written: {'; '.join(notes)}") from error
 
 
 def write_atomic(path: Path, *parts: bytes | memoryview) -> None:
@@ -119,6 +122,15 @@ def wait_until_visible(path: Path, patience_s: float = VISIBLE_WITHIN_S) -> None
     if _LONG_WAIT_S < waited_s < patience_s:
         line = f"warning: {path} was written by another node and was seen here {waited_s:.1f} s later"
         print(line, file=sys.stderr, flush=True)
+
+
+def _of_the_kernel(path: Path) -> str:
+    """What to do below /proc and the like, where no file can be made; empty elsewhere."""
+    folder = next((folder for folder in path.absolute().parents if folder.exists()), path)
+    with contextlib.suppress(OSError):
+        if os.statvfs(folder).f_blocks == 0:
+            return f"{folder} is the kernel's own and holds no files of others; take a folder elsewhere"
+    return ""
 
 
 def _room(path: Path, num_bytes: int) -> str:

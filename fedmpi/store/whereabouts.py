@@ -7,7 +7,7 @@ import os
 import sys
 from pathlib import Path
 
-from fedmpi.errors import RunDirError
+from fedmpi.errors import FAILED, RunDirError
 
 
 class GoneError(RunDirError):
@@ -15,7 +15,7 @@ class GoneError(RunDirError):
     (empty where that is not known).
     """
 
-    exit_code = 1  # whichever step of the run meets it: a failure on the way, no mistake in what was asked for
+    exit_code = FAILED  # whichever step of the run meets it: a failure on the way, no mistake in what was asked for
 
     def __init__(self, folder: Path, problem: str, *, for_good: bool = False, moved_to: str = "") -> None:
         self.for_good, self.moved_to = for_good, moved_to

@@ -21,15 +21,14 @@ def add_run_arguments(parser: argparse.ArgumentParser) -> None:
     """What the programs that make runs are told about them."""
     parser.add_argument("--seeds", type=numbers, help="default 0,1,2; with --collect, all there")
     parser.add_argument("--ranks", type=number(int, 1), default=3, help="of each run; 1 is without mpirun (default 3)")
-    parser.add_argument("--set", nargs="+", action="extend", default=[], metavar="section.key=value")
 
 
 def changes(given: Sequence[str]) -> tuple[str, ...]:
-    """What `--set` has, by key and each key once, the last one: the order given makes no other runs. Raises
-    `ConfigError` for the seed."""
+    """The overrides by key and each key once, the last one: the order given makes no other runs. Raises `ConfigError`
+    for the seed."""
     by_key = {"".join(override.partition("=")[0].split()): override for override in given}
     if "seed" in by_key:
-        raise ConfigError("--set", f"{by_key['seed']} would be overridden; the seeds are given by --seeds")
+        raise ConfigError("command line", f"{by_key['seed']} would be overridden; the seeds are given by --seeds")
     return tuple(by_key[key] for key in sorted(by_key))
 
 

@@ -1,7 +1,7 @@
 """A set of methods on one data set, with equal budgets, over several seeds; one table.
 
-    python jobs/compare.py [--methods fedavg,fedhm | all] [--data digits] [--seeds 0,1,2] [--ranks 3]
-        [--out runs/compare-digits] [--target 0.9] [--scale 1.0] [--set section.key=value ...] [--collect]
+    python jobs/compare.py [section.key=value ...] [--methods fedavg,fedhm | all] [--data digits] [--seeds 0,1,2]
+        [--ranks 3] [--out runs/compare-digits] [--target 0.9] [--scale 1.0] [--collect]
 
 A method is `configs/NAME_DATA.yaml`, or a path to a YAML file or a cell of one; `all` is every `configs/*_DATA.yaml`.
 Each run has a folder and a log of its own in `--out`. Those that are finished are not run again,
@@ -29,10 +29,10 @@ from pathlib import Path
 from typing import Any
 
 from fedmpi import registry
-from fedmpi.command.manners import Parser, run_command
+from fedmpi.command.manners import Parser, called_as, run_command
 from fedmpi.config import words
 from fedmpi.config.address import is_address, label
-from fedmpi.config.load import load
+from fedmpi.config.load import load, without_overrides
 from fedmpi.errors import ConfigError, RunDirError
 from fedmpi.store.files import read_json, write_text, writing
 from fedmpi.store.run_dir import RunDir
@@ -56,7 +56,7 @@ def _compare(given: Sequence[str]) -> int:
         return 0
     starter = launcher(arguments.ranks)
     jobs = _jobs(arguments)
-    _keep_settings(arguments, jobs, shlex.join(["python", "jobs/compare.py", *given]))
+    _keep_settings(arguments, jobs, shlex.join([*called_as("jobs/compare.py"), *given]))
     failed = [job.run for job in make(jobs, starter, arguments.ranks) if not job.run.is_finished()]
     _write(arguments.out, *_table({*runs_in(arguments.out), *failed}, arguments, failed))
     return 1 if failed else 0
@@ -71,8 +71,12 @@ def _arguments(argv: Sequence[str]) -> argparse.Namespace:
     parser.add_argument("--target", type=number(float, 0, 1), help="in (0, 1] (default as last in --out, or 0.9)")
     parser.add_argument("--scale", type=number(float, 0), default=1.0, help="of all numbers of rounds (default 1)")
     parser.add_argument("--collect", action="store_true", help="run nothing, print the table of what is there")
-    arguments = parser.parse_args(argv)
-    changes(arguments.set)
+    parser.add_argument("words", nargs="*", metavar="section.key=value")
+    arguments = parser.parse_intermixed_args(argv)
+    others, arguments.overrides = without_overrides(arguments.words)
+    if others:
+        raise ConfigError("command line", f"{words.found(others[0])} means nothing here; name methods by --methods")
+    changes(arguments.overrides)
     arguments.out = (arguments.out or Path("runs") / f"compare-{arguments.data}").resolve()
     arguments.target = arguments.target or settings_of(arguments.out).get("target", 0.9)
     return arguments
@@ -106,7 +110,7 @@ def _jobs(arguments: argparse.Namespace) -> list[Job]:
     for path in _configs(arguments.methods or "all", arguments.data):
         for seed in arguments.seeds or SEEDS:
             run = Run(label(path), seed, RunDir(arguments.out / f"{label(path)}-seed{seed}"))
-            given = [*arguments.set, f"seed={seed}"]
+            given = [*arguments.overrides, f"seed={seed}"]
             jobs.append(planned(run, path, [*given, *scaled(load(path, given), arguments.scale)]))
     return jobs
 
@@ -116,10 +120,11 @@ def _keep_settings(arguments: argparse.Namespace, jobs: Sequence[Job], command: 
 
     A command that has nothing left to run made none of the runs, and is not kept.
     """
-    common = {"scale": arguments.scale, "set": arguments.set}
+    common = {"scale": arguments.scale, "set": arguments.overrides}
     kept = settings_of(arguments.out)
     if kept and {key: kept[key] for key in common} != common:
-        text = f"has runs with --scale {kept['scale']:g} and --set {kept['set']}; ask the same, or take another --out"
+        changed = " ".join(kept["set"]) or "no override"
+        text = f"has runs with --scale {kept['scale']:g} and {changed}; ask the same, or take another --out"
         raise RunDirError(str(arguments.out), text)
     commands = kept.get("commands", [])
     if not commands or not all(job.run.is_finished() for job in jobs):
@@ -186,7 +191,8 @@ def _table(
 def _named(arguments: argparse.Namespace) -> list[str]:
     """What the user names in full on the command line or in the configs asked for: fedmpi may import it."""
     asked = _configs(arguments.methods, arguments.data) if arguments.methods else []
-    return [*arguments.set, *(word for path in asked for word in registry.words_in_full(load(path, arguments.set)))]
+    given = arguments.overrides
+    return [*given, *(word for path in asked for word in registry.words_in_full(load(path, given)))]
 
 
 def _write(out: Path, rows: Sequence[Row], caption: Sequence[str]) -> None:

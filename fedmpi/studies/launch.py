@@ -18,12 +18,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from fedmpi.command.manners import INTERRUPTED
 from fedmpi.config.address import shipped
 from fedmpi.config.load import load
 from fedmpi.config.schema import Config
 from fedmpi.disk.plain import open_in_place, open_to_read
-from fedmpi.errors import RunDirError, UserError
+from fedmpi.errors import INTERRUPTED, TO_CONTINUE, RunDirError, UserError
 from fedmpi.running import stopping
 from fedmpi.store.files import writing
 from fedmpi.store.manifest import read_starts
@@ -157,7 +156,7 @@ def _make(job: Job, starter: Sequence[str], environment: dict[str, str]) -> str:
     took = f"{'resumed, ' * bool(resume)}{time.monotonic() - started:.0f} s"
     if code == 0:
         return f"finished ({took})"
-    if code == stopping.EXIT_CODE:
+    if code == TO_CONTINUE:
         return f"stopped, to continue ({took})"
     holder = _holder(log, length)
     return f"left alone: {holder}" if holder else f"failed with exit code {code} ({took}); see {log}"

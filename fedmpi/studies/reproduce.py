@@ -1,7 +1,7 @@
 """A table or figure of a paper, with our numbers beside its own.
 
-    python jobs/reproduce.py fedhm:table3 [--only TEXT ...] [--seeds 0,1,2] [--ranks 3] [--budget 0.05]
-        [--set section.key=value ...] [--data-dir DIR] [--out reproduced] [--collect | --list | --run K]
+    python jobs/reproduce.py fedhm:table3 [section.key=value ...] [--only TEXT ...] [--seeds 0,1,2] [--ranks 3]
+        [--budget 0.05] [--data-dir DIR] [--out reproduced] [--collect | --list | --run K]
     python jobs/reproduce.py fedhm:table3 --slurm [--array-max M] [--sbatch-option partition=gpu ...] [--submit]
         [--again]
     python jobs/reproduce.py --list
@@ -33,14 +33,14 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from fedmpi import papers
-from fedmpi.command.manners import Parser, run_command
+from fedmpi.command.manners import Parser, called_as, run_command
+from fedmpi.config.load import without_overrides
 from fedmpi.data import reading
 from fedmpi.data.files.source import below_home
-from fedmpi.errors import ConfigError
+from fedmpi.errors import TO_CONTINUE, ConfigError
 from fedmpi.report import table_text
 from fedmpi.report.records import rounds_done
 from fedmpi.report.terminal import printable
-from fedmpi.running.stopping import EXIT_CODE
 from fedmpi.store.files import write_text, writing
 from fedmpi.studies import tables
 from fedmpi.studies.arguments import SEEDS, absolute, add_run_arguments, changes, number
@@ -64,7 +64,7 @@ def _reproduce(given: Sequence[str]) -> int:
         return 0
     named = find(arguments.name)
     data_dir = arguments.data_dir and below_home(str(arguments.data_dir)).resolve()
-    request = Request(absolute(arguments.out), arguments.budget, changes(arguments.set), data_dir)
+    request = Request(absolute(arguments.out), arguments.budget, changes(arguments.overrides), data_dir)
     wanted = _wanted(named, arguments)
     if arguments.list:
         _list_runs(named, request, wanted)
@@ -81,7 +81,7 @@ def _reproduce(given: Sequence[str]) -> int:
         _folder(request.runs_dir)
         for job in make(jobs, starter, arguments.ranks):
             if is_stopped(job):
-                return EXIT_CODE
+                return TO_CONTINUE
     if arguments.run is None:  # a task of an array leaves the table to others
         _show(named, request, arguments)
     return 0 if arguments.collect or all(job.run.is_finished() for job in jobs) else 1
@@ -89,7 +89,7 @@ def _reproduce(given: Sequence[str]) -> int:
 
 def _arguments(argv: Sequence[str]) -> argparse.Namespace:
     parser = Parser("jobs/reproduce.py", __doc__)
-    parser.add_argument("name", nargs="?", help="PAPER:TABLE, as fedhm:table3 or prism:figure4; see --list")
+    parser.add_argument("words", nargs="*", metavar="PAPER:TABLE | section.key=value", help="see --list for the tables")
     parser.add_argument("--only", nargs="+", action="extend", default=[], metavar="TEXT")
     add_run_arguments(parser)
     parser.add_argument("--launcher", help="what starts the ranks, as 'srun -n {ranks}' (default mpirun)")
@@ -102,7 +102,13 @@ def _arguments(argv: Sequence[str]) -> argparse.Namespace:
     does.add_argument("--run", type=number(int, 1), metavar="K", help="make the Kth run only, as --list counts them")
     does.add_argument("--slurm", action="store_true", help="write a Slurm array instead of running")
     queue.add_arguments(parser)
-    arguments = parser.parse_args(argv)
+    arguments = parser.parse_intermixed_args(argv)
+    # No cell has a = in its labels, so a word with one is an override even behind --only.
+    arguments.only, last = without_overrides(arguments.only)
+    names, overrides = without_overrides(arguments.words)
+    if len(names) > 1:
+        raise ConfigError("command line", f"one table or figure is allowed, got {', '.join(names)}")
+    arguments.name, arguments.overrides = next(iter(names), None), [*overrides, *last]
     if arguments.name is None and not arguments.list:
         raise ConfigError("command line", "expected a table or figure, as fedhm:table3; --list names all")
     if not arguments.slurm and (arguments.submit or arguments.again or arguments.array_max or arguments.sbatch_option):
@@ -167,7 +173,8 @@ def _show(named: Named, request: Request, arguments: argparse.Namespace) -> None
         table_text.print_lines(tables.HEADS, shown.lines, tables.NUM_LEFT, sys.stdout)
     print(*(printable(line, sys.stdout) for line in (*shown.head, *shown.footnotes)), sep="\n")
     if named.table.runs and not any(result.seeds for result in results):
-        print(f"no run of {named.name} with these options is in {request.runs_dir}; --budget, --set and --seeds count")
+        counted = "overrides, --budget and --seeds count"
+        print(f"no run of {named.name} with these options is in {request.runs_dir}; {counted}")
     print(f"written: {folder}/{', '.join(['table.md', 'table.csv', *pictures])}", flush=True)
 
 
@@ -178,7 +185,7 @@ def _hand_over(named: Named, request: Request, jobs: Sequence[Job], arguments: a
         print(f"all {len(jobs)} runs of {named.name} are finished; --collect makes the table")
         return 0
     folder = request.table_dir(named)
-    command = ["python", "jobs/reproduce.py", *_for_tasks(named, request, arguments)]
+    command = [*called_as("jobs/reproduce.py"), *_for_tasks(named, request, arguments)]
     launcher = ["--launcher", arguments.launcher] if arguments.launcher else []
     array_max = ["--array-max", str(arguments.array_max)] if arguments.array_max else []
     options = [f"--sbatch-option={option}" for option in arguments.sbatch_option]
@@ -194,9 +201,8 @@ def _hand_over(named: Named, request: Request, jobs: Sequence[Job], arguments: a
 def _for_tasks(named: Named, request: Request, arguments: argparse.Namespace) -> list[str]:
     """The command line as another queue takes it, with absolute paths: from the project's folder."""
     name = f"{named.file}:{named.table.name}" if named.file else named.name
-    words = [name, "--out", str(request.out), "--ranks", str(arguments.ranks)]
+    words = [name, *request.changed, "--out", str(request.out), "--ranks", str(arguments.ranks)]
     words += ["--seeds", ",".join(map(str, arguments.seeds or SEEDS))]
     words += ["--only", *arguments.only] if arguments.only else []
-    words += ["--set", *request.changed] if request.changed else []
     words += ["--data-dir", str(request.data_dir)] if request.data_dir else []
     return words + ([f"--budget={request.budget.text}"] if request.budget.changed else [])

@@ -29,20 +29,25 @@ def advice(shown: bytes) -> str:
     return found[1] if found else ""
 
 
-def interrupted(shown: Terminal) -> str:
+def interrupted(shown: Terminal, times: int) -> str:
+    """The advice after Ctrl-C, pressed once or more; mpirun ends with 1 whatever its ranks do."""
     assert shown.read_until(lambda text: FIRST_ROUND.search(text) is not None), shown.shown
     assert shown.process.poll() is None  # its first line came while it was running
-    shown.press_ctrl_c()
-    return advice(shown.read_all())
+    for _ in range(times):
+        shown.press_ctrl_c()
+    said = advice(shown.read_all())
+    assert shown.process.wait(LIMIT_S) == 1
+    return said
 
 
+@pytest.mark.parametrize("times", fast(1, of=(1, 2)))
 def test_under_mpirun_rounds_are_shown_as_they_end_and_ctrl_c_says_how_to_continue(
-    run_main: RunMain, tmp_path: Path
+    run_main: RunMain, tmp_path: Path, times: int
 ) -> None:
     for attempt in range(ATTEMPTS):
         run_dir = tmp_path / str(attempt)
         with terminal(tmp_path, command(2, *ENDLESS, "--run-dir", str(run_dir))) as shown:
-            again = interrupted(shown)
+            again = interrupted(shown, times)
             assert HIDE_CURSOR not in shown.shown and b"\x1b[2K" not in shown.shown
         if again:
             break
@@ -85,6 +90,8 @@ def test_a_live_line_leaves_the_cursor_visible(tmp_path: Path, how: str) -> None
             shown.process.send_signal(signal.SIGTERM)
         assert b"to continue" in shown.read_all() and HIDE_CURSOR not in shown.shown, shown.shown
         assert how != "ctrl-c" or advice(shown.shown)
+        ended = {"ctrl-c": -signal.SIGINT, "SIGTERM": -signal.SIGTERM, "failure": 1}
+        assert shown.process.wait(LIMIT_S) == ended[how]
 
 
 # As mpirun after Ctrl-C: what its rank writes to stderr goes nowhere.

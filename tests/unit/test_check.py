@@ -46,7 +46,7 @@ def test_a_mistake_is_found_in_one_line(name: str, tmp_path: Path, capsys: pytes
 
 def test_the_command_on_one_and_three_ranks() -> None:
     """The example of the README passes; an option of its own is set; exit code 0."""
-    words = ["fedavgm:FedAvgM", "--set", "method.beta=0.5"]
+    words = ["fedavgm:FedAvgM", "method.beta=0.5"]
     paths = os.pathsep.join([str(EXAMPLES), os.environ.get("PYTHONPATH", "")])
     done = subprocess.run(
         [sys.executable, "-m", "fedmpi.check", *words],
@@ -84,7 +84,7 @@ def test_bits_that_differ_are_a_broken_contract(tmp_path: Path, monkeypatch: pyt
         (["no_such_module:Thing"], "No module named 'no_such_module'"),
         (["broken_methods:Nothing"], "has no 'Nothing'"),
         (["brought_things:anything"], "may be a model or a partition; say which with --kind"),
-        (["broken_methods:Remembers", "--set", "method.no_such=1"], "no_such"),
+        (["broken_methods:Remembers", "method.no_such=1"], "no_such"),
         ([], "PACKAGE.MODULE:NAME"),
     ],
 )
@@ -119,7 +119,7 @@ def test_models_data_and_partitions_have_checks_of_their_own(
     [
         ("brought_things:dealt_anew", "made twice from one seed, the partition differs"),
         ("brought_things:Misspelled", "Misspelled.run_end is never called; did you mean run_ended?"),
-        ("brought_things:of_colours", "--set data.shape=[3,32,32]"),
+        ("brought_things:of_colours", "data.shape=[3,32,32]"),
     ],
 )
 def test_what_does_not_hold_is_said(place: str, why: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -179,7 +179,7 @@ def test_what_only_a_run_names_is_not_imported(
     assert code == 2 and err.endswith("data.name=mysets:blobs\n") and "mysets" not in sys.modules
     assert Run("mine", 0, RunDir(tmp_path / "out" / "mine-seed0")).is_finished()
     sys.modules["mysets"] = None
-    assert again("--set", "data.name=mysets:blobs")[0] == 0 and again(*words[2:])[0] == 0
+    assert again("data.name=mysets:blobs")[0] == 0 and again(*words[2:])[0] == 0
 
 
 def test_sigterm_leaves_no_rank_behind(configs: str, tmp_path: Path, called: Called) -> None:
@@ -187,7 +187,7 @@ def test_sigterm_leaves_no_rank_behind(configs: str, tmp_path: Path, called: Cal
     mpirun()
     out = tmp_path / "out"
     path = configs.partition(",")[0]
-    words = ["--methods", path, "--seeds", "0", "--ranks", "2", "--out", str(out), "--set", "rounds=2000"]
+    words = ["--methods", path, "--seeds", "0", "--ranks", "2", "--out", str(out), "rounds=2000"]
     command = [sys.executable, str(ROOT / "jobs" / "compare.py"), *words]
     process = subprocess.Popen(command, env=environment(), stderr=subprocess.PIPE, text=True)
     records = out / "fedavg_synthetic-seed0" / "rounds.jsonl"

@@ -19,6 +19,7 @@ NAMES = {
 
 HM_KEYS = "layer_ranks, name, rank_ratio, tau"
 DROP = "Did you mean 'drop'?"
+WRITE_NAME = "write partition.name=iid, or in a file partition: {name: iid}"
 KNOWN = "clients, data, evaluation, method, model, mpi, output, partition, rounds, seed, train"
 
 
@@ -104,7 +105,7 @@ a.yaml and command line: 13 problems
 seed (line 1)                           expected a whole number >= 0, got -1
 lr (line 11)                            no such key. Did you mean 'train.lr'? Known keys: {KNOWN}
 a.b.c.d (command line)                  no such key. Known keys: {KNOWN}
-partition (line 10)                     expected a section, as {{name: iid}}, got 'iid' (text)
+partition (line 10)                     expected a section with a name, got 'iid' (text); {WRITE_NAME}. Known names: iid
 model.name (line 9)                     no model 'nett'. Did you mean 'net'? Known names: net, zoo:...
 method.rank_ratio[1] (line 5)           expected a number > 0 and <= 1, got 2
 method.tau (line 6)                     expected a number > 0 (.inf too) or 'auto', got 0

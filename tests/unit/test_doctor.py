@@ -23,6 +23,13 @@ from fedmpi.mpi import version
 from fedmpi.mpi.placement import Gpu
 from fedmpi.mpi.serial import SerialComm
 
+# Words, and the folders that they name.
+FOLDERS = [
+    ("", ("runs", None)),
+    ("output.dir=here", ("here", None)),
+    ("data.name=cifar10 data.root=there output.dir=here", ("here", "there")),
+    ("data.name=cifar10 data.root=there --data-dir own --run-dir mine", ("mine", "own")),
+]
 OPEN_MPI = "Open MPI v5.0.11, package: Open MPI user@localhost Distribution"
 MPICH = "MPICH Version: 5.0.2"
 ONE = Seen("node1", (0, 1), (), "CPU", "", {"torch": "2.9", "numpy": "2.1"}, OPEN_MPI)
@@ -313,3 +320,9 @@ def test_the_page_on_three_ranks(tmp_path: Path) -> None:
     assert sorted(found) == sorted([*NAMES, "shared folder"]), sys.executable
     assert {found[name]["state"] for name in ("mpi", "launcher", "shared folder", "same bits")} == {"ok"}
     assert code == any(each["state"] == "problem" for each in found.values())
+
+
+@pytest.mark.parametrize(("words", "folders"), FOLDERS)
+def test_a_config_and_overrides_name_the_folders(words: str, folders: tuple[str, str | None]) -> None:
+    found = doctor.parse(words.split())
+    assert (str(found.run_dir), found.data_dir) == folders

@@ -25,6 +25,28 @@ a.yaml --rounds 3
 a.yaml x=1 b.yaml
 --plan json
 
+fedhm_digit
+configs/fedhm_digit.yaml
+fedhm
+rounds
+rounds = 5
+rounds= 5
+rounds =5
+--rounds 5
+--lr=0.1
+--set rounds=5
+-n 5
+rounds:5
+train.lr:0.1
+'configs\\fedhm_digits.yaml'
+method.rank_ratio=[1, 0.5]
+cifar10_noniid_fedhm_v9
+prism/table2.yaml
+prism/table2.yaml@no_such_cell
+'' rounds=1
+runs/x --resume --run-dir y
+--run-dir= rounds=1
+
 sed=1
 rounds=0 seed=-1 train.momemtum=0.5
 train.lr=fast method.rank_ration=0.5 clients.per_round=400
@@ -36,6 +58,23 @@ train.lr=[
 'train={lr: 1, lr: 2}'
 train.lr= train.momentum.x=1 train.weight_decay=nan train.clip_norm=1e999
 train.lr=.nan
+train.lr=0,1
+train.lr==0.1
+train.clip_norm=inf
+rounds=1e9
+rounds=1.5
+"rounds='5'"
+method.rank_ratio=1,0.5
+train.schedule.milestones=50
+'method.rank_ratio="[1,0.5]"'
+method=fedhm
+model=ResNet18
+partition=dirichlet:0.5
+train.schedule=cosine
+train=0.1
+lr=0.1
+mpi.device=gpu
+train.schedule.name=cosine train.schedule.milestones=[1]
 method.name=[1]
 train.schedule.name=cosin
 train.schedule=3
@@ -65,6 +104,12 @@ partition.name=quantity_skew partition.min_size=72
 partition.name=shards data.name=synthetic data.classes=41
 
 method.name=fedhmm
+method.name=FedHM method.rank_ratio=[1]
+method.name=heterofl method.rank_ratio=[1,0.5]
+method.name=prism method.rank_ratio=[1,0.5]
+method.name=fedavg method.widths=[1]
+partition.name=iid partition.alpha=0.5
+partition.name=non-iid
 method.rank_ratio=[0.5,0.5]
 method.rank_ratio=[0.125,1]
 method.rank_ratio=[0.3333333,0.3333332]
@@ -91,6 +136,7 @@ def told(words: str, capsys: pytest.CaptureFixture[str]) -> str:
 def test_messages(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.chdir(tmp_path)
     text = "\n".join(f"$ {words}\n{told(words, capsys)}" for words in MISTAKES.splitlines() if words)
+    text = text.replace(str(Path(__file__).parents[2]), "HERE")
     # What depends on versions: torchvision's, and how Python quotes choices.
     text = re.sub(r"torchvision \d\S+", "torchvision", text)
     check_golden("messages.txt", re.sub(r"\(choose from .*?\)", "(choose from ...)", text))

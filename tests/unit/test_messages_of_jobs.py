@@ -11,11 +11,12 @@ from golden_file import check_golden
 from studied_runs import own_paper, without_squeue, write_config
 
 from fedmpi.studies import compare, reproduce
-from fedmpi.studies.bench import pruned
+from fedmpi.studies.bench import overhead, pruned
 from fedmpi.studies.slurm import submit
 from fedmpi.verify import __main__ as verify
 
 PROGRAMS = {
+    "bench": overhead.main,
     "compare": compare.main,
     "measure_pruned": pruned.main,
     "reproduce": reproduce.main,
@@ -24,6 +25,13 @@ PROGRAMS = {
 }
 LONG = 300 * "x"
 MISTAKES = f"""
+bench overhead train.lr=fast
+bench overhead small
+bench overhead --ranks 0
+compare fedavg
+compare rounds = 6
+compare rounds=0 --methods fedavg
+compare --set rounds=6
 compare --methods fedhn
 compare --methods fedavg,fedavg
 compare --methods none/such.yaml
@@ -34,8 +42,8 @@ compare --ranks 0
 compare --target 1.5
 compare --scale nan
 compare --bogus
-compare --methods fedavg --set train.lt=1
-compare --set seed=1
+compare --methods fedavg train.lt=1
+compare seed=1
 compare --collect
 measure_pruned
 measure_pruned here --clients a
@@ -48,6 +56,7 @@ measure_pruned here --bogus
 measure_pruned here
 reproduce
 reproduce fedhm
+reproduce fedhm:table3 fedhm:table2
 reproduce fedhn:table3
 reproduce fedhm:tabel3
 reproduce none/such.yaml:table1
@@ -60,8 +69,9 @@ reproduce fedhm:table3 --budget rounds=1,rounds=2
 reproduce fedhm:table3 --budget rounds=
 reproduce fedhm:table3 --submit
 reproduce fedhm:table3 --collect --list
-reproduce own.yaml:table1 --set train.lt=1
-reproduce own.yaml:table1 --set train.lr=0.1 ' seed = 7'
+reproduce own.yaml:table1 train.lt=1
+reproduce own.yaml:table1 train.lr=0.1 ' seed = 7'
+reproduce own.yaml:table1 --only FedAvg rounds=0
 reproduce own.yaml:table1 --collect --only zzz
 reproduce own.yaml:table1 --ranks 1 --launcher "env 'x"
 reproduce own.yaml:table1 --slurm --launcher "env 'x"

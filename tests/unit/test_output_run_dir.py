@@ -107,3 +107,12 @@ def test_refresh_is_a_heartbeat(tmp_path: Path) -> None:
         os.utime(tmp_path / ".lock", (0, 0))
         held.refresh()
         assert time.time() - (tmp_path / ".lock").stat().st_mtime < 60
+
+
+@pytest.mark.skipif(not Path("/proc/self").exists(), reason="this system has no /proc")
+def test_a_folder_that_the_kernel_keeps_for_itself() -> None:
+    """Nothing was there that could be gone."""
+    for path in ("/proc/run", "/proc/no/such/run"):
+        with pytest.raises(RunDirError, match="/proc is the kernel's own") as caught:
+            RunDir.open_for(path, resume=False)
+        assert "gone" not in caught.value.text() and caught.value.where == path

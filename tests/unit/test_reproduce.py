@@ -179,7 +179,7 @@ def test_a_signal_reaches_the_run(tmp_path: Path) -> None:
 def test_a_run_that_stopped_is_the_last_for_now(own: str, called: Called, in_this_process: Ran) -> None:
     """No time is left after each of its four rounds: exit code 75, no other run; the same command continues it."""
     words = [f"{own}:table2", "--seeds", "4"]
-    limit = ["--set", "mpi.time_limit_s=0.001"]
+    limit = ["mpi.time_limit_s=0.001"]
     ends = [called(*words, *limit, "--run", "1") for _ in range(4)]
     assert [code for code, _, _ in ends] == [75, 75, 75, 0] and len(in_this_process) == 4
     assert "stopped, to continue" in ends[0][1] and "finished (resumed" in ends[3][1]

@@ -23,7 +23,7 @@ import fedmpi
 from fedmpi.data.files.budget import Tell
 from fedmpi.data.files.source import File, made, wrong_checksum
 from fedmpi.disk import temporary
-from fedmpi.errors import DataError, UserError, one_line
+from fedmpi.errors import FAILED, DataError, UserError, one_line
 
 Wait = Callable[[float, str], None]
 """Called to wait so many seconds before the next try, with a line that says why."""
@@ -39,7 +39,7 @@ _WORTH_TRYING_AGAIN = (408, 416, 425, 429, 500, 502, 503, 504)
 class DownloadError(UserError):
     """The network or the server failed, after all retries."""
 
-    exit_code = 1
+    exit_code = FAILED
 
 
 class _Unlucky(Exception):

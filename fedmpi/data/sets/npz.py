@@ -7,6 +7,7 @@ read, and pickled objects never are.
 
 from __future__ import annotations
 
+import os
 import zipfile
 from pathlib import Path
 from typing import Any
@@ -50,6 +51,8 @@ class Npz(FileOptions):
 
 def _read(path: Path, wanted: tuple[str, ...]) -> tuple[dict[str, NDArray[Any]], list[str]]:
     """The arrays with these names, and the names of the others. Raises DataError."""
+    if not os.path.exists(path):  # False, too, of a name that is too long
+        raise DataError(str(path), "no such file; data.path is the path of an .npz file")
     budget = Budget(path, Limits(max_held_bytes=2 * MAX_BYTES))
     with guarded(path, ADVICE, "cannot be read"), budget.opened(path, MAX_BYTES) as file:
         if file.read(2) != b"PK":  # numpy takes it for a pickle, and would say how to load that

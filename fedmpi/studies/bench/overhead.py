@@ -1,8 +1,8 @@
 """What a round costs beside the SGD steps in it.
 
-    python jobs/bench.py overhead [--ranks 3] [--pairs 5] [--case small,resnet18,...]
-    python jobs/bench.py memory   [--case resnet18]
-    python jobs/bench.py population [--ranks 1]
+    python jobs/bench.py overhead [section.key=value ...] [--ranks 3] [--pairs 5] [--case small,resnet18,...]
+    python jobs/bench.py memory [section.key=value ...] [--case resnet18]
+    python jobs/bench.py population [section.key=value ...] [--ranks 1]
 
 `overhead` runs one federated round and then the same SGD steps as bare PyTorch loops on the same
 processes, in turn, and prints the median ratio, where the round's time went, and rank 0's share of
@@ -40,7 +40,8 @@ import torch
 from torch.nn import functional
 
 from fedmpi.command.manners import Parser, run_command
-from fedmpi.config.load import load
+from fedmpi.config.load import load, without_overrides
+from fedmpi.errors import ConfigError
 from fedmpi.federation.assignment import Task
 from fedmpi.mpi.starting import world
 from fedmpi.report.table_text import print_lines
@@ -49,6 +50,7 @@ from fedmpi.rounds.state import Setup, plan_phase
 from fedmpi.running.resuming import initial_state
 from fedmpi.running.start import prepare
 from fedmpi.store.run_dir import RunDir
+from fedmpi.studies.arguments import number
 from fedmpi.studies.launch import environment, launcher
 from fedmpi.train_round import train_round
 
@@ -82,25 +84,32 @@ def main(argv: Sequence[str] | None = None) -> int:
 def _bench(arguments: argparse.Namespace) -> None:
     if arguments.what == "overhead":
         for name in arguments.case or ("small", "resnet18", "resnet18-fedhm"):
-            _print_overhead(name, _launch(arguments.ranks, "overhead", name, arguments.pairs))
+            _print_overhead(name, _launch(arguments, "overhead", name, arguments.pairs))
     elif arguments.what == "memory":
         for name in arguments.case or ("resnet18",):
-            _print_memory(name, arguments.ranks)
+            _print_memory(name, arguments)
     elif arguments.what == "population":
-        results = {n: _launch(arguments.ranks, f"population-{n}", "population", 5) for n in POPULATIONS}
+        results = {n: _launch(arguments, f"population-{n}", "population", 5) for n in POPULATIONS}
         _print_population(results)
     else:
-        _child(arguments.child, arguments.case[0], arguments.pairs)
+        _child(arguments)
 
 
 def _arguments(argv: Sequence[str] | None) -> argparse.Namespace:
     parser = Parser("jobs/bench.py", __doc__)
     parser.add_argument("what", choices=["overhead", "memory", "population", "child"])
-    parser.add_argument("--ranks", type=int, default=3, help="rank 0 and the workers (default 3)")
-    parser.add_argument("--pairs", type=int, default=5, help="rounds, each followed by its bare twin (default 5)")
+    parser.add_argument("words", nargs="*", metavar="section.key=value", help="on top of each case")
+    parser.add_argument("--ranks", type=number(int, 1), default=3, help="rank 0 and the workers (default 3)")
+    parser.add_argument("--pairs", type=number(int, 1), default=5, help="rounds, each with its bare twin (default 5)")
     parser.add_argument("--case", type=_cases, help=f"of {', '.join(CASES)}")
     parser.add_argument("--child", help=argparse.SUPPRESS)
-    return parser.parse_args(argv)
+    arguments = parser.parse_intermixed_args(argv)
+    others, arguments.overrides = without_overrides(arguments.words)
+    if others:
+        raise ConfigError("command line", f"{others[0]!r} means nothing here; a case is named by --case")
+    for _, words in CASES.values():
+        load(None, [*words.split(), *arguments.overrides])  # here a mistake is one line
+    return arguments
 
 
 def _cases(text: str) -> list[str]:
@@ -109,9 +118,10 @@ def _cases(text: str) -> list[str]:
     return text.split(",")
 
 
-def _launch(ranks: int, child: str, case: str, pairs: int) -> dict[str, float]:
+def _launch(arguments: argparse.Namespace, child: str, case: str, pairs: int, ranks: int = 0) -> dict[str, float]:
     """Runs this module under mpirun (or alone); the last line of its output is the result."""
-    words = ["child", "--child", child, "--case", case, "--pairs", str(pairs)]
+    ranks = ranks or arguments.ranks
+    words = ["child", *arguments.overrides, "--child", child, "--case", case, "--pairs", str(pairs)]
     command = [*launcher(ranks), sys.executable, "-m", "fedmpi.studies.bench.overhead", *words]
     done = subprocess.run(command, env=environment(ranks), stdout=subprocess.PIPE, text=True, check=True)
     result: dict[str, float] = json.loads(done.stdout.strip().splitlines()[-1])
@@ -128,9 +138,9 @@ def _print_overhead(name: str, result: dict[str, float]) -> None:
     print(f"  mean over ranks: {', '.join(shown)}")
 
 
-def _print_memory(name: str, ranks: int) -> None:
-    bare = _launch(1, "bare-memory", name, 1)["peak_bytes"]
-    peaks = {cohort: _launch(ranks, f"memory-{cohort}", name, 1)["peak_bytes"] for cohort in (10, 100)}
+def _print_memory(name: str, arguments: argparse.Namespace) -> None:
+    bare = _launch(arguments, "bare-memory", name, 1, ranks=1)["peak_bytes"]
+    peaks = {cohort: _launch(arguments, f"memory-{cohort}", name, 1)["peak_bytes"] for cohort in (10, 100)}
     ratios = f"{peaks[10] / bare:.2f} at 10 clients a round, {peaks[100] / bare:.2f} at 100"
     print(f"{CASES[name][0]}: worker's peak / bare loop's = {ratios} (bare {bare / 1e6:.0f} MB)")
 
@@ -144,11 +154,12 @@ def _print_population(results: dict[int, dict[str, float]]) -> None:
     print_lines(["clients", "start-up", "round", "peak memory"], lines, 0, sys.stdout)
 
 
-def _child(what: str, case: str, pairs: int) -> None:
+def _child(arguments: argparse.Namespace) -> None:
     comm: Any = world()
+    words = [*CASES[arguments.case[0]][1].split(), *arguments.overrides]
     try:
         with tempfile.TemporaryDirectory() as folder:
-            result = _measured(comm, what, case, pairs, Path(folder))
+            result = _measured(comm, arguments.child, words, arguments.pairs, Path(folder))
     except BaseException:
         traceback.print_exc()
         comm.abort(1)
@@ -157,23 +168,23 @@ def _child(what: str, case: str, pairs: int) -> None:
         print(json.dumps(result), flush=True)
 
 
-def _measured(comm: Any, what: str, case: str, pairs: int, folder: Path) -> dict[str, float]:
-    kind, _, number = what.rpartition("-")
+def _measured(comm: Any, what: str, words: Sequence[str], pairs: int, folder: Path) -> dict[str, float]:
+    kind, _, count = what.rpartition("-")
     if kind == "population":
-        return _population(comm, int(number), pairs, folder)
+        return _population(comm, words, int(count), pairs, folder)
     if what == "overhead":
-        return _overhead(_setup(comm, case, folder), pairs)
+        return _overhead(_setup(comm, words, folder), pairs)
     if what == "bare-memory":
         # The loop's own net and optimizer only.
-        BareLoop(replace(_setup(comm, case, folder, *_MEMORY, "clients.per_round=4"), trainers=())).run(1)
+        BareLoop(replace(_setup(comm, [*words, *_MEMORY, "clients.per_round=4"], folder), trainers=())).run(1)
         return {"peak_bytes": _peak_bytes()}
-    next(_rounds(_setup(comm, case, folder, *_MEMORY, f"clients.per_round={number}")))
+    next(_rounds(_setup(comm, [*words, *_MEMORY, f"clients.per_round={count}"], folder)))
     peaks = _of_all(comm, [_peak_bytes()])[:, 0]
     return {"peak_bytes": float(peaks[1:].max() if len(peaks) > 1 else peaks.max())}
 
 
-def _setup(comm: Any, case: str, folder: Path, *more: str) -> Setup:
-    return prepare(load(None, [*CASES[case][1].split(), *more]), comm, RunDir(folder))
+def _setup(comm: Any, words: Sequence[str], folder: Path) -> Setup:
+    return prepare(load(None, words), comm, RunDir(folder))
 
 
 def _rounds(setup: Setup) -> Iterator[None]:
@@ -191,12 +202,12 @@ def _overhead(setup: Setup, pairs: int) -> dict[str, float]:
     bare.run(1)
     setup.clock.take()
     round_s, bare_s, root_cpu, splits = [], [], [], []
-    for number in range(2, pairs + 2):
+    for round_number in range(2, pairs + 2):
         cpu = time.process_time()
         round_s.append(_timed(setup.comm, lambda: next(rounds)))
         root_cpu.append((time.process_time() - cpu) / round_s[-1])
         splits.append(setup.clock.take())
-        bare_s.append(_timed(setup.comm, partial(bare.run, number)))
+        bare_s.append(_timed(setup.comm, partial(bare.run, round_number)))
         setup.clock.take()
     ratios = [one / other for one, other in zip(round_s, bare_s, strict=True)]
     stages = [stage for stage in splits[0] if stage != "wall"]
@@ -258,7 +269,7 @@ class BareLoop:
                 sgd.step()
 
 
-def _population(comm: Any, count: int, num_rounds: int, folder: Path) -> dict[str, float]:
+def _population(comm: Any, words: Sequence[str], count: int, num_rounds: int, folder: Path) -> dict[str, float]:
     """Seconds until the first round could begin (without loading torch), median seconds of a round, peak memory."""
     importlib.import_module(
         "torch._dynamo"
@@ -266,7 +277,7 @@ def _population(comm: Any, count: int, num_rounds: int, folder: Path) -> dict[st
     held = []
 
     def start() -> None:
-        setup = _setup(comm, "population", folder, f"clients.count={count}")
+        setup = _setup(comm, [*words, f"clients.count={count}"], folder)
         if comm.is_root:
             (folder / "partition.h5").write_bytes(setup.partition.packed())
         held.append(_rounds(setup))

@@ -150,7 +150,7 @@ def _submit(file: Path, waiting: Mapping[str, Job]) -> int:
     if not number.isdecimal():
         raise UserError("--submit", f"sbatch answers {done.stdout!r} instead of a job's number")
     runs = next(iter(waiting.values())).run.folder.path.parent  # of all of them
-    print(f"submitted job {number}; how it goes: python jobs/submit.py status {shlex.quote(str(runs))}", flush=True)
+    print(f"submitted job {number}; how it goes: fedmpi status {shlex.quote(str(runs))}", flush=True)
     submitted = time.strftime("%Y-%m-%dT%H:%M:%S%z")
     for task, job in waiting.items():
         name, config = f"{number}_{task}" if task else number, _config_path(job).name

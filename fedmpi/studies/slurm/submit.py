@@ -31,7 +31,7 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
-from fedmpi.command.manners import Parser, run_command
+from fedmpi.command.manners import Parser, called_as, run_command
 from fedmpi.config.address import label
 from fedmpi.config.load import parted
 from fedmpi.errors import ConfigError
@@ -60,7 +60,7 @@ def _submit(given: Sequence[str]) -> int:
     arguments = _arguments(given)
     name = arguments.name or short(label(arguments.configs[0]))
     folder = absolute(arguments.out) / name
-    order = job_file.Order(name, ["python", "jobs/submit.py", *given], folder, arguments)
+    order = job_file.Order(name, [*called_as("jobs/submit.py"), *given], folder, arguments)
     return queue.hand_over(_jobs(arguments, folder), order)
 
 

@@ -1,0 +1,120 @@
+"""Wheel and sdist, built as for a registry, and the wheel installed where no checkout is: every command from there.
+
+The environments share torch and the other packages that fedmpi needs with this one, because they are 5 GB and a new
+copy takes more than a minute; fedmpi itself and Open MPI are installed.
+"""
+
+import os
+import subprocess
+import sys
+import tarfile
+import zipfile
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import venvs
+
+from fedmpi.studies.launch import environment, files_in
+
+pytestmark = pytest.mark.slow
+
+Ran = Callable[..., subprocess.CompletedProcess[str]]
+TOP = ("README.md", "LICENSE", "setup.cfg", "pyproject.toml")
+
+
+@pytest.fixture(scope="module")
+def built(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with an sdist, the wheel made of it and, in `direct`, a wheel made of a checkout."""
+    folder = tmp_path_factory.mktemp("built")
+    builder = venvs.make(folder / "builder")
+    venvs.install(builder, "build")
+    build = [str(builder), "-m", "build", "--outdir", str(folder)]
+    venvs.run([*build, str(venvs.copied(folder / "checkout"))], env=venvs.environment())  # the wheel out of the sdist
+    direct = [sys.executable, "-m", "pip", "wheel", "--no-deps", "--wheel-dir", str(folder / "direct")]
+    venvs.run([*direct, str(venvs.copied(folder / "another"))], env=venvs.environment())
+    return folder
+
+
+def wheel(folder: Path) -> Path:
+    (found,) = folder.glob("fedmpi-*.whl")
+    return found
+
+
+def shipped(*endings: str) -> set[str]:
+    """Of the folders configs and slurm."""
+    paths = [path for name in ("configs", "slurm") for path in (venvs.ROOT / name).rglob("*") if path.is_file()]
+    return {str(path.relative_to(venvs.ROOT)) for path in paths if path.suffix in endings}
+
+
+def test_the_wheel_of_the_sdist_is_that_of_the_checkout(built: Path) -> None:
+    one, other = (zipfile.ZipFile(wheel(folder)) for folder in (built, built / "direct"))
+    assert {name: one.read(name) for name in one.namelist()} == {name: other.read(name) for name in other.namelist()}
+
+
+def test_the_wheel_has_the_package_and_what_it_reads(built: Path) -> None:
+    names = set(zipfile.ZipFile(wheel(built)).namelist())
+    sources = {str(path.relative_to(venvs.ROOT)) for path in (venvs.ROOT / "fedmpi").rglob("*.py")}
+    assert names > sources | {f"fedmpi/{name}" for name in shipped(".yaml", ".sbatch", ".sh")}
+    assert not [name for name in names if not name.startswith(("fedmpi/", "fedmpi-"))]
+
+
+def test_the_sdist_has_what_a_wheel_is_made_of(built: Path) -> None:
+    (path,) = built.glob("fedmpi-*.tar.gz")
+    with tarfile.open(path) as archive:
+        names = {name.partition("/")[2] for name in archive.getnames()}
+    assert names > {*TOP, *shipped(".yaml", ".sbatch", ".sh")}
+
+
+@pytest.fixture(scope="module")
+def ran(built: Path, tmp_path_factory: pytest.TempPathFactory) -> Ran:
+    """`ran(*words)`: a command of a new environment that has the wheel, in a folder beside no checkout."""
+    folder = tmp_path_factory.mktemp("elsewhere")
+    python = venvs.make(folder / "venv")
+    venvs.install(python, f"{wheel(built)}[mpi]")
+    assert venvs.place_of_fedmpi(python, folder).is_relative_to(folder / "venv")
+    variables = environment(3) | files_in(folder)
+    variables |= {"PATH": f"{python.parent}{os.pathsep}{os.environ['PATH']}", "VIRTUAL_ENV": str(folder / "venv")}
+    variables.pop("PYTHONPATH", None)
+
+    def call(*words: str) -> subprocess.CompletedProcess[str]:
+        (folder / "here").mkdir(exist_ok=True)
+        return venvs.run([str(python.with_name(words[0])), *words[1:]], cwd=folder / "here", env=variables)
+
+    call("mpirun", "-n", "3", "fedmpi", "fedhm_digits", "rounds=2", "--run-dir", "run")
+    return call
+
+
+def test_the_quick_start(ran: Ran) -> None:
+    """Made by the fixture; it is found and looked at from its folder."""
+    assert "1 finished" in ran("fedmpi", "status", ".").stdout
+    assert "finished before" not in ran("mpirun", "-n", "3", "fedmpi", "--run-dir", "run", "--resume").stdout
+    assert ran("fedmpi", "draws", "run", "--round", "1").stdout.startswith("round 1")
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        ("plan fedhm/table3.yaml@cifar10_iid_fedhm", "11,173,962"),
+        ("list", "fedhm"),
+        ("report run", "report.html"),
+        ("plot run --out figure.pdf --tex table.tex", "figure.pdf"),
+        ("submit fedhm_digits rounds=2 --name sent", "job.sbatch"),
+        ("compare --methods fedavg rounds=1 --seeds 0 --ranks 1", "comparison.md"),
+        ("reproduce fedhm:table3 rounds=1 --only FedHM --list", "cifar10_iid_fedhm"),
+        ("data list", "digits"),
+        ("doctor output.dir=run", "0 problems"),
+        ("verify fdnnc", "all as recorded"),
+    ],
+)
+def test_commands_from_another_folder(ran: Ran, words: str, said: str) -> None:
+    assert said in ran("fedmpi", *words.split()).stdout
+
+
+def test_the_job_file_finds_its_script_and_names_its_command(ran: Ran) -> None:
+    ran("fedmpi", "submit", "fedhm_digits", "--name", "named")
+    text = Path(ran("fedmpi", "submit", "fedhm_digits", "--name", "named").stdout.split("written: ")[1].split()[0])
+    lines = text.read_text().splitlines()
+    assert "#     fedmpi submit fedhm_digits --name named" in lines
+    (sourced,) = [line.split()[1] for line in lines if line.endswith("life_cycle.sh")]
+    assert Path(sourced).is_file() and "site-packages" in sourced
