@@ -120,6 +120,14 @@ def test_memory_by_hand() -> None:
     assert run.data_bytes_rank == (1437 + 360) * (64 + 8)
 
 
+def test_adamw_takes_one_more_vector() -> None:
+    """The mean of squares, as large as the largest net (1088 bytes: see above)."""
+    words = [word for word in TINY if not word.startswith(("method", "clients"))]
+    sgd, adamw = (plan(*words, "method.name=fedavg", f"train.optimizer={name}") for name in ("sgd", "adamw"))
+    assert adamw.model_bytes_worker == sgd.model_bytes_worker + 1088
+    assert adamw.model_bytes_server == sgd.model_bytes_server
+
+
 @pytest.mark.parametrize(
     ("num_ranks", "server_trains", "share"),
     [
