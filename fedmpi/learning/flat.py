@@ -67,10 +67,10 @@ class AdamW:
 
     @torch.no_grad()
     def step(self, lr: float) -> None:
-        rule: dict[str, Any] = {"lr": lr, "beta1": self.beta1, "beta2": self.beta2, "eps": self.eps, "amsgrad": False}
+        rule: dict[str, Any] = {"lr": lr, "beta1": self.beta1, "beta2": self.beta2, "eps": self.eps}
+        rule |= {"fused": True, "amsgrad": False, "maximize": False}
         for param, grad, mean, square, steps, decay in self.groups:
-            rule |= {"weight_decay": decay, "fused": True, "maximize": False}
-            adamw([param], [grad], [mean], [square], [], [steps], **rule)
+            adamw([param], [grad], [mean], [square], [], [steps], weight_decay=decay, **rule)
 
 
 class FlatNet:

@@ -5,7 +5,7 @@ avgm    FedAvgM. T.-M. H. Hsu, H. Qi, M. Brown: Measuring the Effects of Non-Ide
 adam    FedAdam and FedYogi. S. Reddi, Z. Charles, M. Zaheer, Z. Garrett, K. Rush, J. Konecny, S. Kumar, H. B. McMahan:
 yogi    Adaptive Federated Optimization, ICLR 2021, arXiv:2003.00295, Algorithm 2.
 
-With D the mean change of a round (`Method.mean_change`), x the server's parameters, and m = 0, v = tau^2 at the start:
+With D the mean change of a round (`mean_change`), x the server's parameters, and m = 0, v = tau^2 at the start:
 
     avgm    m <- beta m + D                     x <- x + lr m
     adam    m <- beta1 m + (1 - beta1) D        x <- x + lr m / (sqrt(v) + tau)
@@ -103,6 +103,12 @@ class ServerMethod(Method):
         without_moments = {name: state[name] for name in self.state_specs()}
         change = self.mean_change(without_moments, means, contributions)
         return state | stepped(state, change, server, contributions)
+
+    def mean_change(self, state: Params, means: Params, contributions: Contributions) -> Params:
+        """The weighted mean over the clients of what each has changed of what it got: a server optimizer's gradient,
+        negated. By tensor of `state_specs`; zero where nobody sent an entry.
+        """
+        return {name: means[name] - state[name] for name in self.state_specs()}
 
 
 def stepped(state: Params, change: Params, server: AvgM | Adam, contributions: Contributions) -> Params:

@@ -1,7 +1,7 @@
 """FedRolex: as HeteroFL, but the window of channels that a narrow net has moves on by one in every round.
 
 S. Alam, L. Liu, M. Yan, M. Zhang: FedRolex: Model-Heterogeneous Federated Learning with Rolling
-Sub-Model Extraction, NeurIPS 2022, arXiv:2212.01548. Section 3 and Algorithm 1, with j = round - 1:
+Sub-Model Extraction, NeurIPS 2022, arXiv:2212.01548. Eq. 3 and Algorithm 1, with j = round - 1:
 of the K_i channels of layer i a client of capacity beta has, in round j, those of
 
     S = {s, s + 1, ..., s + floor(beta K_i) - 1} modulo K_i,  s = j modulo K_i,

@@ -1,6 +1,6 @@
 """Windows of channels that roll round a net: which entries of each parameter a narrow net has at an offset.
 
-S. Alam, L. Liu, M. Yan, M. Zhang, FedRolex, NeurIPS 2022, arXiv:2212.01548, section 3. Of K channels a narrow net has
+S. Alam, L. Liu, M. Yan, M. Zhang, FedRolex, NeurIPS 2022, arXiv:2212.01548, eq. 3. Of K channels a narrow net has
 k: those of numbers offset, offset + 1, ..., offset + k - 1, modulo K. Layers that write and read one another's channels
 (an addition ties branches together, too) have the same K and k, so the same offset gives all of them the same
 channels; a linear layer behind a flattened image reads the columns of all places of each channel.
