@@ -24,7 +24,7 @@ Differences from the papers:
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
 
 from pydantic import Field
 
@@ -46,6 +46,7 @@ Beta = Annotated[float, Field(ge=0, lt=1)]
 class Mean(Section):
     """x <- the mean."""
 
+    num_moments: ClassVar[int] = 0
     name: Literal["mean"] = later("mean")
     """The mean of what clients send is the server's new state."""
 
@@ -53,6 +54,7 @@ class Mean(Section):
 class AvgM(Section):
     """Momentum."""
 
+    num_moments: ClassVar[int] = 1
     name: Literal["avgm"] = "avgm"
     """FedAvgM (Hsu et al. 2019): the server's step has momentum."""
     lr: Positive = 1.0
@@ -64,6 +66,7 @@ class AvgM(Section):
 class Adam(Section):
     """A step of each entry's own length."""
 
+    num_moments: ClassVar[int] = 2
     name: Literal["adam"] = "adam"
     """FedAdam (Reddi et al. 2021): each entry has a step of its own length."""
     lr: Positive = 0.1
@@ -91,6 +94,10 @@ class ServerOptions(MethodOptions):
 
     server: Server = Mean()
     """What the server makes of the mean of what clients send."""
+
+    @property
+    def num_moments(self) -> int:
+        return self.server.num_moments
 
 
 class ServerMethod(Method):

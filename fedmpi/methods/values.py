@@ -45,6 +45,11 @@ class MethodOptions(Section):
         return capacities
 
     @property
+    def num_moments(self) -> int:
+        """How many vectors as large as its model the server keeps beside it for its optimizer."""
+        return 0
+
+    @property
     def needs_sgd(self) -> str:
         """Why clients cannot train with another optimizer than SGD, as the end of a sentence; empty if they can."""
         return ""

@@ -128,6 +128,15 @@ def test_adamw_takes_one_more_vector() -> None:
     assert adamw.model_bytes_server == sgd.model_bytes_server
 
 
+def test_a_server_s_moments_are_state() -> None:
+    """Of the old state and the new: m, and for FedAdam v."""
+    words = [*(word for word in TINY if not word.startswith(("method", "clients"))), "method.name=fedavg"]
+    mean, avgm, adam = (
+        plan(*words, f"method.server.name={name}").model_bytes_server for name in ("mean", "avgm", "adam")
+    )
+    assert (avgm - mean, adam - mean) == (2 * 1088, 4 * 1088)
+
+
 @pytest.mark.parametrize(
     ("num_ranks", "server_trains", "share"),
     [
