@@ -69,6 +69,7 @@ BUILT_IN: dict[str, dict[str, str]] = {
         "orthdrop": "fedmpi.methods.prism:OrthDrop",
         "heterofl": "fedmpi.methods.heterofl:HeteroFL",
         "splitmix": "fedmpi.methods.splitmix:SplitMix",
+        "fedrolex": "fedmpi.methods.fedrolex:FedRolex",
         "fjord": "fedmpi.methods.fjord:Fjord",
         "origdrop": "fedmpi.methods.origdrop:OrigDrop",
         "fedprox": "fedmpi.methods.fedprox:FedProx",

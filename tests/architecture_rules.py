@@ -18,7 +18,7 @@ from fedmpi.mpi.communicator import Collectives
 LEAVES = ("disk", "seeds", "tensors", "clock", "costs", "registry", "papers", "config.schema")
 PEERS = ("exactsum", "config", "data", "models", "lowrank", "mpi", "store")
 LAYERS = (
-    ("fedmpi", "fedmpi.errors"),  # the version; what a user is told
+    ("fedmpi", "fedmpi.errors", "fedmpi.config.comparing"),  # the version; what a user is told; values of two configs
     tuple(f"fedmpi.{name}" for name in LEAVES),  # small things that know nothing of each other
     tuple(f"fedmpi.{name}" for name in PEERS),  # one part of the subject each
     ("fedmpi.federation", "fedmpi.learning", "fedmpi.report"),  # who takes part; how a client trains; what people read
@@ -55,12 +55,12 @@ COLLECTIVE_WORDS = {
 COLLECTIVE_NAMES = {name for name in vars(Collectives) if not name.startswith("_")} | {"together"}
 RANK_NAMES = {"rank", "local_rank", "is_root", "is_server", "server_here"}
 # Modules of the package methods that are not methods.
-METHOD_HELPERS = {"fedmpi.methods", "fedmpi.methods.protocol", "fedmpi.methods.values", "fedmpi.methods.widths"}
+METHOD_HELPERS = {"fedmpi.methods", *(f"fedmpi.methods.{name}" for name in ("fedopt", "protocol", "values", "widths"))}
 
 ENGINE = ("fedmpi.train_round", "fedmpi.experiment", "fedmpi.rounds", "fedmpi.running", "fedmpi.mpi", "fedmpi.learning")
 METHOD_WORDS = re.compile(
     r"fedavg|fed-?hm|hetero-?fl|fjord|split-?mix|prism|orthdrop|origdrop|hermes|per-?fedavg|lg-?fedavg|top-?k\b"
-    r"|standalone|fdnnc|cefo|fedprox|scaffold",
+    r"|standalone|fdnnc|cefo|fedprox|scaffold|fed-?rolex|fed-?opt|fed-?adam|fed-?yogi",
     re.IGNORECASE,
 )
 

@@ -9,7 +9,8 @@ from pydantic.fields import FieldInfo
 
 from fedmpi import registry
 from fedmpi.config import words, yaml_text
-from fedmpi.config.schema import NAMED_SECTIONS, Config, Section, canonical, summary
+from fedmpi.config.comparing import canonical
+from fedmpi.config.schema import NAMED_SECTIONS, Config, Section, summary
 
 _INTRO = """\
 # Configurations, and a reference of every key

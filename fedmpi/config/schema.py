@@ -15,6 +15,8 @@ from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, PrivateAttr
 
+from fedmpi.config.comparing import canonical, leaves, marked, renamed, short
+
 
 class Section(BaseModel):
     """A frozen, strictly typed section: unknown keys are errors, nothing is converted silently."""
@@ -31,6 +33,13 @@ class Section(BaseModel):
 def free(default: Any, **constraints: Any) -> Any:
     """A field that a resumed run may change: it cannot change what is computed."""
     return Field(default, json_schema_extra={"changes_results": False}, **constraints)
+
+
+def later(default: Any, **marks: bool) -> Any:
+    """A field that changes results and is newer than some runs: at its default it is no part of the hash, so that runs
+    which do not know it can continue.
+    """
+    return Field(default, json_schema_extra={"later": True, **marks})
 
 
 # Far beyond what any of them means, and products of three of them are still float32.
@@ -113,10 +122,21 @@ class Train(Section):
     batch_size: Count = 64
     """Examples in a mini-batch; the last, smaller batch is kept (a single left-over example joins the batch before it).
     """
+    optimizer: Literal["sgd", "adamw"] = later("sgd")
+    """`sgd`: with momentum, and weight decay in the gradient. `adamw`: steps of each entry's own length, weight decay
+    apart from them (Loshchilov and Hutter 2019); a method's regularizer is part of the gradient. What either keeps
+    starts at zero for every client and round.
+    """
     lr: Positive = 0.1
-    """SGD's learning rate in the first round."""
+    """The learning rate in the first round (AdamW: 0.001 is usual)."""
     momentum: Annotated[float, Field(ge=0, lt=1)] = 0.9
-    """SGD's momentum; it starts at zero for every client and round."""
+    """SGD's momentum."""
+    beta1: Annotated[float, Field(ge=0, lt=1)] = later(0.9)
+    """AdamW's momentum."""
+    beta2: Annotated[float, Field(ge=0, lt=1)] = later(0.999)
+    """Momentum of AdamW's mean of squares."""
+    eps: Positive = later(1e-8)
+    """What AdamW adds to the root of the mean square."""
     clip_norm: Annotated[float, Field(gt=0)] = math.inf
     """Longest gradient (Euclidean norm over the whole net) that a step may take; `.inf` does not clip."""
     drop_last: bool = False
@@ -138,6 +158,16 @@ class Train(Section):
     """A client whose loss or result is not finite (or left its bound): end the run, leave the client out of the round,
     or upload its last finite parameters (it is left out if these are out of bounds, too, or if it sends gradients).
     """
+
+    def problems(self, config: Config) -> Iterator[tuple[str, str]]:
+        if self.optimizer == "adamw":
+            if reason := getattr(config.method, "needs_sgd", ""):
+                yield "train.optimizer", f"adamw, but {reason}; allowed: sgd"
+            return
+        for key in ("beta1", "beta2", "eps"):
+            if getattr(self, key) != type(self).model_fields[key].default:
+                todo = "set train.optimizer to adamw, or leave it out"
+                yield f"train.{key}", f"{getattr(self, key):g} is AdamW's; {todo}"
 
 
 class Evaluation(Section):
@@ -300,51 +330,18 @@ class Config(Section):
     def diff(self, saved: Mapping[str, Any]) -> list[str]:
         """One line for each key that changes results and differs from a saved `to_dict()`."""
         ours, theirs = self._deciding(self.to_dict()), self._deciding(saved)
-        lines = []
+        defaults, lines = dict(marked(self, "later", True)), []
         for key in [*ours, *(key for key in theirs if key not in ours)]:
-            here, there = (_short(side[key]) if key in side else "nothing" for side in (ours, theirs))
-            if ours.get(key) != theirs.get(key) and (key[-1] == "name" or not _renamed(ours, theirs, key)):
+            sides = ({**defaults, **side} for side in (ours, theirs))
+            here, there = (short(side[key]) if key in side else "nothing" for side in sides)
+            if ours.get(key) != theirs.get(key) and (key[-1] == "name" or not renamed(ours, theirs, key)):
                 lines.append(f"{'.'.join(key)}: run has {there}, you ask {here}")
         return lines
 
     def _deciding(self, plain: Mapping[str, Any]) -> dict[tuple[str, ...], Any]:
-        free_keys = set(_free_keys(self, ()))
+        free_keys = {key for key, _ in marked(self, "changes_results", False)}
         if not getattr(self.train.schedule, "depends_on_rounds", False):
             free_keys.add(("rounds",))
-        return {key: value for key, value in leaves(plain) if key not in free_keys}
-
-
-def canonical(value: Any) -> Any:
-    """1 and 1.0 are the same setting."""
-    if isinstance(value, (list, tuple)):
-        return [canonical(item) for item in value]
-    return int(value) if isinstance(value, float) and value.is_integer() else value
-
-
-def leaves(value: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[tuple[Any, ...], Any]]:
-    """Every value of nested sections with its path; an empty section is a value."""
-    if isinstance(value, Mapping) and value:
-        for key, item in value.items():
-            yield from leaves(item, (*path, key))
-    else:
-        yield path, value
-
-
-def _free_keys(section: Section, path: tuple[str, ...]) -> Iterator[tuple[str, ...]]:
-    for name, info in type(section).model_fields.items():
-        extra, value = info.json_schema_extra, getattr(section, name)
-        if isinstance(extra, dict) and extra.get("changes_results") is False:
-            yield (*path, name)
-        elif isinstance(value, Section):
-            yield from _free_keys(value, (*path, name))
-
-
-def _renamed(ours: Mapping[tuple[str, ...], Any], theirs: Mapping[tuple[str, ...], Any], key: tuple[str, ...]) -> bool:
-    """Does the key's section bear another name on the other side? Then that name says it all."""
-    names = [(*key[:depth], "name") for depth in range(1, len(key))]
-    return any(ours.get(name) != theirs.get(name) for name in names)
-
-
-def _short(value: Any) -> str:
-    shown = repr(value)
-    return shown if len(shown) <= 60 else f"{shown[:40]}...{shown[-15:]}"
+        defaults = dict(marked(self, "later", True))
+        deciding = ((key, value) for key, value in leaves(plain) if key not in free_keys)
+        return {key: value for key, value in deciding if key not in defaults or value != defaults[key]}

@@ -14,7 +14,7 @@ from typing import Any
 
 from fedmpi.config import words, yaml_text
 from fedmpi.config.address import file_and_cell, suggestion
-from fedmpi.config.schema import leaves
+from fedmpi.config.comparing import leaves
 from fedmpi.config.yaml_text import Document, Problem
 from fedmpi.disk.plain import NotPlainError, TooLongError, read_bytes
 from fedmpi.errors import ConfigError

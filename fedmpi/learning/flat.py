@@ -1,19 +1,20 @@
 """A net whose parameters and gradients are views of flat buffers.
 
 A rank simulates one client at a time, so the nets of all tiers share three buffers as large as the
-largest of them: parameters, gradients, momentum. Loading a client is copying into the first,
-resetting the optimizer is zeroing the third, and SGD is a handful of operations on whole vectors,
+largest of them: parameters, gradients, momentum (AdamW has a fourth, of squares). Loading a client is copying into the
+first, resetting the optimizer is zeroing the third, and a step is a handful of operations on whole vectors,
 however many layers the net has. Nothing is allocated once a rank has started.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.optim.adamw import adamw
 from torch.optim.sgd import sgd
 
 from fedmpi.tensors import Layout, Params, specs_of
@@ -22,13 +23,16 @@ FLOAT32_BYTES = 4
 
 
 class Buffers:
-    """Parameters, gradients and momentum of whichever net trains, float32, `num_bytes` each."""
+    """Parameters, gradients and momentum of whichever net trains, float32, `num_bytes` each. With `squares` also what
+    AdamW keeps beside: the mean of squared gradients, and how many steps each of the two groups has taken.
+    """
 
-    def __init__(self, num_bytes: int, device: torch.device | str) -> None:
+    def __init__(self, num_bytes: int, device: torch.device | str, *, squares: bool = False) -> None:
         self.device = torch.device(device)
-        self.parameters, self.gradients, self.momentum = (
-            torch.zeros(num_bytes, dtype=torch.uint8, device=device) for _ in range(3)
+        self.parameters, self.gradients, self.momentum, self.squares = (
+            torch.zeros(size, dtype=torch.uint8, device=device) for size in (*[num_bytes] * 3, num_bytes * squares)
         )
+        self.steps = torch.zeros(2, device=device)
 
 
 @dataclass(frozen=True)
@@ -49,11 +53,31 @@ class Sgd:
             sgd([parameter], [gradient], kept, fused=True, dampening=0.0, nesterov=False, maximize=False, **rule)
 
 
+@dataclass(frozen=True)
+class AdamW:
+    """torch's fused AdamW of (parameter, gradient, mean gradient, mean square, steps, weight decay) groups.
+
+    I. Loshchilov, F. Hutter: Decoupled Weight Decay Regularization, ICLR 2019, arXiv:1711.05101, Algorithm 2.
+    """
+
+    beta1: float
+    beta2: float
+    eps: float
+    groups: list[tuple[Tensor, Tensor, Tensor, Tensor, Tensor, float]]
+
+    @torch.no_grad()
+    def step(self, lr: float) -> None:
+        rule: dict[str, Any] = {"lr": lr, "beta1": self.beta1, "beta2": self.beta2, "eps": self.eps}
+        rule |= {"fused": True, "amsgrad": False, "maximize": False}
+        for param, grad, mean, square, steps, decay in self.groups:
+            adamw([param], [grad], [mean], [square], [], [steps], weight_decay=decay, **rule)
+
+
 class FlatNet:
-    """A module living in `buffers`, with its SGD.
+    """A module living in `buffers`, with its optimizer.
 
     `own_decay` names parameters that weight decay leaves alone. They come last in the buffer, so
-    that each of SGD's two groups is one contiguous vector.
+    that each of the optimizer's two groups is one contiguous vector.
     """
 
     def __init__(self, module: nn.Module, layout: Layout, buffers: Buffers) -> None:
@@ -62,6 +86,7 @@ class FlatNet:
         self.grads: Params = layout.views(buffers.gradients)
         self.momenta: Params = layout.views(buffers.momentum)
         self._momentum = buffers.momentum[: layout.num_bytes]
+        self._squares = buffers.squares[: layout.num_bytes]
         self._gradient = buffers.gradients[: layout.num_bytes]
         self._parameter = buffers.parameters[: layout.num_bytes]
         self.module = _adopt(module, self.params, self.grads).to(buffers.device)
@@ -72,14 +97,32 @@ class FlatNet:
 
     def optimizer(self, *, momentum: float, weight_decay: float, own_decay: Collection[str]) -> Sgd:
         """SGD over the flat vectors; its momentum lies in the shared buffer (see `reset_momentum`)."""
-        split = min((self.layout.offsets[name] for name in own_decay), default=self.layout.num_bytes)
         param, grad, momenta = (flat.view(torch.float32) for flat in (self._parameter, self._gradient, self._momentum))
-        parts = (slice(0, split // FLOAT32_BYTES), weight_decay), (slice(split // FLOAT32_BYTES, None), 0.0)
+        parts = self._groups(weight_decay, own_decay)
         return Sgd(momentum, [(param[part], grad[part], momenta[part], decay) for part, decay in parts])
+
+    def adamw(
+        self, *, beta1: float, beta2: float, eps: float, weight_decay: float, own_decay: Collection[str]
+    ) -> AdamW:
+        """AdamW over the flat vectors; all that it keeps lies in the shared buffers, which have `squares`."""
+        flat = self._parameter, self._gradient, self._momentum, self._squares
+        param, grad, means, squares = (vector.view(torch.float32) for vector in flat)
+        groups = [
+            (param[part], grad[part], means[part], squares[part], steps, decay)
+            for (part, decay), steps in zip(self._groups(weight_decay, own_decay), self._buffers.steps, strict=True)
+        ]
+        return AdamW(beta1, beta2, eps, [group for group in groups if group[0].numel()])
+
+    def _groups(self, weight_decay: float, own_decay: Collection[str]) -> Iterator[tuple[slice, float]]:
+        """Each group's part of a flat vector of numbers, and its weight decay."""
+        split = min((self.layout.offsets[name] for name in own_decay), default=self.layout.num_bytes)
+        yield slice(0, split // FLOAT32_BYTES), weight_decay
+        yield slice(split // FLOAT32_BYTES, None), 0.0
 
     def reset_momentum(self) -> None:
         """As a fresh optimizer: SGD's first step on a zero buffer leaves the gradient in it."""
-        self._momentum.zero_()
+        for kept in (self._momentum, self._squares, self._buffers.steps):
+            kept.zero_()
 
     def is_finite(self) -> Tensor:
         """Whether all parameters are finite (0-dim bool, on the device)."""
@@ -96,9 +139,10 @@ class FlatNet:
         self._gradient.zero_()
 
     def clear(self) -> None:
-        """Zeros for parameters, gradients and momentum, as at the start."""
-        for vector in (self._parameter, self._gradient, self._momentum):
+        """Zeros for parameters, gradients and what the optimizer keeps, as at the start."""
+        for vector in (self._parameter, self._gradient):
             vector.zero_()
+        self.reset_momentum()
 
     def copy_of_parameters(self) -> Tensor:
         """Their bytes, uint8 (layout.num_bytes,)."""

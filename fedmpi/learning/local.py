@@ -1,6 +1,6 @@
-"""A client's local training: epochs of mini-batch SGD, with nothing in the loop but the steps.
+"""A client's local training: epochs of mini-batch SGD or AdamW, with nothing in the loop but the steps.
 
-Per step: one batch out of resident data, forward, backward, the method's regularizer, SGD. No
+Per step: one batch out of resident data, forward, backward, the method's regularizer, the optimizer. No
 value is read back to the host and nothing but activations is allocated; the losses of all steps
 stay on the device and are read once, at the end.
 """
@@ -11,6 +11,7 @@ import math
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -18,7 +19,7 @@ from torch.nn import functional as F
 
 from fedmpi.config.schema import Train
 from fedmpi.data.batches import DeviceData, Draws, batch_bounds
-from fedmpi.learning.flat import FlatNet
+from fedmpi.learning.flat import AdamW, FlatNet, Sgd
 
 # The code of arXiv:2111.14655 ends a client's local training at this loss, or at one that is not a number.
 LARGEST_LOSS = 1000.0
@@ -57,7 +58,12 @@ class LocalTrainer:
     def __init__(self, net: FlatNet, data: DeviceData, train: Train, own_decay: list[str]) -> None:
         self.net, self.data, self._train = net, data, train
         self._own_decay = [name for name in net.params if name in own_decay]
-        self._sgd = net.optimizer(momentum=train.momentum, weight_decay=train.weight_decay, own_decay=self._own_decay)
+        decay: Any = {"weight_decay": train.weight_decay, "own_decay": self._own_decay}
+        self._optimizer: Sgd | AdamW = (
+            net.adamw(beta1=train.beta1, beta2=train.beta2, eps=train.eps, **decay)
+            if train.optimizer == "adamw"
+            else net.optimizer(momentum=train.momentum, **decay)
+        )
         self._clips = math.isfinite(train.clip_norm)
         self._stops_early = train.on_divergence == "upload_last_finite"
         self._last_finite = torch.empty_like(net._parameter) if self._stops_early else None
@@ -77,7 +83,7 @@ class LocalTrainer:
         set_momentum: Callable[[FlatNet], None] = FlatNet.reset_momentum,
     ) -> TrainOutcome:
         """Trains on the examples in `draws`, epoch by epoch; `set_momentum` gives the momentum to begin with."""
-        net, sgd = self.net, self._sgd
+        net, optimizer = self.net, self._optimizer
         self._start()
         set_momentum(net)
         num_epochs, num_examples = draws.examples.shape
@@ -95,7 +101,7 @@ class LocalTrainer:
                 after_backward(net)
                 if self._clips:
                     net.clip_gradient(self._train.clip_norm)
-                sgd.step(lr)
+                optimizer.step(lr)
                 step += 1
         return outcome_of(losses)
 

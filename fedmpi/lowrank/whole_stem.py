@@ -13,7 +13,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
-WEIGHTED = (nn.Conv2d, nn.Linear, _BatchNorm)
+NORMS = (_BatchNorm, nn.GroupNorm)
+WEIGHTED = (nn.Conv2d, nn.Linear, *NORMS)
 
 
 class Leading(nn.Module):
@@ -54,7 +55,7 @@ def with_whole_stem(narrow: nn.Module, whole: nn.Module) -> nn.Module:
 def _stem(whole: nn.Module, names: list[str]) -> list[str]:
     """The first conv, with the norm behind it; another conv must follow."""
     kinds = [type(whole.get_submodule(name)) for name in names[:3]]
-    stem = names[: 2 if any(issubclass(kind, _BatchNorm) for kind in kinds[1:2]) else 1]
+    stem = names[: 2 if any(issubclass(kind, NORMS) for kind in kinds[1:2]) else 1]
     if kinds[0] is not nn.Conv2d or kinds[len(stem) : len(stem) + 1] != [nn.Conv2d]:
         raise ValueError(f"it must begin with two convs, not with {', '.join(kind.__name__ for kind in kinds)}")
     return stem

@@ -104,6 +104,10 @@ class FDNNCOptions(MethodOptions):
         num_big = round(self.big_share * num_clients)
         return num_big, num_clients - num_big
 
+    @property
+    def needs_sgd(self) -> str:
+        return "devices of fdnnc send gradients, and the server takes the steps"
+
     def problems(self, config: Config) -> Iterator[tuple[str, str]]:
         """Devices do not change their size, and small ones must have their turn."""
         if config.clients.tier_assignment != "fixed":

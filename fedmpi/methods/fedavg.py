@@ -14,11 +14,10 @@ from __future__ import annotations
 
 from typing import Literal
 
-from fedmpi.methods.protocol import Method
-from fedmpi.methods.values import MethodOptions
+from fedmpi.methods.fedopt import ServerMethod, ServerOptions
 
 
-class FedAvgOptions(MethodOptions):
+class FedAvgOptions(ServerOptions):
     """Options of `fedavg`."""
 
     name: str = "fedavg"
@@ -27,7 +26,7 @@ class FedAvgOptions(MethodOptions):
     """Weight of a client in the mean: the same for all, or its number of training examples."""
 
 
-class FedAvg(Method):
+class FedAvg(ServerMethod):
     """theta <- sum of w_p theta_p / sum of w_p; everything else is the protocol's default."""
 
     Options = FedAvgOptions

@@ -18,14 +18,14 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Literal
 
 from fedmpi.config.schema import NotNegative
-from fedmpi.methods.protocol import Method
-from fedmpi.methods.values import Client, MethodOptions
+from fedmpi.methods.fedopt import ServerMethod, ServerOptions
+from fedmpi.methods.values import Client
 
 if TYPE_CHECKING:
     from fedmpi.learning.flat import FlatNet
 
 
-class FedProxOptions(MethodOptions):
+class FedProxOptions(ServerOptions):
     """Options of `fedprox`."""
 
     name: str = "fedprox"
@@ -36,7 +36,7 @@ class FedProxOptions(MethodOptions):
     """Weight of a client in the mean: the same for all, or its number of training examples."""
 
 
-class FedProx(Method):
+class FedProx(ServerMethod):
     """theta <- mean of theta_p, each trained with a pull towards the published theta."""
 
     Options = FedProxOptions

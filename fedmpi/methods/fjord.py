@@ -28,8 +28,9 @@ from typing import TYPE_CHECKING, ClassVar
 
 from fedmpi.config.schema import Shares
 from fedmpi.federation.assignment import Task
+from fedmpi.methods.fedopt import ServerOptions
 from fedmpi.methods.protocol import gradients
-from fedmpi.methods.values import Client, Costs, LocalWork, MethodContext, MethodOptions, Turn
+from fedmpi.methods.values import Client, Costs, LocalWork, MethodContext, Turn
 from fedmpi.methods.widths import WidthMethod
 from fedmpi.models import surgery
 from fedmpi.models.width import Rounding
@@ -43,7 +44,7 @@ if TYPE_CHECKING:
     from fedmpi.tensors import Params
 
 
-class FjordOptions(MethodOptions):
+class FjordOptions(ServerOptions):
     """Options of `fjord`."""
 
     capacity: ClassVar[str] = "widths"

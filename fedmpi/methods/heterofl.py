@@ -20,19 +20,16 @@ Differences from the paper, and from its code (dem123456789/HeteroFL):
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, ClassVar
+from typing import ClassVar
 
 from fedmpi.config.schema import Shares
-from fedmpi.methods.values import MethodContext, MethodOptions
+from fedmpi.methods.fedopt import ServerOptions
+from fedmpi.methods.values import MethodContext
 from fedmpi.methods.widths import WidthMethod
-from fedmpi.models import surgery
 from fedmpi.models.width import Rounding
 
-if TYPE_CHECKING:
-    from torch import nn
 
-
-class HeteroFLOptions(MethodOptions):
+class HeteroFLOptions(ServerOptions):
     """Options of `heterofl`."""
 
     capacity: ClassVar[str] = "widths"
@@ -59,14 +56,4 @@ class HeteroFL(WidthMethod):
     def __init__(self, context: MethodContext) -> None:
         super().__init__(context)
         self.rounding, self.label_aware = self.options.rounding, self.options.label_aware
-
-    def warnings(self) -> tuple[str, ...]:
-        rate = min(self.net_widths) / max(self.net_widths)
-        found = surgery.scaler.scaler_warning(self._widest, rate) if self.options.scaler else ""
-        if found and surgery.scaler.scaled_layers(self._widest):
-            found += ": choose method.scaler=false"
-        return (*super().warnings(), *([found] if found else []))
-
-    def net(self, number: int, *, empty: bool = False) -> nn.Module:
-        rate = self.net_widths[number] / max(self.net_widths) if self.options.scaler else 1.0
-        return surgery.scaler.add_scaler(super().net(number, empty=empty), rate)
+        self.scales = self.options.scaler

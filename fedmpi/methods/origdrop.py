@@ -25,6 +25,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from fedmpi import lowrank
+from fedmpi.methods.fedopt import ServerOptions
 from fedmpi.methods.values import TestedNet
 from fedmpi.methods.widths import KeepRatioOptions, WidthMethod
 
@@ -32,7 +33,7 @@ if TYPE_CHECKING:
     from torch import nn
 
 
-class OrigDropOptions(KeepRatioOptions):
+class OrigDropOptions(KeepRatioOptions, ServerOptions):
     """Options of `origdrop`."""
 
     name: str = "origdrop"

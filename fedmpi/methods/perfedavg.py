@@ -57,6 +57,10 @@ class PerFedAvgOptions(MethodOptions):
     delta: Positive = 1e-3
     """Half the distance of HF's finite differences, in multiples of the gradient."""
 
+    @property
+    def needs_sgd(self) -> str:
+        return "perfedavg takes plain SGD steps"
+
 
 class PerFedAvg(Method):
     """theta <- mean of theta_p, each trained for what a step makes of it."""

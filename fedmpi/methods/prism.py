@@ -79,6 +79,10 @@ class OrthDropOptions(KeepRatioOptions):
     server_momentum: bool = False
     """Clients begin with the averaged momentum of factors and BatchNorm, which then travels both ways."""
 
+    @property
+    def needs_sgd(self) -> str:
+        return "method.server_momentum averages SGD's momentum" if self.server_momentum else ""
+
     def problems(self, config: Config) -> Iterator[tuple[str, str]]:
         yield from super().problems(config)
         if self.server_momentum and config.train.momentum == 0:
@@ -181,12 +185,14 @@ class OrthDrop(Method):
 
     @cached_property
     def _shared_momenta(self) -> tuple[str, ...]:
-        """Parameters whose momentum the server averages: factors and BatchNorm."""
+        """Parameters whose momentum the server averages: factors and norms."""
         if not self.options.server_momentum:
             return ()
+        from torch import nn
         from torch.nn.modules.batchnorm import _BatchNorm
 
-        norms = [n for n, part in self.context.make(empty=True).named_modules() if isinstance(part, _BatchNorm)]
+        kinds, net = (_BatchNorm, nn.GroupNorm), self.context.make(empty=True)
+        norms = [name for name, part in net.named_modules() if isinstance(part, kinds)]
         of_norms = {f"{norm}.{kind}" for norm in norms for kind in ("weight", "bias")}
         return tuple(name for name in self._whole_specs if name in of_norms.union(self._factors))
 

@@ -51,6 +51,10 @@ class ScaffoldOptions(MethodOptions):
     server_lr: Positive = 1.0
     """Eta_g: how far the server goes towards the mean of the clients' models."""
 
+    @property
+    def needs_sgd(self) -> str:
+        return "scaffold corrects the gradients of SGD's steps"
+
 
 class Scaffold(Method):
     """y_i by corrected SGD; x and c by the means of what clients bring."""

@@ -34,8 +34,9 @@ from pydantic import Field
 from fedmpi import seeds
 from fedmpi.config.schema import MAX_NUMBER, MAX_TIERS, Config, Positive, Share
 from fedmpi.federation.assignment import Task
-from fedmpi.methods.protocol import Method, copy_into, gradients
-from fedmpi.methods.values import Client, MethodContext, MethodOptions, Traits
+from fedmpi.methods.fedopt import ServerMethod, ServerOptions
+from fedmpi.methods.protocol import copy_into, gradients
+from fedmpi.methods.values import Client, MethodContext, Traits
 from fedmpi.models import surgery
 from fedmpi.models.width import Rounding
 
@@ -54,7 +55,7 @@ MAX_BASES = 16
 NOTHING: Region = (slice(0, 0),)
 
 
-class SplitMixOptions(MethodOptions):
+class SplitMixOptions(ServerOptions):
     """Options of `splitmix`."""
 
     capacity: ClassVar[str] = "levels"
@@ -92,7 +93,7 @@ class SplitMixOptions(MethodOptions):
             yield "method.levels", f"{self.levels[-1]:g} is less than half of method.atom ({self.atom:g}): no base net"
 
 
-class SplitMix(Method):
+class SplitMix(ServerMethod):
     """B independent base nets; a tier's net is the ensemble of its first b, or of those that a client trains."""
 
     Options = SplitMixOptions

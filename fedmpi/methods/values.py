@@ -44,6 +44,16 @@ class MethodOptions(Section):
         capacities: tuple[float, ...] = getattr(self, self.capacity) if self.capacity else (1.0,)
         return capacities
 
+    @property
+    def num_moments(self) -> int:
+        """How many vectors as large as its model the server keeps beside it for its optimizer."""
+        return 0
+
+    @property
+    def needs_sgd(self) -> str:
+        """Why clients cannot train with another optimizer than SGD, as the end of a sentence; empty if they can."""
+        return ""
+
     def problems(self, config: Config) -> Iterator[tuple[str, str]]:
         """(dotted key, message) of what is wrong: capacities must fall, because tiers are named by what is shown of
         them, and clients.tier_blocks begins with the largest."""

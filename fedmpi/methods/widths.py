@@ -1,8 +1,8 @@
-"""What methods share whose clients train narrow nets, the leading part of every layer of the widest one.
+"""What methods share whose clients train narrow nets, a part of every layer of the widest one.
 
-Publish: the widest net. Narrow: its leading entries (`surgery.nested`). Aggregation: each entry
-is the weighted mean over the clients that hold it; one that nobody holds keeps its value. All of it
-follows from `regions`; a method adds its widths, its weights and its training.
+Publish: the widest net. Narrow: its leading entries (`surgery.nested`), unless a method holds others. Aggregation: each
+entry is the weighted mean over the clients that hold it; one that nobody holds keeps its value. All of it
+follows from `held`; a method adds its widths, its weights and its training.
 """
 
 from __future__ import annotations
@@ -13,7 +13,8 @@ from functools import cached_property
 from typing import TYPE_CHECKING, ClassVar
 
 from fedmpi.config.schema import Shares
-from fedmpi.methods.protocol import Method, all_nets, copy_into
+from fedmpi.methods.fedopt import ServerMethod
+from fedmpi.methods.protocol import all_nets, copy_into
 from fedmpi.methods.values import Client, MethodContext, MethodOptions, Traits
 from fedmpi.models import surgery
 from fedmpi.models.width import Rounding
@@ -23,11 +24,12 @@ if TYPE_CHECKING:
 
     from fedmpi.exactsum import Region
     from fedmpi.lowrank.factorized import FactorizedLayer
+    from fedmpi.models.surgery.rolling import Index
     from fedmpi.tensors import Params
 
 
-class WidthMethod(Method):
-    """Nets of several widths, each the leading part of the widest; a tier's capacity is its width."""
+class WidthMethod(ServerMethod):
+    """Nets of several widths, each a part of the widest; a tier's capacity is its width."""
 
     rounding: Rounding = "round"
     """What becomes of fractions of a channel."""
@@ -36,6 +38,8 @@ class WidthMethod(Method):
     )
     label_aware: bool = False
     """Whether only clients that have examples of a class contribute its row of the last linear layer."""
+    scales: bool = False
+    """Whether a net divides its activations by its width over the widest one's while it trains (HeteroFL's Scaler)."""
 
     @property
     def net_widths(self) -> tuple[float, ...]:
@@ -54,22 +58,33 @@ class WidthMethod(Method):
         return [surgery.nested.nested_parts(self._widest, self.net(number, empty=True)) for number in all_nets(self)]
 
     def warnings(self) -> tuple[str, ...]:
-        if not self.label_aware or self._class_names:
-            return ()
-        return ("no linear layer of this net has an output for each class, so method.label_aware changes nothing",)
+        said = []
+        if self.label_aware and not self._class_names:
+            said.append(
+                "no linear layer of this net has an output for each class, so method.label_aware changes nothing"
+            )
+        rate = min(self.net_widths) / max(self.net_widths)
+        if self.scales and (found := surgery.scaler.scaler_warning(self._widest, rate)):
+            is_scaled = surgery.scaler.scaled_layers(self._widest)
+            said.append(f"{found}: choose method.scaler=false" if is_scaled else found)
+        return tuple(said)
 
     # Server half.
 
-    def regions(self, client: Client) -> Mapping[str, Region]:
-        rows, tier = self._class_rows(client), client.task.tier
-        if rows is None:
-            return self._tier_regions[tier]
-        of_classes = {name: (rows, *self._parts[tier][name].region[1:]) for name in self._class_names}
-        return {**self._tier_regions[tier], **of_classes}
+    def held(self, number: int, client: Client | None) -> Mapping[str, tuple[Index, ...]]:
+        """Of each tensor that net `number` does not have whole, for a client or a test (None): the entries that it has,
+        an index for each of the leading axes. By default they are the leading ones."""
+        return self._leading[number]
 
     @cached_property
-    def _tier_regions(self) -> list[dict[str, Region]]:
+    def _leading(self) -> list[dict[str, tuple[Index, ...]]]:
         return [{name: part.region for name, part in parts.items() if not part.is_whole} for parts in self._parts]
+
+    def regions(self, client: Client) -> Mapping[str, Region]:
+        rows, held = self._class_rows(client), dict(self.held(client.task.tier, client))
+        if rows is not None:
+            held |= {name: (rows, *held.get(name, ())[1:]) for name in self._class_names}
+        return {name: surgery.rolling.crossed(indices) for name, indices in held.items()}
 
     def lift(self, upload: Params, client: Client) -> Iterator[tuple[str, Tensor]]:
         """As it came, but of the classes the client's own rows only."""
@@ -100,11 +115,14 @@ class WidthMethod(Method):
     def net(self, number: int, *, empty: bool = False) -> nn.Module:
         net = self.context.make(self.net_widths[number], self.rounding, empty=empty)
         surgery.nested.refuse_unnested(self._widest, net)
-        return net
+        rate = self.net_widths[number] / max(self.net_widths) if self.scales else 1.0
+        return surgery.scaler.add_scaler(net, rate)
 
     def narrow(self, published: Params, number: int, out: Params, client: Client | None = None) -> None:
-        """The leading entries of every tensor."""
-        copy_into(out, {name: self._parts[number][name].of(published[name]) for name in out})
+        """The entries that it holds of every tensor."""
+        held = self.held(number, client)
+        indices = {name: surgery.rolling.crossed(held.get(name, ())) for name in out}
+        copy_into(out, {name: published[name][index] for name, index in indices.items()})
 
 
 class KeepRatioOptions(MethodOptions):

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, ClassVar, Literal, Protocol
 
 from pydantic import Field
 
-from fedmpi.config.schema import Count, Section
+from fedmpi.config.schema import Config, Count, Section, later
 from fedmpi.models.width import Width
 
 if TYPE_CHECKING:
@@ -79,7 +79,27 @@ class ScaledNet(Model):
         return net
 
 
-class ResNet18(ScaledNet):
+class Normalized(Section):
+    """Options of a net that normalizes by the batch, or in groups of channels of each example."""
+
+    norm: Literal["batch", "group"] = later("batch")
+    """`batch`: BatchNorm. `group`: GroupNorm in its place, which knows no batch and needs no statistics for tests."""
+    norm_groups: Count = later(4)
+    """Groups of a GroupNorm; they must divide the channels of every such layer, at every width."""
+
+    def problems(self, config: Config) -> Iterator[tuple[str, str]]:
+        if self.norm == "batch" and self.norm_groups != type(self).model_fields["norm_groups"].default:
+            todo = "set model.norm to group, or leave it out"
+            yield "model.norm_groups", f"{self.norm_groups} groups, but model.norm is batch; {todo}"
+
+    def normalized(self, net: nn.Module) -> nn.Module:
+        """`net`, which has BatchNorms, with the norm that is asked for."""
+        from fedmpi.models.nets.shared import with_group_norm
+
+        return with_group_norm(net, self.norm_groups) if self.norm == "group" else net
+
+
+class ResNet18(Normalized, ScaledNet):
     """CIFAR ResNet-18: 3x3 stem without max-pool, post-activation BasicBlocks, 11,173,962 parameters at 10 classes."""
 
     leading_dense: ClassVar[int] = 3  # the stem and the first block
@@ -94,7 +114,8 @@ class ResNet18(ScaledNet):
     one before the pooling).
     """
 
-    def problems(self, config: object) -> Iterator[tuple[str, str]]:
+    def problems(self, config: Config) -> Iterator[tuple[str, str]]:
+        yield from super().problems(config)
         if sum(self.blocks) > MAX_BLOCKS:
             yield "model.blocks", f"{sum(self.blocks)} blocks; allowed: at most {MAX_BLOCKS} in all"
 
@@ -102,7 +123,7 @@ class ResNet18(ScaledNet):
         from fedmpi.models.nets.resnet import PreResNet, ResNet
 
         made_by = ResNet if self.order == "post" else PreResNet
-        return made_by(info, width.times(self.width), self.blocks)
+        return self.normalized(made_by(info, width.times(self.width), self.blocks))
 
 
 class ResNet34(ResNet18):
@@ -227,7 +248,7 @@ class VitSmall(ScaledNet):
             yield "model.embedding", f"{self.embedding} numbers cannot be shared by {self.heads} heads; {todo}"
 
 
-class Torchvision(Model):
+class Torchvision(Normalized, Model):
     """Any classification net of torchvision, initialised as torchvision does, BatchNorm with batch statistics."""
 
     name: Annotated[str, Field(pattern=r"^torchvision:\w+$")] = "torchvision:resnet50"
@@ -236,4 +257,4 @@ class Torchvision(Model):
     def net(self, info: Inputs, width: Width) -> nn.Module:
         from fedmpi.models.nets.torchvision_nets import torchvision_net
 
-        return torchvision_net(self.name, info.num_classes, width.factor)
+        return self.normalized(torchvision_net(self.name, info.num_classes, width.factor))

@@ -250,10 +250,10 @@ def _memory(config: Config, info: DataInfo, method: methods.Method, workers: int
     received = workers * max(uploads) if config.mpi.exchange != "reduce" else 0
     values = math.prod(info.example_shape)
     return {
-        # parameters, gradients, momentum; what was published; two uploads under way
-        "model_bytes_worker": 3 * max(sizes) + published + 2 * max(uploads),
-        # old and new state; what is published; sums in int64 and one term; a wave of uploads
-        "model_bytes_server": 2 * state + published + 2 * state + 16 * longest + received,
+        # parameters, gradients, momentum (AdamW: and squares); what was published; two uploads under way
+        "model_bytes_worker": (3 + (config.train.optimizer == "adamw")) * max(sizes) + published + 2 * max(uploads),
+        # old and new state, with moments; sums in int64; what is published; one term; a wave of uploads
+        "model_bytes_server": (4 + 2 * config.method.num_moments) * state + published + 16 * longest + received,
         "data_bytes_rank": (info.num_train + info.num_test) * (values * _ELEMENT_BYTES[info.kind] + 8),
     }
 

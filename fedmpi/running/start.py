@@ -218,7 +218,8 @@ def _trainers(
         return ()
     own, channels_last = method.traits.own_decay, config.train.memory_format == "channels_last"
     layouts = [net_layout(net.named_parameters(), own, channels_last=channels_last) for net in skeletons]
-    buffers = Buffers(max(layout.num_bytes for layout in layouts), resident.device)
+    largest = max(layout.num_bytes for layout in layouts)
+    buffers = Buffers(largest, resident.device, squares=config.train.optimizer == "adamw")
     return tuple(
         LocalTrainer(FlatNet(method.net(number), layout, buffers), resident, config.train, list(own))
         for number, layout in enumerate(layouts)

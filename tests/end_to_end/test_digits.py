@@ -23,6 +23,8 @@ SHORT = ("rounds=20", "train.schedule.milestones=[14,18]", "evaluation.every=20"
 
 GLOBAL: dict[str, tuple[str, ...]] = {
     **dict.fromkeys(("fedavg", "fedprox", "fjord", "heterofl", "origdrop", "scaffold", "splitmix", "topk"), SHORT),
+    **dict.fromkeys(("fedadam", "fedavgm", "fedyogi"), SHORT),
+    "fedrolex": ("evaluation.every=34",),
     "fedhm": ("rounds=8", "train.schedule.milestones=[5,7]", "evaluation.every=8"),
     **dict.fromkeys(("prism", "orthdrop"), ("rounds=20", "evaluation.every=20")),
     **dict.fromkeys(("fdnnc", "fdnnc_bfirst", "fdnnc_switch"), ("evaluation.every=1000",)),

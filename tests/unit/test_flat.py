@@ -3,6 +3,7 @@
 import pytest
 import torch
 from torch import Tensor, nn
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from fedmpi.learning.flat import Buffers, FlatNet, net_layout
 from fedmpi.methods.protocol import copy_into
@@ -86,6 +87,51 @@ def test_sgd_is_torch_s_to_the_bit_where_arithmetic_is_exact(own: object, channe
         assert equal(net, flat) and not torch.equal(flat.params["conv.weight"], before)
 
 
+@pytest.mark.parametrize("channels_last", [False, True])
+@pytest.mark.parametrize("own", [(), OWN, "all"])
+def test_adamw_is_torch_s_to_rounding(own: object, channels_last: bool) -> None:
+    """Four steps of both groups; after a reset a client begins as another did, though the buffers were used."""
+    own, net = names_of(own), seeded()
+    values = {name: value.detach().clone() for name, value in net.named_parameters()}
+    layout = net_layout(values.items(), own, channels_last=channels_last)
+    flat = flat_twin(net, own, Buffers(layout.num_bytes, "cpu", squares=True), channels_last=channels_last)
+    ours = flat.adamw(beta1=0.8, beta2=0.9, eps=1e-6, weight_decay=0.25, own_decay=own)
+    for _ in range(2):
+        groups = [{**group, "lr": 0.125} for group in plain_sgd(net, own, 0.0, 0.25).param_groups]
+        groups = [{"params": g["params"], "lr": g["lr"], "weight_decay": g["weight_decay"]} for g in groups]
+        theirs = torch.optim.AdamW(groups, betas=(0.8, 0.9), eps=1e-6)
+        for step in range(4):
+            set_gradients(net, flat, step)
+            ours.step(0.125)
+            theirs.step()
+            for name, value in net.named_parameters():
+                assert torch.allclose(flat.params[name], value, rtol=1e-6, atol=1e-6), name
+        flat.reset_momentum()
+        with torch.no_grad():
+            for name, value in net.named_parameters():
+                value.copy_(values[name])
+        copy_into(flat.params, values)
+
+
+def test_two_steps_of_adamw_by_hand() -> None:
+    """x = 1, gradients 2 and 1, lr = 1/2, beta1 = 1/2, beta2 = 3/4, decay 1/4, eps = 1. A step begins with x <- 7/8 x.
+
+    1: m = 1, v = 1; unbiased 2 and 4; x = 7/8 - 1/2 * 2 / (2 + 1) = 13/24.
+    2: m = 1, v = 1; unbiased 4/3 and 16/7; x = 13/24 * 7/8 - 1/2 * 4/3 / ((16/7)^0.5 + 1).
+    """
+    module = nn.Linear(1, 1, bias=False)
+    layout = net_layout(module.named_parameters(), (), channels_last=False)
+    net = FlatNet(module, layout, Buffers(layout.num_bytes, "cpu", squares=True))
+    net.params["weight"].fill_(1.0)
+    optimizer = net.adamw(beta1=0.5, beta2=0.75, eps=1.0, weight_decay=0.25, own_decay=())
+    found = []
+    for gradient in (2.0, 1.0):
+        net.grads["weight"].fill_(gradient)
+        optimizer.step(0.5)
+        found.append(float(net.params["weight"]))
+    assert found == pytest.approx([13 / 24, 13 / 24 * 7 / 8 - 2 / 3 / ((16 / 7) ** 0.5 + 1)], rel=1e-6)
+
+
 def test_one_parameter_by_hand() -> None:
     """x = 1, gradient 1 twice, lr and momentum 1/2, decay 1/4: v = 1.25, x = 0.375; v = 0.625 + 1.09375, x = -0.484375.
 
@@ -120,6 +166,32 @@ def test_resetting_momentum_is_a_fresh_optimizer() -> None:
         sgd.step(1.0)
         steps.append(flat.params["head.bias"][0].item())
     assert steps == [-2.0, -3.0, -2.0]
+
+
+@pytest.mark.parametrize("kind", ["sgd", "adamw"])
+def test_a_step_allocates_nothing(kind: str) -> None:
+    """All its operations work in place."""
+    values = {name: value.detach() for name, value in seeded().named_parameters()}
+    layout = net_layout(values.items(), OWN, channels_last=False)
+    flat = FlatNet(seeded(), layout, Buffers(layout.num_bytes, "cpu", squares=kind == "adamw"))
+    decay = {"weight_decay": 0.1, "own_decay": OWN}
+    adamw = {"beta1": 0.9, "beta2": 0.999, "eps": 1e-8}
+    optimizer = flat.adamw(**adamw, **decay) if kind == "adamw" else flat.optimizer(momentum=0.9, **decay)
+    with Operations() as operations:
+        optimizer.step(0.1)
+    assert len(operations.names) >= 2 and all(name.endswith("_") for name in operations.names), operations.names
+
+
+class Operations(TorchDispatchMode):
+    """The names of the operations that torch runs within."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.names: list[str] = []
+
+    def __torch_dispatch__(self, func: object, types: object, args: tuple = (), kwargs: dict | None = None) -> object:
+        self.names.append(func.overloadpacket.__name__)
+        return func(*args, **(kwargs or {}))
 
 
 def test_padding_stays_zero() -> None:

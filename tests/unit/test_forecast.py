@@ -120,6 +120,23 @@ def test_memory_by_hand() -> None:
     assert run.data_bytes_rank == (1437 + 360) * (64 + 8)
 
 
+def test_adamw_takes_one_more_vector() -> None:
+    """The mean of squares, as large as the largest net (1088 bytes: see above)."""
+    words = [word for word in TINY if not word.startswith(("method", "clients"))]
+    sgd, adamw = (plan(*words, "method.name=fedavg", f"train.optimizer={name}") for name in ("sgd", "adamw"))
+    assert adamw.model_bytes_worker == sgd.model_bytes_worker + 1088
+    assert adamw.model_bytes_server == sgd.model_bytes_server
+
+
+def test_a_server_s_moments_are_state() -> None:
+    """Of the old state and the new: m, and for FedAdam v."""
+    words = [*(word for word in TINY if not word.startswith(("method", "clients"))), "method.name=fedavg"]
+    mean, avgm, adam = (
+        plan(*words, f"method.server.name={name}").model_bytes_server for name in ("mean", "avgm", "adam")
+    )
+    assert (avgm - mean, adam - mean) == (2 * 1088, 4 * 1088)
+
+
 @pytest.mark.parametrize(
     ("num_ranks", "server_trains", "share"),
     [

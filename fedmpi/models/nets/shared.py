@@ -1,11 +1,15 @@
-"""What several nets share: layers that fit images of any size to nets of a fixed one, stacks, initial values."""
+"""What several nets share: layers that fit images of any size to nets of a fixed one, stacks, norms, initial values."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 import torch
 from torch import nn
+from torch.nn.modules.batchnorm import _BatchNorm
+
+from fedmpi.errors import ConfigError
 
 
 def padding_to(shape: tuple[int, ...], side: int) -> tuple[nn.Module, tuple[int, int]]:
@@ -57,3 +61,22 @@ def kaiming_normal(module: nn.Module) -> None:
     """Fan-in, on the weight of a conv or linear layer; a skeleton has no values, and torch would take its time."""
     if isinstance(module, (nn.Conv2d, nn.Linear)) and not module.weight.is_meta:
         nn.init.kaiming_normal_(module.weight)
+
+
+def with_group_norm(net: nn.Module, groups: int) -> nn.Module:
+    """`net`, changed in place: GroupNorm of this many groups in place of every BatchNorm, of as many parameters.
+
+    Y. Wu, K. He: Group Normalization, ECCV 2018, arXiv:1803.08494. Raises `ConfigError` where there is no BatchNorm, or
+    channels of one cannot be shared by the groups equally.
+    """
+    norms = {name: part for name, part in net.named_modules() if isinstance(part, _BatchNorm)}
+    if not norms:
+        raise ConfigError("model.norm", "group, but this net has no BatchNorm to replace; allowed: batch")
+    for name, norm in norms.items():
+        if norm.num_features % groups:
+            common = math.gcd(*(norm.num_features for norm in norms.values()))
+            allowed = ", ".join(str(count) for count in range(1, common + 1) if common % count == 0)
+            has = f"{groups} groups cannot share the {norm.num_features} channels of {name} equally"
+            raise ConfigError("model.norm_groups", f"{has}; at this width the net allows {allowed}")
+        net.set_submodule(name, nn.GroupNorm(groups, norm.num_features, norm.eps, norm.affine))
+    return net

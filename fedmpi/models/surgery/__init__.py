@@ -11,9 +11,9 @@ from types import ModuleType
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from fedmpi.models.surgery import ensemble, groups, nested, scaler
+    from fedmpi.models.surgery import ensemble, groups, nested, rolling, scaler
 
-__all__ = ["ensemble", "groups", "nested", "scaler"]
+__all__ = ["ensemble", "groups", "nested", "rolling", "scaler"]
 
 
 def __getattr__(name: str) -> ModuleType:

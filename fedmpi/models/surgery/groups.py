@@ -88,14 +88,16 @@ class _Tracer(fx.Tracer):
         return super().is_leaf_module(m, module_qualified_name) or not any(True for _ in m.parameters())
 
 
-def follow(net: nn.Module) -> Structure:
-    """The structure of `net` (on any device). Raises `ConfigError` where its channels cannot be followed."""
+def follow(net: nn.Module, norms: tuple[type[nn.Module], ...] = (_BatchNorm,)) -> Structure:
+    """The structure of `net` (on any device), in which these layers normalize and scale channels.
+
+    Raises `ConfigError` where its channels cannot be followed.
+    """
     found = Structure({name: tuple(value.shape) for name, value in net.named_parameters()})
     modules = dict(net.named_modules())
     for name, module in modules.items():
         if isinstance(module, (Attention, nn.RNNBase)):
-            todo = "take another model, or a method that does not prune"
-            raise _refusal(f"{name} (of type {type(module).__name__}) mixes them; {todo}")
+            raise _refusal(f"{name} (of type {type(module).__name__}) mixes them; take another model, or method")
     written: dict[fx.Node, frozenset[str]] = {}
     try:
         graph = _Tracer().trace(net)
@@ -108,13 +110,15 @@ def follow(net: nn.Module) -> Structure:
         elif node.op == "output":
             found.outputs = frozenset().union(*sources)
         elif node.op == "call_module":
-            written[node] = _pass_module(found, node, modules[str(node.target)], sources[0])
+            written[node] = _pass_module(found, node, modules[str(node.target)], sources[0], norms)
         elif node.op != "get_attr" and not _gives_shapes(node, written):
             written[node] = _pass_function(found, node, sources)
     return found
 
 
-def _pass_module(found: Structure, node: fx.Node, module: nn.Module, sources: frozenset[str]) -> frozenset[str]:
+def _pass_module(
+    found: Structure, node: fx.Node, module: nn.Module, sources: frozenset[str], norms: tuple[type[nn.Module], ...]
+) -> frozenset[str]:
     """Which layers write the channels that this module gives; notes it if it is a layer or a norm."""
     name = str(node.target)
     if isinstance(module, (nn.Conv2d, nn.Linear)):
@@ -123,7 +127,7 @@ def _pass_module(found: Structure, node: fx.Node, module: nn.Module, sources: fr
         outputs, inputs = module.weight.shape[:2]
         found.layers[name] = Layer(outputs, inputs, sources)
         return frozenset({name})
-    if isinstance(module, _BatchNorm):
+    if isinstance(module, norms):
         found.norms[name] = sources
         return sources
     if isinstance(module, CHANNEL_WISE):

@@ -1,0 +1,96 @@
+"""FedRolex: as HeteroFL, but the window of channels that a narrow net has moves on by one in every round.
+
+S. Alam, L. Liu, M. Yan, M. Zhang: FedRolex: Model-Heterogeneous Federated Learning with Rolling
+Sub-Model Extraction, NeurIPS 2022, arXiv:2212.01548. Eq. 3 and Algorithm 1, with j = round - 1:
+of the K_i channels of layer i a client of capacity beta has, in round j, those of
+
+    S = {s, s + 1, ..., s + floor(beta K_i) - 1} modulo K_i,  s = j modulo K_i,
+
+and each entry becomes the mean over the clients that held it. So after K_i rounds a client that takes part in each has
+trained every channel equally often, and no client needs the capacity of the server's net.
+
+Server state: the whole net of `model`. A layer reads the channels that the one before it writes, and branches that are
+added have one window; nets whose channels cannot be followed (LSTMs, attention, joined branches) are refused.
+
+Where paper and code (AIoT-MLSys-Lab/FedRolex, `resnet_server.py`) disagree, and what is done here:
+- The window: the code's `torch.roll(arange(K), j)[:k]` begins at -j modulo K, so it moves backwards. Here as in the
+  paper, forwards; every channel is held equally often either way.
+- Its size: floor in the paper, ceil in the code (`rounding`); they agree where beta K is a whole number.
+- The mean: weighted by p_n in the paper (`weighting: samples`), unweighted by default in the code. The code weights
+  BatchNorm and the last layer by how often an entry was updated so far, the same for all clients, so that it cancels.
+- A class's row of the last layer: from the clients with examples of the class in the code only (`label_aware`). So are
+  the Scaler, a masked loss, gradients of norm 1 at most and, on CIFAR, Adam (`train.masked_loss`, `train.clip_norm`).
+- The code draws each client's capacity anew in every round (`clients.tier_assignment: dynamic`).
+- The code's option `overlap` permutes channels again in every round but each 512th. It is off by default, and not here.
+
+As in the code, nets normalize by the statistics of the batch, and the server's net is the one that is tested, with
+statistics that `evaluation.bn` chooses: a narrow net is another one in each round. Where `evaluation.personal` is on,
+clients are tested with the windows of the round.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import cached_property
+from typing import TYPE_CHECKING, ClassVar, Literal
+
+from fedmpi.config.schema import Shares
+from fedmpi.methods.fedopt import ServerOptions
+from fedmpi.methods.values import Client, MethodContext, TestedNet
+from fedmpi.methods.widths import WidthMethod
+from fedmpi.models import surgery
+from fedmpi.models.width import Rounding
+
+if TYPE_CHECKING:
+    from fedmpi.models.surgery.rolling import Axis, Index
+
+
+class FedRolexOptions(ServerOptions):
+    """Options of `fedrolex`."""
+
+    capacity: ClassVar[str] = "widths"
+    name: str = "fedrolex"
+    """Narrow nets by capacity, whose window of channels rolls from round to round (Alam et al. 2022)."""
+    widths: Shares = (1.0, 0.5, 0.25, 0.125, 0.0625)
+    """Share of every layer's channels that each tier has, largest first; the server's net has all."""
+    rounding: Rounding = "ceil"
+    """Channels of a layer: rounded up (the code; the paper rounds down), or to the nearest whole number."""
+    weighting: Literal["uniform", "samples"] = "uniform"
+    """Weight of a client in the means: the same for all, or its number of training examples."""
+    scaler: bool = True
+    """Divide activations by the width in training, before every norm layer; in a net without any, after every conv and
+    linear layer but the last.
+    """
+    label_aware: bool = True
+    """Average a class's row of the classifier over clients with examples of the class only."""
+
+
+class FedRolex(WidthMethod):
+    """A window of channels that rolls by one a round; means over the holders."""
+
+    Options = FedRolexOptions
+    options: FedRolexOptions
+
+    def __init__(self, context: MethodContext) -> None:
+        super().__init__(context)
+        self.rounding, self.label_aware = self.options.rounding, self.options.label_aware
+        self.scales = self.options.scaler
+        surgery.rolling.followed(self._widest)
+
+    @property
+    def net_widths(self) -> tuple[float, ...]:
+        """The last one, for tests, is the server's."""
+        return (*super().net_widths, 1.0)
+
+    def tested(self) -> tuple[TestedNet, ...]:
+        return (TestedNet("full", len(self.tiers), 1.0),)
+
+    @cached_property
+    def _axes(self) -> list[dict[str, tuple[Axis, ...]]]:
+        nets = (self.net(number, empty=True) for number in range(len(self.net_widths)))
+        return [surgery.rolling.rolling_axes(self._widest, net) for net in nets]
+
+    def held(self, number: int, client: Client | None) -> Mapping[str, tuple[Index, ...]]:
+        """The window of the client's round; for a test that of the first."""
+        offset = client.task.round_number - 1 if client else 0
+        return {name: tuple(axis.window(offset) for axis in axes) for name, axes in self._axes[number].items()}

@@ -1,0 +1,86 @@
+"""Windows of channels that roll round a net: which entries of each parameter a narrow net has at an offset.
+
+S. Alam, L. Liu, M. Yan, M. Zhang, FedRolex, NeurIPS 2022, arXiv:2212.01548, eq. 3. Of K channels a narrow net has
+k: those of numbers offset, offset + 1, ..., offset + k - 1, modulo K. Layers that write and read one another's channels
+(an addition ties branches together, too) have the same K and k, so the same offset gives all of them the same
+channels; a linear layer behind a flattened image reads the columns of all places of each channel.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+from torch.nn.modules.batchnorm import _BatchNorm
+
+from fedmpi.models.surgery.groups import INPUT, Structure, follow
+
+Index = slice | Tensor
+
+
+@dataclass(frozen=True)
+class Axis:
+    """An axis of a parameter: `narrow` of its `wide` channels are held, each of which has `block` entries in a row."""
+
+    wide: int
+    narrow: int
+    block: int = 1
+
+    def window(self, offset: int) -> Index:
+        """The entries held at this offset: a slice, or where the window wraps around their numbers (int64)."""
+        if self.narrow == self.wide:
+            return slice(None)
+        first = offset % self.wide
+        if first + self.narrow <= self.wide:
+            return slice(first * self.block, (first + self.narrow) * self.block)
+        channels = (first + torch.arange(self.narrow)) % self.wide
+        return (channels[:, None] * self.block + torch.arange(self.block)).flatten()
+
+
+def rolling_axes(wide: nn.Module, narrow: nn.Module) -> dict[str, tuple[Axis, ...]]:
+    """The leading axes of each parameter of which `narrow` has less than `wide`; both may be on the meta device.
+
+    Raises `ConfigError` for a net whose channels cannot be followed.
+    """
+    structure = followed(wide)
+    blocks = _blocks(structure)
+    found = {}
+    for name, parameter in narrow.named_parameters():
+        lengths, held = structure.shapes[name], tuple(parameter.shape)
+        if held != lengths:
+            each = blocks[name]
+            axes = zip(lengths, held, each, strict=False)
+            found[name] = tuple(Axis(length // block, kept // block, block) for length, kept, block in axes)
+    return found
+
+
+def followed(net: nn.Module) -> Structure:
+    """The structure of a net whose windows can roll. Raises `ConfigError` for one whose channels cannot be followed."""
+    return follow(net, (_BatchNorm, nn.GroupNorm))
+
+
+def _blocks(structure: Structure) -> Mapping[str, tuple[int, ...]]:
+    """For the leading axes of each parameter: how many entries in a row belong to one channel."""
+
+    def per_channel(length: int, sources: frozenset[str]) -> int:
+        """What sources write together are the same channels; those of the net's input are never narrowed."""
+        writers = sources - {INPUT}
+        return length // structure.layers[min(writers)].num_outputs if writers else 1
+
+    blocks: dict[str, tuple[int, ...]] = {}
+    for name, layer in structure.layers.items():
+        blocks |= {f"{name}.weight": (1, per_channel(layer.num_inputs, layer.sources)), f"{name}.bias": (1,)}
+    for name, sources in structure.norms.items():
+        for entry in ("weight", "bias"):
+            length = structure.shapes.get(f"{name}.{entry}", (0,))[0]
+            blocks[f"{name}.{entry}"] = (per_channel(length, sources),)
+    return blocks
+
+
+def crossed(indices: Sequence[Index]) -> tuple[Index, ...]:
+    """An index of a tensor whose leading axes have these entries; at most the first two of them are numbers."""
+    if len(indices) > 1 and isinstance(indices[0], Tensor) and isinstance(indices[1], Tensor):
+        return indices[0][:, None], indices[1][None, :], *indices[2:]
+    return tuple(indices)

@@ -1,0 +1,106 @@
+"""Server optimizers: two steps of each by hand, entries that nobody sent, what a checkpoint and a hash hold."""
+
+from pathlib import Path
+
+import pytest
+import torch
+from narrow_nets import client_of, context, exchanged, filled, state_of
+from small_runs import one_round, small_config, small_setup
+
+from fedmpi.methods.fedavg import FedAvg, FedAvgOptions
+from fedmpi.methods.fedopt import Adam, AvgM, Mean, Server, ServerMethod, Yogi
+from fedmpi.methods.heterofl import HeteroFL, HeteroFLOptions
+from fedmpi.methods.values import Contributions, Phase
+from fedmpi.rounds.state import ServerState
+from fedmpi.tensors import Params
+
+PLAIN = Contributions(Phase(), 1, 0.1, ())
+
+
+def after(server: Server, *changes: float) -> Params:
+    """The state after rounds whose mean change of every entry is as given, from 1."""
+    method = FedAvg(context(FedAvgOptions(server=server)))
+    state = state_of(method, 1.0)
+    for change in changes:
+        state = method.update(state, {name: state[name] + change for name in method.state_specs()}, PLAIN)
+    return state
+
+
+def entries(state: Params) -> list[float]:
+    """Of the first tensor: x, m, and v if there is one."""
+    return [
+        float(state[f"{name}hidden.weight"][0]) for name in ("", "server.m.", "server.v.") if f"{name}out.bias" in state
+    ]
+
+
+def test_two_steps_of_fedavgm_by_hand() -> None:
+    """m: 2, then 0.5 * 2 - 1 = 0; x: 1 + 0.5 * 2 = 2, then 2 + 0.5 * 0 = 2."""
+    assert entries(after(AvgM(lr=0.5, beta=0.5), 2.0)) == [2, 2]
+    assert entries(after(AvgM(lr=0.5, beta=0.5), 2.0, -1.0)) == [2, 0]
+
+
+def test_two_steps_of_fedadam_by_hand() -> None:
+    """tau = 0.5, so v = 0.25 at first. Changes 2 and 1, beta1 = 0.5, beta2 = 0.75, lr = 1:
+
+    m = 1, v = 0.75 * 0.25 + 0.25 * 4 = 1.1875, x = 1 + 1 / (1.1875^0.5 + 0.5) = 1.62909...
+    m = 1, v = 0.75 * 1.1875 + 0.25 = 1.140625, x += 1 / (1.140625^0.5 + 0.5)
+    """
+    server = Adam(lr=1.0, beta1=0.5, beta2=0.75, tau=0.5)
+    first = 1 + 1 / (1.1875**0.5 + 0.5)
+    assert entries(after(server, 2.0)) == pytest.approx([first, 1, 1.1875], rel=1e-6)
+    second = first + 1 / (1.140625**0.5 + 0.5)
+    assert entries(after(server, 2.0, 1.0)) == pytest.approx([second, 1, 1.140625], rel=1e-6)
+
+
+def test_two_steps_of_fedyogi_by_hand() -> None:
+    """As above, but v = 0.25 + 0.25 * 4 = 1.25, as 0.25 < 4; then, as 1.25 > 1, v = 1.25 - 0.25 = 1."""
+    server = Yogi(lr=1.0, beta1=0.5, beta2=0.75, tau=0.5)
+    first = 1 + 1 / (1.25**0.5 + 0.5)
+    assert entries(after(server, 2.0)) == pytest.approx([first, 1, 1.25], rel=1e-6)
+    assert entries(after(server, 2.0, 1.0)) == pytest.approx([first + 1 / 1.5, 1, 1], rel=1e-6)
+
+
+def test_momentum_of_zero_is_the_mean() -> None:
+    """1 + (4 - 1): FedAvg, here without rounding."""
+    assert entries(after(AvgM(beta=0.0), 3.0))[0] == entries(after(Mean(), 3.0))[0] == 4
+    assert not [name for name in after(Mean(), 3.0) if name.startswith("server.")]
+
+
+@pytest.mark.parametrize("server", [AvgM(), Adam(), Yogi()], ids=lambda server: server.name)
+def test_what_nobody_sent_keeps_value_and_moments(server: Server) -> None:
+    """Round 1 is of the widest net (4 units), round 2 of one unit alone: units 1 to 3 stay as round 1 left them."""
+    method = HeteroFL(context(HeteroFLOptions(widths=(1.0, 0.25), label_aware=False, server=server)))
+    assert isinstance(method, ServerMethod)
+    states = [state_of(method, 1.0)]
+    for number, tier in ((1, 0), (2, 1)):
+        client = client_of(0, tier, round_number=number)
+        results = exchanged(method, states[-1], (client, filled(method, 3.0, tier)))
+        brought = Contributions(Phase(), number, 0.1, [client.task], results.shares)
+        states.append(method.update(states[-1], results.means, brought))
+    moved = [{key: value.flatten() for key, value in state.items() if "hidden.weight" in key} for state in states[1:]]
+    assert len(moved[0]) == (2 if server.name == "avgm" else 3)
+    for key, before in moved[0].items():
+        now = moved[1][key]
+        assert torch.equal(now[1:], before[1:]) and not torch.equal(now[:1], before[:1])
+
+
+def test_moments_are_server_state_that_clients_do_not_get(tmp_path: Path) -> None:
+    """A round's state has them; what is published has not."""
+    setup = small_setup(tmp_path, "method.name=fedavg", "method.server.name=adam")
+    state, published, _ = one_round(setup, 1, ServerState(setup.method.initial_state()))
+    names = set(setup.method.state_specs())
+    moments = {f"server.{moment}.{name}" for name in names for moment in ("m", "v")}
+    assert state.params.keys() == names | moments and published.params.keys() == names
+
+
+def test_the_mean_leaves_hashes_as_they_were() -> None:
+    """Runs made before `method.server` was there continue: their config has no such key."""
+    config = small_config("method.name=fedavg")
+    saved = config.to_dict()
+    assert saved["method"].pop("server") == {"name": "mean"} and config.diff(saved) == []
+    (line,) = small_config("method.name=fedavg", "method.server.name=avgm").diff(saved)[:1]
+    assert "method.server" in line and "avgm" in line
+    hashes = {
+        small_config("method.name=fedavg", f"method.server.name={name}").hash() for name in ("mean", "avgm", "adam")
+    }
+    assert len(hashes) == 3 and config.hash() in hashes

@@ -1,0 +1,85 @@
+"""GroupNorm in place of BatchNorm: by hand, sizes and widths, examples that do not see their batch, what is refused."""
+
+import pytest
+import torch
+from model_inputs import Info, params, randn
+from torch import nn
+
+from fedmpi.errors import ConfigError
+from fedmpi.learning.bn import num_statistics
+from fedmpi.lowrank.rule import Rule, plan_layers
+from fedmpi.models import create
+from fedmpi.models.nets.shared import with_group_norm
+from fedmpi.models.options import ModelOptions, ResNet18, ResNet34, Torchvision
+from fedmpi.models.surgery.rolling import rolling_axes
+
+CIFAR10, CIFAR100 = Info("image", (3, 32, 32), 10), Info("image", (3, 32, 32), 100)
+
+
+def test_two_groups_by_hand() -> None:
+    """Channels 1, 3 | 2, 8 of one pixel: each group's mean is 2 and 5, its deviation 1 and 3."""
+    net = with_group_norm(nn.Sequential(nn.BatchNorm2d(4, eps=0.0)), 2)
+    x = torch.tensor([1.0, 3.0, 2.0, 8.0]).view(1, 4, 1, 1)
+    assert net(x).flatten().tolist() == pytest.approx([-1, 1, -1, 1])
+
+
+@pytest.mark.parametrize(
+    ("options", "info", "size", "norms"),
+    [
+        (ResNet18(norm="group"), CIFAR10, 11_173_962, 20),
+        (ResNet18(norm="group", order="pre"), CIFAR10, 11_172_170, 17),
+        (ResNet34(norm="group", norm_groups=32), CIFAR100, 21_328_292, 36),
+        (Torchvision(name="torchvision:resnet18", norm="group", norm_groups=8), Info(num_classes=1000), 11_689_512, 20),
+    ],
+)
+def test_it_has_the_parameters_of_batch_norm(options: ModelOptions, info: Info, size: int, norms: int) -> None:
+    """Two numbers a channel, either way: the stem's norm, two in each block, and (post) one in each of 3 shortcuts."""
+    net = create.skeleton(options, info)
+    found = [part for part in net.modules() if isinstance(part, nn.GroupNorm)]
+    assert params(net) == size and len(found) == norms and {part.num_groups for part in found} == {options.norm_groups}
+    assert not list(net.buffers()) and num_statistics(net) == 0
+
+
+@pytest.mark.parametrize("order", ["post", "pre"])
+def test_an_example_does_not_see_its_batch(order: str) -> None:
+    """As it does with BatchNorm."""
+    x = randn(4, 1, 8, 8)
+    for norm, is_alone in (("group", True), ("batch", False)):
+        net = create.build(ResNet18(width=0.125, blocks=(1, 1), order=order, norm=norm), Info(), 0)
+        together, alone = net(x), torch.cat([net(example[None]) for example in x])
+        assert together.shape == (4, 4) and torch.allclose(together, alone, atol=1e-5) == is_alone
+
+
+def test_initial_values_are_those_of_batch_norm() -> None:
+    """Norms begin with 1 and 0 and draw nothing, so seeds mean the same nets."""
+    nets = [create.build(ResNet18(width=0.125, norm=norm), Info(), 3) for norm in ("batch", "group")]
+    values = [dict(net.named_parameters()) for net in nets]
+    assert values[0].keys() == values[1].keys()
+    assert all(torch.equal(value, values[1][name]) for name, value in values[0].items())
+
+
+def test_low_rank_layers_are_the_same() -> None:
+    planned = [plan_layers(create.skeleton(ResNet18(norm=norm), CIFAR10), Rule(3)) for norm in ("batch", "group")]
+    assert planned[0] == planned[1] and len(planned[0]) == 14
+
+
+def test_a_narrow_net_keeps_its_groups() -> None:
+    """Half of 64, 128, ... channels in 4 groups; windows that roll take the norms' entries along."""
+    wide, narrow = (create.skeleton(ResNet18(norm="group"), CIFAR10, width) for width in (1.0, 0.5))
+    found = [(part.num_groups, part.num_channels) for part in narrow.modules() if isinstance(part, nn.GroupNorm)]
+    assert set(found) == {(4, 32), (4, 64), (4, 128), (4, 256)}
+    (axis,) = rolling_axes(wide, narrow)["bn1.weight"]
+    assert (axis.wide, axis.narrow, axis.block) == (64, 32, 1)
+
+
+@pytest.mark.parametrize(
+    ("options", "width", "key", "said"),
+    [
+        (ResNet18(norm="group"), 0.35, "model.norm_groups", "22 channels of bn1 equally; .* allows 1$"),
+        (ResNet18(norm="group", norm_groups=24), 1.0, "model.norm_groups", "allows 1, 2, 4, 8, 16, 32, 64$"),
+        (Torchvision(name="torchvision:vgg16", norm="group"), 1.0, "model.norm", "no BatchNorm"),
+    ],
+)
+def test_refusals(options: ModelOptions, width: float, key: str, said: str) -> None:
+    with pytest.raises(ConfigError, match=f"{key}.*{said}"):
+        create.skeleton(options, CIFAR10, width)
