@@ -40,12 +40,17 @@ def personal_tests(how: How, partition: Partition, dataset: Dataset, seed: int, 
     """
     if how == "matching":
         tests = _matching(partition, dataset.train_y, dataset.test_y, seed)
-        return _only(tests, _chosen(tests.sizes > 0, num_clients, seed))
+        return some(tests, num_clients, seed)
     train, test = (dataset.groups, dataset.test_groups) if how == "groups" else (dataset.train_y, dataset.test_y)
     assert train is not None and test is not None, "the config was checked"
     has_tests = np.zeros(partition.num_clients, dtype=bool)
     has_tests[_owners(partition)[np.isin(train[partition.indices], test)]] = True
     return _alike(partition, train, test, _chosen(has_tests, num_clients, seed))
+
+
+def some(tests: Partition, num_clients: int, seed: int) -> Partition:
+    """`tests` of as many of the clients that have any, a seeded choice; 0 is all of them."""
+    return _only(tests, _chosen(tests.sizes > 0, num_clients, seed))
 
 
 def _owners(partition: Partition) -> Ints:

@@ -17,7 +17,7 @@ import torch
 from fedmpi import seeds
 from fedmpi.config.schema import Config
 from fedmpi.data.dataset import Dataset
-from fedmpi.data.own_tests import choose_test, personal_tests
+from fedmpi.data.own_tests import choose_test, personal_tests, some
 from fedmpi.data.partition import Partition
 from fedmpi.errors import ConfigError
 from fedmpi.federation.assignment import Task, assign
@@ -30,8 +30,12 @@ from fedmpi.rounds.publish import share_versions
 from fedmpi.rounds.state import Published, ServerState, Setup, client_of, personal_task, reestimates
 
 
-def own_tests(config: Config, method: Method, partition: Partition, dataset: Dataset) -> Partition | None:
-    """Each client's own test examples, where clients are tested (none for one that is not). Raises ConfigError."""
+def own_tests(
+    config: Config, method: Method, partition: Partition, dataset: Dataset, validation: Partition | None = None
+) -> Partition | None:
+    """Each client's own test examples, where clients are tested (none for one that is not); its share of `validation`
+    where that takes the place of the test data. Raises ConfigError.
+    """
     evaluation = config.evaluation
     if evaluation.personal == "off" and not method.tested():
         name = config.method.name
@@ -40,6 +44,8 @@ def own_tests(config: Config, method: Method, partition: Partition, dataset: Dat
         )
     if evaluation.personal == "off" or (evaluation.personal == "auto" and not method.traits.personal):
         return None
+    if validation is not None:
+        return some(validation, evaluation.clients, config.seed)
     how = choose_test(evaluation.personal_test, config.partition, config.data.info())
     tests = personal_tests(how, partition, dataset, config.seed, evaluation.clients)
     if not len(tests.indices):

@@ -113,7 +113,7 @@ def forecast(config: Config, num_ranks: int, method: methods.Method | None = Non
             each = method.costs(Turn(tier, round_number=number))
             times[tier] += count
             down_bytes, up_bytes = down_bytes + count * each.down_bytes, up_bytes + count * each.up_bytes
-    samples = config.partition.mean_examples(info, config.clients.count)
+    info, samples = _parted(config, info)
     nets = [costs.measure(method.net(number, empty=True), info.example_shape) for number in all_nets(method)]
     tiers = tuple(_tier(method, nets, blocks, tier, times[tier], samples) for tier in range(len(method.tiers)))
     workers = len(worker_ranks(num_ranks, server_trains=config.mpi.server_trains))
@@ -138,6 +138,15 @@ def forecast(config: Config, num_ranks: int, method: methods.Method | None = Non
         warnings=remarks(config, info, method, workers, per_round),
     )
     return replace(plan, warnings=(*plan.warnings, *_many_tests(config, plan)))
+
+
+def _parted(config: Config, info: DataInfo) -> tuple[DataInfo, float]:
+    """The data as the run sees them, and the mean number of examples that a client trains on."""
+    examples = config.partition.mean_examples(info, config.clients.count)
+    if config.evaluation.on == "test":
+        return info, examples
+    held = config.evaluation.validation_share * examples
+    return replace(info, num_test=round(held * config.clients.count)), examples - held
 
 
 def _tests(

@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from hashlib import blake2b
 
 import numpy as np
@@ -25,6 +25,7 @@ from fedmpi.data.batches import DeviceData
 from fedmpi.data.dataset import Dataset
 from fedmpi.data.options import PLACES, DataInfo
 from fedmpi.data.partition import Partition, make_partition, present_labels
+from fedmpi.data.validation import hold_out
 from fedmpi.errors import ConfigError, StartupError, one_line
 from fedmpi.federation.assignment import worker_ranks
 from fedmpi.learning import twice
@@ -54,6 +55,8 @@ class Material:
     info: DataInfo
     dataset: Dataset
     partition: Partition
+    validation: Partition | None = None
+    """Where validation data have taken the place of the test examples: whose they are."""
 
 
 def load_material(config: Config, comm: Communicator) -> Material:
@@ -64,8 +67,18 @@ def load_material(config: Config, comm: Communicator) -> Material:
     _check_alike(config, comm, dataset.digest)
     count, labels, groups = config.clients.count, dataset.train_y, dataset.groups
     partition = together(comm, lambda: make_partition(config.partition, labels, count, config.seed, groups))
-    together(comm, lambda: _check_batches(config, info, partition))
-    return Material(info, dataset, partition)
+    material = Material(info, dataset, partition)
+    if config.evaluation.on == "validation":
+        material = together(comm, lambda: _validated(config, material))
+    together(comm, lambda: _check_batches(config, material.info, material.partition))
+    return material
+
+
+def _validated(config: Config, whole: Material) -> Material:
+    """The partition is that of all training examples, so each client has the same ones as in a run that is tested."""
+    found = hold_out(whole.dataset, whole.partition, config.evaluation.validation_share, config.seed)
+    info = replace(whole.info, num_test=len(found.dataset.test_y))
+    return Material(info, found.dataset, found.training, found.validation)
 
 
 def _check_alike(config: Config, comm: Communicator, data_digest: str) -> None:
@@ -158,7 +171,9 @@ def prepare(config: Config, comm: Communicator, run_dir: RunDir, material: Mater
         evaluation=_evaluation(config, method, skeletons, macs, material),
         memories=MemoryStore(run_dir),
         clock=Clock(comm.traffic),
-        personal_tests=together(comm, lambda: own_tests(config, method, partition, material.dataset)),
+        personal_tests=together(
+            comm, lambda: own_tests(config, method, partition, material.dataset, material.validation)
+        ),
     )
 
 

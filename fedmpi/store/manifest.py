@@ -122,16 +122,18 @@ def _now() -> str:
 def git_commit(folder: Path) -> str | None:
     """The commit that the source in `folder` is at, with `-dirty` if changed; None where git has no answer."""
     try:
-        if not _git(folder, "ls-files", "--error-unmatch", "__init__.py"):
+        if not git(folder, "ls-files", "--error-unmatch", "__init__.py"):
             return None
-        commit = _git(folder, "rev-parse", "--verify", "HEAD")
-        return f"{commit}-dirty" if _git(folder, "status", "--porcelain", "--untracked-files=no") else commit
+        commit = git(folder, "rev-parse", "--verify", "HEAD")
+        return f"{commit}-dirty" if git(folder, "status", "--porcelain", "--untracked-files=no") else commit
     except (OSError, subprocess.SubprocessError):
         return None
 
 
-def _git(folder: Path, *arguments: str) -> str:
-    """Writes nothing into the checkout and starts no monitor there. (`git describe --dirty` takes the lock of the index
+def git(folder: Path, *arguments: str) -> str:
+    """What git answers in `folder`. Raises OSError or SubprocessError.
+
+    Writes nothing into the checkout and starts no monitor there. (`git describe --dirty` takes the lock of the index
     even without optional locks.)
     """
     command = ["git", "-C", str(folder), "--no-optional-locks", "-c", "core.fsmonitor=false", *arguments]

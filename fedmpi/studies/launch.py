@@ -145,21 +145,41 @@ def make(jobs: Sequence[Job], starter: Sequence[str], ranks: int) -> Iterator[Jo
 
 def _make(job: Job, starter: Sequence[str], environment: dict[str, str]) -> str:
     """Makes what is left of a run; how that went, in words."""
-    folder = job.run.folder
     if job.run.is_finished():
         return "finished before"
-    resume = ["--resume"] if folder.holds_run() else []
-    log = folder.path.with_name(f"{folder.path.name}.log")
-    program = [sys.executable, "-m", "fedmpi.main", str(job.path), *job.overrides, "--run-dir", str(folder.path)]
-    started, length = time.monotonic(), log.stat().st_size if log.exists() else 0
-    code = launch([*starter, *program, *resume], log, environment)
-    took = f"{'resumed, ' * bool(resume)}{time.monotonic() - started:.0f} s"
-    if code == 0:
-        return f"finished ({took})"
-    if code == TO_CONTINUE:
-        return f"stopped, to continue ({took})"
-    holder = _holder(log, length)
-    return f"left alone: {holder}" if holder else f"failed with exit code {code} ({took}); see {log}"
+    begun = Begun.now(job, starter)
+    return begun.how(launch(begun.command, begun.log, environment))
+
+
+@dataclass(frozen=True)
+class Begun:
+    """A run that is being made: its command, and what its log and the clock had before."""
+
+    job: Job
+    command: Sequence[str]
+    log: Path
+    log_bytes: int
+    is_resumed: bool
+    started_s: float
+
+    @classmethod
+    def now(cls, job: Job, starter: Sequence[str]) -> Begun:
+        folder = job.run.folder
+        log = folder.path.with_name(f"{folder.path.name}.log")
+        program = [sys.executable, "-m", "fedmpi.main", str(job.path), *job.overrides, "--run-dir", str(folder.path)]
+        is_resumed, length = folder.holds_run(), log.stat().st_size if log.exists() else 0
+        command = [*starter, *program, *["--resume"] * is_resumed]
+        return cls(job, command, log, length, is_resumed, time.monotonic())
+
+    def how(self, code: int) -> str:
+        """How the run went that has ended with this exit code, in words."""
+        took = f"{'resumed, ' * self.is_resumed}{time.monotonic() - self.started_s:.0f} s"
+        if code == 0:
+            return f"finished ({took})"
+        if code == TO_CONTINUE:
+            return f"stopped, to continue ({took})"
+        holder = _holder(self.log, self.log_bytes)
+        return f"left alone: {holder}" if holder else f"failed with exit code {code} ({took}); see {self.log}"
 
 
 def _holder(log: Path, start: int) -> str | None:
@@ -173,13 +193,13 @@ def _holder(log: Path, start: int) -> str | None:
     return found[1].decode(errors="replace") if found else None
 
 
-def stoppable(action: Callable[[], int]) -> int:
+def stoppable(action: Callable[[], int], shown: str = "--collect prints what there is") -> int:
     """The exit code of an action that makes runs; after Ctrl-C, or SIGTERM, it says how they continue."""
     before = signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
         return action()
     except KeyboardInterrupt:
-        print("stopped; the same command continues from here, --collect prints what there is", file=sys.stderr)
+        print(f"stopped; the same command continues from here, {shown}", file=sys.stderr)
         return INTERRUPTED
     finally:
         signal.signal(signal.SIGTERM, before)
@@ -203,19 +223,20 @@ def launch(command: Sequence[str], log: Path, environment: dict[str, str]) -> in
 
     before = signal.signal(stopping.SIGNAL, hear)
     try:
-        process = _started(command, log, environment)
+        process = start(command, log, environment)
         under_way.append(process)
         try:
             for number in heard[:1]:  # it came before there was a process
                 process.send_signal(number)
             return process.wait()
         finally:
-            _end(process)
+            end(process)
     finally:
         signal.signal(stopping.SIGNAL, before)
 
 
-def _started(command: Sequence[str], log: Path, environment: dict[str, str]) -> subprocess.Popen[bytes]:
+def start(command: Sequence[str], log: Path, environment: dict[str, str]) -> subprocess.Popen[bytes]:
+    """A process that adds its output to `log`. Raises `UserError`."""
     with writing(log):
         descriptor = open_in_place(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
     with open(descriptor, "ab") as output:
@@ -227,7 +248,7 @@ def _started(command: Sequence[str], log: Path, environment: dict[str, str]) -> 
             raise UserError(command[0], f"cannot be started: {error.strerror or error}") from None
 
 
-def _end(process: subprocess.Popen[bytes]) -> None:
+def end(process: subprocess.Popen[bytes]) -> None:
     """Ends it if it still runs: what it saved stays."""
     process.terminate()
     try:

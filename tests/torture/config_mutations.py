@@ -63,7 +63,7 @@ class Mutation:
 def addresses() -> list[str]:
     """The shipped configs, below `configs/`: files, and cells of files."""
     found = []
-    for path in sorted(CONFIGS.rglob("*.yaml")):
+    for path in sorted(path for path in CONFIGS.rglob("*.yaml") if path.parent.name != "studies"):
         cells = yaml_text.parse(path.read_text()).value.get("cells", {})
         found += [f"{path.relative_to(CONFIGS).as_posix()}{cell}" for cell in [f"@{name}" for name in cells] or [""]]
     return found

@@ -13,6 +13,7 @@ from studied_runs import own_paper, without_squeue, write_config
 from fedmpi.studies import compare, reproduce
 from fedmpi.studies.bench import overhead, pruned
 from fedmpi.studies.slurm import submit
+from fedmpi.studies.study import conduct
 from fedmpi.verify import __main__ as verify
 
 PROGRAMS = {
@@ -20,6 +21,7 @@ PROGRAMS = {
     "compare": compare.main,
     "measure_pruned": pruned.main,
     "reproduce": reproduce.main,
+    "study": conduct.main,
     "submit": submit.main,
     "verify": verify.main,
 }
@@ -82,6 +84,12 @@ reproduce own.yaml:table1 --launcher 'nice -n 9 /opt/srun -n5'
 reproduce own.yaml:table1 --launcher 'no-mpi -n $N'
 reproduce own.yaml:table1 --launcher ''
 reproduce fdnnc:table3 --ranks 1 --only 'bfirst-full 70%' --budget rounds=0.0008
+study
+study mine.yaml
+study none.yaml --status
+study mine.yaml --run
+study mine.yaml --run --jobs 0
+study mine.yaml --run --report
 submit a=1
 submit mine.yaml train.lr=fast
 submit mine.yaml mpi.min_ranks=9

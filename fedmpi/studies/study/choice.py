@@ -1,0 +1,54 @@
+"""Which trial of each method is best in each setting, by its mean over the tuning seeds on validation data."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from fedmpi.errors import RunDirError
+from fedmpi.studies.study.asked import Study
+from fedmpi.studies.study.kept import Kept
+from fedmpi.studies.study.wanted import Chosen, trials
+
+Choices = Mapping[str, Mapping[str, Mapping[str, Any]]]
+"""By setting and method: `trial` (its number), `values` that it sets, and `scores`, the mean of each trial."""
+
+
+def choose(study: Study, runs: Sequence[Kept]) -> Choices:
+    """The best trial of each; of equal ones the first in the file. A trial that has no value in a seed is last.
+
+    Empty without tuning. Raises RunDirError if a tuning run is missing: then nothing may be chosen yet.
+    """
+    tuning = study.asked.tuning
+    if tuning is None:
+        return {}
+    found = {run.wanted: run for run in runs}
+    wanted = trials(study)
+    if missing := [one for one in wanted if one not in found]:
+        text = f"{len(missing)} tuning runs are not finished, the first of which is {missing[0].name}"
+        raise RunDirError(str(study.path), f"{text}; the final runs begin after all of them")
+    measure = study.asked.measures[tuning.measure]
+
+    def score(setting: str, method: str, trial: int) -> float | None:
+        own = [one for one in wanted if (one.setting, one.method, one.trial) == (setting, method, trial)]
+        values = [found[one].value(measure) for one in own]
+        known = [value for value in values if value is not None]
+        return statistics.fmean(known) if len(known) == len(values) else None
+
+    choices: dict[str, dict[str, Any]] = {}
+    for setting in study.asked.settings:
+        for method, compared in study.asked.methods.items():
+            scores = [score(setting, method, trial) for trial in range(len(compared.trials))]
+            best = max(
+                range(len(scores)),
+                key=lambda trial: float("-inf") if (s := scores[trial]) is None else measure.sign * s,
+            )
+            one = {"trial": best, "values": compared.trials[best], "scores": scores}
+            choices.setdefault(setting, {})[method] = one
+    return choices
+
+
+def numbers(choices: Choices) -> Chosen:
+    """The number of the chosen trial, by setting and method."""
+    return {(setting, method): one["trial"] for setting, of in choices.items() for method, one in of.items()}

@@ -1,0 +1,199 @@
+"""Conducts a study: runs that were asked for in a file beforehand, and the answers that they give.
+
+    fedmpi study FILE --status
+    fedmpi study FILE --run [--jobs N] [--data-dir DIR] [--out runs/study-NAME]
+    fedmpi study FILE --report [--results DIR]
+
+FILE is a YAML with questions, methods, seeds, tuning grid and tests; fedmpi/studies/README.md says how. --run makes the
+tuning runs on validation data, chooses each method's trial, then makes the final runs and the report. It makes --jobs
+runs at a time, each on one core and nice to other work (default: as many as there are cores). The same command
+continues after an interruption; what is finished is not made again.
+
+--report makes the report again: report.md, values.csv and figures in --results, out of records.json.gz there, to which
+it first adds what is finished in --out. A file that has changed since its runs began is refused. Of a study in the
+repository's configs/studies the results are in jobs/studies/NAME, of another one in --out/results.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import sys
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+
+from fedmpi.command.manners import Parser, run_command, show
+from fedmpi.data.files.source import below_home
+from fedmpi.errors import RunDirError
+from fedmpi.store.files import read_json, write_text, writing
+from fedmpi.store.units import duration
+from fedmpi.studies.arguments import number
+from fedmpi.studies.launch import CONFIGS, stoppable
+from fedmpi.studies.study import choice, findings, kept, making, pictures
+from fedmpi.studies.study.answers import answers
+from fedmpi.studies.study.asked import Study, read
+from fedmpi.studies.study.choice import Choices
+from fedmpi.studies.study.evidence import smallest_p
+from fedmpi.studies.study.kept import Kept
+from fedmpi.studies.study.wanted import Wanted, finals, jobs_of, run_of, trials
+
+_CHOICES = "choices.json"
+
+
+@dataclass(frozen=True)
+class Place:
+    """A study, where its runs are, and where its results go."""
+
+    study: Study
+    out: Path
+    results: Path
+    data_dir: Path | None = None
+
+    @cached_property
+    def archived(self) -> tuple[str, Choices, list[Kept]]:
+        return kept.read(self.results)
+
+    def check(self) -> None:
+        """Raises RunDirError where the file has changed since a run of it began."""
+        digest, _, runs = self.archived
+        if runs:
+            making.refuse_changed(self.study, iter([(runs[0].name, digest)]))
+        making.refuse_changed(self.study, making.noted_in(self.out))
+
+    def choices(self) -> Choices:
+        """What was chosen on validation data; empty if nothing has been yet."""
+        found = read_json(self.out / _CHOICES)
+        return found if isinstance(found, dict) else self.archived[1]
+
+    def choose(self) -> Choices:
+        """Chooses once, and notes it, as soon as all tuning runs are there. Raises RunDirError before that."""
+        if self.study.asked.tuning is None or self.choices():
+            return self.choices()
+        chosen = choice.choose(self.study, self.collect(trials(self.study)))
+        write_text(self.out / _CHOICES, json.dumps(chosen, indent=1) + "\n")
+        return chosen
+
+    def finals(self) -> list[Wanted]:
+        """The final runs. Raises RunDirError before all tuning runs are there."""
+        return finals(self.study, choice.numbers(self.choose()))
+
+    def wanted(self) -> list[Wanted]:
+        """All runs; the final ones only when it is known with which settings."""
+        chosen = self.choices()
+        known = chosen or self.study.asked.tuning is None
+        return [*trials(self.study), *(finals(self.study, choice.numbers(chosen)) if known else [])]
+
+    def collect(self, wanted: Sequence[Wanted]) -> list[Kept]:
+        """Those of these runs that are finished, out of their folders or out of the kept records."""
+        known = {run.wanted: run for run in self.archived[2]}
+        new = [one for one in wanted if one not in known and run_of(one, self.out).has_begun()]
+        first = self.study.asked.seeds[0]
+        found = {one: kept.noted(one, job, first) for one, job in jobs_of(self.study, new, self.out, self.data_dir)}
+        both = {**known, **{one: run for one, run in found.items() if run is not None}}
+        return [both[one] for one in wanted if one in both]
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """The exit code: 0, 1 if a run failed, 2 for a user's mistake, 130 if interrupted."""
+    given = list(sys.argv[1:] if argv is None else argv)
+    return run_command(lambda: stoppable(lambda: _study(given), "--status shows how far they are"))
+
+
+def _study(given: Sequence[str]) -> int:
+    arguments = _arguments(given)
+    study = read(arguments.file)
+    out = arguments.out or Path("runs") / f"study-{study.name}"
+    is_ours = study.path.resolve().parent == CONFIGS / "studies" and CONFIGS.name == "configs"
+    results = arguments.results or (CONFIGS.with_name("jobs") / "studies" / study.name if is_ours else out / "results")
+    data_dir = arguments.data_dir and below_home(str(arguments.data_dir)).resolve()
+    place = Place(study, out, results, data_dir)
+    place.check()
+    if arguments.status:
+        show("\n".join(_status(place)))
+        return 0
+    if arguments.run and (_make(place, trials(study), arguments.jobs) or _make(place, place.finals(), arguments.jobs)):
+        return 1
+    _report(place)
+    return 0
+
+
+def _arguments(argv: Sequence[str]) -> argparse.Namespace:
+    parser = Parser("fedmpi study", __doc__)
+    parser.add_argument("file", type=Path, metavar="FILE")
+    does = parser.add_mutually_exclusive_group(required=True)
+    does.add_argument("--run", action="store_true", help="make what is left of all runs, then the report")
+    does.add_argument("--report", action="store_true", help="run nothing, make the report of what there is")
+    does.add_argument("--status", action="store_true", help="how far the runs are")
+    cores = len(os.sched_getaffinity(0))
+    parser.add_argument(
+        "--jobs", type=number(int, 1), default=cores, help=f"runs at a time (default {cores}, the cores)"
+    )
+    parser.add_argument("--data-dir", type=Path, help="data.root of every run")
+    parser.add_argument("--out", type=Path, help="the folder of all runs (default runs/study-NAME)")
+    parser.add_argument("--results", type=Path, help="the folder of records, tables and figures")
+    return parser.parse_args(argv)
+
+
+def _make(place: Place, wanted: Sequence[Wanted], at_once: int) -> bool:
+    """Makes what is left of these runs; whether some of them did not finish."""
+    known = {run.wanted for run in place.archived[2]}
+    all_jobs = jobs_of(place.study, [one for one in wanted if one not in known], place.out, place.data_dir)
+    left = [job for _, job in all_jobs if not job.run.is_finished()]
+    for count, (job, how) in enumerate(making.make(place.study, left, at_once), 1):
+        print(f"[{count}/{len(left)}] {job.run.name} seed {job.run.seed}: {how}", flush=True)
+    failed = sum(not job.run.is_finished() for job in left)
+    if failed:
+        print(f"{failed} runs are not finished; the same command tries them again", file=sys.stderr)
+    return failed > 0
+
+
+def _report(place: Place) -> None:
+    """Raises RunDirError where no run is finished."""
+    study, choices, runs = place.study, place.choices(), place.collect(place.wanted())
+    if not runs and any(not question.undecidable for question in study.asked.questions):
+        raise RunDirError(str(study.path), f"no run is finished, neither in {place.out} nor in {place.results}; --run")
+    with writing(place.results):
+        place.results.mkdir(parents=True, exist_ok=True)
+    kept.write(place.results, study.digest, choices, runs)
+    found = answers(study, runs)
+    drawn = pictures.draw(study, runs, found, place.results)
+    write_text(place.results / "report.md", findings.report(study, choices, runs, found, drawn))
+    write_text(place.results / "values.csv", findings.by_seed(study, runs))
+    print(*(findings.sentence(study, answer) for answer in found), sep="\n")
+    print(f"written: {place.results}/{', '.join(['report.md', 'values.csv', kept.FILE, *drawn])}", flush=True)
+
+
+def _status(place: Place) -> Iterator[str]:
+    study, known = place.study, {run.wanted for run in place.archived[2]}
+    asked, chosen = study.asked, place.choices()
+    yield f"{study.path}: {asked.title}"
+    counts: Counter[tuple[str, bool]] = Counter()
+    all_wanted = [*trials(study), *finals(study, choice.numbers(chosen))]
+    times_s: list[tuple[float, str]] = []
+    for wanted in all_wanted:
+        run = run_of(wanted, place.out)
+        begun = run.has_begun()
+        counts[wanted.phase, wanted in known or (begun and run.is_finished())] += 1
+        if begun:
+            spent_s = sum(record.get("seconds", {}).get("wall", 0.0) for record in run.records)
+            times_s.append((spent_s, run.folder.path.name))
+    for phase in ("tuning", "final"):
+        done, left = counts[phase, True], counts[phase, False]
+        yield f"{phase} runs: {done} of {done + left} finished"
+    if times_s:
+        longest_s, name = max(times_s)
+        mean_s = sum(seconds for seconds, _ in times_s) / len(times_s)
+        left = sum(count for (_, is_finished), count in counts.items() if not is_finished)
+        yield f"rounds of a run took {duration(mean_s)} on average; some {duration(left * mean_s)} of one core are left"
+        if longest_s > asked.longest_run_s:
+            yield f"careful: {name} took {duration(longest_s)}; the file allows {duration(asked.longest_run_s)}"
+    tests = asked.num_tests
+    best = smallest_p(len(asked.seeds), tests)
+    if tests:
+        kind = "descriptive: it is above" if best > asked.alpha else "it is not above"
+        yield f"{tests} tests over {len(asked.seeds)} seeds: the smallest adjusted p-value is {best:.2g}"
+        yield f"{kind} the level {asked.alpha:g}"

@@ -1,0 +1,57 @@
+"""Exact statistics of paired differences between two methods, one difference for each seed.
+
+Under the hypothesis that the methods do not differ, each difference is as likely to be positive as negative (Fisher,
+The Design of Experiments, 1935). All 2^n ways to choose the signs are equally likely, and the p-value is the share of
+those whose mean is at least as far from 0. So six seeds give 2/64 = 0.031 at best. No distribution is assumed but
+symmetry.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+MOST_SEEDS = 16
+"""2^16 means take 4 MB."""
+
+
+def sign_flip_p(differences: Sequence[float]) -> float:
+    """Two-sided p-value of the exact sign-flip permutation test for a mean of 0; 1 for fewer than two differences."""
+    if len(differences) < 2 or not any(differences):  # no test of one seed can tell
+        return 1.0
+    from scipy.stats import permutation_test  # comes with scikit-learn
+
+    found = permutation_test(
+        (np.array(differences),), np.mean, permutation_type="samples", n_resamples=np.inf, vectorized=True
+    )
+    return float(found.pvalue)
+
+
+def interval(differences: Sequence[float], alpha: float) -> tuple[float, float, float]:
+    """(low, high, confidence) of the mean difference: those means that the two-sided sign-flip test does not reject.
+
+    The 2^n - 1 means of all subsets cut the line into 2^n pieces, each of which holds the true mean with probability
+    2^-n (Hartigan, Using subsample values as typical values, JASA 64, 1969). So the k-th lowest and the k-th highest
+    of them have confidence 1 - 2k / 2^n. k is the largest with confidence of at least 1 - `alpha`, or 1 where so few
+    seeds allow none. With six seeds and 0.05 these are the lowest and the highest difference, and 96.9 %.
+    """
+    values, count = np.array(differences, dtype=float), len(differences)
+    chosen = (np.arange(1, 2**count)[:, None] >> np.arange(count)) & 1
+    means = np.sort(chosen @ values / chosen.sum(axis=1))
+    place = max(1, int(alpha / 2 * 2**count + 1e-9))
+    return float(means[place - 1]), float(means[-place]), 1 - 2 * place / 2**count
+
+
+def holm(p_values: Sequence[float]) -> list[float]:
+    """Adjusted p-values that control the error rate of the whole family (Holm, Scand. J. Statist. 6, 1979)."""
+    adjusted, largest = [0.0] * len(p_values), 0.0
+    for place, number in enumerate(sorted(range(len(p_values)), key=lambda one: p_values[one])):
+        largest = max(largest, min(1.0, (len(p_values) - place) * p_values[number]))
+        adjusted[number] = largest
+    return adjusted
+
+
+def smallest_p(num_seeds: int, num_tests: int) -> float:
+    """The smallest adjusted p-value that a test of the family can have."""
+    return min(1.0, num_tests * 2 / 2**num_seeds)

@@ -1,0 +1,193 @@
+"""The report of a study in Markdown: answers first, then what they rest on."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from itertools import groupby
+
+from fedmpi.config import yaml_text
+from fedmpi.report import table_text
+from fedmpi.store.units import duration, percent, si
+from fedmpi.studies.runs import mean_std
+from fedmpi.studies.study.answers import Answer, Part, is_final
+from fedmpi.studies.study.asked import Measure, Study
+from fedmpi.studies.study.choice import Choices
+from fedmpi.studies.study.evidence import smallest_p
+from fedmpi.studies.study.kept import Kept
+from fedmpi.studies.study.wanted import finals
+
+
+def report(
+    study: Study, choices: Choices, runs: Sequence[Kept], answers: Sequence[Answer], pictures: Sequence[str]
+) -> str:
+    """The whole text."""
+    lines = [f"# {study.asked.title}", "", *_answers(study, answers), "", "## What was run", "", *_runs(study, runs)]
+    for setting in study.asked.settings:
+        lines += ["", f"## Setting {setting}", "", *_methods(study, setting, choices, runs)]
+        if differences := list(_differences(study, [answer for answer in answers if answer.setting == setting])):
+            lines += ["", *differences]
+        lines += [line for name in pictures if name.startswith(f"{setting}-") for line in ("", f"![{name}]({name})")]
+    if choices:
+        lines += ["", "## Choice on validation data", "", *_choices(study, choices)]
+    return "\n".join([*lines, ""])
+
+
+def sentence(study: Study, answer: Answer) -> str:
+    """An answer in one sentence."""
+    where = f" In {answer.setting}:" if answer.setting and len(study.asked.settings) > 1 else ""
+    numbers = "; ".join(_said(study, part) for part in answer.parts)
+    head = f"{answer.question.ask}{where} **{answer.verdict}**"
+    if answer.why:
+        return f"{head} ({answer.why}){f': {numbers}' if numbers else ''}."
+    if not answer.is_test:
+        return f"{head}: {numbers}."
+    opposite = "; the difference is the other way round" * answer.is_opposite
+    return f"{head}: {numbers} (p = {answer.p:.2g} after Holm's correction{opposite})."
+
+
+def _said(study: Study, part: Part) -> str:
+    measure = study.asked.measures[part.condition.measure]
+    low, high, confidence = part.interval(study.asked.alpha)
+    margin = part.condition.margin
+    allowed = f", allowed {_signed(measure, -margin)}" if margin else ""
+    ends = f"{_signed(measure, low, unit=False)} to {_signed(measure, high, unit=False)}"
+    number = f"{part.condition.measure} {_signed(measure, part.mean)}"
+    return f"{number} ({100 * confidence:.1f} % interval {ends}{allowed})"
+
+
+def _answers(study: Study, answers: Sequence[Answer]) -> Iterator[str]:
+    num_tests = study.asked.num_tests
+    best = smallest_p(len(study.asked.seeds), num_tests)
+    yield from (f"- {sentence(study, answer)}" for answer in answers)
+    yield ""
+    if num_tests:
+        yield (
+            f"Differences are paired by seed and positive where the first method is better. Tests are exact sign-flip "
+            f"permutation tests, two-sided, over {len(study.asked.seeds)} seeds, with Holm's correction over "
+            f"{num_tests} test{'s' * (num_tests > 1)}; the smallest p-value that one can have is {best:.2g}, the level "
+            f"{study.asked.alpha:g}. Intervals are those of the same test, not corrected."
+        )
+
+
+def _runs(study: Study, runs: Sequence[Kept]) -> Iterator[str]:
+    final = [run for run in runs if run.wanted.phase == "final"]
+    asked = len(finals(study, {}))
+    commits = sorted({run.note.commit or "not committed" for run in runs})
+    code = sorted({str(run.made_with.get("git")) for run in runs})
+    seconds = sum(run.seconds.get("wall", 0.0) * len(run.rounds) for run in runs)
+    yield f"- file: `{study.path.name}`, SHA-256 `{study.digest}`, commit {', '.join(commits) or '-'}"
+    yield f"- {len(final)} of {asked} final runs, seeds {', '.join(map(str, study.asked.seeds))}"
+    yield f"- {len(runs) - len(final)} tuning runs on validation data"
+    yield f"- code: commit {', '.join(code) or '-'}; all rounds took {duration(seconds)} of one core"
+    for text in dict.fromkeys(_versions(run) for run in runs):
+        yield f"- {text}"
+    yield from (f"- {line}" for line in unlike(study, runs))
+
+
+def _versions(run: Kept) -> str:
+    versions = run.made_with.get("versions") or {}
+    return f"{', '.join(f'{name} {number}' for name, number in versions.items())}; {run.made_with.get('platform')}"
+
+
+def unlike(study: Study, runs: Sequence[Kept]) -> list[str]:
+    """What runs of one seed and setting do not share, a line each; one line where they share all."""
+    lines = []
+    for setting in study.asked.settings:
+        own = sorted((run for run in runs if is_final(run, setting)), key=lambda run: run.wanted.seed)
+        for key, what in (("data", "examples"), ("partition", "partition"), ("cohorts", "cohorts"),
+                          ("initial", "initial values of the model")):  # fmt: skip
+            odd: dict[str, set[int]] = {}
+            for seed, same in groupby(own, key=lambda run: run.wanted.seed):
+                of_seed = list(same)
+                for run in of_seed[1:]:
+                    if getattr(run, key) != getattr(of_seed[0], key):
+                        odd.setdefault(run.wanted.method, set()).add(seed)
+            if odd:
+                first = next(run.wanted.method for run in own)
+                lines.append(f"careful: in {setting}, {', '.join(sorted(odd))} had other {what} than {first}")
+    nothing = "for each seed and setting all methods had the same examples, partition, cohorts and initial values"
+    return lines or [nothing]
+
+
+def _methods(study: Study, setting: str, choices: Choices, runs: Sequence[Kept]) -> Iterator[str]:
+    """A line for each method: what was chosen, and every measure's mean and sample standard deviation over seeds."""
+    heads = ["method", "chosen", "seeds", *study.asked.measures]
+    lines = []
+    for method in study.asked.methods:
+        own = [run for run in runs if is_final(run, setting) and run.wanted.method == method]
+        chosen = choices.get(setting, {}).get(method, {}).get("values", {})
+        cells = [_mean(measure, [run.value(measure) for run in own]) for measure in study.asked.measures.values()]
+        said = ", ".join(f"{key} {yaml_text.flow(value)}" for key, value in chosen.items()) or "-"
+        lines.append((method, said, str(len(own)), *cells))
+    yield from table_text.markdown_lines(heads, lines, 2)
+
+
+def _mean(measure: Measure, values: Sequence[float | None]) -> str:
+    known = [value for value in values if value is not None]
+    mean, std = mean_std(known)
+    of = f" ({len(known)} of {len(values)})" if len(known) < len(values) else ""
+    if mean is None:
+        return "-"
+    shown = percent if measure.is_share else si
+    if std is None:
+        return shown(mean) + of
+    return f"{shown(mean).removesuffix(' %')} ± {shown(std)}{of}"
+
+
+def _differences(study: Study, answers: Sequence[Answer]) -> Iterator[str]:
+    heads = ("first", "second", "measure", "difference", "sd", "interval", "p", "differences by seed")
+    lines = []
+    for answer in answers:
+        for part in answer.parts:
+            measure = study.asked.measures[part.condition.measure]
+            low, high, confidence = part.interval(study.asked.alpha)
+            deviation = mean_std(part.differences)[1]
+            by_seed = ", ".join(_signed(measure, each, unit=False) for each in part.differences)
+            lines.append((
+                answer.question.first, answer.question.second, part.condition.measure, _signed(measure, part.mean),
+                "-" if deviation is None else _signed(measure, deviation, unit=False).lstrip("+"),
+                f"{_signed(measure, low, unit=False)} to {_signed(measure, high)} ({100 * confidence:.1f} %)",
+                f"{part.p:.3g}", by_seed,
+            ))  # fmt: skip
+    if lines:
+        yield from table_text.markdown_lines(heads, lines, 3)
+        yield ""
+        yield "p is that of the row alone, against minus its margin and before Holm's correction."
+
+
+def _choices(study: Study, choices: Choices) -> Iterator[str]:
+    assert study.asked.tuning is not None
+    tuning = study.asked.tuning
+    measure = study.asked.measures[tuning.measure]
+    seeds = ", ".join(map(str, tuning.seeds))
+    yield f"{tuning.measure} on validation data, mean over seeds {seeds}; the chosen trial is bold."
+    yield ""
+    lines = []
+    for setting, methods in choices.items():
+        for method, one in methods.items():
+            for number, score in enumerate(one["scores"]):
+                values = study.asked.methods[method].trials[number]
+                said = ", ".join(f"{key} {yaml_text.flow(value)}" for key, value in values.items())
+                shown = "-" if score is None else percent(score) if measure.is_share else si(score)
+                mark = "**" * (number == one["trial"])
+                lines.append((setting, method, f"{mark}{said}{mark}", f"{mark}{shown}{mark}"))
+    yield from table_text.markdown_lines(("setting", "method", "trial", "score"), lines, 3)
+
+
+def _signed(measure: Measure, number: float, *, unit: bool = True) -> str:
+    if measure.is_share:
+        return f"{100 * number:+.2f}{' points' * unit}"
+    text = si(abs(number))
+    return f"{'-' if number < 0 else '+'}{text}"
+
+
+def by_seed(study: Study, runs: Sequence[Kept]) -> str:
+    """Every run's numbers as CSV, exact."""
+    return table_text.comma_separated([
+        {
+            "phase": run.wanted.phase, "setting": run.wanted.setting, "method": run.wanted.method,
+            "trial": run.wanted.trial, "seed": run.wanted.seed,
+            **{name: run.value(measure) for name, measure in study.asked.measures.items()},
+        }
+        for run in runs
+    ])  # fmt: skip

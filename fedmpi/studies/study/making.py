@@ -1,0 +1,119 @@
+"""Makes the runs of a study, several at a time, each on a core of its own and nice to other work.
+
+Before a run begins, a note beside its folder says which text the study's file had then (`Note`). A run that is finished
+is not made again, and one that was interrupted continues.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+import subprocess
+import time
+from collections import deque
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from fedmpi.errors import RunDirError
+from fedmpi.store import manifest
+from fedmpi.store.files import read_json, write_text, writing
+from fedmpi.studies.launch import Begun, Job, end, environment, start
+from fedmpi.studies.study.asked import Study
+
+_LOOK_S = 0.1
+_NICE = ("nice", "-n", "10")
+_NOTE = ".study.json"
+
+
+@dataclass(frozen=True)
+class Note:
+    """What is known of the study's file when a run of it begins."""
+
+    study: str
+    """Its digest."""
+    commit: str | None
+    """The commit of git that has this text; None where none has."""
+    begun: str
+
+
+def note_of(job: Job) -> Note | None:
+    """None for a run that has not begun as one of a study."""
+    found = read_json(_path(job))
+    try:
+        return Note(**found)
+    except TypeError:
+        return None
+
+
+def _path(job: Job) -> Path:
+    folder = job.run.folder.path
+    return folder.with_name(folder.name + _NOTE)
+
+
+def noted_in(out: Path) -> Iterator[tuple[str, str]]:
+    """(run, digest of the study's file) of every note in a folder of runs."""
+    for path in sorted(out.glob(f"*{_NOTE}")) if out.is_dir() else []:
+        match read_json(path):
+            case {"study": str(digest)}:
+                yield path.name.removesuffix(_NOTE), digest
+
+
+def committed(path: Path) -> str | None:
+    """The last commit that changed this file, if the file is as that commit has it."""
+    folder, name = path.resolve().parent, path.name
+    try:
+        if manifest.git(folder, "status", "--porcelain", "--", name):
+            return None
+        return manifest.git(folder, "log", "-1", "--format=%H", "--", name) or None
+    except (OSError, subprocess.SubprocessError):
+        return None
+
+
+def refuse_changed(study: Study, digests: Iterator[tuple[str, str]]) -> None:
+    """Raises RunDirError where one of these (run, digest of the file when it began) is not of this text."""
+    changed = [(name, digest) for name, digest in digests if digest != study.digest]
+    if changed:
+        name, digest = changed[0]
+        text = (
+            f"has changed since its runs began: its digest is {study.digest[:12]}, run {name} was begun with "
+            f"{digest[:12]} ({len(changed)} such run{'s' * (len(changed) > 1)}); restore the file, or give the changed "
+            "one another name and run that"
+        )
+        raise RunDirError(str(study.path), text)
+
+
+def make(study: Study, jobs: Sequence[Job], at_once: int) -> Iterator[tuple[Job, str]]:
+    """Makes what is left of each run, at most `at_once` at a time; each with how it went, as it ends.
+
+    All runs that are under way end with us; what they have saved stays.
+    """
+    waiting = deque(job for job in jobs if not job.run.is_finished())
+    under_way: list[tuple[Begun, subprocess.Popen[bytes]]] = []
+    commit = committed(study.path)
+    try:
+        while waiting or under_way:
+            while waiting and len(under_way) < at_once:
+                under_way.append(_begin(study, waiting.popleft(), commit))
+            ended = [(begun, code) for begun, process in under_way if (code := process.poll()) is not None]
+            under_way = [pair for pair in under_way if pair[0] not in [begun for begun, _ in ended]]
+            for begun, code in ended:
+                yield begun.job, begun.how(code)
+            if not ended:
+                time.sleep(_LOOK_S)
+    finally:
+        for _, process in under_way:
+            process.terminate()
+        for _, process in under_way:
+            end(process)
+
+
+def _begin(study: Study, job: Job, commit: str | None) -> tuple[Begun, subprocess.Popen[bytes]]:
+    if note_of(job) is None:
+        note = Note(study.digest, commit, time.strftime("%Y-%m-%dT%H:%M:%S%z"))
+        path = _path(job)
+        with writing(path):
+            path.parent.mkdir(parents=True, exist_ok=True)
+        write_text(path, json.dumps(asdict(note)) + "\n")
+    begun = Begun.now(job, _NICE if shutil.which(_NICE[0]) else ())
+    return begun, start(begun.command, begun.log, environment(1))

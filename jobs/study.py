@@ -1,0 +1,8 @@
+"""Conducts a study that a file asks for: python jobs/study.py --help."""
+
+import sys
+
+from fedmpi.studies.study.conduct import main
+
+if __name__ == "__main__":
+    sys.exit(main())
