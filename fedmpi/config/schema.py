@@ -204,19 +204,6 @@ class Evaluation(Section):
     that have test data; 0 tests all.
     """
 
-    def problems(self, config: Config) -> Iterator[tuple[str, str]]:
-        if self.personal_test == "groups" and not config.data.info().shares_groups:
-            yield (
-                "evaluation.personal_test",
-                f"groups, but the test examples of {config.data.name} do not come from the writers, subjects or "
-                "roles of its training examples; allowed: auto, matching, classes",
-            )
-        if self.clients > config.clients.count:
-            yield (
-                "evaluation.clients",
-                f"{self.clients} clients are to be tested, but clients.count is {config.clients.count}; 0 tests all",
-            )
-
 
 class Mpi(Section):
     """What runs where. None of it changes a bit of the result, except the two that say so."""

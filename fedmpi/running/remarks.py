@@ -18,6 +18,9 @@ def remarks(config: Config, info: DataInfo, method: Method, num_workers: int, pe
     said = [*create.conversions(config.model, info), *equal_tiers(method), *method.warnings()]
     if num_workers > per_round:
         said.append(f"{num_workers} workers, but clients.per_round is {per_round}: some have nothing to do")
+    if config.evaluation.on == "validation":
+        share = f"{100 * config.evaluation.validation_share:g} % of the clients' training examples"
+        said.append(f"evaluation.on=validation: nets are tested on {share}, not on the test data; nobody trains on it")
     return tuple(said)
 
 

@@ -87,7 +87,6 @@ reproduce fdnnc:table3 --ranks 1 --only 'bfirst-full 70%' --budget rounds=0.0008
 study
 study mine.yaml
 study none.yaml --status
-study mine.yaml --run
 study mine.yaml --run --jobs 0
 study mine.yaml --run --report
 submit a=1

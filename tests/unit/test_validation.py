@@ -95,3 +95,4 @@ def test_plan_knows_both_parts() -> None:
     plain, held = (forecast(small_config("partition.name=iid", *more), 1) for more in ((), ON_VALIDATION))
     assert (plain.tiers[0].training_examples, held.tiers[0].training_examples) == (15, 11.25)
     assert held.test_macs_per_run < plain.test_macs_per_run
+    assert [len([line for line in one.warnings if "evaluation.on" in line]) for one in (plain, held)] == [0, 1]

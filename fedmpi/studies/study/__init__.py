@@ -9,5 +9,5 @@ kept            the records of all runs in one compressed file, from which every
 evidence        exact sign-flip permutation test, Holm's correction, intervals
 answers         a verdict for each question and setting
 findings        the report in Markdown
-pictures        the figures
+plots           the figures
 """

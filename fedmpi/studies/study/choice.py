@@ -52,3 +52,14 @@ def choose(study: Study, runs: Sequence[Kept]) -> Choices:
 def numbers(choices: Choices) -> Chosen:
     """The number of the chosen trial, by setting and method."""
     return {(setting, method): one["trial"] for setting, of in choices.items() for method, one in of.items()}
+
+
+def is_possible(study: Study, choices: Choices) -> bool:
+    """Whether these are empty, or name a trial of each method in each setting."""
+    try:
+        chosen = numbers(choices)
+    except (AttributeError, KeyError, TypeError):
+        return False
+    counts = {name: len(method.trials) for name, method in study.asked.methods.items()}
+    wanted = {(setting, method) for setting in study.asked.settings for method in counts}
+    return not chosen or (chosen.keys() == wanted and all(chosen[one] in range(counts[one[1]]) for one in wanted))

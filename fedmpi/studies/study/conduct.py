@@ -27,13 +27,14 @@ from functools import cached_property
 from pathlib import Path
 
 from fedmpi.command.manners import Parser, run_command, show
+from fedmpi.config.address import located
 from fedmpi.data.files.source import below_home
 from fedmpi.errors import RunDirError
 from fedmpi.store.files import read_json, write_text, writing
 from fedmpi.store.units import duration
 from fedmpi.studies.arguments import number
 from fedmpi.studies.launch import CONFIGS, stoppable
-from fedmpi.studies.study import choice, findings, kept, making, pictures
+from fedmpi.studies.study import choice, findings, kept, making, plots
 from fedmpi.studies.study.answers import answers
 from fedmpi.studies.study.asked import Study, read
 from fedmpi.studies.study.choice import Choices
@@ -42,6 +43,7 @@ from fedmpi.studies.study.kept import Kept
 from fedmpi.studies.study.wanted import Wanted, finals, jobs_of, run_of, trials
 
 _CHOICES = "choices.json"
+_CHOOSE_AGAIN = "restore it, or remove it to have it written again"
 
 
 @dataclass(frozen=True)
@@ -65,9 +67,12 @@ class Place:
         making.refuse_changed(self.study, making.noted_in(self.out))
 
     def choices(self) -> Choices:
-        """What was chosen on validation data; empty if nothing has been yet."""
+        """What was chosen on validation data; empty if nothing has been yet. Raises RunDirError for a damaged file."""
         found = read_json(self.out / _CHOICES)
-        return found if isinstance(found, dict) else self.archived[1]
+        choices: Choices = found if isinstance(found, dict) else self.archived[1]
+        if not choice.is_possible(self.study, choices):
+            raise RunDirError(str(self.out / _CHOICES), f"is damaged; {_CHOOSE_AGAIN}")
+        return choices
 
     def choose(self) -> Choices:
         """Chooses once, and notes it, as soon as all tuning runs are there. Raises RunDirError before that."""
@@ -105,9 +110,9 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def _study(given: Sequence[str]) -> int:
     arguments = _arguments(given)
-    study = read(arguments.file)
+    study = read(Path(located(str(arguments.file))))
     out = arguments.out or Path("runs") / f"study-{study.name}"
-    is_ours = study.path.resolve().parent == CONFIGS / "studies" and CONFIGS.name == "configs"
+    is_ours = study.path.resolve().parent == CONFIGS / "studies" and CONFIGS.with_name("setup.cfg").is_file()
     results = arguments.results or (CONFIGS.with_name("jobs") / "studies" / study.name if is_ours else out / "results")
     data_dir = arguments.data_dir and below_home(str(arguments.data_dir)).resolve()
     place = Place(study, out, results, data_dir)
@@ -152,15 +157,18 @@ def _make(place: Place, wanted: Sequence[Wanted], at_once: int) -> bool:
 
 
 def _report(place: Place) -> None:
-    """Raises RunDirError where no run is finished."""
-    study, choices, runs = place.study, place.choices(), place.collect(place.wanted())
+    """Raises RunDirError where no run is finished, or where another trial was noted than the runs choose."""
+    study, choices, tuned = place.study, place.choices(), place.collect(trials(place.study))
+    if choices and choice.numbers(choices) != choice.numbers(choice.choose(study, tuned)):
+        raise RunDirError(str(place.out / _CHOICES), f"notes other trials than the tuning runs choose; {_CHOOSE_AGAIN}")
+    runs = place.collect(place.wanted())
     if not runs and any(not question.undecidable for question in study.asked.questions):
         raise RunDirError(str(study.path), f"no run is finished, neither in {place.out} nor in {place.results}; --run")
     with writing(place.results):
         place.results.mkdir(parents=True, exist_ok=True)
     kept.write(place.results, study.digest, choices, runs)
     found = answers(study, runs)
-    drawn = pictures.draw(study, runs, found, place.results)
+    drawn = plots.draw(study, runs, found, place.results)
     write_text(place.results / "report.md", findings.report(study, choices, runs, found, drawn))
     write_text(place.results / "values.csv", findings.by_seed(study, runs))
     print(*(findings.sentence(study, answer) for answer in found), sep="\n")

@@ -64,7 +64,9 @@ def _curves(study: Study, runs: Sequence[Kept], path: Path) -> str:
     width, height = _INCHES
     with charts.style(**PAPER_STYLE):
         figure = Figure(figsize=(width * len(panels), height + 0.4), layout="constrained")
-        for axes, (net, by_bytes) in zip(figure.subplots(1, len(panels), squeeze=False)[0], panels, strict=True):
+        for axes, (net, by_bytes) in zip(
+            figure.subplots(1, len(panels), squeeze=False, sharey=True)[0], panels, strict=True
+        ):
             for place, method in enumerate(study.asked.methods):
                 if own := [run for run in runs if run.wanted.method == method]:
                     line = course(own, net, method, by_bytes=by_bytes)

@@ -1,0 +1,80 @@
+"""A study of two methods for the tests of `fedmpi study`, and runs of it as if they were made."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from studied_runs import write_config
+
+from fedmpi.config import yaml_text
+from fedmpi.studies.study.asked import Study, read
+from fedmpi.studies.study.kept import Kept
+from fedmpi.studies.study.making import Note
+from fedmpi.studies.study.wanted import Wanted
+
+FILE: dict[str, Any] = {
+    "title": "Two rates",
+    "config": "base.yaml",
+    "settings": {"one": {}, "two": {"clients": {"per_round": 3}}},
+    "methods": {
+        "avg": {"set": {"method": {"name": "fedavg"}}, "grid": [{"train.lr": [0.01, 0.1]}]},
+        "hm": {"set": {"method": {"name": "fedhm"}}, "grid": [{"train.lr": [0.1], "method.tau": [2, 5]}]},
+    },
+    "seeds": [0, 1, 2, 3, 4, 5],
+    "tuning": {"seeds": [100], "measure": "largest"},
+    "measures": {
+        "largest": {"quantity": "accuracy"},
+        "smallest": {"quantity": "accuracy", "net": "smallest"},
+        "bytes": {"quantity": "bytes"},
+    },
+    "questions": [
+        {
+            "ask": "Is hm better?",
+            "first": "hm",
+            "second": "avg",
+            "measure": "largest",
+            "provided": [{"measure": "smallest", "margin": 0.02}],
+            "settings": ["one"],
+        }
+    ],
+}
+
+
+def study_of(folder: Path, **changed: Any) -> Study:
+    write_config(folder / "base.yaml", "rounds=2", "method.name=fedavg")
+    path = folder / "rates.yaml"
+    plain = {key: value for key, value in {**FILE, **changed}.items() if value is not None}
+    path.write_text(yaml_text.dump(json.loads(json.dumps(plain))))  # a value that stands twice would be an alias
+    return read(path)
+
+
+def made(wanted: Wanted, *accuracies: float, **changed: Any) -> Kept:
+    """A run whose nets end with these accuracies, the largest first."""
+    record = {
+        "round": 1,
+        "tiers": {str(place): {"accuracy": accuracy, "loss": 1.0} for place, accuracy in enumerate(accuracies)},
+        "train_loss": 0.5, "protocol_down_bytes": 30, "protocol_up_bytes": 20, "training_macs": 7.0,
+    }  # fmt: skip
+    given = {
+        "wanted": wanted, "note": Note("x", None, ""), "config": "", "overrides": (), "data": "d", "partition": "p",
+        "cohorts": "c", "initial": "i", "made_with": {}, "num_starts": 1, "seconds": {"wall": 4.0, "svd": 1.0},
+        "nets": (), "rounds": [record],
+    }  # fmt: skip
+    return Kept(**{**given, **changed})
+
+
+def final_runs(first: Sequence[tuple[float, float]], second: Sequence[tuple[float, float]]) -> list[Kept]:
+    """Of hm and avg in setting one: largest and smallest net of each seed."""
+    pairs = (("hm", first), ("avg", second))
+    return [
+        made(Wanted("final", "one", method, 0, seed), *both)
+        for method, scores in pairs
+        for seed, both in enumerate(scores)
+    ]
+
+
+BETTER = [(0.9 + seed / 100, 0.8) for seed in range(6)]
+WORSE = [(0.85, 0.81)] * 6

@@ -1,0 +1,106 @@
+"""Answers of a study, from records written by hand."""
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from asked_studies import BETTER, FILE, WORSE, final_runs, made, study_of
+
+from fedmpi.errors import RunDirError
+from fedmpi.studies.study.answers import answers
+from fedmpi.studies.study.asked import Measure
+from fedmpi.studies.study.choice import choose, numbers
+from fedmpi.studies.study.findings import report, sentence, unlike
+from fedmpi.studies.study.wanted import Wanted, finals, trials
+
+
+def test_confirmed_where_all_parts_hold(tmp_path: Path) -> None:
+    """Largest: +5 to +10 points in all six seeds, p 2/64. Smallest: -1 point, allowed -2: +1 in all seeds, p 2/64."""
+    (answer,) = answers(study_of(tmp_path), final_runs(BETTER, WORSE))
+    assert (answer.verdict, answer.p) == ("confirmed", 0.03125)
+    assert [round(part.mean, 6) for part in answer.parts] == [0.075, -0.01]
+    assert [part.p for part in answer.parts] == [0.03125, 0.03125]
+    assert answer.parts[0].interval(0.05) == pytest.approx((0.05, 0.1, 0.96875))
+    said = sentence(study_of(tmp_path), answer)
+    assert "**confirmed**" in said and "+7.50" in said and "-1.00" in said and "+5.00" in said and "-2.00" in said
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "verdict", "p"),
+    [
+        ([*BETTER[:5], (0.849, 0.8)], WORSE, "not confirmed", 0.0625),  # one seed the other way round, 4 of 64 as far
+        ([(top, 0.78) for top, _ in BETTER], WORSE, "not confirmed", 1.0),  # the smallest loses 3 points
+        (WORSE, BETTER, "not confirmed", 1.0),
+        (BETTER[:5], WORSE, "not decidable here", 1.0),
+        ([], [], "not decidable here", 1.0),
+    ],
+)
+def test_not_confirmed(tmp_path: Path, first: Any, second: Any, verdict: str, p: float) -> None:
+    (answer,) = answers(study_of(tmp_path), final_runs(first, second))
+    assert (answer.verdict, answer.p) == (verdict, p)
+
+
+def test_holm_counts_all_questions_in_all_settings(tmp_path: Path) -> None:
+    """In two settings 2 x 2/64 is above 0.05, whatever the runs say; eight seeds would do. So with five seeds."""
+    question = {**FILE["questions"][0], "settings": []}
+    for changed in ({"questions": [question]}, {"seeds": [0, 1, 2, 3, 4]}):
+        found = answers(study_of(tmp_path, **changed), final_runs(BETTER, WORSE))
+        assert found[0].verdict == "not decidable here" and "0.062" in found[0].why
+    eight = [*BETTER, *BETTER[:2]], [*WORSE, *WORSE[:2]]
+    found = answers(study_of(tmp_path, questions=[question], seeds=[*range(8)]), final_runs(*eight))
+    assert [(one.verdict, one.p) for one in found] == [("confirmed", 2 * 2 / 256), ("not decidable here", 1.0)]
+
+
+def test_secondary_questions_are_described_and_do_not_count(tmp_path: Path) -> None:
+    questions = [FILE["questions"][0], {**FILE["questions"][0], "primary": False}]
+    found = answers(study_of(tmp_path, questions=questions), final_runs(BETTER, WORSE))
+    assert [(one.verdict, one.p) for one in found] == [("confirmed", 0.03125), ("descriptive", 1.0)]
+    assert "+7.50" in sentence(study_of(tmp_path, questions=questions), found[1])
+
+
+def test_what_cannot_be_decided_has_no_runs(tmp_path: Path) -> None:
+    study = study_of(tmp_path, methods=None, settings=None, tuning=None, measures=None, questions=[
+        {"ask": "Is it?", "undecidable": "differences below noise"}])  # fmt: skip
+    assert finals(study, {}) == []
+    (answer,) = answers(study, [])
+    assert answer.verdict == "not decidable here" and "differences below noise" in sentence(study, answer)
+
+
+@pytest.mark.parametrize(
+    ("measure", "value"),
+    [
+        ({"quantity": "accuracy"}, 0.9),
+        ({"quantity": "accuracy", "net": "smallest"}, 0.6),
+        ({"quantity": "accuracy", "net": "mean"}, 0.75),
+        ({"quantity": "accuracy", "net": "1"}, 0.6),
+        ({"quantity": "accuracy", "net": "none"}, None),
+        ({"quantity": "bytes"}, 50),
+        ({"quantity": "bytes_to_target", "target": 0.9}, 50),
+        ({"quantity": "rounds_to_target", "target": 0.95}, None),
+        ({"quantity": "train_loss"}, 0.5),
+        ({"quantity": "seconds"}, 4.0),
+        ({"quantity": "time_share", "net": "svd"}, 0.25),
+    ],
+)
+def test_measures(measure: dict[str, Any], value: float | None) -> None:
+    assert made(Wanted("final", "one", "hm", 0, 0), 0.9, 0.6).value(Measure(**measure)) == value
+
+
+def test_the_best_trial_is_chosen_of_equal_ones_the_first(tmp_path: Path) -> None:
+    study = study_of(tmp_path)
+    scores = {("one", "avg"): (0.5, 0.6), ("one", "hm"): (0.7, 0.7), ("two", "avg"): (0.2, 0.1), ("two", "hm"): (0, 1)}
+    runs = [made(one, scores[one.setting, one.method][one.trial or 0]) for one in trials(study)]
+    assert numbers(choose(study, runs)) == {("one", "avg"): 1, ("one", "hm"): 0, ("two", "avg"): 0, ("two", "hm"): 1}
+    assert choose(study, runs)["one"]["avg"] == {"trial": 1, "values": {"train.lr": 0.1}, "scores": [0.5, 0.6]}
+    with pytest.raises(RunDirError, match="tuning-two-hm-trial1"):
+        choose(study, runs[:-1])
+
+
+def test_what_runs_do_not_share_is_said(tmp_path: Path) -> None:
+    runs, study = final_runs(BETTER, WORSE), study_of(tmp_path)
+    assert unlike(study, runs) == unlike(study, []) and len(unlike(study, runs)) == 1
+    odd = [replace(run, cohorts="other") if run.wanted.method == "avg" else run for run in runs]
+    (line,) = unlike(study, odd)
+    assert "one" in line and "avg" in line and "cohorts" in line
+    assert line in report(study, {}, odd, answers(study, odd), [])

@@ -1,0 +1,173 @@
+"""Small studies that are really made, and what a change, a failure, damage or a kill does to them."""
+
+import gzip
+import json
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from asked_studies import BETTER, FILE, WORSE, final_runs, study_of
+from small_runs import small_config
+from studied_runs import Called, calling
+
+from fedmpi import methods
+from fedmpi.config import yaml_text
+from fedmpi.config.schema import Config
+from fedmpi.errors import RunDirError
+from fedmpi.main import main
+from fedmpi.rounds.state import draw_cohort
+from fedmpi.run import start
+from fedmpi.studies.study import conduct, kept, making
+from fedmpi.studies.study.kept import initial_digest
+from fedmpi.studies.study.wanted import jobs_of, trials
+
+
+@pytest.mark.parametrize("method", ["fedhm", "heterofl", "fedprox", "scaffold", "topk", "hermes", "prism", "origdrop"])
+def test_a_seed_decides_the_same_for_all_methods(method: str) -> None:
+    """The model's initial values and the cohorts; Split-Mix has several nets, each with values of its own."""
+    first, own, other = (small_config(*more) for more in ((), (f"method.name={method}",), ("seed=1",)))
+    assert initial_digest(own) == initial_digest(first) != initial_digest(other)
+    assert cohorts(own) == cohorts(first) != cohorts(other)
+
+
+def cohorts(config: Config) -> list[int]:
+    """The clients of the first rounds, one round after the other."""
+    method, blocks = methods.create(start.method_context(config, config.data.info())), start.blocks(config)
+    drawn = (draw_cohort(config, blocks, number, phase) for number in range(1, 6) for phase in method.phases(number))
+    return [client for cohort in drawn for client, _ in cohort]
+
+
+def test_split_mix_begins_with_values_of_its_own() -> None:
+    mixed = ("method.name=splitmix", "method.levels=[1,0.5,0.25]", "method.atom=0.25")
+    assert initial_digest(small_config(*mixed)) != initial_digest(small_config("method.name=fedavg"))
+
+
+class Ended:
+    """A process that has ended with this exit code."""
+
+    def __init__(self, code: int) -> None:
+        self.code = code
+
+    def poll(self) -> int:
+        return self.code
+
+    def terminate(self) -> None: ...
+
+
+@pytest.fixture
+def runs_here(monkeypatch: pytest.MonkeyPatch) -> list[Sequence[str]]:
+    """Makes runs in this process, which is a tenth of the time; the commands so far."""
+    commands: list[Sequence[str]] = []
+
+    def start(command: Sequence[str], log: Path, environment: Mapping[str, str]) -> Ended:
+        commands.append(command)
+        return Ended(main(command[command.index("fedmpi.main") + 1 :]))
+
+    monkeypatch.setattr(making, "start", start)
+    return commands
+
+
+called = calling(conduct.main)
+SHORT = {"settings": None, "questions": [{**FILE["questions"][0], "settings": []}], "seeds": [0, 1]}
+
+
+def test_a_whole_study(tmp_path: Path, called: Called, runs_here: list[Sequence[str]]) -> None:
+    """Four trials, then four final runs with what was chosen; nothing is made twice; the report needs no folders."""
+    study = study_of(tmp_path, **SHORT)
+    out, results = tmp_path / "out", tmp_path / "results"
+    words = [study.path, "--out", out, "--results", results]
+    assert called(*words, "--report")[0] == 2, "no run is finished"
+    code, printed, error = called(*words, "--run", "--jobs", 2)
+    assert code == 0 and len(runs_here) == 8, error
+    assert "not decidable here" in printed and "descriptive" in printed
+    choices = json.loads((out / "choices.json").read_text())["all"]
+    lr = yaml_text.parse((out / "final-all-avg-seed0" / "config.yaml").read_text()).value["train"]["lr"]
+    assert lr == choices["avg"]["values"]["train.lr"]
+    first = {path.name: path.read_bytes() for path in results.iterdir()}
+    assert {"report.md", "values.csv", "records.json.gz", "all-curves.svg", "all-differences.svg"} == set(first)
+    assert "same examples, partition, cohorts and initial values" in first["report.md"].decode()
+
+    assert called(*words, "--run")[0] == 0 and len(runs_here) == 8
+    assert "final runs: 4 of 4" in called(*words, "--status")[1]
+    before = (out / "choices.json").read_text()
+    swapped = before.replace('"trial": 0', "?").replace('"trial": 1', '"trial": 0').replace("?", '"trial": 1')
+    for odd in (swapped, before.replace('"trial": ', '"trial": 7'), before.replace('"trial"', '"trail"')):
+        (out / "choices.json").write_text(odd)
+        code, _, error = called(*words, "--report")
+        assert code == 2 and "choices.json" in error
+    (out / "choices.json").write_text(before)
+    out.rename(tmp_path / "elsewhere")
+    assert called(*words, "--report")[0] == 0
+    assert {path.name: path.read_bytes() for path in results.iterdir()} == first, "from the records alone, to the byte"
+
+    study.path.write_text(study.path.read_text().replace("Two rates", "Three rates"))
+    for does in ("--run", "--report", "--status"):
+        code, _, error = called(*words, does)
+        assert code == 2 and str(study.path) in error and study.digest[:12] in error
+    assert len(runs_here) == 8
+
+
+def test_a_file_that_changed_after_the_first_run_is_refused(
+    tmp_path: Path, called: Called, runs_here: list[Sequence[str]]
+) -> None:
+    """Also where no run is finished: the note is written before a run begins."""
+    study = study_of(tmp_path, **SHORT)
+    ((_, job),) = jobs_of(study, trials(study)[:1], tmp_path / "out")
+    list(making.make(study, [job], 1))
+    (note,) = (tmp_path / "out").glob("*.study.json")
+    assert json.loads(note.read_text())["study"] == study.digest
+    study.path.write_text(study.path.read_text() + "alpha: 0.5\n")
+    code, _, error = called(study.path, "--run", "--out", tmp_path / "out")
+    assert code == 2 and study.digest[:12] in error and len(runs_here) == 1
+
+
+def test_a_failed_run_ends_no_other_and_is_tried_again(
+    tmp_path: Path, called: Called, runs_here: list[Sequence[str]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    study = study_of(tmp_path, **SHORT)
+    works, words = making.start, [study.path, "--out", tmp_path / "out", "--run"]
+
+    def fails(command: Sequence[str], *others: Any) -> Any:
+        return Ended(1) if any("trial1" in word for word in command) else works(command, *others)
+
+    monkeypatch.setattr(making, "start", fails)
+    code, printed, error = called(*words)
+    assert code == 1 and printed.count("exit code 1") == 2 and "2 runs" in error and len(runs_here) == 2
+    assert not (tmp_path / "out" / "choices.json").exists()
+    monkeypatch.setattr(making, "start", works)
+    assert called(*words)[0] == 0 and len(runs_here) == 8
+
+
+def test_records_are_the_same_bytes_and_damage_is_one_line(tmp_path: Path) -> None:
+    runs = final_runs(BETTER, WORSE)
+    kept.write(tmp_path, "digest", {"one": {}}, runs)
+    first = (tmp_path / kept.FILE).read_bytes()
+    assert kept.read(tmp_path) == ("digest", {"one": {}}, [replace(run, overrides=[], nets=[]) for run in runs])
+    assert kept.pack(*kept.read(tmp_path)) == first and first[4:8] == bytes(4), "no date"
+    for damaged in (first[:-9], b"text", gzip.compress(b"[]"), gzip.compress(b'{"study": 1}')):
+        (tmp_path / kept.FILE).write_bytes(damaged)
+        with pytest.raises(RunDirError, match=kept.FILE):
+            kept.read(tmp_path)
+
+
+@pytest.mark.slow
+def test_a_killed_study_continues(tmp_path: Path, called: Called) -> None:
+    """Killed with SIGKILL in the middle, and continued: every value is that of a study that was left alone."""
+    study = study_of(tmp_path, **SHORT)
+    words = [str(study.path), "--run", "--jobs", "2"]
+    program = [sys.executable, "-m", "fedmpi", "study", *words, "--out", str(tmp_path / "killed")]
+    process = subprocess.Popen(program, stdout=subprocess.PIPE, text=True)
+    assert process.stdout is not None
+    assert "finished" in process.stdout.readline()
+    process.kill()
+    process.wait()
+    process.stdout.close()
+    while subprocess.run(program, capture_output=True).returncode == 1:
+        pass  # a run of the killed study may still be under way, and is left alone
+    assert called(*words, "--out", tmp_path / "whole")[0] == 0
+    tables = [(tmp_path / name / "results" / "values.csv").read_text() for name in ("killed", "whole")]
+    assert tables[0] == tables[1] and len(tables[0].splitlines()) == 9
