@@ -20,7 +20,7 @@ from fedmpi.config.schema import Config
 from fedmpi.errors import RunDirError
 from fedmpi.main import main
 from fedmpi.rounds.state import draw_cohort
-from fedmpi.run import start
+from fedmpi.running import start
 from fedmpi.studies.study import conduct, kept, making
 from fedmpi.studies.study.kept import initial_digest
 from fedmpi.studies.study.wanted import jobs_of, trials

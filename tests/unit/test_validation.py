@@ -13,8 +13,8 @@ from fedmpi.data.sets.synthetic import Synthetic
 from fedmpi.data.validation import hold_out
 from fedmpi.errors import ConfigError
 from fedmpi.mpi.serial import SerialComm
-from fedmpi.run import start
-from fedmpi.run.forecast import forecast
+from fedmpi.running import start
+from fedmpi.running.forecast import forecast
 
 ON_VALIDATION = ("evaluation.on=validation", "evaluation.validation_share=0.25")
 

@@ -129,7 +129,7 @@ def initial_digest(config: Config) -> str:
 
     from fedmpi import methods
     from fedmpi.models import create
-    from fedmpi.run import start
+    from fedmpi.running import start
 
     info = config.data.info()
     net = create.build(config.model, info, config.seed)
