@@ -173,12 +173,12 @@ class Train(Section):
 class Evaluation(Section):
     """How the nets of every tier are tested."""
 
-    on: Literal["test", "validation"] = "test"
+    on: Literal["test", "validation"] = later("test")
     """`test`: nets are tested on the data set's test examples. `validation`, for choosing settings: they are tested on
     a share of every client's training examples, on which nobody trains then, and the test examples are not used. A
     client's own test data are its own share.
     """
-    validation_share: Annotated[float, Field(gt=0, lt=1)] = 0.2
+    validation_share: Annotated[float, Field(gt=0, lt=1)] = later(0.2)
     """The share of a client's examples, class by class, that `on: validation` tests on: 2 examples at least, and 2
     stay; a client with fewer than 4 keeps all.
     """

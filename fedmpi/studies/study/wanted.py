@@ -10,8 +10,8 @@ from typing import Any, Literal
 
 from fedmpi.config import yaml_text
 from fedmpi.config.address import file_and_cell
+from fedmpi.config.comparing import leaves
 from fedmpi.config.load import load
-from fedmpi.config.schema import leaves
 from fedmpi.errors import ConfigError
 from fedmpi.store.files import read_whole, write_text, writing
 from fedmpi.store.run_dir import RunDir
