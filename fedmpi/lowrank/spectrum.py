@@ -64,6 +64,11 @@ def table(
     return {**overall, "layers": layers}
 
 
+def shares(lost: Mapping[str, float], whole: float) -> dict[str, object]:
+    """As `table`, of all layers together and out of energies: what each tier has not of the `whole`."""
+    return {"spectrum": {"beyond": {tier: _share(energy, whole) for tier, energy in lost.items()}}}
+
+
 def beyond(notes: Mapping[str, object], tier: str) -> float | None:
     """The share of all layers' energy beyond a tier's rank, out of a record's notes; None where they have none."""
     match notes:

@@ -198,29 +198,20 @@ class FedHM(Method):
 
     def sums(self) -> Mapping[str, str]:
         """`coverage` weighs the changes of each tier by themselves."""
-        if not self.options.coverage:
-            return super().sums()
-        found = {}
-        for name in self.state_specs():
-            layer = self.layers.get(name.removesuffix(".weight"))
-            parts = [_part(layer, tier.index) for tier in self.tiers] if layer else [name]
-            found |= dict.fromkeys(parts, name)
-        return found
+        return {self._sum(name, tier.index): name for name in self.state_specs() for tier in self.tiers}
+
+    def _sum(self, name: str, tier: int) -> str:
+        return f"{name}@{tier}" if self.options.coverage and name.removesuffix(".weight") in self.layers else name
 
     def lift(self, upload: Params, client: Client) -> Iterator[tuple[str, Tensor]]:
         """Eq. 1: W = U V^T, folded back into a kernel."""
+        tier = client.task.tier
         for name, value in upload.items():
             layer = self.layers.get(name.removesuffix(".u.weight"))
             if layer is not None and name.endswith(".u.weight"):
-                yield self._sum_of(layer, client.task.tier), layer.lift(value, upload[f"{layer.name}.v.weight"])
-            elif (dense := self.layers.get(name.removesuffix(".weight"))) is not None:
-                yield self._sum_of(dense, client.task.tier), value
+                yield self._sum(f"{layer.name}.weight", tier), layer.lift(value, upload[f"{layer.name}.v.weight"])
             elif name.removesuffix(".v.weight") not in self.layers:
-                yield lowrank.factorized.dense_name(name, self.layers), value
-
-    def _sum_of(self, layer: FactorizedLayer, tier: int) -> str:
-        name = f"{layer.name}.weight"
-        return _part(name, tier) if self.options.coverage else name
+                yield self._sum(lowrank.factorized.dense_name(name, self.layers), tier), value
 
     def magnitudes(self, upload: Params, client: Client) -> Tensor:
         """|U V^T|_ij <= |u_i| |v_j|: the largest row norms bound a lifted layer without lifting it."""
@@ -255,7 +246,7 @@ class FedHM(Method):
             return untouched.mul_(options.residual).add_(self._mean(layer, means))
         sums: dict[int | None, Tensor] = {}
         for tier in sorted({task.tier for task in contributions.tasks}):
-            r, part = self._rank(layer, tier), layer.unroll(means[_part(layer, tier)]).double()
+            r, part = self._rank(layer, tier), layer.unroll(means[self._sum(f"{layer.name}.weight", tier)]).double()
             sums[r] = sums[r] + part if r in sums else part
         change = lowrank.correction.covered_change(sums, matrix, u, v, cover, options.coverage)
         return change.add_(u.double() @ v.double() if kept is None else kept)
@@ -286,8 +277,8 @@ class FedHM(Method):
 
     def _mean(self, layer: FactorizedLayer, means: Params) -> Tensor:
         """The mean of eq. 2, unrolled, float64; out of its parts if it was summed by tier."""
-        names = [_part(layer, tier.index) for tier in self.tiers] if self.options.coverage else [f"{layer.name}.weight"]
-        first, *others = (layer.unroll(means[name]).double() for name in names)
+        parts = dict.fromkeys(self._sum(f"{layer.name}.weight", tier.index) for tier in self.tiers)
+        first, *others = (layer.unroll(means[name]).double() for name in parts)
         return sum(others, first)
 
     # What it tells of a round.
@@ -344,11 +335,6 @@ class FedHM(Method):
         """Frobenius decay: the gradient of lambda/2 |U V^T|_F^2 on every factorized layer."""
         if not self._is_dense(client.task.tier):
             lowrank.decay.decay_layers_(self.layers.values(), net.params, net.grads, self.lambda_)
-
-
-def _part(layer: FactorizedLayer, tier: int) -> str:
-    """The name of the sum of one tier's results."""
-    return f"{layer.name}.weight@{tier}"
 
 
 def _leading(source: Tensor, shape: tuple[int, ...]) -> Tensor:
