@@ -254,14 +254,15 @@ class FedHM(Method):
     def mean_change(self, state: Params, means: Params, contributions: Contributions) -> Params:
         """Of a factorized layer the mean without what clients started from: a truncation is no change."""
         changes = {}
-        for name, value in state.items():
-            if (layer := self.layers.get(name.removesuffix(".weight"))) is None:
+        for name in self.state_specs():
+            value = state[name]
+            if layer := self.layers.get(name.removesuffix(".weight")):
+                cover = self._cover(layer, contributions.tasks)
+                factors = self._factors(layer, contributions.published, value) if cover.of else None
+                received = lowrank.correction.received(layer.unroll(value), factors, cover)
+                changes[name] = layer.folded_as(value, self._mean(layer, means) - received)
+            else:
                 changes[name] = means[name] - value
-                continue
-            cover = self._cover(layer, contributions.tasks)
-            factors = self._factors(layer, contributions.published, value) if cover.of else None
-            received = lowrank.correction.received(layer.unroll(value), factors, cover)
-            changes[name] = layer.folded_as(value, self._mean(layer, means) - received)
         return changes
 
     def _rank(self, layer: FactorizedLayer, tier: int) -> int | None:
