@@ -98,16 +98,19 @@ def covered_change(
     """sum_t A_t + sum_j (c_j^-p - 1) (T_j - T_{j-1}) sum_{t >= j} A_t, (M, N), float64.
 
     A_t is the sum of alpha_i (W_i - start_i) over the clients of rank r_t. `sums` has that of alpha_i W_i by r_t (None:
-    the dense ones). p = 0 leaves the plain sum of changes. Some twelve thin products.
+    the dense ones). p = 0 leaves the plain sum of changes. Some twelve thin products in the type of `weight`: float32
+    rounds only the second sum, to 2^-24 of a change.
     """
     changes = dict(_changes(sums, weight, u, v, cover))
-    left, right = _orthonormal(u, v)
-    above = changes.get(None, torch.zeros(weight.shape, dtype=torch.float64, device=weight.device))
-    gained = above * _gain(cover.dense, power) if None in changes else torch.zeros_like(above)
-    result = above + gained
+    result = sum(changes.values(), weight.new_zeros(weight.shape, dtype=torch.float64))
+    left, right = _orthonormal(u.to(weight), v.to(weight))
+    above = gained = weight.new_zeros(weight.shape)
+    if None in changes:
+        above = changes[None].to(weight.dtype)
+        gained = above * _gain(cover.dense, power)
+        result += gained
     for r in sorted((r for r in changes if r is not None), reverse=True):
-        result += changes[r]
-        above = above + changes[r]
+        above = above + changes[r].to(weight.dtype)
         gain = above * _gain(cover.of[r], power)
         result += _tangent(gain - gained, left[:, :r], right[:r])
         gained = gain
@@ -118,7 +121,8 @@ def _changes(
     sums: Mapping[int | None, Tensor], weight: Tensor, u: Tensor, v: Tensor, cover: Cover
 ) -> Iterable[tuple[int | None, Tensor]]:
     """A_t by rank."""
-    start, first, held = torch.zeros(weight.shape, dtype=torch.float64, device=weight.device), 0, list(cover.of.items())
+    start, first = weight.new_zeros(weight.shape, dtype=torch.float64), 0
+    held = [(int(r), share) for r, share in cover.of.items()]
     for place, (r, share) in enumerate(held):
         own = share - (held[place + 1][1] if place + 1 < len(held) else cover.dense)
         start = start + u[:, first:r].double() @ v[first:r].double()
@@ -140,11 +144,10 @@ def _tangent(matrix: Tensor, left: Tensor, right: Tensor) -> Tensor:
 
 def _orthonormal(u: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
     """The singular vectors (M, r') and (r', N) of factors whose columns and rows have the norm sqrt(sigma)."""
-    left, right = u.double(), v.double()
-    norms = left.norm(dim=0), right.norm(dim=1)
+    norms = u.norm(dim=0), v.norm(dim=1)
     sigma = norms[0] * norms[1]
     kept = int((sigma > _SMALLEST_VALUE * sigma.max()).sum())
-    return left[:, :kept] / norms[0][:kept], right[:kept] / norms[1][:kept, None]
+    return u[:, :kept] / norms[0][:kept], v[:kept] / norms[1][:kept, None]
 
 
 def _product(u: Tensor, v: Tensor, factors: Tensor) -> Tensor:

@@ -252,7 +252,8 @@ class FedHM(Method):
         return change.add_(u.double() @ v.double() if kept is None else kept)
 
     def mean_change(self, state: Params, means: Params, contributions: Contributions) -> Params:
-        """Of a factorized layer the mean without what clients started from: a truncation is no change."""
+        """What clients have changed, on average: the gradient of a server optimizer, negated. Of a factorized layer it
+        is the mean without what clients started from, because a truncation is no change."""
         changes = {}
         for name in self.state_specs():
             value = state[name]

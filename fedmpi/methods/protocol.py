@@ -175,12 +175,6 @@ class Method:
         """
         return {**state, **means}
 
-    def mean_change(self, state: Params, means: Params, contributions: Contributions) -> Params:
-        """The weighted mean over the clients of what each has changed of what it got: a server optimizer's gradient,
-        negated. By tensor of `state_specs`; zero where nobody sent an entry.
-        """
-        return {name: means[name] - state[name] for name in self.state_specs()}
-
     def refresh(self, state: Params) -> Params:
         """What the server recomputes of its state after `update` (PriSM: the SVD); counted as the stage `svd`."""
         return state
