@@ -26,7 +26,7 @@ What holds exactly:
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
 import torch
@@ -101,35 +101,36 @@ def covered_change(
     the dense ones). p = 0 leaves the plain sum of changes. Some twelve thin products in the type of `weight`: float32
     rounds only the second sum, to 2^-24 of a change.
     """
-    changes = dict(_changes(sums, weight, u, v, cover))
-    result = sum(changes.values(), weight.new_zeros(weight.shape, dtype=torch.float64))
+    result = weight.new_zeros(weight.shape, dtype=torch.float64)
     left, right = _orthonormal(u.to(weight), v.to(weight))
     above = gained = weight.new_zeros(weight.shape)
-    if None in changes:
-        above = changes[None].to(weight.dtype)
-        gained = above * _gain(cover.dense, power)
-        result += gained
-    for r in sorted((r for r in changes if r is not None), reverse=True):
-        above = above + changes[r].to(weight.dtype)
-        gain = above * _gain(cover.of[r], power)
-        result += _tangent(gain - gained, left[:, :r], right[:r])
-        gained = gain
+    for r, change in _changes(sums, weight, u, v, cover):
+        result += change
+        above = above + change.to(weight.dtype)
+        if r is None:
+            gained = above * _gain(cover.dense, power)
+            result += gained
+        else:
+            gain = above * _gain(cover.of[r], power)
+            result += _tangent(gain - gained, left[:, :r], right[:r])
+            gained = gain
     return result
 
 
 def _changes(
     sums: Mapping[int | None, Tensor], weight: Tensor, u: Tensor, v: Tensor, cover: Cover
-) -> Iterable[tuple[int | None, Tensor]]:
-    """A_t by rank."""
-    start, first = weight.new_zeros(weight.shape, dtype=torch.float64), 0
-    held = [(int(r), share) for r, share in cover.of.items()]
-    for place, (r, share) in enumerate(held):
-        own = share - (held[place + 1][1] if place + 1 < len(held) else cover.dense)
-        start = start + u[:, first:r].double() @ v[first:r].double()
-        first = r
-        yield r, sums[r].double() - own * start
+) -> Iterator[tuple[int | None, Tensor]]:
+    """A_t by rank, the dense clients' and the largest rank first; float64."""
     if cover.dense:
-        yield None, sums[None].double() - cover.dense * weight.double()
+        yield None, torch.sub(sums[None].double(), weight, alpha=cover.dense)
+    held = [(int(r), share) for r, share in cover.of.items()]
+    start = _product(u, v, torch.ones(max(r for r, _ in held), dtype=torch.float64))
+    beyond = cover.dense
+    for place, (r, share) in reversed(list(enumerate(held))):
+        yield r, torch.sub(sums[r], start, alpha=share - beyond)
+        if place:
+            beyond, smaller = share, held[place - 1][0]
+            start.addmm_(u[:, smaller:r].double(), v[smaller:r].double(), alpha=-1)
 
 
 def _gain(share: float, power: float) -> float:

@@ -246,7 +246,7 @@ class FedHM(Method):
             return untouched.mul_(options.residual).add_(self._mean(layer, means))
         sums: dict[int | None, Tensor] = {}
         for tier in sorted({task.tier for task in contributions.tasks}):
-            r, part = self._rank(layer, tier), layer.unroll(means[self._sum(f"{layer.name}.weight", tier)]).double()
+            r, part = self._rank(layer, tier), layer.unroll(means[self._sum(f"{layer.name}.weight", tier)])
             sums[r] = sums[r] + part if r in sums else part
         change = lowrank.correction.covered_change(sums, matrix, u, v, cover, options.coverage)
         return change.add_(u.double() @ v.double() if kept is None else kept)
