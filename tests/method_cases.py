@@ -71,7 +71,7 @@ MOVES_WITHOUT_TRAINING = {
     "fedhm-low-only": "as fedhm: clients return a truncation",
     "fedhm-delta": "float32 factors are no exact truncation: test_fedhm_delta.py has the distance",
     "fedhm-delta-low": "as fedhm-delta, and what lies beyond all ranks goes",
-    "fedhm-coverage": "as fedhm-delta",
+    "fedhm-coverage": "as fedhm-delta: float32 factors are no exact truncation",
     "toy": "uploads are rounded to bfloat16: tested exactly in test_without_training.py",
     "fdnnc": "W becomes its truncation: test_fdnnc.py has an iteration without gradients",
     "fdnnc-both": "as fdnnc: W becomes the mean of itself and its truncation",
