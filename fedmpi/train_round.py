@@ -36,7 +36,7 @@ from fedmpi.rounds.evaluate import test_clients, test_tiers
 from fedmpi.rounds.exchange import CONTRIBUTED, Results
 from fedmpi.rounds.publish import publish
 from fedmpi.rounds.recovering import OpenRound
-from fedmpi.rounds.state import RoundResult, ServerState, Setup, is_evaluated, plan_phase
+from fedmpi.rounds.state import Published, RoundResult, ServerState, Setup, is_evaluated, plan_phase
 
 
 def train_round(setup: Setup, opened: OpenRound) -> RoundResult:
@@ -48,11 +48,12 @@ def train_round(setup: Setup, opened: OpenRound) -> RoundResult:
         train_phase(setup, opened, phase)
     # One broadcast serves this round's test and the clients of the next round.
     opened.published = published = opened.published or publish(setup, opened.state, opened.number + 1, 0)
+    result = noted(setup, opened, published)
     if not is_evaluated(setup.config, opened.number):
-        return opened.result
+        return result
     scores = test_tiers(setup, opened.number, published)
     client_scores = test_clients(setup, opened.number, opened.state, published)
-    return replace(opened.result, scores=scores, client_scores=client_scores)
+    return replace(result, scores=scores, client_scores=client_scores)
 
 
 def train_phase(setup: Setup, opened: OpenRound, phase: Phase) -> None:
@@ -72,21 +73,22 @@ def train_phase(setup: Setup, opened: OpenRound, phase: Phase) -> None:
     with clock.stage("aggregation", number):
         results = exchange.finish(opened.state.params)
         comm.agree()  # the phase counts only if all ranks came through it
-        state, brought = update(setup, opened.state, results, phase, number, planned.tasks)
+        state, brought = update(setup, opened.state, results, phase, planned.tasks, published)
     with clock.stage("svd", number):
         opened.close_phase(planned, results, *refresh(setup, state, brought))
 
 
 def update(
-    setup: Setup, state: ServerState, results: Results, phase: Phase, round_number: int, tasks: Sequence[Task]
+    setup: Setup, state: ServerState, results: Results, phase: Phase, tasks: Sequence[Task], published: Published
 ) -> tuple[ServerState, Contributions | None]:
     """The new server state, and who made it (None if no client did); new client memories become valid with it."""
     of = {report.client: report for report in results.reports if report.status == CONTRIBUTED}
     if not (setup.comm.is_root and of):
         return state, None
     contributed = [task for task in tasks if task.client in of]
+    round_number = contributed[0].round_number
     lr = learning_rate(setup.config.train, round_number, setup.config.rounds)
-    brought = Contributions(phase, round_number, lr, contributed, results.shares)
+    brought = Contributions(phase, round_number, lr, contributed, results.shares, published.params)
     fresh = {client: (round_number, report.memory_digest) for client, report in of.items() if report.memory_digest}
     params = setup.method.update(state.params, results.means, brought)
     return ServerState(params, {**state.memories, **fresh} if fresh else state.memories), brought
@@ -100,3 +102,10 @@ def refresh(
         return state, {}
     params = setup.method.refresh(state.params)
     return replace(state, params=params), setup.method.diagnostics(params, brought)
+
+
+def noted(setup: Setup, opened: OpenRound, published: Published) -> RoundResult:
+    """The round's result with what the method notes of the new state (rank 0)."""
+    with setup.clock.stage("svd", opened.number):
+        notes = setup.method.state_notes(opened.state.params, published.params) if setup.comm.is_root else {}
+    return replace(opened.result, diagnostics={**opened.result.diagnostics, **notes})

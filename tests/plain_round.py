@@ -23,13 +23,15 @@ def plain_round(setup: Setup, number: int, state: ServerState) -> ServerState:
 def plain_phase(setup: Setup, number: int, phase: Phase, state: ServerState) -> ServerState:
     """Publish; narrow, train, upload for each client; the mean; update."""
     method, specs = setup.method, setup.method.state_specs()
+    of = method.sums()  # the server tensor that each sum is of
     tasks = plan_phase(setup, number, phase).tasks
     if not tasks:
         return state
     largest = max(method.client_weight(task) for task in tasks)
     weight = {task.client: method.client_weight(task) / largest for task in tasks}
-    shapes, sent = {name: spec.shape for name, spec in specs.items()}, publish(setup, state, [t.tier for t in tasks])
-    sums, weights = ExactSum(shapes, sent.bounds, sum(weight.values())), WeightSum(len(tasks))
+    shapes, sent = {name: specs[of[name]].shape for name in of}, publish(setup, state, [t.tier for t in tasks])
+    bounds = {name: sent.bounds[of[name]] for name in of}
+    sums, weights = ExactSum(shapes, bounds, sum(weight.values())), WeightSum(len(tasks))
     memories = dict(state.memories)
     for task in tasks:
         client = client_of(setup, task, sent, state.memories.get(task.client))
@@ -41,9 +43,9 @@ def plain_phase(setup: Setup, number: int, phase: Phase, state: ServerState) -> 
         for name, value in method.lift(upload, client):
             sums.add(name, value, weight[task.client], regions.get(name))
         weights.add(weight[task.client], {name: (shapes[name], region) for name, region in regions.items()})
-    means = {name: sums.mean(name, weights.of(name), state.params[name]) for name in specs}
+    means = {name: sums.mean(name, weights.of(name), state.params[of[name]]) for name in of}
     lr = learning_rate(setup.config.train, number, setup.config.rounds)
-    made = Contributions(phase, number, lr, list(tasks), weights.share)
+    made = Contributions(phase, number, lr, list(tasks), weights.share, sent.params)
     return ServerState(method.refresh(method.update(state.params, means, made)), memories)
 
 

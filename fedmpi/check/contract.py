@@ -80,13 +80,15 @@ class PhaseOfRound:
 
     def next_state(self) -> ServerState:
         tasks, results = self.assignment.tasks, self.exchanged("gather")
-        state, brought = rounds.update(self.setup, self.state, results, self.phase, 1, tasks)
+        state, brought = rounds.update(self.setup, self.state, results, self.phase, tasks, self.published)
         return rounds.refresh(self.setup, state, brought)[0]
 
     def added(self, tasks: Sequence[Task]) -> torch.Tensor:
         """The exact sum of what these clients have sent, in this order, with unequal weights."""
-        shapes = {name: spec.shape for name, spec in self.method.state_specs().items()}
-        total = ExactSum(shapes, self.published.bounds, float(len(self.assignment.tasks)))
+        specs, tensor_of = self.method.state_specs(), self.method.sums()
+        shapes = {name: specs[tensor].shape for name, tensor in tensor_of.items()}
+        bounds = {name: self.published.bounds[tensor] for name, tensor in tensor_of.items()}
+        total = ExactSum(shapes, bounds, float(len(self.assignment.tasks)))
         for task in tasks:
             regions = self.method.regions(self.client(task))
             for name, value in self.method.lift(self.results[task.client][1], self.client(task)):
@@ -213,23 +215,25 @@ def _shown(spec: Spec | None) -> str:
 def lifted_tensors_fit(trial: Trial) -> None:
     """lifted tensors have the shapes of their regions and keep to magnitudes and bounds; lift changes no upload"""
     for phase in trial.phases:
-        specs, bounds = phase.method.state_specs(), phase.published.bounds
+        specs, bounds, tensor_of = phase.method.state_specs(), phase.published.bounds, phase.method.sums()
         for task, upload in phase.uploads():
             before = digest_of(upload)
             largest = dict(zip(specs, phase.method.magnitudes(upload, phase.client(task)).tolist(), strict=True))
             regions = phase.method.regions(phase.client(task))
-            require(set(regions) <= set(specs), "regions has names that state_specs has not")
+            require(set(regions) <= set(tensor_of), "regions has names that sums has not")
             for name, value in phase.method.lift(upload, phase.client(task)):
-                require(name in specs, f"lift gives {name}, which state_specs has not")
-                whole = phase.state.params[name]
+                require(name in tensor_of, f"lift gives {name}, which sums has not")
+                tensor = tensor_of[name]
+                whole = phase.state.params[tensor]
                 wanted = (whole[regions[name]] if name in regions else whole).shape
                 fits = f"lift gives {name} as {list(value.shape)}, its region is {list(wanted)}"
                 require(value.shape == wanted, fits)
                 # Bounds of products of factors are computed in float32: a few roundings of 2^-24.
                 highest = float(value.abs().max()) if value.numel() else 0.0
-                promised = f"lift gives {highest:g} in {name}, magnitudes promises at most {largest[name]:g}"
-                require(highest <= largest[name] * (1 + 3 * 2**-24), promised)
-                require(highest <= bounds[name], f"lift gives {highest:g} in {name}, beyond its bound {bounds[name]:g}")
+                promised = f"lift gives {highest:g} in {name}, magnitudes promises at most {largest[tensor]:g}"
+                require(highest <= largest[tensor] * (1 + 3 * 2**-24), promised)
+                limit = bounds[tensor]
+                require(highest <= limit, f"lift gives {highest:g} in {name}, beyond its bound {limit:g}")
             require(digest_of(upload) == before, "lift or magnitudes changes the upload in place")
 
 
@@ -253,12 +257,14 @@ def exchanges_agree(trial: Trial) -> None:
         gathered, reduced = (phase.exchanged(kind) for kind in ("gather", "reduce"))
         require(digest_of(gathered.means) == digest_of(reduced.means), "gather and reduce give different means")
         means = digest_of(gathered.means)
-        state, brought = rounds.update(phase.setup, phase.state, gathered, phase.phase, 1, phase.assignment.tasks)
+        sent, tasks = digest_of(phase.published.params), phase.assignment.tasks
+        state, brought = rounds.update(phase.setup, phase.state, gathered, phase.phase, tasks, phase.published)
         updated = digest_of(state.params)
         rounds.refresh(phase.setup, state, brought)
         require(digest_of(state.params) == updated, "refresh changes the state in place")
         require(digest_of(phase.state.params) == before, "update changes the old state in place")
         require(digest_of(gathered.means) == means, "update changes the means in place")
+        require(digest_of(phase.published.params) == sent, "update changes the published tensors in place")
 
 
 def a_saved_state_continues(trial: Trial) -> None:

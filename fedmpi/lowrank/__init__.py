@@ -1,4 +1,4 @@
-"""Low-rank algebra: SVD, which layers are factorized, factor nets, Frobenius decay.
+"""Low-rank algebra: SVD, which layers are factorized, factor nets, Frobenius decay, spectra, what a mean of them loses.
 
 Knows no client, no config and no method. Throughout: a factorized layer with m inputs and n
 outputs runs as two layers, `u` (m -> r, applied first) and `v` (r -> n, with the bias); the
@@ -16,9 +16,9 @@ from types import ModuleType
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from fedmpi.lowrank import decay, factorized, gates, kernels, modules, rule, svd, whole_stem
+    from fedmpi.lowrank import correction, decay, factorized, gates, kernels, modules, rule, spectrum, svd, whole_stem
 
-__all__ = ["decay", "factorized", "gates", "kernels", "modules", "rule", "svd", "whole_stem"]
+__all__ = ["correction", "decay", "factorized", "gates", "kernels", "modules", "rule", "spectrum", "svd", "whole_stem"]
 
 
 def __getattr__(name: str) -> ModuleType:

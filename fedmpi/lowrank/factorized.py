@@ -106,10 +106,21 @@ class FactorizedLayer:
         unrolled = matrix.reshape([dense_shape[axis] for axis in axes])
         return unrolled.permute([axes.index(axis) for axis in range(4)]).contiguous()
 
+    def folded_as(self, weight: torch.Tensor, matrix: torch.Tensor) -> torch.Tensor:
+        """As `fold`, with the type, device and memory format of `weight`."""
+        return torch.empty_like(weight).copy_(self.fold(matrix))
+
     def factorize(self, weight: torch.Tensor, r: int, solver: Solver = "gram") -> tuple[torch.Tensor, torch.Tensor]:
         """Dense weight -> the weights of `u` (r, m, *kernel) and `v` (n, r, *kernel), contiguous: what is published."""
-        u, v = truncated_svd(self.unroll(weight), r, solver)
-        return self._weight(u.t(), self.u_shape(len(v))), self._weight(v.t(), self.v_shape(len(v)))
+        u, v, _ = self.decompose(weight, r, solver)
+        return u, v
+
+    def decompose(
+        self, weight: torch.Tensor, r: int, solver: Solver = "gram"
+    ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+        """As `factorize`, and all singular values, largest first."""
+        u, v, sigma = truncated_svd(self.unroll(weight), r, solver)
+        return self._weight(u.t(), self.u_shape(len(v))), self._weight(v.t(), self.v_shape(len(v))), sigma
 
     def lift(self, u_weight: torch.Tensor, v_weight: torch.Tensor) -> torch.Tensor:
         """The weights of `u` and `v`, at any rank -> the dense weight that they stand for: what is averaged."""

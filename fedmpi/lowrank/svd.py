@@ -27,8 +27,10 @@ import torch
 Solver = Literal["exact", "gram"]
 
 
-def truncated_svd(matrix: torch.Tensor, r: int, solver: Solver = "gram") -> tuple[torch.Tensor, torch.Tensor]:
-    """The best approximation of `matrix` (M, N) of rank r as u (M, r) @ v (r, N).
+def truncated_svd(
+    matrix: torch.Tensor, r: int, solver: Solver = "gram"
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """The best approximation of `matrix` (M, N) of rank r as u (M, r) @ v (r, N), and all singular values (min(M, N),).
 
     Column i of u and row i of v both have the norm sqrt(sigma_i). r > min(M, N) is cut to
     min(M, N). Results have the dtype of `matrix` (at least float32). O(min(M, N) M N).
@@ -40,7 +42,7 @@ def truncated_svd(matrix: torch.Tensor, r: int, solver: Solver = "gram") -> tupl
         matrix = matrix.float()
     left, sigma, right = SOLVERS[solver](matrix)
     r = min(r, len(sigma))
-    return _split(left[:, :r], sigma[:r], right[:r], matrix.dtype)
+    return *_split(left[:, :r], sigma[:r], right[:r], matrix.dtype), sigma.to(matrix.dtype)
 
 
 def _exact(matrix: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:

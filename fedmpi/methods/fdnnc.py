@@ -249,6 +249,16 @@ class FDNNC(Method):
         """The SVD of W wherever small devices continue from it in the same round or the next."""
         return state | self._factors(state) if self.pattern in ("both", "switch") else state
 
+    def diagnostics(self, state: Params, contributions: Contributions) -> Mapping[str, object]:
+        """The share of W's energy beyond A B^T, where the state has both."""
+        if not all(self.blocks):
+            return {}
+        matrices = [state[f"{layer}.weight"].double() for layer in self.layers]
+        products = [self._weights(state)[f"{layer}.weight"].double() for layer in self.layers]
+        lost = sum(float((w - ab).square().sum()) for w, ab in zip(matrices, products, strict=True) if ab.any())
+        whole = sum(float(w.square().sum()) for w, ab in zip(matrices, products, strict=True) if ab.any())
+        return lowrank.spectrum.shares({self.tiers[SMALL].name: lost}, whole) if whole else {}
+
     # Client half.
 
     def net(self, number: int, *, empty: bool = False) -> nn.Module:

@@ -19,35 +19,47 @@ Differences from the paper, and from the authors' code (YXShi2000/FedHM @7540928
 - Frobenius decay replaces weight decay on the factors; `plus_l2` adds the latter as the code does.
 - The un-factorized layers are the code's (3 in ResNet-18, 15 in ResNet-34), which the paper's
   parameter counts confirm; its text says 2 and 15.
+
+The paper's mean, the default, in time leaves all tiers one net: `RANK_COLLAPSE.md` has why. `aggregation: delta` is
+ours: the server keeps W and adds the mean of what clients changed; `lowrank/correction.py` has what holds exactly.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
+from functools import cached_property
 from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
 
 from pydantic import Field
 
 from fedmpi import lowrank
-from fedmpi.config.schema import NotNegative, Shares
+from fedmpi.config.schema import Config, NotNegative, Shares, later
 from fedmpi.federation.assignment import Task
-from fedmpi.methods.protocol import Method
-from fedmpi.methods.values import Client, LayerRank, MethodContext, MethodOptions, Traits
+from fedmpi.methods.fedopt import Mean, ServerMethod, ServerOptions
+from fedmpi.methods.values import Client, Contributions, LayerRank, MethodContext, Traits
 from fedmpi.methods.widths import larger_than_dense, with_open_lstms
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
 
     from fedmpi.learning.flat import FlatNet
+    from fedmpi.lowrank.correction import Cover
+    from fedmpi.lowrank.factorized import FactorizedLayer
     from fedmpi.tensors import Params, Spec
 
 # Below, exp((gamma - 1) / tau) underflows; the weights have long been all on the largest tier.
 Temperature = Annotated[float, Field(ge=0.002)]
+Share = Annotated[float, Field(ge=0, le=1)]
+
+SPECTRA = "spectra"
+"""All layers' singular values in a row, published for the record."""
+ONE_NET = 1e-4
+"""Below this share of the energy beyond the smallest tier's rank, that tier's weights are the others' to 1 %."""
 
 
-class FedHMOptions(MethodOptions):
+class FedHMOptions(ServerOptions):
     """Options of `fedhm`."""
 
     capacity: ClassVar[str] = "rank_ratio"
@@ -69,9 +81,33 @@ class FedHMOptions(MethodOptions):
     """Weight decay on the factors too, as the authors' code does."""
     solver: Literal["gram", "exact"] = "gram"
     """`gram`: by the float64 eigenvectors of the Gram matrix, nearer to the optimum; `exact`: LAPACK's float32 SVD."""
+    aggregation: Literal["paper", "delta"] = later("paper")
+    """`paper`: the mean of eq. 2, which in time leaves all tiers the smallest one's net. `delta`: the server keeps what
+    clients did not get, and adds the mean of what they changed."""
+    residual: Share = later(1.0)
+    """Share of what clients did not get that the server keeps (`delta`); 0 is the paper's mean."""
+    coverage: Share = later(0.0)
+    """Power of 1 / c in the weight of a change that a share c of the clients' weight could make (`delta`, at `residual`
+    1): 0 is the mean over all clients, 1 the mean over those that cover an entry."""
+
+    def problems(self, config: Config) -> Iterator[tuple[str, str]]:
+        yield from super().problems(config)
+        if self.aggregation == "delta" and not isinstance(self.server, Mean):
+            takes = f"{self.server.name} steps along the mean change, as delta does; leave method.aggregation at paper"
+            yield "method.server.name", takes
+        todo = "with method.aggregation=paper nothing is corrected; set it to delta, or leave this out"
+        if self.aggregation == "paper" and self.residual != 1:
+            yield "method.residual", f"{self.residual:g}, but {todo}"
+        if self.aggregation == "paper" and self.coverage != 0:
+            yield "method.coverage", f"{self.coverage:g}, but {todo}"
+        elif self.coverage > 0 and self.residual < 1:
+            yield (
+                "method.coverage",
+                f"{self.coverage:g} needs a method.residual of 1, not {self.residual:g}; allowed: 0",
+            )
 
 
-class FedHM(Method):
+class FedHM(ServerMethod):
     """One SVD per layer and round on the server; prefixes of its factors on the clients."""
 
     Options = FedHMOptions
@@ -103,20 +139,29 @@ class FedHM(Method):
     def _is_dense(self, tier: int) -> bool:
         return self.tiers[tier].rank_ratio == 1
 
-    def _largest_ratio(self, nets: Collection[int]) -> float | None:
-        """The largest gamma among the low-rank ones of these nets."""
-        return max((self.tiers[net].rank_ratio for net in nets if not self._is_dense(net)), default=None)
+    @cached_property
+    def _has_dense_clients(self) -> bool:
+        """Whether any client ever trains the dense model."""
+        blocks = self.context.tier_blocks or (1,) * len(self.tiers)
+        return any(self._is_dense(tier) and count for tier, count in enumerate(blocks))
 
     # Server half.
 
     def published_specs(self, nets: Collection[int]) -> dict[str, Spec]:
         specs = self.state_specs()
-        ratio = self._largest_ratio(nets)
+        ratio = self._published_ratio(nets)
         if ratio is None:
             return specs
         if not any(map(self._is_dense, nets)):
             specs = {name: spec for name, spec in specs.items() if name.removesuffix(".weight") not in self.layers}
         return specs | self._factor_specs(ratio)
+
+    def _published_ratio(self, nets: Collection[int]) -> float | None:
+        """Of the factors: the largest gamma among the low-rank ones of these nets. `delta` without dense clients keeps
+        all triplets that some tier has."""
+        keeps_factors = self.options.aggregation == "delta" and not self._has_dense_clients
+        asked = range(len(self.tiers)) if keeps_factors else nets
+        return max((self.tiers[net].rank_ratio for net in asked if not self._is_dense(net)), default=None)
 
     def _factor_specs(self, ratio: float) -> dict[str, Spec]:
         from fedmpi.tensors import Spec
@@ -126,20 +171,26 @@ class FedHM(Method):
             r = layer.r(ratio)
             for name, shape in zip(layer.factor_names, (layer.u_shape(r), layer.v_shape(r)), strict=True):
                 specs[name] = Spec(shape, channels_last=channels_last and len(shape) == 4)
-        return specs
+        return {**specs, SPECTRA: Spec((sum(self._full_ranks),))}
+
+    @property
+    def _full_ranks(self) -> list[int]:
+        return [min(layer.matrix_shape) for layer in self.layers.values()]
 
     def publish(self, state: Params, nets: Collection[int], out: Params) -> None:
         """Algorithm 1, lines 3-4, once for all tiers: `out` gets the factors at the largest rank and the dense rest."""
-        ratio = self._largest_ratio(nets)
+        ratio = self._published_ratio(nets)
         for name, value in state.items():
             if name in out:
                 out[name].copy_(value)
         if ratio is None:
             return
-        for layer in self.layers.values():
-            factors = layer.factorize(state[f"{layer.name}.weight"], layer.r(ratio), self.options.solver)
+        spectra = out[SPECTRA].split_with_sizes(self._full_ranks)
+        for layer, spectrum in zip(self.layers.values(), spectra, strict=True):
+            *factors, sigma = layer.decompose(state[f"{layer.name}.weight"], layer.r(ratio), self.options.solver)
             for name, factor in zip(layer.factor_names, factors, strict=True):
                 out[name].copy_(factor)
+            spectrum.copy_(sigma)
 
     def client_weight(self, task: Task) -> float:
         """Eq. 2 without its denominator, which is common to the cohort."""
@@ -148,14 +199,22 @@ class FedHM(Method):
             tau = 5.0 if self.context.clients.tier_assignment == "dynamic" else math.inf
         return math.exp((self.tiers[task.tier].rank_ratio - 1.0) / tau)
 
+    def sums(self) -> Mapping[str, str]:
+        """`coverage` weighs the changes of each tier by themselves."""
+        return {self._sum(name, tier.index): name for name in self.state_specs() for tier in self.tiers}
+
+    def _sum(self, name: str, tier: int) -> str:
+        return f"{name}@{tier}" if self.options.coverage and name.removesuffix(".weight") in self.layers else name
+
     def lift(self, upload: Params, client: Client) -> Iterator[tuple[str, Tensor]]:
         """Eq. 1: W = U V^T, folded back into a kernel."""
+        tier = client.task.tier
         for name, value in upload.items():
             layer = self.layers.get(name.removesuffix(".u.weight"))
             if layer is not None and name.endswith(".u.weight"):
-                yield f"{layer.name}.weight", layer.lift(value, upload[f"{layer.name}.v.weight"])
+                yield self._sum(f"{layer.name}.weight", tier), layer.lift(value, upload[f"{layer.name}.v.weight"])
             elif name.removesuffix(".v.weight") not in self.layers:
-                yield lowrank.factorized.dense_name(name, self.layers), value
+                yield self._sum(lowrank.factorized.dense_name(name, self.layers), tier), value
 
     def magnitudes(self, upload: Params, client: Client) -> Tensor:
         """|U V^T|_ij <= |u_i| |v_j|: the largest row norms bound a lifted layer without lifting it."""
@@ -167,6 +226,103 @@ class FedHM(Method):
             rows = layer.u_matrix(upload[u]).norm(dim=1).max(), layer.v_matrix(upload[v]).norm(dim=0).max()
             bounds[f"{layer.name}.weight"] = rows[0] * rows[1]
         return max_magnitudes([bounds[name] for name in self.state_specs()])
+
+    def update(self, state: Params, means: Params, contributions: Contributions) -> Params:
+        """Eq. 2, or where `aggregation` is `delta` W and the mean of what clients changed of it."""
+        if self.options.aggregation == "paper":  # with a server optimizer by `mean_change`
+            return super().update(state, means, contributions)
+        new = {name: means.get(name, value) for name, value in state.items()}
+        for layer in self.layers.values():
+            name = f"{layer.name}.weight"
+            new[name] = layer.folded_as(state[name], self._corrected(layer, state[name], means, contributions))
+        return new
+
+    def _corrected(self, layer: FactorizedLayer, weight: Tensor, means: Params, contributions: Contributions) -> Tensor:
+        """W+ of a layer, unrolled, float64."""
+        options, cover = self.options, self._cover(layer, contributions.tasks)
+        if not cover.of:  # all dense
+            return self._mean(layer, means)
+        matrix, (u, v) = layer.unroll(weight), self._factors(layer, contributions.published, weight)
+        kept = matrix if self._has_dense_clients else None
+        if not options.coverage:
+            untouched = lowrank.correction.untouched(kept, u, v, cover)
+            return untouched.mul_(options.residual).add_(self._mean(layer, means))
+        sums: dict[int | None, Tensor] = {}
+        for tier in sorted({task.tier for task in contributions.tasks}):
+            r, part = self._rank(layer, tier), layer.unroll(means[self._sum(f"{layer.name}.weight", tier)])
+            sums[r] = sums[r] + part if r in sums else part
+        change = lowrank.correction.covered_change(sums, matrix, u, v, cover, options.coverage)
+        return change.add_(u.double() @ v.double() if kept is None else kept)
+
+    def mean_change(self, state: Params, means: Params, contributions: Contributions) -> Params:
+        """What clients have changed, on average: the gradient of a server optimizer, negated. Of a factorized layer it
+        is the mean without what clients started from, because a truncation is no change."""
+        changes = {}
+        for name in self.state_specs():
+            value = state[name]
+            if layer := self.layers.get(name.removesuffix(".weight")):
+                cover = self._cover(layer, contributions.tasks)
+                factors = self._factors(layer, contributions.published, value) if cover.of else None
+                received = lowrank.correction.received(layer.unroll(value), factors, cover)
+                changes[name] = layer.folded_as(value, self._mean(layer, means) - received)
+            else:
+                changes[name] = means[name] - value
+        return changes
+
+    def _rank(self, layer: FactorizedLayer, tier: int) -> int | None:
+        return None if self._is_dense(tier) else layer.r(self.tiers[tier].rank_ratio)
+
+    def _cover(self, layer: FactorizedLayer, tasks: Sequence[Task]) -> Cover:
+        return lowrank.correction.Cover.by((self._rank(layer, task.tier), self.client_weight(task)) for task in tasks)
+
+    def _factors(self, layer: FactorizedLayer, published: Params, like: Tensor) -> tuple[Tensor, Tensor]:
+        """U (M, r) and V (r, N) as clients got them, where the server computes."""
+        u, v = (published[name].to(like.device) for name in layer.factor_names)
+        return layer.u_matrix(u), layer.v_matrix(v)
+
+    def _mean(self, layer: FactorizedLayer, means: Params) -> Tensor:
+        """The mean of eq. 2, unrolled, float64; out of its parts if it was summed by tier."""
+        parts = dict.fromkeys(self._sum(f"{layer.name}.weight", tier.index) for tier in self.tiers)
+        first, *others = (layer.unroll(means[name]).double() for name in parts)
+        return sum(others, first)
+
+    # What it tells of a round.
+
+    def diagnostics(self, state: Params, contributions: Contributions) -> Mapping[str, object]:
+        """By tier c, the factor by which this round's mean alone, without training, shrinks the singular values that
+        the tier has and smaller ones have not."""
+        weighted = [(self.tiers[task.tier].rank_ratio, self.client_weight(task)) for task in contributions.tasks]
+        cover = lowrank.correction.Cover.by((None if ratio == 1 else ratio, weight) for ratio, weight in weighted)
+        kept = self.options.residual if self.options.aggregation == "delta" else 0.0
+        digits = lowrank.spectrum.digits
+        return {"band_factor": {t.name: digits(kept + (1 - kept) * cover.at(t.rank_ratio)) for t in self.tiers}}
+
+    def state_notes(self, state: Params, published: Params) -> Mapping[str, object]:
+        """Where the energy of each factorized layer lies, and that of what training has made of its start."""
+        if SPECTRA not in published:
+            return {}
+        spectra = published[SPECTRA].cpu().split_with_sizes(self._full_ranks)
+        changes = {}
+        for name, layer in self.layers.items():
+            weight = state[f"{name}.weight"]
+            u, _ = self._factors(layer, published, weight)
+            changes[name] = lowrank.spectrum.along(layer.unroll(weight) - self._start[name].to(weight.device), u)
+        low = [tier for tier in self.tiers if tier.rank_ratio < 1]
+        ranks = {tier.name: {name: layer.r(tier.rank_ratio) for name, layer in self.layers.items()} for tier in low}
+        return {"spectrum": lowrank.spectrum.table(dict(zip(self.layers, spectra, strict=True)), ranks, changes)}
+
+    @cached_property
+    def _start(self) -> Params:
+        """Of each factorized layer the matrix before round 1. The seed makes it again, so no checkpoint has it."""
+        state = self.initial_state()
+        return {name: layer.unroll(state[f"{name}.weight"]).clone() for name, layer in self.layers.items()}
+
+    def conclusions(self, notes: Mapping[str, object]) -> tuple[str, ...]:
+        share = lowrank.spectrum.beyond(notes, least := self.tiers[-1].name)
+        if share is None or share >= ONE_NET or len(self.tiers) == 1:
+            return ()
+        where = f"only {share:.1g} of the energy of the factorized layers lies beyond the rank of tier {least}"
+        return (f"all tiers answer like one net: {where}; see fedmpi/methods/RANK_COLLAPSE.md",)
 
     # Client half.
 

@@ -248,9 +248,10 @@ class OrthDrop(Method):
         return {**new, SIGMA: self._sigma(new)}
 
     def diagnostics(self, state: Params, contributions: Contributions) -> Mapping[str, object]:
-        """Of each layer: how many kernels it needs (4.3), and how many clients each kernel had (Fig. 7)."""
-        table = {}
-        for layer, sigma in zip(self.factorized, self._sigma_of_layers(state), strict=True):
+        """Of each layer: how many kernels it needs (4.3), how many clients each kernel had (Fig. 7), and its energy
+        beyond the number of kernels of each tier."""
+        table, spectra = {}, dict(zip(self.factorized, self._sigma_of_layers(state), strict=True))
+        for layer, sigma in spectra.items():
             shares = contributions.shares(layer.factor_names[0])
             counts = sigma.new_full((len(sigma),), shares) if isinstance(shares, float) else shares.flatten(1)[:, 0]
             counts = (counts * len(contributions.tasks)).round()
@@ -262,7 +263,10 @@ class OrthDrop(Method):
                 "clients_of_kernel": counts.int().tolist(),
                 "share_untrained": round(float((counts == 0).double().mean()), 4),
             }
-        return {"kernels": table}
+        ratios = {tier.name: tier.rank_ratio for tier in self.tiers}
+        ranks = {tier: {n.name: self._sizes(n, ratio)[0] for n in self.factorized} for tier, ratio in ratios.items()}
+        values = {layer.name: sigma for layer, sigma in spectra.items()}
+        return {"kernels": table, "spectrum": lowrank.spectrum.table(values, ranks)}
 
     # Client half.
 

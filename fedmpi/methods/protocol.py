@@ -122,8 +122,16 @@ class Method:
         `weighting` that is `samples`."""
         return float(task.num_examples) if getattr(self.options, "weighting", "uniform") == "samples" else 1.0
 
+    def sums(self) -> Mapping[str, str]:
+        """The name of every sum that uploads are added into, and the server tensor whose shape and bound it has.
+
+        By default one for each of `state_specs`, of its name. A method that needs the clients' sum in parts (FedHM: by
+        tier) has several; the mean of each is its sum divided by the weight of all contributing clients.
+        """
+        return {name: name for name in self.state_specs()}
+
     def lift(self, upload: Params, client: Client) -> Iterator[tuple[str, Tensor]]:
-        """The upload in server coordinates: (name in `state_specs`, tensor), one at a time.
+        """The upload in server coordinates: (name in `sums`, tensor), one at a time.
 
         The tensor has the shape of the region that `regions` gives, else of the whole. A name that
         is never given counts as zeros, unless its region is empty.
@@ -174,6 +182,16 @@ class Method:
     def diagnostics(self, state: Params, contributions: Contributions) -> Mapping[str, object]:
         """Numbers about the new state for the round's record: what JSON can hold."""
         return {}
+
+    def state_notes(self, state: Params, published: Params) -> Mapping[str, object]:
+        """As `diagnostics`, of the state at the end of a round and what was published of it."""
+        return {}
+
+    def conclusions(self, notes: Mapping[str, object]) -> tuple[str, ...]:
+        """What the last record's notes (`diagnostics`, `state_notes`) mean in plain words, one line each; said at the
+        end of a run. `notes` may be of an older version and lack anything.
+        """
+        return ()
 
     # Client half.
 

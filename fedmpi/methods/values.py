@@ -217,7 +217,7 @@ class Contributions:
 
     `shares` says of a server tensor which share of the contributors' weight each of its entries got:
     1.0, or float64 of the tensor's shape where some clients hold only part of it (exactly 1 where
-    all of them do, 0 where nobody does).
+    all of them do, 0 where nobody does). `published` is what these clients got.
     """
 
     phase: Phase
@@ -225,3 +225,4 @@ class Contributions:
     lr: float
     tasks: Sequence[Task]
     shares: Callable[[str], float | Tensor] = lambda name: 1.0
+    published: Params = field(default_factory=dict)

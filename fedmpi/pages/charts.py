@@ -80,14 +80,19 @@ class Line:
     high: Sequence[float] = ()
 
 
-def lines(given: Sequence[Line], title: str, x_label: str, *, percent: bool = False, units: str = "") -> str:
-    """Curves with a legend below. `units` names what the axes count: `x B` has 20 MB for 2e7 on the x axis."""
+def lines(
+    given: Sequence[Line], title: str, x_label: str, *, percent: bool = False, units: str = "", log: bool = False
+) -> str:
+    """Curves with a legend below. `units` names what the axes count: `x B` has 20 MB for 2e7 on the x axis; `log`
+    makes the y axis logarithmic, for values above 0."""
 
     def draw(axes: Axes) -> None:
         for place, line in enumerate(given):
             draw_line(axes, line, place, _SERIES[place % NUM_COLOURS])
         if percent:
             as_percent(axes)
+        if log:
+            axes.set_yscale("log")
         whole_numbers(axes)
         if units:
             axis, _, unit = units.partition(" ")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from importlib.resources import files
 from typing import Any
 
@@ -38,7 +38,7 @@ def _render(**content: Any) -> str:
 
 def _of_one(facts: Facts) -> str:
     sections = [_accuracy(facts), _tiers(facts), _clients(facts), _data(facts), _costs(facts), _time(facts)]
-    sections += [_spectra(facts), _starts(facts), _made_with(facts)]
+    sections += [_spectra(facts), _beyond(facts), _starts(facts), _made_with(facts)]
     state = "finished" if facts.is_finished else f"{facts.done:,} of {facts.rounds:,} rounds"
     return _render(
         title=facts.folder.name,
@@ -174,6 +174,31 @@ def _spectra(facts: Facts) -> _Section:
         "its line and lacks the others."
     )
     return {"title": "Singular values", "text": text, "charts": [charts.spectra(values, shares, "Singular values")]}
+
+
+def _beyond(facts: Facts) -> _Section:
+    """How much of the factorized layers each tier lacks, by round."""
+    found = {}
+    for key, title in (("beyond", "Energy beyond a tier's rank"), ("learned_beyond", "The same of what was learned")):
+        lines = list(_shares(facts, key))
+        if lines:
+            found[key] = charts.lines(lines, title, "round", log=True)
+    text = (
+        "Energy is the sum of squared singular values, all factorized layers together, and each curve its share beyond "
+        "the rank of a tier: where it vanishes, larger tiers answer like that one. What was learned is the "
+        "difference from the start of the run."
+    )
+    return {"title": "What smaller tiers lack", "text": text, "charts": list(found.values())} if found else {}
+
+
+def _shares(facts: Facts, key: str) -> Iterator[Line]:
+    """The curve of each tier; a chart in logarithms has no zeros."""
+    noted = [(record["round"], (record.get("method") or {}).get("spectrum") or {}) for record in facts.records]
+    for tier in dict.fromkeys(tier for _, spectrum in noted for tier in spectrum.get(key) or {}):
+        points = [(number, spectrum[key][tier]) for number, spectrum in noted if tier in (spectrum.get(key) or {})]
+        shown = [(number, share) for number, share in points if share]
+        if shown:
+            yield Line(name_of(tier), *map(list, zip(*shown, strict=True)))
 
 
 def _starts(facts: Facts) -> _Section:

@@ -68,6 +68,7 @@ def closing_table(
     split_s: Mapping[str, float],
     run_dir: RunDir,
     clients: ClientScores | None = None,
+    conclusions: Sequence[str] = (),
     *,
     stream: TextIO | None = None,
 ) -> None:
@@ -75,15 +76,18 @@ def closing_table(
     tested with nets of their own, `report/clients.csv`.
 
     `split_s` has the seconds of each stage, named as in `clock.STAGES`; stages of zero seconds are left
-    out of the printed line. Raises RunDirError if the files cannot be written.
+    out of the printed line. `conclusions` are lines that the method adds. Raises RunDirError if the files cannot be
+    written.
     """
     stream = stream or sys.stdout
     cells, took = [row.cells() for row in rows], time_line(split_s)
     try:
         print(file=stream)
         table_text.print_lines(_SHORT_HEADS, [_short(line) for line in cells], 1, stream)
-        texts = [_CAPTION, *([_clients_line(clients.summary())] if clients is not None else []), f"time: {took}"]
-        lines = [*(line for text in texts for line in _broken(text)), f"run directory: {run_dir.path}"]
+        of_clients = [_clients_line(clients.summary())] if clients is not None else []
+        lines = [line for text in (_CAPTION, *of_clients) for line in _broken(text)]
+        lines += [line for text in conclusions for line in textwrap.wrap(text, DEFAULT_COLUMNS, subsequent_indent="  ")]
+        lines += [*_broken(f"time: {took}"), f"run directory: {run_dir.path}"]
         print(*(printable(line, stream) for line in lines), sep="\n", file=stream, flush=True)
     except (OSError, ValueError):  # nobody reads any more; the files still tell
         pass
@@ -91,7 +95,8 @@ def closing_table(
     summary = json_safe({"tiers": [asdict(row) for row in rows], "time_s": dict(split_s)})
     write_text(run_dir.report_dir / "summary.json", json.dumps(summary, indent=2) + "\n")
     table = "\n".join(table_text.markdown_lines(_HEADS, cells, 1))
-    text = f"# Results\n\n{table}\n\nBytes are per client and round. Time: {took}\n"
+    notes = "".join(f"{line[0].upper()}{line[1:]}.\n\n" for line in conclusions)
+    text = f"# Results\n\n{table}\n\n{notes}Bytes are per client and round. Time: {took}\n"
     write_text(run_dir.report_dir / "summary.md", text)
     if clients is not None:
         pairs = zip(clients.clients.tolist(), clients.accuracy.tolist(), strict=True)

@@ -120,8 +120,10 @@ class _Sums:
         self._method, self._client_of = method, phase.client_of
         self._weights = Weights(method, assignment.tasks)
         self._tasks = {task.client: task for task in assignment.tasks}
-        self._shapes = {name: spec.shape for name, spec in method.state_specs().items()}
-        self.exact = ExactSum(self._shapes, phase.bounds, self._weights.total, phase.device)
+        specs, self._tensor_of = method.state_specs(), method.sums()
+        self._shapes = {name: specs[tensor].shape for name, tensor in self._tensor_of.items()}
+        bounds = {name: phase.bounds[tensor] for name, tensor in self._tensor_of.items()}
+        self.exact = ExactSum(self._shapes, bounds, self._weights.total, phase.device)
 
     def add(self, task: Task, report: ClientReport, upload: Params) -> None:
         client = self._client_of(task, report.memory_digest)
@@ -138,7 +140,9 @@ class _Sums:
                 client = self._client_of(self._tasks[report.client], report.memory_digest)
                 regions = self._method.regions(client)
                 weights.add(self._weights.of[report.client], {n: (self._shapes[n], r) for n, r in regions.items()})
-        means = {name: self.exact.mean(name, weights.of(name), state[name]) for name in self._shapes}
+        means = {
+            name: self.exact.mean(name, weights.of(name), state[tensor]) for name, tensor in self._tensor_of.items()
+        }
         return Results(reports, means, weights.share)
 
 
@@ -318,7 +322,8 @@ def choose(kind: str, method: Method, assignment: Assignment) -> str:
         return kind
     gathered = sum(upload_layout(method, task).num_bytes for task in assignment.tasks)
     senders = sum(1 for tasks in assignment.by_rank[1:] if tasks)
-    reduced = senders * sum(2 * spec.num_bytes for spec in method.state_specs().values())
+    specs = method.state_specs()
+    reduced = senders * sum(2 * specs[tensor].num_bytes for tensor in method.sums().values())
     return "gather" if gathered <= reduced else "reduce"
 
 

@@ -254,15 +254,22 @@ def _memory(config: Config, info: DataInfo, method: methods.Method, workers: int
     skeletons = [method.net(number, empty=True).named_parameters() for number in all_nets(method)]
     sizes = [Layout.of(specs_of(parameters, channels_last=False)).num_bytes for parameters in skeletons]
     published = Layout.of(method.published_specs(range(len(method.tiers)))).num_bytes
-    state = Layout.of(method.state_specs()).num_bytes
-    longest = max((spec.num_elements for spec in method.state_specs().values()), default=0)
+    specs = method.state_specs()
+    state = Layout.of(specs).num_bytes
+    summed = Layout.of({name: specs[tensor] for name, tensor in method.sums().items()}).num_bytes
+    longest = max((spec.num_elements for spec in specs.values()), default=0)
+    moments = 2 * config.method.num_moments * state  # old and new ones
     received = workers * max(uploads) if config.mpi.exchange != "reduce" else 0
     values = math.prod(info.example_shape)
     return {
         # parameters, gradients, momentum (AdamW: and squares); what was published; two uploads under way
         "model_bytes_worker": (3 + (config.train.optimizer == "adamw")) * max(sizes) + published + 2 * max(uploads),
-        # old and new state, with moments; sums in int64; what is published; one term; a wave of uploads
-        "model_bytes_server": (4 + 2 * config.method.num_moments) * state + published + 16 * longest + received,
+        # old and new state, with moments; what is published; sums in int64 and one term; a wave of uploads
+        "model_bytes_server": (2 + 2 * config.method.num_moments) * state
+        + published
+        + 2 * summed
+        + 16 * longest
+        + received,
         "data_bytes_rank": (info.num_train + info.num_test) * (values * _ELEMENT_BYTES[info.kind] + 8),
     }
 

@@ -259,11 +259,16 @@ class Server:
         wall_s = split_s.pop("wall", 0.0)
         split_s["other"] = max(0.0, wall_s - sum(split_s.values()))
         stream = io.StringIO() if self._asked.quiet else sys.stdout
-        scores = self._client_scores
-        self._if_possible("the report", lambda: closing_table(rows, split_s, self._folder, scores, stream=stream))
+        scores, said = self._client_scores, self._conclusions()
+        self._if_possible("the report", lambda: closing_table(rows, split_s, self._folder, scores, said, stream=stream))
         self._run_ended(self._setup.config.rounds)
         if self._folder.page_path.exists():  # one of the observers writes it
             self.say(f"its page, for a browser: {self._folder.page_path.relative_to(self._folder.path)}")
+
+    def _conclusions(self) -> tuple[str, ...]:
+        """What the method says of the last round on record."""
+        last = read_records(self._folder)[-1:]
+        return self._setup.method.conclusions(last[0].get("method", {})) if last else ()
 
     def _run_ended(self, done: int, stopped: str = "") -> None:
         best = self._best

@@ -168,7 +168,7 @@ def _table(
     order = {name: place for place, name in enumerate(settings.get("methods", ()))}
     ordered = sorted(runs, key=lambda run: (order.get(run.name, len(order)), run.name, run.seed))
     rows: list[Row] = []
-    configs, efforts, seeds = {}, {}, {}
+    configs, efforts, seeds, histories = {}, {}, {}, {}
     for _, group in groupby(ordered, key=lambda run: run.name):
         of_method = list(group)
         done = [run for run in of_method if run.is_finished()]
@@ -176,12 +176,14 @@ def _table(
         if effort is not None:
             method = done[0].method
             configs[method], efforts[method], seeds[method] = done[0].said, effort, [run.seed for run in done]
+            histories[method] = [run.records for run in done]
         rows += rows_of(of_method, arguments.target, effort, failed=failed)
     missing = [(run.folder.path.name, missing_rounds(run.records)) for run in ordered]
     caption = [
         *other_data(ordered),
         *comparison.what_is_shown(seeds, arguments.target, settings.get("scale", 1.0), settings.get("set", ())),
         *comparison.effort_lines(efforts),
+        *comparison.spectrum_lines(histories),
         *comparison.difference_lines(configs),
         *(f"{name}: {what}" for name, what in missing if what),
     ]

@@ -202,6 +202,19 @@ def _usual(examples: Mapping[str, float]) -> tuple[float, str]:
     return usual, "most methods" if 2 * len(owners) > len(examples) else " and ".join(owners)
 
 
+def spectrum_lines(histories: Mapping[str, Sequence[Sequence[Record]]]) -> list[str]:
+    """Of each method that notes it: the energy of its factorized layers that tiers lack after the last round, by tier,
+    the mean over seeds. `histories` are the records of each method's finished runs."""
+    lines = []
+    for method, runs in histories.items():
+        noted = [((records[-1].get("method") or {}).get("spectrum") or {}).get("beyond") or {} for records in runs]
+        means = {tier: sum(shares[tier] for shares in noted) / len(noted) for tier in noted[0]} if all(noted) else {}
+        if means:
+            shown = ", ".join(f"{tier} {share:.2g}" for tier, share in means.items())
+            lines.append(f"{method}: share of the energy of the factorized layers beyond the rank of tier {shown}")
+    return lines
+
+
 def difference_lines(configs: Mapping[str, Mapping[str, Any]]) -> list[str]:
     """How many rounds, then a line for each setting that all methods have and not all have alike, their own options
     left out. `configs` are plain values."""

@@ -25,8 +25,9 @@ from torch.nn import functional as F
 
 from fedmpi.federation.assignment import Task
 from fedmpi.learning.local import MaskedCrossEntropy
+from fedmpi.lowrank.spectrum import beyond
 from fedmpi.methods.fdnnc import BIG, SMALL
-from fedmpi.methods.values import Client, LocalWork, Turn
+from fedmpi.methods.values import Client, Contributions, LocalWork, Phase, Turn
 from fedmpi.tensors import Params
 
 # What a client does.
@@ -151,6 +152,20 @@ def test_both_with_equal_nets_and_no_gradients_returns_w() -> None:
     start = state_of(method, weight=[[1.0, 2.0, 3.0], [-1.0, -2.0, -3.0]], bias=[5.0, 7.0], **layer)
     state = iteration(method, start, constant())
     assert torch.equal(state["fc.weight"], start["fc.weight"]) and torch.equal(state["fc.bias"], start["fc.bias"])
+
+
+def test_both_halves_what_small_devices_lack() -> None:
+    """W = diag(4, 3): r = 1 keeps 4, so without gradients 3 becomes 3/2, then 3/4; of the energy 16 + s^2, s^2 lies
+    beyond."""
+    method = method_of((1, 1), 2, pattern="both", layer_ranks={"fc": 1})
+    layer = {"u.weight": [[2.0, 0.0, 0.0]], "v.weight": [[2.0], [0.0]]}
+    state = state_of(method, weight=[[4.0, 0.0, 0.0], [0.0, 3.0, 0.0]], **layer)
+    for number, left in ((1, 1.5), (2, 0.75)):
+        state = iteration(method, state, constant(), number=number)
+        expected = torch.tensor([[4.0, 0.0, 0.0], [0.0, left, 0.0]])
+        torch.testing.assert_close(state["fc.weight"], expected, rtol=1e-6, atol=1e-6)
+        share = beyond(method.diagnostics(state, Contributions(Phase("small"), number, 0.1, [])), "small")
+        assert share == pytest.approx(left**2 / (16 + left**2), rel=1e-3)
 
 
 @pytest.mark.parametrize("lost", [BIG, SMALL])

@@ -61,7 +61,7 @@ def test_one_svd_a_layer_and_round(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     calls: list[tuple[int, ...]] = []
     real = factorized.truncated_svd
 
-    def counting(matrix: torch.Tensor, r: int, solver: str) -> tuple[torch.Tensor, torch.Tensor]:
+    def counting(matrix: torch.Tensor, r: int, solver: str) -> tuple[torch.Tensor, ...]:
         calls.append(tuple(matrix.shape))
         return real(matrix, r, solver)
 

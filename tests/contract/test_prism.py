@@ -80,6 +80,8 @@ def test_eq_5_by_hand(monkeypatch: pytest.MonkeyPatch) -> None:
         "clients_of_kernel": [2, 0, 1],
         "share_untrained": 0.3333,
     }
+    # p = 3/4, 1/4: exp(H) = 4 / 3^(3/4).
+    assert noted["spectrum"]["layers"]["0"]["effective_rank"] == 1.755
 
 
 def test_narrow_by_hand() -> None:

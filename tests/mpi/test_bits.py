@@ -28,6 +28,7 @@ DYNAMIC = (*UNEVEN, "clients.tier_assignment=dynamic")
 CASES: dict[str, tuple[str, ...]] = {
     "fedavg": (*UNEVEN, "method.name=fedavg", "method.weighting=samples"),
     "fedhm": (*DYNAMIC, "method.name=fedhm", "method.rank_ratio=[1,0.5,0.25,0.125]"),
+    "fedhm-coverage": (*DYNAMIC, "method.name=fedhm", "method.aggregation=delta", "method.coverage=1"),
     "toy": (*DYNAMIC, *TOY),
 }
 EXCHANGES: dict[str, tuple[str, ...]] = {

@@ -159,3 +159,13 @@ def test_settings_that_are_not_alike_are_told() -> None:
     configs = {"a": base, "b": base, "c": small_config("method.name=fedhm", "train.lr=0.2", "seed=3", "output.dir=x")}
     plain = {name: config.to_dict() for name, config in configs.items()}
     assert comparison.difference_lines(plain) == ["rounds: 3", "not alike: train.lr is 0.05; c 0.2"]
+
+
+def test_what_tiers_lack_is_the_mean_over_seeds() -> None:
+    """Shares .2 and .4 of one tier, 0 twice of the other; a method that notes nothing has no line."""
+
+    def run(share: float) -> list[dict[str, Any]]:
+        return [record(1, {}), {**record(2, {}), "method": {"spectrum": {"beyond": {"0.5": 0.0, "0.25": share}}}}]
+
+    (line,) = comparison.spectrum_lines({"fedhm": [run(0.2), run(0.4)], "fedavg": [[record(1, {})]]})
+    assert line.startswith("fedhm: ") and line.endswith("0.5 0, 0.25 0.3")

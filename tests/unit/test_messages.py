@@ -113,6 +113,9 @@ partition.name=non-iid
 method.rank_ratio=[0.5,0.5]
 method.rank_ratio=[0.125,1]
 method.rank_ratio=[0.3333333,0.3333332]
+method.residual=0.5
+method.coverage=1
+method.aggregation=delta method.coverage=1 method.residual=0.9
 method.name=heterofl method.widths=[0.5,1]
 method.name=heterofl method.widths=[1,0.5,0.5]
 method.name=heterofl method.widths=[1,0.5,0.4999999999]

@@ -233,7 +233,7 @@ def test_every_launcher_is_known() -> None:
 def test_closing_table(tmp_path: Path) -> None:
     """Printed rounded; the report has exact numbers."""
     run_dir, stream = RunDir.open_for(tmp_path / "run", resume=False), io.StringIO()
-    closing_table(ROWS, SPLIT_S, run_dir, stream=stream)
+    closing_table(ROWS, SPLIT_S, run_dir, conclusions=["both are one net"], stream=stream)
     text = stream.getvalue()
     full, eighth = (" ".join(line.split()) for line in text.splitlines() if line.startswith(("full", "eighth")))
     assert full == "full 1 11.17 M 556.65 M 44.70 MB 44.70 MB 91.23 92.00 7"
@@ -241,10 +241,9 @@ def test_closing_table(tmp_path: Path) -> None:
     assert max(map(len, text.replace(str(run_dir.path), "").splitlines())) <= 80
     assert "time: 1:00 (local training 75.0 % 45.0 s, svd 25.0 % 15.0 s)" in text
     assert f"run directory: {run_dir.path}" in text and text.isascii()
-    assert (
-        "| eighth | 0.125 | 1.24 M | 0 | 4.94 MB | 4.94 MB | - | - | - |"
-        in (run_dir.report_dir / "summary.md").read_text()
-    )
+    written = (run_dir.report_dir / "summary.md").read_text()
+    assert "| eighth | 0.125 | 1.24 M | 0 | 4.94 MB | 4.94 MB | - | - | - |" in written
+    assert "\nBoth are one net.\n" in written and "\nboth are one net\n" in text
     summary = json.loads((run_dir.report_dir / "summary.json").read_text())
     assert summary["tiers"][0]["params"] == 11_173_962 and summary["tiers"][0]["accuracy_last"] == 0.91234
     assert summary["tiers"][1]["accuracy_best"] is None and summary["time_s"] == SPLIT_S

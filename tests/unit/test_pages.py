@@ -104,6 +104,17 @@ def test_a_page_has_the_numbers_and_fetches_nothing(tmp_path):
     assert not re.findall(r'(?:src|href)="(?:https?:)?//', text)
 
 
+def test_a_page_shows_what_tiers_lack(tmp_path):
+    """A curve for each tier that lacks anything; zeros have no place on it."""
+    found = facts.read(a_run(tmp_path / "run", [{"1": 0.5}] * 2))
+    assert "lack" not in page([found])
+    notes = [{"beyond": {"0.5": 0.0, "0.25": share}, "learned_beyond": {}} for share in (0.5, 0.25)]
+    records = [{**one, "method": {"spectrum": note}} for one, note in zip(found.records, notes, strict=True)]
+    text = page([replace(found, records=records)])
+    assert "What smaller tiers lack" in text and "Energy beyond a tier" in text and "was learned" in text
+    assert "The same of what was learned" not in text
+
+
 @pytest.mark.parametrize("accuracies", [[], [{}], [{"1": 0.5}]])
 def test_a_page_of_a_young_run(tmp_path, accuracies):
     assert "of 9 rounds" in page([facts.read(a_run(tmp_path / "run", accuracies, rounds=9))])

@@ -1,0 +1,87 @@
+"""How much of a layer lies beyond a rank: energies of singular values, and the effective rank.
+
+For the record of a round. The energy of a matrix is its squared Frobenius norm, the sum of its squared singular values.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import torch
+from torch import Tensor
+
+
+def effective_rank(sigma: Tensor) -> float:
+    """exp of the entropy of sigma / sum sigma: Roy, Vetterli, "The effective rank", EUSIPCO 2007. 0 for zeros."""
+    total = sigma.double().sum()
+    return float(torch.special.entr(sigma.double() / total).sum().exp()) if total > 0 else 0.0
+
+
+def along(change: Tensor, u: Tensor) -> tuple[float, Tensor]:
+    """The energy of `change` (M, N), and (r,) its parts along the singular vectors that are the columns of u (M, r), of
+    any length; columns of zeros have none. A tier of rank r gets the first r parts. One thin product in float32."""
+    norms = u.norm(dim=0)
+    parts = (u / torch.where(norms > 0, norms, 1)).t() @ change
+    return float(change.double().square().sum()), parts.double().square().sum(1).cpu()
+
+
+def table(
+    spectra: Mapping[str, Tensor],
+    ranks: Mapping[str, Mapping[str, int]],
+    changes: Mapping[str, tuple[float, Tensor]] | None = None,
+) -> dict[str, object]:
+    """`beyond`: the share of all layers' energy beyond each tier's rank; `layers`: the same of each, and its effective
+    rank. Numbers have four digits, for the record.
+
+    `spectra` has all singular values of each layer, largest first; `ranks` each tier's r by layer. With `changes`, each
+    layer's W - W_0 as `along` gives it, `learned_beyond` is the share of their energy that a tier does not get.
+    """
+    energies = {name: sigma.double().square() for name, sigma in spectra.items()}
+    whole = {name: float(energy.sum()) for name, energy in energies.items()}
+    beyond = {t: {name: float(energies[name][r:].sum()) for name, r in own.items()} for t, own in ranks.items()}
+    measured = {"beyond": (beyond, whole)}
+    if changes:
+        known = {t: own for t, own in ranks.items() if all(r <= len(changes[name][1]) for name, r in own.items())}
+        lost = {
+            t: {n: max(0.0, changes[n][0] - float(changes[n][1][:r].sum())) for n, r in own.items()}
+            for t, own in known.items()
+        }
+        measured["learned_beyond"] = lost, {name: energy for name, (energy, _) in changes.items()}
+    layers = {
+        name: {
+            "effective_rank": digits(effective_rank(sigma)),
+            **{
+                key: {t: _share(own[name], of[name]) for t, own in tails.items()}
+                for key, (tails, of) in measured.items()
+            },
+        }
+        for name, sigma in spectra.items()
+    }
+    overall = {
+        key: {tier: _share(sum(own.values()), sum(of.values())) for tier, own in tails.items()}
+        for key, (tails, of) in measured.items()
+    }
+    return {**overall, "layers": layers}
+
+
+def shares(lost: Mapping[str, float], whole: float) -> dict[str, object]:
+    """As `table`, of all layers together and out of energies: what each tier has not of the `whole`."""
+    return {"spectrum": {"beyond": {tier: _share(energy, whole) for tier, energy in lost.items()}}}
+
+
+def beyond(notes: Mapping[str, object], tier: str) -> float | None:
+    """The share of all layers' energy beyond a tier's rank, out of a record's notes; None where they have none."""
+    match notes:
+        case {"spectrum": {"beyond": {**shares}}}:
+            found = shares.get(tier)
+            return found if isinstance(found, float) else None
+    return None
+
+
+def _share(part: float, whole: float) -> float:
+    return digits(part / whole) if whole > 0 else 0.0
+
+
+def digits(value: float) -> float:
+    """Rounded to four digits."""
+    return float(f"{value:.4g}")

@@ -1,0 +1,127 @@
+"""FedHM whose server keeps what clients did not get: rounds without training, exact cases, what the records say."""
+
+import json
+from pathlib import Path
+
+import pytest
+import torch
+from by_hand import after
+from small_runs import small_setup
+
+from fedmpi.config.load import load
+from fedmpi.errors import ConfigError
+from fedmpi.lowrank.spectrum import beyond, effective_rank
+from fedmpi.methods.values import Contributions, Phase
+from fedmpi.tensors import Params
+
+STILL = ("method.name=fedhm", "clients.count=8", "clients.per_round=8", "train.lr=1.0e-12", "train.weight_decay=0")
+
+
+def trained(folder: Path, *words: str) -> tuple[Params, list[dict]]:
+    """The state and the records of a small run."""
+    state = after(folder, *words, "evaluation.every=1000").server
+    return state, [json.loads(line) for line in (folder / "rounds.jsonl").read_text().splitlines()]
+
+
+def tail(spectra: torch.Tensor, r: int) -> float:
+    return float(spectra[r:].norm())
+
+
+def layers_of(folder: Path, *words: str) -> tuple[dict, Params]:
+    method = small_setup(folder, *words).method
+    return method.layers, method.initial_state()
+
+
+@pytest.mark.parametrize(("residual", "factor"), [(None, 0.25), (0.5, 0.625), (0.9, 0.925), (1.0, 1.0)])
+def test_without_training_each_band_shrinks_by_its_share(tmp_path: Path, residual: float | None, factor: float) -> None:
+    """A quarter of the clients is dense: in a round the band that only they hold shrinks to c = 1/4 under the paper's
+    mean, and to rho + (1 - rho) / 4 under the corrected one. Rounded to float32 in between: 2^-24 of the largest value,
+    of which this band is more than a hundredth."""
+    words = [*STILL] if residual is None else [*STILL, "method.aggregation=delta", f"method.residual={residual}"]
+    layers, start = layers_of(tmp_path / "start", *words)
+    state, records = trained(tmp_path / "run", *words, "rounds=3")
+    for name, layer in layers.items():
+        r = layer.r(0.5)
+        before, now = (
+            torch.linalg.svdvals(layer.unroll(values[f"{name}.weight"]).double()) for values in (start, state)
+        )
+        assert tail(now, r) / tail(before, r) == pytest.approx(factor**3, rel=1e-4)
+        assert now[: layer.r(0.125)].tolist() == pytest.approx(before[: layer.r(0.125)].tolist(), rel=1e-5)
+        shown = records[-1]["method"]["spectrum"]["layers"][name]
+        energy = float(now.square().sum())
+        assert shown["beyond"]["0.5"] == pytest.approx(tail(now, r) ** 2 / energy, rel=1e-3)
+        assert shown["effective_rank"] == pytest.approx(effective_rank(now), rel=1e-3)
+    assert records[-1]["method"]["band_factor"]["1"] == pytest.approx(factor)
+
+
+def test_effective_rank_by_hand() -> None:
+    """Of k equal values k; of 3, 1: exp(-3/4 ln 3/4 - 1/4 ln 1/4) = 4 / 3^(3/4)."""
+    assert effective_rank(torch.tensor([2.0, 2.0, 2.0, 0.0])) == pytest.approx(3, rel=1e-12)
+    assert effective_rank(torch.tensor([3.0, 1.0])) == pytest.approx(4 / 3**0.75, rel=1e-12)
+    assert effective_rank(torch.zeros(3)) == 0
+
+
+@pytest.mark.parametrize("more", [(), ("method.coverage=1",)])
+def test_dense_clients_are_federated_averaging_to_the_bit(tmp_path: Path, more: tuple[str, ...]) -> None:
+    words = ("rounds=2", "clients.per_round=4")
+    plain = after(tmp_path / "plain", "method.name=fedavg", *words).server
+    dense = ("method.name=fedhm", "method.rank_ratio=[1]", "method.aggregation=delta")
+    found = after(tmp_path / "dense", *dense, *more, *words).server
+    assert all(torch.equal(found[name], plain[name]) for name in plain)
+
+
+@pytest.mark.parametrize("words", [("method.rank_ratio=[0.5]",), ("method.residual=0",)])
+def test_cases_that_are_the_papers_rule_to_the_bit(tmp_path: Path, words: tuple[str, ...]) -> None:
+    """One rank ratio for all leaves nothing to keep; and so does a residual of 0."""
+    base = ("method.name=fedhm", "rounds=2", *(words if "rank_ratio" in words[0] else ()))
+    paper = after(tmp_path / "paper", *base).server
+    delta = after(tmp_path / "delta", *base, *words, "method.aggregation=delta").server
+    assert all(torch.equal(delta[name], paper[name]) for name in paper)
+
+
+def test_coverage_is_continuous(tmp_path: Path) -> None:
+    """A power of nearly 0 is the mean over all clients, though it is summed by tier: to float32's rounding of parts."""
+    words = ("method.name=fedhm", "method.aggregation=delta", "rounds=1")
+    plain = after(tmp_path / "plain", *words).server
+    nearly = after(tmp_path / "nearly", *words, "method.coverage=1e-12").server
+    for name in plain:
+        torch.testing.assert_close(nearly[name], plain[name], rtol=0, atol=2**-22)
+
+
+def test_the_mean_change_is_what_clients_changed(federation_of) -> None:
+    """Clients that return what they got have changed nothing, though the mean of their nets is not the server's."""
+    federation = federation_of("fedhm-delta")
+    (assignment,) = federation.phases()
+    uploads = {task.client: federation.returned(task) for task in assignment.tasks}
+    means = federation.exchanged("gather", assignment, uploads).means
+    brought = Contributions(Phase(), 1, 0.1, assignment.tasks, published=federation.published(federation.tiers))
+    change = federation.method.mean_change(federation.state, means, brought)
+    assert list(change) == list(federation.method.state_specs())
+    for name, value in change.items():
+        limit = 2**-20 * float(federation.state[name].abs().max())
+        assert float(value.abs().max()) <= limit
+        assert name.removesuffix(".weight") not in federation.method.layers or not torch.equal(
+            means[name], federation.state[name]
+        )
+
+
+@pytest.mark.parametrize(
+    ("words", "key"),
+    [
+        (("method.residual=0.5",), "method.residual"),
+        (("method.coverage=1",), "method.coverage"),
+        (("method.aggregation=delta", "method.coverage=1", "method.residual=0.5"), "method.coverage"),
+    ],
+)
+def test_options_that_make_no_sense_together(words: tuple[str, ...], key: str) -> None:
+    with pytest.raises(ConfigError) as found:
+        load(None, ["method.name=fedhm", *words])
+    assert key in str(found.value) and "method." in str(found.value)
+
+
+def test_a_net_that_all_tiers_share_is_said(tmp_path: Path) -> None:
+    method = small_setup(tmp_path, "method.name=fedhm").method
+    (said,) = method.conclusions({"spectrum": {"beyond": {"0.5": 0.0, "0.125": 3e-6}}})
+    assert "3e-06" in said and "0.125" in said and "RANK_COLLAPSE.md" in said
+    assert method.conclusions({"spectrum": {"beyond": {"0.125": 0.01}}}) == method.conclusions({}) == ()
+    assert beyond({"spectrum": {"beyond": {"0.125": 0.01}}}, "0.125") == 0.01
