@@ -265,11 +265,7 @@ def _memory(config: Config, info: DataInfo, method: methods.Method, workers: int
         # parameters, gradients, momentum (AdamW: and squares); what was published; two uploads under way
         "model_bytes_worker": (3 + (config.train.optimizer == "adamw")) * max(sizes) + published + 2 * max(uploads),
         # old and new state, with moments; what is published; sums in int64 and one term; a wave of uploads
-        "model_bytes_server": (2 + 2 * config.method.num_moments) * state
-        + published
-        + 2 * summed
-        + 16 * longest
-        + received,
+        "model_bytes_server": 2 * state + moments + published + 2 * summed + 16 * longest + received,
         "data_bytes_rank": (info.num_train + info.num_test) * (values * _ELEMENT_BYTES[info.kind] + 8),
     }
 
