@@ -33,6 +33,13 @@ def free(default: Any, **constraints: Any) -> Any:
     return Field(default, json_schema_extra={"changes_results": False}, **constraints)
 
 
+def later(default: Any, **marks: bool) -> Any:
+    """A field that changes results and is newer than some runs: at its default it is no part of the hash, so that runs
+    which do not know it can continue.
+    """
+    return Field(default, json_schema_extra={"later": True, **marks})
+
+
 # Far beyond what any of them means, and products of three of them are still float32.
 MAX_NUMBER = 1e12
 Positive = Annotated[float, Field(gt=0, le=MAX_NUMBER, allow_inf_nan=False)]
@@ -165,19 +172,6 @@ class Evaluation(Section):
     that have test data; 0 tests all.
     """
 
-    def problems(self, config: Config) -> Iterator[tuple[str, str]]:
-        if self.personal_test == "groups" and not config.data.info().shares_groups:
-            yield (
-                "evaluation.personal_test",
-                f"groups, but the test examples of {config.data.name} do not come from the writers, subjects or "
-                "roles of its training examples; allowed: auto, matching, classes",
-            )
-        if self.clients > config.clients.count:
-            yield (
-                "evaluation.clients",
-                f"{self.clients} clients are to be tested, but clients.count is {config.clients.count}; 0 tests all",
-            )
-
 
 class Mpi(Section):
     """What runs where. None of it changes a bit of the result, except the two that say so."""
@@ -300,18 +294,21 @@ class Config(Section):
     def diff(self, saved: Mapping[str, Any]) -> list[str]:
         """One line for each key that changes results and differs from a saved `to_dict()`."""
         ours, theirs = self._deciding(self.to_dict()), self._deciding(saved)
-        lines = []
+        defaults, lines = dict(_marked(self, "later", True)), []
         for key in [*ours, *(key for key in theirs if key not in ours)]:
-            here, there = (_short(side[key]) if key in side else "nothing" for side in (ours, theirs))
+            sides = ({**defaults, **side} for side in (ours, theirs))
+            here, there = (_short(side[key]) if key in side else "nothing" for side in sides)
             if ours.get(key) != theirs.get(key) and (key[-1] == "name" or not _renamed(ours, theirs, key)):
                 lines.append(f"{'.'.join(key)}: run has {there}, you ask {here}")
         return lines
 
     def _deciding(self, plain: Mapping[str, Any]) -> dict[tuple[str, ...], Any]:
-        free_keys = set(_free_keys(self, ()))
+        free_keys = {key for key, _ in _marked(self, "changes_results", False)}
         if not getattr(self.train.schedule, "depends_on_rounds", False):
             free_keys.add(("rounds",))
-        return {key: value for key, value in leaves(plain) if key not in free_keys}
+        defaults = dict(_marked(self, "later", True))
+        deciding = ((key, value) for key, value in leaves(plain) if key not in free_keys)
+        return {key: value for key, value in deciding if key not in defaults or value != defaults[key]}
 
 
 def canonical(value: Any) -> Any:
@@ -330,13 +327,14 @@ def leaves(value: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[tuple[Any, 
         yield path, value
 
 
-def _free_keys(section: Section, path: tuple[str, ...]) -> Iterator[tuple[str, ...]]:
-    for name, info in type(section).model_fields.items():
-        extra, value = info.json_schema_extra, getattr(section, name)
-        if isinstance(extra, dict) and extra.get("changes_results") is False:
-            yield (*path, name)
-        elif isinstance(value, Section):
-            yield from _free_keys(value, (*path, name))
+def _marked(section: Section, name: str, value: bool, path: tuple[str, ...] = ()) -> Iterator[tuple[Any, Any]]:
+    """Every key whose field has this mark (`free`, `later`), and the default of the field."""
+    for key, info in type(section).model_fields.items():
+        extra, inner = info.json_schema_extra, getattr(section, key)
+        if isinstance(extra, dict) and extra.get(name) is value:
+            yield (*path, key), info.default
+        elif isinstance(inner, Section):
+            yield from _marked(inner, name, value, (*path, key))
 
 
 def _renamed(ours: Mapping[tuple[str, ...], Any], theirs: Mapping[tuple[str, ...], Any], key: tuple[str, ...]) -> bool:

@@ -40,7 +40,7 @@ def own_tests(config: Config, method: Method, partition: Partition, dataset: Dat
         )
     if evaluation.personal == "off" or (evaluation.personal == "auto" and not method.traits.personal):
         return None
-    how = choose_test(evaluation.personal_test, config.partition, config.data.info())
+    how = choose_test(evaluation.personal_test, config.partition, config.data.used())
     tests = personal_tests(how, partition, dataset, config.seed, evaluation.clients)
     if not len(tests.indices):
         raise ConfigError(

@@ -97,7 +97,7 @@ def forecast(config: Config, num_ranks: int, method: methods.Method | None = Non
     nothing else says their sizes: a user's own file or folder, or a function's arrays. Raises `ConfigError` if the
     model cannot take the data.
     """
-    info, blocks = config.data.info(), start.blocks(config)
+    info, blocks = config.data.used(), start.blocks(config)
     if method is None:
         start.check_model(config, info)
         method = methods.create(start.method_context(config, info))
