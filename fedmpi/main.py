@@ -1,7 +1,7 @@
 """The command: argv -> config -> a guarded run.
 
     mpirun -n 5 python -m fedmpi.main [CONFIG.yaml] [section.key=value ...]
-        [--run-dir DIR] [--resume] [--resume-from RUN[@ROUND]] [--plan | --plan=json] [--list] [--version]
+        [--run-dir DIR] [--resume] [--resume-from RUN[@ROUND]] [--plan | --plan=json] [--measure] [--list] [--version]
 
 A mistake in the config is reported by one rank, without traceback, before torch or MPI load. After
 that, every exception on any rank ends all ranks: an uncaught one would leave the others waiting in
@@ -52,7 +52,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             return _shown(rank, listing)
         config = read_config(arguments)
         if arguments.plan:
-            return _shown(rank, lambda: _plan(config, arguments.plan, size))
+            return _shown(rank, lambda: _plan(config, arguments.plan, size, measures=arguments.measure))
         check_ranks(config, size)
     except UserError as error:
         return report(error, rank)
@@ -78,6 +78,11 @@ def parse(argv: Sequence[str]) -> argparse.Namespace:
     parser.add_argument(
         "--plan", choices=["text", "json"], help="say what the run will cost, and train nothing; --plan is --plan=text"
     )
+    parser.add_argument(
+        "--measure",
+        action="store_true",
+        help="with --plan: try some steps of each tier here, and say how long it takes",
+    )
     parser.add_argument("--list", action="store_true", help="name all methods, models, data sets and partitions")
     parser.add_argument("--version", action="version", version=f"fedmpi {fedmpi.__version__}")
     # A bare --plan must not take the word after it for its value.
@@ -85,6 +90,8 @@ def parse(argv: Sequence[str]) -> argparse.Namespace:
     configs, arguments.overrides = parted(arguments.words)
     if len(configs) > 1:
         raise ConfigError("command line", f"one config, or none, is allowed, got {', '.join(configs)}")
+    if arguments.measure and not arguments.plan:
+        raise ConfigError("command line", "--measure goes with --plan; to train, leave it out")
     if arguments.resume and arguments.run_dir is None:
         raise ConfigError("command line", "--resume needs --run-dir: the directory of the run to continue")
     if arguments.resume_from is not None and arguments.run_dir is not None:
@@ -140,25 +147,36 @@ def _shown(rank: int, text: Callable[[], str]) -> int:
     return 0
 
 
-def _plan(config: Config, form: str, size: int) -> str:
+def _plan(config: Config, form: str, size: int, *, measures: bool) -> str:
     from fedmpi.data.reading import place
     from fedmpi.run.forecast import forecast, lacking_here  # loads torch
 
     planned = forecast(config, size)
+    lacking = tuple(lacking_here(planned))
+    if measures:
+        from fedmpi.run import prediction
+
+        _repeatable_cublas()
+        say("measuring on this machine, which takes a minute or two: reading the data, building the nets")
+        planned = prediction.measured_plan(config, planned)
     text = planned.text(form)
     if form == "text":
-        text += "".join(f"\nwarning: {line}" for line in lacking_here(planned))
+        text += "".join(f"\nwarning: {line}" for line in lacking)
     if form == "text" and getattr(config.data, "reads_to_know", False):
         text += f"\n{place(config.data)} was read, because nothing else says its sizes"
     return text
 
 
+def _repeatable_cublas() -> None:
+    """Before CUDA starts: with these, cuBLAS gives the same bits in every run; any other value torch refuses."""
+    if os.environ.get("CUBLAS_WORKSPACE_CONFIG") not in (":4096:8", ":16:8"):
+        os.environ["CUBLAS_WORKSPACE_CONFIG"] = ":4096:8"
+
+
 def _run(config: Config, arguments: argparse.Namespace, rank: int) -> int:
     stopping = _stopping(config)
     stopping.listen(say if rank == 0 else lambda line: None)  # loading torch takes seconds
-    # Before CUDA starts: with these, cuBLAS gives the same bits in every run; any other value torch refuses.
-    if os.environ.get("CUBLAS_WORKSPACE_CONFIG") not in (":4096:8", ":16:8"):
-        os.environ["CUBLAS_WORKSPACE_CONFIG"] = ":4096:8"
+    _repeatable_cublas()
     from fedmpi.experiment import run
     from fedmpi.mpi.starting import world
 

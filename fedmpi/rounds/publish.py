@@ -26,11 +26,19 @@ _VERSION = np.dtype([("round", "i8"), ("digest", "V16")])
 
 def publish(setup: Setup, state: ServerState, round_number: int, phase_number: int) -> Published:
     """Broadcasts what the coming phase's clients need and, after the last phase of a round, what its test needs."""
-    method, comm = setup.method, setup.comm
+    method = setup.method
     phase = method.phases(round_number)[phase_number]
     tasks = plan_phase(setup, round_number, phase).tasks
     tested = phase_number == 0 and round_number > 1 and is_evaluated(setup.config, round_number - 1)
     nets = sorted({task.tier for task in tasks} | (tested_nets(setup) if tested else set()))
+    return broadcast(setup, state, round_number, tasks, nets)
+
+
+def broadcast(
+    setup: Setup, state: ServerState, round_number: int, tasks: Sequence[Task], nets: Sequence[int]
+) -> Published:
+    """Broadcasts these nets, and what these clients need beside them."""
+    method, comm = setup.method, setup.comm
     num_versions = len(tasks) if method.traits.keeps_memory else 0
     head = {
         _BOUNDS: Spec((len(method.state_specs()),), torch.float64),

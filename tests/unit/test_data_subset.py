@@ -49,8 +49,8 @@ def test_shares_fit_whatever_the_sizes() -> None:
 
 
 def test_groups_keep_their_shares_and_their_classes() -> None:
-    """Writers with 12, 6 and 6 examples, half of them of class 0: of 12 examples they give 6, 3 and 3, every second one of
-    a writer's examples in the order of the classes.
+    """Writers with 12, 6 and 6 examples, half of them of class 0: 12 examples are 6, 3 and 3 of
+    theirs, every second one in the order of the classes.
     """
     groups = np.repeat([0, 1, 2], [12, 6, 6])
     labels = np.arange(24) % 2
@@ -116,7 +116,7 @@ def test_own_data_and_functions(tmp_path: Path) -> None:
     ("words", "key", "found"),
     [
         (("data.num_train=1438",), "data.num_train", "10 to 1437"),
-        (("data.num_train=9",), "data.num_train", "each of 10 classes"),
+        (("data.num_train=9", "clients.count=5", "clients.per_round=5"), "data.num_train", "each of 10 classes"),
         (("data.num_test=361",), "data.num_test", "360"),
         (("data.num_train=15",), "clients.count", "15 training examples"),  # 20 clients
         (("data.num_train=-1",), "data.num_train", "-1"),

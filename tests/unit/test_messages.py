@@ -24,6 +24,7 @@ a.yaml --rounds 3
 --resume
 a.yaml x=1 b.yaml
 --plan json
+--measure
 
 sed=1
 rounds=0 seed=-1 train.momemtum=0.5
