@@ -152,16 +152,15 @@ def _plan(config: Config, form: str, size: int, *, measures: bool) -> str:
     from fedmpi.run.forecast import forecast, lacking_here  # loads torch
 
     planned = forecast(config, size)
-    lacking = tuple(lacking_here(planned))
+    text = planned.text(form)
     if measures:
         from fedmpi.run import prediction
 
         _repeatable_cublas()
         say("measuring on this machine, which takes a minute or two: reading the data, building the nets")
-        planned = prediction.measured_plan(config, planned)
-    text = planned.text(form)
+        text = prediction.measured_plan(config, planned).text(form)
     if form == "text":
-        text += "".join(f"\nwarning: {line}" for line in lacking)
+        text += "".join(f"\nwarning: {line}" for line in lacking_here(planned))
     if form == "text" and getattr(config.data, "reads_to_know", False):
         text += f"\n{place(config.data)} was read, because nothing else says its sizes"
     return text

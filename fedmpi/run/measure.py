@@ -8,9 +8,7 @@ left are estimated by their MACs. Nothing of it is kept. `run/prediction.py` mak
 
 from __future__ import annotations
 
-import os
 import resource
-import shutil
 import sys
 import time
 from collections.abc import Callable, Hashable, Sequence
@@ -159,7 +157,7 @@ def _peak_bytes() -> int:
 
 
 def _tasks(setup: Setup) -> list[tuple[Phase, Task]]:
-    """For every phase and tier the client that has most examples."""
+    """For every phase and tier the client that has most examples, in the last round: by then clients remember."""
     phases = {phase.name: phase for number in (1, setup.config.rounds) for phase in setup.method.phases(number)}
     ends = np.cumsum(setup.blocks)
     tasks = []
@@ -168,7 +166,9 @@ def _tasks(setup: Setup) -> list[tuple[Phase, Task]]:
             if size and (phase.tiers is None or tier in phase.tiers):
                 first = int(ends[tier]) - size
                 client = first + int(setup.partition.sizes[first : ends[tier]].argmax())
-                tasks.append((phase, Task(client, tier, 1, phase.name, setup.partition.size(client), 0.0)))
+                tasks.append(
+                    (phase, Task(client, tier, setup.config.rounds, phase.name, setup.partition.size(client), 0.0))
+                )
     return tasks
 
 
@@ -238,7 +238,9 @@ def _client(trials: _Trials, phase: Phase, task: Task, published: Published) -> 
         opened = time.perf_counter()
         exchange.post(own, (report, upload))
         added = time.perf_counter()
-        refresh(setup, *update(setup, trials.state, exchange.finish(trials.state.params), phase, 1, [own]))
+        refresh(
+            setup, *update(setup, trials.state, exchange.finish(trials.state.params), phase, own.round_number, [own])
+        )
         adding_s, update_s = added - opened, time.perf_counter() - added + opened - begun
     name, other_s = setup.method.tiers[task.tier].name, max(0.0, whole_s - report.training_s)
     done = report.steps, own.num_examples, report.training_s, other_s, adding_s
@@ -320,19 +322,18 @@ def _save(trials: _Trials, folder: RunDir) -> tuple[float, int]:
     has_statistics = reestimates(config, config.rounds)
     sizes = zip(setup.method.tested(), setup.evaluation.num_statistics, strict=True)
     statistics = {net.name: torch.zeros(count) for net, count in sizes if has_statistics and count}
-    about = {"config": config.to_dict(), "config_hash": config.hash(), "seed": config.seed}
-    versions, digest = setup.computed_with, setup.data_digest
     snapshot = checkpoint.Snapshot(
-        1, trials.state.params, {}, {}, versions=versions, data_digest=digest, statistics=statistics, **about
+        round=1,
+        server=trials.state.params,
+        clients={},
+        progress={},
+        config=config.to_dict(),
+        config_hash=config.hash(),
+        seed=config.seed,
+        versions=setup.computed_with,
+        data_digest=setup.data_digest,
+        statistics=statistics,
     )
     started = time.perf_counter()
     path = checkpoint.save(folder, snapshot)
     return time.perf_counter() - started, path.stat().st_size
-
-
-def free_bytes(folder: str) -> int:
-    """Free space where `folder` is, or would be made."""
-    place = Path(os.path.abspath(os.path.expanduser(folder)))
-    while not place.exists():
-        place = place.parent
-    return shutil.disk_usage(place).free

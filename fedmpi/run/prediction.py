@@ -2,15 +2,18 @@
 
 Workers train at once as far as there are cores (each rank has `mpi.threads`) or GPUs; a round's clients are dealt to
 that many workers, longest first, as the run deals them. Rank 0 adds uploads while workers train if it has a core of its
-own, else after them (as `mpi.exchange=gather` does). The network is left out, and that ranks share memory bandwidth: a node full of ranks is slower.
+own, else after them (as `mpi.exchange=gather` does). The network is left out, and that ranks share memory bandwidth: a
+node full of ranks is slower.
 """
 
 from __future__ import annotations
 
 import json
 import os
+import shutil
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
+from pathlib import Path
 
 import numpy as np
 import torch
@@ -24,7 +27,7 @@ from fedmpi.methods import create
 from fedmpi.rounds.state import draw_tasks
 from fedmpi.run import start
 from fedmpi.run.forecast import Forecast, count_tests, machine_bytes
-from fedmpi.run.measure import ClientTrial, Measured, free_bytes, measure
+from fedmpi.run.measure import ClientTrial, Measured, measure
 from fedmpi.store.units import duration, size
 
 _LOOKED_AT = 20
@@ -175,7 +178,8 @@ def _partition(config: Config) -> Partition:
 def _of_rounds(config: Config, partition: Partition, found: Measured, at_once: int) -> tuple[float, float, float]:
     """Means over the rounds looked at: seconds until the last worker is done, seconds of adding, phases."""
     method = create(start.method_context(config, config.data.used()))
-    names, trials = [tier.name for tier in method.tiers], {(one.phase, one.tier): one for one in found.clients}
+    names = [tier.name for tier in method.tiers]
+    trials = {one.tier: one for one in found.clients} | {(one.tier, one.phase): one for one in found.clients}
     looked_at = range(1, config.rounds + 1, -(-config.rounds // _LOOKED_AT))
     blocks, rows = start.blocks(config), []
     for number in looked_at:
@@ -184,7 +188,7 @@ def _of_rounds(config: Config, partition: Partition, found: Measured, at_once: i
         for phase in phases:
             tasks = []
             for task in draw_tasks(config, blocks, partition, number, phase):
-                trial = trials[phase.name, names[task.tier]]
+                trial = trials.get((names[task.tier], phase.name)) or trials[names[task.tier]]
                 tasks.append(replace(task, cost=client_s(trial, task.num_examples, config.train.local_epochs)))
                 row[1] += trial.adding_s
             row[0] += _longest(assign(tasks, range(at_once), at_once).by_rank)
@@ -203,3 +207,11 @@ def _personal_s(config: Config, found: Measured, num_examples: int) -> float:
         return 0.0
     mean_s = sum(net.test_s for net in found.personal) / len(found.personal)
     return mean_s * num_examples * (config.evaluation.clients or config.clients.count) / config.clients.count
+
+
+def free_bytes(folder: str) -> int:
+    """Free space where `folder` is, or would be made."""
+    place = Path(os.path.abspath(os.path.expanduser(folder)))
+    while not place.exists():
+        place = place.parent
+    return shutil.disk_usage(place).free

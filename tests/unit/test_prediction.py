@@ -80,7 +80,7 @@ def test_adding_that_takes_longer_than_training_is_waited_for() -> None:
     assert found.aggregation_s == pytest.approx(80 - 4 * CLIENT_S + 0.2)
 
 
-@pytest.mark.parametrize("words", [("method.name=fedhm",), ("method.name=hermes", "partition.name=iid")])
+@pytest.mark.parametrize("words", [("method.name=fedhm",), ("method.name=standalone", "partition.name=iid")])
 def test_every_tier_and_net_is_tried(words: tuple[str, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Two steps on two batches of 8, for each tier; nothing stays on the disk."""
     monkeypatch.setenv("TMPDIR", str(tmp_path))
@@ -94,7 +94,7 @@ def test_every_tier_and_net_is_tried(words: tuple[str, ...], tmp_path: Path, mon
     nets = found.nets if "method.name=fedhm" in words else found.personal
     assert len(nets) == len(plan.tiers) and all(net.test_s > 0 for net in nets)
     assert found.checkpoint_bytes > 4 * plan.tiers[0].params
-    assert (found.memory_bytes > 0) == ("method.name=hermes" in words)
+    assert (found.memory_bytes > 0) == ("method.name=standalone" in words)
     assert min(found.rank_0_peak_bytes, found.worker_peak_bytes) > 10**6
     assert os.listdir(tmp_path) == []
 
