@@ -80,7 +80,7 @@ def test_adding_that_takes_longer_than_training_is_waited_for() -> None:
     assert found.aggregation_s == pytest.approx(80 - 4 * CLIENT_S + 0.2)
 
 
-@pytest.mark.parametrize("words", [("method.name=fedhm",), ("method.name=standalone", "partition.name=iid")])
+@pytest.mark.parametrize("words", [("method.name=fedhm",), ("method.name=standalone", "method.epochs_factor=1")])
 def test_every_tier_and_net_is_tried(words: tuple[str, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Two steps on two batches of 8, for each tier; nothing stays on the disk."""
     monkeypatch.setenv("TMPDIR", str(tmp_path))
