@@ -133,7 +133,8 @@ def predict(config: Config, plan: Forecast, found: Measured, num_cores: int | No
     aggregation_s, publishing_s = num_phases * found.updating_s, num_phases * found.publishing_s
     num_tests, num_restats = count_tests(config)
     base_s, saves = together_s + aggregation_s + publishing_s, -(-config.rounds // config.output.checkpoint_every)
-    rest_s = num_tests * (test_s + personal_s) + num_restats * restat_s + saves * found.saving_s
+    # The last test needs what is published for a round that does not come.
+    rest_s = found.publishing_s + num_tests * (test_s + personal_s) + num_restats * restat_s + saves * found.saving_s
     most = config.output.keep_checkpoints + _WHILE_SAVING
     peaks = found.rank_0_peak_bytes, found.worker_peak_bytes
     return Prediction(
