@@ -63,7 +63,7 @@ class Draws:
                 str(folder.partition_path), "is missing; start the run with --resume, which makes it again"
             )
         self._partition = Partition.load(folder.partition_path)
-        self._method = methods.create(start.method_context(self._config, self._config.data.info()))
+        self._method = methods.create(start.method_context(self._config, self._config.data.used()))
         self._blocks = start.blocks(self._config)
         self._records = {record["round"]: record for record in read_records(folder)}
 

@@ -1,7 +1,7 @@
 """The command: argv -> config -> a guarded run.
 
     mpirun -n 5 python -m fedmpi.main [CONFIG.yaml] [section.key=value ...]
-        [--run-dir DIR] [--resume] [--resume-from RUN[@ROUND]] [--plan | --plan=json] [--list] [--version]
+        [--run-dir DIR] [--resume] [--resume-from RUN[@ROUND]] [--plan | --plan=json] [--measure] [--list] [--version]
 
 A mistake in the config is reported by one rank, without traceback, before torch or MPI load. After
 that, every exception on any rank ends all ranks: an uncaught one would leave the others waiting in
@@ -22,7 +22,7 @@ from fedmpi.running.stopping import SIGNAL, notice_early
 if __name__ == "__main__":  # what follows takes a while to load
     notice_early()
 
-from fedmpi.command.job import Job, check_ranks, config_and_origin
+from fedmpi.command.job import Job, check_ranks, config_and_origin, repeatable_cublas
 from fedmpi.command.listing import listing
 from fedmpi.command.manners import Parser, report, say, say_first, show
 from fedmpi.config.load import one_config
@@ -43,7 +43,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             return _shown(rank, listing)
         config = read_config(arguments)
         if arguments.plan:
-            return _shown(rank, lambda: _plan(config, arguments.plan, size))
+            return _shown(rank, lambda: _plan(config, arguments.plan, size, measures=arguments.measure))
         check_ranks(config, size)
     except UserError as error:
         return report(error, rank)
@@ -69,6 +69,11 @@ def parse(argv: Sequence[str]) -> argparse.Namespace:
     parser.add_argument(
         "--plan", choices=["text", "json"], help="say what the run will cost, and train nothing; --plan is --plan=text"
     )
+    parser.add_argument(
+        "--measure",
+        action="store_true",
+        help="with --plan: try some steps of each tier here, and say how long it takes",
+    )
     parser.add_argument("--list", action="store_true", help="name all methods, models, data sets and partitions")
     parser.add_argument("--version", action="version", version=f"fedmpi {fedmpi.__version__}")
     # A bare --plan must not take the word after it for its value.
@@ -76,6 +81,8 @@ def parse(argv: Sequence[str]) -> argparse.Namespace:
     arguments.config, arguments.overrides = one_config(arguments.words)
     if arguments.run_dir == "":
         raise ConfigError("--run-dir", "expected a folder, got nothing")
+    if arguments.measure and not arguments.plan:
+        raise ConfigError("command line", "--measure goes with --plan; to train, leave it out")
     if arguments.resume and arguments.run_dir is None:
         raise ConfigError("command line", "--resume needs --run-dir: the directory of the run to continue")
     if arguments.resume_from is not None and arguments.run_dir is not None:
@@ -96,12 +103,18 @@ def _shown(rank: int, text: Callable[[], str]) -> int:
     return 0
 
 
-def _plan(config: Config, form: str, size: int) -> str:
+def _plan(config: Config, form: str, size: int, *, measures: bool) -> str:
     from fedmpi.data.reading import place
     from fedmpi.running.forecast import forecast, lacking_here  # loads torch
 
     planned = forecast(config, size)
     text = planned.text(form)
+    if measures:
+        from fedmpi.running import prediction
+
+        repeatable_cublas()
+        say("measuring on this machine, which takes a minute or two: reading the data, building the nets")
+        text = prediction.measured_plan(config, planned).text(form)
     if form == "text":
         text += "".join(f"\nwarning: {line}" for line in lacking_here(planned))
     if form == "text" and getattr(config.data, "reads_to_know", False):

@@ -63,7 +63,7 @@ def words_of(kind: str, place: str, given: Sequence[str]) -> tuple[str, ...]:
     words.append(_UNEVEN if kind == "method" else "method.name=fedavg")
     named = [*words, *(word for word in given if word.startswith("data."))]
     if kind == "data" and not any(word.startswith("model.name=") for word in given):
-        info = small_config(*named, "model.name=mlp", "model.hidden=[16]").data.info()
+        info = small_config(*named, "model.name=mlp", "model.hidden=[16]").data.used()
         words += _NETS[info.kind]
     return (*words, *given)
 
@@ -90,7 +90,7 @@ def _said(check: Callable[..., None]) -> str:
 def _takes_the_data(config: Config) -> None:
     """the net takes the data and keeps nothing from one client to the next but its parameters"""
     try:
-        check_model(config, config.data.info())
+        check_model(config, config.data.used())
     except ConfigError as error:
         raise BrokenError(f"{error.text()}; other pictures: data.shape=[3,32,32]") from None
 
@@ -105,7 +105,7 @@ def _hears_a_run(config: Config) -> None:
 
 def _builds_the_same(config: Config) -> None:
     """a seed gives the same initial values every time, another seed gives others"""
-    info = config.data.info()
+    info = config.data.used()
     nets = [dict(create.build(config.model, info, seed).named_parameters()) for seed in (0, 0, 1)]
     first, again, other = (digest_of({name: value.detach() for name, value in net.items()}) for net in nets)
     require(first == again, "built twice from one seed, the net has other values: draw them from torch's generator")

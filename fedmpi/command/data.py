@@ -229,7 +229,7 @@ def prepare(arguments: argparse.Namespace) -> None:
     groups = f", {found['num_groups']:,} groups" if found["num_groups"] else ""
     counts = f"{found['num_train']:,} to train, {found['num_test']:,} to test{groups}"
     print(f"{path}: {counts}, {size(path.stat().st_size)}")
-    if other := preparing.other_counts(options.info(), dataset):
+    if other := preparing.other_counts(options, dataset):
         print(f"not the counts of the complete files: a config needs {' '.join(other)}")
 
 
@@ -242,7 +242,7 @@ def show(arguments: argparse.Namespace) -> None:
     from fedmpi.data import show as showing
 
     dataset = reading.load(config.data)
-    labels, info = dataset.train_y, config.data.info()
+    labels, info = dataset.train_y, config.data.used()
     partition = make_partition(config.partition, labels, config.clients.count, config.seed, dataset.groups)
     print(printable(showing.table(partition, labels, info.num_classes, dataset.groups), sys.stdout))
     print(f"{'digest of the data':18}  {dataset.digest}")

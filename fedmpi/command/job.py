@@ -87,9 +87,7 @@ class Job:
         stopping = _stopping(config)
         if threading.current_thread() is threading.main_thread():
             stopping.listen(hears)  # loading torch takes seconds
-        # Before CUDA starts: with these, cuBLAS gives the same bits in every run; any other value torch refuses.
-        if os.environ.get("CUBLAS_WORKSPACE_CONFIG") not in (":4096:8", ":16:8"):
-            os.environ["CUBLAS_WORKSPACE_CONFIG"] = ":4096:8"
+        repeatable_cublas()
         from fedmpi.mpi.starting import world
 
         comm = world(_startup_limit_s(config, os.environ, time.time()))
@@ -115,6 +113,12 @@ class Job:
         else:  # another rank has said what to do
             say("; ".join(line.strip() for line in described(error, self.comm).splitlines()[:2]))
         self.comm.abort(error.exit_code if isinstance(error, UserError) else FAILED)
+
+
+def repeatable_cublas() -> None:
+    """Before CUDA starts: with these, cuBLAS gives the same bits in every run; any other value torch refuses."""
+    if os.environ.get("CUBLAS_WORKSPACE_CONFIG") not in (":4096:8", ":16:8"):
+        os.environ["CUBLAS_WORKSPACE_CONFIG"] = ":4096:8"
 
 
 def _startup_limit_s(config: Config, environment: Mapping[str, str], now_s: float) -> float:

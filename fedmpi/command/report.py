@@ -54,7 +54,7 @@ def with_classes_and_spectra(found: Facts) -> Facts:
     run_dir = RunDir(found.folder)
     try:
         config = load(run_dir.config_path, (), of_run=True)
-        info = config.data.info()
+        info = config.data.used()
         if newest := run_dir.checkpoints()[:1]:
             method = methods.create(method_context(config, info))
             layers, server = getattr(method, "layers", {}), dict(checkpoint.load(newest[0][1]).server)

@@ -209,7 +209,7 @@ def _between_sections(config: Config) -> Iterator[tuple[str, str]]:
     if blocks and sum(blocks) != count:
         todo = "make them equal, or give [] for equal blocks"
         yield "clients.tier_blocks", f"the blocks have {sum(blocks)} clients, but clients.count is {count}; {todo}"
-    if config.evaluation.personal_test == "groups" and not config.data.info().shares_groups:
+    if config.evaluation.personal_test == "groups" and not config.data.used().shares_groups:
         found = f"groups, but the test examples of {config.data.name} do not come from the writers, subjects or roles"
         yield "evaluation.personal_test", f"{found} of its training examples; allowed: auto, matching, classes"
     if (tested := config.evaluation.clients) > count:

@@ -28,6 +28,8 @@ from fedmpi.registry import UnknownError
 
 Function = Callable[..., Any]
 _PLAIN = (int, float, bool, str)
+# A function that makes as many examples as it is asked for does better than a subset of them.
+_MAY_BE_ARGUMENTS = {"num_train", "num_test"}
 _GIVEN = ("labels", "num_clients", "seed")
 
 
@@ -35,9 +37,11 @@ class FunctionData(ArrayOptions):
     """The options of a data set that is a function."""
 
     function: ClassVar[Function]
+    takes: ClassVar[tuple[str, ...]]
+    """The options that are arguments of the function."""
 
     def arrays(self) -> Arrays | Dataset:
-        found: Arrays | Dataset = _called(self, self.function, f"data.name={self.name}")
+        found: Arrays | Dataset = _called(self, f"data.name={self.name}")
         return found
 
 
@@ -45,11 +49,12 @@ class FunctionPartition(PartitionOptions):
     """The options of a partition that is a function."""
 
     function: ClassVar[Function]
+    takes: ClassVar[tuple[str, ...]]
 
     def divide(self, labels: Ints, num_clients: int, seed: int, groups: Ints | None = None) -> tuple[Ints, Ints]:
         where = f"partition.name={self.name}"
         given: dict[str, Any] = {"groups": groups} if self.by_groups else {}
-        found = _called(self, self.function, where, labels, num_clients, seed, **given)
+        found = _called(self, where, labels, num_clients, seed, **given)
         return _checked(where, found, len(labels), num_clients)
 
 
@@ -84,9 +89,10 @@ def _of_function(name: str, function: Function, base: type[Section], given: tupl
     by_groups = bool(given) and parameters.pop("groups", None) is not None
     fields: dict[str, Any] = {argument: _field(name, base, parameter) for argument, parameter in parameters.items()}
     about = (inspect.getdoc(function) or name).partition("\n\n")[0]
+    takes = tuple(fields)
     fields["name"] = (str, Field(name, description=" ".join(about.split())))
     made: Any = create_model(function.__name__, __base__=base, __module__=function.__module__, **fields)
-    made.function, made.by_groups = staticmethod(function), by_groups
+    made.function, made.takes, made.by_groups = staticmethod(function), takes, by_groups
     options: type[Section] = made
     return options
 
@@ -95,7 +101,8 @@ def _field(name: str, base: type[Section], parameter: inspect.Parameter) -> tupl
     """The type and the default of an option."""
     if parameter.kind not in (parameter.POSITIONAL_OR_KEYWORD, parameter.KEYWORD_ONLY):
         raise UnknownError(f"{name!r} takes {parameter}; expected arguments with names, each of them an option")
-    if hasattr(base, parameter.name) or parameter.name in base.model_fields or parameter.name.startswith("_"):
+    is_taken = hasattr(base, parameter.name) or parameter.name in {*base.model_fields} - _MAY_BE_ARGUMENTS
+    if is_taken or parameter.name.startswith("_"):
         raise UnknownError(f"the argument {parameter.name!r} of {name!r} cannot be an option; give it another name")
     has_default = parameter.default is not parameter.empty
     given = type(parameter.default) if has_default else str
@@ -121,11 +128,10 @@ def _option_type(annotation: Any) -> Any:
     return Annotated[any_tuple[(items[0], ...) if is_long else tuple(items)], Field(strict=False)]
 
 
-def _called(options: Section, function: Function, where: str, *given: Any, **more: Any) -> Any:
+def _called(options: FunctionData | FunctionPartition, where: str, *given: Any, **more: Any) -> Any:
     """What the user's function returns. Raises DataError in one line with its own error and where that arose."""
-    values = {key: getattr(options, key) for key in type(options).model_fields if key != "name"}
     try:
-        return function(*given, **values, **more)
+        return options.function(*given, **{key: getattr(options, key) for key in options.takes}, **more)
     except UserError:
         raise
     except Exception as error:  # whatever the user's code does

@@ -62,6 +62,11 @@ def check(where: str, dataset: Dataset, info: DataInfo) -> Dataset:
     return dataset
 
 
+def num_rows(array: Any) -> int:
+    """The length of what should be an array (one in a file has no `len`); 0 for anything else."""
+    return int(next(iter(getattr(array, "shape", ())), 0))
+
+
 def layout_problems(arrays: Mapping[str, Any], info: DataInfo) -> dict[str, str]:
     """What is wrong with the shape or type of some of a Dataset's arrays, by name; their values are not looked at.
 

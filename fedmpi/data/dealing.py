@@ -38,7 +38,7 @@ class PartitionOptions(Section):
         return info.num_train / num_clients
 
     def problems(self, config: Config) -> Problems:
-        if problem := self.too_many(config.data.info().num_train, config.clients.count):
+        if problem := self.too_many(config.data.used().num_train, config.clients.count):
             yield "clients.count", problem
 
     def too_many(self, num_examples: int, num_clients: int) -> str:

@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar, Literal
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
 
-from fedmpi.config.schema import Section
+from pydantic import Field
+
+from fedmpi.config.schema import Config, Section, later
 from fedmpi.data.files.source import Source
 
 if TYPE_CHECKING:
     from fedmpi.data.dataset import Dataset
 
+NumExamples = Annotated[int, Field(ge=0, le=2**31 - 1)]
+Part = Literal["train", "test"]
 
 PLACES = ("root", "path")
 """Options that say where the files are, which may differ between ranks and between starts."""
@@ -54,11 +59,42 @@ class DataOptions(Section):
     """Whether `info` reads the examples."""
     name: str
     """What the data set is, in one line; the value is the name in a config."""
+    num_train: NumExamples = later(0, subset=True)
+    """Training examples to use, for trials: so many in all, drawn class by class (or group by group); 0 means all."""
+    num_test: NumExamples = later(0, subset=True)
+    """Test examples to use, drawn in the same way; 0 means all."""
 
     def info(self) -> DataInfo:
-        """What is known of the examples."""
+        """What is known of the examples, all of them."""
         raise NotImplementedError
 
     def read(self) -> Dataset:
-        """The examples. Raises DataError, one line a problem."""
+        """The examples, all of them. Raises DataError, one line a problem."""
         raise NotImplementedError
+
+    def asked(self, part: Part) -> int:
+        """How many examples of a part a config asks for; 0 if it does not, or if the key means something else here: an
+        option of a subclass, an argument of a function.
+        """
+        key = f"num_{part}"
+        field, value = type(self).model_fields[key], getattr(self, key)
+        extra = field.json_schema_extra
+        return value if isinstance(extra, dict) and extra.get("subset") and value != field.default else 0
+
+    def used(self) -> DataInfo:
+        """What is known of the examples that a run uses."""
+        info = self.info()
+        return replace(
+            info, num_train=self.asked("train") or info.num_train, num_test=self.asked("test") or info.num_test
+        )
+
+    def info_of(self, found: Mapping[Part, int]) -> DataInfo:
+        """What is known of `found` examples, among which there may be more than are asked for."""
+        info, used = self.info(), self.used()
+        most = {part: max(count, getattr(used, f"num_{part}")) for part, count in found.items() if self.asked(part)}
+        return replace(info, **{f"num_{part}": count for part, count in most.items()})
+
+    def problems(self, config: Config) -> Iterator[tuple[str, str]]:
+        from fedmpi.data import subset  # loads numpy
+
+        yield from subset.problems(self)

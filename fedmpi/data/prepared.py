@@ -12,14 +12,14 @@ from __future__ import annotations
 import contextlib
 import json
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from fedmpi.config.schema import Folder, free
-from fedmpi.data.dataset import PARTS, Dataset, layout_problems
+from fedmpi.data.dataset import PARTS, Dataset, layout_problems, num_rows
 from fedmpi.data.files.source import below_home, how_to_fetch, is_here, made, quoted
-from fedmpi.data.options import DataOptions
+from fedmpi.data.options import DataOptions, Part
 from fedmpi.data.reading import DIGEST_BYTES, digest_of
 from fedmpi.disk import temporary
 from fedmpi.errors import DataError
@@ -30,13 +30,14 @@ if TYPE_CHECKING:
 KIND = "data"
 MAX_RECIPE_CHARACTERS = 10_000
 _ENDING = ".fedmpi.h5"
+_NOT_DECODED = ("name", "root", "num_train", "num_test")
 _DIGEST = re.compile(f"[0-9a-f]{{{2 * DIGEST_BYTES}}}")
 
 
 class PreparedOptions(DataOptions):
     """Options of a data set that is read from a prepared file."""
 
-    counts: ClassVar[tuple[str, ...]] = ("num_train", "num_test", "num_groups")
+    counts: ClassVar[tuple[str, ...]] = ()
     """Options that say what is expected in the file, without deciding it."""
     traces: ClassVar[tuple[str, ...]]
     """Names of which an archive of the originals soon shows one."""
@@ -58,7 +59,11 @@ class PreparedOptions(DataOptions):
         try:
             with hdf5.opened(path, KIND) as file:
                 _check_recipe(file.attributes["recipe"], self, todo)
-                if problems := layout_problems(file.entries, self.info()):
+                found: Mapping[Part, int] = {
+                    "train": num_rows(file.entries.get("train_y")),
+                    "test": num_rows(file.entries.get("test_y")),
+                }
+                if problems := layout_problems(file.entries, self.info_of(found)):
                     raise DataError(str(path), *problems.values())
                 values: dict[str, Any] = {name: file.array(name) if name in file.entries else None for name in PARTS}
                 digest = str(file.attributes.get("digest", ""))  # older versions wrote none
@@ -77,7 +82,7 @@ class PreparedOptions(DataOptions):
     def recipe(self) -> dict[str, Any]:
         """The options that decide what is in the file."""
         plain: dict[str, Any] = json.loads(self.model_dump_json())
-        return {key: value for key, value in plain.items() if key not in ("name", "root", *self.counts)}
+        return {key: value for key, value in plain.items() if key not in (*_NOT_DECODED, *self.counts)}
 
     def own_recipe(self) -> dict[str, Any]:
         """What of the recipe is not the default."""

@@ -15,7 +15,6 @@ from fedmpi.data.dataset import Dataset, check
 from fedmpi.data.files import archives
 from fedmpi.data.files.budget import Tell
 from fedmpi.data.files.source import below_home, how_to_fetch, made, unpacked
-from fedmpi.data.options import DataInfo
 from fedmpi.data.prepared import PreparedOptions
 from fedmpi.disk import temporary
 from fedmpi.errors import DataError
@@ -41,7 +40,7 @@ def prepare(
     info, found = options.info(), counts_of(dataset)
     if not info.num_groups:  # the options do not ask whose the examples are
         found["num_groups"] = 0
-    told: dict[str, Any] = {name: found[name] for name in COUNTS if name in type(options).model_fields}
+    told: dict[str, Any] = {name: found[name] for name in COUNTS if name in options.counts}
     check(f"data.name={options.name}", dataset, replace(info, **told))
     return prepared.save(options, dataset), dataset
 
@@ -96,9 +95,13 @@ def counts_of(dataset: Dataset) -> dict[str, int]:
     return {"num_train": len(dataset.train_y), "num_test": len(dataset.test_y), "num_groups": num_groups}
 
 
-def other_counts(info: DataInfo, dataset: Dataset) -> list[str]:
-    """The settings that a config needs, because the files hold other counts than it expects."""
-    found, expected = counts_of(dataset), {name: getattr(info, name) for name in COUNTS}
+def other_counts(options: PreparedOptions, dataset: Dataset) -> list[str]:
+    """The settings that a config needs, because the files hold other counts than it expects (of examples, fewer than it
+    asks for).
+    """
+    found = counts_of(dataset)
+    info = options.info_of({"train": found["num_train"], "test": found["num_test"]})
+    expected = {name: getattr(info, name) for name in COUNTS}
     if not info.num_groups:
         expected["num_groups"] = found["num_groups"]
     return [f"data.{name}={found[name]}" for name in COUNTS if expected[name] != found[name]]

@@ -10,19 +10,22 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fedmpi.data.dataset import Dataset, check
-from fedmpi.data.options import PLACES, DataOptions
+from fedmpi.data import subset
+from fedmpi.data.dataset import Dataset, check, num_rows
+from fedmpi.data.options import PLACES, DataOptions, Part
 
 DIGEST_BYTES = 16
 _CHUNK_BYTES = 2**24
 
 
 def load(options: DataOptions) -> Dataset:
-    """The examples of the data set that `options` names, with their digest; nothing is ever downloaded.
+    """The examples that `options` name and ask for, with their digest; nothing is ever downloaded.
 
     Raises DataError, one line a problem, if files are missing, damaged or not what they should be.
     """
-    dataset = check(f"data.name={options.name}", options.read(), options.info())
+    whole = options.read()
+    found: Mapping[Part, int] = {"train": num_rows(whole.train_y), "test": num_rows(whole.test_y)}
+    dataset = subset.taken(options, check(f"data.name={options.name}", whole, options.info_of(found)))
     return dataset if dataset.digest else replace(dataset, digest=digest_of(dataset.arrays))
 
 

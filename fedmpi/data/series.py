@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from pydantic import Field
 
 from fedmpi.data.files.budget import Budget, Tell, guarded
-from fedmpi.data.options import DataInfo
+from fedmpi.data.options import DataInfo, NumExamples
 from fedmpi.data.prepared import PreparedOptions
 from fedmpi.errors import DataError
 
@@ -23,7 +23,6 @@ MAX_TEXT_BYTES = 2**30
 _BYTES_PER_SIGN = {b"[": 64, b"{": 72, b",": 40}
 _AGAIN = "write it again by LEAF's preprocess.sh"
 
-NumExpected = Annotated[int, Field(ge=0, le=2**31 - 1)]
 PartialShare = Annotated[float, Field(gt=0, lt=1)]
 Ints = NDArray[np.int64]
 Number = TypeVar("Number", bound=np.generic)
@@ -33,13 +32,14 @@ Names = Sequence[str] | NDArray[np.str_] | Ints
 class SeriesOptions(PreparedOptions):
     """A prepared data set whose counts hang on its options."""
 
-    num_train: NumExpected = 0
-    """Training examples expected; 0 means those of the complete files under the default options. Needed where other
-    options (or a part of the files) give another number: the error then says which.
+    counts = ("num_train", "num_test", "num_groups")
+    num_train: NumExamples = Field(0, json_schema_extra={"subset": True})
+    """Training examples to use; 0 means those of the complete files under the default options. Needed where other
+    options (or a part of the files) give another number: the error then says which. Of files with more, a subset.
     """
-    num_test: NumExpected = 0
-    """Test examples expected; 0 as above."""
-    num_groups: NumExpected = 0
+    num_test: NumExamples = Field(0, json_schema_extra={"subset": True})
+    """Test examples to use; 0 as above."""
+    num_groups: NumExamples = 0
     """Subjects, films or roles expected in the training examples; 0 as above."""
 
     def expected(self, info: DataInfo) -> DataInfo:

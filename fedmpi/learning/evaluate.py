@@ -83,7 +83,7 @@ def test_nets(
     """
     statistics: dict[int, Tensor] = {}
     if restat_seed is not None:
-        statistics = _reestimate(plan, load, data, allreduce_sum, worker, num_workers, restat_seed)
+        statistics = reestimate(plan, load, data, allreduce_sum, worker, num_workers, restat_seed)
     bounds = batch_bounds(plan.num_test, plan.batch_size)
     counts = torch.zeros(2, len(plan.costs), dtype=torch.int64)
     losses = StatisticSum(len(plan.costs), len(bounds))
@@ -121,7 +121,7 @@ def _scores(
     ]
 
 
-def _reestimate(
+def reestimate(
     plan: EvaluationPlan,
     load: Callable[[int], FlatNet],
     data: DeviceData,

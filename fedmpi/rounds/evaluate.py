@@ -46,7 +46,7 @@ def own_tests(
         return None
     if validation is not None:
         return some(validation, evaluation.clients, config.seed)
-    how = choose_test(evaluation.personal_test, config.partition, config.data.info())
+    how = choose_test(evaluation.personal_test, config.partition, config.data.used())
     tests = personal_tests(how, partition, dataset, config.seed, evaluation.clients)
     if not len(tests.indices):
         raise ConfigError(
@@ -94,13 +94,13 @@ def test_clients(setup: Setup, round_number: int, state: ServerState, published:
         correct = torch.zeros(len(tasks), dtype=torch.int64)
         for task in assign(tasks, setup.workers, setup.comm.size).by_rank[setup.comm.rank]:
             own = replace(published, versions=versions)
-            correct[place[task.client]] = _test_client(setup, task, own)
+            correct[place[task.client]] = test_client(setup, task, own)
         setup.comm.allreduce_sum(correct)
     asked = setup.config.evaluation.clients or tests.num_clients
     return ClientScores(clients, correct.numpy() / tests.sizes[clients], max(0, asked - len(clients)))
 
 
-def _test_client(setup: Setup, task: Task, published: Published) -> int:
+def test_client(setup: Setup, task: Task, published: Published) -> int:
     """How many of its test examples one client gets right."""
     tests = setup.personal_tests
     assert tests is not None

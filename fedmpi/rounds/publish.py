@@ -26,11 +26,19 @@ _VERSION = np.dtype([("round", "i8"), ("digest", "V16")])
 
 def publish(setup: Setup, state: ServerState, round_number: int, phase_number: int) -> Published:
     """Broadcasts what the coming phase's clients need and, after the last phase of a round, what its test needs."""
-    method, comm = setup.method, setup.comm
+    method = setup.method
     phase = method.phases(round_number)[phase_number]
     tasks = plan_phase(setup, round_number, phase).tasks
     tested = phase_number == 0 and round_number > 1 and is_evaluated(setup.config, round_number - 1)
-    nets = sorted({task.tier for task in tasks} | (net_scores(setup) if tested else set()))
+    nets = sorted({task.tier for task in tasks} | (tested_nets(setup) if tested else set()))
+    return broadcast(setup, state, round_number, tasks, nets)
+
+
+def broadcast(
+    setup: Setup, state: ServerState, round_number: int, tasks: Sequence[Task], nets: Sequence[int]
+) -> Published:
+    """Broadcasts these nets, and what these clients need beside them."""
+    method, comm = setup.method, setup.comm
     num_versions = len(tasks) if method.traits.keeps_memory else 0
     head = {
         _BOUNDS: Spec((len(method.state_specs()),), torch.float64),
@@ -54,7 +62,7 @@ def publish(setup: Setup, state: ServerState, round_number: int, phase_number: i
     return Published(views, bounds, versions)
 
 
-def net_scores(setup: Setup) -> set[int]:
+def tested_nets(setup: Setup) -> set[int]:
     """The nets that an evaluation needs: those tested on the whole test set and, for personal tests, every tier's."""
     nets = {net.net for net in setup.method.tested()}
     return nets | {tier for tier, count in enumerate(setup.blocks) if count} if setup.personal_tests else nets

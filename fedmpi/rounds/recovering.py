@@ -57,7 +57,7 @@ class OpenRound:
         those whose results no rank has added.
         """
         self.kind = self.kind or choose(setup.config.mpi.exchange, setup.method, planned)
-        exchange = self.exchange or open_exchange(self.kind, _open_phase(setup, planned, published))
+        exchange = self.exchange or open_exchange(self.kind, open_phase(setup, planned, published))
         self.exchange, left = exchange, planned
         if self.has_lost_ranks:
             left = _plan_rest(setup, planned, exchange)
@@ -90,7 +90,7 @@ def _plan_rest(setup: Setup, planned: Assignment, exchange: Exchange) -> Assignm
     return assign(rest, setup.workers, setup.comm.size, held)
 
 
-def _open_phase(setup: Setup, planned: Assignment, published: Published) -> OpenPhase:
+def open_phase(setup: Setup, planned: Assignment, published: Published) -> OpenPhase:
     """What the exchange of a phase needs to know."""
 
     def trained(task: Task, memory_digest: str) -> Client:

@@ -102,7 +102,7 @@ def forecast(config: Config, num_ranks: int, method: methods.Method | None = Non
     nothing else says their sizes: a user's own file or folder, or a function's arrays. Raises `ConfigError` if the
     model cannot take the data.
     """
-    info, blocks = config.data.info(), start.blocks(config)
+    info, blocks = config.data.used(), start.blocks(config)
     if method is None:
         start.check_model(config, info)
         method = methods.create(start.method_context(config, info))
@@ -158,11 +158,8 @@ def _tests(
     samples: float,
 ) -> tuple[int, float]:
     """How many rounds are tested, and the MACs of all those tests."""
-    evaluation, rounds = config.evaluation, config.rounds
-    num_tests = -(-rounds // evaluation.every)
-    changes = (1, *getattr(config.train.schedule, "milestones", ()))  # from one of these rounds on, or never
-    first = min((number for number in changes if reestimates(config, number)), default=rounds + 1)
-    num_restats = num_tests - (first - 1) // evaluation.every if first <= rounds else 0
+    evaluation = config.evaluation
+    num_tests, num_restats = count_tests(config)
     has_norms = [num_statistics(method.net(number, empty=True)) > 0 for number in all_nets(method)]
 
     def macs(number: int, tests: float, training: float) -> float:
@@ -177,6 +174,15 @@ def _tests(
     return num_tests, whole + sum(share * count * macs(tier, own_tests, samples) for tier, count in enumerate(blocks))
 
 
+def count_tests(config: Config) -> tuple[int, int]:
+    """How many rounds of a run are tested, and how many of those tests re-estimate BatchNorm's statistics."""
+    every, rounds = config.evaluation.every, config.rounds
+    num_tests = -(-rounds // every)
+    changes = (1, *getattr(config.train.schedule, "milestones", ()))  # from one of these rounds on, or never
+    first = min((number for number in changes if reestimates(config, number)), default=rounds + 1)
+    return num_tests, num_tests - (first - 1) // every if first <= rounds else 0
+
+
 def _many_tests(config: Config, plan: Forecast) -> Iterator[str]:
     """A line where tests take a large part of the compute."""
     if plan.test_share > _LARGE_SHARE:
@@ -188,11 +194,15 @@ def _many_tests(config: Config, plan: Forecast) -> Iterator[str]:
         )
 
 
+def machine_bytes() -> int:
+    """The memory of this machine."""
+    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+
+
 def lacking_here(plan: Forecast) -> Iterator[str]:
     """What this machine has not, where all ranks are to run on it."""
     needed = plan.ranks * plan.data_bytes_rank + plan.model_bytes_server + (plan.ranks - 1) * plan.model_bytes_worker
-    has = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-    if needed > has:
+    if needed > (has := machine_bytes()):
         yield f"all ranks need {size(needed)} of memory, and this machine has {size(has)}"
     if plan.ranks > (cores := len(os.sched_getaffinity(0))):
         yield f"{plan.ranks} ranks share {cores} core{'s' * (cores > 1)} here; give mpirun more nodes, or fewer ranks"

@@ -55,7 +55,7 @@ def tier_rows(setup: Setup, best: Best) -> list[TierRow]:
     method, rows = setup.method, []
     tiers = {tier.name: (tier.index, tier.rank_ratio) for tier in method.tiers}
     others = {net.name: (net.net, net.rank_ratio) for net in method.tested() if net.name not in tiers}
-    shape = setup.config.data.info().example_shape
+    shape = setup.config.data.used().example_shape
     for name, (number, rank_ratio) in (tiers | others).items():
         cost = costs.measure(method.net(number, empty=True), shape)
         row = TierRow(name, rank_ratio, cost.params, cost.macs)

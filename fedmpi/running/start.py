@@ -61,7 +61,7 @@ class Material:
 
 def load_material(config: Config, comm: Communicator) -> Material:
     """Reads and partitions the data. Raises `StartupError` on all ranks together; touches nothing on disk."""
-    info = config.data.info()
+    info = config.data.used()
     together(comm, lambda: check_model(config, info))
     dataset = together(comm, lambda: reading.load(config.data))
     _check_alike(config, comm, dataset.digest)

@@ -33,7 +33,7 @@ class Setting:
 
     @cached_property
     def info(self) -> DataInfo:
-        info: DataInfo = self.config.data.info()
+        info: DataInfo = self.config.data.used()
         return info
 
     @cached_property

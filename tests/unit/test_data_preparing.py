@@ -150,7 +150,7 @@ def test_shapes_are_checked_before_anything_is_written(tmp_path: Path, monkeypat
     assert [path.name for path in tmp_path.iterdir()] == ["har.fedmpi.h5"]
     with pytest.raises(DataError, match="expected"):
         reading.load(options)
-    other = preparing.other_counts(options.info(), dataset)
+    other = preparing.other_counts(options, dataset)
     assert other == ["data.num_train=3", "data.num_test=3", "data.num_groups=1"]
 
 

@@ -24,6 +24,7 @@ a.yaml --rounds 3
 --resume
 a.yaml x=1 b.yaml
 --plan json
+--measure
 
 fedhm_digit
 configs/fedhm_digit.yaml

@@ -215,6 +215,8 @@ def test_a_function_s_arguments_are_the_options() -> None:
     config = config_of("data.name=own_data:blobs", "data.num=90", "data.centres=[1,2]", "data.form=flat")
     assert config.to_dict()["data"] == {
         "name": "own_data:blobs",
+        "num_train": 0,
+        "num_test": 0,
         "num": 90,
         "spread": 0.1,
         "form": "flat",

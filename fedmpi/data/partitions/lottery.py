@@ -52,7 +52,7 @@ class Lottery(PartitionOptions):
 
     def problems(self, config: Config) -> Problems:
         yield from super().problems(config)
-        classes = config.data.info().num_classes
+        classes = config.data.used().num_classes
         if self.classes_per_client > classes:
             found = f"{self.classes_per_client}, but the data have {classes} classes"
             yield "partition.classes_per_client", f"{found}; allowed: at most {classes}"

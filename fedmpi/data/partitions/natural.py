@@ -39,7 +39,7 @@ class Natural(PartitionOptions):
         return of_a_group * self.groups_per_client
 
     def problems(self, config: Config) -> Problems:
-        info, num_clients = config.data.info(), config.clients.count
+        info, num_clients = config.data.used(), config.clients.count
         if not info.num_groups:
             found = f"natural, but the examples of {config.data.name} do not say whose they are"
             yield "partition.name", f"{found}; take another partition, or data with writers, subjects or roles"

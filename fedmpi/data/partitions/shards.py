@@ -42,7 +42,7 @@ class Shards(PartitionOptions):
 
     def problems(self, config: Config) -> Problems:
         yield from super().problems(config)
-        classes, least = config.data.info().num_classes, self.shards_per_client * config.clients.count
+        classes, least = config.data.used().num_classes, self.shards_per_client * config.clients.count
         if least < classes:
             found = f"{config.clients.count} clients with {self.shards_per_client} each hold {least} shards"
             allowed = f"allowed: {-(-classes // config.clients.count)} or more"

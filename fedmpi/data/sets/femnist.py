@@ -70,10 +70,10 @@ class Femnist(PreparedOptions):
     """Take only so many of the test images, drawn at random, the same for every seed; 0 takes all."""
     test_writers: Literal["same", "others"] = "same"
     """Whether the test images are the training writers' (LEAF's `-t sample`) or of other people (`-t user`)."""
-    num_train: Count = 671_585
-    """Training images expected; the default is that of TensorFlow Federated's files."""
-    num_test: Count = 77_483
-    """Test images expected; the default is that of TensorFlow Federated's files."""
+    num_train: Count = Field(671_585, json_schema_extra={"subset": True})
+    """Training images to use; the default is all of TensorFlow Federated's files. Of files with more, a subset."""
+    num_test: Count = Field(77_483, json_schema_extra={"subset": True})
+    """Test images to use; the default is all of TensorFlow Federated's files. Of files with more, a subset."""
     num_groups: Count = 3400
     """Writers expected; the default is that of TensorFlow Federated's files."""
 

@@ -1,0 +1,338 @@
+"""`--plan --measure`: what a run's parts take on this machine, each tried once, by the code that the run uses.
+
+One process plays all parts: it publishes, trains a client of every tier for two batches (after one batch that warms
+up), adds the uploads, updates the server, tests every net on two batches, and writes a checkpoint. Where the first
+batch takes longer than `_LONG_S` it is the measurement itself. After `_BUDGET_S` seconds the tiers and nets that are
+left are estimated by their MACs. Nothing of it is kept. `run/prediction.py` makes rounds and hours of it.
+"""
+
+from __future__ import annotations
+
+import resource
+import sys
+import time
+from collections.abc import Callable, Hashable, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import TypeVar
+
+import numpy as np
+import torch
+
+from fedmpi.config.schema import Config
+from fedmpi.data.partition import Partition
+from fedmpi.federation.assignment import Assignment, Task
+from fedmpi.learning.evaluate import reestimate, test_nets
+from fedmpi.learning.flat import FlatNet
+from fedmpi.methods.values import Phase
+from fedmpi.mpi.serial import SerialComm
+from fedmpi.rounds.client import simulate_client
+from fedmpi.rounds.evaluate import test_client
+from fedmpi.rounds.exchange import open_exchange
+from fedmpi.rounds.publish import broadcast
+from fedmpi.rounds.recovering import open_phase
+from fedmpi.rounds.state import Published, ServerState, Setup, personal_task, reestimates
+from fedmpi.running import resuming, start
+from fedmpi.store import checkpoint
+from fedmpi.store.run_dir import RunDir
+from fedmpi.train_round import refresh, update
+
+_LONG_S, _BUDGET_S = 10.0, 60.0
+_BATCHES = 2
+# Times the server's state: exact sums in int64, and the means.
+_SUMS_AND_NEW_STATE = 3
+Key = TypeVar("Key", bound=Hashable)
+
+
+@dataclass(frozen=True)
+class ClientTrial:
+    """A client of one tier in one phase: seconds of each part, of so many `steps` on so many `examples`."""
+
+    tier: str
+    phase: str
+    steps: int
+    examples: int
+    """Passed forward and backward."""
+    training_s: float
+    other_s: float
+    """Making the client's net, its upload, and what it remembers."""
+    adding_s: float
+    """The server's work on the upload."""
+    is_estimated: bool = False
+    """By the MACs of another tier: the time was up."""
+
+
+@dataclass(frozen=True)
+class NetTrial:
+    """The tests of one net: seconds for each example of the test set and of BatchNorm's re-estimation."""
+
+    net: str
+    test_s: float
+    restat_s: float
+    is_estimated: bool = False
+
+
+@dataclass(frozen=True)
+class Measured:
+    """What one process has measured. Seconds; bytes; peaks are of the process's resident memory."""
+
+    device: str
+    threads: int
+    clients: tuple[ClientTrial, ...]
+    nets: tuple[NetTrial, ...]
+    personal: tuple[NetTrial, ...]
+    """By tier, where clients are tested with their own nets; `test_s` is for each training or test example."""
+    publishing_s: float
+    updating_s: float
+    """The means of a phase, the method's update and refresh."""
+    saving_s: float
+    checkpoint_bytes: int
+    memory_bytes: int
+    """What a client keeps between rounds, in a file; 0 where it keeps nothing."""
+    rank_0_peak_bytes: int
+    """After publishing, before a client is trained, plus the exact bytes of a round's sums and its new state."""
+    worker_peak_bytes: int
+    """After the largest tier's training, without the server's state."""
+    gpu_peak_bytes: int
+
+
+@dataclass
+class _Trials:
+    """The setup of the trial, and how long it has lasted."""
+
+    setup: Setup
+    state: ServerState
+    begun: float = field(default_factory=time.perf_counter)
+    trained_peak_bytes: int = 0
+    """After the training of the first, the largest tier."""
+
+    @property
+    def is_over(self) -> bool:
+        return time.perf_counter() - self.begun > _BUDGET_S
+
+    def warm(self, act: Callable[[int], float]) -> tuple[float, int]:
+        """Seconds of `act` (on so many batches, gives its seconds) once it has warmed up, and on how many batches."""
+        first_s = act(1)
+        return (first_s, 1) if first_s > _LONG_S else (act(_BATCHES), _BATCHES)
+
+
+def measure(config: Config) -> Measured:
+    """Tries the parts of `config`'s rounds in this process. Raises `StartupError`, or `DataError`."""
+    quiet = {"on_divergence": "drop", "local_epochs": 1}
+    trial_config = config.model_copy(update={"train": config.train.model_copy(update=quiet)})
+    with TemporaryDirectory(prefix="fedmpi-measure-") as folder:
+        setup = start.prepare(trial_config, SerialComm(), RunDir(Path(folder)))
+        trials = _Trials(setup, resuming.initial_state(setup, None))
+        tasks = _tasks(setup)
+        published, _ = _publish(trials, tasks)
+        published_peak = _peak_bytes()
+        clients, updating_s = _clients(trials, tasks, published)
+        published, publishing_s = _publish(trials, tasks)
+        nets = _nets(trials, published)
+        saving_s, checkpoint_bytes = _save(trials, RunDir(Path(folder)))
+        files = [path.stat().st_size for path in Path(folder, "memory").rglob("*.h5")]
+        server_bytes = sum(value.numel() * value.element_size() for value in trials.state.params.values())
+        on_gpu = setup.data.device.type == "cuda"
+        return Measured(
+            device=setup.device.description,
+            threads=config.mpi.threads,
+            clients=clients,
+            nets=nets,
+            personal=_personal(trials, published),
+            publishing_s=publishing_s,
+            updating_s=updating_s,
+            saving_s=saving_s,
+            checkpoint_bytes=checkpoint_bytes,
+            memory_bytes=max(files, default=0),
+            rank_0_peak_bytes=published_peak + _SUMS_AND_NEW_STATE * server_bytes,
+            worker_peak_bytes=trials.trained_peak_bytes - server_bytes,
+            gpu_peak_bytes=torch.cuda.max_memory_allocated() if on_gpu else 0,
+        )
+
+
+def _peak_bytes() -> int:
+    """The most resident memory that this process ever had (Linux counts in KiB, macOS in bytes)."""
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (1 if sys.platform == "darwin" else 1024)
+
+
+def _tasks(setup: Setup) -> list[tuple[Phase, Task]]:
+    """For every phase and tier the client that has most examples, in the last round: by then clients remember."""
+    phases = {phase.name: phase for number in (1, setup.config.rounds) for phase in setup.method.phases(number)}
+    ends = np.cumsum(setup.blocks)
+    tasks = []
+    for phase in phases.values():
+        for tier, size in enumerate(setup.blocks):
+            if size and (phase.tiers is None or tier in phase.tiers):
+                first = int(ends[tier]) - size
+                client = first + int(setup.partition.sizes[first : ends[tier]].argmax())
+                tasks.append(
+                    (phase, Task(client, tier, setup.config.rounds, phase.name, setup.partition.size(client), 0.0))
+                )
+    return tasks
+
+
+def _with_examples(setup: Setup, client: int, num_examples: int) -> Setup:
+    """The setup in which this client has the first so many of its examples, and the others have none."""
+    return replace(setup, partition=_only(setup.partition, client, num_examples))
+
+
+def _only(partition: Partition, client: int, num_examples: int) -> Partition:
+    own = partition.client(client)[:num_examples]
+    sizes = np.zeros(partition.num_clients, np.int64)
+    sizes[client] = len(own)
+    return Partition.of(own, sizes)
+
+
+def _publish(trials: _Trials, tasks: Sequence[tuple[Phase, Task]]) -> tuple[Published, float]:
+    """All nets, and the seconds that it took."""
+    setup, started = trials.setup, time.perf_counter()
+    tested = {net.net for net in setup.method.tested()}
+    published = broadcast(setup, trials.state, 1, [tasks[0][1]], sorted(tested | {task.tier for _, task in tasks}))
+    return published, time.perf_counter() - started
+
+
+def _clients(
+    trials: _Trials, tasks: Sequence[tuple[Phase, Task]], published: Published
+) -> tuple[tuple[ClientTrial, ...], float]:
+    """A client of each tier in each phase; the seconds of an update of the server's state, the longest of them."""
+    found: list[ClientTrial] = []
+    updating_s = 0.0
+    for phase, task in tasks:
+        if found and trials.is_over:
+            found.append(_estimated(trials.setup, found, task))
+            continue
+        trial, update_s = _client(trials, phase, task, published)
+        found.append(trial)
+        updating_s = max(updating_s, update_s)
+    return tuple(found), updating_s
+
+
+def _estimated(setup: Setup, found: Sequence[ClientTrial], task: Task) -> ClientTrial:
+    tier, names = setup.method.tiers[task.tier].name, [tier.name for tier in setup.method.tiers]
+    like = max(found, key=lambda trial: setup.macs[names.index(trial.tier)])
+    ratio = setup.macs[task.tier] / max(setup.macs[names.index(like.tier)], 1.0)
+    training_s = like.training_s * ratio
+    return replace(like, tier=tier, phase=task.phase, training_s=training_s, is_estimated=True)
+
+
+def _client(trials: _Trials, phase: Phase, task: Task, published: Published) -> tuple[ClientTrial, float]:
+    """Trains, uploads, adds and updates; the new state is forgotten."""
+    seen: list[tuple[Setup, Task]] = []
+    results = []
+
+    def train(num_batches: int) -> float:
+        setup = _with_examples(trials.setup, task.client, num_batches * trials.setup.config.train.batch_size)
+        seen.append((setup, replace(task, num_examples=setup.partition.size(task.client))))
+        started = time.perf_counter()
+        results.append(simulate_client(*seen[-1], published))
+        return time.perf_counter() - started
+
+    whole_s, _ = trials.warm(train)
+    trials.trained_peak_bytes = trials.trained_peak_bytes or _peak_bytes()
+    (setup, own), (report, upload) = seen[-1], results[-1]
+    adding_s = update_s = 0.0
+    if upload is not None:
+        planned, begun = Assignment((own,), ((own,),)), time.perf_counter()
+        exchange = open_exchange("gather", open_phase(setup, planned, published))
+        opened = time.perf_counter()
+        exchange.post(own, (report, upload))
+        added = time.perf_counter()
+        summed = exchange.finish(trials.state.params)
+        refresh(setup, *update(setup, trials.state, summed, phase, [own], published))
+        adding_s, update_s = added - opened, time.perf_counter() - added + opened - begun
+    name, other_s = setup.method.tiers[task.tier].name, max(0.0, whole_s - report.training_s)
+    done = report.steps, own.num_examples, report.training_s, other_s, adding_s
+    return ClientTrial(name, task.phase, *done), update_s
+
+
+def _nets(trials: _Trials, published: Published) -> tuple[NetTrial, ...]:
+    """Every tested net on test batches and, if the run re-estimates statistics, on batches of training examples."""
+    setup, found = trials.setup, []
+    measured: list[tuple[float, NetTrial]] = []
+    for place, net in enumerate(setup.method.tested()):
+        macs = setup.macs[net.net]
+        if measured and trials.is_over:
+            known_macs, like = measured[0]
+            ratio = macs / max(known_macs, 1.0)
+            found.append(NetTrial(net.name, like.test_s * ratio, like.restat_s * ratio, is_estimated=True))
+            continue
+        found.append(NetTrial(net.name, *_test(trials, published, place)))
+        measured.append((macs, found[-1]))
+    return tuple(found)
+
+
+def _test(trials: _Trials, published: Published, place: int) -> tuple[float, float]:
+    """Seconds of an example's test and of its re-estimation (0 where the run has none)."""
+    setup, plan = trials.setup, trials.setup.evaluation
+    number = setup.method.tested()[place].net
+
+    def load(_: int) -> FlatNet:
+        net = setup.trainers[number].net
+        setup.method.narrow(published.params, number, net.params)
+        return net
+
+    def plan_of(num_batches: int) -> tuple[int, dict[str, object]]:
+        return num_batches * plan.batch_size, {"costs": (1.0,), "num_statistics": (plan.num_statistics[place],)}
+
+    def test(num_batches: int) -> float:
+        most, own = plan_of(num_batches)
+        part = replace(plan, num_test=min(most, plan.num_test), **own)  # type: ignore[arg-type]
+        started = time.perf_counter()
+        test_nets(part, load, setup.data, setup.comm.allreduce_sum, worker=0, num_workers=1, restat_seed=None)
+        return (time.perf_counter() - started) / part.num_test
+
+    def restat(num_batches: int) -> float:
+        most, own = plan_of(num_batches)
+        part = replace(plan, restat_indices=plan.restat_indices[:most], **own)  # type: ignore[arg-type]
+        started = time.perf_counter()
+        reestimate(part, load, setup.data, setup.comm.allreduce_sum, 0, 1, lambda batch: batch)
+        return (time.perf_counter() - started) / len(part.restat_indices)
+
+    has_restat = reestimates(setup.config, setup.config.rounds) and plan.num_statistics[place]
+    return trials.warm(test)[0], trials.warm(restat)[0] if has_restat else 0.0
+
+
+def _personal(trials: _Trials, published: Published) -> tuple[NetTrial, ...]:
+    """A client of each tier, tested with its own net on two batches."""
+    setup, found = trials.setup, []
+    tests, ends = setup.personal_tests, np.cumsum(setup.blocks)
+    for tier, size in enumerate(setup.blocks) if tests is not None else ():
+        first = int(ends[tier]) - size
+        if not size or tests is None or not (own := tests.sizes[first : ends[tier]]).any():
+            continue
+        client = first + int(own.argmax())
+
+        def test(num_batches: int, client: int = client, tests: Partition = tests) -> float:
+            most = num_batches * setup.config.evaluation.batch_size
+            part = replace(_with_examples(setup, client, most), personal_tests=_only(tests, client, most))
+            task = personal_task(part, client, 1)
+            started = time.perf_counter()
+            test_client(part, task, published)
+            return (time.perf_counter() - started) / max(1, task.num_examples + int(min(most, own.max())))
+
+        found.append(NetTrial(setup.method.tiers[tier].name, trials.warm(test)[0], 0.0))
+    return tuple(found)
+
+
+def _save(trials: _Trials, folder: RunDir) -> tuple[float, int]:
+    """Seconds and bytes of a checkpoint as the run writes it."""
+    setup, config = trials.setup, trials.setup.config
+    has_statistics = reestimates(config, config.rounds)
+    sizes = zip(setup.method.tested(), setup.evaluation.num_statistics, strict=True)
+    statistics = {net.name: torch.zeros(count) for net, count in sizes if has_statistics and count}
+    snapshot = checkpoint.Snapshot(
+        round=1,
+        server=trials.state.params,
+        clients={},
+        progress={},
+        config=config.to_dict(),
+        config_hash=config.hash(),
+        seed=config.seed,
+        versions=setup.computed_with,
+        data_digest=setup.data_digest,
+        statistics=statistics,
+    )
+    started = time.perf_counter()
+    path = checkpoint.save(folder, snapshot)
+    return time.perf_counter() - started, path.stat().st_size

@@ -1,0 +1,218 @@
+"""From what was measured here (`run/measure.py`) to seconds a round, hours, memory and space of a whole run.
+
+Workers train at once as far as there are cores (each rank has `mpi.threads`) or GPUs; a round's clients are dealt to
+that many workers, longest first, as the run deals them. Rank 0 adds uploads while workers train if it has a core of its
+own, else after them (as `mpi.exchange=gather` does). The network is left out, and that ranks share memory bandwidth: a
+node full of ranks is slower.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from fedmpi.config.schema import Config
+from fedmpi.data import reading
+from fedmpi.data.partition import Partition, make_partition
+from fedmpi.errors import ConfigError
+from fedmpi.federation.assignment import Task, assign, worker_ranks
+from fedmpi.methods import create
+from fedmpi.rounds.state import draw_tasks
+from fedmpi.running import start
+from fedmpi.running.forecast import Forecast, count_tests, machine_bytes
+from fedmpi.running.measure import ClientTrial, Measured, measure
+from fedmpi.store.units import duration, size
+
+_LOOKED_AT = 20
+"""Rounds, evenly spaced, whose cohorts are dealt to the workers."""
+_WHILE_SAVING = 2
+"""Checkpoints beside the newest ones: the best one, and the one that is being written."""
+
+
+@dataclass(frozen=True)
+class Prediction:
+    """What a run is expected to take on this machine. Seconds are of a round with a test and a save."""
+
+    measured: Measured
+    cores: int
+    workers: int
+    workers_at_once: int
+    rank_0_has_a_core: bool
+    training_s: float
+    """Of the clients; with the adding of their uploads where rank 0 has no core of its own."""
+    aggregation_s: float
+    """What is left of adding and updating once the workers are done."""
+    publishing_s: float
+    test_s: float
+    restat_s: float
+    personal_test_s: float
+    saving_s: float
+    round_s: float
+    hours: float
+    all_ranks_bytes: int
+    machine_bytes: int
+    most_checkpoints: int
+    disk_bytes: int
+    free_bytes: int
+
+    def lines(self) -> list[str]:
+        """For the plan's text."""
+        found = self.measured
+        rows = [
+            f"  tier {trial.tier}: {1000 * trial.training_s / max(1, trial.steps):.4g} ms a step "
+            f"({trial.steps} step{'s' * (trial.steps > 1)}, {trial.examples} examples), "
+            f"{1000 * trial.other_s:.4g} ms around it, {1000 * trial.adding_s:.4g} ms to add its upload"
+            + " (estimated by MACs)"
+            * trial.is_estimated
+            for trial in found.clients
+        ]
+        threads = f"{found.threads} thread{'s' * (found.threads > 1)}"
+        space = f"{self.most_checkpoints} checkpoints of {size(found.checkpoint_bytes)}"
+        memories = f" and client memories of {size(found.memory_bytes)}" if found.memory_bytes else ""
+        few = self.machine_bytes < self.all_ranks_bytes, self.free_bytes < self.disk_bytes
+        return [
+            f"measured on {found.device}, {threads}:",
+            *rows,
+            f"expected, if {self.workers_at_once} of {self.workers} workers train at once on {self.cores} cores "
+            f"and rank 0 has {'a core' if self.rank_0_has_a_core else 'no core'} of its own:",
+            f"  a round: {self.round_s:.3g} s = training {self.training_s:.3g}, aggregation {self.aggregation_s:.3g}, "
+            f"publishing {self.publishing_s:.3g}, test {self.test_s + self.personal_test_s:.3g}, "
+            f"re-estimation {self.restat_s:.3g}, saving {self.saving_s:.3g}",
+            f"  the run: {self.hours:.3g} hours ({duration(3600 * self.hours)}), without start and network",
+            f"  memory:  {size(found.worker_peak_bytes)} a worker, {size(found.rank_0_peak_bytes)} rank 0 (most ever "
+            f"resident); all ranks {size(self.all_ranks_bytes)} of this machine's {size(self.machine_bytes)}",
+            f"  disk:    {space}{memories}: {size(self.disk_bytes)} of {size(self.free_bytes)} free",
+            *["warning: all ranks need more memory than this machine has"] * few[0],
+            *["warning: checkpoints need more space than there is free in output.dir"] * few[1],
+        ]
+
+
+@dataclass(frozen=True)
+class MeasuredPlan:
+    """A plan with what was measured."""
+
+    plan: Forecast
+    prediction: Prediction
+
+    def text(self, form: str) -> str:
+        """As `form` says, "text" or "json"; there the prediction is under `measured`."""
+        if form == "json":
+            return json.dumps({**asdict(self.plan), "measured": asdict(self.prediction)}, indent=2)
+        return "\n".join([self.plan.text("text"), *self.prediction.lines()])
+
+
+def measured_plan(config: Config, plan: Forecast) -> MeasuredPlan:
+    """Tries the parts of the run here. Raises `ConfigError` where the memory of this machine cannot hold one rank."""
+    least = plan.data_bytes_rank + plan.model_bytes_server + plan.model_bytes_worker
+    if least > machine_bytes():
+        found = f"one process needs {size(least)} of memory, and this machine has {size(machine_bytes())}"
+        raise ConfigError("--measure", f"{found}; leave --measure away, or measure on a larger machine")
+    return MeasuredPlan(plan, predict(config, plan, measure(config)))
+
+
+def predict(config: Config, plan: Forecast, found: Measured, num_cores: int | None = None) -> Prediction:
+    """The whole run on the plan's ranks; `num_cores` are those that this process may use unless given."""
+    cores = num_cores or len(os.sched_getaffinity(0))
+    workers = len(worker_ranks(plan.ranks, server_trains=config.mpi.server_trains))
+    at_once = min(workers, torch.cuda.device_count() if found.gpu_peak_bytes else max(1, cores // found.threads))
+    has_core = plan.ranks > 1 and plan.ranks * found.threads <= cores
+    partition, num_test = _partition(config), config.data.used().num_test
+    training_s, adding_s, num_phases = _of_rounds(config, partition, found, at_once)
+    together_s = max(training_s, adding_s) if has_core else training_s + adding_s
+    num_used = len(partition.indices)
+    test_s = sum(net.test_s for net in found.nets) * num_test / at_once
+    restat_s = sum(net.restat_s for net in found.nets) * num_used / at_once
+    personal_s = _personal_s(config, found, num_used + num_test) / at_once
+    aggregation_s, publishing_s = num_phases * found.updating_s, num_phases * found.publishing_s
+    num_tests, num_restats = count_tests(config)
+    base_s, saves = together_s + aggregation_s + publishing_s, -(-config.rounds // config.output.checkpoint_every)
+    # The last test needs what is published for a round that does not come.
+    rest_s = found.publishing_s + num_tests * (test_s + personal_s) + num_restats * restat_s + saves * found.saving_s
+    most = config.output.keep_checkpoints + _WHILE_SAVING
+    peaks = found.rank_0_peak_bytes, found.worker_peak_bytes
+    return Prediction(
+        measured=found,
+        cores=cores,
+        workers=workers,
+        workers_at_once=at_once,
+        rank_0_has_a_core=has_core,
+        training_s=training_s if has_core else together_s,
+        aggregation_s=aggregation_s + (together_s - training_s if has_core else 0.0),
+        publishing_s=publishing_s,
+        test_s=test_s,
+        restat_s=restat_s,
+        personal_test_s=personal_s,
+        saving_s=found.saving_s,
+        round_s=base_s + test_s + personal_s + restat_s + found.saving_s,
+        hours=(config.rounds * base_s + rest_s) / 3600,
+        all_ranks_bytes=max(peaks) if plan.ranks == 1 else peaks[0] + (plan.ranks - 1) * peaks[1],
+        machine_bytes=machine_bytes(),
+        most_checkpoints=most,
+        disk_bytes=most * found.checkpoint_bytes + _num_memories(config, most) * found.memory_bytes,
+        free_bytes=free_bytes(config.output.dir),
+    )
+
+
+def _num_memories(config: Config, most_checkpoints: int) -> int:
+    """Files of client memories at most: the newest of each client, and older ones that checkpoints refer to."""
+    per_round = config.clients.per_round
+    return min(config.clients.count, config.rounds * per_round) + most_checkpoints * per_round
+
+
+def client_s(trial: ClientTrial, num_examples: float, epochs: int) -> float:
+    """Seconds of a client with so many examples: its steps in proportion, what is around them once."""
+    return trial.other_s + trial.training_s * num_examples * epochs / max(1, trial.examples)
+
+
+def _partition(config: Config) -> Partition:
+    dataset = reading.load(config.data)
+    return make_partition(config.partition, dataset.train_y, config.clients.count, config.seed, dataset.groups)
+
+
+def _of_rounds(config: Config, partition: Partition, found: Measured, at_once: int) -> tuple[float, float, float]:
+    """Means over the rounds looked at: seconds until the last worker is done, seconds of adding, phases."""
+    method = create(start.method_context(config, config.data.used()))
+    names = [tier.name for tier in method.tiers]
+    trials = {one.tier: one for one in found.clients} | {(one.tier, one.phase): one for one in found.clients}
+    looked_at = range(1, config.rounds + 1, -(-config.rounds // _LOOKED_AT))
+    blocks, rows = start.blocks(config), []
+    for number in looked_at:
+        phases = method.phases(number)
+        row = np.array([0.0, 0.0, len(phases)])
+        for phase in phases:
+            tasks = []
+            for task in draw_tasks(config, blocks, partition, number, phase):
+                trial = trials.get((names[task.tier], phase.name)) or trials[names[task.tier]]
+                tasks.append(replace(task, cost=client_s(trial, task.num_examples, config.train.local_epochs)))
+                row[1] += trial.adding_s
+            row[0] += _longest(assign(tasks, range(at_once), at_once).by_rank)
+        rows.append(row)
+    training_s, adding_s, num_phases = np.mean(rows, axis=0).tolist()
+    return training_s, adding_s, num_phases
+
+
+def _longest(by_rank: Sequence[Sequence[Task]]) -> float:
+    return max((sum(task.cost for task in own) for own in by_rank), default=0.0)
+
+
+def _personal_s(config: Config, found: Measured, num_examples: int) -> float:
+    """Seconds to test the clients with their own nets, over all of them that are tested."""
+    if not found.personal:
+        return 0.0
+    mean_s = sum(net.test_s for net in found.personal) / len(found.personal)
+    return mean_s * num_examples * (config.evaluation.clients or config.clients.count) / config.clients.count
+
+
+def free_bytes(folder: str) -> int:
+    """Free space where `folder` is, or would be made."""
+    place = Path(os.path.abspath(os.path.expanduser(folder)))
+    while not place.exists():
+        place = place.parent
+    return shutil.disk_usage(place).free

@@ -1,0 +1,138 @@
+"""`data.num_train` and `data.num_test`: which examples a trial takes, by hand, and what a run makes of the keys."""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from data_fixtures import refusal
+from small_data import dataset, options_in
+
+from fedmpi.config.load import load
+from fedmpi.data import prepared, reading
+from fedmpi.data.holdout import stratified_holdout
+from fedmpi.data.own_tests import personal_tests
+from fedmpi.data.partition import make_partition
+from fedmpi.data.sets.digits import Digits
+from fedmpi.data.subset import choose, shares
+from fedmpi.errors import DataError
+from fedmpi.seeds import numpy_generator
+
+OWN = ("model.name=mlp", "clients.count=2", "clients.per_round=2", "partition.name=iid", "method.name=fedavg")
+
+
+@pytest.mark.parametrize(
+    ("sizes", "number", "expected"),
+    [
+        ([50, 30, 20], 10, [5, 3, 2]),
+        ([7, 5, 3], 7, [3, 2, 2]),  # 3.27, 2.33, 1.4: the one that is left goes to the largest remainder
+        ([5, 5, 5], 4, [2, 1, 1]),  # a tie: the first
+        ([97, 1, 1, 1], 5, [2, 1, 1, 1]),  # 0.05 of an example is one; the large class has the rest
+        ([4, 4, 2], 10, [4, 4, 2]),
+        ([3, 9], 2, [1, 1]),
+    ],
+)
+def test_shares_by_hand(sizes: list[int], number: int, expected: list[int]) -> None:
+    assert shares(np.array(sizes), number).tolist() == expected
+
+
+def test_shares_fit_whatever_the_sizes() -> None:
+    generator = np.random.default_rng(0)
+    for _ in range(300):
+        sizes = generator.integers(1, 12, generator.integers(1, 8))
+        number = int(generator.integers(len(sizes), sizes.sum() + 1))
+        found = shares(sizes, number)
+        assert found.sum() == number and (found >= 1).all() and (found <= sizes).all()
+        # Never further than one from the exact share, but where a share below 1 takes from the others.
+        if (number * sizes >= sizes.sum()).all():
+            assert (np.abs(found - number * sizes / sizes.sum()) < 1).all()
+
+
+def test_groups_keep_their_shares_and_their_classes() -> None:
+    """Writers with 12, 6 and 6 examples, half of them of class 0: 12 examples are 6, 3 and 3 of
+    theirs, every second one in the order of the classes.
+    """
+    groups = np.repeat([0, 1, 2], [12, 6, 6])
+    labels = np.arange(24) % 2
+    chosen = choose(labels, groups, 12, numpy_generator("test"))
+    assert chosen.tolist() == sorted(set(chosen.tolist()))
+    assert np.bincount(groups[chosen]).tolist() == [6, 3, 3]
+    for writer, least in ((0, 3), (1, 1), (2, 1)):
+        assert min(np.bincount(labels[chosen][groups[chosen] == writer], minlength=2)) >= least
+
+
+def test_a_built_in_set() -> None:
+    """Digits: the counts of the classes by largest remainder, in file order, the same for every seed of a run."""
+    whole, part = reading.load(Digits()), reading.load(Digits(num_train=100, num_test=36))
+    again, other = reading.load(Digits(num_train=100, num_test=36)), reading.load(Digits(num_train=101, num_test=36))
+    for name, number in (("train", 100), ("test", 36)):
+        ours, theirs = getattr(part, f"{name}_y"), getattr(whole, f"{name}_y")
+        assert np.bincount(ours).tolist() == shares(np.bincount(theirs), number).tolist()
+    places = [np.flatnonzero((whole.train_x == image).all(axis=(1, 2, 3)))[0] for image in part.train_x]
+    assert places == sorted(places) and (whole.train_y[places] == part.train_y).all()
+    assert part.digest == again.digest == reading.digest_of(part.arrays)
+    assert len({whole.digest, part.digest, other.digest}) == 3
+    assert (Digits(num_train=100).used().num_train, Digits().used()) == (100, Digits().info())
+
+
+def test_a_prepared_set_keeps_every_group(tmp_path: Path) -> None:
+    """Of more examples in the file a subset, of whom every subject keeps its share; natural clients and their tests."""
+    options = options_in(tmp_path)
+    prepared.save(options, dataset())
+    whole = reading.load(options)
+    part = reading.load(options.model_copy(update={"num_train": len(whole.train_y) // 2}))
+    assert whole.groups is not None and part.groups is not None
+    sizes = np.bincount(whole.groups)
+    assert np.bincount(part.groups).tolist() == shares(sizes, len(whole.train_y) // 2).tolist()
+    config = load(None, ["data.name=har", "model.name=mlp", "partition.name=natural"])
+    clients = make_partition(config.partition, part.train_y, len(sizes), 0, part.groups)
+    assert sorted(clients.sizes) == sorted(np.bincount(part.groups))
+    tests = personal_tests("matching", clients, part, seed=0)
+    assert tests.sizes.sum() == len(part.test_y)
+    own = clients.client(0)
+    trains, validates = stratified_holdout(own, part.train_y[own], 0.2, numpy_generator("test"))
+    assert sorted([*trains, *validates]) == sorted(own)
+    few = options.model_copy(update={"num_train": len(sizes) - 1})
+    assert f"each of {len(sizes)} groups" in refusal(lambda: reading.load(few))
+    more = options.model_copy(update={"num_train": len(whole.train_y) + 1})
+    with pytest.raises(DataError, match=rf"\({len(whole.train_y)},\), expected int64 \({len(whole.train_y) + 1},\)"):
+        reading.load(more)
+
+
+def test_own_data_and_functions(tmp_path: Path) -> None:
+    x = np.arange(80, dtype=np.float32).reshape(40, 2)
+    y = np.repeat([0, 1], [30, 10])
+    np.savez(tmp_path / "mine.npz", train_x=x, train_y=y, test_x=x, test_y=y)
+    words = (*OWN, "data.name=npz", f"data.path={tmp_path / 'mine.npz'}")
+    config = load(None, [*words, "data.num_train=8", "data.num_test=4"])
+    found = reading.load(config.data)
+    assert np.bincount(found.train_y).tolist() == [6, 2] and np.bincount(found.test_y).tolist() == [3, 1]
+    assert (config.data.used().num_train, config.data.info().num_train) == (8, 40)
+    blobs = load(None, [*OWN, "data.name=own_data:blobs", "data.num_test=5"])
+    assert len(reading.load(blobs.data).test_y) == 5
+
+
+@pytest.mark.parametrize(
+    ("words", "key", "found"),
+    [
+        (("data.num_train=1438",), "data.num_train", "10 to 1437"),
+        (("data.num_train=9", "clients.count=5", "clients.per_round=5"), "data.num_train", "each of 10 classes"),
+        (("data.num_test=361",), "data.num_test", "360"),
+        (("data.num_train=15",), "clients.count", "15 training examples"),  # 20 clients
+        (("data.num_train=-1",), "data.num_train", "-1"),
+    ],
+)
+def test_a_mistake_is_one_line(words: tuple[str, ...], key: str, found: str) -> None:
+    line = refusal(lambda: load(None, words))
+    assert key in line and found in line
+
+
+def test_the_keys_decide_results_but_runs_without_them_stay_the_same() -> None:
+    """A config that leaves them out continues runs from before the keys were there, whose configs do not have them."""
+    plain, subset = load(None, []), load(None, ["data.num_train=100"])
+    before: dict[str, Any] = plain.to_dict()
+    for key in ("num_train", "num_test"):
+        assert before["data"].pop(key) == 0
+    assert plain.diff(before) == []
+    assert subset.diff(before) == subset.diff(plain.to_dict()) == ["data.num_train: run has 0, you ask 100"]
+    assert subset.hash() != plain.hash() == load(None, ["data.num_train=0"]).hash()

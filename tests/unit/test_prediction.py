@@ -1,0 +1,134 @@
+"""`--plan --measure`: rounds and hours by hand out of given seconds, and what is measured, never how long it took."""
+
+import json
+import os
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from fedmpi.check.small import small_config
+from fedmpi.errors import ConfigError
+from fedmpi.main import main
+from fedmpi.running.forecast import forecast
+from fedmpi.running.measure import ClientTrial, Measured, NetTrial, measure
+from fedmpi.running.prediction import client_s, measured_plan, predict
+
+# Eight clients with 15 of 120 examples each, all in every round; 48 test examples.
+WORDS = (
+    "method.name=fedavg",
+    "partition.name=iid",
+    "clients.per_round=8",
+    "rounds=4",
+    "train.local_epochs=2",
+    "evaluation.every=2",
+    "evaluation.bn=restat",
+    "output.checkpoint_every=3",
+)
+# 16 examples in two steps of 0.25 s and 0.1 s around them, 0.01 s to add an upload.
+GIVEN = Measured(
+    device="cpu",
+    threads=1,
+    clients=(ClientTrial("1", "train", 2, 16, 0.5, 0.1, 0.01),),
+    nets=(NetTrial("1", 0.001, 0.002),),
+    personal=(),
+    publishing_s=0.3,
+    updating_s=0.2,
+    saving_s=0.4,
+    checkpoint_bytes=1000,
+    memory_bytes=0,
+    rank_0_peak_bytes=10**8,
+    worker_peak_bytes=2 * 10**8,
+    gpu_peak_bytes=0,
+)
+# Two epochs of 15 examples at 0.5 / 16 s each.
+CLIENT_S = 0.1 + 0.5 * 30 / 16
+
+
+def test_a_client_by_hand() -> None:
+    assert client_s(GIVEN.clients[0], 15, 2) == pytest.approx(CLIENT_S)
+
+
+@pytest.mark.parametrize(
+    ("ranks", "cores", "at_once", "training_s", "aggregation_s"),
+    [
+        (1, 2, 1, 8 * CLIENT_S + 0.08, 0.2),  # alone, it adds what it has trained
+        (3, 3, 2, 4 * CLIENT_S, 0.2),  # rank 0 adds while two workers train
+        (3, 2, 2, 4 * CLIENT_S + 0.08, 0.2),
+        (9, 4, 4, 2 * CLIENT_S + 0.08, 0.2),  # eight workers on four cores
+    ],
+)
+def test_a_run_by_hand(ranks: int, cores: int, at_once: int, training_s: float, aggregation_s: float) -> None:
+    """Four rounds, and the last test's publishing; tests with re-estimation after two; saves after rounds 3 and 4."""
+    config = small_config(*WORDS)
+    found = predict(config, forecast(config, ranks), GIVEN, cores)
+    assert (found.workers_at_once, found.rank_0_has_a_core) == (at_once, 1 < ranks <= cores)
+    assert found.training_s == pytest.approx(training_s) and found.aggregation_s == pytest.approx(aggregation_s)
+    test_s, restat_s = 48 * 0.001 / at_once, 120 * 0.002 / at_once
+    assert (found.test_s, found.restat_s) == (pytest.approx(test_s), pytest.approx(restat_s))
+    base_s = training_s + aggregation_s + 0.3
+    assert found.round_s == pytest.approx(base_s + test_s + restat_s + 0.4)
+    assert found.hours == pytest.approx((4 * base_s + 0.3 + 2 * (test_s + restat_s) + 2 * 0.4) / 3600)
+    assert found.all_ranks_bytes == (2 * 10**8 if ranks == 1 else 10**8 + (ranks - 1) * 2 * 10**8)
+    assert (found.most_checkpoints, found.disk_bytes) == (4, 4000)
+
+
+def test_adding_that_takes_longer_than_training_is_waited_for() -> None:
+    config, slow = small_config(*WORDS), replace(GIVEN.clients[0], adding_s=10.0)
+    found = predict(config, forecast(config, 3), replace(GIVEN, clients=(slow,)), 3)
+    assert found.training_s == pytest.approx(4 * CLIENT_S)
+    assert found.aggregation_s == pytest.approx(80 - 4 * CLIENT_S + 0.2)
+
+
+@pytest.mark.parametrize("words", [("method.name=fedhm",), ("method.name=standalone", "method.epochs_factor=1")])
+def test_every_tier_and_net_is_tried(words: tuple[str, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two steps on two batches of 8, for each tier; nothing stays on the disk."""
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    config = small_config(*words, "evaluation.bn=restat", "clients.tier_blocks=[]")
+    found, plan = measure(config), forecast(config, 1)
+    assert [trial.tier for trial in found.clients] == [tier.name for tier in plan.tiers]
+    for trial in found.clients:
+        assert 1 <= trial.steps <= 2 and 2 <= trial.examples <= 16 and not trial.is_estimated
+        assert min(trial.training_s, trial.adding_s) > 0
+    nets = found.nets if "method.name=fedhm" in words else found.personal
+    assert len(nets) == len(plan.tiers) and all(net.test_s > 0 for net in nets)
+    assert found.checkpoint_bytes > 4 * plan.tiers[0].params
+    assert (found.memory_bytes > 0) == ("method.name=standalone" in words)
+    assert min(found.rank_0_peak_bytes, found.worker_peak_bytes) > 10**6
+    assert os.listdir(tmp_path) == []
+
+
+def test_the_time_being_up_estimates_by_macs(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The first tier is always tried; the others take as much of its seconds as they have of its MACs."""
+    monkeypatch.setattr("fedmpi.running.measure._BUDGET_S", -1.0)
+    config = small_config("method.name=fedhm", "clients.tier_blocks=[]")
+    found, plan = measure(config), forecast(config, 1)
+    first, *others = found.clients
+    assert not first.is_estimated and all(trial.is_estimated for trial in others)
+    for trial, tier in zip(others, plan.tiers[1:], strict=True):
+        assert trial.training_s == pytest.approx(first.training_s * tier.macs / plan.tiers[0].macs)
+
+
+def test_a_long_first_step_is_the_measurement(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("fedmpi.running.measure._LONG_S", 0.0)
+    found = measure(small_config("method.name=fedavg", "partition.name=iid"))
+    assert [(trial.steps, trial.examples) for trial in found.clients] == [(1, 8)]
+
+
+def test_the_command(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("fedmpi.running.prediction.measure", lambda config: GIVEN)
+    words = ["model.width=0.125", "model.blocks=[1,1]", "method.name=fedavg", "rounds=2"]
+    assert main([*words, "--plan=json", "--measure"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert found["measured"]["measured"]["checkpoint_bytes"] == 1000 and found["rounds"] == 2
+    assert main([*words, "--plan", "--measure"]) == 0
+    assert "hours" in capsys.readouterr().out
+    assert main([*words, "--measure"]) == 2
+
+
+def test_a_run_too_large_for_this_machine_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("fedmpi.running.prediction.machine_bytes", lambda: 1000)
+    config = small_config(*WORDS)
+    with pytest.raises(ConfigError, match=r"1.00 kB"):
+        measured_plan(config, forecast(config, 3))
