@@ -54,6 +54,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Runs the command; the exit code. Each command's module has its own codes."""
     if argv is None:
         notice_early()  # loading torch takes seconds
+        if not {"", os.getcwd()} & {*sys.path}:  # the installed command: `mynets:Net` is found as under python -m
+            sys.path.insert(0, os.getcwd())
     words = list(sys.argv[1:] if argv is None else argv)
     rank = 0
     try:

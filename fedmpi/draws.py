@@ -1,11 +1,11 @@
 """What a run has drawn at random, round by round: recomputed from its run directory, without data files or training.
 
-    python -m fedmpi.draws RUN [--round N] [--json]
+    python -m fedmpi.draws RUN [section.key=value ...] [--round N] [--json]
 
 lists the clients of each phase with their tiers, and what the method drew for each: Split-Mix's base nets, the factors
 whose gradients FD-NNC's half does not send, PriSM's kernels, FjORD's widths. All of it follows from (config, seed,
 round, client), PriSM's also from singular values that the round before has recorded, so neither ranks nor their losses
-matter.
+matter. A run of your own code needs its names again, as `method.name=mymethods:Mine`.
 From Python: `Draws(run_dir).of_round(3)`.
 """
 
@@ -50,14 +50,16 @@ class DrawnClient:
 
 
 class Draws:
-    """The draws of the run in `run_dir`. Raises `UserError` where that holds no run."""
+    """The draws of the run in `run_dir`; `overrides` name its own code again. Raises `UserError` where that holds no
+    run.
+    """
 
-    def __init__(self, run_dir: str | Path) -> None:
+    def __init__(self, run_dir: str | Path, overrides: Sequence[str] = ()) -> None:
         folder = RunDir(Path(run_dir))
         if not folder.config_path.is_file():
             raise RunDirError(str(run_dir), "holds no run (no config.yaml); name a run's folder")
         self._path = str(run_dir)
-        self._config = load(str(folder.config_path), [], of_run=True)
+        self._config = load(str(folder.config_path), overrides, of_run=True)
         if not folder.partition_path.exists():
             raise RunDirError(
                 str(folder.partition_path), "is missing; start the run with --resume, which makes it again"
@@ -128,13 +130,14 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Runs the command; returns the exit code: 2 for a user's mistake."""
     parser = Parser("python -m fedmpi.draws", (__doc__ or "").partition("\n")[0])
     parser.add_argument("run", metavar="RUN", help="a run directory")
+    parser.add_argument("overrides", nargs="*", default=[], metavar="section.key=value", help="its own code, again")
     parser.add_argument("--round", type=int, metavar="N", help="this round only; all rounds on record by default")
     parser.add_argument("--json", action="store_true", help="one JSON object a round, with everything that was drawn")
-    return run_command(lambda: _show(parser.parse_args(argv)))
+    return run_command(lambda: _show(parser.parse_intermixed_args(argv)))
 
 
 def _show(asked: argparse.Namespace) -> None:
-    draws = Draws(asked.run)
+    draws = Draws(asked.run, asked.overrides)
     for number in draws.rounds if asked.round is None else [asked.round]:
         if number < 1:
             raise RunDirError("--round", f"{number}, but the first round is 1")

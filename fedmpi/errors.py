@@ -7,6 +7,8 @@ where (rank, round, client, stage) and ends every rank. Asserts are for our own 
 
 from __future__ import annotations
 
+import traceback
+
 # The exit codes of every command, beside 0; slurm/README.md says what to do. A process that a signal ends has none.
 FAILED = 1
 MISTAKE = 2
@@ -47,6 +49,13 @@ def one_line(text: str) -> str:
     if len(text) > MAX_LINE:
         text = f"{text[: MAX_LINE - 100]} ... {text[-90:]}"
     return "".join(sign if sign.isprintable() else ascii(sign)[1:-1] for sign in text)
+
+
+def as_one_line(error: BaseException) -> str:
+    """What a user's own code has raised and where, in one line: `ValueError: no (/home/me/nets.py:12)`."""
+    frames = traceback.extract_tb(error.__traceback__)
+    place = f" ({frames[-1].filename}:{frames[-1].lineno})" if frames else ""
+    return one_line(f"{type(error).__name__}: {' '.join(str(error).split())}{place}")
 
 
 class ConfigError(UserError):

@@ -62,14 +62,19 @@ class ExactSum:
         self._term = torch.empty(longest, dtype=torch.int64, device=device)
 
     def add(self, name: str, value: Tensor, weight: float, region: Region | None = None) -> None:
-        """Adds weight * value (shape of the tensor, or of its region) to the sum called `name`."""
+        """Adds weight * value to the sum called `name`. Raises ValueError unless `value` has exactly the shape of the
+        tensor, or of its region: another shape would be broadcast.
+        """
+        whole = self._sums[name]
+        held = whole if region is None else whole[region]
+        if value.shape != held.shape:
+            raise ValueError(f"{name} as {list(value.shape)}, expected {list(held.shape)}")
         product = self._product[: value.numel()].view(value.shape)
         product.copy_(value).mul_(math.ldexp(weight, self._exponents[name])).round_()
         term = self._term[: value.numel()].view(value.shape).copy_(product)
-        if region is None:
-            self._sums[name].add_(term)
-        else:
-            self._sums[name][region] += term
+        held += term
+        if region is not None:
+            whole[region] = held  # of an index or a mask `held` is a copy
 
     def mean(self, name: str, weight: float | Tensor, otherwise: Tensor) -> Tensor:
         """The sum divided by `weight`, in `otherwise`'s dtype and memory format.

@@ -101,6 +101,10 @@ class UnknownError(ValueError):
     """A name that means nothing, or something that cannot be used: its text says why, in one line."""
 
 
+class OtherKindError(UnknownError):
+    """What is named is nothing of this section, as a data set where a method is expected."""
+
+
 def names(section: str) -> list[str]:
     """All names that `section` can have without naming a class in full: the built-in ones first."""
     return [*BUILT_IN[section], *(name for name in installed(section) if name not in BUILT_IN[section])]
@@ -164,10 +168,14 @@ def built_in(section: str) -> Iterator[tuple[str, Any]]:
 
 
 def without_class(name: str) -> str:
-    """What `mynets` lacks, where that is a module (not imported for this): a sentence, else empty."""
-    if all(part.isidentifier() for part in name.split(".")):
+    """What `mynets` and `mynets.Net` lack, where that is a module (not imported for this): a sentence, else empty."""
+    package, *inner = name.split(".")
+    if all(part.isidentifier() for part in (package, *inner)):
         with contextlib.suppress(ImportError, ValueError):
-            if importlib.util.find_spec(name.partition(".")[0]):
+            if importlib.util.find_spec(package):
+                module, _, last = name.rpartition(".")
+                if inner and last[:1].isupper():  # a class, as far as a name tells
+                    return f" A class is named after a colon: {module}:{last}."
                 return f" A module is named with its class: {name}:Class."
     return ""
 
@@ -185,7 +193,7 @@ def imported(place: str) -> Any:
     module, _, attributes = place.partition(":")
     try:
         found: Any = importlib.import_module(module)
-    except Exception as error:  # whatever the module of a user does when it loads
+    except (Exception, SystemExit) as error:  # whatever the module of a user does when it loads
         line = f"{type(error).__name__}: {' '.join(str(error).split())}"
         raise UnknownError(f"{place!r} cannot be imported: {line}{_where_looked(module, error)}") from error
     for attribute in attributes.split("."):

@@ -80,6 +80,20 @@ def specs_of(tensors: Iterable[tuple[str, Tensor]], *, channels_last: bool) -> d
     return {name: Spec(tuple(t.shape), t.dtype, channels_last and t.dim() == 4) for name, t in tensors}
 
 
+def misfit(tensors: Mapping[str, Tensor], specs: Mapping[str, Spec]) -> str:
+    """The first tensor that has not the name, shape and type that `specs` gives it, in words; empty if all fit."""
+    found = {name: Spec(tuple(value.shape), value.dtype) for name, value in tensors.items()}
+    for name in {**specs, **found}:
+        given, wanted = _shown(found.get(name)), _shown(specs.get(name))
+        if given != wanted:
+            return f"{name} as {given}, expected {wanted}"
+    return ""
+
+
+def _shown(spec: Spec | None) -> str:
+    return "nothing" if spec is None else f"{str(spec.dtype).removeprefix('torch.')} {list(spec.shape)}"
+
+
 def max_magnitudes(tensors: Iterable[Tensor]) -> Tensor:
     """max|x| of each tensor as one float32 vector: a single synchronization reads them all (0 for an empty tensor)."""
     norms = [torch.linalg.vector_norm(t, ord=float("inf")) if t.numel() else t.new_zeros(()) for t in tensors]

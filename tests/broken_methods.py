@@ -2,13 +2,15 @@
 
 import random
 from collections.abc import Iterator
+from typing import ClassVar
 
 from torch import Tensor
 
 from fedmpi.federation.assignment import Task
 from fedmpi.learning.flat import FlatNet
 from fedmpi.methods.fedavg import FedAvg
-from fedmpi.methods.values import Client, Contributions, MethodContext, Traits
+from fedmpi.methods.protocol import Method
+from fedmpi.methods.values import Client, Contributions, MethodContext, MethodOptions, Traits
 from fedmpi.tensors import Params, Spec
 
 
@@ -95,3 +97,49 @@ class AdaptsTheState(FedAvg):
 class Raises(FedAvg):
     def after_backward(self, net: FlatNet, client: Client) -> None:
         raise KeyError("no such thing")
+
+
+class SendsLess(FedAvg):
+    """What torch would broadcast to the whole bias."""
+
+    def upload(self, net: FlatNet, client: Client) -> Params:
+        return net.params | {"fc.bias": net.params["fc.bias"][:1]}
+
+
+class SendsMore(FedAvg):
+    def upload(self, net: FlatNet, client: Client) -> Params:
+        return net.params | {"fc.more": net.params["fc.bias"]}
+
+
+class SendsDoubles(FedAvg):
+    def upload(self, net: FlatNet, client: Client) -> Params:
+        return {name: value.double() for name, value in net.params.items()}
+
+
+class LiftsLess(FedAvg):
+    def lift(self, upload: Params, client: Client) -> Iterator[tuple[str, Tensor]]:
+        yield from (upload | {"fc.bias": upload["fc.bias"][:1]}).items()
+
+
+class LiftsMore(FedAvg):
+    def lift(self, upload: Params, client: Client) -> Iterator[tuple[str, Tensor]]:
+        yield "fc.more", upload["fc.bias"]
+
+
+class HasNoOptions(Method):
+    pass
+
+
+class HasOtherOptions(Method):
+    Options = dict  # type: ignore[assignment]  # the mistake
+
+
+class HasNoCapacity(Method):
+    class Options(MethodOptions):
+        capacity: ClassVar[str] = "ratios"
+        name: str = "no_capacity"
+
+
+class CannotBeMade(FedAvg):
+    def __init__(self, context: MethodContext) -> None:
+        raise ValueError("not\n today")

@@ -22,6 +22,16 @@ class Watcher:
         self.last = record["round"]
 
 
+EXAMPLES = 3
+
+
+class NotANet:
+    """Has the arguments of a net."""
+
+    def __init__(self, num_classes: int) -> None:
+        self.num_classes = num_classes
+
+
 class Misspelled(Watcher):
     def run_end(self, ended: object) -> None:
         pass

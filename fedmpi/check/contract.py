@@ -31,7 +31,7 @@ from fedmpi.store import checkpoint
 from fedmpi.store.checkpoint import Snapshot
 from fedmpi.store.run_dir import RunDir
 from fedmpi.store.stored import digest_of
-from fedmpi.tensors import Layout, Params, Spec
+from fedmpi.tensors import Layout, Params, misfit
 
 Result = tuple[ClientReport, Params]
 
@@ -201,15 +201,8 @@ def uploads_fit_their_specs(trial: Trial) -> None:
     """uploads have the names, shapes and types of upload_specs"""
     for phase in trial.phases:
         for task, upload in phase.uploads():
-            specs = phase.method.upload_specs(task.tier, task)
-            found = {name: Spec(tuple(value.shape), value.dtype) for name, value in upload.items()}
-            for name in [*specs, *(name for name in found if name not in specs)]:
-                sent, said = (_shown(side.get(name)) for side in (found, specs))
-                require(sent == said, f"client {task.client} sends {name} as {sent}; upload_specs says {said}")
-
-
-def _shown(spec: Spec | None) -> str:
-    return "nothing" if spec is None else f"{str(spec.dtype).removeprefix('torch.')} {list(spec.shape)}"
+            odd = misfit(upload, phase.method.upload_specs(task.tier, task))
+            require(not odd, f"client {task.client} sends {odd} by upload_specs")
 
 
 def lifted_tensors_fit(trial: Trial) -> None:

@@ -37,19 +37,25 @@ def kind_of(place: str) -> str:
 
     Any function could give data; one with the arguments of a model or a partition is taken for that.
     """
-    found, refused = [], []
+    if lacking := "" if ":" in place else registry.without_class(place).strip():
+        raise ConfigError("command line", f"{place!r} names no class or function. {lacking}")
+    found, refused = [], dict[str, bool]()  # whether a refusal is of something else altogether
     for kind in KINDS[:-1]:
         try:
             registry.options(kind, place)
             found.append(kind)
         except registry.UnknownError as error:
-            refused.append(str(error))
+            refused[str(error)] = isinstance(error, registry.OtherKindError)
     if not found:
         try:
             observers.named(small_config(f"output.observers=[{place}]"))
             return "observer"
         except ConfigError as error:
-            raise ConfigError(place, *dict.fromkeys([*refused, *error.problems])) from None
+            if flawed := [line for line, is_other in refused.items() if not is_other]:
+                raise ConfigError(place, *flawed) from None
+            kinds = f"{', '.join(KINDS[:-1])} or {KINDS[-1]}"
+            why = f"is no {kinds}; --kind KIND says what it lacks to be one"
+            raise ConfigError(place, "; ".join([why, *error.problems])) from None
     if len(found) > 1 and "data" in found:
         found.remove("data")
     if len(found) > 1:
@@ -126,7 +132,7 @@ def _divides_the_same(config: Config) -> None:
     ]
     first, again = divided
     same = np.array_equal(first.indices, again.indices) and np.array_equal(first.offsets, again.offsets)
-    require(same, "made twice from one seed, the partition differs: draw from the generator that is given")
+    require(same, "made twice from one seed, the partition differs: draw from numpy.random.default_rng(seed)")
     require(len(np.unique(first.indices)) == len(first.indices), "an example goes to more than one client")
     in_range = first.indices.size > 0 and first.indices.min() >= 0 and first.indices.max() < len(data.train_y)
     require(

@@ -57,8 +57,8 @@ def with_classes_and_spectra(found: Facts) -> Facts:
         info = config.data.used()
         if newest := run_dir.checkpoints()[:1]:
             method = methods.create(method_context(config, info))
-            layers, server = getattr(method, "layers", {}), dict(checkpoint.load(newest[0][1]).server)
-            found = replace(found, spectra=inside.spectra(layers, method.tiers, server))
+            server = dict(checkpoint.load(newest[0][1]).server)
+            found = replace(found, spectra=inside.spectra(method.layers, method.tiers, server))
         labels, partition = reading.load(config.data).train_y, saved(run_dir.partition_path)[0]
         return replace(found, classes=inside.class_counts(labels, partition, info.num_classes))
     except UserError as error:

@@ -116,7 +116,8 @@ def _line(path: Path, spot: _Spot, error: Mapping[str, Any], places: Places) -> 
     allowed = words.allowed(spot.kind, all_limits=kind.startswith("less_than"))
     if kind == "missing":
         about = (spot.section.model_fields[str(path[-1])].description or "").rstrip(".")
-        return f"missing; give it by {words.dotted(path)}=...: {allowed}, {about[:1].lower()}{about[1:]}"
+        said = f", {about[:1].lower()}{about[1:]}" if about else ""
+        return f"missing; give it by {words.dotted(path)}=...: {allowed}{said}"
     meant = words.suggest(value, words.literals(spot.kind))
     return f"expected {allowed}, got {_shown(path, spot.kind, value)}{meant and f'.{meant}'}"
 

@@ -70,7 +70,7 @@ class _Loader(yaml.SafeLoader):
         if isinstance(event, yaml.AliasEvent):
             raise YamlError(line, f"aliases (*{event.anchor}) are not read; write the value out (or quote the text)")
         if getattr(event, "tag", None) not in (None, "!"):
-            raise YamlError(line, f"tags ({event.tag}) are not read; leave it away")
+            raise YamlError(line, f"tags ({event.tag}) are not read; remove it")
         if self.depth > MAX_DEPTH:
             raise YamlError(line, f"nested deeper than {MAX_DEPTH} levels")
         self.depth += 1

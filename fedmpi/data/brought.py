@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import functools
 import inspect
-import traceback
 from collections.abc import Callable
 from typing import Annotated, Any, ClassVar, Literal, get_args, get_origin
 
@@ -23,8 +22,8 @@ from fedmpi.data.arrays import ArrayOptions, Arrays
 from fedmpi.data.dataset import Dataset
 from fedmpi.data.dealing import Ints, PartitionOptions
 from fedmpi.data.options import DataOptions
-from fedmpi.errors import DataError, UserError, one_line
-from fedmpi.registry import UnknownError
+from fedmpi.errors import DataError, UserError, as_one_line, one_line
+from fedmpi.registry import OtherKindError, UnknownError
 
 Function = Callable[..., Any]
 _PLAIN = (int, float, bool, str)
@@ -64,7 +63,7 @@ def options_of_data(name: str, found: object) -> type[Section]:
         return found
     if inspect.isfunction(found):
         return _of_function(name, found, FunctionData, ())
-    raise UnknownError(f"{name!r} is neither a subclass of DataOptions with `info` and `read` nor a function")
+    raise OtherKindError(f"{name!r} is neither a subclass of DataOptions with `info` and `read` nor a function")
 
 
 def options_of_partition(name: str, found: object) -> type[Section]:
@@ -73,7 +72,7 @@ def options_of_partition(name: str, found: object) -> type[Section]:
         return found
     if inspect.isfunction(found):
         return _of_function(name, found, FunctionPartition, _GIVEN)
-    raise UnknownError(f"{name!r} is neither a subclass of PartitionOptions with `divide` nor a function")
+    raise OtherKindError(f"{name!r} is neither a subclass of PartitionOptions with `divide` nor a function")
 
 
 @functools.cache
@@ -134,10 +133,8 @@ def _called(options: FunctionData | FunctionPartition, where: str, *given: Any, 
         return options.function(*given, **{key: getattr(options, key) for key in options.takes}, **more)
     except UserError:
         raise
-    except Exception as error:  # whatever the user's code does
-        frame = traceback.extract_tb(error.__traceback__)[-1]
-        place = f"{frame.filename}:{frame.lineno}"
-        raise DataError(where, f"its function failed: {type(error).__name__}: {error} ({place})") from error
+    except (Exception, SystemExit) as error:  # whatever the user's code does
+        raise DataError(where, f"its function failed: {as_one_line(error)}") from error
 
 
 def _checked(where: str, found: Any, num_examples: int, num_clients: int) -> tuple[Ints, Ints]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from fedmpi import registry
+from fedmpi.errors import ConfigError, UserError, as_one_line
 from fedmpi.methods.protocol import Method
 from fedmpi.methods.values import MethodContext, MethodOptions
 
@@ -10,13 +11,28 @@ __all__ = ["Method", "MethodContext", "create"]
 
 
 def create(context: MethodContext) -> Method:
-    """The method that the context's options name."""
-    method: Method = registry.made("method", context.options.name)(context)
-    return method
+    """The method that the context's options name. Raises `ConfigError` where a user's own cannot be made."""
+    name = context.options.name
+    made: type[Method] = registry.made("method", name)
+    if registry.is_built_in("method", name):
+        return made(context)
+    try:
+        return made(context)
+    except UserError:
+        raise
+    except (Exception, SystemExit) as error:  # whatever the user's code does
+        raise ConfigError("method.name", f"'{name}' cannot be made: {as_one_line(error)}") from error
 
 
 def options_of(name: str, found: object) -> type[MethodOptions]:
     """The options class of a user's method `found`, which a config calls `name`. Raises `UnknownError`."""
     if not isinstance(found, type) or not issubclass(found, Method):
-        raise registry.UnknownError(f"{name!r} is no subclass of fedmpi.methods.protocol.Method")
-    return found.Options
+        raise registry.OtherKindError(f"{name!r} is not a subclass of fedmpi.methods.protocol.Method")
+    options = getattr(found, "Options", None)
+    if not isinstance(options, type) or not issubclass(options, MethodOptions):
+        base = "fedmpi.methods.values.MethodOptions"
+        raise registry.UnknownError(f"`Options` of {name!r} is missing or not a subclass of {base}")
+    if options.capacity and options.capacity not in options.model_fields:
+        named = f"`capacity` is {options.capacity!r}, which is none of its options"
+        raise registry.UnknownError(f"{name!r}: {named} ({', '.join(options.model_fields)})")
+    return options

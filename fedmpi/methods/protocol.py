@@ -47,13 +47,16 @@ if TYPE_CHECKING:
     from fedmpi.exactsum import Region
     from fedmpi.learning.flat import FlatNet
     from fedmpi.learning.local import LocalTrainer, TrainOutcome
+    from fedmpi.lowrank.factorized import FactorizedLayer
     from fedmpi.tensors import Params, Spec
 
     Loss = Callable[[Tensor, Tensor], Tensor]
 
 
 class Method:
-    """Federated averaging, and the base of every other method. It is given `context`, `options` and `tiers`."""
+    """Federated averaging, and the base of every other method. It is given `context`, `options` and `tiers`, and may
+    set `layers`: those that it factorizes, by name, whose singular values a page of the run shows.
+    """
 
     Options: ClassVar[type[MethodOptions]]
     """Its options, with its name and one line about it."""
@@ -62,6 +65,7 @@ class Method:
 
     def __init__(self, context: MethodContext) -> None:
         self.context, self.options = context, context.options
+        self.layers: Mapping[str, FactorizedLayer] = {}
         self.tiers = tuple(Tier(i, f"{capacity:g}", capacity) for i, capacity in enumerate(self.options.tiers))
 
     def _server_net(self, *, empty: bool = False) -> nn.Module:
@@ -264,8 +268,13 @@ def gradients(value: Tensor) -> Tensor:
 
 
 def copy_into(target: Params, source: Mapping[str, Tensor]) -> None:
-    """Copies every tensor of `target` from its namesake in `source`, in one fused launch where torch has one."""
+    """Copies every tensor of `target` from its namesake in `source`, in one fused launch where torch has one. Raises
+    ValueError where the two have not the same shape, because torch would broadcast.
+    """
     import torch
 
+    for name, value in target.items():
+        if source[name].shape != value.shape:
+            raise ValueError(f"{name} is {list(source[name].shape)}, but {list(value.shape)} is to be filled")
     if target:  # torch refuses empty lists
         torch._foreach_copy_(list(target.values()), [source[name] for name in target])

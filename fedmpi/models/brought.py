@@ -25,10 +25,10 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, Union, get_
 from pydantic import ConfigDict, Field, create_model
 
 from fedmpi.config.schema import Section
-from fedmpi.errors import ConfigError, one_line
+from fedmpi.errors import ConfigError, as_one_line, one_line
 from fedmpi.models.options import Inputs, Model, Multiplier
 from fedmpi.models.width import Width
-from fedmpi.registry import UnknownError
+from fedmpi.registry import OtherKindError, UnknownError
 
 if TYPE_CHECKING:
     from torch import nn
@@ -81,9 +81,9 @@ class BroughtModel(Model):
         options |= {name: list(options[name]) for name in self.as_lists if options[name] is not None}
         try:
             made = type(self).make_net(**known, **options)
-        except Exception as error:
+        except (Exception, SystemExit) as error:  # whatever the user's code does
             given = ", ".join(f"{name}={value!r}" for name, value in {**known, **options}.items())
-            why = one_line(f"{type(error).__name__}: {error}")
+            why = as_one_line(error)
             raise ConfigError("model.name", f"'{self.name}' cannot be made with {given}: {why}") from error
         net = as_module(made, self.name)
         if any(vars(part).get("_made_before") for part in net.modules()):
@@ -131,7 +131,7 @@ def options_of(name: str, found: object) -> type[Section]:
         raise UnknownError(f"{name!r} is a net already; name its class, or a function that makes it anew each time")
     if not callable(found) or (isinstance(found, type) and not issubclass(found, module)):
         expected = "a torch.nn.Module class, a function that makes one, or a class of options"
-        raise UnknownError(f"{name!r} is {_a(found)}; expected {expected}")
+        raise OtherKindError(f"{name!r} is {_a(found)}; expected {expected}")
     return _options_of_signature(name, found)
 
 

@@ -12,7 +12,7 @@ import torch
 
 from fedmpi import seeds
 from fedmpi.data.partition import present_labels
-from fedmpi.errors import DivergenceError
+from fedmpi.errors import ConfigError, DivergenceError
 from fedmpi.federation.assignment import Task
 from fedmpi.federation.cohort import learning_rate
 from fedmpi.learning.determinism import global_generator
@@ -22,7 +22,7 @@ from fedmpi.methods.protocol import Method
 from fedmpi.methods.values import Client, LocalWork, Turn
 from fedmpi.rounds.exchange import CONTRIBUTED, DROPPED, ClientReport, ClientResult
 from fedmpi.rounds.state import Published, Setup, client_of
-from fedmpi.tensors import Params
+from fedmpi.tensors import Params, misfit
 
 
 def simulate_client(setup: Setup, task: Task, published: Published) -> ClientResult:
@@ -100,6 +100,9 @@ def _bounded_upload(method: Method, net: FlatNet, client: Client, bounds: Mappin
     upload = method.upload(net, client)
     if upload is None:
         return None
+    if odd := misfit(upload, method.upload_specs(client.task.tier, client.task)):
+        # A copy or a sum would broadcast another shape without a word.
+        raise ConfigError("method.name", f"'{method.options.name}' uploads {odd} by its upload_specs")
     largest = method.magnitudes(upload, client).double()
     limits = torch.tensor(list(bounds.values()), dtype=torch.float64, device=largest.device)
     good = (largest <= limits).all()  # False for NaN, too

@@ -20,7 +20,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from fedmpi.exactsum import ExactSum, WeightSum
+from fedmpi.errors import ConfigError, RoundError
+from fedmpi.exactsum import ExactSum, Region, WeightSum
 from fedmpi.federation.assignment import Assignment, Task
 from fedmpi.methods.protocol import Method, copy_into
 from fedmpi.methods.values import Client
@@ -128,8 +129,21 @@ class _Sums:
     def add(self, task: Task, report: ClientReport, upload: Params) -> None:
         client = self._client_of(task, report.memory_digest)
         weight, regions = self._weights.of[task.client], self._method.regions(client)
-        for name, value in self._method.lift(upload, client):
-            self.exact.add(name, value, weight, regions.get(name))
+        try:
+            for name, value in self._method.lift(upload, client):
+                self._add(name, value, weight, regions.get(name))
+        except Exception as error:  # as the clock would have it, which does not know the client
+            raise RoundError("aggregation", round_number=task.round_number, client=task.client) from error
+
+    def _add(self, name: str, value: Tensor, weight: float, region: Region | None) -> None:
+        if name not in self._shapes:
+            odd = f"{name}, which its state_specs has not"
+        else:
+            try:
+                return self.exact.add(name, value, weight, region)
+            except ValueError as error:
+                odd = str(error)
+        raise ConfigError("method.name", f"'{self._method.options.name}' lifts {odd}")
 
     def results(self, state: Params, reports: Sequence[ClientReport]) -> Results:
         """The weighted means over the clients that contributed; what nobody sent keeps its value in `state`."""

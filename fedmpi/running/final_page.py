@@ -32,6 +32,6 @@ class FinalPage:
         found = replace(
             facts.read(folder.path),
             classes=inside.class_counts(setup.labels, setup.partition, num_classes),
-            spectra=inside.spectra(getattr(method, "layers", {}), method.tiers, server, MOST_PRODUCTS),
+            spectra=inside.spectra(method.layers, method.tiers, server, MOST_PRODUCTS),
         )
         write_text(folder.page_path, page.page([found]))

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import inspect
-import traceback
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from copy import deepcopy
@@ -13,7 +12,7 @@ from difflib import get_close_matches
 
 from fedmpi import registry
 from fedmpi.config.schema import Config
-from fedmpi.errors import ConfigError, UserError, one_line
+from fedmpi.errors import ConfigError, UserError, as_one_line, one_line
 
 HOOKS = ("run_started", "round_done", "run_ended")
 
@@ -35,7 +34,7 @@ def named(config: Config) -> list[Observed]:
         except registry.UnknownError as error:
             raise ConfigError("output.observers", str(error)) from None
         if not isinstance(made_by, type) or not any(hasattr(made_by, hook) for hook in HOOKS):
-            problem = "; ".join([f"{place!r} is no class with one of {', '.join(HOOKS)}", *misspelled(made_by)])
+            problem = "; ".join([f"{place!r} is not a class with one of {', '.join(HOOKS)}", *misspelled(made_by)])
             raise ConfigError("output.observers", problem)
         with contextlib.suppress(ValueError):  # of a class that is not Python's
             parameters = inspect.signature(made_by).parameters.values()
@@ -83,7 +82,5 @@ class Observers:
             if not isinstance(error, (Exception, SystemExit)):
                 raise
             self._made = [pair for pair in self._made if pair[0] is not one]
-            place = traceback.extract_tb(error.__traceback__)[-1]
-            why = f"{what} raised {type(error).__name__}: {error} ({place.filename}:{place.lineno})"
-            why = error.text() if isinstance(error, UserError) else why
+            why = error.text() if isinstance(error, UserError) else f"{what} raised {as_one_line(error)}"
             self._warn(one_line(f"{one.without}: {why}"))

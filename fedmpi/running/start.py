@@ -26,7 +26,7 @@ from fedmpi.data.dataset import Dataset
 from fedmpi.data.options import PLACES, DataInfo
 from fedmpi.data.partition import Partition, make_partition, present_labels
 from fedmpi.data.validation import hold_out
-from fedmpi.errors import ConfigError, StartupError, one_line
+from fedmpi.errors import ConfigError, StartupError, UserError, one_line
 from fedmpi.federation.assignment import worker_ranks
 from fedmpi.learning import twice
 from fedmpi.learning.bn import normalizes_single_values, num_statistics
@@ -117,10 +117,13 @@ def check_model(config: Config, info: DataInfo) -> None:
         with checked_outputs(net, config.model.name, info.num_classes):
             costs.measure(net, info.example_shape)
         twice.refuse_changing_buffers(net, config.model.name, info.example_shape)
-    except (ArithmeticError, AssertionError, AttributeError, LookupError, RuntimeError, TypeError, ValueError) as error:
+    except UserError:
+        raise
+    except Exception as error:  # a user's net may raise anything
         shape, reason = " x ".join(map(str, info.example_shape)), str(error).partition("\n")[0]
+        reason = reason if type(error).__module__ == "builtins" else f"{type(error).__name__}: {reason}"
         problem = f"{config.model.name} cannot take inputs of {shape} (data {config.data.name}): {reason}"
-        raise ConfigError("model.name", problem) from None
+        raise ConfigError("model.name", problem) from error
 
 
 def _check_batches(config: Config, info: DataInfo, partition: Partition) -> None:

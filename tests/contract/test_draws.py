@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 import torch
-from small_runs import run_all, small_config
+from small_runs import TOY, run_all, small_config
 from torch import Tensor
 
 from fedmpi import draws, methods
@@ -167,3 +167,12 @@ def test_rounds_of_a_branch_s_parent_are_the_parent_s(tmp_path: Path) -> None:
     assert len(found.of_round(2)) == 3
     with pytest.raises(RunDirError, match=f"ask {tmp_path / 'run'}"):
         found.of_round(1)
+
+
+def test_a_run_of_one_s_own_method_needs_its_name_again(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    run_all(small_config(*TOY, "rounds=1"), SerialComm(), tmp_path / "run")
+    capsys.readouterr()
+    run = str(tmp_path / "run")
+    assert draws.main([run]) == 2 and TOY[0] in capsys.readouterr().err
+    assert draws.main([run, TOY[0]]) == 0 and capsys.readouterr().out.startswith("round 1, phase wide: 2 of tier 1")
+    assert draws.main([run, "--round", "1", TOY[0], "--json"]) == 0

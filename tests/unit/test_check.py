@@ -17,7 +17,7 @@ MISTAKES = {
     "Remembers": "sends another upload: trained again",
     "DrawsItsOwn": "sends another upload: trained again",
     "WritesPublished": "training changes the published tensors in place",
-    "SendsOtherShapes": "sends fc.bias as float32 [4]; upload_specs says float32 [3]",
+    "SendsOtherShapes": "fc.bias as float32 [4], expected float32 [3]",
     "LiftsTooMuch": "magnitudes promises at most",
     "LiftsInPlace": "changes the upload in place",
     "LiftsInTurn": "when clients come in another order",
@@ -84,6 +84,11 @@ def test_bits_that_differ_are_a_broken_contract(tmp_path: Path, monkeypatch: pyt
         (["no_such_module:Thing"], "No module named 'no_such_module'"),
         (["broken_methods:Nothing"], "has no 'Nothing'"),
         (["brought_things:anything"], "may be a model or a partition; say which with --kind"),
+        (["brought_things"], "brought_things:Class"),
+        (["brought_things.Net"], "brought_things:Net"),
+        (["brought_things:EXAMPLES"], "--kind"),
+        (["brought_things:NotANet"], "--kind"),
+        (["brought_things:NotANet", "--kind", "model"], "NotANet"),
         (["broken_methods:Remembers", "method.no_such=1"], "no_such"),
         ([], "PACKAGE.MODULE:NAME"),
     ],
@@ -92,7 +97,8 @@ def test_a_mistake_in_the_words_ends_with_code_2(
     words: list[str], said: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert command.main(words) == 2
-    assert said in capsys.readouterr().err
+    told = capsys.readouterr().err
+    assert said in told and len(told.splitlines()) == 1
 
 
 @pytest.mark.parametrize(

@@ -111,7 +111,7 @@ method.rank_ratio[1] (line 5)           expected a number > 0 and <= 1, got 2
 method.tau (line 6)                     expected a number > 0 (.inf too) or 'auto', got 0
 method.layer_ranks.'layer4.*' (line 7)  expected a whole number >= 1, got 0
 method.rank_ration (line 4)             no such key. Did you mean 'rank_ratio'? Known keys: {HM_KEYS}
-train.lr (line 8)                       expected a number > 0, got '1e-3' (text; leave the quotes away)
+train.lr (line 8)                       expected a number > 0, got '1e-3' (text; remove the quotes)
 train.schedule.fctor (line 8)           no such key. Did you mean 'factor'? Known keys: factor, milestones, name
 train.on_divergence (line 8)            expected one of 'fail', 'drop', 'upload_last_finite', got 'drp'. {DROP}
 clients.count (command line)            expected a whole number >= 1, got true (true/false)
@@ -132,7 +132,7 @@ clients.count (command line)            expected a whole number >= 1, got true (
             "seed: &a 1\nrounds: *a",
             "a.yaml: line 2: aliases (*a) are not read; write the value out (or quote the text)",
         ),
-        ("seed: !!python/none x", "a.yaml: line 1: tags (tag:yaml.org,2002:python/none) are not read; leave it away"),
+        ("seed: !!python/none x", "a.yaml: line 1: tags (tag:yaml.org,2002:python/none) are not read; remove it"),
         ("seed: 1\n? [a]\n: 2", "a.yaml: line 2: a key must be plain text, not a list or a section"),
         ("x: " + "[" * 11 + "]" * 11, "a.yaml: line 1: nested deeper than 10 levels"),
         ("\n" * 3 + "x: " + "[" * 100_000, "a.yaml: line 4: nested deeper than 10 levels"),

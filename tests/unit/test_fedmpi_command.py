@@ -41,6 +41,17 @@ def test_a_word_that_is_no_command_runs(monkeypatch):
     assert called == [*expected.values()]
 
 
+def test_the_installed_command_imports_from_the_current_folder(tmp_path, monkeypatch):
+    """As `python -m` does; the program of an installed command has its own folder first instead."""
+    monkeypatch.setattr(command, "notice_early", lambda: None)
+    monkeypatch.setattr("fedmpi.main.main", lambda: import_module("beside_me").CODE)
+    monkeypatch.setattr(sys, "path", [path for path in sys.path if path not in ("", str(tmp_path))])
+    monkeypatch.chdir(tmp_path)
+    Path("beside_me.py").write_text("CODE = 7\n")
+    assert command.main() == 7 and sys.path.count(str(tmp_path)) == 1
+    assert command.main() == 7 and sys.path.count(str(tmp_path)) == 1
+
+
 def test_a_misspelled_command(capsys):
     assert command.main(["stats"]) == 2 and "fedmpi status" in capsys.readouterr().err
 

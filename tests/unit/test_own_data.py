@@ -116,6 +116,7 @@ WRONG: dict[str, tuple[dict[str, Any], str]] = {
     ),
     "groups": ({"groups": np.zeros(4, int)}, "groups is int64 (4,), expected whole numbers or names, one for each"),
     "test groups alone": ({"test_groups": np.zeros(12, int)}, "has test_groups without groups"),
+    "a misspelled name": ({"group": np.zeros(30, int)}, "holds group, which nothing reads; allowed: train_x, train_y"),
     "objects": ({"train_y": np.array([None] * 30)}, "Object arrays cannot be loaded"),
 }
 
@@ -134,7 +135,7 @@ def test_options_for_pictures_are_refused_for_others_and_for_other_channels(tmp_
     assert "data.mean has 1 numbers, but the pictures have 3 channels" in refusal(
         lambda: npz(pictures, "data.mean=[0]")
     )
-    assert "leave data.test_share away" in refusal(lambda: npz(pictures, "data.test_share=0.5"))
+    assert "remove data.test_share" in refusal(lambda: npz(pictures, "data.test_share=0.5"))
     assert "data.path  missing; give it by data.path=" in refusal(lambda: config_of("data.name=npz"))
 
 
@@ -186,7 +187,7 @@ def test_each_mistake_in_a_folder_is_a_line(tmp_path: Path) -> None:
     assert "no such folder; expected one with train/CLASS" in refusal(lambda: folder(tmp_path / "none"))
     root = folder_of(tmp_path, {"train": {"cat": 3, "dog": 3}, "test": {"cat": 2, "cow": 1}})
     assert refusal(lambda: folder(root)).endswith("the class 'cow' is in test, but not in train")
-    assert "leave data.test_share away" in refusal(lambda: folder(root, "data.test_share=0.2"))
+    assert "remove data.test_share" in refusal(lambda: folder(root, "data.test_share=0.2"))
     assert "say by data.test_share" in refusal(lambda: folder(root / "train"))
     assert "data.size" in refusal(lambda: folder(root, "data.size=[4]"))
     (root / "test" / "cow").rename(root / "test" / "dog")

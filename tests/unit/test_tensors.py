@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from fedmpi.methods.protocol import copy_into
-from fedmpi.tensors import ALIGN_BYTES, Layout, Spec, max_magnitudes, specs_of
+from fedmpi.tensors import ALIGN_BYTES, Layout, Spec, max_magnitudes, misfit, specs_of
 
 SPECS = {
     "kernel": Spec((2, 3, 5, 5), channels_last=True),
@@ -90,6 +90,29 @@ def test_copy_goes_by_name_and_keeps_the_target_s_layout() -> None:
 def test_copy_of_a_missing_tensor_is_an_error() -> None:
     with pytest.raises(KeyError, match="b"):
         copy_into({"b": torch.zeros(2)}, {"a": torch.zeros(2)})
+
+
+@pytest.mark.parametrize("shape", [(1,), (1, 2), ()])
+def test_a_copy_never_broadcasts(shape: tuple[int, ...]) -> None:
+    target = {"a": torch.zeros(2)}
+    with pytest.raises(ValueError, match=r"a .*\[2\]"):
+        copy_into(target, {"a": torch.ones(shape)})
+    assert target["a"].tolist() == [0.0, 0.0]
+
+
+@pytest.mark.parametrize(
+    ("tensors", "odd"),
+    [
+        ({"a": torch.zeros(2, 3), "b": torch.zeros(0)}, ""),
+        ({"b": torch.zeros(0), "a": torch.zeros(2, 3)}, ""),  # in any order
+        ({"a": torch.zeros(2, 3)}, "b as nothing, expected float32 [0]"),
+        ({"a": torch.zeros(2, 3), "b": torch.zeros(0), "c": torch.zeros(1)}, "c as float32 [1], expected nothing"),
+        ({"a": torch.zeros(1, 3), "b": torch.zeros(0)}, "a as float32 [1, 3], expected float32 [2, 3]"),
+        ({"a": torch.zeros(2, 3).double(), "b": torch.zeros(0)}, "a as float64 [2, 3], expected float32 [2, 3]"),
+    ],
+)
+def test_a_tensor_that_does_not_fit_is_named(tensors: dict[str, torch.Tensor], odd: str) -> None:
+    assert misfit(tensors, {"a": Spec((2, 3)), "b": Spec((0,))}) == odd
 
 
 def test_max_magnitudes() -> None:

@@ -54,7 +54,7 @@ class ImageFolder(FileOptions):
             raise DataError(f"data.path={self.path}", "no such folder; expected one with train/CLASS and test/CLASS")
         has_parts = all((root / part).is_dir() for part in ("train", "test"))
         if has_parts and self.test_share:
-            raise DataError(str(root), "has the folders train and test; leave data.test_share away")
+            raise DataError(str(root), "has the folders train and test; remove data.test_share")
         if not has_parts and not self.test_share:
             todo = "say by data.test_share, as 0.2, how to divide it"
             raise DataError(str(root), f"has no folders train and test; {todo}")

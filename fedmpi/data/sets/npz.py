@@ -1,14 +1,15 @@
 """A file of the user's own, as `numpy.savez` and `numpy.savez_compressed` write it.
 
 It holds `train_x`, `train_y`, `test_x`, `test_y` and, where they are known, `groups` and `test_groups`; or `x`, `y` and
-perhaps `groups`, which `data.test_share` divides. `fedmpi.data.arrays` says what they may be. Other arrays are not
-read, and pickled objects never are.
+perhaps `groups`, which `data.test_share` divides. `fedmpi.data.arrays` says what they may be. Other arrays are refused,
+because a misspelled name would be left out without a word; pickled objects are never read.
 """
 
 from __future__ import annotations
 
 import os
 import zipfile
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -40,13 +41,22 @@ class Npz(FileOptions):
         if has_parts and {"x", "y"} <= {*others} and "train_x" not in found:
             raise DataError(where, "holds x and y: say by data.test_share, as 0.2, how many are for tests")
         if has_parts:
+            if {"train_x", "train_y", "test_x", "test_y"} <= {*found}:  # else what is missing is said
+                _refuse(where, others, wanted)
             return found
         if "train_x" in others:
-            raise DataError(where, "holds train_x, so it has a test part; leave data.test_share away")
+            raise DataError(where, "holds train_x, so it has a test part; remove data.test_share")
         if missing := [name for name in ("x", "y") if name not in found]:
             holds = f"it holds {', '.join([*found, *others][:12]) or 'nothing'}"
             raise DataError(where, f"has no {' and no '.join(missing)}; {holds}")
+        _refuse(where, others, wanted)
         return arrays.divided(where, self, found["x"], found["y"], found.get("groups"))
+
+
+def _refuse(where: str, others: Sequence[str], wanted: Sequence[str]) -> None:
+    """Raises DataError for arrays that nothing reads."""
+    if others:
+        raise DataError(where, f"holds {', '.join(others[:12])}, which nothing reads; allowed: {', '.join(wanted)}")
 
 
 def _read(path: Path, wanted: tuple[str, ...]) -> tuple[dict[str, NDArray[Any]], list[str]]:
