@@ -131,3 +131,11 @@ class TooFewRanksError(Exception):
     def __init__(self, why: str, *, gets_on: bool) -> None:
         self.gets_on = gets_on
         super().__init__(why)
+
+
+class UnknownError(ValueError):
+    """A name that means nothing, or something that cannot be used: its text says why, in one line."""
+
+
+class OtherKindError(UnknownError):
+    """What is named is nothing of this section, as a data set where a method is expected."""

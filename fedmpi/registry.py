@@ -18,6 +18,8 @@ from functools import cache
 from importlib.metadata import EntryPoint, entry_points
 from typing import Any
 
+from fedmpi.errors import UnknownError
+
 BUILT_IN: dict[str, dict[str, str]] = {
     "data": {
         "digits": "fedmpi.data.sets.digits:Digits",
@@ -95,14 +97,6 @@ _ADAPTERS = {
 }
 # `package.module:Class`, both parts Python names with dots.
 _IN_FULL = re.compile(r"(?:[^\W\d]\w*\.)*[^\W\d]\w*:(?:[^\W\d]\w*\.)*[^\W\d]\w*")
-
-
-class UnknownError(ValueError):
-    """A name that means nothing, or something that cannot be used: its text says why, in one line."""
-
-
-class OtherKindError(UnknownError):
-    """What is named is nothing of this section, as a data set where a method is expected."""
 
 
 def names(section: str) -> list[str]:

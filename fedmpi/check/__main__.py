@@ -38,7 +38,7 @@ def _check(arguments: Namespace) -> int:
     place = arguments.place
     kind = arguments.kind or things.kind_of(place)
     words = things.words_of(kind, place, arguments.words)
-    small_config(*words)  # a mistake in the words ends here
+    things.make(kind, small_config(*words))  # a mistake in the words ends here
     show(f"{kind} {place}")
     with tempfile.TemporaryDirectory(prefix="fedmpi-check-") as folder:
         found = [passes(said, check) for said, check in _all_checks(kind, Path(folder), words)]

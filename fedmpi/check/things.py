@@ -11,18 +11,18 @@ from tempfile import TemporaryDirectory
 
 import numpy as np
 
-from fedmpi import registry
+from fedmpi import methods, registry
 from fedmpi.check import contract
 from fedmpi.check.contract import BrokenError, Trial, require
 from fedmpi.check.small import run_all, small_config
 from fedmpi.config.schema import Config
 from fedmpi.data import reading
 from fedmpi.data.partition import make_partition
-from fedmpi.errors import ConfigError
+from fedmpi.errors import ConfigError, OtherKindError, UnknownError
 from fedmpi.models import create
 from fedmpi.mpi.serial import SerialComm
 from fedmpi.running import observers
-from fedmpi.running.start import check_model
+from fedmpi.running.start import check_model, method_context
 from fedmpi.store.stored import digest_of
 
 KINDS = ("method", "model", "data", "partition", "observer")
@@ -44,8 +44,8 @@ def kind_of(place: str) -> str:
         try:
             registry.options(kind, place)
             found.append(kind)
-        except registry.UnknownError as error:
-            refused[str(error)] = isinstance(error, registry.OtherKindError)
+        except UnknownError as error:
+            refused[str(error)] = isinstance(error, OtherKindError)
     if not found:
         try:
             observers.named(small_config(f"output.observers=[{place}]"))
@@ -61,6 +61,12 @@ def kind_of(place: str) -> str:
     if len(found) > 1:
         raise ConfigError(place, f"may be a {' or a '.join(found)}; say which with --kind")
     return found[0]
+
+
+def make(kind: str, config: Config) -> None:
+    """Makes a user's method once. Raises `ConfigError` where that fails: a mistake before any check."""
+    if kind == "method":
+        methods.create(method_context(config, config.data.info()))
 
 
 def words_of(kind: str, place: str, given: Sequence[str]) -> tuple[str, ...]:

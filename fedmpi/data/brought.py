@@ -3,7 +3,7 @@
 A data set is a subclass of `DataOptions`, or a function that returns arrays (see `arrays.py`). A
 partition is a subclass of `PartitionOptions`, or a function of `labels`, `num_clients`, `seed` (and `groups`, if it
 goes by these) that returns the example numbers of each client. The other arguments of a function are the options that a
-config can set. Their types are those of its annotations, else those of their defaults; a list reaches it as a tuple.
+config can set (`config.keywords`).
 """
 
 from __future__ import annotations
@@ -11,24 +11,22 @@ from __future__ import annotations
 import functools
 import inspect
 from collections.abc import Callable
-from typing import Annotated, Any, ClassVar, Literal, get_args, get_origin
+from typing import Any, ClassVar
 
 import numpy as np
 from pydantic import Field, create_model
-from pydantic_core import PydanticUndefined
 
+from fedmpi.config.keywords import Keywords
 from fedmpi.config.schema import Section
 from fedmpi.data.arrays import ArrayOptions, Arrays
 from fedmpi.data.dataset import Dataset
 from fedmpi.data.dealing import Ints, PartitionOptions
 from fedmpi.data.options import DataOptions
-from fedmpi.errors import DataError, UserError, as_one_line, one_line
-from fedmpi.registry import OtherKindError, UnknownError
+from fedmpi.errors import DataError, OtherKindError, UnknownError, UserError, as_one_line
 
 Function = Callable[..., Any]
-_PLAIN = (int, float, bool, str)
 # A function that makes as many examples as it is asked for does better than a subset of them.
-_MAY_BE_ARGUMENTS = {"num_train", "num_test"}
+_MAY_BE_ARGUMENTS = ("num_train", "num_test")
 _GIVEN = ("labels", "num_clients", "seed")
 
 
@@ -36,8 +34,7 @@ class FunctionData(ArrayOptions):
     """The options of a data set that is a function."""
 
     function: ClassVar[Function]
-    takes: ClassVar[tuple[str, ...]]
-    """The options that are arguments of the function."""
+    keywords: ClassVar[Keywords]
 
     def arrays(self) -> Arrays | Dataset:
         found: Arrays | Dataset = _called(self, f"data.name={self.name}")
@@ -48,7 +45,7 @@ class FunctionPartition(PartitionOptions):
     """The options of a partition that is a function."""
 
     function: ClassVar[Function]
-    takes: ClassVar[tuple[str, ...]]
+    keywords: ClassVar[Keywords]
 
     def divide(self, labels: Ints, num_clients: int, seed: int, groups: Ints | None = None) -> tuple[Ints, Ints]:
         where = f"partition.name={self.name}"
@@ -78,59 +75,24 @@ def options_of_partition(name: str, found: object) -> type[Section]:
 @functools.cache
 def _of_function(name: str, function: Function, base: type[Section], given: tuple[str, ...]) -> type[Section]:
     """A subclass of `base` with a field for each argument that is not `given`. Raises `UnknownError`."""
-    try:
-        signature = inspect.signature(function, eval_str=True)
-    except (NameError, TypeError, SyntaxError) as error:
-        raise UnknownError(f"the annotations of {name!r} cannot be read: {one_line(str(error))}") from None
-    parameters = dict(signature.parameters)
-    if missing := [argument for argument in given if parameters.pop(argument, None) is None]:
+    keywords = Keywords.of(name, function)
+    if missing := [argument for argument in given if argument not in keywords.parameters]:
         raise UnknownError(f"{name!r} has no argument {missing[0]!r}; expected ({', '.join(given)}, **options)")
-    by_groups = bool(given) and parameters.pop("groups", None) is not None
-    fields: dict[str, Any] = {argument: _field(name, base, parameter) for argument, parameter in parameters.items()}
+    by_groups = bool(given) and "groups" in keywords.parameters
+    fields = keywords.fields(base, (*given, *["groups"] * by_groups), _MAY_BE_ARGUMENTS)
     about = (inspect.getdoc(function) or name).partition("\n\n")[0]
-    takes = tuple(fields)
     fields["name"] = (str, Field(name, description=" ".join(about.split())))
     made: Any = create_model(function.__name__, __base__=base, __module__=function.__module__, **fields)
-    made.function, made.takes, made.by_groups = staticmethod(function), takes, by_groups
+    made.function, made.keywords, made.by_groups = staticmethod(function), keywords, by_groups
     options: type[Section] = made
     return options
 
 
-def _field(name: str, base: type[Section], parameter: inspect.Parameter) -> tuple[Any, Any]:
-    """The type and the default of an option."""
-    if parameter.kind not in (parameter.POSITIONAL_OR_KEYWORD, parameter.KEYWORD_ONLY):
-        raise UnknownError(f"{name!r} takes {parameter}; expected arguments with names, each of them an option")
-    is_taken = hasattr(base, parameter.name) or parameter.name in {*base.model_fields} - _MAY_BE_ARGUMENTS
-    if is_taken or parameter.name.startswith("_"):
-        raise UnknownError(f"the argument {parameter.name!r} of {name!r} cannot be an option; give it another name")
-    has_default = parameter.default is not parameter.empty
-    given = type(parameter.default) if has_default else str
-    kind = _option_type(given if parameter.annotation is parameter.empty else parameter.annotation)
-    if kind is None:
-        allowed = "int, float, bool, str, a Literal of these, or a list or tuple of one of these"
-        raise UnknownError(f"the argument {str(parameter)[:80]!r} of {name!r} cannot be an option; allowed: {allowed}")
-    default = parameter.default if has_default else PydanticUndefined
-    return kind, tuple(default) if isinstance(default, list) else default
-
-
-def _option_type(annotation: Any) -> Any:
-    """The type of an option with this annotation; None if a config cannot have it. Lists are kept as tuples."""
-    if annotation in _PLAIN or get_origin(annotation) is Literal:
-        return annotation
-    if get_origin(annotation) not in (list, tuple) or not get_args(annotation):
-        return None
-    items = [item for item in get_args(annotation) if item is not Ellipsis]
-    if not all(item in _PLAIN for item in items):
-        return None
-    is_long = get_origin(annotation) is list or Ellipsis in get_args(annotation)
-    any_tuple: Any = tuple
-    return Annotated[any_tuple[(items[0], ...) if is_long else tuple(items)], Field(strict=False)]
-
-
 def _called(options: FunctionData | FunctionPartition, where: str, *given: Any, **more: Any) -> Any:
     """What the user's function returns. Raises DataError in one line with its own error and where that arose."""
+    names = [key for key in type(options).model_fields if key in options.keywords.parameters]
     try:
-        return options.function(*given, **{key: getattr(options, key) for key in options.takes}, **more)
+        return type(options).function(*given, **options.keywords.given(options, names), **more)
     except UserError:
         raise
     except (Exception, SystemExit) as error:  # whatever the user's code does

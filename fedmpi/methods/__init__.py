@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from fedmpi import registry
-from fedmpi.errors import ConfigError, UserError, as_one_line
+from fedmpi.errors import ConfigError, OtherKindError, UnknownError, UserError, as_one_line
 from fedmpi.methods.protocol import Method
 from fedmpi.methods.values import MethodContext, MethodOptions
 
@@ -27,12 +27,12 @@ def create(context: MethodContext) -> Method:
 def options_of(name: str, found: object) -> type[MethodOptions]:
     """The options class of a user's method `found`, which a config calls `name`. Raises `UnknownError`."""
     if not isinstance(found, type) or not issubclass(found, Method):
-        raise registry.OtherKindError(f"{name!r} is not a subclass of fedmpi.methods.protocol.Method")
+        raise OtherKindError(f"{name!r} is not a subclass of fedmpi.methods.protocol.Method")
     options = getattr(found, "Options", None)
     if not isinstance(options, type) or not issubclass(options, MethodOptions):
         base = "fedmpi.methods.values.MethodOptions"
-        raise registry.UnknownError(f"`Options` of {name!r} is missing or not a subclass of {base}")
+        raise UnknownError(f"`Options` of {name!r} is missing or not a subclass of {base}")
     if options.capacity and options.capacity not in options.model_fields:
         named = f"`capacity` is {options.capacity!r}, which is none of its options"
-        raise registry.UnknownError(f"{name!r}: {named} ({', '.join(options.model_fields)})")
+        raise UnknownError(f"{name!r}: {named} ({', '.join(options.model_fields)})")
     return options

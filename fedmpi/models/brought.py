@@ -2,8 +2,8 @@
 
 `Name` is a `torch.nn.Module` class or a function that makes one; it needs no base class of ours. Of its parameters
 fedmpi fills `num_classes` (which it must take), `example_shape`, `vocabulary_size` and `width` by name. The others are
-its options in the YAML, typed by their annotations, or else by their defaults; one with a default that YAML cannot
-hold (a class, a function) stays at it. Or `Name` is an options class with `net(info, width)`, as the built-in ones are.
+its options in the YAML (`config.keywords`). Or `Name` is an options class with `net(info, width)`, like the built-in
+ones.
 
 `width` is the share of its channels that a method wants: a float, or the `Width` that rounds as the method asks,
 where it is annotated so. A net without this keyword is made narrower layer by layer, if that is possible
@@ -16,19 +16,17 @@ from __future__ import annotations
 
 import inspect
 import sys
-import types
-from collections.abc import Callable, Sequence
-from functools import lru_cache, reduce
-from operator import or_
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, Union, get_args, get_origin, get_type_hints
+from collections.abc import Callable
+from functools import lru_cache
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from pydantic import ConfigDict, Field, create_model
 
+from fedmpi.config.keywords import Keywords
 from fedmpi.config.schema import Section
-from fedmpi.errors import ConfigError, as_one_line, one_line
+from fedmpi.errors import ConfigError, OtherKindError, UnknownError, as_one_line, one_line
 from fedmpi.models.options import Inputs, Model, Multiplier
 from fedmpi.models.width import Width
-from fedmpi.registry import OtherKindError, UnknownError
 
 if TYPE_CHECKING:
     from torch import nn
@@ -39,13 +37,6 @@ FILLED = ("num_classes", "example_shape", "vocabulary_size", "width")
 _MUST = (
     f"it must take num_classes, and may take {', '.join(FILLED[1:])} and options of its own with a type or a default"
 )
-_LARGEST = 2**31 - 1
-_PLAIN: dict[object, Any] = {
-    bool: bool,
-    int: Annotated[int, Field(ge=-_LARGEST, le=_LARGEST)],
-    float: Annotated[float, Field(allow_inf_nan=False)],
-    str: str,
-}
 
 
 class BroughtModel(Model):
@@ -59,8 +50,7 @@ class BroughtModel(Model):
     """Which of `FILLED` it takes."""
     takes_rounding: ClassVar[bool]
     """Whether its `width` is a `Width`."""
-    as_lists: ClassVar[tuple[str, ...]]
-    """Options that it expects as lists."""
+    keywords: ClassVar[Keywords]
 
     def net(self, info: Inputs, width: Width) -> nn.Module:
         net = self._made(info, width)
@@ -77,8 +67,8 @@ class BroughtModel(Model):
         known = {name: getattr(info, name) for name in self.filled if name != "width"}
         if "width" in self.filled:
             known["width"] = width.times(own) if self.takes_rounding else width.factor * own
-        options = {name: getattr(self, name) for name in type(self).model_fields if name not in ("name", "width")}
-        options |= {name: list(options[name]) for name in self.as_lists if options[name] is not None}
+        named = {*type(self).model_fields} & {*self.keywords.parameters} - {*self.filled}
+        options = self.keywords.given(self, sorted(named))
         try:
             made = type(self).make_net(**known, **options)
         except (Exception, SystemExit) as error:  # whatever the user's code does
@@ -140,50 +130,25 @@ def _a(found: object) -> str:
 
 
 def _options_of_signature(name: str, found: Callable[..., Any]) -> type[Section]:
-    parameters, hints = _parameters(name, found), _hints(found)
-    if "num_classes" not in parameters:
-        taken = ", ".join(parameters) or "nothing"
-        raise UnknownError(f"{name!r} takes {taken}; {_MUST}")
-    filled = [part for part in FILLED if part in parameters]
-    if "width" in filled and not _is_share(parameters["width"], hints.get("width")):
-        filled.remove("width")
-    fields: dict[str, Any] = {}
+    try:
+        keywords = Keywords.of(name, found)
+        parameters, hints = keywords.parameters, keywords.hints
+        if "num_classes" not in parameters:
+            raise UnknownError(f"{name!r} takes {', '.join(parameters) or 'nothing'}")
+        filled = [part for part in FILLED if part in parameters]
+        if "width" in filled and not _is_share(parameters["width"], hints.get("width")):
+            filled.remove("width")
+        fields = keywords.fields(BroughtModel, filled)
+    except UnknownError as error:
+        raise UnknownError(f"{error}; {_MUST}") from None
     if "width" in filled:
         fields["width"] = (Multiplier, Field(1.0, description="Width multiplier, which the net itself applies."))
-    for key, parameter in parameters.items():
-        if key not in filled and (field := _field(name, parameter, hints.get(key))):
-            fields[key] = field
     about = (inspect.getdoc(found) or "").partition("\n")[0] or f"A net of {found.__module__}."
     fields["name"] = (str, Field(name, description=about))
     made: type[BroughtModel] = create_model("Brought", __base__=BroughtModel, **fields)
-    made.make_net, made.filled = staticmethod(found), tuple(filled)
+    made.make_net, made.filled, made.keywords = staticmethod(found), tuple(filled), keywords
     made.takes_rounding = hints.get("width") is Width
-    made.as_lists = tuple(
-        key
-        for key, parameter in parameters.items()
-        if key in fields and (_holds_list(hints.get(key)) or isinstance(parameter.default, list))
-    )
     return made
-
-
-def _parameters(name: str, found: Callable[..., Any]) -> dict[str, inspect.Parameter]:
-    """What can be given by keyword. Raises `UnknownError` for what cannot but must be given."""
-    try:
-        parameters = inspect.signature(found).parameters.values()
-    except (TypeError, ValueError):
-        raise UnknownError(f"{name!r} does not say what it takes; {_MUST}") from None
-    by_place = [p.name for p in parameters if p.kind is p.POSITIONAL_ONLY and p.default is p.empty]
-    if by_place:
-        raise UnknownError(f"{name!r} takes {', '.join(by_place)} by place alone; {_MUST}, all by name")
-    return {p.name: p for p in parameters if p.kind in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY)}
-
-
-def _hints(found: Callable[..., Any]) -> dict[str, Any]:
-    made_by: Any = found
-    try:
-        return get_type_hints(made_by.__init__ if isinstance(found, type) else found)
-    except (AttributeError, LookupError, NameError, SyntaxError, TypeError, ValueError):
-        return {}  # a name that is imported for type checkers alone: defaults must do
 
 
 def _is_share(parameter: inspect.Parameter, hint: object) -> bool:
@@ -192,55 +157,3 @@ def _is_share(parameter: inspect.Parameter, hint: object) -> bool:
     return hint in (float, Width) or (
         hint is None and (default is parameter.empty or (type(default) in (int, float) and default == 1))
     )
-
-
-def _field(name: str, parameter: inspect.Parameter, hint: object) -> Any:
-    """The option of this parameter; None for one that stays at its default. Raises `UnknownError`."""
-    key, default = parameter.name, parameter.default
-    is_needed = default is parameter.empty
-    kind = _kind(hint) if hint is not None else None if is_needed else _kind_of_value(default)
-    if kind is None:
-        if is_needed:
-            why = "of a type that YAML cannot give" if hint else f"without a type or a default; write it as {key}: int"
-            raise UnknownError(f"{name!r} takes {key!r} {why}; {_MUST}")
-        return None
-    if hasattr(BroughtModel, key) or key in (*BroughtModel.__class_vars__, "name") or key.startswith("_"):
-        raise UnknownError(f"{name!r} has an option {key!r}, a name that fedmpi uses itself; give it another")
-    if is_needed:
-        return (kind, ...)
-    if default is None:
-        kind = kind | None
-    return (kind, Field(tuple(default) if isinstance(default, list) else default, validate_default=True))
-
-
-def _holds_list(hint: object) -> bool:
-    """Whether it is a list, or one of several types that is."""
-    return get_origin(hint) is list or any(get_origin(arg) is list for arg in get_args(hint))
-
-
-def _kind(hint: Any) -> Any:
-    """The annotation as strict pydantic types that YAML can fill; None if there is no such."""
-    origin, args = get_origin(hint), get_args(hint)
-    if hint in _PLAIN:
-        return _PLAIN[hint]
-    if origin is Literal:
-        return hint
-    if origin in (Union, types.UnionType):
-        kinds = [arg if arg is type(None) else _kind(arg) for arg in args]
-        return None if None in kinds else reduce(or_, kinds)
-    if origin in (list, tuple, Sequence) and args:
-        kinds = [_kind(arg) for arg in args if arg is not Ellipsis]
-        if None in kinds:
-            return None
-        is_fixed = origin is tuple and Ellipsis not in args
-        items: Any = types.GenericAlias(tuple, tuple(kinds) if is_fixed else (kinds[0], ...))
-        return Annotated[items, Field(strict=False)]
-    return None
-
-
-def _kind_of_value(value: object) -> Any:
-    """The same of a parameter that only has a default."""
-    if isinstance(value, (list, tuple)) and value:
-        first = type(value[0])
-        return _kind(types.GenericAlias(tuple, (first, ...))) if all(type(item) is first for item in value) else None
-    return None if value is None else _PLAIN.get(type(value))

@@ -12,7 +12,7 @@ from difflib import get_close_matches
 
 from fedmpi import registry
 from fedmpi.config.schema import Config
-from fedmpi.errors import ConfigError, UserError, as_one_line, one_line
+from fedmpi.errors import ConfigError, UnknownError, UserError, as_one_line, one_line
 
 HOOKS = ("run_started", "round_done", "run_ended")
 
@@ -31,7 +31,7 @@ def named(config: Config) -> list[Observed]:
     for place in config.output.observers:
         try:
             made_by = registry.imported(place)
-        except registry.UnknownError as error:
+        except UnknownError as error:
             raise ConfigError("output.observers", str(error)) from None
         if not isinstance(made_by, type) or not any(hasattr(made_by, hook) for hook in HOOKS):
             problem = "; ".join([f"{place!r} is not a class with one of {', '.join(HOOKS)}", *misspelled(made_by)])

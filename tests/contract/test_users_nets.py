@@ -133,7 +133,7 @@ def test_a_derived_net_is_drawn_for_its_own_inputs() -> None:
         ("mynets:INSTANCE", (), "is a net already"),
         ("mynets:TakesNothing", (), "takes nothing; it must take num_classes, and may take example_shape"),
         ("mynets:by_place", (), "takes num_classes, example_shape, x by place alone"),
-        ("mynets:untyped", (), "takes 'x' without a type or a default; write it as x: int; it must take num_classes"),
+        ("mynets:untyped", (), "takes 'x' without a default and without a type; write x: int; it must"),
         ("mynets:own_name", (), "has an option 'net', a name that fedmpi uses itself"),
         ("mynets:raises", (), "cannot be made with num_classes=4, example_shape=(1, 8, 8): KeyError: 'what'"),
         ("mynets:gives_text", (), "gives a value of type str; expected a torch.nn.Module"),

@@ -81,7 +81,7 @@ def test_one_that_raises_is_reported_once_and_changes_nothing(
     [
         ("watch_it:Nothing", "has no 'Nothing'"),
         ("no_such_module:X", "No module named"),
-        ("watch_it:NoHook", "no class"),
+        ("watch_it:NoHook", "watch_it:NoHook.*round_done"),
         ("watch_it:Misspelled", "rounddone .* did you mean round_done"),
     ],
 )

@@ -243,9 +243,9 @@ def test_a_function_s_arguments_are_the_options() -> None:
     [
         ("own_data:Nothing", "module 'own_data' has no 'Nothing'"),
         ("own_data:MLP", "neither a subclass of DataOptions with `info` and `read` nor a function"),
-        ("own_data:starred", "takes **more: int; expected arguments with names"),
-        ("own_data:shadowing", "the argument 'read' of 'own_data:shadowing' cannot be an option; give it another name"),
-        ("own_data:typed", "cannot be an option; allowed: int, float, bool, str"),
+        ("own_data:shadowing", "'own_data:shadowing' has an option 'read', a name that fedmpi uses itself"),
+        ("own_data:typed", "takes 'how' without a default and of a type that YAML cannot give; allowed: int, float"),
+        ("own_data:by_place", "takes num by place alone"),
         ("own_data:no_dict", "gave a list, expected a dict with train_x, train_y, test_x, test_y"),
         ("own_data:ragged", "gave something that is no array: "),
         ("own_data:more_keys", "'weights' means nothing; known: train_x"),
@@ -275,6 +275,9 @@ def test_a_partition_may_be_a_function() -> None:
     assert divide("rows") == [[0, 1, 2], [3, 4, 5], [6, 7, 8], [9, 10, 11]]
     assert divide("rows", "partition.skip=8") == [[8], [9], [10], [11]]
     assert divide("of_groups")[1] == [1, 5, 9]
+    assert divide("free")[3] == [9, 10, 11]
+    assert divide("free", "partition.share=0.5", "partition.sizes=[2,3]")[0] == [0, 1]
+    assert "partition.order" in refusal(lambda: divide("free", "partition.order=x"))
 
 
 @pytest.mark.parametrize(
