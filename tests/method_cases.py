@@ -80,9 +80,6 @@ CASES: dict[str, tuple[str, ...]] = {
 }
 """Overrides for `SMALL` of small_runs.py: 8 clients, 4 a round."""
 
-FIXED_POINT_SETTINGS: dict[str, tuple[str, ...]] = {}
-"""What must be set beside a vanishing learning rate so that a client of this case returns what it got."""
-
 MOVES_WITHOUT_TRAINING = {
     "fedhm": "clients of low rank return a truncation: its exact mean is tested in test_without_training.py",
     "fedhm-dynamic": "as fedhm: clients return a truncation",

@@ -48,6 +48,7 @@ def with_classes_and_spectra(found: Facts) -> Facts:
     from fedmpi.config.load import load
     from fedmpi.data import reading
     from fedmpi.data.partition import saved
+    from fedmpi.data.show import class_counts
     from fedmpi.running.start import method_context
     from fedmpi.store import checkpoint
 
@@ -60,6 +61,6 @@ def with_classes_and_spectra(found: Facts) -> Facts:
             server = dict(checkpoint.load(newest[0][1]).server)
             found = replace(found, spectra=inside.spectra(method.layers, method.tiers, server))
         labels, partition = reading.load(config.data).train_y, saved(run_dir.partition_path)[0]
-        return replace(found, classes=inside.class_counts(labels, partition, info.num_classes))
+        return replace(found, classes=class_counts(partition, labels, info.num_classes))
     except UserError as error:
         return replace(found, notes=(*found.notes, f"a part of this page is left out: {error.text()}"))

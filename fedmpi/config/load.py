@@ -224,7 +224,7 @@ def _options(values: dict[str, Any], problems: list[Problem]) -> dict[str, type[
     for name, info in Config.model_fields.items():
         if name not in NAMED_SECTIONS:
             if words.is_section(info.annotation):
-                options[name] = info.annotation  # type: ignore[assignment]
+                options[name] = info.annotation  # type: ignore[assignment]  # is_section has checked
             continue
         try:
             options[name] = _choose(values, name)

@@ -65,7 +65,7 @@ class _Loader(yaml.SafeLoader):
     depth = 0
 
     def compose_node(self, parent: Node | None, index: Any) -> Node | None:
-        event: Any = self.peek_event()  # type: ignore[no-untyped-call]
+        event: Any = self.peek_event()  # type: ignore[no-untyped-call]  # PyYAML's types leave it out
         line = event.start_mark.line + 1
         if isinstance(event, yaml.AliasEvent):
             raise YamlError(line, f"aliases (*{event.anchor}) are not read; write the value out (or quote the text)")

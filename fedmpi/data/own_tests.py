@@ -44,18 +44,13 @@ def personal_tests(how: How, partition: Partition, dataset: Dataset, seed: int, 
     train, test = (dataset.groups, dataset.test_groups) if how == "groups" else (dataset.train_y, dataset.test_y)
     assert train is not None and test is not None, "the config was checked"
     has_tests = np.zeros(partition.num_clients, dtype=bool)
-    has_tests[_owners(partition)[np.isin(train[partition.indices], test)]] = True
+    has_tests[partition.owners[np.isin(train[partition.indices], test)]] = True
     return _alike(partition, train, test, _chosen(has_tests, num_clients, seed))
 
 
 def some(tests: Partition, num_clients: int, seed: int) -> Partition:
     """`tests` of as many of the clients that have any, a seeded choice; 0 is all of them."""
     return _only(tests, _chosen(tests.sizes > 0, num_clients, seed))
-
-
-def _owners(partition: Partition) -> Ints:
-    """Whose each of `partition.indices` is."""
-    return np.repeat(np.arange(partition.num_clients), partition.sizes)
 
 
 def _chosen(has_tests: NDArray[np.bool_], num_clients: int, seed: int) -> Ints:
@@ -68,7 +63,7 @@ def _chosen(has_tests: NDArray[np.bool_], num_clients: int, seed: int) -> Ints:
 
 def _matching(partition: Partition, train_labels: Ints, test_labels: Ints, seed: int) -> Partition:
     """Class by class, cut where the clients' training examples of that class are: floor(n_test * cumulated share)."""
-    owners, labels = _owners(partition), train_labels[partition.indices]
+    owners, labels = partition.owners, train_labels[partition.indices]
     generator = numpy_generator("personal tests", seed)
     examples, whose = [np.empty(0, np.int64)], [np.empty(0, np.int64)]
     for label in np.unique(test_labels):

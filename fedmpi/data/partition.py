@@ -51,6 +51,11 @@ class Partition:
         """Numbers of the examples of one client, a read-only view."""
         return self.indices[self.offsets[client] : self.offsets[client + 1]]
 
+    @property
+    def owners(self) -> Ints:
+        """Which client has each of `indices`."""
+        return np.repeat(np.arange(self.num_clients), self.sizes)
+
     def packed(self, data_digest: str = "") -> memoryview:
         """The bytes of an HDF5 file that `load` reads; `data_digest` is that of the data set that it divides."""
         attributes = {"data_digest": data_digest} if data_digest else {}

@@ -25,13 +25,8 @@ MAX_COLUMNS = 500
 
 def class_counts(partition: Partition, labels: Ints, num_classes: int) -> Ints:
     """int64 (clients, classes): how many examples of each class the clients have."""
-    cells = _owners(partition) * num_classes + labels[partition.indices]
+    cells = partition.owners * num_classes + labels[partition.indices]
     return np.bincount(cells, minlength=partition.num_clients * num_classes).reshape(-1, num_classes)
-
-
-def _owners(partition: Partition) -> Ints:
-    """Whose each of `partition.indices` is."""
-    return np.repeat(np.arange(partition.num_clients), partition.sizes)
 
 
 def table(partition: Partition, labels: Ints, num_classes: int, groups: Ints | None = None) -> str:
@@ -54,7 +49,7 @@ def table(partition: Partition, labels: Ints, num_classes: int, groups: Ints | N
 
 def _kinds(partition: Partition, numbers: Ints, num_numbers: int) -> Ints:
     """How many different `numbers` each client has; memory as for the examples, whatever the number of clients."""
-    pairs = np.unique(_owners(partition) * num_numbers + numbers[partition.indices])
+    pairs = np.unique(partition.owners * num_numbers + numbers[partition.indices])
     return np.bincount(pairs // num_numbers, minlength=partition.num_clients)
 
 
@@ -123,7 +118,7 @@ def sorted_shares(partition: Partition, labels: Ints, num_classes: int) -> NDArr
     Clients are sorted by their most frequent class and, within it, by its share; those without examples are left out.
     Memory is as for the examples, whatever the number of clients.
     """
-    cells, counts = np.unique(_owners(partition) * num_classes + labels[partition.indices], return_counts=True)
+    cells, counts = np.unique(partition.owners * num_classes + labels[partition.indices], return_counts=True)
     owners, classes = np.divmod(cells, num_classes)
     shares = counts / partition.sizes[owners]
     by_share = np.lexsort((classes, -shares, owners))

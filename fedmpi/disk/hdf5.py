@@ -83,7 +83,7 @@ class Reader:
         entry = self.entries[name]
         values = np.empty(entry.size, entry.dtype)
         self._file.seek(entry.offset)
-        if values.size and self._file.readinto(values.data) != entry.nbytes:  # type: ignore[attr-defined]
+        if values.size and self._file.readinto(values.data) != entry.nbytes:  # type: ignore[attr-defined]  # IO lacks it
             raise Damaged("has shrunk while it was read")
         return values.reshape(entry.shape)
 

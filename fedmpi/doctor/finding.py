@@ -11,7 +11,6 @@ import fedmpi
 from fedmpi.errors import one_line
 
 State = Literal["ok", "warning", "problem"]
-STATES: tuple[State, ...] = ("ok", "warning", "problem")
 """From harmless to what ends a run."""
 _WIDTH = 80
 _INDENT = 26

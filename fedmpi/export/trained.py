@@ -28,6 +28,7 @@ from fedmpi.rounds.evaluate import client_net
 from fedmpi.rounds.publish import share_versions
 from fedmpi.rounds.state import client_of, personal_task, reestimates
 from fedmpi.store.checkpoint import KIND
+from fedmpi.store.units import as_number
 
 
 @dataclass(frozen=True)
@@ -181,7 +182,9 @@ def _named(saved: SavedRound, tier: str | None) -> tuple[str, int]:
     if tier is None or not nets:
         what = "which net?" if tier is None else f"{tier}, but this method has no common net;"
         raise ConfigError("--tier", f"{what} allowed: {_names(saved)}")
-    found = tier if tier in nets else next((name for name in nets if _number(name) == _number(tier) is not None), None)
+    found = (
+        tier if tier in nets else next((name for name in nets if as_number(name) == as_number(tier) is not None), None)
+    )
     if found is None:
         raise ConfigError("--tier", f"no net {tier!r}; allowed: {_names(saved)}")
     return found, nets[found]
@@ -198,10 +201,3 @@ def _names(saved: SavedRound) -> str:
     clients = f"--client 0 to {saved.setup.config.clients.count - 1}"
     tiers = f"--tier {', '.join(_nets(saved))}"
     return ", or ".join([tiers] * bool(_nets(saved)) + [clients] * (saved.setup.personal_tests is not None))
-
-
-def _number(text: str) -> float | None:
-    try:
-        return float(text)
-    except ValueError:
-        return None

@@ -19,8 +19,6 @@ from torch.optim.sgd import sgd
 
 from fedmpi.tensors import Layout, Params, specs_of
 
-FLOAT32_BYTES = 4
-
 
 class Buffers:
     """Parameters, gradients and momentum of whichever net trains, float32, `num_bytes` each. With `squares` also what
@@ -116,8 +114,9 @@ class FlatNet:
     def _groups(self, weight_decay: float, own_decay: Collection[str]) -> Iterator[tuple[slice, float]]:
         """Each group's part of a flat vector of numbers, and its weight decay."""
         split = min((self.layout.offsets[name] for name in own_decay), default=self.layout.num_bytes)
-        yield slice(0, split // FLOAT32_BYTES), weight_decay
-        yield slice(split // FLOAT32_BYTES, None), 0.0
+        first = split // torch.float32.itemsize
+        yield slice(0, first), weight_decay
+        yield slice(first, None), 0.0
 
     def reset_momentum(self) -> None:
         """As a fresh optimizer: SGD's first step on a zero buffer leaves the gradient in it."""

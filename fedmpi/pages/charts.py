@@ -38,8 +38,10 @@ _MOST_MARKED = 12
 _SERIES = tuple(f"#0a0b{place:02x}" for place in range(NUM_COLOURS))
 _INK, _FAINT, _GRID = "#0c0d00", "#0c0d01", "#0c0d02"
 _VARIABLES = {colour: f"var(--series-{place})" for place, colour in enumerate(_SERIES)} | {
-    _INK: "var(--ink)", _FAINT: "var(--muted)", _GRID: "var(--rule)",
-}  # fmt: skip
+    _INK: "var(--ink)",
+    _FAINT: "var(--muted)",
+    _GRID: "var(--rule)",
+}
 _STYLE: dict[str, Any] = {
     "svg.fonttype": "none",  # the browser's own fonts, text that can be selected
     "svg.hashsalt": "fedmpi",

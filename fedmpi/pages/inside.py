@@ -1,4 +1,4 @@
-"""What a page shows beside a run's files: who has which classes, and the singular values of the server's layers."""
+"""What a page shows beside a run's files: the singular values of the server's layers."""
 
 from __future__ import annotations
 
@@ -7,9 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import Protocol
 
 import numpy as np
-from numpy.typing import NDArray
 
-from fedmpi.data.partition import Partition
 from fedmpi.lowrank.factorized import FactorizedLayer
 from fedmpi.pages.facts import Spectra
 from fedmpi.tensors import Params
@@ -23,13 +21,6 @@ class Tier(Protocol):
 
     @property
     def rank_ratio(self) -> float: ...
-
-
-def class_counts(labels: NDArray[np.int64], partition: Partition, num_classes: int) -> NDArray[np.int64]:
-    """Training examples of each client and class, int64 (clients, classes)."""
-    clients = np.repeat(np.arange(partition.num_clients), partition.sizes)
-    pairs = clients * num_classes + labels[partition.indices]
-    return np.bincount(pairs, minlength=partition.num_clients * num_classes).reshape(-1, num_classes)
 
 
 def spectra(

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from fedmpi.pages.facts import Facts
-from fedmpi.store.units import duration, si, size
+from fedmpi.store.units import duration, percent, si, size
 
 _ALL_IN_ONE = "all clients"
 
@@ -74,7 +74,3 @@ def key_figures(facts: Facts) -> list[tuple[str, str]]:
 def name_of(tier: str) -> str:
     """Names of tiers are often numbers; a word before them keeps them apart from values."""
     return tier if not tier.replace(".", "", 1).isdigit() else f"tier {tier}"
-
-
-def percent(share: float | None) -> str:
-    return "-" if share is None else f"{100 * share:.2f} %"

@@ -15,9 +15,7 @@ if TYPE_CHECKING:
     from rich.live import Live
 
 # One variable of each launcher that `fedmpi.mpi.launch` knows, and of srun, which may start a process without MPI.
-_LAUNCHED = (
-    "OMPI_COMM_WORLD_RANK", "PMI_RANK", "MV2_COMM_WORLD_RANK", "PALS_RANKID", "PMIX_RANK", "SLURM_STEP_ID",
-)  # fmt: skip
+_LAUNCHED = ("OMPI_COMM_WORLD_RANK", "PMI_RANK", "MV2_COMM_WORLD_RANK", "PALS_RANKID", "PMIX_RANK", "SLURM_STEP_ID")
 _DUMB = ("dumb", "unknown")
 DEFAULT_COLUMNS = 80
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from fedmpi.data.show import class_counts
 from fedmpi.report.observer import Ended
 from fedmpi.rounds.state import Setup
 from fedmpi.store import checkpoint
@@ -31,7 +32,7 @@ class FinalPage:
         server = dict(checkpoint.load(folder.checkpoint_path(ended.done)).server)
         found = replace(
             facts.read(folder.path),
-            classes=inside.class_counts(setup.labels, setup.partition, num_classes),
+            classes=class_counts(setup.partition, setup.labels, num_classes),
             spectra=inside.spectra(method.layers, method.tiers, server, MOST_PRODUCTS),
         )
         write_text(folder.page_path, page.page([found]))

@@ -284,10 +284,19 @@ def _text(plan: Forecast) -> str:
     heads = "tier capacity clients params MACs activations down/client up/client compute/client".split()
     rows: list[Sequence[str]] = [heads]
     for tier in plan.tiers:
-        rows.append((
-            tier.name, f"{tier.rank_ratio:g}", str(tier.clients), f"{tier.params:,}", si(tier.macs),
-            size(tier.activation_bytes), size(tier.down_bytes), size(tier.up_bytes), f"{si(tier.training_macs)} MACs",
-        ))  # fmt: skip
+        rows.append(
+            (
+                tier.name,
+                f"{tier.rank_ratio:g}",
+                str(tier.clients),
+                f"{tier.params:,}",
+                si(tier.macs),
+                size(tier.activation_bytes),
+                size(tier.down_bytes),
+                size(tier.up_bytes),
+                f"{si(tier.training_macs)} MACs",
+            )
+        )
     widths = [max(len(row[column]) for row in rows) for column in range(len(heads))]
     table = ["  ".join(cell.rjust(width) for cell, width in zip(row, widths, strict=True)) for row in rows]
     low, high = plan.clients_per_worker

@@ -37,9 +37,16 @@ COMPARED = ("fedmpi", "python", "torch", "torchvision", "numpy", "libc", "cpu", 
 # a matrix product, DNNL_MAX_CPU_ISA a convolution; numbers of threads change nothing, because `mpi.threads` sets them.
 # ATEN_CPU_CAPABILITY is part of "cpu".
 VARIABLES = (
-    "MKL_CBWR", "MKL_ENABLE_INSTRUCTIONS", "MKL_DEBUG_CPU_TYPE", "OPENBLAS_CORETYPE", "NPY_DISABLE_CPU_FEATURES",
-    "ONEDNN_MAX_CPU_ISA", "DNNL_MAX_CPU_ISA", "ONEDNN_DEFAULT_FPMATH_MODE", "DNNL_DEFAULT_FPMATH_MODE",
-)  # fmt: skip
+    "MKL_CBWR",
+    "MKL_ENABLE_INSTRUCTIONS",
+    "MKL_DEBUG_CPU_TYPE",
+    "OPENBLAS_CORETYPE",
+    "NPY_DISABLE_CPU_FEATURES",
+    "ONEDNN_MAX_CPU_ISA",
+    "DNNL_MAX_CPU_ISA",
+    "ONEDNN_DEFAULT_FPMATH_MODE",
+    "DNNL_DEFAULT_FPMATH_MODE",
+)
 GPU_VARIABLES = ("CUBLAS_WORKSPACE_CONFIG", "NVIDIA_TF32_OVERRIDE", "TORCH_ALLOW_TF32_CUBLAS_OVERRIDE")
 _MOST_CHARACTERS = 100
 # The manifest's key for what a run uses that is not built in.

@@ -27,6 +27,14 @@ def size(num_bytes: float | None) -> str:
     return f"{text}B" if text[-1].isalpha() else f"{text} B"
 
 
+def as_number(text: str) -> float | None:
+    """What a text says as a number; None if it is none."""
+    try:
+        return float(text)
+    except ValueError:
+        return None
+
+
 def percent(share: float | None) -> str:
     """0.9123 -> `91.23 %`; None -> `-`."""
     return "-" if share is None else f"{100 * share:.2f} %"

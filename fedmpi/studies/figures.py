@@ -18,6 +18,7 @@ from fedmpi import papers
 from fedmpi.pages import charts, figure
 from fedmpi.report import table_text
 from fedmpi.store.files import write_text
+from fedmpi.store.units import as_number
 from fedmpi.studies import measures
 from fedmpi.studies.runs import History, mean_std
 from fedmpi.studies.tables import Archive, Result, collect, in_unit
@@ -77,7 +78,7 @@ def panels_of(archive: Archive) -> list[Panel]:
 
 def _panel(title: str, results: Sequence[Result], archive: Archive) -> Panel:
     table, rows = archive.table, tuple(dict.fromkeys(result.cell.row for result in results if result.cell.row))
-    is_counted = table.axes is not None and table.axes.x in _COUNTED and None not in map(_number, rows)
+    is_counted = table.axes is not None and table.axes.x in _COUNTED and None not in map(as_number, rows)
     ticks = rows if table.kind == "bars" or (table.kind == "curves" and not is_counted) else ()
     lines = []
     for column, of_column in groupby(results, key=lambda result: result.cell.column):
@@ -88,20 +89,13 @@ def _panel(title: str, results: Sequence[Result], archive: Archive) -> Panel:
     return Panel(title, tuple(lines), ticks)
 
 
-def _number(text: str) -> float | None:
-    try:
-        return float(text)
-    except ValueError:
-        return None
-
-
 def _place(result: Result, ticks: Sequence[str], archive: Archive) -> float | None:
     """Where on the x axis a cell stands; None while its run does not say."""
     cell, axes = result.cell, archive.table.axes
     if cell.row in ticks:
         return float(ticks.index(cell.row))
     if axes is None or axes.x in _COUNTED:
-        return _number(cell.row)
+        return as_number(cell.row)
     histories = archive.histories(cell)
     if axes.x == "params":
         from fedmpi.verify.nets import of_run, params

@@ -97,13 +97,6 @@ def params_of_cell(cell: Cell) -> float:
     return _PARAMS[key]
 
 
-def forget() -> None:
-    """Everything that was built."""
-    setting.cache_clear()
-    _PARAMS.clear()
-    _SKELETONS.clear()
-
-
 def params(net: nn.Module) -> int:
     """How many learnable numbers a net has."""
     return sum(parameter.numel() for parameter in net.parameters())

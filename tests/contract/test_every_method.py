@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 import torch
 from fast import fast
-from method_cases import BYTES_DIFFER, CASES, FIXED_POINT_SETTINGS, MOVES_WITHOUT_TRAINING
+from method_cases import BYTES_DIFFER, CASES, MOVES_WITHOUT_TRAINING
 from small_runs import one_round, small_setup
 
 from fedmpi import train_round as rounds
@@ -46,7 +46,7 @@ def test_without_training_nothing_moves(case: str, tmp_path: Path, monkeypatch: 
     """
     for module in (simulate, rounds):
         monkeypatch.setattr(module, "learning_rate", lambda *arguments: 1e-30)
-    setup = small_setup(tmp_path, *CASES[case], *FIXED_POINT_SETTINGS.get(case, ()))
+    setup = small_setup(tmp_path, *CASES[case])
     first = ServerState(setup.method.initial_state())
     state, _, _ = one_round(setup, 1, first)
     for name in setup.method.state_specs():

@@ -212,9 +212,14 @@ def test_renames_that_fail(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
 
 @pytest.mark.parametrize(
     ("free_bytes", "files", "free_files", "state"),
-    [(2**31, 100_000, 50_000, "ok"), (2**31, 0, 0, "ok"), (2**31, 100_000, 9, "warning"), (2**29, 0, 0, "warning"),
-     (2**20, 0, 0, "problem")],
-)  # fmt: skip
+    [
+        (2**31, 100_000, 50_000, "ok"),
+        (2**31, 0, 0, "ok"),
+        (2**31, 100_000, 9, "warning"),
+        (2**29, 0, 0, "warning"),
+        (2**20, 0, 0, "problem"),
+    ],
+)
 def test_space(free_bytes: int, files: int, free_files: int, state: str, tmp_path: Path) -> None:
     disk = os.statvfs_result((4096, 4096, 10**9, 10**9, free_bytes // 4096, files, files, free_files, 0, 255))
     assert run_folder.space(tmp_path, disk).state == state

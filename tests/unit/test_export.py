@@ -123,8 +123,16 @@ def reported(trained: TrainedNet) -> float | None:
     return scores.get(trained.name.removeprefix("tier "), {}).get("accuracy")
 
 
-FAST = [("fedhm", "0.25"), ("prism", "server"), ("prism", "0.4"), ("heterofl", "0.5"), ("splitmix", "0.25"),
-        *[(name, CLIENT) for name in ("hermes", "lgfedavg", "perfedavg")], ("lstm", "0.5"), ("tied", "1")]  # fmt: skip
+FAST = [
+    ("fedhm", "0.25"),
+    ("prism", "server"),
+    ("prism", "0.4"),
+    ("heterofl", "0.5"),
+    ("splitmix", "0.25"),
+    *[(name, CLIENT) for name in ("hermes", "lgfedavg", "perfedavg")],
+    ("lstm", "0.5"),
+    ("tied", "1"),
+]
 
 
 @pytest.mark.parametrize(("name", "net"), fast(*FAST, of=[*OF_METHODS, *OF_NETS]))

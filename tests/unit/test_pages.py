@@ -12,9 +12,9 @@ import pytest
 
 from fedmpi.command import plot, report
 from fedmpi.data.partition import Partition
+from fedmpi.data.show import class_counts
 from fedmpi.errors import ConfigError, RunDirError
 from fedmpi.pages import facts, figure, plotted
-from fedmpi.pages.inside import class_counts
 from fedmpi.pages.page import page
 from fedmpi.pages.settings import Group, differences, grouped, mean_and_half_width
 
@@ -146,7 +146,7 @@ def test_how_each_start_ended(tmp_path):
 def test_classes_by_client():
     partition = Partition(np.array([3, 0, 1, 2]), np.array([0, 1, 4, 4]))
     labels = np.array([2, 0, 2, 1])
-    assert class_counts(labels, partition, 3).tolist() == [[0, 1, 0], [1, 0, 2], [0, 0, 0]]
+    assert class_counts(partition, labels, 3).tolist() == [[0, 1, 0], [1, 0, 2], [0, 0, 0]]
 
 
 def several(tmp_path) -> list[Group]:

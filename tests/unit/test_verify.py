@@ -32,7 +32,9 @@ def nothing_built() -> Iterator[None]:
 
 
 def forget() -> None:
-    nets.forget()
+    nets.setting.cache_clear()
+    nets._PARAMS.clear()
+    nets._SKELETONS.clear()
     for paper in PAPERS:
         for function in vars(import_module(f"fedmpi.verify.paper_{paper}")).values():
             getattr(function, "cache_clear", lambda: None)()

@@ -39,7 +39,7 @@ class Lstm(nn.LSTM):
     def flatten_parameters(self) -> None:
         """Nothing: on CUDA torch would move the weights into a buffer of its own, which nobody else trains or reads."""
 
-    def forward(self, x: Tensor) -> tuple[Tensor, State]:  # type: ignore[override]
+    def forward(self, x: Tensor) -> tuple[Tensor, State]:  # type: ignore[override]  # takes no states
         """(B, length, inputs) -> (B, length, hidden) and the last states."""
         if x.is_meta or is_in_torch_dispatch_mode():
             return self._shapes(x)
