@@ -36,7 +36,7 @@ AVERAGE_POOLS = (nn.AvgPool2d, nn.AdaptiveAvgPool2d)
 FLOAT32_BYTES = 4
 # Four gates, the cell and the output, at each token in each layer.
 LSTM_KEEPS = 6
-# Batch statistics of one value do not exist; two examples, then half of everything.
+# BatchNorm needs two values, so the dry run uses two examples and halves the counts.
 EXAMPLES = 2
 # In one tensor of a dry run on the CPU; VGG on 224 x 224 pixels has 13 million.
 MOST_NUMBERS = 2**24

@@ -200,7 +200,7 @@ def imported(place: str) -> Any:
     return found
 
 
-def _where_looked(module: str, error: Exception) -> str:
+def _where_looked(module: str, error: BaseException) -> str:
     """Of a module that was not found itself, not of one that it imports."""
     if not isinstance(error, ModuleNotFoundError) or not f"{module}.".startswith(f"{error.name}."):
         return ""

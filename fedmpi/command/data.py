@@ -263,5 +263,5 @@ def _checked(data_dir: str) -> Path:
     """The data folder, which need not be there yet. Raises DataError if it is something else than a folder."""
     folder = below_home(data_dir)
     if folder.exists() and not folder.is_dir():
-        raise DataError(str(folder), "is no folder; --data-dir (data.root) is the folder of all data sets")
+        raise DataError(str(folder), "is not a folder; --data-dir (data.root) is the folder of all data sets")
     return folder

@@ -113,7 +113,7 @@ def _apply(tree: Tree, overrides: Sequence[Override], in_full: dict[yaml_text.Pa
         origins |= {path: origin for path, _ in found}
     named = {path for path, _ in settings}
     if missing := [f"{path[0]}.name={name}" for path, name in in_full.items() if path not in named]:
-        why = "a run directory alone makes fedmpi import nothing; to run this code, say again"
+        why = "a run directory alone makes fedmpi import nothing; to run this code, name it again:"
         raise ConfigError(tree.file, f"{why} {' '.join(missing)}")
     settings = [(path, value) for path, value in settings if in_full.get(path, "") != value]
     tree.put_all(settings, lambda path: origins[path])

@@ -42,7 +42,7 @@ def later(default: Any, **marks: bool) -> Any:
     return Field(default, json_schema_extra={"later": True, **marks})
 
 
-# Far beyond what any of them means, and products of three of them are still float32.
+# An upper limit that no real setting reaches; the product of three such numbers is still finite in float32.
 MAX_NUMBER = 1e12
 Positive = Annotated[float, Field(gt=0, le=MAX_NUMBER, allow_inf_nan=False)]
 NotNegative = Annotated[float, Field(ge=0, le=MAX_NUMBER, allow_inf_nan=False)]

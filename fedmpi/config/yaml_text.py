@@ -146,7 +146,7 @@ def _mapping(node: MappingNode, path: Path, document: Document) -> dict[str, Any
         place = (*path, key)
         if key in found:
             first = document.origins[place]
-            twice = f"given twice, on {first} and on line {line}; leave one away"
+            twice = f"given twice, on {first} and on line {line}; remove one"
             document.problems.append(Problem(place, twice, first))
             continue
         document.origins[place] = f"line {line}"

@@ -42,7 +42,7 @@ def data(data_dir: str | None) -> Finding:
     found = "; ".join(f"{state}: {', '.join(names)}" for state, names in sorted(states.items(), key=_ready_first))
     if data_dir is not None and not Path(data_dir).expanduser().is_dir():
         advice = "check the name, or `python -m fedmpi.data fetch NAME --data-dir D` makes it"
-        return warning("data", f"{data_dir} is no folder; {found}", advice)
+        return warning("data", f"{data_dir} is not a folder; {found}", advice)
     return ok("data", found)
 
 

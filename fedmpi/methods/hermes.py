@@ -58,7 +58,7 @@ if TYPE_CHECKING:
     from fedmpi.models.surgery.groups import Masks
     from fedmpi.tensors import Params, Spec
 
-# Products of shares and counts are whole numbers up to rounding: so much less than one is none.
+# Products of shares and counts are whole numbers up to rounding: a remainder below this tolerance counts as zero.
 _ROUNDING = 1e-6
 # Squares of entries below it vanish in float32; a group of that norm counts as zero.
 _LEAST_NORM = 1e-20

@@ -86,8 +86,8 @@ class Collectives(Protocol):
         """Every rank's text, in order of ranks. For start-up only: it pickles."""
 
     def agree(self) -> None:
-        """At the end of a step: raises `RankLossError` on all ranks unless all came through it. Costs nothing where a
-        job ends with its ranks.
+        """Ends a step: raises `RankLossError` on all ranks unless all came through it. Costs nothing where a job ends
+        with its ranks.
         """
 
     def recover(self) -> Loss:
@@ -125,7 +125,7 @@ class Communicator(Collectives, Protocol):
         """From now on calls `look` again and again while this rank waits for others; what it raises ends the wait."""
 
     def end_all(self) -> None:
-        """For a rank that ends with an exit code and can call MPI no more: the launcher ends the others."""
+        """Ends this rank with an exit code where it can call MPI no more: the launcher ends the others."""
 
     def abort(self, code: int) -> None:
         """Ends every rank at once."""

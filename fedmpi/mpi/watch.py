@@ -20,8 +20,8 @@ from fedmpi.clock import Traffic
 
 _MARGIN_S = 10.0
 STOPPED_S = 3.0
-"""Who looks every second and finds so much more gone was stopped, as Slurm's suspend does to all ranks of a job: what
-went by then is nobody's fault, and all limits begin anew."""
+"""A watchdog looks every second. If this much time has passed since its last look, the process was suspended (Slurm
+suspends all ranks of a job), so all limits begin anew."""
 
 
 def patience_s(limit_s: float, times: int = 2) -> float:

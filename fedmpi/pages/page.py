@@ -11,10 +11,10 @@ import numpy as np
 from fedmpi.pages import charts
 from fedmpi.pages.charts import Line
 from fedmpi.pages.facts import Facts
-from fedmpi.pages.prose import key_figures, name_of, paragraph, percent
+from fedmpi.pages.prose import key_figures, name_of, paragraph
 from fedmpi.pages.settings import LEAST_SEEDS, MOST_PAIRED, Group, differences, grouped, mean_and_half_width
 from fedmpi.report.records import CLIENTS
-from fedmpi.store.units import duration, si, size
+from fedmpi.store.units import duration, percent, si, size
 
 MOST_CLIENTS = 40
 """Of more clients a chart shows a sample."""

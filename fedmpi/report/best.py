@@ -46,8 +46,6 @@ def mean_accuracy(record: Record) -> float | None:
 
 
 def best_round(means: Mapping[int, float | None], saved: Collection[int]) -> int | None:
-    """Of the rounds that are `saved` the one of the highest `mean_accuracy`, of equals the first; None if none has
-    one.
-    """
+    """The saved round with the highest `mean_accuracy` (ties: the first); None if none of them was tested."""
     known = [(mean, -number) for number in saved if (mean := means.get(number)) is not None]
     return -max(known)[1] if known else None

@@ -1,4 +1,4 @@
-"""What hears of a run: three hooks, all optional, called on rank 0 only, in this order.
+"""What an observer of a run is told: three hooks, all optional, called on rank 0 only, in this order.
 
     run_started(started)   before the first round of a start
     round_done(record)     after each round, when it is saved: the line that `rounds.jsonl` has of it

@@ -53,7 +53,7 @@ def _remember(setup: Setup, net: FlatNet, client: Client) -> str:
 
 
 def _seed(client: Client, purpose: str) -> int:
-    """Of this client's training in this phase of this round."""
+    """The seed of this client's training in this phase of this round."""
     task = client.task
     return seeds.mix(f"{purpose}:{task.phase}", client.seed, task.round_number, task.client)
 

@@ -28,19 +28,19 @@ class OpenRound:
     state: ServerState
     """After the phases that are done; on rank 0."""
     published: Published | None = None
-    """Of that state, for the step that comes next; None if this rank has yet to get it."""
+    """What the server has published of that state for the next step; None if this rank has yet to get it."""
     num_phases: int = 0
-    """Phases that are done; the same on all ranks."""
+    """How many phases are done; the same on all ranks."""
     result: RoundResult = field(default_factory=RoundResult)
-    """Of the phases that are done."""
+    """What the finished phases have brought."""
     kind: str = ""
-    """Of the exchange of the phase that is open; empty if no rank has begun it."""
+    """The kind of exchange that the open phase has (`choose`); empty if no rank has begun the phase."""
     exchange: Exchange | None = None
-    """Of the phase that is open; None if this rank has yet to open it."""
+    """The exchange of the open phase; None if this rank has yet to open it."""
     has_lost_ranks: bool = False
-    """Since the last phase that is done. Those left may have reached different places in it."""
+    """Whether ranks were lost since the last finished phase. Those left may be at different places in the next."""
     seconds: Mapping[str, float] = field(default_factory=dict)
-    """Of this rank, by stage."""
+    """How long this rank has spent in each stage."""
     before: ServerState = field(init=False)
     """The state before the round, which is saved where the round cannot be finished."""
 

@@ -127,7 +127,7 @@ class Server:
         self._observers.call("run_started", Started(config.to_dict(), self._folder.path, self._done))
 
     def show_progress(self, num_done: int, num_clients: int) -> None:
-        """Of the running phase: how many of its clients are done."""
+        """Shows how many clients of the running phase are done."""
         self._look()
         self._progress.clients(num_done, num_clients)
 

@@ -106,7 +106,7 @@ def _computed_with(comm: Communicator, worker_device: str, device: placement.Dev
 
 
 def warn(line: str) -> None:
-    """For what is found before there is a desk."""
+    """Prints a warning before the server exists, which warns by itself."""
     print(f"warning: {line}", file=sys.stderr, flush=True)
 
 

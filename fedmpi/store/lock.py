@@ -188,9 +188,9 @@ class RunLock:
 
 
 def seen(run_dir: RunDir, patience_s: float) -> tuple[Holder, bool] | None:
-    """For who only looks: the process that the lock names, and whether it lives as far as can be told from here.
+    """The process that the lock names, and whether it lives, as far as a command that only looks can tell.
 
-    On another host it is believed to for `patience_s` after its last round. None if the lock names nobody. Raises
+    On another host it is believed to live for `patience_s` after its last round. None if the lock names nobody. Raises
     RunDirError if it cannot be read.
     """
     try:

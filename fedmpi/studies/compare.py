@@ -149,7 +149,7 @@ def _collect(arguments: argparse.Namespace) -> None:
     runs = [run for run in runs_in(arguments.out) if asked is None or run.name in asked]
     runs = [run for run in runs if arguments.seeds is None or run.seed in arguments.seeds]
     if not runs:
-        raise RunDirError(str(arguments.out), "holds no such runs; leave --collect away to make them")
+        raise RunDirError(str(arguments.out), "holds no such runs; run it without --collect to make them")
     rows, caption = _table(runs, arguments)
     kept = settings_of(arguments.out).get("target")
     if asked is None and arguments.seeds is None and arguments.target == kept:

@@ -127,7 +127,7 @@ clients.count (command line)            expected a whole number >= 1, got true (
         ("- 1", "a.yaml: expected sections (`seed: 1`, `data: ...`), got [1] (a list) on the top level"),
         ("hello", "a.yaml: expected sections (`seed: 1`, `data: ...`), got 'hello' (text) on the top level"),
         ("seed: 1\nrounds: [", "a.yaml: line 2: not valid YAML: expected the node content, but found '<stream end>'"),
-        ("seed: 1\nseed: 2", "a.yaml: seed (line 1)  given twice, on line 1 and on line 2; leave one away"),
+        ("seed: 1\nseed: 2", "a.yaml: seed (line 1)  given twice, on line 1 and on line 2; remove one"),
         (
             "seed: &a 1\nrounds: *a",
             "a.yaml: line 2: aliases (*a) are not read; write the value out (or quote the text)",

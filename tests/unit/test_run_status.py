@@ -132,7 +132,7 @@ def test_status_of_a_folder(stopped: RunDir, capsys: pytest.CaptureFixture[str],
     assert out.splitlines()[-1] == "1 stopped, 1 interrupted"
     assert "2/3" in shown(stopped.path)[1]
     assert shown(stopped.path / "checkpoints")[1] == "no runs there\n"
-    assert "is no folder" in shown(stopped.path / "gone")[2]
+    assert "is not a folder" in shown(stopped.path / "gone")[2]
     assert shown(capsys)[0] == 2
 
 

@@ -57,9 +57,9 @@ class Status:
     accuracy: float | None = None
     eta_s: float | None = None
     ranks: int = 0
-    """Of the last start."""
+    """How many ranks the last start had."""
     seen_s: float | None = field(default=None, compare=False)
-    """Since the last sign of life, by the clock of the file system."""
+    """Seconds since the last sign of life, by the clock of the file system."""
 
     def line(self, above: Path) -> tuple[str, ...]:
         """The cells under `_HEADS`, the folder as seen from `above`."""
@@ -100,7 +100,7 @@ def print_status(folders: Sequence[Path]) -> None:
 
 def _lines(folder: Path) -> Iterator[tuple[str, ...]]:
     if not folder.is_dir():
-        raise UserError(str(folder), "is no folder; status wants run directories, or a folder of them")
+        raise UserError(str(folder), "is not a folder; name run directories, or a folder of them")
     for run in runs_below(folder.resolve()):
         above = folder.resolve() if run.path != folder.resolve() else folder.resolve().parent
         try:
