@@ -12,6 +12,7 @@ import pytest
 from fedmpi.store.run_dir import RunDir
 
 LIFE_CYCLE = Path(__file__).resolve().parents[2] / "slurm" / "life_cycle.sh"
+HANGS_S = 300
 JOB = {"SLURM_JOB_ID": "17"}
 KNOWN_END = {**JOB, "SLURM_JOB_END_TIME": "1893456000"}
 # The task that an array starts last has the array's own number.
@@ -43,7 +44,7 @@ def ended(
 ) -> tuple[int, str, list[str]]:
     """Exit code, output, and what Slurm was asked to do."""
     process, calls = start(folder, script, environment, scontrol, **more), folder / "calls"
-    out, _ = process.communicate(timeout=30)
+    out, _ = process.communicate(timeout=HANGS_S)
     return process.returncode, out, calls.read_text().splitlines() if calls.exists() else []
 
 
@@ -115,11 +116,15 @@ def test_what_comes_before(tmp_path: Path, script: str, code: int) -> None:
 def test_a_signal_is_not_lost(tmp_path: Path, when: str) -> None:
     """USR1 while modules load, before there are ranks, and while they run."""
     rank = rank_that(tmp_path, f"trap 'exit 75' USR1; touch {tmp_path}/running; sleeps 600")
-    process = start(tmp_path, f"touch {tmp_path}/loading; sleep 0.5; resumable {rank}", JOB)
+    loading = f"touch {tmp_path}/loading; until [ -e {tmp_path}/loaded ]; do sleep 0.05; done"
+    process = start(tmp_path, f"{loading}; resumable {rank}", JOB)
+    if when == "running":
+        (tmp_path / "loaded").touch()
     while not (tmp_path / when).exists():
         time.sleep(0.01)
     process.send_signal(signal.SIGUSR1)
-    out, _ = process.communicate(timeout=20)
+    (tmp_path / "loaded").touch()
+    out, _ = process.communicate(timeout=HANGS_S)
     assert process.returncode == 0 and "requeued: job 17 continues" in out
 
 

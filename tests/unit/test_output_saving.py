@@ -3,12 +3,12 @@
 import errno
 import os
 import re
-import threading
-import time
 from pathlib import Path
+from types import SimpleNamespace
 
 import failing_disk
 import pytest
+from hand_clock import HandClock
 
 from fedmpi.disk.plain import temporary_name
 from fedmpi.errors import RunDirError
@@ -142,8 +142,16 @@ def test_temporaries_of_dead_writers_go(run_dir: RunDir) -> None:
     assert all(path.exists() for path in stay) and not any(path.exists() for path in go)
 
 
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> HandClock:
+    """By which `files` waits."""
+    clock = HandClock()
+    monkeypatch.setattr(files, "time", SimpleNamespace(monotonic=clock, sleep=clock.sleep))
+    return clock
+
+
 def test_a_file_of_another_node_is_waited_for(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], clock: HandClock
 ) -> None:
     """It comes with its folder, 1.2 s after the first look: a line says so; what is there at once, or never comes, has
     none.
@@ -154,17 +162,15 @@ def test_a_file_of_another_node_is_waited_for(
         path.parent.mkdir(parents=True)
         path.touch()
 
-    writer, listdir = threading.Timer(1.2, come), os.listdir
-    with monkeypatch.context() as patch:
-        patch.setattr("os.listdir", lambda folder: writer.ident or writer.start() or listdir(folder))
-        files.wait_until_visible(path)
-    assert path.exists()
-    line = capsys.readouterr().err
-    assert re.fullmatch(rf"warning: {path} was written by another node and was seen here \d\.\d s later\n", line)
+    began_s = clock()
+    clock.later[began_s + 1.2] = come
     files.wait_until_visible(path)
-    begun = time.monotonic()
-    files.wait_until_visible(tmp_path / "never", patience_s=0.2)
-    assert time.monotonic() - begun >= 0.2 and capsys.readouterr().err == ""
+    waited_s = clock() - began_s
+    assert path.exists() and 1.2 <= waited_s < 1.8  # pauses double up to 0.5 s
+    assert f"{path} " in (line := capsys.readouterr().err) and f"{waited_s:.1f} s" in line
+    files.wait_until_visible(path)
+    files.wait_until_visible(tmp_path / "never", patience_s=0.25)
+    assert clock() - began_s == pytest.approx(waited_s + 0.25) and capsys.readouterr().err == ""
 
 
 def test_the_folder_is_listed_for_a_file_system_that_remembers(tmp_path: Path, monkeypatch) -> None:
@@ -174,10 +180,10 @@ def test_the_folder_is_listed_for_a_file_system_that_remembers(tmp_path: Path, m
     assert (tmp_path / "x").exists()
 
 
-def test_a_memory_of_another_node_is_waited_for(run_dir: RunDir, tmp_path: Path) -> None:
+def test_a_memory_of_another_node_is_waited_for(run_dir: RunDir, tmp_path: Path, clock: HandClock) -> None:
     store = MemoryStore(run_dir)
     version = store.put(7, 1, {})
     path = run_dir.memory_path(7, *version)
     path.rename(tmp_path / "under way")
-    threading.Timer(0.3, lambda: (tmp_path / "under way").rename(path)).start()
+    clock.later[clock() + 0.3] = lambda: (tmp_path / "under way").rename(path)
     assert store.get(7, version) == {}
