@@ -147,14 +147,14 @@ def _instead(key: str, core: Any, value: Any) -> str:
         names = list(core.model_fields)
         return f"set its keys, as {key}.{names[0]}=...: {words.listed(names)}"
     if text.startswith("="):
-        return "leave one = away"
+        return "remove one ="
     if get_origin(core) in (tuple, list) and (text or isinstance(value, (int, float))):
         in_quotes = text.startswith("[")
-        return "leave the quotes away" if in_quotes else f"write it in brackets: [{text or words.found(value)}]"
+        return "remove the quotes" if in_quotes else f"write it in brackets: [{text or words.found(value)}]"
     if core is int and isinstance(value, float) and value.is_integer() and abs(value) < _EXACT:
         return f"write {int(value)}"
     if core in (int, float) and is_number(text):
-        return "leave the quotes away"
+        return "remove the quotes"
     if core is float and text.strip("+-").lower() == "inf":
         return "infinity is written .inf"
     if core is float and re.fullmatch(r"[-+]?\d+,\d+", text):

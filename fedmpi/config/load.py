@@ -53,7 +53,7 @@ def one_config(given: Sequence[str]) -> tuple[str | None, list[str]]:
     if len(configs) > 1:
         raise ConfigError(COMMAND_LINE, f"one config, or none, is allowed, got {', '.join(configs)}")
     if "" in configs:
-        raise ConfigError(COMMAND_LINE, "an empty word is neither a config nor section.key=value; leave it away")
+        raise ConfigError(COMMAND_LINE, "an empty word is neither a config nor section.key=value; remove it")
     return (configs[0] if configs else None), overrides
 
 

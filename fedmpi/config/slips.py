@@ -45,7 +45,7 @@ def advice(word: str) -> str:
     if word in ("-n", "-np", "--np"):
         return "-n is an option of mpirun: mpirun -n 5 fedmpi ..."
     if word in ("--config", "--set"):
-        return f"leave {word} away, and write what follows it alone"
+        return f"remove {word}, and write what follows it alone"
     key, _, value = re.sub("^-+", "", word).partition("=" if "=" in word else ":")
     if keys := keys_meant(key):
         return f"write {' or '.join(f'{one}={value or _VALUE}' for one in keys[:_MOST_KEYS])}"
