@@ -46,10 +46,7 @@ def config_and_origin(
     elif path is None and resume and not overrides:
         problem = "holds no run to continue (no config.yaml); name the config to begin one there"
         raise ConfigError(str(run_dir), problem)
-    config = load(path, overrides, of_run=of_run)
-    if of_run and path is not None:
-        _refuse_unnamed_observers(config, path, overrides)
-    return config, origin
+    return load(path, overrides, of_run=of_run, trains=True), origin
 
 
 def origin_of(run_dir: str | None, resume: bool, resume_from: str | None) -> Origin | None:
@@ -59,15 +56,6 @@ def origin_of(run_dir: str | None, resume: bool, resume_from: str | None) -> Ori
 
 def _has_begun(run_dir: str | None, resume: bool) -> bool:
     return resume and os.path.isfile(os.path.join(run_dir or "", "config.yaml"))  # False, too, of a name too long
-
-
-def _refuse_unnamed_observers(config: Config, path: str, overrides: Sequence[str]) -> None:
-    """Raises `ConfigError` for classes that only another run's directory names: they are not imported."""
-    observers = ",".join(config.output.observers)
-    if observers and not any(word.startswith(("output.observers=", "output=")) for word in overrides):
-        again = f"name them again to import them (output.observers=[{observers}])"
-        advice = f"{again}, or continue without (output.observers=[])"
-        raise ConfigError("output.observers", f"only {path} names {observers}; {advice}")
 
 
 @dataclass(frozen=True)

@@ -36,6 +36,7 @@ DEFAULT_FILE = "default.yaml"
 """How messages name the packaged default, which is used where no file is given."""
 _GIVEN = (COMMAND_LINE, ARGUMENTS)
 _DEFAULT = Path(__file__).with_name(DEFAULT_FILE)
+OBSERVERS: yaml_text.Path = ("output", "observers")
 
 
 def parted(given: Sequence[str]) -> tuple[list[str], list[str]]:
@@ -64,14 +65,17 @@ def without_overrides(given: Sequence[str]) -> tuple[list[str], list[str]]:
     return [word for word in given if word not in overrides], overrides
 
 
-def load(path: str | os.PathLike[str] | None, overrides: Sequence[Override], *, of_run: bool = False) -> Config:
+def load(
+    path: str | os.PathLike[str] | None, overrides: Sequence[Override], *, of_run: bool = False, trains: bool = False
+) -> Config:
     """The validated config. Raises ConfigError with one line for each problem, all at once.
 
     `path` None is the packaged default. Reads the file and those it extends; imports only what its names mean. Of a
-    file that a run directory holds (`of_run`), not the user, nothing is imported that is named in full there alone.
+    file that a run directory holds (`of_run`), not the user, nothing is imported that is named in full there alone; a
+    command that `trains` needs the names of its observers again, too.
     """
     tree = read_tree(_DEFAULT if path is None else path, DEFAULT_FILE if path is None else str(path))
-    tree.problems += _apply(tree, overrides, _named_in_full(tree) if of_run else {})
+    tree.problems += _apply(tree, overrides, _named_in_full(tree, trains) if of_run else {})
     config, problems = _validate(tree)
     problems = tree.problems + problems
     if config is not None and not problems:
@@ -82,11 +86,20 @@ def load(path: str | os.PathLike[str] | None, overrides: Sequence[Override], *, 
     return config
 
 
-def _named_in_full(tree: Tree) -> dict[yaml_text.Path, str]:
-    """The names in the tree that make fedmpi import a module of the user's."""
+def _named_in_full(tree: Tree, trains: bool) -> dict[yaml_text.Path, str]:
+    """The names in the tree that make fedmpi import a module of the user's, by key."""
     sections = {name: tree.values.get(name) for name in NAMED_SECTIONS}
     names = {key: value.get("name") for key, value in sections.items() if isinstance(value, dict)}
-    return {(key, "name"): name for key, name in names.items() if isinstance(name, str) and registry.is_in_full(name)}
+    found: dict[yaml_text.Path, str] = {
+        (key, "name"): name for key, name in names.items() if isinstance(name, str) and registry.is_in_full(name)
+    }
+    output = tree.values.get("output")
+    observers = output.get("observers") if trains and isinstance(output, dict) else None
+    return (
+        found | {OBSERVERS: f"[{','.join(map(str, observers))}]"}
+        if isinstance(observers, list) and observers
+        else found
+    )
 
 
 def _apply(tree: Tree, overrides: Sequence[Override], in_full: dict[yaml_text.Path, str]) -> list[Problem]:
@@ -112,9 +125,11 @@ def _apply(tree: Tree, overrides: Sequence[Override], in_full: dict[yaml_text.Pa
         settings += found
         origins |= {path: origin for path, _ in found}
     named = {path for path, _ in settings}
-    if missing := [f"{path[0]}.name={name}" for path, name in in_full.items() if path not in named]:
+    if missing := {path: name for path, name in in_full.items() if path not in named}:
         why = "a run directory alone makes fedmpi import nothing; to run this code, name it again:"
-        raise ConfigError(tree.file, f"{why} {' '.join(missing)}")
+        again = " ".join(f"{words.dotted(path)}={name}" for path, name in missing.items())
+        without = " (or output.observers=[] to continue without them)" if OBSERVERS in missing else ""
+        raise ConfigError(tree.file, f"{why} {again}{without}")
     settings = [(path, value) for path, value in settings if in_full.get(path, "") != value]
     tree.put_all(settings, lambda path: origins[path])
     return problems
