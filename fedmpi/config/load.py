@@ -95,11 +95,9 @@ def _named_in_full(tree: Tree, trains: bool) -> dict[yaml_text.Path, str]:
     }
     output = tree.values.get("output")
     observers = output.get("observers") if trains and isinstance(output, dict) else None
-    return (
-        found | {OBSERVERS: f"[{','.join(map(str, observers))}]"}
-        if isinstance(observers, list) and observers
-        else found
-    )
+    if isinstance(observers, list) and observers:
+        found[OBSERVERS] = f"[{','.join(map(str, observers))}]"
+    return found
 
 
 def _apply(tree: Tree, overrides: Sequence[Override], in_full: dict[yaml_text.Path, str]) -> list[Problem]:
