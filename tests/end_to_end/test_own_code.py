@@ -13,6 +13,7 @@ from small_runs import finished
 
 from fedmpi import registry
 from fedmpi.data.arrays import known
+from fedmpi.running import made_with
 
 RunMain = Callable[..., tuple[int, str, str]]
 SOURCE = Path(__file__).resolve().parents[1] / "own_data.py"
@@ -50,6 +51,7 @@ def forget() -> None:
     """As a new process knows nothing of the module."""
     sys.modules.pop("mysets", None)
     registry.installed.cache_clear()
+    made_with._distributions.cache_clear()
     importlib.invalidate_caches()
 
 
