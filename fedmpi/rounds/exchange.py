@@ -137,7 +137,7 @@ class _Sums:
 
     def _add(self, name: str, value: Tensor, weight: float, region: Region | None) -> None:
         if name not in self._shapes:
-            odd = f"{name}, which its state_specs has not"
+            odd = f"{name}, which its sums have not"
         else:
             try:
                 return self.exact.add(name, value, weight, region)
