@@ -62,9 +62,11 @@ class ExactSum:
         self._term = torch.empty(longest, dtype=torch.int64, device=device)
 
     def add(self, name: str, value: Tensor, weight: float, region: Region | None = None) -> None:
-        """Adds weight * value to the sum called `name`. Raises ValueError unless `value` has exactly the shape of the
-        tensor, or of its region: another shape would be broadcast.
+        """Adds weight * value to the sum called `name`. Raises ValueError unless there is such a sum, and `value` has
+        exactly the shape of the tensor, or of its region: another shape would be broadcast.
         """
+        if name not in self._sums:
+            raise ValueError(f"{name}, which has no sum")
         whole = self._sums[name]
         held = whole if region is None else whole[region]
         if value.shape != held.shape:

@@ -145,9 +145,9 @@ class Run:
             was, here = reading.short(digest), reading.short(dataset.digest)
             here = f"{reading.place(self.config.data)} has (digest {here})"
             raise DataError(str(path), f"divides other data (digest {was}) than {here}; name the run's data")
-        from fedmpi.pages.inside import class_counts  # loads torch
+        from fedmpi.data.show import class_counts
 
-        counts = class_counts(dataset.train_y, partition, num_classes)
+        counts = class_counts(partition, dataset.train_y, num_classes)
         return Clients(partition.indices, partition.offsets, counts)
 
     def net(self, tier: str | float | None = None, round: Round = "last", form: Form | None = None) -> nn.Module:

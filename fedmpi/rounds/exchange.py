@@ -136,14 +136,10 @@ class _Sums:
             raise RoundError("aggregation", round_number=task.round_number, client=task.client) from error
 
     def _add(self, name: str, value: Tensor, weight: float, region: Region | None) -> None:
-        if name not in self._shapes:
-            odd = f"{name}, which its sums have not"
-        else:
-            try:
-                return self.exact.add(name, value, weight, region)
-            except ValueError as error:
-                odd = str(error)
-        raise ConfigError("method.name", f"'{self._method.options.name}' lifts {odd}")
+        try:
+            self.exact.add(name, value, weight, region)
+        except ValueError as error:
+            raise ConfigError("method.name", f"'{self._method.options.name}' lifts {error}") from error
 
     def results(self, state: Params, reports: Sequence[ClientReport]) -> Results:
         """The weighted means over the clients that contributed; what nobody sent keeps its value in `state`."""
