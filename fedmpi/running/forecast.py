@@ -268,6 +268,7 @@ def _memory(config: Config, info: DataInfo, method: methods.Method, workers: int
     state = Layout.of(specs).num_bytes
     summed = Layout.of({name: specs[tensor] for name, tensor in method.sums().items()}).num_bytes
     longest = max((spec.num_elements for spec in specs.values()), default=0)
+    moments = 2 * config.method.num_moments * state  # old and new ones
     received = workers * max(uploads) if config.mpi.exchange != "reduce" else 0
     values = math.prod(info.example_shape)
     return {
