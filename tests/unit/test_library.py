@@ -243,7 +243,7 @@ def test_a_run_is_shown(made: fedmpi.Run) -> None:
     assert "fedhm on synthetic, 3 of 3 rounds, finished" in str(made) and str(made.path) in repr(made)
     assert made._repr_html_().count("<tr>") == 3  # the heads and two nets
     figure = made.figure(tiers=["1", "0.5"], x="bytes")
-    assert [axes.get_title("left") for axes in figure.axes if axes.get_visible()] == [name_of("1"), name_of("0.5")]
+    assert [axes.get_title() for axes in figure.axes if axes.get_visible()] == [name_of("1"), name_of("0.5")]
     assert [len(axes.lines) for axes in made.figure(made).axes if axes.get_visible()] == [1]  # one setting
     with pytest.raises(fedmpi.ConfigError, match="'seconds'"):
         made.figure(x="seconds")
