@@ -16,11 +16,12 @@ from fedmpi import seeds
 
 @dataclass(frozen=True)
 class Tier:
-    """One level of capacity; `rank_ratio` is gamma (1 for the full model)."""
+    """One level of capacity."""
 
     index: int
     name: str
-    rank_ratio: float
+    capacity: float
+    """What the method makes of it: FedHM's gamma, HeteroFL's width, PriSM's keep ratio; 1 is the whole model."""
 
 
 def equal_blocks(num_clients: int, num_tiers: int) -> tuple[int, ...]:

@@ -263,7 +263,7 @@ class FDNNC(Method):
 
     def net(self, number: int, *, empty: bool = False) -> nn.Module:
         dense = self.context.make(empty=empty)
-        return lowrank.modules.factorize_net(dense, self.layers.values(), self.tiers[number].rank_ratio)
+        return lowrank.modules.factorize_net(dense, self.layers.values(), self.tiers[number].capacity)
 
     def narrow(self, published: Params, number: int, out: Params, client: Client | None = None) -> None:
         for name, target in out.items():

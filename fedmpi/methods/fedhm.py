@@ -137,7 +137,7 @@ class FedHM(ServerMethod):
         )
 
     def _is_dense(self, tier: int) -> bool:
-        return self.tiers[tier].rank_ratio == 1
+        return self.tiers[tier].capacity == 1
 
     @cached_property
     def _has_dense_clients(self) -> bool:
@@ -161,7 +161,7 @@ class FedHM(ServerMethod):
         all triplets that some tier has."""
         keeps_factors = self.options.aggregation == "delta" and not self._has_dense_clients
         asked = range(len(self.tiers)) if keeps_factors else nets
-        return max((self.tiers[net].rank_ratio for net in asked if not self._is_dense(net)), default=None)
+        return max((self.tiers[net].capacity for net in asked if not self._is_dense(net)), default=None)
 
     def _factor_specs(self, ratio: float) -> dict[str, Spec]:
         from fedmpi.tensors import Spec
@@ -197,7 +197,7 @@ class FedHM(ServerMethod):
         tau = self.options.tau
         if tau == "auto":
             tau = 5.0 if self.context.clients.tier_assignment == "dynamic" else math.inf
-        return math.exp((self.tiers[task.tier].rank_ratio - 1.0) / tau)
+        return math.exp((self.tiers[task.tier].capacity - 1.0) / tau)
 
     def sums(self) -> Mapping[str, str]:
         """`coverage` weighs the changes of each tier by themselves."""
@@ -270,7 +270,7 @@ class FedHM(ServerMethod):
         return changes
 
     def _rank(self, layer: FactorizedLayer, tier: int) -> int | None:
-        return None if self._is_dense(tier) else layer.r(self.tiers[tier].rank_ratio)
+        return None if self._is_dense(tier) else layer.r(self.tiers[tier].capacity)
 
     def _cover(self, layer: FactorizedLayer, tasks: Sequence[Task]) -> Cover:
         return lowrank.correction.Cover.by((self._rank(layer, task.tier), self.client_weight(task)) for task in tasks)
@@ -291,11 +291,11 @@ class FedHM(ServerMethod):
     def diagnostics(self, state: Params, contributions: Contributions) -> Mapping[str, object]:
         """By tier c, the factor by which this round's mean alone, without training, shrinks the singular values that
         the tier has and smaller ones have not."""
-        weighted = [(self.tiers[task.tier].rank_ratio, self.client_weight(task)) for task in contributions.tasks]
+        weighted = [(self.tiers[task.tier].capacity, self.client_weight(task)) for task in contributions.tasks]
         cover = lowrank.correction.Cover.by((None if ratio == 1 else ratio, weight) for ratio, weight in weighted)
         kept = self.options.residual if self.options.aggregation == "delta" else 0.0
         digits = lowrank.spectrum.digits
-        return {"band_factor": {t.name: digits(kept + (1 - kept) * cover.at(t.rank_ratio)) for t in self.tiers}}
+        return {"band_factor": {t.name: digits(kept + (1 - kept) * cover.at(t.capacity)) for t in self.tiers}}
 
     def state_notes(self, state: Params, published: Params) -> Mapping[str, object]:
         """Where the energy of each factorized layer lies, and that of what training has made of its start."""
@@ -307,8 +307,8 @@ class FedHM(ServerMethod):
             weight = state[f"{name}.weight"]
             u, _ = self._factors(layer, published, weight)
             changes[name] = lowrank.spectrum.along(layer.unroll(weight) - self._start[name].to(weight.device), u)
-        low = [tier for tier in self.tiers if tier.rank_ratio < 1]
-        ranks = {tier.name: {name: layer.r(tier.rank_ratio) for name, layer in self.layers.items()} for tier in low}
+        low = [tier for tier in self.tiers if tier.capacity < 1]
+        ranks = {tier.name: {name: layer.r(tier.capacity) for name, layer in self.layers.items()} for tier in low}
         return {"spectrum": lowrank.spectrum.table(dict(zip(self.layers, spectra, strict=True)), ranks, changes)}
 
     @cached_property
@@ -328,7 +328,7 @@ class FedHM(ServerMethod):
 
     def net(self, number: int, *, empty: bool = False) -> nn.Module:
         dense = self.context.make(empty=empty)
-        return lowrank.modules.factorize_net(dense, self.layers.values(), self.tiers[number].rank_ratio)
+        return lowrank.modules.factorize_net(dense, self.layers.values(), self.tiers[number].capacity)
 
     def narrow(self, published: Params, number: int, out: Params, client: Client | None = None) -> None:
         """The leading r columns of each factor, and the dense rest whole."""

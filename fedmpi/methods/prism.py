@@ -263,7 +263,7 @@ class OrthDrop(Method):
                 "clients_of_kernel": counts.int().tolist(),
                 "share_untrained": round(float((counts == 0).double().mean()), 4),
             }
-        ratios = {tier.name: tier.rank_ratio for tier in self.tiers}
+        ratios = {tier.name: tier.capacity for tier in self.tiers}
         ranks = {tier: {n.name: self._sizes(n, ratio)[0] for n in self.factorized} for tier, ratio in ratios.items()}
         values = {layer.name: sigma for layer, sigma in spectra.items()}
         return {"kernels": table, "spectrum": lowrank.spectrum.table(values, ranks)}

@@ -90,7 +90,7 @@ class Method:
 
     def tested(self) -> tuple[TestedNet, ...]:
         """The nets that are tested on the whole test set: by default those that the tiers train."""
-        return tuple(TestedNet(tier.name, tier.index, tier.rank_ratio) for tier in self.tiers)
+        return tuple(TestedNet(tier.name, tier.index, tier.capacity) for tier in self.tiers)
 
     def phases(self, round_number: int) -> tuple[Phase, ...]:
         """The exchanges of this round, in order."""

@@ -199,7 +199,7 @@ class TestedNet:
 
     name: str
     net: int
-    rank_ratio: float
+    capacity: float
 
 
 @dataclass(frozen=True)

@@ -44,7 +44,7 @@ class WidthMethod(ServerMethod):
     @property
     def net_widths(self) -> tuple[float, ...]:
         """The width of each net by its number: those of the tiers, then any that only testing needs."""
-        return tuple(tier.rank_ratio for tier in self.tiers)
+        return tuple(tier.capacity for tier in self.tiers)
 
     @cached_property
     def _widest(self) -> nn.Module:

@@ -20,7 +20,7 @@ class Tier(Protocol):
     def name(self) -> str: ...
 
     @property
-    def rank_ratio(self) -> float: ...
+    def capacity(self) -> float: ...
 
 
 def spectra(
@@ -36,5 +36,5 @@ def spectra(
         return None
     matrices = {name: layer.unroll(server[f"{name}.weight"]).double().cpu() for name, layer in dense.items()}
     values = {name: np.linalg.svd(matrix.numpy(), compute_uv=False) for name, matrix in matrices.items()}
-    low = [tier for tier in tiers if tier.rank_ratio < 1]
-    return Spectra(values, {t.name: {name: layer.r(t.rank_ratio) for name, layer in dense.items()} for t in low})
+    low = [tier for tier in tiers if tier.capacity < 1]
+    return Spectra(values, {t.name: {name: layer.r(t.capacity) for name, layer in dense.items()} for t in low})

@@ -247,7 +247,7 @@ def _tier(
     turn = method.costs(Turn(tier, samples, [net.macs for net in nets]))
     return TierForecast(
         name=method.tiers[tier].name,
-        rank_ratio=method.tiers[tier].rank_ratio,
+        rank_ratio=method.tiers[tier].capacity,
         clients=blocks[tier],
         **asdict(nets[tier]),
         down_bytes=turn.down_bytes,

@@ -26,7 +26,7 @@ def remarks(config: Config, info: DataInfo, method: Method, num_workers: int, pe
 
 def equal_tiers(method: Method) -> tuple[str, ...]:
     """A line for each net that several tiers have in common, or that is the whole model below a capacity of 1."""
-    if all(tier.rank_ratio == 1 for tier in method.tiers) or not method.traits.why_equal:
+    if all(tier.capacity == 1 for tier in method.tiers) or not method.traits.why_equal:
         return ()
     whole = _shapes(method.context.make(empty=True))
     found: dict[tuple[tuple[int, ...], ...], list[Tier]] = {}
@@ -34,7 +34,7 @@ def equal_tiers(method: Method) -> tuple[str, ...]:
         found.setdefault(_shapes(method.net(tier.index, empty=True)), []).append(tier)
     said = []
     for shapes, tiers in found.items():
-        if len(tiers) > 1 or (shapes == whole and tiers[0].rank_ratio < 1):
+        if len(tiers) > 1 or (shapes == whole and tiers[0].capacity < 1):
             names, size = ", ".join(tier.name for tier in tiers), sum(map(math.prod, shapes))
             net = "the whole net" if shapes == whole else "one and the same net"
             have = f"tiers {names} have" if len(tiers) > 1 else f"tier {names} has"

@@ -53,8 +53,8 @@ def record_of(setup: Setup, round_number: int, state: ServerState, result: Round
 def tier_rows(setup: Setup, best: Best) -> list[TierRow]:
     """The rows of the closing table: the tiers, then nets that are tested but that no tier trains, then all clients."""
     method, rows = setup.method, []
-    tiers = {tier.name: (tier.index, tier.rank_ratio) for tier in method.tiers}
-    others = {net.name: (net.net, net.rank_ratio) for net in method.tested() if net.name not in tiers}
+    tiers = {tier.name: (tier.index, tier.capacity) for tier in method.tiers}
+    others = {net.name: (net.net, net.capacity) for net in method.tested() if net.name not in tiers}
     shape = setup.config.data.used().example_shape
     for name, (number, rank_ratio) in (tiers | others).items():
         cost = costs.measure(method.net(number, empty=True), shape)

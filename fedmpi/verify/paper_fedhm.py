@@ -63,7 +63,7 @@ def _samples(data: str) -> float:
 
 
 def _second_width(data: str) -> float:
-    return float(setting(f"fedhm/table3.yaml@{data}_iid_heterofl").method.tiers[1].rank_ratio)
+    return float(setting(f"fedhm/table3.yaml@{data}_iid_heterofl").method.tiers[1].capacity)
 
 
 def _nine_times_rounded() -> float:

@@ -82,7 +82,7 @@ def test_dense_tensors_are_the_alpha_mean(federation_of: Callable) -> None:
     (assignment,) = federation.phases()
     uploads = {task.client: federation.returned(task, scale=1 + task.client / 3) for task in assignment.tasks}
     means = federation.exchanged("gather", assignment, uploads).means
-    weights = {task.client: math.exp(federation.method.tiers[task.tier].rank_ratio / 5) for task in assignment.tasks}
+    weights = {task.client: math.exp(federation.method.tiers[task.tier].capacity / 5) for task in assignment.tasks}
     total = sum(weights.values())
     dense = [name for name in means if name.removesuffix(".weight") not in federation.method.layers]
     assert len({task.tier for task in assignment.tasks}) > 1 and len(dense) > 5

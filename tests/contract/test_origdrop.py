@@ -37,7 +37,7 @@ def test_only_the_full_net_is_tested(tmp_path: Path) -> None:
     """As published, in a net of its own: no tier has it."""
     setup = small_setup(tmp_path, "method.name=origdrop")
     method = setup.method
-    assert [(net.name, net.net, net.rank_ratio) for net in method.tested()] == [("full", 2, 1.0)]
+    assert [(net.name, net.net, net.capacity) for net in method.tested()] == [("full", 2, 1.0)]
     assert len(all_nets(method)) == len(setup.trainers) == 3
     state, net = method.initial_state(), setup.trainers[2].net
     method.narrow(state, 2, net.params)

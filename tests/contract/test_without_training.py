@@ -45,7 +45,7 @@ def alpha_mean_of_truncations(federation, assignment, layer) -> torch.Tensor:
     left, sigma, right = torch.linalg.svd(layer.unroll(weight), full_matrices=False)
     total, mean = 0.0, torch.zeros_like(weight)
     for task in assignment.tasks:
-        gamma = federation.method.tiers[task.tier].rank_ratio
+        gamma = federation.method.tiers[task.tier].capacity
         r = layer.r(gamma) if gamma < 1 else len(sigma)
         alpha = federation.method.client_weight(task)
         mean += alpha * layer.fold(left[:, :r] @ torch.diag(sigma[:r]) @ right[:r])
