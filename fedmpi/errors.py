@@ -123,7 +123,7 @@ class ServerLossError(Exception):
 
 
 class TooFewRanksError(Exception):
-    """So many ranks were lost that those left are to stop (`mpi.min_ranks`).
+    """The job lost so many ranks that those left stop (`mpi.min_ranks`).
 
     `gets_on` tells whether this start has saved a round: else another start might end where this one did.
     """

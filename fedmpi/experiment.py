@@ -41,7 +41,7 @@ def run(
 
 
 def _start_and_train(course: Course) -> bool:
-    """From the newest checkpoint, or from nothing, to the end."""
+    """Trains from the newest checkpoint, or from nothing, to the end."""
     config, comm, asked = course.config, course.comm, course.asked
     course.limits.clock = None
     course.allow_more_than_a_round()

@@ -201,7 +201,7 @@ def imported(place: str) -> Any:
 
 
 def _where_looked(module: str, error: BaseException) -> str:
-    """Of a module that was not found itself, not of one that it imports."""
+    """The advice for a module that was not found itself; none for one that it imports."""
     if not isinstance(error, ModuleNotFoundError) or not f"{module}.".startswith(f"{error.name}."):
         return ""
     here = f"the current folder ({os.getcwd()}) and " * bool({"", os.getcwd()} & {*sys.path})

@@ -61,7 +61,7 @@ class PhaseOfRound:
         return self.setup.method
 
     def client(self, task: Task) -> Client:
-        """As the server sees it after training: with its new memory."""
+        """The client as the server sees it after training: with its new memory."""
         digest = self.results[task.client][0].memory_digest
         version = (task.round_number, digest) if digest else None
         return setups.client_of(self.setup, task, self.published, version)

@@ -163,8 +163,8 @@ def _given(key: object, value: object, above: tuple[str, ...] = ()) -> Iterator[
 
 
 def _plain(value: Any) -> Any:
-    """As YAML would have given it: lists for tuples and arrays, text for paths, `module:Name` for a class or function.
-    Raises ValueError for anything that no YAML can say.
+    """The value as YAML would have given it: lists for tuples and arrays, text for paths, `module:Name` for a class or
+    function. Raises ValueError for anything that no YAML can say.
     """
     if isinstance(value, os.PathLike):
         return os.fspath(value)

@@ -40,7 +40,7 @@ class Tree:
     problems: list[Problem] = field(default_factory=list)
 
     def origin(self, path: yaml_text.Path) -> str:
-        """Of the path itself or of the innermost section or list around it."""
+        """The place of the path itself, or of the innermost section or list around it."""
         around = (self.origins.get(path[:length]) for length in range(len(path), 0, -1))
         return next((origin for origin in around if origin), "")
 

@@ -32,7 +32,7 @@ class Kind:
 
 
 def kind_of(annotation: Any) -> Kind:
-    """Of a pydantic field or of any annotation in it."""
+    """The kind of a pydantic field, or of any annotation in it."""
     info = annotation if isinstance(annotation, FieldInfo) else FieldInfo.from_annotation(annotation)
     given = {name: getattr(part, name) for part in info.metadata for name in _LIMITS if hasattr(part, name)}
     limits = {name: limit for name, limit in given.items() if limit is not None}

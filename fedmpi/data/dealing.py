@@ -89,7 +89,7 @@ def class_counts(alpha: float, num_examples: int, num_clients: int, generator: n
 
 
 def any_shards(classes: Ints, num_shards: Ints, generator: np.random.Generator) -> Ints:
-    """For each of `classes` another one of that class's shards, at random: its number within the class."""
+    """A shard for each of `classes`, drawn without replacement: its number within the class."""
     chosen = np.empty(len(classes), dtype=np.int64)
     order, counts = np.argsort(classes, kind="stable"), np.bincount(classes, minlength=len(num_shards))
     numbers = [generator.permutation(total)[:taken] for total, taken in zip(num_shards, counts, strict=True)]

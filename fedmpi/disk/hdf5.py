@@ -100,7 +100,9 @@ def pack(kind: str, attributes: Attributes, arrays: Arrays) -> memoryview:
 
 
 def write(file: io.BytesIO | BinaryIO, kind: str, attributes: Attributes, arrays: Arrays) -> None:
-    """As `pack`, into an empty `file` that can be written, read and sought: for what is too large to have twice."""
+    """Packs as `pack` does, into an empty `file` that can be written, read and sought: for what is too large to have
+    twice.
+    """
     with h5py.File(file, "w", libver="latest", userblock_size=USER_BLOCK_BYTES) as hdf5:
         for name, value in attributes.items():
             hdf5.attrs[name] = np.bytes_(value.encode()) if isinstance(value, str) else np.int64(value)
@@ -174,7 +176,7 @@ def _header(file: BinaryIO, kind: str) -> tuple[bytes, ...]:
 
 
 def _checksum(signed: bytes, file: BinaryIO | io.BytesIO) -> str:
-    """Of `signed` and all that follows the user block."""
+    """The checksum of `signed` and of all that follows the user block."""
     state = hashlib.blake2b(signed, digest_size=16)
     file.seek(USER_BLOCK_BYTES)
     while chunk := file.read(_CHUNK_BYTES):

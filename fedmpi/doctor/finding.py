@@ -26,7 +26,7 @@ class Finding:
     advice: str = ""
 
     def line(self) -> str:
-        """As the page has it: wrapped at 80 columns, the advice on lines of its own."""
+        """The line of the page: wrapped at 80 columns, the advice on lines of its own."""
         head = f"{self.state:8} {self.name:16} "
         lines = textwrap.wrap(one_line(self.found), _WIDTH - _INDENT, break_long_words=False, break_on_hyphens=False)
         if self.advice:

@@ -65,7 +65,7 @@ class Seen:
     """Of MPI; empty where there is none."""
 
     def packed(self) -> str:
-        """As text, for the other ranks."""
+        """The findings as text, for the other ranks."""
         return json.dumps(asdict(self))
 
     @classmethod

@@ -43,7 +43,7 @@ def eligible_clients(blocks: Sequence[int], tiers: Collection[int] | None) -> li
 def sample_drawn_tiers(
     blocks: Sequence[int], tiers: Collection[int], size: int, *, seed: int, round_number: int, phase: str
 ) -> list[int]:
-    """As `sample_cohort`, among the clients that draw one of these tiers in this round.
+    """Draws as `sample_cohort` does, among the clients that draw one of these tiers in this round.
 
     Clients are asked in random order until enough have drawn one: O(size / share of these tiers) of them, not all.
     """

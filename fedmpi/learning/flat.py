@@ -119,7 +119,7 @@ class FlatNet:
         yield slice(first, None), 0.0
 
     def reset_momentum(self) -> None:
-        """As a fresh optimizer: SGD's first step on a zero buffer leaves the gradient in it."""
+        """Makes the momentum that of a fresh optimizer: SGD's first step on a zero buffer leaves the gradient in it."""
         for kept in (self._momentum, self._squares, self._buffers.steps):
             kept.zero_()
 

@@ -275,7 +275,7 @@ def _watching(net: nn.Module) -> Iterator[Calls]:
 
 
 def _bytes(tensor: Tensor) -> Tensor:
-    """For comparisons of bits: NaN equals NaN."""
+    """The bytes, to compare bits: NaN equals NaN."""
     return tensor.detach().contiguous().view(-1).view(torch.uint8)
 
 

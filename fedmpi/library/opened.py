@@ -102,7 +102,7 @@ class Run:
 
     @property
     def state(self) -> str:
-        """As `fedmpi status` says: `finished`, `running`, `stopped` (saved, to be continued), `interrupted`, ..."""
+        """What `fedmpi status` says: `finished`, `running`, `stopped` (saved, to be continued), `interrupted`, ..."""
         return status_of(self._folder).state
 
     @property
@@ -123,7 +123,7 @@ class Run:
 
     @property
     def scores(self) -> dict[str, Scores]:
-        """By name of each tested net, and `clients` for the clients' own; empty where no round was tested."""
+        """The scores by name of each tested net, and `clients` for the clients' own; empty where no round was tested."""
         num_test = self.config.data.info().num_test
         return {name: _scores([*found]) for name, found in self._tests(num_test).items()}
 
@@ -229,7 +229,7 @@ class Run:
         return "\n".join([self._headline(), *markdown_lines(_HEADS, self._rows(), 1)])
 
     def _repr_html_(self) -> str:
-        """For notebooks."""
+        """What a notebook shows."""
         rows = [_HEADS, *self._rows()]
         cells = "".join(f"<tr>{''.join(f'<td>{html.escape(cell)}</td>' for cell in row)}</tr>" for row in rows)
         return f"<p>{html.escape(self._headline())}</p><table>{cells}</table>"

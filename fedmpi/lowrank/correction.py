@@ -50,7 +50,9 @@ class Cover:
 
     @classmethod
     def by(cls, clients: Iterable[tuple[float | None, float]]) -> Cover:
-        """Of (r, weight) of every client, r None for a dense one; the order of clients does not matter."""
+        """The cover of clients that are given as (r, weight), r None for a dense one; the order of clients does not
+        matter.
+        """
         found = list(clients)
         total = math.fsum(weight for _, weight in found)
 

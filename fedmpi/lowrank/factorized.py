@@ -49,7 +49,7 @@ class FactorizedLayer:
 
     @classmethod
     def of(cls, name: str, module: nn.Conv2d | nn.Linear, unroll: Unroll, fixed: float | int | None) -> FactorizedLayer:
-        """Of a dense layer, on any device."""
+        """The factorization of a dense layer, on any device."""
         n, m, *kernel = module.weight.shape
         return cls(name, m, n, (kernel[0], kernel[1]) if kernel else None, unroll, fixed)
 
@@ -107,7 +107,7 @@ class FactorizedLayer:
         return unrolled.permute([axes.index(axis) for axis in range(4)]).contiguous()
 
     def folded_as(self, weight: torch.Tensor, matrix: torch.Tensor) -> torch.Tensor:
-        """As `fold`, with the type, device and memory format of `weight`."""
+        """Folds as `fold` does, with the type, device and memory format of `weight`."""
         return torch.empty_like(weight).copy_(self.fold(matrix))
 
     def factorize(self, weight: torch.Tensor, r: int, solver: Solver = "gram") -> tuple[torch.Tensor, torch.Tensor]:
@@ -118,7 +118,7 @@ class FactorizedLayer:
     def decompose(
         self, weight: torch.Tensor, r: int, solver: Solver = "gram"
     ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-        """As `factorize`, and all singular values, largest first."""
+        """What `factorize` returns, and all singular values, largest first."""
         u, v, sigma = truncated_svd(self.unroll(weight), r, solver)
         return self._weight(u.t(), self.u_shape(len(v))), self._weight(v.t(), self.v_shape(len(v))), sigma
 

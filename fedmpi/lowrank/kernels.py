@@ -85,7 +85,8 @@ def effective_number(sigma: Tensor) -> float:
 def draw_kernels(
     sigma: Iterable[Tensor], sizes: Iterable[int], kappa: float, generator: torch.Generator
 ) -> list[Tensor]:
-    """For each layer r kernels without replacement, p_i = sigma_i^kappa / sum (eq. 2), in order; int64 on the CPU.
+    """Draws for each layer r kernels without replacement, p_i = sigma_i^kappa / sum (eq. 2), in order; int64 on the
+    CPU.
 
     Each kernel has an exponential clock of rate sigma_i^kappa, and the r that ring first are taken:
     the same as drawing one after another, each time in proportion to what is left (Efraimidis and

@@ -65,7 +65,7 @@ def table(
 
 
 def shares(lost: Mapping[str, float], whole: float) -> dict[str, object]:
-    """As `table`, of all layers together and out of energies: what each tier has not of the `whole`."""
+    """The shares of `table` for all layers together, out of energies: what each tier has not of the `whole`."""
     return {"spectrum": {"beyond": {tier: _share(energy, whole) for tier, energy in lost.items()}}}
 
 

@@ -179,7 +179,7 @@ class FDNNC(Method):
         }
 
     def publish(self, state: Params, nets: Collection[int], out: Params) -> None:
-        """Of a net that nobody trains, or not yet, the state has not all: the rest comes out of the other net."""
+        """The state lacks part of a net that nobody trains yet: the rest comes out of the other net."""
         known = state | self._factors(state) if SMALL in nets else state
         if BIG in nets and not self.blocks[BIG]:
             known = known | self._weights(state)

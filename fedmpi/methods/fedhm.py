@@ -157,8 +157,8 @@ class FedHM(ServerMethod):
         return specs | self._factor_specs(ratio)
 
     def _published_ratio(self, nets: Collection[int]) -> float | None:
-        """Of the factors: the largest gamma among the low-rank ones of these nets. `delta` without dense clients keeps
-        all triplets that some tier has."""
+        """The rank ratio of the published factors: the largest gamma among the low-rank ones of these nets. `delta`
+        without dense clients keeps all triplets that some tier has."""
         keeps_factors = self.options.aggregation == "delta" and not self._has_dense_clients
         asked = range(len(self.tiers)) if keeps_factors else nets
         return max((self.tiers[net].capacity for net in asked if not self._is_dense(net)), default=None)
@@ -289,8 +289,8 @@ class FedHM(ServerMethod):
     # What it tells of a round.
 
     def diagnostics(self, state: Params, contributions: Contributions) -> Mapping[str, object]:
-        """By tier c, the factor by which this round's mean alone, without training, shrinks the singular values that
-        the tier has and smaller ones have not."""
+        """The factor c of each tier, by which this round's mean alone, without training, shrinks the singular values
+        that the tier has and smaller ones have not."""
         weighted = [(self.tiers[task.tier].capacity, self.client_weight(task)) for task in contributions.tasks]
         cover = lowrank.correction.Cover.by((None if ratio == 1 else ratio, weight) for ratio, weight in weighted)
         kept = self.options.residual if self.options.aggregation == "delta" else 0.0
@@ -313,7 +313,7 @@ class FedHM(ServerMethod):
 
     @cached_property
     def _start(self) -> Params:
-        """Of each factorized layer the matrix before round 1. The seed makes it again, so no checkpoint has it."""
+        """The matrix of each factorized layer before round 1. The seed makes it again, so no checkpoint has it."""
         state = self.initial_state()
         return {name: layer.unroll(state[f"{name}.weight"]).clone() for name, layer in self.layers.items()}
 

@@ -80,7 +80,7 @@ class Adam(Section):
 
 
 class Yogi(Adam):
-    """As Adam, but the second moment changes by a step that does not depend on its size."""
+    """Adam whose second moment changes by a step that does not depend on its size."""
 
     name: Literal["yogi"] = "yogi"  # type: ignore[assignment]
     """FedYogi (Reddi et al. 2021): as FedAdam, with steps that shrink more slowly."""

@@ -118,7 +118,9 @@ class Fjord(WidthMethod):
         return value
 
     def _logits(self, net: FlatNet, inputs: Tensor, tier: int, number: int) -> Tensor:
-        """Of net `number`, computed with the leading entries of the tier's parameters; gradients flow into those."""
+        """The outputs of net `number`, computed with the leading entries of the tier's parameters; gradients flow into
+        those.
+        """
         from torch.func import functional_call
 
         if number == tier:

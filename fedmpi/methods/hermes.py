@@ -228,7 +228,7 @@ class Hermes(Method):
         return training, validation if len(validation) else training
 
     def _accuracy(self, net: FlatNet, work: LocalWork, examples: np.ndarray) -> float:
-        """Of the net as it is, without augmentation."""
+        """The accuracy of the net as it is, without augmentation."""
         import torch
 
         from fedmpi.data.batches import Draws, batch_bounds

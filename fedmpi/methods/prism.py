@@ -167,7 +167,7 @@ class OrthDrop(Method):
 
     @cached_property
     def _leading(self) -> list[Held]:
-        """For each tier the leading part of every tensor that its net does not hold whole."""
+        """The leading part, for each tier, of every tensor that its net does not hold whole."""
         return [
             {
                 name: tuple(slice(length) for length in spec.shape)
@@ -248,8 +248,8 @@ class OrthDrop(Method):
         return {**new, SIGMA: self._sigma(new)}
 
     def diagnostics(self, state: Params, contributions: Contributions) -> Mapping[str, object]:
-        """Of each layer: how many kernels it needs (4.3), how many clients each kernel had (Fig. 7), and its energy
-        beyond the number of kernels of each tier."""
+        """What is noted of each layer: how many kernels it needs (4.3), how many clients each kernel had (Fig. 7), and
+        its energy beyond the number of kernels of each tier."""
         table, spectra = {}, dict(zip(self.factorized, self._sigma_of_layers(state), strict=True))
         for layer, sigma in spectra.items():
             shares = contributions.shares(layer.factor_names[0])

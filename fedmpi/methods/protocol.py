@@ -188,7 +188,7 @@ class Method:
         return {}
 
     def state_notes(self, state: Params, published: Params) -> Mapping[str, object]:
-        """As `diagnostics`, of the state at the end of a round and what was published of it."""
+        """What to note, as in `diagnostics`, of the state at the end of a round and what was published of it."""
         return {}
 
     def conclusions(self, notes: Mapping[str, object]) -> tuple[str, ...]:

@@ -153,7 +153,7 @@ def _control(name: str) -> str:
 
 
 def _gradient(trainer: LocalTrainer, client: Client, work: LocalWork) -> Params:
-    """Of the client's mean loss, at the parameters that the net has: an epoch of steps of length 0."""
+    """The gradient of the client's mean loss, at the parameters that the net has: an epoch of steps of length 0."""
     import torch
 
     total = {name: torch.zeros_like(value) for name, value in trainer.net.grads.items()}

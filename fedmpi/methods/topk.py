@@ -93,7 +93,7 @@ class TopK(Method):
             yield name, flat.view(spec.shape)
 
     def _parts(self, upload: Params) -> Iterator[tuple[Tensor, Tensor]]:
-        """Of each tensor, what was sent: values, and their places in it, int64."""
+        """What was sent of each tensor: values, and their places in it, int64."""
         import torch
 
         starts = [0, *accumulate(self._sizes)]

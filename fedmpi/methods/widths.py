@@ -72,7 +72,7 @@ class WidthMethod(ServerMethod):
     # Server half.
 
     def held(self, number: int, client: Client | None) -> Mapping[str, tuple[Index, ...]]:
-        """Of each tensor that net `number` does not have whole, for a client or a test (None): the entries that it has,
+        """The entries that net `number` has of each tensor that it does not have whole, for a client or a test (None),
         an index for each of the leading axes. By default they are the leading ones."""
         return self._leading[number]
 
@@ -87,7 +87,7 @@ class WidthMethod(ServerMethod):
         return {name: surgery.rolling.crossed(indices) for name, indices in held.items()}
 
     def lift(self, upload: Params, client: Client) -> Iterator[tuple[str, Tensor]]:
-        """As it came, but of the classes the client's own rows only."""
+        """The upload as it came, but of the classes the client's own rows only."""
         rows = self._class_rows(client)
         for name, value in upload.items():
             yield name, value if rows is None or name not in self._class_names else value[rows]
@@ -134,7 +134,7 @@ class KeepRatioOptions(MethodOptions):
     rounded up. Two tiers have 40 and 60 % of the clients, unless `clients.tier_blocks` says otherwise."""
 
     def tier_blocks(self, num_clients: int) -> tuple[int, ...]:
-        """Of two tiers 40 % have the larger ratio (PriSM, section 4.2)."""
+        """The blocks: of two tiers 40 % have the larger ratio (PriSM, section 4.2)."""
         larger = round(0.4 * num_clients)
         return (larger, num_clients - larger) if len(self.tiers) == 2 else super().tier_blocks(num_clients)
 

@@ -190,8 +190,8 @@ class Comm:
             raise RankLossError("ranks did not agree that all came through")
 
     def recover(self) -> Loss:
-        """As `Collectives.recover`. Raises `MPI.Exception` if MPI has failed and nobody died. To shrink cannot be
-        interrupted, and waits for a rank that hangs: `Watch` and `leave` set it a limit.
+        """Recovers as `Collectives.recover` says. Raises `MPI.Exception` if MPI has failed and nobody died. To shrink
+        cannot be interrupted, and waits for a rank that hangs: `Watch` and `leave` set it a limit.
         """
         noticed = self._end()
         if not self._has_disagreed:
@@ -279,7 +279,7 @@ def all_ranks() -> Comm:
 
 
 def _places(mpi: Any) -> dict[int, tuple[str, int]]:
-    """Of each rank as the job started: its host, and the lowest rank on its node."""
+    """The place of each rank as the job started: its host, and the lowest rank on its node."""
     mine = MPI.COMM_WORLD.Get_rank()
     node = mpi.Split_type(MPI.COMM_TYPE_SHARED)
     here = MPI.Get_processor_name(), int(node.bcast(mine))

@@ -41,7 +41,7 @@ def leave(comm: Communicator, code: int, patience_s: float) -> NoReturn:
 
 
 def _meet(comm: Communicator, code: int) -> None:
-    """As far as here a rank that waits sleeps, and can still be interrupted."""
+    """Waits for all ranks; a rank that waits here sleeps, and can still be interrupted."""
     try:
         comm.wait_for_all()
     except TimeoutError:

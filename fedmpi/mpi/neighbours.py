@@ -71,7 +71,9 @@ def _ancestor_outside(job: str) -> int | None:
 
 
 def _environment(pid: int) -> dict[str, str]:
-    """Of another process, as it began; empty if it has ended. Raises `OSError` where it may not be read."""
+    """The environment of another process, as it began; empty if it has ended. Raises `OSError` where it may not be
+    read.
+    """
     try:
         words = Path(f"/proc/{pid}/environ").read_text(errors="replace").split("\0")
     except (FileNotFoundError, ProcessLookupError):

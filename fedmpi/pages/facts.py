@@ -81,7 +81,7 @@ class Facts:
         return [number for number, _ in pairs], [value for _, value in pairs]
 
     def cumulated(self, *keys: str) -> tuple[list[int], NDArray[np.float64]]:
-        """By round, the sum of these keys of all records up to that round."""
+        """The sum by round of these keys of all records up to that round."""
         per_round = [sum(float(record[key]) for key in keys) for record in self.records]
         return [record["round"] for record in self.records], np.cumsum(per_round)
 

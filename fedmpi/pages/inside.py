@@ -26,7 +26,7 @@ class Tier(Protocol):
 def spectra(
     layers: Mapping[str, FactorizedLayer], tiers: Sequence[Tier], server: Params, most_products: float = math.inf
 ) -> Spectra | None:
-    """Of every layer whose dense weight the server keeps, with the r of each low-rank tier.
+    """The singular values of every layer whose dense weight the server keeps, with the r of each low-rank tier.
 
     None where there is no such layer, or where decomposing all of them would take more than so many products.
     """

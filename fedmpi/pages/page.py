@@ -264,7 +264,7 @@ def _of_several(groups: Sequence[Group]) -> str:
 
 
 def _curves(groups: Sequence[Group]) -> _Section:
-    """Of each group its first tested net: the clients' own, or the largest tier."""
+    """The curve of each group's first tested net: the clients' own, or the largest tier."""
     first = [(group, group.tested[0]) for group in groups if group.tested]
     found = []
     for x, label, units in _AXES:

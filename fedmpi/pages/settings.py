@@ -52,7 +52,7 @@ class Group:
         return Line(label, xs, ys, low, high)
 
     def last(self, tier: str, quantity: str = "accuracy") -> dict[int, float]:
-        """By seed, the value of the last round in which this tier was tested."""
+        """The value by seed, of the last round in which this tier was tested."""
         courses = {seed: run.course(tier, quantity)[1] for seed, run in zip(self.seeds, self.runs, strict=True)}
         return {seed: values[-1] for seed, values in courses.items() if values}
 
@@ -78,8 +78,8 @@ class Difference:
 
 
 def differences(groups: Sequence[Group]) -> Iterator[Difference]:
-    """Of pairs of groups, in each tier that both have: last accuracy of the first minus that of the second. Of more
-    than `MOST_PAIRED` groups only pairs with the first.
+    """The differences of pairs of groups, in each tier that both have: last accuracy of the first minus that of the
+    second. Of more than `MOST_PAIRED` groups only pairs with the first.
     """
     for place, first in enumerate(groups[: 1 if len(groups) > MOST_PAIRED else None]):
         for second in groups[place + 1 :]:
@@ -102,7 +102,9 @@ def mean_and_half_width(values: Sequence[float]) -> tuple[float, float | None]:
 
 
 def grouped(runs: Iterable[Facts]) -> list[Group]:
-    """In the order in which their first runs are given; of several runs of one seed the one with the most rounds."""
+    """Groups in the order in which their first runs are given; of several runs of one seed the one with the most
+    rounds.
+    """
     by_setting: dict[tuple[tuple[str, str], ...], dict[int, Facts]] = {}
     for run in runs:
         by_seed = by_setting.setdefault(tuple(settings(run.config).items()), {})

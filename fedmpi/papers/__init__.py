@@ -113,7 +113,7 @@ class Cell(_Claimed):
 
     @property
     def printed(self) -> str:
-        """As printed, without unit; empty where the paper has only drawn it, or its text is lost."""
+        """The value as printed, without unit; empty where the paper has only drawn it, or its text is lost."""
         return "" if self.lost else self.value
 
     @property
@@ -184,7 +184,7 @@ class Table(_Part):
 
     @cached_property
     def cells(self) -> tuple[Cell, ...]:
-        """In the paper's order."""
+        """The cells in the paper's order."""
         return tuple(_cells(self.blocks))
 
     @property
@@ -247,7 +247,7 @@ class Fact(_Claimed):
 
 
 class SizeSlip(_Part):
-    """Of a row label that is not the rounded size of its net: why, and the size, in millions."""
+    """Why a row label is not the rounded size of its net, and the size, in millions."""
 
     why: str = Field(min_length=1)
     ours: Number
@@ -308,7 +308,7 @@ def parse(name: str, text: str, where: str) -> Paper:
 
 
 def _problem(item: Any) -> str:
-    """Where and what."""
+    """The line of a problem: where it is, and what."""
     found = "" if item["type"] in ("missing", "value_error") else f", got {item['input']!r:.80}"
     text = item["msg"].removeprefix("Value error, ") + found
     return f"{'.'.join(map(str, item['loc']))}: {text}" if item["loc"] else text

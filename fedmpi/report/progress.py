@@ -55,7 +55,7 @@ class Progress:
         self._safely(self._screen.close)
 
     def clients(self, done: int, total: int) -> None:
-        """So many clients of the running round are done. Shown at most five times a second: call it freely."""
+        """Notes that so many clients of the running round are done. Shown at most five times a second: call it freely."""
         now_s = time.monotonic()
         taken_s = now_s - self._began_s
         if self._screen.is_live:
@@ -110,7 +110,7 @@ class Progress:
         self._safely(lambda: self._screen.print(line))
 
     def warn(self, line: str) -> None:
-        """As `say`, with `warning: ` in front; with `off` on stderr, because a warning must be seen."""
+        """Says it as `say` does, with `warning: ` in front; with `off` on stderr, because a warning must be seen."""
         if self._is_off:
             with contextlib.suppress(OSError, ValueError):
                 print(f"warning: {line}", file=sys.stderr, flush=True)

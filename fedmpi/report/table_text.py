@@ -43,7 +43,7 @@ def markdown_lines(heads: Line, lines: Sequence[Line], num_left: int) -> list[st
 
 
 def comma_separated(rows: Sequence[Mapping[str, object]]) -> str:
-    """As CSV: the keys of the first row, then the values of all."""
+    """The table as CSV: the keys of the first row, then the values of all."""
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
     writer.writerows([rows[0].keys(), *(row.values() for row in rows)] if rows else [])

@@ -343,5 +343,5 @@ def open_exchange(kind: str, phase: OpenPhase) -> Exchange:
 
 
 def _on(device: str, upload: Params) -> Params:
-    """Not asynchronously: the buffer that `upload` lies in takes the next wave as soon as this returns."""
+    """Copies, but not asynchronously: the buffer that `upload` lies in takes the next wave as soon as this returns."""
     return {name: value.to(device) for name, value in upload.items()}

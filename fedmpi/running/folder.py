@@ -129,7 +129,9 @@ def lock_within(patience_s: float, stack: ExitStack, folder: RunDir, comm: Commu
 
 
 def _lock(folder: RunDir) -> RunLock:
-    """In the name of the batch job, or of the launcher's own: a rank on another host of that job may take it over."""
+    """Locks in the name of the batch job, or of the launcher's own: a rank on another host of that job may take it
+    over.
+    """
     job = slurm_job() or os.environ.get("PMIX_NAMESPACE", "")
     return RunLock(folder, job=job, warn=lambda line: print(f"warning: {line}", flush=True))
 

@@ -93,7 +93,7 @@ class Forecast:
         return self.text("text")
 
     def text(self, form: str) -> str:
-        """As `form` says, "text" or "json"."""
+        """The plan as `form` says, "text" or "json"."""
         return json.dumps(asdict(self), indent=2) if form == "json" else _text(self)
 
 

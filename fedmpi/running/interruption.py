@@ -90,7 +90,7 @@ def last_words(text: str) -> None:
 
 
 def _stderr_of_launcher() -> list[Path]:
-    """Of the first ancestor that is a launcher; empty where there is none, or /proc does not tell."""
+    """The stderr of the first ancestor that is a launcher; empty where there is none, or /proc does not tell."""
     pid = os.getppid() if launched_as() is not None else 0
     with contextlib.suppress(OSError, ValueError, IndexError):
         while pid > 1:

@@ -100,7 +100,7 @@ class Course:
         return f"{size} rank{'s are' if size > 1 else ' is'} left, mpi.min_ranks is {least}"
 
     def allow_more_than_a_round(self) -> None:
-        """To set up, and to end. Without limit before the first round."""
+        """Allows the time that setting up and ending take; without limit before the first round."""
         self.limits.of_more_than_a_round(has_trained=self.begun_after is not None)
 
     def report(self, server: Server | None, round_number: int) -> None:

@@ -157,7 +157,7 @@ def _peak_bytes() -> int:
 
 
 def _tasks(setup: Setup) -> list[tuple[Phase, Task]]:
-    """For every phase and tier the client that has most examples, in the last round: by then clients remember."""
+    """The client that has most examples, for every phase and tier, in the last round: by then clients remember."""
     phases = {phase.name: phase for number in (1, setup.config.rounds) for phase in setup.method.phases(number)}
     ends = np.cumsum(setup.blocks)
     tasks = []

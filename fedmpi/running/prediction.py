@@ -63,7 +63,7 @@ class Prediction:
     free_bytes: int
 
     def lines(self) -> list[str]:
-        """For the plan's text."""
+        """The lines of the plan's text."""
         found = self.measured
         rows = [
             f"  tier {trial.tier}: {1000 * trial.training_s / max(1, trial.steps):.4g} ms a step "
@@ -102,7 +102,7 @@ class MeasuredPlan:
     prediction: Prediction
 
     def text(self, form: str) -> str:
-        """As `form` says, "text" or "json"; there the prediction is under `measured`."""
+        """The plan as `form` says, "text" or "json"; there the prediction is under `measured`."""
         if form == "json":
             return json.dumps({**asdict(self.plan), "measured": asdict(self.prediction)}, indent=2)
         return "\n".join([self.plan.text("text"), *self.prediction.lines()])

@@ -287,7 +287,7 @@ class Server:
         self._if_possible("the manifest", lambda: manifest.add_end(self._folder, done, spent_s))
 
     def _if_possible(self, what: str, write: Callable[[], None]) -> None:
-        """For what a run that is saved can do without."""
+        """Does what a run that is saved can do without."""
         try:
             with writing(self._folder.path):
                 write()

@@ -203,8 +203,8 @@ def _usual(examples: Mapping[str, float]) -> tuple[float, str]:
 
 
 def spectrum_lines(histories: Mapping[str, Sequence[Sequence[Record]]]) -> list[str]:
-    """Of each method that notes it: the energy of its factorized layers that tiers lack after the last round, by tier,
-    the mean over seeds. `histories` are the records of each method's finished runs."""
+    """The lines of each method that notes it: the energy of its factorized layers that tiers lack after the last round,
+    by tier, the mean over seeds. `histories` are the records of each method's finished runs."""
     lines = []
     for method, runs in histories.items():
         noted = [((records[-1].get("method") or {}).get("spectrum") or {}).get("beyond") or {} for records in runs]

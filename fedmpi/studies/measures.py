@@ -24,7 +24,9 @@ Points = list[tuple[float, float]]
 
 
 def _kernels(key: str) -> Callable[[Record, str], float | None]:
-    """Of layer `net`, from the diagnostics of methods with kernels; the mean where there are several numbers."""
+    """The number of layer `net`, from the diagnostics of methods with kernels; the mean where there are several
+    numbers.
+    """
 
     def read(record: Record, net: str) -> float | None:
         layer = record.get("method", {}).get("kernels", {}).get(net)

@@ -179,7 +179,7 @@ def _show(named: Named, request: Request, arguments: argparse.Namespace) -> None
 
 
 def _hand_over(named: Named, request: Request, jobs: Sequence[Job], arguments: argparse.Namespace) -> int:
-    """As an array, or as commands for another queue."""
+    """Hands the runs over as an array, or as commands for another queue."""
     left = [place for place, job in enumerate(jobs, 1) if not job.run.is_finished()]
     if not left:
         print(f"all {len(jobs)} runs of {named.name} are finished; --collect makes the table")

@@ -48,11 +48,13 @@ class Budget:
 
     @property
     def text(self) -> str:
-        """As on the command line, exact."""
+        """The text as on the command line, exact."""
         return f"rounds={self.rounds!r},epochs={self.epochs!r}"
 
     def lost_steps(self, config: Config) -> tuple[int, int]:
-        """Of a config: how many of its steps of the learning rate there is no round left for, and how many it has."""
+        """Counts for a config how many of its steps of the learning rate there is no round left for, and how many it
+        has.
+        """
         rounds = max(1, round(self.rounds * config.rounds))
         milestones = getattr(config.train.schedule, "milestones", ())
         pairs = zip(milestones, scaled_milestones(config, self.rounds), strict=True)
@@ -82,7 +84,9 @@ class Named:
 
     @property
     def name(self) -> str:
-        """With the suffix of a file of one's own, which may be called as one of the papers: `fedhm.yaml:table3`."""
+        """The name, with the suffix of a file of one's own, which may be called as one of the papers:
+        `fedhm.yaml:table3`.
+        """
         return f"{self.file.name if self.file else self.paper.name}:{self.table.name}"
 
     @property
@@ -192,7 +196,7 @@ class Request:
         return [run for run in runs if run.has_begun()]
 
     def lost_steps(self, run: papers.Run) -> tuple[int, int]:
-        """Of its steps of the learning rate, those that the budget leaves no round for, and all."""
+        """The steps of the learning rate that the budget leaves no round for, and all."""
         if self.budget.rounds == 1:
             return 0, 0
         return self.budget.lost_steps(load(CONFIGS / run.config, [*run.overrides, *self.changed]))

@@ -56,7 +56,7 @@ class Run:
 
     @property
     def rounds(self) -> int:
-        """As many as it was asked for."""
+        """The number of rounds that it was asked for."""
         return int(self.said["rounds"])
 
     @property
@@ -79,7 +79,7 @@ class Run:
 
     @property
     def data_digest(self) -> str:
-        """Of the examples that it was computed with; empty if the run does not say."""
+        """The digest of the examples that it was computed with; empty if the run does not say."""
         found = [start.get("data_digest") for start in read_starts(self.folder)]
         return next((digest for digest in reversed(found) if isinstance(digest, str)), "")
 

@@ -59,7 +59,7 @@ class Result:
 
 
 def in_unit(table: papers.Table, value: float | None) -> float | None:
-    """As the table has it: shares in its unit, other quantities by its scale."""
+    """The number as the table has it: shares in its unit, other quantities by its scale."""
     is_percent = table.quantity in _SHARES and table.unit == "%"
     return None if value is None else (100 * value if is_percent else value) / table.scale
 
@@ -255,7 +255,7 @@ def _lost_steps(request: Request, results: Sequence[Result]) -> Iterator[str]:
 
 
 def decimals_of(table: papers.Table) -> int:
-    """As many as the paper prints, two where it prints nothing."""
+    """As many decimals as the paper prints, two where it prints nothing."""
     return max((len(cell.printed.partition(".")[2]) for cell in table.cells if cell.printed), default=2)
 
 

@@ -134,7 +134,7 @@ def check(claim: Claim) -> Checked:
 
 
 def _problem(claim: Claim, ours: Ours) -> str:
-    """In what it is not as recorded."""
+    """The way in which it is not as recorded."""
     fact, reading = claim.fact, claim.reading
     agrees = _agrees(fact.printed, fact.unit, ours)
     if agrees and fact.verdict != "equal":
@@ -169,7 +169,7 @@ def _decimals(printed: str) -> int:
 
 
 def _show(fact: Fact, ours: Ours) -> str:
-    """With two digits more than the paper has, or those on record if they are more; a formula by its samples."""
+    """The value with two digits more than the paper has, or those on record if they are more; a formula by its samples."""
     if isinstance(ours, tuple):
         return ", ".join(f"{sample.measured:,g}" for sample in ours)
     number = ours / UNITS[fact.unit]

@@ -104,7 +104,7 @@ def params(net: nn.Module) -> int:
 
 @dataclass(frozen=True)
 class Outputs:
-    """Of the layers asked for: parameters, MACs and output numbers of one example, in this order of running."""
+    """What the layers asked for have: parameters, MACs and output numbers of one example, in this order of running."""
 
     params: float
     macs: float

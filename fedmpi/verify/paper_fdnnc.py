@@ -33,12 +33,12 @@ def _clients(config: str) -> int:
 
 
 def _samples_femnist() -> float:
-    """Of the total that the same table prints."""
+    """The samples as a share of the total that the same table prints."""
     return float(read("fdnnc").facts["total_femnist"].printed) / _clients(_FEMNIST)
 
 
 def _middle_share() -> float:
-    """Of Tables III and IV, between 0.2 and 0.7."""
+    """The middle share of Tables III and IV, between 0.2 and 0.7."""
     tables = read("fdnnc").tables
     columns = {cell.column for name in ("table3", "table4") for cell in tables[name].cells if "BOTH" in cell.block}
     (share,) = columns - {"0%", "20%", "70%", "100%"}

@@ -74,7 +74,7 @@ def _nine_times_rounded() -> float:
 
 
 def _millions(number: float) -> float:
-    """As the paper prints it."""
+    """The number as the paper prints it."""
     return round(number / 1e6, 2)
 
 
@@ -104,7 +104,7 @@ def _macs(data: str, level: str) -> float:
 
 
 def _macs_of_ranks_cut_off() -> float:
-    """Of ranks N / 12 cut off instead of rounded."""
+    """The MACs with ranks N / 12 that are cut off instead of rounded."""
     found = _homogeneous("cifar100", "1/12")
     assert isinstance(found.method, FedHM)
     layers = [replace(layer, fixed=layer.out_features // 12) for layer in found.method.layers.values()]
@@ -181,12 +181,12 @@ def _computation_bar(cell: Cell) -> float:
 
 
 def _bars(table: str, block: str, level: str) -> list[Cell]:
-    """Of the original net and of the factorized one."""
+    """The bars of the original net and of the factorized one."""
     return [read("fedhm").cell(f"{table}/{block}/{which}/{which}") for which in ("Original", level)]
 
 
 def _saved_bytes(key: str, block: str, level: str) -> float:
-    """By how much the factorized net moves less until it reaches the target.
+    """The factor by which the factorized net moves less until it reaches the target.
 
     The bar of the original net is that of Figure 4a; rounds of the other, whose bar is drawn only, are
     the whole number that comes nearest to what is printed.
@@ -197,7 +197,7 @@ def _saved_bytes(key: str, block: str, level: str) -> float:
 
 
 def _saved_macs(block: str, level: str) -> float:
-    """By how much it computes less: the ratio of the bars of Figure 4b."""
+    """The factor by which it computes less: the ratio of the bars of Figure 4b."""
     original, factorized = map(_computation_bar, _bars("figure4b", block, level))
     return original / factorized
 

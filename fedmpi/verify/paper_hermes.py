@@ -36,7 +36,7 @@ def _size(data: str, *overrides: str, classes: int = 0) -> float:
 
 
 def _dense(data: str) -> float:
-    """As in Table 3, which has the net of the classes that Table 1 prints."""
+    """The dense net as in Table 3, which has the net of the classes that Table 1 prints."""
     return _size(data, classes=int(read("hermes").facts[f"classes_{data}"].printed))
 
 
@@ -55,7 +55,7 @@ def _table3(cell: Cell) -> float:
 
 
 def _as_printed(size: float) -> float:
-    """To 0.01 MB."""
+    """The size, to 0.01 MB."""
     return round(size / 1e6, 2) * 1e6
 
 

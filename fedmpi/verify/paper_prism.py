@@ -31,7 +31,7 @@ def _wide(*overrides: str) -> Setting:
 
 
 def _count(found: Setting, net: nn.Module) -> Outputs:
-    """Of the block convs and their BatchNorms at width 1."""
+    """The parameters of the block convs and their BatchNorms at width 1."""
     counted = measured(net, found.info.example_shape, lambda name: "stages" in name and "shortcut" not in name)
     return Outputs(counted.params / _WIDTH**2, counted.macs / _WIDTH**2, counted.outputs / _WIDTH)
 
@@ -70,7 +70,7 @@ def _cut_off(counted: Outputs, column: str, step: float) -> float:
 
 
 def _share_as_printed() -> float:
-    """Of the numbers that the tables print."""
+    """The share of the numbers that the tables print."""
     places = ("table10/FedHM/Params (M)/0.4", "table1/PriSM/Params (M)/Full")
     part, whole = (float(read("prism").cell(place).printed) for place in places)
     return part / whole // 0.01 * 0.01
@@ -91,13 +91,13 @@ def _modules(config: str, kind: type[nn.Module]) -> list[Any]:
 
 
 def _conv(place: int) -> nn.Conv2d:
-    """Of the CNN of Table 5."""
+    """Conv `place` of the CNN of Table 5."""
     found: nn.Conv2d = _modules(_CNN, nn.Conv2d)[place]
     return found
 
 
 def _lstm(kind: type[nn.Module], attribute: str) -> float:
-    """Of the first such module in the net of Table 6."""
+    """`attribute` of the first `kind` of module in the net of Table 6."""
     return float(getattr(_modules("prism/figure8.yaml@imdb_iid_full", kind)[0], attribute))
 
 

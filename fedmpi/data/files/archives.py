@@ -215,6 +215,6 @@ def _is_safe(part: str) -> bool:
 
 
 def _is_zip(path: Path) -> bool:
-    """By the first bytes: a file that merely ends like a .zip is none."""
+    """The first bytes tell: a file that merely ends like a .zip is none."""
     with path.open("rb") as file:
         return file.read(4) in (b"PK\x03\x04", b"PK\x05\x06")

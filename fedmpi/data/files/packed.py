@@ -31,8 +31,8 @@ class Counted:
         self._content, self._budget = content, budget
 
     def read(self, num_bytes: int) -> bytes:
-        """So many bytes, fewer only at the end. Raises DataError beyond the budget, and what decoders raise at damaged
-        bytes, EOFError at a compressed stream without an end.
+        """Reads so many bytes, fewer only at the end. Raises DataError beyond the budget, and what decoders raise at
+        damaged bytes, EOFError at a compressed stream without an end.
         """
         pieces = []
         while num_bytes > 0 and (piece := self._content.read(min(num_bytes, CHUNK_BYTES))):

@@ -16,7 +16,7 @@ INPUTS = ("query", "key", "value")
 
 
 class Attention(nn.Module):
-    """As a `nn.MultiheadAttention`, batch first, that is asked for outputs alone.
+    """A `nn.MultiheadAttention`, batch first, that is asked for outputs alone.
 
     Head h has the rows h dim / num_heads and following of `query`, `key` and `value`, and those columns of `out`.
     """

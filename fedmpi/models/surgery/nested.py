@@ -68,7 +68,7 @@ def refuse_unnested(wide: nn.Module, narrow: nn.Module) -> None:
 
 
 def nested_parts(wide: nn.Module, narrow: nn.Module) -> dict[str, Part]:
-    """For every parameter of `narrow`, its part of the parameter of that name of `wide`; both may be on meta."""
+    """The part, for every parameter of `narrow`, of the parameter of that name of `wide`; both may be on meta."""
     shapes = {name: tuple(parameter.shape) for name, parameter in wide.named_parameters()}
     stacks = _gates(wide) | _heads(wide)
     return {
@@ -78,7 +78,9 @@ def nested_parts(wide: nn.Module, narrow: nn.Module) -> dict[str, Part]:
 
 
 def fan_in_shares(wide: nn.Module, narrow: nn.Module) -> dict[str, float]:
-    """For weight and bias of every conv and linear layer: `narrow`'s number of inputs, as a share of `wide`'s."""
+    """The share for weight and bias of every conv and linear layer: `narrow`'s number of inputs, as a share of
+    `wide`'s.
+    """
     layers = dict(wide.named_modules())
     return {
         f"{layer}.{name}": prod(part.weight.shape[1:]) / prod(layers[layer].get_parameter("weight").shape[1:])

@@ -62,7 +62,7 @@ def followed(net: nn.Module) -> Structure:
 
 
 def _blocks(structure: Structure) -> Mapping[str, tuple[int, ...]]:
-    """For the leading axes of each parameter: how many entries in a row belong to one channel."""
+    """The blocks of the leading axes of each parameter: how many entries in a row belong to one channel."""
 
     def per_channel(length: int, sources: frozenset[str]) -> int:
         """What sources write together are the same channels; those of the net's input are never narrowed."""

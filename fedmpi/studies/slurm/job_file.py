@@ -167,7 +167,7 @@ def _defaults(name: str, ranks: int, folder: str, tasks: str) -> dict[str, str]:
 
 
 def _quoted(value: str) -> str:
-    """As sbatch reads its lines: blanks need quotes, and a backslash takes the next character as it is."""
+    """The text as sbatch reads its lines: blanks need quotes, and a backslash takes the next character as it is."""
     if not re.search(r"[\s#\"'\\]", value):
         return value
     return '"' + re.sub(r'(["\\])', r"\\\1", value) + '"'

@@ -87,7 +87,7 @@ def _config_path(job: Job) -> Path:
 
 
 def _config_text(job: Job) -> str:
-    """For a job that starts in another folder than this one."""
+    """The config as text for a job that starts in another folder than this one."""
     plain = job.config.to_dict()
     for key in PLACES:
         if not (place := plain["data"].get(key, "~")).startswith("~"):

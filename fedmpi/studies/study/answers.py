@@ -89,7 +89,7 @@ def answers(study: Study, runs: Sequence[Kept]) -> list[Answer]:
 
 
 def _p(parts: Sequence[Part]) -> float:
-    """Of the whole question; 1 where a part is missing or on the wrong side."""
+    """The p-value of the whole question; 1 where a part is missing or on the wrong side."""
     return max(1.0 if part.missing or not part.holds else part.p for part in parts)
 
 
@@ -114,7 +114,9 @@ def is_final(run: Kept, setting: str) -> bool:
 
 
 def _decided(study: Study, answer: Answer, best: float) -> Answer:
-    """With its verdict, and with the parts that have numbers; `best` is the smallest p-value that a test can have."""
+    """The answer with its verdict, and with the parts that have numbers; `best` is the smallest p-value that a test can
+    have.
+    """
     alpha = study.asked.alpha
     missing = list(dict.fromkeys(name for part in answer.parts for name in part.missing))
     found = replace(answer, parts=tuple(part for part in answer.parts if part.differences))

@@ -122,8 +122,8 @@ def _trimmed(record: Record, with_diagnostics: bool) -> Record:
 
 
 def initial_digest(config: Config) -> str:
-    """Of the model's values that follow from the seed, where the method's state has them (all or some of them, as where
-    layers are factorized); else of the state, as where a method has several nets of its own.
+    """The digest of the model's values that follow from the seed, where the method's state has them (all or some of
+    them, as where layers are factorized); else of the state, as where a method has several nets of its own.
     """
     import torch
 

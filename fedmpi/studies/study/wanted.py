@@ -40,7 +40,7 @@ class Wanted:
 
     @property
     def name(self) -> str:
-        """Of its folder, without the seed."""
+        """The name of its folder, without the seed."""
         trial = f"-trial{self.trial}" if self.phase == "tuning" else ""
         return f"{self.phase}-{self.setting}-{self.method}{trial}"
 
