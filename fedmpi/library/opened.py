@@ -123,7 +123,7 @@ class Run:
 
     @property
     def scores(self) -> dict[str, Scores]:
-        """The scores by name of each tested net, and `clients` for the clients' own; empty where no round was tested."""
+        """The scores by name of net, with `clients` for the clients' own; empty where no round was tested."""
         num_test = self.config.data.info().num_test
         return {name: _scores([*found]) for name, found in self._tests(num_test).items()}
 

@@ -152,6 +152,6 @@ def _add_curvature(
 
 
 def _gradient(net: FlatNet, inputs: Tensor, targets: Tensor, loss: Loss) -> Tensor:
-    """Computes the gradient of one batch at the net's parameters, into its gradient buffer; returns the loss (0-dim)."""
+    """Computes one batch's gradient at the net's parameters, into its gradient buffer; returns the loss (0-dim)."""
     net.zero_gradient()
     return gradients(loss(net.module(inputs), targets))

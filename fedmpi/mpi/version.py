@@ -24,7 +24,7 @@ def library_version() -> str:
 
 
 def loaded_library() -> str:
-    """The version, as in `library_version`, of the library that this process has loaded; empty if it has loaded none."""
+    """The `library_version` of the library that this process has loaded; empty if it has loaded none."""
     mpi: Any = sys.modules.get("mpi4py.MPI")
     lines = mpi.Get_library_version().strip("\0\n ").splitlines() if mpi is not None else []
     return " ".join(lines[0].split()) if lines else ""

@@ -55,7 +55,7 @@ class Progress:
         self._safely(self._screen.close)
 
     def clients(self, done: int, total: int) -> None:
-        """Notes that so many clients of the running round are done. Shown at most five times a second: call it freely."""
+        """Notes how many clients of the running round are done. Shown at most five times a second: call it freely."""
         now_s = time.monotonic()
         taken_s = now_s - self._began_s
         if self._screen.is_live:

@@ -56,7 +56,7 @@ def net_scores(record: Record) -> dict[str, Mapping[str, float]]:
 
 
 def accuracies(record: Record) -> dict[str, float]:
-    """The accuracy of each tier that was tested, and of the clients' own nets; empty where the round was not evaluated."""
+    """The accuracy of each tested tier, and of the clients' own nets; empty where the round was not evaluated."""
     own = {CLIENTS: record[CLIENTS]} if CLIENTS in record else {}
     return {name: scores["accuracy"] for name, scores in {**net_scores(record), **own}.items()}
 

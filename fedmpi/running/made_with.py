@@ -74,7 +74,7 @@ def computed_with(worker_device: str, device: Device) -> dict[str, str]:
 
 @functools.cache
 def _digest_of_code(folder: Path) -> str:
-    """The digest of all modules in `folder`, when it is first asked for: a version number says nothing of a checkout."""
+    """The digest of all modules in `folder`, computed once: a version number says nothing of a checkout."""
     state = blake2b(digest_size=4)
     for path in sorted(folder.rglob("*.py")):
         state.update(f"{path.relative_to(folder)}\0".encode() + path.read_bytes())

@@ -129,7 +129,7 @@ def begin_branch(setup: Setup, folder: RunDir, origin: Origin) -> None:
 
 
 def branched_from(folder: RunDir, done: int) -> dict[str, Any]:
-    """What the manifest's entry of a start after round `done` says: which run a branch begins from there; else nothing."""
+    """What the manifest says of a start after round `done`: which run a branch begins from there; else nothing."""
     last: dict[str, Any] = next((one for one in reversed(read_records(folder)) if one["round"] == done), {})
     return {BRANCHED_FROM: last[BRANCHED_FROM]} if BRANCHED_FROM in last else {}
 

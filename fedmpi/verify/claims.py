@@ -169,7 +169,7 @@ def _decimals(printed: str) -> int:
 
 
 def _show(fact: Fact, ours: Ours) -> str:
-    """The value with two digits more than the paper has, or those on record if they are more; a formula by its samples."""
+    """The value with two digits more than the paper has, or as many as on record; a formula by its samples."""
     if isinstance(ours, tuple):
         return ", ".join(f"{sample.measured:,g}" for sample in ours)
     number = ours / UNITS[fact.unit]
