@@ -26,7 +26,7 @@ What happens if a rank dies here. Under plain `mpirun` the job ends, and `--resu
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 
 from fedmpi.federation.assignment import Task
@@ -76,7 +76,7 @@ def train_phase(setup: Setup, opened: OpenRound, phase: Phase) -> None:
         comm.agree()  # the phase counts only if all ranks came through it
         state, brought = update(setup, opened.state, results, phase, planned.tasks, published)
     with clock.stage("svd", number):
-        opened.close_phase(planned, results, *refresh(setup, state, brought))
+        opened.close_phase(planned, results, refresh(setup, state, brought), brought)
 
 
 def update(
@@ -95,18 +95,15 @@ def update(
     return ServerState(params, {**state.memories, **fresh} if fresh else state.memories), brought
 
 
-def refresh(
-    setup: Setup, state: ServerState, brought: Contributions | None
-) -> tuple[ServerState, Mapping[str, object]]:
-    """What the method recomputes of a new state, and what it notes of it for the record (rank 0)."""
-    if brought is None:
-        return state, {}
-    params = setup.method.refresh(state.params)
-    return replace(state, params=params), setup.method.diagnostics(params, brought)
+def refresh(setup: Setup, state: ServerState, brought: Contributions | None) -> ServerState:
+    """What the method recomputes of a new state (rank 0)."""
+    return state if brought is None else replace(state, params=setup.method.refresh(state.params))
 
 
 def noted(setup: Setup, opened: OpenRound, published: Published) -> RoundResult:
-    """The round's result with what the method notes of the new state (rank 0)."""
+    """The round's result with what the method notes of it for the record (rank 0)."""
+    if opened.brought is None:
+        return opened.result
     with setup.clock.stage("svd", opened.number):
-        notes = setup.method.state_notes(opened.state.params, published.params) if setup.comm.is_root else {}
-    return replace(opened.result, diagnostics={**opened.result.diagnostics, **notes})
+        notes = setup.method.diagnostics(opened.state.params, published.params, opened.brought)
+    return replace(opened.result, diagnostics=notes)

@@ -7,6 +7,7 @@ It leaves out what a test of bits does not need: dropout's generator, and client
 
 from fedmpi.exactsum import ExactSum, WeightSum
 from fedmpi.federation.cohort import learning_rate
+from fedmpi.methods.protocol import sums_of
 from fedmpi.methods.values import Client, Contributions, Phase
 from fedmpi.rounds.client import local_work
 from fedmpi.rounds.state import Published, ServerState, Setup, client_of, plan_phase
@@ -23,7 +24,7 @@ def plain_round(setup: Setup, number: int, state: ServerState) -> ServerState:
 def plain_phase(setup: Setup, number: int, phase: Phase, state: ServerState) -> ServerState:
     """Publish; narrow, train, upload for each client; the mean; update."""
     method, specs = setup.method, setup.method.state_specs()
-    of = method.sums()  # the server tensor that each sum is of
+    of = sums_of(method)  # the server tensor that each sum is of
     tasks = plan_phase(setup, number, phase).tasks
     if not tasks:
         return state

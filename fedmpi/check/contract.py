@@ -19,7 +19,7 @@ from fedmpi import train_round as rounds
 from fedmpi.check.small import one_round, small_setup
 from fedmpi.exactsum import ExactSum
 from fedmpi.federation.assignment import Assignment, Task
-from fedmpi.methods.protocol import Method
+from fedmpi.methods.protocol import Method, sums_of
 from fedmpi.methods.values import Client, Phase
 from fedmpi.rounds import state as setups
 from fedmpi.rounds.client import simulate_client
@@ -81,11 +81,11 @@ class PhaseOfRound:
     def next_state(self) -> ServerState:
         tasks, results = self.assignment.tasks, self.exchanged("gather")
         state, brought = rounds.update(self.setup, self.state, results, self.phase, tasks, self.published)
-        return rounds.refresh(self.setup, state, brought)[0]
+        return rounds.refresh(self.setup, state, brought)
 
     def added(self, tasks: Sequence[Task]) -> torch.Tensor:
         """The exact sum of what these clients have sent, in this order, with unequal weights."""
-        specs, tensor_of = self.method.state_specs(), self.method.sums()
+        specs, tensor_of = self.method.state_specs(), sums_of(self.method)
         shapes = {name: specs[tensor].shape for name, tensor in tensor_of.items()}
         bounds = {name: self.published.bounds[tensor] for name, tensor in tensor_of.items()}
         total = ExactSum(shapes, bounds, float(len(self.assignment.tasks)))
@@ -208,7 +208,7 @@ def uploads_fit_their_specs(trial: Trial) -> None:
 def lifted_tensors_fit(trial: Trial) -> None:
     """lifted tensors have the shapes of their regions and keep to magnitudes and bounds; lift changes no upload"""
     for phase in trial.phases:
-        specs, bounds, tensor_of = phase.method.state_specs(), phase.published.bounds, phase.method.sums()
+        specs, bounds, tensor_of = phase.method.state_specs(), phase.published.bounds, sums_of(phase.method)
         for task, upload in phase.uploads():
             before = digest_of(upload)
             largest = dict(zip(specs, phase.method.magnitudes(upload, phase.client(task)).tolist(), strict=True))

@@ -249,7 +249,7 @@ class FDNNC(Method):
         """The SVD of W wherever small devices continue from it in the same round or the next."""
         return state | self._factors(state) if self.pattern in ("both", "switch") else state
 
-    def diagnostics(self, state: Params, contributions: Contributions) -> Mapping[str, object]:
+    def diagnostics(self, state: Params, published: Params, contributions: Contributions) -> Mapping[str, object]:
         """The share of W's energy beyond A B^T, where the state has both."""
         if not all(self.blocks):
             return {}

@@ -129,6 +129,9 @@ class FedHM(ServerMethod):
         if not options.plus_l2:
             factors = [name for layer in self.layers.values() for name in layer.factor_names]
             self.traits = replace(self.traits, own_decay=factors)
+        if options.coverage:  # weighs the changes of each tier by themselves
+            sums = {self._sum(name, tier.index): name for name in self.state_specs() for tier in self.tiers}
+            self.traits = replace(self.traits, sums=sums)
 
     def warnings(self) -> tuple[str, ...]:
         ratios, dense = self.options.rank_ratio, self.context.make(empty=True)
@@ -198,10 +201,6 @@ class FedHM(ServerMethod):
         if tau == "auto":
             tau = 5.0 if self.context.clients.tier_assignment == "dynamic" else math.inf
         return math.exp((self.tiers[task.tier].capacity - 1.0) / tau)
-
-    def sums(self) -> Mapping[str, str]:
-        """`coverage` weighs the changes of each tier by themselves."""
-        return {self._sum(name, tier.index): name for name in self.state_specs() for tier in self.tiers}
 
     def _sum(self, name: str, tier: int) -> str:
         return f"{name}@{tier}" if self.options.coverage and name.removesuffix(".weight") in self.layers else name
@@ -288,19 +287,21 @@ class FedHM(ServerMethod):
 
     # What it tells of a round.
 
-    def diagnostics(self, state: Params, contributions: Contributions) -> Mapping[str, object]:
-        """The factor c of each tier, by which this round's mean alone, without training, shrinks the singular values
-        that the tier has and smaller ones have not."""
+    def diagnostics(self, state: Params, published: Params, contributions: Contributions) -> Mapping[str, object]:
+        """Where the energy of the factorized layers lies, and by tier the factor c by which this round's mean alone,
+        without training, shrinks the singular values that the tier has and smaller ones have not."""
         weighted = [(self.tiers[task.tier].capacity, self.client_weight(task)) for task in contributions.tasks]
         cover = lowrank.correction.Cover.by((None if ratio == 1 else ratio, weight) for ratio, weight in weighted)
         kept = self.options.residual if self.options.aggregation == "delta" else 0.0
         digits = lowrank.spectrum.digits
-        return {"band_factor": {t.name: digits(kept + (1 - kept) * cover.at(t.capacity)) for t in self.tiers}}
-
-    def state_notes(self, state: Params, published: Params) -> Mapping[str, object]:
-        """Where the energy of each factorized layer lies, and that of what training has made of its start."""
+        factors = {tier.name: digits(kept + (1 - kept) * cover.at(tier.capacity)) for tier in self.tiers}
         if SPECTRA not in published:
-            return {}
+            return {"band_factor": factors}
+        notes = {"band_factor": factors, "spectrum": self._spectrum(state, published)}
+        return {**notes, "conclusions": [said]} if (said := self._conclusion(notes)) else notes
+
+    def _spectrum(self, state: Params, published: Params) -> Mapping[str, object]:
+        """The energy of each factorized layer, and that of what training has made of its start."""
         spectra = published[SPECTRA].cpu().split_with_sizes(self._full_ranks)
         changes = {}
         for name, layer in self.layers.items():
@@ -309,7 +310,7 @@ class FedHM(ServerMethod):
             changes[name] = lowrank.spectrum.along(layer.unroll(weight) - self._start[name].to(weight.device), u)
         low = [tier for tier in self.tiers if tier.capacity < 1]
         ranks = {tier.name: {name: layer.r(tier.capacity) for name, layer in self.layers.items()} for tier in low}
-        return {"spectrum": lowrank.spectrum.table(dict(zip(self.layers, spectra, strict=True)), ranks, changes)}
+        return lowrank.spectrum.table(dict(zip(self.layers, spectra, strict=True)), ranks, changes)
 
     @cached_property
     def _start(self) -> Params:
@@ -317,12 +318,13 @@ class FedHM(ServerMethod):
         state = self.initial_state()
         return {name: layer.unroll(state[f"{name}.weight"]).clone() for name, layer in self.layers.items()}
 
-    def conclusions(self, notes: Mapping[str, object]) -> tuple[str, ...]:
+    def _conclusion(self, notes: Mapping[str, object]) -> str:
+        """One line where all tiers have become one net."""
         share = lowrank.spectrum.beyond(notes, least := self.tiers[-1].name)
         if share is None or share >= ONE_NET or len(self.tiers) == 1:
-            return ()
+            return ""
         where = f"only {share:.1g} of the energy of the factorized layers lies beyond the rank of tier {least}"
-        return (f"all tiers answer like one net: {where}; see fedmpi/methods/RANK_COLLAPSE.md",)
+        return f"all tiers answer like one net: {where}; see fedmpi/methods/RANK_COLLAPSE.md"
 
     # Client half.
 

@@ -172,7 +172,7 @@ class Hermes(Method):
             new[_version(name)] = state[_version(name)].masked_fill(held_by_all, contributions.round_number)
         return new
 
-    def diagnostics(self, state: Params, contributions: Contributions) -> Mapping[str, object]:
+    def diagnostics(self, state: Params, published: Params, contributions: Contributions) -> Mapping[str, object]:
         """The mean of the cohort's remaining shares: by entry and by client it is the same."""
         import torch
 

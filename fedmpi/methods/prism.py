@@ -247,7 +247,7 @@ class OrthDrop(Method):
             new[u], new[v] = lowrank.kernels.refreshed(layer, state[u], state[v])
         return {**new, SIGMA: self._sigma(new)}
 
-    def diagnostics(self, state: Params, contributions: Contributions) -> Mapping[str, object]:
+    def diagnostics(self, state: Params, published: Params, contributions: Contributions) -> Mapping[str, object]:
         """What is noted of each layer: how many kernels it needs (4.3), how many clients each kernel had (Fig. 7), and
         its energy beyond the number of kernels of each tier."""
         table, spectra = {}, dict(zip(self.factorized, self._sigma_of_layers(state), strict=True))

@@ -53,6 +53,13 @@ if TYPE_CHECKING:
     Loss = Callable[[Tensor, Tensor], Tensor]
 
 
+def sums_of(method: Method) -> Mapping[str, str]:
+    """The name of every sum that uploads are added into, and the server tensor whose shape and bound it has: one for
+    each of `state_specs`, of its name, unless `traits.sums` has them in parts.
+    """
+    return method.traits.sums or {name: name for name in method.state_specs()}
+
+
 class Method:
     """Federated averaging, and the base of every other method. It is given `context`, `options` and `tiers`, and may
     set `layers`: those that it factorizes, by name, whose singular values a page of the run shows.
@@ -126,16 +133,8 @@ class Method:
         `weighting` that is `samples`."""
         return float(task.num_examples) if getattr(self.options, "weighting", "uniform") == "samples" else 1.0
 
-    def sums(self) -> Mapping[str, str]:
-        """The name of every sum that uploads are added into, and the server tensor whose shape and bound it has.
-
-        By default one for each of `state_specs`, of its name. A method that needs the clients' sum in parts (FedHM: by
-        tier) has several; the mean of each is its sum divided by the weight of all contributing clients.
-        """
-        return {name: name for name in self.state_specs()}
-
     def lift(self, upload: Params, client: Client) -> Iterator[tuple[str, Tensor]]:
-        """The upload in server coordinates: (name in `sums`, tensor), one at a time.
+        """The upload in server coordinates: (name in `sums_of`, tensor), one at a time.
 
         The tensor has the shape of the region that `regions` gives, else of the whole. A name that
         is never given counts as zeros, unless its region is empty.
@@ -183,19 +182,12 @@ class Method:
         """What the server recomputes of its state after `update` (PriSM: the SVD); counted as the stage `svd`."""
         return state
 
-    def diagnostics(self, state: Params, contributions: Contributions) -> Mapping[str, object]:
-        """Numbers about the new state for the round's record: what JSON can hold."""
-        return {}
-
-    def state_notes(self, state: Params, published: Params) -> Mapping[str, object]:
-        """What to note, as in `diagnostics`, of the state at the end of a round and what was published of it."""
-        return {}
-
-    def conclusions(self, notes: Mapping[str, object]) -> tuple[str, ...]:
-        """What the last record's notes (`diagnostics`, `state_notes`) mean in plain words, one line each; said at the
-        end of a run. `notes` may be of an older version and lack anything.
+    def diagnostics(self, state: Params, published: Params, contributions: Contributions) -> Mapping[str, object]:
+        """Numbers about a round for its record: what JSON can hold. `state` is the one at its end, `published` what was
+        published of that for the next step, `contributions` those of its last phase. Lines under `conclusions` say in
+        plain words what the numbers mean; those of the last round are printed when the run ends.
         """
-        return ()
+        return {}
 
     # Client half.
 

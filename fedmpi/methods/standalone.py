@@ -78,7 +78,7 @@ class Standalone(Method):
     def published_specs(self, nets: Collection[int]) -> dict[str, Spec]:
         return self._dense_specs
 
-    def diagnostics(self, state: Params, contributions: Contributions) -> Mapping[str, object]:
+    def diagnostics(self, state: Params, published: Params, contributions: Contributions) -> Mapping[str, object]:
         return {"local_epochs": self.epochs}
 
     # Client half.

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import pairwise
@@ -107,6 +107,10 @@ class Traits:
     """Names of the server's tensors that `drawn` reads. Each round's record keeps them, as the next round has them."""
     own_decay: Collection[str] = ()
     """Names of parameters that weight decay must leave alone, because the method decays them itself."""
+    sums: Mapping[str, str] = field(default_factory=dict)
+    """Names of the sums that uploads are added into, where the method needs the clients' sum in parts (FedHM: by tier),
+    each with the server tensor that it is of. The mean of each is its sum divided by the weight of all that contribute.
+    """
 
 
 @dataclass(frozen=True)

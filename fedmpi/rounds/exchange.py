@@ -23,7 +23,7 @@ from torch import Tensor
 from fedmpi.errors import ConfigError, RoundError
 from fedmpi.exactsum import ExactSum, Region, WeightSum
 from fedmpi.federation.assignment import Assignment, Task
-from fedmpi.methods.protocol import Method, copy_into
+from fedmpi.methods.protocol import Method, copy_into, sums_of
 from fedmpi.methods.values import Client
 from fedmpi.mpi.communicator import Communicator, Request
 from fedmpi.store.stored import DIGEST_BYTES
@@ -121,7 +121,7 @@ class _Sums:
         self._method, self._client_of = method, phase.client_of
         self._weights = Weights(method, assignment.tasks)
         self._tasks = {task.client: task for task in assignment.tasks}
-        specs, self._tensor_of = method.state_specs(), method.sums()
+        specs, self._tensor_of = method.state_specs(), sums_of(method)
         self._shapes = {name: specs[tensor].shape for name, tensor in self._tensor_of.items()}
         bounds = {name: phase.bounds[tensor] for name, tensor in self._tensor_of.items()}
         self.exact = ExactSum(self._shapes, bounds, self._weights.total, phase.device)
@@ -333,7 +333,7 @@ def choose(kind: str, method: Method, assignment: Assignment) -> str:
     gathered = sum(upload_layout(method, task).num_bytes for task in assignment.tasks)
     senders = sum(1 for tasks in assignment.by_rank[1:] if tasks)
     specs = method.state_specs()
-    reduced = senders * sum(2 * specs[tensor].num_bytes for tensor in method.sums().values())
+    reduced = senders * sum(2 * specs[tensor].num_bytes for tensor in sums_of(method).values())
     return "gather" if gathered <= reduced else "reduce"
 
 

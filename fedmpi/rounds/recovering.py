@@ -14,7 +14,7 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 
 from fedmpi.federation.assignment import Assignment, Task, assign
-from fedmpi.methods.values import Client
+from fedmpi.methods.values import Client, Contributions
 from fedmpi.mpi.communicator import Communicator
 from fedmpi.rounds.exchange import ADDED, HELD, Exchange, OpenPhase, Results, choose, open_exchange
 from fedmpi.rounds.state import Published, RoundResult, ServerState, Setup, client_of
@@ -33,6 +33,8 @@ class OpenRound:
     """How many phases are done; the same on all ranks."""
     result: RoundResult = field(default_factory=RoundResult)
     """What the finished phases have brought."""
+    brought: Contributions | None = None
+    """What made the state: of the last phase in which a client contributed; on rank 0."""
     kind: str = ""
     """The kind of exchange that the open phase has (`choose`); empty if no rank has begun the phase."""
     exchange: Exchange | None = None
@@ -65,17 +67,16 @@ class OpenRound:
         return exchange, left
 
     def close_phase(
-        self, planned: Assignment, results: Results, state: ServerState, diagnostics: Mapping[str, object]
+        self, planned: Assignment, results: Results, state: ServerState, brought: Contributions | None
     ) -> None:
         """The phase counts: all ranks have agreed that they came through it."""
         self.result = replace(
             self.result,
             reports=self.result.reports + results.reports,
             tasks=self.result.tasks + planned.tasks,
-            diagnostics={**self.result.diagnostics, **diagnostics},
             exchange=self.kind,
         )
-        self.state, self.num_phases = state, self.num_phases + 1
+        self.state, self.num_phases, self.brought = state, self.num_phases + 1, brought or self.brought
         self.published, self.exchange, self.kind, self.has_lost_ranks = None, None, "", False
 
 

@@ -22,7 +22,7 @@ from fedmpi.config.schema import Config
 from fedmpi.data.options import DataInfo
 from fedmpi.federation.assignment import worker_ranks
 from fedmpi.learning.bn import num_statistics
-from fedmpi.methods.protocol import all_nets
+from fedmpi.methods.protocol import all_nets, sums_of
 from fedmpi.methods.values import Phase, Turn
 from fedmpi.rounds.state import draw_cohort, reestimates
 from fedmpi.running import start
@@ -266,7 +266,7 @@ def _memory(config: Config, info: DataInfo, method: methods.Method, workers: int
     published = Layout.of(method.published_specs(range(len(method.tiers)))).num_bytes
     specs = method.state_specs()
     state = Layout.of(specs).num_bytes
-    summed = Layout.of({name: specs[tensor] for name, tensor in method.sums().items()}).num_bytes
+    summed = Layout.of({name: specs[tensor] for name, tensor in sums_of(method).items()}).num_bytes
     longest = max((spec.num_elements for spec in specs.values()), default=0)
     moments = 2 * config.method.num_moments * state  # old and new ones
     received = workers * max(uploads) if config.mpi.exchange != "reduce" else 0

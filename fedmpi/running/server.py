@@ -268,7 +268,7 @@ class Server:
     def _conclusions(self) -> tuple[str, ...]:
         """What the method says of the last round on record."""
         last = read_records(self._folder)[-1:]
-        return self._setup.method.conclusions(last[0].get("method", {})) if last else ()
+        return tuple(last[0].get("method", {}).get("conclusions", ())) if last else ()
 
     def _run_ended(self, done: int, stopped: str = "") -> None:
         best = self._best

@@ -164,7 +164,7 @@ def test_both_halves_what_small_devices_lack() -> None:
         state = iteration(method, state, constant(), number=number)
         expected = torch.tensor([[4.0, 0.0, 0.0], [0.0, left, 0.0]])
         torch.testing.assert_close(state["fc.weight"], expected, rtol=1e-6, atol=1e-6)
-        share = beyond(method.diagnostics(state, Contributions(Phase("small"), number, 0.1, [])), "small")
+        share = beyond(method.diagnostics(state, {}, Contributions(Phase("small"), number, 0.1, [])), "small")
         assert share == pytest.approx(left**2 / (16 + left**2), rel=1e-3)
 
 

@@ -1,6 +1,7 @@
 """FedHM whose server keeps what clients did not get: rounds without training, exact cases, what the records say."""
 
 import json
+import math
 from pathlib import Path
 
 import pytest
@@ -10,9 +11,10 @@ from small_runs import small_setup
 
 from fedmpi.config.load import load
 from fedmpi.errors import ConfigError
+from fedmpi.federation.assignment import Task
 from fedmpi.lowrank.spectrum import beyond, effective_rank
 from fedmpi.methods.values import Contributions, Phase
-from fedmpi.tensors import Params
+from fedmpi.tensors import Layout, Params
 
 STILL = ("method.name=fedhm", "clients.count=8", "clients.per_round=8", "train.lr=1.0e-12", "train.weight_decay=0")
 
@@ -119,9 +121,23 @@ def test_options_that_make_no_sense_together(words: tuple[str, ...], key: str) -
     assert key in str(found.value) and "method." in str(found.value)
 
 
-def test_a_net_that_all_tiers_share_is_said(tmp_path: Path) -> None:
+@pytest.mark.parametrize(("share", "is_said"), [(3e-6, True), (0.01, False)])
+def test_a_net_that_all_tiers_share_is_said(tmp_path: Path, share: float, is_said: bool) -> None:
+    """Each factorized layer has as many singular values of 1 as the net of ratio 1/8 takes, and one more with `share`
+    of their energy."""
     method = small_setup(tmp_path, "method.name=fedhm").method
-    (said,) = method.conclusions({"spectrum": {"beyond": {"0.5": 0.0, "0.125": 3e-6}}})
-    assert "3e-06" in said and "0.125" in said and "RANK_COLLAPSE.md" in said
-    assert method.conclusions({"spectrum": {"beyond": {"0.125": 0.01}}}) == method.conclusions({}) == ()
-    assert beyond({"spectrum": {"beyond": {"0.125": 0.01}}}, "0.125") == 0.01
+    state, tasks = method.initial_state(), [Task(0, 0, 1, "train", 1, 1.0)]
+    for layer in method.layers.values():
+        matrix, r = torch.zeros(layer.matrix_shape), layer.r(0.125)
+        matrix[range(r), range(r)] = 1.0
+        matrix[r, r] = math.sqrt(share * r)
+        name = f"{layer.name}.weight"
+        state[name] = layer.folded_as(state[name], matrix)
+    layout = Layout.of(method.published_specs([0, 3]))
+    published = layout.views(layout.new_buffer("cpu"))
+    method.publish(state, [0, 3], published)
+    notes = method.diagnostics(state, published, Contributions(Phase(), 1, 0.1, tasks))
+    assert beyond(notes, "0.125") == pytest.approx(share, rel=0.02)
+    assert [("0.125" in line, "RANK_COLLAPSE.md" in line) for line in notes.get("conclusions", ())] == (
+        [(True, True)] if is_said else []
+    )

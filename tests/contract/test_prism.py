@@ -72,7 +72,7 @@ def test_eq_5_by_hand(monkeypatch: pytest.MonkeyPatch) -> None:
     assert results.means["0.v.weight"].tolist() == [[6, 12, 8], [21, 22, 23], [31, 32, 33]]
     assert results.means["0.bias"].tolist() == [3, 3, 3]
     contributions = Contributions(Phase(), 1, 0.1, [None] * 3, results.shares)
-    noted = method.diagnostics({**state, SIGMA: torch.tensor([3.0, 1.0, 0.0])}, contributions)
+    noted = method.diagnostics({**state, SIGMA: torch.tensor([3.0, 1.0, 0.0])}, {}, contributions)
     assert noted["kernels"]["0"] == {
         "effective_kernels": 1.6,
         "effective_share": 0.5333,
