@@ -32,8 +32,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-# Singular vectors of values below this share of the largest one are not orthogonal to float32's rounding, and a
-# client's training can hardly move them: its gradients are proportional to the square roots of the values.
+# Of values below this share of the largest one the solver's singular vectors are no longer orthogonal (`gram`: to 2e-4
+# here), and a client's training can hardly move them: its gradients are proportional to the square roots of the values.
 _SMALLEST_VALUE = 2.0**-23
 
 

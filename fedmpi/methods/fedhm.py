@@ -93,7 +93,7 @@ class FedHMOptions(ServerOptions):
     def problems(self, config: Config) -> Iterator[tuple[str, str]]:
         yield from super().problems(config)
         if self.aggregation == "delta" and not isinstance(self.server, Mean):
-            takes = f"{self.server.name} steps along the mean change, as delta does; leave method.aggregation at paper"
+            takes = f"{self.server.name} steps along the mean change, as delta does; leave method.aggregation out"
             yield "method.server.name", takes
         todo = "with method.aggregation=paper nothing is corrected; set it to delta, or leave this out"
         if self.aggregation == "paper" and self.residual != 1:
@@ -148,6 +148,13 @@ class FedHM(ServerMethod):
         blocks = self.context.tier_blocks or (1,) * len(self.tiers)
         return any(self._is_dense(tier) and count for tier, count in enumerate(blocks))
 
+    @property
+    def _starts_from_factors(self) -> bool:
+        """Whether the server changes U V^T instead of W: what lies beyond all ranks would stay as the random start has
+        left it, where no client can change it."""
+        is_paper = self.options.aggregation == "paper" and isinstance(self.options.server, Mean)
+        return not (is_paper or self._has_dense_clients)
+
     # Server half.
 
     def published_specs(self, nets: Collection[int]) -> dict[str, Spec]:
@@ -162,8 +169,7 @@ class FedHM(ServerMethod):
     def _published_ratio(self, nets: Collection[int]) -> float | None:
         """The rank ratio of the published factors: the largest gamma among the low-rank ones of these nets. `delta`
         without dense clients keeps all triplets that some tier has."""
-        keeps_factors = self.options.aggregation == "delta" and not self._has_dense_clients
-        asked = range(len(self.tiers)) if keeps_factors else nets
+        asked = range(len(self.tiers)) if self._starts_from_factors else nets
         return max((self.tiers[net].capacity for net in asked if not self._is_dense(net)), default=None)
 
     def _factor_specs(self, ratio: float) -> dict[str, Spec]:
@@ -229,12 +235,22 @@ class FedHM(ServerMethod):
     def update(self, state: Params, means: Params, contributions: Contributions) -> Params:
         """Eq. 2, or where `aggregation` is `delta` W and the mean of what clients changed of it."""
         if self.options.aggregation == "paper":  # with a server optimizer by `mean_change`
-            return super().update(state, means, contributions)
+            start = self._products(state, contributions.published) if self._starts_from_factors else {}
+            return super().update(state | start, means, contributions)
         new = {name: means.get(name, value) for name, value in state.items()}
         for layer in self.layers.values():
             name = f"{layer.name}.weight"
             new[name] = layer.folded_as(state[name], self._corrected(layer, state[name], means, contributions))
         return new
+
+    def _products(self, state: Params, published: Params) -> Params:
+        """The weight of each factorized layer as the published factors give it."""
+        products = {}
+        for layer in self.layers.values():
+            weight = state[f"{layer.name}.weight"]
+            u, v = self._factors(layer, published, weight)
+            products[f"{layer.name}.weight"] = layer.folded_as(weight, u.double() @ v.double())
+        return products
 
     def _corrected(self, layer: FactorizedLayer, weight: Tensor, means: Params, contributions: Contributions) -> Tensor:
         """W+ of a layer, unrolled, float64."""
@@ -242,7 +258,7 @@ class FedHM(ServerMethod):
         if not cover.of:  # all dense
             return self._mean(layer, means)
         matrix, (u, v) = layer.unroll(weight), self._factors(layer, contributions.published, weight)
-        kept = matrix if self._has_dense_clients else None
+        kept = None if self._starts_from_factors else matrix
         if not options.coverage:
             untouched = lowrank.correction.untouched(kept, u, v, cover)
             return untouched.mul_(options.residual).add_(self._mean(layer, means))
@@ -292,7 +308,8 @@ class FedHM(ServerMethod):
         without training, shrinks the singular values that the tier has and smaller ones have not."""
         weighted = [(self.tiers[task.tier].capacity, self.client_weight(task)) for task in contributions.tasks]
         cover = lowrank.correction.Cover.by((None if ratio == 1 else ratio, weight) for ratio, weight in weighted)
-        kept = self.options.residual if self.options.aggregation == "delta" else 0.0
+        options = self.options
+        kept = options.residual if options.aggregation == "delta" else float(not isinstance(options.server, Mean))
         digits = lowrank.spectrum.digits
         factors = {tier.name: digits(kept + (1 - kept) * cover.at(tier.capacity)) for tier in self.tiers}
         if SPECTRA not in published:

@@ -60,7 +60,7 @@ class AvgM(Section):
     lr: Positive = 1.0
     """The server's learning rate."""
     beta: Beta = 0.9
-    """The server's momentum; 0 with `lr: 1` is the mean, to rounding."""
+    """The server's momentum; 0 with `lr: 1` is the mean, to rounding (of `fedhm` that of `aggregation: delta`)."""
 
 
 class Adam(Section):

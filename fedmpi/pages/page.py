@@ -179,14 +179,14 @@ def _spectra(facts: Facts) -> _Section:
 def _beyond(facts: Facts) -> _Section:
     """How much of the factorized layers each tier lacks, by round."""
     found = {}
-    for key, title in (("beyond", "Energy beyond a tier's rank"), ("learned_beyond", "The same of what was learned")):
+    for key, title in (("beyond", "Energy beyond a tier's rank"), ("learned_beyond", "The same of what has changed")):
         lines = list(_shares(facts, key))
         if lines:
             found[key] = charts.lines(lines, title, "round", log=True)
     text = (
         "Energy is the sum of squared singular values, all factorized layers together, and each curve its share beyond "
-        "the rank of a tier: where it vanishes, larger tiers answer like that one. What was learned is the "
-        "difference from the start of the run."
+        "the rank of a tier: where it vanishes, larger tiers answer like that one. What has changed is the "
+        "difference from the start of the run; where the server forgets its start, that counts, too."
     )
     return {"title": "What smaller tiers lack", "text": text, "charts": list(found.values())} if found else {}
 

@@ -34,12 +34,21 @@ def layers_of(folder: Path, *words: str) -> tuple[dict, Params]:
     return method.layers, method.initial_state()
 
 
-@pytest.mark.parametrize(("residual", "factor"), [(None, 0.25), (0.5, 0.625), (0.9, 0.925), (1.0, 1.0)])
-def test_without_training_each_band_shrinks_by_its_share(tmp_path: Path, residual: float | None, factor: float) -> None:
+@pytest.mark.parametrize(
+    ("more", "factor"),
+    [
+        ("", 0.25),
+        ("method.aggregation=delta method.residual=0.5", 0.625),
+        ("method.aggregation=delta method.residual=0.9", 0.925),
+        ("method.aggregation=delta", 1.0),
+        ("method.server.name=avgm", 1.0),
+    ],
+)
+def test_without_training_each_band_shrinks_by_its_share(tmp_path: Path, more: str, factor: float) -> None:
     """A quarter of the clients is dense: in a round the band that only they hold shrinks to c = 1/4 under the paper's
-    mean, and to rho + (1 - rho) / 4 under the corrected one. Rounded to float32 in between: 2^-24 of the largest value,
-    of which this band is more than a hundredth."""
-    words = [*STILL] if residual is None else [*STILL, "method.aggregation=delta", f"method.residual={residual}"]
+    mean, and to rho + (1 - rho) / 4 under the corrected one; a server optimizer steps along a change of 0. Rounded to
+    float32 in between: 2^-24 of the largest value, of which this band is more than a hundredth."""
+    words = [*STILL, *more.split()]
     layers, start = layers_of(tmp_path / "start", *words)
     state, records = trained(tmp_path / "run", *words, "rounds=3")
     for name, layer in layers.items():
@@ -79,6 +88,16 @@ def test_cases_that_are_the_papers_rule_to_the_bit(tmp_path: Path, words: tuple[
     paper = after(tmp_path / "paper", *base).server
     delta = after(tmp_path / "delta", *base, *words, "method.aggregation=delta").server
     assert all(torch.equal(delta[name], paper[name]) for name in paper)
+
+
+@pytest.mark.parametrize("ratios", ["[1,0.5,0.25]", "[0.5,0.25]"])
+def test_a_step_of_1_without_momentum_is_delta(tmp_path: Path, ratios: str) -> None:
+    """W (or, where nobody is dense, U V^T) and the mean change: to the rounding of the change to float32."""
+    words = ("method.name=fedhm", f"method.rank_ratio={ratios}", "rounds=1")
+    delta = after(tmp_path / "delta", *words, "method.aggregation=delta").server
+    avgm = after(tmp_path / "avgm", *words, "method.server.name=avgm", "method.server.beta=0").server
+    for name, value in delta.items():
+        torch.testing.assert_close(avgm[name], value, rtol=0, atol=2**-22)
 
 
 def test_coverage_is_continuous(tmp_path: Path) -> None:
