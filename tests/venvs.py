@@ -31,7 +31,8 @@ def make(folder: Path, *more: Path) -> Path:
 
 def install(python: Path, *words: str) -> None:
     """Skips the test where the package registry cannot be reached."""
-    done = run([sys.executable, "-m", "pip", "--python", str(python), "install", "--no-input", *words], check=False)
+    pip = [sys.executable, "-m", "pip", "--python", str(python), "install", "--no-input"]
+    done = run([*pip, *words], check=False, env=environment())
     if done.returncode != 0 and "from versions: none" in done.stderr:
         pytest.skip(f"the package registry has no {' '.join(words)}, or cannot be reached")
     assert done.returncode == 0, done.stderr

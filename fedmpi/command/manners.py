@@ -8,6 +8,7 @@ import os
 import sys
 import traceback
 from collections.abc import Callable
+from pathlib import Path
 from typing import NoReturn
 
 from fedmpi.config.slips import advice
@@ -49,16 +50,20 @@ def run_command(action: Callable[[], int | None]) -> int:
         print("stopped; nothing half done was put in place", file=sys.stderr, flush=True)
         return INTERRUPTED
     except BrokenPipeError:  # as with `| head`: leave without a traceback
-        _forget_stdout()
+        _forget(1)
         return 0
 
 
 def report(error: UserError, rank: int = 0) -> int:
     """Rank 0 prints. The code that this rank is to exit with: rank 0's is that of the command."""
     if rank == 0:
-        with contextlib.suppress(OSError, AttributeError):  # full or closed; the exit code says it, too
+        try:
             sys.stderr.write(f"{error.text()}\n")
             sys.stderr.flush()
+        except OSError:  # full; the exit code says it, too
+            _forget(2)
+        except AttributeError:  # closed
+            pass
     return code_in_turn(rank, error.exit_code, SILENT_S)
 
 
@@ -67,7 +72,7 @@ def show(text: str) -> None:
     try:
         print(text, flush=True)
     except OSError as error:
-        _forget_stdout()
+        _forget(1)
         if not isinstance(error, BrokenPipeError):
             raise UserError("stdout", f"cannot be written: {error.strerror or error}") from error
 
@@ -104,6 +109,14 @@ def described(error: BaseException, comm: Communicator) -> str:
     return "\n".join(lines)
 
 
-def _forget_stdout() -> None:
-    """Python flushes stdout once more at the end."""
-    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+def _forget(stream: int) -> None:
+    """Python flushes stdout (1) and stderr (2) once more at the end."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), stream)
+
+
+def file_to_write(option: str, name: str | os.PathLike[str]) -> Path:
+    """Its path. Raises `UserError` where no file can be written under this name."""
+    path = Path(name)
+    if path.is_dir() or not path.parent.is_dir():
+        raise UserError(option, f"{path} is a folder, or its folder is not there; name a file in a folder that is")
+    return path

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from fedmpi.command.manners import Parser, run_command, show
+from fedmpi.command.manners import Parser, file_to_write, run_command, show
 from fedmpi.errors import ConfigError
 from fedmpi.pages import facts
 from fedmpi.store.files import write_text
@@ -33,7 +33,7 @@ def _plot(runs: Sequence[str], out: str, x: str, y: str, tier: Sequence[str], te
     from fedmpi.pages import figure, plotted  # load matplotlib
     from fedmpi.pages.settings import grouped
 
-    path = Path(out)
+    path, table = file_to_write("--out", out), tex and file_to_write("--tex", tex)
     if path.suffix not in figure.FORMATS:
         raise ConfigError("--out", f"'{out}' ends in none of {', '.join(figure.FORMATS)}, which choose the format")
     groups = grouped(facts.read_all([Path(run) for run in runs]))
@@ -41,6 +41,6 @@ def _plot(runs: Sequence[str], out: str, x: str, y: str, tier: Sequence[str], te
         raise ConfigError("command line", "no round of these runs has been tested yet, so there is nothing to draw")
     figure.save(plotted.drawn(groups, x, y, tiers), path)
     show(f"{path}")
-    if tex is not None:
-        write_text(Path(tex), plotted.tex(groups, y))
-        show(tex)
+    if table:
+        write_text(table, plotted.tex(groups, y))
+        show(f"{table}")

@@ -12,8 +12,8 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from fedmpi.command.manners import Parser, run_command, show
-from fedmpi.errors import UserError
+from fedmpi.command.manners import Parser, file_to_write, run_command, show
+from fedmpi.errors import RunDirError, UserError
 from fedmpi.pages import facts, inside
 from fedmpi.pages.facts import Facts
 from fedmpi.store.files import write_text
@@ -32,7 +32,7 @@ def _report(runs: Sequence[str], out: str | None) -> None:
     from fedmpi.pages.page import page  # loads matplotlib
 
     found = facts.read_all([Path(run) for run in runs])
-    path = Path(out or Path(runs[0] if len(runs) == 1 else "", "report.html"))
+    path = file_to_write("--out", out) if out else Path(runs[0] if len(runs) == 1 else "", "report.html")
     if len(found) == 1:
         found = [with_classes_and_spectra(found[0])]
         if not out:
@@ -59,6 +59,8 @@ def with_classes_and_spectra(found: Facts) -> Facts:
         if newest := run_dir.checkpoints()[:1]:
             method = methods.create(method_context(config, info))
             server = dict(checkpoint.load(newest[0][1]).server)
+            if problem := checkpoint.unfit(server, method.state_specs()):
+                raise RunDirError(str(newest[0][1]), problem)
             found = replace(found, spectra=inside.spectra(method.layers, method.tiers, server))
         labels, partition = reading.load(config.data).train_y, saved(run_dir.partition_path)[0]
         return replace(found, classes=class_counts(partition, labels, info.num_classes))

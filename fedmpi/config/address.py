@@ -54,11 +54,19 @@ def suggestion(word: str) -> str:
     files = {str(path.relative_to(shipped()).with_suffix("")): path for path in sorted(shipped().rglob("*.yaml"))}
     cell = word.rpartition("@")[2]
     for name, path in files.items():
-        if cell and re.search(rf"^  {re.escape(cell)}:", path.read_text(), re.MULTILINE):
+        if cell in _cells(path):
             return f"did you mean '{name}.yaml@{cell}'?"
     asked = file_and_cell(word)[0].removeprefix("configs/").removesuffix(".yaml")
+    for name, path in files.items():  # FILE_CELL, as a run's folder is called
+        if asked.startswith(f"{name}_") and asked.removeprefix(f"{name}_") in _cells(path):
+            return f"did you mean '{name}.yaml@{asked.removeprefix(f'{name}_')}'?"
     close = get_close_matches(asked, files, n=1, cutoff=0.75)
     return f"did you mean '{close[0]}.yaml'?" if close else ""
+
+
+def _cells(path: Path) -> list[str]:
+    """The names of a shipped file's cells."""
+    return re.findall(r"^  ([\w-]+):", path.read_text(), re.MULTILINE)
 
 
 def label(address: str | os.PathLike[str]) -> str:

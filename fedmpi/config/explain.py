@@ -183,7 +183,7 @@ def _did_you_mean(shown: Iterable[str]) -> str:
 
 def _alike(path: Path, owner: str, section: type[Section]) -> list[str]:
     """The key that has the capacities of the tiers in `section`, where this one has them in the method `owner`."""
-    others = registry.options("method", owner) if path[0] == "method" else None
+    others = registry.options("method", owner) if path[0] == "method" and len(path) == 2 else None
     own = getattr(section, "capacity", "")
     return [own] if own and getattr(others, "capacity", "") == path[-1] else []
 

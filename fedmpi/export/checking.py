@@ -36,7 +36,7 @@ def check(path: Path, trained: TrainedNet, form: Format) -> Checked:
     correct, num_other, largest = compared(form.load(path, trained), trained)
     expected, total = trained.accuracy.correct, trained.accuracy.num_tested
     allowed = 0 if form.IS_EXACT and not trained.is_cut else max(1, int(total * _TOLERANCE))
-    holds = abs(correct - expected) <= allowed and (form.IS_EXACT or num_other <= allowed)
+    holds = max(abs(correct - expected), num_other) <= allowed
     return Checked(correct, expected, total, num_other, largest, holds)
 
 

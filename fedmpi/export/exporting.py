@@ -6,9 +6,10 @@ import os
 import tempfile
 from argparse import Namespace
 from pathlib import Path
+from typing import get_args
 
-from fedmpi.command.manners import show
-from fedmpi.errors import ConfigError, UserError
+from fedmpi.command.manners import file_to_write, show
+from fedmpi.errors import ConfigError
 from fedmpi.export.checking import Checked, check, compared
 from fedmpi.export.formats import FORMATS, Format
 from fedmpi.export.layers import Form
@@ -42,7 +43,11 @@ def export(arguments: Namespace) -> int:
 
 
 def net_of(saved: SavedRound, tier: str | float | None, client: int | None, form: Form | None) -> TrainedNet:
-    """The net of a client, or of a tier (None: the only one). Raises `UserError`."""
+    """The net of a client, or of a tier (both None: the only one). Raises `UserError`."""
+    if form not in (None, *get_args(Form)):
+        raise ConfigError("form", f"expected {' or '.join(get_args(Form))}, got {form!r}")
+    if client is not None and tier is not None:
+        raise ConfigError("client", f"a net is of a client or of a tier, got both client {client} and tier {tier}")
     if client is not None:
         return net_of_client(saved, client, form)
     return net_of_tier(saved, None if tier is None else str(tier), form)
@@ -51,9 +56,8 @@ def net_of(saved: SavedRound, tier: str | float | None, client: int | None, form
 def write(trained: TrainedNet, form: Format, out: str | os.PathLike[str] | None) -> Path:
     """Writes the net to `out`, or to a name of its own in this folder; the path. Raises `UserError`."""
     saved = trained.saved
-    path = Path(out or f"{saved.path.resolve().name}-{trained.label}-round{saved.number}{form.SUFFIX}")
-    if path.is_dir() or not path.parent.is_dir():
-        raise UserError("--out", f"{path} is a folder, or its folder is not there; name a file in a folder that is")
+    name = f"{saved.path.resolve().name}-{trained.label}-round{saved.number}{form.SUFFIX}"
+    path = file_to_write("--out", out or name)
     write_atomic(path, form.pack(trained, metadata(trained)))
     return path
 

@@ -10,6 +10,9 @@ from collections.abc import Mapping
 import torch
 from torch import Tensor
 
+ONE_NET = 1e-4
+"""Below this share of the energy beyond the smallest tier's rank, that tier's weights are the others' to 1 %."""
+
 
 def effective_rank(sigma: Tensor) -> float:
     """exp of the entropy of sigma / sum sigma: Roy, Vetterli, "The effective rank", EUSIPCO 2007. 0 for zeros."""
@@ -85,3 +88,12 @@ def _share(part: float, whole: float) -> float:
 def digits(value: float) -> float:
     """Rounded to four digits."""
     return float(f"{value:.4g}")
+
+
+def conclusions(notes: Mapping[str, object], least: str) -> list[str]:
+    """A line for notes with a `table` in which the smallest tier, `least`, lacks nearly nothing of the others."""
+    share = beyond(notes, least)
+    if share is None or share >= ONE_NET:
+        return []
+    where = f"only {share:.1g} of the energy of the factorized layers lies beyond the rank of tier {least}"
+    return [f"all tiers answer like one net: {where}; see fedmpi/methods/RANK_COLLAPSE.md"]

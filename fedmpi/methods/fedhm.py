@@ -1,24 +1,23 @@
 """FedHM: clients train low-rank factorized nets of their capacity, the server lifts and averages them.
 
-D. Yao, W. Pan, M. J. O'Neill, Y. Dai, Y. Wan, H. Jin, L. Sun: FedHM: Efficient Federated Learning
-for Heterogeneous Models via Low-rank Factorization, arXiv:2111.14655. Algorithm 1; eq. 1 (lift),
-eq. 2 (weights alpha_p = softmax(gamma_p / tau)), section 2.2 (factorization, Frobenius decay).
+D. Yao, W. Pan, M. J. O'Neill, Y. Dai, Y. Wan, H. Jin, L. Sun: FedHM: Efficient Federated Learning for Heterogeneous
+Models via Low-rank Factorization, arXiv:2111.14655. Algorithm 1; eq. 1 (lift), eq. 2 (weights alpha_p = softmax(gamma_p
+/ tau)), section 2.2 (factorization, Frobenius decay).
 
-Server state: the dense model. Each round it factorizes every low-rank layer once, at the largest
-rank any tier needs; a tier's factors are the leading r columns (singular triplets are nested), so
-the cost does not grow with the number of tiers. A client of rank ratio 1 gets the dense model.
+Server state: the dense model. Each round it factorizes every low-rank layer once, at the largest rank any tier needs; a
+tier's factors are the leading r columns (singular triplets are nested), so the cost does not grow with the number of
+tiers. A client of rank ratio 1 gets the dense model.
 
 Differences from the paper, and from the authors' code (YXShi2000/FedHM @7540928):
-- r = max(1, round(gamma n)) with n the layer's outputs, as in the code and the paper's parameter
-  counts; the text's gamma = rank(U V^T) / rank(W) would give other sizes.
-- A conv is unrolled to (m k) x (n k), k x 1 kernels first, as in the paper; `unroll: code` gives
-  the code's (n k) x (m k), 1 x k first, a different approximation of the same size.
-- alpha is the paper's softmax(gamma / tau), tau = 5 for dynamic tiers and infinite (uniform) for
-  fixed ones; the code's softmax(-1 / (gamma tau)), its pseudo-client and its unnormalized
-  class rows are not followed.
+- r = max(1, round(gamma n)) with n the layer's outputs, as in the code and the paper's parameter counts; the text's
+  gamma = rank(U V^T) / rank(W) would give other sizes.
+- A conv is unrolled to (m k) x (n k), k x 1 kernels first, as in the paper; `unroll: code` gives the code's (n k) x (m
+  k), 1 x k first, a different approximation of the same size.
+- alpha is the paper's softmax(gamma / tau), tau = 5 for dynamic tiers and infinite (uniform) for fixed ones; the code's
+  softmax(-1 / (gamma tau)), its pseudo-client and its unnormalized class rows are not followed.
 - Frobenius decay replaces weight decay on the factors; `plus_l2` adds the latter as the code does.
-- The un-factorized layers are the code's (3 in ResNet-18, 15 in ResNet-34), which the paper's
-  parameter counts confirm; its text says 2 and 15.
+- The un-factorized layers are the code's (3 in ResNet-18, 15 in ResNet-34), which the paper's parameter counts confirm;
+  its text says 2 and 15.
 
 The paper's mean, the default, in time leaves all tiers one net: `RANK_COLLAPSE.md` has why. `aggregation: delta` is
 ours: the server keeps W and adds the mean of what clients changed; `lowrank/correction.py` has what holds exactly.
@@ -55,8 +54,6 @@ Share = Annotated[float, Field(ge=0, le=1)]
 
 SPECTRA = "spectra"
 """All layers' singular values in a row, published for the record."""
-ONE_NET = 1e-4
-"""Below this share of the energy beyond the smallest tier's rank, that tier's weights are the others' to 1 %."""
 
 
 class FedHMOptions(ServerOptions):
@@ -101,10 +98,7 @@ class FedHMOptions(ServerOptions):
         if self.aggregation == "paper" and self.coverage != 0:
             yield "method.coverage", f"{self.coverage:g}, but {todo}"
         elif self.coverage > 0 and self.residual < 1:
-            yield (
-                "method.coverage",
-                f"{self.coverage:g} needs a method.residual of 1, not {self.residual:g}; allowed: 0",
-            )
+            yield ("method.coverage", f"{self.coverage:g} needs method.residual=1, not {self.residual:g}; allowed: 0")
 
 
 class FedHM(ServerMethod):
@@ -308,14 +302,14 @@ class FedHM(ServerMethod):
         without training, shrinks the singular values that the tier has and smaller ones have not."""
         weighted = [(self.tiers[task.tier].capacity, self.client_weight(task)) for task in contributions.tasks]
         cover = lowrank.correction.Cover.by((None if ratio == 1 else ratio, weight) for ratio, weight in weighted)
-        options = self.options
-        kept = options.residual if options.aggregation == "delta" else float(not isinstance(options.server, Mean))
-        digits = lowrank.spectrum.digits
-        factors = {tier.name: digits(kept + (1 - kept) * cover.at(tier.capacity)) for tier in self.tiers}
+        is_mean = isinstance(self.options.server, Mean)
+        kept = self.options.residual if self.options.aggregation == "delta" else float(not is_mean)
+        factors = {t.name: lowrank.spectrum.digits(kept + (1 - kept) * cover.at(t.capacity)) for t in self.tiers}
         if SPECTRA not in published:
             return {"band_factor": factors}
         notes = {"band_factor": factors, "spectrum": self._spectrum(state, published)}
-        return {**notes, "conclusions": [said]} if (said := self._conclusion(notes)) else notes
+        said = lowrank.spectrum.conclusions(notes, self.tiers[-1].name) if len(self.tiers) > 1 else []
+        return {**notes, "conclusions": said} if said else notes
 
     def _spectrum(self, state: Params, published: Params) -> Mapping[str, object]:
         """The energy of each factorized layer, and that of what training has made of its start."""
@@ -325,8 +319,8 @@ class FedHM(ServerMethod):
             weight = state[f"{name}.weight"]
             u, _ = self._factors(layer, published, weight)
             changes[name] = lowrank.spectrum.along(layer.unroll(weight) - self._start[name].to(weight.device), u)
-        low = [tier for tier in self.tiers if tier.capacity < 1]
-        ranks = {tier.name: {name: layer.r(tier.capacity) for name, layer in self.layers.items()} for tier in low}
+        low, layers = [tier for tier in self.tiers if tier.capacity < 1], self.layers.items()
+        ranks = {tier.name: {name: layer.r(tier.capacity) for name, layer in layers} for tier in low}
         return lowrank.spectrum.table(dict(zip(self.layers, spectra, strict=True)), ranks, changes)
 
     @cached_property
@@ -334,14 +328,6 @@ class FedHM(ServerMethod):
         """The matrix of each factorized layer before round 1. The seed makes it again, so no checkpoint has it."""
         state = self.initial_state()
         return {name: layer.unroll(state[f"{name}.weight"]).clone() for name, layer in self.layers.items()}
-
-    def _conclusion(self, notes: Mapping[str, object]) -> str:
-        """One line where all tiers have become one net."""
-        share = lowrank.spectrum.beyond(notes, least := self.tiers[-1].name)
-        if share is None or share >= ONE_NET or len(self.tiers) == 1:
-            return ""
-        where = f"only {share:.1g} of the energy of the factorized layers lies beyond the rank of tier {least}"
-        return f"all tiers answer like one net: {where}; see fedmpi/methods/RANK_COLLAPSE.md"
 
     # Client half.
 
@@ -353,13 +339,9 @@ class FedHM(ServerMethod):
         """The leading r columns of each factor, and the dense rest whole."""
         for name, target in out.items():
             source = published[name if name in published else lowrank.factorized.dense_name(name, self.layers)]
-            target.copy_(source if source.shape == target.shape else _leading(source, target.shape))
+            target.copy_(source[tuple(map(slice, target.shape))])  # singular triplets are nested
 
     def after_backward(self, net: FlatNet, client: Client) -> None:
         """Frobenius decay: the gradient of lambda/2 |U V^T|_F^2 on every factorized layer."""
         if not self._is_dense(client.task.tier):
             lowrank.decay.decay_layers_(self.layers.values(), net.params, net.grads, self.lambda_)
-
-
-def _leading(source: Tensor, shape: tuple[int, ...]) -> Tensor:
-    return source[tuple(slice(length) for length in shape)]

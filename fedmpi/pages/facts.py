@@ -8,7 +8,7 @@ from __future__ import annotations
 import csv
 import io
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -93,7 +93,8 @@ def scores_of(record: Record, name: str) -> Mapping[str, float]:
 
 
 def read_all(paths: Sequence[Path]) -> list[Facts]:
-    """The runs that are named, and those that lie in folders that are named and have done a round.
+    """The runs that are named, and those that lie in folders that are named and have done a round; of a folder with a
+    run whose config is damaged the first one has a note.
 
     Raises RunDirError where there is none.
     """
@@ -103,18 +104,44 @@ def read_all(paths: Sequence[Path]) -> list[Facts]:
             found.append(read(path))
             continue
         if not path.is_dir():
-            raise RunDirError(str(path), "is no folder; name a run's folder, or a folder of runs")
-        inner = [read(run.path) for run in runs_below(path) if run.config_path.exists()]
+            raise RunDirError(str(path), "is not a folder; name a run's folder, or a folder of runs")
+        inner, damaged = _read_below(path)
+        if damaged and not inner:
+            raise damaged[0]
         if not inner:
             raise RunDirError(str(path), "holds no run (no config.yaml), nor does a folder in it; name a run's folder")
         if not (begun := [facts for facts in inner if facts.records]):
             raise RunDirError(str(path), "holds runs, but none has done a round yet")
+        begun[0] = replace(begun[0], notes=(*begun[0].notes, *(f"left out: {error.text()}" for error in damaged)))
         found += begun
     return found
 
 
+def _read_below(folder: Path) -> tuple[list[Facts], list[RunDirError]]:
+    """The runs in a folder, and why others cannot be read."""
+    found, damaged = [], []
+    for run in runs_below(folder):
+        if run.config_path.exists():
+            try:
+                found.append(read(run.path))
+            except RunDirError as error:
+                damaged.append(error)
+    return found, damaged
+
+
+def _config(run_dir: RunDir, text: str) -> dict[str, Any]:
+    """The run's config as its file says it. Raises RunDirError where it is damaged."""
+    try:
+        config = yaml_text.parse(text).value
+    except yaml_text.YamlError as error:
+        raise RunDirError(str(run_dir.config_path), f"is damaged: {error}") from None
+    if not isinstance(config, dict) or not isinstance(config.get("rounds"), int):
+        raise RunDirError(str(run_dir.config_path), "is no run's config: rounds are missing")
+    return config
+
+
 def read(folder: Path) -> Facts:
-    """Raises RunDirError where no run has begun."""
+    """Raises RunDirError where no run has begun, or its config is damaged."""
     run_dir = RunDir(folder)
     notes: list[str] = []
 
@@ -129,7 +156,7 @@ def read(folder: Path) -> Facts:
     if text is None:
         raise RunDirError(str(folder), "holds no run (no config.yaml)")
     config_text = text.decode(errors="replace")
-    config = yaml_text.parse(config_text).value
+    config = _config(run_dir, config_text)
     nothing: list[dict[str, Any]] = []
     records = whole(lambda: read_records(run_dir), nothing)
     if gaps := gaps_of(records, rounds_done(records)):

@@ -209,7 +209,7 @@ def _starts(facts: Facts) -> _Section:
     rows: list[list[Any]] = []
     for number, start in enumerate(facts.starts, 1):
         ends = start.get("stopped") or start.get("ended") or {}
-        without_a_word = "was killed" if number < len(facts.starts) else "no end yet"
+        without_a_word = "was interrupted" if number < len(facts.starts) else "no end yet"
         event = f"ended after round {ends['round']}" if "round" in ends else without_a_word
         after = f"after round {start.get('resumed_round') or 0}"
         rows.append([start.get("started", "-").replace("T", " "), after, event, _said(start, ends)])

@@ -3,7 +3,7 @@
 One process plays all parts: it publishes, trains a client of every tier for two batches (after one batch that warms
 up), adds the uploads, updates the server, tests every net on two batches, and writes a checkpoint. Where the first
 batch takes longer than `_LONG_S` it is the measurement itself. After `_BUDGET_S` seconds the tiers and nets that are
-left are estimated by their MACs. Nothing of it is kept. `run/prediction.py` makes rounds and hours of it.
+left are estimated by their MACs. Nothing of it is kept. `running/prediction.py` makes rounds and hours of it.
 """
 
 from __future__ import annotations

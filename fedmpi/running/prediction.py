@@ -1,4 +1,4 @@
-"""From what was measured here (`run/measure.py`) to seconds a round, hours, memory and space of a whole run.
+"""From what was measured here (`running/measure.py`) to seconds a round, hours, memory and space of a whole run.
 
 Workers train at once as far as there are cores (each rank has `mpi.threads`) or GPUs; a round's clients are dealt to
 that many workers, longest first, as the run deals them. Rank 0 adds uploads while workers train if it has a core of its

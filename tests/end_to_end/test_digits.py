@@ -25,7 +25,7 @@ GLOBAL: dict[str, tuple[str, ...]] = {
     **dict.fromkeys(("fedavg", "fedprox", "fjord", "heterofl", "origdrop", "scaffold", "splitmix", "topk"), SHORT),
     **dict.fromkeys(("fedadam", "fedavgm", "fedyogi"), SHORT),
     "fedrolex": ("evaluation.every=34",),
-    "fedhm": ("rounds=8", "train.schedule.milestones=[5,7]", "evaluation.every=8"),
+    **dict.fromkeys(("fedhm", "fedhm_delta"), ("rounds=8", "train.schedule.milestones=[5,7]", "evaluation.every=8")),
     **dict.fromkeys(("prism", "orthdrop"), ("rounds=20", "evaluation.every=20")),
     **dict.fromkeys(("fdnnc", "fdnnc_bfirst", "fdnnc_switch"), ("evaluation.every=1000",)),
 }

@@ -7,6 +7,7 @@ import os
 import re
 import shutil
 import subprocess
+import tempfile
 from pathlib import Path
 
 import pytest
@@ -38,14 +39,16 @@ def browser() -> str:
 
 
 def shown(browser: str, folder: Path, text: str, *options: str) -> tuple[str, str]:
-    """What a headless browser without a network answers and writes to its log; its own files stay in `folder`."""
+    """What a headless browser without a network answers and writes to its log. Its own files are in a folder with a
+    short name: it ends where the path of its socket is longer than the kernel takes."""
     path = folder / "page.html"
     path.write_text(text)
-    quiet = ("--headless=new", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage", "--no-first-run")
-    alone = ("--host-resolver-rules=MAP * ~NOTFOUND", "--disable-breakpad", f"--user-data-dir={folder / 'browser'}")
-    words = [browser, *quiet, *alone, "--enable-logging=stderr", "--v=0", *options, path.as_uri()]
-    own = os.environ | {"HOME": str(folder), "TMPDIR": str(folder)}
-    done = subprocess.run(words, capture_output=True, text=True, timeout=120, env=own, check=True)
+    with tempfile.TemporaryDirectory() as place:
+        quiet = ("--headless=new", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage", "--no-first-run")
+        alone = ("--host-resolver-rules=MAP * ~NOTFOUND", "--disable-breakpad", f"--user-data-dir={place}/browser")
+        words = [browser, *quiet, *alone, "--enable-logging=stderr", "--v=0", *options, path.as_uri()]
+        own = os.environ | {"HOME": place, "TMPDIR": place}
+        done = subprocess.run(words, capture_output=True, text=True, timeout=120, env=own, check=True)
     return done.stdout, done.stderr
 
 

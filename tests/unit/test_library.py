@@ -286,3 +286,10 @@ def damaged(made: fedmpi.Run, tmp_path: Path) -> Callable[[], fedmpi.Run]:
         return fedmpi.open_run(copy.path)
 
     return tear
+
+
+def test_a_net_is_of_one_thing_and_of_a_known_form(made: fedmpi.Run) -> None:
+    with pytest.raises(fedmpi.ConfigError, match="'dens'"):
+        made.net("0.5", form="dens")  # type: ignore[arg-type]
+    with pytest.raises(fedmpi.ConfigError, match=r"client 3 and tier 1\b"):
+        made.export(client=3, tier="1")

@@ -115,6 +115,19 @@ def test_a_page_shows_what_tiers_lack(tmp_path):
     assert "The same of what has changed" not in text
 
 
+@pytest.mark.parametrize("config", ["x: [", "rounds: x", "- 1"])
+def test_a_damaged_config_is_one_error_and_harms_no_other_run(tmp_path, config):
+    for name in ("good", "damaged"):
+        a_run(tmp_path / name, [{"1": 0.5}])
+    path = tmp_path / "damaged" / "config.yaml"
+    path.write_text(config)
+    with pytest.raises(RunDirError) as caught:
+        facts.read(path.parent)
+    assert str(path) in caught.value.text() and "\n" not in caught.value.text()
+    (found,) = facts.read_all([tmp_path])
+    assert found.folder.name == "good" and any(str(path) in note for note in found.notes)
+
+
 @pytest.mark.parametrize("accuracies", [[], [{}], [{"1": 0.5}]])
 def test_a_page_of_a_young_run(tmp_path, accuracies):
     assert "of 9 rounds" in page([facts.read(a_run(tmp_path / "run", accuracies, rounds=9))])
@@ -140,7 +153,7 @@ def test_how_each_start_ended(tmp_path):
     starts = [ended, {"resumed_round": 4}, stopped, {"resumed_round": 7}]
     cells = Tables(page([replace(found, starts=starts)])).cells
     assert {"2026-01-01 10:00:00+0000", "ended after round 4", "ended after round 7"} <= set(cells)
-    assert [cells.count(one) for one in ("was killed", "no end yet", "2 ranks; stopped: time limit")] == [1, 1, 1]
+    assert [cells.count(one) for one in ("was interrupted", "no end yet", "2 ranks; stopped: time limit")] == [1, 1, 1]
 
 
 def test_classes_by_client():

@@ -257,7 +257,7 @@ def test_refused_in_one_line(options: PartitionOptions, num_clients: int, words:
 @pytest.mark.parametrize(("groups_per_client", "most"), [(1, 30), (10, 3)])
 def test_natural_knows_its_groups_without_data(groups_per_client: int, most: int) -> None:
     info = DataInfo("vector", (768,), 6, 7000, 700, num_groups=30)
-    config = SimpleNamespace(clients=SimpleNamespace(count=most), data=SimpleNamespace(name="har", info=lambda: info))
+    config = SimpleNamespace(clients=SimpleNamespace(count=most), data=SimpleNamespace(name="har", used=lambda: info))
     options = Natural(groups_per_client=groups_per_client)
     assert list(options.problems(config)) == []
     assert options.mean_examples(info, most) == pytest.approx(7000 / most)
