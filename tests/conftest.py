@@ -36,6 +36,9 @@ if launched_as() is not None:
 # Caches of libraries (matplotlib's and fontconfig's lists of fonts) would go to the home folder otherwise.
 os.environ["XDG_CACHE_HOME"] = str(Path(__file__).resolve().parents[1] / ".pytest_cache" / "libraries")
 
+# ONNX Runtime would leave a file of its own use in the temporary folder.
+os.environ["ORT_DISABLE_TELEMETRY"] = "1"
+
 # A script's shell has what it starts in the background ignore SIGINT, and so would all processes of the tests.
 if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)

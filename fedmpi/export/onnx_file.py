@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
@@ -19,6 +20,8 @@ import onnxruntime, torch
 net = onnxruntime.InferenceSession({path!r})
 print(net.run(None, {{"input": x.numpy()}})[0].argmax(1))"""
 _WANTED_BY = "--format onnx"
+# Else the runtime notes its use, and leaves a file in the temporary folder.
+os.environ.setdefault("ORT_DISABLE_TELEMETRY", "1")
 # Protocol buffers end there.
 _MOST_BYTES = 2 * 10**9
 

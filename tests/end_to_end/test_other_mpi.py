@@ -2,6 +2,7 @@
 
 import os
 import signal
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -21,11 +22,20 @@ pytestmark = pytest.mark.slow
 
 
 @pytest.fixture(scope="module", params=LIBRARIES)
-def mpi(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
-    """The folder of programs of an environment with that library, and its name."""
+def mpi(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Path, str]]:
+    """The folder of programs of an environment with that library, and its name. What its ended jobs leave behind goes
+    at the end."""
+    before = left_behind()
     python = venvs.make(tmp_path_factory.mktemp("venv") / request.param, Path(fedmpi.__file__).parents[1])
     venvs.install(python, request.param)
-    return python.parent, LIBRARIES[request.param]
+    yield python.parent, LIBRARIES[request.param]
+    for path in left_behind() - before:
+        path.unlink(missing_ok=True)
+
+
+def left_behind() -> set[Path]:
+    """Of MPICH's jobs that a signal has ended: shared memory, and files of its launcher."""
+    return {*Path("/dev/shm").glob("mpich_shm_*"), *Path(tempfile.gettempdir()).glob("hydra_hwloc_xmlfile_*")}
 
 
 @pytest.fixture
