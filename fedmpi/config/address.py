@@ -50,7 +50,7 @@ def exists(address: str) -> bool:
 
 
 def suggestion(word: str) -> str:
-    """A config that comes with fedmpi and has such a name, or such a cell; empty if none is similar."""
+    """Names the shipped config whose name, or whose cell's name, is like `word`; empty if none is."""
     files = {str(path.relative_to(shipped()).with_suffix("")): path for path in sorted(shipped().rglob("*.yaml"))}
     cell = word.rpartition("@")[2]
     for name, path in files.items():

@@ -84,8 +84,8 @@ class FedHMOptions(ServerOptions):
     residual: Share = later(1.0)
     """Share of what clients did not get that the server keeps (`delta`); 0 is the paper's mean."""
     coverage: Share = later(0.0)
-    """Power of 1 / c in the weight of a change that a share c of the clients' weight could make (`delta`, at `residual`
-    1): 0 is the mean over all clients, 1 the mean over those that cover an entry."""
+    """How much `delta` raises an entry that only some clients can change: a change that clients with a share c of the
+    weight could make counts 1 / c to this power. 0 is the mean over all clients, 1 that over those which cover it."""
 
     def problems(self, config: Config) -> Iterator[tuple[str, str]]:
         yield from super().problems(config)

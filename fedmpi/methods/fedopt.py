@@ -119,7 +119,7 @@ class ServerMethod(Method):
 
 
 def stepped(state: Params, change: Params, server: AvgM | Adam, contributions: Contributions) -> Params:
-    """The tensors of `change` after a step, with their moments. Those that the state lacks begin with this step."""
+    """The tensors of `change` after a step, with their moments. A moment that the state lacks begins with this step."""
     import torch
 
     new: Params = {}

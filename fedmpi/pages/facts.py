@@ -93,8 +93,8 @@ def scores_of(record: Record, name: str) -> Mapping[str, float]:
 
 
 def read_all(paths: Sequence[Path]) -> list[Facts]:
-    """The runs that are named, and those that lie in folders that are named and have done a round; of a folder with a
-    run whose config is damaged the first one has a note.
+    """Reads each path: a run, or all runs in a folder that have done a round. A run in a folder whose config is damaged
+    is left out, and the folder's first run has a note that says so.
 
     Raises RunDirError where there is none.
     """
