@@ -43,13 +43,13 @@ def small_disk(folder: Path, size: str, *options: str) -> Iterator[Path]:
     folder.mkdir()
     words = ["mount", "-t", "tmpfs", "-o", ",".join((f"size={size}", *options)), "tmpfs", str(folder)]
     try:
-        subprocess.run(words, check=True, capture_output=True, timeout=30)
+        subprocess.run(words, check=True, capture_output=True, timeout=600)
     except (OSError, subprocess.CalledProcessError) as error:
         pytest.skip(f"no small file system may be mounted here: {error}")
     try:
         yield folder
     finally:
-        subprocess.run(["umount", "-l", str(folder)], check=True, timeout=30)
+        subprocess.run(["umount", "-l", str(folder)], check=True, timeout=600)
 
 
 def fill(disk: Path) -> Path:

@@ -129,7 +129,7 @@ class Cluster:
         self.control(str(_path("slurmctld")))
         for node in (self.host, f"{self.host}2"):
             self.control(str(_path("slurmd")), "-N", node)
-        deadline = time.monotonic() + 60
+        deadline = time.monotonic() + LIMIT_S
         while self.control("sinfo", "--noheader", "--format=%t %D", check=False).split() != ["idle", "2"]:
             assert time.monotonic() < deadline, self._logs()
             time.sleep(0.2)
@@ -140,7 +140,7 @@ class Cluster:
     def control(self, *command: str, check: bool = True) -> str:
         """What a command of Slurm prints; it must succeed if `check`."""
         where = {"env": self.environment, "cwd": self.project, "stdin": subprocess.DEVNULL}
-        done = subprocess.run(command, **where, capture_output=True, text=True, timeout=60, check=False)
+        done = subprocess.run(command, **where, capture_output=True, text=True, timeout=600, check=False)
         assert done.returncode == 0 or not check, f"{command}\n{done.stdout}\n{done.stderr}"
         return done.stdout
 
@@ -209,6 +209,6 @@ def _end(pid_file: Path) -> None:
         os.kill(pid, signal.SIGTERM)
     except (OSError, ValueError):
         return
-    deadline = time.monotonic() + 10
+    deadline = time.monotonic() + LIMIT_S
     while Path(f"/proc/{pid}").exists() and time.monotonic() < deadline:
         time.sleep(0.05)

@@ -62,5 +62,5 @@ def test_a_module_that_exits_when_it_loads_is_a_mistake(tmp_path: Path) -> None:
     """In a process of its own, whose exit code would else be the module's."""
     (tmp_path / "leaving.py").write_text("import sys\nsys.exit(0)\n")
     words = [sys.executable, "-m", "fedmpi.main", "method.name=leaving:Mine"]
-    done = subprocess.run(words, cwd=tmp_path, env=os.environ, capture_output=True, text=True, timeout=120)
+    done = subprocess.run(words, cwd=tmp_path, env=os.environ, capture_output=True, text=True, timeout=600)
     assert done.returncode == 2 and "SystemExit: 0" in done.stderr and len(done.stderr.splitlines()) == 1

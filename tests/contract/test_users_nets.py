@@ -41,7 +41,7 @@ def test_a_file_beside_the_command(folder: Path) -> None:
     words = "model.name=mynets:Net", "model.hidden=20", "method.name=fedavg", "train.local_epochs=1", *ONE_ROUND, *DATA
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(path for path in sys.path if path != str(folder))}
     command = [sys.executable, "-m", "fedmpi.main", *words, "--run-dir", "run"]
-    done = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, timeout=120)
+    done = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, timeout=600)
     assert done.returncode == 0, done.stderr
     assert finished(folder / "run").records and "mynets:Net" in (folder / "run" / "config.yaml").read_text()
 

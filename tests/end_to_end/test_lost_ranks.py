@@ -65,7 +65,7 @@ def test_the_others_go_on_to_the_same_bits(job: Job, folder: Path, tmp_path: Pat
     assert outcome.killed == job.kills, f"not all were killed\n{log}"
     assert not outcome.problem, f"{outcome.problem}\n{log}"
     assert {loss["rank"] for loss in outcome.losses} == {kill.rank for kill in job.kills}, log
-    assert all(0 < loss["recovery_s"] < 60 and loss["host"] for loss in outcome.losses)
+    assert all(loss["recovery_s"] > 0 and loss["host"] for loss in outcome.losses)
 
 
 @pytest.mark.slow
@@ -120,13 +120,13 @@ before(client, "local_work", lambda _, client: {how} if rank == 1 and client.tas
 
 
 def test_a_rank_that_hangs_is_excluded(start: Start, run_dir: Path, tmp_path: Path) -> None:
-    """Its own watchdog ends it, and the others continue."""
-    words = (*METHOD, "rounds=5")
-    launched = start(3, *words, "mpi.round_timeout_s=8", run_dir=run_dir, patch=hangs("time.sleep(1000)"), options=ULFM)
+    """Its own watchdog ends it, and the others continue. By its clock alone the limit is soon over."""
+    words, patch = (*METHOD, "rounds=5"), hangs("(hours_go_by(), time.sleep(1000))")
+    launched = start(3, *words, "mpi.round_timeout_s=600", run_dir=run_dir, patch=patch, options=ULFM)
     assert launched.wait() == 0, launched.err
     head = r"fedmpi: hung on rank 1 on \S+, round 3, client \d, stage local_training\n  cause: "
     assert re.search(head, launched.err), launched.err
-    assert "mpi.round_timeout_s is 8; this rank ends itself" in launched.err and "time.sleep" not in launched.out
+    assert "mpi.round_timeout_s is 600; this rank" in launched.err and "time.sleep" not in launched.out
     (loss,) = last_start(run_dir)["losses"]
     assert (loss["rank"], loss["round"]) == (1, 3)
     assert finished(run_dir) == undisturbed(tmp_path, *words)

@@ -48,7 +48,7 @@ def shown(browser: str, folder: Path, text: str, *options: str) -> tuple[str, st
         alone = ("--host-resolver-rules=MAP * ~NOTFOUND", "--disable-breakpad", f"--user-data-dir={place}/browser")
         words = [browser, *quiet, *alone, "--enable-logging=stderr", "--v=0", *options, path.as_uri()]
         own = os.environ | {"HOME": place, "TMPDIR": place}
-        done = subprocess.run(words, capture_output=True, text=True, timeout=120, env=own, check=True)
+        done = subprocess.run(words, capture_output=True, text=True, timeout=600, env=own, check=True)
     return done.stdout, done.stderr
 
 

@@ -93,11 +93,11 @@ def test_an_interrupt_ends_the_run_and_not_the_kernel(at_home: Path) -> None:
             assert manager.is_alive()
             time.sleep(0.1)
         manager.interrupt_kernel()
-        reply = client.get_shell_msg(timeout=120)["content"]
+        reply = client.get_shell_msg(timeout=600)["content"]
         assert (reply["status"], reply["ename"]) == ("error", "Interrupted") and "resume=True" in reply["evalue"]
         check = "assert fedmpi.open_run('run').state == 'interrupted' and signal.getsignal(signal.SIGUSR1) == before"
         client.execute(check)
-        assert client.get_shell_msg(timeout=120)["content"]["status"] == "ok"
+        assert client.get_shell_msg(timeout=600)["content"]["status"] == "ok"
     finally:
         client.stop_channels()
         manager.shutdown_kernel(now=True)

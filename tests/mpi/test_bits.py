@@ -20,9 +20,12 @@ from fedmpi.errors import StartupError
 from fedmpi.mpi.serial import SerialComm
 from fedmpi.running.folder import Origin
 from fedmpi.store import checkpoint
+from fedmpi.store.run_dir import RunDir
 
 pytestmark = pytest.mark.mpi(min_size=2)
 
+LIMIT_S = 600.0
+"""This only ends a hang."""
 UNEVEN = ("partition.name=class_dirichlet", "partition.alpha=0.5", "train.augment=true")
 DYNAMIC = (*UNEVEN, "clients.tier_assignment=dynamic")
 CASES: dict[str, tuple[str, ...]] = {
@@ -132,15 +135,18 @@ def test_a_branch_equals_an_undisturbed_run(bits: Bits, case: str) -> None:
 def test_memories_of_the_next_round_survive_a_slow_save(bits: Bits, monkeypatch: pytest.MonkeyPatch) -> None:
     """While rank 0 saves round t and prunes old memories, workers write those of round t + 1.
 
-    Saving takes 0.3 s here, longer than a round, so that they are there when pruning begins.
+    Saving takes until a worker has written one here, so that it is there when pruning begins.
     """
     config = small_config(*CASES["toy"], "rounds=4")
     expected = bits.alone(config)
     save = checkpoint.save
 
-    def slow_save(*args: object, **kwargs: object) -> Path:
-        time.sleep(0.3)
-        return save(*args, **kwargs)
+    def slow_save(folder: RunDir, snapshot: checkpoint.Snapshot, *more: object) -> Path:
+        until = time.monotonic() + LIMIT_S
+        while snapshot.round < config.rounds and not list(folder.path.glob(f"memory/*/*/{snapshot.round + 1}-*")):
+            assert time.monotonic() < until, f"no worker is in round {snapshot.round + 1}"
+            time.sleep(0.01)
+        return save(folder, snapshot, *more)
 
     monkeypatch.setattr(checkpoint, "save", slow_save)
     bits.run(config)

@@ -27,7 +27,7 @@ def run_file(project: Path, file: str, *words: str, **more: str) -> subprocess.C
     """As a batch job of three ranks."""
     environment = {"PATH": f"{project}:{os.environ['PATH']}", "HOME": str(project), "SLURM_NTASKS": "3", **more}
     return subprocess.run(
-        ["bash", f"slurm/{file}", *words], env=environment, cwd=project, capture_output=True, text=True, timeout=30
+        ["bash", f"slurm/{file}", *words], env=environment, cwd=project, capture_output=True, text=True, timeout=600
     )
 
 

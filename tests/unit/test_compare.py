@@ -12,7 +12,7 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
-from launched import environment, mpirun
+from launched import LIMIT_S, environment, mpirun
 from studied_runs import Called, Ran, calling, run_here, write_config
 
 from fedmpi.data.partition import Partition
@@ -191,11 +191,11 @@ def test_sigterm_leaves_no_rank_behind(configs: str, tmp_path: Path, called: Cal
     command = [sys.executable, str(ROOT / "jobs" / "compare.py"), *words]
     process = subprocess.Popen(command, env=environment(), stderr=subprocess.PIPE, text=True)
     records = out / "fedavg_synthetic-seed0" / "rounds.jsonl"
-    deadline = time.monotonic() + 60
+    deadline = time.monotonic() + LIMIT_S
     while not (records.exists() and records.read_text().count("\n") >= 3) and time.monotonic() < deadline:
         time.sleep(0.02)
     process.send_signal(signal.SIGTERM)
-    _, err = process.communicate(timeout=60)
+    _, err = process.communicate(timeout=LIMIT_S)
     assert process.returncode == 130 and "the same command continues" in err
     _wait_until_free(RunDir(records.parent))
     done = records.read_text().count("\n")
@@ -206,7 +206,7 @@ def test_sigterm_leaves_no_rank_behind(configs: str, tmp_path: Path, called: Cal
 
 def _wait_until_free(folder: RunDir) -> None:
     """mpirun may be gone some moments before its ranks are; one left behind would train on for minutes."""
-    deadline = time.monotonic() + 10
+    deadline = time.monotonic() + LIMIT_S
     while True:
         try:
             with RunLock(folder):

@@ -99,7 +99,7 @@ def prepared(path: Path, *words: str) -> tuple[int, int, int, str]:
         [sys.executable, "-c", SCRIPT, str(path), *words],
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=600,
         env={**os.environ, "PYTHONPATH": str(ROOT)},
     )
     assert done.stdout, done.stderr

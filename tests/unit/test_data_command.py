@@ -234,5 +234,5 @@ def test_the_command_as_a_process_loads_nothing_heavy(tmp_path: Path) -> None:
         "runpy.run_module('fedmpi.data', run_name='__main__')"
     )
     argv = [sys.executable, "-c", script, str(tmp_path)]
-    done = subprocess.run(argv, capture_output=True, text=True, timeout=60, cwd=ROOT)
+    done = subprocess.run(argv, capture_output=True, text=True, timeout=600, cwd=ROOT)
     assert (done.returncode, done.stdout.splitlines()[-1]) == (0, "[]"), done.stderr

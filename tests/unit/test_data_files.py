@@ -185,7 +185,7 @@ def test_digits_need_neither_torch_nor_sklearn_to_load() -> None:
         "reading.load(Digits()); "
         "assert not {'torch', 'sklearn'} & set(sys.modules)"
     )
-    subprocess.run([sys.executable, "-c", code], check=True, timeout=60)
+    subprocess.run([sys.executable, "-c", code], check=True, timeout=600)
 
 
 @pytest.mark.parametrize(

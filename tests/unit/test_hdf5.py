@@ -156,5 +156,5 @@ def test_a_full_disk_is_an_oserror(tmp_path: Path) -> None:
     """And the interpreter ends well: no half-closed HDF5 file is left for it to trip over."""
     command = [sys.executable, "-c", FULL, str(tmp_path / "x.h5")]
     environ = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])}
-    done = subprocess.run(command, capture_output=True, text=True, timeout=60, env=environ)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=600, env=environ)
     assert (done.returncode, done.stdout.strip()) == (0, "OSError 27"), done.stderr

@@ -129,13 +129,18 @@ def test_a_signal_is_not_lost(tmp_path: Path, when: str) -> None:
 
 
 def test_a_signal_that_is_lost_comes_again(tmp_path: Path) -> None:
-    """srun does not hear it while it makes the job's step; what the command ends with counts all the same."""
+    """srun does not hear it while it makes the job's step; what the command ends with counts all the same. The seconds
+    of the life cycle are steps here: in the third one it waits for the end of the rank.
+    """
     hears = "heard=x$heard; [ $heard = x ] || exit 75"
-    rank = rank_that(tmp_path, f"trap '{hears}' USR1; kill -USR1 $PPID; sleeps 200; exit 9")
-    began = time.monotonic()
+    rank = rank_that(tmp_path, f"trap '{hears}' USR1; echo $$ >{tmp_path}/pid; kill -USR1 $PPID; sleeps 2000; exit 9")
+    steps = tmp_path / "steps"
+    until_ended = f"while kill -0 $(cat {tmp_path}/pid) 2>/dev/null; do /bin/sleep 0.01; done"
+    second = f"echo >>{steps}; [ $(wc -l <{steps}) -lt 3 ] || {until_ended}"
+    write_command(tmp_path / "sleep", f'[ "$1" = 1 ] || exec /bin/sleep "$@"\n{second}')
     code, out, calls = ended(tmp_path, f"again_s=2; resumable {rank}", KNOWN_END)
     assert (code, out, calls) == (0, "requeued: job 17 continues from what is saved\n", ["scontrol requeue 17"])
-    assert time.monotonic() - began > 1.5  # by itself again_s is 10, and the command ends with 9 before
+    assert steps.read_text().count("\n") in (2, 3)  # again_s is 2; by itself it is 10
 
 
 def test_every_command_of_a_file_hears_the_signal(tmp_path: Path) -> None:
@@ -146,10 +151,14 @@ def test_every_command_of_a_file_hears_the_signal(tmp_path: Path) -> None:
     assert ended(tmp_path, "resumable true; kill -TERM $$; echo still here", KNOWN_END)[:2] == (-signal.SIGTERM, "")
 
 
+# A rank that a signal does nothing to, once it has come by the shell.
+IS_DEAF = "trap 'came=yes' USR1; kill -USR1 $PPID; until [ \"$came\" ]; do sleep 0.01; done"
+
+
 @pytest.mark.parametrize(("ends", "code"), [("exit 1", 0), ("kill -USR1 $$", 0), ("exit 2", 2), ("exit 3", 3)])
 def test_a_signal_before_the_ranks_listen(tmp_path: Path, ends: str, code: int) -> None:
     """It kills some of them, and the others give up (1), or mpirun itself (138): to be requeued. A mistake is none."""
-    rank = rank_that(tmp_path, f"trap '' USR1; kill -USR1 $PPID; sleep 0.3; trap - USR1; {ends}")
+    rank = rank_that(tmp_path, f"{IS_DEAF}; trap - USR1; {ends}")
     found, out, calls = ended(tmp_path, f"resumable {rank}", KNOWN_END)
     assert found == code and calls == ["scontrol requeue 17"] * (code == 0)
     assert ("requeued: job 17" in out) == (code == 0)
@@ -170,7 +179,7 @@ def test_zero_is_not_believed_where_ranks_may_die(
         summary.touch()
         os.utime(summary, (0, 0))
     write = f"touch '{summary}'" if report == "new" else "true"
-    rank = rank_that(tmp_path, f"trap '' USR1; {write}; {'kill -USR1 $PPID; sleep 0.3' if signals else 'true'}; exit 0")
+    rank = rank_that(tmp_path, f"{write}; {IS_DEAF if signals else 'true'}; exit 0")
     environment = {**KNOWN_END, "FEDMPI_REQUEUE": "no", "OMPI_MCA_mpi_ft_enable": "" if "ulfm" in words else "True"}
     words = words.format(summary.parents[1])
     found, out, _ = ended(tmp_path, f"cd {tmp_path}; resumable {rank} {words} --resume", environment)

@@ -154,7 +154,7 @@ def run(*argv: str, cwd: Path, heavy: Sequence[str] = HEAVY) -> subprocess.Compl
         "runpy.run_module('fedmpi.main', run_name='__main__')"
     )
     arguments, environment = [sys.executable, "-c", script, *argv], {**os.environ, "PYTHONPATH": str(ROOT)}
-    return subprocess.run(arguments, capture_output=True, text=True, timeout=120, cwd=cwd, env=environment)
+    return subprocess.run(arguments, capture_output=True, text=True, timeout=600, cwd=cwd, env=environment)
 
 
 @pytest.mark.parametrize("argv", fast("--run-dir run rounds=1", of=["--plan", "--run-dir run rounds=1"]))

@@ -33,7 +33,7 @@ def launcher() -> Iterator[tuple[Neighbours, list[int]]]:
 
 
 def comes(is_so: Callable[[], bool]) -> bool:
-    deadline = time.monotonic() + 60
+    deadline = time.monotonic() + 600
     while not is_so() and time.monotonic() < deadline:
         time.sleep(0.01)
     return is_so()

@@ -82,7 +82,7 @@ class Contenders:
         for process in self.processes:
             process.stdin.close()
             process.stdout.close()
-            process.wait(30)
+            process.wait(600)
 
 
 @pytest.fixture

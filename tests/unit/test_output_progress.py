@@ -169,7 +169,7 @@ def in_terminal(folder: Path, *words: str, columns: int = 80) -> bytes:
 
 
 def test_a_pipe_gets_plain_lines_and_a_terminal_a_live_one(tmp_path: Path) -> None:
-    piped = subprocess.run(COMMAND, capture_output=True, check=True, env=environment(), timeout=60).stdout
+    piped = subprocess.run(COMMAND, capture_output=True, check=True, env=environment(), timeout=600).stdout
     assert piped == PLAIN
     shown = in_terminal(tmp_path, *COMMAND)
     assert b"\x1b[" in shown and b"clients 1/2" in shown

@@ -24,7 +24,7 @@ def clone(tmp_path: Path) -> Path:
 def sandboxed(clone: Path, script: str, **environment: str) -> subprocess.CompletedProcess[str]:
     command = ["bash", str(clone / ".ci" / "sandbox"), "bash", "-c", script]
     environ = {**os.environ, **environment}
-    return subprocess.run(command, capture_output=True, text=True, timeout=120, env=environ, cwd=clone)
+    return subprocess.run(command, capture_output=True, text=True, timeout=600, env=environ, cwd=clone)
 
 
 def without_mounts(folder: Path) -> dict[str, str]:
@@ -37,7 +37,7 @@ def without_mounts(folder: Path) -> dict[str, str]:
 
 def can_mount() -> bool:
     words = ["unshare", "--mount", "mount", "-t", "tmpfs", "tmpfs", "/mnt"]
-    return subprocess.run(words, capture_output=True, check=False, timeout=60).returncode == 0
+    return subprocess.run(words, capture_output=True, check=False, timeout=600).returncode == 0
 
 
 needs_mounts = pytest.mark.skipif(not can_mount(), reason="no file system may be mounted here")
