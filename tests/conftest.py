@@ -19,6 +19,7 @@ from pathlib import Path
 
 import pytest
 from data_fixtures import cifar10_root, no_network, run_data
+from golden_file import told
 from progress import show_progress
 
 from fedmpi.mpi import starting
@@ -26,7 +27,7 @@ from fedmpi.mpi.launch import launched_as
 from fedmpi.mpi.serial import SerialComm
 from fedmpi.store.run_dir import RunDir
 
-__all__ = ["cifar10_root", "no_network", "run_data"]  # fixtures, for every test
+__all__ = ["cifar10_root", "no_network", "run_data", "told"]  # fixtures, for every test
 
 if launched_as() is not None:
     # pytest tidies up the folders of earlier sessions when it ends: ranks that do so at once fail each other.
@@ -72,6 +73,13 @@ def one_compute_thread() -> None:
 def pytest_make_parametrize_id(val: object) -> str | None:
     """Bytes may hold a time (gzip's do), and tests must have the same names in every process."""
     return f"{len(val)} bytes" if isinstance(val, bytes) else None
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_call(item: pytest.Function) -> Iterator[None]:
+    yield
+    if "told" in item.funcargs:
+        item.funcargs["told"].compare()
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

@@ -145,6 +145,11 @@ def block(errors: str) -> str:
     return blocks[0]
 
 
+def failed_on(rank: int | str = r"\d", then: str = "") -> str:
+    """A pattern of the line that says on which rank, and `then` in which round, of which client, in which stage."""
+    return rf"fedmpi: failed on rank {rank} on [^,\s]+(?:, )?{then}"
+
+
 def last_start(run_dir: Path) -> dict[str, Any]:
     """What the manifest says of the run's last start."""
     return dict(manifest.read_starts(RunDir(run_dir))[-1])

@@ -16,6 +16,8 @@ from pathlib import Path
 
 import pytest
 from architecture_rules import COLLECTIVE_NAMES, LAYERS, RULES, Source, check_layers, check_sizes
+from golden_file import GOLDEN, sections
+from wording import phrases
 
 Rule = Callable[[Source], Iterator[str]]
 
@@ -198,6 +200,38 @@ def test_a_config_can_be_checked_without_torch_and_mpi() -> None:
     )
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=600, cwd=ROOT)
     assert (done.stdout.strip(), done.returncode) == ("[]", 0), done.stderr
+
+
+MOST_PHRASES = 24
+"""Headings and cells of pages and tables, and words of what a test itself brings: no messages."""
+
+
+def test_wording_stands_in_golden_files() -> None:
+    tests = [path for path in ALL_CODE if path.is_relative_to(ROOT / "tests")]
+    found = [f"{path.relative_to(ROOT)}:{line}: {text!r}" for path in tests for line, text in phrases(path.read_text())]
+    assert len(found) <= MOST_PHRASES, "take the fixture `told`, or match key and value\n" + "\n".join(found)
+
+
+@pytest.mark.parametrize(
+    ("source", "is_phrase"),
+    [
+        ("assert 'there is no such file' in text", True),
+        ("assert x and f'{a}: is in use by {b}' == text, 'why'", True),
+        ("with pytest.raises(KeyError, match=r'round \\d+ is not saved'): f()", True),
+        ("assert x, 'this test shows nothing at all'", False),
+        ("assert 'train.lr: expected a number' in text", False),
+        ("told('this is said to users')", False),
+    ],
+)
+def test_a_phrase_is_four_words_that_are_compared(source: str, is_phrase: bool) -> None:
+    assert bool(phrases(source)) == is_phrase
+
+
+def test_golden_texts_are_of_tests_that_are_there() -> None:
+    for path in sorted((GOLDEN / "told").rglob("*.txt")):
+        source = (ROOT / "tests" / path.relative_to(GOLDEN / "told").with_suffix(".py")).read_text()
+        tests = {*re.findall(r"^def (test_\w+)", source, re.MULTILINE)}
+        assert {name.partition("[")[0] for name in sections(path)} <= tests, path
 
 
 def test_messages_quote_the_rule_in_words() -> None:

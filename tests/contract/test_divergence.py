@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 import torch
 from fast import fast
+from golden_file import Told
 from small_runs import one_round, run_all, small_config, small_setup
 from torch import Tensor
 
@@ -59,7 +60,7 @@ def test_every_client_diverges_in_every_round(tmp_path: Path, capfd, method: str
     for _, path in RunDir(tmp_path).checkpoints():
         assert is_finite(dict(checkpoint.load(path).server))
     is_unchanged = all(len(record["dropped"]) == len(record["cohort"]) for record in records)
-    assert capfd.readouterr().out.count("the training of all its clients diverged") == 2 * is_unchanged
+    assert capfd.readouterr().out.count(" all its clients") == 2 * is_unchanged
     if is_unchanged:
         initial = small_setup(tmp_path / "other", *words).method.initial_state()
         assert digest_of(newest(tmp_path).server) == digest_of(initial)
@@ -79,7 +80,7 @@ def test_a_server_that_takes_the_step_itself(tmp_path: Path, policy: str) -> Non
 @pytest.mark.parametrize("step", ["update", "refresh"])
 @pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf])
 def test_a_server_state_that_is_not_finite_ends_the_run_unsaved(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, step: str, value: float
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, step: str, value: float, told: Told
 ) -> None:
     """As from an SVD that went wrong: one number, in the last round; the checkpoint before stays the newest."""
     config = small_config("method.name=fedavg", "rounds=2")
@@ -103,7 +104,8 @@ def test_a_server_state_that_is_not_finite_ends_the_run_unsaved(
     with pytest.raises(RoundError) as caught:
         run_all(config, SerialComm(), tmp_path)
     cause = caught.value.__cause__
-    assert isinstance(cause, DivergenceError) and "the server's state is not finite any more (in fc.bias)" in str(cause)
+    assert isinstance(cause, DivergenceError)
+    told(str(cause))
     found = newest(tmp_path)
     assert found.round == 1 and is_finite(dict(found.server)) and len(read_records(RunDir(tmp_path))) == 1
 

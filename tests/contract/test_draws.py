@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 import torch
+from golden_file import Told
 from small_runs import TOY, run_all, small_config
 from torch import Tensor
 
@@ -149,10 +150,10 @@ def test_a_cohort_without_the_largest_tier(tmp_path: Path, capsys: pytest.Captur
     assert head.count("0 of tier") == 3 and client.startswith("  client ")
 
 
-def test_what_cannot_be_known_is_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_what_cannot_be_known_is_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str], told: Told) -> None:
     assert draws.main([str(tmp_path)]) == 2 and "holds no run" in capsys.readouterr().err
     run_all(small_config("method.name=prism", "rounds=2"), SerialComm(), tmp_path / "run")
-    with pytest.raises(RunDirError, match="round 9 cannot be drawn again: round 8 has no record of sigma"):
+    with told.by(RunDirError):
         draws.Draws(tmp_path / "run").of_round(9)
     assert draws.Draws(tmp_path / "run").of_round(3)  # the next one
     assert draws.main([str(tmp_path / "run"), "--round", "0"]) == 2
@@ -174,5 +175,5 @@ def test_a_run_of_one_s_own_method_needs_its_name_again(tmp_path: Path, capsys: 
     capsys.readouterr()
     run = str(tmp_path / "run")
     assert draws.main([run]) == 2 and TOY[0] in capsys.readouterr().err
-    assert draws.main([run, TOY[0]]) == 0 and capsys.readouterr().out.startswith("round 1, phase wide: 2 of tier 1")
+    assert draws.main([run, TOY[0]]) == 0 and ", phase wide: 2 " in capsys.readouterr().out
     assert draws.main([run, "--round", "1", TOY[0], "--json"]) == 0

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 from fast import fast
+from golden_file import Told
 from launched import Made, RunMain, Start, ends_in_time, launch
 from small_runs import SMALL, finished
 
@@ -44,7 +45,7 @@ def test_a_branch_with_the_same_config_is_a_resume(run_main: RunMain, parent: Pa
     before = content(parent)
     out, _ = branch(run_main, parent, tmp_path / "branch", "rounds=5")
     assert content(parent) == before
-    assert f"a branch of {parent}: with the same config" in out and "resuming after round 3" in out
+    assert f"branch of {parent}: " in out and "resuming after round 3" in out
     assert run_main("--run-dir", str(parent), "--resume", "rounds=5")[0] == 0
     assert finished(tmp_path / "branch") == finished(parent)
 
@@ -88,7 +89,7 @@ def test_a_batch_file_that_is_submitted_again_goes_on_with_its_branch(
 
 
 def test_a_branch_that_was_killed_while_it_was_made_is_no_run(
-    run_main: RunMain, parent: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    run_main: RunMain, parent: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, told: Told
 ) -> None:
     """It cannot be resumed at round 1 by mistake; the same command begins it again."""
     folder = tmp_path / "branch"
@@ -102,7 +103,8 @@ def test_a_branch_that_was_killed_while_it_was_made_is_no_run(
         with pytest.raises(KeyboardInterrupt):
             run_main("rounds=4", "--resume-from", str(parent), "--run-dir", str(folder))
     code, _out, errors = run_main("--run-dir", str(folder), "--resume")
-    assert code == 2 and "holds no run to continue" in errors
+    assert code == 2
+    told(errors)
     branch(run_main, parent, folder, "rounds=4")
     assert len(finished(folder).records) == 4
 
@@ -151,7 +153,7 @@ def test_what_does_not_fit_is_one_line(
 
 @pytest.mark.parametrize("harm", ["another format", "no memory"])
 def test_a_run_without_a_whole_checkpoint_is_one_line(
-    run_main: RunMain, parent: Path, tmp_path: Path, harm: str
+    run_main: RunMain, parent: Path, tmp_path: Path, harm: str, told: Told
 ) -> None:
     if harm == "no memory":
         shutil.rmtree(RunDir(parent).memory_dir)
@@ -159,7 +161,8 @@ def test_a_run_without_a_whole_checkpoint_is_one_line(
         for _, path in RunDir(parent).checkpoints():
             path.write_bytes(b"PK\x03\x04 of something else")
     code, _out, errors = run_main("--resume-from", str(parent), "--run-dir", str(tmp_path / "branch"))
-    assert code == 2 and "holds no whole checkpoint to begin a branch from: " in errors, errors
+    assert code == 2
+    told(errors)
     assert len(errors.splitlines()) == 1 and not RunDir(tmp_path / "branch").holds_run()
 
 

@@ -67,7 +67,7 @@ def test_the_same_bits(mpi: tuple[Path, str], tmp_path: Path, under_way: list[La
 def test_a_rank_that_fails_ends_all(mpi: tuple[Path, str], tmp_path: Path, under_way: list[Launched]) -> None:
     fails = ("train.lr=1e12", "train.on_divergence=fail", "method.name=fedavg")
     under_way.append(launched := start(mpi[0], 3, tmp_path / "run", *fails))
-    assert ends_in_time(launched, lambda: "fedmpi: failed on rank" in launched.err) != 0
+    assert ends_in_time(launched, lambda: "failed on rank" in launched.err) != 0
 
 
 def test_ctrl_c(mpi: tuple[Path, str], tmp_path: Path, under_way: list[Launched]) -> None:

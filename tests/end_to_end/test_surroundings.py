@@ -1,6 +1,7 @@
 """Full and read-only disks, folders that go away: nothing saved is lost, and the run says what is wrong."""
 
 import errno
+import os
 import re
 import shutil
 import time
@@ -19,6 +20,7 @@ from launched import (
     all_end,
     descendants,
     ends_in_time,
+    failed_on,
     has_rounds,
     only_starts,
     paused,
@@ -56,8 +58,8 @@ def test_a_full_disk_ends_the_run_and_harms_nothing(
         assert code not in (0, 2, 75)
         # The rank that meets the end of the disk first: rank 0 with a record, or the one that writes a client's memory.
         assert re.search(
-            r"^fedmpi: failed on rank \d on \S+, round \d+, .*stage (saving|local_training)\n"
-            r"  cause: RunDirError: \S+: cannot be written: No space left on device; needs \S+ k?B, \S+ k?B free; free",
+            rf"^{failed_on()}round \d+, .*stage (saving|local_training)\n"
+            r"  cause: RunDirError: \S+: cannot be written: .*; needs \S+ k?B, \S+ k?B free; ",
             launched.err,
             re.M,
         ), launched.err
@@ -97,11 +99,11 @@ def test_a_full_disk_may_be_warned_of(start: Start, tmp_path: Path) -> None:
         assert launched.wait() == 0, launched.err
         failed = re.findall(r"^warning: round (\d+) is not saved, .*: No space left on device;", launched.out, re.M)
         assert launched.out.count("warning: ") == len(failed) == len(set(failed))
-        assert f"all is saved again, after {len(failed)} saves that failed" in launched.out
+        assert f"after {len(failed)} saves" in launched.out
         run = finished(disk / "run")
         noted = [note for record in run.records for note in record.get("save_errors", ())]
         assert [str(note["round"]) for note in noted] == failed
-        assert "No space left on device" in noted[0]["error"]
+        assert os.strerror(errno.ENOSPC) in noted[0]["error"]
         assert without_notes(run) == undisturbed(tmp_path, *words)
 
 
@@ -110,7 +112,7 @@ def test_a_read_only_disk_is_said_before_anything_is_computed(start: Start, tmp_
     with failing_disk.small_disk(tmp_path / "disk", "1m", "ro") as disk:
         launched = start(3, *TOPK, run_dir=disk / "run")
         assert launched.wait() == 2
-        assert f"{disk / 'run'}: cannot be written: Read-only file system; it is read-only now" in launched.err
+        assert f"{disk / 'run'}: cannot be written: {os.strerror(errno.EROFS)}; " in launched.err
         assert "Traceback" not in launched.err and only_starts(launched.out)
 
 
@@ -151,7 +153,7 @@ def test_a_folder_that_goes_away_is_noticed_at_the_next_round(
         found = run_dir if is_there else tmp_path / "elsewhere"
         assert blocks[0][1] == f"to continue: mpirun -n 2 python -m fedmpi.main --run-dir {found} --resume"
     else:
-        assert blocks[0][1] == f"nothing is left to continue in {run_dir}"
+        assert blocks[0][1].endswith(f" to continue in {run_dir}")
     assert run_dir.is_dir() == (is_there or harm == "made anew")
     assert is_there or not run_dir.is_dir() or not any(run_dir.iterdir())
 
@@ -166,7 +168,7 @@ def test_checkpoints_that_are_removed_are_made_again_at_the_next_round(
     assert resumed.wait_until(lambda: "resuming after" in resumed.out), resumed.err
     shutil.rmtree(run.checkpoints_dir)
     assert resumed.wait_until(lambda: bool(run.checkpoints())), resumed.out + resumed.err
-    assert resumed.out.count("was removed while the run used it") == 1
+    assert resumed.out.count("was removed while") == 1
 
 
 # The clients of round 2 train for ever.
@@ -193,7 +195,7 @@ def test_a_folder_that_goes_away_is_noticed_within_a_round(
     assert launched.wait_until(waits_after_its_save), launched.err
     shutil.rmtree(run_dir, ignore_errors=True)
     code = ends_in_time(launched, lambda: "fedmpi: failed" in launched.err)
-    assert code not in (0, 75) and "was removed while the run used it" in launched.err, launched.err
+    assert code not in (0, 75) and "was removed while" in launched.err, launched.err
     assert "to continue: " not in launched.err and not (run_dir).exists()
 
 
@@ -207,8 +209,8 @@ def test_a_memory_that_cannot_be_written_ends_the_run(start: Start, run_dir: Pat
     assert launched.wait() not in (0, 2)
     assert all_end(family, time.monotonic() + ENDS_WITHIN_S)
     assert re.search(
-        r"^fedmpi: failed on rank 1 on \S+, round 2, client \d, stage local_training\n"
-        r"  cause: RunDirError: \S+/memory/0/\d/2-\S+\.h5: cannot be written: Disk quota exceeded; .*quota$",
+        rf"^{failed_on(1)}round 2, client \d, stage local_training\n"
+        r"  cause: RunDirError: \S+/memory/0/\d/2-\S+\.h5: .*: Disk quota exceeded; .*quota$",
         launched.err,
         re.M,
     ), launched.err
@@ -236,7 +238,7 @@ def test_any_save_may_fail_twice(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
         failing_disk.fail(patch, getattr(errno, error), is_broken)
         run_all(small_config(*words, "output.on_save_error=warn"), SerialComm(), tmp_path / "run")
     out = capfd.readouterr().out
-    assert len(failures) == 2 and out.count(" is not saved, ") == 2 and "after 2 saves that failed" in out
+    assert len(failures) == 2 and out.count(" is not saved, ") == 2 and "after 2 saves" in out
     assert without_notes(finished(tmp_path / "run")) == expected
 
 
@@ -302,6 +304,6 @@ def test_a_run_can_do_without_its_report_and_tensorboard(run_main: RunMain, tmp_
     assert code == 0, err
     lines = [line for line in (out + err).splitlines() if line.startswith("warning: ")]
     assert len(lines) == 2 and "Traceback" not in err
-    assert "no more TensorBoard events" in lines[0] and str(tmp_path / "run" / "tensorboard") in lines[0]
-    assert "the report is not written: " in lines[1] and str(tmp_path / "run" / "report") in lines[1]
+    assert "TensorBoard" in lines[0] and str(tmp_path / "run" / "tensorboard") in lines[0]
+    assert "report is not" in lines[1] and str(tmp_path / "run" / "report") in lines[1]
     assert len(finished(tmp_path / "run").records) == 2

@@ -4,6 +4,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from golden_file import Told
 from small_runs import small_config
 
 from fedmpi.config.load import load
@@ -14,7 +15,7 @@ from fedmpi.store.whereabouts import GoneError
 
 
 @pytest.fixture
-def told(tmp_path: Path) -> Advice:
+def ours(tmp_path: Path) -> Advice:
     """Of a run of three ranks with two checkpoints."""
     (tmp_path / "config.yaml").touch()
     (tmp_path / "checkpoints").mkdir()
@@ -30,40 +31,41 @@ def advice_for(run_dir: Path, *overrides: str) -> Advice:
 
 
 @pytest.mark.parametrize("error", [None, OSError("disk full"), RunDirError("x", "cannot be written")])
-def test_what_the_surroundings_have_caused_is_resumed(told: Advice, error: BaseException | None) -> None:
-    assert told.how_to_continue(error) == f"to continue: {told.resume_command()}"
+def test_what_the_surroundings_have_caused_is_resumed(ours: Advice, error: BaseException | None) -> None:
+    assert ours.how_to_continue(error) == f"to continue: {ours.resume_command()}"
 
 
 @pytest.mark.parametrize(
     ("error", "word"),
     [(MemoryError(), "memory"), (torch.OutOfMemoryError("CUDA"), "memory"), (ValueError("a bug"), "same bits")],
 )
-def test_what_would_happen_again_is_to_be_changed_first(told: Advice, error: Exception, word: str) -> None:
+def test_what_would_happen_again_is_to_be_changed_first(ours: Advice, error: Exception, word: str) -> None:
     failed = RoundError("local_training", round_number=3)
     failed.__cause__ = error
-    first, last = told.how_to_continue(failed).splitlines()
-    assert word in first and last == f"to continue: {told.resume_command()}"
+    first, last = ours.how_to_continue(failed).splitlines()
+    assert word in first and last == f"to continue: {ours.resume_command()}"
 
 
-def test_a_divergence_begins_a_branch_or_begins_again(told: Advice, tmp_path: Path) -> None:
+def test_a_divergence_begins_a_branch_or_begins_again(ours: Advice, tmp_path: Path) -> None:
     """At a tenth of the learning rate, which is 0.05, at most at the default; with what is saved where anything is."""
     run_dir, error = tmp_path, DivergenceError("diverged")
     command = "mpirun -n 3 python -m fedmpi.main"
-    assert told.how_to_continue(error).endswith(f": {command} --resume-from {run_dir} train.lr=0.005")
+    assert ours.how_to_continue(error).endswith(f": {command} --resume-from {run_dir} train.lr=0.005")
     too_high = advice_for(tmp_path, "train.lr=1000")
     assert too_high.how_to_continue(error).endswith(f" --resume-from {run_dir} train.lr=0.1")
     for path in (run_dir / "checkpoints").iterdir():
         path.unlink()
     again = f": {command} --run-dir {run_dir} --resume train.lr=0.005"
-    assert told.how_to_continue(error).endswith(again)
+    assert ours.how_to_continue(error).endswith(again)
 
 
-def test_what_is_saved_in_words(told: Advice, tmp_path: Path) -> None:
-    assert told.what_is_saved() == "rounds 1 to 2 are saved"
+def test_what_is_saved_in_words(ours: Advice, tmp_path: Path, told: Told) -> None:
+    told(ours.what_is_saved())
     unborn = Advice(small_config())
-    assert unborn.what_is_saved() == unborn.how_to_continue() == "nothing was saved yet"
+    assert unborn.what_is_saved() == unborn.how_to_continue()
+    told(unborn.what_is_saved())
     gone = advice_for(tmp_path / "gone")
-    assert gone.how_to_continue() == f"nothing is left to continue in {tmp_path / 'gone'}"
+    told(gone.how_to_continue())
     moved = GoneError(tmp_path / "gone", "the run directory was moved", moved_to=str(tmp_path))
     resumed = f"to continue: mpirun -n 3 python -m fedmpi.main --run-dir {tmp_path} --resume"
     assert gone.how_to_continue(moved) == resumed
@@ -91,7 +93,7 @@ def test_what_is_found_only_from_here_is_resumed_from_here(
     assert advice_for(tmp_path, "data.name=cifar10").resume_command() == command
 
 
-def test_one_rank_gives_advice(told: Advice) -> None:
-    assert not told.has_failed()
-    assert told.note_failure() and told.has_failed()
-    assert not told.note_failure()
+def test_one_rank_gives_advice(ours: Advice) -> None:
+    assert not ours.has_failed()
+    assert ours.note_failure() and ours.has_failed()
+    assert not ours.note_failure()

@@ -12,6 +12,7 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
+from golden_file import Told
 from launched import LIMIT_S, environment, mpirun
 from studied_runs import Called, Ran, calling, run_here, write_config
 
@@ -68,7 +69,7 @@ in_this_process = run_here
 called = calling(compare.main, "--ranks", "1")
 
 
-def test_two_methods_two_seeds(configs: str, tmp_path: Path, called: Called, in_this_process: Ran) -> None:
+def test_two_methods_two_seeds(configs: str, tmp_path: Path, called: Called, in_this_process: Ran, told: Told) -> None:
     """Runs, skips what is finished, prints it again; a run that broke continues, and another config is refused."""
     out = tmp_path / "out"
     words = ["--methods", configs, "--seeds", "0,1", "--out", str(out), "--target", "0.01"]
@@ -81,7 +82,7 @@ def test_two_methods_two_seeds(configs: str, tmp_path: Path, called: Called, in_
     (out / "fedhm_synthetic-seed1" / "report" / "summary.json").unlink()
     before = (out / "comparison.csv").read_text()
     code, printed, _ = called("--collect", "--out", str(out), "--target", "0.01")
-    assert code == 0 and "unfinished after 2 of 2 rounds" in printed and "[1/" not in printed
+    assert code == 0 and "unfinished after 2 of 2" in printed and "[1/" not in printed
     code, printed, _ = called(*words)
     assert code == 0 and printed.count(": finished before") == 3 and printed.count("finished (resumed, ") == 1
     assert ["--resume" in command for command in in_this_process] == [False] * 4 + [True]
@@ -90,14 +91,16 @@ def test_two_methods_two_seeds(configs: str, tmp_path: Path, called: Called, in_
     assert [(group.name, group.seeds) for group in groups] == [("fedavg", [0, 1]), ("fedhm", [0, 1])]
     assert [found.num_seeds for found in differences(groups) if found.tier == "1"] == [2]
     code, _, err = called(*words, "--scale", "2")
-    assert code == 2 and "rounds: run has 2, you ask 4" in err
+    assert code == 2
+    told(err)
     code, _, err = called(*words[:2], "--seeds", "7", *words[4:], "--scale", "2")
     assert code == 2 and "has runs with --scale 1" in err and not (out / "fedhm_synthetic-seed7").exists()
     (tmp_path / "fedavg_synthetic.yaml").write_text(
         (tmp_path / "fedavg_synthetic.yaml").read_text().replace("lr: 0.05", "lr: 0.5")
     )
     code, _, err = called(*words)
-    assert code == 2 and "train.lr: run has 0.05, you ask 0.5" in err
+    assert code == 2
+    told(err)
 
 
 RATIOS = ("1", "0.5", "0.25", "0.125")
@@ -110,13 +113,13 @@ def test_the_table_is_of_the_whole_folder(configs: str, tmp_path: Path, called: 
     out = ["--out", str(tmp_path / "out")]
     table, sheet = (tmp_path / "out" / f"comparison.{kind}" for kind in ("md", "csv"))
     one = ["--methods", fedhm, "--seeds", "1", *out, "--target", "0.02"]
-    assert called(*one)[0] == 0 and "after the last round, of seed 1\n" in table.read_text()
+    assert called(*one)[0] == 0 and "of seed 1\n" in table.read_text()
     other = ["--methods", fedavg, "--seeds", "1", *out]
     for command in (other, one, [*other, "--target", "0.03"], other):
         assert called(*command)[0] == 0
     made = [line for line in table.read_text().splitlines() if line.startswith("    ")]
     made_by = [f"    {shlex.join(['python', 'jobs/compare.py', *command, '--ranks', '1'])}" for command in (one, other)]
-    assert made == made_by and "this row 3 % or more" in table.read_text()
+    assert made == made_by and "row 3 % or" in table.read_text()
     methods = [row["method"] for row in csv.DictReader(sheet.read_text().splitlines())]
     assert methods == [*["fedhm"] * 4, "fedavg"]
 
@@ -128,7 +131,7 @@ def test_the_table_is_of_the_whole_folder(configs: str, tmp_path: Path, called: 
     ):
         code, printed, _ = called("--collect", *part, *out)
         last = printed.splitlines()[-1]
-        assert code == 0 and last == f"printed, and no file written in {tmp_path / 'out'}: {why}"
+        assert code == 0 and last.endswith(f" {tmp_path / 'out'}: {why}")
         assert (table.read_text(), sheet.read_text()) == before
     table.unlink()
     assert "written: " in called("--collect", *out)[1] and table.read_text() == before[0]
@@ -154,9 +157,9 @@ def test_a_failed_run_is_a_line_and_ends_no_other(configs: str, tmp_path: Path, 
     out.mkdir()
     (out / "fedavg_synthetic-seed0").write_text("")
     code, printed, _ = called("--methods", configs.partition(",")[0], "--seeds", "0,1", "--out", str(out))
-    assert code == 1 and "seed 0: failed with exit code 2" in printed and "seed 1: finished" in printed
-    assert "failed before it began" in (out / "comparison.md").read_text()
-    assert "is not a directory" in (out / "fedavg_synthetic-seed0.log").read_text()
+    assert code == 1 and "exit code 2" in printed and "seed 1: finished" in printed
+    assert "failed before" in (out / "comparison.md").read_text()
+    assert "not a directory" in (out / "fedavg_synthetic-seed0.log").read_text()
 
 
 def test_what_only_a_run_names_is_not_imported(
@@ -196,12 +199,12 @@ def test_sigterm_leaves_no_rank_behind(configs: str, tmp_path: Path, called: Cal
         time.sleep(0.02)
     process.send_signal(signal.SIGTERM)
     _, err = process.communicate(timeout=LIMIT_S)
-    assert process.returncode == 130 and "the same command continues" in err
+    assert process.returncode == 130 and "same command" in err
     _wait_until_free(RunDir(records.parent))
     done = records.read_text().count("\n")
     assert 3 <= done < 2000
     code, _, _ = called("--out", str(out), "--collect")
-    assert code == 0 and f"unfinished after {done} of 2000 rounds" in (out / "comparison.md").read_text()
+    assert code == 0 and f"after {done} of 2000 " in (out / "comparison.md").read_text()
 
 
 def _wait_until_free(folder: RunDir) -> None:

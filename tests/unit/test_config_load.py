@@ -4,6 +4,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from golden_file import Told
 
 from fedmpi import registry
 from fedmpi.config.load import load
@@ -147,9 +148,9 @@ def test_one_clear_line_for_a_bad_file(lines: Any, text: str | bytes, expected: 
     assert lines(text) == [expected]
 
 
-def test_400_digits_and_long_texts_are_shortened(lines: Any) -> None:
+def test_400_digits_and_long_texts_are_shortened(lines: Any, told: Told) -> None:
     (line,) = lines("", f"seed={'9' * 400}")
-    assert line.startswith("command line: seed  expected a whole number >= 0 and < 9223372036854775808, got 99999")
+    told(line)
     assert line.endswith("(400 digits)") and len(line) < 160
     (line,) = lines("", f"rounds={'x' * 400}")
     assert line.endswith("(400 characters) (text)") and len(line) < 160
@@ -160,11 +161,9 @@ def test_many_problems_are_cut(lines: Any) -> None:
     assert len(found) == 52 and found[-1] == "... and 151 more"
 
 
-def test_missing_files_and_folders(tmp_path: Path) -> None:
+def test_missing_files_and_folders(tmp_path: Path, told: Told) -> None:
     (tmp_path / "cifar10_fedhm.yaml").write_text("")
-    with pytest.raises(
-        ConfigError, match=r"cifar10_fedhn\.yaml: no such file\. Did you mean '.*/cifar10_fedhm\.yaml'\?"
-    ):
+    with told.by(ConfigError):
         load(str(tmp_path / "cifar10_fedhn.yaml"), [])
     with pytest.raises(ConfigError, match="not a file"):
         load(str(tmp_path), [])

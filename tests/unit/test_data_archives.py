@@ -12,6 +12,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from golden_file import Told
 
 from fedmpi.data.files import archives, members
 from fedmpi.data.files.archives import Limits
@@ -49,7 +50,9 @@ def write(path: Path, content: bytes) -> Path:
     return path
 
 
-def test_an_archive_of_something_else_is_refused_early(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_archive_of_something_else_is_refused_early(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, told: Told
+) -> None:
     """A .tar after some members (here ten), a .zip before the first; a nested .zip may hold anything."""
     monkeypatch.setattr(archives, "_JUDGED_AFTER", 10)
     many = {f"set/{number}.txt": b"x" for number in range(10)}
@@ -68,7 +71,7 @@ def test_an_archive_of_something_else_is_refused_early(tmp_path: Path, monkeypat
         place.mkdir()
         archive = write(tmp_path / "archive", content)
         if num_written in (0, 9):
-            with pytest.raises(DataError, match=r"no \*\.h5 or \*\.json among its first 10 members"):
+            with told.by(DataError):
                 archives.unpack_into(archive, place, silent, traces=("*.h5", "*.json"))
         else:
             archives.unpack_into(archive, place, silent, traces=("*.h5", "*.json"))
@@ -137,14 +140,14 @@ SAME = [("a/x", "A/y"), ("x", "X"), ("x", "x/y"), ("x/y", "x"), ("stra\u00dfe", 
 
 @pytest.mark.parametrize("names", [*SAME, ("x", "x")], ids=repr)
 @pytest.mark.filterwarnings("ignore:Duplicate name")
-def test_names_that_some_disk_takes_for_one(tmp_path: Path, names: tuple[str, str]) -> None:
+def test_names_that_some_disk_takes_for_one(tmp_path: Path, names: tuple[str, str], told: Told) -> None:
     zipped, tarred = io.BytesIO(), io.BytesIO()
     with zipfile.ZipFile(zipped, "w") as file, tarfile.open(fileobj=tarred, mode="w") as tar:
         for name in names:
             file.writestr(name, b"1")
             tar.addfile(tarfile.TarInfo(name))
     for buffer in (zipped, tarred):
-        assert "would be the same file" in refusal(tmp_path, buffer.getvalue())
+        told(refusal(tmp_path, buffer.getvalue()))
 
 
 def test_a_folder_may_be_named_twice(tmp_path: Path) -> None:
@@ -243,10 +246,10 @@ def test_what_is_refused(tmp_path: Path, case: str) -> None:
     assert line.startswith(str(tmp_path / "odd")) and problem in line
 
 
-def test_a_zip_whose_directory_is_too_long(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_zip_whose_directory_is_too_long(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, told: Told) -> None:
     monkeypatch.setattr(members, "_MAX_DIRECTORY_BYTES", 500)
     many = {f"{number}": b"" for number in range(20)}
-    assert "its directory has 950 bytes; at most 500 are read" in refusal(tmp_path, zip_bytes(many))
+    told(refusal(tmp_path, zip_bytes(many)))
 
 
 def test_a_tar_that_declares_more_than_the_disk_has(tmp_path: Path) -> None:
@@ -264,14 +267,14 @@ def test_cut_off_and_damaged_archives(tmp_path: Path, form: str) -> None:
     refusal(tmp_path, bytes(flipped))
 
 
-def test_a_full_or_closed_disk_is_no_damage(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_full_or_closed_disk_is_no_damage(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, told: Told) -> None:
     archive = write(tmp_path / "a.zip", zip_bytes(FILES))
 
     def full(*_: object) -> None:
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr(archives._Unpacking, "_write", full)
-    with pytest.raises(DataError, match="a.zip cannot be unpacked there: .*No space left"):
+    with told.by(DataError):
         archives.unpack(archive, tmp_path / "out", silent)
 
 

@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 from fast import fast
+from golden_file import Told
 from torture import fuzz_archives
 
 from fedmpi.data import series
@@ -107,17 +108,17 @@ def prepared(path: Path, *words: str) -> tuple[int, int, int, str]:
     return code, grown_kb, left_bytes, done.stderr
 
 
-def test_text_that_takes_much_memory_once_parsed(tmp_path: Path) -> None:
+def test_text_that_takes_much_memory_once_parsed(tmp_path: Path, told: Told) -> None:
     """Empty lists: 3 bytes of text, 64 of memory."""
     path = tmp_path / "a.json"
     path.write_bytes(b"[" + b"[]," * 1_000_000 + b"[]]")
-    with pytest.raises(DataError, match="parsed, would take .* bytes of memory"):
+    with told.by(DataError):
         series.read_json(path, Budget(path, Limits(max_held_bytes=10**8)))
     assert series.read_json(path, Budget(path))[0] == []
 
 
 @pytest.mark.parametrize("name", ["pipe", "device"])
-def test_what_could_be_read_for_ever_is_not_opened(name: str, tmp_path: Path) -> None:
+def test_what_could_be_read_for_ever_is_not_opened(name: str, tmp_path: Path, told: Told) -> None:
     path = tmp_path / "input.txt"
     if name == "pipe":
         os.mkfifo(path)
@@ -126,10 +127,11 @@ def test_what_could_be_read_for_ever_is_not_opened(name: str, tmp_path: Path) ->
     with pytest.raises(DataError, match="no regular file"):
         series.read_text(path, Budget(tmp_path))
     code, _, _, error = prepared(path)
-    assert code == 2 and "neither a file nor a folder" in error
+    assert code == 2
+    told(error)
 
 
-def test_what_comes_out_of_each_byte_is_limited(tmp_path: Path) -> None:
+def test_what_comes_out_of_each_byte_is_limited(tmp_path: Path, told: Told) -> None:
     """Of a .tar.gz and a .zip alike; the line names the file, the member and both counts."""
     for name, content in (
         ("a", gzip.compress(fuzz_archives.tar({"zeros": bytes(3_000_000)}))),
@@ -138,15 +140,15 @@ def test_what_comes_out_of_each_byte_is_limited(tmp_path: Path) -> None:
         path = tmp_path / name
         path.write_bytes(content)
         limits = Limits(max_ratio=100, ratio_from_bytes=10**6)
-        with pytest.raises(DataError, match=f"{path}: member 'zeros': more than .* bytes come out of its"):
+        with told.by(DataError, r"(?<=come out of its )[\d,]+"):
             archives.unpack(path, tmp_path / "out", lambda *_: None, limits=limits)
         archives.unpack(path, tmp_path / f"out-{name}", lambda *_: None, limits=Limits())
 
 
-def test_names_are_held_within_the_budget(tmp_path: Path) -> None:
+def test_names_are_held_within_the_budget(tmp_path: Path, told: Told) -> None:
     path = tmp_path / "a"
     path.write_bytes(fuzz_archives.tar({f"{number:090}": b"" for number in range(100)}))
-    with pytest.raises(DataError, match="the names of its members would take"):
+    with told.by(DataError):
         archives.unpack(path, tmp_path / "out", lambda *_: None, limits=Limits(max_held_bytes=10_000))
 
 

@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 from data_fixtures import SOURCES, RunData, pickle_as_python2
+from golden_file import Told
 
 import fedmpi.main
 from fedmpi import registry
@@ -99,11 +100,11 @@ def test_words_and_options_in_any_order(run_data: RunData, no_network: None, tmp
 
 
 @pytest.mark.parametrize("name", SOURCES)
-def test_reading_names_the_command_and_opens_no_socket(name: str, no_network: None, tmp_path: Path) -> None:
+def test_reading_names_the_command_and_opens_no_socket(name: str, no_network: None, tmp_path: Path, told: Told) -> None:
     with pytest.raises(DataError) as caught:
         reading.load(registry.options("data", name)(root=str(tmp_path)))
     line = str(caught.value)
-    assert f"`python -m fedmpi.data fetch {name} --data-dir {tmp_path}`, where there is a network" in line
+    told(line)
     assert "\n" not in line
 
 
@@ -171,16 +172,20 @@ def test_fetch_unpacks_what_a_run_reads_unpacked(run_data: RunData, served: dict
     assert sorted(path.name for path in tmp_path.iterdir()) == ["cifar-10-batches-py", "cifar-10-python.tar.gz"]
 
 
-def test_fetch_says_what_comes_next(run_data: RunData, served: dict[str, bytes], tmp_path: Path) -> None:
+def test_fetch_says_what_comes_next(run_data: RunData, served: dict[str, bytes], tmp_path: Path, told: Told) -> None:
     served["har-240.zip"] = b"PK"
     code, out, _ = run_data("fetch", "har", "data.form=features", "--data-dir", tmp_path)
     assert code == 0 and f'prepare har data.form="features" --data-dir {tmp_path}' in out.splitlines()[-1]
     code, out, error = run_data("fetch", "shakespeare", "data.form=leaf", "--data-dir", tmp_path)
     assert code == 2 and "preprocess.sh" in out and "cannot be downloaded" in error
-    assert run_data("fetch", "digits") == (0, "digits needs no files\n", "")
+    code, out, error = run_data("fetch", "digits")
+    assert (code, error) == (0, "")
+    told(out)
 
 
-def test_every_new_try_is_a_line(run_data: RunData, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_every_new_try_is_a_line(
+    run_data: RunData, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, told: Told
+) -> None:
     def fail(*_: object, **__: object) -> None:
         raise fetching._Unlucky("no route")
 
@@ -190,17 +195,21 @@ def test_every_new_try_is_a_line(run_data: RunData, monkeypatch: pytest.MonkeyPa
     code, _, error = run_data("fetch", "imdb", "--data-dir", tmp_path / "d")
     lines = error.splitlines()
     assert code == 1 and len(lines) == 6 and pauses == [1, 2, 4, 8, 16]
-    assert lines[2] == "ai.stanford.edu: no route; trying again in 4 s" and list(tmp_path.iterdir()) == []
+    told(lines[2])
+    assert list(tmp_path.iterdir()) == []
 
 
-def test_ctrl_c_says_what_is_kept(run_data: RunData, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_ctrl_c_says_what_is_kept(
+    run_data: RunData, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, told: Told
+) -> None:
     def stop(file: sources.File, data_dir: Path, *_: object, **__: object) -> None:
         (data_dir / f"{file.path}.part").write_bytes(bytes(1234))
         raise KeyboardInterrupt
 
     monkeypatch.setattr(fetching, "fetch", stop)
     code, _, error = run_data("fetch", "imdb", "--data-dir", tmp_path)
-    assert code == 130 and f"1,234 bytes are kept in {tmp_path / 'aclImdb_v1.tar.gz.part'}; the same command" in error
+    assert code == 130
+    told(error)
 
 
 # ---- show
@@ -211,7 +220,7 @@ def test_show_divides_as_a_run_would(run_data: RunData, no_network: None, tmp_pa
     words = ["partition.name=iid", "clients.count=7", "clients.per_round=2"]
     code, out, _ = run_data("show", *words, "--data-dir", tmp_path, "--out", tmp_path / "x.png")
     assert code == 0 and "1,437 of 1,437" in out and "205 to 206" in out and f"drawn: {tmp_path / 'x.png'}" in out
-    assert f"digest of the data  {reading.load(Digits()).digest}\n" in out
+    assert f"data  {reading.load(Digits()).digest}\n" in out
     assert (tmp_path / "x.png").read_bytes().startswith(b"\x89PNG")
 
 

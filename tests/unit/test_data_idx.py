@@ -8,6 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from data_fixtures import SHARED_DATA, refusal
+from golden_file import Told
 
 from fedmpi.data import reading
 from fedmpi.data.files import idx
@@ -134,13 +135,14 @@ def test_files_are_found_flat_unpacked_and_under_the_dotted_name(small: Path) ->
     assert np.array_equal(flat.train_x, expected.train_x) and np.array_equal(flat.test_y, expected.test_y)
 
 
-def test_label_files_that_do_not_belong_to_the_images_are_refused(small: Path) -> None:
+def test_label_files_that_do_not_belong_to_the_images_are_refused(small: Path, told: Told) -> None:
     path = small / "QMNIST" / "raw" / "qmnist-train-labels-idx2-int.gz"
     path.write_bytes(gzip.compress(idx_bytes(table([1, 0, 9, 4, 5], [1, 2, 3, 4, 5]))))
     line = refusal(lambda: Qmnist(root=str(small)).read())
-    assert str(path) in line and "classes are not those of MNIST's images" in line
+    assert str(path) in line
+    told(line)
     path.write_bytes(gzip.compress(idx_bytes(table([1, 0, 9, 3, 5], [1, 2, 3, 99, 5]))))
-    with pytest.raises(DataError, match=r"NIST writers \[3, 99\] are in both parts"):
+    with told.by(DataError):
         Qmnist(root=str(small)).read()
 
 
@@ -195,11 +197,11 @@ def test_emnist_is_turned_upright_and_letters_count_from_0(
 
 @pytest.mark.parametrize(("split", "bad", "reach"), [("letters", 0, "from -1 to 0"), ("digits", 10, "from 1 to 10")])
 def test_labels_out_of_range_are_refused(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, split: str, bad: int, reach: str
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, split: str, bad: int, reach: str, told: Told
 ) -> None:
     monkeypatch.setitem(SPLITS, split, (SPLITS[split][0], 2, 2))
     write_emnist(tmp_path / "gzip", split, [1, bad])
-    with pytest.raises(DataError, match=f"training labels reach {reach}, expected 0 to"):
+    with told.by(DataError):
         reading.load(Emnist(root=str(tmp_path), split=split))
 
 
@@ -256,8 +258,8 @@ def test_hostile_file_is_one_line(tmp_path: Path, case: str, packed: bool) -> No
 
 
 @pytest.mark.parametrize("content", [b"no gzip", gzip.compress(GOOD)[:-12], gzip.compress(GOOD)[:-8] + bytes(8), None])
-def test_damaged_gzip_is_one_line(tmp_path: Path, content: bytes | None) -> None:
+def test_damaged_gzip_is_one_line(tmp_path: Path, content: bytes | None, told: Told) -> None:
     path = tmp_path / "a.gz"
     if content is not None:
         path.write_bytes(content)
-    assert "damaged or cut off" in refusal(lambda: idx.read(path, "int32", (2, 3), "do this"))
+    told(refusal(lambda: idx.read(path, "int32", (2, 3), "do this")), r"(?<=cut off \().*(?=\);)")

@@ -6,6 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from data_fixtures import refusal
+from golden_file import Told
 from small_data import GROUPS, TEST, TRAIN, dataset, options_in, rewrite
 
 from fedmpi.data import prepared, reading
@@ -82,7 +83,7 @@ def test_crafted_head_is_one_line(options: Har, case: str) -> None:
     assert problem in refused(options)
 
 
-def test_no_hdf5_and_cut_off(options: Har) -> None:
+def test_no_hdf5_and_cut_off(options: Har, told: Told) -> None:
     content = options.path.read_bytes()
     flipped = content[:4000] + bytes([content[4000] ^ 1]) + content[4001:]
     for damaged, problem in (
@@ -94,7 +95,8 @@ def test_no_hdf5_and_cut_off(options: Har) -> None:
     ):
         options.path.write_bytes(damaged)
         line = refused(options)
-        assert problem in line and "; make it again by `python -m fedmpi.data prepare har data.window=8 " in line
+        assert problem in line
+        told(line, r"\d+ bytes of \d+")
 
 
 @pytest.mark.parametrize(
@@ -125,7 +127,7 @@ def test_each_array_is_there_and_groups_are_numbers_without_gaps(
 
 
 @pytest.mark.parametrize(("highest", "is_good"), [(11, True), (12, False)])
-def test_people_of_their_own_in_the_test_part(highest: int, is_good: bool) -> None:
+def test_people_of_their_own_in_the_test_part(highest: int, is_good: bool, told: Told) -> None:
     """4 training groups and 8 test examples: 12 groups at most, 0 to 11."""
     info = DataInfo("vector", (48,), 6, TRAIN, TEST, num_groups=GROUPS)
     ours = dataset()
@@ -133,7 +135,7 @@ def test_people_of_their_own_in_the_test_part(highest: int, is_good: bool) -> No
     if is_good:
         assert check("here", ours, info) is ours
     else:
-        with pytest.raises(DataError, match="test groups reach from 12 to 12, expected 0 to 11"):
+        with told.by(DataError):
             check("here", ours, info)
 
 

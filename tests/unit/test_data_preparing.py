@@ -8,6 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from data_fixtures import RunData
+from golden_file import Told
 
 from fedmpi import registry
 from fedmpi.command import data as data_command
@@ -55,7 +56,7 @@ def test_unpacked_originals_are_found_before_the_archive(tmp_path: Path) -> None
 
 
 @pytest.mark.parametrize("what", ["text", "archive"])
-def test_messages_name_the_users_own_file(run_data: RunData, tmp_path: Path, what: str) -> None:
+def test_messages_name_the_users_own_file(run_data: RunData, tmp_path: Path, what: str, told: Told) -> None:
     """Not the folder that the archive was unpacked in, which is gone after a failure, too."""
     text, archive, memory = tmp_path / "input.txt", tmp_path / "a.zip", tmp_path / "memory"
     given = text if what == "text" else archive
@@ -70,8 +71,7 @@ def test_messages_name_the_users_own_file(run_data: RunData, tmp_path: Path, wha
     text.write_text("no speaker")
     with zipfile.ZipFile(archive, "w") as file:
         file.write(text, "deep/input.txt")
-    where = text if what == "text" else f"{archive}/deep/input.txt"
-    assert refused().startswith(f"{where}: block 1 begins with 'no speaker'")
+    told(refused())
     text.write_text("Short:\nNot enough.")
     with zipfile.ZipFile(archive, "w") as file:
         for place in ("a/input.txt", "b/input.txt"):
@@ -110,7 +110,7 @@ def test_the_archives_of_another_set_are_refused_early(run_data: RunData, tmp_pa
         with zipfile.ZipFile(tmp_path / other, "w") as file:
             file.writestr(member, "")
         error = run_data("prepare", name, "--from", tmp_path / other, "--data-dir", tmp_path)[2]
-        assert ("these are other files" in error) == (other != name)
+        assert ("are other files" in error) == (other != name)
 
 
 def test_a_config_says_what_is_prepared(run_data: RunData, no_network: None, tmp_path: Path) -> None:
@@ -154,5 +154,7 @@ def test_shapes_are_checked_before_anything_is_written(tmp_path: Path, monkeypat
     assert other == ["data.num_train=3", "data.num_test=3", "data.num_groups=1"]
 
 
-def test_what_is_read_as_distributed_needs_no_preparing(run_data: RunData) -> None:
-    assert run_data("prepare", "cifar10") == (0, "cifar10 is read as it is: nothing to prepare\n", "")
+def test_what_is_read_as_distributed_needs_no_preparing(run_data: RunData, told: Told) -> None:
+    code, out, error = run_data("prepare", "cifar10")
+    assert (code, error) == (0, "")
+    told(out)

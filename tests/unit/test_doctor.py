@@ -12,6 +12,7 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
+from golden_file import Told
 from launched import command, environment
 
 from fedmpi.check.small import Finished
@@ -145,13 +146,14 @@ def test_a_containers_limit(tmp_path: Path) -> None:
     assert ranks.container_quota(tmp_path / "none") is None
 
 
-def test_gpus() -> None:
+def test_gpus(told: Told) -> None:
     card = (Gpu("V100", 70),)
     with_gpu = replace(ONE, gpus=card, device="cuda:0 (V100)")
     assert states([ranks.gpus([ONE], has_driver=False), ranks.gpus([ONE], has_driver=True)]) == ["ok", "warning"]
     assert ranks.gpus([ONE, with_gpu], has_driver=True).state == "ok"  # the server needs none
     found = ranks.gpus([with_gpu, with_gpu, OTHER], has_driver=True)
-    assert found.state == "warning" and "workers without a GPU: 2;" in found.found
+    assert found.state == "warning"
+    told(found.found)
 
 
 def test_a_torch_without_the_gpus_architecture(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -270,11 +272,12 @@ def test_bits_that_differ() -> None:
 # The page.
 
 
-def test_a_line_of_the_page() -> None:
+def test_a_line_of_the_page(told: Told) -> None:
     """80 columns; what others have written does not reach the terminal as it is."""
     found = finding.warning("cores", "many words " * 20 + "\x1b[2J", "ask for more " * 10).line()
     assert all(len(line) <= 80 for line in found.splitlines()) and "\x1b" not in found
-    assert found.startswith("warning  cores            many words") and "-> ask for more" in found
+    told(found)
+    assert "-> ask for more" in found
 
 
 def test_the_verdict() -> None:

@@ -7,6 +7,7 @@ import subprocess
 from pathlib import Path
 
 import pytest
+from golden_file import Told
 from torture import odd_values
 
 from fedmpi.main import main
@@ -40,7 +41,7 @@ def test_the_fuzzer_knows_every_variable() -> None:
 
 
 def test_an_environment_that_makes_no_sense_is_one_line(
-    monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+    monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str], told: Told
 ) -> None:
     """Every process says so: none can know whether it is rank 0."""
     for name in odd_values.ENVIRONMENT:
@@ -49,10 +50,8 @@ def test_an_environment_that_makes_no_sense_is_one_line(
     monkeypatch.setenv("PMI_SIZE", "x")
     assert main(["--list"]) == 2
     out, err = capfd.readouterr()
-    assert out == "" and err == (
-        "environment variable PMI_SIZE: is 'x', and must be a whole number above PMI_RANK, which is 3; "
-        "start the ranks with mpirun, or unset both variables\n"
-    )
+    assert out == ""
+    told(err)
 
 
 @pytest.mark.parametrize(

@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 import torch
 import yaml
+from golden_file import Told
 from small_runs import SMALL, finished, undisturbed
 from torch import nn
 
@@ -161,11 +162,11 @@ def test_a_run_has_the_bits_of_the_command(
     assert difference(finished(branch.path), expected) == ""
 
 
-def test_a_resume_takes_the_config_of_the_run(made: fedmpi.Run, tmp_path: Path) -> None:
+def test_a_resume_takes_the_config_of_the_run(made: fedmpi.Run, tmp_path: Path, told: Told) -> None:
     fedmpi.run(small(method=FEDHM, rounds=1), tmp_path / "run", progress=False)
     again = fedmpi.run(run_dir=tmp_path / "run", resume=True, progress=False)
     assert (again.config.rounds, again.is_finished) == (1, True)
-    with pytest.raises(fedmpi.UserError, match="already holds a run"):
+    with told.by(fedmpi.UserError):
         fedmpi.run(small(), made.path)
     with pytest.raises(fedmpi.ConfigError, match="run_dir"):
         fedmpi.run(resume=True)
@@ -209,7 +210,7 @@ def test_the_partition_has_classes_by_client(made: fedmpi.Run) -> None:
     assert clients.sizes.tolist() == clients.classes.sum(axis=1).tolist() and clients.classes.sum() == 120
 
 
-def test_nets_have_the_accuracy_of_the_scores(made: fedmpi.Run, tmp_path: Path) -> None:
+def test_nets_have_the_accuracy_of_the_scores(made: fedmpi.Run, tmp_path: Path, told: Told) -> None:
     """Counted in plain torch on the test images, pixel values / 255."""
     dataset, info = reading.load(made.config.data), made.config.data.info()
     images = torch.from_numpy(dataset.test_x).permute(0, 3, 1, 2) / 255
@@ -221,7 +222,7 @@ def test_nets_have_the_accuracy_of_the_scores(made: fedmpi.Run, tmp_path: Path) 
             assert int((found == torch.from_numpy(dataset.test_y)).sum()) == score.correct
     with pytest.raises(fedmpi.UserError, match="allowed: --tier 1, 0.5"):
         made.net(0.25)
-    with pytest.raises(fedmpi.UserError, match="round 9 is not saved"):
+    with told.by(fedmpi.UserError):
         made.net(1, round=9)
     path = made.export(tmp_path / "net.safetensors", tier=0.5, format="safetensors", check=True)
     assert path.stat().st_size > 0
@@ -229,18 +230,18 @@ def test_nets_have_the_accuracy_of_the_scores(made: fedmpi.Run, tmp_path: Path) 
         made.export(tier=1, format="pt3")
 
 
-def test_clients_nets(made: fedmpi.Run, tmp_path: Path) -> None:
+def test_clients_nets(made: fedmpi.Run, tmp_path: Path, told: Told) -> None:
     own = small(method={"name": "lgfedavg"}, rounds=1)
     run = fedmpi.run(own, tmp_path / "own", progress=False)
     assert isinstance(run.client_net(3), nn.Module)
     scores = run.scores["clients"].last
     assert scores.accuracy == run.records[-1]["clients"]["accuracy"] and scores.correct is None
-    with pytest.raises(fedmpi.UserError, match="no nets of their own"):
+    with told.by(fedmpi.UserError):
         made.client_net(3)
 
 
 def test_a_run_is_shown(made: fedmpi.Run) -> None:
-    assert "fedhm on synthetic, 3 of 3 rounds, finished" in str(made) and str(made.path) in repr(made)
+    assert "synthetic, 3 of 3 rounds, finished" in str(made) and str(made.path) in repr(made)
     assert made._repr_html_().count("<tr>") == 3  # the heads and two nets
     figure = made.figure(tiers=["1", "0.5"], x="bytes")
     assert [axes.get_title() for axes in figure.axes if axes.get_visible()] == [name_of("1"), name_of("0.5")]

@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from golden_file import Told
 from small_runs import SMALL, finished, undisturbed
 
 import fedmpi
@@ -73,7 +74,9 @@ def settings_of_a_notebook() -> Iterator[None]:
 
 
 @pytest.mark.parametrize("is_notebook", [False, True])
-def test_a_run_leaves_everything_as_it_was(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_notebook: bool) -> None:
+def test_a_run_leaves_everything_as_it_was(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_notebook: bool, told: Told
+) -> None:
     """Whether it returns, fails in a round, or is refused; and other settings change no bit of it."""
     expected = undisturbed(tmp_path, *FEDAVG, "rounds=2")
     monkeypatch.delenv("CUBLAS_WORKSPACE_CONFIG", raising=False)
@@ -87,7 +90,7 @@ def test_a_run_leaves_everything_as_it_was(tmp_path: Path, monkeypatch: pytest.M
         with pytest.raises(fedmpi.RoundError, match="round 1, client"):
             fedmpi.run(diverges, tmp_path / "diverges", progress=False)
         assert state() == before
-        with pytest.raises(fedmpi.UserError, match="already holds a run"):
+        with told.by(fedmpi.UserError):
             fedmpi.run(config(), tmp_path / "run", progress=False)
         assert state() == before
         run.net()
@@ -95,14 +98,17 @@ def test_a_run_leaves_everything_as_it_was(tmp_path: Path, monkeypatch: pytest.M
     assert difference(finished(run.path), expected) == ""
 
 
-def test_an_interrupt_ends_the_run_and_not_the_program(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_an_interrupt_ends_the_run_and_not_the_program(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], told: Told
+) -> None:
     """What is saved is said, with the call that continues: to the bits of a run that nobody has disturbed."""
     watched = config(f"output.observers=[{__name__}:Interrupts]")
     before = state()
     with pytest.raises(KeyboardInterrupt) as caught:
         fedmpi.run(watched, tmp_path / "run", progress=False)
     assert state() == before and isinstance(caught.value, fedmpi.Interrupted)
-    assert "rounds 1 to 2 are saved" in str(caught.value) and f"run_dir='{tmp_path / 'run'}'" in str(caught.value)
+    told(str(caught.value))
+    assert f"run_dir='{tmp_path / 'run'}'" in str(caught.value)
     assert fedmpi.open_run(tmp_path / "run").state == "interrupted"
     run = fedmpi.run(config(), run_dir=tmp_path / "run", resume=True, progress=False)
     assert difference(finished(run.path), undisturbed(tmp_path, *FEDAVG)) == ""

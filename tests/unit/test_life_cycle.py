@@ -8,6 +8,7 @@ import time
 from pathlib import Path
 
 import pytest
+from golden_file import Told
 
 from fedmpi.store.run_dir import RunDir
 
@@ -15,6 +16,8 @@ LIFE_CYCLE = Path(__file__).resolve().parents[2] / "slurm" / "life_cycle.sh"
 HANGS_S = 300
 JOB = {"SLURM_JOB_ID": "17"}
 KNOWN_END = {**JOB, "SLURM_JOB_END_TIME": "1893456000"}
+# A rank that a signal, which has come through the shell, does nothing to.
+IS_DEAF = "trap 'came=yes' USR1; kill -USR1 $PPID; until [ \"$came\" ]; do sleep 0.01; done"
 # The task that an array starts last has the array's own number.
 TASK = {"SLURM_JOB_ID": "17", "SLURM_ARRAY_JOB_ID": "17", "SLURM_ARRAY_TASK_ID": "3"}
 
@@ -56,11 +59,11 @@ def rank_that(folder: Path, script: str) -> str:
 
 
 @pytest.mark.parametrize(("environment", "job"), [(JOB, "17"), (TASK, "17_3")])
-def test_a_job_goes_back_by_itself_alone(tmp_path: Path, environment: dict[str, str], job: str) -> None:
+def test_a_job_goes_back_by_itself_alone(tmp_path: Path, environment: dict[str, str], job: str, told: Told) -> None:
     """Not with all other tasks of its array; and its own end is what it asks for."""
     code, out, calls = ended(tmp_path, 'resumable sh -c "echo $SLURM_JOB_END_TIME; exit 75"', environment)
-    assert (code, out) == (0, f"1893456000\nrequeued: job {job} continues from what is saved\n")
-    assert calls == [f"scontrol requeue {job}"]
+    assert (code, calls) == (0, [f"scontrol requeue {job}"])
+    told(out)
     assert (tmp_path / "asked").read_text() == f"squeue --noheader --jobs {job} --format %e\n"
 
 
@@ -97,13 +100,13 @@ def test_what_users_set_for_squeue_does_not_bend_its_answer(tmp_path: Path) -> N
         ("sh -c 'kill -9 $$'", {}, 0, 137),
     ],
 )
-def test_other_ends_are_the_job_s(tmp_path: Path, command: str, more: dict[str, str], scontrol: int, code: int) -> None:
+def test_other_ends_are_the_job_s(
+    tmp_path: Path, command: str, more: dict[str, str], scontrol: int, code: int, told: Told
+) -> None:
     """Finished, failed, killed; a site that forbids requeueing, said or not."""
     found, out, calls = ended(tmp_path, f"resumable {command}", {**KNOWN_END, **more}, scontrol)
-    assert found == code and len(calls) == scontrol
-    assert not list(tmp_path.rglob(".begun*"))
-    said = {0: "", 75: "not requeued: submit it again to continue (exit code 75)\n"}
-    assert out == said.get(code, f"ended with code {code}; submitted again, it continues from what is saved\n")
+    assert (found, len(calls)) == (code, scontrol) and not list(tmp_path.rglob(".begun*"))
+    told(out)
 
 
 @pytest.mark.parametrize(("script", "code"), [('echo "$_IS_NOT_SET"; resumable true', 0), ("false; resumable true", 1)])
@@ -128,31 +131,28 @@ def test_a_signal_is_not_lost(tmp_path: Path, when: str) -> None:
     assert process.returncode == 0 and "requeued: job 17 continues" in out
 
 
-def test_a_signal_that_is_lost_comes_again(tmp_path: Path) -> None:
+def test_a_signal_that_is_lost_comes_again(tmp_path: Path, told: Told) -> None:
     """srun does not hear it while it makes the job's step; what the command ends with counts all the same. The seconds
     of the life cycle are steps here: in the third one it waits for the end of the rank.
     """
     hears = "heard=x$heard; [ $heard = x ] || exit 75"
     rank = rank_that(tmp_path, f"trap '{hears}' USR1; echo $$ >{tmp_path}/pid; kill -USR1 $PPID; sleeps 2000; exit 9")
-    steps = tmp_path / "steps"
     until_ended = f"while kill -0 $(cat {tmp_path}/pid) 2>/dev/null; do /bin/sleep 0.01; done"
-    second = f"echo >>{steps}; [ $(wc -l <{steps}) -lt 3 ] || {until_ended}"
-    write_command(tmp_path / "sleep", f'[ "$1" = 1 ] || exec /bin/sleep "$@"\n{second}')
+    step = f"echo >>{tmp_path}/steps; [ $(wc -l <{tmp_path}/steps) -lt 3 ] || {until_ended}"
+    write_command(tmp_path / "sleep", f'[ "$1" = 1 ] || exec /bin/sleep "$@"\n{step}')
     code, out, calls = ended(tmp_path, f"again_s=2; resumable {rank}", KNOWN_END)
-    assert (code, out, calls) == (0, "requeued: job 17 continues from what is saved\n", ["scontrol requeue 17"])
-    assert steps.read_text().count("\n") in (2, 3)  # again_s is 2; by itself it is 10
+    assert (code, calls) == (0, ["scontrol requeue 17"])
+    assert (tmp_path / "steps").read_text().count("\n") in (2, 3)  # again_s is 2; by itself it is 10
+    told(out)
 
 
-def test_every_command_of_a_file_hears_the_signal(tmp_path: Path) -> None:
+def test_every_command_of_a_file_hears_the_signal(tmp_path: Path, told: Told) -> None:
     """And after a command that ended with 0, SIGTERM ends the shell as before."""
-    rank = rank_that(tmp_path, "trap 'exit 75' USR1; kill -USR1 $PPID; sleeps 100")
+    rank = rank_that(tmp_path, "trap 'exit 75' USR1; kill -USR1 $PPID; sleeps 2000")
     code, out, _ = ended(tmp_path, f"resumable true; again_s=100; resumable {rank}", KNOWN_END)
-    assert (code, out) == (0, "requeued: job 17 continues from what is saved\n")
+    assert code == 0
+    told(out)
     assert ended(tmp_path, "resumable true; kill -TERM $$; echo still here", KNOWN_END)[:2] == (-signal.SIGTERM, "")
-
-
-# A rank that a signal does nothing to, once it has come by the shell.
-IS_DEAF = "trap 'came=yes' USR1; kill -USR1 $PPID; until [ \"$came\" ]; do sleep 0.01; done"
 
 
 @pytest.mark.parametrize(("ends", "code"), [("exit 1", 0), ("kill -USR1 $$", 0), ("exit 2", 2), ("exit 3", 3)])
@@ -161,8 +161,7 @@ def test_a_signal_before_the_ranks_listen(tmp_path: Path, ends: str, code: int) 
     rank = rank_that(tmp_path, f"{IS_DEAF}; trap - USR1; {ends}")
     found, out, calls = ended(tmp_path, f"resumable {rank}", KNOWN_END)
     assert found == code and calls == ["scontrol requeue 17"] * (code == 0)
-    assert ("requeued: job 17" in out) == (code == 0)
-    assert ("code 2: fix what is said above, then submit it again\n" in out) == (code == 2)
+    assert ("requeued: job 17" in out, "code 2: fix" in out) == (code == 0, code == 2)
 
 
 @pytest.mark.parametrize(
@@ -183,8 +182,7 @@ def test_zero_is_not_believed_where_ranks_may_die(
     environment = {**KNOWN_END, "FEDMPI_REQUEUE": "no", "OMPI_MCA_mpi_ft_enable": "" if "ulfm" in words else "True"}
     words = words.format(summary.parents[1])
     found, out, _ = ended(tmp_path, f"cd {tmp_path}; resumable {rank} {words} --resume", environment)
-    assert (found, "is not finished" in out) == (code, code != 0)
-    assert not list(tmp_path.rglob(".begun*"))
+    assert (found, "is not finished" in out, [*tmp_path.rglob(".begun*")]) == (code, code != 0, [])
 
 
 @pytest.mark.parametrize(("word", "variable"), [("--with-ft=ulfm", ""), ("", "true"), ("", "1")])
@@ -192,8 +190,8 @@ def test_ranks_may_die_only_where_the_run_is_known(tmp_path: Path, word: str, va
     """Its report is what tells whether it is finished."""
     environment = {**KNOWN_END, "OMPI_MCA_mpi_ft_enable": variable}
     found, out, calls = ended(tmp_path, f"resumable touch {tmp_path}/started {word}", environment)
-    assert (found, calls) == (2, []) and "needs a --run-dir" in out and out.count("\n") == 1
-    assert not (tmp_path / "started").exists()
+    assert (found, calls, out.count("\n"), (tmp_path / "started").exists()) == (2, [], 1, False)
+    assert "needs a --run-dir" in out
 
 
 @pytest.fixture
@@ -224,7 +222,7 @@ def stops(tmp_path: Path, run_dir: Path, more: dict[str, str], does: str = "true
     ],
 )
 def test_requeueing_does_not_go_round_in_circles(
-    tmp_path: Path, run_dir: Path, before: bool, does: str, noted: str, note: str | None
+    tmp_path: Path, run_dir: Path, before: bool, does: str, noted: str, note: str | None, told: Told
 ) -> None:
     """Starts of this job in a row that saved nothing count; in the end it is said how to continue."""
     if before:
@@ -233,13 +231,9 @@ def test_requeueing_does_not_go_round_in_circles(
     if noted:
         (run_dir / "requeued").write_text(f"{noted}\n")
     code, out, _ = stops(tmp_path, run_dir, {}, does)
-    if note is None:
-        why = "6 starts in a row saved nothing: the job may need more time"
-        assert (code, out) == (75, f"not requeued ({why}): submit it again to continue (exit code 75)\n")
-        assert not (run_dir / "requeued").exists()
-    else:
-        assert (code, out) == (0, f"requeued: job 17 {'continues from what is saved' if before else 'begins again'}\n")
-        assert (run_dir / "requeued").read_text() == f"{note}\n"
+    told(out)
+    left = [path.read_text() for path in run_dir.glob("requeued")]
+    assert (code, left) == ((75, []) if note is None else (0, [f"{note}\n"]))
 
 
 def test_starts_are_counted_from_requeue_to_requeue(tmp_path: Path) -> None:
@@ -250,7 +244,7 @@ def test_starts_are_counted_from_requeue_to_requeue(tmp_path: Path) -> None:
         assert ended(tmp_path, script, KNOWN_END)[:2] == (0, "requeued: job 17 begins again\n")
         assert (new / "requeued").read_text() == f"17 {count}\n" and not RunDir(new).holds_run()
     code, out, _ = ended(tmp_path, script, KNOWN_END)
-    assert code == 75 and "(6 starts in a row saved nothing" in out and [*new.iterdir()] == []
+    assert code == 75 and "(6 starts in a" in out and [*new.iterdir()] == []
 
 
 def test_a_requeue_is_noted_in_the_run_directory(tmp_path: Path, run_dir: Path) -> None:
@@ -323,15 +317,16 @@ def test_a_note_is_whole_or_as_it_was(tmp_path: Path, run_dir: Path) -> None:
     assert [path.read_text() for path in (tmp_path / "before", run_dir / "requeued")] == ["17 3\n", "17 4\n"]
 
 
-def test_without_slurm_nothing_is_requeued(tmp_path: Path, run_dir: Path) -> None:
+def test_without_slurm_nothing_is_requeued(tmp_path: Path, run_dir: Path, told: Told) -> None:
     """A file that is tried in a shell of one's own."""
     script = f"cd {tmp_path}; resumable sh -c 'exit 75' --run-dir '{run_dir}'"
     code, out, calls = ended(tmp_path, script, {})
-    assert (code, out, calls) == (75, "not requeued: submit it again to continue (exit code 75)\n", [])
+    assert (code, calls) == (75, [])
+    told(out)
     assert not (tmp_path / "asked").exists() and [path.name for path in run_dir.iterdir()] == ["checkpoints"]
 
 
-def test_a_folder_is_left_only_for_a_reason(tmp_path: Path) -> None:
+def test_a_folder_is_left_only_for_a_reason(tmp_path: Path, told: Told) -> None:
     """None for a command that refused to begin; one with .begun-17 alone, of a shell that was killed, holds no run."""
     new = tmp_path / "new"
     says = f"test -e {new}/.begun-17 && echo begun; exit 2"
@@ -344,14 +339,12 @@ def test_a_folder_is_left_only_for_a_reason(tmp_path: Path) -> None:
     assert ended(tmp_path, f"resumable true --run-dir {new}", KNOWN_END)[0] == 0 and new.is_dir()
     (tmp_path / "file").touch()
     code, out, _ = ended(tmp_path, f"resumable sh -c 'exit 2' --run-dir {tmp_path}/file", KNOWN_END)
-    assert code == 2 and out == "ended with code 2: fix what is said above, then submit it again\n"
+    assert code == 2
+    told(out)
 
 
-@pytest.mark.parametrize(
-    ("code", "says"), [(75, "submit it again{}, to"), (3, "submitted again{}, it begins"), (2, "submit it again{}\n")]
-)
-def test_a_new_job_has_another_number(tmp_path: Path, code: int, says: str) -> None:
+@pytest.mark.parametrize("code", [75, 3, 2])
+def test_a_new_job_has_another_number(tmp_path: Path, code: int, told: Told) -> None:
     """So where the folder's name has this one's, it must be said which folder to continue."""
     script = f"cd {tmp_path}; resumable sh -c 'exit {code}' --run-dir runs/me-17"
-    out = ended(tmp_path, script, KNOWN_END, scontrol=1)[1]
-    assert says.format(", with --run-dir runs/me-17 after the file's name") in out and out.count("\n") == 1
+    told(ended(tmp_path, script, KNOWN_END, scontrol=1)[1])

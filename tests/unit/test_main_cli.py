@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 from fast import fast
+from golden_file import Told
 
 import fedmpi
 from fedmpi.command import job
@@ -86,12 +87,12 @@ def test_a_resumed_run_takes_the_config_it_began_with(tmp_path: Path, config_fil
     assert read_config(parse(["--run-dir", str(run_dir)])).seed == 0
 
 
-def test_resuming_what_is_not_there_begins_nothing(tmp_path: Path, config_file: str) -> None:
+def test_resuming_what_is_not_there_begins_nothing(tmp_path: Path, config_file: str, told: Told) -> None:
     """A slip in the directory's name; with a config or an override it is the first start of a batch job."""
     (tmp_path / "empty").mkdir()
     for name in ("absent", "empty", "x" * 300):
         resume = ["--run-dir", str(tmp_path / name), "--resume"]
-        with pytest.raises(ConfigError, match="holds no run to continue .* name the config to begin one") as caught:
+        with told.by(ConfigError) as caught:
             read_config(parse(resume))
         assert "\n" not in caught.value.text() and caught.value.exit_code == 2
         assert read_config(parse([config_file, *resume])).rounds == 7
@@ -126,7 +127,7 @@ def test_a_plan_trains_nothing(
     assert capsys.readouterr() == ("", "")
 
 
-def test_a_failure_is_described_in_one_block() -> None:
+def test_a_failure_is_described_in_one_block(told: Told) -> None:
     """Rank, host, round, client, stage, cause, and the innermost lines of code; not the RoundError around it."""
     try:
         try:
@@ -136,8 +137,8 @@ def test_a_failure_is_described_in_one_block() -> None:
     except RoundError as error:
         comm = SerialComm()
         lines = described(error, comm).splitlines()
-    assert lines[0] == f"fedmpi: failed on rank 0 on {comm.host}, round 12, client 345, stage local_training"
-    assert lines[1] == "  cause: ValueError: bad pixel"
+    assert "rank 0 " in lines[0] and f" {comm.host}, round 12, client 345, stage local_training" in lines[0]
+    told("\n".join(lines[:2]), comm.host)
     assert lines[2].startswith(f"  at {__file__}:")
 
 
@@ -204,7 +205,7 @@ def test_a_plan_needs_no_mpi(tmp_path: Path) -> None:
     """On a login node that may have none; torch is loaded, for counting."""
     done = run(*TINY, "--plan", cwd=tmp_path)
     assert done.returncode == 0, done.stderr
-    assert "fedhm on digits with resnet18: 2 rounds on 1 rank\n" in done.stdout
+    assert ": 2 rounds on 1 rank\n" in done.stdout
     assert "'torch'" in done.stdout and "mpi4py" not in done.stdout and "sklearn" not in done.stdout
 
 

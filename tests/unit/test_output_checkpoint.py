@@ -10,6 +10,7 @@ from pathlib import Path
 import h5py
 import pytest
 import torch
+from golden_file import Told
 
 from fedmpi.disk import plain as plain_files
 from fedmpi.errors import RunDirError
@@ -144,13 +145,14 @@ def test_damaged_ones_are_skipped_with_a_line_that_names_them(run_dir: RunDir) -
         assert f"round-00000{number}.h5: " in line and reason in line and "\n" not in line
 
 
-def test_those_of_another_config_are_skipped_if_asked(run_dir: RunDir) -> None:
+def test_those_of_another_config_are_skipped_if_asked(run_dir: RunDir, told: Told) -> None:
     assert newest(run_dir) == (None, [])
     checkpoint.save(run_dir, snapshot(1))
     checkpoint.save(run_dir, snapshot(2, config_hash="d" * 64))
     assert newest(run_dir) == (2, [])
     found, lines = newest(run_dir, "c" * 64)
-    assert found == 1 and "round-000002.h5: is of another config" in lines[0]
+    assert found == 1
+    told(lines[0])
 
 
 @pytest.mark.parametrize("harm", ["missing", "damaged", "of another version"])
@@ -167,16 +169,18 @@ def test_a_checkpoint_whose_memory_is_lost_is_skipped(harm: str, run_dir: RunDir
     assert found == 1 and len(lines) == 1 and path.name in lines[0]
 
 
-def test_a_run_whose_checkpoints_are_all_damaged_is_not_begun_again(run_dir: RunDir) -> None:
+def test_a_run_whose_checkpoints_are_all_damaged_is_not_begun_again(run_dir: RunDir, told: Told) -> None:
     for number in (1, 2):
         run_dir.checkpoint_path(number).write_bytes(b"")
     lines: list[str] = []
-    with pytest.raises(RunDirError, match="none of its 2 checkpoints can be used; put one back, or move them away"):
+    with told.by(RunDirError):
         checkpoint.load_newest_intact(run_dir, lines.append)
     assert len(lines) == 2 and all("is empty" in line for line in lines)
 
 
-def test_an_index_that_does_not_fit_together_is_refused(run_dir: RunDir, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_index_that_does_not_fit_together_is_refused(
+    run_dir: RunDir, monkeypatch: pytest.MonkeyPatch, told: Told
+) -> None:
     """Written with a valid checksum, as another program could: two clients, one round."""
     honest = checkpoint._content(snapshot(1, clients={1: (1, DIGEST), 2: (1, DIGEST)}))
     index = {**honest.groups["clients"], "round": torch.tensor([1])}
@@ -184,7 +188,7 @@ def test_an_index_that_does_not_fit_together_is_refused(run_dir: RunDir, monkeyp
     monkeypatch.setattr(checkpoint, "_content", lambda _: forged)
     path = checkpoint.save(run_dir, snapshot(1))
     for read in (checkpoint.load, checkpoint.index_of):
-        with pytest.raises(RunDirError, match="does not fit together"):
+        with told.by(RunDirError):
             read(path)
 
 
@@ -207,23 +211,23 @@ def test_nothing_is_known_of_what_cannot_be_read_now(run_dir: RunDir, monkeypatc
 
 
 @pytest.mark.parametrize("stage", ["fsync", "replace"])
-def test_a_failed_save_harms_nothing(stage: str, run_dir: RunDir, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_failed_save_harms_nothing(stage: str, run_dir: RunDir, monkeypatch: pytest.MonkeyPatch, told: Told) -> None:
     checkpoint.save(run_dir, snapshot(1), keep=1)
 
     def disk_is_full(*_: object, **__: object) -> None:
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr(plain_files.os, stage, disk_is_full)
-    with pytest.raises(RunDirError, match=r"round-000002\.h5: cannot be written: No space left on device"):
+    with told.by(RunDirError, "(?<=needs ).*(?= free;)"):
         checkpoint.save(run_dir, snapshot(2), keep=1)
     assert newest(run_dir) == (1, [])
     assert len(list(run_dir.checkpoints_dir.iterdir())) == 1
 
 
-def test_a_directory_removed_under_the_run_is_said(run_dir: RunDir) -> None:
+def test_a_directory_removed_under_the_run_is_said(run_dir: RunDir, told: Told) -> None:
     run_dir.checkpoints_dir.rmdir()
     run_dir.path.rmdir()
-    with pytest.raises(RunDirError, match="the run directory is gone"):
+    with told.by(RunDirError):
         checkpoint.save(run_dir, snapshot(1))
 
 

@@ -12,6 +12,7 @@ import h5py
 import numpy as np
 import pytest
 import torch
+from golden_file import Told
 from torture import damage
 
 from fedmpi.errors import RunDirError
@@ -125,7 +126,7 @@ def test_every_flipped_bit_is_noticed(tmp_path: Path) -> None:
             read(path)
 
 
-def test_foreign_files_and_formats_are_named(tmp_path: Path) -> None:
+def test_foreign_files_and_formats_are_named(tmp_path: Path, told: Told) -> None:
     path = tmp_path / "x.h5"
     with h5py.File(path, "w") as file:
         file["server/a"] = np.ones(3)
@@ -140,7 +141,7 @@ def test_foreign_files_and_formats_are_named(tmp_path: Path) -> None:
         path.write_bytes(content)
         with pytest.raises(RunDirError, match=problem):
             read(path)
-    with pytest.raises(RunDirError, match="is a checkpoint file, not a memory"):
+    with told.by(RunDirError):
         container.unpack(write(path, {}), "memory", ATTRIBUTES, ("server",))
     for other, problem in ((tmp_path / "absent.h5", "no such file"), (tmp_path, "is a directory, not a file")):
         with pytest.raises(RunDirError, match=problem):
@@ -213,12 +214,12 @@ def test_forged_values_are_refused(tmp_path: Path) -> None:
         read(path)
 
 
-def test_one_group_can_be_read_without_the_others(tmp_path: Path) -> None:
+def test_one_group_can_be_read_without_the_others(tmp_path: Path, told: Told) -> None:
     """Its damage is noticed without the checksum of the whole file."""
     path = write(tmp_path / "x.h5", {"a": torch.arange(100.0)})
     assert torch.equal(container.unpack_group(path, "checkpoint", "server")["a"], torch.arange(100.0))
     with pytest.raises(RunDirError, match="lacks the attribute clients_digest"):
         container.unpack_group(path, "checkpoint", "clients")
     path.write_bytes(path.read_bytes().replace(np.float32(50).tobytes(), np.float32(51).tobytes()))
-    with pytest.raises(RunDirError, match="the digest of server does not match"):
+    with told.by(RunDirError):
         container.unpack_group(path, "checkpoint", "server")

@@ -7,6 +7,7 @@ import time
 from pathlib import Path
 
 import pytest
+from golden_file import Told
 
 from fedmpi.errors import RunDirError
 from fedmpi.store import lock
@@ -21,24 +22,24 @@ def test_new_never_takes_an_existing_one(tmp_path: Path, monkeypatch: pytest.Mon
     assert names == [first, f"{first}-2", f"{first}-3"]
 
 
-def test_a_run_is_continued_only_when_asked(tmp_path: Path) -> None:
+def test_a_run_is_continued_only_when_asked(tmp_path: Path, told: Told) -> None:
     run = RunDir.open_for(tmp_path / "deep" / "run", resume=False)
     assert not run.holds_run()
     RunDir.open_for(run.path, resume=False)
     for path in (run.config_path, run.records_path, run.checkpoint_path(3)):
         path.write_text("")
-        with pytest.raises(RunDirError, match="already holds a run: --resume continues it, another --run-dir starts"):
+        with told.by(RunDirError):
             RunDir.open_for(run.path, resume=False)
         assert RunDir.open_for(run.path, resume=True) == run
         path.unlink()
 
 
-def test_what_cannot_be_a_run_directory_is_refused(tmp_path: Path) -> None:
+def test_what_cannot_be_a_run_directory_is_refused(tmp_path: Path, told: Told) -> None:
     occupied = tmp_path / "file"
     occupied.write_text("")
-    with pytest.raises(RunDirError, match="is not a directory"):
+    with told.by(RunDirError):
         RunDir.open_for(occupied, resume=False)
-    with pytest.raises(RunDirError, match="cannot be written: Not a directory"):
+    with told.by(RunDirError):
         RunDir.open_for(occupied / "run", resume=False)
     (tmp_path / "circle").symlink_to("circle")
     for name in ("x" * 300, "circle", "circle/run"):
@@ -95,9 +96,9 @@ def test_stale_locks_are_taken_over(note: dict[str, object], tmp_path: Path) -> 
 
 
 @pytest.mark.parametrize("note", [{}, {"job": "18"}, {"age_s": lock.STALE_AFTER_S / 2}], ids=str)
-def test_a_run_on_another_host_is_believed_to_live(note: dict[str, object], tmp_path: Path) -> None:
+def test_a_run_on_another_host_is_believed_to_live(note: dict[str, object], tmp_path: Path, told: Told) -> None:
     _left_by(tmp_path, **note)
-    refused = pytest.raises(RunDirError, match="on elsewhere; .*if that run is gone, delete")
+    refused = told.by(RunDirError)
     with refused, RunLock(RunDir(tmp_path), job="17"):
         pass
 
@@ -110,9 +111,9 @@ def test_refresh_is_a_heartbeat(tmp_path: Path) -> None:
 
 
 @pytest.mark.skipif(not Path("/proc/self").exists(), reason="this system has no /proc")
-def test_a_folder_that_the_kernel_keeps_for_itself() -> None:
+def test_a_folder_that_the_kernel_keeps_for_itself(told: Told) -> None:
     """Nothing was there that could be gone."""
     for path in ("/proc/run", "/proc/no/such/run"):
-        with pytest.raises(RunDirError, match="/proc is the kernel's own") as caught:
+        with told.by(RunDirError) as caught:
             RunDir.open_for(path, resume=False)
         assert "gone" not in caught.value.text() and caught.value.where == path

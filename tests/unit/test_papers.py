@@ -8,6 +8,7 @@ from functools import cache
 from pathlib import Path
 
 import pytest
+from golden_file import Told
 
 from fedmpi import methods, papers
 from fedmpi.config.load import load
@@ -132,12 +133,12 @@ def test_a_malformed_file_is_refused_in_words(old: str, new: str, problem: str) 
     assert error.value.text().startswith("tiny.yaml: ") and problem in error.value.text()
 
 
-def test_a_file_of_ones_own(tmp_path: Path) -> None:
+def test_a_file_of_ones_own(tmp_path: Path, told: Told) -> None:
     (tmp_path / "own.yaml").write_text(TINY)
     assert papers.read_file(tmp_path / "own.yaml").name == "own"
     with pytest.raises(PapersError, match="cannot be read"):
         papers.read_file(tmp_path / "other.yaml")
-    with pytest.raises(PapersError, match="no 'own'; allowed: fedhm, prism, hermes, fdnnc"):
+    with told.by(PapersError):
         papers.read("own")
 
 

