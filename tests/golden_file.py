@@ -8,8 +8,6 @@ from pathlib import Path
 
 import pytest
 
-from fedmpi.errors import UserError
-
 GOLDEN = Path(__file__).parent / "golden"
 ROOT = Path(__file__).resolve().parents[1]
 VARYING = (r"(?<=\.py:)\d+", r"(?<=127\.0\.0\.1:)\d+", r"(?<=by pid )\d+", r"x{200,}")
@@ -52,7 +50,7 @@ class Told:
     def by(self, kind: type[Exception], *varying: str) -> Iterator[pytest.ExceptionInfo[Exception]]:
         with pytest.raises(kind) as caught:
             yield caught
-        self(caught.value.text() if isinstance(caught.value, UserError) else str(caught.value), *varying)
+        self(str(caught.value), *varying)
 
     def compare(self) -> None:
         found, all_known = "\n".join(self._texts), sections(self.path)

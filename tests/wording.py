@@ -20,16 +20,16 @@ def phrases(source: str) -> list[tuple[int, str]]:
     """Line and text of each assertion on a phrase: in `assert` (not in what it says when it fails) and in `match=`."""
     found = []
     for node in ast.walk(ast.parse(source)):
-        said = [text for part in _compared(node) for text in _texts(part) if _longest_run(text) > MOST_WORDS]
-        if said:
-            found.append((node.lineno, said[0]))  # type: ignore[attr-defined]
+        if isinstance(node, ast.Assert | ast.Call):
+            said = [text for part in _compared(node) for text in _texts(part) if _longest_run(text) > MOST_WORDS]
+            found += [(node.lineno, text) for text in said[:1]]
     return found
 
 
-def _compared(node: ast.AST) -> list[ast.expr]:
+def _compared(node: ast.Assert | ast.Call) -> list[ast.expr]:
     if isinstance(node, ast.Assert):
         return [node.test]
-    if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr == "raises":
+    if isinstance(node.func, ast.Attribute) and node.func.attr == "raises":
         return [keyword.value for keyword in node.keywords if keyword.arg == "match"]
     return []
 
