@@ -15,6 +15,7 @@ from same_bits import Bits
 from small_runs import TOY, finished, run_all, small_config
 
 from fedmpi.check.bits import difference
+from fedmpi.config.address import CONFIGS
 from fedmpi.config.load import load
 from fedmpi.errors import StartupError
 from fedmpi.mpi.serial import SerialComm
@@ -156,7 +157,6 @@ def test_bits_differ_where_they_should(bits: Bits) -> None:
     bits.on_all_ranks(expected is None or ("server state" in found and "tiers" in found), "another seed, same bits")
 
 
-CONFIGS = Path(__file__).resolve().parents[2] / "configs"
 DIGITS = sorted(path for path in CONFIGS.glob("*_digits.yaml") if not path.stem.startswith("base"))
 FAST = [path for path in DIGITS if path.stem in ("fedhm_digits", "lgfedavg_digits")]
 SHORT = ("rounds=2", "train.local_epochs=1", "output.progress=off", "output.tensorboard=false", "output.report=false")
