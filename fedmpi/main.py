@@ -16,6 +16,7 @@ import sys
 from collections.abc import Callable, Sequence
 
 import fedmpi
+from fedmpi.errors import counted
 from fedmpi.running.folder import Asked, refuse_inside
 from fedmpi.running.stopping import SIGNAL, notice_early
 
@@ -49,7 +50,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         return report(error, rank)
     if rank == 0 and config.output.progress != "off":
         waits_for = "torch, MPI and the data" if size > 1 else "torch and the data"
-        say_first(f"starting {size} rank{'s' * (size > 1)}: loading {waits_for}")
+        say_first(f"starting {counted(size, 'rank')}: loading {waits_for}")
     return _run(config, arguments, rank)
 
 

@@ -14,7 +14,7 @@ from pathlib import Path
 from fedmpi.command.manners import described, say
 from fedmpi.config.load import load
 from fedmpi.config.schema import Config
-from fedmpi.errors import FAILED, ConfigError, UserError
+from fedmpi.errors import FAILED, ConfigError, UserError, counted
 from fedmpi.mpi.communicator import Communicator
 from fedmpi.running.advice import Advice
 from fedmpi.running.folder import Asked, Origin, config_of
@@ -28,7 +28,7 @@ _LEAST_STARTUP_S = 30.0
 def check_ranks(config: Config, size: int) -> None:
     """Raises `ConfigError` for a job of fewer ranks than the config wants."""
     if (least := config.mpi.min_ranks) > size:
-        here = f"{size} rank{'s' * (size > 1)}"
+        here = counted(size, "rank")
         raise ConfigError("mpi.min_ranks", f"is {least}, but the job has {here}; start more, or allow {size}")
 
 

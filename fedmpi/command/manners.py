@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import NoReturn
 
 from fedmpi.config.slips import advice
-from fedmpi.errors import INTERRUPTED, ConfigError, DivergenceError, RoundError, UserError
+from fedmpi.errors import INTERRUPTED, ConfigError, DivergenceError, RoundError, UserError, reason
 from fedmpi.mpi.communicator import Communicator
 from fedmpi.mpi.in_turn import SILENT_S, code_in_turn
 
@@ -81,7 +81,7 @@ def show(text: str) -> None:
     except OSError as error:
         _forget(1)
         if not isinstance(error, BrokenPipeError):
-            raise UserError("stdout", f"cannot be written: {error.strerror or error}") from error
+            raise UserError("stdout", f"cannot be written: {reason(error)}") from error
 
 
 def say_first(line: str) -> None:

@@ -23,7 +23,7 @@ from fedmpi.data.options import DataOptions, Part
 from fedmpi.data.reading import digest_of
 from fedmpi.disk import temporary
 from fedmpi.disk.plain import DIGEST_BYTES
-from fedmpi.errors import DataError
+from fedmpi.errors import DataError, reason
 
 if TYPE_CHECKING:
     from fedmpi.data.files.budget import Tell
@@ -72,7 +72,7 @@ class PreparedOptions(DataOptions):
         except hdf5.Damaged as damage:
             raise DataError(str(path), f"{damage}; make it again by `{todo}`") from None
         except (OSError, KeyError, TypeError, ValueError, RecursionError) as error:
-            raise DataError(str(path), f"damaged ({error}); make it again by `{todo}`") from error
+            raise DataError(str(path), f"damaged ({reason(error)}); make it again by `{todo}`") from error
 
     @property
     def path(self) -> Path:
@@ -140,7 +140,7 @@ def _writing(path: Path) -> Iterator[Path]:
             with temporary.own_folder(path.parent, path.name) as own:
                 yield own / path.name
     except OSError as error:
-        raise DataError(str(path), f"cannot be written: {error}") from error
+        raise DataError(str(path), f"cannot be written: {reason(error)}") from error
 
 
 def other_recipes(options: PreparedOptions) -> list[list[str]]:

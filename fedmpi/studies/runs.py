@@ -20,7 +20,7 @@ from fedmpi.config.schema import Config
 from fedmpi.config.tree import read_tree
 from fedmpi.data.options import PLACES
 from fedmpi.data.reading import short
-from fedmpi.errors import RunDirError
+from fedmpi.errors import RunDirError, counted
 from fedmpi.report.records import CLIENTS, Record, gaps_of, net_scores, read_records, rounds_done
 from fedmpi.running.folder import config_of
 from fedmpi.store.files import read_json
@@ -117,7 +117,7 @@ def missing_rounds(records: Sequence[Record]) -> str:
     """`no records of 5 rounds, the first of which is 3`: for a note on a run; empty if all are there."""
     gaps = gaps_of(records, rounds_done(records))
     count = sum(last - first + 1 for first, last in gaps)
-    return f"no records of {count} round{'s' * (count > 1)}, the first of which is {gaps[0][0]}" if gaps else ""
+    return f"no records of {counted(count, 'round')}, the first of which is {gaps[0][0]}" if gaps else ""
 
 
 def other_data(runs: Iterable[Run]) -> list[str]:

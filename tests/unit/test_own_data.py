@@ -94,6 +94,10 @@ WRONG: dict[str, tuple[dict[str, Any], str]] = {
     "far too large": ({"test_y": np.full(12, 2**63, np.uint64)}, f"test_y has the label {2**63}; labels are"),
     "lengths": ({"train_y": np.zeros(29, int)}, "train_y has 29 labels for 30 examples in train_x"),
     "float64": ({"train_x": np.zeros((30, 7))}, "train_x is float64 (30, 7), expected float32"),
+    "float64 in both parts": (
+        {"train_x": np.zeros((30, 7)), "test_x": np.zeros((12, 7))},
+        "train_x is float64 (30, 7), expected float32: train_x.astype('float32'); the test part likewise",
+    ),
     "shape": ({"train_x": np.zeros((30, 7, 1), np.float32)}, "train_x is float32 (30, 7, 1); expected pictures uint8"),
     "pictures of floats": ({"train_x": np.ones((30, 4, 4), np.float32)}, "(255 * train_x).round().astype('uint8')"),
     "normalized pictures": ({"train_x": np.full((30, 4, 4), -2.5)}, "pixels from -2.5 to -2.5: take the pixels"),
@@ -132,9 +136,7 @@ def test_each_mistake_in_an_npz_file_is_a_line(tmp_path: Path, name: str) -> Non
 def test_options_for_pictures_are_refused_for_others_and_for_other_channels(tmp_path: Path) -> None:
     vectors, pictures = (save_npz(tmp_path / kind, **arrays_of(kind)) for kind in ("vectors", "pictures"))
     assert "data.flip is for pictures, but these are vectors" in refusal(lambda: npz(vectors, "data.flip=true"))
-    assert "data.mean has 1 numbers, but the pictures have 3 channels" in refusal(
-        lambda: npz(pictures, "data.mean=[0]")
-    )
+    assert "data.mean has 1 number, but the pictures have 3 channels" in refusal(lambda: npz(pictures, "data.mean=[0]"))
     assert "remove data.test_share" in refusal(lambda: npz(pictures, "data.test_share=0.5"))
     assert "data.path  missing; give it by data.path=" in refusal(lambda: config_of("data.name=npz"))
 
