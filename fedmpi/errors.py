@@ -51,6 +51,20 @@ def one_line(text: str) -> str:
     return "".join(sign if sign.isprintable() else ascii(sign)[1:-1] for sign in text)
 
 
+def reason(error: BaseException) -> str:
+    """What an exception says; some say nothing, or too much. Of a system's error neither its number nor the path."""
+    if isinstance(error, MemoryError):
+        return "it takes more memory than there is"
+    if isinstance(error, RecursionError):
+        return "it is nested too deeply"
+    return str(getattr(error, "strerror", None) or error)[:300] or type(error).__name__
+
+
+def counted(number: int, noun: str) -> str:
+    """`1 rank`, `1,000 ranks`."""
+    return f"{number:,} {noun}{'s' * (number != 1)}"
+
+
 def as_one_line(error: BaseException) -> str:
     """What a user's own code has raised and where, in one line: `ValueError: no (/home/me/nets.py:12)`."""
     frames = traceback.extract_tb(error.__traceback__)

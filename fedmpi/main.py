@@ -16,6 +16,7 @@ import sys
 from collections.abc import Callable, Sequence
 
 import fedmpi
+from fedmpi.errors import counted
 from fedmpi.running.folder import Asked, refuse_inside
 from fedmpi.running.stopping import SIGNAL, notice_early
 
@@ -24,7 +25,7 @@ if __name__ == "__main__":  # what follows takes a while to load
 
 from fedmpi.command.job import Job, check_ranks, config_and_origin, repeatable_cublas
 from fedmpi.command.listing import listing
-from fedmpi.command.manners import Parser, report, say, say_first, show
+from fedmpi.command.manners import Parser, complain, report, say, say_first, show
 from fedmpi.config.load import one_config
 from fedmpi.config.schema import Config
 from fedmpi.errors import FAILED, TO_CONTINUE, ConfigError, LaunchError, StartupError, TooFewRanksError, UserError
@@ -49,7 +50,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         return report(error, rank)
     if rank == 0 and config.output.progress != "off":
         waits_for = "torch, MPI and the data" if size > 1 else "torch and the data"
-        say_first(f"starting {size} rank{'s' * (size > 1)}: loading {waits_for}")
+        say_first(f"starting {counted(size, 'rank')}: loading {waits_for}")
     return _run(config, arguments, rank)
 
 
@@ -137,10 +138,10 @@ def _run(config: Config, arguments: argparse.Namespace, rank: int) -> int:
             signal.signal(signal.SIGTERM, signal.SIG_IGN)
         return comm.leave(0 if is_finished else TO_CONTINUE)
     except StartupError as error:
-        code = report(error, comm.rank)
+        complain(error, comm.rank)
         if comm.is_root and comm.size < comm.started_size:  # not at the start of the job, but on the way
             say(advice.how_to_continue())
-        return comm.leave(code)
+        return comm.leave(error.exit_code)
     except TooFewRanksError as error:
         if comm.is_root:
             say(f"fedmpi: stopped: {error}\n{advice.how_to_continue()}")

@@ -43,6 +43,44 @@ def test_code_keeps_size_limits() -> None:
     assert not problems, report(check_sizes, problems)
 
 
+def test_no_import_circle() -> None:
+    """Of what modules import when they load, within a package, too."""
+    assert circle(imported_at_load({(source := read(path)).name: source for path in PACKAGE})) == []
+
+
+def imported_at_load(sources: dict[str, Source]) -> dict[str, set[str]]:
+    """The modules that each module names in an import that runs when it loads."""
+    found: dict[str, set[str]] = {}
+    for name, source in sources.items():
+        dotted = [other for _, other in source.imports(run_at_import=True)]
+        modules = {other if other in sources else other.rpartition(".")[0] for other in dotted}
+        found[name] = (modules & sources.keys()) - {name}
+    return found
+
+
+def circle(imports: dict[str, set[str]]) -> list[str]:
+    """Modules that import one another, directly or through others, in order of their names."""
+    left = dict(imports)
+    while leaves := {name for name, others in left.items() if not others & left.keys()}:
+        left = {name: others for name, others in left.items() if name not in leaves}
+    while unused := left.keys() - {other for others in left.values() for other in others}:
+        left = {name: others for name, others in left.items() if name not in unused}
+    return sorted(left)
+
+
+def test_a_circle_within_a_package_is_seen() -> None:
+    texts = {
+        "fedmpi.data": "from fedmpi.data import one",
+        "fedmpi.data.one": "from fedmpi.data.two import f",
+        "fedmpi.data.two": "from fedmpi.data import three\ndef f():\n    from fedmpi.data import one",
+        "fedmpi.data.three": "import math",
+    }
+    sources = {name: Source(name, text) for name, text in texts.items()}
+    assert circle(imported_at_load(sources)) == []
+    sources["fedmpi.data.three"] = Source("fedmpi.data.three", "from fedmpi.data.one import g")
+    assert circle(imported_at_load(sources)) == ["fedmpi.data.one", "fedmpi.data.three", "fedmpi.data.two"]
+
+
 def report(rule: Rule, problems: list[str]) -> str:
     return "\n".join([" ".join(rule.__doc__.split()), *problems])
 

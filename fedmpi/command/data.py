@@ -32,7 +32,7 @@ from fedmpi.data.files import source as sources
 from fedmpi.data.files.source import below_home
 from fedmpi.data.options import DataOptions
 from fedmpi.data.prepared import PreparedOptions, how_to_prepare, other_recipes
-from fedmpi.errors import ConfigError, DataError
+from fedmpi.errors import ConfigError, DataError, reason
 from fedmpi.report.progress import Telling
 from fedmpi.report.terminal import printable
 from fedmpi.store.units import size
@@ -251,7 +251,7 @@ def show(arguments: argparse.Namespace) -> None:
         try:
             showing.picture(partition, labels, info.num_classes, below_home(arguments.out), title)
         except (OSError, ValueError) as error:  # ValueError: an ending that matplotlib does not know
-            raise DataError(f"--out {arguments.out}", f"cannot be drawn: {error}") from error
+            raise DataError(f"--out {arguments.out}", f"cannot be drawn: {reason(error)}") from error
         print(f"drawn: {arguments.out}")
 
 

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import NoReturn
 
 from fedmpi.config.slips import advice
-from fedmpi.errors import INTERRUPTED, ConfigError, DivergenceError, RoundError, UserError
+from fedmpi.errors import INTERRUPTED, ConfigError, DivergenceError, RoundError, UserError, reason
 from fedmpi.mpi.communicator import Communicator
 from fedmpi.mpi.in_turn import SILENT_S, code_in_turn
 
@@ -55,7 +55,15 @@ def run_command(action: Callable[[], int | None]) -> int:
 
 
 def report(error: UserError, rank: int = 0) -> int:
-    """Rank 0 prints. The code that this rank is to exit with: rank 0's is that of the command."""
+    """Rank 0 prints. The code that this rank, which has not started MPI, is to exit with: rank 0's is that of the
+    command.
+    """
+    complain(error, rank)
+    return code_in_turn(rank, error.exit_code, SILENT_S)
+
+
+def complain(error: UserError, rank: int) -> None:
+    """Rank 0 prints."""
     if rank == 0:
         try:
             sys.stderr.write(f"{error.text()}\n")
@@ -64,7 +72,6 @@ def report(error: UserError, rank: int = 0) -> int:
             _forget(2)
         except AttributeError:  # closed
             pass
-    return code_in_turn(rank, error.exit_code, SILENT_S)
 
 
 def show(text: str) -> None:
@@ -74,7 +81,7 @@ def show(text: str) -> None:
     except OSError as error:
         _forget(1)
         if not isinstance(error, BrokenPipeError):
-            raise UserError("stdout", f"cannot be written: {error.strerror or error}") from error
+            raise UserError("stdout", f"cannot be written: {reason(error)}") from error
 
 
 def say_first(line: str) -> None:

@@ -25,7 +25,7 @@ from fedmpi.config.explain import MAX_PROBLEMS
 from fedmpi.config.schema import NAMED_SECTIONS, Config, Section
 from fedmpi.config.tree import COMMAND_LINE, MAX_BYTES, Tree, read_tree
 from fedmpi.config.yaml_text import Problem
-from fedmpi.errors import ConfigError
+from fedmpi.errors import ConfigError, counted
 
 Override = str | tuple[str, Any]
 """A word of a command line, `train.lr=0.1`, or from Python a dotted key and its value, `("train.lr", 0.1)`."""
@@ -213,15 +213,15 @@ def _between_sections(config: Config) -> Iterator[tuple[str, str]]:
         found = f"{config.clients.per_round} clients per round, but clients.count is {count}"
         yield "clients.per_round", f"{found}; allowed: 1 to {count}"
     tiers = len(getattr(config.method, "tiers", (1.0,)))
-    has = f"method {config.method.name!r} has {tiers} tier{'s' * (tiers > 1)}"
+    has = f"method {config.method.name!r} has {counted(tiers, 'tier')}"
     if not blocks and count < tiers:
-        yield "clients.count", f"{count} clients, but {has}; allowed: a client or more for each tier"
+        yield "clients.count", f"{counted(count, 'client')}, but {has}; allowed: a client or more for each tier"
     if blocks and len(blocks) != tiers:
         todo = "give one block for each tier, or [] for equal blocks"
-        yield "clients.tier_blocks", f"{len(blocks)} blocks, but {has}; {todo}"
+        yield "clients.tier_blocks", f"{counted(len(blocks), 'block')}, but {has}; {todo}"
     if blocks and sum(blocks) != count:
-        todo = "make them equal, or give [] for equal blocks"
-        yield "clients.tier_blocks", f"the blocks have {sum(blocks)} clients, but clients.count is {count}; {todo}"
+        found = f"the blocks have {counted(sum(blocks), 'client')}, but clients.count is {count}"
+        yield "clients.tier_blocks", f"{found}; make them equal, or give [] for equal blocks"
     if config.evaluation.personal_test == "groups" and not config.data.used().shares_groups:
         found = f"groups, but the test examples of {config.data.name} do not come from the writers, subjects or roles"
         yield "evaluation.personal_test", f"{found} of its training examples; allowed: auto, matching, classes"

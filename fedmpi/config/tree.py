@@ -17,7 +17,7 @@ from fedmpi.config.address import file_and_cell, suggestion
 from fedmpi.config.comparing import leaves
 from fedmpi.config.yaml_text import Document, Problem
 from fedmpi.disk.plain import NotPlainError, TooLongError, read_bytes
-from fedmpi.errors import ConfigError
+from fedmpi.errors import ConfigError, reason
 
 MAX_BYTES = 200_000
 """A hundred times a config, for a file and all that it extends. PyYAML reads 80 kB/s, and an answer should take less
@@ -232,7 +232,7 @@ def _content(address: _Address, limit: int) -> bytes:
     except TooLongError:
         raise _too_long(address, in_all=limit < MAX_BYTES) from None
     except (OSError, ValueError) as error:
-        raise ConfigError(address.shown, f"cannot be read: {getattr(error, 'strerror', None) or error}") from None
+        raise ConfigError(address.shown, f"cannot be read: {reason(error)}") from None
 
 
 def _too_long(address: _Address, *, in_all: bool) -> ConfigError:

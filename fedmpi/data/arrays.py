@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import functools
 import math
+import re
 from collections.abc import Iterator, Mapping
 from typing import Annotated, Any, Literal
 
@@ -22,7 +23,7 @@ from fedmpi.data.holdout import stratified_holdout
 from fedmpi.data.options import DataInfo, DataOptions
 from fedmpi.data.reading import place
 from fedmpi.data.series import number_groups
-from fedmpi.errors import DataError
+from fedmpi.errors import DataError, counted
 from fedmpi.seeds import numpy_generator
 
 Kind = Literal["image", "vector", "tokens"]
@@ -94,10 +95,18 @@ def known(options: ArrayOptions) -> tuple[Dataset, DataInfo]:
             problems.append(problem)
         else:
             arrays[f"{part}_y"] = y.astype(np.int64)
-    problems = problems or [*_problems_together(arrays, kinds)]
+    problems = _told_once(problems) or [*_problems_together(arrays, kinds)]
     if problems:
         raise DataError(where, *problems)
     return _described(where, options, kinds[0], arrays)
+
+
+def _told_once(problems: list[str]) -> list[str]:
+    """A mistake that both parts have is one line. Lines of the two differ in the part's name and in numbers only."""
+    alike: dict[str, list[str]] = {}
+    for problem in problems:
+        alike.setdefault(re.sub(r"train|test|[-+.e\d]", "", problem), []).append(problem)
+    return [first + "; the test part likewise" * bool(others) for first, *others in alike.values()]
 
 
 def _described(
@@ -182,7 +191,8 @@ def labels_problem(name: str, labels: NDArray[Any], of: str, examples: NDArray[A
     if labels.ndim != 1 or labels.dtype.kind not in "iu":
         return f"{name} is {labels.dtype} {labels.shape}, expected whole numbers (N,)"
     if not examples.ndim or len(labels) != len(examples):
-        return f"{name} has {len(labels)} labels for {len(examples) if examples.ndim else 0} examples in {of}"
+        num_examples = len(examples) if examples.ndim else 0
+        return f"{name} has {counted(len(labels), 'label')} for {counted(num_examples, 'example')} in {of}"
     if len(labels) and (labels.min() < 0 or labels.max() >= MAX_CLASSES):
         odd = labels.min() if labels.min() < 0 else labels.max()
         return f"{name} has the label {odd}; labels are whole numbers from 0 to at most {MAX_CLASSES - 1}"
@@ -226,7 +236,8 @@ def _normalization(
         return (), ()
     for key, values in given.items():
         if values and len(values) != x.shape[3]:
-            raise DataError(where, f"data.{key} has {len(values)} numbers, but the pictures have {x.shape[3]} channels")
+            has = f"{counted(len(values), 'number')}, but the pictures have {counted(x.shape[3], 'channel')}"
+            raise DataError(where, f"data.{key} has {has}")
     mean, std = ((), ()) if all(given.values()) else pixel_statistics(x)
     return tuple(given["mean"] or mean), tuple(given["std"] or std)
 

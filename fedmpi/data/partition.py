@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from fedmpi.data.dealing import Ints, PartitionOptions
 from fedmpi.disk import hdf5
-from fedmpi.errors import ConfigError, DataError
+from fedmpi.errors import ConfigError, DataError, reason
 
 KIND = "partition"
 
@@ -82,7 +82,7 @@ def saved(path: Path) -> tuple[Partition, str]:
             arrays = {name: file.array(name) for name in file.entries}
             digest = str(file.attributes.get("data_digest", ""))
     except (hdf5.Damaged, OSError) as error:
-        raise DataError(str(path), f"{error}; remove it, and a resume makes it again") from error
+        raise DataError(str(path), f"{reason(error)}; remove it, and a resume makes it again") from error
     if arrays.keys() != {"indices", "offsets"} or not _is_csr(**arrays):
         raise DataError(str(path), "does not hold a partition")
     return Partition(**arrays), digest

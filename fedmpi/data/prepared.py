@@ -20,9 +20,10 @@ from fedmpi.config.schema import Folder, free
 from fedmpi.data.dataset import PARTS, Dataset, layout_problems, num_rows
 from fedmpi.data.files.source import below_home, how_to_fetch, is_here, made, quoted
 from fedmpi.data.options import DataOptions, Part
-from fedmpi.data.reading import DIGEST_BYTES, digest_of
+from fedmpi.data.reading import digest_of
 from fedmpi.disk import temporary
-from fedmpi.errors import DataError
+from fedmpi.disk.plain import DIGEST_BYTES
+from fedmpi.errors import DataError, reason
 
 if TYPE_CHECKING:
     from fedmpi.data.files.budget import Tell
@@ -71,7 +72,7 @@ class PreparedOptions(DataOptions):
         except hdf5.Damaged as damage:
             raise DataError(str(path), f"{damage}; make it again by `{todo}`") from None
         except (OSError, KeyError, TypeError, ValueError, RecursionError) as error:
-            raise DataError(str(path), f"damaged ({error}); make it again by `{todo}`") from error
+            raise DataError(str(path), f"damaged ({reason(error)}); make it again by `{todo}`") from error
 
     @property
     def path(self) -> Path:
@@ -139,7 +140,7 @@ def _writing(path: Path) -> Iterator[Path]:
             with temporary.own_folder(path.parent, path.name) as own:
                 yield own / path.name
     except OSError as error:
-        raise DataError(str(path), f"cannot be written: {error}") from error
+        raise DataError(str(path), f"cannot be written: {reason(error)}") from error
 
 
 def other_recipes(options: PreparedOptions) -> list[list[str]]:

@@ -17,7 +17,7 @@ from fedmpi.data.files.budget import Tell
 from fedmpi.data.files.source import below_home, how_to_fetch, made, unpacked
 from fedmpi.data.prepared import PreparedOptions
 from fedmpi.disk import temporary
-from fedmpi.errors import DataError
+from fedmpi.errors import DataError, reason
 
 COUNTS = ("num_train", "num_test", "num_groups")
 
@@ -62,7 +62,7 @@ def originals(place: Path, traces: tuple[str, ...], tell: Tell, unpack_in: Path)
                 (folder / place.name).symlink_to(place.resolve())
             yield folder
     except OSError as error:
-        raise DataError(str(unpack_in), f"{place.name} cannot be unpacked there: {error}") from error
+        raise DataError(str(unpack_in), f"{place.name} cannot be unpacked there: {reason(error)}") from error
     except DataError as error:
         texts = [_as_given(text, folder, place) for text in (error.where, *error.problems)]
         raise DataError(*texts) from error

@@ -8,7 +8,7 @@ from dataclasses import asdict, dataclass
 from typing import Any, Literal
 
 import fedmpi
-from fedmpi.errors import one_line
+from fedmpi.errors import counted, one_line
 
 State = Literal["ok", "warning", "problem"]
 """From harmless to what ends a run."""
@@ -54,7 +54,7 @@ def is_ready(findings: Sequence[Finding]) -> bool:
 def verdict(findings: Sequence[Finding]) -> str:
     """The last line of the page."""
     problems, warnings = (sum(finding.state == state for finding in findings) for state in ("problem", "warning"))
-    counts = f"{problems} problem{'s' * (problems != 1)}, {warnings} warning{'s' * (warnings != 1)}"
+    counts = f"{counted(problems, 'problem')}, {counted(warnings, 'warning')}"
     return f"{'ready' if is_ready(findings) else 'not ready'}: {counts}"
 
 

@@ -20,7 +20,7 @@ from typing import Any
 import torch
 
 from fedmpi.doctor.finding import Finding, ok, problem, warning
-from fedmpi.errors import DeviceError, LaunchError
+from fedmpi.errors import DeviceError, LaunchError, counted
 from fedmpi.mpi import placement
 from fedmpi.mpi.communicator import Communicator
 from fedmpi.mpi.launch import outlives_ranks
@@ -136,7 +136,7 @@ def launcher(ranks: Sequence[Seen], environment: Mapping[str, str], mpirun: str)
     library, loaded = kind_of(ranks[0].library), ranks[0].library or "no MPI"
     if (starter := started_by(environment)) is not None:
         name, kind = starter
-        started = f"{name} has started {len(ranks)} rank{'s' * (len(ranks) > 1)}"
+        started = f"{name} has started {counted(len(ranks), 'rank')}"
         if fits(kind, library):
             return ok("launcher", started)
         advice = f"start the ranks with the mpirun of {library}"
@@ -215,7 +215,7 @@ def cores(ranks: Sequence[Seen], quota: float | None) -> Finding:
         here = [seen for seen in ranks if seen.host == host]
         count = float(len({cpu for seen in here for cpu in seen.cpus}))
         count = min(count, quota) if quota and host == ranks[0].host else count
-        lines.append(f"{host}: {len(here)} rank{'s' * (len(here) > 1)} on {count:g} core{'s' * (count != 1)}")
+        lines.append(f"{host}: {counted(len(here), 'rank')} on {count:g} core{'s' * (count != 1)}")
         crowded += [host] if len(here) > count else []
     if not crowded:
         return ok("cores", "; ".join(lines))

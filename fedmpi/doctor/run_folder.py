@@ -19,6 +19,7 @@ from pathlib import Path
 
 from fedmpi.disk.plain import replacing
 from fedmpi.doctor.finding import Finding, ok, problem, warning
+from fedmpi.errors import reason
 from fedmpi.mpi.communicator import Communicator
 from fedmpi.store.units import size
 
@@ -87,9 +88,8 @@ def findings(folder: Path) -> Iterator[Finding]:
             yield space(folder, os.statvfs(place))
             yield speed(place)
     except OSError as error:
-        where, reason = existing(folder), error.strerror or error
         advice = "name another folder with --run-dir (output.dir in a config), or get the right to write there"
-        yield problem("run folder", f"{where} cannot be written: {reason}", advice)
+        yield problem("run folder", f"{existing(folder)} cannot be written: {reason(error)}", advice)
 
 
 def mount_here(folder: Path) -> Mount | None:
@@ -123,7 +123,7 @@ def locks(place: Path, mount: Mount | None) -> Finding:
             fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except OSError as error:
         advice = f"mount it with locks (Lustre: flock; NFS: without nolock); {without}"
-        return warning("locks", f"the kernel's locks do not work here: {error.strerror}", advice)
+        return warning("locks", f"the kernel's locks do not work here: {reason(error)}", advice)
     if mount is not None and (option := _LOCAL_LOCKS.search(mount.options)):
         return warning("locks", f"mounted with {option[1]}: another node does not see them", f"mind that {without}")
     return ok("locks", "the kernel's locks work")
@@ -140,7 +140,7 @@ def renames(place: Path) -> Finding:
         took_s = (time.perf_counter() - started) / _NUM_RENAMES
         content, left = target.read_text(), [path.name for path in place.iterdir() if ".tmp" in path.name]
     except OSError as error:
-        return problem("atomic rename", f"fails: {error.strerror or error}", "take another file system for runs")
+        return problem("atomic rename", f"fails: {reason(error)}", "take another file system for runs")
     if content != str(_NUM_RENAMES - 1) or left:
         found = f"a replaced file reads {content!r}, and {len(left)} temporary files are left"
         return problem("atomic rename", found, "take another file system for runs")
@@ -165,7 +165,7 @@ def speed(place: Path) -> Finding:
         written_s = _seconds(lambda: _write(path, block))
         read_s = _seconds(lambda: _read(path))
     except OSError as error:
-        return problem("speed", f"{size(_TRIED_BYTES)} cannot be written: {error.strerror or error}", "free some space")
+        return problem("speed", f"{size(_TRIED_BYTES)} cannot be written: {reason(error)}", "free some space")
     written, read = _TRIED_BYTES / written_s, _TRIED_BYTES / read_s
     found = f"writes {size(written)}/s, reads {size(read)}/s ({size(_TRIED_BYTES)})"
     if written < _SLOW_BYTES_PER_S:

@@ -33,9 +33,11 @@ from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
 
 from pydantic import Field
 
-from fedmpi import lowrank
 from fedmpi.config.schema import Config, NotNegative, Shares, later
 from fedmpi.federation.assignment import Task
+from fedmpi.lowrank import spectrum
+from fedmpi.lowrank.cover import Cover
+from fedmpi.lowrank.names import dense_name
 from fedmpi.methods.fedopt import Mean, ServerMethod, ServerOptions
 from fedmpi.methods.values import Client, Contributions, LayerRank, MethodContext, Traits
 from fedmpi.methods.widths import larger_than_dense, with_open_lstms
@@ -44,7 +46,6 @@ if TYPE_CHECKING:
     from torch import Tensor, nn
 
     from fedmpi.learning.flat import FlatNet
-    from fedmpi.lowrank.correction import Cover
     from fedmpi.lowrank.factorized import FactorizedLayer
     from fedmpi.tensors import Params, Spec
 
@@ -113,12 +114,13 @@ class FedHM(ServerMethod):
     )
 
     def __init__(self, context: MethodContext) -> None:
+        from fedmpi.lowrank.rule import Rule, plan_layers
+
         super().__init__(with_open_lstms(context))
         options = self.options
         dense = context.dense_layers if options.dense_layers == "auto" else options.dense_layers
-        rule = lowrank.rule.Rule(dense_layers=dense, unroll=options.unroll, overrides=options.layer_ranks)
-        planned = lowrank.rule.plan_layers(self.context.make(empty=True), rule)
-        self.layers = {layer.name: layer for layer in planned}
+        rule = Rule(dense_layers=dense, unroll=options.unroll, overrides=options.layer_ranks)
+        self.layers = {layer.name: layer for layer in plan_layers(self.context.make(empty=True), rule)}
         self.lambda_ = context.train.weight_decay if options.frobenius_decay == "auto" else options.frobenius_decay
         if not options.plus_l2:
             factors = [name for layer in self.layers.values() for name in layer.factor_names]
@@ -128,10 +130,9 @@ class FedHM(ServerMethod):
             self.traits = replace(self.traits, sums=sums)
 
     def warnings(self) -> tuple[str, ...]:
-        ratios, dense = self.options.rank_ratio, self.context.make(empty=True)
-        return larger_than_dense(
-            "method.rank_ratio", ratios, dense, self.layers.values(), lambda layer, ratio: (layer.r(ratio),)
-        )
+        ratios, layers = self.options.rank_ratio, self.layers.values()
+        dense = self.context.make(empty=True)
+        return larger_than_dense("method.rank_ratio", ratios, dense, layers, lambda layer, ratio: (layer.r(ratio),))
 
     def _is_dense(self, tier: int) -> bool:
         return self.tiers[tier].capacity == 1
@@ -189,11 +190,11 @@ class FedHM(ServerMethod):
         if ratio is None:
             return
         spectra = out[SPECTRA].split_with_sizes(self._full_ranks)
-        for layer, spectrum in zip(self.layers.values(), spectra, strict=True):
+        for layer, values in zip(self.layers.values(), spectra, strict=True):
             *factors, sigma = layer.decompose(state[f"{layer.name}.weight"], layer.r(ratio), self.options.solver)
             for name, factor in zip(layer.factor_names, factors, strict=True):
                 out[name].copy_(factor)
-            spectrum.copy_(sigma)
+            values.copy_(sigma)
 
     def client_weight(self, task: Task) -> float:
         """Eq. 2 without its denominator, which is common to the cohort."""
@@ -213,13 +214,13 @@ class FedHM(ServerMethod):
             if layer is not None and name.endswith(".u.weight"):
                 yield self._sum(f"{layer.name}.weight", tier), layer.lift(value, upload[f"{layer.name}.v.weight"])
             elif name.removesuffix(".v.weight") not in self.layers:
-                yield self._sum(lowrank.factorized.dense_name(name, self.layers), tier), value
+                yield self._sum(dense_name(name, self.layers), tier), value
 
     def magnitudes(self, upload: Params, client: Client) -> Tensor:
         """|U V^T|_ij <= |u_i| |v_j|: the largest row norms bound a lifted layer without lifting it."""
         from fedmpi.tensors import max_magnitudes
 
-        bounds = {lowrank.factorized.dense_name(name, self.layers): value for name, value in upload.items()}
+        bounds = {dense_name(name, self.layers): value for name, value in upload.items()}
         for layer in self.layers.values() if not self._is_dense(client.task.tier) else ():
             u, v = layer.factor_names
             rows = layer.u_matrix(upload[u]).norm(dim=1).max(), layer.v_matrix(upload[v]).norm(dim=0).max()
@@ -229,7 +230,8 @@ class FedHM(ServerMethod):
     def update(self, state: Params, means: Params, contributions: Contributions) -> Params:
         """Eq. 2, or where `aggregation` is `delta` W and the mean of what clients changed of it."""
         if self.options.aggregation == "paper":  # with a server optimizer by `mean_change`
-            start = self._products(state, contributions.published) if self._starts_from_factors else {}
+            layers = self.layers.values() if self._starts_from_factors else ()
+            start = {f"{layer.name}.weight": self._product(layer, state, contributions.published) for layer in layers}
             return super().update(state | start, means, contributions)
         new = {name: means.get(name, value) for name, value in state.items()}
         for layer in self.layers.values():
@@ -237,52 +239,49 @@ class FedHM(ServerMethod):
             new[name] = layer.folded_as(state[name], self._corrected(layer, state[name], means, contributions))
         return new
 
-    def _products(self, state: Params, published: Params) -> Params:
-        """The weight of each factorized layer as the published factors give it."""
-        products = {}
-        for layer in self.layers.values():
-            weight = state[f"{layer.name}.weight"]
-            u, v = self._factors(layer, published, weight)
-            products[f"{layer.name}.weight"] = layer.folded_as(weight, u.double() @ v.double())
-        return products
+    def _product(self, layer: FactorizedLayer, state: Params, published: Params) -> Tensor:
+        """The weight of a factorized layer as the published factors give it."""
+        weight = state[f"{layer.name}.weight"]
+        u, v = self._factors(layer, published, weight)
+        return layer.folded_as(weight, u.double() @ v.double())
 
     def _corrected(self, layer: FactorizedLayer, weight: Tensor, means: Params, contributions: Contributions) -> Tensor:
         """W+ of a layer, unrolled, float64."""
+        from fedmpi.lowrank import correction
+
         options, cover = self.options, self._cover(layer, contributions.tasks)
         if not cover.of:  # all dense
             return self._mean(layer, means)
         matrix, (u, v) = layer.unroll(weight), self._factors(layer, contributions.published, weight)
         kept = None if self._starts_from_factors else matrix
         if not options.coverage:
-            untouched = lowrank.correction.untouched(kept, u, v, cover)
+            untouched = correction.untouched(kept, u, v, cover)
             return untouched.mul_(options.residual).add_(self._mean(layer, means))
         sums: dict[int | None, Tensor] = {}
         for tier in sorted({task.tier for task in contributions.tasks}):
             r, part = self._rank(layer, tier), layer.unroll(means[self._sum(f"{layer.name}.weight", tier)])
             sums[r] = sums[r] + part if r in sums else part
-        change = lowrank.correction.covered_change(sums, matrix, u, v, cover, options.coverage)
+        change = correction.covered_change(sums, matrix, u, v, cover, options.coverage)
         return change.add_(u.double() @ v.double() if kept is None else kept)
 
     def mean_change(self, state: Params, means: Params, contributions: Contributions) -> Params:
         """What clients have changed, on average: the gradient of a server optimizer, negated. Of a factorized layer it
         is the mean without what clients started from, because a truncation is no change."""
-        changes = {}
-        for name in self.state_specs():
-            value = state[name]
-            if layer := self.layers.get(name.removesuffix(".weight")):
-                cover = self._cover(layer, contributions.tasks)
-                factors = self._factors(layer, contributions.published, value) if cover.of else None
-                received = lowrank.correction.received(layer.unroll(value), factors, cover)
-                changes[name] = layer.folded_as(value, self._mean(layer, means) - received)
-            else:
-                changes[name] = means[name] - value
+        from fedmpi.lowrank.correction import received
+
+        changes = {name: means[name] - state[name] for name in self.state_specs()}
+        for layer in self.layers.values():
+            name, cover = f"{layer.name}.weight", self._cover(layer, contributions.tasks)
+            factors = self._factors(layer, contributions.published, state[name]) if cover.of else None
+            change = self._mean(layer, means) - received(layer.unroll(state[name]), factors, cover)
+            changes[name] = layer.folded_as(state[name], change)
         return changes
 
     def _rank(self, layer: FactorizedLayer, tier: int) -> int | None:
         return None if self._is_dense(tier) else layer.r(self.tiers[tier].capacity)
 
     def _cover(self, layer: FactorizedLayer, tasks: Sequence[Task]) -> Cover:
-        return lowrank.correction.Cover.by((self._rank(layer, task.tier), self.client_weight(task)) for task in tasks)
+        return Cover.by((self._rank(layer, task.tier), self.client_weight(task)) for task in tasks)
 
     def _factors(self, layer: FactorizedLayer, published: Params, like: Tensor) -> tuple[Tensor, Tensor]:
         """U (M, r) and V (r, N) as clients got them, where the server computes."""
@@ -301,14 +300,14 @@ class FedHM(ServerMethod):
         """Where the energy of the factorized layers lies, and by tier the factor c by which this round's mean alone,
         without training, shrinks the singular values that the tier has and smaller ones have not."""
         weighted = [(self.tiers[task.tier].capacity, self.client_weight(task)) for task in contributions.tasks]
-        cover = lowrank.correction.Cover.by((None if ratio == 1 else ratio, weight) for ratio, weight in weighted)
+        cover = Cover.by((None if ratio == 1 else ratio, weight) for ratio, weight in weighted)
         is_mean = isinstance(self.options.server, Mean)
         kept = self.options.residual if self.options.aggregation == "delta" else float(not is_mean)
-        factors = {t.name: lowrank.spectrum.digits(kept + (1 - kept) * cover.at(t.capacity)) for t in self.tiers}
+        factors = {t.name: spectrum.digits(kept + (1 - kept) * cover.at(t.capacity)) for t in self.tiers}
         if SPECTRA not in published:
             return {"band_factor": factors}
         notes = {"band_factor": factors, "spectrum": self._spectrum(state, published)}
-        said = lowrank.spectrum.conclusions(notes, self.tiers[-1].name) if len(self.tiers) > 1 else []
+        said = spectrum.conclusions(notes, self.tiers[-1].name) if len(self.tiers) > 1 else []
         return {**notes, "conclusions": said} if said else notes
 
     def _spectrum(self, state: Params, published: Params) -> Mapping[str, object]:
@@ -318,10 +317,10 @@ class FedHM(ServerMethod):
         for name, layer in self.layers.items():
             weight = state[f"{name}.weight"]
             u, _ = self._factors(layer, published, weight)
-            changes[name] = lowrank.spectrum.along(layer.unroll(weight) - self._start[name].to(weight.device), u)
+            changes[name] = spectrum.along(layer.unroll(weight) - self._start[name].to(weight.device), u)
         low, layers = [tier for tier in self.tiers if tier.capacity < 1], self.layers.items()
         ranks = {tier.name: {name: layer.r(tier.capacity) for name, layer in layers} for tier in low}
-        return lowrank.spectrum.table(dict(zip(self.layers, spectra, strict=True)), ranks, changes)
+        return spectrum.table(dict(zip(self.layers, spectra, strict=True)), ranks, changes)
 
     @cached_property
     def _start(self) -> Params:
@@ -332,16 +331,19 @@ class FedHM(ServerMethod):
     # Client half.
 
     def net(self, number: int, *, empty: bool = False) -> nn.Module:
-        dense = self.context.make(empty=empty)
-        return lowrank.modules.factorize_net(dense, self.layers.values(), self.tiers[number].capacity)
+        from fedmpi.lowrank.modules import factorize_net
+
+        return factorize_net(self.context.make(empty=empty), self.layers.values(), self.tiers[number].capacity)
 
     def narrow(self, published: Params, number: int, out: Params, client: Client | None = None) -> None:
         """The leading r columns of each factor, and the dense rest whole."""
         for name, target in out.items():
-            source = published[name if name in published else lowrank.factorized.dense_name(name, self.layers)]
+            source = published[name if name in published else dense_name(name, self.layers)]
             target.copy_(source[tuple(map(slice, target.shape))])  # singular triplets are nested
 
     def after_backward(self, net: FlatNet, client: Client) -> None:
         """Frobenius decay: the gradient of lambda/2 |U V^T|_F^2 on every factorized layer."""
+        from fedmpi.lowrank.decay import decay_layers_
+
         if not self._is_dense(client.task.tier):
-            lowrank.decay.decay_layers_(self.layers.values(), net.params, net.grads, self.lambda_)
+            decay_layers_(self.layers.values(), net.params, net.grads, self.lambda_)

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, ClassVar, Literal, Protocol
 from pydantic import Field
 
 from fedmpi.config.schema import Config, Count, Section, later
+from fedmpi.errors import counted
 from fedmpi.models.width import Width
 
 if TYPE_CHECKING:
@@ -90,7 +91,7 @@ class Normalized(Section):
     def problems(self, config: Config) -> Iterator[tuple[str, str]]:
         if self.norm == "batch" and self.norm_groups != type(self).model_fields["norm_groups"].default:
             todo = "set model.norm to group, or leave it out"
-            yield "model.norm_groups", f"{self.norm_groups} groups, but model.norm is batch; {todo}"
+            yield "model.norm_groups", f"{counted(self.norm_groups, 'group')}, but model.norm is batch; {todo}"
 
     def normalized(self, net: nn.Module) -> nn.Module:
         """`net`, which has BatchNorms, with the norm that is asked for."""
@@ -117,7 +118,7 @@ class ResNet18(Normalized, ScaledNet):
     def problems(self, config: Config) -> Iterator[tuple[str, str]]:
         yield from super().problems(config)
         if sum(self.blocks) > MAX_BLOCKS:
-            yield "model.blocks", f"{sum(self.blocks)} blocks; allowed: at most {MAX_BLOCKS} in all"
+            yield "model.blocks", f"{counted(sum(self.blocks), 'block')}; allowed: at most {MAX_BLOCKS} in all"
 
     def net(self, info: Inputs, width: Width) -> nn.Module:
         from fedmpi.models.nets.resnet import PreResNet, ResNet

@@ -24,7 +24,7 @@ from fedmpi.mpi.communicator import Loss, Request
 from fedmpi.mpi.launch import Launcher, end_with_parent
 from fedmpi.mpi.leaving import leave
 from fedmpi.mpi.library import MPI
-from fedmpi.mpi.watch import STOPPED_S
+from fedmpi.mpi.watch import SUSPENDED_AFTER_S
 from fedmpi.tensors import ALIGN_BYTES
 
 # The first polls are close together for short waits; a long one is found to be over at most 5 ms late.
@@ -242,7 +242,7 @@ class Comm:
                 time.sleep(pause_s)
                 pause_s = min(1.3 * pause_s, _LAST_POLL_S)
                 before, looked = looked, time.perf_counter()
-                if looked - before > STOPPED_S:
+                if looked - before > SUSPENDED_AFTER_S:
                     over = looked + self._patience_s
                 if looked > over:
                     raise TimeoutError(f"waited for other ranks for more than {self._patience_s:.0f} s")

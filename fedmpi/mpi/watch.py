@@ -19,7 +19,7 @@ from typing import NoReturn
 from fedmpi.clock import Traffic
 
 _MARGIN_S = 10.0
-STOPPED_S = 3.0
+SUSPENDED_AFTER_S = 3.0
 """A watchdog looks every second. If this much time has passed since its last look, the process was suspended (Slurm
 suspends all ranks of a job), so all limits begin anew."""
 
@@ -67,7 +67,7 @@ class Watch:
         """Whether a limit is over; then it has called `give_up`."""
         began_s, not_working_s, limit_s, others_s = self._part
         now_s = self._traffic.now()
-        if now_s - self._looked_s > STOPPED_S:
+        if now_s - self._looked_s > SUSPENDED_AFTER_S:
             self._awake_since_s = now_s
         self._looked_s, awake_s = now_s, now_s - self._awake_since_s
         busy_s = min(now_s - began_s - (self._traffic.not_working_s() - not_working_s), awake_s)

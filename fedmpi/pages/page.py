@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from fedmpi.errors import counted
 from fedmpi.pages import charts
 from fedmpi.pages.charts import Line
 from fedmpi.pages.facts import Facts
@@ -227,7 +228,7 @@ def _starts(facts: Facts) -> _Section:
 
 def _said(start: Mapping[str, Any], ends: Mapping[str, Any]) -> str:
     ranks = len(start.get("ranks") or ())
-    return f"{ranks} rank{'s' * (ranks != 1)}" + (f"; stopped: {ends['why']}" if "why" in ends else "")
+    return counted(ranks, "rank") + (f"; stopped: {ends['why']}" if "why" in ends else "")
 
 
 def _made_with(facts: Facts) -> _Section:
@@ -246,7 +247,7 @@ def _of_several(groups: Sequence[Group]) -> str:
     seeds = {len(group.runs) for group in groups}
     said = f"{min(seeds)}" if len(seeds) == 1 else f"{min(seeds)} to {max(seeds)}"
     lead = (
-        f"{len(runs)} runs of {len(groups)} setting{'s' * (len(groups) != 1)}, {said} seed{'s' * (seeds != {1})} each. "
+        f"{len(runs)} runs of {counted(len(groups), 'setting')}, {said} seed{'s' * (seeds != {1})} each. "
         "Lines are means over seeds, bands reach from the lowest to the highest seed."
     )
     sections = [_curves(groups), _table(groups), _differences(groups)]

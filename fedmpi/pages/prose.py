@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from fedmpi.errors import counted
 from fedmpi.pages.facts import Facts
 from fedmpi.store.units import duration, percent, si, size
 
@@ -18,7 +19,7 @@ def paragraph(facts: Facts) -> str:
     cohort = _ALL_IN_ONE if clients["per_round"] == clients["count"] else f"{clients['per_round']:,} of them"
     text = (
         f"{options['name']} trained {_named(config['model'])} on {config['data']['name']}, divided among "
-        f"{clients['count']:,} clients by {_named(config['partition'])}. In each round {cohort} trained "
+        f"{counted(clients['count'], 'client')} by {_named(config['partition'])}. In each round {cohort} trained "
         f"{_epochs(config['train'])}. "
     )
     if facts.is_finished:
@@ -48,7 +49,7 @@ def _where(facts: Facts) -> str:
     if not ranks or not text:
         return f"{text}." if text else ""
     places = sorted({str(rank.get("place", "")).partition(": ")[2] for rank in ranks})
-    text += f" on {len(ranks)} rank{'s' * (len(ranks) > 1)} ({', '.join(places)})"
+    text += f" on {counted(len(ranks), 'rank')} ({', '.join(places)})"
     return text + (f", in {len(facts.starts)} starts." if len(facts.starts) > 1 else ".")
 
 

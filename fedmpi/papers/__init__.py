@@ -34,7 +34,7 @@ from typing import Annotated, Any, Literal
 import yaml
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, field_validator, model_validator
 
-from fedmpi.errors import UserError
+from fedmpi.errors import UserError, reason
 
 PAPERS = ("fedhm", "prism", "hermes", "fdnnc")
 
@@ -290,7 +290,7 @@ def read_file(file: Path) -> Paper:
     try:
         return parse(file.stem, file.read_text(encoding="utf-8"), str(file))
     except (OSError, UnicodeDecodeError) as error:
-        raise PapersError(str(file), f"cannot be read: {getattr(error, 'strerror', None) or error}") from None
+        raise PapersError(str(file), f"cannot be read: {reason(error)}") from None
 
 
 def parse(name: str, text: str, where: str) -> Paper:

@@ -15,6 +15,7 @@ from typing import Protocol, TextIO
 
 import numpy as np
 
+from fedmpi.errors import counted
 from fedmpi.report import table_text
 from fedmpi.report.records import CLIENTS
 from fedmpi.report.terminal import DEFAULT_COLUMNS, printable
@@ -129,4 +130,5 @@ def _clients_line(summary: Mapping[str, float]) -> str:
     mean, std, worst = (percent(summary[name]) for name in ("accuracy", "std", "worst_decile"))
     line = f"{CLIENTS}: each one's own net on its own test data: mean {mean}, std {std}, worst decile {worst}"
     untested = int(summary["without_test_data"])
-    return line + (f" ({int(summary['clients']):,} clients; {untested:,} have no test data)" if untested else "")
+    tested = counted(int(summary["clients"]), "client")
+    return line + (f" ({tested}; {untested:,} have no test data)" if untested else "")

@@ -16,6 +16,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from fedmpi.disk.plain import LinkedError, open_in_place, read_lines
+from fedmpi.errors import counted
 from fedmpi.store.files import MISSING, json_safe, reading, write_atomic, writing
 from fedmpi.store.run_dir import RunDir
 
@@ -85,7 +86,7 @@ class Records:
             missing = f"{name} has no record of rounds {which}{more}, which are done"
             self._warn(f"{missing}: the gap is marked there, and sums over all rounds are not shown")
         if num_foreign:
-            self._warn(f"{name} has {num_foreign} lines that are no records; they are left out")
+            self._warn(f"{name} has {counted(num_foreign, 'line')} without a record, which fedmpi leaves out")
         return _marked(kept, gaps)
 
     def _write_anew(self, records: Sequence[Record]) -> None:

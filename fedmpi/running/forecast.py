@@ -20,6 +20,7 @@ from dataclasses import asdict, dataclass, replace
 from fedmpi import costs, methods
 from fedmpi.config.schema import Config
 from fedmpi.data.options import DataInfo
+from fedmpi.errors import counted
 from fedmpi.federation.assignment import worker_ranks
 from fedmpi.learning.bn import num_statistics
 from fedmpi.methods.protocol import all_nets, sums_of
@@ -205,7 +206,7 @@ def lacking_here(plan: Forecast) -> Iterator[str]:
     if needed > (has := machine_bytes()):
         yield f"all ranks need {size(needed)} of memory, and this machine has {size(has)}"
     if plan.ranks > (cores := len(os.sched_getaffinity(0))):
-        yield f"{plan.ranks} ranks share {cores} core{'s' * (cores > 1)} here; give mpirun more nodes, or fewer ranks"
+        yield f"{plan.ranks} ranks share {counted(cores, 'core')} here; give mpirun more nodes, or fewer ranks"
 
 
 Counts = Iterator[tuple[int, Mapping[int, float]]]
@@ -303,8 +304,8 @@ def _text(plan: Forecast) -> str:
     share = f"{high}" if low == high else f"{low} to {high}"
     drawn = "its own cohorts" if plan.exact_cohorts else "expected cohorts"
     lines = [
-        f"{plan.method} on {plan.data} with {plan.model}: {plan.rounds} rounds on "
-        f"{plan.ranks} rank{'s' * (plan.ranks > 1)}",
+        f"{plan.method} on {plan.data} with {plan.model}: {counted(plan.rounds, 'round')} "
+        f"on {counted(plan.ranks, 'rank')}",
         *table,
         "activations: per example; compute: MACs x local epochs x mean samples, per client and round",
         f"per round: {size(plan.down_bytes_per_round)} down, {size(plan.up_bytes_per_round)} up",

@@ -21,7 +21,7 @@ import torch
 from fedmpi.config.schema import Config
 from fedmpi.data import reading
 from fedmpi.data.partition import Partition, make_partition
-from fedmpi.errors import ConfigError
+from fedmpi.errors import ConfigError, counted
 from fedmpi.federation.assignment import Task, assign, worker_ranks
 from fedmpi.methods import create
 from fedmpi.rounds.state import draw_tasks
@@ -67,21 +67,21 @@ class Prediction:
         found = self.measured
         rows = [
             f"  tier {trial.tier}: {1000 * trial.training_s / max(1, trial.steps):.4g} ms a step "
-            f"({trial.steps} step{'s' * (trial.steps > 1)}, {trial.examples} examples), "
+            f"({counted(trial.steps, 'step')}, {counted(trial.examples, 'example')}), "
             f"{1000 * trial.other_s:.4g} ms around it, {1000 * trial.adding_s:.4g} ms to add its upload"
             + " (estimated by MACs)"
             * trial.is_estimated
             for trial in found.clients
         ]
-        threads = f"{found.threads} thread{'s' * (found.threads > 1)}"
-        space = f"{self.most_checkpoints} checkpoints of {size(found.checkpoint_bytes)}"
+        threads = counted(found.threads, "thread")
+        space = f"{counted(self.most_checkpoints, 'checkpoint')} of {size(found.checkpoint_bytes)}"
         memories = f" and client memories of {size(found.memory_bytes)}" if found.memory_bytes else ""
         few = self.machine_bytes < self.all_ranks_bytes, self.free_bytes < self.disk_bytes
         return [
             f"measured on {found.device}, {threads}:",
             *rows,
-            f"expected, if {self.workers_at_once} of {self.workers} workers train at once on {self.cores} cores "
-            f"and rank 0 has {'a core' if self.rank_0_has_a_core else 'no core'} of its own:",
+            f"expected, if {self.workers_at_once} of {self.workers} workers train at once on "
+            f"{counted(self.cores, 'core')} and rank 0 has {'a' if self.rank_0_has_a_core else 'no'} core of its own:",
             f"  a round: {self.round_s:.3g} s = training {self.training_s:.3g}, aggregation {self.aggregation_s:.3g}, "
             f"publishing {self.publishing_s:.3g}, test {self.test_s + self.personal_test_s:.3g}, "
             f"re-estimation {self.restat_s:.3g}, saving {self.saving_s:.3g}",

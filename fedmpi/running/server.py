@@ -12,7 +12,7 @@ from functools import partial
 from typing import Any
 
 from fedmpi.config import yaml_text
-from fedmpi.errors import RunDirError
+from fedmpi.errors import RunDirError, counted
 from fedmpi.learning.evaluate import ClientScores
 from fedmpi.mpi.communicator import Loss
 from fedmpi.mpi.version import loaded_library
@@ -113,7 +113,7 @@ class Server:
         server = "server and worker" if 0 in setup.workers else "server"
         for rank, place in who:
             role = server if rank == setup.comm.members[0] else "worker"
-            self.say(f"rank {rank}: {role} on {place}, {threads} thread{'s' * (threads > 1)}")
+            self.say(f"rank {rank}: {role} on {place}, {counted(threads, 'thread')}")
         found = remarks(config, setup.data.info, setup.method, len(setup.workers), config.clients.per_round)
         for warning in (*found, *warnings):
             self.warn(warning)

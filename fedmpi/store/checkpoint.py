@@ -23,12 +23,12 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from fedmpi.disk.plain import remove
-from fedmpi.errors import RunDirError
+from fedmpi.disk.plain import DIGEST_BYTES, remove
+from fedmpi.errors import RunDirError, counted
 from fedmpi.store import container, memory
 from fedmpi.store.files import write_atomic
 from fedmpi.store.run_dir import RunDir
-from fedmpi.store.stored import DIGEST_BYTES, Params
+from fedmpi.store.stored import Params
 
 if TYPE_CHECKING:
     from fedmpi.tensors import Spec
@@ -152,10 +152,9 @@ def load_newest_intact(
         except RunDirError as error:
             warn(f"skipping a checkpoint: {error.text()}")
     if found:
-        raise RunDirError(
-            str(run_dir.checkpoints_dir),
-            f"none of its {len(found)} checkpoints can be used; put one back, or move them away to begin at round 1",
-        )
+        advice = "put one back, or move them away to begin at round 1"
+        unusable = f"none of its {counted(len(found), 'checkpoint')} can be used; {advice}"
+        raise RunDirError(str(run_dir.checkpoints_dir), unusable)
     return None
 
 

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from fedmpi.disk.plain import read_bytes, replacing
-from fedmpi.errors import RunDirError
+from fedmpi.errors import RunDirError, reason
 from fedmpi.store.units import size
 
 MOST_BYTES = 64 * 2**20
@@ -54,7 +54,7 @@ def writing(path: Path, num_bytes: int = 0) -> Iterator[None]:
     except OSError as error:
         notes = [_of_the_kernel(path)]
         if not any(notes):
-            notes = [str(error.strerror or error)]
+            notes = [reason(error)]
             notes += [_room(path, num_bytes)] if error.errno in (errno.ENOSPC, errno.EDQUOT) else []
             notes += [_ADVICE[error.errno]] if error.errno in _ADVICE else []
         raise RunDirError(str(path), f"cannot be written: {'; '.join(notes)}") from error
@@ -84,7 +84,7 @@ def reading(path: Path) -> Iterator[None]:
     except MISSING:
         raise
     except OSError as error:
-        raise RunDirError(str(path), f"cannot be read: {error.strerror or error}") from error
+        raise RunDirError(str(path), f"cannot be read: {reason(error)}") from error
 
 
 def read_whole(path: Path, most_bytes: int = MOST_BYTES) -> bytes | None:

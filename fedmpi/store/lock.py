@@ -22,7 +22,7 @@ from pathlib import Path
 from types import TracebackType
 
 from fedmpi.disk.plain import LinkedError, NotPlainError, open_in_place, open_to_read
-from fedmpi.errors import RunDirError, one_line
+from fedmpi.errors import RunDirError, one_line, reason
 from fedmpi.store import whereabouts
 from fedmpi.store.files import MISSING, reading, writing
 from fedmpi.store.run_dir import RunDir
@@ -134,7 +134,7 @@ class RunLock:
                 raise RunDirError(*_refusal(self._path, holder, is_certain=True))
             os.utime(self._handle)
         except (NotPlainError, LinkedError) as error:
-            raise RunDirError(str(self._path), f"cannot be taken again: {error.strerror}") from None
+            raise RunDirError(str(self._path), f"cannot be taken again: {reason(error)}") from None
         except OSError:  # a file system that fails is for those to tell who write files
             pass
 

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Literal
 
-from fedmpi.errors import RunDirError
+from fedmpi.errors import RunDirError, counted
 from fedmpi.store.files import writing
 
 Say = Callable[[str], None]
@@ -43,7 +43,7 @@ class Saving:
             self._warn(f"round {round_number} is not saved, the next round tries again: {error.text()}")
             return False
         if self._num_failed:
-            self._say(f"all is saved again, after {self._num_failed} save{'s' * (self._num_failed > 1)} that failed")
+            self._say(f"all is saved again, after {counted(self._num_failed, 'save')} that failed")
             self._num_failed = 0
         return True
 

@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from fedmpi.errors import ConfigError, UserError
+from fedmpi.errors import ConfigError, UserError, reason
 
 SEEDS = (0, 1, 2)
 # File systems allow 255 bytes for a name; a log's is longer than its run's.
@@ -79,5 +79,5 @@ def absolute(out: Path) -> Path:
     try:
         (path / (_LONGEST_NAME * "x")).exists()
     except OSError as error:
-        raise UserError("--out", f"cannot be used: {error.strerror}: {str(out)[:_LONGEST_NAME]}") from None
+        raise UserError("--out", f"cannot be used: {reason(error)}: {str(out)[:_LONGEST_NAME]}") from None
     return path

@@ -18,17 +18,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from fedmpi.config.address import shipped
 from fedmpi.config.load import load
 from fedmpi.config.schema import Config
 from fedmpi.disk.plain import open_in_place, open_to_read
-from fedmpi.errors import INTERRUPTED, TO_CONTINUE, RunDirError, UserError
+from fedmpi.errors import INTERRUPTED, TO_CONTINUE, RunDirError, UserError, reason
 from fedmpi.running import stopping
 from fedmpi.store.files import writing
 from fedmpi.store.manifest import read_starts
 from fedmpi.studies.runs import Run
 
-CONFIGS = shipped()
 _STARTERS = ("mpirun", "mpiexec", "prterun", "srun")
 # mpirun passes the signal on and waits for its ranks.
 _PATIENCE_S = 20.0
@@ -245,7 +243,7 @@ def start(command: Sequence[str], log: Path, environment: dict[str, str]) -> sub
                 command, stdin=subprocess.DEVNULL, stdout=output, stderr=subprocess.STDOUT, env=environment
             )
         except OSError as error:
-            raise UserError(command[0], f"cannot be started: {error.strerror or error}") from None
+            raise UserError(command[0], f"cannot be started: {reason(error)}") from None
 
 
 def end(process: subprocess.Popen[bytes]) -> None:

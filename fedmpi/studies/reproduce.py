@@ -37,7 +37,7 @@ from fedmpi.command.manners import Parser, called_as, run_command
 from fedmpi.config.load import without_overrides
 from fedmpi.data import reading
 from fedmpi.data.files.source import below_home
-from fedmpi.errors import TO_CONTINUE, ConfigError
+from fedmpi.errors import TO_CONTINUE, ConfigError, counted
 from fedmpi.report import table_text
 from fedmpi.report.records import rounds_done
 from fedmpi.report.terminal import printable
@@ -151,7 +151,7 @@ def _list_runs(named: Named, request: Request, wanted: Sequence[tuple[papers.Run
     for place, (run, seed) in enumerate(wanted, 1):
         one, state = request.run_of(run, seed), "not run"
         if one.has_begun():
-            state = "finished" if one.is_finished() else f"{rounds_done(one.records)} rounds done"
+            state = "finished" if one.is_finished() else f"{counted(rounds_done(one.records), 'round')} done"
         print(" ".join([f"{place:4}  {state:18} {run.config}", *run.overrides, f"seed={seed}"]))
 
 

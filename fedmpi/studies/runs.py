@@ -16,13 +16,13 @@ from pathlib import Path
 from typing import Any
 
 from fedmpi import registry
-from fedmpi.config.load import load
 from fedmpi.config.schema import Config
 from fedmpi.config.tree import read_tree
 from fedmpi.data.options import PLACES
 from fedmpi.data.reading import short
-from fedmpi.errors import RunDirError
+from fedmpi.errors import RunDirError, counted
 from fedmpi.report.records import CLIENTS, Record, gaps_of, net_scores, read_records, rounds_done
+from fedmpi.running.folder import config_of
 from fedmpi.store.files import read_json
 from fedmpi.store.manifest import read_starts
 from fedmpi.store.run_dir import RunDir
@@ -52,7 +52,7 @@ class Run:
         `method.name=package.module:Class`, and the user's own words `named` do not: a folder alone imports nothing.
         """
         names = [f"{section}.name={self.said.get(section, {}).get('name')}" for section in registry.BUILT_IN]
-        return load(self.folder.config_path, [name for name in names if name in named], of_run=True)
+        return config_of(self.folder, [name for name in names if name in named])
 
     @property
     def rounds(self) -> int:
@@ -117,7 +117,7 @@ def missing_rounds(records: Sequence[Record]) -> str:
     """`no records of 5 rounds, the first of which is 3`: for a note on a run; empty if all are there."""
     gaps = gaps_of(records, rounds_done(records))
     count = sum(last - first + 1 for first, last in gaps)
-    return f"no records of {count} round{'s' * (count > 1)}, the first of which is {gaps[0][0]}" if gaps else ""
+    return f"no records of {counted(count, 'round')}, the first of which is {gaps[0][0]}" if gaps else ""
 
 
 def other_data(runs: Iterable[Run]) -> list[str]:

@@ -222,7 +222,8 @@ def test_ranks_lost_while_starting(start: Start, run_dir: Path, tmp_path: Path, 
 )
 def test_a_rank_dies_before_mpi_starts(start: Start, run_dir: Path, options: Sequence[str], who: int) -> None:
     """The others do not wait for `mpi.startup_timeout_s`, which is longer than this test."""
-    launched = start(2, *METHOD, run_dir=run_dir, patch=f"if rank == {who}: die()", options=options)
+    patch = f"from fedmpi.mpi import starting\nstarting._LOOKS_EVERY_S = 0.3\nif rank == {who}: die()"
+    launched = start(2, *METHOD, run_dir=run_dir, patch=patch, options=options)
     family = all_ranks_of(launched, 2)
     assert launched.wait() not in (0, 2, 75)
     assert all_end(family, time.monotonic() + ENDS_WITHIN_S), "processes are left"

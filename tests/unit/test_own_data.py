@@ -95,6 +95,7 @@ WRONG: dict[str, dict[str, Any]] = {
     "far too large": {"test_y": np.full(12, 2**63, np.uint64)},
     "lengths": {"train_y": np.zeros(29, int)},
     "float64": {"train_x": np.zeros((30, 7))},
+    "float64 in both parts": {"train_x": np.zeros((30, 7)), "test_x": np.zeros((12, 7))},
     "shape": {"train_x": np.zeros((30, 7, 1), np.float32)},
     "pictures of floats": {"train_x": np.ones((30, 4, 4), np.float32)},
     "normalized pictures": {"train_x": np.full((30, 4, 4), -2.5)},

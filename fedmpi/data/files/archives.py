@@ -19,11 +19,11 @@ from pathlib import Path, PurePosixPath
 from typing import BinaryIO
 
 from fedmpi.data.files import members, packed
-from fedmpi.data.files.budget import Budget, Limits, Tell, reason
+from fedmpi.data.files.budget import Budget, Limits, Tell
 from fedmpi.data.files.members import Member
 from fedmpi.data.files.packed import CHUNK_BYTES, Content
 from fedmpi.disk import temporary
-from fedmpi.errors import DataError
+from fedmpi.errors import DataError, reason
 
 _JUDGED_AFTER = 1000  # members of a .tar, whose names come one by one; a .zip lists all of them at once
 _CLUTTER = ("__MACOSX", ".DS_Store")
@@ -52,7 +52,7 @@ def unpack(
             unpack_into(archive, place, tell, limits)
             return [_move(entry, folder / entry.name, archive, replace) for entry in sorted(place.iterdir())]
     except OSError as error:
-        raise DataError(str(folder), f"{archive.name} cannot be unpacked there: {error}") from error
+        raise DataError(str(folder), f"{archive.name} cannot be unpacked there: {reason(error)}") from error
 
 
 def unpack_into(

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import BinaryIO
 
 from fedmpi.disk.plain import NotPlainError, open_to_read
-from fedmpi.errors import DataError
+from fedmpi.errors import DataError, reason
 
 Tell = Callable[[int, int], None]
 """Called by long work with what is done (files, members, bytes ...) and the total, 0 if unknown."""
@@ -138,12 +138,3 @@ def guarded(path: Path, advice: str, problem: str = "damaged or cut off") -> Ite
         yield
     except CRAFTED as error:
         raise DataError(str(path), f"{problem} ({reason(error)}); {advice}") from error
-
-
-def reason(error: BaseException) -> str:
-    """What an exception says; some say nothing, or too much."""
-    if isinstance(error, MemoryError):
-        return "it takes more memory than there is"
-    if isinstance(error, RecursionError):
-        return "it is nested too deeply"
-    return str(error)[:300] or type(error).__name__

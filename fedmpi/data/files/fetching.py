@@ -23,7 +23,7 @@ import fedmpi
 from fedmpi.data.files.budget import Tell
 from fedmpi.data.files.source import File, made, wrong_checksum
 from fedmpi.disk import temporary
-from fedmpi.errors import FAILED, DataError, UserError, one_line
+from fedmpi.errors import FAILED, DataError, UserError, one_line, reason
 
 Wait = Callable[[float, str], None]
 """Called to wait so many seconds before the next try, with a line that says why."""
@@ -66,7 +66,7 @@ def fetch(file: File, data_dir: Path, tell: Tell, *, force: bool = False, wait: 
             _load_and_check(file, target, tell, wait)
             part.replace(target)
     except OSError as error:
-        raise DataError(str(target), f"cannot be written: {error}") from error
+        raise DataError(str(target), f"cannot be written: {reason(error)}") from error
     return True
 
 

@@ -13,7 +13,7 @@ import numpy as np
 from fedmpi.config.schema import Count
 from fedmpi.data.dealing import Ints, PartitionOptions, Problems, firsts, runs
 from fedmpi.data.options import DataInfo
-from fedmpi.errors import ConfigError
+from fedmpi.errors import ConfigError, counted
 from fedmpi.seeds import numpy_generator
 
 if TYPE_CHECKING:
@@ -64,7 +64,7 @@ class Natural(PartitionOptions):
         needed = num_clients * self.groups_per_client
         if needed > len(large_enough):
             asked = f"{num_clients} clients need {needed} groups with {self.min_examples} or more examples"
-            most = f"allowed: at most {len(large_enough) // self.groups_per_client} clients"
+            most = f"allowed: at most {counted(len(large_enough) // self.groups_per_client, 'client')}"
             raise ConfigError(where, f"{asked}, but there are {len(large_enough)}; {most}")
         chosen = numpy_generator("partition", seed).permutation(large_enough)[:needed]
         by_group = np.argsort(groups, kind="stable")

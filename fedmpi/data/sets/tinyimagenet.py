@@ -19,7 +19,7 @@ from fedmpi.data.files.source import File, Source
 from fedmpi.data.options import DataInfo
 from fedmpi.data.prepared import PreparedOptions
 from fedmpi.data.series import find, read_text
-from fedmpi.errors import DataError
+from fedmpi.errors import DataError, counted
 
 SIDE, TRAIN_PER_CLASS, TEST_PER_CLASS = 64, 500, 50
 MAX_PICTURE_BYTES = 2**20  # the largest picture has some 10 KB
@@ -98,6 +98,6 @@ def _test_pictures(folder: Path, classes: list[str]) -> list[Path]:
             pictures[name].append(folder / "images" / picture)
     for name, paths in pictures.items():
         if len(set(paths)) != TEST_PER_CLASS or len(paths) != TEST_PER_CLASS:
-            found = f"{len(set(paths))} different pictures in {len(paths)} lines"
+            found = f"{len(set(paths))} different pictures in {counted(len(paths), 'line')}"
             raise DataError(str(path), f"class {name} has {found}, expected {TEST_PER_CLASS}; {ADVICE}")
     return [path for paths in pictures.values() for path in paths]

@@ -20,7 +20,7 @@ from fedmpi.config.schema import Count, NotNegative, Section, Share
 from fedmpi.config.tree import MAX_BYTES
 from fedmpi.config.yaml_text import Problem
 from fedmpi.disk.plain import read_bytes
-from fedmpi.errors import ConfigError
+from fedmpi.errors import ConfigError, reason
 
 Quantity = Literal[
     "accuracy", "train_loss", "bytes", "bytes_to_target", "macs_to_target", "rounds_to_target", "seconds", "time_share"
@@ -252,7 +252,7 @@ def read(path: Path) -> Study:
     except yaml_text.YamlError as error:
         raise ConfigError(str(path), str(error)) from None
     except (OSError, ValueError) as error:
-        why = getattr(error, "strerror", None) or error
+        why = reason(error)
         raise ConfigError(str(path), f"cannot be read: {why}; give the YAML file of a study") from None
     if not isinstance(document.value, dict):
         raise ConfigError(str(path), f"expected a study (title, seeds, questions), got {words.found(document.value)}")

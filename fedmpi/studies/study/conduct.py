@@ -27,13 +27,13 @@ from functools import cached_property
 from pathlib import Path
 
 from fedmpi.command.manners import Parser, run_command, show
-from fedmpi.config.address import located
+from fedmpi.config.address import CONFIGS, located
 from fedmpi.data.files.source import below_home
-from fedmpi.errors import RunDirError
+from fedmpi.errors import RunDirError, counted
 from fedmpi.store.files import read_json, write_text, writing
 from fedmpi.store.units import duration
 from fedmpi.studies.arguments import number
-from fedmpi.studies.launch import CONFIGS, stoppable
+from fedmpi.studies.launch import stoppable
 from fedmpi.studies.study import choice, findings, kept, making, plots
 from fedmpi.studies.study.answers import answers
 from fedmpi.studies.study.asked import Study, read
@@ -152,7 +152,7 @@ def _make(place: Place, wanted: Sequence[Wanted], at_once: int) -> bool:
         print(f"[{count}/{len(left)}] {job.run.name} seed {job.run.seed}: {how}", flush=True)
     failed = sum(not job.run.is_finished() for job in left)
     if failed:
-        print(f"{failed} runs are not finished; the same command tries them again", file=sys.stderr)
+        print(f"not finished: {counted(failed, 'run')}; the same command tries again", file=sys.stderr)
     return failed > 0
 
 

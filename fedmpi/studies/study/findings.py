@@ -6,6 +6,7 @@ from collections.abc import Iterator, Sequence
 from itertools import groupby
 
 from fedmpi.config import yaml_text
+from fedmpi.errors import counted
 from fedmpi.report import table_text
 from fedmpi.store.units import duration, percent, si
 from fedmpi.studies.runs import mean_std
@@ -64,7 +65,7 @@ def _answers(study: Study, answers: Sequence[Answer]) -> Iterator[str]:
         yield (
             f"Differences are paired by seed and positive where the first method is better. Tests are exact sign-flip "
             f"permutation tests, two-sided, over {len(study.asked.seeds)} seeds, with Holm's correction over "
-            f"{num_tests} test{'s' * (num_tests > 1)}; the smallest p-value that one can have is {best:.2g}, the level "
+            f"{counted(num_tests, 'test')}; the smallest p-value that one can have is {best:.2g}, the level "
             f"{study.asked.alpha:g}. Intervals are those of the same test, not corrected."
         )
 
