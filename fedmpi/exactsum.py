@@ -101,12 +101,12 @@ class ExactSum:
         `weight` is a number, or a float64 tensor of the sum's shape; where it is 0 nobody
         contributed and the entry of `otherwise` stays.
         """
-        value = self._sums[name].to(torch.float64).mul_(math.ldexp(1.0, -self._exponents[name]))
+        value, unit = self._sums[name].to(torch.float64), math.ldexp(1.0, self._exponents[name])
         if isinstance(weight, Tensor):
             weight = weight.to(value.device)
-            value = torch.where(weight > 0, value / weight, otherwise.to(torch.float64))
+            value = torch.where(weight > 0, value.div_(unit) / weight, otherwise.to(torch.float64))
         elif weight > 0:
-            value /= weight
+            value /= unit * weight  # one pass: a power of two changes no digit
         else:
             return otherwise.clone()
         return torch.empty_like(otherwise).copy_(value)
