@@ -30,9 +30,12 @@ def plain_phase(setup: Setup, number: int, phase: Phase, state: ServerState) -> 
         return state
     largest = max(method.client_weight(task) for task in tasks)
     weight = {task.client: method.client_weight(task) / largest for task in tasks}
-    shapes, sent = {name: specs[of[name]].shape for name in of}, publish(setup, state, [t.tier for t in tasks])
+    sent = publish(setup, state, [t.tier for t in tasks])
     bounds = {name: sent.bounds[of[name]] for name in of}
-    sums, weights = ExactSum(shapes, bounds, sum(weight.values())), WeightSum(len(tasks))
+    sums, weights = (
+        ExactSum({name: specs[of[name]] for name in of}, bounds, sum(weight.values())),
+        WeightSum(len(tasks)),
+    )
     memories = dict(state.memories)
     for task in tasks:
         client = client_of(setup, task, sent, state.memories.get(task.client))
@@ -43,7 +46,7 @@ def plain_phase(setup: Setup, number: int, phase: Phase, state: ServerState) -> 
         regions = method.regions(client)
         for name, value in method.lift(upload, client):
             sums.add(name, value, weight[task.client], regions.get(name))
-        weights.add(weight[task.client], {name: (shapes[name], region) for name, region in regions.items()})
+        weights.add(weight[task.client], {name: (specs[of[name]].shape, region) for name, region in regions.items()})
     means = {name: sums.mean(name, weights.of(name), state.params[of[name]]) for name in of}
     lr = learning_rate(setup.config.train, number, setup.config.rounds)
     made = Contributions(phase, number, lr, list(tasks), weights.share, sent.params)

@@ -86,9 +86,9 @@ class PhaseOfRound:
     def added(self, tasks: Sequence[Task]) -> torch.Tensor:
         """The exact sum of what these clients have sent, in this order, with unequal weights."""
         specs, tensor_of = self.method.state_specs(), sums_of(self.method)
-        shapes = {name: specs[tensor].shape for name, tensor in tensor_of.items()}
         bounds = {name: self.published.bounds[tensor] for name, tensor in tensor_of.items()}
-        total = ExactSum(shapes, bounds, float(len(self.assignment.tasks)))
+        sums = {name: specs[tensor] for name, tensor in tensor_of.items()}
+        total = ExactSum(sums, bounds, float(len(self.assignment.tasks)))
         for task in tasks:
             regions = self.method.regions(self.client(task))
             for name, value in self.method.lift(self.results[task.client][1], self.client(task)):

@@ -98,12 +98,16 @@ class FactorizedLayer:
 
     def fold(self, matrix: torch.Tensor) -> torch.Tensor:
         """Matrix (M, N) -> dense weight, contiguous."""
+        return self._folded(matrix).contiguous()
+
+    def _folded(self, matrix: torch.Tensor) -> torch.Tensor:
+        """A view of the matrix, or of its transpose, as the dense weight."""
         if self.kernel is None:
-            return matrix.t().contiguous()
+            return matrix.t()
         axes = _AXES[self.unroll_order]
         dense_shape = (self.out_features, self.in_features, *self.kernel)
         unrolled = matrix.reshape([dense_shape[axis] for axis in axes])
-        return unrolled.permute([axes.index(axis) for axis in range(4)]).contiguous()
+        return unrolled.permute([axes.index(axis) for axis in range(4)])
 
     def folded_as(self, weight: torch.Tensor, matrix: torch.Tensor) -> torch.Tensor:
         """Folds as `fold` does, with the type, device and memory format of `weight`."""
@@ -122,8 +126,14 @@ class FactorizedLayer:
         return self._weight(u.t(), self.u_shape(len(v))), self._weight(v.t(), self.v_shape(len(v))), sigma
 
     def lift(self, u_weight: torch.Tensor, v_weight: torch.Tensor) -> torch.Tensor:
-        """The weights of `u` and `v`, at any rank -> the dense weight that they stand for: what is averaged."""
-        return self.fold(self.u_matrix(u_weight) @ self.v_matrix(v_weight))
+        """The weights of `u` and `v`, at any rank -> the dense weight that they stand for, contiguous."""
+        return self.lifted(u_weight, v_weight).contiguous()
+
+    def lifted(self, u_weight: torch.Tensor, v_weight: torch.Tensor) -> torch.Tensor:
+        """The same as it comes out of the product V^T U^T, without the copy that `fold` makes: what is averaged. Inputs
+        lie innermost in memory, as in channels_last.
+        """
+        return self._folded((self.v_matrix(v_weight).t() @ self.u_matrix(u_weight).t()).t())
 
     def u_matrix(self, u_weight: torch.Tensor) -> torch.Tensor:
         """(r, m, *kernel) -> (M, r); a view if `u_weight` is channels_last."""

@@ -212,7 +212,7 @@ class FedHM(ServerMethod):
         for name, value in upload.items():
             layer = self.layers.get(name.removesuffix(".u.weight"))
             if layer is not None and name.endswith(".u.weight"):
-                yield self._sum(f"{layer.name}.weight", tier), layer.lift(value, upload[f"{layer.name}.v.weight"])
+                yield self._sum(f"{layer.name}.weight", tier), layer.lifted(value, upload[f"{layer.name}.v.weight"])
             elif name.removesuffix(".v.weight") not in self.layers:
                 yield self._sum(dense_name(name, self.layers), tier), value
 

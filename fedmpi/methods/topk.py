@@ -86,11 +86,17 @@ class TopK(Method):
     # Server half.
 
     def lift(self, upload: Params, client: Client) -> Iterator[tuple[str, Tensor]]:
-        """Zeros but for what was sent."""
+        """Zeros but for what was sent, in the sums' memory format."""
+        import torch
+
+        from fedmpi.tensors import Layout
+
         for (name, spec), (values, places) in zip(self.state_specs().items(), self._parts(upload), strict=True):
-            flat = values.new_zeros(spec.num_elements)
-            flat[places] = values
-            yield name, flat.view(spec.shape)
+            layout = Layout.of({name: spec})
+            dense = layout.views(layout.new_buffer(values.device))[name]
+            shape = spec.shape or (1,)  # a number has no index
+            dense.view(shape)[torch.unravel_index(places, shape)] = values
+            yield name, dense
 
     def _parts(self, upload: Params) -> Iterator[tuple[Tensor, Tensor]]:
         """What was sent of each tensor: values, and their places in it, int64."""

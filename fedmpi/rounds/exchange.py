@@ -122,9 +122,9 @@ class _Sums:
         self._weights = Weights(method, assignment.tasks)
         self._tasks = {task.client: task for task in assignment.tasks}
         specs, self._tensor_of = method.state_specs(), sums_of(method)
-        self._shapes = {name: specs[tensor].shape for name, tensor in self._tensor_of.items()}
+        self._specs = {name: specs[tensor] for name, tensor in self._tensor_of.items()}
         bounds = {name: phase.bounds[tensor] for name, tensor in self._tensor_of.items()}
-        self.exact = ExactSum(self._shapes, bounds, self._weights.total, phase.device)
+        self.exact = ExactSum(self._specs, bounds, self._weights.total, phase.device)
 
     def add(self, task: Task, report: ClientReport, upload: Params) -> None:
         client = self._client_of(task, report.memory_digest)
@@ -149,7 +149,7 @@ class _Sums:
             if report.status == CONTRIBUTED:
                 client = self._client_of(self._tasks[report.client], report.memory_digest)
                 regions = self._method.regions(client)
-                weights.add(self._weights.of[report.client], {n: (self._shapes[n], r) for n, r in regions.items()})
+                weights.add(self._weights.of[report.client], {n: (self._specs[n].shape, r) for n, r in regions.items()})
         means = {
             name: self.exact.mean(name, weights.of(name), state[tensor]) for name, tensor in self._tensor_of.items()
         }

@@ -9,13 +9,14 @@ import torch
 from torch import Tensor
 
 from fedmpi.exactsum import ExactSum, Region, StatisticSum, WeightSum, bound_of, scale_exponent
+from fedmpi.tensors import Spec
 
 WEIGHTS = (1.0, 0.5, 0.3, 1 / 3, 0.8187307530779818, 1e-3)
 
 
 def sum_of(values: list[Tensor], weights: list[float], total: float, bound: float) -> ExactSum:
     """A sum of one tensor "a" of the values' shape."""
-    exact = ExactSum({"a": tuple(values[0].shape)}, {"a": bound}, total)
+    exact = ExactSum({"a": Spec(tuple(values[0].shape))}, {"a": bound}, total)
     for value, weight in zip(values, weights, strict=True):
         exact.add("a", value, weight)
     return exact
@@ -85,6 +86,36 @@ def test_these_terms_would_differ_as_floats() -> None:
     values, weights = random_terms(23, 17, seed=1)
     terms = [value.double() * weight for value, weight in zip(values, weights, strict=True)]
     assert not torch.equal(sum(terms), sum(reversed(terms)))
+
+
+@pytest.mark.parametrize("weight", [1.0, 0.5, 0.8187307530779818])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16])
+@pytest.mark.parametrize("channels_last", [False, True])
+@pytest.mark.parametrize(
+    "region",
+    [None, (slice(0, 40), slice(3, 60)), (slice(None), torch.arange(0, 64, 3))],
+    ids=["all", "slices", "index"],
+)
+def test_blocks_add_what_the_formula_says(
+    weight: float, dtype: torch.dtype, channels_last: bool, region: Region | None
+) -> None:
+    """rint(w x 2^k) in one plain expression, against the sum's blocks: of several rows, of parts of a long row, of
+    values that lie in memory as the sum does, or otherwise.
+    """
+    generator = torch.Generator().manual_seed(10)
+    for shape in ((48, 64, 5, 5), (1, 64, 40, 40)):
+        exact = ExactSum({"a": Spec(shape, channels_last=channels_last)}, {"a": 64.0}, 10.0)
+        held = torch.zeros(shape)[region or ()]
+        exponents = torch.randint(-60, 7, held.shape, generator=generator)
+        value = torch.ldexp(torch.rand(held.shape, generator=generator) * 2 - 1, exponents).to(dtype)
+        expected = torch.zeros(shape, dtype=torch.int64)
+        expected[region or ()] += 2 * (value.double() * (weight * 2.0**51)).round().long()
+        exact.add("a", value, weight, region)
+        exact.add("a", value.to(memory_format=torch.channels_last), weight, region)
+        found = exact.buffer[: expected.numel()].view(shape)
+        if channels_last:
+            found = exact.buffer[: expected.numel()].view(shape[0], *shape[2:], shape[1]).permute(0, 3, 1, 2)
+        assert torch.equal(found, expected) and expected.any()
 
 
 # How exact they are.
@@ -167,7 +198,9 @@ def test_strided_values_are_added_by_place() -> None:
 def test_names_do_not_disturb_each_other() -> None:
     """Each has its own bound, so its own k, and its own cache lines; an empty tensor and a number are tensors, too."""
     shapes = {"a": (3,), "none": (0, 2), "b": (), "c": (2, 2)}
-    exact = ExactSum(shapes, {"a": 64.0, "none": 64.0, "b": 1e6, "c": 640.0}, 2.0)
+    exact = ExactSum(
+        {name: Spec(shape) for name, shape in shapes.items()}, {"a": 64.0, "none": 64.0, "b": 1e6, "c": 640.0}, 2.0
+    )
     for name, shape in shapes.items():
         exact.add(name, torch.full(shape, float(ord(name[0]) - 96)), 1.0)
     for name, shape in shapes.items():
@@ -176,7 +209,7 @@ def test_names_do_not_disturb_each_other() -> None:
 
 
 def test_a_tensor_that_nobody_sent_keeps_its_value() -> None:
-    exact, old = ExactSum({"a": (2,)}, {"a": 64.0}, 3.0), torch.tensor([5.0, -7.0])
+    exact, old = ExactSum({"a": Spec((2,))}, {"a": 64.0}, 3.0), torch.tensor([5.0, -7.0])
     mean = exact.mean("a", 0.0, old)
     assert torch.equal(mean, old) and mean.data_ptr() != old.data_ptr()
 
@@ -194,7 +227,7 @@ REGIONS: list[tuple[Region, tuple[int, ...]]] = [
 @pytest.mark.parametrize(("region", "shape"), REGIONS, ids=["indices", "slices", "mask"])
 def test_regions_by_hand(region: Region, shape: tuple[int, ...]) -> None:
     """One client holds all (weight 1, value 4), one a region (1/2, value 1): (4 + 1/2) / (3/2) = 3 there, else 4."""
-    exact, weights = ExactSum({"a": (3, 2)}, {"a": 64.0}, 1.5), WeightSum(2)
+    exact, weights = ExactSum({"a": Spec((3, 2))}, {"a": 64.0}, 1.5), WeightSum(2)
     for other, where in (((1,), region), ((1, *shape), region), ((3, 1), None)):
         with pytest.raises(ValueError, match="^a "):  # never broadcast
             exact.add("a", torch.full(other, 9.0), 1.0, where)
@@ -209,7 +242,7 @@ def test_regions_by_hand(region: Region, shape: tuple[int, ...]) -> None:
 @pytest.mark.parametrize(("region", "shape"), REGIONS, ids=["indices", "slices", "mask"])
 def test_entries_that_nobody_holds_keep_their_value(region: Region, shape: tuple[int, ...]) -> None:
     """Bit for bit: 0.1 and 1e30 are no multiples of 2^-k."""
-    exact, weights = ExactSum({"a": (3, 2)}, {"a": 64.0}, 0.5), WeightSum(1)
+    exact, weights = ExactSum({"a": Spec((3, 2))}, {"a": 64.0}, 0.5), WeightSum(1)
     exact.add("a", torch.tensor([2.0, 3.0]).view(shape), 0.5, region)
     weights.add(0.5, {"a": ((3, 2), region)})
     old = torch.tensor([[0.1, 8.0], [1e30, -0.1], [7.0, 8.0]])
@@ -225,7 +258,7 @@ def test_regions_in_any_order_give_the_same_bits() -> None:
     ]
     sums = []
     for order in (jobs, jobs[::-1], jobs[4:] + jobs[:4]):
-        exact = ExactSum({"a": (3, 2)}, {"a": 64.0}, 10.0)
+        exact = ExactSum({"a": Spec((3, 2))}, {"a": 64.0}, 10.0)
         for value, weight, held in order:
             region, shape = held or (None, (3, 2))
             exact.add("a", value[: math.prod(shape)].view(shape), weight, region)

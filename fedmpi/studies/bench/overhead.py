@@ -2,6 +2,7 @@
 
     python jobs/bench.py overhead [section.key=value ...] [--ranks 3] [--pairs 5] [--case small,resnet18,...]
     python jobs/bench.py memory [section.key=value ...] [--case resnet18]
+    python jobs/bench.py aggregate [section.key=value ...] [--case resnet18,resnet18-fedhm,...]
     python jobs/bench.py population [section.key=value ...] [--ranks 1]
 
 `overhead` runs one federated round and then the same SGD steps as bare PyTorch loops on the same
@@ -11,6 +12,9 @@ module, `torch.optim.SGD`, images already normalized in memory; no broadcast, no
 
 `memory` prints the peak resident memory of a worker against that of a process that runs the bare
 loop alone, and its growth from a cohort of 10 to one of 100 clients.
+
+`aggregate` prints what lifting and adding a cohort's uploads takes on one core, in nanoseconds a number
+of the server's tensors, against plain copies of as many float32 numbers, in turn in one process.
 
 `population` runs the same cohort of 20 clients with two examples each, out of the same two million
 examples, for 1,000, 100,000 and 1,000,000 registered clients, and prints start-up (data, partition,
@@ -51,6 +55,7 @@ from fedmpi.running.resuming import initial_state
 from fedmpi.running.start import prepare
 from fedmpi.store.run_dir import RunDir
 from fedmpi.studies.arguments import number
+from fedmpi.studies.bench import aggregate
 from fedmpi.studies.launch import environment, launcher
 from fedmpi.train_round import train_round
 
@@ -68,6 +73,8 @@ CASES = {
     "small-fedhm": ("small CNN (8x8 inputs), FedHM", f"{_SMALL} method.name=fedhm"),
     "resnet18": ("ResNet-18, FedAvg", f"{_LARGE} method.name=fedavg"),
     "resnet18-fedhm": ("ResNet-18, FedHM", f"{_LARGE} method.name=fedhm"),
+    "resnet18-heterofl": ("ResNet-18, HeteroFL", f"{_LARGE} method.name=heterofl"),
+    "resnet18-topk": ("ResNet-18, top-k", f"{_LARGE} method.name=topk"),
     "population": ("20 of N clients", _MANY),
 }
 """Each benchmark, a method on a net: its title, and its overrides."""
@@ -88,6 +95,10 @@ def _bench(arguments: argparse.Namespace) -> None:
     elif arguments.what == "memory":
         for name in arguments.case or ("resnet18",):
             _print_memory(name, arguments)
+    elif arguments.what == "aggregate":
+        for name in arguments.case or ("resnet18", "resnet18-fedhm", "resnet18-heterofl", "resnet18-topk"):
+            result = _launch(arguments, "aggregate", name, arguments.pairs, ranks=1)
+            print(f"{CASES[name][0]}: {aggregate.shown(result)}", flush=True)
     elif arguments.what == "population":
         results = {n: _launch(arguments, f"population-{n}", "population", 5) for n in POPULATIONS}
         _print_population(results)
@@ -97,7 +108,7 @@ def _bench(arguments: argparse.Namespace) -> None:
 
 def _arguments(argv: Sequence[str] | None) -> argparse.Namespace:
     parser = Parser("jobs/bench.py", __doc__)
-    parser.add_argument("what", choices=["overhead", "memory", "population", "child"])
+    parser.add_argument("what", choices=["overhead", "memory", "aggregate", "population", "child"])
     parser.add_argument("words", nargs="*", metavar="section.key=value", help="on top of each case")
     parser.add_argument("--ranks", type=number(int, 1), default=3, help="rank 0 and the workers (default 3)")
     parser.add_argument("--pairs", type=number(int, 1), default=5, help="rounds, each with its bare twin (default 5)")
@@ -172,6 +183,8 @@ def _measured(comm: Any, what: str, words: Sequence[str], pairs: int, folder: Pa
     kind, _, count = what.rpartition("-")
     if kind == "population":
         return _population(comm, words, int(count), pairs, folder)
+    if what == "aggregate":
+        return aggregate.measured(_setup(comm, [*words, *aggregate.WORDS], folder), pairs)
     if what == "overhead":
         return _overhead(_setup(comm, words, folder), pairs)
     if what == "bare-memory":
