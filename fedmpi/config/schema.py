@@ -22,9 +22,7 @@ class Section(BaseModel):
     """A frozen, strictly typed section: unknown keys are errors, nothing is converted silently."""
 
     # A class is made ready to validate when it first does: most commands use a few of fifty.
-    model_config = ConfigDict(
-        extra="forbid", frozen=True, strict=True, defer_build=True, ser_json_inf_nan="constants"
-    )
+    model_config = ConfigDict(extra="forbid", frozen=True, strict=True, defer_build=True, ser_json_inf_nan="constants")
 
     def problems(self, config: Config) -> Iterable[tuple[str, str]]:
         """(dotted key, message) of all that is wrong beside the other sections of a config that is valid key by key."""
