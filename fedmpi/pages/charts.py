@@ -41,7 +41,7 @@ def lines(
     `log` makes the y axis logarithmic, for values above 0."""
     ys = [value for line in given for values in (line.y, line.low, line.high) for value in values]
     xs = [value for line in given for value in line.x]
-    across = svg.linear(xs, most=8, whole=True) if x is None else svg.linear(xs, x, most=5)
+    across = svg.linear(xs, most=8, whole=True) if x is None else svg.linear(xs, x)
     plot = Plot(across, svg.logarithmic(ys) if log else svg.linear(ys, y), _HEIGHT, x_label)
     bands = [
         svg.area([*plot.points(line.x, line.low), *plot.points(line.x, line.high)[::-1]], place, "band")

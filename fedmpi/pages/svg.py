@@ -80,7 +80,7 @@ class Scale:
         return np.asarray((found - ends[0]) / (ends[1] - ends[0]))
 
 
-def linear(values: Iterable[float], shown: Shown = plain, *, most: int = 6, whole: bool = False) -> Scale:
+def linear(values: Iterable[float], shown: Shown = plain, *, most: int = 7, whole: bool = False) -> Scale:
     """A scale of all values with a margin, and at most so many round ticks; of `whole` numbers alone."""
     found = [*values] or [0.0, 1.0]
     low, high = min(found), max(found)
