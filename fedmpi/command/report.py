@@ -16,6 +16,7 @@ from fedmpi.command.manners import Parser, file_to_write, run_command, show
 from fedmpi.errors import RunDirError, UserError
 from fedmpi.pages import facts, inside
 from fedmpi.pages.facts import Facts
+from fedmpi.pages.page import page
 from fedmpi.store.files import write_text
 from fedmpi.store.run_dir import RunDir
 
@@ -29,8 +30,6 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _report(runs: Sequence[str], out: str | None) -> None:
-    from fedmpi.pages.page import page  # loads matplotlib
-
     found = facts.read_all([Path(run) for run in runs])
     path = file_to_write("--out", out) if out else Path(runs[0] if len(runs) == 1 else "", "report.html")
     if len(found) == 1:

@@ -18,6 +18,7 @@ from fedmpi.export.metadata import input_text, metadata, preprocessing
 from fedmpi.export.saved import SavedRound, saved_round
 from fedmpi.export.smaller import cut_net
 from fedmpi.export.trained import Accuracy, TrainedNet, net_of_client, net_of_tier
+from fedmpi.export.usage import usage
 from fedmpi.store.files import write_atomic
 from fedmpi.store.units import si, size
 
@@ -31,14 +32,15 @@ def export(arguments: Namespace) -> int:
         raise ConfigError("--check", f"{trained.name} has no test example of its own, so there is nothing to compare")
     whole, trained = trained, cut_net(trained) if arguments.cut else trained
     path = write(trained, form, arguments.out)
-    show(_about(path, trained))
+    show(_about(path, trained, form))
     if trained.is_cut:
         show(_uncut(whole, trained, form))
     show(_costs(path, measure(trained, form.load(path, trained))))
     checked = check(path, trained, form) if arguments.check else None
     if checked:
         show(f"  check      {verdict(checked)}")
-    show(_usage(path, trained, form.SNIPPET))
+    code = usage(path, trained, form, arguments.overrides)
+    show("\n".join(["  use it:", *(f"    {line}" for line in code.splitlines())]))
     return 1 if checked and not checked.holds else 0
 
 
@@ -62,10 +64,11 @@ def write(trained: TrainedNet, form: Format, out: str | os.PathLike[str] | None)
     return path
 
 
-def _about(path: Path, trained: TrainedNet) -> str:
+def _about(path: Path, trained: TrainedNet, form: Format) -> str:
     saved, info = trained.saved, trained.saved.setup.data.info
     lines = [
         f"{path}: {trained.name} of {saved.path}, round {saved.number}, {trained.form}",
+        f"  needs      {form.NEEDS}",
         f"  input      {input_text(info)}: {preprocessing(info)}",
     ]
     if info.mean or info.std:
@@ -120,14 +123,3 @@ def verdict(found: Checked) -> str:
     wanted = f"{found.correct} of {found.num_tested} right, expected {found.expected}"
     others = f"{found.num_other} other predictions, outputs differ by {found.largest_difference:.2g} at most"
     return f"{'ok' if found.holds else 'FAIL'}: {wanted}; {others}"
-
-
-def _usage(path: Path, trained: TrainedNet, snippet: str) -> str:
-    info = trained.saved.setup.data.info
-    kind = ", dtype=torch.int64" if info.kind == "tokens" else ""
-    lines = [f"x = torch.zeros(1, {', '.join(map(str, info.example_shape))}{kind})  # your examples, any number"]
-    if info.kind == "image":
-        mean, std = (f"torch.tensor({list(values)}).view(-1, 1, 1)" for values in (info.mean, info.std))
-        lines.append(f"x = (x / 255 - {mean}) / {std}" if info.mean or info.std else "x = x / 255")
-    imports, *rest = snippet.format(path=str(path)).splitlines()
-    return "\n".join(["  use it:", *(f"    {line}" for line in [imports, *lines, *rest])])

@@ -1,16 +1,14 @@
-"""The formats by name: each is a module with SUFFIX, `pack` (a net -> the bytes of its file), `load` (a file -> what
-computes logits) and SNIPPET (how to use the file without fedmpi).
-"""
+"""The formats by name: each is a module that packs a net into a file, loads it, and says how to use it."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Protocol
+from typing import Literal, Protocol, get_args
 
 from torch import Tensor
 
-from fedmpi.export import onnx_file, pt2_file, safetensors_file
+from fedmpi.export import FormatName, onnx_file, pt2_file, safetensors_file
 from fedmpi.export.trained import TrainedNet
 
 Answers = Callable[[Tensor], Tensor]
@@ -21,7 +19,13 @@ class Format(Protocol):
     """What one format does."""
 
     SUFFIX: str
+    NEEDS: str
+    """What the file is used with."""
     SNIPPET: str
+    """Code that makes class numbers of inputs `x`; `{path!r}` is the file, `{made}` an expression for a net of the same
+    layers."""
+    ARRAYS: Literal["torch", "numpy"]
+    """What `x` is."""
     IS_EXACT: bool
     """Whether the file runs in torch, and so must give the very predictions."""
 
@@ -32,4 +36,5 @@ class Format(Protocol):
         """What the file computes. Raises ConfigError where a package is missing."""
 
 
-FORMATS: dict[str, Format] = {"safetensors": safetensors_file, "pt2": pt2_file, "onnx": onnx_file}
+_MODULES: tuple[Format, ...] = (pt2_file, safetensors_file, onnx_file)
+FORMATS = dict(zip(get_args(FormatName), _MODULES, strict=True))

@@ -15,10 +15,11 @@ from fedmpi.export.pt2_file import traced
 from fedmpi.export.trained import TrainedNet
 
 SUFFIX, IS_EXACT = ".onnx", False
+NEEDS, ARRAYS = "onnxruntime and numpy", "numpy"
 SNIPPET = """\
-import onnxruntime, torch
+import onnxruntime, numpy
 net = onnxruntime.InferenceSession({path!r})
-print(net.run(None, {{"input": x.numpy()}})[0].argmax(1))"""
+print(net.run(None, {{"input": x}})[0].argmax(1))"""
 _WANTED_BY = "--format onnx"
 # Else the runtime notes its use, and leaves a file in the temporary folder.
 os.environ.setdefault("ORT_DISABLE_TELEMETRY", "1")

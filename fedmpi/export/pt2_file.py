@@ -14,6 +14,7 @@ from fedmpi.export.extras import exporting
 from fedmpi.export.trained import TrainedNet
 
 SUFFIX, IS_EXACT = ".pt2", True
+NEEDS, ARRAYS = "torch alone", "torch"
 SNIPPET = """\
 import torch
 net = torch.export.load({path!r}).module()

@@ -11,10 +11,11 @@ from fedmpi.export.extras import extra
 from fedmpi.export.trained import TrainedNet
 
 SUFFIX, IS_EXACT = ".safetensors", True
+NEEDS, ARRAYS = "torch, safetensors and the net's code, as the file has its values only; pt2 needs no code", "torch"
 SNIPPET = """\
-import torch
+import torch, fedmpi
 from safetensors.torch import load_file
-net = ...  # a net of the same layers, as `list(load_file({path!r}))` names them
+net = {made}  # or one of your own with these layers
 net.load_state_dict(load_file({path!r}))
 with torch.no_grad():
     print(net.eval()(x).argmax(1))"""

@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
     from torch import nn
 
+    from fedmpi.export import FormatName
     from fedmpi.export.layers import Form
     from fedmpi.export.saved import SavedRound
 
@@ -163,14 +164,20 @@ class Run:
 
             return net_of(self._saved(round), tier, None, form).net
 
-    def client_net(self, client: int, round: Round = "last", form: Form | None = None) -> nn.Module:
-        """The net that this client is tested with, as `net` gives it. Raises UserError where clients have none."""
+    def client_net(
+        self, client: int, round: Round = "last", form: Form | None = None, *, cut: bool = False
+    ) -> nn.Module:
+        """The net that this client is tested with, as `net` gives it; `cut` leaves out the rows and columns that a
+        client of hermes has pruned. Raises UserError where clients have none.
+        """
         from fedmpi.library.surroundings import given_back
 
         with given_back():
             from fedmpi.export.exporting import net_of
+            from fedmpi.export.smaller import cut_net
 
-            return net_of(self._saved(round), None, client, form).net
+            trained = net_of(self._saved(round), None, client, form)
+            return (cut_net(trained) if cut else trained).net
 
     def export(
         self,
@@ -179,7 +186,7 @@ class Run:
         tier: str | float | None = None,
         client: int | None = None,
         round: Round = "last",
-        format: Literal["pt2", "safetensors", "onnx"] = "pt2",
+        format: FormatName = "pt2",
         form: Form | None = None,
         check: bool = False,
     ) -> Path:

@@ -13,8 +13,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
-from fedmpi.pages import charts
-from fedmpi.pages.charts import POINTS_PER_INCH, text_inches, wrapped
+from fedmpi.pages.drawing import POINTS_PER_INCH, legend_below, text_inches, wrapped
 from fedmpi.store.files import write_atomic
 
 if TYPE_CHECKING:
@@ -34,13 +33,22 @@ _POINTS = 9
 _BESIDE_INCHES = 1.0
 """Of a panel's width, what the numbers and the label of its y axis take at most."""
 _DPI = 300
-_STYLE = {
+_STYLE: dict[Any, Any] = {
     "font.size": _POINTS,
+    "svg.fonttype": "none",  # text that can be selected
+    "svg.hashsalt": "fedmpi",
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "axes.grid": True,
+    "axes.axisbelow": True,
+    "grid.linewidth": 0.7,
+    "xtick.major.size": 0,
+    "ytick.major.size": 0,
+    "axes.facecolor": "none",
+    "legend.frameon": False,
     "axes.edgecolor": "0.6",
     "axes.labelcolor": "black",
     "axes.titlecolor": "black",
-    "axes.titleweight": "normal",
-    "axes.titlelocation": "center",
     "axes.titlesize": _POINTS,
     "grid.color": "0.88",
     "xtick.color": "0.25",
@@ -73,13 +81,14 @@ def composed(
     share_y: bool = False,
 ) -> Figure:
     """The figure. Each of `panels` draws into its axes; `more` are entries of the legend that no panel has."""
+    from matplotlib import rc_context
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
     across = min(len(panels), min(_ACROSS, key=lambda columns: -len(panels) % columns))
     down = -(-len(panels) // across)
     width, height = PANEL_INCHES[0] * across, PANEL_INCHES[1] * down
-    with charts.style(**_STYLE):
+    with rc_context(_STYLE):
         figure = Figure(figsize=(width, height), layout="constrained")
         FigureCanvasAgg(figure)
         grid = list(figure.subplots(down, across, squeeze=False, sharey=share_y).flat)
@@ -90,7 +99,7 @@ def composed(
             _fit(axes)
         for axes in grid[len(panels) :]:
             axes.set_visible(False)
-        charts.legend_below(figure, more)
+        legend_below(figure, more)
         if title:
             lines = "\n".join(wrapped(line, width - 0.3, _POINTS + 1) for line in title.split("\n"))
             figure.suptitle(lines, fontsize=_POINTS + 1)
@@ -101,9 +110,11 @@ def composed(
 
 def save(figure: Figure, path: Path) -> None:
     """Writes it; the format is that of the name's ending. The same runs give the same bytes. Raises RunDirError."""
+    from matplotlib import rc_context
+
     dates = {".pdf": {"CreationDate": None}, ".svg": {"Date": None}}
     drawn = io.BytesIO()
-    with charts.style(**_STYLE):
+    with rc_context(_STYLE):
         figure.savefig(drawn, format=path.suffix[1:], dpi=_DPI, metadata=dates.get(path.suffix))
     write_atomic(path, drawn.getbuffer())
 

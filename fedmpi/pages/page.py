@@ -8,8 +8,9 @@ from typing import Any
 
 import numpy as np
 
+from fedmpi.clock import STAGES
 from fedmpi.errors import counted
-from fedmpi.pages import charts
+from fedmpi.pages import charts, svg
 from fedmpi.pages.charts import Line
 from fedmpi.pages.facts import Facts
 from fedmpi.pages.prose import key_figures, name_of, paragraph
@@ -19,8 +20,11 @@ from fedmpi.store.units import duration, percent, si, size
 
 MOST_CLIENTS = 40
 """Of more clients a chart shows a sample."""
-_STAGES = ("local_training", "evaluation", "aggregation", "svd", "communication", "submodel_creation", "saving", "idle")
-_AXES = (("rounds", "round", ""), ("bytes", "bytes of all clients", "x B"), ("MACs", "MACs of training", "x "))
+_AXES = (
+    ("rounds", "round", None),
+    ("bytes", "bytes of all clients", svg.prefixed("B")),
+    ("MACs", "MACs of training", svg.prefixed("")),
+)
 _Section = dict[str, Any]
 
 
@@ -34,7 +38,7 @@ def _render(**content: Any) -> str:
 
     environment = Environment(autoescape=True, trim_blocks=True, lstrip_blocks=True)
     template = environment.from_string((files(__package__) / "page.html").read_text(encoding="utf-8"))
-    return template.render(**content)
+    return template.render(num_colours=svg.NUM_COLOURS, **content)
 
 
 def _of_one(facts: Facts) -> str:
@@ -60,7 +64,7 @@ def _accuracy(facts: Facts) -> _Section:
     losses = [Line(name_of(name), *facts.course(name, "loss")) for name in shown if name != CLIENTS]
     numbers = [record["round"] for record in facts.records if record["train_loss"] is not None]
     training = [record["train_loss"] for record in facts.records if record["train_loss"] is not None]
-    found = [charts.lines(accuracy, "Test accuracy", "round", percent=True)]
+    found = [charts.lines(accuracy, "Test accuracy", "round", y=svg.percents)]
     found += [charts.lines([*losses, Line("training", numbers, training)], "Loss", "round")]
     return {"title": "Accuracy and loss", "charts": found}
 
@@ -130,9 +134,9 @@ def _costs(facts: Facts) -> _Section:
     numbers, down = facts.cumulated("protocol_down_bytes")
     _, up = facts.cumulated("protocol_up_bytes")
     _, macs = facts.cumulated("training_macs")
-    moved = [Line("down", numbers, down.tolist()), Line("up", numbers, up.tolist())]
-    found = [charts.lines(moved, "Bytes of all clients so far", "round", units="y B")]
-    found += [charts.lines([Line("", numbers, macs.tolist())], "MACs of training so far", "round", units="y ")]
+    moved, found = {"down": down, "up": up}, []
+    found.append(charts.stacked(numbers, moved, "Bytes of all clients so far, down and up together", svg.prefixed("B")))
+    found.append(charts.stacked(numbers, {"training": macs}, "MACs of training so far", svg.prefixed("")))
     return {"title": "Communication and compute", "charts": found}
 
 
@@ -151,9 +155,9 @@ def _time(facts: Facts) -> _Section:
         found.append(charts.bars(busy, "Seconds that each rank was busy", lambda s: f"{s:,.1f} s"))
     elif len(facts.records) > 1:
         numbers = [record["round"] for record in facts.records]
-        stages = [stage for stage in _STAGES if any(record["seconds"].get(stage, 0.0) > 0 for record in facts.records)]
+        stages = [stage for stage in STAGES if any(record["seconds"].get(stage, 0.0) > 0 for record in facts.records)]
         parts = {s.replace("_", " "): np.array([r["seconds"].get(s, 0.0) for r in facts.records]) for s in stages}
-        found.append(charts.stacked(numbers, parts, "Seconds of each round", "s"))
+        found.append(charts.stacked(numbers, parts, "Time of each round", lambda s: f"{s:g} s"))
     return {"title": "Time", "text": f"The rounds and their saves took {duration(total_s)}.", "charts": found}
 
 
@@ -268,12 +272,12 @@ def _curves(groups: Sequence[Group]) -> _Section:
     """The curve of each group's first tested net: the clients' own, or the largest tier."""
     first = [(group, group.tested[0]) for group in groups if group.tested]
     found = []
-    for x, label, units in _AXES:
+    for x, label, shown in _AXES:
         lines = [group.line(tier, x, "accuracy", group.name) for group, tier in first]
-        found.append(charts.lines(lines, f"Accuracy by {x}", label, percent=True, units=units))
+        found.append(charts.lines(lines, f"Accuracy by {x}", label, x=shown, y=svg.percents))
     sized = _by_size(groups)
     if any(len(line.x) > 1 for line in sized):
-        found.append(charts.lines(sized, "Last accuracy by size", "parameters", percent=True, units="x "))
+        found.append(charts.lines(sized, "Last accuracy by size", "parameters", x=svg.prefixed(""), y=svg.percents))
     tiers = ", ".join(dict.fromkeys(name_of(tier) for _, tier in first))
     return {
         "title": "Accuracy",

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from fedmpi.errors import ConfigError
-from fedmpi.pages import charts, figure
+from fedmpi.pages import drawing, figure
 from fedmpi.pages.prose import name_of
 from fedmpi.pages.settings import Group
 
@@ -28,16 +28,16 @@ def drawn(groups: Sequence[Group], x: str, y: str, tiers: Sequence[str]) -> Figu
         for number, group in enumerate(groups):
             if tier in group.tested:
                 line = group.line(tier, "MACs" if x == "macs" else x, y, group.name)
-                charts.draw_line(axes, line, number, figure.colour_of(number))
+                drawing.draw_line(axes, line, number, figure.colour_of(number))
         axes.set_title(name_of(tier) if len(tiers) > 1 else "")
         axes.set_xlabel(LABELS[x])
         axes.set_ylabel(f"test {y}")
         if x == "rounds":
-            charts.whole_numbers(axes)
+            drawing.whole_numbers(axes)
         else:
-            charts.with_prefix(axes, "x", "")
+            drawing.with_prefix(axes)
         if y == "accuracy":
-            charts.as_percent(axes)
+            drawing.as_percent(axes)
 
     return figure.composed([functools.partial(panel, tier=tier) for tier in tiers], share_y=True)
 

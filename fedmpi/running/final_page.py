@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from fedmpi.data.show import class_counts
+from fedmpi.pages import facts, inside, page
 from fedmpi.report.observer import Ended
 from fedmpi.rounds.state import Setup
 from fedmpi.store import checkpoint
@@ -25,8 +26,6 @@ class FinalPage:
         """Writes the page of a run that has come to its last round. Raises RunDirError."""
         if ended.stopped:
             return
-        from fedmpi.pages import facts, inside, page  # load matplotlib, 0.5 s
-
         setup, folder = self._setup, self._folder
         num_classes, method = setup.data.info.num_classes, setup.method
         server = dict(checkpoint.load(folder.checkpoint_path(ended.done)).server)

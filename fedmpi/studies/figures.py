@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from fedmpi import papers
-from fedmpi.pages import charts, figure
+from fedmpi.pages import charts, drawing, figure
 from fedmpi.report import table_text
 from fedmpi.store.files import write_text
 from fedmpi.store.units import as_number
@@ -168,7 +168,7 @@ def _draw_panel(axes: Axes, table: papers.Table, panel: Panel, places: Mapping[s
     if panel.ticks:
         axes.set_xticks(range(len(panel.ticks)), panel.ticks)
     elif table.axes is not None and table.axes.x in _WHOLE:
-        charts.whole_numbers(axes)
+        drawing.whole_numbers(axes)
 
 
 def _axis_label(table: papers.Table, name: str) -> str:
@@ -189,7 +189,7 @@ def _draw(axes: Axes, kind: str, line: Line, place: int, shift: float, width: fl
         is_joined = kind != "scatter"
         band = errors if is_joined else []
         low, high = ([y + sign * std for y, std in zip(ys, band, strict=False)] for sign in (-1, 1))
-        charts.draw_line(axes, charts.Line(line.label, xs, ys, low, high), place, colour, is_joined=is_joined)
+        drawing.draw_line(axes, charts.Line(line.label, xs, ys, low, high), place, colour, is_joined=is_joined)
     if errors and kind == "scatter":
         axes.errorbar(xs, ys, yerr=errors, color=colour, linestyle="none")
     if line.paper:

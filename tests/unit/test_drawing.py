@@ -12,8 +12,8 @@ from matplotlib.colors import to_rgb
 from matplotlib.figure import Figure
 from matplotlib.text import Text
 
-from fedmpi.pages import charts, figure
-from fedmpi.pages.charts import text_inches, wrapped
+from fedmpi.pages import charts, drawing, figure
+from fedmpi.pages.drawing import text_inches, wrapped
 from fedmpi.studies import figures
 from fedmpi.studies.reproduction import Request, every, find
 from fedmpi.studies.tables import Archive
@@ -85,7 +85,7 @@ def test_long_names_are_broken_into_lines() -> None:
 
     def draw(axes) -> None:
         for place, name in enumerate(names):
-            charts.draw_line(axes, charts.Line(name, [0, 1], [place, place + 1]), place, figure.colour_of(place))
+            drawing.draw_line(axes, charts.Line(name, [0, 1], [place, place + 1]), place, figure.colour_of(place))
         axes.set_title("A title that is wider than its panel is, although that has three inches and a half")
         axes.set_xlabel("communication of all clients, down and up, from the first round to this one (B)")
         axes.set_ylabel("top-1 accuracy on the test examples of all clients together")
@@ -145,7 +145,7 @@ def test_lines_of_one_colour_differ_in_dashes_and_marker() -> None:
 
     axes = Figure().add_subplot()
     for place in range(21):
-        charts.draw_line(axes, charts.Line(str(place), [0], [0]), place, figure.colour_of(place))
+        drawing.draw_line(axes, charts.Line(str(place), [0], [0]), place, figure.colour_of(place))
     styles = [(line.get_color(), line._dash_pattern, line.get_marker()) for line in axes.get_lines()]
     assert len(set(map(str, styles))) == 21
     for one, other in itertools.combinations(styles, 2):

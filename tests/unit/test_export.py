@@ -1,5 +1,6 @@
 """Exported nets give the reported numbers of correct answers, from the file alone, at any batch size."""
 
+import os
 import re
 import subprocess
 import sys
@@ -280,20 +281,40 @@ def test_best_by_hand() -> None:
     assert best_round(means, [4]) is None and best_round(means, [6, 5]) == 5
 
 
-def test_the_command_and_a_file_without_fedmpi(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], run_of: Callable[[str], Path]
+@pytest.mark.parametrize(
+    ("form", "words", "absent"),
+    [
+        ("pt2", ["fedhm", "--tier", "0.25", "--check"], "fedmpi"),
+        ("onnx", ["fedhm", "--tier", "0.25", "--dense"], "fedmpi torch"),
+        ("safetensors", ["fedhm", "--tier", "0.25"], ""),
+        ("safetensors", ["hermes", "--client", "0", "--cut"], ""),
+    ],
+)
+def test_what_it_prints_runs(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    run_of: Callable[[str], Path],
+    form: str,
+    words: list[str],
+    absent: str,
 ) -> None:
-    """What it prints under `use it` runs in a process that cannot import fedmpi."""
+    """What stands under `use it` runs as it is, in a process that has none of the packages that the file does not need;
+    only safetensors names the code of the net."""
     monkeypatch.chdir(tmp_path)
-    assert main([str(run_of("fedhm")), "--tier", "0.25", "--check"]) == 0
+    method, *rest = words
+    assert main([str(run_of(method)), *rest, "--format", form]) == 0
     out = capsys.readouterr().out
-    assert (tmp_path / "fedhm-tier0.25-round3.pt2").is_file()
+    [path] = tmp_path.glob(f"{method}-*-round3*.{form}")
+    assert path.name in out and f"  needs      {FORMATS[form].NEEDS}\n" in out
+    assert ("the net's code" in out) == (form == "safetensors") == ("fedmpi.open_run" in out)
     snippet = out.partition("use it:\n")[2].replace("    ", "", 1).replace("\n    ", "\n")
-    script = f"{snippet}\nimport sys\nassert 'fedmpi' not in sys.modules"
+    script = f"{snippet}\nimport sys\nassert not {{*{absent.split()}}} & set(sys.modules)"
+    paths = {} if absent else {"PYTHONPATH": os.pathsep.join(sys.path)}
     done = subprocess.run(
-        [sys.executable, "-P", "-c", script], cwd=tmp_path, env={}, capture_output=True, text=True, timeout=600
+        [sys.executable, "-P", "-c", script], cwd=tmp_path, env=paths, capture_output=True, text=True, timeout=600
     )
-    assert done.returncode == 0 and done.stdout.startswith("tensor(["), done.stderr
+    assert done.returncode == 0 and done.stdout.startswith(("tensor([", "[")), done.stderr
 
 
 @pytest.mark.parametrize("edit", ["record", "statistics"])

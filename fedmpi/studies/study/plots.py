@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from fedmpi.pages import charts
+from fedmpi.pages import drawing
 from fedmpi.pages.charts import Line
 from fedmpi.pages.figure import colour_of, composed, save
 from fedmpi.studies.runs import accuracy_of, moved
@@ -65,15 +65,15 @@ def _curves(study: Study, runs: Sequence[Kept]) -> list[Callable[[Axes], None]]:
 def _curve(study: Study, runs: Sequence[Kept], net: str, by_bytes: bool, axes: Axes) -> None:
     for place, method in enumerate(study.asked.methods):
         if own := [run for run in runs if run.wanted.method == method]:
-            charts.draw_line(axes, course(own, net, method, by_bytes=by_bytes), place, colour_of(place))
+            drawing.draw_line(axes, course(own, net, method, by_bytes=by_bytes), place, colour_of(place))
     axes.set_title("clients' own nets" if net == "clients" else f"{net} net")
     axes.set_xlabel("communication of all clients (B)" if by_bytes else "round")
     axes.set_ylabel("test accuracy")
-    charts.as_percent(axes)
+    drawing.as_percent(axes)
     if by_bytes:
-        charts.with_prefix(axes, "x", "")
+        drawing.with_prefix(axes)
     else:
-        charts.whole_numbers(axes)
+        drawing.whole_numbers(axes)
 
 
 def _difference(study: Study, answer: Answer, part: Part, axes: Axes) -> None:
