@@ -67,6 +67,36 @@ def test_what_cannot_be_decided_has_no_runs(tmp_path: Path) -> None:
     assert answer.verdict == "not decidable here" and "differences below noise" in sentence(study, answer)
 
 
+def test_a_condition_may_be_judged_by_its_mean(tmp_path: Path) -> None:
+    """Smallest: -1 point in five seeds, +2 in one, -0.5 on average; no test can say that it loses less than 0.6."""
+    smallest = [0.8, 0.8, 0.8, 0.8, 0.8, 0.83]
+    better = [(top, low) for (top, _), low in zip(BETTER, smallest, strict=True)]
+    for by, margin, verdict in (("mean", 0.006, "confirmed"), ("mean", 0.004, "not confirmed"), ("test", 0.006, "not")):
+        condition = {"measure": "smallest", "margin": margin, "by": by}
+        study = study_of(tmp_path, questions=[{**FILE["questions"][0], "provided": [condition]}])
+        (answer,) = answers(study, final_runs(better, WORSE))
+        assert answer.verdict.startswith(verdict) and answer.parts[1].mean == pytest.approx(-0.005)
+        assert ("an estimate" in sentence(study, answer)) == (by == "mean")
+        if verdict == "confirmed":
+            assert answer.p == 0.03125, "that of the largest net alone"
+
+
+def test_a_target_that_is_never_reached_is_worse_than_one_that_is(tmp_path: Path) -> None:
+    """One round of 50 bytes: it is reached with 50, or counts as 100, two rounds, where it never is."""
+    measures = {**FILE["measures"], "to": {"quantity": "bytes_to_target", "target": 0.9}}
+    question = {**FILE["questions"][0], "measure": "to", "provided": []}
+    study = study_of(tmp_path, measures=measures, questions=[question])
+    reached, never = (0.95, 0.8), (0.85, 0.8)
+    (answer,) = answers(study, final_runs([reached] * 5 + [never], [never] * 6))
+    assert answer.parts[0].differences == (50, 50, 50, 50, 50, 0) and len(answer.parts[0].unreached) == 7
+    assert answer.p == 0.0625 and "7 runs never reached" in sentence(study, answer)
+    (answer,) = answers(study, final_runs([reached] * 6, [never] * 6))
+    assert (answer.verdict, answer.p) == ("confirmed", 0.03125)
+    costly = [replace(run, rounds=[{**run.rounds[0], "protocol_up_bytes": 970}]) for run in final_runs([], [never] * 6)]
+    (answer,) = answers(study, [*final_runs([never] * 6, []), *costly])
+    assert answer.parts[0].differences == (0,) * 6, "both count as the costlier run and a round more"
+
+
 @pytest.mark.parametrize(
     ("measure", "value"),
     [
