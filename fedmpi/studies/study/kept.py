@@ -96,7 +96,7 @@ class Kept:
 
     def nets_of(self, asked: str) -> list[str]:
         """The names of the tested nets that a measure's `net` means; the records have the largest first."""
-        tested = list(dict.fromkeys(name for record in self.rounds for name in record["tiers"]))
+        tested = list(dict.fromkeys(name for record in self.rounds for name in record.get("tiers", ())))
         if asked == "mean":
             return tested
         return {"largest": tested[:1], "smallest": tested[-1:]}.get(asked, [asked])
