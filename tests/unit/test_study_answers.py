@@ -12,6 +12,8 @@ from fedmpi.studies.study.answers import answers
 from fedmpi.studies.study.asked import Measure
 from fedmpi.studies.study.choice import choose, numbers
 from fedmpi.studies.study.findings import report, sentence, unlike
+from fedmpi.studies.study.kept import Kept
+from fedmpi.studies.study.plots import draw
 from fedmpi.studies.study.wanted import Wanted, finals, trials
 
 
@@ -117,6 +119,18 @@ def test_measures(measure: dict[str, Any], value: float | None) -> None:
     assert made(Wanted("final", "one", "hm", 0, 0), 0.9, 0.6).value(Measure(**measure)) == value
 
 
+def test_a_method_may_test_its_clients_nets_alone(tmp_path: Path) -> None:
+    """In some rounds only; there is no largest net then."""
+    run = made(Wanted("final", "one", "hm", 0, 0), 0.9)
+    bare = {key: value for key, value in run.rounds[0].items() if key != "tiers"}
+    tested = {**bare, "round": 2, "clients": {"accuracy": 0.7}}
+    own = replace(run, rounds=[bare, tested])
+    assert own.value(Measure(quantity="accuracy", net="clients")) == 0.7
+    assert own.value(Measure(quantity="accuracy")) is None and own.nets_of("mean") == []
+    study = study_of(tmp_path)
+    assert "one-curves.svg" in draw(study, [own], answers(study, [own]), tmp_path)
+
+
 def test_the_best_trial_is_chosen_of_equal_ones_the_first(tmp_path: Path) -> None:
     study = study_of(tmp_path)
     scores = {("one", "avg"): (0.5, 0.6), ("one", "hm"): (0.7, 0.7), ("two", "avg"): (0.2, 0.1), ("two", "hm"): (0, 1)}
@@ -125,6 +139,25 @@ def test_the_best_trial_is_chosen_of_equal_ones_the_first(tmp_path: Path) -> Non
     assert choose(study, runs)["one"]["avg"] == {"trial": 1, "values": {"train.lr": 0.1}, "scores": [0.5, 0.6]}
     with pytest.raises(RunDirError, match="tuning-two-hm-trial1"):
         choose(study, runs[:-1])
+
+
+def test_the_energy_that_tiers_lack_is_drawn_where_records_have_it(tmp_path: Path) -> None:
+    """Of the first seed's run, whose records have it for every round, of nets with several ranks, without zeros."""
+    runs, study = final_runs(BETTER, WORSE), study_of(tmp_path)
+
+    def noted(run: Kept, *shares: dict[str, float]) -> Kept:
+        method = [{"method": {"spectrum": {"beyond": share}}} for share in shares]
+        return replace(run, rounds=[{**run.rounds[0], **one, "round": number} for number, one in enumerate(method, 1)])
+
+    assert "one-energy.svg" not in draw(study, runs, answers(study, runs), tmp_path)
+    one_rank = noted(runs[6], {"0.5": 0.3}, {"0.5": 0.2})
+    last_only = noted(runs[1], {"0.5": 0.3, "0.25": 0.4})
+    first = noted(runs[0], {"0.5": 0.3, "0.25": 0.4}, {"0.5": 1e-9, "0.25": 1e-3}, {"0.5": 0.0, "0.25": 1e-4})
+    runs = [first, last_only, *runs[2:6], one_rank, *runs[7:]]
+    assert "one-energy.svg" in draw(study, runs, answers(study, runs), tmp_path)
+    drawn = (tmp_path / "one-energy.svg").read_text()
+    assert "hm, seed 0<" in drawn and "tier 0.25<" in drawn
+    assert "avg, seed" not in drawn and "hm, seed 1" not in drawn
 
 
 def test_what_runs_do_not_share_is_said(tmp_path: Path) -> None:

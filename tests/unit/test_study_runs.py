@@ -73,7 +73,8 @@ def runs_here(monkeypatch: pytest.MonkeyPatch) -> list[Sequence[str]]:
 
 
 called = calling(conduct.main)
-SHORT = {"settings": None, "questions": [{**FILE["questions"][0], "settings": []}], "seeds": [0, 1]}
+SHORT = {"settings": None, "questions": [{**FILE["questions"][0], "settings": []}], "seeds": [0, 1],
+         "set": {"evaluation": {"every": 2}}}  # fmt: skip
 
 
 def test_a_whole_study(tmp_path: Path, called: Called, runs_here: list[Sequence[str]]) -> None:
@@ -89,7 +90,8 @@ def test_a_whole_study(tmp_path: Path, called: Called, runs_here: list[Sequence[
     lr = yaml_text.parse((out / "final-all-avg-seed0" / "config.yaml").read_text()).value["train"]["lr"]
     assert lr == choices["avg"]["values"]["train.lr"]
     first = {path.name: path.read_bytes() for path in results.iterdir()}
-    assert {"report.md", "values.csv", "records.json.gz", "all-curves.svg", "all-differences.svg"} == set(first)
+    drawn = {f"all-{what}.svg" for what in ("curves", "differences", "energy")}
+    assert {"report.md", "values.csv", "records.json.gz", *drawn} == set(first)
     assert "same examples, partition, cohorts and initial values" in first["report.md"].decode()
 
     assert called(*words, "--run")[0] == 0 and len(runs_here) == 8

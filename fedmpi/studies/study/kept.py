@@ -19,7 +19,7 @@ from fedmpi.config.schema import Config
 from fedmpi.data.partition import saved
 from fedmpi.data.reading import digest_of
 from fedmpi.errors import RunDirError
-from fedmpi.report.records import Record
+from fedmpi.report.records import Record, net_scores
 from fedmpi.store.files import MOST_BYTES, json_safe, read_whole, write_atomic
 from fedmpi.store.manifest import read_starts
 from fedmpi.store.run_dir import RunDir
@@ -96,7 +96,7 @@ class Kept:
 
     def nets_of(self, asked: str) -> list[str]:
         """The names of the tested nets that a measure's `net` means; the records have the largest first."""
-        tested = list(dict.fromkeys(name for record in self.rounds for name in record.get("tiers", ())))
+        tested = list(dict.fromkeys(name for record in self.rounds for name in net_scores(record)))
         if asked == "mean":
             return tested
         return {"largest": tested[:1], "smallest": tested[-1:]}.get(asked, [asked])
