@@ -6,8 +6,9 @@
 
 `overhead` runs one federated round and then the same SGD steps as bare PyTorch loops on the same
 processes, in turn, and prints the median ratio, where the round's time went, and rank 0's CPU time,
-also as the share of a core; with two ranks or more rank 0 trains nothing. The bare loop is what one would write without fedmpi: an ordinary
-module, `torch.optim.SGD`, images already normalized in memory; no broadcast, no aggregation.
+also as a share of a core; with two ranks or more rank 0 trains nothing. The bare loop is what one
+would write without fedmpi: an ordinary module, `torch.optim.SGD`, images already normalized in
+memory; no broadcast, no aggregation.
 
 `memory` prints the peak resident memory of a worker against that of a process that runs the bare
 loop alone, and its growth from a cohort of 10 to one of 100 clients.
