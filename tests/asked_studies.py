@@ -59,7 +59,7 @@ def made(wanted: Wanted, *accuracies: float, **changed: Any) -> Kept:
         "train_loss": 0.5, "protocol_down_bytes": 30, "protocol_up_bytes": 20, "training_macs": 7.0,
     }  # fmt: skip
     given = {
-        "wanted": wanted, "note": Note("x", None, ""), "config": "", "overrides": (), "data": "d", "partition": "p",
+        "wanted": wanted, "note": Note("x", None, "", ""), "config": "", "overrides": (), "data": "d", "partition": "p",
         "cohorts": "c", "initial": "i", "made_with": {}, "num_starts": 1, "seconds": {"wall": 4.0, "svd": 1.0},
         "nets": (), "rounds": [record],
     }  # fmt: skip

@@ -12,6 +12,8 @@ from fedmpi.studies.study.answers import answers
 from fedmpi.studies.study.asked import Measure
 from fedmpi.studies.study.choice import choose, numbers
 from fedmpi.studies.study.findings import report, sentence, unlike
+from fedmpi.studies.study.kept import Kept
+from fedmpi.studies.study.plots import draw
 from fedmpi.studies.study.wanted import Wanted, finals, trials
 
 
@@ -67,6 +69,36 @@ def test_what_cannot_be_decided_has_no_runs(tmp_path: Path) -> None:
     assert answer.verdict == "not decidable here" and "differences below noise" in sentence(study, answer)
 
 
+def test_a_condition_may_be_judged_by_its_mean(tmp_path: Path) -> None:
+    """Smallest: -1 point in five seeds, +2 in one, -0.5 on average; no test can say that it loses less than 0.6."""
+    smallest = [0.8, 0.8, 0.8, 0.8, 0.8, 0.83]
+    better = [(top, low) for (top, _), low in zip(BETTER, smallest, strict=True)]
+    for by, margin, verdict in (("mean", 0.006, "confirmed"), ("mean", 0.004, "not confirmed"), ("test", 0.006, "not")):
+        condition = {"measure": "smallest", "margin": margin, "by": by}
+        study = study_of(tmp_path, questions=[{**FILE["questions"][0], "provided": [condition]}])
+        (answer,) = answers(study, final_runs(better, WORSE))
+        assert answer.verdict.startswith(verdict) and answer.parts[1].mean == pytest.approx(-0.005)
+        assert ("an estimate" in sentence(study, answer)) == (by == "mean")
+        if verdict == "confirmed":
+            assert answer.p == 0.03125, "that of the largest net alone"
+
+
+def test_a_target_that_is_never_reached_is_worse_than_one_that_is(tmp_path: Path) -> None:
+    """One round of 50 bytes: it is reached with 50, or counts as 100, two rounds, where it never is."""
+    measures = {**FILE["measures"], "to": {"quantity": "bytes_to_target", "target": 0.9}}
+    question = {**FILE["questions"][0], "measure": "to", "provided": []}
+    study = study_of(tmp_path, measures=measures, questions=[question])
+    reached, never = (0.95, 0.8), (0.85, 0.8)
+    (answer,) = answers(study, final_runs([reached] * 5 + [never], [never] * 6))
+    assert answer.parts[0].differences == (50, 50, 50, 50, 50, 0) and len(answer.parts[0].unreached) == 7
+    assert answer.p == 0.0625 and "7 runs never reached" in sentence(study, answer)
+    (answer,) = answers(study, final_runs([reached] * 6, [never] * 6))
+    assert (answer.verdict, answer.p) == ("confirmed", 0.03125)
+    costly = [replace(run, rounds=[{**run.rounds[0], "protocol_up_bytes": 970}]) for run in final_runs([], [never] * 6)]
+    (answer,) = answers(study, [*final_runs([never] * 6, []), *costly])
+    assert answer.parts[0].differences == (0,) * 6, "both count as the costlier run and a round more"
+
+
 @pytest.mark.parametrize(
     ("measure", "value"),
     [
@@ -87,6 +119,18 @@ def test_measures(measure: dict[str, Any], value: float | None) -> None:
     assert made(Wanted("final", "one", "hm", 0, 0), 0.9, 0.6).value(Measure(**measure)) == value
 
 
+def test_a_method_may_test_its_clients_nets_alone(tmp_path: Path) -> None:
+    """In some rounds only; there is no largest net then."""
+    run = made(Wanted("final", "one", "hm", 0, 0), 0.9)
+    bare = {key: value for key, value in run.rounds[0].items() if key != "tiers"}
+    tested = {**bare, "round": 2, "clients": {"accuracy": 0.7}}
+    own = replace(run, rounds=[bare, tested])
+    assert own.value(Measure(quantity="accuracy", net="clients")) == 0.7
+    assert own.value(Measure(quantity="accuracy")) is None and own.nets_of("mean") == []
+    study = study_of(tmp_path)
+    assert "one-curves.svg" in draw(study, [own], answers(study, [own]), tmp_path)
+
+
 def test_the_best_trial_is_chosen_of_equal_ones_the_first(tmp_path: Path) -> None:
     study = study_of(tmp_path)
     scores = {("one", "avg"): (0.5, 0.6), ("one", "hm"): (0.7, 0.7), ("two", "avg"): (0.2, 0.1), ("two", "hm"): (0, 1)}
@@ -95,6 +139,25 @@ def test_the_best_trial_is_chosen_of_equal_ones_the_first(tmp_path: Path) -> Non
     assert choose(study, runs)["one"]["avg"] == {"trial": 1, "values": {"train.lr": 0.1}, "scores": [0.5, 0.6]}
     with pytest.raises(RunDirError, match="tuning-two-hm-trial1"):
         choose(study, runs[:-1])
+
+
+def test_the_energy_that_tiers_lack_is_drawn_where_records_have_it(tmp_path: Path) -> None:
+    """Of the first seed's run, whose records have it for every round, of nets with several ranks, without zeros."""
+    runs, study = final_runs(BETTER, WORSE), study_of(tmp_path)
+
+    def noted(run: Kept, *shares: dict[str, float]) -> Kept:
+        method = [{"method": {"spectrum": {"beyond": share}}} for share in shares]
+        return replace(run, rounds=[{**run.rounds[0], **one, "round": number} for number, one in enumerate(method, 1)])
+
+    assert "one-energy.svg" not in draw(study, runs, answers(study, runs), tmp_path)
+    one_rank = noted(runs[6], {"0.5": 0.3}, {"0.5": 0.2})
+    last_only = noted(runs[1], {"0.5": 0.3, "0.25": 0.4})
+    first = noted(runs[0], {"0.5": 0.3, "0.25": 0.4}, {"0.5": 1e-9, "0.25": 1e-3}, {"0.5": 0.0, "0.25": 1e-4})
+    runs = [first, last_only, *runs[2:6], one_rank, *runs[7:]]
+    assert "one-energy.svg" in draw(study, runs, answers(study, runs), tmp_path)
+    drawn = (tmp_path / "one-energy.svg").read_text()
+    assert "hm, seed 0<" in drawn and "tier 0.25<" in drawn
+    assert "avg, seed" not in drawn and "hm, seed 1" not in drawn
 
 
 def test_what_runs_do_not_share_is_said(tmp_path: Path) -> None:

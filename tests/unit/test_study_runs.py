@@ -21,6 +21,7 @@ from fedmpi.errors import RunDirError
 from fedmpi.main import main
 from fedmpi.rounds.state import draw_cohort
 from fedmpi.running import start
+from fedmpi.store import manifest
 from fedmpi.studies.study import conduct, kept, making
 from fedmpi.studies.study.kept import initial_digest
 from fedmpi.studies.study.wanted import jobs_of, trials
@@ -72,7 +73,8 @@ def runs_here(monkeypatch: pytest.MonkeyPatch) -> list[Sequence[str]]:
 
 
 called = calling(conduct.main)
-SHORT = {"settings": None, "questions": [{**FILE["questions"][0], "settings": []}], "seeds": [0, 1]}
+SHORT = {"settings": None, "questions": [{**FILE["questions"][0], "settings": []}], "seeds": [0, 1],
+         "set": {"evaluation": {"every": 2}}}  # fmt: skip
 
 
 def test_a_whole_study(tmp_path: Path, called: Called, runs_here: list[Sequence[str]]) -> None:
@@ -88,7 +90,8 @@ def test_a_whole_study(tmp_path: Path, called: Called, runs_here: list[Sequence[
     lr = yaml_text.parse((out / "final-all-avg-seed0" / "config.yaml").read_text()).value["train"]["lr"]
     assert lr == choices["avg"]["values"]["train.lr"]
     first = {path.name: path.read_bytes() for path in results.iterdir()}
-    assert {"report.md", "values.csv", "records.json.gz", "all-curves.svg", "all-differences.svg"} == set(first)
+    drawn = {f"all-{what}.svg" for what in ("curves", "differences", "energy")}
+    assert {"report.md", "values.csv", "records.json.gz", *drawn} == set(first)
     assert "initial values" in first["report.md"].decode()
 
     assert called(*words, "--run")[0] == 0 and len(runs_here) == 8
@@ -123,6 +126,72 @@ def test_a_file_that_changed_after_the_first_run_is_refused(
     study.path.write_text(study.path.read_text() + "alpha: 0.5\n")
     code, _, error = called(study.path, "--run", "--out", tmp_path / "out")
     assert code == 2 and study.digest[:12] in error and len(runs_here) == 1
+
+
+def test_a_config_that_changed_after_a_run_is_refused(
+    tmp_path: Path, called: Called, runs_here: list[Sequence[str]]
+) -> None:
+    """The study's file is the same, but not what its runs begin from: known by folder, by note and by record."""
+    study = study_of(tmp_path, **SHORT)
+    words = [study.path, "--out", tmp_path / "out", "--results", tmp_path / "results"]
+    ((_, job),) = jobs_of(study, trials(study)[:1], tmp_path / "out")
+    list(making.make(study, [job], 1))
+    assert called(*words, "--report")[0] == 0
+    for changed in ("rounds: 2", "batch_size: "):
+        base = (tmp_path / "base.yaml").read_text()
+        (tmp_path / "base.yaml").write_text(base.replace(changed, f"{changed}1"))
+        for gone in ("", "config.yaml", "*.study.json"):
+            for path in (tmp_path / "out").rglob(gone) if gone else ():
+                path.rename(tmp_path / f"{changed[:5]}-{path.name}")
+            code, _, error = called(*words, "--run")
+            assert code == 2 and "tuning-all-avg-trial0-seed100" in error and "another config" in error, (changed, gone)
+            assert len(error.splitlines()) == 1
+        (tmp_path / "base.yaml").write_text(base)
+    assert len(runs_here) == 1
+
+
+def test_a_file_that_is_not_committed_is_not_run(
+    tmp_path: Path, called: Called, runs_here: list[Sequence[str]]
+) -> None:
+    study = study_of(tmp_path, **SHORT)
+    words = [study.path, "--run", "--out", tmp_path / "out"]
+
+    def git(*arguments: str) -> None:
+        named = ("-c", "user.name=a", "-c", "user.email=a@b", "-c", "commit.gpgsign=false")
+        subprocess.run(["git", "-C", str(tmp_path), *named, *arguments], check=True, capture_output=True)
+
+    git("init")
+    assert called(*words)[0] == 2
+    git("add", study.path.name)
+    code, _, error = called(*words)
+    assert code == 2 and str(study.path) in error and "commit it" in error and not runs_here
+    git("commit", "-m", "A study")
+    assert called(*words)[0] == 0 and len(runs_here) == 8
+    commit = manifest.git(tmp_path, "rev-parse", "HEAD")
+    assert f"commit {commit}" in (tmp_path / "out" / "results" / "report.md").read_text()
+
+
+@pytest.mark.parametrize("count", [1, 4, 6])
+def test_records_alone_continue_a_study_elsewhere(
+    tmp_path: Path, called: Called, runs_here: list[Sequence[str]], count: int
+) -> None:
+    """After one trial, after all, and among the final runs: another clone makes the rest, and the same tables."""
+    study = study_of(tmp_path, **SHORT)
+    here = [study.path, "--out", tmp_path / "here", "--results", tmp_path / "results"]
+    elsewhere = [study.path, "--out", tmp_path / "elsewhere", "--results", tmp_path / "results"]
+    assert called(study.path, "--run", "--jobs", 1, "--out", tmp_path / "whole")[0] == 0
+    place = conduct.Place(study, tmp_path / "here", tmp_path / "results")
+    jobs = [job for _, job in jobs_of(study, trials(study), place.out)]
+    list(making.make(study, jobs[:count], 1))
+    if count > 4:
+        jobs = [job for _, job in jobs_of(study, place.finals(), place.out)]
+        list(making.make(study, jobs[: count - 4], 1))
+    assert called(*here, "--report")[0] == 0
+    (tmp_path / "here").rename(tmp_path / "gone")
+    runs_here.clear()
+    assert called(*elsewhere, "--run")[0] == 0 and len(runs_here) == 8 - count
+    tables = [path / "values.csv" for path in (tmp_path / "results", tmp_path / "whole" / "results")]
+    assert tables[0].read_text() == tables[1].read_text()
 
 
 def test_a_failed_run_ends_no_other_and_is_tried_again(

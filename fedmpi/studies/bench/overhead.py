@@ -7,9 +7,10 @@
     python jobs/bench.py startup --help
 
 `overhead` runs one federated round and then the same SGD steps as bare PyTorch loops on the same
-processes, in turn, and prints the median ratio, where the round's time went, and rank 0's share of
-a core while workers train. The bare loop is what one would write without fedmpi: an ordinary
-module, `torch.optim.SGD`, images already normalized in memory; no broadcast, no aggregation.
+processes, in turn, and prints the median ratio, where the round's time went, and rank 0's CPU time,
+also as a share of a core; with two ranks or more rank 0 trains nothing. The bare loop is what one
+would write without fedmpi: an ordinary module, `torch.optim.SGD`, images already normalized in
+memory; no broadcast, no aggregation.
 
 `memory` prints the peak resident memory of a worker against that of a process that runs the bare
 loop alone, and its growth from a cohort of 10 to one of 100 clients.
@@ -119,8 +120,8 @@ def _arguments(argv: Sequence[str] | None) -> argparse.Namespace:
     others, arguments.overrides = without_overrides(arguments.words)
     if others:
         raise ConfigError("command line", f"{others[0]!r} means nothing here; a case is named by --case")
-    for _, words in CASES.values():
-        load(None, [*words.split(), *arguments.overrides])  # here a mistake is one line
+    for name in arguments.case or CASES:
+        load(None, [*CASES[name][1].split(), *arguments.overrides])  # here a mistake is one line
     return arguments
 
 
@@ -143,7 +144,7 @@ def _launch(arguments: argparse.Namespace, child: str, case: str, pairs: int, ra
 def _print_overhead(name: str, result: dict[str, float]) -> None:
     pairs = f"(pairs {result.pop('lowest'):.3f} to {result.pop('highest'):.3f})"
     times = f"round {result.pop('round_s'):.2f} s, bare {result.pop('bare_s'):.2f} s"
-    share = f"rank 0 used {100 * result.pop('root_cpu'):.1f} % of a core"
+    share = f"rank 0 used {result.pop('root_s'):.2f} s, {100 * result.pop('root_cpu'):.1f} % of a core"
     print(f"{CASES[name][0]}: round / bare loop = {result.pop('ratio'):.3f} {pairs}; {times}; {share}")
     parts = sorted(result.items(), key=lambda part: -part[1])
     shown = (f"{stage} {1000 * seconds:.0f} ms" for stage, seconds in parts if seconds > 5e-4)
@@ -215,18 +216,19 @@ def _overhead(setup: Setup, pairs: int) -> dict[str, float]:
     next(rounds)  # warm-up
     bare.run(1)
     setup.clock.take()
-    round_s, bare_s, root_cpu, splits = [], [], [], []
+    round_s, bare_s, root_s, splits = [], [], [], []
     for round_number in range(2, pairs + 2):
         cpu = time.process_time()
         round_s.append(_timed(setup.comm, lambda: next(rounds)))
-        root_cpu.append((time.process_time() - cpu) / round_s[-1])
+        root_s.append(time.process_time() - cpu)
         splits.append(setup.clock.take())
         bare_s.append(_timed(setup.comm, partial(bare.run, round_number)))
         setup.clock.take()
     ratios = [one / other for one, other in zip(round_s, bare_s, strict=True)]
     stages = [stage for stage in splits[0] if stage != "wall"]
     means = _of_all(setup.comm, [statistics.fmean(split[stage] for split in splits) for stage in stages]).mean(axis=0)
-    medians = {"ratio": ratios, "round_s": round_s, "bare_s": bare_s, "root_cpu": root_cpu}
+    root_cpu = [used / whole for used, whole in zip(root_s, round_s, strict=True)]
+    medians = {"ratio": ratios, "round_s": round_s, "bare_s": bare_s, "root_s": root_s, "root_cpu": root_cpu}
     return {
         **{name: statistics.median(values) for name, values in medians.items()},
         "lowest": min(ratios),

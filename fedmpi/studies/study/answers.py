@@ -1,8 +1,13 @@
 """Answers: for each question and setting whether the runs confirm it, with the numbers that decide.
 
-A question holds where its primary measure and all its conditions hold. Its p-value is the largest of theirs: a claim of
-several parts needs no further correction (Berger, Technometrics 24, 1982). Holm's correction is over all questions in
-all their settings, as many as the file has, whether or not their runs are there.
+A question holds where its primary measure and all its conditions hold. Its p-value is the largest of those that are
+tested: a claim of several parts needs no further correction (Berger, Technometrics 24, 1982). A condition that is
+judged by its mean has no p-value; it only has to hold. Holm's correction is over all questions in all their settings,
+as many as the file has, whether or not their runs are there.
+
+A run that never reaches a target counts as if it had reached it one round after the end of the costlier run of its
+pair, so as worse than any that does. Where neither does, the pair has no difference. This rule treats both methods of a
+pair alike, so the sign-flip test stays exact.
 """
 
 from __future__ import annotations
@@ -28,6 +33,8 @@ class Part:
     differences: tuple[float, ...]
     missing: tuple[str, ...]
     """Runs that are not finished, or have no such number."""
+    unreached: tuple[str, ...] = ()
+    """Runs that never reached the target."""
 
     @property
     def mean(self) -> float:
@@ -37,6 +44,10 @@ class Part:
     def p(self) -> float:
         """Two-sided, of a mean difference of minus the margin."""
         return sign_flip_p([difference + self.condition.margin for difference in self.differences])
+
+    @property
+    def is_tested(self) -> bool:
+        return self.condition.by == "test"
 
     @property
     def holds(self) -> bool:
@@ -90,23 +101,31 @@ def answers(study: Study, runs: Sequence[Kept]) -> list[Answer]:
 
 def _p(parts: Sequence[Part]) -> float:
     """The p-value of the whole question; 1 where a part is missing or on the wrong side."""
-    return max(1.0 if part.missing or not part.holds else part.p for part in parts)
+    if any(part.missing or not part.holds for part in parts):
+        return 1.0
+    return max(part.p for part in parts if part.is_tested)
 
 
 def _part(study: Study, runs: Sequence[Kept], question: Question, setting: str, one: Condition) -> Part:
     measure = study.asked.measures[one.measure]
     final = {(run.wanted.method, run.wanted.seed): run for run in runs if is_final(run, setting)}
-    differences, missing = {}, []
+    differences: dict[int, float] = {}
+    missing: list[str] = []
+    unreached: list[str] = []
     for seed in study.asked.seeds:
+        names = [f"{method} seed {seed}" for method in (question.first, question.second)]
         pair = [final.get((method, seed)) for method in (question.first, question.second)]
         values = [None if run is None else run.value(measure) for run in pair]
-        first, second = values
+        after = [None if run is None else run.one_round_more(measure) for run in pair]
+        never = [value is None and more is not None for value, more in zip(values, after, strict=True)]
+        cap = max((more for more in after if more is not None), default=None)
+        first, second = (cap if late else value for late, value in zip(never, values, strict=True))
         if first is not None and second is not None:
             differences[seed] = measure.sign * (first - second)
+            unreached += [name for name, late in zip(names, never, strict=True) if late]
         else:
-            names = (question.first, question.second)
-            missing += [f"{name} seed {seed}" for name, value in zip(names, values, strict=True) if value is None]
-    return Part(one, tuple(differences), tuple(differences.values()), tuple(missing))
+            missing += [name for name, value in zip(names, (first, second), strict=True) if value is None]
+    return Part(one, tuple(differences), tuple(differences.values()), tuple(missing), tuple(unreached))
 
 
 def is_final(run: Kept, setting: str) -> bool:

@@ -1,6 +1,7 @@
 """What a study's file says, checked before anything runs; `fedmpi/studies/README.md` has an example.
 
-The digest is that of the file's bytes. Every run notes it when it begins, so a file that has changed since is refused.
+The digest is that of the file's bytes. Every run notes it when it begins, with the hash of its own config, so a file
+that has changed since is refused, as is one whose runs begin from configs that have changed.
 """
 
 from __future__ import annotations
@@ -55,6 +56,11 @@ class Measure(Section):
         return self.quantity in ("accuracy", "time_share")
 
     @property
+    def is_to_target(self) -> bool:
+        """Whether a run may never have it: one that does not reach the target."""
+        return self.quantity in _TO_TARGET
+
+    @property
     def sign(self) -> int:
         """1 where more is better, else -1."""
         return 1 if self.quantity == "accuracy" else -1
@@ -67,6 +73,8 @@ class Condition(Section):
     """The name of a measure."""
     margin: NotNegative = 0.0
     """By how much the first method may be worse, in the measure's unit (0.005 is half a point of accuracy)."""
+    by: Literal["test", "mean"] = "test"
+    """`test`: it must be significant, too. `mean`: the mean difference decides, an estimate, and the report says so."""
 
 
 class Question(Section):
@@ -166,7 +174,7 @@ class Asked(Section):
         for place, question in enumerate(self.questions):
             yield from self._question(("questions", place), question)
         for name, measure in self.measures.items():
-            if (measure.target is None) == (measure.quantity in _TO_TARGET):
+            if (measure.target is None) == measure.is_to_target:
                 has = "needs a target" if measure.target is None else "takes no target"
                 yield ("measures", name), f"{measure.quantity} {has}"
 

@@ -10,8 +10,9 @@ runs at a time, each on one core and nice to other work (default: as many as the
 continues after an interruption; what is finished is not made again.
 
 --report makes the report again: report.md, values.csv and figures in --results, out of records.json.gz there, to which
-it first adds what is finished in --out. A file that has changed since its runs began is refused. Of a study in the
-repository's configs/studies the results are in jobs/studies/NAME, of another one in --out/results.
+it first adds what is finished in --out. A file that is not committed is not run, and one that has changed since its
+runs began is refused, also where only a config that it starts from has. Of a study in the repository's configs/studies
+the results are in jobs/studies/NAME, of another one in --out/results.
 """
 
 from __future__ import annotations
@@ -60,11 +61,17 @@ class Place:
         return kept.read(self.results)
 
     def check(self) -> None:
-        """Raises RunDirError where the file has changed since a run of it began."""
+        """Raises RunDirError where the file, or a config that it starts from, has changed since a run began."""
         digest, _, runs = self.archived
         if runs:
             making.refuse_changed(self.study, iter([(runs[0].name, digest)]))
         making.refuse_changed(self.study, making.noted_in(self.out))
+        notes = {one: making.note_of(run_of(one, self.out)) for one in trials(self.study)}
+        began = {one: note.config for one, note in notes.items() if note}
+        began |= {run.wanted: run.config for run in runs}
+        asked = jobs_of(self.study, list(began), self.out, self.data_dir)
+        found = ((job.run.folder.path.name, began[one], job.config) for one, job in asked)
+        making.refuse_other_configs(self.study, found)
 
     def choices(self) -> Choices:
         """What was chosen on validation data; empty if nothing has been yet. Raises RunDirError for a damaged file."""
@@ -79,6 +86,8 @@ class Place:
         if self.study.asked.tuning is None or self.choices():
             return self.choices()
         chosen = choice.choose(self.study, self.collect(trials(self.study)))
+        with writing(self.out):
+            self.out.mkdir(parents=True, exist_ok=True)
         write_text(self.out / _CHOICES, json.dumps(chosen, indent=1) + "\n")
         return chosen
 
@@ -120,6 +129,8 @@ def _study(given: Sequence[str]) -> int:
     if arguments.status:
         show("\n".join(_status(place)))
         return 0
+    if arguments.run:
+        making.refuse_uncommitted(study.path)
     if arguments.run and (_make(place, trials(study), arguments.jobs) or _make(place, place.finals(), arguments.jobs)):
         return 1
     _report(place)

@@ -51,9 +51,11 @@ def _said(study: Study, part: Part) -> str:
     low, high, confidence = part.interval(study.asked.alpha)
     margin = part.condition.margin
     allowed = f", allowed {_signed(measure, -margin)}" if margin else ""
+    judged = "" if part.is_tested else ", judged by its mean: an estimate, not a test"
+    never = f", {len(part.unreached)} runs never reached the target" if part.unreached else ""
     ends = f"{_signed(measure, low, unit=False)} to {_signed(measure, high, unit=False)}"
     number = f"{part.condition.measure} {_signed(measure, part.mean)}"
-    return f"{number} ({100 * confidence:.1f} % interval {ends}{allowed})"
+    return f"{number} ({100 * confidence:.1f} % interval {ends}{allowed}{judged}{never})"
 
 
 def _answers(study: Study, answers: Sequence[Answer]) -> Iterator[str]:
@@ -73,7 +75,7 @@ def _answers(study: Study, answers: Sequence[Answer]) -> Iterator[str]:
 def _runs(study: Study, runs: Sequence[Kept]) -> Iterator[str]:
     final = [run for run in runs if run.wanted.phase == "final"]
     asked = len(finals(study, {}))
-    commits = sorted({run.note.commit or "not committed" for run in runs})
+    commits = sorted({run.note.commit or "none (no git there)" for run in runs})
     code = sorted({str(run.made_with.get("git")) for run in runs})
     seconds = sum(run.seconds.get("wall", 0.0) * len(run.rounds) for run in runs)
     yield f"- file: `{study.path.name}`, SHA-256 `{study.digest}`, commit {', '.join(commits) or '-'}"
@@ -148,12 +150,17 @@ def _differences(study: Study, answers: Sequence[Answer]) -> Iterator[str]:
                 answer.question.first, answer.question.second, part.condition.measure, _signed(measure, part.mean),
                 "-" if deviation is None else _signed(measure, deviation, unit=False).lstrip("+"),
                 f"{_signed(measure, low, unit=False)} to {_signed(measure, high)} ({100 * confidence:.1f} %)",
-                f"{part.p:.3g}", by_seed,
+                f"{part.p:.3g}" if part.is_tested else "-", by_seed,
             ))  # fmt: skip
     if lines:
         yield from table_text.markdown_lines(heads, lines, 3)
         yield ""
         yield "p is that of the row alone, against minus its margin and before Holm's correction."
+        if any(part.unreached for answer in answers for part in answer.parts):
+            yield (
+                "A run that never reached the target counts as if it had a round after the end of the costlier run of "
+                "its pair."
+            )
 
 
 def _choices(study: Study, choices: Choices) -> Iterator[str]:

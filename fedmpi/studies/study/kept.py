@@ -19,16 +19,16 @@ from fedmpi.config.schema import Config
 from fedmpi.data.partition import saved
 from fedmpi.data.reading import digest_of
 from fedmpi.errors import RunDirError
-from fedmpi.report.records import Record
+from fedmpi.report.records import Record, net_scores
 from fedmpi.store.files import MOST_BYTES, json_safe, read_whole, write_atomic
 from fedmpi.store.manifest import read_starts
 from fedmpi.store.run_dir import RunDir
 from fedmpi.store.stored import digest_of as digest_of_tensors
 from fedmpi.studies import measures
 from fedmpi.studies.launch import Job
-from fedmpi.studies.runs import History, Run
+from fedmpi.studies.runs import History, Run, moved
 from fedmpi.studies.study.asked import Measure
-from fedmpi.studies.study.making import Note, note_of
+from fedmpi.studies.study.making import Note, config_text, note_of
 from fedmpi.studies.study.wanted import Wanted
 
 FILE = "records.json.gz"
@@ -44,7 +44,7 @@ class Kept:
     wanted: Wanted
     note: Note
     config: str
-    """`Config.hash()`."""
+    """`config_text` of its config."""
     overrides: Sequence[str]
     data: str
     """Digests of the examples, of who has which, of who took part in which round, and of the model's values that follow
@@ -82,9 +82,21 @@ class Kept:
         found = [value for value in values if value is not None]
         return statistics.fmean(found) if found and len(found) == len(values) else None
 
+    def one_round_more(self, measure: Measure) -> float | None:
+        """For a measure to a target: what the whole run took and a round more; None where it has no such net."""
+        accuracy = measure.model_copy(update={"quantity": "accuracy", "target": None})
+        if not measure.is_to_target or self.value(accuracy) is None:
+            return None
+        of_rounds = {
+            "bytes_to_target": [moved(record) for record in self.rounds],
+            "macs_to_target": [record["training_macs"] for record in self.rounds],
+            "rounds_to_target": [1 for _ in self.rounds],
+        }[measure.quantity]
+        return sum(of_rounds) * (1 + 1 / len(self.rounds))
+
     def nets_of(self, asked: str) -> list[str]:
         """The names of the tested nets that a measure's `net` means; the records have the largest first."""
-        tested = list(dict.fromkeys(name for record in self.rounds for name in record["tiers"]))
+        tested = list(dict.fromkeys(name for record in self.rounds for name in net_scores(record)))
         if asked == "mean":
             return tested
         return {"largest": tested[:1], "smallest": tested[-1:]}.get(asked, [asked])
@@ -102,7 +114,7 @@ def keep(wanted: Wanted, job: Job, note: Note, *, all_diagnostics: bool) -> Kept
     return Kept(
         wanted=wanted,
         note=note,
-        config=job.config.hash(),
+        config=config_text(job.config),
         overrides=job.overrides,
         data=run.data_digest,
         partition=digest_of({"indices": partition.indices, "offsets": partition.offsets}),
@@ -178,7 +190,7 @@ def _kept(run: Mapping[str, Any], made_with: Sequence[Mapping[str, Any]]) -> Kep
 
 def noted(wanted: Wanted, job: Job, first_seed: int) -> Kept | None:
     """The run as it is kept, if it is finished and has a note."""
-    note = note_of(job)
+    note = note_of(job.run)
     if note is None or not job.run.is_finished():
         return None
     return keep(wanted, job, note, all_diagnostics=wanted.phase == "final" and wanted.seed == first_seed)

@@ -11,14 +11,16 @@ import shutil
 import subprocess
 import time
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
+from fedmpi.config.schema import Config
 from fedmpi.errors import RunDirError
 from fedmpi.store import manifest
 from fedmpi.store.files import read_json, write_text, writing
 from fedmpi.studies.launch import Begun, Job, end, environment, start
+from fedmpi.studies.runs import Run
 from fedmpi.studies.study.asked import Study
 
 _LOOK_S = 0.1
@@ -33,21 +35,23 @@ class Note:
     study: str
     """Its digest."""
     commit: str | None
-    """The commit of git that has this text; None where none has."""
+    """The commit of git that has this text; None where there is no git."""
+    config: str
+    """`config_text` of the run's config."""
     begun: str
 
 
-def note_of(job: Job) -> Note | None:
+def note_of(run: Run) -> Note | None:
     """None for a run that has not begun as one of a study."""
-    found = read_json(_path(job))
+    found = read_json(_path(run))
     try:
         return Note(**found)
     except TypeError:
         return None
 
 
-def _path(job: Job) -> Path:
-    folder = job.run.folder.path
+def _path(run: Run) -> Path:
+    folder = run.folder.path
     return folder.with_name(folder.name + _NOTE)
 
 
@@ -68,6 +72,35 @@ def committed(path: Path) -> str | None:
         return manifest.git(folder, "log", "-1", "--format=%H", "--", name) or None
     except (OSError, subprocess.SubprocessError):
         return None
+
+
+def config_text(config: Config) -> str:
+    """The hash of all that decides a run's results, and its rounds, which `Config.hash` may leave out."""
+    return f"{config.hash()}, {config.rounds} rounds"
+
+
+def refuse_uncommitted(path: Path) -> None:
+    """Raises RunDirError for a file that git does not have as it is; where there is no git, there is nothing to ask."""
+    try:
+        manifest.git(path.resolve().parent, "rev-parse", "--git-dir")
+    except (OSError, subprocess.SubprocessError):
+        return
+    if committed(path) is None:
+        raise RunDirError(
+            str(path), "is not committed as it is; commit it, so that all can see it is older than its runs"
+        )
+
+
+def refuse_other_configs(study: Study, found: Iterable[tuple[str, str, Config]]) -> None:
+    """Raises RunDirError where one of these (run, config that it was begun with, config asked for now) differs."""
+    other = [name for name, began, asked in found if began != config_text(asked)]
+    if other:
+        more = f" ({len(other)} such runs)" if len(other) > 1 else ""
+        text = (
+            f"run {other[0]} was made with another config than the file and the configs it starts from now say{more}; "
+            "restore these configs, or give the study another name and run that"
+        )
+        raise RunDirError(str(study.path), text)
 
 
 def refuse_changed(study: Study, digests: Iterator[tuple[str, str]]) -> None:
@@ -109,9 +142,9 @@ def make(study: Study, jobs: Sequence[Job], at_once: int) -> Iterator[tuple[Job,
 
 
 def _begin(study: Study, job: Job, commit: str | None) -> tuple[Begun, subprocess.Popen[bytes]]:
-    if note_of(job) is None:
-        note = Note(study.digest, commit, time.strftime("%Y-%m-%dT%H:%M:%S%z"))
-        path = _path(job)
+    if note_of(job.run) is None:
+        note = Note(study.digest, commit, config_text(job.config), time.strftime("%Y-%m-%dT%H:%M:%S%z"))
+        path = _path(job.run)
         with writing(path):
             path.parent.mkdir(parents=True, exist_ok=True)
         write_text(path, json.dumps(asdict(note)) + "\n")

@@ -1,4 +1,6 @@
-"""Figures of a study, drawn from its records: accuracy by round for each setting, and paired differences."""
+"""Figures of a study, drawn from its records: accuracy by round for each setting, paired differences, and of methods
+whose tiers have ranks the energy that each tier lacks.
+"""
 
 from __future__ import annotations
 
@@ -28,12 +30,16 @@ def draw(study: Study, runs: Sequence[Kept], answers: Sequence[Answer], folder: 
     """Writes the figures as SVG; their names."""
     names = []
     for setting in study.asked.settings:
-        if own := [run for run in runs if is_final(run, setting)]:
+        own = [run for run in runs if is_final(run, setting)]
+        if own:
             names.append(f"{setting}-curves.svg")
             save(composed(_curves(study, own), share_y=True), folder / names[-1])
         if rows := [(answer, part) for answer in answers if answer.setting == setting for part in answer.parts]:
             names.append(f"{setting}-differences.svg")
             save(composed([partial(_difference, study, *row) for row in rows]), folder / names[-1])
+        if panels := [partial(_energy, run) for run in own if len(_lacking(run)) > 1]:
+            names.append(f"{setting}-energy.svg")
+            save(composed(panels, share_y=True), folder / names[-1])
     return names
 
 
@@ -74,6 +80,29 @@ def _curve(study: Study, runs: Sequence[Kept], net: str, by_bytes: bool, axes: A
         drawing.with_prefix(axes)
     else:
         drawing.whole_numbers(axes)
+
+
+def _lacking(run: Kept) -> dict[str, list[tuple[int, float]]]:
+    """By tier (round, share of the energy beyond its rank), of a run whose records have that of several rounds; without
+    zeros, because the axis is logarithmic.
+    """
+    found: dict[str, list[tuple[int, float]]] = {}
+    for record in run.rounds:
+        for tier, share in ((record.get("method") or {}).get("spectrum") or {}).get("beyond", {}).items():
+            if share:
+                found.setdefault(tier, []).append((record["round"], share))
+    return {tier: points for tier, points in found.items() if len(points) > 1}
+
+
+def _energy(run: Kept, axes: Axes) -> None:
+    for place, (tier, points) in enumerate(_lacking(run).items()):
+        rounds, shares = zip(*points, strict=True)
+        charts.draw_line(axes, Line(f"tier {tier}", rounds, shares), place, colour_of(place))
+    axes.set_yscale("log")
+    axes.set_title(f"{run.wanted.method}, seed {run.wanted.seed}")
+    axes.set_xlabel("round")
+    axes.set_ylabel("energy beyond a tier's rank")
+    charts.whole_numbers(axes)
 
 
 def _difference(study: Study, answer: Answer, part: Part, axes: Axes) -> None:
