@@ -22,7 +22,8 @@ def report(
     study: Study, choices: Choices, runs: Sequence[Kept], answers: Sequence[Answer], pictures: Sequence[str]
 ) -> str:
     """The whole text."""
-    lines = [f"# {study.asked.title}", "", *_answers(study, answers), "", "## What was run", "", *_runs(study, runs)]
+    lines = [f"# {study.asked.title}", "", *_left(study, runs), *_answers(study, answers), ""]
+    lines += ["## What was run", "", *_runs(study, runs)]
     for setting in study.asked.settings:
         lines += ["", f"## Setting {setting}", "", *_methods(study, setting, choices, runs)]
         if differences := list(_differences(study, [answer for answer in answers if answer.setting == setting])):
@@ -56,6 +57,14 @@ def _said(study: Study, part: Part) -> str:
     ends = f"{_signed(measure, low, unit=False)} to {_signed(measure, high, unit=False)}"
     number = f"{part.condition.measure} {_signed(measure, part.mean)}"
     return f"{number} ({100 * confidence:.1f} % interval {ends}{allowed}{judged}{never})"
+
+
+def _left(study: Study, runs: Sequence[Kept]) -> Iterator[str]:
+    """Said where a study is still under way."""
+    left = len(finals(study, {})) - sum(run.wanted.phase == "final" for run in runs)
+    if left:
+        yield f"**This study is not finished: {left} final runs are missing.** Questions without their runs are open."
+        yield ""
 
 
 def _answers(study: Study, answers: Sequence[Answer]) -> Iterator[str]:
