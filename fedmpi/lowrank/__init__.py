@@ -16,9 +16,33 @@ from types import ModuleType
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from fedmpi.lowrank import correction, decay, factorized, gates, kernels, modules, rule, spectrum, svd, whole_stem
+    from fedmpi.lowrank import (
+        correction,
+        decay,
+        factorized,
+        gates,
+        kernels,
+        modules,
+        rule,
+        spectrum,
+        svd,
+        warm,
+        whole_stem,
+    )
 
-__all__ = ["correction", "decay", "factorized", "gates", "kernels", "modules", "rule", "spectrum", "svd", "whole_stem"]
+__all__ = [
+    "correction",
+    "decay",
+    "factorized",
+    "gates",
+    "kernels",
+    "modules",
+    "rule",
+    "spectrum",
+    "svd",
+    "warm",
+    "whole_stem",
+]
 
 
 def __getattr__(name: str) -> ModuleType:

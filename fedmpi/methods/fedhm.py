@@ -76,8 +76,9 @@ class FedHMOptions(ServerOptions):
     """Lambda of lambda/2 |U V^T|_F^2 on factorized layers; `auto` is `train.weight_decay`."""
     plus_l2: bool = False
     """Weight decay on the factors too, as the authors' code does."""
-    solver: Literal["gram", "exact"] = "gram"
-    """`gram`: by the float64 eigenvectors of the Gram matrix, nearer to the optimum; `exact`: LAPACK's float32 SVD."""
+    solver: Literal["auto", "gram", "exact"] = "gram"
+    """`gram`: by the float64 eigenvectors of the Gram matrix, nearest to the optimum; `exact`: LAPACK's float32 SVD;
+    `auto`: from the last round's factors where that is much faster, audited (`fedmpi/lowrank/warm.py`)."""
     aggregation: Literal["paper", "delta"] = later("paper")
     """`paper`: the mean of eq. 2, which in time leaves all tiers the smallest one's net. `delta`: the server keeps what
     clients did not get, and adds the mean of what they changed."""
@@ -190,7 +191,8 @@ class FedHM(ServerMethod):
             return
         spectra = out[SPECTRA].split_with_sizes(self._full_ranks)
         for layer, spectrum in zip(self.layers.values(), spectra, strict=True):
-            *factors, sigma = layer.decompose(state[f"{layer.name}.weight"], layer.r(ratio), self.options.solver)
+            solver = self.options.solver if self.options.solver != "auto" else lowrank.warm.solver_of(state, layer.name)
+            *factors, sigma = layer.decompose(state[f"{layer.name}.weight"], layer.r(ratio), solver)
             for name, factor in zip(layer.factor_names, factors, strict=True):
                 out[name].copy_(factor)
             spectrum.copy_(sigma)
@@ -263,6 +265,16 @@ class FedHM(ServerMethod):
         change = lowrank.correction.covered_change(sums, matrix, u, v, cover, options.coverage)
         return change.add_(u.double() @ v.double() if kept is None else kept)
 
+    def refresh(self, state: Params) -> Params:
+        return lowrank.warm.refreshed(state, self.layers, self._warm_ranks)
+
+    @cached_property
+    def _warm_ranks(self) -> Mapping[str, int]:
+        """The layers whose factors `auto` takes from the last round, with r of the largest tier below the dense one."""
+        ratio = max((tier.capacity for tier in self.tiers if tier.capacity < 1), default=None)
+        is_asked = self.options.solver == "auto" and ratio is not None
+        return lowrank.warm.warm_ranks(self.layers, ratio) if is_asked else {}
+
     def mean_change(self, state: Params, means: Params, contributions: Contributions) -> Params:
         """What clients have changed, on average: the gradient of a server optimizer, negated. Of a factorized layer it
         is the mean without what clients started from, because a truncation is no change."""
@@ -309,7 +321,8 @@ class FedHM(ServerMethod):
             return {"band_factor": factors}
         notes = {"band_factor": factors, "spectrum": self._spectrum(state, published)}
         said = lowrank.spectrum.conclusions(notes, self.tiers[-1].name) if len(self.tiers) > 1 else []
-        return {**notes, "conclusions": said} if said else notes
+        found = notes | lowrank.warm.notes(state, self._warm_ranks)
+        return {**found, "conclusions": said} if said else found
 
     def _spectrum(self, state: Params, published: Params) -> Mapping[str, object]:
         """The energy of each factorized layer, and that of what training has made of its start."""
