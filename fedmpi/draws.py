@@ -22,7 +22,6 @@ from typing import Any
 
 from fedmpi import methods
 from fedmpi.command.manners import Parser, run_command
-from fedmpi.config.load import load
 from fedmpi.data.partition import Partition
 from fedmpi.errors import RunDirError
 from fedmpi.methods.protocol import all_nets
@@ -30,6 +29,7 @@ from fedmpi.methods.values import Client
 from fedmpi.report.records import BRANCHED_FROM, DRAWS_ON, read_records
 from fedmpi.rounds.state import draw_tasks
 from fedmpi.running import start
+from fedmpi.running.folder import config_of
 from fedmpi.store.run_dir import RunDir
 from fedmpi.store.stored import from_text
 from fedmpi.tensors import Params
@@ -59,7 +59,7 @@ class Draws:
         if not folder.config_path.is_file():
             raise RunDirError(str(run_dir), "holds no run (no config.yaml); name a run's folder")
         self._path = str(run_dir)
-        self._config = load(str(folder.config_path), overrides, of_run=True)
+        self._config = config_of(folder, overrides)
         if not folder.partition_path.exists():
             raise RunDirError(
                 str(folder.partition_path), "is missing; start the run with --resume, which makes it again"

@@ -24,7 +24,7 @@ if __name__ == "__main__":  # what follows takes a while to load
 
 from fedmpi.command.job import Job, check_ranks, config_and_origin, repeatable_cublas
 from fedmpi.command.listing import listing
-from fedmpi.command.manners import Parser, report, say, say_first, show
+from fedmpi.command.manners import Parser, complain, report, say, say_first, show
 from fedmpi.config.load import one_config
 from fedmpi.config.schema import Config
 from fedmpi.errors import FAILED, TO_CONTINUE, ConfigError, LaunchError, StartupError, TooFewRanksError, UserError
@@ -137,10 +137,10 @@ def _run(config: Config, arguments: argparse.Namespace, rank: int) -> int:
             signal.signal(signal.SIGTERM, signal.SIG_IGN)
         return comm.leave(0 if is_finished else TO_CONTINUE)
     except StartupError as error:
-        code = report(error, comm.rank)
+        complain(error, comm.rank)
         if comm.is_root and comm.size < comm.started_size:  # not at the start of the job, but on the way
             say(advice.how_to_continue())
-        return comm.leave(code)
+        return comm.leave(error.exit_code)
     except TooFewRanksError as error:
         if comm.is_root:
             say(f"fedmpi: stopped: {error}\n{advice.how_to_continue()}")

@@ -8,6 +8,7 @@ from torch import Tensor
 
 from fedmpi.federation.assignment import Task
 from fedmpi.learning.flat import FlatNet
+from fedmpi.lowrank.rule import Rule, plan_layers
 from fedmpi.methods.fedavg import FedAvg
 from fedmpi.methods.protocol import Method
 from fedmpi.methods.values import Client, Contributions, MethodContext, MethodOptions, Traits
@@ -138,6 +139,12 @@ class HasNoCapacity(Method):
     class Options(MethodOptions):
         capacity: ClassVar[str] = "ratios"
         name: str = "no_capacity"
+
+
+class ListsItsLayers(FedAvg):
+    def __init__(self, context: MethodContext) -> None:
+        super().__init__(context)
+        self.layers = plan_layers(context.make(empty=True), Rule())  # type: ignore[assignment]  # the mistake
 
 
 class CannotBeMade(FedAvg):

@@ -3,8 +3,8 @@
 from pathlib import Path
 
 from fedmpi.config import yaml_text
+from fedmpi.config.address import CONFIGS
 
-CONFIGS = Path(__file__).resolve().parents[1] / "configs"
 FILES = {path.relative_to(CONFIGS).as_posix(): yaml_text.parse(path.read_text()) for path in CONFIGS.rglob("*.yaml")}
 """By path under `configs/`."""
 

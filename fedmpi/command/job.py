@@ -9,6 +9,7 @@ import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 from fedmpi.command.manners import described, say
 from fedmpi.config.load import load
@@ -16,8 +17,9 @@ from fedmpi.config.schema import Config
 from fedmpi.errors import FAILED, ConfigError, UserError
 from fedmpi.mpi.communicator import Communicator
 from fedmpi.running.advice import Advice
-from fedmpi.running.folder import Asked, Origin
+from fedmpi.running.folder import Asked, Origin, config_of
 from fedmpi.running.stopping import Stopping, seconds_left
+from fedmpi.store.run_dir import RunDir
 
 # Loading torch from a slow file system takes a while.
 _LEAST_STARTUP_S = 30.0
@@ -38,15 +40,14 @@ def config_and_origin(
     says that a run is to begin there (batch files, submitted again as they are, give both); neither is a slip in the
     directory's name, and must not begin another experiment. Raises `ConfigError`.
     """
-    origin, of_run = origin_of(run_dir, resume, resume_from), False
-    if origin is not None:
-        path, of_run = path or str(origin.run_dir.config_path), path is None
-    elif path is None and _has_begun(run_dir, resume):
-        path, of_run = os.path.join(run_dir or "", "config.yaml"), True
-    elif path is None and resume and not overrides:
+    origin = origin_of(run_dir, resume, resume_from)
+    if path is None and (origin is not None or _has_begun(run_dir, resume)):
+        folder = origin.run_dir if origin is not None else RunDir(Path(run_dir or ""))
+        return config_of(folder, overrides, trains=True), origin
+    if path is None and resume and not overrides:
         problem = "holds no run to continue (no config.yaml); name the config to begin one there"
         raise ConfigError(str(run_dir), problem)
-    return load(path, overrides, of_run=of_run, trains=True), origin
+    return load(path, overrides), origin
 
 
 def origin_of(run_dir: str | None, resume: bool, resume_from: str | None) -> Origin | None:

@@ -55,7 +55,15 @@ def run_command(action: Callable[[], int | None]) -> int:
 
 
 def report(error: UserError, rank: int = 0) -> int:
-    """Rank 0 prints. The code that this rank is to exit with: rank 0's is that of the command."""
+    """Rank 0 prints. The code that this rank, which has not started MPI, is to exit with: rank 0's is that of the
+    command.
+    """
+    complain(error, rank)
+    return code_in_turn(rank, error.exit_code, SILENT_S)
+
+
+def complain(error: UserError, rank: int) -> None:
+    """Rank 0 prints."""
     if rank == 0:
         try:
             sys.stderr.write(f"{error.text()}\n")
@@ -64,7 +72,6 @@ def report(error: UserError, rank: int = 0) -> int:
             _forget(2)
         except AttributeError:  # closed
             pass
-    return code_in_turn(rank, error.exit_code, SILENT_S)
 
 
 def show(text: str) -> None:

@@ -45,16 +45,16 @@ def _report(runs: Sequence[str], out: str | None) -> None:
 def with_classes_and_spectra(found: Facts) -> Facts:
     """The facts with what needs the method's class, its checkpoint and the data; a note says what is not to be had."""
     from fedmpi import methods
-    from fedmpi.config.load import load
     from fedmpi.data import reading
     from fedmpi.data.partition import saved
     from fedmpi.data.show import class_counts
+    from fedmpi.running.folder import config_of
     from fedmpi.running.start import method_context
     from fedmpi.store import checkpoint
 
     run_dir = RunDir(found.folder)
     try:
-        config = load(run_dir.config_path, (), of_run=True)
+        config = config_of(run_dir)
         info = config.data.used()
         if newest := run_dir.checkpoints()[:1]:
             method = methods.create(method_context(config, info))

@@ -22,11 +22,14 @@ def is_address(word: str) -> bool:
     return file_and_cell(word)[0].endswith((".yaml", ".yml"))
 
 
-def shipped() -> Path:
-    """The folder of the configs that come with fedmpi: that of a checkout, or of the installed package."""
+def _shipped() -> Path:
     package = Path(__file__).resolve().parents[1]
     checkout = package.with_name("configs")
     return checkout if (package.with_name("setup.cfg")).is_file() else package / "configs"
+
+
+CONFIGS = _shipped()
+"""The folder of the configs that come with fedmpi: that of a checkout, or of the installed package."""
 
 
 def located(word: str) -> str:
@@ -38,7 +41,7 @@ def located(word: str) -> str:
         file, cell = f"{name}.yaml", cell_of_name or None
     if exists(word):
         return word
-    own = shipped() / file.removeprefix("configs/")
+    own = CONFIGS / file.removeprefix("configs/")
     if not own.is_file():
         return word
     return str(own) if cell is None else f"{own}@{cell}"
@@ -51,7 +54,7 @@ def exists(address: str) -> bool:
 
 def suggestion(word: str) -> str:
     """Names the shipped config whose name, or whose cell's name, is like `word`; empty if none is."""
-    files = {str(path.relative_to(shipped()).with_suffix("")): path for path in sorted(shipped().rglob("*.yaml"))}
+    files = {str(path.relative_to(CONFIGS).with_suffix("")): path for path in sorted(CONFIGS.rglob("*.yaml"))}
     cell = word.rpartition("@")[2]
     for name, path in files.items():
         if cell in _cells(path):

@@ -20,8 +20,9 @@ from fedmpi.config.schema import Folder, free
 from fedmpi.data.dataset import PARTS, Dataset, layout_problems, num_rows
 from fedmpi.data.files.source import below_home, how_to_fetch, is_here, made, quoted
 from fedmpi.data.options import DataOptions, Part
-from fedmpi.data.reading import DIGEST_BYTES, digest_of
+from fedmpi.data.reading import digest_of
 from fedmpi.disk import temporary
+from fedmpi.disk.plain import DIGEST_BYTES
 from fedmpi.errors import DataError
 
 if TYPE_CHECKING:

@@ -13,8 +13,8 @@ from numpy.typing import NDArray
 from fedmpi.data import subset
 from fedmpi.data.dataset import Dataset, check, num_rows
 from fedmpi.data.options import PLACES, DataOptions, Part
+from fedmpi.disk.plain import DIGEST_BYTES
 
-DIGEST_BYTES = 16
 _CHUNK_BYTES = 2**24
 
 

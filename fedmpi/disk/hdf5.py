@@ -32,7 +32,7 @@ import h5py
 import numpy as np
 from numpy.typing import NDArray
 
-from fedmpi.disk.plain import NotPlainError, open_to_read
+from fedmpi.disk.plain import DIGEST_BYTES, NotPlainError, open_to_read
 
 FORMAT = 2
 USER_BLOCK_BYTES = 512
@@ -177,7 +177,7 @@ def _header(file: BinaryIO, kind: str) -> tuple[bytes, ...]:
 
 def _checksum(signed: bytes, file: BinaryIO | io.BytesIO) -> str:
     """The checksum of `signed` and of all that follows the user block."""
-    state = hashlib.blake2b(signed, digest_size=16)
+    state = hashlib.blake2b(signed, digest_size=DIGEST_BYTES)
     file.seek(USER_BLOCK_BYTES)
     while chunk := file.read(_CHUNK_BYTES):
         state.update(chunk)

@@ -18,6 +18,9 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import BinaryIO
 
+DIGEST_BYTES = 16
+"""Of every digest of contents: 128 bits, against accidents, not against forgers, who could write any digest."""
+
 # What file systems answer that cannot sync a directory; the rename has taken place all the same.
 _NO_DIRECTORY_SYNC = frozenset({errno.EINVAL, errno.ENOTSUP, errno.EBADF, errno.EACCES})
 _TEMPORARY = re.compile(r"\.(.+)\.[0-9a-f]{16}\.tmp")

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from fedmpi.config.load import Override, load
+from fedmpi.config.load import Override
 from fedmpi.config.schema import Config
 from fedmpi.errors import RunDirError
 from fedmpi.mpi.serial import SerialComm
@@ -16,6 +16,7 @@ from fedmpi.report.records import BRANCHED_FROM, read_records
 from fedmpi.rounds.publish import publish
 from fedmpi.rounds.state import Published, ServerState, Setup
 from fedmpi.running import resuming, start
+from fedmpi.running.folder import config_of
 from fedmpi.store import checkpoint
 from fedmpi.store.checkpoint import Snapshot
 from fedmpi.store.run_dir import RunDir
@@ -49,7 +50,7 @@ def saved_round(run: str | Path, which: str = "last", overrides: Sequence[Overri
     folder = RunDir(Path(run))
     if not folder.config_path.is_file():
         raise RunDirError(str(run), "holds no run (no config.yaml); name a run's folder")
-    config = load(str(folder.config_path), overrides, of_run=True)
+    config = config_of(folder, overrides)
     records = {record["round"]: record for record in read_records(folder)}
     number = chosen_round(folder, which, records)
     record = records.get(number, {})

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from fedmpi.config.load import Override, load
+from fedmpi.config.load import Override
 from fedmpi.config.schema import Config
 from fedmpi.data import reading
 from fedmpi.data.partition import Partition, saved
@@ -21,6 +21,7 @@ from fedmpi.errors import ConfigError, DataError, RunDirError, UserError
 from fedmpi.pages import facts
 from fedmpi.report.records import CLIENTS, Record, read_records, scalars
 from fedmpi.report.table_text import markdown_lines
+from fedmpi.running.folder import config_of
 from fedmpi.store.run_dir import RunDir
 from fedmpi.store.units import percent
 from fedmpi.studies.runs import Run as StudiedRun
@@ -98,7 +99,7 @@ class Run:
         """The config that it was made with. Raises ConfigError where it names code that the run's folder alone does not
         make fedmpi import.
         """
-        return load(str(self._folder.config_path), self._overrides, of_run=True)
+        return config_of(self._folder, self._overrides)
 
     @property
     def state(self) -> str:

@@ -25,52 +25,16 @@ What holds exactly:
 
 from __future__ import annotations
 
-import math
-from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping
 
 import torch
 from torch import Tensor
 
+from fedmpi.lowrank.cover import Cover
+
 # Of values below this share of the largest one the solver's singular vectors are no longer orthogonal (`gram`: to 2e-4
 # here), and a client's training can hardly move them: its gradients are proportional to the square roots of the values.
 _SMALLEST_VALUE = 2.0**-23
-
-
-@dataclass(frozen=True)
-class Cover:
-    """Which share of the contributing clients' weight holds the triplets of a layer.
-
-    `of[r]` is c_k of every k up to r and beyond the next smaller key, ascending (of rank ratios likewise); `dense` is
-    the share of the dense clients, who hold all triplets.
-    """
-
-    of: Mapping[float, float]
-    dense: float
-
-    @classmethod
-    def by(cls, clients: Iterable[tuple[float | None, float]]) -> Cover:
-        """The cover of clients that are given as (r, weight), r None for a dense one; the order of clients does not
-        matter.
-        """
-        found = list(clients)
-        total = math.fsum(weight for _, weight in found)
-
-        def share(least: float) -> float:
-            return math.fsum(weight for r, weight in found if r is None or r >= least) / total
-
-        ranks = sorted({r for r, _ in found if r is not None})
-        return cls({r: share(r) for r in ranks}, share(math.inf))
-
-    def at(self, r: float) -> float:
-        """c_k of k = r."""
-        return next((share for largest, share in self.of.items() if r <= largest), self.dense)
-
-    def low_shares(self) -> Tensor:
-        """s (r,), float64: of each triplet the share of the low-rank clients that hold it, r the largest of theirs."""
-        shares = [share - self.dense for share in self.of.values()]
-        lengths = [int(last - first) for first, last in zip((0, *self.of), self.of, strict=False)]
-        return torch.tensor(shares, dtype=torch.float64).repeat_interleave(torch.tensor(lengths, dtype=torch.int64))
 
 
 def received(weight: Tensor, factors: tuple[Tensor, Tensor] | None, cover: Cover) -> Tensor:
@@ -79,7 +43,7 @@ def received(weight: Tensor, factors: tuple[Tensor, Tensor] | None, cover: Cover
     The factors may be None where all clients are dense.
     """
     dense = weight.double() * cover.dense
-    return dense if factors is None else dense.add_(_product(*factors, cover.low_shares()))
+    return dense if factors is None else dense.add_(_product(*factors, low_shares(cover)))
 
 
 def untouched(weight: Tensor | None, u: Tensor, v: Tensor, cover: Cover) -> Tensor:
@@ -88,7 +52,7 @@ def untouched(weight: Tensor | None, u: Tensor, v: Tensor, cover: Cover) -> Tens
     Where no client is ever dense, `weight` is None and U V takes the place of W: U diag(1 - s) V. What lies beyond all
     clients' ranks would otherwise stay as the random start has left it. (M, N), float64. One thin product.
     """
-    shares = cover.low_shares()
+    shares = low_shares(cover)
     if weight is None:
         return _product(u, v, 1.0 - torch.nn.functional.pad(shares, (0, u.shape[1] - len(shares))))
     return _product(u, v, shares).neg_().add_(weight.double(), alpha=1.0 - cover.dense)
@@ -133,6 +97,13 @@ def _changes(
         if place:
             beyond, smaller = share, held[place - 1][0]
             start.addmm_(u[:, smaller:r].double(), v[smaller:r].double(), alpha=-1)
+
+
+def low_shares(cover: Cover) -> Tensor:
+    """s (r,), float64: of each triplet the share of the low-rank clients that hold it, r the largest of theirs."""
+    shares = [share - cover.dense for share in cover.of.values()]
+    lengths = [int(last - first) for first, last in zip((0, *cover.of), cover.of, strict=False)]
+    return torch.tensor(shares, dtype=torch.float64).repeat_interleave(torch.tensor(lengths, dtype=torch.int64))
 
 
 def _gain(share: float, power: float) -> float:

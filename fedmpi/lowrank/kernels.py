@@ -82,6 +82,18 @@ def effective_number(sigma: Tensor) -> float:
     return 1.0 / float(shares.square().sum())
 
 
+def use_of_kernels(sigma: Tensor, counts: Tensor) -> dict[str, object]:
+    """For the record of a round: how many kernels a layer needs, and how many clients each one had, `counts` (R,)."""
+    needed = effective_number(sigma)
+    return {
+        "effective_kernels": round(needed, 3),
+        "effective_share": round(needed / len(sigma), 4),
+        "clients_per_kernel": [int(counts.min()), round(float(counts.mean()), 3), int(counts.max())],
+        "clients_of_kernel": counts.int().tolist(),
+        "share_untrained": round(float((counts == 0).double().mean()), 4),
+    }
+
+
 def draw_kernels(
     sigma: Iterable[Tensor], sizes: Iterable[int], kappa: float, generator: torch.Generator
 ) -> list[Tensor]:

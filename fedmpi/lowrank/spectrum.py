@@ -1,14 +1,16 @@
 """How much of a layer lies beyond a rank: energies of singular values, and the effective rank.
 
 For the record of a round. The energy of a matrix is its squared Frobenius norm, the sum of its squared singular values.
+Loads without torch, because methods do.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import TYPE_CHECKING
 
-import torch
-from torch import Tensor
+if TYPE_CHECKING:
+    from torch import Tensor
 
 ONE_NET = 1e-4
 """Below this share of the energy beyond the smallest tier's rank, that tier's weights are the others' to 1 %."""
@@ -17,14 +19,15 @@ ONE_NET = 1e-4
 def effective_rank(sigma: Tensor) -> float:
     """exp of the entropy of sigma / sum sigma: Roy, Vetterli, "The effective rank", EUSIPCO 2007. 0 for zeros."""
     total = sigma.double().sum()
-    return float(torch.special.entr(sigma.double() / total).sum().exp()) if total > 0 else 0.0
+    shares = sigma.double() / total
+    return float((-shares.xlogy(shares)).sum().exp()) if total > 0 else 0.0
 
 
 def along(change: Tensor, u: Tensor) -> tuple[float, Tensor]:
     """The energy of `change` (M, N), and (r,) its parts along the singular vectors that are the columns of u (M, r), of
     any length; columns of zeros have none. A tier of rank r gets the first r parts. One thin product in float32."""
     norms = u.norm(dim=0)
-    parts = (u / torch.where(norms > 0, norms, 1)).t() @ change
+    parts = (u / norms.where(norms > 0, 1)).t() @ change
     return float(change.double().square().sum()), parts.double().square().sum(1).cpu()
 
 

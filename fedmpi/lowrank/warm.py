@@ -15,14 +15,14 @@ Everything follows from the state, so a resumed run has the same bits.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from functools import partial
 
 import torch
 from torch import Tensor
 
 from fedmpi.lowrank.factorized import FactorizedLayer
-from fedmpi.lowrank.svd import Solver, Triplets, gram
+from fedmpi.lowrank.svd import Triplets, gram
 from fedmpi.tensors import Params
 
 NUM_MORE, NUM_STEPS, NUM_ROUNDS_BY_GRAM = 16, 2, 10
@@ -34,53 +34,55 @@ last audit.
 """
 
 
-def warm_ranks(layers: Mapping[str, FactorizedLayer], rank_ratio: float) -> dict[str, int]:
-    """The layers for which a basis pays, with the largest r."""
-    ranks = {name: layer.r(rank_ratio) for name, layer in layers.items()}
-    return {name: r for name, r in ranks.items() if 2 * (r + NUM_MORE) <= min(layers[name].matrix_shape)}
+class WarmBases:
+    """The bases of those of these layers for which they pay; `rank_ratio` is that of the largest tier below the dense
+    one.
+    """
 
+    def __init__(self, layers: Mapping[str, FactorizedLayer], rank_ratio: float) -> None:
+        ranks = {name: layer.r(rank_ratio) for name, layer in layers.items()}
+        self.ranks = {name: r for name, r in ranks.items() if 2 * (r + NUM_MORE) <= min(layers[name].matrix_shape)}
+        self._layers = layers
 
-def refreshed(state: Params, layers: Mapping[str, FactorizedLayer], ranks: Mapping[str, int]) -> Params:
-    """The state with bases for its weights; `ranks` are those of `warm_ranks`."""
-    if not ranks:
-        return state
-    new, audit = dict(state), state.get(AUDIT, torch.zeros(2 + len(ranks), dtype=torch.float64)).clone()
-    audited = int(audit[0] + 1) % len(ranks)
-    audit[0] = audited
-    for number, (name, r) in enumerate(ranks.items()):
-        matrix = _wide(layers[name].unroll(state[f"{name}.weight"])).double()
-        known, left = state.get(BASIS + name), int(audit[2 + number])
-        basis = _turned(matrix, known) if known is not None and not left else None
-        audit[2 + number] = max(0, left - 1)
-        if basis is not None and number == audited:
-            sigma = torch.linalg.eigvalsh(matrix @ matrix.t()).flip(0).clamp_min(0).sqrt()
-            audit[1], is_good = _excess(matrix, basis, sigma, r)
-            if is_good:
-                new[SPECTRUM + name] = sigma.float()
-            else:
-                audit[2 + number], basis = NUM_ROUNDS_BY_GRAM, None
-        if basis is None:
-            vectors, sigma, _ = gram(matrix)
-            basis, new[SPECTRUM + name] = vectors.t()[: r + NUM_MORE], sigma.float()
-        new[BASIS + name] = basis.float()
-    return {**new, AUDIT: audit}
+    def refreshed(self, state: Params) -> Params:
+        """The state with bases for its weights."""
+        if not self.ranks:
+            return state
+        new, audit = dict(state), state.get(AUDIT, torch.zeros(2 + len(self.ranks), dtype=torch.float64)).clone()
+        audited = int(audit[0] + 1) % len(self.ranks)
+        audit[0] = audited
+        for number, (name, r) in enumerate(self.ranks.items()):
+            matrix = _wide(self._layers[name].unroll(state[f"{name}.weight"])).double()
+            known, left = state.get(BASIS + name), int(audit[2 + number])
+            basis = _turned(matrix, known) if known is not None and not left else None
+            audit[2 + number] = max(0, left - 1)
+            if basis is not None and number == audited:
+                sigma = torch.linalg.eigvalsh(matrix @ matrix.t()).flip(0).clamp_min(0).sqrt()
+                audit[1], is_good = _excess(matrix, basis, sigma, r)
+                if is_good:
+                    new[SPECTRUM + name] = sigma.float()
+                else:
+                    audit[2 + number], basis = NUM_ROUNDS_BY_GRAM, None
+            if basis is None:
+                vectors, sigma, _ = gram(matrix)
+                basis, new[SPECTRUM + name] = vectors.t()[: r + NUM_MORE], sigma.float()
+            new[BASIS + name] = basis.float()
+        return {**new, AUDIT: audit}
 
+    def solver(self, state: Params, layer: str) -> Callable[[Tensor], Triplets] | None:
+        """How a layer of this state is factorized within its basis; None where it has none."""
+        if BASIS + layer not in state:
+            return None
+        return partial(_within, basis=state[BASIS + layer], last=state[SPECTRUM + layer])
 
-def solver_of(state: Params, layer: str) -> Solver:
-    """How a layer of this state is factorized: within its basis where it has one."""
-    if BASIS + layer not in state:
-        return "gram"
-    return partial(_within, basis=state[BASIS + layer], last=state[SPECTRUM + layer])
-
-
-def notes(state: Params, ranks: Mapping[str, int]) -> dict[str, object]:
-    """What the last audit found, for the record: the layer, its excess, and the layers whose bases come from the Gram
-    matrix."""
-    if AUDIT not in state:
-        return {}
-    number, excess, *left = state[AUDIT].tolist()
-    by_gram = [name for name, rounds in zip(ranks, left, strict=True) if rounds]
-    return {"svd": {"audited": list(ranks)[int(number)], "excess": float(f"{excess:.3g}"), "by_gram": by_gram}}
+    def notes(self, state: Params) -> dict[str, object]:
+        """What the last audit found, for the record: the layer, its excess, and the layers whose bases come from the
+        Gram matrix."""
+        if AUDIT not in state:
+            return {}
+        number, excess, *left = state[AUDIT].tolist()
+        by_gram = [name for name, rounds in zip(self.ranks, left, strict=True) if rounds]
+        return {"svd": {"audited": list(self.ranks)[int(number)], "excess": float(f"{excess:.3g}"), "by_gram": by_gram}}
 
 
 def _wide(matrix: Tensor) -> Tensor:

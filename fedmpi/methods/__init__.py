@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from fedmpi import registry
 from fedmpi.errors import ConfigError, OtherKindError, UnknownError, UserError, as_one_line
 from fedmpi.methods.protocol import Method
@@ -17,11 +19,15 @@ def create(context: MethodContext) -> Method:
     if registry.is_built_in("method", name):
         return made(context)
     try:
-        return made(context)
+        method = made(context)
     except UserError:
         raise
     except (Exception, SystemExit) as error:  # whatever the user's code does
         raise ConfigError("method.name", f"'{name}' cannot be made: {as_one_line(error)}") from error
+    if not isinstance(method.layers, Mapping):
+        found = f"'{name}': `layers` is a {type(method.layers).__name__}"
+        raise ConfigError("method.name", f"{found}, expected a mapping from the names of layers to the layers")
+    return method
 
 
 def options_of(name: str, found: object) -> type[MethodOptions]:

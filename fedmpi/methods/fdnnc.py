@@ -37,10 +37,12 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 from pydantic import Field
 
-from fedmpi import lowrank, seeds
+from fedmpi import seeds
 from fedmpi.config.schema import Config, Count
 from fedmpi.federation.assignment import Task
 from fedmpi.federation.tiers import Tier
+from fedmpi.lowrank import spectrum
+from fedmpi.lowrank.names import dense_name
 from fedmpi.methods.protocol import Method
 from fedmpi.methods.values import (
     Client,
@@ -173,9 +175,7 @@ class FDNNC(Method):
 
     def published_specs(self, nets: Collection[int]) -> dict[str, Spec]:
         return {
-            lowrank.factorized.dense_name(name, self.layers): spec
-            for net in sorted(nets)
-            for name, spec in self._net_specs[net].items()
+            dense_name(name, self.layers): spec for net in sorted(nets) for name, spec in self._net_specs[net].items()
         }
 
     def publish(self, state: Params, nets: Collection[int], out: Params) -> None:
@@ -257,17 +257,18 @@ class FDNNC(Method):
         products = [self._weights(state)[f"{layer}.weight"].double() for layer in self.layers]
         lost = sum(float((w - ab).square().sum()) for w, ab in zip(matrices, products, strict=True) if ab.any())
         whole = sum(float(w.square().sum()) for w, ab in zip(matrices, products, strict=True) if ab.any())
-        return lowrank.spectrum.shares({self.tiers[SMALL].name: lost}, whole) if whole else {}
+        return spectrum.shares({self.tiers[SMALL].name: lost}, whole) if whole else {}
 
     # Client half.
 
     def net(self, number: int, *, empty: bool = False) -> nn.Module:
-        dense = self.context.make(empty=empty)
-        return lowrank.modules.factorize_net(dense, self.layers.values(), self.tiers[number].capacity)
+        from fedmpi.lowrank.modules import factorize_net
+
+        return factorize_net(self.context.make(empty=empty), self.layers.values(), self.tiers[number].capacity)
 
     def narrow(self, published: Params, number: int, out: Params, client: Client | None = None) -> None:
         for name, target in out.items():
-            target.copy_(published[lowrank.factorized.dense_name(name, self.layers)])
+            target.copy_(published[dense_name(name, self.layers)])
 
     def train(self, trainer: LocalTrainer, client: Client, work: LocalWork) -> TrainOutcome:
         """The gradient of one mini-batch: a step of length 0 leaves it in the net, clipped as `train` says."""
@@ -296,7 +297,7 @@ class FDNNC(Method):
         grads, params = list(net.grads.values()), list(net.params.values())
         decayed = torch._foreach_add(grads, params, alpha=self.context.train.weight_decay)
         named = dict(zip(net.grads, decayed, strict=True))
-        dense = {lowrank.factorized.dense_name(name, self.layers): value for name, value in named.items()}
+        dense = {dense_name(name, self.layers): value for name, value in named.items()}
         return {name: dense[name] for name in self.upload_specs(client.task.tier, client.task)}
 
     def _withheld(self, task: Task) -> tuple[str, ...]:
@@ -325,9 +326,11 @@ class FDNNC(Method):
 
 def _plan_layers(net: nn.Module, options: FDNNCOptions) -> Iterator[FactorizedLayer]:
     """The fully connected layers that become smaller, each with its r; the last one is no exception."""
+    from fedmpi.lowrank.rule import Rule, plan_layers
+
     overrides = dict(options.layer_ranks)
     overrides.setdefault("*", options.rank_ratio)
-    for layer in lowrank.rule.plan_layers(net, lowrank.rule.Rule(overrides=overrides)):
+    for layer in plan_layers(net, Rule(overrides=overrides)):
         if layer.kernel is None and layer.growth(r := _r(layer)) < 0:
             yield replace(layer, fixed=r)
 

@@ -33,9 +33,11 @@ from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
 
 from pydantic import Field
 
-from fedmpi import lowrank
 from fedmpi.config.schema import Config, NotNegative, Shares, later
 from fedmpi.federation.assignment import Task
+from fedmpi.lowrank import spectrum
+from fedmpi.lowrank.cover import Cover
+from fedmpi.lowrank.names import dense_name
 from fedmpi.methods.fedopt import Mean, ServerMethod, ServerOptions
 from fedmpi.methods.values import Client, Contributions, LayerRank, MethodContext, Traits
 from fedmpi.methods.widths import larger_than_dense, with_open_lstms
@@ -44,16 +46,13 @@ if TYPE_CHECKING:
     from torch import Tensor, nn
 
     from fedmpi.learning.flat import FlatNet
-    from fedmpi.lowrank.correction import Cover
     from fedmpi.lowrank.factorized import FactorizedLayer
+    from fedmpi.lowrank.publishing import PublishedFactors
     from fedmpi.tensors import Params, Spec
 
 # Below, exp((gamma - 1) / tau) underflows; the weights have long been all on the largest tier.
 Temperature = Annotated[float, Field(ge=0.002)]
 Share = Annotated[float, Field(ge=0, le=1)]
-
-SPECTRA = "spectra"
-"""All layers' singular values in a row, published for the record."""
 
 
 class FedHMOptions(ServerOptions):
@@ -114,12 +113,13 @@ class FedHM(ServerMethod):
     )
 
     def __init__(self, context: MethodContext) -> None:
+        from fedmpi.lowrank.rule import Rule, plan_layers
+
         super().__init__(with_open_lstms(context))
         options = self.options
         dense = context.dense_layers if options.dense_layers == "auto" else options.dense_layers
-        rule = lowrank.rule.Rule(dense_layers=dense, unroll=options.unroll, overrides=options.layer_ranks)
-        planned = lowrank.rule.plan_layers(self.context.make(empty=True), rule)
-        self.layers = {layer.name: layer for layer in planned}
+        rule = Rule(dense_layers=dense, unroll=options.unroll, overrides=options.layer_ranks)
+        self.layers = {layer.name: layer for layer in plan_layers(self.context.make(empty=True), rule)}
         self.lambda_ = context.train.weight_decay if options.frobenius_decay == "auto" else options.frobenius_decay
         if not options.plus_l2:
             factors = [name for layer in self.layers.values() for name in layer.factor_names]
@@ -129,10 +129,9 @@ class FedHM(ServerMethod):
             self.traits = replace(self.traits, sums=sums)
 
     def warnings(self) -> tuple[str, ...]:
-        ratios, dense = self.options.rank_ratio, self.context.make(empty=True)
-        return larger_than_dense(
-            "method.rank_ratio", ratios, dense, self.layers.values(), lambda layer, ratio: (layer.r(ratio),)
-        )
+        ratios, layers = self.options.rank_ratio, self.layers.values()
+        dense = self.context.make(empty=True)
+        return larger_than_dense("method.rank_ratio", ratios, dense, layers, lambda layer, ratio: (layer.r(ratio),))
 
     def _is_dense(self, tier: int) -> bool:
         return self.tiers[tier].capacity == 1
@@ -159,7 +158,9 @@ class FedHM(ServerMethod):
             return specs
         if not any(map(self._is_dense, nets)):
             specs = {name: spec for name, spec in specs.items() if name.removesuffix(".weight") not in self.layers}
-        return specs | self._factor_specs(ratio)
+        return specs | self._factorization.specs(
+            ratio, channels_last=self.context.train.memory_format == "channels_last"
+        )
 
     def _published_ratio(self, nets: Collection[int]) -> float | None:
         """The rank ratio of the published factors: the largest gamma among the low-rank ones of these nets. `delta`
@@ -167,19 +168,15 @@ class FedHM(ServerMethod):
         asked = range(len(self.tiers)) if self._starts_from_factors else nets
         return max((self.tiers[net].capacity for net in asked if not self._is_dense(net)), default=None)
 
-    def _factor_specs(self, ratio: float) -> dict[str, Spec]:
-        from fedmpi.tensors import Spec
+    @cached_property
+    def _factorization(self) -> PublishedFactors:
+        from fedmpi.lowrank.publishing import PublishedFactors
+        from fedmpi.lowrank.warm import WarmBases
 
-        specs, channels_last = {}, self.context.train.memory_format == "channels_last"
-        for layer in self.layers.values():
-            r = layer.r(ratio)
-            for name, shape in zip(layer.factor_names, (layer.u_shape(r), layer.v_shape(r)), strict=True):
-                specs[name] = Spec(shape, channels_last=channels_last and len(shape) == 4)
-        return {**specs, SPECTRA: Spec((sum(self._full_ranks),))}
-
-    @property
-    def _full_ranks(self) -> list[int]:
-        return [min(layer.matrix_shape) for layer in self.layers.values()]
+        solver, ratios = self.options.solver, [tier.capacity for tier in self.tiers if tier.capacity < 1]
+        if solver != "auto":
+            return PublishedFactors(self.layers, solver, None)
+        return PublishedFactors(self.layers, "gram", WarmBases(self.layers, max(ratios)) if ratios else None)
 
     def publish(self, state: Params, nets: Collection[int], out: Params) -> None:
         """Algorithm 1, lines 3-4, once for all tiers: `out` gets the factors at the largest rank and the dense rest."""
@@ -187,15 +184,8 @@ class FedHM(ServerMethod):
         for name, value in state.items():
             if name in out:
                 out[name].copy_(value)
-        if ratio is None:
-            return
-        spectra = out[SPECTRA].split_with_sizes(self._full_ranks)
-        for layer, spectrum in zip(self.layers.values(), spectra, strict=True):
-            solver = self.options.solver if self.options.solver != "auto" else lowrank.warm.solver_of(state, layer.name)
-            *factors, sigma = layer.decompose(state[f"{layer.name}.weight"], layer.r(ratio), solver)
-            for name, factor in zip(layer.factor_names, factors, strict=True):
-                out[name].copy_(factor)
-            spectrum.copy_(sigma)
+        if ratio is not None:
+            self._factorization.write(state, ratio, out)
 
     def client_weight(self, task: Task) -> float:
         """Eq. 2 without its denominator, which is common to the cohort."""
@@ -215,13 +205,13 @@ class FedHM(ServerMethod):
             if layer is not None and name.endswith(".u.weight"):
                 yield self._sum(f"{layer.name}.weight", tier), layer.lift(value, upload[f"{layer.name}.v.weight"])
             elif name.removesuffix(".v.weight") not in self.layers:
-                yield self._sum(lowrank.factorized.dense_name(name, self.layers), tier), value
+                yield self._sum(dense_name(name, self.layers), tier), value
 
     def magnitudes(self, upload: Params, client: Client) -> Tensor:
         """|U V^T|_ij <= |u_i| |v_j|: the largest row norms bound a lifted layer without lifting it."""
         from fedmpi.tensors import max_magnitudes
 
-        bounds = {lowrank.factorized.dense_name(name, self.layers): value for name, value in upload.items()}
+        bounds = {dense_name(name, self.layers): value for name, value in upload.items()}
         for layer in self.layers.values() if not self._is_dense(client.task.tier) else ():
             u, v = layer.factor_names
             rows = layer.u_matrix(upload[u]).norm(dim=1).max(), layer.v_matrix(upload[v]).norm(dim=0).max()
@@ -231,7 +221,8 @@ class FedHM(ServerMethod):
     def update(self, state: Params, means: Params, contributions: Contributions) -> Params:
         """Eq. 2, or where `aggregation` is `delta` W and the mean of what clients changed of it."""
         if self.options.aggregation == "paper":  # with a server optimizer by `mean_change`
-            start = self._products(state, contributions.published) if self._starts_from_factors else {}
+            layers = self.layers.values() if self._starts_from_factors else ()
+            start = {f"{layer.name}.weight": self._product(layer, state, contributions.published) for layer in layers}
             return super().update(state | start, means, contributions)
         new = {name: means.get(name, value) for name, value in state.items()}
         for layer in self.layers.values():
@@ -239,62 +230,53 @@ class FedHM(ServerMethod):
             new[name] = layer.folded_as(state[name], self._corrected(layer, state[name], means, contributions))
         return new
 
-    def _products(self, state: Params, published: Params) -> Params:
-        """The weight of each factorized layer as the published factors give it."""
-        products = {}
-        for layer in self.layers.values():
-            weight = state[f"{layer.name}.weight"]
-            u, v = self._factors(layer, published, weight)
-            products[f"{layer.name}.weight"] = layer.folded_as(weight, u.double() @ v.double())
-        return products
+    def _product(self, layer: FactorizedLayer, state: Params, published: Params) -> Tensor:
+        """The weight of a factorized layer as the published factors give it."""
+        weight = state[f"{layer.name}.weight"]
+        u, v = self._factors(layer, published, weight)
+        return layer.folded_as(weight, u.double() @ v.double())
 
     def _corrected(self, layer: FactorizedLayer, weight: Tensor, means: Params, contributions: Contributions) -> Tensor:
         """W+ of a layer, unrolled, float64."""
+        from fedmpi.lowrank import correction
+
         options, cover = self.options, self._cover(layer, contributions.tasks)
         if not cover.of:  # all dense
             return self._mean(layer, means)
         matrix, (u, v) = layer.unroll(weight), self._factors(layer, contributions.published, weight)
         kept = None if self._starts_from_factors else matrix
         if not options.coverage:
-            untouched = lowrank.correction.untouched(kept, u, v, cover)
+            untouched = correction.untouched(kept, u, v, cover)
             return untouched.mul_(options.residual).add_(self._mean(layer, means))
         sums: dict[int | None, Tensor] = {}
         for tier in sorted({task.tier for task in contributions.tasks}):
             r, part = self._rank(layer, tier), layer.unroll(means[self._sum(f"{layer.name}.weight", tier)])
             sums[r] = sums[r] + part if r in sums else part
-        change = lowrank.correction.covered_change(sums, matrix, u, v, cover, options.coverage)
+        change = correction.covered_change(sums, matrix, u, v, cover, options.coverage)
         return change.add_(u.double() @ v.double() if kept is None else kept)
 
     def refresh(self, state: Params) -> Params:
-        return lowrank.warm.refreshed(state, self.layers, self._warm_ranks)
-
-    @cached_property
-    def _warm_ranks(self) -> Mapping[str, int]:
-        """The layers whose factors `auto` takes from the last round, with r of the largest tier below the dense one."""
-        ratio = max((tier.capacity for tier in self.tiers if tier.capacity < 1), default=None)
-        is_asked = self.options.solver == "auto" and ratio is not None
-        return lowrank.warm.warm_ranks(self.layers, ratio) if is_asked else {}
+        bases = self._factorization.bases
+        return bases.refreshed(state) if bases else state
 
     def mean_change(self, state: Params, means: Params, contributions: Contributions) -> Params:
         """What clients have changed, on average: the gradient of a server optimizer, negated. Of a factorized layer it
         is the mean without what clients started from, because a truncation is no change."""
-        changes = {}
-        for name in self.state_specs():
-            value = state[name]
-            if layer := self.layers.get(name.removesuffix(".weight")):
-                cover = self._cover(layer, contributions.tasks)
-                factors = self._factors(layer, contributions.published, value) if cover.of else None
-                received = lowrank.correction.received(layer.unroll(value), factors, cover)
-                changes[name] = layer.folded_as(value, self._mean(layer, means) - received)
-            else:
-                changes[name] = means[name] - value
+        from fedmpi.lowrank.correction import received
+
+        changes = {name: means[name] - state[name] for name in self.state_specs()}
+        for layer in self.layers.values():
+            name, cover = f"{layer.name}.weight", self._cover(layer, contributions.tasks)
+            factors = self._factors(layer, contributions.published, state[name]) if cover.of else None
+            change = self._mean(layer, means) - received(layer.unroll(state[name]), factors, cover)
+            changes[name] = layer.folded_as(state[name], change)
         return changes
 
     def _rank(self, layer: FactorizedLayer, tier: int) -> int | None:
         return None if self._is_dense(tier) else layer.r(self.tiers[tier].capacity)
 
     def _cover(self, layer: FactorizedLayer, tasks: Sequence[Task]) -> Cover:
-        return lowrank.correction.Cover.by((self._rank(layer, task.tier), self.client_weight(task)) for task in tasks)
+        return Cover.by((self._rank(layer, task.tier), self.client_weight(task)) for task in tasks)
 
     def _factors(self, layer: FactorizedLayer, published: Params, like: Tensor) -> tuple[Tensor, Tensor]:
         """U (M, r) and V (r, N) as clients got them, where the server computes."""
@@ -313,28 +295,29 @@ class FedHM(ServerMethod):
         """Where the energy of the factorized layers lies, and by tier the factor c by which this round's mean alone,
         without training, shrinks the singular values that the tier has and smaller ones have not."""
         weighted = [(self.tiers[task.tier].capacity, self.client_weight(task)) for task in contributions.tasks]
-        cover = lowrank.correction.Cover.by((None if ratio == 1 else ratio, weight) for ratio, weight in weighted)
+        cover = Cover.by((None if ratio == 1 else ratio, weight) for ratio, weight in weighted)
         is_mean = isinstance(self.options.server, Mean)
         kept = self.options.residual if self.options.aggregation == "delta" else float(not is_mean)
-        factors = {t.name: lowrank.spectrum.digits(kept + (1 - kept) * cover.at(t.capacity)) for t in self.tiers}
-        if SPECTRA not in published:
+        factors = {t.name: spectrum.digits(kept + (1 - kept) * cover.at(t.capacity)) for t in self.tiers}
+        spectra = self._factorization.spectra(published)
+        if not spectra:
             return {"band_factor": factors}
-        notes = {"band_factor": factors, "spectrum": self._spectrum(state, published)}
-        said = lowrank.spectrum.conclusions(notes, self.tiers[-1].name) if len(self.tiers) > 1 else []
-        found = notes | lowrank.warm.notes(state, self._warm_ranks)
-        return {**found, "conclusions": said} if said else found
+        notes: dict[str, object] = {"band_factor": factors, "spectrum": self._spectrum(state, published, spectra)}
+        bases = self._factorization.bases
+        notes |= bases.notes(state) if bases else {}
+        said = spectrum.conclusions(notes, self.tiers[-1].name) if len(self.tiers) > 1 else []
+        return {**notes, "conclusions": said} if said else notes
 
-    def _spectrum(self, state: Params, published: Params) -> Mapping[str, object]:
+    def _spectrum(self, state: Params, published: Params, spectra: Params) -> Mapping[str, object]:
         """The energy of each factorized layer, and that of what training has made of its start."""
-        spectra = published[SPECTRA].cpu().split_with_sizes(self._full_ranks)
         changes = {}
         for name, layer in self.layers.items():
             weight = state[f"{name}.weight"]
             u, _ = self._factors(layer, published, weight)
-            changes[name] = lowrank.spectrum.along(layer.unroll(weight) - self._start[name].to(weight.device), u)
+            changes[name] = spectrum.along(layer.unroll(weight) - self._start[name].to(weight.device), u)
         low, layers = [tier for tier in self.tiers if tier.capacity < 1], self.layers.items()
         ranks = {tier.name: {name: layer.r(tier.capacity) for name, layer in layers} for tier in low}
-        return lowrank.spectrum.table(dict(zip(self.layers, spectra, strict=True)), ranks, changes)
+        return spectrum.table(spectra, ranks, changes)
 
     @cached_property
     def _start(self) -> Params:
@@ -345,16 +328,19 @@ class FedHM(ServerMethod):
     # Client half.
 
     def net(self, number: int, *, empty: bool = False) -> nn.Module:
-        dense = self.context.make(empty=empty)
-        return lowrank.modules.factorize_net(dense, self.layers.values(), self.tiers[number].capacity)
+        from fedmpi.lowrank.modules import factorize_net
+
+        return factorize_net(self.context.make(empty=empty), self.layers.values(), self.tiers[number].capacity)
 
     def narrow(self, published: Params, number: int, out: Params, client: Client | None = None) -> None:
         """The leading r columns of each factor, and the dense rest whole."""
         for name, target in out.items():
-            source = published[name if name in published else lowrank.factorized.dense_name(name, self.layers)]
+            source = published[name if name in published else dense_name(name, self.layers)]
             target.copy_(source[tuple(map(slice, target.shape))])  # singular triplets are nested
 
     def after_backward(self, net: FlatNet, client: Client) -> None:
         """Frobenius decay: the gradient of lambda/2 |U V^T|_F^2 on every factorized layer."""
+        from fedmpi.lowrank.decay import decay_layers_
+
         if not self._is_dense(client.task.tier):
-            lowrank.decay.decay_layers_(self.layers.values(), net.params, net.grads, self.lambda_)
+            decay_layers_(self.layers.values(), net.params, net.grads, self.lambda_)

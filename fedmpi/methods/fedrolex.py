@@ -38,7 +38,6 @@ from fedmpi.config.schema import Shares
 from fedmpi.methods.fedopt import ServerOptions
 from fedmpi.methods.values import Client, MethodContext, TestedNet
 from fedmpi.methods.widths import WidthMethod
-from fedmpi.models import surgery
 from fedmpi.models.width import Rounding
 
 if TYPE_CHECKING:
@@ -72,10 +71,12 @@ class FedRolex(WidthMethod):
     options: FedRolexOptions
 
     def __init__(self, context: MethodContext) -> None:
+        from fedmpi.models.surgery.rolling import followed
+
         super().__init__(context)
         self.rounding, self.label_aware = self.options.rounding, self.options.label_aware
         self.scales = self.options.scaler
-        surgery.rolling.followed(self._widest)
+        followed(self._widest)
 
     @property
     def net_widths(self) -> tuple[float, ...]:
@@ -87,8 +88,10 @@ class FedRolex(WidthMethod):
 
     @cached_property
     def _axes(self) -> list[dict[str, tuple[Axis, ...]]]:
+        from fedmpi.models.surgery.rolling import rolling_axes
+
         nets = (self.net(number, empty=True) for number in range(len(self.net_widths)))
-        return [surgery.rolling.rolling_axes(self._widest, net) for net in nets]
+        return [rolling_axes(self._widest, net) for net in nets]
 
     def held(self, number: int, client: Client | None) -> Mapping[str, tuple[Index, ...]]:
         """The window of the client's round; for a test that of the first."""

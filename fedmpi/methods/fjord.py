@@ -32,7 +32,6 @@ from fedmpi.methods.fedopt import ServerOptions
 from fedmpi.methods.protocol import gradients
 from fedmpi.methods.values import Client, Costs, LocalWork, MethodContext, Turn
 from fedmpi.methods.widths import WidthMethod
-from fedmpi.models import surgery
 from fedmpi.models.width import Rounding
 
 if TYPE_CHECKING:
@@ -41,6 +40,7 @@ if TYPE_CHECKING:
     from fedmpi.learning.flat import FlatNet
     from fedmpi.learning.local import LocalTrainer, TrainOutcome
     from fedmpi.methods.protocol import Loss
+    from fedmpi.models.surgery.nested import Part
     from fedmpi.tensors import Params
 
 
@@ -143,6 +143,8 @@ class Fjord(WidthMethod):
         return [dict(self.net(number).named_buffers()) if has else {} for number, has in enumerate(has_some)]
 
     @cached_property
-    def _parts_within(self) -> list[list[dict[str, surgery.nested.Part]]]:
+    def _parts_within(self) -> list[list[dict[str, Part]]]:
         """[tier][net]: the net's part of the tier's parameters; meaningful for nets no wider than the tier's."""
-        return [[surgery.nested.nested_parts(wide, narrow) for narrow in self._skeletons] for wide in self._skeletons]
+        from fedmpi.models.surgery.nested import nested_parts
+
+        return [[nested_parts(wide, narrow) for narrow in self._skeletons] for wide in self._skeletons]

@@ -46,7 +46,6 @@ from fedmpi.config.schema import NotNegative, Share
 from fedmpi.errors import ConfigError
 from fedmpi.methods.protocol import Method, copy_into
 from fedmpi.methods.values import Client, Contributions, Costs, LocalWork, MethodContext, MethodOptions, Traits, Turn
-from fedmpi.models import surgery
 
 if TYPE_CHECKING:
     import numpy as np
@@ -99,8 +98,10 @@ class Hermes(Method):
     traits = Traits(keeps_memory=True, personal=True)
 
     def __init__(self, context: MethodContext) -> None:
+        from fedmpi.models.surgery.groups import follow
+
         super().__init__(context)
-        self.structure = surgery.groups.follow(context.make(empty=True))
+        self.structure = follow(context.make(empty=True))
         self._keeps_own = self.options.intersection == "all"
         self._families = [f"out.{name}" for name in self.structure.layers if name not in self.structure.outputs]
         if self.options.prune_axes == "both":
@@ -123,7 +124,9 @@ class Hermes(Method):
         return self._num_held(masks) / self.structure.num_params
 
     def _num_held(self, masks: Masks) -> int:
-        return surgery.groups.num_held(self.structure, surgery.groups.kept_entries(self.structure, masks))
+        from fedmpi.models.surgery.groups import kept_entries, num_held
+
+        return num_held(self.structure, kept_entries(self.structure, masks))
 
     def _size(self, family: str) -> int:
         axis, _, layer = family.partition(".")
@@ -151,8 +154,10 @@ class Hermes(Method):
 
     def regions(self, client: Client) -> Mapping[str, Region]:
         """What the client's new mask keeps."""
-        kept = surgery.groups.kept_entries(self.structure, client.memory or {})
-        return {name: surgery.groups.region(axes) for name, axes in kept.items()}
+        from fedmpi.models.surgery.groups import kept_entries, region
+
+        kept = kept_entries(self.structure, client.memory or {})
+        return {name: region(axes) for name, axes in kept.items()}
 
     def lift(self, upload: Params, client: Client) -> Iterator[tuple[str, Tensor]]:
         regions = self.regions(client)
@@ -185,25 +190,29 @@ class Hermes(Method):
 
     def narrow(self, published: Params, number: int, out: Params, client: Client | None = None) -> None:
         """theta M; with `all`, own values where theta has nothing newer."""
+        from fedmpi.models.surgery.groups import kept_entries, zeroing
+
         copy_into(out, published)
         if client is None or client.memory is None:
             return
         for name, value in out.items() if self._keeps_own else ():
             own, last = (client.memory[key].to(value.device) for key in (_own(name), "round"))
             value.copy_(value.where(published[_version(name)] >= last, own))
-        surgery.groups.zeroing(out, surgery.groups.kept_entries(self.structure, client.memory))()
+        zeroing(out, kept_entries(self.structure, client.memory))()
 
     def train(self, trainer: LocalTrainer, client: Client, work: LocalWork) -> TrainOutcome:
         """Algorithm 1, lines 12-23."""
+        from fedmpi.models.surgery.groups import kept_entries, zeroing
+
         net, options = trainer.net, self.options
         training, validation = self._parts(client, work)
         masks = self._masks(client)
         may_prune = self.remaining_share(masks) > options.target_share
         if may_prune and self._accuracy(net, work, validation) > options.accuracy_threshold:
             masks = self.pruned(net.params, masks)
-        kept = surgery.groups.kept_entries(self.structure, masks)
-        surgery.groups.zeroing(net.params, kept)()
-        zero_gradients = surgery.groups.zeroing(net.grads, kept)
+        kept = kept_entries(self.structure, masks)
+        zeroing(net.params, kept)()
+        zero_gradients = zeroing(net.grads, kept)
         client.scratch.update(masks)
 
         def after_backward(net: FlatNet) -> None:
@@ -247,12 +256,14 @@ class Hermes(Method):
         """Masks that keep as little as they may: rho (1 - r_p) of the parameters, and no less than the target."""
         import torch
 
+        from fedmpi.models.surgery.groups import order_of_pruning, shrunk
+
         share = max(self.remaining_share(masks) * (1 - self.options.prune_rate), self.options.target_share)
         least = math.ceil(share * self.structure.num_params - _ROUNDING)
         whole = {family: torch.ones(self._size(family), dtype=torch.bool) for family in self._families}
         old = {**whole, **masks}
         scores = {family: self._scores(params, family) for family in old}
-        places, num_groups = surgery.groups.order_of_pruning(old, scores)
+        places, num_groups = order_of_pruning(old, scores)
 
         def without(count: int) -> Params:
             return {family: mask & (places[family] >= count) for family, mask in old.items()}
@@ -261,7 +272,7 @@ class Hermes(Method):
         # whatever still fits.
         counts = range(num_groups + 1)
         count = bisect_right(counts, -least, key=lambda count: -self._num_held(without(count))) - 1
-        return surgery.groups.shrunk(without(count), places, num_groups, lambda masks: self._num_held(masks) >= least)
+        return shrunk(without(count), places, num_groups, lambda masks: self._num_held(masks) >= least)
 
     def _scores(self, params: Params, family: str) -> Tensor:
         import torch

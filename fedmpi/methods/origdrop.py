@@ -24,7 +24,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from fedmpi import lowrank
 from fedmpi.methods.fedopt import ServerOptions
 from fedmpi.methods.values import TestedNet
 from fedmpi.methods.widths import KeepRatioOptions, WidthMethod
@@ -58,7 +57,9 @@ class OrigDrop(WidthMethod):
 
 
 def _with_whole_stem(narrow: nn.Module, whole: nn.Module) -> nn.Module:
+    from fedmpi.lowrank.whole_stem import with_whole_stem
+
     try:
-        return lowrank.whole_stem.with_whole_stem(narrow, whole)
+        return with_whole_stem(narrow, whole)
     except ValueError:
         return narrow

@@ -34,10 +34,10 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 from pydantic import Field
 
-from fedmpi import lowrank
 from fedmpi.config.schema import MAX_TIERS, Config, NotNegative
 from fedmpi.errors import ConfigError
 from fedmpi.federation.assignment import Task
+from fedmpi.lowrank import spectrum
 from fedmpi.methods.protocol import Method
 from fedmpi.methods.values import Client, Contributions, Costs, LocalWork, MethodContext, TestedNet, Traits, Turn
 from fedmpi.methods.widths import KeepRatioOptions, larger_than_dense, with_open_lstms
@@ -121,9 +121,11 @@ class OrthDrop(Method):
     )
 
     def __init__(self, context: MethodContext) -> None:
+        from fedmpi.lowrank.rule import Rule, plan_layers
+
         super().__init__(with_open_lstms(context))
-        rule = lowrank.rule.Rule(dense_layers=1, unroll="output")
-        self.factorized = lowrank.rule.plan_layers(self.context.make(empty=True), rule)
+        rule = Rule(dense_layers=1, unroll="output")
+        self.factorized = plan_layers(self.context.make(empty=True), rule)
         given = self.options.frobenius_decay
         self.lambda_ = context.train.weight_decay if given == "auto" else given
         self._factors = [name for layer in self.factorized for name in layer.factor_names]
@@ -144,14 +146,17 @@ class OrthDrop(Method):
         return (TestedNet("server", self._whole, 1.0),)
 
     def net(self, number: int, *, empty: bool = False) -> nn.Module:
+        from fedmpi.lowrank.kernels import kernel_net
+        from fedmpi.lowrank.whole_stem import with_whole_stem
+
         net = self.context.make(empty=empty)
         if number == self._whole:
             return net
         if self.options.cut_inputs:
             share = min(1.0, (2 if self.options.o2 else 1) * self.options.keep_ratio[number])
-            net = lowrank.whole_stem.with_whole_stem(self.context.make(share, "ceil", empty=empty), net)
+            net = with_whole_stem(self.context.make(share, "ceil", empty=empty), net)
         sizes = {layer.name: self._sizes(layer, self.options.keep_ratio[number]) for layer in self.factorized}
-        return lowrank.kernels.kernel_net(net, sizes)
+        return kernel_net(net, sizes)
 
     def _sizes(self, layer: FactorizedLayer, keep_ratio: float) -> tuple[int, int]:
         """(r, q) of a layer."""
@@ -162,8 +167,10 @@ class OrthDrop(Method):
     @cached_property
     def _whole_specs(self) -> dict[str, Spec]:
         """The server's tensors: all kernels and rows of each layer, and the rest."""
+        from fedmpi.lowrank.kernels import kernel_net
+
         sizes = {layer.name: (min(layer.matrix_shape), layer.out_features) for layer in self.factorized}
-        return self._specs_of(lowrank.kernels.kernel_net(self.context.make(empty=True), sizes))
+        return self._specs_of(kernel_net(self.context.make(empty=True), sizes))
 
     @cached_property
     def _leading(self) -> list[Held]:
@@ -219,8 +226,10 @@ class OrthDrop(Method):
     def _sigma(self, state: Params) -> Tensor:
         import torch
 
+        from fedmpi.lowrank.kernels import singular_values
+
         factors = ([state[name] for name in layer.factor_names] for layer in self.factorized)
-        values = [lowrank.kernels.singular_values(*pair) for pair in factors]
+        values = [singular_values(*pair) for pair in factors]
         return torch.cat(values) if values else torch.zeros(0)
 
     def _sigma_of_layers(self, params: Params) -> tuple[Tensor, ...]:
@@ -241,32 +250,28 @@ class OrthDrop(Method):
 
     def refresh(self, state: Params) -> Params:
         """Algorithm 1, line 10. A kernel's momentum stays with its number."""
+        from fedmpi.lowrank.kernels import refreshed
+
         new = dict(state)
         for layer in self.factorized:
             u, v = layer.factor_names
-            new[u], new[v] = lowrank.kernels.refreshed(layer, state[u], state[v])
+            new[u], new[v] = refreshed(layer, state[u], state[v])
         return {**new, SIGMA: self._sigma(new)}
 
     def diagnostics(self, state: Params, published: Params, contributions: Contributions) -> Mapping[str, object]:
         """What is noted of each layer: how many kernels it needs (4.3), how many clients each kernel had (Fig. 7), and
         its energy beyond the number of kernels of each tier."""
+        from fedmpi.lowrank.kernels import use_of_kernels
+
         table, spectra = {}, dict(zip(self.factorized, self._sigma_of_layers(state), strict=True))
         for layer, sigma in spectra.items():
             shares = contributions.shares(layer.factor_names[0])
             counts = sigma.new_full((len(sigma),), shares) if isinstance(shares, float) else shares.flatten(1)[:, 0]
-            counts = (counts * len(contributions.tasks)).round()
-            needed = lowrank.kernels.effective_number(sigma)
-            table[layer.name] = {
-                "effective_kernels": round(needed, 3),
-                "effective_share": round(needed / len(sigma), 4),
-                "clients_per_kernel": [int(counts.min()), round(float(counts.mean()), 3), int(counts.max())],
-                "clients_of_kernel": counts.int().tolist(),
-                "share_untrained": round(float((counts == 0).double().mean()), 4),
-            }
+            table[layer.name] = use_of_kernels(sigma, (counts * len(contributions.tasks)).round())
         ratios = {tier.name: tier.capacity for tier in self.tiers}
         ranks = {tier: {n.name: self._sizes(n, ratio)[0] for n in self.factorized} for tier, ratio in ratios.items()}
         values = {layer.name: sigma for layer, sigma in spectra.items()}
-        return {"kernels": table, "spectrum": lowrank.spectrum.table(values, ranks)}
+        return {"kernels": table, "spectrum": spectrum.table(values, ranks)}
 
     # Client half.
 
@@ -295,7 +300,9 @@ class OrthDrop(Method):
 
     def after_backward(self, net: FlatNet, client: Client) -> None:
         """Eq. 6: the gradient of lambda/2 |U V|_F^2 over the kernels and rows that the client holds."""
-        lowrank.decay.decay_layers_(self.factorized, net.params, net.grads, self.lambda_)
+        from fedmpi.lowrank.decay import decay_layers_
+
+        decay_layers_(self.factorized, net.params, net.grads, self.lambda_)
 
     def upload_specs(self, tier: int, task: Task | None = None) -> dict[str, Spec]:
         return self._with_momenta(self._net_specs[tier])
@@ -318,9 +325,11 @@ class Prism(OrthDrop):
 
     def _kernels(self, tier: int, client: Client) -> list[Tensor]:
         """The kernels that a client draws of each layer."""
+        from fedmpi.lowrank.kernels import draw_kernels
+
         sizes = [self._sizes(layer, self.options.keep_ratio[tier])[0] for layer in self.factorized]
         sigma, kappa = self._sigma_of_layers(client.published), self.options.kappas[tier]
-        return lowrank.kernels.draw_kernels(sigma, sizes, kappa, client.generator("kernels"))
+        return draw_kernels(sigma, sizes, kappa, client.generator("kernels"))
 
     def _held(self, tier: int, client: Client | None) -> Held:
         held = dict(super()._held(tier, client))

@@ -37,7 +37,6 @@ from fedmpi.federation.assignment import Task
 from fedmpi.methods.fedopt import ServerMethod, ServerOptions
 from fedmpi.methods.protocol import copy_into, gradients
 from fedmpi.methods.values import Client, MethodContext, Traits
-from fedmpi.models import surgery
 from fedmpi.models.width import Rounding
 
 if TYPE_CHECKING:
@@ -107,14 +106,16 @@ class SplitMix(ServerMethod):
         self.num_bases = [self.options.num_bases(level) for level in self.options.levels]
 
     def warnings(self) -> tuple[str, ...]:
+        from fedmpi.models.surgery.scaler import scaled_layers, scaler_warning
+
         said = []
         base = self._base(empty=True)
         if self.options.atom < 1 and self._specs_of(base) == self._specs_of(self.context.make(empty=True)):
             said.append(
                 f"a base net of method.atom {self.options.atom:g} is the whole net: the model ignores its width"
             )
-        found = surgery.scaler.scaler_warning(base, self.options.atom) if self.options.scaler else ""
-        if found and not surgery.scaler.scaled_layers(base):
+        found = scaler_warning(base, self.options.atom) if self.options.scaler else ""
+        if found and not scaled_layers(base):
             said.append(found)
         elif found and self.options.init == "own":
             said.append(f"{found}: choose method.init=rescaled")
@@ -132,9 +133,11 @@ class SplitMix(ServerMethod):
 
     def initial_state(self) -> Params:
         """Every base has a seed of its own."""
+        from fedmpi.models.surgery.nested import fan_in_shares
+
         shares = {}
         if self.options.init == "rescaled":
-            shares = surgery.nested.fan_in_shares(self.context.make(empty=True), self._base(empty=True))
+            shares = fan_in_shares(self.context.make(empty=True), self._base(empty=True))
         state = {}
         for base in range(max(self.num_bases)):
             net = self._base(seeds.mix("splitmix:base", self.context.seed, base))
@@ -180,9 +183,12 @@ class SplitMix(ServerMethod):
         return self.context.make(self.options.atom, self.options.rounding, seed, empty=empty)
 
     def _ensemble(self, count: int, *, empty: bool) -> nn.Module:
+        from fedmpi.models.surgery.ensemble import Ensemble
+        from fedmpi.models.surgery.scaler import add_scaler
+
         rate = self.options.atom if self.options.scaler else 1.0
         bases = (self._base(empty=empty) for _ in range(count))
-        return surgery.ensemble.Ensemble(surgery.scaler.add_scaler(base, rate) for base in bases)
+        return Ensemble(add_scaler(base, rate) for base in bases)
 
     def net(self, number: int, *, empty: bool = False) -> nn.Module:
         return self._ensemble(self.num_bases[number], empty=empty)

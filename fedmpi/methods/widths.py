@@ -16,7 +16,6 @@ from fedmpi.config.schema import Shares
 from fedmpi.methods.fedopt import ServerMethod
 from fedmpi.methods.protocol import all_nets, copy_into
 from fedmpi.methods.values import Client, MethodContext, MethodOptions, Traits
-from fedmpi.models import surgery
 from fedmpi.models.width import Rounding
 
 if TYPE_CHECKING:
@@ -24,6 +23,7 @@ if TYPE_CHECKING:
 
     from fedmpi.exactsum import Region
     from fedmpi.lowrank.factorized import FactorizedLayer
+    from fedmpi.models.surgery.nested import Part
     from fedmpi.models.surgery.rolling import Index
     from fedmpi.tensors import Params
 
@@ -54,18 +54,22 @@ class WidthMethod(ServerMethod):
         return self.context.make(max(self.net_widths), self.rounding, empty=empty)
 
     @cached_property
-    def _parts(self) -> list[dict[str, surgery.nested.Part]]:
-        return [surgery.nested.nested_parts(self._widest, self.net(number, empty=True)) for number in all_nets(self)]
+    def _parts(self) -> list[dict[str, Part]]:
+        from fedmpi.models.surgery.nested import nested_parts
+
+        return [nested_parts(self._widest, self.net(number, empty=True)) for number in all_nets(self)]
 
     def warnings(self) -> tuple[str, ...]:
+        from fedmpi.models.surgery.scaler import scaled_layers, scaler_warning
+
         said = []
         if self.label_aware and not self._class_names:
             said.append(
                 "no linear layer of this net has an output for each class, so method.label_aware changes nothing"
             )
         rate = min(self.net_widths) / max(self.net_widths)
-        if self.scales and (found := surgery.scaler.scaler_warning(self._widest, rate)):
-            is_scaled = surgery.scaler.scaled_layers(self._widest)
+        if self.scales and (found := scaler_warning(self._widest, rate)):
+            is_scaled = scaled_layers(self._widest)
             said.append(f"{found}: choose method.scaler=false" if is_scaled else found)
         return tuple(said)
 
@@ -81,10 +85,12 @@ class WidthMethod(ServerMethod):
         return [{name: part.region for name, part in parts.items() if not part.is_whole} for parts in self._parts]
 
     def regions(self, client: Client) -> Mapping[str, Region]:
+        from fedmpi.models.surgery.rolling import crossed
+
         rows, held = self._class_rows(client), dict(self.held(client.task.tier, client))
         if rows is not None:
             held |= {name: (rows, *held.get(name, ())[1:]) for name in self._class_names}
-        return {name: surgery.rolling.crossed(indices) for name, indices in held.items()}
+        return {name: crossed(indices) for name, indices in held.items()}
 
     def lift(self, upload: Params, client: Client) -> Iterator[tuple[str, Tensor]]:
         """The upload as it came, but of the classes the client's own rows only."""
@@ -113,15 +119,20 @@ class WidthMethod(ServerMethod):
     # Client half.
 
     def net(self, number: int, *, empty: bool = False) -> nn.Module:
+        from fedmpi.models.surgery.nested import refuse_unnested
+        from fedmpi.models.surgery.scaler import add_scaler
+
         net = self.context.make(self.net_widths[number], self.rounding, empty=empty)
-        surgery.nested.refuse_unnested(self._widest, net)
+        refuse_unnested(self._widest, net)
         rate = self.net_widths[number] / max(self.net_widths) if self.scales else 1.0
-        return surgery.scaler.add_scaler(net, rate)
+        return add_scaler(net, rate)
 
     def narrow(self, published: Params, number: int, out: Params, client: Client | None = None) -> None:
         """The entries that it holds of every tensor."""
+        from fedmpi.models.surgery.rolling import crossed
+
         held = self.held(number, client)
-        indices = {name: surgery.rolling.crossed(held.get(name, ())) for name in out}
+        indices = {name: crossed(held.get(name, ())) for name in out}
         copy_into(out, {name: published[name][index] for name, index in indices.items()})
 
 

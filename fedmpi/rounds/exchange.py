@@ -20,13 +20,13 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from fedmpi.disk.plain import DIGEST_BYTES
 from fedmpi.errors import ConfigError, RoundError
 from fedmpi.exactsum import ExactSum, Region, WeightSum
 from fedmpi.federation.assignment import Assignment, Task
 from fedmpi.methods.protocol import Method, copy_into, sums_of
 from fedmpi.methods.values import Client
 from fedmpi.mpi.communicator import Communicator, Request
-from fedmpi.store.stored import DIGEST_BYTES
 from fedmpi.tensors import ALIGN_BYTES, Layout, Params, Spec
 
 # Uploads of a worker that may be under way while it trains on. Two: with one, a worker whose

@@ -10,11 +10,12 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 
-from fedmpi.config import address, yaml_text
-from fedmpi.config.load import DEFAULT_FILE
+from fedmpi.config import address, words, yaml_text
+from fedmpi.config.load import DEFAULT_FILE, Override, load
 from fedmpi.config.schema import Config
 from fedmpi.errors import ConfigError, RunDirError
 from fedmpi.mpi.communicator import Communicator, together
+from fedmpi.store import manifest
 from fedmpi.store.files import write_text
 from fedmpi.store.lock import RunLock
 from fedmpi.store.run_dir import RunDir
@@ -49,6 +50,24 @@ class Origin:
     def checkpoints(self) -> list[tuple[int, Path]]:
         """(round, path) of each checkpoint that the branch may begin from, newest first."""
         return [found for found in self.run_dir.checkpoints() if self.round in (None, found[0])]
+
+
+def config_of(folder: RunDir, overrides: Sequence[Override] = (), *, trains: bool = False) -> Config:
+    """The config of a run, as `config.load` reads it; `trains` as there. Raises ConfigError, which names the package of
+    an entry point that is no longer installed.
+    """
+    try:
+        return load(str(folder.config_path), overrides, of_run=True, trains=trains)
+    except ConfigError as error:
+        problems = list(error.problems)
+        for section, entry in manifest.brought(folder).items():
+            gone = f"no {section} {words.found(entry.get('name'))}"
+            from_package = f"{gone} is installed; the run had it of {entry.get('distribution', entry.get('module'))}"
+            problems = [
+                f"{head}{from_package}, install that again" if rest else head
+                for head, rest, _ in (problem.partition(f"{gone}.") for problem in problems)
+            ]
+        raise ConfigError(error.where, *problems) from None
 
 
 def refuse_inside(text: str, new_run: str) -> None:

@@ -24,7 +24,7 @@ import torch
 import fedmpi
 from fedmpi import registry
 from fedmpi.config.schema import NAMED_SECTIONS, Config
-from fedmpi.disk.plain import read_bytes
+from fedmpi.disk.plain import DIGEST_BYTES, read_bytes
 from fedmpi.errors import one_line
 from fedmpi.mpi.communicator import Communicator
 from fedmpi.mpi.placement import Device
@@ -49,8 +49,6 @@ VARIABLES = (
 )
 GPU_VARIABLES = ("CUBLAS_WORKSPACE_CONFIG", "NVIDIA_TF32_OVERRIDE", "TORCH_ALLOW_TF32_CUBLAS_OVERRIDE")
 _MOST_CHARACTERS = 100
-# The manifest's key for what a run uses that is not built in.
-_BROUGHT = "brought"
 _MAX_SOURCE_BYTES = 2**27
 
 
@@ -122,7 +120,7 @@ def brought(config: Config) -> dict[str, Any]:
     """What the manifest notes: an entry for each section that names something not built in; empty if none does."""
     found = {section: _source(section, getattr(config, section).name) for section in NAMED_SECTIONS}
     found = {section: entry for section, entry in found.items() if entry}
-    return {_BROUGHT: found} if found else {}
+    return {manifest.BROUGHT: found} if found else {}
 
 
 def _source(section: str, name: str) -> dict[str, str]:
@@ -136,7 +134,7 @@ def _source(section: str, name: str) -> dict[str, str]:
     if file := getattr(sys.modules.get(entry["module"]), "__file__", None):
         entry["file"] = file
         with contextlib.suppress(OSError):
-            entry["digest"] = blake2b(read_bytes(file, _MAX_SOURCE_BYTES), digest_size=16).hexdigest()
+            entry["digest"] = blake2b(read_bytes(file, _MAX_SOURCE_BYTES), digest_size=DIGEST_BYTES).hexdigest()
     top = entry["module"].partition(".")[0]
     installed = _distributions().get(top, [])
     if installed:
@@ -150,13 +148,9 @@ _distributions = functools.cache(importlib.metadata.packages_distributions)
 
 def changed_sources(run_dir: RunDir, config: Config) -> str:
     """One line about sources that are not those of the run's last start; empty if they are, or are not known."""
-    starts = reversed(manifest.read_starts(run_dir))
-    before: Any = next((start[_BROUGHT] for start in starts if isinstance(start.get(_BROUGHT), Mapping)), {})
-    now = brought(config).get(_BROUGHT, {})
-    told = []
-    for section, entry in now.items():
-        old = before.get(section)
-        if isinstance(old, Mapping) and old.get("digest") not in (None, entry.get("digest")):
+    before, told = manifest.brought(run_dir), []
+    for section, entry in brought(config).get(manifest.BROUGHT, {}).items():
+        if before.get(section, {}).get("digest") not in (None, entry.get("digest")):
             told.append(f"{section} {entry['name']} ({entry.get('file', entry['module'])})")
     if not told:
         return ""

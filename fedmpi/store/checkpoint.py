@@ -23,12 +23,12 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from fedmpi.disk.plain import remove
+from fedmpi.disk.plain import DIGEST_BYTES, remove
 from fedmpi.errors import RunDirError
 from fedmpi.store import container, memory
 from fedmpi.store.files import write_atomic
 from fedmpi.store.run_dir import RunDir
-from fedmpi.store.stored import DIGEST_BYTES, Params
+from fedmpi.store.stored import Params
 
 if TYPE_CHECKING:
     from fedmpi.tensors import Spec

@@ -18,8 +18,9 @@ from typing import TypeVar
 
 from fedmpi.disk import hdf5
 from fedmpi.disk.hdf5 import Attributes, Damaged
+from fedmpi.disk.plain import DIGEST_BYTES
 from fedmpi.errors import RunDirError
-from fedmpi.store.stored import DIGEST_BYTES, Params, digest_of, dtype_name, escape, from_array, to_array, unescape
+from fedmpi.store.stored import Params, digest_of, dtype_name, escape, from_array, to_array, unescape
 
 Groups = Mapping[str, Params]
 _V = TypeVar("_V", str, int)

@@ -18,6 +18,8 @@ from fedmpi.store.run_dir import RunDir
 
 _PACKAGES = ("torch", "torchvision", "numpy", "h5py", "mpi4py")
 _GIT_TIMEOUT_S = 5.0
+BROUGHT = "brought"
+"""The key for what a start uses that is not built in."""
 
 
 def versions() -> dict[str, str]:
@@ -113,6 +115,13 @@ def read_starts(run_dir: RunDir) -> list[dict[str, Any]]:
     except RecursionError:
         return []
     return [entry for entry in starts if isinstance(entry, dict)] if isinstance(starts, list) else []
+
+
+def brought(run_dir: RunDir) -> dict[str, dict[str, Any]]:
+    """What the run's last start had that is not built in: an entry for each section (`made_with.brought`)."""
+    starts = reversed(read_starts(run_dir))
+    found: dict[str, Any] = next((start[BROUGHT] for start in starts if isinstance(start.get(BROUGHT), dict)), {})
+    return {section: entry for section, entry in found.items() if isinstance(entry, dict)}
 
 
 def _now() -> str:

@@ -11,10 +11,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from fedmpi.disk.plain import DIGEST_BYTES
+
 Params = Mapping[str, Tensor]
 
-# 128 bits: against accidents, not against forgers, who could write any digest they like.
-DIGEST_BYTES = 16
 _PLAIN = ("float16", "float32", "float64", "int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64")
 # What numpy or HDF5 has no number for travels as the bits of one that they have.
 _AS_BITS = {"bfloat16": "int16", "bool": "uint8", "float8_e4m3fn": "uint8", "float8_e5m2": "uint8"}

@@ -31,7 +31,7 @@ from typing import Any
 from fedmpi import registry
 from fedmpi.command.manners import Parser, called_as, run_command
 from fedmpi.config import words
-from fedmpi.config.address import is_address, label
+from fedmpi.config.address import CONFIGS, is_address, label
 from fedmpi.config.load import load, without_overrides
 from fedmpi.errors import ConfigError, RunDirError
 from fedmpi.store.files import read_json, write_text, writing
@@ -39,7 +39,7 @@ from fedmpi.store.run_dir import RunDir
 from fedmpi.studies import comparison
 from fedmpi.studies.arguments import SEEDS, add_run_arguments, changes, number
 from fedmpi.studies.comparison import Row, effort_of, rows_of
-from fedmpi.studies.launch import CONFIGS, Job, launcher, make, planned, scaled, stoppable
+from fedmpi.studies.launch import Job, launcher, make, planned, scaled, stoppable
 from fedmpi.studies.runs import Run, missing_rounds, other_data, runs_in
 
 

@@ -18,7 +18,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from fedmpi.config.address import shipped
 from fedmpi.config.load import load
 from fedmpi.config.schema import Config
 from fedmpi.disk.plain import open_in_place, open_to_read
@@ -28,7 +27,6 @@ from fedmpi.store.files import writing
 from fedmpi.store.manifest import read_starts
 from fedmpi.studies.runs import Run
 
-CONFIGS = shipped()
 _STARTERS = ("mpirun", "mpiexec", "prterun", "srun")
 # mpirun passes the signal on and waits for its ranks.
 _PATIENCE_S = 20.0

@@ -15,13 +15,13 @@ from pathlib import Path
 
 from fedmpi import papers
 from fedmpi.config import words
-from fedmpi.config.address import label
+from fedmpi.config.address import CONFIGS, label
 from fedmpi.config.load import load
 from fedmpi.config.schema import Config
 from fedmpi.errors import ConfigError
 from fedmpi.store.run_dir import RunDir
 from fedmpi.studies.arguments import number, short
-from fedmpi.studies.launch import CONFIGS, Job, planned, scaled, scaled_milestones
+from fedmpi.studies.launch import Job, planned, scaled, scaled_milestones
 from fedmpi.studies.runs import Run
 
 

@@ -16,13 +16,13 @@ from pathlib import Path
 from typing import Any
 
 from fedmpi import registry
-from fedmpi.config.load import load
 from fedmpi.config.schema import Config
 from fedmpi.config.tree import read_tree
 from fedmpi.data.options import PLACES
 from fedmpi.data.reading import short
 from fedmpi.errors import RunDirError
 from fedmpi.report.records import CLIENTS, Record, gaps_of, net_scores, read_records, rounds_done
+from fedmpi.running.folder import config_of
 from fedmpi.store.files import read_json
 from fedmpi.store.manifest import read_starts
 from fedmpi.store.run_dir import RunDir
@@ -52,7 +52,7 @@ class Run:
         `method.name=package.module:Class`, and the user's own words `named` do not: a folder alone imports nothing.
         """
         names = [f"{section}.name={self.said.get(section, {}).get('name')}" for section in registry.BUILT_IN]
-        return load(self.folder.config_path, [name for name in names if name in named], of_run=True)
+        return config_of(self.folder, [name for name in names if name in named])
 
     @property
     def rounds(self) -> int:

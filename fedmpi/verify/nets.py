@@ -12,7 +12,7 @@ import torch
 from torch import nn
 
 from fedmpi import methods
-from fedmpi.config.address import shipped
+from fedmpi.config.address import CONFIGS
 from fedmpi.config.load import load
 from fedmpi.config.schema import Config
 from fedmpi.data.options import DataInfo
@@ -21,8 +21,6 @@ from fedmpi.models import create
 from fedmpi.models.width import Rounding
 from fedmpi.papers import Cell, Run
 from fedmpi.running import forecast, start
-
-CONFIGS = shipped()
 
 
 @dataclass(frozen=True)

@@ -58,6 +58,12 @@ def test_a_method_that_cannot_be_made_is_one_line_with_its_place(
     assert len(capsys.readouterr().err.splitlines()) == 1
 
 
+def test_layers_that_are_no_mapping_are_one_line_before_the_first_round(tmp_path: Path) -> None:
+    with pytest.raises(StartupError, match=r"method.name.*ListsItsLayers.*`layers` is a tuple") as caught:
+        small_setup(tmp_path, "method.name=broken_methods:ListsItsLayers")
+    assert len(caught.value.problems) == 1
+
+
 def test_a_module_that_exits_when_it_loads_is_a_mistake(tmp_path: Path) -> None:
     """In a process of its own, whose exit code would else be the module's."""
     (tmp_path / "leaving.py").write_text("import sys\nsys.exit(0)\n")

@@ -12,12 +12,12 @@ import pytest
 from fast import fast
 from small_runs import run_all
 
+from fedmpi.config.address import CONFIGS
 from fedmpi.config.load import load
 from fedmpi.mpi.serial import SerialComm
 from fedmpi.report.records import read_records
 from fedmpi.store.run_dir import RunDir
 
-CONFIGS = Path(__file__).resolve().parents[2] / "configs"
 QUIET = ("output.progress=off", "output.tensorboard=false", "output.report=false", "output.checkpoint_every=1000")
 SHORT = ("rounds=20", "train.schedule.milestones=[14,18]", "evaluation.every=20")
 

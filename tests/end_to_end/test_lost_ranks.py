@@ -122,11 +122,11 @@ before(client, "local_work", lambda _, client: {how} if rank == 1 and client.tas
 def test_a_rank_that_hangs_is_excluded(start: Start, run_dir: Path, tmp_path: Path) -> None:
     """Its own watchdog ends it, and the others continue."""
     words = (*METHOD, "rounds=5")
-    launched = start(3, *words, "mpi.round_timeout_s=8", run_dir=run_dir, patch=hangs("time.sleep(1000)"), options=ULFM)
+    launched = start(3, *words, "mpi.round_timeout_s=5", run_dir=run_dir, patch=hangs("time.sleep(1000)"), options=ULFM)
     assert launched.wait() == 0, launched.err
     head = r"fedmpi: hung on rank 1 on \S+, round 3, client \d, stage local_training\n  cause: "
     assert re.search(head, launched.err), launched.err
-    assert "mpi.round_timeout_s is 8; this rank ends itself" in launched.err and "time.sleep" not in launched.out
+    assert "mpi.round_timeout_s is 5; this rank ends itself" in launched.err and "time.sleep" not in launched.out
     (loss,) = last_start(run_dir)["losses"]
     assert (loss["rank"], loss["round"]) == (1, 3)
     assert finished(run_dir) == undisturbed(tmp_path, *words)
@@ -221,7 +221,8 @@ def test_ranks_lost_while_starting(start: Start, run_dir: Path, tmp_path: Path, 
 )
 def test_a_rank_dies_before_mpi_starts(start: Start, run_dir: Path, options: Sequence[str], who: int) -> None:
     """The others do not wait for `mpi.startup_timeout_s`, which is longer than this test."""
-    launched = start(2, *METHOD, run_dir=run_dir, patch=f"if rank == {who}: die()", options=options)
+    patch = f"from fedmpi.mpi import starting\nstarting._LOOKS_EVERY_S = 0.3\nif rank == {who}: die()"
+    launched = start(2, *METHOD, run_dir=run_dir, patch=patch, options=options)
     family = all_ranks_of(launched, 2)
     assert launched.wait() not in (0, 2, 75)
     assert all_end(family, time.monotonic() + ENDS_WITHIN_S), "processes are left"

@@ -93,6 +93,13 @@ def test_an_entry_point_is_listed_without_importing_and_resumes_by_itself(
     forget()
     assert run_main("rounds=2", "--run-dir", run, "--resume")[0] == 0
     assert run_main("--list")[0] == 0
+    (mine.parent / "mysets-1.5.dist-info").rename(tmp_path / "gone")
+    forget()
+    code, _, errors = run_main("rounds=3", "--run-dir", run, "--resume")
+    data, partition = (line for line in errors.splitlines() if "install that again" in line)
+    assert code == 2 and len(errors.splitlines()) == 3  # with the head that names the file
+    assert "data.name" in data and "'my_blobs'" in data and "'my_rows'" in partition
+    assert all(line.count("mysets 1.5") == 1 for line in (data, partition))
 
 
 def test_a_file_of_the_user_s_is_planned_run_and_resumed(

@@ -23,9 +23,9 @@ from typing import Any
 
 from fedmpi import registry
 from fedmpi.config import yaml_text
+from fedmpi.config.address import CONFIGS
 from fedmpi.config.load import load
 from fedmpi.errors import ConfigError
-from fedmpi.studies.launch import CONFIGS
 
 from . import damage, legal_values
 from . import odd_values as odd

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from fedmpi.studies.launch import CONFIGS
+from fedmpi.config.address import CONFIGS
 
 # Written as they stand, where Python has no such value or YAML another word for it.
 RAW = [

@@ -4,10 +4,9 @@ from pathlib import Path
 
 import pytest
 
+from fedmpi.config.address import CONFIGS
 from fedmpi.config.load import load
 from fedmpi.config.reference import reference
-
-CONFIGS = Path(__file__).parents[2] / "configs"
 
 
 def test_readme_is_what_the_schema_says() -> None:

@@ -26,20 +26,16 @@ from fedmpi.errors import DataError
 # ---- CIFAR-10, real files
 
 
-def test_cifar10_is_what_torchvision_reads(cifar10_root: str) -> None:
+def test_cifar10_is_what_torchvision_reads_and_its_constants_are_the_data_s_own(cifar10_root: str) -> None:
+    """The mean of train pixels / 255 per channel is the table's, to its 4 digits; 5,000 and 1,000 of each class."""
     torchvision_datasets = pytest.importorskip("torchvision.datasets")
-    ours = reading.load(Cifar10(root=cifar10_root))
+    info, ours = Cifar10().info(), reading.load(Cifar10(root=f"{cifar10_root}/cifar-10-batches-py"))
     train = torchvision_datasets.CIFAR10(cifar10_root, train=True)
     test = torchvision_datasets.CIFAR10(cifar10_root, train=False)
     assert np.array_equal(ours.train_x, train.data) and np.array_equal(ours.test_x, test.data)
     assert ours.train_y.tolist() == train.targets and ours.test_y.tolist() == test.targets
     # The distributed file's known beginning: a frog, then a truck.
     assert ours.train_y[:2].tolist() == [6, 9] and ours.train_x[0, 0, 0].tolist() == [59, 62, 63]
-
-
-def test_cifar10_constants_are_the_data_s_own(cifar10_root: str) -> None:
-    """The mean of train pixels / 255 per channel is the table's, to its 4 digits; 5,000 and 1,000 of each class."""
-    info, ours = Cifar10().info(), reading.load(Cifar10(root=f"{cifar10_root}/cifar-10-batches-py"))
     mean = ours.train_x.reshape(-1, 3).sum(axis=0, dtype=np.int64) / (255 * 50_000 * 1024)
     assert np.abs(mean - info.mean).max() < 1e-4
     assert set(np.bincount(ours.train_y)) == {5000} and set(np.bincount(ours.test_y)) == {1000}

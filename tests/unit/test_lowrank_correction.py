@@ -4,7 +4,8 @@ import numpy as np
 import pytest
 import torch
 
-from fedmpi.lowrank.correction import Cover, covered_change, received, untouched
+from fedmpi.lowrank.correction import covered_change, low_shares, received, untouched
+from fedmpi.lowrank.cover import Cover
 
 ROWS, COLUMNS = 9, 7
 RANKS = {1: (0.1, 0.2), 3: (0.15,), 5: (0.25, 0.05), None: (0.25,)}
@@ -61,7 +62,7 @@ def test_cover_by_hand() -> None:
     cover = Cover.by([(4, 2.0), (None, 1.0), (2, 1.0)])
     assert (cover.of, cover.dense) == ({2: 1.0, 4: 0.75}, 0.25)
     assert [cover.at(k) for k in (1, 2, 3, 4, 5)] == [1.0, 1.0, 0.75, 0.75, 0.25]
-    assert cover.low_shares().tolist() == [0.75, 0.75, 0.5, 0.5]
+    assert low_shares(cover).tolist() == [0.75, 0.75, 0.5, 0.5]
 
 
 def test_the_server_keeps_w_and_adds_the_mean_change() -> None:

@@ -10,11 +10,10 @@ from pathlib import Path
 import pytest
 
 from fedmpi import methods, papers
+from fedmpi.config.address import CONFIGS
 from fedmpi.config.load import load
 from fedmpi.papers import Cell, PapersError, Run, parse
 from fedmpi.running.start import method_context
-
-CONFIGS = Path(__file__).parents[2] / "configs"
 
 TINY = """
 source: a test

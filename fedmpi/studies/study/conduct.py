@@ -27,13 +27,13 @@ from functools import cached_property
 from pathlib import Path
 
 from fedmpi.command.manners import Parser, run_command, show
-from fedmpi.config.address import located
+from fedmpi.config.address import CONFIGS, located
 from fedmpi.data.files.source import below_home
 from fedmpi.errors import RunDirError
 from fedmpi.store.files import read_json, write_text, writing
 from fedmpi.store.units import duration
 from fedmpi.studies.arguments import number
-from fedmpi.studies.launch import CONFIGS, stoppable
+from fedmpi.studies.launch import stoppable
 from fedmpi.studies.study import choice, findings, kept, making, plots
 from fedmpi.studies.study.answers import answers
 from fedmpi.studies.study.asked import Study, read
