@@ -4,7 +4,7 @@ Publishing step of a round: one call per layer serves every tier, because the fa
 the first r' columns of the factors at r (prefix property). FedHM, arXiv:2111.14655, section 2.2
 and eq. 18 of its appendix (sqrt(Sigma) to both sides).
 
-Two solvers, both computing all triplets and keeping the leading r:
+Two solvers compute all triplets and keep the leading r (`lowrank/warm.py` has a third one, of what changes little):
 
 `exact`  torch.linalg.svd in the matrix's own precision (float32 or better).
 `gram`   float64 eigenvectors of the smaller of A A^T and A^T A, the default. Squaring costs half of
@@ -20,11 +20,14 @@ Here the entry of largest magnitude in each column of u is positive (the first s
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Literal
 
 import torch
 
-Solver = Literal["exact", "gram"]
+Triplets = tuple[torch.Tensor, torch.Tensor, torch.Tensor]
+"""Left singular vectors (M, k), singular values of which the first k belong to them, right ones (k, N)."""
+Solver = Literal["exact", "gram"] | Callable[[torch.Tensor], Triplets]
 
 
 def truncated_svd(
@@ -40,18 +43,19 @@ def truncated_svd(
         raise ValueError(f"a rank of at least 1 is needed, got {r}")
     if matrix.dtype in (torch.float16, torch.bfloat16):
         matrix = matrix.float()
-    left, sigma, right = SOLVERS[solver](matrix)
-    r = min(r, len(sigma))
+    left, sigma, right = (solver if callable(solver) else SOLVERS[solver])(matrix)
+    r = min(r, len(right))
     return *_split(left[:, :r], sigma[:r], right[:r], matrix.dtype), sigma.to(matrix.dtype)
 
 
-def _exact(matrix: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+def _exact(matrix: torch.Tensor) -> Triplets:
     return torch.linalg.svd(matrix, full_matrices=False)
 
 
-def _gram(matrix: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+def gram(matrix: torch.Tensor) -> Triplets:
+    """All triplets, float64, by the eigenvectors of the smaller Gram matrix."""
     if matrix.shape[0] > matrix.shape[1]:
-        right, sigma, left = _gram(matrix.t())
+        right, sigma, left = gram(matrix.t())
         return left.t(), sigma, right.t()
     exact = matrix.double()
     _, ascending = torch.linalg.eigh(exact @ exact.t())
@@ -63,7 +67,7 @@ def _gram(matrix: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tenso
     return left, sigma, scaled / sigma.clamp_min(torch.finfo(sigma.dtype).tiny)[:, None]
 
 
-SOLVERS = {"exact": _exact, "gram": _gram}
+SOLVERS = {"exact": _exact, "gram": gram}
 
 
 def _split(

@@ -47,14 +47,12 @@ if TYPE_CHECKING:
 
     from fedmpi.learning.flat import FlatNet
     from fedmpi.lowrank.factorized import FactorizedLayer
+    from fedmpi.lowrank.publishing import PublishedFactors
     from fedmpi.tensors import Params, Spec
 
 # Below, exp((gamma - 1) / tau) underflows; the weights have long been all on the largest tier.
 Temperature = Annotated[float, Field(ge=0.002)]
 Share = Annotated[float, Field(ge=0, le=1)]
-
-SPECTRA = "spectra"
-"""All layers' singular values in a row, published for the record."""
 
 
 class FedHMOptions(ServerOptions):
@@ -77,8 +75,9 @@ class FedHMOptions(ServerOptions):
     """Lambda of lambda/2 |U V^T|_F^2 on factorized layers; `auto` is `train.weight_decay`."""
     plus_l2: bool = False
     """Weight decay on the factors too, as the authors' code does."""
-    solver: Literal["gram", "exact"] = "gram"
-    """`gram`: by the float64 eigenvectors of the Gram matrix, nearer to the optimum; `exact`: LAPACK's float32 SVD."""
+    solver: Literal["auto", "gram", "exact"] = "gram"
+    """`gram`: by the float64 eigenvectors of the Gram matrix, nearest to the optimum; `exact`: LAPACK's float32 SVD;
+    `auto`: from the last round's factors where that is much faster, audited (`fedmpi/lowrank/warm.py`)."""
     aggregation: Literal["paper", "delta"] = later("paper")
     """`paper`: the mean of eq. 2, which in time leaves all tiers the smallest one's net. `delta`: the server keeps what
     clients did not get, and adds the mean of what they changed."""
@@ -159,7 +158,9 @@ class FedHM(ServerMethod):
             return specs
         if not any(map(self._is_dense, nets)):
             specs = {name: spec for name, spec in specs.items() if name.removesuffix(".weight") not in self.layers}
-        return specs | self._factor_specs(ratio)
+        return specs | self._factorization.specs(
+            ratio, channels_last=self.context.train.memory_format == "channels_last"
+        )
 
     def _published_ratio(self, nets: Collection[int]) -> float | None:
         """The rank ratio of the published factors: the largest gamma among the low-rank ones of these nets. `delta`
@@ -167,19 +168,15 @@ class FedHM(ServerMethod):
         asked = range(len(self.tiers)) if self._starts_from_factors else nets
         return max((self.tiers[net].capacity for net in asked if not self._is_dense(net)), default=None)
 
-    def _factor_specs(self, ratio: float) -> dict[str, Spec]:
-        from fedmpi.tensors import Spec
+    @cached_property
+    def _factorization(self) -> PublishedFactors:
+        from fedmpi.lowrank.publishing import PublishedFactors
+        from fedmpi.lowrank.warm import WarmBases
 
-        specs, channels_last = {}, self.context.train.memory_format == "channels_last"
-        for layer in self.layers.values():
-            r = layer.r(ratio)
-            for name, shape in zip(layer.factor_names, (layer.u_shape(r), layer.v_shape(r)), strict=True):
-                specs[name] = Spec(shape, channels_last=channels_last and len(shape) == 4)
-        return {**specs, SPECTRA: Spec((sum(self._full_ranks),))}
-
-    @property
-    def _full_ranks(self) -> list[int]:
-        return [min(layer.matrix_shape) for layer in self.layers.values()]
+        solver, ratios = self.options.solver, [tier.capacity for tier in self.tiers if tier.capacity < 1]
+        if solver != "auto":
+            return PublishedFactors(self.layers, solver, None)
+        return PublishedFactors(self.layers, "gram", WarmBases(self.layers, max(ratios)) if ratios else None)
 
     def publish(self, state: Params, nets: Collection[int], out: Params) -> None:
         """Algorithm 1, lines 3-4, once for all tiers: `out` gets the factors at the largest rank and the dense rest."""
@@ -187,14 +184,8 @@ class FedHM(ServerMethod):
         for name, value in state.items():
             if name in out:
                 out[name].copy_(value)
-        if ratio is None:
-            return
-        spectra = out[SPECTRA].split_with_sizes(self._full_ranks)
-        for layer, values in zip(self.layers.values(), spectra, strict=True):
-            *factors, sigma = layer.decompose(state[f"{layer.name}.weight"], layer.r(ratio), self.options.solver)
-            for name, factor in zip(layer.factor_names, factors, strict=True):
-                out[name].copy_(factor)
-            values.copy_(sigma)
+        if ratio is not None:
+            self._factorization.write(state, ratio, out)
 
     def client_weight(self, task: Task) -> float:
         """Eq. 2 without its denominator, which is common to the cohort."""
@@ -264,6 +255,10 @@ class FedHM(ServerMethod):
         change = correction.covered_change(sums, matrix, u, v, cover, options.coverage)
         return change.add_(u.double() @ v.double() if kept is None else kept)
 
+    def refresh(self, state: Params) -> Params:
+        bases = self._factorization.bases
+        return bases.refreshed(state) if bases else state
+
     def mean_change(self, state: Params, means: Params, contributions: Contributions) -> Params:
         """What clients have changed, on average: the gradient of a server optimizer, negated. Of a factorized layer it
         is the mean without what clients started from, because a truncation is no change."""
@@ -304,15 +299,17 @@ class FedHM(ServerMethod):
         is_mean = isinstance(self.options.server, Mean)
         kept = self.options.residual if self.options.aggregation == "delta" else float(not is_mean)
         factors = {t.name: spectrum.digits(kept + (1 - kept) * cover.at(t.capacity)) for t in self.tiers}
-        if SPECTRA not in published:
+        spectra = self._factorization.spectra(published)
+        if not spectra:
             return {"band_factor": factors}
-        notes = {"band_factor": factors, "spectrum": self._spectrum(state, published)}
+        notes: dict[str, object] = {"band_factor": factors, "spectrum": self._spectrum(state, published, spectra)}
+        bases = self._factorization.bases
+        notes |= bases.notes(state) if bases else {}
         said = spectrum.conclusions(notes, self.tiers[-1].name) if len(self.tiers) > 1 else []
         return {**notes, "conclusions": said} if said else notes
 
-    def _spectrum(self, state: Params, published: Params) -> Mapping[str, object]:
+    def _spectrum(self, state: Params, published: Params, spectra: Params) -> Mapping[str, object]:
         """The energy of each factorized layer, and that of what training has made of its start."""
-        spectra = published[SPECTRA].cpu().split_with_sizes(self._full_ranks)
         changes = {}
         for name, layer in self.layers.items():
             weight = state[f"{name}.weight"]
@@ -320,7 +317,7 @@ class FedHM(ServerMethod):
             changes[name] = spectrum.along(layer.unroll(weight) - self._start[name].to(weight.device), u)
         low, layers = [tier for tier in self.tiers if tier.capacity < 1], self.layers.items()
         ranks = {tier.name: {name: layer.r(tier.capacity) for name, layer in layers} for tier in low}
-        return spectrum.table(dict(zip(self.layers, spectra, strict=True)), ranks, changes)
+        return spectrum.table(spectra, ranks, changes)
 
     @cached_property
     def _start(self) -> Params:

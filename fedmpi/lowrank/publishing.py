@@ -1,0 +1,55 @@
+"""What a server that keeps dense weights publishes of its factorized layers: factors, and all singular values.
+
+One call per layer and round, at the largest rank that somebody needs; smaller ones are prefixes of it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from fedmpi.lowrank.factorized import FactorizedLayer
+from fedmpi.lowrank.svd import Solver
+from fedmpi.lowrank.warm import WarmBases
+from fedmpi.tensors import Params, Spec
+
+SPECTRA = "spectra"
+"""All layers' singular values in a row, published for the record."""
+
+
+@dataclass(frozen=True)
+class PublishedFactors:
+    """The factors of these layers, computed by `solver`, or within the `bases` that the state has."""
+
+    layers: Mapping[str, FactorizedLayer]
+    solver: Solver
+    bases: WarmBases | None
+
+    def specs(self, rank_ratio: float, *, channels_last: bool) -> dict[str, Spec]:
+        """Names and shapes."""
+        specs = {}
+        for layer in self.layers.values():
+            r = layer.r(rank_ratio)
+            for name, shape in zip(layer.factor_names, (layer.u_shape(r), layer.v_shape(r)), strict=True):
+                specs[name] = Spec(shape, channels_last=channels_last and len(shape) == 4)
+        return {**specs, SPECTRA: Spec((sum(self._full_ranks),))}
+
+    @property
+    def _full_ranks(self) -> list[int]:
+        return [min(layer.matrix_shape) for layer in self.layers.values()]
+
+    def write(self, state: Params, rank_ratio: float, out: Params) -> None:
+        """Factorizes the weights of a state into `out`."""
+        for layer, values in zip(self.layers.values(), out[SPECTRA].split_with_sizes(self._full_ranks), strict=True):
+            warm = self.bases and self.bases.solver(state, layer.name)
+            weight, r = state[f"{layer.name}.weight"], layer.r(rank_ratio)
+            *factors, sigma = layer.decompose(weight, r, warm or self.solver)
+            for name, factor in zip(layer.factor_names, factors, strict=True):
+                out[name].copy_(factor)
+            values.copy_(sigma)
+
+    def spectra(self, published: Params) -> Params:
+        """The singular values of each layer as they were published, on the CPU; empty where no factors were."""
+        if SPECTRA not in published:
+            return {}
+        return dict(zip(self.layers, published[SPECTRA].cpu().split_with_sizes(self._full_ranks), strict=True))

@@ -1,0 +1,102 @@
+"""Factors from the last round's basis: the optimum where it is known, the audit, and what the record is told."""
+
+from collections.abc import Callable
+
+import pytest
+import torch
+
+from fedmpi.lowrank import warm
+from fedmpi.lowrank.factorized import FactorizedLayer
+from fedmpi.lowrank.svd import Solver, Triplets, gram, truncated_svd
+from fedmpi.tensors import Params
+
+TALL, FLAT = (96, 80), (70, 112)
+R = 16
+LAYERS = {
+    "tall": FactorizedLayer("tall", *TALL, None, fixed=R),
+    "flat": FactorizedLayer("flat", *FLAT, None, fixed=R),
+    "small": FactorizedLayer("small", 40, 40, None, fixed=R),
+}
+BASES = warm.WarmBases(LAYERS, 0.5)
+
+
+def low_rank(shape: tuple[int, int], r: int, seed: int) -> torch.Tensor:
+    """A matrix of rank r with singular values r, r - 1, ..., 1."""
+    generator = torch.Generator().manual_seed(seed)
+    left, right = (torch.linalg.qr(torch.randn(side, r, generator=generator).double()).Q for side in shape)
+    return (left * torch.arange(r, 0, -1)) @ right.t()
+
+
+def state_of(seed: int, r: int = R + warm.NUM_MORE) -> Params:
+    """Weights of the two layers, as the net has them (outputs, inputs)."""
+    shapes = {"tall": TALL, "flat": FLAT}
+    return {f"{name}.weight": low_rank(shape, r, seed).t().float() for name, shape in shapes.items()}
+
+
+def solver(state: Params, name: str) -> Callable[[torch.Tensor], Triplets]:
+    found = BASES.solver(state, name)
+    assert found is not None
+    return found
+
+
+def error(state: Params, name: str, solver: Solver) -> float:
+    """||W - U V||^2 for the factors of rank R, float64."""
+    matrix = LAYERS[name].unroll(state[f"{name}.weight"])
+    u, v, _ = truncated_svd(matrix.double(), R, solver)
+    return float((matrix.double() - u @ v).square().sum())
+
+
+def test_a_basis_is_kept_where_it_has_at_most_half_of_all_directions() -> None:
+    assert BASES.ranks == {"tall": R, "flat": R}
+
+
+@pytest.mark.parametrize("name", BASES.ranks)
+def test_two_steps_find_any_matrix_that_has_no_more_directions_than_the_basis(name: str) -> None:
+    """Of rank r + 16 and unlike the one that the basis is of: its columns are within reach of one step."""
+    first = BASES.refreshed(state_of(1))
+    state = BASES.refreshed({**first, **state_of(2)})
+    optimum = float(torch.arange(warm.NUM_MORE, 0, -1).double().square().sum())
+    assert error(state, name, solver(state, name)) == pytest.approx(optimum, rel=1e-6)
+    assert state[warm.AUDIT][2:].tolist() == [0, 0]
+
+
+@pytest.mark.parametrize("name", BASES.ranks)
+def test_spectra_have_the_whole_energy_and_the_tail_of_the_last_audit(name: str) -> None:
+    full = {key: value + 0.01 * torch.randn_like(value) for key, value in state_of(3).items()}
+    state = BASES.refreshed(full)  # the first bases are those of the Gram matrix
+    doubled = {**state, f"{name}.weight": 2 * state[f"{name}.weight"]}
+    matrix = LAYERS[name].unroll(doubled[f"{name}.weight"])
+    _, _, sigma = truncated_svd(matrix, R, solver(doubled, name))
+    torch.testing.assert_close(sigma, gram(matrix)[1].float(), rtol=1e-5, atol=1e-6)
+
+
+def test_layers_are_audited_in_turn() -> None:
+    state, audited = state_of(4), []
+    for _ in range(4):
+        state = BASES.refreshed(state)
+        notes = BASES.notes(state)["svd"]
+        assert isinstance(notes, dict)
+        audited.append(notes["audited"])
+    assert audited == ["flat", "tall", "flat", "tall"]
+
+
+def test_a_bad_basis_is_found_and_the_gram_matrix_takes_over_for_ten_rounds() -> None:
+    """A basis at right angles to all that the matrix has stays there for ever, but for an audit."""
+    matrix, num_directions = torch.zeros(FLAT), R + warm.NUM_MORE
+    matrix[num_directions:] = torch.randn(FLAT[0] - num_directions, FLAT[1], generator=torch.Generator().manual_seed(5))
+    state = BASES.refreshed({**state_of(5), "flat.weight": matrix.t()})
+    blind = {**state, warm.BASIS + "flat": torch.eye(num_directions, FLAT[0]), warm.AUDIT: torch.zeros(4).double()}
+    assert error(blind, "flat", solver(blind, "flat")) == pytest.approx(float(matrix.double().square().sum()))
+    rounds = []
+    for _ in range(warm.NUM_ROUNDS_BY_GRAM + 1):
+        blind = BASES.refreshed(blind)
+        assert error(blind, "flat", solver(blind, "flat")) == pytest.approx(error(blind, "flat", "gram"))
+        rounds.append(int(blind[warm.AUDIT][3]))
+    assert rounds == list(range(warm.NUM_ROUNDS_BY_GRAM, -1, -1))
+    assert blind[warm.AUDIT][2] == 0
+
+
+def test_a_layer_without_basis_is_factorized_by_gram() -> None:
+    assert BASES.solver(BASES.refreshed(state_of(6)), "small") is None
+    state = {"small.weight": torch.ones(40, 40)}
+    assert warm.WarmBases({"small": LAYERS["small"]}, 0.5).refreshed(state) == state
