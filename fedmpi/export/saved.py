@@ -47,9 +47,7 @@ def saved_round(run: str | Path, which: str = "last", overrides: Sequence[Overri
     `overrides` are as for `config.load`: the run's own code, named again (`model.name=mynets:Net`), or where its
     data are now. Raises `UserError` where the folder, the round, the config or the data are not the run's.
     """
-    folder = RunDir(Path(run))
-    if not folder.config_path.is_file():
-        raise RunDirError(str(run), "holds no run (no config.yaml); name a run's folder")
+    folder = RunDir.of_run(run)
     config = config_of(folder, overrides)
     records = {record["round"]: record for record in read_records(folder)}
     number = chosen_round(folder, which, records)

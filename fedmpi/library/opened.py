@@ -82,9 +82,7 @@ class Run:
     @cached_property
     def _said(self) -> dict[str, Any]:
         """What the run's config says, without the defaults; imports nothing."""
-        folder = RunDir(self.path)
-        if not folder.config_path.is_file():
-            raise RunDirError(str(self.path), "holds no run (no config.yaml); name a run's folder")
+        folder = RunDir.of_run(self.path)
         try:
             return StudiedRun(self.path.name, 0, folder).said
         except ConfigError as error:

@@ -71,6 +71,14 @@ class RunDir:
                 pass
             return run._with_folders()
 
+    @classmethod
+    def of_run(cls, path: str | os.PathLike[str]) -> RunDir:
+        """The directory of a run that has begun. Raises RunDirError."""
+        run = cls(Path(path))
+        if not run.config_path.is_file():
+            raise RunDirError(str(path), "holds no run (no config.yaml); name a run's folder")
+        return run
+
     def refuse_run(self) -> None:
         """Raises RunDirError if a run has begun here."""
         if self.holds_run():

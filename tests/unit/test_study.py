@@ -32,6 +32,7 @@ def grids(*counts: int) -> dict[str, Any]:
         ({"tuning": {"seeds": [100], "measure": "larges"}}, "tuning.measure 'larges' 'largest'"),
         ({"seeds": [1, 2, 1]}, "seeds 1 twice"),
         ({"seeds": []}, "seeds 1"),
+        ({"seeds": [*range(17)]}, "seeds 16"),
         ({"questions": [{"ask": "?", "first": "avgg", "second": "hm", "measure": "largest"}]}, "first 'avgg' 'avg'"),
         (
             {"questions": [{"ask": "?", "first": "hm", "second": "hm", "measure": "largest"}]},

@@ -12,9 +12,6 @@ from collections.abc import Sequence
 
 import numpy as np
 
-MOST_SEEDS = 16
-"""2^16 means take 4 MB."""
-
 
 def sign_flip_p(differences: Sequence[float]) -> float:
     """Two-sided p-value of the exact sign-flip permutation test for a mean of 0; 1 for fewer than two differences."""
