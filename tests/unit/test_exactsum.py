@@ -159,12 +159,6 @@ def test_a_mean_has_the_old_tensor_s_dtype_and_memory_format(dtype: torch.dtype)
     assert torch.equal(mean, value) and not old.any()
 
 
-def test_strided_values_are_added_by_place() -> None:
-    value = torch.arange(24.0).view(2, 3, 2, 2)
-    plain, strided = (sum_of([v], [1.0], 1.0, 64.0) for v in (value, value.to(memory_format=torch.channels_last)))
-    assert torch.equal(plain.buffer, strided.buffer) and plain.buffer.any()
-
-
 def test_names_do_not_disturb_each_other() -> None:
     """Each has its own bound, so its own k, and its own cache lines; an empty tensor and a number are tensors, too."""
     shapes = {"a": (3,), "none": (0, 2), "b": (), "c": (2, 2)}
