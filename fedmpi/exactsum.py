@@ -119,7 +119,8 @@ def _is_block(region: Region) -> TypeGuard[tuple[slice, ...]]:
 
 def _blocks(total: Tensor, value: Tensor, most: int) -> Iterator[tuple[Tensor, Tensor]]:
     """Both cut alike into parts of at most `most` numbers, views whose axes lie in `total`'s order in memory."""
-    order = sorted(range(total.dim()), key=lambda axis: -total.stride(axis))
+    strides = total.stride()
+    order = sorted(range(total.dim()), key=lambda axis: -strides[axis])
     total, value = total.permute(order), value.permute(order)
     if total.is_contiguous() and value.is_contiguous():
         total, value = total.view(-1), value.view(-1)
