@@ -3,7 +3,7 @@
 The planning step, before a run: a forward pass without weights and without products. Two counts
 of the compute (FedHM, arXiv:2111.14655; methods.md 2.12):
 
-`macs`  multiply-accumulates of convs and matrix products: torch's FLOP formulas, halved.
+`macs`  multiply-accumulates of convs and matrix products: half of what torch's FLOP counter says.
 `macs_with_norm_and_activations`  the rule behind FedHM's figures: macs, and 2 for each output of
         a norm layer, 1 for each output of an activation, 1 for each input of an average pooling.
         Counted by hooks on modules: an activation called as a function is not seen.
@@ -28,7 +28,6 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.nn.modules.batchnorm import _BatchNorm
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
-from torch.utils.flop_counter import flop_registry
 
 NORMS = (_BatchNorm, nn.GroupNorm, nn.LayerNorm)
 ACTIVATIONS = (nn.ReLU, nn.ReLU6, nn.LeakyReLU, nn.GELU, nn.SiLU, nn.Hardswish, nn.Sigmoid, nn.Hardsigmoid, nn.Tanh)
@@ -68,9 +67,9 @@ def measure(net: nn.Module, example_shape: tuple[int, ...]) -> Costs:
 
     def count(dry_run: DryRun) -> Costs:
         with _counting(net) as tally:
-            flops = dry_run(EXAMPLES)
+            once = dry_run(EXAMPLES)
         # What a net does once a batch (an LSTM's gates multiplied back out of their factors) is no example's.
-        macs = (dry_run(2 * EXAMPLES) - flops) // 2 // EXAMPLES
+        macs = (dry_run(2 * EXAMPLES) - once) // EXAMPLES
         return Costs(
             params=sum(parameter.numel() for parameter in net.parameters()),
             macs=macs,
@@ -83,10 +82,10 @@ def measure(net: nn.Module, example_shape: tuple[int, ...]) -> Costs:
 
 def in_dry_runs(net: nn.Module, example_shape: tuple[int, ...], count: Callable[[DryRun], Result]) -> Result:
     """What `count` finds out by dry runs: each passes so many examples of zeros through `net` (left as it is) and its
-    hooks, and returns the FLOPs that this would have cost.
+    hooks, and returns the multiply-accumulates that this would have cost.
 
     On the CPU, whose operators are compiled: many of the meta device's are Python and import torch._dynamo, half of
-    a rank's start. Weights are one zero that is seen everywhere, and products are left out (`_FlopCounter`). What
+    a rank's start. Weights are one zero that is seen everywhere, and products are left out (`_MacCounter`). What
     would take much memory even so is counted, from the beginning, on the meta device.
     """
     try:
@@ -107,7 +106,7 @@ def _run_on_cpu(net: nn.Module, example_shape: tuple[int, ...], num_examples: in
     apart = torch.backends.mkldnn.flags(enabled=False, allow_tf32=None), sdpa_kernel(SDPBackend.MATH)
     # A net in training mode draws for its dropout.
     quiet = torch.random.fork_rng(devices=[]), torch.no_grad(), _one_thread()
-    with quiet[0], quiet[1], quiet[2], apart[0], apart[1], _FlopCounter() as counter:
+    with quiet[0], quiet[1], quiet[2], apart[0], apart[1], _MacCounter() as counter:
         torch.func.functional_call(net, tensors, (batch,))
     return counter.total
 
@@ -120,7 +119,7 @@ def _run_on_meta(net: nn.Module, example_shape: tuple[int, ...], num_examples: i
     batch = torch.empty(num_examples, *example_shape, dtype=_input_dtype(net), device="meta")
     with torch.no_grad(), FlopCounterMode(display=False) as counter:
         torch.func.functional_call(net, on_meta, (batch,))
-    return int(counter.get_total_flops())
+    return int(counter.get_total_flops()) // 2
 
 
 def _input_dtype(net: nn.Module) -> torch.dtype:
@@ -147,8 +146,11 @@ def _one_thread() -> Iterator[None]:
         torch.set_num_threads(num_threads)
 
 
-class _FlopCounter(TorchDispatchMode):
-    """torch's FlopCounterMode, by its formulas, for nets whose values do not matter: products come out as zeros."""
+class _MacCounter(TorchDispatchMode):
+    """Counts as torch's FlopCounterMode does, for nets whose values do not matter: products come out as zeros.
+
+    torch's formulas themselves import Triton: 0.15 s at the start of every rank.
+    """
 
     total = 0
 
@@ -166,9 +168,20 @@ class _FlopCounter(TorchDispatchMode):
         out = _zeros_out(func, args, kwargs) if operator in ROWS else func(*args, **kwargs)
         if isinstance(out, torch.Tensor):
             _check_size(out.shape)  # before the next operator makes more of it
-        if operator in flop_registry:
-            self.total += flop_registry[operator](*args, **kwargs, out_val=out)
+        if operator in ROWS:
+            self.total += _macs(operator, args, out)
         return out
+
+
+def _macs(operator: object, args: tuple[Any, ...], out: torch.Tensor) -> int:
+    """Each number of the output is a sum of products: as many as the kernels have weights for it, or as the left matrix
+    has columns. A transposed conv spreads each number of its input in the same way.
+    """
+    if operator is torch.ops.aten.convolution:
+        is_transposed = args[6]
+        return int((args[0] if is_transposed else out).numel() * math.prod(args[1].shape[1:]))
+    left = args[1] if operator in (torch.ops.aten.addmm, torch.ops.aten.baddbmm) else args[0]
+    return int(out.numel() * left.shape[-1])
 
 
 def _zeros_out(func: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> torch.Tensor:

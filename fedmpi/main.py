@@ -22,7 +22,7 @@ from fedmpi.running.stopping import SIGNAL, notice_early
 if __name__ == "__main__":  # what follows takes a while to load
     notice_early()
 
-from fedmpi.command.job import Job, check_ranks, config_and_origin, repeatable_cublas
+from fedmpi.command.job import Job, check_ranks, config_and_origin, loading_for_good, repeatable_cublas
 from fedmpi.command.listing import listing
 from fedmpi.command.manners import Parser, report, say, say_first, show
 from fedmpi.config.load import one_config
@@ -105,7 +105,9 @@ def _shown(rank: int, text: Callable[[], str]) -> int:
 
 def _plan(config: Config, form: str, size: int, *, measures: bool) -> str:
     from fedmpi.data.reading import place
-    from fedmpi.running.forecast import forecast, lacking_here  # loads torch
+
+    with loading_for_good():
+        from fedmpi.running.forecast import forecast, lacking_here  # loads torch
 
     planned = forecast(config, size)
     text = planned.text(form)
@@ -124,7 +126,8 @@ def _plan(config: Config, form: str, size: int, *, measures: bool) -> str:
 
 def _run(config: Config, arguments: argparse.Namespace, rank: int) -> int:
     try:
-        job = Job.begun(config, say if rank == 0 else lambda line: None)
+        with loading_for_good():
+            job = Job.begun(config, say if rank == 0 else lambda line: None)
     except LaunchError as error:
         return report(error, rank)
     comm, advice = job.comm, job.advice

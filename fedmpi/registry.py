@@ -104,10 +104,14 @@ def names(section: str) -> list[str]:
     return [*BUILT_IN[section], *(name for name in installed(section) if name not in BUILT_IN[section])]
 
 
+_entry_points = cache(entry_points)  # reads what every installed package has
+
+
 @cache
 def installed(section: str) -> dict[str, EntryPoint]:
     """What installed packages offer for `section`, by name; imports none of it."""
-    return {point.name: point for point in sorted(entry_points(group=GROUPS[section]), key=lambda point: point.name)}
+    found = _entry_points().select(group=GROUPS[section])
+    return {point.name: point for point in sorted(found, key=lambda point: point.name)}
 
 
 def is_built_in(section: str, name: str) -> bool:

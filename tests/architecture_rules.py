@@ -18,7 +18,7 @@ from fedmpi.mpi.communicator import Collectives
 LEAVES = ("disk", "seeds", "tensors", "clock", "costs", "registry", "papers", "config.schema", "config.keywords")
 PEERS = ("exactsum", "config", "data", "models", "lowrank", "mpi", "store")
 LAYERS = (
-    ("fedmpi", "fedmpi.errors", "fedmpi.config.comparing"),  # the version; what a user is told; values of two configs
+    ("fedmpi", "fedmpi.errors", "fedmpi.config.comparing", "fedmpi.config.described"),
     tuple(f"fedmpi.{name}" for name in LEAVES),  # small things that know nothing of each other
     tuple(f"fedmpi.{name}" for name in PEERS),  # one part of the subject each
     ("fedmpi.federation", "fedmpi.learning", "fedmpi.report"),  # who takes part; how a client trains; what people read

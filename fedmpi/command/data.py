@@ -26,8 +26,9 @@ from fedmpi import registry
 from fedmpi.command.manners import Parser, run_command
 from fedmpi.config import explain, words, yaml_text
 from fedmpi.config.address import is_address
+from fedmpi.config.described import summary
 from fedmpi.config.load import load, one_config
-from fedmpi.config.schema import Config, summary
+from fedmpi.config.schema import Config
 from fedmpi.data.files import source as sources
 from fedmpi.data.files.source import below_home
 from fedmpi.data.options import DataOptions

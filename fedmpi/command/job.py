@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import gc
 import math
 import os
 import signal
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 from fedmpi.command.manners import described, say
@@ -79,6 +81,8 @@ class Job:
         from fedmpi.mpi.starting import world
 
         comm = world(_startup_limit_s(config, os.environ, time.time()))
+        import fedmpi.experiment  # noqa: F401 - `run` needs it: what is loaded is loaded here
+
         return cls(config, comm, stopping, Advice(config))
 
     def run(self, asked: Asked) -> bool:
@@ -101,6 +105,21 @@ class Job:
         else:  # another rank has said what to do
             say("; ".join(line.strip() for line in described(error, self.comm).splitlines()[:2]))
         self.comm.abort(error.exit_code if isinstance(error, UserError) else FAILED)
+
+
+@contextmanager
+def loading_for_good() -> Iterator[None]:
+    """Within the block Python looks for no garbage, and never again among what it finds there at the end: torch makes
+    half a million objects that live as long as the process, and each look at them takes a tenth of a second.
+
+    For a command's own process only: a program that calls fedmpi may have garbage of its own.
+    """
+    gc.disable()
+    try:
+        yield
+    finally:
+        gc.freeze()
+        gc.enable()
 
 
 def repeatable_cublas() -> None:

@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 from fedmpi import registry
-from fedmpi.config.schema import summary
+from fedmpi.config.described import summary_in
 
 _TITLES = {"method": "methods", "model": "models", "data": "data sets", "partition": "partitions"}
 
 
 def listing() -> str:
-    """Built-in names with their summaries; those of installed packages with where they are, without importing them."""
+    """Built-in names with their summaries; those of installed packages with where they are. Imports none of them."""
     width = max(len(name) for section in _TITLES for name in registry.names(section)) + 4
     lines = []
     for section, title in _TITLES.items():
         lines.append(f"{title} ({section}.name)")
-        found = {name: summary(options) for name, options in registry.built_in(section)}
+        places = registry.BUILT_IN[section].items()
+        found = {name: summary_in(place.partition(":")[0], name) for name, place in places}
         found = {name: f"installed: {point.value}" for name, point in registry.installed(section).items()} | found
         for name in registry.names(section):
             lines.append(f"  {name + 'NAME' * name.endswith(':'):{width}}  {found[name]}")

@@ -11,6 +11,7 @@ from pydantic import ValidationError
 
 from fedmpi import registry
 from fedmpi.config import words
+from fedmpi.config.described import description
 from fedmpi.config.schema import NAMED_SECTIONS, Config, Section
 from fedmpi.config.words import Kind
 from fedmpi.config.yaml_text import Path, Problem, is_number
@@ -115,7 +116,7 @@ def _line(path: Path, spot: _Spot, error: Mapping[str, Any], places: Places) -> 
         return f"no such name {words.found(name)}.{words.suggest(name, names)} Known names: {words.listed(names)}"
     allowed = words.allowed(spot.kind, all_limits=kind.startswith("less_than"))
     if kind == "missing":
-        about = (spot.section.model_fields[str(path[-1])].description or "").rstrip(".")
+        about = description(spot.section, str(path[-1])).rstrip(".")
         said = f", {about[:1].lower()}{about[1:]}" if about else ""
         return f"missing; give it by {words.dotted(path)}=...: {allowed}{said}"
     meant = words.suggest(value, words.literals(spot.kind))

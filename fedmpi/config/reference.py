@@ -10,7 +10,8 @@ from pydantic.fields import FieldInfo
 from fedmpi import registry
 from fedmpi.config import words, yaml_text
 from fedmpi.config.comparing import canonical
-from fedmpi.config.schema import NAMED_SECTIONS, Config, Section, summary
+from fedmpi.config.described import description, summary
+from fedmpi.config.schema import NAMED_SECTIONS, Config, Section
 
 _INTRO = """\
 # Configurations, and a reference of every key
@@ -58,25 +59,25 @@ def reference() -> str:
 
 def _sections() -> Iterator[str]:
     yield "## Top level\n"
-    yield from _table((key, info) for key, info in Config.model_fields.items() if key in ("seed", "rounds"))
+    yield from _table(Config, ["seed", "rounds"])
     for key, info in Config.model_fields.items():
         if key in NAMED_SECTIONS:
-            yield f"## `{key}`: {_sentence(info.description)}\n"
+            yield f"## `{key}`: {_sentence(description(Config, key))}\n"
             yield f"`{key}.name` is one of the following; without it, `{next(iter(registry.BUILT_IN[key]))}`.\n"
             for name, options in registry.built_in(key):
                 yield from _named(key, f"{name}..." if name.endswith(":") else name, options)
         elif words.is_section(info.annotation):
-            yield f"## `{key}`: {_sentence(info.description)}\n"
+            yield f"## `{key}`: {_sentence(description(Config, key))}\n"
             yield from _section(key, info.annotation)
 
 
-def _sentence(description: str | None) -> str:
-    text = (description or "").strip().rstrip(".")
+def _sentence(text: str) -> str:
+    text = text.rstrip(".")
     return text[:1].lower() + text[1:]
 
 
 def _section(path: str, section: Any) -> Iterator[str]:
-    yield from _table(section.model_fields.items())
+    yield from _table(section, section.model_fields)
     for key, info in section.model_fields.items():
         kind = words.kind_of(info)
         for member in get_args(kind.core) if kind.is_named else ():
@@ -86,12 +87,13 @@ def _section(path: str, section: Any) -> Iterator[str]:
 def _named(path: str, name: str, options: type[Section]) -> Iterator[str]:
     yield f"### `{path}.name: {name}`\n"
     yield f"{summary(options)}.\n"
-    if keys := [(key, info) for key, info in options.model_fields.items() if key != "name"]:
-        yield from _table(keys)
+    if keys := [key for key in options.model_fields if key != "name"]:
+        yield from _table(options, keys)
 
 
-def _table(keys: Iterable[tuple[str, FieldInfo]]) -> Iterator[str]:
-    rows = [(f"`{key}`", words.allowed(info), _default(info), _meaning(info)) for key, info in keys]
+def _table(section: type[Section], keys: Iterable[str]) -> Iterator[str]:
+    fields = [(key, section.model_fields[key]) for key in keys]
+    rows = [(f"`{key}`", words.allowed(info), _default(info), _meaning(section, key)) for key, info in fields]
     yield "| key | allowed | default | meaning |"
     yield "|---|---|---|---|"
     yield from ("| " + " | ".join(text.replace("|", "\\|") for text in row) + " |" for row in rows)
@@ -107,10 +109,10 @@ def _default(info: FieldInfo) -> str:
     return f"`{yaml_text.flow(canonical(value))}`"
 
 
-def _meaning(info: FieldInfo) -> str:
-    extra = info.json_schema_extra
+def _meaning(section: type[Section], key: str) -> str:
+    extra = section.model_fields[key].json_schema_extra
     is_free = isinstance(extra, dict) and extra.get("changes_results") is False
-    return " ".join((info.description or "").split()) + (" *resume*" if is_free else "")
+    return description(section, key) + " *resume*" * is_free
 
 
 if __name__ == "__main__":

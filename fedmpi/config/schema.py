@@ -1,6 +1,6 @@
 """The sections of a configuration that do not depend on a method, a model or a data set.
 
-Each field says in its description what turning it does; `configs/README.md` is generated from
+The text below a field says what turning it does (`config.described`); `configs/README.md` is generated from
 here. `changes_results=False` marks what a resumed run may change. This module imports pydantic
 and nothing heavier: a config is checked in well under a second, before torch or MPI load.
 """
@@ -21,9 +21,8 @@ from fedmpi.config.comparing import canonical, leaves, marked, renamed, short
 class Section(BaseModel):
     """A frozen, strictly typed section: unknown keys are errors, nothing is converted silently."""
 
-    model_config = ConfigDict(
-        extra="forbid", frozen=True, strict=True, use_attribute_docstrings=True, ser_json_inf_nan="constants"
-    )
+    # A class is made ready to validate when it first does: most commands use a few of fifty.
+    model_config = ConfigDict(extra="forbid", frozen=True, strict=True, defer_build=True, ser_json_inf_nan="constants")
 
     def problems(self, config: Config) -> Iterable[tuple[str, str]]:
         """(dotted key, message) of all that is wrong beside the other sections of a config that is valid key by key."""
@@ -270,11 +269,6 @@ class Output(Section):
 
 NAMED_SECTIONS = ("data", "partition", "model", "method")
 """Sections whose `name` selects their options (`fedmpi.registry`); the other sections stand in this file."""
-
-
-def summary(options: type[Section]) -> str:
-    """One line about what `name` stands for: the description of that field."""
-    return " ".join((options.model_fields["name"].description or "").split()).rstrip(".")
 
 
 class Config(Section):

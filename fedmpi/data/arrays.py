@@ -10,10 +10,8 @@ from __future__ import annotations
 import functools
 import math
 from collections.abc import Iterator, Mapping
-from typing import Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
-import numpy as np
-from numpy.typing import NDArray
 from pydantic import Field
 
 from fedmpi.config.schema import Folder, NotNegative, Positive, free
@@ -24,6 +22,9 @@ from fedmpi.data.reading import place
 from fedmpi.data.series import number_groups
 from fedmpi.errors import DataError
 from fedmpi.seeds import numpy_generator
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
 
 Kind = Literal["image", "vector", "tokens"]
 Arrays = Mapping[str, Any]
@@ -74,6 +75,8 @@ class FileOptions(ArrayOptions):
 @functools.lru_cache(maxsize=1)
 def known(options: ArrayOptions) -> tuple[Dataset, DataInfo]:
     """The examples and what is known of them: read and checked once in a process. Raises DataError."""
+    import numpy as np
+
     where = place(options)
     found = options.arrays()
     given = found.arrays if isinstance(found, Dataset) else found
@@ -136,6 +139,8 @@ def _names_problem(arrays: Arrays) -> str:
 
 def _normal(arrays: dict[str, NDArray[Any]], name: str, problems: list[str]) -> Kind:
     """Replaces examples by the same of a Dataset's own type and layout; returns their kind."""
+    import numpy as np
+
     array = arrays[name]
     found, kind = f"{name} is {array.dtype} {array.shape}", _kind(array)
     if kind is None:
@@ -170,6 +175,8 @@ def _of_floats(name: str, array: NDArray[Any]) -> str:
 
 
 def _kind(array: NDArray[Any]) -> Kind | None:
+    import numpy as np
+
     if array.dtype == np.uint8 and array.ndim in (3, 4):
         return "image"
     if array.ndim == 2 and array.dtype.kind in "fiu":
@@ -190,6 +197,8 @@ def labels_problem(name: str, labels: NDArray[Any], of: str, examples: NDArray[A
 
 
 def _problems_together(arrays: dict[str, NDArray[Any]], kinds: list[Kind]) -> Iterator[str]:
+    import numpy as np
+
     train, test = arrays["train_x"], arrays["test_x"]
     if kinds[0] != kinds[1] or train.shape[1:] != test.shape[1:]:
         yield f"test_x is {test.dtype} {test.shape}, but train_x {train.dtype} {train.shape}"
@@ -236,6 +245,8 @@ def pixel_statistics(images: NDArray[Any]) -> tuple[tuple[float, ...], tuple[flo
 
     Counted in whole numbers and divided once, so the order of the sums does not matter.
     """
+    import numpy as np
+
     counts = np.zeros((images.shape[3], 256), np.int64)
     for start in range(0, len(images), _CHUNK_IMAGES):
         for channel, count in enumerate(counts):
@@ -249,6 +260,8 @@ def pixel_statistics(images: NDArray[Any]) -> tuple[tuple[float, ...], tuple[flo
 
 def divided(where: str, options: FileOptions, x: NDArray[Any], y: NDArray[Any], groups: NDArray[Any] | None) -> Arrays:
     """Examples without a test part of their own, as `data.test_share` says. Raises DataError."""
+    import numpy as np
+
     if problem := labels_problem("y", y, "x", x):
         raise DataError(where, problem)
     generator = numpy_generator("own-split", options.split_seed)

@@ -13,7 +13,6 @@ import inspect
 from collections.abc import Callable
 from typing import Any, ClassVar
 
-import numpy as np
 from pydantic import Field, create_model
 
 from fedmpi.config.keywords import Keywords
@@ -101,6 +100,8 @@ def _called(options: FunctionData | FunctionPartition, where: str, *given: Any, 
 
 def _checked(where: str, found: Any, num_examples: int, num_clients: int) -> tuple[Ints, Ints]:
     """A user's list of example numbers for each client as one array, and the sizes. Raises DataError."""
+    import numpy as np
+
     try:
         parts = [np.asarray(part) for part in found]
     except (TypeError, ValueError):

@@ -4,15 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
-
-import numpy as np
-from numpy.typing import NDArray
+from typing import TYPE_CHECKING, Any
 
 from fedmpi.data.options import DataInfo
 from fedmpi.errors import DataError
 
-DTYPES = {"image": np.uint8, "vector": np.float32, "tokens": np.int16}
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
+DTYPES = {"image": "uint8", "vector": "float32", "tokens": "int16"}
 PARTS = {
     "train_x": "training examples",
     "train_y": "training labels",
@@ -72,6 +73,8 @@ def layout_problems(arrays: Mapping[str, Any], info: DataInfo) -> dict[str, str]
 
     An array is anything with `shape` and `dtype` (such as one in a file), or None.
     """
+    import numpy as np
+
     shape = info.example_shape
     if info.kind == "image":
         shape = (*shape[1:], shape[0])
@@ -80,7 +83,7 @@ def layout_problems(arrays: Mapping[str, Any], info: DataInfo) -> dict[str, str]
     for name, what in PARTS.items():
         num_examples = counts["test" if name.startswith("test") else "train"]
         expected = (num_examples, *shape) if name.endswith("x") else (num_examples,)
-        dtype = np.dtype(DTYPES[info.kind] if name.endswith("x") else np.int64)
+        dtype = np.dtype(DTYPES[info.kind] if name.endswith("x") else "int64")
         array = arrays.get(name)
         if array is not None and (array.shape != expected or array.dtype != dtype):
             problems[name] = f"{what} are {array.dtype} {array.shape}, expected {dtype} {expected}"
@@ -95,6 +98,8 @@ def layout_problems(arrays: Mapping[str, Any], info: DataInfo) -> dict[str, str]
 
 def _value_problem(array: NDArray[Any], info: DataInfo, name: str) -> str:
     """What is wrong with examples or labels of the right shape and type; empty if nothing is."""
+    import numpy as np
+
     is_x = name.endswith("x")
     if not len(array):
         return f"there are no {PARTS[name]}: too little data, or other options leave none" if is_x else ""
@@ -112,6 +117,8 @@ def _value_problem(array: NDArray[Any], info: DataInfo, name: str) -> str:
 
 def _group_problem(dataset: Dataset, info: DataInfo, name: str) -> str:
     """Whether groups are numbered as promised: others would take memory, or make clients out of nobody."""
+    import numpy as np
+
     numbers = np.unique(dataset.groups) if dataset.groups is not None else np.empty(0, np.int64)
     if name == "groups":
         if info.num_groups and len(numbers) != info.num_groups:

@@ -5,10 +5,14 @@ A pure function of the labels and the generator, so a client has the same parts 
 
 from __future__ import annotations
 
-import numpy as np
-from numpy.typing import NDArray
+from typing import TYPE_CHECKING, TypeAlias
 
-Ints = NDArray[np.int64]
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
+
+Ints: TypeAlias = "NDArray[np.int64]"
 
 # BatchNorm on a single example has no variance, so neither part may have just one.
 LEAST = 2
@@ -27,6 +31,8 @@ def stratified_holdout(examples: Ints, labels: Ints, share: float, generator: np
     Each class gives `share` of its examples, as near as whole numbers go: class by class, example j
     of n stands at (j + u) / n with u random, and the examples that stand lowest are validation.
     """
+    import numpy as np
+
     place = np.empty(len(examples))
     for label in np.unique(labels):
         own = generator.permutation(np.flatnonzero(labels == label))

@@ -5,14 +5,14 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import Any
-
-import numpy as np
-from numpy.typing import NDArray
+from typing import TYPE_CHECKING, Any
 
 from fedmpi.data import subset
 from fedmpi.data.dataset import Dataset, check, num_rows
 from fedmpi.data.options import PLACES, DataOptions, Part
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
 
 DIGEST_BYTES = 16
 _CHUNK_BYTES = 2**24
@@ -35,6 +35,8 @@ def digest_of(arrays: Mapping[str, NDArray[Any] | None]) -> str:
     It depends on nothing else: neither on the files that the arrays were read from, nor on the byte order or the
     memory layout. Takes 0.8 s for each GB on one core of an AMD EPYC.
     """
+    import numpy as np
+
     state = hashlib.blake2b(digest_size=DIGEST_BYTES)
     for name, array in sorted(arrays.items()):
         if array is None:

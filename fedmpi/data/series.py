@@ -7,10 +7,8 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Annotated, Any, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, TypeAlias, TypeVar
 
-import numpy as np
-from numpy.typing import NDArray
 from pydantic import Field
 
 from fedmpi.data.files.budget import Budget, Tell, guarded
@@ -18,15 +16,19 @@ from fedmpi.data.options import DataInfo, NumExamples
 from fedmpi.data.prepared import PreparedOptions
 from fedmpi.errors import DataError
 
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
 MAX_TEXT_BYTES = 2**30
 """Of one file. LEAF's Shakespeare is one JSON file of some 400 MB."""
 _BYTES_PER_SIGN = {b"[": 64, b"{": 72, b",": 40}
 _AGAIN = "write it again by LEAF's preprocess.sh"
 
 PartialShare = Annotated[float, Field(gt=0, lt=1)]
-Ints = NDArray[np.int64]
-Number = TypeVar("Number", bound=np.generic)
-Names = Sequence[str] | NDArray[np.str_] | Ints
+Ints: TypeAlias = "NDArray[np.int64]"
+Number = TypeVar("Number", bound="np.generic")
+Names: TypeAlias = "Sequence[str] | NDArray[np.str_] | Ints"
 
 
 class SeriesOptions(PreparedOptions):
@@ -116,12 +118,16 @@ def first_of_test(size: int, test_share: float) -> int:
 
 def windows(samples: NDArray[Number], length: int, step: int) -> NDArray[Number]:
     """(n, length, ...): a window every `step` samples, the first one at the beginning; none if there are too few."""
+    import numpy as np
+
     starts = np.arange(0, len(samples) - length + 1, step)
     return samples[starts[:, None] + np.arange(length)]
 
 
 def number_groups(train: Names, test: Names) -> tuple[Ints, Ints]:
     """Names of each example's group -> numbers: training groups from 0 in sorted order, then those only in test."""
+    import numpy as np
+
     train_names, train_numbers = np.unique(np.asarray(train), return_inverse=True)
     test_names, test_numbers = np.unique(np.asarray(test), return_inverse=True)
     number_of = {name: number for number, name in enumerate(train_names.tolist())}

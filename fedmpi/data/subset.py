@@ -10,10 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
-from typing import TYPE_CHECKING
-
-import numpy as np
-from numpy.typing import NDArray
+from typing import TYPE_CHECKING, TypeAlias
 
 from fedmpi.data.dataset import Dataset
 from fedmpi.data.dealing import firsts, runs
@@ -21,9 +18,12 @@ from fedmpi.errors import DataError
 from fedmpi.seeds import numpy_generator
 
 if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
     from fedmpi.data.options import DataOptions, Part
 
-Ints = NDArray[np.int64]
+Ints: TypeAlias = "NDArray[np.int64]"
 
 
 def problems(options: DataOptions) -> Iterator[tuple[str, str]]:
@@ -39,6 +39,8 @@ def problems(options: DataOptions) -> Iterator[tuple[str, str]]:
 
 def taken(options: DataOptions, dataset: Dataset) -> Dataset:
     """The part of `dataset` that `options` ask for; `dataset` itself if that is all. Raises `DataError`."""
+    import numpy as np
+
     groups_of: dict[Part, str] = {"train": "groups", "test": "test_groups"}
     for part, groups in groups_of.items():
         x, y = f"{part}_x", f"{part}_y"
@@ -73,6 +75,8 @@ def choose(labels: Ints, groups: Ints | None, number: int, generator: np.random.
     without groups, of classes. Where c of a group's n examples are chosen, they are every n/c-th of its examples in the
     order of their classes, those of a class shuffled.
     """
+    import numpy as np
+
     strata = labels if groups is None else groups
     order = np.lexsort((generator.random(len(labels)), labels, strata))
     sizes = np.unique(strata, return_counts=True)[1]
@@ -88,6 +92,8 @@ def shares(sizes: Ints, number: int) -> Ints:
 
     A size whose share is less than 1 gets 1, and the others share the rest. No share is larger than its size.
     """
+    import numpy as np
+
     counts, is_large = np.ones_like(sizes), np.full(len(sizes), True)
     while True:
         large = sizes[is_large]

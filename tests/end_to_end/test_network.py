@@ -94,4 +94,4 @@ def test_tcp_is_left_out(tmp_path: Path) -> None:
         "OMPI_MCA_btl_sm_backing_directory": str(tmp_path),
     }
     keep_to_this_host(environment)
-    assert environment["OMPI_MCA_btl"] == "^tcp"
+    assert environment["OMPI_MCA_btl"] == "^tcp,ofi"

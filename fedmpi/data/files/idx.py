@@ -12,16 +12,16 @@ import struct
 from collections.abc import Mapping
 from io import BufferedIOBase
 from pathlib import Path
-from typing import Any, ClassVar, cast
-
-import numpy as np
-from numpy.typing import NDArray
+from typing import TYPE_CHECKING, Any, ClassVar, cast
 
 from fedmpi.config.schema import Folder, free
 from fedmpi.data.files.budget import guarded
 from fedmpi.data.files.source import below_home, get_again, wrong_checksum
 from fedmpi.data.options import DataOptions
 from fedmpi.errors import DataError
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
 
 TYPES = {"uint8": 8, "int32": 12}
 
@@ -65,6 +65,8 @@ def read(path: Path, dtype: str, shape: tuple[int, ...], advice: str, md5: str =
     The header is compared with `shape` before anything else is read, so that a crafted one costs no memory. Raises
     DataError, which ends with `advice`.
     """
+    import numpy as np
+
     expected = struct.pack(f">BBBB{len(shape)}I", 0, 0, TYPES[dtype], len(shape), *shape)
     with guarded(path, advice), path.open("rb") as raw:
         if md5 and (problem := wrong_checksum(raw, f"md5:{md5}")):

@@ -5,11 +5,13 @@ from __future__ import annotations
 import warnings
 from collections.abc import Sequence
 from pathlib import Path
-
-import numpy as np
-from numpy.typing import NDArray
+from typing import TYPE_CHECKING
 
 from fedmpi.data.files.budget import Budget, guarded
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
 
 
 def decoded(
@@ -27,6 +29,7 @@ def decoded(
     A picture that is not of `size` (width, height; None: any) is resized (bilinear) or refused. Raises DataError, with
     `advice`, for whatever is wrong.
     """
+    import numpy as np
     from PIL import Image  # a tenth of a second, which configs that name no pictures need not wait
 
     with (

@@ -8,12 +8,15 @@ the last clients would get mere left-overs).
 
 from __future__ import annotations
 
-import numpy as np
-from numpy.typing import NDArray
+from typing import TYPE_CHECKING
 
 from fedmpi.config.schema import Count, Positive
 from fedmpi.data.dealing import Ints, PartitionOptions, by_class, equal_sizes, firsts, take
 from fedmpi.seeds import numpy_generator
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
 
 BLOCK_CLIENTS = 4096
 
@@ -34,6 +37,8 @@ class Dirichlet(PartitionOptions):
         `prior` is the share of each class in `labels`. A class that runs out leaves q, which is
         renormalised; a client whose q has nothing left draws by what is left. Every example is used.
         """
+        import numpy as np
+
         generator = numpy_generator("partition", seed)
         pool, class_sizes = by_class(generator.permutation(len(labels)), labels)
         concentration = self.alpha * class_sizes / len(labels)
@@ -48,6 +53,8 @@ class Dirichlet(PartitionOptions):
 
 def _serve(sizes: Ints, left: Ints, concentration: NDArray[np.float64], generator: np.random.Generator) -> Ints:
     """int64 (clients, classes): how many examples of each class each client gets out of `left` (classes,)."""
+    import numpy as np
+
     left, need = left.copy(), sizes.copy()
     counts = np.zeros((len(sizes), len(left)), dtype=np.int64)
     q = generator.dirichlet(concentration, len(sizes))

@@ -8,8 +8,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-import numpy as np
-
 from fedmpi.config.schema import Count
 from fedmpi.data.dealing import Ints, PartitionOptions, Problems, firsts, runs
 from fedmpi.data.options import DataInfo
@@ -56,6 +54,8 @@ class Natural(PartitionOptions):
 
         `groups` int64 (N,), of 0 .. G - 1. A client's examples stand group after group, in file order.
         """
+        import numpy as np
+
         where = f"partition.name={self.name}"
         if groups is None:
             raise ConfigError(where, "these examples do not say whose they are; take another partition")

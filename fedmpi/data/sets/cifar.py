@@ -9,10 +9,7 @@ from __future__ import annotations
 import pickle
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, BinaryIO, ClassVar
-
-import numpy as np
-from numpy.typing import NDArray
+from typing import TYPE_CHECKING, Any, BinaryIO, ClassVar
 
 from fedmpi.config.schema import Folder, free
 from fedmpi.data.dataset import Dataset
@@ -21,16 +18,13 @@ from fedmpi.data.files.source import File, Source, below_home, get_again, wrong_
 from fedmpi.data.options import DataInfo, DataOptions
 from fedmpi.errors import DataError
 
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
 _TORONTO = "https://www.cs.toronto.edu/~kriz/"
 _TERMS = "no formal licence; cite Krizhevsky, Learning Multiple Layers of Features from Tiny Images, 2009"
 _MAX_BATCH_BYTES = 2**28  # CIFAR-100's train has 155 MB
-ALLOWED = {
-    # Taken out of numpy by its public protocol: the module path differs between versions.
-    "numpy.core.multiarray _reconstruct": np.empty(0).__reduce__()[0],
-    "numpy._core.multiarray _reconstruct": np.empty(0).__reduce__()[0],
-    "numpy ndarray": np.ndarray,
-    "numpy dtype": np.dtype,
-}
 
 
 class ArrayUnpickler(pickle.Unpickler):
@@ -43,7 +37,15 @@ class ArrayUnpickler(pickle.Unpickler):
         super().__init__(file, encoding="latin1")  # the text of Python 2
 
     def find_class(self, module: str, name: str) -> object:
-        allowed = ALLOWED.get(f"{module} {name}")
+        import numpy as np
+
+        reconstruct = np.empty(0).__reduce__()[0]
+        allowed = {
+            "numpy.core.multiarray _reconstruct": reconstruct,
+            "numpy._core.multiarray _reconstruct": reconstruct,
+            "numpy ndarray": np.ndarray,
+            "numpy dtype": np.dtype,
+        }.get(f"{module} {name}")
         if allowed is None:
             raise pickle.UnpicklingError(f"it asks for {module}.{name}, which such a file has no need of")
         return allowed
@@ -79,6 +81,8 @@ class _Cifar(DataOptions):
         return Dataset(*self._part(folder, self.train, advice), *self._part(folder, self.test, advice))
 
     def _part(self, folder: Path, md5s: Mapping[str, str], advice: str) -> tuple[NDArray[np.uint8], NDArray[np.int64]]:
+        import numpy as np
+
         batches = [_unpickled(folder / name, md5, advice) for name, md5 in md5s.items()]
         # Stored channel after channel.
         images = np.concatenate([batch["data"] for batch in batches]).reshape(-1, 3, 32, 32).transpose(0, 2, 3, 1)

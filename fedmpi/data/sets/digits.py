@@ -9,15 +9,17 @@ from __future__ import annotations
 import gzip
 import importlib.util
 from pathlib import Path
-
-import numpy as np
-from numpy.typing import NDArray
+from typing import TYPE_CHECKING
 
 from fedmpi.data.dataset import Dataset
 from fedmpi.data.files.budget import guarded
 from fedmpi.data.options import DataInfo, DataOptions
 from fedmpi.errors import DataError
 from fedmpi.seeds import mix
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
 
 NUM_EXAMPLES, NUM_TRAIN, SIDE = 1797, 1437, 8
 
@@ -38,6 +40,8 @@ class Digits(DataOptions):
 
     def read(self) -> Dataset:
         """1,437 training and 360 test images, uint8 (N, 8, 8, 1); the split is the same for every run."""
+        import numpy as np
+
         table = read_table(find_file())
         images = ((table[:, :-1] * 255 + 8) // 16).astype(np.uint8).reshape(-1, SIDE, SIDE, 1)
         train, test = split()
@@ -51,6 +55,8 @@ def split() -> tuple[NDArray[np.intp], NDArray[np.intp]]:
     The order is that of hashes of the positions, so that it does not hang on any library's
     random number generator.
     """
+    import numpy as np
+
     keys = np.array([mix("digits-split", position) for position in range(NUM_EXAMPLES)])
     order = np.argsort(keys, kind="stable")
     return order[:NUM_TRAIN], order[NUM_TRAIN:]
@@ -66,6 +72,8 @@ def find_file() -> Path:
 
 def read_table(path: Path) -> NDArray[np.int64]:
     """int64 (1797, 65): 64 pixels of 0..16 and the label of each example."""
+    import numpy as np
+
     advice = "reinstall scikit-learn"
     with guarded(path, advice, "cannot be read"), gzip.open(path, "rt", encoding="ascii") as lines:
         table = np.loadtxt(lines, delimiter=",", dtype=np.int64)

@@ -6,16 +6,16 @@ checksums: their types, lengths and labels are checked.
 
 from __future__ import annotations
 
-from typing import Any, Literal
-
-import numpy as np
-from numpy.typing import NDArray
+from typing import TYPE_CHECKING, Any, Literal
 
 from fedmpi.data.dataset import Dataset
 from fedmpi.data.files.idx import IdxOptions
 from fedmpi.data.files.source import File, Source
 from fedmpi.data.options import DataInfo
 from fedmpi.data.sets.mnist import MEAN, SIDE, STD
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
 
 FILE = File(
     "EMNIST/raw/gzip.zip",
@@ -59,6 +59,8 @@ class Emnist(IdxOptions):
 
     def read(self) -> Dataset:
         """Images uint8 (N, 28, 28, 1), white on black, upright: the files store columns first."""
+        import numpy as np
+
         _, num_train, num_test = SPLITS[self.split]
         first_label = 1 if self.split == "letters" else 0
         arrays: list[NDArray[Any]] = []

@@ -9,10 +9,8 @@ its preprocess.sh writes, data/train/*.json and data/test/*.json, each {"users",
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeAlias
 
-import numpy as np
-from numpy.typing import NDArray
 from pydantic import Field
 
 from fedmpi.config.schema import Count
@@ -25,6 +23,10 @@ from fedmpi.data.series import leaf_users, number_groups
 from fedmpi.errors import DataError
 from fedmpi.seeds import numpy_generator
 
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
 SIDE, NUM_CLASSES = 28, 62
 HDF5_FILES = ("fed_emnist_train.h5", "fed_emnist_test.h5")
 UNPACK = "unpack fed_emnist.tar.bz2 again"
@@ -32,7 +34,7 @@ FOLDERS = ("", "fed_emnist", "femnist", "data", "femnist/data", "leaf/data/femni
 # NIST's forms have a few hundred characters, 1.5 MB: a file that promises far more was made to take memory.
 MAX_BYTES = 2**25
 
-Images = tuple[NDArray[np.uint8], NDArray[np.int64]]
+Images: TypeAlias = "tuple[NDArray[np.uint8], NDArray[np.int64]]"
 """Images uint8 (n, 28, 28, 1) and labels int64 (n,) of one writer."""
 ByWriter = dict[str, Images]
 
@@ -128,6 +130,8 @@ def _expect(folder: Path, is_so: bool, problem: str, other: str) -> None:
 
 def _join(images: ByWriter, writers: list[str]) -> tuple[NDArray[Any], ...]:
     """Images, labels and writers' names of all these writers. Takes them out of `images`, which frees memory."""
+    import numpy as np
+
     parts = [images.pop(name) for name in writers]
     names = np.repeat(writers, [len(labels) for _, labels in parts])
     return np.concatenate([x for x, _ in parts]), np.concatenate([y for _, y in parts]), names
@@ -135,6 +139,8 @@ def _join(images: ByWriter, writers: list[str]) -> tuple[NDArray[Any], ...]:
 
 def _choose(num_wanted: int, num_there: int, folder: Path) -> slice | NDArray[np.int64]:
     """Positions of the test images: all, or so many drawn without replacement, in file order."""
+    import numpy as np
+
     if num_wanted > num_there:
         raise DataError(str(folder), f"has {num_there:,} test images, data.test_examples={num_wanted} asks for more")
     if not num_wanted:
@@ -191,6 +197,8 @@ def _json_writers(paths: list[Path], budget: Budget, tell: Tell) -> ByWriter:
 
 def _images(pixels: Any, labels: Any) -> Images:
     """Pixels of 0..1, 784 an image, become bytes; labels are numbers of 0..61. Raises ValueError if they are not."""
+    import numpy as np
+
     x, y = np.asarray(pixels), np.asarray(labels).reshape(-1)
     if x.size != len(y) * SIDE * SIDE:
         raise ValueError(f"{x.shape} pixels do not make {len(y)} images of {SIDE}x{SIDE}")

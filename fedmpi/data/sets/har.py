@@ -19,10 +19,7 @@ from __future__ import annotations
 import warnings
 from dataclasses import replace
 from pathlib import Path
-from typing import Literal, NamedTuple
-
-import numpy as np
-from numpy.typing import NDArray
+from typing import TYPE_CHECKING, Literal, NamedTuple, TypeAlias
 
 from fedmpi.config.schema import Count
 from fedmpi.data.dataset import Dataset
@@ -32,7 +29,11 @@ from fedmpi.data.options import DataInfo
 from fedmpi.data.series import Ints, Number, PartialShare, SeriesOptions, find, first_of_test, number_groups, windows
 from fedmpi.errors import DataError
 
-Floats = NDArray[np.float32]
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
+Floats: TypeAlias = "NDArray[np.float32]"
 Stretch = tuple[int, int, int]
 """Experiment, first sample and the one after the last, counted from 0."""
 
@@ -128,6 +129,8 @@ class Har(SeriesOptions):
 
 
 def _windows(options: Har, folder: Path, tell: Tell) -> tuple[Part, Part]:
+    import numpy as np
+
     labels_path = find(folder, "labels.txt", "HAPT's raw signals (RawData)")
     rows = _table(labels_path, 5, np.int64)
     signals = _signals(labels_path.parent, rows, tell)
@@ -145,6 +148,8 @@ def _windows(options: Har, folder: Path, tell: Tell) -> tuple[Part, Part]:
 
 
 def _joined(where: Path, name: str, pieces: list[Part]) -> Part:
+    import numpy as np
+
     if not any(len(piece.y) for piece in pieces):
         raise DataError(str(where), f"gives no {name} example; choose a smaller data.window or another data.test_share")
     x, y, subjects = (np.concatenate(column) for column in zip(*pieces, strict=True))
@@ -153,6 +158,8 @@ def _joined(where: Path, name: str, pieces: list[Part]) -> Part:
 
 def _signals(raw: Path, rows: Ints, tell: Tell) -> dict[int, Floats]:
     """Experiment -> samples, float32 (S, 6); every stretch of `rows` is checked to lie inside."""
+    import numpy as np
+
     signals = {}
     experiments = np.unique(rows[:, :2], axis=0).tolist()
     for done, (experiment, subject) in enumerate(experiments, start=1):
@@ -191,6 +198,8 @@ def _cut(options: Har, signals: dict[int, Floats], stretch: Stretch) -> Floats:
 
 def _standardized(*parts: Part) -> tuple[Part, Part]:
     """Each axis by its mean and standard deviation (computed in float64) over all windows of the first part."""
+    import numpy as np
+
     samples = parts[0].x.reshape(-1, AXES).astype(np.float64)
     mean, deviation = samples.mean(axis=0), samples.std(axis=0)
     deviation[deviation == 0] = 1
@@ -216,6 +225,8 @@ def _features(options: Har, folder: Path, tell: Tell) -> tuple[Part, Part]:
 
 
 def _distributed(home: Path, part: str) -> Part:
+    import numpy as np
+
     x = _table(home / part / f"X_{part}.txt", FEATURES, np.float32)
     y = _table(home / part / f"y_{part}.txt", 1, np.int64)
     subjects = _table(home / part / f"subject_{part}.txt", 1, np.int64)
@@ -226,6 +237,8 @@ def _distributed(home: Path, part: str) -> Part:
 
 def _later_examples(options: Har, labels: Ints, subjects: Ints) -> tuple[Ints, Ints]:
     """Numbers of the examples to train and to test, by subject, then activity, then order in the file."""
+    import numpy as np
+
     train, test = [], []
     for subject, activity in np.unique(np.stack([subjects, labels], axis=1), axis=0).tolist():
         rows = np.flatnonzero((subjects == subject) & (labels == activity))
@@ -237,6 +250,8 @@ def _later_examples(options: Har, labels: Ints, subjects: Ints) -> tuple[Ints, I
 
 def _table(path: Path, columns: int, dtype: type[Number]) -> NDArray[Number]:
     """A table of numbers with so many columns. Raises DataError if the file is missing or holds anything else."""
+    import numpy as np
+
     problem = "cannot be read as a table of numbers"
     with (
         guarded(path, "unpack the files again", problem),

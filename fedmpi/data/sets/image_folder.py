@@ -11,10 +11,8 @@ from __future__ import annotations
 import math
 import os
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
-import numpy as np
-from numpy.typing import NDArray
 from pydantic import AfterValidator, Field
 
 from fedmpi.data import arrays
@@ -23,6 +21,10 @@ from fedmpi.data.files import pictures
 from fedmpi.data.files.budget import Budget, Limits
 from fedmpi.data.files.source import below_home
 from fedmpi.errors import DataError
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
 
 ENDINGS = (".png", ".jpg", ".jpeg", ".bmp", ".gif", ".webp", ".ppm", ".pgm", ".tif", ".tiff")
 FORMATS = ("PNG", "JPEG", "BMP", "GIF", "WEBP", "PPM", "TIFF")
@@ -70,6 +72,7 @@ class ImageFolder(FileOptions):
 
     def _decoded(self, root: Path, paths: list[Path]) -> NDArray[np.uint8]:
         """The pictures, uint8 (N, H, W, C). Raises DataError that names the first one that is wrong."""
+        import numpy as np
 
         def decoded(path: Path, size: tuple[int, int] | None) -> NDArray[np.uint8]:
             resizes = bool(self.size)
@@ -94,6 +97,8 @@ def _folders(folder: Path) -> list[str]:
 
 def _listed(folder: Path, classes: list[str]) -> tuple[list[Path], NDArray[np.int64]]:
     """All pictures, class after class, and their labels. Raises DataError for a class without a picture to train on."""
+    import numpy as np
+
     paths, counts = [], []
     for name in classes:
         inside = os.scandir(folder / name) if (folder / name).is_dir() else ()

@@ -22,10 +22,8 @@ from collections import Counter
 from collections.abc import Iterable
 from dataclasses import replace
 from pathlib import Path
-from typing import Annotated, Literal, NamedTuple
+from typing import TYPE_CHECKING, Annotated, Literal, NamedTuple
 
-import numpy as np
-from numpy.typing import NDArray
 from pydantic import Field
 
 from fedmpi.config.schema import Count
@@ -36,6 +34,10 @@ from fedmpi.data.options import DataInfo
 from fedmpi.data.series import Ints, SeriesOptions, find, number_groups, read_text
 from fedmpi.errors import DataError
 from fedmpi.seeds import numpy_generator
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
 
 CLASSES = ("neg", "pos")
 FILE_NAME = re.compile(r"(\d+)_\d+\.txt")
@@ -157,6 +159,8 @@ def _films(path: Path, budget: Budget) -> list[str]:
 
 def _three_quarters(reviews: list[Review]) -> tuple[list[Review], list[Review]]:
     """Three quarters of each class, drawn once and for all, and the rest; both in the order of the files."""
+    import numpy as np
+
     generator = numpy_generator("imdb-split")
     is_train = np.zeros(len(reviews), dtype=bool)
     for label in range(len(CLASSES)):
@@ -168,6 +172,8 @@ def _three_quarters(reviews: list[Review]) -> tuple[list[Review], list[Review]]:
 
 def _encoded(options: Imdb, reviews: list[Review], numbers: dict[str, int]) -> tuple[NDArray[np.int16], Ints]:
     """Tokens int16 (N, length), padded on the left by 0, and labels int64 (N,)."""
+    import numpy as np
+
     tokens = np.zeros((len(reviews), options.length), dtype=np.int16)
     for row, review in zip(tokens, reviews, strict=True):
         known = [numbers[word] for word in review.text.split() if word in numbers][: options.length]

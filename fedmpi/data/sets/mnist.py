@@ -7,10 +7,7 @@ Columns of QMNIST's labels: https://github.com/facebookresearch/qmnist.
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any, ClassVar
-
-import numpy as np
-from numpy.typing import NDArray
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from fedmpi.data.dataset import Dataset
 from fedmpi.data.files.idx import IdxOptions
@@ -18,6 +15,10 @@ from fedmpi.data.files.source import File, Source
 from fedmpi.data.options import DataInfo
 from fedmpi.data.series import number_groups
 from fedmpi.errors import DataError
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
 
 SIDE, NUM_TRAIN, NUM_TEST = 28, 60_000, 10_000
 # Mean and standard deviation of the training pixels / 255, to the digits in common use.
@@ -72,6 +73,8 @@ class Mnist(IdxOptions):
 
     def read(self) -> Dataset:
         """60,000 and 10,000 images, uint8 (N, 28, 28, 1), white on black."""
+        import numpy as np
+
         arrays: list[NDArray[Any]] = []
         for part, count in (("train", NUM_TRAIN), ("t10k", NUM_TEST)):
             arrays.append(self.array(f"{part}-images-idx3-ubyte", "uint8", (count, SIDE, SIDE))[..., None])
@@ -101,6 +104,8 @@ class Qmnist(Mnist):
 
     def read(self) -> Dataset:
         """MNIST with its writers, numbered from 0 in the order of their NIST numbers, test writers after the others."""
+        import numpy as np
+
         images = super().read()
         train, test = self._writers("train", images.train_y), self._writers("test", images.test_y)
         if len(both := np.intersect1d(train, test)):
@@ -111,6 +116,8 @@ class Qmnist(Mnist):
 
     def _writers(self, part: str, labels: NDArray[np.int64]) -> NDArray[np.int64]:
         """The NIST number of each image's writer, int64 (N,); the rows must be about images of these labels."""
+        import numpy as np
+
         name = f"qmnist-{part}-labels-idx2-int"
         table = self.array(name, "int32", (ROWS, COLUMNS))[: len(labels)]
         if not np.array_equal(table[:, CLASS], labels):

@@ -11,10 +11,7 @@ import os
 import zipfile
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
-
-import numpy as np
-from numpy.typing import NDArray
+from typing import TYPE_CHECKING, Any
 
 from fedmpi.data import arrays
 from fedmpi.data.arrays import Arrays, FileOptions
@@ -22,6 +19,9 @@ from fedmpi.data.dataset import PARTS
 from fedmpi.data.files.budget import Budget, Limits, guarded
 from fedmpi.data.files.source import below_home
 from fedmpi.errors import DataError
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
 
 MAX_BYTES = 2**36  # of the file, and of its arrays in memory
 ADVICE = "write it again by numpy.savez; data.path is the path of an .npz file"
@@ -61,6 +61,8 @@ def _refuse(where: str, others: Sequence[str], wanted: Sequence[str]) -> None:
 
 def _read(path: Path, wanted: tuple[str, ...]) -> tuple[dict[str, NDArray[Any]], list[str]]:
     """The arrays with these names, and the names of the others. Raises DataError."""
+    import numpy as np
+
     if not os.path.exists(path):  # False, too, of a name that is too long
         raise DataError(str(path), "no such file; data.path is the path of an .npz file")
     budget = Budget(path, Limits(max_held_bytes=2 * MAX_BYTES))

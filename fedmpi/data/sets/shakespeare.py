@@ -20,10 +20,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
 from string import ascii_lowercase, ascii_uppercase
-from typing import Any, Literal
-
-import numpy as np
-from numpy.typing import NDArray
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 from fedmpi.config.schema import Count
 from fedmpi.data.dataset import Dataset
@@ -42,7 +39,11 @@ from fedmpi.data.series import (
 )
 from fedmpi.errors import DataError
 
-Tokens = NDArray[np.int16]
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
+Tokens: TypeAlias = "NDArray[np.int16]"
 Roles = dict[str, Tokens]
 """Role -> its examples, int16 (n, length + 1): the last token is the label."""
 
@@ -109,6 +110,8 @@ class Shakespeare(SeriesOptions):
 
 def _joined(roles: Roles) -> tuple[Tokens, NDArray[np.int64], NDArray[np.str_]]:
     """Tokens int16 (N, length), labels int64 (N,) and the role of each example."""
+    import numpy as np
+
     names = sorted(roles)
     examples = np.concatenate([roles[name] for name in names])
     whose = np.repeat(names, [len(roles[name]) for name in names])
@@ -207,6 +210,8 @@ def _examples(options: Shakespeare, path: Path, role: str, part: Mapping[str, An
 
 def _tokens(text: str, options: Shakespeare, path: Path) -> Tokens:
     """int16 (characters,). Raises DataError if one is not in the alphabet."""
+    import numpy as np
+
     alphabet = ALPHABETS[options.form]
     if strange := sorted(set(text) - set(alphabet)):
         allowed = f"none of the {len(alphabet)} characters of data.form={options.form}"

@@ -6,16 +6,18 @@ survive crops; classes are equally frequent (to one example) and in random order
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
-import numpy as np
-from numpy.typing import NDArray
 from pydantic import Field
 
 from fedmpi.config.schema import Count
 from fedmpi.data.dataset import Dataset
 from fedmpi.data.options import DataInfo, DataOptions
 from fedmpi.seeds import numpy_generator
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
 
 BLOCKS = 4
 CHUNK_EXAMPLES = 4096
@@ -57,6 +59,8 @@ class Synthetic(DataOptions):
 
 def class_patterns(options: Synthetic) -> NDArray[np.uint8]:
     """uint8 (classes, H, W, C): 4x4 blocks of one random value of 0..127 each."""
+    import numpy as np
+
     channels, height, width = options.shape
     generator = numpy_generator("synthetic-patterns", options.seed)
     blocks = generator.integers(0, 128, (options.classes, BLOCKS, BLOCKS, channels), dtype=np.uint8)
@@ -67,6 +71,8 @@ def class_patterns(options: Synthetic) -> NDArray[np.uint8]:
 def _examples(
     patterns: NDArray[np.uint8], num_examples: int, generator: np.random.Generator
 ) -> tuple[NDArray[np.uint8], NDArray[np.int64]]:
+    import numpy as np
+
     labels = generator.permutation(np.arange(num_examples, dtype=np.int64) % len(patterns))
     images = np.empty((num_examples, *patterns.shape[1:]), dtype=np.uint8)
     for start in range(0, num_examples, CHUNK_EXAMPLES):

@@ -9,7 +9,6 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Annotated
 
-import numpy as np
 from pydantic import Field
 
 from fedmpi.data.dataset import Dataset
@@ -59,6 +58,8 @@ class TinyImagenet(PreparedOptions):
         Within a class, training pictures come in the order of their numbers, test pictures in that of
         val_annotations.txt. Raises DataError for the first picture that is missing, damaged or of another size.
         """
+        import numpy as np
+
         folder = find(folder, "wnids.txt", "the pictures (tiny-imagenet-200)").parent
         classes = _read_classes(folder / "wnids.txt", self.classes)
         numbered = [(name, f"{name}_{number}.JPEG") for name in classes for number in range(TRAIN_PER_CLASS)]
