@@ -15,10 +15,12 @@ import re
 import sys
 from collections.abc import Iterator
 from functools import cache
-from importlib.metadata import EntryPoint, entry_points
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from fedmpi.errors import UnknownError
+
+if TYPE_CHECKING:
+    from importlib.metadata import EntryPoint, EntryPoints
 
 BUILT_IN: dict[str, dict[str, str]] = {
     "data": {
@@ -104,14 +106,19 @@ def names(section: str) -> list[str]:
     return [*BUILT_IN[section], *(name for name in installed(section) if name not in BUILT_IN[section])]
 
 
-_entry_points = cache(entry_points)  # reads what every installed package has
-
-
 @cache
 def installed(section: str) -> dict[str, EntryPoint]:
     """What installed packages offer for `section`, by name; imports none of it."""
-    found = _entry_points().select(group=GROUPS[section])
+    found = _offered().select(group=GROUPS[section])
     return {point.name: point for point in sorted(found, key=lambda point: point.name)}
+
+
+@cache
+def _offered() -> EntryPoints:
+    """The entry points of all installed packages, each of whose files is read."""
+    from importlib.metadata import entry_points  # most commands need none of them
+
+    return entry_points()
 
 
 def is_built_in(section: str, name: str) -> bool:

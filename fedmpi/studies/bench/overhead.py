@@ -3,6 +3,7 @@
     python jobs/bench.py overhead [section.key=value ...] [--ranks 3] [--pairs 5] [--case small,resnet18,...]
     python jobs/bench.py memory [section.key=value ...] [--case resnet18]
     python jobs/bench.py population [section.key=value ...] [--ranks 1]
+    python jobs/bench.py startup --help
 
 `overhead` runs one federated round and then the same SGD steps as bare PyTorch loops on the same
 processes, in turn, and prints the median ratio, where the round's time went, and rank 0's share of
