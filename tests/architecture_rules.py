@@ -18,6 +18,7 @@ from fedmpi.mpi.communicator import Collectives
 LEAVES = ("disk", "seeds", "tensors", "clock", "costs", "registry", "papers", "config.schema", "config.keywords")
 PEERS = ("exactsum", "config", "data", "models", "lowrank", "mpi", "store")
 LAYERS = (
+    # The version; what a user is told; values of two configs; what the fields of a config do.
     ("fedmpi", "fedmpi.errors", "fedmpi.config.comparing", "fedmpi.config.described"),
     tuple(f"fedmpi.{name}" for name in LEAVES),  # small things that know nothing of each other
     tuple(f"fedmpi.{name}" for name in PEERS),  # one part of the subject each
@@ -38,7 +39,7 @@ LEVELS = {module: level for level, layer in enumerate(LAYERS) for module in laye
 MAX_MODULE_LINES = 350
 MAX_FUNCTION_LINES = 40
 
-HEAVY = ("torch", "torchvision", "h5py", "sklearn", "PIL")
+HEAVY = ("numpy", "torch", "torchvision", "h5py", "sklearn", "PIL")
 PURE = ("fedmpi.methods", "fedmpi.learning", "fedmpi.lowrank", "fedmpi.models", "fedmpi.data")
 FORBIDDEN_IN_PURE = {
     "os": {"environ", "getenv", "environb"},
@@ -149,8 +150,8 @@ def check_mpi4py(source: Source) -> Iterator[str]:
 
 
 def check_torch_is_lazy(source: Source) -> Iterator[str]:
-    """config/*, methods/*, data/__init__, data sets, partitions and models/__init__ import nothing heavy (torch, HDF5
-    ...) when they load: a config is validated before that."""
+    """config/*, methods/*, data/__init__, data sets, partitions and models/__init__ import nothing heavy (numpy, torch,
+    HDF5 ...) when they load: a config is validated before that."""
     light = ("fedmpi.config", "fedmpi.methods", "fedmpi.data.sets", "fedmpi.data.partitions")
     if not source.within(*light) and source.name not in ("fedmpi.data", "fedmpi.models"):
         return

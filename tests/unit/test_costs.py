@@ -137,6 +137,11 @@ def test_dry_runs_cost_what_torch_counts(name: str, form: str) -> None:
         assert 2 * dry(net, info.example_shape, count) == flops_by_torch(net, info.example_shape, count)
 
 
+def test_transposed_convs_cost_what_torch_counts() -> None:
+    net = nn.Sequential(nn.ConvTranspose2d(3, 6, 3, stride=2, groups=3), nn.ConvTranspose2d(6, 4, 5))
+    assert 2 * dry(net, (3, 8, 8), 2) == flops_by_torch(net, (3, 8, 8), 2) > 0
+
+
 def test_a_dry_run_passes_every_layer_with_the_shapes_of_a_real_one() -> None:
     net, seen = create.build(ResNet18(width=0.125), INPUTS["image"], 0), []
     for module in net.modules():

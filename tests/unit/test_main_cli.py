@@ -1,5 +1,6 @@
 """The command line: what is accepted, and that a mistake is one line, exit code 2, before anything heavy loads."""
 
+import gc
 import json
 import os
 import shlex
@@ -12,8 +13,12 @@ import pytest
 from fast import fast
 
 import fedmpi
+from fedmpi import registry
 from fedmpi.command import job
+from fedmpi.command.job import loading_for_good
+from fedmpi.command.listing import listing
 from fedmpi.command.manners import described, say
+from fedmpi.config.described import summary
 from fedmpi.config.load import load
 from fedmpi.errors import ConfigError, RoundError
 from fedmpi.main import main, parse, read_config
@@ -141,7 +146,7 @@ def test_a_failure_is_described_in_one_block() -> None:
     assert lines[2].startswith(f"  at {__file__}:")
 
 
-HEAVY = ("torch", "torchvision", "mpi4py", "h5py", "sklearn")
+HEAVY = ("torch", "torchvision", "mpi4py", "h5py", "sklearn", "numpy")
 
 
 def run(*argv: str, cwd: Path, heavy: Sequence[str] = HEAVY) -> subprocess.CompletedProcess[str]:
@@ -159,14 +164,14 @@ def run(*argv: str, cwd: Path, heavy: Sequence[str] = HEAVY) -> subprocess.Compl
 
 @pytest.mark.parametrize("argv", fast("--run-dir run rounds=1", of=["--plan", "--run-dir run rounds=1"]))
 def test_no_rank_waits_for_torch_s_compiler(argv: str, tmp_path: Path) -> None:
-    """Importing it takes 2 s of every rank's start, and much of torch does so on the way."""
+    """Importing it takes 2 s of every rank's start, and much of torch does so on the way; Triton takes 0.15 s."""
     done = run(
         "clients.count=4",
         "clients.per_round=4",
         "train.local_epochs=1",
         *argv.split(),
         cwd=tmp_path,
-        heavy=("torch._dynamo", "torch._inductor", "sympy"),
+        heavy=("torch._dynamo", "torch._inductor", "sympy", "triton"),
     )
     assert (done.returncode, done.stdout.splitlines()[-1]) == (0, "LOADED []"), done.stderr
 
@@ -184,11 +189,49 @@ def test_no_rank_waits_for_torch_s_compiler(argv: str, tmp_path: Path) -> None:
     ],
 )
 def test_a_mistake_costs_a_moment(argv: list[str], named: str, tmp_path: Path) -> None:
-    """Exit code 2, one line, no traceback; neither torch nor MPI was loaded to say so, and no file was made."""
+    """Exit code 2, one line, no traceback; neither torch, numpy nor MPI was loaded to say so, and no file was made."""
     done = run(*argv, cwd=tmp_path)
     assert (done.returncode, done.stdout) == (2, "LOADED []\n")
     assert named in done.stderr and "Traceback" not in done.stderr and len(done.stderr.splitlines()) == 1
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("option", ["--list", "--version", "--help"])
+def test_what_needs_no_config_loads_nothing_heavy(option: str, tmp_path: Path) -> None:
+    done = run(option, cwd=tmp_path)
+    assert (done.returncode, done.stdout.splitlines()[-1]) == (0, "LOADED []"), done.stderr
+
+
+def test_no_built_in_name_loads_numpy(tmp_path: Path) -> None:
+    """Whatever a config names: its options are checked first."""
+    script = (
+        "import sys\nfrom fedmpi import registry\n"
+        "names = [(section, name) for section in registry.BUILT_IN for name, _ in registry.built_in(section)]\n"
+        "print(len(names), sorted({'numpy', 'torch'} & {*sys.modules}))"
+    )
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=60, cwd=ROOT)
+    assert done.stdout == f"{sum(map(len, registry.BUILT_IN.values()))} []\n", done.stderr
+
+
+def test_the_list_has_the_summary_of_every_class() -> None:
+    """`--list` reads them from files; a class says the same."""
+    lines = listing().splitlines()
+    for section in registry.BUILT_IN:
+        for name, options in registry.built_in(section):
+            shown = name + "NAME" * name.endswith(":")
+            assert [line for line in lines if line.split()[0] == shown and line.endswith(f"  {summary(options)}")], name
+
+
+def test_loading_leaves_no_garbage_to_look_at() -> None:
+    """What a block makes is set aside, and what comes later is collected as before."""
+    before = gc.get_freeze_count()
+    with loading_for_good():
+        assert not gc.isenabled()
+        made = [[] for _ in range(1000)]
+    try:
+        assert gc.isenabled() and gc.get_freeze_count() >= before + len(made)
+    finally:
+        gc.unfreeze()
 
 
 def test_a_broken_file_is_a_line_for_each_problem(tmp_path: Path) -> None:
