@@ -50,8 +50,8 @@ class DataInfo:
 class DataOptions(Section):
     """The options of a data set; each is a subclass in a file of its own, which `registry.py` lists by its name.
 
-    A class is loaded when a config names it, so its module imports nothing heavy when it loads: numpy where it is used,
-    as elsewhere for a config that is checked before numpy and torch load.
+    A class is loaded when a config names it, so its module imports nothing heavy when it loads: a function that
+    needs numpy imports it. A config is checked before numpy and torch load.
     """
 
     source: ClassVar[Source | None] = None
