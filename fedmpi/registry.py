@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 from fedmpi.errors import UnknownError
 
 if TYPE_CHECKING:
-    from importlib.metadata import EntryPoint, EntryPoints
+    from importlib.metadata import EntryPoint
 
 BUILT_IN: dict[str, dict[str, str]] = {
     "data": {
@@ -114,8 +114,8 @@ def installed(section: str) -> dict[str, EntryPoint]:
 
 
 @cache
-def _offered() -> EntryPoints:
-    """The entry points of all installed packages, each of whose files is read."""
+def _offered() -> Any:
+    """The entry points of all installed packages, each of whose files is read; of another type in Python 3.10."""
     from importlib.metadata import entry_points  # most commands need none of them
 
     return entry_points()
