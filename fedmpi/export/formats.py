@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Literal, Protocol, get_args
+from typing import Protocol, get_args
 
 from torch import Tensor
 
@@ -24,8 +24,8 @@ class Format(Protocol):
     SNIPPET: str
     """Code that makes class numbers of inputs `x`; `{path!r}` is the file, `{made}` an expression for a net of the same
     layers."""
-    ARRAYS: Literal["torch", "numpy"]
-    """What `x` is."""
+    ARRAYS: str
+    """The package, torch or numpy, whose array `x` is."""
     IS_EXACT: bool
     """Whether the file runs in torch, and so must give the very predictions."""
 
@@ -37,4 +37,4 @@ class Format(Protocol):
 
 
 _MODULES: tuple[Format, ...] = (pt2_file, safetensors_file, onnx_file)
-FORMATS = dict(zip(get_args(FormatName), _MODULES, strict=True))
+FORMATS: dict[str, Format] = dict(zip(get_args(FormatName), _MODULES, strict=True))

@@ -20,7 +20,7 @@ from fedmpi.store.units import duration, percent, si, size
 
 MOST_CLIENTS = 40
 """Of more clients a chart shows a sample."""
-_AXES = (
+_AXES: tuple[tuple[str, str, svg.Shown | None], ...] = (
     ("rounds", "round", None),
     ("bytes", "bytes of all clients", svg.prefixed("B")),
     ("MACs", "MACs of training", svg.prefixed("")),

@@ -133,7 +133,7 @@ class Plot:
     def right(self) -> float:
         """Half of the last label may stand beyond its tick."""
         last = self.x.shown(self.x.ticks[-1]) if self.x.ticks else ""
-        return WIDTH - max(6.0, LETTER * len(last) / 2)
+        return WIDTH - max(6.0, LETTER * len(last) / 2 + 3)
 
     @property
     def top(self) -> float:
