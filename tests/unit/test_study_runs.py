@@ -128,6 +128,15 @@ def test_a_file_that_changed_after_the_first_run_is_refused(
     assert code == 2 and study.digest[:12] in error and len(runs_here) == 1
 
 
+def test_records_do_not_say_where_the_data_are(tmp_path: Path, runs_here: list[Sequence[str]]) -> None:
+    study = study_of(tmp_path, **SHORT)
+    ((wanted, job),) = jobs_of(study, trials(study)[:1], tmp_path / "out")
+    list(making.make(study, [job], 1))
+    elsewhere, note = replace(job, overrides=(*job.overrides, 'data.root="/home/me"')), making.note_of(job.run)
+    assert note is not None
+    assert tuple(kept.keep(wanted, elsewhere, note, all_diagnostics=False).overrides) == job.overrides
+
+
 def test_a_config_that_changed_after_a_run_is_refused(
     tmp_path: Path, called: Called, runs_here: list[Sequence[str]]
 ) -> None:

@@ -46,6 +46,7 @@ class Kept:
     config: str
     """`config_text` of its config."""
     overrides: Sequence[str]
+    """Without the folder of the data, which is that of one machine."""
     data: str
     """Digests of the examples, of who has which, of who took part in which round, and of the model's values that follow
     from the seed.
@@ -115,7 +116,7 @@ def keep(wanted: Wanted, job: Job, note: Note, *, all_diagnostics: bool) -> Kept
         wanted=wanted,
         note=note,
         config=config_text(job.config),
-        overrides=job.overrides,
+        overrides=[said for said in job.overrides if not said.startswith("data.root=")],
         data=run.data_digest,
         partition=digest_of({"indices": partition.indices, "offsets": partition.offsets}),
         cohorts=hashlib.sha256(cohorts).hexdigest()[:32],
