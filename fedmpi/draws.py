@@ -56,8 +56,7 @@ class Draws:
 
     def __init__(self, run_dir: str | Path, overrides: Sequence[str] = ()) -> None:
         folder = RunDir(Path(run_dir))
-        if not folder.config_path.is_file():
-            raise RunDirError(str(run_dir), "holds no run (no config.yaml); name a run's folder")
+        folder.refuse_none()
         self._path = str(run_dir)
         self._config = load(str(folder.config_path), overrides, of_run=True)
         if not folder.partition_path.exists():

@@ -22,11 +22,11 @@ from __future__ import annotations
 import sys
 from argparse import Namespace
 from collections.abc import Sequence
+from typing import get_args
 
 from fedmpi.command.manners import Parser, run_command
 from fedmpi.errors import ConfigError
-
-FORMATS = ("pt2", "safetensors", "onnx")
+from fedmpi.export.choices import Form, FormatName
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -43,9 +43,9 @@ def parse(argv: Sequence[str]) -> Namespace:
     which.add_argument("--tier")
     which.add_argument("--client", type=int)
     parser.add_argument("--round", default="last", metavar="best|last|N")
-    parser.add_argument("--format", choices=FORMATS, default="pt2")
+    parser.add_argument("--format", choices=get_args(FormatName), default="pt2")
     form = parser.add_mutually_exclusive_group()
-    for name in ("dense", "factorized"):
+    for name in get_args(Form):
         form.add_argument(f"--{name}", dest="form", action="store_const", const=name)
     parser.add_argument("--cut", action="store_true")
     parser.add_argument("--out", metavar="FILE")

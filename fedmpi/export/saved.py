@@ -47,8 +47,7 @@ def saved_round(run: str | Path, which: str = "last", overrides: Sequence[Overri
     data are now. Raises `UserError` where the folder, the round, the config or the data are not the run's.
     """
     folder = RunDir(Path(run))
-    if not folder.config_path.is_file():
-        raise RunDirError(str(run), "holds no run (no config.yaml); name a run's folder")
+    folder.refuse_none()
     config = load(str(folder.config_path), overrides, of_run=True)
     records = {record["round"]: record for record in read_records(folder)}
     number = chosen_round(folder, which, records)

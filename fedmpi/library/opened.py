@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import html
-import os
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -12,12 +11,15 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
+from pydantic import InstanceOf
 
 from fedmpi.config.load import Override, load
 from fedmpi.config.schema import Config
 from fedmpi.data import reading
 from fedmpi.data.partition import Partition, saved
 from fedmpi.errors import ConfigError, DataError, RunDirError, UserError
+from fedmpi.export.choices import Form, FormatName, Round, tier_name
+from fedmpi.library.arguments import APath, TierName, TierNames, checks_arguments
 from fedmpi.pages import facts
 from fedmpi.report.records import CLIENTS, Record, read_records, scalars
 from fedmpi.report.table_text import markdown_lines
@@ -30,11 +32,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
     from torch import nn
 
-    from fedmpi.export.layers import Form
     from fedmpi.export.saved import SavedRound
-
-Round = Literal["last", "best"] | int
-"""A saved round: the last one, the one of the highest mean accuracy, or by its number."""
 
 
 @dataclass(frozen=True)
@@ -71,9 +69,10 @@ class Run:
     holds no run, as seen from this machine, or where its config is damaged.
     """
 
-    def __init__(self, path: Path, overrides: Sequence[Override] = ()) -> None:
+    @checks_arguments
+    def __init__(self, path: APath, overrides: Sequence[Override] = ()) -> None:
         """`overrides` are those of `open_run`."""
-        self.path = path.absolute()
+        self.path = Path(path).absolute()
         self._overrides = overrides
         self._opened: SavedRound | None = None
 
@@ -81,8 +80,7 @@ class Run:
     def _said(self) -> dict[str, Any]:
         """What the run's config says, without the defaults; imports nothing."""
         folder = RunDir(self.path)
-        if not folder.config_path.is_file():
-            raise RunDirError(str(self.path), "holds no run (no config.yaml); name a run's folder")
+        folder.refuse_none()
         try:
             return StudiedRun(self.path.name, 0, folder).said
         except ConfigError as error:
@@ -150,7 +148,8 @@ class Run:
         counts = class_counts(partition, dataset.train_y, num_classes)
         return Clients(partition.indices, partition.offsets, counts)
 
-    def net(self, tier: str | float | None = None, round: Round = "last", form: Form | None = None) -> nn.Module:
+    @checks_arguments
+    def net(self, tier: TierName | None = None, round: Round = "last", form: Form | None = None) -> nn.Module:
         """The net of a tier as a plain torch module on the CPU, in eval mode, with the BatchNorm statistics that its
         accuracy was measured with: (B, ...) -> logits (B, classes). `tier` None is the only one; `form` is `dense` or
         `factorized` (None: as clients have it). Raises UserError with the nets or rounds that there are.
@@ -162,6 +161,7 @@ class Run:
 
             return net_of(self._saved(round), tier, None, form).net
 
+    @checks_arguments
     def client_net(self, client: int, round: Round = "last", form: Form | None = None) -> nn.Module:
         """The net that this client is tested with, as `net` gives it. Raises UserError where clients have none."""
         from fedmpi.library.surroundings import given_back
@@ -171,14 +171,15 @@ class Run:
 
             return net_of(self._saved(round), None, client, form).net
 
+    @checks_arguments
     def export(
         self,
-        path: str | os.PathLike[str] | None = None,
+        path: APath | None = None,
         *,
-        tier: str | float | None = None,
+        tier: TierName | None = None,
         client: int | None = None,
         round: Round = "last",
-        format: Literal["pt2", "safetensors", "onnx"] = "pt2",
+        format: FormatName = "pt2",
         form: Form | None = None,
         check: bool = False,
     ) -> Path:
@@ -193,20 +194,19 @@ class Run:
             from fedmpi.export.exporting import net_of, verdict, write
             from fedmpi.export.formats import FORMATS
 
-            if format not in FORMATS:
-                raise ConfigError("format", f"expected one of {', '.join(FORMATS)}, got {format!r}")
             trained = net_of(self._saved(round), tier, client, form)
             written = write(trained, FORMATS[format], path)
             if check and not (found := checked(written, trained, FORMATS[format])).holds:
                 raise UserError(str(written), verdict(found))
             return written
 
+    @checks_arguments
     def figure(
         self,
-        *others: Run,
+        *others: InstanceOf[Run],
         x: Literal["rounds", "bytes", "macs"] = "rounds",
         y: Literal["accuracy", "loss"] = "accuracy",
-        tiers: Sequence[str] = (),
+        tiers: TierNames = (),
     ) -> Figure:
         """The figure of `fedmpi plot`: this run and `others`, a line for each setting, a panel for each of `tiers`
         (without: for the largest net). Raises ConfigError where no round was tested, or no run has such a tier.
@@ -214,11 +214,8 @@ class Run:
         from fedmpi.pages import plotted
         from fedmpi.pages.settings import grouped
 
-        for name, value, allowed in (("x", x, plotted.LABELS), ("y", y, ("accuracy", "loss"))):
-            if value not in allowed:
-                raise ConfigError(name, f"expected one of {', '.join(allowed)}, got {value!r}")
         groups = grouped(facts.read(run.path) for run in (self, *others))
-        if not (chosen := plotted.chosen_tiers(groups, tiers)):
+        if not (chosen := plotted.chosen_tiers(groups, [*map(tier_name, tiers)])):
             raise ConfigError(str(self.path), "no round has been tested yet, so there is nothing to draw")
         return plotted.drawn(groups, x, y, chosen)
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import csv
 import io
+import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -100,10 +101,10 @@ def read_all(paths: Sequence[Path]) -> list[Facts]:
     """
     found: list[Facts] = []
     for path in paths:
-        if RunDir(path).config_path.exists():
+        if RunDir(path).has_config():
             found.append(read(path))
             continue
-        if not path.is_dir():
+        if not os.path.isdir(path):  # False, too, of a name too long
             raise RunDirError(str(path), "is not a folder; name a run's folder, or a folder of runs")
         inner, damaged = _read_below(path)
         if damaged and not inner:
@@ -121,7 +122,7 @@ def _read_below(folder: Path) -> tuple[list[Facts], list[RunDirError]]:
     """The runs in a folder, and why others cannot be read."""
     found, damaged = [], []
     for run in runs_below(folder):
-        if run.config_path.exists():
+        if run.has_config():
             try:
                 found.append(read(run.path))
             except RunDirError as error:

@@ -81,6 +81,15 @@ class RunDir:
         """Whether a run has begun here."""
         return self.config_path.exists() or self.records_path.exists() or bool(self.checkpoints())
 
+    def has_config(self) -> bool:
+        """Whether this folder, as far as this user can see it, has a run's config; False of a name too long."""
+        return os.path.isfile(self.config_path)
+
+    def refuse_none(self) -> None:
+        """Raises RunDirError if this folder has no run's config."""
+        if not self.has_config():
+            raise RunDirError(str(self.path), "holds no run (no config.yaml); name a run's folder")
+
     config_path = _At("config.yaml")
     manifest_path = _At("manifest.json")
     submission_path = _At("submitted.json")
