@@ -126,7 +126,7 @@ def _size(value: Any, shown: str) -> str:
         return f"{len(shown)} digits"
     if isinstance(value, (list, tuple, dict)):
         return f"{len(value)} items"
-    return f"{len(shown)} characters"
+    return f"{len(value if isinstance(value, str) else shown)} characters"
 
 
 def found_with_type(value: Any, advice: str = "") -> str:

@@ -21,6 +21,7 @@ from fedmpi.errors import ConfigError, DataError, RunDirError, UserError
 from fedmpi.export.choices import Form, FormatName, Round, tier_name
 from fedmpi.library.arguments import APath, TierName, TierNames, checks_arguments
 from fedmpi.pages import facts
+from fedmpi.report.best import Best
 from fedmpi.report.records import CLIENTS, Record, read_records, scalars
 from fedmpi.report.table_text import markdown_lines
 from fedmpi.store.run_dir import RunDir
@@ -123,14 +124,15 @@ class Run:
     def scores(self) -> dict[str, Scores]:
         """The scores by name of net, with `clients` for the clients' own; empty where no round was tested."""
         num_test = self.config.data.info().num_test
-        return {name: _scores([*found]) for name, found in self._tests(num_test).items()}
+        return self._scores(num_test)
 
-    def _tests(self, num_test: int | None) -> dict[str, list[Score]]:
-        found: dict[str, list[Score]] = {}
-        for record in self.records:
-            for name, score in _of_record(record, num_test):
-                found.setdefault(name, []).append(score)
-        return found
+    def _scores(self, num_test: int | None) -> dict[str, Scores]:
+        """`num_test` is the size of the test set, None where it does not matter."""
+        records = self.records
+        tests = [(name, score) for record in records for name, score in _of_record(record, num_test)]
+        last, best_round = dict(tests), Best.of(records).best_round
+        best = {name: score for name, score in tests if score.round == best_round[name]}
+        return {name: Scores(last[name], best[name]) for name in last}
 
     def partition(self) -> Clients:
         """Which client has which training examples, of which classes. Reads the data set. Raises DataError where these
@@ -237,10 +239,9 @@ class Run:
         return f"{names}, {status.round} of {status.rounds} rounds, {status.state}: {self.path}"
 
     def _rows(self) -> list[tuple[str, ...]]:
-        tests = {name: _scores(found) for name, found in self._tests(None).items()}
         return [
             (name, percent(found.last.accuracy), percent(found.best.accuracy), str(found.best.round))
-            for name, found in tests.items()
+            for name, found in self._scores(None).items()
         ]
 
     def _saved(self, which: Round) -> SavedRound:
@@ -257,13 +258,9 @@ _HEADS = ("net", "last", "best", "at round")
 
 
 def _of_record(record: Record, num_test: int | None) -> Iterator[tuple[str, Score]]:
-    """The tests of one round; `num_test` is the size of the test set, None where it does not matter."""
+    """The tests of one round, by name of net."""
     for name, scores in (record.get("tiers") or {}).items():
         correct = None if num_test is None else round(scores["accuracy"] * num_test)
         yield name, Score(record["round"], scores["accuracy"], scores["loss"], correct, num_test)
     if own := record.get(CLIENTS):
         yield CLIENTS, Score(record["round"], own["accuracy"])
-
-
-def _scores(found: Sequence[Score]) -> Scores:
-    return Scores(found[-1], max(found, key=lambda score: score.accuracy))

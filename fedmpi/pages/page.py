@@ -19,7 +19,12 @@ from fedmpi.store.units import duration, percent, si, size
 MOST_CLIENTS = 40
 """Of more clients a chart shows a sample."""
 _STAGES = ("local_training", "evaluation", "aggregation", "svd", "communication", "submodel_creation", "saving", "idle")
-_AXES = (("rounds", "round", ""), ("bytes", "bytes of all clients", "x B"), ("MACs", "MACs of training", "x "))
+_AXES = (
+    ("rounds", "rounds", "round", ""),
+    ("bytes", "bytes", "bytes of all clients", "x B"),
+    ("macs", "MACs", "MACs of training", "x "),
+)
+"""What accuracy is drawn by: the axis, its word in the caption, its label and the units of its numbers."""
 _Section = dict[str, Any]
 
 
@@ -267,9 +272,9 @@ def _curves(groups: Sequence[Group]) -> _Section:
     """The curve of each group's first tested net: the clients' own, or the largest tier."""
     first = [(group, group.tested[0]) for group in groups if group.tested]
     found = []
-    for x, label, units in _AXES:
+    for x, word, label, units in _AXES:
         lines = [group.line(tier, x, "accuracy", group.name) for group, tier in first]
-        found.append(charts.lines(lines, f"Accuracy by {x}", label, percent=True, units=units))
+        found.append(charts.lines(lines, f"Accuracy by {word}", label, percent=True, units=units))
     sized = _by_size(groups)
     if any(len(line.x) > 1 for line in sized):
         found.append(charts.lines(sized, "Last accuracy by size", "parameters", percent=True, units="x "))
