@@ -103,9 +103,8 @@ def test_without_slurm_one_line_says_so(
     """Its commands are installed, but nobody answers them: what they say as of Slurm 23.11."""
     why = "Could not establish a configuration source"
     for name in ("squeue", "sbatch"):
-        said = "\n".join(
-            f"{name}: {line}" for line in ("error: Unknown host", "error: DNS lookup failed", f"fatal: {why}")
-        )
+        lines = ("error: Unknown host", "error: DNS lookup failed", f"fatal: {why}")
+        said = "\n".join(f"{name}: {line}" for line in lines)
         (tmp_path / name).write_text(f"#!/bin/sh\necho '{said}' >&2; exit 1\n")
         (tmp_path / name).chmod(0o755)
     monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")

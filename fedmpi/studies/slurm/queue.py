@@ -19,6 +19,7 @@ import sys
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 from fedmpi.command.job import check_ranks
 from fedmpi.config import yaml_text
@@ -116,22 +117,18 @@ def _queue() -> set[str] | None:
     # What a user likes to see of the queue by default is not all of it.
     environment = {key: value for key, value in os.environ.items() if not key.startswith("SQUEUE_")}
     try:
-        done = subprocess.run(
-            command,
-            env=environment,
-            capture_output=True,
-            text=True,
-            errors="replace",
-            check=False,
-            timeout=_SQUEUE_TIMEOUT_S,
-        )
+        done = _run(command, env=environment, timeout=_SQUEUE_TIMEOUT_S)
         why = "" if done.returncode == 0 else _reason(done.stderr) or f"exit code {done.returncode}"
     except (OSError, subprocess.TimeoutExpired) as error:
         why = str(error.strerror) if isinstance(error, OSError) else f"no answer in {_SQUEUE_TIMEOUT_S:g} s"
     if why:
         print(f"squeue: {why}; the run directories are asked instead", file=sys.stderr, flush=True)
         return None
-    return set(done.stdout.split()) - {environment.get("SLURM_JOB_ID")}  # an interactive job makes no run by itself
+    return set(done.stdout.split()) - {environment.get("SLURM_JOB_ID", "")}  # an interactive job makes no run by itself
+
+
+def _run(command: Sequence[str], **more: Any) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(command, capture_output=True, text=True, errors="replace", check=False, **more)
 
 
 def _reason(stderr: str) -> str:
@@ -154,12 +151,9 @@ def _submit(file: Path, waiting: Mapping[str, Job]) -> int:
     if shutil.which("sbatch") is None:
         raise UserError("--submit", "no sbatch in PATH; run this where Slurm is")
     starts = {task: len(read_starts(job.run.folder)) for task, job in waiting.items()}  # the job may start at once
-    done = subprocess.run(
-        ["sbatch", "--parsable", str(file)], capture_output=True, text=True, errors="replace", check=False
-    )
-    if done.returncode != 0:
-        if ": fatal: " in done.stderr:  # there is no Slurm to refuse anything
-            raise UserError("--submit", f"Slurm does not answer: {_reason(done.stderr)}; nothing is submitted")
+    done = _run(["sbatch", "--parsable", str(file)])
+    if done.returncode != 0 and ": fatal: " in done.stderr:  # there is no Slurm to refuse anything
+        raise UserError("--submit", f"Slurm does not answer: {_reason(done.stderr)}; nothing is submitted")
     sys.stderr.write(done.stderr)
     if done.returncode != 0:
         if len(waiting) > 1:
