@@ -26,7 +26,7 @@ from fedmpi.federation.assignment import Task, assign, worker_ranks
 from fedmpi.methods import create
 from fedmpi.rounds.state import draw_tasks
 from fedmpi.running import start
-from fedmpi.running.forecast import Forecast, count_tests, machine_bytes
+from fedmpi.running.forecast import Forecast, count_tests, machine_bytes, many_tests
 from fedmpi.running.measure import ClientTrial, Measured, measure
 from fedmpi.store.units import duration, size
 
@@ -56,6 +56,8 @@ class Prediction:
     saving_s: float
     round_s: float
     hours: float
+    test_share: float
+    """The part of these hours that tests take, with the re-estimation of statistics."""
     all_ranks_bytes: int
     machine_bytes: int
     most_checkpoints: int
@@ -114,7 +116,11 @@ def measured_plan(config: Config, plan: Forecast) -> MeasuredPlan:
     if least > machine_bytes():
         found = f"one process needs {size(least)} of memory, and this machine has {size(machine_bytes())}"
         raise ConfigError("--measure", f"{found}; leave --measure away, or measure on a larger machine")
-    return MeasuredPlan(plan, predict(config, plan, measure(config)))
+    found = predict(config, plan, measure(config))
+    by_macs = [*many_tests(config, plan.test_share)]
+    others = [line for line in plan.warnings if line not in by_macs]
+    warnings = (*others, *many_tests(config, found.test_share, "measured seconds"))
+    return MeasuredPlan(replace(plan, warnings=warnings), found)
 
 
 def predict(config: Config, plan: Forecast, found: Measured, num_cores: int | None = None) -> Prediction:
@@ -134,7 +140,8 @@ def predict(config: Config, plan: Forecast, found: Measured, num_cores: int | No
     num_tests, num_restats = count_tests(config)
     base_s, saves = together_s + aggregation_s + publishing_s, -(-config.rounds // config.output.checkpoint_every)
     # The last test needs what is published for a round that does not come.
-    rest_s = found.publishing_s + num_tests * (test_s + personal_s) + num_restats * restat_s + saves * found.saving_s
+    tests_s = found.publishing_s + num_tests * (test_s + personal_s) + num_restats * restat_s
+    total_s = config.rounds * base_s + tests_s + saves * found.saving_s
     most = config.output.keep_checkpoints + _WHILE_SAVING
     peaks = found.rank_0_peak_bytes, found.worker_peak_bytes
     return Prediction(
@@ -151,7 +158,8 @@ def predict(config: Config, plan: Forecast, found: Measured, num_cores: int | No
         personal_test_s=personal_s,
         saving_s=found.saving_s,
         round_s=base_s + test_s + personal_s + restat_s + found.saving_s,
-        hours=(config.rounds * base_s + rest_s) / 3600,
+        hours=total_s / 3600,
+        test_share=tests_s / max(total_s, 1e-9),
         all_ranks_bytes=max(peaks) if plan.ranks == 1 else peaks[0] + (plan.ranks - 1) * peaks[1],
         machine_bytes=machine_bytes(),
         most_checkpoints=most,
