@@ -15,7 +15,7 @@ from fedmpi.config.address import located
 from fedmpi.config.load import ARGUMENTS, Override, load
 from fedmpi.config.schema import Config
 from fedmpi.errors import ConfigError, Interrupted, RunDirError, StartupError, TooFewRanksError
-from fedmpi.library.arguments import AConfig, APath, ConfigName, Keys, Ranks, checks_arguments
+from fedmpi.library.annotated import AConfig, APath, ConfigName, Keys, Ranks, checks_arguments
 from fedmpi.mpi.launch import check_launch, claimed
 from fedmpi.running.folder import Asked, refuse_inside
 from fedmpi.running.interruption import Interruption

@@ -19,7 +19,7 @@ from fedmpi.data import reading
 from fedmpi.data.partition import Partition, saved
 from fedmpi.errors import ConfigError, DataError, RunDirError, UserError
 from fedmpi.export.choices import Form, FormatName, Round, tier_name
-from fedmpi.library.arguments import APath, TierName, TierNames, checks_arguments
+from fedmpi.library.annotated import APath, TierName, TierNames, checks_arguments
 from fedmpi.pages import facts
 from fedmpi.report.best import Best
 from fedmpi.report.records import CLIENTS, Record, read_records, scalars

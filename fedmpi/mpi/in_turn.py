@@ -59,13 +59,13 @@ def _may_end(folder: Path) -> bool:
 def _let_others_end(folder: Path, job: Neighbours) -> None:
     """Answers every rank that waits, until the others have ended. Raises OSError."""
     started = job.alive()
-    answered: set[int] = set()
+    answered: list[int] = []
 
     def have_ended() -> bool:
-        waiting = {int(note.name.removeprefix(_WAITS)) for note in folder.glob(f"{_WAITS}*")}
-        for pid in filter(_is_alive, waiting - answered):
-            (folder / f"{_ENDS}{pid}").touch()
-            answered.add(pid)
+        for pid in (int(note.name.removeprefix(_WAITS)) for note in folder.glob(f"{_WAITS}*")):
+            if pid not in answered and _is_alive(pid):
+                (folder / f"{_ENDS}{pid}").touch()
+                answered.append(pid)
         if any(map(_is_alive, answered)):
             return False
         others = [pid for rank, pid in (started or {}).items() if rank != job.rank]

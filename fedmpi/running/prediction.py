@@ -143,7 +143,6 @@ def predict(config: Config, plan: Forecast, found: Measured, num_cores: int | No
     tests_s = found.publishing_s + num_tests * (test_s + personal_s) + num_restats * restat_s
     total_s = config.rounds * base_s + tests_s + saves * found.saving_s
     most = config.output.keep_checkpoints + _WHILE_SAVING
-    peaks = found.rank_0_peak_bytes, found.worker_peak_bytes
     return Prediction(
         measured=found,
         cores=cores,
@@ -160,12 +159,17 @@ def predict(config: Config, plan: Forecast, found: Measured, num_cores: int | No
         round_s=base_s + test_s + personal_s + restat_s + found.saving_s,
         hours=total_s / 3600,
         test_share=tests_s / max(total_s, 1e-9),
-        all_ranks_bytes=max(peaks) if plan.ranks == 1 else peaks[0] + (plan.ranks - 1) * peaks[1],
+        all_ranks_bytes=_peak_bytes(found, plan.ranks),
         machine_bytes=machine_bytes(),
         most_checkpoints=most,
         disk_bytes=most * found.checkpoint_bytes + _num_memories(config, most) * found.memory_bytes,
         free_bytes=free_bytes(config.output.dir),
     )
+
+
+def _peak_bytes(found: Measured, num_ranks: int) -> int:
+    peaks = found.rank_0_peak_bytes, found.worker_peak_bytes
+    return max(peaks) if num_ranks == 1 else peaks[0] + (num_ranks - 1) * peaks[1]
 
 
 def _num_memories(config: Config, most_checkpoints: int) -> int:
