@@ -132,10 +132,9 @@ def predict(config: Config, plan: Forecast, found: Measured, num_cores: int | No
     partition, num_test = _partition(config), config.data.used().num_test
     training_s, adding_s, num_phases = _of_rounds(config, partition, found, at_once)
     together_s = max(training_s, adding_s) if has_core else training_s + adding_s
-    num_used = len(partition.indices)
     test_s = sum(net.test_s for net in found.nets) * num_test / at_once
-    restat_s = sum(net.restat_s for net in found.nets) * num_used / at_once
-    personal_s = _personal_s(config, found, num_used + num_test) / at_once
+    restat_s = sum(net.restat_s for net in found.nets) * len(partition.indices) / at_once
+    personal_s = _personal_s(config, found, len(partition.indices) + num_test) / at_once
     aggregation_s, publishing_s = num_phases * found.updating_s, num_phases * found.publishing_s
     num_tests, num_restats = count_tests(config)
     base_s, saves = together_s + aggregation_s + publishing_s, -(-config.rounds // config.output.checkpoint_every)
