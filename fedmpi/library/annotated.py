@@ -20,7 +20,8 @@ from fedmpi.config import words
 from fedmpi.config.schema import Config
 from fedmpi.errors import ConfigError
 
-P, R = ParamSpec("P"), TypeVar("R")
+P = ParamSpec("P")
+R = TypeVar("R")
 
 
 def _can_be_a_path(path: str | os.PathLike[str]) -> str | os.PathLike[str]:
@@ -99,14 +100,14 @@ def _adapter(annotation: Any) -> TypeAdapter[Any]:
 
 def _allowed(annotation: Any) -> str:
     info = FieldInfo.from_annotation(annotation)
+    core: Any = info.annotation
     if info.description:
         return info.description
-    if words.is_union(info.annotation):
-        return " or ".join(map(_allowed, get_args(info.annotation)))
-    module = getattr(info.annotation, "__module__", "")
-    if module.startswith("fedmpi."):
-        return f"a fedmpi.{info.annotation.__qualname__}"
-    return _PLAIN.get(info.annotation) or words.allowed(info)
+    if words.is_union(core):
+        return " or ".join(map(_allowed, get_args(core)))
+    if getattr(core, "__module__", "").startswith("fedmpi."):
+        return f"a fedmpi.{core.__qualname__}"
+    return _PLAIN.get(core) or words.allowed(info)
 
 
 def _found(value: Any) -> str:

@@ -114,8 +114,8 @@ def measured_plan(config: Config, plan: Forecast) -> MeasuredPlan:
     """Tries the parts of the run here. Raises `ConfigError` where the memory of this machine cannot hold one rank."""
     least = plan.data_bytes_rank + plan.model_bytes_server + plan.model_bytes_worker
     if least > machine_bytes():
-        found = f"one process needs {size(least)} of memory, and this machine has {size(machine_bytes())}"
-        raise ConfigError("--measure", f"{found}; leave --measure away, or measure on a larger machine")
+        needs = f"one process needs {size(least)} of memory, and this machine has {size(machine_bytes())}"
+        raise ConfigError("--measure", f"{needs}; leave --measure away, or measure on a larger machine")
     found = predict(config, plan, measure(config))
     by_macs = [*many_tests(config, plan.test_share)]
     others = [line for line in plan.warnings if line not in by_macs]
