@@ -14,11 +14,16 @@ from dataclasses import dataclass
 from importlib import import_module
 
 import fedmpi
+from fedmpi.running.interruption import end_early, raise_on_ctrl_c
+from fedmpi.running.stopping import notice_early
+
+if __name__ == "__main__":  # what follows takes a while to load
+    end_early()
+
 from fedmpi.command.manners import report, show
 from fedmpi.config.slips import keys_meant
 from fedmpi.errors import ConfigError, UserError
 from fedmpi.mpi.launch import claimed
-from fedmpi.running.stopping import notice_early
 
 
 @dataclass(frozen=True)
@@ -54,6 +59,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Runs the command; the exit code. Each command's module has its own codes."""
     if argv is None:
         notice_early()  # loading torch takes seconds
+        end_early()
         if not {"", os.getcwd()} & {*sys.path}:  # the installed command: `mynets:Net` is found as under python -m
             sys.path.insert(0, os.getcwd())
     words = list(sys.argv[1:] if argv is None else argv)
@@ -70,7 +76,10 @@ def main(argv: Sequence[str] | None = None) -> int:
         return report(error, rank)
     command = COMMANDS[name]
     sys.argv = [f"fedmpi {name}", *command.words, *words]  # what the manifest of a run notes
-    code: int = import_module(command.module).main()
+    module = import_module(command.module)
+    if argv is None and command.module != "fedmpi.main":
+        raise_on_ctrl_c()
+    code: int = module.main()
     return code
 
 

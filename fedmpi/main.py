@@ -16,21 +16,30 @@ import sys
 from collections.abc import Callable, Sequence
 
 import fedmpi
-from fedmpi.errors import counted
-from fedmpi.running.folder import Asked, refuse_inside
+from fedmpi.running.interruption import Interruption, end_early, raise_on_ctrl_c
 from fedmpi.running.stopping import SIGNAL, notice_early
 
 if __name__ == "__main__":  # what follows takes a while to load
     notice_early()
+    end_early()
 
 from fedmpi.command.job import Job, check_ranks, config_and_origin, loading_for_good, repeatable_cublas
 from fedmpi.command.listing import listing
-from fedmpi.command.manners import Parser, complain, report, say, say_first, show
+from fedmpi.command.manners import Parser, complain, report, run_command, say, say_first, show
 from fedmpi.config.load import one_config
 from fedmpi.config.schema import Config
-from fedmpi.errors import FAILED, TO_CONTINUE, ConfigError, LaunchError, StartupError, TooFewRanksError, UserError
+from fedmpi.errors import (
+    FAILED,
+    TO_CONTINUE,
+    ConfigError,
+    LaunchError,
+    StartupError,
+    TooFewRanksError,
+    UserError,
+    counted,
+)
 from fedmpi.mpi.launch import check_launch, claimed
-from fedmpi.running.interruption import Interruption
+from fedmpi.running.folder import Asked, refuse_inside
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -99,9 +108,10 @@ def read_config(arguments: argparse.Namespace) -> Config:
 
 
 def _shown(rank: int, text: Callable[[], str]) -> int:
-    if rank == 0:
-        show(text())
-    return 0
+    if rank > 0:
+        return 0
+    raise_on_ctrl_c()
+    return run_command(lambda: show(text()))
 
 
 def _plan(config: Config, form: str, size: int, *, measures: bool) -> str:

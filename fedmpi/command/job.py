@@ -5,7 +5,6 @@ from __future__ import annotations
 import gc
 import math
 import os
-import signal
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -18,8 +17,10 @@ from fedmpi.config.load import load
 from fedmpi.config.schema import Config
 from fedmpi.errors import FAILED, ConfigError, UserError, counted
 from fedmpi.mpi.communicator import Communicator
+from fedmpi.report.terminal import instead_of_live_line
 from fedmpi.running.advice import Advice
 from fedmpi.running.folder import Asked, Origin, config_of
+from fedmpi.running.interruption import named
 from fedmpi.running.stopping import Stopping, seconds_left
 from fedmpi.store.run_dir import RunDir
 
@@ -77,7 +78,7 @@ class Job:
         """
         stopping = _stopping(config)
         if threading.current_thread() is threading.main_thread():
-            stopping.listen(hears)  # loading torch takes seconds
+            stopping.listen(lambda line: hears(instead_of_live_line(line)))  # loading torch takes seconds
         repeatable_cublas()
         from fedmpi.mpi.starting import world
 
@@ -97,7 +98,7 @@ class Job:
         if not self.comm.is_root or self.advice.has_failed():  # asked now: after a loss another rank may be the server
             return ""
         saved, then = self.advice.what_is_saved(), self.advice.how_to_continue()
-        return f"fedmpi: stopped by {signal.Signals(number).name}; {saved}" + f"\n{then}" * (then != saved)
+        return f"fedmpi: stopped by {named(number)}; {saved}" + f"\n{then}" * (then != saved)
 
     def end_all(self, error: BaseException) -> None:
         """Says what has failed on this rank and how to continue, and ends all ranks. One process raises SystemExit."""

@@ -198,10 +198,14 @@ def places_of_keys(options: Mapping[str, type[Section]]) -> Places:
     for section in NAMED_SECTIONS:
         for name, built_in in registry.built_in(section):
             for path, _ in keys(section, built_in):
-                found.setdefault(path.rpartition(".")[2], {}).setdefault(path, []).append(name)
+                names = found.setdefault(path.rpartition(".")[2], {}).setdefault(path, [])
+                names += [name] * (name not in names)
     for key in Config.model_fields:
+        here: dict[str, list[str]] = {}
         for path, names in keys(key, options[key]) if key in options else [(key, [])]:
-            found.setdefault(path.rpartition(".")[2], {})[path] = list(names)
+            here.setdefault(path, []).extend(names)
+        for path, names in here.items():
+            found.setdefault(path.rpartition(".")[2], {})[path] = names
     del found["name"]
     return found
 

@@ -124,7 +124,9 @@ def found(value: Any) -> str:
 def _size(value: Any, shown: str) -> str:
     if isinstance(value, int):
         return f"{len(shown)} digits"
-    return f"{len(value)} {'characters' if isinstance(value, str) else 'items'}"
+    if isinstance(value, (list, tuple, dict)):
+        return f"{len(value)} items"
+    return f"{len(value if isinstance(value, str) else shown)} characters"
 
 
 def found_with_type(value: Any, advice: str = "") -> str:

@@ -6,9 +6,3 @@
     from fedmpi.export.trained import net_of_tier
     net = net_of_tier(saved_round("runs/digits", "best"), "0.25").net  # a plain torch module in eval mode
 """
-
-from __future__ import annotations
-
-from typing import Literal
-
-FormatName = Literal["pt2", "safetensors", "onnx"]

@@ -27,7 +27,7 @@ from typing import get_args
 
 from fedmpi.command.manners import Parser, run_command
 from fedmpi.errors import ConfigError
-from fedmpi.export import FormatName
+from fedmpi.export.choices import Form, FormatName
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -46,7 +46,7 @@ def parse(argv: Sequence[str]) -> Namespace:
     parser.add_argument("--round", default="last", metavar="best|last|N")
     parser.add_argument("--format", choices=get_args(FormatName), default="pt2")
     form = parser.add_mutually_exclusive_group()
-    for name in ("dense", "factorized"):
+    for name in get_args(Form):
         form.add_argument(f"--{name}", dest="form", action="store_const", const=name)
     parser.add_argument("--cut", action="store_true")
     parser.add_argument("--out", metavar="FILE")

@@ -6,13 +6,12 @@ import os
 import tempfile
 from argparse import Namespace
 from pathlib import Path
-from typing import get_args
 
 from fedmpi.command.manners import file_to_write, show
 from fedmpi.errors import ConfigError
 from fedmpi.export.checking import Checked, check, compared
+from fedmpi.export.choices import Form, tier_name
 from fedmpi.export.formats import FORMATS, Format
-from fedmpi.export.layers import Form
 from fedmpi.export.measuring import BATCHES, Measured, measure
 from fedmpi.export.metadata import input_text, metadata, preprocessing
 from fedmpi.export.saved import SavedRound, saved_round
@@ -46,13 +45,11 @@ def export(arguments: Namespace) -> int:
 
 def net_of(saved: SavedRound, tier: str | float | None, client: int | None, form: Form | None) -> TrainedNet:
     """The net of a client, or of a tier (both None: the only one). Raises `UserError`."""
-    if form not in (None, *get_args(Form)):
-        raise ConfigError("form", f"expected {' or '.join(get_args(Form))}, got {form!r}")
     if client is not None and tier is not None:
         raise ConfigError("client", f"a net is of a client or of a tier, got both client {client} and tier {tier}")
     if client is not None:
         return net_of_client(saved, client, form)
-    return net_of_tier(saved, None if tier is None else str(tier), form)
+    return net_of_tier(saved, None if tier is None else tier_name(tier), form)
 
 
 def write(trained: TrainedNet, form: Format, out: str | os.PathLike[str] | None) -> Path:

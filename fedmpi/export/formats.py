@@ -8,7 +8,8 @@ from typing import Protocol, get_args
 
 from torch import Tensor
 
-from fedmpi.export import FormatName, onnx_file, pt2_file, safetensors_file
+from fedmpi.export import onnx_file, pt2_file, safetensors_file
+from fedmpi.export.choices import FormatName
 from fedmpi.export.trained import TrainedNet
 
 Answers = Callable[[Tensor], Tensor]

@@ -7,18 +7,16 @@ stay as two layers (`<layer>.u`, then `<layer>.v`), or become the plain layer wh
 
 from __future__ import annotations
 
-from typing import Literal
-
 import torch
 from torch import Tensor, nn
 
+from fedmpi.export.choices import Form
 from fedmpi.learning.bn import batch_norms
 from fedmpi.lowrank.gates import GATES
 from fedmpi.lowrank.kernels import Kernels
 from fedmpi.lowrank.modules import LowRank
 from fedmpi.models.nets.lstm import Lstm
 
-Form = Literal["dense", "factorized"]
 _HOOKS = ("_forward_hooks", "_forward_pre_hooks")
 
 

@@ -15,7 +15,8 @@ from torch import Tensor, nn
 from fedmpi import seeds
 from fedmpi.data.batches import batch_bounds
 from fedmpi.errors import ConfigError, RunDirError
-from fedmpi.export.layers import Form, factorized_layers, plain, with_values
+from fedmpi.export.choices import Form
+from fedmpi.export.layers import factorized_layers, plain, with_values
 from fedmpi.export.saved import SavedRound
 from fedmpi.learning.bn import num_statistics
 from fedmpi.learning.evaluate import count_correct, own_statistics, test_nets

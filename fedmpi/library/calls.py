@@ -7,16 +7,15 @@ import sys
 import threading
 from collections.abc import Mapping
 from contextlib import nullcontext
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from fedmpi import registry
 from fedmpi.command.job import Job, check_ranks, config_and_origin, origin_of
-from fedmpi.config import words
 from fedmpi.config.address import located
 from fedmpi.config.load import ARGUMENTS, Override, load
 from fedmpi.config.schema import Config
 from fedmpi.errors import ConfigError, Interrupted, RunDirError, StartupError, TooFewRanksError
+from fedmpi.library.annotated import AConfig, APath, ConfigName, Keys, Ranks, checks_arguments
 from fedmpi.mpi.launch import check_launch, claimed
 from fedmpi.running.folder import Asked, refuse_inside
 from fedmpi.running.interruption import Interruption
@@ -25,10 +24,9 @@ if TYPE_CHECKING:
     from fedmpi.library.opened import Run
     from fedmpi.running.forecast import Forecast
 
-StrPath = str | os.PathLike[str]
 
-
-def load_config(name: StrPath | None = None, overrides: Mapping[str, Any] | None = None, /, **sections: Any) -> Config:
+@checks_arguments
+def load_config(name: ConfigName | None = None, overrides: Keys | None = None, /, **sections: Any) -> Config:
     """The validated config of a YAML file, with other values on top.
 
     `name` is a path, or the name of a config that comes with fedmpi, whatever the current folder is: `fedhm_digits`,
@@ -39,13 +37,11 @@ def load_config(name: StrPath | None = None, overrides: Mapping[str, Any] | None
 
     Raises ConfigError with one line for each problem, all at once.
     """
-    if name is not None and not isinstance(name, (str, os.PathLike)):
-        found = words.found_with_type(name)
-        raise ConfigError(ARGUMENTS, f"expected the path or name of a config first, or None, got {found}")
     return load(None if name is None else located(os.fspath(name)), _given(overrides, sections))
 
 
-def plan(config: Config, ranks: int | None = None) -> Forecast:
+@checks_arguments
+def plan(config: AConfig, ranks: Ranks | None = None) -> Forecast:
     """What a run will cost on so many ranks (None: those of this job): parameters, MACs, bytes, memory. Trains nothing.
 
     Its fields are the numbers of `--plan=json`; printed, or shown in a notebook, it is the text of `--plan`. Raises
@@ -53,18 +49,16 @@ def plan(config: Config, ranks: int | None = None) -> Forecast:
     """
     from fedmpi.running.forecast import forecast  # loads torch
 
-    _check(config)
-    if ranks is not None and ranks < 1:
-        raise ConfigError(ARGUMENTS, f"ranks: expected a whole number >= 1, got {ranks}")
     return forecast(config, ranks or claimed()[1])
 
 
+@checks_arguments
 def run(
-    config: Config | None = None,
-    run_dir: StrPath | None = None,
+    config: AConfig | None = None,
+    run_dir: APath | None = None,
     *,
     resume: bool = False,
-    resume_from: StrPath | None = None,
+    resume_from: APath | None = None,
     progress: bool = True,
 ) -> Run:
     """Trains to the last round, in this process or, called by every rank of an mpirun, on all of them: the same bits.
@@ -84,8 +78,6 @@ def run(
     from fedmpi.library.surroundings import given_back  # loads torch
 
     directory, parent = (None if place is None else os.fspath(place) for place in (run_dir, resume_from))
-    if config is not None:
-        _check(config)
     if resume and directory is None:
         raise ConfigError(ARGUMENTS, "resume=True needs run_dir: the directory of the run to continue")
     if parent is not None and directory is not None:
@@ -101,9 +93,8 @@ def run(
         return _made(config, asked)
 
 
-def open_run(
-    path: StrPath, overrides: Mapping[str, Any] | None = None, /, *, running: bool = False, **sections: Any
-) -> Run:
+@checks_arguments
+def open_run(path: APath, overrides: Keys | None = None, /, *, running: bool = False, **sections: Any) -> Run:
     """The run in a directory, finished or not. `overrides` and sections, as for `load_config`, say where its data are
     now, or name its own code again (`model={"name": "mynets:Net"}`): a directory alone makes fedmpi import nothing.
 
@@ -112,7 +103,7 @@ def open_run(
     """
     from fedmpi.library.opened import Run
 
-    found = Run(Path(path), _given(overrides, sections))
+    found = Run(path, _given(overrides, sections))
     if (state := found.state) == "running" and not running:
         advice = "wait for its end, or read what is saved so far with open_run(..., running=True)"
         raise RunDirError(os.fspath(path), f"is {state}; {advice}")
@@ -152,13 +143,4 @@ def _how_to_continue(job: Job) -> str:
 
 
 def _given(overrides: Mapping[str, Any] | None, sections: Mapping[str, Any]) -> list[Override]:
-    if overrides is not None and not isinstance(overrides, Mapping):
-        found = words.found_with_type(overrides)
-        raise ConfigError(ARGUMENTS, f"expected a mapping of dotted keys, as {{'train.lr': 0.1}}, got {found}")
     return [*(overrides or {}).items(), *sections.items()]
-
-
-def _check(config: object) -> None:
-    if not isinstance(config, Config):
-        example = f"fedmpi.load_config({config!r})" if isinstance(config, str) else "fedmpi.load_config()"
-        raise ConfigError(ARGUMENTS, f"config: expected what {example} gives, got {words.found_with_type(config)}")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import html
-import os
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -12,13 +11,17 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
+from pydantic import InstanceOf
 
 from fedmpi.config.load import Override
 from fedmpi.config.schema import Config
 from fedmpi.data import reading
 from fedmpi.data.partition import Partition, saved
 from fedmpi.errors import ConfigError, DataError, RunDirError, UserError
+from fedmpi.export.choices import Form, FormatName, Round, tier_name
+from fedmpi.library.annotated import APath, TierName, TierNames, checks_arguments
 from fedmpi.pages import facts
+from fedmpi.report.best import Best
 from fedmpi.report.records import CLIENTS, Record, read_records, scalars
 from fedmpi.report.table_text import markdown_lines
 from fedmpi.running.folder import config_of
@@ -31,12 +34,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
     from torch import nn
 
-    from fedmpi.export import FormatName
-    from fedmpi.export.layers import Form
     from fedmpi.export.saved import SavedRound
-
-Round = Literal["last", "best"] | int
-"""A saved round: the last one, the one of the highest mean accuracy, or by its number."""
 
 
 @dataclass(frozen=True)
@@ -73,9 +71,10 @@ class Run:
     holds no run, as seen from this machine, or where its config is damaged.
     """
 
-    def __init__(self, path: Path, overrides: Sequence[Override] = ()) -> None:
+    @checks_arguments
+    def __init__(self, path: APath, overrides: Sequence[Override] = ()) -> None:
         """`overrides` are those of `open_run`."""
-        self.path = path.absolute()
+        self.path = Path(path).absolute()
         self._overrides = overrides
         self._opened: SavedRound | None = None
 
@@ -125,14 +124,15 @@ class Run:
     def scores(self) -> dict[str, Scores]:
         """The scores by name of net, with `clients` for the clients' own; empty where no round was tested."""
         num_test = self.config.data.info().num_test
-        return {name: _scores([*found]) for name, found in self._tests(num_test).items()}
+        return self._scores(num_test)
 
-    def _tests(self, num_test: int | None) -> dict[str, list[Score]]:
-        found: dict[str, list[Score]] = {}
-        for record in self.records:
-            for name, score in _of_record(record, num_test):
-                found.setdefault(name, []).append(score)
-        return found
+    def _scores(self, num_test: int | None) -> dict[str, Scores]:
+        """`num_test` is the size of the test set, None where it does not matter."""
+        records = self.records
+        tests = [(name, score) for record in records for name, score in _of_record(record, num_test)]
+        last, best_round = dict(tests), Best.of(records).best_round
+        best = {name: score for name, score in tests if score.round == best_round[name]}
+        return {name: Scores(last[name], best[name]) for name in last}
 
     def partition(self) -> Clients:
         """Which client has which training examples, of which classes. Reads the data set. Raises DataError where these
@@ -150,7 +150,8 @@ class Run:
         counts = class_counts(partition, dataset.train_y, num_classes)
         return Clients(partition.indices, partition.offsets, counts)
 
-    def net(self, tier: str | float | None = None, round: Round = "last", form: Form | None = None) -> nn.Module:
+    @checks_arguments
+    def net(self, tier: TierName | None = None, round: Round = "last", form: Form | None = None) -> nn.Module:
         """The net of a tier as a plain torch module on the CPU, in eval mode, with the BatchNorm statistics that its
         accuracy was measured with: (B, ...) -> logits (B, classes). `tier` None is the only one; `form` is `dense` or
         `factorized` (None: as clients have it). Raises UserError with the nets or rounds that there are.
@@ -162,6 +163,7 @@ class Run:
 
             return net_of(self._saved(round), tier, None, form).net
 
+    @checks_arguments
     def client_net(
         self, client: int, round: Round = "last", form: Form | None = None, *, cut: bool = False
     ) -> nn.Module:
@@ -177,11 +179,12 @@ class Run:
             trained = net_of(self._saved(round), None, client, form)
             return (cut_net(trained) if cut else trained).net
 
+    @checks_arguments
     def export(
         self,
-        path: str | os.PathLike[str] | None = None,
+        path: APath | None = None,
         *,
-        tier: str | float | None = None,
+        tier: TierName | None = None,
         client: int | None = None,
         round: Round = "last",
         format: FormatName = "pt2",
@@ -199,20 +202,19 @@ class Run:
             from fedmpi.export.exporting import net_of, verdict, write
             from fedmpi.export.formats import FORMATS
 
-            if format not in FORMATS:
-                raise ConfigError("format", f"expected one of {', '.join(FORMATS)}, got {format!r}")
             trained = net_of(self._saved(round), tier, client, form)
             written = write(trained, FORMATS[format], path)
             if check and not (found := checked(written, trained, FORMATS[format])).holds:
                 raise UserError(str(written), verdict(found))
             return written
 
+    @checks_arguments
     def figure(
         self,
-        *others: Run,
+        *others: InstanceOf[Run],
         x: Literal["rounds", "bytes", "macs"] = "rounds",
         y: Literal["accuracy", "loss"] = "accuracy",
-        tiers: Sequence[str] = (),
+        tiers: TierNames = (),
     ) -> Figure:
         """The figure of `fedmpi plot`: this run and `others`, a line for each setting, a panel for each of `tiers`
         (without: for the largest net). Raises ConfigError where no round was tested, or no run has such a tier.
@@ -220,11 +222,8 @@ class Run:
         from fedmpi.pages import plotted
         from fedmpi.pages.settings import grouped
 
-        for name, value, allowed in (("x", x, plotted.LABELS), ("y", y, ("accuracy", "loss"))):
-            if value not in allowed:
-                raise ConfigError(name, f"expected one of {', '.join(allowed)}, got {value!r}")
         groups = grouped(facts.read(run.path) for run in (self, *others))
-        if not (chosen := plotted.chosen_tiers(groups, tiers)):
+        if not (chosen := plotted.chosen_tiers(groups, [*map(tier_name, tiers)])):
             raise ConfigError(str(self.path), "no round has been tested yet, so there is nothing to draw")
         return plotted.drawn(groups, x, y, chosen)
 
@@ -246,10 +245,9 @@ class Run:
         return f"{names}, {status.round} of {status.rounds} rounds, {status.state}: {self.path}"
 
     def _rows(self) -> list[tuple[str, ...]]:
-        tests = {name: _scores(found) for name, found in self._tests(None).items()}
         return [
             (name, percent(found.last.accuracy), percent(found.best.accuracy), str(found.best.round))
-            for name, found in tests.items()
+            for name, found in self._scores(None).items()
         ]
 
     def _saved(self, which: Round) -> SavedRound:
@@ -266,13 +264,9 @@ _HEADS = ("net", "last", "best", "at round")
 
 
 def _of_record(record: Record, num_test: int | None) -> Iterator[tuple[str, Score]]:
-    """The tests of one round; `num_test` is the size of the test set, None where it does not matter."""
+    """The tests of one round, by name of net."""
     for name, scores in (record.get("tiers") or {}).items():
         correct = None if num_test is None else round(scores["accuracy"] * num_test)
         yield name, Score(record["round"], scores["accuracy"], scores["loss"], correct, num_test)
     if own := record.get(CLIENTS):
         yield CLIENTS, Score(record["round"], own["accuracy"])
-
-
-def _scores(found: Sequence[Score]) -> Scores:
-    return Scores(found[-1], max(found, key=lambda score: score.accuracy))

@@ -13,13 +13,15 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
+from fedmpi.mpi.launch import stat_of
 from fedmpi.mpi.neighbours import Neighbours
 
 SILENT_S = 3.0
 """For ranks that leave it to rank 0 to print: the launcher ends all ranks as soon as one exits with an error."""
 # The launcher's own folder for this job on this host, which it removes.
 _FOLDER = "PMIX_SERVER_TMPDIR"
-_NOTE = "fedmpi-ends"
+# The names of notes there end in a process number: one mpirun may run a script of several commands.
+_WAITS, _ENDS = "fedmpi-waits-", "fedmpi-ends-"
 _PATIENCE_S = 10.0
 _LOOKS_EVERY_S = 0.02
 _NOTICED_S = 0.1
@@ -38,15 +40,45 @@ def code_in_turn(rank: int, code: int, silent_s: float = 0.0) -> int:
         if rank > 0:
             time.sleep(silent_s)
         return code
-    note = Path(folder) / _NOTE
     if rank > 0:
-        return 0 if _becomes(lambda: os.path.exists(note)) else code
-    others = {pid for number, pid in (job.alive() or {}).items() if number != rank}
-    with contextlib.suppress(OSError):  # without the note the others stay
-        note.touch()
-        _becomes(lambda: not any(Path(f"/proc/{pid}").exists() for pid in others))
+        return 0 if _may_end(Path(folder)) else code
+    with contextlib.suppress(OSError, ValueError):  # without notes the others stay
+        _let_others_end(Path(folder), job)
         time.sleep(_NOTICED_S)  # so that the launcher has noted it, too
     return code
+
+
+def _may_end(folder: Path) -> bool:
+    """Whether rank 0 has answered the note that this rank waits. Raises no error: without notes it has not."""
+    with contextlib.suppress(OSError):
+        (folder / f"{_WAITS}{os.getpid()}").touch()
+        return _becomes(lambda: os.path.exists(folder / f"{_ENDS}{os.getpid()}"))
+    return False
+
+
+def _let_others_end(folder: Path, job: Neighbours) -> None:
+    """Answers every rank that waits, until the others have ended. Raises OSError."""
+    started = job.alive()
+    answered: list[int] = []
+
+    def have_ended() -> bool:
+        for pid in (int(note.name.removeprefix(_WAITS)) for note in folder.glob(f"{_WAITS}*")):
+            if pid not in answered and _is_alive(pid):
+                (folder / f"{_ENDS}{pid}").touch()
+                answered.append(pid)
+        if any(map(_is_alive, answered)):
+            return False
+        others = [pid for rank, pid in (started or {}).items() if rank != job.rank]
+        return len(answered) == job.size - 1 or (started is not None and not any(map(_is_alive, others)))
+
+    _becomes(have_ended)
+
+
+def _is_alive(pid: int) -> bool:
+    try:
+        return stat_of(pid)[0] != "Z"  # ended, and its parent has not asked yet
+    except (OSError, IndexError):
+        return False
 
 
 def _becomes(is_so: Callable[[], bool]) -> bool:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import csv
 import io
+import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -18,6 +19,7 @@ from numpy.typing import NDArray
 from fedmpi.config import yaml_text
 from fedmpi.data.partition import saved
 from fedmpi.errors import RunDirError, UserError
+from fedmpi.report.best import Best
 from fedmpi.report.records import CLIENTS, Record, gaps_of, net_scores, read_records, rounds_done
 from fedmpi.store.files import read_json, read_whole
 from fedmpi.store.manifest import read_starts
@@ -100,10 +102,10 @@ def read_all(paths: Sequence[Path]) -> list[Facts]:
     """
     found: list[Facts] = []
     for path in paths:
-        if RunDir(path).config_path.exists():
+        if RunDir(path).has_config():
             found.append(read(path))
             continue
-        if not path.is_dir():
+        if not os.path.isdir(path):  # False, too, of a name too long
             raise RunDirError(str(path), "is not a folder; name a run's folder, or a folder of runs")
         inner, damaged = _read_below(path)
         if damaged and not inner:
@@ -121,7 +123,7 @@ def _read_below(folder: Path) -> tuple[list[Facts], list[RunDirError]]:
     """The runs in a folder, and why others cannot be read."""
     found, damaged = [], []
     for run in runs_below(folder):
-        if run.config_path.exists():
+        if run.has_config():
             try:
                 found.append(read(run.path))
             except RunDirError as error:
@@ -165,41 +167,35 @@ def read(folder: Path) -> Facts:
         )
     summary = whole(lambda: read_json(run_dir.report_dir / "summary.json"), None)
     summary = summary if isinstance(summary, dict) else {}
+    best = Best.of(records)
     return Facts(
         folder=folder,
         config=config,
         config_text=config_text,
         records=records,
         starts=whole(lambda: read_starts(run_dir), []),
-        tiers=_tiers(summary, records),
-        time_s=summary.get("time_s") or _time_s(records),
+        tiers=_tiers(summary, best),
+        time_s=summary.get("time_s") or _time_s(best),
         sizes=whole(lambda: saved(run_dir.partition_path)[0].sizes, None),
         client_accuracy=_client_accuracy(run_dir),
         notes=tuple(notes),
     )
 
 
-def _tiers(summary: Mapping[str, Any], records: Sequence[Record]) -> list[Mapping[str, Any]]:
+def _tiers(summary: Mapping[str, Any], best: Best) -> list[Mapping[str, Any]]:
     rows = summary.get("tiers")
     if rows:
         return [row for row in rows if row["name"] != CLIENTS]
-    last: dict[str, float] = {}
-    best: dict[str, tuple[float, int]] = {}
-    for record in records:
-        for name, scores in net_scores(record).items():
-            last[name] = scores["accuracy"]
-            best[name] = max(best.get(name, (-1.0, 0)), (scores["accuracy"], -record["round"]))
+    last, highest, at = best.last, best.best, best.best_round
     return [
-        {"name": name, "accuracy_last": last[name], "accuracy_best": best[name][0], "best_round": -best[name][1]}
+        {"name": name, "accuracy_last": last[name], "accuracy_best": highest[name], "best_round": at[name]}
         for name in last
+        if name != CLIENTS
     ]
 
 
-def _time_s(records: Sequence[Record]) -> dict[str, float]:
-    total: dict[str, float] = {}
-    for record in records:
-        for stage, seconds in record["seconds"].items():
-            total[stage] = total.get(stage, 0.0) + seconds
+def _time_s(best: Best) -> dict[str, float]:
+    total = {**best.seconds}
     wall_s = total.pop("wall", 0.0)
     return {**total, "other": max(0.0, wall_s - sum(total.values()))}
 

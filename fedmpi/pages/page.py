@@ -20,11 +20,12 @@ from fedmpi.store.units import duration, percent, si, size
 
 MOST_CLIENTS = 40
 """Of more clients a chart shows a sample."""
-_AXES: tuple[tuple[str, str, svg.Shown | None], ...] = (
-    ("rounds", "round", None),
-    ("bytes", "bytes of all clients", svg.prefixed("B")),
-    ("MACs", "MACs of training", svg.prefixed("")),
+_AXES: tuple[tuple[str, str, str, svg.Shown | None], ...] = (
+    ("rounds", "rounds", "round", None),
+    ("bytes", "bytes", "bytes of all clients", svg.prefixed("B")),
+    ("macs", "MACs", "MACs of training", svg.prefixed("")),
 )
+"""What accuracy is drawn by: the axis, its word in the caption, its label and how its numbers are shown."""
 _Section = dict[str, Any]
 
 
@@ -272,9 +273,9 @@ def _curves(groups: Sequence[Group]) -> _Section:
     """The curve of each group's first tested net: the clients' own, or the largest tier."""
     first = [(group, group.tested[0]) for group in groups if group.tested]
     found = []
-    for x, label, shown in _AXES:
+    for x, word, label, shown in _AXES:
         lines = [group.line(tier, x, "accuracy", group.name) for group, tier in first]
-        found.append(charts.lines(lines, f"Accuracy by {x}", label, x=shown, y=svg.percents))
+        found.append(charts.lines(lines, f"Accuracy by {word}", label, x=shown, y=svg.percents))
     sized = _by_size(groups)
     if any(len(line.x) > 1 for line in sized):
         found.append(charts.lines(sized, "Last accuracy by size", "parameters", x=svg.prefixed(""), y=svg.percents))

@@ -27,7 +27,7 @@ def drawn(groups: Sequence[Group], x: str, y: str, tiers: Sequence[str]) -> Figu
     def panel(axes: Axes, tier: str) -> None:
         for number, group in enumerate(groups):
             if tier in group.tested:
-                line = group.line(tier, "MACs" if x == "macs" else x, y, group.name)
+                line = group.line(tier, x, y, group.name)
                 drawing.draw_line(axes, line, number, figure.colour_of(number))
         axes.set_title(name_of(tier) if len(tiers) > 1 else "")
         axes.set_xlabel(LABELS[x])

@@ -36,10 +36,8 @@ def _named(options: Mapping[str, Any]) -> str:
 
 
 def _epochs(train: Mapping[str, Any]) -> str:
-    for key, unit in (("local_epochs", "epoch"), ("local_steps", "step")):
-        if count := train.get(key):
-            return f"for {count} {unit}{'s' * (count != 1)} at batch size {train['batch_size']}"
-    return f"at batch size {train['batch_size']}"
+    epochs = train["local_epochs"]
+    return f"for {epochs} epoch{'s' * (epochs != 1)} at batch size {train['batch_size']}"
 
 
 def _where(facts: Facts) -> str:

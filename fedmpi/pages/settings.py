@@ -59,7 +59,7 @@ class Group:
 
 def places_of(run: Facts, x: str) -> dict[int, float]:
     """Where each round stands on the axis: its number, or the bytes or MACs of all rounds up to it."""
-    keys = {"rounds": (), "bytes": ("protocol_down_bytes", "protocol_up_bytes"), "MACs": ("training_macs",)}[x]
+    keys = {"rounds": (), "bytes": ("protocol_down_bytes", "protocol_up_bytes"), "macs": ("training_macs",)}[x]
     numbers, sums = run.cumulated(*keys)
     return dict(zip(numbers, map(float, sums if keys else numbers), strict=True))
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -11,19 +11,29 @@ from fedmpi.report.records import CLIENTS, Record, accuracies
 
 @dataclass
 class Best:
-    """Saved with each checkpoint."""
+    """Of each net and of the clients' own: the last accuracy, the highest, and the first round that had it. Saved with
+    each checkpoint.
+    """
 
     last: dict[str, float] = field(default_factory=dict)
     best: dict[str, float] = field(default_factory=dict)
     best_round: dict[str, int] = field(default_factory=dict)
     seconds: dict[str, float] = field(default_factory=dict)
 
+    @classmethod
+    def of(cls, records: Iterable[Record]) -> Best:
+        """The rounds of a run, in their order."""
+        found = cls()
+        for record in records:
+            found.round_done(record)
+        return found
+
     def round_done(self, record: Record) -> None:
         for tier, share in accuracies(record).items():
             self.last[tier] = share
             if share > self.best.get(tier, -1.0):
                 self.best[tier], self.best_round[tier] = share, record["round"]
-        for stage, seconds in record["seconds"].items():
+        for stage, seconds in record.get("seconds", {}).items():
             self.seconds[stage] = self.seconds.get(stage, 0.0) + seconds
 
     def contradicts(self, records: Sequence[Mapping[str, Any]]) -> str:

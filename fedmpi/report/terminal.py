@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import sys
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, TextIO
 
@@ -30,6 +31,13 @@ def columns_of_terminal(stream: TextIO, environ: Mapping[str, str] = os.environ)
                 return os.get_terminal_size(stream.fileno()).columns or DEFAULT_COLUMNS
             return DEFAULT_COLUMNS
     return 0
+
+
+def instead_of_live_line(text: str) -> str:
+    """`text` for stderr, where it is a terminal, in place of the live line that stdout may have there; that one is
+    shown again below it.
+    """
+    return f"\r\x1b[2K{text}" if sys.stderr is not None and columns_of_terminal(sys.stderr) else text
 
 
 def printable(text: str, stream: TextIO) -> str:

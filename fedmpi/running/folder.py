@@ -42,7 +42,7 @@ class Origin:
                 problem = f"{text} is no checkpoint of a run; name one in the run's own checkpoints/"
                 raise ConfigError(_RESUME_FROM, problem)
         origin = cls(RunDir(run.resolve()), number)
-        if not origin.run_dir.config_path.is_file():
+        if not origin.run_dir.has_config():
             allowed = "name a run's folder, FOLDER@ROUND, or a file in its checkpoints/"
             raise ConfigError(_RESUME_FROM, f"{run} holds no run (no config.yaml); {allowed}")
         return origin

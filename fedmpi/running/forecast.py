@@ -138,7 +138,7 @@ def forecast(config: Config, num_ranks: int, method: methods.Method | None = Non
         tiers=tiers,
         warnings=remarks(config, info, method, workers, per_round),
     )
-    return replace(plan, warnings=(*plan.warnings, *_many_tests(config, plan)))
+    return replace(plan, warnings=(*plan.warnings, *many_tests(config, plan.test_share)))
 
 
 def _parted(config: Config, info: DataInfo) -> tuple[DataInfo, float]:
@@ -184,13 +184,13 @@ def count_tests(config: Config) -> tuple[int, int]:
     return num_tests, num_tests - (first - 1) // every if first <= rounds else 0
 
 
-def _many_tests(config: Config, plan: Forecast) -> Iterator[str]:
-    """A line where tests take a large part of the compute."""
-    if plan.test_share > _LARGE_SHARE:
-        ratio = plan.test_share / (1 - plan.test_share) / (_SMALL_SHARE / (1 - _SMALL_SHARE))
+def many_tests(config: Config, share: float, of: str = "compute") -> Iterator[str]:
+    """A line where tests take a large `share`, which is one of the run's compute, or of its seconds."""
+    if share > _LARGE_SHARE:
+        ratio = share / max(1 - share, 1e-9) / (_SMALL_SHARE / (1 - _SMALL_SHARE))
         every = min(config.rounds, math.ceil(config.evaluation.every * ratio))
         yield (
-            f"tests take {100 * plan.test_share:.0f} % of the compute; evaluation.every={every} would make it about "
+            f"tests take {100 * share:.0f} % of the {of}; evaluation.every={every} would make it about "
             f"{100 * _SMALL_SHARE:.0f} %"
         )
 

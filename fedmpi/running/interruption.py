@@ -73,6 +73,31 @@ class Interruption:
             self._has_spoken.wait(_PATIENCE_S)
 
 
+def named(number: int) -> str:
+    """The signal in words. A launcher passes both on as SIGTERM, so a rank cannot know which one it was."""
+    if number == signal.SIGTERM and launched_as() is not None:
+        return "Ctrl-C or SIGTERM"
+    return "Ctrl-C" if number == signal.SIGINT else signal.Signals(number).name
+
+
+def end_early() -> None:
+    """While a command loads, which takes seconds, a signal ends it with a line of rank 0, and no traceback."""
+    ending = Interruption(_too_early)
+    for number in ENDING:
+        signal.signal(number, ending._end)
+
+
+def raise_on_ctrl_c() -> None:
+    """Takes `end_early` back for a command that cleans up behind itself."""
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
+
+
+def _too_early(number: int) -> str:
+    rank, _ = launched_as() or (0, 1)
+    return "" if rank else f"fedmpi: stopped by {named(number)} before anything has begun; the same command starts it"
+
+
 def last_words(text: str) -> None:
     """Writes a line or more where the user reads it: to the stderr of mpirun, else to ours. An empty text is not said.
     Raises OSError.

@@ -13,6 +13,7 @@ import sys
 import time
 from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TypeVar
@@ -115,6 +116,16 @@ class _Trials:
         """Seconds of `act` (on so many batches, gives its seconds) once it has warmed up, and on how many batches."""
         first_s = act(1)
         return (first_s, 1) if first_s > _LONG_S else (act(_BATCHES), _BATCHES)
+
+    def tested(
+        self, net: str, macs: float, found: Sequence[tuple[float, NetTrial]], act: Callable[[], tuple[float, float]]
+    ) -> tuple[float, NetTrial]:
+        """The MACs of a net and its tests by `act`; once the time is up, by the MACs of the first of those `found`."""
+        if not (found and self.is_over):
+            return macs, NetTrial(net, *act())
+        known_macs, like = found[0]
+        ratio = macs / max(known_macs, 1.0)
+        return macs, NetTrial(net, like.test_s * ratio, like.restat_s * ratio, is_estimated=True)
 
 
 def measure(config: Config) -> Measured:
@@ -248,18 +259,11 @@ def _client(trials: _Trials, phase: Phase, task: Task, published: Published) -> 
 
 def _nets(trials: _Trials, published: Published) -> tuple[NetTrial, ...]:
     """Every tested net on test batches and, if the run re-estimates statistics, on batches of training examples."""
-    setup, found = trials.setup, []
-    measured: list[tuple[float, NetTrial]] = []
+    setup = trials.setup
+    found: list[tuple[float, NetTrial]] = []
     for place, net in enumerate(setup.method.tested()):
-        macs = setup.macs[net.net]
-        if measured and trials.is_over:
-            known_macs, like = measured[0]
-            ratio = macs / max(known_macs, 1.0)
-            found.append(NetTrial(net.name, like.test_s * ratio, like.restat_s * ratio, is_estimated=True))
-            continue
-        found.append(NetTrial(net.name, *_test(trials, published, place)))
-        measured.append((macs, found[-1]))
-    return tuple(found)
+        found.append(trials.tested(net.name, setup.macs[net.net], found, partial(_test, trials, published, place)))
+    return tuple(trial for _, trial in found)
 
 
 def _test(trials: _Trials, published: Published, place: int) -> tuple[float, float]:
@@ -295,24 +299,31 @@ def _test(trials: _Trials, published: Published, place: int) -> tuple[float, flo
 
 def _personal(trials: _Trials, published: Published) -> tuple[NetTrial, ...]:
     """A client of each tier, tested with its own net on two batches."""
-    setup, found = trials.setup, []
+    setup = trials.setup
+    found: list[tuple[float, NetTrial]] = []
     tests, ends = setup.personal_tests, np.cumsum(setup.blocks)
     for tier, size in enumerate(setup.blocks) if tests is not None else ():
         first = int(ends[tier]) - size
         if not size or tests is None or not (own := tests.sizes[first : ends[tier]]).any():
             continue
-        client = first + int(own.argmax())
+        act = partial(_own_test, trials, published, tests, first + int(own.argmax()))
+        found.append(trials.tested(setup.method.tiers[tier].name, setup.macs[tier], found, act))
+    return tuple(trial for _, trial in found)
 
-        def test(num_batches: int, client: int = client, tests: Partition = tests) -> float:
-            most = num_batches * setup.config.evaluation.batch_size
-            part = replace(_with_examples(setup, client, most), personal_tests=_only(tests, client, most))
-            task = personal_task(part, client, 1)
-            started = time.perf_counter()
-            test_client(part, task, published)
-            return (time.perf_counter() - started) / max(1, task.num_examples + int(min(most, own.max())))
 
-        found.append(NetTrial(setup.method.tiers[tier].name, trials.warm(test)[0], 0.0))
-    return tuple(found)
+def _own_test(trials: _Trials, published: Published, tests: Partition, client: int) -> tuple[float, float]:
+    """Seconds of each example that the test of this client's own net needs."""
+    setup = trials.setup
+
+    def test(num_batches: int) -> float:
+        most = num_batches * setup.config.evaluation.batch_size
+        part = replace(_with_examples(setup, client, most), personal_tests=_only(tests, client, most))
+        task = personal_task(part, client, 1)
+        started = time.perf_counter()
+        test_client(part, task, published)
+        return (time.perf_counter() - started) / max(1, task.num_examples + min(most, tests.size(client)))
+
+    return trials.warm(test)[0], 0.0
 
 
 def _save(trials: _Trials, folder: RunDir) -> tuple[float, int]:

@@ -26,7 +26,7 @@ from fedmpi.federation.assignment import Task, assign, worker_ranks
 from fedmpi.methods import create
 from fedmpi.rounds.state import draw_tasks
 from fedmpi.running import start
-from fedmpi.running.forecast import Forecast, count_tests, machine_bytes
+from fedmpi.running.forecast import Forecast, count_tests, machine_bytes, many_tests
 from fedmpi.running.measure import ClientTrial, Measured, measure
 from fedmpi.store.units import duration, size
 
@@ -56,6 +56,8 @@ class Prediction:
     saving_s: float
     round_s: float
     hours: float
+    test_share: float
+    """The part of these hours that tests take, with the re-estimation of statistics."""
     all_ranks_bytes: int
     machine_bytes: int
     most_checkpoints: int
@@ -112,9 +114,13 @@ def measured_plan(config: Config, plan: Forecast) -> MeasuredPlan:
     """Tries the parts of the run here. Raises `ConfigError` where the memory of this machine cannot hold one rank."""
     least = plan.data_bytes_rank + plan.model_bytes_server + plan.model_bytes_worker
     if least > machine_bytes():
-        found = f"one process needs {size(least)} of memory, and this machine has {size(machine_bytes())}"
-        raise ConfigError("--measure", f"{found}; leave --measure away, or measure on a larger machine")
-    return MeasuredPlan(plan, predict(config, plan, measure(config)))
+        needs = f"one process needs {size(least)} of memory, and this machine has {size(machine_bytes())}"
+        raise ConfigError("--measure", f"{needs}; leave --measure away, or measure on a larger machine")
+    found = predict(config, plan, measure(config))
+    by_macs = [*many_tests(config, plan.test_share)]
+    others = [line for line in plan.warnings if line not in by_macs]
+    warnings = (*others, *many_tests(config, found.test_share, "measured seconds"))
+    return MeasuredPlan(replace(plan, warnings=warnings), found)
 
 
 def predict(config: Config, plan: Forecast, found: Measured, num_cores: int | None = None) -> Prediction:
@@ -126,17 +132,16 @@ def predict(config: Config, plan: Forecast, found: Measured, num_cores: int | No
     partition, num_test = _partition(config), config.data.used().num_test
     training_s, adding_s, num_phases = _of_rounds(config, partition, found, at_once)
     together_s = max(training_s, adding_s) if has_core else training_s + adding_s
-    num_used = len(partition.indices)
     test_s = sum(net.test_s for net in found.nets) * num_test / at_once
-    restat_s = sum(net.restat_s for net in found.nets) * num_used / at_once
-    personal_s = _personal_s(config, found, num_used + num_test) / at_once
+    restat_s = sum(net.restat_s for net in found.nets) * len(partition.indices) / at_once
+    personal_s = _personal_s(config, found, len(partition.indices) + num_test) / at_once
     aggregation_s, publishing_s = num_phases * found.updating_s, num_phases * found.publishing_s
     num_tests, num_restats = count_tests(config)
     base_s, saves = together_s + aggregation_s + publishing_s, -(-config.rounds // config.output.checkpoint_every)
     # The last test needs what is published for a round that does not come.
-    rest_s = found.publishing_s + num_tests * (test_s + personal_s) + num_restats * restat_s + saves * found.saving_s
+    tests_s = found.publishing_s + num_tests * (test_s + personal_s) + num_restats * restat_s
+    total_s = config.rounds * base_s + tests_s + saves * found.saving_s
     most = config.output.keep_checkpoints + _WHILE_SAVING
-    peaks = found.rank_0_peak_bytes, found.worker_peak_bytes
     return Prediction(
         measured=found,
         cores=cores,
@@ -151,13 +156,19 @@ def predict(config: Config, plan: Forecast, found: Measured, num_cores: int | No
         personal_test_s=personal_s,
         saving_s=found.saving_s,
         round_s=base_s + test_s + personal_s + restat_s + found.saving_s,
-        hours=(config.rounds * base_s + rest_s) / 3600,
-        all_ranks_bytes=max(peaks) if plan.ranks == 1 else peaks[0] + (plan.ranks - 1) * peaks[1],
+        hours=total_s / 3600,
+        test_share=tests_s / max(total_s, 1e-9),
+        all_ranks_bytes=_peak_bytes(found, plan.ranks),
         machine_bytes=machine_bytes(),
         most_checkpoints=most,
         disk_bytes=most * found.checkpoint_bytes + _num_memories(config, most) * found.memory_bytes,
         free_bytes=free_bytes(config.output.dir),
     )
+
+
+def _peak_bytes(found: Measured, num_ranks: int) -> int:
+    peaks = found.rank_0_peak_bytes, found.worker_peak_bytes
+    return max(peaks) if num_ranks == 1 else peaks[0] + (num_ranks - 1) * peaks[1]
 
 
 def _num_memories(config: Config, most_checkpoints: int) -> int:

@@ -75,7 +75,7 @@ class RunDir:
     def of_run(cls, path: str | os.PathLike[str]) -> RunDir:
         """The directory of a run that has begun. Raises RunDirError."""
         run = cls(Path(path))
-        if not run.config_path.is_file():
+        if not run.has_config():
             raise RunDirError(str(path), "holds no run (no config.yaml); name a run's folder")
         return run
 
@@ -88,6 +88,10 @@ class RunDir:
     def holds_run(self) -> bool:
         """Whether a run has begun here."""
         return self.config_path.exists() or self.records_path.exists() or bool(self.checkpoints())
+
+    def has_config(self) -> bool:
+        """Whether this folder, as far as this user can see it, has a run's config; False of a name too long."""
+        return os.path.isfile(self.config_path)
 
     config_path = _At("config.yaml")
     manifest_path = _At("manifest.json")

@@ -84,7 +84,7 @@ class Run:
         return next((digest for digest in reversed(found) if isinstance(digest, str)), "")
 
     def has_begun(self) -> bool:
-        return self.folder.config_path.exists()
+        return self.folder.has_config()
 
     def is_finished(self) -> bool:
         """The report is the last thing that a run writes."""

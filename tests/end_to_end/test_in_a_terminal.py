@@ -25,7 +25,7 @@ ATTEMPTS = 5
 def advice(shown: bytes) -> str:
     """The command to continue, said after ^C; empty if none was."""
     after = shown.partition(b"^C")[2].decode(errors="replace")
-    found = re.search(r"fedmpi: stopped by SIG\w+; rounds? .* saved\r?\nto continue: (.*?)\r?\n", after)
+    found = re.search(r"fedmpi: stopped by Ctrl-C(?: or SIGTERM)?; rounds? .* saved\r?\nto continue: (.*?)\r?\n", after)
     return found[1] if found else ""
 
 
@@ -95,6 +95,67 @@ def test_a_live_line_leaves_the_cursor_visible(tmp_path: Path, how: str) -> None
         assert how != "ctrl-c" or advice(shown.shown)
         ended = {"ctrl-c": -signal.SIGINT, "SIGTERM": -signal.SIGTERM, "failure": 1}
         assert shown.process.wait(LIMIT_S) == ended[how]
+
+
+def test_what_a_signal_is_answered_replaces_the_live_line(tmp_path: Path) -> None:
+    """SIGUSR1 asks a run to stop after its round; the live line is shown again below the answer."""
+    with terminal(tmp_path, command(1, *ENDLESS, "--run-dir", str(tmp_path / "run"))) as shown:
+        assert shown.read_until(lambda text: b"\x1b[2K" in text)
+        shown.process.send_signal(signal.SIGUSR1)
+        answer = b"\r\x1b[2Kfedmpi: SIGUSR1: the run stops after this round\r\n"
+        assert answer in shown.read_all() and shown.process.wait(LIMIT_S) == 75, shown.shown
+
+
+@pytest.mark.parametrize("program", [("-m", "fedmpi.main"), ("-m", "fedmpi")])
+def test_ctrl_c_while_a_command_loads_is_one_line(tmp_path: Path, program: tuple[str, ...]) -> None:
+    """As soon as it listens to SIGTERM, which no Python does by itself."""
+    loads = launch(tmp_path, [sys.executable, *program, *ENDLESS])
+    status = Path(f"/proc/{loads.process.pid}/status")
+    try:
+        assert loads.wait_until(lambda: listens_to(signal.SIGTERM, status.read_text()))
+        loads.process.send_signal(signal.SIGINT)
+        assert loads.wait() == -signal.SIGINT
+        assert loads.err.startswith("fedmpi: stopped by Ctrl-C") and "Traceback" not in loads.err
+    finally:
+        loads.kill()
+
+
+def listens_to(number: signal.Signals, status: str) -> bool:
+    caught = re.search(r"SigCgt:\s*(\w+)", status)
+    return caught is not None and bool(int(caught[1], 16) >> (number - 1) & 1)
+
+
+LOADS = """
+import time
+from fedmpi.running.interruption import end_early
+end_early()
+print("loads", flush=True)
+time.sleep(600)
+"""
+
+
+@pytest.mark.parametrize(
+    ("rank", "number", "name"),
+    [
+        ("", signal.SIGINT, "Ctrl-C"),
+        ("", signal.SIGTERM, "SIGTERM"),
+        ("0", signal.SIGTERM, "Ctrl-C or SIGTERM"),
+        ("1", signal.SIGTERM, ""),
+    ],
+)
+def test_rank_0_says_that_nothing_has_begun(tmp_path: Path, rank: str, number: signal.Signals, name: str) -> None:
+    """A launcher passes Ctrl-C on as SIGTERM; the other ranks say nothing."""
+    given = {"OMPI_COMM_WORLD_RANK": rank, "OMPI_COMM_WORLD_SIZE": "2"} if rank else {}
+    words = ["env", *(f"{key}={value}" for key, value in given.items()), sys.executable, "-c", LOADS]
+    loads = launch(tmp_path, words)
+    try:
+        assert loads.wait_until(lambda: "loads" in loads.out)
+        loads.process.send_signal(number)
+        assert loads.wait() == -number
+        line = f"fedmpi: stopped by {name} before anything has begun; the same command starts it\n"
+        assert loads.err == (line if name else "")
+    finally:
+        loads.kill()
 
 
 # As mpirun after Ctrl-C: what its rank writes to stderr goes nowhere.

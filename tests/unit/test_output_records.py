@@ -125,6 +125,17 @@ def test_records_of_another_run_are_known_by_what_the_checkpoint_knows(told: Tol
         told(best.contradicts([{"round": 2, **other}]))
 
 
+def test_the_best_round_is_the_first_of_equals() -> None:
+    courses = {"half": (0.1, 0.3, 0.3, 0.2), "clients": (0.4, 0.4, 0.1, 0.0)}
+    records = [
+        {"round": n, "tiers": {"half": {"accuracy": half}}, "clients": {"accuracy": own}, "seconds": {"wall": 2.0}}
+        for n, (half, own) in enumerate(zip(*courses.values(), strict=True), 1)
+    ]
+    assert Best.of(records) == Best(
+        {"half": 0.2, "clients": 0.0}, {"half": 0.3, "clients": 0.4}, {"half": 2, "clients": 1}, {"wall": 8.0}
+    )
+
+
 @pytest.mark.parametrize("nothing", [{}, {"tiers": None}, {"tiers": {}}], ids=str)
 def test_a_round_without_a_test_has_no_accuracy(nothing: dict[str, object]) -> None:
     """However its record says so: older ones have an empty mapping."""

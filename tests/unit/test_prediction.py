@@ -99,15 +99,20 @@ def test_every_tier_and_net_is_tried(words: tuple[str, ...], tmp_path: Path, mon
     assert os.listdir(tmp_path) == []
 
 
-def test_the_time_being_up_estimates_by_macs(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The first tier is always tried; the others take as much of its seconds as they have of its MACs."""
+@pytest.mark.parametrize("words", [("method.name=fedhm",), ("method.name=fedhm", "evaluation.personal=on")])
+def test_the_time_being_up_estimates_by_macs(words: tuple[str, ...], monkeypatch: pytest.MonkeyPatch) -> None:
+    """The first tier and net are always tried; the others take as much of their seconds as they have of their MACs."""
     monkeypatch.setattr("fedmpi.running.measure._BUDGET_S", -1.0)
-    config = small_config("method.name=fedhm", "clients.tier_blocks=[]")
+    config = small_config(*words, "clients.tier_blocks=[]")
     found, plan = measure(config), forecast(config, 1)
-    first, *others = found.clients
-    assert not first.is_estimated and all(trial.is_estimated for trial in others)
-    for trial, tier in zip(others, plan.tiers[1:], strict=True):
-        assert trial.training_s == pytest.approx(first.training_s * tier.macs / plan.tiers[0].macs)
+    nets = found.personal or found.nets
+    assert len(nets) == len(plan.tiers) > 1
+    for trials, seconds in ((found.clients, "training_s"), (nets, "test_s")):
+        first, *others = trials
+        assert not first.is_estimated and all(trial.is_estimated for trial in others)
+        for trial, tier in zip(others, plan.tiers[1:], strict=True):
+            expected = getattr(first, seconds) * tier.macs / plan.tiers[0].macs
+            assert getattr(trial, seconds) == pytest.approx(expected)
 
 
 def test_a_long_first_step_is_the_measurement(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -125,6 +130,20 @@ def test_the_command(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.Mon
     assert main([*words, "--plan", "--measure"]) == 0
     assert "hours" in capsys.readouterr().out
     assert main([*words, "--measure"]) == 2
+
+
+def test_many_tests_are_told_by_their_seconds(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Fast tests that the MACs warn of, and slow ones that they do not."""
+    many = small_config("method.name=fedavg", "evaluation.bn=restat", "partition.name=iid", "train.local_epochs=1")
+    assert any("tests take" in line for line in forecast(many, 1).warnings)
+    few = small_config(*WORDS)
+    assert not any("tests take" in line for line in forecast(few, 1).warnings)
+    for config, test_s, warns in ((many, 1e-9, False), (few, 1e-9, False), (few, 1.0, True)):
+        given = replace(GIVEN, nets=(NetTrial("1", test_s, test_s),))
+        monkeypatch.setattr("fedmpi.running.prediction.measure", lambda config, given=given: given)
+        found = measured_plan(config, forecast(config, 1))
+        assert (found.prediction.test_share > 1 / 3) == warns
+        assert ["measured seconds" in line for line in found.plan.warnings if "tests take" in line] == [True] * warns
 
 
 def test_a_run_too_large_for_this_machine_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:

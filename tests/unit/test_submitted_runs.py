@@ -102,13 +102,36 @@ def test_an_answer_of_sbatch_that_is_no_number(
     assert found == (code or 2) and said in err and err.count("\n") == 1
 
 
-def answers(monkeypatch: pytest.MonkeyPatch, answer: str, code: int = 0) -> list[Sequence[str]]:
+def test_without_slurm_one_line_says_so(
+    config: Path, called: Called, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """Its commands are installed, but nobody answers them: what they say as of Slurm 23.11."""
+    why = "Could not establish a configuration source"
+    for name in ("squeue", "sbatch"):
+        lines = ("error: Unknown host", "error: DNS lookup failed", f"fatal: {why}")
+        said = "\n".join(f"{name}: {line}" for line in lines)
+        (tmp_path / name).write_text(f"#!/bin/sh\necho '{said}' >&2; exit 1\n")
+        (tmp_path / name).chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+    monkeypatch.setattr(slurm_queue.shutil, "which", lambda name: f"{tmp_path}/{name}")
+    asked = f"squeue: {why}; the run directories are asked instead\n"
+    assert called(config)[::2] == (0, asked)
+    assert called(config, "--submit")[::2] == (
+        2,
+        f"{asked}--submit: Slurm does not answer: {why}; nothing is submitted\n",
+    )
+    answers(monkeypatch, "", 1, f"sbatch: {(refused := 'error: invalid partition specified: x')}\n")
+    code, _, err = called(config, "--submit")
+    assert code == 1 and refused in err and err.count("\n") == 1
+
+
+def answers(monkeypatch: pytest.MonkeyPatch, answer: str, code: int = 0, stderr: str = "") -> list[Sequence[str]]:
     """What sbatch says; there is no squeue. The commands that it was called with."""
     given: list[Sequence[str]] = []
 
     def sbatch(command: Sequence[str], **_: object) -> subprocess.CompletedProcess[str]:
         given.append(command)
-        return subprocess.CompletedProcess(command, code, stdout=answer)
+        return subprocess.CompletedProcess(command, code, stdout=answer, stderr=stderr)
 
     monkeypatch.setattr(slurm_queue.shutil, "which", lambda name: "/bin/sbatch" if name == "sbatch" else None)
     monkeypatch.setattr(slurm_queue.subprocess, "run", sbatch)

@@ -21,12 +21,13 @@ import time
 from collections.abc import Sequence
 
 from fedmpi.command.manners import Parser, run_command
+from fedmpi.config.address import CONFIGS
 from fedmpi.config.load import load, without_overrides
 from fedmpi.errors import ConfigError
 from fedmpi.report.observer import Started
 from fedmpi.report.table_text import print_lines
 from fedmpi.studies.arguments import number, numbers
-from fedmpi.studies.launch import CONFIGS, environment, launcher
+from fedmpi.studies.launch import environment, launcher
 
 _CONFIG = str(CONFIGS / "fedhm_digits.yaml")
 _MOMENT = "fedmpi bench: "

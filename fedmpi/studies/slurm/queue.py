@@ -11,6 +11,7 @@ import argparse
 import hashlib
 import json
 import os
+import re
 import shlex
 import shutil
 import subprocess
@@ -18,12 +19,13 @@ import sys
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 from fedmpi.command.job import check_ranks
 from fedmpi.config import yaml_text
 from fedmpi.config.tree import read_tree
 from fedmpi.data.options import PLACES
-from fedmpi.errors import UserError
+from fedmpi.errors import UserError, one_line
 from fedmpi.store.files import write_text, writing
 from fedmpi.store.manifest import read_starts
 from fedmpi.studies.arguments import number
@@ -115,15 +117,24 @@ def _queue() -> set[str] | None:
     # What a user likes to see of the queue by default is not all of it.
     environment = {key: value for key, value in os.environ.items() if not key.startswith("SQUEUE_")}
     try:
-        done = subprocess.run(
-            command, env=environment, stdout=subprocess.PIPE, text=True, check=False, timeout=_SQUEUE_TIMEOUT_S
-        )
+        done = _run(command, env=environment, timeout=_SQUEUE_TIMEOUT_S)
+        why = "" if done.returncode == 0 else _reason(done.stderr) or f"exit code {done.returncode}"
     except (OSError, subprocess.TimeoutExpired) as error:
-        why = error.strerror if isinstance(error, OSError) else f"no answer in {_SQUEUE_TIMEOUT_S:g} s"
+        why = str(error.strerror) if isinstance(error, OSError) else f"no answer in {_SQUEUE_TIMEOUT_S:g} s"
+    if why:
         print(f"squeue: {why}; the run directories are asked instead", file=sys.stderr, flush=True)
         return None
-    # In an interactive job, that one makes no run by itself.
-    return set(done.stdout.split()) - {environment.get("SLURM_JOB_ID")} if done.returncode == 0 else None
+    return set(done.stdout.split()) - {environment.get("SLURM_JOB_ID", "")}  # an interactive job makes no run by itself
+
+
+def _run(command: Sequence[str], **more: Any) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(command, capture_output=True, text=True, errors="replace", check=False, **more)
+
+
+def _reason(stderr: str) -> str:
+    """The last line of what a command of Slurm says, without `squeue: error:`; empty if it says nothing."""
+    lines = [line.strip() for line in stderr.splitlines() if line.strip()]
+    return one_line(re.sub(r"^\w+: ((error|fatal): )?", "", lines[-1])) if lines else ""
 
 
 def _check_waits(job: Job) -> None:
@@ -140,7 +151,10 @@ def _submit(file: Path, waiting: Mapping[str, Job]) -> int:
     if shutil.which("sbatch") is None:
         raise UserError("--submit", "no sbatch in PATH; run this where Slurm is")
     starts = {task: len(read_starts(job.run.folder)) for task, job in waiting.items()}  # the job may start at once
-    done = subprocess.run(["sbatch", "--parsable", str(file)], stdout=subprocess.PIPE, text=True, check=False)
+    done = _run(["sbatch", "--parsable", str(file)])
+    if done.returncode != 0 and ": fatal: " in done.stderr:  # there is no Slurm to refuse anything
+        raise UserError("--submit", f"Slurm does not answer: {_reason(done.stderr)}; nothing is submitted")
+    sys.stderr.write(done.stderr)
     if done.returncode != 0:
         if len(waiting) > 1:
             told = f"the highest task is {list(waiting)[-1]}; scontrol show config tells the site's MaxArraySize"

@@ -97,12 +97,12 @@ def _lacking(run: Kept) -> dict[str, list[tuple[int, float]]]:
 def _energy(run: Kept, axes: Axes) -> None:
     for place, (tier, points) in enumerate(_lacking(run).items()):
         rounds, shares = zip(*points, strict=True)
-        charts.draw_line(axes, Line(f"tier {tier}", rounds, shares), place, colour_of(place))
+        drawing.draw_line(axes, Line(f"tier {tier}", rounds, shares), place, colour_of(place))
     axes.set_yscale("log")
     axes.set_title(f"{run.wanted.method}, seed {run.wanted.seed}")
     axes.set_xlabel("round")
     axes.set_ylabel("energy beyond a tier's rank")
-    charts.whole_numbers(axes)
+    drawing.whole_numbers(axes)
 
 
 def _difference(study: Study, answer: Answer, part: Part, axes: Axes) -> None:
