@@ -32,7 +32,7 @@ clocks = []
 before(Traffic, "__init__", lambda traffic: clocks.append(traffic))
 
 def hours_go_by():
-    watch.STOPPED_S = float("inf")  # they are not those of a process that was suspended
+    watch.SUSPENDED_AFTER_S = float("inf")  # they are not those of a process that was suspended
     for traffic in clocks:
         traffic.now = lambda: time.perf_counter() + 36_000
 
