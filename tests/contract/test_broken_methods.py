@@ -59,7 +59,7 @@ def test_a_method_that_cannot_be_made_is_one_line_with_its_place(
 
 
 def test_layers_that_are_no_mapping_are_one_line_before_the_first_round(tmp_path: Path) -> None:
-    with pytest.raises(StartupError, match=r"method.name.*ListsItsLayers.*`layers` is a tuple") as caught:
+    with pytest.raises(StartupError, match=r"method.name.*ListsItsLayers.*`layers`.*tuple") as caught:
         small_setup(tmp_path, "method.name=broken_methods:ListsItsLayers")
     assert len(caught.value.problems) == 1
 

@@ -115,7 +115,7 @@ def test_ctrl_c_while_a_command_loads_is_one_line(tmp_path: Path, program: tuple
         assert loads.wait_until(lambda: listens_to(signal.SIGTERM, status.read_text()))
         loads.process.send_signal(signal.SIGINT)
         assert loads.wait() == -signal.SIGINT
-        assert loads.err.startswith("fedmpi: stopped by Ctrl-C") and "Traceback" not in loads.err
+        assert "Ctrl-C" in loads.err and "Traceback" not in loads.err
     finally:
         loads.kill()
 

@@ -51,6 +51,7 @@ def forget() -> None:
     """As a new process knows nothing of the module."""
     sys.modules.pop("mysets", None)
     registry.installed.cache_clear()
+    registry._offered.cache_clear()
     made_with._distributions.cache_clear()
     importlib.invalidate_caches()
 

@@ -142,7 +142,7 @@ def test_list_says_what_is_there(run_data: RunData, no_network: None, tmp_path: 
     assert state("cifar10") == "to fetch (170.50 MB)", "a run reads the unpacked files"
     (tmp_path / "cifar-10-batches-py").mkdir()
     (tmp_path / "aclImdb_v1.tar.gz").touch()
-    assert (state("cifar10"), state("imdb")) == ("ready", "here, to be prepared")
+    assert state("cifar10") == "ready" and state("imdb").startswith("here")
     (tmp_path / "imdb.fedmpi.h5").touch()
     assert state("imdb") == "ready"
 

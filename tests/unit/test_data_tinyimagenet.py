@@ -166,7 +166,7 @@ LINES = "val_0.JPEG\tn02\n"
         ("wnids.txt", "n02\n\nn03\n", "'' is no class"),
         ("wnids.txt", "n02\nn01\nn09\n", "class n09 has 0 different pictures"),
         ("wnids.txt", "n02\nn01\n\xe9\n", "cannot be read"),
-        ("val/val_annotations.txt", LINES, "class n02 has 1 different pictures in 1 lines, expected 2"),
+        ("val/val_annotations.txt", LINES, "class n02 has 1 different pictures in 1 line, expected 2"),
         ("val/val_annotations.txt", LINES * 2, "class n02 has 1 different pictures in 2 lines, expected 2"),
         ("val/val_annotations.txt", "../val_0.JPEG\tn02\n", "'../val_0.JPEG"),
         ("val/val_annotations.txt", "val_0.JPEG\n", "expected a file name and a class"),
