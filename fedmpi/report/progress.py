@@ -14,6 +14,7 @@ import textwrap
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
+from statistics import fmean
 from typing import Literal, TextIO
 
 from fedmpi.report.records import Record, accuracies
@@ -64,8 +65,13 @@ class Progress:
             is_due = now_s - max(self._updated_s, self._began_s) >= _WITHIN_ROUND_S[taken_s > 60]
         if is_due:
             self._updated_s = now_s
-            left_s = self.eta_s() - taken_s if self._recent_s else taken_s * (total - done) / max(done, 1)
-            eta = f"ETA {duration(max(left_s, 0.0))}{'' if self._recent_s else ' (this round)'}"
+            rest_s = (
+                taken_s * (total - done) / max(done, 1)
+            )  # a round slower than the last ones takes no later one's time
+            if self._recent_s:  # a round slower than the last ones takes no time from later ones
+                usual_s = fmean(self._recent_s)
+                rest_s = self.eta_s() - usual_s + max(usual_s - taken_s, rest_s if done else 0.0)
+            eta = f"ETA {duration(rest_s)}{'' if self._recent_s else ' (this round)'}"
             number, times = self._round(self._done_rounds + 1), [duration(taken_s), eta]
             line = self._fitting([number, f"clients {done}/{total}", *times], [number, *times])
             self._safely(lambda: self._screen.update(line) if self._screen.is_live else self._screen.print(line))
@@ -103,7 +109,7 @@ class Progress:
     def eta_s(self) -> float:
         """Seconds to go, by the mean of the last rounds."""
         left_rounds = max(self._total_rounds - self._done_rounds, 0)
-        return left_rounds * sum(self._recent_s) / max(len(self._recent_s), 1)
+        return left_rounds * fmean(self._recent_s or (0.0,))
 
     def say(self, line: str) -> None:
         """Print a line of its own (above the live one)."""

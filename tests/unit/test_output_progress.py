@@ -97,6 +97,9 @@ def test_a_long_round_says_how_far_it_is(monkeypatch: pytest.MonkeyPatch) -> Non
     now_s[0] += 10
     progress.clients(10, 100)
     assert stream.getvalue().splitlines()[-1] == "round 2/3  clients 10/100  0:10  ETA 3:10"
+    now_s[0] += 110  # 1:40 for round 3, and 2:00 x 60 / 40 for the rest of this one
+    progress.clients(40, 100)
+    assert stream.getvalue().splitlines()[-1] == "round 2/3  clients 40/100  2:00  ETA 4:40"
 
 
 def test_a_round_without_evaluation_or_loss() -> None:
