@@ -1,7 +1,7 @@
 """What a field of a config does, in words: the text that stands below it in the source of its class.
 
-pydantic would read these texts for every class when it is made, a third of what `--version` takes; they are read here,
-where somebody asks.
+pydantic would read the texts of every class when Python makes the class, a third of what `--version` takes. Here a
+class's source is read when a command first asks for one of its texts.
 """
 
 from __future__ import annotations

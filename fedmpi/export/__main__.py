@@ -8,8 +8,8 @@ to prepare its inputs, its accuracy, size, latency on one thread and memory, and
   --tier NAME          the net of this name in the records; may be left out where there is only one
   --client N           the net that client N is tested with, where clients have their own
   --round R            best (highest mean accuracy of the saved rounds), last (the default), or a number
-  --format F           pt2 (needs torch alone; the default), safetensors (the values alone: needs the net's code, too),
-                       onnx (needs ONNX Runtime alone)
+  --format F           pt2 (needs torch alone), safetensors (the values alone: needs the net's code, too), onnx (needs
+                       ONNX Runtime alone); by default the ending of --out, else pt2
   --dense | --factorized  factors multiplied out, or two layers in a row; by default as clients have it
   --cut                leaves out the rows and columns that a client of hermes has pruned, and prints the costs of both
   --out FILE           by default RUN's name, net and round in this folder
@@ -44,7 +44,7 @@ def parse(argv: Sequence[str]) -> Namespace:
     which.add_argument("--tier")
     which.add_argument("--client", type=int)
     parser.add_argument("--round", default="last", metavar="best|last|N")
-    parser.add_argument("--format", choices=get_args(FormatName), default="pt2")
+    parser.add_argument("--format", choices=get_args(FormatName))
     form = parser.add_mutually_exclusive_group()
     for name in get_args(Form):
         form.add_argument(f"--{name}", dest="form", action="store_const", const=name)

@@ -10,7 +10,7 @@ from pathlib import Path
 from fedmpi.command.manners import file_to_write, show
 from fedmpi.errors import ConfigError
 from fedmpi.export.checking import Checked, check, compared
-from fedmpi.export.choices import Form, tier_name
+from fedmpi.export.choices import Form, format_of, tier_name
 from fedmpi.export.formats import FORMATS, Format
 from fedmpi.export.measuring import BATCHES, Measured, measure
 from fedmpi.export.metadata import input_text, metadata, preprocessing
@@ -24,7 +24,7 @@ from fedmpi.store.units import si, size
 
 def export(arguments: Namespace) -> int:
     """The exit code: 1 where the file's accuracy is not the reported one. Raises `UserError`."""
-    form = FORMATS[arguments.format]
+    form = FORMATS[format_of(arguments.out, arguments.format)]
     saved = saved_round(arguments.run, arguments.round, arguments.overrides)
     trained = net_of(saved, arguments.tier, arguments.client, arguments.form)
     if arguments.check and not trained.accuracy.num_tested:

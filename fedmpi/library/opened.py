@@ -18,7 +18,7 @@ from fedmpi.config.schema import Config
 from fedmpi.data import reading
 from fedmpi.data.partition import Partition, saved
 from fedmpi.errors import ConfigError, DataError, RunDirError, UserError
-from fedmpi.export.choices import Form, FormatName, Round, tier_name
+from fedmpi.export.choices import Form, FormatName, Round, format_of, tier_name
 from fedmpi.library.annotated import APath, TierName, TierNames, checks_arguments
 from fedmpi.pages import facts
 from fedmpi.report.best import Best
@@ -187,11 +187,12 @@ class Run:
         tier: TierName | None = None,
         client: int | None = None,
         round: Round = "last",
-        format: FormatName = "pt2",
+        format: FormatName | None = None,
         form: Form | None = None,
         check: bool = False,
     ) -> Path:
         """Writes one net to a file, as `fedmpi export` does, and gives its path; None is a name in the current folder.
+        The format is by default that of the path's ending, else pt2.
 
         Raises UserError, also where `check` finds that the file's accuracy is not the reported one.
         """
@@ -202,9 +203,10 @@ class Run:
             from fedmpi.export.exporting import net_of, verdict, write
             from fedmpi.export.formats import FORMATS
 
+            written_as = FORMATS[format_of(path, format)]
             trained = net_of(self._saved(round), tier, client, form)
-            written = write(trained, FORMATS[format], path)
-            if check and not (found := checked(written, trained, FORMATS[format])).holds:
+            written = write(trained, written_as, path)
+            if check and not (found := checked(written, trained, written_as)).holds:
                 raise UserError(str(written), verdict(found))
             return written
 

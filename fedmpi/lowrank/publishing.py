@@ -1,6 +1,7 @@
 """What a server that keeps dense weights publishes of its factorized layers: factors, and all singular values.
 
-One call per layer and round, at the largest rank that somebody needs; smaller ones are prefixes of it.
+The server factorizes a layer once a round, at the largest r that some tier needs. Smaller factors are prefixes of
+these.
 """
 
 from __future__ import annotations

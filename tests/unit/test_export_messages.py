@@ -25,6 +25,8 @@ run --tier 1 --factorized
 run --tier 1 --dense --factorized
 run --tier 1 --format tflite
 run --tier 1 --out missing/net.pt2
+run --tier 1 --out net.tfl
+run --tier 1 --out net.onnx --format pt2
 run --tier 1 --format safetensors
 run --tier 1 --format onnx
 run method.name=heterofl --tier 1

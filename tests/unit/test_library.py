@@ -266,8 +266,10 @@ def test_nets_have_the_accuracy_of_the_scores(made: fedmpi.Run, tmp_path: Path, 
         made.net(0.25)
     with told.by(fedmpi.UserError):
         made.net(1, round=9)
-    path = made.export(tmp_path / "net.safetensors", tier=0.5, format="safetensors", check=True)
-    assert path.stat().st_size > 0
+    path = made.export(tmp_path / "net.safetensors", tier=0.5, check=True)
+    assert int.from_bytes(path.read_bytes()[:8], "little") < path.stat().st_size  # its header's length, not a zip file
+    with pytest.raises(fedmpi.UserError, match=r"\.tfl"):
+        made.export(tmp_path / "net.tfl", tier=0.5)
 
 
 def test_clients_nets(made: fedmpi.Run, tmp_path: Path, told: Told) -> None:
