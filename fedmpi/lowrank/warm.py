@@ -50,7 +50,7 @@ class WarmBases:
             return state
         new, audit = dict(state), state.get(AUDIT, torch.zeros(2 + len(self.ranks), dtype=torch.float64)).clone()
         audited = int(audit[0] + 1) % len(self.ranks)
-        audit[0] = audited
+        audit[0], audit[1] = audited, 0.0  # without excess where the Gram matrix gives the basis
         for number, (name, r) in enumerate(self.ranks.items()):
             matrix = _wide(self._layers[name].unroll(state[f"{name}.weight"])).double()
             known, left = state.get(BASIS + name), int(audit[2 + number])

@@ -256,6 +256,7 @@ class FedHM(ServerMethod):
         return change.add_(u.double() @ v.double() if kept is None else kept)
 
     def refresh(self, state: Params) -> Params:
+        """With `solver: auto` the bases turn towards the new weights."""
         bases = self._factorization.bases
         return bases.refreshed(state) if bases else state
 

@@ -65,9 +65,7 @@ class Progress:
             is_due = now_s - max(self._updated_s, self._began_s) >= _WITHIN_ROUND_S[taken_s > 60]
         if is_due:
             self._updated_s = now_s
-            rest_s = (
-                taken_s * (total - done) / max(done, 1)
-            )  # a round slower than the last ones takes no later one's time
+            rest_s = taken_s * (total - done) / max(done, 1)
             if self._recent_s:  # a round slower than the last ones takes no time from later ones
                 usual_s = fmean(self._recent_s)
                 rest_s = self.eta_s() - usual_s + max(usual_s - taken_s, rest_s if done else 0.0)

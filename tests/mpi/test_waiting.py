@@ -44,8 +44,8 @@ WAITS: dict[str, Callable[[Comm], object]] = {
 
 
 def measured(comm: Comm, collective: str, folder: Path) -> tuple[float, float, float]:
-    """CPU time, time and idle time of a collective that the last rank comes late to: when those that wait for it have
-    waited, and said so by a file.
+    """CPU time, time and idle time of a collective. The last rank comes late: each rank that waits writes a file,
+    and it comes when all files are there.
     """
     comm.wait_for_all()
     if comm.rank == comm.size - 1:

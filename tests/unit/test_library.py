@@ -220,7 +220,7 @@ def test_numbers_of_numpy_are_numbers(made: fedmpi.Run) -> None:
 
 
 def test_every_public_function_holds_its_arguments_to_their_types() -> None:
-    """Those that `import fedmpi` offers and the methods of a run, each with the annotations that it checks."""
+    """The functions that `import fedmpi` offers, and the methods of a run."""
     methods = [value for name, value in vars(fedmpi.Run).items() if callable(value) and not name.startswith("_")]
     functions = [fedmpi.load_config, fedmpi.open_run, fedmpi.plan, fedmpi.run, *methods]
     with_arguments = [function for function in functions if {*inspect.signature(function).parameters} - {"self"}]
