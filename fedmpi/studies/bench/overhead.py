@@ -3,6 +3,7 @@
     python jobs/bench.py overhead [section.key=value ...] [--ranks 3] [--pairs 5] [--case small,resnet18,...]
     python jobs/bench.py memory [section.key=value ...] [--case resnet18]
     python jobs/bench.py aggregate [section.key=value ...] [--case resnet18,resnet18-fedhm,...]
+    python jobs/bench.py factorize [section.key=value ...] [--case cifar10-fedhm,...] [--pairs 5]
     python jobs/bench.py population [section.key=value ...] [--ranks 1]
     python jobs/bench.py startup --help
 
@@ -17,6 +18,9 @@ loop alone, and its growth from a cohort of 10 to one of 100 clients.
 
 `aggregate` prints what lifting and adding a cohort's uploads takes on one core, in nanoseconds a number
 of the server's tensors, against plain copies of as many float32 numbers, in turn in one process.
+
+`factorize` trains rounds of FedHM with `method.solver=auto` and prints for each new state what `auto` and
+`gram` take, and by how much auto's squared error exceeds the other's; try it on real data.
 
 `population` runs the same cohort of 20 clients with two examples each, out of the same two million
 examples, for 1,000, 100,000 and 1,000,000 registered clients, and prints start-up (data, partition,
@@ -57,7 +61,7 @@ from fedmpi.running.resuming import initial_state
 from fedmpi.running.start import prepare
 from fedmpi.store.run_dir import RunDir
 from fedmpi.studies.arguments import number
-from fedmpi.studies.bench import aggregate
+from fedmpi.studies.bench import aggregate, factorize
 from fedmpi.studies.launch import environment, launcher
 from fedmpi.train_round import train_round
 
@@ -67,6 +71,9 @@ _IMAGES = f"""{_LONG} data.classes=10 data.num_test=100 partition.name=iid train
 _SMALL = f"""{_IMAGES} data.shape=[1,8,8] data.num_train=960 model.width=0.25 model.blocks=[1,1,1,1]
     train.batch_size=32 train.local_epochs=10"""
 _LARGE = f"{_IMAGES} data.shape=[3,32,32] data.num_train=1280 train.batch_size=64 train.local_epochs=2"
+_CIFAR10 = f"""{_LONG.replace("data.name=synthetic", "data.name=cifar10")} data.num_train=1280 data.num_test=100
+    partition.name=iid clients.count=10 clients.per_round=4 train.batch_size=64 train.local_epochs=1
+    method.name=fedhm"""
 _MANY = f"""{_LONG} data.shape=[1,4,4] data.num_train=2000000 data.num_test=1000 partition.name=dirichlet_equal
     partition.alpha=.inf partition.examples=2 model.name=mlp method.name=fedhm clients.tier_assignment=dynamic
     clients.per_round=20"""
@@ -77,6 +84,8 @@ CASES = {
     "resnet18-fedhm": ("ResNet-18, FedHM", f"{_LARGE} method.name=fedhm"),
     "resnet18-heterofl": ("ResNet-18, HeteroFL", f"{_LARGE} method.name=heterofl"),
     "resnet18-topk": ("ResNet-18, top-k", f"{_LARGE} method.name=topk"),
+    "cifar10-fedhm": ("ResNet-18 on CIFAR-10, FedHM", f"{_CIFAR10} model.name=resnet18"),
+    "cifar10-fedhm34": ("ResNet-34 on CIFAR-10, FedHM", f"{_CIFAR10} model.name=resnet34"),
     "population": ("20 of N clients", _MANY),
 }
 """Each benchmark, a method on a net: its title, and its overrides."""
@@ -101,6 +110,10 @@ def _bench(arguments: argparse.Namespace) -> None:
         for name in arguments.case or ("resnet18", "resnet18-fedhm", "resnet18-heterofl", "resnet18-topk"):
             result = _launch(arguments, "aggregate", name, arguments.pairs, ranks=1)
             print(f"{CASES[name][0]}: {aggregate.shown(result)}", flush=True)
+    elif arguments.what == "factorize":
+        for name in arguments.case or ("resnet18-fedhm",):
+            for line in factorize.shown(_launch(arguments, "factorize", name, arguments.pairs, ranks=1)):
+                print(f"{CASES[name][0]}: {line}", flush=True)
     elif arguments.what == "population":
         results = {n: _launch(arguments, f"population-{n}", "population", 5) for n in POPULATIONS}
         _print_population(results)
@@ -110,7 +123,7 @@ def _bench(arguments: argparse.Namespace) -> None:
 
 def _arguments(argv: Sequence[str] | None) -> argparse.Namespace:
     parser = Parser("jobs/bench.py", __doc__)
-    parser.add_argument("what", choices=["overhead", "memory", "aggregate", "population", "child"])
+    parser.add_argument("what", choices=["overhead", "memory", "aggregate", "factorize", "population", "child"])
     parser.add_argument("words", nargs="*", metavar="section.key=value", help="on top of each case")
     parser.add_argument("--ranks", type=number(int, 1), default=3, help="rank 0 and the workers (default 3)")
     parser.add_argument("--pairs", type=number(int, 1), default=5, help="rounds, each with its bare twin (default 5)")
@@ -187,6 +200,8 @@ def _measured(comm: Any, what: str, words: Sequence[str], pairs: int, folder: Pa
         return _population(comm, words, int(count), pairs, folder)
     if what == "aggregate":
         return aggregate.measured(_setup(comm, [*words, *aggregate.WORDS], folder), pairs)
+    if what == "factorize":
+        return factorize.measured(_setup(comm, [*words, *factorize.WORDS], folder), pairs)
     if what == "overhead":
         return _overhead(_setup(comm, words, folder), pairs)
     if what == "bare-memory":

@@ -1,0 +1,110 @@
+"""What FedHM's server factorizes in a round: `solver: auto` against `gram` on the same states of one run.
+
+A run with `auto` gives the states, so its bases are those that it would have. After each round both solvers factorize
+the new state, in turn; an audit that fell due is part of auto's time.
+"""
+
+from __future__ import annotations
+
+import statistics
+import time
+from collections.abc import Callable, Mapping
+from functools import partial
+
+import torch
+
+from fedmpi.errors import ConfigError
+from fedmpi.lowrank.publishing import PublishedFactors
+from fedmpi.lowrank.warm import AUDIT, BASIS, SPECTRUM
+from fedmpi.methods.fedhm import FedHM
+from fedmpi.rounds.recovering import OpenRound
+from fedmpi.rounds.state import Setup
+from fedmpi.running.resuming import initial_state
+from fedmpi.tensors import Layout, Params
+from fedmpi.train_round import train_round
+
+WORDS = ("method.solver=auto",)
+
+
+def measured(setup: Setup, num_rounds: int) -> dict[str, float]:
+    """Seconds of both solvers by round, the largest excess of auto's squared error over gram's as a share of it, and
+    how many layers came from the Gram matrix."""
+    method = setup.method
+    if not (isinstance(method, FedHM) and (bases := method._factorization.bases)):
+        raise ConfigError("method.name", "the factorization is measured of fedhm with a tier of a rank ratio below 1")
+    opened = OpenRound(1, initial_state(setup, None))
+    result: dict[str, float] = {"layers": len(method.layers), "warm": len(bases.ranks)}
+    result["threads"] = torch.get_num_threads()
+    for number in range(1, num_rounds + 1):
+        last = opened.state.params
+        train_round(setup, opened)
+        new = opened.state.params
+        stale = {name: value for name, value in new.items() if not _is_of_bases(name)}
+        stale |= {name: value for name, value in last.items() if _is_of_bases(name)}
+        factors, seconds = {}, {}
+        for solver, act in (("gram", partial(_by_gram, method, new)), ("auto", partial(_by_bases, method, stale))):
+            seconds[solver], factors[solver] = _timed(act)
+        result |= {f"{solver}_s@{number}": value for solver, value in seconds.items()}
+        result[f"excess@{number}"] = max(_excesses(method, new, factors).values())
+        result[f"by_gram@{number}"] = float((new[AUDIT][2:] > 0).sum())
+        opened = OpenRound(number + 1, opened.state, opened.published)
+    return result
+
+
+def shown(result: Mapping[str, float]) -> list[str]:
+    """The result as lines: a round each, then the median without round 1, whose bases are the Gram matrix's."""
+    rounds = sorted(int(name.partition("@")[2]) for name in result if name.startswith("gram_s@"))
+    ratios, lines = [], []
+    for number in rounds:
+        gram_s, auto_s = result[f"gram_s@{number}"], result[f"auto_s@{number}"]
+        ratios.append(auto_s / gram_s)
+        lines.append(
+            f"round {number}: gram {gram_s:.3f} s, auto {auto_s:.3f} s ({ratios[-1]:.2f}); largest excess "
+            f"{100 * result[f'excess@{number}']:.4f} %; {result[f'by_gram@{number}']:.0f} layers by the Gram matrix"
+        )
+    later = ratios[1:] or ratios
+    of = f"{result['warm']:.0f} of {result['layers']:.0f} layers have bases"
+    median = f"median {statistics.median(later):.2f} ({min(later):.2f} to {max(later):.2f})"
+    return [*lines, f"auto / gram: {median} in {len(later)} rounds; {of}; {result['threads']:.0f} threads"]
+
+
+def _is_of_bases(name: str) -> bool:
+    return name == AUDIT or name.startswith((BASIS, SPECTRUM))
+
+
+def _ratio(method: FedHM) -> float:
+    return max(tier.capacity for tier in method.tiers if tier.capacity < 1)
+
+
+def _written(factorization: PublishedFactors, state: Params, ratio: float) -> Params:
+    layout = Layout.of(factorization.specs(ratio, channels_last=False))
+    out = layout.views(layout.new_buffer())
+    factorization.write(state, ratio, out)
+    return out
+
+
+def _by_gram(method: FedHM, state: Params) -> Params:
+    return _written(PublishedFactors(method.layers, "gram", None), state, _ratio(method))
+
+
+def _by_bases(method: FedHM, state: Params) -> Params:
+    return _written(method._factorization, method.refresh(state), _ratio(method))
+
+
+def _excesses(method: FedHM, state: Params, factors: Mapping[str, Params]) -> dict[str, float]:
+    """By layer: the squared error of auto's factors beyond that of gram's, as a share of gram's."""
+    found = {}
+    for name, layer in method.layers.items():
+        matrix, errors = layer.unroll(state[f"{name}.weight"]).double(), {}
+        for solver, values in factors.items():
+            u, v = (values[factor] for factor in layer.factor_names)
+            product = layer.u_matrix(u).double() @ layer.v_matrix(v).double()
+            errors[solver] = float((matrix - product).square().sum())
+        found[name] = (errors["auto"] - errors["gram"]) / errors["gram"]
+    return found
+
+
+def _timed(action: Callable[[], Params]) -> tuple[float, Params]:
+    started = time.perf_counter()
+    result = action()
+    return time.perf_counter() - started, result
