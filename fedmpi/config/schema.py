@@ -190,6 +190,10 @@ class Evaluation(Section):
     data, or the first until the first milestone and the second from then on (a schedule without milestones: the
     first throughout).
     """
+    restat_share: Share = later(1.0)
+    """The share of the training data, chosen at random once, over which the statistics of tested nets are re-estimated;
+    a test batch at least. The papers take all. Of a client's own net all of its examples count.
+    """
     personal: Literal["auto", "on", "off"] = "auto"
     """Test every client's own net on its own test data; `auto`: where the method gives clients nets of their own."""
     personal_test: Literal["auto", "matching", "classes", "groups"] = "auto"
@@ -202,6 +206,10 @@ class Evaluation(Section):
     """How many clients are tested with their own nets, the same ones in every round, chosen at random among those
     that have test data; 0 tests all.
     """
+
+    def num_restat(self, num_train: int) -> int:
+        """How many of so many training examples a tested net's statistics are re-estimated over."""
+        return min(num_train, max(self.batch_size, math.ceil(self.restat_share * num_train)))
 
 
 class Mpi(Section):

@@ -50,7 +50,7 @@ class EvaluationPlan:
     num_test: int
     batch_size: int
     restat_indices: np.ndarray
-    """The union of the clients' training examples, in the order they pass for re-estimation."""
+    """The union of the clients' training examples, or a share of it, in the order they pass for re-estimation."""
 
 
 def my_units(costs: Sequence[float], bounds: Sequence[Bounds], worker: int | None, num_workers: int) -> list[Unit]:

@@ -167,7 +167,8 @@ def _tests(
         restats = num_restats * training if has_norms[number] else 0.0
         return nets[number].macs * (num_tests * tests + restats)
 
-    whole = sum(macs(net.net, info.num_test, samples * config.clients.count) for net in method.tested())
+    num_restat = evaluation.num_restat(round(samples * config.clients.count))
+    whole = sum(macs(net.net, info.num_test, num_restat) for net in method.tested())
     if evaluation.personal == "off" or (evaluation.personal == "auto" and not method.traits.personal):
         return num_tests, whole
     share = (evaluation.clients or config.clients.count) / config.clients.count

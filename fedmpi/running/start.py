@@ -248,13 +248,14 @@ def _evaluation(
     config: Config, method: methods.Method, skeletons: Sequence[nn.Module], macs: Sequence[float], material: Material
 ) -> EvaluationPlan:
     tested, order = [net.net for net in method.tested()], seeds.numpy_generator("restat order", config.seed)
+    # Shuffled once and for all: in a file sorted by class each batch would be one class.
+    shuffled = order.permutation(np.sort(material.partition.indices))
     return EvaluationPlan(
         costs=tuple(macs[number] for number in tested),
         num_statistics=tuple(num_statistics(skeletons[number]) for number in tested),
         num_test=material.info.num_test,
         batch_size=config.evaluation.batch_size,
-        # Shuffled once and for all: in a file sorted by class each batch would be one class.
-        restat_indices=order.permutation(np.sort(material.partition.indices)),
+        restat_indices=shuffled[: config.evaluation.num_restat(len(shuffled))],
     )
 
 

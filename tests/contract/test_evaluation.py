@@ -42,11 +42,11 @@ def naive_scores(setup: Setup, net: nn.Module) -> tuple[float, float]:
     return correct / len(setup.data.test_y), loss / len(setup.data.test_y)
 
 
-def use_torchs_statistics(setup: Setup, net: nn.Module) -> nn.Module:
+def use_torchs_statistics(setup: Setup, net: nn.Module, num_examples: int | None = None) -> nn.Module:
     """Running statistics by torch itself: momentum None is the cumulative mean over batches; then eval mode."""
     tracking(net)
     order = seeds.numpy_generator("restat order", setup.config.seed)
-    examples = order.permutation(np.sort(setup.partition.indices))
+    examples = order.permutation(np.sort(setup.partition.indices))[:num_examples]
     with torch.no_grad():
         for number, (start, stop) in enumerate(batch_bounds(len(examples), setup.config.evaluation.batch_size)):
             generator = seeds.torch_generator("restat", setup.config.seed, ROUND, number)
@@ -85,6 +85,19 @@ def test_scores_equal_a_naive_loop(tmp_path: Path, name: str, bn: str, milestone
             accuracy, loss = batch
         assert score.accuracy == accuracy
         assert score.loss == pytest.approx(loss, rel=1e-5)
+
+
+@pytest.mark.parametrize(("share", "batch_size", "of_120"), [(0.3, 16, 36), (0.001, 16, 16), (1.0, 16, 120)])
+def test_a_share_of_the_training_data(tmp_path: Path, share: float, batch_size: int, of_120: int) -> None:
+    """`evaluation.restat_share` takes the leading part of the shuffled examples, a batch at least."""
+    words = ("method.name=fedavg", "evaluation.bn=restat", f"evaluation.restat_share={share}")
+    setup = small_setup(tmp_path, *words, f"evaluation.batch_size={batch_size}")
+    assert len(setup.partition.indices) == 120
+    state = trained_a_little(setup)
+    (score,) = score_tiers(setup, ROUND, publish(setup, ServerState(state), ROUND + 1, 0))
+    net = use_torchs_statistics(setup, tier_net(setup, state, 0), of_120)
+    accuracy, loss = naive_scores(setup, net)
+    assert score.accuracy == accuracy and score.loss == pytest.approx(loss, rel=1e-5)
 
 
 def trained_a_little(setup: Setup) -> dict[str, torch.Tensor]:
