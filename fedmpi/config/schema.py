@@ -149,8 +149,11 @@ class Train(Section):
     """Masked cross-entropy: in training, logits of classes that the client does not have are overwritten by 0."""
     augment: bool = True
     """Random crop and flip where the data set has them."""
-    precision: Literal["fp32", "bf16"] = "fp32"
-    """`bf16` trains under autocast; parameters, aggregation and tests stay float32."""
+    precision: Literal["fp32", "bf16", "fp16"] = "fp32"
+    """`bf16` and `fp16` train under autocast, `fp16` with a scaled loss, for GPUs without bf16 (V100); parameters,
+    aggregation and tests stay float32."""
+    loss_scale: Annotated[float, Field(ge=1, le=2.0**24)] = later(1024.0)
+    """What `fp16` first multiplies a client's loss by; halved when a gradient is not finite and its step left out."""
     memory_format: Literal["channels_last", "contiguous"] = "channels_last"
     """How images and kernels lie in memory; `channels_last` is faster on CPUs and on GPUs with tensor cores."""
     on_divergence: Literal["fail", "drop", "upload_last_finite"] = "fail"
@@ -159,6 +162,8 @@ class Train(Section):
     """
 
     def problems(self, config: Config) -> Iterator[tuple[str, str]]:
+        if self.precision != "fp16" and self.loss_scale != type(self).model_fields["loss_scale"].default:
+            yield "train.loss_scale", f"{self.loss_scale:g} is of fp16; set train.precision to fp16, or leave it out"
         if self.optimizer == "adamw":
             if reason := getattr(config.method, "needs_sgd", ""):
                 yield "train.optimizer", f"adamw, but {reason}; allowed: sgd"

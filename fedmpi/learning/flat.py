@@ -17,20 +17,25 @@ from torch import Tensor, nn
 from torch.optim.adamw import adamw
 from torch.optim.sgd import sgd
 
+from fedmpi.learning.loss_scale import LossScale
 from fedmpi.tensors import Layout, Params, specs_of
 
 
 class Buffers:
     """Parameters, gradients and momentum of whichever net trains, float32, `num_bytes` each. With `squares` also what
-    AdamW keeps beside: the mean of squared gradients, and how many steps each of the two groups has taken.
+    AdamW keeps beside: the mean of squared gradients, and how many steps each of the two groups has taken. With
+    `loss_scale` (what each client begins with) the loss is scaled.
     """
 
-    def __init__(self, num_bytes: int, device: torch.device | str, *, squares: bool = False) -> None:
+    def __init__(
+        self, num_bytes: int, device: torch.device | str, *, squares: bool = False, loss_scale: float | None = None
+    ) -> None:
         self.device = torch.device(device)
         self.parameters, self.gradients, self.momentum, self.squares = (
             torch.zeros(size, dtype=torch.uint8, device=device) for size in (*[num_bytes] * 3, num_bytes * squares)
         )
         self.steps = torch.zeros(2, device=device)
+        self.loss_scale = LossScale(loss_scale, device) if loss_scale else None
 
 
 @dataclass(frozen=True)
@@ -44,10 +49,12 @@ class Sgd:
     groups: list[tuple[Tensor, Tensor, Tensor, float]]
 
     @torch.no_grad()
-    def step(self, lr: float) -> None:
+    def step(self, lr: float, left_out: Tensor | None = None) -> None:
+        """One step; none where `left_out` (0-dim float32, on the device) is 1."""
         for parameter, gradient, momentum, weight_decay in self.groups:
             kept: list[Tensor | None] = [momentum if self.momentum else None]
             rule: dict[str, Any] = {"lr": lr, "momentum": self.momentum, "weight_decay": weight_decay}
+            rule["found_inf"] = left_out
             sgd([parameter], [gradient], kept, fused=True, dampening=0.0, nesterov=False, maximize=False, **rule)
 
 
@@ -64,8 +71,10 @@ class AdamW:
     groups: list[tuple[Tensor, Tensor, Tensor, Tensor, Tensor, float]]
 
     @torch.no_grad()
-    def step(self, lr: float) -> None:
+    def step(self, lr: float, left_out: Tensor | None = None) -> None:
+        """As that of `Sgd`."""
         rule: dict[str, Any] = {"lr": lr, "beta1": self.beta1, "beta2": self.beta2, "eps": self.eps}
+        rule["found_inf"] = left_out
         rule |= {"fused": True, "amsgrad": False, "maximize": False}
         for param, grad, mean, square, steps, decay in self.groups:
             adamw([param], [grad], [mean], [square], [], [steps], weight_decay=decay, **rule)
@@ -88,6 +97,9 @@ class FlatNet:
         self._gradient = buffers.gradients[: layout.num_bytes]
         self._parameter = buffers.parameters[: layout.num_bytes]
         self.module = _adopt(module, self.params, self.grads).to(buffers.device)
+        self._scale = buffers.loss_scale
+        if self._scale:
+            self._scale.attach(self.module)
 
     def with_module(self, module: nn.Module) -> FlatNet:
         """Another module of the same layout in the same buffers."""
@@ -117,6 +129,22 @@ class FlatNet:
         first = split // torch.float32.itemsize
         yield slice(0, first), weight_decay
         yield slice(first, None), 0.0
+
+    def outputs(self, outputs: Tensor) -> Tensor:
+        """What a method has computed from `params` otherwise than by calling `module`, as `module` would return it: in
+        fp16 its gradient has to be scaled."""
+        return self._scale.outputs(outputs) if self._scale else outputs
+
+    def reset_scale(self) -> None:
+        """The loss scale (fp16) that every client begins with."""
+        if self._scale:
+            self._scale.reset()
+
+    def settle_scale(self) -> Tensor | None:
+        """After a backward pass in fp16: 1 if the step is to be left out, because the gradient was not finite; else 0.
+        None in other precisions.
+        """
+        return self._scale.settle(self._gradient.view(torch.float32)) if self._scale else None
 
     def reset_momentum(self) -> None:
         """Makes the momentum that of a fresh optimizer: SGD's first step on a zero buffer leaves the gradient in it."""

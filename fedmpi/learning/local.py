@@ -98,10 +98,11 @@ class LocalTrainer:
                     losses[step] = backward(net, inputs, targets, loss)
                 if self._stops_early and not self._keep_or_restore(losses[step]):
                     return outcome_of(losses[: step + 1])
+                left_out = net.settle_scale()
                 after_backward(net)
                 if self._clips:
                     net.clip_gradient(self._train.clip_norm)
-                optimizer.step(lr)
+                optimizer.step(lr, left_out)
                 step += 1
         return outcome_of(losses)
 
@@ -117,6 +118,7 @@ class LocalTrainer:
 
     def _start(self) -> None:
         self.net.module.train()
+        self.net.reset_scale()
         if self._last_finite is not None:
             self.net.copy_parameters_to(self._last_finite)
 
@@ -130,9 +132,8 @@ class LocalTrainer:
         return False
 
     def _autocast(self, device: torch.device) -> AbstractContextManager[object]:
-        if self._train.precision == "bf16":
-            return torch.autocast(device.type, dtype=torch.bfloat16)
-        return nullcontext()
+        dtype = {"bf16": torch.bfloat16, "fp16": torch.float16}.get(self._train.precision)
+        return torch.autocast(device.type, dtype=dtype) if dtype else nullcontext()
 
 
 def whole_batches(bounds: Sequence[tuple[int, int]], batch_size: int) -> list[tuple[int, int]]:

@@ -130,7 +130,7 @@ class Fjord(WidthMethod):
         parts: Params = {name: part.of(own[name]) for name, part in self._parts_within[tier][number].items()}
         parts |= {name: value.to(inputs.device) for name, value in self._constants[number].items()}
         nested: Tensor = functional_call(self._skeletons[number], parts, (inputs,))
-        return nested
+        return net.outputs(nested)
 
     @cached_property
     def _skeletons(self) -> list[nn.Module]:

@@ -207,7 +207,7 @@ class SplitMix(ServerMethod):
 
         losses = []
         for base in net.module.children():
-            logits = base(inputs)
+            logits = net.outputs(base(inputs))
             losses.append(gradients(loss(_masked(logits, targets) if self.options.batch_mask else logits, targets)))
         return torch.stack(losses).mean()
 

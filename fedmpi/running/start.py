@@ -155,7 +155,7 @@ def prepare(config: Config, comm: Communicator, run_dir: RunDir, material: Mater
         return present_labels(labels, partition.client(client), info.num_classes)
 
     method = together(comm, lambda: methods.create(method_context(config, info, present)))
-    skeletons = together(comm, lambda: [method.net(number, empty=True) for number in all_nets(method)])
+    skeletons = together(comm, lambda: _skeletons(config, method, worker_device))
     macs = tuple(float(costs.measure(net, info.example_shape).macs) for net in skeletons)
     resident = DeviceData(info, material.dataset, device.train, config.train.augment)
     return Setup(
@@ -228,6 +228,16 @@ def _devices(config: Config, comm: Communicator) -> tuple[str, placement.Device]
     return kind, device
 
 
+def _skeletons(config: Config, method: methods.Method, worker_device: str) -> list[nn.Module]:
+    """All nets of a method without values. Raises `ConfigError`."""
+    nets = [method.net(number, empty=True) for number in all_nets(method)]
+    has_rnn = any(isinstance(part, nn.RNNBase) for net in nets for part in net.modules())
+    if has_rnn and config.train.precision == "fp16" and worker_device == "cpu":
+        no_lstm = "but torch has no recurrent layers in half precision on CPUs"
+        raise ConfigError("train.precision", f"fp16, {no_lstm}; allowed here: fp32, bf16")
+    return nets
+
+
 def _trainers(
     config: Config, comm: Communicator, method: methods.Method, skeletons: Sequence[nn.Module], resident: DeviceData
 ) -> tuple[LocalTrainer, ...]:
@@ -237,7 +247,9 @@ def _trainers(
     own, channels_last = method.traits.own_decay, config.train.memory_format == "channels_last"
     layouts = [net_layout(net.named_parameters(), own, channels_last=channels_last) for net in skeletons]
     largest = max(layout.num_bytes for layout in layouts)
-    buffers = Buffers(largest, resident.device, squares=config.train.optimizer == "adamw")
+    is_fp16, is_adamw = config.train.precision == "fp16", config.train.optimizer == "adamw"
+    scale = config.train.loss_scale if is_fp16 else None
+    buffers = Buffers(largest, resident.device, squares=is_adamw, loss_scale=scale)
     return tuple(
         LocalTrainer(FlatNet(method.net(number), layout, buffers), resident, config.train, list(own))
         for number, layout in enumerate(layouts)

@@ -50,6 +50,7 @@ SETTINGS: dict[str, tuple[str, ...]] = {
     "restat": ("evaluation.bn=restat", "evaluation.batch_size=24"),
     "batch": ("evaluation.bn=batch",),
     "bf16": ("train.precision=bf16",),
+    "fp16": ("train.precision=fp16",),
     "contiguous": ("train.memory_format=contiguous",),
     "drop": ("train.on_divergence=drop", "train.lr=30", "train.schedule.milestones=[]"),
     "one-client": ("clients.per_round=1",),

@@ -1,0 +1,70 @@
+"""Loss scaling: what `train.precision: fp16` needs beside autocast.
+
+P. Micikevicius et al.: Mixed Precision Training, ICLR 2018, arXiv:1710.03740, section 3.2. Gradients of activations
+below 6e-8 would be zero in half precision. So the gradient of a net's outputs is multiplied by a scale, and that of
+each parameter, in float32, divided by it: methods, clipping and the optimizer see the gradient itself. A step whose
+gradient is not finite is left out and halves the scale; 2,000 others in a row double it.
+
+Differences from torch.amp.GradScaler: every client begins with `train.loss_scale` again, so that its bits depend on no
+other one; and nothing waits for the device.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+NUM_GOOD_STEPS = 2000
+"""In a row, after which the scale is doubled, as GradScaler does."""
+
+
+class LossScale:
+    """The scale of the client that trains; `initial` is what each begins with."""
+
+    def __init__(self, initial: float, device: torch.device | str) -> None:
+        self._initial = initial
+        self._scale, self._inverse, self._num_good = (torch.zeros((), device=device) for _ in range(3))
+        self.reset()
+
+    def reset(self) -> None:
+        """Back to where each client begins."""
+        self._scale.fill_(self._initial)
+        self._inverse.fill_(1 / self._initial)
+        self._num_good.zero_()
+
+    def attach(self, module: nn.Module) -> None:
+        """From now on gradients are scaled behind the outputs of this module and unscaled before its parameters."""
+        module.register_forward_hook(lambda _, inputs, outputs: self.outputs(outputs))
+        for parameter in module.parameters():
+            parameter.register_hook(lambda gradient: gradient * self._inverse)
+
+    def outputs(self, outputs: Tensor) -> Tensor:
+        """Outputs of a net as float32, whose gradient is scaled before it becomes half precision."""
+        scaled: Tensor = _Scaled.apply(outputs.float(), self._scale)
+        return scaled
+
+    def settle(self, gradient: Tensor) -> Tensor:
+        """After a backward pass: 1 if the gradient of the whole net (float32, in place) was not finite and is zero now,
+        else 0 (0-dim float32, on the device). The scale is that of the next step."""
+        is_bad = ~torch.isfinite(gradient).all()
+        gradient.masked_fill_(is_bad, 0.0)
+        self._num_good.add_(1).masked_fill_(is_bad, 0.0)
+        is_grown = self._num_good == NUM_GOOD_STEPS
+        self._num_good.masked_fill_(is_grown, 0.0)
+        factor = torch.where(is_bad, 0.5, torch.where(is_grown, 2.0, 1.0))
+        self._scale.mul_(factor)
+        self._inverse.div_(factor)
+        return is_bad.float()
+
+
+class _Scaled(torch.autograd.Function):
+    @staticmethod
+    def forward(context: Any, outputs: Tensor, scale: Tensor) -> Tensor:
+        context.scale = scale
+        return outputs.view_as(outputs)
+
+    @staticmethod
+    def backward(context: Any, *gradients: Tensor) -> tuple[Tensor, None]:
+        return gradients[0] * context.scale, None

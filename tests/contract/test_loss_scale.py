@@ -1,0 +1,128 @@
+"""`train.precision: fp16`: methods see the gradient itself, whatever the loss is multiplied by."""
+
+import math
+from functools import partial
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+import torch
+from method_cases import CASES
+from small_runs import one_round, small_config, small_setup
+from torch import nn
+
+from fedmpi.errors import ConfigError
+from fedmpi.learning import loss_scale
+from fedmpi.learning.flat import Buffers, FlatNet, net_layout
+from fedmpi.methods.protocol import gradients
+from fedmpi.rounds.state import ServerState
+from fedmpi.running import start
+from fedmpi.store.stored import digest_of
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_a_scale_that_is_a_power_of_two_changes_nothing_in_float32(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, case: str
+) -> None:
+    """There every product with the scale is exact, so each method must end at the same bits with and without it."""
+    words, ended = (*CASES[case], "evaluation.every=3"), []
+    for scale in (None, 2.0**7):
+        monkeypatch.setattr(start, "Buffers", partial(_buffers, scale=scale))
+        folder = tmp_path / str(scale)
+        folder.mkdir()
+        setup = small_setup(folder, *words)
+        state = ServerState(setup.method.initial_state())
+        for number in (1, 2):
+            state = one_round(setup, number, state)[0]
+        ended.append(digest_of(state.params))
+    assert ended[0] == ended[1]
+
+
+def _buffers(num_bytes: int, device: str, *, squares: bool, loss_scale: float | None, scale: float | None) -> Buffers:
+    assert loss_scale is None
+    return Buffers(num_bytes, device, squares=squares, loss_scale=scale)
+
+
+def small_net(scale: float | None, weight: float) -> FlatNet:
+    """y = w x of one number."""
+    module = nn.Linear(1, 1, bias=False)
+    layout = net_layout(module.named_parameters(), (), channels_last=False)
+    net = FlatNet(module, layout, Buffers(layout.num_bytes, "cpu", squares=True, loss_scale=scale))
+    net.params["weight"].fill_(weight)
+    return net
+
+
+@pytest.mark.parametrize(("scale", "expected"), [(None, 0.0), (2.0**16, 3e-9)])
+def test_small_gradients_are_kept(scale: float | None, expected: float) -> None:
+    """d(1e-9 y)/dw = 1e-9 x at x = 3. Half precision has no number between 0 and 6e-8; 2^16 x 1e-9 it has."""
+    net = small_net(scale, 1.0)
+    with torch.autocast("cpu", dtype=torch.float16):
+        gradients(1e-9 * net.module(torch.tensor([[3.0]])).float().sum())
+    assert float(net.grads["weight"]) == pytest.approx(expected, rel=2e-3)
+
+
+OPTIMIZERS = {
+    "sgd": lambda net: net.optimizer(momentum=0.9, weight_decay=0.0, own_decay=()),
+    "adamw": lambda net: net.adamw(beta1=0.9, beta2=0.99, eps=1e-8, weight_decay=0.0, own_decay=()),
+}
+
+
+@pytest.mark.parametrize("optimizer", OPTIMIZERS)
+def test_a_step_whose_gradient_is_not_finite_is_left_out(optimizer: str) -> None:
+    """The parameters, the momentum and AdamW's count of steps stay; what comes after sees a gradient of zero."""
+    net, plain = small_net(2.0**10, 1.0), small_net(None, 1.0)
+    seen = []
+    for one, slopes in ((net, (2.0, math.inf, 4.0)), (plain, (2.0, 4.0))):
+        stepper = OPTIMIZERS[optimizer](one)
+        one.reset_momentum()
+        for slope in slopes:
+            one.grads["weight"].fill_(slope)
+            left_out = one.settle_scale()
+            seen.append((float(one.grads["weight"]), None if left_out is None else float(left_out)))
+            stepper.step(0.1, left_out)
+    assert seen == [(2.0, 0.0), (0.0, 1.0), (4.0, 0.0), (2.0, None), (4.0, None)]
+    assert float(net.params["weight"]) != 1.0
+    assert torch.equal(net.params["weight"], plain.params["weight"])
+    for name in ("momentum", "squares", "steps"):
+        assert torch.equal(getattr(net._buffers, name), getattr(plain._buffers, name)), name
+
+
+def test_the_scale_is_halved_doubled_and_begun_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    """After 3 good steps, instead of 2,000: 8, bad 4, good 4, good 4, good 8, bad 4, good 4; a new client 8."""
+    monkeypatch.setattr(loss_scale, "NUM_GOOD_STEPS", 3)
+    net, scales = small_net(8.0, 1.0), []
+    for is_good in (False, True, True, True, False, True):
+        net.grads["weight"].fill_(1.0 if is_good else math.nan)
+        net.settle_scale()
+        scales.append(scale_of(net))
+    net.reset_scale()
+    assert [*scales, scale_of(net)] == [4, 4, 4, 8, 4, 4, 8]
+
+
+def scale_of(net: FlatNet) -> float:
+    """What the gradient of an output is multiplied by; that of the parameter is the true one at any scale."""
+    output = torch.ones(1, 1, requires_grad=True)
+    gradients(net.outputs(output).sum())
+    net.zero_gradient()
+    gradients(net.module(torch.tensor([[3.0]])).sum())
+    assert float(net.grads["weight"]) == 3.0 and output.grad is not None
+    return float(output.grad)
+
+
+def test_a_net_that_is_no_flat_net_s_can_have_scaled_outputs(tmp_path: Path) -> None:
+    """A whole round in fp16 of a net within the tier's (FjORD), which is computed without the tier's module: its losses
+    are near those in float32."""
+    losses = {}
+    for precision in ("fp32", "fp16"):
+        setup = small_setup(tmp_path / precision, *CASES["fjord-distillation"], f"train.precision={precision}")
+        result = one_round(setup, 1, ServerState(setup.method.initial_state()))[2]
+        losses[precision] = [report.loss for report in result.reports]
+    assert losses["fp16"] != losses["fp32"] and losses["fp16"] == pytest.approx(losses["fp32"], rel=0.02)
+
+
+def test_recurrent_nets_on_a_cpu_are_refused(tmp_path: Path) -> None:
+    method = SimpleNamespace(net=lambda number, empty: nn.LSTM(2, 2), tiers=[None], tested=lambda: ())
+    with pytest.raises(ConfigError, match="train.precision"):
+        start._skeletons(small_config("train.precision=fp16"), method, "cpu")
+    for precision, device in (("fp16", "cuda"), ("bf16", "cpu")):
+        assert len(start._skeletons(small_config(f"train.precision={precision}"), method, device)) == 1
