@@ -7,6 +7,10 @@ from fedmpi.studies.bench import startup
 if __name__ == "__main__":
     if sys.argv[1:2] == ["startup"]:
         sys.exit(startup.main())
+    if sys.argv[1:2] == ["scaling"]:
+        from fedmpi.studies.bench import scaling
+
+        sys.exit(scaling.main())
     from fedmpi.studies.bench.overhead import main  # loads torch
 
     sys.exit(main())

@@ -5,6 +5,7 @@
     python jobs/bench.py aggregate [section.key=value ...] [--case resnet18,resnet18-fedhm,...]
     python jobs/bench.py factorize [section.key=value ...] [--case cifar10-fedhm,...] [--pairs 5]
     python jobs/bench.py population [section.key=value ...] [--ranks 1]
+    python jobs/bench.py scaling --help
     python jobs/bench.py startup --help
 
 `overhead` runs one federated round and then the same SGD steps as bare PyTorch loops on the same
