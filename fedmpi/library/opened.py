@@ -219,13 +219,13 @@ class Run:
         tiers: TierNames = (),
     ) -> Figure:
         """The figure of `fedmpi plot`: this run and `others`, a line for each setting, a panel for each of `tiers`
-        (without: for the largest net). Raises ConfigError where no round was tested, or no run has such a tier.
+        (without: for the largest net that has a `y`). Raises ConfigError where nothing of it is recorded.
         """
         from fedmpi.pages import plotted
         from fedmpi.pages.settings import grouped
 
         groups = grouped(facts.read(run.path) for run in (self, *others))
-        if not (chosen := plotted.chosen_tiers(groups, [*map(tier_name, tiers)])):
+        if not (chosen := plotted.chosen_tiers(groups, [*map(tier_name, tiers)], y)):
             raise ConfigError(str(self.path), "no round has been tested yet, so there is nothing to draw")
         return plotted.drawn(groups, x, y, chosen)
 

@@ -30,17 +30,18 @@ train: {{local_epochs: 1, batch_size: 8, lr: {lr}}}
 
 
 def a_run(path: Path, accuracies, *, seed=0, method="fedhm", lr=0.1, rounds=None, losses=()) -> Path:
-    """A run directory with a record for each (tier -> accuracy)."""
+    """A run directory with a record for each (tier -> accuracy); `clients` is that of the clients' own nets."""
     path.mkdir()
     rounds = len(accuracies) if rounds is None else rounds
     (path / "config.yaml").write_text(CONFIG.format(seed=seed, rounds=rounds, method=method, lr=lr))
     lines = []
     for number, tiers in enumerate(accuracies, 1):
-        tested = {name: {"accuracy": share, "loss": 1 - share} for name, share in tiers.items()}
+        tested = {name: {"accuracy": share, "loss": 1 - share} for name, share in tiers.items() if name != "clients"}
         lines.append(
             {
                 "round": number,
                 **({"tiers": tested} if tested else {}),
+                **({"clients": {"accuracy": tiers["clients"]}} if "clients" in tiers else {}),
                 "train_loss": 0.5,
                 "protocol_down_bytes": 100,
                 "protocol_up_bytes": 50,
@@ -228,10 +229,7 @@ def test_of_many_settings_each_is_compared_with_the_first(tmp_path):
 
 
 def test_the_clients_own_nets_come_first(tmp_path):
-    run = a_run(tmp_path / "run", [{"1": 0.25}])
-    record = json.loads((run / "rounds.jsonl").read_text())
-    (run / "rounds.jsonl").write_text(json.dumps(record | {"clients": {"accuracy": 0.75}}) + "\n")
-    found = facts.read(run)
+    found = facts.read(a_run(tmp_path / "run", [{"1": 0.25, "clients": 0.75}]))
     assert found.tested == ["clients", "1"] and plotted.chosen_tiers(grouped([found]), []) == ["clients"]
 
 
@@ -245,7 +243,73 @@ def test_a_figure(tmp_path, ending):
 
 
 def test_a_table_in_latex(tmp_path):
-    assert r"fedhm & 1 & 3 & $60.00 \pm 10.00$\,\% \\" in plotted.tex(several(tmp_path), "accuracy")
+    """What +- is, and which round the numbers are from."""
+    table = plotted.tex(several(tmp_path), "accuracy").splitlines()
+    assert table[2:5] == [
+        r"setting & tier & seeds & round & test accuracy \\",
+        r"\midrule",
+        r"fedhm & 1 & 3 & 1 & $60.00 \pm 10.00$\,\% \\",
+    ]
+    assert r"mean $\pm$ sample standard deviation over seeds" in table[-2]
+    alone = plotted.tex(grouped([facts.read(a_run(tmp_path / "run", [{"1": 0.5}, {"1": 0.6}]))]), "loss")
+    assert r"fedhm & 1 & 1 & 2 & $0.400$ \\" in alone and r"\pm" not in alone
+
+
+def test_a_line_says_what_it_is_the_mean_of(tmp_path):
+    groups = [*several(tmp_path), *grouped([facts.read(a_run(tmp_path / "one", [{"1": 0.5}], lr=0.01))])]
+    (axes,) = plotted.drawn(groups, "rounds", "accuracy", ["1"]).axes
+    labels = [line.get_label() for line in axes.get_lines()]
+    assert labels == ["fedhm, mean of 3 seeds", "heterofl, mean of 3 seeds", "fedhm"]
+
+
+SHARED, OWN, BOTH = [{"1": 0.25, "0.5": 0.5}] * 2, [{"clients": 0.5}] * 2, [{"1": 0.25, "clients": 0.5}] * 2
+
+
+@pytest.mark.parametrize("x", ["rounds", "bytes", "macs"])
+@pytest.mark.parametrize("accuracies", [SHARED, OWN, BOTH])
+def test_no_panel_of_a_figure_is_empty(tmp_path, accuracies, x):
+    """Nets that clients have for themselves have no loss: the next net is drawn, or one line says what can be."""
+    groups = grouped([facts.read(a_run(tmp_path / "run", accuracies))])
+    for y, tiers in (("accuracy", groups[0].tested[:1]), ("loss", groups[0].recorded("loss")[:1])):
+        if tiers:
+            assert plotted.chosen_tiers(groups, [], y) == tiers
+            (axes,) = plotted.drawn(groups, x, y, tiers).axes
+            assert [len(line.get_xdata()) for line in axes.get_lines()] == [2]
+        else:
+            with pytest.raises(ConfigError, match="--y: .* loss .*accuracy"):
+                plotted.chosen_tiers(groups, [], y)
+    if accuracies is BOTH:
+        with pytest.raises(ConfigError, match="--tier: .*clients; allowed: 1$"):
+            plotted.chosen_tiers(groups, ["clients"], "loss")
+
+
+def test_what_moves_nothing_has_no_figure_by_bytes(tmp_path):
+    found = facts.read(a_run(tmp_path / "run", OWN))
+    none = {"protocol_down_bytes": 0, "protocol_up_bytes": 0}
+    found = replace(found, records=[{**record, **none} for record in found.records])
+    with pytest.raises(ConfigError, match="--x: .*bytes"):
+        plotted.drawn(grouped([found]), "bytes", "accuracy", ["clients"])
+    for several in ([found], [found, replace(found, config={**found.config, "method": {"name": "other"}})]):
+        text = page(several)
+        assert "MACs" in text and "Bytes of all" not in text and "Accuracy by bytes" not in text
+    assert "Loss, training" in page([found])
+
+
+def test_seeds_that_were_not_tested_yet_empty_no_line(tmp_path):
+    runs = [
+        facts.read(a_run(tmp_path / f"{seed}", tested, seed=seed)) for seed, tested in enumerate([SHARED, [{}, {}]])
+    ]
+    (axes,) = plotted.drawn(grouped(runs), "rounds", "accuracy", ["1"]).axes
+    assert [(line.get_label(), len(line.get_xdata())) for line in axes.get_lines()] == [("fedhm", 2)]
+
+
+def test_a_part_of_a_section_is_named_with_its_key(tmp_path):
+    """Where a section's name tells settings apart, the names of its parts are left out."""
+    found = facts.read(a_run(tmp_path / "run", SHARED))
+    methods = ({"name": "fedavg", "server": {"name": name}} for name in ("mean", "fedadam"))
+    servers = [replace(found, config={**found.config, "method": method}) for method in methods]
+    assert [group.name for group in grouped(servers)] == ["method.server mean", "method.server fedadam"]
+    assert [group.name for group in grouped([servers[0], found])] == ["fedavg", "fedhm"]
 
 
 def test_the_commands(tmp_path, capsys):
