@@ -6,6 +6,7 @@ import html
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from numbers import Real
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -26,7 +27,7 @@ from fedmpi.report.records import CLIENTS, Record, read_records, scalars
 from fedmpi.report.table_text import markdown_lines
 from fedmpi.running.folder import config_of
 from fedmpi.store.run_dir import RunDir
-from fedmpi.store.units import percent
+from fedmpi.store.units import named_among, percent
 from fedmpi.studies.runs import Run as StudiedRun
 from fedmpi.studies.slurm.status import status_of
 
@@ -56,6 +57,20 @@ class Scores:
 
     last: Score
     best: Score
+
+
+class ScoresByName(dict[str, Scores]):
+    """The scores of each net, by its name or, for names that are numbers, by the number: `["0.25"]` is `[0.25]`.
+
+    Any other key raises ConfigError with the names.
+    """
+
+    def __missing__(self, asked: object) -> Scores:
+        name = named_among(f"{asked:g}" if isinstance(asked, Real) else str(asked), self)
+        if name is None:
+            allowed = ", ".join(map(repr, self)) or "none yet, because no round was tested"
+            raise ConfigError("fedmpi.Run.scores", f"no net {asked!r} was tested; allowed: {allowed}")
+        return self[name]
 
 
 @dataclass(frozen=True)
@@ -121,18 +136,18 @@ class Run:
         return [{"round": record["round"], **dict(scalars(record))} for record in self.records]
 
     @property
-    def scores(self) -> dict[str, Scores]:
+    def scores(self) -> ScoresByName:
         """The scores by name of net, with `clients` for the clients' own; empty where no round was tested."""
         num_test = self.config.data.info().num_test
         return self._scores(num_test)
 
-    def _scores(self, num_test: int | None) -> dict[str, Scores]:
+    def _scores(self, num_test: int | None) -> ScoresByName:
         """`num_test` is the size of the test set, None where it does not matter."""
         records = self.records
         tests = [(name, score) for record in records for name, score in _of_record(record, num_test)]
         last, best_round = dict(tests), Best.of(records).best_round
         best = {name: score for name, score in tests if score.round == best_round[name]}
-        return {name: Scores(last[name], best[name]) for name in last}
+        return ScoresByName({name: Scores(last[name], best[name]) for name in last})
 
     def partition(self) -> Clients:
         """Which client has which training examples, of which classes. Reads the data set. Raises DataError where these
