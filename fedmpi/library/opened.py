@@ -167,9 +167,10 @@ class Run:
 
     @checks_arguments
     def net(self, tier: TierName | None = None, round: Round = "last", form: Form | None = None) -> nn.Module:
-        """The net of a tier as a plain torch module on the CPU, in eval mode, with the BatchNorm statistics that its
-        accuracy was measured with: (B, ...) -> logits (B, classes). `tier` None is the only one; `form` is `dense` or
-        `factorized` (None: as clients have it). Raises UserError with the nets or rounds that there are.
+        """The net of a tier as a plain torch module on the CPU, in eval mode: (B, ...) -> logits (B, classes). Its
+        BatchNorm statistics are those of the round's test, or, where that took each batch's own, estimated over the
+        training data. `tier` None is the only one; `form` is `dense` or `factorized` (None: as clients have it).
+        Raises UserError with the nets or rounds that there are.
         """
         from fedmpi.library.surroundings import given_back
 
@@ -209,7 +210,8 @@ class Run:
         """Writes one net to a file, as `fedmpi export` does, and gives its path; None is a name in the current folder.
         The format is by default that of the path's ending, else pt2.
 
-        Raises UserError, also where `check` finds that the file's accuracy is not the reported one.
+        Raises UserError, also where `check` finds that the file has not the net's accuracy: the reported one, or where
+        the test took statistics of each batch, that with statistics of the training data.
         """
         from fedmpi.library.surroundings import given_back
 
