@@ -54,6 +54,9 @@ def parse(argv: Sequence[str]) -> Namespace:
     arguments = parser.parse_intermixed_args(argv)
     if other := [word for word in arguments.overrides if "=" not in word]:
         raise ConfigError("command line", f"one run is exported at a time, got {arguments.run}, {', '.join(other)}")
+    for key, _, value in (word.partition("=") for word in arguments.overrides):
+        if key in vars(arguments):
+            raise ConfigError("command line", f"{key} is an option and no setting; write --{key} {value}")
     return arguments
 
 

@@ -50,7 +50,7 @@ def checks_arguments(function: Callable[P, R]) -> Callable[P, R]:
 
     @functools.wraps(function)
     def call(*args: P.args, **kwargs: P.kwargs) -> R:
-        given = signature.bind(*args, **kwargs)
+        given = _bound(signature, name, *args, **kwargs)
         given.arguments.update({key: _without_numpy(value) for key, value in given.arguments.items()})
         problems = [
             f"{key}: expected {_allowed(annotation)}, got {_found(value)}"
@@ -67,6 +67,15 @@ def checks_arguments(function: Callable[P, R]) -> Callable[P, R]:
             raise
 
     return call
+
+
+def _bound(signature: inspect.Signature, function: str, *args: Any, **kwargs: Any) -> inspect.BoundArguments:
+    try:
+        return signature.bind(*args, **kwargs)
+    except TypeError as error:
+        known = [name for name in signature.parameters if name != "self"]
+        unknown = next((name for name in kwargs if name not in known), None)
+        raise ConfigError(function, f"{error}.{words.suggest(unknown, known)} Arguments: {', '.join(known)}") from None
 
 
 @functools.cache

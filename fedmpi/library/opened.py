@@ -80,6 +80,12 @@ class Clients(Partition):
     classes: NDArray[np.int64]
     """How many examples of each class each client has, (clients, classes)."""
 
+    def client(self, client: int) -> NDArray[np.int64]:
+        """Numbers of the examples of one client, a read-only view. Raises ConfigError where there is no such client."""
+        if not 0 <= client < self.num_clients:
+            raise ConfigError("fedmpi.Run.partition: client", f"{client}; allowed: 0 to {self.num_clients - 1}")
+        return super().client(client)
+
 
 class Run:
     """A run's directory, read anew at each call and never written. Everything raises RunDirError where the directory

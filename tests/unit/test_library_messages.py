@@ -53,6 +53,15 @@ MISTAKES: list[Callable[[Runs, Path], Any]] = [
     lambda runs, here: runs.shared.figure(tiers=[0.3]),
     lambda runs, here: runs.own.figure(y="loss"),
     lambda runs, here: runs.shared.scores["0.3"],
+    lambda runs, here: runs.shared.figure(tier="1"),
+    lambda runs, here: runs.shared.net(client=3),
+    lambda runs, here: runs.shared.export(tier=1, client=3),
+    lambda runs, here: runs.shared.partition().client(-1),
+    lambda runs, here: setattr(runs.shared.config.train, "lr", 0.1),
+    lambda runs, here: fedmpi.open_run(runs.shared.path.parent),
+    lambda runs, here: fedmpi.open_run(runs.shared.path / "rounds.jsonl"),
+    lambda runs, here: fedmpi.open_run(f"{runs.shared.path}-seed0"),
+    lambda runs, here: fedmpi.plan(),
 ]
 
 
