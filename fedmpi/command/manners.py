@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import NoReturn
 
 from fedmpi.config.slips import advice
+from fedmpi.config.words import similar
 from fedmpi.errors import INTERRUPTED, ConfigError, DivergenceError, RoundError, UserError, reason
 from fedmpi.mpi.communicator import Communicator
 from fedmpi.mpi.in_turn import SILENT_S, code_in_turn
@@ -31,8 +32,16 @@ class Parser(argparse.ArgumentParser):
             " ".join(self.prog.split()[:3]) if self.prog.startswith(("python", "fedmpi")) else f"python {self.prog}"
         )
         unknown = message.partition("unrecognized arguments: ")[2].partition(" ")[0]
-        instead = f"; {advice(unknown)}" if unknown.startswith("-") and advice(unknown) else ""
+        instead = self._instead_of(unknown) if unknown.startswith("-") else ""
         raise ConfigError("command line", f"{message}{instead}; see {program} --help")
+
+    def _instead_of(self, unknown: str) -> str:
+        """`; write train.lr=0.1` where settings are words of this command, or an option of a similar name."""
+        takes_settings = any("key=value" in str(action.metavar) for action in self._actions)
+        if takes_settings and (said := advice(unknown)):
+            return f"; {said}"
+        options = [name[2:] for action in self._actions for name in action.option_strings if name.startswith("--")]
+        return "".join(f"; write --{name}" for name in similar(unknown.lstrip("-").partition("=")[0], options))
 
 
 def called_as(program: str) -> list[str]:

@@ -34,10 +34,12 @@ def _plot(runs: Sequence[str], out: str, x: str, y: str, tier: Sequence[str], te
     from fedmpi.pages.settings import grouped
 
     path, table = file_to_write("--out", out), tex and file_to_write("--tex", tex)
-    if path.suffix not in figure.FORMATS:
+    if table == path:
+        raise ConfigError("--tex", f"{path} is the figure's file, too; name another")
+    if path.suffix.lower() not in figure.FORMATS:
         raise ConfigError("--out", f"'{out}' ends in none of {', '.join(figure.FORMATS)}, which choose the format")
     groups = grouped(facts.read_all([Path(run) for run in runs]))
-    if not (tiers := plotted.chosen_tiers(groups, tier)):
+    if not (tiers := plotted.chosen_tiers(groups, tier, y)):
         raise ConfigError("command line", "no round of these runs has been tested yet, so there is nothing to draw")
     figure.save(plotted.drawn(groups, x, y, tiers), path)
     show(f"{path}")

@@ -13,12 +13,14 @@ from dataclasses import replace
 from pathlib import Path
 
 from fedmpi.command.manners import Parser, file_to_write, run_command, show
-from fedmpi.errors import RunDirError, UserError
+from fedmpi.errors import ConfigError, RunDirError, UserError
 from fedmpi.pages import facts, inside
 from fedmpi.pages.facts import Facts
 from fedmpi.pages.page import page
 from fedmpi.store.files import write_text
 from fedmpi.store.run_dir import RunDir
+
+_ENDINGS = (".html", ".htm")
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -31,6 +33,8 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def _report(runs: Sequence[str], out: str | None) -> None:
     found = facts.read_all([Path(run) for run in runs])
+    if out and Path(out).suffix.lower() not in _ENDINGS:
+        raise ConfigError("--out", f"'{out}' ends in none of {', '.join(_ENDINGS)}, and what is written is HTML")
     path = file_to_write("--out", out) if out else Path(runs[0] if len(runs) == 1 else "", "report.html")
     if len(found) == 1:
         found = [with_classes_and_spectra(found[0])]

@@ -16,6 +16,7 @@ from typing import Annotated, Any, ClassVar, Literal
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, PrivateAttr
 
 from fedmpi.config.comparing import canonical, leaves, marked, renamed, short
+from fedmpi.errors import ConfigError
 
 
 class Section(BaseModel):
@@ -23,6 +24,12 @@ class Section(BaseModel):
 
     # A class is made ready to validate when it first does: most commands use a few of fifty.
     model_config = ConfigDict(extra="forbid", frozen=True, strict=True, defer_build=True, ser_json_inf_nan="constants")
+
+    def __setattr__(self, name: str, value: object) -> None:
+        if name in type(self).model_fields:
+            advice = "load another, as fedmpi.load_config(name, {'train.lr': 0.1})"
+            raise ConfigError("config", f"{name} cannot be set, because a config stays as it is; {advice}")
+        super().__setattr__(name, value)
 
     def problems(self, config: Config) -> Iterable[tuple[str, str]]:
         """(dotted key, message) of all that is wrong beside the other sections of a config that is valid key by key."""

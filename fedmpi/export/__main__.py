@@ -13,7 +13,7 @@ to prepare its inputs, its accuracy, size, latency on one thread and memory, and
   --dense | --factorized  factors multiplied out, or two layers in a row; by default as clients have it
   --cut                leaves out the rows and columns that a client of hermes has pruned, and prints the costs of both
   --out FILE           by default RUN's name, net and round in this folder
-  --check              the whole test set through the file, against the reported accuracy; exit code 1 if that fails
+  --check              the whole test set through the file, against the printed accuracy; exit code 1 if that fails
 
 Packages: pip install 'fedmpi[export]' (safetensors; onnx, onnxscript, onnxruntime).
 """
@@ -54,6 +54,9 @@ def parse(argv: Sequence[str]) -> Namespace:
     arguments = parser.parse_intermixed_args(argv)
     if other := [word for word in arguments.overrides if "=" not in word]:
         raise ConfigError("command line", f"one run is exported at a time, got {arguments.run}, {', '.join(other)}")
+    for key, _, value in (word.partition("=") for word in arguments.overrides):
+        if key in vars(arguments):
+            raise ConfigError("command line", f"{key} is an option and no setting; write --{key} {value}")
     return arguments
 
 

@@ -46,7 +46,7 @@ def export(arguments: Namespace) -> int:
 def net_of(saved: SavedRound, tier: str | float | None, client: int | None, form: Form | None) -> TrainedNet:
     """The net of a client, or of a tier (both None: the only one). Raises `UserError`."""
     if client is not None and tier is not None:
-        raise ConfigError("client", f"a net is of a client or of a tier, got both client {client} and tier {tier}")
+        raise ConfigError("--client", f"a net is of a client or of a tier, got both client {client} and tier {tier}")
     if client is not None:
         return net_of_client(saved, client, form)
     return net_of_tier(saved, None if tier is None else tier_name(tier), form)

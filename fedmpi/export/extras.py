@@ -36,5 +36,5 @@ def exporting(wanted_by: str, name: str) -> Iterator[None]:
         except Exception as error:
             cause = error.__cause__ or error
             why = one_line(f"{type(cause).__name__}: {str(cause).strip().partition(chr(10))[0]}")
-            advice = "take --format safetensors, which needs no graph"
+            advice = "take --format=safetensors, which needs no graph"
             raise ConfigError(wanted_by, f"the net of {name} cannot be traced: {why}; {advice}") from error

@@ -20,7 +20,7 @@ SNIPPET = """\
 import onnxruntime, numpy
 net = onnxruntime.InferenceSession({path!r})
 print(net.run(None, {{"input": x}})[0].argmax(1))"""
-_WANTED_BY = "--format onnx"
+_WANTED_BY = "--format=onnx"
 # Else the runtime notes its use, and leaves a file in the temporary folder.
 os.environ.setdefault("ORT_DISABLE_TELEMETRY", "1")
 # Protocol buffers end there.

@@ -31,8 +31,8 @@ def traced(trained: TrainedNet, wanted_by: str) -> torch.export.ExportedProgram:
 
 
 def pack(trained: TrainedNet, metadata: Mapping[str, str]) -> bytes:
-    program, file = traced(trained, "--format pt2"), io.BytesIO()
-    with exporting("--format pt2", trained.name):
+    program, file = traced(trained, "--format=pt2"), io.BytesIO()
+    with exporting("--format=pt2", trained.name):
         torch.export.save(program, file, extra_files={METADATA: json.dumps(dict(metadata))})
     return file.getvalue()
 

@@ -19,7 +19,7 @@ net = {made}  # or one of your own with these layers
 net.load_state_dict(load_file({path!r}))
 with torch.no_grad():
     print(net.eval()(x).argmax(1))"""
-_WANTED_BY = "--format safetensors"
+_WANTED_BY = "--format=safetensors"
 
 
 def pack(trained: TrainedNet, metadata: Mapping[str, str]) -> bytes:

@@ -16,7 +16,7 @@ from fedmpi.models.surgery.cutting import cut
 def cut_net(trained: TrainedNet) -> TrainedNet:
     """The same answers up to float rounding, from smaller layers. Raises ConfigError for a net that is not pruned."""
     if trained.masks is None:
-        raise ConfigError("--cut", f"{trained.name} is not pruned; only the nets of hermes's clients are (--client N)")
+        raise ConfigError("--cut", f"{trained.name} is not pruned; only the nets of hermes's clients are (--client=N)")
     small = cut(trained.net, trained.masks).requires_grad_(False)
 
     def fresh() -> nn.Module:

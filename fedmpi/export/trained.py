@@ -29,7 +29,7 @@ from fedmpi.rounds.evaluate import client_net
 from fedmpi.rounds.publish import share_versions
 from fedmpi.rounds.state import client_of, personal_task, reestimates
 from fedmpi.store.checkpoint import KIND
-from fedmpi.store.units import as_number
+from fedmpi.store.units import named_among
 
 
 @dataclass(frozen=True)
@@ -183,10 +183,7 @@ def _named(saved: SavedRound, tier: str | None) -> tuple[str, int]:
     if tier is None or not nets:
         what = "which net?" if tier is None else f"{tier}, but this method has no common net;"
         raise ConfigError("--tier", f"{what} allowed: {_names(saved)}")
-    found = (
-        tier if tier in nets else next((name for name in nets if as_number(name) == as_number(tier) is not None), None)
-    )
-    if found is None:
+    if (found := named_among(tier, nets)) is None:
         raise ConfigError("--tier", f"no net {tier!r}; allowed: {_names(saved)}")
     return found, nets[found]
 
@@ -199,6 +196,6 @@ def _nets(saved: SavedRound) -> dict[str, int]:
 
 
 def _names(saved: SavedRound) -> str:
-    clients = f"--client 0 to {saved.setup.config.clients.count - 1}"
-    tiers = f"--tier {', '.join(_nets(saved))}"
+    clients = f"--client=0 to {saved.setup.config.clients.count - 1}"
+    tiers = f"--tier={', '.join(_nets(saved))}"
     return ", or ".join([tiers] * bool(_nets(saved)) + [clients] * (saved.setup.personal_tests is not None))

@@ -19,6 +19,7 @@ from pydantic.fields import FieldInfo
 from fedmpi.config import words
 from fedmpi.config.schema import Config
 from fedmpi.errors import ConfigError
+from fedmpi.library.spoken import in_python
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -42,24 +43,39 @@ _PLAIN = {NoneType: "None", bool: "True or False"}
 
 
 def checks_arguments(function: Callable[P, R]) -> Callable[P, R]:
-    """`function`, with a ConfigError that names every argument that is not what its annotation says."""
-    signature = inspect.signature(function)
+    """`function`, with a ConfigError that names every argument that is not what its annotation says. Errors within name
+    arguments, too, where those of the command name options.
+    """
+    signature, name = inspect.signature(function), f"fedmpi.{function.__qualname__.removesuffix('.__init__')}"
 
     @functools.wraps(function)
     def call(*args: P.args, **kwargs: P.kwargs) -> R:
-        given = signature.bind(*args, **kwargs)
-        given.arguments.update({name: _without_numpy(value) for name, value in given.arguments.items()})
+        given = _bound(signature, name, *args, **kwargs)
+        given.arguments.update({key: _without_numpy(value) for key, value in given.arguments.items()})
         problems = [
-            f"{name}: expected {_allowed(annotation)}, got {_found(value)}"
-            for name, annotation in _annotations(function).items()
-            for value in _values(given.arguments, signature.parameters[name])
+            f"{key}: expected {_allowed(annotation)}, got {_found(value)}"
+            for key, annotation in _annotations(function).items()
+            for value in _values(given.arguments, signature.parameters[key])
             if not _fits(annotation, value)
         ]
         if problems:
-            raise ConfigError(f"fedmpi.{function.__qualname__.removesuffix('.__init__')}", *problems)
-        return function(*given.args, **given.kwargs)
+            raise ConfigError(name, *problems)
+        try:
+            return function(*given.args, **given.kwargs)
+        except Exception as error:
+            in_python(error, name, signature.parameters)
+            raise
 
     return call
+
+
+def _bound(signature: inspect.Signature, function: str, *args: Any, **kwargs: Any) -> inspect.BoundArguments:
+    try:
+        return signature.bind(*args, **kwargs)
+    except TypeError as error:
+        known = [name for name in signature.parameters if name != "self"]
+        unknown = next((name for name in kwargs if name not in known), None)
+        raise ConfigError(function, f"{error}.{words.suggest(unknown, known)} Arguments: {', '.join(known)}") from None
 
 
 @functools.cache

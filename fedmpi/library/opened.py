@@ -6,6 +6,7 @@ import html
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from numbers import Real
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -26,7 +27,7 @@ from fedmpi.report.records import CLIENTS, Record, read_records, scalars
 from fedmpi.report.table_text import markdown_lines
 from fedmpi.running.folder import config_of
 from fedmpi.store.run_dir import RunDir
-from fedmpi.store.units import percent
+from fedmpi.store.units import named_among, percent
 from fedmpi.studies.runs import Run as StudiedRun
 from fedmpi.studies.slurm.status import status_of
 
@@ -58,12 +59,32 @@ class Scores:
     best: Score
 
 
+class ScoresByName(dict[str, Scores]):
+    """The scores of each net, by its name or, for names that are numbers, by the number: `["0.25"]` is `[0.25]`.
+
+    Any other key raises ConfigError with the names.
+    """
+
+    def __missing__(self, asked: object) -> Scores:
+        name = named_among(f"{asked:g}" if isinstance(asked, Real) else str(asked), self)
+        if name is None:
+            allowed = ", ".join(map(repr, self)) or "none yet, because no round was tested"
+            raise ConfigError("fedmpi.Run.scores", f"no net {asked!r} was tested; allowed: {allowed}")
+        return self[name]
+
+
 @dataclass(frozen=True)
 class Clients(Partition):
     """Whose the training examples are: `client(i)` has example numbers, int64, `sizes` how many each client has."""
 
     classes: NDArray[np.int64]
     """How many examples of each class each client has, (clients, classes)."""
+
+    def client(self, client: int) -> NDArray[np.int64]:
+        """Numbers of the examples of one client, a read-only view. Raises ConfigError where there is no such client."""
+        if not 0 <= client < self.num_clients:
+            raise ConfigError("fedmpi.Run.partition: client", f"{client}; allowed: 0 to {self.num_clients - 1}")
+        return super().client(client)
 
 
 class Run:
@@ -121,18 +142,18 @@ class Run:
         return [{"round": record["round"], **dict(scalars(record))} for record in self.records]
 
     @property
-    def scores(self) -> dict[str, Scores]:
+    def scores(self) -> ScoresByName:
         """The scores by name of net, with `clients` for the clients' own; empty where no round was tested."""
         num_test = self.config.data.info().num_test
         return self._scores(num_test)
 
-    def _scores(self, num_test: int | None) -> dict[str, Scores]:
+    def _scores(self, num_test: int | None) -> ScoresByName:
         """`num_test` is the size of the test set, None where it does not matter."""
         records = self.records
         tests = [(name, score) for record in records for name, score in _of_record(record, num_test)]
         last, best_round = dict(tests), Best.of(records).best_round
         best = {name: score for name, score in tests if score.round == best_round[name]}
-        return {name: Scores(last[name], best[name]) for name in last}
+        return ScoresByName({name: Scores(last[name], best[name]) for name in last})
 
     def partition(self) -> Clients:
         """Which client has which training examples, of which classes. Reads the data set. Raises DataError where these
@@ -152,9 +173,10 @@ class Run:
 
     @checks_arguments
     def net(self, tier: TierName | None = None, round: Round = "last", form: Form | None = None) -> nn.Module:
-        """The net of a tier as a plain torch module on the CPU, in eval mode, with the BatchNorm statistics that its
-        accuracy was measured with: (B, ...) -> logits (B, classes). `tier` None is the only one; `form` is `dense` or
-        `factorized` (None: as clients have it). Raises UserError with the nets or rounds that there are.
+        """The net of a tier as a plain torch module on the CPU, in eval mode: (B, ...) -> logits (B, classes). Its
+        BatchNorm statistics are those of the round's test, or, where that took each batch's own, estimated over the
+        training data. `tier` None is the only one; `form` is `dense` or `factorized` (None: as clients have it).
+        Raises UserError with the nets or rounds that there are.
         """
         from fedmpi.library.surroundings import given_back
 
@@ -194,7 +216,8 @@ class Run:
         """Writes one net to a file, as `fedmpi export` does, and gives its path; None is a name in the current folder.
         The format is by default that of the path's ending, else pt2.
 
-        Raises UserError, also where `check` finds that the file's accuracy is not the reported one.
+        Raises UserError, also where `check` finds that the file has not the net's accuracy: the reported one, or where
+        the test took statistics of each batch, that with statistics of the training data.
         """
         from fedmpi.library.surroundings import given_back
 
@@ -219,13 +242,13 @@ class Run:
         tiers: TierNames = (),
     ) -> Figure:
         """The figure of `fedmpi plot`: this run and `others`, a line for each setting, a panel for each of `tiers`
-        (without: for the largest net). Raises ConfigError where no round was tested, or no run has such a tier.
+        (without: for the largest net that has a `y`). Raises ConfigError where nothing of it is recorded.
         """
         from fedmpi.pages import plotted
         from fedmpi.pages.settings import grouped
 
         groups = grouped(facts.read(run.path) for run in (self, *others))
-        if not (chosen := plotted.chosen_tiers(groups, [*map(tier_name, tiers)])):
+        if not (chosen := plotted.chosen_tiers(groups, [*map(tier_name, tiers)], y)):
             raise ConfigError(str(self.path), "no round has been tested yet, so there is nothing to draw")
         return plotted.drawn(groups, x, y, chosen)
 

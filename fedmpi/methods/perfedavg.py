@@ -76,7 +76,11 @@ class PerFedAvg(Method):
     def warnings(self) -> tuple[str, ...]:
         if self.context.train.weight_decay == self.context.train.momentum == 0:
             return ()
-        return ("perfedavg takes plain SGD steps: train.weight_decay and train.momentum do nothing",)
+        if (beta := self.options.beta) == "lr":
+            return ("perfedavg takes plain SGD steps: train.weight_decay and train.momentum do nothing",)
+        problem = f"perfedavg takes plain SGD steps of rate method.beta, which is {beta:g}"
+        advice = "method.beta=lr takes train.lr, as the config perfedavg_digits does"
+        return (f"{problem}: train.lr, train.momentum and train.weight_decay do nothing; {advice}",)
 
     def costs(self, turn: Turn) -> Costs:
         costs = super().costs(turn)

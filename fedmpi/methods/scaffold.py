@@ -12,8 +12,10 @@ Differences from the paper:
 - Clients send y_i in place of y_i - x: the same bytes, and with eta_g = 1 the mean needs no rounding.
 - Local steps are the SGD of `train`, the correction added to the gradient before weight decay and
   momentum. c_i^+ of option II, c_i - c + (x - y_i) / (K lr), is the mean gradient of the K steps for
-  plain SGD only: under momentum it overstates it, up to 1 / (1 - momentum) times. Weight decay
-  counts as part of the gradient there, as if it were in the loss; in option I it does not.
+  plain SGD only: under momentum it overstates it, up to 1 / (1 - momentum) times, and on digits
+  momentum 0.9 diverges in 5 rounds. Weight decay counts as part of the gradient there, as if it
+  were in the loss; in option I it does not. Option I with that momentum does not diverge there, but
+  has 42 % after 6 rounds, where without momentum there are 90 %.
 - Option I, the gradient at x, is taken in one more pass over the client's data, in batches as in training.
 """
 
@@ -69,9 +71,11 @@ class Scaffold(Method):
         return replace(costs, down_bytes=costs.up_bytes, examples=costs.examples + one_pass)
 
     def warnings(self) -> tuple[str, ...]:
-        if self.options.option == "I" or self.context.train.momentum == 0:
+        momentum = self.context.train.momentum
+        if momentum == 0:
             return ()
-        return ("scaffold's option II measures the gradient of plain SGD, see method.option; train.momentum is not 0",)
+        problem = f"scaffold corrects the steps of plain SGD; with train.momentum={momentum:g} its corrections add up"
+        return (f"{problem}, and training may diverge: set train.momentum=0, as the config scaffold_digits does",)
 
     # Server half.
 

@@ -23,7 +23,7 @@ from fedmpi.report.best import Best
 from fedmpi.report.records import CLIENTS, Record, gaps_of, net_scores, read_records, rounds_done
 from fedmpi.store.files import read_json, read_whole
 from fedmpi.store.manifest import read_starts
-from fedmpi.store.run_dir import RunDir, runs_below
+from fedmpi.store.run_dir import RunDir, meant, runs_below
 
 Read = TypeVar("Read")
 
@@ -106,7 +106,7 @@ def read_all(paths: Sequence[Path]) -> list[Facts]:
             found.append(read(path))
             continue
         if not os.path.isdir(path):  # False, too, of a name too long
-            raise RunDirError(str(path), "is not a folder; name a run's folder, or a folder of runs")
+            raise RunDirError(str(path), f"is not a folder; name a run's folder, or a folder of runs{meant(path)}")
         inner, damaged = _read_below(path)
         if damaged and not inner:
             raise damaged[0]

@@ -112,10 +112,11 @@ def save(figure: Figure, path: Path) -> None:
     """Writes it; the format is that of the name's ending. The same runs give the same bytes. Raises RunDirError."""
     from matplotlib import rc_context
 
+    ending = path.suffix.lower()
     dates = {".pdf": {"CreationDate": None}, ".svg": {"Date": None}}
     drawn = io.BytesIO()
     with rc_context(_STYLE):
-        figure.savefig(drawn, format=path.suffix[1:], dpi=_DPI, metadata=dates.get(path.suffix))
+        figure.savefig(drawn, format=ending[1:], dpi=_DPI, metadata=dates.get(ending))
     write_atomic(path, drawn.getbuffer())
 
 

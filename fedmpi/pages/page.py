@@ -62,12 +62,19 @@ def _accuracy(facts: Facts) -> _Section:
     if not shown:
         return {"title": "Accuracy and loss", "text": "No round has been tested yet."}
     accuracy = [Line(name_of(name), *facts.course(name)) for name in shown]
-    losses = [Line(name_of(name), *facts.course(name, "loss")) for name in shown if name != CLIENTS]
+    losses = [Line(name_of(name), *facts.course(name, "loss")) for name in shown]
     numbers = [record["round"] for record in facts.records if record["train_loss"] is not None]
     training = [record["train_loss"] for record in facts.records if record["train_loss"] is not None]
-    found = [charts.lines(accuracy, "Test accuracy", "round", y=svg.percents)]
-    found += [charts.lines([*losses, Line("training", numbers, training)], "Loss", "round")]
+    losses = [line for line in [*losses, Line("training", numbers, training)] if line.x]
+    found = [charts.lines(accuracy, _titled("Test accuracy", accuracy), "round", y=svg.percents)]
+    if losses:
+        found.append(charts.lines(losses, _titled("Loss", losses), "round"))
     return {"title": "Accuracy and loss", "charts": found}
+
+
+def _titled(what: str, lines: Sequence[Line]) -> str:
+    """A chart of one line has no legend, so its title has the line's name."""
+    return what if len(lines) > 1 else f"{what}, {lines[0].label}"
 
 
 def _tiers(facts: Facts) -> _Section:
@@ -102,11 +109,12 @@ def _clients(facts: Facts) -> _Section:
     if accuracy is None:
         return {}
     worst = np.sort(accuracy)[: -(-len(accuracy) // 10)].mean()
-    marks = {"mean": float(accuracy.mean()), "worst decile": float(worst)}
+    marks = {"mean of the clients": float(accuracy.mean()), "mean of the worst decile": float(worst)}
+    mean, worst = map(percent, marks.values())
     text = (
         f"Each of {len(accuracy):,} clients was tested with its own net on its own test data: mean "
-        f"{percent(marks['mean'])}, standard deviation {percent(float(accuracy.std()))}, worst decile "
-        f"{percent(marks['worst decile'])}, lowest {percent(float(accuracy.min()))}."
+        f"{mean}, standard deviation {percent(float(accuracy.std()))}, worst decile {worst}, lowest "
+        f"{percent(float(accuracy.min()))}."
     )
     return {"title": "Fairness", "text": text, "charts": [charts.histogram(accuracy, "Clients by accuracy", marks)]}
 
@@ -135,9 +143,11 @@ def _costs(facts: Facts) -> _Section:
     numbers, down = facts.cumulated("protocol_down_bytes")
     _, up = facts.cumulated("protocol_up_bytes")
     _, macs = facts.cumulated("training_macs")
-    moved, found = {"down": down, "up": up}, []
-    found.append(charts.stacked(numbers, moved, "Bytes of all clients so far, down and up together", svg.prefixed("B")))
-    found.append(charts.stacked(numbers, {"training": macs}, "MACs of training so far", svg.prefixed("")))
+    found = [charts.stacked(numbers, {"training": macs}, "MACs of training so far", svg.prefixed(""))]
+    if not (down[-1] or up[-1]):
+        return {"title": "Communication and compute", "text": "Clients and server exchanged nothing.", "charts": found}
+    title = "Bytes of all clients so far, down and up together"
+    found.insert(0, charts.stacked(numbers, {"down": down, "up": up}, title, svg.prefixed("B")))
     return {"title": "Communication and compute", "charts": found}
 
 
@@ -275,14 +285,17 @@ def _curves(groups: Sequence[Group]) -> _Section:
     found = []
     for x, word, label, shown in _AXES:
         lines = [group.line(tier, x, "accuracy", group.name) for group, tier in first]
-        found.append(charts.lines(lines, f"Accuracy by {word}", label, x=shown, y=svg.percents))
-    sized = _by_size(groups)
+        if any(place for line in lines for place in line.x):  # nobody may have moved anything
+            found.append(charts.lines(lines, f"Accuracy by {word}", label, x=shown, y=svg.percents))
+    sized = [line for line in _by_size(groups) if line.x]
     if any(len(line.x) > 1 for line in sized):
         found.append(charts.lines(sized, "Last accuracy by size", "parameters", x=svg.prefixed(""), y=svg.percents))
     tiers = ", ".join(dict.fromkeys(name_of(tier) for _, tier in first))
     return {
         "title": "Accuracy",
-        "text": f"The curves are of {tiers}: of each setting its clients' own nets, or else its largest net.",
+        "text": f"The curves are of {tiers}: of each setting its clients' own nets, or else its largest net."
+        if first
+        else "No round has been tested yet.",
         "charts": found,
     }
 

@@ -36,25 +36,35 @@ class Group:
     def tested(self) -> list[str]:
         return list(dict.fromkeys(name for run in self.runs for name in run.tested))
 
+    def recorded(self, quantity: str) -> list[str]:
+        """Those of what was tested that have this quantity: the clients' own nets have an accuracy and no loss."""
+        return [name for name in self.tested if self.ends(name, quantity)]
+
     def line(self, tier: str, x: str, quantity: str, label: str) -> Line:
-        """The mean over seeds by round (or by what was moved or computed up to it), and the range of the seeds."""
+        """The mean over seeds by round (or by what was moved or computed up to it), and the range of the seeds. Seeds
+        that have not tested this tier yet are left out."""
         by_round: dict[int, list[tuple[float, float]]] = {}
-        for run in self.runs:
+        runs = [run for run in self.runs if run.course(tier, quantity)[0]]
+        for run in runs:
             places = places_of(run, x)
             for number, value in zip(*run.course(tier, quantity), strict=True):
                 by_round.setdefault(number, []).append((places[number], value))
-        common = sorted(number for number, found in by_round.items() if len(found) == len(self.runs))
+        common = sorted(number for number, found in by_round.items() if len(found) == len(runs))
         points = [np.array(by_round[number]) for number in common]
         xs, ys = [float(point[:, 0].mean()) for point in points], [float(point[:, 1].mean()) for point in points]
-        if len(self.runs) == 1:
+        if len(runs) == 1:
             return Line(label, xs, ys)
         low, high = ([float(end(point[:, 1])) for point in points] for end in (np.min, np.max))
         return Line(label, xs, ys, low, high)
 
     def last(self, tier: str, quantity: str = "accuracy") -> dict[int, float]:
         """The value by seed, of the last round in which this tier was tested."""
-        courses = {seed: run.course(tier, quantity)[1] for seed, run in zip(self.seeds, self.runs, strict=True)}
-        return {seed: values[-1] for seed, values in courses.items() if values}
+        return {seed: value for seed, (_, value) in self.ends(tier, quantity).items()}
+
+    def ends(self, tier: str, quantity: str = "accuracy") -> dict[int, tuple[int, float]]:
+        """The last round in which this tier was tested, and its value there, by seed."""
+        courses = {seed: run.course(tier, quantity) for seed, run in zip(self.seeds, self.runs, strict=True)}
+        return {seed: (numbers[-1], values[-1]) for seed, (numbers, values) in courses.items() if values}
 
 
 def places_of(run: Facts, x: str) -> dict[int, float]:
@@ -132,17 +142,24 @@ def settings(config: Mapping[str, Any]) -> dict[str, str]:
 
 
 def _differing(found: Sequence[Mapping[str, str]]) -> list[str]:
-    """The keys that tell these settings apart; where names of parts differ, those alone say enough if they do."""
+    """The keys that tell these settings apart; where names of sections differ, those alone say enough if they do."""
     keys = dict.fromkeys(key for setting in found for key in setting)
     differ = [key for key in keys if len({setting.get(key) for setting in found}) > 1]
     names = [key for key in differ if key.endswith(".name")]
-    if names and len({tuple(setting.get(key) for key in names) for setting in found}) == len(found):
-        return names
+    sections = [key for key in names if _is_of_section(key)]
+    if sections and len({tuple(setting.get(key) for key in sections) for setting in found}) == len(found):
+        return sections
     shared = [key for key in differ if all(key in setting for setting in found)]
     return [*names, *(key for key in (shared or differ) if key not in names)]
 
 
 def _name(setting: Mapping[str, str], keys: Sequence[str]) -> str:
-    """`fedhm`, or `fedhm, train.lr 0.1`."""
-    parts = [setting[key] if key.endswith(".name") else f"{key} {setting[key]}" for key in keys if key in setting]
+    """`fedhm`, `fedhm, train.lr 0.1`, or `method.server fedadam`."""
+    given = [(key, setting[key]) for key in keys if key in setting]
+    parts = [value if _is_of_section(key) else f"{key.removesuffix('.name')} {value}" for key, value in given]
     return ", ".join(parts) or setting["method.name"]
+
+
+def _is_of_section(key: str) -> bool:
+    """Whether the key is the name of a section, as `method.name`, which says what it is without its key."""
+    return key.endswith(".name") and key.count(".") == 1

@@ -76,7 +76,7 @@ def refuse_inside(text: str, new_run: str) -> None:
     if new.is_relative_to(old):
         where = "is" if new == old else "is inside"
         advice = "take another --run-dir, or --resume alone to continue the run itself"
-        raise ConfigError(_RESUME_FROM, f"--run-dir {new_run} {where} the run that the branch begins from; {advice}")
+        raise ConfigError(_RESUME_FROM, f"--run-dir={new_run} {where} the run that the branch begins from; {advice}")
 
 
 def _parted(text: str) -> tuple[Path, int | None]:

@@ -10,12 +10,14 @@ runs/<label>-<timestamp>/
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
 import tempfile
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
+from difflib import get_close_matches
 from pathlib import Path
 
 from fedmpi.disk.plain import becomes, remove
@@ -76,7 +78,7 @@ class RunDir:
         """The directory of a run that has begun. Raises RunDirError."""
         run = cls(Path(path))
         if not run.has_config():
-            raise RunDirError(str(path), "holds no run (no config.yaml); name a run's folder")
+            raise RunDirError(str(path), f"holds no run (no config.yaml); name a run's folder{meant(run.path)}")
         return run
 
     def refuse_run(self) -> None:
@@ -157,6 +159,25 @@ class RunDir:
     def _with_folders(self) -> RunDir:
         self.checkpoints_dir.mkdir(exist_ok=True)
         return self
+
+
+def meant(path: Path) -> str:
+    """`; did you mean runs/a?` for a path that is no run: the run that it is in, or a run of a similar name beside it;
+    or the runs that it holds. Empty where there is none.
+    """
+    with contextlib.suppress(OSError, ValueError):
+        for above in path.parents[:2]:
+            if RunDir(above).has_config():
+                return f"; did you mean {above}?"
+        if inner := _runs_in(path):
+            return f"; runs in it: {', '.join(inner[:5])}" + f" and {len(inner) - 5} more" * (len(inner) > 5)
+        similar = get_close_matches(path.name, _runs_in(path.parent), n=1)
+        return "".join(f"; did you mean {path.parent / name}?" for name in similar)
+    return ""
+
+
+def _runs_in(folder: Path) -> list[str]:
+    return sorted(path.name for path in folder.iterdir() if RunDir(path).has_config()) if folder.is_dir() else []
 
 
 def runs_below(folder: Path) -> Iterator[RunDir]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable
 
 _SI = ("", "k", "M", "G", "T", "P")
 
@@ -33,6 +34,14 @@ def as_number(text: str) -> float | None:
         return float(text)
     except ValueError:
         return None
+
+
+def named_among(asked: str, names: Iterable[str]) -> str | None:
+    """The one of `names` that is asked for, by its text or, as `0.50` for `0.5`, by its value; None where none is."""
+    known, number = [*names], as_number(asked)
+    if asked in known:
+        return asked
+    return next((name for name in known if number is not None and as_number(name) == number), None)
 
 
 def percent(share: float | None) -> str:

@@ -9,6 +9,7 @@ from by_hand import PLAIN, Bench, after, numbers
 from small_runs import small_setup
 
 from fedmpi.federation.assignment import Task
+from fedmpi.library.calls import load_config
 from fedmpi.methods.perfedavg import PerFedAvg, PerFedAvgOptions
 from fedmpi.methods.values import Client, LocalWork, Turn
 from fedmpi.store.stored import digest_of
@@ -96,7 +97,10 @@ def test_divergence_is_settled_as_elsewhere(tmp_path: Path, policy: str) -> None
 def test_what_is_warned_of(tmp_path: Path) -> None:
     assert "weight_decay" in small_setup(tmp_path, "method.name=perfedavg").method.warnings()[0]
     still = small_setup(tmp_path, "method.name=perfedavg", "train.weight_decay=0").method.warnings()
-    assert "momentum" in still[0]
+    assert "momentum" in still[0] and "method.beta=lr takes" in still[0] and "config perfedavg_digits" in still[0]
+    assert load_config("perfedavg_digits").to_dict()["method"]["beta"] == "lr"
+    (said,) = small_setup(tmp_path, "method.name=perfedavg", "method.beta=lr").method.warnings()
+    assert "train.lr" not in said
     nothing = ("train.weight_decay=0", "train.momentum=0")
     assert small_setup(tmp_path, "method.name=perfedavg", *nothing).method.warnings() == ()
 

@@ -13,6 +13,7 @@ import json
 import re
 import runpy
 import tempfile
+import textwrap
 import time
 from pathlib import Path
 
@@ -50,10 +51,20 @@ def test_the_script_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys
         (tmp_path / name).mkdir()
     monkeypatch.chdir(tmp_path / "home")
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "temporary"))
-    runpy.run_path(str(JOBS / "tutorial.py"), run_name="__main__")
+    made = runpy.run_path(str(JOBS / "tutorial.py"), run_name="__main__")
     out = capsys.readouterr().out
     assert "finished fedhm True" in out and "most likely: 1 " in out and "Did you mean 'lr'" in out
     assert [*(tmp_path / "home").iterdir()] == []
+    digit, expected = exports_example()
+    exec(digit.replace("quarter.pt2", str(made["folder"] / "digits.pt2")), {})
+    assert capsys.readouterr().out == f"{expected}\n"
+
+
+def exports_example() -> tuple[str, str]:
+    """The code in the README of `fedmpi.export`, and what its last comment says that it prints."""
+    text = (JOBS.parent / "fedmpi" / "export" / "README.md").read_text()
+    code = text[text.index("    import torch\n") : text.index("\n| format |")]
+    return textwrap.dedent(code), code.rpartition(": ")[2].strip()
 
 
 @pytest.fixture

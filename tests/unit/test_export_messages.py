@@ -15,7 +15,12 @@ from fedmpi.store.run_dir import RunDir
 
 MISTAKES = """
 nowhere
+ruin
+run/checkpoints/round-000001.h5
+.
 run other
+run tier=1
+run --tiers 1
 run --round 7
 run --round first
 run --tier 0.3

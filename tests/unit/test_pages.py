@@ -1,14 +1,13 @@
 """Pages and figures of runs: their numbers are the records'; differences and intervals by hand."""
 
-import json
 import math
 import re
 from dataclasses import replace
 from html.parser import HTMLParser
-from pathlib import Path
 
 import numpy as np
 import pytest
+from written_runs import a_run
 
 from fedmpi.command import plot, report
 from fedmpi.data.partition import Partition
@@ -17,42 +16,6 @@ from fedmpi.errors import ConfigError, RunDirError
 from fedmpi.pages import facts, figure, plotted
 from fedmpi.pages.page import page
 from fedmpi.pages.settings import Group, differences, grouped, mean_and_half_width
-
-CONFIG = """seed: {seed}
-rounds: {rounds}
-data: {{name: digits}}
-partition: {{name: iid}}
-model: {{name: mlp, hidden: 8}}
-method: {{name: {method}}}
-clients: {{count: 4, per_round: 2}}
-train: {{local_epochs: 1, batch_size: 8, lr: {lr}}}
-"""
-
-
-def a_run(path: Path, accuracies, *, seed=0, method="fedhm", lr=0.1, rounds=None, losses=()) -> Path:
-    """A run directory with a record for each (tier -> accuracy)."""
-    path.mkdir()
-    rounds = len(accuracies) if rounds is None else rounds
-    (path / "config.yaml").write_text(CONFIG.format(seed=seed, rounds=rounds, method=method, lr=lr))
-    lines = []
-    for number, tiers in enumerate(accuracies, 1):
-        tested = {name: {"accuracy": share, "loss": 1 - share} for name, share in tiers.items()}
-        lines.append(
-            {
-                "round": number,
-                **({"tiers": tested} if tested else {}),
-                "train_loss": 0.5,
-                "protocol_down_bytes": 100,
-                "protocol_up_bytes": 50,
-                "training_macs": 1000.0,
-                "seconds": {"local_training": 2.0, "idle": 1.0, "wall": 3.5},
-                "busy_s": {"0": 1.0, "1": 2.0},
-                "losses": list(losses) if number == 1 else [],
-            }
-        )
-    (path / "rounds.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
-    (path / "partition.h5").write_bytes(bytes(Partition(np.arange(6), np.array([0, 1, 3, 6, 6])).packed()))
-    return path
 
 
 class Tables(HTMLParser):
@@ -228,10 +191,7 @@ def test_of_many_settings_each_is_compared_with_the_first(tmp_path):
 
 
 def test_the_clients_own_nets_come_first(tmp_path):
-    run = a_run(tmp_path / "run", [{"1": 0.25}])
-    record = json.loads((run / "rounds.jsonl").read_text())
-    (run / "rounds.jsonl").write_text(json.dumps(record | {"clients": {"accuracy": 0.75}}) + "\n")
-    found = facts.read(run)
+    found = facts.read(a_run(tmp_path / "run", [{"1": 0.25, "clients": 0.75}]))
     assert found.tested == ["clients", "1"] and plotted.chosen_tiers(grouped([found]), []) == ["clients"]
 
 
@@ -245,7 +205,77 @@ def test_a_figure(tmp_path, ending):
 
 
 def test_a_table_in_latex(tmp_path):
-    assert r"fedhm & 1 & 3 & $60.00 \pm 10.00$\,\% \\" in plotted.tex(several(tmp_path), "accuracy")
+    """What +- is, and which round the numbers are from."""
+    table = plotted.tex(several(tmp_path), "accuracy").splitlines()
+    assert table[2:5] == [
+        r"setting & tier & seeds & round & test accuracy \\",
+        r"\midrule",
+        r"fedhm & 1 & 3 & 1 & $60.00 \pm 10.00$\,\% \\",
+    ]
+    assert r"$\pm$ sample standard deviation" in table[-2]
+    alone = plotted.tex(grouped([facts.read(a_run(tmp_path / "run", [{"1": 0.5}, {"1": 0.6}]))]), "loss")
+    assert r"fedhm & 1 & 1 & 2 & $0.400$ \\" in alone and r"\pm" not in alone
+
+
+def test_a_line_says_what_it_is_the_mean_of(tmp_path):
+    groups = [*several(tmp_path), *grouped([facts.read(a_run(tmp_path / "one", [{"1": 0.5}], lr=0.01))])]
+    (axes,) = plotted.drawn(groups, "rounds", "accuracy", ["1"]).axes
+    labels = [str(line.get_label()).partition(", ") for line in axes.get_lines()]
+    assert [(name, said) for name, _, said in labels] == [
+        ("fedhm", "mean of 3 seeds"),
+        ("heterofl", "mean of 3 seeds"),
+        ("fedhm", ""),
+    ]
+
+
+SHARED, OWN, BOTH = [{"1": 0.25, "0.5": 0.5}] * 2, [{"clients": 0.5}] * 2, [{"1": 0.25, "clients": 0.5}] * 2
+
+
+@pytest.mark.parametrize("x", ["rounds", "bytes", "macs"])
+@pytest.mark.parametrize("accuracies", [SHARED, OWN, BOTH])
+def test_no_panel_of_a_figure_is_empty(tmp_path, accuracies, x):
+    """Nets that clients have for themselves have no loss: the next net is drawn, or one line says what can be."""
+    groups = grouped([facts.read(a_run(tmp_path / "run", accuracies))])
+    for y, tiers in (("accuracy", groups[0].tested[:1]), ("loss", groups[0].recorded("loss")[:1])):
+        if tiers:
+            assert plotted.chosen_tiers(groups, [], y) == tiers
+            (axes,) = plotted.drawn(groups, x, y, tiers).axes
+            assert [len(line.get_xdata()) for line in axes.get_lines()] == [2]
+        else:
+            with pytest.raises(ConfigError, match="--y: .* loss .*accuracy"):
+                plotted.chosen_tiers(groups, [], y)
+    if accuracies is BOTH:
+        with pytest.raises(ConfigError, match="--tier: .*clients; allowed: 1$"):
+            plotted.chosen_tiers(groups, ["clients"], "loss")
+
+
+def test_what_moves_nothing_has_no_figure_by_bytes(tmp_path):
+    found = facts.read(a_run(tmp_path / "run", OWN))
+    none = {"protocol_down_bytes": 0, "protocol_up_bytes": 0}
+    found = replace(found, records=[{**record, **none} for record in found.records])
+    with pytest.raises(ConfigError, match="--x: .*bytes"):
+        plotted.drawn(grouped([found]), "bytes", "accuracy", ["clients"])
+    for several in ([found], [found, replace(found, config={**found.config, "method": {"name": "other"}})]):
+        text = page(several)
+        assert "MACs" in text and "Bytes of all" not in text and "Accuracy by bytes" not in text
+    assert "Loss, training" in page([found])
+
+
+def test_seeds_that_were_not_tested_yet_empty_no_line(tmp_path):
+    runs = [
+        facts.read(a_run(tmp_path / f"{seed}", tested, seed=seed)) for seed, tested in enumerate([SHARED, [{}, {}]])
+    ]
+    (axes,) = plotted.drawn(grouped(runs), "rounds", "accuracy", ["1"]).axes
+    assert [(line.get_label(), len(line.get_xdata())) for line in axes.get_lines()] == [("fedhm", 2)]
+
+
+def test_a_part_of_a_section_is_named_with_its_key(tmp_path):
+    """Where a section's name tells settings apart, the names of its parts are left out."""
+    found = facts.read(a_run(tmp_path / "run", SHARED))
+    methods = ({"name": "fedavg", "server": {"name": name}} for name in ("mean", "fedadam"))
+    servers = [replace(found, config={**found.config, "method": method}) for method in methods]
+    assert [group.name for group in grouped(servers)] == ["method.server mean", "method.server fedadam"]
+    assert [group.name for group in grouped([servers[0], found])] == ["fedavg", "fedhm"]
 
 
 def test_the_commands(tmp_path, capsys):

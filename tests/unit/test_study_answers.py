@@ -160,6 +160,19 @@ def test_the_energy_that_tiers_lack_is_drawn_where_records_have_it(tmp_path: Pat
     assert "avg, seed" not in drawn and "hm, seed 1" not in drawn
 
 
+@pytest.mark.parametrize("untested", [{}, {"tiers": None}, {"tiers": {}}])
+def test_records_without_tiers_have_no_nets(untested: dict[str, None]) -> None:
+    """As rounds without a test write them, now and formerly, and methods whose clients alone have nets."""
+    whole = made(Wanted("final", "one", "avg", 0, 0), 0.9, 0.8)
+    bare = {**{key: value for key, value in whole.rounds[0].items() if key != "tiers"}, **untested}
+    some, none = (replace(whole, rounds=rounds) for rounds in ([bare, *whole.rounds], [bare]))
+    asked = ("largest", "smallest", "mean", "clients")
+    assert [some.nets_of(net) for net in asked] == [["0"], ["1"], ["0", "1"], ["clients"]]
+    assert [none.nets_of(net) for net in asked] == [[], [], [], ["clients"]]
+    assert [none.value(Measure(quantity="accuracy", net=net)) for net in asked] == [None] * 4
+    assert some.value(Measure(quantity="accuracy", net="mean")) == pytest.approx(0.85)
+
+
 def test_what_runs_do_not_share_is_said(tmp_path: Path) -> None:
     runs, study = final_runs(BETTER, WORSE), study_of(tmp_path)
     assert unlike(study, runs) == unlike(study, []) and len(unlike(study, runs)) == 1
