@@ -215,9 +215,12 @@ def _starts(facts: Facts) -> _Section:
     rows: list[list[Any]] = []
     for number, start in enumerate(facts.starts, 1):
         ends = start.get("stopped") or start.get("ended") or {}
+        resumed = start.get("resumed_round") or 0
         without_a_word = "was interrupted" if number < len(facts.starts) else "no end yet"
+        if resumed >= facts.rounds:
+            without_a_word = "had nothing left to do"
         event = f"ended after round {ends['round']}" if "round" in ends else without_a_word
-        after = f"after round {start.get('resumed_round') or 0}"
+        after = f"after round {resumed}" if resumed else "the beginning"
         rows.append([start.get("started", "-").replace("T", " "), after, event, _said(start, ends)])
     rows += [
         [
@@ -239,7 +242,7 @@ def _said(start: Mapping[str, Any], ends: Mapping[str, Any]) -> str:
 def _made_with(facts: Facts) -> _Section:
     if not facts.starts:
         return {}
-    start = facts.starts[-1]
+    start = facts.working_starts[-1]
     rows = [[name, version] for name, version in (start.get("versions") or {}).items()]
     rows += [[name, start[key]] for name, key in (("commit", "git"), ("host", "host")) if start.get(key)]
     rows += [["data digest", start["data_digest"]]] if start.get("data_digest") else []

@@ -158,6 +158,24 @@ def test_rank_0_says_that_nothing_has_begun(tmp_path: Path, rank: str, number: s
         loads.kill()
 
 
+GUARDED = """
+import os, signal
+from fedmpi.mpi.starting import at_most
+from fedmpi.running.interruption import end_early
+end_early()
+with at_most(600.0, "too slow"):
+    os.killpg(0, signal.SIGTERM)
+    signal.pause()
+"""
+
+
+def test_a_rank_that_waits_for_mpi_says_it_once(tmp_path: Path) -> None:
+    """A launcher sends the signal to all processes of a rank, also to the one that watches the start of MPI."""
+    words = [sys.executable, "-c", GUARDED]
+    done = subprocess.run(words, capture_output=True, text=True, start_new_session=True, timeout=LIMIT_S)
+    assert (done.returncode, done.stderr.count("SIGTERM"), done.stderr.count("\n")) == (-signal.SIGTERM, 1, 1)
+
+
 # As mpirun after Ctrl-C: what its rank writes to stderr goes nowhere.
 DEAF_LAUNCHER = '#!/bin/sh\n"$@" 2>/dev/null &\nwait $!\n'
 
