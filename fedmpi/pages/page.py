@@ -16,7 +16,7 @@ from fedmpi.pages.facts import Facts
 from fedmpi.pages.prose import key_figures, name_of, paragraph
 from fedmpi.pages.settings import LEAST_SEEDS, MOST_PAIRED, Group, differences, grouped, mean_and_half_width
 from fedmpi.report.records import CLIENTS
-from fedmpi.store.units import duration, percent, si, size
+from fedmpi.store.units import percent, si, size, took
 
 MOST_CLIENTS = 40
 """Of more clients a chart shows a sample."""
@@ -159,7 +159,7 @@ def _time(facts: Facts) -> _Section:
         stages = [stage for stage in STAGES if any(record["seconds"].get(stage, 0.0) > 0 for record in facts.records)]
         parts = {s.replace("_", " "): np.array([r["seconds"].get(s, 0.0) for r in facts.records]) for s in stages}
         found.append(charts.stacked(numbers, parts, "Time of each round", lambda s: f"{s:g} s"))
-    return {"title": "Time", "text": f"The rounds and their saves took {duration(total_s)}.", "charts": found}
+    return {"title": "Time", "text": f"The rounds and their saves took {took(total_s)}.", "charts": found}
 
 
 def _busy(facts: Facts) -> dict[str, float]:

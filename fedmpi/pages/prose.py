@@ -8,7 +8,7 @@ from typing import Any
 from fedmpi.errors import counted
 from fedmpi.pages.facts import Facts
 from fedmpi.report.records import ranks_in_words
-from fedmpi.store.units import duration, percent, si, size
+from fedmpi.store.units import percent, si, size, took
 
 _ALL_IN_ONE = "all clients"
 
@@ -43,7 +43,7 @@ def _epochs(train: Mapping[str, Any]) -> str:
 
 def _where(facts: Facts) -> str:
     total_s = sum(facts.time_s.values())
-    text = f" The rounds took {duration(total_s)}" if total_s else ""
+    text = f" The rounds took {took(total_s)}" if total_s else ""
     starts, ranks = facts.working_starts, ranks_in_words(facts.records)
     if not ranks or not starts or not text:
         return f"{text}." if text else ""
@@ -68,7 +68,7 @@ def key_figures(facts: Facts) -> list[tuple[str, str]]:
             ("training compute", f"{si(float(macs[-1]))} MACs"),
         ]
     if total_s := sum(facts.time_s.values()):
-        figures.append(("time", duration(total_s)))
+        figures.append(("time", took(total_s)))
     return figures
 
 

@@ -10,6 +10,7 @@ from fedmpi import registry
 from fedmpi.config.schema import Config, Train
 from fedmpi.data.options import PLACES
 from fedmpi.errors import DivergenceError, RoundError, UserError
+from fedmpi.report.terminal import folded
 from fedmpi.store.run_dir import NOTE_DIVERGED, NOTE_FAILED, RunDir
 from fedmpi.store.whereabouts import GoneError
 
@@ -66,22 +67,23 @@ class Advice:
         run_dir = self._run[0]
         cause = _cause(error)
         if isinstance(cause, GoneError) and cause.moved_to:
-            return f"to continue: {self.resume_command(moved_to=cause.moved_to)}"
+            return folded(f"to continue: {self.resume_command(moved_to=cause.moved_to)}")
         if not run_dir.holds_run():  # it is gone, or a branch has not begun
             return f"nothing is left to continue in {run_dir.path}"
         if isinstance(cause, DivergenceError):
             return self._after_divergence(run_dir)
-        return f"{_before_a_resume(cause)}to continue: {self.resume_command()}"
+        return _before_a_resume(cause) + folded(f"to continue: {self.resume_command()}")
 
     def _after_divergence(self, run_dir: RunDir) -> str:
         """A resume computes the same bits, so it diverges at the same place; the same settings from round 1 do, too."""
         lower = f"train.lr={min(self._lr * _LOWER, Train().lr):.3g}"
         if not (last := self._last_saved()):
             problem = f"  {NOTHING_SAVED}, and the same settings diverge again"
-            return f"{problem}\nto continue from the beginning with others: {self.resume_command(lower)}"
+            return f"{problem}\n" + folded(f"to continue from the beginning with others: {self.resume_command(lower)}")
         again = self._command("--resume-from", str(run_dir.path), lower)
         saved = f"  {self.what_is_saved()}; --resume alone would diverge again, because it computes the same bits"
-        return f"{saved}\nto continue after round {last} with other settings, in a new run directory: {again}"
+        how = f"to continue after round {last} with other settings, in a new run directory: {again}"
+        return f"{saved}\n{folded(how)}"
 
     def _last_saved(self) -> int:
         return max((number for number, _ in self._run[0].checkpoints()), default=0) if self._run else 0

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from fast import fast
 from in_terminal import Terminal, terminal
-from launched import LIMIT_S, RunMain, command, environment, launch
+from launched import LIMIT_S, RunMain, command, environment, launch, unfolded
 from small_runs import SMALL
 
 from fedmpi.store.run_dir import RunDir
@@ -24,7 +24,7 @@ ATTEMPTS = 5
 
 def advice(shown: bytes) -> str:
     """The command to continue, said after ^C; empty if none was."""
-    after = shown.partition(b"^C")[2].decode(errors="replace")
+    after = unfolded(shown.partition(b"^C")[2].decode(errors="replace"))
     found = re.search(r"fedmpi: stopped by Ctrl-C(?: or SIGTERM)?; rounds? .* saved\r?\nto continue: (.*?)\r?\n", after)
     return found[1] if found else ""
 
@@ -58,7 +58,7 @@ def test_under_mpirun_rounds_are_shown_as_they_end_and_ctrl_c_says_how_to_contin
     assert code == 0 and f"resuming after round {saved}" in out, errors
 
 
-WITH_A_PATH = ("to continue", "run directory: ")
+WITH_A_PATH = ("    /", "run directory: ")
 
 
 def test_a_run_of_seven_tiers_under_mpirun_in_80_columns(tmp_path: Path) -> None:

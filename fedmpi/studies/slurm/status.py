@@ -27,7 +27,7 @@ from fedmpi.store.run_dir import NOTE_DIVERGED, NOTE_FAILED, RunDir, runs_below
 from fedmpi.store.units import duration, percent
 from fedmpi.studies.runs import Run
 
-_HEADS = ("run", "state", "job", "starts", "ranks", "round", "accuracy", "ETA", "seen")
+_HEADS = ("run", "state", "job", "starts", "ranks", "round", "accuracy", "ETA", "seen ago")
 _NUM_LEFT = 3
 
 _RECENT_ROUNDS = 20
@@ -68,7 +68,7 @@ class Status:
         name = os.path.relpath(self.folder, above) if self.folder.is_relative_to(above) else str(self.folder)
         rounds = f"{self.round}/{self.rounds or '?'}"
         counts = self.job or "-", str(self.starts), ", ".join(map(str, self.ranks)) or "-", rounds
-        seen = "-" if self.seen_s is None else f"{duration(self.seen_s)} ago"
+        seen = "-" if self.seen_s is None else duration(self.seen_s)
         return name, self.state, *counts, percent(self.accuracy), duration(self.eta_s), seen
 
 
