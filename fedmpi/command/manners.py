@@ -8,6 +8,7 @@ import os
 import sys
 import traceback
 from collections.abc import Callable
+from difflib import get_close_matches
 from pathlib import Path
 from typing import NoReturn
 
@@ -31,7 +32,11 @@ class Parser(argparse.ArgumentParser):
             " ".join(self.prog.split()[:3]) if self.prog.startswith(("python", "fedmpi")) else f"python {self.prog}"
         )
         unknown = message.partition("unrecognized arguments: ")[2].partition(" ")[0]
-        instead = f"; {advice(unknown)}" if unknown.startswith("-") and advice(unknown) else ""
+        meant = advice(unknown) if unknown.startswith("-") else ""
+        options = {option.strip("-"): option for option in self._option_string_actions}
+        if not meant and (near := get_close_matches(unknown.strip("-").partition("=")[0], options, 1)):
+            meant = f"did you mean {options[near[0]]}"
+        instead = f"; {meant}" if meant else ""
         raise ConfigError("command line", f"{message}{instead}; see {program} --help")
 
 

@@ -126,8 +126,9 @@ class Server:
             if self._done:
                 self.say(f"resuming after round {self._done}")
         else:
-            fewer = f"{self._done} rounds are done, and rounds is {config.rounds}"
-            self.say(f"nothing left to do: {fewer if self._done > config.rounds else 'all rounds are done'}")
+            which = f"rounds 1 to {self._done} are done" if self._done > 1 else "round 1 is done"
+            fewer = f", and rounds is {config.rounds}" * (self._done > config.rounds)
+            self.say(f"nothing left to do: {which}{fewer}")
         for origin in parent.values():
             self.say(f"a branch of {origin['run']}: {'; '.join(origin['config']) or 'with the same config'}")
         self._observers.call("run_started", Started(config.to_dict(), self._folder.path, self._done))
