@@ -65,6 +65,14 @@ def counted(number: int, noun: str) -> str:
     return f"{number:,} {noun}{'s' * (number != 1)}"
 
 
+def type_in_words(value: object) -> str:
+    """`an int`, `a list`, `nothing` for None."""
+    if value is None:
+        return "nothing"
+    name = type(value).__name__
+    return f"{'an' if name[0].lower() in 'aeiou' else 'a'} {name}"
+
+
 def as_one_line(error: BaseException) -> str:
     """What a user's own code has raised and where, in one line: `ValueError: no (/home/me/nets.py:12)`."""
     frames = traceback.extract_tb(error.__traceback__)

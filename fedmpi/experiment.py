@@ -103,8 +103,6 @@ def _server(
 def _train(course: Course, setup: Setup, server: Server | None, opened: OpenRound) -> bool:
     """All rounds from the one that is open; whether it came to the last. Raises `ServerLossError`."""
     config, stops = course.config, ""
-    if opened.number > config.rounds and server is not None:
-        server.say(f"nothing left to do: {opened.number - 1} of {config.rounds} rounds are done")
     while opened.number <= config.rounds and not stops:
         try:
             course.round_number = opened.number

@@ -39,6 +39,7 @@ from fedmpi.errors import (
     counted,
 )
 from fedmpi.mpi.launch import check_launch, claimed
+from fedmpi.report.terminal import wrapped
 from fedmpi.running.folder import Asked, refuse_inside
 
 
@@ -128,11 +129,12 @@ def _plan(config: Config, form: str, size: int, *, measures: bool) -> str:
         repeatable_cublas()
         say("measuring on this machine, which takes a minute or two: reading the data, building the nets")
         text = prediction.measured_plan(config, planned).text(form)
-    if form == "text":
-        text += "".join(f"\nwarning: {line}" for line in lacking_here(planned))
-    if form == "text" and getattr(config.data, "reads_to_know", False):
-        text += f"\n{place(config.data)} was read, because nothing else says its sizes"
-    return text
+    if form == "json":
+        return text
+    more = [f"warning: {line}" for line in lacking_here(planned)]
+    if getattr(config.data, "reads_to_know", False):
+        more.append(f"{place(config.data)} was read, because nothing else says its sizes")
+    return "\n".join([text, *wrapped(*more)])
 
 
 def _run(config: Config, arguments: argparse.Namespace, rank: int) -> int:

@@ -63,9 +63,14 @@ def command(
     return [*launcher, sys.executable, *program, *arguments]
 
 
+def unfolded(text: str) -> str:
+    """With each command for a shell on one line, as the shell reads it."""
+    return re.sub(r" \\\r?\n +", " ", text)
+
+
 @dataclass
 class Launched:
-    """A command under way; its output goes to files, so it never waits for us to read."""
+    """A command under way; its output goes to files, so it never waits for us to read. Commands in it are unfolded."""
 
     process: subprocess.Popen[bytes]
     out_path: Path
@@ -74,12 +79,12 @@ class Launched:
 
     @property
     def out(self) -> str:
-        return self.out_path.read_text(errors="replace")
+        return unfolded(self.out_path.read_text(errors="replace"))
 
     @property
     def err(self) -> str:
         """Without the NUL that mpirun may put between the lines of two ranks."""
-        return self.err_path.read_text(errors="replace").replace("\0", "")
+        return unfolded(self.err_path.read_text(errors="replace").replace("\0", ""))
 
     def wait(self) -> int:
         """The exit code. A hang is an error, after the processes have been ended."""

@@ -102,7 +102,7 @@ class Job:
 
     def end_all(self, error: BaseException) -> None:
         """Says what has failed on this rank and how to continue, and ends all ranks. One process raises SystemExit."""
-        if self.advice.note_failure():
+        if self.advice.note_failure(error):
             say(f"{described(error, self.comm)}\n{self.advice.how_to_continue(error)}")
         else:  # another rank has said what to do
             say("; ".join(line.strip() for line in described(error, self.comm).splitlines()[:2]))

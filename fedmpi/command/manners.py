@@ -36,12 +36,12 @@ class Parser(argparse.ArgumentParser):
         raise ConfigError("command line", f"{message}{instead}; see {program} --help")
 
     def _instead_of(self, unknown: str) -> str:
-        """`; write train.lr=0.1` where settings are words of this command, or an option of a similar name."""
+        """`; write train.lr=0.1` where settings are words of this command, or the option of a similar name."""
         takes_settings = any("key=value" in str(action.metavar) for action in self._actions)
         if takes_settings and (said := advice(unknown)):
             return f"; {said}"
         options = [name[2:] for action in self._actions for name in action.option_strings if name.startswith("--")]
-        return "".join(f"; write --{name}" for name in similar(unknown.lstrip("-").partition("=")[0], options))
+        return "".join(f"; did you mean --{name}" for name in similar(unknown.lstrip("-").partition("=")[0], options))
 
 
 def called_as(program: str) -> list[str]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
 from difflib import get_close_matches
@@ -53,7 +54,11 @@ def exists(address: str) -> bool:
 
 
 def suggestion(word: str) -> str:
-    """Names the shipped config whose name, or whose cell's name, is like `word`; empty if none is."""
+    """Names the config whose name, or whose cell's name, is like `word`: one in the folder that `word` names, else one
+    that comes with fedmpi. Empty if none is.
+    """
+    if close := get_close_matches(file_and_cell(Path(word).name)[0].removesuffix(".yaml"), own := _own(word), n=1):
+        return f"did you mean '{own[close[0]]}'?"
     files = {str(path.relative_to(CONFIGS).with_suffix("")): path for path in sorted(CONFIGS.rglob("*.yaml"))}
     cell = word.rpartition("@")[2]
     for name, path in files.items():
@@ -63,8 +68,15 @@ def suggestion(word: str) -> str:
     for name, path in files.items():  # FILE_CELL, as a run's folder is called
         if asked.startswith(f"{name}_") and asked.removeprefix(f"{name}_") in _cells(path):
             return f"did you mean '{name}.yaml@{asked.removeprefix(f'{name}_')}'?"
-    close = get_close_matches(asked, files, n=1, cutoff=0.75)
+    close = get_close_matches(asked, files, 1, 0.75) or get_close_matches(Path(asked).name, files, 1, 0.75)
     return f"did you mean '{close[0]}.yaml'?" if close else ""
+
+
+def _own(word: str) -> dict[str, Path]:
+    """The YAML files of the folder that `word` names, by their names without ending."""
+    with contextlib.suppress(OSError, ValueError):
+        return {path.stem: path for path in sorted(Path(word).parent.iterdir()) if is_address(path.name)}
+    return {}
 
 
 def _cells(path: Path) -> list[str]:

@@ -166,6 +166,10 @@ def _instead(key: str, core: Any, value: Any) -> str:
 def _unknown(path: Path, spot: _Spot, places: Places) -> str:
     key, known = str(spot.path[-1]), list(spot.section.model_fields)
     elsewhere = places.get(key, {})
+    if not elsewhere and (alias := words.KEYS_MEANT.get(key)):
+        always = [place for place, names in places[alias].items() if not names]
+        meant = [words.dotted((*path[:-1], alias))] if alias in known else always
+        return f"no such key.{_did_you_mean(map(repr, meant))} Known keys: {words.listed(known)}"
     if owners := elsewhere.get(words.dotted(path)):
         has = f"{words.listed(owners, MAX_PLACES)} {'has' if len(owners) == 1 else 'have'} it"
         alike = _alike(path, owners[0], spot.section) or words.similar(key, known)

@@ -62,7 +62,8 @@ def keys_meant(text: str) -> list[str]:
     """The keys of a config that are called so: `train.lr` for `lr`."""
     name = text.replace("-", "_")
     known = dict.fromkeys(_keys())
-    return [name] if name in known else [key for key in known if key.rpartition(".")[2] == name != "name"]
+    last = words.KEYS_MEANT.get(name, name)
+    return [name] if name in known else [key for key in known if key.rpartition(".")[2] == last != "name"]
 
 
 def _keys() -> Iterator[str]:

@@ -245,7 +245,7 @@ def _similar_files(path: Path, shown: str) -> str:
     """
     known: dict[str, str] = {}
     with contextlib.suppress(OSError):
-        for file in sorted(path.parent.glob("*.yaml")):
+        for file in sorted(path.parent.glob("*.y*ml")):
             known[file.name] = str(file)
             if path.name.startswith(f"{file.stem}_"):
                 known |= {f"{file.stem}_{cell}.yaml": f"{file}@{cell}" for cell in _cells(file)}
@@ -253,7 +253,7 @@ def _similar_files(path: Path, shown: str) -> str:
         return f" Did you mean {known[close[0]]!r}?"
     if "\\" in shown:
         return " Folders are parted by / and not by \\."
-    suggested = "" if len(path.parts) > 1 and path.parent.is_dir() else suggestion(shown)
+    suggested = suggestion(shown)
     return f" {suggested[0].upper()}{suggested[1:]}" if suggested else ""
 
 

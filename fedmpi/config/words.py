@@ -18,6 +18,8 @@ MAX_NAMES = 30
 _UNSAID = 2**31 - 1
 # What others call it, where spelling alone finds something else.
 _MEANT = {"gpu": "cuda", "non-iid": "dirichlet", "noniid": "dirichlet", "non_iid": "dirichlet"}
+KEYS_MEANT = {"learning_rate": "lr", "learningrate": "lr", "epochs": "local_epochs", "batchsize": "batch_size"}
+"""What others call a key, by the last part of what fedmpi calls it."""
 _SIGNS = {"gt": ">", "ge": ">=", "lt": "<", "le": "<="}
 _LIMITS = (*_SIGNS, "min_length", "max_length", "pattern", "allow_inf_nan")
 

@@ -21,7 +21,7 @@ from fedmpi.data.holdout import stratified_holdout
 from fedmpi.data.options import DataInfo, DataOptions
 from fedmpi.data.reading import place
 from fedmpi.data.series import number_groups
-from fedmpi.errors import DataError, counted
+from fedmpi.errors import DataError, counted, type_in_words
 from fedmpi.seeds import numpy_generator
 
 if TYPE_CHECKING:
@@ -83,7 +83,7 @@ def known(options: ArrayOptions) -> tuple[Dataset, DataInfo]:
     given = found.arrays if isinstance(found, Dataset) else found
     if not isinstance(given, Mapping):
         expected = f"a dict with {', '.join(_NEEDED)}, or a fedmpi.data.dataset.Dataset"
-        raise DataError(where, f"gave a {type(given).__name__}, expected {expected}")
+        raise DataError(where, f"gave {type_in_words(given)}, expected {expected}")
     try:
         arrays = {str(name): np.asarray(array) for name, array in given.items() if array is not None}
     except (TypeError, ValueError) as error:

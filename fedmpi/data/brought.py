@@ -21,7 +21,7 @@ from fedmpi.data.arrays import ArrayOptions, Arrays
 from fedmpi.data.dataset import Dataset
 from fedmpi.data.dealing import Ints, PartitionOptions
 from fedmpi.data.options import DataOptions
-from fedmpi.errors import DataError, OtherKindError, UnknownError, UserError, as_one_line
+from fedmpi.errors import DataError, OtherKindError, UnknownError, UserError, as_one_line, counted, type_in_words
 
 Function = Callable[..., Any]
 # A function that makes as many examples as it is asked for does better than a subset of them.
@@ -105,10 +105,10 @@ def _checked(where: str, found: Any, num_examples: int, num_clients: int) -> tup
     try:
         parts = [np.asarray(part) for part in found]
     except (TypeError, ValueError):
-        given = f"gave a {type(found).__name__}"
+        given = f"gave {type_in_words(found)}"
         raise DataError(where, f"{given}, expected a list of arrays, one for each client") from None
     if len(parts) != num_clients:
-        raise DataError(where, f"gave the examples of {len(parts)} clients, expected {num_clients}")
+        raise DataError(where, f"gave the examples of {counted(len(parts), 'client')}, expected {num_clients}")
     for client, part in enumerate(parts):
         if not part.ndim or not part.size:
             raise DataError(where, f"gave client {client} no examples")

@@ -129,6 +129,7 @@ def _made(config: Config, asked: Asked) -> Run:
         if not is_alone:
             job.end_all(error)
         elif job.advice.run_dir is not None:
+            job.advice.note_failure(error)
             print(job.advice.how_to_continue(error), file=sys.stderr, flush=True)
         raise
     assert job.advice.run_dir is not None

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from fedmpi import registry
-from fedmpi.errors import ConfigError, OtherKindError, UnknownError, UserError, as_one_line
+from fedmpi.errors import ConfigError, OtherKindError, UnknownError, UserError, as_one_line, type_in_words
 from fedmpi.methods.protocol import Method
 from fedmpi.methods.values import MethodContext, MethodOptions
 
@@ -25,7 +25,7 @@ def create(context: MethodContext) -> Method:
     except (Exception, SystemExit) as error:  # whatever the user's code does
         raise ConfigError("method.name", f"'{name}' cannot be made: {as_one_line(error)}") from error
     if not isinstance(method.layers, Mapping):
-        found = f"'{name}': `layers` is a {type(method.layers).__name__}"
+        found = f"'{name}': `layers` is {type_in_words(method.layers)}"
         raise ConfigError("method.name", f"{found}, expected a mapping from the names of layers to the layers")
     return method
 

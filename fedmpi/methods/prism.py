@@ -35,7 +35,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 from pydantic import Field
 
 from fedmpi.config.schema import MAX_TIERS, Config, NotNegative
-from fedmpi.errors import ConfigError
+from fedmpi.errors import ConfigError, counted
 from fedmpi.federation.assignment import Task
 from fedmpi.lowrank import spectrum
 from fedmpi.methods.protocol import Method
@@ -108,7 +108,7 @@ class PrismOptions(OrthDropOptions):
         yield from super().problems(config)
         num_given, num_tiers = len(self.kappas), len(self.tiers)
         if num_given != num_tiers:
-            yield "method.kappa", f"{num_given} exponents for {num_tiers} keep ratios; give one for each"
+            yield "method.kappa", f"{counted(num_given, 'exponent')} for {num_tiers} keep ratios; give one for each"
 
 
 class OrthDrop(Method):

@@ -27,6 +27,7 @@ from fedmpi.mpi.neighbours import Neighbours
 from fedmpi.mpi.serial import SerialComm
 
 _TO_SPEAK_S = 1.0
+_ENDING = (signal.SIGINT, signal.SIGTERM)
 _LOOKS_EVERY_S = 2.0
 # In a row: the launcher may still be starting a rank.
 _MOST_MISSES = 3
@@ -83,7 +84,7 @@ def at_most(limit_s: float, text: str, neighbours: Neighbours | None = None) -> 
         return
     limit_s = min(limit_s, LONGEST_S) if limit_s > 0 else LONGEST_S
     read, write = os.pipe()
-    child = os.fork()
+    child = _silent_fork()
     if child == 0:
         os.close(write)
         _guard(read, limit_s, text, neighbours)
@@ -96,6 +97,20 @@ def at_most(limit_s: float, text: str, neighbours: Neighbours | None = None) -> 
             faulthandler.cancel_dump_traceback_later()
             os.close(write)
             os.waitpid(child, 0)
+
+
+def _silent_fork() -> int:
+    """`os.fork`, with a child that SIGINT and SIGTERM end without a word. A launcher sends them to all processes of a
+    rank, and the handlers of the rank's own process say what there is to say.
+    """
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, _ENDING)
+    try:
+        child = os.fork()
+        for number in _ENDING if child == 0 else ():
+            signal.signal(number, signal.SIG_DFL)
+        return child
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 def _guard(read: int, limit_s: float, text: str, neighbours: Neighbours | None) -> NoReturn:

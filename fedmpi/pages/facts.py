@@ -22,7 +22,7 @@ from fedmpi.errors import RunDirError, UserError
 from fedmpi.report.best import Best
 from fedmpi.report.records import CLIENTS, Record, gaps_of, net_scores, read_records, rounds_done
 from fedmpi.store.files import read_json, read_whole
-from fedmpi.store.manifest import read_starts
+from fedmpi.store.manifest import read_starts, with_rounds
 from fedmpi.store.run_dir import RunDir, meant, runs_below
 
 Read = TypeVar("Read")
@@ -65,6 +65,11 @@ class Facts:
     @property
     def done(self) -> int:
         return rounds_done(self.records)
+
+    @property
+    def working_starts(self) -> Sequence[Mapping[str, Any]]:
+        """Those that have done rounds; all, where none has."""
+        return with_rounds(self.starts, self.done) or self.starts
 
     @property
     def is_finished(self) -> bool:

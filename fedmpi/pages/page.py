@@ -16,7 +16,7 @@ from fedmpi.pages.facts import Facts
 from fedmpi.pages.prose import key_figures, name_of, paragraph
 from fedmpi.pages.settings import LEAST_SEEDS, MOST_PAIRED, Group, differences, grouped, mean_and_half_width
 from fedmpi.report.records import CLIENTS
-from fedmpi.store.units import duration, percent, si, size
+from fedmpi.store.units import percent, si, size, took
 
 MOST_CLIENTS = 40
 """Of more clients a chart shows a sample."""
@@ -169,7 +169,7 @@ def _time(facts: Facts) -> _Section:
         stages = [stage for stage in STAGES if any(record["seconds"].get(stage, 0.0) > 0 for record in facts.records)]
         parts = {s.replace("_", " "): np.array([r["seconds"].get(s, 0.0) for r in facts.records]) for s in stages}
         found.append(charts.stacked(numbers, parts, "Time of each round", lambda s: f"{s:g} s"))
-    return {"title": "Time", "text": f"The rounds and their saves took {duration(total_s)}.", "charts": found}
+    return {"title": "Time", "text": f"The rounds and their saves took {took(total_s)}.", "charts": found}
 
 
 def _busy(facts: Facts) -> dict[str, float]:
@@ -225,9 +225,12 @@ def _starts(facts: Facts) -> _Section:
     rows: list[list[Any]] = []
     for number, start in enumerate(facts.starts, 1):
         ends = start.get("stopped") or start.get("ended") or {}
+        resumed = start.get("resumed_round") or 0
         without_a_word = "was interrupted" if number < len(facts.starts) else "no end yet"
+        if resumed >= facts.rounds:
+            without_a_word = "had nothing left to do"
         event = f"ended after round {ends['round']}" if "round" in ends else without_a_word
-        after = f"after round {start.get('resumed_round') or 0}"
+        after = f"after round {resumed}" if resumed else "the beginning"
         rows.append([start.get("started", "-").replace("T", " "), after, event, _said(start, ends)])
     rows += [
         [
@@ -249,7 +252,7 @@ def _said(start: Mapping[str, Any], ends: Mapping[str, Any]) -> str:
 def _made_with(facts: Facts) -> _Section:
     if not facts.starts:
         return {}
-    start = facts.starts[-1]
+    start = facts.working_starts[-1]
     rows = [[name, version] for name, version in (start.get("versions") or {}).items()]
     rows += [[name, start[key]] for name, key in (("commit", "git"), ("host", "host")) if start.get(key)]
     rows += [["data digest", start["data_digest"]]] if start.get("data_digest") else []

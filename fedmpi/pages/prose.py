@@ -7,7 +7,8 @@ from typing import Any
 
 from fedmpi.errors import counted
 from fedmpi.pages.facts import Facts
-from fedmpi.store.units import duration, percent, si, size
+from fedmpi.report.records import ranks_in_words
+from fedmpi.store.units import percent, si, size, took
 
 _ALL_IN_ONE = "all clients"
 
@@ -42,13 +43,14 @@ def _epochs(train: Mapping[str, Any]) -> str:
 
 def _where(facts: Facts) -> str:
     total_s = sum(facts.time_s.values())
-    text = f" The rounds took {duration(total_s)}" if total_s else ""
-    ranks = facts.starts[-1].get("ranks") if facts.starts else None
-    if not ranks or not text:
+    text = f" The rounds took {took(total_s)}" if total_s else ""
+    starts, ranks = facts.working_starts, ranks_in_words(facts.records)
+    if not ranks or not starts or not text:
         return f"{text}." if text else ""
-    places = sorted({str(rank.get("place", "")).partition(": ")[2] for rank in ranks})
-    text += f" on {counted(len(ranks), 'rank')} ({', '.join(places)})"
-    return text + (f", in {len(facts.starts)} starts." if len(facts.starts) > 1 else ".")
+    found = {str(rank.get("place", "")).partition(": ")[2] for start in starts for rank in start.get("ranks") or ()}
+    places = ", ".join(sorted(found))
+    text += f" on {ranks}" + (f"; devices: {places}" if "(" in ranks else f" ({places})")
+    return text + (f", in {len(starts)} starts." if len(starts) > 1 else ".")
 
 
 def key_figures(facts: Facts) -> list[tuple[str, str]]:
@@ -66,7 +68,7 @@ def key_figures(facts: Facts) -> list[tuple[str, str]]:
             ("training compute", f"{si(float(macs[-1]))} MACs"),
         ]
     if total_s := sum(facts.time_s.values()):
-        figures.append(("time", duration(total_s)))
+        figures.append(("time", took(total_s)))
     return figures
 
 

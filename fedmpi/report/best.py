@@ -44,7 +44,8 @@ class Best:
             tiers = record.get("tiers")
             scores = tiers.get(tier) if isinstance(tiers, Mapping) and tier in tiers else record.get(tier)
             if isinstance(scores, Mapping) and scores and scores.get("accuracy") != self.best[tier]:
-                return f"in round {number} the accuracy of {tier!r} is {scores.get('accuracy')}, not {self.best[tier]}"
+                found = scores.get("accuracy", "missing")
+                return f"in round {number} the accuracy of {tier!r} is {found}, not {self.best[tier]}"
         return ""
 
 

@@ -18,14 +18,13 @@ import numpy as np
 from fedmpi.errors import counted
 from fedmpi.report import table_text
 from fedmpi.report.records import CLIENTS
-from fedmpi.report.terminal import DEFAULT_COLUMNS, printable
+from fedmpi.report.terminal import DEFAULT_COLUMNS, NO_BREAK, printable
 from fedmpi.store.files import json_safe, write_text
 from fedmpi.store.run_dir import RunDir
-from fedmpi.store.units import duration, percent, si, size
+from fedmpi.store.units import percent, si, size, took
 
 _HEADS = ("tier", "capacity", "params", "MACs", "down/client", "up/client", "last", "best", "at round")
 _SHORT_HEADS = ("tier", "share", "params", "MACs", "down", "up", "last %", "best %", "round")
-_NO_BREAK = "\xa0"
 _CAPTION = "share: of the full net's capacity; down and up: bytes of a client in a round"
 
 
@@ -111,19 +110,19 @@ def _short(cells: Sequence[str]) -> tuple[str, ...]:
 
 def _broken(text: str) -> list[str]:
     """Lines of at most 80 columns, broken after commas alone: a number stays with its unit."""
-    together = text.replace(" ", _NO_BREAK).replace(f",{_NO_BREAK}", ", ")
-    return [line.replace(_NO_BREAK, " ") for line in textwrap.wrap(together, DEFAULT_COLUMNS, subsequent_indent="  ")]
+    together = text.replace(" ", NO_BREAK).replace(f",{NO_BREAK}", ", ")
+    return [line.replace(NO_BREAK, " ") for line in textwrap.wrap(together, DEFAULT_COLUMNS, subsequent_indent="  ")]
 
 
 def time_line(split_s: Mapping[str, float]) -> str:
     """`1:15 (local training 80.0 % 60.0 s, svd 20.0 % 15.0 s)`, the largest stage first."""
     total_s = sum(split_s.values())
     shares = ", ".join(
-        f"{stage.replace('_', ' ')} {100 * seconds / total_s:.1f} % {seconds:.1f} s"
+        f"{stage.replace('_', ' ')} {100 * seconds / total_s:.1f} % {seconds:.{1 if total_s >= 1 else 2}f} s"
         for stage, seconds in sorted(split_s.items(), key=lambda item: -item[1])
         if seconds > 0
     )
-    return f"{duration(total_s)} ({shares})" if shares else duration(total_s)
+    return f"{took(total_s)} ({shares})" if shares else took(total_s)
 
 
 def _clients_line(summary: Mapping[str, float]) -> str:

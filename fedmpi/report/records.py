@@ -51,6 +51,32 @@ def round_seconds(records: Sequence[Record], num_ranks: int) -> list[float]:
     return found
 
 
+def by_ranks(records: Sequence[Record]) -> dict[int, list[tuple[int, int]]]:
+    """Number of ranks -> (first, last) of each stretch of rounds that so many have done, by the records that say."""
+    found: dict[int, list[tuple[int, int]]] = {}
+    for record in records:
+        match record:
+            case {"round": int(number), "busy_s": {**ranks}} if ranks:
+                stretches = found.setdefault(len(ranks), [])
+                first = stretches.pop()[0] if stretches and stretches[-1][1] == number - 1 else number
+                stretches.append((first, number))
+    return found
+
+
+def ranks_in_words(records: Sequence[Record]) -> str:
+    """`5 ranks`, or `5 ranks (rounds 1-10), 3 ranks (rounds 11-12)`; empty where no record says."""
+    found = by_ranks(records)
+    if len(found) < 2:
+        return "".join(counted(count, "rank") for count in found)
+    return ", ".join(f"{counted(count, 'rank')} ({_in_words(stretches)})" for count, stretches in found.items())
+
+
+def _in_words(stretches: Sequence[tuple[int, int]]) -> str:
+    shown = [f"{first}-{last}" if first < last else f"{first}" for first, last in stretches]
+    several = len(stretches) > 1 or stretches[0][0] < stretches[0][1]
+    return f"round{'s' * several} {', '.join(shown)}"
+
+
 def net_scores(record: Record) -> dict[str, Mapping[str, float]]:
     """Name -> `accuracy` and `loss` of each net that was tested on the whole test set; empty where none was."""
     return dict(record.get(TIERS) or {})  # older records have an empty one where nothing was tested

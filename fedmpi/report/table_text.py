@@ -7,34 +7,48 @@ import io
 from collections.abc import Mapping, Sequence
 from typing import TextIO
 
-from fedmpi.report.terminal import columns_of_terminal, printable
+from fedmpi.report.terminal import DEFAULT_COLUMNS, columns_of_terminal, printable
 
 Line = Sequence[str]
-
-
-# A line below the heads and nothing else, in signs that every stream has.
-_PLAIN_BOX = "    \n    \n -- \n    \n    \n    \n    \n    \n"
+_BETWEEN = "  "
 
 
 def print_lines(heads: Line, lines: Sequence[Line], num_left: int, stream: TextIO) -> None:
-    """A table whose first `num_left` columns are text; the others stand to the right, two spaces apart."""
-    from rich import box
-    from rich.table import Table
-
-    from fedmpi.report.console import PlainConsole
-
+    """Prints `text_lines`, as wide as the terminal is, or 80 columns, with a line below the heads."""
     is_unicode = (getattr(stream, "encoding", None) or "").lower().replace("-", "") == "utf8"
-    style = box.SIMPLE_HEAD if is_unicode else box.Box(_PLAIN_BOX, ascii=True)
-    table = Table(box=style, padding=(0, 1, 0, 0), pad_edge=False, show_edge=False)
-    for place, head in enumerate(heads):
-        table.add_column(head, justify="left" if place < num_left else "right", no_wrap=True)
+    columns = max(columns_of_terminal(stream), DEFAULT_COLUMNS)  # a line that wraps in a narrow window beats a cut one
     shown = [[printable(cell, stream) for cell in line] for line in lines]
-    for line in shown:
-        table.add_row(*line)
-    widths = (max(len(cell) for cell in column) + 2 for column in zip(heads, *shown, strict=True))
-    columns = columns_of_terminal(stream)  # a line that wraps in a narrow window beats a cut number
-    console = PlainConsole(stream, columns=max(columns, sum(widths)), is_terminal=columns > 0)
-    console.print(table)
+    table = text_lines(heads, shown, num_left, columns, rule="\u2500" if is_unicode else "-")
+    print(*table, sep="\n", file=stream, flush=True)
+
+
+def text_lines(
+    heads: Line, lines: Sequence[Line], num_left: int, columns: int = DEFAULT_COLUMNS, *, rule: str = ""
+) -> list[str]:
+    """A table whose first `num_left` columns are text; the others stand to the right, two spaces apart. Where it would
+    be wider than `columns`, the first of these texts, or more of them, stand above the rest of their line, once for
+    neighbours that share them. A `rule` is repeated below the heads.
+    """
+    from rich.cells import cell_len
+
+    rows = [heads, *lines]
+    widths = [max(map(cell_len, column)) for column in zip(*rows, strict=True)]
+    blanks = [len(_BETWEEN) * (len(widths) - above - (above == 0)) for above in range(num_left + 1)]
+    all_wide = [sum(widths[above:]) + blank for above, blank in enumerate(blanks)]
+    num_above = next((above for above, wide in enumerate(all_wide) if wide <= columns), num_left)
+    shown: list[str] = []
+    for number, row in enumerate(rows):
+        pads = [" " * (width - cell_len(cell)) for width, cell in zip(widths, row, strict=True)]
+        cells = [
+            cell + pad if place < num_left else pad + cell
+            for place, (cell, pad) in enumerate(zip(row, pads, strict=True))
+        ]
+        if num_above and (number < 2 or row[:num_above] != rows[number - 1][:num_above]):
+            shown.append(", ".join(row[:num_above]))
+        shown.append(_BETWEEN * (num_above > 0) + _BETWEEN.join(cells[num_above:]).rstrip())
+        if number == 0 and rule:
+            shown.append(rule * min(columns, max(all_wide[num_above], *map(cell_len, shown))))
+    return shown
 
 
 def markdown_lines(heads: Line, lines: Sequence[Line], num_left: int) -> list[str]:

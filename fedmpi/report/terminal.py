@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 import sys
+import textwrap
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, TextIO
 
@@ -19,6 +21,10 @@ if TYPE_CHECKING:
 _LAUNCHED = ("OMPI_COMM_WORLD_RANK", "PMI_RANK", "MV2_COMM_WORLD_RANK", "PALS_RANKID", "PMIX_RANK", "SLURM_STEP_ID")
 _DUMB = ("dumb", "unknown")
 DEFAULT_COLUMNS = 80
+NO_BREAK = "\xa0"
+_BEFORE_A_UNIT = re.compile(r"(?<=\d) (?=(?:[kMGTP]B?|B|MACs|m?s)\b|%)")
+_SHELL_WORD = re.compile(r"""(?:'[^']*'|"[^"]*"|[^\s'"])+""")
+_FOLD = " \\"
 
 
 def columns_of_terminal(stream: TextIO, environ: Mapping[str, str] = os.environ) -> int:
@@ -38,6 +44,33 @@ def instead_of_live_line(text: str) -> str:
     shown again below it.
     """
     return f"\r\x1b[2K{text}" if sys.stderr is not None and columns_of_terminal(sys.stderr) else text
+
+
+def wrapped(*texts: str) -> list[str]:
+    """Lines of at most 80 columns; those that continue one begin two columns further in. A number stays with its unit,
+    and a word, as a path, is longer than a line only by itself.
+    """
+    return [line for text in texts for line in _wrapped(text)]
+
+
+def _wrapped(text: str) -> list[str]:
+    indent = " " * (len(text) - len(text.lstrip()) + 2)
+    shown = _BEFORE_A_UNIT.sub(NO_BREAK, text)
+    wrapper = textwrap.TextWrapper(DEFAULT_COLUMNS, subsequent_indent=indent, break_long_words=False)
+    wrapper.break_on_hyphens = False
+    return [line.replace(NO_BREAK, " ") for line in wrapper.wrap(shown)]
+
+
+def folded(text: str) -> str:
+    """A line that ends in a command for a shell, in lines of at most 80 columns that a shell takes for one: all but
+    the last end in a backslash.
+    """
+    lines = [""]
+    for word in _SHELL_WORD.findall(text):
+        if len(lines[-1]) + 1 + len(word) + len(_FOLD) > DEFAULT_COLUMNS and lines[-1].strip():
+            lines.append("    ")
+        lines[-1] += ("" if not lines[-1].strip() else " ") + word
+    return f"{_FOLD}\n".join(lines) if len(text) > DEFAULT_COLUMNS else text
 
 
 def printable(text: str, stream: TextIO) -> str:

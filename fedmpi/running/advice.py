@@ -10,7 +10,8 @@ from fedmpi import registry
 from fedmpi.config.schema import Config, Train
 from fedmpi.data.options import PLACES
 from fedmpi.errors import DivergenceError, RoundError, UserError
-from fedmpi.store.run_dir import RunDir
+from fedmpi.report.terminal import folded
+from fedmpi.store.run_dir import NOTE_DIVERGED, NOTE_FAILED, RunDir
 from fedmpi.store.whereabouts import GoneError
 
 # A client that diverges at a learning rate usually trains at a tenth of it; the default is safe where that is far off.
@@ -64,24 +65,25 @@ class Advice:
         if self._run is None:
             return NOTHING_SAVED
         run_dir = self._run[0]
-        cause = error.__cause__ or error if isinstance(error, RoundError) else error
+        cause = _cause(error)
         if isinstance(cause, GoneError) and cause.moved_to:
-            return f"to continue: {self.resume_command(moved_to=cause.moved_to)}"
+            return folded(f"to continue: {self.resume_command(moved_to=cause.moved_to)}")
         if not run_dir.holds_run():  # it is gone, or a branch has not begun
             return f"nothing is left to continue in {run_dir.path}"
         if isinstance(cause, DivergenceError):
             return self._after_divergence(run_dir)
-        return f"{_before_a_resume(cause)}to continue: {self.resume_command()}"
+        return _before_a_resume(cause) + folded(f"to continue: {self.resume_command()}")
 
     def _after_divergence(self, run_dir: RunDir) -> str:
         """A resume computes the same bits, so it diverges at the same place; the same settings from round 1 do, too."""
         lower = f"train.lr={min(self._lr * _LOWER, Train().lr):.3g}"
         if not (last := self._last_saved()):
             problem = f"  {NOTHING_SAVED}, and the same settings diverge again"
-            return f"{problem}\nto continue from the beginning with others: {self.resume_command(lower)}"
+            return f"{problem}\n" + folded(f"to continue from the beginning with others: {self.resume_command(lower)}")
         again = self._command("--resume-from", str(run_dir.path), lower)
         saved = f"  {self.what_is_saved()}; --resume alone would diverge again, because it computes the same bits"
-        return f"{saved}\nto continue after round {last} with other settings, in a new run directory: {again}"
+        how = f"to continue after round {last} with other settings, in a new run directory: {again}"
+        return f"{saved}\n{folded(how)}"
 
     def _last_saved(self) -> int:
         return max((number for number, _ in self._run[0].checkpoints()), default=0) if self._run else 0
@@ -89,14 +91,15 @@ class Advice:
     # The first rank that fails leaves a note. The others then give no advice of their own: neither a second rank that
     # fails, nor rank 0 when the launcher ends it with a signal.
 
-    def note_failure(self) -> bool:
-        """Notes in the run directory that this rank ends the job; False if another rank has done so before. Another
-        directory that has taken the run's name gets no note.
+    def note_failure(self, error: BaseException | None = None) -> bool:
+        """Notes in the run directory that this rank ends the job, and whether because the run diverged; False if
+        another rank has done so before. Another directory that has taken the run's name gets no note.
         """
         if self._run is not None and self._run[0].holds_run():
             with contextlib.suppress(OSError):
                 try:
-                    self._run[0].failure_path.touch(exist_ok=False)
+                    with open(self._run[0].failure_path, "x", encoding="ascii") as file:
+                        file.write(NOTE_DIVERGED if isinstance(_cause(error), DivergenceError) else NOTE_FAILED)
                 except FileExistsError:
                     return False
         return True
@@ -106,6 +109,10 @@ class Advice:
         with contextlib.suppress(OSError):
             return self._run is not None and self._run[0].failure_path.exists()
         return False
+
+
+def _cause(error: BaseException | None) -> BaseException | None:
+    return error.__cause__ or error if isinstance(error, RoundError) else error
 
 
 def _before_a_resume(cause: BaseException | None) -> str:

@@ -25,6 +25,8 @@ from fedmpi.federation.assignment import worker_ranks
 from fedmpi.learning.bn import num_statistics
 from fedmpi.methods.protocol import all_nets, sums_of
 from fedmpi.methods.values import Phase, Turn
+from fedmpi.report.table_text import text_lines
+from fedmpi.report.terminal import NO_BREAK, wrapped
 from fedmpi.rounds.state import draw_cohort, reestimates
 from fedmpi.running import start
 from fedmpi.running.remarks import remarks
@@ -283,32 +285,16 @@ def _memory(config: Config, info: DataInfo, method: methods.Method, workers: int
 
 
 def _text(plan: Forecast) -> str:
-    heads = "tier capacity clients params MACs activations down/client up/client compute/client".split()
-    rows: list[Sequence[str]] = [heads]
-    for tier in plan.tiers:
-        rows.append(
-            (
-                tier.name,
-                f"{tier.rank_ratio:g}",
-                str(tier.clients),
-                f"{tier.params:,}",
-                si(tier.macs),
-                size(tier.activation_bytes),
-                size(tier.down_bytes),
-                size(tier.up_bytes),
-                f"{si(tier.training_macs)} MACs",
-            )
-        )
-    widths = [max(len(row[column]) for row in rows) for column in range(len(heads))]
-    table = ["  ".join(cell.rjust(width) for cell, width in zip(row, widths, strict=True)) for row in rows]
     low, high = plan.clients_per_worker
     share = f"{high}" if low == high else f"{low} to {high}"
     drawn = "its own cohorts" if plan.exact_cohorts else "expected cohorts"
+    activations = ", ".join(f"{tier.name}{NO_BREAK}{size(tier.activation_bytes)}" for tier in plan.tiers)
+    head = f"{plan.method} on {plan.data} with {plan.model}: "
+    head += f"{counted(plan.rounds, 'round')} on {counted(plan.ranks, 'rank')}"
     lines = [
-        f"{plan.method} on {plan.data} with {plan.model}: {counted(plan.rounds, 'round')} "
-        f"on {counted(plan.ranks, 'rank')}",
-        *table,
-        "activations: per example; compute: MACs x local epochs x mean samples, per client and round",
+        "share: of the full net's capacity; down and up: bytes of a client in a round",
+        "compute: MACs x local epochs x mean samples, of a client in a round",
+        f"activations of an example: {activations}",
         f"per round: {size(plan.down_bytes_per_round)} down, {size(plan.up_bytes_per_round)} up",
         f"per run:   {size(plan.bytes_per_run)}, {si(plan.training_macs_per_run)} MACs ({drawn})",
         f"tests:     {plan.tests_per_run:,}, {si(plan.test_macs_per_run)} MACs, {100 * plan.test_share:.0f} % of the "
@@ -318,4 +304,21 @@ def _text(plan: Forecast) -> str:
         f"{size(plan.model_bytes_server)} on rank 0, {size(plan.data_bytes_rank)} data",
         *(f"warning: {warning}" for warning in plan.warnings),
     ]
-    return "\n".join(lines)
+    return "\n".join([*wrapped(head), *_table(plan.tiers), *wrapped(*lines)])
+
+
+def _table(tiers: Sequence[TierForecast]) -> list[str]:
+    rows = [
+        (
+            tier.name,
+            f"{tier.rank_ratio:g}",
+            str(tier.clients),
+            f"{tier.params:,}",
+            si(tier.macs),
+            size(tier.down_bytes),
+            size(tier.up_bytes),
+            si(tier.training_macs),
+        )
+        for tier in tiers
+    ]
+    return text_lines(("tier", "share", "clients", "params", "MACs", "down", "up", "compute"), rows, 1)

@@ -24,11 +24,12 @@ from fedmpi.data.partition import Partition, make_partition
 from fedmpi.errors import ConfigError, counted
 from fedmpi.federation.assignment import Task, assign, worker_ranks
 from fedmpi.methods import create
+from fedmpi.report.terminal import wrapped
 from fedmpi.rounds.state import draw_tasks
 from fedmpi.running import start
 from fedmpi.running.forecast import Forecast, count_tests, machine_bytes, many_tests
 from fedmpi.running.measure import ClientTrial, Measured, measure
-from fedmpi.store.units import duration, size
+from fedmpi.store.units import size, took
 
 _LOOKED_AT = 20
 """Rounds, evenly spaced, whose cohorts are dealt to the workers."""
@@ -87,7 +88,7 @@ class Prediction:
             f"  a round: {self.round_s:.3g} s = training {self.training_s:.3g}, aggregation {self.aggregation_s:.3g}, "
             f"publishing {self.publishing_s:.3g}, test {self.test_s + self.personal_test_s:.3g}, "
             f"re-estimation {self.restat_s:.3g}, saving {self.saving_s:.3g}",
-            f"  the run: {self.hours:.3g} hours ({duration(3600 * self.hours)}), without start and network",
+            f"  the run: {took(3600 * self.hours)}, without start and network",
             f"  memory:  {size(found.worker_peak_bytes)} a worker, {size(found.rank_0_peak_bytes)} rank 0 (most ever "
             f"resident); all ranks {size(self.all_ranks_bytes)} of this machine's {size(self.machine_bytes)}",
             f"  disk:    {space}{memories}: {size(self.disk_bytes)} of {size(self.free_bytes)} free",
@@ -107,7 +108,7 @@ class MeasuredPlan:
         """The plan as `form` says, "text" or "json"; there the prediction is under `measured`."""
         if form == "json":
             return json.dumps({**asdict(self.plan), "measured": asdict(self.prediction)}, indent=2)
-        return "\n".join([self.plan.text("text"), *self.prediction.lines()])
+        return "\n".join([self.plan.text("text"), *wrapped(*self.prediction.lines())])
 
 
 def measured_plan(config: Config, plan: Forecast) -> MeasuredPlan:

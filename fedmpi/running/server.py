@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import io
 import sys
 from collections import deque
@@ -22,6 +23,7 @@ from fedmpi.report.events import Events
 from fedmpi.report.observer import Ended, Started
 from fedmpi.report.progress import Progress
 from fedmpi.report.records import Records, read_records
+from fedmpi.report.terminal import folded
 from fedmpi.rounds.state import RoundResult, ServerState, Setup
 from fedmpi.running import made_with, resuming
 from fedmpi.running.final_page import FinalPage
@@ -118,10 +120,15 @@ class Server:
         for warning in (*found, *warnings):
             self.warn(warning)
         self.say(f"run directory: {self._folder.path}")
-        # Said now, because a launcher that ends its ranks may pass on nothing that they say then.
-        self.say(f"to continue after an interruption: {self._to_resume}")
-        if self._done:
-            self.say(f"resuming after round {self._done}")
+        if self._done < config.rounds:
+            # Said now, because a launcher that ends its ranks may pass on nothing that they say then.
+            self.say(folded(f"to continue after an interruption: {self._to_resume}"))
+            if self._done:
+                self.say(f"resuming after round {self._done}")
+        else:
+            which = f"rounds 1 to {self._done} are done" if self._done > 1 else "round 1 is done"
+            fewer = f", and rounds is {config.rounds}" * (self._done > config.rounds)
+            self.say(f"nothing left to do: {which}{fewer}")
         for origin in parent.values():
             self.say(f"a branch of {origin['run']}: {'; '.join(origin['config']) or 'with the same config'}")
         self._observers.call("run_started", Started(config.to_dict(), self._folder.path, self._done))
@@ -247,7 +254,7 @@ class Server:
         self._if_possible("the manifest", lambda: manifest.add_stop(self._folder, round_number, why))
         self._note_end()
         self.say(f"stopped after round {round_number} of {self._setup.config.rounds}: {why}; all is saved")
-        self.say(f"to continue: {self._to_resume}")
+        self.say(folded(f"to continue: {self._to_resume}"))
         self._run_ended(round_number, why)
 
     def close_run(self) -> None:
@@ -261,9 +268,16 @@ class Server:
         stream = io.StringIO() if self._asked.quiet else sys.stdout
         scores, said = self._client_scores, self._conclusions()
         self._if_possible("the report", lambda: closing_table(rows, split_s, self._folder, scores, said, stream=stream))
-        self._run_ended(self._setup.config.rounds)
-        if self._folder.page_path.exists():  # one of the observers writes it
+        had = self._page_written_ns()
+        self._run_ended(max(self._done, self._setup.config.rounds))
+        if self._page_written_ns() != had:  # one of the observers writes it
             self.say(f"its page, for a browser: {self._folder.page_path.relative_to(self._folder.path)}")
+
+    def _page_written_ns(self) -> int:
+        """When the run's page was written last, by the clock of the file system; 0 where there is none."""
+        with contextlib.suppress(OSError):
+            return self._folder.page_path.stat().st_mtime_ns
+        return 0
 
     def _conclusions(self) -> tuple[str, ...]:
         """What the method says of the last round on record."""

@@ -237,20 +237,27 @@ def _write(handle: int, holder: Holder) -> None:
 
 
 def _is_alive(pid: int) -> bool:
+    """Not of a process that has ended and whose parent has not asked yet, as for seconds after the end of an mpirun."""
     try:
         os.kill(pid, 0)
     except (ProcessLookupError, OverflowError):
         return False
     except PermissionError:
         return True
-    return True
+    return _stat_of(pid)[:1] != ["Z"]
 
 
 def _start_of(pid: int) -> str:
     try:
         boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
-        # The name in parentheses may hold anything; field 22 counts from the last closing one.
-        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-        return f"{boot}:{fields[19]}"
+        return f"{boot}:{_stat_of(pid)[19]}"
     except (OSError, IndexError):
         return ""
+
+
+def _stat_of(pid: int) -> list[str]:
+    """What /proc says of a process, from its state on; nothing where it does not tell."""
+    with contextlib.suppress(OSError):
+        # The name in parentheses may hold anything.
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    return []

@@ -117,6 +117,20 @@ def read_starts(run_dir: RunDir) -> list[dict[str, Any]]:
     return [entry for entry in starts if isinstance(entry, dict)] if isinstance(starts, list) else []
 
 
+def with_rounds(starts: Sequence[Mapping[str, Any]], done: int) -> list[Mapping[str, Any]]:
+    """Those of the starts of a run that have done a round of the `done` ones: all that a later start has not taken up
+    from an earlier round again.
+    """
+    found: list[Mapping[str, Any]] = []
+    for start in reversed(starts):
+        after = start.get("resumed_round")
+        after = after if isinstance(after, int) else 0
+        if after < done:
+            found.insert(0, start)
+            done = after
+    return found
+
+
 def brought(run_dir: RunDir) -> dict[str, dict[str, Any]]:
     """What the run's last start had that is not built in: an entry for each section (`made_with.brought`)."""
     starts = reversed(read_starts(run_dir))

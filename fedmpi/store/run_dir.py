@@ -27,6 +27,7 @@ from fedmpi.store.files import writing
 CLIENTS_PER_FOLDER = 1000  # keeps every folder small: shared file systems are slow in large ones
 _CHECKPOINT = re.compile(r"round-(\d{6,18})\.h5")
 _MEMORY = re.compile(r"(\d{1,18})-([0-9a-f]{32})\.h5")
+NOTE_DIVERGED, NOTE_FAILED = "diverged", "failed"
 # What a run writes itself. (A submission may be written while its job starts, so its temporary files stay.)
 _OWN = re.compile(r"config\.yaml|manifest\.json|partition\.h5|rounds\.jsonl")
 _REPORT = re.compile(r"summary\.(json|md)|clients\.csv|report\.html")
@@ -105,7 +106,7 @@ class RunDir:
     records_path = _At("rounds.jsonl")
     lock_path = _At(".lock")
     failure_path = _At(".failed")
-    """An empty file that a rank leaves when it ends the job, for the others; gone with the next start."""
+    """The word (`NOTE_DIVERGED`, `NOTE_FAILED`) that a rank leaves when it ends the job; gone with the next start."""
     checkpoints_dir = _At("checkpoints")
     memory_dir = _At("memory")
     tensorboard_dir = _At("tensorboard")

@@ -58,3 +58,8 @@ def duration(seconds: float | None) -> str:
     if hours >= 48:
         return f"{hours // 24} d {hours % 24:02d}:{minutes:02d}"
     return f"{hours}:{minutes:02d}:{rest_s:02d}" if hours else f"{minutes}:{rest_s:02d}"
+
+
+def took(seconds: float) -> str:
+    """What something took: `duration`, but `0.42 s` below a second."""
+    return f"{seconds:.2f} s" if 0.005 <= seconds < 1 else duration(seconds)

@@ -34,6 +34,7 @@ from fedmpi.config import words
 from fedmpi.config.address import CONFIGS, is_address, label
 from fedmpi.config.load import load, without_overrides
 from fedmpi.errors import ConfigError, RunDirError
+from fedmpi.report.terminal import wrapped
 from fedmpi.store.files import read_json, write_text, writing
 from fedmpi.store.run_dir import RunDir
 from fedmpi.studies import comparison
@@ -157,7 +158,7 @@ def _collect(arguments: argparse.Namespace) -> None:
         return
     comparison.print_table(rows, caption, sys.stdout)
     why = "only of the runs asked for" if arguments.target == kept else f"its target is {kept or 'not known'}"
-    print(f"printed, and no file written in {arguments.out}: {why}", flush=True)
+    print(*wrapped(f"printed, and no file written in {arguments.out}: {why}"), sep="\n", flush=True)
 
 
 def _table(
@@ -202,4 +203,5 @@ def _write(out: Path, rows: Sequence[Row], caption: Sequence[str]) -> None:
     comparison.print_table(rows, caption, sys.stdout)
     write_text(out / "comparison.md", comparison.markdown(rows, caption, settings_of(out)["commands"]))
     write_text(out / "comparison.csv", comparison.comma_separated(rows))
-    print(f"written: {out}/comparison.md and comparison.csv; with curves: fedmpi report {out}", flush=True)
+    said = f"written: {out}/comparison.md and comparison.csv; with curves: fedmpi report {out}"
+    print(*wrapped(said), sep="\n", flush=True)

@@ -11,13 +11,14 @@ from fedmpi.config import words, yaml_text
 from fedmpi.config.schema import Config
 from fedmpi.report import table_text
 from fedmpi.report.records import CLIENTS, Record, net_scores, rounds_done
-from fedmpi.report.terminal import printable
+from fedmpi.report.terminal import printable, wrapped
 from fedmpi.store.units import percent, si, size
 from fedmpi.studies.runs import Run, accuracy_of, mean_std, to_target
 
 # Efforts that differ from what most methods spend by more than this share are warned of.
 TOLERANCE = 0.1
 _HEADS = ("method", "tier", "accuracy", "params", "MACs", "bytes to target", "compute to target", "rounds to target")
+_SHORT_HEADS = ("method", "tier", "accuracy %", "params", "MACs", "bytes", "compute", "rounds")
 _NUM_LEFT = 2
 _NOT_COMPARED = ("seed", "rounds", "method", "mpi", "output")
 
@@ -69,6 +70,12 @@ class Row:
             accuracy = f"{100 * self.accuracy:.2f} ± {percent(self.accuracy_std)}"
         to_target = [cell if cell == "-" else cell + of for cell in to_target]
         return self.method, self.tier, self.status or accuracy, si(self.params), si(self.macs), *to_target
+
+    def short_cells(self) -> tuple[str, ...]:
+        """The same under `_SHORT_HEADS`; how many seeds reach the target is said once."""
+        method, tier, accuracy, params, macs, moved, compute, rounds = self.cells()
+        shown = accuracy.removesuffix(" %"), params, macs, moved.partition(" (")[0], compute.partition(" (")[0]
+        return method, tier, *shown, rounds
 
 
 def rows_of(
@@ -137,8 +144,12 @@ def effort_of(config: Config) -> Effort:
 
 
 def print_table(rows: Sequence[Row], caption: Sequence[str], stream: TextIO) -> None:
-    table_text.print_lines(_HEADS, [row.cells() for row in rows], _NUM_LEFT, stream)
-    print(*(printable(line, stream) for line in caption), sep="\n", file=stream, flush=True)
+    """For a terminal: shorter cells than `markdown` has, and a line for each run without a result below the table."""
+    lines = [row.short_cells() for row in rows if row.seeds]
+    if lines:
+        table_text.print_lines(_SHORT_HEADS, lines, _NUM_LEFT, stream)
+    others = [f"{row.method}, {row.tier}: {row.status}" for row in rows if not row.seeds]
+    print(*(printable(line, stream) for line in wrapped(*others, *caption)), sep="\n", file=stream, flush=True)
 
 
 def markdown(rows: Sequence[Row], caption: Sequence[str], commands: Sequence[str]) -> str:
@@ -168,7 +179,7 @@ def what_is_shown(
     spent = "bytes (down and up) and compute (forward MACs x examples x epochs) are those of all clients together"
     lines = [
         f"accuracy: after the last round{of_seeds}",
-        f"to target: {reached}; {spent}",
+        f"bytes, compute and rounds to target: {reached}; {spent}",
         "clients: each one's own net on its own test data, mean over clients; params and MACs (a forward pass of one "
         "example) are means over the clients' tiers",
     ]

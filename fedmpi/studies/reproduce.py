@@ -40,7 +40,7 @@ from fedmpi.data.files.source import below_home
 from fedmpi.errors import TO_CONTINUE, ConfigError, counted
 from fedmpi.report import table_text
 from fedmpi.report.records import rounds_done
-from fedmpi.report.terminal import printable
+from fedmpi.report.terminal import printable, wrapped
 from fedmpi.store.files import write_text, writing
 from fedmpi.studies import tables
 from fedmpi.studies.arguments import SEEDS, absolute, add_run_arguments, changes, number
@@ -171,7 +171,7 @@ def _show(named: Named, request: Request, arguments: argparse.Namespace) -> None
     print(printable(shown.title, sys.stdout))
     if shown.lines:
         table_text.print_lines(tables.HEADS, shown.lines, tables.NUM_LEFT, sys.stdout)
-    print(*(printable(line, sys.stdout) for line in (*shown.head, *shown.footnotes)), sep="\n")
+    print(*(printable(line, sys.stdout) for line in wrapped(*shown.head, *shown.footnotes)), sep="\n")
     if named.table.runs and not any(result.seeds for result in results):
         counted = "overrides, --budget and --seeds count"
         print(f"no run of {named.name} with these options is in {request.runs_dir}; {counted}")

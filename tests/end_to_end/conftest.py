@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from launched import Launched, Made, RunMain, Start, command, launch
+from launched import Launched, Made, RunMain, Start, command, launch, unfolded
 from patched import patched
 from small_runs import SMALL, finished, run_all, small_config, undisturbed
 
@@ -52,7 +52,7 @@ def run_main(capfd: pytest.CaptureFixture[str]) -> RunMain:
             code = main(list(arguments))
         except SystemExit as error:
             code = int(error.code or 0)
-        return (code, *capfd.readouterr())
+        return (code, *map(unfolded, capfd.readouterr()))
 
     return call
 

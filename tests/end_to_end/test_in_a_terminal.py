@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from fast import fast
 from in_terminal import Terminal, terminal
-from launched import LIMIT_S, RunMain, command, environment, launch
+from launched import LIMIT_S, RunMain, command, environment, launch, unfolded
 from small_runs import SMALL
 
 from fedmpi.store.run_dir import RunDir
@@ -24,7 +24,7 @@ ATTEMPTS = 5
 
 def advice(shown: bytes) -> str:
     """The command to continue, said after ^C; empty if none was."""
-    after = shown.partition(b"^C")[2].decode(errors="replace")
+    after = unfolded(shown.partition(b"^C")[2].decode(errors="replace"))
     found = re.search(r"fedmpi: stopped by Ctrl-C(?: or SIGTERM)?; rounds? .* saved\r?\nto continue: (.*?)\r?\n", after)
     return found[1] if found else ""
 
@@ -58,7 +58,7 @@ def test_under_mpirun_rounds_are_shown_as_they_end_and_ctrl_c_says_how_to_contin
     assert code == 0 and f"resuming after round {saved}" in out, errors
 
 
-WITH_A_PATH = ("to continue", "run directory: ")
+WITH_A_PATH = ("    /", "run directory: ")
 
 
 def test_a_run_of_seven_tiers_under_mpirun_in_80_columns(tmp_path: Path) -> None:
@@ -156,6 +156,24 @@ def test_rank_0_says_that_nothing_has_begun(tmp_path: Path, rank: str, number: s
         assert loads.err == (line if name else "")
     finally:
         loads.kill()
+
+
+GUARDED = """
+import os, signal
+from fedmpi.mpi.starting import at_most
+from fedmpi.running.interruption import end_early
+end_early()
+with at_most(600.0, "too slow"):
+    os.killpg(0, signal.SIGTERM)
+    signal.pause()
+"""
+
+
+def test_a_rank_that_waits_for_mpi_says_it_once(tmp_path: Path) -> None:
+    """A launcher sends the signal to all processes of a rank, also to the one that watches the start of MPI."""
+    words = [sys.executable, "-c", GUARDED]
+    done = subprocess.run(words, capture_output=True, text=True, start_new_session=True, timeout=LIMIT_S)
+    assert (done.returncode, done.stderr.count("SIGTERM"), done.stderr.count("\n")) == (-signal.SIGTERM, 1, 1)
 
 
 # As mpirun after Ctrl-C: what its rank writes to stderr goes nowhere.

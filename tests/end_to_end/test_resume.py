@@ -158,3 +158,21 @@ def test_records_and_events(run_main: RunMain, tmp_path: Path) -> None:
         assert (run_dir / name).stat().st_size > 0
     snapshot = checkpoint.load(RunDir(run_dir).checkpoint_path(2))
     assert snapshot.config_hash == small_config(*ARGUMENTS).hash()
+
+
+def test_a_resume_for_fewer_rounds_says_one_thing(run_main: RunMain, tmp_path: Path) -> None:
+    """That nothing is left to do; the page is that of all rounds, though the checkpoint of that round is gone."""
+    words = (
+        "output.report=true",
+        "output.progress=plain",
+        "output.keep_checkpoints=1",
+        "--run-dir",
+        str(tmp_path / "r"),
+    )
+    assert run_main(*SMALL, *words)[0] == 0
+    page = RunDir(tmp_path / "r").page_path
+    page.unlink()
+    code, out, errors = run_main(*words, "--resume", "rounds=1")
+    assert code == 0 and errors == "" and "All 3 rounds" in page.read_text()
+    assert out.count("nothing left") == out.count("report.html") == 1
+    assert "resuming" not in out and "to continue" not in out

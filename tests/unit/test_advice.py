@@ -5,6 +5,7 @@ from pathlib import Path
 import pytest
 import torch
 from golden_file import Told
+from launched import unfolded
 from small_runs import small_config
 
 from fedmpi.config.load import load
@@ -32,7 +33,7 @@ def advice_for(run_dir: Path, *overrides: str) -> Advice:
 
 @pytest.mark.parametrize("error", [None, OSError("disk full"), RunDirError("x", "cannot be written")])
 def test_what_the_surroundings_have_caused_is_resumed(ours: Advice, error: BaseException | None) -> None:
-    assert ours.how_to_continue(error) == f"to continue: {ours.resume_command()}"
+    assert unfolded(ours.how_to_continue(error)) == f"to continue: {ours.resume_command()}"
 
 
 @pytest.mark.parametrize(
@@ -42,7 +43,7 @@ def test_what_the_surroundings_have_caused_is_resumed(ours: Advice, error: BaseE
 def test_what_would_happen_again_is_to_be_changed_first(ours: Advice, error: Exception, word: str) -> None:
     failed = RoundError("local_training", round_number=3)
     failed.__cause__ = error
-    first, last = ours.how_to_continue(failed).splitlines()
+    first, last = unfolded(ours.how_to_continue(failed)).splitlines()
     assert word in first and last == f"to continue: {ours.resume_command()}"
 
 
@@ -50,13 +51,13 @@ def test_a_divergence_begins_a_branch_or_begins_again(ours: Advice, tmp_path: Pa
     """At a tenth of the learning rate, which is 0.05, at most at the default; with what is saved where anything is."""
     run_dir, error = tmp_path, DivergenceError("diverged")
     command = "mpirun -n 3 python -m fedmpi.main"
-    assert ours.how_to_continue(error).endswith(f": {command} --resume-from {run_dir} train.lr=0.005")
+    assert unfolded(ours.how_to_continue(error)).endswith(f": {command} --resume-from {run_dir} train.lr=0.005")
     too_high = advice_for(tmp_path, "train.lr=1000")
-    assert too_high.how_to_continue(error).endswith(f" --resume-from {run_dir} train.lr=0.1")
+    assert unfolded(too_high.how_to_continue(error)).endswith(f" --resume-from {run_dir} train.lr=0.1")
     for path in (run_dir / "checkpoints").iterdir():
         path.unlink()
     again = f": {command} --run-dir {run_dir} --resume train.lr=0.005"
-    assert ours.how_to_continue(error).endswith(again)
+    assert unfolded(ours.how_to_continue(error)).endswith(again)
 
 
 def test_what_is_saved_in_words(ours: Advice, tmp_path: Path, told: Told) -> None:
@@ -68,7 +69,7 @@ def test_what_is_saved_in_words(ours: Advice, tmp_path: Path, told: Told) -> Non
     told(gone.how_to_continue())
     moved = GoneError(tmp_path / "gone", "the run directory was moved", moved_to=str(tmp_path))
     resumed = f"to continue: mpirun -n 3 python -m fedmpi.main --run-dir {tmp_path} --resume"
-    assert gone.how_to_continue(moved) == resumed
+    assert unfolded(gone.how_to_continue(moved)) == resumed
 
 
 @pytest.mark.parametrize(

@@ -113,7 +113,8 @@ def test_the_caption_says_deviation_only_where_there_is_one() -> None:
     def said(seeds: dict[str, list[int]]) -> list[str]:
         return [line.partition("; bytes")[0] for line in comparison.what_is_shown(seeds, 0.8, 1, ())[:2]]
 
-    last, target = "accuracy: after the last round", "to target: until an evaluation first gives this row 80 % or more"
+    last = "accuracy: after the last round"
+    target = "bytes, compute and rounds to target: until an evaluation first gives this row 80 % or more"
     assert said({}) == [last, target]
     assert said({"a": [1], "b": [1]}) == [f"{last}, of seed 1", target]
     several = f"{last}, mean ± sample standard deviation over seeds 0, 1", f"{target}, mean over the seeds that do"

@@ -28,6 +28,9 @@ a.yaml x=1 b.yaml
 
 fedhm_digit
 configs/fedhm_digit.yaml
+mine_confg
+mine_confg.yml
+./fedhm_digit.yaml
 fedhm
 rounds
 rounds = 5
@@ -35,6 +38,8 @@ rounds= 5
 rounds =5
 --rounds 5
 --lr=0.1
+--learning-rate=0.1
+--plam
 --set rounds=5
 -n 5
 rounds:5
@@ -76,6 +81,8 @@ partition=dirichlet:0.5
 train.schedule=cosine
 train=0.1
 lr=0.1
+train.learning_rate=0.1
+learning_rate=0.1
 mpi.device=gpu
 train.schedule.name=cosine train.schedule.milestones=[1]
 method.name=[1]
@@ -147,9 +154,10 @@ def told(words: str, capsys: pytest.CaptureFixture[str]) -> str:
 
 def test_messages(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.chdir(tmp_path)
+    (tmp_path / "mine_config.yml").write_text("rounds: 3\n")
     text = "\n".join(f"$ {words}\n{told(words, capsys)}" for words in MISTAKES.splitlines() if words)
     text = text.replace(str(Path(__file__).parents[2]), "HERE")
     # What depends on versions: torchvision's, and how Python quotes choices.
     text = re.sub(r"torchvision \d\S+", "torchvision", text)
     check_golden("messages.txt", re.sub(r"\(choose from .*?\)", "(choose from ...)", text))
-    assert list(tmp_path.iterdir()) == []
+    assert [path.name for path in tmp_path.iterdir()] == ["mine_config.yml"]

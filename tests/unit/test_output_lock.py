@@ -126,6 +126,9 @@ def test_who_holds_it_is_named_and_once_dead_taken_over_from(tmp_path: Path, con
     with pytest.raises(RunDirError, match=refusal), RunLock(RunDir(tmp_path)):
         pass
     first.kill()
+    os.waitid(os.P_PID, first.pid, os.WEXITED | os.WNOWAIT)  # it has ended, and its parent has not asked yet
+    found = lock.seen(RunDir(tmp_path), 60)
+    assert found is not None and not found[1]
     first.wait()
     lines: list[str] = []
     with RunLock(RunDir(tmp_path), warn=lines.append):

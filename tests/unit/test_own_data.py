@@ -186,7 +186,7 @@ def test_each_mistake_in_a_folder_is_a_line(tmp_path: Path, told: Told) -> None:
     told(refusal(lambda: folder(root)))
     assert folder(root, "data.size=[6,5]").data.info().num_train == 6
     odd.write_bytes(b"no picture")
-    told(refusal(lambda: folder(root)), r"\(cannot identify.*?\)")
+    told(refusal(lambda: folder(root)))
     Image.new("I;16", (5, 6)).save(odd)
     told(refusal(lambda: folder(root)))
     bomb = Image.new("1", (20_000, 20_000))

@@ -119,6 +119,21 @@ def test_how_each_start_ended(tmp_path):
     assert [cells.count(one) for one in ("was interrupted", "no end yet", "2 ranks; stopped: time limit")] == [1, 1, 1]
 
 
+def test_the_ranks_are_those_that_did_the_rounds(tmp_path):
+    """Not those of a start that found nothing left to do, nor what that one was made with."""
+    found = facts.read(a_run(tmp_path / "run", [{"1": 0.5}] * 3))
+    ranks = [{"place": "a: cpu"}, {"place": "b: cuda:0"}]
+    first = {"ranks": ranks, "host": "first", "ended": {"round": 3}}
+    last = {"ranks": ranks[:1], "host": "last", "resumed_round": 3}
+    text = page([replace(found, starts=[first, last])])
+    assert " on 2 ranks (cpu, cuda:0)." in text
+    assert {"first", "the beginning", "1 rank"} <= set(cells := Tables(text).cells)
+    assert not {"last", "no end yet", "was interrupted"} & set(cells)
+    alone = {**found.records[2], "busy_s": {"0": 1.0}}
+    text = page([replace(found, records=[*found.records[:2], alone], starts=[first, {**last, "resumed_round": 2}])])
+    assert re.search(r" 2 ranks \(rounds 1-2\), 1 rank \(round 3\); .*: cpu, cuda:0, in 2 starts\.", text)
+
+
 def test_classes_by_client():
     partition = Partition(np.array([3, 0, 1, 2]), np.array([0, 1, 4, 4]))
     labels = np.array([2, 0, 2, 1])

@@ -128,7 +128,7 @@ def test_the_command(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.Mon
     found = json.loads(capsys.readouterr().out)
     assert found["measured"]["measured"]["checkpoint_bytes"] == 1000 and found["rounds"] == 2
     assert main([*words, "--plan", "--measure"]) == 0
-    assert "hours" in capsys.readouterr().out
+    assert "the run: " in capsys.readouterr().out
     assert main([*words, "--measure"]) == 2
 
 

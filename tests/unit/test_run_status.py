@@ -9,7 +9,9 @@ from golden_file import Told
 from small_runs import small_config
 from studied_runs import Called
 
+from fedmpi.errors import DivergenceError, RoundError
 from fedmpi.mpi.serial import SerialComm
+from fedmpi.running.advice import Advice
 from fedmpi.running.folder import Asked
 from fedmpi.running.stopping import Stopping
 from fedmpi.store import manifest
@@ -56,6 +58,49 @@ def test_a_run_that_is_to_go_on(stopped: RunDir) -> None:
     with RunLock(stopped):
         assert status.status_of(stopped).state == "running"
     assert status.status_of(stopped).state == "stopped"
+
+
+def with_ranks(run: RunDir, *counts: int) -> None:
+    """Another round for each of these, done by so many ranks."""
+    records = run.records_path.read_text().splitlines()
+    last = json.loads(records[-1])
+    for number, count in enumerate(counts, len(records) + 1):
+        busy_s = dict.fromkeys(map(str, range(count)), 1.0)
+        records.append(json.dumps(last | {"round": number, "busy_s": busy_s}))
+    run.records_path.write_text("".join(f"{line}\n" for line in records))
+
+
+def test_the_ranks_are_those_that_did_the_rounds(stopped: RunDir) -> None:
+    """Not those of a start that found nothing left to do; one that is in its first round counts."""
+    with_ranks(stopped, 5)
+    for ranks, resumed in ((5, 2), (1, 3)):
+        manifest.add_start(stopped, {"ranks": [{}] * ranks, "resumed_round": resumed})
+    assert status.status_of(stopped).ranks == (1, 5)
+    assert status.status_of(stopped).line(stopped.path.parent)[4] == "1, 5"
+    manifest.add_start(stopped, {"ranks": [{}] * 3, "resumed_round": 3})
+    assert status.status_of(stopped).ranks == (1, 5)
+    with RunLock(stopped):
+        assert status.status_of(stopped).ranks == (1, 5, 3)
+    stopped.records_path.unlink()
+    assert status.status_of(stopped).ranks == (3,)
+
+
+def test_a_run_that_says_why_it_ended(stopped: RunDir) -> None:
+    """As a rank's note says; nothing is left to wait for. An older version left an empty note."""
+    manifest.add_start(stopped, {})
+    advice = Advice(small_config())
+    advice.run_is_in(stopped, 1)
+    for error, state in ((DivergenceError("the loss is nan"), "diverged"), (OSError("no network"), "failed")):
+        cause = RoundError("local_training")
+        cause.__cause__ = error
+        assert advice.note_failure(cause)
+        with RunLock(stopped):  # the process may take a moment to end
+            assert (status.status_of(stopped).state, status.status_of(stopped).eta_s) == (state, None)
+        stopped.failure_path.unlink()
+    stopped.failure_path.touch()
+    assert status.status_of(stopped).state == "failed"
+    stopped.submission_path.write_text(json.dumps({"job": "19", "starts": 2}))
+    assert status.status_of(stopped).state == "queued"
 
 
 def test_a_run_that_was_killed(stopped: RunDir) -> None:
@@ -135,6 +180,18 @@ def test_status_of_a_folder(stopped: RunDir, capsys: pytest.CaptureFixture[str],
     assert shown(stopped.path / "checkpoints")[1] == "no runs there\n"
     told(shown(stopped.path / "gone")[2])
     assert shown(capsys)[0] == 2
+
+
+def test_ctrl_c_ends_a_watch_without_a_word(
+    stopped: RunDir, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def press(seconds: float) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(status.time, "sleep", press)
+    assert status.main(["--watch", str(stopped.path)]) == 130
+    out, err = capsys.readouterr()
+    assert "stopped" in out and err == ""
 
 
 @pytest.mark.parametrize(

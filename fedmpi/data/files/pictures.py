@@ -30,7 +30,10 @@ def decoded(
     `advice`, for whatever is wrong.
     """
     import numpy as np
-    from PIL import Image  # a tenth of a second, which configs that name no pictures need not wait
+    from PIL import (  # a tenth of a second, which configs that name no pictures need not wait
+        Image,
+        UnidentifiedImageError,
+    )
 
     with (
         guarded(path, advice, "is no such picture or damaged"),
@@ -41,6 +44,8 @@ def decoded(
         warnings.simplefilter("ignore")
         try:
             picture: Image.Image = Image.open(file, formats=list(formats))
+        except UnidentifiedImageError:
+            raise ValueError(f"it begins like none of {', '.join(formats)}") from None
         except Image.DecompressionBombError as error:
             raise ValueError(str(error)) from error
         if picture.mode[0] in "IF":

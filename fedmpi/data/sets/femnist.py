@@ -20,7 +20,7 @@ from fedmpi.data.files.source import File, Source
 from fedmpi.data.options import DataInfo
 from fedmpi.data.prepared import PreparedOptions
 from fedmpi.data.series import leaf_users, number_groups
-from fedmpi.errors import DataError
+from fedmpi.errors import DataError, counted
 from fedmpi.seeds import numpy_generator
 
 if TYPE_CHECKING:
@@ -105,7 +105,9 @@ def _arrange(options: Femnist, folder: Path, train: ByWriter, test: ByWriter) ->
     train, test = ({name: part[name] for name in sorted(part) if len(part[name][1])} for part in (train, test))
     writers = list(train)[: options.writers or None]
     if len(writers) < options.writers:
-        raise DataError(str(folder), f"has {len(writers)} writers, data.writers={options.writers} asks for more")
+        raise DataError(
+            str(folder), f"has {counted(len(writers), 'writer')}, data.writers={options.writers} asks for more"
+        )
     others = [name for name in test if name not in train]
     if options.test_writers == "same":
         _expect(folder, not others, f"test writers {others[:3]} have no training images", "others")

@@ -20,7 +20,7 @@ from fedmpi.data.arrays import Arrays, FileOptions
 from fedmpi.data.files import pictures
 from fedmpi.data.files.budget import Budget, Limits
 from fedmpi.data.files.source import below_home
-from fedmpi.errors import DataError
+from fedmpi.errors import DataError, counted
 
 if TYPE_CHECKING:
     import numpy as np
@@ -91,7 +91,9 @@ def _folders(folder: Path) -> list[str]:
     """The classes, sorted. Raises DataError if there are fewer than two."""
     names = sorted(entry.name for entry in os.scandir(folder) if entry.is_dir() and not entry.name.startswith("."))
     if len(names) < 2:
-        raise DataError(str(folder), f"holds {len(names)} folders, expected one for each of two or more classes")
+        raise DataError(
+            str(folder), f"holds {counted(len(names), 'folder')}, expected one for each of two or more classes"
+        )
     return names
 
 

@@ -32,7 +32,7 @@ from fedmpi.data.files.budget import DECODED, Budget, Tell
 from fedmpi.data.files.source import File, Source
 from fedmpi.data.options import DataInfo
 from fedmpi.data.series import Ints, SeriesOptions, find, number_groups, read_text
-from fedmpi.errors import DataError
+from fedmpi.errors import DataError, counted
 from fedmpi.seeds import numpy_generator
 
 if TYPE_CHECKING:
@@ -140,7 +140,9 @@ def _files(part: Path, budget: Budget) -> list[tuple[Path, int, str]]:
             raise DataError(str(part / name), "holds no review (<number>_<rating>.txt); unpack the files again")
         if numbered[-1][0] >= len(films):
             last = numbered[-1][1].name
-            raise DataError(str(part / f"urls_{name}.txt"), f"has {len(films)} lines, none for the review {last}")
+            raise DataError(
+                str(part / f"urls_{name}.txt"), f"has {counted(len(films), 'line')}, none for the review {last}"
+            )
         files += [(path, label, films[number]) for number, path in numbered]
     return files
 

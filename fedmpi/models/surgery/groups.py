@@ -18,7 +18,7 @@ import torch
 from torch import Tensor, fx, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
-from fedmpi.errors import ConfigError
+from fedmpi.errors import ConfigError, type_in_words
 from fedmpi.models.nets.attention import Attention
 
 Masks = Mapping[str, Tensor]
@@ -132,7 +132,7 @@ def _pass_module(
         return sources
     if isinstance(module, CHANNEL_WISE):
         return sources
-    raise _refusal(f"{name} is a {type(module).__name__}")
+    raise _refusal(f"{name} is {type_in_words(module)}")
 
 
 def _name(node: fx.Node) -> str:

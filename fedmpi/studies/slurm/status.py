@@ -17,17 +17,17 @@ from pathlib import Path
 from typing import Any
 
 from fedmpi.command.manners import Parser, run_command
-from fedmpi.errors import UserError
+from fedmpi.errors import INTERRUPTED, UserError
 from fedmpi.report import table_text
-from fedmpi.report.records import CLIENTS, Record, net_scores, rounds_done
+from fedmpi.report.records import CLIENTS, Record, by_ranks, net_scores, rounds_done
 from fedmpi.store import lock
 from fedmpi.store.files import read_json, read_whole
 from fedmpi.store.manifest import read_starts
-from fedmpi.store.run_dir import RunDir, runs_below
+from fedmpi.store.run_dir import NOTE_DIVERGED, NOTE_FAILED, RunDir, runs_below
 from fedmpi.store.units import duration, percent
 from fedmpi.studies.runs import Run
 
-_HEADS = ("run", "state", "job", "starts", "ranks", "round", "accuracy", "ETA", "seen")
+_HEADS = ("run", "state", "job", "starts", "ranks", "round", "accuracy", "ETA", "seen ago")
 _NUM_LEFT = 3
 
 _RECENT_ROUNDS = 20
@@ -43,9 +43,9 @@ class Status:
     """A run as its directory shows it.
 
     `state`: `queued` (submitted, not begun since), `running`, `requeued` (its job went back into the queue by itself),
-    `silent` (no sign of life from another host), `stopped` (saved, to be started again), `interrupted` (ended without
-    being asked), `finished`, `unreadable`. No directory tells of a job that was cancelled in the queue, or that failed
-    before its run began: the run stays `queued` (or `requeued`).
+    `silent` (no sign of life from another host), `stopped` (saved, to be started again), `diverged`, `failed` (a rank
+    said so at the end), `interrupted` (ended without a word), `finished`, `unreadable`. No directory tells of a job
+    that was cancelled in the queue, or that failed before its run began: the run stays `queued` (or `requeued`).
     """
 
     folder: Path
@@ -56,8 +56,10 @@ class Status:
     rounds: int | None = None
     accuracy: float | None = None
     eta_s: float | None = None
-    ranks: int = 0
-    """How many ranks the last start had."""
+    ranks: tuple[int, ...] = ()
+    """How many ranks have done the rounds: several numbers where the run was resumed on others, or lost some. A start
+    that is still in its first round counts; before the first round the last start does.
+    """
     seen_s: float | None = field(default=None, compare=False)
     """Seconds since the last sign of life, by the clock of the file system."""
 
@@ -65,8 +67,8 @@ class Status:
         """The cells under `_HEADS`, the folder as seen from `above`."""
         name = os.path.relpath(self.folder, above) if self.folder.is_relative_to(above) else str(self.folder)
         rounds = f"{self.round}/{self.rounds or '?'}"
-        counts = self.job or "-", str(self.starts), str(self.ranks or "-"), rounds
-        seen = "-" if self.seen_s is None else f"{duration(self.seen_s)} ago"
+        counts = self.job or "-", str(self.starts), ", ".join(map(str, self.ranks)) or "-", rounds
+        seen = "-" if self.seen_s is None else duration(self.seen_s)
         return name, self.state, *counts, percent(self.accuracy), duration(self.eta_s), seen
 
 
@@ -78,14 +80,19 @@ def main(argv: Sequence[str] | None = None) -> int:
     return run_command(lambda: _main(**vars(parser.parse_args(argv))))
 
 
-def _main(folders: Sequence[Path], watch: bool) -> None:
-    while True:
-        if watch and sys.stdout.isatty():
-            print(_CLEAR, end="")
+def _main(folders: Sequence[Path], watch: bool) -> int:
+    if not watch:
         print_status(folders or [Path("runs")])
-        if not watch:
-            return
-        time.sleep(_WATCH_EVERY_S)
+        return 0
+    try:
+        while True:
+            if sys.stdout.isatty():
+                print(_CLEAR, end="")
+            print_status(folders or [Path("runs")])
+            sys.stdout.flush()
+            time.sleep(_WATCH_EVERY_S)
+    except KeyboardInterrupt:
+        return INTERRUPTED  # without a word: to end it so is what its user was told
 
 
 def print_status(folders: Sequence[Path]) -> None:
@@ -140,7 +147,7 @@ def _status_of(run_dir: RunDir) -> Status:
     last: Mapping[str, Any] = next(reversed(starts), {})
     recent_s = _round_seconds(records)
     eta_s = None  # of work; waiting in the queue comes on top
-    if rounds is not None and not finished and recent_s:
+    if rounds is not None and recent_s and state not in ("finished", NOTE_DIVERGED, NOTE_FAILED):
         eta_s = (rounds - rounds_done(records)) * sum(recent_s) / len(recent_s)
     return Status(
         folder=run_dir.path,
@@ -151,9 +158,18 @@ def _status_of(run_dir: RunDir) -> Status:
         rounds=rounds,
         accuracy=next((found for record in reversed(records) if (found := _accuracy(record)) is not None), None),
         eta_s=eta_s,
-        ranks=len(last.get("ranks") or ()),
+        ranks=_ranks(records, last, state),
         seen_s=_silent_s(run_dir),
     )
+
+
+def _ranks(records: Sequence[Record], last: Mapping[str, Any], state: str) -> tuple[int, ...]:
+    """`last` is the last start."""
+    found = dict.fromkeys(by_ranks(records))
+    begins = state == "running" and (last.get("resumed_round") or 0) >= rounds_done(records)
+    if last.get("ranks") and (begins or not found):
+        found[len(last["ranks"])] = None
+    return tuple(found)
 
 
 def _silent_s(run_dir: RunDir) -> float | None:
@@ -167,12 +183,15 @@ def _unfinished_state(
 ) -> str:
     patience_s = max([lock.STALE_AFTER_S, *(_PATIENCE * seconds for seconds in _round_seconds(records))])
     holder, lives = lock.seen(run_dir, patience_s) or (None, False)
-    if lives:
+    failure = read_whole(run_dir.failure_path, _MOST_NOTE_BYTES)
+    if lives and failure is None:
         return "running"
     if submitted and len(starts) <= submitted.get("starts", 0):
         return "queued"
     if _is_requeued(run_dir):
         return "requeued"
+    if failure is not None:  # an older version says no more
+        return NOTE_DIVERGED if failure == NOTE_DIVERGED.encode() else NOTE_FAILED
     if holder is not None and holder.host != lock.Holder.this_process("").host:
         return "silent"
     return "stopped" if starts and "stopped" in starts[-1] else "interrupted"

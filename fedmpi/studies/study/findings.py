@@ -53,7 +53,7 @@ def _said(study: Study, part: Part) -> str:
     margin = part.condition.margin
     allowed = f", allowed {_signed(measure, -margin)}" if margin else ""
     judged = "" if part.is_tested else ", judged by its mean: an estimate, not a test"
-    never = f", {len(part.unreached)} runs never reached the target" if part.unreached else ""
+    never = f", {counted(len(part.unreached), 'run')} never reached the target" if part.unreached else ""
     ends = f"{_signed(measure, low, unit=False)} to {_signed(measure, high, unit=False)}"
     number = f"{part.condition.measure} {_signed(measure, part.mean)}"
     return f"{number} ({100 * confidence:.1f} % interval {ends}{allowed}{judged}{never})"

@@ -21,7 +21,7 @@ from fedmpi.data.reading import digest_of
 from fedmpi.errors import RunDirError
 from fedmpi.report.records import Record, net_scores
 from fedmpi.store.files import MOST_BYTES, json_safe, read_whole, write_atomic
-from fedmpi.store.manifest import read_starts
+from fedmpi.store.manifest import read_starts, with_rounds
 from fedmpi.store.run_dir import RunDir
 from fedmpi.store.stored import digest_of as digest_of_tensors
 from fedmpi.studies import measures
@@ -109,7 +109,7 @@ def keep(wanted: Wanted, job: Job, note: Note, *, all_diagnostics: bool) -> Kept
     starts = read_starts(run.folder)
     partition = saved(run.folder.partition_path)[0]
     cohorts = json.dumps([record["cohort"] for record in records]).encode()
-    last = starts[-1] if starts else {}
+    last: Mapping[str, Any] = next(reversed(with_rounds(starts, len(records)) or starts), {})
     seconds = [record["seconds"] for record in records if "seconds" in record]
     stages = dict.fromkeys(stage for of_round in seconds for stage in of_round)
     return Kept(
