@@ -74,18 +74,19 @@ def load_material(config: Config, comm: Communicator) -> Material:
 
 
 def _read_once_a_node(config: Config, comm: Communicator) -> Dataset:
-    """The examples, read by the lowest rank of a node and mapped by the others there (`data.lending`) that have them in
-    the same place. A rank that cannot map them reads them. Raises `StartupError` on all ranks together.
+    """The examples, read by the highest rank of a node (the server has enough to hold) and mapped by the others there
+    that have them in the same place (`data.lending`). A rank that cannot map them reads them. Raises `StartupError` on
+    all ranks together.
     """
     place = reading.place(config.data)
     places = comm.allgather_text(place)
     alike = [rank for rank in comm.here if places[rank] == place]
-    is_first = comm.rank == alike[0]
-    reads = is_first or config.data.reads_to_know  # those have read, so they compare what they have read
+    lends = comm.rank == alike[-1]
+    reads = lends or config.data.reads_to_know  # those have read, so they compare what they have read
     own = together(comm, lambda: reading.load(config.data) if reads else None)
-    with lending.lent(own if is_first and len(alike) > 1 else None) as text:
-        lender = comm.allgather_text(text)[alike[0]]
-        dataset = together(comm, lambda: lending.taken(lender) or own or reading.load(config.data))
+    with lending.lent(own if lends and len(alike) > 1 else None) as text:
+        lent = comm.allgather_text(text)[alike[-1]]
+        dataset = together(comm, lambda: lending.taken(lent) or own or reading.load(config.data))
     _check_alike(config, comm, (own or dataset).digest)
     if dataset is not own:
         config.data.forget()
