@@ -11,6 +11,7 @@ import functools
 import math
 import re
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from pydantic import Field
@@ -48,10 +49,16 @@ class ArrayOptions(DataOptions):
         raise NotImplementedError
 
     def info(self) -> DataInfo:
-        return known(self)[1]
+        return known(self).info
 
     def read(self) -> Dataset:
-        return known(self)[0]
+        if (dataset := known(self).dataset) is None:
+            known.cache_clear()
+            dataset = self.read()
+        return dataset
+
+    def forget(self) -> None:
+        known(self).dataset = None
 
 
 class FileOptions(ArrayOptions):
@@ -73,8 +80,15 @@ class FileOptions(ArrayOptions):
     """Mirror half of the training pictures left to right (`train.augment`)."""
 
 
+@dataclass
+class _Known:
+    dataset: Dataset | None
+    """None once it was forgotten."""
+    info: DataInfo
+
+
 @functools.lru_cache(maxsize=1)
-def known(options: ArrayOptions) -> tuple[Dataset, DataInfo]:
+def known(options: ArrayOptions) -> _Known:
     """The examples and what is known of them: read and checked once in a process. Raises DataError."""
     import numpy as np
 
@@ -101,7 +115,7 @@ def known(options: ArrayOptions) -> tuple[Dataset, DataInfo]:
     problems = _told_once(problems) or [*_problems_together(arrays, kinds)]
     if problems:
         raise DataError(where, *problems)
-    return _described(where, options, kinds[0], arrays)
+    return _Known(*_described(where, options, kinds[0], arrays))
 
 
 def _told_once(problems: list[str]) -> list[str]:

@@ -73,6 +73,9 @@ class DataOptions(Section):
         """The examples, all of them. Raises DataError, one line a problem."""
         raise NotImplementedError
 
+    def forget(self) -> None:
+        """Frees the examples that were read to know of them, which this process has elsewhere by now."""
+
     def asked(self, part: Part) -> int:
         """How many examples of a part a config asks for; 0 if it does not, or if the key means something else here: an
         option of a subclass, an argument of a function.

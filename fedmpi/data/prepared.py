@@ -1,6 +1,6 @@
 """Data sets that take decoding (archives of pictures, texts, signals): decoded once, kept as one HDF5 file.
 
-`python -m fedmpi.data prepare NAME` writes the file, every rank of a run reads it. It says by which
+`python -m fedmpi.data prepare NAME` writes the file, one rank of each node reads it. It says by which
 recipe it was made (the options that decide what is in it), and a run with other options refuses it.
 Arrays are stored whole and uncompressed, so reading is a copy from the page cache, with a checksum on
 the way; `fedmpi.disk.hdf5`, which is loaded only then, says why a crafted file cannot do harm. The

@@ -11,6 +11,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+PART_BYTES = 128 * 2**20
+"""A wave of uploads of more bytes travels in parts: rank 0 would else need more memory than any of many workers."""
+
 
 @dataclass(frozen=True)
 class Task:
@@ -37,6 +40,22 @@ class Assignment:
     def waves(self) -> list[tuple[Task | None, ...]]:
         longest = max(map(len, self.by_rank), default=0)
         return [tuple(own[j] if j < len(own) else None for own in self.by_rank) for j in range(longest)]
+
+
+def parts_of(wave: Sequence[Task | None], num_bytes: Sequence[int], most_bytes: int) -> list[tuple[Task | None, ...]]:
+    """The wave in parts of neighbouring ranks with at most so many bytes in all, or with one task; in a part the other
+    ranks have None. One part at least.
+    """
+    part_of, part, left_bytes = [], 0, most_bytes
+    for count in num_bytes:
+        if count > left_bytes and left_bytes < most_bytes:
+            part, left_bytes = part + 1, most_bytes
+        part_of.append(part)
+        left_bytes -= count
+    return [
+        tuple(task if of == number else None for task, of in zip(wave, part_of, strict=True))
+        for number in range(part + 1)
+    ]
 
 
 def worker_ranks(size: int, *, server_trains: bool) -> range:

@@ -96,7 +96,8 @@ class Comm:
         self.members = tuple(at_start)
         self.is_root = self.rank == 0
         nodes = [self._places[member][1] for member in self.members]
-        self.local_rank: int = nodes[: self.rank].count(nodes[self.rank])
+        self.here = tuple(rank for rank, node in enumerate(nodes) if node == nodes[self.rank])
+        self.local_rank: int = self.here.index(self.rank)
         self.server_here: bool = nodes[0] == nodes[self.rank]
 
     @_may_lose_ranks

@@ -105,6 +105,8 @@ class Communicator(Collectives, Protocol):
     is_root: bool
     local_rank: int
     """Counts the ranks on this node."""
+    here: tuple[int, ...]
+    """The ranks on this node, this one among them."""
     server_here: bool
     """Whether rank 0 is on this node."""
     members: tuple[int, ...]

@@ -24,6 +24,7 @@ class SerialComm:
     rank, size, is_root, local_rank, server_here = 0, 1, True, 0, True
     started_as, started_size, recovers = 0, 1, False
     members: tuple[int, ...] = (0,)
+    here: tuple[int, ...] = (0,)
     lost_at_start: tuple[Loss, ...] = ()
 
     def __init__(self) -> None:

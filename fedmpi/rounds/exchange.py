@@ -1,10 +1,10 @@
 """How clients' results reach the server: `gather` or `reduce`, with the same bits.
 
-gather   Factor tensors travel. Workers start sending a client's upload and train the next one
-         while it moves; rank 0 takes the uploads in waves of one client per worker, lifts them and
-         adds them up, so it never holds a whole cohort.
-reduce   Each worker lifts and adds its own clients; the sums (int64) travel once per phase. Wins
-         for large cohorts of large uploads.
+gather   Factor tensors travel. Workers start sending a client's upload and train the next one while it moves; rank 0
+         takes the uploads in waves of one client per worker (or parts of them), lifts them and adds them up, so it
+         never holds a whole cohort.
+reduce   Each worker lifts and adds its own clients; the sums (int64) travel once per phase. Wins for large cohorts of
+         large uploads.
 
 Both add the same whole numbers (`fedmpi.exactsum`), in whatever order, on the same kind of device.
 """
@@ -23,7 +23,7 @@ from torch import Tensor
 from fedmpi.disk.plain import DIGEST_BYTES
 from fedmpi.errors import ConfigError, RoundError
 from fedmpi.exactsum import ExactSum, Region, WeightSum
-from fedmpi.federation.assignment import Assignment, Task
+from fedmpi.federation.assignment import PART_BYTES, Assignment, Task, parts_of
 from fedmpi.methods.protocol import Method, copy_into, sums_of
 from fedmpi.methods.values import Client
 from fedmpi.mpi.communicator import Communicator, Request
@@ -195,15 +195,15 @@ class Gather:
         self.begin_again(phase.assignment)
 
     def begin_again(self, left: Assignment) -> None:
-        waves, comm = left.waves, self._comm
+        waves = [parts_of(wave, self._sizes(wave), PART_BYTES) for wave in left.waves]
         self._waves = iter(waves)
         self._held, self._posted = self._held | self._posted, {}
-        mine = max((self._layouts[task.client].num_bytes for task in left.by_rank[comm.rank]), default=0)
+        mine = max((self._layouts[task.client].num_bytes for task in left.by_rank[self._comm.rank]), default=0)
         # With one more, a result is posted before this rank waits, and learns of a loss.
-        self._slots = [self._buffer(mine) for _ in range(_UNDER_WAY + comm.recovers)]
+        self._slots = [self._buffer(mine) for _ in range(_UNDER_WAY + self._comm.recovers)]
         self._under_way: list[tuple[Request, ...]] = []
-        received = max((sum(self._sizes(wave)) for wave in waves), default=0) if comm.is_root else 0
-        self._received = self._buffer(received)
+        received = max((sum(self._sizes(part)) for parts in waves for part in parts), default=0)
+        self._received = self._buffer(received if self._comm.is_root else 0)
 
     def has(self) -> dict[int, int]:
         held = dict.fromkeys([*self._held, *self._posted], HELD)
@@ -213,20 +213,22 @@ class Gather:
         return task.client not in self._held
 
     def post(self, task: Task | None, result: ClientResult | None) -> None:
-        wave = next(self._waves)
+        parts = next(self._waves)
         slot = self._slots[0]
         self._slots = [*self._slots[1:], slot]
         self._wait_for_less_than(len(self._slots))
         if task is not None:
             self._fill(slot, task, result)
         self._wait_for_less_than(_UNDER_WAY)
-        request = self._comm.start_gather(slot, self._sizes(wave), self._received)
-        if self._sums is not None:
-            request.wait()
-            self._take(wave)
+        requests = []
+        for part in parts:
+            requests.append(self._comm.start_gather(slot, self._sizes(part), self._received))
+            if self._sums is not None:
+                requests[-1].wait()
+                self._take(part)
         # A send is done when MPI has a copy. Where ranks may die, a result is held until rank 0 has added it up.
         taken = (self._comm.start_barrier(),) if self._comm.recovers else ()
-        self._under_way.append((request, *taken))
+        self._under_way.append((*requests, *taken))
 
     def _wait_for_less_than(self, number: int) -> None:
         while len(self._under_way) >= number:
@@ -250,10 +252,10 @@ class Gather:
                 slot[: layout.num_bytes].copy_(packed)
         layout.views(slot)[_REPORT_NAME].numpy().view(_REPORT)[0] = report.to_row()
 
-    def _take(self, wave: Sequence[Task | None]) -> None:
-        """Rank 0: adds up what has arrived of one wave."""
+    def _take(self, part: Sequence[Task | None]) -> None:
+        """Rank 0: adds up what has arrived of one wave, or a part of it."""
         start = 0
-        for task, num_bytes in zip(wave, self._sizes(wave), strict=True):
+        for task, num_bytes in zip(part, self._sizes(part), strict=True):
             if task is None:
                 continue
             upload = self._layouts[task.client].views(self._received[start : start + num_bytes])
@@ -269,6 +271,7 @@ class Gather:
 
     def finish(self, state: Params) -> Results:
         self._wait_for_less_than(1)
+        self._received = self._buffer(0)  # the means take as much
         return Results() if self._sums is None else self._sums.results(state, self._reports)
 
 

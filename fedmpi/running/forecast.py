@@ -21,7 +21,7 @@ from fedmpi import costs, methods
 from fedmpi.config.schema import Config
 from fedmpi.data.options import DataInfo
 from fedmpi.errors import counted
-from fedmpi.federation.assignment import worker_ranks
+from fedmpi.federation.assignment import PART_BYTES, worker_ranks
 from fedmpi.learning.bn import num_statistics
 from fedmpi.methods.protocol import all_nets, sums_of
 from fedmpi.methods.values import Phase, Turn
@@ -82,7 +82,8 @@ class Forecast:
     exact_cohorts: bool
     model_bytes_worker: int
     model_bytes_server: int
-    data_bytes_rank: int
+    data_bytes_node: int
+    """Of the data set, which the ranks of a node have together. At the start one of them holds a second copy."""
     tiers: tuple[TierForecast, ...]
     warnings: tuple[str, ...] = ()
 
@@ -205,7 +206,9 @@ def machine_bytes() -> int:
 
 def lacking_here(plan: Forecast) -> Iterator[str]:
     """What this machine has not, where all ranks are to run on it."""
-    needed = plan.ranks * plan.data_bytes_rank + plan.model_bytes_server + (plan.ranks - 1) * plan.model_bytes_worker
+    others = plan.ranks - 1
+    models = plan.model_bytes_server + others * plan.model_bytes_worker
+    needed = plan.data_bytes_node + max(models, plan.data_bytes_node * (others > 0))
     if needed > (has := machine_bytes()):
         yield f"all ranks need {size(needed)} of memory, and this machine has {size(has)}"
     if plan.ranks > (cores := len(os.sched_getaffinity(0))):
@@ -263,7 +266,7 @@ def _tier(
 
 
 def _memory(config: Config, info: DataInfo, method: methods.Method, workers: int) -> dict[str, int]:
-    """Bytes of a worker's and the server's buffers, and of the data set in each rank."""
+    """Bytes of a worker's and the server's buffers, and of the data set on each node."""
     uploads = [Layout.of(method.upload_specs(tier.index)).num_bytes for tier in method.tiers]
     skeletons = [method.net(number, empty=True).named_parameters() for number in all_nets(method)]
     sizes = [Layout.of(specs_of(parameters, channels_last=False)).num_bytes for parameters in skeletons]
@@ -273,14 +276,15 @@ def _memory(config: Config, info: DataInfo, method: methods.Method, workers: int
     summed = Layout.of({name: specs[tensor] for name, tensor in sums_of(method).items()}).num_bytes
     longest = max((spec.num_elements for spec in specs.values()), default=0)
     moments = 2 * config.method.num_moments * state  # old and new ones
-    received = workers * max(uploads) if config.mpi.exchange != "reduce" else 0
+    at_once = min(workers * max(uploads), max(PART_BYTES, max(uploads)))
+    received = at_once if config.mpi.exchange != "reduce" else 0
     values = math.prod(info.example_shape)
     return {
         # parameters, gradients, momentum (AdamW: and squares); what was published; two uploads under way
         "model_bytes_worker": (3 + (config.train.optimizer == "adamw")) * max(sizes) + published + 2 * max(uploads),
-        # old and new state, with moments; what is published; sums in int64 and one term; a wave of uploads
+        # old and new state, with moments; what is published; sums in int64 and one term; uploads at once
         "model_bytes_server": 2 * state + moments + published + 2 * summed + 16 * longest + received,
-        "data_bytes_rank": (info.num_train + info.num_test) * (values * _ELEMENT_BYTES[info.kind] + 8),
+        "data_bytes_node": (info.num_train + info.num_test) * (values * _ELEMENT_BYTES[info.kind] + 8),
     }
 
 
@@ -300,8 +304,8 @@ def _text(plan: Forecast) -> str:
         f"tests:     {plan.tests_per_run:,}, {si(plan.test_macs_per_run)} MACs, {100 * plan.test_share:.0f} % of the "
         f"compute (a step of training is {_PASSES_OF_A_STEP} passes)",
         f"clients per worker and round: {share}",
-        f"memory per rank: {size(plan.model_bytes_worker)} model on a worker, "
-        f"{size(plan.model_bytes_server)} on rank 0, {size(plan.data_bytes_rank)} data",
+        f"memory: {size(plan.model_bytes_worker)} model on a worker, {size(plan.model_bytes_server)} on rank 0; "
+        f"{size(plan.data_bytes_node)} data on a node",
         *(f"warning: {warning}" for warning in plan.warnings),
     ]
     return "\n".join([*wrapped(head), *_table(plan.tiers), *wrapped(*lines)])

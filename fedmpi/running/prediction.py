@@ -113,7 +113,7 @@ class MeasuredPlan:
 
 def measured_plan(config: Config, plan: Forecast) -> MeasuredPlan:
     """Tries the parts of the run here. Raises `ConfigError` where the memory of this machine cannot hold one rank."""
-    least = plan.data_bytes_rank + plan.model_bytes_server + plan.model_bytes_worker
+    least = plan.data_bytes_node + plan.model_bytes_server + plan.model_bytes_worker
     if least > machine_bytes():
         needs = f"one process needs {size(least)} of memory, and this machine has {size(machine_bytes())}"
         raise ConfigError("--measure", f"{needs}; leave --measure away, or measure on a larger machine")
@@ -159,7 +159,7 @@ def predict(config: Config, plan: Forecast, found: Measured, num_cores: int | No
         round_s=base_s + test_s + personal_s + restat_s + found.saving_s,
         hours=total_s / 3600,
         test_share=tests_s / max(total_s, 1e-9),
-        all_ranks_bytes=_peak_bytes(found, plan.ranks),
+        all_ranks_bytes=_peak_bytes(found, plan),
         machine_bytes=machine_bytes(),
         most_checkpoints=most,
         disk_bytes=most * found.checkpoint_bytes + _num_memories(config, most) * found.memory_bytes,
@@ -167,9 +167,10 @@ def predict(config: Config, plan: Forecast, found: Measured, num_cores: int | No
     )
 
 
-def _peak_bytes(found: Measured, num_ranks: int) -> int:
-    peaks = found.rank_0_peak_bytes, found.worker_peak_bytes
-    return max(peaks) if num_ranks == 1 else peaks[0] + (num_ranks - 1) * peaks[1]
+def _peak_bytes(found: Measured, plan: Forecast) -> int:
+    """Of all ranks on one node, where the data count once."""
+    peaks, others = (found.rank_0_peak_bytes, found.worker_peak_bytes), plan.ranks - 1
+    return peaks[0] + others * (peaks[1] - plan.data_bytes_node) if others else max(peaks)
 
 
 def _num_memories(config: Config, most_checkpoints: int) -> int:

@@ -20,7 +20,7 @@ from torch import nn
 from fedmpi import costs, methods, seeds
 from fedmpi.clock import Clock
 from fedmpi.config.schema import Config
-from fedmpi.data import reading
+from fedmpi.data import lending, reading
 from fedmpi.data.batches import DeviceData
 from fedmpi.data.dataset import Dataset
 from fedmpi.data.options import PLACES, DataInfo
@@ -63,8 +63,7 @@ def load_material(config: Config, comm: Communicator) -> Material:
     """Reads and partitions the data. Raises `StartupError` on all ranks together; touches nothing on disk."""
     info = config.data.used()
     together(comm, lambda: check_model(config, info))
-    dataset = together(comm, lambda: reading.load(config.data))
-    _check_alike(config, comm, dataset.digest)
+    dataset = _read_once_a_node(config, comm)
     count, labels, groups = config.clients.count, dataset.train_y, dataset.groups
     partition = together(comm, lambda: make_partition(config.partition, labels, count, config.seed, groups))
     material = Material(info, dataset, partition)
@@ -72,6 +71,26 @@ def load_material(config: Config, comm: Communicator) -> Material:
         material = together(comm, lambda: _validated(config, material))
     together(comm, lambda: _check_batches(config, material.info, material.partition))
     return material
+
+
+def _read_once_a_node(config: Config, comm: Communicator) -> Dataset:
+    """The examples, read by the highest rank of a node (the server has enough to hold) and mapped by the others there
+    that have them in the same place (`data.lending`). A rank that cannot map them reads them. Raises `StartupError` on
+    all ranks together.
+    """
+    place = reading.place(config.data)
+    places = comm.allgather_text(place)
+    alike = [rank for rank in comm.here if places[rank] == place]
+    lends = comm.rank == alike[-1]
+    reads = lends or config.data.reads_to_know  # those have read, so they compare what they have read
+    own = together(comm, lambda: reading.load(config.data) if reads else None)
+    with lending.lent(own if lends and len(alike) > 1 else None) as text:
+        lent = comm.allgather_text(text)[alike[-1]]
+        dataset = together(comm, lambda: lending.taken(lent) or own or reading.load(config.data))
+    _check_alike(config, comm, (own or dataset).digest)
+    if dataset is not own:
+        config.data.forget()
+    return dataset
 
 
 def _validated(config: Config, whole: Material) -> Material:

@@ -69,6 +69,14 @@ def test_ranks_and_exchange_change_nothing(bits: Bits, case: str, exchange: str)
     bits.check(bits.alone(small_config(*words)))
 
 
+def test_a_wave_in_parts(bits: Bits, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As where uploads are so large that rank 0 does not take those of all workers at once."""
+    monkeypatch.setattr("fedmpi.rounds.exchange.PART_BYTES", 1)
+    config = small_config(*CASES["fedhm"], "rounds=2", "mpi.exchange=gather")
+    bits.run(config)
+    bits.check(bits.alone(config))
+
+
 # Of each method one case or more runs on 3 ranks in the fast run; these are options that change no message.
 VARIANTS = {
     *("fedavg-adam", "fedhm-adamw", "fedhm-low-only", "fedhm-delta", "fedhm-delta-low", "prism-cut", "heterofl-ceil"),

@@ -7,7 +7,7 @@ from itertools import product
 
 import pytest
 
-from fedmpi.federation.assignment import Assignment, Task, assign, worker_ranks
+from fedmpi.federation.assignment import Assignment, Task, assign, parts_of, worker_ranks
 
 
 def tasks_of(costs: Sequence[float]) -> list[Task]:
@@ -121,3 +121,20 @@ def test_within_four_thirds_of_the_best(tasks: list[Task], workers: range, size:
     )
     limit = Fraction(4, 3) - Fraction(1, 3 * len(workers))
     assert best <= makespan(assign(tasks, workers, size)) <= limit * Fraction(best)
+
+
+@pytest.mark.parametrize(
+    ("num_bytes", "expected"),
+    [
+        ((0, 4, 4, 4), [[1, 2], [3]]),
+        ((0, 9, 1, 0), [[1], [2]]),  # one that is longer by itself
+        ((0, 2, 3, 3), [[1, 2, 3]]),
+        ((0, 0, 0, 0), [[]]),
+        ((3, 9, 0, 9), [[0], [1], [3]]),
+    ],
+)
+def test_a_wave_in_parts_of_eight_bytes(num_bytes: tuple[int, ...], expected: list[list[int]]) -> None:
+    wave = [task if count else None for task, count in zip(tasks_of([1, 1, 1, 1]), num_bytes, strict=True)]
+    parts = parts_of(wave, num_bytes, 8)
+    assert [[task.client for task in part if task] for part in parts] == expected
+    assert all(len(part) == 4 and part[task.client] == task for part in parts for task in part if task)

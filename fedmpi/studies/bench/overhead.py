@@ -1,7 +1,7 @@
 """What a round costs beside the SGD steps in it.
 
     python jobs/bench.py overhead [section.key=value ...] [--ranks 3] [--pairs 5] [--case small,resnet18,...]
-    python jobs/bench.py memory [section.key=value ...] [--case resnet18]
+    python jobs/bench.py memory [section.key=value ...] [--ranks 3] [--pairs 5] [--case small,resnet18,...]
     python jobs/bench.py aggregate [section.key=value ...] [--case resnet18,resnet18-fedhm,...]
     python jobs/bench.py factorize [section.key=value ...] [--case cifar10-fedhm,...] [--pairs 5]
     python jobs/bench.py population [section.key=value ...] [--ranks 1]
@@ -14,8 +14,9 @@ also as a share of a core; with two ranks or more rank 0 trains nothing. The bar
 would write without fedmpi: an ordinary module, `torch.optim.SGD`, images already normalized in
 memory; no broadcast, no aggregation.
 
-`memory` prints the peak resident memory of a worker against that of a process that runs the bare
-loop alone, and its growth from a cohort of 10 to one of 100 clients.
+`memory` prints the most memory that all ranks of a run have together, counting what they share once,
+against as many processes that run a bare loop, in turn (`whole_job`); with --growth also a worker's peak
+against that of a bare loop, for cohorts of 10 and of 100 clients, which takes many minutes.
 
 `aggregate` prints what lifting and adding a cohort's uploads takes on one core, in nanoseconds a number
 of the server's tensors, against plain copies of as many float32 numbers, in turn in one process.
@@ -62,7 +63,7 @@ from fedmpi.running.resuming import initial_state
 from fedmpi.running.start import prepare
 from fedmpi.store.run_dir import RunDir
 from fedmpi.studies.arguments import number
-from fedmpi.studies.bench import aggregate, factorize
+from fedmpi.studies.bench import aggregate, factorize, whole_job
 from fedmpi.studies.launch import environment, launcher
 from fedmpi.train_round import train_round
 
@@ -105,8 +106,11 @@ def _bench(arguments: argparse.Namespace) -> None:
         for name in arguments.case or ("small", "resnet18", "resnet18-fedhm"):
             _print_overhead(name, _launch(arguments, "overhead", name, arguments.pairs))
     elif arguments.what == "memory":
-        for name in arguments.case or ("resnet18",):
-            _print_memory(name, arguments)
+        for name in arguments.case or ("small", "resnet18"):
+            words = [*CASES[name][1].split(), *whole_job.WORDS.split(), *arguments.overrides]
+            whole_job.print_ratio(CASES[name][0], words, arguments.ranks, arguments.pairs)
+            if arguments.growth:
+                _print_growth(name, arguments)
     elif arguments.what == "aggregate":
         for name in arguments.case or ("resnet18", "resnet18-fedhm", "resnet18-heterofl", "resnet18-topk"):
             result = _launch(arguments, "aggregate", name, arguments.pairs, ranks=1)
@@ -129,6 +133,7 @@ def _arguments(argv: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--ranks", type=number(int, 1), default=3, help="rank 0 and the workers (default 3)")
     parser.add_argument("--pairs", type=number(int, 1), default=5, help="rounds, each with its bare twin (default 5)")
     parser.add_argument("--case", type=_cases, help=f"of {', '.join(CASES)}")
+    parser.add_argument("--growth", action="store_true", help="with memory: for cohorts of 10 and of 100 clients, too")
     parser.add_argument("--child", help=argparse.SUPPRESS)
     arguments = parser.parse_intermixed_args(argv)
     others, arguments.overrides = without_overrides(arguments.words)
@@ -165,7 +170,7 @@ def _print_overhead(name: str, result: dict[str, float]) -> None:
     print(f"  mean over ranks: {', '.join(shown)}")
 
 
-def _print_memory(name: str, arguments: argparse.Namespace) -> None:
+def _print_growth(name: str, arguments: argparse.Namespace) -> None:
     bare = _launch(arguments, "bare-memory", name, 1, ranks=1)["peak_bytes"]
     peaks = {cohort: _launch(arguments, f"memory-{cohort}", name, 1)["peak_bytes"] for cohort in (10, 100)}
     ratios = f"{peaks[10] / bare:.2f} at 10 clients a round, {peaks[100] / bare:.2f} at 100"

@@ -1,0 +1,107 @@
+"""Examples that lie once in the memory of a node: one of its ranks reads them, the others map what it has read.
+
+They lie in a file without a name (memfd_create(2)), sealed so that no process can change or shorten it. The other ranks
+open it through /proc/PID/fd. The system frees it when no process maps it any more: a rank that is killed, at any
+moment, leaves nothing behind, and the others do not need the rank that has read. Two other ways were left. A file in
+/dev/shm outlives a kill that comes before it is unlinked, and where it fills a container's 64 MB there, the rank that
+writes ends by SIGBUS. MPI's shared windows are such files, too, and ULFM does not cover them.
+
+The memory counts once, for the process that has written it, and so once in the cgroup of a Slurm job.
+"""
+
+from __future__ import annotations
+
+import json
+import mmap
+import os
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+from fedmpi.data.dataset import Dataset
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+# As numpy's own arrays of some size begin.
+_ALIGN_BYTES = 64
+_CHUNK_BYTES = 2**24
+
+
+@contextmanager
+def lent(dataset: Dataset | None) -> Iterator[str]:
+    """Within the block other processes of this node can have the dataset: `taken` makes it of the text that is yielded,
+    which is empty for None, and where the system has no such files or no memory for one.
+    """
+    if dataset is None or sys.platform != "linux":
+        yield ""
+        return
+    try:
+        descriptor = os.memfd_create("fedmpi-data", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
+    except OSError:
+        yield ""
+        return
+    try:
+        yield _written(descriptor, dataset)
+    finally:
+        os.close(descriptor)
+
+
+def _written(descriptor: int, dataset: Dataset) -> str:
+    """Fills and seals the file; the text for the other processes, empty if there was no memory."""
+    import fcntl
+
+    entries: dict[str, Any] = {}
+    try:
+        with open(descriptor, "wb", closefd=False) as file:
+            for name, array in dataset.arrays.items():
+                if array is not None:
+                    offset = file.seek(-(-file.tell() // _ALIGN_BYTES) * _ALIGN_BYTES)
+                    entries[name] = [array.dtype.str, array.shape, offset]
+                    file.writelines(_chunks(array))
+        seals = fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_WRITE
+        fcntl.fcntl(descriptor, fcntl.F_ADD_SEALS, seals)
+        known_by = _identity(f"/proc/self/fd/{descriptor}")
+    except OSError:
+        return ""
+    path = f"/proc/{os.getpid()}/fd/{descriptor}"
+    return json.dumps({"path": path, "known_by": known_by, "digest": dataset.digest, "arrays": entries})
+
+
+def _chunks(array: NDArray[Any]) -> Iterator[memoryview]:
+    import numpy as np
+
+    rows = max(1, _CHUNK_BYTES // max(1, array[:1].nbytes))
+    for start in range(0, len(array), rows):
+        yield np.ascontiguousarray(array[start : start + rows]).data
+
+
+def _identity(path: str) -> list[int]:
+    status = os.stat(path)
+    return [status.st_dev, status.st_ino, status.st_size]
+
+
+def taken(text: str) -> Dataset | None:
+    """The dataset that a process of this node lends by this text; None where it cannot be had, as from a container that
+    does not see that process.
+
+    A page that this process changes becomes its own (MAP_PRIVATE): nobody should, and the others would not see it.
+    """
+    if not text:
+        return None
+    import numpy as np
+
+    found = json.loads(text)
+    try:
+        if _identity(found["path"]) != found["known_by"]:  # another process has that number here
+            return None
+        with open(found["path"], "rb") as file:
+            memory = mmap.mmap(file.fileno(), 0, mmap.MAP_PRIVATE, mmap.PROT_READ | mmap.PROT_WRITE)
+    except (OSError, ValueError):
+        return None
+    arrays: dict[str, Any] = {
+        name: np.ndarray(tuple(shape), dtype, memory, offset)
+        for name, (dtype, shape, offset) in found["arrays"].items()
+    }
+    return Dataset(**arrays, digest=found["digest"])
