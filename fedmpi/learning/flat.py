@@ -89,6 +89,10 @@ class FlatNet:
         self._parameter = buffers.parameters[: layout.num_bytes]
         self.module = _adopt(module, self.params, self.grads).to(buffers.device)
 
+    @property
+    def device(self) -> torch.device:
+        return self._buffers.device
+
     def with_module(self, module: nn.Module) -> FlatNet:
         """Another module of the same layout in the same buffers."""
         return FlatNet(module, self.layout, self._buffers)

@@ -60,12 +60,11 @@ from fedmpi.methods.values import (
 if TYPE_CHECKING:
     from torch import Tensor, nn
 
-    from fedmpi.exactsum import Region
     from fedmpi.learning.flat import FlatNet
     from fedmpi.learning.local import LocalTrainer, TrainOutcome
     from fedmpi.lowrank.factorized import FactorizedLayer
     from fedmpi.methods.protocol import Loss
-    from fedmpi.tensors import Params, Spec
+    from fedmpi.tensors import Params, Region, Spec
 
 BIG, SMALL = 0, 1
 

@@ -42,10 +42,9 @@ from fedmpi.models.width import Rounding
 if TYPE_CHECKING:
     from torch import Tensor, nn
 
-    from fedmpi.exactsum import Region
     from fedmpi.learning.flat import FlatNet
     from fedmpi.methods.protocol import Loss
-    from fedmpi.tensors import Params, Spec
+    from fedmpi.tensors import Params, Region, Spec
 
 Levels = Annotated[tuple[Positive, ...], Field(strict=False, min_length=1, max_length=MAX_TIERS)]
 # FedHM's tables have eight at most; all of them are nets of their own, in every ensemble that is tested.

@@ -104,7 +104,7 @@ class TopK(Method):
 
         starts = [0, *accumulate(self._sizes)]
         indices = upload["indices"].long()
-        edges = torch.searchsorted(indices, torch.tensor(starts, device=indices.device)).tolist()
+        edges = torch.searchsorted(indices, torch.tensor(starts).to(indices.device, non_blocking=True)).tolist()
         for start, low, high in zip(starts, edges[:-1], edges[1:], strict=False):
             yield upload["values"][low:high], indices[low:high] - start
 

@@ -153,9 +153,9 @@ class LocalWork:
     generator: torch.Generator
 
     @property
-    def labels(self) -> Tensor:
-        """The labels of all training examples, int64 (N,), on the device; a client's are `labels[client.examples]`."""
-        return self.data.train_y
+    def labels(self) -> np.ndarray:
+        """The labels of all training examples, int64 (N,), on the host; a client's are `labels[client.examples]`."""
+        return self.data.labels
 
 
 @dataclass(frozen=True)
