@@ -1,4 +1,4 @@
-"""Whole rounds on the pretend accelerator: the CPU's bits, no mixing with host tensors, few waits, uploads in one piece."""
+"""Whole rounds on the pretend accelerator: the CPU's bits, no mixing of devices, few waits, uploads in one piece."""
 
 from collections import Counter
 from collections.abc import Sequence
