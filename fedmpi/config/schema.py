@@ -41,6 +41,7 @@ def later(default: Any, **marks: bool) -> Any:
     return Field(default, json_schema_extra={"later": True, **marks})
 
 
+_SERVER_DEVICE = ("mpi", "server_device")
 # An upper limit that no real setting reaches; the product of three such numbers is still finite in float32.
 MAX_NUMBER = 1e12
 Positive = Annotated[float, Field(gt=0, le=MAX_NUMBER, allow_inf_nan=False)]
@@ -215,8 +216,10 @@ class Mpi(Section):
     """Let rank 0 train clients, too."""
     device: Literal["auto", "cpu", "cuda"] = "auto"
     """Where clients train; `auto` takes GPUs if every worker has one. Results depend on it."""
-    server_device: Literal["cpu", "cuda"] = "cpu"
-    """Where factorization and lifting run, on whichever rank does it. Results depend on it."""
+    server_device: Literal["auto", "cpu", "cuda"] = "auto"
+    """Where factorization and lifting run, on whichever rank does it; `auto` takes GPUs if every worker trains on one
+    and rank 0 sees one, which it may share. Results depend on it.
+    """
     threads: Annotated[int, Field(ge=1, le=1024)] = 1
     """Compute threads of each rank. Results depend on it."""
     time_limit_s: NotNegative = free(0.0)
@@ -333,5 +336,7 @@ class Config(Section):
         if not getattr(self.train.schedule, "depends_on_rounds", False):
             free_keys.add(("rounds",))
         defaults = dict(marked(self, "later", True))
-        deciding = ((key, value) for key, value in leaves(plain) if key not in free_keys)
-        return {key: value for key, value in deciding if key not in defaults or value != defaults[key]}
+        deciding = {key: value for key, value in leaves(plain) if key not in free_keys}
+        if deciding.get(_SERVER_DEVICE) == "auto":
+            deciding[_SERVER_DEVICE] = "cpu"  # the default of older runs, which so continue; what it means is recorded
+        return {key: value for key, value in deciding.items() if key not in defaults or value != defaults[key]}

@@ -131,7 +131,7 @@ class TopK(Method):
 
         wanted = torch.cat([(net.params[name] - client.published[name]).reshape(-1) for name in self.state_specs()])
         if client.memory is not None:
-            wanted += client.memory["residual"].to(wanted.device)
+            wanted += client.memory["residual"].to(wanted.device, non_blocking=True)
         scopes = torch.split(wanted, self._sizes) if self.options.scope == "tensor" else [wanted]
         chosen = torch.cat([largest(scope, self._num_kept(len(scope))) for scope in scopes])
         if self.options.error_feedback:

@@ -21,8 +21,8 @@ ARCHITECTURE = 90
 
 @contextmanager
 def with_accelerators() -> Iterator[list[int]]:
-    """Within the block `mpi.device=cuda` and `mpi.server_device=cuda` mean the pretend accelerator. Yields the bytes of
-    each page-locked buffer that the exchanges ask for.
+    """Within the block `mpi.device=cuda` means the pretend accelerator, and so does `auto`. Yields the bytes of each
+    page-locked buffer that the exchanges ask for.
     """
     place, host_buffer, pinned = placement.place, exchange.host_buffer, []
 
