@@ -151,7 +151,7 @@ def is_known(section: str, name: str) -> bool:
 
 
 def options(section: str, name: str) -> Any:
-    """The options class (a `config.schema.Section`) of what `name` means in `section`. Raises `UnknownError`."""
+    """The options class (a `config.fields.Section`) of what `name` means in `section`. Raises `UnknownError`."""
     if not is_known(section, name):
         raise UnknownError(f"no {section} {name!r}")
     if is_built_in(section, name):

@@ -14,6 +14,8 @@ import torch
 from torch import Tensor
 
 Params = dict[str, Tensor]
+Region = tuple[slice | Tensor, ...] | Tensor
+"""Entries of a tensor: slices, index tensors, or a mask."""
 
 # Every tensor begins on a cache line: vectorised kernels then take the same path, and so give the
 # same bits, wherever the buffer lies. It is also the unit in which messages are counted, so that
@@ -58,9 +60,9 @@ class Layout:
             end += -(-spec.num_bytes // ALIGN_BYTES) * ALIGN_BYTES
         return cls(dict(specs), offsets, end)
 
-    def new_buffer(self, device: torch.device | str = "cpu", *, pinned: bool = False) -> Tensor:
+    def new_buffer(self, device: torch.device | str = "cpu") -> Tensor:
         """A zeroed buffer of bytes, shape (num_bytes,)."""
-        return torch.zeros(self.num_bytes, dtype=torch.uint8, device=device, pin_memory=pinned)
+        return torch.zeros(self.num_bytes, dtype=torch.uint8, device=device)
 
     def views(self, buffer: Tensor) -> Params:
         """The named tensors that lie in `buffer` (uint8, at least num_bytes long, aligned)."""
@@ -98,3 +100,46 @@ def max_magnitudes(tensors: Iterable[Tensor]) -> Tensor:
     """max|x| of each tensor as one float32 vector: a single synchronization reads them all (0 for an empty tensor)."""
     norms = [torch.linalg.vector_norm(t, ord=float("inf")) if t.numel() else t.new_zeros(()) for t in tensors]
     return torch.stack(norms) if norms else torch.zeros(0)
+
+
+def host_buffer(num_bytes: int, *, is_pinned: bool = False) -> Tensor:
+    """A buffer of bytes in the host's memory, shape (num_bytes,), with any content. A pinned one is page-locked: a GPU
+    reads and writes it fastest. Asking for one opens a GPU.
+    """
+    return torch.empty(num_bytes, dtype=torch.uint8, pin_memory=is_pinned)
+
+
+def moved(tensors: Params, device: torch.device | str) -> Params:
+    """The tensors on `device`: each as it is if it is there; the others are packed where they lie and cross in one
+    piece. The host waits for the copy, so the old ones may be written into at once.
+    """
+    device = torch.device(device)
+    away = {name: value for name, value in tensors.items() if not _is_on(value, device)}
+    if not away:
+        return tensors
+    layout = Layout.of({name: _spec_of(value) for name, value in away.items()})
+    packed = torch.empty(layout.num_bytes, dtype=torch.uint8, device=next(iter(away.values())).device)
+    for name, view in layout.views(packed).items():
+        view.copy_(away[name])
+    return {**tensors, **layout.views(packed.to(device))}
+
+
+def _is_on(value: Tensor, device: torch.device) -> bool:
+    return value.device.type == device.type and device.index in (None, value.device.index)
+
+
+def _spec_of(value: Tensor) -> Spec:
+    is_kernel = value.dim() == 4 and not value.is_contiguous()
+    return Spec(tuple(value.shape), value.dtype, is_kernel and value.is_contiguous(memory_format=torch.channels_last))
+
+
+def reachable(region: Region, device: torch.device) -> Region:
+    """The same entries for tensors on `device`: index tensors and masks of the host follow there, without a wait."""
+    if isinstance(region, Tensor):
+        return region.to(device, non_blocking=True)
+    return tuple(part if isinstance(part, slice) else part.to(device, non_blocking=True) for part in region)
+
+
+def entries(tensor: Tensor, region: Region) -> Tensor:
+    """`tensor[region]`, for a tensor on any device and a region on the host."""
+    return tensor[reachable(region, tensor.device)]

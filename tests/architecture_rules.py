@@ -15,7 +15,10 @@ from set_rule import check_sets
 from fedmpi.mpi.communicator import Collectives
 
 # Bottom first; modules of one layer do not know each other, and inside a package anything goes. Each with what it is.
-LEAVES = ("disk", "seeds", "tensors", "clock", "costs", "registry", "papers", "config.schema", "config.keywords")
+LEAVES = (
+    *("disk", "seeds", "tensors", "clock", "costs", "registry", "papers"),
+    *("config.fields", "config.schema", "config.keywords"),
+)
 PEERS = ("exactsum", "config", "data", "models", "lowrank", "mpi", "store")
 LAYERS = (
     # The version; what a user is told; values of two configs; what the fields of a config do.

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.nn.utils import parametrizations, spectral_norm, weight_norm
 
-from fedmpi.config.schema import Section
+from fedmpi.config.fields import Section
 from fedmpi.models.options import Inputs
 from fedmpi.models.width import Width
 

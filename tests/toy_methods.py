@@ -21,13 +21,13 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
-from fedmpi.config.schema import NotNegative, Shares
+from fedmpi.config.fields import NotNegative, Shares
 from fedmpi.federation.assignment import Task
 from fedmpi.learning.flat import FlatNet
 from fedmpi.methods.protocol import copy_into
 from fedmpi.methods.values import Client, Contributions, MethodOptions, Phase, Traits
 from fedmpi.methods.widths import WidthMethod
-from fedmpi.tensors import Params, Spec
+from fedmpi.tensors import Params, Spec, moved
 
 LOCAL = "fc.bias"
 """The tensor that never reaches the server's sums."""
@@ -104,7 +104,8 @@ class Toy(WidthMethod):
 
     def _wanted(self, net: FlatNet, client: Client) -> Iterator[tuple[str, Tensor]]:
         """What the client would send if numbers were free; a residual of another tier's shape is forgotten."""
+        memory = moved(client.memory or {}, net.device)
         for name in self.state_specs():
-            residual = (client.memory or {}).get(f"residual.{name}")
+            residual = memory.get(f"residual.{name}")
             same_shape = residual is not None and residual.shape == net.params[name].shape
             yield name, net.params[name] + residual if same_shape else net.params[name]

@@ -5,7 +5,8 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from fedmpi.config.schema import Config, Counts, Positive, Section, Shares, free
+from fedmpi.config.fields import Counts, Positive, Section, Shares, free
+from fedmpi.config.schema import Config
 
 
 class Digits(Section):

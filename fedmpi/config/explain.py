@@ -12,7 +12,8 @@ from pydantic import ValidationError
 from fedmpi import registry
 from fedmpi.config import words
 from fedmpi.config.described import description
-from fedmpi.config.schema import NAMED_SECTIONS, Config, Section
+from fedmpi.config.fields import Section
+from fedmpi.config.schema import NAMED_SECTIONS, Config
 from fedmpi.config.words import Kind
 from fedmpi.config.yaml_text import Path, Problem, is_number
 

@@ -22,7 +22,8 @@ from fedmpi.config import explain, slips, words, yaml_text
 from fedmpi.config.address import located
 from fedmpi.config.comparing import leaves
 from fedmpi.config.explain import MAX_PROBLEMS
-from fedmpi.config.schema import NAMED_SECTIONS, Config, Section
+from fedmpi.config.fields import Section
+from fedmpi.config.schema import NAMED_SECTIONS, Config
 from fedmpi.config.tree import COMMAND_LINE, MAX_BYTES, Tree, read_tree
 from fedmpi.config.yaml_text import Problem
 from fedmpi.errors import ConfigError, counted

@@ -11,7 +11,8 @@ from fedmpi import registry
 from fedmpi.config import words, yaml_text
 from fedmpi.config.comparing import canonical
 from fedmpi.config.described import description, summary
-from fedmpi.config.schema import NAMED_SECTIONS, Config, Section
+from fedmpi.config.fields import Section
+from fedmpi.config.schema import NAMED_SECTIONS, Config
 
 _INTRO = """\
 # Configurations, and a reference of every key

@@ -10,73 +10,15 @@ from __future__ import annotations
 import hashlib
 import json
 import math
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from typing import Annotated, Any, ClassVar, Literal
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, PrivateAttr
+from pydantic import Field, PrivateAttr
 
 from fedmpi.config.comparing import canonical, leaves, marked, renamed, short
-from fedmpi.errors import ConfigError
+from fedmpi.config.fields import Count, Counts, Folder, NotNegative, Places, Positive, Section, Share, free, later
 
-
-class Section(BaseModel):
-    """A frozen, strictly typed section: unknown keys are errors, nothing is converted silently."""
-
-    # A class is made ready to validate when it first does: most commands use a few of fifty.
-    model_config = ConfigDict(extra="forbid", frozen=True, strict=True, defer_build=True, ser_json_inf_nan="constants")
-
-    def __setattr__(self, name: str, value: object) -> None:
-        if name in type(self).model_fields:
-            advice = "load another, as fedmpi.load_config(name, {'train.lr': 0.1})"
-            raise ConfigError("config", f"{name} cannot be set, because a config stays as it is; {advice}")
-        super().__setattr__(name, value)
-
-    def problems(self, config: Config) -> Iterable[tuple[str, str]]:
-        """(dotted key, message) of all that is wrong beside the other sections of a config that is valid key by key."""
-        return ()
-
-
-def free(default: Any, **constraints: Any) -> Any:
-    """A field that a resumed run may change: it cannot change what is computed."""
-    return Field(default, json_schema_extra={"changes_results": False}, **constraints)
-
-
-def later(default: Any, **marks: bool) -> Any:
-    """A field that changes results and is newer than some runs: at its default it is no part of the hash, so that runs
-    which do not know it can continue.
-    """
-    return Field(default, json_schema_extra={"later": True, **marks})
-
-
-# An upper limit that no real setting reaches; the product of three such numbers is still finite in float32.
-MAX_NUMBER = 1e12
-Positive = Annotated[float, Field(gt=0, le=MAX_NUMBER, allow_inf_nan=False)]
-NotNegative = Annotated[float, Field(ge=0, le=MAX_NUMBER, allow_inf_nan=False)]
-Share = Annotated[float, Field(gt=0, le=1)]
-Count = Annotated[int, Field(ge=1, le=2**31 - 1)]
-# YAML has lists, frozen sections want tuples: the one conversion that is let through.
-# A tier or more; a net is built and tested for each. The papers have five at most.
-MAX_TIERS = 32
-Shares = Annotated[tuple[Share, ...], Field(strict=False, min_length=1, max_length=MAX_TIERS)]
-Counts = Annotated[tuple[Count, ...], Field(strict=False)]
-
-
-def _printable(text: str) -> str:
-    """No operating system takes a NUL or a lone surrogate in a name, and nobody means another control character."""
-    if not text.isprintable():
-        raise ValueError("expected a path without control characters")
-    return text
-
-
-def _place(text: str) -> str:
-    module, colon, name = text.partition(":")
-    if not colon or not all(part.isidentifier() for part in (*module.split("."), name)):
-        raise ValueError("expected package.module:Class")
-    return text
-
-
-Places = Annotated[tuple[Annotated[str, Field(max_length=200), AfterValidator(_place)], ...], Field(strict=False)]
-Folder = Annotated[str, Field(max_length=4096), AfterValidator(_printable)]
+_SERVER_DEVICE = ("mpi", "server_device")
 
 
 class Clients(Section):
@@ -235,8 +177,10 @@ class Mpi(Section):
     """Let rank 0 train clients, too."""
     device: Literal["auto", "cpu", "cuda"] = "auto"
     """Where clients train; `auto` takes GPUs if every worker has one. Results depend on it."""
-    server_device: Literal["cpu", "cuda"] = "cpu"
-    """Where factorization and lifting run, on whichever rank does it. Results depend on it."""
+    server_device: Literal["auto", "cpu", "cuda"] = "auto"
+    """Where factorization and lifting run, on whichever rank does it; `auto` takes GPUs if every worker trains on one
+    and rank 0 sees one, which it may share. Results depend on it.
+    """
     threads: Annotated[int, Field(ge=1, le=1024)] = 1
     """Compute threads of each rank. Results depend on it."""
     time_limit_s: NotNegative = free(0.0)
@@ -353,5 +297,7 @@ class Config(Section):
         if not getattr(self.train.schedule, "depends_on_rounds", False):
             free_keys.add(("rounds",))
         defaults = dict(marked(self, "later", True))
-        deciding = ((key, value) for key, value in leaves(plain) if key not in free_keys)
-        return {key: value for key, value in deciding if key not in defaults or value != defaults[key]}
+        deciding = {key: value for key, value in leaves(plain) if key not in free_keys}
+        if deciding.get(_SERVER_DEVICE) == "auto":
+            deciding[_SERVER_DEVICE] = "cpu"  # the default of older runs, which so continue; what it means is recorded
+        return {key: value for key, value in deciding.items() if key not in defaults or value != defaults[key]}

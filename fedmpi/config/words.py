@@ -11,7 +11,7 @@ from typing import Any, Literal, Union, get_args, get_origin
 
 from pydantic.fields import FieldInfo
 
-from fedmpi.config.schema import Section
+from fedmpi.config.fields import Section
 
 MAX_SHOWN = 60
 MAX_NAMES = 30

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from pydantic import Field
 
-from fedmpi.config.schema import Folder, NotNegative, Positive, free
+from fedmpi.config.fields import Folder, NotNegative, Positive, free
 from fedmpi.data.dataset import DTYPES, PARTS, Dataset, check
 from fedmpi.data.holdout import stratified_holdout
 from fedmpi.data.options import DataInfo, DataOptions

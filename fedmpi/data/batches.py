@@ -61,6 +61,7 @@ class DeviceData:
         self.device = torch.device(device)
         self.padding = info.crop_padding if augment else 0
         self.flip = info.flip and augment
+        self.labels = dataset.train_y
         arrays = (dataset.train_x, dataset.train_y, dataset.test_x, dataset.test_y)
         self.train_x, self.train_y, self.test_x, self.test_y = (torch.from_numpy(a).to(self.device) for a in arrays)
         self._normalization = _normalization(info, self.device)

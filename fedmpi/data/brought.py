@@ -15,8 +15,8 @@ from typing import Any, ClassVar
 
 from pydantic import Field, create_model
 
+from fedmpi.config.fields import Section
 from fedmpi.config.keywords import Keywords
-from fedmpi.config.schema import Section
 from fedmpi.data.arrays import ArrayOptions, Arrays
 from fedmpi.data.dataset import Dataset
 from fedmpi.data.dealing import Ints, PartitionOptions

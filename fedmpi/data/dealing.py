@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, ClassVar, TypeAlias
 
-from fedmpi.config.schema import Section
+from fedmpi.config.fields import Section
 
 if TYPE_CHECKING:
     import numpy as np

@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
 
 from pydantic import Field
 
-from fedmpi.config.schema import Config, Section, later
+from fedmpi.config.fields import Section, later
+from fedmpi.config.schema import Config
 from fedmpi.data.files.source import Source
 
 if TYPE_CHECKING:

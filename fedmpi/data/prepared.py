@@ -16,7 +16,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from fedmpi.config.schema import Folder, free
+from fedmpi.config.fields import Folder, free
 from fedmpi.data.dataset import PARTS, Dataset, layout_problems, num_rows
 from fedmpi.data.files.source import below_home, how_to_fetch, is_here, made, quoted
 from fedmpi.data.options import DataOptions, Part

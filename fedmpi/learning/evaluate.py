@@ -91,18 +91,25 @@ def test_nets(
     for tier, units in groupby(mine, key=lambda unit: unit[0]):
         net = load(tier)
         with bn.using(net.module, statistics.get(tier)):
-            for _, (start, stop) in units:
-                inputs, targets = data.test_batch(start, stop)
-                logits = net.module(inputs).float()
-                counts[0, tier] += int((logits.argmax(1) == targets).sum())
-                _add_loss(losses, counts, tier, F.cross_entropy(logits, targets, reduction="sum"))
+            found = torch.stack([_tested(net.module, *data.test_batch(*piece)) for _, piece in units])
+        correct, loss_of_batch = found.cpu().unbind(1)  # the one wait for all batches of a tier
+        counts[0, tier] += int(correct.sum())
+        for loss in loss_of_batch:
+            _add_loss(losses, counts, tier, loss)
     return _scores(counts, losses, plan.num_test, allreduce_sum, statistics)
+
+
+def _tested(module: nn.Module, inputs: Tensor, targets: Tensor) -> Tensor:
+    """How many examples of a batch a net gets right, and the sum of their losses: float64 (2,), on the device."""
+    logits = module(inputs).float()
+    loss = F.cross_entropy(logits, targets, reduction="sum")
+    return torch.stack([(logits.argmax(1) == targets).sum().double(), loss.double()])
 
 
 def _add_loss(losses: StatisticSum, counts: Tensor, tier: int, loss: Tensor) -> None:
     """A loss that no sum can hold is counted instead, and makes the tier's loss infinite."""
     value = torch.zeros(counts.shape[1], dtype=torch.float64)
-    value[tier] = loss.double().cpu()
+    value[tier] = loss
     if bool(torch.isfinite(value[tier])):
         losses.add(value)
     else:
@@ -139,6 +146,7 @@ def reestimate(
     totals = [StatisticSum(count, len(bounds)) for count in plan.num_statistics]
     for tier, units in groupby(mine, key=lambda unit: unit[0]):
         net = load(tier)
+        found = []
         with bn.collecting(net.module):
             for _, piece in units:
                 seed = seed_of(number_of[piece])
@@ -146,7 +154,9 @@ def reestimate(
                 draws = data.draws(plan.restat_indices[slice(*piece)], 1, augmentation, shuffle=False)
                 with global_generator(seed, data.device):
                     net.module(data.train_batch(draws, 0, 0, piece[1] - piece[0])[0])
-                totals[tier].add(bn.collected(net.module).cpu())
+                found.append(bn.collected(net.module))
+        for values in torch.stack(found).cpu():
+            totals[tier].add(values)
     for tier, total in enumerate(totals):
         allreduce_sum(total.buffer)
         statistics[tier] = (total.total() / len(bounds)).to(data.device, torch.float32)
@@ -193,7 +203,8 @@ def count_correct(
 @torch.no_grad()
 def num_correct(module: nn.Module, batches: Iterable[tuple[Tensor, Tensor]]) -> int:
     """How many examples of these batches (inputs, targets) a net gets right."""
-    return sum(int((module(inputs).argmax(1) == targets).sum()) for inputs, targets in batches)
+    found = [(module(inputs).argmax(1) == targets).sum() for inputs, targets in batches]
+    return int(torch.stack(found).sum()) if found else 0
 
 
 @torch.no_grad()

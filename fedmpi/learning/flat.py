@@ -101,6 +101,10 @@ class FlatNet:
         if self._scale:
             self._scale.attach(self.module)
 
+    @property
+    def device(self) -> torch.device:
+        return self._buffers.device
+
     def with_module(self, module: nn.Module) -> FlatNet:
         """Another module of the same layout in the same buffers."""
         return FlatNet(module, self.layout, self._buffers)

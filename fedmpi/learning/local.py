@@ -35,7 +35,7 @@ class MaskedCrossEntropy:
     """
 
     def __init__(self, present: Tensor | None) -> None:
-        self._absent = None if present is None or bool(present.all()) else ~present
+        self._absent = None if present is None else ~present
 
     def __call__(self, logits: Tensor, targets: Tensor) -> Tensor:
         if self._absent is not None:

@@ -38,7 +38,8 @@ from typing import TYPE_CHECKING, Annotated, Literal
 from pydantic import Field
 
 from fedmpi import seeds
-from fedmpi.config.schema import Config, Count
+from fedmpi.config.fields import Count
+from fedmpi.config.schema import Config
 from fedmpi.federation.assignment import Task
 from fedmpi.federation.tiers import Tier
 from fedmpi.lowrank import spectrum
@@ -60,12 +61,11 @@ from fedmpi.methods.values import (
 if TYPE_CHECKING:
     from torch import Tensor, nn
 
-    from fedmpi.exactsum import Region
     from fedmpi.learning.flat import FlatNet
     from fedmpi.learning.local import LocalTrainer, TrainOutcome
     from fedmpi.lowrank.factorized import FactorizedLayer
     from fedmpi.methods.protocol import Loss
-    from fedmpi.tensors import Params, Spec
+    from fedmpi.tensors import Params, Region, Spec
 
 BIG, SMALL = 0, 1
 

@@ -33,7 +33,8 @@ from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
 
 from pydantic import Field
 
-from fedmpi.config.schema import Config, NotNegative, Shares, later
+from fedmpi.config.fields import NotNegative, Shares, later
+from fedmpi.config.schema import Config
 from fedmpi.federation.assignment import Task
 from fedmpi.lowrank import spectrum
 from fedmpi.lowrank.cover import Cover

@@ -28,7 +28,7 @@ from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
 
 from pydantic import Field
 
-from fedmpi.config.schema import Positive, Section, later
+from fedmpi.config.fields import Positive, Section, later
 from fedmpi.methods.protocol import Method
 from fedmpi.methods.values import Contributions, MethodOptions
 

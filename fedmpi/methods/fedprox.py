@@ -17,7 +17,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Literal
 
-from fedmpi.config.schema import NotNegative
+from fedmpi.config.fields import NotNegative
 from fedmpi.methods.fedopt import ServerMethod, ServerOptions
 from fedmpi.methods.values import Client
 

@@ -34,7 +34,7 @@ from collections.abc import Mapping
 from functools import cached_property
 from typing import TYPE_CHECKING, ClassVar, Literal
 
-from fedmpi.config.schema import Shares
+from fedmpi.config.fields import Shares
 from fedmpi.methods.fedopt import ServerOptions
 from fedmpi.methods.values import Client, MethodContext, TestedNet
 from fedmpi.methods.widths import WidthMethod

@@ -26,7 +26,7 @@ from functools import cached_property, partial
 from itertools import islice
 from typing import TYPE_CHECKING, ClassVar
 
-from fedmpi.config.schema import Shares
+from fedmpi.config.fields import Shares
 from fedmpi.federation.assignment import Task
 from fedmpi.methods.fedopt import ServerOptions
 from fedmpi.methods.protocol import gradients

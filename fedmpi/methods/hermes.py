@@ -42,7 +42,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 from pydantic import Field
 
 from fedmpi import seeds
-from fedmpi.config.schema import NotNegative, Share
+from fedmpi.config.fields import NotNegative, Share
 from fedmpi.errors import ConfigError
 from fedmpi.methods.protocol import Method, copy_into
 from fedmpi.methods.values import Client, Contributions, Costs, LocalWork, MethodContext, MethodOptions, Traits, Turn
@@ -51,11 +51,10 @@ if TYPE_CHECKING:
     import numpy as np
     from torch import Tensor
 
-    from fedmpi.exactsum import Region
     from fedmpi.learning.flat import FlatNet
     from fedmpi.learning.local import LocalTrainer, TrainOutcome
     from fedmpi.models.surgery.groups import Masks
-    from fedmpi.tensors import Params, Spec
+    from fedmpi.tensors import Params, Region, Spec
 
 # Products of shares and counts are whole numbers up to rounding: a remainder below this tolerance counts as zero.
 _ROUNDING = 1e-6
@@ -160,9 +159,11 @@ class Hermes(Method):
         return {name: region(axes) for name, axes in kept.items()}
 
     def lift(self, upload: Params, client: Client) -> Iterator[tuple[str, Tensor]]:
+        from fedmpi.tensors import entries
+
         regions = self.regions(client)
         for name, value in upload.items():
-            yield name, value[regions[name]] if name in regions else value
+            yield name, entries(value, regions[name]) if name in regions else value
 
     def update(self, state: Params, means: Params, contributions: Contributions) -> Params:
         """Fig. 5. With `all`, entries that a client of the cohort does not hold stay as they were."""
@@ -191,13 +192,16 @@ class Hermes(Method):
     def narrow(self, published: Params, number: int, out: Params, client: Client | None = None) -> None:
         """theta M; with `all`, own values where theta has nothing newer."""
         from fedmpi.models.surgery.groups import kept_entries, zeroing
+        from fedmpi.tensors import moved
 
         copy_into(out, published)
         if client is None or client.memory is None:
             return
-        for name, value in out.items() if self._keeps_own else ():
-            own, last = (client.memory[key].to(value.device) for key in (_own(name), "round"))
-            value.copy_(value.where(published[_version(name)] >= last, own))
+        if self._keeps_own:
+            own = moved({name: client.memory[_own(name)] for name in out}, next(iter(out.values())).device)
+            last = int(client.memory["round"])
+            for name, value in out.items():
+                value.copy_(value.where(published[_version(name)] >= last, own[name]))
         zeroing(out, kept_entries(self.structure, client.memory))()
 
     def train(self, trainer: LocalTrainer, client: Client, work: LocalWork) -> TrainOutcome:
@@ -225,14 +229,11 @@ class Hermes(Method):
 
     def _parts(self, client: Client, work: LocalWork) -> tuple[np.ndarray, np.ndarray]:
         """The client's examples for training and for validation, the same in every round."""
-        import torch
-
         from fedmpi.data.holdout import stratified_holdout
 
-        numbers = torch.tensor(client.examples, device=work.labels.device)
         generator = seeds.numpy_generator("holdout", client.seed, client.task.client)
         training, validation = stratified_holdout(
-            client.examples, work.labels[numbers].cpu().numpy(), self.options.validation_share, generator
+            client.examples, work.labels[client.examples], self.options.validation_share, generator
         )
         return training, validation if len(validation) else training
 
@@ -243,7 +244,7 @@ class Hermes(Method):
         from fedmpi.data.batches import Draws, batch_bounds
         from fedmpi.learning.evaluate import num_correct
 
-        as_stored = Draws(torch.tensor(examples, device=work.labels.device)[None])
+        as_stored = Draws(torch.tensor(examples)[None].to(net.device, non_blocking=True))
         bounds = batch_bounds(len(examples), self.context.train.batch_size)
         batches = (work.data.train_batch(as_stored, 0, *piece) for piece in bounds)
         return num_correct(net.module.eval(), batches) / len(examples)
@@ -257,12 +258,13 @@ class Hermes(Method):
         import torch
 
         from fedmpi.models.surgery.groups import order_of_pruning, shrunk
+        from fedmpi.tensors import moved
 
         share = max(self.remaining_share(masks) * (1 - self.options.prune_rate), self.options.target_share)
         least = math.ceil(share * self.structure.num_params - _ROUNDING)
         whole = {family: torch.ones(self._size(family), dtype=torch.bool) for family in self._families}
         old = {**whole, **masks}
-        scores = {family: self._scores(params, family) for family in old}
+        scores = moved({family: self._scores(params, family) for family in old}, "cpu")
         places, num_groups = order_of_pruning(old, scores)
 
         def without(count: int) -> Params:
@@ -280,8 +282,7 @@ class Hermes(Method):
         axis, _, layer = family.partition(".")
         weight = params[f"{layer}.weight"]
         order = 2 if self.options.score == "l2" else 1
-        norms: Tensor = torch.linalg.vector_norm(weight, order, _all_but(0 if axis == "out" else 1, weight))
-        return norms.cpu()
+        return torch.linalg.vector_norm(weight, order, _all_but(0 if axis == "out" else 1, weight))
 
     def remember(self, net: FlatNet, client: Client) -> Params:
         """The mask; with `all` also the client's values, and the round that they are of."""

@@ -22,7 +22,7 @@ from __future__ import annotations
 
 from typing import ClassVar
 
-from fedmpi.config.schema import Shares
+from fedmpi.config.fields import Shares
 from fedmpi.methods.fedopt import ServerOptions
 from fedmpi.methods.values import MethodContext
 from fedmpi.methods.widths import WidthMethod

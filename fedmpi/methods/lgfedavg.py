@@ -28,17 +28,17 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 from pydantic import Field
 
-from fedmpi.config.schema import Config, Count
+from fedmpi.config.fields import Count
+from fedmpi.config.schema import Config
 from fedmpi.federation.assignment import Task
-from fedmpi.methods.protocol import Method
+from fedmpi.methods.protocol import Method, copy_into
 from fedmpi.methods.values import Client, Costs, MethodOptions, TestedNet, Traits, Turn
 
 if TYPE_CHECKING:
     from torch import nn
 
-    from fedmpi.exactsum import Region
     from fedmpi.learning.flat import FlatNet
-    from fedmpi.tensors import Params, Spec
+    from fedmpi.tensors import Params, Region, Spec
 
 
 class LGFedAvgOptions(MethodOptions):
@@ -99,8 +99,8 @@ class LGFedAvg(Method):
 
     def narrow(self, published: Params, number: int, out: Params, client: Client | None = None) -> None:
         super().narrow(published, number, out)
-        for name, value in ((client and client.memory) or {}).items():
-            out[name].copy_(value)
+        own = (client and client.memory) or {}
+        copy_into({name: out[name] for name in own}, own)
 
     def upload_specs(self, tier: int, task: Task | None = None) -> dict[str, Spec]:
         """Everything in phase 1, the global part in phase 2 (and in a plan without a task)."""

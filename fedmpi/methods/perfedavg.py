@@ -29,7 +29,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Literal
 
-from fedmpi.config.schema import NotNegative, Positive
+from fedmpi.config.fields import NotNegative, Positive
 from fedmpi.methods.protocol import Method, gradients
 from fedmpi.methods.values import Client, Costs, LocalWork, MethodContext, MethodOptions, Traits, Turn
 

@@ -34,7 +34,8 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 from pydantic import Field
 
-from fedmpi.config.schema import MAX_TIERS, Config, NotNegative
+from fedmpi.config.fields import MAX_TIERS, NotNegative
+from fedmpi.config.schema import Config
 from fedmpi.errors import ConfigError, counted
 from fedmpi.federation.assignment import Task
 from fedmpi.lowrank import spectrum
@@ -46,11 +47,10 @@ from fedmpi.models.width import Width
 if TYPE_CHECKING:
     from torch import Tensor, nn
 
-    from fedmpi.exactsum import Region
     from fedmpi.learning.flat import FlatNet
     from fedmpi.learning.local import LocalTrainer, TrainOutcome
     from fedmpi.lowrank.factorized import FactorizedLayer
-    from fedmpi.tensors import Params, Spec
+    from fedmpi.tensors import Params, Region, Spec
 
     Held = Mapping[str, tuple[slice | Tensor, ...]]
 
@@ -277,12 +277,14 @@ class OrthDrop(Method):
 
     def narrow(self, published: Params, number: int, out: Params, client: Client | None = None) -> None:
         """The kernels and rows that the client holds (without a client: the leading ones), and the rest."""
+        from fedmpi.tensors import entries
+
         if number == self._whole:
             products = {layer: [published[name] for name in layer.factor_names] for layer in self.factorized}
             published = published | {f"{layer.name}.weight": layer.lift(*pair) for layer, pair in products.items()}
         held = self._held(number, client) if number != self._whole else {}
         for name, target in out.items():
-            target.copy_(published[name][held[name]] if name in held else published[name])
+            target.copy_(entries(published[name], held[name]) if name in held else published[name])
 
     def train(self, trainer: LocalTrainer, client: Client, work: LocalWork) -> TrainOutcome:
         if not self._shared_momenta:
@@ -292,11 +294,13 @@ class OrthDrop(Method):
         return trainer.run(draws, work.lr, work.loss, step, correct, partial(self._load_momenta, client=client))
 
     def _load_momenta(self, net: FlatNet, client: Client) -> None:
+        from fedmpi.tensors import entries
+
         net.reset_momentum()
         held = self._held(client.task.tier, client)
         for name in self._shared_momenta:
             averaged = client.published[f"{MOMENTUM}{name}"]
-            net.momenta[name].copy_(averaged[held[name]] if name in held else averaged)
+            net.momenta[name].copy_(entries(averaged, held[name]) if name in held else averaged)
 
     def after_backward(self, net: FlatNet, client: Client) -> None:
         """Eq. 6: the gradient of lambda/2 |U V|_F^2 over the kernels and rows that the client holds."""

@@ -44,11 +44,10 @@ from fedmpi.methods.values import (
 if TYPE_CHECKING:
     from torch import Tensor, nn
 
-    from fedmpi.exactsum import Region
     from fedmpi.learning.flat import FlatNet
     from fedmpi.learning.local import LocalTrainer, TrainOutcome
     from fedmpi.lowrank.factorized import FactorizedLayer
-    from fedmpi.tensors import Params, Spec
+    from fedmpi.tensors import Params, Region, Spec
 
     Loss = Callable[[Tensor, Tensor], Tensor]
 
@@ -260,13 +259,17 @@ def gradients(value: Tensor) -> Tensor:
 
 
 def copy_into(target: Params, source: Mapping[str, Tensor]) -> None:
-    """Copies every tensor of `target` from its namesake in `source`, in one fused launch where torch has one. Raises
-    ValueError where the two have not the same shape, because torch would broadcast.
+    """Copies every tensor of `target` from its namesake in `source`, in one fused launch where torch has one; what lies
+    on another device comes in one piece. Raises ValueError where the two have not the same shape, because torch would
+    broadcast.
     """
     import torch
+
+    from fedmpi.tensors import moved
 
     for name, value in target.items():
         if source[name].shape != value.shape:
             raise ValueError(f"{name} is {list(source[name].shape)}, but {list(value.shape)} is to be filled")
     if target:  # torch refuses empty lists
-        torch._foreach_copy_(list(target.values()), [source[name] for name in target])
+        near = moved({name: source[name] for name in target}, next(iter(target.values())).device)
+        torch._foreach_copy_(list(target.values()), list(near.values()))

@@ -24,7 +24,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING, Literal
 
-from fedmpi.config.schema import Positive
+from fedmpi.config.fields import Positive
 from fedmpi.federation.assignment import Task
 from fedmpi.methods.protocol import Method, gradients
 from fedmpi.methods.values import Client, Contributions, Costs, LocalWork, MethodOptions, Traits, Turn
@@ -119,9 +119,12 @@ class Scaffold(Method):
 
     def _own_control(self, net: FlatNet, client: Client) -> Params:
         """c_i, on the net's device; zeros until the client has taken part."""
+        from fedmpi.tensors import moved
+
         if client.memory is None:
             return {name: value.new_zeros(value.shape) for name, value in net.params.items()}
-        return {name: client.memory[_control(name)].to(value.device) for name, value in net.params.items()}
+        memory = moved(client.memory, net.device)
+        return {name: memory[_control(name)] for name in net.params}
 
     def after_backward(self, net: FlatNet, client: Client) -> None:
         """g(y) - c_i + c."""

@@ -32,7 +32,8 @@ from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
 from pydantic import Field
 
 from fedmpi import seeds
-from fedmpi.config.schema import MAX_NUMBER, MAX_TIERS, Config, Positive, Share
+from fedmpi.config.fields import MAX_NUMBER, MAX_TIERS, Positive, Share
+from fedmpi.config.schema import Config
 from fedmpi.federation.assignment import Task
 from fedmpi.methods.fedopt import ServerMethod, ServerOptions
 from fedmpi.methods.protocol import copy_into, gradients
@@ -42,10 +43,9 @@ from fedmpi.models.width import Rounding
 if TYPE_CHECKING:
     from torch import Tensor, nn
 
-    from fedmpi.exactsum import Region
     from fedmpi.learning.flat import FlatNet
     from fedmpi.methods.protocol import Loss
-    from fedmpi.tensors import Params, Spec
+    from fedmpi.tensors import Params, Region, Spec
 
 Levels = Annotated[tuple[Positive, ...], Field(strict=False, min_length=1, max_length=MAX_TIERS)]
 # FedHM's tables have eight at most; all of them are nets of their own, in every ensemble that is tested.

@@ -26,7 +26,7 @@ from dataclasses import replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Literal
 
-from fedmpi.config.schema import Positive
+from fedmpi.config.fields import Positive
 from fedmpi.federation.assignment import Task
 from fedmpi.methods.protocol import Method, copy_into
 from fedmpi.methods.values import Client, Contributions, Costs, LocalWork, MethodOptions, TestedNet, Traits, Turn

@@ -29,7 +29,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 from pydantic import Field
 
-from fedmpi.config.schema import Share
+from fedmpi.config.fields import Share
 from fedmpi.federation.assignment import Task
 from fedmpi.methods.protocol import Method
 from fedmpi.methods.values import Client, Contributions, Costs, MethodContext, MethodOptions, Traits, Turn
@@ -104,7 +104,7 @@ class TopK(Method):
 
         starts = [0, *accumulate(self._sizes)]
         indices = upload["indices"].long()
-        edges = torch.searchsorted(indices, torch.tensor(starts, device=indices.device)).tolist()
+        edges = torch.searchsorted(indices, torch.tensor(starts).to(indices.device, non_blocking=True)).tolist()
         for start, low, high in zip(starts, edges[:-1], edges[1:], strict=False):
             yield upload["values"][low:high], indices[low:high] - start
 
@@ -131,7 +131,7 @@ class TopK(Method):
 
         wanted = torch.cat([(net.params[name] - client.published[name]).reshape(-1) for name in self.state_specs()])
         if client.memory is not None:
-            wanted += client.memory["residual"].to(wanted.device)
+            wanted += client.memory["residual"].to(wanted.device, non_blocking=True)
         scopes = torch.split(wanted, self._sizes) if self.options.scope == "tensor" else [wanted]
         chosen = torch.cat([largest(scope, self._num_kept(len(scope))) for scope in scopes])
         if self.options.error_feedback:

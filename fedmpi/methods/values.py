@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
 from pydantic import Field
 
 from fedmpi import seeds
-from fedmpi.config.schema import Clients, Config, Count, Section, Train
+from fedmpi.config.fields import Count, Section
+from fedmpi.config.schema import Clients, Config, Train
 from fedmpi.federation.assignment import Task
 from fedmpi.federation.tiers import equal_blocks
 
@@ -153,9 +154,9 @@ class LocalWork:
     generator: torch.Generator
 
     @property
-    def labels(self) -> Tensor:
-        """The labels of all training examples, int64 (N,), on the device; a client's are `labels[client.examples]`."""
-        return self.data.train_y
+    def labels(self) -> np.ndarray:
+        """The labels of all training examples, int64 (N,), on the host; a client's are `labels[client.examples]`."""
+        return self.data.labels
 
 
 @dataclass(frozen=True)

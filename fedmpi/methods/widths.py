@@ -12,7 +12,7 @@ from dataclasses import replace
 from functools import cached_property
 from typing import TYPE_CHECKING, ClassVar
 
-from fedmpi.config.schema import Shares
+from fedmpi.config.fields import Shares
 from fedmpi.methods.fedopt import ServerMethod
 from fedmpi.methods.protocol import all_nets, copy_into
 from fedmpi.methods.values import Client, MethodContext, MethodOptions, Traits
@@ -21,11 +21,10 @@ from fedmpi.models.width import Rounding
 if TYPE_CHECKING:
     from torch import Tensor, nn
 
-    from fedmpi.exactsum import Region
     from fedmpi.lowrank.factorized import FactorizedLayer
     from fedmpi.models.surgery.nested import Part
     from fedmpi.models.surgery.rolling import Index
-    from fedmpi.tensors import Params
+    from fedmpi.tensors import Params, Region
 
 
 class WidthMethod(ServerMethod):
@@ -94,9 +93,11 @@ class WidthMethod(ServerMethod):
 
     def lift(self, upload: Params, client: Client) -> Iterator[tuple[str, Tensor]]:
         """The upload as it came, but of the classes the client's own rows only."""
+        from fedmpi.tensors import entries
+
         rows = self._class_rows(client)
         for name, value in upload.items():
-            yield name, value if rows is None or name not in self._class_names else value[rows]
+            yield name, value if rows is None or name not in self._class_names else entries(value, rows)
 
     @cached_property
     def _class_names(self) -> tuple[str, ...]:
@@ -130,10 +131,10 @@ class WidthMethod(ServerMethod):
     def narrow(self, published: Params, number: int, out: Params, client: Client | None = None) -> None:
         """The entries that it holds of every tensor."""
         from fedmpi.models.surgery.rolling import crossed
+        from fedmpi.tensors import entries
 
         held = self.held(number, client)
-        indices = {name: crossed(held.get(name, ())) for name in out}
-        copy_into(out, {name: published[name][index] for name, index in indices.items()})
+        copy_into(out, {name: entries(published[name], crossed(held.get(name, ()))) for name in out})
 
 
 class KeepRatioOptions(MethodOptions):

@@ -22,8 +22,8 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from pydantic import ConfigDict, Field, create_model
 
+from fedmpi.config.fields import Section
 from fedmpi.config.keywords import Keywords
-from fedmpi.config.schema import Section
 from fedmpi.errors import ConfigError, OtherKindError, UnknownError, as_one_line, one_line
 from fedmpi.models.options import Inputs, Model, Multiplier
 from fedmpi.models.width import Width

@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Annotated, ClassVar, Literal, Protocol
 
 from pydantic import Field
 
-from fedmpi.config.schema import Config, Count, Section, later
+from fedmpi.config.fields import Count, Section, later
+from fedmpi.config.schema import Config
 from fedmpi.errors import counted
 from fedmpi.models.width import Width
 

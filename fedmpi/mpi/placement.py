@@ -1,9 +1,10 @@
 """Which device each rank computes on: a pure function of the node's ranks and GPUs.
 
 Workers of a node take its visible GPUs in turn (CUDA_VISIBLE_DEVICES and Slurm's masks have been
-applied by then); more workers than GPUs share them. A rank 0 that does not train takes no GPU from
-a worker: it computes on the CPU, or, with `mpi.server_device: cuda`, shares the first GPU of its
-node. A GPU that this torch was not built for is one line and exit code 2, before any round.
+applied by then); more workers than GPUs share them. A rank 0 that does not train and computes on a GPU
+(`mpi.server_device`) takes the last one of its node that is like the first: no worker has that one
+where there are more GPUs than workers. A GPU that this torch was not built for is one line and exit
+code 2, before any round.
 """
 
 from __future__ import annotations
@@ -61,6 +62,15 @@ def resolve(want: str, gpus_of_workers: Sequence[int]) -> str:
     return "cuda" if gpus_of_workers and min(gpus_of_workers) > 0 else "cpu"
 
 
+def resolve_server(want: str, train: str, gpus_of_server: int) -> str:
+    """`mpi.server_device: auto` means a GPU if workers train on GPUs and rank 0 sees one, whatever the exchange, which
+    must not change bits.
+    """
+    if want != "auto":
+        return want
+    return "cuda" if train == "cuda" and gpus_of_server > 0 else "cpu"
+
+
 def place(worker: int | None, gpus: Sequence[Gpu], *, train: str, server: str, built_for: Sequence[str]) -> Device:
     """The devices of one rank, which is the `worker`-th of its node (None: it does not train). `train` and `server` are
     "cpu" or "cuda"; `built_for` is torch's list of architectures ("sm_70", "compute_90"). Raises `DeviceError` where a
@@ -75,7 +85,8 @@ def place(worker: int | None, gpus: Sequence[Gpu], *, train: str, server: str, b
             "a GPU is asked for, but this rank sees none; ask the scheduler for GPUs (and see CUDA_VISIBLE_DEVICES), "
             "or use mpi.device=cpu mpi.server_device=cpu",
         )
-    index = (worker or 0) % len(gpus)
+    like_the_first = [index for index, gpu in enumerate(gpus) if gpu == gpus[0]]
+    index = like_the_first[-1] if worker is None else worker % len(gpus)
     _check_architecture(gpus[index], built_for)
     gpu = f"cuda:{index}"
     trains_there = train == "cuda" and worker is not None

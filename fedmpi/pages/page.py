@@ -307,9 +307,9 @@ def _by_size(groups: Sequence[Group]) -> list[Line]:
     """The last accuracy of every tier over the parameters of its net: mean, lowest and highest of the seeds."""
     found = []
     for group in groups:
-        params = {row["name"]: row.get("params") for row in group.runs[0].tiers}
-        sized = sorted((size, name) for name, size in params.items() if size and name in group.tested)
-        values = [list(group.last(name).values()) for _, name in sized]
+        tested = (row for row in group.runs[0].tiers if row.get("params") and row["name"] in group.tested)
+        sized = sorted((row["params"], row["name"]) for row in tested)
+        values = [[*group.last(name).values()] for _, name in sized]
         means, low, high = ([float(end(own)) for own in values] for end in (np.mean, np.min, np.max))
         found.append(Line(group.name, [size for size, _ in sized], means, low, high))
     return found
@@ -320,7 +320,7 @@ def _table(groups: Sequence[Group]) -> _Section:
     for group in groups:
         for tier in group.tested:
             values = list(group.last(tier).values())
-            mean, _ = mean_and_half_width(values)
+            mean = mean_and_half_width(values)[0]
             deviation = float(np.std(values, ddof=1)) if len(values) > 1 else None
             said = percent(mean) if deviation is None else f"{100 * mean:.2f} ± {100 * deviation:.2f} %"
             rows.append([group.name, name_of(tier), len(values), said, percent(min(values)), percent(max(values))])
@@ -346,6 +346,5 @@ def _differences(groups: Sequence[Group]) -> _Section:
         f"t (none for fewer than {LEAST_SEEDS} seeds). They are not corrected for the number of comparisons."
     )
     heads = ["settings", "tier", "seeds", "difference", "interval"]
-    if len(groups) > MOST_PAIRED:
-        text += f" Of {len(groups)} settings, each is compared with the first."
+    text += f" Of {len(groups)} settings, each is compared with the first." if len(groups) > MOST_PAIRED else ""
     return {"title": "Differences", "heads": heads, "rows": rows, "text": text} if rows else {}

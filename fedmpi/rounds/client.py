@@ -64,7 +64,8 @@ def local_work(setup: Setup, client: Client) -> LocalWork:
     present = None
     if train.masked_loss:
         labels = present_labels(setup.labels, client.examples, setup.data.info.num_classes)
-        present = torch.from_numpy(labels).to(setup.data.device)
+        if not labels.all():  # asked on the host, where nothing has to wait for the answer
+            present = torch.from_numpy(labels).to(setup.data.device, non_blocking=True)
     generator = torch.Generator().manual_seed(_seed(client, "batches"))
     lr = learning_rate(train, number, setup.config.rounds)
     return LocalWork(setup.data, train.local_epochs, lr, MaskedCrossEntropy(present), generator)
@@ -103,8 +104,9 @@ def _bounded_upload(method: Method, net: FlatNet, client: Client, bounds: Mappin
     if odd := misfit(upload, method.upload_specs(client.task.tier, client.task)):
         # A copy or a sum would broadcast another shape without a word.
         raise ConfigError("method.name", f"'{method.options.name}' uploads {odd} by its upload_specs")
-    largest = method.magnitudes(upload, client).double()
-    limits = torch.tensor(list(bounds.values()), dtype=torch.float64, device=largest.device)
+    # A method without uploads has the largest of none on the host.
+    largest = method.magnitudes(upload, client).to(net.device, torch.float64)
+    limits = torch.tensor(list(bounds.values()), dtype=torch.float64).to(net.device, non_blocking=True)
     good = (largest <= limits).all()  # False for NaN, too
     if method.traits.keeps_memory:
         good &= net.is_finite()

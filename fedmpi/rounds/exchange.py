@@ -11,7 +11,6 @@ Both add the same whole numbers (`fedmpi.exactsum`), in whatever order, on the s
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import astuple, dataclass, field
 from typing import Any, Protocol
@@ -22,12 +21,12 @@ from torch import Tensor
 
 from fedmpi.disk.plain import DIGEST_BYTES
 from fedmpi.errors import ConfigError, RoundError
-from fedmpi.exactsum import ExactSum, Region, WeightSum
+from fedmpi.exactsum import ExactSum, WeightSum
 from fedmpi.federation.assignment import PART_BYTES, Assignment, Task, parts_of
 from fedmpi.methods.protocol import Method, copy_into, sums_of
 from fedmpi.methods.values import Client
 from fedmpi.mpi.communicator import Communicator, Request
-from fedmpi.tensors import ALIGN_BYTES, Layout, Params, Spec
+from fedmpi.tensors import ALIGN_BYTES, Layout, Params, Region, Spec, host_buffer, moved
 
 # Uploads of a worker that may be under way while it trains on. Two: with one, a worker whose
 # client was short would wait for the slowest of its wave.
@@ -186,7 +185,7 @@ class Gather:
 
     def __init__(self, phase: OpenPhase) -> None:
         self._comm, self._device = phase.comm, phase.device
-        self._buffer = functools.partial(torch.empty, dtype=torch.uint8, pin_memory=phase.pinned)
+        self._is_pinned = phase.pinned
         self._layouts = {task.client: upload_layout(phase.method, task) for task in phase.assignment.tasks}
         self._sums = _Sums(phase) if phase.comm.is_root else None
         self._posted: dict[int, Tensor] = {}
@@ -204,6 +203,9 @@ class Gather:
         self._under_way: list[tuple[Request, ...]] = []
         received = max((sum(self._sizes(part)) for parts in waves for part in parts), default=0)
         self._received = self._buffer(received if self._comm.is_root else 0)
+
+    def _buffer(self, num_bytes: int) -> Tensor:
+        return host_buffer(num_bytes, is_pinned=self._is_pinned)
 
     def has(self) -> dict[int, int]:
         held = dict.fromkeys([*self._held, *self._posted], HELD)
@@ -263,7 +265,8 @@ class Gather:
             self._reports.append(report)
             if report.status == CONTRIBUTED:
                 assert self._sums is not None
-                self._sums.add(task, report, _on(self._device, upload))
+                # Not asynchronously: the buffer takes the next wave as soon as this returns.
+                self._sums.add(task, report, moved(upload, self._device))
             start += num_bytes
 
     def _sizes(self, wave: Sequence[Task | None]) -> list[int]:
@@ -305,7 +308,7 @@ class Reduce:
         report, upload = result
         self._reports.append(report)
         if upload is not None:
-            self._sums.add(task, report, _on(self._device, upload))
+            self._sums.add(task, report, moved(upload, self._device))
 
     def finish(self, state: Params) -> Results:
         buffer = self._sums.exact.buffer
@@ -343,8 +346,3 @@ def choose(kind: str, method: Method, assignment: Assignment) -> str:
 def open_exchange(kind: str, phase: OpenPhase) -> Exchange:
     """The exchange of one phase; `kind` as `choose` returns it."""
     return Gather(phase) if kind == "gather" else Reduce(phase)
-
-
-def _on(device: str, upload: Params) -> Params:
-    """Copies, but not asynchronously: the buffer that `upload` lies in takes the next wave as soon as this returns."""
-    return {name: value.to(device) for name, value in upload.items()}

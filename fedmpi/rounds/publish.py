@@ -58,7 +58,9 @@ def broadcast(
         bounds = dict(zip(method.state_specs(), views.pop(_BOUNDS).tolist(), strict=True))
         versions = _read_versions(views.pop(_VERSIONS), tasks)
         if setup.data.device.type != "cpu":
-            views = {name: v for name, v in layout.views(buffer.to(setup.data.device)).items() if name in views}
+            drawn_on = {name: views[name] for name in method.traits.draws_on if name in views}
+            there = layout.views(buffer.to(setup.data.device))
+            views = {name: there[name] for name in views} | drawn_on
     return Published(views, bounds, versions)
 
 

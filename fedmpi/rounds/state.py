@@ -76,7 +76,9 @@ class ServerState:
 
 @dataclass(frozen=True)
 class Published:
-    """What rank 0 broadcast, on this rank's training device; `bounds` has B of each server tensor."""
+    """What rank 0 broadcast, on this rank's training device; what a method draws on (`traits.draws_on`) is on the host.
+    `bounds` has B of each server tensor.
+    """
 
     params: Params
     bounds: dict[str, float]

@@ -32,7 +32,8 @@ from fedmpi.store import manifest
 from fedmpi.store.run_dir import RunDir
 
 # MPI and HDF5 only move and store numbers, so their versions are not compared.
-COMPARED = ("fedmpi", "python", "torch", "torchvision", "numpy", "libc", "cpu", "device", "gpu", "environment")
+_DEVICES = ("cpu", "device", "server_device", "gpu")
+COMPARED = ("fedmpi", "python", "torch", "torchvision", "numpy", "libc", *_DEVICES, "environment")
 # Variables that choose other kernels on the same machine. Measured with torch 2.15 on an AVX-512 CPU: MKL_CBWR changes
 # a matrix product, DNNL_MAX_CPU_ISA a convolution; numbers of threads change nothing, because `mpi.threads` sets them.
 # ATEN_CPU_CAPABILITY is part of "cpu".
@@ -52,7 +53,7 @@ _MOST_CHARACTERS = 100
 _MAX_SOURCE_BYTES = 2**27
 
 
-def computed_with(worker_device: str, device: Device) -> dict[str, str]:
+def computed_with(worker_device: str, server_device: str, device: Device) -> dict[str, str]:
     """What this rank computes with: `COMPARED`, and the versions of other packages. Takes some 10 ms."""
     variables = VARIABLES + (GPU_VARIABLES if device.has_gpu else ())
     found = {
@@ -61,6 +62,7 @@ def computed_with(worker_device: str, device: Device) -> dict[str, str]:
         "libc": " ".join(platform.libc_ver()),
         "cpu": f"{_cpu_model()} ({torch.backends.cpu.get_cpu_capability()})",
         "device": worker_device,
+        "server_device": server_device,
         "environment": " ".join(f"{name}={os.environ[name]}" for name in variables if name in os.environ),
     }
     if "torchvision" in sys.modules:  # where the model is one of its

@@ -115,9 +115,9 @@ def _check_alike(config: Config, comm: Communicator, data_digest: str) -> None:
             raise StartupError("start", one_line(f"{where}: {problem}"))
 
 
-def _computed_with(comm: Communicator, worker_device: str, device: placement.Device) -> dict[str, str]:
+def _computed_with(comm: Communicator, kinds: tuple[str, str], device: placement.Device) -> dict[str, str]:
     """What the ranks compute with; rank 0 warns if they differ."""
-    gathered = Gathered.of(comm, made_with.computed_with(worker_device, device))
+    gathered = Gathered.of(comm, made_with.computed_with(*kinds, device))
     found = [f"{name}: {text}" for name in made_with.COMPARED if (text := gathered.unlike(name))]
     if found and comm.is_root:
         warn(one_line(f"ranks differ in {', '.join(found)}: results may depend on which rank simulates a client"))
@@ -165,8 +165,8 @@ def _check_batches(config: Config, info: DataInfo, partition: Partition) -> None
 def prepare(config: Config, comm: Communicator, run_dir: RunDir, material: Material | None = None) -> Setup:
     """Everything a rank is given once. Raises `StartupError` on all ranks together."""
     make_deterministic(config.mpi.threads)
-    worker_device, device = _devices(config, comm)
-    computed_with = _computed_with(comm, worker_device, device)
+    kinds, device = _devices(config, comm)
+    computed_with = _computed_with(comm, kinds, device)
     material = material or load_material(config, comm)
     info, labels, partition = material.info, material.dataset.train_y, material.partition
 
@@ -174,7 +174,7 @@ def prepare(config: Config, comm: Communicator, run_dir: RunDir, material: Mater
         return present_labels(labels, partition.client(client), info.num_classes)
 
     method = together(comm, lambda: methods.create(method_context(config, info, present)))
-    skeletons = together(comm, lambda: _skeletons(config, method, worker_device))
+    skeletons = together(comm, lambda: _skeletons(config, method, kinds[0]))
     macs = tuple(float(costs.measure(net, info.example_shape).macs) for net in skeletons)
     resident = DeviceData(info, material.dataset, device.train, config.train.augment)
     return Setup(
@@ -230,21 +230,23 @@ def blocks(config: Config) -> tuple[int, ...]:
     return config.clients.tier_blocks or own
 
 
-def _devices(config: Config, comm: Communicator) -> tuple[str, placement.Device]:
-    """The kind of device that all workers train on, and this rank's own devices."""
+def _devices(config: Config, comm: Communicator) -> tuple[tuple[str, str], placement.Device]:
+    """The kinds of device that all workers train on and that the server's part runs on, and this rank's own devices."""
     trains = config.mpi.server_trains or comm.size == 1
     worker = placement.worker_index(comm.local_rank, server_here=comm.server_here, server_trains=trains)
-    gpus = placement.visible_gpus() if config.mpi.device != "cpu" or config.mpi.server_device != "cpu" else ()
+    asks = config.mpi.device != "cpu" or config.mpi.server_device == "cuda"
+    gpus = placement.visible_gpus() if asks else ()
     counts = [int(text) for text in comm.allgather_text(str(len(gpus)))]
     workers = worker_ranks(comm.size, server_trains=trains)
     kind = placement.resolve(config.mpi.device, [counts[rank] for rank in workers])
+    server_kind = placement.resolve_server(config.mpi.server_device, kind, counts[0])
     needs_server = comm.is_root or config.mpi.exchange != "gather"
-    server = config.mpi.server_device if needs_server else "cpu"
+    server = server_kind if needs_server else "cpu"
     built_for = torch.cuda.get_arch_list() if gpus else []
     device = together(comm, lambda: placement.place(worker, gpus, train=kind, server=server, built_for=built_for))
     if device.has_gpu:  # what does not name a device (pinned memory) must not open the first GPU in every rank
         torch.cuda.set_device(device.train if device.train != "cpu" else device.server)
-    return kind, device
+    return (kind, server_kind), device
 
 
 def _skeletons(config: Config, method: methods.Method, worker_device: str) -> list[nn.Module]:

@@ -15,7 +15,7 @@ from fedmpi.store import container
 from fedmpi.store.files import wait_until_visible, write_atomic
 from fedmpi.store.run_dir import RunDir
 from fedmpi.store.stored import digest_of
-from fedmpi.tensors import Params
+from fedmpi.tensors import Params, moved
 
 KIND = "memory"
 _ATTRIBUTES: dict[str, type] = {"client": int, "round": int}
@@ -37,6 +37,7 @@ class MemoryStore:
 
     def put(self, client: int, round_number: int, params: Params) -> Version:
         """Write one version; it is on disk when this returns. Raises RunDirError."""
+        params = moved(params, "cpu")
         digest = digest_of(params)
         path = self._run_dir.memory_path(client, round_number, digest)
         self._run_dir.make(path.parent)

@@ -9,7 +9,8 @@ from typing import Any, Literal, get_args, get_origin
 
 from fedmpi import registry
 from fedmpi.config import words, yaml_text
-from fedmpi.config.schema import NAMED_SECTIONS, Config, Section
+from fedmpi.config.fields import Section
+from fedmpi.config.schema import NAMED_SECTIONS, Config
 from fedmpi.config.words import Kind
 
 MOST_ITEMS = 6

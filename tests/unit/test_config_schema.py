@@ -45,7 +45,7 @@ def test_round_trip_through_yaml_and_json(tmp_path: Path) -> None:
     "override",
     """
         rounds=3 mpi.exchange=reduce mpi.server_trains=true output.dir=x output.checkpoint_every=5
-        method.tau=auto
+        method.tau=auto mpi.server_device=cpu
     """.split(),
 )
 def test_what_a_resumed_run_may_change(override: str) -> None:
@@ -54,7 +54,8 @@ def test_what_a_resumed_run_may_change(override: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "override", ["seed=1", "train.lr=0.2", "mpi.device=cuda", "mpi.threads=2", "evaluation.bn=batch"]
+    "override",
+    ["seed=1", "train.lr=0.2", "mpi.device=cuda", "mpi.server_device=cuda", "mpi.threads=2", "evaluation.bn=batch"],
 )
 def test_what_changes_results(override: str) -> None:
     key, _, _ = override.partition("=")

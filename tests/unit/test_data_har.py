@@ -25,7 +25,8 @@ def real(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Dataset]:
         pytest.skip(f"real HAPT needs {ARCHIVE}")
     folder = tmp_path_factory.mktemp("hapt")
     with tarfile.open(ARCHIVE) as archive:
-        archive.extractall(folder, filter="data")
+        archive.extraction_filter = getattr(tarfile, "data_filter", None)  # Pythons before 3.11.4 have none
+        archive.extractall(folder)
     options = Har(root=str(folder), standardize=False)
     prepared.save(options, options.prepare(folder, silent))
     return folder, reading.load(options)

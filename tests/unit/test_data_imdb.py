@@ -29,12 +29,13 @@ def real(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Counter[str]]:
         pytest.skip(f"real IMDB reviews need {ARCHIVE}")
     folder, counts = tmp_path_factory.mktemp("imdb"), Counter[str]()
     with tarfile.open(ARCHIVE) as archive:
+        archive.extraction_filter = getattr(tarfile, "data_filter", None)  # Pythons before 3.11.4 have none
         for member in archive:
             path = Path(member.name)
             is_review = path.parent.name in imdb.CLASSES and imdb.FILE_NAME.fullmatch(path.name) is not None
             counts[str(path.parent)] += is_review
             if path.name.startswith("urls_") or (is_review and int(path.name.split("_")[0]) < NUM_REAL):
-                archive.extract(member, folder, filter="data")
+                archive.extract(member, folder)
     return folder, counts
 
 

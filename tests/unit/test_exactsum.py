@@ -8,8 +8,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from fedmpi.exactsum import ExactSum, Region, StatisticSum, WeightSum, bound_of, scale_exponent
-from fedmpi.tensors import Spec
+from fedmpi.exactsum import ExactSum, StatisticSum, WeightSum, bound_of, scale_exponent
+from fedmpi.tensors import Region, Spec
 
 WEIGHTS = (1.0, 0.5, 0.3, 1 / 3, 0.8187307530779818, 1e-3)
 

@@ -3,8 +3,8 @@
 import pytest
 import torch
 
-from fedmpi.exactsum import ExactSum, Region
-from fedmpi.tensors import Spec
+from fedmpi.exactsum import ExactSum
+from fedmpi.tensors import Region, Spec
 
 
 @pytest.mark.parametrize("weight", [1.0, 0.5, 0.8187307530779818])

@@ -12,25 +12,25 @@ CPU = Device("cpu", "cpu", "CPU")
 
 
 def test_what_is_compared_is_known_here() -> None:
-    found = made_with.computed_with("cpu", CPU)
+    found = made_with.computed_with("cpu", "cpu", CPU)
     assert {*made_with.COMPARED} - found.keys() <= {"gpu", "torchvision"}
     assert all(found[name] for name in found if name != "environment")
-    assert made_with.changes(found, made_with.computed_with("cpu", CPU)) == ""
+    assert made_with.changes(found, made_with.computed_with("cpu", "cpu", CPU)) == ""
 
 
 @pytest.mark.parametrize("name", made_with.VARIABLES)
 def test_variables_that_choose_kernels_are_said(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
     monkeypatch.delenv(name, raising=False)
-    before = made_with.computed_with("cpu", CPU)
+    before = made_with.computed_with("cpu", "cpu", CPU)
     monkeypatch.setenv(name, "SOMETHING")
-    line = made_with.changes(before, made_with.computed_with("cpu", CPU))
+    line = made_with.changes(before, made_with.computed_with("cpu", "cpu", CPU))
     assert f"{name}=SOMETHING" in line and "\n" not in line
 
 
 def test_another_instruction_set_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
-    before = made_with.computed_with("cpu", CPU)
+    before = made_with.computed_with("cpu", "cpu", CPU)
     monkeypatch.setattr("torch.backends.cpu.get_cpu_capability", lambda: "ALTIVEC")
-    line = made_with.changes(before, made_with.computed_with("cpu", CPU))
+    line = made_with.changes(before, made_with.computed_with("cpu", "cpu", CPU))
     assert "(ALTIVEC)" in line and before["cpu"] in line
 
 
@@ -64,4 +64,4 @@ def test_the_model_of_a_gpu_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
     """The one that the rank trains on, or that the server computes on; with the libraries that have its kernels."""
     monkeypatch.setattr("torch.cuda.get_device_name", lambda name: {"cuda:0": "V100", "cuda:1": "H100"}[name])
     for device, model in ((Device("cuda:1", "cpu", ""), "H100"), (Device("cpu", "cuda:0", ""), "V100")):
-        assert made_with.computed_with("cuda", device)["gpu"].startswith(f"{model} (CUDA ")
+        assert made_with.computed_with("cuda", "cpu", device)["gpu"].startswith(f"{model} (CUDA ")

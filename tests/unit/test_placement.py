@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from fedmpi.errors import DeviceError
-from fedmpi.mpi.placement import Device, Gpu, place, resolve, worker_index
+from fedmpi.mpi.placement import Device, Gpu, place, resolve, resolve_server, worker_index
 
 V100 = Gpu("Tesla V100-SXM2-32GB", 70)
 A100 = Gpu("NVIDIA A100-SXM4-80GB", 80)
@@ -45,12 +45,28 @@ def test_auto_means_gpus_only_if_every_worker_has_one(want: str, gpus_of_workers
     assert resolve(want, gpus_of_workers) == kind
 
 
+@pytest.mark.parametrize(
+    ("want", "train", "gpus", "kind"),
+    [
+        ("auto", "cuda", 1, "cuda"),
+        ("auto", "cuda", 0, "cpu"),
+        ("auto", "cpu", 4, "cpu"),
+        ("cpu", "cuda", 4, "cpu"),
+        ("cuda", "cpu", 0, "cuda"),
+    ],
+)
+def test_the_server_follows_the_workers_to_a_gpu_that_it_sees(want: str, train: str, gpus: int, kind: str) -> None:
+    assert resolve_server(want, train, gpus) == kind
+
+
 NODES = {
     "a GPU for each worker, none for a server on the CPU": ([V100] * 4, {}, "- 0 1 2 3", "- - - - -"),
     "more workers than GPUs share them in turn": ([A100, H200], {}, "- 0 1 0 1", "- - - - -"),
     "Slurm's --gpus-per-task=1 masks all GPUs but one": ([A100], {}, "- 0 0 0", "- - - -"),
     "the server is on another node": ([V100] * 4, {"server_here": False}, "0 1 2 3", "- - - -"),
-    "a server that shares the first worker's GPU": ([V100] * 2, {"server": "cuda"}, "- 0 1", "0 - -"),
+    "a server with the GPU that no worker has": ([V100] * 3, {"server": "cuda"}, "- 0 1", "2 - -"),
+    "a server that shares a worker's GPU": ([V100] * 2, {"server": "cuda"}, "- 0 1", "1 - -"),
+    "a server takes no GPU of another model": ([A100, A100, V100], {"server": "cuda"}, "- 0", "1 -"),
     "a server that trains": ([V100] * 4, {"server_trains": True, "server": "cuda"}, "0 1 2", "0 - -"),
     "no GPU": ([], {}, "- - -", "- - -"),
 }

@@ -14,7 +14,7 @@ from io import BufferedIOBase
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, cast
 
-from fedmpi.config.schema import Folder, free
+from fedmpi.config.fields import Folder, free
 from fedmpi.data.files.budget import guarded
 from fedmpi.data.files.source import below_home, get_again, wrong_checksum
 from fedmpi.data.options import DataOptions

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, BinaryIO
 from fedmpi.disk import temporary
 
 if TYPE_CHECKING:
-    from fedmpi.config.schema import Section
+    from fedmpi.config.fields import Section
     from fedmpi.data.options import DataOptions
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from fedmpi.config.schema import Count, Positive
+from fedmpi.config.fields import Count, Positive
 from fedmpi.data.dealing import MAX_DRAWS, Ints, PartitionOptions, by_class, class_counts, firsts, take
 from fedmpi.errors import ConfigError
 from fedmpi.seeds import numpy_generator

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from fedmpi.config.schema import Count, Positive
+from fedmpi.config.fields import Count, Positive
 from fedmpi.data.dealing import Ints, PartitionOptions, by_class, equal_sizes, firsts, take
 from fedmpi.seeds import numpy_generator
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from fedmpi.config.schema import Positive
+from fedmpi.config.fields import Positive
 from fedmpi.data.dealing import MAX_DRAWS, Ints, PartitionOptions
 from fedmpi.errors import ConfigError
 from fedmpi.seeds import numpy_generator

@@ -11,7 +11,7 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING
 
-from fedmpi.config.schema import Count, Share
+from fedmpi.config.fields import Count, Share
 from fedmpi.data.dealing import Ints, PartitionOptions, Problems, any_shards, by_class, firsts, runs
 from fedmpi.data.options import DataInfo
 from fedmpi.errors import ConfigError

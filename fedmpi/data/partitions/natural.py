@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from fedmpi.config.schema import Count
+from fedmpi.config.fields import Count
 from fedmpi.data.dealing import Ints, PartitionOptions, Problems, firsts, runs
 from fedmpi.data.options import DataInfo
 from fedmpi.errors import ConfigError, counted

@@ -6,7 +6,7 @@ client is below it, which for a hundred clients would take for ever.
 
 from __future__ import annotations
 
-from fedmpi.config.schema import Count, Positive
+from fedmpi.config.fields import Count, Positive
 from fedmpi.data.dealing import Ints, PartitionOptions, class_counts
 from fedmpi.seeds import numpy_generator
 

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO, ClassVar
 
-from fedmpi.config.schema import Folder, free
+from fedmpi.config.fields import Folder, free
 from fedmpi.data.dataset import Dataset
 from fedmpi.data.files.budget import Budget, guarded
 from fedmpi.data.files.source import File, Source, below_home, get_again, wrong_checksum

@@ -21,7 +21,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal, NamedTuple, TypeAlias
 
-from fedmpi.config.schema import Count
+from fedmpi.config.fields import Count
 from fedmpi.data.dataset import Dataset
 from fedmpi.data.files.budget import Budget, Tell, guarded
 from fedmpi.data.files.source import File, Source

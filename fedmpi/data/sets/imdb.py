@@ -26,7 +26,7 @@ from typing import TYPE_CHECKING, Annotated, Literal, NamedTuple
 
 from pydantic import Field
 
-from fedmpi.config.schema import Count
+from fedmpi.config.fields import Count
 from fedmpi.data.dataset import Dataset
 from fedmpi.data.files.budget import DECODED, Budget, Tell
 from fedmpi.data.files.source import File, Source

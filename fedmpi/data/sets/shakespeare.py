@@ -22,7 +22,7 @@ from pathlib import Path
 from string import ascii_lowercase, ascii_uppercase
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
-from fedmpi.config.schema import Count
+from fedmpi.config.fields import Count
 from fedmpi.data.dataset import Dataset
 from fedmpi.data.files.budget import DECODED, Budget, Tell
 from fedmpi.data.files.source import File, Source

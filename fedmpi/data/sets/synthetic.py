@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 
 from pydantic import Field
 
-from fedmpi.config.schema import Count
+from fedmpi.config.fields import Count
 from fedmpi.data.dataset import Dataset
 from fedmpi.data.options import DataInfo, DataOptions
 from fedmpi.seeds import numpy_generator

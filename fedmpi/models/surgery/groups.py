@@ -219,7 +219,7 @@ def region(axes: tuple[Tensor | None, ...]) -> tuple[slice | Tensor, ...]:
 def zeroing(tensors: Mapping[str, Tensor], kept: Kept) -> Callable[[], None]:
     """A function that zeroes what is pruned of `tensors`, as often as it is called; it allocates nothing."""
     steps = [
-        (tensors[name], axis, (~keep).nonzero().view(-1).to(tensors[name].device))
+        (tensors[name], axis, (~keep).nonzero().view(-1).to(tensors[name].device, non_blocking=True))
         for name, axes in kept.items()
         for axis, keep in enumerate(axes)
         if keep is not None

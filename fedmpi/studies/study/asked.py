@@ -17,7 +17,7 @@ from typing import Annotated, Any, Literal
 from pydantic import Field, ValidationError
 
 from fedmpi.config import explain, words, yaml_text
-from fedmpi.config.schema import Count, NotNegative, Section, Share
+from fedmpi.config.fields import Count, NotNegative, Section, Share
 from fedmpi.config.tree import MAX_BYTES
 from fedmpi.config.yaml_text import Problem
 from fedmpi.disk.plain import read_bytes

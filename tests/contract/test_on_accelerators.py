@@ -1,0 +1,161 @@
+"""Whole rounds on the pretend accelerator: the CPU's bits, no mixing of devices, few waits, uploads in one piece."""
+
+from collections import Counter
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+import torch
+from fast import fast
+from method_cases import CASES
+from pretend import device
+from pretend.device import Event, of
+from pretend.runs import with_accelerators
+from small_runs import finished, one_round, run_all, small_config, small_setup, undisturbed
+
+from fedmpi import train_round
+from fedmpi.check.bits import difference
+from fedmpi.mpi.serial import SerialComm
+from fedmpi.rounds.state import ServerState
+
+pytestmark = pytest.mark.skipif(not device.IS_POSSIBLE, reason="this torch registers devices in C++ only")
+
+NOWHERE = ("mpi.device=cuda", "mpi.server_device=cpu", "mpi.exchange=gather")
+EVERYWHERE = ("mpi.device=auto", "mpi.server_device=auto", "mpi.exchange=gather")
+REDUCED = ("mpi.device=auto", "mpi.server_device=auto", "mpi.exchange=reduce")
+
+MORE_WAITS_IN_TRAINING = {
+    "hermes": 2,
+    "hermes-all": 2,  # the accuracy says whether to prune, and the scores of the groups say which
+    "scaffold": 1,  # the control variate comes from the memory
+    "scaffold-gradient": 2,  # and the gradient is that of a training of its own
+}
+MORE_WAITS = {
+    "topk": 2,
+    "topk-tensor": 2,  # how many entries are chosen, and how many of each tensor
+}
+"""Of a client, beside one in training (how it went) and one before its upload (whether that is within bounds)."""
+
+
+@pytest.mark.parametrize("case", fast("fedhm", "hermes-all", of=CASES))
+def test_every_method(tmp_path: Path, case: str) -> None:
+    """Two rounds by gather and, resumed, a third by reduce, all of it on the device, the server's part, too."""
+    words = (*CASES[case], "evaluation.personal=on")
+    expected = undisturbed(tmp_path, *words, "rounds=3", "mpi.device=cpu")
+    with with_accelerators():
+        run_all(small_config(*words, "rounds=2", *EVERYWHERE), SerialComm(), tmp_path / "run")
+        run_all(small_config(*words, "rounds=3", *REDUCED), SerialComm(), tmp_path / "run", resume=True)
+    assert difference(finished(tmp_path / "run"), expected) == ""
+
+
+@pytest.mark.parametrize("case", fast("fedhm", "prism", "scaffold", of=CASES))
+def test_what_a_round_waits_for(tmp_path: Path, case: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Rounds 1 and 2, the server on the CPU. A memory, which is a file, comes and goes in one copy each."""
+    expected = undisturbed(tmp_path, *CASES[case], "rounds=2", "mpi.device=cpu")
+    clients = counted_clients(monkeypatch)
+    with with_accelerators(), device.log.kept() as events:
+        run_all(small_config(*CASES[case], "rounds=2", *NOWHERE), SerialComm(), tmp_path / "run")
+    assert difference(finished(tmp_path / "run"), expected) == ""
+    trained = of(events, "wait", "down", within="rounds.client.simulate_client")
+    waits, num_clients = of(trained, "wait"), len(clients)
+    memories = [event for event in waits if "tensors.moved" in event.where and not in_training(event)]
+    assert len(memories) <= 2 * num_clients, places(memories)
+    own = [event for event in waits if event not in memories]
+    in_all = 2 + MORE_WAITS.get(case, 0) + MORE_WAITS_IN_TRAINING.get(case, 0)
+    assert len(own) <= in_all * num_clients, places(own)
+    in_trainings = [event for event in own if in_training(event)]
+    assert len(in_trainings) <= (1 + MORE_WAITS_IN_TRAINING.get(case, 0)) * num_clients, places(in_trainings)
+    uploads = of(events, "down", within="rounds.exchange._fill")
+    assert len(uploads) == sum(clients), places(uploads)
+    assert of(events, "new"), "nothing was computed on the device"
+
+
+def counted_clients(monkeypatch: pytest.MonkeyPatch) -> list[bool]:
+    """Fills as clients are simulated: whether each has sent something."""
+    simulate, found = train_round.simulate_client, []
+
+    def counted(*args: object) -> object:
+        result = simulate(*args)
+        found.append(bool(result[1]))
+        return result
+
+    monkeypatch.setattr(train_round, "simulate_client", counted)
+    return found
+
+
+def in_training(event: Event) -> bool:
+    return any(name == "learning.local.run" or name.endswith(".train") for name in event.where)
+
+
+def places(events: Sequence[Event]) -> str:
+    """Where things happened, for a test that fails."""
+    return "\n".join(f"{count} {kind} in {where}" for (kind, where), count in Counter(map(place, events)).items())
+
+
+def place(event: Event) -> tuple[str, str]:
+    return event.kind, " > ".join(event.where[-3:])
+
+
+def test_a_client_takes_its_upload_across_in_one_piece_to_the_sums(tmp_path: Path) -> None:
+    """Under `gather` with the server on the device: one copy down by the worker, one up by the server."""
+    with with_accelerators() as pinned, device.log.kept() as events:
+        run_all(small_config("method.name=fedavg", "rounds=2", *EVERYWHERE), SerialComm(), tmp_path / "run")
+    assert len(of(events, "down", within="rounds.exchange._fill")) == 8
+    assert len(of(events, "up", within="rounds.exchange._take")) == 8
+    assert len(pinned) == 2 * 3, "in each phase two uploads under way and what rank 0 receives"
+
+
+def test_reduced_uploads_stay_on_the_device(tmp_path: Path) -> None:
+    with with_accelerators() as pinned, device.log.kept() as events:
+        run_all(small_config("method.name=fedavg", "rounds=2", *REDUCED), SerialComm(), tmp_path / "run")
+    assert not pinned and of(events, "down", "up", within="rounds.exchange.post") == []
+    assert len(of(events, "down", within="rounds.exchange.finish")) == 2
+    assert len(of(events, "up", within="rounds.exchange.finish")) == 2
+
+
+def test_a_test_waits_once_for_each_net(tmp_path: Path) -> None:
+    """However many batches there are; re-estimated statistics have one more."""
+    for bn, num_waits in (("batch", 1), ("restat", 2)):
+        words = ("method.name=fedhm", "method.rank_ratio=[1,0.5]", "rounds=1", f"evaluation.bn={bn}")
+        with with_accelerators(), device.log.kept() as events:
+            run_all(small_config(*words, "evaluation.batch_size=8", *NOWHERE), SerialComm(), tmp_path / bn)
+        found = [event for event in of(events, "wait", within="learning.evaluate.test_nets") if not is_net(event)]
+        assert len(found) <= 2 * num_waits + (bn == "restat") * 2, places(found)
+
+
+def is_net(event: Event) -> bool:
+    return any(name.endswith(".narrow") for name in event.where)
+
+
+NETS: dict[str, tuple[str, ...]] = {
+    "mlp": ("model.name=mlp", "model.hidden=[16,8]"),
+    "lenet5": ("model.name=lenet5", "data.shape=[1,28,28]", "model.width=0.25"),
+    "vgg16": ("model.name=vgg16", "data.shape=[3,32,32]", "data.num_train=32", "model.width=0.0625"),
+    "group": ("model.norm=group",),
+    "contiguous": ("train.memory_format=contiguous",),
+    "clipped": ("train.clip_norm=0.5", "train.optimizer=adamw", "train.lr=0.001"),
+    "careful": ("train.on_divergence=upload_last_finite",),
+    "torchvision": ("model.name=torchvision:resnet18", "data.shape=[3,16,16]", "data.num_train=32"),
+}
+
+
+@pytest.mark.parametrize("net", fast("mlp", of=NETS))
+def test_other_nets_and_settings(tmp_path: Path, net: str) -> None:
+    words = ("method.name=fedavg", "rounds=1", *NETS[net])
+    expected = undisturbed(tmp_path, *words, "mpi.device=cpu")
+    with with_accelerators():
+        run_all(small_config(*words, *EVERYWHERE), SerialComm(), tmp_path / "run")
+    assert difference(finished(tmp_path / "run"), expected) == ""
+
+
+def test_attention_agrees_to_rounding(tmp_path: Path) -> None:
+    """torch composes it of other operators for a device than for the CPU: after a round of 4 steps a client, 1e-5."""
+    net = ("model.name=vit_small", "model.width=1", "model.embedding=12", "model.depth=1", "model.heads=2")
+    words = ("method.name=fedavg", *net, "rounds=1")
+    states = []
+    for where in (("mpi.device=cpu",), NOWHERE):
+        with with_accelerators():
+            setup = small_setup(tmp_path, *words, *where)
+            states.append(one_round(setup, 1, ServerState(setup.method.initial_state()))[0].params)
+    for name, value in states[0].items():
+        torch.testing.assert_close(states[1][name].cpu(), value, rtol=1e-4, atol=1e-5, msg=name)

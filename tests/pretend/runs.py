@@ -1,0 +1,49 @@
+"""Runs whose ranks train on the pretend accelerator: placement finds two GPUs on each node, called `pretend`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from fedmpi.mpi import placement
+from fedmpi.rounds import exchange
+from fedmpi.running import made_with
+from pretend import device
+
+ARCHITECTURE = 90
+
+
+@contextmanager
+def with_accelerators() -> Iterator[list[int]]:
+    """Within the block `mpi.device=cuda` means the pretend accelerator, and so does `auto`. Yields the bytes of each
+    page-locked buffer that the exchanges ask for.
+    """
+    place, host_buffer, pinned = placement.place, exchange.host_buffer, []
+
+    def placed(*args: Any, **kwargs: Any) -> placement.Device:
+        found = place(*args, **kwargs)
+        return replace(found, **{key: _renamed(getattr(found, key)) for key in ("train", "server", "description")})
+
+    def unpinned(num_bytes: int, *, is_pinned: bool = False) -> Tensor:
+        pinned.extend([num_bytes] * is_pinned)
+        return host_buffer(num_bytes)
+
+    with pytest.MonkeyPatch.context() as patch, device.available():
+        gpus = tuple(placement.Gpu("Pretend", ARCHITECTURE) for _ in range(device.NUM_DEVICES))
+        patch.setattr(placement, "visible_gpus", lambda: gpus)
+        patch.setattr(placement, "place", placed)
+        patch.setattr(torch.cuda, "get_arch_list", lambda: [f"sm_{ARCHITECTURE}"])
+        patch.setattr(torch.cuda, "set_device", lambda chosen: None)
+        patch.setattr(made_with, "_gpu", lambda chosen: "Pretend")
+        patch.setattr(exchange, "host_buffer", unpinned)
+        yield pinned
+
+
+def _renamed(text: str) -> str:
+    return text.replace("cuda", device.NAME)
