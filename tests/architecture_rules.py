@@ -15,14 +15,11 @@ from set_rule import check_sets
 from fedmpi.mpi.communicator import Collectives
 
 # Bottom first; modules of one layer do not know each other, and inside a package anything goes. Each with what it is.
-LEAVES = (
-    *("disk", "seeds", "tensors", "clock", "costs", "registry", "papers"),
-    *("config.fields", "config.schema", "config.keywords"),
-)
+LEAVES = (*("disk", "seeds", "tensors", "clock", "costs", "registry", "papers"), *("config.schema", "config.keywords"))
 PEERS = ("exactsum", "config", "data", "models", "lowrank", "mpi", "store")
 LAYERS = (
-    # The version; what a user is told; values of two configs; what the fields of a config do.
-    ("fedmpi", "fedmpi.errors", "fedmpi.config.comparing", "fedmpi.config.described"),
+    # The version; what a user is told; values of two configs; what the fields of a config are made of, and do.
+    ("fedmpi", "fedmpi.errors", "fedmpi.config.comparing", "fedmpi.config.fields", "fedmpi.config.described"),
     tuple(f"fedmpi.{name}" for name in LEAVES),  # small things that know nothing of each other
     tuple(f"fedmpi.{name}" for name in PEERS),  # one part of the subject each
     ("fedmpi.federation", "fedmpi.learning", "fedmpi.report"),  # who takes part; how a client trains; what people read

@@ -48,7 +48,9 @@ class Told:
             self._texts.append(text)
 
     @contextmanager
-    def by(self, kind: type[Exception], *varying: str) -> Iterator[pytest.ExceptionInfo[Exception]]:
+    def by(
+        self, kind: type[Exception] | tuple[type[Exception], ...], *varying: str
+    ) -> Iterator[pytest.ExceptionInfo[Exception]]:
         with pytest.raises(kind) as caught:
             yield caught
         self(str(caught.value), *varying)

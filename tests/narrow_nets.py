@@ -36,7 +36,7 @@ class Small(nn.Module):
 
 
 def make_small(width: float = 1.0, rounding: Rounding = "round", seed: int = 0) -> nn.Module:
-    with torch.random.fork_rng():
+    with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         return Small(Width(width, rounding))
 

@@ -6,14 +6,9 @@ This module imports pydantic and nothing heavier.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field
-
-from fedmpi.errors import ConfigError
-
-if TYPE_CHECKING:
-    from fedmpi.config.schema import Config
 
 
 class Section(BaseModel):
@@ -25,11 +20,13 @@ class Section(BaseModel):
     def __setattr__(self, name: str, value: object) -> None:
         if name in type(self).model_fields:
             advice = "load another, as fedmpi.load_config(name, {'train.lr': 0.1})"
-            raise ConfigError("config", f"{name} cannot be set, because a config stays as it is; {advice}")
+            raise AttributeError(f"config: {name} cannot be set, because a config stays as it is; {advice}")
         super().__setattr__(name, value)
 
-    def problems(self, config: Config) -> Iterable[tuple[str, str]]:
-        """(dotted key, message) of all that is wrong beside the other sections of a config that is valid key by key."""
+    def problems(self, config: Any) -> Iterable[tuple[str, str]]:
+        """(dotted key, message) of all that is wrong beside the other sections of a config (`schema.Config`) that is
+        valid key by key.
+        """
         return ()
 
 

@@ -109,7 +109,7 @@ def test_a_file_of_the_user_s_is_planned_run_and_resumed(
     path = save_npz(tmp_path, **arrays_of("pictures"))
     words = (*SMALL, "data.name=npz", f"data.path={path}", "partition.name=iid")
     code, out, _ = run_main(*words, "--plan")
-    assert code == 0 and f"data.path={path} was read, " in out
+    assert code == 0 and f"data.path={path} was read, " in " ".join(out.split())
     run = str(tmp_path / "run")
     assert run_main(*words, "rounds=1", "--run-dir", run)[0] == 0
     assert "brought" not in last_start(Path(run))
