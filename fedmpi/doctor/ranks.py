@@ -91,12 +91,13 @@ def _cpus() -> tuple[int, ...]:
 
 
 def _placed(comm: Communicator, gpus: Sequence[placement.Gpu]) -> tuple[str, str]:
-    """Where this rank would train with `mpi.device=auto`, in words, and why it cannot."""
+    """Where this rank would compute where `mpi.device` and `mpi.server_device` are `auto`, and why it cannot."""
     worker = placement.worker_index(comm.local_rank, server_here=comm.server_here, server_trains=comm.size == 1)
     built_for = torch.cuda.get_arch_list() if gpus else []
     try:
         train = "cuda" if gpus else "cpu"
-        return placement.place(worker, gpus, train=train, server="cpu", built_for=built_for).description, ""
+        server = placement.resolve_server("auto", train, len(gpus)) if comm.is_root else "cpu"
+        return placement.place(worker, gpus, train=train, server=server, built_for=built_for).description, ""
     except DeviceError as error:
         return "none", error.text()
 

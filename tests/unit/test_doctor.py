@@ -165,6 +165,14 @@ def test_a_torch_without_the_gpus_architecture(monkeypatch: pytest.MonkeyPatch) 
     assert ranks.torch_build(ranks.see(SerialComm())).state == "ok"
 
 
+def test_the_server_takes_the_last_gpu_of_its_node(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ranks.torch.cuda, "get_arch_list", lambda: ["sm_70"])
+    server = SimpleNamespace(local_rank=0, server_here=True, size=3, is_root=True)
+    first, second = (SimpleNamespace(**{**vars(server), "local_rank": n, "is_root": False}) for n in (1, 2))
+    placed = [ranks._placed(comm, [Gpu("V100", 70)] * 2)[0] for comm in (server, first, second)]
+    assert placed == ["cuda:1 (V100)", "cuda:0 (V100)", "cuda:1 (V100)"]
+
+
 def test_what_a_rank_sees_travels() -> None:
     seen = replace(ONE, gpus=(Gpu("H200", 90),))
     assert Seen.unpacked(seen.packed()) == seen
