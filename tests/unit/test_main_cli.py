@@ -7,6 +7,7 @@ import shlex
 import subprocess
 import sys
 from collections.abc import Sequence
+from importlib.metadata import version
 from pathlib import Path
 
 import pytest
@@ -165,14 +166,16 @@ def run(*argv: str, cwd: Path, heavy: Sequence[str] = HEAVY) -> subprocess.Compl
 
 @pytest.mark.parametrize("argv", fast("--run-dir run rounds=1", of=["--plan", "--run-dir run rounds=1"]))
 def test_no_rank_waits_for_torch_s_compiler(argv: str, tmp_path: Path) -> None:
-    """Importing it takes 2 s of every rank's start, and much of torch does so on the way; Triton takes 0.15 s."""
+    """Importing it takes 2 s of every rank's start, and much of torch does so on the way; Triton takes 0.15 s. Torch
+    2.7 imports sympy itself when a net without memory draws its initial values."""
+    is_old = tuple(map(int, version("torch").split(".")[:2])) < (2, 8)
     done = run(
         "clients.count=4",
         "clients.per_round=4",
         "train.local_epochs=1",
         *argv.split(),
         cwd=tmp_path,
-        heavy=("torch._dynamo", "torch._inductor", "sympy", "triton"),
+        heavy=("torch._dynamo", "torch._inductor", "triton", *(() if is_old else ("sympy",))),
     )
     assert (done.returncode, done.stdout.splitlines()[-1]) == (0, "LOADED []"), done.stderr
 
