@@ -86,7 +86,12 @@ class ExactSum:
         buffer = self._products.get(exact_in)
         if buffer is None:
             buffer = self._products[exact_in] = torch.empty(self._block, dtype=exact_in, device=total.device)
-        product = buffer[: value.numel()].view(value.shape).copy_(value).mul_(scale).round_()
+        product = buffer[: value.numel()].view(value.shape)
+        if value.dtype == exact_in and value.device == product.device:
+            torch.mul(value, scale, out=product)
+        else:
+            product.copy_(value).mul_(scale)
+        product.round_()
         if total.device.type == "cpu":  # numpy's addition of int64 takes a third of torch's time
             units = total.numpy()
             np.add(units, product.numpy(), out=units, dtype=np.int64, casting="unsafe")
