@@ -159,7 +159,7 @@ class FedHM(ServerMethod):
             return specs
         if not any(map(self._is_dense, nets)):
             specs = {name: spec for name, spec in specs.items() if name.removesuffix(".weight") not in self.layers}
-        return specs | self._factorization.specs(
+        return specs | self.factorization.specs(
             ratio, channels_last=self.context.train.memory_format == "channels_last"
         )
 
@@ -170,7 +170,8 @@ class FedHM(ServerMethod):
         return max((self.tiers[net].capacity for net in asked if not self._is_dense(net)), default=None)
 
     @cached_property
-    def _factorization(self) -> PublishedFactors:
+    def factorization(self) -> PublishedFactors:
+        """How this server factorizes its layers."""
         from fedmpi.lowrank.publishing import PublishedFactors
         from fedmpi.lowrank.warm import WarmBases
 
@@ -186,7 +187,7 @@ class FedHM(ServerMethod):
             if name in out:
                 out[name].copy_(value)
         if ratio is not None:
-            self._factorization.write(state, ratio, out)
+            self.factorization.write(state, ratio, out)
 
     def client_weight(self, task: Task) -> float:
         """Eq. 2 without its denominator, which is common to the cohort."""
@@ -258,7 +259,7 @@ class FedHM(ServerMethod):
 
     def refresh(self, state: Params) -> Params:
         """With `solver: auto` the bases turn towards the new weights."""
-        bases = self._factorization.bases
+        bases = self.factorization.bases
         return bases.refreshed(state) if bases else state
 
     def mean_change(self, state: Params, means: Params, contributions: Contributions) -> Params:
@@ -301,11 +302,11 @@ class FedHM(ServerMethod):
         is_mean = isinstance(self.options.server, Mean)
         kept = self.options.residual if self.options.aggregation == "delta" else float(not is_mean)
         factors = {t.name: spectrum.digits(kept + (1 - kept) * cover.at(t.capacity)) for t in self.tiers}
-        spectra = self._factorization.spectra(published)
+        spectra = self.factorization.spectra(published)
         if not spectra:
             return {"band_factor": factors}
         notes: dict[str, object] = {"band_factor": factors, "spectrum": self._spectrum(state, published, spectra)}
-        bases = self._factorization.bases
+        bases = self.factorization.bases
         notes |= bases.notes(state) if bases else {}
         said = spectrum.conclusions(notes, self.tiers[-1].name) if len(self.tiers) > 1 else []
         return {**notes, "conclusions": said} if said else notes

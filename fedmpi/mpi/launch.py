@@ -111,9 +111,9 @@ def _of_slurm_step(environment: Mapping[str, str]) -> tuple[int, int] | None:
 
 
 def keep_to_this_host(environment: MutableMapping[str, str]) -> None:
-    """Before MPI starts: leaves networks out if all ranks are here, they have room for messages in shared memory, and
-    nobody has chosen the transports (`mpirun --mca btl ...`). Otherwise every rank opens a TCP port on all interfaces
-    and looks for libfabric's networks for a second, even if all messages go through shared memory.
+    """Before MPI starts: leaves networks out if all ranks are here, shared memory has room for their messages, and
+    the user has chosen no transports (`mpirun --mca btl ...`). With networks every rank opens a TCP port on all
+    interfaces and looks for libfabric's networks for a second, even if all messages go through shared memory.
     """
     names = ("OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_SIZE")
     size, here = (whole_number(environment, name) for name in names)

@@ -68,7 +68,7 @@ class Facts:
 
     @property
     def working_starts(self) -> Sequence[Mapping[str, Any]]:
-        """Those that have done rounds; all, where none has."""
+        """The starts that did rounds, or all starts if none did any."""
         return with_rounds(self.starts, self.done) or self.starts
 
     @property

@@ -47,8 +47,8 @@ def instead_of_live_line(text: str) -> str:
 
 
 def wrapped(*texts: str) -> list[str]:
-    """Lines of at most 80 columns; those that continue one begin two columns further in. A number stays with its unit,
-    and a word, as a path, is longer than a line only by itself.
+    """The texts as lines of at most 80 columns. A continuation line is indented by two more columns. A number stays
+    with its unit. A word that is too long, such as a path, gets a line of its own and is not cut.
     """
     return [line for text in texts for line in _wrapped(text)]
 

@@ -1,7 +1,7 @@
 """What FedHM's server factorizes in a round: `solver: auto` against `gram` on the same states of one run.
 
-A run with `auto` gives the states, so its bases are those that it would have. After each round both solvers factorize
-the new state, in turn; an audit that fell due is part of auto's time.
+The states come from a run with `auto`, so `auto` begins from the bases of its own last round. After each round both
+solvers factorize the new state, in turn. If an audit is due, it is part of auto's time.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ def measured(setup: Setup, num_rounds: int) -> dict[str, float]:
     """Seconds of both solvers by round, the largest excess of auto's squared error over gram's as a share of it, and
     how many layers came from the Gram matrix."""
     method = setup.method
-    if not (isinstance(method, FedHM) and (bases := method._factorization.bases)):
+    if not (isinstance(method, FedHM) and (bases := method.factorization.bases)):
         raise ConfigError("method.name", "the factorization is measured of fedhm with a tier of a rank ratio below 1")
     opened = OpenRound(1, initial_state(setup, None))
     result: dict[str, float] = {"layers": len(method.layers), "warm": len(bases.ranks)}
@@ -88,7 +88,7 @@ def _by_gram(method: FedHM, state: Params) -> Params:
 
 
 def _by_bases(method: FedHM, state: Params) -> Params:
-    return _written(method._factorization, method.refresh(state), _ratio(method))
+    return _written(method.factorization, method.refresh(state), _ratio(method))
 
 
 def _excesses(method: FedHM, state: Params, factors: Mapping[str, Params]) -> dict[str, float]:
