@@ -181,3 +181,13 @@ def test_what_runs_do_not_share_is_said(tmp_path: Path) -> None:
     assert "12 final runs" in report(study, {}, runs, answers(study, runs), []), "of the other setting"
     assert "one" in line and "avg" in line and "cohorts" in line
     assert line in report(study, {}, odd, answers(study, odd), [])
+
+
+def test_cohorts_of_unlike_numbers_of_rounds_are_not_held_against_each_other(tmp_path: Path) -> None:
+    runs, study = final_runs(BETTER, WORSE), study_of(tmp_path)
+    longer = [
+        replace(run, rounds=[*run.rounds, *run.rounds], cohorts="of more rounds") if run.wanted.method == "avg" else run
+        for run in runs
+    ]
+    (line,) = unlike(study, longer)
+    assert "cohorts" not in line and f"hm {len(runs[0].rounds)}; avg {2 * len(runs[0].rounds)}" in line

@@ -102,23 +102,39 @@ def _versions(run: Kept) -> str:
 
 
 def unlike(study: Study, runs: Sequence[Kept]) -> list[str]:
-    """What runs of one seed and setting do not share, a line each; one line where they share all."""
+    """What runs of one seed and setting do not share, a line each; one line where they share all.
+
+    A run's digest of its cohorts is that of all its rounds, so it is held against those of as many rounds.
+    """
     lines = []
     for setting in study.asked.settings:
         own = sorted((run for run in runs if is_final(run, setting)), key=lambda run: run.wanted.seed)
         for key, what in (("data", "examples"), ("partition", "partition"), ("cohorts", "cohorts"),
                           ("initial", "initial values of the model")):  # fmt: skip
-            odd: dict[str, set[int]] = {}
-            for seed, same in groupby(own, key=lambda run: run.wanted.seed):
-                of_seed = list(same)
-                for run in of_seed[1:]:
-                    if getattr(run, key) != getattr(of_seed[0], key):
-                        odd.setdefault(run.wanted.method, set()).add(seed)
-            if odd:
-                first = next(run.wanted.method for run in own)
-                lines.append(f"careful: in {setting}, {', '.join(sorted(odd))} had other {what} than {first}")
+            odd: dict[str, set[str]] = {}
+            for _, same in groupby(own, key=lambda run: run.wanted.seed):
+                firsts: dict[int, Kept] = {}
+                for run in same:
+                    first = firsts.setdefault(len(run.rounds) if key == "cohorts" else 0, run)
+                    if getattr(run, key) != getattr(first, key):
+                        odd.setdefault(first.wanted.method, set()).add(run.wanted.method)
+            lines += [
+                f"careful: in {setting}, {', '.join(sorted(others))} had other {what} than {first}"
+                for first, others in odd.items()
+            ]
+        lines += _unlike_lengths(setting, own)
     nothing = "for each seed and setting all methods had the same examples, partition, cohorts and initial values"
     return lines or [nothing]
+
+
+def _unlike_lengths(setting: str, runs: Sequence[Kept]) -> list[str]:
+    lengths: dict[int, set[str]] = {}
+    for run in runs:
+        lengths.setdefault(len(run.rounds), set()).add(run.wanted.method)
+    if len(lengths) < 2:
+        return []
+    said = "; ".join(f"{', '.join(sorted(methods))} {length}" for length, methods in sorted(lengths.items()))
+    return [f"careful: in {setting}, the methods had unlike numbers of rounds, by their configs: {said}"]
 
 
 def _methods(study: Study, setting: str, choices: Choices, runs: Sequence[Kept]) -> Iterator[str]:
