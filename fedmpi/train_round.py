@@ -5,10 +5,11 @@ never a call that others wait in.
 
 What is sent. Before each phase rank 0 broadcasts what the clients need, in one packed buffer: the method's published
     tensors, bounds for the sums, versions of client memories (`rounds/publish.py`); the test of a round uses what is
-    broadcast for the next one. Then each client's upload travels to rank 0 with a report of 128 bytes, or each worker's
-    sums and reports do (`rounds/exchange.py`). Client memories travel as files of the run directory
-    (`store/memory.py`). A test adds up its counts (`rounds/evaluate.py`). Cohort, tiers and who simulates whom are
-    computed by every rank (`rounds/state.py`).
+    broadcast for the next one. With `mpi.factorization=shared` dense weights are broadcast instead of their
+    factors, which the ranks compute and add up (`rounds/factors.py`). Then each client's upload travels to rank 0 with
+    a report of 128 bytes, or each worker's sums and reports do (`rounds/exchange.py`). Client memories travel as files
+    of the run directory (`store/memory.py`). A test adds up its counts (`rounds/evaluate.py`). Cohort, tiers and who
+    simulates whom are computed by every rank (`rounds/state.py`).
 What is summed. Weight times upload in the server's coordinates (the method's `lift`), as whole numbers: int64 sums of
     rint(w x 2^k), which depend on no order and on no rank (`exactsum.py`). The server divides once, by the weights of
     the clients that sent an entry; an entry that no client sent keeps its value (`rounds/exchange.py`). A client that

@@ -167,7 +167,7 @@ class Evaluation(Section):
 
 
 class Mpi(Section):
-    """What runs where. None of it changes a bit of the result, except the two that say so."""
+    """What runs where. None of it changes a bit of the result, except the three that say so."""
 
     exchange: Literal["gather", "reduce", "auto"] = free("gather")
     """`gather`: factor tensors travel to rank 0, which lifts and adds. `reduce`: workers lift, sums travel. `auto`:
@@ -180,6 +180,10 @@ class Mpi(Section):
     server_device: Literal["auto", "cpu", "cuda"] = "auto"
     """Where factorization and lifting run, on whichever rank does it; `auto` takes GPUs if every worker trains on one
     and rank 0 sees one, which it may share. Results depend on it.
+    """
+    factorization: Literal["root", "shared"] = free("root")
+    """Who factorizes layers before each broadcast, where the method does (`fedhm`). `root`: rank 0, as a real server.
+    `shared`: each rank factorizes some of the layers, and one collective brings all factors to all ranks.
     """
     threads: Annotated[int, Field(ge=1, le=1024)] = 1
     """Compute threads of each rank. Results depend on it."""
@@ -203,6 +207,10 @@ class Mpi(Section):
     """Seconds after which a rank gives up to find the others when MPI starts; with `round_timeout_s`, also for what is
     no round: setting up anew after a loss, and the end. 0: never.
     """
+
+    def problems(self, config: Config) -> Iterator[tuple[str, str]]:
+        if self.factorization == "shared" and (reason := getattr(config.method, "needs_root", "")):
+            yield "mpi.factorization", f"shared, but {reason}; allowed: root"
 
 
 class Output(Section):

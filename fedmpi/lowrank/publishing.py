@@ -6,7 +6,8 @@ these.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import math
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 
 from fedmpi.lowrank.factorized import FactorizedLayer
@@ -39,15 +40,37 @@ class PublishedFactors:
     def _full_ranks(self) -> list[int]:
         return [min(layer.matrix_shape) for layer in self.layers.values()]
 
-    def write(self, state: Params, rank_ratio: float, out: Params) -> None:
-        """Factorizes the weights of a state into `out`."""
+    def write(self, state: Params, out: Params, layers: Collection[str] | None = None) -> None:
+        """Factorizes the weights of a state into `out`, whose shapes say to which r: all of them, or these layers."""
         for layer, values in zip(self.layers.values(), out[SPECTRA].split_with_sizes(self._full_ranks), strict=True):
+            if layers is not None and layer.name not in layers:
+                continue
             warm = self.bases and self.bases.solver(state, layer.name)
-            weight, r = state[f"{layer.name}.weight"], layer.r(rank_ratio)
-            *factors, sigma = layer.decompose(weight, r, warm or self.solver)
+            r = len(out[layer.factor_names[0]])
+            *factors, sigma = layer.decompose(state[f"{layer.name}.weight"], r, warm or self.solver)
             for name, factor in zip(layer.factor_names, factors, strict=True):
                 out[name].copy_(factor)
             values.copy_(sigma)
+
+    @property
+    def names(self) -> list[str]:
+        """What `write` gives."""
+        return [*(name for layer in self.layers.values() for name in layer.factor_names), SPECTRA]
+
+    def is_in(self, published: Collection[str]) -> bool:
+        """Whether there are factors among these tensors."""
+        return SPECTRA in published
+
+    def dealt(self, num_ranks: int) -> list[set[str]]:
+        """The layers that each rank factorizes where all do: the costliest first, each to the rank with least to do."""
+        hands: list[set[str]] = [set() for _ in range(num_ranks)]
+        loads = [0] * num_ranks
+        costs = {name: math.prod(layer.matrix_shape) * min(layer.matrix_shape) for name, layer in self.layers.items()}
+        for name, cost in sorted(costs.items(), key=lambda item: -item[1]):
+            place = loads.index(min(loads))
+            hands[place].add(name)
+            loads[place] += cost
+        return hands
 
     def spectra(self, published: Params) -> Params:
         """The singular values of each layer as they were published, on the CPU; empty where no factors were."""

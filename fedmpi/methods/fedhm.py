@@ -88,6 +88,10 @@ class FedHMOptions(ServerOptions):
     """How much `delta` raises an entry that only some clients can change: a change that clients with a share c of the
     weight could make counts 1 / c to this power. 0 is the mean over all clients, 1 that over those which cover it."""
 
+    @property
+    def needs_root(self) -> str:
+        return "method.solver=auto begins from what only rank 0 has" if self.solver == "auto" else ""
+
     def problems(self, config: Config) -> Iterator[tuple[str, str]]:
         yield from super().problems(config)
         if self.aggregation == "delta" and not isinstance(self.server, Mean):
@@ -122,12 +126,14 @@ class FedHM(ServerMethod):
         rule = Rule(dense_layers=dense, unroll=options.unroll, overrides=options.layer_ranks)
         self.layers = {layer.name: layer for layer in plan_layers(self.context.make(empty=True), rule)}
         self.lambda_ = context.train.weight_decay if options.frobenius_decay == "auto" else options.frobenius_decay
-        if not options.plus_l2:
-            factors = [name for layer in self.layers.values() for name in layer.factor_names]
-            self.traits = replace(self.traits, own_decay=factors)
-        if options.coverage:  # weighs the changes of each tier by themselves
-            sums = {self._sum(name, tier.index): name for name in self.state_specs() for tier in self.tiers}
-            self.traits = replace(self.traits, sums=sums)
+        own_decay = [] if options.plus_l2 else [name for layer in self.layers.values() for name in layer.factor_names]
+        sums = {self._sum(name, tier.index): name for name in self.state_specs() for tier in self.tiers}
+        self.traits = replace(
+            self.traits,
+            own_decay=own_decay,
+            sums=sums if options.coverage else {},  # to weigh the changes of each tier by themselves
+            factors=None if options.needs_root else self.factorization,
+        )
 
     def warnings(self) -> tuple[str, ...]:
         ratios, layers = self.options.rank_ratio, self.layers.values()
@@ -154,7 +160,9 @@ class FedHM(ServerMethod):
 
     def published_specs(self, nets: Collection[int]) -> dict[str, Spec]:
         specs = self.state_specs()
-        ratio = self._published_ratio(nets)
+        # `delta` without dense clients keeps all triplets that some tier has, whatever nets are asked for.
+        asked = range(len(self.tiers)) if self._starts_from_factors else nets
+        ratio = max((self.tiers[net].capacity for net in asked if not self._is_dense(net)), default=None)
         if ratio is None:
             return specs
         if not any(map(self._is_dense, nets)):
@@ -162,12 +170,6 @@ class FedHM(ServerMethod):
         return specs | self.factorization.specs(
             ratio, channels_last=self.context.train.memory_format == "channels_last"
         )
-
-    def _published_ratio(self, nets: Collection[int]) -> float | None:
-        """The rank ratio of the published factors: the largest gamma among the low-rank ones of these nets. `delta`
-        without dense clients keeps all triplets that some tier has."""
-        asked = range(len(self.tiers)) if self._starts_from_factors else nets
-        return max((self.tiers[net].capacity for net in asked if not self._is_dense(net)), default=None)
 
     @cached_property
     def factorization(self) -> PublishedFactors:
@@ -182,12 +184,11 @@ class FedHM(ServerMethod):
 
     def publish(self, state: Params, nets: Collection[int], out: Params) -> None:
         """Algorithm 1, lines 3-4, once for all tiers: `out` gets the factors at the largest rank and the dense rest."""
-        ratio = self._published_ratio(nets)
         for name, value in state.items():
             if name in out:
                 out[name].copy_(value)
-        if ratio is not None:
-            self.factorization.write(state, ratio, out)
+        if self.factorization.is_in(out):
+            self.factorization.write(state, out)
 
     def client_weight(self, task: Task) -> float:
         """Eq. 2 without its denominator, which is common to the cohort."""

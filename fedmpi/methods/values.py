@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 
     from fedmpi.data.batches import DeviceData
     from fedmpi.learning.local import MaskedCrossEntropy
+    from fedmpi.lowrank.publishing import PublishedFactors
     from fedmpi.tensors import Params
 
     MakeNet = Callable[..., nn.Module]
@@ -54,6 +55,11 @@ class MethodOptions(Section):
     def needs_sgd(self) -> str:
         """Why clients cannot train with another optimizer than SGD, as the end of a sentence; empty if they can."""
         return ""
+
+    @property
+    def needs_root(self) -> str:
+        """Why not every rank can factorize a part of the layers, as the end of a sentence; empty if they can."""
+        return f"{self.name} does not factorize what it publishes"
 
     def problems(self, config: Config) -> Iterator[tuple[str, str]]:
         """(dotted key, message) of what is wrong: capacities must fall, because tiers are named by what is shown of
@@ -100,6 +106,10 @@ class Traits:
     """Clients end with nets of their own, so `evaluation.personal: auto` tests each on its own data."""
     publishing_is: Literal["submodel_creation", "svd"] = "submodel_creation"
     """The stage of PriSM's Table 3 that the server's `publish` counts as."""
+    factors: PublishedFactors | None = None
+    """Those among the published tensors that any rank can compute of the layers' dense weights, as it does where
+    `mpi.factorization` is `shared`. `publish` writes them if `out` has them.
+    """
     why_equal: str = "its size does not follow the capacity; take another model, or one tier"
     """Why tiers may come out with equal nets, and what to do: it ends the line that is said of them before a run. Empty
     where tiers are meant to have one net, so that nothing is said.

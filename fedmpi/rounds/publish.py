@@ -16,9 +16,10 @@ import torch
 from fedmpi.errors import DivergenceError
 from fedmpi.federation.assignment import Task
 from fedmpi.methods.protocol import Method
+from fedmpi.rounds.factors import divided, factorized_by_all
 from fedmpi.rounds.state import Published, ServerState, Setup, is_evaluated, plan_phase
 from fedmpi.store.memory import Version
-from fedmpi.tensors import Layout, Params, Spec, max_magnitudes
+from fedmpi.tensors import Layout, Params, Spec, max_magnitudes, moved
 
 _BOUNDS, _VERSIONS = "#bounds", "#versions"
 _VERSION = np.dtype([("round", "i8"), ("digest", "V16")])
@@ -38,30 +39,36 @@ def broadcast(
     setup: Setup, state: ServerState, round_number: int, tasks: Sequence[Task], nets: Sequence[int]
 ) -> Published:
     """Broadcasts these nets, and what these clients need beside them."""
-    method, comm = setup.method, setup.comm
+    method, comm, clock = setup.method, setup.comm, setup.clock
     num_versions = len(tasks) if method.traits.keeps_memory else 0
     head = {
         _BOUNDS: Spec((len(method.state_specs()),), torch.float64),
         _VERSIONS: Spec((num_versions * _VERSION.itemsize,), torch.uint8),
     }
-    layout = Layout.of(head | method.published_specs(nets))
+    wanted = method.published_specs(nets)
+    sent, computed = divided(setup, wanted)
+    layout = Layout.of({**head, **sent})
     buffer = layout.new_buffer(setup.device.server if comm.is_root else "cpu")
-    with setup.clock.stage(method.traits.publishing_is, round_number):
+    with clock.stage(method.traits.publishing_is, round_number):
         if comm.is_root:
             views = layout.views(buffer)
             _write_head(method, views, state, tasks)
             method.publish(state.params, nets, views)
-    with setup.clock.stage("communication", round_number):
+    with clock.stage("communication", round_number):
         buffer = buffer.cpu()
         comm.bcast(buffer)
         views = layout.views(buffer)
         bounds = dict(zip(method.state_specs(), views.pop(_BOUNDS).tolist(), strict=True))
         versions = _read_versions(views.pop(_VERSIONS), tasks)
+    factors = factorized_by_all(setup, views, computed, round_number) if computed else {}
+    with clock.stage("communication", round_number):
         if setup.data.device.type != "cpu":
             drawn_on = {name: views[name] for name in method.traits.draws_on if name in views}
             there = layout.views(buffer.to(setup.data.device))
             views = {name: there[name] for name in views} | drawn_on
-    return Published(views, bounds, versions)
+            factors = moved(factors, setup.data.device)
+    published = views | factors
+    return Published({name: published[name] for name in wanted}, bounds, versions)
 
 
 def tested_nets(setup: Setup) -> set[int]:

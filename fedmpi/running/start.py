@@ -240,7 +240,7 @@ def _devices(config: Config, comm: Communicator) -> tuple[tuple[str, str], place
     workers = worker_ranks(comm.size, server_trains=trains)
     kind = placement.resolve(config.mpi.device, [counts[rank] for rank in workers])
     server_kind = placement.resolve_server(config.mpi.server_device, kind, counts[0])
-    needs_server = comm.is_root or config.mpi.exchange != "gather"
+    needs_server = comm.is_root or config.mpi.exchange != "gather" or config.mpi.factorization == "shared"
     server = server_kind if needs_server else "cpu"
     built_for = torch.cuda.get_arch_list() if gpus else []
     device = together(comm, lambda: placement.place(worker, gpus, train=kind, server=server, built_for=built_for))

@@ -48,6 +48,15 @@ def test_every_method(tmp_path: Path, case: str) -> None:
     assert difference(finished(tmp_path / "run"), expected) == ""
 
 
+@pytest.mark.slow
+def test_factors_that_all_ranks_compute(tmp_path: Path) -> None:
+    words = (*CASES["fedhm"], "rounds=2")
+    expected = undisturbed(tmp_path, *words, "mpi.device=cpu")
+    with with_accelerators():
+        run_all(small_config(*words, *EVERYWHERE, "mpi.factorization=shared"), SerialComm(), tmp_path / "run")
+    assert difference(finished(tmp_path / "run"), expected) == ""
+
+
 @pytest.mark.parametrize("case", fast("fedhm", "prism", "scaffold", of=CASES))
 def test_what_a_round_waits_for(tmp_path: Path, case: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Rounds 1 and 2, the server on the CPU. A memory, which is a file, comes and goes in one copy each."""

@@ -69,6 +69,21 @@ def test_ranks_and_exchange_change_nothing(bits: Bits, case: str, exchange: str)
     bits.check(bits.alone(small_config(*words)))
 
 
+SHARED = {
+    "fedhm": (*DYNAMIC, "method.name=fedhm", "method.rank_ratio=[1,0.5,0.25,0.125]"),
+    "exact": (*DYNAMIC, "method.name=fedhm", "method.rank_ratio=[1,0.5]", "method.solver=exact", "method.unroll=code"),
+    "no-dense-client": (*UNEVEN, "method.name=fedhm", "method.rank_ratio=[0.5,0.25]", "method.aggregation=delta"),
+    "contiguous": (*DYNAMIC, "method.name=fedhm", "train.memory_format=contiguous", "mpi.exchange=reduce"),
+}
+
+
+@pytest.mark.parametrize("case", fast("fedhm", of=SHARED))
+def test_it_does_not_matter_who_factorizes(bits: Bits, case: str) -> None:
+    words = (*SHARED[case], "rounds=2")
+    bits.run(small_config(*words, "mpi.factorization=shared"))
+    bits.check(bits.alone(small_config(*words)))
+
+
 def test_a_wave_in_parts(bits: Bits, monkeypatch: pytest.MonkeyPatch) -> None:
     """As where uploads are so large that rank 0 does not take those of all workers at once."""
     monkeypatch.setattr("fedmpi.rounds.exchange.PART_BYTES", 1)

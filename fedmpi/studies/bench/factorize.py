@@ -79,7 +79,7 @@ def _ratio(method: FedHM) -> float:
 def _written(factorization: PublishedFactors, state: Params, ratio: float) -> Params:
     layout = Layout.of(factorization.specs(ratio, channels_last=False))
     out = layout.views(layout.new_buffer())
-    factorization.write(state, ratio, out)
+    factorization.write(state, out)
     return out
 
 
