@@ -90,7 +90,7 @@ class FedHMOptions(ServerOptions):
 
     @property
     def needs_root(self) -> str:
-        return "method.solver=auto begins from what only rank 0 has" if self.solver == "auto" else ""
+        return "method.solver=auto begins from what only rank 0 has, unlike gram" if self.solver == "auto" else ""
 
     def problems(self, config: Config) -> Iterator[tuple[str, str]]:
         yield from super().problems(config)
