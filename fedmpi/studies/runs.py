@@ -141,8 +141,7 @@ def _who(digest: str, names: Sequence[str]) -> str:
 
 def moved(record: Record) -> int:
     """Bytes that real clients would have moved in this round, down and up."""
-    num_bytes: int = record["protocol_down_bytes"] + record["protocol_up_bytes"]
-    return num_bytes
+    return record["protocol_down_bytes"] + record["protocol_up_bytes"]
 
 
 def accuracy_of(record: Record, tier: str) -> float | None:
