@@ -16,12 +16,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedmpi.data.dataset import Dataset
-from fedmpi.data.dealing import PartitionOptions, firsts, runs
+from fedmpi.data.dealing import Ints, PartitionOptions, firsts, runs
 from fedmpi.data.options import DataInfo
 from fedmpi.data.partition import Partition
 from fedmpi.seeds import numpy_generator
 
-Ints = NDArray[np.int64]
 How = Literal["matching", "classes", "groups"]
 
 
