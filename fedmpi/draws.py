@@ -22,7 +22,7 @@ from typing import Any
 
 from fedmpi import methods
 from fedmpi.command.manners import Parser, run_command
-from fedmpi.data.partition import Partition
+from fedmpi.data.partition import saved
 from fedmpi.errors import RunDirError
 from fedmpi.methods.protocol import all_nets
 from fedmpi.methods.values import Client
@@ -62,7 +62,7 @@ class Draws:
             raise RunDirError(
                 str(folder.partition_path), "is missing; start the run with --resume, which makes it again"
             )
-        self._partition = Partition.load(folder.partition_path)
+        self._partition = saved(folder.partition_path)[0]
         self._method = methods.create(start.method_context(self._config, self._config.data.used()))
         self._blocks = start.blocks(self._config)
         self._records = {record["round"]: record for record in read_records(folder)}

@@ -7,6 +7,7 @@ and nothing is unpacked afterwards (the idiom of epfml/powersgd's `pack`/`unpack
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
@@ -33,10 +34,7 @@ class Spec:
 
     @property
     def num_elements(self) -> int:
-        count = 1
-        for length in self.shape:
-            count *= length
-        return count
+        return math.prod(self.shape)
 
     @property
     def num_bytes(self) -> int:

@@ -133,10 +133,8 @@ def _reads_the_same(config: Config) -> None:
 def _divides_the_same(config: Config) -> None:
     """every example goes to one client at most, and the same clients get the same examples every time"""
     data = reading.load(config.data)
-    divided = [
-        make_partition(config.partition, data.train_y, config.clients.count, config.seed, data.groups) for _ in range(2)
-    ]
-    first, again = divided
+    given = config.partition, data.train_y, config.clients.count, config.seed, data.groups
+    first, again = (make_partition(*given) for _ in range(2))
     same = np.array_equal(first.indices, again.indices) and np.array_equal(first.offsets, again.offsets)
     require(same, "made twice from one seed, the partition differs: draw from numpy.random.default_rng(seed)")
     require(len(np.unique(first.indices)) == len(first.indices), "an example goes to more than one client")

@@ -24,9 +24,7 @@ class Section(BaseModel):
         super().__setattr__(name, value)
 
     def problems(self, config: Any) -> Iterable[tuple[str, str]]:
-        """(dotted key, message) of all that is wrong beside the other sections of a config (`schema.Config`) that is
-        valid key by key.
-        """
+        """(dotted key, message) of what is wrong beside the other sections of a `schema.Config` valid key by key."""
         return ()
 
 
@@ -48,9 +46,9 @@ Positive = Annotated[float, Field(gt=0, le=MAX_NUMBER, allow_inf_nan=False)]
 NotNegative = Annotated[float, Field(ge=0, le=MAX_NUMBER, allow_inf_nan=False)]
 Share = Annotated[float, Field(gt=0, le=1)]
 Count = Annotated[int, Field(ge=1, le=2**31 - 1)]
-# YAML has lists, frozen sections want tuples: the one conversion that is let through.
 # A tier or more; a net is built and tested for each. The papers have five at most.
 MAX_TIERS = 32
+# YAML has lists, frozen sections want tuples: the one conversion that is let through.
 Shares = Annotated[tuple[Share, ...], Field(strict=False, min_length=1, max_length=MAX_TIERS)]
 Counts = Annotated[tuple[Count, ...], Field(strict=False)]
 

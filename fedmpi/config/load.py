@@ -150,9 +150,7 @@ def _settings(override: str) -> list[tuple[yaml_text.Path, Any]]:
 
 
 def _given(key: object, value: object, above: tuple[str, ...] = ()) -> Iterator[tuple[yaml_text.Path, Any]]:
-    """What a key and a value of Python's set: of a mapping, each of its keys, which may be dotted, too. Raises
-    ValueError.
-    """
+    """What a Python key and value set: of a mapping, each of its keys, which may be dotted. Raises ValueError."""
     parts = _parts(key, above) if isinstance(key, str) else ()
     if not parts:
         raise ValueError(f"expected keys as 'train.lr', got {words.found(key)}")
@@ -265,8 +263,7 @@ def _choose(values: dict[str, Any], section: str) -> type[Section]:
     if not registry.is_known(section, name):
         meant = words.suggest(name, known) + registry.without_class(name)
         raise ValueError(f"no {section} {words.found(name)}.{meant} Known names: {', '.join(known)}")
-    chosen: type[Section] = registry.options(section, name)
-    return chosen
+    return registry.options(section, name)
 
 
 def _report(tree: Tree, problems: Sequence[Problem]) -> ConfigError:

@@ -54,7 +54,6 @@ Generated from the schema by `python -m fedmpi.config.reference > configs/README
 
 
 def reference() -> str:
-    """The whole text, in markdown."""
     return "\n".join([_INTRO, *_sections()]) + "\n"
 
 

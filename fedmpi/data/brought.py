@@ -36,8 +36,7 @@ class FunctionData(ArrayOptions):
     keywords: ClassVar[Keywords]
 
     def arrays(self) -> Arrays | Dataset:
-        found: Arrays | Dataset = _called(self, f"data.name={self.name}")
-        return found
+        return _called(self, f"data.name={self.name}")
 
 
 class FunctionPartition(PartitionOptions):
@@ -83,8 +82,7 @@ def _of_function(name: str, function: Function, base: type[Section], given: tupl
     fields["name"] = (str, Field(name, description=" ".join(about.split())))
     made: Any = create_model(function.__name__, __base__=base, __module__=function.__module__, **fields)
     made.function, made.keywords, made.by_groups = staticmethod(function), keywords, by_groups
-    options: type[Section] = made
-    return options
+    return made
 
 
 def _called(options: FunctionData | FunctionPartition, where: str, *given: Any, **more: Any) -> Any:

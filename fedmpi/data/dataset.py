@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -23,6 +23,7 @@ PARTS = {
     "test_groups": "test groups",
 }
 """The arrays of a Dataset, in words."""
+_CHUNK_BYTES = 2**24
 
 
 @dataclass(frozen=True)
@@ -48,6 +49,15 @@ class Dataset:
     def arrays(self) -> dict[str, NDArray[Any] | None]:
         """The arrays by name; None for groups that the data set does not have."""
         return {name: getattr(self, name) for name in PARTS}
+
+
+def chunks(array: NDArray[Any], dtype: np.dtype[Any] | None = None) -> Iterator[memoryview]:
+    """The bytes of an array, C-ordered, some rows at a time: a copy of the whole array would double the memory."""
+    import numpy as np
+
+    rows = max(1, _CHUNK_BYTES // max(1, array[:1].nbytes))
+    for start in range(0, len(array), rows):
+        yield np.ascontiguousarray(array[start : start + rows], dtype).data
 
 
 def check(where: str, dataset: Dataset, info: DataInfo) -> Dataset:

@@ -5,14 +5,12 @@ A pure function of the labels and the generator, so a client has the same parts 
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TYPE_CHECKING
+
+from fedmpi.data.dealing import Ints
 
 if TYPE_CHECKING:
     import numpy as np
-    from numpy.typing import NDArray
-
-
-Ints: TypeAlias = "NDArray[np.int64]"
 
 # BatchNorm on a single example has no variance, so neither part may have just one.
 LEAST = 2

@@ -17,16 +17,12 @@ import os
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from fedmpi.data.dataset import Dataset
-
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
+from fedmpi.data.dataset import Dataset, chunks
 
 # As numpy's own arrays of some size begin.
 _ALIGN_BYTES = 64
-_CHUNK_BYTES = 2**24
 
 
 @contextmanager
@@ -59,7 +55,7 @@ def _written(descriptor: int, dataset: Dataset) -> str:
                 if array is not None:
                     offset = file.seek(-(-file.tell() // _ALIGN_BYTES) * _ALIGN_BYTES)
                     entries[name] = [array.dtype.str, array.shape, offset]
-                    file.writelines(_chunks(array))
+                    file.writelines(chunks(array))
         seals = fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_WRITE
         fcntl.fcntl(descriptor, fcntl.F_ADD_SEALS, seals)
         known_by = _identity(f"/proc/self/fd/{descriptor}")
@@ -67,14 +63,6 @@ def _written(descriptor: int, dataset: Dataset) -> str:
         return ""
     path = f"/proc/{os.getpid()}/fd/{descriptor}"
     return json.dumps({"path": path, "known_by": known_by, "digest": dataset.digest, "arrays": entries})
-
-
-def _chunks(array: NDArray[Any]) -> Iterator[memoryview]:
-    import numpy as np
-
-    rows = max(1, _CHUNK_BYTES // max(1, array[:1].nbytes))
-    for start in range(0, len(array), rows):
-        yield np.ascontiguousarray(array[start : start + rows]).data
 
 
 def _identity(path: str) -> list[int]:

@@ -16,12 +16,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedmpi.data.dataset import Dataset
-from fedmpi.data.dealing import PartitionOptions, firsts, runs
+from fedmpi.data.dealing import Ints, PartitionOptions, firsts, runs
 from fedmpi.data.options import DataInfo
 from fedmpi.data.partition import Partition
 from fedmpi.seeds import numpy_generator
 
-Ints = NDArray[np.int64]
 How = Literal["matching", "classes", "groups"]
 
 
@@ -49,8 +48,11 @@ def personal_tests(how: How, partition: Partition, dataset: Dataset, seed: int, 
 
 
 def some(tests: Partition, num_clients: int, seed: int) -> Partition:
-    """`tests` of as many of the clients that have any, a seeded choice; 0 is all of them."""
-    return _only(tests, _chosen(tests.sizes > 0, num_clients, seed))
+    """`tests` of as many of the clients that have any, a seeded choice; the others have none. 0 is all of them."""
+    clients = _chosen(tests.sizes > 0, num_clients, seed)
+    sizes = np.zeros(tests.num_clients, dtype=np.int64)
+    sizes[clients] = tests.sizes[clients]
+    return Partition.of(tests.indices[runs(tests.offsets[clients], sizes[clients])], sizes)
 
 
 def _chosen(has_tests: NDArray[np.bool_], num_clients: int, seed: int) -> Ints:
@@ -77,13 +79,6 @@ def _matching(partition: Partition, train_labels: Ints, test_labels: Ints, seed:
     numbers, clients = np.concatenate(examples), np.concatenate(whose)
     sizes = np.bincount(clients, minlength=partition.num_clients)
     return Partition.of(numbers[np.lexsort((numbers, clients))], sizes)
-
-
-def _only(tests: Partition, clients: Ints) -> Partition:
-    """`tests` of these clients; the others have none."""
-    sizes = np.zeros(tests.num_clients, dtype=np.int64)
-    sizes[clients] = tests.sizes[clients]
-    return Partition.of(tests.indices[runs(tests.offsets[clients], sizes[clients])], sizes)
 
 
 def _alike(partition: Partition, train: Ints, test: Ints, clients: Ints) -> Partition:

@@ -57,7 +57,7 @@ class Partition:
         return np.repeat(np.arange(self.num_clients), self.sizes)
 
     def packed(self, data_digest: str = "") -> memoryview:
-        """The bytes of an HDF5 file that `load` reads; `data_digest` is that of the data set that it divides."""
+        """The bytes of an HDF5 file that `saved` reads; `data_digest` is that of the data set that it divides."""
         attributes = {"data_digest": data_digest} if data_digest else {}
         return hdf5.pack(KIND, attributes, {"indices": self.indices, "offsets": self.offsets})
 
@@ -65,11 +65,6 @@ class Partition:
     def of(cls, examples: Ints, sizes: Ints) -> Partition:
         """The clients' examples, one client after the other, `sizes` (clients,) of them each."""
         return cls(examples.astype(np.int64), np.concatenate([[0], np.cumsum(sizes)]).astype(np.int64))
-
-    @classmethod
-    def load(cls, path: str | Path) -> Partition:
-        """What `packed` made. Raises DataError if it is anything else."""
-        return saved(Path(path))[0]
 
 
 def saved(path: Path) -> tuple[Partition, str]:

@@ -64,12 +64,8 @@ def originals(place: Path, traces: tuple[str, ...], tell: Tell, unpack_in: Path)
     except OSError as error:
         raise DataError(str(unpack_in), f"{place.name} cannot be unpacked there: {reason(error)}") from error
     except DataError as error:
-        texts = [_as_given(text, folder, place) for text in (error.where, *error.problems)]
-        raise DataError(*texts) from error
-
-
-def _as_given(text: str, folder: Path, place: Path) -> str:
-    return text.replace(str(folder / place.name), str(place)).replace(str(folder), str(place))
+        texts = (text.replace(str(folder / place.name), str(place)) for text in (error.where, *error.problems))
+        raise DataError(*(text.replace(str(folder), str(place)) for text in texts)) from error
 
 
 def _find(options: PreparedOptions) -> Path:
@@ -96,9 +92,7 @@ def counts_of(dataset: Dataset) -> dict[str, int]:
 
 
 def other_counts(options: PreparedOptions, dataset: Dataset) -> list[str]:
-    """The settings that a config needs, because the files hold other counts than it expects (of examples, fewer than it
-    asks for).
-    """
+    """What a config must set, because the files hold other counts than it expects (of examples: fewer than asked)."""
     found = counts_of(dataset)
     info = options.info_of({"train": found["num_train"], "test": found["num_test"]})
     expected = {name: getattr(info, name) for name in COUNTS}

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeAlias, TypeVar
 
 from pydantic import Field
 
+from fedmpi.data.dealing import Ints
 from fedmpi.data.files.budget import Budget, Tell, guarded
 from fedmpi.data.options import DataInfo, NumExamples
 from fedmpi.data.prepared import PreparedOptions
@@ -26,7 +27,6 @@ _BYTES_PER_SIGN = {b"[": 64, b"{": 72, b",": 40}
 _AGAIN = "write it again by LEAF's preprocess.sh"
 
 PartialShare = Annotated[float, Field(gt=0, lt=1)]
-Ints: TypeAlias = "NDArray[np.int64]"
 Number = TypeVar("Number", bound="np.generic")
 Names: TypeAlias = "Sequence[str] | NDArray[np.str_] | Ints"
 
@@ -46,7 +46,7 @@ class SeriesOptions(PreparedOptions):
 
     def expected(self, info: DataInfo) -> DataInfo:
         """`info` of the complete files, with the counts that the options give instead."""
-        given = {name: getattr(self, name) for name in ("num_train", "num_test", "num_groups")}
+        given = {name: getattr(self, name) for name in self.counts}
         return replace(info, **{name: count for name, count in given.items() if count})
 
 

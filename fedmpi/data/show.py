@@ -13,12 +13,12 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
+from fedmpi.data.dealing import Ints
 from fedmpi.data.partition import Partition
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-Ints = NDArray[np.int64]
 MAX_BARS = 60
 MAX_COLUMNS = 500
 

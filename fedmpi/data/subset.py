@@ -10,20 +10,17 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TYPE_CHECKING
 
 from fedmpi.data.dataset import Dataset
-from fedmpi.data.dealing import firsts, runs
+from fedmpi.data.dealing import Ints, firsts, runs
 from fedmpi.errors import DataError
 from fedmpi.seeds import numpy_generator
 
 if TYPE_CHECKING:
     import numpy as np
-    from numpy.typing import NDArray
 
     from fedmpi.data.options import DataOptions, Part
-
-Ints: TypeAlias = "NDArray[np.int64]"
 
 
 def problems(options: DataOptions) -> Iterator[tuple[str, str]]:

@@ -19,8 +19,7 @@ from fedmpi.errors import ConfigError
 
 @dataclass(frozen=True)
 class Validated:
-    """`dataset` with the clients' validation examples as its test examples; whose they are; and what is left to train
-    on."""
+    """`dataset` with validation examples as its test examples, whose they are, and what is left to train on."""
 
     dataset: Dataset
     training: Partition

@@ -100,9 +100,7 @@ def pack(kind: str, attributes: Attributes, arrays: Arrays) -> memoryview:
 
 
 def write(file: io.BytesIO | BinaryIO, kind: str, attributes: Attributes, arrays: Arrays) -> None:
-    """Packs as `pack` does, into an empty `file` that can be written, read and sought: for what is too large to have
-    twice.
-    """
+    """Packs as `pack` does, into an empty `file` to write, read and seek in: for what is too large to have twice."""
     with h5py.File(file, "w", libver="latest", userblock_size=USER_BLOCK_BYTES) as hdf5:
         for name, value in attributes.items():
             hdf5.attrs[name] = np.bytes_(value.encode()) if isinstance(value, str) else np.int64(value)

@@ -59,9 +59,6 @@ class TooLongError(OSError):
         super().__init__(errno.EFBIG, f"{what} has more than {most_bytes:,} bytes, which no such file of fedmpi has")
 
 
-# Opening.
-
-
 def open_to_read(path: str | Path) -> BinaryIO:
     """A regular file, or a link to one, for reading. Raises OSError."""
     return open(_opened(path, os.O_RDONLY, follow=True), "rb")
@@ -102,9 +99,6 @@ def _check(found: os.stat_result) -> None:
         raise NotPlainError(_KINDS.get(stat.S_IFMT(found.st_mode), "something unknown"))
 
 
-# Reading.
-
-
 def read_bytes(path: str | Path, most_bytes: int) -> bytes:
     """All of a file of at most `most_bytes`. Raises OSError, `TooLongError` for a longer one."""
     with open_to_read(path) as file:
@@ -121,9 +115,6 @@ def read_lines(path: str | Path, most_bytes: int) -> Iterator[bytes]:
             if len(line) > most_bytes:
                 raise TooLongError("a line of it", most_bytes)
             yield line
-
-
-# Making and deleting.
 
 
 @contextlib.contextmanager

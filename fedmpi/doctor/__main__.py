@@ -37,7 +37,6 @@ _STARTUP_LIMIT_S = 120.0
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Runs the command; the exit code."""
     rank = 0  # until it is known, every rank speaks
     try:
         rank, _ = claimed()
@@ -119,10 +118,10 @@ def of_the_ranks(comm: Communicator) -> Iterator[Finding]:
     seen = ranks.see(comm)
     yield ranks.software(seen)
     yield ranks.mpi_library(seen)
-    yield ranks.launcher(seen, os.environ, ranks.mpirun_version() if comm.is_root else "")
+    yield ranks.launcher(seen, os.environ, ranks.first_line(["mpirun", "--version"]) if comm.is_root else "")
     yield ranks.losses(seen, os.environ)
     yield ranks.cores(seen, ranks.container_quota())
-    yield ranks.gpus(seen, has_driver=ranks.has_nvidia_driver())
+    yield ranks.gpus(seen, has_driver=Path("/proc/driver/nvidia/version").exists())
     yield ranks.torch_build(seen)
 
 

@@ -47,7 +47,6 @@ def problem(name: str, found: str, advice: str) -> Finding:
 
 
 def is_ready(findings: Sequence[Finding]) -> bool:
-    """Whether none of them is a problem."""
     return all(finding.state != "problem" for finding in findings)
 
 

@@ -9,7 +9,6 @@ import json
 import os
 import platform
 import re
-import shutil
 import subprocess
 import sys
 from collections.abc import Mapping, Sequence
@@ -157,7 +156,7 @@ def check_launcher(environment: Mapping[str, str]) -> None:
         return
     # Not in this process: a library that is loaded without starting it is not started later, either.
     words = [sys.executable, "-c", "from fedmpi.mpi.version import library_version; print(library_version())"]
-    if not fits(starter[1], kind_of(library := _first_line(words))):
+    if not fits(starter[1], kind_of(library := first_line(words))):
         found = f"{starter[0]} has started the ranks, but mpi4py loads {library}"
         raise LaunchError("MPI", f"{found}; start them with the mpirun of {kind_of(library)}")
 
@@ -180,13 +179,9 @@ def fits(launcher_kind: str, library: str) -> bool:
     return not launcher_kind or not library or launcher_kind == library or {launcher_kind, library} <= _ALIKE
 
 
-def mpirun_version() -> str:
-    """The line of `mpirun --version` that names it; empty where there is no mpirun, or where it fails."""
-    return "" if (path := shutil.which("mpirun")) is None else _first_line([path, "--version"])
-
-
-def _first_line(words: Sequence[str]) -> str:
-    """The first line that names a kind of MPI, or else the first, of what a program prints; empty if it fails."""
+def first_line(words: Sequence[str]) -> str:
+    """The first line that names a kind of MPI, or else the first, of what a program prints; empty where there is no
+    such program, or where it fails."""
     limits: Any = {"stdin": subprocess.DEVNULL, "timeout": _LAUNCHER_LIMIT_S}
     try:
         done = subprocess.run(words, capture_output=True, text=True, errors="replace", check=False, **limits)
@@ -255,8 +250,3 @@ def torch_build(ranks: Sequence[Seen]) -> Finding:
     if found:
         return problem("torch build", found, "install a build of torch with this architecture, or use mpi.device=cpu")
     return ok("torch build", "has code for the GPUs of all ranks" if any(seen.gpus for seen in ranks) else "CPU")
-
-
-def has_nvidia_driver() -> bool:
-    """Whether the kernel of this host has NVIDIA's driver."""
-    return Path("/proc/driver/nvidia/version").exists()

@@ -47,8 +47,7 @@ class Mount:
 
 @contextlib.contextmanager
 def own_place(folder: Path) -> Iterator[Path]:
-    """A new folder in `folder`, or where it does not exist in the nearest folder above it; gone at the end. Raises
-    OSError."""
+    """A new folder in `folder`, or in the nearest one above it that exists; gone at the end. Raises OSError."""
     above = existing(folder)
     place = Path(tempfile.mkdtemp(prefix=".doctor-", dir=above))
     try:
@@ -79,11 +78,11 @@ def mount_of(folder: Path, table: str) -> Mount | None:
 
 def findings(folder: Path) -> Iterator[Finding]:
     """All that is found out about `folder` by writing into it."""
-    kind = file_system(folder, mount_here(folder))
+    mount = mount_here(folder)
     try:
         with own_place(folder) as place:
-            yield kind
-            yield locks(place, mount_here(folder))
+            yield file_system(folder, mount)
+            yield locks(place, mount)
             yield renames(place)
             yield space(folder, os.statvfs(place))
             yield speed(place)

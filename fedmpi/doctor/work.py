@@ -39,12 +39,9 @@ def data(data_dir: str | None) -> Finding:
                 states.setdefault("ready" if state == "needs no files" else state.partition(" (")[0], []).append(name)
     except (UserError, OSError) as error:
         return problem("data", str(error), "name a folder that can be read with --data-dir")
-    found = "; ".join(f"{state}: {', '.join(names)}" for state, names in sorted(states.items(), key=_ready_first))
+    ready_first = sorted(states, key=lambda state: state != "ready")
+    found = "; ".join(f"{state}: {', '.join(states[state])}" for state in ready_first)
     if data_dir is not None and not Path(data_dir).expanduser().is_dir():
         advice = "check the name, or `python -m fedmpi.data fetch NAME --data-dir D` makes it"
         return warning("data", f"{data_dir} is not a folder; {found}", advice)
     return ok("data", found)
-
-
-def _ready_first(state: tuple[str, list[str]]) -> int:
-    return 0 if state[0] == "ready" else 1

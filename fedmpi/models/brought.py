@@ -121,12 +121,9 @@ def options_of(name: str, found: object) -> type[Section]:
         raise UnknownError(f"{name!r} is a net already; name its class, or a function that makes it anew each time")
     if not callable(found) or (isinstance(found, type) and not issubclass(found, module)):
         expected = "a torch.nn.Module class, a function that makes one, or a class of options"
-        raise OtherKindError(f"{name!r} is {_a(found)}; expected {expected}")
+        kind = f"the class {found.__name__}" if isinstance(found, type) else f"a value of type {type(found).__name__}"
+        raise OtherKindError(f"{name!r} is {kind}; expected {expected}")
     return _options_of_signature(name, found)
-
-
-def _a(found: object) -> str:
-    return f"the class {found.__name__}" if isinstance(found, type) else f"a value of type {type(found).__name__}"
 
 
 def _options_of_signature(name: str, found: Callable[..., Any]) -> type[Section]:

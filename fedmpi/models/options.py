@@ -77,8 +77,7 @@ class ScaledNet(Model):
         module, _, name = self.made_by.partition(":")
         own = {key: value for key, value in self if key not in ("name", "width")}
         make = getattr(importlib.import_module(f"fedmpi.models.nets.{module}"), name)
-        net: nn.Module = make(info, width.times(self.width), **own)
-        return net
+        return make(info, width.times(self.width), **own)
 
 
 class Normalized(Section):
@@ -189,8 +188,6 @@ class CnnFemnist(Lenet5):
 
 
 class Mlp(ScaledNet):
-    """A multi-layer perceptron on vectors or flattened images."""
-
     kinds: ClassVar[tuple[str, ...]] = ("image", "vector")
     leading_dense: ClassVar[int] = 0  # there is no stem
     made_by: ClassVar[str] = "mlp:Mlp"

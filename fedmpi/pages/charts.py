@@ -5,7 +5,7 @@ the colour-blind; where they lie on each other, gaps and markers show those belo
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -26,6 +26,17 @@ class Line:
     y: Sequence[float]
     low: Sequence[float] = ()
     high: Sequence[float] = ()
+
+
+def over_seeds(label: str, found: Iterable[tuple[int, float, float]], num_seeds: int) -> Line:
+    """The mean of all seeds' (round, x, y) in the rounds that all of them have, and the lowest and the highest y."""
+    by_round: dict[int, list[tuple[float, float]]] = {}
+    for number, x, y in found:
+        by_round.setdefault(number, []).append((x, y))
+    points = [np.array(of_round) for _, of_round in sorted(by_round.items()) if len(of_round) == num_seeds]
+    xs, ys = ([float(point[:, column].mean()) for point in points] for column in (0, 1))
+    low, high = ([float(end(point[:, 1])) for point in points] for end in (np.min, np.max))
+    return Line(label, xs, ys, low, high)
 
 
 def lines(

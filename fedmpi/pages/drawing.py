@@ -58,9 +58,7 @@ def with_prefix(axes: Axes) -> None:
 
 
 def legend_below(figure: Figure, more: Mapping[str, Artist] = MappingProxyType({})) -> None:
-    """One legend of all labels, and of `more`, below the panels, where no curve is, in as many columns as fit; the
-    figure grows by its height.
-    """
+    """One legend of all labels, and of `more`, below the panels, in as many columns as fit. The figure grows by it."""
     found = [axes.get_legend_handles_labels() for axes in figure.axes]
     handles = {label: handle for pair in found for handle, label in zip(*pair, strict=True)} | {**more}
     if not handles:

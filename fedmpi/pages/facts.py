@@ -20,7 +20,7 @@ from fedmpi.config import yaml_text
 from fedmpi.data.partition import saved
 from fedmpi.errors import RunDirError, UserError
 from fedmpi.report.best import Best
-from fedmpi.report.records import CLIENTS, Record, gaps_of, net_scores, read_records, rounds_done
+from fedmpi.report.records import CLIENTS, Record, gaps_of, net_scores, read_records, rounds_done, scores_of
 from fedmpi.store.files import read_json, read_whole
 from fedmpi.store.manifest import read_starts, with_rounds
 from fedmpi.store.run_dir import RunDir, meant, runs_below
@@ -91,12 +91,6 @@ class Facts:
         """The sum by round of these keys of all records up to that round."""
         per_round = [sum(float(record[key]) for key in keys) for record in self.records]
         return [record["round"] for record in self.records], np.cumsum(per_round)
-
-
-def scores_of(record: Record, name: str) -> Mapping[str, float]:
-    """Accuracy, and loss where there is one, of a tier or of the clients' own nets; empty where it was not tested."""
-    found = record.get(CLIENTS) if name == CLIENTS else net_scores(record).get(name)
-    return found or {}
 
 
 def read_all(paths: Sequence[Path]) -> list[Facts]:

@@ -64,7 +64,6 @@ _STYLE: dict[Any, Any] = {
 
 
 def colour_of(place: int) -> str:
-    """The colour of the `place`th label."""
     return COLOURS[place % len(COLOURS)]
 
 

@@ -4,23 +4,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from typing import Protocol
 
 import numpy as np
 
+from fedmpi.federation.tiers import Tier
 from fedmpi.lowrank.factorized import FactorizedLayer
 from fedmpi.pages.facts import Spectra
 from fedmpi.tensors import Params
-
-
-class Tier(Protocol):
-    """A tier of a method, as `federation.tiers.Tier`."""
-
-    @property
-    def name(self) -> str: ...
-
-    @property
-    def capacity(self) -> float: ...
 
 
 def spectra(

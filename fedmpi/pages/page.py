@@ -81,27 +81,20 @@ def _tiers(facts: Facts) -> _Section:
     if not facts.tiers:
         return {}
     heads = ["tier", "parameters", "MACs", "down", "up", "last", "best", "at round"]
-    rows = [
-        [
-            name_of(row["name"]),
-            _bar(row, "params", facts.tiers, si),
-            _bar(row, "macs", facts.tiers, si),
-            size(row.get("down_bytes")),
-            size(row.get("up_bytes")),
-            percent(row.get("accuracy_last")),
-            percent(row.get("accuracy_best")),
-            row.get("best_round") or "-",
-        ]
-        for row in facts.tiers
-    ]
+    rows = []
+    for row in facts.tiers:
+        costs = [_bar(row, key, facts.tiers) for key in ("params", "macs")]
+        traffic = [size(row.get(key)) for key in ("down_bytes", "up_bytes")]
+        scores = [percent(row.get(key)) for key in ("accuracy_last", "accuracy_best")]
+        rows.append([name_of(row["name"]), *costs, *traffic, *scores, row.get("best_round") or "-"])
     note = "MACs are forward, for one example. Bytes are for one client and round, by the method's protocol."
     return {"title": "Tiers", "heads": heads, "rows": rows, "text": note}
 
 
-def _bar(row: Mapping[str, Any], key: str, rows: Sequence[Mapping[str, Any]], shown: Any) -> Any:
+def _bar(row: Mapping[str, Any], key: str, rows: Sequence[Mapping[str, Any]]) -> Any:
     """A number with a bar behind it, as long as its share of the largest."""
     value, largest = row.get(key), max((other.get(key) or 0 for other in rows), default=0)
-    return {"text": shown(value), "share": 100 * value / largest} if value and largest else shown(value)
+    return {"text": si(value), "share": 100 * value / largest} if value and largest else si(value)
 
 
 def _clients(facts: Facts) -> _Section:
@@ -232,15 +225,9 @@ def _starts(facts: Facts) -> _Section:
         event = f"ended after round {ends['round']}" if "round" in ends else without_a_word
         after = f"after round {resumed}" if resumed else "the beginning"
         rows.append([start.get("started", "-").replace("T", " "), after, event, _said(start, ends)])
-    rows += [
-        [
-            "",
-            f"in round {loss.get('round', '-')}",
-            f"rank {loss.get('rank', '-')} was lost",
-            f"on {loss.get('host', '-')}",
-        ]
-        for loss in losses
-    ]
+    for loss in losses:
+        when, rank, host = (loss.get(key, "-") for key in ("round", "rank", "host"))
+        rows.append(["", f"in round {when}", f"rank {rank} was lost", f"on {host}"])
     return {"title": "Starts and lost ranks", "heads": ["when", "from", "event", "more"], "rows": rows}
 
 
@@ -294,13 +281,8 @@ def _curves(groups: Sequence[Group]) -> _Section:
     if any(len(line.x) > 1 for line in sized):
         found.append(charts.lines(sized, "Last accuracy by size", "parameters", x=svg.prefixed(""), y=svg.percents))
     tiers = ", ".join(dict.fromkeys(name_of(tier) for _, tier in first))
-    return {
-        "title": "Accuracy",
-        "text": f"The curves are of {tiers}: of each setting its clients' own nets, or else its largest net."
-        if first
-        else "No round has been tested yet.",
-        "charts": found,
-    }
+    text = f"The curves are of {tiers}: of each setting its clients' own nets, or else its largest net."
+    return {"title": "Accuracy", "text": text if first else "No round has been tested yet.", "charts": found}
 
 
 def _by_size(groups: Sequence[Group]) -> list[Line]:
@@ -329,18 +311,12 @@ def _table(groups: Sequence[Group]) -> _Section:
 
 
 def _differences(groups: Sequence[Group]) -> _Section:
-    rows = [
-        [
-            f"{found.first} minus {found.second}",
-            name_of(found.tier),
-            found.num_seeds,
-            f"{100 * found.mean:+.2f}",
-            "-"
-            if found.half_width is None
-            else f"{100 * (found.mean - found.half_width):+.2f} to {100 * (found.mean + found.half_width):+.2f}",
-        ]
-        for found in differences(groups)
-    ]
+    rows = []
+    for found in differences(groups):
+        mean, half = found.mean, found.half_width
+        interval = "-" if half is None else f"{100 * (mean - half):+.2f} to {100 * (mean + half):+.2f}"
+        names = f"{found.first} minus {found.second}"
+        rows.append([names, name_of(found.tier), found.num_seeds, f"{100 * mean:+.2f}", interval])
     text = (
         "Differences of the last accuracy in percentage points, paired by seed, with 95\u00a0% intervals by Student's "
         f"t (none for fewer than {LEAST_SEEDS} seeds). They are not corrected for the number of comparisons."

@@ -96,18 +96,14 @@ def tex(groups: Sequence[Group], y: str) -> str:
             said = f"{scale * np.mean(values):.{digits}f}"
             if len(values) > 1:
                 said += rf" \pm {scale * np.std(values, ddof=1):.{digits}f}"
-            cells = [_escaped(group.name), _escaped(tier), str(len(values)), "--".join(_ends_of(rounds))]
+            ends = map(str, sorted({min(rounds), max(rounds)}))
+            cells = [_escaped(group.name), _escaped(tier), str(len(values)), "--".join(ends)]
             lines.append(rf"{' & '.join(cells)} & ${said}${unit} \\")
     note = "Values of each run's last tested round"
     if any(r"\pm" in line for line in lines):
         note += r"; mean $\pm$ sample standard deviation over seeds"
     lines += [r"\bottomrule", rf"\multicolumn{{5}}{{l}}{{\footnotesize {note}.}} \\"]
     return "\n".join([*lines, r"\end{tabular}", ""])
-
-
-def _ends_of(rounds: Sequence[int]) -> list[str]:
-    """The first and the last, or the one that they all are."""
-    return [str(number) for number in sorted({min(rounds), max(rounds)})]
 
 
 def _escaped(text: str) -> str:

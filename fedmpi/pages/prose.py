@@ -10,24 +10,19 @@ from fedmpi.pages.facts import Facts
 from fedmpi.report.records import ranks_in_words
 from fedmpi.store.units import percent, si, size, took
 
-_ALL_IN_ONE = "all clients"
-
 
 def paragraph(facts: Facts) -> str:
     """Method, net, data, clients, rounds, time and ranks, in plain sentences."""
     config = facts.config
     clients, options = config["clients"], config["method"]
-    cohort = _ALL_IN_ONE if clients["per_round"] == clients["count"] else f"{clients['per_round']:,} of them"
+    cohort = "all clients" if clients["per_round"] == clients["count"] else f"{clients['per_round']:,} of them"
     text = (
         f"{options['name']} trained {_named(config['model'])} on {config['data']['name']}, divided among "
         f"{counted(clients['count'], 'client')} by {_named(config['partition'])}. In each round {cohort} trained "
         f"{_epochs(config['train'])}. "
     )
-    if facts.is_finished:
-        text += f"All {facts.rounds:,} rounds are done, with seed {config['seed']}."
-    else:
-        text += f"{facts.done:,} of {facts.rounds:,} rounds are done, with seed {config['seed']}."
-    return text + _where(facts)
+    done = f"All {facts.rounds:,}" if facts.is_finished else f"{facts.done:,} of {facts.rounds:,}"
+    return f"{text}{done} rounds are done, with seed {config['seed']}.{_where(facts)}"
 
 
 def _named(options: Mapping[str, Any]) -> str:

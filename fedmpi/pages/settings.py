@@ -10,7 +10,8 @@ from typing import Any
 import numpy as np
 
 from fedmpi.config import words, yaml_text
-from fedmpi.pages.charts import Line
+from fedmpi.config.comparing import leaves
+from fedmpi.pages.charts import Line, over_seeds
 from fedmpi.pages.facts import Facts
 
 _NOT_COMPARED = ("seed", "mpi", "output")
@@ -43,19 +44,14 @@ class Group:
     def line(self, tier: str, x: str, quantity: str, label: str) -> Line:
         """The mean over seeds by round (or by what was moved or computed up to it), and the range of the seeds. Seeds
         that have not tested this tier yet are left out."""
-        by_round: dict[int, list[tuple[float, float]]] = {}
         runs = [run for run in self.runs if run.course(tier, quantity)[0]]
+        found: list[tuple[int, float, float]] = []
         for run in runs:
             places = places_of(run, x)
-            for number, value in zip(*run.course(tier, quantity), strict=True):
-                by_round.setdefault(number, []).append((places[number], value))
-        common = sorted(number for number, found in by_round.items() if len(found) == len(runs))
-        points = [np.array(by_round[number]) for number in common]
-        xs, ys = [float(point[:, 0].mean()) for point in points], [float(point[:, 1].mean()) for point in points]
-        if len(runs) == 1:
-            return Line(label, xs, ys)
-        low, high = ([float(end(point[:, 1])) for point in points] for end in (np.min, np.max))
-        return Line(label, xs, ys, low, high)
+            course = zip(*run.course(tier, quantity), strict=True)
+            found += [(number, places[number], value) for number, value in course]
+        line = over_seeds(label, found, len(runs))
+        return line if len(runs) > 1 else Line(label, line.x, line.y)
 
     def last(self, tier: str, quantity: str = "accuracy") -> dict[int, float]:
         """The value by seed, of the last round in which this tier was tested."""
@@ -112,9 +108,7 @@ def mean_and_half_width(values: Sequence[float]) -> tuple[float, float | None]:
 
 
 def grouped(runs: Iterable[Facts]) -> list[Group]:
-    """Groups in the order in which their first runs are given; of several runs of one seed the one with the most
-    rounds.
-    """
+    """Groups in the order of their first runs; of several runs of one seed the one with the most rounds."""
     by_setting: dict[tuple[tuple[str, str], ...], dict[int, Facts]] = {}
     for run in runs:
         by_seed = by_setting.setdefault(tuple(settings(run.config).items()), {})
@@ -129,16 +123,8 @@ def grouped(runs: Iterable[Facts]) -> list[Group]:
 
 def settings(config: Mapping[str, Any]) -> dict[str, str]:
     """Every setting that decides results, by its dotted key."""
-
-    def leaves(plain: Mapping[str, Any], path: tuple[str, ...]) -> Iterator[tuple[str, str]]:
-        for key, value in plain.items():
-            if isinstance(value, Mapping) and value:
-                yield from leaves(value, (*path, key))
-            else:
-                yield words.dotted((*path, key)), yaml_text.flow(value)
-
-    shown = {key: value for key, value in config.items() if key not in _NOT_COMPARED}
-    return {key: value for key, value in leaves(shown, ()) if key != "data.root"}
+    compared = ((path, value) for path, value in leaves(config) if path[0] not in _NOT_COMPARED)
+    return {words.dotted(path): yaml_text.flow(value) for path, value in compared if path != ("data", "root")}
 
 
 def _differing(found: Sequence[Mapping[str, str]]) -> list[str]:

@@ -11,9 +11,7 @@ from fedmpi.report.records import CLIENTS, Record, accuracies
 
 @dataclass
 class Best:
-    """Of each net and of the clients' own: the last accuracy, the highest, and the first round that had it. Saved with
-    each checkpoint.
-    """
+    """Of each net and of the clients' own: the last accuracy, the highest, its first round. In each checkpoint."""
 
     last: dict[str, float] = field(default_factory=dict)
     best: dict[str, float] = field(default_factory=dict)

@@ -81,9 +81,10 @@ def closing_table(
     """
     stream = stream or sys.stdout
     cells, took = [row.cells() for row in rows], time_line(split_s)
+    short = [[cell.removesuffix(" %") for cell in line] for line in cells]  # 80 columns: `%` stands in the heads
     try:
         print(file=stream)
-        table_text.print_lines(_SHORT_HEADS, [_short(line) for line in cells], 1, stream)
+        table_text.print_lines(_SHORT_HEADS, short, 1, stream)
         of_clients = [_clients_line(clients.summary())] if clients is not None else []
         lines = [line for text in (_CAPTION, *of_clients) for line in _broken(text)]
         lines += [line for text in conclusions for line in textwrap.wrap(text, DEFAULT_COLUMNS, subsequent_indent="  ")]
@@ -101,11 +102,6 @@ def closing_table(
     if clients is not None:
         pairs = zip(clients.clients.tolist(), clients.accuracy.tolist(), strict=True)
         write_text(run_dir.report_dir / "clients.csv", "client,accuracy\n" + "".join(f"{c},{a!r}\n" for c, a in pairs))
-
-
-def _short(cells: Sequence[str]) -> tuple[str, ...]:
-    """The same for a line of 80 columns: `%` stands in the heads."""
-    return tuple(cell.removesuffix(" %") for cell in cells)
 
 
 def _broken(text: str) -> list[str]:

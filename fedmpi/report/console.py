@@ -29,8 +29,7 @@ class PlainConsole(Console):
 
 
 def live_line(stream: TextIO, columns: int) -> Live:
-    """One line that is updated by `Live.update(..., refresh=True)` and is gone in the end; auto_refresh would start a
-    thread."""
+    """One line that `Live.update(..., refresh=True)` updates, gone in the end; auto_refresh would start a thread."""
     console = PlainConsole(stream, columns=columns, is_terminal=True)
     return Live(console=console, auto_refresh=False, transient=True, redirect_stdout=False, redirect_stderr=False)
 

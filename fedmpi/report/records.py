@@ -82,6 +82,11 @@ def net_scores(record: Record) -> dict[str, Mapping[str, float]]:
     return dict(record.get(TIERS) or {})  # older records have an empty one where nothing was tested
 
 
+def scores_of(record: Record, name: str) -> Mapping[str, float]:
+    """Accuracy, and loss where there is one, of a tier or of the clients' own nets; empty where it was not tested."""
+    return (record.get(CLIENTS) if name == CLIENTS else net_scores(record).get(name)) or {}
+
+
 def accuracies(record: Record) -> dict[str, float]:
     """The accuracy of each tested tier, and of the clients' own nets; empty where the round was not evaluated."""
     own = {CLIENTS: record[CLIENTS]} if CLIENTS in record else {}

@@ -22,7 +22,6 @@ from fedmpi.disk.plain import DIGEST_BYTES
 from fedmpi.errors import RunDirError
 from fedmpi.store.stored import Params, digest_of, dtype_name, escape, from_array, to_array, unescape
 
-Groups = Mapping[str, Params]
 _V = TypeVar("_V", str, int)
 
 
@@ -31,7 +30,7 @@ class Content:
     """What a file holds: attributes of its root, and the tensors of its groups."""
 
     attributes: Attributes
-    groups: Groups
+    groups: Mapping[str, Params]
 
     def group_digests(self) -> dict[str, str]:
         """`digest_of` each group, by the name of the attribute that stores it: `server_digest` for /server."""

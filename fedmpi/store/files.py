@@ -60,6 +60,13 @@ def writing(path: Path, num_bytes: int = 0) -> Iterator[None]:
         raise RunDirError(str(path), f"cannot be written: {'; '.join(notes)}") from error
 
 
+def make_folder(path: Path) -> Path:
+    """The folder `path`, made with its parents where it is not there. Raises RunDirError."""
+    with writing(path):
+        path.mkdir(parents=True, exist_ok=True)
+    return path
+
+
 def write_atomic(path: Path, *parts: bytes | memoryview) -> None:
     """Write `parts`, one after the other, as the file `path`: temporary file, fsync, rename, fsync of the folder.
 

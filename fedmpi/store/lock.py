@@ -19,7 +19,6 @@ import time
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from types import TracebackType
 
 from fedmpi.disk.plain import LinkedError, NotPlainError, open_in_place, open_to_read
 from fedmpi.errors import RunDirError, one_line, reason
@@ -93,9 +92,7 @@ class RunLock:
                 raise
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         with contextlib.suppress(OSError):
             if _read(self._handle) == self._me:
                 os.ftruncate(self._handle, 0)

@@ -8,7 +8,7 @@ import platform
 import socket
 import subprocess
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -62,30 +62,28 @@ def add_start(run_dir: RunDir, entry: Mapping[str, Any]) -> None:
 
 def add_stop(run_dir: RunDir, round_number: int, why: str) -> None:
     """Note with the last start that it stopped after this round, to be continued. Raises RunDirError."""
-    _note(run_dir, lambda start: {"stopped": {"time": _now(), "round": round_number, "why": why}})
+    _note(run_dir, "stopped", {"time": _now(), "round": round_number, "why": why})
 
 
 def add_end(run_dir: RunDir, round_number: int, seconds: Mapping[str, float]) -> None:
     """Note with the last start after which round it ended, and what it spent since that round's record (the last save),
     in seconds by stage, the mean over the ranks. Raises RunDirError.
     """
-    _note(run_dir, lambda start: {"ended": {"time": _now(), "round": round_number, "seconds": dict(seconds)}})
+    _note(run_dir, "ended", {"time": _now(), "round": round_number, "seconds": dict(seconds)})
 
 
 def add_losses(run_dir: RunDir, losses: Sequence[Mapping[str, Any]]) -> None:
     """Note with the last start which ranks it lost: rank, host, round, recovery_s; each once. Raises RunDirError."""
-
-    def with_losses(start: Mapping[str, Any]) -> dict[str, Any]:
-        known = start["losses"] if isinstance(start.get("losses"), list) else []
-        return {"losses": [*known, *(loss for loss in losses if loss not in known)]}
-
-    _note(run_dir, with_losses)
+    starts = read_starts(run_dir)
+    noted = starts[-1].get("losses") if starts else None
+    known = noted if isinstance(noted, list) else []
+    _note(run_dir, "losses", [*known, *(loss for loss in losses if loss not in known)])
 
 
-def _note(run_dir: RunDir, more: Callable[[Mapping[str, Any]], Mapping[str, Any]]) -> None:
-    """Adds entries to the last start; does nothing where the manifest has none."""
+def _note(run_dir: RunDir, key: str, value: Any) -> None:
+    """Adds an entry to the last start; does nothing where the manifest has none."""
     if starts := read_starts(run_dir):
-        _write(run_dir, [*starts[:-1], {**starts[-1], **more(starts[-1])}])
+        _write(run_dir, [*starts[:-1], {**starts[-1], key: value}])
 
 
 def _write(run_dir: RunDir, starts: Sequence[Mapping[str, Any]]) -> None:
@@ -118,9 +116,7 @@ def read_starts(run_dir: RunDir) -> list[dict[str, Any]]:
 
 
 def with_rounds(starts: Sequence[Mapping[str, Any]], done: int) -> list[Mapping[str, Any]]:
-    """Those of the starts of a run that have done a round of the `done` ones: all that a later start has not taken up
-    from an earlier round again.
-    """
+    """The starts that some of the `done` rounds come from; of others, later starts have made all rounds again."""
     found: list[Mapping[str, Any]] = []
     for start in reversed(starts):
         after = start.get("resumed_round")

@@ -22,7 +22,7 @@ from pathlib import Path
 
 from fedmpi.disk.plain import becomes, remove
 from fedmpi.errors import RunDirError
-from fedmpi.store.files import writing
+from fedmpi.store.files import make_folder, writing
 
 CLIENTS_PER_FOLDER = 1000  # keeps every folder small: shared file systems are slow in large ones
 _CHECKPOINT = re.compile(r"round-(\d{6,18})\.h5")
@@ -143,8 +143,7 @@ class RunDir:
         """Make `folder` inside the run directory, which must still be there. Raises RunDirError."""
         if not self.path.is_dir():
             raise RunDirError(str(self.path), "the run directory is gone")
-        with writing(folder):
-            folder.mkdir(parents=True, exist_ok=True)
+        make_folder(folder)
 
     def clear_temporaries(self) -> None:
         """Delete what dead writers of the run have left half-written; only for who holds the lock, while nobody writes

@@ -24,8 +24,7 @@ def add_run_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def changes(given: Sequence[str]) -> tuple[str, ...]:
-    """The overrides by key and each key once, the last one: the order given makes no other runs. Raises `ConfigError`
-    for the seed."""
+    """Each key's last override, sorted, so that their order makes no other runs. Raises `ConfigError` for the seed."""
     by_key = {"".join(override.partition("=")[0].split()): override for override in given}
     if "seed" in by_key:
         raise ConfigError("command line", f"{by_key['seed']} would be overridden; the seeds are given by --seeds")

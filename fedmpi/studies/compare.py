@@ -35,7 +35,7 @@ from fedmpi.config.address import CONFIGS, is_address, label
 from fedmpi.config.load import load, without_overrides
 from fedmpi.errors import ConfigError, RunDirError
 from fedmpi.report.terminal import wrapped
-from fedmpi.store.files import read_json, write_text, writing
+from fedmpi.store.files import make_folder, read_json, write_text
 from fedmpi.store.run_dir import RunDir
 from fedmpi.studies import comparison
 from fedmpi.studies.arguments import SEEDS, add_run_arguments, changes, number
@@ -132,9 +132,8 @@ def _keep_settings(arguments: argparse.Namespace, jobs: Sequence[Job], command: 
         commands = [*commands, command]
     methods = [*kept.get("methods", ()), *(job.run.name for job in jobs)]
     each_once = {"commands": list(dict.fromkeys(commands)), "methods": list(dict.fromkeys(methods))}
-    with writing(arguments.out):
-        arguments.out.mkdir(parents=True, exist_ok=True)
-    write_text(arguments.out / "settings.json", json.dumps(common | {"target": arguments.target} | each_once) + "\n")
+    settings = common | {"target": arguments.target} | each_once
+    write_text(make_folder(arguments.out) / "settings.json", json.dumps(settings) + "\n")
 
 
 def settings_of(out: Path) -> dict[str, Any]:

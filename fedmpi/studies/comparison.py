@@ -8,6 +8,7 @@ from dataclasses import asdict, dataclass, replace
 from typing import Any, TextIO
 
 from fedmpi.config import words, yaml_text
+from fedmpi.config.comparing import leaves
 from fedmpi.config.schema import Config
 from fedmpi.report import table_text
 from fedmpi.report.records import CLIENTS, Record, net_scores, rounds_done
@@ -231,23 +232,16 @@ def difference_lines(configs: Mapping[str, Mapping[str, Any]]) -> list[str]:
     left out. `configs` are plain values."""
     if not configs:
         return []
-    plain = {method: dict(_leaves(config)) for method, config in configs.items()}
+    shared = {
+        method: {path: value for path, value in leaves(config) if path[0] not in _NOT_COMPARED}
+        for method, config in configs.items()
+    }
     lines = [f"rounds: {_majority({method: str(config['rounds']) for method, config in configs.items()})}"]
-    for key in next(iter(plain.values())):
-        values = {method: yaml_text.flow(settings[key]) for method, settings in plain.items() if key in settings}
-        if len(values) == len(plain) and len(set(values.values())) > 1:
-            lines.append(f"not alike: {key} is {_majority(values)}")
+    for path in next(iter(shared.values())):
+        values = {method: yaml_text.flow(settings[path]) for method, settings in shared.items() if path in settings}
+        if len(values) == len(shared) and len(set(values.values())) > 1:
+            lines.append(f"not alike: {words.dotted(path)} is {_majority(values)}")
     return lines
-
-
-def _leaves(plain: Mapping[str, Any], path: tuple[str, ...] = ()) -> Iterator[tuple[str, Any]]:
-    for key, value in plain.items():
-        if not path and key in _NOT_COMPARED:
-            continue
-        if isinstance(value, Mapping):
-            yield from _leaves(value, (*path, key))
-        else:
-            yield words.dotted((*path, key)), value
 
 
 def _majority(values: Mapping[str, str]) -> str:

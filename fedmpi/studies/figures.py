@@ -40,7 +40,6 @@ class Line:
     label: str
     ours: tuple[tuple[float, float, float | None], ...] = ()
     paper: tuple[tuple[float, float], ...] = ()
-    is_curve: bool = False
 
 
 @dataclass(frozen=True)
@@ -119,7 +118,7 @@ def _curve(cell: papers.Cell, archive: Archive) -> Line:
     for step in sorted(set.intersection(*map(set, runs))) if runs else []:
         (x, _), (y, std) = (mean_std(values) for values in zip(*(run[step] for run in runs), strict=True))
         points.append((x or 0.0, in_unit(table, y) or 0.0, in_unit(table, std)))
-    return Line(cell.column, tuple(points), is_curve=True)
+    return Line(cell.column, tuple(points))
 
 
 def _course(table: papers.Table, cell: papers.Cell, history: History) -> dict[int, tuple[float, float]]:

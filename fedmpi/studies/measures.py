@@ -20,13 +20,9 @@ _FLOAT32_BYTES = 4
 # of 10 clients with 11.17 million parameters each.
 _MEGA = 1024 * 1e6
 
-Points = list[tuple[float, float]]
-
 
 def _kernels(key: str) -> Callable[[Record, str], float | None]:
-    """The number of layer `net`, from the diagnostics of methods with kernels; the mean where there are several
-    numbers.
-    """
+    """The number of layer `net`, from the diagnostics of methods with kernels; of several numbers the mean."""
 
     def read(record: Record, net: str) -> float | None:
         layer = record.get("method", {}).get("kernels", {}).get(net)
@@ -121,7 +117,7 @@ def _relative_cost(history: History, baseline: History) -> float | None:
     return sum(ours[number] for number in both) / whole if whole else None
 
 
-def kernel_profile(history: History, layer: str) -> Points:
+def kernel_profile(history: History, layer: str) -> list[tuple[float, float]]:
     """(kernel, mean number of clients over the rounds), kernels from 1; empty where records do not count by kernel."""
     rounds = [record.get("method", {}).get("kernels", {}).get(layer, {}) for record in history.records]
     counts = [counted["clients_of_kernel"] for counted in rounds if "clients_of_kernel" in counted]

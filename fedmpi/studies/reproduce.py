@@ -41,7 +41,7 @@ from fedmpi.errors import TO_CONTINUE, ConfigError, counted
 from fedmpi.report import table_text
 from fedmpi.report.records import rounds_done
 from fedmpi.report.terminal import printable, wrapped
-from fedmpi.store.files import write_text, writing
+from fedmpi.store.files import make_folder, write_text
 from fedmpi.studies import tables
 from fedmpi.studies.arguments import SEEDS, absolute, add_run_arguments, changes, number
 from fedmpi.studies.launch import Job, is_stopped, launcher, make, stoppable
@@ -78,7 +78,7 @@ def _reproduce(given: Sequence[str]) -> int:
         return _hand_over(named, request, jobs, arguments)
     if not arguments.collect:
         _check_data(jobs)
-        _folder(request.runs_dir)
+        make_folder(request.runs_dir)
         for job in make(jobs, starter, arguments.ranks):
             if is_stopped(job):
                 return TO_CONTINUE
@@ -139,13 +139,6 @@ def _check_data(jobs: Sequence[Job]) -> None:
         reading.load(options)
 
 
-def _folder(path: Path) -> Path:
-    """Made if it is not there. Raises `UserError`."""
-    with writing(path):
-        path.mkdir(parents=True, exist_ok=True)
-    return path
-
-
 def _list_runs(named: Named, request: Request, wanted: Sequence[tuple[papers.Run, int]]) -> None:
     print(f"{named.name}: {named.table.title}\n{request.budget if wanted else 'no run is needed'}")
     for place, (run, seed) in enumerate(wanted, 1):
@@ -157,7 +150,7 @@ def _list_runs(named: Named, request: Request, wanted: Sequence[tuple[papers.Run
 
 def _show(named: Named, request: Request, arguments: argparse.Namespace) -> None:
     """Prints the chosen part of the table; writes all of it, and the figure, beside the runs."""
-    folder = _folder(request.table_dir(named))
+    folder = make_folder(request.table_dir(named))
     archive = tables.Archive(named, request, arguments.seeds if arguments.collect else None)
     results, pictures = tables.collect(archive), []
     if named.table.axes is not None:
@@ -193,7 +186,7 @@ def _hand_over(named: Named, request: Request, jobs: Sequence[Job], arguments: a
     order = [*command, "--slurm", *array_max, *options, *launcher, *flags]
     code = queue.hand_over(jobs, job_file.Order(folder.name, order, folder, arguments))
     lines = (f"{shlex.join([*command, *launcher, '--run', str(place)])}\n" for place in left)
-    write_text(_folder(folder) / "commands.txt", "".join(lines))
+    write_text(make_folder(folder) / "commands.txt", "".join(lines))
     print(f"for another queue: {folder}/commands.txt")
     return code
 

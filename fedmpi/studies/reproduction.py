@@ -52,9 +52,7 @@ class Budget:
         return f"rounds={self.rounds!r},epochs={self.epochs!r}"
 
     def lost_steps(self, config: Config) -> tuple[int, int]:
-        """Counts for a config how many of its steps of the learning rate there is no round left for, and how many it
-        has.
-        """
+        """How many of a config's steps of the learning rate there is no round left for, and how many it has."""
         rounds = max(1, round(self.rounds * config.rounds))
         milestones = getattr(config.train.schedule, "milestones", ())
         pairs = zip(milestones, scaled_milestones(config, self.rounds), strict=True)
@@ -84,14 +82,8 @@ class Named:
 
     @property
     def name(self) -> str:
-        """The name, with the suffix of a file of one's own, which may be called as one of the papers:
-        `fedhm.yaml:table3`.
-        """
+        """`fedhm:table3`; `fedhm.yaml:table3` for a file of one's own, which may be called as one of the papers."""
         return f"{self.file.name if self.file else self.paper.name}:{self.table.name}"
-
-    @property
-    def folder(self) -> str:
-        return self.name.replace(":", "-")
 
 
 def every() -> Iterator[Named]:
@@ -171,7 +163,7 @@ class Request:
 
     def table_dir(self, named: Named) -> Path:
         """Where the table goes; another one for each budget and setting, so that none is taken for the paper's."""
-        return self.out / self._folder(named.folder)
+        return self.out / self._folder(named.name.replace(":", "-"))
 
     def name_of(self, run: papers.Run) -> str:
         """Different for different runs; data sets may move."""

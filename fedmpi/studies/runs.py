@@ -21,7 +21,7 @@ from fedmpi.config.tree import read_tree
 from fedmpi.data.options import PLACES
 from fedmpi.data.reading import short
 from fedmpi.errors import RunDirError, counted
-from fedmpi.report.records import CLIENTS, Record, gaps_of, net_scores, read_records, rounds_done
+from fedmpi.report.records import CLIENTS, Record, gaps_of, read_records, rounds_done, scores_of
 from fedmpi.running.folder import config_of
 from fedmpi.store.files import read_json
 from fedmpi.store.manifest import read_starts
@@ -141,14 +141,12 @@ def _who(digest: str, names: Sequence[str]) -> str:
 
 def moved(record: Record) -> int:
     """Bytes that real clients would have moved in this round, down and up."""
-    num_bytes: int = record["protocol_down_bytes"] + record["protocol_up_bytes"]
-    return num_bytes
+    return record["protocol_down_bytes"] + record["protocol_up_bytes"]
 
 
 def accuracy_of(record: Record, tier: str) -> float | None:
     """None in a round without evaluation."""
-    scores = record.get(CLIENTS) if tier == CLIENTS else net_scores(record).get(tier)
-    return None if scores is None else scores["accuracy"]
+    return scores_of(record, tier).get("accuracy")
 
 
 def to_target(records: Sequence[Record], tier: str, target: float) -> tuple[int, float, int] | None:

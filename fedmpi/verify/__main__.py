@@ -39,7 +39,6 @@ def _verify(papers: Sequence[str]) -> int:
 
 
 def claims_of(paper: str) -> list[Claim]:
-    """All that is checked of a paper."""
     return claims(read(paper), import_module(f"fedmpi.verify.paper_{paper}").CHECKS, params_of_cell)
 
 

@@ -31,8 +31,7 @@ class Setting:
 
     @cached_property
     def info(self) -> DataInfo:
-        info: DataInfo = self.config.data.used()
-        return info
+        return self.config.data.used()
 
     @cached_property
     def method(self) -> Method:

@@ -92,8 +92,7 @@ def _modules(config: str, kind: type[nn.Module]) -> list[Any]:
 
 def _conv(place: int) -> nn.Conv2d:
     """Conv `place` of the CNN of Table 5."""
-    found: nn.Conv2d = _modules(_CNN, nn.Conv2d)[place]
-    return found
+    return _modules(_CNN, nn.Conv2d)[place]
 
 
 def _lstm(kind: type[nn.Module], attribute: str) -> float:

@@ -9,7 +9,7 @@ from launched import Made, RunMain
 from small_runs import SMALL, finished, small_config
 
 from fedmpi.data import reading
-from fedmpi.data.partition import Partition, make_partition
+from fedmpi.data.partition import make_partition, saved
 from fedmpi.report.records import read_records
 from fedmpi.store import checkpoint
 from fedmpi.store.run_dir import RunDir
@@ -136,10 +136,10 @@ def test_the_partition_is_the_one_that_was_used(run_main: RunMain, tmp_path: Pat
     assert run_main(*uneven, "--run-dir", str(tmp_path / "run"))[0] == 0
     config = small_config("partition.name=class_dirichlet", "seed=5", "method.name=fedhm")
     again = make_partition(config.partition, reading.load(config.data).train_y, config.clients.count, config.seed)
-    saved = Partition.load(RunDir(tmp_path / "run").partition_path)
-    pairs = zip(dataclasses.astuple(saved), dataclasses.astuple(again), strict=True)
+    partition = saved(RunDir(tmp_path / "run").partition_path)[0]
+    pairs = zip(dataclasses.astuple(partition), dataclasses.astuple(again), strict=True)
     assert all(ours.tolist() == theirs.tolist() for ours, theirs in pairs)
-    assert len(set(saved.sizes.tolist())) > 1
+    assert len(set(partition.sizes.tolist())) > 1
 
 
 def test_records_and_events(run_main: RunMain, tmp_path: Path) -> None:

@@ -41,7 +41,7 @@ from fedmpi.check.small import run_all, small_config
 from fedmpi.command.manners import Parser, run_command
 from fedmpi.data import prepared, reading
 from fedmpi.data.dataset import Dataset
-from fedmpi.data.partition import Partition
+from fedmpi.data.partition import saved
 from fedmpi.data.sets.har import Har
 from fedmpi.errors import UserError
 from fedmpi.main import main as fedmpi_main
@@ -98,7 +98,7 @@ def victims(folder: Path) -> dict[str, Victim]:
         "memory": Victim(
             keeping.memory_path(client, *version), lambda: digest_of(MemoryStore(keeping).get(client, version) or {})
         ),
-        "partition": Victim(plain.partition_path, lambda: _arrays(vars(Partition.load(plain.partition_path)))),
+        "partition": Victim(plain.partition_path, lambda: _arrays(vars(saved(plain.partition_path)[0]))),
         "data": Victim(options.path, lambda: _arrays(reading.load(options).arrays)),
         "h5py": Victim(foreign, lambda: _h5py(foreign)),
         **{

@@ -16,7 +16,7 @@ from golden_file import Told
 from launched import LIMIT_S, environment, mpirun
 from studied_runs import Called, Ran, calling, run_here, write_config
 
-from fedmpi.data.partition import Partition
+from fedmpi.data.partition import saved
 from fedmpi.errors import RunDirError
 from fedmpi.pages import facts
 from fedmpi.pages.settings import differences, grouped
@@ -141,7 +141,7 @@ def _check_against_run(first: Path, second: Path, row: Mapping[str, str]) -> Non
     lasts = []
     for folder in (first, second):
         records = [json.loads(line) for line in (folder / "rounds.jsonl").read_text().splitlines()]
-        partition = Partition.load(folder / "partition.h5")
+        partition = saved(folder / "partition.h5")[0]
         for line in records:
             examples = sum(partition.size(client) for client in line["cohort"])
             assert line["training_macs"] == examples * int(row["macs"])

@@ -51,7 +51,7 @@ def test_memory_layout_byte_order_and_chunks_do_not_count(monkeypatch: pytest.Mo
         ours, train_x=np.asfortranarray(ours.train_x).astype(">f4"), train_y=np.repeat(ours.train_y, 2)[::2]
     )
     assert digest_of(other.arrays) == OURS == digest_of(dict(reversed(ours.arrays.items())))
-    monkeypatch.setattr("fedmpi.data.reading._CHUNK_BYTES", 500)
+    monkeypatch.setattr("fedmpi.data.dataset._CHUNK_BYTES", 500)
     assert digest_of(other.arrays) == OURS
 
 

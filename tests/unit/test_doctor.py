@@ -104,11 +104,11 @@ def test_the_kinds_of_mpi(kind: str, mpirun: str, library: str) -> None:
 
 def test_a_launcher_of_another_mpi_is_found_before_mpi_starts(monkeypatch: pytest.MonkeyPatch) -> None:
     """MPICH's library aborts under Open MPI's mpirun; with an unknown launcher nobody asks for the library."""
-    monkeypatch.setattr(ranks, "_first_line", lambda words: MPICH)
+    monkeypatch.setattr(ranks, "first_line", lambda words: MPICH)
     with pytest.raises(LaunchError, match="MPICH"):
         ranks.check_launcher({"OMPI_COMM_WORLD_RANK": "0"})
     ranks.check_launcher({"I_MPI_HYDRA_UUID": "x"})
-    monkeypatch.setattr(ranks, "_first_line", lambda words: pytest.fail("asked"))
+    monkeypatch.setattr(ranks, "first_line", lambda words: pytest.fail("asked"))
     ranks.check_launcher({"PMI_RANK": "0"})
     ranks.check_launcher({})
 

@@ -65,7 +65,7 @@ def filled(panels: list[figures.Panel]) -> list[figures.Panel]:
     def points(panel: figures.Panel, line: figures.Line) -> figures.Line:
         places = range(len(panel.ticks) or 30)
         ours = tuple((float(x), 12345.0 + 100 * x, 50.0) for x in places)
-        return figures.Line(line.label, ours, line.paper, is_curve=not panel.ticks)
+        return figures.Line(line.label, ours, line.paper)
 
     return [figures.Panel(p.title, tuple(points(p, line) for line in p.lines), p.ticks) for p in panels]
 

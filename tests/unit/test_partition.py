@@ -10,7 +10,7 @@ from golden_file import Told
 
 from fedmpi.data import dealing
 from fedmpi.data.dealing import PartitionOptions
-from fedmpi.data.partition import Partition, make_partition, present_labels
+from fedmpi.data.partition import Partition, make_partition, present_labels, saved
 from fedmpi.data.partitions import class_dirichlet, dirichlet, dirichlet_feddf
 from fedmpi.data.partitions.class_dirichlet import ClassDirichlet
 from fedmpi.data.partitions.dirichlet import Dirichlet
@@ -276,7 +276,7 @@ def test_problems_are_found_before_data_are_read(options: PartitionOptions, most
 def test_saved_and_loaded(tmp_path) -> None:
     path, made = tmp_path / "partition.h5", make_partition(ClassDirichlet(), labels_of(1437), 20, seed=0)
     path.write_bytes(made.packed())
-    loaded = Partition.load(path)
+    loaded, _ = saved(path)
     assert np.array_equal(loaded.indices, made.indices) and np.array_equal(loaded.offsets, made.offsets)
     assert loaded.indices.dtype == loaded.offsets.dtype == np.int64
 
@@ -299,7 +299,7 @@ def test_damaged_files_are_one_line(tmp_path) -> None:
         file["offsets"][...] = [0, 5, 11]
     for bad in (cut_off, foreign, wrong, tmp_path / "absent"):
         with pytest.raises(DataError) as caught:
-            Partition.load(bad)
+            saved(bad)
         assert str(bad) in caught.value.text() and "\n" not in caught.value.text()
 
 
@@ -310,7 +310,7 @@ def test_offsets_whose_differences_overflow(tmp_path, told: Told) -> None:
         arrays = {"indices": np.arange(10), "offsets": np.array(offsets, dtype=np.int64)}
         path.write_bytes(hdf5.pack("partition", {}, arrays))
         with told.by(DataError):
-            Partition.load(path)
+            saved(path)
 
 
 def test_present_labels() -> None:

@@ -168,7 +168,8 @@ def test_a_file_called_like_a_paper_keeps_apart_from_it(own: str, tmp_path: Path
     code, _, _ = called("fedhm.yaml:table2", "--seeds", "0", "--slurm")
     commands = (tmp_path / "out" / "fedhm.yaml-table2" / "commands.txt").read_text()
     assert code == 0 and f" {tmp_path}/fedhm.yaml:table2 " in commands and not (tmp_path / "out/fedhm-table2").exists()
-    assert find("fedhm:table3").folder == "fedhm-table3" and find("fedhm.yaml:table2").name == "fedhm.yaml:table2"
+    assert Request(tmp_path).table_dir(find("fedhm:table3")) == tmp_path / "fedhm-table3"
+    assert find("fedhm.yaml:table2").name == "fedhm.yaml:table2"
 
 
 def test_a_signal_reaches_the_run(tmp_path: Path) -> None:

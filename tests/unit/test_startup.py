@@ -8,7 +8,7 @@ from golden_file import Told
 from small_runs import run_all, small_config, small_setup
 
 from fedmpi.config.load import load
-from fedmpi.data.partition import Partition
+from fedmpi.data.partition import Partition, saved
 from fedmpi.errors import ConfigError, StartupError
 from fedmpi.mpi.serial import SerialComm
 from fedmpi.rounds.exchange import ClientReport
@@ -71,8 +71,8 @@ def test_another_partition_is_refused(tmp_path: Path, told: Told) -> None:
     """A resumed run must find the partition that it was begun with."""
     run_all(small_config("rounds=1"), SerialComm(), tmp_path / "run")
     folder = RunDir(tmp_path / "run")
-    saved = Partition.load(folder.partition_path)
-    other = Partition(np.roll(saved.indices, 1), saved.offsets)
+    made, _ = saved(folder.partition_path)
+    other = Partition(np.roll(made.indices, 1), made.offsets)
     folder.partition_path.write_bytes(other.packed())
     with told.by(StartupError):
         run_all(small_config("rounds=2"), SerialComm(), tmp_path / "run", resume=True)

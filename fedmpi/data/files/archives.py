@@ -102,18 +102,11 @@ class _Unpacking:
                 found = self._zip(file) if _is_zip(archive) else self._tar(file)
                 targets = [self._write(member, content, below) for member, content in found]
                 return [target for target in targets if target is not None and target.suffix == ".zip"]
-        except OSError as error:
-            if error.errno is not None:
-                raise  # the disk's fault; bzip2 raises OSErrors without a number
-            raise self._damaged(error) from error
         except members.BROKEN as error:
-            raise self._damaged(error) from error
-
-    def _damaged(self, error: BaseException) -> DataError:
-        if not self.budget.num_members:
-            problem = "is neither a .zip nor a .tar (plain, .gz, .bz2, .xz), damaged or cut off"
-            return self.budget.refuse(f"{problem} ({reason(error)})", "get it again")
-        return self.budget.refuse(f"damaged or cut off ({reason(error)})", "get it again")
+            if isinstance(error, OSError) and error.errno is not None:
+                raise  # the disk's fault; bzip2 raises OSErrors without a number
+            no_archive = "is neither a .zip nor a .tar (plain, .gz, .bz2, .xz), " * (not self.budget.num_members)
+            raise self.budget.refuse(f"{no_archive}damaged or cut off ({reason(error)})", "get it again") from error
 
     def _zip(self, file: BinaryIO) -> Iterator[tuple[Member, Content]]:
         with members.opened_zip(file, self.budget) as archive:
@@ -164,7 +157,7 @@ class _Unpacking:
 
     def _target(self, member: Member, below: PurePosixPath) -> Path | None:
         """Where a member goes; None for a folder, which is made, and for clutter. Refuses what is unsafe."""
-        self.budget.add_members()
+        self.budget.add_member()
         parts = tuple(part for part in member.name.rstrip("/").split("/") if part != ".")
         is_long = len(member.name) > _MAX_PATH_BYTES or len(parts) > _MAX_FOLDERS
         if is_long or not all(map(_is_safe, parts)):  # an absolute name begins with an empty part

@@ -69,8 +69,8 @@ class Budget:
     def __post_init__(self) -> None:
         self.file_bytes = self.path.stat().st_size if self.path.is_file() else 0
 
-    def add_members(self, count: int = 1) -> None:
-        self.num_members += count
+    def add_member(self) -> None:
+        self.num_members += 1
         if self.num_members > self.limits.max_members:
             raise self.refuse(f"holds more than {self.limits.max_members:,} members")
 

@@ -30,10 +30,7 @@ def decoded(
     `advice`, for whatever is wrong.
     """
     import numpy as np
-    from PIL import (  # a tenth of a second, which configs that name no pictures need not wait
-        Image,
-        UnidentifiedImageError,
-    )
+    from PIL import Image, UnidentifiedImageError  # a tenth of a second, which other data need not wait for
 
     with (
         guarded(path, advice, "is no such picture or damaged"),

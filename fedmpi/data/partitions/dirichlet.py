@@ -1,9 +1,9 @@
 """Label skew by a class mixture for each client, equal sizes.
 
-Source: T.-M. H. Hsu et al., arXiv:1909.06335, section 3.1. Differences: every example is used; where the number of
-clients does not divide that of the examples, sizes differ by one. Clients are served in blocks of 4,096: within a block
-every client's first choices are served before any second choices (the paper leaves the order open; served one by one,
-the last clients would get mere left-overs).
+Source: T.-M. H. Hsu, H. Qi, M. Brown, Measuring the Effects of Non-Identical Data Distribution, arXiv:1909.06335,
+section 3.1. Differences: every example is used; where the number of clients does not divide that of the examples, sizes
+differ by one. Clients are served in blocks of 4,096: within a block every client's first choices are served before any
+second choices (the paper leaves the order open; served one by one, the last clients would get mere left-overs).
 """
 
 from __future__ import annotations
@@ -22,8 +22,6 @@ BLOCK_CLIENTS = 4096
 
 
 class Dirichlet(PartitionOptions):
-    """T.-M. H. Hsu, H. Qi, M. Brown, Measuring the Effects of Non-Identical Data Distribution, arXiv:1909.06335."""
-
     name: str = "dirichlet"
     """Label skew of Hsu et al. 2019: a Dirichlet class mixture per client; equal sizes."""
     alpha: Positive = 0.5

@@ -1,10 +1,9 @@
 """PriSM's partition: a class mixture for each client, equally many examples for all.
 
-Source: Y. Niu et al., arXiv:2208.13141, section 4, and its code (data/common.py). Clients are served
-in order. Each draws its examples one by one from its class probabilities, without replacement
-from the shuffled examples of each class. When a class runs out its probability becomes 0, the
-others' grow by 1e-5, and all are renormalised; so a client whose own classes are gone continues
-what is left.
+Source: Y. Niu et al., Overcoming Resource Constraints in Federated Learning (PriSM), arXiv:2208.13141, section 4, and
+its code (data/common.py). Clients are served in order. Each draws its examples one by one from its class probabilities,
+without replacement from the shuffled examples of each class. When a class runs out its probability becomes 0, the
+others' grow by 1e-5, and all are renormalised; so a client whose own classes are gone continues what is left.
 
 Differences from the source. Where the clients' number does not divide that of the examples, sizes
 differ by one instead of leaving examples out. Client i of the round robin (`alpha` infinite) has
@@ -33,8 +32,6 @@ EPSILON = 1e-5
 
 
 class DirichletEqual(PartitionOptions):
-    """Y. Niu et al., Overcoming Resource Constraints in Federated Learning (PriSM), arXiv:2208.13141, section 4."""
-
     name: str = "dirichlet_equal"
     """Label skew as in PriSM: a class mixture per client, equal sizes."""
     alpha: Annotated[float, Field(gt=0)] = 1.0

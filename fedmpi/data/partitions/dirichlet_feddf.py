@@ -19,8 +19,6 @@ GROUP_CLIENTS = 10
 
 
 class DirichletFeddf(PartitionOptions):
-    """FedDF's procedure as FedHM's code uses it."""
-
     name: str = "dirichlet_feddf"
     """Label skew as in FedHM's tables (FedDF's procedure): equal sizes."""
     alpha: Positive = 0.5

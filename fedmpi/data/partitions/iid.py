@@ -1,4 +1,4 @@
-"""FedHM's IID setting.
+"""FedHM's IID setting: slices of the training set in file order.
 
 Source: FedHM's code (pcode/datasets/partition_data.py, derived from T. Lin et al., FedDF, arXiv:2006.07242).
 Difference: every example is used; where the clients' number does not divide that of the examples, sizes differ by one.
@@ -11,8 +11,6 @@ from fedmpi.seeds import numpy_generator
 
 
 class Iid(PartitionOptions):
-    """FedHM's IID setting: slices of the training set in file order."""
-
     name: str = "iid"
     """Contiguous slices of equal size, in file order or shuffled."""
     shuffle: bool = False

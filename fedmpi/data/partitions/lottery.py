@@ -1,9 +1,9 @@
 """Shards of distinct classes for each client: LotteryFL's.
 
-Source: A. Li et al., LotteryFL, arXiv:2008.03371, section 5.1, which Hermes uses, too. The examples of a class are
-taken in file order. Differences: a client's classes are distinct, as both papers say (the code lets two shards be of
-one class), and no shard reaches over from one class into the next; which of a client's classes is the first one, and
-whole, is drawn.
+Source: A. Li et al., LotteryFL, arXiv:2008.03371, section 5.1, by which Hermes (MobiCom 2021) divides CIFAR-10, too.
+The examples of a class are taken in file order. Differences: a client's classes are distinct, as both papers say (the
+code lets two shards be of one class), and no shard reaches over from one class into the next; which of a client's
+classes is the first one, and whole, is drawn.
 """
 
 from __future__ import annotations
@@ -27,8 +27,6 @@ MAX_BLOCK = 65_536
 
 
 class Lottery(PartitionOptions):
-    """A. Li et al., LotteryFL, arXiv:2008.03371, section 5.1; Hermes (MobiCom 2021) divides CIFAR-10 by it."""
-
     name: str = "lottery"
     """A few examples of two distinct classes per client, as in LotteryFL and Hermes."""
     classes_per_client: Count = 2

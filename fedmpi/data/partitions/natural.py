@@ -1,7 +1,8 @@
-"""The natural partition: a client is a writer, a subject, a role, or several of them (LEAF, arXiv:1812.01097).
+"""The natural partition: a client is a writer, a subject, a role, or several of them.
 
-Which groups become clients, and in which order, is drawn: files list writers by where they come
-from, and tiers are blocks of client numbers, so file order would tie capacity to kinds of people.
+Source: S. Caldas et al., LEAF, arXiv:1812.01097; so Hermes divides EMNIST and HAR. Which groups become clients, and in
+which order, is drawn: files list writers by where they come from, and tiers are blocks of client numbers, so file order
+would tie capacity to kinds of people.
 """
 
 from __future__ import annotations
@@ -19,8 +20,6 @@ if TYPE_CHECKING:
 
 
 class Natural(PartitionOptions):
-    """By whose the examples are: LEAF's setting (S. Caldas et al., arXiv:1812.01097), Hermes's EMNIST and HAR."""
-
     by_groups = True
     name: str = "natural"
     """By writer, subject or role, where the data say whose they are."""

@@ -1,4 +1,4 @@
-"""Skew of sizes alone: Q. Li et al., arXiv:2102.02079, section IV-C.
+"""Skew of sizes alone: Q. Li et al., Federated Learning on Non-IID Data Silos, ICDE 2022, arXiv:2102.02079, IV-C.
 
 Difference from the source: every client's minimum is set apart before the draw; the paper's code draws anew until no
 client is below it, which for a hundred clients would take for ever.
@@ -12,8 +12,6 @@ from fedmpi.seeds import numpy_generator
 
 
 class QuantitySkew(PartitionOptions):
-    """Q. Li et al., Federated Learning on Non-IID Data Silos, ICDE 2022, arXiv:2102.02079, section IV-C."""
-
     name: str = "quantity_skew"
     """Sizes by a Dirichlet draw, classes at random."""
     alpha: Positive = 0.5

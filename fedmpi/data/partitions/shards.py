@@ -1,9 +1,9 @@
 """Shards of one class each, dealt to the clients: HeteroFL's.
 
-Source: the setting "non-iid-n" of E. Diao et al., HeteroFL, arXiv:2010.01264, as its code makes it (src/data.py). The
-examples of a class are taken in file order. Differences: n clients' shards need not be a multiple of the number of
-classes, some classes then have one shard more; a class's left-over examples lengthen its first shards where they stand
-instead of being appended from its end.
+Source: the setting "non-iid-n" of E. Diao, J. Ding, V. Tarokh, HeteroFL, ICLR 2021, arXiv:2010.01264, as its code
+makes it (src/data.py). The examples of a class are taken in file order. Differences: n clients' shards need not be a
+multiple of the number of classes, some classes then have one shard more; a class's left-over examples lengthen its
+first shards where they stand instead of being appended from its end.
 """
 
 from __future__ import annotations
@@ -22,8 +22,6 @@ if TYPE_CHECKING:
 
 
 class Shards(PartitionOptions):
-    """E. Diao, J. Ding, V. Tarokh, HeteroFL, ICLR 2021, arXiv:2010.01264: its non-IID setting ("non-iid-n")."""
-
     name: str = "shards"
     """A few shards of one class each per client, as in HeteroFL."""
     shards_per_client: Count = 2

@@ -93,8 +93,7 @@ def _unpickled(path: Path, md5: str, advice: str) -> dict[str, Any]:
     with guarded(path, advice, "cannot be read"), Budget(path).opened(path, _MAX_BATCH_BYTES) as file:
         if problem := wrong_checksum(file, f"md5:{md5}"):
             raise DataError(str(path), f"damaged or cut off: {problem}; {advice}")
-        batch: dict[str, Any] = ArrayUnpickler(file).load()
-        return batch
+        return ArrayUnpickler(file).load()
 
 
 class Cifar10(_Cifar):

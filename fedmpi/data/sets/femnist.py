@@ -1,9 +1,11 @@
 """FEMNIST, handwritten characters by writer, out of either of its two sources.
 
-TensorFlow Federated: fed_emnist_train.h5 and fed_emnist_test.h5, in which examples/<writer> has
-`pixels` (float32 (n, 28, 28)) and `label` (n,). LEAF (https://github.com/TalwalkarLab/leaf): what
-its preprocess.sh writes, data/train/*.json and data/test/*.json, each {"users", "num_samples",
-"user_data": {writer: {"x": [784 numbers each], "y": [...]}}}. In both, ink is dark on paper of 1.
+S. Caldas et al., LEAF: A Benchmark for Federated Settings, arXiv:1812.01097; labels are 0-9, A-Z, a-z. TensorFlow
+Federated (its documentation of `simulation.datasets.emnist` has the default counts): fed_emnist_train.h5 and
+fed_emnist_test.h5, in which examples/<writer> has `pixels` (float32 (n, 28, 28)) and `label` (n,). LEAF
+(https://github.com/TalwalkarLab/leaf): what its preprocess.sh writes, data/train/*.json and data/test/*.json, each
+{"users", "num_samples", "user_data": {writer: {"x": [784 numbers each], "y": [...]}}}. In both, ink is dark on paper
+of 1, and pixels are used as they are.
 """
 
 from __future__ import annotations
@@ -48,13 +50,6 @@ FILE = File(
 
 
 class Femnist(PreparedOptions):
-    """S. Caldas et al., LEAF: A Benchmark for Federated Settings, arXiv:1812.01097; labels 0-9, A-Z, a-z.
-
-    Two sources: the HDF5 files of TensorFlow Federated (3,400 writers; its documentation of
-    `simulation.datasets.emnist` has the default counts) and the JSON files that LEAF's scripts
-    write. Ink is dark on paper that is 1, and pixels are used as they are, as in both sources.
-    """
-
     counts = ("num_train", "num_test", "num_groups", "test_writers")
     source = Source(
         "https://www.tensorflow.org/federated/api_docs/python/tff/simulation/datasets/emnist",

@@ -1,7 +1,8 @@
 """Human activities of 30 subjects: windows of HAPT's raw signals, or UCI HAR's 561 features as distributed.
 
 HAPT: J.-L. Reyes-Ortiz et al., Transition-Aware Human Activity Recognition Using Smartphones, Neurocomputing 2015;
-UCI HAR: D. Anguita et al., ESANN 2013. Both are the same recordings: 30 people, two experiments each, 50 Hz.
+UCI HAR: D. Anguita et al., A Public Domain Dataset for Human Activity Recognition Using Smartphones, ESANN 2013. Both
+are the same recordings: 30 people with a phone at the waist, two experiments each, 50 Hz. A group is a subject.
 
 Windows. A row of labels.txt is a stretch of one activity, its first and last sample counted from 1 (stretches abut,
 so the last one belongs to it). Windows lie wholly inside a stretch; an example is its samples in the order of time,
@@ -23,10 +24,11 @@ from typing import TYPE_CHECKING, Literal, NamedTuple, TypeAlias
 
 from fedmpi.config.fields import Count
 from fedmpi.data.dataset import Dataset
+from fedmpi.data.dealing import Ints
 from fedmpi.data.files.budget import Budget, Tell, guarded
 from fedmpi.data.files.source import File, Source
 from fedmpi.data.options import DataInfo
-from fedmpi.data.series import Ints, Number, PartialShare, SeriesOptions, find, first_of_test, number_groups, windows
+from fedmpi.data.series import Number, PartialShare, SeriesOptions, find, first_of_test, number_groups, windows
 from fedmpi.errors import DataError
 
 if TYPE_CHECKING:
@@ -75,12 +77,6 @@ FILES = (
 
 
 class Har(SeriesOptions):
-    """Human activities from a phone at the waist of 30 people, 6 classes; a group is a subject.
-
-    D. Anguita et al., A Public Domain Dataset for Human Activity Recognition Using Smartphones, ESANN 2013 (UCI HAR,
-    `features`); J.-L. Reyes-Ortiz et al., Neurocomputing 2015 (HAPT, its raw signals, `windows`).
-    """
-
     source = Source(
         f"{_UCI}dataset/240 and {_UCI}dataset/341",
         "CC BY 4.0 by UCI's page; the README within bars commercial use",
@@ -123,9 +119,6 @@ class Har(SeriesOptions):
         """Vectors float32, activities 1 to 6 as labels 0 to 5. Raises DataError."""
         train, test = (_windows if self.form == "windows" else _features)(self, folder, tell)
         return Dataset(train.x, train.y, test.x, test.y, *number_groups(train.subjects, test.subjects))
-
-
-# ---- windows of raw signals
 
 
 def _windows(options: Har, folder: Path, tell: Tell) -> tuple[Part, Part]:
@@ -206,9 +199,6 @@ def _standardized(*parts: Part) -> tuple[Part, Part]:
     scaled = [((part.x.reshape(-1, AXES) - mean) / deviation).astype(np.float32) for part in parts]
     train, test = (part._replace(x=x.reshape(part.x.shape)) for part, x in zip(parts, scaled, strict=True))
     return train, test
-
-
-# ---- features as distributed
 
 
 def _features(options: Har, folder: Path, tell: Tell) -> tuple[Part, Part]:

@@ -104,13 +104,10 @@ def _listed(folder: Path, classes: list[str]) -> tuple[list[Path], NDArray[np.in
     paths, counts = [], []
     for name in classes:
         inside = os.scandir(folder / name) if (folder / name).is_dir() else ()
-        found = sorted(entry.name for entry in inside if _is_picture(entry.name))
+        shown = (entry.name for entry in inside if not entry.name.startswith("."))
+        found = sorted(name for name in shown if name.lower().endswith(ENDINGS))
         if not found and folder.name != "test":
             raise DataError(str(folder / name), f"the class has no pictures ({', '.join(ENDINGS)})")
         paths += [folder / name / file for file in found]
         counts.append(len(found))
     return paths, np.repeat(np.arange(len(classes), dtype=np.int64), counts)
-
-
-def _is_picture(name: str) -> bool:
-    return name.lower().endswith(ENDINGS) and not name.startswith(".")

@@ -28,10 +28,11 @@ from pydantic import Field
 
 from fedmpi.config.fields import Count
 from fedmpi.data.dataset import Dataset
+from fedmpi.data.dealing import Ints
 from fedmpi.data.files.budget import DECODED, Budget, Tell
 from fedmpi.data.files.source import File, Source
 from fedmpi.data.options import DataInfo
-from fedmpi.data.series import Ints, SeriesOptions, find, number_groups, read_text
+from fedmpi.data.series import SeriesOptions, find, number_groups, read_text
 from fedmpi.errors import DataError, counted
 from fedmpi.seeds import numpy_generator
 
@@ -76,8 +77,6 @@ FILE = File(
 
 
 class Imdb(SeriesOptions):
-    """A. L. Maas et al., Learning Word Vectors for Sentiment Analysis, ACL 2011; words as in PriSM's code."""
-
     source = Source(
         "https://ai.stanford.edu/~amaas/data/sentiment/", "no formal licence; cite Maas et al., ACL 2011", (FILE,)
     )

@@ -63,8 +63,6 @@ FILE = File(
 
 
 class Shakespeare(SeriesOptions):
-    """S. Caldas et al., LEAF, arXiv:1812.01097; tinyshakespeare is A. Karpathy's, of his char-rnn."""
-
     source = Source(
         "https://github.com/karpathy/char-rnn",
         "public domain (the text)",
@@ -118,9 +116,6 @@ def _joined(roles: Roles) -> tuple[Tokens, NDArray[np.int64], NDArray[np.str_]]:
     return np.ascontiguousarray(examples[:, :-1]), examples[:, -1].astype(np.int64), whose
 
 
-# ---- a text with speakers
-
-
 def _speakers(options: Shakespeare, folder: Path, tell: Tell) -> tuple[Roles, Roles]:
     path = find(folder, "input.txt", "tinyshakespeare")
     train, test, speeches = Roles(), Roles(), _speeches(path)
@@ -145,9 +140,6 @@ def _speeches(path: Path) -> dict[str, list[str]]:
         if speech:
             speeches.setdefault(head[:-1], []).append(speech)
     return speeches
-
-
-# ---- LEAF's files
 
 
 def _leaf(options: Shakespeare, folder: Path, tell: Tell) -> tuple[Roles, Roles]:
@@ -203,9 +195,6 @@ def _examples(options: Shakespeare, path: Path, role: str, part: Mapping[str, An
             raise DataError(str(path), f"role {role}: {name} of {others[:5]} characters, {expected}")
     joined = "".join(text + label for text, label in zip(x, y, strict=True))
     return _tokens(joined, options, path).reshape(-1, options.length + 1)
-
-
-# ---- characters
 
 
 def _tokens(text: str, options: Shakespeare, path: Path) -> Tokens:

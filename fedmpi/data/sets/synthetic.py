@@ -28,8 +28,6 @@ Side = Annotated[int, Field(ge=1, le=65_536)]
 
 
 class Synthetic(DataOptions):
-    """A coarse pattern per class under uniform noise: learnable, and of any size."""
-
     name: str = "synthetic"
     """Generated images of any shape and class count, for load tests and benchmarks."""
     shape: Annotated[tuple[Side, Side, Side], Field(strict=False)] = (3, 32, 32)

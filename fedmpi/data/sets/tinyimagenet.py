@@ -1,7 +1,7 @@
-"""Tiny ImageNet: the folder tiny-imagenet-200 as distributed, decoded picture by picture.
+"""Tiny ImageNet, of Stanford's CS231n: the folder tiny-imagenet-200 as distributed, decoded picture by picture.
 
-Source: http://cs231n.stanford.edu/tiny-imagenet-200.zip. The validation pictures are the test part
-here: those of test/ have no labels. Which bits a JPEG decodes to depends a little on the library.
+Source: http://cs231n.stanford.edu/tiny-imagenet-200.zip. The validation pictures are the test part here: those of test/
+have no labels. Normalization and crops are FedHM's. Which bits a JPEG decodes to depends a little on the library.
 """
 
 from __future__ import annotations
@@ -35,11 +35,6 @@ FILE = File(
 
 
 class TinyImagenet(PreparedOptions):
-    """Stanford's CS231n, Tiny ImageNet: 64x64 pictures of ImageNet; its validation part is the test part here.
-
-    The test part as distributed has no labels. Normalization and crops as in FedHM's code.
-    """
-
     source = Source("http://cs231n.stanford.edu/", "ImageNet's: non-commercial research and education only", (FILE,))
     traces = ("*wnids.txt", "*.JPEG")
     name: str = "tinyimagenet"

@@ -172,9 +172,6 @@ def _refusal(reason: str) -> ConfigError:
     )
 
 
-# What masks mean for parameters.
-
-
 def kept_entries(structure: Structure, masks: Masks) -> Kept:
     """Which entries of each parameter these masks keep; parameters that they leave whole are left out."""
     kept: Kept = {}

@@ -57,8 +57,7 @@ class Part:
 
 
 def refuse_unnested(wide: nn.Module, narrow: nn.Module) -> None:
-    """Raises `ConfigError` unless `narrow` has `wide`'s parameters, none longer: a user's net may make anything of its
-    width."""
+    """Raises `ConfigError` unless `narrow` has `wide`'s parameters, none longer: a user's net may ignore its width."""
     shapes = {name: tuple(parameter.shape) for name, parameter in wide.named_parameters()}
     for name, parameter in narrow.named_parameters():
         wanted, found = shapes.get(name, ()), tuple(parameter.shape)
@@ -78,9 +77,7 @@ def nested_parts(wide: nn.Module, narrow: nn.Module) -> dict[str, Part]:
 
 
 def fan_in_shares(wide: nn.Module, narrow: nn.Module) -> dict[str, float]:
-    """The share for weight and bias of every conv and linear layer: `narrow`'s number of inputs, as a share of
-    `wide`'s.
-    """
+    """For weight and bias of every conv and linear layer `narrow`'s number of inputs, as a share of `wide`'s."""
     layers = dict(wide.named_modules())
     return {
         f"{layer}.{name}": prod(part.weight.shape[1:]) / prod(layers[layer].get_parameter("weight").shape[1:])
@@ -91,8 +88,7 @@ def fan_in_shares(wide: nn.Module, narrow: nn.Module) -> dict[str, float]:
 
 
 def _gates(net: nn.Module) -> dict[str, tuple[int, int]]:
-    """How many gates are stacked in each parameter of a recurrent layer (4 in an LSTM, 3 in a GRU), and along which
-    axis."""
+    """How many gates (4 in an LSTM, 3 in a GRU) each parameter of a recurrent layer stacks, and along which axis."""
     return {
         f"{layer}.{name}" if layer else name: (len(parameter) // part.hidden_size, 0)
         for layer, part in net.named_modules()

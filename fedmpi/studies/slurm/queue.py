@@ -26,7 +26,7 @@ from fedmpi.config import yaml_text
 from fedmpi.config.tree import read_tree
 from fedmpi.data.options import PLACES
 from fedmpi.errors import UserError, one_line
-from fedmpi.store.files import write_text, writing
+from fedmpi.store.files import make_folder, write_text
 from fedmpi.store.manifest import read_starts
 from fedmpi.studies.arguments import number
 from fedmpi.studies.launch import Job, differences
@@ -76,8 +76,7 @@ def _write(jobs: Sequence[Job], left: Mapping[int, Job], order: Order) -> Path:
     text = job_file.sbatch(order, runs, list(left))
     texts = {_config_path(job): _config_text(job) for job in left.values()} | {order.folder / "job.sbatch": text}
     for file in texts:
-        with writing(file.parent):
-            file.parent.mkdir(parents=True, exist_ok=True)
+        make_folder(file.parent)
     for file, content in texts.items():
         write_text(file, content)
     return order.folder / "job.sbatch"

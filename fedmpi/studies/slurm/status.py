@@ -75,20 +75,20 @@ class Status:
 def main(argv: Sequence[str] | None = None) -> int:
     """The exit code: 0, 2 for a mistake of the user, 130 after Ctrl-C."""
     parser = Parser("fedmpi status", __doc__)
-    parser.add_argument("folders", nargs="*", type=Path, metavar="DIR")
+    parser.add_argument("folders", nargs="*", type=Path, default=[Path("runs")], metavar="DIR")
     parser.add_argument("--watch", action="store_true")
     return run_command(lambda: _main(**vars(parser.parse_args(argv))))
 
 
 def _main(folders: Sequence[Path], watch: bool) -> int:
     if not watch:
-        print_status(folders or [Path("runs")])
+        print_status(folders)
         return 0
     try:
         while True:
             if sys.stdout.isatty():
                 print(_CLEAR, end="")
-            print_status(folders or [Path("runs")])
+            print_status(folders)
             sys.stdout.flush()
             time.sleep(_WATCH_EVERY_S)
     except KeyboardInterrupt:

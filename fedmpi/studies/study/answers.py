@@ -133,9 +133,7 @@ def is_final(run: Kept, setting: str) -> bool:
 
 
 def _decided(study: Study, answer: Answer, best: float) -> Answer:
-    """The answer with its verdict, and with the parts that have numbers; `best` is the smallest p-value that a test can
-    have.
-    """
+    """The answer with its verdict and the parts that have numbers; no test can have a p-value smaller than `best`."""
     alpha = study.asked.alpha
     missing = list(dict.fromkeys(name for part in answer.parts for name in part.missing))
     found = replace(answer, parts=tuple(part for part in answer.parts if part.differences))

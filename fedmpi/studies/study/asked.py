@@ -26,7 +26,6 @@ from fedmpi.errors import ConfigError, reason
 Quantity = Literal[
     "accuracy", "train_loss", "bytes", "bytes_to_target", "macs_to_target", "rounds_to_target", "seconds", "time_share"
 ]
-_TO_TARGET = ("bytes_to_target", "macs_to_target", "rounds_to_target")
 _NAME = re.compile(r"[\w-]{1,40}", re.ASCII)
 Settings = Mapping[str, Any]
 """Sections of a config, as `{train: {lr: 0.1}}`."""
@@ -62,7 +61,7 @@ class Measure(Section):
     @property
     def is_to_target(self) -> bool:
         """Whether a run may never have it: one that does not reach the target."""
-        return self.quantity in _TO_TARGET
+        return self.quantity.endswith("_to_target")
 
     @property
     def sign(self) -> int:

@@ -31,7 +31,7 @@ from fedmpi.command.manners import Parser, run_command, show
 from fedmpi.config.address import CONFIGS, located
 from fedmpi.data.files.source import below_home
 from fedmpi.errors import RunDirError, counted
-from fedmpi.store.files import read_json, write_text, writing
+from fedmpi.store.files import make_folder, read_json, write_text
 from fedmpi.store.units import duration
 from fedmpi.studies.arguments import number
 from fedmpi.studies.launch import stoppable
@@ -86,9 +86,7 @@ class Place:
         if self.study.asked.tuning is None or self.choices():
             return self.choices()
         chosen = choice.choose(self.study, self.collect(trials(self.study)))
-        with writing(self.out):
-            self.out.mkdir(parents=True, exist_ok=True)
-        write_text(self.out / _CHOICES, json.dumps(chosen, indent=1) + "\n")
+        write_text(make_folder(self.out) / _CHOICES, json.dumps(chosen, indent=1) + "\n")
         return chosen
 
     def finals(self) -> list[Wanted]:
@@ -175,9 +173,7 @@ def _report(place: Place) -> None:
     runs = place.collect(place.wanted())
     if not runs and any(not question.undecidable for question in study.asked.questions):
         raise RunDirError(str(study.path), f"no run is finished, neither in {place.out} nor in {place.results}; --run")
-    with writing(place.results):
-        place.results.mkdir(parents=True, exist_ok=True)
-    kept.write(place.results, study.digest, choices, runs)
+    kept.write(make_folder(place.results), study.digest, choices, runs)
     found = answers(study, runs)
     drawn = plots.draw(study, runs, found, place.results)
     write_text(place.results / "report.md", findings.report(study, choices, runs, found, drawn))

@@ -21,7 +21,6 @@ from fedmpi.studies.study.wanted import finals
 def report(
     study: Study, choices: Choices, runs: Sequence[Kept], answers: Sequence[Answer], pictures: Sequence[str]
 ) -> str:
-    """The whole text."""
     lines = [f"# {study.asked.title}", "", *_left(study, runs), *_answers(study, answers), ""]
     lines += ["## What was run", "", *_runs(study, runs)]
     for setting in study.asked.settings:
@@ -35,7 +34,6 @@ def report(
 
 
 def sentence(study: Study, answer: Answer) -> str:
-    """An answer in one sentence."""
     where = f" In {answer.setting}:" if answer.setting and len(study.asked.settings) > 1 else ""
     numbers = "; ".join(_said(study, part) for part in answer.parts)
     head = f"{answer.question.ask}{where} **{answer.verdict}**"

@@ -10,10 +10,8 @@ from itertools import accumulate
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import numpy as np
-
 from fedmpi.pages import drawing
-from fedmpi.pages.charts import Line
+from fedmpi.pages.charts import Line, over_seeds
 from fedmpi.pages.figure import colour_of, composed, save
 from fedmpi.studies.runs import accuracy_of, moved
 from fedmpi.studies.study.answers import Answer, Part, is_final
@@ -45,26 +43,21 @@ def draw(study: Study, runs: Sequence[Kept], answers: Sequence[Answer], folder: 
 
 def course(runs: Sequence[Kept], net: str, label: str, *, by_bytes: bool = False) -> Line:
     """The mean accuracy over seeds by round, or by what all clients have moved up to it, and the range of the seeds."""
-    by_round: dict[int, list[tuple[float, float]]] = {}
+    found: list[tuple[int, float, float]] = []
     for run in runs:
         (name,) = run.nets_of(net)
         sums = accumulate(moved(record) for record in run.rounds)
         for record, num_bytes in zip(run.rounds, sums, strict=True):
             if (accuracy := accuracy_of(record, name)) is not None:
                 place = num_bytes if by_bytes else record["round"]
-                by_round.setdefault(record["round"], []).append((float(place), accuracy))
-    points = [np.array(by_round[number]) for number in sorted(by_round) if len(by_round[number]) == len(runs)]
-    xs, ys = ([float(point[:, column].mean()) for point in points] for column in (0, 1))
-    low, high = ([float(end(point[:, 1])) for point in points] for end in (np.min, np.max))
-    return Line(label, xs, ys, low, high)
+                found.append((record["round"], float(place), accuracy))
+    return over_seeds(label, found, len(runs))
 
 
 def _curves(study: Study, runs: Sequence[Kept]) -> list[Callable[[Axes], None]]:
     """Panels: the largest and the smallest net by round, and the largest by bytes."""
-    has_nets = all(run.nets_of("largest") for run in runs)
-    panels = (
-        [(net, False) for net in _NETS] + [("largest", True)] if has_nets else [("clients", False), ("clients", True)]
-    )
+    nets = _NETS if all(run.nets_of("largest") for run in runs) else ("clients",)
+    panels = [*((net, False) for net in nets), (nets[0], True)]
     return [partial(_curve, study, runs, net, by_bytes) for net, by_bytes in panels]
 
 

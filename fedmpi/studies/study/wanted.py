@@ -13,7 +13,7 @@ from fedmpi.config.address import file_and_cell
 from fedmpi.config.comparing import leaves
 from fedmpi.config.load import load
 from fedmpi.errors import ConfigError
-from fedmpi.store.files import read_whole, write_text, writing
+from fedmpi.store.files import make_folder, read_whole, write_text
 from fedmpi.store.run_dir import RunDir
 from fedmpi.studies.launch import Job, planned
 from fedmpi.studies.runs import Run
@@ -95,7 +95,6 @@ def _nested(merged: _Leaves) -> dict[str, Any]:
 
 
 def run_of(wanted: Wanted, out: Path) -> Run:
-    """The folder of a run."""
     return Run(wanted.name, wanted.seed, RunDir(out / f"{wanted.name}-seed{wanted.seed}"))
 
 
@@ -128,7 +127,6 @@ def _defaults(out: Path) -> Path:
     """A config file that says nothing, so all of it are the defaults of the schema."""
     path = out.resolve() / _DEFAULTS
     if read_whole(path) is None:
-        with writing(out):
-            out.mkdir(parents=True, exist_ok=True)
+        make_folder(out)
         write_text(path, "{}\n")
     return path
