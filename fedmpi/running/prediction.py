@@ -28,6 +28,7 @@ from fedmpi.report.terminal import wrapped
 from fedmpi.rounds.state import draw_tasks
 from fedmpi.running import start
 from fedmpi.running.forecast import Forecast, count_tests, machine_bytes, many_tests
+from fedmpi.running.half_precision import bf16_share
 from fedmpi.running.measure import ClientTrial, Measured, measure
 from fedmpi.store.units import size, took
 
@@ -103,12 +104,19 @@ class MeasuredPlan:
 
     plan: Forecast
     prediction: Prediction
+    bf16_share: float | None = None
+    """A step's time in bf16 as a share of that in float32 (`half_precision`); None unless the run is in float32."""
 
     def text(self, form: str) -> str:
-        """The plan as `form` says, "text" or "json"; there the prediction is under `measured`."""
+        """The plan as `form` says, "text" or "json"; there `measured` and `bf16_share` are keys beside the plan's."""
         if form == "json":
-            return json.dumps({**asdict(self.plan), "measured": asdict(self.prediction)}, indent=2)
-        return "\n".join([self.plan.text("text"), *wrapped(*self.prediction.lines())])
+            found = {"measured": asdict(self.prediction), "bf16_share": self.bf16_share}
+            return json.dumps({**asdict(self.plan), **found}, indent=2)
+        share = self.bf16_share
+        bf16 = (
+            [] if share is None else [f"  bf16:    a step would take {share:.2f} of its time with train.precision=bf16"]
+        )
+        return "\n".join([self.plan.text("text"), *wrapped(*self.prediction.lines(), *bf16)])
 
 
 def measured_plan(config: Config, plan: Forecast) -> MeasuredPlan:
@@ -121,7 +129,9 @@ def measured_plan(config: Config, plan: Forecast) -> MeasuredPlan:
     by_macs = [*many_tests(config, plan.test_share)]
     others = [line for line in plan.warnings if line not in by_macs]
     warnings = (*others, *many_tests(config, found.test_share, "measured seconds"))
-    return MeasuredPlan(replace(plan, warnings=warnings), found)
+    is_fp32, device = config.train.precision == "fp32", "cuda" if found.measured.gpu_peak_bytes else "cpu"
+    share = bf16_share(config, device) if is_fp32 else None
+    return MeasuredPlan(replace(plan, warnings=warnings), found, share)
 
 
 def predict(config: Config, plan: Forecast, found: Measured, num_cores: int | None = None) -> Prediction:

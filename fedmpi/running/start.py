@@ -33,6 +33,7 @@ from fedmpi.learning.bn import normalizes_single_values, num_statistics
 from fedmpi.learning.determinism import make_deterministic
 from fedmpi.learning.evaluate import EvaluationPlan
 from fedmpi.learning.flat import Buffers, FlatNet, net_layout
+from fedmpi.learning.freed_memory import keep_freed_memory
 from fedmpi.learning.local import LocalTrainer
 from fedmpi.methods.protocol import all_nets
 from fedmpi.models import create
@@ -265,6 +266,7 @@ def _trainers(
     """One for each of the method's nets, all in the same buffers. Rank 0 has none if it does not train."""
     if comm.rank not in worker_ranks(comm.size, server_trains=config.mpi.server_trains):
         return ()
+    keep_freed_memory()
     own, channels_last = method.traits.own_decay, config.train.memory_format == "channels_last"
     layouts = [net_layout(net.named_parameters(), own, channels_last=channels_last) for net in skeletons]
     largest = max(layout.num_bytes for layout in layouts)

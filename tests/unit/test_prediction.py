@@ -6,11 +6,15 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+import torch
+from torch.nn.functional import cross_entropy
 
 from fedmpi.check.small import small_config
+from fedmpi.config.load import load
 from fedmpi.errors import ConfigError
 from fedmpi.main import main
 from fedmpi.running.forecast import forecast
+from fedmpi.running.half_precision import bf16_share
 from fedmpi.running.measure import ClientTrial, Measured, NetTrial, measure
 from fedmpi.running.prediction import client_s, measured_plan, predict
 
@@ -124,13 +128,41 @@ def test_a_long_first_step_is_the_measurement(monkeypatch: pytest.MonkeyPatch) -
 
 def test_the_command(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("fedmpi.running.prediction.measure", lambda config: GIVEN)
+    monkeypatch.setattr("fedmpi.running.prediction.bf16_share", lambda config, device: {"cpu": 0.25}[device])
     words = ["model.width=0.125", "model.blocks=[1,1]", "method.name=fedavg", "rounds=2"]
     assert main([*words, "--plan=json", "--measure"]) == 0
     found = json.loads(capsys.readouterr().out)
+    assert found["bf16_share"] == 0.25
     assert found["measured"]["measured"]["checkpoint_bytes"] == 1000 and found["rounds"] == 2
     assert main([*words, "--plan", "--measure"]) == 0
-    assert "the run: " in capsys.readouterr().out
+    printed = capsys.readouterr().out
+    assert "the run: " in printed and " 0.25 of its time" in printed
+    assert main([*words, "--plan", "--measure", "train.precision=bf16"]) == 0
+    assert "of its time" not in capsys.readouterr().out
     assert main([*words, "--measure"]) == 2
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("data.name=cifar10", "model.name=cnn_hermes"),
+        ("data.name=cifar10", "model.name=resnet18"),
+        ("data.name=digits", "model.name=mlp", "train.memory_format=contiguous"),
+        ("data.name=imdb", "model.name=lstm_imdb", "data.length=4", "partition.name=iid"),
+    ],
+)
+def test_a_step_is_tried_in_both_precisions(words: tuple[str, ...], monkeypatch: pytest.MonkeyPatch) -> None:
+    """On images, vectors and tokens, at least two examples and at most a batch; in bf16 only what is to be."""
+    monkeypatch.setattr("fedmpi.running.half_precision._LEAST_S", 0.0)
+    seen = set()
+
+    def noted(logits: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
+        seen.add((torch.is_autocast_enabled("cpu"), len(targets)))
+        return cross_entropy(logits, targets)
+
+    monkeypatch.setattr("fedmpi.running.half_precision.F.cross_entropy", noted)
+    assert bf16_share(load(None, ["method.name=fedavg", "train.batch_size=8", *words]), "cpu") > 0
+    assert {precision for precision, _ in seen} == {False, True} and all(2 <= count <= 8 for _, count in seen)
 
 
 def test_many_tests_are_told_by_their_seconds(monkeypatch: pytest.MonkeyPatch) -> None:

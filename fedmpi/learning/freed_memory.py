@@ -1,0 +1,22 @@
+"""Memory that a process has freed, which it will need again in the next step."""
+
+from __future__ import annotations
+
+import ctypes
+
+# mallopt(3): M_TRIM_THRESHOLD and M_MMAP_THRESHOLD, and the largest values that glibc takes for them on 64 bits.
+_TRIM_THRESHOLD, _MMAP_THRESHOLD = -1, -3
+_LARGEST_TRIM_BYTES, _LARGEST_MMAP_BYTES = 2**31 - 1, 32 * 2**20
+
+
+def keep_freed_memory() -> None:
+    """From now on this process keeps freed blocks of up to 32 MiB for its own use; without glibc nothing changes.
+
+    glibc gives the end of the heap back to Linux whenever more than some 32 MiB of it are free. The activations of the
+    next training step then are new pages, each of which Linux fills with zeros. Larger blocks, such as data sets, go
+    back as before. No result depends on it. It cannot be undone, because glibc does not say what was set before.
+    """
+    mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
+    if mallopt:
+        mallopt(_MMAP_THRESHOLD, _LARGEST_MMAP_BYTES)
+        mallopt(_TRIM_THRESHOLD, _LARGEST_TRIM_BYTES)
