@@ -36,7 +36,6 @@ from __future__ import annotations
 import math
 from bisect import bisect_right
 from collections.abc import Collection, Iterable, Iterator, Mapping
-from functools import partial
 from typing import TYPE_CHECKING, Annotated, Literal
 
 from pydantic import Field
@@ -225,7 +224,7 @@ class Hermes(Method):
             zero_gradients()
 
         draws = work.data.draws(training, work.epochs, work.generator)
-        return trainer.run(draws, work.lr, work.loss, partial(self.backward, client=client), after_backward)
+        return trainer.run(draws, work.lr, work.loss, self.step(client), after_backward)
 
     def _parts(self, client: Client, work: LocalWork) -> tuple[np.ndarray, np.ndarray]:
         """The client's examples for training and for validation, the same in every round."""

@@ -290,8 +290,8 @@ class OrthDrop(Method):
         if not self._shared_momenta:
             return super().train(trainer, client, work)
         draws = work.data.draws(client.examples, work.epochs, work.generator)
-        step, correct = partial(self.backward, client=client), partial(self.after_backward, client=client)
-        return trainer.run(draws, work.lr, work.loss, step, correct, partial(self._load_momenta, client=client))
+        correct, load = (partial(act, client=client) for act in (self.after_backward, self._load_momenta))
+        return trainer.run(draws, work.lr, work.loss, self.step(client), correct, load)
 
     def _load_momenta(self, net: FlatNet, client: Client) -> None:
         from fedmpi.tensors import entries

@@ -216,12 +216,25 @@ class Method:
     def train(self, trainer: LocalTrainer, client: Client, work: LocalWork) -> TrainOutcome:
         """Local training: epochs of mini-batch SGD. To override where a method trains otherwise."""
         draws = work.data.draws(client.examples, work.epochs, work.generator)
-        step, correct = partial(self.backward, client=client), partial(self.after_backward, client=client)
-        return trainer.run(draws, work.lr, work.loss, step, correct)
+        correct = partial(self.after_backward, client=client)
+        return trainer.run(draws, work.lr, work.loss, self.step(client), correct)
+
+    @property
+    def has_plain_steps(self) -> bool:
+        """Whether gradients come from `backward` as it stands below, so that a GPU may replay it."""
+        return not self.traits.own_steps and getattr(self.backward, "__func__", None) is Method.backward
+
+    def step(self, client: Client) -> Callable[..., Tensor]:
+        """`backward` for this client, as a trainer takes it."""
+        from fedmpi.learning.local import plain_step
+
+        return plain_step if self.has_plain_steps else partial(self.backward, client=client)
 
     def backward(self, net: FlatNet, inputs: Tensor, targets: Tensor, loss: Loss, client: Client) -> Tensor:
         """Gradients of one mini-batch into the net's gradient buffer; returns the loss (0-dim)."""
-        return gradients(loss(net.module(inputs), targets))
+        from fedmpi.learning.local import plain_step
+
+        return plain_step(net, inputs, targets, loss)
 
     def after_backward(self, net: FlatNet, client: Client) -> None:
         """Adds a regularizer's gradient, corrects or masks gradients, before the optimizer's step."""
