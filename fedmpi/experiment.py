@@ -13,6 +13,7 @@ import numpy as np
 from fedmpi.clock import STAGES
 from fedmpi.config.schema import Config
 from fedmpi.errors import RankLossError
+from fedmpi.mpi import gpu_aware
 from fedmpi.mpi.communicator import Communicator, together
 from fedmpi.report.records import read_records, round_seconds
 from fedmpi.rounds.recovering import OpenRound
@@ -93,6 +94,8 @@ def _server(
     places = comm.allgather_text(f"{comm.host}: {setup.device.description}")
     warnings = start.check_nets(setup) if course.begun_after is None else ()
     notes = settle_replays(setup)
+    if setup.computed_with["device"] == "cuda":
+        notes = (*notes, *gpu_aware.notes())
     asked, to_resume = course.asked, course.advice.resume_command()
     server = together(
         comm, lambda: Server(stack, setup, folder, lock, snapshot, asked, to_resume, observed) if lock else None

@@ -23,7 +23,8 @@ from fedmpi.store.stored import digest_of
 from fedmpi.studies.bench.sections import Measuring
 from fedmpi.studies.launch import environment, launcher
 
-_SAYS = "CUDA graphs"
+_SAYS = ("CUDA graphs", "GPU-aware")
+"""Lines of a run's log that are repeated below its digest."""
 _BITS = ((1, "gather", "off"), (3, "gather", "off"), (3, "reduce", "off"), (1, "gather", "auto"), (3, "gather", "auto"))
 """Ranks, `mpi.exchange` and `train.cuda_graph` of each run."""
 _WORKERS = ((1, "off"), (2, "off"), (3, "off"), (1, "auto"), (3, "auto"))
@@ -99,7 +100,7 @@ def bits(measuring: Measuring) -> list[str]:
             snapshot = checkpoint.load_newest_intact(RunDir(Path(folder, "run")), print)
             assert snapshot is not None
             digests.append(digest_of(snapshot.server))
-        said += [line for line in printed.splitlines() if line.startswith(_SAYS)]
+        said += [line for line in printed.splitlines() if any(word in line for word in _SAYS)]
         rows.append([str(ranks), exchange, graph, measuring.shown(f"`{digests[-1]}`")])
     equal = "all are equal" if len(set(digests)) == 1 else "**they differ**"
     notes = [] if measuring.is_dry else [f"- {line}" for line in dict.fromkeys(said)]
