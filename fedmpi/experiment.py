@@ -13,6 +13,7 @@ import numpy as np
 from fedmpi.clock import STAGES
 from fedmpi.config.schema import Config
 from fedmpi.errors import RankLossError
+from fedmpi.mpi import gpu_aware
 from fedmpi.mpi.communicator import Communicator, together
 from fedmpi.report.records import read_records, round_seconds
 from fedmpi.rounds.recovering import OpenRound
@@ -22,6 +23,7 @@ from fedmpi.running import observers, resuming, start
 from fedmpi.running.advice import Advice
 from fedmpi.running.folder import Asked
 from fedmpi.running.losses import Course, continue_run, end_together, give_up, outlive
+from fedmpi.running.replaying import settle_replays
 from fedmpi.running.results import Times
 from fedmpi.running.server import Server
 from fedmpi.running.stopping import Stopping
@@ -91,11 +93,14 @@ def _server(
     comm, folder = setup.comm, course.folder()
     places = comm.allgather_text(f"{comm.host}: {setup.device.description}")
     warnings = start.check_nets(setup) if course.begun_after is None else ()
+    notes = settle_replays(setup)
+    if setup.computed_with["device"] == "cuda":
+        notes = (*notes, *gpu_aware.notes())
     asked, to_resume = course.asked, course.advice.resume_command()
     server = together(
         comm, lambda: Server(stack, setup, folder, lock, snapshot, asked, to_resume, observed) if lock else None
     )
-    together(comm, lambda: server.announce(places, warnings) if server else None)
+    together(comm, lambda: server.announce(places, notes, warnings) if server else None)
     comm.agree()
     return server
 

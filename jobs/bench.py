@@ -7,6 +7,10 @@ from fedmpi.studies.bench import startup
 if __name__ == "__main__":
     if sys.argv[1:2] == ["startup"]:
         sys.exit(startup.main())
+    if sys.argv[1:2] == ["gpu"]:
+        from fedmpi.studies.bench import gpu
+
+        sys.exit(gpu.main())
     if sys.argv[1:2] == ["scaling"]:
         from fedmpi.studies.bench import scaling
 

@@ -82,6 +82,14 @@ def pytest_runtest_call(item: pytest.Function) -> Iterator[None]:
         item.funcargs["told"].compare()
 
 
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    if mark := item.get_closest_marker("gpu"):
+        import torch
+
+        if not torch.cuda.is_available():
+            pytest.skip(f"needs a GPU: {mark.args[0]}")
+
+
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--all", action="store_true", help="run the tests marked `slow`, too")
 

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import random
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from functools import partial
 from typing import Any
 
+import numpy as np
 import torch
 
 from fedmpi import seeds
@@ -73,6 +75,15 @@ def _readable(read: Callable[[], Any]) -> Any:
         return read()
     except RuntimeError:
         return None
+
+
+def generator_states(device: torch.device) -> tuple[object, ...]:
+    """What the global generators of torch, of Python and of numpy would draw next; equal states compare equal."""
+    found = [torch.get_rng_state()]
+    if device.type == "cuda":
+        found.append(torch.cuda.get_rng_state(device))
+    _, keys, *rest = np.random.get_state()
+    return (*(state.numpy().tobytes() for state in found), random.getstate(), np.asarray(keys).tobytes(), *rest)
 
 
 @contextmanager

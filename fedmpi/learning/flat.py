@@ -179,6 +179,10 @@ class FlatNet:
         """Their bytes, uint8 (layout.num_bytes,)."""
         return self._parameter.clone()
 
+    def copy_of_gradients(self) -> Tensor:
+        """As that of parameters."""
+        return self._gradient.clone()
+
     def copy_parameters_to(self, target: Tensor) -> None:
         """Saves the parameters into the first bytes of `target` (uint8)."""
         target[: self.layout.num_bytes].copy_(self._parameter)

@@ -2,7 +2,7 @@
 
 Per step: one batch out of resident data, forward, backward, the method's regularizer, the optimizer. No
 value is read back to the host and nothing but activations is allocated; the losses of all steps
-stay on the device and are read once, at the end.
+stay on the device and are read once, at the end. On a GPU the first three can be a CUDA graph (`replay`).
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import math
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor
@@ -35,12 +35,32 @@ class MaskedCrossEntropy:
     """
 
     def __init__(self, present: Tensor | None) -> None:
-        self._absent = None if present is None else ~present
+        self.absent = None if present is None else ~present
 
     def __call__(self, logits: Tensor, targets: Tensor) -> Tensor:
-        if self._absent is not None:
-            logits = logits.masked_fill(self._absent, 0.0)
+        if self.absent is not None:
+            logits = logits.masked_fill(self.absent, 0.0)
         return F.cross_entropy(logits.float(), targets)
+
+
+def plain_step(net: FlatNet, inputs: Tensor, targets: Tensor, loss: Callable[[Tensor, Tensor], Tensor]) -> Tensor:
+    """Gradients of one mini-batch's loss into the net's gradient buffer, as most methods take them; returns the loss
+    (0-dim). The only step that can be replayed."""
+    value = loss(net.module(inputs), targets)
+    torch.autograd.backward(value)
+    return value.detach()
+
+
+class Replay(Protocol):
+    """What takes the place of `plain_step` in batches of `batch_size` examples (`fedmpi.learning.replay`)."""
+
+    batch_size: int
+
+    def begin(self, loss: MaskedCrossEntropy) -> None:
+        """Takes the loss of the client that trains next."""
+
+    def gradient(self, draws: Draws, epoch: int, start: int) -> Tensor:
+        """As `LocalTrainer.gradient` of the batch that begins at `start`."""
 
 
 @dataclass(frozen=True)
@@ -67,9 +87,14 @@ class LocalTrainer:
         self._clips = math.isfinite(train.clip_norm)
         self._stops_early = train.on_divergence == "upload_last_finite"
         self._last_finite = torch.empty_like(net._parameter) if self._stops_early else None
+        self.replay: Replay | None = None
+
+    @property
+    def batch_size(self) -> int:
+        return self._train.batch_size
 
     def with_net(self, net: FlatNet, batch_size: int) -> LocalTrainer:
-        """The same training of another net, in batches of this size, whatever the losses are."""
+        """The same training of another net, in batches of this size, whatever the losses are; nothing is replayed."""
         other = {"batch_size": batch_size, "drop_last": False, "on_divergence": "fail"}
         return LocalTrainer(net, self.data, self._train.model_copy(update=other), self._own_decay)
 
@@ -84,7 +109,7 @@ class LocalTrainer:
     ) -> TrainOutcome:
         """Trains on the examples in `draws`, epoch by epoch; `set_momentum` gives the momentum to begin with."""
         net, optimizer = self.net, self._optimizer
-        self._start()
+        self._start(loss)
         set_momentum(net)
         num_epochs, num_examples = draws.examples.shape
         bounds = self.bounds(num_examples)
@@ -92,10 +117,10 @@ class LocalTrainer:
         step = 0
         for epoch in range(num_epochs):
             for start, stop in bounds:
-                inputs, targets = self.data.train_batch(draws, epoch, start, stop)
-                net.zero_gradient()
-                with self._autocast(inputs.device):
-                    losses[step] = backward(net, inputs, targets, loss)
+                if self.replay and backward is plain_step and stop - start == self.replay.batch_size:
+                    losses[step] = self.replay.gradient(draws, epoch, start)
+                else:
+                    losses[step] = self.gradient(draws, epoch, (start, stop), backward, loss)
                 if self._stops_early and not self._keep_or_restore(losses[step]):
                     return outcome_of(losses[: step + 1])
                 left_out = net.settle_scale()
@@ -105,6 +130,15 @@ class LocalTrainer:
                 optimizer.step(lr, left_out)
                 step += 1
         return outcome_of(losses)
+
+    def gradient(
+        self, draws: Draws, epoch: int, bounds: tuple[int, int], backward: Backward, loss: MaskedCrossEntropy
+    ) -> Tensor:
+        """The gradients of one mini-batch into the net's buffer, which is zeroed first; returns the loss (0-dim)."""
+        inputs, targets = self.data.train_batch(draws, epoch, *bounds)
+        self.net.zero_gradient()
+        with self._autocast(inputs.device):
+            return backward(self.net, inputs, targets, loss)
 
     def bounds(self, num_examples: int) -> list[tuple[int, int]]:
         """Where the batches of each epoch begin and end."""
@@ -116,8 +150,10 @@ class LocalTrainer:
         assert self._last_finite is not None
         self.net.copy_parameters_from(self._last_finite)
 
-    def _start(self) -> None:
+    def _start(self, loss: MaskedCrossEntropy) -> None:
         self.net.module.train()
+        if self.replay:
+            self.replay.begin(loss)
         self.net.reset_scale()
         if self._last_finite is not None:
             self.net.copy_parameters_to(self._last_finite)

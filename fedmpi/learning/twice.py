@@ -30,7 +30,7 @@ from fedmpi.errors import ConfigError
 from fedmpi.learning import bn
 from fedmpi.learning.determinism import global_generator
 from fedmpi.learning.flat import FlatNet
-from fedmpi.learning.local import LocalTrainer, MaskedCrossEntropy
+from fedmpi.learning.local import LocalTrainer, MaskedCrossEntropy, plain_step
 from fedmpi.models import admission
 
 BATCH_SIZE, LR = 2, 0.01
@@ -97,7 +97,7 @@ def check_nets(
     for number in _to_try(trainers, macs):
         net = trainers[number].net
         clients = np.split(np.resize(examples, sum(STEPS) * BATCH_SIZE), [STEPS[0] * BATCH_SIZE])
-        trial = _Trial(trainers[number], clients, seed, _values(net, seed))
+        trial = _Trial(trainers[number], clients, seed, initial_values(net, seed))
         with global_generator(trial.seed_of(2), trial.data.device):
             try:
                 digests.append(_check_net(trial, partial(make_net, number), model))
@@ -127,7 +127,7 @@ def _to_try(trainers: Sequence[LocalTrainer], macs: Sequence[float]) -> Iterator
             met |= kinds
 
 
-def _values(net: FlatNet, seed: int) -> Tensor:
+def initial_values(net: FlatNet, seed: int) -> Tensor:
     """Initial values of the size that keeps activations near 1, as bytes. A net's own come from the server."""
     generator = seeds.torch_generator("self-check values", seed)
     for value in net.params.values():
@@ -162,7 +162,7 @@ class _Trial:
         draws = self.data.draws(self.clients[client], 1, torch.Generator().manual_seed(seed))
         with global_generator(seed, self.data.device):
             trainer = self.trainer.with_net(net, BATCH_SIZE)
-            trainer.run(draws, LR, MaskedCrossEntropy(None), _backward, lambda net: None)
+            trainer.run(draws, LR, MaskedCrossEntropy(None), plain_step, lambda net: None)
         return net.copy_of_parameters()
 
     def test(self, net: FlatNet, trained: Tensor) -> Tensor:
@@ -171,12 +171,6 @@ class _Trial:
         as_stored = Draws(torch.tensor(self.clients[0][None, :BATCH_SIZE], device=self.data.device))
         with bn.using(net.module, None), torch.no_grad():
             return net.module(self.data.train_batch(as_stored, 0, 0, BATCH_SIZE)[0]).clone()
-
-
-def _backward(net: FlatNet, inputs: Tensor, targets: Tensor, loss: Callable[[Tensor, Tensor], Tensor]) -> Tensor:
-    value = loss(net.module(inputs), targets)
-    value.backward()
-    return value.detach()
 
 
 @dataclass(frozen=True)

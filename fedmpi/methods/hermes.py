@@ -36,7 +36,6 @@ from __future__ import annotations
 import math
 from bisect import bisect_right
 from collections.abc import Collection, Iterable, Iterator, Mapping
-from functools import partial
 from typing import TYPE_CHECKING, Annotated, Literal
 
 from pydantic import Field
@@ -44,7 +43,7 @@ from pydantic import Field
 from fedmpi import seeds
 from fedmpi.config.fields import NotNegative, Share
 from fedmpi.errors import ConfigError
-from fedmpi.methods.protocol import Method, copy_into
+from fedmpi.methods.protocol import Method, copy_into, step_of
 from fedmpi.methods.values import Client, Contributions, Costs, LocalWork, MethodContext, MethodOptions, Traits, Turn
 
 if TYPE_CHECKING:
@@ -225,7 +224,7 @@ class Hermes(Method):
             zero_gradients()
 
         draws = work.data.draws(training, work.epochs, work.generator)
-        return trainer.run(draws, work.lr, work.loss, partial(self.backward, client=client), after_backward)
+        return trainer.run(draws, work.lr, work.loss, step_of(self, client), after_backward)
 
     def _parts(self, client: Client, work: LocalWork) -> tuple[np.ndarray, np.ndarray]:
         """The client's examples for training and for validation, the same in every round."""

@@ -39,7 +39,7 @@ from fedmpi.config.schema import Config
 from fedmpi.errors import ConfigError, counted
 from fedmpi.federation.assignment import Task
 from fedmpi.lowrank import spectrum
-from fedmpi.methods.protocol import Method
+from fedmpi.methods.protocol import Method, step_of
 from fedmpi.methods.values import Client, Contributions, Costs, LocalWork, MethodContext, TestedNet, Traits, Turn
 from fedmpi.methods.widths import KeepRatioOptions, larger_than_dense, with_open_lstms
 from fedmpi.models.width import Width
@@ -290,8 +290,8 @@ class OrthDrop(Method):
         if not self._shared_momenta:
             return super().train(trainer, client, work)
         draws = work.data.draws(client.examples, work.epochs, work.generator)
-        step, correct = partial(self.backward, client=client), partial(self.after_backward, client=client)
-        return trainer.run(draws, work.lr, work.loss, step, correct, partial(self._load_momenta, client=client))
+        correct, load = (partial(act, client=client) for act in (self.after_backward, self._load_momenta))
+        return trainer.run(draws, work.lr, work.loss, step_of(self, client), correct, load)
 
     def _load_momenta(self, net: FlatNet, client: Client) -> None:
         from fedmpi.tensors import entries

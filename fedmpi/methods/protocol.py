@@ -216,12 +216,14 @@ class Method:
     def train(self, trainer: LocalTrainer, client: Client, work: LocalWork) -> TrainOutcome:
         """Local training: epochs of mini-batch SGD. To override where a method trains otherwise."""
         draws = work.data.draws(client.examples, work.epochs, work.generator)
-        step, correct = partial(self.backward, client=client), partial(self.after_backward, client=client)
-        return trainer.run(draws, work.lr, work.loss, step, correct)
+        correct = partial(self.after_backward, client=client)
+        return trainer.run(draws, work.lr, work.loss, step_of(self, client), correct)
 
     def backward(self, net: FlatNet, inputs: Tensor, targets: Tensor, loss: Loss, client: Client) -> Tensor:
         """Gradients of one mini-batch into the net's gradient buffer; returns the loss (0-dim)."""
-        return gradients(loss(net.module(inputs), targets))
+        from fedmpi.learning.local import plain_step
+
+        return plain_step(net, inputs, targets, loss)
 
     def after_backward(self, net: FlatNet, client: Client) -> None:
         """Adds a regularizer's gradient, corrects or masks gradients, before the optimizer's step."""
@@ -248,6 +250,18 @@ class Method:
 def all_nets(method: Method) -> range:
     """The numbers of a method's nets: one for each tier, then one for each net that is only tested."""
     return range(max([len(method.tiers), *(net.net + 1 for net in method.tested())]))
+
+
+def has_plain_steps(method: Method) -> bool:
+    """Whether its gradients come from `Method.backward` as it stands, so that a GPU may replay it."""
+    return not method.traits.own_steps and getattr(method.backward, "__func__", None) is Method.backward
+
+
+def step_of(method: Method, client: Client) -> Callable[..., Tensor]:
+    """`backward` for this client, as a trainer takes it."""
+    from fedmpi.learning.local import plain_step
+
+    return plain_step if has_plain_steps(method) else partial(method.backward, client=client)
 
 
 def gradients(value: Tensor) -> Tensor:

@@ -99,8 +99,8 @@ class Server:
             raise RunDirError(str(self._folder.records_path), problem)
         return {record["round"]: mean_accuracy(record) for record in records}
 
-    def announce(self, places: Sequence[str], warnings: Sequence[str]) -> None:
-        """Says who got what, what to mind, where results go and how to continue after an interruption."""
+    def announce(self, places: Sequence[str], notes: Sequence[str], warnings: Sequence[str]) -> None:
+        """Says who got what and how, what to mind, where results go and how to continue after an interruption."""
         config, setup = self._setup.config, self._setup
         threads = config.mpi.threads
         who = list(zip(setup.comm.members, places, strict=True))
@@ -116,6 +116,8 @@ class Server:
         for rank, place in who:
             role = server if rank == setup.comm.members[0] else "worker"
             self.say(f"rank {rank}: {role} on {place}, {counted(threads, 'thread')}")
+        for note in notes:
+            self.say(note)
         found = remarks(config, setup.data.info, setup.method, len(setup.workers), config.clients.per_round)
         for warning in (*found, *warnings):
             self.warn(warning)

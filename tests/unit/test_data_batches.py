@@ -170,7 +170,7 @@ def test_batch_bounds(num_examples: int, batch_size: int, expected: list[tuple[i
     assert batch_bounds(num_examples, batch_size) == expected
 
 
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU: the same draws and pixels on two devices")
+@pytest.mark.gpu("the same draws and pixels on two devices")
 def test_gpu_sees_the_same_batches() -> None:
     """Equal draws and labels; pixels to float32 rounding (a GPU may fuse nothing here, but promises nothing)."""
     options = Synthetic(num_train=200, num_test=50)

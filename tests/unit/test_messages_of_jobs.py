@@ -11,13 +11,14 @@ from golden_file import check_golden
 from studied_runs import own_paper, without_squeue, write_config
 
 from fedmpi.studies import compare, reproduce
-from fedmpi.studies.bench import overhead, pruned
+from fedmpi.studies.bench import gpu, overhead, pruned
 from fedmpi.studies.slurm import submit
 from fedmpi.studies.study import conduct
 from fedmpi.verify import __main__ as verify
 
 PROGRAMS = {
     "bench": overhead.main,
+    "bench_gpu": gpu.main,
     "compare": compare.main,
     "measure_pruned": pruned.main,
     "reproduce": reproduce.main,
@@ -30,6 +31,9 @@ MISTAKES = f"""
 bench overhead train.lr=fast
 bench overhead small
 bench overhead --ranks 0
+bench_gpu gpu --only speed,spede
+bench_gpu gpu --only speed small
+bench_gpu gpu train.lr=fast
 compare fedavg
 compare rounds = 6
 compare rounds=0 --methods fedavg

@@ -92,7 +92,7 @@ def test_vgg16_begins_where_it_can_learn() -> None:
         assert net(torch.randn(16, 1, 8, 8)).std(0).mean() > 0.01
 
 
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU: which kernels are deterministic there")
+@pytest.mark.gpu("which kernels are deterministic there")
 @pytest.mark.parametrize("name", IMAGE_NETS)
 def test_every_net_trains_on_deterministic_kernels(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("CUBLAS_WORKSPACE_CONFIG", ":4096:8")

@@ -15,6 +15,7 @@ from fedmpi.models.nets.lstm import Lstm
 from fedmpi.models.options import LstmChar, LstmImdb
 
 SMALL = LstmImdb(width=0.03)  # 2 and 8 units
+ON_A_GPU = pytest.param("cuda", marks=pytest.mark.gpu("cuDNN would move the weights out of the buffer"))
 
 
 def texts(num_classes: int = 2, vocabulary_size: int = 11, length: int = 5) -> DataInfo:
@@ -96,11 +97,9 @@ def test_two_classes_are_binary_cross_entropy() -> None:
     assert F.cross_entropy(logits, labels).item() == pytest.approx(expected.item(), abs=1e-6)
 
 
-@pytest.mark.parametrize("device", ["cpu", "cuda"])
+@pytest.mark.parametrize("device", ["cpu", ON_A_GPU])
 def test_trains_in_a_flat_buffer(device: str) -> None:
     """Two steps of SGD on the flat vectors equal two on a plain copy; the net computes with what the buffer holds."""
-    if device == "cuda" and not torch.cuda.is_available():
-        pytest.skip("needs a GPU: cuDNN would move the weights out of the buffer")
     plain = create.build(SMALL, texts(), 0)
     layout = net_layout(plain.named_parameters(), (), channels_last=True)
     flat = FlatNet(copy.deepcopy(plain), layout, Buffers(layout.num_bytes, device))

@@ -21,6 +21,7 @@ from fedmpi.models.surgery import nested
 
 IMAGES = DataInfo("image", (3, 8, 8), 5, 1, 1)
 SMALL = VitSmall(embedding=24, heads=3, depth=2)
+ON_A_GPU = pytest.param("cuda", marks=pytest.mark.gpu("attention has other kernels there"))
 INPUTS = ("query", "key", "value")
 
 
@@ -143,12 +144,10 @@ def test_initialisation(channels: int) -> None:
     assert query.std().item() == pytest.approx((2 / (4 * 384)) ** 0.5, rel=0.05)
 
 
-@pytest.mark.parametrize("device", ["cpu", "cuda"])
+@pytest.mark.parametrize("device", ["cpu", ON_A_GPU])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 def test_it_trains_on_deterministic_kernels(device: str, dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch) -> None:
     """All of it has a gradient, the same one twice."""
-    if device == "cuda" and not torch.cuda.is_available():
-        pytest.skip("needs a GPU: attention has other kernels there")
     monkeypatch.setenv("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
     net = create.build(SMALL, IMAGES, 0).to(device)
     torch.use_deterministic_algorithms(True)

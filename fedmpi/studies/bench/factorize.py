@@ -76,32 +76,43 @@ def _ratio(method: FedHM) -> float:
     return max(tier.capacity for tier in method.tiers if tier.capacity < 1)
 
 
-def _written(factorization: PublishedFactors, state: Params, ratio: float) -> Params:
+def factors_of(
+    factorization: PublishedFactors, state: Params, ratio: float, device: torch.device | str = "cpu"
+) -> Params:
+    """What the server publishes of a state that lies on the device."""
     layout = Layout.of(factorization.specs(ratio, channels_last=False))
-    out = layout.views(layout.new_buffer())
+    out = layout.views(layout.new_buffer(device))
     factorization.write(state, out)
     return out
 
 
 def _by_gram(method: FedHM, state: Params) -> Params:
-    return _written(PublishedFactors(method.layers, "gram", None), state, _ratio(method))
+    return factors_of(PublishedFactors(method.layers, "gram", None), state, _ratio(method))
 
 
 def _by_bases(method: FedHM, state: Params) -> Params:
-    return _written(method.factorization, method.refresh(state), _ratio(method))
+    return factors_of(method.factorization, method.refresh(state), _ratio(method))
 
 
 def _excesses(method: FedHM, state: Params, factors: Mapping[str, Params]) -> dict[str, float]:
     """By layer: the squared error of auto's factors beyond that of gram's, as a share of gram's."""
     found = {}
-    for name, layer in method.layers.items():
-        matrix, errors = layer.unroll(state[f"{name}.weight"]).double(), {}
-        for solver, values in factors.items():
-            u, v = (values[factor] for factor in layer.factor_names)
-            product = layer.u_matrix(u).double() @ layer.v_matrix(v).double()
-            errors[solver] = float((matrix - product).square().sum())
-        found[name] = (errors["auto"] - errors["gram"]) / errors["gram"]
+    for name in method.layers:
+        gram, auto = (_layer_error(method, name, state, factors[solver]) for solver in ("gram", "auto"))
+        found[name] = (auto - gram) / gram
     return found
+
+
+def squared_error(method: FedHM, state: Params, factors: Params) -> float:
+    """Of all layers, computed on the CPU; the state lies there."""
+    return sum(_layer_error(method, name, state, factors) for name in method.layers)
+
+
+def _layer_error(method: FedHM, name: str, state: Params, factors: Params) -> float:
+    layer = method.layers[name]
+    u, v = (factors[factor].cpu() for factor in layer.factor_names)
+    product = layer.u_matrix(u).double() @ layer.v_matrix(v).double()
+    return float((layer.unroll(state[f"{name}.weight"]).double() - product).square().sum())
 
 
 def _timed(action: Callable[[], Params]) -> tuple[float, Params]:

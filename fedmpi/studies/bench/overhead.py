@@ -7,6 +7,7 @@
     python jobs/bench.py population [section.key=value ...] [--ranks 1]
     python jobs/bench.py scaling --help
     python jobs/bench.py startup --help
+    python jobs/bench.py gpu --help
 
 `overhead` runs one federated round and then the same SGD steps as bare PyTorch loops on the same
 processes, in turn, and prints the median ratio, where the round's time went, and rank 0's CPU time,

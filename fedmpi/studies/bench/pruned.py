@@ -45,11 +45,11 @@ from fedmpi.store import checkpoint
 from fedmpi.store.checkpoint import Snapshot
 from fedmpi.store.run_dir import RunDir
 from fedmpi.studies.arguments import number, numbers
+from fedmpi.studies.bench import energy
 from fedmpi.studies.runs import Run
 
 WARM_UP = 5
 CALIBRATION_EXAMPLES = 256
-LEAST_ENERGY_S = 1.0  # NVML counts energy in steps of some 20 ms: long enough for many of them
 MOST_BATCH, MOST_TIMES = 65_536, 1_000_000  # more would fill memories, or take days
 KEPT = "kept is the mask's share, which still counts the next layers' inputs of pruned outputs: the cut net"
 
@@ -206,7 +206,7 @@ def _measured(
         seconds = [_timed(infer) for _ in range(WARM_UP + times)][WARM_UP:]
         median = statistics.median(seconds)
         # As many as last long enough for NVML.
-        joules = _energy(infer, inputs.device, 1 + int(LEAST_ENERGY_S / max(median, 1e-6)))
+        joules = _energy(infer, inputs.device, 1 + int(energy.LEAST_S / max(median, 1e-6)))
     found = costs.measure(net, tuple(inputs.shape[1:]))
     peak = 4 * (found.params + _largest_layer(net, inputs))
     return Row(client, name, kept, found, peak, median, joules, difference)
@@ -233,19 +233,13 @@ def _largest_layer(net: nn.Module, inputs: torch.Tensor) -> int:
 
 
 def _energy(action: Callable[[], None], device: torch.device, times: int) -> float | None:
-    """Joules of one call on a GPU, idle power included; None where NVML cannot tell."""
-    if device.type != "cuda":
-        return None
-    try:
-        import pynvml
-    except ImportError:
-        return None
-    try:
-        pynvml.nvmlInit()
-        handle = pynvml.nvmlDeviceGetHandleByUUID(f"GPU-{torch.cuda.get_device_properties(device).uuid}")
-        before = pynvml.nvmlDeviceGetTotalEnergyConsumption(handle)
+    """Joules of one call on a GPU; None where they cannot be measured."""
+
+    def act() -> None:
         for _ in range(times):
             action()
-        return float(pynvml.nvmlDeviceGetTotalEnergyConsumption(handle) - before) / 1e3 / times
-    except pynvml.NVMLError:
+
+    try:
+        return energy.joules(act, device) / times
+    except energy.NoEnergyError:
         return None

@@ -1,0 +1,159 @@
+"""All that only a GPU can show, measured by one command within some ten minutes and written into one file.
+
+    python jobs/bench.py gpu [section.key=value ...] [--out gpu.md] [--only speed,energy] [--dry-run]
+
+It needs one GPU. Sections: the machine; the tests that need a GPU; the bits of runs on 1 and 3 ranks; images per
+second of ResNet-18 in batches of 64 for each rank ratio, as fedmpi computes them, replayed as CUDA graphs, and in a
+loop written by hand; the memory that these take; images per second of 1, 2 and 3 workers on the one GPU; FedHM's
+factorization there and on the CPU; copies of an upload; energy by NVML. Each is a process of its own with a limit to
+its time: one that fails says so in its section, the next one goes on, and the exit code is 1. Words change the
+settings of all sections.
+
+Without a GPU, or with --dry-run, all of it is done on the CPU with tiny nets, to see that it works; then "not
+measured (dry run)" stands in place of every number and result.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+import torch
+
+import fedmpi
+from fedmpi.command.manners import Parser, called_as, run_command
+from fedmpi.config.load import load, without_overrides
+from fedmpi.errors import ConfigError
+from fedmpi.store.files import write_text
+from fedmpi.studies.arguments import absolute
+from fedmpi.studies.bench import gpu_runs, gpu_steps
+from fedmpi.studies.bench.sections import DRY, Lines, Measuring
+from fedmpi.studies.launch import end
+
+_FULL = """rounds=2 data.name=synthetic data.shape=[3,32,32] data.classes=10 data.num_train=1280 data.num_test=100
+    partition.name=iid clients.count=10 clients.per_round=4 model.name=resnet18 method.name=fedhm
+    method.rank_ratio=[1,0.5,0.25,0.125] train.augment=false train.masked_loss=false train.batch_size=64
+    train.local_epochs=2 evaluation.every=1000000 output.tensorboard=false output.report=false output.progress=plain
+    mpi.device=cuda mpi.server_device=cuda"""
+_TINY = """data.shape=[1,8,8] data.num_train=80 data.num_test=8 model.width=0.125 model.blocks=[1,1] train.batch_size=4
+    train.local_epochs=1 mpi.device=cpu mpi.server_device=cpu"""
+_LAST_LINES = 12
+
+
+class Section(NamedTuple):
+    """Its title, what measures it, and the seconds that it may take."""
+
+    title: str
+    lines: Lines
+    limit_s: float
+
+
+SECTIONS = {
+    "machine": Section("Machine", gpu_runs.machine, 60),
+    "tests": Section("Tests that need a GPU", gpu_runs.tests, 300),
+    "bits": Section("Bits on 1 and 3 ranks", gpu_runs.bits, 180),
+    "speed": Section("Images per second", gpu_steps.speed, 180),
+    "memory": Section("Peak memory of the GPU", gpu_steps.memory, 90),
+    "workers": Section("Several workers on one GPU", gpu_runs.workers, 180),
+    "factorization": Section("Factorization", gpu_steps.factorization, 120),
+    "copies": Section("Copies of an upload", gpu_steps.copies, 60),
+    "energy": Section("Energy", gpu_steps.energy_of_steps, 120),
+}
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """The exit code: 0, 1 if a section failed, or 2 for a user's mistake."""
+    return run_command(lambda: _bench(_arguments(argv)))
+
+
+def _arguments(argv: Sequence[str] | None) -> argparse.Namespace:
+    parser = Parser("jobs/bench.py gpu", __doc__)
+    parser.add_argument("what", choices=["gpu"])
+    parser.add_argument("words", nargs="*", metavar="section.key=value", help="on top of the settings of all sections")
+    parser.add_argument("--out", type=Path, default=Path("gpu.md"), help="the file (default gpu.md); replaced if there")
+    parser.add_argument("--only", type=_names, default=list(SECTIONS), help=f"of {', '.join(SECTIONS)}")
+    parser.add_argument("--dry-run", action="store_true", help="on the CPU, with tiny nets and no numbers")
+    parser.add_argument("--child", choices=SECTIONS, help=argparse.SUPPRESS)
+    arguments = parser.parse_intermixed_args(argv)
+    others, arguments.overrides = without_overrides(arguments.words)
+    if others:
+        raise ConfigError("command line", f"{others[0]!r} means nothing here")
+    arguments.dry_run |= not torch.cuda.is_available()
+    load(None, _measuring(arguments).words)  # here a mistake is one line
+    return arguments
+
+
+def _names(text: str) -> list[str]:
+    if unknown := [name for name in text.split(",") if name not in SECTIONS]:
+        raise argparse.ArgumentTypeError(f"no section {unknown[0]!r}; there are {', '.join(SECTIONS)}")
+    return [name for name in SECTIONS if name in text.split(",")]
+
+
+def _measuring(arguments: argparse.Namespace) -> Measuring:
+    words = [*_FULL.split(), *(_TINY.split() if arguments.dry_run else ()), *arguments.overrides]
+    return Measuring(tuple(words), arguments.dry_run)
+
+
+def _bench(arguments: argparse.Namespace) -> int:
+    if arguments.child:
+        print(*SECTIONS[arguments.child].lines(_measuring(arguments)), sep="\n")
+        return 0
+    more = [*arguments.overrides, *(["--dry-run"] if arguments.dry_run else ())]
+    child = [sys.executable, "-m", "fedmpi.studies.bench.gpu", "gpu", *more, "--child"]
+    asked = {name: (SECTIONS[name].title, [*child, name], SECTIONS[name].limit_s) for name in arguments.only}
+    command = " ".join([*called_as("jobs/bench.py"), "gpu", *more])
+    return written(absolute(arguments.out), command, asked, is_dry=arguments.dry_run)
+
+
+def written(out: Path, command: str, asked: Mapping[str, tuple[str, list[str], float]], *, is_dry: bool) -> int:
+    """Runs the command of each section (its title, command and limit in seconds) and writes what they print into `out`,
+    which is complete after each. The exit code: 1 if one has failed, else 0. Raises `RunDirError` for a file that
+    cannot be written.
+    """
+    lines = [f"# fedmpi {fedmpi.__version__} on {'no GPU (dry run)' if is_dry else 'a GPU'}", "", f"    {command}"]
+    failed = []
+    for name, (title, words, limit_s) in asked.items():
+        started = time.perf_counter()
+        found, problem = _printed(words, limit_s)
+        took = DRY if is_dry else f"{time.perf_counter() - started:.0f} s"
+        if problem:
+            failed.append(name)
+            found = [f"**This section failed: {problem}**", "", *(f"    {line}" for line in found[-_LAST_LINES:])]
+        section = ["", f"## {title}", "", *found, "", f"Time: {took}."]
+        print(*section, sep="\n", flush=True)
+        lines += section
+        write_text(out, "\n".join([*lines, ""]))
+    print(f"\nwritten to {out}", *(f"; failed: {', '.join(failed)}" for _ in failed[:1]), sep="")
+    return 1 if failed else 0
+
+
+def _printed(words: Sequence[str], limit_s: float) -> tuple[list[str], str]:
+    """What a command prints, or what it complains of, and then why it failed."""
+    # Files, because a process that it leaves behind would keep a pipe open.
+    with tempfile.TemporaryFile("w+") as printed, tempfile.TemporaryFile("w+") as said:
+        # A session of its own, so that an mpirun that it has started ends with it.
+        process = subprocess.Popen(words, stdout=printed, stderr=said, stdin=subprocess.DEVNULL, start_new_session=True)
+        try:
+            code = process.wait(limit_s)
+            problem = f"exit code {code}" if code else ""
+        except subprocess.TimeoutExpired:
+            problem = f"it took longer than {limit_s:g} s"
+        finally:
+            if process.poll() is None:
+                os.killpg(process.pid, signal.SIGTERM)
+            end(process)
+        source = said if problem else printed
+        source.seek(0)
+        return source.read().rstrip().splitlines(), problem
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,256 @@
+"""Local steps of each rank ratio on one GPU: as fedmpi computes them, replayed, and by hand; and what surrounds them.
+
+`by hand` is what one would write without fedmpi: an ordinary module, `torch.optim.SGD`, normalized images in the GPU's
+memory. It is measured with fedmpi's settings of torch (deterministic kernels, no TF32), and `freely`: any kernel, the
+fastest of cuDNN's, TF32. fedmpi's steps are without what a method adds to gradients.
+"""
+
+from __future__ import annotations
+
+import statistics
+import time
+from collections.abc import Callable
+from functools import partial
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from fedmpi.learning.determinism import settings_kept
+from fedmpi.learning.local import LocalTrainer, MaskedCrossEntropy, plain_step
+from fedmpi.learning.replay import CudaGraphs, replay_steps
+from fedmpi.learning.twice import initial_values
+from fedmpi.lowrank.publishing import PublishedFactors
+from fedmpi.methods.fedhm import FedHM
+from fedmpi.report.table_text import markdown_lines
+from fedmpi.rounds.state import Setup
+from fedmpi.studies.bench import energy
+from fedmpi.studies.bench.factorize import factors_of, squared_error
+from fedmpi.studies.bench.sections import Measuring
+from fedmpi.tensors import host_buffer
+
+_LR = 1e-4
+_WARM_UP = 5
+_TURNS = 3
+_COPIES = 20
+
+Steps = Callable[[int], None]
+"""Takes so many steps, and returns when the device is done."""
+
+
+def speed(measuring: Measuring) -> list[str]:
+    """Images per second, the median of three turns through the columns."""
+    rows, notes = [], []
+    for precision in ("fp32", "bf16"):
+        with measuring.but(f"train.precision={precision}").setup() as setup:
+            for number, tier in enumerate(setup.method.tiers):
+                ways, why_not = _ways(setup, number)
+                notes += [f"- {precision}, rank ratio {tier.name} is not replayed: {why_not}"] if why_not else []
+                images_per_s = _images_per_s(ways, setup.config.train.batch_size, measuring.seconds)
+                cells = [measuring.shown(value, "{:,.0f}") for value in images_per_s.values()]
+                cells[1] = _of_replay(measuring, cells[1], why_not)
+                rows.append([tier.name, precision, *cells])
+    heads = ["rank ratio", "precision", "computed", "replayed", "by hand", "by hand, freely"]
+    return [*markdown_lines(heads, rows, 2), *_notes(measuring, notes)]
+
+
+def _ways(setup: Setup, number: int) -> tuple[dict[str, Steps], str]:
+    """The columns of `speed`, and why `replayed` computes, too, if it does."""
+    trainer, by_hand = setup.trainers[number], ByHand(setup, number)
+    computed, replayed = trainer, trainer.with_net(trainer.net, trainer.batch_size)
+    why_not = replay(replayed)
+    ways: dict[str, Steps] = {
+        "computed": partial(train, computed),
+        "replayed": partial(train, replayed),
+        "by hand": by_hand.run,
+        "freely": partial(_freely, by_hand.run),
+    }
+    return ways, why_not
+
+
+def replay(trainer: LocalTrainer) -> str:
+    """Lets it replay its steps; why not, if it does not. The net has initial values afterwards."""
+    data, why_not = trainer.data, "no GPU"
+    if data.device.type == "cuda":
+        [why_not] = replay_steps([trainer], np.arange(len(data.train_y)), 0, CudaGraphs(data.device))
+    initial_values(trainer.net, 0)
+    return why_not
+
+
+def train(trainer: LocalTrainer, steps: int) -> None:
+    """So many batches of any examples, from the values that the net has."""
+    count, size = len(trainer.data.train_y), trainer.batch_size
+    draws = trainer.data.draws(np.resize(np.arange(count), steps * size), 1, torch.Generator().manual_seed(0))
+    trainer.run(draws, _LR, MaskedCrossEntropy(None), plain_step, lambda net: None)
+
+
+class ByHand:
+    """Plain PyTorch on the data and nets of a run."""
+
+    def __init__(self, setup: Setup, number: int) -> None:
+        data, train = setup.data, setup.config.train
+        self._batch_size, self._device = train.batch_size, data.device
+        self._dtype = torch.bfloat16 if train.precision == "bf16" else None
+        self._net = setup.method.net(number).to(self._device).to(memory_format=torch.channels_last)
+        for parameter in self._net.parameters():  # factors come as zeros, which would train unlike others
+            nn.init.normal_(parameter, std=0.02)
+        self._sgd = torch.optim.SGD(self._net.parameters(), lr=_LR, momentum=train.momentum, weight_decay=1e-4)
+        whole = data.draws(np.arange(len(data.train_y)), 1, torch.Generator(), shuffle=False)
+        self._images, self._labels = data.train_batch(whole, 0, 0, len(data.train_y))
+
+    def run(self, steps: int) -> None:
+        self._net.train()
+        numbers = torch.randint(len(self._labels), (steps, self._batch_size)).to(self._device)
+        for batch in numbers:
+            self._step(self._images[batch], self._labels[batch])
+        _wait(self._device)
+
+    def _step(self, images: Tensor, labels: Tensor) -> None:
+        self._sgd.zero_grad()
+        with torch.autocast(self._device.type, self._dtype, enabled=self._dtype is not None):
+            loss = functional.cross_entropy(self._net(images), labels)
+        torch.autograd.backward(loss)
+        self._sgd.step()
+
+
+def _freely(run: Steps, steps: int) -> None:
+    with settings_kept():
+        torch.set_deterministic_debug_mode("default")
+        torch.backends.cudnn.benchmark = True
+        torch.backends.cudnn.allow_tf32 = True
+        torch.backends.cuda.matmul.allow_tf32 = True
+        run(steps)
+
+
+def _images_per_s(ways: dict[str, Steps], batch_size: int, least_s: float) -> dict[str, float]:
+    found: dict[str, list[float]] = {name: [] for name in ways}
+    counts = {name: _enough(run, least_s) for name, run in ways.items()}
+    for _ in range(_TURNS):
+        for name, run in ways.items():
+            found[name].append(counts[name] * batch_size / _seconds(partial(run, counts[name])))
+    return {name: statistics.median(values) for name, values in found.items()}
+
+
+def _enough(run: Steps, least_s: float) -> int:
+    """Steps that take `least_s`, warmed up."""
+    run(_WARM_UP)
+    return max(_WARM_UP, round(least_s * _WARM_UP / _seconds(partial(run, _WARM_UP))))
+
+
+def memory(measuring: Measuring) -> list[str]:
+    """What torch has allocated and reserved at most; recorded graphs keep their memory, so they come last."""
+    rows, notes = [], []
+    with measuring.setup() as setup:
+        for way in ("computed", "replayed"):
+            for tier, trainer in zip(setup.method.tiers, setup.trainers, strict=False):
+                why_not = replay(trainer) if way == "replayed" else ""
+                if why_not:
+                    notes.append(f"- rank ratio {tier.name} is not replayed: {why_not}")
+                allocated, reserved = _peak_bytes(partial(train, trainer, _WARM_UP), setup.data.device)
+                cells = [measuring.shown(1e-6 * value, "{:,.0f} MB") for value in (allocated, reserved)]
+                rows.append([tier.name, way, *(_of_replay(measuring, cell, why_not) for cell in cells)])
+    heads = ["rank ratio", "steps", "allocated at most", "reserved at most"]
+    return [*markdown_lines(heads, rows, 2), *_notes(measuring, notes)]
+
+
+def _peak_bytes(action: Callable[[], None], device: torch.device) -> tuple[int, int]:
+    if device.type != "cuda":
+        action()
+        return 0, 0
+    torch.cuda.empty_cache()
+    torch.cuda.reset_peak_memory_stats(device)
+    action()
+    return torch.cuda.max_memory_allocated(device), torch.cuda.max_memory_reserved(device)
+
+
+def energy_of_steps(measuring: Measuring) -> list[str]:
+    """Joules of 1,000 images, of the whole card. Says why where NVML cannot tell."""
+    rows, notes = [], []
+    with measuring.setup() as setup:
+        size, device = setup.config.train.batch_size, setup.data.device
+        for number, tier in enumerate(setup.method.tiers):
+            ways, why_not = _ways(setup, number)
+            cells = []
+            for run in (ways["computed"], ways["replayed"], ways["by hand"]):
+                steps = _enough(run, energy.LEAST_S * measuring.seconds)
+                try:
+                    used = energy.joules(partial(run, steps), device)
+                    cells.append(measuring.shown(1000 * used / steps / size, "{:.2f} J"))
+                except energy.NoEnergyError as error:
+                    cells.append(measuring.shown("not measured"))
+                    notes.append(f"- not measured: {error}")
+            cells[1] = _of_replay(measuring, cells[1], why_not)
+            rows.append([tier.name, *cells])
+    heads = ["rank ratio", "computed", "replayed", "by hand"]
+    return [*markdown_lines(heads, rows, 1), *_notes(measuring, notes)]
+
+
+def factorization(measuring: Measuring) -> list[str]:
+    """Seconds of one factorization of the whole net at the largest rank ratio below 1, by solver and device, and how
+    far the squared errors of all layers are from those of the CPU."""
+    rows = []
+    with measuring.setup() as setup:
+        method = setup.method
+        assert isinstance(method, FedHM)
+        ratio = max(tier.capacity for tier in method.tiers if tier.capacity < 1)
+        state, errors = method.initial_state(), {}
+        for solver in ("gram", "exact"):
+            factorized = PublishedFactors(method.layers, solver, None)
+            for device in (torch.device("cpu"), setup.data.device):
+                there = {name: value.to(device) for name, value in state.items()}
+                act = partial(factors_of, factorized, there, ratio, device)
+                errors[device.type] = squared_error(method, state, act())  # and warms up
+                seconds = _median_s(act, device, _TURNS)
+                excess = abs(errors[device.type] / errors["cpu"] - 1)
+                where = device.type if device.type != "cpu" else f"cpu, {torch.get_num_threads()} thread"
+                rows.append([solver, where, measuring.shown(seconds, "{:.3f} s"), measuring.shown(excess, "{:.1e}")])
+    return markdown_lines(["solver", "device", "a round", "squared error: off the CPU's by"], rows, 2)
+
+
+def copies(measuring: Measuring) -> list[str]:
+    """What the net's bytes take from the GPU to the host and back: what a GPU-aware MPI could save of an upload."""
+    rows = []
+    with measuring.setup() as setup:
+        device, num_bytes = setup.data.device, setup.trainers[0].net.layout.num_bytes
+        there = torch.zeros(num_bytes, dtype=torch.uint8, device=device)
+        for name, is_pinned in (("page-locked", device.type == "cuda"), ("ordinary", False)):
+            here = host_buffer(num_bytes, is_pinned=is_pinned)
+            for way, action in (("down", partial(here.copy_, there)), ("up", partial(there.copy_, here))):
+                action()
+                seconds = _median_s(action, device, _COPIES)
+                took = measuring.shown(1e3 * seconds, "{:.2f} ms")
+                rate = measuring.shown(1e-9 * num_bytes / seconds, "{:.1f} GB/s")
+                rows.append([name, way, measuring.shown(1e-6 * num_bytes, "{:.1f} MB"), took, rate])
+    return markdown_lines(["host memory", "way", "upload", "a copy", "rate"], rows, 2)
+
+
+def _median_s(action: Callable[[], object], device: torch.device, times: int) -> float:
+    """Seconds of one call, until the device is done."""
+
+    def act() -> None:
+        action()
+        _wait(device)
+
+    return statistics.median(_seconds(act) for _ in range(times))
+
+
+def _seconds(action: Callable[[], object]) -> float:
+    started = time.perf_counter()
+    action()
+    return time.perf_counter() - started
+
+
+def _wait(device: torch.device) -> None:
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)
+
+
+def _of_replay(measuring: Measuring, cell: str, why_not: str) -> str:
+    """The cell, unless it is of computed steps."""
+    return "not replayed" if why_not and not measuring.is_dry else cell
+
+
+def _notes(measuring: Measuring, notes: list[str]) -> list[str]:
+    """Each once, below a table."""
+    return ["", *dict.fromkeys(notes)] if notes and not measuring.is_dry else []
