@@ -91,7 +91,7 @@ def _server(
     comm, folder = setup.comm, course.folder()
     places = comm.allgather_text(f"{comm.host}: {setup.device.description}")
     warnings = start.check_nets(setup) if course.begun_after is None else ()
-    asked, to_resume = course.asked, course.advice.resume_command()
+    asked, to_resume = course.asked, course.advice.to_resume
     server = together(
         comm, lambda: Server(stack, setup, folder, lock, snapshot, asked, to_resume, observed) if lock else None
     )

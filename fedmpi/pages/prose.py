@@ -7,9 +7,11 @@ from typing import Any
 
 from fedmpi.errors import counted
 from fedmpi.pages.facts import Facts
+from fedmpi.report.lineage import Parent
 from fedmpi.report.records import ranks_in_words
 from fedmpi.store.units import percent, si, size, took
 
+PALE_CURVES = "The pale part of a curve is of the rounds of"
 _ALL_IN_ONE = "all clients"
 
 
@@ -23,11 +25,25 @@ def paragraph(facts: Facts) -> str:
         f"{counted(clients['count'], 'client')} by {_named(config['partition'])}. In each round {cohort} trained "
         f"{_epochs(config['train'])}. "
     )
-    if facts.is_finished:
+    if facts.parent:
+        text += _lineage(facts, facts.parent)
+    elif facts.is_finished:
         text += f"All {facts.rounds:,} rounds are done, with seed {config['seed']}."
     else:
         text += f"{facts.done:,} of {facts.rounds:,} rounds are done, with seed {config['seed']}."
     return text + _where(facts)
+
+
+def _lineage(facts: Facts, parent: Parent) -> str:
+    """Whose rounds these are, what the branch changes, and what the numbers are of."""
+    changes = f" ({'; '.join(parent.changes)})" if parent.changes else ""
+    own = facts.done - parent.round
+    left = "" if facts.is_finished else f" of {facts.rounds - parent.round:,}"
+    return (
+        f"It is a branch{changes}: {parent.whose}. {counted(own, 'round')}{left} of its own "
+        f"{'is' if own == 1 else 'are'} done, with seed {facts.config['seed']}; the numbers on this page are of "
+        "these alone."
+    )
 
 
 def _named(options: Mapping[str, Any]) -> str:

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from fedmpi.config import words, yaml_text
 from fedmpi.pages.charts import Line
@@ -15,6 +16,9 @@ from fedmpi.pages.facts import Facts
 
 _NOT_COMPARED = ("seed", "mpi", "output")
 """Sections that change no result, and the seed. The data's folder changes none, either."""
+_BRANCH = "branch"
+Setting = tuple[tuple[str, str], ...]
+"""Pairs of a dotted key and its value as text."""
 MOST_PAIRED = 5
 """Of more settings than this, not every pair is compared."""
 LEAST_SEEDS = 3
@@ -42,20 +46,13 @@ class Group:
 
     def line(self, tier: str, x: str, quantity: str, label: str) -> Line:
         """The mean over seeds by round (or by what was moved or computed up to it), and the range of the seeds. Seeds
-        that have not tested this tier yet are left out."""
-        by_round: dict[int, list[tuple[float, float]]] = {}
+        that have not tested this tier yet are left out. Of branches the mean of the rounds before, too."""
         runs = [run for run in self.runs if run.course(tier, quantity)[0]]
-        for run in runs:
-            places = places_of(run, x)
-            for number, value in zip(*run.course(tier, quantity), strict=True):
-                by_round.setdefault(number, []).append((places[number], value))
-        common = sorted(number for number, found in by_round.items() if len(found) == len(runs))
-        points = [np.array(by_round[number]) for number in common]
-        xs, ys = [float(point[:, 0].mean()) for point in points], [float(point[:, 1].mean()) for point in points]
-        if len(runs) == 1:
-            return Line(label, xs, ys)
-        low, high = ([float(end(point[:, 1])) for point in points] for end in (np.min, np.max))
-        return Line(label, xs, ys, low, high)
+        places = [places_of(run, x) for run in runs]
+        points = _common(places, [run.course(tier, quantity) for run in runs])
+        before = _common(places, [run.course_before(tier, quantity) for run in runs])
+        low, high = ([float(end(point[:, 1])) for point in points * (len(runs) > 1)] for end in (np.min, np.max))
+        return Line(label, *_means(points), low, high, *_means(before))
 
     def last(self, tier: str, quantity: str = "accuracy") -> dict[int, float]:
         """The value by seed, of the last round in which this tier was tested."""
@@ -67,10 +64,26 @@ class Group:
         return {seed: (numbers[-1], values[-1]) for seed, (numbers, values) in courses.items() if values}
 
 
+def _common(
+    places: Sequence[Mapping[int, float]], courses: Sequence[tuple[Sequence[int], Sequence[float]]]
+) -> list[NDArray[np.float64]]:
+    """Of each round that all have tested, in their order, the place and the value of each run, (runs, 2)."""
+    by_round: dict[int, list[tuple[float, float]]] = {}
+    for place, course in zip(places, courses, strict=True):
+        for number, value in zip(*course, strict=True):
+            by_round.setdefault(number, []).append((place[number], value))
+    return [np.array(by_round[number]) for number in sorted(by_round) if len(by_round[number]) == len(courses)]
+
+
+def _means(points: Sequence[NDArray[np.float64]]) -> tuple[list[float], list[float]]:
+    return [float(point[:, 0].mean()) for point in points], [float(point[:, 1].mean()) for point in points]
+
+
 def places_of(run: Facts, x: str) -> dict[int, float]:
-    """Where each round stands on the axis: its number, or the bytes or MACs of all rounds up to it."""
+    """Where each round stands on the axis: its number, or the bytes or MACs of all rounds up to it, those included
+    that a branch has of its parent: the net has cost them, too."""
     keys = {"rounds": (), "bytes": ("protocol_down_bytes", "protocol_up_bytes"), "macs": ("training_macs",)}[x]
-    numbers, sums = run.cumulated(*keys)
+    numbers, sums = replace(run, records=[*run.inherited, *run.records]).cumulated(*keys)
     return dict(zip(numbers, map(float, sums if keys else numbers), strict=True))
 
 
@@ -115,16 +128,36 @@ def grouped(runs: Iterable[Facts]) -> list[Group]:
     """Groups in the order in which their first runs are given; of several runs of one seed the one with the most
     rounds.
     """
-    by_setting: dict[tuple[tuple[str, str], ...], dict[int, Facts]] = {}
+    by_setting: dict[Setting, dict[int, Facts]] = {}
     for run in runs:
-        by_seed = by_setting.setdefault(tuple(settings(run.config).items()), {})
+        by_seed = by_setting.setdefault(setting_of(run), {})
         seed = int(run.config["seed"])
         by_seed[seed] = max(by_seed.get(seed, run), run, key=lambda one: one.done)
-    keys = _differing([dict(setting) for setting in by_setting])
+    keys = _differing([{key: value for key, value in setting if key != _BRANCH} for setting in by_setting])
     return [
-        Group(_name(dict(setting), keys), tuple(by_seed[seed] for seed in sorted(by_seed)))
+        Group(
+            _name(dict(setting), keys) + _of_parents(by_seed.values()), tuple(by_seed[seed] for seed in sorted(by_seed))
+        )
         for setting, by_seed in by_setting.items()
     ]
+
+
+def setting_of(run: Facts) -> Setting:
+    """What runs have in common that differ by nothing but their seed. A branch is no run of its settings alone: after
+    which round it begins and what it changes there are a setting, too.
+    """
+    found = tuple(settings(run.config).items())
+    if (parent := run.parent) is None:
+        return found
+    changes = "; ".join(change for change in parent.changes if not change.startswith("seed:"))
+    return (*found, (_BRANCH, f"{parent.round}: {changes}"))
+
+
+def _of_parents(runs: Iterable[Facts]) -> str:
+    """`, branch of RUN@3`: whose rounds come before those of these runs; empty for runs that are no branches."""
+    names = list(dict.fromkeys(run.parent.name for run in runs if run.parent))
+    more = f" and {len(names) - 1} more" if len(names) > 1 else ""
+    return f", branch of {names[0]}{more}" if names else ""
 
 
 def settings(config: Mapping[str, Any]) -> dict[str, str]:
