@@ -8,10 +8,11 @@ writes the table of last values, too. RUN is a run directory, or a folder of the
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from fedmpi.command.manners import Parser, file_to_write, run_command, say, show
+from fedmpi.command.manners import Parser, file_to_write, run_command, show
 from fedmpi.errors import ConfigError
 from fedmpi.pages import facts
 from fedmpi.report.terminal import wrapped
@@ -48,7 +49,7 @@ def _plot(runs: Sequence[str], out: str, x: str, y: str, tier: Sequence[str], te
         raise ConfigError("command line", "; ".join([problem, *minded]))
     figure.save(plotted.drawn(groups, x, y, tiers), path)
     for line in wrapped(*(f"warning: {line}" for line in minded)):
-        say(line)
+        print(line, file=sys.stderr, flush=True)
     show(f"{path}")
     if table:
         write_text(table, plotted.tex(groups, y))

@@ -109,4 +109,4 @@ def _nothing_saved(folder: RunDir, found: Lineage) -> str:
     if end.state == RUNNING:
         return f"{none} yet; wait for the end of a round"
     from_parent = f", or export from {found.parent.run}" if found.parent else ""
-    return f"{none}, because it {end.what()}; {end.advice}{from_parent}"
+    return f"{none}, because it {end.what() if end.cause else end.briefly()}; {end.advice}{from_parent}"

@@ -75,9 +75,8 @@ def run(
     mpirun it ends all ranks. SIGUSR1 and a time limit stop the run after a round: then `Run.is_finished` is False.
 
     Raises UserError for mistakes, RoundError for a failure in a round, whose text has round, client, stage, cause and
-    the call that continues, TooFewRanksError. Where one of several ranks
-    fails, all end. Signal handlers, environment variables, filters of warnings and torch's settings are as before when
-    this returns or raises.
+    the call that continues, TooFewRanksError. Where one of several ranks fails, all end. Signal handlers, environment
+    variables, filters of warnings and torch's settings are as before when this returns or raises.
     """
     from fedmpi.library.surroundings import given_back  # loads torch
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import html
+import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -14,7 +15,6 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import InstanceOf
 
-from fedmpi.command.manners import say
 from fedmpi.config.load import Override
 from fedmpi.config.schema import Config
 from fedmpi.data import reading
@@ -272,7 +272,7 @@ class Run:
             problem = "no round has been tested yet, so there is nothing to draw"
             raise ConfigError(str(self.path), "; ".join([problem, *minded]))
         for line in wrapped(*(f"warning: {line}" for line in minded)):
-            say(line)
+            print(line, file=sys.stderr, flush=True)
         return plotted.drawn(groups, x, y, chosen)
 
     def __repr__(self) -> str:

@@ -35,9 +35,16 @@ def draw_line(axes: Axes, line: Line, place: int, colour: object, *, is_joined: 
     axes.plot(line.x, line.y, color=colour, label=line.label, markersize=3.5, markevery=every, **style)
     if len(line.x_before):
         before = [*line.x_before, *line.x[:1]], [*line.y_before, *line.y[:1]]
-        axes.plot(*before, color=colour, alpha=PALE, linestyle=style["linestyle"])
+        axes.plot(*before, color=_paler(colour), linestyle=style["linestyle"], zorder=1.5)  # below all curves
     if len(line.low):
         axes.fill_between(line.x, line.low, line.high, color=colour, alpha=0.18, linewidth=0)
+
+
+def _paler(colour: Any) -> tuple[float, ...]:
+    """Mixed with white, because EPS knows no opacity."""
+    from matplotlib.colors import to_rgb
+
+    return tuple(1 - PALE * (1 - share) for share in to_rgb(colour))
 
 
 def as_percent(axes: Axes) -> None:

@@ -65,6 +65,8 @@ class Facts:
     ending: Ending | None = None
     """How it has ended, where it has rounds to go."""
     notes: tuple[str, ...] = ()
+    beside: tuple[str, ...] = ()
+    """Of the first run of a folder: lines about those of its runs that are left out."""
 
     @property
     def rounds(self) -> int:
@@ -119,7 +121,7 @@ def scores_of(record: Record, name: str) -> Mapping[str, float]:
 
 def read_all(paths: Sequence[Path]) -> list[Facts]:
     """Reads each path: a run, or all runs in a folder that have done a round. A run in a folder whose config is damaged
-    is left out, and the folder's first run has a note that says so.
+    is left out, and so is one without a round; the folder's first run has a line (`beside`) that says so.
 
     Raises RunDirError where there is none.
     """
@@ -137,21 +139,16 @@ def read_all(paths: Sequence[Path]) -> list[Facts]:
             raise RunDirError(str(path), "holds no run (no config.yaml), nor does a folder in it; name a run's folder")
         empty = [facts for facts in inner if not facts.records]
         if not (begun := [facts for facts in inner if facts.records]):
-            raise RunDirError(str(path), f"holds runs, but none has done a round yet: {left_out(empty[0])}")
-        notes = [
-            *(f"left out: {error.text()}" for error in damaged),
-            *(f"left out: {left_out(facts)}" for facts in empty),
-        ]
-        begun[0] = replace(begun[0], notes=(*begun[0].notes, *notes))
+            raise RunDirError(str(path), f"holds runs, but none has done a round yet: {_nothing_to_show(empty[0])}")
+        beside = [*(error.text() for error in damaged), *map(_nothing_to_show, empty)]
+        begun[0] = replace(begun[0], beside=(*begun[0].beside, *(f"left out: {line}" for line in beside)))
         found += begun
     return found
 
 
-def left_out(run: Facts) -> str:
-    """Why a run without a round has nothing to show, after its name."""
-    return (
-        f"{run.folder.name}, which {run.ending.what() if run.ending else 'has no round'}, before its first round ended"
-    )
+def _nothing_to_show(run: Facts) -> str:
+    happened = f" {run.ending.briefly()}, and" if run.ending else ""
+    return f"{run.folder.name}{happened} has no round of its own"
 
 
 def _read_below(folder: Path) -> tuple[list[Facts], list[RunDirError]]:
@@ -166,15 +163,21 @@ def _read_below(folder: Path) -> tuple[list[Facts], list[RunDirError]]:
     return found, damaged
 
 
-def _config(run_dir: RunDir, text: str) -> dict[str, Any]:
-    """The run's config as its file says it. Raises RunDirError where it is damaged."""
+def _config(run_dir: RunDir) -> tuple[dict[str, Any], str]:
+    """The run's config as its file says it, and its text. Raises RunDirError where it is damaged, or where no run has
+    begun.
+    """
+    content = read_whole(run_dir.config_path)
+    if content is None:
+        raise RunDirError(str(run_dir.path), "holds no run (no config.yaml)")
+    text = content.decode(errors="replace")
     try:
         config = yaml_text.parse(text).value
     except yaml_text.YamlError as error:
         raise RunDirError(str(run_dir.config_path), f"is damaged: {error}") from None
     if not isinstance(config, dict) or not isinstance(config.get("rounds"), int):
         raise RunDirError(str(run_dir.config_path), "is no run's config: rounds are missing")
-    return config
+    return config, text
 
 
 def read(folder: Path) -> Facts:
@@ -189,11 +192,7 @@ def read(folder: Path) -> Facts:
             notes.append(error.text())
             return instead
 
-    text = read_whole(run_dir.config_path)
-    if text is None:
-        raise RunDirError(str(folder), "holds no run (no config.yaml)")
-    config_text = text.decode(errors="replace")
-    config = _config(run_dir, config_text)
+    config, config_text = _config(run_dir)
     nothing: list[dict[str, Any]] = []
     records = whole(lambda: read_records(run_dir), nothing)
     if gaps := gaps_of(records, rounds_done(records)):

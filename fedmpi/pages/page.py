@@ -47,7 +47,12 @@ def _of_one(facts: Facts) -> dict[str, Any]:
         "state": state,
         "lead": paragraph(facts),
         "figures": key_figures(facts),
-        "notes": [*ends, *(f"{line[0].upper()}{line[1:]}." for line in divergences(facts.records)), *facts.notes],
+        "notes": [
+            *ends,
+            *(f"{line[0].upper()}{line[1:]}." for line in divergences(facts.records)),
+            *facts.notes,
+            *facts.beside,
+        ],
         "sections": [section for section in sections if section],
         "configs": [("The resolved config", facts.config_text)],
     }

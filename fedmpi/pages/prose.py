@@ -36,7 +36,7 @@ def paragraph(facts: Facts) -> str:
 
 def _lineage(facts: Facts, parent: Parent) -> str:
     """Whose rounds these are, what the branch changes, and what the numbers are of."""
-    changes = f" ({'; '.join(parent.changes)})" if parent.changes else ""
+    changes = f" with {parent.changed()}" if parent.changes else ""
     own = facts.done - parent.round
     left = "" if facts.is_finished else f" of {facts.rounds - parent.round:,}"
     return (

@@ -62,9 +62,9 @@ def to_mind(given: Sequence[Facts], groups: Sequence[Group]) -> list[str]:
         how_far = (
             f"shown up to round {run.done:,} of {run.rounds:,}" if run.tested else "not shown: no round was tested"
         )
-        found += [f"{name} {run.ending.what()}; {how_far}"] if run.ending else []
+        found += [f"{name} {run.ending.briefly()}; {how_far}"] if run.ending else []
         found += [f"{name}: {line}" for line in (*divergences(run.records), *run.notes)]
-    return found
+    return [*found, *(line for run in given for line in run.beside)]
 
 
 def _curves(groups: Sequence[Group]) -> _Section:

@@ -54,6 +54,10 @@ class Ending:
         in_a_round = self.cause.startswith("round ")
         return self.state + (f" in {self.cause}" if in_a_round else f": {self.cause}" if self.cause else "")
 
+    def briefly(self) -> str:
+        """`what` without its cause: `diverged in round 3, client 17, stage local_training`."""
+        return self.what().partition(": ")[0]
+
     def what_is_saved(self) -> str:
         """`rounds 1 to 3 are saved`."""
         if not self.saved:
@@ -62,7 +66,8 @@ class Ending:
 
     def paragraph(self) -> str:
         """For the top of a page: what happened, what is saved, and what to do."""
-        parts = [f"This run {self.what()}", self.what_is_saved().capitalize(), *([self.advice] if self.advice else [])]
+        saved = [] if "saved" in self.advice else [self.what_is_saved()]
+        parts = filter(None, [f"this run {self.what()}", *saved, self.advice])
         return ". ".join(part[:1].upper() + part[1:] for part in parts) + "." * (not self.advice)
 
 

@@ -6,11 +6,15 @@ Whatever sums up a run (its best and last accuracy, its bytes, its time) is of t
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 from fedmpi.errors import one_line
 from fedmpi.report.records import BRANCHED_FROM, Record
+
+_CHANGE = re.compile(r"(.+?): run has (.+), you ask (.+)")
+"""As `Config.diff` has it."""
 
 
 @dataclass(frozen=True)
@@ -25,6 +29,11 @@ class Parent:
     def name(self) -> str:
         """`RUN@3`, without the folder that the run is in."""
         return f"{one_line(os.path.basename(self.run))}@{self.round}"
+
+    def changed(self) -> str:
+        """`train.lr 0.01 instead of 0.1; method.name 'heterofl' instead of 'fedhm'`; empty for the same settings."""
+        found = (_CHANGE.sub(r"\1 \3 instead of \2", change) for change in self.changes)
+        return "; ".join(map(one_line, found))
 
     @property
     def whose(self) -> str:

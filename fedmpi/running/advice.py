@@ -17,6 +17,7 @@ from fedmpi.store.whereabouts import GoneError
 
 # A client that diverges at a learning rate usually trains at a tenth of it; the default is safe where that is far off.
 _LOWER = 0.1
+_TO_CONTINUE = "to continue"
 NOTHING_SAVED = "nothing was saved yet"
 
 
@@ -62,7 +63,7 @@ class Advice:
         """A text that ends in a command, in lines that can be typed as they are."""
         return folded(text)
 
-    def to_resume(self, when: str = "to continue") -> str:
+    def to_resume(self, when: str = _TO_CONTINUE) -> str:
         """`to continue: COMMAND`, in lines."""
         return self.in_lines(f"{when}: {self.resume_command()}")
 
@@ -84,7 +85,8 @@ class Advice:
     def how_to_continue(self, error: BaseException | None = None) -> str:
         """The last lines of a message about the end of a run, which `error` has ended, or a signal (None)."""
         first, then = self._how_to_continue(error)
-        return (f"  {first}\n" if first else "") + self.in_lines(then)
+        lines = self.in_lines(then) if then.startswith(_TO_CONTINUE) else then
+        return (f"  {first}\n" if first else "") + lines
 
     def _how_to_continue(self, error: BaseException | None) -> tuple[str, str]:
         """What to mind first, if anything, and what to do."""
@@ -93,22 +95,22 @@ class Advice:
         run_dir = self._run[0]
         cause = _cause(error)
         if isinstance(cause, GoneError) and cause.moved_to:
-            return "", f"to continue: {self.resume_command(moved_to=cause.moved_to)}"
+            return "", f"{_TO_CONTINUE}: {self.resume_command(moved_to=cause.moved_to)}"
         if not run_dir.holds_run():  # it is gone, or a branch has not begun
             return "", f"nothing is left to continue in {run_dir.path}"
         if isinstance(cause, DivergenceError):
             return self._after_divergence()
-        return _before_a_resume(cause), f"to continue: {self.resume_command()}"
+        return _before_a_resume(cause), f"{_TO_CONTINUE}: {self.resume_command()}"
 
     def _after_divergence(self) -> tuple[str, str]:
         """A resume computes the same bits, so it diverges at the same place; the same settings from round 1 do, too."""
         lower = min(self._lr * _LOWER, Train().lr)
         if not (last := self._last_saved()):
             problem = f"{NOTHING_SAVED}, and the same settings diverge again"
-            return problem, f"to continue from the beginning with others: {self.resume_command(lower)}"
+            return problem, f"{_TO_CONTINUE} from the beginning with others: {self.resume_command(lower)}"
         again = self.branch_command(lower)
         saved = f"{self.what_is_saved()}; {self._resume_alone} would diverge again, because it computes the same bits"
-        return saved, f"to continue after round {last} with other settings, in a new run directory: {again}"
+        return saved, f"{_TO_CONTINUE} after round {last} with other settings, in a new run directory: {again}"
 
     def _last_saved(self) -> int:
         return max((number for number, _ in self._run[0].checkpoints()), default=0) if self._run else 0

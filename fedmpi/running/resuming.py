@@ -72,8 +72,8 @@ def restore(setup: Setup, run_dir: RunDir, *, resume: bool) -> checkpoint.Snapsh
 
 def _begins(run_dir: RunDir, config: Config) -> str:
     """Why a run that may continue begins at round 1."""
-    why = "no round is saved yet" if manifest.read_starts(run_dir) else "holds no run yet, so one begins"
-    return f"{run_dir.path}: {why}: starting at round 1 with {config.where}"
+    begins = "no round is saved yet, so it begins again" if manifest.read_starts(run_dir) else "a new run begins"
+    return f"nothing to continue in {run_dir.path}: {begins} at round 1, with {config.where}"
 
 
 def _refuse_fewer(config: Config, run_dir: RunDir, done: int) -> None:
