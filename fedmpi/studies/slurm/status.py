@@ -55,8 +55,6 @@ class Status:
     rounds: int | None = None
     accuracy: float | None = None
     """The last one of the run's own rounds."""
-    branch_of: str = ""
-    """`RUN@3` for a run whose rounds 1 to 3 are those of the run in a folder RUN."""
     eta_s: float | None = None
     ranks: tuple[int, ...] = ()
     """How many ranks have done the rounds: several numbers where the run was resumed on others, or lost some. A start
@@ -64,6 +62,8 @@ class Status:
     """
     seen_s: float | None = field(default=None, compare=False)
     """Seconds since the last sign of life, by the clock of the file system."""
+    branch_of: str = ""
+    """`RUN@3` for a run whose rounds 1 to 3 are those of the run in a folder RUN."""
 
     def line(self, above: Path) -> tuple[str, ...]:
         """The cells under `_HEADS` and `_BRANCH_OF`, the folder as seen from `above`."""
@@ -103,9 +103,10 @@ def print_status(folders: Sequence[Path]) -> None:
     if not lines:
         print("no runs there")
         return
-    num_shown = len(_HEADS) + any(line[-1] != "-" for line in lines)
-    heads = (*_HEADS, _BRANCH_OF)[:num_shown]
-    table_text.print_lines(heads, [line[:num_shown] for line in lines], _NUM_LEFT, sys.stdout)
+    has_branch = any(line[-1] != "-" for line in lines)
+    # Beside the run's name, where a long one stands above the rest of its line.
+    shown = [(line[0], line[-1], *line[1:-1]) if has_branch else line[:-1] for line in ((*_HEADS, _BRANCH_OF), *lines)]
+    table_text.print_lines(shown[0], shown[1:], _NUM_LEFT + has_branch, sys.stdout)
     print(", ".join(f"{count} {state}" for state, count in Counter(line[1] for line in lines).items()))
 
 
