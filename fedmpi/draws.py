@@ -26,7 +26,8 @@ from fedmpi.data.partition import saved
 from fedmpi.errors import RunDirError
 from fedmpi.methods.protocol import all_nets
 from fedmpi.methods.values import Client
-from fedmpi.report.records import BRANCHED_FROM, DRAWS_ON, read_records
+from fedmpi.report.lineage import lineage
+from fedmpi.report.records import DRAWS_ON, read_records
 from fedmpi.rounds.state import draw_tasks
 from fedmpi.running import start
 from fedmpi.running.folder import config_of
@@ -65,12 +66,13 @@ class Draws:
         self._partition = saved(folder.partition_path)[0]
         self._method = methods.create(start.method_context(self._config, self._config.data.used()))
         self._blocks = start.blocks(self._config)
-        self._records = {record["round"]: record for record in read_records(folder)}
+        records = read_records(folder)
+        self._records, self._lineage = {record["round"]: record for record in records}, lineage(records)
 
     @property
     def rounds(self) -> list[int]:
-        """The rounds on record."""
-        return sorted(self._records)
+        """The rounds on record that the run has made itself."""
+        return [record["round"] for record in self._lineage.own]
 
     def of_round(self, number: int) -> list[DrawnClient]:
         """Every client of the round, phase by phase, in the order of the record's `cohort`.
@@ -78,6 +80,8 @@ class Draws:
         The round may be one to come, unless the method draws on the state before it. Raises `RunDirError` where the
         draws of this round cannot be known.
         """
+        if (parent := self._lineage.parent) is not None and number <= parent.round:
+            raise RunDirError(self._path, f"{parent.whose}; ask {parent.run}")
         published, found = self._published(number), []
         for phase in self._method.phases(number):
             for task in draw_tasks(self._config, self._blocks, self._partition, number, phase):
@@ -116,11 +120,6 @@ class Draws:
         record = self._records.get(number)
         if record is None or record.get("cohort") == list(clients):
             return
-        branch = next((later for later in self._records.values() if BRANCHED_FROM in later), None)
-        if branch is not None and number <= branch["round"]:
-            raise RunDirError(
-                self._path, f"round {number} is of the run it begins from; ask {branch[BRANCHED_FROM]['run']}"
-            )
         raise RunDirError(self._path, f"round {number} had other clients than its config.yaml gives; was that changed?")
 
 

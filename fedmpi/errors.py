@@ -112,17 +112,34 @@ class Interrupted(KeyboardInterrupt):
 
 
 class RoundError(Exception):
-    """A failure inside a round: says on which rank, in which round, for which client and at which stage."""
+    """A failure inside a round: its text says in which round, for which client, at which stage, and why."""
+
+    advice = ""
+    """What to do next, for who catches it; empty where a command says that itself."""
 
     def __init__(self, stage: str, *, round_number: int | None = None, client: int | None = None) -> None:
         self.stage, self.round_number, self.client = stage, round_number, client
         super().__init__(stage)
 
     def __str__(self) -> str:
-        return self.where()
+        why = [] if self.__cause__ is None else [_said_by(self.__cause__)]
+        return "\n".join([": ".join([self.where(), *why]), *([self.advice] if self.advice else [])])
 
     def where(self) -> str:
         return where(self.stage, self.round_number, self.client)
+
+
+def in_a_line(error: BaseException) -> str:
+    """What has failed, and where: `round 3, client 17, stage local_training: training diverged: ...`."""
+    if isinstance(error, RoundError) and error.__cause__ is not None:
+        return one_line(f"{error.where()}: {_said_by(error.__cause__)}")
+    return one_line(_said_by(error))
+
+
+def _said_by(error: BaseException) -> str:
+    """Its text, with its type where the text is none of ours."""
+    is_ours = isinstance(error, (UserError, DivergenceError, RoundError))
+    return str(error) if is_ours else f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
 
 
 def where(stage: str, round_number: int | None, client: int | None) -> str:

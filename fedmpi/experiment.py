@@ -96,7 +96,7 @@ def _server(
     notes = settle_replays(setup)
     if setup.computed_with["device"] == "cuda":
         notes = (*notes, *gpu_aware.notes())
-    asked, to_resume = course.asked, course.advice.resume_command()
+    asked, to_resume = course.asked, course.advice.to_resume
     server = together(
         comm, lambda: Server(stack, setup, folder, lock, snapshot, asked, to_resume, observed) if lock else None
     )

@@ -71,7 +71,11 @@ def parse(argv: Sequence[str]) -> argparse.Namespace:
     parser.add_argument(
         "--run-dir", metavar="DIR", help="where the run lives; a fresh folder under output.dir by default"
     )
-    parser.add_argument("--resume", action="store_true", help="continue from the newest intact checkpoint in --run-dir")
+    parser.add_argument(
+        "--resume",
+        action="store_true",
+        help="continue from the newest whole checkpoint in --run-dir; begins the run where there is none",
+    )
     parser.add_argument(
         "--resume-from",
         metavar="RUN[@ROUND]",

@@ -72,9 +72,9 @@ class Job:
     advice: Advice
 
     @classmethod
-    def begun(cls, config: Config, hears: Callable[[str], None]) -> Job:
+    def begun(cls, config: Config, hears: Callable[[str], None], advises: Callable[[Config], Advice] = Advice) -> Job:
         """Loads torch and MPI. From here on SIGUSR1 asks to stop, and `hears` is told of it; outside the main thread
-        Python lets nobody listen. Raises `LaunchError`.
+        Python lets nobody listen. `advises` makes what says how to continue. Raises `LaunchError`.
         """
         stopping = _stopping(config)
         if threading.current_thread() is threading.main_thread():
@@ -85,7 +85,7 @@ class Job:
         comm = world(_startup_limit_s(config, os.environ, time.time()))
         import fedmpi.experiment  # noqa: F401 - `run` needs it: what is loaded is loaded here
 
-        return cls(config, comm, stopping, Advice(config))
+        return cls(config, comm, stopping, advises(config))
 
     def run(self, asked: Asked) -> bool:
         """Trains to the last round; False if the run was stopped before. Raises as `experiment.run` does."""

@@ -8,12 +8,14 @@ writes the table of last values, too. RUN is a run directory, or a folder of the
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Sequence
 from pathlib import Path
 
 from fedmpi.command.manners import Parser, file_to_write, run_command, show
 from fedmpi.errors import ConfigError
 from fedmpi.pages import facts
+from fedmpi.report.terminal import wrapped
 from fedmpi.store.files import write_text
 
 
@@ -32,16 +34,22 @@ def main(argv: Sequence[str] | None = None) -> int:
 def _plot(runs: Sequence[str], out: str, x: str, y: str, tier: Sequence[str], tex: str | None) -> None:
     from fedmpi.pages import figure, plotted  # load matplotlib
     from fedmpi.pages.settings import grouped
+    from fedmpi.pages.several import to_mind
 
     path, table = file_to_write("--out", out), tex and file_to_write("--tex", tex)
     if table == path:
         raise ConfigError("--tex", f"{path} is the figure's file, too; name another")
     if path.suffix.lower() not in figure.FORMATS:
         raise ConfigError("--out", f"'{out}' ends in none of {', '.join(figure.FORMATS)}, which choose the format")
-    groups = grouped(facts.read_all([Path(run) for run in runs]))
+    found = facts.read_all([Path(run) for run in runs])
+    groups = grouped(found)
+    minded = to_mind(found, groups)
     if not (tiers := plotted.chosen_tiers(groups, tier, y)):
-        raise ConfigError("command line", "no round of these runs has been tested yet, so there is nothing to draw")
+        problem = "no round of these runs has been tested yet, so there is nothing to draw"
+        raise ConfigError("command line", "; ".join([problem, *minded]))
     figure.save(plotted.drawn(groups, x, y, tiers), path)
+    for line in wrapped(*(f"warning: {line}" for line in minded)):
+        print(line, file=sys.stderr, flush=True)
     show(f"{path}")
     if table:
         write_text(table, plotted.tex(groups, y))

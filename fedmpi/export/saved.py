@@ -12,7 +12,9 @@ from fedmpi.config.schema import Config
 from fedmpi.errors import RunDirError
 from fedmpi.mpi.serial import SerialComm
 from fedmpi.report.best import best_round, mean_accuracy
-from fedmpi.report.records import BRANCHED_FROM, read_records
+from fedmpi.report.ending import RUNNING, ending
+from fedmpi.report.lineage import Lineage, lineage
+from fedmpi.report.records import read_records
 from fedmpi.rounds.publish import publish
 from fedmpi.rounds.state import Published, ServerState, Setup
 from fedmpi.running import resuming, start
@@ -52,9 +54,6 @@ def saved_round(run: str | Path, which: str = "last", overrides: Sequence[Overri
     records = {record["round"]: record for record in read_records(folder)}
     number = chosen_round(folder, which, records)
     record = records.get(number, {})
-    if BRANCHED_FROM in record:
-        parent = record[BRANCHED_FROM]["run"]
-        raise RunDirError(str(run), f"round {number} is of the run that it begins from; export it from {parent}")
     path = folder.checkpoint_path(number)
     snapshot = checkpoint.load(path)
     checkpoint.check(folder, snapshot, number, path)
@@ -77,17 +76,22 @@ def _for_tests_here(config: Config) -> Config:
 
 
 def chosen_round(folder: RunDir, which: str, records: Mapping[int, Mapping[str, Any]]) -> int:
-    """The number of the round. Raises RunDirError with the saved ones."""
-    saved = [number for number, _ in folder.checkpoints()]
+    """The number of the round, one of the run's own. Raises RunDirError with the saved ones."""
+    found = lineage([*records.values()])
+    inherited = found.parent.round if found.parent else 0
+    checkpoints = [number for number, _ in folder.checkpoints()]
+    saved = [number for number in checkpoints if number > inherited]
+    if found.parent and which.isdecimal() and 0 < int(which) <= inherited:
+        raise RunDirError(str(folder.path), f"{found.parent.whose}; export round {int(which)} from there")
     if not saved:
-        raise RunDirError(str(folder.path), "has no checkpoint yet; wait for the end of a round")
+        raise RunDirError(str(folder.path), _nothing_saved(folder, found))
     shown = ", ".join(map(str, saved[:_MOST_SHOWN])) + f" and {len(saved) - _MOST_SHOWN} more" * (
         len(saved) > _MOST_SHOWN
     )
     if which == "last":
         return saved[0]
     if which == "best":
-        best = best_round({number: mean_accuracy(record) for number, record in records.items()}, saved)
+        best = best_round({record["round"]: mean_accuracy(record) for record in found.own}, saved)
         if best is None:
             raise RunDirError("--round", f"best, but none of the saved rounds was tested; saved: {shown}")
         return best
@@ -96,3 +100,13 @@ def chosen_round(folder: RunDir, which: str, records: Mapping[int, Mapping[str, 
     if int(which) not in saved:
         raise RunDirError("--round", f"round {int(which)} is not saved; saved: {shown}")
     return int(which)
+
+
+def _nothing_saved(folder: RunDir, found: Lineage) -> str:
+    """Why there is nothing to export, and what to do."""
+    end = ending(folder, [*found.inherited, *found.own])
+    none = "no round is saved" if found.parent is None else f"{found.parent.whose}, and none since is saved"
+    if end.state == RUNNING:
+        return f"{none} yet; wait for the end of a round"
+    from_parent = f", or export from {found.parent.run}" if found.parent else ""
+    return f"{none}, because it {end.what() if end.cause else end.briefly()}; {end.advice}{from_parent}"

@@ -14,7 +14,8 @@ from fedmpi.command.job import Job, check_ranks, config_and_origin, origin_of
 from fedmpi.config.address import located
 from fedmpi.config.load import ARGUMENTS, Override, load
 from fedmpi.config.schema import Config
-from fedmpi.errors import ConfigError, Interrupted, RunDirError, StartupError, TooFewRanksError
+from fedmpi.errors import ConfigError, Interrupted, RoundError, RunDirError, StartupError, TooFewRanksError
+from fedmpi.library.advising import InPython
 from fedmpi.library.annotated import AConfig, APath, ConfigName, Keys, Ranks, checks_arguments
 from fedmpi.mpi.launch import check_launch, claimed
 from fedmpi.running.folder import Asked, refuse_inside
@@ -64,16 +65,18 @@ def run(
     """Trains to the last round, in this process or, called by every rank of an mpirun, on all of them: the same bits.
 
     `config` None is that of the run that is resumed, or that `resume_from` names, else the packaged default. `run_dir`
-    None is a fresh folder under `output.dir`. `resume` continues the run in `run_dir`, or begins it if there is none.
-    `resume_from`, as `RUN` or `RUN@ROUND`, begins a new run after a checkpoint of another. `progress` False prints
-    warnings only. Every rank gets the finished run; on one that cannot see the run directory, reading it fails.
+    None is a fresh folder under `output.dir`. `resume` continues the run in `run_dir` after the last round that is
+    saved; where none is saved, or where there is no such folder, it begins the run there and says so, so that a script
+    may be started again as it is. `resume_from`, as `RUN` or `RUN@ROUND`, begins a new run after a checkpoint of
+    another. `progress` False prints warnings only. Every rank gets the finished run; on one that cannot see the run
+    directory, reading it fails.
 
     Ctrl-C, or a notebook's interrupt, raises `Interrupted`, whose text says what is saved and how to continue. Under
     mpirun it ends all ranks. SIGUSR1 and a time limit stop the run after a round: then `Run.is_finished` is False.
 
-    Raises UserError for mistakes, RoundError for a failure in a round, TooFewRanksError. Where one of several ranks
-    fails, all end. Signal handlers, environment variables, filters of warnings and torch's settings are as before when
-    this returns or raises.
+    Raises UserError for mistakes, RoundError for a failure in a round, whose text has round, client, stage, cause and
+    the call that continues, TooFewRanksError. Where one of several ranks fails, all end. Signal handlers, environment
+    variables, filters of warnings and torch's settings are as before when this returns or raises.
     """
     from fedmpi.library.surroundings import given_back  # loads torch
 
@@ -113,7 +116,7 @@ def open_run(path: APath, overrides: Keys | None = None, /, *, running: bool = F
 def _made(config: Config, asked: Asked) -> Run:
     from fedmpi.library.opened import Run
 
-    job = Job.begun(config, lambda line: print(line, file=sys.stderr, flush=True))
+    job = Job.begun(config, lambda line: print(line, file=sys.stderr, flush=True), InPython)
     is_alone = job.comm.started_size == 1
     listens = not is_alone and threading.current_thread() is threading.main_thread()
     try:
@@ -130,7 +133,11 @@ def _made(config: Config, asked: Asked) -> Run:
             job.end_all(error)
         elif job.advice.run_dir is not None:
             job.advice.note_failure(error)
-            print(job.advice.how_to_continue(error), file=sys.stderr, flush=True)
+            advice = job.advice.how_to_continue(error)
+            if isinstance(error, RoundError):
+                error.advice = advice  # its text has it
+            else:
+                print(advice, file=sys.stderr, flush=True)
         raise
     assert job.advice.run_dir is not None
     return Run(job.advice.run_dir.path, [(f"{key}.name", name) for key, name in registry.named_in_full(config)])
@@ -140,7 +147,7 @@ def _how_to_continue(job: Job) -> str:
     saved, run_dir = job.advice.what_is_saved(), job.advice.run_dir
     if run_dir is None or not run_dir.holds_run():
         return saved
-    return f"{saved}; to continue: fedmpi.run(config, run_dir={str(run_dir.path)!r}, resume=True)"
+    return f"{saved}; {job.advice.to_resume()}"
 
 
 def _given(overrides: Mapping[str, Any] | None, sections: Mapping[str, Any]) -> list[Override]:

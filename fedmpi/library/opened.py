@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import html
+import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -23,8 +24,10 @@ from fedmpi.export.choices import Form, FormatName, Round, format_of, tier_name
 from fedmpi.library.annotated import APath, TierName, TierNames, checks_arguments
 from fedmpi.pages import facts
 from fedmpi.report.best import Best
+from fedmpi.report.lineage import lineage, own_rounds
 from fedmpi.report.records import CLIENTS, Record, read_records, scalars
 from fedmpi.report.table_text import markdown_lines
+from fedmpi.report.terminal import wrapped
 from fedmpi.running.folder import config_of
 from fedmpi.store.run_dir import RunDir
 from fedmpi.store.units import named_among, percent
@@ -132,24 +135,37 @@ class Run:
 
     @property
     def records(self) -> list[dict[str, Any]]:
-        """What `rounds.jsonl` says, a dict for each round; `fedmpi/store/README.md` has its keys."""
+        """What `rounds.jsonl` says, a dict for each round; `fedmpi/store/README.md` has its keys. A branch has those of
+        its parent's rounds, too.
+        """
         return read_records(self._folder)
 
-    def rounds(self) -> list[dict[str, float]]:
-        """A row for each round with every number of its record, `tiers/0.5/accuracy` for nested ones. Rows differ in
-        their keys where a round was not tested. `pandas.DataFrame(run.rounds())` takes them as they are.
+    @property
+    def branched_from(self) -> tuple[Path, int] | None:
+        """The folder of the run that this one is a branch of (`resume_from`), and after which of its rounds; None for a
+        run that is no branch. Those rounds are in `records`; `rounds`, `scores` and `best` are of the branch's own.
         """
-        return [{"round": record["round"], **dict(scalars(record))} for record in self.records]
+        parent = lineage(self.records).parent
+        return None if parent is None else (Path(parent.run), parent.round)
+
+    def rounds(self) -> list[dict[str, float]]:
+        """A row for each round that the run has made itself, with every number of its record, `tiers/0.5/accuracy` for
+        nested ones. Rows differ in their keys where a round was not tested. `pandas.DataFrame(run.rounds())` takes them
+        as they are.
+        """
+        return [{"round": record["round"], **dict(scalars(record))} for record in own_rounds(self.records)]
 
     @property
     def scores(self) -> ScoresByName:
-        """The scores by name of net, with `clients` for the clients' own; empty where no round was tested."""
+        """The scores by name of net, with `clients` for the clients' own, in the run's own rounds; empty where none of
+        them was tested.
+        """
         num_test = self.config.data.info().num_test
         return self._scores(num_test)
 
     def _scores(self, num_test: int | None) -> ScoresByName:
         """`num_test` is the size of the test set, None where it does not matter."""
-        records = self.records
+        records = own_rounds(self.records)
         tests = [(name, score) for record in records for name, score in _of_record(record, num_test)]
         last, best_round = dict(tests), Best.of(records).best_round
         best = {name: score for name, score in tests if score.round == best_round[name]}
@@ -242,14 +258,21 @@ class Run:
         tiers: TierNames = (),
     ) -> Figure:
         """The figure of `fedmpi plot`: this run and `others`, a line for each setting, a panel for each of `tiers`
-        (without: for the largest net that has a `y`). Raises ConfigError where nothing of it is recorded.
+        (without: for the largest net that has a `y`). Runs that are left out, or not drawn to their last round, are
+        named on stderr. Raises ConfigError where nothing of it is recorded.
         """
         from fedmpi.pages import plotted
         from fedmpi.pages.settings import grouped
+        from fedmpi.pages.several import to_mind
 
-        groups = grouped(facts.read(run.path) for run in (self, *others))
+        found = [facts.read(run.path) for run in (self, *others)]
+        groups = grouped(found)
+        minded = to_mind(found, groups)
         if not (chosen := plotted.chosen_tiers(groups, [*map(tier_name, tiers)], y)):
-            raise ConfigError(str(self.path), "no round has been tested yet, so there is nothing to draw")
+            problem = "no round has been tested yet, so there is nothing to draw"
+            raise ConfigError(str(self.path), "; ".join([problem, *minded]))
+        for line in wrapped(*(f"warning: {line}" for line in minded)):
+            print(line, file=sys.stderr, flush=True)
         return plotted.drawn(groups, x, y, chosen)
 
     def __repr__(self) -> str:
@@ -267,7 +290,8 @@ class Run:
     def _headline(self) -> str:
         status, said = status_of(self._folder), self._said
         names = " on ".join(str(said.get(section, {}).get("name", "?")) for section in ("method", "data"))
-        return f"{names}, {status.round} of {status.rounds} rounds, {status.state}: {self.path}"
+        branch = f", branch of {status.branch_of}" if status.branch_of else ""
+        return f"{names}, {status.round} of {status.rounds} rounds, {status.state}{branch}: {self.path}"
 
     def _rows(self) -> list[tuple[str, ...]]:
         return [

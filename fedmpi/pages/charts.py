@@ -26,6 +26,9 @@ class Line:
     y: Sequence[float]
     low: Sequence[float] = ()
     high: Sequence[float] = ()
+    x_before: Sequence[float] = ()
+    y_before: Sequence[float] = ()
+    """The points of the rounds that a branch has of its parent: drawn pale, without a band."""
 
 
 def over_seeds(label: str, found: Iterable[tuple[int, float, float]], num_seeds: int) -> Line:
@@ -50,8 +53,8 @@ def lines(
 ) -> str:
     """Curves with a legend below. `x` and `y` say how numbers stand at the axes: whole ones at an x axis without it;
     `log` makes the y axis logarithmic, for values above 0."""
-    ys = [value for line in given for values in (line.y, line.low, line.high) for value in values]
-    xs = [value for line in given for value in line.x]
+    ys = [value for line in given for values in (line.y, line.low, line.high, line.y_before) for value in values]
+    xs = [value for line in given for value in (*line.x, *line.x_before)]
     across = svg.linear(xs, most=8, whole=True) if x is None else svg.linear(xs, x)
     plot = Plot(across, svg.logarithmic(ys) if log else svg.linear(ys, y), _HEIGHT, x_label)
     bands = [
@@ -60,8 +63,13 @@ def lines(
         if len(line.low)
     ]
     curves = [svg.curve(plot.points(line.x, line.y), place, len(given)) for place, line in enumerate(given)]
+    pale = [
+        svg.pale(plot.points([*line.x_before, *line.x[:1]], [*line.y_before, *line.y[:1]]), place)
+        for place, line in enumerate(given)
+        if len(line.x_before)
+    ]
     legend = [(svg.of_curve(place), line.label) for place, line in enumerate(given)]
-    return svg.chart(title, _HEIGHT, "".join([plot.axes(), *bands, *curves]), legend if len(given) > 1 else ())
+    return svg.chart(title, _HEIGHT, "".join([plot.axes(), *bands, *pale, *curves]), legend if len(given) > 1 else ())
 
 
 def stacked(x: Sequence[float], parts: Mapping[str, NDArray[np.float64]], title: str, shown: svg.Shown) -> str:

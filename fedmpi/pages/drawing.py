@@ -10,7 +10,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 from fedmpi.pages.charts import Line
-from fedmpi.pages.svg import DASHES, MOST_MARKED, NUM_COLOURS
+from fedmpi.pages.svg import DASHES, MOST_MARKED, NUM_COLOURS, PALE
 
 if TYPE_CHECKING:
     from matplotlib.artist import Artist
@@ -33,8 +33,18 @@ def draw_line(axes: Axes, line: Line, place: int, colour: object, *, is_joined: 
     style: dict[str, Any] = {"linestyle": ((0, pattern) if pattern else "-") if is_joined else "none"}
     style["marker"] = _MARKERS[marker % len(_MARKERS)]
     axes.plot(line.x, line.y, color=colour, label=line.label, markersize=3.5, markevery=every, **style)
+    if len(line.x_before):
+        before = [*line.x_before, *line.x[:1]], [*line.y_before, *line.y[:1]]
+        axes.plot(*before, color=_paler(colour), linestyle=style["linestyle"], zorder=1.5)  # below all curves
     if len(line.low):
         axes.fill_between(line.x, line.low, line.high, color=colour, alpha=0.18, linewidth=0)
+
+
+def _paler(colour: Any) -> tuple[float, ...]:
+    """Mixed with white, because EPS knows no opacity."""
+    from matplotlib.colors import to_rgb
+
+    return tuple(1 - PALE * (1 - share) for share in to_rgb(colour))
 
 
 def as_percent(axes: Axes) -> None:

@@ -20,6 +20,8 @@ from fedmpi.config import yaml_text
 from fedmpi.data.partition import saved
 from fedmpi.errors import RunDirError, UserError
 from fedmpi.report.best import Best
+from fedmpi.report.ending import Ending, ending
+from fedmpi.report.lineage import Parent, lineage
 from fedmpi.report.records import CLIENTS, Record, gaps_of, net_scores, read_records, rounds_done, scores_of
 from fedmpi.store.files import read_json, read_whole
 from fedmpi.store.manifest import read_starts, with_rounds
@@ -44,6 +46,7 @@ class Facts:
     config: Mapping[str, Any]
     config_text: str
     records: Sequence[Record]
+    """Of the run's own rounds."""
     starts: Sequence[Mapping[str, Any]]
     tiers: Sequence[Mapping[str, Any]] = ()
     """The rows of the closing table; of a run that is not finished their names and accuracies only."""
@@ -55,7 +58,15 @@ class Facts:
     """Training examples of each client and class, (clients, classes)."""
     client_accuracy: NDArray[np.float64] | None = None
     spectra: Spectra | None = None
+    inherited: Sequence[Record] = ()
+    """Of the rounds of the run that it branches from; only curves show them."""
+    parent: Parent | None = None
+    """What it branches from."""
+    ending: Ending | None = None
+    """How it has ended, where it has rounds to go."""
     notes: tuple[str, ...] = ()
+    beside: tuple[str, ...] = ()
+    """Of the first run of a folder: lines about those of its runs that are left out."""
 
     @property
     def rounds(self) -> int:
@@ -64,7 +75,8 @@ class Facts:
 
     @property
     def done(self) -> int:
-        return rounds_done(self.records)
+        """The last round on record, of its own or inherited."""
+        return rounds_done(self.records or self.inherited)
 
     @property
     def working_starts(self) -> Sequence[Mapping[str, Any]]:
@@ -83,9 +95,11 @@ class Facts:
 
     def course(self, name: str, quantity: str = "accuracy") -> tuple[list[int], list[float]]:
         """The rounds in which `name` was tested, and its accuracy or loss in them."""
-        found = [(record["round"], scores_of(record, name).get(quantity)) for record in self.records]
-        pairs = [(number, value) for number, value in found if value is not None]
-        return [number for number, _ in pairs], [value for _, value in pairs]
+        return _course(self.records, name, quantity)
+
+    def course_before(self, name: str, quantity: str = "accuracy") -> tuple[list[int], list[float]]:
+        """`course` of the inherited rounds."""
+        return _course(self.inherited, name, quantity)
 
     def cumulated(self, *keys: str) -> tuple[list[int], NDArray[np.float64]]:
         """The sum by round of these keys of all records up to that round."""
@@ -93,9 +107,15 @@ class Facts:
         return [record["round"] for record in self.records], np.cumsum(per_round)
 
 
+def _course(records: Sequence[Record], name: str, quantity: str) -> tuple[list[int], list[float]]:
+    found = [(record["round"], scores_of(record, name).get(quantity)) for record in records]
+    pairs = [(number, value) for number, value in found if value is not None]
+    return [number for number, _ in pairs], [value for _, value in pairs]
+
+
 def read_all(paths: Sequence[Path]) -> list[Facts]:
     """Reads each path: a run, or all runs in a folder that have done a round. A run in a folder whose config is damaged
-    is left out, and the folder's first run has a note that says so.
+    is left out, and so is one without a round; the folder's first run has a line (`beside`) that says so.
 
     Raises RunDirError where there is none.
     """
@@ -111,11 +131,18 @@ def read_all(paths: Sequence[Path]) -> list[Facts]:
             raise damaged[0]
         if not inner:
             raise RunDirError(str(path), "holds no run (no config.yaml), nor does a folder in it; name a run's folder")
+        empty = [facts for facts in inner if not facts.records]
         if not (begun := [facts for facts in inner if facts.records]):
-            raise RunDirError(str(path), "holds runs, but none has done a round yet")
-        begun[0] = replace(begun[0], notes=(*begun[0].notes, *(f"left out: {error.text()}" for error in damaged)))
+            raise RunDirError(str(path), f"holds runs, but none has done a round yet: {_nothing_to_show(empty[0])}")
+        beside = [*(error.text() for error in damaged), *map(_nothing_to_show, empty)]
+        begun[0] = replace(begun[0], beside=(*begun[0].beside, *(f"left out: {line}" for line in beside)))
         found += begun
     return found
+
+
+def _nothing_to_show(run: Facts) -> str:
+    happened = f" {run.ending.briefly()}, and" if run.ending else ""
+    return f"{run.folder.name}{happened} has no round of its own"
 
 
 def _read_below(folder: Path) -> tuple[list[Facts], list[RunDirError]]:
@@ -130,15 +157,21 @@ def _read_below(folder: Path) -> tuple[list[Facts], list[RunDirError]]:
     return found, damaged
 
 
-def _config(run_dir: RunDir, text: str) -> dict[str, Any]:
-    """The run's config as its file says it. Raises RunDirError where it is damaged."""
+def _config(run_dir: RunDir) -> tuple[dict[str, Any], str]:
+    """The run's config as its file says it, and its text. Raises RunDirError where it is damaged, or where no run has
+    begun.
+    """
+    content = read_whole(run_dir.config_path)
+    if content is None:
+        raise RunDirError(str(run_dir.path), "holds no run (no config.yaml)")
+    text = content.decode(errors="replace")
     try:
         config = yaml_text.parse(text).value
     except yaml_text.YamlError as error:
         raise RunDirError(str(run_dir.config_path), f"is damaged: {error}") from None
     if not isinstance(config, dict) or not isinstance(config.get("rounds"), int):
         raise RunDirError(str(run_dir.config_path), "is no run's config: rounds are missing")
-    return config
+    return config, text
 
 
 def read(folder: Path) -> Facts:
@@ -153,11 +186,7 @@ def read(folder: Path) -> Facts:
             notes.append(error.text())
             return instead
 
-    text = read_whole(run_dir.config_path)
-    if text is None:
-        raise RunDirError(str(folder), "holds no run (no config.yaml)")
-    config_text = text.decode(errors="replace")
-    config = _config(run_dir, config_text)
+    config, config_text = _config(run_dir)
     nothing: list[dict[str, Any]] = []
     records = whole(lambda: read_records(run_dir), nothing)
     if gaps := gaps_of(records, rounds_done(records)):
@@ -166,14 +195,19 @@ def read(folder: Path) -> Facts:
         )
     summary = whole(lambda: read_json(run_dir.report_dir / "summary.json"), None)
     summary = summary if isinstance(summary, dict) else {}
-    best = Best.of(records)
+    found = lineage(records)
+    best = Best.of(found.own)
+    is_finished = rounds_done(records) >= config["rounds"]
     return Facts(
         folder=folder,
         config=config,
         config_text=config_text,
-        records=records,
+        records=found.own,
+        inherited=found.inherited,
+        parent=found.parent,
+        ending=None if is_finished else whole(lambda: ending(run_dir, records), None),
         starts=whole(lambda: read_starts(run_dir), []),
-        tiers=_tiers(summary, best),
+        tiers=_tiers(summary, best, is_branch=found.parent is not None),
         time_s=summary.get("time_s") or _time_s(best),
         sizes=whole(lambda: saved(run_dir.partition_path)[0].sizes, None),
         client_accuracy=_client_accuracy(run_dir),
@@ -181,15 +215,16 @@ def read(folder: Path) -> Facts:
     )
 
 
-def _tiers(summary: Mapping[str, Any], best: Best) -> list[Mapping[str, Any]]:
-    rows = summary.get("tiers")
-    if rows:
-        return [row for row in rows if row["name"] != CLIENTS]
-    last, highest, at = best.last, best.best, best.best_round
+def _tiers(summary: Mapping[str, Any], best: Best, *, is_branch: bool) -> list[Mapping[str, Any]]:
+    rows = [row for row in summary.get("tiers") or () if row["name"] != CLIENTS]
+    if rows and not is_branch:
+        return rows
+    # An older version counted the rounds of a branch's parent in, too.
+    last, highest, at = best.last.get, best.best.get, best.best_round.get
     return [
-        {"name": name, "accuracy_last": last[name], "accuracy_best": highest[name], "best_round": at[name]}
-        for name in last
-        if name != CLIENTS
+        {**row, "accuracy_last": last(name), "accuracy_best": highest(name), "best_round": at(name)}
+        for row in rows or [{"name": name} for name in best.last if name != CLIENTS]
+        for name in [row["name"]]
     ]
 
 

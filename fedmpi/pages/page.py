@@ -10,28 +10,22 @@ import numpy as np
 
 from fedmpi.clock import STAGES
 from fedmpi.errors import counted
-from fedmpi.pages import charts, svg
+from fedmpi.pages import charts, several, svg
 from fedmpi.pages.charts import Line
 from fedmpi.pages.facts import Facts
-from fedmpi.pages.prose import key_figures, name_of, paragraph
-from fedmpi.pages.settings import LEAST_SEEDS, MOST_PAIRED, Group, differences, grouped, mean_and_half_width
-from fedmpi.report.records import CLIENTS
+from fedmpi.pages.prose import PALE_CURVES, key_figures, name_of, paragraph
+from fedmpi.report.diverged import divergences
+from fedmpi.report.records import CLIENTS, Record
 from fedmpi.store.units import percent, si, size, took
 
 MOST_CLIENTS = 40
 """Of more clients a chart shows a sample."""
-_AXES: tuple[tuple[str, str, str, svg.Shown | None], ...] = (
-    ("rounds", "rounds", "round", None),
-    ("bytes", "bytes", "bytes of all clients", svg.prefixed("B")),
-    ("macs", "MACs", "MACs of training", svg.prefixed("")),
-)
-"""What accuracy is drawn by: the axis, its word in the caption, its label and how its numbers are shown."""
 _Section = dict[str, Any]
 
 
 def page(runs: Sequence[Facts]) -> str:
     """The HTML of one run, or of several that are compared."""
-    return _of_one(runs[0]) if len(runs) == 1 else _of_several(grouped(runs))
+    return _render(**(_of_one(runs[0]) if len(runs) == 1 else several.content(runs)))
 
 
 def _render(**content: Any) -> str:
@@ -42,34 +36,52 @@ def _render(**content: Any) -> str:
     return template.render(num_colours=svg.NUM_COLOURS, **content)
 
 
-def _of_one(facts: Facts) -> str:
+def _of_one(facts: Facts) -> dict[str, Any]:
     sections = [_accuracy(facts), _tiers(facts), _clients(facts), _data(facts), _costs(facts), _time(facts)]
     sections += [_spectra(facts), _beyond(facts), _starts(facts), _made_with(facts)]
-    state = "finished" if facts.is_finished else f"{facts.done:,} of {facts.rounds:,} rounds"
-    return _render(
-        title=facts.folder.name,
-        state=state,
-        lead=paragraph(facts),
-        figures=key_figures(facts),
-        notes=facts.notes,
-        sections=[section for section in sections if section],
-        configs=[("The resolved config", facts.config_text)],
-    )
+    how_far = f"{facts.done:,} of {facts.rounds:,} rounds"
+    state = "finished" if facts.is_finished else f"{facts.ending.state}, {how_far}" if facts.ending else how_far
+    ends = [facts.ending.paragraph()] if facts.ending else []
+    return {
+        "title": facts.folder.name,
+        "state": state,
+        "lead": paragraph(facts),
+        "figures": key_figures(facts),
+        "notes": [
+            *ends,
+            *(f"{line[0].upper()}{line[1:]}." for line in divergences(facts.records)),
+            *facts.notes,
+            *facts.beside,
+        ],
+        "sections": [section for section in sections if section],
+        "configs": [("The resolved config", facts.config_text)],
+    }
 
 
 def _accuracy(facts: Facts) -> _Section:
     shown = sorted(facts.tested, key=lambda name: name == CLIENTS)  # a tier has one colour in both charts
     if not shown:
         return {"title": "Accuracy and loss", "text": "No round has been tested yet."}
-    accuracy = [Line(name_of(name), *facts.course(name)) for name in shown]
-    losses = [Line(name_of(name), *facts.course(name, "loss")) for name in shown]
-    numbers = [record["round"] for record in facts.records if record["train_loss"] is not None]
-    training = [record["train_loss"] for record in facts.records if record["train_loss"] is not None]
-    losses = [line for line in [*losses, Line("training", numbers, training)] if line.x]
+    accuracy = [_curve(facts, name, "accuracy") for name in shown]
+    losses = [_curve(facts, name, "loss") for name in shown]
+    (x, y), (x_before, y_before) = _training(facts.records), _training(facts.inherited)
+    losses = [line for line in [*losses, Line("training", x, y, x_before=x_before, y_before=y_before)] if line.x]
     found = [charts.lines(accuracy, _titled("Test accuracy", accuracy), "round", y=svg.percents)]
     if losses:
         found.append(charts.lines(losses, _titled("Loss", losses), "round"))
-    return {"title": "Accuracy and loss", "charts": found}
+    text = f"{PALE_CURVES} {facts.parent.run}." if facts.parent else ""
+    return {"title": "Accuracy and loss", "text": text, "charts": found}
+
+
+def _curve(facts: Facts, name: str, quantity: str) -> Line:
+    x_before, y_before = facts.course_before(name, quantity)
+    return Line(name_of(name), *facts.course(name, quantity), x_before=x_before, y_before=y_before)
+
+
+def _training(records: Sequence[Record]) -> tuple[list[float], list[float]]:
+    """The rounds that have a loss of training, and the losses."""
+    found = [(record["round"], record["train_loss"]) for record in records if record["train_loss"] is not None]
+    return [number for number, _ in found], [loss for _, loss in found]
 
 
 def _titled(what: str, lines: Sequence[Line]) -> str:
@@ -224,6 +236,8 @@ def _starts(facts: Facts) -> _Section:
             without_a_word = "had nothing left to do"
         event = f"ended after round {ends['round']}" if "round" in ends else without_a_word
         after = f"after round {resumed}" if resumed else "the beginning"
+        if facts.parent and resumed == facts.parent.round:
+            after = facts.parent.name
         rows.append([start.get("started", "-").replace("T", " "), after, event, _said(start, ends)])
     for loss in losses:
         when, rank, host = (loss.get(key, "-") for key in ("round", "rank", "host"))
@@ -245,82 +259,3 @@ def _made_with(facts: Facts) -> _Section:
     rows += [["data digest", start["data_digest"]]] if start.get("data_digest") else []
     rows += [["command", " ".join(start["command"])]] if start.get("command") else []
     return {"title": "Made with", "heads": ["", ""], "rows": rows, "folded": True}
-
-
-def _of_several(groups: Sequence[Group]) -> str:
-    runs = [run for group in groups for run in group.runs]
-    seeds = {len(group.runs) for group in groups}
-    said = f"{min(seeds)}" if len(seeds) == 1 else f"{min(seeds)} to {max(seeds)}"
-    lead = (
-        f"{len(runs)} runs of {counted(len(groups), 'setting')}, {said} seed{'s' * (seeds != {1})} each. "
-        "Lines are means over seeds, bands reach from the lowest to the highest seed."
-    )
-    sections = [_curves(groups), _table(groups), _differences(groups)]
-    unfinished = [run.folder.name for run in runs if not run.is_finished]
-    notes = [f"not finished, and shown as far as they are: {', '.join(unfinished)}"] if unfinished else []
-    return _render(
-        title=" and ".join(group.name for group in groups) if len(groups) < 4 else f"{len(groups)} settings",
-        state=f"{len(runs)} runs",
-        lead=lead,
-        figures=[],
-        notes=[*notes, *(f"{run.folder.name}: {note}" for run in runs for note in run.notes)],
-        sections=[section for section in sections if section],
-        configs=[(f"The resolved config of {group.name}", group.runs[0].config_text) for group in groups],
-    )
-
-
-def _curves(groups: Sequence[Group]) -> _Section:
-    """The curve of each group's first tested net: the clients' own, or the largest tier."""
-    first = [(group, group.tested[0]) for group in groups if group.tested]
-    found = []
-    for x, word, label, shown in _AXES:
-        lines = [group.line(tier, x, "accuracy", group.name) for group, tier in first]
-        if any(place for line in lines for place in line.x):  # nobody may have moved anything
-            found.append(charts.lines(lines, f"Accuracy by {word}", label, x=shown, y=svg.percents))
-    sized = [line for line in _by_size(groups) if line.x]
-    if any(len(line.x) > 1 for line in sized):
-        found.append(charts.lines(sized, "Last accuracy by size", "parameters", x=svg.prefixed(""), y=svg.percents))
-    tiers = ", ".join(dict.fromkeys(name_of(tier) for _, tier in first))
-    text = f"The curves are of {tiers}: of each setting its clients' own nets, or else its largest net."
-    return {"title": "Accuracy", "text": text if first else "No round has been tested yet.", "charts": found}
-
-
-def _by_size(groups: Sequence[Group]) -> list[Line]:
-    """The last accuracy of every tier over the parameters of its net: mean, lowest and highest of the seeds."""
-    found = []
-    for group in groups:
-        tested = (row for row in group.runs[0].tiers if row.get("params") and row["name"] in group.tested)
-        sized = sorted((row["params"], row["name"]) for row in tested)
-        values = [[*group.last(name).values()] for _, name in sized]
-        means, low, high = ([float(end(own)) for own in values] for end in (np.mean, np.min, np.max))
-        found.append(Line(group.name, [size for size, _ in sized], means, low, high))
-    return found
-
-
-def _table(groups: Sequence[Group]) -> _Section:
-    rows = []
-    for group in groups:
-        for tier in group.tested:
-            values = list(group.last(tier).values())
-            mean = mean_and_half_width(values)[0]
-            deviation = float(np.std(values, ddof=1)) if len(values) > 1 else None
-            said = percent(mean) if deviation is None else f"{100 * mean:.2f} ± {100 * deviation:.2f} %"
-            rows.append([group.name, name_of(tier), len(values), said, percent(min(values)), percent(max(values))])
-    heads = ["setting", "tier", "seeds", "last accuracy", "lowest", "highest"]
-    return {"title": "Results", "heads": heads, "rows": rows, "text": "Mean ± sample standard deviation over seeds."}
-
-
-def _differences(groups: Sequence[Group]) -> _Section:
-    rows = []
-    for found in differences(groups):
-        mean, half = found.mean, found.half_width
-        interval = "-" if half is None else f"{100 * (mean - half):+.2f} to {100 * (mean + half):+.2f}"
-        names = f"{found.first} minus {found.second}"
-        rows.append([names, name_of(found.tier), found.num_seeds, f"{100 * mean:+.2f}", interval])
-    text = (
-        "Differences of the last accuracy in percentage points, paired by seed, with 95\u00a0% intervals by Student's "
-        f"t (none for fewer than {LEAST_SEEDS} seeds). They are not corrected for the number of comparisons."
-    )
-    heads = ["settings", "tier", "seeds", "difference", "interval"]
-    text += f" Of {len(groups)} settings, each is compared with the first." if len(groups) > MOST_PAIRED else ""
-    return {"title": "Differences", "heads": heads, "rows": rows, "text": text} if rows else {}

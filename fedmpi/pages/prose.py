@@ -7,8 +7,11 @@ from typing import Any
 
 from fedmpi.errors import counted
 from fedmpi.pages.facts import Facts
+from fedmpi.report.lineage import Parent
 from fedmpi.report.records import ranks_in_words
 from fedmpi.store.units import percent, si, size, took
+
+PALE_CURVES = "The pale part of a curve is of the rounds of"
 
 
 def paragraph(facts: Facts) -> str:
@@ -22,7 +25,20 @@ def paragraph(facts: Facts) -> str:
         f"{_epochs(config['train'])}. "
     )
     done = f"All {facts.rounds:,}" if facts.is_finished else f"{facts.done:,} of {facts.rounds:,}"
-    return f"{text}{done} rounds are done, with seed {config['seed']}.{_where(facts)}"
+    own = f"{done} rounds are done, with seed {config['seed']}."
+    return text + (_lineage(facts, facts.parent) if facts.parent else own) + _where(facts)
+
+
+def _lineage(facts: Facts, parent: Parent) -> str:
+    """Whose rounds these are, what the branch changes, and what the numbers are of."""
+    changes = f" with {parent.changed()}" if parent.changes else ""
+    own = facts.done - parent.round
+    left = "" if facts.is_finished else f" of {facts.rounds - parent.round:,}"
+    return (
+        f"It is a branch{changes}: {parent.whose}. {counted(own, 'round')}{left} of its own "
+        f"{'is' if own == 1 else 'are'} done, with seed {facts.config['seed']}; the numbers on this page are of "
+        "these alone."
+    )
 
 
 def _named(options: Mapping[str, Any]) -> str:

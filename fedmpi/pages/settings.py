@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -16,6 +16,9 @@ from fedmpi.pages.facts import Facts
 
 _NOT_COMPARED = ("seed", "mpi", "output")
 """Sections that change no result, and the seed. The data's folder changes none, either."""
+_BRANCH = "branch"
+Setting = tuple[tuple[str, str], ...]
+"""Pairs of a dotted key and its value as text."""
 MOST_PAIRED = 5
 """Of more settings than this, not every pair is compared."""
 LEAST_SEEDS = 3
@@ -43,15 +46,22 @@ class Group:
 
     def line(self, tier: str, x: str, quantity: str, label: str) -> Line:
         """The mean over seeds by round (or by what was moved or computed up to it), and the range of the seeds. Seeds
-        that have not tested this tier yet are left out."""
+        that have not tested this tier yet are left out. Of branches the mean of the rounds before, too."""
         runs = [run for run in self.runs if run.course(tier, quantity)[0]]
-        found: list[tuple[int, float, float]] = []
-        for run in runs:
-            places = places_of(run, x)
-            course = zip(*run.course(tier, quantity), strict=True)
-            found += [(number, places[number], value) for number, value in course]
-        line = over_seeds(label, found, len(runs))
-        return line if len(runs) > 1 else Line(label, line.x, line.y)
+        places = [places_of(run, x) for run in runs]
+
+        def mean_of(courses: Iterable[tuple[list[int], list[float]]]) -> Line:
+            found = [
+                (number, place[number], value)
+                for place, course in zip(places, courses, strict=True)
+                for number, value in zip(*course, strict=True)
+            ]
+            return over_seeds(label, found, len(runs))
+
+        own = mean_of(run.course(tier, quantity) for run in runs)
+        before = mean_of(run.course_before(tier, quantity) for run in runs)
+        low, high = (own.low, own.high) if len(runs) > 1 else ((), ())
+        return replace(own, low=low, high=high, x_before=before.x, y_before=before.y)
 
     def last(self, tier: str, quantity: str = "accuracy") -> dict[int, float]:
         """The value by seed, of the last round in which this tier was tested."""
@@ -64,9 +74,10 @@ class Group:
 
 
 def places_of(run: Facts, x: str) -> dict[int, float]:
-    """Where each round stands on the axis: its number, or the bytes or MACs of all rounds up to it."""
+    """Where each round stands on the axis: its number, or the bytes or MACs of all rounds up to it, those included
+    that a branch has of its parent: the net has cost them, too."""
     keys = {"rounds": (), "bytes": ("protocol_down_bytes", "protocol_up_bytes"), "macs": ("training_macs",)}[x]
-    numbers, sums = run.cumulated(*keys)
+    numbers, sums = replace(run, records=[*run.inherited, *run.records]).cumulated(*keys)
     return dict(zip(numbers, map(float, sums if keys else numbers), strict=True))
 
 
@@ -109,16 +120,36 @@ def mean_and_half_width(values: Sequence[float]) -> tuple[float, float | None]:
 
 def grouped(runs: Iterable[Facts]) -> list[Group]:
     """Groups in the order of their first runs; of several runs of one seed the one with the most rounds."""
-    by_setting: dict[tuple[tuple[str, str], ...], dict[int, Facts]] = {}
+    by_setting: dict[Setting, dict[int, Facts]] = {}
     for run in runs:
-        by_seed = by_setting.setdefault(tuple(settings(run.config).items()), {})
+        by_seed = by_setting.setdefault(setting_of(run), {})
         seed = int(run.config["seed"])
         by_seed[seed] = max(by_seed.get(seed, run), run, key=lambda one: one.done)
-    keys = _differing([dict(setting) for setting in by_setting])
+    keys = _differing([{key: value for key, value in setting if key != _BRANCH} for setting in by_setting])
     return [
-        Group(_name(dict(setting), keys), tuple(by_seed[seed] for seed in sorted(by_seed)))
+        Group(
+            _name(dict(setting), keys) + _of_parents(by_seed.values()), tuple(by_seed[seed] for seed in sorted(by_seed))
+        )
         for setting, by_seed in by_setting.items()
     ]
+
+
+def setting_of(run: Facts) -> Setting:
+    """What runs have in common that differ by nothing but their seed. A branch is no run of its settings alone: after
+    which round it begins and what it changes there are a setting, too.
+    """
+    found = tuple(settings(run.config).items())
+    if (parent := run.parent) is None:
+        return found
+    changes = "; ".join(change for change in parent.changes if not change.startswith("seed:"))
+    return (*found, (_BRANCH, f"{parent.round}: {changes}"))
+
+
+def _of_parents(runs: Iterable[Facts]) -> str:
+    """`, branch of RUN@3`: whose rounds come before those of these runs; empty for runs that are no branches."""
+    names = list(dict.fromkeys(run.parent.name for run in runs if run.parent))
+    more = f" and {len(names) - 1} more" if len(names) > 1 else ""
+    return f", branch of {names[0]}{more}" if names else ""
 
 
 def settings(config: Mapping[str, Any]) -> dict[str, str]:

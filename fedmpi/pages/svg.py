@@ -23,6 +23,8 @@ LINE = 14.0
 """The height of a line of text."""
 MOST_MARKED = 12
 """A curve of more points than this has markers at some of its points only."""
+PALE = 0.4
+"""The opacity of the part of a branch's curve that is its parent's."""
 _POWERS = str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹")
 _PREFIXES = ((1e15, "P"), (1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k"))
 # Circle, square, diamond, triangles, plus, cross, star: strokes from a point's place, which `_marked` puts before them.
@@ -184,6 +186,11 @@ def curve(points: Sequence[str], place: int, num_curves: int = 1) -> str:
     """The curve that is the `place`th of so many, with markers; those of other curves stand at other points."""
     every = max(1, len(points) // MOST_MARKED)
     return _stroke("L".join(points), place) + _marked(points[place * every // num_curves % every :: every], place)
+
+
+def pale(points: Sequence[str], place: int) -> str:
+    """The part of that curve which is another run's: pale, and without markers."""
+    return f'<g opacity="{PALE}">{_stroke("L".join(points), place)}</g>'
 
 
 def colour(place: int) -> str:

@@ -18,7 +18,7 @@ import numpy as np
 from fedmpi.errors import counted
 from fedmpi.report import table_text
 from fedmpi.report.records import CLIENTS
-from fedmpi.report.terminal import DEFAULT_COLUMNS, NO_BREAK, printable
+from fedmpi.report.terminal import DEFAULT_COLUMNS, NO_BREAK, printable, wrapped
 from fedmpi.store.files import json_safe, write_text
 from fedmpi.store.run_dir import RunDir
 from fedmpi.store.units import percent, si, size, took
@@ -87,7 +87,7 @@ def closing_table(
         table_text.print_lines(_SHORT_HEADS, short, 1, stream)
         of_clients = [_clients_line(clients.summary())] if clients is not None else []
         lines = [line for text in (_CAPTION, *of_clients) for line in _broken(text)]
-        lines += [line for text in conclusions for line in textwrap.wrap(text, DEFAULT_COLUMNS, subsequent_indent="  ")]
+        lines += wrapped(*conclusions)
         lines += [*_broken(f"time: {took}"), f"run directory: {run_dir.path}"]
         print(*(printable(line, stream) for line in lines), sep="\n", file=stream, flush=True)
     except (OSError, ValueError):  # nobody reads any more; the files still tell

@@ -5,22 +5,26 @@ from __future__ import annotations
 import contextlib
 import os
 import shlex
+from pathlib import Path
 
 from fedmpi import registry
 from fedmpi.config.schema import Config, Train
 from fedmpi.data.options import PLACES
-from fedmpi.errors import DivergenceError, RoundError, UserError
+from fedmpi.errors import DivergenceError, RoundError, UserError, in_a_line
 from fedmpi.report.terminal import folded
 from fedmpi.store.run_dir import NOTE_DIVERGED, NOTE_FAILED, RunDir
 from fedmpi.store.whereabouts import GoneError
 
 # A client that diverges at a learning rate usually trains at a tenth of it; the default is safe where that is far off.
 _LOWER = 0.1
+_TO_CONTINUE = "to continue"
 NOTHING_SAVED = "nothing was saved yet"
 
 
 class Advice:
     """What to say where a run ends. It knows of the run's directory once `run_is_in` has been called."""
+
+    _resume_alone = "--resume alone"
 
     def __init__(self, config: Config) -> None:
         self._lr = config.train.lr
@@ -44,10 +48,28 @@ class Advice:
         """The run directory; None before there is one."""
         return self._run[0] if self._run else None
 
-    def resume_command(self, *words: str, moved_to: str = "") -> str:
-        """What to type to continue the run, with other settings if `words` has any, wherever it is typed."""
+    # What `InPython` of the library says in other words.
+
+    def resume_command(self, lr: float | None = None, *, moved_to: str = "") -> str:
+        """What to type to continue the run, with this learning rate where one is given, wherever it is typed."""
+        words = [] if lr is None else [f"train.lr={lr:.3g}"]
+        return self._command("--run-dir", moved_to or str(self._folder()), "--resume", *words)
+
+    def branch_command(self, lr: float) -> str:
+        """What to type to begin a new run after the newest checkpoint of this one."""
+        return self._command("--resume-from", str(self._folder()), f"train.lr={lr:.3g}")
+
+    def in_lines(self, text: str) -> str:
+        """A text that ends in a command, in lines that can be typed as they are."""
+        return folded(text)
+
+    def to_resume(self, when: str = _TO_CONTINUE) -> str:
+        """`to continue: COMMAND`, in lines."""
+        return self.in_lines(f"{when}: {self.resume_command()}")
+
+    def _folder(self) -> Path:
         assert self._run is not None
-        return self._command("--run-dir", moved_to or str(self._run[0].path), "--resume", *words)
+        return self._run[0].path
 
     def _command(self, *words: str) -> str:
         num_ranks = self._run[1] if self._run else 1
@@ -62,28 +84,33 @@ class Advice:
 
     def how_to_continue(self, error: BaseException | None = None) -> str:
         """The last lines of a message about the end of a run, which `error` has ended, or a signal (None)."""
+        first, then = self._how_to_continue(error)
+        lines = self.in_lines(then) if then.startswith(_TO_CONTINUE) else then
+        return (f"  {first}\n" if first else "") + lines
+
+    def _how_to_continue(self, error: BaseException | None) -> tuple[str, str]:
+        """What to mind first, if anything, and what to do."""
         if self._run is None:
-            return NOTHING_SAVED
+            return "", NOTHING_SAVED
         run_dir = self._run[0]
         cause = _cause(error)
         if isinstance(cause, GoneError) and cause.moved_to:
-            return folded(f"to continue: {self.resume_command(moved_to=cause.moved_to)}")
+            return "", f"{_TO_CONTINUE}: {self.resume_command(moved_to=cause.moved_to)}"
         if not run_dir.holds_run():  # it is gone, or a branch has not begun
-            return f"nothing is left to continue in {run_dir.path}"
+            return "", f"nothing is left to continue in {run_dir.path}"
         if isinstance(cause, DivergenceError):
-            return self._after_divergence(run_dir)
-        return _before_a_resume(cause) + folded(f"to continue: {self.resume_command()}")
+            return self._after_divergence()
+        return _before_a_resume(cause), f"{_TO_CONTINUE}: {self.resume_command()}"
 
-    def _after_divergence(self, run_dir: RunDir) -> str:
+    def _after_divergence(self) -> tuple[str, str]:
         """A resume computes the same bits, so it diverges at the same place; the same settings from round 1 do, too."""
-        lower = f"train.lr={min(self._lr * _LOWER, Train().lr):.3g}"
+        lower = min(self._lr * _LOWER, Train().lr)
         if not (last := self._last_saved()):
-            problem = f"  {NOTHING_SAVED}, and the same settings diverge again"
-            return f"{problem}\n" + folded(f"to continue from the beginning with others: {self.resume_command(lower)}")
-        again = self._command("--resume-from", str(run_dir.path), lower)
-        saved = f"  {self.what_is_saved()}; --resume alone would diverge again, because it computes the same bits"
-        how = f"to continue after round {last} with other settings, in a new run directory: {again}"
-        return f"{saved}\n{folded(how)}"
+            problem = f"{NOTHING_SAVED}, and the same settings diverge again"
+            return problem, f"{_TO_CONTINUE} from the beginning with others: {self.resume_command(lower)}"
+        again = self.branch_command(lower)
+        saved = f"{self.what_is_saved()}; {self._resume_alone} would diverge again, because it computes the same bits"
+        return saved, f"{_TO_CONTINUE} after round {last} with other settings, in a new run directory: {again}"
 
     def _last_saved(self) -> int:
         return max((number for number, _ in self._run[0].checkpoints()), default=0) if self._run else 0
@@ -92,14 +119,17 @@ class Advice:
     # fails, nor rank 0 when the launcher ends it with a signal.
 
     def note_failure(self, error: BaseException | None = None) -> bool:
-        """Notes in the run directory that this rank ends the job, and whether because the run diverged; False if
-        another rank has done so before. Another directory that has taken the run's name gets no note.
+        """Notes in the run directory that this rank ends the job: whether because the run diverged, what has failed
+        where, and what to do; False if another rank has done so before. Another directory that has taken the run's name
+        gets no note.
         """
         if self._run is not None and self._run[0].holds_run():
+            kind = NOTE_DIVERGED if isinstance(_cause(error), DivergenceError) else NOTE_FAILED
+            advice = "; ".join(filter(None, self._how_to_continue(error)))
             with contextlib.suppress(OSError):
                 try:
-                    with open(self._run[0].failure_path, "x", encoding="ascii") as file:
-                        file.write(NOTE_DIVERGED if isinstance(_cause(error), DivergenceError) else NOTE_FAILED)
+                    with open(self._run[0].failure_path, "x", encoding="utf-8", errors="replace") as file:
+                        file.write("\n".join([kind, *([in_a_line(error), advice] if error else [])]))
                 except FileExistsError:
                     return False
         return True
@@ -118,9 +148,7 @@ def _cause(error: BaseException | None) -> BaseException | None:
 def _before_a_resume(cause: BaseException | None) -> str:
     """What to do first where a plain resume may end in the same way; empty for what the surroundings have caused."""
     if isinstance(cause, MemoryError) or type(cause).__name__ == "OutOfMemoryError":  # torch's has no common base
-        return (
-            "  a resume needs as much memory again: start fewer ranks on a machine, or give the job more memory first\n"
-        )
+        return "a resume needs as much memory again: start fewer ranks on a machine, or give the job more memory first"
     if cause is None or isinstance(cause, (UserError, OSError)) or not isinstance(cause, Exception):
         return ""
-    return "  a resume computes the same bits: change what caused this first, if it lies in the code, config or data\n"
+    return "a resume computes the same bits: change what caused this first, if it lies in the code, config or data"

@@ -10,7 +10,6 @@ from fedmpi.config.schema import Mpi
 from fedmpi.federation.assignment import worker_ranks
 from fedmpi.mpi.communicator import Communicator
 from fedmpi.mpi.watch import Watch, end_at_once, patience_s
-from fedmpi.report.terminal import folded
 from fedmpi.running.advice import Advice
 
 
@@ -57,7 +56,7 @@ class Limits(Watch):
         comm, where = self._comm, self.clock.where() if self.clock else "starting"
         limit = f"mpi.round_timeout_s is {self._settings.round_timeout_s:g}"
         here = f"rank {comm.started_as} on {comm.host}, {where}"
-        again = folded(f"to continue: {self._advice.resume_command()}")
+        again = self._advice.to_resume()
         if not (lives_on := is_own and comm.recovers and comm.size > 1):
             self._advice.note_failure()
         if not is_own:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -12,7 +12,9 @@ from fedmpi.federation.cohort import learning_rate
 from fedmpi.methods.values import Turn
 from fedmpi.report.best import Best
 from fedmpi.report.closing import TierRow
-from fedmpi.report.records import CLIENTS, DRAWS_ON, TIERS
+from fedmpi.report.diverged import divergences
+from fedmpi.report.lineage import lineage
+from fedmpi.report.records import CLIENTS, DRAWS_ON, TIERS, Record
 from fedmpi.rounds.exchange import CONTRIBUTED
 from fedmpi.rounds.state import RoundResult, ServerState, Setup
 from fedmpi.store.stored import to_text
@@ -69,3 +71,13 @@ def tier_rows(setup: Setup, best: Best) -> list[TierRow]:
         replace(row, accuracy_last=last(row.name), accuracy_best=highest(row.name), best_round=at(row.name))
         for row in rows
     ]
+
+
+def closing_lines(records: Sequence[Record]) -> tuple[str, ...]:
+    """Lines for below the closing table: whose rounds it is of, who diverged, what the method concludes."""
+    found = lineage(records)
+    of_parent = [
+        f"{parent.whose}; all numbers here are of the rounds after that" for parent in filter(None, [found.parent])
+    ]
+    conclusions = records[-1].get("method", {}).get("conclusions", ()) if records else ()
+    return (*of_parent, *divergences(found.own), *conclusions)

@@ -2,11 +2,12 @@
 
 Such a branch has other settings, if they fit. Rank 0 puts into the new run directory the parent's checkpoint (under the
 new config), the client memories that it refers to, and the records up to its round. From there on the branch is a run
-like any other that is resumed. The parent is only read, and may be running.
+like any other that is resumed; what sums it up is of its own rounds. The parent is only read, and may be running.
 """
 
 from __future__ import annotations
 
+import contextlib
 import json
 from collections.abc import Mapping
 from dataclasses import asdict, replace
@@ -15,9 +16,11 @@ from typing import Any
 
 import numpy as np
 
+from fedmpi.config import yaml_text
+from fedmpi.config.schema import Config
 from fedmpi.data import partition, reading
 from fedmpi.data.options import PLACES
-from fedmpi.errors import RunDirError
+from fedmpi.errors import ConfigError, RunDirError
 from fedmpi.mpi.communicator import together
 from fedmpi.report.best import Best
 from fedmpi.report.records import BRANCHED_FROM, read_records
@@ -25,19 +28,21 @@ from fedmpi.rounds.state import ServerState, Setup
 from fedmpi.running import made_with
 from fedmpi.running.folder import Origin
 from fedmpi.running.start import warn
-from fedmpi.store import checkpoint, memory
-from fedmpi.store.files import json_safe, write_text
+from fedmpi.store import checkpoint, manifest, memory
+from fedmpi.store.files import json_safe, read_whole, write_text
 from fedmpi.store.run_dir import RunDir
 from fedmpi.tensors import specs_of
 
 # Sections whose settings shape what clients remember.
 _SHAPING = ("method.", "model.", "clients.")
+# Settings of which the partition is made.
+_DIVIDING = ("seed:", "partition.", "clients.count:", "data.", "evaluation.on:", "evaluation.validation_share:")
 # A parent that is running deletes its old checkpoints, perhaps while one is being copied; then the next one is tried.
 _MAX_ATTEMPTS = 10
 
 
 def restore(setup: Setup, run_dir: RunDir, *, resume: bool) -> checkpoint.Snapshot | None:
-    """The newest intact checkpoint (rank 0 only), or None to begin at round 1. Refuses another config and
+    """The newest whole checkpoint (rank 0 only), or None to begin at round 1. Refuses another config and
     other data."""
 
     def find() -> checkpoint.Snapshot | None:
@@ -45,7 +50,7 @@ def restore(setup: Setup, run_dir: RunDir, *, resume: bool) -> checkpoint.Snapsh
             return None
         snapshot = checkpoint.load_newest_intact(run_dir, warn, problem_of=lambda found: _problem(setup, found))
         if snapshot is None:
-            print(f"no intact checkpoint in {run_dir.path}: starting at round 1 with {setup.config.where}", flush=True)
+            print(_begins(run_dir, setup.config), flush=True)
             return None
         differences = setup.config.diff(snapshot.config)
         if differences:
@@ -54,6 +59,7 @@ def restore(setup: Setup, run_dir: RunDir, *, resume: bool) -> checkpoint.Snapsh
                 f"was run with another config, by its checkpoint of round {snapshot.round}: {'; '.join(differences)}; "
                 f"--resume needs the same; --resume-from={run_dir.path} begins a new run from it with others",
             )
+        _refuse_fewer(setup.config, run_dir, snapshot.round)
         check_data(setup, run_dir, snapshot)
         if other_bits := made_with.changes(snapshot.versions, setup.computed_with):
             warn(other_bits)
@@ -62,6 +68,23 @@ def restore(setup: Setup, run_dir: RunDir, *, resume: bool) -> checkpoint.Snapsh
         return snapshot
 
     return together(setup.comm, find)
+
+
+def _begins(run_dir: RunDir, config: Config) -> str:
+    """Why a run that may continue begins at round 1."""
+    begins = "no round is saved yet, so it begins again" if manifest.read_starts(run_dir) else "a new run begins"
+    return f"nothing to continue in {run_dir.path}: {begins} at round 1, with {config.where}"
+
+
+def _refuse_fewer(config: Config, run_dir: RunDir, done: int) -> None:
+    """Raises RunDirError where fewer rounds are asked for than are done, of a run that has rounds to go. What is done
+    cannot be taken back, and whether the rest is wanted is not ours to decide. A finished run has nothing left to do.
+    """
+    with contextlib.suppress(yaml_text.YamlError):
+        match yaml_text.parse((read_whole(run_dir.config_path) or b"").decode(errors="replace")).value:
+            case {"rounds": int(wanted)} if config.rounds < done < wanted:
+                problem = f"is {config.rounds}, but of {wanted} rounds {done} are done already"
+                raise ConfigError("rounds", f"{problem}; rounds={done} ends the run here, without it the run continues")
 
 
 def _problem(setup: Setup, snapshot: checkpoint.Snapshot) -> str:
@@ -89,6 +112,9 @@ def check_data(setup: Setup, run_dir: RunDir, snapshot: checkpoint.Snapshot) -> 
         saved, saved_digest = partition.saved(run_dir.partition_path)
         _compare_data(setup, run_dir, saved_digest, snapshot.config)
         if not all(np.array_equal(getattr(saved, name), getattr(setup.partition, name)) for name in vars(saved)):
+            if other := [line for line in setup.config.diff(snapshot.config) if line.startswith(_DIVIDING)]:
+                why = "this decides which client has which examples, so a branch must keep it"
+                raise RunDirError(str(run_dir.path), f"{'; '.join(other)}; {why}")
             raise RunDirError(
                 str(run_dir.partition_path),
                 "is not the partition that this config gives with this numpy and these data; use those of the run",
@@ -139,6 +165,7 @@ def _copy(setup: Setup, folder: RunDir, origin: Origin) -> None:
         found = origin.checkpoints()
         try:
             snapshot = _newest_whole(origin, found)
+            _refuse_no_round(setup.config, origin, snapshot.round)
             check_data(setup, origin.run_dir, snapshot)
             branch = _fitted(setup, origin, snapshot)
             for client, version in branch.clients.items():
@@ -153,6 +180,15 @@ def _copy(setup: Setup, folder: RunDir, origin: Origin) -> None:
     # As always the records first: no checkpoint is of a round that has none.
     write_text(folder.records_path, "".join(f"{json.dumps(json_safe(record))}\n" for record in records))
     checkpoint.save(folder, branch, keep=1)
+
+
+def _refuse_no_round(config: Config, origin: Origin, done: int) -> None:
+    """Raises ConfigError where a branch would have no round of its own."""
+    if config.rounds <= done:
+        begins = f"the branch begins after round {done} of {origin.run_dir.path}, so it would make none"
+        before = [number for number, _ in origin.run_dir.checkpoints() if number < config.rounds]
+        earlier = f", or begin earlier: --resume-from={origin.run_dir.path}@{before[0]}" if before else ""
+        raise ConfigError("rounds", f"is {config.rounds}, but {begins}; ask for more than {done}{earlier}")
 
 
 def _newest_whole(origin: Origin, found: list[tuple[int, Path]]) -> checkpoint.Snapshot:
@@ -190,7 +226,8 @@ def _fitted(setup: Setup, origin: Origin, snapshot: checkpoint.Snapshot) -> chec
     elif clients:
         _refuse_other_shapes(setup, origin, snapshot)
     ours = replace(snapshot, config=config.to_dict(), config_hash=config.hash(), seed=config.seed)
-    return replace(ours, server=server, clients=clients, statistics={})  # those are of the parent's nets
+    # The statistics are of the parent's nets, and the progress is of its rounds.
+    return replace(ours, server=server, clients=clients, statistics={}, progress=asdict(Best()))
 
 
 def _refuse_other_shapes(setup: Setup, origin: Origin, snapshot: checkpoint.Snapshot) -> None:

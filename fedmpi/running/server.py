@@ -20,17 +20,17 @@ from fedmpi.mpi.version import loaded_library
 from fedmpi.report.best import Best, best_round, mean_accuracy
 from fedmpi.report.closing import closing_table
 from fedmpi.report.events import Events
+from fedmpi.report.lineage import own_rounds
 from fedmpi.report.observer import Ended, Started
 from fedmpi.report.progress import Progress
 from fedmpi.report.records import Records, read_records
-from fedmpi.report.terminal import folded
 from fedmpi.rounds.state import RoundResult, ServerState, Setup
 from fedmpi.running import made_with, resuming
 from fedmpi.running.final_page import FinalPage
 from fedmpi.running.folder import Asked, slurm_job
 from fedmpi.running.observers import Observed, Observers
 from fedmpi.running.remarks import remarks
-from fedmpi.running.results import Times, record_of, tier_rows
+from fedmpi.running.results import Times, closing_lines, record_of, tier_rows
 from fedmpi.store import checkpoint, manifest
 from fedmpi.store.files import write_atomic, write_text, writing
 from fedmpi.store.lock import RunLock
@@ -50,10 +50,12 @@ class Server:
         lock: RunLock,
         snapshot: checkpoint.Snapshot | None,
         asked: Asked,
-        to_resume: str,
+        to_resume: Callable[[str], str],
         observed: Sequence[Observed],
     ) -> None:
-        """`to_resume` is what to type to resume the run; `stack` ends what is opened here."""
+        """`to_resume` gives the command that resumes the run, after the words for when; `stack` ends what is opened
+        here.
+        """
         self._setup, self._folder, self._lock, self._asked, self._to_resume = setup, folder, lock, asked, to_resume
         config = setup.config
         self._done = done = snapshot.round if snapshot else 0
@@ -91,13 +93,15 @@ class Server:
         write_atomic(folder.partition_path, setup.partition.packed(setup.data_digest))
 
     def _checked_means(self) -> dict[int, float | None]:
-        """`mean_accuracy` of each round that has a record. Raises RunDirError if the records are another run's."""
+        """`mean_accuracy` of each of its own rounds that has a record. Raises RunDirError if the records are another
+        run's.
+        """
         records = [record for record in read_records(self._folder) if record["round"] <= self._done]
         if problem := self._best.contradicts(records):
             advice = "put the right file back, or move this one away (then its rounds are marked as missing)"
             problem = f"is of another run than the checkpoint: {problem}; {advice}"
             raise RunDirError(str(self._folder.records_path), problem)
-        return {record["round"]: mean_accuracy(record) for record in records}
+        return {record["round"]: mean_accuracy(record) for record in own_rounds(records)}
 
     def announce(self, places: Sequence[str], notes: Sequence[str], warnings: Sequence[str]) -> None:
         """Says who got what and how, what to mind, where results go and how to continue after an interruption."""
@@ -124,7 +128,7 @@ class Server:
         self.say(f"run directory: {self._folder.path}")
         if self._done < config.rounds:
             # Said now, because a launcher that ends its ranks may pass on nothing that they say then.
-            self.say(folded(f"to continue after an interruption: {self._to_resume}"))
+            self.say(self._to_resume("to continue after an interruption"))
             if self._done:
                 self.say(f"resuming after round {self._done}")
         else:
@@ -256,7 +260,7 @@ class Server:
         self._if_possible("the manifest", lambda: manifest.add_stop(self._folder, round_number, why))
         self._note_end()
         self.say(f"stopped after round {round_number} of {self._setup.config.rounds}: {why}; all is saved")
-        self.say(folded(f"to continue: {self._to_resume}"))
+        self.say(self._to_resume("to continue"))
         self._run_ended(round_number, why)
 
     def close_run(self) -> None:
@@ -268,7 +272,7 @@ class Server:
         wall_s = split_s.pop("wall", 0.0)
         split_s["other"] = max(0.0, wall_s - sum(split_s.values()))
         stream = io.StringIO() if self._asked.quiet else sys.stdout
-        scores, said = self._client_scores, self._conclusions()
+        scores, said = self._client_scores, closing_lines(read_records(self._folder))
         self._if_possible("the report", lambda: closing_table(rows, split_s, self._folder, scores, said, stream=stream))
         had = self._page_written_ns()
         self._run_ended(max(self._done, self._setup.config.rounds))
@@ -280,11 +284,6 @@ class Server:
         with contextlib.suppress(OSError):
             return self._folder.page_path.stat().st_mtime_ns
         return 0
-
-    def _conclusions(self) -> tuple[str, ...]:
-        """What the method says of the last round on record."""
-        last = read_records(self._folder)[-1:]
-        return tuple(last[0].get("method", {}).get("conclusions", ())) if last else ()
 
     def _run_ended(self, done: int, stopped: str = "") -> None:
         best = self._best

@@ -106,7 +106,9 @@ class RunDir:
     records_path = _At("rounds.jsonl")
     lock_path = _At(".lock")
     failure_path = _At(".failed")
-    """The word (`NOTE_DIVERGED`, `NOTE_FAILED`) that a rank leaves when it ends the job; gone with the next start."""
+    """What a rank leaves when it ends the job: a word (`NOTE_DIVERGED`, `NOTE_FAILED`), a line with what has failed
+    where, and one with what to do. Gone with the next start.
+    """
     checkpoints_dir = _At("checkpoints")
     memory_dir = _At("memory")
     tensorboard_dir = _At("tensorboard")

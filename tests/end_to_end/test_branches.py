@@ -51,6 +51,30 @@ def test_a_branch_with_the_same_config_is_a_resume(run_main: RunMain, parent: Pa
     assert finished(tmp_path / "branch") == finished(parent)
 
 
+def test_what_sums_a_branch_up_is_of_its_own_rounds(run_main: RunMain, parent: Path, tmp_path: Path) -> None:
+    """Best accuracy and time: in the closing table, in the checkpoint and for observers. The parent's checkpoint, which
+    the branch begins with, is not kept as its best. A second branch, without a change, has the same bits as a resume.
+    """
+    records = read_records(RunDir(parent))
+    for record in records:  # a best round that no branch can reach
+        record["tiers"]["1"]["accuracy"] = 1.0
+    RunDir(parent).records_path.write_text("".join(json.dumps(record) + "\n" for record in records))
+    words = ("rounds=5", "train.lr=0.01", "output.keep_checkpoints=1", "output.report=true")
+    out, _ = branch(run_main, parent, tmp_path / "branch", *words)
+    folder = RunDir(tmp_path / "branch")
+    own = read_records(folder)[3:]
+    shares = [record["tiers"]["1"]["accuracy"] for record in own]
+    best = 4 + shares.index(max(shares))
+    (row,) = json.loads((folder.report_dir / "summary.json").read_text())["tiers"]
+    assert (row["accuracy_last"], row["accuracy_best"], row["best_round"]) == (shares[-1], max(shares), best)
+    progress = checkpoint.load(folder.checkpoint_path(5)).progress
+    assert progress["best_round"] == {"1": best} and "100.00" not in out
+    assert progress["seconds"]["wall"] == sum(record["seconds"]["wall"] for record in own)
+    assert {number for number, _ in folder.checkpoints()} == {best, 5}
+    line = f"rounds 1 to 3 are those of {parent}; "
+    assert line in " ".join(out.split()) and line.capitalize()[:20] in (folder.report_dir / "summary.md").read_text()
+
+
 def test_the_round_may_be_chosen(run_main: RunMain, parent: Path, tmp_path: Path) -> None:
     """As RUN@ROUND or as a checkpoint file; and both lead to where the run itself has come."""
     expected = finished(parent)
@@ -112,7 +136,7 @@ def test_a_branch_that_was_killed_while_it_was_made_is_no_run(
 
 def test_a_newer_checkpoint_that_is_damaged_is_skipped(run_main: RunMain, parent: Path, tmp_path: Path) -> None:
     RunDir(parent).checkpoint_path(3).write_bytes(b"no checkpoint")
-    out, errors = branch(run_main, parent, tmp_path / "branch")
+    out, errors = branch(run_main, parent, tmp_path / "branch", "rounds=3")
     assert "resuming after round 2" in out and errors.count("skipping a checkpoint") == 1
 
 
@@ -131,7 +155,10 @@ def test_another_method_takes_what_it_has_a_use_for(run_main: RunMain, parent: P
         ("{parent}", ("model.width=0.25",), "does not fit this config: its round 3 holds "),
         ("{parent}", ("method.name=scaffold", "train.momentum=0"), "does not fit this config: its round 3 lacks "),
         ("{parent}", ("method.ratio=0.5",), "its clients remember what this setting has shaped"),
-        ("{parent}", ("partition.name=class_dirichlet",), "is not the partition that this config gives"),
+        ("{parent}", ("partition.name=class_dirichlet",), "partition.name: run has "),
+        ("{parent}", ("seed=1", "rounds=5"), "seed: run has 0, you ask 1; this decides "),
+        ("{parent}", ("train.lr=0.01", "rounds=3"), "rounds: is 3, but the branch begins after round 3 of "),
+        ("{parent}@2", ("train.lr=0.01", "rounds=1"), "so it would make none; ask for more than 2\n"),
         ("{parent}", ("--run-dir", "{parent}"), "is the run that the branch begins from"),
         ("{parent}", ("--run-dir", "{parent}/again"), "is inside the run that the branch begins from"),
         ("{parent}", ("--run-dir", "{other}"), "already holds a run"),
@@ -147,7 +174,7 @@ def test_what_does_not_fit_is_one_line(
     names = {"parent": parent, "other": tmp_path / "other"}
     given = [word.format(**names) for word in words]
     new = [] if "--run-dir" in given else ["--run-dir", str(tmp_path / "branch")]
-    code, _out, errors = run_main("--resume-from", origin.format(**names), *given, *new)
+    code, _out, errors = run_main("rounds=5", "--resume-from", origin.format(**names), *given, *new)
     assert code == 2 and line in errors and len(errors.splitlines()) == 1, errors
     assert content(parent) == before and not RunDir(tmp_path / "branch").holds_run()
 
@@ -202,10 +229,10 @@ def test_a_parent_that_is_running(start: Start, run_main: RunMain, tmp_path: Pat
     running = start(1, "method.name=topk", "rounds=100000", "evaluation.every=100", run_dir=run_dir)
     assert running.wait_until(lambda: bool(RunDir(run_dir).checkpoints())), running.err
     for number in range(3):
-        code, out, errors = run_main(
-            "--resume-from", str(run_dir), "--run-dir", str(tmp_path / str(number)), "rounds=1", "output.progress=plain"
-        )
-        assert code == 0, errors
+        new = ("--run-dir", str(tmp_path / str(number)), "output.progress=plain")
+        # There is no time for another round, so that it stops after its first one.
+        code, out, errors = run_main("--resume-from", str(run_dir), *new, "mpi.time_limit_s=0.01", "mpi.spare_time_s=0")
+        assert code == 75, errors
         snapshot = checkpoint.load_newest_intact(RunDir(tmp_path / str(number)), pytest.fail)
-        assert snapshot is not None and re.search(rf"\b{snapshot.round} (is|are) done", out)
+        assert snapshot is not None and f"resuming after round {snapshot.round - 1}\n" in out
     assert running.process.poll() is None

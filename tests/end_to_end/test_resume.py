@@ -13,6 +13,7 @@ from fedmpi.data.partition import make_partition, saved
 from fedmpi.report.records import read_records
 from fedmpi.store import checkpoint
 from fedmpi.store.run_dir import RunDir
+from fedmpi.studies.slurm.status import status_of
 
 ARGUMENTS = (*SMALL, "method.name=fedhm", "rounds=2", "output.progress=plain")
 
@@ -52,6 +53,19 @@ def test_a_cosine_schedule_refuses_other_rounds(run_main: RunMain, tmp_path: Pat
     told(errors)
 
 
+def test_fewer_rounds_than_are_done_are_refused(run_main: RunMain, run_dir: Path, told: Told) -> None:
+    """Where the run has rounds to go: as many as are done end it there. A finished run has nothing left to do."""
+    stops = ("mpi.time_limit_s=0.01", "mpi.spare_time_s=0")
+    assert run_main("--run-dir", str(run_dir), "--resume", "rounds=15", *stops)[0] == 75
+    code, _, errors = run_main("--run-dir", str(run_dir), "--resume", "rounds=2")
+    assert code == 2 and status_of(RunDir(run_dir)).state == "stopped"
+    told(errors)
+    for rounds in (3, 2):
+        assert run_main("--run-dir", str(run_dir), "--resume", f"rounds={rounds}")[0] == 0
+        found = status_of(RunDir(run_dir))
+        assert (found.state, found.round, found.rounds) == ("finished", 3, 3)
+
+
 def test_more_rounds_and_other_free_keys_are_accepted(run_main: RunMain, run_dir: Path, tmp_path: Path) -> None:
     """Two rounds and one more, with another exchange and output, equal three rounds in one go."""
     free = ("rounds=3", "mpi.exchange=reduce", "mpi.server_trains=true", "output.keep_checkpoints=5")
@@ -83,7 +97,7 @@ def test_without_a_checkpoint_it_starts_at_round_1_and_says_so(run_main: RunMain
         path.unlink()
     code, out, errors = run_main(*ARGUMENTS, "--run-dir", str(run_dir), "--resume")
     assert code == 0, errors
-    assert f" {run_dir}: starting at round 1" in out
+    assert f" {run_dir}: no round " in out
     assert finished(run_dir) == expected
 
 
@@ -114,10 +128,11 @@ def test_the_records_of_another_run_are_refused(run_main: RunMain, run_dir: Path
     assert run_main("--run-dir", str(run_dir), "--resume", "rounds=3", "output.progress=plain")[0] == 0
 
 
-def test_an_absent_run_is_begun(run_main: RunMain, tmp_path: Path) -> None:
+def test_an_absent_run_is_begun(run_main: RunMain, tmp_path: Path, told: Told) -> None:
     code, out, errors = run_main(*ARGUMENTS, "--run-dir", str(tmp_path / "new"), "--resume")
     assert code == 0, errors
-    assert "starting at round 1" in out and len(finished(tmp_path / "new").records) == 2
+    assert len(finished(tmp_path / "new").records) == 2
+    told(out.splitlines()[1])
 
 
 def test_an_occupied_run_dir_is_one_line(run_main: RunMain, run_dir: Path, told: Told) -> None:

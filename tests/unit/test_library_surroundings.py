@@ -87,7 +87,7 @@ def test_a_run_leaves_everything_as_it_was(
         before = state()
         run = fedmpi.run(config("rounds=2"), tmp_path / "run", progress=False)
         assert state() == before
-        with pytest.raises(fedmpi.RoundError, match="round 1, client"):
+        with pytest.raises(fedmpi.RoundError, match="round 1, client .*: .* diverged: "):
             fedmpi.run(diverges, tmp_path / "diverges", progress=False)
         assert state() == before
         with told.by(fedmpi.UserError):
@@ -96,6 +96,24 @@ def test_a_run_leaves_everything_as_it_was(
         run.net()
         assert state() == before
     assert difference(finished(run.path), expected) == ""
+
+
+def test_a_run_that_diverged_tells_a_call_that_works(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], told: Told
+) -> None:
+    """In the exception's text, with round, client, stage and cause: from the beginning where nothing is saved, else in
+    a new run after what is.
+    """
+    plain = config(f"output.dir={tmp_path / 'runs'}")
+    high = config(f"output.dir={tmp_path / 'runs'}", "train.lr=30", "train.schedule.milestones=[]")
+    healthy = fedmpi.run(plain, tmp_path / "healthy", progress=False)
+    for name, begins in (("first", {}), ("second", {"resume_from": f"{healthy.path}@2"})):
+        with pytest.raises(fedmpi.RoundError) as caught:
+            fedmpi.run(high, tmp_path / name, progress=False, **begins)
+        told(str(caught.value), r"client \d")
+        again = eval(str(caught.value)[str(caught.value).index("fedmpi.run(") :], {"fedmpi": fedmpi})
+        assert again.is_finished and again.config.train.lr == 0.1
+    assert capsys.readouterr().err == ""
 
 
 def test_an_interrupt_ends_the_run_and_not_the_program(

@@ -14,7 +14,7 @@ from fedmpi.studies.bench import pruned
 
 
 def test_only_a_hermes_run_with_a_checkpoint(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    for method, told in (("fedavg", "is a run of fedavg; only Hermes"), ("hermes", "has no intact checkpoint")):
+    for method, told in (("fedavg", "is a run of fedavg; only Hermes"), ("hermes", "has no whole checkpoint")):
         config = small_config(f"method.name={method}")
         RunDir(tmp_path).config_path.write_text(yaml_text.dump(config.to_dict()))
         assert pruned.main([str(tmp_path)]) == 2

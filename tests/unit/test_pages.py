@@ -88,7 +88,7 @@ def test_a_damaged_config_is_one_error_and_harms_no_other_run(tmp_path, config):
         facts.read(path.parent)
     assert str(path) in caught.value.text() and "\n" not in caught.value.text()
     (found,) = facts.read_all([tmp_path])
-    assert found.folder.name == "good" and any(str(path) in note for note in found.notes)
+    assert found.folder.name == "good" and any(str(path) in line for line in found.beside)
 
 
 @pytest.mark.parametrize("accuracies", [[], [{}], [{"1": 0.5}]])

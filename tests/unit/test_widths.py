@@ -58,10 +58,13 @@ def test_a_comparison(capsys: pytest.CaptureFixture[str]) -> None:
         assert "112.5 (2 of 3)" in shown and failed.status in shown
 
 
-def test_a_status(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+@pytest.mark.parametrize("branch_of", ["", "fedhm_digits-seed0@1000"])
+def test_a_status(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path, branch_of: str
+) -> None:
     names = [f"fedhm-resnet18-tinyimagenet-seed{seed}-20261123-154816" for seed in range(3)]
     long = Status(tmp_path, "interrupted", "1234567_12", 12, 1000, 1000, 0.9123, 7384.0, (5, 3), 36_000.0)
-    runs = [replace(long, folder=tmp_path / name).line(tmp_path) for name in names]
+    runs = [replace(long, folder=tmp_path / name, branch_of=branch_of).line(tmp_path) for name in names]
     monkeypatch.setattr(status, "_lines", lambda folder: runs)
     status.print_status([tmp_path])
     shown = capsys.readouterr().out

@@ -132,7 +132,7 @@ def _open(run: Run, named: Sequence[str]) -> tuple[Setup, Snapshot]:
         raise UserError(str(run_dir.path), f"is a run of {config.method.name}; only Hermes prunes nets")
     snapshot = checkpoint.load_newest_intact(run_dir, lambda line: print(line, file=sys.stderr))
     if snapshot is None:
-        raise UserError(str(run_dir.path), "has no intact checkpoint")
+        raise UserError(str(run_dir.path), "has no whole checkpoint")
     comm: Any = SerialComm()
     setup = start.prepare(config, comm, run_dir)
     resuming.check_data(setup, run_dir, snapshot)

@@ -19,8 +19,9 @@ from typing import Any
 from fedmpi.command.manners import Parser, run_command
 from fedmpi.errors import INTERRUPTED, UserError
 from fedmpi.report import table_text
+from fedmpi.report.ending import RUNNING, recent_seconds, state_of
+from fedmpi.report.lineage import lineage
 from fedmpi.report.records import CLIENTS, Record, by_ranks, net_scores, rounds_done
-from fedmpi.store import lock
 from fedmpi.store.files import read_json, read_whole
 from fedmpi.store.manifest import read_starts
 from fedmpi.store.run_dir import NOTE_DIVERGED, NOTE_FAILED, RunDir, runs_below
@@ -28,11 +29,9 @@ from fedmpi.store.units import duration, percent
 from fedmpi.studies.runs import Run
 
 _HEADS = ("run", "state", "job", "starts", "ranks", "round", "accuracy", "ETA", "seen ago")
+_BRANCH_OF = "branch of"
+"""A column that stands where a run is a branch: `RUN@3` for one whose rounds 1 to 3 are those of RUN."""
 _NUM_LEFT = 3
-
-_RECENT_ROUNDS = 20
-# A run on another host shows a sign of life once a round; a round may take this much longer than the longest so far.
-_PATIENCE = 3.0
 _MOST_NOTE_BYTES = 65_536
 _WATCH_EVERY_S = 2.0
 _CLEAR = "\x1b[H\x1b[2J"
@@ -55,6 +54,7 @@ class Status:
     round: int = 0
     rounds: int | None = None
     accuracy: float | None = None
+    """The last one of the run's own rounds."""
     eta_s: float | None = None
     ranks: tuple[int, ...] = ()
     """How many ranks have done the rounds: several numbers where the run was resumed on others, or lost some. A start
@@ -62,14 +62,16 @@ class Status:
     """
     seen_s: float | None = field(default=None, compare=False)
     """Seconds since the last sign of life, by the clock of the file system."""
+    branch_of: str = ""
+    """`RUN@3` for a run whose rounds 1 to 3 are those of the run in a folder RUN."""
 
     def line(self, above: Path) -> tuple[str, ...]:
-        """The cells under `_HEADS`, the folder as seen from `above`."""
+        """The cells under `_HEADS` and `_BRANCH_OF`, the folder as seen from `above`."""
         name = os.path.relpath(self.folder, above) if self.folder.is_relative_to(above) else str(self.folder)
         rounds = f"{self.round}/{self.rounds or '?'}"
         counts = self.job or "-", str(self.starts), ", ".join(map(str, self.ranks)) or "-", rounds
         seen = "-" if self.seen_s is None else duration(self.seen_s)
-        return name, self.state, *counts, percent(self.accuracy), duration(self.eta_s), seen
+        return name, self.state, *counts, percent(self.accuracy), duration(self.eta_s), seen, self.branch_of or "-"
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -101,7 +103,10 @@ def print_status(folders: Sequence[Path]) -> None:
     if not lines:
         print("no runs there")
         return
-    table_text.print_lines(_HEADS, lines, _NUM_LEFT, sys.stdout)
+    has_branch = any(line[-1] != "-" for line in lines)
+    # Beside the run's name, where a long one stands above the rest of its line.
+    shown = [(line[0], line[-1], *line[1:-1]) if has_branch else line[:-1] for line in ((*_HEADS, _BRANCH_OF), *lines)]
+    table_text.print_lines(shown[0], shown[1:], _NUM_LEFT + has_branch, sys.stdout)
     print(", ".join(f"{count} {state}" for state, count in Counter(line[1] for line in lines).items()))
 
 
@@ -145,7 +150,7 @@ def _status_of(run_dir: RunDir) -> Status:
         rounds, finished = None, False
     state = "finished" if finished else _unfinished_state(run_dir, records, starts, submitted)
     last: Mapping[str, Any] = next(reversed(starts), {})
-    recent_s = _round_seconds(records)
+    recent_s, found = recent_seconds(records), lineage(records)
     eta_s = None  # of work; waiting in the queue comes on top
     if rounds is not None and recent_s and state not in ("finished", NOTE_DIVERGED, NOTE_FAILED):
         eta_s = (rounds - rounds_done(records)) * sum(recent_s) / len(recent_s)
@@ -156,9 +161,10 @@ def _status_of(run_dir: RunDir) -> Status:
         starts=len(starts),
         round=rounds_done(records),
         rounds=rounds,
-        accuracy=next((found for record in reversed(records) if (found := _accuracy(record)) is not None), None),
+        accuracy=next((share for record in reversed(found.own) if (share := _accuracy(record)) is not None), None),
         eta_s=eta_s,
-        ranks=_ranks(records, last, state),
+        branch_of=found.parent.name if found.parent else "",
+        ranks=_ranks(found.own, last, state),
         seen_s=_silent_s(run_dir),
     )
 
@@ -181,20 +187,14 @@ def _silent_s(run_dir: RunDir) -> float | None:
 def _unfinished_state(
     run_dir: RunDir, records: Sequence[Record], starts: Sequence[Mapping[str, Any]], submitted: Mapping[str, Any]
 ) -> str:
-    patience_s = max([lock.STALE_AFTER_S, *(_PATIENCE * seconds for seconds in _round_seconds(records))])
-    holder, lives = lock.seen(run_dir, patience_s) or (None, False)
-    failure = read_whole(run_dir.failure_path, _MOST_NOTE_BYTES)
-    if lives and failure is None:
-        return "running"
+    state = state_of(run_dir, records)
+    if state == RUNNING:
+        return state
     if submitted and len(starts) <= submitted.get("starts", 0):
         return "queued"
     if _is_requeued(run_dir):
         return "requeued"
-    if failure is not None:  # an older version says no more
-        return NOTE_DIVERGED if failure == NOTE_DIVERGED.encode() else NOTE_FAILED
-    if holder is not None and holder.host != lock.Holder.this_process("").host:
-        return "silent"
-    return "stopped" if starts and "stopped" in starts[-1] else "interrupted"
+    return state
 
 
 def _is_requeued(run_dir: RunDir) -> bool:
@@ -214,7 +214,3 @@ def _accuracy(record: Record) -> float | None:
     """The clients' own where they have nets of their own, else the first net's: that of the largest capacity."""
     scores = record.get(CLIENTS) or next(iter(net_scores(record).values()), None)
     return scores.get("accuracy") if scores else None
-
-
-def _round_seconds(records: Sequence[Record]) -> list[float]:
-    return [float(record.get("seconds", {}).get("wall") or 0.0) for record in records[-_RECENT_ROUNDS:]]

@@ -1,0 +1,132 @@
+"""How runs with rounds to go have ended: from the note of a rank, the manifest and the lock, and as it is told."""
+
+from pathlib import Path
+
+import pytest
+from golden_file import Told
+from small_runs import small_config
+from written_runs import a_run
+
+from fedmpi.command import plot
+from fedmpi.errors import DivergenceError, RoundError, RunDirError
+from fedmpi.export.saved import chosen_round
+from fedmpi.pages import facts
+from fedmpi.pages.page import page
+from fedmpi.report.diverged import divergences
+from fedmpi.report.ending import Ending, ending
+from fedmpi.report.records import read_records
+from fedmpi.running.advice import Advice
+from fedmpi.store import manifest
+from fedmpi.store.lock import RunLock
+from fedmpi.store.run_dir import RunDir
+
+WHERE = "round 3, client 17, stage local_training"
+LOSS = "the loss is nan"
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> RunDir:
+    """Two of five rounds, the second saved, on three ranks."""
+    found = RunDir(a_run(tmp_path / "run", [{"1": 0.5}, {"1": 0.75}], rounds=5))
+    found.checkpoints_dir.mkdir()
+    found.checkpoint_path(2).touch()
+    manifest.add_start(found, {"ranks": [{}, {}, {}]})
+    return found
+
+
+def noted(run: RunDir, error: BaseException) -> Ending:
+    """As a rank notes it that ends the job."""
+    advice = Advice(small_config())
+    advice.run_is_in(run, 3)
+    failed = RoundError("local_training", round_number=3, client=17)
+    failed.__cause__ = error
+    assert advice.note_failure(failed)
+    return seen(run)
+
+
+def seen(run: RunDir) -> Ending:
+    return ending(run, read_records(run))
+
+
+def test_a_run_that_diverged(run: RunDir, told: Told) -> None:
+    """Cause and advice are in one line each, the command as the rank has printed it."""
+    found = noted(run, DivergenceError(LOSS))
+    assert (found.state, found.done, found.saved) == ("diverged", 2, 2)
+    assert found.cause == f"{WHERE}: {LOSS}" and found.briefly() == f"diverged in {WHERE}"
+    assert found.advice.endswith(f"mpirun -n 3 python -m fedmpi.main --resume-from {run.path} train.lr=0.005")
+    told(found.paragraph())
+
+
+def test_a_run_that_failed(run: RunDir, told: Told) -> None:
+    found = noted(run, error := OSError(5, "no network"))
+    assert (found.state, found.cause) == ("failed", f"{WHERE}: OSError: {error}")
+    told(found.paragraph())
+
+
+def test_a_note_of_an_older_version_is_a_word_or_nothing(run: RunDir) -> None:
+    for text, state in (("diverged", "diverged"), ("failed", "failed"), ("", "failed"), ("\x00\nx\x1b[2J", "failed")):
+        run.failure_path.write_text(text)
+        assert seen(run).state == state and "\x1b" not in seen(run).paragraph()
+
+
+def test_runs_without_a_note(run: RunDir, told: Told) -> None:
+    told(seen(run).paragraph())
+    assert (seen(run).state, seen(run).cause) == ("interrupted", "")
+    with RunLock(run):
+        assert seen(run).state == "running"
+        told(seen(run).paragraph())
+    manifest.add_stop(run, 2, "SIGUSR1")
+    assert (seen(run).state, seen(run).cause) == ("stopped", "SIGUSR1")
+    told(seen(run).paragraph())
+
+
+def test_a_page_begins_with_the_end_of_its_run(run: RunDir) -> None:
+    noted(run, DivergenceError(LOSS))
+    text = page([facts.read(run.path)])
+    assert '<span class="state">diverged, 2 of 5 rounds</span>' in text
+    head = text.partition('<p class="note">')[2].partition("</p>")[0]
+    assert WHERE in head and LOSS in head and f"--resume-from {run.path}" in head
+    finished = facts.read(a_run(run.path.parent / "whole", [{"1": 0.5}]))
+    assert finished.ending is None and 'class="note"' not in page([finished])
+
+
+def test_several_runs_say_which_are_left_out(
+    run: RunDir, tmp_path: Path, capsys: pytest.CaptureFixture[str], told: Told
+) -> None:
+    """By `plot` on stderr, on a page as notes: shown in part, without a round, a second run of a setting and seed."""
+    noted(run, DivergenceError(LOSS))
+    noted(RunDir(a_run(tmp_path / "never", [], rounds=5, lr=0.3)), DivergenceError(LOSS))
+    a_run(tmp_path / "shorter", [{"1": 0.5}], rounds=5)
+    out = str(tmp_path / "a.svg")
+    assert plot.main([str(tmp_path), "--out", out]) == 0
+    told(capsys.readouterr().err)
+    text = page(facts.read_all([tmp_path]))
+    assert text.count('class="note"') == 3 and f"run diverged in {WHERE}" in text
+    assert plot.main([str(tmp_path / "never"), "--out", out]) == 2
+    told(capsys.readouterr().err)
+
+
+def test_an_export_says_why_nothing_is_saved(run: RunDir, told: Told) -> None:
+    """And what is possible instead: only of a run that is running the end of a round is worth waiting for."""
+    run.checkpoint_path(2).unlink()
+    with RunLock(run), told.by(RunDirError):
+        chosen_round(run, "last", {})
+    with told.by(RunDirError):
+        chosen_round(run, "last", {})
+    noted(run, DivergenceError(LOSS))
+    with told.by(RunDirError):
+        chosen_round(run, "best", {})
+
+
+def test_clients_that_diverged_are_counted(tmp_path: Path, told: Told) -> None:
+    """Of five trainings in two rounds three were dropped, of two clients, and one was set back."""
+    rounds = [{"cohort": [4, 7], "dropped": [4, 7]}, {"cohort": [4, 7, 9], "dropped": [4], "restored": [9]}]
+    found = divergences(rounds)
+    assert ("3 of 5" in found[0], "4, 7:" in found[0], "1 of 5" in found[1]) == (True, True, True)
+    told("\n".join(found))
+    assert divergences([{"cohort": [1], "dropped": []}, {}]) == ()
+    (many,) = divergences([{"cohort": [*range(30)], "dropped": [*range(20)]}])
+    assert "7 and 12 more:" in many
+    run = facts.read(a_run(tmp_path / "run", [{"1": 0.5}]))
+    records = [{**record, **rounds[0]} for record in run.records]
+    assert "2 of 2 trainings" in page([facts.replace(run, records=records)])
