@@ -127,8 +127,8 @@ def _plan(config: Config, form: str, size: int, *, measures: bool) -> str:
         from fedmpi.running import prediction
 
         repeatable_cublas()
-        say("measuring on this machine, which takes a minute or two: reading the data, building the nets")
-        text = prediction.measured_plan(config, planned).text(form)
+        say("measuring on this machine, which takes a minute or two:")
+        text = prediction.measured_plan(config, planned, lambda line: say(f"  {line}")).text(form)
     if form == "json":
         return text
     more = [f"warning: {line}" for line in lacking_here(planned)]
