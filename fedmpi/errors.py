@@ -125,6 +125,11 @@ class RoundError(Exception):
         return where(self.stage, self.round_number, self.client)
 
 
+def cause_of(error: BaseException | None) -> BaseException | None:
+    """What has failed within a round; any other error is its own cause."""
+    return error.__cause__ or error if isinstance(error, RoundError) else error
+
+
 def where(stage: str, round_number: int | None, client: int | None) -> str:
     """A place within a run, in the words of every message: `round 3, client 17, stage local_training`."""
     words = [f"round {round_number}"] if round_number is not None else []
@@ -138,6 +143,10 @@ class DivergenceError(Exception):
 
 class RankLossError(Exception):
     """Other ranks died, or are taken to have: this communicator is over. Those left meet in `Comm.recover`."""
+
+
+class OtherRankError(Exception):
+    """Another rank has failed and has said why: this one ends with it (`Communicator.end_in_order`)."""
 
 
 class ServerLossError(Exception):

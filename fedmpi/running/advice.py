@@ -9,7 +9,7 @@ import shlex
 from fedmpi import registry
 from fedmpi.config.schema import Config, Train
 from fedmpi.data.options import PLACES
-from fedmpi.errors import DivergenceError, RoundError, UserError
+from fedmpi.errors import DivergenceError, UserError, cause_of
 from fedmpi.report.terminal import folded
 from fedmpi.store.run_dir import NOTE_DIVERGED, NOTE_FAILED, RunDir
 from fedmpi.store.whereabouts import GoneError
@@ -65,7 +65,7 @@ class Advice:
         if self._run is None:
             return NOTHING_SAVED
         run_dir = self._run[0]
-        cause = _cause(error)
+        cause = cause_of(error)
         if isinstance(cause, GoneError) and cause.moved_to:
             return folded(f"to continue: {self.resume_command(moved_to=cause.moved_to)}")
         if not run_dir.holds_run():  # it is gone, or a branch has not begun
@@ -79,10 +79,12 @@ class Advice:
         lower = f"train.lr={min(self._lr * _LOWER, Train().lr):.3g}"
         if not (last := self._last_saved()):
             problem = f"  {NOTHING_SAVED}, and the same settings diverge again"
-            return f"{problem}\n" + folded(f"to continue from the beginning with others: {self.resume_command(lower)}")
+            return f"{problem}\n" + folded(
+                f"to continue from round 1 with a lower learning rate: {self.resume_command(lower)}"
+            )
         again = self._command("--resume-from", str(run_dir.path), lower)
         saved = f"  {self.what_is_saved()}; --resume alone would diverge again, because it computes the same bits"
-        how = f"to continue after round {last} with other settings, in a new run directory: {again}"
+        how = f"to continue after round {last} with a lower learning rate, in a new run directory: {again}"
         return f"{saved}\n{folded(how)}"
 
     def _last_saved(self) -> int:
@@ -99,7 +101,7 @@ class Advice:
             with contextlib.suppress(OSError):
                 try:
                     with open(self._run[0].failure_path, "x", encoding="ascii") as file:
-                        file.write(NOTE_DIVERGED if isinstance(_cause(error), DivergenceError) else NOTE_FAILED)
+                        file.write(NOTE_DIVERGED if isinstance(cause_of(error), DivergenceError) else NOTE_FAILED)
                 except FileExistsError:
                     return False
         return True
@@ -109,10 +111,6 @@ class Advice:
         with contextlib.suppress(OSError):
             return self._run is not None and self._run[0].failure_path.exists()
         return False
-
-
-def _cause(error: BaseException | None) -> BaseException | None:
-    return error.__cause__ or error if isinstance(error, RoundError) else error
 
 
 def _before_a_resume(cause: BaseException | None) -> str:

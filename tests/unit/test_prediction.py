@@ -2,7 +2,8 @@
 
 import json
 import os
-from dataclasses import replace
+import re
+from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -12,10 +13,10 @@ from fedmpi.check.small import small_config
 from fedmpi.errors import ConfigError
 from fedmpi.main import main
 from fedmpi.rounds.client import simulate_client
-from fedmpi.running.forecast import forecast
+from fedmpi.running.forecast import Forecast, TierForecast, forecast
 from fedmpi.running.measure import measure
 from fedmpi.running.measured import ClientTrial, Measured, NetTrial, told_apart
-from fedmpi.running.prediction import client_s, measured_plan, predict
+from fedmpi.running.prediction import Prediction, client_s, measured_plan, predict
 
 # Eight clients with 15 of 120 examples each, all in every round; 48 test examples.
 WORDS = (
@@ -120,8 +121,8 @@ def test_what_a_client_takes_once_by_hand() -> None:
 
 @pytest.mark.parametrize(("step_s", "batches"), [(0.01, 2), (0.9, 1)])
 def test_what_a_method_does_once_is_in_no_step(monkeypatch: pytest.MonkeyPatch, step_s: float, batches: int) -> None:
-    """A method that takes half a second beside its steps. A client of 15 examples has two batches of 8, in two epochs; all
-    of them where that takes less than the limit.
+    """A method that takes half a second beside its steps. A client of 15 examples has two batches of 8, in two epochs;
+    all of them are tried where that takes less than the limit.
     """
 
     def as_if_timed(*arguments: Any) -> Any:
@@ -164,6 +165,8 @@ def test_the_command(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.Mon
     assert main([*words, "--plan=json", "--measure"]) == 0
     found = json.loads(capsys.readouterr().out)
     assert found["measured"]["measured"]["checkpoint_bytes"] == 1000 and found["rounds"] == 2
+    assert main([*words, "--plan", "--json", "--measure"]) == 0 and {*json.loads(capsys.readouterr().out)} == {*found}
+    assert main([*words, "--json"]) == 2
     assert main([*words, "--plan", "--measure"]) == 0
     assert "the run: " in capsys.readouterr().out
     assert main([*words, "--measure"]) == 2
@@ -188,3 +191,15 @@ def test_a_run_too_large_for_this_machine_is_refused(monkeypatch: pytest.MonkeyP
     config = small_config(*WORDS)
     with pytest.raises(ConfigError, match=r"1.00 kB"):
         measured_plan(config, forecast(config, 3))
+
+
+def test_every_field_of_the_json_plan_is_documented(capsys: pytest.CaptureFixture[str]) -> None:
+    """In the README of runs, by name; no others stand there."""
+    readme = Path(__file__).parents[2] / "fedmpi" / "running" / "README.md"
+    section = readme.read_text().partition("## The plan as JSON\n")[2].partition("\n## ")[0]
+    documented = set(re.findall(r"^\| `(\w+)`", section, re.MULTILINE))
+    kinds = (Forecast, TierForecast, Prediction, Measured, ClientTrial, NetTrial)
+    names = {field.name for kind in kinds for field in fields(kind)}
+    assert main(["rounds=2", "--plan", "--json"]) == 0
+    plan = json.loads(capsys.readouterr().out, parse_constant=pytest.fail)
+    assert {*plan} == {field.name for field in fields(Forecast)} and documented == names
