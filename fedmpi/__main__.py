@@ -24,6 +24,7 @@ from fedmpi.command.manners import report, show
 from fedmpi.config.slips import keys_meant
 from fedmpi.errors import ConfigError, UserError
 from fedmpi.mpi.launch import claimed
+from fedmpi.report.terminal import wrapped
 
 
 @dataclass(frozen=True)
@@ -44,7 +45,7 @@ COMMANDS = {
     "check": Command("run the contract and bits tests on your own code", "fedmpi.check.__main__"),
     "compare": Command("methods over seeds, with equal budgets", "fedmpi.studies.compare"),
     "reproduce": Command("a table or figure of a paper", "fedmpi.studies.reproduce"),
-    "study": Command("questions, methods and tests fixed beforehand; run and answered", "fedmpi.studies.study.conduct"),
+    "study": Command("questions and tests fixed beforehand, run and answered", "fedmpi.studies.study.conduct"),
     "submit": Command("runs and sweeps to Slurm", "fedmpi.studies.slurm.submit"),
     "status": Command("how far runs are: rounds, accuracy, time to go", "fedmpi.studies.slurm.status"),
     "report": Command("a run, or several, as one HTML page", "fedmpi.command.report"),
@@ -53,6 +54,8 @@ COMMANDS = {
     "verify": Command("the papers' sizes and formulas", "fedmpi.verify.__main__"),
     "doctor": Command("whether this machine or allocation is ready", "fedmpi.doctor.__main__"),
 }
+_OTHER_NAMES = {"train": "run", "start": "run", "cost": "plan", "figure": "plot", "table": "reproduce"}
+"""What a user may call a command, and its name here."""
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -85,16 +88,17 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def overview() -> str:
     """The commands, a line each."""
-    lines = [f"fedmpi {fedmpi.__version__}: {(fedmpi.__doc__ or '').partition(': ')[2].strip()}", ""]
+    lines = [*wrapped(f"fedmpi {fedmpi.__version__}: {(fedmpi.__doc__ or '').partition(': ')[2].strip()}"), ""]
     lines += [f"  fedmpi {name:10} {command.summary}" for name, command in COMMANDS.items()]
     return "\n".join([*lines, "", "Each has a --help. Without one of these words, fedmpi runs."])
 
 
 def _refuse_misspelled(word: str) -> None:
     """Raises `ConfigError` where a word is nearly a command, and cannot be a config, a file or an option."""
-    close = difflib.get_close_matches(word, COMMANDS, 1)
+    close = difflib.get_close_matches(word, [*COMMANDS, *_OTHER_NAMES], 1)
     if close and word.isidentifier() and not os.path.exists(word) and not keys_meant(word):
-        raise ConfigError("command line", f"'{word}' is no command; did you mean 'fedmpi {close[0]}'?")
+        meant = _OTHER_NAMES.get(close[0], close[0])
+        raise ConfigError("command line", f"'{word}' is no command; did you mean 'fedmpi {meant}'?")
 
 
 if __name__ == "__main__":

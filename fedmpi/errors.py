@@ -142,6 +142,11 @@ def _said_by(error: BaseException) -> str:
     return str(error) if is_ours else f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
 
 
+def cause_of(error: BaseException | None) -> BaseException | None:
+    """What has failed within a round; any other error is its own cause."""
+    return error.__cause__ or error if isinstance(error, RoundError) else error
+
+
 def where(stage: str, round_number: int | None, client: int | None) -> str:
     """A place within a run, in the words of every message: `round 3, client 17, stage local_training`."""
     words = [f"round {round_number}"] if round_number is not None else []
@@ -155,6 +160,10 @@ class DivergenceError(Exception):
 
 class RankLossError(Exception):
     """Other ranks died, or are taken to have: this communicator is over. Those left meet in `Comm.recover`."""
+
+
+class OtherRankError(Exception):
+    """Another rank has failed and has said why: this one ends with it (`Communicator.end_in_order`)."""
 
 
 class ServerLossError(Exception):

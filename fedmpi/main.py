@@ -1,7 +1,8 @@
 """The command: argv -> config -> a guarded run.
 
     mpirun -n 5 python -m fedmpi.main [CONFIG.yaml] [section.key=value ...]
-        [--run-dir DIR] [--resume] [--resume-from RUN[@ROUND]] [--plan | --plan=json] [--measure] [--list] [--version]
+        [--run-dir DIR] [--resume] [--resume-from RUN[@ROUND]] [--plan | --plan=json] [--json] [--measure] [--list]
+        [--version]
 
 A mistake in the config is reported by one rank, without traceback, before torch or MPI load. After
 that, every exception on any rank ends all ranks: an uncaught one would leave the others waiting in
@@ -26,6 +27,7 @@ if __name__ == "__main__":  # what follows takes a while to load
 from fedmpi.command.job import Job, check_ranks, config_and_origin, loading_for_good, repeatable_cublas
 from fedmpi.command.listing import listing
 from fedmpi.command.manners import Parser, complain, report, run_command, say, say_first, show
+from fedmpi.config.address import renamed
 from fedmpi.config.load import one_config
 from fedmpi.config.schema import Config
 from fedmpi.errors import (
@@ -53,6 +55,9 @@ def main(argv: Sequence[str] | None = None) -> int:
         if arguments.list:
             return _shown(rank, listing)
         config = read_config(arguments)
+        for word in arguments.words if rank == 0 else ():
+            if address := renamed(word):
+                say(f"{word} is now {address}")
         if arguments.plan:
             return _shown(rank, lambda: _plan(config, arguments.plan, size, measures=arguments.measure))
         check_ranks(config, size)
@@ -89,6 +94,7 @@ def parse(argv: Sequence[str]) -> argparse.Namespace:
         action="store_true",
         help="with --plan: try some steps of each tier here, and say how long it takes",
     )
+    parser.add_argument("--json", action="store_true", help="with --plan: as one JSON object, the same as --plan=json")
     parser.add_argument("--list", action="store_true", help="name all methods, models, data sets and partitions")
     parser.add_argument("--version", action="version", version=f"fedmpi {fedmpi.__version__}")
     # A bare --plan must not take the word after it for its value.
@@ -98,6 +104,9 @@ def parse(argv: Sequence[str]) -> argparse.Namespace:
         raise ConfigError("--run-dir", "expected a folder, got nothing")
     if arguments.measure and not arguments.plan:
         raise ConfigError("command line", "--measure goes with --plan; to train, leave it out")
+    if arguments.json and not arguments.plan:
+        raise ConfigError("command line", "--json goes with --plan; leave it out, or write --plan --json")
+    arguments.plan = "json" if arguments.json else arguments.plan
     if arguments.resume and arguments.run_dir is None:
         raise ConfigError("command line", "--resume needs --run-dir: the directory of the run to continue")
     if arguments.resume_from is not None and arguments.run_dir is not None:
@@ -131,8 +140,8 @@ def _plan(config: Config, form: str, size: int, *, measures: bool) -> str:
         from fedmpi.running import prediction
 
         repeatable_cublas()
-        say("measuring on this machine, which takes a minute or two: reading the data, building the nets")
-        text = prediction.measured_plan(config, planned).text(form)
+        say("measuring on this machine, which takes a minute or two:")
+        text = prediction.measured_plan(config, planned, lambda line: say(f"  {line}")).text(form)
     if form == "json":
         return text
     more = [f"warning: {line}" for line in lacking_here(planned)]

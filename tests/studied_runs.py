@@ -141,7 +141,7 @@ def run_here(monkeypatch: pytest.MonkeyPatch) -> Ran:
     """Runs the command here, which is a tenth of the time."""
     commands: Ran = []
 
-    def launch(command: Sequence[str], log: Path, environment: Mapping[str, str]) -> int:
+    def launch(command: Sequence[str], log: Path, environment: Mapping[str, str], look: object) -> int:
         assert command[:3] == [sys.executable, "-m", "fedmpi.main"]
         commands.append(command)
         return main(command[3:])

@@ -12,10 +12,10 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from fedmpi.command.manners import described, say
+from fedmpi.command.manners import described, in_short, say
 from fedmpi.config.load import load
 from fedmpi.config.schema import Config
-from fedmpi.errors import FAILED, ConfigError, UserError, counted
+from fedmpi.errors import FAILED, ConfigError, OtherRankError, UserError, cause_of, counted
 from fedmpi.mpi.communicator import Communicator
 from fedmpi.report.terminal import instead_of_live_line
 from fedmpi.running.advice import Advice
@@ -102,11 +102,16 @@ class Job:
 
     def end_all(self, error: BaseException) -> None:
         """Says what has failed on this rank and how to continue, and ends all ranks. One process raises SystemExit."""
+        if isinstance(error, OtherRankError):
+            self.comm.end_in_order(0)
         if self.advice.note_failure(error):
             say(f"{described(error, self.comm)}\n{self.advice.how_to_continue(error)}")
         else:  # another rank has said what to do
-            say("; ".join(line.strip() for line in described(error, self.comm).splitlines()[:2]))
-        self.comm.abort(error.exit_code if isinstance(error, UserError) else FAILED)
+            say(in_short(error, self.comm))
+        code = error.exit_code if isinstance(error, UserError) else FAILED
+        if isinstance(cause := cause_of(error), TimeoutError) or not isinstance(cause, Exception):
+            self.comm.abort(code)  # another rank does not come, or somebody wants the end now
+        self.comm.end_in_order(code)
 
 
 @contextmanager

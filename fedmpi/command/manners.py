@@ -16,16 +16,18 @@ from fedmpi.config.words import similar
 from fedmpi.errors import INTERRUPTED, ConfigError, DivergenceError, RoundError, UserError, reason
 from fedmpi.mpi.communicator import Communicator
 from fedmpi.mpi.in_turn import SILENT_S, code_in_turn
+from fedmpi.report.terminal import filled, wrapped
 
 
 class Parser(argparse.ArgumentParser):
-    """Its help is the text of `description` as it stands; a mistake is a `ConfigError`."""
+    """Its help is the text of `description` in lines of 80 columns; a mistake is a `ConfigError`."""
 
     def __init__(self, prog: str, description: str | None = None, **more: object) -> None:
         formatter = argparse.RawDescriptionHelpFormatter
         if sys.argv[0].startswith("fedmpi "):  # by the command `fedmpi`: its own words
             prog = sys.argv[0]
-        super().__init__(prog=prog, description=description, formatter_class=formatter, allow_abbrev=False)
+        shown = description and filled(description)
+        super().__init__(prog=prog, description=shown, formatter_class=formatter, allow_abbrev=False)
 
     def error(self, message: str) -> NoReturn:
         program = (
@@ -111,18 +113,27 @@ def say(text: str) -> None:
 
 def described(error: BaseException, comm: Communicator) -> str:
     """A failure in one block: rank, host, round, client, stage and cause, then where in the code."""
-    head = [f"rank {comm.started_as} on {comm.host}"]
-    cause = error
+    head, said, cause = _head_and_cause(error, comm)
+    if isinstance(cause, (UserError, DivergenceError)):  # says all: a disk is full or a learning rate too high
+        return "\n".join([head, *(wrapped(f"  {said}") if isinstance(cause, DivergenceError) else [f"  {said}"])])
+    frames = traceback.extract_tb(cause.__traceback__)[-4:]
+    return "\n".join([head, f"  {said}", *(f"  at {one.filename}:{one.lineno} in {one.name}" for one in frames)])
+
+
+def in_short(error: BaseException, comm: Communicator) -> str:
+    """The same for a rank that fails after another one has said what to do: its first words."""
+    head, said, cause = _head_and_cause(error, comm)
+    if isinstance(cause, DivergenceError):  # the other one has said what that is
+        said = f"cause: {type(cause).__name__}"
+    return "\n".join(wrapped(f"{head}; {said.splitlines()[0]}"))
+
+
+def _head_and_cause(error: BaseException, comm: Communicator) -> tuple[str, str, BaseException]:
+    where, cause = f"rank {comm.started_as} on {comm.host}", error
     if isinstance(error, RoundError):
-        head.append(error.where())
-        cause = error.__cause__ or error
+        where, cause = f"{where}, {error.where()}", error.__cause__ or error
     text = str(cause).replace("\n", "\n    ")
-    lines = [f"fedmpi: failed on {', '.join(head)}", f"  cause: {type(cause).__name__}: {text}"]
-    # Else the cause says all: a disk is full or a learning rate too high, not a line of code wrong.
-    is_ours = not isinstance(cause, (UserError, DivergenceError))
-    for frame in traceback.extract_tb(cause.__traceback__)[-4:] if is_ours else ():
-        lines.append(f"  at {frame.filename}:{frame.lineno} in {frame.name}")
-    return "\n".join(lines)
+    return f"fedmpi: failed on {where}", f"cause: {type(cause).__name__}: {text}", cause
 
 
 def _forget(stream: int) -> None:

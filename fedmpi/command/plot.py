@@ -23,11 +23,12 @@ def main(argv: Sequence[str] | None = None) -> int:
     """The exit code: 0, or 2 for a mistake of the user."""
     parser = Parser("fedmpi plot", __doc__)
     parser.add_argument("runs", nargs="+", metavar="RUN")
-    parser.add_argument("--out", required=True, metavar="FILE.pdf")
-    parser.add_argument("--x", choices=("rounds", "bytes", "macs"), default="rounds")
-    parser.add_argument("--y", choices=("accuracy", "loss"), default="accuracy")
-    parser.add_argument("--tier", action="append", default=[], metavar="NAME")
-    parser.add_argument("--tex", metavar="FILE.tex")
+    parser.add_argument("--out", required=True, metavar="FILE.pdf", help="the figure; the ending says the format")
+    parser.add_argument("--x", choices=("rounds", "bytes", "macs"), default="rounds", help="default rounds")
+    parser.add_argument("--y", choices=("accuracy", "loss"), default="accuracy", help="default accuracy")
+    tier = "a net's name in the records: a panel of it; again for another (default: of each setting its largest net)"
+    parser.add_argument("--tier", action="append", default=[], metavar="NAME", help=tier)
+    parser.add_argument("--tex", metavar="FILE.tex", help="the table of last values, in LaTeX")
     return run_command(lambda: _plot(**vars(parser.parse_args(argv))))
 
 

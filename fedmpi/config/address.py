@@ -44,8 +44,23 @@ def located(word: str) -> str:
         return word
     own = CONFIGS / file.removeprefix("configs/")
     if not own.is_file():
-        return word
+        return str(CONFIGS / renamed(word)) if renamed(word) else word
     return str(own) if cell is None else f"{own}@{cell}"
+
+
+def renamed(word: str) -> str:
+    """The address, below `CONFIGS`, of a cell that came with fedmpi as a file of its own: `FILE.yaml@CELL` for
+    `FILE_CELL`, as a run's folder is still called. Empty where no shipped file has such a cell, or several have, or
+    where there is such a file.
+    """
+    name = word.removeprefix("configs/").removesuffix(".yaml")
+    if exists(word) or (CONFIGS / f"{name}.yaml").is_file():
+        return ""
+    folder, _, last = name.rpartition("/")
+    parted = ((last[:place], last[place + 1 :]) for place, sign in enumerate(last) if sign == "_")
+    places = ((CONFIGS / folder / f"{file}.yaml", cell) for file, cell in parted)
+    found = [f"{path.relative_to(CONFIGS)}@{cell}" for path, cell in places if path.is_file() and cell in _cells(path)]
+    return found[0] if len(found) == 1 else ""
 
 
 def exists(address: str) -> bool:
@@ -65,9 +80,6 @@ def suggestion(word: str) -> str:
         if cell in _cells(path):
             return f"did you mean '{name}.yaml@{cell}'?"
     asked = file_and_cell(word)[0].removeprefix("configs/").removesuffix(".yaml")
-    for name, path in files.items():  # FILE_CELL, as a run's folder is called
-        if asked.startswith(f"{name}_") and asked.removeprefix(f"{name}_") in _cells(path):
-            return f"did you mean '{name}.yaml@{asked.removeprefix(f'{name}_')}'?"
     close = get_close_matches(asked, files, 1, 0.75) or get_close_matches(Path(asked).name, files, 1, 0.75)
     return f"did you mean '{close[0]}.yaml'?" if close else ""
 
@@ -81,7 +93,8 @@ def _own(word: str) -> dict[str, Path]:
 
 def _cells(path: Path) -> list[str]:
     """The names of a shipped file's cells."""
-    return re.findall(r"^  ([\w-]+):", path.read_text(), re.MULTILINE)
+    _, _, cells = path.read_text().partition("\ncells:\n")
+    return re.findall(r"^  ([\w-]+):", re.split(r"^\w", cells, maxsplit=1, flags=re.MULTILINE)[0], re.MULTILINE)
 
 
 def label(address: str | os.PathLike[str]) -> str:

@@ -20,7 +20,7 @@ _INTRO = """\
 Generated from the schema by `python -m fedmpi.config.reference > configs/README.md`; a test keeps it true.
 
     python -m fedmpi.main [CONFIG.yaml] [section.key=value ...] [--run-dir DIR] [--resume] [--resume-from RUN]
-        [--plan | --plan=json] [--measure] [--list] [--version]
+        [--plan | --plan=json] [--json] [--measure] [--list] [--version]
 
 - **A YAML file stands alone**, or on the one that it `extends` (a top-level key: a path relative to its own folder, or
   a list of paths; what the file says goes on top, as overrides do). What is left out takes the defaults below. The
@@ -30,7 +30,8 @@ Generated from the schema by `python -m fedmpi.config.reference > configs/README
   of one, wherever a config is named, `extends` included. The key `cells` has a section for each, with whatever a file
   may say. What the file extends is read first, then what the cell extends; on top come the file's other settings, then
   the cell's. A run's folder is named after file and cell (`runs/table3_cifar10_iid_fedhm-...`), or
-  without a file after method, model and data.
+  without a file after method, model and data. A shipped cell is found by that name, too, as it was called when it was
+  a file of its own: `fedmpi run fedhm/table3_cifar10_iid_fedhm` says its address and runs it.
 
       extends: base.yaml@setting
       rounds: 200

@@ -18,8 +18,12 @@ from fedmpi.export.saved import SavedRound, saved_round
 from fedmpi.export.smaller import cut_net
 from fedmpi.export.trained import Accuracy, TrainedNet, net_of_client, net_of_tier
 from fedmpi.export.usage import usage
+from fedmpi.report.terminal import wrapped
 from fedmpi.store.files import write_atomic
 from fedmpi.store.units import si, size
+
+# The column in which what is said of a name begins.
+_SAID_AT = 13
 
 
 def export(arguments: Namespace) -> int:
@@ -37,7 +41,7 @@ def export(arguments: Namespace) -> int:
     show(_costs(path, measure(trained, form.load(path, trained))))
     checked = check(path, trained, form) if arguments.check else None
     if checked:
-        show(f"  check      {verdict(checked)}")
+        show(_rows(f"  check      {verdict(checked)}"))
     code = usage(path, trained, form, arguments.overrides)
     show("\n".join(["  use it:", *(f"    {line}" for line in code.splitlines())]))
     return 1 if checked and not checked.holds else 0
@@ -70,7 +74,12 @@ def _about(path: Path, trained: TrainedNet, form: Format) -> str:
     ]
     if info.mean or info.std:
         lines.append(f"             mean {', '.join(map(str, info.mean))}; std {', '.join(map(str, info.std))}")
-    return "\n".join([*lines, f"  accuracy   {_accuracy(trained.accuracy)}"])
+    return _rows(*lines, f"  accuracy   {_accuracy(trained.accuracy)}")
+
+
+def _rows(*lines: str) -> str:
+    """Lines of a name and what is said of it, in 80 columns."""
+    return "\n".join(wrapped(*lines, hang=_SAID_AT - 2))
 
 
 def _accuracy(found: Accuracy) -> str:
@@ -95,18 +104,16 @@ def _uncut(whole: TrainedNet, small: TrainedNet, form: Format) -> str:
         costs = _costs(path, measure(whole, form.load(path, whole)))
     _, num_other, largest = compared(small.net, whole)
     tested = f"{num_other} other predictions of {whole.accuracy.num_tested}, outputs differ by {largest:.2g} at most"
-    return f"  uncut:\n{costs}\n  cut: {tested}"
+    return f"  uncut:\n{costs}\n{_rows(f'  cut        {tested}')}"
 
 
 def _costs(path: Path, found: Measured) -> str:
     times = [f"batch {number}: {_milliseconds(found, number)}" for number in BATCHES]
     peaks = [f"batch {number}: {size(found.peak_bytes[number])}" for number in BATCHES]
-    return "\n".join(
-        [
-            f"  size       {size(path.stat().st_size)}; {found.params:,} parameters, {si(found.macs)} MACs an example",
-            f"  latency    {'; '.join(times)} (median, first to last decile; one thread)",
-            f"  memory     {'; '.join(peaks)} (weights and the most tensors alive at once, counted in torch)",
-        ]
+    return _rows(
+        f"  size       {size(path.stat().st_size)}; {found.params:,} parameters, {si(found.macs)} MACs an example",
+        f"  latency    {'; '.join(times)} (median, first to last decile; one thread)",
+        f"  memory     {'; '.join(peaks)} (weights and the most tensors alive at once, counted in torch)",
     )
 
 

@@ -13,7 +13,7 @@ from fedmpi import registry
 from fedmpi.command.job import Job, check_ranks, config_and_origin, origin_of
 from fedmpi.config.address import located
 from fedmpi.config.load import ARGUMENTS, Override, load
-from fedmpi.config.schema import Config
+from fedmpi.config.schema import NAMED_SECTIONS, Config
 from fedmpi.errors import ConfigError, Interrupted, RoundError, RunDirError, StartupError, TooFewRanksError
 from fedmpi.library.advising import InPython
 from fedmpi.library.annotated import AConfig, APath, ConfigName, Keys, Ranks, checks_arguments
@@ -35,6 +35,8 @@ def load_config(name: ConfigName | None = None, overrides: Keys | None = None, /
     values, and keyword arguments are whole sections or top-level keys; both are written on top, as a command's words:
 
         load_config("fedhm_digits", {"train.lr": 0.1}, rounds=3, method={"rank_ratio": [1, 0.5]})
+
+    A text for a section that has names is its name: `method="fedprox"` is `method={"name": "fedprox"}`.
 
     Raises ConfigError with one line for each problem, all at once.
     """
@@ -151,4 +153,9 @@ def _how_to_continue(job: Job) -> str:
 
 
 def _given(overrides: Mapping[str, Any] | None, sections: Mapping[str, Any]) -> list[Override]:
-    return [*(overrides or {}).items(), *sections.items()]
+    """`method="fedprox"` is `method.name=fedprox`: a section that has names is chosen by one."""
+    given = [*(overrides or {}).items(), *sections.items()]
+    return [
+        (f"{key}.name", value) if key in NAMED_SECTIONS and isinstance(value, str) else (key, value)
+        for key, value in given
+    ]

@@ -18,11 +18,11 @@ import numpy as np
 import torch
 
 from fedmpi.clock import Traffic
-from fedmpi.errors import RankLossError
+from fedmpi.errors import FAILED, OtherRankError, RankLossError
 from fedmpi.mpi import recovery
 from fedmpi.mpi.communicator import Loss, Request
 from fedmpi.mpi.launch import Launcher, end_with_parent
-from fedmpi.mpi.leaving import leave
+from fedmpi.mpi.leaving import ENDS, leave, leave_after_failure
 from fedmpi.mpi.library import MPI
 from fedmpi.mpi.watch import SUSPENDED_AFTER_S
 from fedmpi.tensors import ALIGN_BYTES
@@ -229,6 +229,15 @@ class Comm:
     def call_while_waiting(self, look: Callable[[], None] | None) -> None:
         self._while_waiting = look or _nothing
 
+    def look(self) -> None:
+        if not self.recovers and self._mpi.Iprobe(tag=ENDS):
+            raise OtherRankError
+
+    def end_in_order(self, code: int) -> None:
+        if not self.recovers:
+            leave_after_failure(self._mpi, code)
+        self.abort(code or FAILED)
+
     def abort(self, code: int) -> None:
         if self.recovers:  # MPI_Abort of several ranks at once hangs now and then: then the launcher is ended
             self._launcher.end_after(_ABORT_S)
@@ -239,6 +248,7 @@ class Comm:
             pause_s, looked = _FIRST_POLL_S, time.perf_counter()
             over = looked + self._patience_s
             while not request.Test():
+                self.look()
                 self._while_waiting()
                 time.sleep(pause_s)
                 pause_s = min(1.3 * pause_s, _LAST_POLL_S)

@@ -129,6 +129,15 @@ class Communicator(Collectives, Protocol):
     def end_all(self) -> None:
         """Ends this rank with an exit code where it can call MPI no more: the launcher ends the others."""
 
+    def look(self) -> None:
+        """Raises `OtherRankError` if another rank has failed. Where a rank waits for others this is looked at, too."""
+
+    def end_in_order(self, code: int) -> None:
+        """After a failure of this rank, or with 0 after an `OtherRankError`: ends every rank within seconds, with the
+        largest of their codes. The ranks tell each other and leave together, so that the launcher adds nothing to what
+        they have said. Where not all of them come, or a job outlives its ranks, as `abort` does.
+        """
+
     def abort(self, code: int) -> None:
         """Ends every rank at once."""
 

@@ -35,7 +35,7 @@ class SerialComm:
         """All that one process has to do for the others."""
 
     wait_for_all = bcast = reduce_sum = allreduce_sum = agree = _nothing
-    wait_at_most = call_while_waiting = end_all = wait = _nothing
+    wait_at_most = call_while_waiting = end_all = wait = look = _nothing
 
     def start_gather(self, send: torch.Tensor, num_bytes: Sequence[int], receive: torch.Tensor) -> Request:
         receive[: num_bytes[0]].copy_(send[: num_bytes[0]])
@@ -57,6 +57,9 @@ class SerialComm:
 
     def leave(self, code: int) -> int:
         return code
+
+    def end_in_order(self, code: int) -> None:
+        self.abort(code)
 
     def abort(self, code: int) -> None:
         raise SystemExit(code)

@@ -33,7 +33,8 @@ def drawn(groups: Sequence[Group], x: str, y: str, tiers: Sequence[str]) -> Figu
             drawing.draw_line(axes, line, place, figure.colour_of(place))
         axes.set_title(name_of(panel.tier) if len(panels) > 1 else "")
         axes.set_xlabel(LABELS[x])
-        axes.set_ylabel(f"test {y}")
+        # One panel has no title: a paper's caption is one. What is tested stands beside the axis.
+        axes.set_ylabel(f"test {y}" if len(panels) > 1 else f"test {y}, {name_of(panel.tier)}")
         if x == "rounds":
             drawing.whole_numbers(axes)
         else:

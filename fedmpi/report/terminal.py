@@ -46,15 +46,41 @@ def instead_of_live_line(text: str) -> str:
     return f"\r\x1b[2K{text}" if sys.stderr is not None and columns_of_terminal(sys.stderr) else text
 
 
-def wrapped(*texts: str) -> list[str]:
-    """The texts as lines of at most 80 columns. A continuation line is indented by two more columns. A number stays
+def wrapped(*texts: str, hang: int = 2) -> list[str]:
+    """The texts as lines of at most 80 columns. A continuation line is indented by `hang` more columns. A number stays
     with its unit. A word that is too long, such as a path, gets a line of its own and is not cut.
     """
-    return [line for text in texts for line in _wrapped(text)]
+    return [line for text in texts for line in _wrapped(text, hang)]
 
 
-def _wrapped(text: str) -> list[str]:
-    indent = " " * (len(text) - len(text.lstrip()) + 2)
+def filled(text: str) -> str:
+    """A text of several paragraphs, such as a docstring, in lines of at most 80 columns. Lines that are indented, as
+    those of a table, stay apart; what continues one is indented further, and stands below its last column.
+    """
+    paragraphs: list[str] = []
+    for line in text.splitlines():
+        before = paragraphs[-1] if paragraphs else ""
+        if before.strip() and line.strip() and _indent(line) in (0, *range(_indent(before) + 4, DEFAULT_COLUMNS)):
+            paragraphs[-1] = f"{before} {line.strip()}"
+        else:
+            paragraphs.append(line)
+    return "\n".join(line for one in paragraphs for line in wrapped(one, hang=_hang(one)) or [""])
+
+
+def _indent(line: str) -> int:
+    return len(line) - len(line.lstrip())
+
+
+def _hang(line: str) -> int:
+    """How much further the text of an indented line is indented that begins with a name and two blanks, as an option
+    does; 4 without these, and 0 for a line that is not indented.
+    """
+    found = re.match(r" +\S+(?: \S+)*  +", line)
+    return 0 if not _indent(line) else found.end() - _indent(line) if found else 4
+
+
+def _wrapped(text: str, hang: int) -> list[str]:
+    indent = " " * (_indent(text) + hang)
     shown = _BEFORE_A_UNIT.sub(NO_BREAK, text)
     wrapper = textwrap.TextWrapper(DEFAULT_COLUMNS, subsequent_indent=indent, break_long_words=False)
     wrapper.break_on_hyphens = False

@@ -10,7 +10,7 @@ from pathlib import Path
 from fedmpi import registry
 from fedmpi.config.schema import Config, Train
 from fedmpi.data.options import PLACES
-from fedmpi.errors import DivergenceError, RoundError, UserError, in_a_line
+from fedmpi.errors import DivergenceError, UserError, cause_of, in_a_line
 from fedmpi.report.terminal import folded
 from fedmpi.store.run_dir import NOTE_DIVERGED, NOTE_FAILED, RunDir
 from fedmpi.store.whereabouts import GoneError
@@ -93,7 +93,7 @@ class Advice:
         if self._run is None:
             return "", NOTHING_SAVED
         run_dir = self._run[0]
-        cause = _cause(error)
+        cause = cause_of(error)
         if isinstance(cause, GoneError) and cause.moved_to:
             return "", f"{_TO_CONTINUE}: {self.resume_command(moved_to=cause.moved_to)}"
         if not run_dir.holds_run():  # it is gone, or a branch has not begun
@@ -107,10 +107,10 @@ class Advice:
         lower = min(self._lr * _LOWER, Train().lr)
         if not (last := self._last_saved()):
             problem = f"{NOTHING_SAVED}, and the same settings diverge again"
-            return problem, f"{_TO_CONTINUE} from the beginning with others: {self.resume_command(lower)}"
+            return problem, f"{_TO_CONTINUE} from round 1 with a lower learning rate: {self.resume_command(lower)}"
         again = self.branch_command(lower)
         saved = f"{self.what_is_saved()}; {self._resume_alone} would diverge again, because it computes the same bits"
-        return saved, f"{_TO_CONTINUE} after round {last} with other settings, in a new run directory: {again}"
+        return saved, f"{_TO_CONTINUE} after round {last} with a lower learning rate, in a new run directory: {again}"
 
     def _last_saved(self) -> int:
         return max((number for number, _ in self._run[0].checkpoints()), default=0) if self._run else 0
@@ -124,7 +124,7 @@ class Advice:
         gets no note.
         """
         if self._run is not None and self._run[0].holds_run():
-            kind = NOTE_DIVERGED if isinstance(_cause(error), DivergenceError) else NOTE_FAILED
+            kind = NOTE_DIVERGED if isinstance(cause_of(error), DivergenceError) else NOTE_FAILED
             advice = "; ".join(filter(None, self._how_to_continue(error)))
             with contextlib.suppress(OSError):
                 try:
@@ -139,10 +139,6 @@ class Advice:
         with contextlib.suppress(OSError):
             return self._run is not None and self._run[0].failure_path.exists()
         return False
-
-
-def _cause(error: BaseException | None) -> BaseException | None:
-    return error.__cause__ or error if isinstance(error, RoundError) else error
 
 
 def _before_a_resume(cause: BaseException | None) -> str:

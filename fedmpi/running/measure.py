@@ -1,9 +1,11 @@
 """`--plan --measure`: what a run's parts take on this machine, each tried once, by the code that the run uses.
 
-One process plays all parts: it publishes, trains a client of every tier for two batches (after one batch that warms
-up), adds the uploads, updates the server, tests every net on two batches, and writes a checkpoint. Where the first
-batch takes longer than `_LONG_S` it is the measurement itself. After `_BUDGET_S` seconds the tiers and nets that are
-left are estimated by their MACs. Nothing of it is kept. `running/prediction.py` makes rounds and hours of it.
+One process plays all parts: it publishes, trains a client of every tier, adds the uploads, updates the server, tests
+every net on two batches (after one that warms up), and writes a checkpoint. A client is trained for its epochs on one
+batch, which warms up, on one batch again, and on all its examples, or on two batches where all would take longer than
+`_WHOLE_S`. The last two tell what a step takes from what a client takes once, such as to choose what it prunes. Where
+the first batch takes longer than `_LONG_S` it is the measurement itself. After `_BUDGET_S` seconds the tiers and nets
+that are left are estimated by their MACs. Nothing of it is kept. `running/prediction.py` makes hours of it.
 """
 
 from __future__ import annotations
@@ -30,80 +32,30 @@ from fedmpi.methods.values import Phase
 from fedmpi.mpi.serial import SerialComm
 from fedmpi.rounds.client import simulate_client
 from fedmpi.rounds.evaluate import test_client
-from fedmpi.rounds.exchange import open_exchange
+from fedmpi.rounds.exchange import ClientResult, open_exchange
 from fedmpi.rounds.publish import broadcast
 from fedmpi.rounds.recovering import open_phase
 from fedmpi.rounds.state import Published, ServerState, Setup, personal_task, reestimates
 from fedmpi.running import resuming, start
+from fedmpi.running.measured import ClientTrial, Measured, NetTrial, told_apart
 from fedmpi.store import checkpoint
 from fedmpi.store.run_dir import RunDir
 from fedmpi.train_round import refresh, update
 
-_LONG_S, _BUDGET_S = 10.0, 60.0
+_LONG_S, _BUDGET_S, _WHOLE_S = 10.0, 60.0, 2.0
 _BATCHES = 2
 # Times the server's state: exact sums in int64, and the means.
 _SUMS_AND_NEW_STATE = 3
 Key = TypeVar("Key", bound=Hashable)
 
 
-@dataclass(frozen=True)
-class ClientTrial:
-    """A client of one tier in one phase: seconds of each part, of so many `steps` on so many `examples`."""
-
-    tier: str
-    phase: str
-    steps: int
-    examples: int
-    """Passed forward and backward."""
-    training_s: float
-    other_s: float
-    """Making the client's net, its upload, and what it remembers."""
-    adding_s: float
-    """The server's work on the upload."""
-    is_estimated: bool = False
-    """By the MACs of another tier: the time was up."""
-
-
-@dataclass(frozen=True)
-class NetTrial:
-    """The tests of one net: seconds for each example of the test set and of BatchNorm's re-estimation."""
-
-    net: str
-    test_s: float
-    restat_s: float
-    is_estimated: bool = False
-
-
-@dataclass(frozen=True)
-class Measured:
-    """What one process has measured. Seconds; bytes; peaks are of the process's resident memory."""
-
-    device: str
-    threads: int
-    clients: tuple[ClientTrial, ...]
-    nets: tuple[NetTrial, ...]
-    personal: tuple[NetTrial, ...]
-    """By tier, where clients are tested with their own nets; `test_s` is for each training or test example."""
-    publishing_s: float
-    updating_s: float
-    """The means of a phase, the method's update and refresh."""
-    saving_s: float
-    checkpoint_bytes: int
-    memory_bytes: int
-    """What a client keeps between rounds, in a file; 0 where it keeps nothing."""
-    rank_0_peak_bytes: int
-    """After publishing, before a client is trained, plus the exact bytes of a round's sums and its new state."""
-    worker_peak_bytes: int
-    """After the largest tier's training, without the server's state."""
-    gpu_peak_bytes: int
-
-
 @dataclass
 class _Trials:
-    """The setup of the trial, and how long it has lasted."""
+    """The setup of the trial, how long it has lasted, and who is told what is tried."""
 
     setup: Setup
     state: ServerState
+    hears: Callable[[str], None]
     begun: float = field(default_factory=time.perf_counter)
     trained_peak_bytes: int = 0
     """After the training of the first, the largest tier."""
@@ -128,13 +80,16 @@ class _Trials:
         return macs, NetTrial(net, like.test_s * ratio, like.restat_s * ratio, is_estimated=True)
 
 
-def measure(config: Config) -> Measured:
-    """Tries the parts of `config`'s rounds in this process. Raises `StartupError`, or `DataError`."""
-    quiet = {"on_divergence": "drop", "local_epochs": 1}
+def measure(config: Config, hears: Callable[[str], None] = lambda line: None) -> Measured:
+    """Tries the parts of `config`'s rounds in this process. `hears` is told of each before it begins, because one may
+    take a minute. Raises `StartupError`, or `DataError`.
+    """
+    hears("reading the data, building the nets")
+    quiet = {"on_divergence": "drop"}
     trial_config = config.model_copy(update={"train": config.train.model_copy(update=quiet)})
     with TemporaryDirectory(prefix="fedmpi-measure-") as folder:
         setup = start.prepare(trial_config, SerialComm(), RunDir(Path(folder)))
-        trials = _Trials(setup, resuming.initial_state(setup, None))
+        trials = _Trials(setup, resuming.initial_state(setup, None), hears)
         tasks = _tasks(setup)
         published, _ = _publish(trials, tasks)
         published_peak = _peak_bytes()
@@ -209,10 +164,12 @@ def _clients(
     """A client of each tier in each phase; the seconds of an update of the server's state, the longest of them."""
     found: list[ClientTrial] = []
     updating_s = 0.0
-    for phase, task in tasks:
+    for place, (phase, task) in enumerate(tasks, 1):
         if found and trials.is_over:
             found.append(_estimated(trials.setup, found, task))
             continue
+        tier = trials.setup.method.tiers[task.tier].name
+        trials.hears(f"training a client of tier {tier} ({place} of {len(tasks)})")
         trial, update_s = _client(trials, phase, task, published)
         found.append(trial)
         updating_s = max(updating_s, update_s)
@@ -229,19 +186,8 @@ def _estimated(setup: Setup, found: Sequence[ClientTrial], task: Task) -> Client
 
 def _client(trials: _Trials, phase: Phase, task: Task, published: Published) -> tuple[ClientTrial, float]:
     """Trains, uploads, adds and updates; the new state is forgotten."""
-    seen: list[tuple[Setup, Task]] = []
-    results = []
-
-    def train(num_batches: int) -> float:
-        setup = _with_examples(trials.setup, task.client, num_batches * trials.setup.config.train.batch_size)
-        seen.append((setup, replace(task, num_examples=setup.partition.size(task.client))))
-        started = time.perf_counter()
-        results.append(simulate_client(*seen[-1], published))
-        return time.perf_counter() - started
-
-    whole_s, _ = trials.warm(train)
+    trial, setup, own, (report, upload) = _trained(trials, task, published)
     trials.trained_peak_bytes = trials.trained_peak_bytes or _peak_bytes()
-    (setup, own), (report, upload) = seen[-1], results[-1]
     adding_s = update_s = 0.0
     if upload is not None:
         planned, begun = Assignment((own,), ((own,),)), time.perf_counter()
@@ -252,9 +198,28 @@ def _client(trials: _Trials, phase: Phase, task: Task, published: Published) -> 
         summed = exchange.finish(trials.state.params)
         refresh(setup, *update(setup, trials.state, summed, phase, [own], published))
         adding_s, update_s = added - opened, time.perf_counter() - added + opened - begun
-    name, other_s = setup.method.tiers[task.tier].name, max(0.0, whole_s - report.training_s)
-    done = report.steps, own.num_examples, report.training_s, other_s, adding_s
-    return ClientTrial(name, task.phase, *done), update_s
+    return replace(trial, adding_s=adding_s), update_s
+
+
+def _trained(trials: _Trials, task: Task, published: Published) -> tuple[ClientTrial, Setup, Task, ClientResult]:
+    """The trial of a client without the server's part, and its last training: setup, task and result."""
+    train, tier = trials.setup.config.train, trials.setup.method.tiers[task.tier].name
+
+    def trained(num_batches: int) -> tuple[ClientTrial, Setup, Task, ClientResult]:
+        setup = _with_examples(trials.setup, task.client, num_batches * train.batch_size)
+        own = replace(task, num_examples=setup.partition.size(task.client))
+        started = time.perf_counter()
+        report, upload = simulate_client(setup, own, published)
+        other_s = max(0.0, time.perf_counter() - started - report.training_s)
+        did = report.steps, own.num_examples * train.local_epochs, report.training_s, other_s, 0.0
+        return ClientTrial(tier, task.phase, *did), setup, own, (report, upload)
+
+    first = trained(1)
+    if (first_s := first[0].training_s) > _LONG_S:
+        return first
+    few, all_batches = first[0] if first_s > _WHOLE_S else trained(1)[0], -(-task.num_examples // train.batch_size)
+    many = trained(all_batches if few.training_s * all_batches <= _WHOLE_S else min(_BATCHES, all_batches))
+    return told_apart(few, many[0]), *many[1:]
 
 
 def _nets(trials: _Trials, published: Published) -> tuple[NetTrial, ...]:
@@ -269,7 +234,9 @@ def _nets(trials: _Trials, published: Published) -> tuple[NetTrial, ...]:
 def _test(trials: _Trials, published: Published, place: int) -> tuple[float, float]:
     """Seconds of an example's test and of its re-estimation (0 where the run has none)."""
     setup, plan = trials.setup, trials.setup.evaluation
-    number = setup.method.tested()[place].net
+    tested = setup.method.tested()
+    number = tested[place].net
+    trials.hears(f"testing net {tested[place].name} ({place + 1} of {len(tested)})")
 
     def load(_: int) -> FlatNet:
         net = setup.trainers[number].net
@@ -314,6 +281,8 @@ def _personal(trials: _Trials, published: Published) -> tuple[NetTrial, ...]:
 def _own_test(trials: _Trials, published: Published, tests: Partition, client: int) -> tuple[float, float]:
     """Seconds of each example that the test of this client's own net needs."""
     setup = trials.setup
+    tier = setup.method.tiers[personal_task(setup, client, 1).tier].name
+    trials.hears(f"testing a client of tier {tier} with its own net")
 
     def test(num_batches: int) -> float:
         most = num_batches * setup.config.evaluation.batch_size
@@ -328,6 +297,7 @@ def _own_test(trials: _Trials, published: Published, tests: Partition, client: i
 
 def _save(trials: _Trials, folder: RunDir) -> tuple[float, int]:
     """Seconds and bytes of a checkpoint as the run writes it."""
+    trials.hears("writing a checkpoint")
     setup, config = trials.setup, trials.setup.config
     has_statistics = reestimates(config, config.rounds)
     sizes = zip(setup.method.tested(), setup.evaluation.num_statistics, strict=True)

@@ -11,7 +11,7 @@ from __future__ import annotations
 import json
 import os
 import shutil
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
@@ -29,7 +29,8 @@ from fedmpi.rounds.state import draw_tasks
 from fedmpi.running import start
 from fedmpi.running.forecast import Forecast, count_tests, machine_bytes, many_tests
 from fedmpi.running.half_precision import bf16_share
-from fedmpi.running.measure import ClientTrial, Measured, measure
+from fedmpi.running.measure import measure
+from fedmpi.running.measured import ClientTrial, Measured
 from fedmpi.store.units import size, took
 
 _LOOKED_AT = 20
@@ -40,7 +41,7 @@ _WHILE_SAVING = 2
 
 @dataclass(frozen=True)
 class Prediction:
-    """What a run is expected to take on this machine. Seconds are of a round with a test and a save."""
+    """What a run is expected to take on this machine."""
 
     measured: Measured
     cores: int
@@ -57,6 +58,13 @@ class Prediction:
     personal_test_s: float
     saving_s: float
     round_s: float
+    """Of a round that has all these parts. Of the run's `rounds`, `tests` have a test, `restats` of these re-estimate
+    BatchNorm's statistics, and `saves` save.
+    """
+    rounds: int
+    tests: int
+    restats: int
+    saves: int
     hours: float
     test_share: float
     """The part of these hours that tests take, with the re-estimation of statistics."""
@@ -86,10 +94,11 @@ class Prediction:
             *rows,
             f"expected, if {self.workers_at_once} of {self.workers} workers train at once on "
             f"{counted(self.cores, 'core')} and rank 0 has {'a' if self.rank_0_has_a_core else 'no'} core of its own:",
-            f"  a round: {self.round_s:.3g} s = training {self.training_s:.3g}, aggregation {self.aggregation_s:.3g}, "
-            f"publishing {self.publishing_s:.3g}, test {self.test_s + self.personal_test_s:.3g}, "
-            f"re-estimation {self.restat_s:.3g}, saving {self.saving_s:.3g}",
-            f"  the run: {took(3600 * self.hours)}, without start and network",
+            f"  a round with all parts: {self.round_s:.3g} s = training {self.training_s:.3g}, aggregation "
+            f"{self.aggregation_s:.3g}, publishing {self.publishing_s:.3g}, test "
+            f"{self.test_s + self.personal_test_s:.3g}, re-estimation {self.restat_s:.3g}, saving {self.saving_s:.3g}",
+            f"  the run: {took(3600 * self.hours)} for {counted(self.rounds, 'round')}, of which {self.tests:,} test, "
+            f"{self.restats:,} re-estimate BatchNorm's statistics and {self.saves:,} save; without start and network",
             f"  memory:  {size(found.worker_peak_bytes)} a worker, {size(found.rank_0_peak_bytes)} rank 0 (most ever "
             f"resident); all ranks {size(self.all_ranks_bytes)} of this machine's {size(self.machine_bytes)}",
             f"  disk:    {space}{memories}: {size(self.disk_bytes)} of {size(self.free_bytes)} free",
@@ -119,13 +128,15 @@ class MeasuredPlan:
         return "\n".join([self.plan.text("text"), *wrapped(*self.prediction.lines(), *bf16)])
 
 
-def measured_plan(config: Config, plan: Forecast) -> MeasuredPlan:
-    """Tries the parts of the run here. Raises `ConfigError` where the memory of this machine cannot hold one rank."""
+def measured_plan(config: Config, plan: Forecast, hears: Callable[[str], None] = lambda line: None) -> MeasuredPlan:
+    """Tries the parts of the run here, and tells `hears` of each. Raises `ConfigError` where the memory of this machine
+    cannot hold one rank.
+    """
     least = plan.data_bytes_node + plan.model_bytes_server + plan.model_bytes_worker
     if least > machine_bytes():
         needs = f"one process needs {size(least)} of memory, and this machine has {size(machine_bytes())}"
         raise ConfigError("--measure", f"{needs}; leave --measure away, or measure on a larger machine")
-    found = predict(config, plan, measure(config))
+    found = predict(config, plan, measure(config, hears))
     by_macs = [*many_tests(config, plan.test_share)]
     others = [line for line in plan.warnings if line not in by_macs]
     warnings = (*others, *many_tests(config, found.test_share, "measured seconds"))
@@ -147,11 +158,10 @@ def predict(config: Config, plan: Forecast, found: Measured, num_cores: int | No
     restat_s = sum(net.restat_s for net in found.nets) * evaluation.num_restat(len(partition.indices)) / at_once
     personal_s = _personal_s(config, found, len(partition.indices) + num_test) / at_once
     aggregation_s, publishing_s = num_phases * found.updating_s, num_phases * found.publishing_s
-    num_tests, num_restats = count_tests(config)
-    base_s, saves = together_s + aggregation_s + publishing_s, -(-config.rounds // config.output.checkpoint_every)
+    times, base_s = _times(config, restat_s), together_s + aggregation_s + publishing_s
     # The last test needs what is published for a round that does not come.
-    tests_s = found.publishing_s + num_tests * (test_s + personal_s) + num_restats * restat_s
-    total_s = config.rounds * base_s + tests_s + saves * found.saving_s
+    tests_s = found.publishing_s + times["tests"] * (test_s + personal_s) + times["restats"] * restat_s
+    total_s = config.rounds * base_s + tests_s + times["saves"] * found.saving_s
     most = config.output.keep_checkpoints + _WHILE_SAVING
     return Prediction(
         measured=found,
@@ -167,6 +177,7 @@ def predict(config: Config, plan: Forecast, found: Measured, num_cores: int | No
         personal_test_s=personal_s,
         saving_s=found.saving_s,
         round_s=base_s + test_s + personal_s + restat_s + found.saving_s,
+        **times,
         hours=total_s / 3600,
         test_share=tests_s / max(total_s, 1e-9),
         all_ranks_bytes=_peak_bytes(found, plan),
@@ -175,6 +186,13 @@ def predict(config: Config, plan: Forecast, found: Measured, num_cores: int | No
         disk_bytes=most * found.checkpoint_bytes + _num_memories(config, most) * found.memory_bytes,
         free_bytes=free_bytes(config.output.dir),
     )
+
+
+def _times(config: Config, restat_s: float) -> dict[str, int]:
+    """How often the run does what not every round does; a net without BatchNorm re-estimates nothing."""
+    num_tests, num_restats = count_tests(config)
+    saves = -(-config.rounds // config.output.checkpoint_every)
+    return {"rounds": config.rounds, "tests": num_tests, "restats": num_restats if restat_s else 0, "saves": saves}
 
 
 def _peak_bytes(found: Measured, plan: Forecast) -> int:

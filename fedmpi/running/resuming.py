@@ -57,7 +57,8 @@ def restore(setup: Setup, run_dir: RunDir, *, resume: bool) -> checkpoint.Snapsh
             raise RunDirError(
                 str(run_dir.path),
                 f"was run with another config, by its checkpoint of round {snapshot.round}: {'; '.join(differences)}; "
-                f"--resume needs the same; --resume-from={run_dir.path} begins a new run from it with others",
+                f"--resume needs the same; --resume-from={run_dir.path} begins a new run after that round, with these "
+                "settings",
             )
         _refuse_fewer(setup.config, run_dir, snapshot.round)
         check_data(setup, run_dir, snapshot)

@@ -274,7 +274,7 @@ def _trainers(
     scale = config.train.loss_scale if is_fp16 else None
     buffers = Buffers(largest, resident.device, squares=is_adamw, loss_scale=scale)
     return tuple(
-        LocalTrainer(FlatNet(method.net(number), layout, buffers), resident, config.train, list(own))
+        LocalTrainer(FlatNet(method.net(number), layout, buffers), resident, config.train, list(own), comm.look)
         for number, layout in enumerate(layouts)
     )
 

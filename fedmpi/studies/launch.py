@@ -5,6 +5,7 @@ A run that is finished is not made again, one that was interrupted continues, an
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
 import shlex
@@ -15,22 +16,28 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import chain, repeat
 from pathlib import Path
 from typing import Any
 
 from fedmpi.config.load import load
 from fedmpi.config.schema import Config
 from fedmpi.disk.plain import open_in_place, open_to_read
-from fedmpi.errors import INTERRUPTED, TO_CONTINUE, RunDirError, UserError, reason
+from fedmpi.errors import INTERRUPTED, TO_CONTINUE, RunDirError, UserError, counted, reason
+from fedmpi.report.records import rounds_done
+from fedmpi.report.terminal import wrapped
 from fedmpi.running import stopping
 from fedmpi.store.files import writing
 from fedmpi.store.manifest import read_starts
+from fedmpi.store.units import took
 from fedmpi.studies.runs import Run
 
 _STARTERS = ("mpirun", "mpiexec", "prterun", "srun")
 # mpirun passes the signal on and waits for its ranks.
 _PATIENCE_S = 20.0
 _LOG_END_BYTES = 2**20
+# A run is looked at after so many seconds, again after the next, and in the end every time after the last.
+_LOOKS_AFTER_S = (10.0, 20.0, 30.0, 60.0)
 
 
 @dataclass(frozen=True)
@@ -134,19 +141,41 @@ def launcher(ranks: int, given: str | None = None) -> list[str]:
 
 
 def make(jobs: Sequence[Job], starter: Sequence[str], ranks: int) -> Iterator[Job]:
-    """Makes what is left of each run in turn, and prints how that went; `starter` is the launcher of so many ranks."""
+    """Makes what is left of each run in turn, and prints that it begins, how far it is and how it went; `starter` is
+    the launcher of so many ranks.
+    """
     for place, job in enumerate(jobs, 1):
-        how = _make(job, starter, environment(ranks))
-        print(f"[{place}/{len(jobs)}] {job.run.name} seed {job.run.seed}: {how}", flush=True)
+        name = f"[{place}/{len(jobs)}] {job.run.name} seed {job.run.seed}"
+
+        def say(line: str, name: str = name) -> None:
+            print("\n".join(wrapped(f"{name}: {line}")), flush=True)
+
+        say(_make(job, starter, environment(ranks), say))
         yield job
 
 
-def _make(job: Job, starter: Sequence[str], environment: dict[str, str]) -> str:
+def _make(job: Job, starter: Sequence[str], environment: dict[str, str], say: Callable[[str], None]) -> str:
     """Makes what is left of a run; how that went, in words."""
     if job.run.is_finished():
         return "finished before"
     begun = Begun.now(job, starter)
-    return begun.how(launch(begun.command, begun.log, environment))
+    say(f"{'resumed' if begun.is_resumed else 'started'}, log {begun.log}")
+    last = _num_done(job.run)
+
+    def look() -> None:
+        nonlocal last
+        if (done := _num_done(job.run)) > last:
+            last = done
+            say(f"{counted(done, 'round')} of {job.config.rounds:,}, {took(time.monotonic() - begun.started_s)}")
+
+    return begun.how(launch(begun.command, begun.log, environment, look))
+
+
+def _num_done(run: Run) -> int:
+    """Rounds on record; 0, too, where the records cannot be read now."""
+    with contextlib.suppress(UserError):
+        return rounds_done(run.records)
+    return 0
 
 
 @dataclass(frozen=True)
@@ -209,8 +238,12 @@ def is_stopped(job: Job) -> bool:
     return bool(starts) and "stopped" in starts[-1]
 
 
-def launch(command: Sequence[str], log: Path, environment: dict[str, str]) -> int:
-    """The exit code of a command that adds its output to `log`; it ends with us, and stops when we are asked to."""
+def launch(
+    command: Sequence[str], log: Path, environment: dict[str, str], look: Callable[[], None] = lambda: None
+) -> int:
+    """The exit code of a command that adds its output to `log`; it ends with us, and stops when we are asked to. `look`
+    is called now and then while it runs.
+    """
     heard: list[int] = []
     under_way: list[subprocess.Popen[bytes]] = []
 
@@ -226,11 +259,21 @@ def launch(command: Sequence[str], log: Path, environment: dict[str, str]) -> in
         try:
             for number in heard[:1]:  # it came before there was a process
                 process.send_signal(number)
-            return process.wait()
+            return _waited(process, look)
         finally:
             end(process)
     finally:
         signal.signal(stopping.SIGNAL, before)
+
+
+def _waited(process: subprocess.Popen[bytes], look: Callable[[], None]) -> int:
+    """The exit code of the process, once it has ended; in between `look`, first often and then every minute."""
+    for pause_s in chain(_LOOKS_AFTER_S, repeat(_LOOKS_AFTER_S[-1])):
+        try:
+            return process.wait(pause_s)
+        except subprocess.TimeoutExpired:
+            look()
+    raise AssertionError("without end")
 
 
 def start(command: Sequence[str], log: Path, environment: dict[str, str]) -> subprocess.Popen[bytes]:

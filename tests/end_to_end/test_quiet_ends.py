@@ -2,7 +2,9 @@
 
 from pathlib import Path
 
-from launched import Start
+import pytest
+from fast import fast
+from launched import Start, block, ends_in_time
 
 
 def test_a_mistake_in_the_config_is_the_only_line(start: Start) -> None:
@@ -19,3 +21,37 @@ def test_a_mistake_that_ranks_find_together_is_the_only_line(start: Start, tmp_p
     launched = start(2, "--run-dir", str(tmp_path / "file"), "output.progress=off", patch=patch)
     assert launched.wait() == 2
     assert str(tmp_path / "file") in launched.err and launched.err.count("\n") == 1
+
+
+WITHOUT_LIMITS = "from fedmpi.mpi import in_turn, leaving\nin_turn._PATIENCE_S = leaving._COME_S = 1e6\n"
+RANK_1_FAILS = """
+def fails(setup, task, published):
+    {others}
+    if rank == 1:
+        with setup.clock.stage("local_training", task.round_number, task.client):
+            raise ValueError("no")
+before(train_round, "simulate_client", fails)"""
+
+
+@pytest.mark.parametrize("exchange", fast("gather", of=("gather", "reduce")))
+def test_a_divergence_ends_all_ranks_in_order(start: Start, exchange: str) -> None:
+    """Whatever they are doing; one rank says all, and MPI nothing."""
+    words = ("train.lr=1e12", "method.name=fedavg", f"mpi.exchange={exchange}")
+    launched = start(3, *words, patch=WITHOUT_LIMITS)
+    assert launched.wait() == 1
+    assert "cause: DivergenceError: " in launched.err and "abort" not in launched.err.lower()
+
+
+def test_a_rank_that_trains_ends_with_one_that_has_failed(start: Start) -> None:
+    """Its training would outlast this test."""
+    launched = start(3, "train.local_epochs=100000", patch=WITHOUT_LIMITS + RANK_1_FAILS.format(others=""))
+    assert launched.wait() == 1
+    assert "ValueError: no" in block(launched.err) and "abort" not in launched.err.lower()
+
+
+def test_a_rank_that_does_not_look_is_ended(start: Start) -> None:
+    """MPI ends it; the line before MPI's own text says so."""
+    patch = "from fedmpi.mpi import leaving\nleaving._COME_S = 0.1\n"
+    launched = start(3, patch=patch + RANK_1_FAILS.format(others="time.sleep(1e6 * (rank == 2))"))
+    assert ends_in_time(launched, lambda: "fedmpi: failed" in launched.err) != 0
+    assert launched.err.count("MPI ends them") == 1 and "ValueError: no" in block(launched.err)

@@ -14,6 +14,7 @@ from types import SimpleNamespace
 import pytest
 from golden_file import Told
 from launched import LIMIT_S, environment, mpirun
+from small_runs import small_config
 from studied_runs import Called, Ran, calling, run_here, write_config
 
 from fedmpi.data.partition import saved
@@ -216,3 +217,28 @@ def _wait_until_free(folder: RunDir) -> None:
         except RunDirError:
             assert time.monotonic() < deadline, "a rank still runs"
             time.sleep(0.02)
+
+
+def test_a_run_under_way_says_its_log_and_its_rounds(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Whole lines of 80 columns: that it begins, each new number of rounds once, and its end."""
+    run = Run("fedavg_digits", 0, RunDir(tmp_path / ("a folder of a long name " * 3) / "fedavg_digits-seed0"))
+    run.folder.path.parent.mkdir()
+    done, ended = iter([0, 1, 1, 5]), tmp_path / "ended"
+
+    def num_done(_: Run) -> int:
+        if (number := next(done, None)) is None:
+            ended.touch()
+        return 5 if number is None else number
+
+    monkeypatch.setattr(running, "_num_done", num_done)
+    monkeypatch.setattr(running, "_LOOKS_AFTER_S", (0.01,))
+    wait = ["bash", "-c", f"while [ ! -e '{ended}' ]; do sleep 0.01; done; exit 3", "-"]
+    config = small_config("method.name=fedavg", "rounds=9")
+    (_,) = running.make([running.Job(run, tmp_path / "a.yaml", (), config)], wait, 1)
+    printed = capsys.readouterr().out
+    assert all(len(line) <= 80 or " " not in line.strip() for line in printed.splitlines())
+    said = [line for line in " ".join(printed.split()).split("[1/1] fedavg_digits seed 0: ") if line]
+    assert len(said) == 4 and said[0].startswith("started, ") and "-seed0.log" in said[0]
+    assert said[1].startswith("1 round of 9, ") and said[2].startswith("5 rounds of 9, ") and "exit code 3" in said[3]

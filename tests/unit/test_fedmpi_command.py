@@ -53,7 +53,23 @@ def test_the_installed_command_imports_from_the_current_folder(tmp_path, monkeyp
 
 
 def test_a_misspelled_command(capsys):
-    assert command.main(["stats"]) == 2 and "fedmpi status" in capsys.readouterr().err
+    meant = {"stats": "status", "trian": "run", "train": "run", "plann": "plan"}
+    for word, name in meant.items():
+        assert command.main([word, "fedhm_digits"]) == 2
+        err = capsys.readouterr().err
+        assert f"'{word}'" in err and f"'fedmpi {name}'?" in err and err.count("\n") == 1
+
+
+@pytest.mark.parametrize("word", ["fedhm/table3_cifar10_iid_fedhm", "configs/fedhm/table3_cifar10_iid_fedhm.yaml"])
+def test_the_old_name_of_a_cell_is_its_address(tmp_path, monkeypatch, capfd, word):
+    monkeypatch.chdir(tmp_path)
+    new = "fedhm/table3.yaml@cifar10_iid_fedhm"
+    assert address.renamed(word) == new and address.located(word) == str(ROOT / "configs" / new)
+    assert command.main(["plan", word]) == 0
+    out, err = capfd.readouterr()
+    assert "160 rounds" in out and word in err and err.endswith(f" {new}\n") and err.count("\n") == 1
+    for other in ("fedhm/table3_nothing", "table3_cifar10_iid_fedhm", "fedhm_digits", "rounds=5"):
+        assert address.renamed(other) == ""
 
 
 @pytest.mark.parametrize(

@@ -48,7 +48,6 @@ train.lr:0.1
 method.rank_ratio=[1, 0.5]
 cifar10_noniid_fedhm_v9
 method.name=fjord method.server.lr=0.1
-fedhm/table3_cifar10_iid_fedhm
 prism/table2.yaml
 prism/table2.yaml@no_such_cell
 '' rounds=1

@@ -15,6 +15,7 @@ from fedmpi.data.show import class_counts
 from fedmpi.errors import ConfigError, RunDirError
 from fedmpi.pages import facts, figure, plotted
 from fedmpi.pages.page import page
+from fedmpi.pages.prose import name_of
 from fedmpi.pages.settings import Group, differences, grouped, mean_and_half_width
 
 
@@ -281,6 +282,7 @@ def test_seeds_that_were_not_tested_yet_empty_no_line(tmp_path):
         facts.read(a_run(tmp_path / f"{seed}", tested, seed=seed)) for seed, tested in enumerate([SHARED, [{}, {}]])
     ]
     (axes,) = plotted.drawn(grouped(runs), "rounds", "accuracy", ["1"]).axes
+    assert axes.get_ylabel() == f"test accuracy, {name_of('1')}"
     assert [(line.get_label(), len(line.get_xdata())) for line in axes.get_lines()] == [("fedhm", 2)]
 
 

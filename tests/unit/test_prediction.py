@@ -2,8 +2,10 @@
 
 import json
 import os
-from dataclasses import replace
+import re
+from dataclasses import fields, replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -13,10 +15,12 @@ from fedmpi.check.small import small_config
 from fedmpi.config.load import load
 from fedmpi.errors import ConfigError
 from fedmpi.main import main
-from fedmpi.running.forecast import forecast
+from fedmpi.rounds.client import simulate_client
+from fedmpi.running.forecast import Forecast, TierForecast, forecast
 from fedmpi.running.half_precision import bf16_share
-from fedmpi.running.measure import ClientTrial, Measured, NetTrial, measure
-from fedmpi.running.prediction import client_s, measured_plan, predict
+from fedmpi.running.measure import measure
+from fedmpi.running.measured import ClientTrial, Measured, NetTrial, told_apart
+from fedmpi.running.prediction import Prediction, client_s, measured_plan, predict
 
 # Eight clients with 15 of 120 examples each, all in every round; 48 test examples.
 WORDS = (
@@ -72,6 +76,9 @@ def test_a_run_by_hand(ranks: int, cores: int, at_once: int, training_s: float, 
     assert (found.test_s, found.restat_s) == (pytest.approx(test_s), pytest.approx(restat_s))
     base_s = training_s + aggregation_s + 0.3
     assert found.round_s == pytest.approx(base_s + test_s + restat_s + 0.4)
+    parts_s = found.training_s + found.aggregation_s + found.publishing_s + found.test_s + found.restat_s
+    assert found.round_s == pytest.approx(parts_s + found.saving_s)
+    assert (found.rounds, found.tests, found.restats, found.saves) == (4, 2, 2, 2)
     assert found.hours == pytest.approx((4 * base_s + 0.3 + 2 * (test_s + restat_s) + 2 * 0.4) / 3600)
     data_bytes = forecast(config, ranks).data_bytes_node  # once
     assert found.all_ranks_bytes == (2 * 10**8 if ranks == 1 else 10**8 + (ranks - 1) * (2 * 10**8 - data_bytes))
@@ -87,21 +94,51 @@ def test_adding_that_takes_longer_than_training_is_waited_for() -> None:
 
 @pytest.mark.parametrize("words", [("method.name=fedhm",), ("method.name=standalone", "method.epochs_factor=1")])
 def test_every_tier_and_net_is_tried(words: tuple[str, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Two steps on two batches of 8, for each tier; nothing stays on the disk."""
+    """A whole client of each tier, and each part is said before it begins; nothing stays on the disk."""
     monkeypatch.setenv("TMPDIR", str(tmp_path))
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
     config = small_config(*words, "evaluation.bn=restat", "clients.tier_blocks=[]")
-    found, plan = measure(config), forecast(config, 1)
+    lines: list[str] = []
+    found, plan = measure(config, lines.append), forecast(config, 1)
     assert [trial.tier for trial in found.clients] == [tier.name for tier in plan.tiers]
     for trial in found.clients:
-        assert 1 <= trial.steps <= 2 and 2 <= trial.examples <= 16 and not trial.is_estimated
-        assert min(trial.training_s, trial.adding_s) > 0
+        assert trial.steps == -(-trial.examples // 8) and not trial.is_estimated
+        assert trial.training_s >= 0 and min(trial.training_s + trial.other_s, trial.adding_s) > 0
     nets = found.nets if "method.name=fedhm" in words else found.personal
+    counted = [f" tier {trial.tier} ({place} of {len(plan.tiers)})" for place, trial in enumerate(found.clients, 1)]
+    assert all(line.endswith(words) for line, words in zip(lines[1:], counted, strict=False))
+    assert len(lines) == 1 + len(counted) + len(nets) + 1
     assert len(nets) == len(plan.tiers) and all(net.test_s > 0 for net in nets)
     assert found.checkpoint_bytes > 4 * plan.tiers[0].params
     assert (found.memory_bytes > 0) == ("method.name=standalone" in words)
     assert min(found.rank_0_peak_bytes, found.worker_peak_bytes) > 10**6
     assert os.listdir(tmp_path) == []
+
+
+def test_what_a_client_takes_once_by_hand() -> None:
+    """2 steps in 1.2 s and 10 in 2 s: 0.1 s a step and 1 s once. As many steps tell nothing apart; noise is no step."""
+    few, many = ClientTrial("1", "train", 2, 16, 1.2, 0.3, 0.0), ClientTrial("1", "train", 10, 75, 2.0, 0.5, 0.0)
+    assert told_apart(few, many) == replace(many, training_s=pytest.approx(1.0), other_s=pytest.approx(1.5))
+    assert told_apart(many, many) == many
+    assert told_apart(replace(few, training_s=2.5), many) == replace(many, training_s=0.0, other_s=2.5)
+
+
+@pytest.mark.parametrize(("step_s", "batches"), [(0.01, 2), (0.9, 1)])
+def test_what_a_method_does_once_is_in_no_step(monkeypatch: pytest.MonkeyPatch, step_s: float, batches: int) -> None:
+    """A method that takes half a second beside its steps. A client of 15 examples has two batches of 8, in two epochs;
+    all of them are tried where that takes less than the limit.
+    """
+
+    def as_if_timed(*arguments: Any) -> Any:
+        report, upload = simulate_client(*arguments)
+        return replace(report, training_s=0.5 + step_s * report.steps), upload
+
+    monkeypatch.setattr("fedmpi.running.measure.simulate_client", as_if_timed)
+    monkeypatch.setattr("fedmpi.running.measure._BATCHES", 1)
+    (trial,) = measure(small_config(*WORDS)).clients
+    assert (trial.steps, trial.examples) == (2 * batches, 30 if batches == 2 else 16)
+    if batches == 2:
+        assert trial.training_s == pytest.approx(step_s * trial.steps) and trial.other_s >= 0.5 - 1e-9
 
 
 @pytest.mark.parametrize("words", [("method.name=fedhm",), ("method.name=fedhm", "evaluation.personal=on")])
@@ -127,13 +164,15 @@ def test_a_long_first_step_is_the_measurement(monkeypatch: pytest.MonkeyPatch) -
 
 
 def test_the_command(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("fedmpi.running.prediction.measure", lambda config: GIVEN)
+    monkeypatch.setattr("fedmpi.running.prediction.measure", lambda config, hears: GIVEN)
     monkeypatch.setattr("fedmpi.running.prediction.bf16_share", lambda config, device: {"cpu": 0.25}[device])
     words = ["model.width=0.125", "model.blocks=[1,1]", "method.name=fedavg", "rounds=2"]
     assert main([*words, "--plan=json", "--measure"]) == 0
     found = json.loads(capsys.readouterr().out)
     assert found["bf16_share"] == 0.25
     assert found["measured"]["measured"]["checkpoint_bytes"] == 1000 and found["rounds"] == 2
+    assert main([*words, "--plan", "--json", "--measure"]) == 0 and {*json.loads(capsys.readouterr().out)} == {*found}
+    assert main([*words, "--json"]) == 2
     assert main([*words, "--plan", "--measure"]) == 0
     printed = capsys.readouterr().out
     assert "the run: " in printed and " 0.25 of its time" in printed
@@ -173,7 +212,7 @@ def test_many_tests_are_told_by_their_seconds(monkeypatch: pytest.MonkeyPatch) -
     assert not any("tests take" in line for line in forecast(few, 1).warnings)
     for config, test_s, warns in ((many, 1e-9, False), (few, 1e-9, False), (few, 1.0, True)):
         given = replace(GIVEN, nets=(NetTrial("1", test_s, test_s),))
-        monkeypatch.setattr("fedmpi.running.prediction.measure", lambda config, given=given: given)
+        monkeypatch.setattr("fedmpi.running.prediction.measure", lambda config, hears, given=given: given)
         found = measured_plan(config, forecast(config, 1))
         assert (found.prediction.test_share > 1 / 3) == warns
         assert ["measured seconds" in line for line in found.plan.warnings if "tests take" in line] == [True] * warns
@@ -184,3 +223,15 @@ def test_a_run_too_large_for_this_machine_is_refused(monkeypatch: pytest.MonkeyP
     config = small_config(*WORDS)
     with pytest.raises(ConfigError, match=r"1.00 kB"):
         measured_plan(config, forecast(config, 3))
+
+
+def test_every_field_of_the_json_plan_is_documented(capsys: pytest.CaptureFixture[str]) -> None:
+    """In the README of runs, by name; no others stand there."""
+    readme = Path(__file__).parents[2] / "fedmpi" / "running" / "README.md"
+    section = readme.read_text().partition("## The plan as JSON\n")[2].partition("\n## ")[0]
+    documented = set(re.findall(r"^\| `(\w+)`", section, re.MULTILINE))
+    kinds = (Forecast, TierForecast, Prediction, Measured, ClientTrial, NetTrial)
+    names = {field.name for kind in kinds for field in fields(kind)}
+    assert main(["rounds=2", "--plan", "--json"]) == 0
+    plan = json.loads(capsys.readouterr().out, parse_constant=pytest.fail)
+    assert {*plan} == {field.name for field in fields(Forecast)} and documented == names

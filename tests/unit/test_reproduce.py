@@ -119,7 +119,7 @@ def test_a_run_that_another_process_makes_is_left_alone(
 ) -> None:
     """As the lock words it; what an earlier try left in the log tells nothing of this one."""
 
-    def launch(command: Sequence[str], log: Path, environment: Mapping[str, str]) -> int:
+    def launch(command: Sequence[str], log: Path, environment: Mapping[str, str], look: object) -> int:
         refusal = RunDirError(*_refusal(log, Holder("node1", 12, "", ""), is_certain=True)).text()
         log.write_text(log.read_text() + (f"{refusal}\n" if "one" in log.name else "no data\n"))
         return 2
@@ -132,9 +132,9 @@ def test_a_run_that_another_process_makes_is_left_alone(
         folder = request.run_of(papers.Run(config=f"{tmp_path}/{name}"), 0).folder.path
         folder.with_name(f"{folder.name}.log").write_text("x: is in use by pid 3 on node9; wait for it\n")
     code, printed, _ = called(*words)
-    lines = [line for line in printed.splitlines() if line.startswith("[")]
-    assert code == 1 and lines[0].endswith("by pid 12 on node1")
-    assert "exit code 2" in lines[1]
+    one, two = " ".join(printed.split()).split(" [2/2] ", 1)
+    assert code == 1 and one.endswith("by pid 12 on node1")
+    assert "exit code 2" in two
 
 
 def test_a_launcher_that_cannot_be_started_is_one_line(own: str, tmp_path: Path, called: Called, told: Told) -> None:

@@ -4,14 +4,20 @@ import shlex
 import subprocess
 import sys
 from dataclasses import replace
+from importlib import import_module
 from pathlib import Path
 
 import pytest
 from launched import unfolded
 from small_runs import small_config
 
+from fedmpi import __main__ as command
+from fedmpi.command.manners import described, in_short
+from fedmpi.errors import DivergenceError, RoundError
+from fedmpi.export.exporting import _rows
+from fedmpi.mpi.serial import SerialComm
 from fedmpi.report.table_text import text_lines
-from fedmpi.report.terminal import folded, wrapped
+from fedmpi.report.terminal import filled, folded, wrapped
 from fedmpi.running.forecast import forecast
 from fedmpi.store.units import size
 from fedmpi.studies import comparison
@@ -89,3 +95,37 @@ def test_a_number_stays_with_its_unit() -> None:
         first, *rest = wrapped(f"{'x' * before} 12.50 MB 7 % /{'y' * 90}")
         assert not first.endswith(("12.50", " 7")) and len(first) <= COLUMNS
         assert all(line.startswith("  ") for line in rest)
+
+
+@pytest.mark.parametrize("name", command.COMMANDS)
+def test_the_help_of_a_command(name: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.setenv("COLUMNS", str(COLUMNS))
+    module, words = import_module(command.COMMANDS[name].module), command.COMMANDS[name].words
+    with pytest.raises(SystemExit):
+        module.main([*words, "--help"])
+    shown = capsys.readouterr().out
+    assert "usage: " in shown and len(widest(shown)) <= COLUMNS, widest(shown)
+    assert len(widest(command.overview())) <= COLUMNS
+
+
+def test_a_text_of_paragraphs() -> None:
+    """Paragraphs are filled, lines of a table stay apart, and what continues one stands below it."""
+    words, table = " ".join(["word"] * 40), "  --tier NAME  the net\n  --check      " + " ".join(["all"] * 30)
+    lines = filled(f"{words}\n{words}\n\n{table}\n               more").splitlines()
+    assert len(widest("\n".join(lines))) <= COLUMNS
+    place = lines.index("")
+    assert " ".join(lines[:place]) == f"{words} {words}" and lines[place + 1] == "  --tier NAME  the net"
+    assert lines[place + 3].startswith(f"{' ' * 15}all ") and lines[-1].endswith(" more")
+
+
+def test_the_end_of_a_run_that_diverged() -> None:
+    error = RoundError("local_training", round_number=100, client=100_000)
+    error.__cause__ = DivergenceError("training diverged: " + "a parameter left its bound; " * 6)
+    for text in (described(error, SerialComm()), in_short(error, SerialComm())):
+        assert len(widest(text)) <= COLUMNS and "DivergenceError" in text
+
+
+def test_what_is_said_of_an_export() -> None:
+    first, *rest = _rows(f"  latency    {'12.3 ms (11.1 to 14.2); ' * 8}").splitlines()
+    assert rest and len(first) <= COLUMNS
+    assert all(len(line) <= COLUMNS and line.startswith(" " * 13) and line[13] != " " for line in rest)
