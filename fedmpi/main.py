@@ -100,18 +100,22 @@ def parse(argv: Sequence[str]) -> argparse.Namespace:
     # A bare --plan must not take the word after it for its value.
     arguments = parser.parse_intermixed_args(["--plan=text" if word == "--plan" else word for word in argv])
     arguments.config, arguments.overrides = one_config(arguments.words)
+    _check(arguments)
+    arguments.plan = "json" if arguments.json else arguments.plan
+    return arguments
+
+
+def _check(arguments: argparse.Namespace) -> None:
     if arguments.run_dir == "":
         raise ConfigError("--run-dir", "expected a folder, got nothing")
     if arguments.measure and not arguments.plan:
         raise ConfigError("command line", "--measure goes with --plan; to train, leave it out")
     if arguments.json and not arguments.plan:
         raise ConfigError("command line", "--json goes with --plan; leave it out, or write --plan --json")
-    arguments.plan = "json" if arguments.json else arguments.plan
     if arguments.resume and arguments.run_dir is None:
         raise ConfigError("command line", "--resume needs --run-dir: the directory of the run to continue")
     if arguments.resume_from is not None and arguments.run_dir is not None:
         refuse_inside(arguments.resume_from, arguments.run_dir)
-    return arguments
 
 
 def read_config(arguments: argparse.Namespace) -> Config:

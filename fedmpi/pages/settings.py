@@ -60,7 +60,7 @@ class Group:
 
         own = mean_of(run.course(tier, quantity) for run in runs)
         before = mean_of(run.course_before(tier, quantity) for run in runs)
-        low, high = (own.low, own.high) if len(runs) > 1 else ((), ())
+        low, high = (own.low, own.high) if len(runs) > 1 else ([], [])
         return replace(own, low=low, high=high, x_before=before.x, y_before=before.y)
 
     def last(self, tier: str, quantity: str = "accuracy") -> dict[int, float]:
