@@ -15,6 +15,8 @@ import argparse
 import signal
 import sys
 from collections.abc import Callable, Sequence
+from dataclasses import replace
+from pathlib import Path
 
 import fedmpi
 from fedmpi.running.interruption import Interruption, end_early, raise_on_ctrl_c
@@ -43,6 +45,7 @@ from fedmpi.errors import (
 from fedmpi.mpi.launch import check_launch, claimed
 from fedmpi.report.terminal import wrapped
 from fedmpi.running.folder import Asked, refuse_inside
+from fedmpi.store.run_dir import RunDir
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -59,7 +62,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             if address := renamed(word):
                 say(f"{word} is now {address}")
         if arguments.plan:
-            return _shown(rank, lambda: _plan(config, arguments.plan, size, measures=arguments.measure))
+            return _shown(rank, lambda: _plan(config, arguments, size))
         check_ranks(config, size)
     except UserError as error:
         return report(error, rank)
@@ -132,15 +135,19 @@ def _shown(rank: int, text: Callable[[], str]) -> int:
     return run_command(lambda: show(text()))
 
 
-def _plan(config: Config, form: str, size: int, *, measures: bool) -> str:
+def _plan(config: Config, arguments: argparse.Namespace, size: int) -> str:
     from fedmpi.data.reading import place
 
+    form = arguments.plan
     with loading_for_good():
         from fedmpi.running.forecast import forecast, lacking_here  # loads torch
 
     planned = forecast(config, size)
+    more = [*_done_before(config, arguments), *lacking_here(planned)]
+    if form == "json":
+        planned = replace(planned, warnings=(*planned.warnings, *more))
     text = planned.text(form)
-    if measures:
+    if arguments.measure:
         from fedmpi.running import prediction
 
         repeatable_cublas()
@@ -148,10 +155,25 @@ def _plan(config: Config, form: str, size: int, *, measures: bool) -> str:
         text = prediction.measured_plan(config, planned, lambda line: say(f"  {line}")).text(form)
     if form == "json":
         return text
-    more = [f"warning: {line}" for line in lacking_here(planned)]
+    more = [f"warning: {line}" for line in more]
     if getattr(config.data, "reads_to_know", False):
         more.append(f"{place(config.data)} was read, because nothing else says its sizes")
     return "\n".join([text, *wrapped(*more)])
+
+
+def _done_before(config: Config, arguments: argparse.Namespace) -> list[str]:
+    """What a plan, which is of all rounds, does not say of a run that goes on. Raises `ConfigError` for a branch that
+    would have no round of its own.
+    """
+    from fedmpi.running.resuming import refuse_no_round
+
+    if origin := arguments.origin:
+        done = max((number for number, _ in origin.checkpoints()), default=0)
+        refuse_no_round(config, origin, done)
+        return [f"the plan is of all {config.rounds} rounds; the branch makes those after round {done}"]
+    found = RunDir(Path(arguments.run_dir)).checkpoints() if arguments.resume else []
+    done = max((number for number, _ in found), default=0)
+    return [f"the plan is of all {config.rounds} rounds, of which {done} are done"] if done else []
 
 
 def _run(config: Config, arguments: argparse.Namespace, rank: int) -> int:

@@ -15,7 +15,7 @@ from pathlib import Path
 from fedmpi.command.manners import described, in_short, say
 from fedmpi.config.load import load
 from fedmpi.config.schema import Config
-from fedmpi.errors import FAILED, ConfigError, OtherRankError, UserError, cause_of, counted
+from fedmpi.errors import FAILED, ConfigError, DivergenceError, OtherRankError, UserError, cause_of, counted
 from fedmpi.mpi.communicator import Communicator
 from fedmpi.report.terminal import instead_of_live_line
 from fedmpi.running.advice import Advice
@@ -106,7 +106,7 @@ class Job:
             self.comm.end_in_order(0)
         if self.advice.note_failure(error):
             say(f"{described(error, self.comm)}\n{self.advice.how_to_continue(error)}")
-        else:  # another rank has said what to do
+        elif not isinstance(cause_of(error), DivergenceError):  # another rank has said what to do, and that it diverged
             say(in_short(error, self.comm))
         code = error.exit_code if isinstance(error, UserError) else FAILED
         if isinstance(cause := cause_of(error), TimeoutError) or not isinstance(cause, Exception):

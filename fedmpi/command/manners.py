@@ -122,9 +122,7 @@ def described(error: BaseException, comm: Communicator) -> str:
 
 def in_short(error: BaseException, comm: Communicator) -> str:
     """The same for a rank that fails after another one has said what to do: its first words."""
-    head, said, cause = _head_and_cause(error, comm)
-    if isinstance(cause, DivergenceError):  # the other one has said what that is
-        said = f"cause: {type(cause).__name__}"
+    head, said, _ = _head_and_cause(error, comm)
     return "\n".join(wrapped(f"{head}; {said.splitlines()[0]}"))
 
 
@@ -132,8 +130,8 @@ def _head_and_cause(error: BaseException, comm: Communicator) -> tuple[str, str,
     where, cause = f"rank {comm.started_as} on {comm.host}", error
     if isinstance(error, RoundError):
         where, cause = f"{where}, {error.where()}", error.__cause__ or error
-    text = str(cause).replace("\n", "\n    ")
-    return f"fedmpi: failed on {where}", f"cause: {type(cause).__name__}: {text}", cause
+    text = f": {cause}".replace("\n", "\n    ") if str(cause) else ""
+    return f"fedmpi: failed on {where}", f"cause: {type(cause).__name__}{text}", cause
 
 
 def _forget(stream: int) -> None:

@@ -160,8 +160,8 @@ class Run:
         """The scores by name of net, with `clients` for the clients' own, in the run's own rounds; empty where none of
         them was tested.
         """
-        num_test = self.config.data.info().num_test
-        return self._scores(num_test)
+        is_test = self.config.evaluation.on == "test"  # how many examples clients validate on is not known here
+        return self._scores(self.config.data.used().num_test if is_test else None)
 
     def _scores(self, num_test: int | None) -> ScoresByName:
         """`num_test` is the size of the test set, None where it does not matter."""

@@ -7,7 +7,7 @@ error that leaves the library name the arguments of the function that was called
 from __future__ import annotations
 
 import re
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 
 from fedmpi.errors import UserError
 
@@ -28,6 +28,8 @@ _ARGUMENTS = {
     "x": ("x=",),
     "y": ("y=",),
 }
+_COMMAND = re.compile(r"(?:\bmpirun -n \d+ )?python -m fedmpi\b")
+"""Where a command to type begins, which ends its sentence and stays as it is."""
 _OPTION = re.compile(rf"(?<![\w-])--({'|'.join(_ARGUMENTS)})(?![\w-])=?")
 
 
@@ -45,6 +47,12 @@ def in_python(error: BaseException, function: str, parameters: Collection[str]) 
         if isinstance(cause, UserError):
             if option := _OPTION.match(cause.where):
                 cause.where = f"{function}: {said(option).partition('=')[0]}"
-            cause.problems = tuple(_OPTION.sub(said, problem) for problem in cause.problems)
+            cause.problems = tuple(_outside_commands(said, problem) for problem in cause.problems)
             cause.args = (cause.text(),)
         cause = cause.__cause__
+
+
+def _outside_commands(said: Callable[[re.Match[str]], str], problem: str) -> str:
+    command = _COMMAND.search(problem)
+    end = command.start() if command else len(problem)
+    return _OPTION.sub(said, problem[:end]) + problem[end:]

@@ -11,7 +11,7 @@ from fedmpi import registry
 from fedmpi.config.schema import Config, Train
 from fedmpi.data.options import PLACES
 from fedmpi.errors import DivergenceError, UserError, cause_of, in_a_line
-from fedmpi.report.terminal import folded
+from fedmpi.report.terminal import folded, wrapped
 from fedmpi.store.run_dir import NOTE_DIVERGED, NOTE_FAILED, RunDir
 from fedmpi.store.whereabouts import GoneError
 
@@ -86,7 +86,7 @@ class Advice:
         """The last lines of a message about the end of a run, which `error` has ended, or a signal (None)."""
         first, then = self._how_to_continue(error)
         lines = self.in_lines(then) if then.startswith(_TO_CONTINUE) else then
-        return (f"  {first}\n" if first else "") + lines
+        return "\n".join([*(wrapped(f"  {first}") if first else ()), lines])
 
     def _how_to_continue(self, error: BaseException | None) -> tuple[str, str]:
         """What to mind first, if anything, and what to do."""

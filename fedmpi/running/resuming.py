@@ -166,7 +166,7 @@ def _copy(setup: Setup, folder: RunDir, origin: Origin) -> None:
         found = origin.checkpoints()
         try:
             snapshot = _newest_whole(origin, found)
-            _refuse_no_round(setup.config, origin, snapshot.round)
+            refuse_no_round(setup.config, origin, snapshot.round)
             check_data(setup, origin.run_dir, snapshot)
             branch = _fitted(setup, origin, snapshot)
             for client, version in branch.clients.items():
@@ -183,7 +183,7 @@ def _copy(setup: Setup, folder: RunDir, origin: Origin) -> None:
     checkpoint.save(folder, branch, keep=1)
 
 
-def _refuse_no_round(config: Config, origin: Origin, done: int) -> None:
+def refuse_no_round(config: Config, origin: Origin, done: int) -> None:
     """Raises ConfigError where a branch would have no round of its own."""
     if config.rounds <= done:
         begins = f"the branch begins after round {done} of {origin.run_dir.path}, so it would make none"

@@ -43,8 +43,8 @@ def test_what_the_surroundings_have_caused_is_resumed(ours: Advice, error: BaseE
 def test_what_would_happen_again_is_to_be_changed_first(ours: Advice, error: Exception, word: str) -> None:
     failed = RoundError("local_training", round_number=3)
     failed.__cause__ = error
-    first, last = unfolded(ours.how_to_continue(failed)).splitlines()
-    assert word in first and last == f"to continue: {ours.resume_command()}"
+    *first, last = unfolded(ours.how_to_continue(failed)).splitlines()
+    assert word in " ".join(first) and last == f"to continue: {ours.resume_command()}"
 
 
 def test_a_divergence_begins_a_branch_or_begins_again(ours: Advice, tmp_path: Path) -> None:

@@ -11,7 +11,7 @@ from golden_file import Told
 from small_runs import small_config
 
 import fedmpi
-from fedmpi.errors import RoundError, UserError
+from fedmpi.errors import ConfigError, RoundError, UserError
 from fedmpi.library import spoken
 from fedmpi.library.annotated import checks_arguments
 
@@ -105,3 +105,21 @@ def test_a_score_is_named_by_text_or_number(runs: Runs) -> None:
     scores = runs.shared.scores
     assert scores[0.25] == scores["0.25"] == scores["0.250"] and scores[1] == scores["1"]
     assert scores.get("0.3") is None and runs.own.scores["clients"].last.round == 1
+
+
+def test_a_command_within_a_message_stays_one() -> None:
+    error = ConfigError("run", "see --resume; to continue: mpirun -n 3 python -m fedmpi.main --run-dir a --resume")
+    spoken.in_python(error, "fedmpi.run", ("run_dir", "resume"))
+    said = "see resume=True; to continue: mpirun -n 3 python -m fedmpi.main --run-dir a --resume"
+    assert error.problems == (said,)
+
+
+def test_scores_are_of_the_examples_that_were_tested(tmp_path: Path) -> None:
+    """Of a data set of which a part is used, and unknown where clients validate."""
+    words = {"data.name": "digits", "data.num_train": 80, "data.num_test": 50, "rounds": 1, "clients.count": 4}
+    words |= {"clients.per_round": 1, "method.name": "fedavg", "output.progress": "off", "output.report": False}
+    for on, num_tested in (("test", 50), ("validation", None)):
+        run = fedmpi.run(fedmpi.load_config(None, words | {"evaluation.on": on}), run_dir=tmp_path / on)
+        score = run.scores["1"].last
+        assert score.num_tested == num_tested
+        assert score.correct == (None if num_tested is None else round(50 * score.accuracy))

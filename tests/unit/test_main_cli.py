@@ -3,6 +3,7 @@
 import gc
 import json
 import os
+import re
 import shlex
 import subprocess
 import sys
@@ -292,3 +293,20 @@ def test_mpi_has_started_while_the_job_can_be_requeued(startup_timeout_s: float,
     """Now is 1000; `mpi.spare_time_s` is 30."""
     config = load(None, [f"mpi.startup_timeout_s={startup_timeout_s}"])
     assert job._startup_limit_s(config, {"SLURM_JOB_END_TIME": end}, 1000.0) == limit_s
+
+
+def test_a_plan_says_which_rounds_are_done(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """A branch without a round of its own is refused, as the run is."""
+    words = ["data.name=synthetic", "method.name=fedavg", "output.progress=off", "output.report=false"]
+    run = str(tmp_path / "run")
+    assert main([*words, "rounds=2", "--run-dir", run]) == 0
+    for more, numbers in (
+        (["--run-dir", run, "--resume", "rounds=3"], "32"),
+        (["--resume-from", run, "rounds=5"], "52"),
+    ):
+        capsys.readouterr()
+        assert main([*more, "--plan", "--json"]) == 0
+        (line,) = (one for one in json.loads(capsys.readouterr().out)["warnings"] if "the plan is of" in one)
+        assert "".join(re.findall(r"\d", line)) == numbers
+    assert main(["--resume-from", run, "--plan"]) == 2
+    assert "rounds" in capsys.readouterr().err
