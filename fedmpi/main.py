@@ -140,8 +140,10 @@ def _plan(config: Config, arguments: argparse.Namespace, size: int) -> str:
 
     form = arguments.plan
     with loading_for_good():
+        from fedmpi.running import observers
         from fedmpi.running.forecast import forecast, lacking_here  # loads torch
 
+    observers.named(config)  # a mistake in them would end the run at its start
     planned = forecast(config, size)
     more = [*_done_before(config, arguments), *lacking_here(planned)]
     if form == "json":

@@ -310,3 +310,8 @@ def test_a_plan_says_which_rounds_are_done(tmp_path: Path, capsys: pytest.Captur
         assert "".join(re.findall(r"\d", line)) == numbers
     assert main(["--resume-from", run, "--plan"]) == 2
     assert "rounds" in capsys.readouterr().err
+
+
+def test_a_plan_refuses_observers_that_a_run_refuses(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["output.observers=[collections:OrderedDict]", "--plan"]) == 2
+    assert "output.observers" in capsys.readouterr().err
