@@ -34,6 +34,9 @@ bench overhead --ranks 0
 bench_gpu gpu --only speed,spede
 bench_gpu gpu --only speed small
 bench_gpu gpu train.lr=fast
+bench_gpu gpu method.name=fedavg
+bench_gpu gpu --out nowhere/gpu.md
+bench_gpu gpu --out .
 compare fedavg
 compare rounds = 6
 compare rounds=0 --methods fedavg

@@ -1,4 +1,4 @@
-"""All that only a GPU can show, measured by one command within some ten minutes and written into one file.
+"""All that only a GPU can show, measured by one command within 22 minutes and written into one file.
 
     python jobs/bench.py gpu [section.key=value ...] [--out gpu.md] [--only speed,energy] [--dry-run]
 
@@ -6,8 +6,12 @@ It needs one GPU. Sections: the machine; the tests that need a GPU; the bits of 
 second of ResNet-18 in batches of 64 for each rank ratio, as fedmpi computes them, replayed as CUDA graphs, and in a
 loop written by hand; the memory that these take; images per second of 1, 2 and 3 workers on the one GPU; FedHM's
 factorization there and on the CPU; copies of an upload; energy by NVML. Each is a process of its own with a limit to
-its time: one that fails says so in its section, the next one goes on, and the exit code is 1. Words change the
-settings of all sections.
+its time; the limits add up to the 22 minutes. One that fails says so in its section, the next one goes on, and the
+exit code is 1. A test that fails and bits that differ are failures, too.
+
+Words change the settings of all sections, but for what a section sets itself: `bits` mpi.exchange and
+train.cuda_graph; `speed` train.precision; `workers` train.cuda_graph, rounds, clients.per_round and data.num_train;
+`factorization` method.solver and mpi.factorization. The method is fedhm.
 
 Without a GPU, or with --dry-run, all of it is done on the CPU with tiny nets, to see that it works; then "not
 measured (dry run)" stands in place of every number and result.
@@ -17,6 +21,7 @@ from __future__ import annotations
 
 import argparse
 import os
+import shlex
 import signal
 import subprocess
 import sys
@@ -29,23 +34,25 @@ from typing import NamedTuple
 import torch
 
 import fedmpi
-from fedmpi.command.manners import Parser, called_as, run_command
-from fedmpi.config.load import load, without_overrides
+from fedmpi.command.manners import Parser, called_as, file_to_write, run_command
+from fedmpi.config.load import without_overrides
 from fedmpi.errors import ConfigError
 from fedmpi.store.files import write_text
 from fedmpi.studies.arguments import absolute
 from fedmpi.studies.bench import gpu_runs, gpu_steps
-from fedmpi.studies.bench.sections import DRY, Lines, Measuring
+from fedmpi.studies.bench.sections import DRY, Lines, Measuring, SectionError
 from fedmpi.studies.launch import end
 
 _FULL = """rounds=2 data.name=synthetic data.shape=[3,32,32] data.classes=10 data.num_train=1280 data.num_test=100
     partition.name=iid clients.count=10 clients.per_round=4 model.name=resnet18 method.name=fedhm
-    method.rank_ratio=[1,0.5,0.25,0.125] train.augment=false train.masked_loss=false train.batch_size=64
+    train.augment=false train.masked_loss=false train.batch_size=64
     train.local_epochs=2 evaluation.every=1000000 output.tensorboard=false output.report=false output.progress=plain
     mpi.device=cuda mpi.server_device=cuda"""
 _TINY = """data.shape=[1,8,8] data.num_train=80 data.num_test=8 model.width=0.125 model.blocks=[1,1] train.batch_size=4
     train.local_epochs=1 mpi.device=cpu mpi.server_device=cpu"""
-_LAST_LINES = 12
+_METHOD = "fedhm"
+# After what has failed mpirun adds some ten lines.
+_LAST_LINES = 30
 
 
 class Section(NamedTuple):
@@ -87,8 +94,16 @@ def _arguments(argv: Sequence[str] | None) -> argparse.Namespace:
     if others:
         raise ConfigError("command line", f"{others[0]!r} means nothing here")
     arguments.dry_run |= not torch.cuda.is_available()
-    load(None, _measuring(arguments).words)  # here a mistake is one line
+    _check(arguments)
     return arguments
+
+
+def _check(arguments: argparse.Namespace) -> None:
+    """Raises `UserError` for a mistake, before anything is measured."""
+    if (name := _measuring(arguments).config.method.name) != _METHOD:
+        raise ConfigError("method.name", f"this benchmark is of {_METHOD} alone, got {name!r}; leave the word out")
+    if not arguments.child:
+        arguments.out = file_to_write("--out", absolute(arguments.out))
 
 
 def _names(text: str) -> list[str]:
@@ -104,13 +119,24 @@ def _measuring(arguments: argparse.Namespace) -> Measuring:
 
 def _bench(arguments: argparse.Namespace) -> int:
     if arguments.child:
-        print(*SECTIONS[arguments.child].lines(_measuring(arguments)), sep="\n")
-        return 0
+        return _measured(SECTIONS[arguments.child].lines, _measuring(arguments))
     more = [*arguments.overrides, *(["--dry-run"] if arguments.dry_run else ())]
     child = [sys.executable, "-m", "fedmpi.studies.bench.gpu", "gpu", *more, "--child"]
     asked = {name: (SECTIONS[name].title, [*child, name], SECTIONS[name].limit_s) for name in arguments.only}
-    command = " ".join([*called_as("jobs/bench.py"), "gpu", *more])
-    return written(absolute(arguments.out), command, asked, is_dry=arguments.dry_run)
+    only = ["--only", ",".join(asked)] if len(asked) < len(SECTIONS) else []
+    command = shlex.join([*called_as("jobs/bench.py"), "gpu", *more, *only])
+    return written(arguments.out, command, asked, is_dry=arguments.dry_run)
+
+
+def _measured(lines: Lines, measuring: Measuring) -> int:
+    """Prints a section. The exit code: 1 if it has failed, with why as the last line of stderr."""
+    try:
+        print(*lines(measuring), sep="\n")
+    except SectionError as error:
+        print(*error.lines, sep="\n")
+        print(error, file=sys.stderr)
+        return 1
+    return 0
 
 
 def written(out: Path, command: str, asked: Mapping[str, tuple[str, list[str], float]], *, is_dry: bool) -> int:
@@ -119,14 +145,22 @@ def written(out: Path, command: str, asked: Mapping[str, tuple[str, list[str], f
     cannot be written.
     """
     lines = [f"# fedmpi {fedmpi.__version__} on {'no GPU (dry run)' if is_dry else 'a GPU'}", "", f"    {command}"]
+    write_text(out, "\n".join([*lines, ""]))  # what cannot be written is known at once
     failed = []
     for name, (title, words, limit_s) in asked.items():
         started = time.perf_counter()
-        found, problem = _printed(words, limit_s)
+        found, complaints, problem = _printed(words, limit_s)
         took = DRY if is_dry else f"{time.perf_counter() - started:.0f} s"
         if problem:
             failed.append(name)
-            found = [f"**This section failed: {problem}**", "", *(f"    {line}" for line in found[-_LAST_LINES:])]
+            said = [f"    {line}" for line in complaints[-_LAST_LINES:]]
+            found = [
+                f"**This section failed: {problem}**",
+                *([""] if said else []),
+                *said,
+                *([""] if found else []),
+                *found,
+            ]
         section = ["", f"## {title}", "", *found, "", f"Time: {took}."]
         print(*section, sep="\n", flush=True)
         lines += section
@@ -135,8 +169,8 @@ def written(out: Path, command: str, asked: Mapping[str, tuple[str, list[str], f
     return 1 if failed else 0
 
 
-def _printed(words: Sequence[str], limit_s: float) -> tuple[list[str], str]:
-    """What a command prints, or what it complains of, and then why it failed."""
+def _printed(words: Sequence[str], limit_s: float) -> tuple[list[str], list[str], str]:
+    """What a command prints, what it complains of, and how it failed, if it did."""
     # Files, because a process that it leaves behind would keep a pipe open.
     with tempfile.TemporaryFile("w+") as printed, tempfile.TemporaryFile("w+") as said:
         # A session of its own, so that an mpirun that it has started ends with it.
@@ -150,9 +184,9 @@ def _printed(words: Sequence[str], limit_s: float) -> tuple[list[str], str]:
             if process.poll() is None:
                 os.killpg(process.pid, signal.SIGTERM)
             end(process)
-        source = said if problem else printed
-        source.seek(0)
-        return source.read().rstrip().splitlines(), problem
+        for file in printed, said:
+            file.seek(0)
+        return printed.read().rstrip().splitlines(), said.read().rstrip().splitlines(), problem
 
 
 if __name__ == "__main__":

@@ -14,13 +14,13 @@ from xml.etree import ElementTree
 import torch
 
 from fedmpi.config.address import CONFIGS
-from fedmpi.errors import UserError
+from fedmpi.errors import UserError, counted
 from fedmpi.mpi.version import library_version
 from fedmpi.report.table_text import markdown_lines
 from fedmpi.store import checkpoint
 from fedmpi.store.run_dir import RunDir
 from fedmpi.store.stored import digest_of
-from fedmpi.studies.bench.sections import Measuring
+from fedmpi.studies.bench.sections import Measuring, SectionError
 from fedmpi.studies.launch import environment, launcher
 
 _SAYS = ("CUDA graphs", "GPU-aware")
@@ -49,7 +49,9 @@ def machine(measuring: Measuring) -> list[str]:
 
 
 def tests(measuring: Measuring) -> list[str]:
-    """Runs those marked `gpu`. Raises `UserError` where they are not beside the package, or break off."""
+    """Runs those marked `gpu`. Raises `UserError` where they are not beside the package, or break off, and
+    `SectionError` where one fails or cannot be imported.
+    """
     top = CONFIGS.parent
     if not (top / "tests").is_dir():
         raise UserError("tests", f"are not at {top}: run this from a clone of the repository")
@@ -74,38 +76,60 @@ def tests(measuring: Measuring) -> list[str]:
     lines, kinds = [], [kind for kind, *_ in found]
     for kind in ("passed", "failed", "skipped"):
         lines.append(f"- {kind}: {measuring.shown(kinds.count(kind))}")
-        if kind != "passed" and not measuring.is_dry:
+        if kind == "failed" or (kind == "skipped" and not measuring.is_dry):
             lines += [f"  - `{name}`: {why}" for its, name, why in found if its == kind]
+    if done.returncode:
+        raise SectionError(f"pytest ended with exit code {done.returncode}; {kinds.count('failed')} failed", lines)
     return lines
 
 
 def _outcomes(report: Path) -> Iterator[tuple[str, str, str]]:
-    """Of each test: what became of it, its name, and the first line of why."""
+    """Of each test, and each module that cannot be imported: what became of it, its name, and a line that says why."""
     for case in ElementTree.parse(report).iter("testcase"):
         name, kind, why = f"{case.get('classname')}::{case.get('name')}", "passed", ""
         for found in case:
             if found.tag in ("failure", "error", "skipped"):
                 kind = "skipped" if found.tag == "skipped" else "failed"
                 why = (found.get("message") or "").partition("\n")[0]
+                if why == "collection failure":  # the error is the last line that pytest marks
+                    why = next((line[1:].strip() for line in _last_first(found.text) if line.startswith("E ")), why)
         yield kind, name, why
 
 
+def _last_first(text: str | None) -> list[str]:
+    return (text or "").splitlines()[::-1]
+
+
 def bits(measuring: Measuring) -> list[str]:
-    """Digests of the servers' states after two rounds: equal ones are what fedmpi promises."""
+    """Digests of the servers' states after two rounds: fedmpi promises equal ones. Raises `SectionError`."""
     rows, digests, said = [], [], []
     for ranks, exchange, graph in _BITS[:2] if measuring.is_dry else _BITS:
-        with tempfile.TemporaryDirectory() as folder:
-            words = (f"mpi.exchange={exchange}", f"train.cuda_graph={graph}", "output.keep_checkpoints=1")
-            printed = _run(measuring.but(*words), ranks, folder)
-            snapshot = checkpoint.load_newest_intact(RunDir(Path(folder, "run")), print)
-            assert snapshot is not None
-            digests.append(digest_of(snapshot.server))
+        words = (f"mpi.exchange={exchange}", f"train.cuda_graph={graph}", "output.keep_checkpoints=1")
+        digest, printed = _digest(measuring.but(*words), ranks)
+        digests.append(digest)
         said += [line for line in printed.splitlines() if any(word in line for word in _SAYS)]
-        rows.append([str(ranks), exchange, graph, measuring.shown(f"`{digests[-1]}`")])
-    equal = "all are equal" if len(set(digests)) == 1 else "**they differ**"
+        rows.append([str(ranks), exchange, graph, f"`{digest}`"])
+    if is_equal := len(set(digests)) == 1:
+        rows = [[*row[:-1], measuring.shown(row[-1])] for row in rows]
     notes = [] if measuring.is_dry else [f"- {line}" for line in dict.fromkeys(said)]
     heads = ["ranks", "exchange", "train.cuda_graph", "digest after two rounds"]
-    return [*markdown_lines(heads, rows, 4), "", f"- {measuring.shown(equal)}", *notes]
+    lines = [
+        *markdown_lines(heads, rows, 4),
+        "",
+        f"- {measuring.shown('all are equal') if is_equal else '**they differ**'}",
+    ]
+    if not is_equal:
+        raise SectionError("the digests differ", [*lines, *notes])
+    return [*lines, *notes]
+
+
+def _digest(measuring: Measuring, ranks: int) -> tuple[str, str]:
+    """That of the server's state after a run, and what the run prints."""
+    with tempfile.TemporaryDirectory() as folder:
+        printed = _run(measuring, ranks, folder)
+        snapshot = checkpoint.load_newest_intact(RunDir(Path(folder, "run")), print)
+        assert snapshot is not None
+        return digest_of(snapshot.server), printed
 
 
 def workers(measuring: Measuring) -> list[str]:
@@ -126,8 +150,10 @@ def workers(measuring: Measuring) -> list[str]:
 
 
 def _run(measuring: Measuring, ranks: int, folder: str) -> str:
-    """What the run in `folder` prints. Raises `CalledProcessError`, after its complaints."""
+    """What the run in `folder` prints. Raises `SectionError`; the run itself has said why on stderr."""
     words = [*measuring.words, "--run-dir", str(Path(folder, "run"))]
     command = [*launcher(ranks), sys.executable, "-m", "fedmpi.main", *words]
-    done = subprocess.run(command, env=environment(ranks), stdout=subprocess.PIPE, text=True, check=True)
+    done = subprocess.run(command, env=environment(ranks), stdout=subprocess.PIPE, text=True)
+    if done.returncode:
+        raise SectionError(f"the run on {counted(ranks, 'rank')} ended with exit code {done.returncode}")
     return done.stdout

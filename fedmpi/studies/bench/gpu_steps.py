@@ -19,7 +19,7 @@ from torch.nn import functional
 
 from fedmpi.learning.determinism import settings_kept
 from fedmpi.learning.local import LocalTrainer, MaskedCrossEntropy, plain_step
-from fedmpi.learning.replay import CudaGraphs, replay_steps
+from fedmpi.learning.replay import DRAWS, OTHER_BITS, CudaGraphs, Record, replay_steps
 from fedmpi.learning.twice import initial_values
 from fedmpi.lowrank.publishing import PublishedFactors
 from fedmpi.methods.fedhm import FedHM
@@ -27,8 +27,8 @@ from fedmpi.report.table_text import markdown_lines
 from fedmpi.rounds.state import Setup
 from fedmpi.studies.bench import energy
 from fedmpi.studies.bench.factorize import factors_of, squared_error
-from fedmpi.studies.bench.sections import Measuring
-from fedmpi.tensors import host_buffer
+from fedmpi.studies.bench.sections import Measuring, SectionError
+from fedmpi.tensors import Params, host_buffer
 
 _LR = 1e-4
 _WARM_UP = 5
@@ -41,11 +41,11 @@ Steps = Callable[[int], None]
 
 def speed(measuring: Measuring) -> list[str]:
     """Images per second, the median of three turns through the columns."""
-    rows, notes = [], []
+    rows, notes, replays = [], [], Replays()
     for precision in ("fp32", "bf16"):
         with measuring.but(f"train.precision={precision}").setup() as setup:
             for number, tier in enumerate(setup.method.tiers):
-                ways, why_not = _ways(setup, number)
+                ways, why_not = _ways(setup, number, replays)
                 notes += [f"- {precision}, rank ratio {tier.name} is not replayed: {why_not}"] if why_not else []
                 images_per_s = _images_per_s(ways, setup.config.train.batch_size, measuring.seconds)
                 cells = [measuring.shown(value, "{:,.0f}") for value in images_per_s.values()]
@@ -55,11 +55,11 @@ def speed(measuring: Measuring) -> list[str]:
     return [*markdown_lines(heads, rows, 2), *_notes(measuring, notes)]
 
 
-def _ways(setup: Setup, number: int) -> tuple[dict[str, Steps], str]:
+def _ways(setup: Setup, number: int, replays: Replays) -> tuple[dict[str, Steps], str]:
     """The columns of `speed`, and why `replayed` computes, too, if it does."""
     trainer, by_hand = setup.trainers[number], ByHand(setup, number)
     computed, replayed = trainer, trainer.with_net(trainer.net, trainer.batch_size)
-    why_not = replay(replayed)
+    why_not = replays.begin(replayed, setup.method.tiers[number].name)
     ways: dict[str, Steps] = {
         "computed": partial(train, computed),
         "replayed": partial(train, replayed),
@@ -69,13 +69,27 @@ def _ways(setup: Setup, number: int) -> tuple[dict[str, Steps], str]:
     return ways, why_not
 
 
-def replay(trainer: LocalTrainer) -> str:
-    """Lets it replay its steps; why not, if it does not. The net has initial values afterwards."""
-    data, why_not = trainer.data, "no GPU"
-    if data.device.type == "cuda":
-        [why_not] = replay_steps([trainer], np.arange(len(data.train_y)), 0, CudaGraphs(data.device))
-    initial_values(trainer.net, 0)
-    return why_not
+class Replays:
+    """Lets trainers replay their steps, each with a memory of its own, or with `record`.
+
+    None does after a recording that failed: torch's allocator and generators may take themselves to be recording still,
+    and the next one would fail for that reason instead of its own.
+    """
+
+    def __init__(self, record: Record | None = None) -> None:
+        self._record, self._failed = record, ""
+
+    def begin(self, trainer: LocalTrainer, tier: str) -> str:
+        """Why the trainer does not replay, empty if it does. Its net has initial values afterwards."""
+        data, why_not = trainer.data, self._failed or "no GPU"
+        if not self._failed and data.device.type == "cuda":
+            [why_not] = replay_steps(
+                [trainer], np.arange(len(data.train_y)), 0, self._record or CudaGraphs(data.device)
+            )
+            if why_not not in ("", DRAWS, OTHER_BITS):
+                self._failed = f"not tried after the recording of rank ratio {tier} failed"
+        initial_values(trainer.net, 0)
+        return why_not
 
 
 def train(trainer: LocalTrainer, steps: int) -> None:
@@ -92,9 +106,11 @@ class ByHand:
         data, train = setup.data, setup.config.train
         self._batch_size, self._device = train.batch_size, data.device
         self._dtype = torch.bfloat16 if train.precision == "bf16" else None
-        self._net = setup.method.net(number).to(self._device).to(memory_format=torch.channels_last)
-        for parameter in self._net.parameters():  # factors come as zeros, which would train unlike others
+        net = setup.method.net(number)
+        # Factors come as zeros, which would train unlike others. A GPU's generator fails after a failed recording.
+        for parameter in net.parameters():
             nn.init.normal_(parameter, std=0.02)
+        self._net = net.to(self._device).to(memory_format=torch.channels_last)
         self._sgd = torch.optim.SGD(self._net.parameters(), lr=_LR, momentum=train.momentum, weight_decay=1e-4)
         whole = data.draws(np.arange(len(data.train_y)), 1, torch.Generator(), shuffle=False)
         self._images, self._labels = data.train_batch(whole, 0, 0, len(data.train_y))
@@ -139,38 +155,44 @@ def _enough(run: Steps, least_s: float) -> int:
 
 
 def memory(measuring: Measuring) -> list[str]:
-    """What torch has allocated and reserved at most; recorded graphs keep their memory, so they come last."""
+    """What torch has allocated and reserved at most; recorded graphs keep their memory, so they come last
+    and share theirs, as in a run.
+    """
     rows, notes = [], []
     with measuring.setup() as setup:
+        device = setup.data.device
+        replays = Replays(CudaGraphs(device) if device.type == "cuda" else None)
         for way in ("computed", "replayed"):
             for tier, trainer in zip(setup.method.tiers, setup.trainers, strict=False):
-                why_not = replay(trainer) if way == "replayed" else ""
+                why_not = replays.begin(trainer, tier.name) if way == "replayed" else ""
                 if why_not:
                     notes.append(f"- rank ratio {tier.name} is not replayed: {why_not}")
-                allocated, reserved = _peak_bytes(partial(train, trainer, _WARM_UP), setup.data.device)
-                cells = [measuring.shown(1e-6 * value, "{:,.0f} MB") for value in (allocated, reserved)]
-                rows.append([tier.name, way, *(_of_replay(measuring, cell, why_not) for cell in cells)])
+                cells = _peaks(measuring, trainer) if not why_not or measuring.is_dry else ["not replayed"] * 2
+                rows.append([tier.name, way, *cells])
     heads = ["rank ratio", "steps", "allocated at most", "reserved at most"]
     return [*markdown_lines(heads, rows, 2), *_notes(measuring, notes)]
 
 
-def _peak_bytes(action: Callable[[], None], device: torch.device) -> tuple[int, int]:
-    if device.type != "cuda":
-        action()
-        return 0, 0
-    torch.cuda.empty_cache()
-    torch.cuda.reset_peak_memory_stats(device)
-    action()
-    return torch.cuda.max_memory_allocated(device), torch.cuda.max_memory_reserved(device)
+def _peaks(measuring: Measuring, trainer: LocalTrainer) -> list[str]:
+    device, found = trainer.data.device, (0, 0)
+    if device.type == "cuda":
+        # After a recording that failed, torch's allocator refuses this. Then nothing more is measured (`memory`).
+        torch.cuda.empty_cache()
+        torch.cuda.reset_peak_memory_stats(device)
+    train(trainer, _WARM_UP)
+    if device.type == "cuda":
+        found = torch.cuda.max_memory_allocated(device), torch.cuda.max_memory_reserved(device)
+    return [measuring.shown(1e-6 * value, "{:,.0f} MB") for value in found]
 
 
 def energy_of_steps(measuring: Measuring) -> list[str]:
     """Joules of 1,000 images, of the whole card. Says why where NVML cannot tell."""
-    rows, notes = [], []
+    rows, notes, replays = [], [], Replays()
     with measuring.setup() as setup:
         size, device = setup.config.train.batch_size, setup.data.device
         for number, tier in enumerate(setup.method.tiers):
-            ways, why_not = _ways(setup, number)
+            ways, why_not = _ways(setup, number, replays)
+            notes += [f"- rank ratio {tier.name} is not replayed: {why_not}"] if why_not else []
             cells = []
             for run in (ways["computed"], ways["replayed"], ways["by hand"]):
                 steps = _enough(run, energy.LEAST_S * measuring.seconds)
@@ -188,24 +210,34 @@ def energy_of_steps(measuring: Measuring) -> list[str]:
 
 def factorization(measuring: Measuring) -> list[str]:
     """Seconds of one factorization of the whole net at the largest rank ratio below 1, by solver and device, and how
-    far the squared errors of all layers are from those of the CPU."""
+    far the squared errors of all layers are from those of the CPU. `auto` has bases, as from the second round on, of
+    the same weights; turning them is part of its time. Raises `SectionError` without such a tier.
+    """
     rows = []
-    with measuring.setup() as setup:
+    with measuring.but("method.solver=auto", "mpi.factorization=root").setup() as setup:
         method = setup.method
         assert isinstance(method, FedHM)
-        ratio = max(tier.capacity for tier in method.tiers if tier.capacity < 1)
-        state, errors = method.initial_state(), {}
-        for solver in ("gram", "exact"):
-            factorized = PublishedFactors(method.layers, solver, None)
-            for device in (torch.device("cpu"), setup.data.device):
+        if not (ratios := [tier.capacity for tier in method.tiers if tier.capacity < 1]):
+            raise SectionError("nothing is factorized, because method.rank_ratio has nothing below 1")
+        ratio, errors = max(ratios), {}
+        state = method.refresh(method.initial_state())
+        for solver in ("gram", "exact", "auto"):
+            for device in dict.fromkeys((torch.device("cpu"), setup.data.device)):
                 there = {name: value.to(device) for name, value in state.items()}
-                act = partial(factors_of, factorized, there, ratio, device)
+                act = partial(_factors, method, solver, there, ratio, device)
                 errors[device.type] = squared_error(method, state, act())  # and warms up
                 seconds = _median_s(act, device, _TURNS)
                 excess = abs(errors[device.type] / errors["cpu"] - 1)
                 where = device.type if device.type != "cpu" else f"cpu, {torch.get_num_threads()} thread"
                 rows.append([solver, where, measuring.shown(seconds, "{:.3f} s"), measuring.shown(excess, "{:.1e}")])
     return markdown_lines(["solver", "device", "a round", "squared error: off the CPU's by"], rows, 2)
+
+
+def _factors(method: FedHM, solver: str, state: Params, ratio: float, device: torch.device) -> Params:
+    if solver == "auto":
+        return factors_of(method.factorization, method.refresh(state), ratio, device)
+    by = PublishedFactors(method.layers, "gram" if solver == "gram" else "exact", None)
+    return factors_of(by, state, ratio, device)
 
 
 def copies(measuring: Measuring) -> list[str]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -17,6 +17,14 @@ from fedmpi.running import start
 from fedmpi.store.run_dir import RunDir
 
 DRY = "not measured (dry run)"
+
+
+class SectionError(Exception):
+    """A section has failed; its text says why, and `lines` are what was found all the same."""
+
+    def __init__(self, why: str, lines: Sequence[str] = ()) -> None:
+        self.lines = tuple(lines)
+        super().__init__(why)
 
 
 @dataclass(frozen=True)
@@ -52,4 +60,4 @@ class Measuring:
 
 
 Lines = Callable[[Measuring], list[str]]
-"""A section's lines of Markdown."""
+"""A section's lines of Markdown. Raises `SectionError`."""
