@@ -95,7 +95,8 @@ def raise_on_ctrl_c() -> None:
 
 def _too_early(number: int) -> str:
     rank, _ = launched_as() or (0, 1)
-    return "" if rank else f"fedmpi: stopped by {named(number)} before anything has begun; the same command starts it"
+    line = f"fedmpi: stopped by {named(number)} before anything has begun;\n  the same command starts it"
+    return "" if rank else line
 
 
 def last_words(text: str) -> None:

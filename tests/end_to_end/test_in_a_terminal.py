@@ -152,7 +152,7 @@ def test_rank_0_says_that_nothing_has_begun(tmp_path: Path, rank: str, number: s
         assert loads.wait_until(lambda: "loads" in loads.out)
         loads.process.send_signal(number)
         assert loads.wait() == -number
-        line = f"fedmpi: stopped by {name} before anything has begun; the same command starts it\n"
+        line = f"fedmpi: stopped by {name} before anything has begun;\n  the same command starts it\n"
         assert loads.err == (line if name else "")
     finally:
         loads.kill()
