@@ -30,7 +30,7 @@ from fedmpi.running.final_page import FinalPage
 from fedmpi.running.folder import Asked, slurm_job
 from fedmpi.running.observers import Observed, Observers
 from fedmpi.running.remarks import remarks
-from fedmpi.running.results import Times, closing_lines, record_of, tier_rows
+from fedmpi.running.results import Times, closing_lines, record_of, sizes, tier_rows
 from fedmpi.store import checkpoint, manifest
 from fedmpi.store.files import write_atomic, write_text, writing
 from fedmpi.store.lock import RunLock
@@ -112,6 +112,7 @@ class Server:
         resumed = self._done or None
         parent = resuming.branched_from(self._folder, self._done)
         more = {"job": slurm_job(), "data_digest": setup.data_digest, **made_with.brought(config), **parent}
+        more[manifest.SIZES] = [row.costs() for row in sizes(setup)]
         if library := loaded_library():
             more["mpi"] = library
         self._unrecorded_s = manifest.seconds_after_records(manifest.read_starts(self._folder))
