@@ -228,7 +228,7 @@ def _tiers(
         return rows
     # An older version counted the rounds of a branch's parent in, too.
     last, highest, at = best.last.get, best.best.get, best.best_round.get
-    known = {row["name"] for row in sized}
+    known = [row["name"] for row in sized]
     rows = rows or [*sized, *({"name": name} for name in best.last if name not in (CLIENTS, *known))]
     return [
         {**row, "accuracy_last": last(name), "accuracy_best": highest(name), "best_round": at(name)}

@@ -68,10 +68,9 @@ def sizes(setup: Setup) -> list[TierRow]:
     return rows
 
 
-def tier_rows(setup: Setup, best: Best) -> list[TierRow]:
+def tier_rows(sizes: Sequence[TierRow], best: Best) -> list[TierRow]:
     """The rows of the closing table: `sizes` with results, then all clients."""
-    rows = sizes(setup)
-    rows += [TierRow(CLIENTS)] if CLIENTS in best.last else []
+    rows = [*sizes, *([TierRow(CLIENTS)] if CLIENTS in best.last else [])]
     last, highest, at = best.last.get, best.best.get, best.best_round.get
     return [
         replace(row, accuracy_last=last(row.name), accuracy_best=highest(row.name), best_round=at(row.name))

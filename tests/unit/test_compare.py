@@ -168,7 +168,7 @@ def test_where_all_runs_diverge(configs: str, tmp_path: Path, called: Called) ->
     code, printed, _ = called(
         "--methods", configs.partition(",")[0], "--seeds", "0", "--out", str(out), "train.lr=1.0e+12"
     )
-    assert code == 1 and "fedavg, seed 0: diverged in round 1, client " in printed
+    assert code == 1 and "seed 0: diverged in" in printed
     assert "fedmpi report" not in printed and "to target" not in printed
     before = (out / "comparison.md").read_text()
     code, again, _ = called("--collect", "--out", str(out))
