@@ -1,9 +1,9 @@
-"""fedmpi plot RUN... --out FILE.pdf [--x rounds|bytes|macs] [--y accuracy|loss] [--tier NAME ...] [--tex FILE.tex]
+"""fedmpi plot RUN... --out FILE.pdf [--x rounds|bytes|macs] [--y accuracy|loss] [--tier NAME]... [--tex FILE.tex]
 
 Draws one figure for a paper, as .pdf, .svg, .png or .eps: a line for each setting, the mean of its runs, with a band
-from the lowest to the highest seed; a panel for each --tier (without it, for the largest net of each setting). --tex
-writes the table of last values, too. RUN is a run directory, or a folder of them, as `compare` and
-`reproduce` leave them.
+from the lowest to the highest seed; a panel for each --tier, which may be given several times (without it, for the
+largest net of each setting). --tex writes the table of last values, too. RUN is a run directory, or a folder of them,
+as `compare` and `reproduce` leave them.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--out", required=True, metavar="FILE.pdf", help="the figure; the ending says the format")
     parser.add_argument("--x", choices=("rounds", "bytes", "macs"), default="rounds", help="default rounds")
     parser.add_argument("--y", choices=("accuracy", "loss"), default="accuracy", help="default accuracy")
-    tier = "a net's name in the records: a panel of it; again for another (default: of each setting its largest net)"
+    tier = "a net's name, for a panel of it; repeat --tier for more panels (default: each setting's largest net)"
     parser.add_argument("--tier", action="append", default=[], metavar="NAME", help=tier)
     parser.add_argument("--tex", metavar="FILE.tex", help="the table of last values, in LaTeX")
     return run_command(lambda: _plot(**vars(parser.parse_args(argv))))

@@ -24,10 +24,12 @@ from fedmpi.report.ending import Ending, ending
 from fedmpi.report.lineage import Parent, lineage
 from fedmpi.report.records import CLIENTS, Record, gaps_of, net_scores, read_records, rounds_done, scores_of
 from fedmpi.store.files import read_json, read_whole
-from fedmpi.store.manifest import read_starts, with_rounds
+from fedmpi.store.manifest import read_starts, sizes, with_rounds
 from fedmpi.store.run_dir import RunDir, meant, runs_below
 
 Read = TypeVar("Read")
+_MOST_NAMED = 4
+"""Of more runs without a round, an error names so many and counts the others."""
 
 
 @dataclass(frozen=True)
@@ -49,7 +51,7 @@ class Facts:
     """Of the run's own rounds."""
     starts: Sequence[Mapping[str, Any]]
     tiers: Sequence[Mapping[str, Any]] = ()
-    """The rows of the closing table; of a run that is not finished their names and accuracies only."""
+    """The rows of the closing table; of a run that has none yet, what the manifest has of sizes, and accuracies."""
     time_s: Mapping[str, float] = field(default_factory=dict)
     """Seconds by stage, the mean over ranks."""
     sizes: NDArray[np.int64] | None = None
@@ -133,7 +135,9 @@ def read_all(paths: Sequence[Path]) -> list[Facts]:
             raise RunDirError(str(path), "holds no run (no config.yaml), nor does a folder in it; name a run's folder")
         empty = [facts for facts in inner if not facts.records]
         if not (begun := [facts for facts in inner if facts.records]):
-            raise RunDirError(str(path), f"holds runs, but none has done a round yet: {_nothing_to_show(empty[0])}")
+            named = "; ".join(map(_nothing_to_show, empty[:_MOST_NAMED]))
+            more = f"; and {len(empty) - _MOST_NAMED} more" if len(empty) > _MOST_NAMED else ""
+            raise RunDirError(str(path), f"holds runs, but none has done a round yet: {named}{more}")
         beside = [*(error.text() for error in damaged), *map(_nothing_to_show, empty)]
         begun[0] = replace(begun[0], beside=(*begun[0].beside, *(f"left out: {line}" for line in beside)))
         found += begun
@@ -198,6 +202,7 @@ def read(folder: Path) -> Facts:
     found = lineage(records)
     best = Best.of(found.own)
     is_finished = rounds_done(records) >= config["rounds"]
+    starts = whole(lambda: read_starts(run_dir), nothing)
     return Facts(
         folder=folder,
         config=config,
@@ -206,8 +211,8 @@ def read(folder: Path) -> Facts:
         inherited=found.inherited,
         parent=found.parent,
         ending=None if is_finished else whole(lambda: ending(run_dir, records), None),
-        starts=whole(lambda: read_starts(run_dir), []),
-        tiers=_tiers(summary, best, is_branch=found.parent is not None),
+        starts=starts,
+        tiers=_tiers(summary, best, sizes(starts), is_branch=found.parent is not None),
         time_s=summary.get("time_s") or _time_s(best),
         sizes=whole(lambda: saved(run_dir.partition_path)[0].sizes, None),
         client_accuracy=_client_accuracy(run_dir),
@@ -215,15 +220,19 @@ def read(folder: Path) -> Facts:
     )
 
 
-def _tiers(summary: Mapping[str, Any], best: Best, *, is_branch: bool) -> list[Mapping[str, Any]]:
+def _tiers(
+    summary: Mapping[str, Any], best: Best, sized: Sequence[Mapping[str, Any]], *, is_branch: bool
+) -> list[Mapping[str, Any]]:
     rows = [row for row in summary.get("tiers") or () if row["name"] != CLIENTS]
     if rows and not is_branch:
         return rows
     # An older version counted the rounds of a branch's parent in, too.
     last, highest, at = best.last.get, best.best.get, best.best_round.get
+    known = [row["name"] for row in sized]
+    rows = rows or [*sized, *({"name": name} for name in best.last if name not in (CLIENTS, *known))]
     return [
         {**row, "accuracy_last": last(name), "accuracy_best": highest(name), "best_round": at(name)}
-        for row in rows or [{"name": name} for name in best.last if name != CLIENTS]
+        for row in rows
         for name in [row["name"]]
     ]
 

@@ -90,8 +90,15 @@ class Difference:
     tier: str
     num_seeds: int
     mean: float
+    rounds: tuple[tuple[int, ...], tuple[int, ...]]
+    """The last tested rounds of the first's seeds and of the second's, in the order of the seeds."""
     half_width: float | None
     """Student's t, n - 1 degrees of freedom; None with fewer than `LEAST_SEEDS` seeds."""
+
+    @property
+    def is_of_equal_rounds(self) -> bool:
+        """Whether each seed has the same last tested round in both."""
+        return self.rounds[0] == self.rounds[1]
 
 
 def differences(groups: Sequence[Group]) -> Iterator[Difference]:
@@ -101,10 +108,11 @@ def differences(groups: Sequence[Group]) -> Iterator[Difference]:
     for place, first in enumerate(groups[: 1 if len(groups) > MOST_PAIRED else None]):
         for second in groups[place + 1 :]:
             for tier in (name for name in first.tested if name in second.tested):
-                ours, theirs = first.last(tier), second.last(tier)
-                if pairs := [ours[seed] - theirs[seed] for seed in sorted(ours.keys() & theirs.keys())]:
-                    mean, half_width = mean_and_half_width(pairs)
-                    yield Difference(first.name, second.name, tier, len(pairs), mean, half_width)
+                ours, theirs = first.ends(tier), second.ends(tier)
+                if seeds := sorted(ours.keys() & theirs.keys()):
+                    mean, half_width = mean_and_half_width([ours[seed][1] - theirs[seed][1] for seed in seeds])
+                    rounds = tuple(ours[seed][0] for seed in seeds), tuple(theirs[seed][0] for seed in seeds)
+                    yield Difference(first.name, second.name, tier, len(seeds), mean, rounds, half_width)
 
 
 def mean_and_half_width(values: Sequence[float]) -> tuple[float, float | None]:

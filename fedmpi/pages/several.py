@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -26,24 +27,29 @@ _Section = dict[str, Any]
 
 
 def content(runs: Sequence[Facts]) -> dict[str, Any]:
-    """What the template of a page is given. Of several runs of one setting and seed one is shown (`grouped`)."""
-    groups, given = grouped(runs), runs
-    runs = [run for group in groups for run in group.runs]
-    seeds = {len(group.runs) for group in groups}
-    said = f"{min(seeds)}" if len(seeds) == 1 else f"{min(seeds)} to {max(seeds)}"
-    lead = (
-        f"{len(runs)} runs of {counted(len(groups), 'setting')}, {said} seed{'s' * (seeds != {1})} each. "
-        "Lines are means over seeds, bands reach from the lowest to the highest seed."
-    )
+    """What the template of a page is given. Of several runs of one setting and seed one is shown (`grouped`), and none
+    that was not tested yet.
+    """
+    found = grouped(runs)
+    tested = (replace(group, runs=tuple(run for run in group.runs if run.tested)) for group in found)
+    groups = [group for group in tested if group.runs]
+    seeds = [len(group.runs) for group in groups]
+    num_runs, lead = counted(sum(seeds), "run"), "No round of these runs has been tested yet."
+    if groups:
+        lead = (
+            f"{num_runs} of {counted(len(groups), 'setting')}, {_span(seeds)} seed{'s' * (max(seeds) > 1)} each. "
+            "Lines are means over seeds, bands reach from the lowest to the highest seed."
+        )
+    names = [group.name for group in groups or found]
     sections = [_curves(groups), _table(groups), _differences(groups)]
     return {
-        "title": " and ".join(group.name for group in groups) if len(groups) < 4 else f"{len(groups)} settings",
-        "state": f"{len(runs)} runs",
+        "title": " and ".join(names) if len(names) < 4 else f"{len(names)} settings",
+        "state": num_runs if groups else "not tested yet",
         "lead": lead,
         "figures": [],
-        "notes": to_mind(given, groups),
+        "notes": to_mind(runs, found),
         "sections": [section for section in sections if section],
-        "configs": [(f"The resolved config of {group.name}", group.runs[0].config_text) for group in groups],
+        "configs": [(f"The resolved config of {group.name}", group.runs[0].config_text) for group in groups or found],
     }
 
 
@@ -101,32 +107,47 @@ def _table(groups: Sequence[Group]) -> _Section:
     rows = []
     for group in groups:
         for tier in group.tested:
-            values = list(group.last(tier).values())
+            rounds, values = zip(*group.ends(tier).values(), strict=True)
             mean = mean_and_half_width(values)[0]
             deviation = float(np.std(values, ddof=1)) if len(values) > 1 else None
             said = percent(mean) if deviation is None else f"{100 * mean:.2f} ± {100 * deviation:.2f} %"
-            rows.append([group.name, name_of(tier), len(values), said, percent(min(values)), percent(max(values))])
-    heads = ["setting", "tier", "seeds", "last accuracy", "lowest", "highest"]
-    return {"title": "Results", "heads": heads, "rows": rows, "text": "Mean ± sample standard deviation over seeds."}
+            range_ = [percent(min(values)), percent(max(values))]
+            rows.append([group.name, name_of(tier), len(values), _span(rounds), said, *range_])
+    heads = ["setting", "tier", "seeds", "round", "last accuracy", "lowest", "highest"]
+    text = "Mean ± sample standard deviation over seeds; each value is of its run's last tested round."
+    return {"title": "Results", "heads": heads, "rows": rows, "text": text} if rows else {}
+
+
+def _span(numbers: Sequence[int]) -> str:
+    """`200`, or `18 to 200`."""
+    low, high = min(numbers), max(numbers)
+    return f"{low:,}" if low == high else f"{low:,} to {high:,}"
 
 
 def _differences(groups: Sequence[Group]) -> _Section:
+    compared = [*differences(groups)]
     rows = [
         [
             f"{found.first} minus {found.second}",
             name_of(found.tier),
             found.num_seeds,
+            _span(found.rounds[0]) if found.is_of_equal_rounds else " and ".join(map(_span, found.rounds)),
             f"{100 * found.mean:+.2f}",
             "-"
             if found.half_width is None
             else f"{100 * (found.mean - found.half_width):+.2f} to {100 * (found.mean + found.half_width):+.2f}",
         ]
-        for found in differences(groups)
+        for found in compared
     ]
     text = (
         "Differences of the last accuracy in percentage points, paired by seed, with 95\u00a0% intervals by Student's "
         f"t (none for fewer than {LEAST_SEEDS} seeds). They are not corrected for the number of comparisons."
     )
-    heads = ["settings", "tier", "seeds", "difference", "interval"]
+    if not all(found.is_of_equal_rounds for found in compared):
+        text += (
+            " Where a row names the rounds of both settings, its runs were not tested last in the same round, and the "
+            "difference is one of training, too."
+        )
+    heads = ["settings", "tier", "seeds", "round", "difference", "interval"]
     text += f" Of {len(groups)} settings, each is compared with the first." if len(groups) > MOST_PAIRED else ""
     return {"title": "Differences", "heads": heads, "rows": rows, "text": text} if rows else {}

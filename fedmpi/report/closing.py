@@ -11,7 +11,7 @@ import sys
 import textwrap
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
-from typing import Protocol, TextIO
+from typing import Any, Protocol, TextIO
 
 import numpy as np
 
@@ -55,6 +55,10 @@ class TierRow:
     accuracy_last: float | None = None
     accuracy_best: float | None = None
     best_round: int | None = None
+
+    def costs(self) -> dict[str, Any]:
+        """Its name and what is known of it before the first round, by the names of the fields."""
+        return {key: value for key, value in asdict(self).items() if not key.startswith(("accuracy", "best"))}
 
     def cells(self) -> tuple[str, ...]:
         ratio = "-" if self.rank_ratio is None else f"{self.rank_ratio:g}"

@@ -52,8 +52,8 @@ def record_of(setup: Setup, round_number: int, state: ServerState, result: Round
     }
 
 
-def tier_rows(setup: Setup, best: Best) -> list[TierRow]:
-    """The rows of the closing table: the tiers, then nets that are tested but that no tier trains, then all clients."""
+def sizes(setup: Setup) -> list[TierRow]:
+    """A row for each tier, then for nets that are tested but that no tier trains: what they cost, without results."""
     method, rows = setup.method, []
     tiers = {tier.name: (tier.index, tier.capacity) for tier in method.tiers}
     others = {net.name: (net.net, net.capacity) for net in method.tested() if net.name not in tiers}
@@ -65,7 +65,12 @@ def tier_rows(setup: Setup, best: Best) -> list[TierRow]:
             turn = method.costs(Turn(number))
             row = replace(row, down_bytes=turn.down_bytes, up_bytes=turn.up_bytes)
         rows.append(row)
-    rows += [TierRow(CLIENTS)] if CLIENTS in best.last else []
+    return rows
+
+
+def tier_rows(sizes: Sequence[TierRow], best: Best) -> list[TierRow]:
+    """The rows of the closing table: `sizes` with results, then all clients."""
+    rows = [*sizes, *([TierRow(CLIENTS)] if CLIENTS in best.last else [])]
     last, highest, at = best.last.get, best.best.get, best.best_round.get
     return [
         replace(row, accuracy_last=last(row.name), accuracy_best=highest(row.name), best_round=at(row.name))

@@ -30,7 +30,7 @@ from fedmpi.running.final_page import FinalPage
 from fedmpi.running.folder import Asked, slurm_job
 from fedmpi.running.observers import Observed, Observers
 from fedmpi.running.remarks import remarks
-from fedmpi.running.results import Times, closing_lines, record_of, tier_rows
+from fedmpi.running.results import Times, closing_lines, record_of, sizes, tier_rows
 from fedmpi.store import checkpoint, manifest
 from fedmpi.store.files import write_atomic, write_text, writing
 from fedmpi.store.lock import RunLock
@@ -76,7 +76,7 @@ class Server:
         self._last_recorded: int | None = None
         self._unrecorded_s: dict[str, float] = {}
         """Seconds by stage that no record has, of all starts."""
-        self._means = self._checked_means()
+        self._means, self._sizes = self._checked_means(), sizes(setup)
         self._write_config_and_partition()
         self._records = Records(folder, resume_after=done or None, warn=self.warn)
         self._observers = Observers([*_own_observers(setup, folder), *observed], self.warn)
@@ -112,6 +112,7 @@ class Server:
         resumed = self._done or None
         parent = resuming.branched_from(self._folder, self._done)
         more = {"job": slurm_job(), "data_digest": setup.data_digest, **made_with.brought(config), **parent}
+        more[manifest.SIZES] = [row.costs() for row in self._sizes]
         if library := loaded_library():
             more["mpi"] = library
         self._unrecorded_s = manifest.seconds_after_records(manifest.read_starts(self._folder))
@@ -267,7 +268,7 @@ class Server:
         """The closing table and the report files."""
         self._open.close()
         self._note_end()
-        rows = tier_rows(self._setup, self._best)
+        rows = tier_rows(self._sizes, self._best)
         split_s = _sum(self._best.seconds, self._unrecorded_s)
         wall_s = split_s.pop("wall", 0.0)
         split_s["other"] = max(0.0, wall_s - sum(split_s.values()))

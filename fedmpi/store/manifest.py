@@ -18,6 +18,9 @@ from fedmpi.store.run_dir import RunDir
 
 _PACKAGES = ("torch", "torchvision", "numpy", "h5py", "mpi4py")
 _GIT_TIMEOUT_S = 5.0
+SIZES = "sizes"
+"""The key for what each tier's net costs: the rows of `report/summary.json` without results."""
+_SIZES = ("params", "macs", "down_bytes", "up_bytes")
 BROUGHT = "brought"
 """The key for what a start uses that is not built in."""
 
@@ -132,6 +135,18 @@ def brought(run_dir: RunDir) -> dict[str, dict[str, Any]]:
     starts = reversed(read_starts(run_dir))
     found: dict[str, Any] = next((start[BROUGHT] for start in starts if isinstance(start.get(BROUGHT), dict)), {})
     return {section: entry for section, entry in found.items() if isinstance(entry, dict)}
+
+
+def sizes(starts: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """A row for each tier by the last start that has some: `name`, and `params`, `macs`, `down_bytes` and `up_bytes`,
+    None where unknown. Empty where no start has any, as those of older versions.
+    """
+    found: list[Any] = next((start[SIZES] for start in reversed(starts) if isinstance(start.get(SIZES), list)), [])
+    return [
+        {"name": row["name"], **{key: row[key] if type(row.get(key)) is int else None for key in _SIZES}}
+        for row in found
+        if isinstance(row, dict) and isinstance(row.get("name"), str)
+    ]
 
 
 def _now() -> str:

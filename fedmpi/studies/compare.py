@@ -6,7 +6,7 @@
 A method is `configs/NAME_DATA.yaml`, or a path to a YAML file or a cell of one; `all` is every `configs/*_DATA.yaml`.
 Each run has a folder and a log of its own in `--out`. Those that are finished are not run again,
 interrupted ones continue, so the same command after a Ctrl-C does what is left to do. A
-run that fails is a line of the table, and the exit code is 1.
+run that is not finished is a line that says how it ended; where one fails, the exit code is 1.
 
 `--scale` multiplies what counts rounds (rounds, milestones, `evaluation.every`, a method's options
 named `..._round(s)`), so that a smaller machine can do it.
@@ -181,7 +181,7 @@ def _table(
     missing = [(run.folder.path.name, missing_rounds(run.records)) for run in ordered]
     caption = [
         *other_data(ordered),
-        *comparison.what_is_shown(seeds, arguments.target, settings.get("scale", 1.0), settings.get("set", ())),
+        *comparison.what_is_shown(rows, seeds, arguments.target, settings.get("scale", 1.0), settings.get("set", ())),
         *comparison.effort_lines(efforts),
         *comparison.spectrum_lines(histories),
         *comparison.difference_lines(configs),
@@ -202,5 +202,7 @@ def _write(out: Path, rows: Sequence[Row], caption: Sequence[str]) -> None:
     comparison.print_table(rows, caption, sys.stdout)
     write_text(out / "comparison.md", comparison.markdown(rows, caption, settings_of(out)["commands"]))
     write_text(out / "comparison.csv", comparison.comma_separated(rows))
-    said = f"written: {out}/comparison.md and comparison.csv; with curves: fedmpi report {out}"
+    said = f"written: {out}/comparison.md and comparison.csv"
+    if any(run.records for run in runs_in(out)):  # a page has nothing to show of runs without a round
+        said += f"; with curves: fedmpi report {out}"
     print(*wrapped(said), sep="\n", flush=True)

@@ -10,7 +10,7 @@ from typing import Any, TextIO
 from fedmpi.config import words, yaml_text
 from fedmpi.config.comparing import leaves
 from fedmpi.config.schema import Config
-from fedmpi.report import table_text
+from fedmpi.report import ending, table_text
 from fedmpi.report.records import CLIENTS, Record, net_scores, rounds_done
 from fedmpi.report.terminal import printable, wrapped
 from fedmpi.store.units import percent, si, size
@@ -100,9 +100,20 @@ def rows_of(
             yield _scored(row, histories, target)
     for run in runs:
         if run not in done:
-            done_rounds = f"after {rounds_done(run.records)} of {run.rounds} rounds" if run.has_begun() else ""
-            status = f"{'failed' if run in failed else 'unfinished'} {done_rounds or 'before it began'}"
-            yield Row(method, f"seed {run.seed}", status)
+            yield Row(method, f"seed {run.seed}", _how_it_ended(run, has_failed=run in failed))
+
+
+def _how_it_ended(run: Run, *, has_failed: bool) -> str:
+    """`diverged in round 3, client 17`, or `interrupted after 2 of 5 rounds`: of a run that is not finished."""
+    if not run.has_begun():
+        return f"{'failed' if has_failed else 'unfinished'} before it began"
+    records = run.records
+    done, ended = rounds_done(records), ending.ending(run.folder, records)
+    if ended.cause.startswith("round "):
+        return ended.briefly().partition(", stage ")[0]
+    state = {ending.RUNNING: "still running", ending.SILENT: "no sign of life"}.get(ended.state, ended.state)
+    state = "unfinished" if done == run.rounds else state  # all but its report
+    return f"{state} after {done} of {run.rounds} rounds"
 
 
 def _scored(row: Row, histories: Sequence[Sequence[Record]], target: float) -> Row:
@@ -165,27 +176,30 @@ def comma_separated(rows: Sequence[Row]) -> str:
 
 
 def what_is_shown(
-    seeds: Mapping[str, Sequence[int]], target: float, scale: float, overrides: Sequence[str]
+    rows: Sequence[Row], seeds: Mapping[str, Sequence[int]], target: float, scale: float, overrides: Sequence[str]
 ) -> list[str]:
-    """What the columns mean, and what was changed for all methods. `seeds` are each method's finished ones; where each
-    has one there is neither mean nor deviation.
+    """What the columns of these rows mean, and what was changed for all methods. `seeds` are each method's finished
+    ones; where each has one there is neither mean nor deviation.
     """
-    of_seeds, over_seeds = "", ""
-    if seeds:
-        numbers = _majority({method: ", ".join(map(str, finished)) for method, finished in seeds.items()})
-        has_one = all(len(finished) == 1 for finished in seeds.values())
-        of_seeds = f", of seed {numbers}" if has_one else f", mean ± sample standard deviation over seeds {numbers}"
-        over_seeds = "" if has_one else ", mean over the seeds that do"
-    reached = f"until an evaluation first gives this row {100 * target:g} % or more{over_seeds}"
-    spent = "bytes (down and up) and compute (forward MACs x examples x epochs) are those of all clients together"
-    lines = [
-        f"accuracy: after the last round{of_seeds}",
-        f"bytes, compute and rounds to target: {reached}; {spent}",
-        "clients: each one's own net on its own test data, mean over clients; params and MACs (a forward pass of one "
-        "example) are means over the clients' tiers",
-    ]
+    lines = _legend(rows, seeds, target) if seeds else []
     lines += [f"all numbers of rounds are {scale:g} times those of the configs"] if scale != 1 else []
     return lines + ([f"set for all: {' '.join(overrides)}"] if overrides else [])
+
+
+def _legend(rows: Sequence[Row], seeds: Mapping[str, Sequence[int]], target: float) -> list[str]:
+    numbers = _majority({method: ", ".join(map(str, finished)) for method, finished in seeds.items()})
+    has_one = all(len(finished) == 1 for finished in seeds.values())
+    of_seeds = f", of seed {numbers}" if has_one else f", mean ± sample standard deviation over seeds {numbers}"
+    over_seeds = "" if has_one else ", mean over the seeds that do"
+    reached = f"until an evaluation first gives this row {100 * target:g} % or more{over_seeds}"
+    spent = "bytes (down and up) and compute (forward MACs x examples x epochs) are those of all clients together"
+    lines = [f"accuracy: after the last round{of_seeds}", f"bytes, compute and rounds to target: {reached}; {spent}"]
+    if any(row.tier == CLIENTS for row in rows):
+        lines.append(
+            "clients: each one's own net on its own test data, mean over clients; params and MACs (a forward pass of "
+            "one example) are means over the clients' tiers"
+        )
+    return lines
 
 
 def effort_lines(efforts: Mapping[str, Effort]) -> list[str]:

@@ -162,6 +162,19 @@ def test_a_failed_run_is_a_line_and_ends_no_other(configs: str, tmp_path: Path, 
     assert "not a directory" in (out / "fedavg_synthetic-seed0.log").read_text()
 
 
+def test_where_all_runs_diverge(configs: str, tmp_path: Path, called: Called) -> None:
+    """A collection says the same, and nothing recommends a page that cannot be made."""
+    out = tmp_path / "out"
+    code, printed, _ = called(
+        "--methods", configs.partition(",")[0], "--seeds", "0", "--out", str(out), "train.lr=1.0e+12"
+    )
+    assert code == 1 and "seed 0: diverged in" in printed
+    assert "fedmpi report" not in printed and "to target" not in printed
+    before = (out / "comparison.md").read_text()
+    code, again, _ = called("--collect", "--out", str(out))
+    assert code == 0 and printed.endswith(again) and (out / "comparison.md").read_text() == before
+
+
 def test_what_only_a_run_names_is_not_imported(
     tmp_path: Path, called: Called, in_this_process: Ran, monkeypatch: pytest.MonkeyPatch
 ) -> None:

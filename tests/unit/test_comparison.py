@@ -81,6 +81,24 @@ def test_rows_of_two_finished_runs_and_a_failed_one(tmp_path: Path, told: Told) 
     told(gone.status)
 
 
+@pytest.mark.parametrize("failed", [True, False])
+def test_a_run_that_diverged_says_where(tmp_path: Path, failed: bool, told: Told) -> None:
+    """By the note of its rank, whether this command has made it or only collects it."""
+    run = finished_run(tmp_path, 0, [record(1, {"1": 0.1})])
+    run.folder.failure_path.write_text("diverged\nround 2, client 3, stage local_training: the loss is nan\nadvice\n")
+    (row,) = rows_of([run], 0.8, None, failed=[run] if failed else [])
+    told(row.status)
+
+
+def test_the_legend_is_of_rows_that_are_there() -> None:
+    def keys(*tiers: str) -> list[str]:
+        rows = [Row("fedavg", tier, seeds=1) for tier in tiers]
+        return [line.partition(":")[0] for line in comparison.what_is_shown(rows, {"a": [1]}, 0.8, 1, ())]
+
+    assert len(keys("1")) == 2
+    assert keys("1", "clients") == [*keys("1"), "clients"]
+
+
 def test_rows_where_clients_have_nets_of_their_own(tmp_path: Path) -> None:
     """Instead of the untested tier: means over the clients' tiers, and what is told of the clients."""
     runs = [finished_run(tmp_path, 0, [record(number, {"1": 0.1}, clients=number / 5) for number in (1, 2, 3)])]
@@ -111,11 +129,11 @@ def test_csv_is_exact_and_markdown_whole() -> None:
 
 def test_the_caption_says_deviation_only_where_there_is_one() -> None:
     def said(seeds: dict[str, list[int]]) -> list[str]:
-        return [line.partition("; bytes")[0] for line in comparison.what_is_shown(seeds, 0.8, 1, ())[:2]]
+        return [line.partition("; bytes")[0] for line in comparison.what_is_shown([], seeds, 0.8, 1, ())[:2]]
 
     last = "accuracy: after the last round"
     target = "bytes, compute and rounds to target: until an evaluation first gives this row 80 % or more"
-    assert said({}) == [last, target]
+    assert said({}) == []
     assert said({"a": [1], "b": [1]}) == [f"{last}, of seed 1", target]
     several = f"{last}, mean ± sample standard deviation over seeds 0, 1", f"{target}, mean over the seeds that do"
     assert said({"a": [0, 1], "b": [0, 1]}) == [*several]

@@ -17,6 +17,8 @@ from fedmpi.pages import facts, figure, plotted
 from fedmpi.pages.page import page
 from fedmpi.pages.prose import name_of
 from fedmpi.pages.settings import Group, differences, grouped, mean_and_half_width
+from fedmpi.store import manifest
+from fedmpi.store.run_dir import RunDir
 
 
 class Tables(HTMLParser):
@@ -175,6 +177,36 @@ def test_a_page_of_several(tmp_path):
     assert {"60.00 ± 10.00 %", "fedhm minus heterofl", "+10.00", "-14.84 to +34.84"} <= set(cells)
 
 
+def test_runs_of_unequal_length_say_their_rounds(tmp_path):
+    """Both seeds of the first have two rounds, those of the second one and two; what was not tested is not counted."""
+    runs = [a_run(tmp_path / f"ours{seed}", [{"1": 0.5}] * 2, seed=seed) for seed in (0, 1)]
+    runs += [a_run(tmp_path / f"theirs{n}", [{"1": 0.25}] * n, seed=n - 1, method="heterofl", rounds=2) for n in (1, 2)]
+    runs.append(a_run(tmp_path / "young", [{}], method="fedavg", rounds=2))
+    text = page([facts.read(run) for run in runs])
+    cells = Tables(text).cells
+    assert cells[:6] == ["fedhm", "tier 1", "2", "2", "50.00 ± 0.00 %", "50.00 %"] and cells[10] == "1 to 2"
+    assert cells[14:18] == ["fedhm minus heterofl", "tier 1", "2", "2 and 1 to 2"]
+    assert "4 runs of 2" in text and "<title>fedhm and heterofl" in text
+    equal = page([facts.read(run) for run in (runs[1], runs[3])])
+    assert ["tested last in" in one for one in (text, equal)] == [True, False]
+
+
+def test_sizes_are_known_before_the_end(tmp_path):
+    """By the last start that says them; damaged ones are left out, and what was tested is there all the same."""
+    run = RunDir(a_run(tmp_path / "run", [{"1": 0.5, "server": 0.25}], rounds=3))
+    costs = {"params": 1500, "macs": 2500, "down_bytes": 6000, "up_bytes": 7000}
+    rows = [{"name": "1", **costs}, {"name": "0.5", **costs, "params": "many"}, {"params": 3}, 4]
+    for more in ({manifest.SIZES: rows}, {manifest.SIZES: "?"}, {}):
+        manifest.add_start(run, {"ranks": [{}], **more})
+    found = facts.read(run.path)
+    assert [(row["name"], row.get("params"), row["accuracy_last"]) for row in found.tiers] == [
+        ("1", 1500, 0.5),
+        ("0.5", None, None),
+        ("server", None, 0.25),
+    ]
+    assert {"1.50 k", "2.50 k", "6.00 kB", "7.00 kB"} <= set(Tables(page([found])).cells)
+
+
 def test_a_folder_stands_for_its_runs(tmp_path, capsys):
     """As `reproduce` leaves them; one that has not begun, and the shorter of two of one seed, are left out."""
     folder = tmp_path / "reproduced"
@@ -192,8 +224,9 @@ def test_a_folder_stands_for_its_runs(tmp_path, capsys):
     for empty in (tmp_path / "nowhere", folder / "runs" / "young" / "report"):
         assert report.main([str(empty)]) == 2 and str(empty) in capsys.readouterr().err
     (tmp_path / "others").mkdir()
-    a_run(tmp_path / "others" / "young", [], rounds=3)
-    with pytest.raises(RunDirError, match="others"):
+    for number in range(5):
+        a_run(tmp_path / "others" / f"young{number}", [], rounds=3)
+    with pytest.raises(RunDirError, match="others.*young0.*young3.*; and 1 more$"):
         facts.read_all([tmp_path / "others"])
 
 

@@ -56,7 +56,7 @@ def test_a_comparison(capsys: pytest.CaptureFixture[str]) -> None:
     scored = {"accuracy": 0.93214, "accuracy_std": 0.1045, "seeds": 3, "seeds_at_target": 2, "rounds_to_target": 112.5}
     rows = [Row(method, tier, **scored, **costs) for method in ("fdnnc_bfirst_delta", "fedhm") for tier in SIX]
     failed = Row("fedhm", "seed 12", "unfinished after 10 of 30 rounds")
-    caption = comparison.what_is_shown({"fedhm": [0, 1, 2], "fedavg": [0]}, 0.9, 0.5, ["train.lr=0.1"] * 9)
+    caption = comparison.what_is_shown(rows, {"fedhm": [0, 1, 2], "fedavg": [0]}, 0.9, 0.5, ["train.lr=0.1"] * 9)
     for of in (rows[:4], [replace(row, tier=str(place)) for place, row in enumerate(rows)]):
         comparison.print_table([*of, failed], caption, sys.stdout)
         shown = capsys.readouterr().out
