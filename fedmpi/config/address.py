@@ -54,12 +54,14 @@ def renamed(word: str) -> str:
     where there is such a file.
     """
     name = word.removeprefix("configs/").removesuffix(".yaml")
-    if exists(word) or (CONFIGS / f"{name}.yaml").is_file():
+    if exists(word) or os.path.isfile(CONFIGS / f"{name}.yaml"):
         return ""
     folder, _, last = name.rpartition("/")
     parted = ((last[:place], last[place + 1 :]) for place, sign in enumerate(last) if sign == "_")
     places = ((CONFIGS / folder / f"{file}.yaml", cell) for file, cell in parted)
-    found = [f"{path.relative_to(CONFIGS)}@{cell}" for path, cell in places if path.is_file() and cell in _cells(path)]
+    found = [
+        f"{path.relative_to(CONFIGS)}@{cell}" for path, cell in places if os.path.isfile(path) and cell in _cells(path)
+    ]
     return found[0] if len(found) == 1 else ""
 
 
