@@ -110,7 +110,7 @@ class Job:
             say(in_short(error, self.comm))
         code = error.exit_code if isinstance(error, UserError) else FAILED
         if isinstance(cause := cause_of(error), TimeoutError) or not isinstance(cause, Exception):
-            self.comm.abort(code)  # another rank does not come, or somebody wants the end now
+            self.comm.abort(code)  # a rank hangs, or the user wants the end now
         self.comm.end_in_order(code)
 
 

@@ -50,7 +50,7 @@ def located(word: str) -> str:
 
 def renamed(word: str) -> str:
     """The address, below `CONFIGS`, of a cell that came with fedmpi as a file of its own: `FILE.yaml@CELL` for
-    `FILE_CELL`, as a run's folder is still called. Empty where no shipped file has such a cell, or several have, or
+    `FILE_CELL`. A run's folder still has that name. Empty where no shipped file has such a cell, or several have, or
     where there is such a file.
     """
     name = word.removeprefix("configs/").removesuffix(".yaml")

@@ -18,8 +18,8 @@ Specs = Mapping[str, Spec]
 
 
 def divided(setup: Setup, wanted: Specs) -> tuple[Specs, Specs]:
-    """Of the published tensors, those that rank 0 broadcasts, and those that all ranks compute of them: none, unless
-    the config says so. The weights that are factorized are among the first.
+    """The tensors that rank 0 broadcasts, with the weights to factorize, and those that all ranks then compute. Unless
+    `mpi.factorization` is `shared` the second part is empty.
     """
     factors = setup.method.traits.factors
     if setup.config.mpi.factorization == "root" or not (factors and factors.is_in(wanted)):
