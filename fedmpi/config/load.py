@@ -66,6 +66,15 @@ def without_overrides(given: Sequence[str]) -> tuple[list[str], list[str]]:
     return [word for word in given if word not in overrides], overrides
 
 
+def only_overrides(given: Sequence[str], advice: str = "") -> list[str]:
+    """The words of a command that reads no config. Raises `ConfigError` for another word, with what to do."""
+    others, overrides = without_overrides(given)
+    if others:
+        end = f"; {advice}" if advice else ""
+        raise ConfigError(COMMAND_LINE, f"{words.found(others[0])} means nothing here{end}")
+    return overrides
+
+
 def load(
     path: str | os.PathLike[str] | None, overrides: Sequence[Override], *, of_run: bool = False, trains: bool = False
 ) -> Config:

@@ -32,7 +32,7 @@ from fedmpi import registry
 from fedmpi.command.manners import Parser, called_as, run_command
 from fedmpi.config import words
 from fedmpi.config.address import CONFIGS, is_address, label
-from fedmpi.config.load import load, without_overrides
+from fedmpi.config.load import load, only_overrides
 from fedmpi.errors import ConfigError, RunDirError
 from fedmpi.report.terminal import wrapped
 from fedmpi.store.files import make_folder, read_json, write_text
@@ -74,9 +74,7 @@ def _arguments(argv: Sequence[str]) -> argparse.Namespace:
     parser.add_argument("--collect", action="store_true", help="run nothing, print the table of what is there")
     parser.add_argument("words", nargs="*", metavar="section.key=value")
     arguments = parser.parse_intermixed_args(argv)
-    others, arguments.overrides = without_overrides(arguments.words)
-    if others:
-        raise ConfigError("command line", f"{words.found(others[0])} means nothing here; name methods by --methods")
+    arguments.overrides = only_overrides(arguments.words, "name methods by --methods")
     changes(arguments.overrides)
     arguments.out = (arguments.out or Path("runs") / f"compare-{arguments.data}").resolve()
     arguments.target = arguments.target or settings_of(arguments.out).get("target", 0.9)

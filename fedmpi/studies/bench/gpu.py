@@ -35,7 +35,7 @@ import torch
 
 import fedmpi
 from fedmpi.command.manners import Parser, called_as, file_to_write, run_command
-from fedmpi.config.load import without_overrides
+from fedmpi.config.load import only_overrides
 from fedmpi.errors import ConfigError
 from fedmpi.store.files import write_text
 from fedmpi.studies.arguments import absolute
@@ -90,9 +90,7 @@ def _arguments(argv: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--dry-run", action="store_true", help="on the CPU, with tiny nets and no numbers")
     parser.add_argument("--child", choices=SECTIONS, help=argparse.SUPPRESS)
     arguments = parser.parse_intermixed_args(argv)
-    others, arguments.overrides = without_overrides(arguments.words)
-    if others:
-        raise ConfigError("command line", f"{others[0]!r} means nothing here")
+    arguments.overrides = only_overrides(arguments.words)
     arguments.dry_run |= not torch.cuda.is_available()
     _check(arguments)
     return arguments

@@ -53,8 +53,7 @@ import torch
 from torch.nn import functional
 
 from fedmpi.command.manners import Parser, run_command
-from fedmpi.config.load import load, without_overrides
-from fedmpi.errors import ConfigError
+from fedmpi.config.load import load, only_overrides
 from fedmpi.federation.assignment import Task
 from fedmpi.mpi.starting import world
 from fedmpi.report.table_text import print_lines
@@ -137,9 +136,7 @@ def _arguments(argv: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--growth", action="store_true", help="with memory: for cohorts of 10 and of 100 clients, too")
     parser.add_argument("--child", help=argparse.SUPPRESS)
     arguments = parser.parse_intermixed_args(argv)
-    others, arguments.overrides = without_overrides(arguments.words)
-    if others:
-        raise ConfigError("command line", f"{others[0]!r} means nothing here; a case is named by --case")
+    arguments.overrides = only_overrides(arguments.words, "a case is named by --case")
     for name in arguments.case or CASES:
         load(None, [*CASES[name][1].split(), *arguments.overrides])  # here a mistake is one line
     return arguments

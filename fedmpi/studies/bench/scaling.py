@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from fedmpi.command.manners import Parser, run_command
-from fedmpi.config.load import load, without_overrides
+from fedmpi.config.load import load, only_overrides
 from fedmpi.errors import ConfigError
 from fedmpi.methods.fedavg import FedAvg
 from fedmpi.report.table_text import print_lines
@@ -81,9 +81,7 @@ def _arguments(argv: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--upload-mb", type=numbers, default=[1, 10, 45], help="megabytes, default 1,10,45")
     parser.add_argument("--pairs", type=number(int, 1), default=5, help="rounds of each (default 5)")
     arguments = parser.parse_intermixed_args(argv)
-    others, arguments.overrides = without_overrides(arguments.words)
-    if others:
-        raise ConfigError("command line", f"{others[0]!r} means nothing here")
+    arguments.overrides = only_overrides(arguments.words)
     for option, found, least in (("--ranks", arguments.ranks, 2), ("--upload-mb", arguments.upload_mb, 1)):
         if min(found) < least:
             raise ConfigError("command line", f"argument {option}: expected whole numbers >= {least}, got {min(found)}")

@@ -22,7 +22,7 @@ from collections.abc import Sequence
 
 from fedmpi.command.manners import Parser, run_command
 from fedmpi.config.address import CONFIGS
-from fedmpi.config.load import load, without_overrides
+from fedmpi.config.load import load, only_overrides
 from fedmpi.errors import ConfigError
 from fedmpi.report.observer import Started
 from fedmpi.report.table_text import print_lines
@@ -78,9 +78,7 @@ def _arguments(argv: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--ranks", type=numbers, default=[1, 3, 5], help="default 1,3,5; 1 is without mpirun")
     parser.add_argument("--pairs", type=number(int, 1), default=5, help="starts of each (default 5)")
     arguments = parser.parse_intermixed_args(argv)
-    others, arguments.overrides = without_overrides(arguments.words)
-    if others:
-        raise ConfigError("command line", f"{others[0]!r} means nothing here")
+    arguments.overrides = only_overrides(arguments.words)
     if 0 in arguments.ranks:
         raise ConfigError("command line", "argument --ranks: expected whole numbers >= 1, got 0")
     load(_CONFIG, arguments.overrides)  # here a mistake is one line
