@@ -48,7 +48,7 @@ both = pytest.mark.parametrize("mounts", [pytest.param(True, marks=needs_mounts)
 def test_home_and_temporary_folder_are_new(clone: Path, tmp_path: Path, mounts: bool) -> None:
     """And gone afterwards; the command's exit code is the sandbox's, and one line says what cannot be kept."""
     environment = {} if mounts else without_mounts(tmp_path)
-    script = 'ls -A "$HOME"; mktemp; echo "$HOME $XDG_CACHE_HOME"; rm "$TMPDIR"/tmp.*; exit 7'
+    script = 'ls -A "$HOME"; made=$(mktemp); echo "$made"; echo "$HOME $XDG_CACHE_HOME"; rm "$made"; exit 7'
     done = sandboxed(clone, script, XDG_CACHE_HOME="/before", **environment)
     made, home = done.stdout.splitlines()
     assert done.returncode == 7 and not Path(made).exists()
