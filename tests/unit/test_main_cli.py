@@ -297,9 +297,9 @@ def test_mpi_has_started_while_the_job_can_be_requeued(startup_timeout_s: float,
 
 def test_a_plan_says_which_rounds_are_done(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """A branch without a round of its own is refused, as the run is."""
-    words = ["data.name=synthetic", "method.name=fedavg", "output.progress=off", "output.report=false"]
+    words = "data.name=synthetic data.shape=[1,8,8] data.num_train=200 data.num_test=20 method.name=fedavg".split()
     run = str(tmp_path / "run")
-    assert main([*words, "rounds=2", "--run-dir", run]) == 0
+    assert main([*words, "output.progress=off", "output.report=false", "rounds=2", "--run-dir", run]) == 0
     for more, numbers in (
         (["--run-dir", run, "--resume", "rounds=3"], "32"),
         (["--resume-from", run, "rounds=5"], "52"),
