@@ -87,15 +87,13 @@ class TopK(Method):
 
     def lift(self, upload: Params, client: Client) -> Iterator[tuple[str, Tensor]]:
         """Zeros but for what was sent, in the sums' memory format."""
-        import torch
-
         from fedmpi.tensors import Layout
 
         for (name, spec), (values, places) in zip(self.state_specs().items(), self._parts(upload), strict=True):
             layout = Layout.of({name: spec})
             dense = layout.views(layout.new_buffer(values.device))[name]
-            shape = spec.shape or (1,)  # a number has no index
-            dense.view(shape)[torch.unravel_index(places, shape)] = values
+            stored = dense.permute(0, 2, 3, 1) if spec.channels_last else dense
+            stored.view(-1)[_stored_at(places, spec)] = values
             yield name, dense
 
     def _parts(self, upload: Params) -> Iterator[tuple[Tensor, Tensor]]:
@@ -148,6 +146,17 @@ class TopK(Method):
         size = self.options.index_bytes
         indices = -(-sum(self._sizes) // 8) if size == "bitmap" else size * self.num_sent
         return replace(super().costs(turn), up_bytes=VALUE_BYTES * self.num_sent + indices)
+
+
+def _stored_at(places: Tensor, spec: Spec) -> Tensor:
+    """Where in memory the entries of a tensor lie whose numbers count rows first."""
+    area = math.prod(spec.shape[2:]) if spec.channels_last else 1
+    if area == 1:
+        return places
+    channels = spec.shape[1]
+    pairs = places // area  # of an output and an input channel
+    outputs = pairs // channels
+    return (outputs * area + places - pairs * area) * channels + pairs - outputs * channels
 
 
 def largest(values: Tensor, k: int) -> Tensor:
