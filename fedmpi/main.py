@@ -164,18 +164,26 @@ def _plan(config: Config, arguments: argparse.Namespace, size: int) -> str:
 
 
 def _done_before(config: Config, arguments: argparse.Namespace) -> list[str]:
-    """What a plan, which is of all rounds, does not say of a run that goes on. Raises `ConfigError` for a branch that
-    would have no round of its own.
+    """What a plan, which is of all rounds, does not say of a run that goes on. Raises `UserError` as the run would: for
+    a branch from no checkpoint or without a round of its own, and for fewer rounds than are done.
     """
-    from fedmpi.running.resuming import refuse_no_round
+    from fedmpi.running.resuming import newest_whole, refuse_fewer, refuse_no_round
 
     if origin := arguments.origin:
-        done = max((number for number, _ in origin.checkpoints()), default=0)
+        if not (found := origin.checkpoints()):
+            newest_whole(origin, found)
+        done = max(number for number, _ in found)
         refuse_no_round(config, origin, done)
         return [f"the plan is of all {config.rounds} rounds; the branch makes those after round {done}"]
-    found = RunDir(Path(arguments.run_dir)).checkpoints() if arguments.resume else []
-    done = max((number for number, _ in found), default=0)
-    return [f"the plan is of all {config.rounds} rounds, of which {done} are done"] if done else []
+    if not arguments.resume:
+        return []
+    folder = RunDir(Path(arguments.run_dir))
+    if not (done := max((number for number, _ in folder.checkpoints()), default=0)):
+        return []
+    refuse_fewer(config, folder, done)
+    if done >= config.rounds:
+        return [f"the plan is of all {config.rounds} rounds; nothing is left to do, because {done} are done"]
+    return [f"the plan is of all {config.rounds} rounds, of which {done} are done"]
 
 
 def _run(config: Config, arguments: argparse.Namespace, rank: int) -> int:

@@ -54,7 +54,8 @@ def renamed(word: str) -> str:
     where there is such a file.
     """
     name = word.removeprefix("configs/").removesuffix(".yaml")
-    if exists(word) or os.path.isfile(CONFIGS / f"{name}.yaml"):
+    leaves = os.path.isabs(name) or ".." in Path(name).parts
+    if leaves or exists(word) or os.path.isfile(CONFIGS / f"{name}.yaml"):
         return ""
     folder, _, last = name.rpartition("/")
     parted = ((last[:place], last[place + 1 :]) for place, sign in enumerate(last) if sign == "_")

@@ -108,5 +108,7 @@ def _nothing_saved(folder: RunDir, found: Lineage) -> str:
     none = "no round is saved" if found.parent is None else f"{found.parent.whose}, and none since is saved"
     if end.state == RUNNING:
         return f"{none} yet; wait for the end of a round"
+    if (folder.report_dir / "summary.json").exists():
+        return f"{none}: it has finished, and its checkpoints are gone"
     from_parent = f", or export from {found.parent.run}" if found.parent else ""
-    return f"{none}, because it {end.what() if end.cause else end.briefly()}; {end.advice}{from_parent}"
+    return f"{none}, because it {end.briefly()}; {end.advice}{from_parent}"

@@ -117,7 +117,9 @@ class LocalTrainer:
     ) -> TrainOutcome:
         """Trains on the examples in `draws`, epoch by epoch; `set_momentum` gives the momentum to begin with."""
         net, optimizer = self.net, self._optimizer
-        self._start(loss)
+        # A graph has recorded this loss, and no other.
+        replay = self.replay if backward is plain_step and type(loss) is MaskedCrossEntropy else None
+        self._start(loss, replay)
         set_momentum(net)
         num_epochs, num_examples = draws.examples.shape
         bounds = self.bounds(num_examples)
@@ -126,8 +128,8 @@ class LocalTrainer:
         for epoch in range(num_epochs):
             for start, stop in bounds:
                 self._look()
-                if self.replay and backward is plain_step and stop - start == self.replay.batch_size:
-                    losses[step] = self.replay.gradient(draws, epoch, start)
+                if replay and stop - start == replay.batch_size:
+                    losses[step] = replay.gradient(draws, epoch, start)
                 else:
                     losses[step] = self.gradient(draws, epoch, (start, stop), backward, loss)
                 if self._stops_early and not self._keep_or_restore(losses[step]):
@@ -159,10 +161,10 @@ class LocalTrainer:
         assert self._last_finite is not None
         self.net.copy_parameters_from(self._last_finite)
 
-    def _start(self, loss: MaskedCrossEntropy) -> None:
+    def _start(self, loss: MaskedCrossEntropy, replay: Replay | None) -> None:
         self.net.module.train()
-        if self.replay:
-            self.replay.begin(loss)
+        if replay:
+            replay.begin(loss)
         self.net.reset_scale()
         if self._last_finite is not None:
             self.net.copy_parameters_to(self._last_finite)

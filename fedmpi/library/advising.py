@@ -1,4 +1,4 @@
-"""What a run that a program has started tells to do next: calls of `fedmpi`, where the command has its own words."""
+"""What a run started by a Python program advises next: calls of `fedmpi` instead of commands."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from fedmpi.running.advice import Advice
 
 
 class InPython(Advice):
-    """The advice in calls that work as they are printed."""
+    """The advice as calls; `config` in them is the one that the program has given."""
 
     _resume_alone = "resume=True alone"
 

@@ -198,10 +198,11 @@ def read(folder: Path) -> Facts:
             f"rounds.jsonl has no record of rounds {gaps[0][0]} to {gaps[0][1]}; sums leave missing rounds out"
         )
     summary = whole(lambda: read_json(run_dir.report_dir / "summary.json"), None)
-    summary = summary if isinstance(summary, dict) else {}
     found = lineage(records)
     best = Best.of(found.own)
     is_finished = rounds_done(records) >= config["rounds"]
+    # What an earlier end has written is no longer true of a run that was given more rounds.
+    summary = summary if isinstance(summary, dict) and is_finished else {}
     starts = whole(lambda: read_starts(run_dir), nothing)
     return Facts(
         folder=folder,
@@ -215,7 +216,7 @@ def read(folder: Path) -> Facts:
         tiers=_tiers(summary, best, sizes(starts), is_branch=found.parent is not None),
         time_s=summary.get("time_s") or _time_s(best),
         sizes=whole(lambda: saved(run_dir.partition_path)[0].sizes, None),
-        client_accuracy=_client_accuracy(run_dir),
+        client_accuracy=_client_accuracy(run_dir) if is_finished else None,
         notes=tuple(notes),
     )
 

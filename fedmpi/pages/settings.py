@@ -13,6 +13,7 @@ from fedmpi.config import words, yaml_text
 from fedmpi.config.comparing import leaves
 from fedmpi.pages.charts import Line, over_seeds
 from fedmpi.pages.facts import Facts
+from fedmpi.report.lineage import lineage
 
 _NOT_COMPARED = ("seed", "mpi", "output")
 """Sections that change no result, and the seed. The data's folder changes none, either."""
@@ -144,13 +145,18 @@ def grouped(runs: Iterable[Facts]) -> list[Group]:
 
 def setting_of(run: Facts) -> Setting:
     """What runs have in common that differ by nothing but their seed. A branch is no run of its settings alone: after
-    which round it begins and what it changes there are a setting, too.
+    which round it begins and what it changes there are a setting, too, and so are those of its parents.
     """
     found = tuple(settings(run.config).items())
     if (parent := run.parent) is None:
         return found
-    changes = "; ".join(change for change in parent.changes if not change.startswith("seed:"))
-    return (*found, (_BRANCH, f"{parent.round}: {changes}"))
+    branchings, before = [], run.inherited
+    while parent is not None:
+        changes = "; ".join(change for change in parent.changes if not change.startswith("seed:"))
+        branchings.append(f"{parent.round}: {changes}")
+        before = [record for record in before if record["round"] < parent.round]  # the last one says where it begins
+        parent = lineage(before).parent
+    return (*found, (_BRANCH, ", ".join(branchings)))
 
 
 def _of_parents(runs: Iterable[Facts]) -> str:

@@ -70,7 +70,7 @@ def to_mind(given: Sequence[Facts], groups: Sequence[Group]) -> list[str]:
         )
         found += [f"{name} {run.ending.briefly()}; {how_far}"] if run.ending else []
         found += [f"{name}: {line}" for line in (*divergences(run.records), *run.notes)]
-    return [*found, *(line for run in given for line in run.beside)]
+    return list(dict.fromkeys([*found, *(line for run in given for line in run.beside)]))
 
 
 def _curves(groups: Sequence[Group]) -> _Section:

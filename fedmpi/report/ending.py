@@ -66,7 +66,8 @@ class Ending:
 
     def paragraph(self) -> str:
         """For the top of a page: what happened, what is saved, and what to do."""
-        saved = [] if "saved" in self.advice else [self.what_is_saved()]
+        says_it = "saved" in self.advice.partition("to continue")[0]  # behind it are paths
+        saved = [] if says_it else [self.what_is_saved()]
         parts = filter(None, [f"this run {self.what()}", *saved, self.advice])
         return ". ".join(part[:1].upper() + part[1:] for part in parts) + "." * (not self.advice)
 

@@ -18,11 +18,12 @@ _FORWARD_MACS = 2e9
 _LEAST_EXAMPLES = 2
 
 
-def bf16_share(config: Config, device: str) -> float:
+def bf16_share(config: Config, device: str) -> float | None:
     """The time of a training step's passes in bf16, as a share of that in float32, on `device` ("cpu" or "cuda").
 
     Forward and backward passes of the dense net on random values, in float32 and in bf16 in turn for about a second;
-    the shortest of each are compared. The optimizer is left out, because it works in float32 in both.
+    the shortest of each are compared. The optimizer is left out, because it works in float32 in both. None where the
+    net cannot be trained in bf16, as the user's own may be.
     """
     net, inputs = _net_and_inputs(config, device)
     targets = torch.zeros(len(inputs), dtype=torch.int64, device=device)
@@ -35,7 +36,11 @@ def bf16_share(config: Config, device: str) -> float:
         _wait_for(device)
         return time.perf_counter() - started
 
-    step_s(torch.float32), step_s(torch.bfloat16)  # to warm up
+    step_s(torch.float32)  # to warm up
+    try:
+        step_s(torch.bfloat16)
+    except RuntimeError:
+        return None
     ends = time.perf_counter() + _LEAST_S
     found: list[tuple[float, float]] = []
     while not found or time.perf_counter() < ends:

@@ -114,7 +114,8 @@ class MeasuredPlan:
     plan: Forecast
     prediction: Prediction
     bf16_share: float | None = None
-    """A step's time in bf16 as a share of that in float32 (`half_precision`); None unless the run is in float32."""
+    """A step's time in bf16 as a share of that in float32 (`half_precision`); None unless the run is in float32
+    and its net can be trained in bf16."""
 
     def text(self, form: str) -> str:
         """The plan as `form` says, "text" or "json"; there `measured` and `bf16_share` are keys beside the plan's."""

@@ -60,7 +60,7 @@ def restore(setup: Setup, run_dir: RunDir, *, resume: bool) -> checkpoint.Snapsh
                 f"--resume needs the same; --resume-from={run_dir.path} begins a new run after that round, with these "
                 "settings",
             )
-        _refuse_fewer(setup.config, run_dir, snapshot.round)
+        refuse_fewer(setup.config, run_dir, snapshot.round)
         check_data(setup, run_dir, snapshot)
         if other_bits := made_with.changes(snapshot.versions, setup.computed_with):
             warn(other_bits)
@@ -77,7 +77,7 @@ def _begins(run_dir: RunDir, config: Config) -> str:
     return f"nothing to continue in {run_dir.path}: {begins} at round 1, with {config.where}"
 
 
-def _refuse_fewer(config: Config, run_dir: RunDir, done: int) -> None:
+def refuse_fewer(config: Config, run_dir: RunDir, done: int) -> None:
     """Raises RunDirError where fewer rounds are asked for than are done, of a run that has rounds to go. What is done
     cannot be taken back, and whether the rest is wanted is not ours to decide. A finished run has nothing left to do.
     """
@@ -165,7 +165,7 @@ def _copy(setup: Setup, folder: RunDir, origin: Origin) -> None:
     for attempt in range(1, _MAX_ATTEMPTS + 1):
         found = origin.checkpoints()
         try:
-            snapshot = _newest_whole(origin, found)
+            snapshot = newest_whole(origin, found)
             refuse_no_round(setup.config, origin, snapshot.round)
             check_data(setup, origin.run_dir, snapshot)
             branch = _fitted(setup, origin, snapshot)
@@ -192,7 +192,7 @@ def refuse_no_round(config: Config, origin: Origin, done: int) -> None:
         raise ConfigError("rounds", f"is {config.rounds}, but {begins}; ask for more than {done}{earlier}")
 
 
-def _newest_whole(origin: Origin, found: list[tuple[int, Path]]) -> checkpoint.Snapshot:
+def newest_whole(origin: Origin, found: list[tuple[int, Path]]) -> checkpoint.Snapshot:
     """The newest of these checkpoints that is whole, its memories included. Raises RunDirError."""
     run, problems = origin.run_dir, []
     for number, path in found:

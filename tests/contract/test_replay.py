@@ -17,6 +17,7 @@ from small_runs import finished, run_all, small_config, small_setup, undisturbed
 
 from fedmpi.check.bits import difference
 from fedmpi.learning.determinism import generator_states
+from fedmpi.learning.local import MaskedCrossEntropy, plain_step
 from fedmpi.learning.replay import DRAWS, OTHER_BITS, replay_steps
 from fedmpi.mpi.serial import SerialComm
 from fedmpi.running import replaying
@@ -71,6 +72,21 @@ def test_whole_batches_are_replayed(tmp_path: Path, monkeypatch: pytest.MonkeyPa
             tmp_path / "run",
         )
     assert log == ["recorded"] + 7 * ["replayed"]
+
+
+class OwnLoss(MaskedCrossEntropy):
+    """A method's own, which no graph has recorded."""
+
+
+@pytest.mark.parametrize(("loss", "replays"), [(MaskedCrossEntropy, 2), (OwnLoss, 0)])
+def test_a_loss_of_a_method_s_own_is_not_replayed(tmp_path: Path, loss: type[MaskedCrossEntropy], replays: int) -> None:
+    setup = small_setup(tmp_path, "method.name=fedavg", "train.batch_size=4", AUTO)
+    with graphs.on_the_cpu() as log:
+        replaying.settle_replays(setup)
+        log.clear()
+        draws = setup.data.draws(np.arange(8), 1, torch.Generator())
+        setup.trainers[0].run(draws, 0.1, loss(None), plain_step, lambda net: None)
+    assert log == replays * ["replayed"]
 
 
 def settled(folder: Path, *words: str) -> tuple[str, ...]:

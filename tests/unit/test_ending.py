@@ -1,5 +1,6 @@
 """How runs with rounds to go have ended: from the note of a rank, the manifest and the lock, and as it is told."""
 
+import json
 from pathlib import Path
 
 import pytest
@@ -116,6 +117,28 @@ def test_an_export_says_why_nothing_is_saved(run: RunDir, told: Told) -> None:
     noted(run, DivergenceError(LOSS))
     with told.by(RunDirError):
         chosen_round(run, "best", {})
+
+
+def test_an_export_of_a_finished_run_without_checkpoints_gives_no_command(run: RunDir) -> None:
+    run.checkpoint_path(2).unlink()
+    run.report_dir.mkdir(exist_ok=True)
+    (run.report_dir / "summary.json").write_text("{}")
+    with pytest.raises(RunDirError) as raised:
+        chosen_round(run, "last", {})
+    assert "finished" in str(raised.value) and "--resume" not in str(raised.value)
+
+
+def test_a_page_of_a_run_with_more_rounds_has_their_numbers(run: RunDir) -> None:
+    run.report_dir.mkdir(exist_ok=True)
+    rows = [{"name": "1", "accuracy_last": 0.1, "accuracy_best": 0.1, "best_round": 1}]
+    (run.report_dir / "summary.json").write_text(json.dumps({"tiers": rows, "time_s": {"wall": 9}}))
+    found = facts.read(run.path)
+    assert [row["accuracy_last"] for row in found.tiers] == [0.75] and found.time_s != {"wall": 9}
+
+
+def test_a_folder_named_saved_hides_nothing() -> None:
+    advice = "to continue: python -m fedmpi.main --run-dir /data/saved/a --resume"
+    assert "ounds 1 to 3" in Ending("interrupted", 4, 3, "", advice).paragraph()
 
 
 def test_clients_that_diverged_are_counted(tmp_path: Path, told: Told) -> None:

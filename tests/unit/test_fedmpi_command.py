@@ -70,6 +70,8 @@ def test_the_old_name_of_a_cell_is_its_address(tmp_path, monkeypatch, capfd, wor
     assert "160 rounds" in out and word in err and err.endswith(f" {new}\n") and err.count("\n") == 1
     for other in ("fedhm/table3_nothing", "table3_cifar10_iid_fedhm", "fedhm_digits", "rounds=5", "x" * 5000):
         assert address.renamed(other) == ""
+    (tmp_path / "mine.yaml").write_text("cells: {bar: {}}")
+    assert address.renamed(f"{tmp_path}/mine_bar.yaml") == address.renamed("../mine_bar.yaml") == ""
 
 
 @pytest.mark.parametrize(

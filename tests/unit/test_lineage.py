@@ -101,6 +101,8 @@ def test_a_branch_is_a_setting_of_its_own(branch: Path, tmp_path: Path) -> None:
     whole = a_run(tmp_path / "whole", [{"1": 0.1}] * 4, lr=0.01)
     other = marked(a_run(tmp_path / "other", [{"1": 0.5}] * 4, lr=0.01, seed=1), 2, "/a/second", CHANGE, "seed: 0, 1")
     later = marked(a_run(tmp_path / "later", [{"1": 0.5}] * 4, lr=0.01), 3, "/a/first", CHANGE)
+    of_another = marked(marked(a_run(tmp_path / "x", [{"1": 0.5}] * 4, lr=0.01), 1, "/a/b"), 2, "/a/first", CHANGE)
+    assert settings.setting_of(facts.read(of_another)) != settings.setting_of(facts.read(branch))
     groups = settings.grouped(map(facts.read, (whole, branch, other, later)))
     assert [len(group.runs) for group in groups] == [1, 2, 1]
     ours, theirs = ", branch of first@2 and 1 more", ", branch of first@3"

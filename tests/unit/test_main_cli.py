@@ -302,6 +302,7 @@ def test_a_plan_says_which_rounds_are_done(tmp_path: Path, capsys: pytest.Captur
     assert main([*words, "output.progress=off", "output.report=false", "rounds=2", "--run-dir", run]) == 0
     for more, numbers in (
         (["--run-dir", run, "--resume", "rounds=3"], "32"),
+        (["--run-dir", run, "--resume"], "22"),
         (["--resume-from", run, "rounds=5"], "52"),
     ):
         capsys.readouterr()
@@ -310,6 +311,8 @@ def test_a_plan_says_which_rounds_are_done(tmp_path: Path, capsys: pytest.Captur
         assert "".join(re.findall(r"\d", line)) == numbers
     assert main(["--resume-from", run, "--plan"]) == 2
     assert "rounds" in capsys.readouterr().err
+    assert main(["--resume-from", f"{run}@9", "--plan"]) == 2
+    assert "round 9" in capsys.readouterr().err
 
 
 def test_a_plan_refuses_observers_that_a_run_refuses(capsys: pytest.CaptureFixture[str]) -> None:

@@ -204,6 +204,16 @@ def test_a_step_is_tried_in_both_precisions(words: tuple[str, ...], monkeypatch:
     assert {precision for precision, _ in seen} == {False, True} and all(2 <= count <= 8 for _, count in seen)
 
 
+def test_a_net_that_bf16_cannot_train_is_measured_without(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refused(logits: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
+        if torch.is_autocast_enabled("cpu"):
+            raise RuntimeError("dtypes match")
+        return cross_entropy(logits, targets)
+
+    monkeypatch.setattr("fedmpi.running.half_precision.F.cross_entropy", refused)
+    assert bf16_share(load(None, ["method.name=fedavg", "train.batch_size=8"]), "cpu") is None
+
+
 def test_many_tests_are_told_by_their_seconds(monkeypatch: pytest.MonkeyPatch) -> None:
     """Fast tests that the MACs warn of, and slow ones that they do not."""
     many = small_config("method.name=fedavg", "evaluation.bn=restat", "partition.name=iid", "train.local_epochs=1")
