@@ -47,7 +47,7 @@ Generated from the schema by `python -m fedmpi.config.reference > configs/README
   unknown and duplicate keys are errors; aliases and tags are not read.
 - **All problems are told at once**, one line each, before anything starts (exit code 2).
 - **Numbers have upper limits** far above any sensible value, which are not listed below. The message about a number
-  that is too large names the limit: `train.lr=1e13` is told `expected a number > 0 and <= 1e+12`.
+  that is too large names the limit: `train.lr=1e13` gives `expected a number > 0 and <= 1e+12`.
 - **A resumed run** (`--resume`) may change the keys marked *resume* below, the number of ranks, and `rounds` unless the
   schedule depends on it (`cosine`). Any other difference is refused, with the keys that differ. So are other
   data: `data.root` may change, the examples that are read may not.
