@@ -50,6 +50,7 @@ def train_round(setup: Setup, opened: OpenRound) -> RoundResult:
         train_phase(setup, opened, phase)
     # One broadcast serves this round's test and the clients of the next round.
     opened.published = published = opened.published or publish(setup, opened.state, opened.number + 1, 0)
+    opened.state = audited(setup, opened)  # rank 0, while the others go on
     result = noted(setup, opened, published)
     if not is_evaluated(setup.config, opened.number):
         return result
@@ -99,6 +100,14 @@ def update(
 def refresh(setup: Setup, state: ServerState, brought: Contributions | None) -> ServerState:
     """What the method recomputes of a new state (rank 0)."""
     return state if brought is None else replace(state, params=setup.method.refresh(state.params))
+
+
+def audited(setup: Setup, opened: OpenRound) -> ServerState:
+    """The round's state with what the method finds out about it (rank 0). After a loss of ranks it may happen again."""
+    if opened.brought is None:
+        return opened.state
+    with setup.clock.stage("svd", opened.number):
+        return replace(opened.state, params=setup.method.audit(opened.state.params))
 
 
 def noted(setup: Setup, opened: OpenRound, published: Published) -> RoundResult:

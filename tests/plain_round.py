@@ -5,6 +5,8 @@ the new state out of their weighted mean. `contract/test_plain_round.py`: every 
 It leaves out what a test of bits does not need: dropout's generator, and clients that diverge.
 """
 
+from dataclasses import replace
+
 from fedmpi.exactsum import ExactSum, WeightSum
 from fedmpi.federation.cohort import learning_rate
 from fedmpi.methods.protocol import sums_of
@@ -18,7 +20,7 @@ def plain_round(setup: Setup, number: int, state: ServerState) -> ServerState:
     """The state after round `number`."""
     for phase in setup.method.phases(number):
         state = plain_phase(setup, number, phase, state)
-    return state
+    return replace(state, params=setup.method.audit(state.params))
 
 
 def plain_phase(setup: Setup, number: int, phase: Phase, state: ServerState) -> ServerState:

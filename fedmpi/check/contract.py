@@ -244,7 +244,7 @@ def contributions_add(trial: Trial) -> None:
 
 
 def exchanges_agree(trial: Trial) -> None:
-    """gather and reduce give the same means; update and refresh change neither the state nor the means in place"""
+    """gather and reduce give the same means; update, refresh and audit change neither state nor means in place"""
     for phase in trial.phases:
         before = digest_of(phase.state.params)
         gathered, reduced = (phase.exchanged(kind) for kind in ("gather", "reduce"))
@@ -253,8 +253,12 @@ def exchanges_agree(trial: Trial) -> None:
         sent, tasks = digest_of(phase.published.params), phase.assignment.tasks
         state, brought = rounds.update(phase.setup, phase.state, gathered, phase.phase, tasks, phase.published)
         updated = digest_of(state.params)
-        rounds.refresh(phase.setup, state, brought)
+        new = rounds.refresh(phase.setup, state, brought)
+        refreshed = digest_of(new.params)
         require(digest_of(state.params) == updated, "refresh changes the state in place")
+        audited = phase.method.audit(new.params)
+        require(digest_of(new.params) == refreshed, "audit changes the state in place")
+        require(digest_of(phase.method.audit(audited)) == digest_of(audited), "audit differs the second time")
         require(digest_of(phase.state.params) == before, "update changes the old state in place")
         require(digest_of(gathered.means) == means, "update changes the means in place")
         require(digest_of(phase.published.params) == sent, "update changes the published tensors in place")

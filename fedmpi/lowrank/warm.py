@@ -3,12 +3,18 @@
 Refreshing step of a round. For each layer where r + 16 is at most half of min(M, N), r of the largest tier below the
 dense one, the server's state has a basis of r + 16 orthonormal directions. After a round two steps of subspace
 iteration turn it towards the new matrix (Halko, Martinsson, Tropp, arXiv:0909.4061, algorithm 4.4, but from the last
-round's basis instead of a random one). Publishing needs the matrix within the basis alone (Rayleigh-Ritz). Both are in
-float64. The first basis comes from the eigenvectors of the Gram matrix, as all factors of `gram` do.
+round's basis instead of a random one). Publishing needs the matrix within the basis alone (Rayleigh-Ritz). The first
+basis comes from the float64 eigenvectors of the Gram matrix, as all factors of `gram` do.
 
-No cheap certificate tells how good a basis is, so after each round one layer in turn is audited: its squared error at r
-against the optimum, by all eigenvalues of the Gram matrix. If the excess is above a thousandth of the optimum and
-above 1e-8 of the whole energy, the layer's bases come from the Gram matrix in this round and the next ten.
+Products with the matrix are in its own float32, which takes half of float64's time. Rounding turns a direction of the
+singular value sigma by some 1e-7 ||A|| / sigma, so it adds some 1e-14 of the energy to each direction's squared error.
+After two products without an orthonormalization between them it would be 1e-7 (||A|| / sigma)^2. The Gram matrix within
+the basis and its eigenvectors are float64.
+
+No cheap certificate tells how good a basis is, so in each round one layer in turn is audited, after publishing, while
+others go on: its squared error at r against the optimum, by all eigenvalues of the Gram matrix, in float64. If the
+excess is above a thousandth of the optimum and above 1e-8 of the whole energy, the layer's bases come from the Gram
+matrix in the next ten rounds.
 
 Everything follows from the state, so a resumed run has the same bits.
 """
@@ -27,10 +33,10 @@ from fedmpi.tensors import Params
 
 NUM_MORE, NUM_STEPS, NUM_ROUNDS_BY_GRAM = 16, 2, 10
 MOST_EXCESS, LEAST_EXCESS = 1e-3, 1e-8
-AUDIT, BASIS, SPECTRUM = "svd.audit", "svd.basis@", "svd.spectrum@"
-"""Tensors of the state. The audit: the layer's number, its excess as a share of the optimum, and by layer how many more
-rounds its bases come from the Gram matrix. By layer: the basis (k, min(M, N)), float32, and all singular values of the
-last audit.
+AUDIT, FOUND, BASIS, SPECTRUM = "svd.audit", "svd.found", "svd.basis@", "svd.spectrum@"
+"""Tensors of the state. The audit: the number of the layer whose turn it is, its excess as a share of the optimum, and
+by layer how many more rounds its bases come from the Gram matrix; the singular values that it found, until the next
+round. By layer: the basis (k, min(M, N)), float32, and all singular values of its last audit.
 """
 
 
@@ -42,32 +48,37 @@ class WarmBases:
     def __init__(self, layers: Mapping[str, FactorizedLayer], rank_ratio: float) -> None:
         ranks = {name: layer.r(rank_ratio) for name, layer in layers.items()}
         self.ranks = {name: r for name, r in ranks.items() if 2 * (r + NUM_MORE) <= min(layers[name].matrix_shape)}
-        self._layers = layers
+        self._names, self._layers = list(self.ranks), layers
 
     def refreshed(self, state: Params) -> Params:
-        """The state with bases for its weights."""
+        """The state with bases for its weights; it tells which layer is to be audited."""
         if not self.ranks:
             return state
         new, audit = dict(state), state.get(AUDIT, torch.zeros(2 + len(self.ranks), dtype=torch.float64)).clone()
-        audited = int(audit[0] + 1) % len(self.ranks)
-        audit[0], audit[1] = audited, 0.0  # without excess where the Gram matrix gives the basis
+        if FOUND in new:
+            new[SPECTRUM + self._names[int(audit[0])]] = new.pop(FOUND)
+        audit[0], audit[1] = int(audit[0] + 1) % len(self.ranks), 0.0
         for number, (name, r) in enumerate(self.ranks.items()):
-            matrix = _wide(self._layers[name].unroll(state[f"{name}.weight"])).double()
-            known, left = state.get(BASIS + name), int(audit[2 + number])
-            basis = _turned(matrix, known) if known is not None and not left else None
-            audit[2 + number] = max(0, left - 1)
-            if basis is not None and number == audited:
-                sigma = torch.linalg.eigvalsh(matrix @ matrix.t()).flip(0).clamp_min(0).sqrt()
-                audit[1], is_good = _excess(matrix, basis, sigma, r)
-                if is_good:
-                    new[SPECTRUM + name] = sigma.float()
-                else:
-                    audit[2 + number], basis = NUM_ROUNDS_BY_GRAM, None
-            if basis is None:
+            matrix = self._matrix(state, name)
+            if BASIS + name in state and not audit[2 + number]:
+                new[BASIS + name] = _turned(matrix, state[BASIS + name])
+            else:
                 vectors, sigma, _ = gram(matrix)
-                basis, new[SPECTRUM + name] = vectors.t()[: r + NUM_MORE], sigma.float()
-            new[BASIS + name] = basis.float()
+                new[BASIS + name], new[SPECTRUM + name] = vectors.t()[: r + NUM_MORE].float(), sigma.float()
+        audit[2:] = (audit[2:] - 1).clamp_min(0)
         return {**new, AUDIT: audit}
+
+    def audited(self, state: Params) -> Params:
+        """The state with what the audit of one of its bases has found; without effect on its factors."""
+        if AUDIT not in state or state[AUDIT][2 + int(state[AUDIT][0])]:  # the Gram matrix gives this basis
+            return state
+        audit = state[AUDIT].clone()
+        number = int(audit[0])
+        name = self._names[number]
+        audit[1], is_good, sigma = _excess(self._matrix(state, name), state[BASIS + name], self.ranks[name])
+        if not is_good:
+            audit[2 + number] = NUM_ROUNDS_BY_GRAM
+        return {**state, AUDIT: audit, FOUND: sigma}
 
     def solver(self, state: Params, layer: str) -> Callable[[Tensor], Triplets] | None:
         """How a layer of this state is factorized within its basis; None where it has none."""
@@ -77,25 +88,24 @@ class WarmBases:
 
     def notes(self, state: Params) -> dict[str, object]:
         """What the last audit found, for the record: the layer, its excess, and the layers whose bases come from the
-        Gram matrix."""
+        Gram matrix for now."""
         if AUDIT not in state:
             return {}
         number, excess, *left = state[AUDIT].tolist()
-        by_gram = [name for name, rounds in zip(self.ranks, left, strict=True) if rounds]
-        return {"svd": {"audited": list(self.ranks)[int(number)], "excess": float(f"{excess:.3g}"), "by_gram": by_gram}}
+        by_gram = [name for name, rounds in zip(self._names, left, strict=True) if rounds]
+        return {"svd": {"audited": self._names[int(number)], "excess": float(f"{excess:.3g}"), "by_gram": by_gram}}
 
-
-def _wide(matrix: Tensor) -> Tensor:
-    """The matrix or its transpose, whichever has no more rows than columns."""
-    return matrix if matrix.shape[0] <= matrix.shape[1] else matrix.t()
+    def _matrix(self, state: Params, name: str) -> Tensor:
+        """A layer's matrix or its transpose, whichever has no more rows than columns."""
+        matrix = self._layers[name].unroll(state[f"{name}.weight"])
+        return matrix if matrix.shape[0] <= matrix.shape[1] else matrix.t()
 
 
 def _turned(matrix: Tensor, basis: Tensor) -> Tensor:
-    """The basis (k, m) after some steps towards the leading left singular vectors of (m, n), float64."""
-    turned = basis.double()
+    """The basis (k, m) after some steps towards the leading left singular vectors of (m, n)."""
     for _ in range(NUM_STEPS):
-        turned = _orthonormal((turned @ matrix) @ matrix.t())
-    return turned
+        basis = _orthonormal(_orthonormal(basis @ matrix) @ matrix.t())
+    return basis
 
 
 def _orthonormal(rows: Tensor) -> Tensor:
@@ -104,23 +114,25 @@ def _orthonormal(rows: Tensor) -> Tensor:
 
 def _within(matrix: Tensor, *, basis: Tensor, last: Tensor) -> Triplets:
     """The triplets of (M, N) within a basis, and singular values: those, and beyond them the `last` known ones, scaled
-    to the energy that is there."""
+    to the energy that is there, which is right to some 1e-7 of the whole."""
     if matrix.shape[0] > matrix.shape[1]:
         right, sigma, left = _within(matrix.t(), basis=basis, last=last)
         return left.t(), sigma, right.t()
-    exact, rows = matrix.double(), _orthonormal(basis.double())
-    left, sigma, right = gram(rows @ exact)
-    rest = (exact.square().sum() - sigma.square().sum()).clamp_min(0)
+    left, sigma, right = gram(basis.to(matrix) @ matrix)
+    rest = (torch.linalg.vector_norm(matrix, dtype=torch.float64).square() - sigma.square().sum()).clamp_min(0)
     tail = last[len(sigma) :].double()
     scaled = tail * (rest / tail.square().sum().clamp_min(torch.finfo(torch.float64).tiny)).sqrt()
-    return rows.t() @ left, torch.cat([sigma, scaled]), right
+    return (left.t().to(basis) @ basis).t(), torch.cat([sigma, scaled]), right
 
 
-def _excess(matrix: Tensor, basis: Tensor, sigma: Tensor, r: int) -> tuple[float, bool]:
+def _excess(matrix: Tensor, basis: Tensor, r: int) -> tuple[float, bool, Tensor]:
     """By how much the squared error of the best matrix of rank r within the basis exceeds the optimum, as a share of
-    it, and whether that will do. `sigma` are all singular values of the matrix.
+    it, whether that will do, and all singular values of the matrix; float64 throughout, as excesses are differences.
     """
-    inside = gram(basis @ matrix)[1]
+    exact = matrix.double()
+    sigma = torch.linalg.eigvalsh(exact @ exact.t()).flip(0).clamp_min(0).sqrt()
+    inside = gram(_orthonormal(basis.double()) @ exact)[1]
     energy, optimum = float(sigma.square().sum()), float(sigma[r:].square().sum())
     excess = float(sigma[:r].square().sum() - inside[:r].square().sum())
-    return excess / max(optimum, LEAST_EXCESS * energy), excess <= max(MOST_EXCESS * optimum, LEAST_EXCESS * energy)
+    is_good = excess <= max(MOST_EXCESS * optimum, LEAST_EXCESS * energy)
+    return excess / max(optimum, LEAST_EXCESS * energy), is_good, sigma.float()

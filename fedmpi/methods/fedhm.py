@@ -178,15 +178,13 @@ class FedHM(ServerMethod):
         from fedmpi.lowrank.warm import WarmBases
 
         solver, ratios = self.options.solver, [tier.capacity for tier in self.tiers if tier.capacity < 1]
-        if solver != "auto":
-            return PublishedFactors(self.layers, solver, None)
-        return PublishedFactors(self.layers, "gram", WarmBases(self.layers, max(ratios)) if ratios else None)
+        bases = WarmBases(self.layers, max(ratios)) if solver == "auto" and ratios else None
+        return PublishedFactors(self.layers, "gram" if solver == "auto" else solver, bases)
 
     def publish(self, state: Params, nets: Collection[int], out: Params) -> None:
         """Algorithm 1, lines 3-4, once for all tiers: `out` gets the factors at the largest rank and the dense rest."""
-        for name, value in state.items():
-            if name in out:
-                out[name].copy_(value)
+        for name in [name for name in state if name in out]:
+            out[name].copy_(state[name])
         if self.factorization.is_in(out):
             self.factorization.write(state, out)
 
@@ -260,8 +258,11 @@ class FedHM(ServerMethod):
 
     def refresh(self, state: Params) -> Params:
         """With `solver: auto` the bases turn towards the new weights."""
-        bases = self.factorization.bases
-        return bases.refreshed(state) if bases else state
+        return bases.refreshed(state) if (bases := self.factorization.bases) else state
+
+    def audit(self, state: Params) -> Params:
+        """With `solver: auto` one of the bases is held against the optimum."""
+        return bases.audited(state) if (bases := self.factorization.bases) else state
 
     def mean_change(self, state: Params, means: Params, contributions: Contributions) -> Params:
         """What clients have changed, on average: the gradient of a server optimizer, negated. Of a factorized layer it
@@ -307,8 +308,7 @@ class FedHM(ServerMethod):
         if not spectra:
             return {"band_factor": factors}
         notes: dict[str, object] = {"band_factor": factors, "spectrum": self._spectrum(state, published, spectra)}
-        bases = self.factorization.bases
-        notes |= bases.notes(state) if bases else {}
+        notes |= bases.notes(state) if (bases := self.factorization.bases) else {}
         said = spectrum.conclusions(notes, self.tiers[-1].name) if len(self.tiers) > 1 else []
         return {**notes, "conclusions": said} if said else notes
 

@@ -67,13 +67,16 @@ def test_spectra_have_the_whole_energy_and_the_tail_of_the_last_audit(name: str)
     doubled = {**state, f"{name}.weight": 2 * state[f"{name}.weight"]}
     matrix = LAYERS[name].unroll(doubled[f"{name}.weight"])
     _, _, sigma = truncated_svd(matrix, R, solver(doubled, name))
-    torch.testing.assert_close(sigma, gram(matrix)[1].float(), rtol=1e-5, atol=1e-6)
+    expected, within = gram(matrix)[1].float(), R + warm.NUM_MORE
+    torch.testing.assert_close(sigma[:within], expected[:within], rtol=1e-5, atol=1e-6)
+    # A float32 basis is orthonormal to some 1e-7, and 5e-5 of the energy is in the tail.
+    torch.testing.assert_close(sigma, expected, rtol=2e-3, atol=1e-6)
 
 
 def test_layers_are_audited_in_turn() -> None:
     state, audited = state_of(4), []
     for _ in range(4):
-        state = BASES.refreshed(state)
+        state = BASES.audited(BASES.refreshed(state))
         notes = BASES.notes(state)["svd"]
         assert isinstance(notes, dict)
         audited.append(notes["audited"])
@@ -85,15 +88,51 @@ def test_a_bad_basis_is_found_and_the_gram_matrix_takes_over_for_ten_rounds() ->
     matrix, num_directions = torch.zeros(FLAT), R + warm.NUM_MORE
     matrix[num_directions:] = torch.randn(FLAT[0] - num_directions, FLAT[1], generator=torch.Generator().manual_seed(5))
     state = BASES.refreshed({**state_of(5), "flat.weight": matrix.t()})
-    blind = {**state, warm.BASIS + "flat": torch.eye(num_directions, FLAT[0]), warm.AUDIT: torch.zeros(4).double()}
+    blind = {
+        **state,
+        warm.BASIS + "flat": torch.eye(num_directions, FLAT[0]),
+        warm.AUDIT: torch.tensor([1.0, 0, 0, 0]).double(),
+    }
     assert error(blind, "flat", solver(blind, "flat")) == pytest.approx(float(matrix.double().square().sum()))
+    blind = BASES.audited(blind)
+    assert blind[warm.AUDIT][1] > 1
     rounds = []
     for _ in range(warm.NUM_ROUNDS_BY_GRAM + 1):
-        blind = BASES.refreshed(blind)
-        assert error(blind, "flat", solver(blind, "flat")) == pytest.approx(error(blind, "flat", "gram"))
         rounds.append(int(blind[warm.AUDIT][3]))
+        blind = BASES.audited(BASES.refreshed(blind))
+        assert error(blind, "flat", solver(blind, "flat")) == pytest.approx(error(blind, "flat", "gram"))
+        assert blind[warm.AUDIT][1] == pytest.approx(0, abs=1e-6)  # the last audits were of bases of the Gram matrix
     assert rounds == list(range(warm.NUM_ROUNDS_BY_GRAM, -1, -1))
-    assert blind[warm.AUDIT][1:3].tolist() == [0, 0]  # the last audits were of bases of the Gram matrix
+
+
+def test_an_audit_changes_nothing_before_the_next_round() -> None:
+    """It may happen twice, and what is published of the state before and after it is the same."""
+    state = BASES.refreshed({**BASES.refreshed(state_of(7)), **state_of(8)})
+    once = BASES.audited(state)
+    twice = BASES.audited(once)
+    for name in once:
+        torch.testing.assert_close(once[name], twice[name], rtol=0, atol=0)
+    for before, after in zip(
+        *(solver(which, "tall")(which["tall.weight"].t()) for which in (state, once)), strict=True
+    ):
+        torch.testing.assert_close(before, after, rtol=0, atol=0)
+    matrix = LAYERS["tall"].unroll(once["tall.weight"])
+    torch.testing.assert_close(once[warm.FOUND], gram(matrix)[1].float(), rtol=1e-5, atol=1e-5)
+    following = BASES.refreshed(once)
+    assert torch.equal(following[warm.SPECTRUM + "tall"], once[warm.FOUND]) and warm.FOUND not in following
+
+
+@pytest.mark.parametrize("smallest", [1e-3, 1e-6])
+def test_float32_finds_directions_far_below_the_largest(smallest: float) -> None:
+    """Values from 1 down to `smallest`: two products without an orthonormalization between them would lose those below
+    some 3e-4."""
+    values = torch.logspace(0, float(torch.tensor(smallest).log10()), R + warm.NUM_MORE, dtype=torch.float64)
+    generator = torch.Generator().manual_seed(9)
+    left, right = (torch.linalg.qr(torch.randn(side, len(values), generator=generator).double()).Q for side in FLAT)
+    weights = {**state_of(9), "flat.weight": ((left * values) @ right.t()).t().float()}
+    state = BASES.refreshed({**BASES.refreshed(state_of(10)), **weights})
+    optimum = float(values[R:].square().sum())
+    assert error(state, "flat", solver(state, "flat")) - optimum < max(1e-3 * optimum, 1e-12)
 
 
 def test_a_layer_without_basis_is_factorized_by_gram() -> None:
