@@ -27,8 +27,9 @@ BOUND_FACTOR = 64.0
 """A result may leave a tensor's largest published entry this many times behind before it counts as diverged."""
 
 _BITS = 61
-# Numbers of a sum that are worked on at once: with what is added they take 0.6 MB, and stay in a core's L2 cache.
-_BLOCK = 32768
+# Numbers of a sum that are worked on at once. Their float32 products take 0.5 MB, and stay in a core's L2 cache. Of smaller
+# blocks the calls cost more: an AMD EPYC with 1 MB of L2 took 1.6 ns a number, 1.7 and 2.1 of a half and a quarter.
+_BLOCK = 131072
 
 
 def bound_of(magnitude: float) -> float:
@@ -87,16 +88,17 @@ class ExactSum:
         if buffer is None:
             buffer = self._products[exact_in] = torch.empty(self._block, dtype=exact_in, device=total.device)
         product = buffer[: value.numel()].view(value.shape)
-        if value.dtype == exact_in and value.device == product.device:
-            torch.mul(value, scale, out=product)
+        is_alike = value.dtype == exact_in and value.device == product.device
+        source = value if is_alike else product.copy_(value)
+        if (
+            total.device.type == "cpu"
+        ):  # numpy's addition of int64 takes a third of torch's time, and its calls are short
+            units, terms = total.numpy(), product.numpy()
+            np.multiply(source.detach().numpy(), scale, out=terms)
+            np.rint(terms, out=terms)
+            np.add(units, terms, out=units, dtype=np.int64, casting="unsafe")
         else:
-            product.copy_(value).mul_(scale)
-        product.round_()
-        if total.device.type == "cpu":  # numpy's addition of int64 takes a third of torch's time
-            units = total.numpy()
-            np.add(units, product.numpy(), out=units, dtype=np.int64, casting="unsafe")
-        else:
-            total += product.to(torch.int64)
+            total += torch.mul(source, scale, out=product).round_().to(torch.int64)
 
     def mean(self, name: str, weight: float | Tensor, otherwise: Tensor) -> Tensor:
         """The sum divided by `weight`, in `otherwise`'s dtype and memory format.
