@@ -18,7 +18,6 @@ from pretend.bench import ON_IT, benchmarked
 from fedmpi.studies.bench import gpu, gpu_runs, gpu_steps
 from fedmpi.studies.bench.sections import DRY, Measuring, SectionError
 
-
 TESTS = Path(__file__).parents[1]
 possible = pytest.mark.skipif(not device.IS_POSSIBLE, reason="this torch registers devices in C++ only")
 
