@@ -71,7 +71,7 @@ def published_bytes(folder: Path, tiers: str, factorization: str) -> tuple[int, 
 
 @pytest.mark.parametrize("tiers", ["[0.25,0.125]", "[1,0.25]"])
 def test_weights_that_were_factorized_leave_the_device(tmp_path: Path, tiers: str) -> None:
-    """However they were factorized, the device holds what the nets need and the bounds; of the dense net the weights."""
+    """However they were factorized, the device holds what the nets need and the bounds."""
     found = {}
     for factorization in ("root", "shared"):
         with with_accelerators():

@@ -278,7 +278,7 @@ def _validated(values: dict[str, Any]) -> tuple[Asked | None, list[Problem]]:
     try:
         asked = Asked.model_validate(explain.completed(Asked, values))
     except ValidationError as error:
-        return None, explain.problems(Asked, error, (), {})
+        return None, explain.problems(Asked, error, (), dict)
     return asked, [Problem(path, text) for path, text in asked.mistakes()]
 
 
