@@ -141,6 +141,6 @@ def test_a_plan_tries_a_partition_of_the_user_s(run_main: RunMain, mine: Path) -
         assert code == 0 and "tried" not in out, errors
     code, out, errors = run_main(*small, "data.name=cifar10", "data.root=/nowhere", "partition.name=mysets:ones")
     told = " ".join(out.split())
-    assert code == 0 and "partition.name=mysets:ones was not tried, because a plan reads no files of cifar10" in told
+    assert code == 0 and "partition.name=mysets:ones was not tried, " in told, errors
     words = (*small, "data.name=cifar10", "data.root=/nowhere", "partition.name=mysets:ones", "--json")
     assert any("was not tried" in line for line in json.loads(run_main(*words)[1])["warnings"])
