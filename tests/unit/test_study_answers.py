@@ -128,6 +128,7 @@ def test_a_method_may_test_its_clients_nets_alone(tmp_path: Path) -> None:
     own = replace(run, rounds=[bare, tested])
     assert own.value(Measure(quantity="accuracy", net="clients")) == 0.7
     assert own.value(Measure(quantity="accuracy")) is None and own.nets_of("mean") == []
+    assert own.value(Measure(quantity="bytes")) == 100 and own.value(Measure(quantity="train_loss")) == 0.5
     study = study_of(tmp_path)
     assert "one-curves.svg" in draw(study, [own], answers(study, [own]), tmp_path)
 
