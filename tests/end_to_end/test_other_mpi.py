@@ -119,4 +119,4 @@ def test_ctrl_c(mpi: tuple[Path, str], tmp_path: Path, under_way: list[Launched]
     family = descendants(launched.process.pid)
     os.killpg(launched.process.pid, signal.SIGINT)  # a terminal signals all of its foreground group
     assert len(family) >= 4 and ends_in_time(launched, lambda: True) != 0
-    assert "fedmpi: stopped by Ctrl-C; " in launched.err and "--resume" in launched.err, launched.err
+    assert "stopped by Ctrl-C; " in launched.err and "--resume" in launched.err, launched.err
