@@ -144,3 +144,12 @@ def test_a_plan_tries_a_partition_of_the_user_s(run_main: RunMain, mine: Path) -
     assert code == 0 and "partition.name=mysets:ones was not tried, " in told, errors
     words = (*small, "data.name=cifar10", "data.root=/nowhere", "partition.name=mysets:ones", "--json")
     assert any("was not tried" in line for line in json.loads(run_main(*words)[1])["warnings"])
+
+
+def test_a_net_that_ends_the_process_where_it_is_tried(run_main: RunMain, mine: Path) -> None:
+    """Before a run: a mistake in one line, with what it has said."""
+    net = "class Net(nn.Module):\n    def __init__(self, num_classes, example_shape):\n        super().__init__()\n"
+    ends = "        self.layer = nn.Linear(1, 1)\n\n    def forward(self, x):\n        raise SystemExit(7)\n"
+    mine.write_text(f"{mine.read_text()}\n\nfrom torch import nn\n\n\n{net}{ends}")
+    code, _, errors = run_main(*SMALL, "model.name=mysets:Net", "--plan")
+    assert code == 2 and "SystemExit: 7" in errors and len(errors.splitlines()) == 1, errors

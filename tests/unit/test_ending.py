@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 from golden_file import Told
+from launched import narrow, unfolded
 from small_runs import small_config
 from written_runs import a_run
 
@@ -18,6 +19,7 @@ from fedmpi.pages.page import page
 from fedmpi.report.diverged import divergences
 from fedmpi.report.ending import Ending, ending
 from fedmpi.report.records import read_records
+from fedmpi.report.terminal import as_message
 from fedmpi.running.advice import Advice
 from fedmpi.store import manifest
 from fedmpi.store.lock import RunLock
@@ -213,3 +215,14 @@ def test_clients_that_diverged_are_counted(tmp_path: Path, told: Told) -> None:
     run = facts.read(a_run(tmp_path / "run", [{"1": 0.5}]))
     records = [{**record, **rounds[0]} for record in run.records]
     assert "2 of 2 trainings" in page([facts.replace(run, records=records)])
+
+
+def test_a_long_refusal_is_folded_and_its_command_stays_one() -> None:
+    """By hand: words up to 80 columns, then the command as a shell reads it; a path is not cut."""
+    path = "/" + 90 * "a"
+    command = f"cd '/home/me/my work' && mpirun -n 3 python -m fedmpi.main --run-dir {path} --resume"
+    lines = as_message(f"{path}: {20 * 'word '}end; to continue: {command}").splitlines()
+    assert lines[0] == f"{path}:" and lines[1] == f"  {' '.join(15 * ['word'])}" and lines[2] == f"  {5 * 'word '}end"
+    assert lines[3].startswith("to continue: cd '/home/me/my work' && mpirun") and lines[3].endswith(" \\")
+    assert unfolded("\n".join(lines[3:])) == f"to continue: {command}" and narrow("\n".join(lines[:4]))
+    assert as_message("short: no command") == "short: no command"
