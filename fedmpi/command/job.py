@@ -72,7 +72,7 @@ class Job:
         elif not isinstance(cause_of(error), DivergenceError):  # another rank has said what to do, and that it diverged
             say(in_short(error, self.comm))
         code = error.exit_code if isinstance(error, UserError) else FAILED
-        if isinstance(cause := cause_of(error), TimeoutError) or not isinstance(cause, Exception):
+        if isinstance(cause := cause_of(error), TimeoutError) or not isinstance(cause, (Exception, SystemExit)):
             self.comm.abort(code)  # a rank hangs, or the user wants the end now
         self.comm.end_in_order(code)
 

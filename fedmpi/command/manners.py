@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, NoReturn
 
 from fedmpi.errors import INTERRUPTED, ConfigError, DivergenceError, RoundError, UserError, reason
 from fedmpi.mpi.in_turn import SILENT_S, code_in_turn
-from fedmpi.report.terminal import filled, wrapped
+from fedmpi.report.terminal import as_message, filled, wrapped
 
 if TYPE_CHECKING:
     from fedmpi.mpi.communicator import Communicator
@@ -77,10 +77,10 @@ def report(error: UserError, rank: int = 0) -> int:
 
 
 def complain(error: UserError, rank: int) -> None:
-    """Rank 0 prints."""
+    """Rank 0 prints: a mistake in one line, what a run directory refuses in lines of 80 columns."""
     if rank == 0:
         try:
-            sys.stderr.write(f"{error.text()}\n")
+            sys.stderr.write(f"{as_message(error.text()) if error.is_long else error.text()}\n")
             sys.stderr.flush()
         except OSError:  # full; the exit code says it, too
             _forget(2)

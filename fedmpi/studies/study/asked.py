@@ -59,6 +59,16 @@ class Measure(Section):
         return self.quantity in ("accuracy", "time_share")
 
     @property
+    def is_seconds(self) -> bool:
+        """Whether the number is shown in seconds."""
+        return self.quantity == "seconds"
+
+    @property
+    def is_of_a_net(self) -> bool:
+        """Whether a tested net has it; else the run as a whole, also one whose clients alone have nets."""
+        return self.quantity == "accuracy" or self.is_to_target
+
+    @property
     def is_to_target(self) -> bool:
         """Whether a run may never have it: one that does not reach the target."""
         return self.quantity.endswith("_to_target")

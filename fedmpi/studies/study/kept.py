@@ -76,10 +76,8 @@ class Kept:
             part = self.seconds.get("wall" if measure.net in ("largest", "") else measure.net)
             return part if part is None or measure.quantity == "seconds" else part / self.seconds["wall"]
         history = History(Run(self.wanted.name, self.wanted.seed, RunDir(Path(self.name))), self.rounds, True)
-        values = [
-            measures.value(history, measure.quantity, net, of=measure.of, target=measure.target)
-            for net in self.nets_of(measure.net)
-        ]
+        nets = self.nets_of(measure.net) if measure.is_of_a_net else [""]
+        values = [measures.value(history, measure.quantity, net, of=measure.of, target=measure.target) for net in nets]
         found = [value for value in values if value is not None]
         return statistics.fmean(found) if found and len(found) == len(values) else None
 
