@@ -1,9 +1,10 @@
 """Convs that the tested nets begin with, computed once for a batch.
 
 Nets of unequal capacity may begin with the same dense layers, and all of them are tested on the same batches. So what
-these convs give is the same to the bit, and the second net takes what the first has computed. This is checked, not assumed: a conv's
-result is used again only for the same weights, the same inputs and the same settings, and only while nothing has
-written into it. Nets are then loaded for each batch, which small nets do not repay.
+these convs give is the same to the bit, and the second net takes what the first has computed. This is checked, not
+assumed: a conv's result is used again only for the same weights, inputs and settings, and only while nothing has
+written into it. Nets are then loaded for each batch, which small nets do not repay. Inputs and results of these convs
+stay in memory for a batch, which is less than a training step keeps of the net.
 
 On CPUs only: to compare tensors a GPU would have to be waited for.
 """
