@@ -6,7 +6,6 @@ fedmpi plan configs/fedhm_digits.yaml
 
 from __future__ import annotations
 
-import difflib
 import os
 import sys
 from collections.abc import Sequence
@@ -21,7 +20,6 @@ if __name__ == "__main__":  # what follows takes a while to load
     end_early()
 
 from fedmpi.command.manners import report, show
-from fedmpi.config.slips import keys_meant
 from fedmpi.errors import ConfigError, UserError
 from fedmpi.mpi.launch import claimed
 from fedmpi.report.terminal import wrapped
@@ -95,6 +93,10 @@ def overview() -> str:
 
 def _refuse_misspelled(word: str) -> None:
     """Raises `ConfigError` where a word is nearly a command, and cannot be a config, a file or an option."""
+    import difflib
+
+    from fedmpi.config.slips import keys_meant  # loads pydantic
+
     close = difflib.get_close_matches(word, [*COMMANDS, *_OTHER_NAMES], 1)
     if close and word.isidentifier() and not os.path.exists(word) and not keys_meant(word):
         meant = _OTHER_NAMES.get(close[0], close[0])

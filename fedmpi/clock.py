@@ -84,7 +84,7 @@ class Clock:
             yield timer
         except (RoundError, RankLossError, OtherRankError):
             raise
-        except Exception as error:
+        except (Exception, SystemExit) as error:  # a user's own code may call sys.exit
             raise RoundError(stage, round_number=round_number, client=client) from error
         finally:
             elsewhere_s = {name: seconds - before[name] for name, seconds in self._traffic.seconds.items()}

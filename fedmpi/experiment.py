@@ -96,9 +96,9 @@ def _server(
     notes = settle_replays(setup)
     if setup.computed_with["device"] == "cuda":
         notes = (*notes, *gpu_aware.notes())
-    asked, to_resume = course.asked, course.advice.to_resume
+    asked, advice = course.asked, course.advice
     server = together(
-        comm, lambda: Server(stack, setup, folder, lock, snapshot, asked, to_resume, observed) if lock else None
+        comm, lambda: Server(stack, setup, folder, lock, snapshot, asked, advice, observed) if lock else None
     )
     together(comm, lambda: server.announce(places, notes, warnings) if server else None)
     comm.agree()

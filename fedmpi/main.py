@@ -7,6 +7,9 @@
 A mistake in the config is reported by one rank, without traceback, before torch or MPI load. After
 that, every exception on any rank ends all ranks: an uncaught one would leave the others waiting in
 a collective for ever.
+
+Each step loads what it needs when it begins: `--version` and `--list` answer without pydantic and YAML, and a mistake
+does without what only runs and plans need.
 """
 
 from __future__ import annotations
@@ -15,8 +18,8 @@ import argparse
 import signal
 import sys
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import fedmpi
 from fedmpi.running.interruption import Interruption, end_early, raise_on_ctrl_c
@@ -26,12 +29,7 @@ if __name__ == "__main__":  # what follows takes a while to load
     notice_early()
     end_early()
 
-from fedmpi.command.job import Job, check_ranks, config_and_origin, loading_for_good, repeatable_cublas
-from fedmpi.command.listing import listing
 from fedmpi.command.manners import Parser, complain, report, run_command, say, say_first, show
-from fedmpi.config.address import renamed
-from fedmpi.config.load import one_config
-from fedmpi.config.schema import Config
 from fedmpi.errors import (
     FAILED,
     TO_CONTINUE,
@@ -43,9 +41,9 @@ from fedmpi.errors import (
     counted,
 )
 from fedmpi.mpi.launch import check_launch, claimed
-from fedmpi.report.terminal import wrapped
-from fedmpi.running.folder import Asked, refuse_inside
-from fedmpi.store.run_dir import RunDir
+
+if TYPE_CHECKING:
+    from fedmpi.config.schema import Config
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -56,14 +54,12 @@ def main(argv: Sequence[str] | None = None) -> int:
         check_launch()
         arguments = parse(sys.argv[1:] if argv is None else argv)
         if arguments.list:
+            from fedmpi.command.listing import listing
+
             return _shown(rank, listing)
-        config = read_config(arguments)
-        for word in arguments.words if rank == 0 else ():
-            if address := renamed(word):
-                say(f"{word} is now {address}")
+        config = read_config(arguments, rank, size)
         if arguments.plan:
             return _shown(rank, lambda: _plan(config, arguments, size))
-        check_ranks(config, size)
     except UserError as error:
         return report(error, rank)
     if rank == 0 and config.output.progress != "off":
@@ -102,7 +98,10 @@ def parse(argv: Sequence[str]) -> argparse.Namespace:
     parser.add_argument("--version", action="version", version=f"fedmpi {fedmpi.__version__}")
     # A bare --plan must not take the word after it for its value.
     arguments = parser.parse_intermixed_args(["--plan=text" if word == "--plan" else word for word in argv])
-    arguments.config, arguments.overrides = one_config(arguments.words)
+    if not arguments.list or arguments.words:
+        from fedmpi.config.load import one_config
+
+        arguments.config, arguments.overrides = one_config(arguments.words)
     _check(arguments)
     arguments.plan = "json" if arguments.json else arguments.plan
     return arguments
@@ -118,13 +117,23 @@ def _check(arguments: argparse.Namespace) -> None:
     if arguments.resume and arguments.run_dir is None:
         raise ConfigError("command line", "--resume needs --run-dir: the directory of the run to continue")
     if arguments.resume_from is not None and arguments.run_dir is not None:
+        from fedmpi.running.folder import refuse_inside
+
         refuse_inside(arguments.resume_from, arguments.run_dir)
 
 
-def read_config(arguments: argparse.Namespace) -> Config:
-    """The validated config (`config_and_origin`)."""
+def read_config(arguments: argparse.Namespace, rank: int = 0, size: int = 1) -> Config:
+    """The validated config (`config_and_origin`). Raises `ConfigError`, for a job of too few ranks, too."""
+    from fedmpi.command.given import check_ranks, config_and_origin
+    from fedmpi.config.address import renamed
+
     asked = arguments.run_dir, arguments.resume, arguments.resume_from
     config, arguments.origin = config_and_origin(arguments.config, arguments.overrides, *asked)
+    for word in arguments.words if rank == 0 else ():
+        if address := renamed(word):
+            say(f"{word} is now {address}")
+    if not arguments.plan:
+        check_ranks(config, size)
     return config
 
 
@@ -136,7 +145,11 @@ def _shown(rank: int, text: Callable[[], str]) -> int:
 
 
 def _plan(config: Config, arguments: argparse.Namespace, size: int) -> str:
+    from dataclasses import replace
+
+    from fedmpi.command.job import loading_for_good, repeatable_cublas
     from fedmpi.data.reading import place
+    from fedmpi.report.terminal import wrapped
 
     form = arguments.plan
     with loading_for_good():
@@ -168,6 +181,7 @@ def _done_before(config: Config, arguments: argparse.Namespace) -> list[str]:
     a branch from no checkpoint or without a round of its own, and for fewer rounds than are done.
     """
     from fedmpi.running.resuming import newest_whole, refuse_fewer, refuse_no_round
+    from fedmpi.store.run_dir import RunDir
 
     if origin := arguments.origin:
         if not (found := origin.checkpoints()):
@@ -187,6 +201,9 @@ def _done_before(config: Config, arguments: argparse.Namespace) -> list[str]:
 
 
 def _run(config: Config, arguments: argparse.Namespace, rank: int) -> int:
+    from fedmpi.command.job import Job, loading_for_good
+    from fedmpi.running.folder import Asked
+
     try:
         with loading_for_good():
             job = Job.begun(config, say if rank == 0 else lambda line: None)

@@ -131,6 +131,11 @@ def _spec_of(value: Tensor) -> Spec:
     return Spec(tuple(value.shape), value.dtype, is_kernel and value.is_contiguous(memory_format=torch.channels_last))
 
 
+def bytes_of(tensor: Tensor) -> Tensor:
+    """The bytes of the values, uint8, to compare bits: NaN equals NaN."""
+    return tensor.detach().contiguous().view(-1).view(torch.uint8)
+
+
 def reachable(region: Region, device: torch.device) -> Region:
     """The same entries for tensors on `device`: index tensors and masks of the host follow there, without a wait."""
     if isinstance(region, Tensor):

@@ -68,6 +68,16 @@ def unfolded(text: str) -> str:
     return re.sub(r" \\\r?\n +", " ", text)
 
 
+def rejoined(text: str) -> str:
+    """A message that was folded at 80 columns, as one line."""
+    return re.sub(r"\n +", " ", unfolded(text))
+
+
+def narrow(text: str) -> bool:
+    """Whether its lines have at most 80 columns, but for those of one word, as a path may be."""
+    return all(len(line) <= 80 or len(line.split()) == 1 for line in text.splitlines())
+
+
 @dataclass
 class Launched:
     """A command under way; its output goes to files, so it never waits for us to read. Commands in it are unfolded."""

@@ -3,6 +3,7 @@
 import re
 import shlex
 import signal
+from dataclasses import fields
 from pathlib import Path
 
 import pytest
@@ -10,6 +11,7 @@ import pytest
 from fedmpi import errors
 from fedmpi.config.load import load
 from fedmpi.main import parse
+from fedmpi.methods.values import Traits
 
 ROOT = Path(__file__).resolve().parent.parent
 
@@ -68,6 +70,11 @@ def test_command_lines_are_found() -> None:
         "$ A=1 python -m fedmpi.main\npython -m fedmpi.main [CONFIG.yaml]\nsee python -m fedmpi.main x\n"
     )
     assert command_lines(text) == [["a.yaml", "seed=1"], []]
+
+
+def test_the_guide_to_methods_names_every_trait() -> None:
+    text = (ROOT / "fedmpi" / "methods" / "README.md").read_text()
+    assert [field.name for field in fields(Traits) if f"`traits.{field.name}`" not in text] == []
 
 
 def test_the_table_of_events_has_every_exit_code() -> None:

@@ -160,7 +160,7 @@ def data_options(name: str, overrides: Sequence[str], data_dir: str | None) -> D
     try:
         found: DataOptions = section.model_validate(explain.completed(section, values))
     except ValidationError as error:
-        problems = explain.problems(section, error, ("data",), {})
+        problems = explain.problems(section, error, ("data",), dict)
         lines = [f"{words.dotted(problem.path)}  {problem.text}" for problem in problems]
         raise ConfigError("command line", *lines) from None
     return found

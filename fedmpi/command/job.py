@@ -7,59 +7,22 @@ import math
 import os
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
-from pathlib import Path
 
 from fedmpi.command.manners import described, in_short, say
-from fedmpi.config.load import load
 from fedmpi.config.schema import Config
-from fedmpi.errors import FAILED, ConfigError, DivergenceError, OtherRankError, UserError, cause_of, counted
+from fedmpi.errors import FAILED, DivergenceError, OtherRankError, UserError, cause_of
 from fedmpi.mpi.communicator import Communicator
 from fedmpi.report.terminal import instead_of_live_line
 from fedmpi.running.advice import Advice
-from fedmpi.running.folder import Asked, Origin, config_of
+from fedmpi.running.folder import Asked
 from fedmpi.running.interruption import named
 from fedmpi.running.stopping import Stopping, seconds_left
-from fedmpi.store.run_dir import RunDir
 
 # Loading torch from a slow file system takes a while.
 _LEAST_STARTUP_S = 30.0
-
-
-def check_ranks(config: Config, size: int) -> None:
-    """Raises `ConfigError` for a job of fewer ranks than the config wants."""
-    if (least := config.mpi.min_ranks) > size:
-        here = counted(size, "rank")
-        raise ConfigError("mpi.min_ranks", f"is {least}, but the job has {here}; start more, or allow {size}")
-
-
-def config_and_origin(
-    path: str | None, overrides: Sequence[str], run_dir: str | None, resume: bool, resume_from: str | None
-) -> tuple[Config, Origin | None]:
-    """The validated config, and where a new run begins. A resumed run takes the config it was begun with unless another
-    is given (`path`), and a branch (`resume_from`) that of its parent. Where there is none, a config or an override
-    says that a run is to begin there (batch files, submitted again as they are, give both); neither is a slip in the
-    directory's name, and must not begin another experiment. Raises `ConfigError`.
-    """
-    origin = origin_of(run_dir, resume, resume_from)
-    if path is None and (origin is not None or _has_begun(run_dir, resume)):
-        folder = origin.run_dir if origin is not None else RunDir(Path(run_dir or ""))
-        return config_of(folder, overrides, trains=True), origin
-    if path is None and resume and not overrides:
-        problem = "holds no run to continue (no config.yaml); name the config to begin one there"
-        raise ConfigError(str(run_dir), problem)
-    return load(path, overrides), origin
-
-
-def origin_of(run_dir: str | None, resume: bool, resume_from: str | None) -> Origin | None:
-    """The checkpoint that a new run begins from; None for one that needs none or has begun. Raises ConfigError."""
-    return None if resume_from is None or _has_begun(run_dir, resume) else Origin.named(resume_from)
-
-
-def _has_begun(run_dir: str | None, resume: bool) -> bool:
-    return resume and os.path.isfile(os.path.join(run_dir or "", "config.yaml"))  # False, too, of a name too long
 
 
 @dataclass(frozen=True)
@@ -109,7 +72,7 @@ class Job:
         elif not isinstance(cause_of(error), DivergenceError):  # another rank has said what to do, and that it diverged
             say(in_short(error, self.comm))
         code = error.exit_code if isinstance(error, UserError) else FAILED
-        if isinstance(cause := cause_of(error), TimeoutError) or not isinstance(cause, Exception):
+        if isinstance(cause := cause_of(error), TimeoutError) or not isinstance(cause, (Exception, SystemExit)):
             self.comm.abort(code)  # a rank hangs, or the user wants the end now
         self.comm.end_in_order(code)
 

@@ -9,14 +9,14 @@ import sys
 import traceback
 from collections.abc import Callable
 from pathlib import Path
-from typing import NoReturn
+from typing import TYPE_CHECKING, NoReturn
 
-from fedmpi.config.slips import advice
-from fedmpi.config.words import similar
 from fedmpi.errors import INTERRUPTED, ConfigError, DivergenceError, RoundError, UserError, reason
-from fedmpi.mpi.communicator import Communicator
 from fedmpi.mpi.in_turn import SILENT_S, code_in_turn
-from fedmpi.report.terminal import filled, wrapped
+from fedmpi.report.terminal import as_message, filled, wrapped
+
+if TYPE_CHECKING:
+    from fedmpi.mpi.communicator import Communicator
 
 
 class Parser(argparse.ArgumentParser):
@@ -39,6 +39,9 @@ class Parser(argparse.ArgumentParser):
 
     def _instead_of(self, unknown: str) -> str:
         """`; write train.lr=0.1` where settings are words of this command, or the option of a similar name."""
+        from fedmpi.config.slips import advice  # loads pydantic, which most command lines do without
+        from fedmpi.config.words import similar
+
         takes_settings = any("key=value" in str(action.metavar) for action in self._actions)
         if takes_settings and (said := advice(unknown)):
             return f"; {said}"
@@ -74,10 +77,10 @@ def report(error: UserError, rank: int = 0) -> int:
 
 
 def complain(error: UserError, rank: int) -> None:
-    """Rank 0 prints."""
+    """Rank 0 prints: a mistake in one line, what a run directory refuses in lines of 80 columns."""
     if rank == 0:
         try:
-            sys.stderr.write(f"{error.text()}\n")
+            sys.stderr.write(f"{as_message(error.text()) if error.is_long else error.text()}\n")
             sys.stderr.flush()
         except OSError:  # full; the exit code says it, too
             _forget(2)

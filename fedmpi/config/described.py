@@ -31,10 +31,12 @@ def summary(options: Any) -> str:
 
 def summary_in(module: str, name: str) -> str:
     """The `summary` of the class that has this name in a config, read from the module's file: nothing is imported."""
-    spec = importlib.util.find_spec(module)
+    package, *inner = module.split(".")
+    spec = importlib.util.find_spec(package)  # of the module itself this would import the packages that it is in
     assert spec is not None and spec.origin is not None
+    file = Path(spec.origin).parent.joinpath(*inner).with_suffix(".py")
     default = re.escape(name) + r"\w*" * name.endswith(":")
-    found = re.search(rf'    name: .* = "{default}"\n    """([^"]*)"""', Path(spec.origin).read_text("utf-8"))
+    found = re.search(rf'    name: .* = "{default}"\n    """([^"]*)"""', file.read_text("utf-8"))
     assert found is not None, f"{module} has no options with the name {name!r}"
     return " ".join(found[1].split()).rstrip(".")
 

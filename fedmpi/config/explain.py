@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, get_args, get_origin
 
@@ -55,8 +55,10 @@ def completed(section: type[Section], values: Any) -> Any:
     return filled
 
 
-def problems(section: type[Section], error: ValidationError, prefix: Path, places: Places) -> list[Problem]:
-    """One section's errors; `places` are for "did you mean".
+def problems(
+    section: type[Section], error: ValidationError, prefix: Path, places: Callable[[], Places]
+) -> list[Problem]:
+    """One section's errors; `places` are asked for where a key is unknown, for "did you mean".
 
     Only the first MAX_PROBLEMS are explained, as more are not shown: looking for what was meant takes a millisecond.
     """
@@ -104,10 +106,10 @@ def _item(core: Any, step: str | int) -> Any:
     return args[step] if isinstance(step, int) and step < len(args) else args[0]
 
 
-def _line(path: Path, spot: _Spot, error: Mapping[str, Any], places: Places) -> str:
+def _line(path: Path, spot: _Spot, error: Mapping[str, Any], places: Callable[[], Places]) -> str:
     kind, value = error["type"], error["input"]
     if not spot.is_known:
-        return _unknown(path, spot, places)
+        return _unknown(path, spot, places())
     if kind in ("value_error", "assertion_error"):
         return f"{error['ctx']['error']}, got {words.found(value)}".replace("\n", " ")
     if spot.kind.is_named and kind not in _WRONG_NAME:

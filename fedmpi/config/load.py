@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator, Mapping, Sequence
+from functools import cache, partial
 from pathlib import Path
 from types import FunctionType
 from typing import Any
@@ -200,17 +201,18 @@ def _validate(tree: Tree) -> tuple[Config | None, list[Problem]]:
     problems: list[Problem] = []
     values = dict(tree.values)
     options = _options(values, problems)
+    places = cache(partial(explain.places_of_keys, options))  # which imports the options of all names
     for name, section in options.items():
         values[name] = explain.completed(section, values.get(name))
         try:
             values[name] = section.model_validate(values[name])
         except ValidationError as error:
-            problems += explain.problems(section, error, (name,), explain.places_of_keys(options))
+            problems += explain.problems(section, error, (name,), places)
             values[name] = section.model_construct()
     try:
         config = Config.model_validate(values)
     except ValidationError as error:
-        return None, explain.problems(Config, error, (), explain.places_of_keys(options)) + problems
+        return None, explain.problems(Config, error, (), places) + problems
     return config, problems
 
 
@@ -262,17 +264,22 @@ def _choose(values: dict[str, Any], section: str) -> type[Section]:
     given = values.get(section)
     if given is None:
         given = {}
-    known = [f"{key}..." if key.endswith(":") else key for key in registry.names(section)]
     if not isinstance(given, dict):
-        raise ValueError(explain.name_missing(section, given, known))
+        raise ValueError(explain.name_missing(section, given, _known(section)))
     name = given.get("name", default)
     values[section] = {**given, "name": name}
     if not isinstance(name, str):
-        raise ValueError(f"expected {words.one_of(known)}, got {words.found_with_type(name)}")
+        raise ValueError(f"expected {words.one_of(_known(section))}, got {words.found_with_type(name)}")
     if not registry.is_known(section, name):
+        known = _known(section)
         meant = words.suggest(name, known) + registry.without_class(name)
         raise ValueError(f"no {section} {words.found(name)}.{meant} Known names: {', '.join(known)}")
     return registry.options(section, name)
+
+
+def _known(section: str) -> list[str]:
+    """Every name that the section can have, as messages show it."""
+    return [f"{key}..." if key.endswith(":") else key for key in registry.names(section)]
 
 
 def _report(tree: Tree, problems: Sequence[Problem]) -> ConfigError:

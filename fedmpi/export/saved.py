@@ -9,7 +9,7 @@ from typing import Any
 
 from fedmpi.config.load import Override
 from fedmpi.config.schema import Config
-from fedmpi.errors import RunDirError
+from fedmpi.errors import RunDirError, RunStateError
 from fedmpi.mpi.serial import SerialComm
 from fedmpi.report.best import best_round, mean_accuracy
 from fedmpi.report.ending import RUNNING, ending
@@ -84,7 +84,7 @@ def chosen_round(folder: RunDir, which: str, records: Mapping[int, Mapping[str, 
     if found.parent and which.isdecimal() and 0 < int(which) <= inherited:
         raise RunDirError(str(folder.path), f"{found.parent.whose}; export round {int(which)} from there")
     if not saved:
-        raise RunDirError(str(folder.path), _nothing_saved(folder, found))
+        raise RunStateError(str(folder.path), _nothing_saved(folder, found))
     shown = ", ".join(map(str, saved[:_MOST_SHOWN])) + f" and {len(saved) - _MOST_SHOWN} more" * (
         len(saved) > _MOST_SHOWN
     )
@@ -110,5 +110,5 @@ def _nothing_saved(folder: RunDir, found: Lineage) -> str:
         return f"{none} yet; wait for the end of a round"
     if (folder.report_dir / "summary.json").exists():
         return f"{none}: it has finished, and its checkpoints are gone"
-    from_parent = f", or export from {found.parent.run}" if found.parent else ""
-    return f"{none}, because it {end.briefly()}; {end.advice}{from_parent}"
+    from_parent = f"; {found.parent.run} can be exported instead" if found.parent else ""
+    return f"{none}, because it {end.briefly()}{from_parent}; {end.advice}"  # a command is the last

@@ -27,6 +27,7 @@ from fedmpi.data.batches import Draws
 from fedmpi.learning.determinism import generator_states, global_generator
 from fedmpi.learning.local import LocalTrainer, MaskedCrossEntropy, plain_step
 from fedmpi.learning.twice import initial_values
+from fedmpi.tensors import bytes_of
 
 _WARM_UPS = 3
 """As many as in PyTorch's notes; cuBLAS takes its workspace and cuDNN chooses its kernels."""
@@ -137,12 +138,7 @@ def _replay_step(trainer: LocalTrainer, examples: np.ndarray, seed: int, record:
     replay = GradientReplay(trainer, record)
     replay.begin(loss)
     found = replay.gradient(draws, 0, size), net.copy_of_gradients()
-    if not all(torch.equal(_bytes(one), _bytes(two)) for one, two in zip(expected, found, strict=True)):
+    if not all(torch.equal(bytes_of(one), bytes_of(two)) for one, two in zip(expected, found, strict=True)):
         return OTHER_BITS
     trainer.replay = replay
     return ""
-
-
-def _bytes(tensor: Tensor) -> Tensor:
-    """NaN equals NaN."""
-    return tensor.reshape(-1).view(torch.uint8)

@@ -32,6 +32,7 @@ from fedmpi.learning.determinism import global_generator
 from fedmpi.learning.flat import FlatNet
 from fedmpi.learning.local import LocalTrainer, MaskedCrossEntropy, plain_step
 from fedmpi.models import admission
+from fedmpi.tensors import bytes_of
 
 BATCH_SIZE, LR = 2, 0.01
 # The other client's steps are an odd number, or a net that alternates would go unnoticed.
@@ -184,7 +185,7 @@ class _Pair:
 
     @property
     def is_same(self) -> bool:
-        return torch.equal(_bytes(self.one), _bytes(self.two))
+        return torch.equal(bytes_of(self.one), bytes_of(self.two))
 
 
 def _check_net(trial: _Trial, make_net: Callable[[], nn.Module], model: str) -> str:
@@ -193,13 +194,13 @@ def _check_net(trial: _Trial, make_net: Callable[[], nn.Module], model: str) -> 
     again = net.with_module(make_net())
     constants = {name: value.clone() for name, value in net.module.named_buffers()}
     for name, value in again.module.named_buffers():
-        if not torch.equal(_bytes(constants[name]), _bytes(value)):
+        if not torch.equal(bytes_of(constants[name]), bytes_of(value)):
             module, _, buffer = name.rpartition(".")
             problem = f"has other values in its buffer {buffer!r} each time it is made; make them the same each time"
             raise admission.refusal(model, net.module, module, problem)
     pairs = list(_pairs(trial, net, again, lambda module: nullcontext({})))
     for name, value in net.module.named_buffers():
-        if name in constants and not torch.equal(_bytes(constants[name]), _bytes(value)):
+        if name in constants and not torch.equal(bytes_of(constants[name]), bytes_of(value)):
             raise _changed(model, net.module, name)
     if all(pair.is_same for pair in pairs):
         return _digest(pair.one for pair in pairs)
@@ -235,7 +236,7 @@ def _culprit(net: FlatNet, different: Sequence[_Pair]) -> tuple[str, str]:
         if pair.what == "training":
             one, two = net.layout.views(pair.one), net.layout.views(pair.two)
             names = [name for name, _ in net.module.named_parameters()]
-            last = next(name for name in reversed(names) if not torch.equal(_bytes(one[name]), _bytes(two[name])))
+            last = next(name for name in reversed(names) if not torch.equal(bytes_of(one[name]), bytes_of(two[name])))
             return last.rpartition(".")[0], "gets other gradients the second time: it or a module behind it"
     return "", f"gives other results in {different[0].what} the second time: it"
 
@@ -268,13 +269,8 @@ def _watching(net: nn.Module) -> Iterator[Calls]:
             handle.remove()
 
 
-def _bytes(tensor: Tensor) -> Tensor:
-    """The bytes, to compare bits: NaN equals NaN."""
-    return tensor.detach().contiguous().view(-1).view(torch.uint8)
-
-
 def _digest(tensors: Iterable[Tensor]) -> str:
     digest = hashlib.blake2b(digest_size=8)
     for tensor in tensors:
-        digest.update(_bytes(tensor).cpu().numpy().data)
+        digest.update(bytes_of(tensor).cpu().numpy().data)
     return digest.hexdigest()

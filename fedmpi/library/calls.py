@@ -10,7 +10,8 @@ from contextlib import nullcontext
 from typing import TYPE_CHECKING, Any
 
 from fedmpi import registry
-from fedmpi.command.job import Job, check_ranks, config_and_origin, origin_of
+from fedmpi.command.given import check_ranks, config_and_origin, origin_of
+from fedmpi.command.job import Job
 from fedmpi.config.address import located
 from fedmpi.config.load import ARGUMENTS, Override, load
 from fedmpi.config.schema import NAMED_SECTIONS, Config

@@ -100,7 +100,7 @@ def _sizes(options: BroughtModel, info: Inputs, width: Width) -> Sizes:
             examples = torch.randint(info.vocabulary_size, shape, generator=generator)
         try:
             return leading_sizes(whole, examples, info.num_classes, width)
-        except Exception as error:
+        except (Exception, SystemExit) as error:
             todo = "give it a keyword `width`, or take a method whose clients train no narrower nets, as fedhm"
             why = one_line(str(error).partition("\n")[0])
             raise ConfigError(

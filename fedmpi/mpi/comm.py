@@ -273,7 +273,7 @@ class _MpiRequest:
 
 def all_ranks() -> Comm:
     """The communicator of the whole job; where it outlives its ranks, of those that have come as far as this."""
-    mpi, places, noticed = MPI.COMM_WORLD, None, math.inf
+    mpi, places, noticed = MPI.COMM_WORLD if recovery.is_on() else _own(), None, math.inf
     while places is None:
         try:
             places = _places(mpi)
@@ -287,6 +287,12 @@ def all_ranks() -> Comm:
             mpi, places = recovery.survivors(mpi), None
     assert places is not None
     return Comm(mpi, places, noticed)
+
+
+@functools.cache  # a library has some thousand communicators, and a program may make as many runs
+def _own() -> Any:
+    """All ranks, apart from messages that a user's own code sends among them: `look` would take one for `ENDS`."""
+    return MPI.COMM_WORLD.Dup()
 
 
 def _places(mpi: Any) -> dict[int, tuple[str, int]]:

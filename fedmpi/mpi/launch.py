@@ -9,10 +9,8 @@ the same. They are refused.
 
 from __future__ import annotations
 
-import ctypes
 import os
 import signal
-import subprocess
 import sys
 from collections.abc import Mapping, MutableMapping
 from dataclasses import dataclass
@@ -131,6 +129,8 @@ def end_with_parent() -> None:
     """From here on the kernel kills this process when the one that started it ends (on Linux; elsewhere nothing)."""
     if not sys.platform.startswith("linux"):
         return
+    import ctypes  # takes a while to load, and few commands come here
+
     parent = os.getppid()
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
     if os.getppid() != parent:  # it has ended in between
@@ -154,6 +154,8 @@ class Launcher:
 
     def end_after(self, delay_s: float) -> None:
         """Sends it SIGTERM then, if it is still there: from a shell, which outlives this process."""
+        import subprocess  # as above
+
         if self.pid <= 1 or not self.started:
             return
         start = f"$(sed 's/.*) //' /proc/{self.pid}/stat | cut -d ' ' -f 20)"

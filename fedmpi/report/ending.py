@@ -6,11 +6,11 @@ where, then one with what to do. A run that was killed leaves none.
 
 from __future__ import annotations
 
-import shlex
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 from fedmpi.errors import MAX_LINE, one_line
+from fedmpi.report.again import Again, moved
 from fedmpi.report.records import Record, rounds_done
 from fedmpi.store import lock
 from fedmpi.store.files import read_whole
@@ -82,11 +82,11 @@ def ending(run_dir: RunDir, records: Sequence[Record]) -> Ending:
     if state == STOPPED:
         stopped = starts[-1]["stopped"]
         cause = one_line(str(stopped.get("why", ""))) if isinstance(stopped, dict) else ""
+    start = starts[-1] if starts else {}
+    folder = str(run_dir.path.absolute())
     if state in (STOPPED, INTERRUPTED, SILENT) or (state == NOTE_FAILED and not advice):
-        ranks = len(starts[-1].get("ranks") or ()) if starts else 0
-        launcher = f"mpirun -n {ranks} " if ranks > 1 else ""
-        folder = shlex.quote(str(run_dir.path.absolute()))
-        advice = f"to continue: {launcher}python -m fedmpi.main --run-dir {folder} --resume"
+        advice = f"to continue: {Again.of(start).command('--run-dir', folder, '--resume')}"
+    advice = moved(advice, start, folder)
     saved = max((number for number, _ in run_dir.checkpoints()), default=0)
     return Ending(state, rounds_done(records), saved, cause, advice)
 

@@ -99,6 +99,13 @@ def folded(text: str) -> str:
     return f"{_FOLD}\n".join(lines) if len(text) > DEFAULT_COLUMNS else text
 
 
+def as_message(text: str) -> str:
+    """A message in lines of at most 80 columns, whose last words may be a command for a shell (`folded`)."""
+    said, then, command = text.partition("; to continue")
+    lines = [line for paragraph in said.splitlines() for line in wrapped(paragraph)]
+    return "\n".join([*lines, *([folded(f"to continue{command}")] if then else [])])
+
+
 def printable(text: str, stream: TextIO) -> str:
     """`text` without what the stream's encoding has no sign for."""
     encoding = getattr(stream, "encoding", None) or "ascii"

@@ -131,7 +131,7 @@ class _Sums:
         try:
             for name, value in self._method.lift(upload, client):
                 self._add(name, value, weight, regions.get(name))
-        except Exception as error:  # as the clock would have it, which does not know the client
+        except (Exception, SystemExit) as error:  # as the clock would have it, which does not know the client
             raise RoundError("aggregation", round_number=task.round_number, client=task.client) from error
 
     def _add(self, name: str, value: Tensor, weight: float, region: Region | None) -> None:

@@ -18,8 +18,8 @@ Specs = Mapping[str, Spec]
 
 
 def divided(setup: Setup, wanted: Specs) -> tuple[Specs, Specs]:
-    """The tensors that rank 0 broadcasts, with the weights to factorize, and those that all ranks then compute. Unless
-    `mpi.factorization` is `shared` the second part is empty.
+    """The tensors that rank 0 broadcasts, last the weights that are wanted for their factors alone, and those that all
+    ranks then compute. Unless `mpi.factorization` is `shared` the second part is empty.
     """
     factors = setup.method.traits.factors
     if setup.config.mpi.factorization == "root" or not (factors and factors.is_in(wanted)):

@@ -64,8 +64,10 @@ def broadcast(
     with clock.stage("communication", round_number):
         if setup.data.device.type != "cpu":
             drawn_on = {name: views[name] for name in method.traits.draws_on if name in views}
-            there = layout.views(buffer.to(setup.data.device))
-            views = {name: there[name] for name in views} | drawn_on
+            # Weights that were to be factorized lie behind all others, and stay on the host.
+            kept = Layout.of({**head, **{name: spec for name, spec in sent.items() if name in wanted}})
+            there = kept.views(buffer[: kept.num_bytes].to(setup.data.device))
+            views = {name: there[name] for name in views if name in wanted} | drawn_on
             factors = moved(factors, setup.data.device)
     published = views | factors
     return Published({name: published[name] for name in wanted}, bounds, versions)

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import contextlib
 import os
-import shlex
+from dataclasses import replace
 from pathlib import Path
 
 from fedmpi import registry
 from fedmpi.config.schema import Config, Train
 from fedmpi.data.options import PLACES
 from fedmpi.errors import DivergenceError, UserError, cause_of, in_a_line
+from fedmpi.report.again import Again
 from fedmpi.report.terminal import folded, wrapped
 from fedmpi.store.run_dir import NOTE_DIVERGED, NOTE_FAILED, RunDir
 from fedmpi.store.whereabouts import GoneError
@@ -28,36 +29,32 @@ class Advice:
 
     def __init__(self, config: Config) -> None:
         self._lr = config.train.lr
-        self._run: tuple[RunDir, int] | None = None
+        self.run_dir: RunDir | None = None
+        """None before there is one."""
         # What a command names again, because a resume does not import what only a run directory names.
         observers = ",".join(config.output.observers)
-        self._again = registry.words_in_full(config) + ([f"output.observers=[{observers}]"] if observers else [])
+        words = registry.words_in_full(config) + ([f"output.observers=[{observers}]"] if observers else [])
         # A module of the user's, or data under a relative path, may be found only from the folder of this start.
         places = [os.path.expanduser(getattr(config.data, key, "/")) for key in PLACES]
-        is_bound = self._again or not all(map(os.path.isabs, places))
-        self._from = ""
+        is_bound = words or not all(map(os.path.isabs, places))
+        self.again = Again(words=tuple(words))
         with contextlib.suppress(OSError):  # the folder was removed: nothing will be found there
-            self._from = f"cd {shlex.quote(os.getcwd())} && " if is_bound else ""
+            self.again = replace(self.again, folder=os.getcwd() if is_bound else "")
 
     def run_is_in(self, run_dir: RunDir, num_ranks: int) -> None:
         """There is a run directory, of a job that was started with so many ranks."""
-        self._run = run_dir, num_ranks
-
-    @property
-    def run_dir(self) -> RunDir | None:
-        """The run directory; None before there is one."""
-        return self._run[0] if self._run else None
+        self.run_dir, self.again = run_dir, replace(self.again, ranks=num_ranks)
 
     # What `InPython` of the library says in other words.
 
     def resume_command(self, lr: float | None = None, *, moved_to: str = "") -> str:
         """What to type to continue the run, with this learning rate where one is given, wherever it is typed."""
         words = [] if lr is None else [f"train.lr={lr:.3g}"]
-        return self._command("--run-dir", moved_to or str(self._folder()), "--resume", *words)
+        return self.again.command("--run-dir", moved_to or str(self._folder()), "--resume", *words)
 
     def branch_command(self, lr: float) -> str:
         """What to type to begin a new run after the newest checkpoint of this one."""
-        return self._command("--resume-from", str(self._folder()), f"train.lr={lr:.3g}")
+        return self.again.command("--resume-from", str(self._folder()), f"train.lr={lr:.3g}")
 
     def in_lines(self, text: str) -> str:
         """A text that ends in a command, in lines that can be typed as they are."""
@@ -68,13 +65,8 @@ class Advice:
         return self.in_lines(f"{when}: {self.resume_command()}")
 
     def _folder(self) -> Path:
-        assert self._run is not None
-        return self._run[0].path
-
-    def _command(self, *words: str) -> str:
-        num_ranks = self._run[1] if self._run else 1
-        launcher = f"mpirun -n {num_ranks} " if num_ranks > 1 else ""
-        return f"{self._from}{launcher}python -m fedmpi.main {shlex.join([*words, *self._again])}"
+        assert self.run_dir is not None
+        return self.run_dir.path
 
     def what_is_saved(self) -> str:
         """How many rounds, in words."""
@@ -90,9 +82,8 @@ class Advice:
 
     def _how_to_continue(self, error: BaseException | None) -> tuple[str, str]:
         """What to mind first, if anything, and what to do."""
-        if self._run is None:
+        if (run_dir := self.run_dir) is None:
             return "", NOTHING_SAVED
-        run_dir = self._run[0]
         cause = cause_of(error)
         if isinstance(cause, GoneError) and cause.moved_to:
             return "", f"{_TO_CONTINUE}: {self.resume_command(moved_to=cause.moved_to)}"
@@ -113,7 +104,7 @@ class Advice:
         return saved, f"{_TO_CONTINUE} after round {last} with a lower learning rate, in a new run directory: {again}"
 
     def _last_saved(self) -> int:
-        return max((number for number, _ in self._run[0].checkpoints()), default=0) if self._run else 0
+        return max((number for number, _ in self.run_dir.checkpoints()), default=0) if self.run_dir else 0
 
     # The first rank that fails leaves a note. The others then give no advice of their own: neither a second rank that
     # fails, nor rank 0 when the launcher ends it with a signal.
@@ -123,12 +114,12 @@ class Advice:
         where, and what to do; False if another rank has done so before. Another directory that has taken the run's name
         gets no note.
         """
-        if self._run is not None and self._run[0].holds_run():
+        if self.run_dir is not None and self.run_dir.holds_run():
             kind = NOTE_DIVERGED if isinstance(cause_of(error), DivergenceError) else NOTE_FAILED
             advice = "; ".join(filter(None, self._how_to_continue(error)))
             with contextlib.suppress(OSError):
                 try:
-                    with open(self._run[0].failure_path, "x", encoding="utf-8", errors="replace") as file:
+                    with open(self.run_dir.failure_path, "x", encoding="utf-8", errors="replace") as file:
                         file.write("\n".join([kind, *([in_a_line(error), advice] if error else [])]))
                 except FileExistsError:
                     return False
@@ -137,7 +128,7 @@ class Advice:
     def has_failed(self) -> bool:
         """Whether a rank has noted that it ends the job."""
         with contextlib.suppress(OSError):
-            return self._run is not None and self._run[0].failure_path.exists()
+            return self.run_dir is not None and self.run_dir.failure_path.exists()
         return False
 
 
@@ -145,6 +136,6 @@ def _before_a_resume(cause: BaseException | None) -> str:
     """What to do first where a plain resume may end in the same way; empty for what the surroundings have caused."""
     if isinstance(cause, MemoryError) or type(cause).__name__ == "OutOfMemoryError":  # torch's has no common base
         return "a resume needs as much memory again: start fewer ranks on a machine, or give the job more memory first"
-    if cause is None or isinstance(cause, (UserError, OSError)) or not isinstance(cause, Exception):
+    if cause is None or isinstance(cause, (UserError, OSError)) or not isinstance(cause, (Exception, SystemExit)):
         return ""
     return "a resume computes the same bits: change what caused this first, if it lies in the code, config or data"

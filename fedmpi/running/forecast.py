@@ -103,7 +103,8 @@ class Forecast:
 
 def forecast(config: Config, num_ranks: int, method: methods.Method | None = None) -> Forecast:
     """What `config` will cost on `num_ranks` ranks; `method` may have been built from it already. Reads data only where
-    nothing else says their sizes: a user's own file or folder, or a function's arrays. Raises `ConfigError` if the
+    nothing else says their sizes (a user's own file or folder, or a function's arrays), and, for a partition of the
+    user's own, where that takes no file. Raises `ConfigError` if the
     model cannot take the data.
     """
     info, blocks = config.data.used(), start.blocks(config)
@@ -141,7 +142,9 @@ def forecast(config: Config, num_ranks: int, method: methods.Method | None = Non
         tiers=tiers,
         warnings=remarks(config, info, method, workers, per_round),
     )
-    return replace(plan, warnings=(*plan.warnings, *many_tests(config, plan.test_share)))
+    return replace(
+        plan, warnings=(*plan.warnings, *many_tests(config, plan.test_share), *start.tried_partition(config))
+    )
 
 
 def _parted(config: Config, info: DataInfo) -> tuple[DataInfo, float]:

@@ -8,6 +8,7 @@ may be in a long computation; and it writes to the stderr of mpirun itself.
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import os
 import signal
 import threading
@@ -22,6 +23,8 @@ ENDING = (signal.SIGTERM, signal.SIGINT)
 # The commands whose stderr is the user's. Daemons on other nodes have a stderr that nobody reads.
 _LAUNCHERS = frozenset({"mpirun", "mpiexec", "prterun", "orterun", "mpiexec.hydra"})
 _PATIENCE_S = 2.0
+# The number of Linux's call, the same on all machines; Python has no function for it.
+_PIDFD_GETFD = 438
 
 
 class Interruption:
@@ -106,21 +109,39 @@ def last_words(text: str) -> None:
     if not text:
         return
     line = f"{text}\n".encode(errors="replace")
-    for path in _stderr_of_launcher():
+    launcher = _launcher()
+    for opened in (_shared_stderr, _reopened_stderr) if launcher else ():
         with contextlib.suppress(OSError):  # of another user's process, a socket, a pipe that nobody reads
-            stderr = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_NOCTTY)
-            with open(stderr, "wb", buffering=0) as file:
+            with open(opened(launcher), "wb", buffering=0) as file:
                 file.write(line)
-                return
+            return
     os.write(2, b"\n" * os.isatty(2) + line)  # a terminal has a ^C, and perhaps a live line, in the line it is at
 
 
-def _stderr_of_launcher() -> list[Path]:
-    """The stderr of the first ancestor that is a launcher; empty where there is none, or /proc does not tell."""
+def _shared_stderr(pid: int) -> int:
+    """A descriptor of what that process has as its stderr. A launcher that writes to a file, and not at its end, then
+    writes behind our line and not over it, as MPICH's does. Raises OSError where the system does not allow it.
+    """
+    libc, process = ctypes.CDLL(None, use_errno=True), os.pidfd_open(pid)
+    try:
+        if (found := libc.syscall(_PIDFD_GETFD, process, 2, 0)) < 0:
+            raise OSError(ctypes.get_errno(), "pidfd_getfd")
+    finally:
+        os.close(process)
+    return int(found)
+
+
+def _reopened_stderr(pid: int) -> int:
+    """Another descriptor for the file. Raises OSError."""
+    return os.open(f"/proc/{pid}/fd/2", os.O_WRONLY | os.O_APPEND | os.O_NOCTTY)
+
+
+def _launcher() -> int:
+    """The process number of the first ancestor that is a launcher; 0 where there is none, or /proc does not tell."""
     pid = os.getppid() if launched_as() is not None else 0
     with contextlib.suppress(OSError, ValueError, IndexError):
         while pid > 1:
             if Path(f"/proc/{pid}/comm").read_text().strip() in _LAUNCHERS:
-                return [Path(f"/proc/{pid}/fd/2")]
+                return pid
             pid = int(stat_of(pid)[1])
-    return []
+    return 0

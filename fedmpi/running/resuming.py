@@ -20,10 +20,11 @@ from fedmpi.config import yaml_text
 from fedmpi.config.schema import Config
 from fedmpi.data import partition, reading
 from fedmpi.data.options import PLACES
-from fedmpi.errors import ConfigError, RunDirError
+from fedmpi.errors import RunDirError, RunStateError
 from fedmpi.mpi.communicator import together
 from fedmpi.report.best import Best
 from fedmpi.report.records import BRANCHED_FROM, read_records
+from fedmpi.report.terminal import wrapped
 from fedmpi.rounds.state import ServerState, Setup
 from fedmpi.running import made_with
 from fedmpi.running.folder import Origin
@@ -50,11 +51,11 @@ def restore(setup: Setup, run_dir: RunDir, *, resume: bool) -> checkpoint.Snapsh
             return None
         snapshot = checkpoint.load_newest_intact(run_dir, warn, problem_of=lambda found: _problem(setup, found))
         if snapshot is None:
-            print(_begins(run_dir, setup.config), flush=True)
+            print(*wrapped(_begins(run_dir, setup.config)), sep="\n", flush=True)
             return None
         differences = setup.config.diff(snapshot.config)
         if differences:
-            raise RunDirError(
+            raise RunStateError(
                 str(run_dir.path),
                 f"was run with another config, by its checkpoint of round {snapshot.round}: {'; '.join(differences)}; "
                 f"--resume needs the same; --resume-from={run_dir.path} begins a new run after that round, with these "
@@ -85,7 +86,9 @@ def refuse_fewer(config: Config, run_dir: RunDir, done: int) -> None:
         match yaml_text.parse((read_whole(run_dir.config_path) or b"").decode(errors="replace")).value:
             case {"rounds": int(wanted)} if config.rounds < done < wanted:
                 problem = f"is {config.rounds}, but of {wanted} rounds {done} are done already"
-                raise ConfigError("rounds", f"{problem}; rounds={done} ends the run here, without it the run continues")
+                raise RunStateError(
+                    "rounds", f"{problem}; rounds={done} ends the run here, without it the run continues"
+                )
 
 
 def _problem(setup: Setup, snapshot: checkpoint.Snapshot) -> str:
@@ -115,7 +118,7 @@ def check_data(setup: Setup, run_dir: RunDir, snapshot: checkpoint.Snapshot) -> 
         if not all(np.array_equal(getattr(saved, name), getattr(setup.partition, name)) for name in vars(saved)):
             if other := [line for line in setup.config.diff(snapshot.config) if line.startswith(_DIVIDING)]:
                 why = "this decides which client has which examples, so a branch must keep it"
-                raise RunDirError(str(run_dir.path), f"{'; '.join(other)}; {why}")
+                raise RunStateError(str(run_dir.path), f"{'; '.join(other)}; {why}")
             raise RunDirError(
                 str(run_dir.partition_path),
                 "is not the partition that this config gives with this numpy and these data; use those of the run",
@@ -184,12 +187,12 @@ def _copy(setup: Setup, folder: RunDir, origin: Origin) -> None:
 
 
 def refuse_no_round(config: Config, origin: Origin, done: int) -> None:
-    """Raises ConfigError where a branch would have no round of its own."""
+    """Raises RunDirError where a branch would have no round of its own."""
     if config.rounds <= done:
         begins = f"the branch begins after round {done} of {origin.run_dir.path}, so it would make none"
         before = [number for number, _ in origin.run_dir.checkpoints() if number < config.rounds]
         earlier = f", or begin earlier: --resume-from={origin.run_dir.path}@{before[0]}" if before else ""
-        raise ConfigError("rounds", f"is {config.rounds}, but {begins}; ask for more than {done}{earlier}")
+        raise RunStateError("rounds", f"is {config.rounds}, but {begins}; ask for more than {done}{earlier}")
 
 
 def newest_whole(origin: Origin, found: list[tuple[int, Path]]) -> checkpoint.Snapshot:
@@ -209,7 +212,7 @@ def newest_whole(origin: Origin, found: list[tuple[int, Path]]) -> checkpoint.Sn
     others = [str(number) for number, _ in run.checkpoints() if number != origin.round]
     there = f"; it has those of rounds {', '.join(others)}" if others and asked else ""
     why = f": {problems[0]}" if problems else there
-    raise RunDirError(str(run.path), f"holds no whole checkpoint{asked} to begin a branch from{why}")
+    raise RunStateError(str(run.path), f"holds no whole checkpoint{asked} to begin a branch from{why}")
 
 
 def _fitted(setup: Setup, origin: Origin, snapshot: checkpoint.Snapshot) -> checkpoint.Snapshot:
@@ -217,7 +220,7 @@ def _fitted(setup: Setup, origin: Origin, snapshot: checkpoint.Snapshot) -> chec
     config, method = setup.config, setup.method
     wanted = method.initial_state()
     if problem := checkpoint.unfit(snapshot.server, specs_of(wanted.items(), channels_last=False)):
-        raise RunDirError(str(origin.run_dir.path), f"does not fit this config: its round {snapshot.round} {problem}")
+        raise RunStateError(str(origin.run_dir.path), f"does not fit this config: its round {snapshot.round} {problem}")
     server, clients = snapshot.server, snapshot.clients
     options = snapshot.config.get("method")
     parents = options.get("name") if isinstance(options, Mapping) else None
@@ -236,4 +239,4 @@ def _refuse_other_shapes(setup: Setup, origin: Origin, snapshot: checkpoint.Snap
     for line in setup.config.diff(snapshot.config):
         if line.startswith(_SHAPING):
             why = "its clients remember what this setting has shaped, so a branch must keep it"
-            raise RunDirError(str(origin.run_dir.path), f"{line}; {why}")
+            raise RunStateError(str(origin.run_dir.path), f"{line}; {why}")

@@ -20,12 +20,13 @@ from fedmpi.mpi.version import loaded_library
 from fedmpi.report.best import Best, best_round, mean_accuracy
 from fedmpi.report.closing import closing_table
 from fedmpi.report.events import Events
-from fedmpi.report.lineage import own_rounds
+from fedmpi.report.lineage import lineage
 from fedmpi.report.observer import Ended, Started
 from fedmpi.report.progress import Progress
 from fedmpi.report.records import Records, read_records
 from fedmpi.rounds.state import RoundResult, ServerState, Setup
 from fedmpi.running import made_with, resuming
+from fedmpi.running.advice import Advice
 from fedmpi.running.final_page import FinalPage
 from fedmpi.running.folder import Asked, slurm_job
 from fedmpi.running.observers import Observed, Observers
@@ -50,13 +51,11 @@ class Server:
         lock: RunLock,
         snapshot: checkpoint.Snapshot | None,
         asked: Asked,
-        to_resume: Callable[[str], str],
+        advice: Advice,
         observed: Sequence[Observed],
     ) -> None:
-        """`to_resume` gives the command that resumes the run, after the words for when; `stack` ends what is opened
-        here.
-        """
-        self._setup, self._folder, self._lock, self._asked, self._to_resume = setup, folder, lock, asked, to_resume
+        """`stack` ends what is opened here."""
+        self._setup, self._folder, self._lock, self._asked, self._advice = setup, folder, lock, asked, advice
         config = setup.config
         self._done = done = snapshot.round if snapshot else 0
         self._best = Best(**snapshot.progress) if snapshot else Best()
@@ -101,7 +100,10 @@ class Server:
             advice = "put the right file back, or move this one away (then its rounds are marked as missing)"
             problem = f"is of another run than the checkpoint: {problem}; {advice}"
             raise RunDirError(str(self._folder.records_path), problem)
-        return {record["round"]: mean_accuracy(record) for record in own_rounds(records)}
+        found = lineage(records)
+        if found.parent and len(found.own) == self._done - found.parent.round:
+            self._best = Best.of(found.own)  # older versions counted its parent's rounds, too
+        return {record["round"]: mean_accuracy(record) for record in found.own}
 
     def announce(self, places: Sequence[str], notes: Sequence[str], warnings: Sequence[str]) -> None:
         """Says who got what and how, what to mind, where results go and how to continue after an interruption."""
@@ -112,6 +114,7 @@ class Server:
         resumed = self._done or None
         parent = resuming.branched_from(self._folder, self._done)
         more = {"job": slurm_job(), "data_digest": setup.data_digest, **made_with.brought(config), **parent}
+        more |= self._advice.again.noted(self._folder.path)
         more[manifest.SIZES] = [row.costs() for row in self._sizes]
         if library := loaded_library():
             more["mpi"] = library
@@ -129,7 +132,7 @@ class Server:
         self.say(f"run directory: {self._folder.path}")
         if self._done < config.rounds:
             # Said now, because a launcher that ends its ranks may pass on nothing that they say then.
-            self.say(self._to_resume("to continue after an interruption"))
+            self.say(self._advice.to_resume("to continue after an interruption"))
             if self._done:
                 self.say(f"resuming after round {self._done}")
         else:
@@ -261,7 +264,7 @@ class Server:
         self._if_possible("the manifest", lambda: manifest.add_stop(self._folder, round_number, why))
         self._note_end()
         self.say(f"stopped after round {round_number} of {self._setup.config.rounds}: {why}; all is saved")
-        self.say(self._to_resume("to continue"))
+        self.say(self._advice.to_resume("to continue"))
         self._run_ended(round_number, why)
 
     def close_run(self) -> None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from hashlib import blake2b
 
@@ -17,7 +17,7 @@ import numpy as np
 import torch
 from torch import nn
 
-from fedmpi import costs, methods, seeds
+from fedmpi import costs, methods, registry, seeds
 from fedmpi.clock import Clock
 from fedmpi.config.schema import Config
 from fedmpi.data import lending, reading
@@ -72,6 +72,23 @@ def load_material(config: Config, comm: Communicator) -> Material:
         material = together(comm, lambda: _validated(config, material))
     together(comm, lambda: _check_batches(config, material.info, material.partition))
     return material
+
+
+def tried_partition(config: Config) -> Iterator[str]:
+    """For a plan: makes a partition of the user's own, which may fail on the run's labels. Says in a line where it is
+    not tried, because that would take files of a built-in data set. Raises `UserError` as the run would.
+    """
+    name, data = config.partition.name, config.data
+    if registry.is_built_in("partition", name):
+        return
+    if not data.reads_to_know and any(hasattr(data, key) for key in PLACES):
+        yield (
+            f"partition.name={name} was not tried, because a plan reads no files of {data.name}; "
+            f"python -m fedmpi.check {name} tries it on made-up examples"
+        )
+        return
+    examples = reading.load(data)
+    make_partition(config.partition, examples.train_y, config.clients.count, config.seed, examples.groups)
 
 
 def _read_once_a_node(config: Config, comm: Communicator) -> Dataset:
@@ -139,9 +156,10 @@ def check_model(config: Config, info: DataInfo) -> None:
         twice.refuse_changing_buffers(net, config.model.name, info.example_shape)
     except UserError:
         raise
-    except Exception as error:  # a user's net may raise anything
+    except (Exception, SystemExit) as error:  # a user's net may raise anything
         shape, reason = " x ".join(map(str, info.example_shape)), str(error).partition("\n")[0]
-        reason = reason if type(error).__module__ == "builtins" else f"{type(error).__name__}: {reason}"
+        says_all = type(error).__module__ == "builtins" and not isinstance(error, SystemExit)
+        reason = reason if says_all else f"{type(error).__name__}: {reason}"
         problem = f"{config.model.name} cannot take inputs of {shape} (data {config.data.name}): {reason}"
         raise ConfigError("model.name", problem) from error
 

@@ -21,6 +21,8 @@ _GIT_TIMEOUT_S = 5.0
 SIZES = "sizes"
 """The key for what each tier's net costs: the rows of `report/summary.json` without results."""
 _SIZES = ("params", "macs", "down_bytes", "up_bytes")
+RESUME = "resume"
+"""The key for what a command names that continues the run: `ranks`, `folder`, `words`, `run_dir` (`report.again`)."""
 BROUGHT = "brought"
 """The key for what a start uses that is not built in."""
 

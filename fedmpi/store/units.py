@@ -60,6 +60,11 @@ def duration(seconds: float | None) -> str:
     return f"{hours}:{minutes:02d}:{rest_s:02d}" if hours else f"{minutes}:{rest_s:02d}"
 
 
+def seconds(number: float) -> str:
+    """Three digits, from 1000 s on more: `0.804 s`, `12.0 s`, `-0.0449 s`."""
+    return f"{number:.0f} s" if abs(number) >= 99.95 else f"{number:#.3g} s"
+
+
 def took(seconds: float) -> str:
     """What something took: `duration`, but `0.42 s` below a second."""
     return f"{seconds:.2f} s" if 0.005 <= seconds < 1 else duration(seconds)

@@ -16,6 +16,7 @@ from small_runs import finished, one_round, run_all, small_config, small_setup, 
 from fedmpi import train_round
 from fedmpi.check.bits import difference
 from fedmpi.mpi.serial import SerialComm
+from fedmpi.rounds.publish import broadcast
 from fedmpi.rounds.state import ServerState
 
 pytestmark = pytest.mark.skipif(not device.IS_POSSIBLE, reason="this torch registers devices in C++ only")
@@ -55,6 +56,28 @@ def test_factors_that_all_ranks_compute(tmp_path: Path) -> None:
     with with_accelerators():
         run_all(small_config(*words, *EVERYWHERE, "mpi.factorization=shared"), SerialComm(), tmp_path / "run")
     assert difference(finished(tmp_path / "run"), expected) == ""
+
+
+def published_bytes(folder: Path, tiers: str, factorization: str) -> tuple[int, int]:
+    """Of what was published: the device's memory that it holds, and the bytes of its tensors."""
+    words = ("method.name=fedhm", f"method.rank_ratio={tiers}", f"mpi.factorization={factorization}")
+    setup = small_setup(folder, *words, *NOWHERE)
+    state = ServerState(setup.method.initial_state())
+    params = broadcast(setup, state, 1, (), range(len(setup.method.tiers))).params.values()
+    assert all(device.is_pretend(value) for value in params)
+    storages = {value.untyped_storage().data_ptr(): value.untyped_storage().nbytes() for value in params}
+    return sum(storages.values()), sum(value.numel() * value.itemsize for value in params)
+
+
+@pytest.mark.parametrize("tiers", ["[0.25,0.125]", "[1,0.25]"])
+def test_weights_that_were_factorized_leave_the_device(tmp_path: Path, tiers: str) -> None:
+    """However they were factorized, the device holds what the nets need and the bounds."""
+    found = {}
+    for factorization in ("root", "shared"):
+        with with_accelerators():
+            found[factorization] = published_bytes(tmp_path, tiers, factorization)
+    (at_root, needed), (shared, alike) = found["root"], found["shared"]
+    assert needed == alike and shared == at_root
 
 
 @pytest.mark.parametrize("case", fast("fedhm", "prism", "scaffold", of=CASES))

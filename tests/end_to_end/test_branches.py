@@ -4,14 +4,16 @@ import json
 import re
 import shlex
 import shutil
+from dataclasses import asdict, replace
 from pathlib import Path
 
 import pytest
 from fast import fast
 from golden_file import Told
-from launched import Made, RunMain, Start, ends_in_time, launch
+from launched import Made, RunMain, Start, ends_in_time, launch, narrow, rejoined
 from small_runs import SMALL, finished
 
+from fedmpi.report.best import Best
 from fedmpi.report.records import read_records
 from fedmpi.store import checkpoint, manifest
 from fedmpi.store.run_dir import RunDir
@@ -73,6 +75,26 @@ def test_what_sums_a_branch_up_is_of_its_own_rounds(run_main: RunMain, parent: P
     assert {number for number, _ in folder.checkpoints()} == {best, 5}
     line = f"rounds 1 to 3 are those of {parent}; "
     assert line in " ".join(out.split()) and line.capitalize()[:20] in (folder.report_dir / "summary.md").read_text()
+
+
+def test_a_branch_that_an_older_version_has_begun_is_summed_up_by_its_own_rounds(
+    run_main: RunMain, parent: Path, tmp_path: Path
+) -> None:
+    """That version counted the parent's rounds in the checkpoints of the branch."""
+    folder = RunDir(tmp_path / "branch")
+    branch(run_main, parent, folder.path, "rounds=4")
+    old = checkpoint.load(folder.checkpoint_path(4))
+    counted = Best.of(read_records(folder))
+    best = {**asdict(counted), "best": {"1": 1.0}, "best_round": {"1": 2}}
+    records = read_records(folder)
+    records[1]["tiers"]["1"]["accuracy"] = 1.0
+    folder.records_path.write_text("".join(json.dumps(record) + "\n" for record in records))
+    checkpoint.save(folder, replace(old, progress=best))
+    assert run_main("--run-dir", str(folder.path), "--resume", "rounds=5")[0] == 0
+    own = Best.of(read_records(folder)[3:])
+    (row,) = json.loads((folder.report_dir / "summary.json").read_text())["tiers"]
+    assert (row["accuracy_best"], row["best_round"]) == (own.best["1"], own.best_round["1"])
+    assert checkpoint.load(folder.checkpoint_path(5)).progress == asdict(own)
 
 
 def test_the_round_may_be_chosen(run_main: RunMain, parent: Path, tmp_path: Path) -> None:
@@ -158,7 +180,7 @@ def test_another_method_takes_what_it_has_a_use_for(run_main: RunMain, parent: P
         ("{parent}", ("partition.name=class_dirichlet",), "partition.name: run has "),
         ("{parent}", ("seed=1", "rounds=5"), "seed: run has 0, you ask 1; this decides "),
         ("{parent}", ("train.lr=0.01", "rounds=3"), "rounds: is 3, but the branch begins after round 3 of "),
-        ("{parent}@2", ("train.lr=0.01", "rounds=1"), "so it would make none; ask for more than 2\n"),
+        ("{parent}@2", ("train.lr=0.01", "rounds=1"), "so it would make none; ask for more than 2"),
         ("{parent}", ("--run-dir", "{parent}"), "is the run that the branch begins from"),
         ("{parent}", ("--run-dir", "{parent}/again"), "is inside the run that the branch begins from"),
         ("{parent}", ("--run-dir", "{other}"), "already holds a run"),
@@ -175,7 +197,8 @@ def test_what_does_not_fit_is_one_line(
     given = [word.format(**names) for word in words]
     new = [] if "--run-dir" in given else ["--run-dir", str(tmp_path / "branch")]
     code, _out, errors = run_main("rounds=5", "--resume-from", origin.format(**names), *given, *new)
-    assert code == 2 and line in errors and len(errors.splitlines()) == 1, errors
+    assert code == 2 and line in rejoined(errors) and len(rejoined(errors).splitlines()) == 1, errors
+    assert narrow(errors) or len(errors.splitlines()) == 1  # which is what a mistake in the words has
     assert content(parent) == before and not RunDir(tmp_path / "branch").holds_run()
 
 
@@ -190,8 +213,8 @@ def test_a_run_without_a_whole_checkpoint_is_one_line(
             path.write_bytes(b"PK\x03\x04 of something else")
     code, _out, errors = run_main("--resume-from", str(parent), "--run-dir", str(tmp_path / "branch"))
     assert code == 2
-    told(errors)
-    assert len(errors.splitlines()) == 1 and not RunDir(tmp_path / "branch").holds_run()
+    told(rejoined(errors))
+    assert len(rejoined(errors).splitlines()) == 1 and not RunDir(tmp_path / "branch").holds_run()
 
 
 @pytest.mark.parametrize("ranks", fast(1, of=(1, 3)))

@@ -11,7 +11,7 @@ import pytest
 import torch
 from fast import fast
 from golden_file import Told
-from launched import Made, RunMain, failed_on
+from launched import Made, RunMain, failed_on, rejoined
 from small_runs import SMALL, finished, run_all, small_config, undisturbed
 from torture import damage
 
@@ -142,7 +142,7 @@ def test_one_of_another_config_is_refused(run_main: RunMain, made: Made, run: Pa
     before = content(run)
     code, _, errors = run_main(*words(run.name, run), "--resume")
     assert code == 2
-    told(errors)
+    told(rejoined(errors))
     assert content(run) == before
 
 

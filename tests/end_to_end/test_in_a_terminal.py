@@ -1,5 +1,6 @@
 """What a person sees who runs the command in a terminal: rounds as they end, and at Ctrl-C how to continue."""
 
+import os
 import re
 import shlex
 import signal
@@ -13,6 +14,7 @@ from in_terminal import Terminal, terminal
 from launched import LIMIT_S, RunMain, command, environment, launch, unfolded
 from small_runs import SMALL
 
+from fedmpi.running import interruption
 from fedmpi.store.run_dir import RunDir
 
 ENDLESS = (*SMALL, "rounds=100000", "evaluation.every=100", "output.progress=auto", "mpi.exchange=reduce")
@@ -190,6 +192,21 @@ def test_the_last_words_reach_the_stderr_of_a_launcher_that_forwards_nothing(tmp
         own = environment() | {"OMPI_COMM_WORLD_RANK": "0"}
         done = subprocess.run(words, capture_output=True, text=True, env=own, timeout=LIMIT_S, check=True)
         assert (done.stdout, done.stderr) == ("", "how to continue\n")
+
+
+def test_a_launcher_does_not_write_over_the_last_words(tmp_path: Path) -> None:
+    """Into a file that is not written at its end, as the shell's `>` opens it."""
+    try:
+        os.close(interruption._shared_stderr(os.getpid()))
+    except OSError:
+        pytest.skip("this system does not let a process share another's descriptor")
+    (tmp_path / "mpirun").write_text(f"{DEAF_LAUNCHER}echo the end >&2\n")
+    (tmp_path / "mpirun").chmod(0o755)
+    say = "from fedmpi.running.interruption import last_words; last_words('continue')"
+    with (tmp_path / "log").open("w") as log:
+        words, own = [str(tmp_path / "mpirun"), sys.executable, "-c", say], {"OMPI_COMM_WORLD_RANK": "0"}
+        subprocess.run(words, stderr=log, env=environment() | own, timeout=LIMIT_S, check=True)
+    assert (tmp_path / "log").read_text() == "continue\nthe end\n"
 
 
 # The main thread is in one call for many minutes, in which it cannot handle signals.

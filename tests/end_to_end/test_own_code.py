@@ -126,3 +126,30 @@ def test_a_file_of_the_user_s_is_planned_run_and_resumed(
     elsewhere = save_npz(tmp_path / "other", **other)
     code, _, errors = run_main("rounds=3", f"data.path={elsewhere}", "--run-dir", run, "--resume")
     assert code == 2 and f"data.path={elsewhere}: holds other data" in errors
+
+
+def test_a_plan_tries_a_partition_of_the_user_s(run_main: RunMain, mine: Path) -> None:
+    """Where the labels are at hand. A plan reads no file of a built-in set, and says that it has not tried."""
+    mine.write_text(
+        f"{mine.read_text()}\n\ndef ones(labels, num_clients, seed):\n    return [labels * 0] * num_clients\n"
+    )
+    small, twice = (*SMALL, "--plan"), "to more than one client"
+    for data in (("data.name=digits",), ("data.name=mysets:blobs",)):
+        code, _, errors = run_main(*small, *data, "partition.name=mysets:ones")
+        assert code == 2 and twice in errors and len(errors.splitlines()) == 1, errors
+        code, out, errors = run_main(*small, *data, "partition.name=mysets:rows")
+        assert code == 0 and "tried" not in out, errors
+    code, out, errors = run_main(*small, "data.name=cifar10", "data.root=/nowhere", "partition.name=mysets:ones")
+    told = " ".join(out.split())
+    assert code == 0 and "partition.name=mysets:ones was not tried, " in told, errors
+    words = (*small, "data.name=cifar10", "data.root=/nowhere", "partition.name=mysets:ones", "--json")
+    assert any("was not tried" in line for line in json.loads(run_main(*words)[1])["warnings"])
+
+
+def test_a_net_that_ends_the_process_where_it_is_tried(run_main: RunMain, mine: Path) -> None:
+    """Before a run: a mistake in one line, with what it has said."""
+    net = "class Net(nn.Module):\n    def __init__(self, num_classes, example_shape):\n        super().__init__()\n"
+    ends = "        self.layer = nn.Linear(1, 1)\n\n    def forward(self, x):\n        raise SystemExit(7)\n"
+    mine.write_text(f"{mine.read_text()}\n\nfrom torch import nn\n\n\n{net}{ends}")
+    code, _, errors = run_main(*SMALL, "model.name=mysets:Net", "--plan")
+    assert code == 2 and "SystemExit: 7" in errors and len(errors.splitlines()) == 1, errors

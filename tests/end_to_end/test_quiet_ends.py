@@ -49,6 +49,15 @@ def test_a_rank_that_trains_ends_with_one_that_has_failed(start: Start) -> None:
     assert "ValueError: no" in block(launched.err) and "abort" not in launched.err.lower()
 
 
+def test_a_user_s_code_that_ends_the_process_ends_the_job_in_order(start: Start) -> None:
+    """As by `sys.exit` in the net: with the block of any other failure, and without a word of MPI."""
+    patch = RANK_1_FAILS.format(others="").replace('ValueError("no")', "SystemExit(7)")
+    launched = start(3, "train.local_epochs=100000", patch=WITHOUT_LIMITS + patch)
+    assert launched.wait() == 1
+    assert "SystemExit: 7" in block(launched.err) and "abort" not in launched.err.lower()
+    assert "round 1, client " in block(launched.err) and "stage local_training" in block(launched.err)
+
+
 def test_a_rank_that_does_not_look_is_ended(start: Start) -> None:
     """MPI ends it; the line before MPI's own text says so."""
     patch = "from fedmpi.mpi import leaving\nleaving._COME_S = 0.1\n"

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 from golden_file import Told
-from launched import Made, RunMain
+from launched import Made, RunMain, narrow, rejoined
 from small_runs import SMALL, finished, small_config
 
 from fedmpi.data import reading
@@ -39,7 +39,8 @@ def test_a_config_that_would_change_results_is_refused(
     before = finished(run_dir)
     code, _out, errors = run_main(*ARGUMENTS, change, "--run-dir", str(run_dir), "--resume")
     assert code == 2
-    assert line in errors and "Traceback" not in errors and len(errors.splitlines()) == 1, errors
+    said = rejoined(errors)
+    assert line in said and "Traceback" not in said and len(said.splitlines()) == 1 and narrow(errors), errors
     assert finished(run_dir) == before
 
 
@@ -50,7 +51,7 @@ def test_a_cosine_schedule_refuses_other_rounds(run_main: RunMain, tmp_path: Pat
     assert run_main(*cosine)[0] == 0
     code, _, errors = run_main(*cosine, "rounds=2", "--resume")
     assert code == 2
-    told(errors)
+    told(rejoined(errors))
 
 
 def test_fewer_rounds_than_are_done_are_refused(run_main: RunMain, run_dir: Path, told: Told) -> None:
@@ -59,7 +60,7 @@ def test_fewer_rounds_than_are_done_are_refused(run_main: RunMain, run_dir: Path
     assert run_main("--run-dir", str(run_dir), "--resume", "rounds=15", *stops)[0] == 75
     code, _, errors = run_main("--run-dir", str(run_dir), "--resume", "rounds=2")
     assert code == 2 and status_of(RunDir(run_dir)).state == "stopped"
-    told(errors)
+    told(rejoined(errors))
     for rounds in (3, 2):
         assert run_main("--run-dir", str(run_dir), "--resume", f"rounds={rounds}")[0] == 0
         found = status_of(RunDir(run_dir))
@@ -97,7 +98,7 @@ def test_without_a_checkpoint_it_starts_at_round_1_and_says_so(run_main: RunMain
         path.unlink()
     code, out, errors = run_main(*ARGUMENTS, "--run-dir", str(run_dir), "--resume")
     assert code == 0, errors
-    assert f" {run_dir}: no round " in out
+    assert f" {run_dir}: no round " in rejoined(out)
     assert finished(run_dir) == expected
 
 
@@ -132,7 +133,8 @@ def test_an_absent_run_is_begun(run_main: RunMain, tmp_path: Path, told: Told) -
     code, out, errors = run_main(*ARGUMENTS, "--run-dir", str(tmp_path / "new"), "--resume")
     assert code == 0, errors
     assert len(finished(tmp_path / "new").records) == 2
-    told(out.splitlines()[1])
+    assert narrow("\n".join(out.splitlines()[:3]))
+    told(rejoined(out).splitlines()[1])
 
 
 def test_an_occupied_run_dir_is_one_line(run_main: RunMain, run_dir: Path, told: Told) -> None:

@@ -145,6 +145,7 @@ def _on_the_host(operator: Any, *args: Any, **kwargs: Any) -> Any:
     with torch._C._AutoDispatchBelowAutograd():
         on_host = [_host(value) if is_pretend(value) else _cpu_for(value) for value in flat]
         host_args, host_kwargs = pytree.tree_unflatten(on_host, spec)
+        host_args = _with_tensors(operator, host_args)
         found = operator(*host_args, **host_kwargs)
         returns = operator._schema.returns
         values = (found,) if len(returns) == 1 else found or ()
@@ -170,6 +171,15 @@ def _index_of(operator: Any, flat: Sequence[Any]) -> int:
     if len(devices) > 1 or hosts:
         raise RuntimeError(f"{operator} mixes {', '.join(str(value.device) for value in tensors)}")
     return devices.pop().index or 0
+
+
+def _with_tensors(operator: Any, args: Sequence[Any]) -> list[Any]:
+    """The arguments, numbers that stand for tensors (of `x % 2`, say) as such again."""
+    kinds = [argument.type.kind() == "TensorType" for argument in operator._schema.arguments]
+    return [
+        torch.tensor(value) if is_tensor and isinstance(value, (int, float)) else value
+        for is_tensor, value in zip(kinds, args, strict=False)
+    ]
 
 
 def _cpu_for(value: Any) -> Any:
@@ -255,6 +265,9 @@ class _Module:
     def _is_in_bad_fork(self) -> bool:
         return False
 
+    def synchronize(self, chosen: object = None) -> None:
+        """Work is done at once."""
+
     def manual_seed_all(self, seed: int) -> None:
         """Kernels draw from the CPU's generator."""
 
@@ -265,6 +278,8 @@ def register() -> None:
     backend_registration._setup_privateuseone_for_python_backend(NAME, backend_module=_Module())
     rest = torch.library.Library("_", "IMPL", "PrivateUse1")
     rest.fallback(_on_the_host)
+    autocast = torch.library.Library("_", "IMPL", "AutocastPrivateUse1")
+    autocast.fallback(torch.library.fallthrough_kernel)
     aten = torch.library.Library("aten", "IMPL", "PrivateUse1")
     kernels = {name: partial(_operator(name).redispatch, _CPU_KERNELS) for name in _VIEWS}
     kernels |= {name: partial(_on_the_host, _operator(name)) for name in _COMPOSITE}
@@ -277,7 +292,7 @@ def register() -> None:
     }
     for name, kernel in kernels.items():
         aten.impl(name, kernel)
-    _LIBRARIES.extend((rest, aten))
+    _LIBRARIES.extend((rest, autocast, aten))
 
 
 def _by_hand(formula: Any, *args: Any) -> Any:

@@ -1,5 +1,7 @@
 """Where time goes, with a clock that only moves when told: every number below is exact."""
 
+import sys
+
 import pytest
 from hand_clock import HandClock
 
@@ -77,8 +79,13 @@ def test_a_failure_says_where_and_keeps_its_cause(world: World) -> None:
     assert error.__cause__ is cause
 
 
-@pytest.mark.parametrize("kind", [KeyboardInterrupt, SystemExit])
-def test_a_request_to_stop_is_no_failure(world: World, kind: type[BaseException]) -> None:
-    with pytest.raises(kind), world.clock.stage("svd"):
-        raise kind
+def test_the_end_that_a_user_s_code_calls_for_is_a_failure(world: World) -> None:
+    with pytest.raises(RoundError) as raised, world.clock.stage("local_training", 2, 5):
+        sys.exit(3)
+    assert raised.value.where() == "round 2, client 5, stage local_training"
+
+
+def test_a_request_to_stop_is_no_failure(world: World) -> None:
+    with pytest.raises(KeyboardInterrupt), world.clock.stage("svd"):
+        raise KeyboardInterrupt
     assert "svd" in world.clock.take()

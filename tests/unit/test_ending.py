@@ -1,10 +1,13 @@
 """How runs with rounds to go have ended: from the note of a rank, the manifest and the lock, and as it is told."""
 
 import json
+import shlex
 from pathlib import Path
+from typing import Any
 
 import pytest
 from golden_file import Told
+from launched import narrow, unfolded
 from small_runs import small_config
 from written_runs import a_run
 
@@ -16,6 +19,7 @@ from fedmpi.pages.page import page
 from fedmpi.report.diverged import divergences
 from fedmpi.report.ending import Ending, ending
 from fedmpi.report.records import read_records
+from fedmpi.report.terminal import as_message
 from fedmpi.running.advice import Advice
 from fedmpi.store import manifest
 from fedmpi.store.lock import RunLock
@@ -79,6 +83,64 @@ def test_runs_without_a_note(run: RunDir, told: Told) -> None:
     manifest.add_stop(run, 2, "SIGUSR1")
     assert (seen(run).state, seen(run).cause) == ("stopped", "SIGUSR1")
     told(seen(run).paragraph())
+
+
+OWN = {"ranks": 5, "folder": "/home/me/my work", "words": ["method.name=mymod:M", "output.observers=[mymod:O]"]}
+TAIL = "method.name=mymod:M 'output.observers=[mymod:O]'"
+
+
+def advised(run: RunDir, *starts: dict[str, Any]) -> str:
+    for start in starts:
+        manifest.add_start(run, start)
+    return seen(run).advice.removeprefix("to continue: ")
+
+
+def test_the_command_is_that_of_the_last_start(run: RunDir) -> None:
+    """With its folder, its own code and its ranks; where the run is now. Of an older start only the ranks are known."""
+    command = f"python -m fedmpi.main --run-dir {run.path} --resume"
+    assert advised(run) == f"mpirun -n 3 {command}"
+    own = {"ranks": [{}, {}], "resume": {**OWN, "run_dir": "/elsewhere/run"}}
+    assert advised(run, own) == f"cd '/home/me/my work' && mpirun -n 5 {command} {TAIL}"
+    alone = {"ranks": [{}], "resume": {"ranks": 1, "folder": "", "words": [], "run_dir": str(run.path)}}
+    assert advised(run, alone) == command
+    assert advised(run, {"ranks": [{}, {}]}) == f"mpirun -n 2 {command}"
+
+
+@pytest.mark.parametrize(
+    "edited",
+    [
+        {"words": ["method.name=m:M; reboot"]},
+        {"words": ["output.dir=/etc"]},
+        {"words": [3]},
+        {"words": "method.name=m:M"},
+        {"folder": "here"},
+        {"folder": "/a\x1b[2J"},
+        {"folder": "/" + 2000 * "a"},
+        {"ranks": 0},
+        {"ranks": 10**9},
+        {"ranks": "5"},
+    ],
+)
+def test_what_is_not_of_our_form_is_in_no_command(run: RunDir, edited: dict[str, Any]) -> None:
+    command = f"mpirun -n 2 python -m fedmpi.main --run-dir {run.path} --resume"
+    assert advised(run, {"ranks": [{}, {}], "resume": {**OWN, **edited}}) == command
+    assert advised(run, {"ranks": 7, "resume": 7}) == command.removeprefix("mpirun -n 2 ")
+
+
+def test_a_start_notes_what_its_own_command_has(run: RunDir, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(run.path.parent)
+    advice = Advice(small_config("data.name=cifar10", "data.root=data", "output.observers=[mymod:O]"))
+    advice.run_is_in(run, 4)
+    assert advised(run, {**advice.again.noted(run.path), "ranks": [{}]}) == advice.resume_command()
+    assert advice.resume_command().startswith(f"cd {run.path.parent} && mpirun -n 4 ")
+
+
+def test_the_advice_of_a_run_that_was_moved_is_of_where_it_is(run: RunDir) -> None:
+    manifest.add_start(run, {"resume": {**OWN, "run_dir": str(run.path)}})
+    noted(run, DivergenceError(LOSS))
+    (run.path.parent / "run-2").mkdir()
+    there = RunDir(run.path.rename(run.path.parent / "run-2" / "it's moved"))
+    assert seen(there).advice.endswith(f" --resume-from {shlex.quote(str(there.path))} train.lr=0.005")
 
 
 def test_a_page_begins_with_the_end_of_its_run(run: RunDir) -> None:
@@ -153,3 +215,14 @@ def test_clients_that_diverged_are_counted(tmp_path: Path, told: Told) -> None:
     run = facts.read(a_run(tmp_path / "run", [{"1": 0.5}]))
     records = [{**record, **rounds[0]} for record in run.records]
     assert "2 of 2 trainings" in page([facts.replace(run, records=records)])
+
+
+def test_a_long_refusal_is_folded_and_its_command_stays_one() -> None:
+    """By hand: words up to 80 columns, then the command as a shell reads it; a path is not cut."""
+    path = "/" + 90 * "a"
+    command = f"cd '/home/me/my work' && mpirun -n 3 python -m fedmpi.main --run-dir {path} --resume"
+    lines = as_message(f"{path}: {20 * 'word '}end; to continue: {command}").splitlines()
+    assert lines[0] == f"{path}:" and lines[1] == f"  {' '.join(15 * ['word'])}" and lines[2] == f"  {5 * 'word '}end"
+    assert lines[3].startswith("to continue: cd '/home/me/my work' && mpirun") and lines[3].endswith(" \\")
+    assert unfolded("\n".join(lines[3:])) == f"to continue: {command}" and narrow("\n".join(lines[:4]))
+    assert as_message("short: no command") == "short: no command"

@@ -89,6 +89,12 @@ def test_a_branch_without_a_round_of_its_own(tmp_path: Path) -> None:
         facts.read_all([tmp_path])
 
 
+def test_an_export_of_such_a_branch_ends_in_a_command(tmp_path: Path) -> None:
+    run = marked(a_run(tmp_path / "run", [{"1": 0.5}] * 2, rounds=4), 2, "/a/first")
+    with pytest.raises(RunDirError, match="/a/first .*; to continue: .* --resume$"):
+        chosen_round(RunDir(run), "last", {record["round"]: record for record in read_records(RunDir(run))})
+
+
 def test_the_page_says_whose_rounds_they_are(branch: Path, tmp_path: Path) -> None:
     text = page([facts.read(branch)])
     assert f"of {tmp_path / 'first'}" in text and "train.lr 0.01 instead of 0.1" in text

@@ -181,6 +181,24 @@ def test_no_rank_waits_for_torch_s_compiler(argv: str, tmp_path: Path) -> None:
     assert (done.returncode, done.stdout.splitlines()[-1]) == (0, "LOADED []"), done.stderr
 
 
+OF_RUNS = ("fedmpi.command.job", "fedmpi.running.folder", "fedmpi.methods.prism", "fedmpi.data.sets.cifar")
+
+
+@pytest.mark.parametrize(
+    ("argv", "code", "unneeded"),
+    [
+        ("--version", 0, ("pydantic", "yaml", *OF_RUNS)),
+        ("--list", 0, ("pydantic", "yaml", "fedmpi.methods", *OF_RUNS)),
+        ("train.lr=fast", 2, OF_RUNS),
+        ("train.lrr=1", 2, OF_RUNS[:2]),
+    ],
+)
+def test_an_answer_loads_only_what_it_needs(argv: str, code: int, unneeded: tuple[str, ...], tmp_path: Path) -> None:
+    """A key that is unknown is looked for among those of all names."""
+    done = run(argv, cwd=tmp_path, heavy=unneeded)
+    assert (done.returncode, done.stdout.splitlines()[-1]) == (code, "LOADED []"), done.stderr
+
+
 @pytest.mark.parametrize(
     ("argv", "named"),
     [

@@ -50,6 +50,7 @@ def test_host_tensors_are_refused(name: str) -> None:
 
 def test_numbers_are_no_host_tensors() -> None:
     assert (there(3) * torch.tensor(2.0)).device.type == device.NAME
+    assert (torch.arange(3, device=device.NAME) % 2).tolist() == [0, 1, 0]
 
 
 WAITS: dict[str, tuple[int, Callable[[Tensor], object]]] = {

@@ -8,6 +8,7 @@ import pytest
 from asked_studies import BETTER, FILE, WORSE, final_runs, made, study_of
 
 from fedmpi.errors import RunDirError
+from fedmpi.store import units
 from fedmpi.studies.study.answers import answers
 from fedmpi.studies.study.asked import Measure
 from fedmpi.studies.study.choice import choose, numbers
@@ -192,3 +193,15 @@ def test_cohorts_of_unlike_numbers_of_rounds_are_not_held_against_each_other(tmp
     ]
     (line,) = unlike(study, longer)
     assert "cohorts" not in line and f"hm {len(runs[0].rounds)}; avg {2 * len(runs[0].rounds)}" in line
+
+
+def test_seconds_have_a_unit_and_three_digits(tmp_path: Path) -> None:
+    """By hand: 4 s a round in every run, so differences are 0."""
+    measures = {**FILE["measures"], "round_s": {"quantity": "seconds"}}
+    question = {**FILE["questions"][0], "measure": "round_s", "provided": [], "margin": 0}
+    study = study_of(tmp_path, measures=measures, questions=[question])
+    runs = final_runs(BETTER, WORSE)
+    text = report(study, {}, runs, answers(study, runs), [])
+    assert "| 4.00 ± 0.00 s |" in text and "round_s +0.00 s (" in text and "interval +0.00 to +0.00" in text
+    shown = [units.seconds(number) for number in (0.803891, 11.9827, 99.94, 99.96, 1234.5, 0.0110172)]
+    assert shown == ["0.804 s", "12.0 s", "99.9 s", "100 s", "1234 s", "0.0110 s"]

@@ -25,12 +25,12 @@ from fedmpi.studies.launch import environment, launcher
 
 _SAYS = ("CUDA graphs", "GPU-aware")
 """Lines of a run's log that are repeated below its digest."""
-_BITS = ((1, "gather", "off"), (3, "gather", "off"), (3, "reduce", "off"), (1, "gather", "auto"), (3, "gather", "auto"))
+_BITS = ((1, "gather", "off"), (3, "reduce", "off"), (1, "gather", "auto"), (3, "gather", "auto"))
 """Ranks, `mpi.exchange` and `train.cuda_graph` of each run."""
-_WORKERS = ((1, "off"), (2, "off"), (3, "off"), (1, "auto"), (3, "auto"))
+_WORKERS = ((1, "off"), (2, "off"), (3, "off"), (3, "auto"))
 # Two rounds between the first and the last, which is tested and saved.
 _LONGER = ("rounds=4", "clients.per_round=6")
-_MORE_DATA = ("data.num_train=12800",)
+_MORE_DATA = ("data.num_train=6400",)
 
 
 def machine(measuring: Measuring) -> list[str]:
@@ -101,7 +101,7 @@ def _last_first(text: str | None) -> list[str]:
 
 
 def bits(measuring: Measuring) -> list[str]:
-    """Digests of the servers' states after two rounds: fedmpi promises equal ones. Raises `SectionError`."""
+    """Digests of the servers' states after the last round: fedmpi promises equal ones. Raises `SectionError`."""
     rows, digests, said = [], [], []
     for ranks, exchange, graph in _BITS[:2] if measuring.is_dry else _BITS:
         words = (f"mpi.exchange={exchange}", f"train.cuda_graph={graph}", "output.keep_checkpoints=1")
@@ -112,7 +112,8 @@ def bits(measuring: Measuring) -> list[str]:
     if is_equal := len(set(digests)) == 1:
         rows = [[*row[:-1], measuring.shown(row[-1])] for row in rows]
     notes = [] if measuring.is_dry else [f"- {line}" for line in dict.fromkeys(said)]
-    heads = ["ranks", "exchange", "train.cuda_graph", "digest after two rounds"]
+    after = f"digest after {counted(measuring.config.rounds, 'round')}"
+    heads = ["ranks", "exchange", "train.cuda_graph", after]
     lines = [
         *markdown_lines(heads, rows, 4),
         "",

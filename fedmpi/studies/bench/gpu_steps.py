@@ -1,8 +1,9 @@
 """Local steps of each rank ratio on one GPU: as fedmpi computes them, replayed, and by hand; and what surrounds them.
 
 `by hand` is what one would write without fedmpi: an ordinary module, `torch.optim.SGD`, normalized images in the GPU's
-memory. It is measured with fedmpi's settings of torch (deterministic kernels, no TF32), and `freely`: any kernel, the
-fastest of cuDNN's, TF32. fedmpi's steps are without what a method adds to gradients.
+memory, `torch.amp.GradScaler` where the loss is scaled. It is measured with fedmpi's settings of torch (deterministic
+kernels, no TF32), and `freely`: any kernel, the fastest of cuDNN's, TF32. fedmpi's steps are without what a method adds
+to gradients.
 """
 
 from __future__ import annotations
@@ -42,7 +43,7 @@ Steps = Callable[[int], None]
 def speed(measuring: Measuring) -> list[str]:
     """Images per second, the median of three turns through the columns."""
     rows, notes, replays = [], [], Replays()
-    for precision in ("fp32", "bf16"):
+    for precision in ("fp32", _half_precision()):
         with measuring.but(f"train.precision={precision}").setup() as setup:
             for number, tier in enumerate(setup.method.tiers):
                 ways, why_not = _ways(setup, number, replays)
@@ -53,6 +54,12 @@ def speed(measuring: Measuring) -> list[str]:
                 rows.append([tier.name, precision, *cells])
     heads = ["rank ratio", "precision", "computed", "replayed", "by hand", "by hand, freely"]
     return [*markdown_lines(heads, rows, 2), *_notes(measuring, notes)]
+
+
+def _half_precision() -> str:
+    """The one that a GPU has kernels for: fp16 before sm_80 (V100)."""
+    is_older = torch.cuda.is_available() and torch.cuda.get_device_capability()[0] < 8
+    return "fp16" if is_older else "bf16"
 
 
 def _ways(setup: Setup, number: int, replays: Replays) -> tuple[dict[str, Steps], str]:
@@ -70,24 +77,23 @@ def _ways(setup: Setup, number: int, replays: Replays) -> tuple[dict[str, Steps]
 
 
 class Replays:
-    """Lets trainers replay their steps, each with a memory of its own, or with `record`.
+    """Lets trainers replay their steps, each with a memory of its own, or with `record`; on a CPU none does.
 
     None does after a recording that failed: torch's allocator and generators may take themselves to be recording still,
     and the next one would fail for that reason instead of its own.
     """
 
     def __init__(self, record: Record | None = None) -> None:
-        self._record, self._failed = record, ""
+        self._record, self.failed = record, ""
 
     def begin(self, trainer: LocalTrainer, tier: str) -> str:
         """Why the trainer does not replay, empty if it does. Its net has initial values afterwards."""
-        data, why_not = trainer.data, self._failed or "no GPU"
-        if not self._failed and data.device.type == "cuda":
-            [why_not] = replay_steps(
-                [trainer], np.arange(len(data.train_y)), 0, self._record or CudaGraphs(data.device)
-            )
+        data, why_not = trainer.data, self.failed or "no GPU"
+        if not self.failed and data.device.type != "cpu":
+            record = self._record or CudaGraphs(data.device)
+            [why_not] = replay_steps([trainer], np.arange(len(data.train_y)), 0, record)
             if why_not not in ("", DRAWS, OTHER_BITS):
-                self._failed = f"not tried after the recording of rank ratio {tier} failed"
+                self.failed = f"not tried after the recording of rank ratio {tier} failed"
         initial_values(trainer.net, 0)
         return why_not
 
@@ -105,13 +111,15 @@ class ByHand:
     def __init__(self, setup: Setup, number: int) -> None:
         data, train = setup.data, setup.config.train
         self._batch_size, self._device = train.batch_size, data.device
-        self._dtype = torch.bfloat16 if train.precision == "bf16" else None
+        self._dtype = {"bf16": torch.bfloat16, "fp16": torch.float16}.get(train.precision)
         net = setup.method.net(number)
         # Factors come as zeros, which would train unlike others. A GPU's generator fails after a failed recording.
         for parameter in net.parameters():
             nn.init.normal_(parameter, std=0.02)
         self._net = net.to(self._device).to(memory_format=torch.channels_last)
         self._sgd = torch.optim.SGD(self._net.parameters(), lr=_LR, momentum=train.momentum, weight_decay=1e-4)
+        is_scaled = train.precision == "fp16"
+        self._scaler = torch.amp.GradScaler(self._device.type, init_scale=train.loss_scale, enabled=is_scaled)
         whole = data.draws(np.arange(len(data.train_y)), 1, torch.Generator(), shuffle=False)
         self._images, self._labels = data.train_batch(whole, 0, 0, len(data.train_y))
 
@@ -126,8 +134,9 @@ class ByHand:
         self._sgd.zero_grad()
         with torch.autocast(self._device.type, self._dtype, enabled=self._dtype is not None):
             loss = functional.cross_entropy(self._net(images), labels)
-        torch.autograd.backward(loss)
-        self._sgd.step()
+        torch.autograd.backward(self._scaler.scale(loss))
+        self._scaler.step(self._sgd)
+        self._scaler.update()
 
 
 def _freely(run: Steps, steps: int) -> None:
@@ -155,15 +164,18 @@ def _enough(run: Steps, least_s: float) -> int:
 
 
 def memory(measuring: Measuring) -> list[str]:
-    """What torch has allocated and reserved at most; recorded graphs keep their memory, so they come last
-    and share theirs, as in a run.
+    """What torch has allocated and reserved at most, while a graph was recorded, too: what a replay uses lies in the
+    recording's own pool, which no longer counts as allocated. Graphs keep their memory, so they come last and share it,
+    as in a run.
     """
     rows, notes = [], []
     with measuring.setup() as setup:
         device = setup.data.device
-        replays = Replays(CudaGraphs(device) if device.type == "cuda" else None)
+        replays = Replays(CudaGraphs(device) if device.type != "cpu" else None)
         for way in ("computed", "replayed"):
             for tier, trainer in zip(setup.method.tiers, setup.trainers, strict=False):
+                if not replays.failed:  # after a recording that failed torch's allocator refuses this
+                    _forget_peaks(device)
                 why_not = replays.begin(trainer, tier.name) if way == "replayed" else ""
                 if why_not:
                     notes.append(f"- rank ratio {tier.name} is not replayed: {why_not}")
@@ -173,15 +185,20 @@ def memory(measuring: Measuring) -> list[str]:
     return [*markdown_lines(heads, rows, 2), *_notes(measuring, notes)]
 
 
+def _forget_peaks(device: torch.device) -> None:
+    if device.type != "cpu":
+        of_device = torch.get_device_module(device)
+        of_device.empty_cache()
+        of_device.reset_peak_memory_stats(device)
+
+
 def _peaks(measuring: Measuring, trainer: LocalTrainer) -> list[str]:
+    """Since they were forgotten."""
     device, found = trainer.data.device, (0, 0)
-    if device.type == "cuda":
-        # After a recording that failed, torch's allocator refuses this. Then nothing more is measured (`memory`).
-        torch.cuda.empty_cache()
-        torch.cuda.reset_peak_memory_stats(device)
     train(trainer, _WARM_UP)
-    if device.type == "cuda":
-        found = torch.cuda.max_memory_allocated(device), torch.cuda.max_memory_reserved(device)
+    if device.type != "cpu":
+        of_device = torch.get_device_module(device)
+        found = of_device.max_memory_allocated(device), of_device.max_memory_reserved(device)
     return [measuring.shown(1e-6 * value, "{:,.0f} MB") for value in found]
 
 
@@ -195,7 +212,7 @@ def energy_of_steps(measuring: Measuring) -> list[str]:
             notes += [f"- rank ratio {tier.name} is not replayed: {why_not}"] if why_not else []
             cells = []
             for run in (ways["computed"], ways["replayed"], ways["by hand"]):
-                steps = _enough(run, energy.LEAST_S * measuring.seconds)
+                steps = _enough(run, 0.0 if measuring.is_dry else energy.LEAST_S)
                 try:
                     used = energy.joules(partial(run, steps), device)
                     cells.append(measuring.shown(1000 * used / steps / size, "{:.2f} J"))
@@ -226,7 +243,7 @@ def factorization(measuring: Measuring) -> list[str]:
                 there = {name: value.to(device) for name, value in state.items()}
                 act = partial(_factors, method, solver, there, ratio, device)
                 errors[device.type] = squared_error(method, state, act())  # and warms up
-                seconds = _median_s(act, device, _TURNS)
+                seconds = _median_s(act, device, _TURNS if device.type != "cpu" else 1)
                 excess = abs(errors[device.type] / errors["cpu"] - 1)
                 where = device.type if device.type != "cpu" else f"cpu, {torch.get_num_threads()} thread"
                 rows.append([solver, where, measuring.shown(seconds, "{:.3f} s"), measuring.shown(excess, "{:.1e}")])
@@ -246,7 +263,7 @@ def copies(measuring: Measuring) -> list[str]:
     with measuring.setup() as setup:
         device, num_bytes = setup.data.device, setup.trainers[0].net.layout.num_bytes
         there = torch.zeros(num_bytes, dtype=torch.uint8, device=device)
-        for name, is_pinned in (("page-locked", device.type == "cuda"), ("ordinary", False)):
+        for name, is_pinned in (("page-locked", device.type != "cpu"), ("ordinary", False)):
             here = host_buffer(num_bytes, is_pinned=is_pinned)
             for way, action in (("down", partial(here.copy_, there)), ("up", partial(there.copy_, here))):
                 action()
@@ -274,8 +291,7 @@ def _seconds(action: Callable[[], object]) -> float:
 
 
 def _wait(device: torch.device) -> None:
-    if device.type == "cuda":
-        torch.cuda.synchronize(device)
+    torch.get_device_module(device).synchronize(device)
 
 
 def _of_replay(measuring: Measuring, cell: str, why_not: str) -> str:

@@ -21,7 +21,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from fedmpi.command.job import check_ranks
+from fedmpi.command.given import check_ranks
 from fedmpi.config import yaml_text
 from fedmpi.config.tree import read_tree
 from fedmpi.data.options import PLACES

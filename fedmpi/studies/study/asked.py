@@ -59,6 +59,11 @@ class Measure(Section):
         return self.quantity in ("accuracy", "time_share")
 
     @property
+    def is_seconds(self) -> bool:
+        """Whether the number is shown in seconds."""
+        return self.quantity == "seconds"
+
+    @property
     def is_of_a_net(self) -> bool:
         """Whether a tested net has it; else the run as a whole, also one whose clients alone have nets."""
         return self.quantity == "accuracy" or self.is_to_target
@@ -283,7 +288,7 @@ def _validated(values: dict[str, Any]) -> tuple[Asked | None, list[Problem]]:
     try:
         asked = Asked.model_validate(explain.completed(Asked, values))
     except ValidationError as error:
-        return None, explain.problems(Asked, error, (), {})
+        return None, explain.problems(Asked, error, (), dict)
     return asked, [Problem(path, text) for path, text in asked.mistakes()]
 
 

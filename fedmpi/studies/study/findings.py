@@ -8,7 +8,7 @@ from itertools import groupby
 from fedmpi.config import yaml_text
 from fedmpi.errors import counted
 from fedmpi.report import table_text
-from fedmpi.store.units import duration, percent, si
+from fedmpi.store.units import duration, percent, seconds, si
 from fedmpi.studies.runs import mean_std
 from fedmpi.studies.study.answers import Answer, Part, is_final
 from fedmpi.studies.study.asked import Measure, Study
@@ -84,11 +84,11 @@ def _runs(study: Study, runs: Sequence[Kept]) -> Iterator[str]:
     asked = len(finals(study, {}))
     commits = sorted({run.note.commit or "none (no git there)" for run in runs})
     code = sorted({str(run.made_with.get("git")) for run in runs})
-    seconds = sum(run.seconds.get("wall", 0.0) * len(run.rounds) for run in runs)
+    spent_s = sum(run.seconds.get("wall", 0.0) * len(run.rounds) for run in runs)
     yield f"- file: `{study.path.name}`, SHA-256 `{study.digest}`, commit {', '.join(commits) or '-'}"
     yield f"- {len(final)} of {asked} final runs, seeds {', '.join(map(str, study.asked.seeds))}"
     yield f"- {len(runs) - len(final)} tuning runs on validation data"
-    yield f"- code: commit {', '.join(code) or '-'}; all rounds took {duration(seconds)} of one core"
+    yield f"- code: commit {', '.join(code) or '-'}; all rounds took {duration(spent_s)} of one core"
     for text in dict.fromkeys(_versions(run) for run in runs):
         yield f"- {text}"
     yield from (f"- {line}" for line in unlike(study, runs))
@@ -154,10 +154,13 @@ def _mean(measure: Measure, values: Sequence[float | None]) -> str:
     of = f" ({len(known)} of {len(values)})" if len(known) < len(values) else ""
     if mean is None:
         return "-"
-    shown = percent if measure.is_share else si
     if std is None:
-        return shown(mean) + of
-    return f"{shown(mean).removesuffix(' %')} ± {shown(std)}{of}"
+        return _shown(measure, mean) + of
+    return f"{_shown(measure, mean).removesuffix(' %').removesuffix(' s')} ± {_shown(measure, std)}{of}"
+
+
+def _shown(measure: Measure, number: float) -> str:
+    return percent(number) if measure.is_share else seconds(number) if measure.is_seconds else si(number)
 
 
 def _differences(study: Study, answers: Sequence[Answer]) -> Iterator[str]:
@@ -199,7 +202,7 @@ def _choices(study: Study, choices: Choices) -> Iterator[str]:
             for number, score in enumerate(one["scores"]):
                 values = study.asked.methods[method].trials[number]
                 said = ", ".join(f"{key} {yaml_text.flow(value)}" for key, value in values.items())
-                shown = "-" if score is None else percent(score) if measure.is_share else si(score)
+                shown = "-" if score is None else _shown(measure, score)
                 mark = "**" * (number == one["trial"])
                 lines.append((setting, method, f"{mark}{said}{mark}", f"{mark}{shown}{mark}"))
     yield from table_text.markdown_lines(("setting", "method", "trial", "score"), lines, 3)
@@ -208,7 +211,7 @@ def _choices(study: Study, choices: Choices) -> Iterator[str]:
 def _signed(measure: Measure, number: float, *, unit: bool = True) -> str:
     if measure.is_share:
         return f"{100 * number:+.2f}{' points' * unit}"
-    text = si(abs(number))
+    text = _shown(measure, abs(number)).removesuffix(" s" * (not unit))
     return f"{'-' if number < 0 else '+'}{text}"
 
 

@@ -108,6 +108,7 @@ def _difference(study: Study, answer: Answer, part: Part, axes: Axes) -> None:
     axes.plot([scale * each for each in part.differences], [0] * len(part.differences), "o", color=colour_of(1))
     axes.plot([scale * part.mean], [0], "|", color=colour_of(0), markersize=14)
     axes.set_title(f"{answer.question.first} - {answer.question.second}")
-    axes.set_xlabel(part.condition.measure + (" (points)" if measure.is_share else ""))
+    unit = " (points)" if measure.is_share else " (s)" if measure.is_seconds else ""
+    axes.set_xlabel(part.condition.measure + unit)
     axes.set_yticks([])
     axes.set_ylim(-1, 1)

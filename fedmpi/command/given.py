@@ -1,0 +1,56 @@
+"""The config that a command is given, and where its run begins."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from fedmpi.config.load import load
+from fedmpi.config.schema import Config
+from fedmpi.errors import ConfigError, counted
+
+if TYPE_CHECKING:  # a mistake in the config of a fresh run is said without these
+    from fedmpi.running.folder import Origin
+
+
+def check_ranks(config: Config, size: int) -> None:
+    """Raises `ConfigError` for a job of fewer ranks than the config wants."""
+    if (least := config.mpi.min_ranks) > size:
+        here = counted(size, "rank")
+        raise ConfigError("mpi.min_ranks", f"is {least}, but the job has {here}; start more, or allow {size}")
+
+
+def config_and_origin(
+    path: str | None, overrides: Sequence[str], run_dir: str | None, resume: bool, resume_from: str | None
+) -> tuple[Config, Origin | None]:
+    """The validated config, and where a new run begins. A resumed run takes the config it was begun with unless another
+    is given (`path`), and a branch (`resume_from`) that of its parent. Where there is none, a config or an override
+    says that a run is to begin there (batch files, submitted again as they are, give both); neither is a slip in the
+    directory's name, and must not begin another experiment. Raises `ConfigError`.
+    """
+    origin = origin_of(run_dir, resume, resume_from)
+    if path is None and (origin is not None or _has_begun(run_dir, resume)):
+        from fedmpi.running.folder import config_of
+        from fedmpi.store.run_dir import RunDir
+
+        folder = origin.run_dir if origin is not None else RunDir(Path(run_dir or ""))
+        return config_of(folder, overrides, trains=True), origin
+    if path is None and resume and not overrides:
+        problem = "holds no run to continue (no config.yaml); name the config to begin one there"
+        raise ConfigError(str(run_dir), problem)
+    return load(path, overrides), origin
+
+
+def origin_of(run_dir: str | None, resume: bool, resume_from: str | None) -> Origin | None:
+    """The checkpoint that a new run begins from; None for one that needs none or has begun. Raises ConfigError."""
+    if resume_from is None or _has_begun(run_dir, resume):
+        return None
+    from fedmpi.running.folder import Origin
+
+    return Origin.named(resume_from)
+
+
+def _has_begun(run_dir: str | None, resume: bool) -> bool:
+    return resume and os.path.isfile(os.path.join(run_dir or "", "config.yaml"))  # False, too, of a name too long
