@@ -27,8 +27,9 @@ BOUND_FACTOR = 64.0
 """A result may leave a tensor's largest published entry this many times behind before it counts as diverged."""
 
 _BITS = 61
-# Numbers of a sum that are worked on at once. Their float32 products take 0.5 MB, and stay in a core's L2 cache. Of smaller
-# blocks the calls cost more: an AMD EPYC with 1 MB of L2 took 1.6 ns a number, 1.7 and 2.1 of a half and a quarter.
+# Numbers of a sum that are worked on at once. Their float32 products take 0.5 MB, and stay in a core's L2 cache. The
+# calls for smaller blocks cost more: an AMD EPYC with 1 MB of L2 took 1.6 ns a number, 1.7 and 2.1 with a half and a
+# quarter of these.
 _BLOCK = 131072
 
 
