@@ -91,9 +91,7 @@ class ExactSum:
         product = buffer[: value.numel()].view(value.shape)
         is_alike = value.dtype == exact_in and value.device == product.device
         source = value if is_alike else product.copy_(value)
-        if (
-            total.device.type == "cpu"
-        ):  # numpy's addition of int64 takes a third of torch's time, and its calls are short
+        if total.device.type == "cpu":  # numpy adds int64 in a third of torch's time
             units, terms = total.numpy(), product.numpy()
             np.multiply(source.detach().numpy(), scale, out=terms)
             np.rint(terms, out=terms)
