@@ -45,6 +45,8 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 JOBS = (
     Job("fedhm", 3, (Kill(2, 2, "local_training", 0.003), Kill(0, 4, "svd", 0.001))),
     Job("fedhm", 5, (Kill(4, 1, "communication", 0.0), Kill(2, 3, "local_training", 0.003), Kill(0, 4, "svd", 0.001))),
+    # The audit of the bases comes in the stage svd after publishing, and happens again after a loss.
+    Job("fedhm-auto", 4, (Kill(3, 2, "evaluation", 0.0), Kill(0, 3, "svd", 0.001), Kill(1, 6, "evaluation", 0.001))),
     Job("topk", 4, (Kill(3, 2, "evaluation", 0.001), Kill(0, 4, "saving", 0.002), Kill(1, 5, "local_training", 0.01))),
     Job(
         "hermes",
