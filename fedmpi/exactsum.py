@@ -90,14 +90,15 @@ class ExactSum:
             buffer = self._products[exact_in] = torch.empty(self._block, dtype=exact_in, device=total.device)
         product = buffer[: value.numel()].view(value.shape)
         is_alike = value.dtype == exact_in and value.device == product.device
-        source = value if is_alike else product.copy_(value)
         if total.device.type == "cpu":  # numpy adds int64 in a third of torch's time
+            source = value if is_alike else product.copy_(value)
             units, terms = total.numpy(), product.numpy()
             np.multiply(source.detach().numpy(), scale, out=terms)
             np.rint(terms, out=terms)
             np.add(units, terms, out=units, dtype=np.int64, casting="unsafe")
         else:
-            total += torch.mul(source, scale, out=product).round_().to(torch.int64)
+            scaled = torch.mul(value, scale, out=product) if is_alike else product.copy_(value).mul_(scale)
+            total += scaled.round_().to(torch.int64)
 
     def mean(self, name: str, weight: float | Tensor, otherwise: Tensor) -> Tensor:
         """The sum divided by `weight`, in `otherwise`'s dtype and memory format.

@@ -104,10 +104,11 @@ def refresh(setup: Setup, state: ServerState, brought: Contributions | None) -> 
 
 def audited(setup: Setup, opened: OpenRound) -> ServerState:
     """The round's state with what the method finds out about it (rank 0). After a loss of ranks it may happen again."""
-    if opened.brought is None:
+    audit = setup.method.traits.audit
+    if audit is None or opened.brought is None:
         return opened.state
     with setup.clock.stage("svd", opened.number):
-        return replace(opened.state, params=setup.method.audit(opened.state.params))
+        return replace(opened.state, params=audit(opened.state.params))
 
 
 def noted(setup: Setup, opened: OpenRound, published: Published) -> RoundResult:

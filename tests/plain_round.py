@@ -20,7 +20,8 @@ def plain_round(setup: Setup, number: int, state: ServerState) -> ServerState:
     """The state after round `number`."""
     for phase in setup.method.phases(number):
         state = plain_phase(setup, number, phase, state)
-    return replace(state, params=setup.method.audit(state.params))
+    audit = setup.method.traits.audit
+    return replace(state, params=audit(state.params)) if audit else state
 
 
 def plain_phase(setup: Setup, number: int, phase: Phase, state: ServerState) -> ServerState:

@@ -50,6 +50,8 @@ class EvaluationPlan:
     """Numbers that each tier's BatchNorm statistics are."""
     num_test: int
     batch_size: int
+    are_known: bool
+    """Whether net and method are fedmpi's own, which only compute in a net's `forward`."""
     restat_indices: np.ndarray
     """The union of the clients' training examples, or a share of it, in the order they pass for re-estimation."""
 
@@ -89,7 +91,7 @@ def test_nets(
     its augmentation) asks for re-estimated BatchNorm statistics; None means batch statistics.
     """
     statistics: dict[int, Tensor] = {}
-    macs = min(plan.costs, default=0.0) * plan.batch_size
+    macs = min(plan.costs, default=0.0) * plan.batch_size if plan.are_known else 0.0
     leading = LeadingConvs.of(range(len(plan.costs) if worker is not None else 0), load, macs, data.device)
     if restat_seed is not None:
         statistics = reestimate(plan, load, data, allreduce_sum, worker, num_workers, restat_seed, leading)

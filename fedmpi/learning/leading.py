@@ -3,10 +3,12 @@
 Nets of unequal capacity may begin with the same dense layers, and all of them are tested on the same batches. So what
 these convs give is the same to the bit, and the second net takes what the first has computed. This is checked, not
 assumed: a conv's result is used again only for the same weights, inputs and settings, and only while nothing has
-written into it. Nets are then loaded for each batch, which small nets do not repay. Inputs and results of these convs
-stay in memory for a batch, which is less than a training step keeps of the net.
+written into it by torch's operators. Nets are then loaded for each batch, which small nets do not repay. Inputs and
+results of these convs stay in memory for a batch, up to `MOST_BYTES`.
 
-On CPUs only: to compare tensors a GPU would have to be waited for.
+For fedmpi's own nets and methods only: a user's net may take gradients in its `forward`, which a result that another
+net has computed does not have, or write into a result behind torch's back. On CPUs only: to compare tensors a GPU would
+have to be waited for.
 """
 
 from __future__ import annotations
@@ -24,6 +26,8 @@ from fedmpi.learning.flat import FlatNet
 # At 50 GMAC/s a core this is 10 ms. Loading a net of ResNet-18's size takes 1 to 5 ms (AMD EPYC, n = 1).
 LEAST_MACS = 5e8
 """Multiply-accumulates of a batch from which on it pays."""
+MOST_BYTES = 512 * 2**20
+"""Of inputs and results; convs behind those that fill it are computed again."""
 
 
 @dataclass(frozen=True)
@@ -58,6 +62,7 @@ class LeadingConvs:
         self.count = count
         self._calls: list[_Call] = []
         self._batch: object = None
+        self._room = 0
 
     @classmethod
     def of(cls, nets: Sequence[int], load: Callable[[int], FlatNet], macs: float, device: torch.device) -> LeadingConvs:
@@ -80,7 +85,7 @@ class LeadingConvs:
     def within(self, module: nn.Module, batch: object) -> Iterator[None]:
         """Within the block `module` passes `batch`, which the nets before it may have passed."""
         if batch != self._batch:
-            self._calls, self._batch = [], batch
+            self._calls, self._batch, self._room = [], batch, MOST_BYTES
         place = 0
 
         def computed(conv: nn.Conv2d, inputs: Tensor) -> Tensor:
@@ -91,7 +96,9 @@ class LeadingConvs:
                 return known[0].outputs
             outputs = nn.Conv2d.forward(conv, inputs)
             if place == len(self._calls) + 1 <= self.count:
-                self._calls.append(_Call.of(conv, inputs, outputs))
+                self._room -= inputs.nbytes + outputs.nbytes
+                if self._room >= 0:
+                    self._calls.append(_Call.of(conv, inputs, outputs))
             return outputs
 
         with ExitStack() as stack:

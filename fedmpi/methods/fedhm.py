@@ -133,6 +133,7 @@ class FedHM(ServerMethod):
             own_decay=own_decay,
             sums=sums if options.coverage else {},  # to weigh the changes of each tier by themselves
             factors=None if options.needs_root else self.factorization,
+            audit=bases.audited if (bases := self.factorization.bases) else None,
         )
 
     def warnings(self) -> tuple[str, ...]:
@@ -259,10 +260,6 @@ class FedHM(ServerMethod):
     def refresh(self, state: Params) -> Params:
         """With `solver: auto` the bases turn towards the new weights."""
         return bases.refreshed(state) if (bases := self.factorization.bases) else state
-
-    def audit(self, state: Params) -> Params:
-        """With `solver: auto` one of the bases is held against the optimum."""
-        return bases.audited(state) if (bases := self.factorization.bases) else state
 
     def mean_change(self, state: Params, means: Params, contributions: Contributions) -> Params:
         """What clients have changed, on average: the gradient of a server optimizer, negated. Of a factorized layer it

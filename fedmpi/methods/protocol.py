@@ -10,7 +10,7 @@ A round (`fedmpi.train_round`) calls, in this order:
      worker)
     rank 0          update(state, means)      the new state, out of weighted means over the clients
                     refresh(state)            what the server recomputes of it (an SVD)
-                    audit(state)              what it finds out about it, once that is published
+                    traits.audit(state)       what it finds out about it, once that is published
 
 After a round, where clients are tested with nets of their own: narrow, adapt, test.
 
@@ -180,13 +180,6 @@ class Method:
 
     def refresh(self, state: Params) -> Params:
         """What the server recomputes of its state after `update` (PriSM: the SVD); counted as the stage `svd`."""
-        return state
-
-    def audit(self, state: Params) -> Params:
-        """The state with what the server finds out about it for the next `refresh`, once it is published for the next
-        round; counted as `svd`. Others go on meanwhile, so it may take long. It may happen twice, and nothing that
-        `publish` gives may depend on it.
-        """
         return state
 
     def diagnostics(self, state: Params, published: Params, contributions: Contributions) -> Mapping[str, object]:

@@ -110,6 +110,11 @@ class Traits:
     """Those among the published tensors that any rank can compute of the layers' dense weights, as it does where
     `mpi.factorization` is `shared`. `publish` writes them if `out` has them.
     """
+    audit: Callable[[Params], Params] | None = None
+    """Gives the state with what the server finds out about it for the next `refresh`, once it is published for the next
+    round; counted as `svd`. Others go on meanwhile, so it may take long. It may happen twice, and nothing that
+    `publish` gives may depend on it.
+    """
     why_equal: str = "its size does not follow the capacity; take another model, or one tier"
     """Why tiers may come out with equal nets, and what to do: it ends the line that is said of them before a run. Empty
     where tiers are meant to have one net, so that nothing is said.

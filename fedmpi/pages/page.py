@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Iterator, Mapping, Sequence
 from importlib.resources import files
 from typing import Any
@@ -257,5 +258,5 @@ def _made_with(facts: Facts) -> _Section:
     rows = [[name, version] for name, version in (start.get("versions") or {}).items()]
     rows += [[name, start[key]] for name, key in (("commit", "git"), ("host", "host")) if start.get(key)]
     rows += [["data digest", start["data_digest"]]] if start.get("data_digest") else []
-    rows += [["command", " ".join(start["command"])]] if start.get("command") else []
+    rows += [["command", shlex.join(map(str, start["command"]))]] if start.get("command") else []
     return {"title": "Made with", "heads": ["", ""], "rows": rows, "folded": True}

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import shlex
 from collections.abc import Mapping
 from dataclasses import asdict, replace
 from pathlib import Path
@@ -58,8 +59,8 @@ def restore(setup: Setup, run_dir: RunDir, *, resume: bool) -> checkpoint.Snapsh
             raise RunStateError(
                 str(run_dir.path),
                 f"was run with another config, by its checkpoint of round {snapshot.round}: {'; '.join(differences)}; "
-                f"--resume needs the same; --resume-from={run_dir.path} begins a new run after that round, with these "
-                "settings",
+                f"--resume needs the same; --resume-from={shlex.quote(str(run_dir.path))} begins a new run after that "
+                "round, with these settings",
             )
         refuse_fewer(setup.config, run_dir, snapshot.round)
         check_data(setup, run_dir, snapshot)
@@ -191,7 +192,8 @@ def refuse_no_round(config: Config, origin: Origin, done: int) -> None:
     if config.rounds <= done:
         begins = f"the branch begins after round {done} of {origin.run_dir.path}, so it would make none"
         before = [number for number, _ in origin.run_dir.checkpoints() if number < config.rounds]
-        earlier = f", or begin earlier: --resume-from={origin.run_dir.path}@{before[0]}" if before else ""
+        place = shlex.quote(f"{origin.run_dir.path}@{before[0]}") if before else ""
+        earlier = f", or begin earlier: --resume-from={place}" if before else ""
         raise RunStateError("rounds", f"is {config.rounds}, but {begins}; ask for more than {done}{earlier}")
 
 

@@ -113,6 +113,22 @@ def test_what_was_written_into_is_computed_again(computed: list[nn.Conv2d]) -> N
     assert all(map(torch.equal, passed(nets, [batch], 1), expected)) and len(computed) == 6
 
 
+@pytest.mark.parametrize(("numbers", "num_computed"), [(399, 4), (400, 3), (799, 3), (800, 2)])
+def test_what_is_kept_has_a_limit(
+    numbers: int, num_computed: int, monkeypatch: pytest.MonkeyPatch, computed: list[nn.Conv2d]
+) -> None:
+    """Each of two convs has 200 numbers on each side, so 400 of 4 bytes; the first that finds no room is the last."""
+    monkeypatch.setattr(leading, "MOST_BYTES", 4 * numbers)
+    nets = [net_of(conv(), conv()) for _ in range(2)]
+    passed(nets, [torch.randn(4, 2, 5, 5)], 2)
+    assert len(computed) == num_computed
+
+
+@pytest.mark.parametrize("words", [(), ("model.name=mynets:Net",), ("method.name=toy_methods:Toy",)])
+def test_nets_and_methods_of_others_are_computed_as_they_are(tmp_path: Path, words: tuple[str, ...]) -> None:
+    assert small_setup(tmp_path, *words).evaluation.are_known == (not words)
+
+
 @pytest.mark.parametrize("bn", ["batch", "restat"])
 @pytest.mark.parametrize("case", fast("fedhm", of=CASES))
 def test_scores_keep_their_bits(

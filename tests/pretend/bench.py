@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 import torch
 
+from fedmpi.learning.determinism import settings_kept
 from fedmpi.studies.bench import gpu_steps
 from fedmpi.tensors import host_buffer
 from pretend import device
@@ -37,7 +38,15 @@ def benchmarked() -> Iterator[list[str]]:
             patch.setattr(torch.get_device_module(device.NAME), name, function, raising=False)
         patch.setattr(gpu_steps, "CudaGraphs", lambda chosen: Graphs(log))
         patch.setattr(gpu_steps, "host_buffer", _unpinned)
+        patch.setattr(gpu_steps, "settings_kept", _kept_in_one_thread)
         yield log
+
+
+@contextmanager
+def _kept_in_one_thread() -> Iterator[None]:
+    """`torch.inference_mode(False)` lets torch's threads for devices compute gradients again (`device.available`)."""
+    with settings_kept(), torch.autograd.set_multithreading_enabled(False):
+        yield
 
 
 def _unpinned(num_bytes: int, **_: Any) -> torch.Tensor:
