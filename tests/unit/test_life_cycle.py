@@ -132,14 +132,14 @@ def test_a_signal_is_not_lost(tmp_path: Path, when: str) -> None:
 
 
 def test_a_signal_that_is_lost_comes_again(tmp_path: Path, told: Told) -> None:
-    """srun does not hear it while it makes the job's step; what the command ends with counts all the same. The seconds
-    of the life cycle are steps here: in the third one it waits for the end of the rank.
-    """
-    hears = "heard=x$heard; [ $heard = x ] || exit 75"
+    """srun hears none while it makes the job's step; what the command ends with counts all the same. Seconds of the life
+    cycle wait here until the rank has heard a signal (two that are pending are one), the third for the rank's end."""
+    hears = f"heard=x$heard; echo >{tmp_path}/heard; [ $heard = x ] || exit 75"
     rank = rank_that(tmp_path, f"trap '{hears}' USR1; echo $$ >{tmp_path}/pid; kill -USR1 $PPID; sleeps 2000; exit 9")
-    until_ended = f"while kill -0 $(cat {tmp_path}/pid) 2>/dev/null; do /bin/sleep 0.01; done"
-    step = f"echo >>{tmp_path}/steps; [ $(wc -l <{tmp_path}/steps) -lt 3 ] || {until_ended}"
-    write_command(tmp_path / "sleep", f'[ "$1" = 1 ] || exec /bin/sleep "$@"\n{step}')
+    lives, wait = f"kill -0 $(cat {tmp_path}/pid) 2>/dev/null", "do /bin/sleep 0.01; done"
+    step = f"echo >>{tmp_path}/steps; while [ ! -e {tmp_path}/heard ] && {lives}; {wait}"
+    third = f"[ $(wc -l <{tmp_path}/steps) -lt 3 ] || while {lives}; {wait}"
+    write_command(tmp_path / "sleep", f'[ "$1" = 1 ] || exec /bin/sleep "$@"\n{step}\n{third}')
     code, out, calls = ended(tmp_path, f"again_s=2; resumable {rank}", KNOWN_END)
     assert (code, calls) == (0, ["scontrol requeue 17"])
     assert (tmp_path / "steps").read_text().count("\n") in (2, 3)  # again_s is 2; by itself it is 10
