@@ -176,8 +176,10 @@ def _index_of(operator: Any, flat: Sequence[Any]) -> int:
 def _with_tensors(operator: Any, args: Sequence[Any]) -> list[Any]:
     """The arguments, numbers that stand for tensors (of `x % 2`, say) as such again."""
     kinds = [argument.type.kind() == "TensorType" for argument in operator._schema.arguments]
-    return [
-        torch.tensor(value) if is_tensor and isinstance(value, (int, float)) else value
+    return [  # a Python float has 64 bits
+        torch.tensor(value, dtype=torch.float64 if isinstance(value, float) else None)
+        if is_tensor and isinstance(value, (int, float))
+        else value
         for is_tensor, value in zip(kinds, args, strict=False)
     ]
 

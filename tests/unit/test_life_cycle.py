@@ -133,7 +133,7 @@ def test_a_signal_is_not_lost(tmp_path: Path, when: str) -> None:
 
 def test_a_signal_that_is_lost_comes_again(tmp_path: Path, told: Told) -> None:
     """srun hears none while it makes the job's step; what the command ends with counts all the same. Seconds of the
-    life cycle wait here until the rank has heard a signal (two that are pending are one), the third for the rank's end."""
+    life cycle wait here until the rank has heard a signal (two that are pending are one), the third for its end."""
     hears = f"heard=x$heard; echo >{tmp_path}/heard; [ $heard = x ] || exit 75"
     rank = rank_that(tmp_path, f"trap '{hears}' USR1; echo $$ >{tmp_path}/pid; kill -USR1 $PPID; sleeps 2000; exit 9")
     lives, wait = f"kill -0 $(cat {tmp_path}/pid) 2>/dev/null", "do /bin/sleep 0.01; done"
