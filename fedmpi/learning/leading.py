@@ -27,7 +27,7 @@ from fedmpi.learning.flat import FlatNet
 LEAST_MACS = 5e8
 """Multiply-accumulates of a batch from which on it pays."""
 MOST_BYTES = 512 * 2**20
-"""Of inputs and results; convs behind those that fill it are computed again."""
+"""The most that is kept of one batch, inputs and results together. Convs that find no room are computed again."""
 
 
 @dataclass(frozen=True)
@@ -66,9 +66,9 @@ class LeadingConvs:
 
     @classmethod
     def of(cls, nets: Sequence[int], load: Callable[[int], FlatNet], macs: float, device: torch.device) -> LeadingConvs:
-        """Those that all of the nets have, each put into place by `load`; none where it does not pay: for a single net,
-        on another device than a CPU, or where the smallest net takes fewer than `LEAST_MACS` multiply-accumulates for
-        a batch (`macs`).
+        """The convs with which all of these nets begin; `load` puts a net into place. There are none where sharing does
+        not pay: for a single net, on another device than a CPU, or where the smallest net takes fewer than
+        `LEAST_MACS` multiply-accumulates for a batch (`macs`).
         """
         if len(nets) < 2 or device.type != "cpu" or macs < LEAST_MACS:
             return cls(0)

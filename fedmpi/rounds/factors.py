@@ -18,8 +18,8 @@ Specs = Mapping[str, Spec]
 
 
 def divided(setup: Setup, wanted: Specs) -> tuple[Specs, Specs]:
-    """The tensors that rank 0 broadcasts, last the weights that are wanted for their factors alone, and those that all
-    ranks then compute. Unless `mpi.factorization` is `shared` the second part is empty.
+    """First the tensors that rank 0 broadcasts, then those that all ranks compute from them. Weights that serve only to
+    be factorized come last in the first part. Unless `mpi.factorization` is `shared` the second part is empty.
     """
     factors = setup.method.traits.factors
     if setup.config.mpi.factorization == "root" or not (factors and factors.is_in(wanted)):

@@ -129,7 +129,7 @@ def test_a_file_of_the_user_s_is_planned_run_and_resumed(
 
 
 def test_a_plan_tries_a_partition_of_the_user_s(run_main: RunMain, mine: Path) -> None:
-    """Where the labels are at hand. A plan reads no file of a built-in set, and says that it has not tried."""
+    """A plan tries it where the labels are at hand. It reads no file of a built-in set, and says so."""
     mine.write_text(
         f"{mine.read_text()}\n\ndef ones(labels, num_clients, seed):\n    return [labels * 0] * num_clients\n"
     )
