@@ -39,6 +39,8 @@ _LOOKED_AT = 1000
 _PASSES_OF_A_STEP = 3
 """What a step of training costs beside a test: forward, and backward for inputs and for weights."""
 _LARGE_SHARE, _SMALL_SHARE = 1 / 3, 0.1
+MANY_TESTS = "tests take"
+"""How the line of `many_tests` begins."""
 _ELEMENT_BYTES = {"image": 1, "vector": 4, "tokens": 2}
 
 
@@ -123,7 +125,8 @@ def forecast(config: Config, num_ranks: int, method: methods.Method | None = Non
     tiers = tuple(_tier(method, nets, blocks, tier, times[tier], samples) for tier in range(len(method.tiers)))
     workers = len(worker_ranks(num_ranks, server_trains=config.mpi.server_trains))
     per_round = sum(_cohort(config, blocks, phase)[1] for phase in method.phases(1))
-    num_tests, test_macs = _tests(config, info, method, nets, blocks, samples)
+    training_macs = sum(tier.training_macs * tier.client_rounds for tier in tiers)
+    tests = CostOfTests(*_tests(config, info, method, nets, blocks, samples), _PASSES_OF_A_STEP * training_macs)
     plan = Forecast(
         method=config.method.name,
         model=config.model.name,
@@ -134,17 +137,15 @@ def forecast(config: Config, num_ranks: int, method: methods.Method | None = Non
         down_bytes_per_round=down_bytes / config.rounds,
         up_bytes_per_round=up_bytes / config.rounds,
         bytes_per_run=down_bytes + up_bytes,
-        training_macs_per_run=sum(tier.training_macs * tier.client_rounds for tier in tiers),
-        tests_per_run=num_tests,
-        test_macs_per_run=test_macs,
+        training_macs_per_run=training_macs,
+        tests_per_run=count_tests(config)[0],
+        test_macs_per_run=tests.of(config),
         exact_cohorts=is_drawn,
         **_memory(config, info, method, workers),
         tiers=tiers,
         warnings=remarks(config, info, method, workers, per_round),
     )
-    return replace(
-        plan, warnings=(*plan.warnings, *many_tests(config, plan.test_share), *start.tried_partition(config))
-    )
+    return replace(plan, warnings=(*plan.warnings, *many_tests(config, tests), *start.tried_partition(config)))
 
 
 def _parted(config: Config, info: DataInfo) -> tuple[DataInfo, float]:
@@ -163,43 +164,64 @@ def _tests(
     nets: Sequence[costs.Costs],
     blocks: Sequence[int],
     samples: float,
-) -> tuple[int, float]:
-    """How many rounds are tested, and the MACs of all those tests."""
+) -> tuple[float, float]:
+    """The MACs of all tests of a round, and of its re-estimation of BatchNorm's statistics."""
     evaluation = config.evaluation
-    num_tests, num_restats = count_tests(config)
     has_norms = [num_statistics(method.net(number, empty=True)) > 0 for number in all_nets(method)]
-
-    def macs(number: int, tests: float, training: float) -> float:
-        restats = num_restats * training if has_norms[number] else 0.0
-        return nets[number].macs * (num_tests * tests + restats)
-
     num_restat = evaluation.num_restat(round(samples * config.clients.count))
-    whole = sum(macs(net.net, info.num_test, num_restat) for net in method.tested())
-    if evaluation.personal == "off" or (evaluation.personal == "auto" and not method.traits.personal):
-        return num_tests, whole
-    share = (evaluation.clients or config.clients.count) / config.clients.count
-    own_tests = samples * info.num_test / info.num_train
-    return num_tests, whole + sum(share * count * macs(tier, own_tests, samples) for tier, count in enumerate(blocks))
+    parts = [(1.0, net.net, info.num_test, num_restat) for net in method.tested()]
+    if evaluation.personal == "on" or (evaluation.personal == "auto" and method.traits.personal):
+        share = (evaluation.clients or config.clients.count) / config.clients.count
+        own_tests = samples * info.num_test / info.num_train
+        parts += [(share * count, tier, own_tests, samples) for tier, count in enumerate(blocks)]
+    test = sum(times * nets[number].macs * tests for times, number, tests, _ in parts)
+    return test, sum(times * nets[number].macs * restat for times, number, _, restat in parts if has_norms[number])
 
 
-def count_tests(config: Config) -> tuple[int, int]:
-    """How many rounds of a run are tested, and how many of those tests re-estimate BatchNorm's statistics."""
-    every, rounds = config.evaluation.every, config.rounds
+def count_tests(config: Config, every: int | None = None) -> tuple[int, int]:
+    """How many rounds of a run are tested, and how many of those tests re-estimate BatchNorm's statistics; under
+    another `evaluation.every`, if it is given.
+    """
+    every, rounds = every or config.evaluation.every, config.rounds
     num_tests = -(-rounds // every)
     changes = (1, *getattr(config.train.schedule, "milestones", ()))  # from one of these rounds on, or never
     first = min((number for number in changes if reestimates(config, number)), default=rounds + 1)
     return num_tests, num_tests - (first - 1) // every if first <= rounds else 0
 
 
-def many_tests(config: Config, share: float, of: str = "compute") -> Iterator[str]:
-    """A line where tests take a large `share`, which is one of the run's compute, or of its seconds."""
-    if share > _LARGE_SHARE:
-        ratio = share / max(1 - share, 1e-9) / (_SMALL_SHARE / (1 - _SMALL_SHARE))
-        every = min(config.rounds, math.ceil(config.evaluation.every * ratio))
-        yield (
-            f"tests take {100 * share:.0f} % of the {of}; evaluation.every={every} would make it about "
-            f"{100 * _SMALL_SHARE:.0f} %"
-        )
+@dataclass(frozen=True)
+class CostOfTests:
+    """What a round's test, its re-estimation, and all of a run but its tests take, in MACs or seconds; `always` is what
+    tests take however many there are.
+    """
+
+    test: float
+    restat: float
+    rest: float
+    always: float = 0.0
+
+    def of(self, config: Config, every: int | None = None) -> float:
+        """All tests of a run; `every` as in `count_tests`."""
+        num_tests, num_restats = count_tests(config, every)
+        return self.always + num_tests * self.test + num_restats * self.restat
+
+    def share(self, config: Config, every: int | None = None) -> float:
+        """The tests' part of the run."""
+        taken = self.of(config, every)
+        return taken / max(taken + self.rest, 1e-9)
+
+
+def many_tests(config: Config, costs: CostOfTests, of: str = "compute") -> Iterator[str]:
+    """A line where tests take a large share of `of` and rarer ones would take less: with the first `evaluation.every`
+    that makes it small, or else with a single test.
+    """
+    if (share := costs.share(config)) <= _LARGE_SHARE:
+        return
+    rarer = range(config.evaluation.every + 1, config.rounds)
+    every = next((each for each in rarer if costs.share(config, each) <= _SMALL_SHARE), config.rounds)
+    now, then = (f"{100 * value:.0f} %" for value in (share, costs.share(config, every)))
+    if every > config.evaluation.every and now != then:
+        yield f"{MANY_TESTS} {now} of the {of}; evaluation.every={every} would make it {then}"
 
 
 def machine_bytes() -> int:

@@ -27,7 +27,7 @@ from fedmpi.methods import create
 from fedmpi.report.terminal import wrapped
 from fedmpi.rounds.state import draw_tasks
 from fedmpi.running import start
-from fedmpi.running.forecast import Forecast, count_tests, machine_bytes, many_tests
+from fedmpi.running.forecast import MANY_TESTS, CostOfTests, Forecast, count_tests, machine_bytes, many_tests
 from fedmpi.running.half_precision import bf16_share
 from fedmpi.running.measure import measure
 from fedmpi.running.measured import ClientTrial, Measured
@@ -73,6 +73,11 @@ class Prediction:
     most_checkpoints: int
     disk_bytes: int
     free_bytes: int
+
+    def cost_of_tests(self) -> CostOfTests:
+        """What tests take of the run's seconds."""
+        rest_s = 3600 * self.hours * (1 - self.test_share)
+        return CostOfTests(self.test_s + self.personal_test_s, self.restat_s, rest_s, self.measured.publishing_s)
 
     def lines(self) -> list[str]:
         """The lines of the plan's text."""
@@ -138,9 +143,8 @@ def measured_plan(config: Config, plan: Forecast, hears: Callable[[str], None] =
         needs = f"one process needs {size(least)} of memory, and this machine has {size(machine_bytes())}"
         raise ConfigError("--measure", f"{needs}; leave --measure away, or measure on a larger machine")
     found = predict(config, plan, measure(config, hears))
-    by_macs = [*many_tests(config, plan.test_share)]
-    others = [line for line in plan.warnings if line not in by_macs]
-    warnings = (*others, *many_tests(config, found.test_share, "measured seconds"))
+    others = [line for line in plan.warnings if not line.startswith(MANY_TESTS)]
+    warnings = (*others, *many_tests(config, found.cost_of_tests(), "measured seconds"))
     is_fp32, device = config.train.precision == "fp32", "cuda" if found.measured.gpu_peak_bytes else "cpu"
     share = bf16_share(config, device) if is_fp32 else None
     return MeasuredPlan(replace(plan, warnings=warnings), found, share)
