@@ -28,7 +28,7 @@ class Traffic:
     def __init__(self, now: Callable[[], float] = time.perf_counter) -> None:
         self.now = now
         self.seconds = {"idle": 0.0, "communication": 0.0}
-        self.wire_bytes = 0
+        self.wire_bytes = self.wire_messages = 0
         # Seconds that were no work of this rank, and since when it has done none now: one value, so that a thread
         # that looks sees both of the same moment.
         self._not_working: tuple[float, float | None] = 0.0, None
@@ -55,9 +55,17 @@ class Traffic:
         since = self._not_working[1]
         return 0.0 if since is None else self.now() - since
 
-    def take_bytes(self) -> int:
-        """Bytes since the last call."""
-        taken, self.wire_bytes = self.wire_bytes, 0
+    def moved(self, num_messages: int, num_bytes: int) -> None:
+        """Counts a collective: a message for each rank but rank 0 that has a part in it, and their bytes. How many
+        pieces MPI makes of them is not known, and a barrier carries nothing.
+        """
+        self.wire_messages += num_messages
+        self.wire_bytes += num_bytes
+
+    def take_moved(self) -> dict[str, int]:
+        """`wire_messages` and `wire_bytes` since the last call, as a record has them."""
+        taken = {"wire_messages": self.wire_messages, "wire_bytes": self.wire_bytes}
+        self.wire_messages = self.wire_bytes = 0
         return taken
 
 

@@ -117,7 +117,7 @@ class Comm:
         with self._moving():
             for start in range(0, len(octets), _PIECE_BYTES):
                 self._mpi.Bcast(octets[start : start + _PIECE_BYTES], root=0)
-        self.traffic.wire_bytes += len(octets) * (self.size - 1)
+        self.traffic.moved(self.size - 1, len(octets) * (self.size - 1))
 
     @_may_lose_ranks
     def reduce_sum(self, buffer: torch.Tensor) -> None:
@@ -136,7 +136,7 @@ class Comm:
                 piece = values[start : start + step]
                 collective(piece, received[: len(piece)], op=MPI.SUM)
                 piece[:] = received[: len(piece)]
-        self.traffic.wire_bytes += values.nbytes * (self.size - 1)
+        self.traffic.moved(self.size - 1, values.nbytes * (self.size - 1))
 
     @_may_lose_ranks
     def start_gather(self, send: torch.Tensor, num_bytes: Sequence[int], receive: torch.Tensor) -> Request:
@@ -144,7 +144,7 @@ class Comm:
         starts = [sum(blocks[:rank]) for rank in range(self.size)]
         mine = [send.numpy(), blocks[self.rank], self._block]
         target = [receive.numpy(), blocks, starts, self._block] if self.is_root else None
-        self.traffic.wire_bytes += sum(num_bytes[1:])
+        self.traffic.moved(sum(1 for count in num_bytes[1:] if count), sum(num_bytes[1:]))
         return _MpiRequest(self, self._mpi.Igatherv(mine, target, root=0))
 
     @_may_lose_ranks
@@ -161,6 +161,7 @@ class Comm:
         rows = np.empty((self.size, *row.shape), row.dtype) if self.is_root else None
         with self._moving():
             self._mpi.Gather(np.ascontiguousarray(row), rows, root=0)
+        self.traffic.moved(self.size - 1, row.nbytes * (self.size - 1))
         return rows
 
     @_may_lose_ranks
@@ -168,6 +169,7 @@ class Comm:
         rows = np.empty((self.size, *row.shape), row.dtype)
         with self._moving():
             self._mpi.Allgather(np.ascontiguousarray(row), rows)
+        self.traffic.moved(self.size - 1, row.nbytes * (self.size - 1))
         return rows
 
     @_may_lose_ranks

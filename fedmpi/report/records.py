@@ -37,7 +37,7 @@ TIERS = "tiers"
 CLIENTS = "clients"
 """The key, and the closing table's row, of the clients' own nets on their own test data."""
 
-NOT_RESULTS = frozenset({"seconds", "busy_s", "losses", "wire_bytes", "exchange", BRANCHED_FROM})
+NOT_RESULTS = frozenset({"seconds", "busy_s", "losses", "wire_bytes", "wire_messages", "exchange", BRANCHED_FROM})
 """Keys of a record that tell of time, ranks, what MPI moved, and a branch's parent: the same bits are alike without."""
 
 

@@ -47,7 +47,7 @@ def record_of(setup: Setup, round_number: int, state: ServerState, result: Round
         "protocol_down_bytes": sum(report.down_bytes for report in result.reports),
         "protocol_up_bytes": sum(report.up_bytes for report in contributed),
         "training_macs": sum(task.cost for task in result.tasks),
-        "wire_bytes": setup.comm.traffic.take_bytes(),
+        **setup.comm.traffic.take_moved(),
         **times,
     }
 

@@ -6,7 +6,8 @@ For each number of ranks and each size of an upload it runs `--pairs` rounds of 
 given, by each exchange; and a bare program of mpi4py on as many ranks, whose rank 0 broadcasts as many bytes and then
 receives 20 such messages into one buffer, without looking at them. Rounds are those between the first and the last,
 which is tested and saved. The table has the median seconds of a round, lowest and highest, the milliseconds a client,
-how long rank 0 and the busiest worker worked themselves, the bytes moved, and the ratio to the bare program.
+how long rank 0 and the busiest worker worked themselves, the messages (`wire_messages` of `fedmpi/store/README.md`) and
+bytes moved, and the ratio to the bare program.
 """
 
 from __future__ import annotations
@@ -90,7 +91,18 @@ def _arguments(argv: Sequence[str] | None) -> argparse.Namespace:
 
 
 def _bench(arguments: argparse.Namespace) -> None:
-    head = ["upload", "ranks", "exchange", "a round", "lowest - highest", "a client", "rank 0", "a worker", "moved"]
+    head = [
+        "upload",
+        "ranks",
+        "exchange",
+        "a round",
+        "lowest - highest",
+        "a client",
+        "rank 0",
+        "a worker",
+        "messages",
+        "moved",
+    ]
     lines = []
     for megabytes in arguments.upload_mb:
         for ranks in arguments.ranks:
@@ -106,9 +118,9 @@ def _line(ranks: int, megabytes: int, how: str, arguments: argparse.Namespace, b
     busy = [{int(rank): value for rank, value in record["busy_s"].items()} for record in records]
     root, worker = (statistics.median(find(one) for one in busy) for find in (lambda one: one[0], _busiest))
     taken = f"{how}: {records[0]['exchange']}" if how == "auto" else how
-    moved = f"{1e-6 * records[0]['wire_bytes']:.0f} MB"
+    moved = [str(records[0]["wire_messages"]), f"{1e-6 * records[0]['wire_bytes']:.0f} MB"]
     cells = [f"{median:.3f} s", spread, f"{1e3 * median / NUM_CLIENTS:.1f} ms", f"{root:.3f} s", f"{worker:.3f} s"]
-    return [f"{megabytes} MB", str(ranks), taken, *cells, moved, f"{bare_s:.3f} s", f"{median / bare_s:.2f}"]
+    return [f"{megabytes} MB", str(ranks), taken, *cells, *moved, f"{bare_s:.3f} s", f"{median / bare_s:.2f}"]
 
 
 def _busiest(busy_s: dict[int, float]) -> float:
