@@ -102,7 +102,9 @@ class Train(Section):
     """`bf16` and `fp16` train under autocast, `fp16` with a scaled loss, for GPUs without bf16 (V100); parameters,
     aggregation and tests stay float32."""
     loss_scale: Annotated[float, Field(ge=1, le=2.0**24)] = later(1024.0)
-    """What `fp16` first multiplies a client's loss by; halved when a gradient is not finite and its step left out."""
+    """What `fp16` first multiplies a client's loss by; halved when a gradient is not finite and its step left out.
+    Records have `left_out_steps`. A client that has no other step has not diverged: it contributes, and the run warns.
+    """
     memory_format: Literal["channels_last", "contiguous"] = "channels_last"
     """How images and kernels lie in memory; `channels_last` is faster on CPUs and on GPUs with tensor cores."""
     cuda_graph: Literal["off", "auto"] = free("off")

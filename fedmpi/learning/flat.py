@@ -150,6 +150,12 @@ class FlatNet:
         """
         return self._scale.settle(self._gradient.view(torch.float32)) if self._scale else None
 
+    @property
+    def num_left_out(self) -> Tensor | None:
+        """How many steps of this client `settle_scale` has left out: 0-dim float32, on the device. None in other
+        precisions."""
+        return self._scale.num_left_out if self._scale else None
+
     def reset_momentum(self) -> None:
         """Makes the momentum that of a fresh optimizer: SGD's first step on a zero buffer leaves the gradient in it."""
         for kept in (self._momentum, self._squares, self._buffers.steps):

@@ -65,11 +65,14 @@ class Replay(Protocol):
 
 @dataclass(frozen=True)
 class TrainOutcome:
-    """`loss` is the mean over all `steps` done; `finite` whether every loss was finite and at most 1000."""
+    """`loss` is the mean over all `steps` done, of which fp16 left out `left_out`; `finite` whether every loss was
+    finite and at most 1000.
+    """
 
     loss: float
     steps: int
     finite: bool
+    left_out: int = 0
 
 
 class LocalTrainer:
@@ -133,14 +136,14 @@ class LocalTrainer:
                 else:
                     losses[step] = self.gradient(draws, epoch, (start, stop), backward, loss)
                 if self._stops_early and not self._keep_or_restore(losses[step]):
-                    return outcome_of(losses[: step + 1])
+                    return outcome_of(losses[: step + 1], net.num_left_out)
                 left_out = net.settle_scale()
                 after_backward(net)
                 if self._clips:
                     net.clip_gradient(self._train.clip_norm)
                 optimizer.step(lr, left_out)
                 step += 1
-        return outcome_of(losses)
+        return outcome_of(losses, net.num_left_out)
 
     def gradient(
         self, draws: Draws, epoch: int, bounds: tuple[int, int], backward: Backward, loss: MaskedCrossEntropy
@@ -189,8 +192,12 @@ def whole_batches(bounds: Sequence[tuple[int, int]], batch_size: int) -> list[tu
     return whole or list(bounds[:1])
 
 
-def outcome_of(losses: Tensor) -> TrainOutcome:
-    """The outcome of steps with these losses, shape (steps,); the one place that waits for the device."""
-    values = losses.to("cpu", torch.float64)
+def outcome_of(losses: Tensor, num_left_out: Tensor | None = None) -> TrainOutcome:
+    """The outcome of steps with these losses, float32 (steps,), of which fp16 left out so many (0-dim, on the same
+    device); the one place that waits for the device.
+    """
+    # Both in one tensor, because each that crosses to the host is waited for.
+    read = losses if num_left_out is None else torch.cat([losses, num_left_out[None]])
+    values, counted = read.to("cpu", torch.float64).split([len(losses), len(read) - len(losses)])
     finite = bool((torch.isfinite(values) & (values <= LARGEST_LOSS)).all())
-    return TrainOutcome(float(values.mean()) if len(values) else 0.0, len(values), finite)
+    return TrainOutcome(float(values.mean()) if len(values) else 0.0, len(values), finite, int(counted.sum()))

@@ -6,7 +6,9 @@ each parameter, in float32, divided by it: methods, clipping and the optimizer s
 gradient is not finite is left out and halves the scale; 2,000 others in a row double it.
 
 Differences from torch.amp.GradScaler: every client begins with `train.loss_scale` again, so that its bits depend on no
-other one; and nothing waits for the device.
+other one; and nothing waits for the device. So a scale that is too large leaves out the first steps of each client, and
+all of one that has few. Such a client has not diverged: its loss is finite, its net is the one that it was given, and
+another `train.lr` would not help. It contributes as a client without steps does; the run warns and its records count.
 """
 
 from __future__ import annotations
@@ -26,6 +28,8 @@ class LossScale:
     def __init__(self, initial: float, device: torch.device | str) -> None:
         self._initial = initial
         self._scale, self._inverse, self._num_good = (torch.zeros((), device=device) for _ in range(3))
+        self.num_left_out = torch.zeros((), device=device)
+        """Steps of this client that were left out: 0-dim float32, on the device."""
         self.reset()
 
     def reset(self) -> None:
@@ -33,6 +37,7 @@ class LossScale:
         self._scale.fill_(self._initial)
         self._inverse.fill_(1 / self._initial)
         self._num_good.zero_()
+        self.num_left_out.zero_()
 
     def attach(self, module: nn.Module) -> None:
         """From now on gradients are scaled behind the outputs of this module and unscaled before its parameters."""
@@ -56,7 +61,9 @@ class LossScale:
         factor = torch.where(is_bad, 0.5, torch.where(is_grown, 2.0, 1.0))
         self._scale.mul_(factor)
         self._inverse.div_(factor)
-        return is_bad.float()
+        left_out = is_bad.float()
+        self.num_left_out.add_(left_out)
+        return left_out
 
 
 class _Scaled(torch.autograd.Function):

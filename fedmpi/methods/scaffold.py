@@ -113,8 +113,8 @@ class Scaffold(Method):
         own = self._own_control(trainer.net, client)
         scratch |= {f"correction.{name}": published[_control(name)] - value for name, value in own.items()}
         outcome = super().train(trainer, client, work)
-        if outcome.steps:
-            scratch["path"] = torch.tensor(outcome.steps * work.lr, dtype=torch.float64)
+        if num_taken := outcome.steps - outcome.left_out:
+            scratch["path"] = torch.tensor(num_taken * work.lr, dtype=torch.float64)
         return outcome
 
     def _own_control(self, net: FlatNet, client: Client) -> Params:

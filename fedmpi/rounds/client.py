@@ -39,9 +39,8 @@ def simulate_client(setup: Setup, task: Task, published: Published) -> ClientRes
         digest = "" if upload is None else _remember(setup, trainer.net, client)
     costs = method.costs(Turn.of(client))
     status = DROPPED if upload is None else CONTRIBUTED
-    did = outcome.steps, outcome.loss, timer.seconds
-    report = ClientReport(task.client, status, *did, costs.down_bytes, costs.up_bytes, int(client.is_restored), digest)
-    return report, upload
+    did = outcome.steps, outcome.loss, timer.seconds, costs.down_bytes, costs.up_bytes, int(client.is_restored)
+    return ClientReport(task.client, status, *did, outcome.left_out, digest), upload
 
 
 def _remember(setup: Setup, net: FlatNet, client: Client) -> str:

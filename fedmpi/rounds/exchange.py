@@ -35,8 +35,19 @@ _UNDER_WAY = 2
 CONTRIBUTED, DROPPED = 1, 2
 """What became of a client in this phase."""
 
-_FIELDS = ["client", "status", "steps", "loss", "training_s", "down_bytes", "up_bytes", "restored", "digest"]
-_FORMATS = ["i8", "i8", "i8", "f8", "f8", "i8", "i8", "i8", f"V{DIGEST_BYTES}"]
+_FIELDS = [
+    "client",
+    "status",
+    "steps",
+    "loss",
+    "training_s",
+    "down_bytes",
+    "up_bytes",
+    "restored",
+    "left_out",
+    "digest",
+]
+_FORMATS = ["i8", "i8", "i8", "f8", "f8", "i8", "i8", "i8", "i8", f"V{DIGEST_BYTES}"]
 # 128 bytes, so that what follows in the message stays aligned.
 _REPORT = np.dtype({"names": _FIELDS, "formats": _FORMATS, "itemsize": 2 * ALIGN_BYTES})
 _REPORT_NAME = "#report"
@@ -56,6 +67,8 @@ class ClientReport:
     """Protocol bytes: what this client would have moved."""
     restored: int = 0
     """1 if its training diverged and it sent its last finite parameters."""
+    left_out: int = 0
+    """Of its steps, those that fp16 left out."""
     memory_digest: str = ""
     """Hexadecimal digest of the client's new memory, where the method keeps one."""
 

@@ -8,6 +8,8 @@ from dataclasses import replace
 from typing import Any
 
 from fedmpi import costs
+from fedmpi.config.schema import Train
+from fedmpi.errors import counted
 from fedmpi.federation.cohort import learning_rate
 from fedmpi.methods.values import Turn
 from fedmpi.report.best import Best
@@ -15,7 +17,7 @@ from fedmpi.report.closing import TierRow
 from fedmpi.report.diverged import divergences
 from fedmpi.report.lineage import lineage
 from fedmpi.report.records import CLIENTS, DRAWS_ON, TIERS, Record
-from fedmpi.rounds.exchange import CONTRIBUTED
+from fedmpi.rounds.exchange import CONTRIBUTED, ClientReport
 from fedmpi.rounds.state import RoundResult, ServerState, Setup
 from fedmpi.store.stored import to_text
 
@@ -27,6 +29,7 @@ without waiting for others."""
 def record_of(setup: Setup, round_number: int, state: ServerState, result: RoundResult, times: Times) -> dict[str, Any]:
     """One line of rounds.jsonl."""
     method, config, draws_on = setup.method, setup.config, setup.method.traits.draws_on
+    is_fp16 = config.train.precision == "fp16"
     contributed = [report for report in result.reports if report.status == CONTRIBUTED]
     scores = zip(method.tested(), result.scores or (), strict=result.scores is not None)
     tested = {net.name: {"accuracy": score.accuracy, "loss": score.loss} for net, score in scores}
@@ -43,6 +46,7 @@ def record_of(setup: Setup, round_number: int, state: ServerState, result: Round
         "cohort": [task.client for task in result.tasks],
         "dropped": [report.client for report in result.reports if report.status != CONTRIBUTED],
         **({"restored": restored} if restored else {}),
+        **({"left_out_steps": sum(report.left_out for report in result.reports)} if is_fp16 else {}),
         "exchange": result.exchange,
         "protocol_down_bytes": sum(report.down_bytes for report in result.reports),
         "protocol_up_bytes": sum(report.up_bytes for report in contributed),
@@ -50,6 +54,18 @@ def record_of(setup: Setup, round_number: int, state: ServerState, result: Round
         **setup.comm.traffic.take_moved(),
         **times,
     }
+
+
+def untrained(train: Train, round_number: int, reports: Sequence[ClientReport]) -> str:
+    """A line where fp16 left out every step of some clients; else empty."""
+    found = sum(1 for report in reports if 0 < report.steps == report.left_out)
+    if not found:
+        return ""
+    which = (
+        f"round {round_number}: fp16 left out every step of {found} of {counted(len(reports), 'training')}, so they "
+    )
+    lower = f"lower train.loss_scale, which is {train.loss_scale:.0f}, or take train.precision=fp32"
+    return f"{which}changed nothing: their gradients, times the loss scale, were not finite; {lower}"
 
 
 def sizes(setup: Setup) -> list[TierRow]:

@@ -31,7 +31,7 @@ from fedmpi.running.final_page import FinalPage
 from fedmpi.running.folder import Asked, slurm_job
 from fedmpi.running.observers import Observed, Observers
 from fedmpi.running.remarks import remarks
-from fedmpi.running.results import Times, closing_lines, record_of, sizes, tier_rows
+from fedmpi.running.results import Times, closing_lines, record_of, sizes, tier_rows, untrained
 from fedmpi.store import checkpoint, manifest
 from fedmpi.store.files import write_atomic, write_text, writing
 from fedmpi.store.lock import RunLock
@@ -66,7 +66,7 @@ class Server:
         self._has_pruned = False
         self._spared: list[int] = []
         """Checkpoints that stay for another reason than being new: what they refer to was not written lately."""
-        self._is_due, self._last_saved = False, done
+        self._is_due, self._has_untrained, self._last_saved = False, False, done
         mode = "off" if asked.quiet else config.output.progress
         self._progress = Progress(mode, config.rounds, done_rounds=done)
         self.say, self.warn = self._progress.say, self._progress.warn
@@ -186,6 +186,7 @@ class Server:
         must_hold = bool(stops) or round_number == config.rounds
         if record["cohort"] and len(record["dropped"]) == len(record["cohort"]):
             self.warn(f"round {round_number} changes nothing: the training of all its clients diverged")
+        self._warn_of_untrained(round_number, result)
         self._writers[-1].update(report.client for report in result.reports if report.memory_digest)
         with setup.clock.stage("saving", round_number) as timer:
             self._unless_it_may_come_back(self._lock.refresh)
@@ -198,6 +199,12 @@ class Server:
         self._observers.call("round_done", record)
         if stops:
             self._say_stopped(round_number, stops)
+
+    def _warn_of_untrained(self, round_number: int, result: RoundResult) -> None:
+        """Once: every client begins with the same loss scale, so the rounds that follow are like this one."""
+        if not self._has_untrained and (line := untrained(self._setup.config.train, round_number, result.reports)):
+            self._has_untrained = True
+            self.warn(line)
 
     def _has_lost_checkpoint(self) -> bool:
         """Whether the newest checkpoint was removed while the run continues: then the next save must not wait."""

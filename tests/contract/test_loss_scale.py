@@ -8,12 +8,13 @@ from types import SimpleNamespace
 import pytest
 import torch
 from method_cases import CASES
-from small_runs import one_round, small_config, small_setup
+from small_runs import one_round, small_config, small_setup, undisturbed
 from torch import nn
 
 from fedmpi.errors import ConfigError
 from fedmpi.learning import loss_scale
 from fedmpi.learning.flat import Buffers, FlatNet, net_layout
+from fedmpi.learning.local import TrainOutcome, outcome_of
 from fedmpi.methods.protocol import gradients
 from fedmpi.rounds.state import ServerState
 from fedmpi.running import start
@@ -97,6 +98,48 @@ def test_the_scale_is_halved_doubled_and_begun_again(monkeypatch: pytest.MonkeyP
         scales.append(scale_of(net))
     net.reset_scale()
     assert [*scales, scale_of(net)] == [4, 4, 4, 8, 4, 4, 8]
+
+
+def test_steps_that_were_left_out_are_counted() -> None:
+    """Three of five, read with the losses; a new client begins at 0, and other precisions have none."""
+    net = small_net(8.0, 1.0)
+    for slope in (math.inf, 1.0, math.nan, 1.0, -math.inf):
+        net.grads["weight"].fill_(slope)
+        net.settle_scale()
+    assert outcome_of(torch.tensor([1.0, 2.0, 6.0, 2.0, 4.0]), net.num_left_out) == TrainOutcome(3.0, 5, True, 3)
+    net.reset_scale()
+    assert outcome_of(torch.tensor([]), net.num_left_out) == TrainOutcome(0.0, 0, True, 0)
+    assert small_net(None, 1.0).num_left_out is None and outcome_of(torch.tensor([2.0])) == TrainOutcome(2.0, 1, True)
+
+
+@pytest.mark.parametrize("exchange", ["gather", "reduce"])
+def test_a_run_without_a_step_says_so_once(tmp_path: Path, exchange: str, capsys: pytest.CaptureFixture[str]) -> None:
+    """Four clients of 15 examples take 2 steps each, in batches of 8; both scales, 2^24 and 2^23, are too large for
+    gradients of outputs in half precision (at most 65,504, which is 2^24 / 256). Nobody has diverged."""
+    words = (
+        "method.name=fedavg",
+        "partition.name=iid",
+        f"mpi.exchange={exchange}",
+        "output.progress=plain",
+        "rounds=2",
+    )
+    scale = ("train.precision=fp16", "train.loss_scale=16777216")
+    before = small_setup(tmp_path / "before", *words).method.initial_state()
+    found = undisturbed(tmp_path, *words, *scale)
+    assert [(record["left_out_steps"], record["dropped"]) for record in found.records] == [(8, [])] * 2
+    assert found.server == digest_of(before)
+    (line,) = [line for line in capsys.readouterr().out.splitlines() if "fp16" in line]
+    assert "round 1" in line and "4 of 4 trainings" in line and "lower train.loss_scale, which is 16777216" in line
+
+
+def test_control_variates_count_the_steps_that_were_taken(tmp_path: Path) -> None:
+    """SCAFFOLD: where none was taken, c_i stays and sends no change, whatever c is."""
+    setup = small_setup(tmp_path, "method.name=scaffold", "train.precision=fp16", "train.loss_scale=16777216")
+    state = ServerState({name: value.clone() for name, value in setup.method.initial_state().items()})
+    for name, value in state.params.items():
+        value.fill_(1e-3) if name.startswith("control.") else None
+    after = one_round(setup, 1, state)[0]
+    assert digest_of(after.params) == digest_of(state.params)
 
 
 def scale_of(net: FlatNet) -> float:

@@ -48,6 +48,7 @@ def table(head: str) -> dict[str, str]:
         (("method.name=prism",), {"draws_on"}),
         (("method.name=fedavg", "evaluation.personal=on"), {"clients"}),
         (("method.name=fedavg", "train.lr=1e12", "train.on_divergence=upload_last_finite"), {"restored"}),
+        (("method.name=fedavg", "train.precision=fp16"), {"left_out_steps"}),
     ],
 )
 def test_records_have_the_fields_that_the_page_says(tmp_path: Path, words: tuple[str, ...], brings: set[str]) -> None:
@@ -59,7 +60,7 @@ def test_records_have_the_fields_that_the_page_says(tmp_path: Path, words: tuple
     for record in records:
         assert always <= set(record) <= set(documented)
     assert brings <= {key for record in records for key in record}
-    assert {"losses", "save_errors", "branched_from", "restored"} <= set(documented) - always
+    assert {"losses", "save_errors", "branched_from", "restored", "left_out_steps"} <= set(documented) - always
 
 
 def test_stages_are_on_the_page(tmp_path: Path) -> None:
