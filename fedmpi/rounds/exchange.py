@@ -12,7 +12,7 @@ Both add the same whole numbers (`fedmpi.exactsum`), in whatever order, on the s
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import astuple, dataclass, field
+from dataclasses import astuple, dataclass, field, fields
 from typing import Any, Protocol
 
 import numpy as np
@@ -34,23 +34,6 @@ _UNDER_WAY = 2
 
 CONTRIBUTED, DROPPED = 1, 2
 """What became of a client in this phase."""
-
-_FIELDS = [
-    "client",
-    "status",
-    "steps",
-    "loss",
-    "training_s",
-    "down_bytes",
-    "up_bytes",
-    "restored",
-    "left_out",
-    "digest",
-]
-_FORMATS = ["i8", "i8", "i8", "f8", "f8", "i8", "i8", "i8", "i8", f"V{DIGEST_BYTES}"]
-# 128 bytes, so that what follows in the message stays aligned.
-_REPORT = np.dtype({"names": _FIELDS, "formats": _FORMATS, "itemsize": 2 * ALIGN_BYTES})
-_REPORT_NAME = "#report"
 
 
 @dataclass(frozen=True)
@@ -82,6 +65,12 @@ class ClientReport:
         values[-1] = values[-1].hex() if any(values[-1]) else ""
         return cls(*values)
 
+
+_KINDS = {"int": "i8", "float": "f8", "str": f"V{DIGEST_BYTES}"}
+_FORMATS = {one.name: _KINDS[str(one.type)] for one in fields(ClientReport)}
+# 128 bytes, so that what follows in the message stays aligned.
+_REPORT = np.dtype({"names": [*_FORMATS], "formats": [*_FORMATS.values()], "itemsize": 2 * ALIGN_BYTES})
+_REPORT_NAME = "#report"
 
 ClientResult = tuple[ClientReport, Params | None]
 """A client's report and its upload, None if the client is dropped."""

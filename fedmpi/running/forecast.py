@@ -27,8 +27,9 @@ from fedmpi.methods.protocol import all_nets, sums_of
 from fedmpi.methods.values import Phase, Turn
 from fedmpi.report.table_text import text_lines
 from fedmpi.report.terminal import NO_BREAK, wrapped
-from fedmpi.rounds.state import draw_cohort, reestimates
+from fedmpi.rounds.state import draw_cohort
 from fedmpi.running import start
+from fedmpi.running.rarer_tests import CostOfTests, count_tests, many_tests
 from fedmpi.running.remarks import remarks
 from fedmpi.store.units import si, size
 from fedmpi.tensors import Layout, specs_of
@@ -38,9 +39,6 @@ _DRAWN_AT_MOST = 200_000
 _LOOKED_AT = 1000
 _PASSES_OF_A_STEP = 3
 """What a step of training costs beside a test: forward, and backward for inputs and for weights."""
-_LARGE_SHARE, _SMALL_SHARE = 1 / 3, 0.1
-MANY_TESTS = "tests take"
-"""How the line of `many_tests` begins."""
 _ELEMENT_BYTES = {"image": 1, "vector": 4, "tokens": 2}
 
 
@@ -169,59 +167,15 @@ def _tests(
     evaluation = config.evaluation
     has_norms = [num_statistics(method.net(number, empty=True)) > 0 for number in all_nets(method)]
     num_restat = evaluation.num_restat(round(samples * config.clients.count))
-    parts = [(1.0, net.net, info.num_test, num_restat) for net in method.tested()]
+    parts: list[tuple[float, int, float, float]] = [
+        (1.0, net.net, info.num_test, num_restat) for net in method.tested()
+    ]
     if evaluation.personal == "on" or (evaluation.personal == "auto" and method.traits.personal):
         share = (evaluation.clients or config.clients.count) / config.clients.count
         own_tests = samples * info.num_test / info.num_train
         parts += [(share * count, tier, own_tests, samples) for tier, count in enumerate(blocks)]
     test = sum(times * nets[number].macs * tests for times, number, tests, _ in parts)
     return test, sum(times * nets[number].macs * restat for times, number, _, restat in parts if has_norms[number])
-
-
-def count_tests(config: Config, every: int | None = None) -> tuple[int, int]:
-    """How many rounds of a run are tested, and how many of those tests re-estimate BatchNorm's statistics; under
-    another `evaluation.every`, if it is given.
-    """
-    every, rounds = every or config.evaluation.every, config.rounds
-    num_tests = -(-rounds // every)
-    changes = (1, *getattr(config.train.schedule, "milestones", ()))  # from one of these rounds on, or never
-    first = min((number for number in changes if reestimates(config, number)), default=rounds + 1)
-    return num_tests, num_tests - (first - 1) // every if first <= rounds else 0
-
-
-@dataclass(frozen=True)
-class CostOfTests:
-    """What a round's test, its re-estimation, and all of a run but its tests take, in MACs or seconds; `always` is what
-    tests take however many there are.
-    """
-
-    test: float
-    restat: float
-    rest: float
-    always: float = 0.0
-
-    def of(self, config: Config, every: int | None = None) -> float:
-        """All tests of a run; `every` as in `count_tests`."""
-        num_tests, num_restats = count_tests(config, every)
-        return self.always + num_tests * self.test + num_restats * self.restat
-
-    def share(self, config: Config, every: int | None = None) -> float:
-        """The tests' part of the run."""
-        taken = self.of(config, every)
-        return taken / max(taken + self.rest, 1e-9)
-
-
-def many_tests(config: Config, costs: CostOfTests, of: str = "compute") -> Iterator[str]:
-    """A line where tests take a large share of `of` and rarer ones would take less: with the first `evaluation.every`
-    that makes it small, or else with a single test.
-    """
-    if (share := costs.share(config)) <= _LARGE_SHARE:
-        return
-    rarer = range(config.evaluation.every + 1, config.rounds)
-    every = next((each for each in rarer if costs.share(config, each) <= _SMALL_SHARE), config.rounds)
-    now, then = (f"{100 * value:.0f} %" for value in (share, costs.share(config, every)))
-    if every > config.evaluation.every and now != then:
-        yield f"{MANY_TESTS} {now} of the {of}; evaluation.every={every} would make it {then}"
 
 
 def machine_bytes() -> int:

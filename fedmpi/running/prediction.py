@@ -27,10 +27,11 @@ from fedmpi.methods import create
 from fedmpi.report.terminal import wrapped
 from fedmpi.rounds.state import draw_tasks
 from fedmpi.running import start
-from fedmpi.running.forecast import MANY_TESTS, CostOfTests, Forecast, count_tests, machine_bytes, many_tests
+from fedmpi.running.forecast import Forecast, machine_bytes
 from fedmpi.running.half_precision import bf16_share
 from fedmpi.running.measure import measure
 from fedmpi.running.measured import ClientTrial, Measured
+from fedmpi.running.rarer_tests import MANY_TESTS, CostOfTests, count_tests, many_tests
 from fedmpi.store.units import size, took
 
 _LOOKED_AT = 20

@@ -10,7 +10,8 @@ from golden_file import Told
 from fedmpi.config.load import load
 from fedmpi.federation.cohort import sample_cohort
 from fedmpi.federation.tiers import tier_of
-from fedmpi.running.forecast import CostOfTests, Forecast, forecast, lacking_here, many_tests
+from fedmpi.running.forecast import Forecast, forecast, lacking_here
+from fedmpi.running.rarer_tests import CostOfTests, many_tests
 
 # A ResNet of one block and two channels on 8x8 grey digits, ten classes:
 #   stem 1*2*9 = 18, two convs 2*2*9 = 36 each, three BatchNorms of 4, FC 2*10 + 10 = 30: 132 parameters;
