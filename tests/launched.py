@@ -64,8 +64,8 @@ def command(
 
 
 def unfolded(text: str) -> str:
-    """With each command for a shell on one line, as the shell reads it."""
-    return re.sub(r" \\\r?\n +", " ", text)
+    """With each command for a shell on one line, as the shell reads it, behind the words `to continue ...:`."""
+    return re.sub(r"(?m)(^to continue[^\n]*:)\r?\n +", r"\1 ", re.sub(r" \\\r?\n +", " ", text))
 
 
 def rejoined(text: str) -> str:

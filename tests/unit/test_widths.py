@@ -80,12 +80,13 @@ def test_a_status(
 
 @pytest.mark.parametrize("folder", ["runs/a", "a folder/it's", "x" * 100])
 def test_a_command_is_one_for_a_shell(folder: str) -> None:
-    """Only a word that is longer than a line alone stands out."""
-    words = ["mpirun", "-n", "12", "python", "-m", "fedmpi.main", "--run-dir", f"/{folder}", "--resume", "[a, b]"] * 2
-    text = shlex.join(["printf", "%s\\n", *words])
-    lines = folded(text).splitlines()
-    said = subprocess.run(["sh", "-c", folded(text)], capture_output=True, text=True, check=True).stdout
-    assert unfolded(folded(text)) == text and said.splitlines() == words
+    """On lines of its own, below the words before it. Only a word that is longer than a line alone stands out."""
+    words = ["mpirun", "-n", "12", "python", "-m", "fedmpi.main", "--run-dir", f"/{folder}", "--resume", "[a: b]"] * 2
+    prose = "to continue after round 2 with a lower learning rate, in a new run directory"
+    text = f"{prose}: " + shlex.join(["printf", "%s\\n", *words])
+    first, *lines = folded(text).splitlines()
+    said = subprocess.run(["sh", "-c", "\n".join(lines)], capture_output=True, text=True, check=True).stdout
+    assert first == f"{prose}:" and unfolded(folded(text)) == text and said.splitlines() == words
     assert all(len(line) <= COLUMNS or (len(folder) > COLUMNS and line.strip().startswith("/x")) for line in lines)
     assert folded("to continue: x") == "to continue: x"
 
