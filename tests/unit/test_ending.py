@@ -99,11 +99,26 @@ def test_the_command_is_that_of_the_last_start(run: RunDir) -> None:
     """With its folder, its own code and its ranks; where the run is now. Of an older start only the ranks are known."""
     command = f"python -m fedmpi.main --run-dir {run.path} --resume"
     assert advised(run) == f"mpirun -n 3 {command}"
-    own = {"ranks": [{}, {}], "resume": {**OWN, "run_dir": "/elsewhere/run"}}
-    assert advised(run, own) == f"cd '/home/me/my work' && mpirun -n 5 {command} {TAIL}"
+    (work := run.path.parent / "my work").mkdir()
+    own = {"ranks": [{}, {}], "resume": {**OWN, "folder": str(work), "run_dir": "/elsewhere/run"}}
+    assert advised(run, own) == f"cd '{work}' && mpirun -n 5 {command} {TAIL}"
     alone = {"ranks": [{}], "resume": {"ranks": 1, "folder": "", "words": [], "run_dir": str(run.path)}}
     assert advised(run, alone) == command
     assert advised(run, {"ranks": [{}, {}]}) == f"mpirun -n 2 {command}"
+
+
+def test_no_command_enters_a_folder_that_is_gone(run: RunDir, monkeypatch: pytest.MonkeyPatch, told: Told) -> None:
+    """Neither a command that is made for the page, nor one that a rank has noted."""
+    (work := run.path.parent / "saved work").mkdir()
+    monkeypatch.chdir(work)
+    advice = Advice(small_config("output.observers=[mymod:O]"))
+    advice.run_is_in(run, 3)
+    manifest.add_start(run, {**advice.again.noted(run.path), "ranks": [{}]})
+    assert f": cd '{work}' && " in seen(run).paragraph()
+    work.rmdir()
+    told(seen(run).paragraph())
+    assert advice.note_failure(DivergenceError(LOSS)) and " && " not in seen(run).advice
+    told(seen(run).paragraph())
 
 
 @pytest.mark.parametrize(
