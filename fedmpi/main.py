@@ -192,7 +192,7 @@ def _done_before(config: Config, arguments: argparse.Namespace) -> list[str]:
     if not arguments.resume:
         return []
     folder = RunDir(Path(arguments.run_dir))
-    if not (done := max((number for number, _ in folder.checkpoints()), default=0)):
+    if not (done := folder.last_saved()):
         return []
     refuse_fewer(config, folder, done)
     if done >= config.rounds:

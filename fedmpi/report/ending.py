@@ -87,8 +87,12 @@ def ending(run_dir: RunDir, records: Sequence[Record]) -> Ending:
     if state in (STOPPED, INTERRUPTED, SILENT) or (state == NOTE_FAILED and not advice):
         advice = f"to continue: {Again.of(start).command('--run-dir', folder, '--resume')}"
     advice = true_now(advice, start, folder)
-    saved = max((number for number, _ in run_dir.checkpoints()), default=0)
-    return Ending(state, rounds_done(records), saved, cause, advice)
+    return Ending(state, rounds_done(records), run_dir.last_saved(), cause, advice)
+
+
+def unless_all_saved(done: int, saved: int) -> str:
+    """` (2 saved)`, to stand behind the number of rounds `done`, where a resume continues after another round."""
+    return f" ({saved:,} saved)" if saved != done else ""
 
 
 def state_of(run_dir: RunDir, records: Sequence[Record]) -> str:

@@ -213,6 +213,21 @@ def test_a_page_of_a_run_with_more_rounds_has_their_numbers(run: RunDir) -> None
     assert [row["accuracy_last"] for row in found.tiers] == [0.75] and found.time_s != {"wall": 9}
 
 
+@pytest.mark.parametrize("rounds", [2, 5])
+def test_a_page_says_how_many_rounds_are_saved(run: RunDir, rounds: int) -> None:
+    """Killed between the record of a round, which may be the last one, and its checkpoint. Who has a report has
+    finished, even if its checkpoints are gone.
+    """
+    run.config_path.write_text(run.config_path.read_text().replace("rounds: 5", f"rounds: {rounds}"))
+    run.checkpoint_path(2).rename(run.checkpoint_path(1))
+    text = page([facts.read(run.path)])
+    assert f"interrupted, 2 of {rounds} rounds (1 saved)" in text and f"2 of {rounds} rounds are done (1 saved)" in text
+    run.checkpoint_path(1).unlink()
+    run.report_dir.mkdir()
+    (run.report_dir / "summary.json").write_text("{}")
+    assert facts.read(run.path).is_finished == (rounds == 2)
+
+
 def test_a_folder_named_saved_hides_nothing() -> None:
     advice = "to continue: python -m fedmpi.main --run-dir /data/saved/a --resume"
     assert "ounds 1 to 3" in Ending("interrupted", 4, 3, "", advice).paragraph()
