@@ -53,6 +53,11 @@ def wrapped(*texts: str, hang: int = 2) -> list[str]:
     return [line for text in texts for line in _wrapped(text, hang)]
 
 
+def warning(text: str) -> str:
+    """`warning: ` and the text, in lines of at most 80 columns."""
+    return "\n".join(wrapped(f"warning: {text}"))
+
+
 def filled(text: str) -> str:
     """A text of several paragraphs, such as a docstring, in lines of at most 80 columns. Lines that are indented, as
     those of a table, stay apart; what continues one is indented further, and stands below its last column.

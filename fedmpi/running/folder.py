@@ -15,6 +15,7 @@ from fedmpi.config.load import DEFAULT_FILE, Override, load
 from fedmpi.config.schema import Config
 from fedmpi.errors import ConfigError, RunDirError
 from fedmpi.mpi.communicator import Communicator, together
+from fedmpi.report.terminal import warning
 from fedmpi.store import manifest
 from fedmpi.store.files import write_text
 from fedmpi.store.lock import RunLock
@@ -152,7 +153,7 @@ def _lock(folder: RunDir) -> RunLock:
     over.
     """
     job = slurm_job() or os.environ.get("PMIX_NAMESPACE", "")
-    return RunLock(folder, job=job, warn=lambda line: print(f"warning: {line}", flush=True))
+    return RunLock(folder, job=job, warn=lambda line: print(warning(line), flush=True))
 
 
 def slurm_job() -> str:
