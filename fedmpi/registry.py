@@ -156,7 +156,11 @@ def options(section: str, name: str) -> Any:
         raise UnknownError(f"no {section} {name!r}")
     if is_built_in(section, name):
         found = made(section, name)
-        return getattr(found, "Options", found)
+        found = getattr(found, "Options", found)
+        lacks = getattr(found, "lacks", None)  # of a class that stands for many names
+        if lacks and (problem := lacks(name)):
+            raise UnknownError(problem)
+        return found
     return imported(_ADAPTERS[section])(name, made(section, name))
 
 

@@ -205,9 +205,7 @@ def read(folder: Path) -> Facts:
     summary = whole(lambda: read_json(run_dir.report_dir / "summary.json"), None)
     found = lineage(records)
     best = Best.of(found.own)
-    # A run may have been killed between its last record and the save. The checkpoints of a finished run may be gone.
-    is_saved = summary is not None or run_dir.last_saved() >= config["rounds"]
-    is_finished = is_saved and rounds_done(records) >= config["rounds"]
+    is_finished = _is_finished(run_dir, config["rounds"], records, summary)
     # What an earlier end has written is no longer true of a run that was given more rounds.
     summary = summary if isinstance(summary, dict) and is_finished else {}
     starts = whole(lambda: read_starts(run_dir), nothing)
@@ -226,6 +224,13 @@ def read(folder: Path) -> Facts:
         client_accuracy=_client_accuracy(run_dir) if is_finished else None,
         notes=tuple(notes),
     )
+
+
+def _is_finished(run_dir: RunDir, rounds: int, records: Sequence[Record], summary: object) -> bool:
+    """Whether all rounds are on record and saved: a run may have been killed between its last record and the save. Who
+    has a summary has finished; its checkpoints may be gone.
+    """
+    return rounds_done(records) >= rounds and (summary is not None or run_dir.last_saved() >= rounds)
 
 
 def _tiers(

@@ -53,12 +53,14 @@ class Origin:
         return [found for found in self.run_dir.checkpoints() if self.round in (None, found[0])]
 
 
-def config_of(folder: RunDir, overrides: Sequence[Override] = (), *, trains: bool = False) -> Config:
-    """The config of a run, as `config.load` reads it; `trains` as there. Raises ConfigError, which names the package of
-    an entry point that is no longer installed.
+def config_of(
+    folder: RunDir, overrides: Sequence[Override] = (), *, trains: bool = False, observed: bool = False
+) -> Config:
+    """The config of a run, as `config.load` reads it; `trains` and `observed` as there. Raises ConfigError, which names
+    the package of an entry point that is no longer installed.
     """
     try:
-        return load(str(folder.config_path), overrides, of_run=True, trains=trains)
+        return load(str(folder.config_path), overrides, of_run=True, trains=trains, observed=observed)
     except ConfigError as error:
         problems = list(error.problems)
         for section, entry in manifest.brought(folder).items():
