@@ -113,6 +113,15 @@ def installed(section: str) -> dict[str, EntryPoint]:
     return {point.name: point for point in sorted(found, key=lambda point: point.name)}
 
 
+def hidden(section: str) -> dict[str, str]:
+    """By built-in name, of each entry point that has it, too: what it is, of which package, and how to name it."""
+    return {
+        name: f"{point.value} (package {point.dist.name if point.dist else '?'}); write {section}.name={point.value}"
+        for name, point in installed(section).items()
+        if is_built_in(section, name)
+    }
+
+
 @cache
 def _offered() -> Any:
     """The entry points of all installed packages, each of whose files is read; of another type in Python 3.10."""
