@@ -219,10 +219,14 @@ class Server:
 
     def _keep(self, round_number: int, state: ServerState, record: Mapping[str, Any]) -> None:
         """The record first: no checkpoint is of a round that has none."""
-        self._records.round_done(record)
-        if self._is_due:
-            self._save(round_number, state)
-            self._is_due = False
+        try:
+            self._records.round_done(record)
+            if self._is_due:
+                self._save(round_number, state)
+                self._is_due = False
+        except RunDirError:
+            self._unless_it_may_come_back(self._lock.refresh)  # which knows more, of a folder that went away just now
+            raise
 
     def _save(self, round_number: int, state: ServerState) -> None:
         config = self._setup.config

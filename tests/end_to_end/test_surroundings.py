@@ -158,6 +158,21 @@ def test_a_folder_that_goes_away_is_noticed_at_the_next_round(
     assert is_there or not run_dir.is_dir() or not any(run_dir.iterdir())
 
 
+# The run directory is moved after the server has looked for it, before it writes the record of round 2.
+MOVED_MEANWHILE = """
+from fedmpi.report.records import Records
+def move(records, record):
+    if record["round"] == 2:
+        os.rename("FOLDER/run", "FOLDER/elsewhere")
+before(Records, "round_done", move)"""
+
+
+def test_a_folder_that_goes_away_before_a_save_is_told_as_moved(start: Start, run_dir: Path, tmp_path: Path) -> None:
+    launched = start(1, *ENDLESS, run_dir=run_dir, patch=MOVED_MEANWHILE.replace("FOLDER", str(tmp_path)))
+    assert launched.wait() not in (0, 2)
+    assert GONE["moved"].format(folder=tmp_path) in launched.err and "nothing is left" not in launched.err, launched.err
+
+
 @pytest.mark.slow
 def test_checkpoints_that_are_removed_are_made_again_at_the_next_round(
     start: Start, made: Made, tmp_path: Path
