@@ -87,7 +87,7 @@ def scaled_milestones(config: Config, scale: float) -> list[int]:
 
 def planned(run: Run, path: Path, overrides: Sequence[str]) -> Job:
     """The job that makes a run of a config. Raises `UserError`, also if the folder has a run of another config."""
-    config = load(path, overrides)
+    config = load(path, overrides, observed=True)
     if run.has_begun() and (found := differences(config, run.said)):
         text = f"was run with another config: {'; '.join(found)}; take another --out"
         raise RunDirError(str(run.folder.path), text)
