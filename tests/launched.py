@@ -67,7 +67,7 @@ def unfolded(text: str) -> str:
     """With each command for a shell on one line, as the shell reads it, behind the words `to continue ...:`; and with
     each warning, and each cause of a failure and place of it, on one line.
     """
-    text = re.sub(r"(?m)^( *)(?:warning: |cause: |at ).*(?:\n\1  .*)*", lambda found: _joined(found[0]), text)
+    text = re.sub(r"(?m)^( *)(?:warning:|cause:|at ).*(?:\n\1  .*)*", lambda found: _joined(found[0]), text)
     return re.sub(r"(?m)(^to continue[^\n]*:)\r?\n +", r"\1 ", re.sub(r" \\\r?\n +", " ", text))
 
 
