@@ -62,7 +62,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             return _shown(rank, lambda: _plan(config, arguments, size))
     except UserError as error:
         return report(error, rank)
-    if rank == 0 and config.output.progress != "off":
+    if rank == 0 and config.output.progress != "off" and not arguments.mistake:
         waits_for = "torch, MPI and the data" if size > 1 else "torch and the data"
         say_first(f"starting {counted(size, 'rank')}: loading {waits_for}")
     return _run(config, arguments, rank)
@@ -123,12 +123,26 @@ def _check(arguments: argparse.Namespace) -> None:
 
 
 def read_config(arguments: argparse.Namespace, rank: int = 0, size: int = 1) -> Config:
-    """The validated config (`config_and_origin`). Raises `ConfigError`, for a job of too few ranks, too."""
+    """The validated config (`config_and_origin`). Raises `ConfigError`, for a job of too few ranks, too.
+
+    Rank 0 alone imports observers. A mistake that only it can find is `arguments.mistake`: the others hear of it when
+    all ranks have met.
+    """
     from fedmpi.command.given import check_ranks, config_and_origin
     from fedmpi.config.address import renamed
 
-    asked = arguments.run_dir, arguments.resume, arguments.resume_from
-    config, arguments.origin = config_and_origin(arguments.config, arguments.overrides, *asked)
+    arguments.mistake, asked = None, (arguments.run_dir, arguments.resume, arguments.resume_from)
+    given = arguments.config, arguments.overrides, *asked
+    try:
+        config, arguments.origin = config_and_origin(*given, observed=rank == 0)
+    except ConfigError as error:
+        if rank or size == 1 or arguments.plan:
+            raise
+        try:
+            config, arguments.origin = config_and_origin(*given)
+        except ConfigError:  # of which all ranks have found a part
+            raise error from None
+        arguments.mistake = error
     for word in arguments.words if rank == 0 else ():
         if address := renamed(word):
             say(f"{word} is now {address}")
@@ -153,10 +167,8 @@ def _plan(config: Config, arguments: argparse.Namespace, size: int) -> str:
 
     form = arguments.plan
     with loading_for_good():
-        from fedmpi.running import observers
         from fedmpi.running.forecast import forecast, lacking_here  # loads torch
 
-    observers.named(config)  # a mistake in them would end the run at its start
     planned = forecast(config, size)
     more = [*_done_before(config, arguments), *lacking_here(planned)]
     if form == "json":
@@ -192,7 +204,7 @@ def _done_before(config: Config, arguments: argparse.Namespace) -> list[str]:
     if not arguments.resume:
         return []
     folder = RunDir(Path(arguments.run_dir))
-    if not (done := max((number for number, _ in folder.checkpoints()), default=0)):
+    if not (done := folder.last_saved()):
         return []
     refuse_fewer(config, folder, done)
     if done >= config.rounds:
@@ -212,6 +224,7 @@ def _run(config: Config, arguments: argparse.Namespace, rank: int) -> int:
     comm, advice = job.comm, job.advice
     try:
         with Interruption(job.last_words):
+            job.refuse(arguments.mistake)
             command = [sys.executable, "-m", "fedmpi.main", *sys.argv[1:]]
             is_finished = job.run(Asked(arguments.run_dir, arguments.resume, arguments.origin, command))
         signal.signal(SIGNAL, signal.SIG_IGN)  # another one would end a rank that is leaving

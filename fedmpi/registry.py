@@ -113,6 +113,15 @@ def installed(section: str) -> dict[str, EntryPoint]:
     return {point.name: point for point in sorted(found, key=lambda point: point.name)}
 
 
+def hidden(section: str) -> dict[str, str]:
+    """By built-in name, of each entry point that has it, too: what it is, of which package, and how to name it."""
+    return {
+        name: f"{point.value} (package {point.dist.name if point.dist else '?'}); write {section}.name={point.value}"
+        for name, point in installed(section).items()
+        if is_built_in(section, name)
+    }
+
+
 @cache
 def _offered() -> Any:
     """The entry points of all installed packages, each of whose files is read; of another type in Python 3.10."""
@@ -156,7 +165,11 @@ def options(section: str, name: str) -> Any:
         raise UnknownError(f"no {section} {name!r}")
     if is_built_in(section, name):
         found = made(section, name)
-        return getattr(found, "Options", found)
+        found = getattr(found, "Options", found)
+        lacks = getattr(found, "lacks", None)  # of a class that stands for many names
+        if lacks and (problem := lacks(name)):
+            raise UnknownError(problem)
+        return found
     return imported(_ADAPTERS[section])(name, made(section, name))
 
 

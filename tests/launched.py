@@ -64,13 +64,20 @@ def command(
 
 
 def unfolded(text: str) -> str:
-    """With each command for a shell on one line, as the shell reads it."""
-    return re.sub(r" \\\r?\n +", " ", text)
+    """With each command for a shell on one line, as the shell reads it, behind the words `to continue ...:`; and with
+    each warning, and each cause of a failure and place of it, on one line.
+    """
+    text = re.sub(r"(?m)^( *)(?:warning:|cause:|at ).*(?:\n\1  .*)*", lambda found: _joined(found[0]), text)
+    return re.sub(r"(?m)(^to continue[^\n]*:)\r?\n +", r"\1 ", re.sub(r" \\\r?\n +", " ", text))
 
 
 def rejoined(text: str) -> str:
     """A message that was folded at 80 columns, as one line."""
-    return re.sub(r"\n +", " ", unfolded(text))
+    return _joined(unfolded(text))
+
+
+def _joined(text: str) -> str:
+    return re.sub(r"\n +", " ", text)
 
 
 def narrow(text: str) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import re
 from collections.abc import Callable, Sequence
 from contextlib import redirect_stdout
 from functools import partial
@@ -111,7 +112,8 @@ def _hears_a_run(config: Config) -> None:
     """its hooks take what a run says"""
     with TemporaryDirectory() as folder, redirect_stdout(io.StringIO()) as said:
         run_all(config, SerialComm(), Path(folder) / "watched")
-    warnings = [line for line in said.getvalue().splitlines() if line.startswith("warning: ")]
+    lines = re.sub(r"\n +", " ", said.getvalue()).splitlines()
+    warnings = [line for line in lines if line.startswith("warning: ")]
     require(not warnings, "; ".join(warnings).removeprefix("warning: "))
 
 

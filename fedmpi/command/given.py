@@ -23,12 +23,18 @@ def check_ranks(config: Config, size: int) -> None:
 
 
 def config_and_origin(
-    path: str | None, overrides: Sequence[str], run_dir: str | None, resume: bool, resume_from: str | None
+    path: str | None,
+    overrides: Sequence[str],
+    run_dir: str | None,
+    resume: bool,
+    resume_from: str | None,
+    *,
+    observed: bool = False,
 ) -> tuple[Config, Origin | None]:
     """The validated config, and where a new run begins. A resumed run takes the config it was begun with unless another
     is given (`path`), and a branch (`resume_from`) that of its parent. Where there is none, a config or an override
     says that a run is to begin there (batch files, submitted again as they are, give both); neither is a slip in the
-    directory's name, and must not begin another experiment. Raises `ConfigError`.
+    directory's name, and must not begin another experiment. `observed` as for `load`. Raises `ConfigError`.
     """
     origin = origin_of(run_dir, resume, resume_from)
     if path is None and (origin is not None or _has_begun(run_dir, resume)):
@@ -36,11 +42,11 @@ def config_and_origin(
         from fedmpi.store.run_dir import RunDir
 
         folder = origin.run_dir if origin is not None else RunDir(Path(run_dir or ""))
-        return config_of(folder, overrides, trains=True), origin
+        return config_of(folder, overrides, trains=True, observed=observed), origin
     if path is None and resume and not overrides:
         problem = "holds no run to continue (no config.yaml); name the config to begin one there"
         raise ConfigError(str(run_dir), problem)
-    return load(path, overrides), origin
+    return load(path, overrides, observed=observed), origin
 
 
 def origin_of(run_dir: str | None, resume: bool, resume_from: str | None) -> Origin | None:

@@ -13,8 +13,8 @@ from dataclasses import dataclass
 
 from fedmpi.command.manners import described, in_short, say
 from fedmpi.config.schema import Config
-from fedmpi.errors import FAILED, DivergenceError, OtherRankError, UserError, cause_of
-from fedmpi.mpi.communicator import Communicator
+from fedmpi.errors import FAILED, ConfigError, DivergenceError, OtherRankError, UserError, cause_of
+from fedmpi.mpi.communicator import Communicator, together
 from fedmpi.report.terminal import instead_of_live_line
 from fedmpi.running.advice import Advice
 from fedmpi.running.folder import Asked
@@ -49,6 +49,15 @@ class Job:
         import fedmpi.experiment  # noqa: F401 - `run` needs it: what is loaded is loaded here
 
         return cls(config, comm, stopping, advises(config))
+
+    def refuse(self, mistake: ConfigError | None) -> None:
+        """On all ranks: raises `StartupError` for a mistake in the config that rank 0 alone has found."""
+
+        def told() -> None:
+            if mistake is not None:
+                raise mistake
+
+        together(self.comm, told)
 
     def run(self, asked: Asked) -> bool:
         """Trains to the last round; False if the run was stopped before. Raises as `experiment.run` does."""

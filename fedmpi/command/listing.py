@@ -19,4 +19,5 @@ def listing() -> str:
         found = {name: f"installed: {point.value}" for name, point in registry.installed(section).items()} | found
         for name in registry.names(section):
             lines.append(f"  {name + 'NAME' * name.endswith(':'):{width}}  {found[name]}")
+        lines += (f"  {name:{width}}  installed, not used: {said}" for name, said in registry.hidden(section).items())
     return "\n".join(lines)

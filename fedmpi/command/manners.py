@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, NoReturn
 
 from fedmpi.errors import INTERRUPTED, ConfigError, DivergenceError, RoundError, UserError, reason
 from fedmpi.mpi.in_turn import SILENT_S, code_in_turn
-from fedmpi.report.terminal import as_message, filled, wrapped
+from fedmpi.report.terminal import NO_BREAK, as_message, filled, wrapped
 
 if TYPE_CHECKING:
     from fedmpi.mpi.communicator import Communicator
@@ -117,10 +117,10 @@ def say(text: str) -> None:
 def described(error: BaseException, comm: Communicator) -> str:
     """A failure in one block: rank, host, round, client, stage and cause, then where in the code."""
     head, said, cause = _head_and_cause(error, comm)
-    if isinstance(cause, (UserError, DivergenceError)):  # says all: a disk is full or a learning rate too high
-        return "\n".join([head, *(wrapped(f"  {said}") if isinstance(cause, DivergenceError) else [f"  {said}"])])
-    frames = traceback.extract_tb(cause.__traceback__)[-4:]
-    return "\n".join([head, f"  {said}", *(f"  at {one.filename}:{one.lineno} in {one.name}" for one in frames)])
+    says_all = isinstance(cause, (UserError, DivergenceError))  # a disk is full or a learning rate too high
+    frames = [] if says_all else traceback.extract_tb(cause.__traceback__)[-4:]
+    places = (f"  at {one.filename}:{one.lineno} in{NO_BREAK}{one.name}" for one in frames)
+    return "\n".join(wrapped(head, *f"  {said}".splitlines(), *places))
 
 
 def in_short(error: BaseException, comm: Communicator) -> str:

@@ -15,7 +15,7 @@ from pathlib import Path
 from fedmpi.command.manners import Parser, file_to_write, run_command, show
 from fedmpi.errors import ConfigError
 from fedmpi.pages import facts
-from fedmpi.report.terminal import wrapped
+from fedmpi.report.terminal import warning
 from fedmpi.store.files import write_text
 
 
@@ -49,8 +49,8 @@ def _plot(runs: Sequence[str], out: str, x: str, y: str, tier: Sequence[str], te
         problem = "no round of these runs has been tested yet, so there is nothing to draw"
         raise ConfigError("command line", "; ".join([problem, *minded]))
     figure.save(plotted.drawn(groups, x, y, tiers), path)
-    for line in wrapped(*(f"warning: {line}" for line in minded)):
-        print(line, file=sys.stderr, flush=True)
+    for line in minded:
+        print(warning(line), file=sys.stderr, flush=True)
     show(f"{path}")
     if table:
         write_text(table, plotted.tex(groups, y))

@@ -19,12 +19,12 @@ from typing import Any
 from pydantic import ValidationError
 
 from fedmpi import registry
-from fedmpi.config import explain, slips, words, yaml_text
+from fedmpi.config import explain, hooks, slips, words, yaml_text
 from fedmpi.config.address import located
 from fedmpi.config.comparing import leaves
 from fedmpi.config.explain import MAX_PROBLEMS
 from fedmpi.config.fields import Section
-from fedmpi.config.schema import NAMED_SECTIONS, Config
+from fedmpi.config.schema import NAMED_SECTIONS, Config, Output
 from fedmpi.config.tree import COMMAND_LINE, MAX_BYTES, Tree, read_tree
 from fedmpi.config.yaml_text import Problem
 from fedmpi.errors import ConfigError, counted
@@ -77,17 +77,23 @@ def only_overrides(given: Sequence[str], advice: str = "") -> list[str]:
 
 
 def load(
-    path: str | os.PathLike[str] | None, overrides: Sequence[Override], *, of_run: bool = False, trains: bool = False
+    path: str | os.PathLike[str] | None,
+    overrides: Sequence[Override],
+    *,
+    of_run: bool = False,
+    trains: bool = False,
+    observed: bool = False,
 ) -> Config:
     """The validated config. Raises ConfigError with one line for each problem, all at once.
 
     `path` None is the packaged default. Reads the file and those it extends; imports only what its names mean. Of a
     file that a run directory holds (`of_run`), not the user, nothing is imported that is named in full there alone; a
-    command that `trains` needs the names of its observers again, too.
+    command that `trains` needs the names of its observers again, too. Mistakes in observers are among the problems if
+    the run is `observed` by this process, which imports them.
     """
     tree = read_tree(_DEFAULT if path is None else path, DEFAULT_FILE if path is None else str(path))
     tree.problems += _apply(tree, overrides, _named_in_full(tree, trains) if of_run else {})
-    config, problems = _validate(tree)
+    config, problems = _validate(tree, observed)
     problems = tree.problems + problems
     if config is not None and not problems:
         problems = [Problem(words.split(key), text) for key, text in _between_sections(config)]
@@ -105,9 +111,9 @@ def _named_in_full(tree: Tree, trains: bool) -> dict[yaml_text.Path, str]:
         (key, "name"): name for key, name in names.items() if isinstance(name, str) and registry.is_in_full(name)
     }
     output = tree.values.get("output")
-    observers = output.get("observers") if trains and isinstance(output, dict) else None
-    if isinstance(observers, list) and observers:
-        found[OBSERVERS] = f"[{','.join(map(str, observers))}]"
+    places = output.get("observers") if trains and isinstance(output, dict) else None
+    if isinstance(places, list) and places:
+        found[OBSERVERS] = f"[{','.join(map(str, places))}]"
     return found
 
 
@@ -196,7 +202,7 @@ def _parts(key: str, above: tuple[str, ...] = ()) -> tuple[str, ...]:
     return (*above, *own) if all(own) else ()
 
 
-def _validate(tree: Tree) -> tuple[Config | None, list[Problem]]:
+def _validate(tree: Tree, observed: bool) -> tuple[Config | None, list[Problem]]:
     """Section by section, so that a problem in one hides none in another."""
     problems: list[Problem] = []
     values = dict(tree.values)
@@ -209,6 +215,8 @@ def _validate(tree: Tree) -> tuple[Config | None, list[Problem]]:
         except ValidationError as error:
             problems += explain.problems(section, error, (name,), places)
             values[name] = section.model_construct()
+    if observed and isinstance(output := values["output"], Output):
+        problems += (Problem(OBSERVERS, text) for text in hooks.problems(output.observers))
     try:
         config = Config.model_validate(values)
     except ValidationError as error:

@@ -41,7 +41,8 @@ def load_config(name: ConfigName | None = None, overrides: Keys | None = None, /
 
     Raises ConfigError with one line for each problem, all at once.
     """
-    return load(None if name is None else located(os.fspath(name)), _given(overrides, sections))
+    path = None if name is None else located(os.fspath(name))
+    return load(path, _given(overrides, sections), observed=claimed()[1] == 1)
 
 
 @checks_arguments

@@ -27,7 +27,7 @@ from fedmpi.report.best import Best
 from fedmpi.report.lineage import lineage, own_rounds
 from fedmpi.report.records import CLIENTS, Record, read_records, scalars
 from fedmpi.report.table_text import markdown_lines
-from fedmpi.report.terminal import wrapped
+from fedmpi.report.terminal import warning
 from fedmpi.running.folder import config_of
 from fedmpi.store.run_dir import RunDir
 from fedmpi.store.units import named_among, percent
@@ -271,8 +271,8 @@ class Run:
         if not (chosen := plotted.chosen_tiers(groups, [*map(tier_name, tiers)], y)):
             problem = "no round has been tested yet, so there is nothing to draw"
             raise ConfigError(str(self.path), "; ".join([problem, *minded]))
-        for line in wrapped(*(f"warning: {line}" for line in minded)):
-            print(line, file=sys.stderr, flush=True)
+        for line in minded:
+            print(warning(line), file=sys.stderr, flush=True)
         return plotted.drawn(groups, x, y, chosen)
 
     def __repr__(self) -> str:

@@ -40,6 +40,11 @@ round. By layer: the basis (k, min(M, N)), float32, and all singular values of i
 """
 
 
+def is_of_bases(name: str) -> bool:
+    """Whether a tensor of the state of this name is one of those."""
+    return name in (AUDIT, FOUND) or name.startswith((BASIS, SPECTRUM))
+
+
 class WarmBases:
     """The bases of those of these layers for which they pay; `rank_ratio` is that of the largest tier below the dense
     one.
@@ -135,4 +140,10 @@ def _excess(matrix: Tensor, basis: Tensor, r: int) -> tuple[float, bool, Tensor]
     energy, optimum = float(sigma.square().sum()), float(sigma[r:].square().sum())
     excess = float(sigma[:r].square().sum() - inside[:r].square().sum())
     is_good = excess <= max(MOST_EXCESS * optimum, LEAST_EXCESS * energy)
-    return excess / max(optimum, LEAST_EXCESS * energy), is_good, sigma.float()
+    return share(excess, optimum, energy), is_good, sigma.float()
+
+
+def share(excess: float, optimum: float, energy: float) -> float:
+    """An excess as a share of the optimum, or of the least that counts of the energy where that is more; 0 of a matrix
+    of zeros, as a residual branch may begin."""
+    return excess / max(optimum, LEAST_EXCESS * energy, torch.finfo(torch.float64).tiny)

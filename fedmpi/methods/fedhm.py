@@ -119,6 +119,7 @@ class FedHM(ServerMethod):
 
     def __init__(self, context: MethodContext) -> None:
         from fedmpi.lowrank.rule import Rule, plan_layers
+        from fedmpi.lowrank.warm import is_of_bases
 
         super().__init__(with_open_lstms(context))
         options = self.options
@@ -133,6 +134,7 @@ class FedHM(ServerMethod):
             own_decay=own_decay,
             sums=sums if options.coverage else {},  # to weigh the changes of each tier by themselves
             factors=None if options.needs_root else self.factorization,
+            fits_only_options=is_of_bases,
             audit=bases.audited if (bases := self.factorization.bases) else None,
         )
 

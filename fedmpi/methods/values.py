@@ -115,6 +115,10 @@ class Traits:
     round; counted as `svd`. Others go on meanwhile, so it may take long. It may happen twice, and nothing that
     `publish` gives may depend on it.
     """
+    fits_only_options: Callable[[str], bool] = lambda name: False
+    """Says of a server tensor's name whether it fits only the very options and model that it was made with. The method
+    can do without it, so a branch that changes them begins without it.
+    """
     why_equal: str = "its size does not follow the capacity; take another model, or one tier"
     """Why tiers may come out with equal nets, and what to do: it ends the line that is said of them before a run. Empty
     where tiers are meant to have one net, so that nothing is said.

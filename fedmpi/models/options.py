@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-import importlib
+import importlib.util
 from collections.abc import Iterator
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, ClassVar, Literal, Protocol
 
 from pydantic import Field
@@ -252,6 +253,21 @@ class Torchvision(Normalized, Model):
 
     name: Annotated[str, Field(pattern=r"^torchvision:\w+$")] = "torchvision:resnet50"
     """Any classification net of torchvision by its name, as torchvision:resnet50."""
+
+    @staticmethod
+    def lacks(name: str) -> str:
+        """Why torchvision has no net of this name; empty where it has one, or is not here. Only to say why imports it,
+        because it loads torch.
+        """
+        net, torchvision = name.partition(":")[2], importlib.util.find_spec("torchvision")
+        if not net.isidentifier() or torchvision is None or torchvision.origin is None:
+            return ""
+        files = Path(torchvision.origin).parent.glob("models/*.py")
+        if any(f"\ndef {net}(" in file.read_text(encoding="utf-8") for file in files):
+            return ""
+        from fedmpi.models.nets.torchvision_nets import lacks
+
+        return lacks(net)
 
     def net(self, info: Inputs, width: Width) -> nn.Module:
         from fedmpi.models.nets.torchvision_nets import torchvision_net

@@ -154,5 +154,6 @@ def together(comm: Communicator, action: Callable[[], Value]) -> Value:
     own = outcome.text() if isinstance(outcome, UserError) else ""
     problems = list(dict.fromkeys(filter(None, comm.allgather_text(own))))
     if problems or isinstance(outcome, UserError):
-        raise StartupError("start", *problems, is_long=isinstance(outcome, UserError) and outcome.is_long)
+        lines = (line for problem in problems for line in problem.splitlines())
+        raise StartupError("start", *lines, is_long=isinstance(outcome, UserError) and outcome.is_long)
     return outcome

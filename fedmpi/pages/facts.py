@@ -20,7 +20,7 @@ from fedmpi.config import yaml_text
 from fedmpi.data.partition import saved
 from fedmpi.errors import RunDirError, UserError
 from fedmpi.report.best import Best
-from fedmpi.report.ending import Ending, ending
+from fedmpi.report.ending import Ending, ending, unless_all_saved
 from fedmpi.report.lineage import Parent, lineage
 from fedmpi.report.records import CLIENTS, Record, gaps_of, net_scores, read_records, rounds_done, scores_of
 from fedmpi.store.files import read_json, read_whole
@@ -87,7 +87,12 @@ class Facts:
 
     @property
     def is_finished(self) -> bool:
-        return self.done >= self.rounds
+        return self.ending is None and self.done >= self.rounds
+
+    @property
+    def not_saved(self) -> str:
+        """` (2 saved)`, behind the number of rounds done: where the run is to continue after another round."""
+        return unless_all_saved(self.done, self.ending.saved) if self.ending else ""
 
     @property
     def tested(self) -> list[str]:
@@ -200,7 +205,7 @@ def read(folder: Path) -> Facts:
     summary = whole(lambda: read_json(run_dir.report_dir / "summary.json"), None)
     found = lineage(records)
     best = Best.of(found.own)
-    is_finished = rounds_done(records) >= config["rounds"]
+    is_finished = _is_finished(run_dir, config["rounds"], records, summary)
     # What an earlier end has written is no longer true of a run that was given more rounds.
     summary = summary if isinstance(summary, dict) and is_finished else {}
     starts = whole(lambda: read_starts(run_dir), nothing)
@@ -219,6 +224,13 @@ def read(folder: Path) -> Facts:
         client_accuracy=_client_accuracy(run_dir) if is_finished else None,
         notes=tuple(notes),
     )
+
+
+def _is_finished(run_dir: RunDir, rounds: int, records: Sequence[Record], summary: object) -> bool:
+    """Whether all rounds are on record and saved: a run may have been killed between its last record and the save. Who
+    has a summary has finished; its checkpoints may be gone.
+    """
+    return rounds_done(records) >= rounds and (summary is not None or run_dir.last_saved() >= rounds)
 
 
 def _tiers(

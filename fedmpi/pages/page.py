@@ -40,7 +40,7 @@ def _render(**content: Any) -> str:
 def _of_one(facts: Facts) -> dict[str, Any]:
     sections = [_accuracy(facts), _tiers(facts), _clients(facts), _data(facts), _costs(facts), _time(facts)]
     sections += [_spectra(facts), _beyond(facts), _starts(facts), _made_with(facts)]
-    how_far = f"{facts.done:,} of {facts.rounds:,} rounds"
+    how_far = f"{facts.done:,} of {facts.rounds:,} rounds{facts.not_saved}"
     state = "finished" if facts.is_finished else f"{facts.ending.state}, {how_far}" if facts.ending else how_far
     ends = [facts.ending.paragraph()] if facts.ending else []
     return {

@@ -25,7 +25,7 @@ def paragraph(facts: Facts) -> str:
         f"{_epochs(config['train'])}. "
     )
     done = f"All {facts.rounds:,}" if facts.is_finished else f"{facts.done:,} of {facts.rounds:,}"
-    own = f"{done} rounds are done, with seed {config['seed']}."
+    own = f"{done} rounds are done{facts.not_saved}, with seed {config['seed']}."
     return text + (_lineage(facts, facts.parent) if facts.parent else own) + _where(facts)
 
 

@@ -53,8 +53,13 @@ class Again:
         return cls()
 
 
-def moved(advice: str, start: Mapping[str, Any], run_dir: str) -> str:
-    """The advice of a rank about a run that is in `run_dir` now, and was elsewhere when it gave the advice."""
+def true_now(advice: str, start: Mapping[str, Any], run_dir: str) -> str:
+    """The advice of a rank about a run that is in `run_dir` now, and may have been elsewhere when it gave the advice. A
+    command enters no folder that is not here.
+    """
+    if (folder := Again.of(start).folder) and not os.path.isdir(folder):
+        instead = f", from a folder that has its code and data ({folder} is not here): "
+        advice = advice.replace(f": cd {shlex.quote(folder)} && ", instead, 1)
     match start.get(RESUME):
         case {"run_dir": str(before)} if before and _is_folder(before) and before != run_dir:
             for inside in ("", "/config.yaml"):

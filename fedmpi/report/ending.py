@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from fedmpi.errors import MAX_LINE, one_line
-from fedmpi.report.again import Again, moved
+from fedmpi.report.again import Again, true_now
 from fedmpi.report.records import Record, rounds_done
 from fedmpi.store import lock
 from fedmpi.store.files import read_whole
@@ -86,9 +86,13 @@ def ending(run_dir: RunDir, records: Sequence[Record]) -> Ending:
     folder = str(run_dir.path.absolute())
     if state in (STOPPED, INTERRUPTED, SILENT) or (state == NOTE_FAILED and not advice):
         advice = f"to continue: {Again.of(start).command('--run-dir', folder, '--resume')}"
-    advice = moved(advice, start, folder)
-    saved = max((number for number, _ in run_dir.checkpoints()), default=0)
-    return Ending(state, rounds_done(records), saved, cause, advice)
+    advice = true_now(advice, start, folder)
+    return Ending(state, rounds_done(records), run_dir.last_saved(), cause, advice)
+
+
+def unless_all_saved(done: int, saved: int) -> str:
+    """` (2 saved)`, to stand behind the number of rounds `done`, where a resume continues after another round."""
+    return f" ({saved:,} saved)" if saved != done else ""
 
 
 def state_of(run_dir: RunDir, records: Sequence[Record]) -> str:

@@ -18,7 +18,7 @@ from statistics import fmean
 from typing import Literal, TextIO
 
 from fedmpi.report.records import Record, accuracies
-from fedmpi.report.terminal import DEFAULT_COLUMNS, Screen, columns_of_terminal
+from fedmpi.report.terminal import DEFAULT_COLUMNS, Screen, columns_of_terminal, warning
 from fedmpi.store.units import duration
 
 Mode = Literal["auto", "live", "plain", "off"]
@@ -117,8 +117,8 @@ class Progress:
         """Says it as `say` does, with `warning: ` in front; with `off` on stderr, because a warning must be seen."""
         if self._is_off:
             with contextlib.suppress(OSError, ValueError):
-                print(f"warning: {line}", file=sys.stderr, flush=True)
-        self.say(f"warning: {line}")
+                print(warning(line), file=sys.stderr, flush=True)
+        self.say(warning(line))
 
     def _safely(self, show: Callable[[], None]) -> None:
         if self._shows:

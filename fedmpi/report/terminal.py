@@ -53,6 +53,11 @@ def wrapped(*texts: str, hang: int = 2) -> list[str]:
     return [line for text in texts for line in _wrapped(text, hang)]
 
 
+def warning(text: str) -> str:
+    """`warning: ` and the text, in lines of at most 80 columns."""
+    return "\n".join(wrapped(f"warning: {text}"))
+
+
 def filled(text: str) -> str:
     """A text of several paragraphs, such as a docstring, in lines of at most 80 columns. Lines that are indented, as
     those of a table, stay apart; what continues one is indented further, and stands below its last column.
@@ -88,15 +93,18 @@ def _wrapped(text: str, hang: int) -> list[str]:
 
 
 def folded(text: str) -> str:
-    """A line that ends in a command for a shell, in lines of at most 80 columns that a shell takes for one: all but
-    the last end in a backslash.
+    """`to continue: COMMAND` in lines of at most 80 columns. Of a longer text the command begins on a line of its own,
+    and a shell takes its lines for one: all but the last end in a backslash.
     """
-    lines = [""]
-    for word in _SHELL_WORD.findall(text):
+    if len(text) <= DEFAULT_COLUMNS:
+        return text
+    said, _, command = text.partition(": ")
+    lines = [" "]
+    for word in _SHELL_WORD.findall(command):
         if len(lines[-1]) + 1 + len(word) + len(_FOLD) > DEFAULT_COLUMNS and lines[-1].strip():
-            lines.append("    ")
-        lines[-1] += ("" if not lines[-1].strip() else " ") + word
-    return f"{_FOLD}\n".join(lines) if len(text) > DEFAULT_COLUMNS else text
+            lines.append("   ")
+        lines[-1] += f" {word}"
+    return "\n".join([*wrapped(f"{said}:"), f"{_FOLD}\n".join(lines)])
 
 
 def as_message(text: str) -> str:

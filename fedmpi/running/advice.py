@@ -104,7 +104,7 @@ class Advice:
         return saved, f"{_TO_CONTINUE} after round {last} with a lower learning rate, in a new run directory: {again}"
 
     def _last_saved(self) -> int:
-        return max((number for number, _ in self.run_dir.checkpoints()), default=0) if self.run_dir else 0
+        return self.run_dir.last_saved() if self.run_dir else 0
 
     # The first rank that fails leaves a note. The others then give no advice of their own: neither a second rank that
     # fails, nor rank 0 when the launcher ends it with a signal.

@@ -15,6 +15,7 @@ from fedmpi.config.load import DEFAULT_FILE, Override, load
 from fedmpi.config.schema import Config
 from fedmpi.errors import ConfigError, RunDirError
 from fedmpi.mpi.communicator import Communicator, together
+from fedmpi.report.terminal import warning
 from fedmpi.store import manifest
 from fedmpi.store.files import write_text
 from fedmpi.store.lock import RunLock
@@ -52,12 +53,14 @@ class Origin:
         return [found for found in self.run_dir.checkpoints() if self.round in (None, found[0])]
 
 
-def config_of(folder: RunDir, overrides: Sequence[Override] = (), *, trains: bool = False) -> Config:
-    """The config of a run, as `config.load` reads it; `trains` as there. Raises ConfigError, which names the package of
-    an entry point that is no longer installed.
+def config_of(
+    folder: RunDir, overrides: Sequence[Override] = (), *, trains: bool = False, observed: bool = False
+) -> Config:
+    """The config of a run, as `config.load` reads it; `trains` and `observed` as there. Raises ConfigError, which names
+    the package of an entry point that is no longer installed.
     """
     try:
-        return load(str(folder.config_path), overrides, of_run=True, trains=trains)
+        return load(str(folder.config_path), overrides, of_run=True, trains=trains, observed=observed)
     except ConfigError as error:
         problems = list(error.problems)
         for section, entry in manifest.brought(folder).items():
@@ -152,7 +155,7 @@ def _lock(folder: RunDir) -> RunLock:
     over.
     """
     job = slurm_job() or os.environ.get("PMIX_NAMESPACE", "")
-    return RunLock(folder, job=job, warn=lambda line: print(f"warning: {line}", flush=True))
+    return RunLock(folder, job=job, warn=lambda line: print(warning(line), flush=True))
 
 
 def slurm_job() -> str:

@@ -10,6 +10,7 @@ from fedmpi.config.schema import Mpi
 from fedmpi.federation.assignment import worker_ranks
 from fedmpi.mpi.communicator import Communicator
 from fedmpi.mpi.watch import Watch, end_at_once, patience_s
+from fedmpi.report.terminal import wrapped
 from fedmpi.running.advice import Advice
 
 
@@ -61,8 +62,8 @@ class Limits(Watch):
             self._advice.note_failure()
         if not is_own:
             comm.end_all()
-            given_up = f"fedmpi: gave up on {here}\n  cause: waited for others: {why}; {limit}; the job ends\n{again}"
-            end_at_once(given_up, is_death=False)
-        others = "the others continue without it; if none is left, " if lives_on else ""
-        hung = f"fedmpi: hung on {here}\n  cause: {why}; {limit}; this rank ends itself\n{others}{again}"
-        end_at_once(hung, is_death=comm.size > 1)
+            given_up = f"fedmpi: gave up on {here}", f"  cause: waited for others: {why}; {limit}; the job ends"
+            end_at_once("\n".join([*wrapped(*given_up), again]), is_death=False)
+        hung = [f"fedmpi: hung on {here}", f"  cause: {why}; {limit}; this rank ends itself"]
+        hung += ["the others continue without it; if none is left:"] * lives_on
+        end_at_once("\n".join([*wrapped(*hung), again]), is_death=comm.size > 1)

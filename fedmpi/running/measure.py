@@ -1,11 +1,12 @@
 """`--plan --measure`: what a run's parts take on this machine, each tried once, by the code that the run uses.
 
-One process plays all parts: it publishes, trains a client of every tier, adds the uploads, updates the server, tests
-every net on two batches (after one that warms up), and writes a checkpoint. A client is trained for its epochs on one
-batch, which warms up, on one batch again, and on all its examples, or on two batches where all would take longer than
-`_WHOLE_S`. The last two tell what a step takes from what a client takes once, such as to choose what it prunes. Where
-the first batch takes longer than `_LONG_S` it is the measurement itself. After `_BUDGET_S` seconds the tiers and nets
-that are left are estimated by their MACs. Nothing of it is kept. `running/prediction.py` makes hours of it.
+One process plays all parts: it publishes, tests all nets on two batches (after one that warms up), trains a client of
+every tier, adds the uploads, updates the server, and writes a checkpoint. Tests come before what only the server does,
+so that the memory of a worker is known. A client is trained for its epochs on one batch, which warms up, on one batch
+again, and on all its examples, or on two batches where all would take longer than `_WHOLE_S`. The last two tell what a
+step takes from what a client takes once, such as to choose what it prunes. Where the first batch takes longer than
+`_LONG_S` it is the measurement itself. `_BUDGET_S` seconds after the tests of all nets, the tiers that are left and
+their clients' own nets are estimated by their MACs. Nothing of it is kept. `running/prediction.py` makes hours of it.
 """
 
 from __future__ import annotations
@@ -25,26 +26,26 @@ import torch
 
 from fedmpi.config.schema import Config
 from fedmpi.data.partition import Partition
+from fedmpi.errors import counted
 from fedmpi.federation.assignment import Assignment, Task
-from fedmpi.learning.evaluate import reestimate, test_nets
-from fedmpi.learning.flat import FlatNet
-from fedmpi.learning.leading import LeadingConvs
 from fedmpi.methods.values import Phase
 from fedmpi.mpi.serial import SerialComm
 from fedmpi.rounds.client import simulate_client
-from fedmpi.rounds.evaluate import test_client
+from fedmpi.rounds.evaluate import test_client, test_tiers
 from fedmpi.rounds.exchange import ClientResult, open_exchange
 from fedmpi.rounds.publish import broadcast
 from fedmpi.rounds.recovering import open_phase
 from fedmpi.rounds.state import Published, ServerState, Setup, personal_task, reestimates
 from fedmpi.running import resuming, start
-from fedmpi.running.measured import ClientTrial, Measured, NetTrial, told_apart
+from fedmpi.running.measured import ClientTrial, Measured, NetsTrial, NetTrial, told_apart
 from fedmpi.store import checkpoint
 from fedmpi.store.run_dir import RunDir
 from fedmpi.train_round import refresh, update
 
 _LONG_S, _BUDGET_S, _WHOLE_S = 10.0, 60.0, 2.0
 _BATCHES = 2
+_FEWEST = 2
+"""Examples of what is not to be measured beside something else: BatchNorm needs two."""
 # Times the server's state: exact sums in int64, and the means.
 _SUMS_AND_NEW_STATE = 3
 Key = TypeVar("Key", bound=Hashable)
@@ -58,8 +59,9 @@ class _Trials:
     state: ServerState
     hears: Callable[[str], None]
     begun: float = field(default_factory=time.perf_counter)
+    """After the tests of all nets."""
     trained_peak_bytes: int = 0
-    """After the training of the first, the largest tier."""
+    """After these, and the training of the first, the largest tier."""
 
     @property
     def is_over(self) -> bool:
@@ -71,14 +73,13 @@ class _Trials:
         return (first_s, 1) if first_s > _LONG_S else (act(_BATCHES), _BATCHES)
 
     def tested(
-        self, net: str, macs: float, found: Sequence[tuple[float, NetTrial]], act: Callable[[], tuple[float, float]]
+        self, net: str, macs: float, found: Sequence[tuple[float, NetTrial]], act: Callable[[], float]
     ) -> tuple[float, NetTrial]:
-        """The MACs of a net and its tests by `act`; once the time is up, by the MACs of the first of those `found`."""
+        """The MACs of a net and its test by `act`; once the time is up, by the MACs of the first of those `found`."""
         if not (found and self.is_over):
-            return macs, NetTrial(net, *act())
+            return macs, NetTrial(net, act())
         known_macs, like = found[0]
-        ratio = macs / max(known_macs, 1.0)
-        return macs, NetTrial(net, like.test_s * ratio, like.restat_s * ratio, is_estimated=True)
+        return macs, NetTrial(net, like.test_s * macs / max(known_macs, 1.0), is_estimated=True)
 
 
 def measure(config: Config, hears: Callable[[str], None] = lambda line: None) -> Measured:
@@ -93,10 +94,10 @@ def measure(config: Config, hears: Callable[[str], None] = lambda line: None) ->
         trials = _Trials(setup, resuming.initial_state(setup, None), hears)
         tasks = _tasks(setup)
         published, _ = _publish(trials, tasks)
-        published_peak = _peak_bytes()
+        published_peak, nets = _peak_bytes(), _nets(trials, published)
+        trials.begun = time.perf_counter()
         clients, updating_s = _clients(trials, tasks, published)
         published, publishing_s = _publish(trials, tasks)
-        nets = _nets(trials, published)
         saving_s, checkpoint_bytes = _save(trials, RunDir(Path(folder)))
         files = [path.stat().st_size for path in Path(folder, "memory").rglob("*.h5")]
         server_bytes = sum(value.numel() * value.element_size() for value in trials.state.params.values())
@@ -223,48 +224,29 @@ def _trained(trials: _Trials, task: Task, published: Published) -> tuple[ClientT
     return told_apart(few, many[0]), *many[1:]
 
 
-def _nets(trials: _Trials, published: Published) -> tuple[NetTrial, ...]:
-    """Every tested net on test batches and, if the run re-estimates statistics, on batches of training examples. Each
-    alone, though a run computes convs that all begin with only once (`learning.leading`): their tests take less there.
-    """
-    setup = trials.setup
-    found: list[tuple[float, NetTrial]] = []
-    for place, net in enumerate(setup.method.tested()):
-        found.append(trials.tested(net.name, setup.macs[net.net], found, partial(_test, trials, published, place)))
-    return tuple(trial for _, trial in found)
-
-
-def _test(trials: _Trials, published: Published, place: int) -> tuple[float, float]:
-    """Seconds of an example's test and of its re-estimation (0 where the run has none)."""
+def _nets(trials: _Trials, published: Published) -> NetsTrial:
+    """All tested nets on test batches and, if the run re-estimates statistics, on batches of training examples."""
     setup, plan = trials.setup, trials.setup.evaluation
-    tested = setup.method.tested()
-    number = tested[place].net
-    trials.hears(f"testing net {tested[place].name} ({place + 1} of {len(tested)})")
+    if not plan.costs:
+        return NetsTrial()
+    trials.hears(f"testing {counted(len(plan.costs), 'net')}")
 
-    def load(_: int) -> FlatNet:
-        net = setup.trainers[number].net
-        setup.method.narrow(published.params, number, net.params)
-        return net
-
-    def plan_of(num_batches: int) -> tuple[int, dict[str, object]]:
-        return num_batches * plan.batch_size, {"costs": (1.0,), "num_statistics": (plan.num_statistics[place],)}
+    def seconds(num_test: int, num_restat: int) -> float:
+        part = replace(plan, num_test=min(num_test, plan.num_test), restat_indices=plan.restat_indices[:num_restat])
+        started = time.perf_counter()
+        test_tiers(replace(setup, evaluation=part), setup.config.rounds, published)
+        return time.perf_counter() - started
 
     def test(num_batches: int) -> float:
-        most, own = plan_of(num_batches)
-        part = replace(plan, num_test=min(most, plan.num_test), **own)  # type: ignore[arg-type]
-        started = time.perf_counter()
-        test_nets(part, load, setup.data, setup.comm.allreduce_sum, worker=0, num_workers=1, restat_seed=None)
-        return (time.perf_counter() - started) / part.num_test
+        num_test = min(num_batches * plan.batch_size, plan.num_test)
+        return seconds(num_test, _FEWEST) / num_test
 
     def restat(num_batches: int) -> float:
-        most, own = plan_of(num_batches)
-        part = replace(plan, restat_indices=plan.restat_indices[:most], **own)  # type: ignore[arg-type]
-        started = time.perf_counter()
-        reestimate(part, load, setup.data, setup.comm.allreduce_sum, 0, 1, lambda batch: batch, LeadingConvs(0))
-        return (time.perf_counter() - started) / len(part.restat_indices)
+        num_restat = min(num_batches * plan.batch_size, len(plan.restat_indices))
+        return seconds(_FEWEST, num_restat) / num_restat
 
-    has_restat = reestimates(setup.config, setup.config.rounds) and plan.num_statistics[place]
-    return trials.warm(test)[0], trials.warm(restat)[0] if has_restat else 0.0
+    has_restat = reestimates(setup.config, setup.config.rounds) and any(plan.num_statistics)
+    return NetsTrial(trials.warm(test)[0], trials.warm(restat)[0] if has_restat else 0.0)
 
 
 def _personal(trials: _Trials, published: Published) -> tuple[NetTrial, ...]:
@@ -281,7 +263,7 @@ def _personal(trials: _Trials, published: Published) -> tuple[NetTrial, ...]:
     return tuple(trial for _, trial in found)
 
 
-def _own_test(trials: _Trials, published: Published, tests: Partition, client: int) -> tuple[float, float]:
+def _own_test(trials: _Trials, published: Published, tests: Partition, client: int) -> float:
     """Seconds of each example that the test of this client's own net needs."""
     setup = trials.setup
     tier = setup.method.tiers[personal_task(setup, client, 1).tier].name
@@ -295,7 +277,7 @@ def _own_test(trials: _Trials, published: Published, tests: Partition, client: i
         test_client(part, task, published)
         return (time.perf_counter() - started) / max(1, task.num_examples + min(most, tests.size(client)))
 
-    return trials.warm(test)[0], 0.0
+    return trials.warm(test)[0]
 
 
 def _save(trials: _Trials, folder: RunDir) -> tuple[float, int]:

@@ -25,13 +25,23 @@ class ClientTrial:
 
 
 @dataclass(frozen=True)
+class NetsTrial:
+    """The tests of all nets together, as the run has them: seconds for each example of the test set and of BatchNorm's
+    re-estimation, 0 for what the run does not do.
+    """
+
+    test_s: float = 0.0
+    restat_s: float = 0.0
+
+
+@dataclass(frozen=True)
 class NetTrial:
-    """The tests of one net: seconds for each example of the test set and of BatchNorm's re-estimation."""
+    """The test of a client's own net: seconds for each of its examples, of training and test."""
 
     net: str
     test_s: float
-    restat_s: float
     is_estimated: bool = False
+    """By the MACs of another tier: the time was up."""
 
 
 @dataclass(frozen=True)
@@ -41,9 +51,9 @@ class Measured:
     device: str
     threads: int
     clients: tuple[ClientTrial, ...]
-    nets: tuple[NetTrial, ...]
+    nets: NetsTrial
     personal: tuple[NetTrial, ...]
-    """By tier, where clients are tested with their own nets; `test_s` is for each training or test example."""
+    """By tier, where clients are tested with their own nets."""
     publishing_s: float
     updating_s: float
     """The means of a phase, the method's update and refresh."""
@@ -54,7 +64,7 @@ class Measured:
     rank_0_peak_bytes: int
     """After publishing, before a client is trained, plus the exact bytes of a round's sums and its new state."""
     worker_peak_bytes: int
-    """After the largest tier's training, without the server's state."""
+    """After tests of all nets and the largest tier's training, without the server's state."""
     gpu_peak_bytes: int
 
 

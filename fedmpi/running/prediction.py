@@ -160,8 +160,8 @@ def predict(config: Config, plan: Forecast, found: Measured, num_cores: int | No
     partition, evaluation, num_test = _partition(config), config.evaluation, config.data.used().num_test
     training_s, adding_s, num_phases = _of_rounds(config, partition, found, at_once)
     together_s = max(training_s, adding_s) if has_core else training_s + adding_s
-    test_s = sum(net.test_s for net in found.nets) * num_test / at_once
-    restat_s = sum(net.restat_s for net in found.nets) * evaluation.num_restat(len(partition.indices)) / at_once
+    test_s = found.nets.test_s * num_test / at_once
+    restat_s = found.nets.restat_s * evaluation.num_restat(len(partition.indices)) / at_once
     personal_s = _personal_s(config, found, len(partition.indices) + num_test) / at_once
     aggregation_s, publishing_s = num_phases * found.updating_s, num_phases * found.publishing_s
     times, base_s = _times(config, restat_s), together_s + aggregation_s + publishing_s

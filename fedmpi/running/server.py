@@ -24,6 +24,7 @@ from fedmpi.report.lineage import lineage
 from fedmpi.report.observer import Ended, Started
 from fedmpi.report.progress import Progress
 from fedmpi.report.records import Records, read_records
+from fedmpi.report.terminal import wrapped
 from fedmpi.rounds.state import RoundResult, ServerState, Setup
 from fedmpi.running import made_with, resuming
 from fedmpi.running.advice import Advice
@@ -125,7 +126,7 @@ class Server:
             role = server if rank == setup.comm.members[0] else "worker"
             self.say(f"rank {rank}: {role} on {place}, {counted(threads, 'thread')}")
         for note in notes:
-            self.say(note)
+            self._tell(note)
         found = remarks(config, setup.data.info, setup.method, len(setup.workers), config.clients.per_round)
         for warning in (*found, *warnings):
             self.warn(warning)
@@ -140,7 +141,7 @@ class Server:
             fewer = f", and rounds is {config.rounds}" * (self._done > config.rounds)
             self.say(f"nothing left to do: {which}{fewer}")
         for origin in parent.values():
-            self.say(f"a branch of {origin['run']}: {'; '.join(origin['config']) or 'with the same config'}")
+            self._tell(f"a branch of {origin['run']}: {'; '.join(origin['config']) or 'with the same config'}")
         self._observers.call("run_started", Started(config.to_dict(), self._folder.path, self._done))
 
     def show_progress(self, num_done: int, num_clients: int) -> None:
@@ -153,6 +154,9 @@ class Server:
         Raises `GoneError`, unless the directory may come back and saves that fail are only to be reported.
         """
         self._unless_it_may_come_back(self._lock.beat)
+
+    def _tell(self, text: str) -> None:
+        self.say("\n".join(wrapped(text)))
 
     def _unless_it_may_come_back(self, look: Callable[[], None]) -> None:
         try:
@@ -169,7 +173,7 @@ class Server:
             left = f"{comm.size} of {comm.started_size} ranks are left, in round {round_number}"
             then = f"; rank {comm.members[0]} is the server now" if loss.server else ""
             took = f"recovery took {entries[0]['recovery_s']:.3f} s"
-            self.say(f"lost {loss.names()}: {left}{then}; {took}")
+            self._tell(f"lost {loss.names()}: {left}{then}; {took}")
             self._losses = self._losses + entries
         if losses:
             self._if_possible("the manifest", lambda: manifest.add_losses(self._folder, self._losses))
@@ -274,7 +278,7 @@ class Server:
         """The run is to continue later, where it is now: for people and, in the manifest, for programs."""
         self._if_possible("the manifest", lambda: manifest.add_stop(self._folder, round_number, why))
         self._note_end()
-        self.say(f"stopped after round {round_number} of {self._setup.config.rounds}: {why}; all is saved")
+        self._tell(f"stopped after round {round_number} of {self._setup.config.rounds}: {why}; all is saved")
         self.say(self._advice.to_resume("to continue"))
         self._run_ended(round_number, why)
 

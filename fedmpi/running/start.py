@@ -41,6 +41,7 @@ from fedmpi.models.admission import checked_outputs
 from fedmpi.models.width import Rounding
 from fedmpi.mpi import placement
 from fedmpi.mpi.communicator import Communicator, together
+from fedmpi.report.terminal import warning
 from fedmpi.rounds.evaluate import own_tests
 from fedmpi.rounds.state import Setup
 from fedmpi.running import made_with
@@ -144,7 +145,7 @@ def _computed_with(comm: Communicator, kinds: tuple[str, str], device: placement
 
 def warn(line: str) -> None:
     """Prints a warning before the server exists, which warns by itself."""
-    print(f"warning: {line}", file=sys.stderr, flush=True)
+    print(warning(line), file=sys.stderr, flush=True)
 
 
 def check_model(config: Config, info: DataInfo) -> None:

@@ -127,7 +127,7 @@ def wait_until_visible(path: Path, patience_s: float = VISIBLE_WITHIN_S) -> None
         pause_s = min(2 * pause_s, 0.5)
     waited_s = time.monotonic() - begun
     if _LONG_WAIT_S < waited_s < patience_s:
-        line = f"warning: {path} was written by another node and was seen here {waited_s:.1f} s later"
+        line = f"warning: {path}\n  was written by another node and was seen here {waited_s:.1f} s later"
         print(line, file=sys.stderr, flush=True)
 
 

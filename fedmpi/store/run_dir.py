@@ -127,6 +127,10 @@ class RunDir:
         found = [(int(name[1]), path) for path, name in _matching(self.checkpoints_dir, _CHECKPOINT)]
         return sorted(((number, path) for number, path in found if path == self.checkpoint_path(number)), reverse=True)
 
+    def last_saved(self) -> int:
+        """The round of the newest checkpoint, after which a resume continues; 0 for none."""
+        return max((number for number, _ in self.checkpoints()), default=0)
+
     def client_dir(self, client: int) -> Path:
         return self.memory_dir / str(client // CLIENTS_PER_FOLDER) / str(client)
 

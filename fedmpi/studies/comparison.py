@@ -113,7 +113,7 @@ def _how_it_ended(run: Run, *, has_failed: bool) -> str:
         return ended.briefly().partition(", stage ")[0]
     state = {ending.RUNNING: "still running", ending.SILENT: "no sign of life"}.get(ended.state, ended.state)
     state = "unfinished" if done == run.rounds else state  # all but its report
-    return f"{state} after {done} of {run.rounds} rounds"
+    return f"{state} after {done} of {run.rounds} rounds{ending.unless_all_saved(done, ended.saved)}"
 
 
 def _scored(row: Row, histories: Sequence[Sequence[Record]], target: float) -> Row:

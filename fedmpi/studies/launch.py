@@ -23,7 +23,7 @@ from typing import Any
 from fedmpi.config.load import load
 from fedmpi.config.schema import Config
 from fedmpi.disk.plain import open_in_place, open_to_read
-from fedmpi.errors import INTERRUPTED, TO_CONTINUE, RunDirError, UserError, counted, reason
+from fedmpi.errors import INTERRUPTED, MISTAKE, TO_CONTINUE, RunDirError, UserError, counted, reason
 from fedmpi.report.records import rounds_done
 from fedmpi.report.terminal import wrapped
 from fedmpi.running import stopping
@@ -87,7 +87,7 @@ def scaled_milestones(config: Config, scale: float) -> list[int]:
 
 def planned(run: Run, path: Path, overrides: Sequence[str]) -> Job:
     """The job that makes a run of a config. Raises `UserError`, also if the folder has a run of another config."""
-    config = load(path, overrides)
+    config = load(path, overrides, observed=True)
     if run.has_begun() and (found := differences(config, run.said)):
         text = f"was run with another config: {'; '.join(found)}; take another --out"
         raise RunDirError(str(run.folder.path), text)
@@ -297,6 +297,15 @@ def end(process: subprocess.Popen[bytes]) -> None:
     except subprocess.TimeoutExpired:
         process.kill()
         process.wait()
+
+
+def refuse_failure(code: int, command: Sequence[str]) -> None:
+    """Ends this program with exit code 2 where a program that it has started has ended with that, because the mistake
+    is said already. Raises `CalledProcessError` for any other code but 0."""
+    if code == MISTAKE:
+        raise SystemExit(code)
+    if code:
+        raise subprocess.CalledProcessError(code, command)
 
 
 def environment(ranks: int) -> dict[str, str]:

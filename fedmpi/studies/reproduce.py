@@ -39,6 +39,7 @@ from fedmpi.data import reading
 from fedmpi.data.files.source import below_home
 from fedmpi.errors import TO_CONTINUE, ConfigError, counted
 from fedmpi.report import table_text
+from fedmpi.report.ending import unless_all_saved
 from fedmpi.report.records import rounds_done
 from fedmpi.report.terminal import printable, wrapped
 from fedmpi.store.files import make_folder, write_text
@@ -144,7 +145,9 @@ def _list_runs(named: Named, request: Request, wanted: Sequence[tuple[papers.Run
     for place, (run, seed) in enumerate(wanted, 1):
         one, state = request.run_of(run, seed), "not run"
         if one.has_begun():
-            state = "finished" if one.is_finished() else f"{counted(rounds_done(one.records), 'round')} done"
+            done = rounds_done(one.records)
+            not_saved = unless_all_saved(done, one.folder.last_saved())
+            state = "finished" if one.is_finished() else f"{counted(done, 'round')} done{not_saved}"
         print(" ".join([f"{place:4}  {state:18} {run.config}", *run.overrides, f"seed={seed}"]))
 
 

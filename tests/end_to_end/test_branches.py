@@ -48,7 +48,7 @@ def test_a_branch_with_the_same_config_is_a_resume(run_main: RunMain, parent: Pa
     before = content(parent)
     out, _ = branch(run_main, parent, tmp_path / "branch", "rounds=5")
     assert content(parent) == before
-    assert f"branch of {parent}: " in out and "resuming after round 3" in out
+    assert f"branch of {parent}: " in rejoined(out) and "resuming after round 3" in out
     assert run_main("--run-dir", str(parent), "--resume", "rounds=5")[0] == 0
     assert finished(tmp_path / "branch") == finished(parent)
 

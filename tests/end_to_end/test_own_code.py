@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from golden_file import Told
 from own_data import arrays_of, save_npz
 from small_runs import finished
 
@@ -101,6 +102,23 @@ def test_an_entry_point_is_listed_without_importing_and_resumes_by_itself(
     assert code == 2 and len(errors.splitlines()) == 3  # with the head that names the file
     assert "data.name" in data and "'my_blobs'" in data and "'my_rows'" in partition
     assert all(line.count("mysets 1.5") == 1 for line in (data, partition))
+
+
+def test_an_entry_point_with_a_built_in_s_name_is_not_ignored_without_a_word(
+    run_main: RunMain, mine: Path, told: Told
+) -> None:
+    """Its module is not imported for that; what the line says to write takes it."""
+    points = mine.parent / "mysets-1.5.dist-info" / "entry_points.txt"
+    points.write_text(points.read_text().replace("my_rows", "dirichlet"))
+    listed = run_main("--list")[1].splitlines()
+    (hidden,) = (line for line in listed if "mysets:rows" in line)
+    told(hidden)
+    (warned,) = json.loads(run_main(*SMALL, "partition.name=dirichlet", "--plan=json")[1])["warnings"]
+    assert "mysets" not in sys.modules
+    told(warned)
+    assert run_main(*SMALL, warned.split()[-1], "data.name=digits", "rounds=1", "--plan")[0] == 0
+    assert "mysets" in sys.modules
+    assert json.loads(run_main(*SMALL, "partition.name=iid", "--plan=json")[1])["warnings"] == []
 
 
 def test_a_file_of_the_user_s_is_planned_run_and_resumed(

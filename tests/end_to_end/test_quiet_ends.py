@@ -23,6 +23,13 @@ def test_a_mistake_that_ranks_find_together_is_the_only_line(start: Start, tmp_p
     assert str(tmp_path / "file") in launched.err and launched.err.count("\n") == 1
 
 
+def test_a_mistake_that_rank_0_alone_finds_is_all_that_is_said(start: Start) -> None:
+    """No other rank imports observers."""
+    launched = start(3, "output.observers=[json:nothing,collections:OrderedDict]")
+    assert launched.wait() == 2 and launched.out == ""
+    assert launched.err.startswith("command line: 2 problems\n") and launched.err.count("\n") == 3
+
+
 WITHOUT_LIMITS = "from fedmpi.mpi import in_turn, leaving\nin_turn._PATIENCE_S = leaving._COME_S = 1e6\n"
 RANK_1_FAILS = """
 def fails(setup, task, published):

@@ -99,11 +99,26 @@ def test_the_command_is_that_of_the_last_start(run: RunDir) -> None:
     """With its folder, its own code and its ranks; where the run is now. Of an older start only the ranks are known."""
     command = f"python -m fedmpi.main --run-dir {run.path} --resume"
     assert advised(run) == f"mpirun -n 3 {command}"
-    own = {"ranks": [{}, {}], "resume": {**OWN, "run_dir": "/elsewhere/run"}}
-    assert advised(run, own) == f"cd '/home/me/my work' && mpirun -n 5 {command} {TAIL}"
+    (work := run.path.parent / "my work").mkdir()
+    own = {"ranks": [{}, {}], "resume": {**OWN, "folder": str(work), "run_dir": "/elsewhere/run"}}
+    assert advised(run, own) == f"cd '{work}' && mpirun -n 5 {command} {TAIL}"
     alone = {"ranks": [{}], "resume": {"ranks": 1, "folder": "", "words": [], "run_dir": str(run.path)}}
     assert advised(run, alone) == command
     assert advised(run, {"ranks": [{}, {}]}) == f"mpirun -n 2 {command}"
+
+
+def test_no_command_enters_a_folder_that_is_gone(run: RunDir, monkeypatch: pytest.MonkeyPatch, told: Told) -> None:
+    """Neither a command that is made for the page, nor one that a rank has noted."""
+    (work := run.path.parent / "saved work").mkdir()
+    monkeypatch.chdir(work)
+    advice = Advice(small_config("output.observers=[mymod:O]"))
+    advice.run_is_in(run, 3)
+    manifest.add_start(run, {**advice.again.noted(run.path), "ranks": [{}]})
+    assert f": cd '{work}' && " in seen(run).paragraph()
+    work.rmdir()
+    told(seen(run).paragraph())
+    assert advice.note_failure(DivergenceError(LOSS)) and " && " not in seen(run).advice
+    told(seen(run).paragraph())
 
 
 @pytest.mark.parametrize(
@@ -198,6 +213,21 @@ def test_a_page_of_a_run_with_more_rounds_has_their_numbers(run: RunDir) -> None
     assert [row["accuracy_last"] for row in found.tiers] == [0.75] and found.time_s != {"wall": 9}
 
 
+@pytest.mark.parametrize("rounds", [2, 5])
+def test_a_page_says_how_many_rounds_are_saved(run: RunDir, rounds: int) -> None:
+    """Killed between the record of a round, which may be the last one, and its checkpoint. Who has a report has
+    finished, even if its checkpoints are gone.
+    """
+    run.config_path.write_text(run.config_path.read_text().replace("rounds: 5", f"rounds: {rounds}"))
+    run.checkpoint_path(2).rename(run.checkpoint_path(1))
+    text = page([facts.read(run.path)])
+    assert f"2 of {rounds} rounds (1 saved)" in text and " are done (1 saved)" in text
+    run.checkpoint_path(1).unlink()
+    run.report_dir.mkdir()
+    (run.report_dir / "summary.json").write_text("{}")
+    assert facts.read(run.path).is_finished == (rounds == 2)
+
+
 def test_a_folder_named_saved_hides_nothing() -> None:
     advice = "to continue: python -m fedmpi.main --run-dir /data/saved/a --resume"
     assert "ounds 1 to 3" in Ending("interrupted", 4, 3, "", advice).paragraph()
@@ -223,6 +253,6 @@ def test_a_long_refusal_is_folded_and_its_command_stays_one() -> None:
     command = f"cd '/home/me/my work' && mpirun -n 3 python -m fedmpi.main --run-dir {path} --resume"
     lines = as_message(f"{path}: {20 * 'word '}end; to continue: {command}").splitlines()
     assert lines[0] == f"{path}:" and lines[1] == f"  {' '.join(15 * ['word'])}" and lines[2] == f"  {5 * 'word '}end"
-    assert lines[3].startswith("to continue: cd '/home/me/my work' && mpirun") and lines[3].endswith(" \\")
+    assert lines[3] == "to continue:" and lines[4].startswith("  cd '/home/me/my work' && mpirun")
     assert unfolded("\n".join(lines[3:])) == f"to continue: {command}" and narrow("\n".join(lines[:4]))
     assert as_message("short: no command") == "short: no command"

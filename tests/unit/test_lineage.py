@@ -164,8 +164,7 @@ def test_the_library_counts_own_rounds(branch: Path, tmp_path: Path) -> None:
 def test_exports_are_of_own_rounds(branch: Path, tmp_path: Path) -> None:
     """The best one is not the parent's, whose checkpoint the branch began with."""
     folder, by_round = RunDir(branch), {one["round"]: one for one in read_records(RunDir(branch))}
-    folder.checkpoints_dir.mkdir()
-    folder.checkpoint_path(2).touch()
+    folder.checkpoint_path(4).rename(folder.checkpoint_path(2))
     for which in ("last", "best", "2", "1"):
         with pytest.raises(RunDirError, match=str(tmp_path / "first")):
             chosen_round(folder, which, by_round)

@@ -122,6 +122,15 @@ def test_an_audit_changes_nothing_before_the_next_round() -> None:
     assert torch.equal(following[warm.SPECTRUM + "tall"], once[warm.FOUND]) and warm.FOUND not in following
 
 
+def test_a_layer_of_zeros_is_audited() -> None:
+    """As a residual branch may begin: nothing lies beyond r, and nothing is in excess."""
+    zeros = {**state_of(11), "flat.weight": torch.zeros(FLAT).t()}
+    state = BASES.audited(BASES.refreshed(BASES.refreshed(BASES.refreshed(zeros))))  # from its own basis, in its turn
+    assert state[warm.AUDIT].tolist() == [1, 0, 0, 0]
+    u, v, sigma = truncated_svd(torch.zeros(FLAT), R, solver(state, "flat"))
+    assert not u.any() and not v.any() and not sigma.any() and not state[warm.FOUND].any()
+
+
 @pytest.mark.parametrize("smallest", [1e-3, 1e-6])
 def test_float32_finds_directions_far_below_the_largest(smallest: float) -> None:
     """Values from 1 down to `smallest`: two products without an orthonormalization between them would lose those below

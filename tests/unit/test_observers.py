@@ -4,6 +4,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from launched import rejoined
 from small_runs import finished, run_all, small_config
 
 from fedmpi.errors import ConfigError, StartupError
@@ -68,7 +69,7 @@ def test_one_that_raises_is_reported_once_and_changes_nothing(
 ) -> None:
     words = "output.observers=[watch_it:Fails,watch_it:CannotBeMade,watch_it:Notes]"
     run_all(small_config(*QUIET, words, "output.progress=plain"), SerialComm(), tmp_path / "watched")
-    out = capsys.readouterr().out
+    out = rejoined(capsys.readouterr().out)
     assert heard.count("fails") == 1 and ("round", 2, True) in heard
     assert out.count("warning: the observer watch_it:Fails ") == 1 and "round_done raised ValueError: first" in out
     assert out.count("warning: the observer watch_it:CannotBeMade ") == 1 and "OSError: no licence" in out
@@ -103,6 +104,19 @@ def test_only_rank_0_imports_them(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     monkeypatch.setattr(observers, "named", pytest.fail)
     with pytest.raises(KeyboardInterrupt):
         run_all(small_config("output.observers=[watch_it:Notes]"), Worker(), tmp_path / "run")
+
+
+def test_rank_0_of_several_finds_their_mistakes(heard: list[object]) -> None:
+    """With all others, which all ranks find; alone where there are no others, and is left to tell the rest."""
+    wrong = "output.observers=[watch_it:Nothing,watch_it:NoHook]"
+    for rank, mistakes in ((0, ["Nothing", "NoHook", "train.lr"]), (1, ["train.lr"])):
+        with pytest.raises(ConfigError) as refused:
+            read_config(parse([wrong, "train.lr=fast"]), rank, 2)
+        assert [word for word in ("Nothing", "NoHook", "train.lr") if word in refused.value.text()] == mistakes
+        asked = parse([wrong])
+        assert read_config(asked, rank, 2).output.observers
+        assert (asked.mistake is None) == (rank == 1)
+    assert asked.mistake is None and not heard
 
 
 def test_what_only_a_run_directory_names_is_not_imported(tmp_path: Path, heard: list[object]) -> None:

@@ -169,7 +169,7 @@ def test_a_file_of_another_node_is_waited_for(
     files.wait_until_visible(path)
     waited_s = clock() - began_s
     assert path.exists() and 1.2 <= waited_s < 1.8  # pauses double up to 0.5 s
-    assert f"{path} " in (line := capsys.readouterr().err) and f"{waited_s:.1f} s" in line
+    assert f"{path}\n" in (line := capsys.readouterr().err) and f"{waited_s:.1f} s" in line
     files.wait_until_visible(path)
     files.wait_until_visible(tmp_path / "never", patience_s=0.25)
     assert clock() - began_s == pytest.approx(waited_s + 0.25) and capsys.readouterr().err == ""

@@ -14,12 +14,13 @@ from torch.nn.functional import cross_entropy
 from fedmpi.check.small import small_config
 from fedmpi.config.load import load
 from fedmpi.errors import ConfigError
+from fedmpi.learning.leading import LeadingConvs
 from fedmpi.main import main
 from fedmpi.rounds.client import simulate_client
 from fedmpi.running.forecast import Forecast, TierForecast, forecast
 from fedmpi.running.half_precision import bf16_share
 from fedmpi.running.measure import measure
-from fedmpi.running.measured import ClientTrial, Measured, NetTrial, told_apart
+from fedmpi.running.measured import ClientTrial, Measured, NetsTrial, NetTrial, told_apart
 from fedmpi.running.prediction import Prediction, client_s, measured_plan, predict
 
 # Eight clients with 15 of 120 examples each, all in every round; 48 test examples.
@@ -38,7 +39,7 @@ GIVEN = Measured(
     device="cpu",
     threads=1,
     clients=(ClientTrial("1", "train", 2, 16, 0.5, 0.1, 0.01),),
-    nets=(NetTrial("1", 0.001, 0.002),),
+    nets=NetsTrial(0.001, 0.002),
     personal=(),
     publishing_s=0.3,
     updating_s=0.2,
@@ -104,11 +105,16 @@ def test_every_tier_and_net_is_tried(words: tuple[str, ...], tmp_path: Path, mon
     for trial in found.clients:
         assert trial.steps == -(-trial.examples // 8) and not trial.is_estimated
         assert trial.training_s >= 0 and min(trial.training_s + trial.other_s, trial.adding_s) > 0
-    nets = found.nets if "method.name=fedhm" in words else found.personal
     counted = [f" tier {trial.tier} ({place} of {len(plan.tiers)})" for place, trial in enumerate(found.clients, 1)]
-    assert all(line.endswith(words) for line, words in zip(lines[1:], counted, strict=False))
-    assert len(lines) == 1 + len(counted) + len(nets) + 1
-    assert len(nets) == len(plan.tiers) and all(net.test_s > 0 for net in nets)
+    if "method.name=fedhm" in words:
+        assert min(found.nets.test_s, found.nets.restat_s) > 0 and not found.personal
+        (tests,) = (place for place, line in enumerate(lines) if f"testing {len(plan.tiers)} nets" in line)
+    else:
+        assert len(found.personal) == len(plan.tiers) and all(net.test_s > 0 for net in found.personal)
+        assert found.nets == NetsTrial()
+        tests = 0
+    assert tests < 2 and len(lines) == 2 + tests + len(counted) + len(found.personal)
+    assert all(line.endswith(words) for line, words in zip(lines[1 + tests :], counted, strict=False))
     assert found.checkpoint_bytes > 4 * plan.tiers[0].params
     assert (found.memory_bytes > 0) == ("method.name=standalone" in words)
     assert min(found.rank_0_peak_bytes, found.worker_peak_bytes) > 10**6
@@ -141,15 +147,30 @@ def test_what_a_method_does_once_is_in_no_step(monkeypatch: pytest.MonkeyPatch, 
         assert trial.training_s == pytest.approx(step_s * trial.steps) and trial.other_s >= 0.5 - 1e-9
 
 
-@pytest.mark.parametrize("words", [("method.name=fedhm",), ("method.name=fedhm", "evaluation.personal=on")])
-def test_the_time_being_up_estimates_by_macs(words: tuple[str, ...], monkeypatch: pytest.MonkeyPatch) -> None:
-    """The first tier and net are always tried; the others take as much of their seconds as they have of their MACs."""
+def test_nets_are_tested_as_the_run_tests_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    """All at once, with the convs that all begin with (`learning.leading`): here the stem and the first block, 3, of
+    both tiers' nets. What they keep is in a worker's memory.
+    """
+    shared, of = [], LeadingConvs.of
+
+    def noted(*arguments: Any) -> LeadingConvs:
+        shared.append((len(arguments[0]), (found := of(*arguments)).count))
+        return found
+
+    monkeypatch.setattr("fedmpi.learning.leading.LEAST_MACS", 0.0)
+    monkeypatch.setattr(LeadingConvs, "of", noted)
+    model = ("model.name=resnet18", "model.width=0.0625", "model.blocks=[1,1]", "data.shape=[3,8,8]")
+    measure(small_config("method.name=fedhm", "method.rank_ratio=[1,0.5]", "clients.tier_blocks=[]", *model))
+    assert {*shared} == {(2, 3)}
+
+
+def test_the_time_being_up_estimates_by_macs(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The first tier is always tried; the others take as much of its seconds as they have of its MACs."""
     monkeypatch.setattr("fedmpi.running.measure._BUDGET_S", -1.0)
-    config = small_config(*words, "clients.tier_blocks=[]")
+    config = small_config("method.name=fedhm", "evaluation.personal=on", "clients.tier_blocks=[]")
     found, plan = measure(config), forecast(config, 1)
-    nets = found.personal or found.nets
-    assert len(nets) == len(plan.tiers) > 1
-    for trials, seconds in ((found.clients, "training_s"), (nets, "test_s")):
+    assert len(found.personal) == len(plan.tiers) > 1
+    for trials, seconds in ((found.clients, "training_s"), (found.personal, "test_s")):
         first, *others = trials
         assert not first.is_estimated and all(trial.is_estimated for trial in others)
         for trial, tier in zip(others, plan.tiers[1:], strict=True):
@@ -221,7 +242,7 @@ def test_many_tests_are_told_by_their_seconds(monkeypatch: pytest.MonkeyPatch) -
     few = small_config(*WORDS)
     assert not any("tests take" in line for line in forecast(few, 1).warnings)
     for config, test_s, warns in ((many, 1e-9, False), (few, 1e-9, False), (few, 1.0, True)):
-        given = replace(GIVEN, nets=(NetTrial("1", test_s, test_s),))
+        given = replace(GIVEN, nets=NetsTrial(test_s, test_s))
         monkeypatch.setattr("fedmpi.running.prediction.measure", lambda config, hears, given=given: given)
         found = measured_plan(config, forecast(config, 1))
         assert (found.prediction.test_share > 1 / 3) == warns
@@ -240,7 +261,7 @@ def test_every_field_of_the_json_plan_is_documented(capsys: pytest.CaptureFixtur
     readme = Path(__file__).parents[2] / "fedmpi" / "running" / "README.md"
     section = readme.read_text().partition("## The plan as JSON\n")[2].partition("\n## ")[0]
     documented = set(re.findall(r"^\| `(\w+)`", section, re.MULTILINE))
-    kinds = (Forecast, TierForecast, Prediction, Measured, ClientTrial, NetTrial)
+    kinds = (Forecast, TierForecast, Prediction, Measured, ClientTrial, NetsTrial, NetTrial)
     names = {field.name for kind in kinds for field in fields(kind)}
     assert main(["rounds=2", "--plan", "--json"]) == 0
     plan = json.loads(capsys.readouterr().out, parse_constant=pytest.fail)

@@ -107,7 +107,7 @@ def test_a_failed_run_ends_no_other_and_another_config_is_refused(
     words = ["--seeds", "0", "--only", "IID"]
     code, printed, _ = called(f"{own}:table2", *words)
     assert code == 1 and "[1/2]" in printed and "exit code 2" in printed
-    assert "[2/2]" in printed and printed.count(": finished (") == 1 and "baseline is not" in printed
+    assert "[2/2]" in printed and printed.count(" finished (") == 1 and "baseline is not" in printed
     (tmp_path / "two.yaml").write_text((tmp_path / "two.yaml").read_text().replace("lr: 0.05", "lr: 0.5"))
     code, _, err = called(f"{own}:table2", *words)
     assert code == 2

@@ -9,6 +9,7 @@ from golden_file import Told
 from small_runs import small_config
 from studied_runs import Called
 
+import fedmpi
 from fedmpi.errors import DivergenceError, RoundError
 from fedmpi.mpi.serial import SerialComm
 from fedmpi.running.advice import Advice
@@ -58,6 +59,21 @@ def test_a_run_that_is_to_go_on(stopped: RunDir) -> None:
     with RunLock(stopped):
         assert status.status_of(stopped).state == "running"
     assert status.status_of(stopped).state == "stopped"
+
+
+def test_what_is_saved_counts_where_less_is_saved_than_done(stopped: RunDir) -> None:
+    """Killed between a round's record and its checkpoint: a resume continues after the round before. Two rounds are
+    left then, and one while it runs.
+    """
+    record = json.loads(stopped.records_path.read_text().splitlines()[0])
+    lines = (json.dumps(record | {"round": number, "seconds": {"wall": 4.0}}) + "\n" for number in (1, 2, 3))
+    stopped.records_path.write_text("".join(lines))
+    stopped.config_path.write_text(stopped.config_path.read_text().replace("rounds: 3", "rounds: 4"))
+    found = status.status_of(stopped)
+    assert (found.line(stopped.path.parent)[5], found.eta_s) == ("2/4", 8.0)
+    assert "2 of 4 rounds, stopped" in str(fedmpi.open_run(stopped.path))
+    with RunLock(stopped):
+        assert (status.status_of(stopped).round, status.status_of(stopped).eta_s) == (3, 4.0)
 
 
 def with_ranks(run: RunDir, *counts: int) -> None:

@@ -13,12 +13,17 @@ from small_runs import small_config
 
 from fedmpi import __main__ as command
 from fedmpi.command.manners import described, in_short
-from fedmpi.errors import DivergenceError, RoundError
+from fedmpi.errors import DivergenceError, RoundError, RunDirError
 from fedmpi.export.exporting import _rows
 from fedmpi.mpi.serial import SerialComm
+from fedmpi.report.progress import Progress
 from fedmpi.report.table_text import text_lines
 from fedmpi.report.terminal import filled, folded, wrapped
+from fedmpi.running import start
 from fedmpi.running.forecast import forecast
+from fedmpi.running.observers import Observed, Observers
+from fedmpi.store.checkpoint import load_newest_intact
+from fedmpi.store.run_dir import RunDir
 from fedmpi.store.units import size
 from fedmpi.studies import comparison
 from fedmpi.studies.comparison import Row
@@ -80,12 +85,13 @@ def test_a_status(
 
 @pytest.mark.parametrize("folder", ["runs/a", "a folder/it's", "x" * 100])
 def test_a_command_is_one_for_a_shell(folder: str) -> None:
-    """Only a word that is longer than a line alone stands out."""
-    words = ["mpirun", "-n", "12", "python", "-m", "fedmpi.main", "--run-dir", f"/{folder}", "--resume", "[a, b]"] * 2
-    text = shlex.join(["printf", "%s\\n", *words])
-    lines = folded(text).splitlines()
-    said = subprocess.run(["sh", "-c", folded(text)], capture_output=True, text=True, check=True).stdout
-    assert unfolded(folded(text)) == text and said.splitlines() == words
+    """On lines of its own, below the words before it. Only a word that is longer than a line alone stands out."""
+    words = ["mpirun", "-n", "12", "python", "-m", "fedmpi.main", "--run-dir", f"/{folder}", "--resume", "[a: b]"] * 2
+    prose = "to continue after round 2 with a lower learning rate, in a new run directory"
+    text = f"{prose}: " + shlex.join(["printf", "%s\\n", *words])
+    first, *lines = folded(text).splitlines()
+    said = subprocess.run(["sh", "-c", "\n".join(lines)], capture_output=True, text=True, check=True).stdout
+    assert first == f"{prose}:" and unfolded(folded(text)) == text and said.splitlines() == words
     assert all(len(line) <= COLUMNS or (len(folder) > COLUMNS and line.strip().startswith("/x")) for line in lines)
     assert folded("to continue: x") == "to continue: x"
 
@@ -123,6 +129,37 @@ def test_the_end_of_a_run_that_diverged() -> None:
     error.__cause__ = DivergenceError("training diverged: " + "a parameter left its bound; " * 6)
     for text in (described(error, SerialComm()), in_short(error, SerialComm())):
         assert len(widest(text)) <= COLUMNS and "DivergenceError" in text
+
+
+def test_the_end_of_a_run_by_an_error_of_the_user_s_code() -> None:
+    """Its lines stay lines; the place in the code is no wider than its path."""
+    error = RoundError("local_training", round_number=100, client=100_000)
+    try:
+        raise ValueError(f"{20 * 'word '}end\n  {20 * 'more '}end")
+    except ValueError as cause:
+        error.__cause__ = cause
+    lines = described(error, SerialComm()).splitlines()
+    assert all(len(line) <= COLUMNS or line.strip().startswith(f"at {__file__}") for line in lines), lines
+    assert lines[1].startswith("  cause: ValueError: word ") and "      more more " in "\n".join(lines)
+
+
+def test_warnings(tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of a run, and before there is one; of an observer that raises, and of a checkpoint that is skipped."""
+
+    class Fails:
+        def run_started(self, value: object) -> None:
+            raise ValueError(30 * "word ")
+
+    failing = Observed(Fails, "the observer fails:Fails is called no more")
+    Observers([failing], Progress("off", 1).warn).call("run_started", 1)
+    monkeypatch.chdir(tmp_path)
+    (run := RunDir(Path("run"))).checkpoints_dir.mkdir(parents=True)
+    run.checkpoint_path(1).write_text("no checkpoint")
+    with pytest.raises(RunDirError, match=str(run.checkpoints_dir)):
+        load_newest_intact(run, start.warn)
+    shown = capsys.readouterr().err
+    assert shown.count("warning: ") == 2 and "called no more" in shown and str(run.checkpoint_path(1)) in shown
+    assert len(widest(shown)) <= COLUMNS, widest(shown)
 
 
 def test_what_is_said_of_an_export() -> None:

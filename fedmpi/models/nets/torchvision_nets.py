@@ -15,17 +15,25 @@ WITH_AUXILIARY_HEADS = ("googlenet", "inception_v3")
 ONE_OUTPUT = {"aux_logits": False, "init_weights": True}
 
 
+def lacks(wanted: str) -> str:
+    """Why torchvision has no net of this name; empty where it has one."""
+    import torchvision
+
+    known = torchvision.models.list_models(module=torchvision.models)
+    if wanted in known:
+        return ""
+    close = difflib.get_close_matches(wanted, known, 1)
+    hint = f"Did you mean '{PREFIX}{close[0]}'?" if close else f"Known: {', '.join(known)}"
+    return f"torchvision {torchvision.__version__} has no classification net '{wanted}'. {hint}"
+
+
 def torchvision_net(name: str, num_classes: int, width: float) -> nn.Module:
     """The net behind `torchvision:NAME`; raises `ConfigError` for a name unknown there or a width but 1."""
     import torchvision
 
-    known = torchvision.models.list_models(module=torchvision.models)
     wanted = name.removeprefix(PREFIX)
-    if wanted not in known:
-        close = difflib.get_close_matches(wanted, known, 1)
-        hint = f"Did you mean '{PREFIX}{close[0]}'?" if close else f"Known: {', '.join(known)}"
-        version = torchvision.__version__
-        raise ConfigError("model.name", f"torchvision {version} has no classification net '{wanted}'. {hint}")
+    if problem := lacks(wanted):
+        raise ConfigError("model.name", problem)
     if width != 1:
         raise ConfigError("model.name", f"'{name}' has no width multiplier; asked for width {width:g}, allowed is 1")
     extra = ONE_OUTPUT if wanted in WITH_AUXILIARY_HEADS else {}

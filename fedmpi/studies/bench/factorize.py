@@ -1,7 +1,8 @@
 """What FedHM's server factorizes in a round: `solver: auto` against `gram` on the same states of one run.
 
 The states come from a run with `auto`, so `auto` begins from the bases of its own last round. After each round both
-solvers factorize the new state, in turn. If an audit is due, it is part of auto's time.
+solvers factorize the new state, in turn. Auto's time is that of turning the bases and of the factors. The audit of one
+layer comes after publishing, while workers train, so it is timed apart.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ import torch
 
 from fedmpi.errors import ConfigError
 from fedmpi.lowrank.publishing import PublishedFactors
-from fedmpi.lowrank.warm import AUDIT, BASIS, SPECTRUM
+from fedmpi.lowrank.warm import AUDIT, is_of_bases, share
 from fedmpi.methods.fedhm import FedHM
 from fedmpi.rounds.recovering import OpenRound
 from fedmpi.rounds.state import Setup
@@ -27,8 +28,8 @@ WORDS = ("method.solver=auto",)
 
 
 def measured(setup: Setup, num_rounds: int) -> dict[str, float]:
-    """Seconds of both solvers by round, the largest excess of auto's squared error over gram's as a share of it, and
-    how many layers came from the Gram matrix."""
+    """Seconds of both solvers and of the audit by round, the largest excess of auto's squared error over gram's, as a
+    share of it, and how many layers came from the Gram matrix."""
     method = setup.method
     if not (isinstance(method, FedHM) and (bases := method.factorization.bases)):
         raise ConfigError("method.name", "the factorization is measured of fedhm with a tier of a rank ratio below 1")
@@ -39,11 +40,12 @@ def measured(setup: Setup, num_rounds: int) -> dict[str, float]:
         last = opened.state.params
         train_round(setup, opened)
         new = opened.state.params
-        stale = {name: value for name, value in new.items() if not _is_of_bases(name)}
-        stale |= {name: value for name, value in last.items() if _is_of_bases(name)}
+        stale = {name: value for name, value in new.items() if not is_of_bases(name)}
+        stale |= {name: value for name, value in last.items() if is_of_bases(name)}
         factors, seconds = {}, {}
         for solver, act in (("gram", partial(_by_gram, method, new)), ("auto", partial(_by_bases, method, stale))):
             seconds[solver], factors[solver] = _timed(act)
+        seconds["audit"], _ = _timed(partial(bases.audited, method.refresh(stale)))
         result |= {f"{solver}_s@{number}": value for solver, value in seconds.items()}
         result[f"excess@{number}"] = max(_excesses(method, new, factors).values())
         result[f"by_gram@{number}"] = float((new[AUDIT][2:] > 0).sum())
@@ -59,17 +61,14 @@ def shown(result: Mapping[str, float]) -> list[str]:
         gram_s, auto_s = result[f"gram_s@{number}"], result[f"auto_s@{number}"]
         ratios.append(auto_s / gram_s)
         lines.append(
-            f"round {number}: gram {gram_s:.3f} s, auto {auto_s:.3f} s ({ratios[-1]:.2f}); largest excess "
-            f"{100 * result[f'excess@{number}']:.4f} %; {result[f'by_gram@{number}']:.0f} layers by the Gram matrix"
+            f"round {number}: gram {gram_s:.3f} s, auto {auto_s:.3f} s ({ratios[-1]:.2f}), then an audit of "
+            f"{result[f'audit_s@{number}']:.3f} s; largest excess {100 * result[f'excess@{number}']:.4f} %; "
+            f"{result[f'by_gram@{number}']:.0f} layers by the Gram matrix"
         )
     later = ratios[1:] or ratios
     of = f"{result['warm']:.0f} of {result['layers']:.0f} layers have bases"
     median = f"median {statistics.median(later):.2f} ({min(later):.2f} to {max(later):.2f})"
     return [*lines, f"auto / gram: {median} in {len(later)} rounds; {of}; {result['threads']:.0f} threads"]
-
-
-def _is_of_bases(name: str) -> bool:
-    return name == AUDIT or name.startswith((BASIS, SPECTRUM))
 
 
 def _ratio(method: FedHM) -> float:
@@ -95,11 +94,12 @@ def _by_bases(method: FedHM, state: Params) -> Params:
 
 
 def _excesses(method: FedHM, state: Params, factors: Mapping[str, Params]) -> dict[str, float]:
-    """By layer: the squared error of auto's factors beyond that of gram's, as a share of gram's."""
+    """By layer: the squared error of auto's factors beyond that of gram's, as the share of gram's that audits give."""
     found = {}
     for name in method.layers:
+        energy = float(state[f"{name}.weight"].double().square().sum())
         gram, auto = (_layer_error(method, name, state, factors[solver]) for solver in ("gram", "auto"))
-        found[name] = (auto - gram) / gram
+        found[name] = share(auto - gram, gram, energy)
     return found
 
 

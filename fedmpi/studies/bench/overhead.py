@@ -23,7 +23,8 @@ against that of a bare loop, for cohorts of 10 and of 100 clients, which takes m
 of the server's tensors, against plain copies of as many float32 numbers, in turn in one process.
 
 `factorize` trains rounds of FedHM with `method.solver=auto` and prints for each new state what `auto` and
-`gram` take, and by how much auto's squared error exceeds the other's; try it on real data.
+`gram` take, what the audit of one layer takes after it, while workers train, and by how much auto's squared error
+exceeds the other's; try it on real data.
 
 `population` runs the same cohort of 20 clients with two examples each, out of the same two million
 examples, for 1,000, 100,000 and 1,000,000 registered clients, and prints start-up (data, partition,
@@ -52,8 +53,9 @@ import numpy as np
 import torch
 from torch.nn import functional
 
-from fedmpi.command.manners import Parser, run_command
+from fedmpi.command.manners import Parser, complain, run_command
 from fedmpi.config.load import load, only_overrides
+from fedmpi.errors import UserError
 from fedmpi.federation.assignment import Task
 from fedmpi.mpi.starting import world
 from fedmpi.report.table_text import print_lines
@@ -64,7 +66,7 @@ from fedmpi.running.start import prepare
 from fedmpi.store.run_dir import RunDir
 from fedmpi.studies.arguments import number
 from fedmpi.studies.bench import aggregate, factorize, whole_job
-from fedmpi.studies.launch import environment, launcher
+from fedmpi.studies.launch import environment, launcher, refuse_failure
 from fedmpi.train_round import train_round
 
 _LONG = "rounds=1000000 evaluation.every=1000000 train.augment=false output.tensorboard=false data.name=synthetic"
@@ -101,7 +103,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     return run_command(lambda: _bench(_arguments(argv)))
 
 
-def _bench(arguments: argparse.Namespace) -> None:
+def _bench(arguments: argparse.Namespace) -> int | None:
     if arguments.what == "overhead":
         for name in arguments.case or ("small", "resnet18", "resnet18-fedhm"):
             _print_overhead(name, _launch(arguments, "overhead", name, arguments.pairs))
@@ -123,7 +125,8 @@ def _bench(arguments: argparse.Namespace) -> None:
         results = {n: _launch(arguments, f"population-{n}", "population", 5) for n in POPULATIONS}
         _print_population(results)
     else:
-        _child(arguments)
+        return _child(arguments)
+    return None
 
 
 def _arguments(argv: Sequence[str] | None) -> argparse.Namespace:
@@ -153,7 +156,8 @@ def _launch(arguments: argparse.Namespace, child: str, case: str, pairs: int, ra
     ranks = ranks or arguments.ranks
     words = ["child", *arguments.overrides, "--child", child, "--case", case, "--pairs", str(pairs)]
     command = [*launcher(ranks), sys.executable, "-m", "fedmpi.studies.bench.overhead", *words]
-    done = subprocess.run(command, env=environment(ranks), stdout=subprocess.PIPE, text=True, check=True)
+    done = subprocess.run(command, env=environment(ranks), stdout=subprocess.PIPE, text=True)
+    refuse_failure(done.returncode, command)
     result: dict[str, float] = json.loads(done.stdout.strip().splitlines()[-1])
     return result
 
@@ -184,18 +188,24 @@ def _print_population(results: dict[int, dict[str, float]]) -> None:
     print_lines(["clients", "start-up", "round", "peak memory"], lines, 0, sys.stdout)
 
 
-def _child(arguments: argparse.Namespace) -> None:
+def _child(arguments: argparse.Namespace) -> int | None:
+    """The exit code of one rank, if there is one to give."""
     comm: Any = world()
     words = [*CASES[arguments.case[0]][1].split(), *arguments.overrides]
     try:
         with tempfile.TemporaryDirectory() as folder:
             result = _measured(comm, arguments.child, words, arguments.pairs, Path(folder))
+    except UserError as error:  # all ranks have met it
+        complain(error, comm.rank)
+        code: int = comm.leave(error.exit_code)
+        return code
     except BaseException:
         traceback.print_exc()
         comm.abort(1)
         raise
     if comm.is_root:
         print(json.dumps(result), flush=True)
+    return None
 
 
 def _measured(comm: Any, what: str, words: Sequence[str], pairs: int, folder: Path) -> dict[str, float]:

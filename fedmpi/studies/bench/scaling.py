@@ -28,7 +28,7 @@ from fedmpi.errors import ConfigError
 from fedmpi.methods.fedavg import FedAvg
 from fedmpi.report.table_text import print_lines
 from fedmpi.studies.arguments import number, numbers
-from fedmpi.studies.launch import environment, launcher
+from fedmpi.studies.launch import environment, launcher, refuse_failure
 
 if TYPE_CHECKING:
     from fedmpi.learning.local import LocalTrainer, TrainOutcome
@@ -144,9 +144,10 @@ def _bare(ranks: int, megabytes: int, rounds: int) -> list[float]:
 
 
 def _run(ranks: int, words: Sequence[str]) -> str:
-    """What a Python on so many ranks prints. Raises `CalledProcessError` if it fails."""
+    """What a Python on so many ranks prints. Raises as `refuse_failure` does."""
     command = [*launcher(ranks), sys.executable, *words]
-    done = subprocess.run(command, env=environment(ranks), stdout=subprocess.PIPE, text=True, check=True)
+    done = subprocess.run(command, env=environment(ranks), stdout=subprocess.PIPE, text=True)
+    refuse_failure(done.returncode, command)
     return done.stdout
 
 

@@ -23,11 +23,11 @@ from collections.abc import Sequence
 from fedmpi.command.manners import Parser, run_command
 from fedmpi.config.address import CONFIGS
 from fedmpi.config.load import load, only_overrides
-from fedmpi.errors import ConfigError
+from fedmpi.errors import FAILED, ConfigError
 from fedmpi.report.observer import Started
 from fedmpi.report.table_text import print_lines
 from fedmpi.studies.arguments import number, numbers
-from fedmpi.studies.launch import environment, launcher
+from fedmpi.studies.launch import environment, launcher, refuse_failure
 
 _CONFIG = str(CONFIGS / "fedhm_digits.yaml")
 _MOMENT = "fedmpi bench: "
@@ -105,7 +105,8 @@ def _started_once(ranks: int, overrides: Sequence[str], folder: str) -> dict[str
 
 
 def _seconds(ranks: int, words: Sequence[str], code: int) -> dict[str, float]:
-    """From the command to each moment that it says, and to its end. Raises `CalledProcessError` for another code."""
+    """From the command to each moment that it says, and to its end. Raises as `refuse_failure` does for
+    another code."""
     command, started = [*launcher(ranks), sys.executable, *words], time.time()
     # With the code of fedmpi compiled, as torch's is.
     variables = {**environment(ranks), "PYTHONDONTWRITEBYTECODE": ""}
@@ -113,7 +114,7 @@ def _seconds(ranks: int, words: Sequence[str], code: int) -> dict[str, float]:
     found = {"ended": time.time() - started}
     if done.returncode != code:
         sys.stderr.write(done.stderr)
-        raise subprocess.CalledProcessError(done.returncode, command)
+        refuse_failure(done.returncode or FAILED, command)
     for line in done.stdout.splitlines():
         if line.startswith(_MOMENT):
             name, _, moment = line.removeprefix(_MOMENT).rpartition(" ")

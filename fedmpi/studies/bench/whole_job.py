@@ -23,7 +23,7 @@ from pathlib import Path
 from fedmpi.config.load import load
 from fedmpi.config.schema import Config
 from fedmpi.mpi.launch import launched_as
-from fedmpi.studies.launch import end, environment, launcher
+from fedmpi.studies.launch import end, environment, launcher, refuse_failure
 
 _LOOKS_EVERY_S = 0.03
 _KB = 1024
@@ -96,7 +96,7 @@ def _below(pid: int, parents: Mapping[int, int]) -> Iterator[int]:
 
 
 def of_job(words: Sequence[str], ranks: int) -> Peak:
-    """Makes the run and looks at its ranks. Raises `CalledProcessError`."""
+    """Makes the run and looks at its ranks. Raises as `refuse_failure` does."""
     peak = Peak()
     with tempfile.TemporaryDirectory() as folder, ExitStack() as stack:
         command = [*launcher(ranks), sys.executable, "-m", "fedmpi.main", *words, "--run-dir", f"{folder}/run"]
@@ -105,12 +105,12 @@ def of_job(words: Sequence[str], ranks: int) -> Peak:
         while process.poll() is None:
             peak.look(_ranks_below(process.pid))
             time.sleep(_LOOKS_EVERY_S)
-        _refuse_failure(process)
+        refuse_failure(process.wait(), command)
     return peak
 
 
 def of_bare_loops(asked: Mapping[str, object], count: int) -> Peak:
-    """Starts so many, which stay until all are done. Raises `CalledProcessError`."""
+    """Starts so many, which stay until all are done. Raises as `refuse_failure` does."""
     peak = Peak()
     with tempfile.TemporaryDirectory() as folder, ExitStack() as stack:
         command = [sys.executable, "-m", "fedmpi.studies.bench.bare", json.dumps(asked), folder]
@@ -121,13 +121,8 @@ def of_bare_loops(asked: Mapping[str, object], count: int) -> Peak:
             peak.look({loop.pid: place for place, loop in enumerate(loops)})
             time.sleep(_LOOKS_EVERY_S)
             for loop in loops:
-                _refuse_failure(loop)
+                refuse_failure(loop.poll() or 0, command)
     return peak
-
-
-def _refuse_failure(process: subprocess.Popen[bytes]) -> None:
-    if code := process.poll():
-        raise subprocess.CalledProcessError(code, process.args)
 
 
 def asked_of_bare(config: Config, ranks: int) -> dict[str, object]:

@@ -32,6 +32,7 @@ _HEADS = ("run", "state", "job", "starts", "ranks", "round", "accuracy", "ETA", 
 _BRANCH_OF = "branch of"
 """A column that stands where a run is a branch: `RUN@3` for one whose rounds 1 to 3 are those of RUN."""
 _NUM_LEFT = 3
+_FINISHED = "finished"
 _MOST_NOTE_BYTES = 65_536
 _WATCH_EVERY_S = 2.0
 _CLEAR = "\x1b[H\x1b[2J"
@@ -52,6 +53,7 @@ class Status:
     job: str = ""
     starts: int = 0
     round: int = 0
+    """The last round on record of a run that is running or finished; else the one after which a resume continues."""
     rounds: int | None = None
     accuracy: float | None = None
     """The last one of the run's own rounds."""
@@ -148,18 +150,19 @@ def _status_of(run_dir: RunDir) -> Status:
         rounds, finished = run.rounds, run.is_finished()
     except UserError:
         rounds, finished = None, False
-    state = "finished" if finished else _unfinished_state(run_dir, records, starts, submitted)
+    state = _FINISHED if finished else _unfinished_state(run_dir, records, starts, submitted)
     last: Mapping[str, Any] = next(reversed(starts), {})
     recent_s, found = recent_seconds(records), lineage(records)
+    done = rounds_done(records) if state in (RUNNING, _FINISHED) else run_dir.last_saved()
     eta_s = None  # of work; waiting in the queue comes on top
-    if rounds is not None and recent_s and state not in ("finished", NOTE_DIVERGED, NOTE_FAILED):
-        eta_s = (rounds - rounds_done(records)) * sum(recent_s) / len(recent_s)
+    if rounds is not None and recent_s and state not in (_FINISHED, NOTE_DIVERGED, NOTE_FAILED):
+        eta_s = (rounds - done) * sum(recent_s) / len(recent_s)
     return Status(
         folder=run_dir.path,
         state=state,
         job=str(submitted.get("job", "") if state == "queued" else last.get("job") or submitted.get("job", "")),
         starts=len(starts),
-        round=rounds_done(records),
+        round=done,
         rounds=rounds,
         accuracy=next((share for record in reversed(found.own) if (share := _accuracy(record)) is not None), None),
         eta_s=eta_s,
