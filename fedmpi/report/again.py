@@ -57,9 +57,7 @@ def true_now(advice: str, start: Mapping[str, Any], run_dir: str) -> str:
     """The advice of a rank about a run that is in `run_dir` now, and may have been elsewhere when it gave the advice. A
     command enters no folder that is not here.
     """
-    if (folder := Again.of(start).folder) and not os.path.isdir(folder):
-        instead = f", from a folder that has its code and data ({folder} is not here): "
-        advice = advice.replace(f": cd {shlex.quote(folder)} && ", instead, 1)
+    advice = entering_none_gone(advice, Again.of(start).folder)
     match start.get(RESUME):
         case {"run_dir": str(before)} if before and _is_folder(before) and before != run_dir:
             for inside in ("", "/config.yaml"):
@@ -68,6 +66,14 @@ def true_now(advice: str, start: Mapping[str, Any], run_dir: str) -> str:
                     apart = rf"(?<![^\s(=]){re.escape(old)}(?![^\s,)])"
                     advice = re.sub(apart, new.replace("\\", r"\\"), advice)
     return advice
+
+
+def entering_none_gone(advice: str, folder: str) -> str:
+    """The advice, whose command enters `folder` no more where that is not here."""
+    if not folder or os.path.isdir(folder):
+        return advice
+    instead = f", from a folder that has its code and data ({folder} is not here): "
+    return advice.replace(f": cd {shlex.quote(folder)} && ", instead, 1)
 
 
 def _is_folder(text: str) -> bool:

@@ -168,7 +168,7 @@ def predict(config: Config, plan: Forecast, found: Measured, num_cores: int | No
     # The last test needs what is published for a round that does not come.
     tests_s = found.publishing_s + times["tests"] * (test_s + personal_s) + times["restats"] * restat_s
     total_s = config.rounds * base_s + tests_s + times["saves"] * found.saving_s
-    most = config.output.keep_checkpoints + _WHILE_SAVING
+    most = min(config.output.keep_checkpoints + _WHILE_SAVING, times["saves"])
     return Prediction(
         measured=found,
         cores=cores,

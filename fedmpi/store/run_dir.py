@@ -162,6 +162,14 @@ class RunDir:
                 if names.fullmatch(becomes(path.name)):
                     remove(path)
 
+    def remove_if_empty(self) -> None:
+        """Delete the folder of a run that has not begun, unless it holds more than a start makes first."""
+        if {path.name for path in _listed(self.path)} <= {self.lock_path.name, self.checkpoints_dir.name}:
+            with contextlib.suppress(OSError):
+                self.checkpoints_dir.rmdir()
+                remove(self.lock_path)
+                self.path.rmdir()
+
     def _with_folders(self) -> RunDir:
         self.checkpoints_dir.mkdir(exist_ok=True)
         return self

@@ -117,6 +117,7 @@ def test_no_command_enters_a_folder_that_is_gone(run: RunDir, monkeypatch: pytes
     assert f": cd '{work}' && " in seen(run).paragraph()
     work.rmdir()
     told(seen(run).paragraph())
+    assert " && " not in advice.to_resume() and f"({work} is not here)" in advice.to_resume().replace("\n  ", " ")
     assert advice.note_failure(DivergenceError(LOSS)) and " && " not in seen(run).advice
     told(seen(run).paragraph())
 

@@ -83,7 +83,7 @@ def test_a_run_by_hand(ranks: int, cores: int, at_once: int, training_s: float, 
     assert found.hours == pytest.approx((4 * base_s + 0.3 + 2 * (test_s + restat_s) + 2 * 0.4) / 3600)
     data_bytes = forecast(config, ranks).data_bytes_node  # once
     assert found.all_ranks_bytes == (2 * 10**8 if ranks == 1 else 10**8 + (ranks - 1) * (2 * 10**8 - data_bytes))
-    assert (found.most_checkpoints, found.disk_bytes) == (4, 4000)
+    assert (found.most_checkpoints, found.disk_bytes) == (2, 2000)
 
 
 def test_adding_that_takes_longer_than_training_is_waited_for() -> None:
