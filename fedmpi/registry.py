@@ -177,7 +177,13 @@ def made(section: str, name: str) -> Any:
     """The class that `name` means, which may hold its options class as `Options`. Raises `UnknownError`."""
     if key := _key(section, name):
         return imported(BUILT_IN[section][key])
-    return imported(installed(section)[name].value if name in installed(section) else name)
+    if (point := installed(section).get(name)) is None:
+        return imported(name)
+    try:
+        return imported(point.value)
+    except UnknownError as error:
+        of = f"of the installed package {point.dist.name}" if point.dist else "of an installed package"
+        raise UnknownError(f"{name!r} {of}: {error}") from error
 
 
 def built_in(section: str) -> Iterator[tuple[str, Any]]:

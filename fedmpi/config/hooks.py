@@ -6,6 +6,7 @@ import contextlib
 import inspect
 from collections.abc import Iterable, Iterator
 from difflib import get_close_matches
+from types import FunctionType
 
 from fedmpi import registry
 from fedmpi.errors import UnknownError
@@ -25,6 +26,12 @@ def observer(place: str) -> type:
         if needed := [one.name for one in named_ones if one.default is one.empty]:
             problem = f"{place!r} is made without arguments, but needs {', '.join(needed)}; give them defaults"
             raise UnknownError(problem)
+    for hook in HOOKS:
+        if isinstance(call := inspect.getattr_static(made_by, hook, None), FunctionType):
+            try:
+                inspect.signature(call).bind(made_by, "what it is told")
+            except TypeError as error:
+                raise UnknownError(f"{place!r}: {hook} is called with one argument beside self: {error}") from None
     return made_by
 
 

@@ -111,15 +111,18 @@ class Advice:
 
     def note_failure(self, error: BaseException | None = None) -> bool:
         """Notes in the run directory that this rank ends the job: whether because the run diverged, what has failed
-        where, and what to do; False if another rank has done so before. Another directory that has taken the run's name
-        gets no note.
+        where, and what to do; False if another rank has done so before. A directory that was moved gets it where it is
+        now, another one that has taken the run's name gets none.
         """
-        if self.run_dir is not None and self.run_dir.holds_run():
-            kind = NOTE_DIVERGED if isinstance(cause_of(error), DivergenceError) else NOTE_FAILED
+        cause, run_dir = cause_of(error), self.run_dir
+        if isinstance(cause, GoneError) and cause.moved_to:
+            run_dir = RunDir(Path(cause.moved_to))
+        if run_dir is not None and run_dir.holds_run():
+            kind = NOTE_DIVERGED if isinstance(cause, DivergenceError) else NOTE_FAILED
             advice = "; ".join(filter(None, self._how_to_continue(error)))
             with contextlib.suppress(OSError):
                 try:
-                    with open(self.run_dir.failure_path, "x", encoding="utf-8", errors="replace") as file:
+                    with open(run_dir.failure_path, "x", encoding="utf-8", errors="replace") as file:
                         file.write("\n".join([kind, *([in_a_line(error), advice] if error else [])]))
                 except FileExistsError:
                     return False

@@ -121,6 +121,13 @@ def test_an_entry_point_with_a_built_in_s_name_is_not_ignored_without_a_word(
     assert json.loads(run_main(*SMALL, "partition.name=iid", "--plan=json")[1])["warnings"] == []
 
 
+def test_an_entry_point_that_names_nothing_is_told_with_its_package(run_main: RunMain, mine: Path) -> None:
+    points = mine.parent / "mysets-1.5.dist-info" / "entry_points.txt"
+    points.write_text(points.read_text().replace("mysets:rows", "mysets:no_rows"))
+    code, _, errors = run_main(*SMALL, "partition.name=my_rows", "--plan")
+    assert code == 2 and all(word in errors for word in ("'my_rows'", "package mysets", "'no_rows'")), errors
+
+
 def test_a_file_of_the_user_s_is_planned_run_and_resumed(
     run_main: RunMain, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -171,6 +171,7 @@ def test_a_folder_that_goes_away_before_a_save_is_told_as_moved(start: Start, ru
     launched = start(1, *ENDLESS, run_dir=run_dir, patch=MOVED_MEANWHILE.replace("FOLDER", str(tmp_path)))
     assert launched.wait() not in (0, 2)
     assert GONE["moved"].format(folder=tmp_path) in launched.err and "nothing is left" not in launched.err, launched.err
+    assert RunDir(tmp_path / "elsewhere").failure_path.read_text().startswith("failed\n")  # what `status` reads there
 
 
 @pytest.mark.slow
