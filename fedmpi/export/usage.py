@@ -35,7 +35,7 @@ def _inputs(info: DataInfo, form: Format) -> list[str]:
     """Lines that make `x`: zeros of the right shape and type, prepared as the run does it."""
     kind = f"{form.ARRAYS}.{'int64' if info.kind == 'tokens' else 'float32'}"
     shape = ", ".join(map(str, (1, *info.example_shape)))
-    lines = [f"x = {form.ARRAYS}.zeros(({shape}), dtype={kind})  # your examples, any number"]
+    lines = ["# your examples, any number", f"x = {form.ARRAYS}.zeros(({shape}), dtype={kind})"]
     if info.kind != "image":
         return lines
     if not (info.mean or info.std):
