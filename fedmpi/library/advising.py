@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from fedmpi.report.terminal import DEFAULT_COLUMNS, wrapped
 from fedmpi.running.advice import Advice
 
 
@@ -19,8 +20,11 @@ class InPython(Advice):
         return f"fedmpi.run({self._config(folder, lr)}, resume_from={folder!r})"
 
     def in_lines(self, text: str) -> str:
-        """As it is: a backslash at the end of a line is the shell's."""
-        return text
+        """A call that would make the line longer than 80 columns stands below it: a backslash is the shell's."""
+        if len(text) <= DEFAULT_COLUMNS:
+            return text
+        said, _, call = text.partition(": ")
+        return "\n".join([*wrapped(f"{said}:"), f"  {call}"])
 
     def _config(self, folder: str, lr: float | None) -> str:
         """The caller's, or the run's with another learning rate."""
